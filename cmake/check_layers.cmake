@@ -1,0 +1,93 @@
+# Draws the include graph of include/attn by folder and fails on an arrow that points up: `cmake -P cmake/check_layers.cmake`.
+#
+# It reads #include lines and, for kernel text, `#define ATTN_KERNEL_TEXT "..."`, which foreach_isa.hpp includes.
+# INCLUDE_DIR may name another tree.
+cmake_minimum_required(VERSION 3.24)
+
+if(NOT INCLUDE_DIR)
+  cmake_path(SET INCLUDE_DIR NORMALIZE "${CMAKE_CURRENT_LIST_DIR}/../include")
+endif()
+
+# Whom a folder may include besides itself.
+set(layers core exec simd kernels attention layers io attn.hpp io.hpp)
+set(core_may "")
+set(exec_may core)
+set(simd_may core)
+set(kernels_may simd exec core)
+set(attention_may kernels simd exec core)
+set(layers_may attention kernels simd exec core)
+set(io_may core)
+set(attn.hpp_may layers attention kernels simd exec core)  # without io: it needs a JSON parser
+set(io.hpp_may io layers attention kernels simd exec core)
+
+set(problems "")
+
+file(GLOB_RECURSE headers RELATIVE "${INCLUDE_DIR}" "${INCLUDE_DIR}/attn/*.hpp" "${INCLUDE_DIR}/attn/*.inc")
+if(NOT headers)
+  message(FATAL_ERROR "no header in ${INCLUDE_DIR}/attn")
+endif()
+
+foreach(header IN LISTS headers)
+  string(REGEX REPLACE "^attn/([^/]+).*" "\\1" from "${header}")
+  if(NOT from IN_LIST layers)
+    list(APPEND problems "${header}: '${from}' has no place in the order of the folders")
+    continue()
+  endif()
+
+  file(STRINGS "${INCLUDE_DIR}/${header}" lines
+    REGEX "^[ \t]*#[ \t]*(include|define[ \t]+ATTN_KERNEL_TEXT)[ \t]+[<\"]")
+  foreach(line IN LISTS lines)
+    string(REGEX REPLACE "^[^<\"]*[<\"]([^>\"]*).*" "\\1" included "${line}")
+    if(EXISTS "${INCLUDE_DIR}/${included}")
+      set(target "${included}")
+    else()
+      cmake_path(GET header PARENT_PATH folder)
+      cmake_path(SET target NORMALIZE "${folder}/${included}")
+    endif()
+    if(EXISTS "${INCLUDE_DIR}/${target}")
+      string(REGEX REPLACE "^attn/([^/]+).*" "\\1" to "${target}")
+      if(NOT to STREQUAL from)
+        list(APPEND "${from}_includes" "${to}")
+        if(NOT to IN_LIST "${from}_may")
+          list(APPEND problems "${header} includes ${target}: ${from} must not include ${to}")
+        endif()
+      endif()
+    elseif(included MATCHES "^attn/")
+      list(APPEND problems "${header} includes ${included}, which does not exist")
+    elseif(included MATCHES "^nlohmann/" AND NOT from MATCHES "^io")
+      list(APPEND problems "${header} includes ${included}: only io may need a JSON parser")
+    endif()
+  endforeach()
+
+  # Eigen's types change their layout with compiler flags: they stay behind one door.
+  if(NOT header STREQUAL "attn/core/eigen.hpp")
+    file(STRINGS "${INCLUDE_DIR}/${header}" eigen_lines REGEX "^[^/]*(Eigen::|[<\"](unsupported/)?Eigen/)")
+    foreach(line IN LISTS eigen_lines)
+      string(STRIP "${line}" line)
+      list(APPEND problems "${header} names Eigen, which only attn/core/eigen.hpp may: ${line}")
+    endforeach()
+  endif()
+endforeach()
+
+list(LENGTH headers count)
+message("include graph of ${count} headers, by folder (number of include lines):")
+foreach(from IN LISTS layers)
+  set(row "")
+  foreach(to IN LISTS layers)
+    set(arrows "${${from}_includes}")
+    list(FILTER arrows INCLUDE REGEX "^${to}$")
+    list(LENGTH arrows number)
+    if(number)
+      string(APPEND row " ${to} (${number})")
+    endif()
+  endforeach()
+  if(row)
+    message("  ${from} ->${row}")
+  endif()
+endforeach()
+
+if(problems)
+  list(JOIN problems "\n  " text)
+  message(FATAL_ERROR "upward or forbidden arrows:\n  ${text}")
+endif()
+message("no arrow points up")

@@ -1,0 +1,105 @@
+# The libraries that attn builds on: an installed copy where there is one, else a pinned release from GitHub.
+#
+# FETCHCONTENT_SOURCE_DIR_<NAME> (EIGEN3, NLOHMANN_JSON, GOOGLETEST, BENCHMARK, CLI11, UTF8PROC) names an unpacked
+# source tree to use instead of both, for instance without a network.
+include(FetchContent)
+
+# Declared GLOBAL, so that a project which adds attn as a subdirectory sees what attn::attn links.
+# SOURCE_SUBDIR none: the sources are unpacked, but their own build is not run; a header-only library
+# needs none of it, and an imported target, unlike one of theirs, may appear in our exported package.
+FetchContent_Declare(Eigen3
+  # The mirror, since the checksums of GitLab's archives have changed in the past.
+  URL https://github.com/eigen-mirror/eigen/archive/refs/tags/3.4.0.tar.gz
+  URL_HASH SHA256=8586084f71f9bde545ee7fa6d00288b264a2b7ac3607b974e54d13e7162c1c72
+  DOWNLOAD_EXTRACT_TIMESTAMP ON
+  SOURCE_SUBDIR none
+  FIND_PACKAGE_ARGS 3.4 NO_MODULE GLOBAL)
+FetchContent_Declare(nlohmann_json
+  URL https://github.com/nlohmann/json/releases/download/v3.12.0/json.tar.xz
+  URL_HASH SHA256=42f6e95cad6ec532fd372391373363b62a14af6d771056dbfc86160e6dfff7aa
+  DOWNLOAD_EXTRACT_TIMESTAMP ON
+  SOURCE_SUBDIR none
+  FIND_PACKAGE_ARGS 3.10 GLOBAL)
+FetchContent_Declare(CLI11
+  URL https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.5.0.tar.gz
+  URL_HASH SHA256=17e02b4cddc2fa348e5dbdbb582c59a3486fa2b2433e70a0c3bacb871334fd55
+  DOWNLOAD_EXTRACT_TIMESTAMP ON
+  SOURCE_SUBDIR none
+  FIND_PACKAGE_ARGS 2.1 GLOBAL)
+FetchContent_Declare(googletest
+  URL https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz
+  URL_HASH SHA256=8ad598c73ad796e0d8280b082cebd82a630d73e73cd3c70057938a6501bba5d7
+  DOWNLOAD_EXTRACT_TIMESTAMP ON
+  FIND_PACKAGE_ARGS NAMES GTest GLOBAL)
+FetchContent_Declare(benchmark
+  URL https://github.com/google/benchmark/archive/refs/tags/v1.8.3.tar.gz
+  URL_HASH SHA256=6bc180a57d23d4d9515519f92b0c83d61b05b5bab188961f36ac7b06b0d9e9ce
+  DOWNLOAD_EXTRACT_TIMESTAMP ON
+  FIND_PACKAGE_ARGS GLOBAL)
+FetchContent_Declare(utf8proc
+  URL https://github.com/JuliaStrings/utf8proc/archive/refs/tags/v2.10.0.tar.gz
+  URL_HASH SHA256=6f4f1b639daa6dca9f80bc5db1233e9cbaa31a67790887106160b33ef743f136
+  DOWNLOAD_EXTRACT_TIMESTAMP ON)
+
+# Makes `target` of the header-only `name` available; `include_dir` is where its headers lie in its sources.
+macro(attn_header_dependency name target include_dir)
+  FetchContent_MakeAvailable(${name})
+  if(NOT TARGET ${target})
+    FetchContent_GetProperties(${name} SOURCE_DIR ${name}_SOURCE_DIR)
+    add_library(${target} INTERFACE IMPORTED GLOBAL)
+    target_include_directories(${target} INTERFACE "${${name}_SOURCE_DIR}/${include_dir}")
+  endif()
+endmacro()
+
+# Makes a built dependency available. The compiler must not warn about its headers, which are not ours to mend.
+macro(attn_built_dependency name)
+  set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)  # so that theirs heed the options set here, even an old one
+  FetchContent_MakeAvailable(${name})
+  foreach(target ${ARGN})
+    if(TARGET ${target})
+      get_target_property(include_dirs ${target} INTERFACE_INCLUDE_DIRECTORIES)
+      set_property(TARGET ${target} PROPERTY INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${include_dirs}")
+    endif()
+  endforeach()
+endmacro()
+
+attn_header_dependency(Eigen3 Eigen3::Eigen .)
+if(ATTN_IO)
+  attn_header_dependency(nlohmann_json nlohmann_json::nlohmann_json include)
+endif()
+
+if(ATTN_USE_OPENMP)
+  find_package(OpenMP QUIET GLOBAL COMPONENTS CXX)
+endif()
+
+if(ATTN_BUILD_TESTS)
+  set(INSTALL_GTEST OFF)
+  attn_built_dependency(googletest gtest gmock)
+endif()
+
+if(ATTN_BUILD_BENCHMARKS)
+  set(BENCHMARK_ENABLE_TESTING OFF)
+  set(BENCHMARK_ENABLE_INSTALL OFF)
+  set(BENCHMARK_ENABLE_WERROR OFF)
+  attn_built_dependency(benchmark benchmark)
+endif()
+
+if(ATTN_BUILD_EXAMPLES OR ATTN_BUILD_TESTS)
+  if(ATTN_BUILD_EXAMPLES)
+    attn_header_dependency(CLI11 CLI11::CLI11 include)
+  endif()
+  # utf8proc's package file is pkg-config's in most distributions.
+  add_library(attn_utf8proc INTERFACE)
+  find_package(PkgConfig QUIET)
+  if(PkgConfig_FOUND AND NOT FETCHCONTENT_SOURCE_DIR_UTF8PROC)
+    pkg_check_modules(utf8proc QUIET IMPORTED_TARGET GLOBAL libutf8proc>=2.4)
+  endif()
+  if(TARGET PkgConfig::utf8proc)
+    target_link_libraries(attn_utf8proc INTERFACE PkgConfig::utf8proc)
+  else()
+    set(UTF8PROC_INSTALL OFF)
+    set(UTF8PROC_ENABLE_TESTING OFF)
+    attn_built_dependency(utf8proc utf8proc)
+    target_link_libraries(attn_utf8proc INTERFACE utf8proc)
+  endif()
+endif()

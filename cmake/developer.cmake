@@ -1,0 +1,22 @@
+# What holds for attn's own files only and not for those of its users: build type, warnings, sanitizers, header check.
+#
+# Included after the dependencies: a fetched one is compiled with its own flags.
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+add_compile_options(-Wall -Wextra -Wpedantic -Wconversion -Wshadow)
+if(ATTN_WERROR)
+  add_compile_options(-Werror)
+endif()
+
+if(ATTN_SANITIZE)
+  add_compile_options(-fsanitize=${ATTN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${ATTN_SANITIZE})
+endif()
+
+# Targets *_verify_interface_header_sets, which compile each header alone; the tests make them part of `all`.
+set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)

@@ -1,0 +1,46 @@
+// extend_mask: any mask as one dense bias with further keys behind, which every query sees.
+#pragma once
+
+#include "attn/attention/options.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// (batch, num_heads, q_len, kv_len + appended): -inf where `mask` hides, the sum of its additive parts
+/// elsewhere, 0 for the appended keys. For PyTorch's add_bias_kv and add_zero_attn, whose keys are never
+/// masked: a copy, but of a mask that no view can express.
+template <class T>
+Tensor4<T> extend_mask(const Mask& mask, QueryOffset offset, const Shape<4>& scores,
+                       index_t appended) {
+  using Dense = Mask::Dense;
+  const auto [batch, heads, q_len, kv_len] = scores;
+  Tensor4<T> bias({batch, heads, q_len, kv_len + appended});
+  constexpr T kHidden = -std::numeric_limits<T>::infinity();
+  for (index_t b = 0; b < batch; ++b) {
+    for (index_t h = 0; h < heads; ++h) {
+      for (index_t i = 0; i < q_len; ++i) {
+        const detail::KeyRange seen = detail::keys_seen(mask, offset, b, i, q_len, kv_len);
+        for (index_t j = 0; j < kv_len; ++j) {
+          T& value = bias(b, h, i, j);
+          if (j < seen.begin || j >= seen.end) value = kHidden;
+          for (int part = 0; part < mask.num_dense; ++part) {
+            const Dense& dense = mask.dense[static_cast<std::size_t>(part)];
+            const auto& s = dense.strides;
+            const index_t at = b * s[0] + h * s[1] + i * s[2] + j * s[3];
+            if (dense.kind != Dense::Kind::add) {
+              const bool shown =
+                  static_cast<const bool*>(dense.data)[at] == (dense.kind == Dense::Kind::keep);
+              if (!shown) value = kHidden;
+            } else if (dense.element == Dense::Element::f32) {
+              value += static_cast<T>(static_cast<const float*>(dense.data)[at]);
+            } else {
+              value += static_cast<T>(static_cast<const double*>(dense.data)[at]);
+            }
+          }
+        }
+      }
+    }
+  }
+  return bias;
+}
+
+ATTN_NAMESPACE_END

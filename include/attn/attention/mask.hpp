@@ -1,0 +1,150 @@
+// Masks with their meaning in the type: keep, drop, additive, causal, sliding window, key lengths.
+#pragma once
+
+#include "attn/core/tensor.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Which keys a query sees. Made by the functions below and combined with `&`: a key is visible where
+/// every part shows it. Dense parts are views, never copies; what they view must outlive the call.
+class Mask {
+ public:
+  /// How many dense parts one mask can combine.
+  static constexpr int kMaxDense = 4;
+
+  struct Dense {
+    enum class Kind { keep, drop, add };
+    enum class Element { boolean, f32, f64 };
+    Kind kind;
+    Element element;
+    const void* data;
+    Shape<4> shape;    ///< (batch, heads, q_len, kv_len), 1 where it broadcasts
+    Shape<4> strides;  ///< in elements, 0 where it broadcasts
+  };
+
+  Mask() = default;
+
+  /// AND of two masks; additive parts add up. Throws ValueError past kMaxDense dense parts, or where both
+  /// give key lengths.
+  friend Mask operator&(const Mask& a, const Mask& b) {
+    Mask result = a;
+    if (a.num_dense + b.num_dense > kMaxDense) {
+      throw ValueError(message("Mask", "the number of dense parts",
+                               "be at most " + std::to_string(kMaxDense),
+                               std::to_string(a.num_dense + b.num_dense)));
+    }
+    if (a.key_lengths && b.key_lengths) {
+      throw ValueError(message("Mask", "key lengths", "be given once", "two of them"));
+    }
+    for (int i = 0; i < b.num_dense; ++i) result.add(b.dense[static_cast<std::size_t>(i)]);
+    result.causal = a.causal || b.causal;
+    result.left = std::min(a.left, b.left);
+    result.right = std::min(a.right, b.right);
+    if (b.key_lengths) result.key_lengths = b.key_lengths;
+    return result;
+  }
+
+  /// A distance that no sequence reaches: the window is open on that side.
+  static constexpr index_t kUnbounded = index_t{1} << 61;
+
+  // Read by the kernels, filled in by the functions below.
+  std::array<Dense, kMaxDense> dense{};
+  int num_dense = 0;
+  bool causal = false;
+  index_t left = kUnbounded, right = kUnbounded;
+  TensorView1<const index_t> key_lengths{};
+
+  void add(const Dense& part) { dense[static_cast<std::size_t>(num_dense++)] = part; }
+};
+
+namespace detail {
+
+template <TensorLike X>
+Mask dense_mask(Mask::Dense::Kind kind, const X& x) {
+  using T = scalar_t<X>;
+  using Element = Mask::Dense::Element;
+  constexpr int kRank = rank_v<X>;
+  static_assert(kRank <= 4, "a mask has at most the axes (batch, heads, q_len, kv_len)");
+  const auto view = const_view(x);
+  Mask::Dense part{kind,
+                   std::is_same_v<T, bool>     ? Element::boolean
+                   : std::is_same_v<T, double> ? Element::f64
+                                               : Element::f32,
+                   view.data(),
+                   {1, 1, 1, 1},
+                   {0, 0, 0, 0}};
+  for (std::size_t from = 0; from < std::size_t{kRank}; ++from) {
+    const std::size_t to = from + 4 - std::size_t{kRank};
+    part.shape[to] = view.shape()[from];
+    part.strides[to] = view.shape()[from] == 1 ? 0 : view.strides()[from];
+  }
+  Mask mask;
+  mask.add(part);
+  return mask;
+}
+
+}  // namespace detail
+
+/// True = visible: the polarity of PyTorch's scaled_dot_product_attention. Shape (batch, heads, q_len,
+/// kv_len) or fewer axes from the right; an extent of 1 broadcasts. A mask (batch, q_len, kv_len) is
+/// given as mask.view().unsqueeze(1).
+template <TensorLike X>
+  requires std::same_as<scalar_t<X>, bool>
+Mask keep_mask(const X& visible) {
+  return detail::dense_mask(Mask::Dense::Kind::keep, visible);
+}
+
+/// True = hidden: the polarity of PyTorch's modules (key_padding_mask, attn_mask). Shapes as keep_mask.
+template <TensorLike X>
+  requires std::same_as<scalar_t<X>, bool>
+Mask drop_mask(const X& hidden) {
+  return detail::dense_mask(Mask::Dense::Kind::drop, hidden);
+}
+
+/// Added to the scaled scores; -inf hides. float or double. Shapes as keep_mask.
+template <TensorLike X>
+  requires std::floating_point<scalar_t<X>>
+Mask additive_mask(const X& bias) {
+  return detail::dense_mask(Mask::Dense::Kind::add, bias);
+}
+
+/// PyTorch's key_padding_mask: shape (batch, kv_len), bool (true = hidden) or float (added).
+template <TensorLike X>
+Mask key_padding_mask(const X& padding) {
+  const auto view = const_view(padding).unsqueeze(1).unsqueeze(1);
+  if constexpr (std::same_as<scalar_t<X>, bool>) {
+    return drop_mask(view);
+  } else {
+    return additive_mask(view);
+  }
+}
+
+/// Query i sees keys up to its own position i + offset; AttentionOptions::offset says where queries stand.
+inline Mask causal() {
+  Mask mask;
+  mask.causal = true;
+  return mask;
+}
+
+/// The query at position p sees keys p - left .. p + right; -1 leaves a side open. Throws ValueError below -1.
+inline Mask sliding_window(index_t left, index_t right) {
+  if (left < -1 || right < -1) {
+    throw ValueError(message("sliding_window", "left and right", "be at least -1",
+                             std::to_string(left) + " and " + std::to_string(right)));
+  }
+  Mask mask;
+  mask.left = left < 0 ? Mask::kUnbounded : left;
+  mask.right = right < 0 ? Mask::kUnbounded : right;
+  return mask;
+}
+
+/// Batch row b has lengths(b) keys, 0 .. kv_len; what lies beyond is never read. Shape (batch).
+template <TensorLike X>
+  requires std::same_as<scalar_t<X>, index_t>
+Mask key_lengths(const X& lengths) {
+  Mask mask;
+  mask.key_lengths = const_view(lengths);
+  return mask;
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,133 @@
+// Kernel text: what happens to one row of scores between the two products: bias, masks, softmax.
+//
+// Scores are in base 2 (scale and log2 e are in the packed queries), so that softmax is exp2.
+
+inline constexpr double kLog2e = 1.44269504088896340736, kLn2 = 0.69314718055994530942;
+
+template <class T>
+inline constexpr T kMinusInf = -std::numeric_limits<T>::infinity();
+
+/// Scores of keys first_key .. first_key + n - 1 against one query.
+template <class T>
+struct ScoreRow {
+  T* s;
+  index_t first_key, n;
+};
+
+/// s += bias log2 e. A finite bias stays finite: masks of -3e38 must rank equal rows, not hide them.
+template <class T>
+ATTN_INLINE Vec<T> bias_to_base2(Vec<T> bias) {
+  using V = Vec<T>;
+  const V lowest = V::all(std::numeric_limits<T>::lowest());
+  return select(less(bias, lowest), V::all(kMinusInf<T>), max(lowest, bias * V::all(T(kLog2e))));
+}
+
+template <class T, class Bias>
+inline void add_bias(ScoreRow<T> row, const Bias* bias, index_t stride) {
+  using V = Vec<T>;
+  T buffer[V::kLanes];
+  for (index_t j = 0; j < row.n; j += V::kLanes) {
+    const index_t left = row.n - j;
+    V b;
+    if constexpr (std::is_same_v<T, Bias>) {
+      if (stride == 1) {
+        b = V::load(bias + j, left);
+      } else {
+        for (index_t x = 0; x < V::kLanes; ++x)
+          buffer[x] = x < left ? bias[(j + x) * stride] : T{0};
+        b = V::load(buffer);
+      }
+    } else {
+      for (index_t x = 0; x < V::kLanes; ++x) {
+        buffer[x] = x < left ? static_cast<T>(bias[(j + x) * stride]) : T{0};
+      }
+      b = V::load(buffer);
+    }
+    (V::load(row.s + j, left) + bias_to_base2(b)).store(row.s + j, left);
+  }
+}
+
+template <class T>
+inline void apply_dense(ScoreRow<T> row, const Mask::Dense& part, index_t b, index_t h, index_t i) {
+  using Dense = Mask::Dense;
+  const auto& strides = part.strides;
+  const index_t offset =
+      b * strides[0] + h * strides[1] + i * strides[2] + row.first_key * strides[3];
+  if (part.kind == Dense::Kind::add) {
+    if (part.element == Dense::Element::f32) {
+      add_bias(row, static_cast<const float*>(part.data) + offset, strides[3]);
+    } else {
+      add_bias(row, static_cast<const double*>(part.data) + offset, strides[3]);
+    }
+    return;
+  }
+  const bool* shown = static_cast<const bool*>(part.data) + offset;
+  const bool hidden = part.kind == Dense::Kind::drop;
+  for (index_t j = 0; j < row.n; ++j) {
+    if (shown[j * strides[3]] == hidden) row.s[j] = kMinusInf<T>;
+  }
+}
+
+/// score -= slope |position - key|
+template <class T>
+inline void apply_alibi(ScoreRow<T> row, T slope, index_t position) {
+  const T factor = slope * T(kLog2e);
+  for (index_t j = 0; j < row.n; ++j) {
+    const index_t distance = position - (row.first_key + j);
+    row.s[j] -= factor * static_cast<T>(distance < 0 ? -distance : distance);
+  }
+}
+
+/// Everything that options say of query i of head h in batch row b, over the keys of `row`.
+template <class T>
+inline void apply_masks(const detail::AttentionProblem<T>& problem, ScoreRow<T> row, index_t b,
+                        index_t h, index_t i) {
+  const AttentionOptions<T>& options = problem.options;
+  if (options.alibi_slopes) apply_alibi(row, options.alibi_slopes(h), problem.position(b, i));
+  for (int part = 0; part < options.mask.num_dense; ++part) {
+    apply_dense(row, options.mask.dense[static_cast<std::size_t>(part)], b, h, i);
+  }
+}
+
+/// Online softmax state of one row: largest score so far and the sum of 2^(s - most).
+template <class T>
+struct RowState {
+  T most, total;
+};
+
+/// s = 2^(s - most) over n scores, n a multiple of a panel; returns by what earlier sums shrink.
+template <class T>
+inline T online_softmax(index_t n, T* s, RowState<T>& state) {
+  using V = Vec<T>;
+  V m0 = V::all(state.most), m1 = m0;
+  for (index_t j = 0; j < n; j += 2 * V::kLanes) {
+    m0 = max(V::load(s + j), m0);
+    m1 = max(V::load(s + j + V::kLanes), m1);
+  }
+  const T most = max_lane(max(m0, m1));
+  // Nothing visible yet: shift by 0, so that -inf - -inf never occurs; all weights come out 0.
+  const T shift = most == kMinusInf<T> ? T{0} : most;
+  const V sh = V::all(shift);
+  V sum0 = V::all(T{0}), sum1 = sum0;
+  for (index_t j = 0; j < n; j += 2 * V::kLanes) {
+    const V e0 = exp2_flush(V::load(s + j) - sh), e1 = exp2_flush(V::load(s + j + V::kLanes) - sh);
+    e0.store(s + j);
+    e1.store(s + j + V::kLanes);
+    sum0 = sum0 + e0;
+    sum1 = sum1 + e1;
+  }
+  const T shrink = state.most == kMinusInf<T> ? T{0} : std::exp2(state.most - shift);
+  state.most = most;
+  state.total = state.total * shrink + sum(sum0 + sum1);
+  return shrink;
+}
+
+/// out = 2^(s - most) / total over n scores of a row whose state is final.
+template <class T>
+inline void weigh(index_t n, const T* s, const RowState<T>& state, T* out) {
+  using V = Vec<T>;
+  const V most = V::all(state.most), factor = V::all(T{1} / state.total);
+  for (index_t j = 0; j < n; j += V::kLanes) {
+    (exp2_flush(V::load(s + j, n - j) - most) * factor).store(out + j, n - j);
+  }
+}

@@ -1,0 +1,36 @@
+// scaled_dot_product_attention: the public door of attention.
+#pragma once
+
+#include "attn/attention/forward.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// out = softmax(scale q k^T + masks) v, head by head.
+///
+/// Shapes: q (batch, num_heads, q_len, head_dim), k (batch, num_kv_heads, kv_len, head_dim),
+/// v (batch, num_kv_heads, kv_len, head_dim_v), out (batch, num_heads, q_len, head_dim_v); any strides with
+/// a unit innermost one. num_heads is a multiple of num_kv_heads: head h reads key/value head
+/// h / (num_heads / num_kv_heads). A query that sees no key gives 0. out must not overlap q, k or v.
+/// Throws ShapeError or ValueError, before anything is written.
+/// Source: Vaswani et al., "Attention Is All You Need" (2017), equation 1; computed block by block as in
+/// Dao et al., "FlashAttention" (2022), without a score matrix in memory.
+template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out>
+void scaled_dot_product_attention(const Q& q, const K& k, const V& v, Out&& out,
+                                  const AttentionOptions<scalar_t<Q>>& options = {}) {
+  using T = scalar_t<Q>;
+  detail::forward<T>(
+      detail::make_problem<T>(const_view(q), const_view(k), const_view(v), view_of(out), options));
+}
+
+/// The same into a new tensor.
+template <TensorLike Q, TensorLike K, TensorLike V>
+Tensor4<scalar_t<Q>> scaled_dot_product_attention(
+    const Q& q, const K& k, const V& v, const AttentionOptions<scalar_t<Q>>& options = {}) {
+  const Shape<4> shape = const_view(q).shape();
+  auto out =
+      Tensor4<scalar_t<Q>>::uninitialized({shape[0], shape[1], shape[2], const_view(v).extent(3)});
+  scaled_dot_product_attention(q, k, v, out, options);
+  return out;
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,50 @@
+// Buffer: owned, 64-byte aligned storage whose layout does not depend on compiler flags.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <memory>
+#include <new>
+#include <type_traits>
+
+#include "attn/core/shape.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// A cache line, and the widest vector (AVX-512).
+inline constexpr std::size_t kAlignment = 64;
+
+/// `size` elements of T, uninitialised. Throws std::bad_alloc, and ShapeError where the bytes
+/// overflow. Never over-allocates: a read past the end is a read past the heap block, which
+/// AddressSanitizer sees.
+template <class T>
+class Buffer {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  Buffer() = default;
+
+  explicit Buffer(index_t size) : size_(size) {
+    constexpr index_t most = std::numeric_limits<index_t>::max() / index_t{sizeof(T)};
+    if (size < 0 || size > most) {
+      throw ShapeError(message("Buffer", "the size in bytes", "fit 63 bits",
+                               std::to_string(size) + " elements"));
+    }
+    if (size > 0) {
+      const auto bytes = static_cast<std::size_t>(size) * sizeof(T);
+      data_.reset(static_cast<T*>(::operator new(bytes, std::align_val_t{kAlignment})));
+    }
+  }
+
+  T* data() const { return data_.get(); }
+  index_t size() const { return size_; }
+
+ private:
+  struct Release {
+    void operator()(T* p) const { ::operator delete(p, std::align_val_t{kAlignment}); }
+  };
+  std::unique_ptr<T[], Release> data_;
+  index_t size_ = 0;
+};
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,41 @@
+// Exceptions, and the one way every check words its message.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "attn/core/config.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// A tensor has the wrong rank, extents or strides.
+struct ShapeError : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
+/// A tensor holds another element type than the one asked for.
+struct DTypeError : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
+/// An option's value is out of its range, or two options contradict each other.
+struct ValueError : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
+/// A file cannot be opened, is truncated, or does not hold what its format promises.
+struct IoError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// "[function] argument must expected; found found."
+inline std::string message(std::string_view function, std::string_view argument,
+                           std::string_view expected, std::string_view found) {
+  std::string text;
+  text.append("[").append(function).append("] ").append(argument).append(" must ");
+  text.append(expected).append("; found ").append(found).append(".");
+  return text;
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,115 @@
+// Tensor: an owning, contiguous, 64-byte aligned array with a fixed number of axes.
+#pragma once
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "attn/core/buffer.hpp"
+#include "attn/core/view.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Owns its elements, which start as zero. Copies are deep; a const tensor gives read-only views.
+template <class T, int Rank>
+class Tensor {
+ public:
+  using value_type = T;
+  static constexpr int rank = Rank;
+
+  Tensor() = default;
+
+  /// Zeros. Throws ShapeError for a negative extent or a size past 2^63 - 1, std::bad_alloc where
+  /// memory does not suffice.
+  explicit Tensor(const Shape<Rank>& shape) : Tensor(uninitialized(shape)) { fill(T{}); }
+
+  /// From values in order, last axis fastest. Throws ShapeError unless the sizes agree.
+  Tensor(const Shape<Rank>& shape, std::initializer_list<T> values) : Tensor(uninitialized(shape)) {
+    if (static_cast<index_t>(values.size()) != size()) {
+      throw ShapeError(message("Tensor", "the values", "number " + std::to_string(size()),
+                               std::to_string(values.size())));
+    }
+    std::copy(values.begin(), values.end(), data());
+  }
+
+  /// A contiguous copy of a view.
+  explicit Tensor(TensorView<const T, Rank> source) : Tensor(uninitialized(source.shape())) {
+    copy(source, view());
+  }
+
+  Tensor(const Tensor& other) : Tensor(other.view()) {}
+  Tensor& operator=(const Tensor& other) {
+    if (this != &other) *this = Tensor(other.view());
+    return *this;
+  }
+  Tensor(Tensor&&) noexcept = default;
+  Tensor& operator=(Tensor&&) noexcept = default;
+  ~Tensor() = default;
+
+  /// For results that are about to be overwritten whole.
+  static Tensor uninitialized(const Shape<Rank>& shape) {
+    Tensor result;
+    result.buffer_ = Buffer<T>(size_of(shape));
+    result.shape_ = shape;
+    return result;
+  }
+
+  TensorView<T, Rank> view() { return {buffer_.data(), shape_}; }
+  TensorView<const T, Rank> view() const { return {buffer_.data(), shape_}; }
+  operator TensorView<T, Rank>() { return view(); }
+  operator TensorView<const T, Rank>() const { return view(); }
+
+  T* data() { return buffer_.data(); }
+  const T* data() const { return buffer_.data(); }
+  const Shape<Rank>& shape() const { return shape_; }
+  index_t extent(int axis) const { return shape_[static_cast<std::size_t>(axis)]; }
+  index_t size() const { return buffer_.size(); }
+  /// False for a default-made tensor, which stands for "none" where one is optional.
+  explicit operator bool() const { return buffer_.data() != nullptr; }
+
+  std::span<T> elements() { return {data(), static_cast<std::size_t>(size())}; }
+  std::span<const T> elements() const { return {data(), static_cast<std::size_t>(size())}; }
+
+  template <class... I>
+    requires(sizeof...(I) == Rank)
+  T& operator()(I... i) {
+    return view()(i...);
+  }
+  template <class... I>
+    requires(sizeof...(I) == Rank)
+  const T& operator()(I... i) const {
+    return view()(i...);
+  }
+
+  void fill(T value) { std::fill_n(data(), size(), value); }
+
+ private:
+  Buffer<T> buffer_;
+  Shape<Rank> shape_{};
+};
+
+template <class T>
+using Tensor1 = Tensor<T, 1>;
+template <class T>
+using Tensor2 = Tensor<T, 2>;
+template <class T>
+using Tensor3 = Tensor<T, 3>;
+/// (batch, heads, seq, dim)
+template <class T>
+using Tensor4 = Tensor<T, 4>;
+
+/// Copies elements between views of equal shape and any strides. Throws ShapeError otherwise.
+template <class T, int Rank>
+void copy(TensorView<const T, Rank> from, TensorView<T, Rank> to) {
+  if (from.shape() != to.shape()) {
+    throw ShapeError(
+        message("copy", "to", "have shape " + to_string(from.shape()), to_string(to.shape())));
+  }
+  if constexpr (Rank == 1) {
+    for (index_t i = 0; i < from.extent(0); ++i) to(i) = from(i);
+  } else {
+    for (index_t i = 0; i < from.extent(0); ++i)
+      copy<T, Rank - 1>(from.select(0, i), to.select(0, i));
+  }
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,247 @@
+// TensorView: a non-owning strided view of 1 to 4 (or more) axes; every function takes these.
+#pragma once
+
+#include <concepts>
+#include <span>
+#include <type_traits>
+
+#include "attn/core/shape.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// An Eigen matrix, map or block with direct access. Recognised by its members, so that this header
+/// needs no Eigen.
+template <class M>
+concept MatrixLike = requires(M& m) {
+  { m.data() } -> std::convertible_to<const void*>;
+  { m.rowStride() } -> std::convertible_to<index_t>;
+  { m.colStride() } -> std::convertible_to<index_t>;
+  { m.rows() } -> std::convertible_to<index_t>;
+  { m.cols() } -> std::convertible_to<index_t>;
+};
+
+/// A view of `Rank` axes over elements of T (const T: read-only) that somebody else owns.
+/// Strides are in elements; 0 repeats an axis. Attention reads axes as (batch, heads, seq, dim).
+template <class T, int Rank>
+class TensorView {
+  static_assert(Rank >= 1);
+
+ public:
+  using element_type = T;
+  using value_type = std::remove_const_t<T>;
+  static constexpr int rank = Rank;
+
+  /// No data; stands for "not given" where an argument is optional.
+  constexpr TensorView() = default;
+
+  /// Contiguous, last axis fastest.
+  constexpr TensorView(T* data, const Shape<Rank>& shape)
+      : data_(data), shape_(shape), strides_(contiguous_strides(shape)) {}
+
+  constexpr TensorView(T* data, const Shape<Rank>& shape, const Shape<Rank>& strides)
+      : data_(data), shape_(shape), strides_(strides) {}
+
+  /// Contiguous over a span. Throws ShapeError unless the sizes agree.
+  TensorView(std::span<T> elements, const Shape<Rank>& shape) : TensorView(elements.data(), shape) {
+    if (size_of(shape) != static_cast<index_t>(elements.size())) {
+      throw ShapeError(message(
+          "TensorView", "the span",
+          "have " + std::to_string(size_of(shape)) + " elements for shape " + to_string(shape),
+          std::to_string(elements.size())));
+    }
+  }
+
+  /// Over an Eigen matrix or map (rows, cols), of either storage order, without a copy.
+  template <MatrixLike M>
+    requires(Rank == 2 && std::convertible_to<decltype(std::declval<M&>().data()), T*>)
+  TensorView(M&& m)  // NOLINT(bugprone-forwarding-reference-overload): MatrixLike excludes views
+      : data_(m.data()), shape_{m.rows(), m.cols()}, strides_{m.rowStride(), m.colStride()} {}
+
+  /// A writable view serves where a read-only one is asked for.
+  constexpr operator TensorView<const T, Rank>() const
+    requires(!std::is_const_v<T>)
+  {
+    return {data_, shape_, strides_};
+  }
+
+  constexpr T* data() const { return data_; }
+  constexpr explicit operator bool() const { return data_ != nullptr; }
+  constexpr const Shape<Rank>& shape() const { return shape_; }
+  constexpr const Shape<Rank>& strides() const { return strides_; }
+  constexpr index_t extent(int axis) const { return shape_[at(axis)]; }
+  constexpr index_t stride(int axis) const { return strides_[at(axis)]; }
+  index_t size() const { return size_of(shape_); }
+
+  template <class... I>
+    requires(sizeof...(I) == Rank && (std::convertible_to<I, index_t> && ...))
+  constexpr T& operator()(I... i) const {
+    return *at_index({static_cast<index_t>(i)...});
+  }
+
+  /// Address of the element at `index`; no bounds check.
+  constexpr T* at_index(const Shape<Rank>& index) const {
+    index_t offset = 0;
+    for (std::size_t a = 0; a < index.size(); ++a) offset += index[a] * strides_[a];
+    return data_ + offset;
+  }
+
+  /// True if the elements lie without gaps, last axis fastest.
+  constexpr bool is_contiguous() const {
+    index_t expected = 1;
+    for (std::size_t a = shape_.size(); a-- > 0;) {
+      if (shape_[a] > 1 && strides_[a] != expected) return false;
+      expected *= shape_[a];
+    }
+    return true;
+  }
+
+  /// Exchanges two axes.
+  constexpr TensorView transpose(int a, int b) const {
+    TensorView result = *this;
+    std::swap(result.shape_[at(a)], result.shape_[at(b)]);
+    std::swap(result.strides_[at(a)], result.strides_[at(b)]);
+    return result;
+  }
+
+  /// Keeps [begin, end) of an axis. Throws ShapeError outside the extent.
+  TensorView slice(int axis, index_t begin, index_t end) const {
+    if (begin < 0 || end < begin || end > extent(axis)) {
+      throw ShapeError(message("TensorView::slice", "the range",
+                               "lie within extent " + std::to_string(extent(axis)),
+                               "[" + std::to_string(begin) + ", " + std::to_string(end) + ")"));
+    }
+    TensorView result = *this;
+    if (begin < end) result.data_ += begin * stride(axis);
+    result.shape_[at(axis)] = end - begin;
+    return result;
+  }
+
+  /// Fixes one axis: rank falls by one. Throws ShapeError outside the extent.
+  TensorView<T, Rank - 1> select(int axis, index_t i) const
+    requires(Rank > 1)
+  {
+    if (i < 0 || i >= extent(axis)) {
+      throw ShapeError(message("TensorView::select", "the index",
+                               "lie within extent " + std::to_string(extent(axis)),
+                               std::to_string(i)));
+    }
+    Shape<Rank - 1> shape{}, strides{};
+    for (int a = 0, to = 0; a < Rank; ++a) {
+      if (a == axis) continue;
+      shape[static_cast<std::size_t>(to)] = shape_[at(a)];
+      strides[static_cast<std::size_t>(to++)] = strides_[at(a)];
+    }
+    return {data_ + i * stride(axis), shape, strides};
+  }
+
+  /// Inserts an axis of extent 1, which broadcasts.
+  constexpr TensorView<T, Rank + 1> unsqueeze(int axis) const {
+    Shape<Rank + 1> shape{}, strides{};
+    for (int a = 0, from = 0; a <= Rank; ++a) {
+      const bool inserted = a == axis;
+      shape[static_cast<std::size_t>(a)] = inserted ? 1 : shape_[at(from)];
+      strides[static_cast<std::size_t>(a)] = inserted ? 0 : strides_[at(from)];
+      if (!inserted) ++from;
+      if (from == Rank) from = Rank - 1;
+    }
+    return {data_, shape, strides};
+  }
+
+  /// Splits one axis in two: (.., n, ..) to (.., outer, n / outer, ..). Throws ShapeError unless
+  /// `outer` divides the extent.
+  TensorView<T, Rank + 1> split(int axis, index_t outer) const {
+    if (outer <= 0 || extent(axis) % outer != 0) {
+      throw ShapeError(message("TensorView::split", "the extent " + std::to_string(extent(axis)),
+                               "be divisible by the parts", std::to_string(outer)));
+    }
+    const index_t inner = extent(axis) / outer;
+    TensorView<T, Rank + 1> whole = unsqueeze(axis);
+    Shape<Rank + 1> shape = whole.shape(), strides = whole.strides();
+    shape[at(axis)] = outer;
+    strides[at(axis)] = stride(axis) * inner;
+    shape[at(axis) + 1] = inner;
+    return {data_, shape, strides};
+  }
+
+  /// Joins all leading axes into one: (.., dim) to (rows, dim). Throws ShapeError where their
+  /// strides do not allow it without a copy.
+  TensorView<T, 2> rows() const {
+    index_t count = 1, step = 0;
+    for (int a = Rank - 2; a >= 0; --a) {
+      if (extent(a) == 1) continue;
+      if (step == 0) {
+        step = stride(a);
+      } else if (extent(a) > 0 && stride(a) != step * count) {
+        throw ShapeError(message("TensorView::rows", "the leading axes",
+                                 "lie one stride apart to be joined",
+                                 "strides " + to_string(strides_) + " of " + to_string(shape_)));
+      }
+      count *= extent(a);
+    }
+    return {data_, {count, extent(Rank - 1)}, {step, stride(Rank - 1)}};
+  }
+
+  /// The (seq, dim) matrix of one batch entry and head, as a row-major Eigen::Map with an outer
+  /// stride. Needs attn/core/eigen.hpp and a unit innermost stride.
+  auto matrix(index_t b, index_t h) const
+    requires(Rank == 4)
+  {
+    return eigen_map(select(0, b).select(0, h));
+  }
+
+ private:
+  static constexpr std::size_t at(int axis) { return static_cast<std::size_t>(axis); }
+
+  T* data_ = nullptr;
+  Shape<Rank> shape_{};
+  Shape<Rank> strides_{};
+};
+
+template <class T>
+using TensorView1 = TensorView<T, 1>;
+template <class T>
+using TensorView2 = TensorView<T, 2>;
+template <class T>
+using TensorView3 = TensorView<T, 3>;
+/// (batch, heads, seq, dim)
+template <class T>
+using TensorView4 = TensorView<T, 4>;
+
+// What functions accept: a view, a tensor that owns, or an Eigen matrix; view_of() is the one conversion.
+template <class T, int Rank>
+constexpr TensorView<T, Rank> view_of(const TensorView<T, Rank>& v) {
+  return v;
+}
+
+template <class X>
+  requires requires(X& x) { x.view(); }
+constexpr auto view_of(X&& x) {
+  return x.view();
+}
+
+template <MatrixLike M>
+auto view_of(M&& m) {
+  return TensorView<std::remove_pointer_t<decltype(m.data())>, 2>(m);
+}
+
+/// Anything that view_of() takes.
+template <class X>
+concept TensorLike = requires(X&& x) { view_of(std::forward<X>(x)); };
+
+template <TensorLike X>
+using view_t = decltype(view_of(std::declval<X>()));
+
+/// Element type without const: float or double for most functions.
+template <TensorLike X>
+using scalar_t = typename view_t<X>::value_type;
+
+template <TensorLike X>
+inline constexpr int rank_v = view_t<X>::rank;
+
+/// A read-only view of anything tensor-like.
+template <TensorLike X>
+constexpr TensorView<const scalar_t<X>, rank_v<X>> const_view(const X& x) {
+  return view_of(x);
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,88 @@
+// Executors: who runs the independent tasks of one call: one thread, OpenMP, or the user's own pool.
+#pragma once
+
+#include <memory>
+#include <type_traits>
+
+#include "attn/core/shape.hpp"
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+ATTN_NAMESPACE_BEGIN
+
+/// A reference to a callable void(task, worker), valid while the callable lives; never allocates.
+class TaskRef {
+ public:
+  template <class F>
+    requires(!std::is_same_v<std::remove_cvref_t<F>, TaskRef>)
+  TaskRef(F&& f)  // NOLINT(bugprone-forwarding-reference-overload)
+      : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
+        call_([](void* object, index_t task, int worker) {
+          (*static_cast<std::remove_reference_t<F>*>(object))(task, worker);
+        }) {}
+
+  void operator()(index_t task, int worker) const { call_(object_, task, worker); }
+
+ private:
+  void* object_;
+  void (*call_)(void*, index_t, int);
+};
+
+/// Runs tasks 0 .. count-1, each once, in any order and on any thread, and returns when all are
+/// done. `worker` is in [0, concurrency()) and no two tasks that run at the same time share one:
+/// it names their scratch memory. Results never depend on either.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual int concurrency() const = 0;
+  virtual void run(index_t count, TaskRef task) const = 0;
+};
+
+class SerialExecutor final : public Executor {
+ public:
+  int concurrency() const override { return 1; }
+  void run(index_t count, TaskRef task) const override {
+    for (index_t i = 0; i < count; ++i) task(i, 0);
+  }
+};
+
+#if defined(_OPENMP)
+/// OpenMP threads. Inside somebody's parallel region it runs serially: the cores are taken already.
+class OpenMPExecutor final : public Executor {
+ public:
+  /// threads = 0: as many as omp_get_max_threads() says at each call.
+  explicit OpenMPExecutor(int threads = 0) : threads_(threads) {}
+
+  int concurrency() const override {
+    if (omp_in_parallel()) return 1;
+    return threads_ > 0 ? threads_ : omp_get_max_threads();
+  }
+
+  void run(index_t count, TaskRef task) const override {
+    const int threads = static_cast<int>(count < concurrency() ? count : concurrency());
+    if (threads <= 1) {
+      for (index_t i = 0; i < count; ++i) task(i, 0);
+      return;
+    }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+    for (index_t i = 0; i < count; ++i) task(i, omp_get_thread_num());
+  }
+
+ private:
+  int threads_;
+};
+#endif
+
+/// OpenMP where the program is compiled with it, else serial.
+inline const Executor& default_executor() {
+#if defined(_OPENMP)
+  static const OpenMPExecutor executor;
+#else
+  static const SerialExecutor executor;
+#endif
+  return executor;
+}
+
+ATTN_NAMESPACE_END

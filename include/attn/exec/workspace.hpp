@@ -1,0 +1,119 @@
+// Workspace: scratch memory that grows to what calls need and is then reused without allocating.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "attn/core/buffer.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// A stack of scratch memory. Use one from one thread at a time; a call that runs on several threads
+/// takes their share beforehand. Once a sequence of calls has run, the same sequence allocates nothing.
+class Workspace {
+ public:
+  Workspace() = default;
+  /// Allocates `bytes` now, so that calls needing no more never allocate.
+  explicit Workspace(std::size_t bytes) { reserve(bytes); }
+
+  void reserve(std::size_t bytes) {
+    if (bytes > capacity()) grow(bytes);
+  }
+
+  std::size_t capacity() const {
+    std::size_t total = 0;
+    for (const Buffer<std::byte>& block : blocks_) total += static_cast<std::size_t>(block.size());
+    return total;
+  }
+
+  /// Most bytes ever in use at once: what to reserve for the same work.
+  std::size_t peak() const { return peak_; }
+
+ private:
+  template <class T>
+  friend class Scratch;
+
+  struct Mark {
+    std::size_t block, used, total;
+  };
+
+  void grow(std::size_t bytes) {
+    // With nothing in use, one block replaces the pieces that growing on demand has left.
+    if (total_ == 0) {
+      bytes = std::max(bytes, capacity());
+      blocks_.clear();
+      mark_ = {};
+    }
+    blocks_.emplace_back(static_cast<index_t>(bytes));
+  }
+
+  void* take(std::size_t bytes) {
+    while (mark_.block < blocks_.size()) {
+      const Buffer<std::byte>& block = blocks_[mark_.block];
+      if (mark_.used + bytes <= static_cast<std::size_t>(block.size())) break;
+      mark_.block += 1;
+      mark_.used = 0;
+    }
+    if (mark_.block == blocks_.size()) {
+      const bool whole = total_ == 0;
+      grow(bytes);
+      mark_ = {whole ? 0 : blocks_.size() - 1, 0, 0};
+    }
+    std::byte* start = blocks_[mark_.block].data() + mark_.used;
+    mark_.used += bytes;
+    total_ += bytes;
+    peak_ = std::max(peak_, total_);
+    return start;
+  }
+
+  void release(const Mark& mark) noexcept {
+    mark_ = mark;
+    total_ = mark.total;
+    if (total_ == 0 && blocks_.size() > 1) {
+      try {
+        grow(capacity());  // so that the next call of the same size finds one block
+      } catch (const std::bad_alloc&) {
+        // The pieces are gone, the workspace is empty and valid: the next call allocates again.
+      }
+    }
+  }
+
+  Mark mark() const { return {mark_.block, mark_.used, total_}; }
+
+  std::vector<Buffer<std::byte>> blocks_;
+  Mark mark_{};
+  std::size_t total_ = 0, peak_ = 0;
+};
+
+/// `size` uninitialised elements from a workspace until the end of the scope; 64-byte aligned.
+/// Scopes nest: the last taken is released first.
+template <class T>
+class Scratch {
+ public:
+  Scratch(Workspace& workspace, index_t size)
+      : workspace_(workspace), mark_(workspace.mark()), data_(nullptr), size_(size) {
+    if (size <= 0) return;
+    const std::size_t bytes = static_cast<std::size_t>(size) * sizeof(T);
+    data_ = static_cast<T*>(workspace.take((bytes + kAlignment - 1) / kAlignment * kAlignment));
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() { workspace_.release(mark_); }
+
+  T* data() const { return data_; }
+  index_t size() const { return size_; }
+
+ private:
+  Workspace& workspace_;
+  Workspace::Mark mark_;
+  T* data_;
+  index_t size_;
+};
+
+/// The workspace of calls that were given none: one per thread.
+inline Workspace& default_workspace() {
+  thread_local Workspace workspace;
+  return workspace;
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,86 @@
+// AtomicFile: a file that appears whole under its name, or not at all.
+#pragma once
+
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <span>
+#include <string>
+#include <system_error>
+
+#include "attn/io/mapped_file.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Writes to a temporary file in the same folder; commit() moves it over `path`, so that readers
+/// (and maps) of an older file of that name keep it undisturbed. Without commit() the temporary is
+/// removed and the older file stays. Throws IoError naming the file and the reason.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::filesystem::path& path) : path_(path), temporary_(path) {
+    // Random, so that two writers of one path never share a temporary.
+    std::random_device random;
+    temporary_ += ".tmp" + std::to_string(random()) + std::to_string(random());
+    errno = 0;
+    stream_.open(temporary_, std::ios::binary | std::ios::trunc);
+    if (!stream_) fail("be creatable");
+  }
+
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  ~AtomicFile() {
+    if (committed_) return;
+    stream_.close();
+    std::error_code ignored;
+    std::filesystem::remove(temporary_, ignored);
+  }
+
+  void write(std::span<const std::byte> bytes) {
+    errno = 0;
+    stream_.write(reinterpret_cast<const char*>(bytes.data()),
+                  static_cast<std::streamsize>(bytes.size()));
+    if (!stream_) fail("be writable");
+  }
+
+  /// Call once, last.
+  void commit() {
+    errno = 0;
+    stream_.close();
+    if (!stream_ || !reached_disk()) fail("be writable");
+    std::error_code error;
+    std::filesystem::rename(temporary_, path_, error);
+    if (error) detail::throw_io_error("AtomicFile", path_, "be replaceable", error.message());
+    committed_ = true;
+  }
+
+ private:
+  [[noreturn]] void fail(std::string_view expected) const {
+    // The standard streams do not promise to say why, but here errno is what they met.
+    detail::throw_io_error("AtomicFile", path_, expected,
+                           errno != 0 ? detail::reason(errno) : "a failed write");
+  }
+
+  // A rename may reach the disk before the contents do; after a power cut the name would then stand
+  // for an empty file.
+  bool reached_disk() const {
+#if ATTN_HAS_MMAP
+    const int file = ::open(temporary_.c_str(), O_WRONLY | O_CLOEXEC);
+    if (file < 0) return false;
+    // EINVAL: a file system that cannot sync, such as a pseudo one, has no more to promise.
+    const bool synced = ::fsync(file) == 0 || errno == EINVAL;
+    ::close(file);
+    return synced;
+#else
+    return true;
+#endif
+  }
+
+  std::filesystem::path path_, temporary_;
+  std::ofstream stream_;
+  bool committed_ = false;
+};
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,135 @@
+// MappedFile: a whole file as read-only bytes, mapped into memory where the system can do it.
+#pragma once
+
+#include <cerrno>
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+
+// ATTN_NO_MMAP forces the plain read, which is what other systems get.
+#if (defined(__unix__) || defined(__APPLE__)) && !defined(ATTN_NO_MMAP)
+#define ATTN_HAS_MMAP 1
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#else
+#define ATTN_HAS_MMAP 0
+#include <fstream>
+#endif
+
+#include "attn/core/buffer.hpp"
+#include "attn/io/quote.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// An IoError such as `[MappedFile] "model.bin" must be readable; found No such file or directory.`
+[[noreturn]] inline void throw_io_error(std::string_view function,
+                                        const std::filesystem::path& path,
+                                        std::string_view expected, std::string_view found) {
+  throw IoError(message(function, quote(path.string()), expected, found));
+}
+
+inline std::string reason(int error_number) {
+  return std::generic_category().message(error_number);
+}
+
+}  // namespace detail
+
+/// The bytes stay valid for the life of the object and wherever it is moved. With a map they are
+/// the file itself: pages are read when first touched and shared between processes; who shortens
+/// the file meanwhile gets the reader killed (SIGBUS), so replace files by renaming, as
+/// save_safetensors() does. Throws IoError naming the file and the reason.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  explicit MappedFile(const std::filesystem::path& path);
+
+  MappedFile(MappedFile&& other) noexcept { swap(other); }
+  MappedFile& operator=(MappedFile&& other) noexcept {
+    MappedFile(std::move(other)).swap(*this);
+    return *this;
+  }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  void swap(MappedFile& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    std::swap(storage_, other.storage_);
+  }
+
+  std::span<const std::byte> bytes_;
+  Buffer<std::byte> storage_;  // empty where the bytes are a map
+};
+
+#if ATTN_HAS_MMAP
+
+inline MappedFile::MappedFile(const std::filesystem::path& path) {
+  struct Descriptor {
+    int number;
+    ~Descriptor() {
+      if (number >= 0) ::close(number);  // a map outlives its descriptor
+    }
+  };
+  // O_NONBLOCK: opening a named pipe would otherwise wait for somebody to write into it.
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  struct stat status;
+  if (file.number < 0 || ::fstat(file.number, &status) != 0) {
+    detail::throw_io_error("MappedFile", path, "be a readable file", detail::reason(errno));
+  }
+  if (!S_ISREG(status.st_mode)) {
+    detail::throw_io_error("MappedFile", path, "be a regular file",
+                           S_ISDIR(status.st_mode) ? "a directory" : "a device or pipe");
+  }
+  if (status.st_size == 0) return;  // mmap refuses a length of 0
+  if (!std::in_range<std::size_t>(status.st_size)) {
+    detail::throw_io_error("MappedFile", path, "fit the address space",
+                           std::to_string(status.st_size) + " bytes");
+  }
+  const auto size = static_cast<std::size_t>(status.st_size);
+  void* start = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.number, 0);
+  if (start == MAP_FAILED) {
+    detail::throw_io_error("MappedFile", path, "be mappable into memory", detail::reason(errno));
+  }
+  bytes_ = {static_cast<const std::byte*>(start), size};
+}
+
+inline MappedFile::~MappedFile() {
+  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+#else
+
+inline MappedFile::MappedFile(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    detail::throw_io_error("MappedFile", path, "be a readable regular file",
+                           error ? error.message() : "none");
+  }
+  std::ifstream stream(path, std::ios::binary | std::ios::ate);
+  const std::streamoff size = stream ? std::streamoff(stream.tellg()) : -1;
+  if (size < 0 || !std::in_range<index_t>(size)) {
+    detail::throw_io_error("MappedFile", path, "be a readable file", "that it cannot be opened");
+  }
+  storage_ = Buffer<std::byte>(static_cast<index_t>(size));
+  stream.seekg(0);
+  if (size > 0 && !stream.read(reinterpret_cast<char*>(storage_.data()), size)) {
+    detail::throw_io_error("MappedFile", path, "be readable to its end", "a failed read");
+  }
+  bytes_ = {storage_.data(), static_cast<std::size_t>(size)};
+}
+
+inline MappedFile::~MappedFile() = default;
+
+#endif
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,269 @@
+// SafetensorsFile: tensors by name in a memory-mapped safetensors file, viewed or copied.
+#pragma once
+
+#include <bit>
+#include <cstring>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "attn/core/tensor.hpp"
+#include "attn/io/mapped_file.hpp"
+#include "attn/io/safetensors_header.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+static_assert(std::endian::native == std::endian::little,
+              "safetensors files are little-endian, and this reader does not swap bytes");
+
+/// An open file; const calls are safe from many threads at once. The whole header is checked on
+/// opening: https://github.com/huggingface/safetensors#format. Unknown names throw ValueError,
+/// other element types than asked for DTypeError, other shapes ShapeError, all naming file and
+/// tensor.
+class SafetensorsFile {
+ public:
+  /// Maps the file. Throws IoError where it cannot be read or breaks the format.
+  explicit SafetensorsFile(const std::filesystem::path& path)
+      : map_(path), bytes_(map_.bytes()), file_name_(path.string()) {
+    header_ = parse_safetensors_header(bytes_, file_name_);
+  }
+
+  /// Over a file's bytes that the caller keeps alive; `name` stands for the file in errors.
+  explicit SafetensorsFile(std::span<const std::byte> bytes, std::string name = "memory")
+      : bytes_(bytes), file_name_(std::move(name)) {
+    header_ = parse_safetensors_header(bytes_, file_name_);
+  }
+
+  SafetensorsFile(SafetensorsFile&&) noexcept = default;
+  SafetensorsFile& operator=(SafetensorsFile&&) noexcept = default;
+
+  const std::string& file_name() const { return file_name_; }
+  const SafetensorsMetadata& metadata() const { return header_.metadata; }
+
+  /// Sorted.
+  std::vector<std::string> names() const {
+    std::vector<std::string> result;
+    for (const auto& item : header_.tensors) result.push_back(item.first);
+    return result;
+  }
+
+  bool contains(std::string_view name) const { return header_.tensors.contains(name); }
+  DType dtype(std::string_view name) const { return find("dtype", name).dtype; }
+  /// Empty for a scalar.
+  const std::vector<index_t>& shape(std::string_view name) const {
+    return find("shape", name).shape;
+  }
+  /// The tensor's bytes as stored: little-endian, last axis fastest, aligned or not.
+  std::span<const std::byte> bytes(std::string_view name) const {
+    return bytes_of(find("bytes", name));
+  }
+
+  /// The tensor where it lies, without a copy, for the life of this object (moved or not). T must
+  /// be the stored type; bool cannot be viewed, since a stored byte other than 0 and 1 is no bool.
+  /// A scalar has shape (1). Throws ValueError where the data are not aligned for T: use load().
+  template <TensorElement T, int Rank>
+  requires(!std::same_as<T, bool>) TensorView<const T, Rank> view(std::string_view name)
+  const& {
+    const SafetensorsEntry& entry = find("view", name);
+    if (entry.dtype != dtype_of<T>()) {
+      throw DTypeError(error("view", name, "hold " + std::string(attn::name(dtype_of<T>())),
+                             attn::name(entry.dtype)));
+    }
+    const Shape<Rank> shape = shape_as<Rank>("view", name, entry);
+    const std::byte* data = bytes_of(entry).data();
+    if (reinterpret_cast<std::uintptr_t>(data) % alignof(T) != 0) {
+      throw ValueError(error("view", name,
+                             "lie on a multiple of " + std::to_string(alignof(T)) +
+                                 " bytes to be viewed (load() copies it)",
+                             "an offset of " + std::to_string(header_.data_begin + entry.begin)));
+    }
+    return {reinterpret_cast<const T*>(data), shape};
+  }
+
+  template <TensorElement T, int Rank>
+  TensorView<const T, Rank> view(std::string_view name) const&& = delete;  // would dangle
+
+  /// A copy of any alignment. float and double are loaded from F16, BF16, F32 and F64 (a double
+  /// rounds to the nearest float); integers from every integer type, if all values fit; bool from
+  /// BOOL, if all bytes are 0 or 1, else ValueError. A scalar has shape (1).
+  template <TensorElement T, int Rank>
+  Tensor<T, Rank> load(std::string_view name) const {
+    const Shape<Rank> shape = shape_as<Rank>("load", name, find("load", name));
+    check<T>(name, shape);
+    auto result = Tensor<T, Rank>::uninitialized(shape);
+    decode_to(find("load", name), result.view());
+    return result;
+  }
+
+  /// The same into memory of the caller, of any strides. Throws before the first write.
+  template <TensorElement T, int Rank>
+  void load(std::string_view name, TensorView<T, Rank> out) const {
+    check<T>(name, out.shape());
+    decode_to(find("load", name), out);
+  }
+
+  /// Throws what load() would throw for elements T and this shape.
+  template <TensorElement T>
+  void check(std::string_view name, std::span<const index_t> shape) const {
+    const SafetensorsEntry& entry = find("load", name);
+    const bool convertible = with_stored_type<T>(entry.dtype, [&]<class Stored>(Stored) {
+      if constexpr (!std::is_floating_point_v<T>) check_values<T, Stored>(name, entry);
+    });
+    if (!convertible) {
+      const std::string to = " to be loaded as " + std::string(attn::name(dtype_of<T>()));
+      throw DTypeError(error("load", name,
+                             (std::is_floating_point_v<T> ? "hold F16, BF16, F32 or F64"
+                              : std::is_same_v<T, bool>   ? "hold BOOL"
+                                                          : "hold integers") +
+                                 to,
+                             attn::name(entry.dtype)));
+    }
+    const index_t one[] = {1};
+    const std::span<const index_t> stored = entry.shape.empty() ? one : std::span(entry.shape);
+    if (!std::equal(stored.begin(), stored.end(), shape.begin(), shape.end())) {
+      throw ShapeError(error("load", name, "have shape " + detail::shape_text(shape),
+                             detail::shape_text(entry.shape)));
+    }
+  }
+
+ private:
+  std::string error(std::string_view function, std::string_view name, std::string_view expected,
+                    std::string_view found) const {
+    return message("SafetensorsFile::" + std::string(function),
+                   detail::quote(file_name_) + ": tensor " + detail::quote(name), expected, found);
+  }
+
+  const SafetensorsEntry& find(std::string_view function, std::string_view name) const {
+    const auto at = header_.tensors.find(name);
+    if (at == header_.tensors.end()) {
+      throw ValueError(error(function, name, "exist",
+                             "none of that name among " + std::to_string(header_.tensors.size())));
+    }
+    return at->second;
+  }
+
+  std::span<const std::byte> bytes_of(const SafetensorsEntry& entry) const {
+    return bytes_.subspan(header_.data_begin + static_cast<std::size_t>(entry.begin),
+                          static_cast<std::size_t>(entry.end - entry.begin));
+  }
+
+  template <int Rank>
+  Shape<Rank> shape_as(std::string_view function, std::string_view name,
+                       const SafetensorsEntry& entry) const {
+    if (Rank == 1 && entry.shape.empty()) return {1};
+    if (entry.shape.size() != Rank) {
+      throw ShapeError(error(function, name, "have rank " + std::to_string(Rank),
+                             "shape " + detail::shape_text(entry.shape)));
+    }
+    Shape<Rank> shape{};
+    std::copy(entry.shape.begin(), entry.shape.end(), shape.begin());
+    return shape;
+  }
+
+  /// Calls f with a value of the stored type, if a T can be loaded from it; else returns false.
+  template <class T, class F>
+  static bool with_stored_type(DType dtype, F&& f) {
+    if constexpr (std::is_floating_point_v<T>) {
+      switch (dtype) {
+        // clang-format off
+        case DType::F16: f(Half{}); return true;
+        case DType::BF16: f(BFloat16{}); return true;
+        case DType::F32: f(float{}); return true;
+        case DType::F64: f(double{}); return true;
+        default: return false;
+          // clang-format on
+      }
+    } else if constexpr (std::is_same_v<T, bool>) {
+      // As bytes until they are known to be 0 or 1.
+      return dtype == DType::BOOL && (f(std::uint8_t{}), true);
+    } else {
+      switch (dtype) {
+        // clang-format off
+        case DType::I8: f(std::int8_t{}); return true;
+        case DType::U8: f(std::uint8_t{}); return true;
+        case DType::I16: f(std::int16_t{}); return true;
+        case DType::U16: f(std::uint16_t{}); return true;
+        case DType::I32: f(std::int32_t{}); return true;
+        case DType::U32: f(std::uint32_t{}); return true;
+        case DType::I64: f(std::int64_t{}); return true;
+        case DType::U64: f(std::uint64_t{}); return true;
+        default: return false;
+          // clang-format on
+      }
+    }
+  }
+
+  // The data may be misaligned, so that elements are copied out bytewise.
+  template <class Stored>
+  static Stored element(const std::byte* from) {
+    Stored value;
+    std::memcpy(&value, from, sizeof(Stored));
+    return value;
+  }
+
+  template <class T, class Stored>
+  void check_values(std::string_view name, const SafetensorsEntry& entry) const {
+    constexpr bool is_bool = std::is_same_v<T, bool>;
+    if constexpr (!is_bool && std::is_same_v<T, Stored>) return;
+    const std::span<const std::byte> data = bytes_of(entry);
+    for (std::size_t at = 0; at < data.size(); at += sizeof(Stored)) {
+      const Stored value = element<Stored>(data.data() + at);
+      bool fits;
+      if constexpr (is_bool) {
+        fits = value <= 1;
+      } else {
+        fits = std::in_range<T>(value);
+      }
+      if (fits) continue;
+      throw ValueError(error(
+          "load", name,
+          is_bool ? "hold bytes of 0 or 1 only" : "fit " + std::string(attn::name(dtype_of<T>())),
+          std::to_string(value) + " at element " + std::to_string(at / sizeof(Stored))));
+    }
+  }
+
+  template <class T, int Rank>
+  void decode_to(const SafetensorsEntry& entry, TensorView<T, Rank> out) const {
+    // Without this an extent of 2^40 beside one of 0 would be counted through.
+    if (out.size() == 0) return;
+    with_stored_type<T>(entry.dtype,
+                        [&]<class Stored>(Stored) { decode<Stored>(bytes_of(entry).data(), out); });
+  }
+
+  /// Converts elements in order; returns the position after the last.
+  template <class Stored, class T, int Rank>
+  static const std::byte* decode(const std::byte* from, TensorView<T, Rank> out) {
+    if constexpr (std::is_same_v<T, Stored>) {
+      if (out.is_contiguous()) {
+        const std::size_t bytes = static_cast<std::size_t>(out.size()) * sizeof(T);
+        std::memcpy(out.data(), from, bytes);
+        return from + bytes;
+      }
+    }
+    for (index_t i = 0; i < out.extent(0); ++i) {
+      if constexpr (Rank > 1) {
+        from = decode<Stored>(from, out.select(0, i));
+      } else {
+        const Stored value = element<Stored>(from);
+        if constexpr (requires { widen(value); }) {
+          out(i) = static_cast<T>(widen(value));
+        } else {
+          out(i) = static_cast<T>(value);
+        }
+        from += sizeof(Stored);
+      }
+    }
+    return from;
+  }
+
+  MappedFile map_;
+  std::span<const std::byte> bytes_;
+  std::string file_name_;
+  SafetensorsHeader header_;
+};
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,120 @@
+// Where the tensors of a safetensors file lie, and the check that they tile its data exactly.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "attn/io/dtype.hpp"
+#include "attn/io/quote.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// What the format calls __metadata__: free text by key, such as {"format", "pt"}.
+using SafetensorsMetadata = std::map<std::string, std::string, std::less<>>;
+
+/// One tensor's type, extents, and bytes [begin, end) within the data that follow the header.
+struct SafetensorsEntry {
+  DType dtype{};
+  std::vector<index_t> shape;
+  std::uint64_t begin = 0, end = 0;
+};
+
+struct SafetensorsHeader {
+  std::map<std::string, SafetensorsEntry, std::less<>> tensors;
+  SafetensorsMetadata metadata;
+  std::size_t data_begin = 0;  ///< position of the data within the file
+};
+
+namespace detail {
+
+/// Wording of everything that can be wrong with a file.
+struct SafetensorsErrors {
+  std::string file;
+
+  [[noreturn]] void fail(std::string_view subject, std::string_view expected,
+                         std::string_view found) const {
+    throw IoError(message("SafetensorsFile", file + ": " + std::string(subject), expected, found));
+  }
+
+  [[noreturn]] void fail_tensor(std::string_view tensor, std::string_view subject,
+                                std::string_view expected, std::string_view found) const {
+    fail((subject.empty() ? "" : std::string(subject) + " ") + "tensor " + quote(tensor), expected,
+         found);
+  }
+};
+
+/// Size of a tensor in bytes. The extents other than 0 must not overflow either: views have strides
+/// even where they have no elements.
+inline std::uint64_t checked_bytes(std::string_view name, const SafetensorsEntry& entry,
+                                   const SafetensorsErrors& errors) {
+  index_t bytes = static_cast<index_t>(element_size(entry.dtype));
+  bool empty = false;
+  for (index_t extent : entry.shape) {
+    empty = empty || extent == 0;
+    if (extent > 0 && __builtin_mul_overflow(bytes, extent, &bytes)) {
+      errors.fail_tensor(name, "shape of", "describe less than 2^63 bytes",
+                         shape_text(entry.shape) + " of " + std::string(attn::name(entry.dtype)));
+    }
+  }
+  return empty ? 0 : static_cast<std::uint64_t>(bytes);
+}
+
+/// The tensors must tile the data: each lies inside and is as long as its shape says, none overlaps
+/// another, no byte belongs to none. (Bytes outside all tensors could hide a second file.)
+inline void check_layout(const SafetensorsHeader& header, std::uint64_t data_size,
+                         const SafetensorsErrors& errors) {
+  const auto interval = [](const SafetensorsEntry& entry) {
+    return "[" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "]";
+  };
+  using Item = std::pair<const std::string, SafetensorsEntry>;
+  std::vector<const Item*> items;
+  for (const Item& item : header.tensors) {
+    const auto& [name, entry] = item;
+    const std::uint64_t bytes = checked_bytes(name, entry, errors);
+    if (entry.begin > entry.end || entry.end > data_size) {
+      errors.fail_tensor(
+          name, "data_offsets of",
+          "be ordered and lie within the " + std::to_string(data_size) + " bytes after the header",
+          interval(entry));
+    }
+    if (entry.end - entry.begin != bytes) {
+      errors.fail_tensor(
+          name, "data_offsets of",
+          "span the " + std::to_string(bytes) + " bytes of " +
+              std::string(attn::name(entry.dtype)) + " " + shape_text(entry.shape),
+          interval(entry) + ", " + std::to_string(entry.end - entry.begin) + " bytes");
+    }
+    items.push_back(&item);
+  }
+  std::sort(items.begin(), items.end(), [](const Item* a, const Item* b) {
+    return std::pair(a->second.begin, a->second.end) < std::pair(b->second.begin, b->second.end);
+  });
+  std::uint64_t next = 0;
+  const Item* previous = nullptr;
+  const auto expected_position = [&] {
+    return std::to_string(next) +
+           (previous ? ", where tensor " + quote(previous->first) + " ends" : ", the first byte");
+  };
+  for (const Item* item : items) {
+    if (item->second.begin != next) {
+      errors.fail_tensor(item->first, "data_offsets of",
+                         "begin at " + expected_position() + " (no overlaps, no holes)",
+                         interval(item->second));
+    }
+    next = item->second.end;
+    previous = item;
+  }
+  if (next != data_size) {
+    errors.fail("the data", "end at " + expected_position(), std::to_string(data_size) + " bytes");
+  }
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

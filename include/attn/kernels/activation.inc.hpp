@@ -1,0 +1,31 @@
+// Kernel text: one row through an activation, in place.
+
+template <class T>
+inline void activate_row(Activation activation, index_t n, T* x) {
+  const auto each = [n, x](auto f) {
+    index_t i = 0;
+    for (; i + Vec<T>::kLanes <= n; i += Vec<T>::kLanes) f(Vec<T>::load(x + i)).store(x + i);
+    if (i < n) f(Vec<T>::load(x + i, n - i)).store(x + i, n - i);
+  };
+  const auto all = [](double value) { return Vec<T>::all(static_cast<T>(value)); };
+  switch (activation) {
+    case Activation::none:
+      return;
+    case Activation::relu:
+      // max returns its second operand where one is NaN: a NaN stays one, as in PyTorch.
+      return each([&](Vec<T> v) { return max(all(0), v); });
+    case Activation::silu:
+      return each([&](Vec<T> v) { return v / (all(1) + exp(all(0) - v)); });
+    case Activation::gelu_tanh:
+      // (1 + tanh u) / 2 = 1 / (1 + e^-2u)
+      return each([&](Vec<T> v) {
+        const Vec<T> u = all(-1.5957691216057307) * fma(all(0.044715) * v, v * v, v);
+        return v / (all(1) + exp(u));
+      });
+    case Activation::gelu:
+      for (index_t i = 0; i < n; ++i) {
+        x[i] = x[i] * T(0.5) * (T{1} + std::erf(x[i] * T(0.70710678118654752440)));
+      }
+      return;
+  }
+}

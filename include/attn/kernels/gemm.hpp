@@ -1,0 +1,205 @@
+// Matrix multiplication over strided views: packed weights, batches, and an epilogue.
+#pragma once
+
+#include "attn/kernels/activation.hpp"
+#include "attn/kernels/tile.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// What happens to each element of A B on its way out:
+/// c = activation(alpha * (A B) + bias[column]) + beta * residual, where an empty residual means c itself.
+template <class T>
+struct Epilogue {
+  T alpha = 1;
+  TensorView1<const T> bias = {};
+  Activation activation = Activation::none;
+  T beta = 0;
+  TensorView2<const T> residual = {};
+};
+
+namespace detail {
+
+/// One product as the kernels take it: pointers and strides, all checked, c with unit column stride.
+template <class T>
+struct GemmProblem {
+  index_t m, n, k;
+  const T* a;
+  index_t a_row, a_k;
+  const T* b;  ///< nullptr where packed_b is given
+  index_t b_k, b_column;
+  const T* packed_b;
+  T* c;
+  index_t c_row;
+  T alpha;
+  const T* bias;
+  Activation activation;
+  T beta;
+  const T* residual;
+  index_t residual_row;
+};
+
+// Block sizes. A panel of B (KC x NR) and a tile of A (MR x KC) share the first-level cache: 256 x (16 + 6)
+// floats = 22 KB of 32 (AVX2), 256 x (64 + 6) = 70 KB (AVX-512, whose panel streams from the second level).
+// A block of A (MC x KC, 98 KB) stays in the second-level cache while the panels of B pass.
+inline constexpr index_t kGemmKC = 256;
+inline constexpr index_t kGemmMC = 96;
+inline constexpr index_t kGemmNC = 4096;
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT "attn/kernels/gemm.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+template <class T>
+void gemm(const GemmProblem<T>& problem, const Execution& execution) {
+  ATTN_DISPATCH(execution, gemm(problem, execution.threads(), execution.scratch()))
+}
+
+template <class T>
+index_t packed_size(index_t k, index_t n, const Execution& execution) {
+  ATTN_DISPATCH(execution, packed_size<T>(k, n))
+}
+
+template <class T>
+void pack_weights(TensorView2<const T> b, T* packed, const Execution& execution) {
+  ATTN_DISPATCH(execution, pack_weights(b, packed))
+}
+
+}  // namespace detail
+
+/// A (k x n) matrix laid out once for the kernels of one instruction set, to multiply by many times.
+template <class T>
+class PackedWeights {
+ public:
+  PackedWeights() = default;
+
+  /// Copies `b` (k, n), of any strides: a Linear's (out, in) weight goes in transposed.
+  explicit PackedWeights(TensorView2<const T> b, std::optional<Isa> isa = {})
+      : k_(b.extent(0)), n_(b.extent(1)), isa_(isa ? require_isa(*isa) : active_isa()) {
+    const Execution on{.isa = isa_};
+    packed_ = Buffer<T>(detail::packed_size<T>(k_, n_, on));
+    detail::pack_weights(b, packed_.data(), on);
+  }
+
+  index_t k() const { return k_; }
+  index_t n() const { return n_; }
+  Isa isa() const { return isa_; }
+  const T* data() const { return packed_.data(); }
+  explicit operator bool() const { return packed_.data() != nullptr; }
+
+ private:
+  Buffer<T> packed_;
+  index_t k_ = 0, n_ = 0;
+  Isa isa_ = Isa::scalar;
+};
+
+namespace detail {
+
+inline void check_gemm(std::string_view what, const Shape<2>& expected, const Shape<2>& found) {
+  if (expected != found) {
+    throw ShapeError(message("gemm", what, "have shape " + to_string(expected), to_string(found)));
+  }
+}
+
+template <class T>
+void gemm(TensorView2<const T> a, TensorView2<const T> b, const T* packed_b, index_t n,
+          TensorView2<T> c, const Epilogue<T>& epilogue, const Execution& execution) {
+  const index_t m = a.extent(0), k = a.extent(1);
+  check_gemm("c", {m, n}, c.shape());
+  const auto& bias = epilogue.bias;
+  if (bias && (bias.extent(0) != n || !bias.is_contiguous())) {
+    throw ShapeError(message("gemm", "bias", "be contiguous with shape (" + std::to_string(n) + ")",
+                             to_string(bias.shape())));
+  }
+  const TensorView2<const T> residual = epilogue.residual ? epilogue.residual : c;
+  check_gemm("residual", {m, n}, residual.shape());
+  const bool in_place = residual.data() == c.data();
+  // Where the kernels cannot write c as they go (columns that are not contiguous, or a c that the
+  // epilogue still has to read), they write scratch memory, and c follows.
+  const bool seeds = in_place && epilogue.alpha == T{1} && epilogue.activation == Activation::none;
+  const bool through_scratch = (n > 1 && c.stride(1) != 1) || (n > 1 && residual.stride(1) != 1) ||
+                               (epilogue.beta != T{0} && in_place && !seeds);
+  GemmProblem<T> problem{m,
+                         n,
+                         k,
+                         a.data(),
+                         a.stride(0),
+                         a.stride(1),
+                         b.data(),
+                         b.stride(0),
+                         b.stride(1),
+                         packed_b,
+                         c.data(),
+                         c.stride(0),
+                         epilogue.alpha,
+                         bias.data(),
+                         epilogue.activation,
+                         epilogue.beta,
+                         residual.data(),
+                         residual.stride(0)};
+  if (!through_scratch) return gemm(problem, execution);
+  Scratch<T> product(execution.scratch(), m * n);
+  problem.c = product.data();
+  problem.c_row = n;
+  problem.beta = 0;
+  gemm(problem, execution);
+  for (index_t i = 0; i < m; ++i) {
+    for (index_t j = 0; j < n; ++j) {
+      const T kept = epilogue.beta != T{0} ? epilogue.beta * residual(i, j) : T{0};
+      c(i, j) = product.data()[i * n + j] + kept;
+    }
+  }
+}
+
+}  // namespace detail
+
+/// c = a b with an epilogue: a (m, k), b (k, n), c (m, n), any strides, so that transposing a view is all
+/// that transposing takes. c must not overlap a or b. Throws ShapeError.
+template <TensorLike A, TensorLike B, TensorLike C>
+void gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue = {},
+          const Execution& execution = {}) {
+  using T = scalar_t<A>;
+  const TensorView2<const T> av = const_view(a), bv = const_view(b);
+  detail::check_gemm("b", {av.extent(1), bv.extent(1)}, bv.shape());
+  detail::gemm<T>(av, bv, nullptr, bv.extent(1), view_of(c), epilogue, execution);
+}
+
+/// c = a b with weights packed beforehand; runs on the instruction set that they were packed for.
+template <class T, TensorLike A, TensorLike C>
+void gemm(const A& a, const PackedWeights<T>& b, C&& c, const Epilogue<T>& epilogue = {},
+          const Execution& execution = {}) {
+  const TensorView2<const T> av = const_view(a);
+  detail::check_gemm("a", {av.extent(0), b.k()}, av.shape());
+  Execution on = execution;
+  on.isa = b.isa();
+  detail::gemm<T>(av, {}, b.data(), b.n(), view_of(c), epilogue, on);
+}
+
+/// A batch of products: a (batch, m, k), b (batch, k, n), c (batch, m, n); an extent of 1 in a or b
+/// serves the whole batch.
+template <TensorLike A, TensorLike B, TensorLike C>
+void batched_gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue = {},
+                  const Execution& execution = {}) {
+  using T = scalar_t<A>;
+  const TensorView3<const T> av = const_view(a), bv = const_view(b);
+  const TensorView3<T> cv = view_of(c);
+  const index_t batch = cv.extent(0);
+  for (auto [name, extent] : {std::pair{"a", av.extent(0)}, std::pair{"b", bv.extent(0)}}) {
+    if (extent != batch && extent != 1) {
+      throw ShapeError(message("batched_gemm", name, "have batch 1 or " + std::to_string(batch),
+                               std::to_string(extent)));
+    }
+  }
+  for (index_t i = 0; i < batch; ++i) {
+    gemm(av.select(0, av.extent(0) == 1 ? 0 : i), bv.select(0, bv.extent(0) == 1 ? 0 : i),
+         cv.select(0, i), epilogue, execution);
+  }
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,125 @@
+// Kernel text: blocked matrix multiplication around the micro-kernel.
+
+/// Columns rounded up to whole panels.
+template <class T>
+ATTN_INLINE index_t panel_columns(index_t n) {
+  constexpr index_t NR = TileShape<T>::NR;
+  return (n + NR - 1) / NR * NR;
+}
+
+template <class T>
+inline index_t packed_size(index_t k, index_t n) {
+  return k * panel_columns<T>(n);
+}
+
+/// Blocks of KC rows one after the other, each in panels of NR columns.
+template <class T>
+inline void pack_weights(TensorView2<const T> b, T* packed) {
+  const index_t k = b.extent(0), n = b.extent(1);
+  for (index_t k0 = 0; k0 < k; k0 += detail::kGemmKC) {
+    const index_t kc = k - k0 < detail::kGemmKC ? k - k0 : detail::kGemmKC;
+    pack_columns(n, kc, b.data() + k0 * b.stride(0), b.stride(0), b.stride(1),
+                 packed + k0 * panel_columns<T>(n));
+  }
+}
+
+/// bias, activation and residual on a finished block of C, which is still in the first cache.
+template <class T>
+inline void finish_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1, index_t j0,
+                         index_t j1, bool add_residual) {
+  using V = Vec<T>;
+  const index_t n = j1 - j0;
+  for (index_t i = i0; i < i1; ++i) {
+    T* c = g.c + i * g.c_row + j0;
+    if (g.alpha != T{1} || g.bias != nullptr) {
+      for (index_t j = 0; j < n; j += V::kLanes) {
+        V v = V::all(g.alpha) * V::load(c + j, n - j);
+        if (g.bias != nullptr) v = v + V::load(g.bias + j0 + j, n - j);
+        v.store(c + j, n - j);
+      }
+    }
+    activate_row(g.activation, n, c);
+    if (add_residual) {
+      const T* r = g.residual + i * g.residual_row + j0;
+      for (index_t j = 0; j < n; j += V::kLanes) {
+        fma(V::all(g.beta), V::load(r + j, n - j), V::load(c + j, n - j)).store(c + j, n - j);
+      }
+    }
+  }
+}
+
+/// Rows [i0, i1) by columns [j0, j1) of one block of KC: panels of B outermost, so that each stays in the
+/// first-level cache while the tiles of A pass.
+template <class T>
+inline void multiply_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1, index_t j0,
+                           index_t j1, index_t kc, const T* packed_a, const T* packed_b,
+                           const T* scale) {
+  constexpr index_t NR = TileShape<T>::NR;
+  for (index_t j = j0; j < j1; j += NR) {
+    const index_t width = j1 - j < NR ? j1 - j : NR;
+    for (index_t i = i0; i < i1;) {
+      const int rows = tile_rows(i1 - i);
+      tile_rows_by<T, ALayout::interleaved>(rows, width, kc, packed_a + i * kc, 0,
+                                            packed_b + j * kc, NR, g.c + i * g.c_row + j, g.c_row,
+                                            scale);
+      i += rows;
+    }
+  }
+}
+
+template <class T>
+inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Workspace& workspace) {
+  constexpr index_t NR = TileShape<T>::NR, MC = detail::kGemmMC;
+  static_assert(MC % TileShape<T>::MR == 0);
+  if (g.m == 0 || g.n == 0) return;
+  const bool seeds = g.beta != T{0} && g.residual == g.c;
+  T first[TileShape<T>::MR], next[TileShape<T>::MR];
+  for (int r = 0; r < TileShape<T>::MR; ++r) first[r] = g.beta, next[r] = T{1};
+
+  // Below a million multiplications, about 30 us, waking threads costs more than they save.
+  const SerialExecutor serial;
+  const Executor& threads = g.m * g.n * g.k < 1000000 ? serial : executor;
+  const index_t kc_most = g.k < detail::kGemmKC ? g.k : detail::kGemmKC;
+  const index_t nc_most = g.n < detail::kGemmNC ? g.n : detail::kGemmNC;
+  Scratch<T> a_block(workspace, g.m * kc_most);
+  Scratch<T> b_block(workspace, g.packed_b == nullptr ? kc_most * panel_columns<T>(nc_most) : 0);
+
+  for (index_t n0 = 0; n0 < g.n; n0 += detail::kGemmNC) {
+    const index_t nc = g.n - n0 < detail::kGemmNC ? g.n - n0 : detail::kGemmNC;
+    // Blocks of work: rows by MC; columns so that every thread finds some, whatever m is.
+    const index_t row_blocks = (g.m + MC - 1) / MC;
+    const index_t wanted = threads.concurrency() == 1 ? 1 : 4 * threads.concurrency();
+    index_t column_blocks = (wanted + row_blocks - 1) / row_blocks;
+    const index_t panels = (nc + NR - 1) / NR;
+    if (column_blocks > panels) column_blocks = panels;
+    const index_t step = (panels + column_blocks - 1) / column_blocks * NR;
+    column_blocks = (nc + step - 1) / step;
+
+    // k = 0 still takes one round: the product is 0, the epilogue is due.
+    for (index_t k0 = 0; k0 == 0 || k0 < g.k; k0 += detail::kGemmKC) {
+      const index_t kc = g.k - k0 < detail::kGemmKC ? g.k - k0 : detail::kGemmKC;
+      const bool last = k0 + detail::kGemmKC >= g.k;
+      const T* scale = k0 > 0 ? next : seeds ? first : nullptr;
+      const bool pack_b = g.packed_b == nullptr;
+      threads.run(row_blocks + (pack_b ? column_blocks : 0), [&](index_t task, int) {
+        if (task < row_blocks) {
+          const index_t i0 = task * MC, rows = g.m - i0 < MC ? g.m - i0 : MC;
+          pack_rows(rows, kc, g.a + i0 * g.a_row + k0 * g.a_k, g.a_row, g.a_k, T{1},
+                    a_block.data() + i0 * kc);
+        } else {
+          const index_t j0 = (task - row_blocks) * step, columns = nc - j0 < step ? nc - j0 : step;
+          pack_columns(columns, kc, g.b + (n0 + j0) * g.b_column + k0 * g.b_k, g.b_k, g.b_column,
+                       b_block.data() + j0 * kc);
+        }
+      });
+      const T* b = pack_b ? b_block.data() - n0 * kc : g.packed_b + k0 * panel_columns<T>(g.n);
+      threads.run(row_blocks * column_blocks, [&](index_t task, int) {
+        const index_t i0 = task % row_blocks * MC, i1 = i0 + MC < g.m ? i0 + MC : g.m;
+        const index_t j0 = n0 + task / row_blocks * step,
+                      j1 = j0 + step < n0 + nc ? j0 + step : n0 + nc;
+        multiply_block(g, i0, i1, j0, j1, kc, a_block.data(), b, scale);
+        if (last) finish_block(g, i0, i1, j0, j1, g.beta != T{0} && !seeds);
+      });
+    }
+  }
+}

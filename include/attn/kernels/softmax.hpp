@@ -1,0 +1,61 @@
+// Softmax and log-sum-exp over the last axis.
+#pragma once
+
+#include "attn/core/tensor.hpp"
+#include "attn/kernels/execution.hpp"
+#include "attn/simd/vec.hpp"
+
+#define ATTN_KERNEL_TEXT "attn/kernels/softmax.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+template <class T>
+void softmax_rows(TensorView2<const T> x, TensorView2<T> out, const Execution& execution) {
+  ATTN_DISPATCH(execution, softmax_rows(x, out))
+}
+
+template <class T, int Rank>
+void softmax(TensorView<const T, Rank> x, TensorView<T, Rank> out, const Execution& execution) {
+  if constexpr (Rank == 1) {
+    softmax_rows(x.unsqueeze(0), out.unsqueeze(0), execution);
+  } else if constexpr (Rank == 2) {
+    softmax_rows(x, out, execution);
+  } else {
+    for (index_t i = 0; i < x.extent(0); ++i) {
+      softmax<T, Rank - 1>(x.select(0, i), out.select(0, i), execution);
+    }
+  }
+}
+
+}  // namespace detail
+
+/// out = e^(x - max) / sum over the last axis; out may be x. A row of -inf only gives zeros (nothing is
+/// visible), a row that holds NaN gives NaN. Throws ShapeError unless shapes agree and the innermost
+/// strides are 1.
+template <TensorLike X, TensorLike Out>
+void softmax(const X& x, Out&& out, const Execution& execution = {}) {
+  const auto from = const_view(x);
+  const auto to = view_of(out);
+  constexpr int kLast = rank_v<X> - 1;
+  if (from.shape() != to.shape()) {
+    throw ShapeError(
+        message("softmax", "out", "have shape " + to_string(from.shape()), to_string(to.shape())));
+  }
+  if (from.extent(kLast) > 1 && (from.stride(kLast) != 1 || to.stride(kLast) != 1)) {
+    throw ShapeError(message("softmax", "the innermost strides", "be 1",
+                             to_string(from.strides()) + " and " + to_string(to.strides())));
+  }
+  detail::softmax<scalar_t<X>, rank_v<X>>(from, to, execution);
+}
+
+template <TensorLike X>
+auto softmax(const X& x, const Execution& execution = {}) {
+  auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
+  softmax(x, out, execution);
+  return out;
+}
+
+ATTN_NAMESPACE_END

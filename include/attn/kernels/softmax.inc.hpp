@@ -1,0 +1,65 @@
+// Kernel text: softmax of rows, and its two halves, which attention uses on blocks of a row.
+
+/// Largest of x[0, n), not below `least`. A NaN may be passed over: it shows in the sum.
+template <class T>
+inline T row_max(index_t n, const T* x, T least) {
+  using V = Vec<T>;
+  V m0 = V::all(least), m1 = m0;
+  index_t j = 0;
+  for (; j + 2 * V::kLanes <= n; j += 2 * V::kLanes) {
+    m0 = max(m0, V::load(x + j));
+    m1 = max(m1, V::load(x + j + V::kLanes));
+  }
+  T most = max_lane(max(m0, m1));
+  for (; j < n; ++j) most = x[j] > most ? x[j] : most;
+  return most;
+}
+
+/// out = 2^(factor (x - shift)); returns the sum. out may be x. Needs x <= shift.
+template <class T>
+inline T row_exp2(index_t n, const T* x, T shift, T factor, T* out) {
+  using V = Vec<T>;
+  const V s = V::all(shift), f = V::all(factor);
+  V sum0 = V::all(T{0}), sum1 = sum0;
+  index_t j = 0;
+  for (; j + 2 * V::kLanes <= n; j += 2 * V::kLanes) {
+    const V e0 = exp2_flush(f * (V::load(x + j) - s));
+    const V e1 = exp2_flush(f * (V::load(x + j + V::kLanes) - s));
+    e0.store(out + j);
+    e1.store(out + j + V::kLanes);
+    sum0 = sum0 + e0;
+    sum1 = sum1 + e1;
+  }
+  T rest = 0;
+  for (; j < n; j += V::kLanes) {
+    const index_t left = n - j;
+    const V e = exp2_flush(f * (V::load(x + j, left) - s));
+    e.store(out + j, left);
+    T lanes[V::kLanes];
+    e.store(lanes);
+    for (index_t i = 0; i < left && i < V::kLanes; ++i) rest += lanes[i];
+  }
+  return sum(sum0 + sum1) + rest;
+}
+
+template <class T>
+inline void row_scale(index_t n, T factor, T* x) {
+  using V = Vec<T>;
+  index_t j = 0;
+  for (; j + V::kLanes <= n; j += V::kLanes) (V::load(x + j) * V::all(factor)).store(x + j);
+  for (; j < n; ++j) x[j] *= factor;
+}
+
+template <class T>
+inline void softmax_rows(TensorView2<const T> x, TensorView2<T> out) {
+  const index_t n = x.extent(1);
+  for (index_t i = 0; i < x.extent(0); ++i) {
+    const T* from = x.data() + i * x.stride(0);
+    T* to = out.data() + i * out.stride(0);
+    const T most = row_max(n, from, -std::numeric_limits<T>::infinity());
+    // Nothing visible: shift 0 keeps -inf - -inf out, e^-inf gives the zeros.
+    const T shift = most == -std::numeric_limits<T>::infinity() ? T{0} : most;
+    const T total = row_exp2(n, from, shift, T(1.44269504088896340736), to);
+    if (total != T{0}) row_scale(n, T{1} / total, to);
+  }
+}
