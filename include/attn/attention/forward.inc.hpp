@@ -89,10 +89,11 @@ class ForwardTask {
             online_softmax(panels.end - panels.begin, scratch_.scores + x * kBlockKV + panels.begin,
                            scratch_.rows[r + x].state);
       }
-      tile_rows_by<T, ALayout::rows>(height, problem_.head_dim_v(), keys.end - keys.begin,
-                                     scratch_.scores + keys.begin - first_key, kBlockKV, v,
-                                     v_stride, scratch_.out + r * scratch_.out_stride,
-                                     scratch_.out_stride, shrink);
+      with_tile_rows(height, [&](auto R) {
+        tile_columns<T, R>(problem_.head_dim_v(), keys.end - keys.begin,
+                           scratch_.scores + keys.begin - first_key, kBlockKV, v, v_stride,
+                           scratch_.out + r * scratch_.out_stride, scratch_.out_stride, shrink);
+      });
     });
   }
 
@@ -111,13 +112,24 @@ class ForwardTask {
   void pack_queries() {
     const index_t d = problem_.head_dim();
     const T factor = problem_.scale * T(kLog2e);
+    const auto packs = [&](index_t r, int height, index_t stride, T* to) {
+      const QueryRow<T>& row = scratch_.rows[r];
+      pack_tile(height, d, problem_.q.at_index({b_, row.h, row.i, 0}), stride, index_t{1}, factor,
+                to);
+    };
     for (index_t r = 0; r < num_rows_;) {
       const int height = tile_rows(num_rows_ - r);
-      for (int x = 0; x < height; ++x) {
-        const QueryRow<T>& row = scratch_.rows[r + x];
-        const T* from = problem_.q.at_index({b_, row.h, row.i, 0});
-        T* to = scratch_.q + r * d + x;
-        for (index_t p = 0; p < d; ++p) to[p * height] = from[p] * factor;
+      const QueryRow<T>&first = scratch_.rows[r], &last = scratch_.rows[r + height - 1];
+      T* to = scratch_.q + r * d;
+      if (first.h == last.h) {
+        packs(r, height, problem_.q.stride(2), to);
+      } else if (problem_.q_len() == 1) {
+        packs(r, height, problem_.q.stride(1), to);
+      } else {  // the end of one head and the beginning of the next: row by row
+        for (int x = 0; x < height; ++x) {
+          packs(r + x, 1, 0, scratch_.scores);
+          for (index_t p = 0; p < d; ++p) to[p * height + x] = scratch_.scores[p];
+        }
       }
       r += height;
     }
@@ -184,11 +196,12 @@ class ForwardTask {
   /// scratch.scores = masked scores of rows [r, r + height) against whole panels of keys.
   void score_tile(index_t r, int height, index_t first_key, detail::KeyRange panels) {
     const index_t d = problem_.head_dim();
-    for (index_t j = panels.begin; j < panels.end; j += NR) {
-      tile_rows_by<T, ALayout::interleaved>(height, NR, d, scratch_.q + r * d, 0,
-                                            scratch_.k + j * d, NR, scratch_.scores + j, kBlockKV,
-                                            nullptr);
-    }
+    with_tile_rows(height, [&](auto R) {
+      for (index_t j = panels.begin; j < panels.end; j += NR) {
+        tile_panel<T, R, Start::zero>(d, scratch_.q + r * d, scratch_.k + j * d,
+                                      scratch_.scores + j, kBlockKV, nullptr);
+      }
+    });
     for (int x = 0; x < height; ++x) {
       const QueryRow<T>& row = scratch_.rows[r + x];
       T* s = scratch_.scores + x * kBlockKV;

@@ -50,18 +50,35 @@ inline void finish_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1
 
 /// Rows [i0, i1) by columns [j0, j1) of one block of KC: panels of B outermost, so that each stays in the
 /// first-level cache while the tiles of A pass.
-template <class T>
+template <class T, Start kStart>
 inline void multiply_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1, index_t j0,
                            index_t j1, index_t kc, const T* packed_a, const T* packed_b,
-                           const T* scale) {
+                           const T* factor) {
   constexpr index_t NR = TileShape<T>::NR;
   for (index_t j = j0; j < j1; j += NR) {
-    const index_t width = j1 - j < NR ? j1 - j : NR;
+    const index_t width = std::min(j1 - j, NR);
     for (index_t i = i0; i < i1;) {
       const int rows = tile_rows(i1 - i);
-      tile_rows_by<T, ALayout::interleaved>(rows, width, kc, packed_a + i * kc, 0,
-                                            packed_b + j * kc, NR, g.c + i * g.c_row + j, g.c_row,
-                                            scale);
+      T* c = g.c + i * g.c_row + j;
+      with_tile_rows(rows, [&](auto R) {
+        if (width == NR) {
+          tile_panel<T, R, kStart>(kc, packed_a + i * kc, packed_b + j * kc, c, g.c_row, factor);
+          return;
+        }
+        // The panel is wider than C: through a whole tile of its own.
+        T whole[R * NR];
+        const auto each = [&](auto f) {
+          for (index_t r = 0; r < R; ++r) {
+            for (index_t x = 0; x < width; ++x) f(whole[r * NR + x], c[r * g.c_row + x]);
+          }
+        };
+        if (kStart == Start::scaled) {
+          std::fill_n(whole, R * NR, T{0});
+          each([](T& inside, const T& outside) { inside = outside; });
+        }
+        tile_panel<T, R, kStart>(kc, packed_a + i * kc, packed_b + j * kc, whole, NR, factor);
+        each([](const T& inside, T& outside) { outside = inside; });
+      });
       i += rows;
     }
   }
@@ -74,7 +91,8 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
   if (g.m == 0 || g.n == 0) return;
   const bool seeds = g.beta != T{0} && g.residual == g.c;
   T first[TileShape<T>::MR], next[TileShape<T>::MR];
-  for (int r = 0; r < TileShape<T>::MR; ++r) first[r] = g.beta, next[r] = T{1};
+  std::fill_n(first, TileShape<T>::MR, g.beta);
+  std::fill_n(next, TileShape<T>::MR, T{1});
 
   // Below a million multiplications, about 30 us, waking threads costs more than they save.
   const SerialExecutor serial;
@@ -99,7 +117,7 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
     for (index_t k0 = 0; k0 == 0 || k0 < g.k; k0 += detail::kGemmKC) {
       const index_t kc = g.k - k0 < detail::kGemmKC ? g.k - k0 : detail::kGemmKC;
       const bool last = k0 + detail::kGemmKC >= g.k;
-      const T* scale = k0 > 0 ? next : seeds ? first : nullptr;
+      const T* factor = k0 > 0 ? next : seeds ? first : nullptr;
       const bool pack_b = g.packed_b == nullptr;
       threads.run(row_blocks + (pack_b ? column_blocks : 0), [&](index_t task, int) {
         if (task < row_blocks) {
@@ -117,7 +135,11 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
         const index_t i0 = task % row_blocks * MC, i1 = i0 + MC < g.m ? i0 + MC : g.m;
         const index_t j0 = n0 + task / row_blocks * step,
                       j1 = j0 + step < n0 + nc ? j0 + step : n0 + nc;
-        multiply_block(g, i0, i1, j0, j1, kc, a_block.data(), b, scale);
+        if (factor == nullptr) {
+          multiply_block<T, Start::zero>(g, i0, i1, j0, j1, kc, a_block.data(), b, factor);
+        } else {
+          multiply_block<T, Start::scaled>(g, i0, i1, j0, j1, kc, a_block.data(), b, factor);
+        }
         if (last) finish_block(g, i0, i1, j0, j1, g.beta != T{0} && !seeds);
       });
     }

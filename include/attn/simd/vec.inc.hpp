@@ -13,3 +13,4 @@
 #include "attn/simd/vec_scalar.inc"
 #endif
 #include "attn/simd/math.inc"
+#include "attn/simd/transpose.inc"
