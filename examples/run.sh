@@ -1,0 +1,33 @@
+#!/bin/sh
+# Installs what is missing, builds the examples and runs each of them: `sh examples/run.sh`, from any directory.
+#
+# ATTN_BUILD_DIR names the build directory (default: build; from the top of the repository).
+set -eu
+
+cd "$(dirname "$0")/.."
+build=${ATTN_BUILD_DIR:-build}
+jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+
+step() { echo "==> $*"; }
+
+step "Looking for what the build needs"
+sh tests/setup.sh
+
+step "Configuring in $build"
+# By the variable, not by -G: a directory that is configured already keeps its generator.
+CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S . -B "$build" --log-level=WARNING
+
+step "Building the examples"
+cmake --build "$build" --parallel "$jobs" --target quickstart tutorials semantic_search
+
+step "Fetching the weights of all-MiniLM-L6-v2"
+sh examples/fetch_model.sh
+
+step "quickstart: the smallest program"
+"$build/examples/quickstart"
+
+step "tutorials: the numbers of the tutorials"
+"$build/examples/tutorials"
+
+step 'semantic_search --file examples/data/help_center.txt "How do I get my money back?"'
+"$build/examples/semantic_search" --file examples/data/help_center.txt "How do I get my money back?"

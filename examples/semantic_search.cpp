@@ -1,0 +1,210 @@
+// Semantic search: finds the lines of a text that are nearest in meaning to a query, by their
+// all-MiniLM-L6-v2 embeddings.
+//
+//   sh examples/fetch_model.sh        (once)
+//   semantic_search --file examples/data/help_center.txt "How do I get my money back?"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "support/minilm.hpp"
+#include "support/model_dir.hpp"
+
+namespace {
+
+struct Options {
+  std::string file;
+  std::string query;
+  long long top = 5;
+  bool json = false;
+  bool embed = false;
+};
+
+struct Hit {
+  std::size_t line;  // from 1 on
+  double score;      // cosine, in [-1, 1]
+};
+
+// An error of whoever called the program, said without a stack of causes.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// The lines of a stream. Each ends at '\n', and a last one without it counts too. A '\r' before the
+// '\n' belongs to the line's end, as in files from Windows: it is no part of the text.
+std::vector<std::string> read_lines(std::istream& in, const std::string& name) {
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    lines.push_back(std::move(line));
+  }
+  if (in.bad()) throw UsageError("cannot read " + name);
+  return lines;
+}
+
+std::vector<std::string> read_input(const std::string& file) {
+  if (file.empty()) return read_lines(std::cin, "standard input");
+  if (std::filesystem::is_directory(file)) throw UsageError(file + " is a directory");
+  errno = 0;
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw UsageError("cannot read " + file + ": " + std::generic_category().message(errno));
+  return read_lines(in, file);
+}
+
+// Lines are embedded so many at a time: enough to sort by length, and memory does not grow with the
+// text.
+constexpr std::size_t kLinesAtOnce = 4096;
+
+// Calls f(first, embeddings) for one run of lines after another, in order.
+template <class F>
+void for_each_run(const examples::MiniLm& model, std::span<const std::string> lines, F&& f) {
+  for (std::size_t first = 0; first < lines.size(); first += kLinesAtOnce) {
+    const std::size_t count = std::min(kLinesAtOnce, lines.size() - first);
+    f(first, model.embed(lines.subspan(first, count)));
+  }
+}
+
+void print_embeddings(const examples::MiniLm& model, const std::vector<std::string>& lines) {
+  std::cout << std::setprecision(9);
+  for_each_run(model, lines, [](std::size_t, const attn::Tensor2<float>& embeddings) {
+    for (attn::index_t row = 0; row < embeddings.extent(0); ++row) {
+      for (attn::index_t i = 0; i < embeddings.extent(1); ++i) {
+        std::cout << (i > 0 ? " " : "") << embeddings(row, i);
+      }
+      std::cout << '\n';
+    }
+  });
+}
+
+// The `top` best lines, best first; of equal ones the earlier.
+std::vector<Hit> search(const examples::MiniLm& model, const std::vector<std::string>& lines,
+                        const std::string& query, std::size_t top) {
+  const attn::Tensor2<float> wanted = model.embed(std::span(&query, 1));
+  std::vector<Hit> hits;
+  for_each_run(model, lines, [&](std::size_t first, const attn::Tensor2<float>& embeddings) {
+    for (attn::index_t row = 0; row < embeddings.extent(0); ++row) {
+      // Embeddings have length 1, so that their product is their cosine.
+      const float* a = &embeddings(row, 0);
+      const double score = std::inner_product(a, a + embeddings.extent(1), wanted.data(), 0.0);
+      hits.push_back({first + static_cast<std::size_t>(row) + 1, score});
+    }
+  });
+  top = std::min(top, hits.size());
+  std::partial_sort(hits.begin(), hits.begin() + static_cast<std::ptrdiff_t>(top), hits.end(),
+                    [](const Hit& a, const Hit& b) {
+                      return a.score != b.score ? a.score > b.score : a.line < b.line;
+                    });
+  hits.resize(top);
+  return hits;
+}
+
+void print_json(const std::vector<Hit>& hits, const std::vector<std::string>& lines) {
+  nlohmann::json result = nlohmann::json::array();
+  for (const Hit& hit : hits) {
+    // Seven decimals are what a float's score is worth.
+    result.push_back({{"line", hit.line},
+                      {"score", std::round(hit.score * 1e7) / 1e7},
+                      {"text", lines[hit.line - 1]}});
+  }
+  // `replace`: bytes that are no UTF-8 become U+FFFD, for JSON has no other way to hold them.
+  std::cout << result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+}
+
+// A bar of ten cells, full at a cosine of 1.
+std::string bar(double score) {
+  const long filled = std::lround(std::clamp(score, 0.0, 1.0) * 10.0);
+  std::string result;
+  for (long i = 0; i < 10; ++i) result += i < filled ? "█" : "░";
+  return result;
+}
+
+// A line that cannot move the terminal's cursor or change its colours.
+std::string printable(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  }
+  return text;
+}
+
+void print_table(const std::vector<Hit>& hits, const std::vector<std::string>& lines) {
+  const auto width =
+      static_cast<int>(std::max<std::size_t>(4, std::to_string(lines.size()).size()));
+  std::cout << "rank   score              " << std::setw(width) << "line"
+            << "  text\n"
+            << std::fixed;
+  std::size_t rank = 0;
+  for (const Hit& hit : hits) {
+    std::cout << std::setw(4) << ++rank << std::setw(8) << std::setprecision(3) << hit.score << "  "
+              << bar(hit.score) << "  " << std::setw(width) << hit.line << "  "
+              << printable(lines[hit.line - 1]) << '\n';
+  }
+}
+
+void run(const Options& options) {
+  if (!options.embed && options.query.empty()) throw UsageError("a query is needed; see --help");
+  if (options.top < 1) {
+    throw UsageError("--top must be at least 1; found " + std::to_string(options.top));
+  }
+  if (!examples::model_is_present()) throw UsageError(examples::missing_model_message());
+  const std::vector<std::string> lines = read_input(options.file);
+  const examples::MiniLm model(examples::model_dir());
+  if (options.embed) {
+    print_embeddings(model, lines);
+  } else {
+    const auto hits = search(model, lines, options.query, static_cast<std::size_t>(options.top));
+    options.json ? print_json(hits, lines) : print_table(hits, lines);
+  }
+  if (!std::cout.flush()) throw UsageError("cannot write to standard output");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Finds the lines of a text that are nearest in meaning to QUERY.");
+  app.footer(
+      "Lines end at \\n or \\r\\n. An empty line is a line too. Of a long line the first 256 "
+      "tokens\n"
+      "count, about 200 words. Needs the weights of all-MiniLM-L6-v2: sh examples/fetch_model.sh");
+  app.add_option("--file", options.file, "Text to search; standard input if not given");
+  app.add_option("--top", options.top, "How many lines to answer with")->capture_default_str();
+  CLI::Option* json = app.add_flag("--json", options.json,
+                                   R"(Answer as [{"line": 1, "score": 0.9, "text": ".."}])");
+  CLI::Option* embed = app.add_flag("--embed", options.embed,
+                                    "Print the 384 numbers of every line's embedding instead");
+  CLI::Option* query = app.add_option("QUERY", options.query, "What to look for");
+  embed->excludes(json)->excludes(query);
+  const auto line = [](const std::string& what) { return "semantic_search: " + what + "\n"; };
+  app.failure_message([&](const CLI::App*, const CLI::Error& error) { return line(error.what()); });
+
+  try {
+    app.parse(argc, argv);
+    run(options);
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;  // --help ends here as well
+  } catch (const UsageError& error) {
+    std::cerr << line(error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::cerr << line(error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,31 @@
+# Compiles SOURCE with CXX -O2 -std=c++20 three times and prints the least time beside the limit; a slow machine fails nothing.
+cmake_minimum_required(VERSION 3.24)
+
+set(limit_seconds 4)
+
+set(flags -O2 -std=c++20)
+foreach(dir IN LISTS INCLUDE_DIRS)
+  list(APPEND flags "-I${dir}")
+endforeach()
+
+set(least "")
+foreach(run RANGE 1 3)
+  string(TIMESTAMP begin "%s%f")
+  execute_process(COMMAND "${CXX}" ${flags} -c "${SOURCE}" -o "${OUTPUT}" COMMAND_ERROR_IS_FATAL ANY)
+  string(TIMESTAMP end "%s%f")
+  math(EXPR microseconds "${end} - ${begin}")
+  if(least STREQUAL "" OR microseconds LESS least)
+    set(least ${microseconds})
+  endif()
+endforeach()
+
+math(EXPR whole "${least} / 1000000")
+math(EXPR hundredths "${least} / 10000 % 100")
+if(hundredths LESS 10)
+  set(hundredths "0${hundredths}")
+endif()
+set(verdict "within")
+if(whole GREATER_EQUAL limit_seconds)
+  set(verdict "ABOVE")
+endif()
+message("one attention call compiles in ${whole}.${hundredths} s, ${verdict} the limit of ${limit_seconds} s")

@@ -1,0 +1,9 @@
+// The smallest program that uses attn; its compilation is timed.
+#include <attn/attn.hpp>
+
+int main() {
+  attn::Tensor4<float> q({1, 2, 8, 16});
+  q.fill(0.5F);
+  const auto out = attn::scaled_dot_product_attention(q, q, q, {.mask = attn::causal()});
+  return out(0, 0, 0, 0) == 0.5F ? 0 : 1;
+}

@@ -1,0 +1,157 @@
+// all-MiniLM-L6-v2 gives PyTorch's embeddings, whatever the batch, and finds the refund line.
+#include "support/minilm.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <fstream>
+#include <functional>
+#include <numeric>
+#include <regex>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "support/model_dir.hpp"
+
+namespace {
+
+using examples::MiniLm;
+using Row = std::vector<float>;
+
+// Skips every test where the model has not been downloaded.
+class MiniLmModel : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!examples::model_is_present()) GTEST_SKIP() << examples::missing_model_message();
+  }
+
+  static const MiniLm& model() {
+    static const MiniLm shared(examples::model_dir());
+    return shared;
+  }
+
+  static nlohmann::json reference() {
+    std::ifstream file(ATTN_TEST_DATA_DIR "/minilm/embeddings.json");
+    return nlohmann::json::parse(file);
+  }
+};
+
+Row row(const attn::Tensor2<float>& embeddings, std::size_t index) {
+  const float* first = &embeddings(static_cast<attn::index_t>(index), 0);
+  return {first, first + embeddings.extent(1)};
+}
+
+float max_difference(const Row& a, const Row& b) {
+  float worst = 0;
+  // Written so that a NaN is the worst of all and stays it.
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const float difference = std::abs(a[i] - b[i]);
+    if (!(difference <= worst)) worst = difference;
+    if (std::isnan(worst)) break;
+  }
+  return worst;
+}
+
+std::vector<std::string> read_lines(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+// The reference is made by tests/data/minilm/make_embeddings.py in double precision.
+TEST_F(MiniLmModel, TenSentencesHavePyTorchsEmbeddings) {
+  const nlohmann::json cases = reference();
+  ASSERT_EQ(cases.size(), 10U);
+  std::vector<std::string> sentences;
+  for (const nlohmann::json& one : cases) sentences.push_back(one.at("text"));
+  EXPECT_EQ(sentences, read_lines(ATTN_TEST_DATA_DIR "/minilm/sentences.txt"));
+
+  const attn::Tensor2<float> embeddings = model().embed(sentences);
+  ASSERT_EQ(embeddings.shape(), (attn::Shape<2>{10, MiniLm::kWidth}));
+  for (std::size_t i = 0; i < sentences.size(); ++i) {
+    const Row expected = cases[i].at("embedding").get<Row>();
+    ASSERT_EQ(expected.size(), 384U);
+    EXPECT_LE(max_difference(row(embeddings, i), expected), 1e-5F)
+        << "of the sentence \"" << sentences[i] << '"';
+  }
+}
+
+TEST_F(MiniLmModel, EmbeddingsHaveLengthOne) {
+  const std::vector<std::string> lines = {"", "one", "two words", std::string(100, '.')};
+  const attn::Tensor2<float> embeddings = model().embed(lines);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const Row e = row(embeddings, i);
+    EXPECT_NEAR(std::inner_product(e.begin(), e.end(), e.begin(), 0.0), 1.0, 1e-6);
+  }
+}
+
+TEST_F(MiniLmModel, NoLinesGiveNoEmbeddings) {
+  EXPECT_EQ(model().embed({}).shape(), (attn::Shape<2>{0, MiniLm::kWidth}));
+}
+
+TEST_F(MiniLmModel, BatchAndNeighboursDoNotChangeAnEmbedding) {
+  std::vector<std::string> lines;
+  for (const nlohmann::json& one : reference()) lines.push_back(one.at("text"));
+  lines.pop_back();  // the long one, which would fill every batch up to 256 tokens
+  const attn::Tensor2<float> alone = model().embed(lines, 1);
+  for (const std::size_t batch_size : {2U, 5U, 32U}) {
+    const attn::Tensor2<float> together = model().embed(lines, batch_size);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      EXPECT_LE(max_difference(row(together, i), row(alone, i)), 1e-6F)
+          << "line " << i << ", batch_size " << batch_size;
+    }
+  }
+  std::reverse(lines.begin(), lines.end());
+  const attn::Tensor2<float> reversed = model().embed(lines, 4);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_LE(max_difference(row(reversed, lines.size() - 1 - i), row(alone, i)), 1e-6F);
+  }
+  EXPECT_THROW(model().embed(lines, 0), std::invalid_argument);
+}
+
+// The line that answers shares no content word with the question, and ten lines use one of its
+// words in another sense.
+TEST_F(MiniLmModel, FindsTheRefundLineFirst) {
+  // All rivals, and enough others to be quick under a sanitizer; semantic_search_test.sh searches
+  // the whole text.
+  std::vector<std::string> lines =
+      read_lines(ATTN_TEST_DATA_DIR "/../../examples/data/help_center.txt");
+  ASSERT_GE(lines.size(), 200U);
+  const auto is_rival = [](const std::string& line) {
+    return std::regex_search(line, std::regex("money|back", std::regex::icase));
+  };
+  EXPECT_EQ(std::count_if(lines.begin(), lines.end(), is_rival), 10);
+  const auto rest = lines.begin() + 40;
+  lines.erase(std::remove_if(rest, lines.end(), std::not_fn(is_rival)), lines.end());
+  ASSERT_EQ(lines.size(), 50U);
+  const std::string query = "How do I get my money back?";
+  const Row wanted = row(model().embed(std::span(&query, 1)), 0);
+  const attn::Tensor2<float> embeddings = model().embed(lines);
+  std::vector<double> scores;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    scores.push_back(
+        std::inner_product(wanted.begin(), wanted.end(), row(embeddings, i).begin(), 0.0));
+  }
+  const auto best = std::max_element(scores.begin(), scores.end());
+  EXPECT_TRUE(lines[static_cast<std::size_t>(best - scores.begin())].starts_with("Refunds are "));
+  EXPECT_NEAR(*best, 0.4823, 1e-4);  // PyTorch's cosine
+  *best = -1;
+  EXPECT_LT(*std::max_element(scores.begin(), scores.end()), 0.30);
+}
+
+TEST(MiniLmFiles, ThatAreMissingAreNamed) {
+  try {
+    const MiniLm model("/nonexistent");
+    FAIL() << "no error";
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("/nonexistent"), std::string::npos);
+  }
+}
+
+}  // namespace

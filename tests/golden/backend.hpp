@@ -1,0 +1,216 @@
+// Backends: the parts of a Transformer in the library and in the references, by the same names, so that a module is
+// composed once and run as both.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "attn/attn.hpp"
+
+#include "golden/case.hpp"
+#include "support/isas.hpp"
+#include "support/library_options.hpp"
+#include "support/reference_layers.hpp"
+#include "support/tolerance.hpp"
+
+namespace attn_test {
+
+/// Weights are (out, in); an empty bias is none. `T` is what a backend computes in.
+template <class Scalar>
+struct FeedForwardWeights {
+  Array<Scalar> w1, b1, w2, b2;
+  attn::Activation activation = attn::Activation::relu;
+};
+
+/// Nested loops in T.
+template <class Scalar>
+struct ReferenceBackend {
+  using T = Scalar;
+
+  ReferenceResult<T> attention(const ReferenceHeads<T>& heads, const Array<T>& q, const Array<T>& k,
+                               const Array<T>& v, const ReferenceOptions& options,
+                               const Array<T>& residual = {}) const {
+    auto result = reference_multi_head_attention(heads, q, k, v, options);
+    if (residual) result.y = reference_add(result.y, residual);
+    return result;
+  }
+  Array<T> linear(const Array<T>& x, const Array<T>& weight, const Array<T>& bias = {}) const {
+    return reference_linear(x, weight, bias);
+  }
+  Array<T> feed_forward(const FeedForwardWeights<T>& w, const Array<T>& x,
+                        const Array<T>& residual) const {
+    const auto inner = reference_map(reference_linear(x, w.w1, w.b1), [&](T value) {
+      switch (w.activation) {
+        case attn::Activation::relu:
+          return reference_relu(value);
+        case attn::Activation::gelu:
+          return reference_gelu(value);
+        case attn::Activation::gelu_tanh:
+          return reference_gelu_tanh(value);
+        case attn::Activation::silu:
+          return reference_silu(value);
+        default:
+          return value;
+      }
+    });
+    const auto y = reference_linear(inner, w.w2, w.b2);
+    return residual ? reference_add(y, residual) : y;
+  }
+  Array<T> layer_norm(const Array<T>& x, const Array<T>& weight, const Array<T>& bias,
+                      double eps) const {
+    return reference_layer_norm(x, weight, bias, eps);
+  }
+  Array<T> embedding(const Array<T>& table, const Array<std::int64_t>& ids) const {
+    const Index dim = table.extent(1);
+    auto shape = ids.shape;
+    shape.push_back(dim);
+    Array<T> y(shape);
+    for (Index i = 0; i < ids.size(); ++i) {
+      for (Index x = 0; x < dim; ++x) {
+        y.data.at(static_cast<std::size_t>(i * dim + x)) =
+            table(ids.data.at(static_cast<std::size_t>(i)), x);
+      }
+    }
+    return y;
+  }
+};
+
+/// The library in float, on one instruction set. Activations are of rank 3: (batch, seq, features).
+struct LibraryBackend {
+  using T = float;
+  attn::Isa isa;
+
+  attn::Execution execution() const { return {.isa = isa}; }
+
+  ReferenceResult<T> attention(const ReferenceHeads<T>& heads, const Array<T>& q, const Array<T>& k,
+                               const Array<T>& v, const ReferenceOptions& options,
+                               const Array<T>& residual = {}) const;
+
+  Array<T> linear(const Array<T>& x, const Array<T>& weight, const Array<T>& bias = {}) const {
+    return to_array(attn::linear(x.view<3>(), weight.view<2>(), vector(bias),
+                                 attn::Activation::none, execution()));
+  }
+
+  Array<T> feed_forward(const FeedForwardWeights<T>& w, const Array<T>& x,
+                        const Array<T>& residual) const {
+    attn::FeedForward<T> layer(w.w1.extent(1), w.w1.extent(0), w.activation,
+                               static_cast<bool>(w.b1));
+    assign(layer.linear1.weight.view(), w.w1);
+    assign(layer.linear1.bias.view(), w.b1);
+    assign(layer.linear2.weight.view(), w.w2);
+    assign(layer.linear2.bias.view(), w.b2);
+    Array<T> y(x.shape);
+    layer.forward(x.view<3>(), y.view<3>(),
+                  residual ? residual.view<3>() : attn::TensorView3<const T>(), execution());
+    return y;
+  }
+
+  Array<T> layer_norm(const Array<T>& x, const Array<T>& weight, const Array<T>& bias,
+                      double eps) const {
+    return to_array(attn::layer_norm(x.view<3>(), vector(weight), vector(bias), eps, execution()));
+  }
+
+  Array<T> embedding(const Array<T>& table, const Array<std::int64_t>& ids) const {
+    return to_array(attn::embedding(table.view<2>(), ids.view<2>()));
+  }
+
+  /// Copies; an empty array is a parameter that the module has not.
+  template <int Rank>
+  static void assign(attn::TensorView<T, Rank> to, const Array<T>& from) {
+    if (from) attn::copy<T, Rank>(from.view<Rank>(), to);
+  }
+
+ private:
+  static attn::TensorView1<const T> vector(const Array<T>& x) {
+    return x ? x.view<1>() : attn::TensorView1<const T>();
+  }
+};
+
+inline ReferenceResult<float> LibraryBackend::attention(const ReferenceHeads<T>& heads,
+                                                        const Array<T>& q, const Array<T>& k,
+                                                        const Array<T>& v,
+                                                        const ReferenceOptions& options,
+                                                        const Array<T>& residual) const {
+  attn::MultiHeadAttention<T> module({.embed_dim = heads.wq.extent(1),
+                                      .num_heads = heads.num_heads,
+                                      .bias = static_cast<bool>(heads.bq),
+                                      .kdim = heads.wk.extent(1),
+                                      .vdim = heads.wv.extent(1),
+                                      .head_dim = heads.wq.extent(0) / heads.num_heads,
+                                      .head_dim_v = heads.wv.extent(0) / heads.num_heads,
+                                      .output_projection = static_cast<bool>(heads.wo),
+                                      .scale = options.scale});
+  assign(module.q_weight(), heads.wq);
+  assign(module.k_weight(), heads.wk);
+  assign(module.v_weight(), heads.wv);
+  assign(module.q_bias(), heads.bq);
+  assign(module.k_bias(), heads.bk);
+  assign(module.v_bias(), heads.bv);
+  assign(module.out_proj().weight.view(), heads.wo);
+  assign(module.out_proj().bias.view(), heads.bo);
+
+  const LibraryOptions<T> library(options);
+  ReferenceResult<T> result;
+  result.y = Array<T>({q.extent(0), q.extent(1), module.out_dim()});
+  result.weights = Array<T>({q.extent(0), heads.num_heads, q.extent(1), k.extent(1)});
+  attn::MultiHeadAttentionCall<T> call{.mask = library.get().mask,
+                                       .offset = library.get().offset,
+                                       .masked_row = library.get().masked_row,
+                                       .weights = result.weights.view<4>(),
+                                       .execution = execution()};
+  if (residual) call.residual = residual.view<3>();
+  // The library shares work where query, key and value are one tensor; here they are copies of one.
+  if (q.data == k.data && q.data == v.data) {
+    module.forward(q.view<3>(), q.view<3>(), q.view<3>(), result.y.view<3>(), call);
+  } else {
+    module.forward(q.view<3>(), k.view<3>(), v.view<3>(), result.y.view<3>(), call);
+  }
+  return result;
+}
+
+/// What a module computes, by the names of the tensors that it is compared with.
+template <class T>
+using Outputs = std::map<std::string, Array<T>>;
+
+/// The same elements with the shape of `like`, if that differs in axes of extent 1 only.
+template <class T>
+Array<T> squeezed_like(const Array<T>& x, const std::vector<Index>& like) {
+  const auto without_ones = [](std::vector<Index> shape) {
+    std::erase(shape, 1);
+    return shape;
+  };
+  return without_ones(x.shape) == without_ones(like) ? x.reshaped(like) : x;
+}
+
+/// PyTorch's float32 results, which carry errors of their own.
+struct StoredWithin {
+  double relative = 1e-5;  ///< of the larger of 1 and the tensor's largest magnitude
+  bool as_exact =
+      false;  ///< stored results are exact but for rounding: the derived tolerance holds for them too
+};
+
+/// Runs compose(backend) in double, in float by the naive formula, and in the library on every instruction set; compares
+/// the library with the first, by twice the error of the second, and with what the case has stored.
+template <class Compose>
+void check_outputs(Case& c, Compose compose, StoredWithin stored_within = {}) {
+  const Outputs<double> exact = compose(ReferenceBackend<double>{});
+  const Outputs<float> naive = compose(ReferenceBackend<float>{});
+  for (attn::Isa isa : available_isas()) {
+    const Outputs<float> got = compose(LibraryBackend{isa});
+    for (const auto& [name, value] : got) {
+      if (!c.has(name)) continue;
+      const Array<float> stored = c.load<float>(name);
+      const Array<double>& e = exact.at(name);
+      const double derived = twice_naive(naive.at(name), e, std::max(1.0, max_abs(e)));
+      c.expect(difference(value, e, derived, isa, name + " (double)"));
+      const double size = std::max(1.0, max_abs(stored));
+      const double bound =
+          stored_within.as_exact ? derived + epsilon<float> * size : stored_within.relative * size;
+      c.expect(
+          difference(squeezed_like(value, stored.shape), stored, bound, isa, name + " (stored)"));
+    }
+  }
+}
+
+}  // namespace attn_test

@@ -1,0 +1,93 @@
+// Golden suite `multihead_attention`: MultiHeadAttention, loaded by PyTorch's names, against nn.MultiheadAttention.
+#include "golden/backend.hpp"
+#include "golden/pytorch.hpp"
+
+namespace attn_test {
+namespace {
+
+/// query, key and value as (batch, seq, features); self-attention stores q only.
+template <class T>
+struct Inputs {
+  Array<T> q, k, v;
+
+  explicit Inputs(const Case& c)
+      : q(batched(c.load<T>("q"))),
+        k(c.has("k") ? batched(c.load<T>("k")) : q),
+        v(c.has("v") ? batched(c.load<T>("v")) : k) {}
+
+  static Array<T> batched(Array<T> x) {
+    if (x.shape.size() == 2) x.shape.insert(x.shape.begin(), 1);
+    return x;
+  }
+};
+
+bool averages_weights(const Case& c) {
+  return c.attribute<bool>("average_attn_weights").value_or(true);
+}
+
+ReferenceOptions read_masks(const Case& c) {
+  ReferenceOptions options;
+  add_masks(options, c, "attn_mask", "key_padding_mask", c.required<Index>("num_heads"));
+  return options;
+}
+
+template <class T>
+Outputs<T> attend(const ReferenceBackend<T>& backend, const Case& c) {
+  const Inputs<T> in(c);
+  auto heads = load_heads<T>(c, "", c.required<Index>("num_heads"));
+  heads.add_zero_attn = c.attribute<bool>("add_zero_attn").value_or(false);
+  const auto result = backend.attention(heads, in.q, in.k, in.v, read_masks(c));
+  return {
+      {"y", result.y},
+      {"weights", averages_weights(c) ? reference_average_heads(result.weights) : result.weights}};
+}
+
+/// As a user would: options by PyTorch's names, load_state_dict, weights per head or averaged.
+Outputs<float> attend(const LibraryBackend& backend, const Case& c) {
+  const Inputs<float> in(c);
+  const attn::MultiHeadAttentionOptions options{
+      .embed_dim = c.required<Index>("embed_dim"),
+      .num_heads = c.required<Index>("num_heads"),
+      .bias = c.attribute<bool>("bias").value_or(true),
+      .kdim = c.attribute<Index>("kdim").value_or(0),
+      .vdim = c.attribute<Index>("vdim").value_or(0),
+      .add_bias_kv = c.attribute<bool>("add_bias_kv").value_or(false),
+      .add_zero_attn = c.attribute<bool>("add_zero_attn").value_or(false)};
+  attn::MultiHeadAttention<float> module(options);
+  load_module(module, c, "");
+
+  const LibraryOptions<float> masks(read_masks(c));
+  const Index batch = in.q.extent(0), q_len = in.q.extent(1);
+  const Index keys = in.k.extent(1) + module.appended_keys();
+  Array<float> y({batch, q_len, module.out_dim()}), weights;
+  attn::MultiHeadAttentionCall<float> call{.mask = masks.get().mask,
+                                           .execution = backend.execution()};
+  if (averages_weights(c)) {
+    weights = Array<float>({batch, q_len, keys});
+    call.average_weights = weights.view<3>();
+  } else {
+    weights = Array<float>({batch, options.num_heads, q_len, keys});
+    call.weights = weights.view<4>();
+  }
+  if (c.has("k")) {
+    module.forward(in.q.view<3>(), in.k.view<3>(), in.v.view<3>(), y.view<3>(), call);
+  } else {
+    module.forward(in.q.view<3>(), in.q.view<3>(), in.q.view<3>(), y.view<3>(), call);
+  }
+  return {{"y", y}, {"weights", weights}};
+}
+
+void check(Case& c) {
+  if (c.attribute<double>("dropout").value_or(0) != 0) throw Unsupported("dropout");
+  if (!c.attribute<bool>("batch_first").value_or(true)) throw Unsupported("batch_first = false");
+  check_outputs(c, [&](const auto& backend) { return attend(backend, c); });
+}
+
+}  // namespace
+
+const Suite multihead_attention_suite{
+    {"embed_dim", "num_heads", "bias", "kdim", "vdim", "add_bias_kv", "add_zero_attn",
+     "average_attn_weights", "self_attention", "dropout", "batch_first"},
+    check};
+
+}  // namespace attn_test

@@ -1,0 +1,98 @@
+// Atomic files: all or nothing under the name, and no temporary left behind.
+#include "attn/io/atomic_file.hpp"
+
+#include <csignal>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "support/error_of.hpp"
+#include "support/temp_folder.hpp"
+
+#if ATTN_HAS_MMAP
+#include <sys/resource.h>
+#endif
+
+namespace attn {
+namespace {
+
+using attn_test::contains;
+using attn_test::error_of;
+using attn_test::TempFolder;
+
+void write(AtomicFile& file, std::string_view text) { file.write(std::as_bytes(std::span(text))); }
+
+TEST(AtomicFile, AppearsOnCommit) {
+  const TempFolder folder;
+  AtomicFile file(folder / "a");
+  write(file, "one ");
+  write(file, "two");
+  EXPECT_FALSE(std::filesystem::exists(folder / "a"));
+  file.commit();
+  EXPECT_EQ(folder.read("a"), "one two");
+  EXPECT_EQ(folder.number_of_files(), 1u);
+}
+
+TEST(AtomicFile, KeepsTheOldFileWithoutCommit) {
+  const TempFolder folder;
+  folder.write("a", "old");
+  {
+    AtomicFile file(folder / "a");
+    write(file, "new");
+  }
+  EXPECT_EQ(folder.read("a"), "old");
+  EXPECT_EQ(folder.number_of_files(), 1u);
+}
+
+TEST(AtomicFile, ReplacesUndisturbedByReaders) {
+  const TempFolder folder;
+  const MappedFile reader(folder.write("a", "old and long"));
+  AtomicFile file(folder / "a");
+  write(file, "new");
+  file.commit();
+  EXPECT_EQ(folder.read("a"), "new");
+  EXPECT_EQ(static_cast<char>(reader.bytes()[11]), 'g');
+}
+
+TEST(AtomicFile, NamesTheFileAndTheReason) {
+  const TempFolder folder;
+  const auto nowhere = folder / "no folder" / "a";
+  const std::string text = error_of<IoError>([&] { AtomicFile file(nowhere); });
+  EXPECT_TRUE(contains(text, nowhere.string()));
+  EXPECT_TRUE(contains(text, "No such file or directory"));
+
+  std::filesystem::create_directory(folder / "taken");
+  folder.write("taken/inside", "");
+  EXPECT_TRUE(contains(error_of<IoError>([&] {
+                         AtomicFile file(folder / "taken");
+                         file.commit();
+                       }),
+                       "must be replaceable"));
+  EXPECT_EQ(folder.number_of_files(), 1u);
+}
+
+#if ATTN_HAS_MMAP
+TEST(AtomicFile, ReportsAFullDisk) {
+  const TempFolder folder;
+  folder.write("a", "old");
+  // A limit on file sizes stands for a disk that runs full half-way.
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{1000, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string text = error_of<IoError>([&] {
+    AtomicFile file(folder / "a");
+    for (int i = 0; i < 1000; ++i) write(file, std::string(1000, 'x'));
+    file.commit();
+  });
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_TRUE(contains(text, "must be writable; found File too large"));
+  EXPECT_EQ(folder.read("a"), "old");
+  EXPECT_EQ(folder.number_of_files(), 1u);
+}
+#endif
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,45 @@
+// How errors quote hostile text.
+#include "attn/io/quote.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace attn::detail {
+namespace {
+
+using namespace std::string_literals;
+
+TEST(Quote, EscapesWhatWouldBreakALine) {
+  EXPECT_EQ(quote("a.weight"), "\"a.weight\"");
+  EXPECT_EQ(quote(""), "\"\"");
+  EXPECT_EQ(quote("a\0b\nc\x7F\x1B"s), R"("a\x00b\x0ac\x7f\x1b")");
+  EXPECT_EQ(quote(R"(a"b\c)"), R"("a\"b\\c")");
+  EXPECT_EQ(quote("caf\xC3\xA9"), "\"caf\xC3\xA9\"");
+}
+
+TEST(Quote, CutsLongTextBetweenCharacters) {
+  EXPECT_EQ(quote(std::string(120, 'x')), '"' + std::string(120, 'x') + '"');
+  EXPECT_EQ(quote(std::string(100'000'000, 'x')), '"' + std::string(120, 'x') + "...\"");
+  EXPECT_EQ(quote(std::string(119, 'x') + "\xC3\xA9"), '"' + std::string(119, 'x') + "...\"");
+  EXPECT_EQ(quote(std::string(300, '\x80')), "\"...\"");  // no character begins anywhere
+}
+
+TEST(ShapeText, LooksLikeToString) {
+  EXPECT_EQ(shape_text({}), "()");
+  EXPECT_EQ(shape_text(std::vector<index_t>{2, 3}), to_string(Shape<2>{2, 3}));
+  EXPECT_EQ(shape_text(std::vector<index_t>(100, 1)),
+            "(1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, ... 100 extents in all)");
+}
+
+TEST(ListText, CapsTheList) {
+  EXPECT_EQ(list_text({}, "missing"), "0 missing");
+  EXPECT_EQ(list_text(std::vector<std::string>{"a", "b"}, "missing"), R"(2 missing ("a", "b"))");
+  const std::string many = list_text(std::vector<std::string>(1000, "a"), "unexpected");
+  EXPECT_TRUE(many.starts_with("1000 unexpected (\"a\", "));
+  EXPECT_TRUE(many.ends_with(" and 950 more)"));
+}
+
+}  // namespace
+}  // namespace attn::detail

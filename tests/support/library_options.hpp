@@ -1,0 +1,95 @@
+// LibraryOptions: the library's attention options that say what a ReferenceOptions says, with the memory they view.
+#pragma once
+
+#include <deque>
+#include <stdexcept>
+
+#include "attn/attention/options.hpp"
+
+#include "support/reference.hpp"
+
+namespace attn_test {
+
+/// Neither copied nor moved: the options view members.
+template <class T>
+class LibraryOptions {
+ public:
+  /// `wide_bias`: additive masks as double, whatever T is.
+  explicit LibraryOptions(const ReferenceOptions& from, bool wide_bias = false) {
+    using Offset = ReferenceOptions::Offset;
+    if (from.softcap > 0) throw std::logic_error("softcap is not an option of the library yet");
+    if (from.causal) options_.mask = attn::causal();
+    if (from.left >= 0 || from.right >= 0) {
+      options_.mask = options_.mask & attn::sliding_window(from.left, from.right);
+    }
+    for (const auto& mask : from.masks) options_.mask = options_.mask & dense(mask, wide_bias);
+    if (!from.key_lengths.empty()) {
+      fill(lengths_, from.key_lengths);
+      options_.mask = options_.mask & attn::key_lengths(lengths_);
+    }
+    options_.scale = from.scale;
+    options_.offset = from.offset == Offset::bottom_right ? attn::bottom_right
+                      : from.offset == Offset::top_left   ? attn::top_left
+                                                          : attn::query_offset(from.fixed_offset);
+    if (!from.alibi_slopes.empty()) {
+      fill(slopes_, from.alibi_slopes);
+      options_.alibi_slopes = slopes_;
+    }
+    if (!from.sinks.empty()) {
+      fill(sinks_, from.sinks);
+      options_.sinks = sinks_;
+    }
+    if (from.mean_of_masked_row) options_.masked_row = attn::MaskedRow::mean;
+  }
+  LibraryOptions(const LibraryOptions&) = delete;
+  LibraryOptions& operator=(const LibraryOptions&) = delete;
+
+  const attn::AttentionOptions<T>& get() const { return options_; }
+
+ private:
+  using Kind = ReferenceOptions::Mask::Kind;
+
+  attn::Mask dense(const ReferenceOptions::Mask& mask, bool wide_bias) {
+    const auto& shape = mask.values.shape;
+    if (mask.kind == Kind::add) {
+      if (wide_bias) return attn::additive_mask(hold(wide_, mask.values));
+      return attn::additive_mask(hold(bias_, mask.values));
+    }
+    const auto& bits = hold(bits_, mask.values);
+    if (shape.at(1) == 1) {
+      // As a user gives one mask per batch row: (batch, q_len, kv_len), unsqueezed.
+      const attn::TensorView3<const bool> per_row(bits.data(), {shape[0], shape[2], shape[3]});
+      return bits_mask(mask.kind, per_row.unsqueeze(1));
+    }
+    return bits_mask(mask.kind, bits);
+  }
+
+  template <class X>
+  static attn::Mask bits_mask(Kind kind, const X& bits) {
+    return kind == Kind::keep ? attn::keep_mask(bits) : attn::drop_mask(bits);
+  }
+
+  template <class U>
+  static const attn::Tensor4<U>& hold(std::deque<attn::Tensor4<U>>& held,
+                                      const Array<double>& values) {
+    attn::Tensor4<U>& tensor = held.emplace_back(values.library_shape<4>());
+    std::transform(values.data.begin(), values.data.end(), tensor.data(),
+                   [](double x) { return static_cast<U>(x); });
+    return tensor;
+  }
+
+  template <class U, class V>
+  static void fill(attn::Tensor1<U>& to, const std::vector<V>& from) {
+    to = attn::Tensor1<U>({static_cast<attn::index_t>(from.size())});
+    std::transform(from.begin(), from.end(), to.data(), [](V x) { return static_cast<U>(x); });
+  }
+
+  attn::AttentionOptions<T> options_;
+  std::deque<attn::Tensor4<bool>> bits_;
+  std::deque<attn::Tensor4<T>> bias_;
+  std::deque<attn::Tensor4<double>> wide_;
+  attn::Tensor1<attn::index_t> lengths_;
+  attn::Tensor1<T> slopes_, sinks_;
+};
+
+}  // namespace attn_test

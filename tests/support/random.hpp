@@ -1,0 +1,74 @@
+// Random: numbers that are the same on every machine for the same seed, and the seed in words for a failing test.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "support/array.hpp"
+
+namespace attn_test {
+
+/// The environment variable ATTN_TEST_SEED, or a fixed seed.
+inline std::uint64_t test_seed() {
+  const char* text = std::getenv("ATTN_TEST_SEED");
+  return text != nullptr && *text != '\0' ? std::strtoull(text, nullptr, 10) : 20170612;
+}
+
+/// mt19937_64 is specified to the bit; the standard distributions are not, so these are our own.
+class Random {
+ public:
+  /// `draw` numbers the cases of one test: each starts afresh, so that one can be run alone.
+  explicit Random(std::uint64_t draw = 0) : draw_(draw), engine_(test_seed() * 1000003 + draw) {}
+
+  /// For SCOPED_TRACE.
+  std::string trace() const {
+    return "ATTN_TEST_SEED=" + std::to_string(test_seed()) + ", draw " + std::to_string(draw_);
+  }
+
+  /// Both ends included.
+  Index integer(Index least, Index most) {
+    return least + static_cast<Index>(engine_() % static_cast<std::uint64_t>(most - least + 1));
+  }
+  bool chance(double probability) { return uniform() < probability; }
+  /// [0, 1)
+  double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }
+  /// Sum of 12 uniforms: close enough to normal, and within 6 of 0.
+  double normal() {
+    double sum = -6;
+    for (int i = 0; i < 12; ++i) sum += uniform();
+    return sum;
+  }
+  template <class T>
+  const T& pick(const std::vector<T>& choices) {
+    return choices.at(static_cast<std::size_t>(integer(0, static_cast<Index>(choices.size()) - 1)));
+  }
+
+  template <class T>
+  Array<T> array(std::vector<Index> shape, double scale = 1) {
+    Array<T> x(std::move(shape));
+    for (T& value : x.data) value = static_cast<T>(scale * normal());
+    return x;
+  }
+  /// Ones with the given probability, else zeros.
+  Array<double> bits(std::vector<Index> shape, double probability) {
+    Array<double> x(std::move(shape));
+    for (double& value : x.data) value = chance(probability) ? 1 : 0;
+    return x;
+  }
+  template <class T, int Rank>
+  attn::Tensor<T, Rank> tensor(const attn::Shape<Rank>& shape, double scale = 1) {
+    attn::Tensor<T, Rank> x(shape);
+    for (T& value : x.elements()) value = static_cast<T>(scale * normal());
+    return x;
+  }
+
+ private:
+  std::uint64_t draw_;
+  std::mt19937_64 engine_;
+};
+
+}  // namespace attn_test

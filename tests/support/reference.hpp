@@ -1,0 +1,206 @@
+// References with nested loops, one obvious line per formula: in double the truth, in float "the naive formula".
+//
+// Each is a template on the type it computes in and shares nothing with the library but the names. The attention
+// reference follows the contract's order of one row step by step; the numbers in its comments are those steps.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "support/array.hpp"
+
+namespace attn_test {
+
+// Every function below computes in T. `float` squares, sums and exponentials must round as float, so nothing here may
+// pass through a wider type.
+
+/// (m, k) (k, n)
+template <class T>
+Array<T> reference_matmul(const Array<T>& a, const Array<T>& b) {
+  Array<T> c({a.extent(0), b.extent(1)});
+  for (Index i = 0; i < a.extent(0); ++i) {
+    for (Index j = 0; j < b.extent(1); ++j) {
+      for (Index p = 0; p < a.extent(1); ++p) c(i, j) += a(i, p) * b(p, j);
+    }
+  }
+  return c;
+}
+
+/// Over the last axis; a row of -inf only gives zeros.
+template <class T>
+Array<T> reference_softmax(const Array<T>& x) {
+  Array<T> y(x.shape);
+  const Index n = x.shape.back();
+  for (Index row = 0; n > 0 && row < x.size() / n; ++row) {
+    const auto* in = &x.data[static_cast<std::size_t>(row * n)];
+    auto* out = &y.data[static_cast<std::size_t>(row * n)];
+    const T most = *std::max_element(in, in + n);
+    if (most == -std::numeric_limits<T>::infinity()) continue;
+    T total = 0;
+    for (Index j = 0; j < n; ++j) total += out[j] = std::exp(in[j] - most);
+    for (Index j = 0; j < n; ++j) out[j] /= total;
+  }
+  return y;
+}
+
+/// Over the last axis, with the biased variance; weight and bias may be empty.
+template <class T>
+Array<T> reference_layer_norm(const Array<T>& x, const Array<T>& weight, const Array<T>& bias,
+                              double eps) {
+  Array<T> y(x.shape);
+  const Index n = x.shape.back();
+  for (Index row = 0; row < x.size() / n; ++row) {
+    const auto* in = &x.data[static_cast<std::size_t>(row * n)];
+    auto* out = &y.data[static_cast<std::size_t>(row * n)];
+    T mean = 0, variance = 0;
+    for (Index j = 0; j < n; ++j) mean += in[j] / static_cast<T>(n);
+    for (Index j = 0; j < n; ++j) variance += (in[j] - mean) * (in[j] - mean) / static_cast<T>(n);
+    for (Index j = 0; j < n; ++j) {
+      out[j] = (in[j] - mean) / std::sqrt(variance + static_cast<T>(eps));
+      if (weight) out[j] *= weight(j);
+      if (bias) out[j] += bias(j);
+    }
+  }
+  return y;
+}
+
+template <class T>
+T reference_relu(T x) {
+  return x < 0 ? T{0} : x;
+}
+template <class T>
+T reference_gelu(T x) {
+  return x * (T{1} + std::erf(x / std::sqrt(T{2}))) / T{2};
+}
+template <class T>
+T reference_gelu_tanh(T x) {
+  const T pi = static_cast<T>(3.14159265358979323846L);
+  const T inner = std::sqrt(T{2} / pi) * (x + static_cast<T>(0.044715L) * x * x * x);
+  return x * (T{1} + std::tanh(inner)) / T{2};
+}
+template <class T>
+T reference_silu(T x) {
+  return x / (T{1} + std::exp(-x));
+}
+
+/// What one row of attention is told. Masks are of rank 4; an extent of 1 broadcasts.
+struct ReferenceOptions {
+  struct Mask {
+    enum class Kind { keep, drop, add };
+    Kind kind;
+    Array<double> values;  ///< of keep and drop: 0 is false
+  };
+  enum class Offset { bottom_right, top_left, fixed };
+
+  std::optional<double> scale = {};
+  double softcap = 0;  ///< 0: none
+  std::vector<Mask> masks = {};
+  bool causal = false;
+  Index left = -1, right = -1;  ///< window, -1: open
+  Offset offset = Offset::bottom_right;
+  Index fixed_offset = 0;
+  std::vector<Index> key_lengths = {};  ///< per batch row; empty: all keys
+  std::vector<double> alibi_slopes = {}, sinks = {};
+  bool mean_of_masked_row = false;
+};
+
+/// y (batch, heads, q_len, head_dim_v), weights (batch, heads, q_len, kv_len), lse (batch, heads, q_len)
+template <class T>
+struct ReferenceResult {
+  Array<T> y, weights, lse;
+};
+
+inline double broadcast(const Array<double>& mask, Index b, Index h, Index i, Index j) {
+  const auto one = [&](std::size_t axis, Index at) { return mask.extent(axis) == 1 ? 0 : at; };
+  return mask(one(0, b), one(1, h), one(2, i), one(3, j));
+}
+
+template <class T>
+ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, const Array<T>& v,
+                                       const ReferenceOptions& options) {
+  using Kind = ReferenceOptions::Mask::Kind;
+  using Offset = ReferenceOptions::Offset;
+  constexpr T inf = std::numeric_limits<T>::infinity();
+  const Index batch = q.extent(0), heads = q.extent(1), q_len = q.extent(2), dim = q.extent(3);
+  const Index kv_heads = k.extent(1), kv_len = k.extent(2), dim_v = v.extent(3);
+  ReferenceResult<T> result{Array<T>({batch, heads, q_len, dim_v}),
+                            Array<T>({batch, heads, q_len, kv_len}),
+                            Array<T>({batch, heads, q_len})};
+  const T scale = static_cast<T>(options.scale.value_or(1 / std::sqrt(static_cast<double>(dim))));
+  const T cap = static_cast<T>(options.softcap);
+
+  for (Index b = 0; b < batch; ++b) {
+    const Index keys =
+        options.key_lengths.empty() ? kv_len : options.key_lengths.at(static_cast<std::size_t>(b));
+    const Index offset = options.offset == Offset::bottom_right ? keys - q_len
+                         : options.offset == Offset::top_left   ? 0
+                                                                : options.fixed_offset;
+    for (Index h = 0; h < heads; ++h) {
+      const Index kv_head = h / (heads / kv_heads);
+      const auto head = static_cast<std::size_t>(h);
+      for (Index i = 0; i < q_len; ++i) {
+        const Index p = i + offset;
+        std::vector<T> s(static_cast<std::size_t>(kv_len), -inf);
+        bool any_visible = false;
+        for (Index j = 0; j < keys; ++j) {
+          T bias = 0;  // 4.
+          if (!options.alibi_slopes.empty()) {
+            bias -= static_cast<T>(options.alibi_slopes.at(head)) * static_cast<T>(std::abs(p - j));
+          }
+          bool visible = !(options.causal && j > p) &&
+                         !(options.left >= 0 && j < p - options.left) &&
+                         !(options.right >= 0 && j > p + options.right);
+          for (const auto& mask : options.masks) {
+            const double value = broadcast(mask.values, b, h, i, j);
+            if (mask.kind == Kind::add) bias += static_cast<T>(value);
+            if (mask.kind == Kind::keep && value == 0) visible = false;
+            if (mask.kind == Kind::drop && value != 0) visible = false;
+          }
+          if (!visible || bias == -inf) continue;  // 5.
+          T score = 0;
+          for (Index x = 0; x < dim; ++x) score += q(b, h, i, x) * k(b, kv_head, j, x);
+          score *= scale;                                                 // 1.
+          if (options.softcap > 0) score = cap * std::tanh(score / cap);  // 3.
+          s[static_cast<std::size_t>(j)] = score + bias;
+          any_visible = true;
+        }
+
+        const bool has_sink = !options.sinks.empty();
+        const T sink = has_sink ? static_cast<T>(options.sinks.at(head)) : -inf;
+        if (!any_visible) {
+          result.lse(b, h, i) = sink;
+          // As a fill with -1e9 would: all keys equal, unless a sink takes everything.
+          if (!options.mean_of_masked_row || has_sink) continue;
+          for (Index j = 0; j < keys; ++j) {
+            result.weights(b, h, i, j) = T{1} / static_cast<T>(keys);
+            for (Index x = 0; x < dim_v; ++x) {
+              result.y(b, h, i, x) += v(b, kv_head, j, x) / static_cast<T>(keys);
+            }
+          }
+          continue;
+        }
+
+        T most = sink;  // 6.
+        for (T score : s) most = std::max(most, score);
+        T total = has_sink ? std::exp(sink - most) : T{0};
+        for (T score : s) total += std::exp(score - most);
+        result.lse(b, h, i) = most + std::log(total);
+        for (Index j = 0; j < kv_len; ++j) {
+          const T score = s[static_cast<std::size_t>(j)];
+          if (score == -inf) continue;                      // a hidden value may be NaN
+          const T weight = std::exp(score - most) / total;  // 7.
+          result.weights(b, h, i, j) = weight;
+          for (Index x = 0; x < dim_v; ++x) {
+            result.y(b, h, i, x) += weight * v(b, kv_head, j, x);  // 10.
+          }
+        }
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace attn_test

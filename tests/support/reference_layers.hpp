@@ -1,0 +1,145 @@
+// References of layers: linear maps, multi-head attention and feed-forward, on top of reference.hpp.
+#pragma once
+
+#include <utility>
+
+#include "support/reference.hpp"
+
+namespace attn_test {
+
+/// x (.., in), weight (out, in), bias (out) or empty.
+template <class T>
+Array<T> reference_linear(const Array<T>& x, const Array<T>& weight, const Array<T>& bias) {
+  const Index in = weight.extent(1), out = weight.extent(0), rows = x.size() / in;
+  auto shape = x.shape;
+  shape.back() = out;
+  Array<T> y(shape);
+  for (Index i = 0; i < rows; ++i) {
+    for (Index j = 0; j < out; ++j) {
+      T sum = 0;
+      for (Index p = 0; p < in; ++p)
+        sum += x.data.at(static_cast<std::size_t>(i * in + p)) * weight(j, p);
+      y.data.at(static_cast<std::size_t>(i * out + j)) = bias ? sum + bias(j) : sum;
+    }
+  }
+  return y;
+}
+
+template <class T>
+Array<T> reference_add(Array<T> a, const Array<T>& b) {
+  for (std::size_t i = 0; i < a.data.size(); ++i) a.data[i] += b.data.at(i);
+  return a;
+}
+
+template <class T, class F>
+Array<T> reference_map(Array<T> x, F f) {
+  for (T& value : x.data) value = f(value);
+  return x;
+}
+
+/// (batch, seq, heads * dim) to (batch, heads, seq, dim)
+template <class T>
+Array<T> reference_split_heads(const Array<T>& x, Index heads) {
+  const Index dim = x.extent(2) / heads;
+  Array<T> y({x.extent(0), heads, x.extent(1), dim});
+  for (Index b = 0; b < x.extent(0); ++b) {
+    for (Index i = 0; i < x.extent(1); ++i) {
+      for (Index c = 0; c < x.extent(2); ++c) y(b, c / dim, i, c % dim) = x(b, i, c);
+    }
+  }
+  return y;
+}
+
+/// (batch, heads, seq, dim) to (batch, seq, heads * dim)
+template <class T>
+Array<T> reference_combine_heads(const Array<T>& x) {
+  const Index dim = x.extent(3);
+  Array<T> y({x.extent(0), x.extent(2), x.extent(1) * dim});
+  for (Index b = 0; b < y.extent(0); ++b) {
+    for (Index i = 0; i < y.extent(1); ++i) {
+      for (Index c = 0; c < y.extent(2); ++c) y(b, i, c) = x(b, c / dim, i, c % dim);
+    }
+  }
+  return y;
+}
+
+/// Parameters of multi-head attention; those that a module has not stay empty.
+template <class T>
+struct ReferenceHeads {
+  Index num_heads = 1;
+  Array<T> wq, wk, wv, bq, bk, bv;
+  Array<T> bias_k, bias_v;  ///< (1, 1, width)
+  bool add_zero_attn = false;
+  Array<T> wo, bo;
+};
+
+/// x (batch, seq, width) with one more row per batch entry: `row`, or zeros where it is empty.
+template <class T>
+Array<T> reference_append(const Array<T>& x, const Array<T>& row) {
+  Array<T> y({x.extent(0), x.extent(1) + 1, x.extent(2)});
+  for (Index b = 0; b < y.extent(0); ++b) {
+    for (Index i = 0; i < y.extent(1); ++i) {
+      for (Index c = 0; c < y.extent(2); ++c) {
+        y(b, i, c) = i < x.extent(1) ? x(b, i, c) : row ? row(0, 0, c) : T{0};
+      }
+    }
+  }
+  return y;
+}
+
+/// A dense mask with one more key, which every query sees.
+inline ReferenceOptions::Mask reference_append_visible(const ReferenceOptions::Mask& mask,
+                                                       Index kv_len) {
+  const auto& v = mask.values;
+  const double visible = mask.kind == ReferenceOptions::Mask::Kind::keep ? 1 : 0;
+  Array<double> longer({v.extent(0), v.extent(1), v.extent(2), kv_len + 1});
+  for (Index b = 0; b < v.extent(0); ++b) {
+    for (Index h = 0; h < v.extent(1); ++h) {
+      for (Index i = 0; i < v.extent(2); ++i) {
+        for (Index j = 0; j <= kv_len; ++j) {
+          longer(b, h, i, j) = j == kv_len ? visible : broadcast(v, b, h, i, j);
+        }
+      }
+    }
+  }
+  return {mask.kind, longer};
+}
+
+/// query, key, value (batch, seq, features) to y (batch, q_len, out) and weights per head. Of the options, causality,
+/// windows and key lengths do not go together with appended keys.
+template <class T>
+ReferenceResult<T> reference_multi_head_attention(const ReferenceHeads<T>& p, const Array<T>& query,
+                                                  const Array<T>& key, const Array<T>& value,
+                                                  ReferenceOptions options) {
+  Array<T> k = reference_linear(key, p.wk, p.bk), v = reference_linear(value, p.wv, p.bv);
+  const auto append = [&](const Array<T>& key_row, const Array<T>& value_row) {
+    for (auto& mask : options.masks) mask = reference_append_visible(mask, k.extent(1));
+    k = reference_append(k, key_row);
+    v = reference_append(v, value_row);
+  };
+  if (p.bias_k) append(p.bias_k, p.bias_v);
+  if (p.add_zero_attn) append({}, {});
+  ReferenceResult<T> result = reference_attention(
+      reference_split_heads(reference_linear(query, p.wq, p.bq), p.num_heads),
+      reference_split_heads(k, p.num_heads), reference_split_heads(v, p.num_heads), options);
+  result.y = reference_combine_heads(result.y);
+  if (p.wo) result.y = reference_linear(result.y, p.wo, p.bo);
+  return result;
+}
+
+/// Weights (batch, heads, q_len, kv_len) to their mean over heads.
+template <class T>
+Array<T> reference_average_heads(const Array<T>& weights) {
+  Array<T> mean({weights.extent(0), weights.extent(2), weights.extent(3)});
+  for (Index b = 0; b < mean.extent(0); ++b) {
+    for (Index i = 0; i < mean.extent(1); ++i) {
+      for (Index j = 0; j < mean.extent(2); ++j) {
+        for (Index h = 0; h < weights.extent(1); ++h) mean(b, i, j) += weights(b, h, i, j);
+        mean(b, i, j) /= static_cast<T>(weights.extent(1));
+      }
+    }
+  }
+  return mean;
+}
+
+}  // namespace attn_test

@@ -1,0 +1,122 @@
+// Safetensors files made by hand, well-formed or not, and a reader that touches all a file offers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attn/io.hpp"
+
+namespace attn_test {
+
+/// Eight bytes, little-endian.
+inline std::string length_prefix(std::uint64_t length) {
+  std::string bytes;
+  for (int i = 0; i < 8; ++i) bytes += static_cast<char>(length >> (8 * i) & 0xFF);
+  return bytes;
+}
+
+inline std::string safetensors_file(std::string_view header, std::string_view data = "") {
+  return length_prefix(header.size()).append(header).append(data);
+}
+
+/// A heap block of exactly this size, so that AddressSanitizer sees a read past its end.
+class ExactBytes {
+ public:
+  explicit ExactBytes(std::string_view text) : buffer_(static_cast<attn::index_t>(text.size())) {
+    if (!text.empty()) std::memcpy(buffer_.data(), text.data(), text.size());
+  }
+  std::span<const std::byte> span() const {
+    return {buffer_.data(), static_cast<std::size_t>(buffer_.size())};
+  }
+
+ private:
+  attn::Buffer<std::byte> buffer_;
+};
+
+/// The bytes of values, as in a file.
+template <class T>
+std::string bytes_of(std::initializer_list<T> values) {
+  std::string bytes(values.size() * sizeof(T), '\0');
+  std::size_t at = 0;
+  for (const T& value : values) std::memcpy(bytes.data() + sizeof(T) * at++, &value, sizeof(T));
+  return bytes;
+}
+
+template <class T, int Rank>
+void read_as(const attn::SafetensorsFile& file, const std::string& name, double& sum) {
+  const auto refused = [](auto&& f) {
+    try {
+      f();
+    } catch (const std::invalid_argument&) {
+      // A DTypeError, ShapeError or ValueError: this tensor is none of these T of this rank.
+    }
+  };
+  // As bytes: with a value that was never checked, arithmetic could be what fails.
+  const auto add = [&](const T* data, attn::index_t size) {
+    const auto bytes = std::as_bytes(std::span(data, static_cast<std::size_t>(size)));
+    for (std::byte b : bytes) sum += std::to_integer<int>(b);
+  };
+  refused([&] {
+    const auto tensor = file.load<T, Rank>(name);
+    if constexpr (std::is_same_v<T, bool>) {
+      for (bool b : tensor.elements()) sum += b ? 1 : 0;
+    }
+    add(tensor.data(), tensor.size());
+  });
+  if constexpr (!std::is_same_v<T, bool>) {
+    refused([&] {
+      const auto view = file.view<T, Rank>(name);
+      add(view.data(), view.size());
+    });
+  }
+}
+
+template <int Rank>
+void read_all_types(const attn::SafetensorsFile& file, const std::string& name, double& sum) {
+  read_as<float, Rank>(file, name, sum);
+  read_as<double, Rank>(file, name, sum);
+  read_as<bool, Rank>(file, name, sum);
+  read_as<std::int8_t, Rank>(file, name, sum);
+  read_as<std::uint16_t, Rank>(file, name, sum);
+  read_as<std::int32_t, Rank>(file, name, sum);
+  read_as<std::int64_t, Rank>(file, name, sum);
+}
+
+/// Reads every byte that the file offers in every way it offers it; returns some number from them.
+inline double read_everything(const attn::SafetensorsFile& file) {
+  double sum = 0;
+  for (const auto& [key, text] : file.metadata()) sum += static_cast<double>((key + text).size());
+  for (const std::string& name : file.names()) {
+    for (std::byte b : file.bytes(name)) sum += std::to_integer<int>(b);
+    sum += static_cast<double>(file.shape(name).size()) + static_cast<double>(file.dtype(name));
+    read_all_types<1>(file, name, sum);
+    read_all_types<2>(file, name, sum);
+    read_all_types<3>(file, name, sum);
+  }
+  return sum;
+}
+
+/// A small file with every kind of thing in it: metadata, escapes, a scalar, an empty tensor, 16-bit
+/// floats, integers, bool.
+inline std::string sample_safetensors() {
+  return safetensors_file(R"({"__metadata__":{"format":"pt","note":"caf\u00e9 \"x\""},)"
+                          R"("w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
+                          R"("scalar":{"dtype":"F64","shape":[],"data_offsets":[24,32]},)"
+                          R"("none":{"dtype":"F32","shape":[0,4],"data_offsets":[32,32]},)"
+                          R"("ids":{"shape":[2],"data_offsets":[32,48],"dtype":"I64"},)"
+                          R"("h\u00e9":{"dtype":"F16","shape":[1,1,3],"data_offsets":[48,54]},)"
+                          R"("mask":{"dtype":"BOOL","shape":[3],"data_offsets":[54,57]},)"
+                          R"("bf":{"dtype":"BF16","shape":[2],"data_offsets":[57,61]}}   )",
+                          bytes_of<float>({1, 2, 3, 4, 5, 6}) + bytes_of<double>({-0.5}) +
+                              bytes_of<std::int64_t>({-1, std::int64_t{1} << 40}) +
+                              bytes_of<std::uint16_t>({0x3C00, 0xC000, 0x0001}) +
+                              bytes_of<std::uint8_t>({0, 1, 1}) +
+                              bytes_of<std::uint16_t>({0x3F80, 0x7F80}));
+}
+
+}  // namespace attn_test

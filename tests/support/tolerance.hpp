@@ -1,0 +1,111 @@
+// Tolerances that are derived, not tuned, and the comparison that names the worst element.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <string_view>
+
+#include "attn/simd/isa.hpp"
+
+#include "support/reference.hpp"
+
+namespace attn_test {
+
+/// |a - b|; 0 for equal infinities and for two NaNs, infinity where only one is finite.
+template <class A, class B>
+double distance(A a, B b) {
+  const auto x = static_cast<long double>(a), y = static_cast<long double>(b);
+  if (x == y || (std::isnan(x) && std::isnan(y))) return 0;
+  const long double d = std::abs(x - y);
+  return std::isnan(d) ? std::numeric_limits<double>::infinity() : static_cast<double>(d);
+}
+
+/// Largest distance, and where it is.
+struct Worst {
+  double distance = 0;
+  std::size_t at = 0;
+};
+
+template <class A, class B>
+Worst worst(const Array<A>& a, const Array<B>& b) {
+  Worst result;
+  for (std::size_t i = 0; i < a.data.size(); ++i) {
+    const double d = distance(a.data[i], b.data.at(i));
+    if (d > result.distance) result = {d, i};
+  }
+  return result;
+}
+
+/// Row-major position `at` as an index: "(0, 3, 2)".
+inline std::string index_text(const std::vector<Index>& shape, std::size_t at) {
+  std::vector<Index> index(shape.size());
+  auto rest = static_cast<Index>(at);
+  for (std::size_t a = shape.size(); a-- > 0; rest /= shape[a]) index[a] = rest % shape[a];
+  return shape_text(index);
+}
+
+/// Empty where every element of `got` lies within `bound` of `want`; else the worst one, in words.
+template <class A, class B>
+std::string difference(const Array<A>& got, const Array<B>& want, double bound, attn::Isa isa,
+                       std::string_view what = "") {
+  std::ostringstream text;
+  text.precision(std::numeric_limits<A>::max_digits10);
+  if (got.shape != want.shape) {
+    text << what << " has shape " << shape_text(got.shape) << ", expected "
+         << shape_text(want.shape);
+    return text.str();
+  }
+  const Worst w = worst(got, want);
+  if (w.distance <= bound) return "";
+  text << what << index_text(got.shape, w.at) << " of " << shape_text(got.shape) << " on "
+       << attn::name(isa) << ": " << got.data[w.at] << ", expected " << want.data[w.at]
+       << ", off by " << w.distance << ", allowed " << bound;
+  return text.str();
+}
+
+/// Unit roundoff times two: the distance from 1 to the next T.
+template <class T>
+constexpr double epsilon = static_cast<double>(std::numeric_limits<T>::epsilon());
+
+/// "At most twice the error of the naive formula": naive in T and exact in something wider. The floor of 4 epsilon is for
+/// results that the naive formula happens to round without error; `scale` is the size of what was summed.
+template <class T, class Exact>
+double twice_naive(const Array<T>& naive, const Array<Exact>& exact, double scale) {
+  return 2 * worst(naive, exact).distance + 4 * epsilon<T> * scale;
+}
+
+/// A sum of k products, in any order, and alpha, bias and residual after it.
+template <class T>
+double gemm_bound(Index k, double most_a, double most_b) {
+  return static_cast<double>(std::max<Index>(k, 1)) * epsilon<T> * most_a * most_b;
+}
+
+/// What a result of T is checked against: float against double, double against x86's 80 bits.
+template <class T>
+using Wider = std::conditional_t<std::is_same_v<T, float>, double, long double>;
+
+/// Checks y, weights and lse of one attention call (those that are given) against the reference in Wider<T>, with twice
+/// the error of the naive formula in T.
+template <class T>
+std::string attention_difference(const ReferenceResult<T>& got, const Array<T>& q,
+                                 const Array<T>& k, const Array<T>& v,
+                                 const ReferenceOptions& options, attn::Isa isa) {
+  using W = Wider<T>;
+  const auto exact =
+      reference_attention(q.template as<W>(), k.template as<W>(), v.template as<W>(), options);
+  const auto naive = reference_attention(q, k, v, options);
+  std::string text;
+  const auto check = [&](const Array<T>& x, const Array<T>& n, const Array<W>& e, double scale,
+                         std::string_view what) {
+    if (x && text.empty()) text = difference(x, e, twice_naive(n, e, scale), isa, what);
+  };
+  check(got.y, naive.y, exact.y, max_abs(v), "y");
+  check(got.weights, naive.weights, exact.weights, 1, "weights");
+  check(got.lse, naive.lse, exact.lse, std::max(1.0, max_abs(exact.lse)), "lse");
+  return text;
+}
+
+}  // namespace attn_test
