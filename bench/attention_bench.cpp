@@ -13,8 +13,8 @@ using attn::index_t;
 struct Case {
   const char* name;
   index_t batch, num_heads, num_kv_heads, q_len, kv_len, head_dim;
-  attn::Mask mask = {};
   double share = 1;  ///< of the scores that the mask leaves to be computed
+  attn_test::ReferenceOptions options = {};
 };
 
 void attention(benchmark::State& state, const Case& c, bool all_threads, attn::Isa isa) {
@@ -22,21 +22,20 @@ void attention(benchmark::State& state, const Case& c, bool all_threads, attn::I
   const auto k = bench::random_tensor<float, 4>({c.batch, c.num_kv_heads, c.kv_len, c.head_dim}, 2);
   const auto v = bench::random_tensor<float, 4>({c.batch, c.num_kv_heads, c.kv_len, c.head_dim}, 3);
   attn::Tensor4<float> out(q.shape());
-  const attn::AttentionOptions<float> options{
-      .mask = c.mask, .execution = {.executor = &bench::executor_of(all_threads), .isa = isa}};
+  const attn_test::LibraryOptions<float> library(c.options);
+  attn::AttentionOptions<float> options = library.get();
+  options.execution = {.executor = &bench::executor_of(all_threads), .isa = isa};
   const auto work = [&] {
     attn::scaled_dot_product_attention(q, k, v, out, options);
     benchmark::DoNotOptimize(out.data());
   };
   work();
-  const std::string complaint = bench::attention_errors(q, k, v, out, options).complaint();
+  const std::string complaint = bench::attention_errors(q, k, v, out, c.options).complaint();
   if (!complaint.empty()) return state.SkipWithError(complaint.c_str());
   const double flops = 4 * c.share * static_cast<double>(c.batch * c.num_heads) *
                        static_cast<double>(c.q_len) * static_cast<double>(c.kv_len * c.head_dim);
-  bench::time_flops(state, flops, isa, all_threads, work);
-  state.counters["KV_B/s"] = benchmark::Counter(
-      static_cast<double>((k.size() + v.size()) * index_t{sizeof(float)} * state.iterations()),
-      benchmark::Counter::kIsRate);
+  const double seconds = bench::time_flops(state, flops, isa, all_threads, work);
+  state.counters["KV_B/s"] = static_cast<double>((k.size() + v.size()) * index_t{4}) / seconds;
 }
 
 void add(const std::string& prefix, const Case& c, attn::Isa isa) {
@@ -58,9 +57,9 @@ const bool registered = [] {
       {"d80", 1, 8, 8, 2048, 2048, 80},
       {"512", 1, 12, 12, 512, 512, 64},
       {"short", 64, 12, 12, 128, 128, 64},
-      {"causal", 1, 8, 8, 2048, 2048, 64, attn::causal(), 0.5},
+      {"causal", 1, 8, 8, 2048, 2048, 64, 0.5, {.causal = true}},
       // 256 keys of 2048, less what the first queries lack: 256 * 1920 of 2048 * 2048.
-      {"window", 1, 8, 8, 2048, 2048, 64, attn::causal() & attn::sliding_window(255, 0), 0.117},
+      {"window", 1, 8, 8, 2048, 2048, 64, 0.117, {.causal = true, .left = 255}},
       {"gqa", 1, 8, 2, 1024, 1024, 64},
       {"decode", 1, 32, 32, 1, 4096, 128},
       {"decode_gqa", 1, 32, 8, 1, 4096, 128},

@@ -27,11 +27,9 @@ void softmax(benchmark::State& state, attn::Isa isa) {
   const std::string complaint = bench::softmax_complaint(x, out);
   if (!complaint.empty()) return state.SkipWithError(complaint.c_str());
   const double elements = static_cast<double>(rows) * static_cast<double>(columns);
-  bench::time_flops(state, kFlopsPerElement * elements, isa, false, work);
-  state.SetBytesProcessed(static_cast<std::int64_t>(8 * elements) * state.iterations());
-  state.counters["ns_per_row"] =
-      benchmark::Counter(1e-9 * static_cast<double>(rows * state.iterations()),
-                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  const double seconds = bench::time_flops(state, kFlopsPerElement * elements, isa, false, work);
+  state.counters["B/s"] = 8 * elements / seconds;
+  state.counters["ns_per_row"] = seconds * 1e9 / static_cast<double>(rows);
 }
 
 const bool registered = [] {

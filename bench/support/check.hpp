@@ -1,27 +1,30 @@
-// Checks of a benchmark's result on a sample of its elements: what is timed must be right.
+// Checks of a benchmark's result on a sample of its elements, by the tests' references and tolerances.
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "support/inputs.hpp"
-#include "support/naive.hpp"
+#include "support/library_options.hpp"
+#include "support/reference_layers.hpp"
+#include "support/tolerance.hpp"
 
 namespace bench {
 
-/// The worst distances from the double reference, of attn's result and of the naive float formula's.
+/// Distances from the double reference, of attn's result and of the naive float formula's; the former may
+/// be twice the latter. Both 0 where nothing was compared.
 struct Errors {
   double ours = 0, naive = 0;
 
-  void add(const std::vector<double>& reference, const std::vector<float>& plain,
-           attn::TensorView1<const float> found) {
-    for (std::size_t d = 0; d < reference.size(); ++d) {
-      const double distance = std::abs(found(static_cast<index_t>(d)) - reference[d]);
-      ours = std::isnan(distance) ? INFINITY : std::max(ours, distance);
-      naive = std::max(naive, std::abs(plain[d] - reference[d]));
-    }
-  }
-
   bool good() const { return ours <= 2 * naive; }
+  /// 0 where both are exact.
+  double ratio() const { return ours > 0 ? ours / naive : 0; }
+
+  void add(const attn_test::Array<float>& found, const attn_test::Array<float>& plain,
+           const attn_test::Array<double>& exact) {
+    ours = std::max(ours, attn_test::worst(found, exact).distance);
+    naive = std::max(naive, attn_test::worst(plain, exact).distance);
+  }
 
   /// Empty where the result is good.
   std::string complaint() const {
@@ -31,81 +34,101 @@ struct Errors {
   }
 };
 
-/// `samples` rows of an attention's output, first and last among them.
+/// `samples` rows of an attention's output, the first and the last among them; no dense masks.
 inline Errors attention_errors(attn::TensorView4<const float> q, attn::TensorView4<const float> k,
                                attn::TensorView4<const float> v, attn::TensorView4<const float> out,
-                               const attn::AttentionOptions<float>& options, int samples = 12) {
+                               const attn_test::ReferenceOptions& options = {}, int samples = 8) {
   Errors errors;
   Random random(7);
   for (int n = 0; n < samples; ++n) {
     const auto pick = [&](int axis) {
-      const index_t extent = q.extent(axis);
+      const attn::index_t extent = q.extent(axis);
       return n == 0 ? 0 : n == 1 ? extent - 1 : random.below(extent);
     };
-    const index_t b = pick(0), h = pick(1), i = pick(2);
-    errors.add(naive_attention<double>(q, k, v, options, b, h, i),
-               naive_attention<float>(q, k, v, options, b, h, i),
-               out.select(0, b).select(0, h).select(0, i));
+    const attn::index_t b = pick(0), h = pick(1), i = pick(2);
+    const attn::index_t g = h / (q.extent(1) / k.extent(1));
+    // One row is a problem of its own, whose query stands where it stood.
+    attn_test::ReferenceOptions row = options;
+    row.offset = attn_test::ReferenceOptions::Offset::fixed;
+    row.fixed_offset = i + k.extent(2) - q.extent(2);
+    const auto cut = [b](auto view, attn::index_t head) {
+      return view.slice(0, b, b + 1).slice(1, head, head + 1);
+    };
+    const auto q_row = attn_test::to_array(cut(q, h).slice(2, i, i + 1));
+    const auto k_head = attn_test::to_array(cut(k, g)), v_head = attn_test::to_array(cut(v, g));
+    errors.add(attn_test::to_array(cut(out, h).slice(2, i, i + 1)),
+               attn_test::reference_attention(q_row, k_head, v_head, row).y,
+               attn_test::reference_attention(q_row.as<double>(), k_head.as<double>(),
+                                              v_head.as<double>(), row)
+                   .y);
   }
   return errors;
 }
 
-/// Two rows of a multi-head attention's output.
+/// The first two tokens of the last batch row through self-attention without a mask.
 inline Errors multi_head_errors(attn::MultiHeadAttention<float>& mha,
                                 attn::TensorView3<const float> x,
                                 attn::TensorView3<const float> out) {
+  const attn::index_t batch = x.extent(0);
+  const auto tokens = attn_test::to_array(x.slice(0, batch - 1, batch));
+  const auto queries = attn_test::to_array(x.slice(0, batch - 1, batch).slice(1, 0, 2));
+  const auto compute = [&]<class T>(T) {
+    const auto array = [](auto view) { return attn_test::to_array(view).template as<T>(); };
+    attn_test::ReferenceHeads<T> heads;
+    heads.num_heads = mha.options().num_heads;
+    heads.wq = array(mha.q_weight());
+    heads.wk = array(mha.k_weight());
+    heads.wv = array(mha.v_weight());
+    heads.bq = array(mha.q_bias());
+    heads.bk = array(mha.k_bias());
+    heads.bv = array(mha.v_bias());
+    heads.wo = array(mha.out_proj().weight.view());
+    heads.bo = array(mha.out_proj().bias.view());
+    const auto keys = tokens.as<T>();
+    return attn_test::reference_multi_head_attention<T>(heads, queries.as<T>(), keys, keys, {}).y;
+  };
   Errors errors;
-  for (const auto& [b, i] :
-       {std::pair{index_t{0}, index_t{1}}, std::pair{x.extent(0) - 1, x.extent(1) - 1}}) {
-    errors.add(naive_multi_head<double>(mha, x, b, i), naive_multi_head<float>(mha, x, b, i),
-               out.select(0, b).select(0, i));
-  }
+  errors.add(attn_test::to_array(out.slice(0, batch - 1, batch).slice(1, 0, 2)), compute(float{}),
+             compute(double{}));
   return errors;
 }
 
-/// 64 elements of c = a b, each within k eps max|a| max|b| of the sum in double. Empty where all are.
+/// 64 elements of c = a b, each within k eps max|a| max|b| of the sum in long double. Empty where all are.
 template <class T>
 std::string gemm_complaint(attn::TensorView2<const T> a, attn::TensorView2<const T> b,
                            attn::TensorView2<const T> c) {
-  const index_t k = a.extent(1);
+  using Wide = long double;
   Random random(7);
   for (int n = 0; n < 64; ++n) {
-    const index_t i = n == 0 ? c.extent(0) - 1 : random.below(c.extent(0));
-    const index_t j = n == 0 ? c.extent(1) - 1 : random.below(c.extent(1));
-    long double sum = 0;
-    double most_a = 0, most_b = 0;
-    for (index_t p = 0; p < k; ++p) {
-      sum += static_cast<long double>(a(i, p)) * static_cast<long double>(b(p, j));
-      most_a = std::max(most_a, std::abs(static_cast<double>(a(i, p))));
-      most_b = std::max(most_b, std::abs(static_cast<double>(b(p, j))));
-    }
-    const double bound = static_cast<double>(k) *
-                         static_cast<double>(std::numeric_limits<T>::epsilon()) * most_a * most_b;
-    const double distance = std::abs(static_cast<double>(sum - static_cast<long double>(c(i, j))));
-    if (!(distance <= bound)) {
+    const attn::index_t i = n == 0 ? c.extent(0) - 1 : random.below(c.extent(0));
+    const attn::index_t j = n == 0 ? c.extent(1) - 1 : random.below(c.extent(1));
+    const auto row = attn_test::to_array(a.slice(0, i, i + 1)).template as<Wide>();
+    const auto column = attn_test::to_array(b.slice(1, j, j + 1)).template as<Wide>();
+    const double off =
+        attn_test::distance(c(i, j), attn_test::reference_matmul(row, column).data[0]);
+    const double bound =
+        attn_test::gemm_bound<T>(a.extent(1), attn_test::max_abs(row), attn_test::max_abs(column));
+    if (!(off <= bound)) {
       return "wrong result: element (" + std::to_string(i) + ", " + std::to_string(j) +
-             ") is off by " + std::to_string(distance) + ", more than " + std::to_string(bound);
+             ") is off by " + std::to_string(off) + ", more than " + std::to_string(bound);
     }
   }
   return "";
 }
 
-/// The first and the last row of a softmax. e^(x - max) is good to a few ULP beyond the rounding of its
-/// argument, which makes |x - max| ULP of it.
+/// The last row of a softmax. e^(x - max) is good to a few ULP beyond the rounding of its argument, which
+/// makes up to |x - max| ULP of it.
 inline std::string softmax_complaint(attn::TensorView2<const float> x,
                                      attn::TensorView2<const float> out) {
-  for (index_t i : {index_t{0}, x.extent(0) - 1}) {
-    std::vector<double> row;
-    for (index_t j = 0; j < x.extent(1); ++j) row.push_back(x(i, j));
-    const double top = *std::max_element(row.begin(), row.end());
-    naive_softmax(row);
-    for (index_t j = 0; j < x.extent(1); ++j) {
-      const double expected = row[static_cast<std::size_t>(j)];
-      const double bound = (4 + top - x(i, j)) * std::numeric_limits<float>::epsilon() * expected;
-      if (!(std::abs(out(i, j) - expected) <= bound)) {
-        return "wrong result: row " + std::to_string(i) + ", column " + std::to_string(j) + " is " +
-               std::to_string(out(i, j)) + " instead of " + std::to_string(expected);
-      }
+  const attn::index_t last = x.extent(0) - 1;
+  const auto row = attn_test::to_array(x.select(0, last)).as<double>();
+  const auto exact = attn_test::reference_softmax(row);
+  const double top = *std::max_element(row.data.begin(), row.data.end());
+  for (attn::index_t j = 0; j < x.extent(1); ++j) {
+    const double bound = (4 + top - row(j)) * attn_test::epsilon<float> * exact(j);
+    if (!(attn_test::distance(out(last, j), exact(j)) <= bound)) {
+      return "wrong result: column " + std::to_string(j) + " is " + std::to_string(out(last, j)) +
+             " instead of " + std::to_string(exact(j));
     }
   }
   return "";

@@ -1,4 +1,4 @@
-// What each benchmark reports beside its time: FLOP/s, the machine's peak measured around it, and their ratio.
+// What a benchmark reports beside its time: FLOP/s, the machine's peak measured around it, their ratio.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -16,25 +16,21 @@ inline Peaks& peaks() {
   return all;
 }
 
-/// The executor of one thread, or attn's own choice for `all`.
-inline const attn::Executor& executor_of(bool all) {
-  static const attn::SerialExecutor one;
-  return all ? attn::default_executor() : static_cast<const attn::Executor&>(one);
-}
-
-/// Measures the peak, times `work` in the state's loop, measures the peak again and reports. `lane_ratio` is
-/// 2 for double, of which half as many fit a vector.
+/// Measures the peak, times `work` in the state's loop, measures the peak again and reports. `lane_ratio`
+/// is 2 for double, of which half as many fit a vector. Returns the seconds of one run.
 template <class Work>
-void time_flops(benchmark::State& state, double flops, attn::Isa isa, bool all, Work&& work,
-                double lane_ratio = 1) {
+double time_flops(benchmark::State& state, double flops, attn::Isa isa, bool all, const Work& work,
+                  double lane_ratio = 1) {
   const int threads = all ? all_threads() : 1;
   peaks().measure(isa, threads);
+  const Clock::time_point start = Clock::now();
   for (auto _ : state) work();
+  const double seconds = seconds_since(start) / static_cast<double>(state.iterations());
   const double peak = peaks().measure(isa, threads) / lane_ratio;
-  const double done = flops * static_cast<double>(state.iterations());
-  state.counters["FLOP/s"] = benchmark::Counter(done, benchmark::Counter::kIsRate);
-  state.counters["peak"] = benchmark::Counter(peak);
-  state.counters["of_peak"] = benchmark::Counter(done / peak, benchmark::Counter::kIsRate);
+  state.counters["FLOP/s"] = flops / seconds;
+  state.counters["peak"] = peak;
+  state.counters["of_peak"] = flops / seconds / peak;
+  return seconds;
 }
 
 }  // namespace bench

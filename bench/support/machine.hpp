@@ -1,4 +1,4 @@
-// What the machine is: name, instruction set, caches, memory, cores and the rate of its cycle counter.
+// What the machine is: name, caches, threads and the rate of its cycle counter.
 #pragma once
 
 #include <cstdint>
@@ -92,6 +92,12 @@ inline std::string caches_text() {
 
 /// Threads of a call that names no executor: "all threads".
 inline int all_threads() { return attn::default_executor().concurrency(); }
+
+/// The executor of one thread, or that of a call that names none.
+inline const attn::Executor& executor_of(bool all) {
+  static const attn::SerialExecutor one;
+  return all ? attn::default_executor() : one;
+}
 
 /// Ticks of the processor's time stamp counter per nanosecond; 0 where there is none. It runs at the nominal
 /// clock, whatever the cores' present one.

@@ -51,8 +51,9 @@ class MiniLm {
   // up to `batch_size` at a time; a line's embedding does not depend on its company.
   attn::Tensor2<float> embed(std::span<const std::string> lines,
                              std::size_t batch_size = 32) const {
-    if (batch_size == 0)
+    if (batch_size == 0) {
       throw std::invalid_argument("[MiniLm] batch_size must be at least 1; found 0.");
+    }
     std::vector<std::vector<std::int32_t>> tokens;
     tokens.reserve(lines.size());
     for (const std::string& line : lines) tokens.push_back(tokenizer_.encode(line, kMaxTokens));

@@ -53,7 +53,7 @@ class Tutorials {
     if (c_.has("slf_attn.w_qs.weight")) return encoder();
     if (c_.has("w_1.weight")) return {{"y", feed_forward("", load("x"))}};
     if (c_.has("w_qs.weight")) {
-      const auto r = norm_attention("", load("q"), load("k"), keep(c_, "mask"));
+      const auto r = norm_attention("", load("q"), load("k"), load("v"), keep(c_, "mask"));
       return {{"y", r.y}, {"weights", r.weights}};
     }
     if (c_.has("W_q.weight") || c_.has("linear_q") || c_.has("W_q") || c_.has("w_q"))
@@ -143,14 +143,13 @@ class Tutorials {
   }
 
   /// 003's MultiHeadAttention: without bias, then residual and norm.
-  ReferenceResult<T> norm_attention(const std::string& prefix, const Array<T>& q,
-                                    const Array<T>& kv, const ReferenceOptions& options,
-                                    const Array<T>& v = {}) const {
+  ReferenceResult<T> norm_attention(const std::string& prefix, const Array<T>& q, const Array<T>& k,
+                                    const Array<T>& v, const ReferenceOptions& options) const {
     ReferenceHeads<T> p;
     p.num_heads = heads();
     p.wq = load(prefix + "w_qs.weight"), p.wk = load(prefix + "w_ks.weight");
     p.wv = load(prefix + "w_vs.weight"), p.wo = load(prefix + "fc.weight");
-    auto r = backend_.attention(p, q, kv, v ? v : kv, options, q);
+    auto r = backend_.attention(p, q, k, v, options, q);
     r.y = norm(prefix + "layer_norm.", r.y);
     return r;
   }
@@ -162,13 +161,15 @@ class Tutorials {
   }
 
   Outputs<T> encoder() const {
-    const auto r = norm_attention("slf_attn.", load("x"), load("x"), keep(c_, "mask"));
+    const auto x = load("x");
+    const auto r = norm_attention("slf_attn.", x, x, x, keep(c_, "mask"));
     return {{"y", feed_forward("pos_ffn.", r.y)}, {"weights", r.weights}};
   }
 
   Outputs<T> decoder() const {
-    const auto self = norm_attention("slf_attn.", load("x"), load("x"), keep(c_, "self_mask"));
-    const auto cross = norm_attention("enc_attn.", self.y, load("enc"), keep(c_, "cross_mask"));
+    const auto x = load("x"), enc = load("enc");
+    const auto self = norm_attention("slf_attn.", x, x, x, keep(c_, "self_mask"));
+    const auto cross = norm_attention("enc_attn.", self.y, enc, enc, keep(c_, "cross_mask"));
     return {{"y", feed_forward("pos_ffn.", cross.y)},
             {"self_weights", self.weights},
             {"cross_weights", cross.weights}};
@@ -206,14 +207,14 @@ class Tutorials {
     Array<T> enc = norm("enc_norm.", embed("src", src));
     for (int n = 0; c_.has(layer("enc", n) + "slf_attn.w_qs.weight"); ++n) {
       const std::string prefix = layer("enc", n);
-      enc = norm_attention(prefix + "slf_attn.", enc, enc, src_mask).y;
+      enc = norm_attention(prefix + "slf_attn.", enc, enc, enc, src_mask).y;
       enc = feed_forward(prefix + "pos_ffn.", enc);
     }
     Array<T> dec = norm("dec_norm.", embed("trg", trg));
     for (int n = 0; c_.has(layer("dec", n) + "slf_attn.w_qs.weight"); ++n) {
       const std::string prefix = layer("dec", n);
-      dec = norm_attention(prefix + "slf_attn.", dec, dec, trg_mask).y;
-      dec = norm_attention(prefix + "enc_attn.", dec, enc, src_mask).y;
+      dec = norm_attention(prefix + "slf_attn.", dec, dec, dec, trg_mask).y;
+      dec = norm_attention(prefix + "enc_attn.", dec, enc, enc, src_mask).y;
       dec = feed_forward(prefix + "pos_ffn.", dec);
     }
     return {{"encoder_output", enc}, {"logits", backend_.linear(dec, load("trg_word_prj.weight"))}};

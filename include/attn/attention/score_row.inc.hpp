@@ -95,30 +95,41 @@ struct RowState {
   T most, total;
 };
 
-/// s = 2^(s - most) over n scores, n a multiple of a panel; returns by what earlier sums shrink.
+/// s = 2^(s - shift) for N vectors; sum[] gathers even and odd vectors of the row, whatever N is.
+template <class T, int N>
+ATTN_INLINE void weigh_vectors(T* s, Vec<T> shift, Vec<T> (&sum)[2]) {
+  using V = Vec<T>;
+  V e[N];
+  ATTN_UNROLL
+  for (int i = 0; i < N; ++i) e[i] = V::load(s + i * V::kLanes) - shift;
+  exp2_flush(e);
+  ATTN_UNROLL
+  for (int i = 0; i < N; ++i) e[i].store(s + i * V::kLanes);
+  ATTN_UNROLL
+  for (int i = 0; i < N; ++i) sum[i % 2] = sum[i % 2] + e[i];
+}
+
+/// s = 2^(s - most) over n scores, n a multiple of two vectors; returns by what earlier sums shrink.
 template <class T>
 inline T online_softmax(index_t n, T* s, RowState<T>& state) {
   using V = Vec<T>;
+  constexpr index_t kPair = 2 * V::kLanes;
   V m0 = V::all(state.most), m1 = m0;
-  for (index_t j = 0; j < n; j += 2 * V::kLanes) {
+  for (index_t j = 0; j < n; j += kPair) {
     m0 = max(V::load(s + j), m0);
     m1 = max(V::load(s + j + V::kLanes), m1);
   }
   const T most = max_lane(max(m0, m1));
   // Nothing visible yet: shift by 0, so that -inf - -inf never occurs; all weights come out 0.
-  const T shift = most == kMinusInf<T> ? T{0} : most;
-  const V sh = V::all(shift);
-  V sum0 = V::all(T{0}), sum1 = sum0;
-  for (index_t j = 0; j < n; j += 2 * V::kLanes) {
-    const V e0 = exp2_flush(V::load(s + j) - sh), e1 = exp2_flush(V::load(s + j + V::kLanes) - sh);
-    e0.store(s + j);
-    e1.store(s + j + V::kLanes);
-    sum0 = sum0 + e0;
-    sum1 = sum1 + e1;
-  }
-  const T shrink = state.most == kMinusInf<T> ? T{0} : std::exp2(state.most - shift);
+  const V shift = V::all(most == kMinusInf<T> ? T{0} : most);
+  V totals[2] = {V::all(T{0}), V::all(T{0})};
+  index_t j = 0;
+  for (; j + 2 * kPair <= n; j += 2 * kPair) weigh_vectors<T, 4>(s + j, shift, totals);
+  if (j < n) weigh_vectors<T, 2>(s + j, shift, totals);
+  // By vectors too: a call of std::exp2 costs as much as eight vectors of scores.
+  const T shrink = max_lane(exp2_flush(V::all(state.most) - shift));
   state.most = most;
-  state.total = state.total * shrink + sum(sum0 + sum1);
+  state.total = state.total * shrink + sum(totals[0] + totals[1]);
   return shrink;
 }
 

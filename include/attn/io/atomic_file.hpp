@@ -22,7 +22,7 @@ class AtomicFile {
   explicit AtomicFile(const std::filesystem::path& path) : path_(path), temporary_(path) {
     // Random, so that two writers of one path never share a temporary.
     std::random_device random;
-    temporary_ += ".tmp" + std::to_string(random()) + std::to_string(random());
+    temporary_ += detail::concat(".tmp", random(), random());
     errno = 0;
     stream_.open(temporary_, std::ios::binary | std::ios::trunc);
     if (!stream_) fail("be creatable");

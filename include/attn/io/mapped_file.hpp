@@ -93,7 +93,7 @@ inline MappedFile::MappedFile(const std::filesystem::path& path) {
   if (status.st_size == 0) return;  // mmap refuses a length of 0
   if (!std::in_range<std::size_t>(status.st_size)) {
     detail::throw_io_error("MappedFile", path, "fit the address space",
-                           std::to_string(status.st_size) + " bytes");
+                           detail::concat(status.st_size, " bytes"));
   }
   const auto size = static_cast<std::size_t>(status.st_size);
   void* start = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.number, 0);

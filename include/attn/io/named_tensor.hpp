@@ -28,8 +28,8 @@ class NamedTensor {
     data_ = reinterpret_cast<const std::byte*>(view.data());
     size_ = view.size();
     if (data_ == nullptr && size_ > 0) {
-      throw ValueError(
-          message("NamedTensor", "tensor " + detail::quote(name_), "have data", "a null view"));
+      throw ValueError(message("NamedTensor", detail::concat("tensor ", detail::quote(name_)),
+                               "have data", "a null view"));
     }
   }
 
@@ -43,13 +43,13 @@ class NamedTensor {
   template <TensorElement T, int Rank>
   TensorView<const T, Rank> view() const {
     if (dtype_of<T>() != dtype_) {
-      throw DTypeError(message("NamedTensor::view", "tensor " + detail::quote(name_),
-                               "hold " + std::string(attn::name(dtype_of<T>())),
+      throw DTypeError(message("NamedTensor::view", detail::concat("tensor ", detail::quote(name_)),
+                               detail::concat("hold ", attn::name(dtype_of<T>())),
                                attn::name(dtype_)));
     }
     if (shape_.size() != Rank) {
-      throw ShapeError(message("NamedTensor::view", "tensor " + detail::quote(name_),
-                               "have rank " + std::to_string(Rank), detail::shape_text(shape_)));
+      throw ShapeError(message("NamedTensor::view", detail::concat("tensor ", detail::quote(name_)),
+                               detail::concat("have rank ", Rank), detail::shape_text(shape_)));
     }
     Shape<Rank> shape{}, strides{};
     std::copy(shape_.begin(), shape_.end(), shape.begin());

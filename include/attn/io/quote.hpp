@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "attn/core/shape.hpp"
@@ -12,6 +13,22 @@
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
+
+/// The parts one after another, whole numbers in decimal. (Also because g++ 12, in "text" + string,
+/// warns of an overlap that is not there.)
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+  std::string text;
+  const auto add = [&](const auto& part) {
+    if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(part)>>) {
+      text += std::to_string(part);
+    } else {
+      text += std::string_view(part);
+    }
+  };
+  (add(parts), ...);
+  return text;
+}
 
 /// `text` in double quotes, cut after about 120 bytes, control characters as \xNN: a hostile name
 /// of 100 MB, or one with a NUL that would end what() early, still gives one readable line.
@@ -43,21 +60,21 @@ inline std::string shape_text(std::span<const index_t> shape) {
     if (i > 0) text += ", ";
     text += std::to_string(shape[i]);
   }
-  if (shape.size() > most) text += ", ... " + std::to_string(shape.size()) + " extents in all";
+  if (shape.size() > most) text += concat(", ... ", shape.size(), " extents in all");
   return text += ")";
 }
 
 /// "2 missing ("a", "b")"; the first 50 names, and how many more there are.
 inline std::string list_text(std::span<const std::string> names, std::string_view what) {
   constexpr std::size_t most = 50;
-  std::string text = std::to_string(names.size()).append(" ").append(what);
+  std::string text = concat(names.size(), " ", what);
   if (names.empty()) return text;
   text += " (";
   for (std::size_t i = 0; i < std::min(names.size(), most); ++i) {
     if (i > 0) text += ", ";
     text += quote(names[i]);
   }
-  if (names.size() > most) text += " and " + std::to_string(names.size() - most) + " more";
+  if (names.size() > most) text += concat(" and ", names.size() - most, " more");
   return text += ")";
 }
 

@@ -70,16 +70,16 @@ class SafetensorsFile {
   const& {
     const SafetensorsEntry& entry = find("view", name);
     if (entry.dtype != dtype_of<T>()) {
-      throw DTypeError(error("view", name, "hold " + std::string(attn::name(dtype_of<T>())),
+      throw DTypeError(error("view", name, detail::concat("hold ", attn::name(dtype_of<T>())),
                              attn::name(entry.dtype)));
     }
     const Shape<Rank> shape = shape_as<Rank>("view", name, entry);
     const std::byte* data = bytes_of(entry).data();
     if (reinterpret_cast<std::uintptr_t>(data) % alignof(T) != 0) {
       throw ValueError(error("view", name,
-                             "lie on a multiple of " + std::to_string(alignof(T)) +
-                                 " bytes to be viewed (load() copies it)",
-                             "an offset of " + std::to_string(header_.data_begin + entry.begin)));
+                             detail::concat("lie on a multiple of ", alignof(T),
+                                            " bytes to be viewed (load() copies it)"),
+                             detail::concat("an offset of ", header_.data_begin + entry.begin)));
     }
     return {reinterpret_cast<const T*>(data), shape};
   }
@@ -114,18 +114,18 @@ class SafetensorsFile {
       if constexpr (!std::is_floating_point_v<T>) check_values<T, Stored>(name, entry);
     });
     if (!convertible) {
-      const std::string to = " to be loaded as " + std::string(attn::name(dtype_of<T>()));
-      throw DTypeError(error("load", name,
-                             (std::is_floating_point_v<T> ? "hold F16, BF16, F32 or F64"
-                              : std::is_same_v<T, bool>   ? "hold BOOL"
-                                                          : "hold integers") +
-                                 to,
-                             attn::name(entry.dtype)));
+      throw DTypeError(
+          error("load", name,
+                detail::concat(std::is_floating_point_v<T> ? "hold F16, BF16, F32 or F64"
+                               : std::is_same_v<T, bool>   ? "hold BOOL"
+                                                           : "hold integers",
+                               " to be loaded as ", attn::name(dtype_of<T>())),
+                attn::name(entry.dtype)));
     }
     const index_t one[] = {1};
     const std::span<const index_t> stored = entry.shape.empty() ? one : std::span(entry.shape);
     if (!std::equal(stored.begin(), stored.end(), shape.begin(), shape.end())) {
-      throw ShapeError(error("load", name, "have shape " + detail::shape_text(shape),
+      throw ShapeError(error("load", name, detail::concat("have shape ", detail::shape_text(shape)),
                              detail::shape_text(entry.shape)));
     }
   }
@@ -133,15 +133,16 @@ class SafetensorsFile {
  private:
   std::string error(std::string_view function, std::string_view name, std::string_view expected,
                     std::string_view found) const {
-    return message("SafetensorsFile::" + std::string(function),
-                   detail::quote(file_name_) + ": tensor " + detail::quote(name), expected, found);
+    return message(detail::concat("SafetensorsFile::", function),
+                   detail::concat(detail::quote(file_name_), ": tensor ", detail::quote(name)),
+                   expected, found);
   }
 
   const SafetensorsEntry& find(std::string_view function, std::string_view name) const {
     const auto at = header_.tensors.find(name);
     if (at == header_.tensors.end()) {
       throw ValueError(error(function, name, "exist",
-                             "none of that name among " + std::to_string(header_.tensors.size())));
+                             detail::concat("none of that name among ", header_.tensors.size())));
     }
     return at->second;
   }
@@ -156,8 +157,8 @@ class SafetensorsFile {
                        const SafetensorsEntry& entry) const {
     if (Rank == 1 && entry.shape.empty()) return {1};
     if (entry.shape.size() != Rank) {
-      throw ShapeError(error(function, name, "have rank " + std::to_string(Rank),
-                             "shape " + detail::shape_text(entry.shape)));
+      throw ShapeError(error(function, name, detail::concat("have rank ", Rank),
+                             detail::concat("shape ", detail::shape_text(entry.shape))));
     }
     Shape<Rank> shape{};
     std::copy(entry.shape.begin(), entry.shape.end(), shape.begin());
@@ -221,8 +222,8 @@ class SafetensorsFile {
       if (fits) continue;
       throw ValueError(error(
           "load", name,
-          is_bool ? "hold bytes of 0 or 1 only" : "fit " + std::string(attn::name(dtype_of<T>())),
-          std::to_string(value) + " at element " + std::to_string(at / sizeof(Stored))));
+          is_bool ? "hold bytes of 0 or 1 only" : detail::concat("fit ", attn::name(dtype_of<T>())),
+          detail::concat(value, " at element ", at / sizeof(Stored))));
     }
   }
 

@@ -79,7 +79,7 @@ class SafetensorsJsonHandler {
       for (std::size_t i = 0; i < std::size(kFields); ++i) {
         if (has_field_[i]) continue;
         errors_.fail_tensor(name_, "", "have dtype, shape and data_offsets",
-                            "no " + std::string(kFields[i]));
+                            concat("no ", kFields[i]));
       }
     }
     in_metadata_ = false;
@@ -111,7 +111,7 @@ class SafetensorsJsonHandler {
         std::string known;
         for (const DTypeRow& row : kDTypes)
           known.append(known.empty() ? "" : ", ").append(row.name);
-        errors_.fail_tensor(name_, "dtype of", "be one of " + known, quote(text));
+        errors_.fail_tensor(name_, "dtype of", concat("be one of ", known), quote(text));
       }
       entry_->dtype = *dtype;
     } else {
@@ -141,7 +141,7 @@ class SafetensorsJsonHandler {
   // The parser's own text repeats what it read, however long: only the place is kept.
   bool parse_error(std::size_t position, const std::string& token, const Json::exception&) {
     errors_.fail("the header", "be valid JSON in UTF-8",
-                 "an error at its byte " + std::to_string(position) + ", near " + quote(token));
+                 concat("an error at its byte ", position, ", near ", quote(token)));
   }
 
  private:
@@ -157,7 +157,7 @@ class SafetensorsJsonHandler {
         if (in_metadata_) errors_.fail("__metadata__", "be an object", found);
         errors_.fail_tensor(name_, "", "be an object", found);
       case Level::kMetadata:
-        errors_.fail("__metadata__ entry " + quote(entry_key_), "be a string", found);
+        errors_.fail(concat("__metadata__ entry ", quote(entry_key_)), "be a string", found);
       case Level::kTensor:
       case Level::kNumbers:
         break;
@@ -165,14 +165,14 @@ class SafetensorsJsonHandler {
     constexpr std::string_view expected[] = {"be a string",
                                              "be an array of integers from 0 to 2^63 - 1",
                                              "be an array of two integers from 0 to 2^63 - 1"};
-    errors_.fail_tensor(name_, std::string(kFields[field_]) + " of", expected[field_], found);
+    errors_.fail_tensor(name_, concat(kFields[field_], " of"), expected[field_], found);
   }
 
   [[noreturn]] void fail_repeated(std::string_view what, std::string_view text) const {
-    std::string subject = "every " + std::string(what);
+    std::string subject = concat("every ", what);
     if (level_ == Level::kMetadata) subject += " of __metadata__";
-    if (level_ == Level::kTensor) subject += " of tensor " + quote(name_);
-    errors_.fail(subject, "occur once", quote(text) + " again");
+    if (level_ == Level::kTensor) subject += concat(" of tensor ", quote(name_));
+    errors_.fail(subject, "occur once", concat(quote(text), " again"));
   }
 
   SafetensorsHeader& header_;
@@ -198,20 +198,19 @@ inline SafetensorsHeader parse_safetensors_header(std::span<const std::byte> fil
   constexpr std::size_t prefix = sizeof(std::uint64_t);
   if (file.size() < prefix) {
     errors.fail("the file", "begin with the header's length in 8 bytes",
-                std::to_string(file.size()) + " bytes");
+                detail::concat(file.size(), " bytes"));
   }
   std::uint64_t length = 0;
   for (std::size_t i = prefix; i-- > 0;) {
     length = length << 8 | std::to_integer<std::uint64_t>(file[i]);
   }
   if (length > kMaxSafetensorsHeader) {
-    errors.fail("the header", "be at most " + std::to_string(kMaxSafetensorsHeader) + " bytes long",
+    errors.fail("the header", detail::concat("be at most ", kMaxSafetensorsHeader, " bytes long"),
                 std::to_string(length));
   }
   if (length > file.size() - prefix) {
-    errors.fail("the header",
-                "lie within the " + std::to_string(file.size()) + " bytes of the file",
-                std::to_string(length) + " bytes after the first 8");
+    errors.fail("the header", detail::concat("lie within the ", file.size(), " bytes of the file"),
+                detail::concat(length, " bytes after the first 8"));
   }
   const auto* text = reinterpret_cast<const char*>(file.data()) + prefix;
   // The parser would skip a byte order mark, and takes a NUL for the end of its input.
@@ -221,7 +220,7 @@ inline SafetensorsHeader parse_safetensors_header(std::span<const std::byte> fil
   }
   if (const void* nul = std::memchr(text, 0, length)) {
     errors.fail("the header", "be valid JSON in UTF-8",
-                "a NUL at its byte " + std::to_string(static_cast<const char*>(nul) - text + 1));
+                detail::concat("a NUL at its byte ", static_cast<const char*>(nul) - text + 1));
   }
 
   SafetensorsHeader header;

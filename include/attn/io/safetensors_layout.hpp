@@ -39,13 +39,12 @@ struct SafetensorsErrors {
 
   [[noreturn]] void fail(std::string_view subject, std::string_view expected,
                          std::string_view found) const {
-    throw IoError(message("SafetensorsFile", file + ": " + std::string(subject), expected, found));
+    throw IoError(message("SafetensorsFile", concat(file, ": ", subject), expected, found));
   }
 
   [[noreturn]] void fail_tensor(std::string_view tensor, std::string_view subject,
                                 std::string_view expected, std::string_view found) const {
-    fail((subject.empty() ? "" : std::string(subject) + " ") + "tensor " + quote(tensor), expected,
-         found);
+    fail(concat(subject, subject.empty() ? "" : " ", "tensor ", quote(tensor)), expected, found);
   }
 };
 
@@ -59,7 +58,7 @@ inline std::uint64_t checked_bytes(std::string_view name, const SafetensorsEntry
     empty = empty || extent == 0;
     if (extent > 0 && __builtin_mul_overflow(bytes, extent, &bytes)) {
       errors.fail_tensor(name, "shape of", "describe less than 2^63 bytes",
-                         shape_text(entry.shape) + " of " + std::string(attn::name(entry.dtype)));
+                         concat(shape_text(entry.shape), " of ", attn::name(entry.dtype)));
     }
   }
   return empty ? 0 : static_cast<std::uint64_t>(bytes);
@@ -70,7 +69,7 @@ inline std::uint64_t checked_bytes(std::string_view name, const SafetensorsEntry
 inline void check_layout(const SafetensorsHeader& header, std::uint64_t data_size,
                          const SafetensorsErrors& errors) {
   const auto interval = [](const SafetensorsEntry& entry) {
-    return "[" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + "]";
+    return concat("[", entry.begin, ", ", entry.end, "]");
   };
   using Item = std::pair<const std::string, SafetensorsEntry>;
   std::vector<const Item*> items;
@@ -80,15 +79,14 @@ inline void check_layout(const SafetensorsHeader& header, std::uint64_t data_siz
     if (entry.begin > entry.end || entry.end > data_size) {
       errors.fail_tensor(
           name, "data_offsets of",
-          "be ordered and lie within the " + std::to_string(data_size) + " bytes after the header",
+          concat("be ordered and lie within the ", data_size, " bytes after the header"),
           interval(entry));
     }
     if (entry.end - entry.begin != bytes) {
-      errors.fail_tensor(
-          name, "data_offsets of",
-          "span the " + std::to_string(bytes) + " bytes of " +
-              std::string(attn::name(entry.dtype)) + " " + shape_text(entry.shape),
-          interval(entry) + ", " + std::to_string(entry.end - entry.begin) + " bytes");
+      errors.fail_tensor(name, "data_offsets of",
+                         concat("span the ", bytes, " bytes of ", attn::name(entry.dtype), " ",
+                                shape_text(entry.shape)),
+                         concat(interval(entry), ", ", entry.end - entry.begin, " bytes"));
     }
     items.push_back(&item);
   }
@@ -98,20 +96,20 @@ inline void check_layout(const SafetensorsHeader& header, std::uint64_t data_siz
   std::uint64_t next = 0;
   const Item* previous = nullptr;
   const auto expected_position = [&] {
-    return std::to_string(next) +
-           (previous ? ", where tensor " + quote(previous->first) + " ends" : ", the first byte");
+    return previous ? concat(next, ", where tensor ", quote(previous->first), " ends")
+                    : concat(next, ", the first byte");
   };
   for (const Item* item : items) {
     if (item->second.begin != next) {
       errors.fail_tensor(item->first, "data_offsets of",
-                         "begin at " + expected_position() + " (no overlaps, no holes)",
+                         concat("begin at ", expected_position(), " (no overlaps, no holes)"),
                          interval(item->second));
     }
     next = item->second.end;
     previous = item;
   }
   if (next != data_size) {
-    errors.fail("the data", "end at " + expected_position(), std::to_string(data_size) + " bytes");
+    errors.fail("the data", concat("end at ", expected_position()), concat(data_size, " bytes"));
   }
 }
 

@@ -35,15 +35,15 @@ inline std::string safetensors_preamble(std::span<const NamedTensor* const> tens
     header += "\"__metadata__\":{";
     for (const auto& [key, text] : metadata) {
       if (header.back() != '{') header += ',';
-      header += json_string(key) + ":" + json_string(text);
+      header += concat(json_string(key), ":", json_string(text));
     }
     header += '}';
   }
   std::uint64_t offset = 0;
   for (const NamedTensor* tensor : tensors) {
     if (header.back() != '{') header += ',';
-    header += json_string(tensor->name()) + ":{\"dtype\":\"";
-    header.append(name(tensor->dtype())) += "\",\"shape\":[";
+    header += concat(json_string(tensor->name()), R"(:{"dtype":")", name(tensor->dtype()),
+                     R"(","shape":[)");
     for (std::size_t i = 0; i < tensor->shape().size(); ++i) {
       if (i > 0) header += ',';
       header += std::to_string(tensor->shape()[i]);
@@ -53,10 +53,10 @@ inline std::string safetensors_preamble(std::span<const NamedTensor* const> tens
     if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(tensor->size()), &bytes) ||
         __builtin_add_overflow(offset, bytes, &offset) || !std::in_range<index_t>(offset)) {
       throw ShapeError(message("save_safetensors", "the file", "be shorter than 2^63 bytes",
-                               "tensor " + quote(tensor->name()) + " of shape " +
-                                   shape_text(tensor->shape()) + " at " + std::to_string(begin)));
+                               concat("tensor ", quote(tensor->name()), " of shape ",
+                                      shape_text(tensor->shape()), " at ", begin)));
     }
-    header += "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(offset) + "]}";
+    header += concat("],\"data_offsets\":[", begin, ",", offset, "]}");
   }
   header += '}';
   // Spaces, so that the data start on a multiple of 64: views are aligned to a cache line where the
@@ -65,7 +65,7 @@ inline std::string safetensors_preamble(std::span<const NamedTensor* const> tens
   while ((prefix + header.size()) % kAlignment != 0) header += ' ';
   if (header.size() > kMaxSafetensorsHeader) {
     throw ValueError(message("save_safetensors", "the header",
-                             "be at most " + std::to_string(kMaxSafetensorsHeader) + " bytes long",
+                             concat("be at most ", kMaxSafetensorsHeader, " bytes long"),
                              std::to_string(header.size())));
   }
   std::string preamble;

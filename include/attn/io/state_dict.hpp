@@ -83,8 +83,8 @@ LoadReport load_state_dict(Module& module, const SafetensorsFile& file,
   if (options.strict && !(report.missing.empty() && report.unexpected.empty())) {
     throw ValueError(message("load_state_dict", detail::quote(file.file_name()),
                              "hold the module's tensors and no others",
-                             detail::list_text(report.missing, "missing") + " and " +
-                                 detail::list_text(report.unexpected, "unexpected")));
+                             detail::concat(detail::list_text(report.missing, "missing"), " and ",
+                                            detail::list_text(report.unexpected, "unexpected"))));
   }
 
   auto name = names.cbegin();

@@ -1,0 +1,74 @@
+// Buffers: alignment whatever the size and type, checked sizes, ownership.
+#include "attn/core/buffer.hpp"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/error_of.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::contains;
+using attn_test::error_of;
+
+template <class T>
+void expect_aligned() {
+  std::vector<Buffer<T>> kept;  // kept, so that each block lies elsewhere
+  for (index_t size = 1; size < 70; ++size) {
+    kept.emplace_back(size);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(kept.back().data()) % 64, 0u) << size;
+    EXPECT_EQ(kept.back().size(), size);
+    kept.back().data()[0] = T{};
+    kept.back().data()[size - 1] = T{};
+  }
+}
+
+TEST(Buffer, AlignedToACacheLine) {
+  static_assert(kAlignment == 64);
+  expect_aligned<std::byte>();
+  expect_aligned<bool>();
+  expect_aligned<float>();
+  expect_aligned<double>();
+  expect_aligned<index_t>();
+}
+
+TEST(Buffer, NothingHasNoMemory) {
+  EXPECT_EQ(Buffer<float>().data(), nullptr);
+  EXPECT_EQ(Buffer<float>(0).data(), nullptr);
+  EXPECT_EQ(Buffer<float>(0).size(), 0);
+}
+
+TEST(Buffer, SizesThatDoNotFitThrow) {
+  EXPECT_TRUE(contains(error_of<ShapeError>([] { Buffer<double>(index_t{1} << 60); }),
+                       "[Buffer] the size in bytes must fit 63 bits; found 1152921504606846976 "
+                       "elements."));
+  EXPECT_THROW(Buffer<float>(-1), ShapeError);
+}
+
+TEST(Buffer, MemoryThatIsNotThereThrowsBadAlloc) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's allocator ends the program instead";
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+  GTEST_SKIP() << "a sanitizer's allocator ends the program instead";
+#endif
+#endif
+  EXPECT_THROW(Buffer<std::byte>((index_t{1} << 62)), std::bad_alloc);
+}
+
+TEST(Buffer, MovesItsMemory) {
+  Buffer<int> a(3);
+  int* data = a.data();
+  data[2] = 7;
+  Buffer<int> b = std::move(a);
+  EXPECT_EQ(b.data(), data);
+  EXPECT_EQ(b.data()[2], 7);
+  static_assert(!std::is_copy_constructible_v<Buffer<int>>);
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,108 @@
+// Tensors: construction, deep copies, alignment, and copy() between views of any strides.
+#include "attn/core/tensor.hpp"
+
+#include <cstdint>
+#include <numeric>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "support/array.hpp"
+#include "support/error_of.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::contains;
+using attn_test::error_of;
+using attn_test::to_array;
+
+static_assert(std::is_convertible_v<Tensor2<float>&, TensorView2<float>>);
+static_assert(std::is_convertible_v<const Tensor2<float>&, TensorView2<const float>>);
+static_assert(!std::is_convertible_v<const Tensor2<float>&, TensorView2<float>>);
+static_assert(!std::is_convertible_v<Tensor3<float>&, TensorView4<float>>);
+static_assert(TensorLike<Tensor4<double>> && rank_v<Tensor4<double>> == 4);
+static_assert(std::is_same_v<view_t<const Tensor2<float>&>, TensorView2<const float>>);
+static_assert(std::is_same_v<view_t<Tensor2<float>&>, TensorView2<float>>);
+
+TEST(Tensor, StartsAsZeros) {
+  const Tensor4<double> x({2, 3, 4, 5});
+  EXPECT_EQ(x.size(), 120);
+  for (double value : x.elements()) EXPECT_EQ(value, 0.0);
+  EXPECT_EQ(x.extent(2), 4);
+  EXPECT_TRUE(x);
+}
+
+TEST(Tensor, DefaultStandsForNone) {
+  const Tensor3<float> none;
+  EXPECT_FALSE(none);
+  EXPECT_FALSE(none.view());
+  EXPECT_EQ(none.size(), 0);
+}
+
+TEST(Tensor, ValuesInOrder) {
+  const Tensor2<int> x({2, 3}, {1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(x(0, 2), 3);
+  EXPECT_EQ(x(1, 0), 4);
+  EXPECT_TRUE(contains(error_of<ShapeError>([] {
+                         Tensor2<int>({2, 3}, {1, 2});
+                       }),
+                       "[Tensor] the values must number 6; found 2."));
+}
+
+TEST(Tensor, ShapesThatNothingCanHaveThrow) {
+  EXPECT_THROW(Tensor2<float>({-1, 2}), ShapeError);
+  EXPECT_THROW((Tensor3<float>({index_t{1} << 31, index_t{1} << 31, 4})), ShapeError);
+  EXPECT_THROW((Tensor2<double>({index_t{1} << 31, index_t{1} << 30})), ShapeError);  // bytes
+}
+
+TEST(Tensor, CopiesAreDeepAndKeepTheirAlignment) {
+  Tensor1<float> x({5});
+  x.fill(2);
+  Tensor1<float> y = x;
+  y(0) = 9;
+  EXPECT_EQ(x(0), 2);
+  x = y;
+  EXPECT_EQ(x(0), 9);
+  EXPECT_NE(x.data(), y.data());
+  const Tensor1<float>& self = x;
+  x = self;
+  EXPECT_EQ(x(0), 9);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(x.data()) % 64, 0u);
+}
+
+TEST(Tensor, Moves) {
+  Tensor1<float> x({5});
+  float* data = x.data();
+  const Tensor1<float> y = std::move(x);
+  EXPECT_EQ(y.data(), data);
+}
+
+TEST(Tensor, ContiguousCopyOfAView) {
+  Tensor2<int> x({2, 3}, {1, 2, 3, 4, 5, 6});
+  const Tensor2<int> t(x.view().transpose(0, 1));
+  EXPECT_EQ(to_array(t).data, (std::vector<int>{1, 4, 2, 5, 3, 6}));
+  EXPECT_TRUE(t.view().is_contiguous());
+}
+
+TEST(Tensor, CopyBetweenStrides) {
+  Tensor3<int> from({2, 3, 4}), to({4, 3, 2});
+  std::iota(from.elements().begin(), from.elements().end(), 0);
+  copy<int, 3>(from, to.view().transpose(0, 2));
+  for (int a = 0; a < 2; ++a) {
+    for (int b = 0; b < 3; ++b) {
+      for (int c = 0; c < 4; ++c) EXPECT_EQ(to(c, b, a), from(a, b, c));
+    }
+  }
+  EXPECT_TRUE(contains(error_of<ShapeError>([&] { copy<int, 3>(from, to); }),
+                       "[copy] to must have shape (2, 3, 4); found (4, 3, 2)."));
+}
+
+TEST(Tensor, NoElements) {
+  const Tensor2<float> x({0, 4});
+  EXPECT_EQ(x.size(), 0);
+  EXPECT_EQ(Tensor2<float>(x).shape(), (Shape<2>{0, 4}));
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,214 @@
+// Views: element access at every rank, and the operations that make one view of another.
+#include "attn/core/view.hpp"
+
+#include <numeric>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/array.hpp"
+#include "support/error_of.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::contains;
+using attn_test::error_of;
+using attn_test::to_array;
+
+// Wrong rank, lost const and missing axes do not compile.
+static_assert(!std::is_convertible_v<TensorView3<float>, TensorView4<float>>);
+static_assert(!std::is_convertible_v<TensorView4<float>, TensorView4<double>>);
+static_assert(!std::is_convertible_v<TensorView2<const float>, TensorView2<float>>);
+static_assert(std::is_convertible_v<TensorView2<float>, TensorView2<const float>>);
+template <class V, class... I>
+concept Indexable = requires(V v, I... i) { v(i...); };
+static_assert(Indexable<TensorView3<float>, int, index_t, long>);
+static_assert(!Indexable<TensorView3<float>, int, int>);
+static_assert(!Indexable<TensorView3<float>, int, int, int, int>);
+static_assert(!Indexable<TensorView1<float>, const char*>);
+template <class V>
+concept Selectable = requires(V v) { v.select(0, 0); };
+static_assert(Selectable<TensorView2<float>> && !Selectable<TensorView1<float>>);
+template <class V>
+concept HasMatrices = requires(V v) { &V::matrix; };
+static_assert(!HasMatrices<TensorView3<float>>);
+static_assert(TensorLike<TensorView3<const double>> && !TensorLike<std::vector<float>>);
+static_assert(std::is_same_v<scalar_t<TensorView2<const float>>, float>);
+static_assert(rank_v<TensorView<int, 6>> == 6);
+
+/// 0, 1, 2, ..
+std::vector<int> numbers(int n) {
+  std::vector<int> x(static_cast<std::size_t>(n));
+  std::iota(x.begin(), x.end(), 0);
+  return x;
+}
+
+template <int Rank>
+void count_through(const Shape<Rank>& shape) {
+  std::vector<int> memory = numbers(static_cast<int>(size_of(shape)));
+  const TensorView<int, Rank> view(memory.data(), shape);
+  EXPECT_EQ(to_array(view).data, memory);
+  EXPECT_TRUE(view.is_contiguous());
+  EXPECT_EQ(view.size(), static_cast<index_t>(memory.size()));
+  EXPECT_EQ(view.at_index({}), memory.data());
+}
+
+TEST(View, EveryRank) {
+  count_through<1>({5});
+  count_through<2>({2, 3});
+  count_through<3>({2, 3, 4});
+  count_through<4>({2, 3, 4, 5});
+  count_through<5>({2, 1, 3, 2, 2});
+  count_through<6>({1, 2, 1, 3, 1, 2});
+}
+
+TEST(View, StridesOfAnySign) {
+  std::vector<int> memory = numbers(24);
+  const TensorView2<int> padded(memory.data(), {3, 4}, {8, 2});
+  EXPECT_EQ(padded(2, 3), 22);
+  EXPECT_FALSE(padded.is_contiguous());
+  const TensorView1<int> repeated(memory.data() + 5, {4}, {0});
+  EXPECT_EQ(to_array(repeated).data, (std::vector<int>{5, 5, 5, 5}));
+  const TensorView1<int> backwards(memory.data() + 3, {4}, {-1});
+  EXPECT_EQ(to_array(backwards).data, (std::vector<int>{3, 2, 1, 0}));
+  padded(1, 1) = -7;
+  EXPECT_EQ(memory[10], -7);
+}
+
+TEST(View, ContiguityIgnoresAxesOfOne) {
+  int x[6] = {};
+  EXPECT_TRUE((TensorView3<int>(x, {1, 2, 3}, {99, 3, 1}).is_contiguous()));
+  EXPECT_TRUE((TensorView3<int>(x, {2, 1, 3}, {3, 99, 1}).is_contiguous()));
+  EXPECT_FALSE((TensorView3<int>(x, {2, 1, 3}, {4, 99, 1}).is_contiguous()));
+  EXPECT_FALSE((TensorView2<int>(x, {2, 3}, {1, 2}).is_contiguous()));
+}
+
+TEST(View, NothingGiven) {
+  const TensorView3<float> none;
+  EXPECT_FALSE(none);
+  EXPECT_EQ(none.data(), nullptr);
+  EXPECT_EQ(none.size(), 0);
+}
+
+TEST(View, Span) {
+  std::vector<int> memory = numbers(6);
+  const TensorView2<int> view(std::span<int>(memory), {2, 3});
+  EXPECT_EQ(view(1, 2), 5);
+  const TensorView2<const int> read_only(std::span<const int>(memory), {3, 2});
+  EXPECT_EQ(read_only(2, 1), 5);
+  EXPECT_TRUE(contains(error_of<ShapeError>([&] {
+                         TensorView2<int>(std::span<int>(memory), {2, 4});
+                       }),
+                       "[TensorView] the span must have 8 elements for shape (2, 4); found 6."));
+}
+
+TEST(View, Transpose) {
+  std::vector<int> memory = numbers(24);
+  const TensorView4<int> view(memory.data(), {2, 3, 2, 2});
+  const TensorView4<int> t = view.transpose(1, 2);
+  EXPECT_EQ(t.shape(), (Shape<4>{2, 2, 3, 2}));
+  for (int a = 0; a < 2; ++a) {
+    for (int b = 0; b < 3; ++b) {
+      for (int c = 0; c < 2; ++c) EXPECT_EQ(&t(a, c, b, 1), &view(a, b, c, 1));
+    }
+  }
+}
+
+TEST(View, Slice) {
+  std::vector<int> memory = numbers(12);
+  const TensorView2<int> view(memory.data(), {3, 4});
+  EXPECT_EQ(to_array(view.slice(1, 1, 3)).data, (std::vector<int>{1, 2, 5, 6, 9, 10}));
+  EXPECT_EQ(to_array(view.slice(0, 2, 3)).data, (std::vector<int>{8, 9, 10, 11}));
+  EXPECT_EQ(view.slice(0, 1, 1).size(), 0);
+  EXPECT_EQ(view.slice(0, 3, 3).size(), 0);
+  EXPECT_TRUE(contains(error_of<ShapeError>([&] { view.slice(1, 2, 5); }),
+                       "[TensorView::slice] the range must lie within extent 4; found [2, 5)."));
+  EXPECT_THROW(view.slice(1, -1, 2), ShapeError);
+  EXPECT_THROW(view.slice(1, 3, 2), ShapeError);
+}
+
+TEST(View, Select) {
+  std::vector<int> memory = numbers(24);
+  const TensorView3<int> view(memory.data(), {2, 3, 4});
+  EXPECT_EQ(to_array(view.select(0, 1)).data[0], 12);
+  EXPECT_EQ(to_array(view.select(1, 2)).data, (std::vector<int>{8, 9, 10, 11, 20, 21, 22, 23}));
+  EXPECT_EQ(to_array(view.select(2, 3)).data, (std::vector<int>{3, 7, 11, 15, 19, 23}));
+  EXPECT_TRUE(contains(error_of<ShapeError>([&] { view.select(1, 3); }),
+                       "[TensorView::select] the index must lie within extent 3; found 3."));
+  EXPECT_THROW(view.select(0, -1), ShapeError);
+}
+
+TEST(View, UnsqueezeInsertsAnAxisThatBroadcasts) {
+  std::vector<int> memory = numbers(6);
+  const TensorView2<int> view(memory.data(), {2, 3});
+  EXPECT_EQ(view.unsqueeze(0).shape(), (Shape<3>{1, 2, 3}));
+  EXPECT_EQ(view.unsqueeze(1).shape(), (Shape<3>{2, 1, 3}));
+  EXPECT_EQ(view.unsqueeze(2).shape(), (Shape<3>{2, 3, 1}));
+  for (int axis = 0; axis < 3; ++axis) {
+    EXPECT_EQ(to_array(view.unsqueeze(axis)).data, memory) << axis;
+    EXPECT_EQ(view.unsqueeze(axis).stride(axis), 0);
+  }
+  EXPECT_EQ((TensorView1<int>(memory.data(), {6}).unsqueeze(1).shape()), (Shape<2>{6, 1}));
+}
+
+TEST(View, Split) {
+  std::vector<int> memory = numbers(24);
+  const TensorView2<int> view(memory.data(), {2, 12});
+  const TensorView3<int> split = view.split(1, 3);
+  EXPECT_EQ(split.shape(), (Shape<3>{2, 3, 4}));
+  EXPECT_EQ(to_array(split).data, memory);
+  EXPECT_EQ(view.split(0, 2).shape(), (Shape<3>{2, 1, 12}));
+  const TensorView2<int> padded(memory.data(), {2, 4}, {12, 3});
+  EXPECT_EQ(padded.split(1, 2)(1, 1, 1), 12 + 9);
+  EXPECT_TRUE(
+      contains(error_of<ShapeError>([&] { view.split(1, 5); }),
+               "[TensorView::split] the extent 12 must be divisible by the parts; found 5."));
+  EXPECT_THROW(view.split(1, 0), ShapeError);
+  EXPECT_THROW(view.split(1, -3), ShapeError);
+}
+
+TEST(View, RowsJoinLeadingAxes) {
+  std::vector<int> memory = numbers(60);
+  const TensorView3<int> whole(memory.data(), {2, 3, 4});
+  EXPECT_EQ(whole.rows().shape(), (Shape<2>{6, 4}));
+  EXPECT_EQ(to_array(whole.rows()).data, to_array(whole).data);
+  EXPECT_EQ(to_array(whole.slice(2, 1, 3).rows()).data, to_array(whole.slice(2, 1, 3)).data);
+  EXPECT_EQ((TensorView1<int>(memory.data(), {5}).rows().shape()), (Shape<2>{1, 5}));
+  EXPECT_EQ((TensorView4<int>(memory.data(), {2, 1, 3, 4}, {12, 77, 4, 1}).rows().shape()),
+            (Shape<2>{6, 4}));
+  EXPECT_EQ((TensorView3<int>(memory.data(), {0, 3, 4}).rows().size()), 0);
+}
+
+TEST(View, RowsThatDoNotJoinThrow) {
+  std::vector<int> memory = numbers(60);
+  const TensorView3<int> whole(memory.data(), {2, 3, 4});
+  EXPECT_TRUE(
+      contains(error_of<ShapeError>([&] { whole.slice(1, 0, 2).rows(); }),
+               "[TensorView::rows] the leading axes must lie one stride apart to be joined; "
+               "found strides (12, 4, 1) of (2, 2, 4)."));
+  EXPECT_THROW(whole.transpose(0, 1).rows(), ShapeError);
+}
+
+TEST(View, RowsOfRepeatedAxes) {
+  std::vector<int> memory = numbers(60);
+  // All rows are one row.
+  const TensorView3<int> one(memory.data(), {2, 3, 4}, {0, 0, 1});
+  EXPECT_EQ(to_array(one.rows()).data, to_array(one).data);
+  // Each of two rows three times over: no one stride does that.
+  EXPECT_THROW((TensorView3<int>(memory.data(), {2, 3, 4}, {4, 0, 1}).rows()), ShapeError);
+  // Three rows twice over.
+  EXPECT_THROW((TensorView3<int>(memory.data(), {2, 3, 4}, {0, 4, 1}).rows()), ShapeError);
+}
+
+TEST(View, ViewOfWhatFunctionsAccept) {
+  std::vector<int> memory = numbers(6);
+  TensorView2<int> view(memory.data(), {2, 3});
+  EXPECT_EQ(view_of(view).data(), memory.data());
+  const auto read_only = const_view(view);
+  static_assert(std::is_same_v<decltype(read_only), const TensorView2<const int>>);
+  EXPECT_EQ(read_only.shape(), view.shape());
+}
+
+}  // namespace
+}  // namespace attn

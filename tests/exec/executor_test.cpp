@@ -1,0 +1,109 @@
+// Executors: every task once, on workers in range that no two tasks share at a time, nested or not.
+#include "attn/exec/executor.hpp"
+
+#include <atomic>
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/thread_executor.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::ThreadExecutor;
+
+std::vector<std::unique_ptr<Executor>> executors() {
+  std::vector<std::unique_ptr<Executor>> all;
+  all.push_back(std::make_unique<SerialExecutor>());
+  for (int threads : {1, 2, 5}) {
+    all.push_back(std::make_unique<ThreadExecutor>(threads));
+#if defined(_OPENMP)
+    all.push_back(std::make_unique<OpenMPExecutor>(threads));
+#endif
+  }
+#if defined(_OPENMP)
+  all.push_back(std::make_unique<OpenMPExecutor>());
+#endif
+  return all;
+}
+
+TEST(Executor, RunsEveryTaskOnceAndNoTwoOnOneWorker) {
+  for (const auto& executor : executors()) {
+    for (index_t count : {0, 1, 2, 3, 100}) {
+      const int workers = executor->concurrency();
+      ASSERT_GE(workers, 1);
+      std::vector<std::atomic<int>> runs(static_cast<std::size_t>(count));
+      std::vector<std::atomic<int>> busy(static_cast<std::size_t>(workers));
+      std::atomic<int> shared{0}, out_of_range{0};
+      executor->run(count, [&](index_t task, int worker) {
+        if (worker < 0 || worker >= workers) {
+          ++out_of_range;
+          return;
+        }
+        if (busy[static_cast<std::size_t>(worker)]++ != 0) ++shared;
+        ++runs[static_cast<std::size_t>(task)];
+        --busy[static_cast<std::size_t>(worker)];
+      });
+      EXPECT_EQ(out_of_range, 0);
+      EXPECT_EQ(shared, 0);
+      for (const auto& n : runs) EXPECT_EQ(n, 1);
+    }
+  }
+}
+
+TEST(Executor, RunsInsideItself) {
+  for (const auto& executor : executors()) {
+    std::atomic<int> inner{0};
+    executor->run(3, [&](index_t, int) {
+      const int workers = executor->concurrency();
+      executor->run(4, [&](index_t, int worker) { inner += worker < workers ? 1 : 1000; });
+    });
+    EXPECT_EQ(inner, 12);
+  }
+}
+
+#if defined(_OPENMP)
+TEST(Executor, OpenMPRunsSeriallyWithinAParallelRegion) {
+  std::atomic<int> wrong{0}, runs{0};
+#pragma omp parallel num_threads(2)
+  {
+    const OpenMPExecutor executor(4);
+    if (omp_get_num_threads() > 1 && executor.concurrency() != 1) ++wrong;
+    executor.run(3, [&](index_t, int worker) {
+      ++runs;
+      if (worker != 0) ++wrong;
+    });
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(runs % 3, 0);
+}
+#endif
+
+TEST(Executor, DefaultIsOneObject) {
+  EXPECT_EQ(&default_executor(), &default_executor());
+  EXPECT_GE(default_executor().concurrency(), 1);
+}
+
+TEST(Executor, ReferencesAFunctorWithoutCopyingIt) {
+  struct Counter {
+    int runs = 0;
+    void operator()(index_t, int) { ++runs; }
+  } counter;
+  SerialExecutor().run(5, counter);
+  EXPECT_EQ(counter.runs, 5);
+  static_assert(std::is_trivially_copyable_v<TaskRef>);
+}
+
+TEST(Executor, AUsersExecutorMayPassErrorsOn) {
+  EXPECT_THROW(ThreadExecutor(3).run(10,
+                                     [](index_t task, int) {
+                                       if (task == 4) throw std::runtime_error("4");
+                                     }),
+               std::runtime_error);
+}
+
+}  // namespace
+}  // namespace attn
