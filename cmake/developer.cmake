@@ -16,6 +16,10 @@ endif()
 if(ATTN_SANITIZE)
   add_compile_options(-fsanitize=${ATTN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${ATTN_SANITIZE})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # With sanitizers g++ warns of it where nothing is wrong, in the standard library's own headers too.
+    add_compile_options(-Wno-maybe-uninitialized)
+  endif()
 endif()
 
 # Targets *_verify_interface_header_sets, which compile each header alone; the tests make them part of `all`.

@@ -1,44 +1,9 @@
 // Golden suite `sdpa`: scaled_dot_product_attention with every option, against attention in double.
 #include "golden/backend.hpp"
+#include "golden/sdpa_options.hpp"
 
 namespace attn_test {
 namespace {
-
-/// A mask of any rank up to 4 with its axes at the right.
-Array<double> to_rank4(Array<double> mask) {
-  if (mask.shape.size() > 4)
-    throw Unsupported("a mask of rank " + std::to_string(mask.shape.size()));
-  while (mask.shape.size() < 4) mask.shape.insert(mask.shape.begin(), 1);
-  return mask;
-}
-
-ReferenceOptions read_options(const Case& c) {
-  using Kind = ReferenceOptions::Mask::Kind;
-  using Offset = ReferenceOptions::Offset;
-  ReferenceOptions options;
-  if (c.attribute<double>("softcap").value_or(0) != 0) throw Unsupported("softcap");
-  options.scale = c.attribute<double>("scale");
-  if (const auto causal = c.attribute<std::string>("causal")) {
-    options.causal = true;
-    if (*causal == "top_left") {
-      options.offset = Offset::top_left;
-    } else if (*causal != "bottom_right") {
-      throw Unsupported("causal '" + *causal + "'");
-    }
-  }
-  if (const auto window = c.attribute<std::vector<Index>>("window")) {
-    options.left = window->at(0);
-    options.right = window->at(1);
-  }
-  if (c.has("mask")) {
-    options.masks.push_back(
-        {c.is_bool("mask") ? Kind::keep : Kind::add, to_rank4(c.load<double>("mask"))});
-  }
-  if (c.has("kv_len")) options.key_lengths = c.load<std::int64_t>("kv_len").data;
-  options.alibi_slopes = c.load_if<double>("alibi_slopes").data;
-  options.sinks = c.load_if<double>("sinks").data;
-  return options;
-}
 
 template <class T>
 ReferenceResult<T> attend(const ReferenceBackend<T>&, const Case& c,
@@ -78,7 +43,7 @@ void check_extents(const Case& c) {
 
 void check(Case& c) {
   check_extents(c);
-  const ReferenceOptions options = read_options(c);
+  const ReferenceOptions options = sdpa_options(c);
   const auto compose = [&](const auto& backend) {
     const auto result = attend(backend, c, options);
     return Outputs<typename std::decay_t<decltype(backend)>::T>{

@@ -11,6 +11,11 @@ namespace {
 
 using namespace std::string_literals;
 
+TEST(Concat, JoinsTextAndNumbers) {
+  EXPECT_EQ(concat(), "");
+  EXPECT_EQ(concat("a", std::string("b"), std::string_view("c"), -1, std::size_t{2}), "abc-12");
+}
+
 TEST(Quote, EscapesWhatWouldBreakALine) {
   EXPECT_EQ(quote("a.weight"), "\"a.weight\"");
   EXPECT_EQ(quote(""), "\"\"");

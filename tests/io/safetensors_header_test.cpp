@@ -2,6 +2,7 @@
 #include "attn/io/safetensors_header.hpp"
 
 #include <cstdint>
+#include <ostream>
 #include <random>
 #include <string>
 
@@ -25,6 +26,9 @@ struct Case {
   std::string file;
   std::string error;  ///< part of the message
 };
+
+/// For GoogleTest, which would print the bytes.
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class HostileSafetensors : public ::testing::TestWithParam<Case> {};
 

@@ -1,6 +1,7 @@
 // Where tensors may lie: sizes, offsets, holes and overlaps, one table of well-formed JSON.
 #include "attn/io/safetensors_layout.hpp"
 
+#include <ostream>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -27,6 +28,9 @@ struct Case {
   std::size_t data_size;
   std::string error;  ///< part of the message; empty: the file is valid
 };
+
+/// For GoogleTest, which would print the bytes.
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class SafetensorsLayout : public ::testing::TestWithParam<Case> {};
 

@@ -239,6 +239,12 @@ TEST(SafetensorsFile, TakesOnlyZeroAndOneForBool) {
   }
 }
 
+TEST(SafetensorsFile, ChecksTheShapeBeforeTheValues) {
+  const ExactBytes bytes(file_of("BOOL", "2", "\1\7"s));
+  Tensor1<bool> out({3});
+  EXPECT_THROW(SafetensorsFile(bytes.span()).load("x", out.view()), ShapeError);
+}
+
 TEST(SafetensorsFile, LoadsIntoStridedMemory) {
   const ExactBytes bytes(file_of("F32", "2,3", bytes_of<float>({1, 2, 3, 4, 5, 6})));
   const SafetensorsFile file(bytes.span());

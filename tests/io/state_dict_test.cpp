@@ -125,14 +125,15 @@ ExactBytes half_file(std::vector<std::pair<std::string, std::vector<index_t>>> t
     std::string extents;
     for (index_t extent : shape) {
       count *= static_cast<std::size_t>(extent);
-      extents += (extents.empty() ? "" : ",") + std::to_string(extent);
+      extents += detail::concat(extents.empty() ? "" : ",", extent);
     }
-    header += (header.size() > 1 ? ",\"" : "\"") + name + R"(":{"dtype":"F16","shape":[)" +
-              extents + "],\"data_offsets\":[" + std::to_string(data.size()) + ",";
+    const std::size_t begin = data.size();
     for (std::size_t i = 0; i < count; ++i) {
       data += attn_test::bytes_of<std::uint16_t>({std::uint16_t(name == ones ? 0x3C00 : 0)});
     }
-    header += std::to_string(data.size()) + "]}";
+    header +=
+        detail::concat(header.size() > 1 ? "," : "", "\"", name, R"(":{"dtype":"F16","shape":[)",
+                       extents, R"(],"data_offsets":[)", begin, ",", data.size(), "]}");
   }
   return ExactBytes(attn_test::safetensors_file(header + "}", data));
 }

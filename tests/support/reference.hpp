@@ -118,11 +118,45 @@ inline double broadcast(const Array<double>& mask, Index b, Index h, Index i, In
   return mask(one(0, b), one(1, h), one(2, i), one(3, j));
 }
 
+/// Keys of batch row b.
+inline Index reference_keys(const ReferenceOptions& options, Index b, Index kv_len) {
+  return options.key_lengths.empty() ? kv_len : options.key_lengths.at(static_cast<std::size_t>(b));
+}
+
+/// What is added to the score of query i and key j; nothing where the key is hidden. `p` is the query's position.
+template <class T>
+std::optional<T> reference_bias(const ReferenceOptions& options, Index b, Index h, Index i, Index j,
+                                Index p) {
+  using Kind = ReferenceOptions::Mask::Kind;
+  if (options.causal && j > p) return {};
+  if (options.left >= 0 && j < p - options.left) return {};
+  if (options.right >= 0 && j > p + options.right) return {};
+  T bias = 0;
+  if (!options.alibi_slopes.empty()) {
+    bias -= static_cast<T>(options.alibi_slopes.at(static_cast<std::size_t>(h))) *
+            static_cast<T>(std::abs(p - j));
+  }
+  for (const auto& mask : options.masks) {
+    const double value = broadcast(mask.values, b, h, i, j);
+    if (mask.kind == Kind::keep && value == 0) return {};
+    if (mask.kind == Kind::drop && value != 0) return {};
+    if (mask.kind == Kind::add) bias += static_cast<T>(value);
+  }
+  if (bias == -std::numeric_limits<T>::infinity()) return {};
+  return bias;
+}
+
+/// Position of query 0.
+inline Index reference_offset(const ReferenceOptions& options, Index q_len, Index keys) {
+  using Offset = ReferenceOptions::Offset;
+  return options.offset == Offset::bottom_right ? keys - q_len
+         : options.offset == Offset::top_left   ? 0
+                                                : options.fixed_offset;
+}
+
 template <class T>
 ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, const Array<T>& v,
                                        const ReferenceOptions& options) {
-  using Kind = ReferenceOptions::Mask::Kind;
-  using Offset = ReferenceOptions::Offset;
   constexpr T inf = std::numeric_limits<T>::infinity();
   const Index batch = q.extent(0), heads = q.extent(1), q_len = q.extent(2), dim = q.extent(3);
   const Index kv_heads = k.extent(1), kv_len = k.extent(2), dim_v = v.extent(3);
@@ -131,49 +165,35 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
                             Array<T>({batch, heads, q_len})};
   const T scale = static_cast<T>(options.scale.value_or(1 / std::sqrt(static_cast<double>(dim))));
   const T cap = static_cast<T>(options.softcap);
+  const bool has_sinks = !options.sinks.empty();
 
   for (Index b = 0; b < batch; ++b) {
-    const Index keys =
-        options.key_lengths.empty() ? kv_len : options.key_lengths.at(static_cast<std::size_t>(b));
-    const Index offset = options.offset == Offset::bottom_right ? keys - q_len
-                         : options.offset == Offset::top_left   ? 0
-                                                                : options.fixed_offset;
+    const Index keys = reference_keys(options, b, kv_len);
+    const Index offset = reference_offset(options, q_len, keys);
     for (Index h = 0; h < heads; ++h) {
       const Index kv_head = h / (heads / kv_heads);
-      const auto head = static_cast<std::size_t>(h);
+      const T sink =
+          has_sinks ? static_cast<T>(options.sinks.at(static_cast<std::size_t>(h))) : -inf;
       for (Index i = 0; i < q_len; ++i) {
-        const Index p = i + offset;
-        std::vector<T> s(static_cast<std::size_t>(kv_len), -inf);
+        std::vector<std::optional<T>> s(static_cast<std::size_t>(keys));
         bool any_visible = false;
+        T most = sink;  // 6.
         for (Index j = 0; j < keys; ++j) {
-          T bias = 0;  // 4.
-          if (!options.alibi_slopes.empty()) {
-            bias -= static_cast<T>(options.alibi_slopes.at(head)) * static_cast<T>(std::abs(p - j));
-          }
-          bool visible = !(options.causal && j > p) &&
-                         !(options.left >= 0 && j < p - options.left) &&
-                         !(options.right >= 0 && j > p + options.right);
-          for (const auto& mask : options.masks) {
-            const double value = broadcast(mask.values, b, h, i, j);
-            if (mask.kind == Kind::add) bias += static_cast<T>(value);
-            if (mask.kind == Kind::keep && value == 0) visible = false;
-            if (mask.kind == Kind::drop && value != 0) visible = false;
-          }
-          if (!visible || bias == -inf) continue;  // 5.
+          const auto bias = reference_bias<T>(options, b, h, i, j, i + offset);  // 4. and 5.
+          if (!bias) continue;
           T score = 0;
           for (Index x = 0; x < dim; ++x) score += q(b, h, i, x) * k(b, kv_head, j, x);
           score *= scale;                                                 // 1.
           if (options.softcap > 0) score = cap * std::tanh(score / cap);  // 3.
-          s[static_cast<std::size_t>(j)] = score + bias;
+          s[static_cast<std::size_t>(j)] = score + *bias;
+          most = std::max(most, score + *bias);
           any_visible = true;
         }
 
-        const bool has_sink = !options.sinks.empty();
-        const T sink = has_sink ? static_cast<T>(options.sinks.at(head)) : -inf;
         if (!any_visible) {
           result.lse(b, h, i) = sink;
           // As a fill with -1e9 would: all keys equal, unless a sink takes everything.
-          if (!options.mean_of_masked_row || has_sink) continue;
+          if (!options.mean_of_masked_row || has_sinks) continue;
           for (Index j = 0; j < keys; ++j) {
             result.weights(b, h, i, j) = T{1} / static_cast<T>(keys);
             for (Index x = 0; x < dim_v; ++x) {
@@ -183,15 +203,13 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
           continue;
         }
 
-        T most = sink;  // 6.
-        for (T score : s) most = std::max(most, score);
-        T total = has_sink ? std::exp(sink - most) : T{0};
-        for (T score : s) total += std::exp(score - most);
+        T total = has_sinks ? std::exp(sink - most) : T{0};
+        for (const auto& score : s) total += score ? std::exp(*score - most) : T{0};
         result.lse(b, h, i) = most + std::log(total);
-        for (Index j = 0; j < kv_len; ++j) {
-          const T score = s[static_cast<std::size_t>(j)];
-          if (score == -inf) continue;                      // a hidden value may be NaN
-          const T weight = std::exp(score - most) / total;  // 7.
+        for (Index j = 0; j < keys; ++j) {
+          const auto& score = s[static_cast<std::size_t>(j)];
+          if (!score) continue;                              // not even its value is looked at
+          const T weight = std::exp(*score - most) / total;  // 7.
           result.weights(b, h, i, j) = weight;
           for (Index x = 0; x < dim_v; ++x) {
             result.y(b, h, i, x) += weight * v(b, kv_head, j, x);  // 10.

@@ -8,7 +8,7 @@ struct QueryRow {
   RowState<T> state;
 };
 
-/// Scratch of one worker, for tasks of up to `rows` rows.
+/// Scratch of one worker, for tasks of up to `rows` rows, a multiple of a tile.
 template <class T>
 struct ForwardScratch {
   static constexpr index_t kBlockKV = detail::AttentionTiling::kBlockKV;
@@ -39,7 +39,7 @@ struct ForwardScratch {
 /// Rows [first_row, first_row + num_rows) of one batch entry and key/value head.
 template <class T>
 class ForwardTask {
-  static constexpr index_t NR = TileShape<T>::NR;
+  static constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
   static constexpr index_t kBlockKV = ForwardScratch<T>::kBlockKV;
   static_assert(kBlockKV % NR == 0);
 
@@ -54,7 +54,7 @@ class ForwardTask {
         num_rows_(num_rows) {}
 
   void run() {
-    sum_rows(false);
+    sum_rows();
     for (index_t r = 0; r < num_rows_; ++r) finish_row(r);
     if (problem_.options.weights) write_weights();
     if (!hides_keys()) return;
@@ -62,39 +62,51 @@ class ForwardTask {
     for (index_t r = 0; r < num_rows_; ++r) {
       if (all_finite(problem_.head_dim_v(), out_row(scratch_.rows[r]))) continue;
       ForwardTask alone(problem_, scratch_, b_, kv_head_, first_row_ + r, 1);
-      alone.sum_rows(true);
+      alone.hidden_as_zero_ = true;
+      alone.sum_rows();
       alone.finish_row(0);
     }
   }
 
  private:
+  enum class Pass { sum, weights };
+
+  /// A tile of rows against the keys of one block that some of them see.
+  struct Tile {
+    index_t row;
+    index_t height;
+    index_t first_key;
+    detail::KeyRange keys;
+  };
+
   /// scratch.out = sums of weight times value of every row, scratch.rows = their softmax state.
-  void sum_rows(bool hidden_as_zero) {
+  void sum_rows() {
     set_rows();
     pack_queries();
-    std::fill_n(scratch_.out, num_rows_ * scratch_.out_stride, T{0});
-    for_each_tile([&](index_t r, int height, index_t first_key, detail::KeyRange keys) {
-      const detail::KeyRange panels = panels_of(first_key, keys);
-      score_tile(r, height, first_key, panels);
-      T shrink[TileShape<T>::MR];
-      const T* v = problem_.v.at_index({b_, kv_head_, keys.begin, 0});
-      index_t v_stride = problem_.v.stride(2);
-      if (hidden_as_zero) {
-        copy_visible_values(keys, scratch_.scores + keys.begin - first_key);
-        v = scratch_.v;
-        v_stride = scratch_.out_stride;
-      }
-      for (int x = 0; x < height; ++x) {
-        shrink[x] =
-            online_softmax(panels.end - panels.begin, scratch_.scores + x * kBlockKV + panels.begin,
-                           scratch_.rows[r + x].state);
-      }
-      with_tile_rows(height, [&](auto R) {
-        tile_columns<T, R>(problem_.head_dim_v(), keys.end - keys.begin,
-                           scratch_.scores + keys.begin - first_key, kBlockKV, v, v_stride,
-                           scratch_.out + r * scratch_.out_stride, scratch_.out_stride, shrink);
-      });
-    });
+    std::fill_n(scratch_.out, packed_rows<T>(num_rows_) * scratch_.out_stride, T{0});
+    pass_over_keys(Pass::sum);
+  }
+
+  /// Adds one block's keys to the sums of one tile of rows.
+  void sum_tile(const Tile& tile) {
+    const detail::KeyRange panels = panels_of(tile.first_key, tile.keys);
+    T* scores = scratch_.scores + tile.keys.begin - tile.first_key;
+    const T* v = problem_.v.at_index({b_, kv_head_, tile.keys.begin, 0});
+    index_t v_stride = problem_.v.stride(2);
+    if (hidden_as_zero_) {
+      copy_visible_values(tile.keys, scores);
+      v = scratch_.v;
+      v_stride = scratch_.out_stride;
+    }
+    T shrink[MR] = {};  // rows that fill up the tile: scores 0, sums that nobody reads
+    for (index_t x = 0; x < tile.height; ++x) {
+      shrink[x] =
+          online_softmax(panels.end - panels.begin, scratch_.scores + x * kBlockKV + panels.begin,
+                         scratch_.rows[tile.row + x].state);
+    }
+    tile_columns(problem_.head_dim_v(), tile.keys.end - tile.keys.begin, scores, kBlockKV, v,
+                 v_stride, scratch_.out + tile.row * scratch_.out_stride, scratch_.out_stride,
+                 shrink);
   }
 
   void set_rows() {
@@ -112,45 +124,51 @@ class ForwardTask {
   void pack_queries() {
     const index_t d = problem_.head_dim();
     const T factor = problem_.scale * T(kLog2e);
-    const auto packs = [&](index_t r, int height, index_t stride, T* to) {
+    const auto pack = [&](index_t r, index_t height, index_t stride, T* to) {
       const QueryRow<T>& row = scratch_.rows[r];
       pack_tile(height, d, problem_.q.at_index({b_, row.h, row.i, 0}), stride, index_t{1}, factor,
                 to);
     };
-    for (index_t r = 0; r < num_rows_;) {
-      const int height = tile_rows(num_rows_ - r);
-      const QueryRow<T>&first = scratch_.rows[r], &last = scratch_.rows[r + height - 1];
+    for (index_t r = 0; r < num_rows_; r += MR) {
+      const index_t height = std::min(num_rows_ - r, MR);
       T* to = scratch_.q + r * d;
-      if (first.h == last.h) {
-        packs(r, height, problem_.q.stride(2), to);
+      if (scratch_.rows[r].h == scratch_.rows[r + height - 1].h) {
+        pack(r, height, problem_.q.stride(2), to);
       } else if (problem_.q_len() == 1) {
-        packs(r, height, problem_.q.stride(1), to);
+        pack(r, height, problem_.q.stride(1), to);
       } else {  // the end of one head and the beginning of the next: row by row
-        for (int x = 0; x < height; ++x) {
-          packs(r + x, 1, 0, scratch_.scores);
-          for (index_t p = 0; p < d; ++p) to[p * height + x] = scratch_.scores[p];
+        for (index_t x = 0; x < height; ++x) {
+          const QueryRow<T>& row = scratch_.rows[r + x];
+          const T* from = problem_.q.at_index({b_, row.h, row.i, 0});
+          for (index_t p = 0; p < d; ++p) to[p * MR + x] = from[p] * factor;
+        }
+        for (index_t x = height; x < MR; ++x) {
+          for (index_t p = 0; p < d; ++p) to[p * MR + x] = T{0};
         }
       }
-      r += height;
     }
   }
 
-  /// Packs block after block of the keys that any row sees, and calls f(first row, rows, first key of the
-  /// block, keys that some of these rows see) for every tile of rows. Blocks begin at multiples of
-  /// kBlockKV whatever the rows are, so that a row is summed in the same order in every task.
-  template <class F>
-  void for_each_tile(F&& f) {
+  /// Packs block after block of the keys that any row sees, and scores them against every tile of rows.
+  /// Blocks begin at multiples of kBlockKV whatever the rows are, so that a row is summed in the same order
+  /// in every task.
+  void pass_over_keys(Pass pass) {
     const detail::KeyRange all = seen_by(0, num_rows_, {0, problem_.kv_len()});
     for (index_t first = all.begin / kBlockKV * kBlockKV; first < all.end; first += kBlockKV) {
       const detail::KeyRange block =
           seen_by(0, num_rows_, {first, std::min(first + kBlockKV, problem_.kv_len())});
       if (block.begin >= block.end) continue;
       pack_keys(first, block);
-      for (index_t r = 0; r < num_rows_;) {
-        const int height = tile_rows(num_rows_ - r);
-        const detail::KeyRange keys = seen_by(r, height, block);
-        if (keys.begin < keys.end) f(r, height, first, keys);
-        r += height;
+      for (index_t r = 0; r < num_rows_; r += MR) {
+        const index_t height = std::min(num_rows_ - r, MR);
+        const Tile tile{r, height, first, seen_by(r, height, block)};
+        if (tile.keys.begin >= tile.keys.end) continue;
+        score_tile(tile);
+        if (pass == Pass::sum) {
+          sum_tile(tile);
+        } else {
+          weigh_tile(tile);
+        }
       }
     }
   }
@@ -193,25 +211,24 @@ class ForwardTask {
     pack_columns(block.end - block.begin, d, k, index_t{1}, stride, panel);
   }
 
-  /// scratch.scores = masked scores of rows [r, r + height) against whole panels of keys.
-  void score_tile(index_t r, int height, index_t first_key, detail::KeyRange panels) {
+  /// scratch.scores = masked scores of one tile of rows against whole panels of keys.
+  void score_tile(const Tile& tile) {
     const index_t d = problem_.head_dim();
-    with_tile_rows(height, [&](auto R) {
-      for (index_t j = panels.begin; j < panels.end; j += NR) {
-        tile_panel<T, R, Start::zero>(d, scratch_.q + r * d, scratch_.k + j * d,
-                                      scratch_.scores + j, kBlockKV, nullptr);
-      }
-    });
-    for (int x = 0; x < height; ++x) {
-      const QueryRow<T>& row = scratch_.rows[r + x];
+    const detail::KeyRange panels = panels_of(tile.first_key, tile.keys);
+    for (index_t j = panels.begin; j < panels.end; j += NR) {
+      tile_panel<T, Start::zero>(d, scratch_.q + tile.row * d, scratch_.k + j * d,
+                                 scratch_.scores + j, kBlockKV, nullptr);
+    }
+    for (index_t x = 0; x < tile.height; ++x) {
+      const QueryRow<T>& row = scratch_.rows[tile.row + x];
       T* s = scratch_.scores + x * kBlockKV;
-      const index_t begin = std::clamp(row.keys.begin - first_key, panels.begin, panels.end);
-      const index_t end = std::clamp(row.keys.end - first_key, begin, panels.end);
+      const index_t begin = std::clamp(row.keys.begin - tile.first_key, panels.begin, panels.end);
+      const index_t end = std::clamp(row.keys.end - tile.first_key, begin, panels.end);
       std::fill(s + panels.begin, s + begin, kMinusInf<T>);
       std::fill(s + end, s + panels.end, kMinusInf<T>);
       if (begin < end) {
-        apply_masks(problem_, ScoreRow<T>{s + begin, first_key + begin, end - begin}, b_, row.h,
-                    row.i);
+        apply_masks(problem_, ScoreRow<T>{s + begin, tile.first_key + begin, end - begin}, b_,
+                    row.h, row.i);
       }
     }
   }
@@ -270,16 +287,17 @@ class ForwardTask {
       std::fill_n(out, problem_.kv_len(), T{0});
       if (mean) std::fill_n(out, problem_.keys_of(b_), T{1} / static_cast<T>(problem_.keys_of(b_)));
     }
-    for_each_tile([&](index_t r, int height, index_t first_key, detail::KeyRange keys) {
-      score_tile(r, height, first_key, panels_of(first_key, keys));
-      for (int x = 0; x < height; ++x) {
-        const QueryRow<T>& row = scratch_.rows[r + x];
-        if (row.state.total == T{0}) continue;
-        T* s = scratch_.scores + x * kBlockKV + keys.begin - first_key;
-        weigh(keys.end - keys.begin, s, row.state,
-              weights.at_index({b_, row.h, row.i, keys.begin}));
-      }
-    });
+    pass_over_keys(Pass::weights);
+  }
+
+  void weigh_tile(const Tile& tile) {
+    for (index_t x = 0; x < tile.height; ++x) {
+      const QueryRow<T>& row = scratch_.rows[tile.row + x];
+      if (row.state.total == T{0}) continue;
+      weigh(tile.keys.end - tile.keys.begin,
+            scratch_.scores + x * kBlockKV + tile.keys.begin - tile.first_key, row.state,
+            problem_.options.weights.at_index({b_, row.h, row.i, tile.keys.begin}));
+    }
   }
 
   bool hides_keys() const {
@@ -301,6 +319,7 @@ class ForwardTask {
   const detail::AttentionProblem<T>& problem_;
   const ForwardScratch<T>& scratch_;
   index_t b_, kv_head_, first_row_, num_rows_;
+  bool hidden_as_zero_ = false;
 };
 
 template <class T>
@@ -314,7 +333,7 @@ inline void forward(const detail::AttentionProblem<T>& problem, const Executor& 
   const Executor& threads =
       groups * rows * problem.kv_len() * (d + dv) < 1000000 ? serial : executor;
   const detail::AttentionTiling tiling(groups, rows, threads.concurrency());
-  const index_t most_rows = std::min(rows, tiling.rows_per_task);
+  const index_t most_rows = packed_rows<T>(std::min(rows, tiling.rows_per_task));
   const index_t each = ForwardScratch<T>::size(most_rows, d, dv);
   Scratch<T> memory(workspace, each * threads.concurrency());
   threads.run(tiling.num_tasks, [&](index_t task, int worker) {

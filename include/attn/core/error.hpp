@@ -29,9 +29,12 @@ struct IoError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// What throws stays out of the way of what does not: not inlined, compiled for size, one copy a program.
+#define ATTN_COLD __attribute__((cold, noinline))
+
 /// "[function] argument must expected; found found."
-inline std::string message(std::string_view function, std::string_view argument,
-                           std::string_view expected, std::string_view found) {
+ATTN_COLD inline std::string message(std::string_view function, std::string_view argument,
+                                     std::string_view expected, std::string_view found) {
   std::string text;
   text.append("[").append(function).append("] ").append(argument).append(" must ");
   text.append(expected).append("; found ").append(found).append(".");

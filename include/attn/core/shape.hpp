@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <span>
 #include <string>
 
 #include "attn/core/error.hpp"
@@ -16,10 +17,9 @@ template <int Rank>
 using Shape = std::array<index_t, static_cast<std::size_t>(Rank)>;
 
 /// "(2, 4, 128, 64)"
-template <std::size_t N>
-std::string to_string(const std::array<index_t, N>& shape) {
+ATTN_COLD inline std::string to_string(std::span<const index_t> shape) {
   std::string text = "(";
-  for (std::size_t i = 0; i < N; ++i) {
+  for (std::size_t i = 0; i < shape.size(); ++i) {
     if (i > 0) text += ", ";
     text += std::to_string(shape[i]);
   }

@@ -19,7 +19,7 @@ namespace detail {
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::string text;
-  const auto add = [&](const auto& part) {
+  [[maybe_unused]] const auto add = [&](const auto& part) {
     if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(part)>>) {
       text += std::to_string(part);
     } else {

@@ -66,8 +66,8 @@ class SafetensorsFile {
   /// be the stored type; bool cannot be viewed, since a stored byte other than 0 and 1 is no bool.
   /// A scalar has shape (1). Throws ValueError where the data are not aligned for T: use load().
   template <TensorElement T, int Rank>
-  requires(!std::same_as<T, bool>) TensorView<const T, Rank> view(std::string_view name)
-  const& {
+  TensorView<const T, Rank> view(std::string_view name) const& {
+    static_assert(!std::same_as<T, bool>, "bool can only be loaded");
     const SafetensorsEntry& entry = find("view", name);
     if (entry.dtype != dtype_of<T>()) {
       throw DTypeError(error("view", name, detail::concat("hold ", attn::name(dtype_of<T>())),
@@ -110,10 +110,7 @@ class SafetensorsFile {
   template <TensorElement T>
   void check(std::string_view name, std::span<const index_t> shape) const {
     const SafetensorsEntry& entry = find("load", name);
-    const bool convertible = with_stored_type<T>(entry.dtype, [&]<class Stored>(Stored) {
-      if constexpr (!std::is_floating_point_v<T>) check_values<T, Stored>(name, entry);
-    });
-    if (!convertible) {
+    if (!with_stored_type<T>(entry.dtype, [](auto) {})) {
       throw DTypeError(
           error("load", name,
                 detail::concat(std::is_floating_point_v<T> ? "hold F16, BF16, F32 or F64"
@@ -127,6 +124,10 @@ class SafetensorsFile {
     if (!std::equal(stored.begin(), stored.end(), shape.begin(), shape.end())) {
       throw ShapeError(error("load", name, detail::concat("have shape ", detail::shape_text(shape)),
                              detail::shape_text(entry.shape)));
+    }
+    if constexpr (!std::is_floating_point_v<T>) {
+      with_stored_type<T>(entry.dtype,
+                          [&]<class Stored>(Stored) { check_values<T, Stored>(name, entry); });
     }
   }
 
@@ -170,30 +171,40 @@ class SafetensorsFile {
   static bool with_stored_type(DType dtype, F&& f) {
     if constexpr (std::is_floating_point_v<T>) {
       switch (dtype) {
-        // clang-format off
-        case DType::F16: f(Half{}); return true;
-        case DType::BF16: f(BFloat16{}); return true;
-        case DType::F32: f(float{}); return true;
-        case DType::F64: f(double{}); return true;
-        default: return false;
-          // clang-format on
+        case DType::F16:
+          return f(Half{}), true;
+        case DType::BF16:
+          return f(BFloat16{}), true;
+        case DType::F32:
+          return f(float{}), true;
+        case DType::F64:
+          return f(double{}), true;
+        default:
+          return false;
       }
     } else if constexpr (std::is_same_v<T, bool>) {
       // As bytes until they are known to be 0 or 1.
       return dtype == DType::BOOL && (f(std::uint8_t{}), true);
     } else {
       switch (dtype) {
-        // clang-format off
-        case DType::I8: f(std::int8_t{}); return true;
-        case DType::U8: f(std::uint8_t{}); return true;
-        case DType::I16: f(std::int16_t{}); return true;
-        case DType::U16: f(std::uint16_t{}); return true;
-        case DType::I32: f(std::int32_t{}); return true;
-        case DType::U32: f(std::uint32_t{}); return true;
-        case DType::I64: f(std::int64_t{}); return true;
-        case DType::U64: f(std::uint64_t{}); return true;
-        default: return false;
-          // clang-format on
+        case DType::I8:
+          return f(std::int8_t{}), true;
+        case DType::U8:
+          return f(std::uint8_t{}), true;
+        case DType::I16:
+          return f(std::int16_t{}), true;
+        case DType::U16:
+          return f(std::uint16_t{}), true;
+        case DType::I32:
+          return f(std::int32_t{}), true;
+        case DType::U32:
+          return f(std::uint32_t{}), true;
+        case DType::I64:
+          return f(std::int64_t{}), true;
+        case DType::U64:
+          return f(std::uint64_t{}), true;
+        default:
+          return false;
       }
     }
   }

@@ -54,52 +54,46 @@ template <class T, Start kStart>
 inline void multiply_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1, index_t j0,
                            index_t j1, index_t kc, const T* packed_a, const T* packed_b,
                            const T* factor) {
-  constexpr index_t NR = TileShape<T>::NR;
+  constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
   for (index_t j = j0; j < j1; j += NR) {
     const index_t width = std::min(j1 - j, NR);
-    for (index_t i = i0; i < i1;) {
-      const int rows = tile_rows(i1 - i);
+    for (index_t i = i0; i < i1; i += MR) {
+      const index_t height = std::min(i1 - i, MR);
       T* c = g.c + i * g.c_row + j;
-      with_tile_rows(rows, [&](auto R) {
-        if (width == NR) {
-          tile_panel<T, R, kStart>(kc, packed_a + i * kc, packed_b + j * kc, c, g.c_row, factor);
-          return;
+      if (width == NR && height == MR) {
+        tile_panel<T, kStart>(kc, packed_a + i * kc, packed_b + j * kc, c, g.c_row, factor);
+        continue;
+      }
+      // The tile reaches beyond C: through a whole one of its own.
+      T whole[MR * NR] = {};
+      const auto each = [&](auto f) {
+        for (index_t r = 0; r < height; ++r) {
+          for (index_t x = 0; x < width; ++x) f(whole[r * NR + x], c[r * g.c_row + x]);
         }
-        // The panel is wider than C: through a whole tile of its own.
-        T whole[R * NR];
-        const auto each = [&](auto f) {
-          for (index_t r = 0; r < R; ++r) {
-            for (index_t x = 0; x < width; ++x) f(whole[r * NR + x], c[r * g.c_row + x]);
-          }
-        };
-        if (kStart == Start::scaled) {
-          std::fill_n(whole, R * NR, T{0});
-          each([](T& inside, const T& outside) { inside = outside; });
-        }
-        tile_panel<T, R, kStart>(kc, packed_a + i * kc, packed_b + j * kc, whole, NR, factor);
-        each([](const T& inside, T& outside) { outside = inside; });
-      });
-      i += rows;
+      };
+      if (kStart == Start::scaled) each([](T& inside, const T& outside) { inside = outside; });
+      tile_panel<T, kStart>(kc, packed_a + i * kc, packed_b + j * kc, whole, NR, factor);
+      each([](const T& inside, T& outside) { outside = inside; });
     }
   }
 }
 
 template <class T>
 inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Workspace& workspace) {
-  constexpr index_t NR = TileShape<T>::NR, MC = detail::kGemmMC;
-  static_assert(MC % TileShape<T>::MR == 0);
+  constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR, MC = detail::kGemmMC;
+  static_assert(MC % MR == 0);
   if (g.m == 0 || g.n == 0) return;
   const bool seeds = g.beta != T{0} && g.residual == g.c;
-  T first[TileShape<T>::MR], next[TileShape<T>::MR];
-  std::fill_n(first, TileShape<T>::MR, g.beta);
-  std::fill_n(next, TileShape<T>::MR, T{1});
+  T first[MR], next[MR];
+  std::fill_n(first, MR, g.beta);
+  std::fill_n(next, MR, T{1});
 
   // Below a million multiplications, about 30 us, waking threads costs more than they save.
   const SerialExecutor serial;
   const Executor& threads = g.m * g.n * g.k < 1000000 ? serial : executor;
   const index_t kc_most = g.k < detail::kGemmKC ? g.k : detail::kGemmKC;
   const index_t nc_most = g.n < detail::kGemmNC ? g.n : detail::kGemmNC;
-  Scratch<T> a_block(workspace, g.m * kc_most);
+  Scratch<T> a_block(workspace, packed_rows<T>(g.m) * kc_most);
   Scratch<T> b_block(workspace, g.packed_b == nullptr ? kc_most * panel_columns<T>(nc_most) : 0);
 
   for (index_t n0 = 0; n0 < g.n; n0 += detail::kGemmNC) {
@@ -122,8 +116,10 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
       threads.run(row_blocks + (pack_b ? column_blocks : 0), [&](index_t task, int) {
         if (task < row_blocks) {
           const index_t i0 = task * MC, rows = g.m - i0 < MC ? g.m - i0 : MC;
-          pack_rows(rows, kc, g.a + i0 * g.a_row + k0 * g.a_k, g.a_row, g.a_k, T{1},
-                    a_block.data() + i0 * kc);
+          for (index_t i = i0; i < i0 + rows; i += MR) {
+            pack_tile(std::min(i0 + rows - i, MR), kc, g.a + i * g.a_row + k0 * g.a_k, g.a_row,
+                      g.a_k, T{1}, a_block.data() + i * kc);
+          }
         } else {
           const index_t j0 = (task - row_blocks) * step, columns = nc - j0 < step ? nc - j0 : step;
           pack_columns(columns, kc, g.b + (n0 + j0) * g.b_column + k0 * g.b_k, g.b_k, g.b_column,

@@ -16,12 +16,15 @@ enum class ALayout { interleaved, rows };
 /// What a tile's sums start from: 0, or C times a factor per row.
 enum class Start { zero, scaled };
 
-/// One tile of R x V vectors: C = factor C + A B. Every element is one chain of FMAs in the order of k, so
-/// that results depend neither on R nor on how k is cut. kTail: only the first `columns` lanes of the last
-/// vector exist.
-template <class T, int R, int V, ALayout kLayout, Start kStart, bool kTail>
+/// One tile of MR rows by V vectors: C = factor C + A B. Every element is one chain of FMAs in the order of
+/// k, so that results do not depend on how rows, columns or k are cut. kTail: only the first `columns` lanes
+/// of the last vector exist. Fewer rows than MR are filled up with others by the caller: a tile of one row
+/// would take two thirds of the time of six (its two sums wait for each other), and each height costs every
+/// user 0.2 s of compiling.
+template <class T, int V, ALayout kLayout, Start kStart, bool kTail>
 inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_stride, T* c,
                  index_t c_stride, const T* factor, index_t columns) {
+  constexpr int R = TileShape<T>::MR;
   using Vt = Vec<T>;
   Vt sum[R][V];
   ATTN_UNROLL
@@ -66,96 +69,71 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
   }
 }
 
-/// Rows of the next tile when `left` remain: 6, 4, 2 or 1. Packing and computing cut alike.
-ATTN_INLINE int tile_rows(index_t left) {
-  return left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-}
-
-/// Calls f(std::integral_constant<int, rows>) for the `rows` that tile_rows() named.
-template <class F>
-ATTN_INLINE void with_tile_rows(int rows, F&& f) {
-  switch (rows) {
-    case 6:
-      return f(std::integral_constant<int, 6>{});
-    case 4:
-      return f(std::integral_constant<int, 4>{});
-    case 2:
-      return f(std::integral_constant<int, 2>{});
-    default:
-      return f(std::integral_constant<int, 1>{});
-  }
-}
-
-/// R packed rows of A times one packed panel of B: C (R x NR).
-template <class T, int R, Start kStart>
+/// MR packed rows of A times one packed panel of B: C (MR x NR).
+template <class T, Start kStart>
 inline void tile_panel(index_t k, const T* a, const T* panel, T* c, index_t c_stride,
                        const T* factor) {
-  tile<T, R, TileShape<T>::NV, ALayout::interleaved, kStart, false>(
-      k, a, 0, panel, TileShape<T>::NR, c, c_stride, factor, 0);
+  tile<T, TileShape<T>::NV, ALayout::interleaved, kStart, false>(k, a, 0, panel, TileShape<T>::NR,
+                                                                 c, c_stride, factor, 0);
 }
 
-/// C (R x columns) = factor C + A B, with A in rows and B unpacked: its columns lie along the vector.
-template <class T, int R>
+/// C (MR x columns) = factor C + A B, with A in rows and B unpacked: its columns lie along the vector. Two
+/// vectors at a time, on AVX-512 too: 12 sums hide the latency as well as 24, and wide or narrow heads waste
+/// fewer lanes.
+template <class T>
 inline void tile_columns(index_t columns, index_t k, const T* a, index_t a_stride, const T* b,
                          index_t b_stride, T* c, index_t c_stride, const T* factor) {
-  constexpr int NV = TileShape<T>::NV, kLanes = Vec<T>::kLanes;
-  constexpr ALayout kRows = ALayout::rows;
-  constexpr Start kScaled = Start::scaled;
+  constexpr int kLanes = Vec<T>::kLanes;
   index_t j = 0;
-  for (; j + NV * kLanes <= columns; j += NV * kLanes) {
-    tile<T, R, NV, kRows, kScaled, false>(k, a, a_stride, b + j, b_stride, c + j, c_stride, factor,
-                                          0);
-  }
-  if (NV > 2 && j + 2 * kLanes <= columns) {
-    tile<T, R, 2, kRows, kScaled, false>(k, a, a_stride, b + j, b_stride, c + j, c_stride, factor,
-                                         0);
-    j += 2 * kLanes;
+  for (; j + 2 * kLanes <= columns; j += 2 * kLanes) {
+    tile<T, 2, ALayout::rows, Start::scaled, false>(k, a, a_stride, b + j, b_stride, c + j,
+                                                    c_stride, factor, 0);
   }
   for (; j < columns; j += kLanes) {
-    tile<T, R, 1, kRows, kScaled, true>(k, a, a_stride, b + j, b_stride, c + j, c_stride, factor,
-                                        columns - j);
+    tile<T, 1, ALayout::rows, Start::scaled, true>(k, a, a_stride, b + j, b_stride, c + j, c_stride,
+                                                   factor, columns - j);
   }
 }
 
-/// Packs one tile of A, times `factor`: `height` rows of k, interleaved.
+/// Elements of `rows` x k of A once packed: whole tiles.
 template <class T>
-inline void pack_tile(int height, index_t k, const T* a, index_t row_stride, index_t k_stride,
+ATTN_INLINE index_t packed_rows(index_t rows) {
+  constexpr index_t MR = TileShape<T>::MR;
+  return (rows + MR - 1) / MR * MR;
+}
+
+/// Packs one tile of A, times `factor`: `height` rows of k, interleaved, filled up with zeros to MR rows.
+template <class T>
+inline void pack_tile(index_t height, index_t k, const T* a, index_t row_stride, index_t k_stride,
                       T factor, T* packed) {
-  constexpr index_t kSize = Block<T>::kSize;
+  constexpr index_t MR = TileShape<T>::MR, kSize = Block<T>::kSize;
   index_t p = 0;
   if (k_stride == 1) {
     // A store writes past the end of its rows what the next one overwrites; so the last block is left to
     // the loop below.
     for (; p + 2 * kSize <= k; p += kSize) {
-      const Block<T> block(a + p, row_stride, height);
+      const Block<T> block(a + p, row_stride, static_cast<int>(height));
       ATTN_UNROLL
-      for (int x = 0; x < kSize; ++x) block.store(x, packed + (p + x) * height);
-      for (int r = kSize; r < height; ++r) {  // only where a block is lower than a tile
-        for (int x = 0; x < kSize; ++x) packed[(p + x) * height + r] = a[r * row_stride + p + x];
+      for (int x = 0; x < kSize; ++x) block.store(x, packed + (p + x) * MR);
+      for (index_t r = kSize; r < MR; ++r) {  // only where a block is lower than a tile
+        for (index_t x = 0; x < kSize; ++x) {
+          packed[(p + x) * MR + r] = r < height ? a[r * row_stride + p + x] : T{0};
+        }
       }
     }
   }
-  for (int r = 0; r < height; ++r) {
-    for (index_t x = p; x < k; ++x) packed[x * height + r] = a[r * row_stride + x * k_stride];
+  for (index_t r = 0; r < MR; ++r) {
+    for (index_t x = p; x < k; ++x) {
+      packed[x * MR + r] = r < height ? a[r * row_stride + x * k_stride] : T{0};
+    }
   }
   if (factor == T{1}) return;
-  const index_t n = k * height;
+  const index_t n = k * MR;
   index_t x = 0;
   for (; x + Vec<T>::kLanes <= n; x += Vec<T>::kLanes) {
     (Vec<T>::load(packed + x) * Vec<T>::all(factor)).store(packed + x);
   }
   for (; x < n; ++x) packed[x] *= factor;
-}
-
-/// Packs `rows` x k of A, times `factor`, into tiles of interleaved rows: row i begins a tile at i * k.
-template <class T>
-inline void pack_rows(index_t rows, index_t k, const T* a, index_t row_stride, index_t k_stride,
-                      T factor, T* packed) {
-  for (index_t i = 0; i < rows;) {
-    const int height = tile_rows(rows - i);
-    pack_tile(height, k, a + i * row_stride, row_stride, k_stride, factor, packed + i * k);
-    i += height;
-  }
 }
 
 /// Packs one panel of B: `width` columns of k, the rest of NR filled up with zeros.

@@ -8,6 +8,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "attn/core/shape.hpp"
 #include "attn/simd/isa.hpp"
 
 #if ATTN_ARCH_X86

@@ -1,0 +1,50 @@
+// extend_mask: any mask written out as one bias, with keys behind that every query sees.
+#include "attn/attention/extend_mask.hpp"
+
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "support/attention_draw.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::AttentionDraw;
+using attn_test::Index;
+using attn_test::Random;
+
+TEST(ExtendMask, IsTheBiasOfTheWholeMask) {
+  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+    Random random(draw);
+    AttentionDraw<float> call(random, 100000);
+    call.options.alibi_slopes.clear();  // no part of a mask
+    SCOPED_TRACE(random.trace() + ": " + call.text());
+    const attn_test::LibraryOptions<float> library(call.options, call.wide_bias);
+    const auto [batch, heads, q_len, kv_len] = call.scores();
+    const Index appended = random.integer(0, 2);
+    const Tensor4<float> bias =
+        extend_mask<float>(library.get().mask, library.get().offset, call.scores(), appended);
+    ASSERT_EQ(bias.shape(), (Shape<4>{batch, heads, q_len, kv_len + appended}));
+    for (Index b = 0; b < batch; ++b) {
+      const Index keys = reference_keys(call.options, b, kv_len);
+      const Index offset = reference_offset(call.options, q_len, keys);
+      for (Index h = 0; h < heads; ++h) {
+        for (Index i = 0; i < q_len; ++i) {
+          for (Index j = 0; j < kv_len + appended; ++j) {
+            float expected = 0;
+            if (j < kv_len) {
+              const auto seen =
+                  attn_test::reference_bias<float>(call.options, b, h, i, j, i + offset);
+              expected = j < keys && seen ? *seen : -std::numeric_limits<float>::infinity();
+            }
+            ASSERT_EQ(bias(b, h, i, j), expected) << b << h << i << j;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn

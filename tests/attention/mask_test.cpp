@@ -1,0 +1,155 @@
+// Masks: how the typed ones are made and combined, and what does not compile.
+#include "attn/attention/mask.hpp"
+
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "attn/attention/sdpa.hpp"
+
+#include "support/error_of.hpp"
+#include "support/isas.hpp"
+#include "support/random.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::error_of;
+using attn_test::Index;
+using attn_test::Random;
+using Dense = Mask::Dense;
+
+// A mask never travels without its polarity, and a polarity never without bool.
+template <class X>
+concept Keepable = requires(X x) { keep_mask(x); };
+template <class X>
+concept Droppable = requires(X x) { drop_mask(x); };
+template <class X>
+concept Addable = requires(X x) { additive_mask(x); };
+template <class X>
+concept Lengths = requires(X x) { key_lengths(x); };
+static_assert(Keepable<Tensor2<bool>> && !Keepable<Tensor2<float>> && !Keepable<Tensor2<int>>);
+static_assert(Droppable<TensorView3<const bool>> && !Droppable<Tensor2<double>>);
+static_assert(Addable<Tensor4<float>> && Addable<Tensor1<double>> && !Addable<Tensor2<bool>>);
+static_assert(Lengths<Tensor1<index_t>> && !Lengths<Tensor1<float>>);
+static_assert(!std::is_convertible_v<Tensor2<bool>, Mask>);
+
+TEST(Mask, NothingHidesNothing) {
+  const Mask none;
+  EXPECT_EQ(none.num_dense, 0);
+  EXPECT_FALSE(none.causal);
+  EXPECT_FALSE(none.key_lengths);
+}
+
+TEST(Mask, DenseMasksAreViewsWithAxesAtTheRight) {
+  const Tensor2<bool> bits({5, 7});
+  const Mask mask = keep_mask(bits);
+  ASSERT_EQ(mask.num_dense, 1);
+  const Dense& part = mask.dense[0];
+  EXPECT_EQ(part.kind, Dense::Kind::keep);
+  EXPECT_EQ(part.element, Dense::Element::boolean);
+  EXPECT_EQ(part.data, bits.data());
+  EXPECT_EQ(part.shape, (Shape<4>{1, 1, 5, 7}));
+  EXPECT_EQ(part.strides, (Shape<4>{0, 0, 7, 1}));
+}
+
+TEST(Mask, ExtentsOfOneBroadcast) {
+  const Tensor4<float> bias({3, 1, 1, 9});
+  const Dense part = additive_mask(bias).dense[0];
+  EXPECT_EQ(part.kind, Dense::Kind::add);
+  EXPECT_EQ(part.element, Dense::Element::f32);
+  EXPECT_EQ(part.strides, (Shape<4>{9, 0, 0, 1}));
+  EXPECT_EQ(additive_mask(Tensor1<double>({4})).dense[0].element, Dense::Element::f64);
+}
+
+TEST(Mask, PyTorchKeyPadding) {
+  const Tensor2<bool> padding({2, 6});
+  const Dense hidden = key_padding_mask(padding).dense[0];
+  EXPECT_EQ(hidden.kind, Dense::Kind::drop);
+  EXPECT_EQ(hidden.shape, (Shape<4>{2, 1, 1, 6}));
+  const Tensor2<float> bias({2, 6});
+  EXPECT_EQ(key_padding_mask(bias).dense[0].kind, Dense::Kind::add);
+}
+
+TEST(Mask, CombineByAnd) {
+  const Tensor2<bool> bits({5, 7});
+  const Tensor1<index_t> lengths({2}, {3, 7});
+  const Mask mask = causal() & keep_mask(bits) & sliding_window(4, -1) & drop_mask(bits) &
+                    sliding_window(9, 2) & key_lengths(lengths);
+  EXPECT_TRUE(mask.causal);
+  EXPECT_EQ(mask.num_dense, 2);
+  EXPECT_EQ(mask.left, 4);
+  EXPECT_EQ(mask.right, 2);
+  EXPECT_EQ(mask.key_lengths.data(), lengths.data());
+  EXPECT_EQ((key_lengths(lengths) & causal()).key_lengths.data(), lengths.data());
+}
+
+TEST(Mask, CombinationsThatDoNotExistThrow) {
+  const Tensor2<bool> bits({5, 7});
+  const Tensor1<index_t> lengths({2});
+  const Mask two = keep_mask(bits) & keep_mask(bits);
+  const Mask four = two & two;
+  EXPECT_EQ(error_of<ValueError>([&] { (void)(four & keep_mask(bits)); }),
+            "[Mask] the number of dense parts must be at most 4; found 5.");
+  EXPECT_EQ(error_of<ValueError>([&] { (void)(key_lengths(lengths) & key_lengths(lengths)); }),
+            "[Mask] key lengths must be given once; found two of them.");
+}
+
+TEST(Mask, WindowsBelowMinusOneThrow) {
+  EXPECT_EQ(error_of<ValueError>([] { sliding_window(-2, 0); }),
+            "[sliding_window] left and right must be at least -1; found -2 and 0.");
+  EXPECT_THROW(sliding_window(0, -5), ValueError);
+}
+
+/// Windows as wide as the index type goes hide nothing.
+TEST(Mask, WidestWindowsAreOpen) {
+  constexpr index_t kMost = std::numeric_limits<index_t>::max();
+  Random random(1);
+  const auto x = random.tensor<float, 4>({1, 1, 9, 8});
+  const auto expected = to_array(scaled_dot_product_attention(x, x, x));
+  for (const Mask& mask : {sliding_window(kMost, kMost), sliding_window(-1, kMost),
+                           sliding_window(kMost, -1), sliding_window(1000, 1000)}) {
+    const auto y = scaled_dot_product_attention(x, x, x, {.mask = mask});
+    EXPECT_EQ(to_array(y).data, expected.data);
+  }
+}
+
+/// Each dense form that PyTorch's users and the tutorials write, against the same mask written out whole.
+TEST(Mask, EveryBroadcastForm) {
+  Random random(2);
+  const auto q = random.tensor<float, 4>({2, 3, 5, 8}), k = random.tensor<float, 4>({2, 3, 7, 8});
+  for (int form = 0; form < 16; ++form) {
+    const auto extent = [&](int axis, Index whole) { return form >> axis & 1 ? whole : Index{1}; };
+    Tensor4<bool> bits({extent(0, 2), extent(1, 3), extent(2, 5), extent(3, 7)});
+    for (bool& bit : bits.elements()) bit = random.chance(0.7);
+    Tensor4<bool> whole({2, 3, 5, 7}), flipped({2, 3, 5, 7});
+    Tensor4<float> bias({2, 3, 5, 7});
+    for (Index b = 0; b < 2; ++b) {
+      for (Index h = 0; h < 3; ++h) {
+        for (Index i = 0; i < 5; ++i) {
+          for (Index j = 0; j < 7; ++j) {
+            const auto at = [&](int axis, Index n) { return form >> axis & 1 ? n : Index{0}; };
+            const bool visible = bits(at(0, b), at(1, h), at(2, i), at(3, j));
+            whole(b, h, i, j) = visible;
+            flipped(b, h, i, j) = !visible;
+            bias(b, h, i, j) = visible ? 0 : -std::numeric_limits<float>::infinity();
+          }
+        }
+      }
+    }
+    for (Isa isa : attn_test::available_isas()) {
+      const auto run = [&](const Mask& mask) {
+        return to_array(
+                   scaled_dot_product_attention(q, k, k, {.mask = mask, .execution = {.isa = isa}}))
+            .data;
+      };
+      const auto expected = run(keep_mask(whole));
+      EXPECT_EQ(run(keep_mask(bits)), expected) << form;
+      EXPECT_EQ(run(drop_mask(flipped)), expected) << form;
+      EXPECT_EQ(run(additive_mask(bias)), expected) << form;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn

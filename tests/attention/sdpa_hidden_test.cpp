@@ -1,0 +1,227 @@
+// Hidden keys and values: what they hold changes no bit, and those that no query sees are never read.
+#include <gtest/gtest.h>
+
+#include "attn/attention/sdpa.hpp"
+
+#include "support/attention_draw.hpp"
+#include "support/isas.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::Array;
+using attn_test::AttentionDraw;
+using attn_test::available_isas;
+using attn_test::Index;
+using attn_test::PageGuarded;
+using attn_test::Random;
+using attn_test::ReferenceOptions;
+using attn_test::ReferenceResult;
+
+template <class T>
+class SdpaHiddenTest : public ::testing::Test {};
+using Types = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(SdpaHiddenTest, Types);
+
+template <class T>
+bool sees(const AttentionDraw<T>& call, Index b, Index h, Index i, Index j) {
+  const Index keys = reference_keys(call.options, b, call.k.extent(2));
+  const Index offset = reference_offset(call.options, call.q.extent(2), keys);
+  return j < keys && attn_test::reference_bias<T>(call.options, b, h, i, j, i + offset).has_value();
+}
+
+/// The rows of (batch, heads, q_len, n) that agree(b, h, i) holds for must have the same bits.
+template <class T, class F>
+std::string differing_row(const Array<T>& a, const Array<T>& b, F must_agree) {
+  const Index n = a.shape.size() == 4 ? a.extent(3) : 1;
+  for (Index row = 0; row < a.size() / n; ++row) {
+    const Index i = row % a.extent(2), h = row / a.extent(2) % a.extent(1),
+                batch = row / a.extent(2) / a.extent(1);
+    if (!must_agree(batch, h, i)) continue;
+    const auto at = static_cast<std::size_t>(row * n);
+    if (std::memcmp(&a.data[at], &b.data[at], static_cast<std::size_t>(n) * sizeof(T)) != 0) {
+      return "row " + std::to_string(batch) + ", " + std::to_string(h) + ", " + std::to_string(i) +
+             " begins " + std::to_string(a.data[at]) + ", expected " + std::to_string(b.data[at]);
+    }
+  }
+  return "";
+}
+
+/// Poisons keys, values or both at positions drawn at random, visible to some queries or to none; queries that do not see
+/// a poisoned position must not notice.
+TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitOfQueriesThatDoNotSeeIt) {
+  using T = TypeParam;
+  constexpr T inf = std::numeric_limits<T>::infinity();
+  constexpr T nan = std::numeric_limits<T>::quiet_NaN();
+  int poisoned_calls = 0;
+  for (std::uint64_t draw = 0; draw < 250; ++draw) {
+    Random random(draw);
+    AttentionDraw<T> call(random, 150000);
+    call.options.mean_of_masked_row = false;  // a mean sees everything
+    SCOPED_TRACE(random.trace() + ": " + call.text());
+    const auto [batch, heads, q_len, kv_len] = call.scores();
+    const Index kv_heads = call.k.extent(1), group = heads / kv_heads;
+    const T poison = random.pick<T>({nan, inf, -inf});
+    const bool keys_too = random.chance(0.5), values_too = !keys_too || random.chance(0.5);
+
+    AttentionDraw<T> poisoned = call;
+    Array<double> sees_poison({batch, heads, q_len});
+    for (Index b = 0; b < batch; ++b) {
+      for (Index kv = 0; kv < kv_heads; ++kv) {
+        for (Index j = 0; j < kv_len; ++j) {
+          std::vector<std::pair<Index, Index>> seen_by;
+          for (Index h = kv * group; h < (kv + 1) * group; ++h) {
+            for (Index i = 0; i < q_len; ++i) {
+              if (sees(call, b, h, i, j)) seen_by.emplace_back(h, i);
+            }
+          }
+          const bool hidden = seen_by.empty();
+          if (!random.chance(hidden ? 0.7 : 0.02)) continue;
+          for (Index x = 0; keys_too && x < call.k.extent(3); ++x) poisoned.k(b, kv, j, x) = poison;
+          for (Index x = 0; values_too && x < call.v.extent(3); ++x) {
+            poisoned.v(b, kv, j, x) = poison;
+          }
+          for (auto [h, i] : seen_by) sees_poison(b, h, i) = 1;
+          ++poisoned_calls;
+        }
+      }
+    }
+    const auto blind = [&](Index b, Index h, Index i) { return sees_poison(b, h, i) == 0; };
+    for (Isa isa : available_isas()) {
+      SCOPED_TRACE(name(isa));
+      const auto clean = run_library(call, {.isa = isa});
+      const auto got = run_library(poisoned, {.isa = isa});
+      ASSERT_EQ(differing_row(got.y, clean.y, blind), "");
+      ASSERT_EQ(differing_row(got.weights, clean.weights, blind), "");
+      ASSERT_EQ(differing_row(got.lse, clean.lse, blind), "");
+    }
+  }
+  EXPECT_GT(poisoned_calls, 100);
+}
+
+TYPED_TEST(SdpaHiddenTest, VisibleNaNShows) {
+  using T = TypeParam;
+  Random random(1);
+  for (Isa isa : available_isas()) {
+    for (const bool in_key : {true, false}) {
+      auto q = random.tensor<T, 4>({1, 1, 40, 16}), k = random.tensor<T, 4>({1, 1, 40, 16}),
+           v = random.tensor<T, 4>({1, 1, 40, 16});
+      (in_key ? k : v)(0, 0, 20, 3) = std::numeric_limits<T>::quiet_NaN();
+      const auto y =
+          scaled_dot_product_attention(q, k, v, {.mask = causal(), .execution = {.isa = isa}});
+      for (Index i = 0; i < 40; ++i) {
+        EXPECT_EQ(std::isnan(y(0, 0, i, 3)), i >= 20) << name(isa) << i;
+        EXPECT_EQ(std::isnan(y(0, 0, i, 4)), i >= 20 && in_key) << name(isa) << i;
+      }
+    }
+  }
+}
+
+/// Keys and values of one batch row and head, of which only [begin, end) lie in memory that can be read.
+template <class T>
+class PartlyMapped {
+ public:
+  PartlyMapped(const Array<T>& x, Index begin, Index end)
+      : after_(rows(x, begin, end)),
+        before_(rows(x, begin, end), PageGuarded<T>::Side::before_start),
+        begin_(begin),
+        kv_len_(x.extent(2)),
+        dim_(x.extent(3)) {}
+
+  /// Nothing before (or after) what can be read.
+  TensorView4<const T> view(bool guard_after) const {
+    const T* first = guard_after ? after_.data() : before_.data();
+    return {first - begin_ * dim_, {1, 1, kv_len_, dim_}};
+  }
+
+ private:
+  static Array<T> rows(const Array<T>& x, Index begin, Index end) {
+    return to_array(x.template view<4>().slice(2, begin, end));
+  }
+
+  PageGuarded<T> after_, before_;
+  Index begin_, kv_len_, dim_;
+};
+
+/// Runs the call with only keys [begin, end) readable; the bits must be those of the call with all of them.
+template <class T>
+void expect_unread(const AttentionDraw<T>& call, Index begin, Index end) {
+  const PartlyMapped<T> k(call.k, begin, end), v(call.v, begin, end);
+  for (Isa isa : available_isas()) {
+    const auto whole = run_library(call, {.isa = isa});
+    for (const bool guard_after : {true, false}) {
+      ReferenceResult<T> part = whole;
+      const attn_test::LibraryOptions<T> library(call.options);
+      AttentionOptions<T> options = library.get();
+      options.weights = part.weights.template view<4>();
+      options.lse = part.lse.template view<3>();
+      options.execution.isa = isa;
+      scaled_dot_product_attention(call.q.template view<4>(), k.view(guard_after),
+                                   v.view(guard_after), part.y.template view<4>(), options);
+      EXPECT_TRUE(same_bits(part, whole)) << name(isa);
+      // And without weights, which take another pass.
+      options.weights = {};
+      scaled_dot_product_attention(call.q.template view<4>(), k.view(guard_after),
+                                   v.view(guard_after), part.y.template view<4>(), options);
+      EXPECT_TRUE(attn_test::same_bits(part.y, whole.y)) << name(isa);
+    }
+  }
+}
+
+template <class T>
+AttentionDraw<T> one_head(Random& random, Index q_len, Index kv_len, Index dim) {
+  AttentionDraw<T> call(random, 100);
+  call.options = {};
+  call.q = random.array<T>({1, 1, q_len, dim});
+  call.k = random.array<T>({1, 1, kv_len, dim});
+  call.v = random.array<T>({1, 1, kv_len, dim});
+  return call;
+}
+
+TYPED_TEST(SdpaHiddenTest, KeysBeyondTheLengthsAreNeverRead) {
+  using T = TypeParam;
+  Random random(2);
+  for (Index q_len : {1, 5, 33}) {
+    for (Index length : {0, 1, 7, 16, 63, 64, 65, 255, 256, 257, 599}) {
+      for (const bool mean : {false, true}) {
+        auto call = one_head<T>(random, q_len, 600, 17);
+        call.options.key_lengths = {length};
+        call.options.mean_of_masked_row = mean;
+        SCOPED_TRACE(call.text());
+        expect_unread(call, 0, length);
+      }
+    }
+  }
+}
+
+TYPED_TEST(SdpaHiddenTest, KeysOutsideEveryWindowAreNeverRead) {
+  using T = TypeParam;
+  Random random(3);
+  for (Index q_len : {1, 5, 33}) {
+    for (Index at : {0, 3, 64, 250, 300}) {
+      for (Index left : {0, 2, 17, 70}) {
+        auto call = one_head<T>(random, q_len, 400, 24);
+        call.options.offset = ReferenceOptions::Offset::fixed;
+        call.options.fixed_offset = at;
+        call.options.left = left;
+        call.options.right = 5;
+        SCOPED_TRACE(call.text());
+        expect_unread(call, std::max<Index>(at - left, 0), std::min<Index>(at + q_len + 5, 400));
+      }
+    }
+  }
+}
+
+TYPED_TEST(SdpaHiddenTest, KeysAfterTheLastCausalQueryAreNeverRead) {
+  using T = TypeParam;
+  Random random(4);
+  for (Index q_len : {1, 5, 33, 65}) {
+    auto call = one_head<T>(random, q_len, 300, 16);
+    call.options.causal = true;
+    call.options.offset = ReferenceOptions::Offset::top_left;
+    expect_unread(call, 0, q_len);
+  }
+}
+
+}  // namespace
+}  // namespace attn

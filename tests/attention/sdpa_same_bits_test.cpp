@@ -1,0 +1,173 @@
+// Same inputs, same bits: whatever the threads, the batch size, the place in the batch, the strides and the chunking.
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "attn/attention/sdpa.hpp"
+
+#include "support/attention_draw.hpp"
+#include "support/isas.hpp"
+#include "support/thread_executor.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::Array;
+using attn_test::AttentionDraw;
+using attn_test::available_isas;
+using attn_test::Index;
+using attn_test::Layout;
+using attn_test::Placed;
+using attn_test::Random;
+using attn_test::ReferenceOptions;
+using attn_test::ThreadExecutor;
+
+template <class T>
+class SdpaSameBitsTest : public ::testing::Test {};
+using Types = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(SdpaSameBitsTest, Types);
+
+/// A call large enough to be shared among threads.
+template <class T>
+AttentionDraw<T> large(Random& random, Index q_len, Index kv_len) {
+  AttentionDraw<T> call(random, 100);
+  call.options = {};
+  call.q = random.array<T>({2, 4, q_len, 24});
+  call.k = random.array<T>({2, 2, kv_len, 24});
+  call.v = random.array<T>({2, 2, kv_len, 24});
+  return call;
+}
+
+TYPED_TEST(SdpaSameBitsTest, OnAnyNumberOfThreads) {
+  using T = TypeParam;
+  Random random(1);
+  for (const auto [q_len, kv_len] : {std::pair{130, 300}, {1, 2050}, {7, 700}, {401, 97}}) {
+    for (const bool masked : {false, true}) {
+      auto call = large<T>(random, q_len, kv_len);
+      call.options.causal = masked;
+      if (masked) call.options.key_lengths = {kv_len, kv_len / 2};
+      SCOPED_TRACE(call.text());
+      for (Isa isa : available_isas()) {
+        const SerialExecutor serial;
+        const auto expected = run_library(call, {.executor = &serial, .isa = isa});
+        for (int threads : {2, 3, 8, 33}) {
+          const ThreadExecutor executor(threads);
+          EXPECT_TRUE(same_bits(run_library(call, {.executor = &executor, .isa = isa}), expected))
+              << name(isa) << " with " << threads;
+        }
+#if defined(_OPENMP)
+        const OpenMPExecutor openmp(3);
+        EXPECT_TRUE(same_bits(run_library(call, {.executor = &openmp, .isa = isa}), expected));
+#endif
+      }
+    }
+  }
+}
+
+TYPED_TEST(SdpaSameBitsTest, InAnyBatch) {
+  using T = TypeParam;
+  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+    Random random(draw);
+    const AttentionDraw<T> call(random, 150000);
+    SCOPED_TRACE(random.trace() + ": " + call.text());
+    const Index batch = call.q.extent(0);
+    for (Isa isa : available_isas()) {
+      const auto all = run_library(call, {.isa = isa});
+      const auto row_of = [](const auto& result, Index b) {
+        using Draw = AttentionDraw<T>;
+        return attn_test::ReferenceResult<T>{Draw::pick_rows(result.y, {b}),
+                                             Draw::pick_rows(result.weights, {b}),
+                                             Draw::pick_rows(result.lse, {b})};
+      };
+      for (Index b = 0; b < batch; ++b) {
+        const auto expected = row_of(all, b);
+        ASSERT_TRUE(same_bits(run_library(call.with_batch({b}), {.isa = isa}), expected)) << b;
+        const std::vector<Index> rows = {0, b, batch - 1, b, b};
+        const auto mixed = run_library(call.with_batch(rows), {.isa = isa});
+        for (Index at : {1, 3, 4}) ASSERT_TRUE(same_bits(row_of(mixed, at), expected)) << b << at;
+      }
+    }
+  }
+}
+
+TYPED_TEST(SdpaSameBitsTest, AtAnyStrides) {
+  using T = TypeParam;
+  for (std::uint64_t draw = 500; draw < 560; ++draw) {
+    Random random(draw);
+    const AttentionDraw<T> call(random, 150000);
+    SCOPED_TRACE(random.trace() + ": " + call.text());
+    const attn_test::LibraryOptions<T> library(call.options, call.wide_bias);
+    for (Isa isa : available_isas()) {
+      const auto expected = run_library(call, {.isa = isa});
+      const Placed<T, 4> q(call.q, Layout<4>::any(random)), k(call.k, Layout<4>::any(random)),
+          v(call.v, Layout<4>::any(random));
+      const Placed<T, 4> out(expected.y.template library_shape<4>(), Layout<4>::any(random));
+      AttentionOptions<T> options = library.get();
+      options.execution.isa = isa;
+      scaled_dot_product_attention(q.read(), k.read(), v.read(), out.view(), options);
+      ASSERT_TRUE(attn_test::same_bits(out.values(), expected.y)) << name(isa);
+    }
+  }
+}
+
+/// A prompt in chunks that all run on the tiled path.
+TYPED_TEST(SdpaSameBitsTest, HoweverAPrefillIsCut) {
+  using T = TypeParam;
+  Random random(2);
+  auto call = large<T>(random, 300, 300);
+  call.options.causal = true;
+  for (Isa isa : available_isas()) {
+    const auto whole = run_library(call, {.isa = isa}).y;
+    for (Index chunk : {64, 97, 150}) {
+      for (Index begin = 0; begin < 300; begin += chunk) {
+        const Index end = std::min<Index>(begin + chunk, 300);
+        if (end - begin < 64) continue;  // perhaps on the path for few queries
+        const auto y = scaled_dot_product_attention(
+            call.q.template view<4>().slice(2, begin, end), call.k.template view<4>(),
+            call.v.template view<4>(),
+            {.mask = causal(), .offset = query_offset(begin), .execution = {.isa = isa}});
+        const auto expected = to_array(whole.template view<4>().slice(2, begin, end));
+        EXPECT_TRUE(attn_test::same_bits(to_array(y), expected)) << name(isa) << begin;
+      }
+    }
+  }
+}
+
+/// Const inputs, one call per thread, each with its own thread's workspace. For ThreadSanitizer.
+TYPED_TEST(SdpaSameBitsTest, FromManyThreadsAtOnce) {
+  using T = TypeParam;
+  Random random(3);
+  auto call = large<T>(random, 40, 90);
+  call.options.causal = true;
+  const SerialExecutor serial;
+  for (Isa isa : available_isas()) {
+    const auto expected = run_library(call, {.executor = &serial, .isa = isa});
+    std::vector<int> same(8);
+    std::vector<std::thread> threads;
+    for (int& result : same) {
+      threads.emplace_back([&] {
+        for (int i = 0; i < 3; ++i) {
+          result += same_bits(run_library(call, {.executor = &serial, .isa = isa}), expected);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(same, std::vector<int>(8, 3)) << name(isa);
+  }
+}
+
+TYPED_TEST(SdpaSameBitsTest, WithAWorkspaceUsedForOtherCallsBefore) {
+  using T = TypeParam;
+  Workspace workspace;
+  for (std::uint64_t draw = 700; draw < 730; ++draw) {
+    Random random(draw);
+    const AttentionDraw<T> call(random, 100000);
+    SCOPED_TRACE(random.trace() + ": " + call.text());
+    Workspace fresh;
+    EXPECT_TRUE(same_bits(run_library(call, {.workspace = &workspace}),
+                          run_library(call, {.workspace = &fresh})));
+  }
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,219 @@
+// scaled_dot_product_attention: random combinations of options over random shapes and strides, against nested loops.
+#include "attn/attention/sdpa.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/attention_draw.hpp"
+#include "support/isas.hpp"
+#include "support/tolerance.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::Array;
+using attn_test::attention_difference;
+using attn_test::AttentionDraw;
+using attn_test::available_isas;
+using attn_test::Index;
+using attn_test::Layout;
+using attn_test::LibraryOptions;
+using attn_test::Placed;
+using attn_test::Random;
+using attn_test::ReferenceOptions;
+using attn_test::ReferenceResult;
+using Kind = ReferenceOptions::Mask::Kind;
+
+template <class T>
+class SdpaTest : public ::testing::Test {};
+using Types = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(SdpaTest, Types);
+
+TYPED_TEST(SdpaTest, RandomCallsInGuardedMemory) {
+  using T = TypeParam;
+  for (std::uint64_t draw = 0; draw < 300; ++draw) {
+    Random random(draw);
+    const AttentionDraw<T> call(random);
+    SCOPED_TRACE(random.trace() + ": " + call.text());
+    const Placed<T, 4> q(call.q, Layout<4>::any(random)), k(call.k, Layout<4>::any(random)),
+        v(call.v, Layout<4>::any(random));
+    const auto [batch, heads, q_len, kv_len] = call.scores();
+    const Shape<4> out_shape{batch, heads, q_len, call.v.extent(3)};
+    const auto out_layout = Layout<4>::any(random), weights_layout = Layout<4>::any(random);
+    const auto lse_layout = Layout<3>::any(random, false);
+    const bool wants_weights = random.chance(0.4), wants_lse = random.chance(0.5);
+    const LibraryOptions<T> library(call.options, call.wide_bias);
+
+    std::vector<ReferenceResult<T>> results;
+    for (Isa isa : available_isas()) {
+      Placed<T, 4> out(out_shape, out_layout), weights(call.scores(), weights_layout);
+      Placed<T, 3> lse({batch, heads, q_len}, lse_layout);
+      AttentionOptions<T> options = library.get();
+      options.execution.isa = isa;
+      if (wants_weights) options.weights = weights.view();
+      if (wants_lse) options.lse = lse.view();
+      scaled_dot_product_attention(q.read(), k.read(), v.read(), out.view(), options);
+      const ReferenceResult<T> got{out.values(), wants_weights ? weights.values() : Array<T>(),
+                                   wants_lse ? lse.values() : Array<T>()};
+      ASSERT_EQ(attention_difference(got, call.q, call.k, call.v, call.options, isa), "");
+      ASSERT_TRUE(out.gaps_untouched());
+      ASSERT_TRUE(wants_weights ? weights.gaps_untouched() : weights.untouched());
+      ASSERT_TRUE(wants_lse ? lse.gaps_untouched() : lse.untouched());
+    }
+  }
+}
+
+TYPED_TEST(SdpaTest, ReturningFormAndDefaults) {
+  using T = TypeParam;
+  Random random(1);
+  const auto q = random.tensor<T, 4>({2, 3, 5, 8}), k = random.tensor<T, 4>({2, 3, 7, 8}),
+             v = random.tensor<T, 4>({2, 3, 7, 4});
+  const Tensor4<T> y = scaled_dot_product_attention(q, k, v);
+  EXPECT_EQ(y.shape(), (Shape<4>{2, 3, 5, 4}));
+  EXPECT_EQ(attention_difference<T>({to_array(y), {}, {}}, to_array(q), to_array(k), to_array(v),
+                                    {}, active_isa()),
+            "");
+}
+
+TYPED_TEST(SdpaTest, InputsMayAliasOneAnother) {
+  using T = TypeParam;
+  Random random(2);
+  const auto x = random.array<T>({2, 2, 33, 16});
+  for (Isa isa : available_isas()) {
+    const auto view = x.template view<4>();
+    const auto y = scaled_dot_product_attention(view, view, view,
+                                                {.mask = causal(), .execution = {.isa = isa}});
+    ReferenceOptions options;
+    options.causal = true;
+    EXPECT_EQ(attention_difference<T>({to_array(y), {}, {}}, x, x, x, options, isa), "");
+  }
+}
+
+TYPED_TEST(SdpaTest, RepeatedHeadsByStrideZeroAreGroupedHeads) {
+  using T = TypeParam;
+  Random random(3);
+  const auto q = random.tensor<T, 4>({2, 4, 19, 16}), k = random.tensor<T, 4>({2, 1, 70, 16}),
+             v = random.tensor<T, 4>({2, 1, 70, 8});
+  const auto repeat = [](const Tensor4<T>& x) {
+    auto strides = x.view().strides();
+    strides[1] = 0;
+    return TensorView4<const T>(x.data(), {2, 4, x.extent(2), x.extent(3)}, strides);
+  };
+  for (Isa isa : available_isas()) {
+    const Execution on{.isa = isa};
+    const auto grouped = scaled_dot_product_attention(q, k, v, {.execution = on});
+    const auto repeated = scaled_dot_product_attention(q, repeat(k), repeat(v), {.execution = on});
+    EXPECT_TRUE(attn_test::same_bits(to_array(grouped), to_array(repeated))) << name(isa);
+  }
+}
+
+TYPED_TEST(SdpaTest, MasksOfAnyStridesAndRanks) {
+  using T = TypeParam;
+  Random random(4);
+  const auto q = random.array<T>({2, 3, 9, 8}), k = random.array<T>({2, 3, 21, 8}),
+             v = random.array<T>({2, 3, 21, 8});
+  // (batch, kv_len, q_len) in memory, and twice as many keys as there are.
+  Tensor3<bool> turned({2, 42, 9});
+  for (bool& bit : turned.elements()) bit = random.chance(0.7);
+  const auto keep = turned.view().slice(1, 0, 21).transpose(1, 2);
+  const auto bias = random.tensor<T, 2>({42, 9});
+  const TensorView2<const T> every_other(bias.data(), {9, 21}, {1, 18});
+
+  ReferenceOptions options;
+  Array<double> kept({2, 1, 9, 21}), added({1, 1, 9, 21});
+  for (Index i = 0; i < 9; ++i) {
+    for (Index j = 0; j < 21; ++j) {
+      added(0, 0, i, j) = static_cast<double>(every_other(i, j));
+      for (Index b = 0; b < 2; ++b) kept(b, 0, i, j) = keep(b, i, j) ? 1 : 0;
+    }
+  }
+  options.masks = {{Kind::keep, kept}, {Kind::add, added}};
+  for (Isa isa : available_isas()) {
+    const auto y = scaled_dot_product_attention(
+        q.template view<4>(), k.template view<4>(), v.template view<4>(),
+        {.mask = keep_mask(keep.unsqueeze(1)) & additive_mask(every_other),
+         .execution = {.isa = isa}});
+    EXPECT_EQ(attention_difference<T>({to_array(y), {}, {}}, q, k, v, options, isa), "");
+  }
+}
+
+TYPED_TEST(SdpaTest, QueriesThatSeeNothing) {
+  using T = TypeParam;
+  constexpr T inf = std::numeric_limits<T>::infinity();
+  Random random(5);
+  const auto q = random.tensor<T, 4>({1, 2, 3, 8}), k = random.tensor<T, 4>({1, 2, 9, 8}),
+             v = random.tensor<T, 4>({1, 2, 9, 8});
+  const Tensor2<bool> nothing({1, 1});
+  const Tensor1<T> sinks({2}, {T(0.5), T{-2}});
+  for (Isa isa : available_isas()) {
+    for (const bool has_sinks : {false, true}) {
+      for (const MaskedRow masked_row : {MaskedRow::zero, MaskedRow::mean}) {
+        Tensor4<T> y({1, 2, 3, 8}), weights({1, 2, 3, 9});
+        Tensor3<T> lse({1, 2, 3});
+        y.fill(7), weights.fill(7), lse.fill(7);
+        scaled_dot_product_attention(q, k, v, y,
+                                     {.mask = keep_mask(nothing),
+                                      .sinks = has_sinks ? sinks.view() : TensorView1<const T>(),
+                                      .masked_row = masked_row,
+                                      .weights = weights,
+                                      .lse = lse,
+                                      .execution = {.isa = isa}});
+        const bool mean = masked_row == MaskedRow::mean && !has_sinks;
+        for (Index h = 0; h < 2; ++h) {
+          EXPECT_EQ(lse(0, h, 1), has_sinks ? sinks(h) : -inf) << name(isa);
+          for (Index x = 0; x < 8; ++x) {
+            T total = 0;
+            for (Index j = 0; j < 9; ++j) total += v(0, h, j, x);
+            EXPECT_NEAR(y(0, h, 1, x), mean ? total / 9 : 0, 1e-6);
+          }
+          for (Index j = 0; j < 9; ++j) EXPECT_NEAR(weights(0, h, 1, j), mean ? 1.0 / 9 : 0, 1e-7);
+        }
+      }
+    }
+  }
+}
+
+/// Models of the field fill masks with the lowest finite number: a row that holds nothing else is a mean, not empty.
+TYPED_TEST(SdpaTest, LowestFiniteBiasDoesNotHide) {
+  using T = TypeParam;
+  constexpr float kLowest = std::numeric_limits<float>::lowest();
+  Random random(6);
+  const auto q = random.array<T>({1, 1, 2, 8}), k = random.array<T>({1, 1, 20, 8}),
+             v = random.array<T>({1, 1, 20, 8});
+  Tensor2<float> bias({2, 20});
+  bias.fill(kLowest);
+  bias(1, 3) = 0;
+  Array<double> values({1, 1, 2, 20});
+  std::copy(bias.elements().begin(), bias.elements().end(), values.data.begin());
+  ReferenceOptions options;
+  options.masks = {{Kind::add, values}};
+  for (Isa isa : available_isas()) {
+    const auto y = scaled_dot_product_attention(
+        q.template view<4>(), k.template view<4>(), v.template view<4>(),
+        {.mask = additive_mask(bias), .execution = {.isa = isa}});
+    for (Index x = 0; x < 8; ++x) EXPECT_EQ(y(0, 0, 1, x), v(0, 0, 3, x)) << name(isa);
+    if (std::is_same_v<T, float>) {
+      EXPECT_EQ(attention_difference<T>({to_array(y), {}, {}}, q, k, v, options, isa), "");
+    }
+  }
+}
+
+TYPED_TEST(SdpaTest, LogitsOfAnySizeStayFinite) {
+  using T = TypeParam;
+  Random random(7);
+  for (const double size : {1e-30, 1e3, 1e15}) {
+    const auto q = random.array<T>({1, 2, 9, 16}, size), k = random.array<T>({1, 2, 40, 16}),
+               v = random.array<T>({1, 2, 40, 16});
+    for (Isa isa : available_isas()) {
+      const auto y =
+          scaled_dot_product_attention(q.template view<4>(), k.template view<4>(),
+                                       v.template view<4>(), {.execution = {.isa = isa}});
+      for (T value : y.elements()) {
+        EXPECT_TRUE(std::isfinite(value)) << size << name(isa);
+        EXPECT_LE(std::abs(value), max_abs(v) * 1.00001);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,145 @@
+// Activations: against their formulas in a wider type, in place and not, at any stride.
+#include "attn/kernels/activation.hpp"
+
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/error_of.hpp"
+#include "support/isas.hpp"
+#include "support/placed.hpp"
+#include "support/reference.hpp"
+#include "support/tolerance.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::Array;
+using attn_test::available_isas;
+using attn_test::difference;
+using attn_test::error_of;
+using attn_test::Index;
+using attn_test::Layout;
+using attn_test::Placed;
+using attn_test::Random;
+using attn_test::Wider;
+
+template <class T>
+class ActivationTest : public ::testing::Test {};
+using Types = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(ActivationTest, Types);
+
+template <class W>
+W exact(Activation activation, W x) {
+  switch (activation) {
+    case Activation::relu:
+      return attn_test::reference_relu(x);
+    case Activation::gelu:
+      return attn_test::reference_gelu(x);
+    case Activation::gelu_tanh:
+      return attn_test::reference_gelu_tanh(x);
+    case Activation::silu:
+      return attn_test::reference_silu(x);
+    default:
+      return x;
+  }
+}
+
+constexpr Activation kAll[] = {Activation::none, Activation::relu, Activation::gelu,
+                               Activation::gelu_tanh, Activation::silu};
+
+TYPED_TEST(ActivationTest, WithinFourEpsilonOfTheFormula) {
+  using T = TypeParam;
+  Array<T> x({20001});
+  for (Index i = 0; i < x.size(); ++i) x(i) = static_cast<T>(static_cast<double>(i - 10000) / 500);
+  for (Activation activation : kAll) {
+    for (Isa isa : available_isas()) {
+      const auto y = activate(activation, x.template view<1>(), {.isa = isa});
+      for (Index i = 0; i < x.size(); ++i) {
+        const double want = static_cast<double>(exact(activation, static_cast<long double>(x(i))));
+        const double bound = 4 * attn_test::epsilon<T> * std::max(1.0, std::abs(want));
+        ASSERT_NEAR(y(i), want, bound)
+            << static_cast<int>(activation) << " of " << x(i) << " on " << name(isa);
+      }
+    }
+  }
+}
+
+TYPED_TEST(ActivationTest, AnyStridesInGuardedMemory) {
+  using T = TypeParam;
+  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+    Random random(draw);
+    SCOPED_TRACE(random.trace());
+    const Activation activation = random.pick<Activation>({std::begin(kAll), std::end(kAll)});
+    const auto x =
+        random.array<T>({random.integer(0, 3), random.integer(1, 4), random.integer(1, 40)}, 3);
+    Array<Wider<T>> want = x.template as<Wider<T>>();
+    for (auto& value : want.data) value = exact(activation, value);
+    const Placed<T, 3> from(x, Layout<3>::any(random, false));
+    const auto layout = Layout<3>::any(random, false);
+    for (Isa isa : available_isas()) {
+      Placed<T, 3> to(from.view().shape(), layout), in_place(x, layout);
+      activate(activation, from.read(), to.view(), {.isa = isa});
+      ASSERT_EQ(difference(to.values(), want, 64 * attn_test::epsilon<T>, isa), "");
+      ASSERT_TRUE(to.gaps_untouched());
+      activate(activation, in_place.read(), in_place.view(), {.isa = isa});
+      ASSERT_TRUE(same_bits(in_place.values(), to.values()));
+      ASSERT_TRUE(in_place.gaps_untouched());
+    }
+  }
+}
+
+TYPED_TEST(ActivationTest, ExtremesStayWhatTheyAre) {
+  using T = TypeParam;
+  constexpr T inf = std::numeric_limits<T>::infinity();
+  constexpr T nan = std::numeric_limits<T>::quiet_NaN();
+  for (Isa isa : available_isas()) {
+    for (Activation activation :
+         {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
+      // Enough elements that each passes through a whole vector and through a partial one.
+      Tensor1<T> x({19});
+      for (Index i = 0; i < 19; ++i) {
+        x(i) = i % 4 == 0 ? nan : i % 4 == 1 ? inf : i % 4 == 2 ? T(1e4) : T(-1e4);
+      }
+      const auto y = activate(activation, x, {.isa = isa});
+      for (Index i = 0; i < 19; ++i) {
+        if (i % 4 == 0) {
+          EXPECT_TRUE(std::isnan(y(i))) << static_cast<int>(activation) << name(isa) << i;
+        } else {
+          EXPECT_EQ(y(i), i % 4 == 3 ? T{0} : x(i)) << static_cast<int>(activation) << name(isa);
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(ActivationTest, NamedForms) {
+  using T = TypeParam;
+  const Tensor1<T> x({3}, {-1, 0, 2});
+  EXPECT_EQ(relu(x)(0), T{0});
+  EXPECT_EQ(relu(x)(2), T{2});
+  EXPECT_NEAR(gelu(x)(2), 1.9544997361036416, 1e-6);
+  EXPECT_NEAR(gelu(x, Activation::gelu_tanh)(2), 1.954597694087775, 1e-6);
+  Tensor1<T> y({3});
+  relu(x, y);
+  EXPECT_EQ(y(2), T{2});
+  gelu(x, y);
+  EXPECT_NEAR(y(0), -0.15865525393145707, 1e-6);
+}
+
+TEST(ActivationErrors, ShapesMustAgree) {
+  Tensor2<float> x({2, 3}), y({2, 4});
+  y.fill(7);
+  const std::string text = error_of<ShapeError>([&] { relu(x, y); });
+  EXPECT_TRUE(attn_test::contains(text, "out must have shape (2, 3); found (2, 4).")) << text;
+  for (float value : y.elements()) EXPECT_EQ(value, 7.0f);
+  // Also where out begins at the same element with the same strides.
+  Tensor1<float> z({8});
+  z.fill(-1);
+  EXPECT_THROW(relu(z.view().slice(0, 0, 4), z), ShapeError);
+  EXPECT_EQ(z(7), -1.0f);
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,239 @@
+// gemm: random products of awkward sizes, strides and epilogues in guarded memory, against nested loops.
+#include "attn/kernels/gemm.hpp"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/isas.hpp"
+#include "support/placed.hpp"
+#include "support/reference.hpp"
+#include "support/thread_executor.hpp"
+#include "support/tolerance.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::Array;
+using attn_test::available_isas;
+using attn_test::difference;
+using attn_test::Index;
+using attn_test::Layout;
+using attn_test::Placed;
+using attn_test::Random;
+using attn_test::Wider;
+
+template <class T>
+class GemmTest : public ::testing::Test {};
+using Types = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(GemmTest, Types);
+
+const std::vector<Index> kSizes = {0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 97, 1025};
+
+/// One product with its epilogue, and what it should give.
+template <class T>
+struct Product {
+  Index m, n, k;
+  Array<T> a, b, c, bias, residual;  // an empty residual means c
+  T alpha = 1, beta = 0;
+  Activation activation = Activation::none;
+
+  explicit Product(Random& random) {
+    do {
+      m = random.pick(kSizes), n = random.pick(kSizes), k = random.pick(kSizes);
+    } while (m * n * k > 2000000);
+    a = random.array<T>({m, k});
+    b = random.array<T>({k, n});
+    c = random.array<T>({m, n});
+    if (random.chance(0.5)) bias = random.array<T>({n});
+    if (random.chance(0.3)) alpha = static_cast<T>(random.normal());
+    if (random.chance(0.5)) beta = random.chance(0.5) ? T{1} : static_cast<T>(random.normal());
+    if (random.chance(0.5)) residual = random.array<T>({m, n});
+    activation =
+        random.pick<Activation>({Activation::none, Activation::none, Activation::relu,
+                                 Activation::gelu, Activation::gelu_tanh, Activation::silu});
+  }
+
+  std::string text() const {
+    return "m, n, k = " + std::to_string(m) + ", " + std::to_string(n) + ", " + std::to_string(k) +
+           ", alpha " + std::to_string(alpha) + ", beta " + std::to_string(beta) + ", activation " +
+           std::to_string(static_cast<int>(activation)) + (bias ? ", bias" : "") +
+           (residual ? ", residual" : ", in place");
+  }
+
+  Array<Wider<T>> exact() const {
+    using W = Wider<T>;
+    Array<W> result = attn_test::reference_matmul(a.template as<W>(), b.template as<W>());
+    for (Index i = 0; i < m; ++i) {
+      for (Index j = 0; j < n; ++j) {
+        W x = static_cast<W>(alpha) * result(i, j) + (bias ? static_cast<W>(bias(j)) : W{0});
+        switch (activation) {
+          case Activation::none:
+            break;
+          case Activation::relu:
+            x = attn_test::reference_relu(x);
+            break;
+          case Activation::gelu:
+            x = attn_test::reference_gelu(x);
+            break;
+          case Activation::gelu_tanh:
+            x = attn_test::reference_gelu_tanh(x);
+            break;
+          case Activation::silu:
+            x = attn_test::reference_silu(x);
+            break;
+        }
+        const W kept = residual ? residual(i, j) : c(i, j);
+        result(i, j) = x + static_cast<W>(beta) * kept;
+      }
+    }
+    return result;
+  }
+
+  /// k eps max|a| max|b| for the sum; no activation is steeper than 1.13, and each of the steps after the sum rounds what
+  /// it gives.
+  double bound() const {
+    const double sum =
+        std::abs(static_cast<double>(alpha)) * attn_test::gemm_bound<T>(k, max_abs(a), max_abs(b));
+    const double size = sum / attn_test::epsilon<T> + max_abs(bias) +
+                        std::abs(static_cast<double>(beta)) * max_abs(residual ? residual : c);
+    return 1.13 * sum + 4 * attn_test::epsilon<T> * size;
+  }
+
+  Epilogue<T> epilogue() const {
+    return {.alpha = alpha,
+            .bias = bias ? bias.template view<1>() : TensorView1<const T>(),
+            .activation = activation,
+            .beta = beta};
+  }
+};
+
+TYPED_TEST(GemmTest, RandomProductsInGuardedMemory) {
+  using T = TypeParam;
+  for (std::uint64_t draw = 0; draw < 250; ++draw) {
+    Random random(draw);
+    const Product<T> p(random);
+    SCOPED_TRACE(random.trace() + ": " + p.text());
+    const auto exact = p.exact();
+    const Placed<T, 2> a(p.a, Layout<2>::any(random, false)), b(p.b, Layout<2>::any(random, false));
+    const auto c_layout = Layout<2>::any(random, random.chance(0.8));
+    const attn_test::PageGuarded<T> bias(p.bias);
+    for (Isa isa : available_isas()) {
+      Placed<T, 2> c(p.c, c_layout);
+      Epilogue<T> epilogue = p.epilogue();
+      if (p.bias) epilogue.bias = {bias.data(), {p.n}};
+      std::optional<Placed<T, 2>> residual;
+      if (p.residual) {
+        residual.emplace(p.residual, Layout<2>::any(random, random.chance(0.8)));
+        epilogue.residual = residual->read();
+      } else if (random.chance(0.5)) {
+        epilogue.residual = c.read();  // in place, said aloud
+      }
+      gemm(a.read(), b.read(), c.view(), epilogue, {.isa = isa});
+      ASSERT_EQ(difference(c.values(), exact, p.bound(), isa, "c"), "");
+      ASSERT_TRUE(c.gaps_untouched());
+    }
+  }
+}
+
+TYPED_TEST(GemmTest, PackedWeightsGiveTheSameBits) {
+  using T = TypeParam;
+  for (std::uint64_t draw = 1000; draw < 1100; ++draw) {
+    Random random(draw);
+    const Product<T> p(random);
+    SCOPED_TRACE(random.trace() + ": " + p.text());
+    const auto exact = p.exact();
+    const Placed<T, 2> b(p.b, Layout<2>::any(random, false));
+    for (Isa isa : available_isas()) {
+      const PackedWeights<T> packed(b.read(), isa);
+      EXPECT_EQ(packed.k(), p.k);
+      EXPECT_EQ(packed.n(), p.n);
+      EXPECT_EQ(packed.isa(), isa);
+      Placed<T, 2> c(p.c, Layout<2>::contiguous()), plain(p.c, Layout<2>::contiguous());
+      Epilogue<T> epilogue = p.epilogue();
+      if (p.residual) epilogue.residual = p.residual.template view<2>();
+      gemm(p.a.template view<2>(), packed, c.view(), epilogue);
+      ASSERT_EQ(difference(c.values(), exact, p.bound(), isa, "c"), "");
+      gemm(p.a.template view<2>(), b.read(), plain.view(), epilogue, {.isa = isa});
+      ASSERT_TRUE(attn_test::same_bits(c.values(), plain.values())) << name(isa);
+    }
+  }
+}
+
+TYPED_TEST(GemmTest, WithoutBetaWhatCHeldDoesNotMatter) {
+  using T = TypeParam;
+  for (Index k : {0, 1, 40}) {
+    Random random(9);
+    const auto a = random.array<T>({5, k}), b = random.array<T>({k, 7});
+    for (Isa isa : available_isas()) {
+      Placed<T, 2> c(Shape<2>{5, 7}, Layout<2>::contiguous());  // NaN
+      gemm(a.template view<2>(), b.template view<2>(), c.view(), {}, {.isa = isa});
+      EXPECT_EQ(difference(c.values(), attn_test::reference_matmul(a, b),
+                           40 * attn_test::epsilon<T> * max_abs(a) * max_abs(b), isa),
+                "");
+    }
+  }
+}
+
+TYPED_TEST(GemmTest, BatchesBroadcast) {
+  using T = TypeParam;
+  Random random(4);
+  for (const auto [batch_a, batch_b] : {std::pair{3, 3}, {1, 3}, {3, 1}, {1, 1}}) {
+    const auto a = random.array<T>({batch_a, 9, 17}), b = random.array<T>({batch_b, 17, 33});
+    for (Isa isa : available_isas()) {
+      Tensor3<T> c({3, 9, 33});
+      batched_gemm(a.template view<3>(), b.template view<3>(), c, {.alpha = T{2}}, {.isa = isa});
+      for (Index i = 0; i < 3; ++i) {
+        const auto ai = to_array(a.template view<3>().select(0, batch_a == 1 ? 0 : i));
+        const auto bi = to_array(b.template view<3>().select(0, batch_b == 1 ? 0 : i));
+        auto exact =
+            attn_test::reference_matmul(ai.template as<double>(), bi.template as<double>());
+        for (double& x : exact.data) x *= 2;
+        EXPECT_EQ(difference(to_array(c.view().select(0, i)), exact,
+                             2 * attn_test::gemm_bound<T>(17, max_abs(a), max_abs(b)), isa),
+                  "");
+      }
+    }
+  }
+}
+
+TYPED_TEST(GemmTest, SameBitsOnAnyNumberOfThreadsAndForAnyPartOfTheRows) {
+  using T = TypeParam;
+  Random random(12);
+  const auto a = random.array<T>({211, 301}), b = random.array<T>({301, 173});
+  for (Isa isa : available_isas()) {
+    const auto run = [&](const Executor& executor, Index begin, Index end) {
+      Tensor2<T> c({end - begin, 173});
+      gemm(a.template view<2>().slice(0, begin, end), b.template view<2>(), c,
+           {.activation = Activation::gelu_tanh}, {.executor = &executor, .isa = isa});
+      return to_array(c);
+    };
+    const auto serial = run(SerialExecutor(), 0, 211);
+    for (int threads : {2, 3, 8}) {
+      const attn_test::ThreadExecutor executor(threads);
+      EXPECT_TRUE(attn_test::same_bits(run(executor, 0, 211), serial)) << name(isa) << threads;
+    }
+    for (Index begin : {0, 1, 5, 100, 210}) {
+      const auto rows = to_array(serial.template view<2>().slice(0, begin, 211));
+      EXPECT_TRUE(attn_test::same_bits(run(SerialExecutor(), begin, 211), rows)) << begin;
+    }
+  }
+}
+
+TYPED_TEST(GemmTest, InfinitiesAndNaNGoThrough) {
+  using T = TypeParam;
+  constexpr T inf = std::numeric_limits<T>::infinity();
+  Tensor2<T> a({2, 3}, {1, inf, 2, 1, 2, 3}), b({3, 1}, {1, 1, 1}), c({2, 1});
+  for (Isa isa : available_isas()) {
+    gemm(a, b, c, {}, {.isa = isa});
+    EXPECT_EQ(c(0, 0), inf);
+    EXPECT_EQ(c(1, 0), T{6});
+    Tensor2<T> zero({3, 1});
+    gemm(a, zero, c, {}, {.isa = isa});
+    EXPECT_TRUE(std::isnan(c(0, 0)));
+    EXPECT_EQ(c(1, 0), T{0});
+  }
+}
+
+}  // namespace
+}  // namespace attn

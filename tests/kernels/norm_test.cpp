@@ -1,0 +1,119 @@
+// layer_norm: random rows in guarded memory and in place, rows far from 0, and rows without variance.
+#include "attn/kernels/norm.hpp"
+
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/error_of.hpp"
+#include "support/isas.hpp"
+#include "support/placed.hpp"
+#include "support/reference.hpp"
+#include "support/tolerance.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::Array;
+using attn_test::available_isas;
+using attn_test::difference;
+using attn_test::error_of;
+using attn_test::Index;
+using attn_test::Layout;
+using attn_test::Placed;
+using attn_test::Random;
+using attn_test::reference_layer_norm;
+using attn_test::Wider;
+
+template <class T>
+class LayerNormKernelTest : public ::testing::Test {};
+using Types = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(LayerNormKernelTest, Types);
+
+/// (batch, seq, dim), perhaps with padded rows: leading axes that join.
+template <class T>
+Layout<3> joined(Random& random) {
+  auto layout = Layout<3>::contiguous();
+  if (random.chance(0.5)) layout.gap = random.integer(1, 7);
+  return layout;
+}
+
+TYPED_TEST(LayerNormKernelTest, RandomRowsInGuardedMemory) {
+  using T = TypeParam;
+  using W = Wider<T>;
+  const std::vector<Index> sizes = {1, 7, 8, 9, 15, 16, 17, 31, 33, 97, 1025};
+  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+    Random random(draw);
+    const Index dim = random.pick(sizes);
+    auto x = random.array<T>({random.integer(0, 3), random.integer(1, 5), dim});
+    const T shift = random.pick<T>({T{0}, T{3}, T{100}});
+    for (T& value : x.data) value += shift;
+    const Array<T> weight = random.chance(0.7) ? random.array<T>({dim}) : Array<T>();
+    const Array<T> bias = random.chance(0.7) ? random.array<T>({dim}) : Array<T>();
+    const double eps = random.pick<double>({1e-5, 1e-6, 1e-12, 0.1});
+    SCOPED_TRACE(random.trace() + ": " + attn_test::shape_text(x.shape));
+
+    const auto exact = reference_layer_norm(x.template as<W>(), weight.template as<W>(),
+                                            bias.template as<W>(), eps);
+    // One step of rounding in the mean moves all of a row, by as many of its deviations.
+    const double deviation = std::max(1.0, static_cast<double>(shift));
+    const double bound = twice_naive(reference_layer_norm(x, weight, bias, eps), exact,
+                                     deviation * std::max({1.0, max_abs(exact), max_abs(weight)}));
+    const Placed<T, 3> from(x, joined<T>(random));
+    const auto layout = joined<T>(random);
+    const attn_test::PageGuarded<T> w(weight), b(bias);
+    const TensorView1<const T> weight_view =
+        weight ? TensorView1<const T>(w.data(), {dim}) : TensorView1<const T>();
+    const TensorView1<const T> bias_view =
+        bias ? TensorView1<const T>(b.data(), {dim}) : TensorView1<const T>();
+    for (Isa isa : available_isas()) {
+      Placed<T, 3> to(from.view().shape(), layout), in_place(x, layout);
+      layer_norm(from.read(), weight_view, bias_view, eps, to.view(), {.isa = isa});
+      ASSERT_EQ(difference(to.values(), exact, bound, isa, "y"), "");
+      ASSERT_TRUE(to.gaps_untouched());
+      layer_norm(in_place.read(), weight_view, bias_view, eps, in_place.view(), {.isa = isa});
+      ASSERT_TRUE(same_bits(in_place.values(), to.values())) << name(isa);
+    }
+  }
+}
+
+TYPED_TEST(LayerNormKernelTest, RowsWithoutVarianceGiveTheBias) {
+  using T = TypeParam;
+  Tensor2<T> x({2, 20});
+  x.fill(5);
+  Tensor1<T> bias({20});
+  bias.fill(T(0.25));
+  for (Isa isa : available_isas()) {
+    const auto y = layer_norm(x, {}, bias, 1e-5, {.isa = isa});
+    for (T value : y.elements()) EXPECT_EQ(value, T(0.25)) << name(isa);
+  }
+}
+
+TYPED_TEST(LayerNormKernelTest, ReturningFormDefaults) {
+  using T = TypeParam;
+  const Tensor2<T> x({1, 4}, {1, 2, 3, 4});
+  const auto y = layer_norm(x);
+  const T unit = T{1} / std::sqrt(T(1.25) + T(1e-5));
+  EXPECT_NEAR(y(0, 0), -1.5 * unit, 1e-6);
+  EXPECT_NEAR(y(0, 3), 1.5 * unit, 1e-6);
+}
+
+TEST(LayerNormErrors, ShapesAndStrides) {
+  const Tensor2<float> x({2, 3});
+  const Tensor1<float> three({3}), four({4});
+  Tensor2<float> y({2, 3}), wrong({2, 4}), turned({3, 2});
+  y.fill(7);
+  EXPECT_EQ(error_of<ShapeError>([&] { layer_norm(x, three, three, 1e-5, wrong); }),
+            "[layer_norm] out must have shape (2, 3); found (2, 4).");
+  EXPECT_EQ(error_of<ShapeError>([&] { layer_norm(x, four, three, 1e-5, y); }),
+            "[layer_norm] weight must be contiguous with shape (3); found (4).");
+  EXPECT_EQ(error_of<ShapeError>([&] { layer_norm(x, three, four, 1e-5, y); }),
+            "[layer_norm] bias must be contiguous with shape (3); found (4).");
+  EXPECT_EQ(error_of<ShapeError>(
+                [&] { layer_norm(turned.view().transpose(0, 1), three, three, 1e-5, y); }),
+            "[layer_norm] the innermost strides must be 1; found (1, 2) and (3, 1).");
+  for (float value : y.elements()) EXPECT_EQ(value, 7.0f);
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,140 @@
+// softmax: random rows with hidden entries, in guarded memory and in place, against nested loops.
+#include "attn/kernels/softmax.hpp"
+
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/error_of.hpp"
+#include "support/isas.hpp"
+#include "support/placed.hpp"
+#include "support/reference.hpp"
+#include "support/tolerance.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::Array;
+using attn_test::available_isas;
+using attn_test::difference;
+using attn_test::error_of;
+using attn_test::Index;
+using attn_test::Layout;
+using attn_test::Placed;
+using attn_test::Random;
+using attn_test::reference_softmax;
+using attn_test::Wider;
+
+template <class T>
+class SoftmaxTest : public ::testing::Test {};
+using Types = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(SoftmaxTest, Types);
+
+template <class T>
+constexpr T kInf = std::numeric_limits<T>::infinity();
+
+template <class T>
+std::string softmax_difference(const Array<T>& got, const Array<T>& x, Isa isa) {
+  const auto exact = reference_softmax(x.template as<Wider<T>>());
+  return difference(got, exact, twice_naive(reference_softmax(x), exact, 1), isa, "y");
+}
+
+TYPED_TEST(SoftmaxTest, RandomRowsInGuardedMemory) {
+  using T = TypeParam;
+  const std::vector<Index> sizes = {0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 97, 1025};
+  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+    Random random(draw);
+    SCOPED_TRACE(random.trace());
+    auto x = random.array<T>({random.integer(1, 3), random.integer(1, 4), random.pick(sizes)},
+                             random.pick<double>({1, 10, 100}));
+    const double hidden = random.pick<double>({0, 0.3, 0.95});
+    for (T& value : x.data) {
+      if (random.chance(hidden)) value = -kInf<T>;
+    }
+    const Placed<T, 3> from(x, Layout<3>::any(random));
+    const auto layout = Layout<3>::any(random);
+    for (Isa isa : available_isas()) {
+      Placed<T, 3> to(from.view().shape(), layout), in_place(x, layout);
+      softmax(from.read(), to.view(), {.isa = isa});
+      ASSERT_EQ(softmax_difference(to.values(), x, isa), "");
+      ASSERT_TRUE(to.gaps_untouched());
+      softmax(in_place.read(), in_place.view(), {.isa = isa});
+      ASSERT_TRUE(same_bits(in_place.values(), to.values())) << name(isa);
+    }
+  }
+}
+
+TYPED_TEST(SoftmaxTest, EveryRank) {
+  using T = TypeParam;
+  Random random(1);
+  const auto x = random.array<T>({2, 3, 2, 5});
+  for (Isa isa : available_isas()) {
+    const Execution on{.isa = isa};
+    const auto y = to_array(softmax(x.template view<4>(), on));
+    EXPECT_EQ(softmax_difference(y, x, isa), "");
+    const auto row = to_array(softmax(TensorView1<const T>(x.data.data(), {5}), on));
+    for (Index j = 0; j < 5; ++j) EXPECT_EQ(row(j), y(0, 0, 0, j));
+  }
+}
+
+TYPED_TEST(SoftmaxTest, RowsWhereNothingIsVisibleAreZero) {
+  using T = TypeParam;
+  for (Isa isa : available_isas()) {
+    for (Index n : {1, 8, 37}) {
+      Tensor2<T> x({2, n});
+      x.fill(-kInf<T>);
+      x(1, n - 1) = 3;
+      const auto y = softmax(x, {.isa = isa});
+      for (Index j = 0; j < n; ++j) {
+        EXPECT_EQ(y(0, j), T{0});
+        EXPECT_EQ(y(1, j), j == n - 1 ? T{1} : T{0});
+      }
+    }
+  }
+}
+
+TYPED_TEST(SoftmaxTest, RowsWithNaNAreNaNAndOthersAreNot) {
+  using T = TypeParam;
+  for (Isa isa : available_isas()) {
+    for (Index n : {3, 16, 33}) {
+      for (Index at = 0; at < n; ++at) {
+        Tensor2<T> x({2, n});
+        x(0, at) = std::numeric_limits<T>::quiet_NaN();
+        const auto y = softmax(x, {.isa = isa});
+        for (Index j = 0; j < n; ++j) {
+          EXPECT_TRUE(std::isnan(y(0, j))) << name(isa) << " n " << n << " NaN at " << at;
+          EXPECT_FALSE(std::isnan(y(1, j)));
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(SoftmaxTest, ShiftingARowChangesLittleHoweverLarge) {
+  using T = TypeParam;
+  const T large = std::numeric_limits<T>::max() / 4;
+  for (Isa isa : available_isas()) {
+    Tensor2<T> x({1, 40});
+    x.fill(-large);
+    x(0, 3) = x(0, 30) = large;
+    const auto y = softmax(x, {.isa = isa});
+    EXPECT_EQ(y(0, 3), T(0.5));
+    EXPECT_EQ(y(0, 30), T(0.5));
+    EXPECT_EQ(y(0, 0), T{0});
+  }
+}
+
+TEST(SoftmaxErrors, ShapesAndStrides) {
+  const Tensor2<float> x({2, 3});
+  Tensor2<float> y({2, 4}), z({3, 2});
+  y.fill(7);
+  EXPECT_EQ(error_of<ShapeError>([&] { softmax(x, y); }),
+            "[softmax] out must have shape (2, 3); found (2, 4).");
+  EXPECT_EQ(error_of<ShapeError>([&] { softmax(x, z.view().transpose(0, 1)); }),
+            "[softmax] the innermost strides must be 1; found (3, 1) and (1, 2).");
+  for (float value : y.elements()) EXPECT_EQ(value, 7.0f);
+}
+
+}  // namespace
+}  // namespace attn

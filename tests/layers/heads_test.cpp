@@ -1,0 +1,78 @@
+// split_heads and combine_heads: a view without a copy, and back.
+#include "attn/layers/heads.hpp"
+
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "support/array.hpp"
+#include "support/error_of.hpp"
+#include "support/reference_layers.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::error_of;
+using attn_test::to_array;
+
+// The view of a temporary would dangle.
+template <class X>
+concept Splittable = requires(X&& x) { split_heads(std::forward<X>(x), 2); };
+static_assert(Splittable<Tensor3<float>&> && Splittable<const Tensor3<float>&>);
+static_assert(Splittable<TensorView3<const double>>);
+static_assert(!Splittable<Tensor3<float>>);
+static_assert(!Splittable<Tensor4<float>&> && !Splittable<TensorView2<float>>);
+
+Tensor3<float> numbers(const Shape<3>& shape) {
+  Tensor3<float> x(shape);
+  std::iota(x.elements().begin(), x.elements().end(), 0.0f);
+  return x;
+}
+
+TEST(Heads, SplitIsAView) {
+  Tensor3<float> x = numbers({2, 5, 12});
+  const TensorView4<float> heads = split_heads(x, 3);
+  EXPECT_EQ(heads.shape(), (Shape<4>{2, 3, 5, 4}));
+  EXPECT_EQ(heads.data(), x.data());
+  EXPECT_EQ(to_array(heads).data, reference_split_heads(to_array(x), 3).data);
+  heads(1, 2, 4, 3) = -1;
+  EXPECT_EQ(x(1, 4, 11), -1.0f);
+}
+
+TEST(Heads, RoundTrip) {
+  for (index_t heads : {1, 2, 3, 4, 6, 12}) {
+    const Tensor3<float> x = numbers({2, 5, 12});
+    EXPECT_EQ(to_array(combine_heads(split_heads(x, heads))).data, to_array(x).data) << heads;
+  }
+}
+
+TEST(Heads, CombineReordersWhatIsNotAView) {
+  Tensor4<float> x({2, 3, 5, 4});
+  std::iota(x.elements().begin(), x.elements().end(), 0.0f);
+  Tensor3<float> y({2, 5, 12});
+  combine_heads(x, y);
+  EXPECT_EQ(to_array(y).data, reference_combine_heads(to_array(x)).data);
+}
+
+TEST(Heads, SplitsPaddedRows) {
+  Tensor3<float> x = numbers({2, 5, 12});
+  const TensorView4<float> heads = split_heads(x.view().slice(2, 2, 8), 2);
+  EXPECT_EQ(heads(1, 1, 3, 0), x(1, 3, 5));
+}
+
+TEST(HeadsErrors, IndivisibleHeadsAndShapes) {
+  const Tensor3<float> x({2, 5, 12});
+  EXPECT_EQ(error_of<ShapeError>([&] { split_heads(x, 5); }),
+            "[split_heads] the last extent 12 must be divisible by num_heads; found 5.");
+  EXPECT_THROW(split_heads(x, 0), ShapeError);
+  EXPECT_THROW(split_heads(x, -2), ShapeError);
+  const Tensor4<float> heads({2, 3, 5, 4});
+  Tensor3<float> wrong({2, 5, 11});
+  wrong.fill(7);
+  EXPECT_EQ(error_of<ShapeError>([&] { combine_heads(heads, wrong); }),
+            "[combine_heads] out must have shape (2, 5, 12); found (2, 5, 11).");
+  for (float value : wrong.elements()) EXPECT_EQ(value, 7.0f);
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,143 @@
+// linear: every rank, activation, residual and weight layout against nested loops, and bad input.
+#include "attn/layers/linear.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/error_of.hpp"
+#include "support/isas.hpp"
+#include "support/placed.hpp"
+#include "support/reference_layers.hpp"
+#include "support/tolerance.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::Array;
+using attn_test::available_isas;
+using attn_test::difference;
+using attn_test::error_of;
+using attn_test::Index;
+using attn_test::Layout;
+using attn_test::Placed;
+using attn_test::Random;
+using attn_test::reference_linear;
+using attn_test::Wider;
+
+template <class T>
+class LinearTest : public ::testing::Test {};
+using Types = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(LinearTest, Types);
+
+TYPED_TEST(LinearTest, RandomSizesWithBiasActivationAndResidual) {
+  using T = TypeParam;
+  using W = Wider<T>;
+  for (std::uint64_t draw = 0; draw < 80; ++draw) {
+    Random random(draw);
+    const Index in = random.integer(1, 70), out = random.integer(1, 70);
+    const auto x = random.array<T>({random.integer(0, 3), random.integer(1, 9), in});
+    const auto weight = random.array<T>({out, in});
+    const auto bias = random.chance(0.5) ? random.array<T>({out}) : Array<T>();
+    const auto residual =
+        random.chance(0.5) ? random.array<T>({x.extent(0), x.extent(1), out}) : Array<T>();
+    const bool relu_between = random.chance(0.5);
+    SCOPED_TRACE(random.trace() + ": " + attn_test::shape_text(x.shape) + " to " +
+                 std::to_string(out));
+
+    auto exact =
+        reference_linear(x.template as<W>(), weight.template as<W>(), bias.template as<W>());
+    if (relu_between) exact = reference_map(exact, attn_test::reference_relu<W>);
+    if (residual) exact = reference_add(exact, residual.template as<W>());
+    const double bound = attn_test::gemm_bound<T>(in + 2, max_abs(x), max_abs(weight)) +
+                         2 * attn_test::epsilon<T> * (max_abs(bias) + max_abs(residual));
+
+    auto padded = Layout<3>::contiguous();
+    padded.gap = random.integer(0, 5);
+    const Placed<T, 3> from(x, padded);
+    for (Isa isa : available_isas()) {
+      Placed<T, 3> to(Shape<3>{x.extent(0), x.extent(1), out}, padded);
+      linear(from.read(), weight.template view<2>(),
+             bias ? bias.template view<1>() : TensorView1<const T>(), to.view(),
+             relu_between ? Activation::relu : Activation::none,
+             residual ? residual.template view<3>() : TensorView3<const T>(), {.isa = isa});
+      ASSERT_EQ(difference(to.values(), exact, bound, isa, "y"), "");
+      ASSERT_TRUE(to.gaps_untouched());
+    }
+  }
+}
+
+TYPED_TEST(LinearTest, EveryRankAndTransposedWeights) {
+  using T = TypeParam;
+  Random random(1);
+  const auto x = random.array<T>({2, 3, 2, 5}), weight = random.array<T>({4, 5});
+  const auto exact = reference_linear(x.template as<double>(), weight.template as<double>(), {});
+  const double bound = attn_test::gemm_bound<T>(5, max_abs(x), max_abs(weight));
+  Tensor2<T> in_out({5, 4});
+  copy<T, 2>(weight.template view<2>(), in_out.view().transpose(0, 1));
+  for (Isa isa : available_isas()) {
+    const Execution on{.isa = isa};
+    const auto check = [&](const auto& y) {
+      EXPECT_EQ(difference(to_array(y).reshaped(exact.shape), exact, bound, isa), "");
+    };
+    check(linear(x.template view<4>(), weight.template view<2>(), {}, Activation::none, on));
+    check(linear(x.template view<4>(), in_out.view().transpose(0, 1), {}, Activation::none, on));
+    check(linear(TensorView2<const T>(x.data.data(), {12, 5}), weight.template view<2>(), {},
+                 Activation::none, on));
+    const auto one = linear(TensorView1<const T>(x.data.data(), {5}), weight.template view<2>(), {},
+                            Activation::none, on);
+    for (Index j = 0; j < 4; ++j) EXPECT_NEAR(one(j), exact(0, 0, 0, j), bound);
+  }
+}
+
+TYPED_TEST(LinearTest, AResidualMayBeTheOutput) {
+  using T = TypeParam;
+  Random random(2);
+  const auto x = random.array<T>({6, 5}), weight = random.array<T>({7, 5}),
+             before = random.array<T>({6, 7});
+  const auto exact = reference_add(reference_linear(x, weight, {}), before);
+  for (Isa isa : available_isas()) {
+    Array<T> y = before;
+    linear(x.template view<2>(), weight.template view<2>(), {}, y.template view<2>(),
+           Activation::none, static_cast<const Array<T>&>(y).template view<2>(), {.isa = isa});
+    EXPECT_EQ(
+        difference(y, exact, 2 * attn_test::gemm_bound<T>(7, max_abs(x), max_abs(weight)), isa),
+        "");
+  }
+}
+
+TYPED_TEST(LinearTest, LayerHoldsItsParameters) {
+  using T = TypeParam;
+  Linear<T> layer(2, 3);
+  layer.weight = Tensor2<T>({3, 2}, {1, 2, 3, 4, 5, 6});
+  layer.bias = Tensor1<T>({3}, {T(0.5), 0, -1});
+  const Tensor2<T> x({1, 2}, {1, 10});
+  const Tensor2<T> y = layer(x);
+  EXPECT_EQ(to_array(y).data, (std::vector<T>{T(21.5), 43, 64}));
+  std::vector<std::string> names;
+  layer.visit_parameters([&](std::string_view name, auto) { names.emplace_back(name); });
+  EXPECT_EQ(names, (std::vector<std::string>{"weight", "bias"}));
+  const Linear<T> without(2, 3, false);
+  names.clear();
+  without.visit_parameters([&](std::string_view name, auto) { names.emplace_back(name); });
+  EXPECT_EQ(names, (std::vector<std::string>{"weight"}));
+}
+
+TEST(LinearErrors, ShapesAreNamed) {
+  const Tensor3<float> x({2, 3, 4});
+  const Tensor2<float> weight({5, 4}), wrong({5, 6});
+  Tensor3<float> y({2, 3, 5}), wrong_y({2, 3, 4});
+  y.fill(7);
+  EXPECT_EQ(error_of<ShapeError>([&] { linear(x, wrong, {}, y); }),
+            "[linear] weight must have shape (out, in) = (.., 4); found (5, 6).");
+  EXPECT_EQ(error_of<ShapeError>([&] { linear(x, weight, {}, wrong_y); }),
+            "[linear] out must have shape (2, 3, 5); found (2, 3, 4).");
+  const Tensor1<float> bias({4});
+  EXPECT_TRUE(attn_test::contains(error_of<ShapeError>([&] { linear(x, weight, bias, y); }),
+                                  "bias must be contiguous with shape (5); found (4)."));
+  const Tensor3<float> residual({2, 3, 4});
+  EXPECT_NE(error_of<ShapeError>([&] { linear(x, weight, {}, y, Activation::none, residual); }),
+            "");
+  for (float value : y.elements()) EXPECT_EQ(value, 7.0f);
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,94 @@
+// Instruction sets: names, what is available, and how the environment chooses.
+#include "attn/simd/isa.hpp"
+
+#include <cstdlib>
+
+#include <gtest/gtest.h>
+
+#include "support/error_of.hpp"
+#include "support/isas.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::available_isas;
+using attn_test::contains;
+using attn_test::error_of;
+
+TEST(Isa, NamesGoBothWays) {
+  for (Isa isa : kAllIsas) EXPECT_EQ(isa_from_name(name(isa)), isa);
+  EXPECT_EQ(name(Isa::scalar), "scalar");
+  EXPECT_EQ(name(Isa::avx2), "avx2");
+  EXPECT_EQ(name(Isa::avx512), "avx512");
+}
+
+TEST(Isa, UnknownNameThrows) {
+  EXPECT_EQ(error_of<ValueError>([] { isa_from_name("sse9"); }),
+            "[isa_from_name] the instruction set must be scalar, avx2 or avx512; found 'sse9'.");
+  EXPECT_THROW(isa_from_name(""), ValueError);
+  EXPECT_THROW(isa_from_name("AVX2"), ValueError);
+}
+
+TEST(Isa, BestAndActiveAreAvailable) {
+  ASSERT_FALSE(available_isas().empty());
+  EXPECT_TRUE(is_available(active_isa()));
+#if !defined(ATTN_PIN_ISA)
+  EXPECT_TRUE(is_available(best_isa()));
+  EXPECT_EQ(available_isas().front(), Isa::scalar);
+  EXPECT_EQ(available_isas().back(), best_isa());
+#endif
+}
+
+TEST(Isa, UnavailableSetThrows) {
+  for (Isa isa : kAllIsas) {
+    if (is_available(isa)) {
+      EXPECT_EQ(require_isa(isa), isa);
+    } else {
+      EXPECT_TRUE(contains(error_of<ValueError>([&] { require_isa(isa); }),
+                           "[require_isa] the instruction set must be one that this machine and "
+                           "this build have"));
+    }
+  }
+}
+
+#if !defined(ATTN_PIN_ISA)
+// active_isa() reads the environment once, so each choice needs a process of its own.
+class IsaDeathTest : public ::testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+  void TearDown() override { ::unsetenv("ATTN_ISA"); }
+
+  static int active_or_99() {
+    try {
+      return static_cast<int>(active_isa());
+    } catch (const ValueError&) {
+      return 99;
+    }
+  }
+};
+
+TEST_F(IsaDeathTest, EnvironmentSelectsALowerSet) {
+  for (Isa isa : available_isas()) {
+    ::setenv("ATTN_ISA", std::string(name(isa)).c_str(), 1);
+    EXPECT_EXIT(std::exit(active_or_99()), ::testing::ExitedWithCode(static_cast<int>(isa)), "");
+  }
+}
+
+TEST_F(IsaDeathTest, EmptyEnvironmentMeansTheBest) {
+  ::setenv("ATTN_ISA", "", 1);
+  EXPECT_EXIT(std::exit(active_or_99()), ::testing::ExitedWithCode(static_cast<int>(best_isa())),
+              "");
+}
+
+TEST_F(IsaDeathTest, NonsenseInTheEnvironmentThrows) {
+  ::setenv("ATTN_ISA", "mmx", 1);
+  EXPECT_EXIT(std::exit(active_or_99()), ::testing::ExitedWithCode(99), "");
+  if (!is_available(Isa::avx512)) {
+    ::setenv("ATTN_ISA", "avx512", 1);
+    EXPECT_EXIT(std::exit(active_or_99()), ::testing::ExitedWithCode(99), "");
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,78 @@
+// Kernel text: every operation over Vec as a function over arrays, for vec_test.cpp to compare with plain arithmetic.
+
+template <class T, class F>
+inline void for_each_vec(index_t n, T* out, F f) {
+  constexpr index_t kLanes = Vec<T>::kLanes;
+  for (index_t i = 0; i < n; i += kLanes) f(i, n - i).store(out + i, n - i);
+}
+
+/// out = op(a, b, c) by element; `op` is a VecOp.
+template <class T>
+inline void vec_apply(VecOp op, index_t n, const T* a, const T* b, const T* c, T* out) {
+  using V = Vec<T>;
+  for_each_vec(n, out, [=](index_t i, index_t left) {
+    const V x = V::load(a + i, left), y = V::load(b + i, left), z = V::load(c + i, left);
+    switch (op) {
+      case VecOp::add:
+        return x + y;
+      case VecOp::subtract:
+        return x - y;
+      case VecOp::multiply:
+        return x * y;
+      case VecOp::divide:
+        return x / y;
+      case VecOp::fma:
+        return fma(x, y, z);
+      case VecOp::fnma:
+        return fnma(x, y, z);
+      case VecOp::max:
+        return max(x, y);
+      case VecOp::min:
+        return min(x, y);
+      case VecOp::select_less:
+        return select(less(x, y), x, z);
+      case VecOp::sqrt:
+        return sqrt(x);
+      case VecOp::round:
+        return round(x);
+      case VecOp::pow2:
+        return pow2(x);
+      case VecOp::exp:
+        return exp(x);
+      case VecOp::exp2_flush:
+        return exp2_flush(x);
+    }
+    return x;
+  });
+}
+
+template <class T>
+inline int vec_lanes() {
+  return Vec<T>::kLanes;
+}
+
+/// Whole vectors, at whatever address.
+template <class T>
+inline void vec_copy(const T* from, T* to) {
+  Vec<T>::load(from).store(to);
+}
+
+template <class T>
+inline void vec_copy_part(const T* from, index_t n, T* to, index_t m) {
+  Vec<T>::load(from, n).store(to, m);
+}
+
+template <class T>
+inline T vec_sum(const T* x) {
+  return sum(Vec<T>::load(x));
+}
+
+template <class T>
+inline T vec_max_lane(const T* x) {
+  return max_lane(Vec<T>::load(x));
+}
+
+template <class T>
+inline void vec_all(T value, T* to) {
+  Vec<T>::all(value).store(to);
+}
