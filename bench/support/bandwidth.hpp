@@ -90,6 +90,12 @@ class ReadBandwidth {
     return best;
   }
 
+  /// 0 where none was measured.
+  double best(int threads) const {
+    const auto found = best_.find(threads);
+    return found == best_.end() ? 0 : found->second;
+  }
+
  private:
   attn::Buffer<std::int32_t> buffer_;
   std::map<int, double> best_;

@@ -101,7 +101,7 @@ Mask drop_mask(const X& hidden) {
   return detail::dense_mask(Mask::Dense::Kind::drop, hidden);
 }
 
-/// Added to the scaled scores; -inf hides. float or double. Shapes as keep_mask.
+/// Added to the scaled scores; -inf hides. Of the element type of q. Shapes as keep_mask.
 template <TensorLike X>
   requires std::floating_point<scalar_t<X>>
 Mask additive_mask(const X& bias) {

@@ -47,12 +47,16 @@ struct AttentionProblem {
   throw ValueError(
       message("scaled_dot_product_attention", "scale", "be finite", std::to_string(scale)));
 }
+[[noreturn]] ATTN_COLD inline void throw_mask_element() {
+  throw DTypeError(message("scaled_dot_product_attention", "an additive mask",
+                           "have the element type of q", "another"));
+}
 [[noreturn]] ATTN_COLD inline void throw_key_length(index_t b, index_t most, index_t found) {
   throw ValueError(message("scaled_dot_product_attention", "key_lengths(" + std::to_string(b) + ")",
                            "lie in 0 .. " + std::to_string(most), std::to_string(found)));
 }
 
-/// Checks every argument. Throws ShapeError or ValueError.
+/// Checks every argument. Throws ShapeError, DTypeError or ValueError.
 template <class T>
 AttentionProblem<T> make_problem(TensorView4<const T> q, TensorView4<const T> k,
                                  TensorView4<const T> v, TensorView4<T> out,
@@ -89,6 +93,9 @@ AttentionProblem<T> make_problem(TensorView4<const T> q, TensorView4<const T> k,
   const Shape<4> scores{batch, heads, q_len, kv_len};
   for (int i = 0; i < options.mask.num_dense; ++i) {
     const Mask::Dense& part = options.mask.dense[static_cast<std::size_t>(i)];
+    constexpr auto kElement =
+        sizeof(T) == 4 ? Mask::Dense::Element::f32 : Mask::Dense::Element::f64;
+    if (part.kind == Mask::Dense::Kind::add && part.element != kElement) throw_mask_element();
     for (std::size_t axis = 0; axis < 4; ++axis) {
       if (part.shape[axis] == 1 || part.shape[axis] == scores[axis]) continue;
       throw_shape("mask", "broadcast to (batch, num_heads, q_len, kv_len)", scores, part.shape);

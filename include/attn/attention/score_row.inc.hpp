@@ -22,27 +22,16 @@ ATTN_INLINE Vec<T> bias_to_base2(Vec<T> bias) {
   return select(less(bias, lowest), V::all(kMinusInf<T>), max(lowest, bias * V::all(T(kLog2e))));
 }
 
-template <class T, class Bias>
-inline void add_bias(ScoreRow<T> row, const Bias* bias, index_t stride) {
+template <class T>
+inline void add_bias(ScoreRow<T> row, const T* bias, index_t stride) {
   using V = Vec<T>;
-  T buffer[V::kLanes];
   for (index_t j = 0; j < row.n; j += V::kLanes) {
-    const index_t left = row.n - j;
-    V b;
-    if constexpr (std::is_same_v<T, Bias>) {
-      if (stride == 1) {
-        b = V::load(bias + j, left);
-      } else {
-        for (index_t x = 0; x < V::kLanes; ++x)
-          buffer[x] = x < left ? bias[(j + x) * stride] : T{0};
-        b = V::load(buffer);
-      }
-    } else {
-      for (index_t x = 0; x < V::kLanes; ++x) {
-        buffer[x] = x < left ? static_cast<T>(bias[(j + x) * stride]) : T{0};
-      }
-      b = V::load(buffer);
+    const index_t left = std::min(row.n - j, index_t{V::kLanes});
+    T lanes[V::kLanes];
+    if (stride != 1) {
+      for (index_t x = 0; x < left; ++x) lanes[x] = bias[(j + x) * stride];
     }
+    const V b = V::load(stride == 1 ? bias + j : lanes, left);
     (V::load(row.s + j, left) + bias_to_base2(b)).store(row.s + j, left);
   }
 }
@@ -54,12 +43,7 @@ inline void apply_dense(ScoreRow<T> row, const Mask::Dense& part, index_t b, ind
   const index_t offset =
       b * strides[0] + h * strides[1] + i * strides[2] + row.first_key * strides[3];
   if (part.kind == Dense::Kind::add) {
-    if (part.element == Dense::Element::f32) {
-      add_bias(row, static_cast<const float*>(part.data) + offset, strides[3]);
-    } else {
-      add_bias(row, static_cast<const double*>(part.data) + offset, strides[3]);
-    }
-    return;
+    return add_bias(row, static_cast<const T*>(part.data) + offset, strides[3]);
   }
   const bool* shown = static_cast<const bool*>(part.data) + offset;
   const bool hidden = part.kind == Dense::Kind::drop;

@@ -11,7 +11,7 @@ ATTN_NAMESPACE_BEGIN
 /// v (batch, num_kv_heads, kv_len, head_dim_v), out (batch, num_heads, q_len, head_dim_v); any strides with
 /// a unit innermost one. num_heads is a multiple of num_kv_heads: head h reads key/value head
 /// h / (num_heads / num_kv_heads). A query that sees no key gives 0. out must not overlap q, k or v.
-/// Throws ShapeError or ValueError, before anything is written.
+/// Throws ShapeError, DTypeError or ValueError, before anything is written.
 /// Source: Vaswani et al., "Attention Is All You Need" (2017), equation 1; computed block by block as in
 /// Dao et al., "FlashAttention" (2022), without a score matrix in memory.
 template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out>

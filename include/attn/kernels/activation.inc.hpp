@@ -23,9 +23,7 @@ inline void activate_row(Activation activation, index_t n, T* x) {
         return v / (all(1) + exp(u));
       });
     case Activation::gelu:
-      for (index_t i = 0; i < n; ++i) {
-        x[i] = x[i] * T(0.5) * (T{1} + std::erf(x[i] * T(0.70710678118654752440)));
-      }
-      return;
+      return each(
+          [&](Vec<T> v) { return all(0.5) * v * (all(1) + erf(v * all(0.70710678118654752440))); });
   }
 }

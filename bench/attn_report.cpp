@@ -1,0 +1,374 @@
+// attn_report: measures attn on the machine at hand, in under two minutes, beside what the machine can do.
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "attn/attn.hpp"
+
+#include "report/accuracy.hpp"
+#include "report/child.hpp"
+#include "report/memory.hpp"
+#include "report/row.hpp"
+#include "report/timing.hpp"
+#include "support/machine.hpp"
+
+namespace {
+
+using bench::Child;
+using bench::Row;
+using bench::Timings;
+
+constexpr double kGiga = 1e9, kMilli = 1e-3, kMicro = 1e-6;
+constexpr double kMebibyte = 1 << 20;
+
+struct Arguments {
+  std::string json, only, memory_child;
+  std::string golden = ATTN_BENCH_GOLDEN_DIR;
+  double seconds = 100;
+};
+
+/// One line on a terminal that is overwritten; a line per step elsewhere.
+void progress(const std::string& text) {
+  if (isatty(STDERR_FILENO) != 0) {
+    std::fprintf(stderr, "\r\033[K%s", text.c_str());
+  } else if (!text.empty()) {
+    std::fprintf(stderr, "%s\n", text.c_str());
+  }
+}
+
+bool wanted(const Arguments& arguments, const std::string& name) {
+  return name.find(arguments.only) != std::string::npos;
+}
+
+/// Several passes over everything rather than one long look at each: a disturbance of seconds then spoils
+/// one sample of many rows and not all samples of one.
+class Report {
+ public:
+  explicit Report(const Arguments& arguments) : arguments_(arguments), self_(bench::own_path()) {}
+
+  void run() {
+    const bench::Clock::time_point start = bench::Clock::now();
+    const bool memory = wanted(arguments_, "memory");
+    if (memory) {
+      progress("memory: attention over 65,536 tokens in two fresh processes");
+      // Side by side: neither's time matters.
+      Child one({self_, "--memory-child", "one"}), all({self_, "--memory-child", "all"});
+      memory_one_ = one.number().value_or(bench::kAbsent);
+      memory_all_ = all.number().value_or(bench::kAbsent);
+    }
+    if (wanted(arguments_, "accuracy")) measure_accuracy();
+    std::vector<bench::Group> groups;
+    std::size_t works = 0;
+    for (bench::Group& group : bench::all_groups()) {
+      const auto relevant = std::count_if(group.names.begin(), group.names.end(),
+                                          [&](const auto& name) { return needed(name); });
+      if (relevant == 0) continue;
+      works += static_cast<std::size_t>(relevant);
+      groups.push_back(std::move(group));
+    }
+    if (works == 0) return;
+    constexpr int kPasses = 3;
+    const double left =
+        std::max(arguments_.seconds - bench::seconds_since(start), 0.3 * arguments_.seconds);
+    // A tenth goes into making and checking inputs.
+    const double each = 0.9 * left / (kPasses * 2.0 * static_cast<double>(works));
+    for (int pass = 1; pass <= kPasses; ++pass) {
+      for (const bench::Group& group : groups) measure(group, pass, kPasses, each);
+    }
+    progress("");
+  }
+
+  std::vector<Row> rows() const {
+    std::vector<Row> rows;
+    const auto add = [&](Row row) {
+      if (wanted(arguments_, row.name)) rows.push_back(std::move(row));
+    };
+    for (const char* name : {"gemm_1024", "gemm_bert", "gemm_avx2", "sdpa_d64", "sdpa_d128",
+                             "sdpa_d80", "sdpa_512", "sdpa_avx2", "sdpa_4096"}) {
+      for (bool all : {false, true}) add(flops_row(name, all));
+    }
+    for (bool all : {false, true}) {
+      add(time_row("sdpa_causal", "sdpa_4096", all, kMilli, "ms", "time without the mask"));
+    }
+    for (bool all : {false, true}) add(flops_row("sdpa_short", all));
+    for (bool all : {false, true}) add(decode_row("sdpa_decode", "sdpa_queries_1", 32, all));
+    for (bool all : {false, true}) add(decode_row("sdpa_decode_gqa", "sdpa_decode_gqa", 8, all));
+    for (bool all : {false, true}) {
+      for (bench::index_t n : bench::kQueryCounts) add(queries_row(n, all));
+      add(eight_queries_row(all));
+    }
+    add(softmax_row());
+    for (bool all : {false, true}) add(flops_row("mha_bert", all));
+    for (bool all : {false, true}) add(tutorial_row(all));
+    add(memory_row("memory", memory_one_));
+    add(memory_row("memory@all", memory_all_));
+    add(accuracy_row());
+    return rows;
+  }
+
+  nlohmann::ordered_json machine() const {
+    nlohmann::ordered_json caches = nlohmann::ordered_json::array();
+    for (const bench::Cache& cache : bench::caches()) {
+      caches.push_back({{"level", cache.level}, {"bytes", cache.bytes}});
+    }
+    nlohmann::ordered_json peaks = nlohmann::ordered_json::object();
+    for (attn::Isa isa : attn::kAllIsas) {
+      if (timings_.peaks().best(isa, 1) == 0) continue;
+      peaks[std::string(attn::name(isa))] = {
+          {"one", timings_.peaks().best(isa, 1) / kGiga},
+          {"all", timings_.peaks().best(isa, bench::all_threads()) / kGiga}};
+    }
+    return {{"name", bench::machine_name()},
+            {"isa", attn::name(attn::active_isa())},
+            {"caches", caches},
+            {"threads", bench::all_threads()},
+            {"counter_ghz", bench::counter_ghz()},
+            {"peak_gflops", peaks},
+            {"compiler", __VERSION__},
+            {"attn_version", ATTN_VERSION}};
+  }
+
+  void print_machine() const {
+    std::printf("%s, %s, %s, %d thread%s, counter %.2f GHz\n", bench::machine_name().c_str(),
+                std::string(attn::name(attn::active_isa())).c_str(), bench::caches_text().c_str(),
+                bench::all_threads(), bench::all_threads() == 1 ? "" : "s", bench::counter_ghz());
+  }
+
+ private:
+  /// Rows whose numbers come from works of another name.
+  bool needed(const std::string& work) const {
+    const auto& only = arguments_.only;
+    if (wanted(arguments_, work) || wanted(arguments_, work + "@all")) return true;
+    if (work == "sdpa_4096") return std::string("sdpa_causal@all").find(only) != std::string::npos;
+    if (work == "sdpa_queries_1") {
+      return std::string("sdpa_decode@all").find(only) != std::string::npos ||
+             only.find("queries") != std::string::npos;
+    }
+    return work.starts_with("sdpa_queries") && only.find("queries") != std::string::npos;
+  }
+
+  void measure(const bench::Group& group, int pass, int passes, double seconds) {
+    const std::vector<bench::Work> works = group.make();
+    for (const bench::Work& work : works) {
+      if (!needed(work.name)) continue;
+      for (bool all : {false, true}) {
+        if (all && work.name == "softmax") continue;
+        progress("pass " + std::to_string(pass) + " of " + std::to_string(passes) + ": " +
+                 work.name + (all ? "@all" : ""));
+        timings_.measure(work, all, seconds);
+      }
+      if (work.name == "softmax") {
+        Child eigen({(std::filesystem::path(self_).parent_path() / "eigen_softmax").string(),
+                     std::to_string(bench::softmax_rows()), std::to_string(bench::kSoftmaxColumns),
+                     std::to_string(seconds)});
+        eigen_row_ = std::fmin(eigen_row_, eigen.number().value_or(bench::kAbsent));
+      }
+      counts_[work.name] = {work.isa, work.flops, work.bytes};
+    }
+  }
+
+  void measure_accuracy() {
+    progress("accuracy: golden cases and large logits");
+    try {
+      accuracy_ = bench::measure_accuracy(arguments_.golden);
+    } catch (const std::exception& error) {
+      accuracy_error_ = error.what();
+    }
+  }
+
+  struct Count {
+    attn::Isa isa;
+    double flops;
+    bench::index_t bytes;
+  };
+
+  static std::string label(const std::string& name, bool all) { return name + (all ? "@all" : ""); }
+  static int threads(bool all) { return all ? bench::all_threads() : 1; }
+
+  /// Why there is no number, or what is wrong with it.
+  bool fill_note(Row& row, const std::string& work, bool all) const {
+    if (std::isinf(timings_.seconds(work, all))) {
+      row.note = "absent: the machine lacks the instruction set, or the row was not asked for";
+      return false;
+    }
+    row.note = timings_.complaint(work, all);
+    if (!row.note.empty()) return false;
+    return true;
+  }
+
+  Row flops_row(const std::string& name, bool all) const {
+    Row row{.name = label(name, all), .unit = "GFLOP/s", .limit_name = "FMA peak"};
+    if (!fill_note(row, name, all)) return row;
+    const Count& count = counts_.at(name);
+    row.value = count.flops / timings_.seconds(name, all) / kGiga;
+    row.limit = timings_.peaks().best(count.isa, threads(all)) / kGiga;
+    row.limit_name = std::string(attn::name(count.isa)) + " FMA peak";
+    return row;
+  }
+
+  Row time_row(const std::string& name, const std::string& baseline, bool all, double unit,
+               const std::string& unit_name, const std::string& limit_name) const {
+    Row row{.name = label(name, all), .unit = unit_name, .limit_name = limit_name};
+    if (!fill_note(row, name, all)) return row;
+    row.value = timings_.seconds(name, all) / unit;
+    row.limit = timings_.seconds(baseline, all) / unit;
+    return row;
+  }
+
+  Row decode_row(const std::string& name, const std::string& work, int kv_heads, bool all) const {
+    Row row{.name = label(name, all), .unit = "GB/s", .limit_name = "read bandwidth"};
+    if (!fill_note(row, work, all)) return row;
+    const Count& count = counts_.at(work);
+    row.value = static_cast<double>(count.bytes) / timings_.seconds(work, all) / kGiga;
+    row.limit = timings_.best_bandwidth(count.bytes, threads(all)) / kGiga;
+    row.limit_name = "read bandwidth on " + bench::bytes_text(count.bytes);
+    row.note = std::to_string(kv_heads) + " key/value heads";
+    return row;
+  }
+
+  Row queries_row(bench::index_t n, bool all) const {
+    const std::string work = "sdpa_queries_" + std::to_string(n);
+    Row row{.name = label(work, all), .unit = "ms", .limit_name = "line from 1 to 64 queries"};
+    if (!fill_note(row, work, all)) return row;
+    const double first = timings_.seconds("sdpa_queries_1", all);
+    const double last = timings_.seconds("sdpa_queries_64", all);
+    row.value = timings_.seconds(work, all) / kMilli;
+    row.limit = (first + (last - first) * static_cast<double>(n - 1) / 63) / kMilli;
+    return row;
+  }
+
+  Row eight_queries_row(bool all) const {
+    Row row = time_row("sdpa_queries_8", "sdpa_queries_1", all, kMilli, "ms", "time of 1 query");
+    row.name = label("sdpa_queries", all);
+    if (std::isnan(row.value)) return row;
+    const Count& count = counts_.at("sdpa_queries_8");
+    const double computing = count.flops / timings_.peaks().best(count.isa, threads(all));
+    const double reading =
+        static_cast<double>(count.bytes) / timings_.best_bandwidth(count.bytes, threads(all));
+    row.note = computing < reading ? "8 queries are memory-bound" : "8 queries are compute-bound";
+    return row;
+  }
+
+  Row softmax_row() const {
+    Row row{.name = "softmax",
+            .unit = "ns/row",
+            .limit = eigen_row_,
+            .limit_name = "Eigen, -march=native"};
+    if (!fill_note(row, "softmax", false)) return row;
+    row.value =
+        timings_.seconds("softmax", false) * kGiga / static_cast<double>(bench::softmax_rows());
+    if (std::isnan(eigen_row_)) {
+      row.note = "eigen_softmax was not found beside this program";
+    } else {
+      row.note = bench::number_text(eigen_row_ / row.value) + " times as fast";
+    }
+    return row;
+  }
+
+  Row tutorial_row(bool all) const {
+    const std::string work = "mha_tutorial";
+    Row row{.name = label(work, all), .unit = "us", .limit_name = "its FLOPs at the FMA peak"};
+    if (!fill_note(row, work, all)) return row;
+    const Count& count = counts_.at(work);
+    row.value = timings_.seconds(work, all) / kMicro;
+    row.limit = count.flops / timings_.peaks().best(count.isa, threads(all)) / kMicro;
+    row.note = bench::number_text(row.value * 1000 * bench::counter_ghz()) + " counter cycles";
+    return row;
+  }
+
+  static Row memory_row(const std::string& name, double bytes) {
+    Row row{.name = name,
+            .value = bytes / kMebibyte,
+            .unit = "MiB",
+            .limit = bench::kMemoryInputs / kMebibyte,
+            .limit_name = "inputs and output"};
+    if (std::isnan(bytes)) {
+      row.note = "absent: the child process failed";
+    } else {
+      row.note = "beyond them, the program included";
+    }
+    return row;
+  }
+
+  Row accuracy_row() const {
+    Row row{.name = "accuracy", .unit = "error", .limit_name = "naive float formula"};
+    row.note = accuracy_error_;
+    if (!accuracy_error_.empty()) return row;
+    row.value = accuracy_.worse().ours;
+    row.limit = accuracy_.worse().naive;
+    row.note = std::to_string(accuracy_.cases) +
+               " golden cases: " + bench::number_text(accuracy_.golden.ratio()) + ", " +
+               std::to_string(accuracy_.skipped) +
+               " skipped; logits of 50: " + bench::number_text(accuracy_.large_logits.ratio());
+    return row;
+  }
+
+  Arguments arguments_;
+  std::string self_;
+  Timings timings_;
+  std::map<std::string, Count> counts_;
+  double eigen_row_ = bench::kAbsent;
+  double memory_one_ = bench::kAbsent, memory_all_ = bench::kAbsent;
+  bench::Accuracy accuracy_;
+  std::string accuracy_error_;
+};
+
+int report(const Arguments& arguments) {
+  // Before the measurements: two minutes are long to learn that the path was wrong.
+  std::ofstream json;
+  if (!arguments.json.empty()) {
+    json.open(arguments.json);
+    if (!json) {
+      std::fprintf(stderr, "attn_report: cannot write %s\n", arguments.json.c_str());
+      return 1;
+    }
+  }
+  Report measured(arguments);
+  measured.print_machine();
+  measured.run();
+  const std::vector<Row> rows = measured.rows();
+  bench::print_table(rows);
+  if (!json.is_open()) return 0;
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const Row& row : rows) all.push_back(bench::to_json(row));
+  json << nlohmann::ordered_json{{"machine", measured.machine()}, {"rows", all}}.dump(2) << '\n';
+  json.close();
+  if (!json) {
+    std::fprintf(stderr, "attn_report: cannot write %s\n", arguments.json.c_str());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app(
+      "Measures attn on this machine beside the machine's own peak and bandwidth. NAME runs on one "
+      "thread, "
+      "NAME@all on all of them. ATTN_ISA selects a lower instruction set.");
+  app.add_option("--json", arguments.json, "Write the rows to FILE as JSON")->type_name("FILE");
+  app.add_option("--only", arguments.only, "Only rows whose name contains TEXT")->type_name("TEXT");
+  app.add_option("--seconds", arguments.seconds, "About how long to measure", true)
+      ->check(CLI::Range(1.0, 3600.0));
+  app.add_option("--golden", arguments.golden, "Folder of the golden cases")->type_name("DIR");
+  app.add_option("--memory-child", arguments.memory_child, "one or all")->group("");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    if (!arguments.memory_child.empty()) {
+      std::printf("%.0f\n", bench::measure_memory(arguments.memory_child == "all"));
+      return 0;
+    }
+    return report(arguments);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "attn_report: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,39 @@
+// The row `memory`: what attention over 65,536 tokens takes beyond its inputs and output, in a fresh process.
+#pragma once
+
+#include <fstream>
+#include <string>
+
+#include "attn/attn.hpp"
+
+#include "support/inputs.hpp"
+#include "support/machine.hpp"
+
+namespace bench {
+
+inline constexpr attn::Shape<4> kMemoryShape{1, 1, 65536, 64};
+/// q, k, v and out.
+inline constexpr double kMemoryInputs = 4.0 * 65536 * 64 * sizeof(float);
+
+/// The largest resident size that this process has had, in bytes. From /proc, not from getrusage, whose
+/// maximum survives exec and so would be the parent's.
+inline double peak_resident_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    double kilobytes = 0;
+    if (word == "VmHWM:" && status >> kilobytes) return 1024 * kilobytes;
+  }
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+/// The work of the child process: bytes beyond the inputs and the output, the program itself included.
+inline double measure_memory(bool all) {
+  const auto q = random_tensor<float, 4>(kMemoryShape, 1);
+  const auto k = random_tensor<float, 4>(kMemoryShape, 2);
+  const auto v = random_tensor<float, 4>(kMemoryShape, 3);
+  attn::Tensor4<float> out(kMemoryShape);
+  attn::scaled_dot_product_attention(q, k, v, out, {.execution = {.executor = &executor_of(all)}});
+  return peak_resident_bytes() - kMemoryInputs;
+}
+
+}  // namespace bench

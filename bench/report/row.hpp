@@ -1,0 +1,68 @@
+// Row: one line of the report, as text for people and as JSON for programs.
+#pragma once
+
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace bench {
+
+inline constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
+
+struct Row {
+  std::string name;
+  double value = kAbsent;  ///< NaN: not measured, and `note` says why
+  std::string unit = {};
+  double limit = kAbsent;       ///< what the machine can do, or a baseline's time, in the same unit
+  std::string limit_name = {};  ///< "FMA peak"
+  std::string note = {};
+
+  double ratio() const { return value / limit; }
+};
+
+/// null where x is not a number: JSON has none.
+inline nlohmann::ordered_json to_json(double x) {
+  return std::isfinite(x) ? nlohmann::ordered_json(x) : nlohmann::ordered_json();
+}
+
+inline nlohmann::ordered_json to_json(const Row& row) {
+  return {{"name", row.name},
+          {"value", to_json(row.value)},
+          {"limit", to_json(row.limit)},
+          {"ratio", to_json(row.ratio())},
+          {"unit", row.unit},
+          {"limit_is", row.limit_name},
+          {"note", row.note}};
+}
+
+/// Four significant digits, or nothing.
+inline std::string number_text(double x) {
+  if (!std::isfinite(x)) return "-";
+  char text[32];
+  const double size = std::abs(x);
+  const char* format = size >= 1000   ? "%.0f"
+                       : size >= 100  ? "%.1f"
+                       : size >= 10   ? "%.2f"
+                       : size >= 1e-3 ? "%.3f"
+                                      : "%.1e";
+  std::snprintf(text, sizeof text, format, x);
+  return text;
+}
+
+inline void print_table(const std::vector<Row>& rows) {
+  std::printf("%-20s %9s %-7s %9s %6s  %s\n", "row", "value", "unit", "limit", "ratio", "limit is");
+  for (const Row& row : rows) {
+    const std::string more =
+        row.limit_name + (row.note.empty() || row.limit_name.empty() ? "" : "; ") + row.note;
+    const std::string ratio = std::isfinite(row.ratio()) ? number_text(row.ratio()) : "-";
+    std::printf("%-20s %9s %-7s %9s %6s  %s\n", row.name.c_str(), number_text(row.value).c_str(),
+                row.unit.c_str(), number_text(row.limit).c_str(), ratio.substr(0, 5).c_str(),
+                more.c_str());
+  }
+}
+
+}  // namespace bench

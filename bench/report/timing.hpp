@@ -1,0 +1,89 @@
+// Timings: the best time of every work so far, measured in turn with the limits that it is compared with.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "report/work.hpp"
+#include "support/bandwidth.hpp"
+#include "support/peak.hpp"
+
+namespace bench {
+
+/// On a machine that others use too, each of many short measurements is either disturbed or not: the best
+/// of them is the machine's own, for works and limits alike.
+class Timings {
+ public:
+  /// Runs `work` for about `seconds`, a round of its limit before each handful of runs. The first
+  /// measurement checks the result.
+  void measure(const Work& work, bool all, double seconds) {
+    const Clock::time_point start = Clock::now();
+    const int threads = all ? all_threads() : 1;
+    const attn::Execution execution{.executor = &executor_of(all), .isa = work.isa};
+    const double first = time_once(work, execution, 1);
+    Entry& entry = entries_[{work.name, all}];
+    if (std::isinf(entry.seconds)) entry.complaint = work.complaint();
+    // A clock reading takes 30 ns: a sample is at least 100 microseconds long.
+    const int repeats = static_cast<int>(std::max(1.0, std::ceil(1e-4 / std::max(first, 1e-9))));
+    do {
+      peaks_.measure(work.isa, threads);
+      if (work.bytes >= kMemoryBound) bandwidth(work.bytes).measure(threads);
+      const Clock::time_point handful = Clock::now();
+      do {
+        entry.seconds = std::min(entry.seconds, time_once(work, execution, repeats));
+      } while (seconds_since(handful) < kHandful);
+    } while (seconds_since(start) < seconds);
+  }
+
+  /// Infinite where it was not measured.
+  double seconds(const std::string& name, bool all) const {
+    const auto found = entries_.find({name, all});
+    return found == entries_.end() ? std::numeric_limits<double>::infinity()
+                                   : found->second.seconds;
+  }
+  std::string complaint(const std::string& name, bool all) const {
+    const auto found = entries_.find({name, all});
+    return found == entries_.end() ? "" : found->second.complaint;
+  }
+
+  const Peaks& peaks() const { return peaks_; }
+
+  /// B/s on a buffer of that size; NaN where it was not measured.
+  double best_bandwidth(index_t bytes, int threads) const {
+    const auto found = bandwidths_.find(bytes);
+    return found == bandwidths_.end() ? kNone : found->second->best(threads);
+  }
+
+ private:
+  static constexpr double kHandful = 0.06;
+  static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  /// Attention over fewer bytes of keys and values is no row about memory.
+  static constexpr index_t kMemoryBound = 32 << 20;
+
+  struct Entry {
+    double seconds = std::numeric_limits<double>::infinity();
+    std::string complaint = {};
+  };
+
+  static double time_once(const Work& work, const attn::Execution& execution, int repeats) {
+    const Clock::time_point start = Clock::now();
+    for (int i = 0; i < repeats; ++i) work.run(execution);
+    return seconds_since(start) / repeats;
+  }
+
+  ReadBandwidth& bandwidth(index_t bytes) {
+    std::unique_ptr<ReadBandwidth>& at = bandwidths_[bytes];
+    if (!at) at = std::make_unique<ReadBandwidth>(bytes);
+    return *at;
+  }
+
+  std::map<std::pair<std::string, bool>, Entry> entries_;
+  Peaks peaks_;
+  std::map<index_t, std::unique_ptr<ReadBandwidth>> bandwidths_;
+};
+
+}  // namespace bench

@@ -1,0 +1,198 @@
+// The calls that the report times, in groups that share their inputs.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/check.hpp"
+#include "support/machine.hpp"
+#include "support/modules.hpp"
+
+namespace bench {
+
+using attn::index_t;
+
+struct Work {
+  std::string name;
+  attn::Isa isa;
+  double flops = 0;
+  index_t bytes = 0;  ///< that have to be read, where memory is the limit
+  std::function<void(const attn::Execution&)> run = {};
+  std::function<std::string()> complaint =
+      {};  ///< about the last run's result; empty where it is right
+};
+
+/// Inputs live while the works do. They are made again for every pass: where its pages happen to lie makes
+/// a difference of some percent, and the best of several draws is the machine's.
+struct Group {
+  std::vector<std::string> names;
+  std::function<std::vector<Work>()> make;
+};
+
+namespace detail {
+
+inline double attention_flops(const attn::Shape<4>& q, index_t kv_len) {
+  return 4 * static_cast<double>(attn::size_of(q)) * static_cast<double>(kv_len);
+}
+
+struct AttentionInputs {
+  attn::Tensor4<float> q, k, v, out;
+
+  AttentionInputs(index_t batch, index_t heads, index_t kv_heads, index_t q_len, index_t kv_len,
+                  index_t dim)
+      : q(random_tensor<float, 4>({batch, heads, q_len, dim}, 1)),
+        k(random_tensor<float, 4>({batch, kv_heads, kv_len, dim}, 2)),
+        v(random_tensor<float, 4>({batch, kv_heads, kv_len, dim}, 3)),
+        out({batch, heads, q_len, dim}) {}
+};
+
+/// Attention over the first `q_len` of the queries.
+inline Work attention_work(std::string name, attn::Isa isa,
+                           const std::shared_ptr<AttentionInputs>& in, index_t q_len,
+                           bool causal = false) {
+  const attn::TensorView4<const float> q = in->q.view().slice(2, 0, q_len);
+  const attn::TensorView4<float> out = in->out.view().slice(2, 0, q_len);
+  Work work{std::move(name), isa, attention_flops(q.shape(), in->k.extent(2)),
+            (in->k.size() + in->v.size()) * index_t{sizeof(float)}};
+  work.run = [=](const attn::Execution& execution) {
+    attn::AttentionOptions<float> options{.execution = execution};
+    if (causal) options.mask = attn::causal();
+    attn::scaled_dot_product_attention(q, in->k, in->v, out, options);
+  };
+  work.complaint = [=] {
+    return attention_errors(q, in->k, in->v, out, {.causal = causal}).complaint();
+  };
+  return work;
+}
+
+inline Group attention_group(std::string name, attn::Isa isa, index_t batch, index_t heads,
+                             index_t kv_heads, index_t q_len, index_t kv_len, index_t dim) {
+  return {{name}, [=]() -> std::vector<Work> {
+            const auto in =
+                std::make_shared<AttentionInputs>(batch, heads, kv_heads, q_len, kv_len, dim);
+            return {attention_work(name, isa, in, q_len)};
+          }};
+}
+
+struct GemmInputs {
+  attn::Tensor2<float> a, b, c;
+  attn::PackedWeights<float> packed;
+
+  GemmInputs(index_t m, index_t n, index_t k)
+      : a(random_tensor<float, 2>({m, k}, 1)), b(random_tensor<float, 2>({k, n}, 2)), c({m, n}) {}
+};
+
+inline Work gemm_work(std::string name, attn::Isa isa, const std::shared_ptr<GemmInputs>& in,
+                      bool packed) {
+  Work work{std::move(name), isa,
+            2 * static_cast<double>(in->c.size()) * static_cast<double>(in->a.extent(1))};
+  if (packed) in->packed = attn::PackedWeights<float>(in->b.view(), isa);
+  work.run = [=](const attn::Execution& execution) {
+    if (packed) {
+      attn::gemm(in->a, in->packed, in->c, {}, execution);
+    } else {
+      attn::gemm(in->a, in->b, in->c, {}, execution);
+    }
+  };
+  work.complaint = [=] { return gemm_complaint<float>(in->a, in->b, in->c); };
+  return work;
+}
+
+inline Group multi_head_group(std::string name, attn::Isa isa, index_t batch, index_t seq,
+                              index_t width, index_t heads) {
+  return {
+      {name}, [=]() -> std::vector<Work> {
+        struct Inputs {
+          attn::MultiHeadAttention<float> mha;
+          attn::Tensor3<float> x, out;
+        };
+        const auto in = std::make_shared<Inputs>(
+            Inputs{random_multi_head(width, heads), random_tensor<float, 3>({batch, seq, width}, 2),
+                   attn::Tensor3<float>({batch, seq, width})});
+        Work work{name, isa, multi_head_flops(batch, seq, width)};
+        work.run = [in](const attn::Execution& execution) {
+          in->mha.forward(in->x, in->x, in->x, in->out, {.execution = execution});
+        };
+        work.complaint = [in] { return multi_head_errors(in->mha, in->x, in->out).complaint(); };
+        return {work};
+      }};
+}
+
+}  // namespace detail
+
+inline constexpr index_t kQueryCounts[] = {1, 2, 4, 8, 16, 32, 64};
+inline constexpr index_t kSoftmaxColumns = 1024;
+
+/// Rows such that input and output fill half of the second-level cache.
+inline index_t softmax_rows() {
+  return std::max<index_t>(1,
+                           second_level_bytes() / (4 * index_t{sizeof(float)} * kSoftmaxColumns));
+}
+
+/// Everything that is timed, on the active instruction set except where the name says another.
+inline std::vector<Group> all_groups() {
+  using attn::Isa;
+  const Isa isa = attn::active_isa();
+  const bool avx2 = attn::is_available(Isa::avx2);
+  std::vector<Group> groups;
+  groups.push_back({{"gemm_1024", "gemm_avx2"}, [=] {
+                      const auto in = std::make_shared<detail::GemmInputs>(1024, 1024, 1024);
+                      std::vector<Work> works{detail::gemm_work("gemm_1024", isa, in, false)};
+                      if (avx2) {
+                        works.push_back(detail::gemm_work("gemm_avx2", Isa::avx2, in, false));
+                      }
+                      return works;
+                    }});
+  groups.push_back({{"gemm_bert"}, [=]() -> std::vector<Work> {
+                      const auto in = std::make_shared<detail::GemmInputs>(128, 3072, 768);
+                      return {detail::gemm_work("gemm_bert", isa, in, true)};
+                    }});
+  groups.push_back({{"sdpa_d64", "sdpa_avx2"}, [=] {
+                      const auto in =
+                          std::make_shared<detail::AttentionInputs>(1, 8, 8, 2048, 2048, 64);
+                      std::vector<Work> works{detail::attention_work("sdpa_d64", isa, in, 2048)};
+                      if (avx2) {
+                        works.push_back(detail::attention_work("sdpa_avx2", Isa::avx2, in, 2048));
+                      }
+                      return works;
+                    }});
+  groups.push_back(detail::attention_group("sdpa_d128", isa, 1, 8, 8, 2048, 2048, 128));
+  groups.push_back(detail::attention_group("sdpa_d80", isa, 1, 8, 8, 2048, 2048, 80));
+  groups.push_back(detail::attention_group("sdpa_512", isa, 1, 12, 12, 512, 512, 64));
+  groups.push_back({{"sdpa_4096", "sdpa_causal"}, [=]() -> std::vector<Work> {
+                      const auto in =
+                          std::make_shared<detail::AttentionInputs>(1, 8, 8, 4096, 4096, 64);
+                      return {detail::attention_work("sdpa_4096", isa, in, 4096),
+                              detail::attention_work("sdpa_causal", isa, in, 4096, true)};
+                    }});
+  groups.push_back(detail::attention_group("sdpa_short", isa, 64, 12, 12, 128, 128, 64));
+  groups.push_back(detail::attention_group("sdpa_decode_gqa", isa, 1, 32, 8, 1, 4096, 128));
+  Group queries;
+  for (index_t n : kQueryCounts) queries.names.push_back("sdpa_queries_" + std::to_string(n));
+  queries.make = [=] {
+    const auto in = std::make_shared<detail::AttentionInputs>(1, 32, 32, 64, 4096, 128);
+    std::vector<Work> works;
+    for (index_t n : kQueryCounts) {
+      works.push_back(detail::attention_work("sdpa_queries_" + std::to_string(n), isa, in, n));
+    }
+    return works;
+  };
+  groups.push_back(queries);
+  groups.push_back({{"softmax"}, [=]() -> std::vector<Work> {
+                      const attn::Shape<2> shape{softmax_rows(), kSoftmaxColumns};
+                      const auto x = std::make_shared<attn::Tensor2<float>>(
+                          random_tensor<float, 2>(shape, 1, 3.0f));
+                      const auto out = std::make_shared<attn::Tensor2<float>>(shape);
+                      Work work{"softmax", isa};
+                      work.run = [=](const attn::Execution& e) { attn::softmax(*x, *out, e); };
+                      work.complaint = [=] { return softmax_complaint(*x, *out); };
+                      return {work};
+                    }});
+  groups.push_back(detail::multi_head_group("mha_bert", isa, 8, 128, 768, 12));
+  groups.push_back(detail::multi_head_group("mha_tutorial", isa, 1, 4, 16, 4));
+  return groups;
+}
+
+}  // namespace bench
