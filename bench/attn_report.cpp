@@ -356,7 +356,8 @@ int main(int argc, char** argv) {
       "NAME@all on all of them. ATTN_ISA selects a lower instruction set.");
   app.add_option("--json", arguments.json, "Write the rows to FILE as JSON")->type_name("FILE");
   app.add_option("--only", arguments.only, "Only rows whose name contains TEXT")->type_name("TEXT");
-  app.add_option("--seconds", arguments.seconds, "About how long to measure", true)
+  app.add_option("--seconds", arguments.seconds, "About how long to measure")
+      ->capture_default_str()
       ->check(CLI::Range(1.0, 3600.0));
   app.add_option("--golden", arguments.golden, "Folder of the golden cases")->type_name("DIR");
   app.add_option("--memory-child", arguments.memory_child, "one or all")->group("");

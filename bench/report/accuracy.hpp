@@ -14,6 +14,8 @@
 
 namespace bench {
 
+using attn::index_t;
+
 struct Accuracy {
   Errors golden, large_logits;
   int cases = 0, skipped = 0;

@@ -13,6 +13,8 @@ namespace {
 using attn_test::AttentionDraw;
 using attn_test::Index;
 using attn_test::Random;
+using attn_test::reference_keys;
+using attn_test::reference_offset;
 
 TEST(ExtendMask, IsTheBiasOfTheWholeMask) {
   for (std::uint64_t draw = 0; draw < 60; ++draw) {

@@ -17,6 +17,7 @@ namespace {
 using attn_test::error_of;
 using attn_test::Index;
 using attn_test::Random;
+using attn_test::to_array;
 using Dense = Mask::Dense;
 
 // A mask never travels without its polarity, and a polarity never without bool.

@@ -15,8 +15,13 @@ using attn_test::available_isas;
 using attn_test::Index;
 using attn_test::PageGuarded;
 using attn_test::Random;
+using attn_test::reference_keys;
+using attn_test::reference_offset;
 using attn_test::ReferenceOptions;
 using attn_test::ReferenceResult;
+using attn_test::run_library;
+using attn_test::same_bits;
+using attn_test::to_array;
 
 template <class T>
 class SdpaHiddenTest : public ::testing::Test {};
@@ -163,7 +168,7 @@ void expect_unread(const AttentionDraw<T>& call, Index begin, Index end) {
       options.weights = {};
       scaled_dot_product_attention(call.q.template view<4>(), k.view(guard_after),
                                    v.view(guard_after), part.y.template view<4>(), options);
-      EXPECT_TRUE(attn_test::same_bits(part.y, whole.y)) << name(isa);
+      EXPECT_TRUE(same_bits(part.y, whole.y)) << name(isa);
     }
   }
 }

@@ -20,7 +20,10 @@ using attn_test::Layout;
 using attn_test::Placed;
 using attn_test::Random;
 using attn_test::ReferenceOptions;
+using attn_test::run_library;
+using attn_test::same_bits;
 using attn_test::ThreadExecutor;
+using attn_test::to_array;
 
 template <class T>
 class SdpaSameBitsTest : public ::testing::Test {};
@@ -41,7 +44,7 @@ AttentionDraw<T> large(Random& random, Index q_len, Index kv_len) {
 TYPED_TEST(SdpaSameBitsTest, OnAnyNumberOfThreads) {
   using T = TypeParam;
   Random random(1);
-  for (const auto [q_len, kv_len] : {std::pair{130, 300}, {1, 2050}, {7, 700}, {401, 97}}) {
+  for (const auto& [q_len, kv_len] : {std::pair{130, 300}, {1, 2050}, {7, 700}, {401, 97}}) {
     for (const bool masked : {false, true}) {
       auto call = large<T>(random, q_len, kv_len);
       call.options.causal = masked;
@@ -105,7 +108,7 @@ TYPED_TEST(SdpaSameBitsTest, AtAnyStrides) {
       AttentionOptions<T> options = library.get();
       options.execution.isa = isa;
       scaled_dot_product_attention(q.read(), k.read(), v.read(), out.view(), options);
-      ASSERT_TRUE(attn_test::same_bits(out.values(), expected.y)) << name(isa);
+      ASSERT_TRUE(same_bits(out.values(), expected.y)) << name(isa);
     }
   }
 }
@@ -127,7 +130,7 @@ TYPED_TEST(SdpaSameBitsTest, HoweverAPrefillIsCut) {
             call.v.template view<4>(),
             {.mask = causal(), .offset = query_offset(begin), .execution = {.isa = isa}});
         const auto expected = to_array(whole.template view<4>().slice(2, begin, end));
-        EXPECT_TRUE(attn_test::same_bits(to_array(y), expected)) << name(isa) << begin;
+        EXPECT_TRUE(same_bits(to_array(y), expected)) << name(isa) << begin;
       }
     }
   }

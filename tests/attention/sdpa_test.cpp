@@ -17,10 +17,12 @@ using attn_test::available_isas;
 using attn_test::Index;
 using attn_test::Layout;
 using attn_test::LibraryOptions;
+using attn_test::max_abs;
 using attn_test::Placed;
 using attn_test::Random;
 using attn_test::ReferenceOptions;
 using attn_test::ReferenceResult;
+using attn_test::to_array;
 using Kind = ReferenceOptions::Mask::Kind;
 
 template <class T>
@@ -102,7 +104,7 @@ TYPED_TEST(SdpaTest, RepeatedHeadsByStrideZeroAreGroupedHeads) {
     const Execution on{.isa = isa};
     const auto grouped = scaled_dot_product_attention(q, k, v, {.execution = on});
     const auto repeated = scaled_dot_product_attention(q, repeat(k), repeat(v), {.execution = on});
-    EXPECT_TRUE(attn_test::same_bits(to_array(grouped), to_array(repeated))) << name(isa);
+    EXPECT_TRUE(same_bits(to_array(grouped), to_array(repeated))) << name(isa);
   }
 }
 

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <functional>
 #include <numeric>
-#include <regex>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -124,7 +123,8 @@ TEST_F(MiniLmModel, FindsTheRefundLineFirst) {
       read_lines(ATTN_TEST_DATA_DIR "/../../examples/data/help_center.txt");
   ASSERT_GE(lines.size(), 200U);
   const auto is_rival = [](const std::string& line) {
-    return std::regex_search(line, std::regex("money|back", std::regex::icase));
+    const auto has = [&](const char* word) { return line.find(word) != line.npos; };
+    return has("Money") || has("money") || has("back");
   };
   EXPECT_EQ(std::count_if(lines.begin(), lines.end(), is_rival), 10);
   const auto rest = lines.begin() + 40;

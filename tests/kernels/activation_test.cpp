@@ -23,6 +23,7 @@ using attn_test::Index;
 using attn_test::Layout;
 using attn_test::Placed;
 using attn_test::Random;
+using attn_test::same_bits;
 using attn_test::Wider;
 
 template <class T>

@@ -19,8 +19,10 @@ using attn_test::available_isas;
 using attn_test::difference;
 using attn_test::Index;
 using attn_test::Layout;
+using attn_test::max_abs;
 using attn_test::Placed;
 using attn_test::Random;
+using attn_test::to_array;
 using attn_test::Wider;
 
 template <class T>
@@ -155,7 +157,7 @@ TYPED_TEST(GemmTest, PackedWeightsGiveTheSameBits) {
       gemm(p.a.template view<2>(), packed, c.view(), epilogue);
       ASSERT_EQ(difference(c.values(), exact, p.bound(), isa, "c"), "");
       gemm(p.a.template view<2>(), b.read(), plain.view(), epilogue, {.isa = isa});
-      ASSERT_TRUE(attn_test::same_bits(c.values(), plain.values())) << name(isa);
+      ASSERT_TRUE(same_bits(c.values(), plain.values())) << name(isa);
     }
   }
 }
@@ -178,7 +180,7 @@ TYPED_TEST(GemmTest, WithoutBetaWhatCHeldDoesNotMatter) {
 TYPED_TEST(GemmTest, BatchesBroadcast) {
   using T = TypeParam;
   Random random(4);
-  for (const auto [batch_a, batch_b] : {std::pair{3, 3}, {1, 3}, {3, 1}, {1, 1}}) {
+  for (const auto& [batch_a, batch_b] : {std::pair{3, 3}, {1, 3}, {3, 1}, {1, 1}}) {
     const auto a = random.array<T>({batch_a, 9, 17}), b = random.array<T>({batch_b, 17, 33});
     for (Isa isa : available_isas()) {
       Tensor3<T> c({3, 9, 33});
@@ -211,11 +213,11 @@ TYPED_TEST(GemmTest, SameBitsOnAnyNumberOfThreadsAndForAnyPartOfTheRows) {
     const auto serial = run(SerialExecutor(), 0, 211);
     for (int threads : {2, 3, 8}) {
       const attn_test::ThreadExecutor executor(threads);
-      EXPECT_TRUE(attn_test::same_bits(run(executor, 0, 211), serial)) << name(isa) << threads;
+      EXPECT_TRUE(same_bits(run(executor, 0, 211), serial)) << name(isa) << threads;
     }
     for (Index begin : {0, 1, 5, 100, 210}) {
       const auto rows = to_array(serial.template view<2>().slice(0, begin, 211));
-      EXPECT_TRUE(attn_test::same_bits(run(SerialExecutor(), begin, 211), rows)) << begin;
+      EXPECT_TRUE(same_bits(run(SerialExecutor(), begin, 211), rows)) << begin;
     }
   }
 }

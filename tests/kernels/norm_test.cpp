@@ -20,9 +20,12 @@ using attn_test::difference;
 using attn_test::error_of;
 using attn_test::Index;
 using attn_test::Layout;
+using attn_test::max_abs;
 using attn_test::Placed;
 using attn_test::Random;
 using attn_test::reference_layer_norm;
+using attn_test::same_bits;
+using attn_test::twice_naive;
 using attn_test::Wider;
 
 template <class T>

@@ -24,6 +24,9 @@ using attn_test::Layout;
 using attn_test::Placed;
 using attn_test::Random;
 using attn_test::reference_softmax;
+using attn_test::same_bits;
+using attn_test::to_array;
+using attn_test::twice_naive;
 using attn_test::Wider;
 
 template <class T>

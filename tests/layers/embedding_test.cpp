@@ -30,8 +30,7 @@ void look_up() {
   const Tensor2<Id> ids({2, 2}, {4, 0, 1, 4});
   const Tensor3<float> y = embedding(table(), ids);
   EXPECT_EQ(y.shape(), (Shape<3>{2, 2, 3}));
-  EXPECT_EQ(attn_test::to_array(y).data,
-            (std::vector<float>{12, 13, 14, 0, 1, 2, 3, 4, 5, 12, 13, 14}));
+  EXPECT_EQ(to_array(y).data, (std::vector<float>{12, 13, 14, 0, 1, 2, 3, 4, 5, 12, 13, 14}));
 }
 
 TEST(Embedding, IdsOfEveryIntegerType) {

@@ -21,8 +21,16 @@ using attn_test::available_isas;
 using attn_test::difference;
 using attn_test::error_of;
 using attn_test::Index;
+using attn_test::max_abs;
 using attn_test::Random;
+using attn_test::reference_add;
+using attn_test::reference_layer_norm;
+using attn_test::reference_linear;
+using attn_test::reference_map;
+using attn_test::reference_multi_head_attention;
 using attn_test::ReferenceOptions;
+using attn_test::to_array;
+using attn_test::twice_naive;
 using attn_test::Wider;
 
 template <class T>

@@ -17,7 +17,14 @@ namespace {
 
 using attn_test::Array;
 using attn_test::available_isas;
+using attn_test::difference;
+using attn_test::max_abs;
 using attn_test::Random;
+using attn_test::reference_add;
+using attn_test::reference_linear;
+using attn_test::reference_map;
+using attn_test::to_array;
+using attn_test::twice_naive;
 using attn_test::Wider;
 
 template <class T>

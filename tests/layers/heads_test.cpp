@@ -13,6 +13,8 @@ namespace attn {
 namespace {
 
 using attn_test::error_of;
+using attn_test::reference_combine_heads;
+using attn_test::reference_split_heads;
 using attn_test::to_array;
 
 // The view of a temporary would dangle.

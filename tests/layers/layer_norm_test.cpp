@@ -12,6 +12,8 @@
 namespace attn {
 namespace {
 
+using attn_test::to_array;
+
 TEST(LayerNorm, IsTheFunctionWithItsParameters) {
   attn_test::Random random(1);
   const auto x = random.tensor<float, 3>({2, 3, 8});

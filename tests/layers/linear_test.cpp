@@ -18,9 +18,13 @@ using attn_test::difference;
 using attn_test::error_of;
 using attn_test::Index;
 using attn_test::Layout;
+using attn_test::max_abs;
 using attn_test::Placed;
 using attn_test::Random;
+using attn_test::reference_add;
 using attn_test::reference_linear;
+using attn_test::reference_map;
+using attn_test::to_array;
 using attn_test::Wider;
 
 template <class T>

@@ -21,10 +21,16 @@ using attn_test::available_isas;
 using attn_test::difference;
 using attn_test::Index;
 using attn_test::LibraryOptions;
+using attn_test::max_abs;
 using attn_test::Random;
+using attn_test::reference_add;
+using attn_test::reference_average_heads;
+using attn_test::reference_multi_head_attention;
 using attn_test::ReferenceHeads;
 using attn_test::ReferenceOptions;
 using attn_test::ReferenceResult;
+using attn_test::to_array;
+using attn_test::twice_naive;
 using attn_test::Wider;
 
 template <class T>
@@ -221,15 +227,15 @@ TYPED_TEST(MultiHeadAttentionTest, SameBitsFromManyThreadsAndOnAnyExecutor) {
     const auto expected = to_array(module(x, {.execution = {.executor = &serial, .isa = isa}}));
     for (int workers : {2, 5}) {
       const attn_test::ThreadExecutor executor(workers);
-      EXPECT_TRUE(attn_test::same_bits(
-          to_array(module(x, {.execution = {.executor = &executor, .isa = isa}})), expected));
+      EXPECT_TRUE(same_bits(to_array(module(x, {.execution = {.executor = &executor, .isa = isa}})),
+                            expected));
     }
     std::vector<int> same(6);
     std::vector<std::thread> threads;
     for (int& result : same) {
       threads.emplace_back([&] {
-        result = attn_test::same_bits(
-            to_array(module(x, {.execution = {.executor = &serial, .isa = isa}})), expected);
+        result = same_bits(to_array(module(x, {.execution = {.executor = &serial, .isa = isa}})),
+                           expected);
       });
     }
     for (std::thread& thread : threads) thread.join();
