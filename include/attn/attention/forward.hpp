@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attn/attention/problem.hpp"
+#include "attn/kernels/dot.hpp"
 #include "attn/kernels/softmax.hpp"
 #include "attn/kernels/tile.hpp"
 

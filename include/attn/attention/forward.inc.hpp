@@ -1,4 +1,7 @@
-// Kernel text: fused attention over blocks of keys, one register tile of queries at a time.
+// Kernel text: fused attention over blocks of keys, one tile of queries at a time.
+//
+// Two paths. Many rows: keys are packed, and a tile is MR rows. Few rows (all rows of a key/value head fit
+// kFewRows): keys and values pass once, unpacked, since memory limits; a tile is all rows.
 
 /// One query of one head. The heads that share keys are stacked: row r is head r / q_len, query r % q_len.
 template <class T>
@@ -21,9 +24,8 @@ struct ForwardScratch {
 
   /// Elements of T for one worker, in the order of the members.
   static index_t size(index_t rows, index_t d, index_t dv) {
-    return round_up(rows * d) + kBlockKV * d + kBlockKV * round_up(dv) +
-           TileShape<T>::MR * kBlockKV + rows * round_up(dv) +
-           round_up(rows * index_t{sizeof(QueryRow<T>)} / index_t{sizeof(T)});
+    return round_up(rows * d) + kBlockKV * d + kBlockKV * round_up(dv) + kFewRows * kBlockKV +
+           rows * round_up(dv) + round_up(rows * index_t{sizeof(QueryRow<T>)} / index_t{sizeof(T)});
   }
 
   ForwardScratch(T* memory, index_t num_rows, index_t d, index_t dv)
@@ -31,7 +33,7 @@ struct ForwardScratch {
         k(q + round_up(num_rows * d)),
         v(k + kBlockKV * d),
         scores(v + kBlockKV * round_up(dv)),
-        out(scores + TileShape<T>::MR * kBlockKV),
+        out(scores + kFewRows * kBlockKV),
         rows(reinterpret_cast<QueryRow<T>*>(out + num_rows * round_up(dv))),
         out_stride(round_up(dv)) {}
 };
@@ -41,7 +43,7 @@ template <class T>
 class ForwardTask {
   static constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
   static constexpr index_t kBlockKV = ForwardScratch<T>::kBlockKV;
-  static_assert(kBlockKV % NR == 0);
+  static_assert(kBlockKV % NR == 0 && MR <= kFewRows);
 
  public:
   ForwardTask(const detail::AttentionProblem<T>& problem, const ForwardScratch<T>& scratch,
@@ -51,7 +53,9 @@ class ForwardTask {
         b_(b),
         kv_head_(kv_head),
         first_row_(first_row),
-        num_rows_(num_rows) {}
+        num_rows_(num_rows),
+        few_(problem.num_heads() / problem.num_kv_heads() * problem.q_len() <= kFewRows),
+        tile_height_(few_ ? kFewRows : MR) {}
 
   void run() {
     sum_rows();
@@ -98,15 +102,20 @@ class ForwardTask {
       v = scratch_.v;
       v_stride = scratch_.out_stride;
     }
-    T shrink[MR] = {};  // rows that fill up the tile: scores 0, sums that nobody reads
+    T shrink[kFewRows] = {};  // rows that fill up the tile: scores 0, sums that nobody reads
     for (index_t x = 0; x < tile.height; ++x) {
       shrink[x] =
           online_softmax(panels.end - panels.begin, scratch_.scores + x * kBlockKV + panels.begin,
                          scratch_.rows[tile.row + x].state);
     }
-    tile_columns(problem_.head_dim_v(), tile.keys.end - tile.keys.begin, scores, kBlockKV, v,
-                 v_stride, scratch_.out + tile.row * scratch_.out_stride, scratch_.out_stride,
-                 shrink);
+    T* out = scratch_.out + tile.row * scratch_.out_stride;
+    const index_t dv = problem_.head_dim_v(), num_keys = tile.keys.end - tile.keys.begin;
+    if (few_) {
+      weighted_rows(tile.height, dv, num_keys, scores, kBlockKV, v, v_stride, out,
+                    scratch_.out_stride, shrink);
+    } else {
+      tile_columns(dv, num_keys, scores, kBlockKV, v, v_stride, out, scratch_.out_stride, shrink);
+    }
   }
 
   void set_rows() {
@@ -120,10 +129,19 @@ class ForwardTask {
     }
   }
 
-  /// Queries times scale log2 e, in tiles of interleaved rows.
+  /// Queries times scale log2 e, in tiles of interleaved rows; few of them in plain rows.
   void pack_queries() {
     const index_t d = problem_.head_dim();
     const T factor = problem_.scale * T(kLog2e);
+    if (few_) {
+      std::fill_n(scratch_.q, kFewRows * d, T{0});
+      for (index_t r = 0; r < num_rows_; ++r) {
+        const QueryRow<T>& row = scratch_.rows[r];
+        const T* from = problem_.q.at_index({b_, row.h, row.i, 0});
+        for (index_t p = 0; p < d; ++p) scratch_.q[r * d + p] = from[p] * factor;
+      }
+      return;
+    }
     const auto pack = [&](index_t r, index_t height, index_t stride, T* to) {
       const QueryRow<T>& row = scratch_.rows[r];
       pack_tile(height, d, problem_.q.at_index({b_, row.h, row.i, 0}), stride, index_t{1}, factor,
@@ -158,9 +176,9 @@ class ForwardTask {
       const detail::KeyRange block =
           seen_by(0, num_rows_, {first, std::min(first + kBlockKV, problem_.kv_len())});
       if (block.begin >= block.end) continue;
-      pack_keys(first, block);
-      for (index_t r = 0; r < num_rows_; r += MR) {
-        const index_t height = std::min(num_rows_ - r, MR);
+      if (!few_) pack_keys(first, block);
+      for (index_t r = 0; r < num_rows_; r += tile_height_) {
+        const index_t height = std::min(num_rows_ - r, tile_height_);
         const Tile tile{r, height, first, seen_by(r, height, block)};
         if (tile.keys.begin >= tile.keys.end) continue;
         score_tile(tile);
@@ -215,9 +233,15 @@ class ForwardTask {
   void score_tile(const Tile& tile) {
     const index_t d = problem_.head_dim();
     const detail::KeyRange panels = panels_of(tile.first_key, tile.keys);
-    for (index_t j = panels.begin; j < panels.end; j += NR) {
-      tile_panel<T, Start::zero>(d, scratch_.q + tile.row * d, scratch_.k + j * d,
-                                 scratch_.scores + j, kBlockKV, nullptr);
+    if (few_) {
+      dot_rows(tile.height, tile.keys.end - tile.keys.begin, d, scratch_.q, d,
+               problem_.k.at_index({b_, kv_head_, tile.keys.begin, 0}), problem_.k.stride(2),
+               scratch_.scores + tile.keys.begin - tile.first_key, kBlockKV);
+    } else {
+      for (index_t j = panels.begin; j < panels.end; j += NR) {
+        tile_panel<T, Start::zero>(d, scratch_.q + tile.row * d, scratch_.k + j * d,
+                                   scratch_.scores + j, kBlockKV, nullptr);
+      }
     }
     for (index_t x = 0; x < tile.height; ++x) {
       const QueryRow<T>& row = scratch_.rows[tile.row + x];
@@ -319,6 +343,8 @@ class ForwardTask {
   const detail::AttentionProblem<T>& problem_;
   const ForwardScratch<T>& scratch_;
   index_t b_, kv_head_, first_row_, num_rows_;
+  bool few_;             ///< which path; a matter of the shape alone
+  index_t tile_height_;  ///< rows of one tile
   bool hidden_as_zero_ = false;
 };
 
@@ -333,7 +359,8 @@ inline void forward(const detail::AttentionProblem<T>& problem, const Executor& 
   const Executor& threads =
       groups * rows * problem.kv_len() * (d + dv) < 1000000 ? serial : executor;
   const detail::AttentionTiling tiling(groups, rows, threads.concurrency());
-  const index_t most_rows = packed_rows<T>(std::min(rows, tiling.rows_per_task));
+  const index_t most_rows =
+      std::max(packed_rows<T>(std::min(rows, tiling.rows_per_task)), kFewRows);
   const index_t each = ForwardScratch<T>::size(most_rows, d, dv);
   Scratch<T> memory(workspace, each * threads.concurrency());
   threads.run(tiling.num_tasks, [&](index_t task, int worker) {

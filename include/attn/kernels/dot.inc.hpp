@@ -1,0 +1,105 @@
+// Kernel text: products of up to 8 rows with many others, along the vector, for what memory limits.
+
+/// Rows that one pass takes.
+inline constexpr index_t kFewRows = 8;
+
+/// out[r, j] = a_r . b_j over k elements for R rows of A and 8 / R rows of B, of which the first n exist:
+/// 8 sums whatever R is, which hide the latency of the FMAs and reduce together.
+template <class T, int R>
+inline void dot_block(index_t k, const T* a, index_t a_stride, const T* b, index_t b_stride,
+                      index_t n, T* out, index_t out_stride) {
+  using V = Vec<T>;
+  constexpr int J = 8 / R;
+  const T* rows[J];
+  ATTN_UNROLL
+  for (int j = 0; j < J; ++j) rows[j] = b + (j < n ? j : n - 1) * b_stride;
+  V sums[8];
+  ATTN_UNROLL
+  for (int i = 0; i < 8; ++i) sums[i] = V::all(T{0});
+  const auto step = [&](index_t p, auto load) __attribute__((always_inline)) {
+    V bv[J];
+    ATTN_UNROLL
+    for (int j = 0; j < J; ++j) {
+      bv[j] = load(rows[j] + p);
+      // Two blocks ahead: 4 queries of 128 elements then take as long as 1; without, 1.4 times as long.
+      __builtin_prefetch(rows[j] + 2 * J * b_stride + p);
+    }
+    ATTN_UNROLL
+    for (int r = 0; r < R; ++r) {
+      const V av = load(a + r * a_stride + p);
+      ATTN_UNROLL
+      for (int j = 0; j < J; ++j) sums[r * J + j] = fma(av, bv[j], sums[r * J + j]);
+    }
+  };
+  index_t p = 0;
+  for (; p + V::kLanes <= k; p += V::kLanes) {
+    step(
+        p, [](const T* x) __attribute__((always_inline)) { return V::load(x); });
+  }
+  if (p < k)
+    step(
+        p, [&](const T* x) __attribute__((always_inline)) { return V::load(x, k - p); });
+  T each[8];
+  sum_each(sums, each);
+  for (index_t r = 0; r < R; ++r) {
+    for (index_t j = 0; j < n && j < J; ++j) out[r * out_stride + j] = each[r * J + j];
+  }
+}
+
+/// out[r, j] = a_r . b_j for up to 8 rows of A (memory for 1, 2, 4 or 8 is read) and n rows of B.
+template <class T>
+inline void dot_rows(index_t height, index_t n, index_t k, const T* a, index_t a_stride, const T* b,
+                     index_t b_stride, T* out, index_t out_stride) {
+  const auto each = [&]<int R>(std::integral_constant<int, R>) {
+    constexpr index_t J = 8 / R;
+    for (index_t j = 0; j < n; j += J) {
+      dot_block<T, R>(k, a, a_stride, b + j * b_stride, b_stride, n - j, out + j, out_stride);
+    }
+  };
+  if (height == 1) return each(std::integral_constant<int, 1>{});
+  if (height == 2) return each(std::integral_constant<int, 2>{});
+  if (height <= 4) return each(std::integral_constant<int, 4>{});
+  each(std::integral_constant<int, 8>{});
+}
+
+/// c_r = factor_r c_r + sum over j < n of a[r, j] b_j, rows of `columns` elements, c in whole vectors. The
+/// same chain of FMAs as tile_columns(), but B is read row after row, 8 at a time, as memory has it.
+template <class T>
+inline void weighted_rows(index_t height, index_t columns, index_t n, const T* a, index_t a_stride,
+                          const T* b, index_t b_stride, T* c, index_t c_stride, const T* factor) {
+  using V = Vec<T>;
+  for (index_t r = 0; r < height; ++r) {
+    for (index_t x = 0; x < columns; x += V::kLanes) {
+      (V::all(factor[r]) * V::load(c + r * c_stride + x)).store(c + r * c_stride + x);
+    }
+  }
+  const auto add = [&]<int J>(std::integral_constant<int, J>, index_t first) {
+    const T* rows = b + first * b_stride;
+    for (index_t r = 0; r < height; ++r) {
+      V weight[J];
+      ATTN_UNROLL
+      for (int j = 0; j < J; ++j) weight[j] = V::all(a[r * a_stride + first + j]);
+      T* to = c + r * c_stride;
+      index_t x = 0;
+      for (; x + V::kLanes <= columns; x += V::kLanes) {
+        V sum = V::load(to + x);
+        ATTN_UNROLL
+        for (int j = 0; j < J; ++j) {
+          __builtin_prefetch(rows + (16 + j) * b_stride + x);
+          sum = fma(weight[j], V::load(rows + j * b_stride + x), sum);
+        }
+        sum.store(to + x);
+      }
+      if (x < columns) {
+        V sum = V::load(to + x);
+        for (int j = 0; j < J; ++j) {
+          sum = fma(weight[j], V::load(rows + j * b_stride + x, columns - x), sum);
+        }
+        sum.store(to + x);
+      }
+    }
+  };
+  index_t j = 0;
+  for (; j + 8 <= n; j += 8) add(std::integral_constant<int, 8>{}, j);
+  for (; j < n; ++j) add(std::integral_constant<int, 1>{}, j);
+}
