@@ -14,6 +14,7 @@ namespace attn {
 namespace {
 
 using attn_test::error_of;
+using attn_test::to_array;
 
 template <class Id>
 concept IdType = requires(Tensor2<float> table, Tensor1<Id> ids) { embedding(table, ids); };

@@ -1,0 +1,26 @@
+// Quickstart: six words look at themselves and at those before them; prints how much at which.
+#include <cstdio>
+
+#include <attn/attn.hpp>
+
+int main() {
+  const char* words[] = {"red", "cat", "blue", "dog", "green", "bird"};
+  // (batch, heads, tokens, dim): how much of a colour each word is, and how much of an animal.
+  const attn::Tensor4<float> x({1, 1, 6, 2}, {2, 0, 0, 2, 2, .5f, .5f, 2, 2, 1, 0, 2});
+  attn::Tensor4<float> weights({1, 1, 6, 6});
+
+  const attn::Tensor4<float> y =
+      attn::scaled_dot_product_attention(x, x, x, {.mask = attn::causal(), .weights = weights});
+
+  const char* shades[] = {"  ", "░░", "▒▒", "▓▓", "██"};
+  std::printf("      ");
+  for (const char* word : words) std::printf("%9s", word);
+  for (int i = 0; i < 6; ++i) {
+    std::printf("\n%6s", words[i]);
+    for (int j = 0; j <= i; ++j) {
+      const float weight = weights(0, 0, i, j);
+      std::printf("  %s %.2f", shades[int(4.99f * weight)], weight);
+    }
+  }
+  std::printf("\nWhat bird has seen: %.2f colour, %.2f animal\n", y(0, 0, 5, 0), y(0, 0, 5, 1));
+}
