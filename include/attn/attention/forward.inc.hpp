@@ -11,31 +11,34 @@ struct QueryRow {
   RowState<T> state;
 };
 
-/// Scratch of one worker, for tasks of up to `rows` rows, a multiple of a tile.
+/// Scratch of one worker, for tasks of up to `num_rows` rows, cut from `elements` of T at `memory`.
 template <class T>
 struct ForwardScratch {
   static constexpr index_t kBlockKV = detail::AttentionTiling::kBlockKV;
+  static constexpr index_t kTileRows = std::max(index_t{TileShape<T>::MR}, kFewRows);
 
   T *q, *k, *v, *scores, *out;
   QueryRow<T>* rows;
-  index_t out_stride;
+  index_t out_stride, elements = 0;
 
-  static index_t round_up(index_t n) { return (n + 15) / 16 * 16; }
-
-  /// Elements of T for one worker, in the order of the members.
-  static index_t size(index_t rows, index_t d, index_t dv) {
-    return round_up(rows * d) + kBlockKV * d + kBlockKV * round_up(dv) + kFewRows * kBlockKV +
-           rows * round_up(dv) + round_up(rows * index_t{sizeof(QueryRow<T>)} / index_t{sizeof(T)});
+  ForwardScratch(T* memory, index_t num_rows, index_t d, index_t dv) : out_stride(round_up(dv)) {
+    const auto take = [&](index_t n) {
+      T* start = memory == nullptr ? nullptr : memory + elements;
+      elements += round_up(n);
+      return start;
+    };
+    const index_t height = std::max(packed_rows<T>(num_rows), kFewRows);
+    q = take(height * d);
+    k = take(kBlockKV * d);
+    v = take(kBlockKV * out_stride);
+    scores = take(kTileRows * kBlockKV);
+    out = take(height * out_stride);
+    rows = reinterpret_cast<QueryRow<T>*>(take(
+        (num_rows * index_t{sizeof(QueryRow<T>)} + index_t{sizeof(T)} - 1) / index_t{sizeof(T)}));
   }
 
-  ForwardScratch(T* memory, index_t num_rows, index_t d, index_t dv)
-      : q(memory),
-        k(q + round_up(num_rows * d)),
-        v(k + kBlockKV * d),
-        scores(v + kBlockKV * round_up(dv)),
-        out(scores + kFewRows * kBlockKV),
-        rows(reinterpret_cast<QueryRow<T>*>(out + num_rows * round_up(dv))),
-        out_stride(round_up(dv)) {}
+ private:
+  static index_t round_up(index_t n) { return (n + 15) / 16 * 16; }
 };
 
 /// Rows [first_row, first_row + num_rows) of one batch entry and key/value head.
@@ -43,7 +46,8 @@ template <class T>
 class ForwardTask {
   static constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
   static constexpr index_t kBlockKV = ForwardScratch<T>::kBlockKV;
-  static_assert(kBlockKV % NR == 0 && MR <= kFewRows);
+  static constexpr index_t kTileRows = ForwardScratch<T>::kTileRows;
+  static_assert(kBlockKV % NR == 0);
 
  public:
   ForwardTask(const detail::AttentionProblem<T>& problem, const ForwardScratch<T>& scratch,
@@ -102,7 +106,7 @@ class ForwardTask {
       v = scratch_.v;
       v_stride = scratch_.out_stride;
     }
-    T shrink[kFewRows] = {};  // rows that fill up the tile: scores 0, sums that nobody reads
+    T shrink[kTileRows] = {};  // rows that fill up the tile: scores 0, sums that nobody reads
     for (index_t x = 0; x < tile.height; ++x) {
       shrink[x] =
           online_softmax(panels.end - panels.begin, scratch_.scores + x * kBlockKV + panels.begin,
@@ -110,7 +114,7 @@ class ForwardTask {
     }
     T* out = scratch_.out + tile.row * scratch_.out_stride;
     const index_t dv = problem_.head_dim_v(), num_keys = tile.keys.end - tile.keys.begin;
-    if (few_) {
+    if (kFewRows > 0 && few_) {
       weighted_rows(tile.height, dv, num_keys, scores, kBlockKV, v, v_stride, out,
                     scratch_.out_stride, shrink);
     } else {
@@ -133,7 +137,7 @@ class ForwardTask {
   void pack_queries() {
     const index_t d = problem_.head_dim();
     const T factor = problem_.scale * T(kLog2e);
-    if (few_) {
+    if (kFewRows > 0 && few_) {
       std::fill_n(scratch_.q, kFewRows * d, T{0});
       for (index_t r = 0; r < num_rows_; ++r) {
         const QueryRow<T>& row = scratch_.rows[r];
@@ -233,7 +237,7 @@ class ForwardTask {
   void score_tile(const Tile& tile) {
     const index_t d = problem_.head_dim();
     const detail::KeyRange panels = panels_of(tile.first_key, tile.keys);
-    if (few_) {
+    if (kFewRows > 0 && few_) {
       dot_rows(tile.height, tile.keys.end - tile.keys.begin, d, scratch_.q, d,
                problem_.k.at_index({b_, kv_head_, tile.keys.begin, 0}), problem_.k.stride(2),
                scratch_.scores + tile.keys.begin - tile.first_key, kBlockKV);
@@ -359,9 +363,8 @@ inline void forward(const detail::AttentionProblem<T>& problem, const Executor& 
   const Executor& threads =
       groups * rows * problem.kv_len() * (d + dv) < 1000000 ? serial : executor;
   const detail::AttentionTiling tiling(groups, rows, threads.concurrency());
-  const index_t most_rows =
-      std::max(packed_rows<T>(std::min(rows, tiling.rows_per_task)), kFewRows);
-  const index_t each = ForwardScratch<T>::size(most_rows, d, dv);
+  const index_t most_rows = std::min(rows, tiling.rows_per_task);
+  const index_t each = ForwardScratch<T>(nullptr, most_rows, d, dv).elements;
   Scratch<T> memory(workspace, each * threads.concurrency());
   threads.run(tiling.num_tasks, [&](index_t task, int worker) {
     const index_t group = task / tiling.blocks_per_group;

@@ -1,7 +1,7 @@
 // Kernel text: products of up to 8 rows with many others, along the vector, for what memory limits.
 
-/// Rows that one pass takes.
-inline constexpr index_t kFewRows = 8;
+/// Rows that the functions here take; none in the baseline, where arithmetic limits and not memory.
+inline constexpr index_t kFewRows = ATTN_TARGET == 0 ? 0 : 8;
 
 /// out[r, j] = a_r . b_j over k elements for R rows of A and 8 / R rows of B, of which the first n exist:
 /// 8 sums whatever R is, which hide the latency of the FMAs and reduce together.
@@ -46,20 +46,23 @@ inline void dot_block(index_t k, const T* a, index_t a_stride, const T* b, index
   }
 }
 
-/// out[r, j] = a_r . b_j for up to 8 rows of A (memory for 1, 2, 4 or 8 is read) and n rows of B.
+/// out[r, j] = a_r . b_j for up to kFewRows rows of A, of which memory holds 1 or a multiple of 4, and n
+/// rows of B. One row alone or four at a time: each further shape costs every user 0.1 s of compiling.
 template <class T>
 inline void dot_rows(index_t height, index_t n, index_t k, const T* a, index_t a_stride, const T* b,
                      index_t b_stride, T* out, index_t out_stride) {
-  const auto each = [&]<int R>(std::integral_constant<int, R>) {
-    constexpr index_t J = 8 / R;
-    for (index_t j = 0; j < n; j += J) {
-      dot_block<T, R>(k, a, a_stride, b + j * b_stride, b_stride, n - j, out + j, out_stride);
+  if (height == 1) {
+    for (index_t j = 0; j < n; j += 8) {
+      dot_block<T, 1>(k, a, a_stride, b + j * b_stride, b_stride, n - j, out + j, out_stride);
     }
-  };
-  if (height == 1) return each(std::integral_constant<int, 1>{});
-  if (height == 2) return each(std::integral_constant<int, 2>{});
-  if (height <= 4) return each(std::integral_constant<int, 4>{});
-  each(std::integral_constant<int, 8>{});
+    return;
+  }
+  for (index_t j = 0; j < n; j += 2) {
+    for (index_t r = 0; r < height; r += 4) {
+      dot_block<T, 4>(k, a + r * a_stride, a_stride, b + j * b_stride, b_stride, n - j,
+                      out + r * out_stride + j, out_stride);
+    }
+  }
 }
 
 /// c_r = factor_r c_r + sum over j < n of a[r, j] b_j, rows of `columns` elements, c in whole vectors. The
@@ -73,33 +76,34 @@ inline void weighted_rows(index_t height, index_t columns, index_t n, const T* a
       (V::all(factor[r]) * V::load(c + r * c_stride + x)).store(c + r * c_stride + x);
     }
   }
-  const auto add = [&]<int J>(std::integral_constant<int, J>, index_t first) {
-    const T* rows = b + first * b_stride;
+  for (index_t j = 0; j < n; j += 8) {
+    const index_t count = std::min(n - j, index_t{8});
+    const T* rows = b + j * b_stride;
     for (index_t r = 0; r < height; ++r) {
-      V weight[J];
-      ATTN_UNROLL
-      for (int j = 0; j < J; ++j) weight[j] = V::all(a[r * a_stride + first + j]);
+      const T* weights = a + r * a_stride + j;
       T* to = c + r * c_stride;
       index_t x = 0;
-      for (; x + V::kLanes <= columns; x += V::kLanes) {
-        V sum = V::load(to + x);
+      if (count == 8) {
+        V weight[8];
         ATTN_UNROLL
-        for (int j = 0; j < J; ++j) {
-          __builtin_prefetch(rows + (16 + j) * b_stride + x);
-          sum = fma(weight[j], V::load(rows + j * b_stride + x), sum);
+        for (int i = 0; i < 8; ++i) weight[i] = V::all(weights[i]);
+        for (; x + V::kLanes <= columns; x += V::kLanes) {
+          V sum = V::load(to + x);
+          ATTN_UNROLL
+          for (int i = 0; i < 8; ++i) {
+            __builtin_prefetch(rows + (16 + i) * b_stride + x);
+            sum = fma(weight[i], V::load(rows + i * b_stride + x), sum);
+          }
+          sum.store(to + x);
         }
-        sum.store(to + x);
       }
-      if (x < columns) {
+      for (; x < columns; x += V::kLanes) {
         V sum = V::load(to + x);
-        for (int j = 0; j < J; ++j) {
-          sum = fma(weight[j], V::load(rows + j * b_stride + x, columns - x), sum);
+        for (index_t i = 0; i < count; ++i) {
+          sum = fma(V::all(weights[i]), V::load(rows + i * b_stride + x, columns - x), sum);
         }
         sum.store(to + x);
       }
     }
-  };
-  index_t j = 0;
-  for (; j + 8 <= n; j += 8) add(std::integral_constant<int, 8>{}, j);
-  for (; j < n; ++j) add(std::integral_constant<int, 1>{}, j);
+  }
 }
