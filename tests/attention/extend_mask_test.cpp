@@ -22,7 +22,7 @@ TEST(ExtendMask, IsTheBiasOfTheWholeMask) {
     AttentionDraw<float> call(random, 100000);
     call.options.alibi_slopes.clear();  // no part of a mask
     SCOPED_TRACE(random.trace() + ": " + call.text());
-    const attn_test::LibraryOptions<float> library(call.options, call.wide_bias);
+    const attn_test::LibraryOptions<float> library(call.options);
     const auto [batch, heads, q_len, kv_len] = call.scores();
     const Index appended = random.integer(0, 2);
     const Tensor4<float> bias =

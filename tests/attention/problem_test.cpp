@@ -77,9 +77,9 @@ TEST(SdpaErrors, Extents) {
 
 TEST(SdpaErrors, IndivisibleHeads) {
   EXPECT_EQ((Call{.k = {2, 3, 7, 8}, .v = {2, 3, 7, 6}}.shape_error()),
-            kName + "num_heads must be a multiple of num_kv_heads; found 4 and 3.");
+            kName + "num_heads and num_kv_heads must divide without remainder; found (4, 3).");
   EXPECT_EQ((Call{.k = {2, 8, 7, 8}, .v = {2, 8, 7, 6}}.shape_error()),
-            kName + "num_heads must be a multiple of num_kv_heads; found 4 and 8.");
+            kName + "num_heads and num_kv_heads must divide without remainder; found (4, 8).");
 }
 
 TEST(SdpaErrors, EmptyAxes) {
@@ -101,18 +101,22 @@ TEST(SdpaErrors, InnermostStride) {
   Tensor4<float> q(call.q), k(call.k), v(call.v), out(call.out), weights(call.weights);
   out.fill(7);
   const Tensor4<float> turned({2, 4, 8, 5});
-  EXPECT_EQ(error_of<ShapeError>(
-                [&] { scaled_dot_product_attention(turned.view().transpose(2, 3), k, v, out); }),
-            kName + "q must have innermost stride 1; found (160, 40, 1, 5).");
+  EXPECT_EQ(
+      error_of<ShapeError>(
+          [&] { scaled_dot_product_attention(turned.view().transpose(2, 3), k, v, out); }),
+      kName + "q must have innermost stride 1 (these are the strides); found (160, 40, 1, 5).");
   Tensor4<float> turned_out({2, 4, 6, 5}), turned_weights({2, 4, 7, 5});
-  EXPECT_EQ(error_of<ShapeError>(
-                [&] { scaled_dot_product_attention(q, k, v, turned_out.view().transpose(2, 3)); }),
-            kName + "out must have innermost stride 1; found (120, 30, 1, 5).");
-  EXPECT_EQ(error_of<ShapeError>([&] {
-              scaled_dot_product_attention(q, k, v, out,
-                                           {.weights = turned_weights.view().transpose(2, 3)});
-            }),
-            kName + "weights must have innermost stride 1; found (140, 35, 1, 5).");
+  EXPECT_EQ(
+      error_of<ShapeError>(
+          [&] { scaled_dot_product_attention(q, k, v, turned_out.view().transpose(2, 3)); }),
+      kName + "out must have innermost stride 1 (these are the strides); found (120, 30, 1, 5).");
+  EXPECT_EQ(
+      error_of<ShapeError>([&] {
+        scaled_dot_product_attention(q, k, v, out,
+                                     {.weights = turned_weights.view().transpose(2, 3)});
+      }),
+      kName +
+          "weights must have innermost stride 1 (these are the strides); found (140, 35, 1, 5).");
   for (float x : out.elements()) EXPECT_EQ(x, 7.0f);
   for (float x : turned_out.elements()) EXPECT_EQ(x, 0.0f);
 }
@@ -146,6 +150,14 @@ TEST(SdpaErrors, MasksThatDoNotBroadcast) {
   EXPECT_EQ(call.shape_error(), expected + "(1, 2, 5, 7).");
   call.options.mask = drop_mask(Tensor1<bool>({0}));
   EXPECT_EQ(call.shape_error(), expected + "(1, 1, 1, 0).");
+}
+
+TEST(SdpaErrors, MasksOfAnotherElementType) {
+  const Tensor2<double> bias({5, 7});
+  Call call;
+  call.options.mask = additive_mask(bias);
+  EXPECT_EQ(call.error<DTypeError>(),
+            kName + "an additive mask must have the element type of q; found another.");
 }
 
 TEST(SdpaErrors, KeyLengths) {

@@ -99,7 +99,7 @@ TYPED_TEST(SdpaSameBitsTest, AtAnyStrides) {
     Random random(draw);
     const AttentionDraw<T> call(random, 150000);
     SCOPED_TRACE(random.trace() + ": " + call.text());
-    const attn_test::LibraryOptions<T> library(call.options, call.wide_bias);
+    const attn_test::LibraryOptions<T> library(call.options);
     for (Isa isa : available_isas()) {
       const auto expected = run_library(call, {.isa = isa});
       const Placed<T, 4> q(call.q, Layout<4>::any(random)), k(call.k, Layout<4>::any(random)),

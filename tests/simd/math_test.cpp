@@ -1,4 +1,4 @@
-// exp and exp2_flush: errors in units in the last place over their whole domain, and what becomes of the extremes.
+// exp, exp2_flush and erf: errors in units in the last place over their whole domain, and what becomes of the extremes.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -123,6 +123,26 @@ TYPED_TEST(MathTest, ExpOfTheExtremes) {
     EXPECT_EQ(y[6], T{0}) << name(isa);
     EXPECT_EQ(y[7], kInf<T>) << name(isa);
     EXPECT_EQ(y[8], T{0}) << name(isa);
+  }
+}
+
+TYPED_TEST(MathTest, ErfIsWithinTwoUlps) {
+  using T = TypeParam;
+  expect_within<T>(VecOp::erf, 2.0, sample<T>(-6.5, 6.5),
+                   [](long double x) { return std::erf(x); });
+  expect_within<T>(VecOp::erf, 2.0, sample<T>(-1e-6, 1e-6),
+                   [](long double x) { return std::erf(x); });
+}
+
+TYPED_TEST(MathTest, ErfOfTheExtremes) {
+  using T = TypeParam;
+  for (Isa isa : available_isas()) {
+    const auto y = apply<T>(VecOp::erf, {kInf<T>, -kInf<T>, T{0}, T{100}, kNaN<T>}, isa);
+    EXPECT_EQ(y[0], T{1}) << name(isa);
+    EXPECT_EQ(y[1], T{-1}) << name(isa);
+    EXPECT_EQ(y[2], T{0}) << name(isa);
+    EXPECT_EQ(y[3], T{1}) << name(isa);
+    EXPECT_TRUE(std::isnan(y[4])) << name(isa);
   }
 }
 

@@ -21,6 +21,7 @@ enum class VecOp {
   pow2,
   exp,
   exp2_flush,
+  erf,
 };
 
 ATTN_NAMESPACE_END

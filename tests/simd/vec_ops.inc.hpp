@@ -41,6 +41,8 @@ inline void vec_apply(VecOp op, index_t n, const T* a, const T* b, const T* c, T
         return exp(x);
       case VecOp::exp2_flush:
         return exp2_flush(x);
+      case VecOp::erf:
+        return erf(x);
     }
     return x;
   });

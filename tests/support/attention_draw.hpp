@@ -17,7 +17,6 @@ template <class T>
 struct AttentionDraw {
   Array<T> q, k, v;
   ReferenceOptions options;
-  bool wide_bias = false;
 
   /// `work`: most multiplications, roughly.
   explicit AttentionDraw(Random& random, Index work = 400000) {
@@ -137,7 +136,6 @@ struct AttentionDraw {
     if (random.chance(0.8)) options.sinks.clear();
     for (double& slope : options.alibi_slopes) slope = static_cast<double>(static_cast<T>(slope));
     options.mean_of_masked_row = random.chance(0.3);
-    wide_bias = random.chance(0.3);
   }
 };
 
@@ -148,7 +146,7 @@ ReferenceResult<T> run_library(const AttentionDraw<T>& draw, const attn::Executi
   ReferenceResult<T> result{Array<T>({batch, heads, q_len, draw.v.extent(3)}),
                             Array<T>({batch, heads, q_len, kv_len}),
                             Array<T>({batch, heads, q_len})};
-  const LibraryOptions<T> library(draw.options, draw.wide_bias);
+  const LibraryOptions<T> library(draw.options);
   attn::AttentionOptions<T> options = library.get();
   options.weights = result.weights.template view<4>();
   options.lse = result.lse.template view<3>();

@@ -14,15 +14,14 @@ namespace attn_test {
 template <class T>
 class LibraryOptions {
  public:
-  /// `wide_bias`: additive masks as double, whatever T is.
-  explicit LibraryOptions(const ReferenceOptions& from, bool wide_bias = false) {
+  explicit LibraryOptions(const ReferenceOptions& from) {
     using Offset = ReferenceOptions::Offset;
     if (from.softcap > 0) throw std::logic_error("softcap is not an option of the library yet");
     if (from.causal) options_.mask = attn::causal();
     if (from.left >= 0 || from.right >= 0) {
       options_.mask = options_.mask & attn::sliding_window(from.left, from.right);
     }
-    for (const auto& mask : from.masks) options_.mask = options_.mask & dense(mask, wide_bias);
+    for (const auto& mask : from.masks) options_.mask = options_.mask & dense(mask);
     if (!from.key_lengths.empty()) {
       fill(lengths_, from.key_lengths);
       options_.mask = options_.mask & attn::key_lengths(lengths_);
@@ -49,12 +48,9 @@ class LibraryOptions {
  private:
   using Kind = ReferenceOptions::Mask::Kind;
 
-  attn::Mask dense(const ReferenceOptions::Mask& mask, bool wide_bias) {
+  attn::Mask dense(const ReferenceOptions::Mask& mask) {
     const auto& shape = mask.values.shape;
-    if (mask.kind == Kind::add) {
-      if (wide_bias) return attn::additive_mask(hold(wide_, mask.values));
-      return attn::additive_mask(hold(bias_, mask.values));
-    }
+    if (mask.kind == Kind::add) return attn::additive_mask(hold(bias_, mask.values));
     const auto& bits = hold(bits_, mask.values);
     if (shape.at(1) == 1) {
       // As a user gives one mask per batch row: (batch, q_len, kv_len), unsqueezed.
@@ -87,7 +83,6 @@ class LibraryOptions {
   attn::AttentionOptions<T> options_;
   std::deque<attn::Tensor4<bool>> bits_;
   std::deque<attn::Tensor4<T>> bias_;
-  std::deque<attn::Tensor4<double>> wide_;
   attn::Tensor1<attn::index_t> lengths_;
   attn::Tensor1<T> slopes_, sinks_;
 };

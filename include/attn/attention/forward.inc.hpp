@@ -128,15 +128,15 @@ class ForwardTask {
     for (index_t r = 0; r < num_rows_; ++r) {
       const index_t h = kv_head_ * group + (first_row_ + r) / q_len, i = (first_row_ + r) % q_len;
       RowState<T> state{kMinusInf<T>, T{0}};
-      if (sinks) state = {sinks(h) * T(kLog2e), T{1}};
+      if (sinks) state = {sinks(h), T{1}};
       scratch_.rows[r] = {h, i, problem_.keys_seen(b_, i), state};
     }
   }
 
-  /// Queries times scale log2 e, in tiles of interleaved rows; few of them in plain rows.
+  /// Queries times scale, in tiles of interleaved rows; few of them in plain rows.
   void pack_queries() {
     const index_t d = problem_.head_dim();
-    const T factor = problem_.scale * T(kLog2e);
+    const T factor = problem_.scale;
     if (kFewRows > 0 && few_) {
       std::fill_n(scratch_.q, kFewRows * d, T{0});
       for (index_t r = 0; r < num_rows_; ++r) {
@@ -283,7 +283,7 @@ class ForwardTask {
     const bool nothing_seen = row.state.total == T{0};
     if (problem_.options.lse) {
       problem_.options.lse(b_, row.h, row.i) =
-          nothing_seen ? kMinusInf<T> : (row.state.most + std::log2(row.state.total)) * T(kLn2);
+          nothing_seen ? kMinusInf<T> : row.state.most + std::log(row.state.total);
     }
     if (nothing_seen && problem_.options.masked_row == MaskedRow::mean)
       return mean_of_values(out_row(row));

@@ -1,8 +1,4 @@
 // Kernel text: what happens to one row of scores between the two products: bias, masks, softmax.
-//
-// Scores are in base 2 (scale and log2 e are in the packed queries), so that softmax is exp2.
-
-inline constexpr double kLog2e = 1.44269504088896340736, kLn2 = 0.69314718055994530942;
 
 template <class T>
 inline constexpr T kMinusInf = -std::numeric_limits<T>::infinity();
@@ -14,14 +10,6 @@ struct ScoreRow {
   index_t first_key, n;
 };
 
-/// s += bias log2 e. A finite bias stays finite: masks of -3e38 must rank equal rows, not hide them.
-template <class T>
-ATTN_INLINE Vec<T> bias_to_base2(Vec<T> bias) {
-  using V = Vec<T>;
-  const V lowest = V::all(std::numeric_limits<T>::lowest());
-  return select(less(bias, lowest), V::all(kMinusInf<T>), max(lowest, bias * V::all(T(kLog2e))));
-}
-
 template <class T>
 inline void add_bias(ScoreRow<T> row, const T* bias, index_t stride) {
   using V = Vec<T>;
@@ -32,7 +20,7 @@ inline void add_bias(ScoreRow<T> row, const T* bias, index_t stride) {
       for (index_t x = 0; x < left; ++x) lanes[x] = bias[(j + x) * stride];
     }
     const V b = V::load(stride == 1 ? bias + j : lanes, left);
-    (V::load(row.s + j, left) + bias_to_base2(b)).store(row.s + j, left);
+    (V::load(row.s + j, left) + b).store(row.s + j, left);
   }
 }
 
@@ -55,10 +43,9 @@ inline void apply_dense(ScoreRow<T> row, const Mask::Dense& part, index_t b, ind
 /// score -= slope |position - key|
 template <class T>
 inline void apply_alibi(ScoreRow<T> row, T slope, index_t position) {
-  const T factor = slope * T(kLog2e);
   for (index_t j = 0; j < row.n; ++j) {
     const index_t distance = position - (row.first_key + j);
-    row.s[j] -= factor * static_cast<T>(distance < 0 ? -distance : distance);
+    row.s[j] -= slope * static_cast<T>(distance < 0 ? -distance : distance);
   }
 }
 
@@ -73,27 +60,27 @@ inline void apply_masks(const detail::AttentionProblem<T>& problem, ScoreRow<T> 
   }
 }
 
-/// Online softmax state of one row: largest score so far and the sum of 2^(s - most).
+/// Online softmax state of one row: largest score so far and the sum of e^(s - most).
 template <class T>
 struct RowState {
   T most, total;
 };
 
-/// s = 2^(s - shift) for N vectors; sum[] gathers even and odd vectors of the row, whatever N is.
+/// s = e^(s - shift) for N vectors; sum[] gathers even and odd vectors of the row, whatever N is.
 template <class T, int N>
 ATTN_INLINE void weigh_vectors(T* s, Vec<T> shift, Vec<T> (&sum)[2]) {
   using V = Vec<T>;
   V e[N];
   ATTN_UNROLL
   for (int i = 0; i < N; ++i) e[i] = V::load(s + i * V::kLanes) - shift;
-  exp2_flush(e);
+  exp_flush(e);
   ATTN_UNROLL
   for (int i = 0; i < N; ++i) e[i].store(s + i * V::kLanes);
   ATTN_UNROLL
   for (int i = 0; i < N; ++i) sum[i % 2] = sum[i % 2] + e[i];
 }
 
-/// s = 2^(s - most) over n scores, n a multiple of two vectors; returns by what earlier sums shrink.
+/// s = e^(s - most) over n scores, n a multiple of two vectors; returns by what earlier sums shrink.
 template <class T>
 inline T online_softmax(index_t n, T* s, RowState<T>& state) {
   using V = Vec<T>;
@@ -110,19 +97,19 @@ inline T online_softmax(index_t n, T* s, RowState<T>& state) {
   index_t j = 0;
   for (; j + 2 * kPair <= n; j += 2 * kPair) weigh_vectors<T, 4>(s + j, shift, totals);
   if (j < n) weigh_vectors<T, 2>(s + j, shift, totals);
-  // By vectors too: a call of std::exp2 costs as much as eight vectors of scores.
-  const T shrink = max_lane(exp2_flush(V::all(state.most) - shift));
+  // By vectors too: a call of std::exp costs as much as eight vectors of scores.
+  const T shrink = max_lane(exp_flush(V::all(state.most) - shift));
   state.most = most;
   state.total = state.total * shrink + sum(totals[0] + totals[1]);
   return shrink;
 }
 
-/// out = 2^(s - most) / total over n scores of a row whose state is final.
+/// out = e^(s - most) / total over n scores of a row whose state is final.
 template <class T>
 inline void weigh(index_t n, const T* s, const RowState<T>& state, T* out) {
   using V = Vec<T>;
   const V most = V::all(state.most), factor = V::all(T{1} / state.total);
   for (index_t j = 0; j < n; j += V::kLanes) {
-    (exp2_flush(V::load(s + j, n - j) - most) * factor).store(out + j, n - j);
+    (exp_flush(V::load(s + j, n - j) - most) * factor).store(out + j, n - j);
   }
 }

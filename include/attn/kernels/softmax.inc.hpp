@@ -15,16 +15,16 @@ inline T row_max(index_t n, const T* x, T least) {
   return most;
 }
 
-/// out = 2^(factor (x - shift)); returns the sum. out may be x. Needs x <= shift.
+/// out = e^(x - shift); returns the sum. out may be x. Needs x <= shift.
 template <class T>
-inline T row_exp2(index_t n, const T* x, T shift, T factor, T* out) {
+inline T row_exp(index_t n, const T* x, T shift, T* out) {
   using V = Vec<T>;
-  const V s = V::all(shift), f = V::all(factor);
+  const V s = V::all(shift);
   V sum0 = V::all(T{0}), sum1 = sum0;
   index_t j = 0;
   for (; j + 2 * V::kLanes <= n; j += 2 * V::kLanes) {
-    const V e0 = exp2_flush(f * (V::load(x + j) - s));
-    const V e1 = exp2_flush(f * (V::load(x + j + V::kLanes) - s));
+    const V e0 = exp_flush(V::load(x + j) - s);
+    const V e1 = exp_flush(V::load(x + j + V::kLanes) - s);
     e0.store(out + j);
     e1.store(out + j + V::kLanes);
     sum0 = sum0 + e0;
@@ -33,7 +33,7 @@ inline T row_exp2(index_t n, const T* x, T shift, T factor, T* out) {
   T rest = 0;
   for (; j < n; j += V::kLanes) {
     const index_t left = n - j;
-    const V e = exp2_flush(f * (V::load(x + j, left) - s));
+    const V e = exp_flush(V::load(x + j, left) - s);
     e.store(out + j, left);
     T lanes[V::kLanes];
     e.store(lanes);
@@ -59,7 +59,7 @@ inline void softmax_rows(TensorView2<const T> x, TensorView2<T> out) {
     const T most = row_max(n, from, -std::numeric_limits<T>::infinity());
     // Nothing visible: shift 0 keeps -inf - -inf out, e^-inf gives the zeros.
     const T shift = most == -std::numeric_limits<T>::infinity() ? T{0} : most;
-    const T total = row_exp2(n, from, shift, T(1.44269504088896340736), to);
+    const T total = row_exp(n, from, shift, to);
     if (total != T{0}) row_scale(n, T{1} / total, to);
   }
 }
