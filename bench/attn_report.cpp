@@ -33,12 +33,10 @@ struct Arguments {
   double seconds = 100;
 };
 
-/// One line on a terminal that is overwritten; a line per step elsewhere.
+/// One line that is overwritten; on a terminal only.
 void progress(const std::string& text) {
   if (isatty(STDERR_FILENO) != 0) {
     std::fprintf(stderr, "\r\033[K%s", text.c_str());
-  } else if (!text.empty()) {
-    std::fprintf(stderr, "%s\n", text.c_str());
   }
 }
 
@@ -302,6 +300,7 @@ class Report {
     if (!accuracy_error_.empty()) return row;
     row.value = accuracy_.worse().ours;
     row.limit = accuracy_.worse().naive;
+    row.limit_name += " on " + accuracy_.worse().where;
     row.note = std::to_string(accuracy_.cases) +
                " golden cases: " + bench::number_text(accuracy_.golden.ratio()) + ", " +
                std::to_string(accuracy_.skipped) +

@@ -31,7 +31,7 @@ namespace detail {
 /// Adds one problem on every instruction set that the machine has.
 inline void add_attention(Errors& errors, const attn_test::Array<float>& q,
                           const attn_test::Array<float>& k, const attn_test::Array<float>& v,
-                          const attn_test::ReferenceOptions& options) {
+                          const attn_test::ReferenceOptions& options, const std::string& what) {
   const auto exact =
       attn_test::reference_attention(q.as<double>(), k.as<double>(), v.as<double>(), options);
   const auto naive = attn_test::reference_attention(q, k, v, options);
@@ -41,7 +41,8 @@ inline void add_attention(Errors& errors, const attn_test::Array<float>& q,
     with_isa.execution.isa = isa;
     const auto found =
         attn::scaled_dot_product_attention(q.view<4>(), k.view<4>(), v.view<4>(), with_isa);
-    errors.add(attn_test::to_array(found), naive.y, exact.y);
+    errors.add(attn_test::to_array(found), naive.y, exact.y,
+               what + " on " + std::string(attn::name(isa)));
   }
 }
 
@@ -60,7 +61,8 @@ inline void add_large_logits(Errors& errors, index_t q_len, index_t kv_len, inde
       most = std::max(most, std::abs(product));
     }
   }
-  add_attention(errors, q, k, v, {.scale = 50 / most});
+  add_attention(errors, q, k, v, {.scale = 50 / most},
+                std::to_string(q_len) + " queries of " + std::to_string(dim));
 }
 
 }  // namespace detail
@@ -78,7 +80,7 @@ inline Accuracy measure_accuracy(const std::filesystem::path& folder) {
     try {
       const attn_test::ReferenceOptions options = attn_test::sdpa_options(c);
       detail::add_attention(result.golden, c.load<float>("q"), c.load<float>("k"),
-                            c.load<float>("v"), options);
+                            c.load<float>("v"), options, name);
       ++result.cases;
     } catch (const attn_test::Unsupported&) {
       ++result.skipped;

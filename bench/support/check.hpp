@@ -15,14 +15,17 @@ namespace bench {
 /// be twice the latter. Both 0 where nothing was compared.
 struct Errors {
   double ours = 0, naive = 0;
+  std::string where = {};  ///< of the worst of ours
 
   bool good() const { return ours <= 2 * naive; }
   /// 0 where both are exact.
   double ratio() const { return ours > 0 ? ours / naive : 0; }
 
   void add(const attn_test::Array<float>& found, const attn_test::Array<float>& plain,
-           const attn_test::Array<double>& exact) {
-    ours = std::max(ours, attn_test::worst(found, exact).distance);
+           const attn_test::Array<double>& exact, const std::string& what = "") {
+    const double distance = attn_test::worst(found, exact).distance;
+    if (distance > ours) where = what;
+    ours = std::max(ours, distance);
     naive = std::max(naive, attn_test::worst(plain, exact).distance);
   }
 

@@ -1,17 +1,18 @@
 // extend_mask: any mask as one dense bias with further keys behind, which every query sees.
 #pragma once
 
-#include "attn/attention/options.hpp"
+#include "attn/attention/problem.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 /// (batch, num_heads, q_len, kv_len + appended): -inf where `mask` hides, the sum of its additive parts
 /// elsewhere, 0 for the appended keys. For PyTorch's add_bias_kv and add_zero_attn, whose keys are never
-/// masked: a copy, but of a mask that no view can express.
+/// masked: a copy, but of a mask that no view can express. Throws what scaled_dot_product_attention throws.
 template <class T>
 Tensor4<T> extend_mask(const Mask& mask, QueryOffset offset, const Shape<4>& scores,
                        index_t appended) {
   using Dense = Mask::Dense;
+  detail::check_mask<T>(mask, scores);
   const auto [batch, heads, q_len, kv_len] = scores;
   Tensor4<T> bias({batch, heads, q_len, kv_len + appended});
   constexpr T kHidden = -std::numeric_limits<T>::infinity();

@@ -133,8 +133,8 @@ inline Mask sliding_window(index_t left, index_t right) {
                              std::to_string(left) + " and " + std::to_string(right)));
   }
   Mask mask;
-  mask.left = left < 0 ? Mask::kUnbounded : left;
-  mask.right = right < 0 ? Mask::kUnbounded : right;
+  mask.left = left < 0 ? Mask::kUnbounded : std::min(left, Mask::kUnbounded);
+  mask.right = right < 0 ? Mask::kUnbounded : std::min(right, Mask::kUnbounded);
   return mask;
 }
 

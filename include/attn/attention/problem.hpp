@@ -56,6 +56,29 @@ struct AttentionProblem {
                            "lie in 0 .. " + std::to_string(most), std::to_string(found)));
 }
 
+/// Checks a mask against scores of shape (batch, num_heads, q_len, kv_len).
+template <class T>
+void check_mask(const Mask& mask, const Shape<4>& scores) {
+  for (int i = 0; i < mask.num_dense; ++i) {
+    const Mask::Dense& part = mask.dense[static_cast<std::size_t>(i)];
+    constexpr auto kElement =
+        sizeof(T) == 4 ? Mask::Dense::Element::f32 : Mask::Dense::Element::f64;
+    if (part.kind == Mask::Dense::Kind::add && part.element != kElement) throw_mask_element();
+    for (std::size_t axis = 0; axis < 4; ++axis) {
+      if (part.shape[axis] == 1 || part.shape[axis] == scores[axis]) continue;
+      throw_shape("mask", "broadcast to (batch, num_heads, q_len, kv_len)", scores, part.shape);
+    }
+  }
+  if (const auto& lengths = mask.key_lengths) {
+    const Shape<1> batch{scores[0]};
+    if (lengths.shape() != batch)
+      throw_shape("key_lengths", "have shape (batch)", batch, lengths.shape());
+    for (index_t b = 0; b < scores[0]; ++b) {
+      if (lengths(b) < 0 || lengths(b) > scores[3]) throw_key_length(b, scores[3], lengths(b));
+    }
+  }
+}
+
 /// Checks every argument. Throws ShapeError, DTypeError or ValueError.
 template <class T>
 AttentionProblem<T> make_problem(TensorView4<const T> q, TensorView4<const T> k,
@@ -89,24 +112,9 @@ AttentionProblem<T> make_problem(TensorView4<const T> q, TensorView4<const T> k,
                 Shape<2>{heads, kv_heads});
   }
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
-  if (!std::isfinite(scale)) throw_scale(scale);
+  if (!std::isfinite(static_cast<T>(scale))) throw_scale(scale);
   const Shape<4> scores{batch, heads, q_len, kv_len};
-  for (int i = 0; i < options.mask.num_dense; ++i) {
-    const Mask::Dense& part = options.mask.dense[static_cast<std::size_t>(i)];
-    constexpr auto kElement =
-        sizeof(T) == 4 ? Mask::Dense::Element::f32 : Mask::Dense::Element::f64;
-    if (part.kind == Mask::Dense::Kind::add && part.element != kElement) throw_mask_element();
-    for (std::size_t axis = 0; axis < 4; ++axis) {
-      if (part.shape[axis] == 1 || part.shape[axis] == scores[axis]) continue;
-      throw_shape("mask", "broadcast to (batch, num_heads, q_len, kv_len)", scores, part.shape);
-    }
-  }
-  if (const auto& lengths = options.mask.key_lengths) {
-    check_shape("key_lengths", "have shape (batch)", Shape<1>{batch}, lengths.shape());
-    for (index_t b = 0; b < batch; ++b) {
-      if (lengths(b) < 0 || lengths(b) > kv_len) throw_key_length(b, kv_len, lengths(b));
-    }
-  }
+  check_mask<T>(options.mask, scores);
   if (options.alibi_slopes) {
     check_shape("alibi_slopes", "have shape (num_heads)", Shape<1>{heads},
                 options.alibi_slopes.shape());

@@ -24,19 +24,11 @@ inline void add_bias(ScoreRow<T> row, const T* bias, index_t stride) {
   }
 }
 
+/// s = -inf where a boolean part hides.
 template <class T>
-inline void apply_dense(ScoreRow<T> row, const Mask::Dense& part, index_t b, index_t h, index_t i) {
-  using Dense = Mask::Dense;
-  const auto& strides = part.strides;
-  const index_t offset =
-      b * strides[0] + h * strides[1] + i * strides[2] + row.first_key * strides[3];
-  if (part.kind == Dense::Kind::add) {
-    return add_bias(row, static_cast<const T*>(part.data) + offset, strides[3]);
-  }
-  const bool* shown = static_cast<const bool*>(part.data) + offset;
-  const bool hidden = part.kind == Dense::Kind::drop;
+inline void hide(ScoreRow<T> row, const bool* shown, index_t stride, bool hidden) {
   for (index_t j = 0; j < row.n; ++j) {
-    if (shown[j * strides[3]] == hidden) row.s[j] = kMinusInf<T>;
+    if (shown[j * stride] == hidden) row.s[j] = kMinusInf<T>;
   }
 }
 
@@ -49,14 +41,27 @@ inline void apply_alibi(ScoreRow<T> row, T slope, index_t position) {
   }
 }
 
-/// Everything that options say of query i of head h in batch row b, over the keys of `row`.
+/// Everything that options say of query i of head h in batch row b, over the keys of `row`: first what is
+/// added, then what hides, so that a NaN in a bias for a hidden key goes the way of the key.
 template <class T>
 inline void apply_masks(const detail::AttentionProblem<T>& problem, ScoreRow<T> row, index_t b,
                         index_t h, index_t i) {
+  using Dense = Mask::Dense;
   const AttentionOptions<T>& options = problem.options;
   if (options.alibi_slopes) apply_alibi(row, options.alibi_slopes(h), problem.position(b, i));
-  for (int part = 0; part < options.mask.num_dense; ++part) {
-    apply_dense(row, options.mask.dense[static_cast<std::size_t>(part)], b, h, i);
+  for (const bool adds : {true, false}) {
+    for (int part = 0; part < options.mask.num_dense; ++part) {
+      const Dense& dense = options.mask.dense[static_cast<std::size_t>(part)];
+      if ((dense.kind == Dense::Kind::add) != adds) continue;
+      const auto& s = dense.strides;
+      const index_t offset = b * s[0] + h * s[1] + i * s[2] + row.first_key * s[3];
+      if (adds) {
+        add_bias(row, static_cast<const T*>(dense.data) + offset, s[3]);
+      } else {
+        hide(row, static_cast<const bool*>(dense.data) + offset, s[3],
+             dense.kind == Dense::Kind::drop);
+      }
+    }
   }
 }
 

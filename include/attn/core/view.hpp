@@ -167,10 +167,12 @@ class TensorView {
   /// strides do not allow it without a copy.
   TensorView<T, 2> rows() const {
     index_t count = 1, step = 0;
+    bool first = true;
     for (int a = Rank - 2; a >= 0; --a) {
       if (extent(a) == 1) continue;
-      if (step == 0) {
+      if (first) {
         step = stride(a);
+        first = false;
       } else if (extent(a) > 0 && stride(a) != step * count) {
         throw ShapeError(message("TensorView::rows", "the leading axes",
                                  "lie one stride apart to be joined",

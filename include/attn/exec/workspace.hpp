@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
+#include <new>
 #include <vector>
 
 #include "attn/core/buffer.hpp"
@@ -93,6 +95,7 @@ class Scratch {
   Scratch(Workspace& workspace, index_t size)
       : workspace_(workspace), mark_(workspace.mark()), data_(nullptr), size_(size) {
     if (size <= 0) return;
+    if (size > std::numeric_limits<index_t>::max() / index_t{2 * sizeof(T)}) throw std::bad_alloc();
     const std::size_t bytes = static_cast<std::size_t>(size) * sizeof(T);
     data_ = static_cast<T*>(workspace.take((bytes + kAlignment - 1) / kAlignment * kAlignment));
   }

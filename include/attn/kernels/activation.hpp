@@ -46,6 +46,10 @@ template <TensorLike X, TensorLike Out>
 void activate(Activation activation, const X& x, Out&& out, const Execution& execution = {}) {
   const auto from = const_view(x);
   const auto to = view_of(out);
+  if (from.shape() != to.shape()) {
+    throw ShapeError(
+        message("activate", "out", "have shape " + to_string(from.shape()), to_string(to.shape())));
+  }
   if (from.data() != to.data() || from.strides() != to.strides()) copy(from, to);
   detail::activate(activation, to, execution);
 }
