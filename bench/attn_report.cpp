@@ -30,7 +30,7 @@ constexpr double kMebibyte = 1 << 20;
 struct Arguments {
   std::string json, only, memory_child;
   std::string golden = ATTN_BENCH_GOLDEN_DIR;
-  double seconds = 100;
+  double seconds = 90;
 };
 
 /// One line that is overwritten; on a terminal only.

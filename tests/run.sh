@@ -3,8 +3,6 @@
 #
 # ATTN_BUILD_DIR names the build directory (default: build; from the top of the repository).
 set -eu
-# Tests run side by side: threads that spin while they wait would take the cores from one another.
-export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 
 cd "$(dirname "$0")/.."
 build=${ATTN_BUILD_DIR:-build}

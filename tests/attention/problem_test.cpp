@@ -8,11 +8,13 @@
 
 #include "attn/attention/sdpa.hpp"
 
+#include "support/array.hpp"
 #include "support/error_of.hpp"
 
 namespace attn {
 namespace {
 
+using attn_test::all_are;
 using attn_test::error_of;
 
 /// A good call, to be spoilt in one respect.
@@ -34,9 +36,9 @@ struct Call {
     with_outputs.lse = lse_t;
     const std::string text =
         error_of<Error>([&] { scaled_dot_product_attention(qt, kt, vt, out_t, with_outputs); });
-    for (float x : out_t.elements()) EXPECT_EQ(x, 7.0f);
-    for (float x : weights_t.elements()) EXPECT_EQ(x, 7.0f);
-    for (float x : lse_t.elements()) EXPECT_EQ(x, 7.0f);
+    EXPECT_TRUE(all_are(out_t, 7));
+    EXPECT_TRUE(all_are(weights_t, 7));
+    EXPECT_TRUE(all_are(lse_t, 7));
     return text;
   }
   std::string shape_error() const { return error<ShapeError>(); }
@@ -117,8 +119,8 @@ TEST(SdpaErrors, InnermostStride) {
       }),
       kName +
           "weights must have innermost stride 1 (these are the strides); found (140, 35, 1, 5).");
-  for (float x : out.elements()) EXPECT_EQ(x, 7.0f);
-  for (float x : turned_out.elements()) EXPECT_EQ(x, 0.0f);
+  EXPECT_TRUE(all_are(out, 7));
+  EXPECT_TRUE(all_are(turned_out, 0));
 }
 
 TEST(SdpaErrors, NonFiniteScale) {

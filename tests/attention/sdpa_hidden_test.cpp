@@ -53,16 +53,17 @@ std::string differing_row(const Array<T>& a, const Array<T>& b, F must_agree) {
 }
 
 /// Poisons keys, values or both at positions drawn at random, visible to some queries or to none; queries that do not see
-/// a poisoned position must not notice.
-TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitOfQueriesThatDoNotSeeIt) {
-  using T = TypeParam;
+/// a poisoned position must not notice. Returns how many positions were poisoned.
+template <class T, class Wanted>
+int poison_random_calls(Wanted wanted) {
   constexpr T inf = std::numeric_limits<T>::infinity();
   constexpr T nan = std::numeric_limits<T>::quiet_NaN();
-  int poisoned_calls = 0;
+  int positions = 0;
   for (std::uint64_t draw = 0; draw < 250; ++draw) {
     Random random(draw);
     AttentionDraw<T> call(random, 150000);
     call.options.mean_of_masked_row = false;  // a mean sees everything
+    if (!wanted(call.options)) continue;
     SCOPED_TRACE(random.trace() + ": " + call.text());
     const auto [batch, heads, q_len, kv_len] = call.scores();
     const Index kv_heads = call.k.extent(1), group = heads / kv_heads;
@@ -87,7 +88,7 @@ TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitOfQueriesThatDoNotSeeIt) {
             poisoned.v(b, kv, j, x) = poison;
           }
           for (auto [h, i] : seen_by) sees_poison(b, h, i) = 1;
-          ++poisoned_calls;
+          ++positions;
         }
       }
     }
@@ -96,12 +97,28 @@ TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitOfQueriesThatDoNotSeeIt) {
       SCOPED_TRACE(name(isa));
       const auto clean = run_library(call, {.isa = isa});
       const auto got = run_library(poisoned, {.isa = isa});
-      ASSERT_EQ(differing_row(got.y, clean.y, blind), "");
-      ASSERT_EQ(differing_row(got.weights, clean.weights, blind), "");
-      ASSERT_EQ(differing_row(got.lse, clean.lse, blind), "");
+      EXPECT_EQ(differing_row(got.y, clean.y, blind), "");
+      EXPECT_EQ(differing_row(got.weights, clean.weights, blind), "");
+      EXPECT_EQ(differing_row(got.lse, clean.lse, blind), "");
+      if (::testing::Test::HasFailure()) return positions;
     }
   }
-  EXPECT_GT(poisoned_calls, 100);
+  return positions;
+}
+
+bool adds(const ReferenceOptions& options) {
+  return std::any_of(options.masks.begin(), options.masks.end(), [](const auto& mask) {
+    return mask.kind == ReferenceOptions::Mask::Kind::add;
+  });
+}
+
+TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitOfQueriesThatDoNotSeeIt) {
+  const auto wanted = [](const ReferenceOptions& options) { return !adds(options); };
+  EXPECT_GT(poison_random_calls<TypeParam>(wanted), 100);
+}
+
+TYPED_TEST(SdpaHiddenTest, AnAdditiveMaskHidesAsWell) {
+  EXPECT_GT(poison_random_calls<TypeParam>(adds), 100);
 }
 
 TYPED_TEST(SdpaHiddenTest, VisibleNaNShows) {

@@ -90,21 +90,51 @@ TYPED_TEST(SdpaTest, InputsMayAliasOneAnother) {
   }
 }
 
-TYPED_TEST(SdpaTest, RepeatedHeadsByStrideZeroAreGroupedHeads) {
+TYPED_TEST(SdpaTest, StridesOfZeroRepeatHeadsAndBatches) {
   using T = TypeParam;
   Random random(3);
-  const auto q = random.tensor<T, 4>({2, 4, 19, 16}), k = random.tensor<T, 4>({2, 1, 70, 16}),
-             v = random.tensor<T, 4>({2, 1, 70, 8});
+  const auto q = random.tensor<T, 4>({2, 4, 19, 16}), k = random.tensor<T, 4>({1, 1, 70, 16}),
+             v = random.tensor<T, 4>({1, 1, 70, 8});
   const auto repeat = [](const Tensor4<T>& x) {
-    auto strides = x.view().strides();
-    strides[1] = 0;
+    const Shape<4> strides{0, 0, x.extent(3), 1};
     return TensorView4<const T>(x.data(), {2, 4, x.extent(2), x.extent(3)}, strides);
   };
   for (Isa isa : available_isas()) {
     const Execution on{.isa = isa};
-    const auto grouped = scaled_dot_product_attention(q, k, v, {.execution = on});
     const auto repeated = scaled_dot_product_attention(q, repeat(k), repeat(v), {.execution = on});
-    EXPECT_TRUE(same_bits(to_array(grouped), to_array(repeated))) << name(isa);
+    const auto copied = scaled_dot_product_attention(q, Tensor4<T>(repeat(k)),
+                                                     Tensor4<T>(repeat(v)), {.execution = on});
+    EXPECT_TRUE(attn_test::same_bits(to_array(repeated), to_array(copied))) << name(isa);
+    // One key/value head for all: the same without repeating.
+    const auto grouped = scaled_dot_product_attention(q, repeat(k).slice(1, 0, 1),
+                                                      repeat(v).slice(1, 0, 1), {.execution = on});
+    EXPECT_EQ(attention_difference<T>({to_array(grouped), {}, {}}, to_array(q), to_array(repeat(k)),
+                                      to_array(repeat(v)), {}, isa),
+              "");
+  }
+}
+
+TYPED_TEST(SdpaTest, SequencesMayRunBackwards) {
+  using T = TypeParam;
+  Random random(8);
+  const auto x = random.tensor<T, 4>({1, 2, 300, 24});
+  const auto backwards = [](const Tensor4<T>& t) {
+    auto strides = t.view().strides();
+    strides[2] = -strides[2];
+    return TensorView4<const T>(&t(0, 0, t.extent(2) - 1, 0), t.shape(), strides);
+  };
+  const Array<T> turned = to_array(backwards(x));
+  ReferenceOptions options;
+  options.causal = true;
+  for (Isa isa : available_isas()) {
+    for (Index q_len : {3, 90}) {
+      const auto q = backwards(x).slice(2, 0, q_len);
+      const auto y = scaled_dot_product_attention(q, backwards(x), backwards(x),
+                                                  {.mask = causal(), .execution = {.isa = isa}});
+      EXPECT_EQ(
+          attention_difference<T>({to_array(y), {}, {}}, to_array(q), turned, turned, options, isa),
+          "");
+    }
   }
 }
 

@@ -23,24 +23,25 @@ struct FeedForwardWeights {
   attn::Activation activation = attn::Activation::relu;
 };
 
-/// Nested loops in T.
+/// Nested loops in T, with sums taken in one order.
 template <class Scalar>
 struct ReferenceBackend {
   using T = Scalar;
+  Order order = Order::forward;
 
   ReferenceResult<T> attention(const ReferenceHeads<T>& heads, const Array<T>& q, const Array<T>& k,
                                const Array<T>& v, const ReferenceOptions& options,
                                const Array<T>& residual = {}) const {
-    auto result = reference_multi_head_attention(heads, q, k, v, options);
+    auto result = reference_multi_head_attention(heads, q, k, v, options, order);
     if (residual) result.y = reference_add(result.y, residual);
     return result;
   }
   Array<T> linear(const Array<T>& x, const Array<T>& weight, const Array<T>& bias = {}) const {
-    return reference_linear(x, weight, bias);
+    return reference_linear(x, weight, bias, order);
   }
   Array<T> feed_forward(const FeedForwardWeights<T>& w, const Array<T>& x,
                         const Array<T>& residual) const {
-    const auto inner = reference_map(reference_linear(x, w.w1, w.b1), [&](T value) {
+    const auto inner = reference_map(reference_linear(x, w.w1, w.b1, order), [&](T value) {
       switch (w.activation) {
         case attn::Activation::relu:
           return reference_relu(value);
@@ -54,12 +55,12 @@ struct ReferenceBackend {
           return value;
       }
     });
-    const auto y = reference_linear(inner, w.w2, w.b2);
+    const auto y = reference_linear(inner, w.w2, w.b2, order);
     return residual ? reference_add(y, residual) : y;
   }
   Array<T> layer_norm(const Array<T>& x, const Array<T>& weight, const Array<T>& bias,
                       double eps) const {
-    return reference_layer_norm(x, weight, bias, eps);
+    return reference_layer_norm(x, weight, bias, eps, order);
   }
   Array<T> embedding(const Array<T>& table, const Array<std::int64_t>& ids) const {
     const Index dim = table.extent(1);
@@ -195,14 +196,16 @@ struct StoredWithin {
 template <class Compose>
 void check_outputs(Case& c, Compose compose, StoredWithin stored_within = {}) {
   const Outputs<double> exact = compose(ReferenceBackend<double>{});
-  const Outputs<float> naive = compose(ReferenceBackend<float>{});
+  std::map<Order, Outputs<float>> naive;
+  for (Order order : kOrders) naive[order] = compose(ReferenceBackend<float>{order});
   for (attn::Isa isa : available_isas()) {
     const Outputs<float> got = compose(LibraryBackend{isa});
     for (const auto& [name, value] : got) {
       if (!c.has(name)) continue;
       const Array<float> stored = c.load<float>(name);
       const Array<double>& e = exact.at(name);
-      const double derived = twice_naive(naive.at(name), e, std::max(1.0, max_abs(e)));
+      const double derived = twice_naive([&](Order order) { return naive[order].at(name); }, e,
+                                         std::max(1.0, max_abs(e)));
       c.expect(difference(value, e, derived, isa, name + " (double)"));
       const double size = std::max(1.0, max_abs(stored));
       const double bound =

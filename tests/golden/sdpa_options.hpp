@@ -23,12 +23,13 @@ inline ReferenceOptions sdpa_options(const Case& c) {
   ReferenceOptions options;
   if (c.attribute<double>("softcap").value_or(0) != 0) throw Unsupported("softcap");
   options.scale = c.attribute<double>("scale");
-  if (const auto causal = c.attribute<std::string>("causal")) {
+  if (const auto causal = c.attribute<nlohmann::ordered_json>("causal");
+      causal && *causal != false) {
     options.causal = true;
     if (*causal == "top_left") {
       options.offset = Offset::top_left;
-    } else if (*causal != "bottom_right") {
-      throw Unsupported("causal '" + *causal + "'");
+    } else if (*causal != "bottom_right" && *causal != true) {
+      throw Unsupported("causal = " + causal->dump());
     }
   }
   if (const auto window = c.attribute<std::vector<Index>>("window")) {

@@ -6,9 +6,10 @@ namespace attn_test {
 namespace {
 
 template <class T>
-ReferenceResult<T> attend(const ReferenceBackend<T>&, const Case& c,
+ReferenceResult<T> attend(const ReferenceBackend<T>& backend, const Case& c,
                           const ReferenceOptions& options) {
-  return reference_attention(c.load<T>("q"), c.load<T>("k"), c.load<T>("v"), options);
+  return reference_attention(c.load<T>("q"), c.load<T>("k"), c.load<T>("v"), options,
+                             backend.order);
 }
 
 ReferenceResult<float> attend(const LibraryBackend& backend, const Case& c,

@@ -137,7 +137,7 @@ class Tutorials {
       attn::scaled_dot_product_attention(q.template view<4>(), k.template view<4>(),
                                          v.template view<4>(), r.y.template view<4>(), call);
     } else {
-      r = reference_attention(q, k, v, options);
+      r = reference_attention(q, k, v, options, backend_.order);
     }
     return {{"y", r.y}, {"weights", r.weights}};
   }

@@ -15,6 +15,7 @@
 namespace attn {
 namespace {
 
+using attn_test::all_are;
 using attn_test::Array;
 using attn_test::available_isas;
 using attn_test::difference;
@@ -134,7 +135,7 @@ TEST(ActivationErrors, ShapesMustAgree) {
   y.fill(7);
   const std::string text = error_of<ShapeError>([&] { relu(x, y); });
   EXPECT_TRUE(attn_test::contains(text, "out must have shape (2, 3); found (2, 4).")) << text;
-  for (float value : y.elements()) EXPECT_EQ(value, 7.0f);
+  EXPECT_TRUE(all_are(y, 7));
   // Also where out begins at the same element with the same strides.
   Tensor1<float> z({8});
   z.fill(-1);

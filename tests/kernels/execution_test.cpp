@@ -5,6 +5,7 @@
 
 #include "attn/attn.hpp"
 
+#include "support/array.hpp"
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
 #include "support/thread_executor.hpp"
@@ -12,6 +13,7 @@
 namespace attn {
 namespace {
 
+using attn_test::all_are;
 using attn_test::contains;
 using attn_test::error_of;
 
@@ -47,8 +49,8 @@ TEST(Execution, UnavailableSetThrowsEverywhere) {
     refused([&] { PackedWeights<float>(a, isa); });
     refused([&] { linear(a, a, {}, out, Activation::none, {}, on); });
     refused([&] { scaled_dot_product_attention(q, q, q, y, {.execution = on}); });
-    for (float value : out.elements()) EXPECT_EQ(value, 7.0f);
-    for (float value : y.elements()) EXPECT_EQ(value, 7.0f);
+    EXPECT_TRUE(all_are(out, 7));
+    EXPECT_TRUE(all_are(y, 7));
   }
 }
 

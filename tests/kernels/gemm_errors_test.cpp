@@ -3,11 +3,13 @@
 
 #include "attn/kernels/gemm.hpp"
 
+#include "support/array.hpp"
 #include "support/error_of.hpp"
 
 namespace attn {
 namespace {
 
+using attn_test::all_are;
 using attn_test::error_of;
 
 /// The message of the ShapeError that f(c) throws; fails where f changed c.
@@ -16,7 +18,7 @@ std::string refused(const Shape<2>& shape, F f) {
   Tensor2<float> c(shape);
   c.fill(7);
   const std::string text = error_of<ShapeError>([&] { f(c); });
-  for (float value : c.elements()) EXPECT_EQ(value, 7.0f);
+  EXPECT_TRUE(all_are(c, 7));
   return text;
 }
 
@@ -68,7 +70,7 @@ TEST(GemmErrors, Batches) {
               batched_gemm(Tensor3<float>({3, 2, 3}), Tensor3<float>({2, 3, 4}), c);
             }),
             "[batched_gemm] b must have batch 1 or 3; found 2.");
-  for (float value : c.elements()) EXPECT_EQ(value, 7.0f);
+  EXPECT_TRUE(all_are(c, 7));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 namespace attn {
 namespace {
 
+using attn_test::all_are;
 using attn_test::error_of;
 using attn_test::to_array;
 
@@ -78,7 +79,7 @@ TEST(EmbeddingErrors, IdsOutsideTheTable) {
                   y);
             }),
             "[embedding] ids(2) must lie in 0 .. 4; found 18446744073709551615.");
-  for (float value : y.elements()) EXPECT_EQ(value, 7.0f);
+  EXPECT_TRUE(all_are(y, 7));
 }
 
 TEST(EmbeddingErrors, OutputShape) {
@@ -86,7 +87,7 @@ TEST(EmbeddingErrors, OutputShape) {
   y.fill(7);
   EXPECT_EQ(error_of<ShapeError>([&] { embedding(table(), Tensor1<int>({3}), y); }),
             "[embedding] out must have shape (3, 3); found (3, 4).");
-  for (float value : y.elements()) EXPECT_EQ(value, 7.0f);
+  EXPECT_TRUE(all_are(y, 7));
 }
 
 }  // namespace

@@ -16,12 +16,14 @@
 namespace attn {
 namespace {
 
+using attn_test::all_are;
 using attn_test::Array;
 using attn_test::available_isas;
 using attn_test::difference;
 using attn_test::error_of;
 using attn_test::Index;
 using attn_test::max_abs;
+using attn_test::Order;
 using attn_test::Random;
 using attn_test::reference_add;
 using attn_test::reference_layer_norm;
@@ -50,7 +52,7 @@ EncoderLayer<T> random_layer(Random& random, const EncoderLayerOptions& options)
 
 template <class W, class T>
 Array<W> reference(EncoderLayer<T>& layer, const EncoderLayerOptions& o, const Array<T>& input,
-                   const ReferenceOptions& masks) {
+                   const ReferenceOptions& masks, Order order = Order::forward) {
   const auto parameter = [](const auto& p) {
     return p ? to_array(p).template as<W>() : Array<W>();
   };
@@ -62,17 +64,17 @@ Array<W> reference(EncoderLayer<T>& layer, const EncoderLayerOptions& o, const A
   heads.wv = parameter(a.v_weight()), heads.bv = parameter(a.v_bias());
   heads.wo = parameter(a.out_proj().weight), heads.bo = parameter(a.out_proj().bias);
   const auto norm = [&](const LayerNorm<T>& n, const Array<W>& x) {
-    return reference_layer_norm(x, parameter(n.weight), parameter(n.bias), o.layer_norm_eps);
+    return reference_layer_norm(x, parameter(n.weight), parameter(n.bias), o.layer_norm_eps, order);
   };
   const auto attend = [&](const Array<W>& x) {
-    return reference_multi_head_attention(heads, x, x, x, masks).y;
+    return reference_multi_head_attention(heads, x, x, x, masks, order).y;
   };
   const auto feed_forward = [&](const Array<W>& x) {
     const auto& f = layer.feed_forward;
-    auto inner = reference_linear(x, parameter(f.linear1.weight), parameter(f.linear1.bias));
+    auto inner = reference_linear(x, parameter(f.linear1.weight), parameter(f.linear1.bias), order);
     inner = reference_map(inner, o.activation == Activation::relu ? attn_test::reference_relu<W>
                                                                   : attn_test::reference_gelu<W>);
-    return reference_linear(inner, parameter(f.linear2.weight), parameter(f.linear2.bias));
+    return reference_linear(inner, parameter(f.linear2.weight), parameter(f.linear2.bias), order);
   };
   Array<W> x = input.template as<W>();
   if (o.norm_first) {
@@ -107,7 +109,8 @@ TYPED_TEST(EncoderLayerTest, RandomLayers) {
                  (o.norm_first ? " pre" : " post"));
     const auto exact = reference<Wider<T>>(layer, o, x, masks);
     const double bound =
-        twice_naive(reference<T>(layer, o, x, masks), exact, std::max(1.0, max_abs(exact)));
+        twice_naive([&](Order order) { return reference<T>(layer, o, x, masks, order); }, exact,
+                    std::max(1.0, max_abs(exact)));
     const attn_test::LibraryOptions<T> library(masks);
     for (Isa isa : available_isas()) {
       const MultiHeadAttentionCall<T> call{.mask = library.get().mask, .execution = {.isa = isa}};
@@ -145,8 +148,8 @@ TEST(EncoderLayerErrors, ShapesAndOptions) {
     EXPECT_THROW(layer.forward(empty, none), ShapeError);
     const Tensor2<bool> mask({3, 4});
     EXPECT_THROW(layer.forward(x, y, {.mask = keep_mask(mask)}), ShapeError);
-    for (float value : y.elements()) EXPECT_EQ(value, 7.0f);
-    for (float value : wrong.elements()) EXPECT_EQ(value, 7.0f);
+    EXPECT_TRUE(all_are(y, 7));
+    EXPECT_TRUE(all_are(wrong, 7));
   }
 }
 

@@ -12,6 +12,7 @@
 namespace attn {
 namespace {
 
+using attn_test::all_are;
 using attn_test::error_of;
 using attn_test::reference_combine_heads;
 using attn_test::reference_split_heads;
@@ -73,7 +74,7 @@ TEST(HeadsErrors, IndivisibleHeadsAndShapes) {
   wrong.fill(7);
   EXPECT_EQ(error_of<ShapeError>([&] { combine_heads(heads, wrong); }),
             "[combine_heads] out must have shape (2, 5, 12); found (2, 5, 11).");
-  for (float value : wrong.elements()) EXPECT_EQ(value, 7.0f);
+  EXPECT_TRUE(all_are(wrong, 7));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 namespace attn {
 namespace {
 
+using attn_test::all_are;
 using attn_test::Array;
 using attn_test::available_isas;
 using attn_test::difference;
@@ -140,7 +141,7 @@ TEST(LinearErrors, ShapesAreNamed) {
   const Tensor3<float> residual({2, 3, 4});
   EXPECT_NE(error_of<ShapeError>([&] { linear(x, weight, {}, y, Activation::none, residual); }),
             "");
-  for (float value : y.elements()) EXPECT_EQ(value, 7.0f);
+  EXPECT_TRUE(all_are(y, 7));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 namespace attn {
 namespace {
 
+using attn_test::all_are;
 using attn_test::contains;
 using attn_test::error_of;
 
@@ -93,7 +94,7 @@ TEST(MultiHeadAttentionErrors, Shapes) {
   EXPECT_TRUE(contains(error(q, k, v, {.mask = drop_mask(mask)}),
                        "mask must broadcast to (batch, num_heads, q_len, kv_len) = (2, 3, 4, 6); "
                        "found (1, 1, 4, 7)."));
-  for (float x : y.elements()) EXPECT_EQ(x, 7.0f);
+  EXPECT_TRUE(all_are(y, 7));
 }
 
 TEST(MultiHeadAttentionErrors, EmptySequences) {
@@ -103,7 +104,7 @@ TEST(MultiHeadAttentionErrors, EmptySequences) {
   y.fill(7);
   EXPECT_THROW(module.forward(some, none, none, y), ShapeError);
   EXPECT_THROW(module.forward(none, some, some, empty), ShapeError);
-  for (float x : y.elements()) EXPECT_EQ(x, 7.0f);
+  EXPECT_TRUE(all_are(y, 7));
 }
 
 /// A mask that does not fit is refused with appended keys, too, and before it is read.
@@ -118,7 +119,7 @@ TEST(MultiHeadAttentionErrors, MasksWithAppendedKeys) {
   EXPECT_THROW(module.forward(x, x, x, y, {.mask = drop_mask(mask)}), ShapeError);
   EXPECT_THROW(module.forward(x, x, x, y, {.mask = key_lengths(lengths)}), ShapeError);
   EXPECT_THROW(module.forward(x, x, x, y, {.mask = key_lengths(too_long)}), ValueError);
-  for (float value : y.elements()) EXPECT_EQ(value, 7.0f);
+  EXPECT_TRUE(all_are(y, 7));
 }
 
 }  // namespace

@@ -58,7 +58,8 @@ std::vector<T> sample(double least, double most) {
 }
 
 template <class T, class Exact>
-void expect_within(VecOp op, double bound, const std::vector<T>& x, Exact exact) {
+void expect_within(VecOp op, double bound, const std::vector<T>& x, Exact exact,
+                   double bound_without_fma = 0) {
   for (Isa isa : available_isas()) {
     const auto y = apply(op, x, isa);
     double most = 0;
@@ -67,16 +68,17 @@ void expect_within(VecOp op, double bound, const std::vector<T>& x, Exact exact)
       const double error = ulps(y[i], exact(static_cast<long double>(x[i])));
       if (!(error <= most)) most = error, where = x[i];
     }
-    EXPECT_LE(most, bound) << "at " << where << " on " << name(isa);
+    EXPECT_LE(most, isa == Isa::scalar ? std::max(bound, bound_without_fma) : bound)
+        << "at " << where << " on " << name(isa);
   }
 }
 
 TYPED_TEST(MathTest, Exp2IsWithinItsBound) {
   using T = TypeParam;
   const bool is_float = sizeof(T) == 4;
-  expect_within<T>(VecOp::exp2_flush, 1.3,
-                   sample<T>(is_float ? -126 : -1022, is_float ? 127 : 1023),
-                   [](long double x) { return std::exp2(x); });
+  expect_within<T>(
+      VecOp::exp2_flush, 1.1, sample<T>(is_float ? -126 : -1022, is_float ? 127 : 1023),
+      [](long double x) { return std::exp2(x); }, 1.3);
 }
 
 TYPED_TEST(MathTest, Exp2FlushesWhatWouldBeSubnormal) {

@@ -110,6 +110,13 @@ auto to_array(const X& x) {
   return result;
 }
 
+/// True if every element is `value`: for outputs that nothing may have written.
+template <attn::TensorLike X>
+bool all_are(const X& x, attn::scalar_t<X> value) {
+  const auto all = to_array(x);
+  return std::all_of(all.data.begin(), all.data.end(), [&](auto e) { return e == value; });
+}
+
 /// "(2, 3)"
 inline std::string shape_text(const std::vector<Index>& shape) {
   std::string text = "(";

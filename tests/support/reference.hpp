@@ -14,6 +14,25 @@
 
 namespace attn_test {
 
+/// In which order a sum takes its terms. The naive formula does not say: its error is the worst of these.
+enum class Order { forward, backward, rotated, odd_even };
+inline constexpr Order kOrders[] = {Order::forward, Order::backward, Order::rotated,
+                                    Order::odd_even};
+
+/// The i-th of n terms.
+inline Index in_order(Order order, Index i, Index n) {
+  switch (order) {
+    case Order::backward:
+      return n - 1 - i;
+    case Order::rotated:
+      return (i + n / 2) % n;
+    case Order::odd_even:
+      return 2 * i + 1 < n ? 2 * i + 1 : 2 * (i - n / 2);
+    default:
+      return i;
+  }
+}
+
 // Every function below computes in T. `float` squares, sums and exponentials must round as float, so nothing here may
 // pass through a wider type.
 
@@ -31,7 +50,7 @@ Array<T> reference_matmul(const Array<T>& a, const Array<T>& b) {
 
 /// Over the last axis; a row of -inf only gives zeros.
 template <class T>
-Array<T> reference_softmax(const Array<T>& x) {
+Array<T> reference_softmax(const Array<T>& x, Order order = Order::forward) {
   Array<T> y(x.shape);
   const Index n = x.shape.back();
   for (Index row = 0; n > 0 && row < x.size() / n; ++row) {
@@ -40,7 +59,8 @@ Array<T> reference_softmax(const Array<T>& x) {
     const T most = *std::max_element(in, in + n);
     if (most == -std::numeric_limits<T>::infinity()) continue;
     T total = 0;
-    for (Index j = 0; j < n; ++j) total += out[j] = std::exp(in[j] - most);
+    for (Index j = 0; j < n; ++j) out[j] = std::exp(in[j] - most);
+    for (Index j = 0; j < n; ++j) total += out[in_order(order, j, n)];
     for (Index j = 0; j < n; ++j) out[j] /= total;
   }
   return y;
@@ -49,15 +69,18 @@ Array<T> reference_softmax(const Array<T>& x) {
 /// Over the last axis, with the biased variance; weight and bias may be empty.
 template <class T>
 Array<T> reference_layer_norm(const Array<T>& x, const Array<T>& weight, const Array<T>& bias,
-                              double eps) {
+                              double eps, Order order = Order::forward) {
   Array<T> y(x.shape);
   const Index n = x.shape.back();
   for (Index row = 0; row < x.size() / n; ++row) {
     const auto* in = &x.data[static_cast<std::size_t>(row * n)];
     auto* out = &y.data[static_cast<std::size_t>(row * n)];
     T mean = 0, variance = 0;
-    for (Index j = 0; j < n; ++j) mean += in[j] / static_cast<T>(n);
-    for (Index j = 0; j < n; ++j) variance += (in[j] - mean) * (in[j] - mean) / static_cast<T>(n);
+    for (Index j = 0; j < n; ++j) mean += in[in_order(order, j, n)] / static_cast<T>(n);
+    for (Index j = 0; j < n; ++j) {
+      const T d = in[in_order(order, j, n)] - mean;
+      variance += d * d / static_cast<T>(n);
+    }
     for (Index j = 0; j < n; ++j) {
       out[j] = (in[j] - mean) / std::sqrt(variance + static_cast<T>(eps));
       if (weight) out[j] *= weight(j);
@@ -156,7 +179,8 @@ inline Index reference_offset(const ReferenceOptions& options, Index q_len, Inde
 
 template <class T>
 ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, const Array<T>& v,
-                                       const ReferenceOptions& options) {
+                                       const ReferenceOptions& options,
+                                       Order order = Order::forward) {
   constexpr T inf = std::numeric_limits<T>::infinity();
   const Index batch = q.extent(0), heads = q.extent(1), q_len = q.extent(2), dim = q.extent(3);
   const Index kv_heads = k.extent(1), kv_len = k.extent(2), dim_v = v.extent(3);
@@ -182,7 +206,10 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
           const auto bias = reference_bias<T>(options, b, h, i, j, i + offset);  // 4. and 5.
           if (!bias) continue;
           T score = 0;
-          for (Index x = 0; x < dim; ++x) score += q(b, h, i, x) * k(b, kv_head, j, x);
+          for (Index n = 0; n < dim; ++n) {
+            const Index x = in_order(order, n, dim);
+            score += q(b, h, i, x) * k(b, kv_head, j, x);
+          }
           score *= scale;                                                 // 1.
           if (options.softcap > 0) score = cap * std::tanh(score / cap);  // 3.
           s[static_cast<std::size_t>(j)] = score + *bias;
@@ -204,9 +231,13 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
         }
 
         T total = has_sinks ? std::exp(sink - most) : T{0};
-        for (const auto& score : s) total += score ? std::exp(*score - most) : T{0};
+        for (Index n = 0; n < keys; ++n) {
+          const auto& score = s[static_cast<std::size_t>(in_order(order, n, keys))];
+          total += score ? std::exp(*score - most) : T{0};
+        }
         result.lse(b, h, i) = most + std::log(total);
-        for (Index j = 0; j < keys; ++j) {
+        for (Index n = 0; n < keys; ++n) {
+          const Index j = in_order(order, n, keys);
           const auto& score = s[static_cast<std::size_t>(j)];
           if (!score) continue;                              // not even its value is looked at
           const T weight = std::exp(*score - most) / total;  // 7.

@@ -9,7 +9,8 @@ namespace attn_test {
 
 /// x (.., in), weight (out, in), bias (out) or empty.
 template <class T>
-Array<T> reference_linear(const Array<T>& x, const Array<T>& weight, const Array<T>& bias) {
+Array<T> reference_linear(const Array<T>& x, const Array<T>& weight, const Array<T>& bias,
+                          Order order = Order::forward) {
   const Index in = weight.extent(1), out = weight.extent(0), rows = x.size() / in;
   auto shape = x.shape;
   shape.back() = out;
@@ -17,8 +18,10 @@ Array<T> reference_linear(const Array<T>& x, const Array<T>& weight, const Array
   for (Index i = 0; i < rows; ++i) {
     for (Index j = 0; j < out; ++j) {
       T sum = 0;
-      for (Index p = 0; p < in; ++p)
+      for (Index n = 0; n < in; ++n) {
+        const Index p = in_order(order, n, in);
         sum += x.data.at(static_cast<std::size_t>(i * in + p)) * weight(j, p);
+      }
       y.data.at(static_cast<std::size_t>(i * out + j)) = bias ? sum + bias(j) : sum;
     }
   }
@@ -110,8 +113,10 @@ inline ReferenceOptions::Mask reference_append_visible(const ReferenceOptions::M
 template <class T>
 ReferenceResult<T> reference_multi_head_attention(const ReferenceHeads<T>& p, const Array<T>& query,
                                                   const Array<T>& key, const Array<T>& value,
-                                                  ReferenceOptions options) {
-  Array<T> k = reference_linear(key, p.wk, p.bk), v = reference_linear(value, p.wv, p.bv);
+                                                  ReferenceOptions options,
+                                                  Order order = Order::forward) {
+  Array<T> k = reference_linear(key, p.wk, p.bk, order),
+           v = reference_linear(value, p.wv, p.bv, order);
   const auto append = [&](const Array<T>& key_row, const Array<T>& value_row) {
     for (auto& mask : options.masks) mask = reference_append_visible(mask, k.extent(1));
     k = reference_append(k, key_row);
@@ -120,10 +125,10 @@ ReferenceResult<T> reference_multi_head_attention(const ReferenceHeads<T>& p, co
   if (p.bias_k) append(p.bias_k, p.bias_v);
   if (p.add_zero_attn) append({}, {});
   ReferenceResult<T> result = reference_attention(
-      reference_split_heads(reference_linear(query, p.wq, p.bq), p.num_heads),
-      reference_split_heads(k, p.num_heads), reference_split_heads(v, p.num_heads), options);
+      reference_split_heads(reference_linear(query, p.wq, p.bq, order), p.num_heads),
+      reference_split_heads(k, p.num_heads), reference_split_heads(v, p.num_heads), options, order);
   result.y = reference_combine_heads(result.y);
-  if (p.wo) result.y = reference_linear(result.y, p.wo, p.bo);
+  if (p.wo) result.y = reference_linear(result.y, p.wo, p.bo, order);
   return result;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -70,11 +71,15 @@ std::string difference(const Array<A>& got, const Array<B>& want, double bound, 
 template <class T>
 constexpr double epsilon = static_cast<double>(std::numeric_limits<T>::epsilon());
 
-/// "At most twice the error of the naive formula": naive in T and exact in something wider. The floor of 4 epsilon is for
-/// results that the naive formula happens to round without error; `scale` is the size of what was summed.
-template <class T, class Exact>
-double twice_naive(const Array<T>& naive, const Array<Exact>& exact, double scale) {
-  return 2 * worst(naive, exact).distance + 4 * epsilon<T> * scale;
+/// "At most twice the error of the naive formula": naive(order) computes in T, `exact` is from something wider. The floor
+/// of 4 epsilon is for results that the naive formula happens to round without error; `scale` is the size of what was
+/// summed.
+template <class Naive, class Exact>
+double twice_naive(Naive naive, const Array<Exact>& exact, double scale) {
+  using T = typename decltype(naive(Order::forward).data)::value_type;
+  double error = 0;
+  for (Order order : kOrders) error = std::max(error, worst(naive(order), exact).distance);
+  return 2 * error + 4 * epsilon<T> * scale;
 }
 
 /// A sum of k products, in any order, and alpha, bias and residual after it.
@@ -96,15 +101,21 @@ std::string attention_difference(const ReferenceResult<T>& got, const Array<T>& 
   using W = Wider<T>;
   const auto exact =
       reference_attention(q.template as<W>(), k.template as<W>(), v.template as<W>(), options);
-  const auto naive = reference_attention(q, k, v, options);
+  std::map<Order, ReferenceResult<T>> naive;
+  for (Order order : kOrders) naive[order] = reference_attention(q, k, v, options, order);
   std::string text;
-  const auto check = [&](const Array<T>& x, const Array<T>& n, const Array<W>& e, double scale,
-                         std::string_view what) {
-    if (x && text.empty()) text = difference(x, e, twice_naive(n, e, scale), isa, what);
+  const auto check = [&](Array<T> ReferenceResult<T>::*got_part, Array<W> ReferenceResult<W>::*part,
+                         double scale, std::string_view what) {
+    if (!(got.*got_part) || !text.empty()) return;
+    const double bound =
+        twice_naive([&](Order order) { return naive[order].*got_part; }, exact.*part, scale);
+    text = difference(got.*got_part, exact.*part, bound, isa, what);
   };
-  check(got.y, naive.y, exact.y, max_abs(v), "y");
-  check(got.weights, naive.weights, exact.weights, 1, "weights");
-  check(got.lse, naive.lse, exact.lse, std::max(1.0, max_abs(exact.lse)), "lse");
+  using G = ReferenceResult<T>;
+  using E = ReferenceResult<W>;
+  check(&G::y, &E::y, max_abs(v), "y");
+  check(&G::weights, &E::weights, 1, "weights");
+  check(&G::lse, &E::lse, std::max(1.0, max_abs(exact.lse)), "lse");
   return text;
 }
 

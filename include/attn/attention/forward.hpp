@@ -2,7 +2,6 @@
 #pragma once
 
 #include "attn/attention/problem.hpp"
-#include "attn/kernels/dot.hpp"
 #include "attn/kernels/softmax.hpp"
 #include "attn/kernels/tile.hpp"
 

@@ -1,7 +1,4 @@
-// Kernel text: fused attention over blocks of keys, one tile of queries at a time.
-//
-// Two paths. Many rows: keys are packed, and a tile is MR rows. Few rows (all rows of a key/value head fit
-// kFewRows): keys and values pass once, unpacked, since memory limits; a tile is all rows.
+// Kernel text: fused attention over blocks of keys, one register tile of queries at a time.
 
 /// One query of one head. The heads that share keys are stacked: row r is head r / q_len, query r % q_len.
 template <class T>
@@ -15,7 +12,6 @@ struct QueryRow {
 template <class T>
 struct ForwardScratch {
   static constexpr index_t kBlockKV = detail::AttentionTiling::kBlockKV;
-  static constexpr index_t kTileRows = std::max(index_t{TileShape<T>::MR}, kFewRows);
 
   T *q, *k, *v, *scores, *out;
   QueryRow<T>* rows;
@@ -27,11 +23,11 @@ struct ForwardScratch {
       elements += round_up(n);
       return start;
     };
-    const index_t height = std::max(packed_rows<T>(num_rows), kFewRows);
+    const index_t height = packed_rows<T>(num_rows);
     q = take(height * d);
     k = take(kBlockKV * d);
     v = take(kBlockKV * out_stride);
-    scores = take(kTileRows * kBlockKV);
+    scores = take(TileShape<T>::MR * kBlockKV);
     out = take(height * out_stride);
     rows = reinterpret_cast<QueryRow<T>*>(take(
         (num_rows * index_t{sizeof(QueryRow<T>)} + index_t{sizeof(T)} - 1) / index_t{sizeof(T)}));
@@ -46,7 +42,6 @@ template <class T>
 class ForwardTask {
   static constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
   static constexpr index_t kBlockKV = ForwardScratch<T>::kBlockKV;
-  static constexpr index_t kTileRows = ForwardScratch<T>::kTileRows;
   static_assert(kBlockKV % NR == 0);
 
  public:
@@ -57,9 +52,7 @@ class ForwardTask {
         b_(b),
         kv_head_(kv_head),
         first_row_(first_row),
-        num_rows_(num_rows),
-        few_(problem.num_heads() / problem.num_kv_heads() * problem.q_len() <= kFewRows),
-        tile_height_(few_ ? kFewRows : MR) {}
+        num_rows_(num_rows) {}
 
   void run() {
     sum_rows();
@@ -106,7 +99,7 @@ class ForwardTask {
       v = scratch_.v;
       v_stride = scratch_.out_stride;
     }
-    T shrink[kTileRows] = {};  // rows that fill up the tile: scores 0, sums that nobody reads
+    T shrink[MR] = {};  // rows that fill up the tile: scores 0, sums that nobody reads
     for (index_t x = 0; x < tile.height; ++x) {
       shrink[x] =
           online_softmax(panels.end - panels.begin, scratch_.scores + x * kBlockKV + panels.begin,
@@ -114,12 +107,7 @@ class ForwardTask {
     }
     T* out = scratch_.out + tile.row * scratch_.out_stride;
     const index_t dv = problem_.head_dim_v(), num_keys = tile.keys.end - tile.keys.begin;
-    if (kFewRows > 0 && few_) {
-      weighted_rows(tile.height, dv, num_keys, scores, kBlockKV, v, v_stride, out,
-                    scratch_.out_stride, shrink);
-    } else {
-      tile_columns(dv, num_keys, scores, kBlockKV, v, v_stride, out, scratch_.out_stride, shrink);
-    }
+    tile_columns(dv, num_keys, scores, kBlockKV, v, v_stride, out, scratch_.out_stride, shrink);
   }
 
   void set_rows() {
@@ -133,19 +121,10 @@ class ForwardTask {
     }
   }
 
-  /// Queries times scale, in tiles of interleaved rows; few of them in plain rows.
+  /// Queries times scale, in tiles of interleaved rows.
   void pack_queries() {
     const index_t d = problem_.head_dim();
     const T factor = problem_.scale;
-    if (kFewRows > 0 && few_) {
-      std::fill_n(scratch_.q, kFewRows * d, T{0});
-      for (index_t r = 0; r < num_rows_; ++r) {
-        const QueryRow<T>& row = scratch_.rows[r];
-        const T* from = problem_.q.at_index({b_, row.h, row.i, 0});
-        for (index_t p = 0; p < d; ++p) scratch_.q[r * d + p] = from[p] * factor;
-      }
-      return;
-    }
     const auto pack = [&](index_t r, index_t height, index_t stride, T* to) {
       const QueryRow<T>& row = scratch_.rows[r];
       pack_tile(height, d, problem_.q.at_index({b_, row.h, row.i, 0}), stride, index_t{1}, factor,
@@ -180,9 +159,9 @@ class ForwardTask {
       const detail::KeyRange block =
           seen_by(0, num_rows_, {first, std::min(first + kBlockKV, problem_.kv_len())});
       if (block.begin >= block.end) continue;
-      if (!few_) pack_keys(first, block);
-      for (index_t r = 0; r < num_rows_; r += tile_height_) {
-        const index_t height = std::min(num_rows_ - r, tile_height_);
+      pack_keys(first, block);
+      for (index_t r = 0; r < num_rows_; r += MR) {
+        const index_t height = std::min(num_rows_ - r, MR);
         const Tile tile{r, height, first, seen_by(r, height, block)};
         if (tile.keys.begin >= tile.keys.end) continue;
         score_tile(tile);
@@ -237,15 +216,9 @@ class ForwardTask {
   void score_tile(const Tile& tile) {
     const index_t d = problem_.head_dim();
     const detail::KeyRange panels = panels_of(tile.first_key, tile.keys);
-    if (kFewRows > 0 && few_) {
-      dot_rows(tile.height, tile.keys.end - tile.keys.begin, d, scratch_.q, d,
-               problem_.k.at_index({b_, kv_head_, tile.keys.begin, 0}), problem_.k.stride(2),
-               scratch_.scores + tile.keys.begin - tile.first_key, kBlockKV);
-    } else {
-      for (index_t j = panels.begin; j < panels.end; j += NR) {
-        tile_panel<T, Start::zero>(d, scratch_.q + tile.row * d, scratch_.k + j * d,
-                                   scratch_.scores + j, kBlockKV, nullptr);
-      }
+    for (index_t j = panels.begin; j < panels.end; j += NR) {
+      tile_panel<T, Start::zero>(d, scratch_.q + tile.row * d, scratch_.k + j * d,
+                                 scratch_.scores + j, kBlockKV, nullptr);
     }
     for (index_t x = 0; x < tile.height; ++x) {
       const QueryRow<T>& row = scratch_.rows[tile.row + x];
@@ -347,8 +320,6 @@ class ForwardTask {
   const detail::AttentionProblem<T>& problem_;
   const ForwardScratch<T>& scratch_;
   index_t b_, kv_head_, first_row_, num_rows_;
-  bool few_;             ///< which path; a matter of the shape alone
-  index_t tile_height_;  ///< rows of one tile
   bool hidden_as_zero_ = false;
 };
 

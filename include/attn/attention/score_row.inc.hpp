@@ -20,7 +20,9 @@ inline void add_bias(ScoreRow<T> row, const T* bias, index_t stride) {
       for (index_t x = 0; x < left; ++x) lanes[x] = bias[(j + x) * stride];
     }
     const V b = V::load(stride == 1 ? bias + j : lanes, left);
-    (V::load(row.s + j, left) + b).store(row.s + j, left);
+    // A bias of -inf hides: selected, not added, since the score of a hidden key may be NaN.
+    const V hidden = V::all(kMinusInf<T>), lowest = V::all(std::numeric_limits<T>::lowest());
+    select(less(b, lowest), hidden, V::load(row.s + j, left) + b).store(row.s + j, left);
   }
 }
 
@@ -71,20 +73,6 @@ struct RowState {
   T most, total;
 };
 
-/// s = e^(s - shift) for N vectors; sum[] gathers even and odd vectors of the row, whatever N is.
-template <class T, int N>
-ATTN_INLINE void weigh_vectors(T* s, Vec<T> shift, Vec<T> (&sum)[2]) {
-  using V = Vec<T>;
-  V e[N];
-  ATTN_UNROLL
-  for (int i = 0; i < N; ++i) e[i] = V::load(s + i * V::kLanes) - shift;
-  exp_flush(e);
-  ATTN_UNROLL
-  for (int i = 0; i < N; ++i) e[i].store(s + i * V::kLanes);
-  ATTN_UNROLL
-  for (int i = 0; i < N; ++i) sum[i % 2] = sum[i % 2] + e[i];
-}
-
 /// s = e^(s - most) over n scores, n a multiple of two vectors; returns by what earlier sums shrink.
 template <class T>
 inline T online_softmax(index_t n, T* s, RowState<T>& state) {
@@ -98,14 +86,19 @@ inline T online_softmax(index_t n, T* s, RowState<T>& state) {
   const T most = max_lane(max(m0, m1));
   // Nothing visible yet: shift by 0, so that -inf - -inf never occurs; all weights come out 0.
   const V shift = V::all(most == kMinusInf<T> ? T{0} : most);
-  V totals[2] = {V::all(T{0}), V::all(T{0})};
-  index_t j = 0;
-  for (; j + 2 * kPair <= n; j += 2 * kPair) weigh_vectors<T, 4>(s + j, shift, totals);
-  if (j < n) weigh_vectors<T, 2>(s + j, shift, totals);
+  V sum0 = V::all(T{0}), sum1 = sum0;
+  for (index_t j = 0; j < n; j += kPair) {
+    V e[2] = {V::load(s + j) - shift, V::load(s + j + V::kLanes) - shift};
+    exp_flush(e);
+    e[0].store(s + j);
+    e[1].store(s + j + V::kLanes);
+    sum0 = sum0 + e[0];
+    sum1 = sum1 + e[1];
+  }
   // By vectors too: a call of std::exp costs as much as eight vectors of scores.
   const T shrink = max_lane(exp_flush(V::all(state.most) - shift));
   state.most = most;
-  state.total = state.total * shrink + sum(totals[0] + totals[1]);
+  state.total = state.total * shrink + sum(sum0 + sum1);
   return shrink;
 }
 

@@ -4,7 +4,6 @@
 //   V::kLanes, V::load(p), V::load(p, n), V::all(x), v.store(p), v.store(p, n)  (n lanes, others 0 / kept)
 //   + - * /, fma(a, b, c) = a b + c, fnma = c - a b, max, min (of a NaN the second operand), sqrt
 //   less(a, b) -> V::Mask, select(mask, yes, no), round (to nearest even), sum, max_lane
-//   sum_each(a, to): to[i] = sum(a[i]) for 8 vectors
 //   exponent_bits(v): the lowest 9 (double: 12) bits of each lane, moved to where sign and exponent are
 #if ATTN_TARGET == 2
 #include "attn/simd/vec_avx512.inc"
