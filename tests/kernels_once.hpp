@@ -6,14 +6,14 @@
 
 #include "attn/attn.hpp"
 
-#define ATTN_TEST_KERNELS(declare, T)                                                             \
-  declare template void forward<T>(const AttentionProblem<T>&);                                   \
-  declare template void gemm<T>(const GemmProblem<T>&, const Execution&);                         \
-  declare template index_t packed_size<T>(index_t, index_t, const Execution&);                    \
-  declare template void pack_weights<T>(TensorView2<const T>, T*, const Execution&);              \
-  declare template void softmax_rows<T>(TensorView2<const T>, TensorView2<T>, const Execution&);  \
-  declare template void activate<T>(Activation, index_t, T*, const Execution&);                   \
-  declare template void layer_norm_rows<T>(TensorView2<const T>, const T*, const T*, T,           \
+#define ATTN_TEST_KERNELS(declare, T)                                                            \
+  declare template void forward<T>(const AttentionProblem<T>&);                                  \
+  declare template void gemm<T>(const GemmProblem<T>&, const Execution&);                        \
+  declare template index_t packed_size<T>(index_t, index_t, const Execution&);                   \
+  declare template void pack_weights<T>(TensorView2<const T>, T*, const Execution&);             \
+  declare template void softmax_rows<T>(TensorView2<const T>, TensorView2<T>, const Execution&); \
+  declare template void activate<T>(Activation, index_t, T*, const Execution&);                  \
+  declare template void layer_norm_rows<T>(TensorView2<const T>, const T*, const T*, T,          \
                                            TensorView2<T>, const Execution&);
 
 ATTN_NAMESPACE_BEGIN

@@ -200,7 +200,9 @@ void check_outputs(Case& c, Compose compose, StoredWithin stored_within = {}) {
   for (Order order : kOrders) naive[order] = compose(ReferenceBackend<float>{order});
   for (attn::Isa isa : available_isas()) {
     const Outputs<float> got = compose(LibraryBackend{isa});
-    for (const auto& [name, value] : got) {
+    for (const auto& output : got) {
+      const std::string& name = output.first;
+      const Array<float>& value = output.second;
       if (!c.has(name)) continue;
       const Array<float> stored = c.load<float>(name);
       const Array<double>& e = exact.at(name);

@@ -144,9 +144,9 @@ Outputs<typename Backend::T> run(const Backend& backend, const Case& c) {
                      module.masks("memory_mask", "memory_key_padding_mask")};
   };
   const auto decoder = [&](const std::string& prefix, const Array<T>& memory) {
-    const auto [mask, memory_mask] = decoder_masks();
+    const auto masks = decoder_masks();
     return module.stack(prefix, c.load<T>("tgt"), [&](const std::string& layer, const Array<T>& x) {
-      return module.decoder_layer(layer, x, memory, mask, memory_mask);
+      return module.decoder_layer(layer, x, memory, masks.first, masks.second);
     });
   };
 

@@ -75,10 +75,10 @@ constexpr std::optional<DType> dtype_from_name(std::string_view text) {
 
 /// Integers of 8 to 64 bits, signed or not; characters and bool are none.
 template <class T>
-concept TensorInteger = std::integral<T> && sizeof(T) <= 8 && !std::same_as<T, bool> &&
-                        !std::same_as<T, char> && !std::same_as<T, wchar_t> &&
-                        !std::same_as<T, char8_t> && !std::same_as<T, char16_t> &&
-                        !std::same_as<T, char32_t>;
+concept TensorInteger =
+    std::integral<T> && sizeof(T) <= 8 && !std::same_as<T, bool> && !std::same_as<T, char> &&
+    !std::same_as<T, wchar_t> && !std::same_as<T, char8_t> && !std::same_as<T, char16_t> &&
+    !std::same_as<T, char32_t>;
 
 /// What a tensor read from a file, or written to one, may hold.
 template <class T>

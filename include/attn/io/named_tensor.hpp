@@ -20,7 +20,8 @@ class NamedTensor {
   /// From a view of any strides, a tensor, or an Eigen matrix. Throws ShapeError for a shape that
   /// nothing can have.
   template <TensorLike X>
-  requires TensorElement<scalar_t<X>> NamedTensor(std::string name, const X& tensor)
+    requires TensorElement<scalar_t<X>>
+  NamedTensor(std::string name, const X& tensor)
       : name_(std::move(name)), dtype_(dtype_of<scalar_t<X>>()) {
     const auto view = const_view(tensor);
     shape_.assign(view.shape().begin(), view.shape().end());

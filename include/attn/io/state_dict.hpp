@@ -98,8 +98,8 @@ LoadReport load_state_dict(Module& module, const SafetensorsFile& file,
 /// The module's parameters in its own order, under `prefix` and PyTorch's names; the list refers to
 /// the module's memory.
 template <class Module>
-requires ParameterModule<const Module> std::vector<NamedTensor> state_dict(
-    const Module& module, std::string_view prefix = "") {
+  requires ParameterModule<const Module>
+std::vector<NamedTensor> state_dict(const Module& module, std::string_view prefix = "") {
   std::vector<NamedTensor> tensors;
   module.visit_parameters([&](std::string_view name, const auto& view) {
     tensors.emplace_back(std::string(prefix).append(name), view);
@@ -109,7 +109,7 @@ requires ParameterModule<const Module> std::vector<NamedTensor> state_dict(
 
 /// Writes a file that load_state_dict() and PyTorch read. Throws as save_safetensors() does.
 template <class Module>
-requires ParameterModule<const Module>
+  requires ParameterModule<const Module>
 void save_state_dict(const std::filesystem::path& path, const Module& module,
                      const SafetensorsMetadata& metadata = {}) {
   save_safetensors(path, state_dict(module), metadata);
