@@ -82,15 +82,20 @@ class Placed {
     const attn::TensorView<T, Rank> elements(now.data.data(), shape_, strides_);
     attn::copy<T, Rank>(poison(shape_).template view<Rank>(), elements);
     const Array<T> before = poison({memory_.size()});
-    return std::memcmp(now.data.data(), before.data.data(), now.data.size() * sizeof(T)) == 0;
+    return same_bytes(now.data.data(), before.data.data(), now.data.size());
   }
   /// True if nothing was written at all.
   bool untouched() const {
     const Array<T> before = poison({memory_.size()});
-    return std::memcmp(memory_.data(), before.data.data(), before.data.size() * sizeof(T)) == 0;
+    return same_bytes(memory_.data(), before.data.data(), before.data.size());
   }
 
  private:
+  /// memcmp that may be given no memory where there are no elements.
+  static bool same_bytes(const T* a, const T* b, std::size_t n) {
+    return n == 0 || std::memcmp(a, b, n * sizeof(T)) == 0;
+  }
+
   template <std::size_t N>
   static Array<T> poison(const std::array<attn::index_t, N>& shape) {
     return poison(std::vector<Index>(shape.begin(), shape.end()));
@@ -117,8 +122,8 @@ class Placed {
 /// True if both hold the same bits: NaN is equal to itself, 0 is not equal to -0.
 template <class T>
 bool same_bits(const Array<T>& a, const Array<T>& b) {
-  return a.shape == b.shape &&
-         std::memcmp(a.data.data(), b.data.data(), a.data.size() * sizeof(T)) == 0;
+  return a.shape == b.shape && (a.data.empty() || std::memcmp(a.data.data(), b.data.data(),
+                                                              a.data.size() * sizeof(T)) == 0);
 }
 
 }  // namespace attn_test
