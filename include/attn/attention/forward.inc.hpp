@@ -121,13 +121,12 @@ class ForwardTask {
     }
   }
 
-  /// Queries times scale, in tiles of interleaved rows.
+  /// Queries in tiles of interleaved rows.
   void pack_queries() {
     const index_t d = problem_.head_dim();
-    const T factor = problem_.scale;
     const auto pack = [&](index_t r, index_t height, index_t stride, T* to) {
       const QueryRow<T>& row = scratch_.rows[r];
-      pack_tile(height, d, problem_.q.at_index({b_, row.h, row.i, 0}), stride, index_t{1}, factor,
+      pack_tile(height, d, problem_.q.at_index({b_, row.h, row.i, 0}), stride, index_t{1}, T{1},
                 to);
     };
     for (index_t r = 0; r < num_rows_; r += MR) {
@@ -141,7 +140,7 @@ class ForwardTask {
         for (index_t x = 0; x < height; ++x) {
           const QueryRow<T>& row = scratch_.rows[r + x];
           const T* from = problem_.q.at_index({b_, row.h, row.i, 0});
-          for (index_t p = 0; p < d; ++p) to[p * MR + x] = from[p] * factor;
+          for (index_t p = 0; p < d; ++p) to[p * MR + x] = from[p];
         }
         for (index_t x = height; x < MR; ++x) {
           for (index_t p = 0; p < d; ++p) to[p * MR + x] = T{0};
@@ -223,6 +222,10 @@ class ForwardTask {
     for (index_t x = 0; x < tile.height; ++x) {
       const QueryRow<T>& row = scratch_.rows[tile.row + x];
       T* s = scratch_.scores + x * kBlockKV;
+      // Scaled here and not in the queries: one rounding of each score instead of one of each factor.
+      for (index_t j = panels.begin; j < panels.end; j += Vec<T>::kLanes) {
+        (Vec<T>::load(s + j) * Vec<T>::all(problem_.scale)).store(s + j);
+      }
       const index_t begin = std::clamp(row.keys.begin - tile.first_key, panels.begin, panels.end);
       const index_t end = std::clamp(row.keys.end - tile.first_key, begin, panels.end);
       std::fill(s + panels.begin, s + begin, kMinusInf<T>);
