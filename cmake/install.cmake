@@ -1,12 +1,11 @@
-# The installed package: headers, CMake package `attn` with the component `io`, and a pkg-config file.
+# The installed package: headers, the compiled kernels, CMake package `attn` with the component `io`, and a pkg-config file.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# Beside where a compiled library would go, so that the package need not move when there is one.
 set(attn_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/attn)
 set(attn_pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-install(TARGETS attn EXPORT attnTargets
+install(TARGETS attn attn_compiled EXPORT attnTargets
   FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILE_SET kernel_text DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})  # for a user's CMake before 3.23, which knows no file sets
@@ -23,8 +22,7 @@ configure_package_config_file(cmake/attnConfig.cmake.in ${PROJECT_BINARY_DIR}/at
   INSTALL_DESTINATION ${attn_package_dir}
   NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/attnConfigVersion.cmake
-  COMPATIBILITY SameMinorVersion  # before 1.0 a minor version may change the interface
-  ARCH_INDEPENDENT)
+  COMPATIBILITY SameMinorVersion)  # before 1.0 a minor version may change the interface
 install(FILES ${PROJECT_BINARY_DIR}/attnConfig.cmake ${PROJECT_BINARY_DIR}/attnConfigVersion.cmake
   DESTINATION ${attn_package_dir})
 
@@ -33,4 +31,5 @@ file(RELATIVE_PATH attn_pc_to_prefix
   ${CMAKE_INSTALL_PREFIX}/${attn_pkgconfig_dir} ${CMAKE_INSTALL_PREFIX})
 string(REGEX REPLACE "/$" "" attn_pc_to_prefix "${attn_pc_to_prefix}")
 configure_file(cmake/attn.pc.in attn.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/attn.pc DESTINATION ${attn_pkgconfig_dir})
+configure_file(cmake/attn-compiled.pc.in attn-compiled.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/attn.pc ${PROJECT_BINARY_DIR}/attn-compiled.pc DESTINATION ${attn_pkgconfig_dir})

@@ -1,10 +1,12 @@
-// exp, exp2_flush and erf: errors in units in the last place over their whole domain, and what becomes of the extremes.
+// exp2, exp, erf, tanh and log: errors in units in the last place over samples of their whole domain, and what becomes of
+// the extremes. tests/slow has every float.
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "simd/ulps.hpp"
 #include "simd/vec_ops.hpp"
 #include "support/isas.hpp"
 #include "support/random.hpp"
@@ -14,6 +16,7 @@ namespace {
 
 using attn_test::available_isas;
 using attn_test::Random;
+using attn_test::UlpRuler;
 
 template <class T>
 class MathTest : public ::testing::Test {};
@@ -24,15 +27,6 @@ template <class T>
 constexpr T kInf = std::numeric_limits<T>::infinity();
 template <class T>
 constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
-
-/// |got - exact| in units of the last place of the T nearest to `exact` (subnormal spacing below the smallest normal).
-template <class T>
-double ulps(T got, long double exact) {
-  const T nearest = std::abs(static_cast<T>(exact));
-  const T above = std::nextafter(nearest, kInf<T>);
-  const long double unit = static_cast<long double>(above) - static_cast<long double>(nearest);
-  return static_cast<double>(std::abs(static_cast<long double>(got) - exact) / unit);
-}
 
 template <class T>
 std::vector<T> apply(VecOp op, const std::vector<T>& x, Isa isa) {
@@ -60,6 +54,7 @@ std::vector<T> sample(double least, double most) {
 template <class T, class Exact>
 void expect_within(VecOp op, double bound, const std::vector<T>& x, Exact exact,
                    double bound_without_fma = 0) {
+  const UlpRuler<T, long double> ulps;
   for (Isa isa : available_isas()) {
     const auto y = apply(op, x, isa);
     double most = 0;
@@ -76,9 +71,11 @@ void expect_within(VecOp op, double bound, const std::vector<T>& x, Exact exact,
 TYPED_TEST(MathTest, Exp2IsWithinItsBound) {
   using T = TypeParam;
   const bool is_float = sizeof(T) == 4;
-  expect_within<T>(
-      VecOp::exp2_flush, 1.1, sample<T>(is_float ? -126 : -1022, is_float ? 127 : 1023),
-      [](long double x) { return std::exp2(x); }, 1.3);
+  const auto exact = [](long double x) { return std::exp2(x); };
+  expect_within<T>(VecOp::exp2_flush, 1.1,
+                   sample<T>(is_float ? -126 : -1022, is_float ? 127 : 1023), exact, 1.3);
+  expect_within<T>(VecOp::exp2, 1.1, sample<T>(is_float ? -151 : -1076, is_float ? 129 : 1025),
+                   exact, 1.3);
 }
 
 TYPED_TEST(MathTest, Exp2FlushesWhatWouldBeSubnormal) {
@@ -101,6 +98,15 @@ TYPED_TEST(MathTest, ExpIsWithinTwoUlps) {
                    [](long double x) { return std::exp(x); });
 }
 
+TYPED_TEST(MathTest, ExpFlushIsWithinItsBound) {
+  using T = TypeParam;
+  const bool is_float = sizeof(T) == 4;
+  expect_within<T>(
+      VecOp::exp_flush, is_float ? 5.0 : 2.0,
+      sample<T>(is_float ? -87.3 : -708.3, is_float ? 88 : 709),
+      [](long double x) { return std::exp(x); }, 2.0);
+}
+
 TYPED_TEST(MathTest, ExpRoundsThroughTheSubnormals) {
   using T = TypeParam;
   const bool is_float = sizeof(T) == 4;
@@ -109,22 +115,39 @@ TYPED_TEST(MathTest, ExpRoundsThroughTheSubnormals) {
                    [](long double x) { return std::exp(x); });
 }
 
-TYPED_TEST(MathTest, ExpOfTheExtremes) {
+TYPED_TEST(MathTest, Exp2AndExpOfTheExtremes) {
   using T = TypeParam;
   for (Isa isa : available_isas()) {
-    const auto y = apply<T>(VecOp::exp,
-                            {-kInf<T>, kInf<T>, kNaN<T>, T{0}, T(-0.0), T(1e4), T(-1e4),
-                             std::numeric_limits<T>::max(), std::numeric_limits<T>::lowest()},
-                            isa);
-    EXPECT_EQ(y[0], T{0}) << name(isa);
-    EXPECT_EQ(y[1], kInf<T>) << name(isa);
-    EXPECT_TRUE(std::isnan(y[2])) << name(isa);
-    EXPECT_EQ(y[3], T{1}) << name(isa);
-    EXPECT_EQ(y[4], T{1}) << name(isa);
-    EXPECT_EQ(y[5], kInf<T>) << name(isa);
-    EXPECT_EQ(y[6], T{0}) << name(isa);
-    EXPECT_EQ(y[7], kInf<T>) << name(isa);
-    EXPECT_EQ(y[8], T{0}) << name(isa);
+    for (VecOp op : {VecOp::exp2, VecOp::exp}) {
+      const auto y = apply<T>(op,
+                              {-kInf<T>, kInf<T>, kNaN<T>, T{0}, T(-0.0), T(1e4), T(-1e4),
+                               std::numeric_limits<T>::max(), std::numeric_limits<T>::lowest()},
+                              isa);
+      EXPECT_EQ(y[0], T{0}) << name(isa);
+      EXPECT_EQ(y[1], kInf<T>) << name(isa);
+      EXPECT_TRUE(std::isnan(y[2])) << name(isa);
+      EXPECT_EQ(y[3], T{1}) << name(isa);
+      EXPECT_EQ(y[4], T{1}) << name(isa);
+      EXPECT_EQ(y[5], kInf<T>) << name(isa);
+      EXPECT_EQ(y[6], T{0}) << name(isa);
+      EXPECT_EQ(y[7], kInf<T>) << name(isa);
+      EXPECT_EQ(y[8], T{0}) << name(isa);
+    }
+  }
+}
+
+TYPED_TEST(MathTest, Exp2OfIntegersIsExact) {
+  using T = TypeParam;
+  using Limits = std::numeric_limits<T>;
+  std::vector<T> x;
+  for (int n = Limits::min_exponent - Limits::digits - 1; n <= Limits::max_exponent; ++n) {
+    x.push_back(static_cast<T>(n));
+  }
+  for (Isa isa : available_isas()) {
+    const auto y = apply<T>(VecOp::exp2, x, isa);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      EXPECT_EQ(y[i], std::ldexp(T{1}, static_cast<int>(x[i]))) << x[i] << " on " << name(isa);
+    }
   }
 }
 
@@ -145,6 +168,63 @@ TYPED_TEST(MathTest, ErfOfTheExtremes) {
     EXPECT_EQ(y[2], T{0}) << name(isa);
     EXPECT_EQ(y[3], T{1}) << name(isa);
     EXPECT_TRUE(std::isnan(y[4])) << name(isa);
+  }
+}
+
+TYPED_TEST(MathTest, TanhIsWithinItsBound) {
+  using T = TypeParam;
+  const auto exact = [](long double x) { return std::tanh(x); };
+  expect_within<T>(VecOp::tanh, 1.5, sample<T>(-25, 25), exact);
+  expect_within<T>(VecOp::tanh, 1.5, sample<T>(-1, 1), exact);
+  expect_within<T>(VecOp::tanh, 1.5, sample<T>(-1e-6, 1e-6), exact);
+  const double subnormal = 100 * static_cast<double>(std::numeric_limits<T>::denorm_min());
+  expect_within<T>(VecOp::tanh, 1.5, sample<T>(-subnormal, subnormal), exact);
+}
+
+TYPED_TEST(MathTest, TanhOfTheExtremes) {
+  using T = TypeParam;
+  for (Isa isa : available_isas()) {
+    const auto y = apply<T>(
+        VecOp::tanh, {kInf<T>, -kInf<T>, T{0}, T(-0.0), std::numeric_limits<T>::max(), kNaN<T>},
+        isa);
+    EXPECT_EQ(y[0], T{1}) << name(isa);
+    EXPECT_EQ(y[1], T{-1}) << name(isa);
+    EXPECT_FALSE(y[2] != 0 || std::signbit(y[2])) << name(isa);
+    EXPECT_TRUE(y[3] == 0 && std::signbit(y[3])) << name(isa);
+    EXPECT_EQ(y[4], T{1}) << name(isa);
+    EXPECT_TRUE(std::isnan(y[5])) << name(isa);
+  }
+}
+
+TYPED_TEST(MathTest, LogIsWithinItsBound) {
+  using T = TypeParam;
+  const auto exact = [](long double x) { return std::log(x); };
+  expect_within<T>(VecOp::log, 0.9, sample<T>(1e-9, 4), exact);
+  expect_within<T>(VecOp::log, 0.9, sample<T>(0.99, 1.01), exact);
+  using Limits = std::numeric_limits<T>;
+  expect_within<T>(VecOp::log, 0.9, sample<T>(1e30, static_cast<double>(Limits::max())), exact);
+  // Every exponent, of subnormals too.
+  std::vector<T> x;
+  for (T power = Limits::denorm_min(); power < kInf<T>; power *= 2) {
+    for (T factor : {T(1), T(1.25), T(1.41421356), T(1.41421357), T(1.75), T(1.99999)}) {
+      if (power * factor < kInf<T>) x.push_back(power * factor);
+    }
+  }
+  expect_within<T>(VecOp::log, 0.9, x, exact);
+}
+
+TYPED_TEST(MathTest, LogOfTheExtremes) {
+  using T = TypeParam;
+  for (Isa isa : available_isas()) {
+    const auto y = apply<T>(VecOp::log,
+                            {T{0}, T(-0.0), T{1}, kInf<T>, T{-1}, -kInf<T>, kNaN<T>,
+                             -std::numeric_limits<T>::denorm_min()},
+                            isa);
+    EXPECT_EQ(y[0], -kInf<T>) << name(isa);
+    EXPECT_EQ(y[1], -kInf<T>) << name(isa);
+    EXPECT_EQ(y[2], T{0}) << name(isa);
+    EXPECT_EQ(y[3], kInf<T>) << name(isa);
+    for (std::size_t i = 4; i < y.size(); ++i) EXPECT_TRUE(std::isnan(y[i])) << i << name(isa);
   }
 }
 

@@ -19,9 +19,14 @@ enum class VecOp {
   sqrt,
   round,
   pow2,
-  exp,
+  exponent,
+  exp2,
   exp2_flush,
+  exp,
+  exp_flush,
   erf,
+  tanh,
+  log,
 };
 
 ATTN_NAMESPACE_END
@@ -29,26 +34,37 @@ ATTN_NAMESPACE_END
 #define ATTN_KERNEL_TEXT "simd/vec_ops.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
 
+#if ATTN_ARCH_X86
+#define ATTN_TEST_ON_SET(call)           \
+  switch (isa) {                         \
+    case Isa::scalar: return scalar::call; \
+    case Isa::avx2: return avx2::call;     \
+    default: return avx512::call;          \
+  }
+#else
+#define ATTN_TEST_ON_SET(call) return scalar::call;
+#endif
+
 ATTN_NAMESPACE_BEGIN
 
 /// The functions of vec_ops.inc.hpp on one set.
 template <class T>
 struct VecOps {
-  Execution on;
+  Isa isa;
 
-  explicit VecOps(Isa isa) : on{.isa = isa} {}
+  explicit VecOps(Isa set) : isa(require_isa(set)) {}
 
   void apply(VecOp op, index_t n, const T* a, const T* b, const T* c, T* out) const {
-    ATTN_DISPATCH(on, vec_apply(op, n, a, b, c, out))
+    ATTN_TEST_ON_SET(vec_apply(op, n, a, b, c, out))
   }
-  int lanes() const { ATTN_DISPATCH(on, vec_lanes<T>()) }
-  void copy(const T* from, T* to) const { ATTN_DISPATCH(on, vec_copy(from, to)) }
-  void copy_part(const T* from, index_t n, T* to,
-                 index_t m) const {ATTN_DISPATCH(on, vec_copy_part(from, n, to, m))} T
-      sum(const T* x) const {ATTN_DISPATCH(on, vec_sum(x))} T max_lane(const T* x) const {
-    ATTN_DISPATCH(on, vec_max_lane(x))
+  int lanes() const { ATTN_TEST_ON_SET(vec_lanes<T>()) }
+  void copy(const T* from, T* to) const { ATTN_TEST_ON_SET(vec_copy(from, to)) }
+  void copy_part(const T* from, index_t n, T* to, index_t m) const {
+    ATTN_TEST_ON_SET(vec_copy_part(from, n, to, m))
   }
-  void all(T value, T* to) const { ATTN_DISPATCH(on, vec_all(value, to)) }
+  T sum(const T* x) const { ATTN_TEST_ON_SET(vec_sum(x)) }
+  T max_lane(const T* x) const { ATTN_TEST_ON_SET(vec_max_lane(x)) }
+  void all(T value, T* to) const { ATTN_TEST_ON_SET(vec_all(value, to)) }
 };
 
 ATTN_NAMESPACE_END

@@ -1,9 +1,22 @@
 // Kernel text: every operation over Vec as a function over arrays, for vec_test.cpp to compare with plain arithmetic.
 
+/// Whole vectors as long as there are any: the partial loads of the baseline are calls to memcpy.
+template <class T>
+ATTN_INLINE Vec<T> load_up_to(const T* p, index_t n) {
+  return n >= Vec<T>::kLanes ? Vec<T>::load(p) : Vec<T>::load(p, n);
+}
+
 template <class T, class F>
 inline void for_each_vec(index_t n, T* out, F f) {
   constexpr index_t kLanes = Vec<T>::kLanes;
-  for (index_t i = 0; i < n; i += kLanes) f(i, n - i).store(out + i, n - i);
+  for (index_t i = 0; i < n; i += kLanes) {
+    const Vec<T> y = f(i, n - i);
+    if (n - i >= kLanes) {
+      y.store(out + i);
+    } else {
+      y.store(out + i, n - i);
+    }
+  }
 }
 
 /// out = op(a, b, c) by element; `op` is a VecOp.
@@ -11,7 +24,7 @@ template <class T>
 inline void vec_apply(VecOp op, index_t n, const T* a, const T* b, const T* c, T* out) {
   using V = Vec<T>;
   for_each_vec(n, out, [=](index_t i, index_t left) {
-    const V x = V::load(a + i, left), y = V::load(b + i, left), z = V::load(c + i, left);
+    const V x = load_up_to(a + i, left), y = load_up_to(b + i, left), z = load_up_to(c + i, left);
     switch (op) {
       case VecOp::add:
         return x + y;
@@ -37,12 +50,22 @@ inline void vec_apply(VecOp op, index_t n, const T* a, const T* b, const T* c, T
         return round(x);
       case VecOp::pow2:
         return pow2(x);
-      case VecOp::exp:
-        return exp(x);
+      case VecOp::exponent:
+        return exponent(x);
+      case VecOp::exp2:
+        return exp2(x);
       case VecOp::exp2_flush:
         return exp2_flush(x);
+      case VecOp::exp:
+        return exp(x);
+      case VecOp::exp_flush:
+        return exp_flush(x);
       case VecOp::erf:
         return erf(x);
+      case VecOp::tanh:
+        return tanh(x);
+      case VecOp::log:
+        return log(x);
     }
     return x;
   });

@@ -142,6 +142,25 @@ TYPED_TEST(VecTest, Pow2IsExact) {
   }
 }
 
+TYPED_TEST(VecTest, ExponentIsTheFloorOfLog2) {
+  using T = TypeParam;
+  using Limits = std::numeric_limits<T>;
+  std::vector<T> x, out;
+  for (T power = Limits::min(); power < kInf<T>; power *= 2) {
+    x.push_back(power);
+    x.push_back(power * T(1.5));
+    x.push_back(power * (2 - Limits::epsilon()));
+  }
+  out.resize(x.size());
+  for (Isa isa : available_isas()) {
+    VecOps<T>(isa).apply(VecOp::exponent, static_cast<index_t>(x.size()), x.data(), x.data(),
+                         x.data(), out.data());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      ASSERT_EQ(out[i], std::ilogb(x[i])) << x[i] << " on " << name(isa);
+    }
+  }
+}
+
 TYPED_TEST(VecTest, PartialLoadsAndStoresTouchNothingElse) {
   using T = TypeParam;
   for (Isa isa : available_isas()) {

@@ -36,12 +36,7 @@ struct AttentionProblem {
 // The messages of make_problem(), which keeps the conditions.
 [[noreturn]] ATTN_COLD inline void throw_shape(std::string_view argument, std::string_view expected,
                                                std::span<const index_t> found) {
-  throw ShapeError(message("scaled_dot_product_attention", argument, expected, to_string(found)));
-}
-[[noreturn]] ATTN_COLD inline void throw_shape(std::string_view argument, std::string_view axes,
-                                               std::span<const index_t> expected,
-                                               std::span<const index_t> found) {
-  throw_shape(argument, std::string(axes).append(" = ").append(to_string(expected)), found);
+  attn::throw_shape("scaled_dot_product_attention", argument, expected, found);
 }
 [[noreturn]] ATTN_COLD inline void throw_scale(double scale) {
   throw ValueError(
@@ -66,13 +61,13 @@ void check_mask(const Mask& mask, const Shape<4>& scores) {
     if (part.kind == Mask::Dense::Kind::add && part.element != kElement) throw_mask_element();
     for (std::size_t axis = 0; axis < 4; ++axis) {
       if (part.shape[axis] == 1 || part.shape[axis] == scores[axis]) continue;
-      throw_shape("mask", "broadcast to (batch, num_heads, q_len, kv_len)", scores, part.shape);
+      throw_shape("mask", "broadcast to (batch, num_heads, q_len, kv_len) = " + to_string(scores),
+                  part.shape);
     }
   }
   if (const auto& lengths = mask.key_lengths) {
-    const Shape<1> batch{scores[0]};
-    if (lengths.shape() != batch)
-      throw_shape("key_lengths", "have shape (batch)", batch, lengths.shape());
+    check_shape("scaled_dot_product_attention", "key_lengths", "(batch)", Shape<1>{scores[0]},
+                lengths.shape());
     for (index_t b = 0; b < scores[0]; ++b) {
       if (lengths(b) < 0 || lengths(b) > scores[3]) throw_key_length(b, scores[3], lengths(b));
     }
@@ -93,20 +88,20 @@ AttentionProblem<T> make_problem(TensorView4<const T> q, TensorView4<const T> k,
       throw_shape(argument, "have innermost stride 1 (these are the strides)", view.strides());
     }
   };
-  const auto check_shape = [](std::string_view argument, std::string_view axes,
-                              const auto& expected, const auto& found) {
-    if (expected != found) throw_shape(argument, axes, expected, found);
+  const auto check = [](std::string_view argument, std::string_view axes,
+                        std::span<const index_t> expected, std::span<const index_t> found) {
+    check_shape("scaled_dot_product_attention", argument, axes, expected, found);
   };
   check_view("q", q);
   check_view("k", k);
   check_view("v", v);
   check_view("out", out);
-  check_shape("k", "have shape (batch, num_kv_heads, kv_len, head_dim)",
-              Shape<4>{batch, kv_heads, kv_len, head_dim}, k.shape());
-  check_shape("v", "have shape (batch, num_kv_heads, kv_len, head_dim_v)",
-              Shape<4>{batch, kv_heads, kv_len, head_dim_v}, v.shape());
-  check_shape("out", "have shape (batch, num_heads, q_len, head_dim_v)",
-              Shape<4>{batch, heads, q_len, head_dim_v}, out.shape());
+  check("k", "(batch, num_kv_heads, kv_len, head_dim)", Shape<4>{batch, kv_heads, kv_len, head_dim},
+        k.shape());
+  check("v", "(batch, num_kv_heads, kv_len, head_dim_v)",
+        Shape<4>{batch, kv_heads, kv_len, head_dim_v}, v.shape());
+  check("out", "(batch, num_heads, q_len, head_dim_v)", Shape<4>{batch, heads, q_len, head_dim_v},
+        out.shape());
   if (heads % kv_heads != 0) {
     throw_shape("num_heads and num_kv_heads", "divide without remainder",
                 Shape<2>{heads, kv_heads});
@@ -116,20 +111,17 @@ AttentionProblem<T> make_problem(TensorView4<const T> q, TensorView4<const T> k,
   const Shape<4> scores{batch, heads, q_len, kv_len};
   check_mask<T>(options.mask, scores);
   if (options.alibi_slopes) {
-    check_shape("alibi_slopes", "have shape (num_heads)", Shape<1>{heads},
-                options.alibi_slopes.shape());
+    check("alibi_slopes", "(num_heads)", Shape<1>{heads}, options.alibi_slopes.shape());
   }
   if (options.sinks) {
-    check_shape("sinks", "have shape (num_heads)", Shape<1>{heads}, options.sinks.shape());
+    check("sinks", "(num_heads)", Shape<1>{heads}, options.sinks.shape());
   }
   if (options.weights) {
-    check_shape("weights", "have shape (batch, num_heads, q_len, kv_len)", scores,
-                options.weights.shape());
+    check("weights", "(batch, num_heads, q_len, kv_len)", scores, options.weights.shape());
     check_view("weights", options.weights);
   }
   if (options.lse) {
-    check_shape("lse", "have shape (batch, num_heads, q_len)", Shape<3>{batch, heads, q_len},
-                options.lse.shape());
+    check("lse", "(batch, num_heads, q_len)", Shape<3>{batch, heads, q_len}, options.lse.shape());
   }
   return {q, k, v, out, options, static_cast<T>(scale)};
 }

@@ -19,7 +19,8 @@ void scaled_dot_product_attention(const Q& q, const K& k, const V& v, Out&& out,
                                   const AttentionOptions<scalar_t<Q>>& options = {}) {
   using T = scalar_t<Q>;
   detail::forward<T>(
-      detail::make_problem<T>(const_view(q), const_view(k), const_view(v), view_of(out), options));
+      detail::make_problem<T>(const_view(q), const_view(k), const_view(v), view_of(out), options),
+      options.execution);
 }
 
 /// The same into a new tensor.

@@ -14,6 +14,15 @@ ATTN_NAMESPACE_BEGIN
 /// A cache line, and the widest vector (AVX-512).
 inline constexpr std::size_t kAlignment = 64;
 
+namespace detail {
+
+[[noreturn]] ATTN_COLD inline void throw_buffer_size(index_t size) {
+  throw ShapeError(
+      message("Buffer", "the size in bytes", "fit 63 bits", std::to_string(size) + " elements"));
+}
+
+}  // namespace detail
+
 /// `size` elements of T, uninitialised. Throws std::bad_alloc, and ShapeError where the bytes
 /// overflow. Never over-allocates: a read past the end is a read past the heap block, which
 /// AddressSanitizer sees.
@@ -26,10 +35,7 @@ class Buffer {
 
   explicit Buffer(index_t size) : size_(size) {
     constexpr index_t most = std::numeric_limits<index_t>::max() / index_t{sizeof(T)};
-    if (size < 0 || size > most) {
-      throw ShapeError(message("Buffer", "the size in bytes", "fit 63 bits",
-                               std::to_string(size) + " elements"));
-    }
+    if (size < 0 || size > most) detail::throw_buffer_size(size);
     if (size > 0) {
       const auto bytes = static_cast<std::size_t>(size) * sizeof(T);
       data_.reset(static_cast<T*>(::operator new(bytes, std::align_val_t{kAlignment})));

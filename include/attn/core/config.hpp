@@ -37,9 +37,16 @@
 #define ATTN_THREADING serial
 #endif
 
-// ATTN_PIN_ISA (scalar, avx2 or avx512) compiles that one instruction set only.
-#if defined(ATTN_PIN_ISA)
+// ATTN_PIN_ISA (scalar, avx2 or avx512) compiles that one instruction set only. ATTN_COMPILED, which linking
+// to attn::compiled defines, compiles none: the kernels are in the library (ATTN_COMPILED_LIBRARY there).
+#if defined(ATTN_PIN_ISA) && defined(ATTN_COMPILED)
+#error "attn::compiled has every instruction set: pin one in a header-only build"
+#elif defined(ATTN_PIN_ISA)
 #define ATTN_ISA_SUFFIX ATTN_PIN_ISA
+#elif defined(ATTN_COMPILED)
+#define ATTN_ISA_SUFFIX compiled
+#elif defined(ATTN_COMPILED_LIBRARY)
+#define ATTN_ISA_SUFFIX library
 #else
 #define ATTN_ISA_SUFFIX any
 #endif

@@ -26,22 +26,39 @@ ATTN_COLD inline std::string to_string(std::span<const index_t> shape) {
   return text += ")";
 }
 
+// The checks below are plain functions over spans, not templates over the rank: each is compiled once in a file.
+[[noreturn]] ATTN_COLD inline void throw_shape(std::string_view function, std::string_view argument,
+                                               std::string_view expected,
+                                               std::span<const index_t> found) {
+  throw ShapeError(message(function, argument, expected, to_string(found)));
+}
+
+/// Throws ShapeError unless `found` is `expected`; `axes` names the axes in the message, or is empty.
+inline void check_shape(std::string_view function, std::string_view argument, std::string_view axes,
+                        std::span<const index_t> expected, std::span<const index_t> found) {
+  bool equal = expected.size() == found.size();
+  for (std::size_t i = 0; equal && i < found.size(); ++i) equal = expected[i] == found[i];
+  if (equal) return;
+  std::string text = "have shape ";
+  if (!axes.empty()) text.append(axes).append(" = ");
+  throw_shape(function, argument, text.append(to_string(expected)), found);
+}
+inline void check_shape(std::string_view function, std::string_view argument,
+                        std::span<const index_t> expected, std::span<const index_t> found) {
+  check_shape(function, argument, {}, expected, found);
+}
+
 /// Number of elements. Throws ShapeError for a negative extent and for a product past 2^63 - 1.
-template <std::size_t N>
-index_t size_of(const std::array<index_t, N>& shape) {
+inline index_t size_of(std::span<const index_t> shape) {
   index_t size = 1;
   bool overflow = false, empty = false;
   for (index_t extent : shape) {
-    if (extent < 0) {
-      throw ShapeError(message("Shape", "every extent", "be at least 0", to_string(shape)));
-    }
+    if (extent < 0) throw_shape("Shape", "every extent", "be at least 0", shape);
     empty = empty || extent == 0;
     if (!empty) overflow = __builtin_mul_overflow(size, extent, &size) || overflow;
   }
   if (empty) return 0;
-  if (overflow) {
-    throw ShapeError(message("Shape", "the number of elements", "fit 63 bits", to_string(shape)));
-  }
+  if (overflow) throw_shape("Shape", "the number of elements", "fit 63 bits", shape);
   return size;
 }
 

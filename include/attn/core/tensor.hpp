@@ -97,19 +97,35 @@ using Tensor3 = Tensor<T, 3>;
 template <class T>
 using Tensor4 = Tensor<T, 4>;
 
+namespace detail {
+
+/// Axis by axis; all spans have the length of `shape`, which is at least 1.
+template <class T>
+void copy_elements(std::span<const index_t> shape, const T* from,
+                   std::span<const index_t> from_strides, T* to,
+                   std::span<const index_t> to_strides) {
+  const index_t from_stride = from_strides[0], to_stride = to_strides[0];
+  if (shape.size() == 1 && from_stride == 1 && to_stride == 1) {
+    std::copy_n(from, shape[0], to);
+    return;
+  }
+  for (index_t i = 0; i < shape[0]; ++i) {
+    if (shape.size() == 1) {
+      to[i * to_stride] = from[i * from_stride];
+    } else {
+      copy_elements(shape.subspan(1), from + i * from_stride, from_strides.subspan(1),
+                    to + i * to_stride, to_strides.subspan(1));
+    }
+  }
+}
+
+}  // namespace detail
+
 /// Copies elements between views of equal shape and any strides. Throws ShapeError otherwise.
 template <class T, int Rank>
 void copy(TensorView<const T, Rank> from, TensorView<T, Rank> to) {
-  if (from.shape() != to.shape()) {
-    throw ShapeError(
-        message("copy", "to", "have shape " + to_string(from.shape()), to_string(to.shape())));
-  }
-  if constexpr (Rank == 1) {
-    for (index_t i = 0; i < from.extent(0); ++i) to(i) = from(i);
-  } else {
-    for (index_t i = 0; i < from.extent(0); ++i)
-      copy<T, Rank - 1>(from.select(0, i), to.select(0, i));
-  }
+  check_shape("copy", "to", from.shape(), to.shape());
+  detail::copy_elements<T>(from.shape(), from.data(), from.strides(), to.data(), to.strides());
 }
 
 ATTN_NAMESPACE_END

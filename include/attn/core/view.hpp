@@ -20,6 +20,15 @@ concept MatrixLike = requires(M& m) {
   { m.cols() } -> std::convertible_to<index_t>;
 };
 
+namespace detail {
+
+[[noreturn]] ATTN_COLD inline void throw_index(index_t extent, index_t found) {
+  throw ShapeError(message("TensorView::select", "the index",
+                           "lie within extent " + std::to_string(extent), std::to_string(found)));
+}
+
+}  // namespace detail
+
 /// A view of `Rank` axes over elements of T (const T: read-only) that somebody else owns.
 /// Strides are in elements; 0 repeats an axis. Attention reads axes as (batch, heads, seq, dim).
 template <class T, int Rank>
@@ -120,11 +129,7 @@ class TensorView {
   TensorView<T, Rank - 1> select(int axis, index_t i) const
     requires(Rank > 1)
   {
-    if (i < 0 || i >= extent(axis)) {
-      throw ShapeError(message("TensorView::select", "the index",
-                               "lie within extent " + std::to_string(extent(axis)),
-                               std::to_string(i)));
-    }
+    if (i < 0 || i >= extent(axis)) detail::throw_index(extent(axis), i);
     Shape<Rank - 1> shape{}, strides{};
     for (int a = 0, to = 0; a < Rank; ++a) {
       if (a == axis) continue;

@@ -15,27 +15,37 @@ enum class Activation {
   silu,       ///< x / (1 + e^-x)
 };
 
+namespace detail {
+
+/// n elements, in place.
+template <class T>
+struct ActivationProblem {
+  Activation activation;
+  index_t n;
+  T* x;
+};
+
+}  // namespace detail
+
 ATTN_NAMESPACE_END
 
 #define ATTN_KERNEL_TEXT "attn/kernels/activation.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
+ATTN_KERNEL_DOOR(activate_elements, ActivationProblem)
 
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-template <class T>
-void activate(Activation activation, index_t n, T* x, const Execution& execution) {
-  ATTN_DISPATCH(execution, activate_row(activation, n, x))
-}
-
 template <class T, int Rank>
 void activate(Activation activation, TensorView<T, Rank> x, const Execution& execution) {
-  if (x.is_contiguous()) return activate(activation, x.size(), x.data(), execution);
+  if (x.is_contiguous()) return activate_elements<T>({activation, x.size(), x.data()}, execution);
   if constexpr (Rank > 1) {
     for (index_t i = 0; i < x.extent(0); ++i) activate(activation, x.select(0, i), execution);
   } else {
-    for (index_t i = 0; i < x.extent(0); ++i) activate(activation, index_t{1}, &x(i), execution);
+    for (index_t i = 0; i < x.extent(0); ++i) {
+      activate_elements<T>({activation, 1, &x(i)}, execution);
+    }
   }
 }
 
@@ -46,10 +56,7 @@ template <TensorLike X, TensorLike Out>
 void activate(Activation activation, const X& x, Out&& out, const Execution& execution = {}) {
   const auto from = const_view(x);
   const auto to = view_of(out);
-  if (from.shape() != to.shape()) {
-    throw ShapeError(
-        message("activate", "out", "have shape " + to_string(from.shape()), to_string(to.shape())));
-  }
+  check_shape("activate", "out", from.shape(), to.shape());
   if (from.data() != to.data() || from.strides() != to.strides()) copy(from, to);
   detail::activate(activation, to, execution);
 }

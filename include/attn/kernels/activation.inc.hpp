@@ -27,3 +27,13 @@ inline void activate_row(Activation activation, index_t n, T* x) {
           [&](Vec<T> v) { return all(0.5) * v * (all(1) + erf(v * all(0.70710678118654752440))); });
   }
 }
+
+template <class T>
+inline void activate_elements(const detail::ActivationProblem<T>& problem, const Executor& executor,
+                              Workspace&) {
+  constexpr index_t kRow = 4096;
+  detail::for_rows(executor, (problem.n + kRow - 1) / kRow, kRow, [&problem](index_t row) {
+    const index_t left = problem.n - row * kRow;
+    activate_row(problem.activation, left < kRow ? left : kRow, problem.x + row * kRow);
+  });
+}

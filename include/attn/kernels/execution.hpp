@@ -21,22 +21,107 @@ struct Execution {
 
 ATTN_NAMESPACE_END
 
-// return set::call, for the set that this call runs on: the one switch between instruction sets, once per
-// public call. require_isa() and active_isa() let nothing through that was not compiled.
-#define ATTN_DISPATCH_SET(set, call) \
-  case Isa::set:                     \
-    return set::call;
-#if defined(ATTN_PIN_ISA)
-#define ATTN_DISPATCH_SETS(call) ATTN_DISPATCH_SET(ATTN_PIN_ISA, call)
-#elif ATTN_ARCH_X86
-#define ATTN_DISPATCH_SETS(call) \
-  ATTN_DISPATCH_SET(scalar, call) ATTN_DISPATCH_SET(avx2, call) ATTN_DISPATCH_SET(avx512, call)
-#else
-#define ATTN_DISPATCH_SETS(call) ATTN_DISPATCH_SET(scalar, call)
-#endif
-#define ATTN_DISPATCH(execution, call)                                      \
-  switch ((execution).isa ? require_isa(*(execution).isa) : active_isa()) { \
-    ATTN_DISPATCH_SETS(call)                                                \
-    default:                                                                \
-      __builtin_unreachable();                                              \
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// f(row) for every row; on one thread where waking others, about 30 us, would cost more than the work.
+template <class F>
+void for_rows(const Executor& executor, index_t rows, index_t elements_per_row, F f) {
+  constexpr index_t kLeastElements = index_t{1} << 16, kBlockElements = index_t{1} << 14;
+  const SerialExecutor serial;
+  const Executor& threads = rows * elements_per_row < kLeastElements ? serial : executor;
+  const index_t block = 1 + kBlockElements / (elements_per_row + 1);
+  threads.run((rows + block - 1) / block, [&](index_t task, int) {
+    const index_t end = (task + 1) * block < rows ? (task + 1) * block : rows;
+    for (index_t row = task * block; row < end; ++row) f(row);
+  });
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+// ATTN_KERNEL_DOOR(gemm, GemmProblem), after the kernel text, makes
+//   detail::gemm(const GemmProblem<T>&, const Execution&)
+// which calls set::gemm(problem, executor, workspace) of the set that this call runs on: the one switch between
+// instruction sets, once per public call. require_isa() and active_isa() let nothing through that was not compiled.
+//
+// With attn::compiled (ATTN_COMPILED) the switch lies in the library, behind attn::compiled::gemm<T>. That name
+// holds no type of the inline namespace, which differs between a library and programs with other -m flags; the
+// types behind the pointers are laid out alike in all of them.
+#define ATTN_KERNEL_DOOR(kernel, Problem)                                                      \
+  ATTN_KERNEL_SWITCH(kernel, Problem)                                                          \
+  ATTN_NAMESPACE_BEGIN                                                                         \
+  namespace detail {                                                                           \
+  template <class T>                                                                           \
+  void kernel(const Problem<T>& problem, const Execution& execution) {                         \
+    ATTN_KERNEL_CALL(kernel)                                                                   \
+    (execution.isa ? require_isa(*execution.isa) : active_isa(), problem, execution.threads(), \
+     execution.scratch());                                                                     \
+  }                                                                                            \
+  }                                                                                            \
+  ATTN_NAMESPACE_END
+
+#if defined(ATTN_COMPILED)
+#define ATTN_KERNEL_SWITCH(kernel, Problem)                                         \
+  namespace attn::compiled {                                                        \
+  template <class T>                                                                \
+  void kernel(int isa, const void* problem, const void* executor, void* workspace); \
   }
+#define ATTN_KERNEL_CALL(kernel) detail::call_compiled<&attn::compiled::kernel<T>>
+
+ATTN_NAMESPACE_BEGIN
+namespace detail {
+template <auto kEntry, class Problem>
+void call_compiled(Isa isa, const Problem& problem, const Executor& executor,
+                   Workspace& workspace) {
+  kEntry(static_cast<int>(isa), &problem, &executor, &workspace);
+}
+}  // namespace detail
+ATTN_NAMESPACE_END
+#else
+#define ATTN_KERNEL_CALL(kernel) kernel##_on
+#define ATTN_KERNEL_SWITCH(kernel, Problem)                                      \
+  ATTN_NAMESPACE_BEGIN                                                           \
+  namespace detail {                                                             \
+  template <class T>                                                             \
+  void kernel##_on(Isa isa, const Problem<T>& problem, const Executor& executor, \
+                   Workspace& workspace) {                                       \
+    switch (isa) {                                                               \
+      ATTN_KERNEL_CASES(kernel)                                                  \
+      default:                                                                   \
+        __builtin_unreachable();                                                 \
+    }                                                                            \
+  }                                                                              \
+  }                                                                              \
+  ATTN_NAMESPACE_END                                                             \
+  ATTN_KERNEL_ENTRY(kernel, Problem)
+
+#define ATTN_KERNEL_CASE(set, kernel) \
+  case Isa::set:                      \
+    return set::kernel(problem, executor, workspace);
+#if defined(ATTN_PIN_ISA)
+#define ATTN_KERNEL_CASES(kernel) ATTN_KERNEL_CASE(ATTN_PIN_ISA, kernel)
+#elif ATTN_ARCH_X86
+#define ATTN_KERNEL_CASES(kernel) \
+  ATTN_KERNEL_CASE(scalar, kernel) ATTN_KERNEL_CASE(avx2, kernel) ATTN_KERNEL_CASE(avx512, kernel)
+#else
+#define ATTN_KERNEL_CASES(kernel) ATTN_KERNEL_CASE(scalar, kernel)
+#endif
+
+#if defined(ATTN_COMPILED_LIBRARY)  // the library itself: the element type of this file's instances
+#define ATTN_KERNEL_ENTRY(kernel, Problem)                                                       \
+  namespace attn::compiled {                                                                     \
+  template <class T>                                                                             \
+  void kernel(int isa, const void* problem, const void* executor, void* workspace) {             \
+    detail::kernel##_on(static_cast<Isa>(isa), *static_cast<const detail::Problem<T>*>(problem), \
+                        *static_cast<const Executor*>(executor),                                 \
+                        *static_cast<Workspace*>(workspace));                                    \
+  }                                                                                              \
+  template void kernel<ATTN_COMPILED_LIBRARY>(int, const void*, const void*, void*);             \
+  }
+#else
+#define ATTN_KERNEL_ENTRY(kernel, Problem)
+#endif
+#endif

@@ -38,6 +38,20 @@ struct GemmProblem {
   index_t residual_row;
 };
 
+/// b (k, n) of any strides, into `packed`, k times panel_columns() elements.
+template <class T>
+struct PackProblem {
+  TensorView2<const T> b;
+  T* packed;
+};
+
+/// n rounded up to whole panels of B.
+template <class T>
+index_t panel_columns(Isa isa, index_t n) {
+  const index_t width = panel_width(isa, sizeof(T));
+  return (n + width - 1) / width * width;
+}
+
 // Block sizes. A panel of B (KC x NR) and a tile of A (MR x KC) share the first-level cache: 256 x (16 + 6)
 // floats = 22 KB of 32 (AVX2), 256 x (64 + 6) = 70 KB (AVX-512, whose panel streams from the second level).
 // A block of A (MC x KC, 98 KB) stays in the second-level cache while the panels of B pass.
@@ -52,26 +66,10 @@ ATTN_NAMESPACE_END
 #define ATTN_KERNEL_TEXT "attn/kernels/gemm.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
 
+ATTN_KERNEL_DOOR(gemm, GemmProblem)
+ATTN_KERNEL_DOOR(pack_weights, PackProblem)
+
 ATTN_NAMESPACE_BEGIN
-
-namespace detail {
-
-template <class T>
-void gemm(const GemmProblem<T>& problem, const Execution& execution) {
-  ATTN_DISPATCH(execution, gemm(problem, execution.threads(), execution.scratch()))
-}
-
-template <class T>
-index_t packed_size(index_t k, index_t n, const Execution& execution) {
-  ATTN_DISPATCH(execution, packed_size<T>(k, n))
-}
-
-template <class T>
-void pack_weights(TensorView2<const T> b, T* packed, const Execution& execution) {
-  ATTN_DISPATCH(execution, pack_weights(b, packed))
-}
-
-}  // namespace detail
 
 /// A (k x n) matrix laid out once for the kernels of one instruction set, to multiply by many times.
 template <class T>
@@ -82,9 +80,8 @@ class PackedWeights {
   /// Copies `b` (k, n), of any strides: a Linear's (out, in) weight goes in transposed.
   explicit PackedWeights(TensorView2<const T> b, std::optional<Isa> isa = {})
       : k_(b.extent(0)), n_(b.extent(1)), isa_(isa ? require_isa(*isa) : active_isa()) {
-    const Execution on{.isa = isa_};
-    packed_ = Buffer<T>(detail::packed_size<T>(k_, n_, on));
-    detail::pack_weights(b, packed_.data(), on);
+    packed_ = Buffer<T>(k_ * detail::panel_columns<T>(isa_, n_));
+    detail::pack_weights<T>({b, packed_.data()}, {.isa = isa_});
   }
 
   index_t k() const { return k_; }
@@ -101,24 +98,18 @@ class PackedWeights {
 
 namespace detail {
 
-inline void check_gemm(std::string_view what, const Shape<2>& expected, const Shape<2>& found) {
-  if (expected != found) {
-    throw ShapeError(message("gemm", what, "have shape " + to_string(expected), to_string(found)));
-  }
-}
-
 template <class T>
 void gemm(TensorView2<const T> a, TensorView2<const T> b, const T* packed_b, index_t n,
           TensorView2<T> c, const Epilogue<T>& epilogue, const Execution& execution) {
   const index_t m = a.extent(0), k = a.extent(1);
-  check_gemm("c", {m, n}, c.shape());
+  check_shape("gemm", "c", Shape<2>{m, n}, c.shape());
   const auto& bias = epilogue.bias;
   if (bias && (bias.extent(0) != n || !bias.is_contiguous())) {
     throw ShapeError(message("gemm", "bias", "be contiguous with shape (" + std::to_string(n) + ")",
                              to_string(bias.shape())));
   }
   const TensorView2<const T> residual = epilogue.residual ? epilogue.residual : c;
-  check_gemm("residual", {m, n}, residual.shape());
+  check_shape("gemm", "residual", Shape<2>{m, n}, residual.shape());
   const bool in_place = residual.data() == c.data();
   // Where the kernels cannot write c as they go (columns that are not contiguous, or a c that the
   // epilogue still has to read), they write scratch memory, and c follows.
@@ -166,7 +157,7 @@ void gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue =
           const Execution& execution = {}) {
   using T = scalar_t<A>;
   const TensorView2<const T> av = const_view(a), bv = const_view(b);
-  detail::check_gemm("b", {av.extent(1), bv.extent(1)}, bv.shape());
+  check_shape("gemm", "b", Shape<2>{av.extent(1), bv.extent(1)}, bv.shape());
   detail::gemm<T>(av, bv, nullptr, bv.extent(1), view_of(c), epilogue, execution);
 }
 
@@ -175,7 +166,7 @@ template <class T, TensorLike A, TensorLike C>
 void gemm(const A& a, const PackedWeights<T>& b, C&& c, const Epilogue<T>& epilogue = {},
           const Execution& execution = {}) {
   const TensorView2<const T> av = const_view(a);
-  detail::check_gemm("a", {av.extent(0), b.k()}, av.shape());
+  check_shape("gemm", "a", Shape<2>{av.extent(0), b.k()}, av.shape());
   Execution on = execution;
   on.isa = b.isa();
   detail::gemm<T>(av, {}, b.data(), b.n(), view_of(c), epilogue, on);

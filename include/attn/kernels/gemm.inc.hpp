@@ -7,14 +7,10 @@ ATTN_INLINE index_t panel_columns(index_t n) {
   return (n + NR - 1) / NR * NR;
 }
 
-template <class T>
-inline index_t packed_size(index_t k, index_t n) {
-  return k * panel_columns<T>(n);
-}
-
 /// Blocks of KC rows one after the other, each in panels of NR columns.
 template <class T>
-inline void pack_weights(TensorView2<const T> b, T* packed) {
+inline void pack_weights(const detail::PackProblem<T>& problem, const Executor&, Workspace&) {
+  const auto& [b, packed] = problem;
   const index_t k = b.extent(0), n = b.extent(1);
   for (index_t k0 = 0; k0 < k; k0 += detail::kGemmKC) {
     const index_t kc = k - k0 < detail::kGemmKC ? k - k0 : detail::kGemmKC;
@@ -118,7 +114,7 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
           const index_t i0 = task * MC, rows = g.m - i0 < MC ? g.m - i0 : MC;
           for (index_t i = i0; i < i0 + rows; i += MR) {
             pack_tile(std::min(i0 + rows - i, MR), kc, g.a + i * g.a_row + k0 * g.a_k, g.a_row,
-                      g.a_k, T{1}, a_block.data() + i * kc);
+                      g.a_k, a_block.data() + i * kc);
           }
         } else {
           const index_t j0 = (task - row_blocks) * step, columns = nc - j0 < step ? nc - j0 : step;

@@ -5,20 +5,28 @@
 #include "attn/kernels/execution.hpp"
 #include "attn/simd/vec.hpp"
 
-#define ATTN_KERNEL_TEXT "attn/kernels/norm.inc.hpp"
-#include "attn/simd/foreach_isa.hpp"
-
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
+/// Rows with a unit stride inside; weight and bias may be nullptr, out may be x.
 template <class T>
-void layer_norm_rows(TensorView2<const T> x, const T* weight, const T* bias, T eps,
-                     TensorView2<T> out, const Execution& execution) {
-  ATTN_DISPATCH(execution, layer_norm_rows(x, weight, bias, eps, out))
-}
+struct NormProblem {
+  TensorView2<const T> x;
+  const T *weight, *bias;
+  T eps;
+  TensorView2<T> out;
+};
 
 }  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT "attn/kernels/norm.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"
+ATTN_KERNEL_DOOR(layer_norm_rows, NormProblem)
+
+ATTN_NAMESPACE_BEGIN
 
 /// out = (x - mean) / sqrt(variance + eps) * weight + bias over the last axis, the variance that of all
 /// n elements (biased). weight and bias have shape (dim); either may be empty. out may be x.
@@ -31,10 +39,7 @@ void layer_norm(const X& x, TensorView1<const scalar_t<X>> weight,
   const auto from = const_view(x);
   const auto to = view_of(out);
   const index_t dim = from.extent(rank_v<X> - 1);
-  if (from.shape() != to.shape()) {
-    throw ShapeError(message("layer_norm", "out", "have shape " + to_string(from.shape()),
-                             to_string(to.shape())));
-  }
+  check_shape("layer_norm", "out", from.shape(), to.shape());
   for (auto [name, v] : {std::pair{"weight", weight}, std::pair{"bias", bias}}) {
     if (v && (v.extent(0) != dim || !v.is_contiguous())) {
       throw ShapeError(message("layer_norm", name,
@@ -48,7 +53,7 @@ void layer_norm(const X& x, TensorView1<const scalar_t<X>> weight,
     throw ShapeError(message("layer_norm", "the innermost strides", "be 1",
                              to_string(from.strides()) + " and " + to_string(to.strides())));
   }
-  detail::layer_norm_rows<T>(rows, weight.data(), bias.data(), static_cast<T>(eps), out_rows,
+  detail::layer_norm_rows<T>({rows, weight.data(), bias.data(), static_cast<T>(eps), out_rows},
                              execution);
 }
 

@@ -1,11 +1,12 @@
 // Kernel text: layer normalisation of rows, in two passes (the one-pass variance cancels).
 
 template <class T>
-inline void layer_norm_rows(TensorView2<const T> x, const T* weight, const T* bias, T eps,
-                            TensorView2<T> out) {
-  using V = Vec<T>;
-  const index_t n = x.extent(1);
-  for (index_t i = 0; i < x.extent(0); ++i) {
+inline void layer_norm_rows(const detail::NormProblem<T>& problem, const Executor& executor,
+                            Workspace&) {
+  detail::for_rows(executor, problem.x.extent(0), problem.x.extent(1), [&problem](index_t i) {
+    const auto& [x, weight, bias, eps, out] = problem;
+    using V = Vec<T>;
+    const index_t n = x.extent(1);
     const T* from = x.data() + i * x.stride(0);
     T* to = out.data() + i * out.stride(0);
     V total = V::all(T{0});
@@ -27,5 +28,5 @@ inline void layer_norm_rows(TensorView2<const T> x, const T* weight, const T* bi
       if (bias != nullptr) y = y + V::load(bias + j, left);
       y.store(to + j, left);
     }
-  }
+  });
 }

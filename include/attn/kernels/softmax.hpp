@@ -5,24 +5,35 @@
 #include "attn/kernels/execution.hpp"
 #include "attn/simd/vec.hpp"
 
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Rows with a unit stride inside; out may be x.
+template <class T>
+struct SoftmaxProblem {
+  TensorView2<const T> x;
+  TensorView2<T> out;
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
 #define ATTN_KERNEL_TEXT "attn/kernels/softmax.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
+ATTN_KERNEL_DOOR(softmax_rows, SoftmaxProblem)
 
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-template <class T>
-void softmax_rows(TensorView2<const T> x, TensorView2<T> out, const Execution& execution) {
-  ATTN_DISPATCH(execution, softmax_rows(x, out))
-}
-
 template <class T, int Rank>
 void softmax(TensorView<const T, Rank> x, TensorView<T, Rank> out, const Execution& execution) {
   if constexpr (Rank == 1) {
-    softmax_rows(x.unsqueeze(0), out.unsqueeze(0), execution);
+    softmax_rows<T>({x.unsqueeze(0), out.unsqueeze(0)}, execution);
   } else if constexpr (Rank == 2) {
-    softmax_rows(x, out, execution);
+    softmax_rows<T>({x, out}, execution);
   } else {
     for (index_t i = 0; i < x.extent(0); ++i) {
       softmax<T, Rank - 1>(x.select(0, i), out.select(0, i), execution);
@@ -40,10 +51,7 @@ void softmax(const X& x, Out&& out, const Execution& execution = {}) {
   const auto from = const_view(x);
   const auto to = view_of(out);
   constexpr int kLast = rank_v<X> - 1;
-  if (from.shape() != to.shape()) {
-    throw ShapeError(
-        message("softmax", "out", "have shape " + to_string(from.shape()), to_string(to.shape())));
-  }
+  check_shape("softmax", "out", from.shape(), to.shape());
   if (from.extent(kLast) > 1 && (from.stride(kLast) != 1 || to.stride(kLast) != 1)) {
     throw ShapeError(message("softmax", "the innermost strides", "be 1",
                              to_string(from.strides()) + " and " + to_string(to.strides())));

@@ -51,9 +51,11 @@ inline void row_scale(index_t n, T factor, T* x) {
 }
 
 template <class T>
-inline void softmax_rows(TensorView2<const T> x, TensorView2<T> out) {
-  const index_t n = x.extent(1);
-  for (index_t i = 0; i < x.extent(0); ++i) {
+inline void softmax_rows(const detail::SoftmaxProblem<T>& problem, const Executor& executor,
+                         Workspace&) {
+  detail::for_rows(executor, problem.x.extent(0), problem.x.extent(1), [&problem](index_t i) {
+    const auto& [x, out] = problem;
+    const index_t n = x.extent(1);
     const T* from = x.data() + i * x.stride(0);
     T* to = out.data() + i * out.stride(0);
     const T most = row_max(n, from, -std::numeric_limits<T>::infinity());
@@ -61,5 +63,5 @@ inline void softmax_rows(TensorView2<const T> x, TensorView2<T> out) {
     const T shift = most == -std::numeric_limits<T>::infinity() ? T{0} : most;
     const T total = row_exp(n, from, shift, to);
     if (total != T{0}) row_scale(n, T{1} / total, to);
-  }
+  });
 }

@@ -3,5 +3,18 @@
 
 #include "attn/simd/vec.hpp"
 
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Columns of one packed panel of B: NR of the micro-kernel, whose vectors are 16, 32 and 64 bytes.
+constexpr index_t panel_width(Isa isa, index_t element_size) {
+  return (isa == Isa::avx512 ? 4 * 64 : isa == Isa::avx2 ? 2 * 32 : 2 * 16) / element_size;
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
 #define ATTN_KERNEL_TEXT "attn/kernels/tile.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"

@@ -8,6 +8,7 @@ struct TileShape {
   static constexpr int MR = 6;
   static constexpr int NV = ATTN_TARGET == 2 ? 4 : 2;
   static constexpr int NR = NV * Vec<T>::kLanes;
+  static_assert(NR == detail::panel_width(static_cast<Isa>(ATTN_TARGET), sizeof(T)));
 };
 
 /// How A lies in memory: packed (the rows of a tile interleaved, one k after the other) or in rows.
@@ -102,10 +103,10 @@ ATTN_INLINE index_t packed_rows(index_t rows) {
   return (rows + MR - 1) / MR * MR;
 }
 
-/// Packs one tile of A, times `factor`: `height` rows of k, interleaved, filled up with zeros to MR rows.
+/// Packs one tile of A: `height` rows of k, interleaved, filled up with zeros to MR rows.
 template <class T>
 inline void pack_tile(index_t height, index_t k, const T* a, index_t row_stride, index_t k_stride,
-                      T factor, T* packed) {
+                      T* packed) {
   constexpr index_t MR = TileShape<T>::MR, kSize = Block<T>::kSize;
   index_t p = 0;
   if (k_stride == 1) {
@@ -127,13 +128,6 @@ inline void pack_tile(index_t height, index_t k, const T* a, index_t row_stride,
       packed[x * MR + r] = r < height ? a[r * row_stride + x * k_stride] : T{0};
     }
   }
-  if (factor == T{1}) return;
-  const index_t n = k * MR;
-  index_t x = 0;
-  for (; x + Vec<T>::kLanes <= n; x += Vec<T>::kLanes) {
-    (Vec<T>::load(packed + x) * Vec<T>::all(factor)).store(packed + x);
-  }
-  for (; x < n; ++x) packed[x] *= factor;
 }
 
 /// Packs one panel of B: `width` columns of k, the rest of NR filled up with zeros.

@@ -19,10 +19,7 @@ void embedding(const Table& table, const Ids& ids, Out&& out) {
   Shape<rank_v<Ids> + 1> expected{};
   std::copy(iv.shape().begin(), iv.shape().end(), expected.begin());
   expected.back() = rows.extent(1);
-  if (ov.shape() != expected) {
-    throw ShapeError(
-        message("embedding", "out", "have shape " + to_string(expected), to_string(ov.shape())));
-  }
+  check_shape("embedding", "out", expected, ov.shape());
   // Runs f(index of the id) over all ids.
   const auto each = [&](auto f) {
     Shape<rank_v<Ids>> index{};

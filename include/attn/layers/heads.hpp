@@ -32,10 +32,7 @@ void combine_heads(const X& x, Out&& out) {
   const TensorView4<const scalar_t<X>> from = const_view(x);
   const TensorView3<scalar_t<X>> to = view_of(out);
   const Shape<3> expected{from.extent(0), from.extent(2), from.extent(1) * from.extent(3)};
-  if (to.shape() != expected) {
-    throw ShapeError(message("combine_heads", "out", "have shape " + to_string(expected),
-                             to_string(to.shape())));
-  }
+  check_shape("combine_heads", "out", expected, to.shape());
   copy(from, split_heads(to, from.extent(1)));
 }
 

@@ -25,10 +25,7 @@ void linear(const X& x, const W& weight, TensorView1<const scalar_t<X>> bias, Ou
         to_string(w.shape())));
   }
   expected[std::size_t{kLast}] = w.extent(0);
-  if (ov.shape() != expected) {
-    throw ShapeError(
-        message("linear", "out", "have shape " + to_string(expected), to_string(ov.shape())));
-  }
+  check_shape("linear", "out", expected, ov.shape());
   Epilogue<T> epilogue{.bias = bias, .activation = activation};
   if (residual) {
     epilogue.beta = T{1};

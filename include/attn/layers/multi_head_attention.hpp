@@ -173,9 +173,7 @@ class MultiHeadAttention {
   }
 
   static void check(std::string_view argument, const Shape<3>& expected, const Shape<3>& found) {
-    if (expected == found) return;
-    throw ShapeError(message("MultiHeadAttention", argument, "have shape " + to_string(expected),
-                             to_string(found)));
+    check_shape("MultiHeadAttention", argument, expected, found);
   }
 
   void run(TensorView3<const T> query, TensorView3<const T> key, TensorView3<const T> value,

@@ -3,11 +3,13 @@
 // A template defined outside a target region cannot be instantiated with wide vectors, so kernel text
 // is not templated on the set but included again: attn::scalar, attn::avx2, attn::avx512. Everything
 // that the text needs must have been included before: nothing is included for the first time here.
-// No include guard: one inclusion per kernel header.
+// No include guard: one inclusion per kernel header. Nothing where attn::compiled has the kernels.
 
 #if !defined(ATTN_KERNEL_TEXT)
 #error "define ATTN_KERNEL_TEXT before including foreach_isa.hpp"
 #endif
+
+#if !defined(ATTN_COMPILED)
 
 #define ATTN_ISA_scalar 0
 #define ATTN_ISA_avx2 1
@@ -74,4 +76,6 @@ ATTN_NAMESPACE_END
 #undef ATTN_ISA_avx512
 #undef ATTN_ISA_NUMBER_
 #undef ATTN_ISA_NUMBER
+
+#endif
 #undef ATTN_KERNEL_TEXT

@@ -11,7 +11,7 @@
 #include "attn/core/shape.hpp"
 #include "attn/simd/isa.hpp"
 
-#if ATTN_ARCH_X86
+#if ATTN_ARCH_X86 && !defined(ATTN_COMPILED)
 #include <immintrin.h>
 #endif
 

@@ -5,6 +5,7 @@
 //   + - * /, fma(a, b, c) = a b + c, fnma = c - a b, max, min (of a NaN the second operand), sqrt
 //   less(a, b) -> V::Mask, select(mask, yes, no), round (to nearest even), sum, max_lane
 //   exponent_bits(v): the lowest 9 (double: 12) bits of each lane, moved to where sign and exponent are
+//   exponent(v): floor(log2 v) of positive normal v; of others some number
 #if ATTN_TARGET == 2
 #include "attn/simd/vec_avx512.inc"
 #elif ATTN_TARGET == 1

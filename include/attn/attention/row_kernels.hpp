@@ -1,0 +1,81 @@
+// RowKernels: what attention asks of an instruction set, as a table of functions over plain arrays.
+//
+// Only this is compiled once per set. How a call is cut into tasks, blocks and tiles (forward.hpp) is compiled
+// once altogether: calls through the table cost about 2 ns, for tiles that take a microsecond and more.
+#pragma once
+
+#include "attn/attention/problem.hpp"
+#include "attn/kernels/softmax.hpp"
+#include "attn/kernels/tile.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+template <class T>
+inline constexpr T kMinusInf = -std::numeric_limits<T>::infinity();
+
+/// Online softmax state of one row: largest score so far and the sum of e^(s - most).
+template <class T>
+struct RowState {
+  T most, total;
+};
+
+/// Largest MR of any set.
+inline constexpr index_t kMostTileRows = 6;
+
+/// Rows of the path for few queries: up to so many stand in registers while keys and values pass once.
+inline constexpr index_t kFewRows = 8;
+
+template <class T>
+struct RowKernels {
+  index_t tile_rows;    ///< MR: rows of a tile
+  index_t panel_width;  ///< NR: keys of a packed panel
+
+  /// Packing: see tile.inc.hpp.
+  void (*pack_tile)(index_t height, index_t k, const T* a, index_t row_stride, index_t k_stride,
+                    T* packed);
+  void (*pack_columns)(index_t columns, index_t k, const T* b, index_t k_stride,
+                       index_t column_stride, T* packed);
+
+  /// scores[r, j] = scale q_r . k_j for one packed tile of queries and the packed panels of keys
+  /// [begin, end), multiples of panel_width.
+  void (*score_tile)(index_t d, const T* queries, const T* keys, index_t begin, index_t end,
+                     T scale, T* scores, index_t stride);
+  /// The same for `height` (at most kFewRows) rows of queries and n rows of keys, both unpacked; memory
+  /// holds 1 or a multiple of 4 rows of queries.
+  void (*score_rows)(index_t height, index_t n, index_t d, const T* queries, const T* keys,
+                     index_t key_stride, T scale, T* scores, index_t stride);
+
+  /// s += bias; -inf where the bias is.
+  void (*add_bias)(index_t n, T* s, const T* bias, index_t stride);
+  /// s = -inf where shown[j] == hidden.
+  void (*hide)(index_t n, T* s, const bool* shown, index_t stride, bool hidden);
+  /// s[j] -= slope |distance - j|
+  void (*add_alibi)(index_t n, T* s, T slope, index_t distance);
+
+  /// s = e^(s - most) over n scores, n a multiple of panel_width; returns by what earlier sums shrink.
+  T (*online_softmax)(index_t n, T* s, RowState<T>& state);
+  /// out = e^(s - most) / total over n scores of a row whose state is final.
+  void (*weigh)(index_t n, const T* s, const RowState<T>& state, T* out);
+
+  /// out_r = shrink_r out_r + sum over j of weights[r, j] v_j: for one tile, and for up to kFewRows rows.
+  void (*add_values_tile)(index_t dv, index_t n, const T* weights, index_t weights_stride,
+                          const T* values, index_t value_stride, T* out, index_t out_stride,
+                          const T* shrink);
+  void (*add_values_rows)(index_t height, index_t dv, index_t n, const T* weights,
+                          index_t weights_stride, const T* values, index_t value_stride, T* out,
+                          index_t out_stride, const T* shrink);
+
+  /// out = factor x; returns whether all of it is finite.
+  bool (*scale_row)(index_t n, T factor, const T* x, T* out);
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT "attn/kernels/dot.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"
+#define ATTN_KERNEL_TEXT "attn/attention/row_kernels.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"

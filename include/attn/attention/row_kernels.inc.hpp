@@ -1,0 +1,133 @@
+// Kernel text: rows of scores between the two products of attention, and the table of all that attention uses.
+
+template <class T>
+inline void score_tile(index_t d, const T* queries, const T* keys, index_t begin, index_t end,
+                       T scale, T* scores, index_t stride) {
+  using V = Vec<T>;
+  constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
+  for (index_t j = begin; j < end; j += NR) {
+    tile_panel<T, Start::zero>(d, queries, keys + j * d, scores + j, stride, nullptr);
+  }
+  // Scaled here and not in the queries: one rounding of each score instead of one of each factor.
+  for (index_t r = 0; r < MR; ++r) {
+    T* s = scores + r * stride;
+    for (index_t j = begin; j < end; j += V::kLanes) {
+      (V::load(s + j) * V::all(scale)).store(s + j);
+    }
+  }
+}
+
+template <class T>
+inline void add_bias(index_t n, T* s, const T* bias, index_t stride) {
+  using V = Vec<T>;
+  const V hidden = V::all(detail::kMinusInf<T>), lowest = V::all(std::numeric_limits<T>::lowest());
+  for (index_t j = 0; j < n; j += V::kLanes) {
+    const index_t left = std::min(n - j, index_t{V::kLanes});
+    T lanes[V::kLanes];
+    if (stride != 1) {
+      for (index_t x = 0; x < left; ++x) lanes[x] = bias[(j + x) * stride];
+    }
+    const V b = V::load(stride == 1 ? bias + j : lanes, left);
+    // Selected, not added: the score of a hidden key may be NaN.
+    select(less(b, lowest), hidden, V::load(s + j, left) + b).store(s + j, left);
+  }
+}
+
+inline constexpr index_t kMaskChunk = 16;
+
+template <class T>
+inline void hide(index_t n, T* s, const bool* shown, index_t stride, bool hidden) {
+  index_t j = 0;
+  if (stride == 1) {
+    // Chunks of a fixed length, without a branch: g++ -O2 makes vectors of those only.
+    for (; j + kMaskChunk <= n; j += kMaskChunk) {
+      for (index_t x = 0; x < kMaskChunk; ++x) {
+        s[j + x] = shown[j + x] == hidden ? detail::kMinusInf<T> : s[j + x];
+      }
+    }
+  }
+  for (; j < n; ++j) {
+    if (shown[j * stride] == hidden) s[j] = detail::kMinusInf<T>;
+  }
+}
+
+template <class T>
+inline void add_alibi(index_t n, T* s, T slope, index_t distance) {
+  using V = Vec<T>;
+  T steps[V::kLanes];
+  for (int x = 0; x < V::kLanes; ++x) steps[x] = static_cast<T>(x);
+  const V zero = V::all(T{0}), lanes = V::load(steps), by = V::all(slope);
+  for (index_t j = 0; j < n; j += V::kLanes) {
+    const V away = V::all(static_cast<T>(distance - j)) - lanes;
+    fnma(by, max(away, zero - away), V::load(s + j, n - j)).store(s + j, n - j);
+  }
+}
+
+template <class T>
+inline T online_softmax(index_t n, T* s, detail::RowState<T>& state) {
+  using V = Vec<T>;
+  constexpr index_t kPair = 2 * V::kLanes;
+  V m0 = V::all(state.most), m1 = m0;
+  for (index_t j = 0; j < n; j += kPair) {
+    m0 = max(V::load(s + j), m0);
+    m1 = max(V::load(s + j + V::kLanes), m1);
+  }
+  const T most = max_lane(max(m0, m1));
+  // Nothing visible yet: shift by 0, so that -inf - -inf never occurs; all weights come out 0.
+  const V shift = V::all(most == detail::kMinusInf<T> ? T{0} : most);
+  V sum0 = V::all(T{0}), sum1 = sum0;
+  for (index_t j = 0; j < n; j += kPair) {
+    V e[2] = {V::load(s + j) - shift, V::load(s + j + V::kLanes) - shift};
+    exp_flush(e);
+    e[0].store(s + j);
+    e[1].store(s + j + V::kLanes);
+    sum0 = sum0 + e[0];
+    sum1 = sum1 + e[1];
+  }
+  // By vectors too: a call of std::exp costs as much as eight vectors of scores.
+  const T shrink = max_lane(exp_flush(V::all(state.most) - shift));
+  state.most = most;
+  state.total = state.total * shrink + sum(sum0 + sum1);
+  return shrink;
+}
+
+template <class T>
+inline void weigh(index_t n, const T* s, const detail::RowState<T>& state, T* out) {
+  using V = Vec<T>;
+  const V most = V::all(state.most), factor = V::all(T{1} / state.total);
+  for (index_t j = 0; j < n; j += V::kLanes) {
+    (exp_flush(V::load(s + j, n - j) - most) * factor).store(out + j, n - j);
+  }
+}
+
+template <class T>
+inline bool scale_row(index_t n, T factor, const T* x, T* out) {
+  using V = Vec<T>;
+  V odd = V::all(T{0});  // y - y is 0, or NaN where y is not finite
+  for (index_t j = 0; j < n; j += V::kLanes) {
+    const V y = V::load(x + j, n - j) * V::all(factor);
+    y.store(out + j, n - j);
+    odd = odd + (y - y);
+  }
+  return sum(odd) == T{0};
+}
+
+static_assert(TileShape<float>::MR <= detail::kMostTileRows);
+
+template <class T>
+inline constexpr detail::RowKernels<T> kRowKernels{
+    .tile_rows = TileShape<T>::MR,
+    .panel_width = TileShape<T>::NR,
+    .pack_tile = pack_tile<T>,
+    .pack_columns = pack_columns<T>,
+    .score_tile = score_tile<T>,
+    .score_rows = score_rows<T>,
+    .add_bias = add_bias<T>,
+    .hide = hide<T>,
+    .add_alibi = add_alibi<T>,
+    .online_softmax = online_softmax<T>,
+    .weigh = weigh<T>,
+    .add_values_tile = tile_columns<T>,
+    .add_values_rows = add_values_rows<T>,
+    .scale_row = scale_row<T>,
+};
