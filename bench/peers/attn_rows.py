@@ -1,0 +1,65 @@
+"""attn's side: runs attn_report row by row and turns what it says into seconds."""
+
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+
+class AttnReport:
+    def __init__(self, program, threads):
+        self._program = program
+        self._environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        self.machine = self._run("no row", 1)["machine"]
+        if self.machine["threads"] != threads:
+            raise SystemExit(f"attn_report runs on {self.machine['threads']} threads, not on {threads}.")
+
+    @property
+    def version(self):
+        patch = self.machine["attn_version"]
+        return f"{patch // 10000}.{patch // 100 % 100}.{patch % 100}"
+
+    @property
+    def softmax_rows(self):
+        """As many as attn_report takes: input and output fill half of the second-level cache."""
+        second = [cache["bytes"] for cache in self.machine["caches"] if cache["level"] == 2]
+        return max(1, (second or [512 << 10])[0] // (4 * 4 * 1024))
+
+    def best(self, name, operation, seconds):
+        """{"seconds": s} or {"error": why} by the row's full name: NAME on one thread, NAME@all on all of them."""
+        return {
+            row["name"]: answer(row, operation)
+            for row in self._run(name, seconds)["rows"]
+            if row["name"] in (name, name + "@all")
+        }
+
+    def _run(self, only, seconds):
+        with tempfile.TemporaryDirectory() as folder:
+            json_file = Path(folder, "report.json")
+            options = ["--only", only, "--seconds", str(max(1, seconds)), "--json", json_file]
+            subprocess.run(
+                [self._program, *options], env=self._environment, stdout=subprocess.DEVNULL, check=True
+            )
+            return json.loads(json_file.read_text())
+
+
+def answer(row, operation):
+    if row["value"] is None:
+        return {"error": row["note"]}
+    return {"seconds": in_seconds(row["value"], row["unit"], operation)}
+
+
+def in_seconds(value, unit, operation):
+    match unit:
+        case "GFLOP/s":
+            return operation.flops / value * 1e-9
+        case "GB/s":
+            return operation.bytes / value * 1e-9
+        case "ns/row":
+            return operation.rows * value * 1e-9
+        case "ms":
+            return value * 1e-3
+        case "us":
+            return value * 1e-6
+    raise SystemExit(f"attn_report has a unit that this script does not know: {unit}")

@@ -1,0 +1,187 @@
+"""What is compared: attn_report's shapes, their inputs, their results in float64, and how a call is timed."""
+
+import math
+import time
+import timeit
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+
+def random(seed, *shape, scale=1.0):
+    """Normally distributed float32, 64-byte aligned as every rival's own tensors are."""
+    count = math.prod(shape)
+    room = np.empty(count + 16, np.float32)
+    begin = -room.ctypes.data // 4 % 16
+    array = room[begin : begin + count]
+    np.random.default_rng(seed).standard_normal(out=array, dtype=np.float32)
+    array *= scale
+    return array.reshape(shape)
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+class Operation:
+    """A shape to run. inputs() are the arguments of expected(), which takes them in float64."""
+
+    def equivalents(self):
+        """Shapes of the same work: a rival may take whichever suits it."""
+        return [self]
+
+
+@dataclass(frozen=True)
+class Gemm(Operation):
+    """(m, k) times (k, n); where `packed`, b is known beforehand and may be laid out as one likes."""
+
+    m: int
+    n: int
+    k: int
+    packed: bool = False
+
+    @property
+    def flops(self):
+        return 2 * self.m * self.n * self.k
+
+    def small(self):
+        return replace(self, m=33, n=65, k=47)
+
+    def inputs(self):
+        return {"a": random(1, self.m, self.k), "b": random(2, self.k, self.n)}
+
+    def expected(self, a, b):
+        return a @ b
+
+
+@dataclass(frozen=True)
+class Attention(Operation):
+    """(batch, heads, seq, dim); heads / kv_heads query heads share a key head."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    q_len: int
+    kv_len: int
+    dim: int
+    causal: bool = False
+
+    @property
+    def flops(self):
+        return 4 * self.batch * self.heads * self.q_len * self.kv_len * self.dim
+
+    @property
+    def bytes(self):
+        """Keys and values."""
+        return 2 * 4 * self.batch * self.kv_heads * self.kv_len * self.dim
+
+    @property
+    def group(self):
+        return self.heads // self.kv_heads
+
+    def equivalents(self):
+        """One query of each head that shares keys is as many queries of one head: the same numbers in memory."""
+        if self.q_len > 1 or self.group == 1:
+            return [self]
+        return [self, replace(self, heads=self.kv_heads, q_len=self.group)]
+
+    def small(self):
+        return replace(self, batch=2, heads=2 * self.group, kv_heads=2, q_len=min(self.q_len, 41), kv_len=41)
+
+    def inputs(self):
+        return {
+            "q": random(1, self.batch, self.heads, self.q_len, self.dim),
+            "k": random(2, self.batch, self.kv_heads, self.kv_len, self.dim),
+            "v": random(3, self.batch, self.kv_heads, self.kv_len, self.dim),
+        }
+
+    def expected(self, q, k, v):
+        k, v = (x.repeat(self.group, axis=1) for x in (k, v))
+        scores = q @ k.swapaxes(2, 3) / math.sqrt(self.dim)
+        if self.causal:
+            scores += np.triu(np.full(scores.shape[2:], -np.inf), 1)
+        return softmax(scores) @ v
+
+
+@dataclass(frozen=True)
+class Softmax(Operation):
+    """Of each row."""
+
+    rows: int
+    columns: int
+
+    def small(self):
+        return replace(self, rows=3)
+
+    def inputs(self):
+        return {"x": random(1, self.rows, self.columns, scale=3)}
+
+    def expected(self, x):
+        return softmax(x)
+
+
+@dataclass(frozen=True)
+class MultiHead(Operation):
+    """Self-attention with biases, as PyTorch's nn.MultiheadAttention: weights are (out, in), q over k over v."""
+
+    batch: int
+    seq: int
+    width: int
+    heads: int
+
+    @property
+    def flops(self):
+        return self.batch * self.seq * (8 * self.width**2 + 4 * self.seq * self.width)
+
+    def small(self):
+        return replace(self, batch=2, seq=min(self.seq, 9))
+
+    def inputs(self):
+        scale = 1 / math.sqrt(self.width)
+        return {
+            "x": random(1, self.batch, self.seq, self.width),
+            "in_weight": random(2, 3 * self.width, self.width, scale=scale),
+            "in_bias": random(3, 3 * self.width, scale=scale),
+            "out_weight": random(4, self.width, self.width, scale=scale),
+            "out_bias": random(5, self.width, scale=scale),
+        }
+
+    def expected(self, x, in_weight, in_bias, out_weight, out_bias):
+        dim = self.width // self.heads
+        qkv = (x @ in_weight.T + in_bias).reshape(self.batch, self.seq, 3, self.heads, dim)
+        q, k, v = qkv.transpose(2, 0, 3, 1, 4)
+        attention = Attention(self.batch, self.heads, self.heads, self.seq, self.seq, dim)
+        y = attention.expected(q, k, v).swapaxes(1, 2).reshape(x.shape)
+        return y @ out_weight.T + out_bias
+
+
+def operations(softmax_rows):
+    """By the name of attn_report's row."""
+    return {
+        "gemm_1024": Gemm(1024, 1024, 1024),
+        "gemm_bert": Gemm(128, 3072, 768, packed=True),
+        "sdpa_d64": Attention(1, 8, 8, 2048, 2048, 64),
+        "sdpa_d128": Attention(1, 8, 8, 2048, 2048, 128),
+        "sdpa_d80": Attention(1, 8, 8, 2048, 2048, 80),
+        "sdpa_512": Attention(1, 12, 12, 512, 512, 64),
+        "sdpa_causal": Attention(1, 8, 8, 4096, 4096, 64, causal=True),
+        "sdpa_short": Attention(64, 12, 12, 128, 128, 64),
+        "sdpa_decode": Attention(1, 32, 32, 1, 4096, 128),
+        "sdpa_decode_gqa": Attention(1, 32, 8, 1, 4096, 128),
+        "softmax": Softmax(softmax_rows, 1024),
+        "mha_bert": MultiHead(8, 128, 768, 12),
+        "mha_tutorial": MultiHead(1, 4, 16, 4),
+    }
+
+
+def best_seconds(call, seconds):
+    """The shortest of many samples, of at least 0.1 ms each so that reading the clock costs nothing."""
+    call()
+    timer = timeit.Timer(call)
+    repeats = max(1, math.ceil(1e-4 / min(timer.repeat(3, number=1))))
+    end = time.perf_counter() + seconds
+    best = math.inf
+    while best == math.inf or time.perf_counter() < end:
+        best = min(best, timer.timeit(repeats) / repeats)
+    return best

@@ -1,0 +1,84 @@
+"""ONNX Runtime's side: a graph of one operator, weights as constants, inputs and output bound beforehand."""
+
+import numpy as np
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from common import Attention, Gemm, MultiHead, Softmax
+from rival import Unsupported, Way, serve
+
+CONTRIB = "com.microsoft"
+
+
+def graph_way(nodes, inputs, constants, threads, layout=lambda y: y):
+    """Runs the graph, in float32; layout() gives its output "y" the layout that is expected."""
+    info = lambda name, shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [info(name, x.shape) for name, x in inputs.items()],
+        [info("y", None)],
+        [numpy_helper.from_array(x, name) for name, x in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid(CONTRIB, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=11)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    binding = session.io_binding()
+    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(x) for name, x in inputs.items()}
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
+    binding.bind_output("y")
+    call = lambda: session.run_with_iobinding(binding)
+    return Way(call, lambda _: layout(binding.get_outputs()[0].numpy()), keep=values)
+
+
+def standard(operation, inputs, threads):
+    """Operators of ONNX itself; for a whole module the one that ONNX Runtime's own optimizer makes of it."""
+    constants = {}
+    match operation:
+        case Gemm():
+            nodes = [helper.make_node("MatMul", ["a", "b"], ["y"])]
+            if operation.packed:
+                inputs, constants = {"a": inputs["a"]}, {"b": inputs["b"]}
+        case Attention():
+            nodes = [helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=int(operation.causal))]
+        case Softmax():
+            nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=-1)]
+        case MultiHead():
+            fused = {"domain": CONTRIB, "num_heads": operation.heads}
+            nodes = [
+                helper.make_node("Attention", ["x", "in_weight", "in_bias"], ["heads"], **fused),
+                helper.make_node("MatMul", ["heads", "out_weight"], ["projected"]),
+                helper.make_node("Add", ["projected", "out_bias"], ["y"]),
+            ]
+            constants = {name: np.ascontiguousarray(x.T) for name, x in inputs.items() if name != "x"}
+            inputs = {"x": inputs["x"]}
+    return graph_way(nodes, inputs, constants, threads)
+
+
+def contrib_attention(operation, inputs, threads, combined):
+    """Its own MultiHeadAttention, which takes the inputs named in `combined` as (batch, seq, heads * dim)."""
+    if not isinstance(operation, Attention) or operation.group > 1:
+        raise Unsupported(f"no MultiHeadAttention for {operation}")
+    combine = lambda x: np.ascontiguousarray(x.swapaxes(1, 2)).reshape(x.shape[0], x.shape[2], -1)
+    inputs = {name: combine(x) if name in combined else x for name, x in inputs.items()}
+    options = {"domain": CONTRIB, "num_heads": operation.heads, "unidirectional": int(operation.causal)}
+    nodes = [helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["y"], **options)]
+    split = (operation.batch, operation.q_len, operation.heads, operation.dim)
+    return graph_way(nodes, inputs, {}, threads, layout=lambda y: y.reshape(split).swapaxes(1, 2))
+
+
+def contrib_projected(operation, inputs, threads):
+    """Keys and values as a projection leaves them."""
+    return contrib_attention(operation, inputs, threads, combined="qkv")
+
+
+def contrib_cached(operation, inputs, threads):
+    """Keys and values as a cache holds them, head by head."""
+    return contrib_attention(operation, inputs, threads, combined="q")
+
+
+serve(onnxruntime.__version__, standard, contrib_projected, contrib_cached)

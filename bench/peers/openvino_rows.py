@@ -1,0 +1,61 @@
+"""OpenVINO's side: a compiled graph in float32, weights as constants, inputs shared with it."""
+
+import numpy as np
+import openvino
+from openvino import opset13 as op
+
+from common import Attention, Gemm, MultiHead, Softmax
+from rival import Unsupported, Way, serve
+
+core = openvino.Core()
+
+
+def multi_head(operation, x, in_weight, in_bias, out_weight, out_bias):
+    """Self-attention from its parts: three projections, attention head by head, the last projection."""
+    split = [operation.batch, operation.seq, operation.heads, operation.width // operation.heads]
+
+    def heads(weight, bias):
+        projected = op.add(op.matmul(x, weight, False, True), bias)
+        return op.transpose(op.reshape(projected, split, False), [0, 2, 1, 3])
+
+    qkv = map(heads, np.split(in_weight, 3), np.split(in_bias, 3))
+    attended = op.transpose(op.scaled_dot_product_attention(*qkv), [0, 2, 1, 3])
+    combined = op.reshape(attended, [operation.batch, operation.seq, operation.width], False)
+    return op.add(op.matmul(combined, out_weight, False, True), out_bias)
+
+
+def compiled(operation, inputs, threads):
+    constants = {}
+    match operation:
+        case Attention() if operation.group > 1:
+            raise Unsupported("key heads shared by query heads")
+        case Gemm(packed=True):
+            constants = {"b": inputs["b"]}
+        case MultiHead():
+            constants = {name: x for name, x in inputs.items() if name != "x"}
+    inputs = {name: x for name, x in inputs.items() if name not in constants}
+    parameters = {name: op.parameter(x.shape, np.float32) for name, x in inputs.items()}
+    nodes = {**parameters, **{name: op.constant(x) for name, x in constants.items()}}
+    match operation:
+        case Gemm():
+            result = op.matmul(nodes["a"], nodes["b"], False, False)
+        case Attention():
+            result = op.scaled_dot_product_attention(*nodes.values(), causal=operation.causal)
+        case Softmax():
+            result = op.softmax(nodes["x"], -1)
+        case MultiHead():
+            result = multi_head(operation, nodes["x"], **constants)
+    model = openvino.Model([result], list(parameters.values()))
+    options = {
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+        "ENABLE_CPU_PINNING": False,  # the others' threads are not pinned either
+    }
+    request = core.compile_model(model, "CPU", options).create_infer_request()
+    for i, x in enumerate(inputs.values()):
+        request.set_input_tensor(i, openvino.Tensor(x, shared_memory=True))
+    return Way(request.infer, lambda _: request.get_output_tensor().data, keep=inputs)
+
+
+serve(openvino.__version__.split("-")[0], compiled)

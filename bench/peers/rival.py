@@ -1,0 +1,112 @@
+"""A rival in a process of its own: Rival asks for times, serve() answers, one line of JSON each."""
+
+import dataclasses
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+
+import common
+
+
+class Unsupported(Exception):
+    """The rival has no such operation."""
+
+
+class Way(NamedTuple):
+    """One of the rival's ways to run an operation."""
+
+    call: Callable[[], Any]
+    result: Callable[[Any], np.ndarray]  # of what call() returned, laid out as Operation.expected() is
+    keep: Any = None  # memory that the call reads and the rival does not hold
+
+
+def check(way, operation, inputs):
+    """float32 rounding passes, bfloat16 does not."""
+    expected = operation.expected(**{name: x.astype(np.float64) for name, x in inputs.items()})
+    error = np.abs(way.result(way.call()) - expected).max() / np.abs(expected).max()
+    if not error < 1e-5:
+        raise ArithmeticError(f"wrong by {error:.1e} of the largest value on {operation}")
+
+
+def best_way(ways, operation, threads, seconds):
+    """The shortest time of all ways that pass the check."""
+    best = math.inf
+    errors = []
+    for shape in operation.equivalents():
+        for make in ways:
+            try:
+                inputs = shape.small().inputs()
+                check(make(shape.small(), inputs, threads), shape.small(), inputs)
+                inputs = shape.inputs()
+                way = make(shape, inputs, threads)
+                best = min(best, common.best_seconds(way.call, seconds))
+            except Exception as error:  # of the rival's own kinds
+                errors.append(f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:160])
+    return {"error": "; ".join(errors)} if best == math.inf else {"seconds": best}
+
+
+def serve(version, *ways):
+    """Answers until the input ends. A way is a function of (operation, inputs, threads) that makes a Way."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the rival prints is no answer
+    print(json.dumps({"version": version}), file=answers, flush=True)
+    for line in sys.stdin:
+        ask = json.loads(line)
+        operation = getattr(common, ask["operation"])(**ask["shape"])
+        answer = best_way(ways, operation, ask["threads"], ask["seconds"])
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+class Rival:
+    """The asking side. A process that has died is started again for the next question."""
+
+    def __init__(self, name, script):
+        self.name = name
+        self.script = Path(__file__).with_name(script)
+        self.version = None
+        self.absence = ""  # why it cannot run at all
+        self._process = None
+        try:
+            self._start()
+        except ChildProcessError as error:
+            self.absence = str(error)
+
+    def best(self, operation, threads, seconds):
+        """{"seconds": s} or {"error": why}"""
+        try:
+            if self._process is None:
+                self._start()
+            ask = {"operation": type(operation).__name__, "shape": dataclasses.asdict(operation)}
+            self._process.stdin.write(json.dumps({**ask, "threads": threads, "seconds": seconds}) + "\n")
+            self._process.stdin.flush()
+            return self._answer()
+        except (ChildProcessError, BrokenPipeError) as error:
+            self._process = None
+            return {"error": str(error)}
+
+    def _start(self):
+        self._log = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            [sys.executable, self.script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        self.version = self._answer()["version"]
+
+    def _answer(self):
+        line = self._process.stdout.readline()
+        if line:
+            return json.loads(line)
+        code = self._process.wait()
+        self._log.seek(0)
+        last = (self._log.read().strip().splitlines() or ["it printed nothing"])[-1]
+        raise ChildProcessError(f"ended with code {code}: {last[:160]}")

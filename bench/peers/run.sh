@@ -1,0 +1,65 @@
+#!/bin/sh
+# Compares attn's speed with PyTorch's, ONNX Runtime's and OpenVINO's on this machine and prints a Markdown table:
+# `sh bench/peers/run.sh [--threads N] [--quick] [--json FILE]`, from any directory. It takes about ten minutes; --quick
+# takes one and shows that it works, not how fast anything is.
+#
+# pip installs the rivals, by its own settings, into a virtual environment: ${XDG_CACHE_HOME:-~/.cache}/attn/peers-venv.
+# That takes 6 GB, most of them CUDA, unless PIP_EXTRA_INDEX_URL names PyTorch's index of CPU builds.
+# ATTN_BUILD_DIR names the build directory (default: build; from the top of the repository).
+set -eu
+
+peers=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$peers/../.." && pwd)
+build=${ATTN_BUILD_DIR:-build}
+case $build in /*) ;; *) build=$root/$build ;; esac
+venv=${XDG_CACHE_HOME:-$HOME/.cache}/attn/peers-venv
+python=$venv/bin/python
+jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+
+# Not to the standard output: that is the table's.
+step() { echo "==> $*" >&2; }
+
+usage() {
+  echo "usage: sh bench/peers/run.sh [--threads N] [--quick] [--json FILE]" >&2
+  exit "$1"
+}
+
+# Before gigabytes are installed; table.py reads them again.
+check_arguments() {
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --quick) shift ;;
+      --threads | --json) [ $# -gt 1 ] || usage 2; shift 2 ;;
+      --help | -h) usage 0 ;;
+      *) usage 2 ;;
+    esac
+  done
+}
+
+# pinned PACKAGE...: installs them, in the versions of requirements.txt.
+pinned() { "$python" -m pip install --quiet --constraint "$peers/requirements.txt" "$@" >&2; }
+
+check_arguments "$@"
+
+if ! "$python" -m pip --version >/dev/null 2>&1; then
+  step "Making a virtual environment in $venv"
+  python3 -m venv --clear "$venv"
+fi
+step "Installing numpy"
+pinned numpy
+for packages in torch "onnxruntime onnx" openvino; do
+  step "Installing $packages"
+  # shellcheck disable=SC2086  # a list of words
+  pinned $packages || step "Could not install $packages: going on without"
+done
+
+step "Building attn_report in $build"
+if [ ! -f "$build/CMakeCache.txt" ]; then
+  sh "$root/tests/setup.sh" >&2
+  CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S "$root" -B "$build" --log-level=WARNING >&2
+fi
+# Where there is a build already, this does no more than what has changed since.
+cmake --build "$build" --parallel "$jobs" --target attn_report >&2
+
+step "Measuring"
+exec "$python" "$peers/table.py" --report "$build/bench/attn_report" "$@"

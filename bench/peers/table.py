@@ -1,0 +1,140 @@
+"""Measures attn and its rivals in turn and prints how many times as fast attn is."""
+
+import argparse
+import json
+import math
+import os
+import sys
+
+import common
+from attn_rows import AttnReport
+from rival import Rival
+
+ABSENT = "—"
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--report", required=True, metavar="PROGRAM", help="attn_report")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
+    parser.add_argument("--quick", action="store_true", help="one short round: whether it works, not how fast")
+    parser.add_argument("--json", metavar="FILE", help="write the same as JSON")
+    options = parser.parse_args()
+    if options.threads < 1:
+        parser.error("--threads must be at least 1")
+    return options
+
+
+def progress(text):
+    """One line that is overwritten; on a terminal only."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+class Comparison:
+    """The best time of every row so far, for attn and for each rival."""
+
+    def __init__(self, report, rivals, threads):
+        self.report = report
+        self.rivals = rivals
+        self.threads = {"": 1} if threads == 1 else {"": 1, "@all": threads}
+        self.operations = common.operations(report.softmax_rows)
+        self.best = {}  # by row and by attn's or the rival's name
+        self.errors = {}  # likewise: the last thing that went wrong
+
+    def measure(self, name, seconds):
+        """A row of attn, then at once the same of every rival: what disturbs one disturbs the others."""
+        operation = self.operations[name]
+        for row, answer in self.report.best(name, operation, 2 * seconds).items():
+            self._keep(row, "attn", answer)
+        for end, threads in self.threads.items():
+            # What attn has no row for needs no rival.
+            for rival in self.rivals if (name + end, "attn") in self.best else []:
+                self._keep(name + end, rival.name, rival.best(operation, threads, seconds))
+
+    def _keep(self, row, who, answer):
+        if "seconds" in answer:
+            self.best[row, who] = min(self.best.get((row, who), math.inf), answer["seconds"])
+        else:
+            self.errors[row, who] = answer["error"]
+
+    def rows(self):
+        """[{"name", "threads", "seconds", "rivals": {name: {"seconds", "ratio"}}}], null where there is no number."""
+        return [self._row(name + end, threads) for name in self.operations for end, threads in self.threads.items()]
+
+    def _row(self, name, threads):
+        ours = self.best.get((name, "attn"))
+        rivals = {}
+        for rival in self.rivals:
+            theirs = self.best.get((name, rival.name))
+            rivals[rival.name] = {"seconds": theirs, "ratio": theirs and ours and theirs / ours}
+        return {"name": name, "threads": threads, "seconds": ours, "rivals": rivals}
+
+
+def time_text(seconds):
+    if seconds is None:
+        return ABSENT
+    return f"{seconds * 1e3:.4g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.4g} µs"
+
+
+def ratio_text(ratio):
+    return ABSENT if ratio is None else f"{ratio:.2f}"
+
+
+def print_table(result):
+    machine, versions = result["machine"], result["versions"]
+    rounds = f"best of {result['rounds']} rounds" if result["rounds"] > 1 else "one quick round, not to be trusted"
+    print(f"{machine['name']}, {machine['isa']}, threads: {machine['threads']}; {rounds}.  ")
+    print("; ".join(f"{name} {version}" for name, version in versions.items()) + ".  ")
+    print("A rival's number is its time over attn's: above 1, attn is faster.\n")
+    print("| row | threads | attn | " + " | ".join(result["rivals"]) + " |")
+    print("| --- | ---: | ---: |" + " ---: |" * len(result["rivals"]))
+    for row in result["rows"]:
+        ratios = [ratio_text(rival["ratio"]) for rival in row["rivals"].values()]
+        print("| " + " | ".join([row["name"], str(row["threads"]), time_text(row["seconds"]), *ratios]) + " |")
+    print(
+        "\nThe rivals are called from Python, which costs them some microseconds a call: much of softmax and"
+        " mha_tutorial. OpenVINO's fast decoding needs a model that holds the cache as its state; sdpa_decode is"
+        " its operator by itself."
+    )
+    for complaint in result["complaints"]:
+        print(f"\n{complaint}")
+
+
+def main():
+    options = arguments()
+    rounds, seconds = (1, 0.1) if options.quick else (5, 0.45)
+    # Before the measurements: minutes are long to learn that the path was wrong.
+    json_file = open(options.json, "w") if options.json else None
+    report = AttnReport(options.report, options.threads)
+    rivals = [
+        Rival("PyTorch", "torch_rows.py"),
+        Rival("ONNX Runtime", "onnxruntime_rows.py"),
+        Rival("OpenVINO", "openvino_rows.py"),
+    ]
+    present = [rival for rival in rivals if not rival.absence]
+    comparison = Comparison(report, present, options.threads)
+    for i in range(rounds):
+        for name in comparison.operations:
+            progress(f"round {i + 1} of {rounds}: {name}")
+            comparison.measure(name, seconds)
+    progress("")
+    versions = {"attn": f"{report.version} (compiler {report.machine['compiler']})"}
+    complaints = [f"{rival.name} does not run here: {rival.absence}" for rival in rivals if rival.absence]
+    complaints += [f"{who}, {row}: {error}" for (row, who), error in comparison.errors.items()]
+    result = {
+        "machine": report.machine,
+        "versions": versions | {rival.name: rival.version for rival in present},
+        "rounds": rounds,
+        "rivals": [rival.name for rival in present],
+        "rows": comparison.rows(),
+        "complaints": complaints,
+    }
+    print_table(result)
+    if json_file:
+        with json_file:
+            json.dump(result, json_file, indent=2)
+            json_file.write("\n")
+
+
+main()
