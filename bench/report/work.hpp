@@ -111,6 +111,7 @@ inline Group multi_head_group(std::string name, attn::Isa isa, index_t batch, in
         const auto in = std::make_shared<Inputs>(
             Inputs{random_multi_head(width, heads), random_tensor<float, 3>({batch, seq, width}, 2),
                    attn::Tensor3<float>({batch, seq, width})});
+        in->mha.pack();
         Work work{name, isa, multi_head_flops(batch, seq, width)};
         work.run = [in](const attn::Execution& execution) {
           in->mha.forward(in->x, in->x, in->x, in->out, {.execution = execution});

@@ -111,6 +111,7 @@ class MiniLm {
     load(layer.feed_forward.linear1, "intermediate.dense");
     load(layer.feed_forward.linear2, "output.dense");
     load(layer.norm2, "output.LayerNorm");
+    layer.pack();
   }
 
   // Embeds the lines of these indices, the last of which has the most tokens, into their rows of

@@ -126,13 +126,33 @@ TYPED_TEST(LinearTest, LayerHoldsItsParameters) {
   EXPECT_EQ(names, (std::vector<std::string>{"weight"}));
 }
 
+TYPED_TEST(LinearTest, PackedGivesTheSameBitsAndCopiesWithTheLayer) {
+  using T = TypeParam;
+  Random random(7);
+  Linear<T> layer(37, 21);
+  for (T& x : layer.weight.elements()) x = static_cast<T>(random.normal());
+  Tensor2<T> x({5, 37});
+  for (T& value : x.elements()) value = static_cast<T>(random.normal());
+  const Tensor2<T> expected = layer(x);
+  layer.pack();
+  const Linear<T> copied = layer;
+  for (Isa isa : available_isas()) {  // packed for one set: the others take the weight as it is
+    const Execution execution{.isa = isa};
+    const Tensor2<T> packed = copied(x, Activation::none, execution);
+    Linear<T> plain(37, 21);
+    plain.weight = layer.weight;
+    EXPECT_EQ(to_array(packed).data, to_array(plain(x, Activation::none, execution)).data);
+  }
+  EXPECT_EQ(to_array(copied(x)).data, to_array(expected).data);
+}
+
 TEST(LinearErrors, ShapesAreNamed) {
   const Tensor3<float> x({2, 3, 4});
   const Tensor2<float> weight({5, 4}), wrong({5, 6});
   Tensor3<float> y({2, 3, 5}), wrong_y({2, 3, 4});
   y.fill(7);
   EXPECT_EQ(error_of<ShapeError>([&] { linear(x, wrong, {}, y); }),
-            "[linear] weight must have shape (out, in) = (.., 4); found (5, 6).");
+            "[linear] weight must have shape (out, in) = (5, 4); found (5, 6).");
   EXPECT_EQ(error_of<ShapeError>([&] { linear(x, weight, {}, wrong_y); }),
             "[linear] out must have shape (2, 3, 5); found (2, 3, 4).");
   const Tensor1<float> bias({4});

@@ -21,7 +21,8 @@ class UlpRuler {
  public:
   UlpRuler() {
     // The spacing of subnormals is that of the smallest normal numbers; infinity has that of the largest.
-    for (int exponent = Limits::min_exponent - 1; exponent <= Limits::max_exponent + 1; ++exponent) {
+    for (int exponent = Limits::min_exponent - 1; exponent <= Limits::max_exponent + 1;
+         ++exponent) {
       const int unit = std::min(std::max(exponent, Limits::min_exponent), Limits::max_exponent);
       per_unit_.push_back(std::ldexp(Exact{1}, Limits::digits - unit));
     }

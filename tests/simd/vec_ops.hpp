@@ -35,11 +35,14 @@ ATTN_NAMESPACE_END
 #include "attn/simd/foreach_isa.hpp"
 
 #if ATTN_ARCH_X86
-#define ATTN_TEST_ON_SET(call)           \
-  switch (isa) {                         \
-    case Isa::scalar: return scalar::call; \
-    case Isa::avx2: return avx2::call;     \
-    default: return avx512::call;          \
+#define ATTN_TEST_ON_SET(call) \
+  switch (isa) {               \
+    case Isa::scalar:          \
+      return scalar::call;     \
+    case Isa::avx2:            \
+      return avx2::call;       \
+    default:                   \
+      return avx512::call;     \
   }
 #else
 #define ATTN_TEST_ON_SET(call) return scalar::call;
@@ -59,11 +62,11 @@ struct VecOps {
   }
   int lanes() const { ATTN_TEST_ON_SET(vec_lanes<T>()) }
   void copy(const T* from, T* to) const { ATTN_TEST_ON_SET(vec_copy(from, to)) }
-  void copy_part(const T* from, index_t n, T* to, index_t m) const {
-    ATTN_TEST_ON_SET(vec_copy_part(from, n, to, m))
+  void copy_part(const T* from, index_t n, T* to,
+                 index_t m) const {ATTN_TEST_ON_SET(vec_copy_part(from, n, to, m))} T
+      sum(const T* x) const {ATTN_TEST_ON_SET(vec_sum(x))} T max_lane(const T* x) const {
+    ATTN_TEST_ON_SET(vec_max_lane(x))
   }
-  T sum(const T* x) const { ATTN_TEST_ON_SET(vec_sum(x)) }
-  T max_lane(const T* x) const { ATTN_TEST_ON_SET(vec_max_lane(x)) }
   void all(T value, T* to) const { ATTN_TEST_ON_SET(vec_all(value, to)) }
 };
 

@@ -1,5 +1,5 @@
 // Every function of simd/math.inc over all 2^32 floats, and over millions of doubles, on every instruction set: no error
-// above the bound that it states. Prints the worst. TIME
+// above the bound that it states. Prints the worst. Four minutes on two cores, for two instruction sets.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -31,18 +31,20 @@ constexpr index_t kBlock = index_t{1} << 16;
 struct Promise {
   const char* name;
   VecOp op;
-  double bound;                ///< in ULP
-  double bound_without_fma;    ///< on the baseline
-  bool flushes = false;        ///< what is below the smallest normal number may become anything from 0 to it
+  double bound;              ///< in ULP
+  double bound_without_fma;  ///< on the baseline
+  bool flushes =
+      false;  ///< what is below the smallest normal number may become anything from 0 to it
   double last = std::numeric_limits<double>::infinity();  ///< the largest argument allowed
 };
 
 struct Worst {
-  double ulps = 0.5;  ///< what rounds correctly is not measured
+  double ulps = 0.5;  ///< what is rounded correctly is not measured
   double at = 0;
 
+  /// Of equal errors that of the lesser argument, whichever thread finds it first.
   void take(double error, double x) {
-    if (error > ulps) ulps = error, at = x;
+    if (error > ulps || (error == ulps && x < at)) ulps = error, at = x;
   }
 };
 
@@ -87,6 +89,7 @@ void expect_kept(const std::vector<Promise>& promises, index_t blocks, Function 
                                (sizeof(T) == 4 ? "float" : "double") + " on " +
                                std::string(name(set));
       std::printf("%-30s %.3f ULP at %.9g (%a)\n", what.c_str(), most.ulps, most.at, most.at);
+      std::fflush(stdout);
       EXPECT_LE(most.ulps, set == Isa::scalar ? promise.bound_without_fma : promise.bound) << what;
     }
   }
@@ -124,35 +127,36 @@ constexpr auto exact_tanh = [](auto x) { return std::tanh(x); };
 constexpr auto exact_log = [](auto x) { return std::log(x); };
 
 TEST(MathExhaustive, Exp2) {
-  expect_kept_by_floats({{"exp2", VecOp::exp2, 1.1, 1.3},
-                         {"exp2_flush", VecOp::exp2_flush, 1.1, 1.3, true, 127}},
-                        exact_exp2);
-  expect_kept_by_doubles({{"exp2", VecOp::exp2, 1.1, 1.3},
-                          {"exp2_flush", VecOp::exp2_flush, 1.1, 1.3, true, 1023}},
-                         -1080, 1030, exact_exp2);
+  expect_kept_by_floats(
+      {{"exp2", VecOp::exp2, 1.1, 1.3}, {"exp2_flush", VecOp::exp2_flush, 1.1, 1.3, true, 127}},
+      exact_exp2);
+  expect_kept_by_doubles(
+      {{"exp2", VecOp::exp2, 1.1, 1.3}, {"exp2_flush", VecOp::exp2_flush, 1.1, 1.3, true, 1023}},
+      -1080, 1030, exact_exp2);
 }
 
 TEST(MathExhaustive, Exp) {
   expect_kept_by_floats(
-      {{"exp", VecOp::exp, 2, 2}, {"exp_flush", VecOp::exp_flush, 5, 2, true, 88}}, exact_exp);
-  expect_kept_by_doubles(
-      {{"exp", VecOp::exp, 2, 2}, {"exp_flush", VecOp::exp_flush, 2, 2, true, 709}}, -750, 715,
+      {{"exp", VecOp::exp, 1.5, 1.5}, {"exp_flush", VecOp::exp_flush, 5, 1.5, true, 88}},
       exact_exp);
+  expect_kept_by_doubles(
+      {{"exp", VecOp::exp, 1.5, 1.5}, {"exp_flush", VecOp::exp_flush, 1.5, 1.5, true, 709}}, -750,
+      715, exact_exp);
 }
 
 TEST(MathExhaustive, Erf) {
-  expect_kept_by_floats({{"erf", VecOp::erf, 2, 2}}, exact_erf);
-  expect_kept_by_doubles({{"erf", VecOp::erf, 2, 2}}, -6.5, 6.5, exact_erf);
+  expect_kept_by_floats({{"erf", VecOp::erf, 1.5, 1.5}}, exact_erf);
+  expect_kept_by_doubles({{"erf", VecOp::erf, 1.5, 1.5}}, -6.5, 6.5, exact_erf);
 }
 
 TEST(MathExhaustive, Tanh) {
-  expect_kept_by_floats({{"tanh", VecOp::tanh, 2, 2}}, exact_tanh);
-  expect_kept_by_doubles({{"tanh", VecOp::tanh, 2, 2}}, -20, 20, exact_tanh);
+  expect_kept_by_floats({{"tanh", VecOp::tanh, 1.5, 1.5}}, exact_tanh);
+  expect_kept_by_doubles({{"tanh", VecOp::tanh, 1.5, 1.5}}, -20, 20, exact_tanh);
 }
 
 TEST(MathExhaustive, Log) {
-  expect_kept_by_floats({{"log", VecOp::log, 1, 1}}, exact_log);
-  expect_kept_by_doubles({{"log", VecOp::log, 1, 1}}, 0, 3, exact_log);
+  expect_kept_by_floats({{"log", VecOp::log, 0.9, 0.9}}, exact_log);
+  expect_kept_by_doubles({{"log", VecOp::log, 0.9, 0.9}}, 0, 3, exact_log);
 }
 
 }  // namespace

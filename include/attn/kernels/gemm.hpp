@@ -80,7 +80,7 @@ class PackedWeights {
   /// Copies `b` (k, n), of any strides: a Linear's (out, in) weight goes in transposed.
   explicit PackedWeights(TensorView2<const T> b, std::optional<Isa> isa = {})
       : k_(b.extent(0)), n_(b.extent(1)), isa_(isa ? require_isa(*isa) : active_isa()) {
-    packed_ = Buffer<T>(k_ * detail::panel_columns<T>(isa_, n_));
+    packed_ = Tensor1<T>::uninitialized({k_ * detail::panel_columns<T>(isa_, n_)});
     detail::pack_weights<T>({b, packed_.data()}, {.isa = isa_});
   }
 
@@ -89,9 +89,13 @@ class PackedWeights {
   Isa isa() const { return isa_; }
   const T* data() const { return packed_.data(); }
   explicit operator bool() const { return packed_.data() != nullptr; }
+  /// True if there are weights, packed for the instruction set that a call runs on.
+  bool serves(const Execution& execution) const {
+    return *this && (execution.isa ? *execution.isa : active_isa()) == isa_;
+  }
 
  private:
-  Buffer<T> packed_;
+  Tensor1<T> packed_;
   index_t k_ = 0, n_ = 0;
   Isa isa_ = Isa::scalar;
 };

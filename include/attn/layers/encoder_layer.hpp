@@ -60,6 +60,12 @@ class EncoderLayer {
     }
   }
 
+  /// See Linear::pack().
+  void pack() {
+    self_attn.pack();
+    feed_forward.pack();
+  }
+
   template <class F>
   void visit_parameters(F&& f) {
     visit(*this, f);

@@ -36,6 +36,12 @@ class FeedForward {
     linear2.forward(hidden_view, out, Activation::none, residual, execution);
   }
 
+  /// See Linear::pack().
+  void pack() {
+    linear1.pack();
+    linear2.pack();
+  }
+
   template <class F>
   void visit_parameters(F&& f) {
     visit_part("linear1.", linear1, f);

@@ -5,6 +5,27 @@
 
 ATTN_NAMESPACE_BEGIN
 
+namespace detail {
+
+/// linear() with the product of the rows left to `multiply(rows, out_rows, epilogue)`.
+template <class T, int Rank, class F>
+void linear_rows(const TensorView<const T, Rank>& x, const Shape<2>& out_in,
+                 TensorView1<const T> bias, const TensorView<T, Rank>& out, Activation activation,
+                 const TensorView<const T, Rank>& residual, F multiply) {
+  auto expected = x.shape();
+  check_shape("linear", "weight", "(out, in)", Shape<2>{out_in[0], expected.back()}, out_in);
+  expected.back() = out_in[0];
+  check_shape("linear", "out", expected, out.shape());
+  Epilogue<T> epilogue{.bias = bias, .activation = activation};
+  if (residual) {
+    epilogue.beta = T{1};
+    epilogue.residual = residual.rows();
+  }
+  multiply(x.rows(), out.rows(), epilogue);
+}
+
+}  // namespace detail
+
 /// out = activation(x weight^T + bias) + residual.
 /// Shapes: x (.., in), weight (out, in) as PyTorch stores it, bias (out) or empty, out (.., out). A weight
 /// (in, out) is given as weight.transpose(0, 1). Throws ShapeError.
@@ -14,24 +35,27 @@ void linear(const X& x, const W& weight, TensorView1<const scalar_t<X>> bias, Ou
             TensorView<const scalar_t<X>, rank_v<X>> residual = {},
             const Execution& execution = {}) {
   using T = scalar_t<X>;
-  constexpr int kLast = rank_v<X> - 1;
-  const auto xv = const_view(x);
   const TensorView2<const T> w = const_view(weight);
-  const TensorView<T, rank_v<X>> ov = view_of(out);
-  auto expected = xv.shape();
-  if (w.extent(1) != xv.extent(kLast)) {
-    throw ShapeError(message(
-        "linear", "weight", "have shape (out, in) = (.., " + std::to_string(xv.extent(kLast)) + ")",
-        to_string(w.shape())));
-  }
-  expected[std::size_t{kLast}] = w.extent(0);
-  check_shape("linear", "out", expected, ov.shape());
-  Epilogue<T> epilogue{.bias = bias, .activation = activation};
-  if (residual) {
-    epilogue.beta = T{1};
-    epilogue.residual = residual.rows();
-  }
-  gemm(xv.rows(), w.transpose(0, 1), ov.rows(), epilogue, execution);
+  detail::linear_rows<T, rank_v<X>>(
+      const_view(x), w.shape(), bias, view_of(out), activation, residual,
+      [&](auto rows, auto out_rows, const Epilogue<T>& epilogue) {
+        gemm(rows, w.transpose(0, 1), out_rows, epilogue, execution);
+      });
+}
+
+/// The same with a weight packed before: PackedWeights(weight.transpose(0, 1)).
+template <TensorLike X, TensorLike Out>
+void linear(const X& x, const PackedWeights<scalar_t<X>>& weight,
+            TensorView1<const scalar_t<X>> bias, Out&& out,
+            Activation activation = Activation::none,
+            TensorView<const scalar_t<X>, rank_v<X>> residual = {},
+            const Execution& execution = {}) {
+  using T = scalar_t<X>;
+  detail::linear_rows<T, rank_v<X>>(
+      const_view(x), {weight.n(), weight.k()}, bias, view_of(out), activation, residual,
+      [&](auto rows, auto out_rows, const Epilogue<T>& epilogue) {
+        gemm(rows, weight, out_rows, epilogue, execution);
+      });
 }
 
 template <TensorLike X, TensorLike W>
@@ -44,7 +68,9 @@ auto linear(const X& x, const W& weight, TensorView1<const scalar_t<X>> bias = {
   return out;
 }
 
-/// PyTorch's nn.Linear: parameters weight (out, in) and bias (out), zero until loaded.
+/// PyTorch's nn.Linear: parameters weight (out, in) and bias (out), zero until loaded. After pack() calls use
+/// a copy of the weight laid out for the kernels, which saves the few rows of one sentence most of their time:
+/// whoever then changes `weight` calls pack() again.
 template <class T>
 class Linear {
  public:
@@ -57,15 +83,25 @@ class Linear {
   template <TensorLike X>
   Tensor<T, rank_v<X>> operator()(const X& x, Activation activation = Activation::none,
                                   const Execution& execution = {}) const {
-    return linear(x, weight, bias.view(), activation, execution);
+    auto shape = const_view(x).shape();
+    shape.back() = weight.extent(0);
+    auto out = Tensor<T, rank_v<X>>::uninitialized(shape);
+    forward(x, out, activation, {}, execution);
+    return out;
   }
 
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, Out&& out, Activation activation = Activation::none,
                TensorView<const T, rank_v<X>> residual = {},
                const Execution& execution = {}) const {
-    linear(x, weight, bias.view(), out, activation, residual, execution);
+    if (packed_.serves(execution)) {
+      linear(x, packed_, bias.view(), out, activation, residual, execution);
+    } else {
+      linear(x, weight, bias.view(), out, activation, residual, execution);
+    }
   }
+
+  void pack() { packed_ = PackedWeights<T>(weight.view().transpose(0, 1)); }
 
   template <class F>
   void visit_parameters(F&& f) {
@@ -80,6 +116,9 @@ class Linear {
 
   Tensor2<T> weight;
   Tensor1<T> bias;
+
+ private:
+  PackedWeights<T> packed_;
 };
 
 /// Visits the parameters of a part under its name: "self_attn." + "in_proj_weight".

@@ -123,6 +123,14 @@ class MultiHeadAttention {
     visit(*this, f);
   }
 
+  /// Lays out the projections of self-attention and of the output for the kernels: see Linear::pack().
+  void pack() {
+    if (in_proj_weight_) {
+      packed_in_proj_ = PackedWeights<T>(in_proj_weight_.view().transpose(0, 1));
+    }
+    if (options_.output_projection) out_proj_.pack();
+  }
+
   // The three input projections (out, in) and their biases, whichever way they are stored.
   TensorView2<T> q_weight() { return part(*this, 0); }
   TensorView2<T> k_weight() { return part(*this, 1); }
@@ -200,8 +208,12 @@ class MultiHeadAttention {
     if (fused) {
       // One product for all three: x is read, and packed, once.
       const TensorView3<T> qkv(projected.data(), {batch, q_len, width});
-      linear(query, in_proj_weight_, in_proj_bias_.view(), qkv, Activation::none, {},
-             call.execution);
+      const TensorView1<const T> bias = in_proj_bias_.view();
+      if (packed_in_proj_.serves(call.execution)) {
+        linear(query, packed_in_proj_, bias, qkv, Activation::none, {}, call.execution);
+      } else {
+        linear(query, in_proj_weight_, bias, qkv, Activation::none, {}, call.execution);
+      }
       q = qkv.slice(2, 0, q_width);
       k = qkv.slice(2, q_width, 2 * q_width);
       v = qkv.slice(2, 2 * q_width, width);
@@ -297,6 +309,7 @@ class MultiHeadAttention {
 
   MultiHeadAttentionOptions options_;
   Tensor2<T> in_proj_weight_, q_proj_weight_, k_proj_weight_, v_proj_weight_;
+  PackedWeights<T> packed_in_proj_;
   Tensor1<T> in_proj_bias_;
   Tensor3<T> bias_k_, bias_v_;
   Linear<T> out_proj_;
