@@ -132,6 +132,45 @@ TYPED_TEST(SoftmaxTest, ShiftingARowChangesLittleHoweverLarge) {
   }
 }
 
+TYPED_TEST(SoftmaxTest, LogSumExpOfRandomRows) {
+  using T = TypeParam;
+  const std::vector<Index> sizes = {0, 1, 7, 8, 9, 16, 17, 33, 97, 1025};
+  for (std::uint64_t draw = 0; draw < 100; ++draw) {
+    Random random(draw);
+    SCOPED_TRACE(random.trace());
+    auto x = random.array<T>({random.integer(1, 3), random.integer(1, 4), random.pick(sizes)},
+                             random.pick<double>({1, 10, 100}));
+    for (T& value : x.data) {
+      if (random.chance(0.2)) value = -kInf<T>;
+    }
+    const Placed<T, 3> from(x, Layout<3>::any(random));
+    for (Isa isa : available_isas()) {
+      const auto y = log_sum_exp(from.read(), {.isa = isa});
+      for (Index a = 0; a < x.shape[0]; ++a) {
+        for (Index b = 0; b < x.shape[1]; ++b) {
+          Wider<T> most = -kInf<Wider<T>>, total = 0;
+          for (Index j = 0; j < x.shape[2]; ++j) most = std::max<Wider<T>>(most, x(a, b, j));
+          for (Index j = 0; j < x.shape[2]; ++j) total += std::exp(Wider<T>(x(a, b, j)) - most);
+          const Wider<T> exact = total > 0 ? most + std::log(total) : -kInf<Wider<T>>;
+          if (!(total > 0)) {
+            ASSERT_EQ(y(a, b), -kInf<T>);
+            continue;
+          }
+          // Each exponential is good to 5 ULP, each addition and the logarithm to one.
+          const double eps = std::numeric_limits<T>::epsilon();
+          const double bound =
+              eps * (8 + static_cast<double>(x.shape[2]) + 2 * std::abs(double(exact)));
+          ASSERT_NEAR(double(y(a, b)), double(exact), bound) << name(isa);
+        }
+      }
+    }
+  }
+  const Tensor3<float> z({2, 3, 4});
+  Tensor2<float> out({3, 2});
+  EXPECT_EQ(error_of<ShapeError>([&] { log_sum_exp(z, out); }),
+            "[log_sum_exp] out must have shape (2, 3); found (3, 2).");
+}
+
 TEST(SoftmaxErrors, ShapesAndStrides) {
   const Tensor2<float> x({2, 3});
   Tensor2<float> y({2, 4}), z({3, 2});

@@ -54,7 +54,7 @@ struct ForwardScratch {
   QueryRow<T>* rows;
   index_t out_stride, elements = 0;
 
-  ForwardScratch(T* memory, const AttentionTiling& tiling, index_t d, index_t dv, index_t tile_rows)
+  ForwardScratch(T* memory, const AttentionTiling& tiling, index_t d, index_t dv)
       : out_stride(round_up(dv)) {
     const auto take = [&](index_t n) {
       T* start = memory == nullptr ? nullptr : memory + elements;
@@ -62,11 +62,12 @@ struct ForwardScratch {
       return start;
     };
     const index_t num_rows = std::min(tiling.rows, tiling.rows_per_task);
-    const index_t height = std::max((num_rows + tile_rows - 1) / tile_rows * tile_rows, kFewRows);
+    const index_t height =
+        std::max((num_rows + kMostTileRows - 1) / kMostTileRows * kMostTileRows, kFewRows);
     q = take(height * d);
     k = take(tiling.few ? 0 : tiling.block_kv * d);
     v = take(tiling.block_kv * out_stride);
-    scores = take(std::max(tile_rows, kFewRows) * tiling.block_kv);
+    scores = take(std::max(kMostTileRows, kFewRows) * tiling.block_kv);
     out = take(height * out_stride);
     rows = reinterpret_cast<QueryRow<T>*>(take(
         (num_rows * index_t{sizeof(QueryRow<T>)} + index_t{sizeof(T)} - 1) / index_t{sizeof(T)}));
@@ -439,48 +440,79 @@ class ForwardTask {
   bool hidden_as_zero_ = false;
 };
 
+/// What one call does and needs, known before it runs; the same on every instruction set.
+template <class T>
+struct ForwardPlan {
+  index_t kv_heads, groups, rows;  ///< rows of one group: the heads that share keys are stacked
+  bool serial;
+  AttentionTiling tiling;
+  index_t worker_elements, out_stride;
+
+  ForwardPlan(const AttentionProblem<T>& problem, int concurrency)
+      : kv_heads(problem.num_kv_heads()),
+        groups(problem.batch() * kv_heads),
+        rows(problem.num_heads() / kv_heads * problem.q_len()),
+        // Below a million multiplications, about 30 us, waking threads costs more than they save.
+        serial(groups * rows * problem.kv_len() * (problem.head_dim() + problem.head_dim_v()) <
+               1000000),
+        tiling(groups, rows, problem.kv_len(), serial ? 1 : concurrency) {
+    const ForwardScratch<T> scratch = scratch_at(problem, nullptr);
+    worker_elements = scratch.elements;
+    out_stride = scratch.out_stride;
+  }
+
+  ForwardScratch<T> scratch_at(const AttentionProblem<T>& problem, T* memory) const {
+    return {memory, tiling, problem.head_dim(), problem.head_dim_v()};
+  }
+
+  index_t num_parts() const { return tiling.splits > 1 ? groups * tiling.splits : 0; }
+
+  /// Bytes that a call takes from its workspace.
+  std::size_t workspace_bytes(int concurrency) const {
+    return Scratch<T>::bytes(worker_elements * (serial ? 1 : concurrency)) +
+           Scratch<T>::bytes(num_parts() * rows * out_stride) +
+           Scratch<RowState<T>>::bytes(num_parts() * rows);
+  }
+};
+
 /// One call, on the instruction set that `kernels` are of.
 template <class T>
 void forward_with(const RowKernels<T>& kernels, const AttentionProblem<T>& problem,
                   const Executor& executor, Workspace& workspace) {
-  const index_t d = problem.head_dim(), dv = problem.head_dim_v(),
-                kv_heads = problem.num_kv_heads();
-  const index_t groups = problem.batch() * kv_heads;
-  const index_t rows = problem.num_heads() / kv_heads * problem.q_len();
-  // Below a million multiplications, about 30 us, waking threads costs more than they save.
-  const SerialExecutor serial;
-  const Executor& threads =
-      groups * rows * problem.kv_len() * (d + dv) < 1000000 ? serial : executor;
-  const AttentionTiling tiling(groups, rows, problem.kv_len(), threads.concurrency());
-  const auto scratch_at = [&](T* memory) {
-    return ForwardScratch<T>(memory, tiling, d, dv, kernels.tile_rows);
+  const ForwardPlan<T> plan(problem, executor.concurrency());
+  const AttentionTiling& tiling = plan.tiling;
+  const SerialExecutor one_thread;
+  const Executor& threads = plan.serial ? one_thread : executor;
+  Scratch<T> memory(workspace, plan.worker_elements * threads.concurrency());
+  const auto scratch_of = [&](int worker) {
+    return plan.scratch_at(problem, memory.data() + worker * plan.worker_elements);
   };
-  const index_t each = scratch_at(nullptr).elements, out_stride = scratch_at(nullptr).out_stride;
-  Scratch<T> memory(workspace, each * threads.concurrency());
   const auto task = [&](const ForwardScratch<T>& scratch, index_t group, index_t block) {
     const index_t first = block * tiling.rows_per_task;
-    return ForwardTask<T>(
-        problem, kernels, tiling, scratch,
-        {group / kv_heads, group % kv_heads, first, std::min(tiling.rows_per_task, rows - first)});
+    return ForwardTask<T>(problem, kernels, tiling, scratch,
+                          {group / plan.kv_heads, group % plan.kv_heads, first,
+                           std::min(tiling.rows_per_task, plan.rows - first)});
   };
   if (tiling.splits == 1) {
-    threads.run(groups * tiling.blocks_per_group, [&](index_t i, int worker) {
-      const ForwardScratch<T> scratch = scratch_at(memory.data() + worker * each);
+    threads.run(plan.groups * tiling.blocks_per_group, [&](index_t i, int worker) {
+      const ForwardScratch<T> scratch = scratch_of(worker);
       task(scratch, i / tiling.blocks_per_group, i % tiling.blocks_per_group).run();
     });
     return;
   }
-  Scratch<T> sums(workspace, groups * tiling.splits * rows * out_stride);
-  Scratch<RowState<T>> states(workspace, groups * tiling.splits * rows);
-  threads.run(groups * tiling.splits, [&](index_t i, int worker) {
-    const ForwardScratch<T> scratch = scratch_at(memory.data() + worker * each);
+  const index_t part = plan.rows * plan.out_stride;
+  Scratch<T> sums(workspace, plan.num_parts() * part);
+  Scratch<RowState<T>> states(workspace, plan.num_parts() * plan.rows);
+  threads.run(plan.num_parts(), [&](index_t i, int worker) {
+    const ForwardScratch<T> scratch = scratch_of(worker);
     task(scratch, i / tiling.splits, 0)
-        .sum_part(i % tiling.splits, sums.data() + i * rows * out_stride, states.data() + i * rows);
+        .sum_part(i % tiling.splits, sums.data() + i * part, states.data() + i * plan.rows);
   });
-  threads.run(groups, [&](index_t group, int worker) {
-    const ForwardScratch<T> scratch = scratch_at(memory.data() + worker * each);
-    const index_t first = group * tiling.splits * rows;
-    task(scratch, group, 0).finish_parts(sums.data() + first * out_stride, states.data() + first);
+  threads.run(plan.groups, [&](index_t group, int worker) {
+    const ForwardScratch<T> scratch = scratch_of(worker);
+    const index_t first = group * tiling.splits;
+    task(scratch, group, 0)
+        .finish_parts(sums.data() + first * part, states.data() + first * plan.rows);
   });
 }
 

@@ -21,7 +21,7 @@ struct RowState {
   T most, total;
 };
 
-/// Largest MR of any set.
+/// MR of every set so far: scratch is laid out for it.
 inline constexpr index_t kMostTileRows = 6;
 
 /// Rows of the path for few queries: up to so many stand in registers while keys and values pass once.

@@ -112,7 +112,7 @@ inline bool scale_row(index_t n, T factor, const T* x, T* out) {
   return sum(odd) == T{0};
 }
 
-static_assert(TileShape<float>::MR <= detail::kMostTileRows);
+static_assert(TileShape<float>::MR == detail::kMostTileRows);
 
 template <class T>
 inline constexpr detail::RowKernels<T> kRowKernels{

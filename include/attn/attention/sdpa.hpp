@@ -34,4 +34,17 @@ Tensor4<scalar_t<Q>> scaled_dot_product_attention(
   return out;
 }
 
+/// Bytes that this call takes from its workspace: Workspace(bytes) made beforehand, and no call of these shapes
+/// allocates, on as many threads as options.execution has. Throws what the call itself would throw.
+template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out>
+std::size_t workspace_bytes(const Q& q, const K& k, const V& v, Out&& out,
+                            const AttentionOptions<scalar_t<Q>>& options = {}) {
+  using T = scalar_t<Q>;
+  const int concurrency = options.execution.threads().concurrency();
+  return detail::ForwardPlan<T>(detail::make_problem<T>(const_view(q), const_view(k), const_view(v),
+                                                        view_of(out), options),
+                                concurrency)
+      .workspace_bytes(concurrency);
+}
+
 ATTN_NAMESPACE_END

@@ -94,11 +94,15 @@ class Scratch {
  public:
   Scratch(Workspace& workspace, index_t size)
       : workspace_(workspace), mark_(workspace.mark()), data_(nullptr), size_(size) {
-    if (size <= 0) return;
-    if (size > std::numeric_limits<index_t>::max() / index_t{2 * sizeof(T)}) throw std::bad_alloc();
-    const std::size_t bytes = static_cast<std::size_t>(size) * sizeof(T);
-    data_ = static_cast<T*>(workspace.take((bytes + kAlignment - 1) / kAlignment * kAlignment));
+    if (size > 0) data_ = static_cast<T*>(workspace.take(bytes(size)));
   }
+
+  /// What `size` elements take of a workspace. Throws std::bad_alloc where bytes overflow.
+  static std::size_t bytes(index_t size) {
+    if (size > std::numeric_limits<index_t>::max() / index_t{2 * sizeof(T)}) throw std::bad_alloc();
+    return (static_cast<std::size_t>(size) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch() { workspace_.release(mark_); }

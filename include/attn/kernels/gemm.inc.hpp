@@ -90,7 +90,13 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
   const index_t kc_most = g.k < detail::kGemmKC ? g.k : detail::kGemmKC;
   const index_t nc_most = g.n < detail::kGemmNC ? g.n : detail::kGemmNC;
   Scratch<T> a_block(workspace, packed_rows<T>(g.m) * kc_most);
-  Scratch<T> b_block(workspace, g.packed_b == nullptr ? kc_most * panel_columns<T>(nc_most) : 0);
+  // B is packed as a whole where several blocks of rows use it; where there is one (up to MC rows), each
+  // panel by whoever multiplies by it, just before, so that it is read once and stays in the first-level cache.
+  const bool shares_b = g.packed_b == nullptr && g.m > MC;
+  const bool packs_panels = g.packed_b == nullptr && g.m <= MC;
+  Scratch<T> b_block(workspace, shares_b       ? kc_most * panel_columns<T>(nc_most)
+                                : packs_panels ? kc_most * NR * threads.concurrency()
+                                               : 0);
 
   for (index_t n0 = 0; n0 < g.n; n0 += detail::kGemmNC) {
     const index_t nc = g.n - n0 < detail::kGemmNC ? g.n - n0 : detail::kGemmNC;
@@ -108,8 +114,7 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
       const index_t kc = g.k - k0 < detail::kGemmKC ? g.k - k0 : detail::kGemmKC;
       const bool last = k0 + detail::kGemmKC >= g.k;
       const T* factor = k0 > 0 ? next : seeds ? first : nullptr;
-      const bool pack_b = g.packed_b == nullptr;
-      threads.run(row_blocks + (pack_b ? column_blocks : 0), [&](index_t task, int) {
+      threads.run(row_blocks + (shares_b ? column_blocks : 0), [&](index_t task, int) {
         if (task < row_blocks) {
           const index_t i0 = task * MC, rows = g.m - i0 < MC ? g.m - i0 : MC;
           for (index_t i = i0; i < i0 + rows; i += MR) {
@@ -122,15 +127,31 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
                        b_block.data() + j0 * kc);
         }
       });
-      const T* b = pack_b ? b_block.data() - n0 * kc : g.packed_b + k0 * panel_columns<T>(g.n);
-      threads.run(row_blocks * column_blocks, [&](index_t task, int) {
+      const T* b = shares_b       ? b_block.data() - n0 * kc
+                   : packs_panels ? nullptr
+                                  : g.packed_b + k0 * panel_columns<T>(g.n);
+      threads.run(row_blocks * column_blocks, [&](index_t task, int worker) {
         const index_t i0 = task % row_blocks * MC, i1 = i0 + MC < g.m ? i0 + MC : g.m;
         const index_t j0 = n0 + task / row_blocks * step,
                       j1 = j0 + step < n0 + nc ? j0 + step : n0 + nc;
-        if (factor == nullptr) {
-          multiply_block<T, Start::zero>(g, i0, i1, j0, j1, kc, a_block.data(), b, factor);
+        const auto multiply = [&](index_t from, index_t to, const T* packed_b) {
+          if (factor == nullptr) {
+            multiply_block<T, Start::zero>(g, i0, i1, from, to, kc, a_block.data(), packed_b,
+                                           factor);
+          } else {
+            multiply_block<T, Start::scaled>(g, i0, i1, from, to, kc, a_block.data(), packed_b,
+                                             factor);
+          }
+        };
+        if (packs_panels) {
+          T* panel = b_block.data() + worker * kc_most * NR;
+          for (index_t j = j0; j < j1; j += NR) {
+            const index_t width = std::min(j1 - j, NR);
+            pack_panel(width, kc, g.b + j * g.b_column + k0 * g.b_k, g.b_k, g.b_column, panel);
+            multiply(j, j + width, panel - j * kc);
+          }
         } else {
-          multiply_block<T, Start::scaled>(g, i0, i1, j0, j1, kc, a_block.data(), b, factor);
+          multiply(j0, j1, b);
         }
         if (last) finish_block(g, i0, i1, j0, j1, g.beta != T{0} && !seeds);
       });

@@ -16,6 +16,13 @@ struct SoftmaxProblem {
   TensorView2<T> out;
 };
 
+/// Rows with a unit stride inside; out (rows), of any stride.
+template <class T>
+struct LogSumExpProblem {
+  TensorView2<const T> x;
+  TensorView1<T> out;
+};
+
 }  // namespace detail
 
 ATTN_NAMESPACE_END
@@ -23,6 +30,7 @@ ATTN_NAMESPACE_END
 #define ATTN_KERNEL_TEXT "attn/kernels/softmax.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
 ATTN_KERNEL_DOOR(softmax_rows, SoftmaxProblem)
+ATTN_KERNEL_DOOR(log_sum_exp_rows, LogSumExpProblem)
 
 ATTN_NAMESPACE_BEGIN
 
@@ -37,6 +45,18 @@ void softmax(TensorView<const T, Rank> x, TensorView<T, Rank> out, const Executi
   } else {
     for (index_t i = 0; i < x.extent(0); ++i) {
       softmax<T, Rank - 1>(x.select(0, i), out.select(0, i), execution);
+    }
+  }
+}
+
+template <class T, int Rank>
+void log_sum_exp(TensorView<const T, Rank> x, TensorView<T, Rank - 1> out,
+                 const Execution& execution) {
+  if constexpr (Rank == 2) {
+    log_sum_exp_rows<T>({x, out}, execution);
+  } else {
+    for (index_t i = 0; i < x.extent(0); ++i) {
+      log_sum_exp<T, Rank - 1>(x.select(0, i), out.select(0, i), execution);
     }
   }
 }
@@ -63,6 +83,33 @@ template <TensorLike X>
 auto softmax(const X& x, const Execution& execution = {}) {
   auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
   softmax(x, out, execution);
+  return out;
+}
+
+/// out = natural logarithm of the sum of e^x over the last axis, computed from the row's largest element, so
+/// that nothing overflows; -inf for a row of -inf only, NaN for one that holds NaN or +inf. Shapes: x of rank 2 or
+/// more, out without the last axis. Throws ShapeError unless shapes agree and x's innermost stride is 1.
+template <TensorLike X, TensorLike Out>
+  requires(rank_v<X> >= 2)
+void log_sum_exp(const X& x, Out&& out, const Execution& execution = {}) {
+  const auto from = const_view(x);
+  const TensorView<scalar_t<X>, rank_v<X> - 1> to = view_of(out);
+  constexpr int kLast = rank_v<X> - 1;
+  check_shape("log_sum_exp", "out", std::span(from.shape()).first(kLast), to.shape());
+  if (from.extent(kLast) > 1 && from.stride(kLast) != 1) {
+    throw_shape("log_sum_exp", "the innermost stride", "be 1 (these are the strides)",
+                from.strides());
+  }
+  detail::log_sum_exp<scalar_t<X>, rank_v<X>>(from, to, execution);
+}
+
+template <TensorLike X>
+  requires(rank_v<X> >= 2)
+auto log_sum_exp(const X& x, const Execution& execution = {}) {
+  Shape<rank_v<X> - 1> shape{};
+  std::copy_n(const_view(x).shape().begin(), rank_v<X> - 1, shape.begin());
+  auto out = Tensor<scalar_t<X>, rank_v<X> - 1>::uninitialized(shape);
+  log_sum_exp(x, out, execution);
   return out;
 }
 

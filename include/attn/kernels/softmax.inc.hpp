@@ -51,6 +51,27 @@ inline void row_scale(index_t n, T factor, T* x) {
 }
 
 template <class T>
+inline void log_sum_exp_rows(const detail::LogSumExpProblem<T>& problem, const Executor& executor,
+                             Workspace&) {
+  detail::for_rows(executor, problem.x.extent(0), problem.x.extent(1), [&problem](index_t i) {
+    using V = Vec<T>;
+    const auto& [x, out] = problem;
+    const index_t n = x.extent(1);
+    const T* from = x.data() + i * x.stride(0);
+    const T most = row_max(n, from, -std::numeric_limits<T>::infinity());
+    const V shift = V::all(most == -std::numeric_limits<T>::infinity() ? T{0} : most);
+    V total = V::all(T{0});
+    index_t j = 0;
+    for (; j + V::kLanes <= n; j += V::kLanes) {
+      total = total + exp_flush(V::load(from + j) - shift);
+    }
+    T rest = 0;
+    for (; j < n; ++j) rest += std::exp(from[j] - max_lane(shift));
+    out(i) = max_lane(shift) + std::log(sum(total) + rest);
+  });
+}
+
+template <class T>
 inline void softmax_rows(const detail::SoftmaxProblem<T>& problem, const Executor& executor,
                          Workspace&) {
   detail::for_rows(executor, problem.x.extent(0), problem.x.extent(1), [&problem](index_t i) {

@@ -1,6 +1,9 @@
 // Steady state: a call like one before, into memory of the caller's, allocates nothing.
 //
-// Counts by replacing operator new, which a sanitizer does itself: there these tests are skipped.
+// Counts what every thread asks of malloc and its like, which this program puts its own in the place of (glibc's
+// interface for that), operator new among them. A sanitizer does the same itself: there these tests are skipped.
+#include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <new>
 
@@ -10,50 +13,54 @@
 
 #include "support/isas.hpp"
 #include "support/random.hpp"
+#include "support/thread_executor.hpp"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define ATTN_TEST_COUNTS_NEW 0
+#if !defined(__GLIBC__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define ATTN_TEST_COUNTS 0
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define ATTN_TEST_COUNTS_NEW 0
+#define ATTN_TEST_COUNTS 0
 #endif
 #endif
-#if !defined(ATTN_TEST_COUNTS_NEW)
-#define ATTN_TEST_COUNTS_NEW 1
+#if !defined(ATTN_TEST_COUNTS)
+#define ATTN_TEST_COUNTS 1
 #endif
 
 namespace {
 
-thread_local long allocations = 0;
-
-#if ATTN_TEST_COUNTS_NEW
-void* counted(std::size_t size, std::size_t alignment) {
-  ++allocations;
-  void* p = nullptr;
-  if (::posix_memalign(&p, alignment, size > 0 ? size : 1) != 0) throw std::bad_alloc();
-  return p;
-}
-#endif
+std::atomic<long> allocations{0};
 
 }  // namespace
 
-#if ATTN_TEST_COUNTS_NEW
-void* operator new(std::size_t size) { return counted(size, alignof(std::max_align_t)); }
-void* operator new[](std::size_t size) { return counted(size, alignof(std::max_align_t)); }
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  return counted(size, static_cast<std::size_t>(alignment));
+#if ATTN_TEST_COUNTS
+extern "C" {
+void* __libc_malloc(std::size_t);
+void* __libc_calloc(std::size_t, std::size_t);
+void* __libc_realloc(void*, std::size_t);
+void* __libc_memalign(std::size_t, std::size_t);
+
+void* malloc(std::size_t size) {
+  ++allocations;
+  return __libc_malloc(size);
 }
-void* operator new[](std::size_t size, std::align_val_t alignment) {
-  return counted(size, static_cast<std::size_t>(alignment));
+void* calloc(std::size_t count, std::size_t size) {
+  ++allocations;
+  return __libc_calloc(count, size);
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
+void* realloc(void* p, std::size_t size) {
+  ++allocations;
+  return __libc_realloc(p, size);
+}
+void* memalign(std::size_t alignment, std::size_t size) {
+  ++allocations;
+  return __libc_memalign(alignment, size);
+}
+void* aligned_alloc(std::size_t alignment, std::size_t size) { return memalign(alignment, size); }
+int posix_memalign(void** p, std::size_t alignment, std::size_t size) {
+  *p = memalign(alignment, size);
+  return *p == nullptr ? ENOMEM : 0;
+}
+}
 #endif
 
 namespace attn {
@@ -72,7 +79,7 @@ long allocations_of(F call) {
 class Allocation : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!ATTN_TEST_COUNTS_NEW) GTEST_SKIP() << "under a sanitizer";
+    if (!ATTN_TEST_COUNTS) GTEST_SKIP() << "under a sanitizer";
   }
   SerialExecutor serial;
   Workspace workspace;
@@ -128,6 +135,30 @@ TEST_F(Allocation, NoneWithTheDefaultWorkspace) {
   Tensor4<float> y(q.shape());
   EXPECT_EQ(allocations_of([&] { gemm(a, b, c); }), 0);
   EXPECT_EQ(allocations_of([&] { scaled_dot_product_attention(q, q, q, y); }), 0);
+}
+
+TEST_F(Allocation, NoneInAWorkspaceOfTheSizeAskedFor) {
+  const attn_test::ThreadExecutor threads(2);
+  for (const index_t q_len : {1, 40, 700}) {
+    // 5000 keys: a few queries are split over them.
+    const Tensor4<float> q({2, 4, q_len, 32}), k({2, 2, 5000, 32});
+    Tensor4<float> y(q.shape());
+    for (const Executor* executor :
+         {static_cast<const Executor*>(&serial), static_cast<const Executor*>(&threads)}) {
+      AttentionOptions<float> options{.execution = {.executor = executor}};
+      const std::size_t bytes = workspace_bytes(q, k, k, y, options);
+      Workspace exact(bytes);
+      options.execution.workspace = &exact;
+      scaled_dot_product_attention(q, k, k, y, options);
+      EXPECT_EQ(exact.capacity(), bytes) << q_len;
+      EXPECT_EQ(exact.peak(), bytes) << q_len;
+    }
+    Workspace exact(workspace_bytes(q, k, k, y, {.execution = {.executor = &serial}}));
+    const long before = allocations;
+    scaled_dot_product_attention(q, k, k, y,
+                                 {.execution = {.executor = &serial, .workspace = &exact}});
+    EXPECT_EQ(allocations - before, 0) << q_len;
+  }
 }
 
 }  // namespace
