@@ -21,7 +21,7 @@ inline ReferenceOptions sdpa_options(const Case& c) {
   using Kind = ReferenceOptions::Mask::Kind;
   using Offset = ReferenceOptions::Offset;
   ReferenceOptions options;
-  if (c.attribute<double>("softcap").value_or(0) != 0) throw Unsupported("softcap");
+  options.softcap = c.attribute<double>("softcap").value_or(0);
   options.scale = c.attribute<double>("scale");
   if (const auto causal = c.attribute<nlohmann::ordered_json>("causal");
       causal && *causal != false) {

@@ -58,6 +58,8 @@ struct AttentionDraw {
     if (!options.alibi_slopes.empty()) text += ", alibi";
     if (!options.sinks.empty()) text += ", sinks";
     if (options.mean_of_masked_row) text += ", mean";
+    if (options.softcap > 0) text += ", softcap " + std::to_string(options.softcap);
+    if (options.dropout > 0) text += ", dropout " + std::to_string(options.dropout);
     return text;
   }
 
@@ -136,6 +138,11 @@ struct AttentionDraw {
     if (random.chance(0.8)) options.sinks.clear();
     for (double& slope : options.alibi_slopes) slope = static_cast<double>(static_cast<T>(slope));
     options.mean_of_masked_row = random.chance(0.3);
+    if (random.chance(0.2)) options.softcap = random.pick<double>({0.5, 5, 30});
+    if (random.chance(0.2)) {
+      options.dropout = random.pick<double>({0.1, 0.5, 0.97});
+      options.seed = static_cast<std::uint64_t>(random.integer(0, Index{1} << 40));
+    }
   }
 };
 

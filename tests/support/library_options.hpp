@@ -2,7 +2,6 @@
 #pragma once
 
 #include <deque>
-#include <stdexcept>
 
 #include "attn/attention/options.hpp"
 
@@ -16,7 +15,8 @@ class LibraryOptions {
  public:
   explicit LibraryOptions(const ReferenceOptions& from) {
     using Offset = ReferenceOptions::Offset;
-    if (from.softcap > 0) throw std::logic_error("softcap is not an option of the library yet");
+    options_.softcap = from.softcap;
+    options_.dropout = {from.dropout, from.seed};
     if (from.causal) options_.mask = attn::causal();
     if (from.left >= 0 || from.right >= 0) {
       options_.mask = options_.mask & attn::sliding_window(from.left, from.right);

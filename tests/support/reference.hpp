@@ -5,7 +5,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -128,6 +130,8 @@ struct ReferenceOptions {
   std::vector<Index> key_lengths = {};  ///< per batch row; empty: all keys
   std::vector<double> alibi_slopes = {}, sinks = {};
   bool mean_of_masked_row = false;
+  double dropout = 0;
+  std::uint64_t seed = 0;
 };
 
 /// y (batch, heads, q_len, head_dim_v), weights (batch, heads, q_len, kv_len), lse (batch, heads, q_len)
@@ -175,6 +179,31 @@ inline Index reference_offset(const ReferenceOptions& options, Index q_len, Inde
   return options.offset == Offset::bottom_right ? keys - q_len
          : options.offset == Offset::top_left   ? 0
                                                 : options.fixed_offset;
+}
+
+/// Philox 4x32-10, word by word as the paper has it.
+inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
+                                           std::uint64_t seed) {
+  auto key0 = static_cast<std::uint32_t>(seed), key1 = static_cast<std::uint32_t>(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t a = std::uint64_t{0xD2511F53} * counter[0];
+    const std::uint64_t b = std::uint64_t{0xCD9E8D57} * counter[2];
+    counter = {
+        static_cast<std::uint32_t>(b >> 32) ^ counter[1] ^ key0, static_cast<std::uint32_t>(b),
+        static_cast<std::uint32_t>(a >> 32) ^ counter[3] ^ key1, static_cast<std::uint32_t>(a)};
+    key0 += 0x9E3779B9;
+    key1 += 0xBB67AE85;
+  }
+  return counter;
+}
+
+/// Whether dropout keeps key j of query i.
+inline bool is_kept(const ReferenceOptions& options, Index b, Index h, Index i, Index j) {
+  const auto word = [](Index x) { return static_cast<std::uint32_t>(x); };
+  const auto words =
+      philox({word(16 * (j / 64) + j % 16), word(i), word(h), word(b)}, options.seed);
+  return std::ldexp(static_cast<double>(words[static_cast<std::size_t>(j / 16 % 4)] >> 8), -24) >=
+         options.dropout;
 }
 
 template <class T>
@@ -242,8 +271,11 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
           if (!score) continue;                              // not even its value is looked at
           const T weight = std::exp(*score - most) / total;  // 7.
           result.weights(b, h, i, j) = weight;
+          if (!is_kept(options, b, h, i, j)) continue;  // 9.
+          const T kept =
+              options.dropout > 0 ? weight / static_cast<T>(1 - options.dropout) : weight;
           for (Index x = 0; x < dim_v; ++x) {
-            result.y(b, h, i, x) += weight * v(b, kv_head, j, x);  // 10.
+            result.y(b, h, i, x) += kept * v(b, kv_head, j, x);  // 10.
           }
         }
       }

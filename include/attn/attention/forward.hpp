@@ -129,13 +129,18 @@ class ForwardTask {
   }
 
  private:
-  enum class Pass { sum, weights };
+  /// sum: online softmax and values at once. totals: online softmax alone, then values with final weights,
+  /// which a prob functor needs. weights: final weights into options.weights.
+  enum class Pass { sum, totals, values, weights };
   enum class Sinks { taken, left_out };
+  /// Keys of which a mask functor is asked at once.
+  static constexpr index_t kChunk = 64;
 
   /// A tile of rows against the keys of one block that some of them see.
   struct Tile {
     index_t row, height, first_key;
     KeyRange keys;
+    bool all_visible;  ///< to the mask functor
   };
 
   /// scratch.out = sums of weight times value of every row, scratch.rows = their softmax state.
@@ -144,7 +149,9 @@ class ForwardTask {
     pack_queries();
     const index_t tiles = (at_.num_rows + tile_height_ - 1) / tile_height_;
     std::fill_n(scratch_.out, tiles * tile_height_ * scratch_.out_stride, T{0});
-    pass_over_keys(Pass::sum, keys);
+    if (!problem_.functors.prob) return pass_over_keys(Pass::sum, keys);
+    pass_over_keys(Pass::totals, keys);
+    pass_over_keys(Pass::values, keys);
   }
 
   void set_rows(Sinks sinks) {
@@ -203,13 +210,14 @@ class ForwardTask {
       if (!tiling_.few) pack_keys(first, block);
       for (index_t r = 0; r < at_.num_rows; r += tile_height_) {
         const index_t height = std::min(at_.num_rows - r, tile_height_);
-        const Tile tile{r, height, first, seen_by(r, height, block)};
-        if (tile.keys.begin >= tile.keys.end) continue;
+        const KeyRange seen = seen_by(r, height, block);
+        if (seen.begin >= seen.end) continue;
+        const Tile tile{r, height, first, seen, visibility(r, height, seen) == Visibility::full};
         score_tile(tile);
-        if (pass == Pass::sum) {
-          sum_tile(tile);
-        } else {
+        if (pass == Pass::weights) {
           weigh_tile(tile);
+        } else {
+          sum_tile(tile, pass);
         }
       }
     }
@@ -225,7 +233,37 @@ class ForwardTask {
       seen.begin = std::min(seen.begin, begin);
       seen.end = std::max(seen.end, end);
     }
+    if (problem_.functors.classify == nullptr) return seen;
+    // Trimmed at both ends by what the mask functor says of chunks.
+    while (seen.begin < seen.end) {
+      const index_t next = std::min((seen.begin / kChunk + 1) * kChunk, seen.end);
+      if (visibility(r, count, {seen.begin, next}) != Visibility::empty) break;
+      seen.begin = next;
+    }
+    while (seen.begin < seen.end) {
+      const index_t last = std::max((seen.end - 1) / kChunk * kChunk, seen.begin);
+      if (visibility(r, count, {last, seen.end}) != Visibility::empty) break;
+      seen.end = last;
+    }
     return seen;
+  }
+
+  /// What the mask functor says of rows [r, r + count), head by head.
+  Visibility visibility(index_t r, index_t count, KeyRange keys) const {
+    const RowFunctors<T>& functors = problem_.functors;
+    if (functors.classify == nullptr) return Visibility::partial;
+    bool some = false, all = true;
+    for (index_t x = r; x < r + count;) {
+      const QueryRow<T>& first = scratch_.rows[x];
+      index_t end = x + 1;
+      while (end < r + count && scratch_.rows[end].h == first.h) ++end;
+      const Visibility part = functors.classify(functors.mask.object, at_.b, first.h,
+                                                {first.i, first.i + end - x}, keys);
+      some = some || part != Visibility::empty;
+      all = all && part == Visibility::full;
+      x = end;
+    }
+    return all ? Visibility::full : some ? Visibility::partial : Visibility::empty;
   }
 
   /// The whole panels that hold `keys`, counted from first_key.
@@ -276,15 +314,22 @@ class ForwardTask {
           std::clamp(std::min(row.keys.end, tile.keys.end) - tile.first_key, begin, panels.end);
       std::fill(s + panels.begin, s + begin, kMinusInf<T>);
       std::fill(s + end, s + panels.end, kMinusInf<T>);
-      if (begin < end) mask_row(row, tile.first_key + begin, end - begin, s + begin);
+      if (begin < end) {
+        mask_row(row, tile.first_key + begin, end - begin, s + begin, tile.all_visible);
+      }
     }
   }
 
   /// Everything that options say of a query over n keys: first what is added, then what hides, so that a NaN
   /// in a bias for a hidden key goes the way of the key.
-  void mask_row(const QueryRow<T>& row, index_t first_key, index_t n, T* s) {
+  void mask_row(const QueryRow<T>& row, index_t first_key, index_t n, T* s, bool all_visible) {
     using Dense = Mask::Dense;
     const AttentionOptions<T>& options = problem_.options;
+    const auto apply = [&](const RowFunctor<T>& functor) {
+      functor.apply(functor.object, n, s, at_.b, row.h, row.i, first_key);
+    };
+    if (problem_.functors.score) apply(problem_.functors.score);
+    if (options.softcap > 0) kernels_.softcap(n, s, static_cast<T>(options.softcap));
     if (options.alibi_slopes) {
       kernels_.add_alibi(n, s, options.alibi_slopes(row.h),
                          problem_.position(at_.b, row.i) - first_key);
@@ -304,10 +349,11 @@ class ForwardTask {
         }
       }
     }
+    if (problem_.functors.mask && !all_visible) apply(problem_.functors.mask);
   }
 
-  /// Adds one block's keys to the sums of one tile of rows.
-  void sum_tile(const Tile& tile) {
+  /// Adds one block's keys to the states, the sums or both of one tile of rows.
+  void sum_tile(const Tile& tile, Pass pass) {
     const KeyRange panels = panels_of(tile.first_key, tile.keys);
     const index_t stride = tiling_.block_kv;
     T* scores = scratch_.scores + tile.keys.begin - tile.first_key;
@@ -321,10 +367,26 @@ class ForwardTask {
     T shrink[std::max(kMostTileRows, kFewRows)] =
         {};  // of rows that fill up the tile: sums that nobody reads
     for (index_t x = 0; x < tile.height; ++x) {
-      shrink[x] = kernels_.online_softmax(panels.end - panels.begin,
-                                          scratch_.scores + x * stride + panels.begin,
-                                          scratch_.rows[tile.row + x].state);
+      QueryRow<T>& row = scratch_.rows[tile.row + x];
+      T* s = scratch_.scores + x * stride + panels.begin;
+      const index_t n = panels.end - panels.begin, first_key = tile.first_key + panels.begin;
+      if (pass == Pass::values) {
+        shrink[x] = 1;
+        if (row.state.total == T{0}) {
+          std::fill_n(s, n, T{0});
+        } else {
+          kernels_.weigh(n, s, row.state, s);
+        }
+        const RowFunctor<T>& prob = problem_.functors.prob;
+        prob.apply(prob.object, n, s, at_.b, row.h, row.i, first_key);
+      } else {
+        shrink[x] = kernels_.online_softmax(n, s, row.state);
+      }
+      if (problem_.options.dropout.p > 0 && pass != Pass::totals) {
+        kernels_.drop(n, s, problem_.options.dropout, at_.b, row.h, row.i, first_key);
+      }
     }
+    if (pass == Pass::totals) return;
     T* out = scratch_.out + tile.row * scratch_.out_stride;
     const index_t dv = problem_.head_dim_v(), num_keys = tile.keys.end - tile.keys.begin;
     if (tiling_.few) {
@@ -396,7 +458,7 @@ class ForwardTask {
       mean_of_values(out);
       return true;
     }
-    const T factor = nothing_seen ? T{0} : T{1} / row.state.total;
+    const T factor = nothing_seen ? T{0} : problem_.functors.prob ? T{1} : T{1} / row.state.total;
     return kernels_.scale_row(problem_.head_dim_v(), factor, scratch_.out + r * scratch_.out_stride,
                               out);
   }
@@ -427,8 +489,8 @@ class ForwardTask {
 
   bool hides_keys() const {
     const Mask& mask = problem_.options.mask;
-    return mask.num_dense > 0 || mask.causal || mask.key_lengths || mask.left < Mask::kUnbounded ||
-           mask.right < Mask::kUnbounded;
+    return mask.num_dense > 0 || problem_.functors.mask || mask.causal || mask.key_lengths ||
+           mask.left < Mask::kUnbounded || mask.right < Mask::kUnbounded;
   }
 
   const AttentionProblem<T>& problem_;
@@ -455,7 +517,9 @@ struct ForwardPlan {
         // Below a million multiplications, about 30 us, waking threads costs more than they save.
         serial(groups * rows * problem.kv_len() * (problem.head_dim() + problem.head_dim_v()) <
                1000000),
-        tiling(groups, rows, problem.kv_len(), serial ? 1 : concurrency) {
+        // A prob functor needs final weights, so its keys are not split.
+        tiling(groups, rows, problem.functors.prob ? 1 : problem.kv_len(),
+               serial ? 1 : concurrency) {
     const ForwardScratch<T> scratch = scratch_at(problem, nullptr);
     worker_elements = scratch.elements;
     out_stride = scratch.out_stride;

@@ -1,6 +1,8 @@
 // AttentionOptions: everything that one attention call can be told, as an aggregate.
 #pragma once
 
+#include <cstdint>
+
 #include "attn/attention/mask.hpp"
 #include "attn/kernels/execution.hpp"
 
@@ -63,16 +65,26 @@ enum class MaskedRow {
   mean,  ///< the mean of all values, as filling scores with -1e9 gives
 };
 
+/// Attention dropout, reproducible: what is dropped follows from seed, batch row, head, query and key alone,
+/// whatever the tiling, the threads and the instruction set. Source: Salmon et al., "Parallel random numbers:
+/// as easy as 1, 2, 3" (2011), Philox 4x32-10.
+struct Dropout {
+  double p = 0;  ///< probability that a weight becomes 0, in [0, 1); what stays is divided by 1 - p
+  std::uint64_t seed = 0;
+};
+
 /// scaled_dot_product_attention(q, k, v, {.mask = causal(), .scale = 0.125})
 template <class T>
 struct AttentionOptions {
   Mask mask = {};
   std::optional<double> scale = {};  ///< any finite number; 1 / sqrt(head_dim) if not given
+  double softcap = 0;                ///< score = softcap tanh(score / softcap); 0: none
   QueryOffset offset = bottom_right;
   TensorView1<const T> alibi_slopes = {};  ///< (num_heads): score -= slope |position - j|
   TensorView1<const T> sinks =
       {};  ///< (num_heads): one more logit in the denominator, without a value
   MaskedRow masked_row = MaskedRow::zero;
+  Dropout dropout = {};         ///< on the weights that multiply v; `weights` shows them before
   TensorView4<T> weights = {};  ///< out: softmax weights (batch, num_heads, q_len, kv_len)
   TensorView3<T> lse =
       {};  ///< out: natural log of the sum of exponentials (batch, num_heads, q_len)

@@ -9,12 +9,35 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
+/// What a mask functor says of a block of queries and keys.
+enum class Visibility { empty, partial, full };
+
+/// A user's functor, applied to keys [first_key, first_key + n) of one query: by pointers, since kernels may lie
+/// in a library that was compiled before it. Made by functors.hpp.
+template <class T>
+struct RowFunctor {
+  const void* object = nullptr;
+  void (*apply)(const void* object, index_t n, T* row, index_t b, index_t h, index_t i,
+                index_t first_key) = nullptr;
+
+  explicit operator bool() const { return apply != nullptr; }
+};
+
+template <class T>
+struct RowFunctors {
+  RowFunctor<T> score = {}, mask = {}, prob = {};
+  /// Of the mask, and optional.
+  Visibility (*classify)(const void* object, index_t b, index_t h, KeyRange queries,
+                         KeyRange keys) = nullptr;
+};
+
 template <class T>
 struct AttentionProblem {
   TensorView4<const T> q, k, v;
   TensorView4<T> out;
   AttentionOptions<T> options;
   T scale;
+  RowFunctors<T> functors = {};
 
   index_t batch() const { return q.extent(0); }
   index_t num_heads() const { return q.extent(1); }
@@ -38,9 +61,10 @@ struct AttentionProblem {
                                                std::span<const index_t> found) {
   attn::throw_shape("scaled_dot_product_attention", argument, expected, found);
 }
-[[noreturn]] ATTN_COLD inline void throw_scale(double scale) {
+[[noreturn]] ATTN_COLD inline void throw_value(std::string_view argument, std::string_view expected,
+                                               double found) {
   throw ValueError(
-      message("scaled_dot_product_attention", "scale", "be finite", std::to_string(scale)));
+      message("scaled_dot_product_attention", argument, expected, std::to_string(found)));
 }
 [[noreturn]] ATTN_COLD inline void throw_mask_element() {
   throw DTypeError(message("scaled_dot_product_attention", "an additive mask",
@@ -107,7 +131,12 @@ AttentionProblem<T> make_problem(TensorView4<const T> q, TensorView4<const T> k,
                 Shape<2>{heads, kv_heads});
   }
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
-  if (!std::isfinite(static_cast<T>(scale))) throw_scale(scale);
+  if (!std::isfinite(static_cast<T>(scale))) throw_value("scale", "be finite", scale);
+  const double cap = options.softcap, p = options.dropout.p;
+  if (!(cap >= 0) || !std::isfinite(static_cast<T>(cap))) {
+    throw_value("softcap", "be finite and at least 0", cap);
+  }
+  if (!(p >= 0 && p < 1)) throw_value("dropout.p", "lie in [0, 1)", p);
   const Shape<4> scores{batch, heads, q_len, kv_len};
   check_mask<T>(options.mask, scores);
   if (options.alibi_slopes) {

@@ -47,6 +47,8 @@ struct RowKernels {
   void (*score_rows)(index_t height, index_t n, index_t d, const T* queries, const T* keys,
                      index_t key_stride, T scale, T* scores, index_t stride);
 
+  /// s = cap tanh(s / cap)
+  void (*softcap)(index_t n, T* s, T cap);
   /// s += bias; -inf where the bias is.
   void (*add_bias)(index_t n, T* s, const T* bias, index_t stride);
   /// s = -inf where shown[j] == hidden.
@@ -58,6 +60,10 @@ struct RowKernels {
   T (*online_softmax)(index_t n, T* s, RowState<T>& state);
   /// out = e^(s - most) / total over n scores of a row whose state is final.
   void (*weigh)(index_t n, const T* s, const RowState<T>& state, T* out);
+
+  /// Dropout of keys [first_key, first_key + n) of one query.
+  void (*drop)(index_t n, T* weights, const Dropout& dropout, index_t b, index_t h, index_t i,
+               index_t first_key);
 
   /// out_r = shrink_r out_r + sum over j of weights[r, j] v_j: for one tile, and for up to kFewRows rows.
   void (*add_values_tile)(index_t dv, index_t n, const T* weights, index_t weights_stride,

@@ -18,6 +18,15 @@ inline void score_tile(index_t d, const T* queries, const T* keys, index_t begin
 }
 
 template <class T>
+inline void softcap(index_t n, T* s, T cap) {
+  using V = Vec<T>;
+  const V to = V::all(cap), by = V::all(T{1} / cap);
+  for (index_t j = 0; j < n; j += V::kLanes) {
+    (to * tanh(V::load(s + j, n - j) * by)).store(s + j, n - j);
+  }
+}
+
+template <class T>
 inline void add_bias(index_t n, T* s, const T* bias, index_t stride) {
   using V = Vec<T>;
   const V hidden = V::all(detail::kMinusInf<T>), lowest = V::all(std::numeric_limits<T>::lowest());
@@ -100,6 +109,63 @@ inline void weigh(index_t n, const T* s, const detail::RowState<T>& state, T* ou
   }
 }
 
+/// Philox 4x32-10 of 16 counters at once: words of counter (first + x, i, h, b), one array a word. Loops of a
+/// fixed length over arrays, which compilers make vectors of.
+struct Philox {
+  static constexpr int kLanes = 16;
+  std::uint32_t word[4][kLanes];
+
+  Philox(std::uint64_t seed, std::uint32_t first, std::uint32_t i, std::uint32_t h,
+         std::uint32_t b) {
+    for (std::uint32_t x = 0; x < kLanes; ++x) {
+      word[0][x] = first + x;
+      word[1][x] = i;
+      word[2][x] = h;
+      word[3][x] = b;
+    }
+    auto key0 = static_cast<std::uint32_t>(seed), key1 = static_cast<std::uint32_t>(seed >> 32);
+    for (int round = 0; round < 10; ++round) {
+      for (int x = 0; x < kLanes; ++x) {
+        const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * word[0][x];
+        const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * word[2][x];
+        word[0][x] = static_cast<std::uint32_t>(p1 >> 32) ^ word[1][x] ^ key0;
+        word[1][x] = static_cast<std::uint32_t>(p1);
+        word[2][x] = static_cast<std::uint32_t>(p0 >> 32) ^ word[3][x] ^ key1;
+        word[3][x] = static_cast<std::uint32_t>(p0);
+      }
+      key0 += 0x9E3779B9u;
+      key1 += 0xBB67AE85u;
+    }
+  }
+};
+
+/// Key j takes word (j / 16) % 4 of counter 16 (j / 64) + j % 16; it stays iff (word >> 8) 2^-24 >= p.
+template <class T>
+inline void drop(index_t n, T* weights, const Dropout& dropout, index_t b, index_t h, index_t i,
+                 index_t first_key) {
+  constexpr index_t kLanes = Philox::kLanes, kGroup = 4 * kLanes;
+  const T kept = T(1 / (1 - dropout.p));
+  // (word >> 8) 2^-24 >= p for a word iff word >> 8 reaches this.
+  const auto least = static_cast<std::uint32_t>(std::ceil(dropout.p * 16777216));
+  for (index_t group = first_key / kGroup; group * kGroup < first_key + n; ++group) {
+    const Philox random(dropout.seed, static_cast<std::uint32_t>(group * kLanes),
+                        static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(h),
+                        static_cast<std::uint32_t>(b));
+    for (index_t part = 0; part < 4; ++part) {
+      const auto& word = random.word[part];
+      const index_t at = group * kGroup + part * kLanes - first_key;
+      T factor[kLanes];
+      for (index_t x = 0; x < kLanes; ++x) factor[x] = word[x] >> 8 >= least ? kept : T{0};
+      if (at >= 0 && at + kLanes <= n) {
+        for (index_t x = 0; x < kLanes; ++x) weights[at + x] *= factor[x];
+      } else {
+        const index_t end = std::min(at + kLanes, n);
+        for (index_t j = std::max(at, index_t{0}); j < end; ++j) weights[j] *= factor[j - at];
+      }
+    }
+  }
+}
+
 template <class T>
 inline bool scale_row(index_t n, T factor, const T* x, T* out) {
   using V = Vec<T>;
@@ -122,11 +188,13 @@ inline constexpr detail::RowKernels<T> kRowKernels{
     .pack_columns = pack_columns<T>,
     .score_tile = score_tile<T>,
     .score_rows = score_rows<T>,
+    .softcap = softcap<T>,
     .add_bias = add_bias<T>,
     .hide = hide<T>,
     .add_alibi = add_alibi<T>,
     .online_softmax = online_softmax<T>,
     .weigh = weigh<T>,
+    .drop = drop<T>,
     .add_values_tile = tile_columns<T>,
     .add_values_rows = add_values_rows<T>,
     .scale_row = scale_row<T>,

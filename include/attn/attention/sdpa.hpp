@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attn/attention/forward.hpp"
+#include "attn/attention/functors.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -14,23 +15,33 @@ ATTN_NAMESPACE_BEGIN
 /// Throws ShapeError, DTypeError or ValueError, before anything is written.
 /// Source: Vaswani et al., "Attention Is All You Need" (2017), equation 1; computed block by block as in
 /// Dao et al., "FlashAttention" (2022), without a score matrix in memory.
-template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out>
+///
+/// Functors follow the options, in any order: score_mod(f), mask_mod(f), prob_mod(f), one of each; see functors.hpp.
+template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
+  requires(detail::is_functor<Functors> && ...)
 void scaled_dot_product_attention(const Q& q, const K& k, const V& v, Out&& out,
-                                  const AttentionOptions<scalar_t<Q>>& options = {}) {
+                                  const AttentionOptions<scalar_t<Q>>& options = {},
+                                  const Functors&... functors) {
   using T = scalar_t<Q>;
-  detail::forward<T>(
-      detail::make_problem<T>(const_view(q), const_view(k), const_view(v), view_of(out), options),
-      options.execution);
+  detail::AttentionProblem<T> problem =
+      detail::make_problem<T>(const_view(q), const_view(k), const_view(v), view_of(out), options);
+  if constexpr (sizeof...(Functors) > 0) {
+    const auto& isa = options.execution.isa;
+    (detail::attach(isa ? require_isa(*isa) : active_isa(), functors, problem.functors), ...);
+  }
+  detail::forward<T>(problem, options.execution);
 }
 
 /// The same into a new tensor.
-template <TensorLike Q, TensorLike K, TensorLike V>
-Tensor4<scalar_t<Q>> scaled_dot_product_attention(
-    const Q& q, const K& k, const V& v, const AttentionOptions<scalar_t<Q>>& options = {}) {
+template <TensorLike Q, TensorLike K, TensorLike V, class... Functors>
+  requires(detail::is_functor<Functors> && ...)
+Tensor4<scalar_t<Q>> scaled_dot_product_attention(const Q& q, const K& k, const V& v,
+                                                  const AttentionOptions<scalar_t<Q>>& options = {},
+                                                  const Functors&... functors) {
   const Shape<4> shape = const_view(q).shape();
   auto out =
       Tensor4<scalar_t<Q>>::uninitialized({shape[0], shape[1], shape[2], const_view(v).extent(3)});
-  scaled_dot_product_attention(q, k, v, out, options);
+  scaled_dot_product_attention(q, k, v, out, options, functors...);
   return out;
 }
 

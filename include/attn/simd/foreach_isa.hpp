@@ -3,13 +3,14 @@
 // A template defined outside a target region cannot be instantiated with wide vectors, so kernel text
 // is not templated on the set but included again: attn::scalar, attn::avx2, attn::avx512. Everything
 // that the text needs must have been included before: nothing is included for the first time here.
-// No include guard: one inclusion per kernel header. Nothing where attn::compiled has the kernels.
+// No include guard: one inclusion per kernel header. Nothing where attn::compiled has the kernels,
+// except for text that only a program can instantiate (ATTN_KERNEL_TEXT_IN_PROGRAM): loops over a user's functor.
 
 #if !defined(ATTN_KERNEL_TEXT)
 #error "define ATTN_KERNEL_TEXT before including foreach_isa.hpp"
 #endif
 
-#if !defined(ATTN_COMPILED)
+#if !defined(ATTN_COMPILED) || defined(ATTN_KERNEL_TEXT_IN_PROGRAM)
 
 #define ATTN_ISA_scalar 0
 #define ATTN_ISA_avx2 1

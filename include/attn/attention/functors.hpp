@@ -1,0 +1,155 @@
+// score_mod, mask_mod, prob_mod: ordinary scalar functors, compiled into the loop over a row of scores.
+//
+// What FlexAttention does with a compiler at run time. A functor is called for whole rows of a tile, in loops that
+// are compiled once per instruction set, so that the compiler inlines it and makes vectors of it; the kernels call
+// those loops by pointer, 1 call per row and block, and may themselves lie in a library.
+#pragma once
+
+#include "attn/attention/problem.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Which keys or queries: [begin, end).
+using IndexRange = detail::KeyRange;
+using detail::Visibility;
+
+namespace detail {
+
+template <class F>
+struct ScoreMod {
+  F f;
+};
+template <class F>
+struct ProbMod {
+  F f;
+};
+template <class F>
+struct MaskMod {
+  F f;
+};
+
+template <class X>
+inline constexpr bool is_functor = false;
+template <class F>
+inline constexpr bool is_functor<ScoreMod<F>> = true;
+template <class F>
+inline constexpr bool is_functor<ProbMod<F>> = true;
+template <class F>
+inline constexpr bool is_functor<MaskMod<F>> = true;
+
+template <class F>
+concept Classifies = requires(const F& f, index_t n, IndexRange r) {
+  { f.classify(n, n, r, r) } -> std::same_as<Visibility>;
+};
+
+/// Both: visible where both are.
+template <class A, class B>
+struct MaskAnd {
+  A a;
+  B b;
+  bool operator()(int batch, int h, int i, int j) const {
+    return a(batch, h, i, j) & b(batch, h, i, j);
+  }
+  Visibility classify(index_t batch, index_t h, IndexRange queries, IndexRange keys) const
+    requires(Classifies<A> && Classifies<B>)
+  {
+    const Visibility x = a.classify(batch, h, queries, keys),
+                     y = b.classify(batch, h, queries, keys);
+    if (x == Visibility::empty || y == Visibility::empty) return Visibility::empty;
+    return x == y ? x : Visibility::partial;
+  }
+};
+
+/// Either: visible where one of them is.
+template <class A, class B>
+struct MaskOr {
+  A a;
+  B b;
+  bool operator()(int batch, int h, int i, int j) const {
+    return a(batch, h, i, j) | b(batch, h, i, j);
+  }
+  Visibility classify(index_t batch, index_t h, IndexRange queries, IndexRange keys) const
+    requires(Classifies<A> && Classifies<B>)
+  {
+    const Visibility x = a.classify(batch, h, queries, keys),
+                     y = b.classify(batch, h, queries, keys);
+    if (x == Visibility::full || y == Visibility::full) return Visibility::full;
+    return x == y ? x : Visibility::partial;
+  }
+};
+
+}  // namespace detail
+
+/// score = f(score, b, h, i, j) of the scaled score of query i and key j; positions are passed as int, which
+/// vectors of float convert at once. `f` must be callable at the same time from many threads.
+template <class F>
+detail::ScoreMod<F> score_mod(F f) {
+  return {std::move(f)};
+}
+
+/// Visible where f(b, h, i, j). A functor with a member classify(b, h, IndexRange queries, IndexRange keys) that
+/// returns Visibility::empty, partial or full lets blocks be skipped, or their test.
+template <class F>
+detail::MaskMod<F> mask_mod(F f) {
+  return {std::move(f)};
+}
+
+/// weight = f(weight, b, h, i, j) after softmax, not normalised again; not called for weights of 0. Needs a second
+/// pass over the scores, since it acts on final weights.
+template <class F>
+detail::ProbMod<F> prob_mod(F f) {
+  return {std::move(f)};
+}
+
+template <class A, class B>
+auto operator&(const detail::MaskMod<A>& a, const detail::MaskMod<B>& b) {
+  return mask_mod(detail::MaskAnd<A, B>{a.f, b.f});
+}
+template <class A, class B>
+auto operator|(const detail::MaskMod<A>& a, const detail::MaskMod<B>& b) {
+  return mask_mod(detail::MaskOr<A, B>{a.f, b.f});
+}
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT_IN_PROGRAM
+#define ATTN_KERNEL_TEXT "attn/attention/functors.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"
+#undef ATTN_KERNEL_TEXT_IN_PROGRAM
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+// set::attach(functor, functors) takes the loop of this set.
+#define ATTN_FUNCTOR_CASE(set) \
+  case Isa::set:               \
+    return set::attach(functor, functors);
+
+/// Hangs a functor, which must outlive the call, into `functors`.
+template <class T, class Functor>
+void attach(Isa isa, const Functor& functor, RowFunctors<T>& functors) {
+  if constexpr (requires { requires Classifies<decltype(functor.f)>; }) {
+    functors.classify = [](const void* object, index_t b, index_t h, IndexRange queries,
+                           IndexRange keys) {
+      using F = std::remove_cvref_t<decltype(functor.f)>;
+      return static_cast<const F*>(object)->classify(b, h, queries, keys);
+    };
+  }
+  switch (isa) {
+#if defined(ATTN_PIN_ISA)
+    ATTN_FUNCTOR_CASE(ATTN_PIN_ISA)
+#elif ATTN_ARCH_X86
+    ATTN_FUNCTOR_CASE(scalar) ATTN_FUNCTOR_CASE(avx2) ATTN_FUNCTOR_CASE(avx512)
+#else
+    ATTN_FUNCTOR_CASE(scalar)
+#endif
+    default:
+      __builtin_unreachable();
+  }
+}
+#undef ATTN_FUNCTOR_CASE
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
