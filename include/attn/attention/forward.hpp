@@ -35,7 +35,8 @@ struct AttentionTiling {
     blocks_per_group = (rows + rows_per_task - 1) / rows_per_task;
     splits = few ? (kv_len + kSplitKV - 1) / kSplitKV : 1;
     // Packed K and V of 512 x 64 floats are 128 KB each; beside a task's rows, half a megabyte is not enough.
-    block_kv = second_level_cache() >= (1 << 20) ? kMostBlockKV : kMostBlockKV / 2;
+    const index_t most = second_level_cache() >= (1 << 20) ? kMostBlockKV : kMostBlockKV / 2;
+    block_kv = std::min(most, (kv_len + 63) / 64 * 64);
   }
 };
 
@@ -180,9 +181,13 @@ class ForwardTask {
       }
       return;
     }
+    const index_t tiles = (at_.num_rows + MR - 1) / MR,
+                  keys = std::min(tiling_.block_kv, problem_.kv_len());
     for (index_t r = 0; r < at_.num_rows; r += MR) {
       const index_t height = std::min(at_.num_rows - r, MR);
       const QueryRow<T>& first = scratch_.rows[r];
+      const index_t key = r / MR * keys / tiles;
+      prefetch<0>(problem_.k, d, {at_.b, at_.kv_head, key, 0}, (r / MR + 1) * keys / tiles - key);
       T* to = scratch_.q + r * d;
       if (first.h == scratch_.rows[r + height - 1].h) {
         kernels_.pack_tile(height, d, query(first), problem_.q.stride(2), 1, to);
@@ -289,7 +294,24 @@ class ForwardTask {
       k += seen * stride;
       block.begin += seen;
     }
-    kernels_.pack_columns(block.end - block.begin, d, k, 1, stride, panel);
+    for (index_t j = block.begin; j < block.end; j += NR) {
+      const index_t n = std::min(NR, block.end - j);
+      prefetch<0>(problem_.v, problem_.head_dim_v(), {at_.b, at_.kv_head, j, 0}, n);
+      kernels_.pack_columns(n, d, k, 1, stride, panel);
+      panel += NR * d;
+      k += n * stride;
+    }
+  }
+
+  /// Asks for `count` rows from `at` on before they are needed: short sequences come from memory once, and what
+  /// reads them takes as long as it waits. kWrite: 1 for rows that will be written.
+  template <int kWrite, class U>
+  static void prefetch(const TensorView4<U>& x, index_t dim, const Shape<4>& at, index_t count) {
+    constexpr index_t kLine = 64 / index_t{sizeof(T)};
+    const T* row = x.at_index(at);
+    for (index_t i = 0; i < count; ++i, row += x.stride(2)) {
+      for (index_t p = 0; p < dim; p += kLine) __builtin_prefetch(row + p, kWrite, 2);
+    }
   }
 
   /// scratch.scores = masked scores of one tile of rows against whole panels of keys.
@@ -425,7 +447,13 @@ class ForwardTask {
   /// Outputs, lse and weights of all rows from their sums and states.
   void finish() {
     bool finite = true;
-    for (index_t r = 0; r < at_.num_rows; ++r) finite = finish_row(r) && finite;
+    for (index_t r = 0; r < at_.num_rows; ++r) {
+      if (r + 8 < at_.num_rows) {
+        const QueryRow<T>& later = scratch_.rows[r + 8];
+        prefetch<1>(problem_.out, problem_.head_dim_v(), {at_.b, later.h, later.i, 0}, 1);
+      }
+      finite = finish_row(r) && finite;
+    }
     if (problem_.options.weights) write_weights();
     if (finite || hidden_as_zero_ || !hides_keys()) return;
     // Weight 0 times a hidden NaN is NaN: such rows are summed again, alone, with the hidden taken as 0.

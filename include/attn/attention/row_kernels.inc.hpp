@@ -3,17 +3,10 @@
 template <class T>
 inline void score_tile(index_t d, const T* queries, const T* keys, index_t begin, index_t end,
                        T scale, T* scores, index_t stride) {
-  using V = Vec<T>;
-  constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
+  constexpr index_t NR = TileShape<T>::NR;
+  // The scale goes onto the product and not into the queries: one rounding of each score, not of each factor.
   for (index_t j = begin; j < end; j += NR) {
-    tile_panel<T, Start::zero>(d, queries, keys + j * d, scores + j, stride, nullptr);
-  }
-  // Scaled here and not in the queries: one rounding of each score instead of one of each factor.
-  for (index_t r = 0; r < MR; ++r) {
-    T* s = scores + r * stride;
-    for (index_t j = begin; j < end; j += V::kLanes) {
-      (V::load(s + j) * V::all(scale)).store(s + j);
-    }
+    tile_panel<T, Start::product>(d, queries, keys + j * d, scores + j, stride, &scale);
   }
 }
 
@@ -21,25 +14,26 @@ template <class T>
 inline void softcap(index_t n, T* s, T cap) {
   using V = Vec<T>;
   const V to = V::all(cap), by = V::all(T{1} / cap);
-  for (index_t j = 0; j < n; j += V::kLanes) {
-    (to * tanh(V::load(s + j, n - j) * by)).store(s + j, n - j);
-  }
+  each_vector<T>(
+      n, [&](index_t j, auto lanes) { store(to * tanh(load(s + j, lanes) * by), s + j, lanes); });
 }
 
 template <class T>
 inline void add_bias(index_t n, T* s, const T* bias, index_t stride) {
   using V = Vec<T>;
   const V hidden = V::all(detail::kMinusInf<T>), lowest = V::all(std::numeric_limits<T>::lowest());
-  for (index_t j = 0; j < n; j += V::kLanes) {
-    const index_t left = std::min(n - j, index_t{V::kLanes});
-    T lanes[V::kLanes];
-    if (stride != 1) {
-      for (index_t x = 0; x < left; ++x) lanes[x] = bias[(j + x) * stride];
+  if (stride != 1) {
+    for (index_t j = 0; j < n; ++j) {
+      const T b = bias[j * stride];
+      s[j] = b < std::numeric_limits<T>::lowest() ? b : s[j] + b;
     }
-    const V b = V::load(stride == 1 ? bias + j : lanes, left);
-    // Selected, not added: the score of a hidden key may be NaN.
-    select(less(b, lowest), hidden, V::load(s + j, left) + b).store(s + j, left);
+    return;
   }
+  each_vector<T>(n, [&](index_t j, auto lanes) {
+    const V b = load(bias + j, lanes);
+    // Selected, not added: the score of a hidden key may be NaN.
+    store(select(less(b, lowest), hidden, load(s + j, lanes) + b), s + j, lanes);
+  });
 }
 
 inline constexpr index_t kMaskChunk = 16;
@@ -65,11 +59,11 @@ inline void add_alibi(index_t n, T* s, T slope, index_t distance) {
   using V = Vec<T>;
   T steps[V::kLanes];
   for (int x = 0; x < V::kLanes; ++x) steps[x] = static_cast<T>(x);
-  const V zero = V::all(T{0}), lanes = V::load(steps), by = V::all(slope);
-  for (index_t j = 0; j < n; j += V::kLanes) {
-    const V away = V::all(static_cast<T>(distance - j)) - lanes;
-    fnma(by, max(away, zero - away), V::load(s + j, n - j)).store(s + j, n - j);
-  }
+  const V zero = V::all(T{0}), step = V::load(steps), by = V::all(slope);
+  each_vector<T>(n, [&](index_t j, auto lanes) {
+    const V away = V::all(static_cast<T>(distance - j)) - step;
+    store(fnma(by, max(away, zero - away), load(s + j, lanes)), s + j, lanes);
+  });
 }
 
 template <class T>
@@ -104,9 +98,9 @@ template <class T>
 inline void weigh(index_t n, const T* s, const detail::RowState<T>& state, T* out) {
   using V = Vec<T>;
   const V most = V::all(state.most), factor = V::all(T{1} / state.total);
-  for (index_t j = 0; j < n; j += V::kLanes) {
-    (exp_flush(V::load(s + j, n - j) - most) * factor).store(out + j, n - j);
-  }
+  each_vector<T>(n, [&](index_t j, auto lanes) {
+    store(exp_flush(load(s + j, lanes) - most) * factor, out + j, lanes);
+  });
 }
 
 /// Philox 4x32-10 of 16 counters at once: words of counter (first + x, i, h, b), one array a word. Loops of a
@@ -170,11 +164,11 @@ template <class T>
 inline bool scale_row(index_t n, T factor, const T* x, T* out) {
   using V = Vec<T>;
   V odd = V::all(T{0});  // y - y is 0, or NaN where y is not finite
-  for (index_t j = 0; j < n; j += V::kLanes) {
-    const V y = V::load(x + j, n - j) * V::all(factor);
-    y.store(out + j, n - j);
+  each_vector<T>(n, [&](index_t j, auto lanes) {
+    const V y = load(x + j, lanes) * V::all(factor);
+    store(y, out + j, lanes);
     odd = odd + (y - y);
-  }
+  });
   return sum(odd) == T{0};
 }
 

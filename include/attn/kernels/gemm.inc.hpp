@@ -28,18 +28,18 @@ inline void finish_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1
   for (index_t i = i0; i < i1; ++i) {
     T* c = g.c + i * g.c_row + j0;
     if (g.alpha != T{1} || g.bias != nullptr) {
-      for (index_t j = 0; j < n; j += V::kLanes) {
-        V v = V::all(g.alpha) * V::load(c + j, n - j);
-        if (g.bias != nullptr) v = v + V::load(g.bias + j0 + j, n - j);
-        v.store(c + j, n - j);
-      }
+      each_vector<T>(n, [&](index_t j, auto lanes) {
+        V v = V::all(g.alpha) * load(c + j, lanes);
+        if (g.bias != nullptr) v = v + load(g.bias + j0 + j, lanes);
+        store(v, c + j, lanes);
+      });
     }
     activate_row(g.activation, n, c);
     if (add_residual) {
       const T* r = g.residual + i * g.residual_row + j0;
-      for (index_t j = 0; j < n; j += V::kLanes) {
-        fma(V::all(g.beta), V::load(r + j, n - j), V::load(c + j, n - j)).store(c + j, n - j);
-      }
+      each_vector<T>(n, [&](index_t j, auto lanes) {
+        store(fma(V::all(g.beta), load(r + j, lanes), load(c + j, lanes)), c + j, lanes);
+      });
     }
   }
 }

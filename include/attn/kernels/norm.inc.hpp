@@ -4,13 +4,13 @@ template <class T>
 inline void layer_norm_rows(const detail::NormProblem<T>& problem, const Executor& executor,
                             Workspace&) {
   detail::for_rows(executor, problem.x.extent(0), problem.x.extent(1), [&problem](index_t i) {
-    const auto& [x, weight, bias, eps, out] = problem;
     using V = Vec<T>;
-    const index_t n = x.extent(1);
-    const T* from = x.data() + i * x.stride(0);
-    T* to = out.data() + i * out.stride(0);
+    const index_t n = problem.x.extent(1);
+    const T* from = problem.x.data() + i * problem.x.stride(0);
+    const T *weight = problem.weight, *bias = problem.bias;
+    T* to = problem.out.data() + i * problem.out.stride(0);
     V total = V::all(T{0});
-    for (index_t j = 0; j < n; j += V::kLanes) total = total + V::load(from + j, n - j);
+    each_vector<T>(n, [&](index_t k, auto lanes) { total = total + load(from + k, lanes); });
     const T mean = sum(total) / static_cast<T>(n);
     V squares = V::all(T{0});
     index_t j = 0;
@@ -20,13 +20,12 @@ inline void layer_norm_rows(const detail::NormProblem<T>& problem, const Executo
     }
     T square = sum(squares);
     for (; j < n; ++j) square += (from[j] - mean) * (from[j] - mean);
-    const T scale = T{1} / std::sqrt(square / static_cast<T>(n) + eps);
-    for (j = 0; j < n; j += V::kLanes) {
-      const index_t left = n - j;
-      V y = (V::load(from + j, left) - V::all(mean)) * V::all(scale);
-      if (weight != nullptr) y = y * V::load(weight + j, left);
-      if (bias != nullptr) y = y + V::load(bias + j, left);
-      y.store(to + j, left);
-    }
+    const T scale = T{1} / std::sqrt(square / static_cast<T>(n) + problem.eps);
+    each_vector<T>(n, [&](index_t k, auto lanes) {
+      V y = (load(from + k, lanes) - V::all(mean)) * V::all(scale);
+      if (weight != nullptr) y = y * load(weight + k, lanes);
+      if (bias != nullptr) y = y + load(bias + k, lanes);
+      store(y, to + k, lanes);
+    });
   });
 }

@@ -14,10 +14,10 @@ struct TileShape {
 /// How A lies in memory: packed (the rows of a tile interleaved, one k after the other) or in rows.
 enum class ALayout { interleaved, rows };
 
-/// What a tile's sums start from: 0, or C times a factor per row.
-enum class Start { zero, scaled };
+/// What a tile does with what C holds: C = A B, C = factor[0] (A B), or C = factor[row] C + A B.
+enum class Start { zero, product, scaled };
 
-/// One tile of MR rows by V vectors: C = factor C + A B. Every element is one chain of FMAs in the order of
+/// One tile of MR rows by V vectors. Every element is one chain of FMAs in the order of
 /// k, so that results do not depend on how rows, columns or k are cut. kTail: only the first `columns` lanes
 /// of the last vector exist. Fewer rows than MR are filled up with others by the caller: a tile of one row
 /// would take two thirds of the time of six (its two sums wait for each other), and each height costs every
@@ -32,7 +32,7 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
   for (int r = 0; r < R; ++r) {
     ATTN_UNROLL
     for (int v = 0; v < V; ++v) {
-      if constexpr (kStart == Start::zero) {
+      if constexpr (kStart != Start::scaled) {
         sum[r][v] = Vt::all(T{0});
       } else {
         const T* p = c + r * c_stride + v * Vt::kLanes;
@@ -61,6 +61,7 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
     ATTN_UNROLL
     for (int v = 0; v < V; ++v) {
       T* p = c + r * c_stride + v * Vt::kLanes;
+      if constexpr (kStart == Start::product) sum[r][v] = Vt::all(factor[0]) * sum[r][v];
       if (kTail && v == V - 1) {
         sum[r][v].store(p, columns);
       } else {

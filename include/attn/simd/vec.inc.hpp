@@ -13,5 +13,35 @@
 #else
 #include "attn/simd/vec_scalar.inc"
 #endif
+
+/// All lanes of a vector, where a number would say how many.
+struct Whole {};
+template <class T>
+ATTN_INLINE Vec<T> load(const T* p, Whole) {
+  return Vec<T>::load(p);
+}
+template <class T>
+ATTN_INLINE Vec<T> load(const T* p, index_t n) {
+  return Vec<T>::load(p, n);
+}
+template <class T>
+ATTN_INLINE void store(Vec<T> v, T* p, Whole) {
+  v.store(p);
+}
+template <class T>
+ATTN_INLINE void store(Vec<T> v, T* p, index_t n) {
+  v.store(p, n);
+}
+
+/// f(j, lanes) over [0, n) by vectors: lanes is Whole for whole ones and what is left for the last. A partial
+/// store costs 20 times a whole one on AMD's AVX2 machines: with those alone, writing the outputs of 128 queries
+/// took 9 % of the whole attention.
+template <class T, class F>
+ATTN_INLINE void each_vector(index_t n, F f) {
+  index_t j = 0;
+  for (; j + Vec<T>::kLanes <= n; j += Vec<T>::kLanes) f(j, Whole{});
+  if (j < n) f(j, n - j);
+}
+
 #include "attn/simd/math.inc"
 #include "attn/simd/transpose.inc"
