@@ -97,7 +97,7 @@ TEST(FeedForwardErrors, Features) {
   EXPECT_EQ(attn_test::error_of<ShapeError>([&] {
               layer(Tensor2<float>({2, 5}));
             }),
-            "[linear] weight must have shape (out, in) = (.., 5); found (4, 3).");
+            "[linear] weight must have shape (out, in) = (4, 5); found (4, 3).");
   EXPECT_EQ(attn_test::error_of<ShapeError>([&] {
               layer.forward(Tensor2<float>({2, 3}), y);
             }),
