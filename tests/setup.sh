@@ -30,6 +30,7 @@ need clang program clang++
 need clang-format-16 program clang-format-16
 need pkg-config program pkg-config
 need qemu-user program qemu-x86_64
+need libsimde-dev header simde/x86/avx512.h
 need valgrind program valgrind
 need python3 program python3
 need python3-venv python3 -c 'import ensurepip, venv'

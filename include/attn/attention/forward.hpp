@@ -181,13 +181,10 @@ class ForwardTask {
       }
       return;
     }
-    const index_t tiles = (at_.num_rows + MR - 1) / MR,
-                  keys = std::min(tiling_.block_kv, problem_.kv_len());
     for (index_t r = 0; r < at_.num_rows; r += MR) {
       const index_t height = std::min(at_.num_rows - r, MR);
       const QueryRow<T>& first = scratch_.rows[r];
-      const index_t key = r / MR * keys / tiles;
-      prefetch<0>(problem_.k, d, {at_.b, at_.kv_head, key, 0}, (r / MR + 1) * keys / tiles - key);
+      prefetch_keys({0, std::min(tiling_.block_kv, problem_.kv_len())}, r);
       T* to = scratch_.q + r * d;
       if (first.h == scratch_.rows[r + height - 1].h) {
         kernels_.pack_tile(height, d, query(first), problem_.q.stride(2), 1, to);
@@ -213,8 +210,10 @@ class ForwardTask {
           seen_by(0, at_.num_rows, {std::max(first, all.begin), std::min(first + step, all.end)});
       if (block.begin >= block.end) continue;
       if (!tiling_.few) pack_keys(first, block);
+      const KeyRange next{first + step, std::min(first + 2 * step, all.end)};
       for (index_t r = 0; r < at_.num_rows; r += tile_height_) {
         const index_t height = std::min(at_.num_rows - r, tile_height_);
+        if (!tiling_.few) prefetch_keys(next, r);
         const KeyRange seen = seen_by(r, height, block);
         if (seen.begin >= seen.end) continue;
         const Tile tile{r, height, first, seen, visibility(r, height, seen) == Visibility::full};
@@ -301,6 +300,16 @@ class ForwardTask {
       panel += NR * d;
       k += n * stride;
     }
+  }
+
+  /// The share of `keys` that falls to the tile at row r.
+  void prefetch_keys(KeyRange keys, index_t r) const {
+    const index_t tiles = (at_.num_rows + tile_height_ - 1) / tile_height_, tile = r / tile_height_;
+    const index_t n = keys.end - keys.begin;
+    if (n <= 0) return;
+    const index_t begin = tile * n / tiles, end = (tile + 1) * n / tiles;
+    prefetch<0>(problem_.k, problem_.head_dim(), {at_.b, at_.kv_head, keys.begin + begin, 0},
+                end - begin);
   }
 
   /// Asks for `count` rows from `at` on before they are needed: short sequences come from memory once, and what

@@ -1,0 +1,163 @@
+// The AVX-512 intrinsics that attn uses, emulated by SIMDe on AVX2: read in the place of <immintrin.h>.
+//
+// SIMDe's functions stand for Intel's here, not our own: written by others and tested by them against processors that have
+// the instructions, they do not share what we may have misunderstood. Only what its release of Debian 12 (0.7.4 rc2) lacks
+// is added below. An intrinsic that neither has does not compile: "target specific option mismatch".
+#pragma once
+
+#if defined(__AVX512F__)
+#error "compile with -mno-avx512f: there is nothing to emulate"
+#endif
+
+// What SIMDe includes and is not its own: nothing is included for the first time inside a region.
+#include <bit>
+#include <cfenv>
+#include <climits>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <immintrin.h>
+#include <memory>
+#include <type_traits>
+
+// SIMDe is to use AVX2 and FMA; without, it would round a product before something is added to it. It would take them from
+// the compiler's macros; said here, so that this file's other code, the baseline's kernels too, is compiled as ever.
+#define SIMDE_X86_AVX2_NATIVE
+#define SIMDE_X86_FMA_NATIVE
+#define SIMDE_ENABLE_NATIVE_ALIASES
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#endif
+
+// One by one, since simde/x86/avx512.h has thousands of functions.
+#include <simde/x86/avx512/add.h>
+#include <simde/x86/avx512/blend.h>
+#include <simde/x86/avx512/cast.h>
+#include <simde/x86/avx512/cmp.h>
+#include <simde/x86/avx512/div.h>
+#include <simde/x86/avx512/extract.h>
+#include <simde/x86/avx512/fmadd.h>
+#include <simde/x86/avx512/fnmadd.h>
+#include <simde/x86/avx512/loadu.h>
+#include <simde/x86/avx512/max.h>
+#include <simde/x86/avx512/min.h>
+#include <simde/x86/avx512/mov.h>
+#include <simde/x86/avx512/mul.h>
+#include <simde/x86/avx512/roundscale.h>
+#include <simde/x86/avx512/set1.h>
+#include <simde/x86/avx512/slli.h>
+#include <simde/x86/avx512/sqrt.h>
+#include <simde/x86/avx512/storeu.h>
+#include <simde/x86/avx512/sub.h>
+
+namespace attn_emulated {
+
+#define ATTN_EMULATED inline __attribute__((always_inline))
+
+/// The first kLanes bits.
+template <int kLanes>
+inline constexpr unsigned kAllLanes = (1u << kLanes) - 1;
+
+// Lane by lane: what a mask leaves out is neither read nor written, as the instructions promise, and a sanitizer sees
+// what is.
+template <int kLanes, class T>
+ATTN_EMULATED void masked_copy(unsigned mask, const T* from, T* to) {
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (mask >> lane & 1) to[lane] = from[lane];
+  }
+}
+
+ATTN_EMULATED __m512 maskz_loadu(__mmask16 mask, const float* p) {
+  if (mask == kAllLanes<16>) return simde_mm512_loadu_ps(p);
+  float lanes[16] = {};
+  masked_copy<16>(mask, p, lanes);
+  return simde_mm512_loadu_ps(lanes);
+}
+ATTN_EMULATED __m512d maskz_loadu(__mmask8 mask, const double* p) {
+  if (mask == kAllLanes<8>) return simde_mm512_loadu_pd(p);
+  double lanes[8] = {};
+  masked_copy<8>(mask, p, lanes);
+  return simde_mm512_loadu_pd(lanes);
+}
+ATTN_EMULATED void mask_storeu(float* p, __mmask16 mask, __m512 a) {
+  if (mask == kAllLanes<16>) return simde_mm512_storeu_ps(p, a);
+  float lanes[16];
+  simde_mm512_storeu_ps(lanes, a);
+  masked_copy<16>(mask, lanes, p);
+}
+ATTN_EMULATED void mask_storeu(double* p, __mmask8 mask, __m512d a) {
+  if (mask == kAllLanes<8>) return simde_mm512_storeu_pd(p, a);
+  double lanes[8];
+  simde_mm512_storeu_pd(lanes, a);
+  masked_copy<8>(mask, lanes, p);
+}
+
+/// VGETEXP of one lane, from Intel's table: floor(log2 |x|), of subnormals too; 0 gives -inf, an infinity +inf, NaN itself.
+/// By bits for normal numbers: std::logb, which knows the rest, is a call.
+ATTN_EMULATED float getexp(float x) {
+  const std::uint32_t biased = std::bit_cast<std::uint32_t>(x) >> 23 & 0xff;
+  return biased == 0 || biased == 0xff ? std::logb(x)
+                                       : static_cast<float>(static_cast<int>(biased) - 127);
+}
+ATTN_EMULATED double getexp(double x) {
+  const std::uint64_t biased = std::bit_cast<std::uint64_t>(x) >> 52 & 0x7ff;
+  return biased == 0 || biased == 0x7ff ? std::logb(x)
+                                        : static_cast<double>(static_cast<int>(biased) - 1023);
+}
+ATTN_EMULATED __m512 maskz_getexp(__mmask16 mask, __m512 a) {
+  float lanes[16];
+  simde_mm512_storeu_ps(lanes, a);
+  for (float& lane : lanes) lane = getexp(lane);
+  return simde_mm512_maskz_mov_ps(mask, simde_mm512_loadu_ps(lanes));
+}
+ATTN_EMULATED __m512d maskz_getexp(__mmask8 mask, __m512d a) {
+  double lanes[8];
+  simde_mm512_storeu_pd(lanes, a);
+  for (double& lane : lanes) lane = getexp(lane);
+  return simde_mm512_maskz_mov_pd(mask, simde_mm512_loadu_pd(lanes));
+}
+
+/// Half 0 or 1 of a.
+ATTN_EMULATED __m256 maskz_extractf32x8(__mmask8 mask, __m512 a, int half) {
+  float lanes[16];
+  simde_mm512_storeu_ps(lanes, a);
+  return simde_mm256_maskz_mov_ps(mask, simde_mm256_loadu_ps(lanes + 8 * half));
+}
+
+#undef ATTN_EMULATED
+
+}  // namespace attn_emulated
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+
+// Macros, as SIMDe's own aliases are: a function of that name is declared by the compiler's header, which SIMDe includes.
+// Some of them are macros there where nothing is optimised.
+#undef _mm512_maskz_extractf32x8_ps
+#undef _mm512_maskz_getexp_pd
+#undef _mm512_maskz_getexp_ps
+#undef _mm512_maskz_slli_epi32
+#undef _mm512_maskz_slli_epi64
+#define _mm512_maskz_loadu_ps(mask, p) attn_emulated::maskz_loadu(mask, p)
+#define _mm512_maskz_loadu_pd(mask, p) attn_emulated::maskz_loadu(mask, p)
+#define _mm512_mask_storeu_ps(p, mask, a) attn_emulated::mask_storeu(p, mask, a)
+#define _mm512_mask_storeu_pd(p, mask, a) attn_emulated::mask_storeu(p, mask, a)
+#define _mm512_maskz_getexp_ps(mask, a) attn_emulated::maskz_getexp(mask, a)
+#define _mm512_maskz_getexp_pd(mask, a) attn_emulated::maskz_getexp(mask, a)
+#define _mm512_maskz_extractf32x8_ps(mask, a, half) attn_emulated::maskz_extractf32x8(mask, a, half)
+#define _mm512_maskz_sqrt_ps(mask, a) simde_mm512_maskz_mov_ps(mask, simde_mm512_sqrt_ps(a))
+#define _mm512_maskz_sqrt_pd(mask, a) simde_mm512_maskz_mov_pd(mask, simde_mm512_sqrt_pd(a))
+#define _mm512_maskz_slli_epi32(mask, a, by) \
+  simde_mm512_maskz_mov_epi32(mask, simde_mm512_slli_epi32(a, by))
+#define _mm512_maskz_slli_epi64(mask, a, by) \
+  simde_mm512_maskz_mov_epi64(mask, simde_mm512_slli_epi64(a, by))
