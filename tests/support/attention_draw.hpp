@@ -20,8 +20,8 @@ struct AttentionDraw {
 
   /// `work`: most multiplications, roughly.
   explicit AttentionDraw(Random& random, Index work = 400000) {
-    const std::vector<Index> lengths = {1,  2,  3,  5,  7,  8,   9,   15,  16,  17,
-                                        31, 33, 64, 97, 98, 255, 256, 257, 520, 1025};
+    const std::vector<Index> lengths = {1,  2,  3,  5,  7,   8,   9,   15,  16,   17,   31,
+                                        33, 64, 97, 98, 255, 256, 257, 520, 1025, 2049, 4500};
     const std::vector<Index> dims = {1,  2,  3,  5,  7,  8,  9,  15, 16,  17,
                                      24, 31, 32, 33, 40, 64, 65, 97, 128, 160};
     Index batch = 0, kv_heads = 0, heads = 0, q_len = 0, kv_len = 0, dim = 0, dim_v = 0;

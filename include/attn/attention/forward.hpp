@@ -11,8 +11,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// How the rows and keys of a call are cut. Results depend on block_kv and split_kv, which fix where sums are
-/// rescaled and merged and which follow from kv_len and the machine alone; not on rows_per_task.
+/// How the rows and keys of a call are cut. Results depend on block_kv and splits, which fix where sums are rescaled
+/// and merged and which follow from kv_len and the machine alone; not on rows_per_task.
 struct AttentionTiling {
   static constexpr index_t kMostBlockKV = 512;
   /// Rows of one task, at most and at least: packed queries and outputs of 384 x 64 floats are 96 KB each.

@@ -48,7 +48,8 @@ struct MaskAnd {
   A a;
   B b;
   bool operator()(int batch, int h, int i, int j) const {
-    return a(batch, h, i, j) & b(batch, h, i, j);
+    // Not &&: a branch would keep the loop from becoming vectors.
+    return (static_cast<int>(a(batch, h, i, j)) & static_cast<int>(b(batch, h, i, j))) != 0;
   }
   Visibility classify(index_t batch, index_t h, IndexRange queries, IndexRange keys) const
     requires(Classifies<A> && Classifies<B>)
@@ -66,7 +67,7 @@ struct MaskOr {
   A a;
   B b;
   bool operator()(int batch, int h, int i, int j) const {
-    return a(batch, h, i, j) | b(batch, h, i, j);
+    return (static_cast<int>(a(batch, h, i, j)) | static_cast<int>(b(batch, h, i, j))) != 0;
   }
   Visibility classify(index_t batch, index_t h, IndexRange queries, IndexRange keys) const
     requires(Classifies<A> && Classifies<B>)

@@ -49,7 +49,8 @@ ATTN_NAMESPACE_END
 //
 // With attn::compiled (ATTN_COMPILED) the switch lies in the library, behind attn::compiled::gemm<T>. That name
 // holds no type of the inline namespace, which differs between a library and programs with other -m flags; the
-// types behind the pointers are laid out alike in all of them.
+// types behind the pointers are laid out alike in all of them. Virtual functions are not called across: to a
+// sanitizer the executors of the two are different types.
 #define ATTN_KERNEL_DOOR(kernel, Problem)                                                      \
   ATTN_KERNEL_SWITCH(kernel, Problem)                                                          \
   ATTN_NAMESPACE_BEGIN                                                                         \
@@ -63,21 +64,41 @@ ATTN_NAMESPACE_END
   }                                                                                            \
   ATTN_NAMESPACE_END
 
+#if defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY)
+namespace attn::compiled {
+
+/// The executor of a program, for the library: run(executor, count, task), where task is a TaskRef.
+struct Threads {
+  const void* executor;
+  int concurrency;
+  void (*run)(const void* executor, std::ptrdiff_t count, const void* task);
+};
+
+}  // namespace attn::compiled
+#endif
+
 #if defined(ATTN_COMPILED)
-#define ATTN_KERNEL_SWITCH(kernel, Problem)                                         \
-  namespace attn::compiled {                                                        \
-  template <class T>                                                                \
-  void kernel(int isa, const void* problem, const void* executor, void* workspace); \
+#define ATTN_KERNEL_SWITCH(kernel, Problem)                                           \
+  namespace attn::compiled {                                                          \
+  template <class T>                                                                  \
+  void kernel(int isa, const void* problem, const Threads& threads, void* workspace); \
   }
 #define ATTN_KERNEL_CALL(kernel) detail::call_compiled<&attn::compiled::kernel<T>>
 
 ATTN_NAMESPACE_BEGIN
 namespace detail {
+
 template <auto kEntry, class Problem>
 void call_compiled(Isa isa, const Problem& problem, const Executor& executor,
                    Workspace& workspace) {
-  kEntry(static_cast<int>(isa), &problem, &executor, &workspace);
+  const attn::compiled::Threads threads{
+      &executor, executor.concurrency(),
+      [](const void* object, std::ptrdiff_t count, const void* task) {
+        static_cast<const Executor*>(object)->run(count, *static_cast<const TaskRef*>(task));
+      }};
+  kEntry(static_cast<int>(isa), &problem, threads, &workspace);
 }
+
 }  // namespace detail
 ATTN_NAMESPACE_END
 #else
@@ -111,15 +132,33 @@ ATTN_NAMESPACE_END
 #endif
 
 #if defined(ATTN_COMPILED_LIBRARY)  // the library itself: the element type of this file's instances
+ATTN_NAMESPACE_BEGIN
+namespace detail {
+
+/// The executor of the program that called.
+class ProgramsExecutor final : public Executor {
+ public:
+  explicit ProgramsExecutor(const attn::compiled::Threads& threads) : threads_(threads) {}
+  int concurrency() const override { return threads_.concurrency; }
+  void run(index_t count, TaskRef task) const override {
+    threads_.run(threads_.executor, count, &task);
+  }
+
+ private:
+  const attn::compiled::Threads& threads_;
+};
+
+}  // namespace detail
+ATTN_NAMESPACE_END
+
 #define ATTN_KERNEL_ENTRY(kernel, Problem)                                                       \
   namespace attn::compiled {                                                                     \
   template <class T>                                                                             \
-  void kernel(int isa, const void* problem, const void* executor, void* workspace) {             \
+  void kernel(int isa, const void* problem, const Threads& threads, void* workspace) {           \
     detail::kernel##_on(static_cast<Isa>(isa), *static_cast<const detail::Problem<T>*>(problem), \
-                        *static_cast<const Executor*>(executor),                                 \
-                        *static_cast<Workspace*>(workspace));                                    \
+                        detail::ProgramsExecutor(threads), *static_cast<Workspace*>(workspace)); \
   }                                                                                              \
-  template void kernel<ATTN_COMPILED_LIBRARY>(int, const void*, const void*, void*);             \
+  template void kernel<ATTN_COMPILED_LIBRARY>(int, const void*, const Threads&, void*);          \
   }
 #else
 #define ATTN_KERNEL_ENTRY(kernel, Problem)
