@@ -36,11 +36,11 @@ void linear(const X& x, const W& weight, TensorView1<const scalar_t<X>> bias, Ou
             const Execution& execution = {}) {
   using T = scalar_t<X>;
   const TensorView2<const T> w = const_view(weight);
-  detail::linear_rows<T, rank_v<X>>(
-      const_view(x), w.shape(), bias, view_of(out), activation, residual,
-      [&](auto rows, auto out_rows, const Epilogue<T>& epilogue) {
-        gemm(rows, w.transpose(0, 1), out_rows, epilogue, execution);
-      });
+  detail::linear_rows<T, rank_v<X>>(const_view(x), w.shape(), bias, view_of(out), activation,
+                                    residual,
+                                    [&](auto rows, auto out_rows, const Epilogue<T>& epilogue) {
+                                      gemm(rows, w.transpose(0, 1), out_rows, epilogue, execution);
+                                    });
 }
 
 /// The same with a weight packed before: PackedWeights(weight.transpose(0, 1)).
@@ -51,11 +51,11 @@ void linear(const X& x, const PackedWeights<scalar_t<X>>& weight,
             TensorView<const scalar_t<X>, rank_v<X>> residual = {},
             const Execution& execution = {}) {
   using T = scalar_t<X>;
-  detail::linear_rows<T, rank_v<X>>(
-      const_view(x), {weight.n(), weight.k()}, bias, view_of(out), activation, residual,
-      [&](auto rows, auto out_rows, const Epilogue<T>& epilogue) {
-        gemm(rows, weight, out_rows, epilogue, execution);
-      });
+  detail::linear_rows<T, rank_v<X>>(const_view(x), {weight.n(), weight.k()}, bias, view_of(out),
+                                    activation, residual,
+                                    [&](auto rows, auto out_rows, const Epilogue<T>& epilogue) {
+                                      gemm(rows, weight, out_rows, epilogue, execution);
+                                    });
 }
 
 template <TensorLike X, TensorLike W>
