@@ -1,0 +1,169 @@
+// Conformance suite Attention, opsets 23 to 25.
+//
+// 3-D inputs pass through split_heads, a past is joined to the keys before the call, and lengths of an external cache are
+// key lengths. Scores, which the operator can return, are told from the library's weights and lse.
+#include "attn/attention/sdpa.hpp"
+#include "attn/layers/heads.hpp"
+
+#include "conformance/cases.hpp"
+#include "golden/sdpa_options.hpp"
+#include "support/library_options.hpp"
+
+namespace attn_test {
+namespace {
+
+/// What qk_matmul_output is.
+enum QkOutput { scaled_product, after_softcap, after_masks, softmax_weights };
+
+/// (batch, heads, seq, dim), with the memory it lies in.
+template <class T>
+struct Heads {
+  Array<T> given;
+  attn::Tensor4<T> joined;
+  attn::TensorView4<const T> view;
+};
+
+template <class T>
+attn::TensorView4<T> as_heads(attn::TensorView3<T> x, const Case& c, std::string_view count) {
+  return attn::split_heads(x, c.required<Index>(count));
+}
+
+/// An input of either rank, behind the past if the case has one of this name.
+template <class T>
+Heads<T> heads(const Case& c, std::string_view name, std::string_view count,
+               std::string_view past_name = "") {
+  Heads<T> x;
+  x.given = c.load<T>(in(name));
+  const Array<T>& given = x.given;
+  x.view = given.shape.size() == 3 ? as_heads<const T>(given.template view<3>(), c, count)
+                                   : given.template view<4>();
+  if (past_name.empty() || !c.has(in(past_name))) return x;
+  const auto past = c.load<T>(in(past_name));
+  attn::Shape<4> shape = x.view.shape();
+  const Index before = past.extent(2);
+  shape[2] += before;
+  x.joined = attn::Tensor4<T>(shape);
+  attn::copy<T, 4>(past.template view<4>(), x.joined.view().slice(2, 0, before));
+  attn::copy<T, 4>(x.view, x.joined.view().slice(2, before, shape[2]));
+  x.view = x.joined.view();
+  return x;
+}
+
+/// What a mask that is shorter than the keys does not name is hidden.
+ReferenceOptions::Mask dense_mask(const Case& c, Index kv_len) {
+  using Kind = ReferenceOptions::Mask::Kind;
+  const bool keep = c.is_bool(in("attn_mask"));
+  const Array<double> given = to_rank4(c.load<double>(in("attn_mask")));
+  const Index n = given.extent(3);
+  if (n == 1 || n == kv_len) return {keep ? Kind::keep : Kind::add, given};
+  Array<double> padded({given.extent(0), given.extent(1), given.extent(2), kv_len});
+  for (Index i = 0; i < padded.size(); ++i) {
+    const Index row = i / kv_len, j = i % kv_len;
+    padded.data.at(static_cast<std::size_t>(i)) =
+        j < n  ? given.data.at(static_cast<std::size_t>(row * n + j))
+        : keep ? 0
+               : -std::numeric_limits<double>::infinity();
+  }
+  return {keep ? Kind::keep : Kind::add, padded};
+}
+
+ReferenceOptions options_of(const Case& c, Index kv_len) {
+  using Offset = ReferenceOptions::Offset;
+  ReferenceOptions options;
+  options.scale = c.attribute<double>("scale");
+  options.softcap = c.attribute<double>("softcap").value_or(0);
+  options.causal = c.attribute<int>("is_causal").value_or(0) != 0;
+  options.left = c.attribute<Index>("left_window_size").value_or(-1);
+  options.right = c.attribute<Index>("right_window_size").value_or(-1);
+  if (c.has(in("attn_mask"))) options.masks.push_back(dense_mask(c, kv_len));
+  options.offset = Offset::top_left;
+  if (c.has(in("past_key"))) {
+    options.offset = Offset::fixed;
+    options.fixed_offset = c.load<float>(in("past_key")).extent(2);
+  }
+  if (c.has(in("nonpad_kv_seqlen"))) {
+    options.key_lengths = c.load<std::int64_t>(in("nonpad_kv_seqlen")).data;
+    options.offset = Offset::bottom_right;  // of each row's own keys
+  }
+  return options;
+}
+
+/// The same call without masks, and without softcap where the scores come before it.
+ReferenceOptions unmasked(const ReferenceOptions& from, bool softcap) {
+  ReferenceOptions options;
+  options.scale = from.scale;
+  if (softcap) options.softcap = from.softcap;
+  return options;
+}
+
+template <class T>
+ReferenceResult<T> attend(const Case& c, const Heads<T>& q, const Heads<T>& k, const Heads<T>& v,
+                          const ReferenceOptions& reference_options, attn::Isa isa) {
+  const Index batch = q.view.extent(0), num_heads = q.view.extent(1), q_len = q.view.extent(2),
+              kv_len = k.view.extent(2), dv = v.view.extent(3);
+  ReferenceResult<T> result{Array<T>({batch, num_heads, q_len, dv}),
+                            Array<T>({batch, num_heads, q_len, kv_len}),
+                            Array<T>({batch, num_heads, q_len})};
+  attn::TensorView4<T> y = result.y.template view<4>();
+  if (q.given.shape.size() == 3) {
+    result.y.shape = {batch, q_len, num_heads * dv};
+    y = as_heads<T>(result.y.template view<3>(), c, "q_num_heads");
+  }
+  const LibraryOptions<T> library(reference_options);
+  attn::AttentionOptions<T> options = library.get();
+  options.weights = result.weights.template view<4>();
+  options.lse = result.lse.template view<3>();
+  options.execution.isa = isa;
+  attn::scaled_dot_product_attention(q.view, k.view, v.view, y, options);
+  return result;
+}
+
+/// score = lse + log weight: what was summed, as the call saw it.
+template <class T>
+Array<double> scores_of(const ReferenceResult<T>& result) {
+  Array<double> scores = result.weights.template as<double>();
+  const Index kv_len = scores.extent(3);
+  for (Index i = 0; i < scores.size(); ++i) {
+    double& x = scores.data.at(static_cast<std::size_t>(i));
+    x = std::log(x) + static_cast<double>(result.lse.data.at(static_cast<std::size_t>(i / kv_len)));
+  }
+  return scores;
+}
+
+template <class T>
+void check_on(Case& c, attn::Isa isa) {
+  const auto q = heads<T>(c, "Q", "q_num_heads");
+  const auto k = heads<T>(c, "K", "kv_num_heads", "past_key");
+  const auto v = heads<T>(c, "V", "kv_num_heads", "past_value");
+  const ReferenceOptions options = options_of(c, k.view.extent(2));
+  const auto result = attend(c, q, k, v, options, isa);
+  expect_output(c, "Y", result.y, isa);
+  if (c.has(out("present_key"))) expect_output(c, "present_key", to_array(k.view), isa);
+  if (c.has(out("present_value"))) expect_output(c, "present_value", to_array(v.view), isa);
+  if (!c.has(out("qk_matmul_output"))) return;
+  const int mode = c.attribute<int>("qk_matmul_output_mode").value_or(scaled_product);
+  if (mode == softmax_weights) {
+    expect_output(c, "qk_matmul_output", result.weights, isa);
+  } else if (mode == after_masks) {
+    expect_output(c, "qk_matmul_output", scores_of(result), isa);
+  } else if (mode == scaled_product || mode == after_softcap) {
+    const auto open = attend(c, q, k, v, unmasked(options, mode == after_softcap), isa);
+    expect_output(c, "qk_matmul_output", scores_of(open), isa);
+  } else {
+    throw Unsupported("qk_matmul_output_mode = " + std::to_string(mode));
+  }
+}
+
+void check(Case& c) {
+  on_each_isa(c, [&]<class T>(T, attn::Isa isa) { check_on<T>(c, isa); });
+}
+
+}  // namespace
+
+// softmax_precision asks for a type at least; float, or double for inputs in double, is within the gate of all of them.
+const Suite attention_suite{
+    {"scale", "softcap", "is_causal", "left_window_size", "right_window_size", "q_num_heads",
+     "kv_num_heads", "qk_matmul_output_mode", "softmax_precision"},
+    check};
+
+}  // namespace attn_test

@@ -1,0 +1,29 @@
+// Conformance suite LayerNormalization: the axes from `axis` on are one row.
+#include "attn/kernels/norm.hpp"
+
+#include "conformance/cases.hpp"
+
+namespace attn_test {
+namespace {
+
+constexpr double kDefaultEpsilon = 1e-5;
+
+/// Of the three outputs, layer_norm gives the first; the mean and the inverse deviation are kept for training only.
+void check_layer_norm(Case& c) {
+  const double eps = c.attribute<double>("epsilon").value_or(kDefaultEpsilon);
+  on_each_isa(c, [&]<class T>(T, attn::Isa isa) {
+    const auto x = c.load<T>(in("X")), weight = c.load<T>(in("W")), bias = c.load_if<T>(in("B"));
+    const Array<T> rows = rows_from(x, axis_of(c, x.shape.size()));
+    const auto y = to_array(
+        attn::layer_norm(rows.template view<2>(), flat(weight), flat(bias), eps, {.isa = isa}));
+    expect_output(c, "Y", y.reshaped(x.shape), isa);
+  });
+  c.mark_read(out("Mean"));
+  c.mark_read(out("InvStdDev"));
+}
+
+}  // namespace
+
+const Suite layer_normalization_suite{{"axis", "epsilon"}, check_layer_norm};
+
+}  // namespace attn_test
