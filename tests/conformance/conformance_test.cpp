@@ -27,8 +27,12 @@ const Operator kOperators[] = {
     {"Attention", 87, &attention_suite},
     {"FlexAttention", 11, &flex_attention_suite},
     {"LayerNormalization", 19, &layer_normalization_suite},
+    {"RMSNormalization", 19, &rms_normalization_suite},
     {"Softmax", 7, &softmax_suite},
+    {"LogSoftmax", 7, &log_softmax_suite},
     {"Gelu", 4, &gelu_suite},
+    {"Swish", 1, &swish_suite},
+    {"SwiGLU", 3, &swiglu_suite},
 };
 
 struct Tally {

@@ -1,4 +1,4 @@
-// Conformance suite LayerNormalization: the axes from `axis` on are one row.
+// Conformance suites LayerNormalization and RMSNormalization: the axes from `axis` on are one row.
 #include "attn/kernels/norm.hpp"
 
 #include "conformance/cases.hpp"
@@ -22,8 +22,20 @@ void check_layer_norm(Case& c) {
   c.mark_read(out("InvStdDev"));
 }
 
+void check_rms_norm(Case& c) {
+  const double eps = c.attribute<double>("epsilon").value_or(kDefaultEpsilon);
+  on_each_isa(c, [&]<class T>(T, attn::Isa isa) {
+    const auto x = c.load<T>(in("X")), weight = c.load<T>(in("W"));
+    const Array<T> rows = rows_from(x, axis_of(c, x.shape.size()));
+    const auto y =
+        to_array(attn::rms_norm(rows.template view<2>(), flat(weight), eps, {.isa = isa}));
+    expect_output(c, "Y", y.reshaped(x.shape), isa);
+  });
+}
+
 }  // namespace
 
 const Suite layer_normalization_suite{{"axis", "epsilon"}, check_layer_norm};
+const Suite rms_normalization_suite{{"axis", "epsilon"}, check_rms_norm};
 
 }  // namespace attn_test

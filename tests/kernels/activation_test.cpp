@@ -130,6 +130,73 @@ TYPED_TEST(ActivationTest, NamedForms) {
   EXPECT_NEAR(y(0), -0.15865525393145707, 1e-6);
 }
 
+TYPED_TEST(ActivationTest, SwishAndSwigluAtAnyStridesInGuardedMemory) {
+  using T = TypeParam;
+  using W = Wider<T>;
+  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+    Random random(draw);
+    SCOPED_TRACE(random.trace());
+    const std::vector<Index> shape = {random.integer(0, 3), random.integer(1, 4),
+                                      random.integer(1, 40)};
+    const auto a = random.array<T>(shape, 3), b = random.array<T>(shape, 3);
+    const double alpha = random.pick<double>({1, 0.5, 1.702, 0, -1});
+    Array<W> swish_exact = a.template as<W>(), swiglu_exact = swish_exact;
+    for (std::size_t i = 0; i < a.data.size(); ++i) {
+      swish_exact.data[i] = attn_test::reference_swish<W>(a.data[i], static_cast<T>(alpha));
+      swiglu_exact.data[i] = swish_exact.data[i] * static_cast<W>(b.data[i]);
+    }
+    // Both factors are below 3 times 6; a quotient has 4 epsilon.
+    const double bound = 4 * 18 * attn_test::epsilon<T>;
+    const Placed<T, 3> from_a(a, Layout<3>::any(random, false)),
+        from_b(b, Layout<3>::any(random, false));
+    const auto layout = Layout<3>::any(random, false);
+    for (Isa isa : available_isas()) {
+      Placed<T, 3> one(from_a.view().shape(), layout), two(from_a.view().shape(), layout);
+      Placed<T, 3> over_a(a, layout), over_b(b, layout);
+      swish(from_a.read(), one.view(), alpha, {.isa = isa});
+      ASSERT_EQ(difference(one.values(), swish_exact, bound, isa, "swish"), "");
+      ASSERT_TRUE(one.gaps_untouched());
+      swiglu(from_a.read(), from_b.read(), two.view(), alpha, {.isa = isa});
+      ASSERT_EQ(difference(two.values(), swiglu_exact, 18 * bound, isa, "swiglu"), "");
+      ASSERT_TRUE(two.gaps_untouched());
+      swiglu(over_a.read(), from_b.read(), over_a.view(), alpha, {.isa = isa});
+      ASSERT_TRUE(same_bits(over_a.values(), two.values()));
+      swiglu(from_a.read(), over_b.read(), over_b.view(), alpha, {.isa = isa});
+      ASSERT_TRUE(same_bits(over_b.values(), two.values()));
+    }
+  }
+}
+
+TYPED_TEST(ActivationTest, SwigluOfManyElements) {
+  using T = TypeParam;
+  Random random(1);
+  const auto a = random.array<T>({3, 30001}), b = random.array<T>({3, 30001});
+  for (Isa isa : available_isas()) {
+    const auto y = swiglu(a.template view<2>(), b.template view<2>(), 1, {.isa = isa});
+    const auto gate = activate(Activation::silu, a.template view<2>(), {.isa = isa});
+    for (Index i = 0; i < 3; ++i) {
+      for (Index j = 0; j < 30001; ++j) {
+        const T want = gate(i, j) * b(i, j);
+        ASSERT_NEAR(y(i, j), want, 8 * attn_test::epsilon<T> * std::abs(want)) << name(isa);
+      }
+    }
+  }
+  EXPECT_EQ(swish(Tensor1<T>({1}, {0}))(0), T{0});
+}
+
+TEST(ActivationErrors, SwigluNamesWhatDiffers) {
+  const Tensor2<float> a({2, 3}), four({2, 4});
+  Tensor2<float> y({2, 3}), wrong({2, 4});
+  y.fill(7);
+  EXPECT_EQ(error_of<ShapeError>([&] { swiglu(a, four, y); }),
+            "[swiglu] b must have shape (2, 3); found (2, 4).");
+  EXPECT_EQ(error_of<ShapeError>([&] { swiglu(a, a, wrong); }),
+            "[swiglu] out must have shape (2, 3); found (2, 4).");
+  EXPECT_EQ(error_of<ShapeError>([&] { swish(a, wrong); }),
+            "[swish] out must have shape (2, 3); found (2, 4).");
+  EXPECT_TRUE(all_are(y, 7));
+}
+
 TEST(ActivationErrors, ShapesMustAgree) {
   Tensor2<float> x({2, 3}), y({2, 4});
   y.fill(7);

@@ -1,4 +1,4 @@
-// layer_norm: random rows in guarded memory and in place, rows far from 0, and rows without variance.
+// layer_norm and rms_norm: random rows in guarded memory and in place, rows far from 0, and rows without variance.
 #include "attn/kernels/norm.hpp"
 
 #include <vector>
@@ -26,6 +26,7 @@ using attn_test::Order;
 using attn_test::Placed;
 using attn_test::Random;
 using attn_test::reference_layer_norm;
+using attn_test::reference_rms_norm;
 using attn_test::same_bits;
 using attn_test::twice_naive;
 using attn_test::Wider;
@@ -118,6 +119,65 @@ TEST(LayerNormErrors, ShapesAndStrides) {
   EXPECT_EQ(error_of<ShapeError>(
                 [&] { layer_norm(turned.view().transpose(0, 1), three, three, 1e-5, y); }),
             "[layer_norm] the innermost strides must be 1; found (1, 2) and (3, 1).");
+  EXPECT_TRUE(all_are(y, 7));
+}
+
+template <class T>
+class RmsNormTest : public ::testing::Test {};
+TYPED_TEST_SUITE(RmsNormTest, Types);
+
+TYPED_TEST(RmsNormTest, RandomRowsInGuardedMemory) {
+  using T = TypeParam;
+  using W = Wider<T>;
+  const std::vector<Index> sizes = {1, 7, 8, 9, 15, 16, 17, 31, 33, 97, 1025};
+  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+    Random random(draw);
+    const Index dim = random.pick(sizes);
+    const auto x = random.array<T>({random.integer(0, 3), random.integer(1, 5), dim},
+                                   random.pick<double>({1, 100}));
+    const Array<T> weight = random.chance(0.7) ? random.array<T>({dim}) : Array<T>();
+    const double eps = random.pick<double>({1e-5, 1e-6, 0.1});
+    SCOPED_TRACE(random.trace() + ": " + attn_test::shape_text(x.shape));
+
+    const auto exact = reference_rms_norm(x.template as<W>(), weight.template as<W>(), eps);
+    const double bound =
+        twice_naive([&](Order order) { return reference_rms_norm(x, weight, eps, order); }, exact,
+                    std::max(1.0, max_abs(exact)));
+    const Placed<T, 3> from(x, joined<T>(random));
+    const auto layout = joined<T>(random);
+    const attn_test::PageGuarded<T> w(weight);
+    const TensorView1<const T> weight_view =
+        weight ? TensorView1<const T>(w.data(), {dim}) : TensorView1<const T>();
+    for (Isa isa : available_isas()) {
+      Placed<T, 3> to(from.view().shape(), layout), in_place(x, layout);
+      rms_norm(from.read(), weight_view, eps, to.view(), {.isa = isa});
+      ASSERT_EQ(difference(to.values(), exact, bound, isa, "y"), "");
+      ASSERT_TRUE(to.gaps_untouched());
+      rms_norm(in_place.read(), weight_view, eps, in_place.view(), {.isa = isa});
+      ASSERT_TRUE(same_bits(in_place.values(), to.values())) << name(isa);
+    }
+  }
+}
+
+TYPED_TEST(RmsNormTest, ReturningFormDefaults) {
+  using T = TypeParam;
+  const Tensor2<T> x({2, 4}, {1, 2, 3, 4, 0, 0, 0, 0});
+  const auto y = rms_norm(x);
+  EXPECT_NEAR(y(0, 3), T{4} / std::sqrt(T(7.5) + T(1e-5)), 1e-6);
+  EXPECT_EQ(y(1, 0), T{0});
+}
+
+TEST(RmsNormErrors, ShapesAndStrides) {
+  const Tensor2<float> x({2, 3});
+  const Tensor1<float> three({3}), four({4});
+  Tensor2<float> y({2, 3}), wrong({2, 4}), turned({3, 2});
+  y.fill(7);
+  EXPECT_EQ(error_of<ShapeError>([&] { rms_norm(x, three, 1e-5, wrong); }),
+            "[rms_norm] out must have shape (2, 3); found (2, 4).");
+  EXPECT_EQ(error_of<ShapeError>([&] { rms_norm(x, four, 1e-5, y); }),
+            "[rms_norm] weight must be contiguous with shape (3); found (4).");
+  EXPECT_EQ(error_of<ShapeError>([&] { rms_norm(turned.view().transpose(0, 1), three, 1e-5, y); }),
+            "[rms_norm] the innermost strides must be 1; found (1, 2) and (3, 1).");
   EXPECT_TRUE(all_are(y, 7));
 }
 

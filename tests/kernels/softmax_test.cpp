@@ -1,4 +1,4 @@
-// softmax: random rows with hidden entries, in guarded memory and in place, against nested loops.
+// softmax, log_softmax and log_sum_exp: random rows with hidden entries, in guarded memory and in place, against nested loops.
 #include "attn/kernels/softmax.hpp"
 
 #include <limits>
@@ -22,9 +22,11 @@ using attn_test::difference;
 using attn_test::error_of;
 using attn_test::Index;
 using attn_test::Layout;
+using attn_test::max_abs;
 using attn_test::Order;
 using attn_test::Placed;
 using attn_test::Random;
+using attn_test::reference_log_softmax;
 using attn_test::reference_softmax;
 using attn_test::same_bits;
 using attn_test::to_array;
@@ -171,6 +173,53 @@ TYPED_TEST(SoftmaxTest, LogSumExpOfRandomRows) {
             "[log_sum_exp] out must have shape (2, 3); found (3, 2).");
 }
 
+TYPED_TEST(SoftmaxTest, LogSoftmaxOfRandomRows) {
+  using T = TypeParam;
+  const std::vector<Index> sizes = {0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 97, 1025};
+  for (std::uint64_t draw = 0; draw < 100; ++draw) {
+    Random random(draw);
+    SCOPED_TRACE(random.trace());
+    auto x = random.array<T>({random.integer(1, 3), random.integer(1, 4), random.pick(sizes)},
+                             random.pick<double>({1, 10, 100}));
+    const double hidden = random.pick<double>({0, 0.3, 0.95});
+    const T shift = random.pick<T>({T{0}, T{10000}});
+    for (T& value : x.data) value = random.chance(hidden) ? -kInf<T> : value + shift;
+    const auto exact = reference_log_softmax(x.template as<Wider<T>>());
+    const double bound = twice_naive([&](Order order) { return reference_log_softmax(x, order); },
+                                     exact, std::max(1.0, max_abs(exact)));
+    const Placed<T, 3> from(x, Layout<3>::any(random));
+    const auto layout = Layout<3>::any(random);
+    for (Isa isa : available_isas()) {
+      Placed<T, 3> to(from.view().shape(), layout), in_place(x, layout);
+      log_softmax(from.read(), to.view(), {.isa = isa});
+      ASSERT_EQ(difference(to.values(), exact, bound, isa, "y"), "");
+      ASSERT_TRUE(to.gaps_untouched());
+      log_softmax(in_place.read(), in_place.view(), {.isa = isa});
+      ASSERT_TRUE(same_bits(in_place.values(), to.values())) << name(isa);
+    }
+  }
+}
+
+TYPED_TEST(SoftmaxTest, LogSoftmaxOfNaN) {
+  using T = TypeParam;
+  for (Isa isa : available_isas()) {
+    for (T culprit : {std::numeric_limits<T>::quiet_NaN(), kInf<T>}) {
+      for (Index at : {0, 8, 18}) {
+        for (T others : {T{0}, -kInf<T>}) {
+          Tensor2<T> x({1, 19});
+          x.fill(others);
+          x(0, at) = culprit;
+          const auto y = log_softmax(x, {.isa = isa});
+          EXPECT_TRUE(std::isnan(y(0, at))) << name(isa) << " at " << at;
+          if (std::isnan(culprit)) {
+            for (T value : y.elements()) EXPECT_TRUE(std::isnan(value)) << name(isa) << at;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(SoftmaxErrors, ShapesAndStrides) {
   const Tensor2<float> x({2, 3});
   Tensor2<float> y({2, 4}), z({3, 2});
@@ -179,6 +228,10 @@ TEST(SoftmaxErrors, ShapesAndStrides) {
             "[softmax] out must have shape (2, 3); found (2, 4).");
   EXPECT_EQ(error_of<ShapeError>([&] { softmax(x, z.view().transpose(0, 1)); }),
             "[softmax] the innermost strides must be 1; found (3, 1) and (1, 2).");
+  EXPECT_EQ(error_of<ShapeError>([&] { log_softmax(x, y); }),
+            "[log_softmax] out must have shape (2, 3); found (2, 4).");
+  EXPECT_EQ(error_of<ShapeError>([&] { log_softmax(x, z.view().transpose(0, 1)); }),
+            "[log_softmax] the innermost strides must be 1; found (3, 1) and (1, 2).");
   EXPECT_TRUE(all_are(y, 7));
 }
 

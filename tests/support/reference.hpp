@@ -68,6 +68,24 @@ Array<T> reference_softmax(const Array<T>& x, Order order = Order::forward) {
   return y;
 }
 
+/// Over the last axis: the logarithm of reference_softmax, written so that nothing underflows.
+template <class T>
+Array<T> reference_log_softmax(const Array<T>& x, Order order = Order::forward) {
+  Array<T> y(x.shape);
+  const Index n = x.shape.back();
+  for (Index row = 0; n > 0 && row < x.size() / n; ++row) {
+    const auto* in = &x.data[static_cast<std::size_t>(row * n)];
+    auto* out = &y.data[static_cast<std::size_t>(row * n)];
+    const T most = *std::max_element(in, in + n);
+    T total = 0;
+    for (Index j = 0; j < n; ++j) total += std::exp(in[in_order(order, j, n)] - most);
+    for (Index j = 0; j < n; ++j) {
+      out[j] = most == -std::numeric_limits<T>::infinity() ? most : in[j] - most - std::log(total);
+    }
+  }
+  return y;
+}
+
 /// Over the last axis, with the biased variance; weight and bias may be empty.
 template <class T>
 Array<T> reference_layer_norm(const Array<T>& x, const Array<T>& weight, const Array<T>& bias,
@@ -106,6 +124,33 @@ T reference_gelu_tanh(T x) {
   const T inner = std::sqrt(T{2} / pi) * (x + static_cast<T>(0.044715L) * x * x * x);
   return x * (T{1} + std::tanh(inner)) / T{2};
 }
+/// Over the last axis; weight may be empty.
+template <class T>
+Array<T> reference_rms_norm(const Array<T>& x, const Array<T>& weight, double eps,
+                            Order order = Order::forward) {
+  Array<T> y(x.shape);
+  const Index n = x.shape.back();
+  for (Index row = 0; row < x.size() / n; ++row) {
+    const auto* in = &x.data[static_cast<std::size_t>(row * n)];
+    auto* out = &y.data[static_cast<std::size_t>(row * n)];
+    T square = 0;
+    for (Index j = 0; j < n; ++j) {
+      const T value = in[in_order(order, j, n)];
+      square += value * value / static_cast<T>(n);
+    }
+    for (Index j = 0; j < n; ++j) {
+      out[j] = in[j] / std::sqrt(square + static_cast<T>(eps));
+      if (weight) out[j] *= weight(j);
+    }
+  }
+  return y;
+}
+
+template <class T>
+T reference_swish(T x, T alpha) {
+  return x / (T{1} + std::exp(-alpha * x));
+}
+
 template <class T>
 T reference_silu(T x) {
   return x / (T{1} + std::exp(-x));

@@ -1,4 +1,4 @@
-// Activations, element by element: relu, gelu (erf and tanh), silu.
+// Activations, element by element: relu, gelu (erf and tanh), silu, and swish with its gated product swiglu.
 #pragma once
 
 #include "attn/core/tensor.hpp"
@@ -25,6 +25,15 @@ struct ActivationProblem {
   T* x;
 };
 
+/// n elements; b may be nullptr, out may be a or b.
+template <class T>
+struct SwigluProblem {
+  T alpha;
+  index_t n;
+  const T *a, *b;
+  T* out;
+};
+
 }  // namespace detail
 
 ATTN_NAMESPACE_END
@@ -32,6 +41,7 @@ ATTN_NAMESPACE_END
 #define ATTN_KERNEL_TEXT "attn/kernels/activation.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
 ATTN_KERNEL_DOOR(activate_elements, ActivationProblem)
+ATTN_KERNEL_DOOR(swiglu_elements, SwigluProblem)
 
 ATTN_NAMESPACE_BEGIN
 
@@ -45,6 +55,25 @@ void activate(Activation activation, TensorView<T, Rank> x, const Execution& exe
   } else {
     for (index_t i = 0; i < x.extent(0); ++i) {
       activate_elements<T>({activation, 1, &x(i)}, execution);
+    }
+  }
+}
+
+/// An empty b is none.
+template <class T, int Rank>
+void swiglu(T alpha, TensorView<const T, Rank> a, TensorView<const T, Rank> b,
+            TensorView<T, Rank> out, const Execution& execution) {
+  const bool flat = a.is_contiguous() && out.is_contiguous() && (!b || b.is_contiguous());
+  if (flat) {
+    return swiglu_elements<T>({alpha, out.size(), a.data(), b.data(), out.data()}, execution);
+  }
+  for (index_t i = 0; i < out.extent(0); ++i) {
+    if constexpr (Rank > 1) {
+      swiglu<T, Rank - 1>(alpha, a.select(0, i),
+                          b ? b.select(0, i) : TensorView<const T, Rank - 1>(), out.select(0, i),
+                          execution);
+    } else {
+      swiglu_elements<T>({alpha, 1, &a(i), b ? &b(i) : nullptr, &out(i)}, execution);
     }
   }
 }
@@ -85,6 +114,43 @@ auto gelu(const X& x, Activation form = Activation::gelu) {
 template <TensorLike X, TensorLike Out>
 void gelu(const X& x, Out&& out, Activation form = Activation::gelu) {
   activate(form, x, out);
+}
+
+/// out = x / (1 + e^(-alpha x)), element by element; alpha = 1 is silu. out may be x. Throws ShapeError unless shapes
+/// agree. Source: Ramachandran, Zoph, Le, "Searching for Activation Functions" (2017).
+template <TensorLike X, TensorLike Out>
+void swish(const X& x, Out&& out, double alpha = 1, const Execution& execution = {}) {
+  using T = scalar_t<X>;
+  const auto to = view_of(out);
+  check_shape("swish", "out", const_view(x).shape(), to.shape());
+  detail::swiglu<T, rank_v<X>>(static_cast<T>(alpha), const_view(x), {}, to, execution);
+}
+
+template <TensorLike X>
+auto swish(const X& x, double alpha = 1, const Execution& execution = {}) {
+  auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
+  swish(x, out, alpha, execution);
+  return out;
+}
+
+/// out = a / (1 + e^(-alpha a)) b, element by element: a and b are what the two linear maps of a gated feed-forward
+/// layer gave. out may be a or b. Throws ShapeError unless shapes agree.
+/// Source: Shazeer, "GLU Variants Improve Transformer" (2020), equation 5.
+template <TensorLike A, TensorLike B, TensorLike Out>
+void swiglu(const A& a, const B& b, Out&& out, double alpha = 1, const Execution& execution = {}) {
+  using T = scalar_t<A>;
+  const auto from = const_view(a);
+  const auto to = view_of(out);
+  check_shape("swiglu", "b", from.shape(), const_view(b).shape());
+  check_shape("swiglu", "out", from.shape(), to.shape());
+  detail::swiglu<T, rank_v<A>>(static_cast<T>(alpha), from, const_view(b), to, execution);
+}
+
+template <TensorLike A, TensorLike B>
+auto swiglu(const A& a, const B& b, double alpha = 1, const Execution& execution = {}) {
+  auto out = Tensor<scalar_t<A>, rank_v<A>>::uninitialized(const_view(a).shape());
+  swiglu(a, b, out, alpha, execution);
+  return out;
 }
 
 ATTN_NAMESPACE_END

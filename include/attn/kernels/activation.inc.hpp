@@ -1,4 +1,4 @@
-// Kernel text: one row through an activation, in place.
+// Kernel text: one row through an activation, in place; swish and its product with a second row.
 
 template <class T>
 inline void activate_row(Activation activation, index_t n, T* x) {
@@ -35,5 +35,25 @@ inline void activate_elements(const detail::ActivationProblem<T>& problem, const
   detail::for_rows(executor, (problem.n + kRow - 1) / kRow, kRow, [&problem](index_t row) {
     const index_t left = problem.n - row * kRow;
     activate_row(problem.activation, left < kRow ? left : kRow, problem.x + row * kRow);
+  });
+}
+
+template <class T>
+inline void swiglu_elements(const detail::SwigluProblem<T>& problem, const Executor& executor,
+                            Workspace&) {
+  constexpr index_t kRow = 4096;
+  detail::for_rows(executor, (problem.n + kRow - 1) / kRow, kRow, [&problem](index_t row) {
+    using V = Vec<T>;
+    const index_t first = row * kRow, left = problem.n - first;
+    const T* a = problem.a + first;
+    const T* b = problem.b == nullptr ? nullptr : problem.b + first;
+    T* out = problem.out + first;
+    const V one = V::all(T{1}), minus_alpha = V::all(-problem.alpha);
+    each_vector<T>(left < kRow ? left : kRow, [&](index_t k, auto lanes) {
+      const V x = load(a + k, lanes);
+      V y = x / (one + exp(minus_alpha * x));
+      if (b != nullptr) y = y * load(b + k, lanes);
+      store(y, out + k, lanes);
+    });
   });
 }

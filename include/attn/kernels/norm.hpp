@@ -1,4 +1,4 @@
-// Layer normalisation over the last axis.
+// Layer and root-mean-square normalisation over the last axis.
 #pragma once
 
 #include "attn/core/tensor.hpp"
@@ -25,8 +25,36 @@ ATTN_NAMESPACE_END
 #define ATTN_KERNEL_TEXT "attn/kernels/norm.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
 ATTN_KERNEL_DOOR(layer_norm_rows, NormProblem)
+ATTN_KERNEL_DOOR(rms_norm_rows, NormProblem)
 
 ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Checks every argument of `function`.
+template <class T, int Rank>
+NormProblem<T> make_norm_problem(std::string_view function, TensorView<const T, Rank> x,
+                                 TensorView1<const T> weight, TensorView1<const T> bias, double eps,
+                                 TensorView<T, Rank> out) {
+  const index_t dim = x.extent(Rank - 1);
+  check_shape(function, "out", x.shape(), out.shape());
+  for (auto [name, v] : {std::pair{"weight", weight}, std::pair{"bias", bias}}) {
+    if (v && (v.extent(0) != dim || !v.is_contiguous())) {
+      throw ShapeError(message(function, name,
+                               "be contiguous with shape (" + std::to_string(dim) + ")",
+                               to_string(v.shape())));
+    }
+  }
+  const TensorView2<const T> rows = x.rows();
+  const TensorView2<T> out_rows = out.rows();
+  if (dim > 1 && (rows.stride(1) != 1 || out_rows.stride(1) != 1)) {
+    throw ShapeError(message(function, "the innermost strides", "be 1",
+                             to_string(x.strides()) + " and " + to_string(out.strides())));
+  }
+  return {rows, weight.data(), bias.data(), static_cast<T>(eps), out_rows};
+}
+
+}  // namespace detail
 
 /// out = (x - mean) / sqrt(variance + eps) * weight + bias over the last axis, the variance that of all
 /// n elements (biased). weight and bias have shape (dim); either may be empty. out may be x.
@@ -35,26 +63,10 @@ template <TensorLike X, TensorLike Out>
 void layer_norm(const X& x, TensorView1<const scalar_t<X>> weight,
                 TensorView1<const scalar_t<X>> bias, double eps, Out&& out,
                 const Execution& execution = {}) {
-  using T = scalar_t<X>;
-  const auto from = const_view(x);
-  const auto to = view_of(out);
-  const index_t dim = from.extent(rank_v<X> - 1);
-  check_shape("layer_norm", "out", from.shape(), to.shape());
-  for (auto [name, v] : {std::pair{"weight", weight}, std::pair{"bias", bias}}) {
-    if (v && (v.extent(0) != dim || !v.is_contiguous())) {
-      throw ShapeError(message("layer_norm", name,
-                               "be contiguous with shape (" + std::to_string(dim) + ")",
-                               to_string(v.shape())));
-    }
-  }
-  const TensorView2<const T> rows = from.rows();
-  const TensorView2<T> out_rows = to.rows();
-  if (dim > 1 && (rows.stride(1) != 1 || out_rows.stride(1) != 1)) {
-    throw ShapeError(message("layer_norm", "the innermost strides", "be 1",
-                             to_string(from.strides()) + " and " + to_string(to.strides())));
-  }
-  detail::layer_norm_rows<T>({rows, weight.data(), bias.data(), static_cast<T>(eps), out_rows},
-                             execution);
+  detail::layer_norm_rows<scalar_t<X>>(
+      detail::make_norm_problem<scalar_t<X>>("layer_norm", const_view(x), weight, bias, eps,
+                                             view_of(out)),
+      execution);
 }
 
 template <TensorLike X>
@@ -63,6 +75,25 @@ auto layer_norm(const X& x, TensorView1<const scalar_t<X>> weight = {},
                 const Execution& execution = {}) {
   auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
   layer_norm(x, weight, bias, eps, out, execution);
+  return out;
+}
+
+/// out = x / sqrt(mean of x^2 + eps) * weight over the last axis: layer_norm without a mean and a bias. weight has
+/// shape (dim) and may be empty; out may be x. Squares are summed in the type of x. Throws ShapeError.
+/// Source: Zhang, Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4; eps as in Llama and ONNX.
+template <TensorLike X, TensorLike Out>
+void rms_norm(const X& x, TensorView1<const scalar_t<X>> weight, double eps, Out&& out,
+              const Execution& execution = {}) {
+  detail::rms_norm_rows<scalar_t<X>>(detail::make_norm_problem<scalar_t<X>>(
+                                         "rms_norm", const_view(x), weight, {}, eps, view_of(out)),
+                                     execution);
+}
+
+template <TensorLike X>
+auto rms_norm(const X& x, TensorView1<const scalar_t<X>> weight = {}, double eps = 1e-5,
+              const Execution& execution = {}) {
+  auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
+  rms_norm(x, weight, eps, out, execution);
   return out;
 }
 

@@ -1,4 +1,4 @@
-// Softmax and log-sum-exp over the last axis.
+// Softmax, its logarithm and log-sum-exp over the last axis.
 #pragma once
 
 #include "attn/core/tensor.hpp"
@@ -30,23 +30,37 @@ ATTN_NAMESPACE_END
 #define ATTN_KERNEL_TEXT "attn/kernels/softmax.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
 ATTN_KERNEL_DOOR(softmax_rows, SoftmaxProblem)
+ATTN_KERNEL_DOOR(log_softmax_rows, SoftmaxProblem)
 ATTN_KERNEL_DOOR(log_sum_exp_rows, LogSumExpProblem)
 
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-template <class T, int Rank>
-void softmax(TensorView<const T, Rank> x, TensorView<T, Rank> out, const Execution& execution) {
+/// kernel(SoftmaxProblem) on every matrix of the last two axes.
+template <class T, int Rank, class Kernel>
+void on_matrices(TensorView<const T, Rank> x, TensorView<T, Rank> out, const Kernel& kernel) {
   if constexpr (Rank == 1) {
-    softmax_rows<T>({x.unsqueeze(0), out.unsqueeze(0)}, execution);
+    kernel(SoftmaxProblem<T>{x.unsqueeze(0), out.unsqueeze(0)});
   } else if constexpr (Rank == 2) {
-    softmax_rows<T>({x, out}, execution);
+    kernel(SoftmaxProblem<T>{x, out});
   } else {
     for (index_t i = 0; i < x.extent(0); ++i) {
-      softmax<T, Rank - 1>(x.select(0, i), out.select(0, i), execution);
+      on_matrices<T, Rank - 1>(x.select(0, i), out.select(0, i), kernel);
     }
   }
+}
+
+/// Checks the arguments of `function`, then runs the kernel.
+template <class T, int Rank, class Kernel>
+void softmax(std::string_view function, TensorView<const T, Rank> x, TensorView<T, Rank> out,
+             const Kernel& kernel) {
+  check_shape(function, "out", x.shape(), out.shape());
+  if (x.extent(Rank - 1) > 1 && (x.stride(Rank - 1) != 1 || out.stride(Rank - 1) != 1)) {
+    throw ShapeError(message(function, "the innermost strides", "be 1",
+                             to_string(x.strides()) + " and " + to_string(out.strides())));
+  }
+  on_matrices<T, Rank>(x, out, kernel);
 }
 
 template <class T, int Rank>
@@ -68,21 +82,36 @@ void log_sum_exp(TensorView<const T, Rank> x, TensorView<T, Rank - 1> out,
 /// strides are 1.
 template <TensorLike X, TensorLike Out>
 void softmax(const X& x, Out&& out, const Execution& execution = {}) {
-  const auto from = const_view(x);
-  const auto to = view_of(out);
-  constexpr int kLast = rank_v<X> - 1;
-  check_shape("softmax", "out", from.shape(), to.shape());
-  if (from.extent(kLast) > 1 && (from.stride(kLast) != 1 || to.stride(kLast) != 1)) {
-    throw ShapeError(message("softmax", "the innermost strides", "be 1",
-                             to_string(from.strides()) + " and " + to_string(to.strides())));
-  }
-  detail::softmax<scalar_t<X>, rank_v<X>>(from, to, execution);
+  using T = scalar_t<X>;
+  detail::softmax<T, rank_v<X>>("softmax", const_view(x), view_of(out),
+                                [&](const detail::SoftmaxProblem<T>& problem) {
+                                  detail::softmax_rows<T>(problem, execution);
+                                });
 }
 
 template <TensorLike X>
 auto softmax(const X& x, const Execution& execution = {}) {
   auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
   softmax(x, out, execution);
+  return out;
+}
+
+/// out = x - max - log(sum of e^(x - max)) over the last axis, the logarithm of softmax without its underflow; out
+/// may be x. A row of -inf only gives -inf (the logarithm of softmax's zeros), a row that holds NaN or +inf gives NaN.
+/// Throws ShapeError unless shapes agree and the innermost strides are 1.
+template <TensorLike X, TensorLike Out>
+void log_softmax(const X& x, Out&& out, const Execution& execution = {}) {
+  using T = scalar_t<X>;
+  detail::softmax<T, rank_v<X>>("log_softmax", const_view(x), view_of(out),
+                                [&](const detail::SoftmaxProblem<T>& problem) {
+                                  detail::log_softmax_rows<T>(problem, execution);
+                                });
+}
+
+template <TensorLike X>
+auto log_softmax(const X& x, const Execution& execution = {}) {
+  auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
+  log_softmax(x, out, execution);
   return out;
 }
 

@@ -50,24 +50,32 @@ inline void row_scale(index_t n, T factor, T* x) {
   for (; j < n; ++j) x[j] *= factor;
 }
 
+/// Largest of x[0, n) and the logarithm of the sum of e^(x - it); 0 and -inf where nothing is above -inf.
+template <class T>
+struct LogSum {
+  T most, log_sum;
+};
+template <class T>
+inline LogSum<T> row_log_sum(index_t n, const T* x) {
+  using V = Vec<T>;
+  const T most = row_max(n, x, -std::numeric_limits<T>::infinity());
+  const T shift = most == -std::numeric_limits<T>::infinity() ? T{0} : most;
+  V total = V::all(T{0});
+  index_t j = 0;
+  for (; j + V::kLanes <= n; j += V::kLanes)
+    total = total + exp_flush(V::load(x + j) - V::all(shift));
+  T rest = 0;
+  for (; j < n; ++j) rest += std::exp(x[j] - shift);
+  return {shift, std::log(sum(total) + rest)};
+}
+
 template <class T>
 inline void log_sum_exp_rows(const detail::LogSumExpProblem<T>& problem, const Executor& executor,
                              Workspace&) {
   detail::for_rows(executor, problem.x.extent(0), problem.x.extent(1), [&problem](index_t i) {
-    using V = Vec<T>;
     const auto& [x, out] = problem;
-    const index_t n = x.extent(1);
-    const T* from = x.data() + i * x.stride(0);
-    const T most = row_max(n, from, -std::numeric_limits<T>::infinity());
-    const V shift = V::all(most == -std::numeric_limits<T>::infinity() ? T{0} : most);
-    V total = V::all(T{0});
-    index_t j = 0;
-    for (; j + V::kLanes <= n; j += V::kLanes) {
-      total = total + exp_flush(V::load(from + j) - shift);
-    }
-    T rest = 0;
-    for (; j < n; ++j) rest += std::exp(from[j] - max_lane(shift));
-    out(i) = max_lane(shift) + std::log(sum(total) + rest);
+    const LogSum<T> row = row_log_sum(x.extent(1), x.data() + i * x.stride(0));
+    out(i) = row.most + row.log_sum;
   });
 }
 
@@ -84,5 +92,24 @@ inline void softmax_rows(const detail::SoftmaxProblem<T>& problem, const Executo
     const T shift = most == -std::numeric_limits<T>::infinity() ? T{0} : most;
     const T total = row_exp(n, from, shift, to);
     if (total != T{0}) row_scale(n, T{1} / total, to);
+  });
+}
+
+template <class T>
+inline void log_softmax_rows(const detail::SoftmaxProblem<T>& problem, const Executor& executor,
+                             Workspace&) {
+  detail::for_rows(executor, problem.x.extent(0), problem.x.extent(1), [&problem](index_t i) {
+    using V = Vec<T>;
+    const auto& [x, out] = problem;
+    const index_t n = x.extent(1);
+    const T* from = x.data() + i * x.stride(0);
+    T* to = out.data() + i * out.stride(0);
+    const LogSum<T> row = row_log_sum(n, from);
+    // Nothing visible: x, which is -inf, less a logarithm of -inf would be NaN.
+    const T log_sum = row.log_sum == -std::numeric_limits<T>::infinity() ? T{0} : row.log_sum;
+    // The maximum first: its difference from x is exact where x is large, and their sum would round the logarithm away.
+    each_vector<T>(n, [&](index_t k, auto lanes) {
+      store(load(from + k, lanes) - V::all(row.most) - V::all(log_sum), to + k, lanes);
+    });
   });
 }
