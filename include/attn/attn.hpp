@@ -41,3 +41,4 @@
 #include "attn/layers/layer_norm.hpp"
 #include "attn/layers/linear.hpp"
 #include "attn/layers/multi_head_attention.hpp"
+#include "attn/layers/rotary.hpp"

@@ -26,6 +26,7 @@ struct Operator {
 const Operator kOperators[] = {
     {"Attention", 87, &attention_suite},
     {"FlexAttention", 11, &flex_attention_suite},
+    {"RotaryEmbedding", 8, &rotary_embedding_suite},
     {"LayerNormalization", 19, &layer_normalization_suite},
     {"RMSNormalization", 19, &rms_normalization_suite},
     {"Softmax", 7, &softmax_suite},

@@ -1,0 +1,106 @@
+// rotary_embedding: turns pairs of coordinates of queries and keys by angles that grow with the position.
+#pragma once
+
+#include "attn/core/tensor.hpp"
+#include "attn/kernels/execution.hpp"
+#include "attn/simd/vec.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Which coordinates turn together. Models differ: the wrong one gives plausible nonsense.
+enum class RotaryPairs {
+  halves,       ///< (j, j + rotary_dim / 2), as Llama and GPT-NeoX have it
+  interleaved,  ///< (2 j, 2 j + 1), as the paper and GPT-J have it
+};
+
+namespace detail {
+
+/// Checked; innermost strides are 1, out may be x.
+template <class T>
+struct RotaryProblem {
+  TensorView4<const T> x;
+  TensorView2<const T> cos, sin;
+  TensorView2<const index_t> positions;
+  RotaryPairs pairs;
+  TensorView4<T> out;
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT "attn/layers/rotary.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"
+ATTN_KERNEL_DOOR(rotary_rows, RotaryProblem)
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+template <class T>
+void check_rotary(const RotaryProblem<T>& problem) {
+  const auto& [x, cos, sin, positions, pairs, out] = problem;
+  const std::string_view function = "rotary_embedding";
+  check_shape(function, "out", x.shape(), out.shape());
+  check_shape(function, "sin", "(max_position, rotary_dim / 2)", cos.shape(), sin.shape());
+  if (2 * cos.extent(1) > x.extent(3)) {
+    throw_shape(function, "cos",
+                "have shape (max_position, rotary_dim / 2) with rotary_dim at most head_dim = " +
+                    std::to_string(x.extent(3)),
+                cos.shape());
+  }
+  check_shape(function, "position_ids", "(batch, seq)", Shape<2>{x.extent(0), x.extent(2)},
+              positions.shape());
+  const auto check_stride = [&](std::string_view argument, index_t extent, const auto& strides) {
+    if (extent <= 1 || strides.back() == 1) return;
+    throw_shape(function, argument, "have innermost stride 1 (these are the strides)", strides);
+  };
+  check_stride("x", x.extent(3), x.strides());
+  check_stride("out", x.extent(3), out.strides());
+  check_stride("cos", cos.extent(1), cos.strides());
+  check_stride("sin", sin.extent(1), sin.strides());
+  for (index_t b = 0; b < positions.extent(0); ++b) {
+    for (index_t i = 0; i < positions.extent(1); ++i) {
+      if (positions(b, i) >= 0 && positions(b, i) < cos.extent(0)) continue;
+      throw ValueError(message(function, "position_ids" + to_string(Shape<2>{b, i}),
+                               "lie in 0 .. " + std::to_string(cos.extent(0) - 1),
+                               std::to_string(positions(b, i))));
+    }
+  }
+}
+
+}  // namespace detail
+
+/// Turns each pair (u, v) of coordinates into (u cos - v sin, v cos + u sin).
+///
+/// Shapes: x and out (batch, heads, seq, head_dim), cos and sin (max_position, rotary_dim / 2), position_ids (batch, seq)
+/// with elements of 0 .. max_position - 1: row position_ids(b, i) of cos and sin holds the angles of token i, one for each
+/// pair. Coordinates from rotary_dim on stay as they are. Any strides with a unit innermost one; out may be x.
+/// Throws ShapeError or ValueError, before anything is written.
+/// Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021), equation 34.
+template <TensorLike X, TensorLike Cos, TensorLike Sin, TensorLike Ids, TensorLike Out>
+  requires std::same_as<scalar_t<Ids>, index_t>
+void rotary_embedding(const X& x, const Cos& cos, const Sin& sin, const Ids& position_ids,
+                      Out&& out, RotaryPairs pairs = RotaryPairs::halves,
+                      const Execution& execution = {}) {
+  using T = scalar_t<X>;
+  const detail::RotaryProblem<T> problem{const_view(x),   const_view(cos),
+                                         const_view(sin), const_view(position_ids),
+                                         pairs,           view_of(out)};
+  detail::check_rotary(problem);
+  detail::rotary_rows<T>(problem, execution);
+}
+
+/// The same into a new tensor.
+template <TensorLike X, TensorLike Cos, TensorLike Sin, TensorLike Ids>
+  requires std::same_as<scalar_t<Ids>, index_t>
+Tensor4<scalar_t<X>> rotary_embedding(const X& x, const Cos& cos, const Sin& sin,
+                                      const Ids& position_ids,
+                                      RotaryPairs pairs = RotaryPairs::halves,
+                                      const Execution& execution = {}) {
+  auto out = Tensor4<scalar_t<X>>::uninitialized(const_view(x).shape());
+  rotary_embedding(x, cos, sin, position_ids, out, pairs, execution);
+  return out;
+}
+
+ATTN_NAMESPACE_END
