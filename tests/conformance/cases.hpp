@@ -89,7 +89,7 @@ attn::TensorView1<const T> flat(const Array<T>& x) {
 }
 
 extern const Suite attention_suite, flex_attention_suite, gelu_suite, layer_normalization_suite,
-    log_softmax_suite, rms_normalization_suite, rotary_embedding_suite, softmax_suite, swiglu_suite,
-    swish_suite;
+    linear_attention_suite, log_softmax_suite, rms_normalization_suite, rotary_embedding_suite,
+    softmax_suite, swiglu_suite, swish_suite;
 
 }  // namespace attn_test

@@ -34,6 +34,7 @@ const Operator kOperators[] = {
     {"Gelu", 4, &gelu_suite},
     {"Swish", 1, &swish_suite},
     {"SwiGLU", 3, &swiglu_suite},
+    {"LinearAttention", 14, &linear_attention_suite},
 };
 
 struct Tally {

@@ -1,0 +1,144 @@
+// linear_attention: a state per head instead of a softmax over keys; the rules linear, gated, delta and gated delta.
+#pragma once
+
+#include <cmath>
+#include <optional>
+
+#include "attn/core/tensor.hpp"
+#include "attn/kernels/execution.hpp"
+#include "attn/simd/vec.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Which of decay and beta are given is the rule: neither is linear attention, decay alone the gated rule (RetNet, GLA,
+/// Mamba-2), beta alone the delta rule (DeltaNet), both the gated delta rule. In both an extent of 1 broadcasts.
+template <class T>
+struct LinearAttentionOptions {
+  std::optional<double> scale = {};  ///< any finite number; 1 / sqrt(key_dim) if not given
+  TensorView4<const T> decay = {};   ///< (batch, num_kv_heads, seq, key_dim): logarithms, at most 0
+  TensorView3<const T> beta = {};    ///< (batch, num_kv_heads, seq): how much of v is written
+  TensorView4<const T> initial_state =
+      {};  ///< (batch, num_kv_heads, key_dim, value_dim); zeros if not given
+  TensorView4<T> final_state = {};  ///< out: of the same shape; may be initial_state
+};
+
+namespace detail {
+
+/// Checked; innermost strides are 1, decay and beta have the extents of k.
+template <class T>
+struct LinearAttentionProblem {
+  TensorView4<const T> q, k, v;
+  TensorView4<T> out;
+  TensorView4<const T> decay;
+  TensorView3<const T> beta;
+  TensorView4<const T> initial_state;
+  TensorView4<T> final_state;
+  T scale;
+};
+
+/// The view with extents of 1 repeated, where `shape` has more.
+template <class T, int Rank>
+TensorView<const T, Rank> broadcast_gate(std::string_view argument, std::string_view axes,
+                                         TensorView<const T, Rank> x, const Shape<Rank>& shape) {
+  Shape<Rank> strides = x.strides();
+  for (std::size_t a = 0; a < shape.size(); ++a) {
+    if (x.shape()[a] == shape[a]) continue;
+    if (x.shape()[a] != 1) {
+      throw_shape("linear_attention", argument,
+                  std::string("broadcast to ").append(axes).append(" = ") + to_string(shape),
+                  x.shape());
+    }
+    strides[a] = 0;
+  }
+  return {x.data(), shape, strides};
+}
+
+template <class T>
+LinearAttentionProblem<T> make_linear_attention_problem(TensorView4<const T> q,
+                                                        TensorView4<const T> k,
+                                                        TensorView4<const T> v, TensorView4<T> out,
+                                                        const LinearAttentionOptions<T>& options) {
+  const index_t batch = q.extent(0), heads = q.extent(1), seq = q.extent(2), key_dim = q.extent(3),
+                kv_heads = k.extent(1), value_dim = v.extent(3);
+  const auto check = [](std::string_view argument, std::string_view axes, const Shape<4>& expected,
+                        const TensorView4<const T>& view) {
+    check_shape("linear_attention", argument, axes, expected, view.shape());
+    if (view.extent(3) > 1 && view.stride(3) != 1) {
+      throw_shape("linear_attention", argument, "have innermost stride 1 (these are the strides)",
+                  view.strides());
+    }
+  };
+  check("q", "(batch, num_heads, seq, key_dim)", q.shape(), q);
+  check("k", "(batch, num_kv_heads, seq, key_dim)", {batch, kv_heads, seq, key_dim}, k);
+  check("v", "(batch, num_kv_heads, seq, value_dim)", {batch, kv_heads, seq, value_dim}, v);
+  check("out", "(batch, num_heads, seq, value_dim)", {batch, heads, seq, value_dim}, out);
+  if (kv_heads == 0 || heads % kv_heads != 0) {
+    throw_shape("linear_attention", "num_heads and num_kv_heads", "divide without remainder",
+                Shape<2>{heads, kv_heads});
+  }
+  const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(key_dim)));
+  if (!std::isfinite(static_cast<T>(scale))) {
+    throw ValueError(message("linear_attention", "scale", "be finite", std::to_string(scale)));
+  }
+  LinearAttentionProblem<T> problem{
+      q, k, v, out, {}, {}, options.initial_state, options.final_state, static_cast<T>(scale)};
+  if (options.decay) {
+    problem.decay = broadcast_gate<T, 4>("decay", "(batch, num_kv_heads, seq, key_dim)",
+                                         options.decay, {batch, kv_heads, seq, key_dim});
+  }
+  if (options.beta) {
+    problem.beta = broadcast_gate<T, 3>("beta", "(batch, num_kv_heads, seq)", options.beta,
+                                        {batch, kv_heads, seq});
+  }
+  const std::string_view state_axes = "(batch, num_kv_heads, key_dim, value_dim)";
+  const Shape<4> state{batch, kv_heads, key_dim, value_dim};
+  if (options.initial_state) check("initial_state", state_axes, state, options.initial_state);
+  if (options.final_state) check("final_state", state_axes, state, options.final_state);
+  return problem;
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT "attn/attention/linear_attention.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"
+ATTN_KERNEL_DOOR(linear_attention_states, LinearAttentionProblem)
+
+ATTN_NAMESPACE_BEGIN
+
+/// Token by token, with one state S (key_dim, value_dim) for each key/value head, zero at first:
+///   S <- e^decay S (row by row), v <- beta (v - S^T k), S <- S + k v^T, out = scale S^T q,
+/// the first two where decay and beta are given. Causal by nature; time is linear in seq, memory does not depend on it.
+///
+/// Shapes: q (batch, num_heads, seq, key_dim), k (batch, num_kv_heads, seq, key_dim),
+/// v (batch, num_kv_heads, seq, value_dim), out (batch, num_heads, seq, value_dim); any strides with a unit innermost
+/// one. num_heads is a multiple of num_kv_heads: head h reads state h / (num_heads / num_kv_heads). out must not overlap
+/// q, k or v. A sequence in pieces, each begun with the final state of the last, gives the bits of the whole.
+/// Throws ShapeError or ValueError, before anything is written.
+/// Source: Katharopoulos et al., "Transformers are RNNs" (2020), equation 18 without feature map and normaliser; Yang,
+/// Kautz, Hatamizadeh, "Gated Delta Networks" (2024); ONNX LinearAttention.
+template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out>
+void linear_attention(const Q& q, const K& k, const V& v, Out&& out,
+                      const LinearAttentionOptions<scalar_t<Q>>& options = {},
+                      const Execution& execution = {}) {
+  using T = scalar_t<Q>;
+  detail::linear_attention_states<T>(
+      detail::make_linear_attention_problem<T>(const_view(q), const_view(k), const_view(v),
+                                               view_of(out), options),
+      execution);
+}
+
+/// The same into a new tensor.
+template <TensorLike Q, TensorLike K, TensorLike V>
+Tensor4<scalar_t<Q>> linear_attention(const Q& q, const K& k, const V& v,
+                                      const LinearAttentionOptions<scalar_t<Q>>& options = {},
+                                      const Execution& execution = {}) {
+  const Shape<4> shape = const_view(q).shape();
+  auto out =
+      Tensor4<scalar_t<Q>>::uninitialized({shape[0], shape[1], shape[2], const_view(v).extent(3)});
+  linear_attention(q, k, v, out, options, execution);
+  return out;
+}
+
+ATTN_NAMESPACE_END
