@@ -57,9 +57,10 @@ struct AttentionProblem {
 };
 
 // The messages of make_problem(), which keeps the conditions.
-[[noreturn]] ATTN_COLD inline void throw_shape(std::string_view argument, std::string_view expected,
-                                               std::span<const index_t> found) {
-  attn::throw_shape("scaled_dot_product_attention", argument, expected, found);
+[[noreturn]] ATTN_COLD inline void throw_argument(std::string_view argument,
+                                                  std::string_view expected,
+                                                  std::span<const index_t> found) {
+  throw_shape("scaled_dot_product_attention", argument, expected, found);
 }
 [[noreturn]] ATTN_COLD inline void throw_value(std::string_view argument, std::string_view expected,
                                                double found) {
@@ -85,8 +86,9 @@ void check_mask(const Mask& mask, const Shape<4>& scores) {
     if (part.kind == Mask::Dense::Kind::add && part.element != kElement) throw_mask_element();
     for (std::size_t axis = 0; axis < 4; ++axis) {
       if (part.shape[axis] == 1 || part.shape[axis] == scores[axis]) continue;
-      throw_shape("mask", "broadcast to (batch, num_heads, q_len, kv_len) = " + to_string(scores),
-                  part.shape);
+      throw_argument("mask",
+                     "broadcast to (batch, num_heads, q_len, kv_len) = " + to_string(scores),
+                     part.shape);
     }
   }
   if (const auto& lengths = mask.key_lengths) {
@@ -107,9 +109,9 @@ AttentionProblem<T> make_problem(TensorView4<const T> q, TensorView4<const T> k,
                 head_dim = q.extent(3);
   const index_t kv_heads = k.extent(1), kv_len = k.extent(2), head_dim_v = v.extent(3);
   const auto check_view = [](std::string_view argument, const TensorView4<const T>& view) {
-    if (view.size() == 0) throw_shape(argument, "have no empty axis", view.shape());
+    if (view.size() == 0) throw_argument(argument, "have no empty axis", view.shape());
     if (view.extent(3) > 1 && view.stride(3) != 1) {
-      throw_shape(argument, "have innermost stride 1 (these are the strides)", view.strides());
+      throw_argument(argument, "have innermost stride 1 (these are the strides)", view.strides());
     }
   };
   const auto check = [](std::string_view argument, std::string_view axes,
@@ -127,8 +129,8 @@ AttentionProblem<T> make_problem(TensorView4<const T> q, TensorView4<const T> k,
   check("out", "(batch, num_heads, q_len, head_dim_v)", Shape<4>{batch, heads, q_len, head_dim_v},
         out.shape());
   if (heads % kv_heads != 0) {
-    throw_shape("num_heads and num_kv_heads", "divide without remainder",
-                Shape<2>{heads, kv_heads});
+    throw_argument("num_heads and num_kv_heads", "divide without remainder",
+                   Shape<2>{heads, kv_heads});
   }
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
   if (!std::isfinite(static_cast<T>(scale))) throw_value("scale", "be finite", scale);
