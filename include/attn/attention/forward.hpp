@@ -54,7 +54,11 @@ class Forward {
       const index_t begin = i % blocks * plan_.most_block_kv;
       const index_t end = std::min(begin + plan_.most_block_kv, problem_.scores[3]);
       for (index_t h = kv_head * problem_.group(); h < (kv_head + 1) * problem_.group(); ++h) {
-        for (index_t j = begin; j < end; ++j) sums(b, h, j) = T{0};
+        const T masked = sum_of_masked_rows(b, h);
+        const KeyRange keys = problem_.unpadded_keys(b);
+        for (index_t j = begin; j < end; ++j) {
+          sums(b, h, j) = j >= keys.begin && j < keys.end ? masked : T{0};
+        }
       }
       const ForwardScratch<T> scratch = scratch_of(worker);
       for (index_t row = 0; row < tiling.rows; row += plan_.rows_per_task) {
@@ -65,6 +69,16 @@ class Forward {
   }
 
  private:
+  /// What queries that see no key put on every key.
+  T sum_of_masked_rows(index_t b, index_t h) const {
+    if (problem_.options.masked_row == MaskedRow::zero || problem_.options.sinks) return T{0};
+    const RowState<T>* states = states_ + (b * problem_.scores[1] + h) * problem_.scores[2];
+    const index_t rows = std::count_if(states, states + problem_.lengths(b).q_len,
+                                       [](const RowState<T>& row) { return row.total == T{0}; });
+    const KeyRange keys = problem_.unpadded_keys(b);
+    return static_cast<T>(rows) / static_cast<T>(keys.end - keys.begin);
+  }
+
   ForwardScratch<T> scratch_of(int worker) const {
     return plan_.scratch_at(problem_, memory_.data() + worker * plan_.worker_elements);
   }

@@ -31,7 +31,7 @@ struct SequenceTiling {
     // Packed K and V of 512 x 64 floats are 128 KB each; with the queries and outputs of a task, 96 KB each, they
     // leave nothing of half a megabyte.
     const index_t most = second_level_cache() >= (1 << 20) ? kMostBlockKV : kMostBlockKV / 2;
-    block_kv = std::min(most, (kv_len + 63) / 64 * 64);
+    block_kv = std::clamp((kv_len + 63) / 64 * 64, index_t{64}, most);  // packed sequences may be empty
   }
 
   /// Tasks of one key/value head.
