@@ -28,6 +28,7 @@
 #include "attn/kernels/softmax.hpp"
 
 // attention: masks, options, functors, scaled_dot_product_attention; linear_attention
+#include "attn/attention/explain.hpp"
 #include "attn/attention/functors.hpp"
 #include "attn/attention/linear_attention.hpp"
 #include "attn/attention/mask.hpp"
