@@ -27,8 +27,9 @@
 #include "attn/kernels/norm.hpp"
 #include "attn/kernels/softmax.hpp"
 
-// attention: masks, options, functors, scaled_dot_product_attention; linear_attention
+// attention: masks, options, functors, scaled_dot_product_attention, caches; linear_attention
 #include "attn/attention/functors.hpp"
+#include "attn/attention/kv_cache.hpp"
 #include "attn/attention/linear_attention.hpp"
 #include "attn/attention/mask.hpp"
 #include "attn/attention/options.hpp"
