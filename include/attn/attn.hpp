@@ -32,6 +32,7 @@
 #include "attn/attention/kv_cache.hpp"
 #include "attn/attention/linear_attention.hpp"
 #include "attn/attention/mask.hpp"
+#include "attn/attention/merge_states.hpp"
 #include "attn/attention/options.hpp"
 #include "attn/attention/sdpa.hpp"
 
