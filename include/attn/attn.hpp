@@ -37,11 +37,14 @@
 #include "attn/attention/sdpa.hpp"
 
 // layers: what a Transformer is made of, by PyTorch's names
+#include "attn/layers/beam_search.hpp"
 #include "attn/layers/embedding.hpp"
 #include "attn/layers/encoder_layer.hpp"
 #include "attn/layers/feed_forward.hpp"
+#include "attn/layers/generation.hpp"
 #include "attn/layers/heads.hpp"
 #include "attn/layers/layer_norm.hpp"
 #include "attn/layers/linear.hpp"
 #include "attn/layers/multi_head_attention.hpp"
 #include "attn/layers/rotary.hpp"
+#include "attn/layers/sampling.hpp"
