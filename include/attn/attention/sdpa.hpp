@@ -3,6 +3,7 @@
 
 #include "attn/attention/forward.hpp"
 #include "attn/attention/functors.hpp"
+#include "attn/attention/problem_checks.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -26,8 +27,9 @@ void scaled_dot_product_attention(const Q& q, const K& k, const V& v, Out&& out,
   detail::AttentionProblem<T> problem =
       detail::make_problem<T>(const_view(q), const_view(k), const_view(v), view_of(out), options);
   if constexpr (sizeof...(Functors) > 0) {
-    const auto& isa = options.execution.isa;
-    (detail::attach(isa ? require_isa(*isa) : active_isa(), functors, problem.functors), ...);
+    detail::check_positions(problem.scores);
+    const Isa isa = options.execution.instruction_set();
+    (detail::attach(isa, functors, problem.functors), ...);
   }
   detail::forward<T>(problem, options.execution);
 }
@@ -51,11 +53,10 @@ template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out>
 std::size_t workspace_bytes(const Q& q, const K& k, const V& v, Out&& out,
                             const AttentionOptions<scalar_t<Q>>& options = {}) {
   using T = scalar_t<Q>;
-  const int concurrency = options.execution.threads().concurrency();
-  return detail::ForwardPlan<T>(detail::make_problem<T>(const_view(q), const_view(k), const_view(v),
-                                                        view_of(out), options),
-                                concurrency)
-      .workspace_bytes(concurrency);
+  const detail::AttentionProblem<T> problem =
+      detail::make_problem<T>(const_view(q), const_view(k), const_view(v), view_of(out), options);
+  return detail::ForwardPlan<T>(problem, options.execution.threads().concurrency())
+      .workspace_bytes(problem.batch());
 }
 
 ATTN_NAMESPACE_END

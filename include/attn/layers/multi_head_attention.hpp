@@ -195,8 +195,6 @@ class MultiHeadAttention {
     check("value", {batch, kv_len, o.vdim}, value.shape());
     check("out", {batch, q_len, out_dim()}, out.shape());
     if (call.residual) check("residual", out.shape(), call.residual.shape());
-    if (call.average_weights)
-      check("average_weights", {batch, q_len, keys}, call.average_weights.shape());
 
     Workspace& workspace = call.execution.scratch();
     const index_t width = 2 * q_width + v_width;
@@ -231,18 +229,13 @@ class MultiHeadAttention {
     Scratch<T> context_memory(workspace, o.output_projection ? batch * q_len * v_width : 0);
     const TensorView3<T> context =
         o.output_projection ? TensorView3<T>(context_memory.data(), {batch, q_len, v_width}) : out;
-    const bool averages = static_cast<bool>(call.average_weights);
-    Scratch<T> weights_memory(workspace,
-                              averages && !call.weights ? batch * o.num_heads * q_len * keys : 0);
     AttentionOptions<T> options{.mask = call.mask,
                                 .scale = o.scale,
                                 .offset = call.offset,
                                 .masked_row = call.masked_row,
                                 .weights = call.weights,
+                                .average_weights = call.average_weights,
                                 .execution = call.execution};
-    if (averages && !call.weights) {
-      options.weights = {weights_memory.data(), {batch, o.num_heads, q_len, keys}};
-    }
     Tensor4<T> extended;
     if (appended_keys() > 0) {
       extended = extend_mask<T>(call.mask, call.offset, {batch, o.num_heads, q_len, kv_len},
@@ -252,7 +245,6 @@ class MultiHeadAttention {
     scaled_dot_product_attention(split_heads(q, o.num_heads), split_heads(k, o.num_heads),
                                  split_heads(v, o.num_heads), split_heads(context, o.num_heads),
                                  options);
-    if (averages) average_heads(options.weights, call.average_weights);
     if (o.output_projection) {
       out_proj_.forward(context, out, Activation::none, call.residual, call.execution);
     } else if (call.residual) {
@@ -278,19 +270,6 @@ class MultiHeadAttention {
         const bool is_learned = learned && j == kv_len;
         for (index_t x = 0; x < to.extent(2); ++x)
           to(b, j, x) = is_learned ? learned(0, 0, x) : T{0};
-      }
-    }
-  }
-
-  static void average_heads(TensorView4<const T> weights, TensorView3<T> average) {
-    const index_t heads = weights.extent(1);
-    for (index_t b = 0; b < average.extent(0); ++b) {
-      for (index_t i = 0; i < average.extent(1); ++i) {
-        for (index_t j = 0; j < average.extent(2); ++j) {
-          T total = 0;
-          for (index_t h = 0; h < heads; ++h) total += weights(b, h, i, j);
-          average(b, i, j) = total / static_cast<T>(heads);
-        }
       }
     }
   }
