@@ -39,6 +39,7 @@
 #include "attn/attention/sdpa.hpp"
 
 // layers: what a Transformer is made of, by PyTorch's names
+#include "attn/layers/beam_search.hpp"
 #include "attn/layers/bert.hpp"
 #include "attn/layers/decoder.hpp"
 #include "attn/layers/decoder_layer.hpp"
@@ -46,6 +47,7 @@
 #include "attn/layers/encoder.hpp"
 #include "attn/layers/encoder_layer.hpp"
 #include "attn/layers/feed_forward.hpp"
+#include "attn/layers/generation.hpp"
 #include "attn/layers/gpt.hpp"
 #include "attn/layers/head_projections.hpp"
 #include "attn/layers/heads.hpp"
@@ -57,6 +59,7 @@
 #include "attn/layers/padding.hpp"
 #include "attn/layers/positions.hpp"
 #include "attn/layers/rotary.hpp"
+#include "attn/layers/sampling.hpp"
 #include "attn/layers/seq2seq_transformer.hpp"
 #include "attn/layers/sublayer.hpp"
 #include "attn/layers/transformer.hpp"
