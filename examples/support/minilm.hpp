@@ -1,4 +1,5 @@
-// all-MiniLM-L6-v2: lines of text in, embeddings of 384 numbers out, nearer for nearer meanings.
+// all-MiniLM-L6-v2: lines of text in, embeddings of 384 numbers out, nearer for nearer meanings; and
+// what its heads attend to.
 #pragma once
 
 #include <algorithm>
@@ -19,6 +20,13 @@
 #include "wordpiece.hpp"
 
 namespace examples {
+
+// What each head looks at in one line.
+struct AttentionMap {
+  std::vector<std::string> tokens;  // as the vocabulary spells them, [CLS] and [SEP] included
+  attn::Tensor4<float>
+      weights;  // (layers, heads, tokens as queries, tokens as keys); rows add up to 1
+};
 
 // A BERT encoder of six post-norm layers, whose mean hidden state is the sentence's embedding.
 // Sources: Devlin et al., "BERT" (2019); Wang et al., "MiniLM" (2020); Reimers and Gurevych,
@@ -74,6 +82,25 @@ class MiniLm {
     return out;
   }
 
+  AttentionMap attention(const std::string& line) const {
+    const std::vector<std::int32_t> tokens = tokenizer_.encode(line, kMaxTokens);
+    const auto seq = static_cast<attn::index_t>(tokens.size());
+    AttentionMap map;
+    for (const std::int32_t id : tokens) map.tokens.push_back(tokenizer_.piece(id));
+    const auto num_layers = static_cast<attn::index_t>(layers_.size());
+    map.weights = attn::Tensor4<float>({num_layers, kLayerOptions.nhead, seq, seq});
+
+    attn::Tensor2<std::int32_t> ids({1, seq});
+    std::copy(tokens.begin(), tokens.end(), ids.data());
+    attn::Tensor3<float> hidden = embed_tokens(ids);
+    for (attn::index_t i = 0; i < num_layers; ++i) {
+      // A layer's weights are those of a batch of one.
+      layers_[static_cast<std::size_t>(i)].forward(
+          hidden, hidden, {.weights = map.weights.view().slice(0, i, i + 1)});
+    }
+    return map;
+  }
+
  private:
   static constexpr attn::EncoderLayerOptions kLayerOptions = {.d_model = kWidth,
                                                               .nhead = 12,
@@ -114,6 +141,18 @@ class MiniLm {
     layer.pack();
   }
 
+  // ids (batch, seq) to the first layer's input (batch, seq, 384).
+  attn::Tensor3<float> embed_tokens(const attn::Tensor2<std::int32_t>& ids) const {
+    attn::Tensor3<float> hidden = attn::embedding(words_, ids);
+    for (attn::index_t b = 0; b < hidden.extent(0); ++b) {
+      for (attn::index_t t = 0; t < hidden.extent(1); ++t) {
+        for (attn::index_t i = 0; i < kWidth; ++i) hidden(b, t, i) += positions_(t, i);
+      }
+    }
+    norm_.forward(hidden, hidden);
+    return hidden;
+  }
+
   // Embeds the lines of these indices, the last of which has the most tokens, into their rows of
   // out.
   void embed_batch(std::span<const std::vector<std::int32_t>> tokens,
@@ -129,13 +168,7 @@ class MiniLm {
       lengths(b) = static_cast<attn::index_t>(line.size());
     }
 
-    attn::Tensor3<float> hidden = attn::embedding(words_, ids);
-    for (attn::index_t b = 0; b < batch; ++b) {
-      for (attn::index_t t = 0; t < seq; ++t) {
-        for (attn::index_t i = 0; i < kWidth; ++i) hidden(b, t, i) += positions_(t, i);
-      }
-    }
-    norm_.forward(hidden, hidden);
+    attn::Tensor3<float> hidden = embed_tokens(ids);
     for (const attn::EncoderLayer<float>& layer : layers_) {
       layer.forward(hidden, hidden, {.mask = attn::key_lengths(lengths)});
     }
