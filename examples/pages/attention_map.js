@@ -158,7 +158,7 @@ function makeMap() {
   const room = Math.max(300, document.getElementById("map-place").clientWidth);
   const font = Math.min(13, Math.max(8, (0.8 * room) / n));
   const labels = Math.max(...tokens.map((token) => shorten(token).length)) * font * 0.62 + 8;
-  const cell = Math.min(46, Math.max(4, (room - labels - 22) / n));
+  const cell = Math.min(46, Math.max(2, (room - labels - 22) / n));
   const every = Math.ceil((font * 1.02) / cell); // labels that fit
   const [left, top] = [labels + 20, labels + 20];
   const [width, height] = [left + n * cell + 2, top + n * cell + 2];
