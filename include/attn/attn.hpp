@@ -27,9 +27,8 @@
 #include "attn/kernels/norm.hpp"
 #include "attn/kernels/softmax.hpp"
 
-// attention: masks, options, functors, scaled_dot_product_attention; linear_attention
-#include "attn/attention/explain.hpp"
 // attention: masks, options, functors, scaled_dot_product_attention, caches; linear_attention
+#include "attn/attention/explain.hpp"
 #include "attn/attention/functors.hpp"
 #include "attn/attention/kv_cache.hpp"
 #include "attn/attention/linear_attention.hpp"
