@@ -35,6 +35,7 @@
 #include "attn/attention/mask.hpp"
 #include "attn/attention/merge_states.hpp"
 #include "attn/attention/options.hpp"
+#include "attn/attention/relative_bias.hpp"
 #include "attn/attention/sdpa.hpp"
 
 // layers: what a Transformer is made of, by PyTorch's names
