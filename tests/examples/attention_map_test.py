@@ -139,6 +139,11 @@ def check_awkward_text(browser):
     page = browser.open(folder / "page.html")
     checks.same("[CLS] and [SEP] alone", page.evaluate("document.querySelectorAll('#map .cell').length"), 4)
     checks.same("no complaint", page.complaints, [])
+    # That complaints would be heard.
+    broken = (folder / "page.html").read_text(encoding="utf-8").replace('"use strict";', 'console.error("x"); fetch("http://x.invalid/");', 1)
+    (folder / "page.html").write_text(broken, encoding="utf-8")
+    heard = " ".join(browser.open(folder / "page.html").complaints)
+    checks.holds("complaints are heard", "console.error" in heard and "http://x.invalid/" in heard, heard)
 
 
 check_arguments()

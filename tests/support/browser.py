@@ -1,7 +1,6 @@
 # For tests of programs and of the pages that they write: a headless Chromium, driven by its DevTools protocol over a pipe,
 # which needs no library; a reader of PNG files; a count of what holds.
 import base64
-import collections
 import json
 import os
 import pathlib
@@ -44,7 +43,7 @@ class Browser:
         os.close(child_out)
         self._bytes = b""
         self._last = 0
-        self.events = collections.deque()
+        self.pages = {}  # by session
         return self
 
     def __exit__(self, *_):
@@ -56,26 +55,24 @@ class Browser:
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def call(self, method, session=None, **params):
-        """The answer to one command; events that arrive before it are kept."""
+        """The answer to one command."""
         self._last += 1
         message = {"id": self._last, "method": method, "params": params}
         if session:
             message["sessionId"] = session
         os.write(self._out, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._read()
-            if answer.get("id") == self._last:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']}")
-                return answer["result"]
-            self.events.append(answer)
+        while (answer := self.listen()).get("id") != self._last:
+            pass
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']}")
+        return answer["result"]
 
-    def wait(self, method):
-        """The first event of that name that is still to come or has not been looked at."""
-        while True:
-            event = self.events.popleft() if self.events else self._read()
-            if event.get("method") == method:
-                return event
+    def listen(self):
+        """The next message. An event of a page has been told to it."""
+        message = self._read()
+        if message.get("sessionId") in self.pages and "method" in message:
+            self.pages[message["sessionId"]].hear(message["method"], message["params"])
+        return message
 
     def _read(self):
         while b"\0" not in self._bytes:
@@ -98,26 +95,24 @@ class Page:
     def __init__(self, browser, session, url, width, height, dark):
         self._browser, self._session, self._url = browser, session, url
         self.complaints = []
+        browser.pages[session] = self
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(domain + ".enable")
         self.resize(width, height)
         self.theme(dark)
+        self._loaded = False
         self.call("Page.navigate", url=url)
-        browser.wait("Page.loadEventFired")
+        while not self._loaded:
+            browser.listen()
         self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def call(self, method, **params):
-        result = self._browser.call(method, self._session, **params)
-        for event in self._browser.events:
-            if event.get("sessionId") == self._session:
-                self._judge(event["method"], event["params"])
-        # What Browser.wait() may be waiting for stays.
-        kept = [event for event in self._browser.events if event["method"] == "Page.loadEventFired"]
-        self._browser.events = collections.deque(kept)
-        return result
+        return self._browser.call(method, self._session, **params)
 
-    def _judge(self, method, params):
-        if method == "Runtime.exceptionThrown":
+    def hear(self, method, params):
+        if method == "Page.loadEventFired":
+            self._loaded = True
+        elif method == "Runtime.exceptionThrown":
             self.complaints.append(params["exceptionDetails"]["exception"]["description"])
         elif method == "Runtime.consoleAPICalled":
             self.complaints.append(f"console.{params['type']}: {params['args']}")
