@@ -16,10 +16,10 @@ void multi_head(benchmark::State& state, bool all_threads) {
   attn::MultiHeadAttention<float> mha = bench::random_multi_head(width, state.range(3));
   const auto x = bench::random_tensor<float, 3>({batch, seq, width}, 2);
   attn::Tensor3<float> out(x.shape());
-  const attn::MultiHeadAttentionCall<float> call{
+  const attn::AttentionOptions<float> options{
       .execution = {.executor = &bench::executor_of(all_threads)}};
   const auto work = [&] {
-    mha.forward(x, x, x, out, call);
+    mha.forward(x, x, x, out, options);
     benchmark::DoNotOptimize(out.data());
   };
   work();

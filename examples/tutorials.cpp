@@ -195,7 +195,7 @@ void encoder_layer() {
   print_shape("x (batch, seq, d_model)", x);
   print_shape("encoder_layer(x, pad mask)", y);
 
-  const Tensor3<float> a = layer.norm1(layer.self_attn(x, {.mask = mask, .residual = x}));
+  const Tensor3<float> a = layer.norm1(layer.self_attn(x, {.mask = mask}, {.residual = x}));
   Tensor3<float> b(a.shape());
   layer.feed_forward.forward(a, b, a.view());
   claim(largest_difference(y, layer.norm2(b)) < 1e-5f,

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "attn/attention/kv_cache.hpp"
 #include "attn/layers/encoder_layer.hpp"
 
 #include "support/isas.hpp"
@@ -125,6 +126,23 @@ TEST_F(Allocation, NoneInLayers) {
       EXPECT_EQ(allocations_of([&] { layer.forward(x, y, {.execution = on}); }), 0) << name(isa);
     }
   }
+}
+
+TEST_F(Allocation, NoneInAKvCache) {
+  const Tensor4<float> q({2, 4, 3, 16}), k({2, 2, 3, 16});
+  const Tensor1<index_t> rows({2}, {1, 1});
+  Tensor4<float> y(q.shape());
+  KvCache<float> cache(
+      {.batch = 2, .num_kv_heads = 2, .capacity = 12, .head_dim = 16, .window = 5});
+  EXPECT_EQ(allocations_of([&] {
+              cache.append(k, k);
+              scaled_dot_product_attention(
+                  q, cache.keys(), cache.values(), y,
+                  {.mask = causal(), .execution = {.executor = &serial, .workspace = &workspace}});
+              cache.reorder(rows);
+              cache.truncate(1);
+            }),
+            0);
 }
 
 TEST_F(Allocation, NoneWithTheDefaultWorkspace) {

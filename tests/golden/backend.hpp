@@ -42,18 +42,7 @@ struct ReferenceBackend {
   Array<T> feed_forward(const FeedForwardWeights<T>& w, const Array<T>& x,
                         const Array<T>& residual) const {
     const auto inner = reference_map(reference_linear(x, w.w1, w.b1, order), [&](T value) {
-      switch (w.activation) {
-        case attn::Activation::relu:
-          return reference_relu(value);
-        case attn::Activation::gelu:
-          return reference_gelu(value);
-        case attn::Activation::gelu_tanh:
-          return reference_gelu_tanh(value);
-        case attn::Activation::silu:
-          return reference_silu(value);
-        default:
-          return value;
-      }
+      return reference_activation(w.activation, value);
     });
     const auto y = reference_linear(inner, w.w2, w.b2, order);
     return residual ? reference_add(y, residual) : y;
@@ -95,8 +84,10 @@ struct LibraryBackend {
 
   Array<T> feed_forward(const FeedForwardWeights<T>& w, const Array<T>& x,
                         const Array<T>& residual) const {
-    attn::FeedForward<T> layer(w.w1.extent(1), w.w1.extent(0), w.activation,
-                               static_cast<bool>(w.b1));
+    attn::FeedForward<T> layer({.d_model = w.w1.extent(1),
+                                .dim_feedforward = w.w1.extent(0),
+                                .activation = w.activation,
+                                .bias = static_cast<bool>(w.b1)});
     assign(layer.linear1.weight.view(), w.w1);
     assign(layer.linear1.bias.view(), w.b1);
     assign(layer.linear2.weight.view(), w.w2);
@@ -140,8 +131,7 @@ inline ReferenceResult<float> LibraryBackend::attention(const ReferenceHeads<T>&
                                       .vdim = heads.wv.extent(1),
                                       .head_dim = heads.wq.extent(0) / heads.num_heads,
                                       .head_dim_v = heads.wv.extent(0) / heads.num_heads,
-                                      .output_projection = static_cast<bool>(heads.wo),
-                                      .scale = options.scale});
+                                      .output_projection = static_cast<bool>(heads.wo)});
   assign(module.q_weight(), heads.wq);
   assign(module.k_weight(), heads.wk);
   assign(module.v_weight(), heads.wv);
@@ -155,17 +145,16 @@ inline ReferenceResult<float> LibraryBackend::attention(const ReferenceHeads<T>&
   ReferenceResult<T> result;
   result.y = Array<T>({q.extent(0), q.extent(1), module.out_dim()});
   result.weights = Array<T>({q.extent(0), heads.num_heads, q.extent(1), k.extent(1)});
-  attn::MultiHeadAttentionCall<T> call{.mask = library.get().mask,
-                                       .offset = library.get().offset,
-                                       .masked_row = library.get().masked_row,
-                                       .weights = result.weights.view<4>(),
-                                       .execution = execution()};
-  if (residual) call.residual = residual.view<3>();
+  attn::AttentionOptions<T> call = library.get();
+  call.weights = result.weights.view<4>();
+  call.execution = execution();
+  attn::MultiHeadAttentionCall<T> module_call;
+  if (residual) module_call.residual = residual.view<3>();
   // The library shares work where query, key and value are one tensor; here they are copies of one.
   if (q.data == k.data && q.data == v.data) {
-    module.forward(q.view<3>(), q.view<3>(), q.view<3>(), result.y.view<3>(), call);
+    module.forward(q.view<3>(), q.view<3>(), q.view<3>(), result.y.view<3>(), call, module_call);
   } else {
-    module.forward(q.view<3>(), k.view<3>(), v.view<3>(), result.y.view<3>(), call);
+    module.forward(q.view<3>(), k.view<3>(), v.view<3>(), result.y.view<3>(), call, module_call);
   }
   return result;
 }

@@ -60,8 +60,8 @@ Outputs<float> attend(const LibraryBackend& backend, const Case& c) {
   const Index batch = in.q.extent(0), q_len = in.q.extent(1);
   const Index keys = in.k.extent(1) + module.appended_keys();
   Array<float> y({batch, q_len, module.out_dim()}), weights;
-  attn::MultiHeadAttentionCall<float> call{.mask = masks.get().mask,
-                                           .execution = backend.execution()};
+  attn::AttentionOptions<float> call = masks.get();
+  call.execution = backend.execution();
   if (averages_weights(c)) {
     weights = Array<float>({batch, q_len, keys});
     call.average_weights = weights.view<3>();

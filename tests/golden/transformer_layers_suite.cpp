@@ -1,25 +1,20 @@
-// Golden suite `transformer_layers`: encoder and decoder layers, stacks and the whole Transformer of PyTorch.
-//
-// Encoder layers are the library's EncoderLayer, loaded by PyTorch's names; decoder layers are composed here of its
-// MultiHeadAttention, FeedForward and layer_norm. Which module a case is shows in the names of its tensors.
+// Golden suite `transformer_layers`: encoder and decoder layers, stacks and the whole Transformer of PyTorch, as the
+// library's modules of the same names. Which module a case is shows in the names of its tensors.
 #include "golden/backend.hpp"
 #include "golden/pytorch.hpp"
+#include "support/reference_transformer.hpp"
 
 namespace attn_test {
 namespace {
 
-struct LayerOptions {
-  Index nhead = 1;
-  attn::Activation activation = attn::Activation::relu;
-  bool norm_first = false;
-  double eps = 1e-5;
-};
-
-LayerOptions read_options(const Case& c) {
-  LayerOptions options;
+attn::TransformerLayerOptions read_options(const Case& c) {
+  attn::TransformerLayerOptions options;
+  options.d_model = c.required<Index>("d_model");
   options.nhead = c.required<Index>("nhead");
+  options.dim_feedforward = c.attribute<Index>("dim_feedforward").value_or(2048);
   options.norm_first = c.attribute<bool>("norm_first").value_or(false);
-  options.eps = c.attribute<double>("layer_norm_eps").value_or(1e-5);
+  options.layer_norm_eps = c.attribute<double>("layer_norm_eps").value_or(1e-5);
+  options.bias = c.attribute<bool>("bias").value_or(true);
   const std::string activation = c.attribute<std::string>("activation").value_or("relu");
   if (activation == "gelu") {
     options.activation = attn::Activation::gelu;
@@ -29,142 +24,106 @@ LayerOptions read_options(const Case& c) {
   return options;
 }
 
-/// One module, composed of a backend's parts.
-template <class Backend>
-class Module {
- public:
-  using T = typename Backend::T;
+/// What a case is made of.
+struct Kind {
+  bool transformer, stack, decoder;
 
-  Module(const Backend& backend, const Case& c)
-      : backend_(backend), c_(c), options_(read_options(c)) {}
-
-  /// Masks of a call, by the names that PyTorch's modules give them.
-  ReferenceOptions masks(const std::string& mask, const std::string& padding) const {
-    ReferenceOptions masks;
-    add_masks(masks, c_, mask, padding, options_.nhead);
-    return masks;
-  }
-
-  Array<T> encoder_layer(const std::string& prefix, const Array<T>& x,
-                         const ReferenceOptions& mask) const {
-    if constexpr (std::is_same_v<Backend, LibraryBackend>) {
-      const bool bias = c_.has(prefix + "linear1.bias");
-      attn::EncoderLayer<T> layer(
-          {.d_model = x.extent(2),
-           .nhead = options_.nhead,
-           .dim_feedforward = c_.load<T>(prefix + "linear1.weight").extent(0),
-           .activation = options_.activation,
-           .layer_norm_eps = options_.eps,
-           .norm_first = options_.norm_first,
-           .bias = bias});
-      load_module(layer, c_, prefix);
-      const LibraryOptions<T> library(mask);
-      Array<T> y(x.shape);
-      layer.forward(x.template view<3>(), y.template view<3>(),
-                    {.mask = library.get().mask, .execution = backend_.execution()});
-      return y;
-    } else {
-      Array<T> y = sublayer(prefix, "norm1.", x, [&](const Array<T>& in, const Array<T>& residual) {
-        return attention(prefix + "self_attn.", in, in, mask, residual);
-      });
-      return feed_forward(prefix, "norm2.", y);
+  explicit Kind(const Case& c)
+      : transformer(c.has("encoder.layers.0.linear1.weight")),
+        stack(c.has("layers.0.linear1.weight")),
+        decoder(c.has("memory")) {
+    if (!transformer && !stack && !c.has("linear1.weight")) {
+      throw Unsupported("a module of other parts than layers");
     }
   }
-
-  Array<T> decoder_layer(const std::string& prefix, const Array<T>& x, const Array<T>& memory,
-                         const ReferenceOptions& mask, const ReferenceOptions& memory_mask) const {
-    Array<T> y = sublayer(prefix, "norm1.", x, [&](const Array<T>& in, const Array<T>& residual) {
-      return attention(prefix + "self_attn.", in, in, mask, residual);
-    });
-    y = sublayer(prefix, "norm2.", y, [&](const Array<T>& in, const Array<T>& residual) {
-      return attention(prefix + "multihead_attn.", in, memory, memory_mask, residual);
-    });
-    return feed_forward(prefix, "norm3.", y);
-  }
-
-  /// layer(prefix, x) for layers.0, layers.1, .. and the final norm, if there is one.
-  template <class Layer>
-  Array<T> stack(const std::string& prefix, Array<T> x, Layer layer) const {
-    for (int n = 0;; ++n) {
-      const std::string name = prefix + "layers." + std::to_string(n) + ".";
-      if (!c_.has(name + "linear1.weight")) break;
-      x = layer(name, x);
-    }
-    return c_.has(prefix + "norm.weight") ? norm(prefix + "norm.", x) : x;
-  }
-
- private:
-  Array<T> norm(const std::string& prefix, const Array<T>& x) const {
-    return backend_.layer_norm(x, c_.load<T>(prefix + "weight"), c_.load_if<T>(prefix + "bias"),
-                               options_.eps);
-  }
-
-  /// Pre-norm x + f(norm(x)), post-norm norm(x + f(x)); f adds its residual.
-  template <class F>
-  Array<T> sublayer(const std::string& prefix, const std::string& norm_name, const Array<T>& x,
-                    F f) const {
-    if (options_.norm_first) return f(norm(prefix + norm_name, x), x);
-    return norm(prefix + norm_name, f(x, x));
-  }
-
-  Array<T> attention(const std::string& prefix, const Array<T>& x, const Array<T>& memory,
-                     const ReferenceOptions& mask, const Array<T>& residual) const {
-    const auto heads = load_heads<T>(c_, prefix, options_.nhead);
-    return backend_.attention(heads, x, memory, memory, mask, residual).y;
-  }
-
-  Array<T> feed_forward(const std::string& prefix, const std::string& norm_name,
-                        const Array<T>& x) const {
-    const FeedForwardWeights<T> weights{
-        c_.load<T>(prefix + "linear1.weight"), c_.load_if<T>(prefix + "linear1.bias"),
-        c_.load<T>(prefix + "linear2.weight"), c_.load_if<T>(prefix + "linear2.bias"),
-        options_.activation};
-    return sublayer(prefix, norm_name, x, [&](const Array<T>& in, const Array<T>& residual) {
-      return backend_.feed_forward(weights, in, residual);
-    });
-  }
-
-  const Backend& backend_;
-  const Case& c_;
-  LayerOptions options_;
 };
 
-template <class Backend>
-Outputs<typename Backend::T> run(const Backend& backend, const Case& c) {
-  using T = typename Backend::T;
-  const Module<Backend> module(backend, c);
-  const auto encoder = [&](const std::string& prefix) {
-    const auto mask = module.masks("src_mask", "src_key_padding_mask");
-    return module.stack(prefix, c.load<T>("src"), [&](const std::string& layer, const Array<T>& x) {
-      return module.encoder_layer(layer, x, mask);
-    });
-  };
-  const auto decoder_masks = [&] {
-    return std::pair{module.masks("tgt_mask", "tgt_key_padding_mask"),
-                     module.masks("memory_mask", "memory_key_padding_mask")};
-  };
-  const auto decoder = [&](const std::string& prefix, const Array<T>& memory) {
-    const auto masks = decoder_masks();
-    return module.stack(prefix, c.load<T>("tgt"), [&](const std::string& layer, const Array<T>& x) {
-      return module.decoder_layer(layer, x, memory, masks.first, masks.second);
-    });
-  };
+/// The masks of each attention, by the names that PyTorch's modules give them.
+struct Masks {
+  ReferenceOptions src, tgt, memory;
 
-  if (c.has("encoder.layers.0.linear1.weight")) {  // nn.Transformer
-    return {{"y", decoder("decoder.", encoder("encoder."))}};
+  Masks(const Case& c, Index nhead) {
+    add_masks(src, c, "src_mask", "src_key_padding_mask", nhead);
+    add_masks(tgt, c, "tgt_mask", "tgt_key_padding_mask", nhead);
+    add_masks(memory, c, "memory_mask", "memory_key_padding_mask", nhead);
   }
-  const bool is_decoder = c.has("memory");
-  if (c.has("layers.0.linear1.weight")) {  // a stack
-    return {{"y", is_decoder ? decoder("", c.load<T>("memory")) : encoder("")}};
+};
+
+template <class T>
+Outputs<T> run(const ReferenceBackend<T>& backend, const Case& c) {
+  ReferenceTransformer<T> model{{}, read_options(c), backend.order};
+  for (const std::string& full : c.file().names()) {
+    if (!full.starts_with(c.prefix())) continue;
+    const std::string name = full.substr(c.prefix().size());
+    if (name.starts_with("grad")) continue;
+    if (name.find("weight") != std::string::npos || name.find("bias") != std::string::npos) {
+      model.parameters[name] = c.load<T>(name);
+    }
   }
-  if (!c.has("linear1.weight")) throw Unsupported("a module of other parts than layers");
-  if (is_decoder) {
-    const auto [mask, memory_mask] = decoder_masks();
-    return {
-        {"y", module.decoder_layer("", c.load<T>("tgt"), c.load<T>("memory"), mask, memory_mask)}};
+  const Masks masks(c, model.options.nhead);
+  const Kind kind(c);
+  const auto src = c.load_if<T>("src"), tgt = c.load_if<T>("tgt"), memory = c.load_if<T>("memory");
+  if (kind.transformer) {
+    const auto encoded = model.encoder("encoder.", src, masks.src);
+    return {{"y", model.decoder("decoder.", tgt, encoded, masks.tgt, masks.memory)}};
   }
-  return {{"y", module.encoder_layer("", c.load<T>("src"),
-                                     module.masks("src_mask", "src_key_padding_mask"))}};
+  if (kind.decoder) {
+    return {{"y", kind.stack ? model.decoder("", tgt, memory, masks.tgt, masks.memory)
+                             : model.decoder_layer("", tgt, memory, masks.tgt, masks.memory)}};
+  }
+  return {{"y", kind.stack ? model.encoder("", src, masks.src)
+                           : model.encoder_layer("", src, masks.src)}};
+}
+
+Index layers_of(const Case& c, const std::string& prefix) {
+  Index n = 0;
+  while (c.has(prefix + "layers." + std::to_string(n) + ".linear1.weight")) ++n;
+  return n;
+}
+
+Outputs<float> run(const LibraryBackend& backend, const Case& c) {
+  const attn::TransformerLayerOptions layer = read_options(c);
+  const Masks masks(c, layer.nhead);
+  const LibraryOptions<float> src_masks(masks.src), tgt_masks(masks.tgt),
+      memory_masks(masks.memory);
+  const auto on = [&](const LibraryOptions<float>& masked) {
+    attn::AttentionOptions<float> options = masked.get();
+    options.execution = backend.execution();
+    return options;
+  };
+  const auto src = c.load_if<float>("src"), tgt = c.load_if<float>("tgt"),
+             memory = c.load_if<float>("memory");
+  const attn::DecoderCall<float> call{.memory = memory_masks.get()};
+  const auto encode = [&](auto module) {
+    load_module(module, c, "");
+    return Outputs<float>{{"y", to_array(module(src.view<3>(), on(src_masks)))}};
+  };
+  const auto decode = [&](auto module) {
+    load_module(module, c, "");
+    return Outputs<float>{
+        {"y", to_array(module(tgt.view<3>(), memory.view<3>(), on(tgt_masks), call))}};
+  };
+  const Kind kind(c);
+  if (kind.transformer) {
+    attn::Transformer<float> module({.layer = layer,
+                                     .num_encoder_layers = layers_of(c, "encoder."),
+                                     .num_decoder_layers = layers_of(c, "decoder."),
+                                     .norm = c.has("encoder.norm.weight")});
+    load_module(module, c, "");
+    return {{"y", to_array(module(src.view<3>(), tgt.view<3>(),
+                                  {.src = src_masks.get(),
+                                   .tgt = tgt_masks.get(),
+                                   .memory = memory_masks.get(),
+                                   .execution = backend.execution()}))}};
+  }
+  const attn::EncoderOptions stack{
+      .num_layers = layers_of(c, ""), .layer = layer, .norm = c.has("norm.weight")};
+  if (kind.decoder) {
+    if (kind.stack) return decode(attn::Decoder<float>(stack));
+    return decode(attn::DecoderLayer<float>(layer));
+  }
+  if (kind.stack) return encode(attn::Encoder<float>(stack));
+  return encode(attn::EncoderLayer<float>(layer));
 }
 
 void check(Case& c) {

@@ -9,9 +9,7 @@
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
 #include "support/library_options.hpp"
-#include "support/random.hpp"
-#include "support/reference_layers.hpp"
-#include "support/tolerance.hpp"
+#include "support/reference_transformer.hpp"
 
 namespace attn {
 namespace {
@@ -21,18 +19,11 @@ using attn_test::Array;
 using attn_test::available_isas;
 using attn_test::difference;
 using attn_test::error_of;
-using attn_test::Index;
-using attn_test::max_abs;
 using attn_test::Order;
 using attn_test::Random;
-using attn_test::reference_add;
-using attn_test::reference_layer_norm;
-using attn_test::reference_linear;
-using attn_test::reference_map;
-using attn_test::reference_multi_head_attention;
 using attn_test::ReferenceOptions;
+using attn_test::ReferenceTransformer;
 using attn_test::to_array;
-using attn_test::twice_naive;
 using attn_test::Wider;
 
 template <class T>
@@ -40,65 +31,51 @@ class EncoderLayerTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(EncoderLayerTest, Types);
 
-template <class T>
-EncoderLayer<T> random_layer(Random& random, const EncoderLayerOptions& options) {
-  EncoderLayer<T> layer(options);
-  layer.visit_parameters([&]<int Rank>(std::string_view, TensorView<T, Rank> p) {
-    const double scale = Rank == 1 ? 0.5 : 1 / std::sqrt(static_cast<double>(p.extent(Rank - 1)));
-    for (index_t i = 0; i < p.size(); ++i) p.data()[i] += static_cast<T>(scale * random.normal());
-  });
-  return layer;
-}
-
-template <class W, class T>
-Array<W> reference(EncoderLayer<T>& layer, const EncoderLayerOptions& o, const Array<T>& input,
-                   const ReferenceOptions& masks, Order order = Order::forward) {
-  const auto parameter = [](const auto& p) {
-    return p ? to_array(p).template as<W>() : Array<W>();
-  };
-  attn_test::ReferenceHeads<W> heads;
-  auto& a = layer.self_attn;
-  heads.num_heads = o.nhead;
-  heads.wq = parameter(a.q_weight()), heads.bq = parameter(a.q_bias());
-  heads.wk = parameter(a.k_weight()), heads.bk = parameter(a.k_bias());
-  heads.wv = parameter(a.v_weight()), heads.bv = parameter(a.v_bias());
-  heads.wo = parameter(a.out_proj().weight), heads.bo = parameter(a.out_proj().bias);
-  const auto norm = [&](const LayerNorm<T>& n, const Array<W>& x) {
-    return reference_layer_norm(x, parameter(n.weight), parameter(n.bias), o.layer_norm_eps, order);
-  };
-  const auto attend = [&](const Array<W>& x) {
-    return reference_multi_head_attention(heads, x, x, x, masks, order).y;
-  };
-  const auto feed_forward = [&](const Array<W>& x) {
-    const auto& f = layer.feed_forward;
-    auto inner = reference_linear(x, parameter(f.linear1.weight), parameter(f.linear1.bias), order);
-    inner = reference_map(inner, o.activation == Activation::relu ? attn_test::reference_relu<W>
-                                                                  : attn_test::reference_gelu<W>);
-    return reference_linear(inner, parameter(f.linear2.weight), parameter(f.linear2.bias), order);
-  };
-  Array<W> x = input.template as<W>();
-  if (o.norm_first) {
-    x = reference_add(attend(norm(layer.norm1, x)), x);
-    return reference_add(feed_forward(norm(layer.norm2, x)), x);
+TransformerLayerOptions random_options(Random& random) {
+  TransformerLayerOptions o;
+  const index_t kv_heads = random.integer(1, 3);
+  o.nhead = kv_heads * random.integer(1, 2);
+  o.d_model = o.nhead * random.integer(2, 12);
+  o.dim_feedforward = random.integer(1, 70);
+  o.activation = random.pick<Activation>(
+      {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu});
+  o.layer_norm_eps = random.pick<double>({1e-5, 1e-12});
+  o.norm_first = random.chance(0.5);
+  o.bias = random.chance(0.7);
+  o.gated = random.chance(0.3);
+  o.norm = random.chance(0.3) ? NormKind::rms : NormKind::layer;
+  MultiHeadAttentionOptions& a = o.attention;
+  a.bias = random.chance(0.7);
+  if (random.chance(0.4)) a.num_kv_heads = kv_heads;
+  if (random.chance(0.4))
+    a.head_dim = 2 * random.integer(1, 8), a.head_dim_v = random.integer(1, 9);
+  if (random.chance(0.3)) {
+    a.query_key_norm = random.chance(0.5) ? NormKind::rms : NormKind::layer;
   }
-  x = norm(layer.norm1, reference_add(attend(x), x));
-  return norm(layer.norm2, reference_add(feed_forward(x), x));
+  if (a.head_dim > 0 && random.chance(0.6)) {
+    a.rotary =
+        RotaryOptions{.dim = random.chance(0.5) ? 0 : 2 * random.integer(1, a.head_dim / 2),
+                      .pairs = random.chance(0.5) ? RotaryPairs::halves : RotaryPairs::interleaved,
+                      .theta = random.pick<double>({10000, 500000}),
+                      .max_positions = 30};
+  }
+  a.separate_in_proj = random.chance(0.3);
+  return o;
 }
 
 TYPED_TEST(EncoderLayerTest, RandomLayers) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 40; ++draw) {
+  for (std::uint64_t draw = 0; draw < 60; ++draw) {
     Random random(draw);
-    EncoderLayerOptions o;
-    o.nhead = random.integer(1, 4);
-    o.d_model = o.nhead * random.integer(2, 12);
-    o.dim_feedforward = random.integer(1, 70);
-    o.activation = random.chance(0.5) ? Activation::relu : Activation::gelu;
-    o.layer_norm_eps = random.pick<double>({1e-5, 1e-12});
-    o.norm_first = random.chance(0.5);
-    o.bias = random.chance(0.7);
-    auto layer = random_layer<T>(random, o);
+    const TransformerLayerOptions o = random_options(random);
+    EncoderLayer<T> layer(o);
+    attn_test::randomize(layer, random);
     const auto x = random.array<T>({random.integer(1, 3), random.integer(1, 20), o.d_model});
+    Tensor2<index_t> positions({x.extent(0), x.extent(1)});
+    const bool given = random.chance(0.5);
+    for (index_t i = 0; i < positions.size(); ++i) {
+      positions.data()[i] = given ? random.integer(0, 29) : i % x.extent(1);
+    }
     ReferenceOptions masks;
     masks.causal = random.chance(0.4);
     if (random.chance(0.5)) {
@@ -107,17 +84,21 @@ TYPED_TEST(EncoderLayerTest, RandomLayers) {
     }
     SCOPED_TRACE(random.trace() + ": " + attn_test::shape_text(x.shape) +
                  (o.norm_first ? " pre" : " post"));
-    const auto exact = reference<Wider<T>>(layer, o, x, masks);
-    const double bound =
-        twice_naive([&](Order order) { return reference<T>(layer, o, x, masks, order); }, exact,
-                    std::max(1.0, max_abs(exact)));
+    const auto reference = [&]<class W>(W, Order order) {
+      return ReferenceTransformer<W>{attn_test::parameters_of<W>(layer), o, order, positions}
+          .encoder_layer("", x.template as<W>(), masks);
+    };
+    const auto exact = reference(Wider<T>{}, Order::forward);
+    const double bound = attn_test::module_bound<T>(reference, exact);
     const attn_test::LibraryOptions<T> library(masks);
+    MultiHeadAttentionCall<T> call;
+    if (given) call.position_ids = positions;
     for (Isa isa : available_isas()) {
-      const MultiHeadAttentionCall<T> call{.mask = library.get().mask, .execution = {.isa = isa}};
-      const auto y = to_array(layer(x.template view<3>(), call));
+      const AttentionOptions<T> options{.mask = library.get().mask, .execution = {.isa = isa}};
+      const auto y = to_array(layer(x.template view<3>(), options, call));
       ASSERT_EQ(difference(y, exact, bound, isa, "y"), "");
       Array<T> in_place = x;
-      layer.forward(in_place.template view<3>(), in_place.template view<3>(), call);
+      layer.forward(in_place.template view<3>(), in_place.template view<3>(), options, call);
       ASSERT_EQ(in_place.data, y.data) << name(isa);
     }
   }
@@ -132,6 +113,25 @@ TEST(EncoderLayer, ParametersByPyTorchsNames) {
                 "self_attn.in_proj_weight", "self_attn.in_proj_bias", "self_attn.out_proj.weight",
                 "self_attn.out_proj.bias", "linear1.weight", "linear1.bias", "linear2.weight",
                 "linear2.bias", "norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias"}));
+}
+
+/// PyTorch's bias = False leaves norms without a bias, too.
+TEST(EncoderLayer, ParametersWithoutBiasAndOneByOne) {
+  const EncoderLayer<float> layer(
+      {.d_model = 4,
+       .nhead = 2,
+       .dim_feedforward = 6,
+       .bias = false,
+       .gated = true,
+       .attention = {.query_key_norm = NormKind::layer, .separate_in_proj = true}});
+  std::vector<std::string> names;
+  layer.visit_parameters([&](std::string_view name, auto) { names.emplace_back(name); });
+  EXPECT_EQ(names,
+            (std::vector<std::string>{
+                "self_attn.q_proj_weight", "self_attn.k_proj_weight", "self_attn.v_proj_weight",
+                "self_attn.out_proj.weight", "self_attn.q_norm.weight", "self_attn.q_norm.bias",
+                "self_attn.k_norm.weight", "self_attn.k_norm.bias", "gate_proj.weight",
+                "up_proj.weight", "down_proj.weight", "norm1.weight", "norm2.weight"}));
 }
 
 TEST(EncoderLayerErrors, ShapesAndOptions) {

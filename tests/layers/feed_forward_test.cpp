@@ -1,4 +1,4 @@
-// FeedForward: two linear maps and every activation between, with and without a residual, against nested loops.
+// FeedForward: every activation, plain and gated, with and without a residual, against nested loops.
 #include "attn/layers/feed_forward.hpp"
 
 #include <string>
@@ -8,9 +8,7 @@
 
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
-#include "support/random.hpp"
-#include "support/reference_layers.hpp"
-#include "support/tolerance.hpp"
+#include "support/reference_transformer.hpp"
 
 namespace attn {
 namespace {
@@ -19,14 +17,10 @@ using attn_test::all_are;
 using attn_test::Array;
 using attn_test::available_isas;
 using attn_test::difference;
-using attn_test::max_abs;
 using attn_test::Order;
 using attn_test::Random;
 using attn_test::reference_add;
-using attn_test::reference_linear;
-using attn_test::reference_map;
 using attn_test::to_array;
-using attn_test::twice_naive;
 using attn_test::Wider;
 
 template <class T>
@@ -34,47 +28,38 @@ class FeedForwardTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(FeedForwardTest, Types);
 
-template <class W, class T>
-Array<W> reference(const FeedForward<T>& layer, const Array<T>& x, bool residual,
-                   Order order = Order::forward) {
-  const auto parameter = [](const auto& p) {
-    return p ? to_array(p).template as<W>() : Array<W>();
-  };
-  const auto inner =
-      reference_map(reference_linear(x.template as<W>(), parameter(layer.linear1.weight),
-                                     parameter(layer.linear1.bias), order),
-                    layer.activation == Activation::relu ? attn_test::reference_relu<W>
-                                                         : attn_test::reference_gelu<W>);
-  const auto y = reference_linear(inner, parameter(layer.linear2.weight),
-                                  parameter(layer.linear2.bias), order);
-  return residual ? reference_add(y, x.template as<W>()) : y;
-}
-
 TYPED_TEST(FeedForwardTest, IsLinearActivationLinear) {
   using T = TypeParam;
   Random random(1);
-  for (const Activation activation : {Activation::relu, Activation::gelu}) {
-    for (const bool bias : {true, false}) {
-      FeedForward<T> layer(17, 37, activation, bias);
-      layer.linear1.weight = random.tensor<T, 2>({37, 17}, 0.3);
-      layer.linear2.weight = random.tensor<T, 2>({17, 37}, 0.3);
-      if (bias) {
-        layer.linear1.bias = random.tensor<T, 1>({37});
-        layer.linear2.bias = random.tensor<T, 1>({17});
-      }
-      const auto x = random.array<T>({2, 9, 17});
-      for (const bool residual : {false, true}) {
-        const auto exact = reference<Wider<T>>(layer, x, residual);
-        const double bound =
-            twice_naive([&](Order order) { return reference<T>(layer, x, residual, order); }, exact,
-                        max_abs(exact));
-        for (Isa isa : available_isas()) {
-          Array<T> y(x.shape);
-          layer.forward(x.template view<3>(), y.template view<3>(),
-                        residual ? x.template view<3>() : TensorView3<const T>(), {.isa = isa});
-          EXPECT_EQ(difference(y, exact, bound, isa), "");
-          if (!residual) {
-            EXPECT_EQ(to_array(layer(x.template view<3>(), {.isa = isa})).data, y.data);
+  for (const Activation activation :
+       {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
+    for (const bool gated : {false, true}) {
+      for (const bool bias : {true, false}) {
+        FeedForward<T> layer({.d_model = 17,
+                              .dim_feedforward = 37,
+                              .activation = activation,
+                              .gated = gated,
+                              .bias = bias});
+        attn_test::randomize(layer, random);
+        const auto x = random.array<T>({2, 9, 17});
+        for (const bool residual : {false, true}) {
+          const auto reference = [&]<class W>(W, Order order) {
+            const attn_test::ReferenceTransformer<W> model{
+                attn_test::parameters_of<W>(layer), {.activation = activation}, order};
+            const auto in = x.template as<W>();
+            const auto y = model.feed_forward("", in);
+            return residual ? reference_add(y, in) : y;
+          };
+          const auto exact = reference(Wider<T>{}, Order::forward);
+          const double bound = attn_test::module_bound<T>(reference, exact);
+          for (Isa isa : available_isas()) {
+            Array<T> y(x.shape);
+            layer.forward(x.template view<3>(), y.template view<3>(),
+                          residual ? x.template view<3>() : TensorView3<const T>(), {.isa = isa});
+            EXPECT_EQ(difference(y, exact, bound, isa), "");
+            if (!residual) {
+              EXPECT_EQ(to_array(layer(x.template view<3>(), {.isa = isa})).data, y.data);
+            }
           }
         }
       }
@@ -82,16 +67,38 @@ TYPED_TEST(FeedForwardTest, IsLinearActivationLinear) {
   }
 }
 
-TEST(FeedForward, ParametersByPyTorchsNames) {
-  const FeedForward<float> layer(3, 4);
+TEST(FeedForward, PackedGivesTheSameBits) {
+  Random random(2);
+  for (const bool gated : {false, true}) {
+    FeedForward<float> layer({.d_model = 17, .dim_feedforward = 37, .gated = gated});
+    attn_test::randomize(layer, random);
+    const auto x = random.tensor<float, 2>({5, 17});
+    const auto expected = to_array(layer(x));
+    layer.pack();
+    EXPECT_EQ(to_array(layer(x)).data, expected.data);
+  }
+}
+
+std::vector<std::string> names_of(const FeedForward<float>& layer) {
   std::vector<std::string> names;
-  layer.visit_parameters([&](std::string_view name, auto) { names.emplace_back(name); });
-  EXPECT_EQ(names, (std::vector<std::string>{"linear1.weight", "linear1.bias", "linear2.weight",
-                                             "linear2.bias"}));
+  layer.visit_parameters([&](std::string_view name, const auto& view) {
+    names.push_back(std::string(name) + to_string(view.shape()));
+  });
+  return names;
+}
+
+TEST(FeedForward, ParametersByTheirNames) {
+  EXPECT_EQ(names_of(FeedForward<float>({.d_model = 3, .dim_feedforward = 4})),
+            (std::vector<std::string>{"linear1.weight(4, 3)", "linear1.bias(4)",
+                                      "linear2.weight(3, 4)", "linear2.bias(3)"}));
+  EXPECT_EQ(names_of(FeedForward<float>(
+                {.d_model = 3, .dim_feedforward = 4, .gated = true, .bias = false})),
+            (std::vector<std::string>{"gate_proj.weight(4, 3)", "up_proj.weight(4, 3)",
+                                      "down_proj.weight(3, 4)"}));
 }
 
 TEST(FeedForwardErrors, Features) {
-  const FeedForward<float> layer(3, 4);
+  const FeedForward<float> layer({.d_model = 3, .dim_feedforward = 4});
   Tensor2<float> y({2, 4});
   y.fill(7);
   EXPECT_EQ(attn_test::error_of<ShapeError>([&] {

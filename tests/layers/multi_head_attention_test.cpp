@@ -56,6 +56,7 @@ ReferenceHeads<T> parameters_of(MultiHeadAttention<T>& module) {
   ReferenceHeads<T> heads;
   const auto& o = module.options();
   heads.num_heads = o.num_heads;
+  heads.num_kv_heads = o.num_kv_heads;
   heads.wq = to_array(module.q_weight());
   heads.wk = to_array(module.k_weight());
   heads.wv = to_array(module.v_weight());
@@ -79,13 +80,14 @@ ReferenceHeads<T> parameters_of(MultiHeadAttention<T>& module) {
 template <class W, class T>
 ReferenceHeads<W> as(const ReferenceHeads<T>& h) {
   const auto to = [](const Array<T>& x) { return x.template as<W>(); };
-  return {h.num_heads, to(h.wq),     to(h.wk),     to(h.wv),        to(h.bq), to(h.bk),
-          to(h.bv),    to(h.bias_k), to(h.bias_v), h.add_zero_attn, to(h.wo), to(h.bo)};
+  return {h.num_heads,  to(h.wq),     to(h.wk),        to(h.wv), to(h.bq), to(h.bk),      to(h.bv),
+          to(h.bias_k), to(h.bias_v), h.add_zero_attn, to(h.wo), to(h.bo), h.num_kv_heads};
 }
 
 MultiHeadAttentionOptions random_options(Random& random) {
   MultiHeadAttentionOptions o;
-  o.num_heads = random.integer(1, 5);
+  o.num_kv_heads = random.integer(1, 3);
+  o.num_heads = o.num_kv_heads * random.integer(1, 2);
   o.embed_dim = o.num_heads * random.integer(1, 12);
   o.bias = random.chance(0.7);
   if (random.chance(0.3)) o.kdim = random.integer(1, 40), o.vdim = random.integer(1, 40);
@@ -157,16 +159,17 @@ TYPED_TEST(MultiHeadAttentionTest, RandomModulesAndCalls) {
     for (Isa isa : available_isas()) {
       Array<T> y({batch, q_len, module.out_dim()}), weights({batch, o.num_heads, q_len, keys}),
           average({batch, q_len, keys});
-      MultiHeadAttentionCall<T> call{.mask = library.get().mask,
-                                     .masked_row = library.get().masked_row,
-                                     .execution = {.isa = isa}};
-      if (residual) call.residual = residual.template view<3>();
+      AttentionOptions<T> call = library.get();
+      call.scale = {};  // the module's own
+      call.execution = {.isa = isa};
+      MultiHeadAttentionCall<T> module_call;
+      if (residual) module_call.residual = residual.template view<3>();
       const int wanted = static_cast<int>(random.integer(0, 3));
       if (wanted & 1) call.weights = weights.template view<4>();
       if (wanted & 2) call.average_weights = average.template view<3>();
       const auto qv = static_cast<const Array<T>&>(q).template view<3>();
       module.forward(qv, self ? qv : k.template view<3>(), self ? qv : v.template view<3>(),
-                     y.template view<3>(), call);
+                     y.template view<3>(), call, module_call);
       ASSERT_EQ(difference(y, exact.y, y_bound, isa, "y"), "");
       if (wanted & 1) {
         ASSERT_EQ(difference(weights, exact.weights, weights_bound, isa, "weights"), "");
@@ -210,7 +213,7 @@ TYPED_TEST(MultiHeadAttentionTest, SelfAttentionFormAndResidualInPlace) {
   const auto y = module(x);
   EXPECT_EQ(to_array(y).data, to_array(module(x, x, x)).data);
   Tensor3<T> sum = x;  // the residual and the output at once; x itself is only read
-  module.forward(x, x, x, sum, {.residual = sum});
+  module.forward(x, x, x, sum, {}, {.residual = sum});
   EXPECT_EQ(difference(to_array(sum), reference_add(to_array(y), to_array(x)),
                        8 * attn_test::epsilon<T> * (1 + max_abs(to_array(sum))), active_isa()),
             "");

@@ -9,6 +9,7 @@
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
 #include "support/placed.hpp"
+#include "support/reference_layers.hpp"
 #include "support/tolerance.hpp"
 
 namespace attn {
@@ -24,6 +25,7 @@ using attn_test::Layout;
 using attn_test::max_abs;
 using attn_test::Placed;
 using attn_test::Random;
+using attn_test::reference_rotary;
 using attn_test::same_bits;
 using attn_test::Wider;
 
@@ -31,27 +33,6 @@ template <class T>
 class RotaryTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(RotaryTest, Types);
-
-template <class T>
-Array<T> reference_rotary(const Array<T>& x, const Array<T>& cos, const Array<T>& sin,
-                          const Tensor2<index_t>& ids, RotaryPairs pairs) {
-  Array<T> y = x;
-  const Index half = cos.extent(1);
-  for (Index b = 0; b < x.extent(0); ++b) {
-    for (Index h = 0; h < x.extent(1); ++h) {
-      for (Index i = 0; i < x.extent(2); ++i) {
-        for (Index j = 0; j < half; ++j) {
-          const bool halves = pairs == RotaryPairs::halves;
-          const Index u = halves ? j : 2 * j, v = halves ? j + half : 2 * j + 1;
-          const T c = cos(ids(b, i), j), s = sin(ids(b, i), j);
-          y(b, h, i, u) = x(b, h, i, u) * c - x(b, h, i, v) * s;
-          y(b, h, i, v) = x(b, h, i, v) * c + x(b, h, i, u) * s;
-        }
-      }
-    }
-  }
-  return y;
-}
 
 TYPED_TEST(RotaryTest, RandomShapesInGuardedMemory) {
   using T = TypeParam;
@@ -94,20 +75,16 @@ TYPED_TEST(RotaryTest, RandomShapesInGuardedMemory) {
 TYPED_TEST(RotaryTest, ProductsDependOnDistancesOnly) {
   using T = TypeParam;
   constexpr index_t kPositions = 20, kHalf = 8;
-  Tensor2<T> cos({kPositions, kHalf}), sin({kPositions, kHalf});
-  for (index_t p = 0; p < kPositions; ++p) {
-    for (index_t j = 0; j < kHalf; ++j) {
-      const double angle = static_cast<double>(p) * std::pow(10000.0, -double(j) / kHalf);
-      cos(p, j) = static_cast<T>(std::cos(angle));
-      sin(p, j) = static_cast<T>(std::sin(angle));
-    }
-  }
+  const RotaryTable<T> table(kPositions, 2 * kHalf, 10000);
+  EXPECT_EQ(table.cos(3, 2), static_cast<T>(std::cos(3 * std::pow(10000.0, -0.25))));
   Random random(3);
   const auto q = random.tensor<T, 4>({1, 1, 1, 2 * kHalf}), k = random.tensor<T, 4>(q.shape());
   for (RotaryPairs pairs : {RotaryPairs::halves, RotaryPairs::interleaved}) {
     const auto product = [&](index_t query, index_t key) {
-      const auto a = rotary_embedding(q, cos, sin, Tensor2<index_t>({1, 1}, {query}), pairs);
-      const auto b = rotary_embedding(k, cos, sin, Tensor2<index_t>({1, 1}, {key}), pairs);
+      const auto a =
+          rotary_embedding(q, table.cos, table.sin, Tensor2<index_t>({1, 1}, {query}), pairs);
+      const auto b =
+          rotary_embedding(k, table.cos, table.sin, Tensor2<index_t>({1, 1}, {key}), pairs);
       T sum = 0;
       for (index_t x = 0; x < 2 * kHalf; ++x) sum += a(0, 0, 0, x) * b(0, 0, 0, x);
       return sum;

@@ -1,7 +1,9 @@
 // AttentionDraw: a random attention call (shapes, options, strides), and how to run one in the library.
 #pragma once
 
+#include <array>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attn/attention/sdpa.hpp"
@@ -50,11 +52,16 @@ struct AttentionDraw {
     if (options.offset == ReferenceOptions::Offset::fixed) {
       text += ", offset " + std::to_string(options.fixed_offset);
     }
+    if (options.chunk > 0) text += ", chunks of " + std::to_string(options.chunk);
+    if (options.documents) text += ", documents " + shape_text(options.documents.shape);
+    if (options.relative_bias) text += ", relative bias " + shape_text(options.relative_bias.shape);
     for (const auto& mask : options.masks) {
       const char* kinds[] = {", keep ", ", drop ", ", add "};
       text += kinds[static_cast<int>(mask.kind)] + shape_text(mask.values.shape);
     }
-    if (!options.key_lengths.empty()) text += ", key lengths " + shape_text(options.key_lengths);
+    for (const auto& [name, entries] : per_row_options(options)) {
+      if (!entries->empty()) text += ", " + std::string(name) + " " + shape_text(*entries);
+    }
     if (!options.alibi_slopes.empty()) text += ", alibi";
     if (!options.sinks.empty()) text += ", sinks";
     if (options.mean_of_masked_row) text += ", mean";
@@ -72,11 +79,13 @@ struct AttentionDraw {
     for (auto& mask : result.options.masks) {
       if (mask.values.extent(0) > 1) mask.values = pick_rows(mask.values, rows);
     }
-    if (!options.key_lengths.empty()) {
-      result.options.key_lengths.clear();
-      for (Index row : rows) {
-        result.options.key_lengths.push_back(options.key_lengths.at(static_cast<std::size_t>(row)));
-      }
+    if (options.documents && options.documents.extent(0) > 1) {
+      result.options.documents = pick_rows(options.documents, rows);
+    }
+    for (const auto& [name, entries] : per_row_options(result.options)) {
+      if (entries->empty()) continue;
+      const std::vector<Index> all = std::exchange(*entries, {});
+      for (Index row : rows) entries->push_back(all.at(static_cast<std::size_t>(row)));
     }
     return result;
   }
@@ -94,7 +103,27 @@ struct AttentionDraw {
     return result;
   }
 
+  /// The options that have one entry for each batch row, by name.
+  template <class Options>
+  static auto per_row_options(Options& o) {
+    return std::array{std::pair{"offsets", &o.offsets}, std::pair{"key lengths", &o.key_lengths},
+                      std::pair{"query lengths", &o.query_lengths},
+                      std::pair{"left padding", &o.left_padding},
+                      std::pair{"prefix lengths", &o.prefix_lengths}};
+  }
+
  private:
+  void draw_documents(Random& random) {
+    Array<Index> ids({random.chance(0.5) ? 1 : q.extent(0), k.extent(2)});
+    const double ends = random.pick<double>({0.01, 0.1, 0.5});
+    for (Index b = 0; b < ids.extent(0); ++b) {
+      for (Index j = 1; j < ids.extent(1); ++j) {
+        ids(b, j) = ids(b, j - 1) + (random.chance(ends) ? random.integer(1, 3) : 0);
+      }
+    }
+    options.documents = ids;
+  }
+
   void draw_options(Random& random) {
     using Kind = ReferenceOptions::Mask::Kind;
     using Offset = ReferenceOptions::Offset;
@@ -110,8 +139,23 @@ struct AttentionDraw {
       options.offset = Offset::fixed;
       options.fixed_offset = random.integer(-q_len, kv_len);
     }
-    if (random.chance(0.3)) {
-      for (Index b = 0; b < batch; ++b) options.key_lengths.push_back(random.integer(0, kv_len));
+    const auto draw_rows = [&, rows = batch](double chance, std::vector<Index>& entries,
+                                             Index least, Index most) {
+      if (!random.chance(chance)) return;
+      for (Index b = 0; b < rows; ++b) entries.push_back(random.integer(least, most));
+    };
+    draw_rows(0.1, options.offsets, -q_len, kv_len);
+    if (!options.offsets.empty()) options.offset = Offset::per_row;
+    draw_rows(0.3, options.key_lengths, 0, kv_len);
+    draw_rows(0.15, options.query_lengths, 0, q_len);
+    draw_rows(0.15, options.left_padding, 0, kv_len / 2);
+    draw_rows(0.1, options.prefix_lengths, 0, kv_len);
+    if (random.chance(0.1)) options.chunk = random.integer(1, kv_len);
+    if (random.chance(0.1)) draw_documents(random);
+    if (random.chance(0.15)) {
+      const Index most = random.pick<Index>({0, 1, 7, 20, 600});
+      options.relative_bias = random.array<double>({heads, 2 * most + 1});
+      for (double& x : options.relative_bias.data) x = static_cast<double>(static_cast<float>(x));
     }
     while (options.masks.size() < 3 && random.chance(0.4)) {
       std::vector<Index> shape = {batch, heads, q_len, kv_len};
@@ -146,17 +190,23 @@ struct AttentionDraw {
   }
 };
 
-/// What the library gives for contiguous inputs: y, weights and lse.
+/// What the library gives for contiguous inputs.
 template <class T>
 ReferenceResult<T> run_library(const AttentionDraw<T>& draw, const attn::Execution& execution) {
   const auto [batch, heads, q_len, kv_len] = draw.scores();
   ReferenceResult<T> result{Array<T>({batch, heads, q_len, draw.v.extent(3)}),
                             Array<T>({batch, heads, q_len, kv_len}),
-                            Array<T>({batch, heads, q_len})};
+                            Array<T>({batch, heads, q_len}),
+                            Array<T>({batch, q_len, kv_len}),
+                            Array<T>({batch, heads, kv_len}),
+                            Array<T>({batch, heads})};
   const LibraryOptions<T> library(draw.options);
   attn::AttentionOptions<T> options = library.get();
   options.weights = result.weights.template view<4>();
   options.lse = result.lse.template view<3>();
+  options.average_weights = result.average.template view<3>();
+  options.column_sums = result.column_sums.template view<3>();
+  options.max_logits = result.max_logits.template view<2>();
   options.execution = execution;
   attn::scaled_dot_product_attention(draw.q.template view<4>(), draw.k.template view<4>(),
                                      draw.v.template view<4>(), result.y.template view<4>(),
@@ -166,7 +216,9 @@ ReferenceResult<T> run_library(const AttentionDraw<T>& draw, const attn::Executi
 
 template <class T>
 bool same_bits(const ReferenceResult<T>& a, const ReferenceResult<T>& b) {
-  return same_bits(a.y, b.y) && same_bits(a.weights, b.weights) && same_bits(a.lse, b.lse);
+  return same_bits(a.y, b.y) && same_bits(a.weights, b.weights) && same_bits(a.lse, b.lse) &&
+         same_bits(a.average, b.average) && same_bits(a.column_sums, b.column_sums) &&
+         same_bits(a.max_logits, b.max_logits);
 }
 
 }  // namespace attn_test

@@ -22,14 +22,31 @@ class LibraryOptions {
       options_.mask = options_.mask & attn::sliding_window(from.left, from.right);
     }
     for (const auto& mask : from.masks) options_.mask = options_.mask & dense(mask);
-    if (!from.key_lengths.empty()) {
-      fill(lengths_, from.key_lengths);
-      options_.mask = options_.mask & attn::key_lengths(lengths_);
+    const auto lengths = [&](const std::vector<Index>& entries, auto mask) {
+      if (!entries.empty()) options_.mask = options_.mask & mask(hold_indices(entries));
+    };
+    using attn::Tensor1, attn::index_t;
+    using Indices = Tensor1<index_t>;
+    lengths(from.key_lengths, [](const Indices& x) { return attn::key_lengths(x); });
+    lengths(from.query_lengths, [](const Indices& x) { return attn::query_lengths(x); });
+    lengths(from.left_padding, [](const Indices& x) { return attn::left_padding(x); });
+    lengths(from.prefix_lengths, [](const Indices& x) { return attn::prefix_lm(x); });
+    if (from.chunk > 0) options_.mask = options_.mask & attn::chunked(from.chunk);
+    if (from.documents) {
+      const Indices& ids = hold_indices(from.documents.data);
+      options_.mask = options_.mask & attn::documents(attn::TensorView2<const index_t>(
+                                          ids.data(), from.documents.library_shape<2>()));
+    }
+    if (from.relative_bias) {
+      fill(relative_bias_, from.relative_bias.data);
+      options_.relative_bias = {relative_bias_.data(), from.relative_bias.library_shape<2>()};
     }
     options_.scale = from.scale;
     options_.offset = from.offset == Offset::bottom_right ? attn::bottom_right
                       : from.offset == Offset::top_left   ? attn::top_left
-                                                          : attn::query_offset(from.fixed_offset);
+                      : from.offset == Offset::per_row
+                          ? attn::query_offsets(hold_indices(from.offsets))
+                          : attn::query_offset(from.fixed_offset);
     if (!from.alibi_slopes.empty()) {
       fill(slopes_, from.alibi_slopes);
       options_.alibi_slopes = slopes_;
@@ -74,6 +91,11 @@ class LibraryOptions {
     return tensor;
   }
 
+  const attn::Tensor1<attn::index_t>& hold_indices(const std::vector<Index>& entries) {
+    fill(indices_.emplace_back(), entries);
+    return indices_.back();
+  }
+
   template <class U, class V>
   static void fill(attn::Tensor1<U>& to, const std::vector<V>& from) {
     to = attn::Tensor1<U>({static_cast<attn::index_t>(from.size())});
@@ -83,8 +105,8 @@ class LibraryOptions {
   attn::AttentionOptions<T> options_;
   std::deque<attn::Tensor4<bool>> bits_;
   std::deque<attn::Tensor4<T>> bias_;
-  attn::Tensor1<attn::index_t> lengths_;
-  attn::Tensor1<T> slopes_, sinks_;
+  std::deque<attn::Tensor1<attn::index_t>> indices_;
+  attn::Tensor1<T> slopes_, sinks_, relative_bias_;
 };
 
 }  // namespace attn_test

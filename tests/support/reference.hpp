@@ -163,7 +163,7 @@ struct ReferenceOptions {
     Kind kind;
     Array<double> values;  ///< of keep and drop: 0 is false
   };
-  enum class Offset { bottom_right, top_left, fixed };
+  enum class Offset { bottom_right, top_left, fixed, per_row };
 
   std::optional<double> scale = {};
   double softcap = 0;  ///< 0: none
@@ -172,17 +172,24 @@ struct ReferenceOptions {
   Index left = -1, right = -1;  ///< window, -1: open
   Offset offset = Offset::bottom_right;
   Index fixed_offset = 0;
-  std::vector<Index> key_lengths = {};  ///< per batch row; empty: all keys
+  // Per batch row; empty: not given.
+  std::vector<Index> offsets = {}, key_lengths = {}, query_lengths = {}, left_padding = {},
+                     prefix_lengths = {};
+  Index chunk = 0;
+  Array<Index> documents = {};  ///< (batch or 1, kv_len)
   std::vector<double> alibi_slopes = {}, sinks = {};
+  Array<double> relative_bias = {};  ///< (heads, 2 n + 1)
   bool mean_of_masked_row = false;
   double dropout = 0;
   std::uint64_t seed = 0;
 };
 
-/// y (batch, heads, q_len, head_dim_v), weights (batch, heads, q_len, kv_len), lse (batch, heads, q_len)
+/// y (batch, heads, q_len, head_dim_v), weights (batch, heads, q_len, kv_len), lse (batch, heads, q_len); then the mean
+/// of the weights over heads (batch, q_len, kv_len), their sum over queries (batch, heads, kv_len) and the largest score
+/// of a visible key (batch, heads).
 template <class T>
 struct ReferenceResult {
-  Array<T> y, weights, lse;
+  Array<T> y, weights, lse, average = {}, column_sums = {}, max_logits = {};
 };
 
 inline double broadcast(const Array<double>& mask, Index b, Index h, Index i, Index j) {
@@ -190,9 +197,36 @@ inline double broadcast(const Array<double>& mask, Index b, Index h, Index i, In
   return mask(one(0, b), one(1, h), one(2, i), one(3, j));
 }
 
+/// Batch row b's entry, or `otherwise` where there is none.
+inline Index entry(const std::vector<Index>& of, Index b, Index otherwise) {
+  return of.empty() ? otherwise : of.at(static_cast<std::size_t>(b));
+}
+
 /// Keys of batch row b.
 inline Index reference_keys(const ReferenceOptions& options, Index b, Index kv_len) {
-  return options.key_lengths.empty() ? kv_len : options.key_lengths.at(static_cast<std::size_t>(b));
+  return entry(options.key_lengths, b, kv_len);
+}
+
+/// Whether the structure of the call shows key j to the query at position p.
+inline bool is_in_reach(const ReferenceOptions& options, Index b, Index j, Index p) {
+  const auto chunk_of = [&](Index x) {
+    return static_cast<Index>(
+        std::floor(static_cast<double>(x) / static_cast<double>(options.chunk)));
+  };
+  if (options.causal && j > p) return false;
+  if (options.left >= 0 && j < p - options.left) return false;
+  if (options.right >= 0 && j > p + options.right) return false;
+  if (j < entry(options.left_padding, b, 0)) return false;
+  if (!options.prefix_lengths.empty() && j > p && j >= entry(options.prefix_lengths, b, 0)) {
+    return false;
+  }
+  if (options.chunk > 0 && chunk_of(j) != chunk_of(p)) return false;
+  if (options.documents) {
+    const Index row = options.documents.extent(0) == 1 ? 0 : b;
+    if (p < 0 || p >= options.documents.extent(1)) return false;
+    if (options.documents(row, j) != options.documents(row, p)) return false;
+  }
+  return true;
 }
 
 /// What is added to the score of query i and key j; nothing where the key is hidden. `p` is the query's position.
@@ -200,13 +234,15 @@ template <class T>
 std::optional<T> reference_bias(const ReferenceOptions& options, Index b, Index h, Index i, Index j,
                                 Index p) {
   using Kind = ReferenceOptions::Mask::Kind;
-  if (options.causal && j > p) return {};
-  if (options.left >= 0 && j < p - options.left) return {};
-  if (options.right >= 0 && j > p + options.right) return {};
+  if (!is_in_reach(options, b, j, p)) return {};
   T bias = 0;
   if (!options.alibi_slopes.empty()) {
     bias -= static_cast<T>(options.alibi_slopes.at(static_cast<std::size_t>(h))) *
             static_cast<T>(std::abs(p - j));
+  }
+  if (options.relative_bias) {
+    const Index most = options.relative_bias.extent(1) / 2;
+    bias += static_cast<T>(options.relative_bias(h, most + std::clamp(j - p, -most, most)));
   }
   for (const auto& mask : options.masks) {
     const double value = broadcast(mask.values, b, h, i, j);
@@ -218,12 +254,18 @@ std::optional<T> reference_bias(const ReferenceOptions& options, Index b, Index 
   return bias;
 }
 
-/// Position of query 0.
-inline Index reference_offset(const ReferenceOptions& options, Index q_len, Index keys) {
-  using Offset = ReferenceOptions::Offset;
-  return options.offset == Offset::bottom_right ? keys - q_len
-         : options.offset == Offset::top_left   ? 0
-                                                : options.fixed_offset;
+/// Position of query 0 of batch row b, which has so many queries and keys.
+inline Index reference_offset(const ReferenceOptions& options, Index b, Index queries, Index keys) {
+  switch (options.offset) {
+    case ReferenceOptions::Offset::bottom_right:
+      return keys - queries;
+    case ReferenceOptions::Offset::top_left:
+      return 0;
+    case ReferenceOptions::Offset::per_row:
+      return entry(options.offsets, b, 0);
+    default:
+      return options.fixed_offset;
+  }
 }
 
 /// Philox 4x32-10, word by word as the paper has it.
@@ -258,25 +300,29 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
   constexpr T inf = std::numeric_limits<T>::infinity();
   const Index batch = q.extent(0), heads = q.extent(1), q_len = q.extent(2), dim = q.extent(3);
   const Index kv_heads = k.extent(1), kv_len = k.extent(2), dim_v = v.extent(3);
-  ReferenceResult<T> result{Array<T>({batch, heads, q_len, dim_v}),
-                            Array<T>({batch, heads, q_len, kv_len}),
-                            Array<T>({batch, heads, q_len})};
+  ReferenceResult<T> result{
+      Array<T>({batch, heads, q_len, dim_v}), Array<T>({batch, heads, q_len, kv_len}),
+      Array<T>({batch, heads, q_len}),        Array<T>({batch, q_len, kv_len}),
+      Array<T>({batch, heads, kv_len}),       Array<T>({batch, heads})};
   const T scale = static_cast<T>(options.scale.value_or(1 / std::sqrt(static_cast<double>(dim))));
   const T cap = static_cast<T>(options.softcap);
   const bool has_sinks = !options.sinks.empty();
 
   for (Index b = 0; b < batch; ++b) {
     const Index keys = reference_keys(options, b, kv_len);
-    const Index offset = reference_offset(options, q_len, keys);
+    const Index queries = entry(options.query_lengths, b, q_len);
+    const Index offset = reference_offset(options, b, queries, keys);
+    const Index padding = entry(options.left_padding, b, 0);
     for (Index h = 0; h < heads; ++h) {
       const Index kv_head = h / (heads / kv_heads);
       const T sink =
           has_sinks ? static_cast<T>(options.sinks.at(static_cast<std::size_t>(h))) : -inf;
+      result.max_logits(b, h) = -inf;
       for (Index i = 0; i < q_len; ++i) {
         std::vector<std::optional<T>> s(static_cast<std::size_t>(keys));
         bool any_visible = false;
         T most = sink;  // 6.
-        for (Index j = 0; j < keys; ++j) {
+        for (Index j = 0; j < keys && i < queries; ++j) {
           const auto bias = reference_bias<T>(options, b, h, i, j, i + offset);  // 4. and 5.
           if (!bias) continue;
           T score = 0;
@@ -288,6 +334,7 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
           if (options.softcap > 0) score = cap * std::tanh(score / cap);  // 3.
           s[static_cast<std::size_t>(j)] = score + *bias;
           most = std::max(most, score + *bias);
+          result.max_logits(b, h) = std::max(result.max_logits(b, h), score + *bias);
           any_visible = true;
         }
 
@@ -295,10 +342,10 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
           result.lse(b, h, i) = sink;
           // As a fill with -1e9 would: all keys equal, unless a sink takes everything.
           if (!options.mean_of_masked_row || has_sinks) continue;
-          for (Index j = 0; j < keys; ++j) {
-            result.weights(b, h, i, j) = T{1} / static_cast<T>(keys);
+          for (Index j = padding; j < keys; ++j) {
+            result.weights(b, h, i, j) = T{1} / static_cast<T>(keys - padding);
             for (Index x = 0; x < dim_v; ++x) {
-              result.y(b, h, i, x) += v(b, kv_head, j, x) / static_cast<T>(keys);
+              result.y(b, h, i, x) += v(b, kv_head, j, x) / static_cast<T>(keys - padding);
             }
           }
           continue;
@@ -322,6 +369,14 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
           for (Index x = 0; x < dim_v; ++x) {
             result.y(b, h, i, x) += kept * v(b, kv_head, j, x);  // 10.
           }
+        }
+      }
+      for (Index n = 0; n < q_len; ++n) {
+        const Index i = in_order(order, n, q_len);
+        for (Index j = 0; j < kv_len; ++j) {
+          const T weight = result.weights(b, h, i, j);
+          result.average(b, i, j) += weight / static_cast<T>(heads);
+          result.column_sums(b, h, j) += weight;
         }
       }
     }

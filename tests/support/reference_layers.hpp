@@ -1,7 +1,11 @@
-// References of layers: linear maps, multi-head attention and feed-forward, on top of reference.hpp.
+// References of layers: linear maps, rotary embedding, activations and multi-head attention, on top of reference.hpp.
 #pragma once
 
+#include <functional>
 #include <utility>
+
+#include "attn/kernels/activation.hpp"
+#include "attn/layers/rotary.hpp"
 
 #include "support/reference.hpp"
 
@@ -66,6 +70,44 @@ Array<T> reference_combine_heads(const Array<T>& x) {
   return y;
 }
 
+/// Pairs of coordinates of x (batch, heads, seq, dim) turned by the angles of positions ids (batch, seq).
+template <class T>
+Array<T> reference_rotary(const Array<T>& x, const Array<T>& cos, const Array<T>& sin,
+                          const attn::Tensor2<attn::index_t>& ids, attn::RotaryPairs pairs) {
+  Array<T> y = x;
+  const Index half = cos.extent(1);
+  for (Index b = 0; b < x.extent(0); ++b) {
+    for (Index h = 0; h < x.extent(1); ++h) {
+      for (Index i = 0; i < x.extent(2); ++i) {
+        for (Index j = 0; j < half; ++j) {
+          const bool halves = pairs == attn::RotaryPairs::halves;
+          const Index u = halves ? j : 2 * j, v = halves ? j + half : 2 * j + 1;
+          const T c = cos(ids(b, i), j), s = sin(ids(b, i), j);
+          y(b, h, i, u) = x(b, h, i, u) * c - x(b, h, i, v) * s;
+          y(b, h, i, v) = x(b, h, i, v) * c + x(b, h, i, u) * s;
+        }
+      }
+    }
+  }
+  return y;
+}
+
+template <class T>
+T reference_activation(attn::Activation activation, T x) {
+  switch (activation) {
+    case attn::Activation::relu:
+      return reference_relu(x);
+    case attn::Activation::gelu:
+      return reference_gelu(x);
+    case attn::Activation::gelu_tanh:
+      return reference_gelu_tanh(x);
+    case attn::Activation::silu:
+      return reference_silu(x);
+    default:
+      return x;
+  }
+}
+
 /// Parameters of multi-head attention; those that a module has not stay empty.
 template <class T>
 struct ReferenceHeads {
@@ -74,6 +116,9 @@ struct ReferenceHeads {
   Array<T> bias_k, bias_v;  ///< (1, 1, width)
   bool add_zero_attn = false;
   Array<T> wo, bo;
+  Index num_kv_heads = 0;  ///< num_heads
+  /// What happens to heads of queries, and (true) to those of keys, before attention.
+  std::function<Array<T>(const Array<T>&, bool)> turn = {};
 };
 
 /// x (batch, seq, width) with one more row per batch entry: `row`, or zeros where it is empty.
@@ -115,8 +160,14 @@ ReferenceResult<T> reference_multi_head_attention(const ReferenceHeads<T>& p, co
                                                   const Array<T>& key, const Array<T>& value,
                                                   ReferenceOptions options,
                                                   Order order = Order::forward) {
+  const Index kv_heads = p.num_kv_heads > 0 ? p.num_kv_heads : p.num_heads;
+  Array<T> q = reference_split_heads(reference_linear(query, p.wq, p.bq, order), p.num_heads);
   Array<T> k = reference_linear(key, p.wk, p.bk, order),
            v = reference_linear(value, p.wv, p.bv, order);
+  if (p.turn) {
+    q = p.turn(q, false);
+    k = reference_combine_heads(p.turn(reference_split_heads(k, kv_heads), true));
+  }
   const auto append = [&](const Array<T>& key_row, const Array<T>& value_row) {
     for (auto& mask : options.masks) mask = reference_append_visible(mask, k.extent(1));
     k = reference_append(k, key_row);
@@ -125,8 +176,7 @@ ReferenceResult<T> reference_multi_head_attention(const ReferenceHeads<T>& p, co
   if (p.bias_k) append(p.bias_k, p.bias_v);
   if (p.add_zero_attn) append({}, {});
   ReferenceResult<T> result = reference_attention(
-      reference_split_heads(reference_linear(query, p.wq, p.bq, order), p.num_heads),
-      reference_split_heads(k, p.num_heads), reference_split_heads(v, p.num_heads), options, order);
+      q, reference_split_heads(k, kv_heads), reference_split_heads(v, kv_heads), options, order);
   result.y = reference_combine_heads(result.y);
   if (p.wo) result.y = reference_linear(result.y, p.wo, p.bo, order);
   return result;

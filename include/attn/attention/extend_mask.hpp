@@ -1,7 +1,7 @@
 // extend_mask: any mask as one dense bias with further keys behind, which every query sees.
 #pragma once
 
-#include "attn/attention/problem.hpp"
+#include "attn/attention/problem_checks.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -9,17 +9,19 @@ ATTN_NAMESPACE_BEGIN
 /// elsewhere, 0 for the appended keys. For PyTorch's add_bias_kv and add_zero_attn, whose keys are never
 /// masked: a copy, but of a mask that no view can express. Throws what scaled_dot_product_attention throws.
 template <class T>
-Tensor4<T> extend_mask(const Mask& mask, QueryOffset offset, const Shape<4>& scores,
+Tensor4<T> extend_mask(const Mask& mask, const QueryOffset& offset, const Shape<4>& scores,
                        index_t appended) {
   using Dense = Mask::Dense;
-  detail::check_mask<T>(mask, scores);
   const auto [batch, heads, q_len, kv_len] = scores;
+  detail::check_mask<T>(mask, scores, [&scores](index_t b) {
+    return detail::SequenceLengths{b, scores[2], scores[3]};
+  });
   Tensor4<T> bias({batch, heads, q_len, kv_len + appended});
   constexpr T kHidden = -std::numeric_limits<T>::infinity();
   for (index_t b = 0; b < batch; ++b) {
     for (index_t h = 0; h < heads; ++h) {
       for (index_t i = 0; i < q_len; ++i) {
-        const detail::KeyRange seen = detail::keys_seen(mask, offset, b, i, q_len, kv_len);
+        const detail::KeyRange seen = detail::keys_seen(mask, offset, {b, q_len, kv_len}, i);
         for (index_t j = 0; j < kv_len; ++j) {
           T& value = bias(b, h, i, j);
           if (j < seen.begin || j >= seen.end) value = kHidden;

@@ -156,10 +156,7 @@ inline void linear_attention_states(const detail::LinearAttentionProblem<T>& pro
   constexpr index_t kWidth = StateColumns<T>::kWidth;
   const index_t heads = problem.k.extent(1), key_dim = problem.k.extent(3);
   const index_t value_dim = problem.v.extent(3), blocks = (value_dim + kWidth - 1) / kWidth;
-  // Below a million multiplications, about 30 us, waking threads costs more than they save.
-  const SerialExecutor serial;
-  const Executor& threads =
-      problem.q.size() * value_dim < 1000000 ? static_cast<const Executor&>(serial) : executor;
+  const Executor& threads = detail::threads_for(executor, problem.q.size() * value_dim);
   const index_t elements = key_dim * (kWidth + 1);
   Scratch<T> memory(workspace, elements * threads.concurrency());
   threads.run(problem.k.extent(0) * heads * blocks, [&](index_t task, int worker) {

@@ -1,4 +1,5 @@
-// Masks with their meaning in the type: keep, drop, additive, causal, sliding window, key lengths.
+// Masks with their meaning in the type: dense ones (keep, drop, additive) and those that leave each query an interval
+// of keys (causal, window, lengths, padding, prefix, chunks, documents).
 #pragma once
 
 #include "attn/core/tensor.hpp"
@@ -25,7 +26,7 @@ class Mask {
   Mask() = default;
 
   /// AND of two masks; additive parts add up. Throws ValueError past kMaxDense dense parts, or where both
-  /// give key lengths.
+  /// give what a mask has once: key or query lengths, left padding, prefix lengths, chunks, documents.
   friend Mask operator&(const Mask& a, const Mask& b) {
     Mask result = a;
     if (a.num_dense + b.num_dense > kMaxDense) {
@@ -33,14 +34,16 @@ class Mask {
                                "be at most " + std::to_string(kMaxDense),
                                std::to_string(a.num_dense + b.num_dense)));
     }
-    if (a.key_lengths && b.key_lengths) {
-      throw ValueError(message("Mask", "key lengths", "be given once", "two of them"));
-    }
     for (int i = 0; i < b.num_dense; ++i) result.add(b.dense[static_cast<std::size_t>(i)]);
     result.causal = a.causal || b.causal;
     result.left = std::min(a.left, b.left);
     result.right = std::min(a.right, b.right);
-    if (b.key_lengths) result.key_lengths = b.key_lengths;
+    take_once("key lengths", result.key_lengths, b.key_lengths);
+    take_once("query lengths", result.query_lengths, b.query_lengths);
+    take_once("left padding", result.left_padding, b.left_padding);
+    take_once("prefix lengths", result.prefix_lengths, b.prefix_lengths);
+    take_once("chunks", result.chunk, b.chunk);
+    take_once("documents", result.documents, b.documents);
     return result;
   }
 
@@ -52,9 +55,24 @@ class Mask {
   int num_dense = 0;
   bool causal = false;
   index_t left = kUnbounded, right = kUnbounded;
-  TensorView1<const index_t> key_lengths{};
+  TensorView1<const index_t> key_lengths{}, query_lengths{}, left_padding{}, prefix_lengths{};
+  index_t chunk = 0;  ///< positions of one chunk; 0: none
+  TensorView2<const index_t> documents{};
 
   void add(const Dense& part) { dense[static_cast<std::size_t>(num_dense++)] = part; }
+
+  /// Whether anything but dense parts hides keys.
+  bool has_intervals() const {
+    return causal || left < kUnbounded || right < kUnbounded || key_lengths || query_lengths ||
+           left_padding || prefix_lengths || chunk > 0 || documents;
+  }
+
+ private:
+  template <class X>
+  static void take_once(std::string_view what, X& ours, const X& theirs) {
+    if (ours && theirs) throw ValueError(message("Mask", what, "be given once", "two of them"));
+    if (theirs) ours = theirs;
+  }
 };
 
 namespace detail {
@@ -138,12 +156,63 @@ inline Mask sliding_window(index_t left, index_t right) {
   return mask;
 }
 
+namespace detail {
+
+template <class X>
+concept Indices = TensorLike<X> && std::same_as<scalar_t<X>, index_t>;
+
+}  // namespace detail
+
 /// Batch row b has lengths(b) keys, 0 .. kv_len; what lies beyond is never read. Shape (batch).
-template <TensorLike X>
-  requires std::same_as<scalar_t<X>, index_t>
+template <detail::Indices X>
 Mask key_lengths(const X& lengths) {
   Mask mask;
   mask.key_lengths = const_view(lengths);
+  return mask;
+}
+
+/// Batch row b has lengths(b) queries, 0 .. q_len; those beyond see no key. Shape (batch).
+template <detail::Indices X>
+Mask query_lengths(const X& lengths) {
+  Mask mask;
+  mask.query_lengths = const_view(lengths);
+  return mask;
+}
+
+/// The first padding(b) keys of batch row b are padding, which no query sees and which is never read; 0 .. kv_len.
+/// Shape (batch).
+template <detail::Indices X>
+Mask left_padding(const X& padding) {
+  Mask mask;
+  mask.left_padding = const_view(padding);
+  return mask;
+}
+
+/// Prefix LM: every query sees the first lengths(b) keys, and those up to its own position. Shape (batch).
+template <detail::Indices X>
+Mask prefix_lm(const X& lengths) {
+  Mask mask;
+  mask.prefix_lengths = const_view(lengths);
+  return mask;
+}
+
+/// Position p sees the keys of its own chunk, [p / size * size, p / size * size + size); often `& causal()`.
+/// Throws ValueError below 1.
+inline Mask chunked(index_t size) {
+  if (size < 1) {
+    throw ValueError(message("chunked", "size", "be at least 1", std::to_string(size)));
+  }
+  Mask mask;
+  mask.chunk = size;
+  return mask;
+}
+
+/// Sequences packed into one: position p sees the keys j with ids(b, j) = ids(b, p). Shape (batch, kv_len) or
+/// (1, kv_len), never falling along a row; ids in any order are for a mask_mod.
+template <detail::Indices X>
+Mask documents(const X& ids) {
+  Mask mask;
+  mask.documents = const_view(ids);
   return mask;
 }
 

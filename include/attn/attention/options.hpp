@@ -3,61 +3,10 @@
 
 #include <cstdint>
 
-#include "attn/attention/mask.hpp"
+#include "attn/attention/key_range.hpp"
 #include "attn/kernels/execution.hpp"
 
 ATTN_NAMESPACE_BEGIN
-
-/// Where queries stand among the keys: query i has position i + offset, for causal, windows and ALiBi alike.
-struct QueryOffset {
-  enum class Kind { bottom_right, top_left, fixed };
-  Kind kind = Kind::bottom_right;
-  index_t value = 0;
-};
-
-/// The last query stands at the last key: offset = kv_len - q_len, with key lengths per batch row.
-inline constexpr QueryOffset bottom_right{QueryOffset::Kind::bottom_right, 0};
-/// The first query stands at the first key, as PyTorch's is_causal has it: offset = 0.
-inline constexpr QueryOffset top_left{QueryOffset::Kind::top_left, 0};
-/// An offset of one's own, which may be negative.
-constexpr QueryOffset query_offset(index_t value) { return {QueryOffset::Kind::fixed, value}; }
-
-namespace detail {
-
-/// Keys [begin, end).
-struct KeyRange {
-  index_t begin, end;
-};
-
-inline index_t keys_of(const Mask& mask, index_t b, index_t kv_len) {
-  return mask.key_lengths ? mask.key_lengths(b) : kv_len;
-}
-
-/// Position of query i among the keys of batch row b.
-inline index_t position(const Mask& mask, QueryOffset offset, index_t b, index_t i, index_t q_len,
-                        index_t kv_len) {
-  switch (offset.kind) {
-    case QueryOffset::Kind::bottom_right:
-      return i + keys_of(mask, b, kv_len) - q_len;
-    case QueryOffset::Kind::top_left:
-      return i;
-    default:
-      return i + offset.value;
-  }
-}
-
-/// What causality, window and lengths leave of the keys: always one interval. Dense parts come on top.
-inline KeyRange keys_seen(const Mask& mask, QueryOffset offset, index_t b, index_t i, index_t q_len,
-                          index_t kv_len) {
-  const index_t p = position(mask, offset, b, i, q_len, kv_len);
-  KeyRange range{0, keys_of(mask, b, kv_len)};
-  if (mask.causal) range.end = std::min(range.end, p + 1);
-  range.end = std::max(std::min(range.end, p + mask.right + 1), index_t{0});
-  range.begin = std::min(std::max(range.begin, p - mask.left), range.end);
-  return range;
-}
-
-}  // namespace detail
 
 /// What a query that sees no key gets.
 enum class MaskedRow {
@@ -81,13 +30,29 @@ struct AttentionOptions {
   double softcap = 0;                ///< score = softcap tanh(score / softcap); 0: none
   QueryOffset offset = bottom_right;
   TensorView1<const T> alibi_slopes = {};  ///< (num_heads): score -= slope |position - j|
-  TensorView1<const T> sinks =
-      {};  ///< (num_heads): one more logit in the denominator, without a value
+  /// (num_heads, 2 n + 1): score += relative_bias(h, n + clamp(j - position, -n, n)); t5_relative_bias() makes T5's.
+  TensorView2<const T> relative_bias = {};
+  /// (num_heads): one more logit in the denominator, without a value
+  TensorView1<const T> sinks = {};
   MaskedRow masked_row = MaskedRow::zero;
-  Dropout dropout = {};         ///< on the weights that multiply v; `weights` shows them before
-  TensorView4<T> weights = {};  ///< out: softmax weights (batch, num_heads, q_len, kv_len)
-  TensorView3<T> lse =
-      {};  ///< out: natural log of the sum of exponentials (batch, num_heads, q_len)
+  Dropout dropout = {};  ///< on the weights that multiply v; `weights` shows them before
+
+  /// Packed sequences: sequence b has queries [cu_seqlens_q(b), cu_seqlens_q(b + 1)) of q, out and lse, whose batch
+  /// extent is 1, and keys [cu_seqlens_k(b), cu_seqlens_k(b + 1)) of k and v. Shape (batch + 1), rising from 0 to the
+  /// length of q and of k. Both or neither; with a block_table, cu_seqlens_q alone.
+  TensorView1<const index_t> cu_seqlens_q = {}, cu_seqlens_k = {};
+  /// Paged keys and values: key j of batch row b is row j % page_size of page block_table(b, j / page_size) of
+  /// k (num_pages, num_kv_heads, page_size, head_dim) and v. Shape (batch, pages); kv_len = pages * page_size, which
+  /// key_lengths() shortens; entries beyond the lengths are not read.
+  TensorView2<const index_t> block_table = {};
+
+  // Outputs on request. Of packed sequences, q_len and kv_len are the longest ones, and what lies beyond a sequence is 0.
+  TensorView4<T> weights = {};          ///< softmax weights (batch, num_heads, q_len, kv_len)
+  TensorView3<T> average_weights = {};  ///< their mean over the heads (batch, q_len, kv_len)
+  TensorView3<T> column_sums = {};      ///< their sum over the queries (batch, num_heads, kv_len)
+  TensorView2<T> max_logits = {};       ///< largest score of a visible key (batch, num_heads)
+  /// Natural log of the sum of exponentials (batch, num_heads, q_len); of packed sequences (1, num_heads, total).
+  TensorView3<T> lse = {};
   Execution execution = {};
 };
 

@@ -1,7 +1,7 @@
 // RowKernels: what attention asks of an instruction set, as a table of functions over plain arrays.
 //
-// Only this is compiled once per set. How a call is cut into tasks, blocks and tiles (forward.hpp) is compiled
-// once altogether: calls through the table cost about 2 ns, for tiles that take a microsecond and more.
+// Only this is compiled once per set. How a call is cut into tasks, blocks and tiles (tiling.hpp, forward.hpp) is
+// compiled once altogether.
 #pragma once
 
 #include "attn/attention/problem.hpp"

@@ -22,7 +22,7 @@ template <class T>
 inline void add_bias(index_t n, T* s, const T* bias, index_t stride) {
   using V = Vec<T>;
   const V hidden = V::all(detail::kMinusInf<T>), lowest = V::all(std::numeric_limits<T>::lowest());
-  if (stride != 1) {
+  if (stride != 0 && stride != 1) {
     for (index_t j = 0; j < n; ++j) {
       const T b = bias[j * stride];
       s[j] = b < std::numeric_limits<T>::lowest() ? b : s[j] + b;
@@ -30,7 +30,7 @@ inline void add_bias(index_t n, T* s, const T* bias, index_t stride) {
     return;
   }
   each_vector<T>(n, [&](index_t j, auto lanes) {
-    const V b = load(bias + j, lanes);
+    const V b = stride == 0 ? V::all(bias[0]) : load(bias + j, lanes);
     // Selected, not added: the score of a hidden key may be NaN.
     store(select(less(b, lowest), hidden, load(s + j, lanes) + b), s + j, lanes);
   });

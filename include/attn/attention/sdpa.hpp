@@ -3,8 +3,28 @@
 
 #include "attn/attention/forward.hpp"
 #include "attn/attention/functors.hpp"
+#include "attn/attention/problem_checks.hpp"
 
 ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// The call, checked, with its functors, which must outlive it.
+template <class T, class... Functors>
+AttentionProblem<T> make_problem_with(TensorView4<const T> q, TensorView4<const T> k,
+                                      TensorView4<const T> v, TensorView4<T> out,
+                                      const AttentionOptions<T>& options,
+                                      const Functors&... functors) {
+  AttentionProblem<T> problem = make_problem<T>(q, k, v, out, options);
+  if constexpr (sizeof...(Functors) > 0) {
+    check_positions(problem.scores);
+    const Isa isa = options.execution.instruction_set();
+    (attach(isa, functors, problem.functors), ...);
+  }
+  return problem;
+}
+
+}  // namespace detail
 
 /// out = softmax(scale q k^T + masks) v, head by head.
 ///
@@ -23,13 +43,9 @@ void scaled_dot_product_attention(const Q& q, const K& k, const V& v, Out&& out,
                                   const AttentionOptions<scalar_t<Q>>& options = {},
                                   const Functors&... functors) {
   using T = scalar_t<Q>;
-  detail::AttentionProblem<T> problem =
-      detail::make_problem<T>(const_view(q), const_view(k), const_view(v), view_of(out), options);
-  if constexpr (sizeof...(Functors) > 0) {
-    const auto& isa = options.execution.isa;
-    (detail::attach(isa ? require_isa(*isa) : active_isa(), functors, problem.functors), ...);
-  }
-  detail::forward<T>(problem, options.execution);
+  detail::forward<T>(detail::make_problem_with<T>(const_view(q), const_view(k), const_view(v),
+                                                  view_of(out), options, functors...),
+                     options.execution);
 }
 
 /// The same into a new tensor.
@@ -47,15 +63,16 @@ Tensor4<scalar_t<Q>> scaled_dot_product_attention(const Q& q, const K& k, const 
 
 /// Bytes that this call takes from its workspace: Workspace(bytes) made beforehand, and no call of these shapes
 /// allocates, on as many threads as options.execution has. Throws what the call itself would throw.
-template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out>
+template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
+  requires(detail::is_functor<Functors> && ...)
 std::size_t workspace_bytes(const Q& q, const K& k, const V& v, Out&& out,
-                            const AttentionOptions<scalar_t<Q>>& options = {}) {
+                            const AttentionOptions<scalar_t<Q>>& options = {},
+                            const Functors&... functors) {
   using T = scalar_t<Q>;
-  const int concurrency = options.execution.threads().concurrency();
-  return detail::ForwardPlan<T>(detail::make_problem<T>(const_view(q), const_view(k), const_view(v),
-                                                        view_of(out), options),
-                                concurrency)
-      .workspace_bytes(concurrency);
+  return AttentionPlan(detail::make_problem_with<T>(const_view(q), const_view(k), const_view(v),
+                                                    view_of(out), options, functors...),
+                       options.execution.threads().concurrency())
+      .workspace_bytes;
 }
 
 ATTN_NAMESPACE_END

@@ -45,6 +45,8 @@ struct LoadOptions {
   bool strict = true;
   /// From the module's name to the file's (without prefix), for files of other naming schemes.
   std::function<std::string(std::string_view)> rename = {};
+  /// What the file may hold beside the module's tensors: names without prefix, or with a dot at the end all below.
+  std::vector<std::string> ignore = {};
 };
 
 /// Names as in the file, prefix included.
@@ -52,7 +54,7 @@ struct LoadReport {
   std::vector<std::string> loaded;   ///< in the module's order
   std::vector<std::string> missing;  ///< what the module has and the file has not
   std::vector<std::string>
-      unexpected;  ///< what the file has under the prefix and the module has not
+      unexpected;  ///< what the file has under the prefix, not ignored, and the module has not
 };
 
 /// Copies tensors of `file` into the module's parameters, with the conversions of
@@ -75,8 +77,14 @@ LoadReport load_state_dict(Module& module, const SafetensorsFile& file,
     }
   });
   const std::set<std::string_view> used(names.begin(), names.end());
+  const auto is_ignored = [&](std::string_view name) {
+    return std::any_of(options.ignore.begin(), options.ignore.end(), [&](const std::string& one) {
+      return one.ends_with('.') ? name.starts_with(one) : name == one;
+    });
+  };
   for (std::string& name : file.names()) {
-    if (name.starts_with(options.prefix) && !used.contains(name)) {
+    if (name.starts_with(options.prefix) && !used.contains(name) &&
+        !is_ignored(std::string_view(name).substr(options.prefix.size()))) {
       report.unexpected.push_back(std::move(name));
     }
   }

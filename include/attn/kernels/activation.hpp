@@ -1,4 +1,4 @@
-// Activations, element by element: relu, gelu (erf and tanh), silu, and swish with its gated product swiglu.
+// Activations, element by element: relu, gelu (erf and tanh), silu, their gated products, and swish.
 #pragma once
 
 #include "attn/core/tensor.hpp"
@@ -25,6 +25,14 @@ struct ActivationProblem {
   T* x;
 };
 
+/// Rows with a unit stride inside; out may be a or b.
+template <class T>
+struct GluProblem {
+  Activation activation;
+  TensorView2<const T> a, b;
+  TensorView2<T> out;
+};
+
 /// n elements; b may be nullptr, out may be a or b.
 template <class T>
 struct SwigluProblem {
@@ -41,6 +49,7 @@ ATTN_NAMESPACE_END
 #define ATTN_KERNEL_TEXT "attn/kernels/activation.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
 ATTN_KERNEL_DOOR(activate_elements, ActivationProblem)
+ATTN_KERNEL_DOOR(glu_rows, GluProblem)
 ATTN_KERNEL_DOOR(swiglu_elements, SwigluProblem)
 
 ATTN_NAMESPACE_BEGIN
@@ -114,6 +123,29 @@ auto gelu(const X& x, Activation form = Activation::gelu) {
 template <TensorLike X, TensorLike Out>
 void gelu(const X& x, Out&& out, Activation form = Activation::gelu) {
   activate(form, x, out);
+}
+
+/// out = activation(a) b, element by element: the gated linear unit of any activation (GeGLU by gelu, SwiGLU by silu).
+/// Leading axes lie one stride apart and the innermost stride is 1, as in the halves of one product. out may be a or b.
+/// Throws ShapeError. Source: Shazeer, "GLU Variants Improve Transformer" (2020), equation 5.
+template <TensorLike A, TensorLike B, TensorLike Out>
+void glu(Activation activation, const A& a, const B& b, Out&& out,
+         const Execution& execution = {}) {
+  using T = scalar_t<A>;
+  const auto shape = const_view(a).shape();
+  check_shape("glu", "b", shape, const_view(b).shape());
+  check_shape("glu", "out", shape, view_of(out).shape());
+  const detail::GluProblem<T> problem{activation, const_view(a).rows(), const_view(b).rows(),
+                                      view_of(out).rows()};
+  const auto check_stride = [&](std::string_view argument, const Shape<2>& strides) {
+    if (shape.back() <= 1 || strides.back() == 1) return;
+    throw ShapeError(
+        message("glu", argument, "have innermost stride 1", std::to_string(strides.back())));
+  };
+  check_stride("a", problem.a.strides());
+  check_stride("b", problem.b.strides());
+  check_stride("out", problem.out.strides());
+  detail::glu_rows<T>(problem, execution);
 }
 
 /// out = x / (1 + e^(-alpha x)), element by element; alpha = 1 is silu. out may be x. Throws ShapeError unless shapes

@@ -1,31 +1,50 @@
-// Kernel text: one row through an activation, in place; swish and its product with a second row.
+// Kernel text: one row through an activation, in place; its product with a second row; swish, with a factor.
 
-template <class T>
-inline void activate_row(Activation activation, index_t n, T* x) {
-  const auto each = [n, x](auto f) {
-    index_t i = 0;
-    for (; i + Vec<T>::kLanes <= n; i += Vec<T>::kLanes) f(Vec<T>::load(x + i)).store(x + i);
-    if (i < n) f(Vec<T>::load(x + i, n - i)).store(x + i, n - i);
-  };
+/// use(f) with the activation as a function f of one vector; nothing for Activation::none.
+template <class T, class Use>
+inline void with_activation(Activation activation, Use use) {
   const auto all = [](double value) { return Vec<T>::all(static_cast<T>(value)); };
   switch (activation) {
     case Activation::none:
       return;
     case Activation::relu:
       // max returns its second operand where one is NaN: a NaN stays one, as in PyTorch.
-      return each([&](Vec<T> v) { return max(all(0), v); });
+      return use([&](Vec<T> v) { return max(all(0), v); });
     case Activation::silu:
-      return each([&](Vec<T> v) { return v / (all(1) + exp(all(0) - v)); });
+      return use([&](Vec<T> v) { return v / (all(1) + exp(all(0) - v)); });
     case Activation::gelu_tanh:
       // (1 + tanh u) / 2 = 1 / (1 + e^-2u)
-      return each([&](Vec<T> v) {
+      return use([&](Vec<T> v) {
         const Vec<T> u = all(-1.5957691216057307) * fma(all(0.044715) * v, v * v, v);
         return v / (all(1) + exp(u));
       });
     case Activation::gelu:
-      return each(
+      return use(
           [&](Vec<T> v) { return all(0.5) * v * (all(1) + erf(v * all(0.70710678118654752440))); });
   }
+}
+
+template <class T>
+inline void activate_row(Activation activation, index_t n, T* x) {
+  with_activation<T>(activation, [n, x](auto f) {
+    each_vector<T>(n, [&](index_t k, auto lanes) { store(f(load(x + k, lanes)), x + k, lanes); });
+  });
+}
+
+template <class T>
+inline void glu_rows(const detail::GluProblem<T>& problem, const Executor& executor, Workspace&) {
+  const index_t n = problem.out.extent(1);
+  detail::for_rows(executor, problem.out.extent(0), n, [&](index_t row) {
+    const T *a = &problem.a(row, 0), *b = &problem.b(row, 0);
+    T* out = &problem.out(row, 0);
+    const auto gate = [&](auto f) {
+      each_vector<T>(n, [&](index_t k, auto lanes) {
+        store(f(load(a + k, lanes)) * load(b + k, lanes), out + k, lanes);
+      });
+    };
+    if (problem.activation == Activation::none) return gate([](Vec<T> v) { return v; });
+    with_activation<T>(problem.activation, gate);
+  });
 }
 
 template <class T>

@@ -17,6 +17,7 @@ struct Execution {
 
   const Executor& threads() const { return executor != nullptr ? *executor : default_executor(); }
   Workspace& scratch() const { return workspace != nullptr ? *workspace : default_workspace(); }
+  Isa instruction_set() const { return isa ? require_isa(*isa) : active_isa(); }
 };
 
 ATTN_NAMESPACE_END
@@ -25,12 +26,20 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// f(row) for every row; on one thread where waking others, about 30 us, would cost more than the work.
+/// Below a million multiplications, about 30 us, waking threads costs more than they save.
+constexpr bool is_worth_threads(index_t multiplications) { return multiplications >= 1000000; }
+
+/// The executor for so much work.
+inline const Executor& threads_for(const Executor& executor, index_t multiplications) {
+  static const SerialExecutor one_thread;
+  return is_worth_threads(multiplications) ? executor : one_thread;
+}
+
+/// f(row) for every row; an element of softmax or of a norm counts as 16 multiplications.
 template <class F>
 void for_rows(const Executor& executor, index_t rows, index_t elements_per_row, F f) {
-  constexpr index_t kLeastElements = index_t{1} << 16, kBlockElements = index_t{1} << 14;
-  const SerialExecutor serial;
-  const Executor& threads = rows * elements_per_row < kLeastElements ? serial : executor;
+  constexpr index_t kBlockElements = index_t{1} << 14;
+  const Executor& threads = threads_for(executor, 16 * rows * elements_per_row);
   const index_t block = 1 + kBlockElements / (elements_per_row + 1);
   threads.run((rows + block - 1) / block, [&](index_t task, int) {
     const index_t end = (task + 1) * block < rows ? (task + 1) * block : rows;
@@ -51,17 +60,16 @@ ATTN_NAMESPACE_END
 // holds no type of the inline namespace, which differs between a library and programs with other -m flags; the
 // types behind the pointers are laid out alike in all of them. Virtual functions are not called across: to a
 // sanitizer the executors of the two are different types.
-#define ATTN_KERNEL_DOOR(kernel, Problem)                                                      \
-  ATTN_KERNEL_SWITCH(kernel, Problem)                                                          \
-  ATTN_NAMESPACE_BEGIN                                                                         \
-  namespace detail {                                                                           \
-  template <class T>                                                                           \
-  void kernel(const Problem<T>& problem, const Execution& execution) {                         \
-    ATTN_KERNEL_CALL(kernel)                                                                   \
-    (execution.isa ? require_isa(*execution.isa) : active_isa(), problem, execution.threads(), \
-     execution.scratch());                                                                     \
-  }                                                                                            \
-  }                                                                                            \
+#define ATTN_KERNEL_DOOR(kernel, Problem)                                             \
+  ATTN_KERNEL_SWITCH(kernel, Problem)                                                 \
+  ATTN_NAMESPACE_BEGIN                                                                \
+  namespace detail {                                                                  \
+  template <class T>                                                                  \
+  void kernel(const Problem<T>& problem, const Execution& execution) {                \
+    ATTN_KERNEL_CALL(kernel)                                                          \
+    (execution.instruction_set(), problem, execution.threads(), execution.scratch()); \
+  }                                                                                   \
+  }                                                                                   \
   ATTN_NAMESPACE_END
 
 #if defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY)

@@ -79,7 +79,7 @@ class PackedWeights {
 
   /// Copies `b` (k, n), of any strides: a Linear's (out, in) weight goes in transposed.
   explicit PackedWeights(TensorView2<const T> b, std::optional<Isa> isa = {})
-      : k_(b.extent(0)), n_(b.extent(1)), isa_(isa ? require_isa(*isa) : active_isa()) {
+      : k_(b.extent(0)), n_(b.extent(1)), isa_(Execution{.isa = isa}.instruction_set()) {
     packed_ = Tensor1<T>::uninitialized({k_ * detail::panel_columns<T>(isa_, n_)});
     detail::pack_weights<T>({b, packed_.data()}, {.isa = isa_});
   }
@@ -91,7 +91,7 @@ class PackedWeights {
   explicit operator bool() const { return packed_.data() != nullptr; }
   /// True if there are weights, packed for the instruction set that a call runs on.
   bool serves(const Execution& execution) const {
-    return *this && (execution.isa ? *execution.isa : active_isa()) == isa_;
+    return *this && execution.instruction_set() == isa_;
   }
 
  private:

@@ -84,9 +84,7 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
   std::fill_n(first, MR, g.beta);
   std::fill_n(next, MR, T{1});
 
-  // Below a million multiplications, about 30 us, waking threads costs more than they save.
-  const SerialExecutor serial;
-  const Executor& threads = g.m * g.n * g.k < 1000000 ? serial : executor;
+  const Executor& threads = detail::threads_for(executor, g.m * g.n * g.k);
   const index_t kc_most = g.k < detail::kGemmKC ? g.k : detail::kGemmKC;
   const index_t nc_most = g.n < detail::kGemmNC ? g.n : detail::kGemmNC;
   Scratch<T> a_block(workspace, packed_rows<T>(g.m) * kc_most);

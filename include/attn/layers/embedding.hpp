@@ -1,4 +1,4 @@
-// embedding: rows of a table by index.
+// embedding: rows of a table by index, as a function and as a layer that holds the table.
 #pragma once
 
 #include <utility>
@@ -6,6 +6,38 @@
 #include "attn/core/tensor.hpp"
 
 ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Runs f(index of the id) over all ids.
+template <class Ids, int Rank, class F>
+void each_id(const TensorView<Ids, Rank>& ids, F f) {
+  Shape<Rank> index{};
+  for (index_t n = ids.size(); n > 0; --n) {
+    f(index);
+    for (std::size_t a = index.size(); a-- > 0;) {
+      if (++index[a] < ids.shape()[a]) break;
+      index[a] = 0;
+    }
+  }
+}
+
+/// Throws ValueError for an id outside 0 .. count - 1.
+template <class Ids, int Rank>
+void check_ids(std::string_view function, std::string_view argument,
+               const TensorView<Ids, Rank>& ids, index_t count) {
+  each_id(ids, [&](const auto& index) {
+    const auto id = *ids.at_index(index);
+    if (std::in_range<index_t>(id) && static_cast<index_t>(id) >= 0 &&
+        static_cast<index_t>(id) < count) {
+      return;
+    }
+    throw ValueError(message(function, std::string(argument) + to_string(index),
+                             "lie in 0 .. " + std::to_string(count - 1), std::to_string(id)));
+  });
+}
+
+}  // namespace detail
 
 /// out(.., :) = table(ids(..), :). Shapes: table (num_embeddings, dim), ids (..) of any integer type, out
 /// (.., dim). Throws ShapeError, and ValueError for an id outside the table, before anything is written.
@@ -20,27 +52,8 @@ void embedding(const Table& table, const Ids& ids, Out&& out) {
   std::copy(iv.shape().begin(), iv.shape().end(), expected.begin());
   expected.back() = rows.extent(1);
   check_shape("embedding", "out", expected, ov.shape());
-  // Runs f(index of the id) over all ids.
-  const auto each = [&](auto f) {
-    Shape<rank_v<Ids>> index{};
-    for (index_t n = iv.size(); n > 0; --n) {
-      f(index);
-      for (std::size_t a = index.size(); a-- > 0;) {
-        if (++index[a] < iv.shape()[a]) break;
-        index[a] = 0;
-      }
-    }
-  };
-  each([&](const auto& index) {
-    const auto id = *iv.at_index(index);
-    if (!std::in_range<index_t>(id) || static_cast<index_t>(id) < 0 ||
-        static_cast<index_t>(id) >= rows.extent(0)) {
-      throw ValueError(message("embedding", "ids" + to_string(index),
-                               "lie in 0 .. " + std::to_string(rows.extent(0) - 1),
-                               std::to_string(id)));
-    }
-  });
-  each([&](const auto& index) {
+  detail::check_ids("embedding", "ids", iv, rows.extent(0));
+  detail::each_id(iv, [&](const auto& index) {
     Shape<rank_v<Ids> + 1> at{};
     std::copy(index.begin(), index.end(), at.begin());
     T* to = ov.at_index(at);
@@ -60,5 +73,35 @@ auto embedding(const Table& table, const Ids& ids) {
   embedding(table, ids, out);
   return out;
 }
+
+/// PyTorch's nn.Embedding: the table is the parameter `weight` (num_embeddings, embedding_dim), zero until loaded.
+template <class T>
+class Embedding {
+ public:
+  Embedding() = default;
+  Embedding(index_t num_embeddings, index_t embedding_dim)
+      : weight({num_embeddings, embedding_dim}) {}
+
+  template <TensorLike Ids>
+  auto operator()(const Ids& ids) const {
+    return embedding(weight, ids);
+  }
+
+  template <TensorLike Ids, TensorLike Out>
+  void forward(const Ids& ids, Out&& out) const {
+    embedding(weight, ids, out);
+  }
+
+  template <class F>
+  void visit_parameters(F&& f) {
+    f("weight", weight.view());
+  }
+  template <class F>
+  void visit_parameters(F&& f) const {
+    f("weight", weight.view());
+  }
+
+  Tensor2<T> weight;
+};
 
 ATTN_NAMESPACE_END

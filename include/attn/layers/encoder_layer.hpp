@@ -1,63 +1,77 @@
 // EncoderLayer: self-attention and feed-forward with residuals and norms, by PyTorch's names.
 #pragma once
 
-#include "attn/layers/feed_forward.hpp"
-#include "attn/layers/layer_norm.hpp"
-#include "attn/layers/multi_head_attention.hpp"
+#include "attn/layers/sublayer.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
-/// PyTorch's nn.TransformerEncoderLayer options.
-struct EncoderLayerOptions {
+/// PyTorch's nn.TransformerEncoderLayer and nn.TransformerDecoderLayer options, then what they have not.
+struct TransformerLayerOptions {
   index_t d_model = 0;
   index_t nhead = 1;
   index_t dim_feedforward = 2048;
+  double dropout = 0.1;  ///< after each sublayer, in training; nothing here
   Activation activation = Activation::relu;
   double layer_norm_eps = 1e-5;
   bool norm_first = false;  ///< pre-norm: x + f(norm(x)); else post-norm: norm(x + f(x))
-  bool bias = true;
+  bool bias = true;         ///< of linear maps and norms
+  bool gated = false;       ///< feed-forward: see FeedForwardOptions
+  NormKind norm = NormKind::layer;
+  /// What else attention can do. embed_dim and num_heads are the layer's; bias only where the layer has it.
+  MultiHeadAttentionOptions attention = {};
+
+  MultiHeadAttentionOptions attention_options() const {
+    MultiHeadAttentionOptions result = attention;
+    result.embed_dim = d_model;
+    result.num_heads = nhead;
+    result.bias = bias && attention.bias;
+    return result;
+  }
+  FeedForwardOptions feed_forward_options() const {
+    return {.d_model = d_model,
+            .dim_feedforward = dim_feedforward,
+            .activation = activation,
+            .gated = gated,
+            .bias = bias};
+  }
 };
 
-/// x (batch, seq, d_model) to the same shape. Source: "Attention Is All You Need" (2017), section 3.1.
+/// x (batch, seq, d_model) to the same shape. With a causal mask it is the block of a decoder-only model.
+/// Source: "Attention Is All You Need" (2017), section 3.1.
 template <class T>
 class EncoderLayer {
  public:
   EncoderLayer() = default;
-  explicit EncoderLayer(const EncoderLayerOptions& options)
-      : self_attn({.embed_dim = options.d_model, .num_heads = options.nhead, .bias = options.bias}),
-        feed_forward(options.d_model, options.dim_feedforward, options.activation, options.bias),
-        norm1(options.d_model, options.layer_norm_eps),
-        norm2(options.d_model, options.layer_norm_eps),
+  explicit EncoderLayer(const TransformerLayerOptions& options)
+      : self_attn(options.attention_options()),
+        feed_forward(options.feed_forward_options()),
+        norm1(options.norm, options.d_model, options.layer_norm_eps, options.bias),
+        norm2(norm1),
         norm_first(options.norm_first) {}
 
-  template <TensorLike X>
-  Tensor3<T> operator()(const X& x, const MultiHeadAttentionCall<T>& call = {}) const {
+  template <TensorLike X, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
+  Tensor3<T> operator()(const X& x, const AttentionOptions<T>& options = {},
+                        const MultiHeadAttentionCall<T>& call = {},
+                        const Functors&... functors) const {
     auto out = Tensor3<T>::uninitialized(const_view(x).shape());
-    forward(x, out, call);
+    forward(x, out, options, call, functors...);
     return out;
   }
 
   /// Into `out`, which may be x. call.residual is set by the layer. Throws ShapeError or ValueError.
-  template <TensorLike X, TensorLike Out>
-  void forward(const X& x, Out&& out, MultiHeadAttentionCall<T> call = {}) const {
+  template <TensorLike X, TensorLike Out, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
+  void forward(const X& x, Out&& out, const AttentionOptions<T>& options = {},
+               const MultiHeadAttentionCall<T>& call = {}, const Functors&... functors) const {
     const TensorView3<const T> in = const_view(x);
     const TensorView3<T> to = view_of(out);
-    const Execution& execution = call.execution;
-    Scratch<T> memory(execution.scratch(), 2 * in.size());
-    const TensorView3<T> normed(memory.data(), in.shape()),
-        sum(memory.data() + in.size(), in.shape());
-    call.residual = in;
-    if (norm_first) {
-      norm1.forward(in, normed, execution);
-      self_attn.forward(normed, normed, normed, sum, call);
-      norm2.forward(sum, normed, execution);
-      feed_forward.forward(normed, to, sum, execution);
-    } else {
-      self_attn.forward(in, in, in, sum, call);
-      norm1.forward(sum, normed, execution);
-      feed_forward.forward(normed, sum, normed, execution);
-      norm2.forward(sum, to, execution);
-    }
+    check_shape("EncoderLayer", "out", in.shape(), to.shape());
+    Scratch<T> memory(options.execution.scratch(), in.size());
+    const TensorView3<T> attended(memory.data(), in.shape());
+    attention_sublayer<T>(self_attn, norm1, norm_first, in, in, in, attended, options, call,
+                          functors...);
+    feed_forward_sublayer<T>(feed_forward, norm2, norm_first, attended, to, options.execution);
   }
 
   /// See Linear::pack().
@@ -77,7 +91,7 @@ class EncoderLayer {
 
   MultiHeadAttention<T> self_attn;
   FeedForward<T> feed_forward;
-  LayerNorm<T> norm1, norm2;
+  Norm<T> norm1, norm2;
   bool norm_first = false;
 
  private:

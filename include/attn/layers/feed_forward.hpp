@@ -1,21 +1,29 @@
-// feed_forward: two linear maps with an activation between.
+// FeedForward: two linear maps with an activation between, plain or gated.
 #pragma once
 
 #include "attn/layers/linear.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
-/// PyTorch's linear1, activation, linear2 of a Transformer layer: (.., d_model) to (.., dim_feedforward)
-/// and back. Source: "Attention Is All You Need" (2017), equation 2.
+struct FeedForwardOptions {
+  index_t d_model = 0;
+  index_t dim_feedforward = 2048;
+  Activation activation = Activation::relu;  ///< silu is swish
+  bool gated = false;  ///< activation(gate(x)) up(x) in the middle: SwiGLU by silu, GeGLU by gelu
+  bool bias = true;
+};
+
+/// (.., d_model) to (.., dim_feedforward) and back. Sources: "Attention Is All You Need" (2017), equation 2; Shazeer,
+/// "GLU Variants Improve Transformer" (2020), equation 6.
 template <class T>
 class FeedForward {
  public:
   FeedForward() = default;
-  FeedForward(index_t d_model, index_t dim_feedforward, Activation between = Activation::relu,
-              bool with_bias = true)
-      : linear1(d_model, dim_feedforward, with_bias),
-        linear2(dim_feedforward, d_model, with_bias),
-        activation(between) {}
+  explicit FeedForward(const FeedForwardOptions& o)
+      : linear1(o.d_model, o.gated ? 2 * o.dim_feedforward : o.dim_feedforward, o.bias),
+        linear2(o.dim_feedforward, o.d_model, o.bias),
+        activation(o.activation),
+        gated(o.gated) {}
 
   template <TensorLike X>
   Tensor<T, rank_v<X>> operator()(const X& x, const Execution& execution = {}) const {
@@ -24,16 +32,25 @@ class FeedForward {
     return out;
   }
 
-  /// out = linear2(activation(linear1(x))) + residual. Throws ShapeError.
+  /// out = linear2(activation(linear1(x))) + residual. out may be the residual, not x. Throws ShapeError.
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, Out&& out, TensorView<const T, rank_v<X>> residual = {},
                const Execution& execution = {}) const {
+    constexpr int kLast = rank_v<X> - 1;
     auto shape = const_view(x).shape();
     shape.back() = linear1.weight.extent(0);
-    Scratch<T> hidden(execution.scratch(), size_of(shape));
-    const TensorView<T, rank_v<X>> hidden_view(hidden.data(), shape);
-    linear1.forward(x, hidden_view, activation, {}, execution);
-    linear2.forward(hidden_view, out, Activation::none, residual, execution);
+    Scratch<T> memory(execution.scratch(), size_of(shape));
+    TensorView<T, rank_v<X>> hidden(memory.data(), shape);
+    if (gated) {
+      linear1.forward(x, hidden, Activation::none, {}, execution);
+      const index_t half = shape.back() / 2;
+      const auto gate = hidden.slice(kLast, 0, half), up = hidden.slice(kLast, half, 2 * half);
+      glu(activation, gate, up, gate, execution);
+      hidden = gate;
+    } else {
+      linear1.forward(x, hidden, activation, {}, execution);
+    }
+    linear2.forward(hidden, out, Activation::none, residual, execution);
   }
 
   /// See Linear::pack().
@@ -42,19 +59,38 @@ class FeedForward {
     linear2.pack();
   }
 
+  /// Plain: PyTorch's linear1 and linear2. Gated: gate_proj, up_proj and down_proj, as Llama's files name them.
   template <class F>
   void visit_parameters(F&& f) {
-    visit_part("linear1.", linear1, f);
-    visit_part("linear2.", linear2, f);
+    visit(*this, f);
   }
   template <class F>
   void visit_parameters(F&& f) const {
-    visit_part("linear1.", linear1, f);
-    visit_part("linear2.", linear2, f);
+    visit(*this, f);
   }
 
-  Linear<T> linear1, linear2;
+  Linear<T> linear1;  ///< gated: the rows of the gate's weight, then those of up's
+  Linear<T> linear2;
   Activation activation = Activation::relu;
+  bool gated = false;
+
+ private:
+  template <class Self, class F>
+  static void visit(Self& self, F& f) {
+    if (!self.gated) {
+      visit_part("linear1.", self.linear1, f);
+      visit_part("linear2.", self.linear2, f);
+      return;
+    }
+    const index_t half = self.linear1.weight.extent(0) / 2;
+    for (const index_t begin : {index_t{0}, half}) {
+      const std::string part = begin == 0 ? "gate_proj." : "up_proj.";
+      f(part + "weight", self.linear1.weight.view().slice(0, begin, begin + half));
+      if (self.linear1.bias)
+        f(part + "bias", self.linear1.bias.view().slice(0, begin, begin + half));
+    }
+    visit_part("down_proj.", self.linear2, f);
+  }
 };
 
 ATTN_NAMESPACE_END

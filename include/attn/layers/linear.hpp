@@ -69,8 +69,8 @@ auto linear(const X& x, const W& weight, TensorView1<const scalar_t<X>> bias = {
 }
 
 /// PyTorch's nn.Linear: parameters weight (out, in) and bias (out), zero until loaded. After pack() calls use
-/// a copy of the weight laid out for the kernels, which saves the few rows of one sentence most of their time:
-/// whoever then changes `weight` calls pack() again.
+/// a copy of the weight laid out for the kernels, instead of laying it out in each: whoever then changes `weight`
+/// calls pack() again.
 template <class T>
 class Linear {
  public:

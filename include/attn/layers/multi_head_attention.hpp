@@ -1,86 +1,61 @@
 // MultiHeadAttention: projections, attention over heads and the output projection, by PyTorch's names.
 #pragma once
 
+#include <memory>
+
 #include "attn/attention/extend_mask.hpp"
+#include "attn/attention/kv_cache.hpp"
 #include "attn/attention/sdpa.hpp"
+#include "attn/layers/head_projections.hpp"
 #include "attn/layers/heads.hpp"
-#include "attn/layers/linear.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
-/// PyTorch's nn.MultiheadAttention options, then what the tutorials need beyond them. 0 = the default.
-struct MultiHeadAttentionOptions {
-  index_t embed_dim = 0;
-  index_t num_heads = 1;
-  bool bias = true;
-  index_t kdim = 0, vdim = 0;  ///< features of key and value; embed_dim
-  bool add_bias_kv = false;    ///< a learned key and value after the others, never masked
-  bool add_zero_attn = false;  ///< then a key and value of zeros, never masked
-  index_t head_dim = 0;        ///< of queries and keys (d_k); embed_dim / num_heads
-  index_t head_dim_v = 0;      ///< of values (d_v); head_dim
-  bool output_projection = true;
-  std::optional<double> scale = {};  ///< 1 / sqrt(head_dim)
-};
-
-/// What one forward call can be told.
+/// What a call of the module can be told beside AttentionOptions.
 template <class T>
 struct MultiHeadAttentionCall {
-  Mask mask = {};  ///< over (batch, num_heads, q_len, kv_len): key_padding_mask(p) & causal() & ..
-  QueryOffset offset = bottom_right;
-  MaskedRow masked_row = MaskedRow::zero;
   TensorView3<const T> residual = {};  ///< added to the result, which has its shape
-  TensorView4<T> weights = {};  ///< out: per head, (batch, num_heads, q_len, kv_len + appended)
-  TensorView3<T> average_weights = {};  ///< out: mean over heads, (batch, q_len, kv_len + appended)
-  Execution execution = {};
+  /// Rotary: where the tokens of query, and of key, stand, (batch, seq). If not given, keys stand from 0 on, or behind
+  /// those of the cache, and the last query at the last key; packed sequences each start at 0.
+  TensorView2<const index_t> position_ids = {};
+  KvCache<T>* cache =
+      nullptr;  ///< attention runs over all that it holds, and this call's keys become the last of it
+  bool append =
+      true;  ///< false: key and value are not read; attention runs over what the cache holds
 };
 
+/// Attention takes AttentionOptions and functors as scaled_dot_product_attention does, over (batch, num_heads, q_len,
+/// kv_len + appended_keys()); with a cache, kv_len is all that it holds.
 template <class T>
 class MultiHeadAttention {
  public:
   MultiHeadAttention() = default;
 
   /// Parameters are zero until loaded. Throws ValueError for options that contradict each other.
-  explicit MultiHeadAttention(const MultiHeadAttentionOptions& options) : options_(options) {
-    const auto check = [](bool good, std::string_view argument, std::string_view expected,
-                          index_t found) {
-      if (!good)
-        throw ValueError(message("MultiHeadAttention", argument, expected, std::to_string(found)));
-    };
-    MultiHeadAttentionOptions& o = options_;
-    check(o.embed_dim > 0, "embed_dim", "be positive", o.embed_dim);
-    check(o.num_heads > 0, "num_heads", "be positive", o.num_heads);
-    check(o.kdim >= 0 && o.vdim >= 0 && o.head_dim >= 0 && o.head_dim_v >= 0,
-          "kdim, vdim and head sizes", "not be negative",
-          std::min({o.kdim, o.vdim, o.head_dim, o.head_dim_v}));
-    check(o.head_dim > 0 || o.embed_dim % o.num_heads == 0, "num_heads",
-          "divide embed_dim = " + std::to_string(o.embed_dim), o.num_heads);
-    if (o.head_dim == 0) o.head_dim = o.embed_dim / o.num_heads;
-    if (o.head_dim_v == 0) o.head_dim_v = o.head_dim;
-    if (o.kdim == 0) o.kdim = o.embed_dim;
-    if (o.vdim == 0) o.vdim = o.embed_dim;
-
-    const index_t q_width = o.num_heads * o.head_dim, v_width = o.num_heads * o.head_dim_v;
-    if (o.kdim == o.embed_dim && o.vdim == o.embed_dim) {
-      in_proj_weight_ = Tensor2<T>({2 * q_width + v_width, o.embed_dim});
-    } else {
-      q_proj_weight_ = Tensor2<T>({q_width, o.embed_dim});
-      k_proj_weight_ = Tensor2<T>({q_width, o.kdim});
-      v_proj_weight_ = Tensor2<T>({v_width, o.vdim});
-    }
-    if (o.bias) in_proj_bias_ = Tensor1<T>({2 * q_width + v_width});
+  explicit MultiHeadAttention(const MultiHeadAttentionOptions& options)
+      : options_(resolved(options)), projections_(options_) {
+    const MultiHeadAttentionOptions& o = options_;
     if (o.add_bias_kv) {
-      bias_k_ = Tensor3<T>({1, 1, q_width});
-      bias_v_ = Tensor3<T>({1, 1, v_width});
+      bias_k_ = Tensor3<T>({1, 1, projections_.width(1)});
+      bias_v_ = Tensor3<T>({1, 1, projections_.width(2)});
     }
-    if (o.output_projection) out_proj_ = Linear<T>(v_width, o.embed_dim, o.bias);
+    if (o.query_key_norm) {
+      q_norm_ = Norm<T>(*o.query_key_norm, o.head_dim, o.query_key_norm_eps);
+      k_norm_ = q_norm_;
+    }
+    if (o.rotary) {
+      rotary_ = std::make_shared<const RotaryTable<T>>(o.rotary->max_positions, o.rotary->dim,
+                                                       o.rotary->theta);
+    }
+    if (o.output_projection) out_proj_ = Linear<T>(context_width(), o.embed_dim, o.bias);
   }
 
+  /// With every default filled in.
   const MultiHeadAttentionOptions& options() const { return options_; }
 
   /// Features of the result: embed_dim, or all heads' values where there is no output projection.
   index_t out_dim() const {
-    return options_.output_projection ? options_.embed_dim
-                                      : options_.num_heads * options_.head_dim_v;
+    return options_.output_projection ? options_.embed_dim : context_width();
   }
 
   /// Keys that add_bias_kv and add_zero_attn append.
@@ -88,32 +63,51 @@ class MultiHeadAttention {
     return index_t{options_.add_bias_kv} + index_t{options_.add_zero_attn};
   }
 
+  /// A cache for this module's keys and values. `window`: see KvCacheOptions.
+  KvCache<T> make_cache(index_t batch, index_t capacity, index_t window = 0) const {
+    return KvCache<T>({.batch = batch,
+                       .num_kv_heads = options_.num_kv_heads,
+                       .capacity = capacity,
+                       .head_dim = options_.head_dim,
+                       .head_dim_v = options_.head_dim_v,
+                       .window = window});
+  }
+
   /// Self-attention: x (batch, seq, embed_dim) to (batch, seq, out_dim()).
-  template <TensorLike X>
-  Tensor3<T> operator()(const X& x, const MultiHeadAttentionCall<T>& call = {}) const {
-    return (*this)(x, x, x, call);
+  template <TensorLike X, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
+  Tensor3<T> operator()(const X& x, const AttentionOptions<T>& options = {},
+                        const MultiHeadAttentionCall<T>& call = {},
+                        const Functors&... functors) const {
+    return (*this)(x, x, x, options, call, functors...);
   }
 
   /// query (batch, q_len, embed_dim), key (batch, kv_len, kdim), value (batch, kv_len, vdim).
-  template <TensorLike Q, TensorLike K, TensorLike V>
+  template <TensorLike Q, TensorLike K, TensorLike V, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
   Tensor3<T> operator()(const Q& query, const K& key, const V& value,
-                        const MultiHeadAttentionCall<T>& call = {}) const {
+                        const AttentionOptions<T>& options = {},
+                        const MultiHeadAttentionCall<T>& call = {},
+                        const Functors&... functors) const {
     const TensorView3<const T> q = const_view(query);
     auto out = Tensor3<T>::uninitialized({q.extent(0), q.extent(1), out_dim()});
-    forward(query, key, value, out, call);
+    forward(query, key, value, out, options, call, functors...);
     return out;
   }
 
   /// Into `out` (batch, q_len, out_dim()), which must overlap none of the inputs but may be the residual.
-  /// Throws ShapeError or ValueError.
-  template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out>
+  /// Throws ShapeError or ValueError; the cache then is as it was.
+  template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
   void forward(const Q& query, const K& key, const V& value, Out&& out,
-               const MultiHeadAttentionCall<T>& call = {}) const {
-    run(const_view(query), const_view(key), const_view(value), view_of(out), call);
+               const AttentionOptions<T>& options = {}, const MultiHeadAttentionCall<T>& call = {},
+               const Functors&... functors) const {
+    TensorView3<const T> k, v;
+    if (call.append) k = const_view(key), v = const_view(value);
+    run(const_view(query), k, v, view_of(out), options, call, functors...);
   }
 
-  /// Parameters by PyTorch's names: in_proj_weight where query, key and value have embed_dim features,
-  /// q_proj_weight, k_proj_weight and v_proj_weight otherwise.
+  /// Parameters by PyTorch's names: those of HeadProjections, bias_k, bias_v and out_proj; q_norm and k_norm.
   template <class F>
   void visit_parameters(F&& f) {
     visit(*this, f);
@@ -123,174 +117,225 @@ class MultiHeadAttention {
     visit(*this, f);
   }
 
-  /// Lays out the projections of self-attention and of the output for the kernels: see Linear::pack().
-  void pack() {
-    if (in_proj_weight_) {
-      packed_in_proj_ = PackedWeights<T>(in_proj_weight_.view().transpose(0, 1));
-    }
+  /// Lays out the projections for the kernels: see Linear::pack(). The input projections for self-attention, or for
+  /// attention to something else.
+  void pack(bool self_attention = true) {
+    projections_.pack(self_attention);
     if (options_.output_projection) out_proj_.pack();
   }
 
   // The three input projections (out, in) and their biases, whichever way they are stored.
-  TensorView2<T> q_weight() { return part(*this, 0); }
-  TensorView2<T> k_weight() { return part(*this, 1); }
-  TensorView2<T> v_weight() { return part(*this, 2); }
-  TensorView1<T> q_bias() { return bias_part(*this, 0); }
-  TensorView1<T> k_bias() { return bias_part(*this, 1); }
-  TensorView1<T> v_bias() { return bias_part(*this, 2); }
+  TensorView2<T> q_weight() { return projections_.weight(0); }
+  TensorView2<T> k_weight() { return projections_.weight(1); }
+  TensorView2<T> v_weight() { return projections_.weight(2); }
+  TensorView1<T> q_bias() { return projections_.bias(0); }
+  TensorView1<T> k_bias() { return projections_.bias(1); }
+  TensorView1<T> v_bias() { return projections_.bias(2); }
   Linear<T>& out_proj() { return out_proj_; }
+  Norm<T>& q_norm() { return q_norm_; }
+  Norm<T>& k_norm() { return k_norm_; }
 
  private:
+  static MultiHeadAttentionOptions resolved(MultiHeadAttentionOptions o) {
+    const auto check = [](bool good, std::string_view argument, const std::string& expected,
+                          index_t found) {
+      if (!good)
+        throw ValueError(message("MultiHeadAttention", argument, expected, std::to_string(found)));
+    };
+    check(o.embed_dim > 0, "embed_dim", "be positive", o.embed_dim);
+    check(o.num_heads > 0, "num_heads", "be positive", o.num_heads);
+    check(o.kdim >= 0 && o.vdim >= 0 && o.head_dim >= 0 && o.head_dim_v >= 0,
+          "kdim, vdim and head sizes", "not be negative",
+          std::min({o.kdim, o.vdim, o.head_dim, o.head_dim_v}));
+    check(o.head_dim > 0 || o.embed_dim % o.num_heads == 0, "num_heads",
+          "divide embed_dim = " + std::to_string(o.embed_dim), o.num_heads);
+    if (o.num_kv_heads == 0) o.num_kv_heads = o.num_heads;
+    check(o.num_kv_heads > 0 && o.num_heads % o.num_kv_heads == 0, "num_kv_heads",
+          "divide num_heads = " + std::to_string(o.num_heads), o.num_kv_heads);
+    if (o.head_dim == 0) o.head_dim = o.embed_dim / o.num_heads;
+    if (o.head_dim_v == 0) o.head_dim_v = o.head_dim;
+    if (o.kdim == 0) o.kdim = o.embed_dim;
+    if (o.vdim == 0) o.vdim = o.embed_dim;
+    if (o.rotary) {
+      if (o.rotary->dim == 0) o.rotary->dim = o.head_dim;
+      check(o.rotary->dim > 0 && o.rotary->dim % 2 == 0 && o.rotary->dim <= o.head_dim,
+            "rotary.dim", "be even and at most head_dim = " + std::to_string(o.head_dim),
+            o.rotary->dim);
+      check(o.rotary->max_positions > 0, "rotary.max_positions", "be positive",
+            o.rotary->max_positions);
+    }
+    return o;
+  }
+
+  index_t context_width() const { return options_.num_heads * options_.head_dim_v; }
+
   template <class Self, class F>
   static void visit(Self& self, F& f) {
-    if (self.in_proj_weight_) {
-      f("in_proj_weight", self.in_proj_weight_.view());
-    } else {
-      f("q_proj_weight", self.q_proj_weight_.view());
-      f("k_proj_weight", self.k_proj_weight_.view());
-      f("v_proj_weight", self.v_proj_weight_.view());
-    }
-    if (self.in_proj_bias_) f("in_proj_bias", self.in_proj_bias_.view());
+    self.projections_.visit_parameters(f);
     if (self.bias_k_) f("bias_k", self.bias_k_.view());
     if (self.bias_v_) f("bias_v", self.bias_v_.view());
     if (self.options_.output_projection) visit_part("out_proj.", self.out_proj_, f);
-  }
-
-  /// Rows of the packed projections that belong to q (0), k (1) or v (2).
-  std::pair<index_t, index_t> rows_of(int which) const {
-    const index_t q_width = options_.num_heads * options_.head_dim;
-    const index_t v_width = options_.num_heads * options_.head_dim_v;
-    return {which * q_width, which * q_width + (which == 2 ? v_width : q_width)};
-  }
-
-  template <class Self>
-  static auto part(Self& self, int which) {
-    const auto [begin, end] = self.rows_of(which);
-    if (self.in_proj_weight_) return self.in_proj_weight_.view().slice(0, begin, end);
-    return (which == 0   ? self.q_proj_weight_
-            : which == 1 ? self.k_proj_weight_
-                         : self.v_proj_weight_)
-        .view();
-  }
-
-  template <class Self>
-  static auto bias_part(Self& self, int which) {
-    const auto [begin, end] = self.rows_of(which);
-    auto bias = self.in_proj_bias_.view();
-    return bias ? bias.slice(0, begin, end) : bias;
+    if (self.options_.query_key_norm) {
+      visit_part("q_norm.", self.q_norm_, f);
+      visit_part("k_norm.", self.k_norm_, f);
+    }
   }
 
   static void check(std::string_view argument, const Shape<3>& expected, const Shape<3>& found) {
     check_shape("MultiHeadAttention", argument, expected, found);
   }
 
-  void run(TensorView3<const T> query, TensorView3<const T> key, TensorView3<const T> value,
-           TensorView3<T> out, const MultiHeadAttentionCall<T>& call) const {
+  void check_call(TensorView3<const T> query, TensorView3<const T> key, TensorView3<const T> value,
+                  const Shape<3>& out, const MultiHeadAttentionCall<T>& call) const {
+    const auto check_value = [](bool good, std::string_view argument, std::string_view expected,
+                                std::string_view found) {
+      if (!good) throw ValueError(message("MultiHeadAttention", argument, expected, found));
+    };
     const MultiHeadAttentionOptions& o = options_;
     const index_t batch = query.extent(0), q_len = query.extent(1), kv_len = key.extent(1);
-    const index_t keys = kv_len + appended_keys();
-    const index_t q_width = o.num_heads * o.head_dim, v_width = o.num_heads * o.head_dim_v;
     check("query", {batch, q_len, o.embed_dim}, query.shape());
-    check("key", {batch, kv_len, o.kdim}, key.shape());
-    check("value", {batch, kv_len, o.vdim}, value.shape());
-    check("out", {batch, q_len, out_dim()}, out.shape());
-    if (call.residual) check("residual", out.shape(), call.residual.shape());
-    if (call.average_weights)
-      check("average_weights", {batch, q_len, keys}, call.average_weights.shape());
+    if (call.append) {
+      check("key", {batch, kv_len, o.kdim}, key.shape());
+      check("value", {batch, kv_len, o.vdim}, value.shape());
+    }
+    check("out", {batch, q_len, out_dim()}, out);
+    if (call.residual) check("residual", out, call.residual.shape());
+    check_value(call.cache != nullptr || call.append, "append", "be true without a cache", "false");
+    check_value(call.cache == nullptr || appended_keys() == 0, "cache",
+                "be none with add_bias_kv or add_zero_attn", "one");
+    if (call.position_ids && call.append) {
+      check_shape("MultiHeadAttention", "position_ids", "(batch, q_len) = (batch, kv_len)",
+                  Shape<2>{batch, kv_len}, call.position_ids.shape());
+    }
+    if (call.cache != nullptr) {
+      const KvCacheOptions& c = call.cache->options();
+      check_shape("MultiHeadAttention", "cache", "(batch, num_kv_heads, head_dim, head_dim_v)",
+                  Shape<4>{batch, o.num_kv_heads, o.head_dim, o.head_dim_v},
+                  Shape<4>{c.batch, c.num_kv_heads, c.head_dim, c.head_dim_v});
+    }
+  }
 
-    Workspace& workspace = call.execution.scratch();
-    const index_t width = 2 * q_width + v_width;
-    const bool fused =
-        in_proj_weight_ && appended_keys() == 0 && same(query, key) && same(query, value);
-    Scratch<T> projected(workspace, fused ? batch * q_len * width
-                                          : batch * (q_len * q_width + keys * (q_width + v_width)));
-    TensorView3<T> q, k, v;
-    if (fused) {
-      // One product for all three: x is read, and packed, once.
-      const TensorView3<T> qkv(projected.data(), {batch, q_len, width});
-      const TensorView1<const T> bias = in_proj_bias_.view();
-      if (packed_in_proj_.serves(call.execution)) {
-        linear(query, packed_in_proj_, bias, qkv, Activation::none, {}, call.execution);
-      } else {
-        linear(query, in_proj_weight_, bias, qkv, Activation::none, {}, call.execution);
-      }
-      q = qkv.slice(2, 0, q_width);
-      k = qkv.slice(2, q_width, 2 * q_width);
-      v = qkv.slice(2, 2 * q_width, width);
-    } else {
-      q = {projected.data(), {batch, q_len, q_width}};
-      k = {q.data() + q.size(), {batch, keys, q_width}};
-      v = {k.data() + k.size(), {batch, keys, v_width}};
-      project(query, 0, q, call.execution);
-      project(key, 1, k.slice(1, 0, kv_len), call.execution);
-      project(value, 2, v.slice(1, 0, kv_len), call.execution);
-      append(k, kv_len, bias_k_.view());
-      append(v, kv_len, bias_v_.view());
+  template <class... Functors>
+  void run(TensorView3<const T> query, TensorView3<const T> key, TensorView3<const T> value,
+           TensorView3<T> out, AttentionOptions<T> options, const MultiHeadAttentionCall<T>& call,
+           const Functors&... functors) const {
+    check_call(query, key, value, out.shape(), call);
+    const MultiHeadAttentionOptions& o = options_;
+    const Execution& execution = options.execution;
+    const index_t batch = query.extent(0), q_len = query.extent(1), kv_len = key.extent(1);
+    if (!options.scale) options.scale = o.scale;
+
+    Workspace& workspace = execution.scratch();
+    Scratch<T> projected(workspace, projections_.elements(batch, q_len, kv_len + appended_keys()));
+    const auto made =
+        projections_.project(query, key, value, appended_keys(), projected.data(), execution);
+    append_learned(made.k, kv_len, bias_k_.view());
+    append_learned(made.v, kv_len, bias_v_.view());
+    const TensorView4<T> q = split_heads(made.q, o.num_heads);
+    TensorView4<T> k, v;
+    if (call.append) {
+      k = split_heads(made.k, o.num_kv_heads);
+      v = split_heads(made.v, o.num_kv_heads);
+    }
+    // Learned keys, behind the others, are taken as they are.
+    const TensorView4<T> new_k = call.append ? k.slice(2, 0, kv_len) : k;
+    if (o.query_key_norm) {
+      norm_heads(q_norm_, q, execution);
+      norm_heads(k_norm_, new_k, execution);
     }
 
-    Scratch<T> context_memory(workspace, o.output_projection ? batch * q_len * v_width : 0);
-    const TensorView3<T> context =
-        o.output_projection ? TensorView3<T>(context_memory.data(), {batch, q_len, v_width}) : out;
-    const bool averages = static_cast<bool>(call.average_weights);
-    Scratch<T> weights_memory(workspace,
-                              averages && !call.weights ? batch * o.num_heads * q_len * keys : 0);
-    AttentionOptions<T> options{.mask = call.mask,
-                                .scale = o.scale,
-                                .offset = call.offset,
-                                .masked_row = call.masked_row,
-                                .weights = call.weights,
-                                .execution = call.execution};
-    if (averages && !call.weights) {
-      options.weights = {weights_memory.data(), {batch, o.num_heads, q_len, keys}};
-    }
     Tensor4<T> extended;
     if (appended_keys() > 0) {
-      extended = extend_mask<T>(call.mask, call.offset, {batch, o.num_heads, q_len, kv_len},
+      extended = extend_mask<T>(options.mask, options.offset, {batch, o.num_heads, q_len, kv_len},
                                 appended_keys());
       options.mask = additive_mask(extended);
+      // The appended keys move no query.
+      if (options.offset.kind == QueryOffset::Kind::bottom_right) {
+        options.offset = query_offset(kv_len - q_len);
+      }
     }
-    scaled_dot_product_attention(split_heads(q, o.num_heads), split_heads(k, o.num_heads),
-                                 split_heads(v, o.num_heads), split_heads(context, o.num_heads),
-                                 options);
-    if (averages) average_heads(options.weights, call.average_weights);
+    Scratch<T> context_memory(workspace, o.output_projection ? batch * q_len * context_width() : 0);
+    const TensorView3<T> context =
+        o.output_projection ? TensorView3<T>(context_memory.data(), {batch, q_len, context_width()})
+                            : out;
+    const TensorView4<T> context_heads = split_heads(context, o.num_heads);
+    if (call.cache == nullptr) {
+      rotate(q, new_k, new_k, 0, options, call);
+      scaled_dot_product_attention(q, k, v, context_heads, options, functors...);
+    } else {
+      KvCache<T>& cache = *call.cache;
+      const index_t held = cache.length();
+      typename KvCache<T>::Views added;
+      if (call.append) added = cache.extend(kv_len);
+      try {
+        rotate(q, k, added.keys, held, options, call);
+        if (call.append) {
+          if (!rotary_) copy<T, 4>(k, added.keys);
+          copy<T, 4>(v, added.values);
+        }
+        scaled_dot_product_attention(q, cache.keys(), cache.values(), context_heads, options,
+                                     functors...);
+      } catch (...) {
+        if (call.append) cache.truncate(kv_len);
+        throw;
+      }
+    }
     if (o.output_projection) {
-      out_proj_.forward(context, out, Activation::none, call.residual, call.execution);
+      out_proj_.forward(context, out, Activation::none, call.residual, execution);
     } else if (call.residual) {
       add(call.residual, out);
     }
   }
 
-  /// to = from W^T + b for one of the three projections.
-  void project(TensorView3<const T> from, int which, TensorView3<T> to,
-               const Execution& execution) const {
-    const TensorView2<const T> weight = part(*this, which);
-    const TensorView1<const T> bias = bias_part(*this, which);
-    // `to` may be the first keys of a longer sequence, whose batch rows do not join up.
-    for (index_t b = 0; b < from.extent(0); ++b) {
-      linear(from.select(0, b), weight, bias, to.select(0, b), Activation::none, {}, execution);
+  /// Turns q in place, and k, which may be empty, into to_k. `held` keys stand before k.
+  void rotate(TensorView4<T> q, TensorView4<T> k, TensorView4<T> to_k, index_t held,
+              const AttentionOptions<T>& options, const MultiHeadAttentionCall<T>& call) const {
+    if (!rotary_) return;
+    const index_t batch = q.extent(0), q_len = q.extent(2), kv_len = k.extent(2);
+    Scratch<index_t> memory(options.execution.scratch(), call.position_ids ? 0 : q_len + kv_len);
+    TensorView2<const index_t> of_q = call.position_ids, of_k = call.position_ids;
+    if (!call.position_ids) {
+      index_t *q_ids = memory.data(), *k_ids = q_ids + q_len;
+      count_from(held + kv_len - q_len, q_len, options.cu_seqlens_q, q_ids);
+      count_from(held, kv_len, options.cu_seqlens_k, k_ids);
+      of_q = {q_ids, {batch, q_len}, {0, 1}};
+      of_k = {k_ids, {batch, kv_len}, {0, 1}};
+    }
+    const RotaryPairs pairs = options_.rotary->pairs;
+    rotary_embedding(q, rotary_->cos, rotary_->sin, of_q, q, pairs, options.execution);
+    if (k) rotary_embedding(k, rotary_->cos, rotary_->sin, of_k, to_k, pairs, options.execution);
+  }
+
+  /// ids = first, first + 1, ..; or from 0 again at each start of a packed sequence.
+  static void count_from(index_t first, index_t n, TensorView1<const index_t> starts,
+                         index_t* ids) {
+    index_t sequence = 0;
+    for (index_t i = 0; i < n; ++i) {
+      if (!starts) {
+        ids[i] = first + i;
+        continue;
+      }
+      while (sequence + 1 < starts.extent(0) && starts(sequence + 1) <= i) ++sequence;
+      ids[i] = std::max(i - starts(sequence), index_t{0});
+    }
+  }
+
+  /// x (batch, heads, seq, head_dim) in place, head by head: what (batch, seq) rows of one head have between them is
+  /// one stride.
+  static void norm_heads(const Norm<T>& norm, TensorView4<T> x, const Execution& execution) {
+    for (index_t h = 0; h < x.extent(1); ++h) {
+      const TensorView3<T> head = x.select(1, h);
+      norm.forward(head, head, execution);
     }
   }
 
   /// The learned key or value, then zeros, behind the first kv_len.
-  static void append(TensorView3<T> to, index_t kv_len, TensorView3<const T> learned) {
+  static void append_learned(TensorView3<T> to, index_t kv_len, TensorView3<const T> learned) {
     for (index_t b = 0; b < to.extent(0); ++b) {
       for (index_t j = kv_len; j < to.extent(1); ++j) {
         const bool is_learned = learned && j == kv_len;
         for (index_t x = 0; x < to.extent(2); ++x)
           to(b, j, x) = is_learned ? learned(0, 0, x) : T{0};
-      }
-    }
-  }
-
-  static void average_heads(TensorView4<const T> weights, TensorView3<T> average) {
-    const index_t heads = weights.extent(1);
-    for (index_t b = 0; b < average.extent(0); ++b) {
-      for (index_t i = 0; i < average.extent(1); ++i) {
-        for (index_t j = 0; j < average.extent(2); ++j) {
-          T total = 0;
-          for (index_t h = 0; h < heads; ++h) total += weights(b, h, i, j);
-          average(b, i, j) = total / static_cast<T>(heads);
-        }
       }
     }
   }
@@ -303,14 +348,10 @@ class MultiHeadAttention {
     }
   }
 
-  static bool same(const TensorView3<const T>& a, const TensorView3<const T>& b) {
-    return a.data() == b.data() && a.shape() == b.shape() && a.strides() == b.strides();
-  }
-
   MultiHeadAttentionOptions options_;
-  Tensor2<T> in_proj_weight_, q_proj_weight_, k_proj_weight_, v_proj_weight_;
-  PackedWeights<T> packed_in_proj_;
-  Tensor1<T> in_proj_bias_;
+  HeadProjections<T> projections_;
+  Norm<T> q_norm_, k_norm_;
+  std::shared_ptr<const RotaryTable<T>> rotary_;  ///< shared by copies: the layers of a stack
   Tensor3<T> bias_k_, bias_v_;
   Linear<T> out_proj_;
 };

@@ -1,6 +1,8 @@
 // rotary_embedding: turns pairs of coordinates of queries and keys by angles that grow with the position.
 #pragma once
 
+#include <cmath>
+
 #include "attn/core/tensor.hpp"
 #include "attn/kernels/execution.hpp"
 #include "attn/simd/vec.hpp"
@@ -102,5 +104,31 @@ Tensor4<scalar_t<X>> rotary_embedding(const X& x, const Cos& cos, const Sin& sin
   rotary_embedding(x, cos, sin, position_ids, out, pairs, execution);
   return out;
 }
+
+/// What a rotary embedding turns, and how far.
+struct RotaryOptions {
+  index_t dim = 0;  ///< the first coordinates of a head, which turn; 0: head_dim
+  RotaryPairs pairs = RotaryPairs::halves;
+  double theta = 10000;  ///< base of the frequencies
+  index_t max_positions = 4096;
+};
+
+/// cos and sin (max_position, rotary_dim / 2) of position theta^(-2 j / rotary_dim), in double before they are rounded.
+template <class T>
+struct RotaryTable {
+  RotaryTable(index_t max_positions, index_t rotary_dim, double theta)
+      : cos({max_positions, rotary_dim / 2}), sin({max_positions, rotary_dim / 2}) {
+    for (index_t j = 0; j < rotary_dim / 2; ++j) {
+      const double frequency =
+          std::pow(theta, -2 * static_cast<double>(j) / static_cast<double>(rotary_dim));
+      for (index_t p = 0; p < max_positions; ++p) {
+        cos(p, j) = static_cast<T>(std::cos(static_cast<double>(p) * frequency));
+        sin(p, j) = static_cast<T>(std::sin(static_cast<double>(p) * frequency));
+      }
+    }
+  }
+
+  Tensor2<T> cos, sin;
+};
 
 ATTN_NAMESPACE_END

@@ -33,9 +33,8 @@ ATTN_INLINE void store(Vec<T> v, T* p, index_t n) {
   v.store(p, n);
 }
 
-/// f(j, lanes) over [0, n) by vectors: lanes is Whole for whole ones and what is left for the last. A partial
-/// store costs 20 times a whole one on AMD's AVX2 machines: with those alone, writing the outputs of 128 queries
-/// took 9 % of the whole attention.
+/// f(j, lanes) over [0, n) by vectors: lanes is Whole for whole ones and what is left for the last. Partial stores
+/// only where they must be: AVX2's are microcode on AMD's machines (Zen 3: tens of cycles).
 template <class T, class F>
 ATTN_INLINE void each_vector(index_t n, F f) {
   index_t j = 0;

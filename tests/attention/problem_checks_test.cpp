@@ -1,6 +1,6 @@
 // scaled_dot_product_attention with bad input: the message names function, argument, expected and found, and nothing is
 // written.
-#include "attn/attention/problem.hpp"
+#include "attn/attention/problem_checks.hpp"
 
 #include <limits>
 

@@ -1,5 +1,5 @@
-// LayerNorm: the layer holds what the function is given.
-#include "attn/layers/layer_norm.hpp"
+// LayerNorm and RMSNorm: the layers hold what the functions are given.
+#include "attn/layers/norm.hpp"
 
 #include <string>
 #include <vector>
@@ -13,6 +13,13 @@ namespace attn {
 namespace {
 
 using attn_test::to_array;
+
+template <class Module>
+std::vector<std::string> names_of(const Module& module) {
+  std::vector<std::string> names;
+  module.visit_parameters([&](std::string_view name, auto) { names.emplace_back(name); });
+  return names;
+}
 
 TEST(LayerNorm, IsTheFunctionWithItsParameters) {
   attn_test::Random random(1);
@@ -28,15 +35,26 @@ TEST(LayerNorm, IsTheFunctionWithItsParameters) {
   EXPECT_EQ(to_array(y).data, to_array(expected).data);
 }
 
+TEST(RMSNorm, IsTheFunctionWithItsParameters) {
+  attn_test::Random random(2);
+  auto x = random.tensor<double, 3>({2, 3, 8});
+  RMSNorm<double> layer(8, 1e-6);
+  layer.weight = random.tensor<double, 1>({8});
+  const auto expected = to_array(rms_norm(x, layer.weight, 1e-6));
+  EXPECT_EQ(to_array(layer(x)).data, expected.data);
+  layer.forward(x, x);
+  EXPECT_EQ(to_array(x).data, expected.data);
+}
+
 TEST(LayerNorm, ParametersByPyTorchsNames) {
   const LayerNorm<double> layer(4);
   EXPECT_EQ(layer.eps, 1e-5);
-  std::vector<std::string> names;
   layer.visit_parameters([&](std::string_view name, TensorView1<const double> value) {
-    names.emplace_back(name);
     EXPECT_EQ(value(3), name == "weight" ? 1.0 : 0.0);
   });
-  EXPECT_EQ(names, (std::vector<std::string>{"weight", "bias"}));
+  EXPECT_EQ(names_of(layer), (std::vector<std::string>{"weight", "bias"}));
+  EXPECT_EQ(names_of(LayerNorm<float>(4, 1e-5, false)), (std::vector<std::string>{"weight"}));
+  EXPECT_EQ(names_of(RMSNorm<float>(4)), (std::vector<std::string>{"weight"}));
 }
 
 }  // namespace

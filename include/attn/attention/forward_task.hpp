@@ -1,0 +1,426 @@
+// ForwardTask: what one task of forward attention does with its rows: pack, score, online softmax, values, outputs.
+#pragma once
+
+#include "attn/attention/row_modifiers.hpp"
+#include "attn/attention/task_rows.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+template <class T>
+class ForwardTask {
+ public:
+  ForwardTask(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
+              const SequenceTiling& tiling, const ForwardScratch<T>& scratch, const RowBlock& block)
+      : problem_(problem),
+        kernels_(kernels),
+        tiling_(tiling),
+        scratch_(scratch),
+        at_(block),
+        rows_(problem, block, scratch.rows),
+        tile_height_(tiling.few ? kFewRows : kernels.tile_rows) {}
+
+  /// All keys: outputs, lse and weights. kept_states: null, or of all rows (batch, num_heads, q_len).
+  void run(RowState<T>* kept_states) {
+    sum_all(kept_states);
+    finish();
+  }
+
+  /// One part of the keys: the rows' sums and states, to be merged by finish_parts().
+  void sum_part(index_t part, T* sums, RowState<T>* states) {
+    const index_t begin = part * SequenceTiling::kSplitKV;
+    start({begin, std::min(begin + SequenceTiling::kSplitKV, tiling_.kv_len)}, Pass::sum);
+    std::copy_n(scratch_.out, rows_.count() * scratch_.out_stride, sums);
+    for (index_t r = 0; r < rows_.count(); ++r) states[r] = rows_[r].state;
+  }
+
+  /// Merges the parts, kFewRows rows each in `sums` and `states`, in their order; then as run().
+  void finish_parts(const T* sums, const RowState<T>* states, RowState<T>* kept_states) {
+    for (index_t r = 0; r < rows_.count(); ++r) {
+      RowState<T>& row = rows_[r].state;
+      T* out = scratch_.out + r * scratch_.out_stride;
+      std::fill_n(out, scratch_.out_stride, T{0});
+      for (index_t at = r; at < tiling_.splits * kFewRows; at += kFewRows) {
+        const RowState<T>& part = states[at];
+        const T most = std::max(row.most, part.most);
+        if (most == kMinusInf<T>) continue;
+        const T old = std::exp(row.most - most), added = std::exp(part.most - most);
+        const T* sum = sums + at * scratch_.out_stride;
+        for (index_t x = 0; x < scratch_.out_stride; ++x) out[x] = out[x] * old + sum[x] * added;
+        row = {most, row.total * old + part.total * added};
+      }
+    }
+    close_rows(kept_states);
+    finish();
+  }
+
+  /// column_sums += the weights of these rows, whose states run() kept, over `keys` of one block.
+  void add_columns(KeyRange keys, const RowState<T>* kept_states) {
+    for (index_t r = 0; r < rows_.count(); ++r) rows_[r].state = kept_states[kept_at(rows_[r])];
+    close_rows(nullptr);
+    pack_queries(keys);
+    pass_over_keys(Pass::columns, keys);
+  }
+
+ private:
+  /// sum: online softmax and values at once. totals: online softmax alone, then values with final weights,
+  /// which a prob functor needs. weights, columns: final weights into these outputs.
+  enum class Pass { sum, totals, values, weights, columns };
+
+  /// A tile of rows against the keys of one block that some of them see.
+  struct Tile {
+    index_t row, height, first_key;
+    KeyRange keys;
+    bool all_visible;  ///< to the mask functor
+  };
+
+  /// scratch.out = sums of weight times value of every row; closes the rows.
+  void sum_all(RowState<T>* kept_states) {
+    const KeyRange keys{0, tiling_.kv_len};
+    const bool has_prob = static_cast<bool>(problem_.functors.prob);
+    start(keys, has_prob ? Pass::totals : Pass::sum);
+    close_rows(kept_states);
+    if (has_prob) pass_over_keys(Pass::values, keys);
+  }
+
+  /// The first pass over the keys, from sums of 0.
+  void start(KeyRange keys, Pass pass) {
+    pack_queries(keys);
+    const index_t tiles = (rows_.count() + tile_height_ - 1) / tile_height_;
+    std::fill_n(scratch_.out, tiles * tile_height_ * scratch_.out_stride, T{0});
+    pass_over_keys(pass, keys);
+  }
+
+  /// Sinks join the states, which are then final.
+  void close_rows(RowState<T>* kept_states) {
+    for (index_t r = 0; r < rows_.count(); ++r) {
+      QueryRow<T>& row = rows_[r];
+      if (kept_states != nullptr) kept_states[kept_at(row)] = row.state;
+      const T sink = problem_.options.sinks ? problem_.options.sinks(row.h) : kMinusInf<T>;
+      T shrink = 1;
+      if (sink > kMinusInf<T>) {
+        const T most = std::max(row.state.most, sink);
+        shrink = std::exp(row.state.most - most);
+        row.state = {most, row.state.total * shrink + std::exp(sink - most)};
+      }
+      row.factor = row.state.total == T{0}  ? T{0}
+                   : problem_.functors.prob ? T{1}
+                                            : shrink / row.state.total;
+    }
+  }
+
+  index_t kept_at(const QueryRow<T>& row) const {
+    return (at_.b * problem_.scores[1] + row.h) * problem_.scores[2] + row.i;
+  }
+
+  const T* query(const QueryRow<T>& row) const { return problem_.query(at_.b, row.h, row.i); }
+  const T* key(index_t j) const { return problem_.key(problem_.k, at_.b, at_.kv_head, j); }
+  const T* value(index_t j) const { return problem_.key(problem_.v, at_.b, at_.kv_head, j); }
+
+  /// Queries in tiles of interleaved rows; few of them in plain rows. `keys` come next.
+  void pack_queries(KeyRange keys) {
+    const index_t d = problem_.head_dim(), MR = kernels_.tile_rows;
+    if (tiling_.few) {
+      std::fill_n(scratch_.q, kFewRows * d, T{0});
+      for (index_t r = 0; r < rows_.count(); ++r) {
+        std::copy_n(query(rows_[r]), d, scratch_.q + r * d);
+      }
+      return;
+    }
+    KeyRange next = rows_.seen(keys);
+    next.end = std::min(next.end, (next.begin / tiling_.block_kv + 1) * tiling_.block_kv);
+    for (index_t r = 0; r < rows_.count(); r += MR) {
+      const index_t height = std::min(rows_.count() - r, MR);
+      const QueryRow<T>& first = rows_[r];
+      prefetch_keys(next, r);
+      T* to = scratch_.q + r * d;
+      if (first.h == rows_[r + height - 1].h) {
+        kernels_.pack_tile(height, d, query(first), problem_.q.stride(2), 1, to);
+      } else if (tiling_.rows == problem_.group()) {  // one query
+        kernels_.pack_tile(height, d, query(first), problem_.q.stride(1), 1, to);
+      } else {  // the end of one head and the beginning of the next: row by row
+        std::fill_n(to, MR * d, T{0});
+        for (index_t x = 0; x < height; ++x) {
+          const T* from = query(rows_[r + x]);
+          for (index_t p = 0; p < d; ++p) to[p * MR + x] = from[p];
+        }
+      }
+    }
+  }
+
+  /// Scores block after block of `keys`, as far as any row sees them, against every tile of rows. Blocks begin
+  /// at multiples of block_kv whatever the rows are, so that a row is summed in the same order in every task.
+  void pass_over_keys(Pass pass, KeyRange keys) {
+    const KeyRange all = rows_.seen(keys);
+    const index_t step = tiling_.block_kv;
+    for (index_t first = all.begin / step * step; first < all.end; first += step) {
+      const KeyRange block =
+          rows_.seen({std::max(first, all.begin), std::min(first + step, all.end)});
+      if (block.begin >= block.end) continue;
+      if (!tiling_.few) pack_keys(first, block);
+      if (problem_.paged() && !tiling_.few && !hidden_as_zero_) copy_values(first, block, nullptr);
+      const KeyRange next{first + step, std::min(first + 2 * step, all.end)};
+      for (index_t r = 0; r < rows_.count(); r += tile_height_) {
+        const index_t height = std::min(rows_.count() - r, tile_height_);
+        if (!tiling_.few) prefetch_keys(next, r);
+        const KeyRange seen = rows_.seen_by(r, height, block);
+        if (seen.begin >= seen.end) continue;
+        const Tile tile{r, height, first, seen,
+                        rows_.visibility(r, height, seen) == Visibility::full};
+        score_tile(tile);
+        if (pass == Pass::weights || pass == Pass::columns) {
+          weigh_tile(tile, pass);
+        } else {
+          sum_tile(tile, pass);
+        }
+      }
+    }
+  }
+
+  /// The whole panels that hold `keys`, counted from first_key.
+  KeyRange panels_of(index_t first_key, KeyRange keys) const {
+    const index_t NR = kernels_.panel_width;
+    return {(keys.begin - first_key) / NR * NR, (keys.end - first_key + NR - 1) / NR * NR};
+  }
+
+  /// K of one block in panels of NR keys; keys that no row sees are not read but taken as 0.
+  void pack_keys(index_t first_key, KeyRange block) {
+    const index_t d = problem_.head_dim(), stride = problem_.k.stride(2), NR = kernels_.panel_width;
+    const KeyRange panels = panels_of(first_key, block);
+    T* panel = scratch_.k + panels.begin * d;
+    for (index_t j = first_key + panels.begin; j < block.end; j += NR, panel += NR * d) {
+      const KeyRange keys{std::max(j, block.begin), std::min(j + NR, block.end)};
+      if (!problem_.paged()) prefetch<0>(value(keys.begin), problem_.v, keys.end - keys.begin);
+      if (keys.begin == j && problem_.is_one_run(keys)) {
+        kernels_.pack_columns(keys.end - j, d, key(j), 1, stride, panel);
+        continue;
+      }
+      // A first panel that begins with unseen keys, or one that pages share.
+      std::fill_n(panel, NR * d, T{0});
+      for (index_t x = keys.begin; x < keys.end; ++x) {
+        const T* from = key(x);
+        for (index_t p = 0; p < d; ++p) panel[p * NR + x - j] = from[p];
+      }
+    }
+  }
+
+  /// The share of `keys` that falls to the tile at row r.
+  void prefetch_keys(KeyRange keys, index_t r) const {
+    const index_t tiles = (rows_.count() + tile_height_ - 1) / tile_height_;
+    const index_t tile = r / tile_height_, n = keys.end - keys.begin;
+    if (n <= 0 || problem_.paged()) return;
+    const index_t begin = tile * n / tiles, end = (tile + 1) * n / tiles;
+    prefetch<0>(key(keys.begin + begin), problem_.k, end - begin);
+  }
+
+  /// Asks for `count` rows of x from `row` on before they are needed: short sequences come from memory once, and
+  /// what reads them takes as long as it waits. kWrite: 1 for rows that will be written.
+  template <int kWrite, class U>
+  static void prefetch(const T* row, const TensorView4<U>& x, index_t count) {
+    constexpr index_t kLine = 64 / index_t{sizeof(T)};
+    for (index_t i = 0; i < count; ++i, row += x.stride(2)) {
+      for (index_t p = 0; p < x.extent(3); p += kLine) __builtin_prefetch(row + p, kWrite, 2);
+    }
+  }
+
+  /// scratch.scores = masked scores of one tile of rows against whole panels of keys.
+  void score_tile(const Tile& tile) {
+    const index_t d = problem_.head_dim();
+    const KeyRange panels = panels_of(tile.first_key, tile.keys);
+    if (tiling_.few) {
+      problem_.for_runs(tile.keys, [&](KeyRange run) {
+        kernels_.score_rows(tile.height, run.end - run.begin, d, scratch_.q, key(run.begin),
+                            problem_.k.stride(2), problem_.scale,
+                            scratch_.scores + run.begin - tile.first_key, tiling_.block_kv);
+      });
+    } else {
+      kernels_.score_tile(d, scratch_.q + tile.row * d, scratch_.k, panels.begin, panels.end,
+                          problem_.scale, scratch_.scores, tiling_.block_kv);
+    }
+    for (index_t x = 0; x < tile.height; ++x) {
+      const QueryRow<T>& row = rows_[tile.row + x];
+      T* s = scratch_.scores + x * tiling_.block_kv;
+      const index_t begin = std::clamp(std::max(row.keys.begin, tile.keys.begin) - tile.first_key,
+                                       panels.begin, panels.end);
+      const index_t end =
+          std::clamp(std::min(row.keys.end, tile.keys.end) - tile.first_key, begin, panels.end);
+      std::fill(s + panels.begin, s + begin, kMinusInf<T>);
+      std::fill(s + end, s + panels.end, kMinusInf<T>);
+      if (begin < end) {
+        modify_row(problem_, kernels_, at_.b, row.h, row.i, tile.first_key + begin, end - begin,
+                   s + begin, tile.all_visible);
+      }
+    }
+  }
+
+  /// Adds one block's keys to the states, the sums or both of one tile of rows.
+  void sum_tile(const Tile& tile, Pass pass) {
+    const KeyRange panels = panels_of(tile.first_key, tile.keys);
+    const index_t stride = tiling_.block_kv;
+    T shrink[std::max(kMostTileRows, kFewRows)] =
+        {};  // of rows that fill up the tile: sums that nobody reads
+    if (hidden_as_zero_) copy_values(tile.first_key, tile.keys, scratch_.scores);
+    for (index_t x = 0; x < tile.height; ++x) {
+      QueryRow<T>& row = rows_[tile.row + x];
+      T* s = scratch_.scores + x * stride + panels.begin;
+      const index_t n = panels.end - panels.begin, first_key = tile.first_key + panels.begin;
+      if (pass == Pass::values) {
+        shrink[x] = 1;
+        if (row.state.total == T{0}) {
+          std::fill_n(s, n, T{0});
+        } else {
+          kernels_.weigh(n, s, row.state, s);
+        }
+        const RowFunctor<T>& prob = problem_.functors.prob;
+        prob.apply(prob.object, n, s, at_.b, row.h, row.i, first_key);
+      } else {
+        shrink[x] = kernels_.online_softmax(n, s, row.state);
+      }
+      if (problem_.options.dropout.p > 0 && pass != Pass::totals) {
+        kernels_.drop(n, s, problem_.options.dropout, at_.b, row.h, row.i, first_key);
+      }
+    }
+    if (pass != Pass::totals) add_values(tile, shrink);
+  }
+
+  /// scratch.out of the tile's rows = shrink times itself + weights times values.
+  void add_values(const Tile& tile, T* shrink) {
+    const index_t dv = problem_.head_dim_v(), stride = tiling_.block_kv,
+                  out_stride = scratch_.out_stride;
+    T* out = scratch_.out + tile.row * out_stride;
+    const auto add = [&](KeyRange keys, const T* v, index_t v_stride) {
+      const T* weights = scratch_.scores + keys.begin - tile.first_key;
+      const index_t n = keys.end - keys.begin;
+      if (tiling_.few) {
+        kernels_.add_values_rows(tile.height, dv, n, weights, stride, v, v_stride, out, out_stride,
+                                 shrink);
+      } else {
+        kernels_.add_values_tile(dv, n, weights, stride, v, v_stride, out, out_stride, shrink);
+      }
+    };
+    if (hidden_as_zero_ || (problem_.paged() && !tiling_.few)) {
+      return add(tile.keys, scratch_.v + (tile.keys.begin - tile.first_key) * out_stride,
+                 out_stride);
+    }
+    problem_.for_runs(tile.keys, [&](KeyRange run) {
+      add(run, value(run.begin), problem_.v.stride(2));
+      std::fill_n(shrink, tile.height, T{1});
+    });
+  }
+
+  /// scratch.v = values of `keys` from first_key on; 0 where there are scores, and one is -inf.
+  void copy_values(index_t first_key, KeyRange keys, const T* scores) {
+    const index_t dv = problem_.head_dim_v();
+    for (index_t j = keys.begin; j < keys.end; ++j) {
+      T* to = scratch_.v + (j - first_key) * scratch_.out_stride;
+      if (scores != nullptr && scores[j - first_key] == kMinusInf<T>) {
+        std::fill_n(to, dv, T{0});
+      } else {
+        std::copy_n(value(j), dv, to);
+      }
+    }
+  }
+
+  /// Final weights of one tile, into `weights` or onto `column_sums`.
+  void weigh_tile(const Tile& tile, Pass pass) {
+    const AttentionOptions<T>& options = problem_.options;
+    const index_t n = tile.keys.end - tile.keys.begin;
+    for (index_t x = 0; x < tile.height; ++x) {
+      const QueryRow<T>& row = rows_[tile.row + x];
+      if (row.state.total == T{0}) continue;
+      T* s = scratch_.scores + x * tiling_.block_kv + tile.keys.begin - tile.first_key;
+      if (pass == Pass::weights) {
+        kernels_.weigh(n, s, row.state,
+                       options.weights.at_index({at_.b, row.h, row.i, tile.keys.begin}));
+        continue;
+      }
+      kernels_.weigh(n, s, row.state, s);
+      for (index_t j = 0; j < n; ++j) {
+        options.column_sums(at_.b, row.h, tile.keys.begin + j) += s[j];
+      }
+    }
+  }
+
+  /// Outputs, lse and weights of all rows from their sums and states.
+  void finish() {
+    bool finite = true;
+    for (index_t r = 0; r < rows_.count(); ++r) {
+      if (r + 8 < rows_.count()) {
+        const QueryRow<T>& later = rows_[r + 8];
+        prefetch<1>(problem_.output(at_.b, later.h, later.i), problem_.out, 1);
+      }
+      finite = finish_row(rows_[r]) && finite;
+    }
+    if (problem_.options.weights) write_weights();
+    if (finite || hidden_as_zero_ || !hides_keys()) return;
+    // Weight 0 times a hidden NaN is NaN: such rows are summed again, alone, with the hidden taken as 0.
+    const RowBlock all = at_;
+    const index_t q_len = tiling_.rows / problem_.group();
+    for (index_t row = all.first_row; row < all.first_row + all.num_rows; ++row) {
+      T* out = problem_.output(all.b, all.kv_head * problem_.group() + row / q_len, row % q_len);
+      if (kernels_.scale_row(problem_.head_dim_v(), T{1}, out, out)) continue;
+      ForwardTask alone(problem_, kernels_, tiling_, scratch_, {all.b, all.kv_head, row, 1});
+      alone.hidden_as_zero_ = true;
+      alone.sum_all(nullptr);
+      alone.finish_row(alone.rows_[0]);
+    }
+  }
+
+  /// Output and lse of one row; false where the output is not finite.
+  bool finish_row(const QueryRow<T>& row) {
+    if (problem_.options.lse) {
+      problem_.lse(at_.b, row.h, row.i) = row.state.most + std::log(row.state.total);
+    }
+    T* out = problem_.output(at_.b, row.h, row.i);
+    if (row.state.total == T{0} && problem_.options.masked_row == MaskedRow::mean) {
+      mean_of_values(out);
+      return true;
+    }
+    const T* sums = scratch_.out + (&row - &rows_[0]) * scratch_.out_stride;
+    return kernels_.scale_row(problem_.head_dim_v(), row.factor, sums, out);
+  }
+
+  void mean_of_values(T* out) const {
+    const index_t dv = problem_.head_dim_v();
+    const KeyRange keys = problem_.unpadded_keys(at_.b);
+    std::fill_n(out, dv, T{0});
+    for (index_t j = keys.begin; j < keys.end; ++j) {
+      const T* v = value(j);
+      for (index_t x = 0; x < dv; ++x) out[x] += v[x] / static_cast<T>(keys.end - keys.begin);
+    }
+  }
+
+  /// A second pass over the scores, now that each row's largest score and sum are known.
+  void write_weights() {
+    for (index_t r = 0; r < rows_.count(); ++r) {
+      const QueryRow<T>& row = rows_[r];
+      T* out = problem_.options.weights.at_index({at_.b, row.h, row.i, 0});
+      std::fill_n(out, problem_.scores[3], T{0});
+      if (row.state.total == T{0} && problem_.options.masked_row == MaskedRow::mean) {
+        const KeyRange keys = problem_.unpadded_keys(at_.b);
+        std::fill(out + keys.begin, out + keys.end, T{1} / static_cast<T>(keys.end - keys.begin));
+      }
+    }
+    if (tiling_.splits > 1) pack_queries({0, tiling_.kv_len});
+    pass_over_keys(Pass::weights, {0, tiling_.kv_len});
+  }
+
+  bool hides_keys() const {
+    const Mask& mask = problem_.options.mask;
+    return mask.num_dense > 0 || problem_.functors.mask || mask.has_intervals();
+  }
+
+  const AttentionProblem<T>& problem_;
+  const RowKernels<T>& kernels_;
+  const SequenceTiling& tiling_;
+  const ForwardScratch<T>& scratch_;
+  RowBlock at_;
+  TaskRows<T> rows_;
+  index_t tile_height_;  ///< rows of one tile
+  bool hidden_as_zero_ = false;
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

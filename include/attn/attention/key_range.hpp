@@ -1,0 +1,105 @@
+// QueryOffset, and which interval of keys a query sees: causality, windows, lengths, padding, prefix, chunks, documents.
+#pragma once
+
+#include "attn/attention/mask.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Where queries stand among the keys: query i has position i + offset, for causal, windows and ALiBi alike.
+struct QueryOffset {
+  enum class Kind { bottom_right, top_left, fixed, per_row };
+  Kind kind = Kind::bottom_right;
+  index_t value = 0;
+  TensorView1<const index_t> values = {};
+};
+
+/// The last query stands at the last key: offset = kv_len - q_len, by the lengths of each batch row.
+inline constexpr QueryOffset bottom_right{};
+/// The first query stands at the first key, as PyTorch's is_causal has it: offset = 0.
+inline constexpr QueryOffset top_left{QueryOffset::Kind::top_left, 0, {}};
+/// An offset of one's own, which may be negative.
+constexpr QueryOffset query_offset(index_t value) { return {QueryOffset::Kind::fixed, value, {}}; }
+/// One for each batch row. Shape (batch).
+template <detail::Indices X>
+QueryOffset query_offsets(const X& offsets) {
+  return {QueryOffset::Kind::per_row, 0, const_view(offsets)};
+}
+
+namespace detail {
+
+/// Keys [begin, end).
+struct KeyRange {
+  index_t begin, end;
+};
+
+/// One batch row of a call: its lengths as stored, before key and query lengths.
+struct SequenceLengths {
+  index_t b, q_len, kv_len;
+
+  index_t keys(const Mask& mask) const { return mask.key_lengths ? mask.key_lengths(b) : kv_len; }
+  index_t queries(const Mask& mask) const {
+    return mask.query_lengths ? mask.query_lengths(b) : q_len;
+  }
+};
+
+/// Position of query i among the keys.
+inline index_t position(const Mask& mask, const QueryOffset& offset, const SequenceLengths& row,
+                        index_t i) {
+  switch (offset.kind) {
+    case QueryOffset::Kind::bottom_right:
+      return i + row.keys(mask) - row.queries(mask);
+    case QueryOffset::Kind::top_left:
+      return i;
+    case QueryOffset::Kind::per_row:
+      return i + offset.values(row.b);
+    default:
+      return i + offset.value;
+  }
+}
+
+/// The keys of the document that position p belongs to.
+inline KeyRange document_at(TensorView1<const index_t> ids, index_t p) {
+  if (p < 0 || p >= ids.extent(0)) return {0, 0};
+  // The first key at or after `from` whose id is at least `id`: ids never fall.
+  const auto first = [&](index_t from, index_t id) {
+    index_t end = ids.extent(0);
+    while (from < end) {
+      const index_t middle = from + (end - from) / 2;
+      if (ids(middle) < id) {
+        from = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    return from;
+  };
+  return {first(0, ids(p)), first(p, ids(p) + 1)};
+}
+
+/// What all but the dense parts of a mask leave of the keys: always one interval.
+inline KeyRange keys_seen(const Mask& mask, const QueryOffset& offset, const SequenceLengths& row,
+                          index_t i) {
+  if (i >= row.queries(mask)) return {0, 0};
+  const index_t p = position(mask, offset, row, i);
+  KeyRange seen{mask.left_padding ? mask.left_padding(row.b) : 0, row.keys(mask)};
+  const auto intersect = [&](index_t begin, index_t end) {
+    seen = {std::max(seen.begin, begin), std::min(seen.end, end)};
+  };
+  if (mask.causal) intersect(0, p + 1);
+  if (mask.prefix_lengths) intersect(0, std::max(p + 1, mask.prefix_lengths(row.b)));
+  if (mask.chunk > 0) {
+    const index_t begin = p - ((p % mask.chunk) + mask.chunk) % mask.chunk;  // p may be negative
+    intersect(begin, begin + mask.chunk);
+  }
+  if (mask.documents) {
+    const auto& ids = mask.documents;
+    const KeyRange document = document_at(ids.select(0, ids.extent(0) == 1 ? 0 : row.b), p);
+    intersect(document.begin, document.end);
+  }
+  intersect(p - mask.left, p + mask.right + 1);
+  return seen.begin < seen.end ? seen : KeyRange{0, 0};
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,195 @@
+// KvCache: the keys and values of all positions so far, for decoding step by step.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "attn/core/tensor.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+struct KvCacheOptions {
+  index_t batch = 1;
+  index_t num_kv_heads = 1;
+  index_t capacity = 0;  ///< most keys held at once
+  index_t head_dim = 0;
+  index_t head_dim_v = 0;  ///< head_dim
+  index_t window = 0;  ///< keys kept before added ones: those of sliding_window(window, 0); 0: all
+};
+
+/// Keys (batch, num_kv_heads, size, head_dim) and values (.., head_dim_v) of the last `size` positions, which grow at
+/// the end. Memory is allocated by the constructor and by no other call.
+///
+///   cache.append(k, v);
+///   scaled_dot_product_attention(q, cache.keys(), cache.values(), out, {.mask = causal()});
+///
+/// q holds the last positions, which is how causal() and sliding_window() take it unless told otherwise. All batch rows
+/// have the same length.
+///
+/// With a window, all but the last `window` keys are forgotten where new ones come: a step then sees what
+/// sliding_window(window, 0) over everything shows. The memory is a line of capacity + window positions. Where its end
+/// is reached, the keys still kept move to its front, after at least `window` new ones: a key is copied at most once on
+/// average, and keys() always is one strided view.
+template <class T>
+class KvCache {
+ public:
+  struct Views {
+    TensorView4<T> keys, values;
+  };
+
+  /// Throws ValueError for an option out of its range.
+  explicit KvCache(const KvCacheOptions& options) : options_(options) {
+    if (options_.head_dim_v == 0) options_.head_dim_v = options_.head_dim;
+    constexpr index_t kMost = std::numeric_limits<index_t>::max() / 2;
+    const auto check = [](std::string_view argument, index_t found, index_t least, index_t most) {
+      if (found < least || found > most) throw_range("KvCache", argument, least, most, found);
+    };
+    check("batch", options_.batch, 1, kMost);
+    check("num_kv_heads", options_.num_kv_heads, 1, kMost);
+    check("capacity", options_.capacity, 1, kMost);
+    check("head_dim", options_.head_dim, 1, kMost);
+    check("head_dim_v", options_.head_dim_v, 1, kMost);
+    check("window", options_.window, 0, options_.capacity - 1);
+    const index_t positions = options_.capacity + options_.window;
+    const index_t batch = options_.batch, heads = options_.num_kv_heads;
+    keys_ = Tensor4<T>::uninitialized({batch, heads, positions, options_.head_dim});
+    values_ = Tensor4<T>::uninitialized({batch, heads, positions, options_.head_dim_v});
+    readers_ = Tensor1<index_t>({batch});
+  }
+
+  /// With head_dim_v and window as they are in effect.
+  const KvCacheOptions& options() const { return options_; }
+
+  /// Keys held.
+  index_t size() const { return end_ - begin_; }
+  /// Positions so far, forgotten ones included: the position of the next key.
+  index_t length() const { return length_; }
+  /// Position of keys()(.., 0, ..).
+  index_t first_position() const { return length_ - size(); }
+
+  /// All keys held, in the order of positions; valid until the next call that changes the cache.
+  TensorView4<const T> keys() const { return keys_.view().slice(2, begin_, end_); }
+  TensorView4<const T> values() const { return values_.view().slice(2, begin_, end_); }
+
+  /// Makes room for n more positions: views of (batch, num_kv_heads, n, dim), uninitialised and from now on part of
+  /// keys() and values(), for the caller to write. Throws ValueError where more than `capacity` keys would be held.
+  Views extend(index_t n) {
+    make_room("KvCache::extend", n);
+    return {keys_.view().slice(2, end_ - n, end_), values_.view().slice(2, end_ - n, end_)};
+  }
+
+  /// Copies n more positions in. Shapes: k (batch, num_kv_heads, n, head_dim), v (.., n, head_dim_v), of any strides,
+  /// not views of this cache. Throws ShapeError, and ValueError as extend().
+  template <TensorLike K, TensorLike V>
+  void append(const K& k, const V& v) {
+    const TensorView4<const T> from_k = const_view(k), from_v = const_view(v);
+    const index_t batch = options_.batch, heads = options_.num_kv_heads, n = from_k.extent(2);
+    check_shape("KvCache::append", "k", "(batch, num_kv_heads, n, head_dim)",
+                Shape<4>{batch, heads, n, options_.head_dim}, from_k.shape());
+    check_shape("KvCache::append", "v", "(batch, num_kv_heads, n, head_dim_v)",
+                Shape<4>{batch, heads, n, options_.head_dim_v}, from_v.shape());
+    make_room("KvCache::append", n);
+    copy<T, 4>(from_k, keys_.view().slice(2, end_ - n, end_));
+    copy<T, 4>(from_v, values_.view().slice(2, end_ - n, end_));
+  }
+
+  /// Forgets the last n positions, as speculative decoding does with rejected ones. Throws ValueError where they are not
+  /// held, or where forgotten ones would be missing in the window: what one extend() added can always be taken back.
+  void truncate(index_t n) {
+    const index_t most = size() == length_ ? size() : size() - options_.window;
+    if (n < 0 || n > most) {
+      throw_range("KvCache::truncate", "n", 0, most, n);
+    }
+    end_ -= n;
+    length_ -= n;
+  }
+
+  /// Forgets everything.
+  void clear() { begin_ = end_ = length_ = 0; }
+
+  /// Batch row b becomes what row rows(b) was, for every b; rows may repeat. Shape: rows (batch). Throws ShapeError,
+  /// and ValueError for a row outside the batch. A row that stays is not touched.
+  void reorder(TensorView1<const index_t> rows) {
+    const index_t batch = options_.batch;
+    check_shape("KvCache::reorder", "rows", "(batch)", Shape<1>{batch}, rows.shape());
+    for (index_t b = 0; b < batch; ++b) {
+      if (rows(b) >= 0 && rows(b) < batch) continue;
+      throw_range("KvCache::reorder", "rows(" + std::to_string(b) + ")", 0, batch - 1, rows(b));
+    }
+    // A row may be written once nobody reads its old content any more. Rows that nobody reads come first, each then
+    // frees its source; what is left are cycles, which swaps turn.
+    readers_.fill(0);
+    for (index_t b = 0; b < batch; ++b) readers_(rows(b)) += 1;
+    for (index_t b = 0; b < batch; ++b) {
+      for (index_t to = b; readers_(to) == 0; to = rows(to)) {
+        each_head(rows(to), to, [](T* from, T* into, index_t n) { std::copy_n(from, n, into); });
+        readers_(to) = kDone;
+        readers_(rows(to)) -= 1;
+      }
+    }
+    for (index_t b = 0; b < batch; ++b) {
+      for (index_t to = b; readers_(to) != kDone; to = rows(to)) {
+        readers_(to) = kDone;
+        if (readers_(rows(to)) == kDone) continue;
+        each_head(rows(to), to,
+                  [](T* from, T* into, index_t n) { std::swap_ranges(from, from + n, into); });
+      }
+    }
+  }
+
+ private:
+  static constexpr index_t kDone = -1;
+
+  /// Room for n positions at end_, which moves behind them.
+  void make_room(std::string_view function, index_t n) {
+    const index_t window = options_.window;
+    const index_t kept = window == 0 ? size() : std::min(size(), window);
+    const index_t most = options_.capacity - kept;
+    if (n < 0 || n > most) {
+      throw_range(function, "n, beside the " + std::to_string(kept) + " kept,", 0, most, n);
+    }
+    begin_ = end_ - kept;
+    if (end_ + n > keys_.extent(2)) {
+      for (Tensor4<T>* x : {&keys_, &values_}) {
+        for (index_t b = 0; b < options_.batch; ++b) {
+          for (index_t h = 0; h < options_.num_kv_heads; ++h) {
+            T* line = x->view().at_index({b, h, 0, 0});
+            std::copy(line + begin_ * x->extent(3), line + end_ * x->extent(3), line);
+          }
+        }
+      }
+      begin_ = 0;
+      end_ = kept;
+    }
+    end_ += n;
+    length_ += n;
+  }
+
+  /// f(first element of row `from`, of row `to`, how many) for the keys and for the values of every head.
+  template <class F>
+  void each_head(index_t from, index_t to, F f) {
+    for (Tensor4<T>* x : {&keys_, &values_}) {
+      for (index_t h = 0; h < options_.num_kv_heads; ++h) {
+        f(x->view().at_index({from, h, begin_, 0}), x->view().at_index({to, h, begin_, 0}),
+          size() * x->extent(3));
+      }
+    }
+  }
+
+  [[noreturn]] ATTN_COLD static void throw_range(std::string_view function,
+                                                 std::string_view argument, index_t least,
+                                                 index_t most, index_t found) {
+    throw ValueError(message(function, argument,
+                             "lie in " + std::to_string(least) + " .. " + std::to_string(most),
+                             std::to_string(found)));
+  }
+
+  KvCacheOptions options_;
+  /// (batch, num_kv_heads, capacity + window, dim), of which [begin_, end_) are held.
+  Tensor4<T> keys_, values_;
+  Tensor1<index_t> readers_;  ///< of reorder(): rows that still wait for a row's old content
+  index_t begin_ = 0, end_ = 0, length_ = 0;
+};
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,258 @@
+// make_problem(): every argument of an attention call checked, before anything is written.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "attn/attention/problem.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+// The messages of the checks below, which keep the conditions.
+[[noreturn]] ATTN_COLD inline void throw_argument(std::string_view argument,
+                                                  std::string_view expected,
+                                                  std::span<const index_t> found) {
+  throw_shape("scaled_dot_product_attention", argument, expected, found);
+}
+[[noreturn]] ATTN_COLD inline void throw_value(std::string_view argument, std::string_view expected,
+                                               std::string_view found) {
+  throw ValueError(message("scaled_dot_product_attention", argument, expected, found));
+}
+[[noreturn]] ATTN_COLD inline void throw_mask_element() {
+  throw DTypeError(message("scaled_dot_product_attention", "an additive mask",
+                           "have the element type of q", "another"));
+}
+[[noreturn]] ATTN_COLD inline void throw_entry(const char* argument, index_t at, index_t least,
+                                               index_t most, index_t found) {
+  throw_value(std::string(argument) + "(" + std::to_string(at) + ")",
+              "lie in " + std::to_string(least) + " .. " + std::to_string(most),
+              std::to_string(found));
+}
+
+inline void check_extents(std::string_view argument, std::string_view axes,
+                          std::span<const index_t> expected, std::span<const index_t> found) {
+  check_shape("scaled_dot_product_attention", argument, axes, expected, found);
+}
+
+/// One entry for each batch row, in 0 .. most(b).
+template <class Most>
+void check_lengths(const char* argument, const TensorView1<const index_t>& lengths, index_t batch,
+                   Most most) {
+  if (!lengths) return;
+  check_extents(argument, "(batch)", Shape<1>{batch}, lengths.shape());
+  for (index_t b = 0; b < batch; ++b) {
+    if (lengths(b) < 0 || lengths(b) > most(b)) throw_entry(argument, b, 0, most(b), lengths(b));
+  }
+}
+
+/// `starts` rises from 0 to `total`. Returns the longest of the lengths between.
+ATTN_COLD inline index_t check_starts(const char* argument,
+                                      const TensorView1<const index_t>& starts, index_t total) {
+  const index_t last = starts.extent(0) - 1;
+  if (last < 1) throw_argument(argument, "have shape (batch + 1)", starts.shape());
+  if (starts(0) != 0) throw_entry(argument, 0, 0, 0, starts(0));
+  index_t longest = 0;
+  for (index_t b = 0; b < last; ++b) {
+    const index_t least = b + 1 == last ? total : starts(b);
+    if (starts(b + 1) < least || starts(b + 1) > total) {
+      throw_entry(argument, b + 1, least, total, starts(b + 1));
+    }
+    longest = std::max(longest, starts(b + 1) - starts(b));
+  }
+  return longest;
+}
+
+/// Checks a mask against scores of shape (batch, num_heads, q_len, kv_len), where batch row b has lengths(b).
+template <class T, class Lengths>
+void check_mask(const Mask& mask, const Shape<4>& scores, Lengths lengths) {
+  const index_t batch = scores[0], kv_len = scores[3];
+  for (int i = 0; i < mask.num_dense; ++i) {
+    const Mask::Dense& part = mask.dense[static_cast<std::size_t>(i)];
+    constexpr auto kElement =
+        sizeof(T) == 4 ? Mask::Dense::Element::f32 : Mask::Dense::Element::f64;
+    if (part.kind == Mask::Dense::Kind::add && part.element != kElement) throw_mask_element();
+    for (std::size_t axis = 0; axis < 4; ++axis) {
+      if (part.shape[axis] == 1 || part.shape[axis] == scores[axis]) continue;
+      throw_argument("mask",
+                     "broadcast to (batch, num_heads, q_len, kv_len) = " + to_string(scores),
+                     part.shape);
+    }
+  }
+  const auto keys = [&](index_t b) { return lengths(b).kv_len; };
+  check_lengths("key_lengths", mask.key_lengths, batch, keys);
+  check_lengths("query_lengths", mask.query_lengths, batch,
+                [&](index_t b) { return lengths(b).q_len; });
+  check_lengths("left_padding", mask.left_padding, batch, keys);
+  check_lengths("prefix_lm", mask.prefix_lengths, batch, keys);
+  if (const auto& ids = mask.documents) {
+    check_extents("documents", "(batch or 1, kv_len)",
+                  Shape<2>{ids.extent(0) == 1 ? 1 : batch, kv_len}, ids.shape());
+    for (index_t b = 0; b < ids.extent(0); ++b) {
+      for (index_t j = 1; j < kv_len; ++j) {
+        if (ids(b, j) < ids(b, j - 1)) {
+          throw_value("documents", "have ids that never fall along a row",
+                      std::to_string(ids(b, j)) + " after " + std::to_string(ids(b, j - 1)));
+        }
+      }
+    }
+  }
+}
+
+/// Offsets that leave room for adding lengths and windows to them.
+inline void check_offset(const QueryOffset& offset, index_t batch) {
+  constexpr index_t kMost = Mask::kUnbounded;
+  if (offset.value < -kMost || offset.value > kMost) {
+    throw_value("query_offset", "lie in -2^61 .. 2^61", std::to_string(offset.value));
+  }
+  if (offset.kind != QueryOffset::Kind::per_row) return;
+  check_extents("query_offsets", "(batch)", Shape<1>{batch}, offset.values.shape());
+  for (index_t b = 0; b < batch; ++b) {
+    if (offset.values(b) < -kMost || offset.values(b) > kMost) {
+      throw_entry("query_offsets", b, -kMost, kMost, offset.values(b));
+    }
+  }
+}
+
+/// (batch, kv_len) of a call with pages, each of whose used entries is a page.
+template <class T>
+Shape<2> check_pages(const TensorView4<const T>& k, const AttentionOptions<T>& options) {
+  const TensorView2<const index_t>& table = options.block_table;
+  const index_t batch = table.extent(0), pages = table.extent(1), size = k.extent(2);
+  if (table.size() == 0) throw_argument("block_table", "have no empty axis", table.shape());
+  if (options.cu_seqlens_k) {
+    throw_value("cu_seqlens_k", "not be given with a block_table", "both");
+  }
+  const auto& lengths = options.mask.key_lengths;
+  check_lengths("key_lengths", lengths, batch, [&](index_t) { return pages * size; });
+  for (index_t b = 0; b < batch; ++b) {
+    const index_t used = lengths ? (lengths(b) + size - 1) / size : pages;
+    for (index_t page = 0; page < used; ++page) {
+      const index_t found = table(b, page);
+      if (found < 0 || found >= k.extent(0)) {
+        throw_entry("block_table", b * pages + page, 0, k.extent(0) - 1, found);
+      }
+    }
+  }
+  return {batch, pages * size};
+}
+
+/// Functors take positions as int. Throws ValueError where one of them would not fit.
+inline void check_positions(const Shape<4>& scores) {
+  const index_t most = *std::max_element(scores.begin(), scores.end());
+  if (most > std::numeric_limits<int>::max()) {
+    throw_value("functors", "be given with batch, num_heads, q_len and kv_len below 2^31",
+                std::to_string(most));
+  }
+}
+
+/// Checks every argument. Throws ShapeError, DTypeError or ValueError.
+template <class T>
+AttentionProblem<T> make_problem(TensorView4<const T> q, TensorView4<const T> k,
+                                 TensorView4<const T> v, TensorView4<T> out,
+                                 const AttentionOptions<T>& options) {
+  const index_t heads = q.extent(1), head_dim = q.extent(3);
+  const index_t kv_heads = k.extent(1), head_dim_v = v.extent(3);
+  const auto check_view = [](std::string_view argument, const TensorView4<const T>& view) {
+    if (view.size() == 0) throw_argument(argument, "have no empty axis", view.shape());
+    if (view.extent(3) > 1 && view.stride(3) != 1) {
+      throw_argument(argument, "have innermost stride 1 (these are the strides)", view.strides());
+    }
+  };
+  check_view("q", q);
+  check_view("k", k);
+  check_view("v", v);
+  check_view("out", out);
+
+  const bool packed = static_cast<bool>(options.cu_seqlens_q),
+             paged = static_cast<bool>(options.block_table);
+  // (batch, num_heads, q_len, kv_len), and what the batch axes of q and k hold.
+  Shape<4> scores{q.extent(0), heads, q.extent(2), k.extent(2)};
+  index_t stored_q = q.extent(0), stored_k = q.extent(0);
+  if (packed) {
+    scores[0] = options.cu_seqlens_q.extent(0) - 1;
+    scores[2] = check_starts("cu_seqlens_q", options.cu_seqlens_q, q.extent(2));
+    stored_q = stored_k = 1;
+  }
+  if (paged) {
+    const Shape<2> keys = check_pages(k, options);
+    check_extents("block_table", "(batch, pages)", Shape<2>{scores[0], keys[1] / k.extent(2)},
+                  options.block_table.shape());
+    scores[3] = keys[1];
+    stored_k = k.extent(0);
+  } else if (packed != static_cast<bool>(options.cu_seqlens_k)) {
+    throw_value("cu_seqlens_q and cu_seqlens_k", "be given together", "one of them");
+  } else if (packed) {
+    scores[3] = check_starts("cu_seqlens_k", options.cu_seqlens_k, k.extent(2));
+    check_extents("cu_seqlens_k", "(batch + 1)", options.cu_seqlens_q.shape(),
+                  options.cu_seqlens_k.shape());
+  }
+  check_extents("q", packed ? "(1, num_heads, total, head_dim)" : "",
+                Shape<4>{stored_q, heads, q.extent(2), head_dim}, q.shape());
+  check_extents("k",
+                paged ? "(num_pages, num_kv_heads, page_size, head_dim)"
+                      : "(batch, num_kv_heads, kv_len, head_dim)",
+                Shape<4>{stored_k, kv_heads, k.extent(2), head_dim}, k.shape());
+  check_extents("v",
+                paged ? "(num_pages, num_kv_heads, page_size, head_dim_v)"
+                      : "(batch, num_kv_heads, kv_len, head_dim_v)",
+                Shape<4>{stored_k, kv_heads, k.extent(2), head_dim_v}, v.shape());
+  check_extents("out", "(batch, num_heads, q_len, head_dim_v)",
+                Shape<4>{stored_q, heads, q.extent(2), head_dim_v}, out.shape());
+  if (heads % kv_heads != 0) {
+    throw_argument("num_heads and num_kv_heads", "divide without remainder",
+                   Shape<2>{heads, kv_heads});
+  }
+
+  const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  if (!std::isfinite(static_cast<T>(scale))) {
+    throw_value("scale", "be finite", std::to_string(scale));
+  }
+  const double cap = options.softcap, p = options.dropout.p;
+  if (!(cap >= 0) || !std::isfinite(static_cast<T>(cap))) {
+    throw_value("softcap", "be finite and at least 0", std::to_string(cap));
+  }
+  if (!(p >= 0 && p < 1)) throw_value("dropout.p", "lie in [0, 1)", std::to_string(p));
+  AttentionProblem<T> problem{q, k, v, out, options, static_cast<T>(scale), scores};
+  check_mask<T>(options.mask, scores, [&](index_t b) { return problem.lengths(b); });
+  check_offset(options.offset, scores[0]);
+  if (options.alibi_slopes) {
+    check_extents("alibi_slopes", "(num_heads)", Shape<1>{heads}, options.alibi_slopes.shape());
+  }
+  if (const auto& bias = options.relative_bias) {
+    check_extents("relative_bias", "(num_heads, 2 n + 1)", Shape<2>{heads, bias.extent(1) | 1},
+                  bias.shape());
+    if (bias.stride(1) != 1) {
+      throw_argument("relative_bias", "have innermost stride 1 (these are the strides)",
+                     bias.strides());
+    }
+  }
+  if (options.sinks) {
+    check_extents("sinks", "(num_heads)", Shape<1>{heads}, options.sinks.shape());
+  }
+
+  const Shape<3> rows{stored_q, heads, q.extent(2)};
+  if (options.weights) {
+    check_extents("weights", "(batch, num_heads, q_len, kv_len)", scores, options.weights.shape());
+    check_view("weights", options.weights);
+  }
+  if (options.average_weights) {
+    check_extents("average_weights", "(batch, q_len, kv_len)",
+                  Shape<3>{scores[0], scores[2], scores[3]}, options.average_weights.shape());
+  }
+  if (options.column_sums) {
+    check_extents("column_sums", "(batch, num_heads, kv_len)",
+                  Shape<3>{scores[0], heads, scores[3]}, options.column_sums.shape());
+  }
+  if (options.max_logits) {
+    check_extents("max_logits", "(batch, num_heads)", Shape<2>{scores[0], heads},
+                  options.max_logits.shape());
+  }
+  if (options.lse) check_extents("lse", "(batch, num_heads, q_len)", rows, options.lse.shape());
+  return problem;
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

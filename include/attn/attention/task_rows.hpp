@@ -1,0 +1,89 @@
+// TaskRows: the queries of one task, and which keys some of them see.
+#pragma once
+
+#include "attn/attention/tiling.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Rows [first_row, first_row + num_rows) of one batch row and key/value head.
+struct RowBlock {
+  index_t b, kv_head, first_row, num_rows;
+};
+
+template <class T>
+class TaskRows {
+ public:
+  /// `rows` has room for block.num_rows.
+  TaskRows(const AttentionProblem<T>& problem, const RowBlock& block, QueryRow<T>* rows)
+      : problem_(problem), b_(block.b), count_(block.num_rows), rows_(rows) {
+    const index_t q_len = problem.lengths(b_).q_len;
+    for (index_t r = 0; r < count_; ++r) {
+      const index_t row = block.first_row + r;
+      const index_t h = block.kv_head * problem.group() + row / q_len, i = row % q_len;
+      rows[r] = {h, i, problem.keys_seen(b_, i), {kMinusInf<T>, T{0}}, T{0}};
+    }
+  }
+
+  index_t count() const { return count_; }
+  QueryRow<T>& operator[](index_t r) const { return rows_[r]; }
+
+  /// The smallest range with all keys of `keys` that any row sees.
+  KeyRange seen(KeyRange keys) const { return seen_by(0, count_, keys); }
+
+  /// The same of rows [r, r + count).
+  KeyRange seen_by(index_t r, index_t count, KeyRange keys) const {
+    KeyRange seen{keys.end, keys.begin};
+    for (index_t x = r; x < r + count; ++x) {
+      const index_t begin = std::max(rows_[x].keys.begin, keys.begin);
+      const index_t end = std::min(rows_[x].keys.end, keys.end);
+      if (begin >= end) continue;
+      seen.begin = std::min(seen.begin, begin);
+      seen.end = std::max(seen.end, end);
+    }
+    if (problem_.functors.classify == nullptr) return seen;
+    // Trimmed at both ends by what the mask functor says of chunks.
+    while (seen.begin < seen.end) {
+      const index_t next = std::min((seen.begin / kChunk + 1) * kChunk, seen.end);
+      if (visibility(r, count, {seen.begin, next}) != Visibility::empty) break;
+      seen.begin = next;
+    }
+    while (seen.begin < seen.end) {
+      const index_t last = std::max((seen.end - 1) / kChunk * kChunk, seen.begin);
+      if (visibility(r, count, {last, seen.end}) != Visibility::empty) break;
+      seen.end = last;
+    }
+    return seen;
+  }
+
+  /// What the mask functor says of rows [r, r + count), head by head.
+  Visibility visibility(index_t r, index_t count, KeyRange keys) const {
+    const RowFunctors<T>& functors = problem_.functors;
+    if (functors.classify == nullptr) return Visibility::partial;
+    bool some = false, all = true;
+    for (index_t x = r; x < r + count;) {
+      const QueryRow<T>& first = rows_[x];
+      index_t end = x + 1;
+      while (end < r + count && rows_[end].h == first.h) ++end;
+      const Visibility part =
+          functors.classify(functors.mask.object, b_, first.h, {first.i, first.i + end - x}, keys);
+      some = some || part != Visibility::empty;
+      all = all && part == Visibility::full;
+      x = end;
+    }
+    return all ? Visibility::full : some ? Visibility::partial : Visibility::empty;
+  }
+
+ private:
+  /// Keys of which a mask functor is asked at once.
+  static constexpr index_t kChunk = 64;
+
+  const AttentionProblem<T>& problem_;
+  index_t b_, count_;
+  QueryRow<T>* rows_;
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,171 @@
+// How a call is cut: tasks, parts of the keys, blocks of keys and the scratch memory that they take.
+//
+// Two paths. Tiled: keys are packed in panels, and a tile is MR rows. Few rows (all rows of a key/value head
+// fit kFewRows): keys and values pass once, unpacked, since memory limits; a tile is all rows.
+#pragma once
+
+#include "attn/attention/row_kernels.hpp"
+#include "attn/exec/caches.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// How the rows and keys of one batch row are cut. All of it follows from lengths and the machine alone, and fixes
+/// where sums are rescaled and merged: results do not depend on the rest of the batch or on the threads.
+struct SequenceTiling {
+  static constexpr index_t kMostBlockKV = 512;
+  /// Keys of one task on the path for few rows: enough work to be worth a task, and enough tasks for one head.
+  static constexpr index_t kSplitKV = 2048;
+
+  index_t rows;  ///< of one key/value head: the heads that share keys are stacked, group * q_len
+  index_t kv_len;
+  bool few;          ///< the path for few rows
+  index_t splits;    ///< parts of the keys, each a task
+  index_t block_kv;  ///< keys of one block, a multiple of every panel's width
+
+  /// `one_part`: the keys are not split.
+  SequenceTiling(index_t num_rows, index_t num_keys, bool one_part)
+      : rows(num_rows), kv_len(num_keys), few(rows <= kFewRows) {
+    splits = few && !one_part ? std::max((kv_len + kSplitKV - 1) / kSplitKV, index_t{1}) : 1;
+    // Packed K and V of 512 x 64 floats are 128 KB each; with the queries and outputs of a task, 96 KB each, they
+    // leave nothing of half a megabyte.
+    const index_t most = second_level_cache() >= (1 << 20) ? kMostBlockKV : kMostBlockKV / 2;
+    block_kv =
+        std::clamp((kv_len + 63) / 64 * 64, index_t{64}, most);  // packed sequences may be empty
+  }
+
+  /// Tasks of one key/value head.
+  index_t tasks(index_t rows_per_task) const {
+    return splits > 1 ? splits : (rows + rows_per_task - 1) / rows_per_task;
+  }
+  /// Parts of one key/value head whose results are kept until all are there.
+  index_t parts() const { return splits > 1 ? splits : 0; }
+};
+
+template <class T>
+SequenceTiling tiling_of(const AttentionProblem<T>& problem, index_t b) {
+  const SequenceLengths lengths = problem.lengths(b);
+  // A prob functor needs final weights, which the parts of a split do not have.
+  return {problem.group() * lengths.q_len, lengths.kv_len,
+          static_cast<bool>(problem.functors.prob)};
+}
+
+/// One query of one head. Row r of a key/value head is head r / q_len of its group, query r % q_len.
+template <class T>
+struct QueryRow {
+  index_t h, i;
+  KeyRange keys;
+  RowState<T> state;  ///< without a sink until all keys are in
+  T factor;           ///< output = factor times the sum of weights and values
+};
+
+/// Scratch of one worker, cut from `elements` of T at `memory`.
+template <class T>
+struct ForwardScratch {
+  T *q, *k, *v, *scores, *out;
+  QueryRow<T>* rows;
+  index_t out_stride, elements = 0;
+
+  /// For tasks of at most num_rows rows and blocks of at most block_kv keys, which some of them pack.
+  ForwardScratch(T* memory, index_t num_rows, index_t block_kv, bool packs_keys, index_t d,
+                 index_t dv)
+      : out_stride(round_up(dv)) {
+    const auto take = [&](index_t n) {
+      T* start = memory == nullptr ? nullptr : memory + elements;
+      elements += round_up(n);
+      return start;
+    };
+    const index_t height =
+        std::max((num_rows + kMostTileRows - 1) / kMostTileRows * kMostTileRows, kFewRows);
+    q = take(height * d);
+    k = take(packs_keys ? block_kv * d : 0);
+    v = take(block_kv * out_stride);
+    scores = take(std::max(kMostTileRows, kFewRows) * block_kv);
+    out = take(height * out_stride);
+    rows = reinterpret_cast<QueryRow<T>*>(take(
+        (num_rows * index_t{sizeof(QueryRow<T>)} + index_t{sizeof(T)} - 1) / index_t{sizeof(T)}));
+  }
+
+ private:
+  static index_t round_up(index_t n) { return (n + 15) / 16 * 16; }
+};
+
+}  // namespace detail
+
+/// How one call is cut into tasks and what scratch memory it takes, known before it runs; the same on every
+/// instruction set. explain() shows it.
+struct AttentionPlan {
+  /// Rows of one task, at most and at least: packed queries and outputs of 384 x 64 floats are 96 KB each.
+  static constexpr index_t kMostRows = 384, kLeastRows = 96;
+
+  /// Where the tasks, and the parts that tasks leave to be merged, of a batch row begin.
+  struct Start {
+    index_t task, part;
+    bool operator==(const Start&) const = default;
+  };
+
+  int concurrency = 1;                ///< threads
+  index_t rows_per_task = kMostRows;  ///< queries, of all heads that share keys
+  index_t tasks = 0;  ///< blocks of rows, and parts of split keys, of the whole batch
+  index_t parts = 0;  ///< of split keys, merged at the end
+  index_t most_rows = 0, most_block_kv = 0;  ///< of any task
+  bool packs_keys = false;                   ///< some task takes the tiled path
+  index_t scores_elements = 0;  ///< weights in scratch memory, of which only the average is wanted
+  index_t states = 0;           ///< rows whose softmax states outlive their task
+  index_t worker_elements = 0, out_stride = 0;
+  std::size_t workspace_bytes = 0;
+
+  bool operator==(const AttentionPlan&) const = default;
+
+  template <class T>
+  AttentionPlan(const detail::AttentionProblem<T>& problem, int threads) {
+    const index_t batch = problem.batch(), kv_heads = problem.num_kv_heads();
+    index_t products = 0;
+    for (index_t b = 0; b < batch; ++b) {
+      const detail::SequenceTiling tiling = detail::tiling_of(problem, b);
+      products += tiling.rows * tiling.kv_len;
+      most_rows = std::max(most_rows, tiling.rows);
+      most_block_kv = std::max(most_block_kv, tiling.block_kv);
+      packs_keys = packs_keys || !tiling.few;
+      parts += kv_heads * tiling.parts();
+    }
+    if (detail::is_worth_threads(products * kv_heads *
+                                 (problem.head_dim() + problem.head_dim_v()))) {
+      concurrency = threads;
+    }
+    const auto count_tasks = [&] {
+      tasks = 0;
+      for (index_t b = 0; b < batch; ++b) {
+        tasks += kv_heads * detail::tiling_of(problem, b).tasks(rows_per_task);
+      }
+    };
+    // Packing a key costs about 1/400 of multiplying it by 384 rows; idle threads cost more.
+    for (count_tasks(); rows_per_task > kLeastRows && tasks < 2 * concurrency; count_tasks()) {
+      rows_per_task /= 2;
+    }
+    most_rows = std::min(most_rows, rows_per_task);
+    const AttentionOptions<T>& options = problem.options;
+    if (options.average_weights && !options.weights) scores_elements = size_of(problem.scores);
+    if (options.column_sums || options.max_logits) {
+      states = batch * problem.num_heads() * problem.scores[2];
+    }
+    const detail::ForwardScratch<T> scratch = scratch_at<T>(problem, nullptr);
+    worker_elements = scratch.elements;
+    out_stride = scratch.out_stride;
+    using detail::kFewRows, detail::RowState;
+    workspace_bytes = Scratch<T>::bytes(scores_elements) + Scratch<RowState<T>>::bytes(states) +
+                      Scratch<Start>::bytes(batch + 1) +
+                      Scratch<T>::bytes(worker_elements * concurrency) +
+                      Scratch<T>::bytes(parts * kFewRows * out_stride) +
+                      Scratch<RowState<T>>::bytes(parts * kFewRows);
+  }
+
+  template <class T>
+  detail::ForwardScratch<T> scratch_at(const detail::AttentionProblem<T>& problem,
+                                       T* memory) const {
+    return {memory, most_rows, most_block_kv, packs_keys, problem.head_dim(), problem.head_dim_v()};
+  }
+};
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,117 @@
+// DecoderLayer: self-attention, attention to an encoder's result, and feed-forward, by PyTorch's names.
+#pragma once
+
+#include "attn/layers/encoder_layer.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// The keys and values that one decoder layer keeps from call to call.
+template <class T>
+struct DecoderLayerCache {
+  KvCache<T> self;  ///< of the tokens so far
+  KvCache<T>
+      memory;  ///< of the encoder's result: the first call fills it, later ones do not read memory again
+};
+
+/// What a call can be told beside the AttentionOptions of self-attention.
+template <class T>
+struct DecoderCall {
+  AttentionOptions<T> memory =
+      {};  ///< of attention to memory; its execution is that of self-attention
+  TensorView2<const index_t> position_ids = {};  ///< of x: see MultiHeadAttentionCall
+};
+
+/// x (batch, tgt_len, d_model) and memory (batch, src_len, d_model) to the shape of x; PyTorch's
+/// nn.TransformerDecoderLayer. Self-attention sees what options.mask shows: causal() for a model of language.
+/// Source: "Attention Is All You Need" (2017), section 3.1.
+template <class T>
+class DecoderLayer {
+ public:
+  DecoderLayer() = default;
+  /// options.attention.rotary turns self-attention alone.
+  explicit DecoderLayer(const TransformerLayerOptions& options)
+      : self_attn(options.attention_options()),
+        multihead_attn(without_rotary(options.attention_options())),
+        feed_forward(options.feed_forward_options()),
+        norm1(options.norm, options.d_model, options.layer_norm_eps, options.bias),
+        norm2(norm1),
+        norm3(norm1),
+        norm_first(options.norm_first) {}
+
+  /// Room for `capacity` tokens and a memory of `memory_len`.
+  DecoderLayerCache<T> make_cache(index_t batch, index_t capacity, index_t memory_len) const {
+    return {self_attn.make_cache(batch, capacity), multihead_attn.make_cache(batch, memory_len)};
+  }
+
+  template <TensorLike X, TensorLike Memory>
+  Tensor3<T> operator()(const X& x, const Memory& memory, const AttentionOptions<T>& options = {},
+                        const DecoderCall<T>& call = {},
+                        DecoderLayerCache<T>* cache = nullptr) const {
+    auto out = Tensor3<T>::uninitialized(const_view(x).shape());
+    forward(x, memory, out, options, call, cache);
+    return out;
+  }
+
+  /// Into `out`, which may be x. Throws ShapeError or ValueError.
+  template <TensorLike X, TensorLike Memory, TensorLike Out>
+  void forward(const X& x, const Memory& memory, Out&& out, const AttentionOptions<T>& options = {},
+               const DecoderCall<T>& call = {}, DecoderLayerCache<T>* cache = nullptr) const {
+    const TensorView3<const T> in = const_view(x), source = const_view(memory);
+    const TensorView3<T> to = view_of(out);
+    check_shape("DecoderLayer", "out", in.shape(), to.shape());
+    AttentionOptions<T> memory_options = call.memory;
+    memory_options.execution = options.execution;
+    MultiHeadAttentionCall<T> self_call{.position_ids = call.position_ids}, memory_call;
+    if (cache != nullptr) {
+      self_call.cache = &cache->self;
+      memory_call.cache = &cache->memory;
+      memory_call.append = cache->memory.length() == 0;
+    }
+    Scratch<T> scratch(options.execution.scratch(), 2 * in.size());
+    const TensorView3<T> first(scratch.data(), in.shape());
+    const TensorView3<T> second(scratch.data() + in.size(), in.shape());
+    attention_sublayer<T>(self_attn, norm1, norm_first, in, in, in, first, options, self_call);
+    attention_sublayer<T>(multihead_attn, norm2, norm_first, first, source, source, second,
+                          memory_options, memory_call);
+    feed_forward_sublayer<T>(feed_forward, norm3, norm_first, second, to, options.execution);
+  }
+
+  /// See Linear::pack().
+  void pack() {
+    self_attn.pack();
+    multihead_attn.pack(false);
+    feed_forward.pack();
+  }
+
+  template <class F>
+  void visit_parameters(F&& f) {
+    visit(*this, f);
+  }
+  template <class F>
+  void visit_parameters(F&& f) const {
+    visit(*this, f);
+  }
+
+  MultiHeadAttention<T> self_attn, multihead_attn;
+  FeedForward<T> feed_forward;
+  Norm<T> norm1, norm2, norm3;
+  bool norm_first = false;
+
+ private:
+  static MultiHeadAttentionOptions without_rotary(MultiHeadAttentionOptions options) {
+    options.rotary.reset();
+    return options;
+  }
+
+  template <class Self, class F>
+  static void visit(Self& self, F& f) {
+    visit_part("self_attn.", self.self_attn, f);
+    visit_part("multihead_attn.", self.multihead_attn, f);
+    self.feed_forward.visit_parameters(f);
+    visit_part("norm1.", self.norm1, f);
+    visit_part("norm2.", self.norm2, f);
+    visit_part("norm3.", self.norm3, f);
+  }
+};
+
+ATTN_NAMESPACE_END

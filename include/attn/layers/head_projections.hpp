@@ -1,0 +1,192 @@
+// HeadProjections: the weights that make queries, keys and values of features, stored and named as PyTorch does.
+#pragma once
+
+#include "attn/layers/linear.hpp"
+#include "attn/layers/norm.hpp"
+#include "attn/layers/rotary.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// PyTorch's nn.MultiheadAttention options, then what it has not. 0 = the default.
+struct MultiHeadAttentionOptions {
+  index_t embed_dim = 0;
+  index_t num_heads = 1;
+  bool bias = true;
+  index_t kdim = 0, vdim = 0;  ///< features of key and value; embed_dim
+  bool add_bias_kv = false;    ///< a learned key and value after the others, never masked
+  bool add_zero_attn = false;  ///< then a key and value of zeros, never masked
+  index_t num_kv_heads = 0;    ///< num_heads, or a divisor of it: heads that share keys and values
+  index_t head_dim = 0;        ///< of queries and keys (d_k); embed_dim / num_heads
+  index_t head_dim_v = 0;      ///< of values (d_v); head_dim
+  bool output_projection = true;
+  std::optional<double> scale = {};  ///< 1 / sqrt(head_dim); a call's own comes first
+  std::optional<NormKind> query_key_norm =
+      {};  ///< of each head's query and key, before rotary: q_norm and k_norm, as Qwen3 and Gemma have them
+  double query_key_norm_eps = 1e-6;
+  std::optional<RotaryOptions> rotary = {};  ///< turns queries and keys by their positions
+  bool separate_in_proj =
+      false;           ///< input projections are named one by one: q_proj_weight, q_proj_bias, ..
+  double dropout = 0;  ///< of the weights, in training; nothing here: a call has its own
+};
+
+/// The three projections, in one matrix where query, key and value have embed_dim features.
+template <class T>
+class HeadProjections {
+ public:
+  HeadProjections() = default;
+
+  /// Of options with every default filled in.
+  explicit HeadProjections(const MultiHeadAttentionOptions& o)
+      : ends_{o.num_heads * o.head_dim, (o.num_heads + o.num_kv_heads) * o.head_dim,
+              (o.num_heads + o.num_kv_heads) * o.head_dim + o.num_kv_heads * o.head_dim_v},
+        separate_names_(o.separate_in_proj) {
+    if (o.kdim == o.embed_dim && o.vdim == o.embed_dim) {
+      weight_ = Tensor2<T>({ends_[2], o.embed_dim});
+    } else {
+      parts_ = {Tensor2<T>({width(0), o.embed_dim}), Tensor2<T>({width(1), o.kdim}),
+                Tensor2<T>({width(2), o.vdim})};
+    }
+    if (o.bias) bias_ = Tensor1<T>({ends_[2]});
+  }
+
+  /// All heads' features of q (0), k (1) or v (2).
+  index_t width(int which) const { return end(which) - begin(which); }
+
+  /// Weight (out, in) and bias (out, or empty) of q (0), k (1) or v (2), whichever way they are stored.
+  TensorView2<T> weight(int which) { return weight_of(*this, which); }
+  TensorView2<const T> weight(int which) const { return weight_of(*this, which); }
+  TensorView1<T> bias(int which) { return bias_of(*this, which, which); }
+  TensorView1<const T> bias(int which) const { return bias_of(*this, which, which); }
+
+  /// Lays out what self-attention multiplies by, one matrix, or what attention to something else does: see Linear::pack().
+  void pack(bool self_attention) {
+    packed_ = {};
+    if (!weight_) return;
+    const auto rows = [&](int first, int last) {
+      return PackedWeights<T>(weight_.view().slice(0, begin(first), end(last)).transpose(0, 1));
+    };
+    if (self_attention) {
+      packed_[0] = rows(0, 2);
+    } else {
+      packed_[1] = rows(0, 0);
+      packed_[2] = rows(1, 2);
+    }
+  }
+
+  struct Heads {
+    TensorView3<T> q, k, v;  ///< (batch, seq, width)
+  };
+
+  /// Elements of memory that project() takes.
+  index_t elements(index_t batch, index_t q_len, index_t kv_len) const {
+    return batch * (q_len * width(0) + kv_len * (width(1) + width(2)));
+  }
+
+  /// Queries, keys and values in `memory`, with room for `appended` keys and values behind the others. An empty key
+  /// makes queries only.
+  Heads project(TensorView3<const T> query, TensorView3<const T> key, TensorView3<const T> value,
+                index_t appended, T* memory, const Execution& execution) const {
+    const index_t batch = query.extent(0), q_len = query.extent(1);
+    const index_t kv_len = key ? key.extent(1) : 0, keys = kv_len + appended;
+    if (weight_ && appended == 0 && same(key, value)) {
+      if (same(query, key)) {
+        // One product for all three: x is read, and packed, once.
+        const TensorView3<T> qkv(memory, {batch, q_len, ends_[2]});
+        multiply(query, 0, 2, packed_[0], qkv, execution);
+        return {qkv.slice(2, 0, ends_[0]), qkv.slice(2, ends_[0], ends_[1]),
+                qkv.slice(2, ends_[1], ends_[2])};
+      }
+      const TensorView3<T> q(memory, {batch, q_len, width(0)});
+      const TensorView3<T> kv(memory + q.size(), {batch, kv_len, width(1) + width(2)});
+      multiply(query, 0, 0, packed_[1], q, execution);
+      if (key) multiply(key, 1, 2, packed_[2], kv, execution);
+      return {q, kv.slice(2, 0, width(1)), kv.slice(2, width(1), width(1) + width(2))};
+    }
+    Heads heads;
+    heads.q = {memory, {batch, q_len, width(0)}};
+    heads.k = {heads.q.data() + heads.q.size(), {batch, keys, width(1)}};
+    heads.v = {heads.k.data() + heads.k.size(), {batch, keys, width(2)}};
+    project_one(query, 0, heads.q, execution);
+    if (key) {
+      project_one(key, 1, heads.k.slice(1, 0, kv_len), execution);
+      project_one(value, 2, heads.v.slice(1, 0, kv_len), execution);
+    }
+    return heads;
+  }
+
+  /// in_proj_weight where query, key and value have embed_dim features, q_proj_weight, k_proj_weight and v_proj_weight
+  /// otherwise; then in_proj_bias.
+  template <class F>
+  void visit_parameters(F&& f) {
+    visit(*this, f);
+  }
+  template <class F>
+  void visit_parameters(F&& f) const {
+    visit(*this, f);
+  }
+
+ private:
+  index_t begin(int which) const { return which == 0 ? 0 : end(which - 1); }
+  index_t end(int which) const { return ends_[static_cast<std::size_t>(which)]; }
+
+  template <class Self>
+  static auto weight_of(Self& self, int which) {
+    if (self.weight_) return self.weight_.view().slice(0, self.begin(which), self.end(which));
+    return self.parts_[static_cast<std::size_t>(which)].view();
+  }
+
+  template <class Self>
+  static auto bias_of(Self& self, int first, int last) {
+    auto bias = self.bias_.view();
+    return bias ? bias.slice(0, self.begin(first), self.end(last)) : bias;
+  }
+
+  template <class Self, class F>
+  static void visit(Self& self, F& f) {
+    constexpr std::string_view kWeights[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
+    constexpr std::string_view kBiases[] = {"q_proj_bias", "k_proj_bias", "v_proj_bias"};
+    const bool one_weight = self.weight_ && !self.separate_names_;
+    if (one_weight) f("in_proj_weight", self.weight_.view());
+    for (int which = 0; which < 3 && !one_weight; ++which) f(kWeights[which], self.weight(which));
+    if (!self.bias_) return;
+    if (!self.separate_names_) return f("in_proj_bias", self.bias_.view());
+    for (int which = 0; which < 3; ++which) f(kBiases[which], self.bias(which));
+  }
+
+  /// to = from W^T + b for neighbouring projections of the one matrix.
+  void multiply(TensorView3<const T> from, int first, int last, const PackedWeights<T>& packed,
+                TensorView3<T> to, const Execution& execution) const {
+    const TensorView1<const T> bias = bias_of(*this, first, last);
+    if (packed.serves(execution)) {
+      linear(from, packed, bias, to, Activation::none, {}, execution);
+    } else {
+      linear(from, weight_.view().slice(0, begin(first), end(last)), bias, to, Activation::none, {},
+             execution);
+    }
+  }
+
+  void project_one(TensorView3<const T> from, int which, TensorView3<T> to,
+                   const Execution& execution) const {
+    if (to.is_contiguous()) {
+      return linear(from, weight(which), bias(which), to, Activation::none, {}, execution);
+    }
+    // The first keys of longer sequences, whose batch rows do not join up.
+    for (index_t b = 0; b < from.extent(0); ++b) {
+      linear(from.select(0, b), weight(which), bias(which), to.select(0, b), Activation::none, {},
+             execution);
+    }
+  }
+
+  static bool same(const TensorView3<const T>& a, const TensorView3<const T>& b) {
+    return a.data() == b.data() && a.shape() == b.shape() && a.strides() == b.strides();
+  }
+
+  std::array<index_t, 3> ends_{};  ///< rows of q, of k and of v end here
+  bool separate_names_ = false;
+  Tensor2<T> weight_;
+  std::array<Tensor2<T>, 3> parts_;  ///< where there is not one matrix
+  Tensor1<T> bias_;
+  std::array<PackedWeights<T>, 3> packed_;  ///< all; q; k and v
+};
+
+ATTN_NAMESPACE_END

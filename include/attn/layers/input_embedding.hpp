@@ -1,0 +1,137 @@
+// InputEmbedding: tokens to vectors - words, where they stand, which segment they are of, and a norm.
+#pragma once
+
+#include "attn/layers/embedding.hpp"
+#include "attn/layers/linear.hpp"
+#include "attn/layers/norm.hpp"
+#include "attn/layers/positions.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+enum class Positions { none, sinusoidal, learned };
+
+struct InputEmbeddingOptions {
+  index_t vocab_size = 0;
+  index_t d_model = 0;
+  Positions positions = Positions::none;
+  index_t max_positions = 0;    ///< of sinusoidal and learned positions
+  index_t num_token_types = 0;  ///< segments, as BERT has them; 0: none
+  bool scale = false;           ///< words times sqrt(d_model), before positions
+  bool norm = false;            ///< layer norm of the sum
+  double layer_norm_eps = 1e-5;
+  double dropout = 0;  ///< of the result, in training; nothing here
+};
+
+/// What one forward call can be told.
+struct InputEmbeddingCall {
+  index_t first_position = 0;                      ///< of column 0, where there are no position_ids
+  TensorView2<const index_t> position_ids = {};    ///< (batch, seq)
+  TensorView2<const index_t> token_type_ids = {};  ///< (batch, seq); all 0
+  Execution execution = {};
+};
+
+/// ids (batch, seq) of any integer type to (batch, seq, d_model).
+template <class T>
+class InputEmbedding {
+ public:
+  InputEmbedding() = default;
+  explicit InputEmbedding(const InputEmbeddingOptions& options)
+      : words(options.vocab_size, options.d_model), options_(options) {
+    if (options.positions == Positions::learned) {
+      positions = Embedding<T>(options.max_positions, options.d_model);
+    } else if (options.positions == Positions::sinusoidal) {
+      positions.weight = sinusoidal_positions<T>(options.max_positions, options.d_model);
+    }
+    if (options.num_token_types > 0) {
+      token_types = Embedding<T>(options.num_token_types, options.d_model);
+    }
+    if (options.norm) norm = LayerNorm<T>(options.d_model, options.layer_norm_eps);
+  }
+
+  const InputEmbeddingOptions& options() const { return options_; }
+
+  template <TensorLike Ids>
+  Tensor3<T> operator()(const Ids& ids, const InputEmbeddingCall& call = {}) const {
+    const auto shape = const_view(ids).shape();
+    auto out = Tensor3<T>::uninitialized({shape[0], shape[1], options_.d_model});
+    forward(ids, out, call);
+    return out;
+  }
+
+  /// Throws ShapeError, and ValueError for an id or a position outside its table, before anything is written.
+  template <TensorLike Ids, TensorLike Out>
+    requires std::integral<scalar_t<Ids>>
+  void forward(const Ids& ids, Out&& out, const InputEmbeddingCall& call = {}) const {
+    const auto iv = const_view(ids);
+    static_assert(rank_v<Ids> == 2, "ids are (batch, seq)");
+    const TensorView3<T> ov = view_of(out);
+    const index_t batch = iv.extent(0), seq = iv.extent(1), dim = options_.d_model;
+    const auto& types = call.token_type_ids;
+    check_shape("InputEmbedding", "out", Shape<3>{batch, seq, dim}, ov.shape());
+    detail::check_ids("InputEmbedding", "ids", iv, words.weight.extent(0));
+    if (positions.weight) check_positions(iv.shape(), call);
+    if (types) {
+      check_shape("InputEmbedding", "token_type_ids", iv.shape(), types.shape());
+      detail::check_ids("InputEmbedding", "token_type_ids", types, options_.num_token_types);
+    }
+    const T scale = options_.scale ? std::sqrt(static_cast<T>(dim)) : T{1};
+    detail::for_rows(call.execution.threads(), batch * seq, dim, [&](index_t row) {
+      const index_t b = row / seq, i = row % seq;
+      const T* word = &words.weight(static_cast<index_t>(iv(b, i)), 0);
+      const T* position =
+          positions.weight ? &positions.weight(position_of(call, b, i), 0) : nullptr;
+      const T* type =
+          token_types.weight ? &token_types.weight(types ? types(b, i) : 0, 0) : nullptr;
+      T* to = ov.at_index({b, i, 0});
+      for (index_t x = 0; x < dim; ++x) {
+        T value = scale * word[x];
+        if (position != nullptr) value += position[x];
+        if (type != nullptr) value += type[x];
+        to[x * ov.stride(2)] = value;
+      }
+    });
+    if (options_.norm) norm.forward(ov, ov, call.execution);
+  }
+
+  template <class F>
+  void visit_parameters(F&& f) {
+    visit(*this, f);
+  }
+  template <class F>
+  void visit_parameters(F&& f) const {
+    visit(*this, f);
+  }
+
+  Embedding<T> words, positions, token_types;
+  LayerNorm<T> norm;
+
+ private:
+  static index_t position_of(const InputEmbeddingCall& call, index_t b, index_t i) {
+    return call.position_ids ? call.position_ids(b, i) : call.first_position + i;
+  }
+
+  void check_positions(const Shape<2>& shape, const InputEmbeddingCall& call) const {
+    const index_t count = positions.weight.extent(0);
+    if (call.position_ids) {
+      check_shape("InputEmbedding", "position_ids", shape, call.position_ids.shape());
+      detail::check_ids("InputEmbedding", "position_ids", call.position_ids, count);
+    } else if (call.first_position < 0 || call.first_position + shape[1] > count) {
+      throw ValueError(message("InputEmbedding", "positions",
+                               "lie in 0 .. " + std::to_string(count - 1),
+                               std::to_string(call.first_position) + " .. " +
+                                   std::to_string(call.first_position + shape[1] - 1)));
+    }
+  }
+
+  template <class Self, class F>
+  static void visit(Self& self, F& f) {
+    visit_part("words.", self.words, f);
+    if (self.options_.positions == Positions::learned) visit_part("positions.", self.positions, f);
+    if (self.token_types.weight) visit_part("token_types.", self.token_types, f);
+    if (self.options_.norm) visit_part("norm.", self.norm, f);
+  }
+
+  InputEmbeddingOptions options_;
+};
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,77 @@
+// LayerNorm and RMSNorm as layers that hold their parameters, and Norm, which is either.
+#pragma once
+
+#include "attn/kernels/norm.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+enum class NormKind { layer, rms };
+
+/// A normalisation over the last axis, its kind chosen when it is made: weight one and bias zero until loaded.
+template <class T>
+class Norm {
+ public:
+  Norm() = default;
+  /// `bias` is that of layer norm; RMS norm has none.
+  Norm(NormKind norm_kind, index_t dim, double epsilon, bool with_bias = true)
+      : weight({dim}), eps(epsilon), kind(norm_kind) {
+    weight.fill(T{1});
+    if (with_bias && kind == NormKind::layer) bias = Tensor1<T>({dim});
+  }
+
+  template <TensorLike X>
+  Tensor<T, rank_v<X>> operator()(const X& x, const Execution& execution = {}) const {
+    auto out = Tensor<T, rank_v<X>>::uninitialized(const_view(x).shape());
+    forward(x, out, execution);
+    return out;
+  }
+
+  /// Into `out`, which may be x. Throws ShapeError.
+  template <TensorLike X, TensorLike Out>
+  void forward(const X& x, Out&& out, const Execution& execution = {}) const {
+    if (kind == NormKind::rms) {
+      rms_norm(x, weight.view(), eps, out, execution);
+    } else {
+      layer_norm(x, weight.view(), bias.view(), eps, out, execution);
+    }
+  }
+
+  template <class F>
+  void visit_parameters(F&& f) {
+    visit(*this, f);
+  }
+  template <class F>
+  void visit_parameters(F&& f) const {
+    visit(*this, f);
+  }
+
+  Tensor1<T> weight, bias;
+  double eps = 1e-5;
+  NormKind kind = NormKind::layer;
+
+ private:
+  template <class Self, class F>
+  static void visit(Self& self, F& f) {
+    f("weight", self.weight.view());
+    if (self.bias) f("bias", self.bias.view());
+  }
+};
+
+/// PyTorch's nn.LayerNorm over the last axis.
+template <class T>
+class LayerNorm : public Norm<T> {
+ public:
+  LayerNorm() = default;
+  explicit LayerNorm(index_t dim, double epsilon = 1e-5, bool with_bias = true)
+      : Norm<T>(NormKind::layer, dim, epsilon, with_bias) {}
+};
+
+/// PyTorch's nn.RMSNorm over the last axis; its default for eps is the epsilon of the type, that of models 1e-5 or 1e-6.
+template <class T>
+class RMSNorm : public Norm<T> {
+ public:
+  RMSNorm() = default;
+  explicit RMSNorm(index_t dim, double epsilon = 1e-5) : Norm<T>(NormKind::rms, dim, epsilon) {}
+};
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,52 @@
+// Sublayers: attention and feed-forward with their residual and norm, which layers of a Transformer are made of.
+#pragma once
+
+#include "attn/layers/feed_forward.hpp"
+#include "attn/layers/multi_head_attention.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// out = norm(x + attention(x, key, value)); with norm_first x + attention(norm(x), ..). Where key
+/// and value are x they become norm(x) with it. out may be x, not another key or value. call.residual is set here.
+/// Throws ShapeError or ValueError. Source: "Attention Is All You Need" (2017), section 3.1.
+template <class T, class... Functors>
+void attention_sublayer(const MultiHeadAttention<T>& attention, const Norm<T>& norm,
+                        bool norm_first, TensorView3<const T> x, TensorView3<const T> key,
+                        TensorView3<const T> value, TensorView3<T> out,
+                        const AttentionOptions<T>& options = {},
+                        MultiHeadAttentionCall<T> call = {}, const Functors&... functors) {
+  check_shape("attention_sublayer", "out", x.shape(), out.shape());
+  call.residual = x;
+  Scratch<T> memory(options.execution.scratch(), x.size());
+  const TensorView3<T> between(memory.data(), x.shape());
+  const bool self = key.data() == x.data();
+  if (norm_first) {
+    norm.forward(x, between, options.execution);
+    const TensorView3<const T> query = between;
+    attention.forward(query, self ? query : key, self ? query : value, out, options, call,
+                      functors...);
+  } else {
+    attention.forward(x, self ? x : key, self ? x : value, between, options, call, functors...);
+    norm.forward(between, out, options.execution);
+  }
+}
+
+/// out = norm(x + feed_forward(x)); with norm_first x + feed_forward(norm(x)). out may be x.
+/// Throws ShapeError.
+template <class T>
+void feed_forward_sublayer(const FeedForward<T>& feed_forward, const Norm<T>& norm, bool norm_first,
+                           TensorView3<const T> x, TensorView3<T> out,
+                           const Execution& execution = {}) {
+  check_shape("feed_forward_sublayer", "out", x.shape(), out.shape());
+  Scratch<T> memory(execution.scratch(), x.size());
+  const TensorView3<T> between(memory.data(), x.shape());
+  if (norm_first) {
+    norm.forward(x, between, execution);
+    feed_forward.forward(between, out, x, execution);
+  } else {
+    feed_forward.forward(x, between, x, execution);
+    norm.forward(between, out, execution);
+  }
+}
+
+ATTN_NAMESPACE_END

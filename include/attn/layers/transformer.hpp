@@ -1,0 +1,79 @@
+// Transformer: encoder and decoder, PyTorch's nn.Transformer.
+#pragma once
+
+#include "attn/layers/decoder.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// PyTorch's nn.Transformer options, those of its layers in `layer`.
+struct TransformerOptions {
+  TransformerLayerOptions layer = {.d_model = 512, .nhead = 8};
+  index_t num_encoder_layers = 6;
+  index_t num_decoder_layers = 6;
+  bool norm = true;  ///< behind each of the two stacks
+
+  EncoderOptions stack_options(index_t num_layers) const {
+    return {.num_layers = num_layers, .layer = layer, .norm = norm};
+  }
+};
+
+/// What each attention of one forward call is told.
+template <class T>
+struct TransformerCall {
+  AttentionOptions<T> src = {};     ///< of the encoder
+  AttentionOptions<T> tgt = {};     ///< of the decoder's self-attention: .mask = causal()
+  AttentionOptions<T> memory = {};  ///< of the decoder's attention to the encoder's result
+  Execution execution = {};         ///< of all
+};
+
+/// src (batch, src_len, d_model) and tgt (batch, tgt_len, d_model) to the shape of tgt.
+/// Source: "Attention Is All You Need" (2017), section 3.
+template <class T>
+class Transformer {
+ public:
+  Transformer() = default;
+  explicit Transformer(const TransformerOptions& options)
+      : encoder(options.stack_options(options.num_encoder_layers)),
+        decoder(options.stack_options(options.num_decoder_layers)) {}
+
+  template <TensorLike Src, TensorLike Tgt>
+  Tensor3<T> operator()(const Src& src, const Tgt& tgt, const TransformerCall<T>& call = {}) const {
+    auto out = Tensor3<T>::uninitialized(const_view(tgt).shape());
+    forward(src, tgt, out, call);
+    return out;
+  }
+
+  /// Into `out`, which may be tgt. Throws ShapeError or ValueError.
+  template <TensorLike Src, TensorLike Tgt, TensorLike Out>
+  void forward(const Src& src, const Tgt& tgt, Out&& out, TransformerCall<T> call = {}) const {
+    const TensorView3<const T> from = const_view(src);
+    Scratch<T> scratch(call.execution.scratch(), from.size());
+    const TensorView3<T> memory(scratch.data(), from.shape());
+    call.src.execution = call.tgt.execution = call.execution;
+    encoder.forward(from, memory, call.src);
+    decoder.forward(tgt, memory, out, call.tgt, {.memory = call.memory});
+  }
+
+  /// See Linear::pack().
+  void pack() {
+    encoder.pack();
+    decoder.pack();
+  }
+
+  /// encoder., decoder.
+  template <class F>
+  void visit_parameters(F&& f) {
+    visit_part("encoder.", encoder, f);
+    visit_part("decoder.", decoder, f);
+  }
+  template <class F>
+  void visit_parameters(F&& f) const {
+    visit_part("encoder.", encoder, f);
+    visit_part("decoder.", decoder, f);
+  }
+
+  Encoder<T> encoder;
+  Decoder<T> decoder;
+};
+
+ATTN_NAMESPACE_END
