@@ -104,3 +104,8 @@ if(ATTN_BUILD_EXAMPLES OR ATTN_BUILD_TESTS)
     target_link_libraries(attn_utf8proc INTERFACE utf8proc)
   endif()
 endif()
+
+if(ATTN_BUILD_EXAMPLES)
+  # The one without a release to fall back on: libpng needs zlib in turn, and a single example needs either.
+  find_package(PNG QUIET)
+endif()

@@ -28,6 +28,7 @@
 #include "attn/kernels/softmax.hpp"
 
 // attention: masks, options, functors, scaled_dot_product_attention, caches; linear_attention
+#include "attn/attention/explain.hpp"
 #include "attn/attention/functors.hpp"
 #include "attn/attention/kv_cache.hpp"
 #include "attn/attention/linear_attention.hpp"
@@ -37,6 +38,7 @@
 #include "attn/attention/sdpa.hpp"
 
 // layers: what a Transformer is made of, by PyTorch's names
+#include "attn/layers/beam_search.hpp"
 #include "attn/layers/bert.hpp"
 #include "attn/layers/decoder.hpp"
 #include "attn/layers/decoder_layer.hpp"
@@ -44,6 +46,7 @@
 #include "attn/layers/encoder.hpp"
 #include "attn/layers/encoder_layer.hpp"
 #include "attn/layers/feed_forward.hpp"
+#include "attn/layers/generation.hpp"
 #include "attn/layers/gpt.hpp"
 #include "attn/layers/head_projections.hpp"
 #include "attn/layers/heads.hpp"
@@ -55,6 +58,7 @@
 #include "attn/layers/padding.hpp"
 #include "attn/layers/positions.hpp"
 #include "attn/layers/rotary.hpp"
+#include "attn/layers/sampling.hpp"
 #include "attn/layers/seq2seq_transformer.hpp"
 #include "attn/layers/sublayer.hpp"
 #include "attn/layers/transformer.hpp"

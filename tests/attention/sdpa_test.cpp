@@ -42,20 +42,32 @@ TYPED_TEST(SdpaTest, RandomCallsInGuardedMemory) {
     const Shape<4> out_shape{batch, heads, q_len, call.v.extent(3)};
     const auto out_layout = Layout<4>::any(random), weights_layout = Layout<4>::any(random);
     const auto lse_layout = Layout<3>::any(random, false);
-    const bool wants_weights = random.chance(0.4), wants_lse = random.chance(0.5);
+    const bool wants_weights = random.chance(0.4), wants_lse = random.chance(0.5),
+               wants_average = random.chance(0.2), wants_columns = random.chance(0.2),
+               wants_most = random.chance(0.2);
     const LibraryOptions<T> library(call.options);
 
     std::vector<ReferenceResult<T>> results;
     for (Isa isa : available_isas()) {
       Placed<T, 4> out(out_shape, out_layout), weights(call.scores(), weights_layout);
       Placed<T, 3> lse({batch, heads, q_len}, lse_layout);
+      Placed<T, 3> average({batch, q_len, kv_len}, lse_layout),
+          columns({batch, heads, kv_len}, lse_layout);
+      Array<T> most({batch, heads});
       AttentionOptions<T> options = library.get();
       options.execution.isa = isa;
       if (wants_weights) options.weights = weights.view();
       if (wants_lse) options.lse = lse.view();
+      if (wants_average) options.average_weights = average.view();
+      if (wants_columns) options.column_sums = columns.view();
+      if (wants_most) options.max_logits = most.template view<2>();
       scaled_dot_product_attention(q.read(), k.read(), v.read(), out.view(), options);
-      const ReferenceResult<T> got{out.values(), wants_weights ? weights.values() : Array<T>(),
-                                   wants_lse ? lse.values() : Array<T>()};
+      const ReferenceResult<T> got{out.values(),
+                                   wants_weights ? weights.values() : Array<T>(),
+                                   wants_lse ? lse.values() : Array<T>(),
+                                   wants_average ? average.values() : Array<T>(),
+                                   wants_columns ? columns.values() : Array<T>(),
+                                   wants_most ? most : Array<T>()};
       ASSERT_EQ(attention_difference(got, call.q, call.k, call.v, call.options, isa), "");
       ASSERT_TRUE(out.gaps_untouched());
       ASSERT_TRUE(wants_weights ? weights.gaps_untouched() : weights.untouched());

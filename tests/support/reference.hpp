@@ -184,11 +184,12 @@ struct ReferenceOptions {
   std::uint64_t seed = 0;
 };
 
-/// y (batch, heads, q_len, head_dim_v), weights (batch, heads, q_len, kv_len), lse (batch, heads, q_len), max_logits
-/// (batch, heads)
+/// y (batch, heads, q_len, head_dim_v), weights (batch, heads, q_len, kv_len), lse (batch, heads, q_len); then the mean
+/// of the weights over heads (batch, q_len, kv_len), their sum over queries (batch, heads, kv_len) and the largest score
+/// of a visible key (batch, heads).
 template <class T>
 struct ReferenceResult {
-  Array<T> y, weights, lse, max_logits = {};
+  Array<T> y, weights, lse, average = {}, column_sums = {}, max_logits = {};
 };
 
 inline double broadcast(const Array<double>& mask, Index b, Index h, Index i, Index j) {
@@ -299,9 +300,10 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
   constexpr T inf = std::numeric_limits<T>::infinity();
   const Index batch = q.extent(0), heads = q.extent(1), q_len = q.extent(2), dim = q.extent(3);
   const Index kv_heads = k.extent(1), kv_len = k.extent(2), dim_v = v.extent(3);
-  ReferenceResult<T> result{Array<T>({batch, heads, q_len, dim_v}),
-                            Array<T>({batch, heads, q_len, kv_len}),
-                            Array<T>({batch, heads, q_len}), Array<T>({batch, heads})};
+  ReferenceResult<T> result{
+      Array<T>({batch, heads, q_len, dim_v}), Array<T>({batch, heads, q_len, kv_len}),
+      Array<T>({batch, heads, q_len}),        Array<T>({batch, q_len, kv_len}),
+      Array<T>({batch, heads, kv_len}),       Array<T>({batch, heads})};
   const T scale = static_cast<T>(options.scale.value_or(1 / std::sqrt(static_cast<double>(dim))));
   const T cap = static_cast<T>(options.softcap);
   const bool has_sinks = !options.sinks.empty();
@@ -367,6 +369,14 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
           for (Index x = 0; x < dim_v; ++x) {
             result.y(b, h, i, x) += kept * v(b, kv_head, j, x);  // 10.
           }
+        }
+      }
+      for (Index n = 0; n < q_len; ++n) {
+        const Index i = in_order(order, n, q_len);
+        for (Index j = 0; j < kv_len; ++j) {
+          const T weight = result.weights(b, h, i, j);
+          result.average(b, i, j) += weight / static_cast<T>(heads);
+          result.column_sums(b, h, j) += weight;
         }
       }
     }

@@ -381,16 +381,9 @@ class ForwardTask {
     return kernels_.scale_row(problem_.head_dim_v(), row.factor, sums, out);
   }
 
-  /// Keys of the batch row, padding left out: what a row without a visible key averages.
-  KeyRange all_keys() const {
-    const auto& padding = problem_.options.mask.left_padding;
-    const index_t end = problem_.keys_of(at_.b);
-    return {padding ? std::min(padding(at_.b), end) : 0, end};
-  }
-
   void mean_of_values(T* out) const {
     const index_t dv = problem_.head_dim_v();
-    const KeyRange keys = all_keys();
+    const KeyRange keys = problem_.unpadded_keys(at_.b);
     std::fill_n(out, dv, T{0});
     for (index_t j = keys.begin; j < keys.end; ++j) {
       const T* v = value(j);
@@ -405,7 +398,7 @@ class ForwardTask {
       T* out = problem_.options.weights.at_index({at_.b, row.h, row.i, 0});
       std::fill_n(out, problem_.scores[3], T{0});
       if (row.state.total == T{0} && problem_.options.masked_row == MaskedRow::mean) {
-        const KeyRange keys = all_keys();
+        const KeyRange keys = problem_.unpadded_keys(at_.b);
         std::fill(out + keys.begin, out + keys.end, T{1} / static_cast<T>(keys.end - keys.begin));
       }
     }
