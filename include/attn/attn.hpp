@@ -43,6 +43,7 @@
 #include "attn/layers/bert.hpp"
 #include "attn/layers/decoder.hpp"
 #include "attn/layers/decoder_layer.hpp"
+#include "attn/layers/decoding_session.hpp"
 #include "attn/layers/embedding.hpp"
 #include "attn/layers/encoder.hpp"
 #include "attn/layers/encoder_layer.hpp"
