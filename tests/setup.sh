@@ -47,6 +47,9 @@ need libutf8proc-dev header utf8proc.h
 need libpng-dev header png.h
 # Looks at the pages that programs write.
 need chromium program chromium
+# The site, a test builds it.
+need doxygen program doxygen
+need doxygen-awesome-css test -f /usr/share/doxygen-awesome-css/doxygen-awesome.css
 
 [ -n "$missing" ] || exit 0
 

@@ -1,0 +1,12 @@
+# What Doxygen reads instead of a header: the comment on top of it documents the file, and lines that are set in are code.
+!below && /^\/\// { sub(/^\/\//, "///"); }
+/^ *\/\/\/   +[^ ]/ {
+  if (!code) print "///\n/// ```cpp";
+  code = 1;
+  sub(/\/\/\/   /, "/// ");
+  print;
+  next;
+}
+code { print "/// ```"; code = 0; }
+!below && /^#pragma once/ { below = 1; print "/// \\file\n"; }
+{ print; }
