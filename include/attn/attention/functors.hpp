@@ -102,14 +102,19 @@ detail::ProbMod<F> prob_mod(F f) {
   return {std::move(f)};
 }
 
+namespace detail {
+
+// In the namespace of their operands, where a caller outside of attn finds them.
 template <class A, class B>
-auto operator&(const detail::MaskMod<A>& a, const detail::MaskMod<B>& b) {
-  return mask_mod(detail::MaskAnd<A, B>{a.f, b.f});
+auto operator&(const MaskMod<A>& a, const MaskMod<B>& b) {
+  return mask_mod(MaskAnd<A, B>{a.f, b.f});
 }
 template <class A, class B>
-auto operator|(const detail::MaskMod<A>& a, const detail::MaskMod<B>& b) {
-  return mask_mod(detail::MaskOr<A, B>{a.f, b.f});
+auto operator|(const MaskMod<A>& a, const MaskMod<B>& b) {
+  return mask_mod(MaskOr<A, B>{a.f, b.f});
 }
+
+}  // namespace detail
 
 ATTN_NAMESPACE_END
 
