@@ -44,7 +44,7 @@ def program_of(page, snippets):
         if snippet.is_file_scope:
             add(snippet)
     if not any("int main(" in snippet.code for snippet in snippets):
-        lines.insert(0, "#include <cstdio>\n\n#include <attn/attn.hpp>\n#include <attn/io.hpp>\n")
+        lines.insert(0, "#include <cstdio>\n#include <thread>\n\n#include <attn/attn.hpp>\n#include <attn/io.hpp>\n")
         lines.append("int main() {")
         for snippet in snippets:
             if not snippet.is_file_scope:
