@@ -165,7 +165,8 @@ class ForwardTask {
         const index_t height = std::min(rows_.count() - r, tile_height_);
         if (!tiling_.few) prefetch_keys(next, r);
         const KeyRange seen = rows_.seen_by(r, height, block);
-        if (seen.begin >= seen.end) continue;
+        if (seen.begin >= seen.end || (pass == Pass::weights && !shows_weights(r, height)))
+          continue;
         const Tile tile{r, height, first, seen,
                         rows_.visibility(r, height, seen) == Visibility::full};
         score_tile(tile, pass == Pass::scores ? problem_.options.score_stage : ScoreStage::masked);
@@ -178,6 +179,12 @@ class ForwardTask {
         }
       }
     }
+  }
+
+  bool shows_weights(index_t r, index_t height) const {
+    bool any = false;
+    for (index_t x = r; x < r + height; ++x) any = any || problem_.weights_at(rows_[x].h) >= 0;
+    return any;
   }
 
   /// The whole panels that hold `keys`, counted from first_key.
@@ -333,8 +340,10 @@ class ForwardTask {
       if (row.state.total == T{0}) continue;
       T* s = scratch_.scores + x * tiling_.block_kv + tile.keys.begin - tile.first_key;
       if (pass == Pass::weights) {
+        const index_t at = problem_.weights_at(row.h);
+        if (at < 0) continue;
         kernels_.weigh(n, s, row.state,
-                       options.weights.at_index({at_.b, row.h, row.i, tile.keys.begin}));
+                       options.weights.at_index({at_.b, at, row.i, tile.keys.begin}));
         continue;
       }
       kernels_.weigh(n, s, row.state, s);
@@ -398,7 +407,9 @@ class ForwardTask {
   void write_weights() {
     for (index_t r = 0; r < rows_.count(); ++r) {
       const QueryRow<T>& row = rows_[r];
-      T* out = problem_.options.weights.at_index({at_.b, row.h, row.i, 0});
+      const index_t at = problem_.weights_at(row.h);
+      if (at < 0) continue;
+      T* out = problem_.options.weights.at_index({at_.b, at, row.i, 0});
       std::fill_n(out, problem_.scores[3], T{0});
       if (row.state.total == T{0} && problem_.options.masked_row == MaskedRow::mean) {
         const KeyRange keys = problem_.unpadded_keys(at_.b);

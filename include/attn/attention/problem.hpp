@@ -75,6 +75,16 @@ struct AttentionProblem {
     return options.lse(at[0], at[1], at[2]);
   }
 
+  /// Where head h stands in options.weights; -1: not among those asked for.
+  index_t weights_at(index_t h) const {
+    const auto& chosen = options.weight_heads;
+    if (!chosen) return h;
+    for (index_t n = 0; n < chosen.extent(0); ++n) {
+      if (chosen(n) == h) return n;
+    }
+    return -1;
+  }
+
   /// Key j of k or v.
   const T* key(const TensorView4<const T>& of, index_t b, index_t kv_head, index_t j) const {
     if (paged()) {

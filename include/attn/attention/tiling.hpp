@@ -146,7 +146,8 @@ struct AttentionPlan {
     }
     most_rows = std::min(most_rows, rows_per_task);
     const AttentionOptions<T>& options = problem.options;
-    if (options.average_weights && !options.weights) scores_elements = size_of(problem.scores);
+    if (options.average_weights && (!options.weights || options.weight_heads))
+      scores_elements = size_of(problem.scores);
     if (options.column_sums || options.max_logits) {
       states = batch * problem.num_heads() * problem.scores[2];
     }
