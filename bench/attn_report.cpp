@@ -15,6 +15,7 @@
 #include "pages/page.hpp"
 #include "report/accuracy.hpp"
 #include "report/child.hpp"
+#include "report/cost.hpp"
 #include "report/memory.hpp"
 #include "report/row.hpp"
 #include "report/timing.hpp"
@@ -66,7 +67,9 @@ class Report {
     if (wanted(arguments_, "accuracy")) measure_accuracy();
     std::vector<bench::Group> groups;
     std::size_t works = 0;
-    for (bench::Group& group : bench::all_groups()) {
+    std::vector<bench::Group> all_groups = bench::all_groups();
+    std::ranges::move(bench::cost_groups(), std::back_inserter(all_groups));
+    for (bench::Group& group : all_groups) {
       const auto relevant = std::count_if(group.names.begin(), group.names.end(),
                                           [&](const auto& name) { return needed(name); });
       if (relevant == 0) continue;
@@ -107,6 +110,10 @@ class Report {
       add(eight_queries_row(all));
     }
     add(softmax_row());
+    for (const bench::Cost& cost : bench::all_costs()) {
+      add(time_row(cost.name, cost.baseline, false, kMilli, "ms", "time of " + cost.baseline,
+                   cost.share));
+    }
     for (bool all : {false, true}) add(flops_row("mha_bert", all));
     for (bool all : {false, true}) add(tutorial_row(all));
     add(memory_row("memory", memory_one_));
@@ -158,6 +165,9 @@ class Report {
     const auto& only = arguments_.only;
     if (wanted(arguments_, work) || wanted(arguments_, work + "@all")) return true;
     if (work == "sdpa_4096") return std::string("sdpa_causal@all").find(only) != std::string::npos;
+    for (const bench::Cost& cost : bench::all_costs()) {
+      if (work == cost.baseline && wanted(arguments_, cost.name)) return true;
+    }
     if (work == "sdpa_queries_1") {
       return std::string("sdpa_decode@all").find(only) != std::string::npos ||
              only.find("queries") != std::string::npos;
@@ -170,7 +180,7 @@ class Report {
     for (const bench::Work& work : works) {
       if (!needed(work.name)) continue;
       for (bool all : {false, true}) {
-        if (all && work.name == "softmax") continue;
+        if (all && work.one_thread) continue;
         progress("pass " + std::to_string(pass) + " of " + std::to_string(passes) + ": " +
                  work.name + (all ? "@all" : ""));
         timings_.measure(work, all, seconds);
@@ -233,12 +243,13 @@ class Report {
   }
 
   Row time_row(const std::string& name, const std::string& baseline, bool all, double unit,
-               const std::string& unit_name, const std::string& limit_name) const {
+               const std::string& unit_name, const std::string& limit_name,
+               double share = 1) const {
     Row row{.name = label(name, all), .unit = unit_name, .limit_name = limit_name};
     if (!fill_note(row, name, all)) return row;
     place(row, name, all);
     row.value = timings_.seconds(name, all) / unit;
-    row.limit = timings_.seconds(baseline, all) / unit;
+    row.limit = share * timings_.seconds(baseline, all) / unit;
     return row;
   }
 

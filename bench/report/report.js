@@ -19,6 +19,8 @@ const nameOf = (row) => row.name.replace("@all", "");
 const onAll = (row) => row.name.endsWith("@all");
 const threads = (all) => (all && machine.threads > 1 ? `${machine.threads} threads` : "one thread");
 
+addEventListener("resize", () => tip.replaceChildren());
+
 function explain(row) {
   const parts = [
     `${number(row.value)} ${row.unit}`,

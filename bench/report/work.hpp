@@ -18,8 +18,9 @@ struct Work {
   std::string name;
   attn::Isa isa;
   double flops = 0;
-  index_t bytes = 0;    ///< that have to be read, where memory is the limit
-  index_t traffic = 0;  ///< bytes of inputs and output, each once
+  index_t bytes = 0;        ///< that have to be read, where memory is the limit
+  index_t traffic = 0;      ///< bytes of inputs and output, each once
+  bool one_thread = false;  ///< not timed on all
   std::function<void(const attn::Execution&)> run = {};
   std::function<std::string()> complaint =
       {};  ///< about the last run's result; empty where it is right
@@ -193,6 +194,7 @@ inline std::vector<Group> all_groups() {
                           random_tensor<float, 2>(shape, 1, 3.0f));
                       const auto out = std::make_shared<attn::Tensor2<float>>(shape);
                       Work work{"softmax", isa};
+                      work.one_thread = true;
                       work.run = [=](const attn::Execution& e) { attn::softmax(*x, *out, e); };
                       work.complaint = [=] { return softmax_complaint(*x, *out); };
                       return {work};

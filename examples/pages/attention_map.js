@@ -336,4 +336,5 @@ makeMap();
 makeWords();
 paint();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
+addEventListener("resize", () => point(null));
 addEventListener("hashchange", () => choose(fromAddress()));

@@ -21,11 +21,11 @@
 
 namespace examples {
 
-// What each head looks at in one line.
+// What each head looks at in one line: the tokens as the vocabulary spells them, [CLS] and [SEP] included, and weights
+// (layers, heads, tokens as queries, tokens as keys), whose rows add up to 1.
 struct AttentionMap {
-  std::vector<std::string> tokens;  // as the vocabulary spells them, [CLS] and [SEP] included
-  attn::Tensor4<float>
-      weights;  // (layers, heads, tokens as queries, tokens as keys); rows add up to 1
+  std::vector<std::string> tokens;
+  attn::Tensor4<float> weights;
 };
 
 // A BERT encoder of six post-norm layers, whose mean hidden state is the sentence's embedding.

@@ -35,6 +35,7 @@
 #include "attn/attention/mask.hpp"
 #include "attn/attention/merge_states.hpp"
 #include "attn/attention/options.hpp"
+#include "attn/attention/relative_bias.hpp"
 #include "attn/attention/sdpa.hpp"
 
 // layers: what a Transformer is made of, by PyTorch's names
@@ -42,6 +43,7 @@
 #include "attn/layers/bert.hpp"
 #include "attn/layers/decoder.hpp"
 #include "attn/layers/decoder_layer.hpp"
+#include "attn/layers/decoding_session.hpp"
 #include "attn/layers/embedding.hpp"
 #include "attn/layers/encoder.hpp"
 #include "attn/layers/encoder_layer.hpp"

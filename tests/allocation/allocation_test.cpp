@@ -11,8 +11,7 @@
 
 #include "attn/attention/kv_cache.hpp"
 #include "attn/layers/bert.hpp"
-#include "attn/layers/gpt.hpp"
-#include "attn/layers/seq2seq_transformer.hpp"
+#include "attn/layers/decoding_session.hpp"
 
 #include "support/isas.hpp"
 #include "support/random.hpp"
@@ -225,6 +224,33 @@ TEST_F(Allocation, NoneInAKvCache) {
                   {.mask = causal(), .execution = {.executor = &serial, .workspace = &workspace}});
               cache.reorder(rows);
               cache.truncate(1);
+            }),
+            0);
+}
+
+TEST_F(Allocation, NoneInADecodingStep) {
+  const Gpt<float> gpt({.vocab_size = 50,
+                        .num_layers = 2,
+                        .layer = {.d_model = 32, .nhead = 4, .dim_feedforward = 64}});
+  const Seq2SeqTransformer<float> seq2seq({.src_vocab_size = 50,
+                                           .tgt_vocab_size = 50,
+                                           .transformer = {.layer = {.d_model = 32, .nhead = 4},
+                                                           .num_encoder_layers = 1,
+                                                           .num_decoder_layers = 2},
+                                           .pad_id = 0});
+  const Execution on{.executor = &serial, .workspace = &workspace};
+  GptSession<float> gpt_session(gpt, 2, 10, {.execution = on});
+  Seq2SeqSession<float> seq2seq_session(seq2seq, Tensor2<index_t>({1, 5}), 10, 2, on);
+  Sampler sampler({.top_k = 10, .top_p = 0.9}, 50);
+  Tensor2<index_t> tokens({2, 1});
+  const Tensor1<index_t> rows({2}, {1, 1});
+  Tensor2<float> logits({2, 50});
+  EXPECT_EQ(allocations_of([&] {
+              gpt_session.step(tokens, logits);
+              tokens(0, 0) = sampler(logits.view().select(0, 0));
+              gpt_session.reorder(rows);
+              seq2seq_session.step(tokens, logits);
+              seq2seq_session.reorder(rows);
             }),
             0);
 }

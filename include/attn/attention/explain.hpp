@@ -25,10 +25,11 @@ struct AttentionExplanation {
   /// Tiles of queries against blocks of keys: nothing to see, and so never read; some keys hidden, or maybe so,
   /// which only their mask tells; all visible.
   index_t empty = 0, partial = 0, full = 0;
-  double flops = 0;       ///< of both products, over the keys that blocks are trimmed to
-  double bytes = 0;       ///< of queries, keys, values and outputs, once each, hidden keys left out
-  bool fused = true;      ///< false: weights for their average are written to the workspace first
-  bool two_pass = false;  ///< scores are computed twice: for prob_mod, weights or column sums
+  double flops = 0;   ///< of both products, over the keys that blocks are trimmed to
+  double bytes = 0;   ///< of queries, keys, values and outputs, once each, hidden keys left out
+  bool fused = true;  ///< false: weights for their average are written to the workspace first
+  bool two_pass =
+      false;  ///< scores are computed twice: for prob_mod, scores, weights or column sums
 
   /// All of it in words, a line each.
   std::string text() const {
@@ -118,8 +119,8 @@ AttentionExplanation explain(const Q& q, const K& k, const V& v,
                                    .tile_rows = tiled ? detail::kMostTileRows : detail::kFewRows,
                                    .block_kv = plan.most_block_kv};
   explanation.fused = plan.scores_elements == 0;
-  explanation.two_pass = options.weights || options.average_weights || options.column_sums ||
-                         static_cast<bool>(problem.functors.prob);
+  explanation.two_pass = options.scores || options.weights || options.average_weights ||
+                         options.column_sums || static_cast<bool>(problem.functors.prob);
   std::vector<detail::QueryRow<T>> memory;
   for (index_t b = 0; b < problem.batch(); ++b) {
     for (index_t kv_head = 0; kv_head < problem.num_kv_heads(); ++kv_head) {

@@ -164,14 +164,15 @@ void average_heads(const AttentionProblem<T>& problem, const Executor& threads) 
   });
 }
 
-/// Rows of `weights` that packed sequences leave over.
+/// Rows of weights or scores that packed sequences leave over.
 template <class T>
-void clear_padding(const AttentionProblem<T>& problem) {
+void fill_padding(const AttentionProblem<T>& problem, const TensorView4<T>& matrix, T value) {
+  if (!matrix || !problem.packed()) return;
   const auto [batch, heads, q_len, kv_len] = problem.scores;
   for (index_t b = 0; b < batch; ++b) {
     for (index_t h = 0; h < heads; ++h) {
       for (index_t i = problem.lengths(b).q_len; i < q_len; ++i) {
-        std::fill_n(problem.options.weights.at_index({b, h, i, 0}), kv_len, T{0});
+        std::fill_n(matrix.at_index({b, h, i, 0}), kv_len, value);
       }
     }
   }
@@ -193,7 +194,8 @@ void forward_with(const RowKernels<T>& kernels, const AttentionProblem<T>& call,
   const AttentionOptions<T>& options = problem.options;
   if (options.column_sums) forward.sum_columns();
   if (options.max_logits) take_max_logits(problem, states.data());
-  if (options.weights && problem.packed()) clear_padding(problem);
+  fill_padding(problem, options.weights, T{0});
+  fill_padding(problem, options.scores, kMinusInf<T>);
   if (options.average_weights) average_heads(problem, threads);
 }
 

@@ -1,9 +1,6 @@
-# A headless Chromium, driven by its DevTools protocol over a pipe, which needs no library: for tests of pages.
-#
-# Exits with 77 (skipped) where there is no Chromium. Every console message, exception and request for anything but the
-# page itself is kept in Page.complaints.
+# For tests of programs and of the pages that they write: a headless Chromium, driven by its DevTools protocol over a pipe,
+# which needs no library; a reader of PNG files; a count of what holds.
 import base64
-import collections
 import json
 import os
 import pathlib
@@ -12,27 +9,23 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 import zlib
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
-def skip(why):
-    print("skipped: " + why)
-    sys.exit(77)
-
-
 class Browser:
     """`with Browser() as browser: page = browser.open(path)`"""
 
+    @staticmethod
+    def program():
+        """Its path, or None where there is none."""
+        return next(filter(None, map(shutil.which, PROGRAMS)), None)
+
     def __enter__(self):
-        program = next(filter(None, map(shutil.which, PROGRAMS)), None)
-        if program is None:
-            skip("no Chromium here (Debian: chromium)")
         self._profile = tempfile.mkdtemp()
         (child_in, self._out), (self._in, child_out) = os.pipe(), os.pipe()
-        arguments = [program, "--headless=new", "--remote-debugging-pipe", "--user-data-dir=" + self._profile,
+        arguments = [self.program(), "--headless=new", "--remote-debugging-pipe", "--user-data-dir=" + self._profile,
                      "--no-first-run", "--disable-gpu", "--disable-dev-shm-usage", "--force-color-profile=srgb",
                      "--disable-background-networking", "--disable-component-update", "--hide-scrollbars"]
         if os.getuid() == 0:
@@ -50,7 +43,7 @@ class Browser:
         os.close(child_out)
         self._bytes = b""
         self._last = 0
-        self.events = collections.deque()
+        self.pages = {}  # by session
         return self
 
     def __exit__(self, *_):
@@ -62,26 +55,24 @@ class Browser:
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def call(self, method, session=None, **params):
-        """The answer to one command; events that arrive before it are kept."""
+        """The answer to one command."""
         self._last += 1
         message = {"id": self._last, "method": method, "params": params}
         if session:
             message["sessionId"] = session
         os.write(self._out, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._read()
-            if answer.get("id") == self._last:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']}")
-                return answer["result"]
-            self.events.append(answer)
+        while (answer := self.listen()).get("id") != self._last:
+            pass
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']}")
+        return answer["result"]
 
-    def wait(self, method):
-        """The first event of that name that is still to come or has not been looked at."""
-        while True:
-            event = self.events.popleft() if self.events else self._read()
-            if event.get("method") == method:
-                return event
+    def listen(self):
+        """The next message. An event of a page has been told to it."""
+        message = self._read()
+        if message.get("sessionId") in self.pages and "method" in message:
+            self.pages[message["sessionId"]].hear(message["method"], message["params"])
+        return message
 
     def _read(self):
         while b"\0" not in self._bytes:
@@ -99,29 +90,29 @@ class Browser:
 
 
 class Page:
+    """Every console message, exception and request for anything but the page itself is kept in `complaints`."""
+
     def __init__(self, browser, session, url, width, height, dark):
         self._browser, self._session, self._url = browser, session, url
         self.complaints = []
+        browser.pages[session] = self
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(domain + ".enable")
         self.resize(width, height)
         self.theme(dark)
+        self._loaded = False
         self.call("Page.navigate", url=url)
-        browser.wait("Page.loadEventFired")
+        while not self._loaded:
+            browser.listen()
         self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def call(self, method, **params):
-        result = self._browser.call(method, self._session, **params)
-        for event in self._browser.events:
-            if event.get("sessionId") == self._session:
-                self._judge(event["method"], event["params"])
-        # What Browser.wait() may be waiting for stays.
-        kept = [event for event in self._browser.events if event["method"] == "Page.loadEventFired"]
-        self._browser.events = collections.deque(kept)
-        return result
+        return self._browser.call(method, self._session, **params)
 
-    def _judge(self, method, params):
-        if method == "Runtime.exceptionThrown":
+    def hear(self, method, params):
+        if method == "Page.loadEventFired":
+            self._loaded = True
+        elif method == "Runtime.exceptionThrown":
             self.complaints.append(params["exceptionDetails"]["exception"]["description"])
         elif method == "Runtime.consoleAPICalled":
             self.complaints.append(f"console.{params['type']}: {params['args']}")
@@ -145,8 +136,9 @@ class Page:
 
     def press(self, *keys):
         for key in keys:
+            code = {"windowsVirtualKeyCode": 9} if key == "Tab" else {}  # moves the focus by its number only
             for kind in ("keyDown", "keyUp"):
-                self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+                self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, **code)
 
     def hover(self, selector):
         box = self.evaluate(f"(e => {{ e.scrollIntoView({{block: 'center'}}); const b = e.getBoundingClientRect();"
@@ -177,13 +169,15 @@ class Picture:
             elif kind == b"IDAT":
                 packed += body
             at += 12 + size
-        self._rows = self._unfilter(zlib.decompress(packed))
+        self._data, self._rows = zlib.decompress(packed), []
 
-    def _unfilter(self, data):
+    def _row(self, y):
+        """Decoded up to there: a row is told by its difference from the one above."""
         step, stride = self._step, self.width * self._step
-        rows, above = [], bytearray(stride)
-        for y in range(self.height):
-            kind, row = data[y * (stride + 1)], bytearray(data[y * (stride + 1) + 1:(y + 1) * (stride + 1)])
+        while len(self._rows) <= y:
+            begin = len(self._rows) * (stride + 1)
+            kind, row = self._data[begin], bytearray(self._data[begin + 1:begin + 1 + stride])
+            above = self._rows[-1] if self._rows else bytes(stride)
             for i in range(stride if kind else 0):
                 left = row[i - step] if i >= step else 0
                 corner = above[i - step] if i >= step else 0
@@ -196,13 +190,12 @@ class Picture:
                 else:
                     guess = min((left, above[i], corner), key=lambda x: abs(left + above[i] - corner - x))
                 row[i] = (row[i] + guess) & 255
-            rows.append(row)
-            above = row
-        return rows
+            self._rows.append(row)
+        return self._rows[y]
 
     def __getitem__(self, place):
         x, y = place
-        return tuple(self._rows[y][x * self._step:x * self._step + 3])
+        return tuple(self._row(y)[x * self._step:x * self._step + 3])
 
 
 class Checks:
@@ -210,15 +203,23 @@ class Checks:
 
     def __init__(self, name):
         self._name, self._passed, self._failed = name, 0, 0
-        self._start = time.monotonic()
 
-    def same(self, title, found, expected):
-        if found == expected:
+    def holds(self, title, fact, found=""):
+        if fact:
             self._passed += 1
         else:
             self._failed += 1
-            print(f"FAILED: {title}\n  expected: {expected}\n  found:    {found}")
+            print(f"FAILED: {title}: {found}")
 
-    def finish(self):
-        print(f"{self._name}: {self._passed} passed, {self._failed} failed, {time.monotonic() - self._start:.1f} s")
-        sys.exit(1 if self._failed else 0)
+    def same(self, title, found, expected):
+        self.holds(title, found == expected, f"expected {expected!r}, found {found!r}")
+
+    def rejects(self, title, status, word, *command, **options):
+        """The program must end with that status and one line on standard error that has the word in it."""
+        run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+        good = run.returncode == status and not run.stdout and run.stderr.count("\n") == 1 and word in run.stderr
+        self.holds(title, good, f"status {run.returncode}, output {run.stdout!r}, {run.stderr!r}")
+
+    def finish(self, skipped=""):
+        print(f"{self._name}: {self._passed} passed, {self._failed} failed" + (f"; the rest needs {skipped}" if skipped else ""))
+        sys.exit(1 if self._failed else 77 if skipped else 0)
