@@ -3,6 +3,7 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -11,11 +12,13 @@
 
 #include "attn/attn.hpp"
 
+#include "pages/page.hpp"
 #include "report/accuracy.hpp"
 #include "report/child.hpp"
 #include "report/memory.hpp"
 #include "report/row.hpp"
 #include "report/timing.hpp"
+#include "report_page.hpp"
 #include "support/machine.hpp"
 
 namespace {
@@ -28,7 +31,7 @@ constexpr double kGiga = 1e9, kMilli = 1e-3, kMicro = 1e-6;
 constexpr double kMebibyte = 1 << 20;
 
 struct Arguments {
-  std::string json, only, memory_child;
+  std::string json, html, from, only, memory_child;
   std::string golden = ATTN_BENCH_GOLDEN_DIR;
   double seconds = 90;
 };
@@ -85,7 +88,9 @@ class Report {
   std::vector<Row> rows() const {
     std::vector<Row> rows;
     const auto add = [&](Row row) {
-      if (wanted(arguments_, row.name)) rows.push_back(std::move(row));
+      if (!wanted(arguments_, row.name)) return;
+      if (!row.target) row.target = bench::target_of(row.name);
+      rows.push_back(std::move(row));
     };
     for (const char* name : {"gemm_1024", "gemm_bert", "gemm_avx2", "sdpa_d64", "sdpa_d128",
                              "sdpa_d80", "sdpa_512", "sdpa_avx2", "sdpa_4096"}) {
@@ -122,12 +127,21 @@ class Report {
           {"one", timings_.peaks().best(isa, 1) / kGiga},
           {"all", timings_.peaks().best(isa, bench::all_threads()) / kGiga}};
     }
+    nlohmann::ordered_json bandwidths = nlohmann::ordered_json::array();
+    for (const bench::index_t bytes : timings_.buffer_sizes()) {
+      const auto best = [&](int threads) {
+        return timings_.best_bandwidth(bytes, threads) / kGiga;
+      };
+      bandwidths.push_back(
+          {{"bytes", bytes}, {"one", best(1)}, {"all", best(bench::all_threads())}});
+    }
     return {{"name", bench::machine_name()},
             {"isa", attn::name(attn::active_isa())},
             {"caches", caches},
             {"threads", bench::all_threads()},
             {"counter_ghz", bench::counter_ghz()},
             {"peak_gflops", peaks},
+            {"read_gbytes", bandwidths},
             {"compiler", __VERSION__},
             {"attn_version", ATTN_VERSION}};
   }
@@ -167,7 +181,7 @@ class Report {
                      std::to_string(seconds)});
         eigen_row_ = std::fmin(eigen_row_, eigen.number().value_or(bench::kAbsent));
       }
-      counts_[work.name] = {work.isa, work.flops, work.bytes};
+      counts_[work.name] = {work.isa, work.flops, work.bytes, work.traffic};
     }
   }
 
@@ -183,7 +197,7 @@ class Report {
   struct Count {
     attn::Isa isa;
     double flops;
-    bench::index_t bytes;
+    bench::index_t bytes, traffic;
   };
 
   static std::string label(const std::string& name, bool all) { return name + (all ? "@all" : ""); }
@@ -200,11 +214,19 @@ class Report {
     return true;
   }
 
+  /// The row's place under the roofline.
+  void place(Row& row, const std::string& work, bool all) const {
+    const Count& count = counts_.at(work);
+    row.gflops = count.flops / timings_.seconds(work, all) / kGiga;
+    row.intensity = count.flops / static_cast<double>(count.traffic);
+  }
+
   Row flops_row(const std::string& name, bool all) const {
     Row row{.name = label(name, all), .unit = "GFLOP/s", .limit_name = "FMA peak"};
     if (!fill_note(row, name, all)) return row;
     const Count& count = counts_.at(name);
-    row.value = count.flops / timings_.seconds(name, all) / kGiga;
+    place(row, name, all);
+    row.value = row.gflops;
     row.limit = timings_.peaks().best(count.isa, threads(all)) / kGiga;
     row.limit_name = std::string(attn::name(count.isa)) + " FMA peak";
     return row;
@@ -214,6 +236,7 @@ class Report {
                const std::string& unit_name, const std::string& limit_name) const {
     Row row{.name = label(name, all), .unit = unit_name, .limit_name = limit_name};
     if (!fill_note(row, name, all)) return row;
+    place(row, name, all);
     row.value = timings_.seconds(name, all) / unit;
     row.limit = timings_.seconds(baseline, all) / unit;
     return row;
@@ -222,6 +245,7 @@ class Report {
   Row decode_row(const std::string& name, const std::string& work, int kv_heads, bool all) const {
     Row row{.name = label(name, all), .unit = "GB/s", .limit_name = "read bandwidth"};
     if (!fill_note(row, work, all)) return row;
+    place(row, work, all);
     const Count& count = counts_.at(work);
     row.value = static_cast<double>(count.bytes) / timings_.seconds(work, all) / kGiga;
     row.limit = timings_.best_bandwidth(count.bytes, threads(all)) / kGiga;
@@ -236,8 +260,10 @@ class Report {
     if (!fill_note(row, work, all)) return row;
     const double first = timings_.seconds("sdpa_queries_1", all);
     const double last = timings_.seconds("sdpa_queries_64", all);
+    place(row, work, all);
     row.value = timings_.seconds(work, all) / kMilli;
     row.limit = (first + (last - first) * static_cast<double>(n - 1) / 63) / kMilli;
+    row.target = {.at = 1, .at_most = true};
     return row;
   }
 
@@ -249,7 +275,9 @@ class Report {
     const double computing = count.flops / timings_.peaks().best(count.isa, threads(all));
     const double reading =
         static_cast<double>(count.bytes) / timings_.best_bandwidth(count.bytes, threads(all));
-    row.note = computing < reading ? "8 queries are memory-bound" : "8 queries are compute-bound";
+    const bool memory_bound = computing < reading;
+    row.note = memory_bound ? "8 queries are memory-bound" : "8 queries are compute-bound";
+    if (memory_bound) row.target = {.at = 1.6, .at_most = true};
     return row;
   }
 
@@ -274,6 +302,7 @@ class Report {
     Row row{.name = label(work, all), .unit = "us", .limit_name = "its FLOPs at the FMA peak"};
     if (!fill_note(row, work, all)) return row;
     const Count& count = counts_.at(work);
+    place(row, work, all);
     row.value = timings_.seconds(work, all) / kMicro;
     row.limit = count.flops / timings_.peaks().best(count.isa, threads(all)) / kMicro;
     row.note = bench::number_text(row.value * 1000 * bench::counter_ghz()) + " counter cycles";
@@ -318,31 +347,62 @@ class Report {
   std::string accuracy_error_;
 };
 
-int report(const Arguments& arguments) {
-  // Before the measurements: two minutes are long to learn that the path was wrong.
-  std::ofstream json;
-  if (!arguments.json.empty()) {
-    json.open(arguments.json);
-    if (!json) {
-      std::fprintf(stderr, "attn_report: cannot write %s\n", arguments.json.c_str());
-      return 1;
-    }
-  }
+using Json = nlohmann::ordered_json;
+
+Json measure(const Arguments& arguments) {
   Report measured(arguments);
   measured.print_machine();
   measured.run();
   const std::vector<Row> rows = measured.rows();
   bench::print_table(rows);
-  if (!json.is_open()) return 0;
-  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  Json all = Json::array();
   for (const Row& row : rows) all.push_back(bench::to_json(row));
-  json << nlohmann::ordered_json{{"machine", measured.machine()}, {"rows", all}}.dump(2) << '\n';
-  json.close();
-  if (!json) {
-    std::fprintf(stderr, "attn_report: cannot write %s\n", arguments.json.c_str());
-    return 1;
+  return {{"machine", measured.machine()}, {"rows", all}};
+}
+
+/// What an earlier run wrote by --json.
+Json saved(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error("cannot read " + path);
+  Json report = Json::parse(file, nullptr, false);
+  if (!report.contains("machine") || !report.contains("rows")) {
+    throw std::runtime_error(path + " is no report of --json");
   }
-  return 0;
+  return report;
+}
+
+/// A file to write, if it has a name. Opened before the measurements: two minutes are long to learn that the
+/// path was wrong.
+class Output {
+ public:
+  explicit Output(const std::string& path) : path_(path) {
+    if (path.empty()) return;
+    file_.open(path);
+    check();
+  }
+
+  explicit operator bool() const { return file_.is_open(); }
+
+  void write(const std::string& text) {
+    file_ << text;
+    file_.close();
+    check();
+  }
+
+ private:
+  void check() const {
+    if (!file_) throw std::runtime_error("cannot write " + path_);
+  }
+
+  std::string path_;
+  std::ofstream file_;
+};
+
+void report(const Arguments& arguments) {
+  Output json(arguments.json), html(arguments.html);
+  const Json all = arguments.from.empty() ? measure(arguments) : saved(arguments.from);
+  if (json) json.write(all.dump(2) + '\n');
+  if (html) html.write(pages::with_data(pages::report_page, all));
 }
 
 }  // namespace
@@ -353,7 +413,15 @@ int main(int argc, char** argv) {
       "Measures attn on this machine beside the machine's own peak and bandwidth. NAME runs on one "
       "thread, "
       "NAME@all on all of them. ATTN_ISA selects a lower instruction set.");
-  app.add_option("--json", arguments.json, "Write the rows to FILE as JSON")->type_name("FILE");
+  CLI::Option* json =
+      app.add_option("--json", arguments.json, "Write the rows to FILE as JSON")->type_name("FILE");
+  CLI::Option* html =
+      app.add_option("--html", arguments.html, "Draw the roofline and the ratios as a page")
+          ->type_name("FILE");
+  app.add_option("--from", arguments.from, "Draw what an earlier --json wrote; measure nothing")
+      ->type_name("FILE")
+      ->needs(html)
+      ->excludes(json);
   app.add_option("--only", arguments.only, "Only rows whose name contains TEXT")->type_name("TEXT");
   app.add_option("--seconds", arguments.seconds, "About how long to measure")
       ->capture_default_str()
@@ -366,7 +434,8 @@ int main(int argc, char** argv) {
       std::printf("%.0f\n", bench::measure_memory(arguments.memory_child == "all"));
       return 0;
     }
-    return report(arguments);
+    report(arguments);
+    return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "attn_report: %s\n", error.what());
     return 1;

@@ -104,3 +104,13 @@ if(ATTN_BUILD_EXAMPLES OR ATTN_BUILD_TESTS)
     target_link_libraries(attn_utf8proc INTERFACE utf8proc)
   endif()
 endif()
+
+if(ATTN_BUILD_EXAMPLES)
+  # The one without a release to fall back on: libpng needs zlib in turn, and a single example needs either.
+  find_package(PNG QUIET)
+endif()
+
+if(ATTN_BUILD_TESTS)
+  # Drives the tests of pages; without it they are left out.
+  find_package(Python3 QUIET COMPONENTS Interpreter)
+endif()

@@ -18,7 +18,7 @@ step "Configuring in $build"
 CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S . -B "$build" --log-level=WARNING
 
 step "Building the examples"
-cmake --build "$build" --parallel "$jobs" --target quickstart tutorials generate semantic_search
+cmake --build "$build" --parallel "$jobs" --target quickstart tutorials generate semantic_search attention_map
 
 step "Fetching the weights of all-MiniLM-L6-v2"
 sh examples/fetch_model.sh
@@ -34,3 +34,8 @@ step "generate: a rhyme, continued by a GPT that nobody trained"
 
 step 'semantic_search --file examples/data/help_center.txt "How do I get my money back?"'
 "$build/examples/semantic_search" --file examples/data/help_center.txt "How do I get my money back?"
+
+sentence='The cat did not cross the street because it was too tired.'
+step "attention_map --out $build/attention_map.html --png $build/attention_map.png \"$sentence\""
+"$build/examples/attention_map" --out "$build/attention_map.html" --png "$build/attention_map.png" "$sentence"
+echo "Open $build/attention_map.html in a browser: every head, and where each token looks."

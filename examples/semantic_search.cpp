@@ -8,14 +8,12 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
 #include <iostream>
 #include <numeric>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -24,6 +22,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "support/command_line.hpp"
 #include "support/minilm.hpp"
 #include "support/model_dir.hpp"
 
@@ -42,10 +41,7 @@ struct Hit {
   double score;      // cosine, in [-1, 1]
 };
 
-// An error of whoever called the program, said without a stack of causes.
-struct UsageError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
+using examples::UsageError;
 
 // The lines of a stream. Each ends at '\n', and a last one without it counts too. A '\r' before the
 // '\n' belongs to the line's end, as in files from Windows: it is no part of the text.
@@ -191,20 +187,5 @@ int main(int argc, char** argv) {
                                     "Print the 384 numbers of every line's embedding instead");
   CLI::Option* query = app.add_option("QUERY", options.query, "What to look for");
   embed->excludes(json)->excludes(query);
-  const auto line = [](const std::string& what) { return "semantic_search: " + what + "\n"; };
-  app.failure_message([&](const CLI::App*, const CLI::Error& error) { return line(error.what()); });
-
-  try {
-    app.parse(argc, argv);
-    run(options);
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;  // --help ends here as well
-  } catch (const UsageError& error) {
-    std::cerr << line(error.what());
-    return 2;
-  } catch (const std::exception& error) {
-    std::cerr << line(error.what());
-    return 1;
-  }
+  return examples::run_program(app, "semantic_search", argc, argv, [&] { run(options); });
 }

@@ -44,6 +44,9 @@ need libgmock-dev header gmock/gmock.h
 need libbenchmark-dev header benchmark/benchmark.h
 need libcli11-dev header CLI/CLI.hpp
 need libutf8proc-dev header utf8proc.h
+need libpng-dev header png.h
+# Looks at the pages that programs write.
+need chromium program chromium
 
 [ -n "$missing" ] || exit 0
 

@@ -9,6 +9,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "report/target.hpp"
+
 namespace bench {
 
 inline constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
@@ -20,6 +22,9 @@ struct Row {
   double limit = kAbsent;       ///< what the machine can do, or a baseline's time, in the same unit
   std::string limit_name = {};  ///< "FMA peak"
   std::string note = {};
+  Target target = {};
+  double gflops = kAbsent;     ///< with `intensity`, the row's place under the roofline
+  double intensity = kAbsent;  ///< FLOPs per byte of inputs and output, each once
 
   double ratio() const { return value / limit; }
 };
@@ -29,6 +34,14 @@ inline nlohmann::ordered_json to_json(double x) {
   return std::isfinite(x) ? nlohmann::ordered_json(x) : nlohmann::ordered_json();
 }
 
+/// null where there is none.
+inline nlohmann::ordered_json to_json(const Target& target) {
+  if (!target) return {};
+  return {{"at", target.at},
+          {"is", target.at_most ? "at most" : "at least"},
+          {"of", target.of_value ? "value" : "ratio"}};
+}
+
 inline nlohmann::ordered_json to_json(const Row& row) {
   return {{"name", row.name},
           {"value", to_json(row.value)},
@@ -36,7 +49,10 @@ inline nlohmann::ordered_json to_json(const Row& row) {
           {"ratio", to_json(row.ratio())},
           {"unit", row.unit},
           {"limit_is", row.limit_name},
-          {"note", row.note}};
+          {"note", row.note},
+          {"target", to_json(row.target)},
+          {"gflops", to_json(row.gflops)},
+          {"flops_per_byte", to_json(row.intensity)}};
 }
 
 /// Four significant digits, or nothing.

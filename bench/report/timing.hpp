@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "report/work.hpp"
 #include "support/bandwidth.hpp"
@@ -56,6 +57,13 @@ class Timings {
   double best_bandwidth(index_t bytes, int threads) const {
     const auto found = bandwidths_.find(bytes);
     return found == bandwidths_.end() ? kNone : found->second->best(threads);
+  }
+
+  /// Sizes of the buffers for which there is a bandwidth.
+  std::vector<index_t> buffer_sizes() const {
+    std::vector<index_t> sizes;
+    for (const auto& [bytes, bandwidth] : bandwidths_) sizes.push_back(bytes);
+    return sizes;
   }
 
  private:

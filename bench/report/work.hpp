@@ -18,7 +18,8 @@ struct Work {
   std::string name;
   attn::Isa isa;
   double flops = 0;
-  index_t bytes = 0;  ///< that have to be read, where memory is the limit
+  index_t bytes = 0;    ///< that have to be read, where memory is the limit
+  index_t traffic = 0;  ///< bytes of inputs and output, each once
   std::function<void(const attn::Execution&)> run = {};
   std::function<std::string()> complaint =
       {};  ///< about the last run's result; empty where it is right
@@ -54,8 +55,10 @@ inline Work attention_work(std::string name, attn::Isa isa,
                            bool causal = false) {
   const attn::TensorView4<const float> q = in->q.view().slice(2, 0, q_len);
   const attn::TensorView4<float> out = in->out.view().slice(2, 0, q_len);
-  Work work{std::move(name), isa, attention_flops(q.shape(), in->k.extent(2)),
-            (in->k.size() + in->v.size()) * index_t{sizeof(float)}};
+  const index_t bytes = (in->k.size() + in->v.size()) * index_t{sizeof(float)};
+  // The lower triangle is half of the work.
+  Work work{std::move(name), isa, attention_flops(q.shape(), in->k.extent(2)) / (causal ? 2 : 1),
+            bytes, bytes + (q.size() + out.size()) * index_t{sizeof(float)}};
   work.run = [=](const attn::Execution& execution) {
     attn::AttentionOptions<float> options{.execution = execution};
     if (causal) options.mask = attn::causal();
@@ -88,6 +91,7 @@ inline Work gemm_work(std::string name, attn::Isa isa, const std::shared_ptr<Gem
                       bool packed) {
   Work work{std::move(name), isa,
             2 * static_cast<double>(in->c.size()) * static_cast<double>(in->a.extent(1))};
+  work.traffic = (in->a.size() + in->b.size() + in->c.size()) * index_t{sizeof(float)};
   if (packed) in->packed = attn::PackedWeights<float>(in->b.view(), isa);
   work.run = [=](const attn::Execution& execution) {
     if (packed) {
@@ -113,6 +117,8 @@ inline Group multi_head_group(std::string name, attn::Isa isa, index_t batch, in
                    attn::Tensor3<float>({batch, seq, width})});
         in->mha.pack();
         Work work{name, isa, multi_head_flops(batch, seq, width)};
+        work.traffic =
+            (in->x.size() + in->out.size() + 4 * width * (width + 1)) * index_t{sizeof(float)};
         work.run = [in](const attn::Execution& execution) {
           in->mha.forward(in->x, in->x, in->x, in->out, {.execution = execution});
         };

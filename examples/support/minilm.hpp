@@ -1,4 +1,5 @@
-// all-MiniLM-L6-v2: lines of text in, embeddings of 384 numbers out, nearer for nearer meanings.
+// all-MiniLM-L6-v2: lines of text in, embeddings of 384 numbers out, nearer for nearer meanings; and
+// what its heads attend to.
 #pragma once
 
 #include <algorithm>
@@ -19,6 +20,13 @@
 #include "wordpiece.hpp"
 
 namespace examples {
+
+// What each head looks at in one line: the tokens as the vocabulary spells them, [CLS] and [SEP] included, and weights
+// (layers, heads, tokens as queries, tokens as keys), whose rows add up to 1.
+struct AttentionMap {
+  std::vector<std::string> tokens;
+  attn::Tensor4<float> weights;
+};
 
 // A BERT encoder of six post-norm layers, whose mean hidden state is the sentence's embedding.
 // Sources: Devlin et al., "BERT" (2019); Wang et al., "MiniLM" (2020); Reimers and Gurevych,
@@ -63,7 +71,28 @@ class MiniLm {
     return out;
   }
 
+  AttentionMap attention(const std::string& line) const {
+    const std::vector<std::int32_t> tokens = tokenizer_.encode(line, kMaxTokens);
+    const auto seq = static_cast<attn::index_t>(tokens.size());
+    AttentionMap map;
+    for (const std::int32_t id : tokens) map.tokens.push_back(tokenizer_.piece(id));
+    map.weights = attn::Tensor4<float>({kLayers, kHeads, seq, seq});
+
+    attn::Tensor2<std::int32_t> ids({1, seq});
+    std::copy(tokens.begin(), tokens.end(), ids.data());
+    attn::Tensor3<float> hidden({1, seq, kWidth});
+    bert_.embeddings.forward(ids, hidden);
+    for (attn::index_t i = 0; i < kLayers; ++i) {
+      // A layer's weights are those of a batch of one.
+      bert_.encoder.layers[static_cast<std::size_t>(i)].forward(
+          hidden, hidden, {.weights = map.weights.view().slice(0, i, i + 1)});
+    }
+    return map;
+  }
+
  private:
+  static constexpr attn::index_t kLayers = 6, kHeads = 12;
+
   // Lines lie one behind the other in one row of tokens: nothing is padding.
   void embed_batch(std::span<const std::vector<std::int32_t>> lines,
                    attn::TensorView2<float> out) const {
@@ -99,8 +128,8 @@ class MiniLm {
 
   WordPieceTokenizer tokenizer_;
   attn::Bert<float> bert_{attn::BertOptions{.hidden_size = kWidth,
-                                            .num_hidden_layers = 6,
-                                            .num_attention_heads = 12,
+                                            .num_hidden_layers = kLayers,
+                                            .num_attention_heads = kHeads,
                                             .intermediate_size = 1536}};
 };
 

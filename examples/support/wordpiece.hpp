@@ -46,6 +46,7 @@ class WordPieceTokenizer {
     for (std::string line; std::getline(file, line); ++id) {
       if (!line.empty() && line.back() == '\r') line.pop_back();
       vocab_[line] = id;
+      pieces_.push_back(std::move(line));
     }
     for (std::size_t i = 0; i < kSpecialTokens.size(); ++i) {
       const auto found = vocab_.find(kSpecialTokens[i]);
@@ -58,6 +59,11 @@ class WordPieceTokenizer {
   }
 
   std::size_t vocab_size() const { return vocab_.size(); }
+
+  // The piece of an id below vocab_size(), as the vocabulary spells it: "##ing" within a word.
+  const std::string& piece(std::int32_t id) const {
+    return pieces_.at(static_cast<std::size_t>(id));
+  }
 
   // The ids of `text` (UTF-8) between [CLS] and [SEP], at most max_tokens with these two: the
   // pieces past that are cut off. Bytes that are not valid UTF-8 are skipped: just as if each had
@@ -248,6 +254,7 @@ class WordPieceTokenizer {
   }
 
   std::unordered_map<std::string, std::int32_t, Hash, std::equal_to<>> vocab_;
+  std::vector<std::string> pieces_;  // by id
   std::array<std::int32_t, kSpecialTokens.size()> special_ids_{};
 };
 

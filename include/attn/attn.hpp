@@ -28,12 +28,14 @@
 #include "attn/kernels/softmax.hpp"
 
 // attention: masks, options, functors, scaled_dot_product_attention, caches; linear_attention
+#include "attn/attention/explain.hpp"
 #include "attn/attention/functors.hpp"
 #include "attn/attention/kv_cache.hpp"
 #include "attn/attention/linear_attention.hpp"
 #include "attn/attention/mask.hpp"
 #include "attn/attention/merge_states.hpp"
 #include "attn/attention/options.hpp"
+#include "attn/attention/relative_bias.hpp"
 #include "attn/attention/sdpa.hpp"
 
 // layers: what a Transformer is made of, by PyTorch's names

@@ -78,10 +78,12 @@ TYPED_TEST(SdpaSameBitsTest, InAnyBatch) {
     for (Isa isa : available_isas()) {
       const auto all = run_library(call, {.isa = isa});
       const auto row_of = [](const auto& result, Index b) {
-        using Draw = AttentionDraw<T>;
-        return attn_test::ReferenceResult<T>{Draw::pick_rows(result.y, {b}),
-                                             Draw::pick_rows(result.weights, {b}),
-                                             Draw::pick_rows(result.lse, {b})};
+        auto row = result;
+        for (auto* part :
+             {&row.y, &row.weights, &row.lse, &row.average, &row.column_sums, &row.max_logits}) {
+          *part = AttentionDraw<T>::pick_rows(*part, {b});
+        }
+        return row;
       };
       for (Index b = 0; b < batch; ++b) {
         const auto expected = row_of(all, b);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "support/attention_draw.hpp"
+#include "support/functor_draw.hpp"
 #include "support/isas.hpp"
 #include "support/tolerance.hpp"
 
@@ -14,6 +15,7 @@ using attn_test::Array;
 using attn_test::attention_difference;
 using attn_test::AttentionDraw;
 using attn_test::available_isas;
+using attn_test::FunctorDraw;
 using attn_test::Index;
 using attn_test::Layout;
 using attn_test::LibraryOptions;
@@ -30,32 +32,49 @@ class SdpaTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(SdpaTest, Types);
 
+// With those of the other type, 2,000 combinations of options, functors, outputs, shapes and strides.
 TYPED_TEST(SdpaTest, RandomCallsInGuardedMemory) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 300; ++draw) {
+  for (std::uint64_t draw = 0; draw < 1000; ++draw) {
     Random random(draw);
-    const AttentionDraw<T> call(random);
-    SCOPED_TRACE(random.trace() + ": " + call.text());
+    AttentionDraw<T> call(random, 150000);
+    const FunctorDraw functors = random.chance(0.4) ? FunctorDraw(random) : FunctorDraw();
+    functors.tell(call.options);
+    SCOPED_TRACE(random.trace() + ": " + call.text() + functors.text());
     const Placed<T, 4> q(call.q, Layout<4>::any(random)), k(call.k, Layout<4>::any(random)),
         v(call.v, Layout<4>::any(random));
     const auto [batch, heads, q_len, kv_len] = call.scores();
     const Shape<4> out_shape{batch, heads, q_len, call.v.extent(3)};
     const auto out_layout = Layout<4>::any(random), weights_layout = Layout<4>::any(random);
     const auto lse_layout = Layout<3>::any(random, false);
-    const bool wants_weights = random.chance(0.4), wants_lse = random.chance(0.5);
+    const bool wants_weights = random.chance(0.4), wants_lse = random.chance(0.5),
+               wants_average = random.chance(0.2), wants_columns = random.chance(0.2),
+               wants_most = random.chance(0.2);
     const LibraryOptions<T> library(call.options);
 
     std::vector<ReferenceResult<T>> results;
     for (Isa isa : available_isas()) {
       Placed<T, 4> out(out_shape, out_layout), weights(call.scores(), weights_layout);
       Placed<T, 3> lse({batch, heads, q_len}, lse_layout);
+      Placed<T, 3> average({batch, q_len, kv_len}, lse_layout),
+          columns({batch, heads, kv_len}, lse_layout);
+      Array<T> most({batch, heads});
       AttentionOptions<T> options = library.get();
       options.execution.isa = isa;
       if (wants_weights) options.weights = weights.view();
       if (wants_lse) options.lse = lse.view();
-      scaled_dot_product_attention(q.read(), k.read(), v.read(), out.view(), options);
-      const ReferenceResult<T> got{out.values(), wants_weights ? weights.values() : Array<T>(),
-                                   wants_lse ? lse.values() : Array<T>()};
+      if (wants_average) options.average_weights = average.view();
+      if (wants_columns) options.column_sums = columns.view();
+      if (wants_most) options.max_logits = most.template view<2>();
+      functors.apply([&](const auto&... f) {
+        scaled_dot_product_attention(q.read(), k.read(), v.read(), out.view(), options, f...);
+      });
+      const ReferenceResult<T> got{out.values(),
+                                   wants_weights ? weights.values() : Array<T>(),
+                                   wants_lse ? lse.values() : Array<T>(),
+                                   wants_average ? average.values() : Array<T>(),
+                                   wants_columns ? columns.values() : Array<T>(),
+                                   wants_most ? most : Array<T>()};
       ASSERT_EQ(attention_difference(got, call.q, call.k, call.v, call.options, isa), "");
       ASSERT_TRUE(out.gaps_untouched());
       ASSERT_TRUE(wants_weights ? weights.gaps_untouched() : weights.untouched());

@@ -88,70 +88,39 @@ ReferenceOptions options_of(const Case& c, Index kv_len) {
   return options;
 }
 
-/// The same call without masks, and without softcap where the scores come before it.
-ReferenceOptions unmasked(const ReferenceOptions& from, bool softcap) {
-  ReferenceOptions options;
-  options.scale = from.scale;
-  if (softcap) options.softcap = from.softcap;
-  return options;
-}
-
-template <class T>
-ReferenceResult<T> attend(const Case& c, const Heads<T>& q, const Heads<T>& k, const Heads<T>& v,
-                          const ReferenceOptions& reference_options, attn::Isa isa) {
-  const Index batch = q.view.extent(0), num_heads = q.view.extent(1), q_len = q.view.extent(2),
-              kv_len = k.view.extent(2), dv = v.view.extent(3);
-  ReferenceResult<T> result{Array<T>({batch, num_heads, q_len, dv}),
-                            Array<T>({batch, num_heads, q_len, kv_len}),
-                            Array<T>({batch, num_heads, q_len})};
-  attn::TensorView4<T> y = result.y.template view<4>();
-  if (q.given.shape.size() == 3) {
-    result.y.shape = {batch, q_len, num_heads * dv};
-    y = as_heads<T>(result.y.template view<3>(), c, "q_num_heads");
-  }
-  const LibraryOptions<T> library(reference_options);
-  attn::AttentionOptions<T> options = library.get();
-  options.weights = result.weights.template view<4>();
-  options.lse = result.lse.template view<3>();
-  options.execution.isa = isa;
-  attn::scaled_dot_product_attention(q.view, k.view, v.view, y, options);
-  return result;
-}
-
-/// score = lse + log weight: what was summed, as the call saw it.
-template <class T>
-Array<double> scores_of(const ReferenceResult<T>& result) {
-  Array<double> scores = result.weights.template as<double>();
-  const Index kv_len = scores.extent(3);
-  for (Index i = 0; i < scores.size(); ++i) {
-    double& x = scores.data.at(static_cast<std::size_t>(i));
-    x = std::log(x) + static_cast<double>(result.lse.data.at(static_cast<std::size_t>(i / kv_len)));
-  }
-  return scores;
-}
-
 template <class T>
 void check_on(Case& c, attn::Isa isa) {
   const auto q = heads<T>(c, "Q", "q_num_heads");
   const auto k = heads<T>(c, "K", "kv_num_heads", "past_key");
   const auto v = heads<T>(c, "V", "kv_num_heads", "past_value");
-  const ReferenceOptions options = options_of(c, k.view.extent(2));
-  const auto result = attend(c, q, k, v, options, isa);
-  expect_output(c, "Y", result.y, isa);
-  if (c.has(out("present_key"))) expect_output(c, "present_key", to_array(k.view), isa);
-  if (c.has(out("present_value"))) expect_output(c, "present_value", to_array(v.view), isa);
-  if (!c.has(out("qk_matmul_output"))) return;
+  const Index batch = q.view.extent(0), num_heads = q.view.extent(1), q_len = q.view.extent(2),
+              kv_len = k.view.extent(2), dv = v.view.extent(3);
+  Array<T> result({batch, num_heads, q_len, dv}), matrix({batch, num_heads, q_len, kv_len});
+  attn::TensorView4<T> y = result.template view<4>();
+  if (q.given.shape.size() == 3) {
+    result.shape = {batch, q_len, num_heads * dv};
+    y = as_heads<T>(result.template view<3>(), c, "q_num_heads");
+  }
+  const LibraryOptions<T> library(options_of(c, kv_len));
+  attn::AttentionOptions<T> options = library.get();
+  options.execution.isa = isa;
   const int mode = c.attribute<int>("qk_matmul_output_mode").value_or(scaled_product);
   if (mode == softmax_weights) {
-    expect_output(c, "qk_matmul_output", result.weights, isa);
-  } else if (mode == after_masks) {
-    expect_output(c, "qk_matmul_output", scores_of(result), isa);
-  } else if (mode == scaled_product || mode == after_softcap) {
-    const auto open = attend(c, q, k, v, unmasked(options, mode == after_softcap), isa);
-    expect_output(c, "qk_matmul_output", scores_of(open), isa);
+    options.weights = matrix.template view<4>();
   } else {
-    throw Unsupported("qk_matmul_output_mode = " + std::to_string(mode));
+    options.scores = matrix.template view<4>();
+    options.score_stage =
+        mode == scaled_product  ? attn::ScoreStage::scaled
+        : mode == after_softcap ? attn::ScoreStage::softcapped
+        : mode == after_masks
+            ? attn::ScoreStage::masked
+            : throw Unsupported("qk_matmul_output_mode = " + std::to_string(mode));
   }
+  attn::scaled_dot_product_attention(q.view, k.view, v.view, y, options);
+  expect_output(c, "Y", result, isa);
+  if (c.has(out("present_key"))) expect_output(c, "present_key", to_array(k.view), isa);
+  if (c.has(out("present_value"))) expect_output(c, "present_value", to_array(v.view), isa);
+  if (c.has(out("qk_matmul_output"))) expect_output(c, "qk_matmul_output", matrix, isa);
 }
 
 void check(Case& c) {

@@ -1,4 +1,6 @@
 // Conformance suites LayerNormalization and RMSNormalization: the axes from `axis` on are one row.
+#include <iostream>
+
 #include "attn/kernels/norm.hpp"
 
 #include "conformance/cases.hpp"
@@ -18,8 +20,11 @@ void check_layer_norm(Case& c) {
         attn::layer_norm(rows.template view<2>(), flat(weight), flat(bias), eps, {.isa = isa}));
     expect_output(c, "Y", y.reshaped(x.shape), isa);
   });
-  c.mark_read(out("Mean"));
-  c.mark_read(out("InvStdDev"));
+  for (const char* name : {"Mean", "InvStdDev"}) {
+    if (!c.has(out(name))) continue;
+    std::cout << c.name() << ": output " << name << " is not compared, layer_norm has none\n";
+    c.mark_read(out(name));
+  }
 }
 
 void check_rms_norm(Case& c) {

@@ -184,6 +184,55 @@ TYPED_TEST(ActivationTest, SwigluOfManyElements) {
   EXPECT_EQ(swish(Tensor1<T>({1}, {0}))(0), T{0});
 }
 
+/// As a gated feed-forward layer has them: halves of one product, the first written over.
+TYPED_TEST(ActivationTest, GluOfHalvesOfOneProduct) {
+  using T = TypeParam;
+  using W = Wider<T>;
+  Random random(2);
+  for (const Index half : {1, 7, 8, 9, 33, 4097}) {
+    const auto x = random.array<T>({2, 5, 2 * half});
+    for (Activation activation : kAll) {
+      Array<W> want({2, 5, half});
+      double most = 0;
+      for (Index b = 0; b < 2; ++b) {
+        for (Index i = 0; i < 5; ++i) {
+          for (Index j = 0; j < half; ++j) {
+            const W up = x(b, i, half + j);
+            want(b, i, j) = exact<W>(activation, x(b, i, j)) * up;
+            most = std::max(most, static_cast<double>(std::abs(up)));
+          }
+        }
+      }
+      for (Isa isa : available_isas()) {
+        Array<T> product = x;
+        const auto view = product.template view<3>();
+        const auto gate = view.slice(2, 0, half), up = view.slice(2, half, 2 * half);
+        glu(activation, gate, up, gate, {.isa = isa});
+        // A gate is below 6 and has 4 epsilon.
+        ASSERT_EQ(difference(attn_test::to_array(gate), want,
+                             32 * attn_test::epsilon<T> * std::max(1.0, most), isa),
+                  "");
+        ASSERT_EQ(attn_test::to_array(up).data,
+                  attn_test::to_array(x.template view<3>().slice(2, half, 2 * half)).data);
+      }
+    }
+  }
+}
+
+TEST(ActivationErrors, GluNamesWhatDiffers) {
+  const Tensor2<float> a({2, 3}), four({2, 4}), turned({3, 2});
+  Tensor2<float> y({2, 3});
+  y.fill(7);
+  EXPECT_EQ(error_of<ShapeError>([&] { glu(Activation::gelu, a, four, y); }),
+            "[glu] b must have shape (2, 3); found (2, 4).");
+  EXPECT_EQ(error_of<ShapeError>([&] { glu(Activation::gelu, four, four, y); }),
+            "[glu] out must have shape (2, 4); found (2, 3).");
+  EXPECT_EQ(
+      error_of<ShapeError>([&] { glu(Activation::gelu, turned.view().transpose(0, 1), a, y); }),
+      "[glu] a must have innermost stride 1; found 2.");
+  EXPECT_TRUE(all_are(y, 7));
+}
+
 TEST(ActivationErrors, SwigluNamesWhatDiffers) {
   const Tensor2<float> a({2, 3}), four({2, 4});
   Tensor2<float> y({2, 3}), wrong({2, 4});

@@ -1,6 +1,7 @@
 // embedding: rows of a table by ids of any integer type and rank, and ids outside the table.
 #include "attn/layers/embedding.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <numeric>
@@ -59,6 +60,20 @@ TEST(Embedding, StridedIdsTableAndOutput) {
 
 TEST(Embedding, NoIds) {
   EXPECT_EQ(embedding(table(), Tensor2<int>({0, 4})).shape(), (Shape<3>{0, 4, 3}));
+}
+
+TEST(Embedding, LayerHoldsTheTable) {
+  Embedding<float> layer(5, 3);
+  layer.visit_parameters([](std::string_view name, TensorView2<float> weight) {
+    EXPECT_EQ(name, "weight");
+    copy<float, 2>(table().view(), weight);
+  });
+  const Tensor2<int> ids({2, 2}, {4, 0, 1, 1});
+  Tensor3<float> y({2, 2, 3});
+  layer.forward(ids, y);
+  for (const Tensor3<float>& x : {y, layer(ids)}) {
+    EXPECT_TRUE(std::ranges::equal(x.elements(), embedding(table(), ids).elements()));
+  }
 }
 
 TEST(EmbeddingErrors, IdsOutsideTheTable) {

@@ -77,5 +77,26 @@ TEST(HeadsErrors, IndivisibleHeadsAndShapes) {
   EXPECT_TRUE(all_are(wrong, 7));
 }
 
+TEST(SplitQkv, ViewsOfOnePackedTensor) {
+  Tensor3<float> x({2, 3, (4 + 2 * 2) * 5});
+  for (index_t n = 0; n < x.size(); ++n) x.data()[n] = static_cast<float>(n);
+  const auto [q, k, v] = split_qkv(x, 4, 2);
+  EXPECT_EQ(q.shape(), (Shape<4>{2, 4, 3, 5}));
+  EXPECT_EQ(k.shape(), (Shape<4>{2, 2, 3, 5}));
+  EXPECT_EQ(&q(1, 3, 2, 4), &x(1, 2, 3 * 5 + 4));
+  EXPECT_EQ(&k(1, 1, 2, 4), &x(1, 2, 5 * 5 + 4));
+  EXPECT_EQ(&v(0, 0, 1, 0), &x(0, 1, 6 * 5));
+  const Tensor3<float>& constant = x;
+  EXPECT_EQ(split_qkv(constant, 4, 2).v.data(), &x(0, 0, 30));
+  EXPECT_EQ(split_qkv(x.view().slice(2, 0, 36), 2).k.shape(), (Shape<4>{2, 2, 3, 6}));
+}
+
+TEST(SplitQkv, BadInput) {
+  const Tensor3<float> x({2, 3, 41});
+  EXPECT_EQ(
+      error_of<ShapeError>([&] { split_qkv(x, 4, 2); }),
+      "[split_qkv] the last extent 41 must be divisible by num_heads + 2 num_kv_heads; found 8.");
+}
+
 }  // namespace
 }  // namespace attn

@@ -47,6 +47,23 @@ TEST(MultiHeadAttentionParameters, ByPyTorchsNames) {
       (Shapes{{"in_proj_weight", "(27, 12)"}, {"bias_k", "(1, 1, 6)"}, {"bias_v", "(1, 1, 15)"}}));
 }
 
+TEST(MultiHeadAttentionParameters, OfGroupedHeadsOneByOne) {
+  EXPECT_EQ(shapes({.embed_dim = 12,
+                    .num_heads = 6,
+                    .num_kv_heads = 2,
+                    .output_projection = false,
+                    .query_key_norm = NormKind::rms,
+                    .separate_in_proj = true}),
+            (Shapes{{"q_proj_weight", "(12, 12)"},
+                    {"k_proj_weight", "(4, 12)"},
+                    {"v_proj_weight", "(4, 12)"},
+                    {"q_proj_bias", "(12)"},
+                    {"k_proj_bias", "(4)"},
+                    {"v_proj_bias", "(4)"},
+                    {"q_norm.weight", "(2)"},
+                    {"k_norm.weight", "(2)"}}));
+}
+
 TEST(MultiHeadAttentionErrors, Options) {
   const auto error = [](const MultiHeadAttentionOptions& options) {
     return error_of<ValueError>([&] { MultiHeadAttention<float>{options}; });
@@ -58,6 +75,14 @@ TEST(MultiHeadAttentionErrors, Options) {
             "[MultiHeadAttention] num_heads must divide embed_dim = 12; found 5.");
   EXPECT_TRUE(contains(error({.embed_dim = 12, .kdim = -3}), "not be negative; found -3."));
   EXPECT_NO_THROW((MultiHeadAttention<float>({.embed_dim = 12, .num_heads = 5, .head_dim = 4})));
+  EXPECT_EQ(error({.embed_dim = 12, .num_heads = 4, .num_kv_heads = 3}),
+            "[MultiHeadAttention] num_kv_heads must divide num_heads = 4; found 3.");
+  EXPECT_EQ(error({.embed_dim = 12, .num_heads = 4, .rotary = RotaryOptions{}}),
+            "[MultiHeadAttention] rotary.dim must be even and at most head_dim = 3; found 3.");
+  EXPECT_EQ(error({.embed_dim = 8, .num_heads = 2, .rotary = RotaryOptions{.dim = 6}}),
+            "[MultiHeadAttention] rotary.dim must be even and at most head_dim = 4; found 6.");
+  EXPECT_EQ(error({.embed_dim = 8, .num_heads = 2, .rotary = RotaryOptions{.max_positions = 0}}),
+            "[MultiHeadAttention] rotary.max_positions must be positive; found 0.");
 }
 
 TEST(MultiHeadAttentionErrors, Shapes) {

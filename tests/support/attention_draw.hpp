@@ -190,17 +190,23 @@ struct AttentionDraw {
   }
 };
 
-/// What the library gives for contiguous inputs: y, weights and lse.
+/// What the library gives for contiguous inputs.
 template <class T>
 ReferenceResult<T> run_library(const AttentionDraw<T>& draw, const attn::Execution& execution) {
   const auto [batch, heads, q_len, kv_len] = draw.scores();
   ReferenceResult<T> result{Array<T>({batch, heads, q_len, draw.v.extent(3)}),
                             Array<T>({batch, heads, q_len, kv_len}),
-                            Array<T>({batch, heads, q_len})};
+                            Array<T>({batch, heads, q_len}),
+                            Array<T>({batch, q_len, kv_len}),
+                            Array<T>({batch, heads, kv_len}),
+                            Array<T>({batch, heads})};
   const LibraryOptions<T> library(draw.options);
   attn::AttentionOptions<T> options = library.get();
   options.weights = result.weights.template view<4>();
   options.lse = result.lse.template view<3>();
+  options.average_weights = result.average.template view<3>();
+  options.column_sums = result.column_sums.template view<3>();
+  options.max_logits = result.max_logits.template view<2>();
   options.execution = execution;
   attn::scaled_dot_product_attention(draw.q.template view<4>(), draw.k.template view<4>(),
                                      draw.v.template view<4>(), result.y.template view<4>(),
@@ -210,7 +216,9 @@ ReferenceResult<T> run_library(const AttentionDraw<T>& draw, const attn::Executi
 
 template <class T>
 bool same_bits(const ReferenceResult<T>& a, const ReferenceResult<T>& b) {
-  return same_bits(a.y, b.y) && same_bits(a.weights, b.weights) && same_bits(a.lse, b.lse);
+  return same_bits(a.y, b.y) && same_bits(a.weights, b.weights) && same_bits(a.lse, b.lse) &&
+         same_bits(a.average, b.average) && same_bits(a.column_sums, b.column_sums) &&
+         same_bits(a.max_logits, b.max_logits);
 }
 
 }  // namespace attn_test

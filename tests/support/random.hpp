@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,9 @@ class Random {
   /// `draw` numbers the cases of one test: each starts afresh, so that one can be run alone.
   explicit Random(std::uint64_t draw = 0) : draw_(draw), engine_(test_seed() * 1000003 + draw) {}
 
+  /// First what a fuzzer made up, 8 bytes a number; `fuzzed` must outlive this.
+  explicit Random(std::span<const std::uint8_t> fuzzed) : Random() { fuzzed_ = fuzzed; }
+
   /// For SCOPED_TRACE.
   std::string trace() const {
     return "ATTN_TEST_SEED=" + std::to_string(test_seed()) + ", draw " + std::to_string(draw_);
@@ -31,11 +36,11 @@ class Random {
 
   /// Both ends included.
   Index integer(Index least, Index most) {
-    return least + static_cast<Index>(engine_() % static_cast<std::uint64_t>(most - least + 1));
+    return least + static_cast<Index>(next() % static_cast<std::uint64_t>(most - least + 1));
   }
   bool chance(double probability) { return uniform() < probability; }
   /// [0, 1)
-  double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }
+  double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
   /// Sum of 12 uniforms: close enough to normal, and within 6 of 0.
   double normal() {
     double sum = -6;
@@ -67,8 +72,18 @@ class Random {
   }
 
  private:
+  std::uint64_t next() {
+    std::uint64_t number = engine_();
+    if (fuzzed_.size() >= sizeof(number)) {
+      std::memcpy(&number, fuzzed_.data(), sizeof(number));
+      fuzzed_ = fuzzed_.subspan(sizeof(number));
+    }
+    return number;
+  }
+
   std::uint64_t draw_;
   std::mt19937_64 engine_;
+  std::span<const std::uint8_t> fuzzed_ = {};
 };
 
 }  // namespace attn_test

@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <vector>
@@ -182,13 +183,17 @@ struct ReferenceOptions {
   bool mean_of_masked_row = false;
   double dropout = 0;
   std::uint64_t seed = 0;
+  // Functors of (value, b, h, i, j); empty: none.
+  std::function<double(double, int, int, int, int)> score_mod = {}, prob_mod = {};
+  std::function<bool(int, int, int, int)> mask_mod = {};
 };
 
-/// y (batch, heads, q_len, head_dim_v), weights (batch, heads, q_len, kv_len), lse (batch, heads, q_len), max_logits
-/// (batch, heads)
+/// y (batch, heads, q_len, head_dim_v), weights (batch, heads, q_len, kv_len), lse (batch, heads, q_len); then the mean
+/// of the weights over heads (batch, q_len, kv_len), their sum over queries (batch, heads, kv_len) and the largest score
+/// of a visible key (batch, heads).
 template <class T>
 struct ReferenceResult {
-  Array<T> y, weights, lse, max_logits = {};
+  Array<T> y, weights, lse, average = {}, column_sums = {}, max_logits = {};
 };
 
 inline double broadcast(const Array<double>& mask, Index b, Index h, Index i, Index j) {
@@ -299,9 +304,10 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
   constexpr T inf = std::numeric_limits<T>::infinity();
   const Index batch = q.extent(0), heads = q.extent(1), q_len = q.extent(2), dim = q.extent(3);
   const Index kv_heads = k.extent(1), kv_len = k.extent(2), dim_v = v.extent(3);
-  ReferenceResult<T> result{Array<T>({batch, heads, q_len, dim_v}),
-                            Array<T>({batch, heads, q_len, kv_len}),
-                            Array<T>({batch, heads, q_len}), Array<T>({batch, heads})};
+  ReferenceResult<T> result{
+      Array<T>({batch, heads, q_len, dim_v}), Array<T>({batch, heads, q_len, kv_len}),
+      Array<T>({batch, heads, q_len}),        Array<T>({batch, q_len, kv_len}),
+      Array<T>({batch, heads, kv_len}),       Array<T>({batch, heads})};
   const T scale = static_cast<T>(options.scale.value_or(1 / std::sqrt(static_cast<double>(dim))));
   const T cap = static_cast<T>(options.softcap);
   const bool has_sinks = !options.sinks.empty();
@@ -323,12 +329,18 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
         for (Index j = 0; j < keys && i < queries; ++j) {
           const auto bias = reference_bias<T>(options, b, h, i, j, i + offset);  // 4. and 5.
           if (!bias) continue;
+          const auto at = [](Index x) { return static_cast<int>(x); };
+          if (options.mask_mod && !options.mask_mod(at(b), at(h), at(i), at(j))) continue;
           T score = 0;
           for (Index n = 0; n < dim; ++n) {
             const Index x = in_order(order, n, dim);
             score += q(b, h, i, x) * k(b, kv_head, j, x);
           }
-          score *= scale;                                                 // 1.
+          score *= scale;  // 1.
+          if (options.score_mod) {
+            score = static_cast<T>(
+                options.score_mod(static_cast<double>(score), at(b), at(h), at(i), at(j)));  // 2.
+          }
           if (options.softcap > 0) score = cap * std::tanh(score / cap);  // 3.
           s[static_cast<std::size_t>(j)] = score + *bias;
           most = std::max(most, score + *bias);
@@ -362,11 +374,24 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
           const T weight = std::exp(*score - most) / total;  // 7.
           result.weights(b, h, i, j) = weight;
           if (!is_kept(options, b, h, i, j)) continue;  // 9.
-          const T kept =
-              options.dropout > 0 ? weight / static_cast<T>(1 - options.dropout) : weight;
+          T kept = weight;
+          if (options.prob_mod) {  // 8.
+            const auto at = [](Index x) { return static_cast<int>(x); };
+            kept = static_cast<T>(
+                options.prob_mod(static_cast<double>(weight), at(b), at(h), at(i), at(j)));
+          }
+          if (options.dropout > 0) kept /= static_cast<T>(1 - options.dropout);
           for (Index x = 0; x < dim_v; ++x) {
             result.y(b, h, i, x) += kept * v(b, kv_head, j, x);  // 10.
           }
+        }
+      }
+      for (Index n = 0; n < q_len; ++n) {
+        const Index i = in_order(order, n, q_len);
+        for (Index j = 0; j < kv_len; ++j) {
+          const T weight = result.weights(b, h, i, j);
+          result.average(b, i, j) += weight / static_cast<T>(heads);
+          result.column_sums(b, h, j) += weight;
         }
       }
     }

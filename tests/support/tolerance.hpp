@@ -92,7 +92,7 @@ double gemm_bound(Index k, double most_a, double most_b) {
 template <class T>
 using Wider = std::conditional_t<std::is_same_v<T, float>, double, long double>;
 
-/// Checks y, weights and lse of one attention call (those that are given) against the reference in Wider<T>, with twice
+/// Checks all outputs of one attention call (those that are given) against the reference in Wider<T>, with twice
 /// the error of the naive formula in T.
 template <class T>
 std::string attention_difference(const ReferenceResult<T>& got, const Array<T>& q,
@@ -115,6 +115,9 @@ std::string attention_difference(const ReferenceResult<T>& got, const Array<T>& 
   using E = ReferenceResult<W>;
   check(&G::y, &E::y, max_abs(v), "y");
   check(&G::weights, &E::weights, 1, "weights");
+  check(&G::average, &E::average, 1, "average_weights");
+  check(&G::column_sums, &E::column_sums, max_abs(exact.column_sums), "column_sums");
+  check(&G::max_logits, &E::max_logits, std::max(1.0, max_abs(exact.max_logits)), "max_logits");
   check(&G::lse, &E::lse, std::max(1.0, max_abs(exact.lse)), "lse");
   return text;
 }

@@ -12,7 +12,7 @@ template <class T>
 class Forward {
  public:
   Forward(const RowKernels<T>& kernels, const AttentionProblem<T>& problem,
-          const ForwardPlan<T>& plan, const Executor& threads, Workspace& workspace,
+          const AttentionPlan& plan, const Executor& threads, Workspace& workspace,
           RowState<T>* states)
       : kernels_(kernels),
         problem_(problem),
@@ -23,9 +23,9 @@ class Forward {
         memory_(workspace, plan.worker_elements * plan.concurrency),
         part_sums_(workspace, plan.parts * kFewRows * plan.out_stride),
         part_states_(workspace, plan.parts * kFewRows) {
-    typename ForwardPlan<T>::Start next{0, 0};
+    AttentionPlan::Start next{0, 0};
     for (index_t b = 0; b < problem.batch(); ++b) {
-      const SequenceTiling tiling = plan.tiling_of(problem, b);
+      const SequenceTiling tiling = tiling_of(problem, b);
       starts_.data()[b] = next;
       next.task += problem.num_kv_heads() * tiling.tasks(plan.rows_per_task);
       next.part += problem.num_kv_heads() * tiling.parts();
@@ -50,11 +50,15 @@ class Forward {
     const TensorView3<T>& sums = problem_.options.column_sums;
     threads_.run(problem_.batch() * kv_heads * blocks, [&](index_t i, int worker) {
       const index_t b = i / blocks / kv_heads, kv_head = i / blocks % kv_heads;
-      const SequenceTiling tiling = plan_.tiling_of(problem_, b);
+      const SequenceTiling tiling = tiling_of(problem_, b);
       const index_t begin = i % blocks * plan_.most_block_kv;
       const index_t end = std::min(begin + plan_.most_block_kv, problem_.scores[3]);
       for (index_t h = kv_head * problem_.group(); h < (kv_head + 1) * problem_.group(); ++h) {
-        for (index_t j = begin; j < end; ++j) sums(b, h, j) = T{0};
+        const T masked = sum_of_masked_rows(b, h);
+        const KeyRange keys = problem_.unpadded_keys(b);
+        for (index_t j = begin; j < end; ++j) {
+          sums(b, h, j) = j >= keys.begin && j < keys.end ? masked : T{0};
+        }
       }
       const ForwardScratch<T> scratch = scratch_of(worker);
       for (index_t row = 0; row < tiling.rows; row += plan_.rows_per_task) {
@@ -65,6 +69,16 @@ class Forward {
   }
 
  private:
+  /// What queries that see no key put on every key.
+  T sum_of_masked_rows(index_t b, index_t h) const {
+    if (problem_.options.masked_row == MaskedRow::zero || problem_.options.sinks) return T{0};
+    const RowState<T>* states = states_ + (b * problem_.scores[1] + h) * problem_.scores[2];
+    const index_t rows = std::count_if(states, states + problem_.lengths(b).q_len,
+                                       [](const RowState<T>& row) { return row.total == T{0}; });
+    const KeyRange keys = problem_.unpadded_keys(b);
+    return static_cast<T>(rows) / static_cast<T>(keys.end - keys.begin);
+  }
+
   ForwardScratch<T> scratch_of(int worker) const {
     return plan_.scratch_at(problem_, memory_.data() + worker * plan_.worker_elements);
   }
@@ -80,11 +94,11 @@ class Forward {
 
   void run_task(index_t i, int worker) {
     const auto* starts = starts_.data();
-    const auto* after = std::upper_bound(
-        starts, starts + problem_.batch() + 1, i,
-        [](index_t task, const typename ForwardPlan<T>::Start& x) { return task < x.task; });
+    const auto* after =
+        std::upper_bound(starts, starts + problem_.batch() + 1, i,
+                         [](index_t task, const AttentionPlan::Start& x) { return task < x.task; });
     const index_t b = after - starts - 1;
-    const SequenceTiling tiling = plan_.tiling_of(problem_, b);
+    const SequenceTiling tiling = tiling_of(problem_, b);
     const index_t tasks = tiling.tasks(plan_.rows_per_task);
     const index_t kv_head = (i - starts[b].task) / tasks, piece = (i - starts[b].task) % tasks;
     const ForwardScratch<T> scratch = scratch_of(worker);
@@ -100,7 +114,7 @@ class Forward {
   }
 
   void merge_parts(index_t b, index_t kv_head, int worker) {
-    const SequenceTiling tiling = plan_.tiling_of(problem_, b);
+    const SequenceTiling tiling = tiling_of(problem_, b);
     if (tiling.splits == 1) return;
     const index_t part = first_part(b, kv_head, tiling);
     const ForwardScratch<T> scratch = scratch_of(worker);
@@ -111,10 +125,10 @@ class Forward {
 
   const RowKernels<T>& kernels_;
   const AttentionProblem<T>& problem_;
-  const ForwardPlan<T>& plan_;
+  const AttentionPlan& plan_;
   const Executor& threads_;
   RowState<T>* states_;
-  Scratch<typename ForwardPlan<T>::Start> starts_;
+  Scratch<AttentionPlan::Start> starts_;
   Scratch<T> memory_, part_sums_;
   Scratch<RowState<T>> part_states_;
 };
@@ -150,14 +164,15 @@ void average_heads(const AttentionProblem<T>& problem, const Executor& threads) 
   });
 }
 
-/// Rows of `weights` that packed sequences leave over.
+/// Rows of weights or scores that packed sequences leave over.
 template <class T>
-void clear_padding(const AttentionProblem<T>& problem) {
+void fill_padding(const AttentionProblem<T>& problem, const TensorView4<T>& matrix, T value) {
+  if (!matrix || !problem.packed()) return;
   const auto [batch, heads, q_len, kv_len] = problem.scores;
   for (index_t b = 0; b < batch; ++b) {
     for (index_t h = 0; h < heads; ++h) {
       for (index_t i = problem.lengths(b).q_len; i < q_len; ++i) {
-        std::fill_n(problem.options.weights.at_index({b, h, i, 0}), kv_len, T{0});
+        std::fill_n(matrix.at_index({b, h, i, 0}), kv_len, value);
       }
     }
   }
@@ -166,7 +181,7 @@ void clear_padding(const AttentionProblem<T>& problem) {
 template <class T>
 void forward_with(const RowKernels<T>& kernels, const AttentionProblem<T>& call,
                   const Executor& executor, Workspace& workspace) {
-  const ForwardPlan<T> plan(call, executor.concurrency());
+  const AttentionPlan plan(call, executor.concurrency());
   const SerialExecutor one_thread;
   const Executor& threads = plan.concurrency == 1 ? one_thread : executor;
   Scratch<T> weights(workspace, plan.scores_elements);
@@ -179,7 +194,8 @@ void forward_with(const RowKernels<T>& kernels, const AttentionProblem<T>& call,
   const AttentionOptions<T>& options = problem.options;
   if (options.column_sums) forward.sum_columns();
   if (options.max_logits) take_max_logits(problem, states.data());
-  if (options.weights && problem.packed()) clear_padding(problem);
+  fill_padding(problem, options.weights, T{0});
+  fill_padding(problem, options.scores, kMinusInf<T>);
   if (options.average_weights) average_heads(problem, threads);
 }
 

@@ -65,8 +65,8 @@ class ForwardTask {
 
  private:
   /// sum: online softmax and values at once. totals: online softmax alone, then values with final weights,
-  /// which a prob functor needs. weights, columns: final weights into these outputs.
-  enum class Pass { sum, totals, values, weights, columns };
+  /// which a prob functor needs. weights, columns: final weights into these outputs. scores: scores into theirs.
+  enum class Pass { sum, totals, values, weights, columns, scores };
 
   /// A tile of rows against the keys of one block that some of them see.
   struct Tile {
@@ -168,8 +168,10 @@ class ForwardTask {
         if (seen.begin >= seen.end) continue;
         const Tile tile{r, height, first, seen,
                         rows_.visibility(r, height, seen) == Visibility::full};
-        score_tile(tile);
-        if (pass == Pass::weights || pass == Pass::columns) {
+        score_tile(tile, pass == Pass::scores ? problem_.options.score_stage : ScoreStage::masked);
+        if (pass == Pass::scores) {
+          copy_scores(tile);
+        } else if (pass == Pass::weights || pass == Pass::columns) {
           weigh_tile(tile, pass);
         } else {
           sum_tile(tile, pass);
@@ -224,8 +226,8 @@ class ForwardTask {
     }
   }
 
-  /// scratch.scores = masked scores of one tile of rows against whole panels of keys.
-  void score_tile(const Tile& tile) {
+  /// scratch.scores = scores of one tile of rows against whole panels of keys.
+  void score_tile(const Tile& tile, ScoreStage stage) {
     const index_t d = problem_.head_dim();
     const KeyRange panels = panels_of(tile.first_key, tile.keys);
     if (tiling_.few) {
@@ -247,10 +249,10 @@ class ForwardTask {
           std::clamp(std::min(row.keys.end, tile.keys.end) - tile.first_key, begin, panels.end);
       std::fill(s + panels.begin, s + begin, kMinusInf<T>);
       std::fill(s + end, s + panels.end, kMinusInf<T>);
-      if (begin < end) {
-        modify_row(problem_, kernels_, at_.b, row.h, row.i, tile.first_key + begin, end - begin,
-                   s + begin, tile.all_visible);
-      }
+      if (begin >= end || stage == ScoreStage::scaled) continue;
+      const ScoreRow<T> scores{at_.b, row.h, row.i, tile.first_key + begin, end - begin, s + begin};
+      cap_row(problem_, kernels_, scores);
+      if (stage == ScoreStage::masked) mask_row(problem_, kernels_, scores, tile.all_visible);
     }
   }
 
@@ -353,6 +355,7 @@ class ForwardTask {
       finite = finish_row(rows_[r]) && finite;
     }
     if (problem_.options.weights) write_weights();
+    if (problem_.options.scores) write_scores();  // the last, since it forgets what rows see
     if (finite || hidden_as_zero_ || !hides_keys()) return;
     // Weight 0 times a hidden NaN is NaN: such rows are summed again, alone, with the hidden taken as 0.
     const RowBlock all = at_;
@@ -381,16 +384,9 @@ class ForwardTask {
     return kernels_.scale_row(problem_.head_dim_v(), row.factor, sums, out);
   }
 
-  /// Keys of the batch row, padding left out: what a row without a visible key averages.
-  KeyRange all_keys() const {
-    const auto& padding = problem_.options.mask.left_padding;
-    const index_t end = problem_.keys_of(at_.b);
-    return {padding ? std::min(padding(at_.b), end) : 0, end};
-  }
-
   void mean_of_values(T* out) const {
     const index_t dv = problem_.head_dim_v();
-    const KeyRange keys = all_keys();
+    const KeyRange keys = problem_.unpadded_keys(at_.b);
     std::fill_n(out, dv, T{0});
     for (index_t j = keys.begin; j < keys.end; ++j) {
       const T* v = value(j);
@@ -405,12 +401,34 @@ class ForwardTask {
       T* out = problem_.options.weights.at_index({at_.b, row.h, row.i, 0});
       std::fill_n(out, problem_.scores[3], T{0});
       if (row.state.total == T{0} && problem_.options.masked_row == MaskedRow::mean) {
-        const KeyRange keys = all_keys();
+        const KeyRange keys = problem_.unpadded_keys(at_.b);
         std::fill(out + keys.begin, out + keys.end, T{1} / static_cast<T>(keys.end - keys.begin));
       }
     }
     if (tiling_.splits > 1) pack_queries({0, tiling_.kv_len});
     pass_over_keys(Pass::weights, {0, tiling_.kv_len});
+  }
+
+  void write_scores() {
+    const TensorView4<T>& scores = problem_.options.scores;
+    for (index_t r = 0; r < rows_.count(); ++r) {
+      std::fill_n(scores.at_index({at_.b, rows_[r].h, rows_[r].i, 0}), problem_.scores[3],
+                  kMinusInf<T>);
+    }
+    if (tiling_.splits > 1) pack_queries({0, tiling_.kv_len});
+    if (problem_.options.score_stage != ScoreStage::masked) {
+      rows_.show_all(problem_.keys_of(at_.b));
+    }
+    pass_over_keys(Pass::scores, {0, tiling_.kv_len});
+  }
+
+  void copy_scores(const Tile& tile) {
+    for (index_t x = 0; x < tile.height; ++x) {
+      const QueryRow<T>& row = rows_[tile.row + x];
+      const T* s = scratch_.scores + x * tiling_.block_kv + tile.keys.begin - tile.first_key;
+      std::copy_n(s, tile.keys.end - tile.keys.begin,
+                  problem_.options.scores.at_index({at_.b, row.h, row.i, tile.keys.begin}));
+    }
   }
 
   bool hides_keys() const {

@@ -22,6 +22,13 @@ struct Dropout {
   std::uint64_t seed = 0;
 };
 
+/// Which scores an output of them shows.
+enum class ScoreStage {
+  scaled,      ///< scale q k^T
+  softcapped,  ///< after score_mod and softcap
+  masked,      ///< what softmax takes: biases added, -inf where hidden
+};
+
 /// scaled_dot_product_attention(q, k, v, {.mask = causal(), .scale = 0.125})
 template <class T>
 struct AttentionOptions {
@@ -46,7 +53,10 @@ struct AttentionOptions {
   /// key_lengths() shortens; entries beyond the lengths are not read.
   TensorView2<const index_t> block_table = {};
 
-  // Outputs on request. Of packed sequences, q_len and kv_len are the longest ones, and what lies beyond a sequence is 0.
+  // Outputs on request. Of packed sequences, q_len and kv_len are the longest ones, and what lies beyond a sequence is 0 (of scores -inf).
+  /// Scores (batch, num_heads, q_len, kv_len). Stages before the masks read every key up to the key lengths.
+  TensorView4<T> scores = {};
+  ScoreStage score_stage = ScoreStage::masked;
   TensorView4<T> weights = {};          ///< softmax weights (batch, num_heads, q_len, kv_len)
   TensorView3<T> average_weights = {};  ///< their mean over the heads (batch, q_len, kv_len)
   TensorView3<T> column_sums = {};      ///< their sum over the queries (batch, num_heads, kv_len)

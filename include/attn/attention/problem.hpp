@@ -54,6 +54,12 @@ struct AttentionProblem {
     return {b, length(options.cu_seqlens_q, scores[2]), length(options.cu_seqlens_k, scores[3])};
   }
   index_t keys_of(index_t b) const { return lengths(b).keys(options.mask); }
+  /// Keys of the batch row, padding left out: what a query that sees no key may take the mean of.
+  KeyRange unpadded_keys(index_t b) const {
+    const auto& padding = options.mask.left_padding;
+    const index_t end = keys_of(b);
+    return {padding ? std::min(padding(b), end) : 0, end};
+  }
   index_t position(index_t b, index_t i) const {
     return detail::position(options.mask, options.offset, lengths(b), i);
   }

@@ -233,10 +233,13 @@ AttentionProblem<T> make_problem(TensorView4<const T> q, TensorView4<const T> k,
   }
 
   const Shape<3> rows{stored_q, heads, q.extent(2)};
-  if (options.weights) {
-    check_extents("weights", "(batch, num_heads, q_len, kv_len)", scores, options.weights.shape());
-    check_view("weights", options.weights);
-  }
+  const auto check_matrix = [&](std::string_view argument, const TensorView4<T>& view) {
+    if (!view) return;
+    check_extents(argument, "(batch, num_heads, q_len, kv_len)", scores, view.shape());
+    check_view(argument, view);
+  };
+  check_matrix("scores", options.scores);
+  check_matrix("weights", options.weights);
   if (options.average_weights) {
     check_extents("average_weights", "(batch, q_len, kv_len)",
                   Shape<3>{scores[0], scores[2], scores[3]}, options.average_weights.shape());

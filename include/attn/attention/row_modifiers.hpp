@@ -1,4 +1,4 @@
-// modify_row(): everything that options and functors say of one query's scores, in the order of the contract.
+// cap_row() and mask_row(): all that options and functors say of one query's scores, in the order of the contract.
 #pragma once
 
 #include "attn/attention/row_kernels.hpp"
@@ -22,18 +22,35 @@ void add_relative_bias(const AttentionProblem<T>& problem, const RowKernels<T>& 
   kernels.add_bias(n - far, s + far, &bias(h, 2 * most), 0);
 }
 
-/// Scores of query i over n keys: first what is added, then what hides, so that a NaN in a bias for a hidden key
-/// goes the way of the key. `all_visible`: to the mask functor.
+/// Scores of one query against keys [first_key, first_key + n).
 template <class T>
-void modify_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels, index_t b,
-                index_t h, index_t i, index_t first_key, index_t n, T* s, bool all_visible) {
+struct ScoreRow {
+  index_t b, h, i, first_key, n;
+  T* s;
+
+  void apply(const RowFunctor<T>& functor) const {
+    functor.apply(functor.object, n, s, b, h, i, first_key);
+  }
+};
+
+/// What acts on scores before the masks: score_mod and softcap.
+template <class T>
+void cap_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
+             const ScoreRow<T>& row) {
+  if (problem.functors.score) row.apply(problem.functors.score);
+  if (problem.options.softcap > 0) {
+    kernels.softcap(row.n, row.s, static_cast<T>(problem.options.softcap));
+  }
+}
+
+/// First what is added, then what hides, so that a NaN in a bias for a hidden key goes the way of the key.
+/// `all_visible`: to the mask functor.
+template <class T>
+void mask_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
+              const ScoreRow<T>& row, bool all_visible) {
   using Dense = Mask::Dense;
   const AttentionOptions<T>& options = problem.options;
-  const auto apply = [&](const RowFunctor<T>& functor) {
-    functor.apply(functor.object, n, s, b, h, i, first_key);
-  };
-  if (problem.functors.score) apply(problem.functors.score);
-  if (options.softcap > 0) kernels.softcap(n, s, static_cast<T>(options.softcap));
+  const auto& [b, h, i, first_key, n, s] = row;
   if (options.alibi_slopes) {
     kernels.add_alibi(n, s, options.alibi_slopes(h), problem.position(b, i) - first_key);
   }
@@ -54,7 +71,7 @@ void modify_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels
       }
     }
   }
-  if (problem.functors.mask && !all_visible) apply(problem.functors.mask);
+  if (problem.functors.mask && !all_visible) row.apply(problem.functors.mask);
 }
 
 }  // namespace detail

@@ -7,6 +7,25 @@
 
 ATTN_NAMESPACE_BEGIN
 
+namespace detail {
+
+/// The call, checked, with its functors, which must outlive it.
+template <class T, class... Functors>
+AttentionProblem<T> make_problem_with(TensorView4<const T> q, TensorView4<const T> k,
+                                      TensorView4<const T> v, TensorView4<T> out,
+                                      const AttentionOptions<T>& options,
+                                      const Functors&... functors) {
+  AttentionProblem<T> problem = make_problem<T>(q, k, v, out, options);
+  if constexpr (sizeof...(Functors) > 0) {
+    check_positions(problem.scores);
+    const Isa isa = options.execution.instruction_set();
+    (attach(isa, functors, problem.functors), ...);
+  }
+  return problem;
+}
+
+}  // namespace detail
+
 /// out = softmax(scale q k^T + masks) v, head by head.
 ///
 /// Shapes: q (batch, num_heads, q_len, head_dim), k (batch, num_kv_heads, kv_len, head_dim),
@@ -24,14 +43,9 @@ void scaled_dot_product_attention(const Q& q, const K& k, const V& v, Out&& out,
                                   const AttentionOptions<scalar_t<Q>>& options = {},
                                   const Functors&... functors) {
   using T = scalar_t<Q>;
-  detail::AttentionProblem<T> problem =
-      detail::make_problem<T>(const_view(q), const_view(k), const_view(v), view_of(out), options);
-  if constexpr (sizeof...(Functors) > 0) {
-    detail::check_positions(problem.scores);
-    const Isa isa = options.execution.instruction_set();
-    (detail::attach(isa, functors, problem.functors), ...);
-  }
-  detail::forward<T>(problem, options.execution);
+  detail::forward<T>(detail::make_problem_with<T>(const_view(q), const_view(k), const_view(v),
+                                                  view_of(out), options, functors...),
+                     options.execution);
 }
 
 /// The same into a new tensor.
@@ -49,14 +63,16 @@ Tensor4<scalar_t<Q>> scaled_dot_product_attention(const Q& q, const K& k, const 
 
 /// Bytes that this call takes from its workspace: Workspace(bytes) made beforehand, and no call of these shapes
 /// allocates, on as many threads as options.execution has. Throws what the call itself would throw.
-template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out>
+template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
+  requires(detail::is_functor<Functors> && ...)
 std::size_t workspace_bytes(const Q& q, const K& k, const V& v, Out&& out,
-                            const AttentionOptions<scalar_t<Q>>& options = {}) {
+                            const AttentionOptions<scalar_t<Q>>& options = {},
+                            const Functors&... functors) {
   using T = scalar_t<Q>;
-  const detail::AttentionProblem<T> problem =
-      detail::make_problem<T>(const_view(q), const_view(k), const_view(v), view_of(out), options);
-  return detail::ForwardPlan<T>(problem, options.execution.threads().concurrency())
-      .workspace_bytes(problem.batch());
+  return AttentionPlan(detail::make_problem_with<T>(const_view(q), const_view(k), const_view(v),
+                                                    view_of(out), options, functors...),
+                       options.execution.threads().concurrency())
+      .workspace_bytes;
 }
 
 ATTN_NAMESPACE_END

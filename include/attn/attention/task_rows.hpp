@@ -17,13 +17,23 @@ class TaskRows {
  public:
   /// `rows` has room for block.num_rows.
   TaskRows(const AttentionProblem<T>& problem, const RowBlock& block, QueryRow<T>* rows)
-      : problem_(problem), b_(block.b), count_(block.num_rows), rows_(rows) {
+      : problem_(problem),
+        b_(block.b),
+        count_(block.num_rows),
+        rows_(rows),
+        classifies_(problem.functors.classify != nullptr) {
     const index_t q_len = problem.lengths(b_).q_len;
     for (index_t r = 0; r < count_; ++r) {
       const index_t row = block.first_row + r;
       const index_t h = block.kv_head * problem.group() + row / q_len, i = row % q_len;
       rows[r] = {h, i, problem.keys_seen(b_, i), {kMinusInf<T>, T{0}}, T{0}};
     }
+  }
+
+  /// From now on every row sees keys [0, keys), whatever the masks say.
+  void show_all(index_t keys) {
+    for (index_t r = 0; r < count_; ++r) rows_[r].keys = {0, keys};
+    classifies_ = false;
   }
 
   index_t count() const { return count_; }
@@ -42,7 +52,7 @@ class TaskRows {
       seen.begin = std::min(seen.begin, begin);
       seen.end = std::max(seen.end, end);
     }
-    if (problem_.functors.classify == nullptr) return seen;
+    if (!classifies_) return seen;
     // Trimmed at both ends by what the mask functor says of chunks.
     while (seen.begin < seen.end) {
       const index_t next = std::min((seen.begin / kChunk + 1) * kChunk, seen.end);
@@ -60,7 +70,7 @@ class TaskRows {
   /// What the mask functor says of rows [r, r + count), head by head.
   Visibility visibility(index_t r, index_t count, KeyRange keys) const {
     const RowFunctors<T>& functors = problem_.functors;
-    if (functors.classify == nullptr) return Visibility::partial;
+    if (!classifies_) return Visibility::partial;
     bool some = false, all = true;
     for (index_t x = r; x < r + count;) {
       const QueryRow<T>& first = rows_[x];
@@ -82,6 +92,7 @@ class TaskRows {
   const AttentionProblem<T>& problem_;
   index_t b_, count_;
   QueryRow<T>* rows_;
+  bool classifies_;  ///< a mask functor says what it shows of blocks
 };
 
 }  // namespace detail

@@ -31,7 +31,8 @@ struct SequenceTiling {
     // Packed K and V of 512 x 64 floats are 128 KB each; with the queries and outputs of a task, 96 KB each, they
     // leave nothing of half a megabyte.
     const index_t most = second_level_cache() >= (1 << 20) ? kMostBlockKV : kMostBlockKV / 2;
-    block_kv = std::min(most, (kv_len + 63) / 64 * 64);
+    block_kv =
+        std::clamp((kv_len + 63) / 64 * 64, index_t{64}, most);  // packed sequences may be empty
   }
 
   /// Tasks of one key/value head.
@@ -41,6 +42,14 @@ struct SequenceTiling {
   /// Parts of one key/value head whose results are kept until all are there.
   index_t parts() const { return splits > 1 ? splits : 0; }
 };
+
+template <class T>
+SequenceTiling tiling_of(const AttentionProblem<T>& problem, index_t b) {
+  const SequenceLengths lengths = problem.lengths(b);
+  // A prob functor needs final weights, which the parts of a split do not have.
+  return {problem.group() * lengths.q_len, lengths.kv_len,
+          static_cast<bool>(problem.functors.prob)};
+}
 
 /// One query of one head. Row r of a key/value head is head r / q_len of its group, query r % q_len.
 template <class T>
@@ -82,81 +91,81 @@ struct ForwardScratch {
   static index_t round_up(index_t n) { return (n + 15) / 16 * 16; }
 };
 
-/// What one call does and needs, known before it runs; the same on every instruction set.
-template <class T>
-struct ForwardPlan {
+}  // namespace detail
+
+/// How one call is cut into tasks and what scratch memory it takes, known before it runs; the same on every
+/// instruction set. explain() shows it.
+struct AttentionPlan {
   /// Rows of one task, at most and at least: packed queries and outputs of 384 x 64 floats are 96 KB each.
   static constexpr index_t kMostRows = 384, kLeastRows = 96;
 
   /// Where the tasks, and the parts that tasks leave to be merged, of a batch row begin.
   struct Start {
     index_t task, part;
+    bool operator==(const Start&) const = default;
   };
 
-  int concurrency = 1;
-  index_t rows_per_task = kMostRows;
-  index_t tasks = 0, parts = 0;
+  int concurrency = 1;                ///< threads
+  index_t rows_per_task = kMostRows;  ///< queries, of all heads that share keys
+  index_t tasks = 0;  ///< blocks of rows, and parts of split keys, of the whole batch
+  index_t parts = 0;  ///< of split keys, merged at the end
   index_t most_rows = 0, most_block_kv = 0;  ///< of any task
   bool packs_keys = false;                   ///< some task takes the tiled path
-  index_t scores_elements = 0;               ///< weights that only their average is wanted of
-  index_t states = 0;                        ///< rows whose states outlive their task
-  index_t worker_elements, out_stride;
+  index_t scores_elements = 0;  ///< weights in scratch memory, of which only the average is wanted
+  index_t states = 0;           ///< rows whose softmax states outlive their task
+  index_t worker_elements = 0, out_stride = 0;
+  std::size_t workspace_bytes = 0;
 
-  ForwardPlan(const AttentionProblem<T>& problem, int threads) {
+  bool operator==(const AttentionPlan&) const = default;
+
+  template <class T>
+  AttentionPlan(const detail::AttentionProblem<T>& problem, int threads) {
     const index_t batch = problem.batch(), kv_heads = problem.num_kv_heads();
     index_t products = 0;
     for (index_t b = 0; b < batch; ++b) {
-      const SequenceTiling tiling = tiling_of(problem, b);
+      const detail::SequenceTiling tiling = detail::tiling_of(problem, b);
       products += tiling.rows * tiling.kv_len;
       most_rows = std::max(most_rows, tiling.rows);
       most_block_kv = std::max(most_block_kv, tiling.block_kv);
       packs_keys = packs_keys || !tiling.few;
       parts += kv_heads * tiling.parts();
     }
-    if (is_worth_threads(products * kv_heads * (problem.head_dim() + problem.head_dim_v()))) {
+    if (detail::is_worth_threads(products * kv_heads *
+                                 (problem.head_dim() + problem.head_dim_v()))) {
       concurrency = threads;
     }
     const auto count_tasks = [&] {
       tasks = 0;
       for (index_t b = 0; b < batch; ++b) {
-        tasks += kv_heads * tiling_of(problem, b).tasks(rows_per_task);
+        tasks += kv_heads * detail::tiling_of(problem, b).tasks(rows_per_task);
       }
     };
     // Packing a key costs about 1/400 of multiplying it by 384 rows; idle threads cost more.
     for (count_tasks(); rows_per_task > kLeastRows && tasks < 2 * concurrency; count_tasks()) {
       rows_per_task /= 2;
     }
+    most_rows = std::min(most_rows, rows_per_task);
     const AttentionOptions<T>& options = problem.options;
     if (options.average_weights && !options.weights) scores_elements = size_of(problem.scores);
     if (options.column_sums || options.max_logits) {
       states = batch * problem.num_heads() * problem.scores[2];
     }
-    most_rows = std::min(most_rows, rows_per_task);
-    const ForwardScratch<T> scratch = scratch_at(problem, nullptr);
+    const detail::ForwardScratch<T> scratch = scratch_at<T>(problem, nullptr);
     worker_elements = scratch.elements;
     out_stride = scratch.out_stride;
+    using detail::kFewRows, detail::RowState;
+    workspace_bytes = Scratch<T>::bytes(scores_elements) + Scratch<RowState<T>>::bytes(states) +
+                      Scratch<Start>::bytes(batch + 1) +
+                      Scratch<T>::bytes(worker_elements * concurrency) +
+                      Scratch<T>::bytes(parts * kFewRows * out_stride) +
+                      Scratch<RowState<T>>::bytes(parts * kFewRows);
   }
 
-  static SequenceTiling tiling_of(const AttentionProblem<T>& problem, index_t b) {
-    const SequenceLengths lengths = problem.lengths(b);
-    // A prob functor needs final weights, which the parts of a split do not have.
-    return {problem.group() * lengths.q_len, lengths.kv_len,
-            static_cast<bool>(problem.functors.prob)};
-  }
-
-  ForwardScratch<T> scratch_at(const AttentionProblem<T>& problem, T* memory) const {
+  template <class T>
+  detail::ForwardScratch<T> scratch_at(const detail::AttentionProblem<T>& problem,
+                                       T* memory) const {
     return {memory, most_rows, most_block_kv, packs_keys, problem.head_dim(), problem.head_dim_v()};
   }
-
-  /// Bytes that a call takes from its workspace.
-  std::size_t workspace_bytes(index_t batch) const {
-    return Scratch<T>::bytes(scores_elements) + Scratch<RowState<T>>::bytes(states) +
-           Scratch<Start>::bytes(batch + 1) + Scratch<T>::bytes(worker_elements * concurrency) +
-           Scratch<T>::bytes(parts * kFewRows * out_stride) +
-           Scratch<RowState<T>>::bytes(parts * kFewRows);
-  }
 };
-
-}  // namespace detail
 
 ATTN_NAMESPACE_END

@@ -52,7 +52,7 @@ class DecoderLayer {
     return out;
   }
 
-  /// Into `out`, which may be x. Throws ShapeError or ValueError.
+  /// Into `out`, which may be x. Throws ShapeError or ValueError; the cache then is as it was.
   template <TensorLike X, TensorLike Memory, TensorLike Out>
   void forward(const X& x, const Memory& memory, Out&& out, const AttentionOptions<T>& options = {},
                const DecoderCall<T>& call = {}, DecoderLayerCache<T>* cache = nullptr) const {
@@ -71,8 +71,13 @@ class DecoderLayer {
     const TensorView3<T> first(scratch.data(), in.shape());
     const TensorView3<T> second(scratch.data() + in.size(), in.shape());
     attention_sublayer<T>(self_attn, norm1, norm_first, in, in, in, first, options, self_call);
-    attention_sublayer<T>(multihead_attn, norm2, norm_first, first, source, source, second,
-                          memory_options, memory_call);
+    try {
+      attention_sublayer<T>(multihead_attn, norm2, norm_first, first, source, source, second,
+                            memory_options, memory_call);
+    } catch (...) {
+      if (cache != nullptr) cache->self.truncate(in.extent(1));
+      throw;
+    }
     feed_forward_sublayer<T>(feed_forward, norm3, norm_first, second, to, options.execution);
   }
 

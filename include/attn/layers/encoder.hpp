@@ -22,6 +22,7 @@ inline std::string layer_prefix(std::size_t n) { return "layers." + std::to_stri
 /// Zero parameters of `count` like layers; their rotary table is one.
 template <class Layer>
 std::vector<Layer> make_layers(index_t count, const TransformerLayerOptions& options) {
+  if (count == 0) return {};
   return std::vector<Layer>(static_cast<std::size_t>(count), Layer(options));
 }
 

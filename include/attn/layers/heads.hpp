@@ -1,4 +1,4 @@
-// split_heads and combine_heads: between (batch, seq, num_heads * head_dim) and (batch, heads, seq, dim).
+// split_heads, split_qkv and combine_heads: between (batch, seq, num_heads * head_dim) and (batch, heads, seq, dim).
 #pragma once
 
 #include "attn/core/tensor.hpp"
@@ -25,6 +25,34 @@ TensorView4<const T> split_heads(const Tensor3<T>& x, index_t num_heads) {
 }
 template <class T>
 TensorView4<T> split_heads(Tensor3<T>&& x, index_t num_heads) = delete;  // the view would dangle
+
+/// Query, key and value heads of one tensor.
+template <class T>
+struct QkvHeads {
+  TensorView4<T> q, k, v;
+};
+
+/// Packed (batch, seq, (num_heads + 2 num_kv_heads) * head_dim): all query heads, then those of the keys, then those
+/// of the values, as one product makes them; num_kv_heads = 0: as many as num_heads. Views, nothing is copied.
+/// Throws ShapeError unless the heads divide the last extent.
+template <TensorLike X>
+auto split_qkv(X&& x, index_t num_heads, index_t num_kv_heads = 0) {
+  static_assert(
+      std::is_lvalue_reference_v<X> || requires { x.transpose(0, 1); },
+      "the views would refer to a tensor that is gone");
+  const auto view = view_of(x);
+  if (num_kv_heads == 0) num_kv_heads = num_heads;
+  const index_t all = num_heads + 2 * num_kv_heads;
+  if (num_heads <= 0 || num_kv_heads <= 0 || view.extent(2) % all != 0) {
+    throw ShapeError(message("split_qkv", "the last extent " + std::to_string(view.extent(2)),
+                             "be divisible by num_heads + 2 num_kv_heads", std::to_string(all)));
+  }
+  const auto heads = view.split(2, all).transpose(1, 2);
+  using T = std::remove_pointer_t<decltype(heads.data())>;
+  return QkvHeads<T>{heads.slice(1, 0, num_heads),
+                     heads.slice(1, num_heads, num_heads + num_kv_heads),
+                     heads.slice(1, num_heads + num_kv_heads, all)};
+}
 
 /// (batch, num_heads, seq, head_dim) into (batch, seq, num_heads * head_dim). Throws ShapeError.
 template <TensorLike X, TensorLike Out>

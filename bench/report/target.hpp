@@ -1,0 +1,58 @@
+// Target: what a row of the report is to reach, or not to exceed.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <string>
+#include <string_view>
+
+namespace bench {
+
+struct Target {
+  double at = std::numeric_limits<double>::quiet_NaN();  ///< NaN: none
+  bool at_most = false;                                  ///< else at least
+  bool of_value = false;  ///< in the row's unit; else of value / limit
+
+  explicit operator bool() const { return !std::isnan(at); }
+};
+
+/// The project's targets, for machines with AVX-512, by the names of rows.
+inline Target target_of(std::string_view name) {
+  struct Named {
+    std::string_view name;
+    Target target;
+  };
+  constexpr bool kAtMost = true, kOfValue = true;
+  static constexpr Named kTargets[] = {
+      {"gemm_1024", {0.92}},
+      {"gemm_bert", {0.90}},
+      {"gemm_avx2", {0.85}},
+      {"sdpa_d64", {0.86}},
+      {"sdpa_d64@all", {0.84}},
+      {"sdpa_d128", {0.88}},
+      {"sdpa_d128@all", {0.86}},
+      {"sdpa_d80", {0.80}},
+      {"sdpa_512", {0.90}},
+      {"sdpa_512@all", {0.90}},
+      {"sdpa_avx2", {0.82}},
+      {"sdpa_short", {0.72}},
+      {"sdpa_decode", {0.88}},
+      {"sdpa_decode@all", {0.88}},
+      {"sdpa_decode_gqa", {0.80}},
+      {"sdpa_decode_gqa@all", {0.80}},
+      {"mha_bert", {0.90}},
+      {"sdpa_causal", {0.55, kAtMost}},
+      {"softmax", {1.0 / 3, kAtMost}},
+      {"mha_tutorial", {1.5, kAtMost, kOfValue}},
+      {"memory", {32, kAtMost, kOfValue}},
+      {"memory@all", {32, kAtMost, kOfValue}},
+      {"accuracy", {2, kAtMost}},
+  };
+  const auto* found = std::find_if(std::begin(kTargets), std::end(kTargets),
+                                   [&](const Named& named) { return named.name == name; });
+  return found == std::end(kTargets) ? Target{} : found->target;
+}
+
+}  // namespace bench

@@ -1,0 +1,133 @@
+// explain(): what a call of scaled_dot_product_attention will do, without doing it.
+#pragma once
+
+#include <cstdio>
+
+#include "attn/attention/sdpa.hpp"
+#include "attn/attention/task_rows.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Which kernels the rows of a key/value head take.
+enum class AttentionPath {
+  tiled,     ///< keys packed in panels, tiles of queries: limited by arithmetic
+  few_rows,  ///< keys and values pass once, unpacked: limited by memory
+  mixed,     ///< packed sequences of both kinds
+};
+
+/// The plan that the call executes, and the work it amounts to.
+struct AttentionExplanation {
+  Isa isa;
+  AttentionPath path;
+  AttentionPlan plan;
+  index_t tile_rows;  ///< queries of one tile
+  index_t block_kv;   ///< keys of one block
+  /// Tiles of queries against blocks of keys: nothing to see, and so never read; some keys hidden, or maybe so,
+  /// which only their mask tells; all visible.
+  index_t empty = 0, partial = 0, full = 0;
+  double flops = 0;   ///< of both products, over the keys that blocks are trimmed to
+  double bytes = 0;   ///< of queries, keys, values and outputs, once each, hidden keys left out
+  bool fused = true;  ///< false: weights for their average are written to the workspace first
+  bool two_pass =
+      false;  ///< scores are computed twice: for prob_mod, scores, weights or column sums
+
+  /// All of it in words, a line each.
+  std::string text() const {
+    constexpr std::string_view kPaths[] = {"tiled", "few rows", "mixed"};
+    const auto with = [](double value, const char* format) {
+      char text[32];
+      std::snprintf(text, sizeof(text), format, value);
+      return std::string(text);
+    };
+    std::string text = "path       ";
+    text.append(kPaths[static_cast<int>(path)]).append(" on ").append(name(isa));
+    text += fused ? ", fused" : ", weights in the workspace";
+    if (two_pass) text += ", scores computed twice";
+    text += "\ntasks      " + std::to_string(plan.tasks) + " on " +
+            std::to_string(plan.concurrency) + " threads, " + std::to_string(plan.parts) +
+            " of them parts of split keys" + "\ntiles      " + std::to_string(tile_rows) +
+            " queries x " + std::to_string(block_kv) + " keys" + "\nblocks     " +
+            std::to_string(empty) + " empty, " + std::to_string(partial) + " partial, " +
+            std::to_string(full) + " full" + "\nwork       " + with(flops * 1e-9, "%.4g GFLOP, ") +
+            with(bytes * 1e-6, "%.4g MB") + "\nworkspace  " +
+            with(static_cast<double>(plan.workspace_bytes) * 1e-6, "%.4g MB\n");
+    return text;
+  }
+};
+
+namespace detail {
+
+/// Counts the blocks of one key/value head.
+template <class T>
+void count_blocks(const AttentionProblem<T>& problem, const SequenceTiling& tiling, index_t b,
+                  index_t kv_head, std::vector<QueryRow<T>>& memory,
+                  AttentionExplanation& explanation) {
+  memory.resize(static_cast<std::size_t>(tiling.rows));
+  const TaskRows<T> rows(problem, {b, kv_head, 0, tiling.rows}, memory.data());
+  const bool has_mask = problem.options.mask.num_dense > 0 || problem.functors.mask;
+  const double d = static_cast<double>(problem.head_dim() + problem.head_dim_v());
+  const index_t step = tiling.block_kv;
+  for (index_t r = 0; r < tiling.rows; r += explanation.tile_rows) {
+    const index_t height = std::min(tiling.rows - r, explanation.tile_rows);
+    for (index_t first = 0; first < tiling.kv_len; first += step) {
+      const KeyRange block{first, std::min(first + step, tiling.kv_len)};
+      const KeyRange seen = rows.seen_by(r, height, block);
+      if (seen.begin >= seen.end) {
+        explanation.empty += 1;
+        continue;
+      }
+      bool all = seen.begin == block.begin && seen.end == block.end;
+      for (index_t x = r; x < r + height; ++x) {
+        all = all && rows[x].keys.begin <= block.begin && rows[x].keys.end >= block.end;
+      }
+      if (has_mask) all = all && rows.visibility(r, height, seen) == Visibility::full;
+      (all ? explanation.full : explanation.partial) += 1;
+      explanation.flops += 2 * d * static_cast<double>(height * (seen.end - seen.begin));
+    }
+  }
+  const KeyRange seen = rows.seen({0, tiling.kv_len});
+  const index_t keys = std::max(seen.end - seen.begin, index_t{0});
+  explanation.bytes += static_cast<double>(sizeof(T)) * d * static_cast<double>(tiling.rows + keys);
+}
+
+}  // namespace detail
+
+/// The plan that scaled_dot_product_attention(q, k, v, options, functors...) executes, and the work it amounts to,
+/// from shapes, options and classify() of a mask functor; elements of q, k, v and of dense masks are not read. Throws
+/// what the call itself would throw.
+template <TensorLike Q, TensorLike K, TensorLike V, class... Functors>
+  requires(detail::is_functor<Functors> && ...)
+AttentionExplanation explain(const Q& q, const K& k, const V& v,
+                             const AttentionOptions<scalar_t<Q>>& options = {},
+                             const Functors&... functors) {
+  using T = scalar_t<Q>;
+  const Shape<4> shape = const_view(q).shape();
+  const TensorView4<T> out(nullptr, {shape[0], shape[1], shape[2], const_view(v).extent(3)});
+  const detail::AttentionProblem<T> problem = detail::make_problem_with<T>(
+      const_view(q), const_view(k), const_view(v), out, options, functors...);
+  const AttentionPlan plan(problem, options.execution.threads().concurrency());
+
+  bool few = false, tiled = false;
+  for (index_t b = 0; b < problem.batch(); ++b) {
+    (detail::tiling_of(problem, b).few ? few : tiled) = true;
+  }
+  AttentionExplanation explanation{.isa = options.execution.instruction_set(),
+                                   .path = few && tiled ? AttentionPath::mixed
+                                           : few        ? AttentionPath::few_rows
+                                                        : AttentionPath::tiled,
+                                   .plan = plan,
+                                   .tile_rows = tiled ? detail::kMostTileRows : detail::kFewRows,
+                                   .block_kv = plan.most_block_kv};
+  explanation.fused = plan.scores_elements == 0;
+  explanation.two_pass = options.scores || options.weights || options.average_weights ||
+                         options.column_sums || static_cast<bool>(problem.functors.prob);
+  std::vector<detail::QueryRow<T>> memory;
+  for (index_t b = 0; b < problem.batch(); ++b) {
+    for (index_t kv_head = 0; kv_head < problem.num_kv_heads(); ++kv_head) {
+      detail::count_blocks(problem, detail::tiling_of(problem, b), b, kv_head, memory, explanation);
+    }
+  }
+  return explanation;
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,102 @@
+// The scores that attention shows on request, at each of its stages, against nested loops.
+#include <gtest/gtest.h>
+
+#include "attn/attention/sdpa.hpp"
+
+#include "support/attention_draw.hpp"
+#include "support/isas.hpp"
+#include "support/tolerance.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::Array;
+using attn_test::AttentionDraw;
+using attn_test::available_isas;
+using attn_test::difference;
+using attn_test::Index;
+using attn_test::LibraryOptions;
+using attn_test::max_abs;
+using attn_test::Random;
+using attn_test::Wider;
+
+template <class T>
+class SdpaScoresTest : public ::testing::Test {};
+using Types = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(SdpaScoresTest, Types);
+
+/// Scores at a stage by nested loops, in Wider<T>.
+template <class T>
+Array<Wider<T>> reference_scores(const AttentionDraw<T>& call, ScoreStage stage) {
+  using W = Wider<T>;
+  const auto [batch, heads, q_len, kv_len] = call.scores();
+  const Index group = heads / call.k.extent(1), dim = call.q.extent(3);
+  const auto& options = call.options;
+  const W scale = static_cast<W>(
+      static_cast<T>(options.scale.value_or(1 / std::sqrt(static_cast<double>(dim)))));
+  Array<W> scores({batch, heads, q_len, kv_len});
+  for (Index b = 0; b < batch; ++b) {
+    const Index keys = reference_keys(options, b, kv_len);
+    const Index queries = attn_test::entry(options.query_lengths, b, q_len);
+    const Index offset = reference_offset(options, b, queries, keys);
+    for (Index h = 0; h < heads; ++h) {
+      for (Index i = 0; i < q_len; ++i) {
+        for (Index j = 0; j < kv_len; ++j) {
+          W& score = scores(b, h, i, j);
+          score = -std::numeric_limits<W>::infinity();
+          if (j >= keys) continue;
+          const auto bias = i < queries
+                                ? attn_test::reference_bias<W>(options, b, h, i, j, i + offset)
+                                : std::nullopt;
+          if (stage == ScoreStage::masked && !bias) continue;
+          W sum = 0;
+          for (Index x = 0; x < dim; ++x) {
+            sum += static_cast<W>(call.q(b, h, i, x)) * static_cast<W>(call.k(b, h / group, j, x));
+          }
+          score = sum * scale;
+          const W cap = static_cast<W>(options.softcap);
+          if (stage != ScoreStage::scaled && cap > 0) score = cap * std::tanh(score / cap);
+          if (stage == ScoreStage::masked) score += *bias;
+        }
+      }
+    }
+  }
+  return scores;
+}
+
+TYPED_TEST(SdpaScoresTest, RandomCalls) {
+  using T = TypeParam;
+  for (std::uint64_t draw = 0; draw < 100; ++draw) {
+    Random random(draw);
+    const AttentionDraw<T> call(random);
+    const auto stage =
+        random.pick<ScoreStage>({ScoreStage::scaled, ScoreStage::softcapped, ScoreStage::masked});
+    SCOPED_TRACE(random.trace() + ": " + call.text() + ", stage " +
+                 std::to_string(static_cast<int>(stage)));
+    const auto expected = reference_scores(call, stage);
+    const double dim = static_cast<double>(call.q.extent(3));
+    const double scale = std::abs(call.options.scale.value_or(1 / std::sqrt(dim)));
+    // The sum of dim products, scaled; what follows adds a few roundings of numbers of the scores' size.
+    const double bound =
+        attn_test::gemm_bound<T>(call.q.extent(3), max_abs(call.q), max_abs(call.k)) * scale +
+        8 * attn_test::epsilon<T> * (1 + max_abs(expected));
+    const LibraryOptions<T> library(call.options);
+    const auto q = call.q.template view<4>(), k = call.k.template view<4>(),
+               v = call.v.template view<4>();
+    for (Isa isa : available_isas()) {
+      Array<T> scores(expected.shape);
+      AttentionOptions<T> options = library.get();
+      options.scores = scores.template view<4>();
+      options.score_stage = stage;
+      options.execution.isa = isa;
+      const auto y = scaled_dot_product_attention(q, k, v, options);
+      ASSERT_EQ(difference(scores, expected, bound, isa, "scores"), "");
+      options.scores = {};
+      const auto y_alone = scaled_dot_product_attention(q, k, v, options);
+      ASSERT_TRUE(same_bits(attn_test::to_array(y), attn_test::to_array(y_alone)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,37 @@
+// libFuzzer: shapes, options and functors out of the fuzzer's bytes; on every instruction set, attention must come as near to
+// double as the naive formula does, twice over.
+#include <cstdlib>
+#include <iostream>
+
+#include "support/attention_draw.hpp"
+#include "support/functor_draw.hpp"
+#include "support/isas.hpp"
+#include "support/tolerance.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace attn_test;
+  Random random(std::span(data, size));
+  AttentionDraw<float> call(random, 20000);
+  const FunctorDraw functors(random);
+  const auto [batch, heads, q_len, kv_len] = call.scores();
+  const LibraryOptions<float> library(call.options);
+  functors.tell(call.options);
+  for (const attn::Isa isa : available_isas()) {
+    ReferenceResult<float> got{Array<float>({batch, heads, q_len, call.v.extent(3)}),
+                               Array<float>({batch, heads, q_len, kv_len}),
+                               Array<float>({batch, heads, q_len})};
+    attn::AttentionOptions<float> options = library.get();
+    options.weights = got.weights.view<4>();
+    options.lse = got.lse.view<3>();
+    options.execution.isa = isa;
+    functors.apply([&](const auto&... f) {
+      attn::scaled_dot_product_attention(call.q.view<4>(), call.k.view<4>(), call.v.view<4>(),
+                                         got.y.view<4>(), options, f...);
+    });
+    const std::string found = attention_difference(got, call.q, call.k, call.v, call.options, isa);
+    if (found.empty()) continue;
+    std::cerr << call.text() << functors.text() << ": " << found << '\n';
+    std::abort();
+  }
+  return 0;
+}

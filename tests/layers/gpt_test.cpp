@@ -1,0 +1,143 @@
+// Gpt: against composed references, and step by step with caches, in the shapes of GPT-2 and of Llama.
+#include "attn/layers/gpt.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/error_of.hpp"
+#include "support/isas.hpp"
+#include "support/reference_transformer.hpp"
+#include "support/steps.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::available_isas;
+using attn_test::difference;
+using attn_test::error_of;
+using attn_test::Order;
+using attn_test::Random;
+using attn_test::ReferenceOptions;
+using attn_test::ReferenceTransformer;
+using attn_test::to_array;
+
+GptOptions gpt2() {
+  return {.vocab_size = 19,
+          .num_layers = 2,
+          .layer = {.d_model = 24,
+                    .nhead = 3,
+                    .dim_feedforward = 40,
+                    .activation = Activation::gelu_tanh,
+                    .norm_first = true},
+          .max_positions = 16};
+}
+
+GptOptions llama() {
+  return {.vocab_size = 19,
+          .num_layers = 2,
+          .layer = {.d_model = 24,
+                    .nhead = 4,
+                    .dim_feedforward = 40,
+                    .activation = Activation::silu,
+                    .norm_first = true,
+                    .bias = false,
+                    .gated = true,
+                    .norm = NormKind::rms,
+                    .attention = {.num_kv_heads = 2,
+                                  .head_dim = 8,
+                                  .query_key_norm = NormKind::rms,
+                                  .rotary = RotaryOptions{.max_positions = 16},
+                                  .separate_in_proj = true}},
+          .positions = Positions::none,
+          .tied = false};
+}
+
+TEST(Gpt, WholeAndStepByStep) {
+  Random random(1);
+  Tensor2<int> ids({2, 11});
+  for (int& id : ids.elements()) id = static_cast<int>(random.integer(0, 18));
+  for (const GptOptions& options : {gpt2(), llama()}) {
+    Gpt<float> gpt(options);
+    attn_test::randomize(gpt, random);
+    ReferenceOptions masks;
+    masks.causal = true;
+    const auto reference = [&]<class W>(W, Order order) {
+      const ReferenceTransformer<W> model{attn_test::parameters_of<W>(gpt), options.layer, order,
+                                          attn_test::counted_positions(2, 11)};
+      const auto x = to_array(gpt.embedding(ids)).template as<W>();
+      const auto table = options.tied ? "embedding.words.weight" : "lm_head.weight";
+      return attn_test::reference_linear(model.encoder("blocks.", x, masks), model.get(table), {},
+                                         order);
+    };
+    const auto exact = reference(double{}, Order::forward);
+    const double bound = attn_test::module_bound<float>(reference, exact);
+    for (const bool packed : {false, true}) {
+      if (packed) gpt.pack();
+      for (Isa isa : available_isas()) {
+        const AttentionOptions<float> on{.execution = {.isa = isa}};
+        const Tensor3<float> logits = gpt(ids, on);
+        EXPECT_EQ(difference(to_array(logits), exact, bound, isa, "whole"), "");
+        Tensor3<float> last({2, 1, 19});
+        gpt.forward(ids, last, on);
+        EXPECT_EQ(difference(to_array(last.view().select(1, 0)),
+                             to_array(logits.view().select(1, 10)), bound, isa, "last"),
+                  "");
+        auto caches = gpt.make_caches(2, 11);
+        const auto steps = attn_test::by_steps(
+            ids, [&](const Tensor2<int>& some, bool) { return gpt(some, on, caches); });
+        EXPECT_EQ(difference(steps, exact, bound, isa, "steps"), "");
+      }
+    }
+  }
+}
+
+TEST(Gpt, LaterTokensChangeNothing) {
+  Random random(2);
+  Gpt<float> gpt(gpt2());
+  attn_test::randomize(gpt, random);
+  const Tensor2<int> ids({1, 5}, {1, 2, 3, 4, 5}), other({1, 5}, {1, 2, 3, 9, 18});
+  const Tensor3<float> a = gpt(ids), b = gpt(other);
+  EXPECT_EQ(to_array(a.view().slice(1, 0, 3)).data, to_array(b.view().slice(1, 0, 3)).data);
+  EXPECT_NE(to_array(a).data, to_array(b).data);
+}
+
+TEST(Gpt, ParametersByName) {
+  const auto names = [](const GptOptions& options) {
+    std::vector<std::string> result;
+    Gpt<float>(options).visit_parameters([&](std::string_view name, auto) {
+      if (name.find(".1.") == name.npos) result.emplace_back(name);
+    });
+    return result;
+  };
+  EXPECT_EQ(
+      names(llama()),
+      (std::vector<std::string>{
+          "embedding.words.weight", "blocks.layers.0.self_attn.q_proj_weight",
+          "blocks.layers.0.self_attn.k_proj_weight", "blocks.layers.0.self_attn.v_proj_weight",
+          "blocks.layers.0.self_attn.out_proj.weight", "blocks.layers.0.self_attn.q_norm.weight",
+          "blocks.layers.0.self_attn.k_norm.weight", "blocks.layers.0.gate_proj.weight",
+          "blocks.layers.0.up_proj.weight", "blocks.layers.0.down_proj.weight",
+          "blocks.layers.0.norm1.weight", "blocks.layers.0.norm2.weight", "blocks.norm.weight",
+          "lm_head.weight"}));
+  EXPECT_EQ(names(gpt2()).at(1), "embedding.positions.weight");
+  EXPECT_EQ(names(gpt2()).back(), "blocks.norm.bias");
+}
+
+TEST(GptErrors, ShapesPositionsAndRoom) {
+  const Gpt<float> gpt(gpt2());
+  const Tensor2<int> ids({1, 3}), too_long({1, 17});
+  Tensor3<float> two({1, 2, 19}), y({1, 3, 19}), long_y({1, 17, 19});
+  EXPECT_EQ(error_of<ShapeError>([&] { gpt.forward(ids, two); }),
+            "[Gpt] out must have shape (1, 3, 19); found (1, 2, 19).");
+  EXPECT_EQ(error_of<ValueError>([&] { gpt.forward(too_long, long_y); }),
+            "[InputEmbedding] positions must lie in 0 .. 15; found 0 .. 16.");
+  auto caches = gpt.make_caches(1, 4);
+  gpt.forward(ids, y, {}, caches);
+  EXPECT_THROW(gpt.forward(ids, y, {}, caches), ValueError);
+  EXPECT_EQ(caches[0].length(), 3);
+}
+
+}  // namespace
+}  // namespace attn

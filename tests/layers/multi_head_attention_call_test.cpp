@@ -1,0 +1,224 @@
+// MultiHeadAttention: what a call can be told - all of attention's options, functors, positions, and a cache.
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "attn/layers/multi_head_attention.hpp"
+
+#include "support/error_of.hpp"
+#include "support/isas.hpp"
+#include "support/reference_transformer.hpp"
+#include "support/steps.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::all_are;
+using attn_test::available_isas;
+using attn_test::contains;
+using attn_test::difference;
+using attn_test::error_of;
+using attn_test::Random;
+using attn_test::to_array;
+
+template <class X>
+double near(const X& x) {
+  return 64 * attn_test::epsilon<float> * std::max(1.0, attn_test::max_abs(to_array(x)));
+}
+
+MultiHeadAttention<float> random_module(Random& random, const MultiHeadAttentionOptions& options) {
+  MultiHeadAttention<float> module(options);
+  attn_test::randomize(module, random);
+  return module;
+}
+
+/// Projections, attention and output projection, one by one.
+struct Composed {
+  Tensor3<float> y;
+  Tensor4<float> weights;
+};
+
+template <class... Functors>
+Composed compose(MultiHeadAttention<float>& module, const Tensor3<float>& x,
+                 AttentionOptions<float> options, const Functors&... functors) {
+  const auto& o = module.options();
+  const auto q = linear(x, module.q_weight(), module.q_bias());
+  const auto k = linear(x, module.k_weight(), module.k_bias());
+  const auto v = linear(x, module.v_weight(), module.v_bias());
+  Composed result;
+  result.weights = Tensor4<float>({x.extent(0), o.num_heads, x.extent(1), x.extent(1)});
+  options.weights = result.weights;
+  const auto context =
+      scaled_dot_product_attention(split_heads(q, o.num_heads), split_heads(k, o.num_kv_heads),
+                                   split_heads(v, o.num_kv_heads), options, functors...);
+  result.y = module.out_proj()(combine_heads(context));
+  return result;
+}
+
+TEST(MultiHeadAttentionCalls, TakeEveryOptionOfAttention) {
+  Random random(1);
+  auto module = random_module(random, {.embed_dim = 24, .num_heads = 4, .num_kv_heads = 2});
+  const auto x = random.tensor<float, 3>({2, 9, 24});
+  const auto slopes = random.tensor<float, 1>({4}, 0.1), sinks = random.tensor<float, 1>({4});
+  const auto bias = random.tensor<float, 2>({4, 7});
+  const Tensor1<index_t> lengths({2}, {9, 5});
+  const std::map<std::string, AttentionOptions<float>> calls{
+      {"scale", {.scale = 0.3}},
+      {"softcap", {.softcap = 2}},
+      {"offset", {.mask = causal(), .offset = query_offset(-2)}},
+      {"alibi", {.mask = causal(), .alibi_slopes = slopes}},
+      {"relative bias", {.relative_bias = bias}},
+      {"sinks", {.mask = sliding_window(2, 1), .sinks = sinks}},
+      {"dropout", {.dropout = {.p = 0.2, .seed = 3}}},
+      {"mean",
+       {.mask = key_lengths(lengths) & sliding_window(1, 0), .masked_row = MaskedRow::mean}}};
+  for (const auto& [name, options] : calls) {
+    const auto expected = compose(module, x, options);
+    AttentionOptions<float> told = options;
+    Tensor4<float> weights({2, 4, 9, 9});
+    told.weights = weights;
+    EXPECT_EQ(difference(to_array(module(x, told)), to_array(expected.y), near(expected.y),
+                         active_isa(), name),
+              "");
+    EXPECT_EQ(difference(to_array(weights), to_array(expected.weights), near(expected.weights),
+                         active_isa(), name + ", weights"),
+              "");
+  }
+}
+
+TEST(MultiHeadAttentionCalls, TakeFunctorsAndTheModulesScale) {
+  Random random(2);
+  auto module = random_module(random, {.embed_dim = 24, .num_heads = 4, .scale = 0.5});
+  const auto x = random.tensor<float, 3>({2, 9, 24});
+  const auto score = score_mod(
+      [](float s, int, int h, int i, int j) { return s + 0.1f * static_cast<float>(h + i - j); });
+  const auto mask = mask_mod([](int, int, int i, int j) { return (i + j) % 3 != 0; });
+  const auto expected = compose(module, x, {.mask = causal(), .scale = 0.5}, score, mask);
+  const auto y = module(x, {.mask = causal()}, {}, score, mask);
+  EXPECT_EQ(difference(to_array(y), to_array(expected.y), near(y), active_isa()), "");
+  Tensor3<float> sum = x;
+  module.forward(x, x, x, sum, {.mask = causal()}, {.residual = x}, score, mask);
+  for (index_t i = 0; i < sum.size(); ++i) sum.data()[i] -= x.data()[i];
+  EXPECT_EQ(difference(to_array(sum), to_array(y), near(y), active_isa()), "");
+}
+
+const MultiHeadAttentionOptions kAll{.embed_dim = 24,
+                                     .num_heads = 4,
+                                     .num_kv_heads = 2,
+                                     .head_dim_v = 5,
+                                     .query_key_norm = NormKind::layer,
+                                     .rotary = RotaryOptions{.dim = 4, .max_positions = 12}};
+
+TEST(MultiHeadAttentionCalls, CachedStepsAreTheWhole) {
+  Random random(3);
+  auto module = random_module(random, kAll);
+  const auto x = random.tensor<float, 3>({2, 10, 24});
+  for (Isa isa : available_isas()) {
+    const AttentionOptions<float> on{.mask = causal(), .execution = {.isa = isa}};
+    const auto whole = module(x, on);
+    KvCache<float> cache = module.make_cache(2, 10);
+    const auto steps = attn_test::by_steps(
+        x, [&](const Tensor3<float>& rows, bool) { return module(rows, on, {.cache = &cache}); });
+    EXPECT_EQ(difference(steps, to_array(whole), near(whole), isa), "");
+    EXPECT_EQ(cache.length(), 10);
+
+    // The last queries again, over what is held.
+    const Tensor3<float> last(x.view().slice(1, 7, 10));
+    const auto again = module(last, TensorView3<const float>(), TensorView3<const float>(), on,
+                              {.cache = &cache, .append = false});
+    EXPECT_EQ(difference(to_array(again), to_array(whole.view().slice(1, 7, 10)), near(whole), isa),
+              "");
+    EXPECT_EQ(cache.length(), 10);
+  }
+}
+
+TEST(MultiHeadAttentionCalls, CrossAttentionReadsItsKeysOnce) {
+  Random random(4);
+  auto module = random_module(
+      random, {.embed_dim = 12, .num_heads = 3, .kdim = 7, .vdim = 5, .num_kv_heads = 1});
+  const auto q = random.tensor<float, 3>({2, 4, 12});
+  const auto k = random.tensor<float, 3>({2, 6, 7}), v = random.tensor<float, 3>({2, 6, 5});
+  const auto expected = module(q, k, v);
+  KvCache<float> cache = module.make_cache(2, 6);
+  EXPECT_EQ(to_array(module(q, k, v, {}, {.cache = &cache})).data, to_array(expected).data);
+  const TensorView3<const float> none;
+  EXPECT_EQ(to_array(module(q, none, none, {}, {.cache = &cache, .append = false})).data,
+            to_array(expected).data);
+  EXPECT_EQ(cache.length(), 6);
+}
+
+TEST(MultiHeadAttentionCalls, PackedSequencesEachStartAtPositionZero) {
+  Random random(5);
+  auto module = random_module(random, kAll);
+  const auto x = random.tensor<float, 3>({1, 9, 24});
+  const Tensor1<index_t> ends({4}, {0, 4, 4, 9});
+  const auto y = module(x, {.mask = causal(), .cu_seqlens_q = ends, .cu_seqlens_k = ends});
+  for (const auto& [begin, end] : {std::pair<index_t, index_t>{0, 4}, {4, 9}}) {
+    const auto alone = module(Tensor3<float>(x.view().slice(1, begin, end)), {.mask = causal()});
+    EXPECT_EQ(difference(to_array(y.view().slice(1, begin, end)), to_array(alone), near(alone),
+                         active_isa()),
+              "");
+  }
+}
+
+TEST(MultiHeadAttentionCalls, PositionsShiftNothingTogether) {
+  Random random(6);
+  auto module = random_module(random, kAll);
+  const auto x = random.tensor<float, 3>({1, 4, 24});
+  const Tensor2<index_t> later({1, 4}, {5, 6, 7, 8}), apart({1, 4}, {0, 1, 2, 9});
+  const auto y = module(x);
+  EXPECT_EQ(difference(to_array(module(x, {}, {.position_ids = later})), to_array(y), near(y),
+                       active_isa()),
+            "");
+  EXPECT_NE(difference(to_array(module(x, {}, {.position_ids = apart})), to_array(y), near(y),
+                       active_isa()),
+            "");
+}
+
+TEST(MultiHeadAttentionCallErrors, LeaveOutputAndCacheAsTheyWere) {
+  Random random(7);
+  auto module = random_module(random, kAll);
+  const auto x = random.tensor<float, 3>({2, 3, 24});
+  Tensor3<float> y(x.shape());
+  y.fill(7);
+  KvCache<float> cache = module.make_cache(2, 8), other({.batch = 2, .capacity = 8, .head_dim = 6});
+  (void)module(x, {}, {.cache = &cache});
+  const auto error = [&]<class E>(const E*, const AttentionOptions<float>& options,
+                                  const MultiHeadAttentionCall<float>& call) {
+    return error_of<E>([&] { module.forward(x, x, x, y, options, call); });
+  };
+  const ShapeError* shape = nullptr;
+  const ValueError* value = nullptr;
+  EXPECT_EQ(error(value, {}, {.append = false}),
+            "[MultiHeadAttention] append must be true without a cache; found false.");
+  EXPECT_EQ(
+      error(shape, {}, {.cache = &other}),
+      "[MultiHeadAttention] cache must have shape (batch, num_kv_heads, head_dim, head_dim_v) = "
+      "(2, 2, 6, 5); found (2, 1, 6, 6).");
+  const Tensor2<bool> mask({3, 5});
+  EXPECT_THROW(module.forward(x, x, x, y, {.mask = keep_mask(mask)}, {.cache = &cache}),
+               ShapeError);
+  const Tensor2<index_t> outside({2, 3}, {0, 1, 12, 0, 1, 2}), few({2, 2});
+  EXPECT_TRUE(contains(error(value, {}, {.position_ids = outside, .cache = &cache}),
+                       "position_ids(0, 2) must lie in 0 .. 11; found 12."));
+  EXPECT_EQ(error(shape, {}, {.position_ids = few}),
+            "[MultiHeadAttention] position_ids must have shape (batch, q_len) = (batch, kv_len) = "
+            "(2, 3); found (2, 2).");
+  EXPECT_EQ(cache.length(), 3);
+  module.forward(x, x, x, y, {}, {.cache = &cache});
+  y.fill(7);
+  EXPECT_THROW(module.forward(x, x, x, y, {}, {.cache = &cache}), ValueError);  // room for 8
+  EXPECT_EQ(cache.length(), 6);
+  EXPECT_TRUE(all_are(y, 7));
+
+  const MultiHeadAttention<float> appends({.embed_dim = 24, .num_heads = 4, .add_zero_attn = true});
+  KvCache<float> its = appends.make_cache(2, 8);
+  EXPECT_EQ(
+      error_of<ValueError>([&] { appends(x, {}, {.cache = &its}); }),
+      "[MultiHeadAttention] cache must be none with add_bias_kv or add_zero_attn; found one.");
+}
+
+}  // namespace
+}  // namespace attn

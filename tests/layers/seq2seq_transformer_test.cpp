@@ -1,0 +1,136 @@
+// Seq2SeqTransformer: its parts composed by hand, padding, and decoding step by step.
+#include "attn/layers/seq2seq_transformer.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/error_of.hpp"
+#include "support/reference_transformer.hpp"
+#include "support/steps.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::difference;
+using attn_test::error_of;
+using attn_test::Random;
+using attn_test::to_array;
+
+Seq2SeqOptions options_of(bool tied) {
+  return {.src_vocab_size = 11,
+          .tgt_vocab_size = 13,
+          .transformer = {.layer = {.d_model = 16, .nhead = 2, .dim_feedforward = 24},
+                          .num_encoder_layers = 2,
+                          .num_decoder_layers = 2},
+          .positions = tied ? Positions::learned : Positions::sinusoidal,
+          .max_positions = 10,
+          .scale_embedding = !tied,
+          .embedding_norm = tied,
+          .tied = tied,
+          .output_bias = !tied,
+          .pad_id = 0};
+}
+
+double near(const attn_test::Array<float>& x) {
+  return 64 * attn_test::epsilon<float> * std::max(1.0, attn_test::max_abs(x));
+}
+
+TEST(Seq2SeqTransformer, IsEmbeddingTransformerAndProjection) {
+  Random random(1);
+  const Tensor2<int> src({2, 5}, {3, 7, 1, 10, 2, 4, 4, 9, 0, 0});
+  const Tensor2<std::int64_t> tgt({2, 4}, {1, 12, 5, 6, 1, 3, 0, 0});
+  for (const bool tied : {false, true}) {
+    Seq2SeqTransformer<float> module(options_of(tied));
+    attn_test::randomize(module, random);
+    const Tensor2<bool> src_pad = find_padding(src, 0), tgt_pad = find_padding(tgt, 0);
+    const AttentionOptions<float> hides_src{.mask = key_padding_mask(src_pad)};
+    const Tensor3<float> decoded =
+        module.transformer(module.src_embedding(src), module.tgt_embedding(tgt),
+                           {.src = hides_src,
+                            .tgt = {.mask = causal() & key_padding_mask(tgt_pad)},
+                            .memory = hides_src});
+    Tensor3<float> expected({2, 4, 13});
+    module.generator.forward(decoded, module.tgt_embedding.words.weight.view(), expected);
+    if (tied) {
+      EXPECT_EQ(to_array(linear(decoded, module.tgt_embedding.words.weight)).data,
+                to_array(expected).data);
+    }
+    const auto logits = to_array(module(src, tgt));
+    EXPECT_EQ(logits.data, to_array(expected).data);
+    module.pack();
+    EXPECT_EQ(difference(to_array(module(src, tgt)), logits, near(logits), active_isa()), "");
+  }
+}
+
+TEST(Seq2SeqTransformer, PaddingChangesNothing) {
+  Random random(2);
+  Seq2SeqTransformer<float> module(options_of(false));
+  attn_test::randomize(module, random);
+  const Tensor2<int> src({1, 3}, {3, 7, 1}), longer({1, 6}, {3, 7, 1, 0, 0, 0});
+  const Tensor2<int> tgt({1, 2}, {1, 12}), tgt_longer({1, 4}, {1, 12, 0, 0});
+  const auto expected = to_array(module(src, tgt));
+  const Tensor3<float> padded = module(longer, tgt_longer);
+  EXPECT_EQ(
+      difference(to_array(padded.view().slice(1, 0, 2)), expected, near(expected), active_isa()),
+      "");
+}
+
+TEST(Seq2SeqTransformer, StepByStepGivesTheWhole) {
+  Random random(3);
+  const Tensor2<int> src({2, 5}, {3, 7, 1, 10, 2, 4, 4, 9, 0, 0});
+  const Tensor2<int> tgt({2, 7}, {1, 12, 5, 6, 2, 2, 3, 1, 3, 4, 4, 5, 9, 11});
+  for (const bool tied : {false, true}) {
+    Seq2SeqTransformer<float> module(options_of(tied));
+    attn_test::randomize(module, random);
+    const auto whole = to_array(module(src, tgt));
+    Tensor3<float> memory({2, 5, 16});
+    module.encode(src, memory);
+    auto caches = module.make_caches(2, 7, 5);
+    const auto steps = attn_test::by_steps(tgt, [&](const Tensor2<int>& ids, bool) {
+      Tensor3<float> out({2, ids.extent(1), 13});
+      module.decode(ids, memory, src, out, caches);
+      return out;
+    });
+    EXPECT_EQ(difference(steps, whole, near(whole), active_isa(), "steps"), "");
+    Tensor3<float> last({2, 1, 13});
+    module.decode(tgt, memory, src, last);
+    EXPECT_EQ(difference(to_array(last.view().select(1, 0)),
+                         to_array(Tensor3<float>(whole.view<3>()).view().select(1, 6)), near(whole),
+                         active_isa(), "last"),
+              "");
+  }
+}
+
+TEST(Seq2SeqTransformer, ParametersByName) {
+  const auto names = [](bool tied) {
+    std::vector<std::string> result;
+    Seq2SeqTransformer<float>(options_of(tied)).visit_parameters([&](std::string_view name, auto) {
+      if (name.find("layers") == name.npos) result.emplace_back(name);
+    });
+    return result;
+  };
+  EXPECT_EQ(names(false), (std::vector<std::string>{
+                              "src_embedding.words.weight", "tgt_embedding.words.weight",
+                              "transformer.encoder.norm.weight", "transformer.encoder.norm.bias",
+                              "transformer.decoder.norm.weight", "transformer.decoder.norm.bias",
+                              "generator.weight", "generator.bias"}));
+  EXPECT_EQ(names(true).back(), "transformer.decoder.norm.bias");
+}
+
+TEST(Seq2SeqTransformerErrors, IdsAndShapes) {
+  const Seq2SeqTransformer<float> module(options_of(false));
+  const Tensor2<int> src({1, 2}, {1, 2}), unknown({1, 2}, {1, 11}), too_long({1, 11});
+  Tensor3<float> y({1, 2, 13}), wrong({1, 2, 11});
+  y.fill(7);
+  EXPECT_EQ(error_of<ValueError>([&] { module.forward(unknown, src, y); }),
+            "[InputEmbedding] ids(0, 1) must lie in 0 .. 10; found 11.");
+  EXPECT_THROW(module.forward(too_long, src, y), ValueError);
+  EXPECT_EQ(error_of<ShapeError>([&] { module.forward(src, src, wrong); }),
+            "[Seq2SeqTransformer] out must have shape (1, 2, 13); found (1, 2, 11).");
+  EXPECT_TRUE(attn_test::all_are(y, 7));
+}
+
+}  // namespace
+}  // namespace attn
