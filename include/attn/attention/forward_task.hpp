@@ -236,7 +236,7 @@ class ForwardTask {
         const index_t at = at_.b * strides[0] + rows_[x].h * strides[1] + rows_[x].i * strides[2];
         const char* row = static_cast<const char*>(dense.data) + (at + keys.begin) * size;
         for (index_t p = 0; p < (keys.end - keys.begin) * size; p += 64)
-          __builtin_prefetch(row + p);
+          __builtin_prefetch(row + p, 0, 2);
       }
     }
   }
