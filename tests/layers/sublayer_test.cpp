@@ -62,6 +62,14 @@ TEST_F(Sublayer, AttentionWithResidualAndNorm) {
   }
 }
 
+/// Part of x is another key than x: it stays as it is, not normed.
+TEST_F(Sublayer, AttentionToAPartOfItsInput) {
+  const TensorView3<const float> part = std::as_const(x).view().slice(1, 0, 2);
+  Tensor3<float> y(x.shape());
+  attention_sublayer<float>(attention, norm, true, x, part, part, y);
+  EXPECT_EQ(unlike(y, add(x, attention(norm(x), part, part))), "");
+}
+
 TEST_F(Sublayer, FeedForwardWithResidualAndNorm) {
   for (const bool norm_first : {false, true}) {
     const Tensor3<float> expected =
