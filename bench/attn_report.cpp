@@ -114,7 +114,9 @@ class Report {
       add(time_row(cost.name, cost.baseline, false, kMilli, "ms", "time of " + cost.baseline,
                    cost.share));
     }
-    for (bool all : {false, true}) add(flops_row("mha_bert", all));
+    for (const char* name : {"mha_bert", "encoder_bert"}) {
+      for (bool all : {false, true}) add(flops_row(name, all));
+    }
     for (bool all : {false, true}) add(tutorial_row(all));
     add(memory_row("memory", memory_one_));
     add(memory_row("memory@all", memory_all_));

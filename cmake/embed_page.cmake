@@ -11,7 +11,9 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
     cmake_path(GET page PARENT_PATH folder)
     set(header ${CMAKE_CURRENT_BINARY_DIR}/embedded/${name}_page.hpp)
     # All that may be linked to: a change of any makes the header again.
-    file(GLOB parts CONFIGURE_DEPENDS ${folder}/*.css ${folder}/*.js ${PROJECT_SOURCE_DIR}/examples/pages/*.css)
+    file(GLOB parts CONFIGURE_DEPENDS
+      ${folder}/*.css ${folder}/*.js ${PROJECT_SOURCE_DIR}/examples/pages/*.css
+      ${PROJECT_SOURCE_DIR}/examples/pages/*.js)
     add_custom_command(OUTPUT ${header}
       COMMAND ${CMAKE_COMMAND} -DPAGE=${page} -DHEADER=${header} -P ${attn_embed_page_script}
       DEPENDS ${page} ${parts} ${attn_embed_page_script}

@@ -18,7 +18,7 @@ step "Configuring in $build"
 CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S . -B "$build" --log-level=WARNING
 
 step "Building the examples"
-cmake --build "$build" --parallel "$jobs" --target quickstart tutorials semantic_search attention_map
+cmake --build "$build" --parallel "$jobs" --target quickstart tutorials generate semantic_search attention_map
 
 step "Fetching the weights of all-MiniLM-L6-v2"
 sh examples/fetch_model.sh
@@ -28,6 +28,9 @@ step "quickstart: the smallest program"
 
 step "tutorials: the numbers of the tutorials"
 "$build/examples/tutorials"
+
+step "generate: a rhyme, continued by a GPT that nobody trained"
+"$build/examples/generate"
 
 step 'semantic_search --file examples/data/help_center.txt "How do I get my money back?"'
 "$build/examples/semantic_search" --file examples/data/help_center.txt "How do I get my money back?"

@@ -97,7 +97,7 @@ inline std::vector<Work> option_works() {
       work("cost_softcap", 1, [](Options& o, const Extras&) { o.softcap = 30; }),
       work("cost_score_mod", 1, nothing,
            attn::score_mod([slopes](float score, int, int h, int i, int j) {
-             return score - slopes[h] * static_cast<float>(i > j ? i - j : j - i);
+             return score - slopes[h] * static_cast<float>(std::abs(i - j));
            })),
       work("cost_documents", 1.0 / 8, nothing, attn::mask_mod(SameDocument{kSeq / 8})),
       work("cost_key_lengths", 0.5,

@@ -1,16 +1,7 @@
 // Draws the report from the data in the page: rooflines of one thread and of all, and each row beside its target.
 "use strict";
 
-const { machine, rows } = JSON.parse(document.getElementById("data").textContent);
-const tip = document.getElementById("tip");
-
-function make(name, attributes = {}, ...children) {
-  const svg = ["svg", "g", "path", "line", "text", "circle"].includes(name);
-  const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  element.append(...children);
-  return element;
-}
+const { machine, rows } = data;
 
 const number = (x) => (x === null ? "–" : x >= 1000 || (x < 0.001 && x > 0) ? x.toPrecision(3) : String(Number(x.toPrecision(3))));
 const size = (bytes) => (bytes < 2 ** 20 ? `${bytes / 2 ** 10} KiB` : `${number(bytes / 2 ** 20)} MiB`);
@@ -18,8 +9,6 @@ const ratio = (x) => (x < 0.1 ? number(x) : x.toFixed(2));
 const nameOf = (row) => row.name.replace("@all", "");
 const onAll = (row) => row.name.endsWith("@all");
 const threads = (all) => (all && machine.threads > 1 ? `${machine.threads} threads` : "one thread");
-
-addEventListener("resize", () => tip.replaceChildren());
 
 function explain(row) {
   const parts = [
@@ -34,14 +23,8 @@ function explain(row) {
 
 // The read-out follows the pointer and, for what says nothing in words, the focus.
 function explains(element, row) {
-  const show = () => {
-    tip.replaceChildren(make("strong", { class: "mono" }, row.name), " ", explain(row));
-    const box = element.getBoundingClientRect();
-    const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
-    tip.style.left = `${scrollX + Math.max(8, Math.min(room, box.left))}px`;
-    tip.style.top = `${scrollY + box.bottom + 8}px`;
-  };
-  const hide = () => tip.replaceChildren();
+  const show = () => tell(element, make("strong", { class: "mono" }, row.name), " ", explain(row));
+  const hide = () => tell(null);
   for (const [event, action] of [["pointerenter", show], ["focus", show], ["pointerleave", hide], ["blur", hide]]) {
     element.addEventListener(event, action);
   }

@@ -43,6 +43,8 @@ inline Target target_of(std::string_view name) {
       {"sdpa_decode_gqa", {0.80}},
       {"sdpa_decode_gqa@all", {0.80}},
       {"mha_bert", {0.90}},
+      {"encoder_bert", {0.88}},
+      {"encoder_bert@all", {0.88}},
       {"sdpa_causal", {0.55, kAtMost}},
       {"softmax", {1.0 / 3, kAtMost}},
       {"cost_keep", {1.15, kAtMost}},

@@ -128,6 +128,38 @@ inline Group multi_head_group(std::string name, attn::Isa isa, index_t batch, in
       }};
 }
 
+/// One of BERT's layers, packed; its result is compared with the scalar set's.
+inline Group encoder_layer_group(std::string name, attn::Isa isa, index_t batch, index_t seq,
+                                 index_t width, index_t heads, index_t hidden) {
+  return {
+      {name}, [=]() -> std::vector<Work> {
+        struct Inputs {
+          attn::EncoderLayer<float> layer;
+          attn::Tensor3<float> x, out;
+        };
+        const auto in =
+            std::make_shared<Inputs>(Inputs{random_encoder_layer(width, heads, hidden),
+                                            random_tensor<float, 3>({batch, seq, width}, 2),
+                                            attn::Tensor3<float>({batch, seq, width})});
+        in->layer.pack();
+        Work work{name, isa, encoder_layer_flops(batch, seq, width, hidden)};
+        work.traffic =
+            (in->x.size() + in->out.size() + 4 * width * (width + 1) + 2 * width * hidden) *
+            index_t{sizeof(float)};
+        work.run = [in](const attn::Execution& execution) {
+          in->layer.forward(in->x, in->out, {.execution = execution});
+        };
+        work.complaint = [in]() -> std::string {
+          const auto other = in->layer(in->x, {.execution = {.isa = attn::Isa::scalar}});
+          const double worst =
+              attn_test::worst(attn_test::to_array(in->out), attn_test::to_array(other)).distance;
+          return worst <= 1e-4 ? ""
+                               : "wrong result: off the scalar set's by " + std::to_string(worst);
+        };
+        return {work};
+      }};
+}
+
 }  // namespace detail
 
 inline constexpr index_t kQueryCounts[] = {1, 2, 4, 8, 16, 32, 64};
@@ -200,6 +232,7 @@ inline std::vector<Group> all_groups() {
                       return {work};
                     }});
   groups.push_back(detail::multi_head_group("mha_bert", isa, 8, 128, 768, 12));
+  groups.push_back(detail::encoder_layer_group("encoder_bert", isa, 8, 128, 768, 12, 3072));
   groups.push_back(detail::multi_head_group("mha_tutorial", isa, 1, 4, 16, 4));
   return groups;
 }

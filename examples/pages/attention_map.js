@@ -1,14 +1,12 @@
 // Draws the attention map from the data in the page: the grid of heads, the chosen one large, the text.
 "use strict";
 
-const data = JSON.parse(document.getElementById("data").textContent);
 const { tokens, layers, heads } = data;
 const n = tokens.length;
 const weights = unpack(data.weights);
 
 const grid = document.getElementById("grid");
 const words = document.getElementById("words");
-const tip = document.getElementById("tip");
 let chosen = fromAddress();
 let cursor = null; // {query, key} in the large map, or a query alone
 let map; // the large map's parts, see drawMap()
@@ -37,16 +35,6 @@ function fromAddress() {
   const asked = new URLSearchParams(location.hash.slice(1));
   const number = (name, count) => Math.min(count - 1, Math.max(0, Math.trunc(Number(asked.get(name)) || 0)));
   return { layer: number("layer", layers), head: number("head", heads) };
-}
-
-// Elements.
-
-function make(name, attributes = {}, ...children) {
-  const svg = ["svg", "g", "rect", "text", "line", "title", "path"].includes(name);
-  const element = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  element.append(...children);
-  return element;
 }
 
 // Colours.
@@ -159,7 +147,7 @@ function makeMap() {
   const font = Math.min(13, Math.max(8, (0.8 * room) / n));
   const labels = Math.max(...tokens.map((token) => shorten(token).length)) * font * 0.62 + 8;
   const cell = Math.min(46, Math.max(2, (room - labels - 22) / n));
-  const every = Math.ceil((font * 1.02) / cell); // labels that fit
+  const every = Math.ceil((font * 0.9) / cell); // labels that fit
   const [left, top] = [labels + 20, labels + 20];
   const [width, height] = [left + n * cell + 2, top + n * cell + 2];
   const svg = make("svg", {
@@ -274,15 +262,11 @@ function point(to) {
 }
 
 function paintTip() {
-  if (cursor?.key === undefined) return tip.replaceChildren();
+  if (cursor?.key === undefined) return tell(null);
   const { query, key } = cursor;
-  tip.replaceChildren(
+  tell(map.cells[query * n + key],
     make("span", { class: "mono" }, tokens[query]), " looks at ", make("span", { class: "mono" }, tokens[key]), ": ",
     make("strong", {}, digits(weightsOf(chosen)[query * n + key])));
-  const box = map.cells[query * n + key].getBoundingClientRect();
-  const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
-  tip.style.left = `${scrollX + Math.max(8, Math.min(room, box.right + 10))}px`;
-  tip.style.top = `${scrollY + box.bottom + 10}px`;
 }
 
 // The scale, with the weights where their colours are.
@@ -336,5 +320,4 @@ makeMap();
 makeWords();
 paint();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
-addEventListener("resize", () => point(null));
 addEventListener("hashchange", () => choose(fromAddress()));

@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "attn/attention/kv_cache.hpp"
+#include "attn/layers/bert.hpp"
 #include "attn/layers/decoding_session.hpp"
-#include "attn/layers/encoder_layer.hpp"
 
 #include "support/isas.hpp"
 #include "support/random.hpp"
@@ -112,21 +112,103 @@ TEST_F(Allocation, NoneInLayers) {
   attn_test::Random random(2);
   const auto x = random.tensor<float, 3>({2, 30, 48});
   Tensor3<float> y(x.shape()), average({2, 30, 30});
+  const Tensor1<index_t> ends({3}, {0, 12, 30});
+  TransformerLayerOptions everything{
+      .d_model = 48,
+      .nhead = 4,
+      .dim_feedforward = 96,
+      .activation = Activation::silu,
+      .norm_first = true,
+      .gated = true,
+      .norm = NormKind::rms,
+      .attention = {
+          .num_kv_heads = 2, .query_key_norm = NormKind::layer, .rotary = RotaryOptions{}}};
   for (Isa isa : attn_test::available_isas()) {
     const Execution on{.executor = &serial, .workspace = &workspace, .isa = isa};
     const MultiHeadAttention<float> module({.embed_dim = 48, .num_heads = 4});
     EXPECT_EQ(allocations_of([&] {
-                module.forward(x, x, x, y,
-                               {.mask = causal(), .average_weights = average, .execution = on});
+                module.forward(
+                    x, x, x, y, {.mask = causal(), .average_weights = average, .execution = on},
+                    {.residual = x}, score_mod([](float s, int, int, int, int) { return 2 * s; }));
               }),
               0)
         << name(isa);
-    for (const bool norm_first : {false, true}) {
-      const EncoderLayer<float> layer(
-          {.d_model = 48, .nhead = 4, .dim_feedforward = 96, .norm_first = norm_first});
+    for (const TransformerLayerOptions& options :
+         {TransformerLayerOptions{.d_model = 48, .nhead = 4, .dim_feedforward = 96}, everything}) {
+      const EncoderLayer<float> layer(options);
       EXPECT_EQ(allocations_of([&] { layer.forward(x, y, {.execution = on}); }), 0) << name(isa);
+      const DecoderLayer<float> decoder(options);
+      EXPECT_EQ(
+          allocations_of([&] { decoder.forward(x, x, y, {.mask = causal(), .execution = on}); }), 0)
+          << name(isa);
     }
+    const EncoderLayer<float> layer(everything);
+    const Tensor3<float> row({1, 30, 48});
+    Tensor3<float> row_y(row.shape());
+    EXPECT_EQ(allocations_of([&] {
+                layer.forward(row, row_y,
+                              {.cu_seqlens_q = ends, .cu_seqlens_k = ends, .execution = on});
+              }),
+              0)
+        << name(isa);
   }
+}
+
+TEST_F(Allocation, NoneInModels) {
+  const Tensor2<int> ids({2, 9}), step({2, 1});
+  const Execution on{.executor = &serial, .workspace = &workspace};
+  const TransformerLayerOptions layer{.d_model = 32, .nhead = 4, .dim_feedforward = 48};
+
+  Transformer<float> transformer(
+      {.layer = layer, .num_encoder_layers = 2, .num_decoder_layers = 2});
+  const Tensor3<float> x({2, 9, 32});
+  Tensor3<float> y(x.shape());
+  EXPECT_EQ(allocations_of([&] {
+              transformer.forward(x, x, y, {.tgt = {.mask = causal()}, .execution = on});
+            }),
+            0);
+
+  Bert<float> bert({.vocab_size = 7,
+                    .hidden_size = 32,
+                    .num_hidden_layers = 2,
+                    .num_attention_heads = 4,
+                    .intermediate_size = 48,
+                    .pooler = true});
+  Tensor2<float> pooled({2, 32});
+  EXPECT_EQ(allocations_of([&] {
+              bert.forward(ids, y, {.execution = on});
+              bert.pool(y, pooled, on);
+            }),
+            0);
+
+  Gpt<float> gpt({.vocab_size = 7, .num_layers = 2, .layer = layer, .max_positions = 16});
+  auto caches = gpt.make_caches(2, 16);
+  Tensor3<float> logits({2, 9, 7}), last({2, 1, 7});
+  EXPECT_EQ(allocations_of([&] {
+              for (KvCache<float>& cache : caches) cache.clear();
+              gpt.forward(ids, logits, {.execution = on});
+              gpt.forward(ids, last, {.execution = on}, caches);
+              gpt.forward(step, last, {.execution = on}, caches);
+            }),
+            0);
+
+  Seq2SeqTransformer<float> seq2seq(
+      {.src_vocab_size = 7,
+       .tgt_vocab_size = 7,
+       .transformer = {.layer = layer, .num_encoder_layers = 2, .num_decoder_layers = 2},
+       .pad_id = 1});
+  auto decoder_caches = seq2seq.make_caches(2, 16, 9);
+  EXPECT_EQ(allocations_of([&] {
+              for (DecoderLayerCache<float>& cache : decoder_caches) {
+                cache.self.clear();
+                cache.memory.clear();
+              }
+              seq2seq.forward(ids, ids, logits, on);
+              seq2seq.encode(ids, y, on);
+              seq2seq.decode(ids, y, ids, last, decoder_caches, on);
+              seq2seq.decode(step, y, ids, last, decoder_caches, on);
+            }),
+            0);
 }
 
 TEST_F(Allocation, NoneInAKvCache) {

@@ -230,6 +230,22 @@ TEST(KvCache, SameHeadDimOfValuesUnlessTold) {
   EXPECT_EQ(cache.options().head_dim_v, 8);
 }
 
+TEST(KvCache, AWindowMovesEachKeyAtMostOnceOnAverage) {
+  for (const index_t room : {1, 3, 20}) {
+    constexpr index_t kWindow = 10;
+    KvCache<float> cache({.capacity = kWindow + room, .head_dim = 1, .window = kWindow});
+    index_t copied = 0;
+    const float* last = nullptr;
+    while (cache.length() < 1000) {
+      cache.extend(room);
+      if (cache.keys().data() < last) copied += kWindow;
+      last = cache.keys().data();
+    }
+    EXPECT_GT(copied, 0);
+    EXPECT_LE(copied, cache.length());
+  }
+}
+
 TEST(KvCache, CopiesAreDeep) {
   KvCache<float> a({.capacity = 4, .head_dim = 1});
   a.append(Tensor4<float>({1, 1, 1, 1}, {1}), Tensor4<float>({1, 1, 1, 1}, {2}));

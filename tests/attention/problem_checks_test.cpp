@@ -193,5 +193,123 @@ TEST(SdpaErrors, Outputs) {
             kName + "lse must have shape (batch, num_heads, q_len) = (2, 4, 5); found (2, 2, 5).");
 }
 
+TEST(SdpaErrors, EntriesOfEachBatchRow) {
+  const Tensor1<index_t> far({2}, {0, 6}), beyond({2}, {0, 9});
+  Call call;
+  call.options.mask = query_lengths(far);
+  EXPECT_EQ(call.value_error(), kName + "query_lengths(1) must lie in 0 .. 5; found 6.");
+  call.options.mask = left_padding(beyond);
+  EXPECT_EQ(call.value_error(), kName + "left_padding(1) must lie in 0 .. 7; found 9.");
+  call.options.mask = prefix_lm(beyond);
+  EXPECT_EQ(call.value_error(), kName + "prefix_lm(1) must lie in 0 .. 7; found 9.");
+  call.options = {.offset = query_offsets(Tensor1<index_t>({3}))};
+  EXPECT_EQ(call.shape_error(), kName + "query_offsets must have shape (batch) = (2); found (3).");
+  call.options = {.offset = query_offset(std::numeric_limits<index_t>::max())};
+  EXPECT_EQ(call.value_error(),
+            kName + "query_offset must lie in -2^61 .. 2^61; found 9223372036854775807.");
+}
+
+TEST(SdpaErrors, Documents) {
+  const Tensor2<index_t> falling({1, 7}, {0, 0, 1, 1, 2, 1, 3}), longer({2, 8});
+  Call call;
+  call.options.mask = documents(falling);
+  EXPECT_EQ(call.value_error(),
+            kName + "documents must have ids that never fall along a row; found 1 after 2.");
+  call.options.mask = documents(longer);
+  EXPECT_EQ(call.shape_error(),
+            kName + "documents must have shape (batch or 1, kv_len) = (2, 7); found (2, 8).");
+}
+
+TEST(SdpaErrors, RelativeBias) {
+  const Tensor2<float> even({4, 6}), two({2, 7});
+  Call call;
+  call.options.relative_bias = even;
+  EXPECT_EQ(call.shape_error(),
+            kName + "relative_bias must have shape (num_heads, 2 n + 1) = (4, 7); found (4, 6).");
+  call.options.relative_bias = two;
+  EXPECT_EQ(call.shape_error(),
+            kName + "relative_bias must have shape (num_heads, 2 n + 1) = (4, 7); found (2, 7).");
+}
+
+TEST(SdpaErrors, ChosenHeads) {
+  const Tensor1<index_t> beyond({2}, {0, 4}), twice({2}, {1, 1});
+  Call call{.weights = {2, 2, 5, 7}};
+  call.options.weight_heads = beyond;
+  EXPECT_EQ(call.value_error(), kName + "weight_heads(1) must lie in 0 .. 3; found 4.");
+  call.options.weight_heads = twice;
+  EXPECT_EQ(call.value_error(), kName + "weight_heads must name each head once; found 1 twice.");
+}
+
+/// Two sequences in one row of 5 queries and 7 keys.
+Call packed_call() {
+  return {.q = {1, 4, 5, 8},
+          .k = {1, 2, 7, 8},
+          .v = {1, 2, 7, 6},
+          .out = {1, 4, 5, 6},
+          .weights = {2, 4, 3, 4},
+          .lse = {1, 4, 5}};
+}
+
+TEST(SdpaErrors, PackedSequences) {
+  const Tensor1<index_t> q_starts({3}, {0, 2, 5}), kv_starts({3}, {0, 4, 7}), late({3}, {1, 2, 5}),
+      falling({3}, {0, 6, 5}), more({4}, {0, 1, 2, 7}), one({1}, {0});
+  Call call = packed_call();
+  const auto with = [&](const Tensor1<index_t>& q, const Tensor1<index_t>& kv) {
+    call.options.cu_seqlens_q = q;
+    call.options.cu_seqlens_k = kv;
+    return call;
+  };
+  EXPECT_EQ(with(late, kv_starts).value_error(),
+            kName + "cu_seqlens_q(0) must lie in 0 .. 0; found 1.");
+  EXPECT_EQ(with(falling, kv_starts).value_error(),
+            kName + "cu_seqlens_q(1) must lie in 0 .. 5; found 6.");
+  EXPECT_EQ(with(q_starts, q_starts).value_error(),
+            kName + "cu_seqlens_k(2) must lie in 7 .. 7; found 5.");
+  EXPECT_EQ(with(q_starts, more).shape_error(),
+            kName + "cu_seqlens_k must have shape (batch + 1) = (3); found (4).");
+  EXPECT_EQ(with(one, kv_starts).shape_error(),
+            kName + "cu_seqlens_q must have shape (batch + 1); found (1).");
+  EXPECT_EQ(with(q_starts, {}).value_error(),
+            kName + "cu_seqlens_q and cu_seqlens_k must be given together; found one of them.");
+  call.q = {2, 4, 5, 8}, call.out = {2, 4, 5, 6}, call.lse = {2, 4, 5};
+  EXPECT_EQ(with(q_starts, kv_starts).shape_error(),
+            kName +
+                "q must have shape (1, num_heads, total, head_dim) = (1, 4, 5, 8); "
+                "found (2, 4, 5, 8).");
+}
+
+TEST(SdpaErrors, Pages) {
+  const Tensor2<index_t> table({2, 3}, {0, 1, 2, 3, 4, 5}), beyond({2, 3}, {0, 1, 2, 3, 4, 6}),
+      three({3, 3});
+  const Tensor1<index_t> lengths({2}, {21, 14});
+  Call call{.k = {6, 2, 7, 8}, .v = {6, 2, 7, 6}, .weights = {2, 4, 5, 21}};
+  call.options.block_table = beyond;
+  EXPECT_EQ(call.value_error(), kName + "block_table(5) must lie in 0 .. 5; found 6.");
+  call.options.mask = key_lengths(lengths);
+  call.options.block_table = three;
+  EXPECT_EQ(call.shape_error(), kName + "key_lengths must have shape (batch) = (3); found (2).");
+  call.options.mask = {};
+  EXPECT_EQ(call.shape_error(),
+            kName + "block_table must have shape (batch, pages) = (2, 3); found (3, 3).");
+  call.options.block_table = table;
+  call.k = {5, 2, 7, 8};
+  EXPECT_EQ(call.value_error(), kName + "block_table(5) must lie in 0 .. 4; found 5.");
+}
+
+TEST(SdpaErrors, PositionsOfFunctorsAreInts) {
+  constexpr index_t kMany = index_t{1} << 31;
+  const Tensor1<float> row({8});
+  const TensorView4<const float> q(row.data(), {1, 1, 1, 8}),
+      k(row.data(), {1, 1, kMany, 8}, {0, 0, 0, 1});
+  Tensor4<float> out({1, 1, 1, 8});
+  EXPECT_EQ(error_of<ValueError>([&] {
+              scaled_dot_product_attention(q, k, k, out, {},
+                                           mask_mod([](int, int, int, int) { return true; }));
+            }),
+            kName +
+                "functors must be given with batch, num_heads, q_len and kv_len below 2^31; "
+                "found 2147483648.");
+}
+
 }  // namespace
 }  // namespace attn

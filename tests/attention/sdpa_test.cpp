@@ -263,5 +263,27 @@ TYPED_TEST(SdpaTest, LogitsOfAnySizeStayFinite) {
   }
 }
 
+TYPED_TEST(SdpaTest, WeightsOfChosenHeads) {
+  using T = TypeParam;
+  Random random(9);
+  const auto q = random.tensor<T, 4>({2, 6, 40, 16}), kv = random.tensor<T, 4>({2, 2, 90, 16});
+  const Tensor1<index_t> chosen({3}, {5, 0, 2});
+  Tensor4<T> all({2, 6, 40, 90}), some({2, 3, 40, 90}), again({2, 3, 40, 90});
+  Tensor3<T> average({2, 40, 90}), average_of_all({2, 40, 90});
+  const auto run = [&](AttentionOptions<T> options) {
+    options.mask = causal();
+    scaled_dot_product_attention(q, kv, kv, options);
+  };
+  run({.weights = all, .average_weights = average_of_all});
+  run({.weights = some, .weight_heads = chosen});
+  run({.weights = again, .weight_heads = chosen, .average_weights = average});
+  for (index_t n = 0; n < 3; ++n) {
+    const auto expected = to_array(all.view().slice(1, chosen(n), chosen(n) + 1));
+    EXPECT_TRUE(same_bits(to_array(some.view().slice(1, n, n + 1)), expected));
+    EXPECT_TRUE(same_bits(to_array(again.view().slice(1, n, n + 1)), expected));
+  }
+  EXPECT_TRUE(same_bits(to_array(average), to_array(average_of_all)));
+}
+
 }  // namespace
 }  // namespace attn

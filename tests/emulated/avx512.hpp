@@ -161,3 +161,5 @@ ATTN_EMULATED __m256 maskz_extractf32x8(__mmask8 mask, __m512 a, int half) {
   simde_mm512_maskz_mov_epi32(mask, simde_mm512_slli_epi32(a, by))
 #define _mm512_maskz_slli_epi64(mask, a, by) \
   simde_mm512_maskz_mov_epi64(mask, simde_mm512_slli_epi64(a, by))
+#define _mm512_maskz_srli_epi64(mask, a, by) \
+  simde_mm512_maskz_mov_epi64(mask, simde_mm512_srli_epi64(a, by))

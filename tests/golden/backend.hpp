@@ -82,31 +82,6 @@ struct LibraryBackend {
                                  attn::Activation::none, execution()));
   }
 
-  Array<T> feed_forward(const FeedForwardWeights<T>& w, const Array<T>& x,
-                        const Array<T>& residual) const {
-    attn::FeedForward<T> layer({.d_model = w.w1.extent(1),
-                                .dim_feedforward = w.w1.extent(0),
-                                .activation = w.activation,
-                                .bias = static_cast<bool>(w.b1)});
-    assign(layer.linear1.weight.view(), w.w1);
-    assign(layer.linear1.bias.view(), w.b1);
-    assign(layer.linear2.weight.view(), w.w2);
-    assign(layer.linear2.bias.view(), w.b2);
-    Array<T> y(x.shape);
-    layer.forward(x.view<3>(), y.view<3>(),
-                  residual ? residual.view<3>() : attn::TensorView3<const T>(), execution());
-    return y;
-  }
-
-  Array<T> layer_norm(const Array<T>& x, const Array<T>& weight, const Array<T>& bias,
-                      double eps) const {
-    return to_array(attn::layer_norm(x.view<3>(), vector(weight), vector(bias), eps, execution()));
-  }
-
-  Array<T> embedding(const Array<T>& table, const Array<std::int64_t>& ids) const {
-    return to_array(attn::embedding(table.view<2>(), ids.view<2>()));
-  }
-
   /// Copies; an empty array is a parameter that the module has not.
   template <int Rank>
   static void assign(attn::TensorView<T, Rank> to, const Array<T>& from) {

@@ -1,7 +1,9 @@
 // PyTorch's conventions: parameter names of nn.MultiheadAttention, and masks whose true means hidden.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "attn/io/state_dict.hpp"
 
@@ -11,9 +13,11 @@ namespace attn_test {
 
 /// Loads a module of the library from the tensors under `prefix`, all of which must be there.
 template <class Module>
-void load_module(Module& module, const Case& c, const std::string& prefix) {
+void load_module(Module& module, const Case& c, const std::string& prefix,
+                 std::function<std::string(std::string_view)> rename = {}) {
   const attn::LoadReport report = attn::load_state_dict(
-      module, c.file(), {.prefix = c.prefix() + prefix, .strict = false, .rename = {}});
+      module, c.file(),
+      {.prefix = c.prefix() + prefix, .strict = false, .rename = std::move(rename)});
   if (!report.missing.empty()) throw std::runtime_error("no tensor " + report.missing.front());
   for (const std::string& name : report.loaded) c.mark_read(name.substr(c.prefix().size()));
 }

@@ -1,28 +1,15 @@
-// Golden suite `tutorials`: the modules of the five tutorials, composed of the library's functions.
+// Golden suite `tutorials`: the systems of the five tutorials as the library's modules of the same kind.
 //
 // Which module a case is shows in the names of its tensors; 004's weights are (in, out), all others (out, in). Masks keep
 // where true. The tutorials fill hidden scores with -1e9, so that a row without a visible key is the mean of the values.
-#include "golden/backend.hpp"
+#include <cmath>
+
+#include "golden/library_tutorials.hpp"
 
 namespace attn_test {
 namespace {
 
 constexpr double kUnscaled = 1;
-
-/// A mask (q_len, kv_len), (batch, q_len, kv_len) or of rank 4, which all heads share or not.
-ReferenceOptions keep(const Case& c, const std::string& name) {
-  ReferenceOptions options;
-  options.mean_of_masked_row = true;
-  if (!c.has(name)) return options;
-  Array<double> mask = c.load<double>(name);
-  const std::size_t rank = mask.shape.size();
-  if (rank < 2 || rank > 4) throw Unsupported("a mask of rank " + std::to_string(rank));
-  while (mask.shape.size() < 4) {
-    mask.shape.insert(mask.shape.begin() + (mask.shape.size() == 3 ? 1 : 0), 1);
-  }
-  options.masks.push_back({ReferenceOptions::Mask::Kind::keep, mask});
-  return options;
-}
 
 /// (in, out) to (out, in)
 template <class T>
@@ -48,13 +35,22 @@ class Tutorials {
   Tutorials(const Backend& backend, const Case& c) : backend_(backend), c_(c) {}
 
   Outputs<T> run() const {
-    if (c_.has("src_word_emb.weight")) return transformer();
-    if (c_.has("enc_attn.w_qs.weight")) return decoder();
-    if (c_.has("slf_attn.w_qs.weight")) return encoder();
-    if (c_.has("w_1.weight")) return {{"y", feed_forward("", load("x"))}};
-    if (c_.has("w_qs.weight")) {
-      const auto r = norm_attention("", load("q"), load("k"), load("v"), keep(c_, "mask"));
-      return {{"y", r.y}, {"weights", r.weights}};
+    if constexpr (std::is_same_v<Backend, LibraryBackend>) {
+      const LibraryTutorials library(backend_, c_);
+      if (c_.has("src_word_emb.weight")) return library.transformer();
+      if (c_.has("enc_attn.w_qs.weight")) return library.decoder_layer();
+      if (c_.has("slf_attn.w_qs.weight")) return library.encoder_layer();
+      if (c_.has("w_1.weight")) return library.feed_forward();
+      if (c_.has("w_qs.weight")) return library.norm_attention();
+    } else {
+      if (c_.has("src_word_emb.weight")) return transformer();
+      if (c_.has("enc_attn.w_qs.weight")) return decoder();
+      if (c_.has("slf_attn.w_qs.weight")) return encoder();
+      if (c_.has("w_1.weight")) return {{"y", feed_forward("", load("x"))}};
+      if (c_.has("w_qs.weight")) {
+        const auto r = norm_attention("", load("q"), load("k"), load("v"), keep(c_, "mask"));
+        return {{"y", r.y}, {"weights", r.weights}};
+      }
     }
     if (c_.has("W_q.weight") || c_.has("linear_q") || c_.has("W_q") || c_.has("w_q"))
       return plain();
@@ -175,6 +171,20 @@ class Tutorials {
             {"cross_weights", cross.weights}};
   }
 
+  /// sin and cos in turn of position / 10000^(2 (j / 2) / dim).
+  Array<T> position_table() const {
+    Array<T> table = load("pos_table");
+    for (Index p = 0; p < table.extent(0); ++p) {
+      for (Index j = 0; j < table.extent(1); ++j) {
+        const double power =
+            2.0 * static_cast<double>(j / 2) / static_cast<double>(table.extent(1));
+        const double angle = static_cast<double>(p) / std::pow(10000.0, power);
+        table(p, j) = static_cast<T>(j % 2 == 0 ? std::sin(angle) : std::cos(angle));
+      }
+    }
+    return table;
+  }
+
   /// Word and position embeddings, then the norm that comes before the first layer.
   Array<T> embed(const std::string& name, const Array<std::int64_t>& ids) const {
     Array<T> x = backend_.embedding(load(name + "_word_emb.weight"), ids);
@@ -217,7 +227,9 @@ class Tutorials {
       dec = norm_attention(prefix + "enc_attn.", dec, enc, enc, src_mask).y;
       dec = feed_forward(prefix + "pos_ffn.", dec);
     }
-    return {{"encoder_output", enc}, {"logits", backend_.linear(dec, load("trg_word_prj.weight"))}};
+    return {{"encoder_output", enc},
+            {"pos_table", position_table()},
+            {"logits", backend_.linear(dec, load("trg_word_prj.weight"))}};
   }
 
   static std::string layer(const std::string& stack, int n) {

@@ -128,7 +128,9 @@ TEST(BertErrors, PositionsAndShapes) {
   EXPECT_THROW(bert(too_long), ValueError);
   EXPECT_THROW(bert.forward(ids, wrong), ShapeError);
   const Tensor2<bool> mask({4, 4});
+  y.fill(7);
   EXPECT_THROW(bert.forward(ids, y, {.mask = drop_mask(mask)}), ShapeError);
+  EXPECT_TRUE(attn_test::all_are(y, 7));
 }
 
 }  // namespace

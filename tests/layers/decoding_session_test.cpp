@@ -197,6 +197,10 @@ TYPED_TEST(DecodingSessionTest, Seq2SeqAsWithoutCache) {
   }
 }
 
+static_assert(CachedDecoder<GptSession<float>> && CachedDecoder<Seq2SeqSession<double>>);
+// A session views its model.
+static_assert(!std::constructible_from<GptSession<float>, Gpt<float>&&, index_t, index_t>);
+
 TEST(GptSession, StartsAgainWhenCleared) {
   Random random(300);
   const auto model = random_gpt<float>(random, false);

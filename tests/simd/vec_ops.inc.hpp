@@ -101,3 +101,15 @@ template <class T>
 inline void vec_all(T value, T* to) {
   Vec<T>::all(value).store(to);
 }
+
+/// product, high halves of a, a ^ b; n a multiple of 8.
+inline void vec_integers(index_t n, const std::uint64_t* a, const std::uint64_t* b,
+                         std::uint64_t* product, std::uint64_t* high, std::uint64_t* either) {
+  using V = Vec<std::uint64_t>;
+  for (index_t j = 0; j < n; j += V::kLanes) {
+    const V x = V::load(a + j), y = V::load(b + j);
+    low_product(x, y).store(product + j);
+    x.high().store(high + j);
+    (x ^ y).store(either + j);
+  }
+}

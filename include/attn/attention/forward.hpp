@@ -164,11 +164,20 @@ void average_heads(const AttentionProblem<T>& problem, const Executor& threads) 
   });
 }
 
+/// The heads that `wanted` names out of all weights.
+template <class T>
+void copy_chosen(const AttentionProblem<T>& problem, const AttentionOptions<T>& wanted) {
+  for (index_t n = 0; n < wanted.weight_heads.extent(0); ++n) {
+    const index_t h = wanted.weight_heads(n);
+    copy<T, 4>(problem.options.weights.slice(1, h, h + 1), wanted.weights.slice(1, n, n + 1));
+  }
+}
+
 /// Rows of weights or scores that packed sequences leave over.
 template <class T>
 void fill_padding(const AttentionProblem<T>& problem, const TensorView4<T>& matrix, T value) {
   if (!matrix || !problem.packed()) return;
-  const auto [batch, heads, q_len, kv_len] = problem.scores;
+  const auto [batch, heads, q_len, kv_len] = matrix.shape();
   for (index_t b = 0; b < batch; ++b) {
     for (index_t h = 0; h < heads; ++h) {
       for (index_t i = problem.lengths(b).q_len; i < q_len; ++i) {
@@ -187,7 +196,10 @@ void forward_with(const RowKernels<T>& kernels, const AttentionProblem<T>& call,
   Scratch<T> weights(workspace, plan.scores_elements);
   Scratch<RowState<T>> states(workspace, plan.states);
   AttentionProblem<T> problem = call;
-  if (plan.scores_elements > 0) problem.options.weights = {weights.data(), problem.scores};
+  if (plan.scores_elements > 0) {
+    problem.options.weights = {weights.data(), problem.scores};
+    problem.options.weight_heads = {};
+  }
 
   Forward<T> forward(kernels, problem, plan, threads, workspace, states.data());
   forward.run();
@@ -195,6 +207,7 @@ void forward_with(const RowKernels<T>& kernels, const AttentionProblem<T>& call,
   if (options.column_sums) forward.sum_columns();
   if (options.max_logits) take_max_logits(problem, states.data());
   fill_padding(problem, options.weights, T{0});
+  if (plan.scores_elements > 0 && call.options.weights) copy_chosen(problem, call.options);
   fill_padding(problem, options.scores, kMinusInf<T>);
   if (options.average_weights) average_heads(problem, threads);
 }

@@ -164,8 +164,10 @@ class ForwardTask {
       for (index_t r = 0; r < rows_.count(); r += tile_height_) {
         const index_t height = std::min(rows_.count() - r, tile_height_);
         if (!tiling_.few) prefetch_keys(next, r);
+        prefetch_masks(block, r + tile_height_);
         const KeyRange seen = rows_.seen_by(r, height, block);
-        if (seen.begin >= seen.end) continue;
+        if (seen.begin >= seen.end || (pass == Pass::weights && !shows_weights(r, height)))
+          continue;
         const Tile tile{r, height, first, seen,
                         rows_.visibility(r, height, seen) == Visibility::full};
         score_tile(tile, pass == Pass::scores ? problem_.options.score_stage : ScoreStage::masked);
@@ -178,6 +180,12 @@ class ForwardTask {
         }
       }
     }
+  }
+
+  bool shows_weights(index_t r, index_t height) const {
+    bool any = false;
+    for (index_t x = r; x < r + height; ++x) any = any || problem_.weights_at(rows_[x].h) >= 0;
+    return any;
   }
 
   /// The whole panels that hold `keys`, counted from first_key.
@@ -194,7 +202,7 @@ class ForwardTask {
     for (index_t j = first_key + panels.begin; j < block.end; j += NR, panel += NR * d) {
       const KeyRange keys{std::max(j, block.begin), std::min(j + NR, block.end)};
       if (!problem_.paged()) prefetch<0>(value(keys.begin), problem_.v, keys.end - keys.begin);
-      if (keys.begin == j && problem_.is_one_run(keys)) {
+      if (keys.begin == j && problem_.run_end(j, keys.end) == keys.end) {
         kernels_.pack_columns(keys.end - j, d, key(j), 1, stride, panel);
         continue;
       }
@@ -216,6 +224,23 @@ class ForwardTask {
     prefetch<0>(key(keys.begin + begin), problem_.k, end - begin);
   }
 
+  /// The dense masks of the tile at row r, a new row of them for each query.
+  void prefetch_masks(KeyRange keys, index_t r) const {
+    const Mask& mask = problem_.options.mask;
+    for (int part = 0; part < mask.num_dense; ++part) {
+      const Mask::Dense& dense = mask.dense[static_cast<std::size_t>(part)];
+      const auto& strides = dense.strides;
+      if (strides[2] == 0 || strides[3] != 1) continue;
+      const index_t size = dense.kind == Mask::Dense::Kind::add ? index_t{sizeof(T)} : 1;
+      for (index_t x = r; x < std::min(r + tile_height_, rows_.count()); ++x) {
+        const index_t at = at_.b * strides[0] + rows_[x].h * strides[1] + rows_[x].i * strides[2];
+        const char* row = static_cast<const char*>(dense.data) + (at + keys.begin) * size;
+        for (index_t p = 0; p < (keys.end - keys.begin) * size; p += 64)
+          __builtin_prefetch(row + p, 0, 2);
+      }
+    }
+  }
+
   /// Asks for `count` rows of x from `row` on before they are needed: short sequences come from memory once, and
   /// what reads them takes as long as it waits. kWrite: 1 for rows that will be written.
   template <int kWrite, class U>
@@ -231,11 +256,9 @@ class ForwardTask {
     const index_t d = problem_.head_dim();
     const KeyRange panels = panels_of(tile.first_key, tile.keys);
     if (tiling_.few) {
-      problem_.for_runs(tile.keys, [&](KeyRange run) {
-        kernels_.score_rows(tile.height, run.end - run.begin, d, scratch_.q, key(run.begin),
-                            problem_.k.stride(2), problem_.scale,
-                            scratch_.scores + run.begin - tile.first_key, tiling_.block_kv);
-      });
+      kernels_.score_rows(tile.height, tile.keys.end - tile.keys.begin, d, scratch_.q,
+                          point_to(problem_.k, tile.keys), problem_.scale,
+                          scratch_.scores + tile.keys.begin - tile.first_key, tiling_.block_kv);
     } else {
       kernels_.score_tile(d, scratch_.q + tile.row * d, scratch_.k, panels.begin, panels.end,
                           problem_.scale, scratch_.scores, tiling_.block_kv);
@@ -286,29 +309,34 @@ class ForwardTask {
     if (pass != Pass::totals) add_values(tile, shrink);
   }
 
-  /// scratch.out of the tile's rows = shrink times itself + weights times values.
-  void add_values(const Tile& tile, T* shrink) {
-    const index_t dv = problem_.head_dim_v(), stride = tiling_.block_kv,
-                  out_stride = scratch_.out_stride;
-    T* out = scratch_.out + tile.row * out_stride;
-    const auto add = [&](KeyRange keys, const T* v, index_t v_stride) {
-      const T* weights = scratch_.scores + keys.begin - tile.first_key;
-      const index_t n = keys.end - keys.begin;
-      if (tiling_.few) {
-        kernels_.add_values_rows(tile.height, dv, n, weights, stride, v, v_stride, out, out_stride,
-                                 shrink);
-      } else {
-        kernels_.add_values_tile(dv, n, weights, stride, v, v_stride, out, out_stride, shrink);
-      }
-    };
-    if (hidden_as_zero_ || (problem_.paged() && !tiling_.few)) {
-      return add(tile.keys, scratch_.v + (tile.keys.begin - tile.first_key) * out_stride,
-                 out_stride);
+  /// scratch.pointers to the rows of `keys` of k or v.
+  const T* const* point_to(const TensorView4<const T>& of, KeyRange keys) const {
+    for (index_t j = keys.begin; j < keys.end;) {
+      const index_t end = problem_.run_end(j, keys.end);
+      const T* row = problem_.key(of, at_.b, at_.kv_head, j);
+      for (; j < end; ++j, row += of.stride(2)) scratch_.pointers[j - keys.begin] = row;
     }
-    problem_.for_runs(tile.keys, [&](KeyRange run) {
-      add(run, value(run.begin), problem_.v.stride(2));
-      std::fill_n(shrink, tile.height, T{1});
-    });
+    return scratch_.pointers;
+  }
+
+  /// scratch.out of the tile's rows = shrink times itself + weights times values.
+  void add_values(const Tile& tile, const T* shrink) {
+    const index_t dv = problem_.head_dim_v(), stride = tiling_.block_kv,
+                  out_stride = scratch_.out_stride, n = tile.keys.end - tile.keys.begin;
+    const T* weights = scratch_.scores + tile.keys.begin - tile.first_key;
+    const T* copied = scratch_.v + (tile.keys.begin - tile.first_key) * out_stride;
+    T* out = scratch_.out + tile.row * out_stride;
+    if (!tiling_.few) {
+      const bool copies = hidden_as_zero_ || problem_.paged();
+      kernels_.add_values_tile(dv, n, weights, stride, copies ? copied : value(tile.keys.begin),
+                               copies ? out_stride : problem_.v.stride(2), out, out_stride, shrink);
+      return;
+    }
+    const T* const* rows = point_to(problem_.v, tile.keys);
+    if (hidden_as_zero_) {
+      for (index_t j = 0; j < n; ++j) scratch_.pointers[j] = copied + j * out_stride;
+    }
+    kernels_.add_values_rows(tile.height, dv, n, weights, stride, rows, out, out_stride, shrink);
   }
 
   /// scratch.v = values of `keys` from first_key on; 0 where there are scores, and one is -inf.
@@ -333,8 +361,10 @@ class ForwardTask {
       if (row.state.total == T{0}) continue;
       T* s = scratch_.scores + x * tiling_.block_kv + tile.keys.begin - tile.first_key;
       if (pass == Pass::weights) {
+        const index_t at = problem_.weights_at(row.h);
+        if (at < 0) continue;
         kernels_.weigh(n, s, row.state,
-                       options.weights.at_index({at_.b, row.h, row.i, tile.keys.begin}));
+                       options.weights.at_index({at_.b, at, row.i, tile.keys.begin}));
         continue;
       }
       kernels_.weigh(n, s, row.state, s);
@@ -398,7 +428,9 @@ class ForwardTask {
   void write_weights() {
     for (index_t r = 0; r < rows_.count(); ++r) {
       const QueryRow<T>& row = rows_[r];
-      T* out = problem_.options.weights.at_index({at_.b, row.h, row.i, 0});
+      const index_t at = problem_.weights_at(row.h);
+      if (at < 0) continue;
+      T* out = problem_.options.weights.at_index({at_.b, at, row.i, 0});
       std::fill_n(out, problem_.scores[3], T{0});
       if (row.state.total == T{0} && problem_.options.masked_row == MaskedRow::mean) {
         const KeyRange keys = problem_.unpadded_keys(at_.b);

@@ -57,10 +57,13 @@ struct AttentionOptions {
   /// Scores (batch, num_heads, q_len, kv_len). Stages before the masks read every key up to the key lengths.
   TensorView4<T> scores = {};
   ScoreStage score_stage = ScoreStage::masked;
-  TensorView4<T> weights = {};          ///< softmax weights (batch, num_heads, q_len, kv_len)
-  TensorView3<T> average_weights = {};  ///< their mean over the heads (batch, q_len, kv_len)
-  TensorView3<T> column_sums = {};      ///< their sum over the queries (batch, num_heads, kv_len)
-  TensorView2<T> max_logits = {};       ///< largest score of a visible key (batch, num_heads)
+  TensorView4<T> weights = {};  ///< softmax weights (batch, num_heads, q_len, kv_len)
+  /// Heads that `weights` shows, each once: (n), and weights (batch, n, q_len, kv_len). All where not given.
+  TensorView1<const index_t> weight_heads = {};
+  TensorView3<T> average_weights =
+      {};                           ///< mean of the weights over all heads (batch, q_len, kv_len)
+  TensorView3<T> column_sums = {};  ///< their sum over the queries (batch, num_heads, kv_len)
+  TensorView2<T> max_logits = {};   ///< largest score of a visible key (batch, num_heads)
   /// Natural log of the sum of exponentials (batch, num_heads, q_len); of packed sequences (1, num_heads, total).
   TensorView3<T> lse = {};
   Execution execution = {};

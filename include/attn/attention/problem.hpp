@@ -75,6 +75,16 @@ struct AttentionProblem {
     return options.lse(at[0], at[1], at[2]);
   }
 
+  /// Where head h stands in options.weights; -1: not among those asked for.
+  index_t weights_at(index_t h) const {
+    const auto& chosen = options.weight_heads;
+    if (!chosen) return h;
+    for (index_t n = 0; n < chosen.extent(0); ++n) {
+      if (chosen(n) == h) return n;
+    }
+    return -1;
+  }
+
   /// Key j of k or v.
   const T* key(const TensorView4<const T>& of, index_t b, index_t kv_head, index_t j) const {
     if (paged()) {
@@ -85,21 +95,9 @@ struct AttentionProblem {
     return starts ? of.at_index({0, kv_head, starts(b) + j, 0}) : of.at_index({b, kv_head, j, 0});
   }
 
-  /// Whether the rows of `keys`, not empty, lie one stride apart.
-  bool is_one_run(KeyRange keys) const {
-    return !paged() || keys.begin / k.extent(2) == (keys.end - 1) / k.extent(2);
-  }
-
-  /// f(KeyRange) for the parts of `keys` whose rows lie one stride apart: all, or page by page.
-  template <class F>
-  void for_runs(KeyRange keys, F f) const {
-    if (!paged()) return f(keys);
-    const index_t size = k.extent(2);
-    while (keys.begin < keys.end) {
-      const index_t end = std::min((keys.begin / size + 1) * size, keys.end);
-      f(KeyRange{keys.begin, end});
-      keys.begin = end;
-    }
+  /// Keys [j, run_end(j, end)) lie one stride apart: up to `end`, or the end of the page.
+  index_t run_end(index_t j, index_t end) const {
+    return paged() ? std::min((j / k.extent(2) + 1) * k.extent(2), end) : end;
   }
 
  private:

@@ -138,6 +138,22 @@ Shape<2> check_pages(const TensorView4<const T>& k, const AttentionOptions<T>& o
   return {batch, pages * size};
 }
 
+/// How many heads `chosen` names, each once; all where it is not given.
+inline index_t check_chosen(const TensorView1<const index_t>& chosen, index_t heads) {
+  if (!chosen) return heads;
+  for (index_t n = 0; n < chosen.extent(0); ++n) {
+    if (chosen(n) < 0 || chosen(n) >= heads) {
+      throw_entry("weight_heads", n, 0, heads - 1, chosen(n));
+    }
+    for (index_t other = 0; other < n; ++other) {
+      if (chosen(other) == chosen(n)) {
+        throw_value("weight_heads", "name each head once", std::to_string(chosen(n)) + " twice");
+      }
+    }
+  }
+  return chosen.extent(0);
+}
+
 /// Functors take positions as int. Throws ValueError where one of them would not fit.
 inline void check_positions(const Shape<4>& scores) {
   const index_t most = *std::max_element(scores.begin(), scores.end());
@@ -233,13 +249,15 @@ AttentionProblem<T> make_problem(TensorView4<const T> q, TensorView4<const T> k,
   }
 
   const Shape<3> rows{stored_q, heads, q.extent(2)};
-  const auto check_matrix = [&](std::string_view argument, const TensorView4<T>& view) {
+  const auto check_matrix = [&](std::string_view argument, index_t num,
+                                const TensorView4<T>& view) {
     if (!view) return;
-    check_extents(argument, "(batch, num_heads, q_len, kv_len)", scores, view.shape());
+    check_extents(argument, "(batch, num_heads, q_len, kv_len)",
+                  Shape<4>{scores[0], num, scores[2], scores[3]}, view.shape());
     check_view(argument, view);
   };
-  check_matrix("scores", options.scores);
-  check_matrix("weights", options.weights);
+  check_matrix("scores", heads, options.scores);
+  check_matrix("weights", check_chosen(options.weight_heads, heads), options.weights);
   if (options.average_weights) {
     check_extents("average_weights", "(batch, q_len, kv_len)",
                   Shape<3>{scores[0], scores[2], scores[3]}, options.average_weights.shape());

@@ -42,10 +42,10 @@ struct RowKernels {
   /// [begin, end), multiples of panel_width.
   void (*score_tile)(index_t d, const T* queries, const T* keys, index_t begin, index_t end,
                      T scale, T* scores, index_t stride);
-  /// The same for `height` (at most kFewRows) rows of queries and n rows of keys, both unpacked; memory
+  /// The same for `height` (at most kFewRows) rows of queries and n rows of keys, wherever they lie; memory
   /// holds 1 or a multiple of 4 rows of queries.
-  void (*score_rows)(index_t height, index_t n, index_t d, const T* queries, const T* keys,
-                     index_t key_stride, T scale, T* scores, index_t stride);
+  void (*score_rows)(index_t height, index_t n, index_t d, const T* queries, const T* const* keys,
+                     T scale, T* scores, index_t stride);
 
   /// s = cap tanh(s / cap)
   void (*softcap)(index_t n, T* s, T cap);
@@ -70,7 +70,7 @@ struct RowKernels {
                           const T* values, index_t value_stride, T* out, index_t out_stride,
                           const T* shrink);
   void (*add_values_rows)(index_t height, index_t dv, index_t n, const T* weights,
-                          index_t weights_stride, const T* values, index_t value_stride, T* out,
+                          index_t weights_stride, const T* const* values, T* out,
                           index_t out_stride, const T* shrink);
 
   /// out = factor x; returns whether all of it is finite.

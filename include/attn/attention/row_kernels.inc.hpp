@@ -59,10 +59,12 @@ inline void add_alibi(index_t n, T* s, T slope, index_t distance) {
   using V = Vec<T>;
   T steps[V::kLanes];
   for (int x = 0; x < V::kLanes; ++x) steps[x] = static_cast<T>(x);
-  const V zero = V::all(T{0}), step = V::load(steps), by = V::all(slope);
+  const V zero = V::all(T{0}), by = V::all(slope), lanes_apart = V::all(T{V::kLanes});
+  // Counted down and not converted anew: exact up to 2^24 keys in float.
+  V away = V::all(static_cast<T>(distance)) - V::load(steps);
   each_vector<T>(n, [&](index_t j, auto lanes) {
-    const V away = V::all(static_cast<T>(distance - j)) - step;
     store(fnma(by, max(away, zero - away), load(s + j, lanes)), s + j, lanes);
+    away = away - lanes_apart;
   });
 }
 
@@ -103,32 +105,46 @@ inline void weigh(index_t n, const T* s, const detail::RowState<T>& state, T* ou
   });
 }
 
-/// Philox 4x32-10 of 16 counters at once: words of counter (first + x, i, h, b), one array a word. Loops of a
-/// fixed length over arrays, which compilers make vectors of.
+/// Philox 4x32-10 of 16 counters at once: word[w][x] is word w of counter (first + x, i, h, b), `first` a multiple of
+/// 16. Numbers stand in the low halves of 64 bits, where one instruction multiplies them; two vectors of counters at
+/// a time hide its latency.
 struct Philox {
-  static constexpr int kLanes = 16;
-  std::uint32_t word[4][kLanes];
+  static constexpr int kCounters = 16;
+  std::uint64_t word[4][kCounters];  ///< with arbitrary high halves
 
-  Philox(std::uint64_t seed, std::uint32_t first, std::uint32_t i, std::uint32_t h,
-         std::uint32_t b) {
-    for (std::uint32_t x = 0; x < kLanes; ++x) {
-      word[0][x] = first + x;
-      word[1][x] = i;
-      word[2][x] = h;
-      word[3][x] = b;
-    }
-    auto key0 = static_cast<std::uint32_t>(seed), key1 = static_cast<std::uint32_t>(seed >> 32);
-    for (int round = 0; round < 10; ++round) {
-      for (int x = 0; x < kLanes; ++x) {
-        const std::uint64_t p0 = std::uint64_t{0xD2511F53u} * word[0][x];
-        const std::uint64_t p1 = std::uint64_t{0xCD9E8D57u} * word[2][x];
-        word[0][x] = static_cast<std::uint32_t>(p1 >> 32) ^ word[1][x] ^ key0;
-        word[1][x] = static_cast<std::uint32_t>(p1);
-        word[2][x] = static_cast<std::uint32_t>(p0 >> 32) ^ word[3][x] ^ key1;
-        word[3][x] = static_cast<std::uint32_t>(p0);
+  Philox(std::uint64_t seed, index_t first, index_t i, index_t h, index_t b) {
+    using V = Vec<std::uint64_t>;
+    constexpr std::uint64_t kSteps[kCounters] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                 8, 9, 10, 11, 12, 13, 14, 15};
+    const V times0 = V::all(0xD2511F53), times2 = V::all(0xCD9E8D57);
+    const auto all = [](index_t x) { return V::all(static_cast<std::uint64_t>(x)); };
+    for (int x = 0; x < kCounters; x += 2 * V::kLanes) {
+      V w[2][4];
+      ATTN_UNROLL
+      for (int v = 0; v < 2; ++v) {
+        w[v][0] = all(first) ^ V::load(kSteps + x + v * V::kLanes);
+        w[v][1] = all(i);
+        w[v][2] = all(h);
+        w[v][3] = all(b);
       }
-      key0 += 0x9E3779B9u;
-      key1 += 0xBB67AE85u;
+      auto key0 = static_cast<std::uint32_t>(seed), key1 = static_cast<std::uint32_t>(seed >> 32);
+      for (int round = 0; round < 10; ++round) {
+        ATTN_UNROLL
+        for (int v = 0; v < 2; ++v) {
+          const V p0 = low_product(w[v][0], times0), p2 = low_product(w[v][2], times2);
+          w[v][0] = p2.high() ^ w[v][1] ^ V::all(key0);
+          w[v][1] = p2;
+          w[v][2] = p0.high() ^ w[v][3] ^ V::all(key1);
+          w[v][3] = p0;
+        }
+        key0 += 0x9E3779B9u;
+        key1 += 0xBB67AE85u;
+      }
+      ATTN_UNROLL
+      for (int v = 0; v < 2; ++v) {
+        ATTN_UNROLL
+        for (int n = 0; n < 4; ++n) w[v][n].store(word[n] + x + v * V::kLanes);
+      }
     }
   }
 };
@@ -137,19 +153,18 @@ struct Philox {
 template <class T>
 inline void drop(index_t n, T* weights, const Dropout& dropout, index_t b, index_t h, index_t i,
                  index_t first_key) {
-  constexpr index_t kLanes = Philox::kLanes, kGroup = 4 * kLanes;
+  constexpr index_t kLanes = Philox::kCounters, kGroup = 4 * kLanes;
   const T kept = T(1 / (1 - dropout.p));
   // (word >> 8) 2^-24 >= p for a word iff word >> 8 reaches this.
   const auto least = static_cast<std::uint32_t>(std::ceil(dropout.p * 16777216));
   for (index_t group = first_key / kGroup; group * kGroup < first_key + n; ++group) {
-    const Philox random(dropout.seed, static_cast<std::uint32_t>(group * kLanes),
-                        static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(h),
-                        static_cast<std::uint32_t>(b));
+    const Philox random(dropout.seed, group * kLanes, i, h, b);
     for (index_t part = 0; part < 4; ++part) {
       const auto& word = random.word[part];
       const index_t at = group * kGroup + part * kLanes - first_key;
       T factor[kLanes];
-      for (index_t x = 0; x < kLanes; ++x) factor[x] = word[x] >> 8 >= least ? kept : T{0};
+      for (index_t x = 0; x < kLanes; ++x)
+        factor[x] = static_cast<std::uint32_t>(word[x]) >> 8 >= least ? kept : T{0};
       if (at >= 0 && at + kLanes <= n) {
         for (index_t x = 0; x < kLanes; ++x) weights[at + x] *= factor[x];
       } else {

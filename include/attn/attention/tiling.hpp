@@ -65,6 +65,7 @@ template <class T>
 struct ForwardScratch {
   T *q, *k, *v, *scores, *out;
   QueryRow<T>* rows;
+  const T** pointers;  ///< to the keys or values of one block, on the path for few rows
   index_t out_stride, elements = 0;
 
   /// For tasks of at most num_rows rows and blocks of at most block_kv keys, which some of them pack.
@@ -83,8 +84,13 @@ struct ForwardScratch {
     v = take(block_kv * out_stride);
     scores = take(std::max(kMostTileRows, kFewRows) * block_kv);
     out = take(height * out_stride);
-    rows = reinterpret_cast<QueryRow<T>*>(take(
-        (num_rows * index_t{sizeof(QueryRow<T>)} + index_t{sizeof(T)} - 1) / index_t{sizeof(T)}));
+    const auto take_bytes = [&](std::size_t bytes) {
+      return take((static_cast<index_t>(bytes) + index_t{sizeof(T)} - 1) / index_t{sizeof(T)});
+    };
+    rows = reinterpret_cast<QueryRow<T>*>(
+        take_bytes(static_cast<std::size_t>(num_rows) * sizeof(QueryRow<T>)));
+    pointers = reinterpret_cast<const T**>(
+        take_bytes(static_cast<std::size_t>(block_kv) * sizeof(const T*)));
   }
 
  private:
@@ -146,7 +152,8 @@ struct AttentionPlan {
     }
     most_rows = std::min(most_rows, rows_per_task);
     const AttentionOptions<T>& options = problem.options;
-    if (options.average_weights && !options.weights) scores_elements = size_of(problem.scores);
+    if (options.average_weights && (!options.weights || options.weight_heads))
+      scores_elements = size_of(problem.scores);
     if (options.column_sums || options.max_logits) {
       states = batch * problem.num_heads() * problem.scores[2];
     }

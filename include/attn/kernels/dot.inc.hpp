@@ -1,26 +1,19 @@
 // Kernel text: products of up to 8 rows with many others, along the vector, for what memory limits.
 
-/// out[r, j] = scale a_r . b_j over k elements for R rows of A and 8 / R rows of B, of which the first n exist:
-/// 8 sums whatever R is, which hide the latency of the FMAs and reduce together.
+/// out[r, j] = scale a_r . b_j over k elements for R rows of A and 8 / R rows of B: 8 sums whatever R is, which hide
+/// the latency of the FMAs and reduce together.
 template <class T, int R>
-inline void dot_block(index_t k, const T* a, const T* b, index_t b_stride, index_t n, T scale,
-                      T* out, index_t out_stride) {
+inline void dot_block(index_t k, const T* a, const T* const* b, T scale, T* const* out,
+                      index_t out_stride) {
   using V = Vec<T>;
   constexpr int J = 8 / R;
-  const T* rows[J];
-  ATTN_UNROLL
-  for (int j = 0; j < J; ++j) rows[j] = b + (j < n ? j : n - 1) * b_stride;
   V sums[8];
   ATTN_UNROLL
   for (int i = 0; i < 8; ++i) sums[i] = V::all(T{0});
   const auto step = [&](index_t p, auto load) __attribute__((always_inline)) {
     V bv[J];
     ATTN_UNROLL
-    for (int j = 0; j < J; ++j) {
-      bv[j] = load(rows[j] + p);
-      // Two blocks ahead: rows of B come from memory once.
-      __builtin_prefetch(rows[j] + 2 * J * b_stride + p);
-    }
+    for (int j = 0; j < J; ++j) bv[j] = load(b[j] + p);
     ATTN_UNROLL
     for (int r = 0; r < R; ++r) {
       const V av = load(a + r * k + p);
@@ -39,25 +32,35 @@ inline void dot_block(index_t k, const T* a, const T* b, index_t b_stride, index
   T each[8];
   sum_each(sums, each);
   for (index_t r = 0; r < R; ++r) {
-    for (index_t j = 0; j < n && j < J; ++j) out[r * out_stride + j] = scale * each[r * J + j];
+    for (index_t j = 0; j < J; ++j) out[j][r * out_stride] = scale * each[r * J + j];
   }
 }
 
 /// out[r, j] = scale a_r . b_j for `height` contiguous rows of A, of which memory holds 1 or a multiple of 4,
 /// and n rows of B. One row alone or four at a time: every further shape is compiled by every user.
 template <class T>
-inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T* b,
-                       index_t b_stride, T scale, T* out, index_t out_stride) {
-  if (height == 1) {
-    for (index_t j = 0; j < n; j += 8) {
-      dot_block<T, 1>(k, a, b + j * b_stride, b_stride, n - j, scale, out + j, out_stride);
+inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T* const* b, T scale,
+                       T* out, index_t out_stride) {
+  // Eight places of B are read in turn: hardware prefetchers follow each, and memory gives more to eight (31 GB/s on
+  // Zen 3, by bench/support/bandwidth.hpp) than to one (20).
+  const index_t part = (n + 7) / 8;
+  const T* rows[8];
+  T* to[8];
+  for (index_t at = 0; at < part; ++at) {
+    for (index_t s = 0; s < 8; ++s) {
+      const index_t j = std::min(s * part + at, n - 1);
+      rows[s] = b[j];
+      to[s] = out + j;
     }
-    return;
-  }
-  for (index_t j = 0; j < n; j += 2) {
-    for (index_t r = 0; r < height; r += 4) {
-      dot_block<T, 4>(k, a + r * k, b + j * b_stride, b_stride, n - j, scale,
-                      out + r * out_stride + j, out_stride);
+    if (height == 1) {
+      dot_block<T, 1>(k, a, rows, scale, to, out_stride);
+      continue;
+    }
+    for (index_t s = 0; s < 8; s += 2) {
+      for (index_t r = 0; r < height; r += 4) {
+        T* const down[2] = {to[s] + r * out_stride, to[s + 1] + r * out_stride};
+        dot_block<T, 4>(k, a + r * k, rows + s, scale, down, out_stride);
+      }
     }
   }
 }
@@ -66,7 +69,7 @@ inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T
 /// same chain of FMAs as tile_columns(), but B is read row after row, 8 at a time, as memory has it.
 template <class T>
 inline void add_values_rows(index_t height, index_t columns, index_t n, const T* a,
-                            index_t a_stride, const T* b, index_t b_stride, T* c, index_t c_stride,
+                            index_t a_stride, const T* const* b, T* c, index_t c_stride,
                             const T* factor) {
   using V = Vec<T>;
   for (index_t r = 0; r < height; ++r) {
@@ -74,31 +77,29 @@ inline void add_values_rows(index_t height, index_t columns, index_t n, const T*
       (V::all(factor[r]) * V::load(c + r * c_stride + x)).store(c + r * c_stride + x);
     }
   }
-  for (index_t j = 0; j < n; j += 8) {
-    const index_t count = std::min(n - j, index_t{8});
-    const T* rows = b + j * b_stride;
+  constexpr index_t kRows = 4;
+  for (index_t j = 0; j < n; j += kRows) {
+    const index_t count = std::min(n - j, kRows);
+    const T* const* rows = b + j;
     for (index_t r = 0; r < height; ++r) {
       const T* weights = a + r * a_stride + j;
       T* to = c + r * c_stride;
       index_t x = 0;
-      if (count == 8) {
-        V weight[8];
+      if (count == kRows) {
+        V weight[kRows];
         ATTN_UNROLL
-        for (int i = 0; i < 8; ++i) weight[i] = V::all(weights[i]);
+        for (int i = 0; i < kRows; ++i) weight[i] = V::all(weights[i]);
         for (; x + V::kLanes <= columns; x += V::kLanes) {
           V sum = V::load(to + x);
           ATTN_UNROLL
-          for (int i = 0; i < 8; ++i) {
-            __builtin_prefetch(rows + (16 + i) * b_stride + x);
-            sum = fma(weight[i], V::load(rows + i * b_stride + x), sum);
-          }
+          for (int i = 0; i < kRows; ++i) sum = fma(weight[i], V::load(rows[i] + x), sum);
           sum.store(to + x);
         }
       }
       for (; x < columns; x += V::kLanes) {
         V sum = V::load(to + x);
         for (index_t i = 0; i < count; ++i) {
-          sum = fma(V::all(weights[i]), V::load(rows + i * b_stride + x, columns - x), sum);
+          sum = fma(V::all(weights[i]), V::load(rows[i] + x, columns - x), sum);
         }
         sum.store(to + x);
       }

@@ -74,11 +74,13 @@ class Bert {
   void forward(const Ids& ids, Out&& out, const AttentionOptions<T>& options = {},
                const BertCall& call = {}) const {
     const TensorView3<T> to = view_of(out);
-    embeddings.forward(ids, to,
+    Scratch<T> memory(options.execution.scratch(), to.size());
+    const TensorView3<T> embedded(memory.data(), to.shape());
+    embeddings.forward(ids, embedded,
                        {.position_ids = call.position_ids,
                         .token_type_ids = call.token_type_ids,
                         .execution = options.execution});
-    encoder.forward(to, to, options);
+    encoder.forward(embedded, to, options);
   }
 
   /// out (batch, hidden_size) = tanh(dense(hidden(:, 0))). Throws ShapeError.

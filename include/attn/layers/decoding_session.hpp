@@ -27,6 +27,9 @@ class GptSession {
         caches_(model.make_caches(batch, capacity,
                                   options.mask.left < capacity ? options.mask.left : 0)) {}
 
+  GptSession(const Gpt<T>&& model, index_t batch, index_t capacity,
+             const AttentionOptions<T>& options = {}) = delete;  // the model would be gone
+
   index_t batch() const { return batch_; }
   index_t vocab_size() const { return model_->vocab_size(); }
 
@@ -83,6 +86,10 @@ class Seq2SeqSession {
     }
     caches_ = model.make_caches(batch * num_beams, capacity, src_len);
   }
+
+  template <TensorLike Src>
+  Seq2SeqSession(const Seq2SeqTransformer<T>&& model, const Src& src, index_t capacity,
+                 index_t num_beams = 1, const Execution& execution = {}) = delete;
 
   index_t batch() const { return src_.extent(0); }
   index_t vocab_size() const { return model_->options().tgt_vocab_size; }

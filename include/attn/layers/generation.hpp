@@ -42,10 +42,11 @@ inline void check_generation(std::string_view function, std::string_view argumen
 
 /// New tokens of each batch row, without the prompt: up to the stop token, at most max_new_tokens.
 ///
-/// Shapes: prompts (batch, prompt_len), where the model's batch is meant. Of shorter prompts only prompt_lengths(b)
-/// tokens are read: rows past theirs generate while others still read, nothing is padded. Row b draws from stream b of
-/// the seed, whatever becomes of the other rows. The prompts continue what the model has seen; the last token of the
-/// result it has not. Throws ShapeError or ValueError before the model is called, and what its step() throws.
+/// Shapes: prompts (batch, prompt_len), where batch is the model's. Of shorter prompts only prompt_lengths(b) tokens are
+/// read: rows past theirs generate while others still read, nothing is padded. Row b draws from stream b of the seed,
+/// whatever becomes of the other rows. Prompts continue what the model has seen. Of the result it has then seen all
+/// but the last token; a row that ends before others is given its last token until they end, too.
+/// Throws ShapeError or ValueError before the model is called, then what its step() and argmax() throw.
 template <CachedDecoder Model>
 std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index_t> prompts,
                                            const GenerationOptions& options) {

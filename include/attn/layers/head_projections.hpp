@@ -29,6 +29,16 @@ struct MultiHeadAttentionOptions {
   double dropout = 0;  ///< of the weights, in training; nothing here: a call has its own
 };
 
+namespace detail {
+
+/// Whether two views show the same elements.
+template <class T, int Rank>
+bool is_same_view(const TensorView<T, Rank>& a, const TensorView<T, Rank>& b) {
+  return a.data() == b.data() && a.shape() == b.shape() && a.strides() == b.strides();
+}
+
+}  // namespace detail
+
 /// The three projections, in one matrix where query, key and value have embed_dim features.
 template <class T>
 class HeadProjections {
@@ -88,8 +98,8 @@ class HeadProjections {
                 index_t appended, T* memory, const Execution& execution) const {
     const index_t batch = query.extent(0), q_len = query.extent(1);
     const index_t kv_len = key ? key.extent(1) : 0, keys = kv_len + appended;
-    if (weight_ && appended == 0 && same(key, value)) {
-      if (same(query, key)) {
+    if (weight_ && appended == 0 && detail::is_same_view(key, value)) {
+      if (detail::is_same_view(query, key)) {
         // One product for all three: x is read, and packed, once.
         const TensorView3<T> qkv(memory, {batch, q_len, ends_[2]});
         multiply(query, 0, 2, packed_[0], qkv, execution);
@@ -158,27 +168,32 @@ class HeadProjections {
                 TensorView3<T> to, const Execution& execution) const {
     const TensorView1<const T> bias = bias_of(*this, first, last);
     if (packed.serves(execution)) {
-      linear(from, packed, bias, to, Activation::none, {}, execution);
+      each_joined(from, to, [&](const auto& x, const auto& y) {
+        linear(x, packed, bias, y, Activation::none, {}, execution);
+      });
     } else {
-      linear(from, weight_.view().slice(0, begin(first), end(last)), bias, to, Activation::none, {},
-             execution);
+      const TensorView2<const T> weight = weight_.view().slice(0, begin(first), end(last));
+      each_joined(from, to, [&](const auto& x, const auto& y) {
+        linear(x, weight, bias, y, Activation::none, {}, execution);
+      });
     }
   }
 
   void project_one(TensorView3<const T> from, int which, TensorView3<T> to,
                    const Execution& execution) const {
-    if (to.is_contiguous()) {
-      return linear(from, weight(which), bias(which), to, Activation::none, {}, execution);
-    }
-    // The first keys of longer sequences, whose batch rows do not join up.
-    for (index_t b = 0; b < from.extent(0); ++b) {
-      linear(from.select(0, b), weight(which), bias(which), to.select(0, b), Activation::none, {},
-             execution);
-    }
+    each_joined(from, to, [&](const auto& x, const auto& y) {
+      linear(x, weight(which), bias(which), y, Activation::none, {}, execution);
+    });
   }
 
-  static bool same(const TensorView3<const T>& a, const TensorView3<const T>& b) {
-    return a.data() == b.data() && a.shape() == b.shape() && a.strides() == b.strides();
+  /// f(from, to), or f of each batch row where rows of the batch do not join up, as in a part of a longer sequence.
+  template <class F>
+  static void each_joined(TensorView3<const T> from, TensorView3<T> to, F f) {
+    const auto joins = [](const auto& x) {
+      return x.extent(0) == 1 || x.extent(1) == 1 || x.stride(0) == x.extent(1) * x.stride(1);
+    };
+    if (joins(from) && joins(to)) return f(from, to);
+    for (index_t b = 0; b < from.extent(0); ++b) f(from.select(0, b), to.select(0, b));
   }
 
   std::array<index_t, 3> ends_{};  ///< rows of q, of k and of v end here

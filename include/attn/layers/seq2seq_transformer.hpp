@@ -74,9 +74,11 @@ class Seq2SeqTransformer {
   void encode(const Src& src, Memory&& memory, const Execution& execution = {}) const {
     const TensorView3<T> to = view_of(memory);
     const Padding padding(src, options_.pad_id, execution);
-    src_embedding.forward(src, to, {.execution = execution});
+    Scratch<T> scratch(execution.scratch(), to.size());
+    const TensorView3<T> embedded(scratch.data(), to.shape());
+    src_embedding.forward(src, embedded, {.execution = execution});
     transformer.encoder.forward(
-        to, to,
+        embedded, to,
         {.mask = padding.mask(), .masked_row = options_.masked_row, .execution = execution});
   }
 

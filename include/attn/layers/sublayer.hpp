@@ -19,7 +19,7 @@ void attention_sublayer(const MultiHeadAttention<T>& attention, const Norm<T>& n
   call.residual = x;
   Scratch<T> memory(options.execution.scratch(), x.size());
   const TensorView3<T> between(memory.data(), x.shape());
-  const bool self = key.data() == x.data();
+  const bool self = detail::is_same_view(key, x);
   if (norm_first) {
     norm.forward(x, between, options.execution);
     const TensorView3<const T> query = between;
