@@ -1,4 +1,7 @@
-# What Doxygen reads instead of a header: the comment on top of it documents the file, and lines that are set in are code.
+# What Doxygen reads instead of a header: the comment on top of it documents the file, lines that are set in are code, and
+# macros that only kernels need are left out.
+/^#define ATTN_(KERNEL|FUNCTOR|CONCAT)/ { skipping = 1; }
+skipping { skipping = /\\$/; next; }
 !below && /^\/\// { sub(/^\/\//, "///"); }
 /^ *\/\/\/   +[^ ]/ {
   if (!code) print "///\n/// ```cpp";
