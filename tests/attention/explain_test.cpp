@@ -74,16 +74,14 @@ TEST(Explain, BlocksAreThoseOfBruteForce) {
     const Index kv_heads = call.k.extent(1), group = heads / kv_heads, rows = group * q_len;
     Index empty = 0, partial = 0, full = 0;
     for (Index b = 0; b < batch; ++b) {
-      const Index keys = reference_keys(call.options, b, kv_len);
-      const Index queries = attn_test::entry(call.options.query_lengths, b, q_len);
-      const Index offset = reference_offset(call.options, b, queries, keys);
+      const Index offset = reference_offset(call.options, b, q_len, kv_len);
       for (Index r = 0; r < rows; r += found.tile_rows) {
         for (Index first = 0; first < kv_len; first += found.block_kv) {
           Index seen = 0, all = 0;
           for (Index row = r; row < std::min(r + found.tile_rows, rows); ++row) {
             const Index i = row % q_len;
             for (Index j = first; j < std::min(first + found.block_kv, kv_len); ++j, ++all) {
-              seen += i < queries && j < keys && is_in_reach(call.options, b, j, i + offset);
+              seen += is_in_reach(call.options, b, i, j, i + offset);
             }
           }
           Index& count = seen == 0                                          ? empty

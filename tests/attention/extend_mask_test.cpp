@@ -13,14 +13,14 @@ namespace {
 using attn_test::AttentionDraw;
 using attn_test::Index;
 using attn_test::Random;
-using attn_test::reference_keys;
 using attn_test::reference_offset;
 
 TEST(ExtendMask, IsTheBiasOfTheWholeMask) {
   for (std::uint64_t draw = 0; draw < 60; ++draw) {
     Random random(draw);
     AttentionDraw<float> call(random, 100000);
-    call.options.alibi_slopes.clear();  // no part of a mask
+    call.options.alibi_slopes.clear();  // these two are no part of a mask
+    call.options.relative_bias = {};
     SCOPED_TRACE(random.trace() + ": " + call.text());
     const attn_test::LibraryOptions<float> library(call.options);
     const auto [batch, heads, q_len, kv_len] = call.scores();
@@ -29,8 +29,7 @@ TEST(ExtendMask, IsTheBiasOfTheWholeMask) {
         extend_mask<float>(library.get().mask, library.get().offset, call.scores(), appended);
     ASSERT_EQ(bias.shape(), (Shape<4>{batch, heads, q_len, kv_len + appended}));
     for (Index b = 0; b < batch; ++b) {
-      const Index keys = reference_keys(call.options, b, kv_len);
-      const Index offset = reference_offset(call.options, q_len, keys);
+      const Index offset = reference_offset(call.options, b, q_len, kv_len);
       for (Index h = 0; h < heads; ++h) {
         for (Index i = 0; i < q_len; ++i) {
           for (Index j = 0; j < kv_len + appended; ++j) {
@@ -38,7 +37,7 @@ TEST(ExtendMask, IsTheBiasOfTheWholeMask) {
             if (j < kv_len) {
               const auto seen =
                   attn_test::reference_bias<float>(call.options, b, h, i, j, i + offset);
-              expected = j < keys && seen ? *seen : -std::numeric_limits<float>::infinity();
+              expected = seen ? *seen : -std::numeric_limits<float>::infinity();
             }
             ASSERT_EQ(bias(b, h, i, j), expected) << b << h << i << j;
           }

@@ -37,17 +37,14 @@ Array<Wider<T>> reference_scores(const AttentionDraw<T>& call, ScoreStage stage)
   Array<W> scores({batch, heads, q_len, kv_len});
   for (Index b = 0; b < batch; ++b) {
     const Index keys = reference_keys(options, b, kv_len);
-    const Index queries = attn_test::entry(options.query_lengths, b, q_len);
-    const Index offset = reference_offset(options, b, queries, keys);
+    const Index offset = reference_offset(options, b, q_len, kv_len);
     for (Index h = 0; h < heads; ++h) {
       for (Index i = 0; i < q_len; ++i) {
         for (Index j = 0; j < kv_len; ++j) {
           W& score = scores(b, h, i, j);
           score = -std::numeric_limits<W>::infinity();
           if (j >= keys) continue;
-          const auto bias = i < queries
-                                ? attn_test::reference_bias<W>(options, b, h, i, j, i + offset)
-                                : std::nullopt;
+          const auto bias = attn_test::reference_bias<W>(options, b, h, i, j, i + offset);
           if (stage == ScoreStage::masked && !bias) continue;
           W sum = 0;
           for (Index x = 0; x < dim; ++x) {

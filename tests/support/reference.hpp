@@ -211,12 +211,14 @@ inline Index reference_keys(const ReferenceOptions& options, Index b, Index kv_l
   return entry(options.key_lengths, b, kv_len);
 }
 
-/// Whether the structure of the call shows key j to the query at position p.
-inline bool is_in_reach(const ReferenceOptions& options, Index b, Index j, Index p) {
+/// Whether the structure of the call shows key j to query i, at position p.
+inline bool is_in_reach(const ReferenceOptions& options, Index b, Index i, Index j, Index p) {
   const auto chunk_of = [&](Index x) {
     return static_cast<Index>(
         std::floor(static_cast<double>(x) / static_cast<double>(options.chunk)));
   };
+  if (i >= entry(options.query_lengths, b, i + 1)) return false;
+  if (j >= entry(options.key_lengths, b, j + 1)) return false;
   if (options.causal && j > p) return false;
   if (options.left >= 0 && j < p - options.left) return false;
   if (options.right >= 0 && j > p + options.right) return false;
@@ -238,7 +240,7 @@ template <class T>
 std::optional<T> reference_bias(const ReferenceOptions& options, Index b, Index h, Index i, Index j,
                                 Index p) {
   using Kind = ReferenceOptions::Mask::Kind;
-  if (!is_in_reach(options, b, j, p)) return {};
+  if (!is_in_reach(options, b, i, j, p)) return {};
   T bias = 0;
   if (!options.alibi_slopes.empty()) {
     bias -= static_cast<T>(options.alibi_slopes.at(static_cast<std::size_t>(h))) *
@@ -258,11 +260,11 @@ std::optional<T> reference_bias(const ReferenceOptions& options, Index b, Index 
   return bias;
 }
 
-/// Position of query 0 of batch row b, which has so many queries and keys.
-inline Index reference_offset(const ReferenceOptions& options, Index b, Index queries, Index keys) {
+/// Position of query 0 of batch row b.
+inline Index reference_offset(const ReferenceOptions& options, Index b, Index q_len, Index kv_len) {
   switch (options.offset) {
     case ReferenceOptions::Offset::bottom_right:
-      return keys - queries;
+      return reference_keys(options, b, kv_len) - entry(options.query_lengths, b, q_len);
     case ReferenceOptions::Offset::top_left:
       return 0;
     case ReferenceOptions::Offset::per_row:
@@ -314,8 +316,7 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
 
   for (Index b = 0; b < batch; ++b) {
     const Index keys = reference_keys(options, b, kv_len);
-    const Index queries = entry(options.query_lengths, b, q_len);
-    const Index offset = reference_offset(options, b, queries, keys);
+    const Index offset = reference_offset(options, b, q_len, kv_len);
     const Index padding = entry(options.left_padding, b, 0);
     for (Index h = 0; h < heads; ++h) {
       const Index kv_head = h / (heads / kv_heads);
@@ -326,7 +327,7 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
         std::vector<std::optional<T>> s(static_cast<std::size_t>(keys));
         bool any_visible = false;
         T most = sink;  // 6.
-        for (Index j = 0; j < keys && i < queries; ++j) {
+        for (Index j = 0; j < keys; ++j) {
           const auto bias = reference_bias<T>(options, b, h, i, j, i + offset);  // 4. and 5.
           if (!bias) continue;
           const auto at = [](Index x) { return static_cast<int>(x); };
