@@ -30,6 +30,7 @@
 // attention: masks, options, functors, scaled_dot_product_attention, caches; linear_attention
 #include "attn/attention/explain.hpp"
 #include "attn/attention/functors.hpp"
+#include "attn/attention/key_range.hpp"
 #include "attn/attention/kv_cache.hpp"
 #include "attn/attention/linear_attention.hpp"
 #include "attn/attention/mask.hpp"

@@ -11,7 +11,6 @@ ATTN_NAMESPACE_BEGIN
 
 /// Which keys or queries: [begin, end).
 using IndexRange = detail::KeyRange;
-using detail::Visibility;
 
 namespace detail {
 
@@ -82,7 +81,8 @@ struct MaskOr {
 }  // namespace detail
 
 /// score = f(score, b, h, i, j) of the scaled score of query i and key j; positions are passed as int, which
-/// vectors of float convert at once. `f` must be callable at the same time from many threads.
+/// vectors of float convert at once. `f` must be callable at the same time from many threads. Compilers make vectors of
+/// it at -O2 where it has no branches: std::abs(i - j) rather than i > j ? i - j : j - i.
 template <class F>
 detail::ScoreMod<F> score_mod(F f) {
   return {std::move(f)};

@@ -5,10 +5,10 @@
 
 ATTN_NAMESPACE_BEGIN
 
-namespace detail {
-
 /// What a mask functor says of a block of queries and keys.
 enum class Visibility { empty, partial, full };
+
+namespace detail {
 
 /// A user's functor, applied to keys [first_key, first_key + n) of one query: by pointers, since kernels may lie
 /// in a library that was compiled before it. Made by functors.hpp.

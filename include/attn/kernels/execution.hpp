@@ -56,9 +56,10 @@ ATTN_NAMESPACE_END
 // which calls set::gemm(problem, executor, workspace) of the set that this call runs on: the one switch between
 // instruction sets, once per public call. require_isa() and active_isa() let nothing through that was not compiled.
 //
-// With attn::compiled (ATTN_COMPILED) the switch lies in the library, behind attn::compiled::gemm<T>. That name
+// With attn::compiled (ATTN_COMPILED) the switch lies in the library, behind attn::compiled::gemm<T, size>. That name
 // holds no type of the inline namespace, which differs between a library and programs with other -m flags; the
-// types behind the pointers are laid out alike in all of them. Virtual functions are not called across: to a
+// types behind the pointers are laid out alike in all of them. The size of the problem is part of the name, so that
+// headers beside a library of another version fail to link. Virtual functions are not called across: to a
 // sanitizer the executors of the two are different types.
 #define ATTN_KERNEL_DOOR(kernel, Problem)                                             \
   ATTN_KERNEL_SWITCH(kernel, Problem)                                                 \
@@ -66,7 +67,7 @@ ATTN_NAMESPACE_END
   namespace detail {                                                                  \
   template <class T>                                                                  \
   void kernel(const Problem<T>& problem, const Execution& execution) {                \
-    ATTN_KERNEL_CALL(kernel)                                                          \
+    ATTN_KERNEL_CALL(kernel, Problem)                                                 \
     (execution.instruction_set(), problem, execution.threads(), execution.scratch()); \
   }                                                                                   \
   }                                                                                   \
@@ -88,10 +89,11 @@ struct Threads {
 #if defined(ATTN_COMPILED)
 #define ATTN_KERNEL_SWITCH(kernel, Problem)                                           \
   namespace attn::compiled {                                                          \
-  template <class T>                                                                  \
+  template <class T, std::size_t kSize>                                               \
   void kernel(int isa, const void* problem, const Threads& threads, void* workspace); \
   }
-#define ATTN_KERNEL_CALL(kernel) detail::call_compiled<&attn::compiled::kernel<T>>
+#define ATTN_KERNEL_CALL(kernel, Problem) \
+  detail::call_compiled<&attn::compiled::kernel<T, sizeof(Problem<T>)>>
 
 ATTN_NAMESPACE_BEGIN
 namespace detail {
@@ -110,7 +112,7 @@ void call_compiled(Isa isa, const Problem& problem, const Executor& executor,
 }  // namespace detail
 ATTN_NAMESPACE_END
 #else
-#define ATTN_KERNEL_CALL(kernel) kernel##_on
+#define ATTN_KERNEL_CALL(kernel, Problem) kernel##_on
 #define ATTN_KERNEL_SWITCH(kernel, Problem)                                      \
   ATTN_NAMESPACE_BEGIN                                                           \
   namespace detail {                                                             \
@@ -161,12 +163,13 @@ ATTN_NAMESPACE_END
 
 #define ATTN_KERNEL_ENTRY(kernel, Problem)                                                       \
   namespace attn::compiled {                                                                     \
-  template <class T>                                                                             \
+  template <class T, std::size_t kSize>                                                          \
   void kernel(int isa, const void* problem, const Threads& threads, void* workspace) {           \
     detail::kernel##_on(static_cast<Isa>(isa), *static_cast<const detail::Problem<T>*>(problem), \
                         detail::ProgramsExecutor(threads), *static_cast<Workspace*>(workspace)); \
   }                                                                                              \
-  template void kernel<ATTN_COMPILED_LIBRARY>(int, const void*, const Threads&, void*);          \
+  template void kernel<ATTN_COMPILED_LIBRARY, sizeof(detail::Problem<ATTN_COMPILED_LIBRARY>)>(   \
+      int, const void*, const Threads&, void*);                                                  \
   }
 #else
 #define ATTN_KERNEL_ENTRY(kernel, Problem)
