@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <unistd.h>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -64,22 +66,66 @@ std::vector<std::string> read_input(const std::string& file) {
   return read_lines(in, file);
 }
 
-// Lines are embedded so many at a time: enough to sort by length, and memory does not grow with the
-// text.
-constexpr std::size_t kLinesAtOnce = 4096;
+// A bar of ten cells, full at 1.
+std::string bar(double share) {
+  const long filled = std::lround(std::clamp(share, 0.0, 1.0) * 10.0);
+  std::string result;
+  for (long i = 0; i < 10; ++i) result += i < filled ? "█" : "░";
+  return result;
+}
+
+// Lines are embedded so many at a time: memory does not grow with the text, and the bar moves.
+constexpr std::size_t kLinesAtOnce = 512;
+
+// How far the work is, on standard error: on a terminal a bar, and at the end the speed; for people who read the
+// answer, the speed elsewhere too.
+class Progress {
+ public:
+  Progress(std::size_t total, bool for_people)
+      : total_(total),
+        for_people_(for_people),
+        on_terminal_(isatty(STDERR_FILENO) != 0),
+        start_(Clock::now()) {}
+
+  void show(std::size_t done) const {
+    if (!on_terminal_) return;
+    std::cerr << '\r' << bar(static_cast<double>(done) / static_cast<double>(total_)) << "  "
+              << done << " of " << total_ << " lines\033[K" << std::flush;
+  }
+
+  void finish() const {
+    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    if (on_terminal_) std::cerr << "\r\033[K";
+    if (!on_terminal_ && !for_people_) return;
+    std::cerr << std::fixed << std::setprecision(2) << total_ << " lines in " << seconds << " s, "
+              << std::setprecision(0) << static_cast<double>(total_) / seconds
+              << " sentences per second\n";
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::size_t total_;
+  bool for_people_, on_terminal_;
+  Clock::time_point start_;
+};
 
 // Calls f(first, embeddings) for one run of lines after another, in order.
 template <class F>
-void for_each_run(const examples::MiniLm& model, std::span<const std::string> lines, F&& f) {
+void for_each_run(const examples::MiniLm& model, std::span<const std::string> lines,
+                  bool for_people, F&& f) {
+  const Progress progress(lines.size(), for_people);
   for (std::size_t first = 0; first < lines.size(); first += kLinesAtOnce) {
+    progress.show(first);
     const std::size_t count = std::min(kLinesAtOnce, lines.size() - first);
     f(first, model.embed(lines.subspan(first, count)));
   }
+  progress.finish();
 }
 
 void print_embeddings(const examples::MiniLm& model, const std::vector<std::string>& lines) {
   std::cout << std::setprecision(9);
-  for_each_run(model, lines, [](std::size_t, const attn::Tensor2<float>& embeddings) {
+  for_each_run(model, lines, false, [](std::size_t, const attn::Tensor2<float>& embeddings) {
     for (attn::index_t row = 0; row < embeddings.extent(0); ++row) {
       for (attn::index_t i = 0; i < embeddings.extent(1); ++i) {
         std::cout << (i > 0 ? " " : "") << embeddings(row, i);
@@ -91,17 +137,18 @@ void print_embeddings(const examples::MiniLm& model, const std::vector<std::stri
 
 // The `top` best lines, best first; of equal ones the earlier.
 std::vector<Hit> search(const examples::MiniLm& model, const std::vector<std::string>& lines,
-                        const std::string& query, std::size_t top) {
+                        const std::string& query, std::size_t top, bool for_people) {
   const attn::Tensor2<float> wanted = model.embed(std::span(&query, 1));
   std::vector<Hit> hits;
-  for_each_run(model, lines, [&](std::size_t first, const attn::Tensor2<float>& embeddings) {
-    for (attn::index_t row = 0; row < embeddings.extent(0); ++row) {
-      // Embeddings have length 1, so that their product is their cosine.
-      const float* a = &embeddings(row, 0);
-      const double score = std::inner_product(a, a + embeddings.extent(1), wanted.data(), 0.0);
-      hits.push_back({first + static_cast<std::size_t>(row) + 1, score});
-    }
-  });
+  for_each_run(
+      model, lines, for_people, [&](std::size_t first, const attn::Tensor2<float>& embeddings) {
+        for (attn::index_t row = 0; row < embeddings.extent(0); ++row) {
+          // Embeddings have length 1, so that their product is their cosine.
+          const float* a = &embeddings(row, 0);
+          const double score = std::inner_product(a, a + embeddings.extent(1), wanted.data(), 0.0);
+          hits.push_back({first + static_cast<std::size_t>(row) + 1, score});
+        }
+      });
   top = std::min(top, hits.size());
   std::partial_sort(hits.begin(), hits.begin() + static_cast<std::ptrdiff_t>(top), hits.end(),
                     [](const Hit& a, const Hit& b) {
@@ -121,14 +168,6 @@ void print_json(const std::vector<Hit>& hits, const std::vector<std::string>& li
   }
   // `replace`: bytes that are no UTF-8 become U+FFFD, for JSON has no other way to hold them.
   std::cout << result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
-}
-
-// A bar of ten cells, full at a cosine of 1.
-std::string bar(double score) {
-  const long filled = std::lround(std::clamp(score, 0.0, 1.0) * 10.0);
-  std::string result;
-  for (long i = 0; i < 10; ++i) result += i < filled ? "█" : "░";
-  return result;
 }
 
 // A line that cannot move the terminal's cursor or change its colours.
@@ -164,7 +203,8 @@ void run(const Options& options) {
   if (options.embed) {
     print_embeddings(model, lines);
   } else {
-    const auto hits = search(model, lines, options.query, static_cast<std::size_t>(options.top));
+    const auto hits =
+        search(model, lines, options.query, static_cast<std::size_t>(options.top), !options.json);
     options.json ? print_json(hits, lines) : print_table(hits, lines);
   }
   if (!std::cout.flush()) throw UsageError("cannot write to standard output");

@@ -51,8 +51,8 @@ class MiniLm {
     bert_.pack();
   }
 
-  // The embeddings (lines, 384), each of length 1, computed up to `batch_size` lines at a time; a line's
-  // embedding does not depend on its company.
+  // The embeddings (lines, 384), each of length 1, computed up to `batch_size` lines at a time, those of like
+  // length together; a line's embedding does not depend on its company.
   attn::Tensor2<float> embed(std::span<const std::string> lines,
                              std::size_t batch_size = 32) const {
     if (batch_size == 0) {
@@ -61,12 +61,15 @@ class MiniLm {
     std::vector<std::vector<std::int32_t>> tokens;
     tokens.reserve(lines.size());
     for (const std::string& line : lines) tokens.push_back(tokenizer_.encode(line, kMaxTokens));
+    std::vector<std::size_t> order(lines.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return tokens[a].size() < tokens[b].size();
+    });
     attn::Tensor2<float> out({static_cast<attn::index_t>(lines.size()), kWidth});
-    for (std::size_t begin = 0; begin < tokens.size(); begin += batch_size) {
-      const std::size_t count = std::min(batch_size, tokens.size() - begin);
-      embed_batch(std::span(tokens).subspan(begin, count),
-                  out.view().slice(0, static_cast<attn::index_t>(begin),
-                                   static_cast<attn::index_t>(begin + count)));
+    for (std::size_t begin = 0; begin < order.size(); begin += batch_size) {
+      const std::size_t count = std::min(batch_size, order.size() - begin);
+      embed_batch(tokens, std::span(order).subspan(begin, count), out);
     }
     return out;
   }
@@ -93,26 +96,27 @@ class MiniLm {
  private:
   static constexpr attn::index_t kLayers = 6, kHeads = 12;
 
-  // Lines lie one behind the other in one row of tokens: nothing is padding.
-  void embed_batch(std::span<const std::vector<std::int32_t>> lines,
-                   attn::TensorView2<float> out) const {
-    attn::Tensor1<attn::index_t> ends({static_cast<attn::index_t>(lines.size()) + 1});
-    for (std::size_t n = 0; n < lines.size(); ++n) {
-      const auto b = static_cast<attn::index_t>(n);
-      ends(b + 1) = ends(b) + static_cast<attn::index_t>(lines[n].size());
+  // Embeds the lines of these indices into their rows of out. They lie one behind the other in one row of tokens:
+  // nothing is padding.
+  void embed_batch(std::span<const std::vector<std::int32_t>> tokens,
+                   std::span<const std::size_t> indices, attn::Tensor2<float>& out) const {
+    const auto batch = static_cast<attn::index_t>(indices.size());
+    attn::Tensor1<attn::index_t> ends({batch + 1});
+    for (attn::index_t b = 0; b < batch; ++b) {
+      const auto& line = tokens[indices[static_cast<std::size_t>(b)]];
+      ends(b + 1) = ends(b) + static_cast<attn::index_t>(line.size());
     }
-    const attn::index_t total = ends(out.extent(0));
-    attn::Tensor2<std::int32_t> ids({1, total});
-    attn::Tensor2<attn::index_t> positions({1, total});
-    for (std::size_t n = 0; n < lines.size(); ++n) {
-      const attn::index_t first = ends(static_cast<attn::index_t>(n));
-      std::copy(lines[n].begin(), lines[n].end(), ids.data() + first);
-      std::iota(positions.data() + first, positions.data() + first + lines[n].size(), 0);
+    attn::Tensor2<std::int32_t> ids({1, ends(batch)});
+    attn::Tensor2<attn::index_t> positions({1, ends(batch)});
+    for (attn::index_t b = 0; b < batch; ++b) {
+      const auto& line = tokens[indices[static_cast<std::size_t>(b)]];
+      std::copy(line.begin(), line.end(), ids.data() + ends(b));
+      std::iota(positions.data() + ends(b), positions.data() + ends(b + 1), 0);
     }
     const attn::Tensor3<float> hidden =
         bert_(ids, {.cu_seqlens_q = ends, .cu_seqlens_k = ends}, {.position_ids = positions});
 
-    for (attn::index_t b = 0; b < out.extent(0); ++b) {
+    for (attn::index_t b = 0; b < batch; ++b) {
       // The sum points where the mean does, so that there is no need to divide by the length. In
       // double, where rounding does not count.
       std::array<double, kWidth> sum{};
@@ -121,7 +125,8 @@ class MiniLm {
           sum[i] += hidden(0, t, static_cast<attn::index_t>(i));
       }
       const double length = std::sqrt(std::inner_product(sum.begin(), sum.end(), sum.begin(), 0.0));
-      std::transform(sum.begin(), sum.end(), &out(b, 0),
+      const auto row = static_cast<attn::index_t>(indices[static_cast<std::size_t>(b)]);
+      std::transform(sum.begin(), sum.end(), &out(row, 0),
                      [&](double x) { return static_cast<float>(x / length); });
     }
   }

@@ -67,7 +67,8 @@ check 'ten other lines with money or back' same "$(grep -ciE 'money|back' "$text
 check 'none of them with both' same "$(grep -i money "$text" | grep -ci back)" 0
 check 'at least 200 lines' [ "$(wc -l <"$text")" -ge 200 ]
 
-"$program" --file "$text" "$query" >"$scratch/table"
+"$program" --file "$text" "$query" >"$scratch/table" 2>"$scratch/speed"
+check 'the speed, on standard error' grep -qE '^[0-9]+ lines in [0-9.]+ s, [0-9]+ sentences per second$' "$scratch/speed"
 check 'a heading and five rows' same "$(wc -l <"$scratch/table" | tr -d ' ')" 6
 check 'the refund line is first' same "$(awk '$1 == 1 { print $4 }' "$scratch/table")" "$refund"
 
