@@ -54,8 +54,10 @@
 #include <simde/x86/avx512/set1.h>
 #include <simde/x86/avx512/slli.h>
 #include <simde/x86/avx512/sqrt.h>
+#include <simde/x86/avx512/srli.h>
 #include <simde/x86/avx512/storeu.h>
 #include <simde/x86/avx512/sub.h>
+#include <simde/x86/avx512/xor.h>
 
 namespace attn_emulated {
 
