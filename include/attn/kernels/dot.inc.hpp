@@ -41,8 +41,8 @@ inline void dot_block(index_t k, const T* a, const T* const* b, T scale, T* cons
 template <class T>
 inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T* const* b, T scale,
                        T* out, index_t out_stride) {
-  // Eight places of B are read in turn: hardware prefetchers follow each, and memory gives more to eight (31 GB/s on
-  // Zen 3, by bench/support/bandwidth.hpp) than to one (20).
+  // Eight places of B are read in turn: hardware prefetchers follow each, and memory gives more to eight (see
+  // bench/support/bandwidth.hpp) than to one.
   const index_t part = (n + 7) / 8;
   const T* rows[8];
   T* to[8];
@@ -87,9 +87,8 @@ inline void add_rows(index_t height, index_t columns, index_t n, const T* a, ind
 }
 
 /// c_r = factor_r c_r + sum over j < n of a[r, j] b_j, rows of `columns` elements, c in whole vectors. The same chain
-/// of FMAs as tile_columns(), but B is read row after row, in the order of memory: one query on 4096 keys reads 15 GB/s
-/// so, and 12 eight rows at a time (Zen 3, where reading alone gave 17); two rows share the loads of c where there are
-/// several queries. Software prefetch slowed it down.
+/// of FMAs as tile_columns(), but B is read row after row, in the order of memory, as hardware prefetchers expect it
+/// (attn_report's sdpa_decode); two rows share the loads of c where there are several queries.
 template <class T>
 inline void add_values_rows(index_t height, index_t columns, index_t n, const T* a,
                             index_t a_stride, const T* const* b, T* c, index_t c_stride,

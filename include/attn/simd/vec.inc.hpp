@@ -36,7 +36,7 @@ ATTN_INLINE void store(Vec<T> v, T* p, index_t n) {
 }
 
 /// f(j, lanes) over [0, n) by vectors: lanes is Whole for whole ones and what is left for the last. Partial stores
-/// only where they must be: AVX2's are microcode on AMD's machines (Zen 3: tens of cycles).
+/// only where they must be: AVX2's are microcode on AMD's machines.
 template <class T, class F>
 ATTN_INLINE void each_vector(index_t n, F f) {
   index_t j = 0;
