@@ -11,9 +11,9 @@ ATTN_INLINE index_t panel_columns(index_t n) {
 template <class T>
 inline void pack_weights(const detail::PackProblem<T>& problem, const Executor&, Workspace&) {
   const auto& [b, packed] = problem;
-  const index_t k = b.extent(0), n = b.extent(1);
-  for (index_t k0 = 0; k0 < k; k0 += detail::kGemmKC) {
-    const index_t kc = k - k0 < detail::kGemmKC ? k - k0 : detail::kGemmKC;
+  const index_t k = b.extent(0), n = b.extent(1), KC = detail::gemm_kc(k);
+  for (index_t k0 = 0; k0 < k; k0 += KC) {
+    const index_t kc = std::min(k - k0, KC);
     pack_columns(n, kc, b.data() + k0 * b.stride(0), b.stride(0), b.stride(1),
                  packed + k0 * panel_columns<T>(n));
   }
@@ -44,18 +44,33 @@ inline void finish_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1
   }
 }
 
+/// Asks for `bytes` from p on: kLocality 3 into the first cache, 2 into the second.
+template <int kLocality>
+ATTN_INLINE void prefetch_bytes(const void* p, index_t bytes) {
+  for (index_t at = 0; at < bytes; at += 64) {
+    __builtin_prefetch(static_cast<const char*>(p) + at, 0, kLocality);
+  }
+}
+
 /// Rows [i0, i1) by columns [j0, j1) of one block of KC: panels of B outermost, so that each stays in the
-/// first-level cache while the tiles of A pass.
+/// first-level cache while the tiles of A pass. Each tile asks for the next one's C, on which its sums would wait, and
+/// for its share of the next panel.
 template <class T, Start kStart>
 inline void multiply_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1, index_t j0,
                            index_t j1, index_t kc, const T* packed_a, const T* packed_b,
                            const T* factor) {
   constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
+  const index_t share = kc * NR * index_t{sizeof(T)} / ((i1 - i0 + MR - 1) / MR);
   for (index_t j = j0; j < j1; j += NR) {
     const index_t width = std::min(j1 - j, NR);
+    const T* next_panel = packed_b + (j + NR < j1 ? j + NR : j) * kc;
     for (index_t i = i0; i < i1; i += MR) {
       const index_t height = std::min(i1 - i, MR);
       T* c = g.c + i * g.c_row + j;
+      for (index_t r = i + MR; r < std::min(i + 2 * MR, i1); ++r) {
+        prefetch_bytes<3>(g.c + r * g.c_row + j, width * index_t{sizeof(T)});
+      }
+      prefetch_bytes<2>(reinterpret_cast<const char*>(next_panel) + (i - i0) / MR * share, share);
       if (width == NR && height == MR) {
         tile_panel<T, kStart>(kc, packed_a + i * kc, packed_b + j * kc, c, g.c_row, factor);
         continue;
@@ -85,7 +100,7 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
   std::fill_n(next, MR, T{1});
 
   const Executor& threads = detail::threads_for(executor, g.m * g.n * g.k);
-  const index_t kc_most = g.k < detail::kGemmKC ? g.k : detail::kGemmKC;
+  const index_t KC = detail::gemm_kc(g.k), kc_most = std::min(g.k, KC);
   const index_t nc_most = g.n < detail::kGemmNC ? g.n : detail::kGemmNC;
   Scratch<T> a_block(workspace, packed_rows<T>(g.m) * kc_most);
   // B is packed as a whole where several blocks of rows use it; where there is one (up to MC rows), each
@@ -108,9 +123,9 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
     column_blocks = (nc + step - 1) / step;
 
     // k = 0 still takes one round: the product is 0, the epilogue is due.
-    for (index_t k0 = 0; k0 == 0 || k0 < g.k; k0 += detail::kGemmKC) {
-      const index_t kc = g.k - k0 < detail::kGemmKC ? g.k - k0 : detail::kGemmKC;
-      const bool last = k0 + detail::kGemmKC >= g.k;
+    for (index_t k0 = 0; k0 == 0 || k0 < g.k; k0 += KC) {
+      const index_t kc = std::min(g.k - k0, KC);
+      const bool last = k0 + KC >= g.k;
       const T* factor = k0 > 0 ? next : seeds ? first : nullptr;
       threads.run(row_blocks + (shares_b ? column_blocks : 0), [&](index_t task, int) {
         if (task < row_blocks) {
