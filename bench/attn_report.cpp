@@ -52,7 +52,10 @@ bool wanted(const Arguments& arguments, const std::string& name) {
 /// one sample of many rows and not all samples of one.
 class Report {
  public:
-  explicit Report(const Arguments& arguments) : arguments_(arguments), self_(bench::own_path()) {}
+  explicit Report(const Arguments& arguments)
+      : arguments_(arguments), self_(bench::own_path()), comparisons_(bench::all_comparisons()) {
+    std::ranges::copy(bench::all_costs(), std::back_inserter(comparisons_));
+  }
 
   void run() {
     const bench::Clock::time_point start = bench::Clock::now();
@@ -100,7 +103,7 @@ class Report {
       for (bool all : {false, true}) add(flops_row(name, all));
     }
     for (bool all : {false, true}) {
-      add(time_row("sdpa_causal", "sdpa_4096", all, kMilli, "ms", "time without the mask"));
+      add(comparison_row("sdpa_causal", all, "time without the mask"));
     }
     for (bool all : {false, true}) add(flops_row("sdpa_short", all));
     for (bool all : {false, true}) add(decode_row("sdpa_decode", "sdpa_queries_1", 32, all));
@@ -110,9 +113,8 @@ class Report {
       add(eight_queries_row(all));
     }
     add(softmax_row());
-    for (const bench::Cost& cost : bench::all_costs()) {
-      add(time_row(cost.name, cost.baseline, false, kMilli, "ms", "time of " + cost.baseline,
-                   cost.share));
+    for (const bench::Comparison& cost : bench::all_costs()) {
+      add(comparison_row(cost.name, false, "time of " + cost.baseline));
     }
     for (const char* name : {"mha_bert", "encoder_bert"}) {
       for (bool all : {false, true}) add(flops_row(name, all));
@@ -166,9 +168,8 @@ class Report {
   bool needed(const std::string& work) const {
     const auto& only = arguments_.only;
     if (wanted(arguments_, work) || wanted(arguments_, work + "@all")) return true;
-    if (work == "sdpa_4096") return std::string("sdpa_causal@all").find(only) != std::string::npos;
-    for (const bench::Cost& cost : bench::all_costs()) {
-      if (work == cost.baseline && wanted(arguments_, cost.name)) return true;
+    for (const bench::Comparison& comparison : comparisons_) {
+      if (work == comparison.baseline && wanted(arguments_, comparison.name + "@all")) return true;
     }
     if (work == "sdpa_queries_1") {
       return std::string("sdpa_decode@all").find(only) != std::string::npos ||
@@ -186,6 +187,10 @@ class Report {
         progress("pass " + std::to_string(pass) + " of " + std::to_string(passes) + ": " +
                  work.name + (all ? "@all" : ""));
         timings_.measure(work, all, seconds);
+        if (const bench::Comparison* comparison = comparison_of(work.name)) {
+          const auto baseline = std::ranges::find(works, comparison->baseline, &bench::Work::name);
+          timings_.measure_beside(work, *baseline, all, seconds);
+        }
       }
       if (work.name == "softmax") {
         Child eigen({(std::filesystem::path(self_).parent_path() / "eigen_softmax").string(),
@@ -195,6 +200,12 @@ class Report {
       }
       counts_[work.name] = {work.isa, work.flops, work.bytes, work.traffic};
     }
+  }
+
+  /// Null where the work stands alone.
+  const bench::Comparison* comparison_of(const std::string& work) const {
+    const auto found = std::ranges::find(comparisons_, work, &bench::Comparison::name);
+    return found == comparisons_.end() ? nullptr : &*found;
   }
 
   void measure_accuracy() {
@@ -244,14 +255,14 @@ class Report {
     return row;
   }
 
-  Row time_row(const std::string& name, const std::string& baseline, bool all, double unit,
-               const std::string& unit_name, const std::string& limit_name,
-               double share = 1) const {
-    Row row{.name = label(name, all), .unit = unit_name, .limit_name = limit_name};
+  /// A work's time beside its baseline's.
+  Row comparison_row(const std::string& name, bool all, const std::string& limit_name) const {
+    Row row{.name = label(name, all), .unit = "ms", .limit_name = limit_name};
     if (!fill_note(row, name, all)) return row;
     place(row, name, all);
-    row.value = timings_.seconds(name, all) / unit;
-    row.limit = share * timings_.seconds(baseline, all) / unit;
+    const Timings::Pair pair = timings_.beside(name, all);
+    row.value = pair.seconds / kMilli;
+    row.limit = comparison_of(name)->share * pair.baseline / kMilli;
     return row;
   }
 
@@ -281,7 +292,7 @@ class Report {
   }
 
   Row eight_queries_row(bool all) const {
-    Row row = time_row("sdpa_queries_8", "sdpa_queries_1", all, kMilli, "ms", "time of 1 query");
+    Row row = comparison_row("sdpa_queries_8", all, "time of 1 query");
     row.name = label("sdpa_queries", all);
     if (std::isnan(row.value)) return row;
     const Count& count = counts_.at("sdpa_queries_8");
@@ -352,6 +363,7 @@ class Report {
 
   Arguments arguments_;
   std::string self_;
+  std::vector<bench::Comparison> comparisons_;
   Timings timings_;
   std::map<std::string, Count> counts_;
   double eigen_row_ = bench::kAbsent;

@@ -7,12 +7,6 @@
 
 namespace bench {
 
-/// A row of the report: the time of one work over `share` of that of another.
-struct Cost {
-  std::string name, baseline;
-  double share = 1;
-};
-
 namespace detail {
 
 using Options = attn::AttentionOptions<float>;
@@ -203,8 +197,8 @@ inline std::vector<Work> paged_works() {
 }  // namespace detail
 
 /// The rows, in the report's order.
-inline std::vector<Cost> all_costs() {
-  std::vector<Cost> costs;
+inline std::vector<Comparison> all_costs() {
+  std::vector<Comparison> costs;
   for (const char* name : {"keep", "additive", "alibi", "softcap", "score_mod", "documents",
                            "key_lengths", "dropout"}) {
     costs.push_back({std::string("cost_") + name, "cost_plain"});

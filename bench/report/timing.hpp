@@ -1,6 +1,7 @@
-// Timings: the best time of every work so far, measured in turn with the limits that it is compared with.
+// Timings: the times of every work so far, measured in turn with the limits that it is compared with.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -16,20 +17,26 @@
 namespace bench {
 
 /// On a machine that others use too, each of many short measurements is either disturbed or not: the best
-/// of them is the machine's own, for works and limits alike.
+/// of them is the machine's own, for works and limits alike. A work that is compared with another one lasts too long
+/// for that: the two run in turn, and the median of the ratios is theirs.
 class Timings {
  public:
+  /// A work's time and that of its baseline, one after the other.
+  struct Pair {
+    double seconds, baseline;
+    double ratio() const { return seconds / baseline; }
+  };
+
   /// Runs `work` for about `seconds`, a round of its limit before each handful of runs. The first
   /// measurement checks the result.
   void measure(const Work& work, bool all, double seconds) {
     const Clock::time_point start = Clock::now();
     const int threads = all ? all_threads() : 1;
-    const attn::Execution execution{.executor = &executor_of(all), .isa = work.isa};
+    const attn::Execution execution = execution_of(work, all);
     const double first = time_once(work, execution, 1);
     Entry& entry = entries_[{work.name, all}];
     if (std::isinf(entry.seconds)) entry.complaint = work.complaint();
-    // A clock reading takes 30 ns: a sample is at least 100 microseconds long.
-    const int repeats = static_cast<int>(std::max(1.0, std::ceil(1e-4 / std::max(first, 1e-9))));
+    const int repeats = repeats_for(first);
     do {
       peaks_.measure(work.isa, threads);
       if (work.bytes >= kMemoryBound) bandwidth(work.bytes).measure(threads);
@@ -38,6 +45,26 @@ class Timings {
         entry.seconds = std::min(entry.seconds, time_once(work, execution, repeats));
       } while (seconds_since(handful) < kHandful);
     } while (seconds_since(start) < seconds);
+  }
+
+  /// Runs `work` and `baseline`, which was measured before, in turn for about `seconds`.
+  void measure_beside(const Work& work, const Work& baseline, bool all, double seconds) {
+    const Clock::time_point start = Clock::now();
+    const attn::Execution execution = execution_of(work, all);
+    const double first = time_once(baseline, execution, 1);
+    const int repeats = repeats_for(first);
+    do {
+      const double before = time_once(baseline, execution, repeats);
+      entries_[{work.name, all}].pairs.push_back({time_once(work, execution, repeats), before});
+    } while (seconds_since(start) < seconds);
+  }
+
+  /// The pair whose ratio is the median. measure_beside() was called.
+  Pair beside(const std::string& name, bool all) const {
+    std::vector<Pair> pairs = entries_.at({name, all}).pairs;
+    const auto middle = pairs.begin() + static_cast<std::ptrdiff_t>(pairs.size() / 2);
+    std::ranges::nth_element(pairs, middle, {}, &Pair::ratio);
+    return *middle;
   }
 
   /// Infinite where it was not measured.
@@ -75,7 +102,17 @@ class Timings {
   struct Entry {
     double seconds = std::numeric_limits<double>::infinity();
     std::string complaint = {};
+    std::vector<Pair> pairs = {};
   };
+
+  static attn::Execution execution_of(const Work& work, bool all) {
+    return {.executor = &executor_of(all), .isa = work.isa};
+  }
+
+  /// A clock reading takes 30 ns: a sample is at least 100 microseconds long.
+  static int repeats_for(double seconds) {
+    return static_cast<int>(std::max(1.0, std::ceil(1e-4 / std::max(seconds, 1e-9))));
+  }
 
   static double time_once(const Work& work, const attn::Execution& execution, int repeats) {
     const Clock::time_point start = Clock::now();

@@ -33,6 +33,12 @@ struct Group {
   std::function<std::vector<Work>()> make;
 };
 
+/// A work whose time is compared with `share` of another's, of the same group.
+struct Comparison {
+  std::string name, baseline;
+  double share = 1;
+};
+
 namespace detail {
 
 inline double attention_flops(const attn::Shape<4>& q, index_t kv_len) {
@@ -164,6 +170,10 @@ inline Group encoder_layer_group(std::string name, attn::Isa isa, index_t batch,
 
 inline constexpr index_t kQueryCounts[] = {1, 2, 4, 8, 16, 32, 64};
 inline constexpr index_t kSoftmaxColumns = 1024;
+
+inline std::vector<Comparison> all_comparisons() {
+  return {{"sdpa_causal", "sdpa_4096"}, {"sdpa_queries_8", "sdpa_queries_1"}};
+}
 
 /// Rows such that input and output fill half of the second-level cache.
 inline index_t softmax_rows() {
