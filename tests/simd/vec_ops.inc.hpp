@@ -102,14 +102,15 @@ inline void vec_all(T value, T* to) {
   Vec<T>::all(value).store(to);
 }
 
-/// product, high halves of a, a ^ b; n a multiple of 8.
+/// product, high halves of a, a ^ b, each number as its low and its high half; n a multiple of 8.
 inline void vec_integers(index_t n, const std::uint64_t* a, const std::uint64_t* b,
-                         std::uint64_t* product, std::uint64_t* high, std::uint64_t* either) {
+                         std::uint32_t* product, std::uint32_t* high, std::uint32_t* either) {
   using V = Vec<std::uint64_t>;
+  const auto store = [](V x, std::uint32_t* to) { store_low(x, x.high(), to); };
   for (index_t j = 0; j < n; j += V::kLanes) {
     const V x = V::load(a + j), y = V::load(b + j);
-    low_product(x, y).store(product + j);
-    x.high().store(high + j);
-    (x ^ y).store(either + j);
+    store(low_product(x, y), product + 2 * j);
+    store(x.high(), high + 2 * j);
+    store(x ^ y, either + 2 * j);
   }
 }

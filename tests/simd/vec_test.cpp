@@ -221,18 +221,22 @@ TYPED_TEST(VecTest, WholeVectorsAtAnyAddress) {
 TEST(VecIntegers, ProductsOfLowHalvesHighHalvesAndXor) {
   constexpr std::size_t kN = 64;
   Random random(3);
-  std::vector<std::uint64_t> a(kN), b(kN), product(kN), high(kN), either(kN);
+  std::vector<std::uint64_t> a(kN), b(kN);
+  std::vector<std::uint32_t> product(2 * kN), high(2 * kN), either(2 * kN);
   for (std::size_t i = 0; i < kN; ++i) {
     a[i] = static_cast<std::uint64_t>(random.integer(0, Index{1} << 62)) * 3;
     b[i] = i % 8 == 0 ? ~std::uint64_t{0}
                       : static_cast<std::uint64_t>(random.integer(0, Index{1} << 62)) * 3;
   }
+  const auto number = [](const std::vector<std::uint32_t>& halves, std::size_t i) {
+    return halves[2 * i] | std::uint64_t{halves[2 * i + 1]} << 32;
+  };
   for (Isa isa : available_isas()) {
     integers_on(isa, kN, a.data(), b.data(), product.data(), high.data(), either.data());
     for (std::size_t i = 0; i < kN; ++i) {
-      EXPECT_EQ(product[i], (a[i] & 0xffffffff) * (b[i] & 0xffffffff)) << name(isa);
-      EXPECT_EQ(high[i], a[i] >> 32) << name(isa);
-      EXPECT_EQ(either[i], a[i] ^ b[i]) << name(isa);
+      EXPECT_EQ(number(product, i), (a[i] & 0xffffffff) * (b[i] & 0xffffffff)) << name(isa);
+      EXPECT_EQ(number(high, i), a[i] >> 32) << name(isa);
+      EXPECT_EQ(number(either, i), a[i] ^ b[i]) << name(isa);
     }
   }
 }

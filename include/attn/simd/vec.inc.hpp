@@ -6,8 +6,9 @@
 //   less(a, b) -> V::Mask, select(mask, yes, no), round (to nearest even), sum, max_lane
 //   exponent_bits(v): the lowest 9 (double: 12) bits of each lane, moved to where sign and exponent are
 //   exponent(v): floor(log2 v) of positive normal v; of others some number
-// Of Vec<std::uint64_t>, which random numbers are made of: kLanes, load(p), all(x), store(p), ^, high() >> 32, and
+// Of Vec<std::uint64_t>, which random numbers are made of: kLanes, load(p), all(x), ^, high() >> 32, and
 //   low_product(a, b): the whole product of the low halves
+//   store_low(even, odd, p): their low halves, in turn
 #if ATTN_TARGET == 2
 #include "attn/simd/vec_avx512.inc"
 #elif ATTN_TARGET == 1
