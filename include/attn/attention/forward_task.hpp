@@ -87,8 +87,7 @@ class ForwardTask {
   /// The first pass over the keys, from sums of 0.
   void start(KeyRange keys, Pass pass) {
     pack_queries(keys);
-    const index_t tiles = (rows_.count() + tile_height_ - 1) / tile_height_;
-    std::fill_n(scratch_.out, tiles * tile_height_ * scratch_.out_stride, T{0});
+    std::fill_n(scratch_.out, tiles() * tile_height_ * scratch_.out_stride, T{0});
     pass_over_keys(pass, keys);
   }
 
@@ -114,39 +113,22 @@ class ForwardTask {
     return (at_.b * problem_.scores[1] + row.h) * problem_.scores[2] + row.i;
   }
 
+  index_t tiles() const { return (rows_.count() + tile_height_ - 1) / tile_height_; }
+
   const T* query(const QueryRow<T>& row) const { return problem_.query(at_.b, row.h, row.i); }
   const T* key(index_t j) const { return problem_.key(problem_.k, at_.b, at_.kv_head, j); }
   const T* value(index_t j) const { return problem_.key(problem_.v, at_.b, at_.kv_head, j); }
 
-  /// Queries in tiles of interleaved rows; few of them in plain rows. `keys` come next.
+  /// Queries in rows, filled up to whole tiles. `keys` come next.
   void pack_queries(KeyRange keys) {
-    const index_t d = problem_.head_dim(), MR = kernels_.tile_rows;
-    if (tiling_.few) {
-      std::fill_n(scratch_.q, kFewRows * d, T{0});
-      for (index_t r = 0; r < rows_.count(); ++r) {
-        std::copy_n(query(rows_[r]), d, scratch_.q + r * d);
-      }
-      return;
-    }
+    const index_t d = problem_.head_dim();
     KeyRange next = rows_.seen(keys);
     next.end = std::min(next.end, (next.begin / tiling_.block_kv + 1) * tiling_.block_kv);
-    for (index_t r = 0; r < rows_.count(); r += MR) {
-      const index_t height = std::min(rows_.count() - r, MR);
-      const QueryRow<T>& first = rows_[r];
-      prefetch_keys(next, r);
-      T* to = scratch_.q + r * d;
-      if (first.h == rows_[r + height - 1].h) {
-        kernels_.pack_tile(height, d, query(first), problem_.q.stride(2), 1, to);
-      } else if (tiling_.rows == problem_.group()) {  // one query
-        kernels_.pack_tile(height, d, query(first), problem_.q.stride(1), 1, to);
-      } else {  // the end of one head and the beginning of the next: row by row
-        std::fill_n(to, MR * d, T{0});
-        for (index_t x = 0; x < height; ++x) {
-          const T* from = query(rows_[r + x]);
-          for (index_t p = 0; p < d; ++p) to[p * MR + x] = from[p];
-        }
-      }
+    for (index_t r = 0; r < rows_.count(); ++r) {
+      if (!tiling_.few && r % tile_height_ == 0) prefetch_keys(next, r);
+      std::copy_n(query(rows_[r]), d, scratch_.q + r * d);
     }
+    std::fill_n(scratch_.q + rows_.count() * d, (tiles() * tile_height_ - rows_.count()) * d, T{0});
   }
 
   /// Scores block after block of `keys`, as far as any row sees them, against every tile of rows. Blocks begin
@@ -217,10 +199,9 @@ class ForwardTask {
 
   /// The share of `keys` that falls to the tile at row r.
   void prefetch_keys(KeyRange keys, index_t r) const {
-    const index_t tiles = (rows_.count() + tile_height_ - 1) / tile_height_;
     const index_t tile = r / tile_height_, n = keys.end - keys.begin;
     if (n <= 0 || problem_.paged()) return;
-    const index_t begin = tile * n / tiles, end = (tile + 1) * n / tiles;
+    const index_t begin = tile * n / tiles(), end = (tile + 1) * n / tiles();
     prefetch<0>(key(keys.begin + begin), problem_.k, end - begin);
   }
 

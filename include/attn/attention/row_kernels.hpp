@@ -33,12 +33,10 @@ struct RowKernels {
   index_t panel_width;  ///< NR: keys of a packed panel
 
   /// Packing: see tile.inc.hpp.
-  void (*pack_tile)(index_t height, index_t k, const T* a, index_t row_stride, index_t k_stride,
-                    T* packed);
   void (*pack_columns)(index_t columns, index_t k, const T* b, index_t k_stride,
                        index_t column_stride, T* packed);
 
-  /// scores[r, j] = scale q_r . k_j for one packed tile of queries and the packed panels of keys
+  /// scores[r, j] = scale q_r . k_j for the rows of queries of one tile and the packed panels of keys
   /// [begin, end), multiples of panel_width.
   void (*score_tile)(index_t d, const T* queries, const T* keys, index_t begin, index_t end,
                      T scale, T* scores, index_t stride);

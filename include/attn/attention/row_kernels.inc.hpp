@@ -6,7 +6,8 @@ inline void score_tile(index_t d, const T* queries, const T* keys, index_t begin
   constexpr index_t NR = TileShape<T>::NR;
   // The scale goes onto the product and not into the queries: one rounding of each score, not of each factor.
   for (index_t j = begin; j < end; j += NR) {
-    tile_panel<T, Start::product>(d, queries, keys + j * d, scores + j, stride, &scale);
+    tile<T, TileShape<T>::NV, ALayout::rows, Start::product, false>(d, queries, d, keys + j * d, NR,
+                                                                    scores + j, stride, &scale, 0);
   }
 }
 
@@ -191,7 +192,6 @@ template <class T>
 inline constexpr detail::RowKernels<T> kRowKernels{
     .tile_rows = TileShape<T>::MR,
     .panel_width = TileShape<T>::NR,
-    .pack_tile = pack_tile<T>,
     .pack_columns = pack_columns<T>,
     .score_tile = score_tile<T>,
     .score_rows = score_rows<T>,
