@@ -111,8 +111,8 @@ def print_table(result):
         "\nThe rivals are called from Python, which costs them some microseconds a call: much of softmax and"
         " mha_tutorial. OpenVINO's fast decoding needs a model that holds the cache as its state; sdpa_decode is"
         " its operator by itself. minilm is all-MiniLM-L6-v2 on lines of 5 to 60 words, tokenizer included, in batches"
-        " of 32 lines of like length: PyTorch by sentence-transformers, ONNX Runtime by the faster of the exported graph"
-        " and what its optimizer makes of it."
+        " of 32 lines of like length: PyTorch by sentence-transformers, ONNX Runtime by the faster of the exported"
+        " graph and what its optimizer makes of it."
     )
     for complaint in result["complaints"]:
         print(f"\n{complaint}")
