@@ -38,7 +38,7 @@ def check(way, operation, inputs):
 def best_way(ways, operation, threads, seconds):
     """The shortest time of all ways that pass the check."""
     best = math.inf
-    errors = []
+    errors, unsupported = [], []
     for shape in operation.equivalents():
         for make in ways:
             try:
@@ -47,9 +47,11 @@ def best_way(ways, operation, threads, seconds):
                 inputs = shape.inputs()
                 way = make(shape, inputs, threads)
                 best = min(best, common.best_seconds(way.call, seconds))
+            except Unsupported as error:
+                unsupported.append(str(error))
             except Exception as error:  # of the rival's own kinds
                 errors.append(f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:160])
-    return {"error": "; ".join(errors)} if best == math.inf else {"seconds": best}
+    return {"error": "; ".join(errors or unsupported)} if best == math.inf else {"seconds": best}
 
 
 def serve(version, *ways):
