@@ -88,7 +88,7 @@ if(ATTN_BUILD_EXAMPLES OR ATTN_BUILD_BENCHMARKS)
   attn_header_dependency(CLI11 CLI11::CLI11 include)
 endif()
 
-if(ATTN_BUILD_EXAMPLES OR ATTN_BUILD_TESTS)
+if(ATTN_BUILD_EXAMPLES OR ATTN_BUILD_TESTS OR ATTN_BUILD_BENCHMARKS)
   # utf8proc's package file is pkg-config's in most distributions.
   add_library(attn_utf8proc INTERFACE)
   find_package(PkgConfig QUIET)

@@ -4,6 +4,7 @@ import math
 import time
 import timeit
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -26,6 +27,8 @@ def softmax(x):
 
 class Operation:
     """A shape to run. inputs() are the arguments of expected(), which takes them in float64."""
+
+    tolerance = 1e-5  # of the largest value: float32 rounding passes, bfloat16 does not
 
     def equivalents(self):
         """Shapes of the same work: a rival may take whichever suits it."""
@@ -156,7 +159,88 @@ class MultiHead(Operation):
         return y @ out_weight.T + out_bias
 
 
-def operations(softmax_rows):
+@dataclass(frozen=True)
+class EncoderLayer(Operation):
+    """Post-norm with gelu, as PyTorch's nn.TransformerEncoderLayer and under its names."""
+
+    batch: int
+    seq: int
+    width: int
+    heads: int
+    hidden: int
+    eps = 1e-5
+
+    @property
+    def attention(self):
+        return MultiHead(self.batch, self.seq, self.width, self.heads)
+
+    @property
+    def flops(self):
+        return self.attention.flops + 4 * self.batch * self.seq * self.width * self.hidden
+
+    def small(self):
+        return replace(self, batch=2, seq=min(self.seq, 9))
+
+    def inputs(self):
+        scale = 1 / math.sqrt(self.width)
+        return self.attention.inputs() | {
+            "linear1_weight": random(6, self.hidden, self.width, scale=scale),
+            "linear1_bias": random(7, self.hidden, scale=scale),
+            "linear2_weight": random(8, self.width, self.hidden, scale=scale),
+            "linear2_bias": random(9, self.width, scale=scale),
+            "norm1_weight": random(10, self.width),
+            "norm1_bias": random(11, self.width),
+            "norm2_weight": random(12, self.width),
+            "norm2_bias": random(13, self.width),
+        }
+
+    def expected(self, x, **weights):
+        def linear(name, x):
+            return x @ weights[name + "_weight"].T + weights[name + "_bias"]
+
+        def norm(name, x):
+            normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + self.eps)
+            return normal * weights[name + "_weight"] + weights[name + "_bias"]
+
+        attention = {name: weights[name] for name in ("in_weight", "in_bias", "out_weight", "out_bias")}
+        y = norm("norm1", x + self.attention.expected(x, **attention))
+        hidden = linear("linear1", y)
+        hidden *= 0.5 * (1 + np.vectorize(math.erf)(hidden / math.sqrt(2)))
+        return norm("norm2", y + linear("linear2", hidden))
+
+
+@dataclass(frozen=True)
+class MiniLm(Operation):
+    """Embeddings of sentences by all-MiniLM-L6-v2, from text on; minilm_files.py fills `folder`."""
+
+    folder: str
+    sentences: int
+    tolerance = 1e-4
+
+    @property
+    def text_file(self):
+        return Path(self.folder, "sentences.txt")
+
+    @property
+    def embeddings_file(self):
+        """float32, written by attn's program."""
+        return Path(self.folder, "embeddings.f32")
+
+    def text(self):
+        return self.text_file.read_text().splitlines()[: self.sentences]
+
+    def small(self):
+        return replace(self, sentences=min(self.sentences, 64))
+
+    def inputs(self):
+        return {}
+
+    def expected(self):
+        """attn's: the rivals are to agree with it; its tests compare it with PyTorch in double precision."""
+        return np.fromfile(self.embeddings_file, np.float32).reshape(-1, 384)[: self.sentences]
+
+
+def operations(softmax_rows, minilm):
     """By the name of attn_report's row."""
     return {
         "gemm_1024": Gemm(1024, 1024, 1024),
@@ -172,6 +256,8 @@ def operations(softmax_rows):
         "softmax": Softmax(softmax_rows, 1024),
         "mha_bert": MultiHead(8, 128, 768, 12),
         "mha_tutorial": MultiHead(1, 4, 16, 4),
+        "encoder_bert": EncoderLayer(8, 128, 768, 12, 3072),
+        "minilm": minilm,
     }
 
 
@@ -179,9 +265,13 @@ def best_seconds(call, seconds):
     """The shortest of many samples, of at least 0.1 ms each so that reading the clock costs nothing."""
     call()
     timer = timeit.Timer(call)
-    repeats = max(1, math.ceil(1e-4 / min(timer.repeat(3, number=1))))
+    repeats = 1
     end = time.perf_counter() + seconds
     best = math.inf
     while best == math.inf or time.perf_counter() < end:
-        best = min(best, timer.timeit(repeats) / repeats)
+        sample = timer.timeit(repeats)
+        if sample < 1e-4:
+            repeats *= 2
+        else:
+            best = min(best, sample / repeats)
     return best

@@ -4,10 +4,19 @@ import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from common import Attention, Gemm, MultiHead, Softmax
+import minilm
+from common import Attention, EncoderLayer, Gemm, MiniLm, MultiHead, Softmax
 from rival import Unsupported, Way, serve
 
 CONTRIB = "com.microsoft"
+
+
+def make_session(model, threads):
+    """Of a path or of bytes."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
 
 
 def graph_way(nodes, inputs, constants, threads, layout=lambda y: y):
@@ -22,10 +31,7 @@ def graph_way(nodes, inputs, constants, threads, layout=lambda y: y):
     )
     opsets = [helper.make_opsetid("", 23), helper.make_opsetid(CONTRIB, 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=11)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+    session = make_session(model.SerializeToString(), threads)
     binding = session.io_binding()
     values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(x) for name, x in inputs.items()}
     for name, value in values.items():
@@ -33,6 +39,32 @@ def graph_way(nodes, inputs, constants, threads, layout=lambda y: y):
     binding.bind_output("y")
     call = lambda: session.run_with_iobinding(binding)
     return Way(call, lambda _: layout(binding.get_outputs()[0].numpy()), keep=values)
+
+
+def multi_head_nodes(heads, output):
+    return [
+        helper.make_node("Attention", ["x", "in_weight", "in_bias"], ["heads"], domain=CONTRIB, num_heads=heads),
+        helper.make_node("MatMul", ["heads", "out_weight"], ["projected"]),
+        helper.make_node("Add", ["projected", "out_bias"], [output]),
+    ]
+
+
+def encoder_layer_nodes(operation):
+    fused = {"domain": CONTRIB}
+
+    def norm(name, x, skip, output):
+        inputs = [x, skip, name + "_weight", name + "_bias"]
+        return helper.make_node("SkipLayerNormalization", inputs, [output], epsilon=operation.eps, **fused)
+
+    return [
+        *multi_head_nodes(operation.heads, "attended"),
+        norm("norm1", "attended", "x", "normal"),
+        helper.make_node("MatMul", ["normal", "linear1_weight"], ["wide"]),
+        helper.make_node("BiasGelu", ["wide", "linear1_bias"], ["active"], **fused),
+        helper.make_node("MatMul", ["active", "linear2_weight"], ["narrow"]),
+        helper.make_node("Add", ["narrow", "linear2_bias"], ["fed"]),
+        norm("norm2", "fed", "normal", "y"),
+    ]
 
 
 def standard(operation, inputs, threads):
@@ -48,14 +80,14 @@ def standard(operation, inputs, threads):
         case Softmax():
             nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=-1)]
         case MultiHead():
-            fused = {"domain": CONTRIB, "num_heads": operation.heads}
-            nodes = [
-                helper.make_node("Attention", ["x", "in_weight", "in_bias"], ["heads"], **fused),
-                helper.make_node("MatMul", ["heads", "out_weight"], ["projected"]),
-                helper.make_node("Add", ["projected", "out_bias"], ["y"]),
-            ]
-            constants = {name: np.ascontiguousarray(x.T) for name, x in inputs.items() if name != "x"}
-            inputs = {"x": inputs["x"]}
+            nodes = multi_head_nodes(operation.heads, "y")
+        case EncoderLayer():
+            nodes = encoder_layer_nodes(operation)
+        case _:
+            raise Unsupported(f"no graph for {operation}")
+    if isinstance(operation, (MultiHead, EncoderLayer)):
+        constants = {name: np.ascontiguousarray(x.T) for name, x in inputs.items() if name != "x"}
+        inputs = {"x": inputs["x"]}
     return graph_way(nodes, inputs, constants, threads)
 
 
@@ -81,4 +113,21 @@ def contrib_cached(operation, inputs, threads):
     return contrib_attention(operation, inputs, threads, combined="q")
 
 
-serve(onnxruntime.__version__, standard, contrib_projected, contrib_cached)
+def encoder(operation, inputs, threads, file):
+    if not isinstance(operation, MiniLm):
+        raise Unsupported(f"no sentences in {operation}")
+    session = make_session(f"{operation.folder}/{file}", threads)
+    run = lambda ids, mask: session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
+    return Way(minilm.embedder(operation, threads, run), lambda embeddings: embeddings)
+
+
+def exported_encoder(operation, inputs, threads):
+    return encoder(operation, inputs, threads, minilm.EXPORTED)
+
+
+def optimized_encoder(operation, inputs, threads):
+    """By its own optimizer for BERT."""
+    return encoder(operation, inputs, threads, minilm.OPTIMIZED)
+
+
+serve(onnxruntime.__version__, standard, contrib_projected, contrib_cached, exported_encoder, optimized_encoder)

@@ -4,7 +4,8 @@ import numpy as np
 import openvino
 from openvino import opset13 as op
 
-from common import Attention, Gemm, MultiHead, Softmax
+import minilm
+from common import Attention, EncoderLayer, Gemm, MiniLm, MultiHead, Softmax
 from rival import Unsupported, Way, serve
 
 core = openvino.Core()
@@ -24,14 +25,45 @@ def multi_head(operation, x, in_weight, in_bias, out_weight, out_bias):
     return op.add(op.matmul(combined, out_weight, False, True), out_bias)
 
 
+def encoder_layer(operation, x, in_weight, in_bias, out_weight, out_bias, **weights):
+    def linear(name, x):
+        return op.add(op.matmul(x, weights[name + "_weight"], False, True), weights[name + "_bias"])
+
+    def norm(name, x):
+        normal = op.mvn(x, np.array([-1]), True, operation.eps, "inside_sqrt")
+        return op.add(op.multiply(normal, weights[name + "_weight"]), weights[name + "_bias"])
+
+    attended = multi_head(operation, x, in_weight, in_bias, out_weight, out_bias)
+    y = norm("norm1", op.add(x, attended))
+    return norm("norm2", op.add(y, linear("linear2", op.gelu(linear("linear1", y), "erf"))))
+
+
+def make_request(model, threads):
+    options = {
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+        "ENABLE_CPU_PINNING": False,  # the others' threads are not pinned either
+    }
+    return core.compile_model(model, "CPU", options).create_infer_request()
+
+
+def encoder(operation, threads):
+    request = make_request(f"{operation.folder}/{minilm.EXPORTED}", threads)
+    run = lambda ids, mask: request.infer({"input_ids": ids, "attention_mask": mask})[0]
+    return Way(minilm.embedder(operation, threads, run), lambda embeddings: embeddings)
+
+
 def compiled(operation, inputs, threads):
+    if isinstance(operation, MiniLm):
+        return encoder(operation, threads)
     constants = {}
     match operation:
         case Attention() if operation.group > 1:
             raise Unsupported("key heads shared by query heads")
         case Gemm(packed=True):
             constants = {"b": inputs["b"]}
-        case MultiHead():
+        case MultiHead() | EncoderLayer():
             constants = {name: x for name, x in inputs.items() if name != "x"}
     inputs = {name: x for name, x in inputs.items() if name not in constants}
     parameters = {name: op.parameter(x.shape, np.float32) for name, x in inputs.items()}
@@ -45,14 +77,9 @@ def compiled(operation, inputs, threads):
             result = op.softmax(nodes["x"], -1)
         case MultiHead():
             result = multi_head(operation, nodes["x"], **constants)
-    model = openvino.Model([result], list(parameters.values()))
-    options = {
-        "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": "f32",
-        "PERFORMANCE_HINT": "LATENCY",
-        "ENABLE_CPU_PINNING": False,  # the others' threads are not pinned either
-    }
-    request = core.compile_model(model, "CPU", options).create_infer_request()
+        case EncoderLayer():
+            result = encoder_layer(operation, nodes["x"], **constants)
+    request = make_request(openvino.Model([result], list(parameters.values())), threads)
     for i, x in enumerate(inputs.values()):
         request.set_input_tensor(i, openvino.Tensor(x, shared_memory=True))
     return Way(request.infer, lambda _: request.get_output_tensor().data, keep=inputs)

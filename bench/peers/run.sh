@@ -1,7 +1,7 @@
 #!/bin/sh
 # Compares attn's speed with PyTorch's, ONNX Runtime's and OpenVINO's on this machine and prints a Markdown table:
-# `sh bench/peers/run.sh [--threads N] [--quick] [--json FILE]`, from any directory. It takes about ten minutes; --quick
-# takes one and shows that it works, not how fast anything is.
+# `sh bench/peers/run.sh [--threads N] [--quick] [--json FILE]`, from any directory. It takes about twenty minutes;
+# --quick takes three and shows that it works, not how fast anything is.
 #
 # pip installs the rivals, by its own settings, into a virtual environment: ${XDG_CACHE_HOME:-~/.cache}/attn/peers-venv.
 # That takes 6 GB, most of them CUDA, unless PIP_EXTRA_INDEX_URL names PyTorch's index of CPU builds.
@@ -12,9 +12,12 @@ peers=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$peers/../.." && pwd)
 build=${ATTN_BUILD_DIR:-build}
 case $build in /*) ;; *) build=$root/$build ;; esac
-venv=${XDG_CACHE_HOME:-$HOME/.cache}/attn/peers-venv
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/attn
+venv=$cache/peers-venv
 python=$venv/bin/python
 jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+# As examples/fetch_model.sh has it; nobody is to look for the model elsewhere.
+export ATTN_MODEL_DIR="${ATTN_MODEL_DIR:-$cache/all-MiniLM-L6-v2}" HF_HUB_OFFLINE=1
 
 # Not to the standard output: that is the table's.
 step() { echo "==> $*" >&2; }
@@ -47,19 +50,22 @@ if ! "$python" -m pip --version >/dev/null 2>&1; then
 fi
 step "Installing numpy"
 pinned numpy
-for packages in torch "onnxruntime onnx" openvino; do
+for packages in torch "onnxruntime onnx" openvino "sentence-transformers transformers tokenizers safetensors"; do
   step "Installing $packages"
   # shellcheck disable=SC2086  # a list of words
   pinned $packages || step "Could not install $packages: going on without"
 done
 
-step "Building attn_report in $build"
+step "Fetching the weights of all-MiniLM-L6-v2"
+sh "$root/examples/fetch_model.sh" >&2 || step "Could not fetch them: going on without"
+
+step "Building attn_report and minilm_speed in $build"
 if [ ! -f "$build/CMakeCache.txt" ]; then
   sh "$root/tests/setup.sh" >&2
   CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S "$root" -B "$build" --log-level=WARNING >&2
 fi
 # Where there is a build already, this does no more than what has changed since.
-cmake --build "$build" --parallel "$jobs" --target attn_report >&2
+cmake --build "$build" --parallel "$jobs" --target attn_report minilm_speed >&2
 
 step "Measuring"
 exec "$python" "$peers/table.py" --report "$build/bench/attn_report" "$@"

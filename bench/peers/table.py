@@ -4,7 +4,10 @@ import argparse
 import json
 import math
 import os
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import common
 from attn_rows import AttnReport
@@ -34,11 +37,11 @@ def progress(text):
 class Comparison:
     """The best time of every row so far, for attn and for each rival."""
 
-    def __init__(self, report, rivals, threads):
+    def __init__(self, report, rivals, threads, minilm):
         self.report = report
         self.rivals = rivals
         self.threads = {"": 1} if threads == 1 else {"": 1, "@all": threads}
-        self.operations = common.operations(report.softmax_rows)
+        self.operations = common.operations(report.softmax_rows, minilm)
         self.best = {}  # by row and by attn's or the rival's name
         self.errors = {}  # likewise: the last thing that went wrong
 
@@ -59,8 +62,13 @@ class Comparison:
             self.errors[row, who] = answer["error"]
 
     def rows(self):
-        """[{"name", "threads", "seconds", "rivals": {name: {"seconds", "ratio"}}}], null where there is no number."""
-        return [self._row(name + end, threads) for name in self.operations for end, threads in self.threads.items()]
+        """[{"name", "threads", "seconds", "rivals": {name: {"seconds", "ratio"}}}], null where there is no number;
+        "sentences" where they are what is done in those seconds."""
+        return [
+            self._row(name + end, threads) | sentences_of(operation)
+            for name, operation in self.operations.items()
+            for end, threads in self.threads.items()
+        ]
 
     def _row(self, name, threads):
         ours = self.best.get((name, "attn"))
@@ -71,9 +79,16 @@ class Comparison:
         return {"name": name, "threads": threads, "seconds": ours, "rivals": rivals}
 
 
-def time_text(seconds):
+def sentences_of(operation):
+    return {"sentences": operation.sentences} if isinstance(operation, common.MiniLm) else {}
+
+
+def speed_text(row):
+    seconds = row["seconds"]
     if seconds is None:
         return ABSENT
+    if "sentences" in row:
+        return f"{row['sentences'] / seconds:.4g} sentences/s"
     return f"{seconds * 1e3:.4g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.4g} µs"
 
 
@@ -91,18 +106,35 @@ def print_table(result):
     print("| --- | ---: | ---: |" + " ---: |" * len(result["rivals"]))
     for row in result["rows"]:
         ratios = [ratio_text(rival["ratio"]) for rival in row["rivals"].values()]
-        print("| " + " | ".join([row["name"], str(row["threads"]), time_text(row["seconds"]), *ratios]) + " |")
+        print("| " + " | ".join([row["name"], str(row["threads"]), speed_text(row), *ratios]) + " |")
     print(
         "\nThe rivals are called from Python, which costs them some microseconds a call: much of softmax and"
         " mha_tutorial. OpenVINO's fast decoding needs a model that holds the cache as its state; sdpa_decode is"
-        " its operator by itself."
+        " its operator by itself. minilm is all-MiniLM-L6-v2 on lines of 5 to 60 words, tokenizer included, in batches"
+        " of 32 lines of like length: PyTorch by sentence-transformers, ONNX Runtime by the faster of the exported"
+        " graph and what its optimizer makes of it."
     )
     for complaint in result["complaints"]:
         print(f"\n{complaint}")
 
 
+def write_minilm_files(minilm):
+    """Complaints, if the rivals lack something."""
+    progress("minilm: the model in the rivals' formats")
+    command = [sys.executable, Path(__file__).with_name("minilm_files.py"), minilm.folder, str(minilm.sentences)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == 0:
+        return []
+    return [f"minilm, the model in the rivals' formats: {done.stderr.strip().splitlines()[-1]}"]
+
+
 def main():
     options = arguments()
+    with tempfile.TemporaryDirectory() as folder:
+        compare(options, common.MiniLm(folder, sentences=64 if options.quick else 512))
+
+
+def compare(options, minilm):
     rounds, seconds = (1, 0.1) if options.quick else (5, 0.45)
     # Before the measurements: minutes are long to learn that the path was wrong.
     json_file = open(options.json, "w") if options.json else None
@@ -113,7 +145,8 @@ def main():
         Rival("OpenVINO", "openvino_rows.py"),
     ]
     present = [rival for rival in rivals if not rival.absence]
-    comparison = Comparison(report, present, options.threads)
+    comparison = Comparison(report, present, options.threads, minilm)
+    minilm_complaints = write_minilm_files(minilm)
     for i in range(rounds):
         for name in comparison.operations:
             progress(f"round {i + 1} of {rounds}: {name}")
@@ -121,7 +154,7 @@ def main():
     progress("")
     versions = {"attn": f"{report.version} (compiler {report.machine['compiler']})"}
     complaints = [f"{rival.name} does not run here: {rival.absence}" for rival in rivals if rival.absence]
-    complaints += [f"{who}, {row}: {error}" for (row, who), error in comparison.errors.items()]
+    complaints += minilm_complaints + [f"{who}, {row}: {error}" for (row, who), error in comparison.errors.items()]
     result = {
         "machine": report.machine,
         "versions": versions | {rival.name: rival.version for rival in present},

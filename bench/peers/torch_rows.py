@@ -3,8 +3,31 @@
 import torch
 import torch.nn.functional as F
 
-from common import Attention, Gemm, MultiHead, Softmax
+import minilm
+from common import Attention, EncoderLayer, Gemm, MiniLm, MultiHead, Softmax
 from rival import Way, serve
+
+
+def multi_head_state(inputs, prefix=""):
+    """nn.MultiheadAttention's names."""
+    return {
+        prefix + "in_proj_weight": inputs["in_weight"],
+        prefix + "in_proj_bias": inputs["in_bias"],
+        prefix + "out_proj.weight": inputs["out_weight"],
+        prefix + "out_proj.bias": inputs["out_bias"],
+    }
+
+
+def sentence_transformer(operation, threads):
+    # Of this row alone: where it is not installed, the others have their numbers.
+    from sentence_transformers import SentenceTransformer
+
+    minilm.let_tokenizers_use(threads)
+    model = SentenceTransformer(f"{operation.folder}/{minilm.SENTENCE_TRANSFORMER}", device="cpu")
+    text = operation.text()
+    return lambda: model.encode(
+        text, batch_size=minilm.BATCH_SIZE, convert_to_tensor=True, show_progress_bar=False
+    )
 
 
 def eager(operation, inputs, threads):
@@ -23,14 +46,17 @@ def eager(operation, inputs, threads):
             call = lambda: torch.softmax(t["x"], -1)
         case MultiHead():
             module = torch.nn.MultiheadAttention(operation.width, operation.heads, batch_first=True).eval()
-            names = {
-                "in_proj_weight": "in_weight",
-                "in_proj_bias": "in_bias",
-                "out_proj.weight": "out_weight",
-                "out_proj.bias": "out_bias",
-            }
-            module.load_state_dict({theirs: t[ours] for theirs, ours in names.items()})
+            module.load_state_dict(multi_head_state(t))
             call = lambda: module(t["x"], t["x"], t["x"], need_weights=False)[0]
+        case EncoderLayer():
+            options = {"activation": "gelu", "layer_norm_eps": operation.eps, "batch_first": True}
+            shape = operation.width, operation.heads, operation.hidden
+            module = torch.nn.TransformerEncoderLayer(*shape, **options).eval()
+            own = {name.replace("_", "."): x for name, x in t.items() if name.startswith(("linear", "norm"))}
+            module.load_state_dict(multi_head_state(t, "self_attn.") | own)
+            call = lambda: module(t["x"])
+        case MiniLm():
+            call = sentence_transformer(operation, threads)
     return Way(call, lambda output: output.numpy())
 
 
