@@ -61,7 +61,7 @@ TEST(StateDictOfModules, ComeBackTheSame) {
                                                          .separate_in_proj = true});
   expect_round_trip<EncoderLayer<float>>(layer_options());
   expect_round_trip<DecoderLayer<float>>(layer_options());
-  const EncoderOptions stack{.num_layers = 2, .layer = layer_options(), .norm = true};
+  const TransformerStackOptions stack{.num_layers = 2, .layer = layer_options(), .norm = true};
   expect_round_trip<Encoder<float>>(stack);
   expect_round_trip<Decoder<float>>(stack);
   expect_round_trip<Transformer<float>>(TransformerOptions{

@@ -25,7 +25,7 @@ using attn_test::to_array;
 
 constexpr index_t kBatch = 2, kTgt = 9, kSrc = 7;
 
-EncoderOptions options_of(bool pre) {
+TransformerStackOptions options_of(bool pre) {
   return {
       .num_layers = 3,
       .layer = {.d_model = 16,

@@ -28,7 +28,7 @@ using attn_test::to_array;
 
 constexpr index_t kBatch = 2, kTgt = 9;
 
-EncoderOptions options_of(bool pre) {
+TransformerStackOptions options_of(bool pre) {
   return {
       .num_layers = 3,
       .layer = {.d_model = 16,
@@ -102,7 +102,7 @@ std::vector<std::string> names_of(const Module& module) {
 }
 
 TEST(Encoder, ParametersByPyTorchsNames) {
-  const EncoderOptions options{
+  const TransformerStackOptions options{
       .num_layers = 2, .layer = {.d_model = 4, .nhead = 2, .bias = false}, .norm = true};
   EXPECT_EQ(names_of(Encoder<float>(options)),
             (std::vector<std::string>{
