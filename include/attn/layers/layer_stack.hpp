@@ -70,12 +70,20 @@ class LayerStack {
   }
 
  private:
+  /// What the first layer accepts, the others then do: no layer throws when others have written.
   template <class Cache>
   void check_caches(std::string_view function, std::span<Cache> caches) const {
-    if (caches.empty() || caches.size() == layers.size()) return;
-    throw ValueError(message(function, "caches",
-                             "number one per layer, " + std::to_string(layers.size()),
-                             std::to_string(caches.size())));
+    if (caches.empty()) return;
+    if (caches.size() != layers.size()) {
+      throw ValueError(message(function, "caches",
+                               "number one per layer, " + std::to_string(layers.size()),
+                               std::to_string(caches.size())));
+    }
+    for (std::size_t n = 1; n < caches.size(); ++n) {
+      if (caches[n].is_like(caches[0])) continue;
+      throw ValueError(message(function, "caches", "hold the same positions with the same room",
+                               "cache " + std::to_string(n) + " unlike cache 0"));
+    }
   }
 
   template <class Self, class F>
