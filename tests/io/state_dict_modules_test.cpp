@@ -18,15 +18,9 @@ namespace {
 
 using attn_test::contains;
 using attn_test::error_of;
+using attn_test::names_of;
 using attn_test::Random;
 using attn_test::TempFolder;
-
-template <class Module>
-std::vector<std::string> names_of(const Module& module) {
-  std::vector<std::string> names;
-  module.visit_parameters([&](std::string_view name, auto) { names.emplace_back(name); });
-  return names;
-}
 
 TransformerLayerOptions layer_options() {
   return {.d_model = 8, .nhead = 2, .dim_feedforward = 12};

@@ -57,6 +57,10 @@ class LayerStack {
   void run(std::string_view function, TensorView3<const T> in, TensorView3<T> out,
            std::span<Cache> caches, const Execution& execution, F run_layer) const {
     check_shape(function, "out", in.shape(), out.shape());
+    if (out.extent(2) > 1 && out.stride(2) != 1) {  // what the norm of the second layer needs
+      throw_shape(function, "out", "have innermost stride 1 (these are the strides)",
+                  out.strides());
+    }
     check_caches(function, caches);
     for (std::size_t n = 0; n < layers.size(); ++n) {
       run_layer(layers[n], in, out, caches.empty() ? nullptr : &caches[n]);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attn/layers/decoder.hpp"
+#include "attn/layers/encoder.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
