@@ -28,6 +28,7 @@ using attn_test::Random;
 using attn_test::reference_layer_norm;
 using attn_test::reference_rms_norm;
 using attn_test::same_bits;
+using attn_test::to_array;
 using attn_test::twice_naive;
 using attn_test::Wider;
 
