@@ -54,6 +54,7 @@
 #include "attn/layers/head_projections.hpp"
 #include "attn/layers/heads.hpp"
 #include "attn/layers/input_embedding.hpp"
+#include "attn/layers/layer_stack.hpp"
 #include "attn/layers/linear.hpp"
 #include "attn/layers/multi_head_attention.hpp"
 #include "attn/layers/norm.hpp"

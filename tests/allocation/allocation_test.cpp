@@ -125,6 +125,12 @@ TEST_F(Allocation, NoneInLayers) {
           .num_kv_heads = 2, .query_key_norm = NormKind::layer, .rotary = RotaryOptions{}}};
   for (Isa isa : attn_test::available_isas()) {
     const Execution on{.executor = &serial, .workspace = &workspace, .isa = isa};
+    const MultiHeadAttention<float> appends(
+        {.embed_dim = 48, .num_heads = 4, .add_bias_kv = true, .add_zero_attn = true});
+    EXPECT_EQ(
+        allocations_of([&] { appends.forward(x, x, x, y, {.mask = causal(), .execution = on}); }),
+        0)
+        << name(isa);
     const MultiHeadAttention<float> module({.embed_dim = 48, .num_heads = 4});
     EXPECT_EQ(allocations_of([&] {
                 module.forward(

@@ -246,6 +246,29 @@ TEST(KvCache, AWindowMovesEachKeyAtMostOnceOnAverage) {
   }
 }
 
+TEST(KvCache, IsLikeOneThatTakesAsMuch) {
+  const KvCacheOptions options{.capacity = 4, .head_dim = 2, .window = 1};
+  const KvCache<float> cache(options);
+  KvCacheOptions larger = options, all = options;
+  larger.capacity = 5;
+  all.window = 0;
+  EXPECT_TRUE(
+      cache.is_like(KvCache<float>({.batch = 3, .capacity = 4, .head_dim = 1, .window = 1})));
+  EXPECT_FALSE(cache.is_like(KvCache<float>(larger)));
+  EXPECT_FALSE(cache.is_like(KvCache<float>(all)));
+  KvCache<float> once = cache, twice = cache;
+  once.extend(2);
+  EXPECT_FALSE(once.is_like(cache));
+  twice.extend(1);
+  twice.extend(1);
+  EXPECT_TRUE(once.is_like(twice));
+  once.extend(1);  // forgets one of its two
+  once.extend(1);
+  twice.extend(2);
+  EXPECT_EQ(once.length(), twice.length());
+  EXPECT_FALSE(once.is_like(twice));
+}
+
 TEST(KvCache, CopiesAreDeep) {
   KvCache<float> a({.capacity = 4, .head_dim = 1});
   a.append(Tensor4<float>({1, 1, 1, 1}, {1}), Tensor4<float>({1, 1, 1, 1}, {2}));

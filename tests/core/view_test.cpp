@@ -178,6 +178,8 @@ TEST(View, RowsJoinLeadingAxes) {
   EXPECT_EQ((TensorView4<int>(memory.data(), {2, 1, 3, 4}, {12, 77, 4, 1}).rows().shape()),
             (Shape<2>{6, 4}));
   EXPECT_EQ((TensorView3<int>(memory.data(), {0, 3, 4}).rows().size()), 0);
+  EXPECT_EQ((TensorView3<int>(memory.data(), {2, 0, 4}).rows().shape()), (Shape<2>{0, 4}));
+  EXPECT_EQ((whole.slice(1, 0, 0).rows().shape()), (Shape<2>{0, 4}));
 }
 
 TEST(View, RowsThatDoNotJoinThrow) {

@@ -116,7 +116,7 @@ Outputs<float> run(const LibraryBackend& backend, const Case& c) {
                                    .memory = memory_masks.get(),
                                    .execution = backend.execution()}))}};
   }
-  const attn::EncoderOptions stack{
+  const attn::TransformerStackOptions stack{
       .num_layers = layers_of(c, ""), .layer = layer, .norm = c.has("norm.weight")};
   if (kind.decoder) {
     if (kind.stack) return decode(attn::Decoder<float>(stack));

@@ -18,15 +18,9 @@ namespace {
 
 using attn_test::contains;
 using attn_test::error_of;
+using attn_test::names_of;
 using attn_test::Random;
 using attn_test::TempFolder;
-
-template <class Module>
-std::vector<std::string> names_of(const Module& module) {
-  std::vector<std::string> names;
-  module.visit_parameters([&](std::string_view name, auto) { names.emplace_back(name); });
-  return names;
-}
 
 TransformerLayerOptions layer_options() {
   return {.d_model = 8, .nhead = 2, .dim_feedforward = 12};
@@ -61,7 +55,7 @@ TEST(StateDictOfModules, ComeBackTheSame) {
                                                          .separate_in_proj = true});
   expect_round_trip<EncoderLayer<float>>(layer_options());
   expect_round_trip<DecoderLayer<float>>(layer_options());
-  const EncoderOptions stack{.num_layers = 2, .layer = layer_options(), .norm = true};
+  const TransformerStackOptions stack{.num_layers = 2, .layer = layer_options(), .norm = true};
   expect_round_trip<Encoder<float>>(stack);
   expect_round_trip<Decoder<float>>(stack);
   expect_round_trip<Transformer<float>>(TransformerOptions{

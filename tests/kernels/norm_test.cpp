@@ -28,6 +28,7 @@ using attn_test::Random;
 using attn_test::reference_layer_norm;
 using attn_test::reference_rms_norm;
 using attn_test::same_bits;
+using attn_test::to_array;
 using attn_test::twice_naive;
 using attn_test::Wider;
 
@@ -82,6 +83,20 @@ TYPED_TEST(LayerNormKernelTest, RandomRowsInGuardedMemory) {
       ASSERT_TRUE(same_bits(in_place.values(), to.values())) << name(isa);
     }
   }
+}
+
+/// Parts of longer sequences, whose rows do not join up, give the bits of a copy.
+TYPED_TEST(LayerNormKernelTest, LeadingAxesOfAnyStrides) {
+  using T = TypeParam;
+  Random random(1);
+  auto x = random.tensor<T, 3>({2, 5, 9});
+  const TensorView3<T> part = x.view().slice(1, 1, 4);
+  const auto layer = layer_norm(Tensor3<T>(part)), rms = rms_norm(Tensor3<T>(part));
+  EXPECT_EQ(to_array(rms_norm(part)).data, to_array(rms).data);
+  const auto outside = to_array(x.view().slice(1, 4, 5));
+  layer_norm(part, {}, {}, 1e-5, part);
+  EXPECT_EQ(to_array(part).data, to_array(layer).data);
+  EXPECT_EQ(to_array(x.view().slice(1, 4, 5)).data, outside.data);
 }
 
 TYPED_TEST(LayerNormKernelTest, RowsWithoutVarianceGiveTheBias) {

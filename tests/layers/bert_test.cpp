@@ -33,8 +33,7 @@ BertOptions options() {
 
 TEST(Bert, IsEmbeddingAndEncoder) {
   Random random(1);
-  Bert<float> bert(options());
-  attn_test::randomize(bert, random);
+  auto bert = attn_test::random_module<Bert<float>>(random, options());
   const Tensor2<int> ids({2, 5}, {1, 5, 16, 3, 2, 1, 7, 2, 0, 0});
   const Tensor2<index_t> types({2, 5}, {0, 0, 1, 1, 1, 0, 0, 0, 0, 0});
   const Tensor1<index_t> lengths({2}, {5, 3});
@@ -60,15 +59,14 @@ TEST(Bert, IsEmbeddingAndEncoder) {
 
 TEST(Bert, PackedSequencesAreAsTheyAreAlone) {
   Random random(2);
-  Bert<float> bert(options());
-  attn_test::randomize(bert, random);
+  auto bert = attn_test::random_module<Bert<float>>(random, options());
   const Tensor2<int> first({1, 5}, {1, 5, 16, 3, 2}), second({1, 3}, {1, 7, 2});
   const Tensor2<int> both({1, 8}, {1, 5, 16, 3, 2, 1, 7, 2});
   const Tensor2<index_t> positions({1, 8}, {0, 1, 2, 3, 4, 0, 1, 2});
   const Tensor1<index_t> ends({3}, {0, 5, 8});
   const Tensor3<float> y =
       bert(both, {.cu_seqlens_q = ends, .cu_seqlens_k = ends}, {.position_ids = positions});
-  const double bound = 64 * attn_test::epsilon<float> * attn_test::max_abs(to_array(y));
+  const double bound = attn_test::near(y);
   EXPECT_EQ(
       difference(to_array(y.view().slice(1, 0, 5)), to_array(bert(first)), bound, active_isa()),
       "");
@@ -79,8 +77,7 @@ TEST(Bert, PackedSequencesAreAsTheyAreAlone) {
 
 TEST(Bert, PoolsTheFirstToken) {
   Random random(3);
-  Bert<float> bert(options());
-  attn_test::randomize(bert, random);
+  auto bert = attn_test::random_module<Bert<float>>(random, options());
   const auto hidden = random.tensor<float, 3>({2, 4, 24});
   Tensor2<float> pooled({2, 24});
   bert.pool(hidden, pooled);

@@ -10,6 +10,8 @@
 #include "support/isas.hpp"
 #include "support/library_options.hpp"
 #include "support/reference_transformer.hpp"
+#include "support/steps.hpp"
+#include "support/transformer_options.hpp"
 
 namespace attn {
 namespace {
@@ -31,28 +33,12 @@ class DecoderLayerTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(DecoderLayerTest, Types);
 
-TransformerLayerOptions random_options(Random& random) {
-  TransformerLayerOptions o;
-  const index_t kv_heads = random.integer(1, 2);
-  o.nhead = kv_heads * random.integer(1, 2);
-  o.d_model = o.nhead * 2 * random.integer(1, 6);
-  o.dim_feedforward = random.integer(1, 40);
-  o.activation = random.chance(0.5) ? Activation::relu : Activation::gelu;
-  o.norm_first = random.chance(0.5);
-  o.bias = random.chance(0.7);
-  o.gated = random.chance(0.3);
-  if (random.chance(0.4)) o.attention.num_kv_heads = kv_heads;
-  if (random.chance(0.4)) o.attention.head_dim_v = random.integer(1, 9);
-  if (random.chance(0.4)) o.attention.rotary = RotaryOptions{.max_positions = 20};
-  return o;
-}
-
 TYPED_TEST(DecoderLayerTest, RandomLayersWholeAndStepByStep) {
   using T = TypeParam;
   for (std::uint64_t draw = 0; draw < 40; ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
-    const TransformerLayerOptions o = random_options(random);
+    const TransformerLayerOptions o = attn_test::random_layer_options(random);
     DecoderLayer<T> layer(o);
     attn_test::randomize(layer, random);
     if (random.chance(0.5)) layer.pack();
@@ -60,8 +46,7 @@ TYPED_TEST(DecoderLayerTest, RandomLayersWholeAndStepByStep) {
     const index_t src = random.integer(1, 15);
     const auto x = random.array<T>({batch, tgt, o.d_model});
     const auto memory = random.array<T>({batch, src, o.d_model});
-    Tensor2<index_t> positions({batch, tgt});
-    for (index_t i = 0; i < positions.size(); ++i) positions.data()[i] = i % tgt;
+    const Tensor2<index_t> positions = attn_test::counted_positions(batch, tgt);
     ReferenceOptions masks, memory_masks;
     masks.causal = true;
     if (random.chance(0.5)) {
@@ -103,9 +88,7 @@ TYPED_TEST(DecoderLayerTest, RandomLayersWholeAndStepByStep) {
 
 TEST(DecoderLayer, ParametersByPyTorchsNames) {
   const DecoderLayer<float> layer({.d_model = 4, .nhead = 2, .dim_feedforward = 6, .bias = false});
-  std::vector<std::string> names;
-  layer.visit_parameters([&](std::string_view name, auto) { names.emplace_back(name); });
-  EXPECT_EQ(names,
+  EXPECT_EQ(attn_test::names_of(layer),
             (std::vector<std::string>{
                 "self_attn.in_proj_weight", "self_attn.out_proj.weight",
                 "multihead_attn.in_proj_weight", "multihead_attn.out_proj.weight", "linear1.weight",
@@ -132,6 +115,11 @@ TEST(DecoderLayerErrors, ShapesLeaveOutputAndCacheAsTheyWere) {
     EXPECT_THROW(layer.forward(x, memory, y, {.mask = keep_mask(mask)}, {}, &cache), ShapeError);
     EXPECT_THROW(layer.forward(x, memory, y, {}, {.memory = {.mask = keep_mask(mask)}}, &cache),
                  ShapeError);
+    Tensor3<float> turned({2, 4, 3});  // whose rows the last norm does not take
+    if (!norm_first) {
+      EXPECT_THROW(layer.forward(x, memory, turned.view().transpose(1, 2), {}, {}, &cache),
+                   ShapeError);
+    }
     EXPECT_EQ(cache.self.length(), 0);
     EXPECT_EQ(cache.memory.length(), 0);
     EXPECT_TRUE(all_are(y, 7));

@@ -11,6 +11,7 @@
 #include "support/placed.hpp"
 #include "support/reference_transformer.hpp"
 #include "support/toy_decoder.hpp"
+#include "support/transformer_options.hpp"
 
 namespace attn {
 namespace {
@@ -77,29 +78,10 @@ void expect_same(const std::vector<std::vector<Hypothesis>>& a,
   }
 }
 
-/// Blocks as GPT-2 has them, or as LLaMA has them: rotary, grouped heads, root-mean-square norms, gated.
 template <class T>
 Gpt<T> random_gpt(Random& random, bool llama) {
-  GptOptions options{.vocab_size = kVocab, .num_layers = 2};
-  options.layer = {.d_model = 32,
-                   .nhead = 4,
-                   .dim_feedforward = 48,
-                   .activation = Activation::gelu_tanh,
-                   .norm_first = true};
-  options.max_positions = 64;
-  if (llama) {
-    options.positions = Positions::none;
-    options.tied = false;
-    options.layer.activation = Activation::silu;
-    options.layer.bias = false;
-    options.layer.gated = true;
-    options.layer.norm = NormKind::rms;
-    options.layer.attention.num_kv_heads = 2;
-    options.layer.attention.rotary = RotaryOptions{.max_positions = 64};
-  }
-  Gpt<T> model(options);
-  randomize(model, random);
-  return model;
+  return attn_test::random_module<Gpt<T>>(
+      random, llama ? attn_test::llama_options(kVocab, 64) : attn_test::gpt2_options(kVocab, 64));
 }
 
 TYPED_TEST(DecodingSessionTest, GptGeneratesAsWithoutCache) {

@@ -10,6 +10,8 @@
 #include "support/isas.hpp"
 #include "support/library_options.hpp"
 #include "support/reference_transformer.hpp"
+#include "support/steps.hpp"
+#include "support/transformer_options.hpp"
 
 namespace attn {
 namespace {
@@ -31,50 +33,18 @@ class EncoderLayerTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(EncoderLayerTest, Types);
 
-TransformerLayerOptions random_options(Random& random) {
-  TransformerLayerOptions o;
-  const index_t kv_heads = random.integer(1, 3);
-  o.nhead = kv_heads * random.integer(1, 2);
-  o.d_model = o.nhead * random.integer(2, 12);
-  o.dim_feedforward = random.integer(1, 70);
-  o.activation = random.pick<Activation>(
-      {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu});
-  o.layer_norm_eps = random.pick<double>({1e-5, 1e-12});
-  o.norm_first = random.chance(0.5);
-  o.bias = random.chance(0.7);
-  o.gated = random.chance(0.3);
-  o.norm = random.chance(0.3) ? NormKind::rms : NormKind::layer;
-  MultiHeadAttentionOptions& a = o.attention;
-  a.bias = random.chance(0.7);
-  if (random.chance(0.4)) a.num_kv_heads = kv_heads;
-  if (random.chance(0.4))
-    a.head_dim = 2 * random.integer(1, 8), a.head_dim_v = random.integer(1, 9);
-  if (random.chance(0.3)) {
-    a.query_key_norm = random.chance(0.5) ? NormKind::rms : NormKind::layer;
-  }
-  if (a.head_dim > 0 && random.chance(0.6)) {
-    a.rotary =
-        RotaryOptions{.dim = random.chance(0.5) ? 0 : 2 * random.integer(1, a.head_dim / 2),
-                      .pairs = random.chance(0.5) ? RotaryPairs::halves : RotaryPairs::interleaved,
-                      .theta = random.pick<double>({10000, 500000}),
-                      .max_positions = 30};
-  }
-  a.separate_in_proj = random.chance(0.3);
-  return o;
-}
-
 TYPED_TEST(EncoderLayerTest, RandomLayers) {
   using T = TypeParam;
   for (std::uint64_t draw = 0; draw < 60; ++draw) {
     Random random(draw);
-    const TransformerLayerOptions o = random_options(random);
+    const TransformerLayerOptions o = attn_test::random_layer_options(random);
     EncoderLayer<T> layer(o);
     attn_test::randomize(layer, random);
     const auto x = random.array<T>({random.integer(1, 3), random.integer(1, 20), o.d_model});
-    Tensor2<index_t> positions({x.extent(0), x.extent(1)});
+    Tensor2<index_t> positions = attn_test::counted_positions(x.extent(0), x.extent(1));
     const bool given = random.chance(0.5);
-    for (index_t i = 0; i < positions.size(); ++i) {
-      positions.data()[i] = given ? random.integer(0, 29) : i % x.extent(1);
+    for (index_t& position : positions.elements()) {
+      if (given) position = random.integer(0, 29);
     }
     ReferenceOptions masks;
     masks.causal = random.chance(0.4);
@@ -106,9 +76,7 @@ TYPED_TEST(EncoderLayerTest, RandomLayers) {
 
 TEST(EncoderLayer, ParametersByPyTorchsNames) {
   const EncoderLayer<float> layer({.d_model = 4, .nhead = 2, .dim_feedforward = 6});
-  std::vector<std::string> names;
-  layer.visit_parameters([&](std::string_view name, auto) { names.emplace_back(name); });
-  EXPECT_EQ(names,
+  EXPECT_EQ(attn_test::names_of(layer),
             (std::vector<std::string>{
                 "self_attn.in_proj_weight", "self_attn.in_proj_bias", "self_attn.out_proj.weight",
                 "self_attn.out_proj.bias", "linear1.weight", "linear1.bias", "linear2.weight",
@@ -124,14 +92,22 @@ TEST(EncoderLayer, ParametersWithoutBiasAndOneByOne) {
        .bias = false,
        .gated = true,
        .attention = {.query_key_norm = NormKind::layer, .separate_in_proj = true}});
-  std::vector<std::string> names;
-  layer.visit_parameters([&](std::string_view name, auto) { names.emplace_back(name); });
-  EXPECT_EQ(names,
+  EXPECT_EQ(attn_test::names_of(layer),
             (std::vector<std::string>{
                 "self_attn.q_proj_weight", "self_attn.k_proj_weight", "self_attn.v_proj_weight",
                 "self_attn.out_proj.weight", "self_attn.q_norm.weight", "self_attn.q_norm.bias",
                 "self_attn.k_norm.weight", "self_attn.k_norm.bias", "gate_proj.weight",
                 "up_proj.weight", "down_proj.weight", "norm1.weight", "norm2.weight"}));
+}
+
+/// The last norm finds out that rows of the output are not dense, when keys have been added.
+TEST(EncoderLayerErrors, AfterAttentionLeaveTheCache) {
+  const EncoderLayer<float> layer({.d_model = 4, .nhead = 2});
+  const Tensor3<float> x({2, 3, 4});
+  Tensor3<float> turned({2, 4, 3});
+  auto cache = layer.self_attn.make_cache(2, 5);
+  EXPECT_THROW(layer.forward(x, turned.view().transpose(1, 2), {}, {.cache = &cache}), ShapeError);
+  EXPECT_EQ(cache.length(), 0);
 }
 
 TEST(EncoderLayerErrors, ShapesAndOptions) {

@@ -17,6 +17,7 @@ using attn_test::all_are;
 using attn_test::Array;
 using attn_test::available_isas;
 using attn_test::difference;
+using attn_test::names_and_shapes_of;
 using attn_test::Order;
 using attn_test::Random;
 using attn_test::reference_add;
@@ -79,19 +80,11 @@ TEST(FeedForward, PackedGivesTheSameBits) {
   }
 }
 
-std::vector<std::string> names_of(const FeedForward<float>& layer) {
-  std::vector<std::string> names;
-  layer.visit_parameters([&](std::string_view name, const auto& view) {
-    names.push_back(std::string(name) + to_string(view.shape()));
-  });
-  return names;
-}
-
 TEST(FeedForward, ParametersByTheirNames) {
-  EXPECT_EQ(names_of(FeedForward<float>({.d_model = 3, .dim_feedforward = 4})),
+  EXPECT_EQ(names_and_shapes_of(FeedForward<float>({.d_model = 3, .dim_feedforward = 4})),
             (std::vector<std::string>{"linear1.weight(4, 3)", "linear1.bias(4)",
                                       "linear2.weight(3, 4)", "linear2.bias(3)"}));
-  EXPECT_EQ(names_of(FeedForward<float>(
+  EXPECT_EQ(names_and_shapes_of(FeedForward<float>(
                 {.d_model = 3, .dim_feedforward = 4, .gated = true, .bias = false})),
             (std::vector<std::string>{"gate_proj.weight(4, 3)", "up_proj.weight(4, 3)",
                                       "down_proj.weight(3, 4)"}));

@@ -10,6 +10,7 @@
 #include "support/isas.hpp"
 #include "support/reference_transformer.hpp"
 #include "support/steps.hpp"
+#include "support/transformer_options.hpp"
 
 namespace attn {
 namespace {
@@ -17,50 +18,21 @@ namespace {
 using attn_test::available_isas;
 using attn_test::difference;
 using attn_test::error_of;
+using attn_test::gpt2_options;
+using attn_test::llama_options;
 using attn_test::Order;
 using attn_test::Random;
+using attn_test::random_module;
 using attn_test::ReferenceOptions;
 using attn_test::ReferenceTransformer;
 using attn_test::to_array;
-
-GptOptions gpt2() {
-  return {.vocab_size = 19,
-          .num_layers = 2,
-          .layer = {.d_model = 24,
-                    .nhead = 3,
-                    .dim_feedforward = 40,
-                    .activation = Activation::gelu_tanh,
-                    .norm_first = true},
-          .max_positions = 16};
-}
-
-GptOptions llama() {
-  return {.vocab_size = 19,
-          .num_layers = 2,
-          .layer = {.d_model = 24,
-                    .nhead = 4,
-                    .dim_feedforward = 40,
-                    .activation = Activation::silu,
-                    .norm_first = true,
-                    .bias = false,
-                    .gated = true,
-                    .norm = NormKind::rms,
-                    .attention = {.num_kv_heads = 2,
-                                  .head_dim = 8,
-                                  .query_key_norm = NormKind::rms,
-                                  .rotary = RotaryOptions{.max_positions = 16},
-                                  .separate_in_proj = true}},
-          .positions = Positions::none,
-          .tied = false};
-}
 
 TEST(Gpt, WholeAndStepByStep) {
   Random random(1);
   Tensor2<int> ids({2, 11});
   for (int& id : ids.elements()) id = static_cast<int>(random.integer(0, 18));
-  for (const GptOptions& options : {gpt2(), llama()}) {
-    Gpt<float> gpt(options);
-    attn_test::randomize(gpt, random);
+  for (const GptOptions& options : {gpt2_options(19, 16), llama_options(19, 16)}) {
+    auto gpt = random_module<Gpt<float>>(random, options);
     ReferenceOptions masks;
     masks.causal = true;
     const auto reference = [&]<class W>(W, Order order) {
@@ -95,8 +67,7 @@ TEST(Gpt, WholeAndStepByStep) {
 
 TEST(Gpt, LaterTokensChangeNothing) {
   Random random(2);
-  Gpt<float> gpt(gpt2());
-  attn_test::randomize(gpt, random);
+  const auto gpt = random_module<Gpt<float>>(random, gpt2_options(19, 16));
   const Tensor2<int> ids({1, 5}, {1, 2, 3, 4, 5}), other({1, 5}, {1, 2, 3, 9, 18});
   const Tensor3<float> a = gpt(ids), b = gpt(other);
   EXPECT_EQ(to_array(a.view().slice(1, 0, 3)).data, to_array(b.view().slice(1, 0, 3)).data);
@@ -112,7 +83,7 @@ TEST(Gpt, ParametersByName) {
     return result;
   };
   EXPECT_EQ(
-      names(llama()),
+      names(llama_options(19, 16)),
       (std::vector<std::string>{
           "embedding.words.weight", "blocks.layers.0.self_attn.q_proj_weight",
           "blocks.layers.0.self_attn.k_proj_weight", "blocks.layers.0.self_attn.v_proj_weight",
@@ -121,12 +92,12 @@ TEST(Gpt, ParametersByName) {
           "blocks.layers.0.up_proj.weight", "blocks.layers.0.down_proj.weight",
           "blocks.layers.0.norm1.weight", "blocks.layers.0.norm2.weight", "blocks.norm.weight",
           "lm_head.weight"}));
-  EXPECT_EQ(names(gpt2()).at(1), "embedding.positions.weight");
-  EXPECT_EQ(names(gpt2()).back(), "blocks.norm.bias");
+  EXPECT_EQ(names(gpt2_options(19, 16)).at(1), "embedding.positions.weight");
+  EXPECT_EQ(names(gpt2_options(19, 16)).back(), "blocks.norm.bias");
 }
 
 TEST(GptErrors, ShapesPositionsAndRoom) {
-  const Gpt<float> gpt(gpt2());
+  const Gpt<float> gpt(gpt2_options(19, 16));
   const Tensor2<int> ids({1, 3}), too_long({1, 17});
   Tensor3<float> two({1, 2, 19}), y({1, 3, 19}), long_y({1, 17, 19});
   EXPECT_EQ(error_of<ShapeError>([&] { gpt.forward(ids, two); }),

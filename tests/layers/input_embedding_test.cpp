@@ -88,11 +88,7 @@ TYPED_TEST(InputEmbeddingTest, RandomModules) {
 
 TEST(InputEmbedding, ParametersAreWhatIsLearned) {
   const auto names = [](const InputEmbeddingOptions& options) {
-    std::vector<std::string> result;
-    InputEmbedding<float>(options).visit_parameters([&](std::string_view name, const auto& view) {
-      result.push_back(std::string(name) + to_string(view.shape()));
-    });
-    return result;
+    return attn_test::names_and_shapes_of(InputEmbedding<float>(options));
   };
   EXPECT_EQ(
       names({.vocab_size = 5,

@@ -5,6 +5,7 @@
 
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
+#include "support/parameters.hpp"
 #include "support/placed.hpp"
 #include "support/reference_layers.hpp"
 #include "support/tolerance.hpp"
@@ -20,6 +21,7 @@ using attn_test::error_of;
 using attn_test::Index;
 using attn_test::Layout;
 using attn_test::max_abs;
+using attn_test::names_of;
 using attn_test::Placed;
 using attn_test::Random;
 using attn_test::reference_add;
@@ -109,6 +111,21 @@ TYPED_TEST(LinearTest, AResidualMayBeTheOutput) {
   }
 }
 
+/// Parts of longer sequences, whose rows do not join up, give the bits of a copy.
+TYPED_TEST(LinearTest, LeadingAxesOfAnyStrides) {
+  using T = TypeParam;
+  Random random(3);
+  const auto x = random.tensor<T, 4>({2, 3, 4, 5}), residual = random.tensor<T, 4>({3, 2, 4, 7});
+  const auto weight = random.tensor<T, 2>({7, 5});
+  const auto part = x.view().slice(2, 1, 3);
+  const auto added = residual.view().transpose(0, 1).slice(2, 0, 2);
+  Tensor4<T> y({2, 3, 4, 7}), expected({2, 3, 2, 7});
+  linear(Tensor4<T>(part), weight, {}, expected, Activation::none, Tensor4<T>(added));
+  linear(part, weight, {}, y.view().slice(2, 2, 4), Activation::none, added);
+  EXPECT_EQ(to_array(y.view().slice(2, 2, 4)).data, to_array(expected).data);
+  EXPECT_TRUE(all_are(y.view().slice(2, 0, 2), 0));
+}
+
 TYPED_TEST(LinearTest, LayerHoldsItsParameters) {
   using T = TypeParam;
   Linear<T> layer(2, 3);
@@ -117,13 +134,8 @@ TYPED_TEST(LinearTest, LayerHoldsItsParameters) {
   const Tensor2<T> x({1, 2}, {1, 10});
   const Tensor2<T> y = layer(x);
   EXPECT_EQ(to_array(y).data, (std::vector<T>{T(21.5), 43, 64}));
-  std::vector<std::string> names;
-  layer.visit_parameters([&](std::string_view name, auto) { names.emplace_back(name); });
-  EXPECT_EQ(names, (std::vector<std::string>{"weight", "bias"}));
-  const Linear<T> without(2, 3, false);
-  names.clear();
-  without.visit_parameters([&](std::string_view name, auto) { names.emplace_back(name); });
-  EXPECT_EQ(names, (std::vector<std::string>{"weight"}));
+  EXPECT_EQ(names_of(layer), (std::vector<std::string>{"weight", "bias"}));
+  EXPECT_EQ(names_of(Linear<T>(2, 3, false)), (std::vector<std::string>{"weight"}));
 }
 
 TYPED_TEST(LinearTest, PackedGivesTheSameBitsAndCopiesWithTheLayer) {
@@ -158,9 +170,9 @@ TEST(LinearErrors, ShapesAreNamed) {
   const Tensor1<float> bias({4});
   EXPECT_TRUE(attn_test::contains(error_of<ShapeError>([&] { linear(x, weight, bias, y); }),
                                   "bias must be contiguous with shape (5); found (4)."));
-  const Tensor3<float> residual({2, 3, 4});
-  EXPECT_NE(error_of<ShapeError>([&] { linear(x, weight, {}, y, Activation::none, residual); }),
-            "");
+  const Tensor3<float> residual({3, 2, 5});  // of as many rows
+  EXPECT_EQ(error_of<ShapeError>([&] { linear(x, weight, {}, y, Activation::none, residual); }),
+            "[linear] residual must have shape (2, 3, 5); found (3, 2, 5).");
   EXPECT_TRUE(all_are(y, 7));
 }
 

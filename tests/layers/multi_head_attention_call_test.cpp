@@ -20,18 +20,13 @@ using attn_test::available_isas;
 using attn_test::contains;
 using attn_test::difference;
 using attn_test::error_of;
+using attn_test::near;
 using attn_test::Random;
 using attn_test::to_array;
 
-template <class X>
-double near(const X& x) {
-  return 64 * attn_test::epsilon<float> * std::max(1.0, attn_test::max_abs(to_array(x)));
-}
-
-MultiHeadAttention<float> random_module(Random& random, const MultiHeadAttentionOptions& options) {
-  MultiHeadAttention<float> module(options);
-  attn_test::randomize(module, random);
-  return module;
+MultiHeadAttention<float> random_attention(Random& random,
+                                           const MultiHeadAttentionOptions& options) {
+  return attn_test::random_module<MultiHeadAttention<float>>(random, options);
 }
 
 /// Projections, attention and output projection, one by one.
@@ -59,7 +54,7 @@ Composed compose(MultiHeadAttention<float>& module, const Tensor3<float>& x,
 
 TEST(MultiHeadAttentionCalls, TakeEveryOptionOfAttention) {
   Random random(1);
-  auto module = random_module(random, {.embed_dim = 24, .num_heads = 4, .num_kv_heads = 2});
+  auto module = random_attention(random, {.embed_dim = 24, .num_heads = 4, .num_kv_heads = 2});
   const auto x = random.tensor<float, 3>({2, 9, 24});
   const auto slopes = random.tensor<float, 1>({4}, 0.1), sinks = random.tensor<float, 1>({4});
   const auto bias = random.tensor<float, 2>({4, 7});
@@ -90,7 +85,7 @@ TEST(MultiHeadAttentionCalls, TakeEveryOptionOfAttention) {
 
 TEST(MultiHeadAttentionCalls, TakeFunctorsAndTheModulesScale) {
   Random random(2);
-  auto module = random_module(random, {.embed_dim = 24, .num_heads = 4, .scale = 0.5});
+  auto module = random_attention(random, {.embed_dim = 24, .num_heads = 4, .scale = 0.5});
   const auto x = random.tensor<float, 3>({2, 9, 24});
   const auto score = score_mod(
       [](float s, int, int h, int i, int j) { return s + 0.1f * static_cast<float>(h + i - j); });
@@ -113,7 +108,7 @@ const MultiHeadAttentionOptions kAll{.embed_dim = 24,
 
 TEST(MultiHeadAttentionCalls, CachedStepsAreTheWhole) {
   Random random(3);
-  auto module = random_module(random, kAll);
+  auto module = random_attention(random, kAll);
   const auto x = random.tensor<float, 3>({2, 10, 24});
   for (Isa isa : available_isas()) {
     const AttentionOptions<float> on{.mask = causal(), .execution = {.isa = isa}};
@@ -136,7 +131,7 @@ TEST(MultiHeadAttentionCalls, CachedStepsAreTheWhole) {
 
 TEST(MultiHeadAttentionCalls, CrossAttentionReadsItsKeysOnce) {
   Random random(4);
-  auto module = random_module(
+  auto module = random_attention(
       random, {.embed_dim = 12, .num_heads = 3, .kdim = 7, .vdim = 5, .num_kv_heads = 1});
   const auto q = random.tensor<float, 3>({2, 4, 12});
   const auto k = random.tensor<float, 3>({2, 6, 7}), v = random.tensor<float, 3>({2, 6, 5});
@@ -151,7 +146,7 @@ TEST(MultiHeadAttentionCalls, CrossAttentionReadsItsKeysOnce) {
 
 TEST(MultiHeadAttentionCalls, PackedSequencesEachStartAtPositionZero) {
   Random random(5);
-  auto module = random_module(random, kAll);
+  auto module = random_attention(random, kAll);
   const auto x = random.tensor<float, 3>({1, 9, 24});
   const Tensor1<index_t> ends({4}, {0, 4, 4, 9});
   const auto y = module(x, {.mask = causal(), .cu_seqlens_q = ends, .cu_seqlens_k = ends});
@@ -165,7 +160,7 @@ TEST(MultiHeadAttentionCalls, PackedSequencesEachStartAtPositionZero) {
 
 TEST(MultiHeadAttentionCalls, PositionsShiftNothingTogether) {
   Random random(6);
-  auto module = random_module(random, kAll);
+  auto module = random_attention(random, kAll);
   const auto x = random.tensor<float, 3>({1, 4, 24});
   const Tensor2<index_t> later({1, 4}, {5, 6, 7, 8}), apart({1, 4}, {0, 1, 2, 9});
   const auto y = module(x);
@@ -177,9 +172,63 @@ TEST(MultiHeadAttentionCalls, PositionsShiftNothingTogether) {
             "");
 }
 
+/// Norms of heads stop before the keys that are appended.
+TEST(MultiHeadAttentionCalls, AppendedKeysAreNotNormed) {
+  Random random(8);
+  auto module = random_attention(
+      random,
+      {.embed_dim = 12, .num_heads = 3, .add_bias_kv = true, .query_key_norm = NormKind::rms});
+  const auto x = random.tensor<float, 3>({2, 5, 12});
+  const Tensor3<float> q = linear(x, module.q_weight(), module.q_bias());
+  const Tensor3<float> k = linear(x, module.k_weight(), module.k_bias());
+  const Tensor3<float> v = linear(x, module.v_weight(), module.v_bias());
+  const auto learned = attn_test::parameters_of<float>(module);
+  Tensor4<float> keys({2, 3, 6, 4}), values({2, 3, 6, 4});
+  copy<float, 4>(module.k_norm()(split_heads(k, 3)), keys.view().slice(2, 0, 5));
+  copy<float, 4>(split_heads(v, 3), values.view().slice(2, 0, 5));
+  for (index_t b = 0; b < 2; ++b) {
+    const auto of_row = [&](Tensor4<float>& heads) {
+      return heads.view().slice(0, b, b + 1).slice(2, 5, 6);
+    };
+    copy<float, 4>(split_heads(learned.at("bias_k").view<3>(), 3), of_row(keys));
+    copy<float, 4>(split_heads(learned.at("bias_v").view<3>(), 3), of_row(values));
+  }
+  const auto context =
+      scaled_dot_product_attention(module.q_norm()(split_heads(q, 3)), keys, values);
+  const auto expected = module.out_proj()(combine_heads(context));
+  EXPECT_EQ(difference(to_array(module(x)), to_array(expected), near(expected), active_isa()), "");
+}
+
+/// `out` may be the residual, with an output projection and without.
+TEST(MultiHeadAttentionCalls, ResidualInPlace) {
+  Random random(9);
+  for (const bool projects : {false, true}) {
+    const auto module =
+        random_attention(random, {.embed_dim = 12, .num_heads = 3, .output_projection = projects});
+    const auto x = random.tensor<float, 3>({2, 5, 12});
+    auto sum = random.tensor<float, 3>({2, 5, 12});
+    Tensor3<float> expected(x.shape());
+    module.forward(x, x, x, expected, {}, {.residual = Tensor3<float>(sum)});
+    module.forward(x, x, x, sum, {}, {.residual = sum});
+    EXPECT_EQ(difference(to_array(sum), to_array(expected), near(expected), active_isa()), "");
+  }
+}
+
+TEST(MultiHeadAttentionCalls, CachedIntoAPartOfALongerSequence) {
+  Random random(10);
+  const auto module = random_attention(random, kAll);
+  const auto x = random.tensor<float, 3>({2, 3, 24});
+  Tensor3<float> longer({2, 5, 24});
+  const TensorView3<float> part = longer.view().slice(1, 1, 4);
+  KvCache<float> cache = module.make_cache(2, 8), other = module.make_cache(2, 8);
+  module.forward(x, x, x, part, {}, {.cache = &cache});
+  EXPECT_EQ(to_array(part).data, to_array(module(x, {}, {.cache = &other})).data);
+  EXPECT_EQ(cache.length(), 3);
+}
+
 TEST(MultiHeadAttentionCallErrors, LeaveOutputAndCacheAsTheyWere) {
   Random random(7);
-  auto module = random_module(random, kAll);
+  auto module = random_attention(random, kAll);
   const auto x = random.tensor<float, 3>({2, 3, 24});
   Tensor3<float> y(x.shape());
   y.fill(7);

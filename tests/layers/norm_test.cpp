@@ -6,20 +6,13 @@
 
 #include <gtest/gtest.h>
 
-#include "support/array.hpp"
-#include "support/random.hpp"
+#include "support/parameters.hpp"
 
 namespace attn {
 namespace {
 
+using attn_test::names_of;
 using attn_test::to_array;
-
-template <class Module>
-std::vector<std::string> names_of(const Module& module) {
-  std::vector<std::string> names;
-  module.visit_parameters([&](std::string_view name, auto) { names.emplace_back(name); });
-  return names;
-}
 
 TEST(LayerNorm, IsTheFunctionWithItsParameters) {
   attn_test::Random random(1);

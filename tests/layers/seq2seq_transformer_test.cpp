@@ -15,6 +15,7 @@ namespace {
 
 using attn_test::difference;
 using attn_test::error_of;
+using attn_test::near;
 using attn_test::Random;
 using attn_test::to_array;
 
@@ -31,10 +32,6 @@ Seq2SeqOptions options_of(bool tied) {
           .tied = tied,
           .output_bias = !tied,
           .pad_id = 0};
-}
-
-double near(const attn_test::Array<float>& x) {
-  return 64 * attn_test::epsilon<float> * std::max(1.0, attn_test::max_abs(x));
 }
 
 TEST(Seq2SeqTransformer, IsEmbeddingTransformerAndProjection) {

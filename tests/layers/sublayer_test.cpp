@@ -20,9 +20,7 @@ Tensor3<float> add(const Tensor3<float>& a, Tensor3<float> b) {
 }
 
 std::string unlike(const Tensor3<float>& a, const Tensor3<float>& b) {
-  return difference(to_array(a), to_array(b),
-                    64 * attn_test::epsilon<float> * std::max(1.0, attn_test::max_abs(to_array(b))),
-                    active_isa());
+  return difference(to_array(a), to_array(b), attn_test::near(b), active_isa());
 }
 
 class Sublayer : public ::testing::Test {
@@ -68,6 +66,18 @@ TEST_F(Sublayer, AttentionToAPartOfItsInput) {
   Tensor3<float> y(x.shape());
   attention_sublayer<float>(attention, norm, true, x, part, part, y);
   EXPECT_EQ(unlike(y, add(x, attention(norm(x), part, part))), "");
+}
+
+/// Key and value are x or not each for itself.
+TEST_F(Sublayer, AttentionToItsInputWithOtherValues) {
+  const Tensor3<float> value = random.tensor<float, 3>({2, 5, 12}), normed = norm(x);
+  Tensor3<float> y(x.shape());
+  attention_sublayer<float>(attention, norm, false, x, x, value, y);
+  EXPECT_EQ(unlike(y, norm(add(x, attention(x, x, value)))), "");
+  attention_sublayer<float>(attention, norm, true, x, x, value, y);
+  EXPECT_EQ(unlike(y, add(x, attention(normed, normed, value))), "");
+  attention_sublayer<float>(attention, norm, true, x, value, x, y);
+  EXPECT_EQ(unlike(y, add(x, attention(normed, value, normed))), "");
 }
 
 TEST_F(Sublayer, FeedForwardWithResidualAndNorm) {

@@ -58,8 +58,7 @@ TEST(Transformer, IsEncoderThenDecoder) {
 
 TEST(Transformer, ParametersByPyTorchsNames) {
   const Transformer<float> module(options_of(false));
-  std::vector<std::string> names;
-  module.visit_parameters([&](std::string_view name, auto) { names.emplace_back(name); });
+  const std::vector<std::string> names = attn_test::names_of(module);
   EXPECT_EQ(names.size(), 2U * 12U + 2U + 18U + 2U);
   EXPECT_EQ(names.front(), "encoder.layers.0.self_attn.in_proj_weight");
   EXPECT_EQ(names.at(24), "encoder.norm.weight");

@@ -1,29 +1,15 @@
 // ReferenceTransformer: the layers and stacks of a Transformer over parameters by PyTorch's names.
 #pragma once
 
-#include <map>
 #include <string>
 
 #include "attn/layers/encoder_layer.hpp"
 
-#include "support/random.hpp"
+#include "support/parameters.hpp"
 #include "support/reference_layers.hpp"
 #include "support/tolerance.hpp"
 
 namespace attn_test {
-
-template <class T>
-using ReferenceParameters = std::map<std::string, Array<T>>;
-
-/// A module's parameters in another type.
-template <class W, class Module>
-ReferenceParameters<W> parameters_of(const Module& module) {
-  ReferenceParameters<W> parameters;
-  module.visit_parameters([&](std::string_view name, const auto& view) {
-    parameters[std::string(name)] = to_array(view).template as<W>();
-  });
-  return parameters;
-}
 
 /// (rows, ..) [begin, end) of the first axis.
 template <class T>
@@ -180,15 +166,6 @@ struct ReferenceTransformer {
     return has(prefix + "norm.weight") ? norm(prefix + "norm.", x) : x;
   }
 };
-
-/// Adds random numbers to a module's parameters: matrices are scaled by their fan-in, vectors stay near their start.
-template <class Module>
-void randomize(Module& module, Random& random) {
-  module.visit_parameters([&]<class T, int Rank>(std::string_view, attn::TensorView<T, Rank> p) {
-    const double scale = Rank == 1 ? 0.5 : 1 / std::sqrt(static_cast<double>(p.extent(Rank - 1)));
-    for (Index i = 0; i < p.size(); ++i) p.data()[i] += static_cast<T>(scale * random.normal());
-  });
-}
 
 /// Twice the error of `reference(T{}, order)` beside `exact`: the tolerance of a module that computes in T.
 template <class T, class Reference, class W>

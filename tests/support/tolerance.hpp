@@ -82,6 +82,16 @@ double twice_naive(Naive naive, const Array<Exact>& exact, double scale) {
   return 2 * error + 4 * epsilon<T> * scale;
 }
 
+/// 64 epsilon of the largest element, at least of 1: between results whose sums the library takes in another order.
+template <class T>
+double near(const Array<T>& x) {
+  return 64 * epsilon<T> * std::max(1.0, max_abs(x));
+}
+template <attn::TensorLike X>
+double near(const X& x) {
+  return near(to_array(x));
+}
+
 /// A sum of k products, in any order, and alpha, bias and residual after it.
 template <class T>
 double gemm_bound(Index k, double most_a, double most_b) {

@@ -5,26 +5,28 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// (batch, num_heads, q_len, kv_len + appended): -inf where `mask` hides, the sum of its additive parts
+/// out (batch, num_heads, q_len, kv_len + appended) = -inf where `mask` hides, the sum of its additive parts
 /// elsewhere, 0 for the appended keys. For PyTorch's add_bias_kv and add_zero_attn, whose keys are never
 /// masked: a copy, but of a mask that no view can express. Throws what scaled_dot_product_attention throws.
 template <class T>
-Tensor4<T> extend_mask(const Mask& mask, const QueryOffset& offset, const Shape<4>& scores,
-                       index_t appended) {
+void extend_mask(const Mask& mask, const QueryOffset& offset, index_t appended,
+                 TensorView4<T> out) {
   using Dense = Mask::Dense;
-  const auto [batch, heads, q_len, kv_len] = scores;
+  const index_t batch = out.extent(0), heads = out.extent(1), q_len = out.extent(2);
+  const index_t kv_len = out.extent(3) - appended;
+  const Shape<4> scores{batch, heads, q_len, kv_len};
   detail::check_mask<T>(mask, scores, [&scores](index_t b) {
     return detail::SequenceLengths{b, scores[2], scores[3]};
   });
-  Tensor4<T> bias({batch, heads, q_len, kv_len + appended});
   constexpr T kHidden = -std::numeric_limits<T>::infinity();
   for (index_t b = 0; b < batch; ++b) {
     for (index_t h = 0; h < heads; ++h) {
       for (index_t i = 0; i < q_len; ++i) {
         const detail::KeyRange seen = detail::keys_seen(mask, offset, {b, q_len, kv_len}, i);
+        for (index_t j = kv_len; j < out.extent(3); ++j) out(b, h, i, j) = T{0};
         for (index_t j = 0; j < kv_len; ++j) {
-          T& value = bias(b, h, i, j);
-          if (j < seen.begin || j >= seen.end) value = kHidden;
+          T& value = out(b, h, i, j);
+          value = j < seen.begin || j >= seen.end ? kHidden : T{0};
           for (int part = 0; part < mask.num_dense; ++part) {
             const Dense& dense = mask.dense[static_cast<std::size_t>(part)];
             const auto& s = dense.strides;
@@ -43,7 +45,6 @@ Tensor4<T> extend_mask(const Mask& mask, const QueryOffset& offset, const Shape<
       }
     }
   }
-  return bias;
 }
 
 ATTN_NAMESPACE_END

@@ -68,6 +68,12 @@ class KvCache {
   /// Position of keys()(.., 0, ..).
   index_t first_position() const { return length_ - size(); }
 
+  /// Whether both hold the same positions and have the same room: how many more one takes, the other does, too.
+  bool is_like(const KvCache& other) const {
+    return length_ == other.length_ && size() == other.size() &&
+           options_.capacity == other.options_.capacity && options_.window == other.options_.window;
+  }
+
   /// All keys held, in the order of positions; valid until the next call that changes the cache.
   TensorView4<const T> keys() const { return keys_.view().slice(2, begin_, end_); }
   TensorView4<const T> values() const { return values_.view().slice(2, begin_, end_); }

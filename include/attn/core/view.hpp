@@ -168,21 +168,31 @@ class TensorView {
     return {data_, shape, strides};
   }
 
+  /// Whether the leading axes lie one stride apart, as rows() needs them.
+  constexpr bool has_rows() const {
+    bool first = true, joined = true, empty = false;
+    index_t next = 0;
+    for (int a = Rank - 2; a >= 0; --a) {
+      empty = empty || extent(a) == 0;
+      if (extent(a) == 1) continue;
+      joined = joined && (first || stride(a) == next);
+      next = stride(a) * extent(a);
+      first = false;
+    }
+    return joined || empty;
+  }
+
   /// Joins all leading axes into one: (.., dim) to (rows, dim). Throws ShapeError where their
   /// strides do not allow it without a copy.
   TensorView<T, 2> rows() const {
+    if (!has_rows()) {
+      throw ShapeError(message("TensorView::rows", "the leading axes",
+                               "lie one stride apart to be joined",
+                               "strides " + to_string(strides_) + " of " + to_string(shape_)));
+    }
     index_t count = 1, step = 0;
-    bool first = true;
-    for (int a = Rank - 2; a >= 0; --a) {
-      if (extent(a) == 1) continue;
-      if (first) {
-        step = stride(a);
-        first = false;
-      } else if (extent(a) > 0 && stride(a) != step * count) {
-        throw ShapeError(message("TensorView::rows", "the leading axes",
-                                 "lie one stride apart to be joined",
-                                 "strides " + to_string(strides_) + " of " + to_string(shape_)));
-      }
+    for (int a = 0; a < Rank - 1; ++a) {
+      if (extent(a) != 1) step = stride(a);
       count *= extent(a);
     }
     return {data_, {count, extent(Rank - 1)}, {step, stride(Rank - 1)}};
@@ -250,5 +260,24 @@ template <TensorLike X>
 constexpr TensorView<const scalar_t<X>, rank_v<X>> const_view(const X& x) {
   return view_of(x);
 }
+
+namespace detail {
+
+/// f(views), or f of every entry of their first axis where the rows of one do not join up, as those of a part of longer
+/// sequences: f may call rows() of each.
+template <class F, class View, class... Views>
+void each_joined(const F& f, const View& first, const Views&... others) {
+  if constexpr (View::rank > 2) {
+    if (!(first.has_rows() && ... && others.has_rows())) {
+      for (index_t i = 0; i < first.extent(0); ++i) {
+        each_joined(f, first.select(0, i), others.select(0, i)...);
+      }
+      return;
+    }
+  }
+  f(first, others...);
+}
+
+}  // namespace detail
 
 ATTN_NAMESPACE_END

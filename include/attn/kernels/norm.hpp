@@ -31,11 +31,10 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Checks every argument of `function`.
-template <class T, int Rank>
-NormProblem<T> make_norm_problem(std::string_view function, TensorView<const T, Rank> x,
-                                 TensorView1<const T> weight, TensorView1<const T> bias, double eps,
-                                 TensorView<T, Rank> out) {
+/// Checks every argument of `function` and leaves rows to `normalize(problem)`.
+template <class T, int Rank, class F>
+void norm_rows(std::string_view function, TensorView<const T, Rank> x, TensorView1<const T> weight,
+               TensorView1<const T> bias, double eps, TensorView<T, Rank> out, F normalize) {
   const index_t dim = x.extent(Rank - 1);
   check_shape(function, "out", x.shape(), out.shape());
   for (auto [name, v] : {std::pair{"weight", weight}, std::pair{"bias", bias}}) {
@@ -45,28 +44,31 @@ NormProblem<T> make_norm_problem(std::string_view function, TensorView<const T, 
                                to_string(v.shape())));
     }
   }
-  const TensorView2<const T> rows = x.rows();
-  const TensorView2<T> out_rows = out.rows();
-  if (dim > 1 && (rows.stride(1) != 1 || out_rows.stride(1) != 1)) {
+  if (dim > 1 && (x.stride(Rank - 1) != 1 || out.stride(Rank - 1) != 1)) {
     throw ShapeError(message(function, "the innermost strides", "be 1",
                              to_string(x.strides()) + " and " + to_string(out.strides())));
   }
-  return {rows, weight.data(), bias.data(), static_cast<T>(eps), out_rows};
+  each_joined(
+      [&](const auto& from, const auto& to) {
+        normalize(NormProblem<T>{from.rows(), weight.data(), bias.data(), static_cast<T>(eps),
+                                 to.rows()});
+      },
+      x, out);
 }
 
 }  // namespace detail
 
 /// out = (x - mean) / sqrt(variance + eps) * weight + bias over the last axis, the variance that of all
-/// n elements (biased). weight and bias have shape (dim); either may be empty. out may be x.
-/// Throws ShapeError. Source: Ba, Kiros, Hinton, "Layer Normalization" (2016), equation 4.
+/// n elements (biased). weight and bias have shape (dim); either may be empty. Leading axes may have any strides; out
+/// may be x. Throws ShapeError. Source: Ba, Kiros, Hinton, "Layer Normalization" (2016), equation 4.
 template <TensorLike X, TensorLike Out>
 void layer_norm(const X& x, TensorView1<const scalar_t<X>> weight,
                 TensorView1<const scalar_t<X>> bias, double eps, Out&& out,
                 const Execution& execution = {}) {
-  detail::layer_norm_rows<scalar_t<X>>(
-      detail::make_norm_problem<scalar_t<X>>("layer_norm", const_view(x), weight, bias, eps,
-                                             view_of(out)),
-      execution);
+  using T = scalar_t<X>;
+  detail::norm_rows<T, rank_v<X>>(
+      "layer_norm", const_view(x), weight, bias, eps, view_of(out),
+      [&](const auto& problem) { detail::layer_norm_rows<T>(problem, execution); });
 }
 
 template <TensorLike X>
@@ -79,14 +81,15 @@ auto layer_norm(const X& x, TensorView1<const scalar_t<X>> weight = {},
 }
 
 /// out = x / sqrt(mean of x^2 + eps) * weight over the last axis: layer_norm without a mean and a bias. weight has
-/// shape (dim) and may be empty; out may be x. Squares are summed in the type of x. Throws ShapeError.
+/// shape (dim) and may be empty; strides as in layer_norm, out may be x. Squares are summed in the type of x. Throws ShapeError.
 /// Source: Zhang, Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4; eps as in Llama and ONNX.
 template <TensorLike X, TensorLike Out>
 void rms_norm(const X& x, TensorView1<const scalar_t<X>> weight, double eps, Out&& out,
               const Execution& execution = {}) {
-  detail::rms_norm_rows<scalar_t<X>>(detail::make_norm_problem<scalar_t<X>>(
-                                         "rms_norm", const_view(x), weight, {}, eps, view_of(out)),
-                                     execution);
+  using T = scalar_t<X>;
+  detail::norm_rows<T, rank_v<X>>(
+      "rms_norm", const_view(x), weight, {}, eps, view_of(out),
+      [&](const auto& problem) { detail::rms_norm_rows<T>(problem, execution); });
 }
 
 template <TensorLike X>

@@ -30,7 +30,7 @@ struct BertOptions {
             .layer_norm_eps = layer_norm_eps,
             .dropout = hidden_dropout_prob};
   }
-  EncoderOptions encoder_options() const {
+  TransformerStackOptions encoder_options() const {
     return {.num_layers = num_hidden_layers,
             .layer = {.d_model = hidden_size,
                       .nhead = num_attention_heads,

@@ -9,8 +9,13 @@ ATTN_NAMESPACE_BEGIN
 template <class T>
 struct DecoderLayerCache {
   KvCache<T> self;  ///< of the tokens so far
-  KvCache<T>
-      memory;  ///< of the encoder's result: the first call fills it, later ones do not read memory again
+  /// Of the encoder's result: the first call fills it, later ones do not read memory again.
+  KvCache<T> memory;
+
+  /// See KvCache::is_like().
+  bool is_like(const DecoderLayerCache& other) const {
+    return self.is_like(other.self) && memory.is_like(other.memory);
+  }
 };
 
 /// What a call can be told beside the AttentionOptions of self-attention.
@@ -74,11 +79,12 @@ class DecoderLayer {
     try {
       attention_sublayer<T>(multihead_attn, norm2, norm_first, first, source, source, second,
                             memory_options, memory_call);
+      feed_forward_sublayer<T>(feed_forward, norm3, norm_first, second, to, options.execution);
     } catch (...) {
       if (cache != nullptr) cache->self.truncate(in.extent(1));
+      if (cache != nullptr && memory_call.append) cache->memory.clear();
       throw;
     }
-    feed_forward_sublayer<T>(feed_forward, norm3, norm_first, second, to, options.execution);
   }
 
   /// See Linear::pack().

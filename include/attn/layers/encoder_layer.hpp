@@ -59,7 +59,8 @@ class EncoderLayer {
     return out;
   }
 
-  /// Into `out`, which may be x. call.residual is set by the layer. Throws ShapeError or ValueError.
+  /// Into `out`, which may be x. call.residual is set by the layer. Throws ShapeError or ValueError; the cache
+  /// then is as it was.
   template <TensorLike X, TensorLike Out, class... Functors>
     requires(detail::is_functor<Functors> && ...)
   void forward(const X& x, Out&& out, const AttentionOptions<T>& options = {},
@@ -71,7 +72,12 @@ class EncoderLayer {
     const TensorView3<T> attended(memory.data(), in.shape());
     attention_sublayer<T>(self_attn, norm1, norm_first, in, in, in, attended, options, call,
                           functors...);
-    feed_forward_sublayer<T>(feed_forward, norm2, norm_first, attended, to, options.execution);
+    try {
+      feed_forward_sublayer<T>(feed_forward, norm2, norm_first, attended, to, options.execution);
+    } catch (...) {
+      if (call.cache != nullptr && call.append) call.cache->truncate(in.extent(1));
+      throw;
+    }
   }
 
   /// See Linear::pack().

@@ -168,32 +168,16 @@ class HeadProjections {
                 TensorView3<T> to, const Execution& execution) const {
     const TensorView1<const T> bias = bias_of(*this, first, last);
     if (packed.serves(execution)) {
-      each_joined(from, to, [&](const auto& x, const auto& y) {
-        linear(x, packed, bias, y, Activation::none, {}, execution);
-      });
+      linear(from, packed, bias, to, Activation::none, {}, execution);
     } else {
-      const TensorView2<const T> weight = weight_.view().slice(0, begin(first), end(last));
-      each_joined(from, to, [&](const auto& x, const auto& y) {
-        linear(x, weight, bias, y, Activation::none, {}, execution);
-      });
+      linear(from, weight_.view().slice(0, begin(first), end(last)), bias, to, Activation::none, {},
+             execution);
     }
   }
 
   void project_one(TensorView3<const T> from, int which, TensorView3<T> to,
                    const Execution& execution) const {
-    each_joined(from, to, [&](const auto& x, const auto& y) {
-      linear(x, weight(which), bias(which), y, Activation::none, {}, execution);
-    });
-  }
-
-  /// f(from, to), or f of each batch row where rows of the batch do not join up, as in a part of a longer sequence.
-  template <class F>
-  static void each_joined(TensorView3<const T> from, TensorView3<T> to, F f) {
-    const auto joins = [](const auto& x) {
-      return x.extent(0) == 1 || x.extent(1) == 1 || x.stride(0) == x.extent(1) * x.stride(1);
-    };
-    if (joins(from) && joins(to)) return f(from, to);
-    for (index_t b = 0; b < from.extent(0); ++b) f(from.select(0, b), to.select(0, b));
+    linear(from, weight(which), bias(which), to, Activation::none, {}, execution);
   }
 
   std::array<index_t, 3> ends_{};  ///< rows of q, of k and of v end here

@@ -16,19 +16,24 @@ void linear_rows(const TensorView<const T, Rank>& x, const Shape<2>& out_in,
   check_shape("linear", "weight", "(out, in)", Shape<2>{out_in[0], expected.back()}, out_in);
   expected.back() = out_in[0];
   check_shape("linear", "out", expected, out.shape());
-  Epilogue<T> epilogue{.bias = bias, .activation = activation};
-  if (residual) {
-    epilogue.beta = T{1};
-    epilogue.residual = residual.rows();
-  }
-  multiply(x.rows(), out.rows(), epilogue);
+  if (residual) check_shape("linear", "residual", expected, residual.shape());
+  each_joined(
+      [&](const auto& in, const auto& to, const auto& added) {
+        Epilogue<T> epilogue{.bias = bias, .activation = activation};
+        if (residual) {
+          epilogue.beta = T{1};
+          epilogue.residual = added.rows();
+        }
+        multiply(in.rows(), to.rows(), epilogue);
+      },
+      x, out, residual ? residual : TensorView<const T, Rank>(out));
 }
 
 }  // namespace detail
 
 /// out = activation(x weight^T + bias) + residual.
-/// Shapes: x (.., in), weight (out, in) as PyTorch stores it, bias (out) or empty, out (.., out). A weight
-/// (in, out) is given as weight.transpose(0, 1). Throws ShapeError.
+/// Shapes: x (.., in), weight (out, in) as PyTorch stores it, bias (out) or empty, out and residual (.., out), of which
+/// leading axes may have any strides. A weight (in, out) is given as weight.transpose(0, 1). Throws ShapeError.
 template <TensorLike X, TensorLike W, TensorLike Out>
 void linear(const X& x, const W& weight, TensorView1<const scalar_t<X>> bias, Out&& out,
             Activation activation = Activation::none,

@@ -244,24 +244,35 @@ class MultiHeadAttention {
       norm_heads(k_norm_, new_k, execution);
     }
 
-    Tensor4<T> extended;
+    const Shape<4> extended_shape{batch, o.num_heads, q_len, kv_len + appended_keys()};
+    Scratch<T> extended_memory(workspace, appended_keys() > 0 ? size_of(extended_shape) : 0);
     if (appended_keys() > 0) {
-      extended = extend_mask<T>(options.mask, options.offset, {batch, o.num_heads, q_len, kv_len},
-                                appended_keys());
+      const TensorView4<T> extended(extended_memory.data(), extended_shape);
+      extend_mask(options.mask, options.offset, appended_keys(), extended);
       options.mask = additive_mask(extended);
       // The appended keys move no query.
       if (options.offset.kind == QueryOffset::Kind::bottom_right) {
         options.offset = query_offset(kv_len - q_len);
       }
     }
-    Scratch<T> context_memory(workspace, o.output_projection ? batch * q_len * context_width() : 0);
+    // Attention may write to `out` only where nothing is read after it: `out` may be the residual.
+    const bool direct = !o.output_projection && !call.residual;
+    const Shape<3> context_shape{batch, q_len, context_width()};
+    Scratch<T> context_memory(workspace, direct ? 0 : size_of(context_shape));
     const TensorView3<T> context =
-        o.output_projection ? TensorView3<T>(context_memory.data(), {batch, q_len, context_width()})
-                            : out;
+        direct ? out : TensorView3<T>(context_memory.data(), context_shape);
     const TensorView4<T> context_heads = split_heads(context, o.num_heads);
+    const auto attend = [&](TensorView4<const T> keys, TensorView4<const T> values) {
+      scaled_dot_product_attention(q, keys, values, context_heads, options, functors...);
+      if (o.output_projection) {
+        out_proj_.forward(context, out, Activation::none, call.residual, execution);
+      } else if (call.residual) {
+        add(call.residual, context, out);
+      }
+    };
     if (call.cache == nullptr) {
       rotate(q, new_k, new_k, 0, options, call);
-      scaled_dot_product_attention(q, k, v, context_heads, options, functors...);
+      attend(k, v);
     } else {
       KvCache<T>& cache = *call.cache;
       const index_t held = cache.length();
@@ -273,17 +284,11 @@ class MultiHeadAttention {
           if (!rotary_) copy<T, 4>(k, added.keys);
           copy<T, 4>(v, added.values);
         }
-        scaled_dot_product_attention(q, cache.keys(), cache.values(), context_heads, options,
-                                     functors...);
+        attend(cache.keys(), cache.values());
       } catch (...) {
         if (call.append) cache.truncate(kv_len);
         throw;
       }
-    }
-    if (o.output_projection) {
-      out_proj_.forward(context, out, Activation::none, call.residual, execution);
-    } else if (call.residual) {
-      add(call.residual, out);
     }
   }
 
@@ -311,7 +316,7 @@ class MultiHeadAttention {
                          index_t* ids) {
     index_t sequence = 0;
     for (index_t i = 0; i < n; ++i) {
-      if (!starts) {
+      if (starts.size() == 0) {
         ids[i] = first + i;
         continue;
       }
@@ -340,10 +345,10 @@ class MultiHeadAttention {
     }
   }
 
-  static void add(TensorView3<const T> x, TensorView3<T> out) {
+  static void add(TensorView3<const T> x, TensorView3<const T> y, TensorView3<T> out) {
     for (index_t b = 0; b < out.extent(0); ++b) {
       for (index_t i = 0; i < out.extent(1); ++i) {
-        for (index_t j = 0; j < out.extent(2); ++j) out(b, i, j) += x(b, i, j);
+        for (index_t j = 0; j < out.extent(2); ++j) out(b, i, j) = x(b, i, j) + y(b, i, j);
       }
     }
   }

@@ -6,8 +6,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// out = norm(x + attention(x, key, value)); with norm_first x + attention(norm(x), ..). Where key
-/// and value are x they become norm(x) with it. out may be x, not another key or value. call.residual is set here.
+/// out = norm(x + attention(x, key, value)); with norm_first x + attention(norm(x), ..). A key or value that is x
+/// becomes norm(x) with it. out may be x, not another key or value. call.residual is set here.
 /// Throws ShapeError or ValueError. Source: "Attention Is All You Need" (2017), section 3.1.
 template <class T, class... Functors>
 void attention_sublayer(const MultiHeadAttention<T>& attention, const Norm<T>& norm,
@@ -19,14 +19,14 @@ void attention_sublayer(const MultiHeadAttention<T>& attention, const Norm<T>& n
   call.residual = x;
   Scratch<T> memory(options.execution.scratch(), x.size());
   const TensorView3<T> between(memory.data(), x.shape());
-  const bool self = detail::is_same_view(key, x);
   if (norm_first) {
     norm.forward(x, between, options.execution);
-    const TensorView3<const T> query = between;
-    attention.forward(query, self ? query : key, self ? query : value, out, options, call,
-                      functors...);
+    const auto normed = [&](const TensorView3<const T>& input) -> TensorView3<const T> {
+      return detail::is_same_view(input, x) ? between : input;
+    };
+    attention.forward(between, normed(key), normed(value), out, options, call, functors...);
   } else {
-    attention.forward(x, self ? x : key, self ? x : value, between, options, call, functors...);
+    attention.forward(x, key, value, between, options, call, functors...);
     norm.forward(between, out, options.execution);
   }
 }

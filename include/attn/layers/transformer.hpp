@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attn/layers/decoder.hpp"
+#include "attn/layers/encoder.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -12,7 +13,7 @@ struct TransformerOptions {
   index_t num_decoder_layers = 6;
   bool norm = true;  ///< behind each of the two stacks
 
-  EncoderOptions stack_options(index_t num_layers) const {
+  TransformerStackOptions stack_options(index_t num_layers) const {
     return {.num_layers = num_layers, .layer = layer, .norm = norm};
   }
 };

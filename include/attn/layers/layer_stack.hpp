@@ -1,0 +1,104 @@
+// LayerStack: layers of a Transformer one behind the other with a norm behind them, as encoder and decoder are.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "attn/layers/encoder_layer.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Of an encoder or a decoder.
+struct TransformerStackOptions {
+  index_t num_layers = 6;
+  TransformerLayerOptions layer = {};
+  bool norm = false;  ///< of the last layer's result, as pre-norm stacks have it
+};
+
+namespace detail {
+
+template <class T, class Layer>
+class LayerStack {
+ public:
+  LayerStack() = default;
+  /// The layers share one rotary table. Throws ValueError for options out of their range.
+  explicit LayerStack(const TransformerStackOptions& options) {
+    const index_t count = options.num_layers;
+    const TransformerLayerOptions& o = options.layer;
+    if (count < 0) {
+      throw ValueError(
+          message("TransformerStackOptions", "num_layers", "be at least 0", std::to_string(count)));
+    }
+    if (count > 0) layers.assign(static_cast<std::size_t>(count), Layer(o));
+    if (options.norm) norm = {o.norm, o.d_model, o.layer_norm_eps, o.bias};
+  }
+
+  /// See Linear::pack().
+  void pack() {
+    for (Layer& layer : layers) layer.pack();
+  }
+
+  /// layers.0., layers.1., ..; norm.
+  template <class F>
+  void visit_parameters(F&& f) {
+    visit(*this, f);
+  }
+  template <class F>
+  void visit_parameters(F&& f) const {
+    visit(*this, f);
+  }
+
+  std::vector<Layer> layers;
+  Norm<T> norm;  ///< without a weight where there is none
+
+ protected:
+  /// run_layer(layer, in, out, cache or nullptr) of each layer, all but the first in place, then the norm.
+  template <class Cache, class F>
+  void run(std::string_view function, TensorView3<const T> in, TensorView3<T> out,
+           std::span<Cache> caches, const Execution& execution, F run_layer) const {
+    check_shape(function, "out", in.shape(), out.shape());
+    if (out.extent(2) > 1 && out.stride(2) != 1) {  // what the norm of the second layer needs
+      throw_shape(function, "out", "have innermost stride 1 (these are the strides)",
+                  out.strides());
+    }
+    check_caches(function, caches);
+    for (std::size_t n = 0; n < layers.size(); ++n) {
+      run_layer(layers[n], in, out, caches.empty() ? nullptr : &caches[n]);
+      in = out;
+    }
+    if (norm.weight) {
+      norm.forward(in, out, execution);
+    } else if (layers.empty()) {
+      copy<T, 3>(in, out);
+    }
+  }
+
+ private:
+  /// What the first layer accepts, the others then do: no layer throws when others have written.
+  template <class Cache>
+  void check_caches(std::string_view function, std::span<Cache> caches) const {
+    if (caches.empty()) return;
+    if (caches.size() != layers.size()) {
+      throw ValueError(message(function, "caches",
+                               "number one per layer, " + std::to_string(layers.size()),
+                               std::to_string(caches.size())));
+    }
+    for (std::size_t n = 1; n < caches.size(); ++n) {
+      if (caches[n].is_like(caches[0])) continue;
+      throw ValueError(message(function, "caches", "hold the same positions with the same room",
+                               "cache " + std::to_string(n) + " unlike cache 0"));
+    }
+  }
+
+  template <class Self, class F>
+  static void visit(Self& self, F& f) {
+    for (std::size_t n = 0; n < self.layers.size(); ++n) {
+      visit_part("layers." + std::to_string(n) + ".", self.layers[n], f);
+    }
+    if (self.norm.weight) visit_part("norm.", self.norm, f);
+  }
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,126 @@
+// LayerStack: what Encoder and Decoder have in common - names, no layers, caches, and errors that change nothing.
+#include "attn/layers/layer_stack.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "attn/layers/decoder.hpp"
+#include "attn/layers/encoder.hpp"
+
+#include "support/array.hpp"
+#include "support/error_of.hpp"
+#include "support/parameters.hpp"
+#include "support/transformer_options.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::all_are;
+using attn_test::error_of;
+using attn_test::names_of;
+using attn_test::to_array;
+
+// A stack as a function of x, its output and its caches alone, and the keys that a cache holds.
+using Caches = std::vector<KvCache<float>>;
+void run(const Encoder<float>& encoder, const Tensor3<float>&, TensorView3<const float> x,
+         TensorView3<float> out, Caches* caches = nullptr) {
+  encoder.forward(x, out, {.mask = causal()}, {},
+                  caches != nullptr ? *caches : std::span<KvCache<float>>());
+}
+Caches caches_of(const Encoder<float>& encoder, index_t capacity) {
+  return encoder.make_caches(2, capacity);
+}
+index_t held(const KvCache<float>& cache) { return cache.length(); }
+
+using DecoderCaches = std::vector<DecoderLayerCache<float>>;
+void run(const Decoder<float>& decoder, const Tensor3<float>& memory, TensorView3<const float> x,
+         TensorView3<float> out, DecoderCaches* caches = nullptr) {
+  decoder.forward(x, memory, out, {.mask = causal()}, {},
+                  caches != nullptr ? *caches : std::span<DecoderLayerCache<float>>());
+}
+DecoderCaches caches_of(const Decoder<float>& decoder, index_t capacity) {
+  return decoder.make_caches(2, capacity, 3);
+}
+index_t held(const DecoderLayerCache<float>& cache) {
+  return cache.self.length() + cache.memory.length();
+}
+
+template <class Stack>
+class LayerStackTest : public ::testing::Test {
+ protected:
+  static constexpr bool kEncodes = std::is_same_v<Stack, Encoder<float>>;
+  std::string name = kEncodes ? "[Encoder]" : "[Decoder]";
+  attn_test::Random random{1};
+  Stack stack = attn_test::random_module<Stack>(random, attn_test::stack_options(true, 9));
+  Tensor3<float> x = random.tensor<float, 3>({2, 4, 16}),
+                 memory = random.tensor<float, 3>({2, 3, 16});
+};
+using Stacks = ::testing::Types<Encoder<float>, Decoder<float>>;
+TYPED_TEST_SUITE(LayerStackTest, Stacks);
+
+TYPED_TEST(LayerStackTest, ParametersByPyTorchsNames) {
+  using Layer = typename decltype(this->stack.layers)::value_type;
+  const TransformerLayerOptions layer{.d_model = 4, .nhead = 2, .bias = false};
+  std::vector<std::string> expected;
+  for (const std::string prefix : {"layers.0.", "layers.1."}) {
+    for (const std::string& part : names_of(Layer(layer))) expected.push_back(prefix + part);
+  }
+  EXPECT_EQ(names_of(TypeParam({.num_layers = 2, .layer = layer})), expected);
+  expected.emplace_back("norm.weight");
+  EXPECT_EQ(names_of(TypeParam({.num_layers = 2, .layer = layer, .norm = true})), expected);
+}
+
+TYPED_TEST(LayerStackTest, WithoutLayersIsItsNorm) {
+  Tensor3<float> y(this->x.shape());
+  run(TypeParam({.num_layers = 0}), this->memory, this->x, y);
+  EXPECT_EQ(to_array(y).data, to_array(this->x).data);
+  run(TypeParam({.num_layers = 0, .layer = {.d_model = 16}, .norm = true}), this->memory, this->x,
+      y);
+  EXPECT_EQ(to_array(y).data, to_array(LayerNorm<float>(16)(this->x)).data);
+}
+
+TYPED_TEST(LayerStackTest, InPlaceAndInPartsOfLongerSequences) {
+  Tensor3<float> y(this->x.shape()), longer({2, 7, 16});
+  run(this->stack, this->memory, this->x, y);
+  const TensorView3<float> part = longer.view().slice(1, 2, 6);
+  copy<float, 3>(this->x, part);
+  run(this->stack, this->memory, part, part);
+  EXPECT_EQ(to_array(part).data, to_array(y).data);
+  EXPECT_TRUE(all_are(longer.view().slice(1, 0, 2), 0));
+  EXPECT_TRUE(all_are(longer.view().slice(1, 6, 7), 0));
+}
+
+TYPED_TEST(LayerStackTest, ErrorsOfOptionsAndShapes) {
+  EXPECT_EQ(error_of<ValueError>([] { TypeParam({.num_layers = -1}); }),
+            "[TransformerStackOptions] num_layers must be at least 0; found -1.");
+  Tensor3<float> wrong({2, 4, 15});
+  EXPECT_EQ(error_of<ShapeError>([&] { run(this->stack, this->memory, this->x, wrong); }),
+            this->name + " out must have shape (2, 4, 16); found (2, 4, 15).");
+}
+
+/// Whatever a call finds wrong with caches or output, in whichever layer, caches and output stay as they were.
+TYPED_TEST(LayerStackTest, ErrorsWithCachesChangeNothing) {
+  Tensor3<float> y(this->x.shape()), turned({2, 16, 4});
+  y.fill(7);
+  auto caches = caches_of(this->stack, 5);
+  const auto error = [&] {
+    return error_of<ValueError>([&] { run(this->stack, this->memory, this->x, y, &caches); });
+  };
+  EXPECT_THROW(run(this->stack, this->memory, this->x, turned.view().transpose(1, 2), &caches),
+               ShapeError);
+  caches.back() = caches_of(this->stack, 3).back();
+  EXPECT_EQ(error(), this->name +
+                         " caches must hold the same positions with the same room; "
+                         "found cache 2 unlike cache 0.");
+  caches.pop_back();
+  EXPECT_EQ(error(), this->name + " caches must number one per layer, 3; found 2.");
+  caches = caches_of(this->stack, 3);
+  EXPECT_TRUE(attn_test::contains(error(), "[KvCache::extend]"));
+  for (const auto& cache : caches) EXPECT_EQ(held(cache), 0);
+  EXPECT_TRUE(all_are(y, 7));
+}
+
+}  // namespace
+}  // namespace attn
