@@ -65,12 +65,19 @@ inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T
   }
 }
 
-/// c_r += sum over j < n of a[r, j] b_j, `kRows` rows of B at a time.
+/// c_r += sum over j < n of a[r, j] b_j, `kRows` rows of B at a time. Rows are asked for 8 ahead: what reads them takes
+/// as long as it waits, and in pages hardware prefetchers start anew every few rows.
 template <class T, int kRows>
 inline void add_rows(index_t height, index_t columns, index_t n, const T* a, index_t a_stride,
                      const T* const* b, T* c, index_t c_stride) {
   using V = Vec<T>;
+  constexpr index_t kAhead = 8;
   for (index_t j = 0; j + kRows <= n; j += kRows) {
+    const T* row[kRows];  // read once: to the compiler, what is stored below could change b
+    for (index_t i = 0; i < kRows; ++i) {
+      row[i] = b[j + i];
+      prefetch_bytes<3>(b[std::min(j + kAhead + i, n - 1)], columns * index_t{sizeof(T)});
+    }
     for (index_t r = 0; r < height; ++r) {
       V weight[kRows];
       ATTN_UNROLL
@@ -79,7 +86,7 @@ inline void add_rows(index_t height, index_t columns, index_t n, const T* a, ind
         T* to = c + r * c_stride + x;
         V sum = V::load(to);
         ATTN_UNROLL
-        for (int i = 0; i < kRows; ++i) sum = fma(weight[i], load(b[j + i] + x, lanes), sum);
+        for (int i = 0; i < kRows; ++i) sum = fma(weight[i], load(row[i] + x, lanes), sum);
         sum.store(to);
       });
     }

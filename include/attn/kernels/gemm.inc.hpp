@@ -44,14 +44,6 @@ inline void finish_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1
   }
 }
 
-/// Asks for `bytes` from p on: kLocality 3 into the first cache, 2 into the second.
-template <int kLocality>
-ATTN_INLINE void prefetch_bytes(const void* p, index_t bytes) {
-  for (index_t at = 0; at < bytes; at += 64) {
-    __builtin_prefetch(static_cast<const char*>(p) + at, 0, kLocality);
-  }
-}
-
 /// Rows [i0, i1) by columns [j0, j1) of one block of KC: panels of B outermost, so that each stays in the
 /// first-level cache while the tiles of A pass. Each tile asks for the next one's C, on which its sums would wait, and
 /// for its share of the next panel.
