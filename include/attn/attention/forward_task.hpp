@@ -146,7 +146,6 @@ class ForwardTask {
       for (index_t r = 0; r < rows_.count(); r += tile_height_) {
         const index_t height = std::min(rows_.count() - r, tile_height_);
         if (!tiling_.few) prefetch_keys(next, r);
-        prefetch_masks(block, r + tile_height_);
         const KeyRange seen = rows_.seen_by(r, height, block);
         if (seen.begin >= seen.end || (pass == Pass::weights && !shows_weights(r, height)))
           continue;
@@ -205,19 +204,20 @@ class ForwardTask {
     prefetch<0>(key(keys.begin + begin), problem_.k, end - begin);
   }
 
-  /// The dense masks of the tile at row r, a new row of them for each query.
+  /// The dense masks of row r, where each query has a row of them of its own. One row at a time, between rows of
+  /// scores: a whole tile at once is more lines than a core waits for at a time.
   void prefetch_masks(KeyRange keys, index_t r) const {
+    if (r >= rows_.count()) return;
     const Mask& mask = problem_.options.mask;
     for (int part = 0; part < mask.num_dense; ++part) {
       const Mask::Dense& dense = mask.dense[static_cast<std::size_t>(part)];
       const auto& strides = dense.strides;
       if (strides[2] == 0 || strides[3] != 1) continue;
       const index_t size = dense.kind == Mask::Dense::Kind::add ? index_t{sizeof(T)} : 1;
-      for (index_t x = r; x < std::min(r + tile_height_, rows_.count()); ++x) {
-        const index_t at = at_.b * strides[0] + rows_[x].h * strides[1] + rows_[x].i * strides[2];
-        const char* row = static_cast<const char*>(dense.data) + (at + keys.begin) * size;
-        for (index_t p = 0; p < (keys.end - keys.begin) * size; p += 64)
-          __builtin_prefetch(row + p, 0, 2);
+      const index_t at = at_.b * strides[0] + rows_[r].h * strides[1] + rows_[r].i * strides[2];
+      const char* row = static_cast<const char*>(dense.data) + (at + keys.begin) * size;
+      for (index_t p = 0; p < (keys.end - keys.begin) * size; p += 64) {
+        __builtin_prefetch(row + p, 0, 2);
       }
     }
   }
@@ -271,6 +271,7 @@ class ForwardTask {
       QueryRow<T>& row = rows_[tile.row + x];
       T* s = scratch_.scores + x * stride + panels.begin;
       const index_t n = panels.end - panels.begin, first_key = tile.first_key + panels.begin;
+      prefetch_masks(tile.keys, tile.row + x + tile_height_);
       if (pass == Pass::values) {
         shrink[x] = 1;
         if (row.state.total == T{0}) {
