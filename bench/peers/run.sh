@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compares attn's speed with PyTorch's, ONNX Runtime's and OpenVINO's on this machine and prints a Markdown table:
-# `sh bench/peers/run.sh [--threads N] [--quick] [--json FILE]`, from any directory. It takes about twenty minutes;
+# `sh bench/peers/run.sh [--threads N] [--quick] [--json FILE]`, from any directory. It takes about 25 minutes;
 # --quick takes three and shows that it works, not how fast anything is.
 #
 # pip installs the rivals, by its own settings, into a virtual environment: ${XDG_CACHE_HOME:-~/.cache}/attn/peers-venv.
