@@ -58,8 +58,8 @@ void save_all(const std::filesystem::path& folder) {
                             "TransformerDecoderLayer", layer_without_bias);
 
   const std::string stack = "{" + layer + R"(, "num_layers": 3, "norm": )";
-  const EncoderOptions plain{.num_layers = 3, .layer = kLayer};
-  const EncoderOptions normed{.num_layers = 3, .layer = kLayer, .norm = true};
+  const TransformerStackOptions plain{.num_layers = 3, .layer = kLayer};
+  const TransformerStackOptions normed{.num_layers = 3, .layer = kLayer, .norm = true};
   save<Encoder<float>>(folder, "encoder", plain, "TransformerEncoder", stack + "false}");
   save<Encoder<float>>(folder, "encoder_with_norm", normed, "TransformerEncoder", stack + "true}");
   save<Decoder<float>>(folder, "decoder", plain, "TransformerDecoder", stack + "false}");
