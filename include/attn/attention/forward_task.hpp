@@ -125,7 +125,7 @@ class ForwardTask {
     KeyRange next = rows_.seen(keys);
     next.end = std::min(next.end, (next.begin / tiling_.block_kv + 1) * tiling_.block_kv);
     for (index_t r = 0; r < rows_.count(); ++r) {
-      if (!tiling_.few && r % tile_height_ == 0) prefetch_keys(next, r);
+      if (r % tile_height_ == 0) prefetch_keys(next, r);
       std::copy_n(query(rows_[r]), d, scratch_.q + r * d);
     }
     std::fill_n(scratch_.q + rows_.count() * d, (tiles() * tile_height_ - rows_.count()) * d, T{0});
@@ -145,7 +145,7 @@ class ForwardTask {
       const KeyRange next{first + step, std::min(first + 2 * step, all.end)};
       for (index_t r = 0; r < rows_.count(); r += tile_height_) {
         const index_t height = std::min(rows_.count() - r, tile_height_);
-        if (!tiling_.few) prefetch_keys(next, r);
+        prefetch_keys(next, r);
         const KeyRange seen = rows_.seen_by(r, height, block);
         if (seen.begin >= seen.end || (pass == Pass::weights && !shows_weights(r, height)))
           continue;
@@ -199,13 +199,13 @@ class ForwardTask {
   /// The share of `keys` that falls to the tile at row r.
   void prefetch_keys(KeyRange keys, index_t r) const {
     const index_t tile = r / tile_height_, n = keys.end - keys.begin;
-    if (n <= 0 || problem_.paged()) return;
+    if (n <= 0 || tiling_.few || problem_.paged()) return;
     const index_t begin = tile * n / tiles(), end = (tile + 1) * n / tiles();
     prefetch<0>(key(keys.begin + begin), problem_.k, end - begin);
   }
 
   /// The dense masks of row r, where each query has a row of them of its own. One row at a time, between rows of
-  /// scores: a whole tile at once is more lines than a core waits for at a time.
+  /// scores: a core waits for few lines at a time (attn_report's cost_additive).
   void prefetch_masks(KeyRange keys, index_t r) const {
     if (r >= rows_.count()) return;
     const Mask& mask = problem_.options.mask;

@@ -65,8 +65,8 @@ inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T
   }
 }
 
-/// c_r += sum over j < n of a[r, j] b_j, `kRows` rows of B at a time. Rows are asked for 8 ahead: what reads them takes
-/// as long as it waits, and in pages hardware prefetchers start anew every few rows.
+/// c_r += sum over j < n of a[r, j] b_j, `kRows` rows of B at a time. Rows are asked for 8 ahead: hardware
+/// prefetchers start anew with every page (attn_report's sdpa_decode and cost_paged).
 template <class T, int kRows>
 inline void add_rows(index_t height, index_t columns, index_t n, const T* a, index_t a_stride,
                      const T* const* b, T* c, index_t c_stride) {

@@ -53,9 +53,9 @@ index_t panel_columns(Isa isa, index_t n) {
 }
 
 // Block sizes. Each pass over KC of k reads and writes C once more, and rows of C that are a multiple of 4 KB apart evict
-// one another: at 512 the micro-kernel's loops reach 0.96 of the AVX2 peak where 256 stops at 0.87 to 0.96, although a
-// panel of B (KC x NR, 32 KB) and a tile of A (MR x KC) then fill more than a first-level cache of 32 KB. A block of A
-// (MC x KC, 393 KB) stays in the second-level cache while the panels of B pass.
+// one another, which costs more than a panel of B (KC x NR floats of AVX2: 32 KB) that leaves a first-level cache of
+// 32 KB no room (attn_report's gemm rows). A block of A (MC x KC, 393 KB) stays in the second-level cache while the
+// panels of B pass.
 inline constexpr index_t kGemmMostKC = 512;
 inline constexpr index_t kGemmMC = 192;
 inline constexpr index_t kGemmNC = 4096;

@@ -81,8 +81,9 @@ auto layer_norm(const X& x, TensorView1<const scalar_t<X>> weight = {},
 }
 
 /// out = x / sqrt(mean of x^2 + eps) * weight over the last axis: layer_norm without a mean and a bias. weight has
-/// shape (dim) and may be empty; strides as in layer_norm, out may be x. Squares are summed in the type of x. Throws ShapeError.
-/// Source: Zhang, Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4; eps as in Llama and ONNX.
+/// shape (dim) and may be empty; strides as in layer_norm, out may be x. Squares are summed in the type of x. Throws
+/// ShapeError. Source: Zhang, Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4; eps as in Llama and
+/// ONNX.
 template <TensorLike X, TensorLike Out>
 void rms_norm(const X& x, TensorView1<const scalar_t<X>> weight, double eps, Out&& out,
               const Execution& execution = {}) {
