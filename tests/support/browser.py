@@ -104,7 +104,7 @@ class Page:
         self.call("Page.navigate", url=url)
         while not self._loaded:
             browser.listen()
-        self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        self.settle()
 
     def call(self, method, **params):
         return self._browser.call(method, self._session, **params)
@@ -123,6 +123,11 @@ class Page:
 
     def resize(self, width, height):
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.settle()
+
+    def settle(self):
+        """Waits until the page has answered what happened: events of a frame come before its callbacks."""
+        self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def theme(self, dark):
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
