@@ -19,6 +19,7 @@ class Forward {
         plan_(plan),
         threads_(threads),
         states_(states),
+        heads_in_turn_(share_mask_rows(problem.options.mask)),
         starts_(workspace, problem.batch() + 1),
         memory_(workspace, plan.worker_elements * plan.concurrency),
         part_sums_(workspace, plan.parts * kFewRows * plan.out_stride),
@@ -69,6 +70,13 @@ class Forward {
   }
 
  private:
+  /// Whether heads read the same rows of a dense mask: those of one task stay in a cache until the next head's,
+  /// where a whole matrix may not (attn_report's cost_additive).
+  static bool share_mask_rows(const Mask& mask) {
+    return std::any_of(mask.dense.begin(), mask.dense.begin() + mask.num_dense,
+                       [](const Mask::Dense& x) { return x.strides[1] == 0 && x.strides[2] != 0; });
+  }
+
   /// What queries that see no key put on every key.
   T sum_of_masked_rows(index_t b, index_t h) const {
     if (problem_.options.masked_row == MaskedRow::zero || problem_.options.sinks) return T{0};
@@ -100,7 +108,9 @@ class Forward {
     const index_t b = after - starts - 1;
     const SequenceTiling tiling = tiling_of(problem_, b);
     const index_t tasks = tiling.tasks(plan_.rows_per_task);
-    const index_t kv_head = (i - starts[b].task) / tasks, piece = (i - starts[b].task) % tasks;
+    const index_t at = i - starts[b].task, heads = problem_.num_kv_heads();
+    const index_t kv_head = heads_in_turn_ ? at % heads : at / tasks;
+    const index_t piece = heads_in_turn_ ? at / heads : at % tasks;
     const ForwardScratch<T> scratch = scratch_of(worker);
     if (tiling.splits > 1) {
       const index_t part = first_part(b, kv_head, tiling) + piece * kFewRows;
@@ -128,6 +138,7 @@ class Forward {
   const AttentionPlan& plan_;
   const Executor& threads_;
   RowState<T>* states_;
+  bool heads_in_turn_;  ///< all heads' tasks over some rows, then over the next; else head by head
   Scratch<AttentionPlan::Start> starts_;
   Scratch<T> memory_, part_sums_;
   Scratch<RowState<T>> part_states_;

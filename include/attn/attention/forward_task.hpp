@@ -3,6 +3,7 @@
 
 #include "attn/attention/row_modifiers.hpp"
 #include "attn/attention/task_rows.hpp"
+#include "attn/core/prefetch.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -197,7 +198,7 @@ class ForwardTask {
   }
 
   /// The share of `keys` that falls to the tile at row r.
-  void prefetch_keys(KeyRange keys, index_t r) const {
+  ATTN_INLINE void prefetch_keys(KeyRange keys, index_t r) const {
     const index_t tile = r / tile_height_, n = keys.end - keys.begin;
     if (n <= 0 || tiling_.few || problem_.paged()) return;
     const index_t begin = tile * n / tiles(), end = (tile + 1) * n / tiles();
@@ -206,7 +207,7 @@ class ForwardTask {
 
   /// The dense masks of row r, where each query has a row of them of its own. One row at a time, between rows of
   /// scores: a core waits for few lines at a time (attn_report's cost_additive).
-  void prefetch_masks(KeyRange keys, index_t r) const {
+  ATTN_INLINE void prefetch_masks(KeyRange keys, index_t r) const {
     if (r >= rows_.count()) return;
     const Mask& mask = problem_.options.mask;
     for (int part = 0; part < mask.num_dense; ++part) {
@@ -215,20 +216,17 @@ class ForwardTask {
       if (strides[2] == 0 || strides[3] != 1) continue;
       const index_t size = dense.kind == Mask::Dense::Kind::add ? index_t{sizeof(T)} : 1;
       const index_t at = at_.b * strides[0] + rows_[r].h * strides[1] + rows_[r].i * strides[2];
-      const char* row = static_cast<const char*>(dense.data) + (at + keys.begin) * size;
-      for (index_t p = 0; p < (keys.end - keys.begin) * size; p += 64) {
-        __builtin_prefetch(row + p, 0, 2);
-      }
+      prefetch_bytes<2>(static_cast<const char*>(dense.data) + (at + keys.begin) * size,
+                        (keys.end - keys.begin) * size);
     }
   }
 
   /// Asks for `count` rows of x from `row` on before they are needed: short sequences come from memory once, and
   /// what reads them takes as long as it waits. kWrite: 1 for rows that will be written.
   template <int kWrite, class U>
-  static void prefetch(const T* row, const TensorView4<U>& x, index_t count) {
-    constexpr index_t kLine = 64 / index_t{sizeof(T)};
+  static ATTN_INLINE void prefetch(const T* row, const TensorView4<U>& x, index_t count) {
     for (index_t i = 0; i < count; ++i, row += x.stride(2)) {
-      for (index_t p = 0; p < x.extent(3); p += kLine) __builtin_prefetch(row + p, kWrite, 2);
+      prefetch_bytes<2, kWrite>(row, x.extent(3) * index_t{sizeof(T)});
     }
   }
 

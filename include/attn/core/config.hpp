@@ -56,6 +56,10 @@
 /// The inline namespace inside `attn`, such as v1_x64_omp_any.
 #define ATTN_ABI_NAMESPACE ATTN_CONCAT4(v1, ATTN_BASELINE, ATTN_THREADING, ATTN_ISA_SUFFIX)
 
+// For functions over vectors: passed through memory, or across a target region's edge, a wide register would cost
+// more than the work done on it. And for prefetches (core/prefetch.hpp).
+#define ATTN_INLINE inline __attribute__((always_inline))
+
 #define ATTN_NAMESPACE_BEGIN \
   namespace attn {           \
   inline namespace ATTN_ABI_NAMESPACE {

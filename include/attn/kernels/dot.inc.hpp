@@ -42,7 +42,8 @@ template <class T>
 inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T* const* b, T scale,
                        T* out, index_t out_stride) {
   // Eight places of B are read in turn: hardware prefetchers follow each, and memory gives more to eight (see
-  // bench/support/bandwidth.hpp) than to one.
+  // bench/support/bandwidth.hpp) than to one. Several rows of A give memory time to bring the next rows of B, if they
+  // are asked for (attn_report's sdpa_decode_gqa); for one row that costs more than it gains.
   const index_t part = (n + 7) / 8;
   const T* rows[8];
   T* to[8];
@@ -57,6 +58,9 @@ inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T
       continue;
     }
     for (index_t s = 0; s < 8; s += 2) {
+      for (index_t x = s; x < s + 2; ++x) {
+        detail::prefetch_bytes<3>(b[std::min(x * part + at + 1, n - 1)], k * index_t{sizeof(T)});
+      }
       for (index_t r = 0; r < height; r += 4) {
         T* const down[2] = {to[s] + r * out_stride, to[s + 1] + r * out_stride};
         dot_block<T, 4>(k, a + r * k, rows + s, scale, down, out_stride);
@@ -65,29 +69,40 @@ inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T
   }
 }
 
-/// c_r += sum over j < n of a[r, j] b_j, `kRows` rows of B at a time. Rows are asked for 8 ahead: hardware
-/// prefetchers start anew with every page (attn_report's sdpa_decode and cost_paged).
-template <class T, int kRows>
+/// c_r += sum over j < n of a[r, j] b_j, R rows of C and `kRows` rows of B at a time; memory holds whole multiples of
+/// R rows. Rows of B are asked for 8 ahead, a few between others' sums: hardware prefetchers start anew with every
+/// page, and a core waits for few lines at a time (attn_report's sdpa_decode_gqa and cost_paged).
+template <class T, int R, int kRows>
 inline void add_rows(index_t height, index_t columns, index_t n, const T* a, index_t a_stride,
                      const T* const* b, T* c, index_t c_stride) {
   using V = Vec<T>;
   constexpr index_t kAhead = 8;
   for (index_t j = 0; j + kRows <= n; j += kRows) {
     const T* row[kRows];  // read once: to the compiler, what is stored below could change b
-    for (index_t i = 0; i < kRows; ++i) {
-      row[i] = b[j + i];
-      prefetch_bytes<3>(b[std::min(j + kAhead + i, n - 1)], columns * index_t{sizeof(T)});
-    }
-    for (index_t r = 0; r < height; ++r) {
-      V weight[kRows];
+    for (index_t i = 0; i < kRows; ++i) row[i] = b[j + i];
+    for (index_t r = 0; r < height; r += R) {
+      for (index_t i = r; i < std::min(r + R, index_t{kRows}); ++i) {
+        detail::prefetch_bytes<3>(b[std::min(j + kAhead + i, n - 1)], columns * index_t{sizeof(T)});
+      }
+      V weight[R][kRows];
       ATTN_UNROLL
-      for (int i = 0; i < kRows; ++i) weight[i] = V::all(a[r * a_stride + j + i]);
-      each_vector<T>(columns, [&](index_t x, auto lanes) {
-        T* to = c + r * c_stride + x;
-        V sum = V::load(to);
+      for (int x = 0; x < R; ++x) {
         ATTN_UNROLL
-        for (int i = 0; i < kRows; ++i) sum = fma(weight[i], load(row[i] + x, lanes), sum);
-        sum.store(to);
+        for (int i = 0; i < kRows; ++i) weight[x][i] = V::all(a[(r + x) * a_stride + j + i]);
+      }
+      each_vector<T>(columns, [&](index_t at, auto lanes) {
+        T* to = c + r * c_stride + at;
+        V sum[R];
+        ATTN_UNROLL
+        for (int x = 0; x < R; ++x) sum[x] = V::load(to + x * c_stride);
+        ATTN_UNROLL
+        for (int i = 0; i < kRows; ++i) {
+          const V value = load(row[i] + at, lanes);
+          ATTN_UNROLL
+          for (int x = 0; x < R; ++x) sum[x] = fma(weight[x][i], value, sum[x]);
+        }
+        ATTN_UNROLL
+        for (int x = 0; x < R; ++x) sum[x].store(to + x * c_stride);
       });
     }
   }
@@ -95,7 +110,7 @@ inline void add_rows(index_t height, index_t columns, index_t n, const T* a, ind
 
 /// c_r = factor_r c_r + sum over j < n of a[r, j] b_j, rows of `columns` elements, c in whole vectors. The same chain
 /// of FMAs as tile_columns(), but B is read row after row, in the order of memory, as hardware prefetchers expect it
-/// (attn_report's sdpa_decode); two rows share the loads of c where there are several queries.
+/// (attn_report's sdpa_decode); where there are several queries, rows share the loads of c and of b.
 template <class T>
 inline void add_values_rows(index_t height, index_t columns, index_t n, const T* a,
                             index_t a_stride, const T* const* b, T* c, index_t c_stride,
@@ -106,7 +121,7 @@ inline void add_values_rows(index_t height, index_t columns, index_t n, const T*
       (V::all(factor[r]) * V::load(c + r * c_stride + x)).store(c + r * c_stride + x);
     }
   }
-  const index_t pairs = height == 1 ? 0 : n / 2 * 2;
-  add_rows<T, 2>(height, columns, pairs, a, a_stride, b, c, c_stride);
-  add_rows<T, 1>(height, columns, n - pairs, a + pairs, a_stride, b + pairs, c, c_stride);
+  const index_t most = height == 1 ? 0 : n / 4 * 4;
+  add_rows<T, 2, 4>(height, columns, most, a, a_stride, b, c, c_stride);
+  add_rows<T, 1, 1>(height, columns, n - most, a + most, a_stride, b + most, c, c_stride);
 }

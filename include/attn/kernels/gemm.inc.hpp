@@ -59,11 +59,11 @@ inline void multiply_block(const detail::GemmProblem<T>& g, index_t i0, index_t 
       const index_t height = std::min(i1 - i, MR);
       T* c = g.c + i * g.c_row + j;
       for (index_t r = i + MR; r < std::min(i + 2 * MR, i1); ++r) {
-        prefetch_bytes<3>(g.c + r * g.c_row + j, width * index_t{sizeof(T)});
+        detail::prefetch_bytes<3>(g.c + r * g.c_row + j, width * index_t{sizeof(T)});
       }
       if (j + NR < j1) {
-        prefetch_bytes<2>(packed_b + (j + NR) * kc + (i - i0) / MR * share,
-                          share * index_t{sizeof(T)});
+        detail::prefetch_bytes<2>(packed_b + (j + NR) * kc + (i - i0) / MR * share,
+                                  share * index_t{sizeof(T)});
       }
       if (width == NR && height == MR) {
         tile_panel<T, kStart>(kc, packed_a + i * kc, packed_b + j * kc, c, g.c_row, factor);

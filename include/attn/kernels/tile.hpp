@@ -1,6 +1,7 @@
 // The micro-kernel: a block of accumulators in registers, shared by GEMM and both products of attention.
 #pragma once
 
+#include "attn/core/prefetch.hpp"
 #include "attn/simd/vec.hpp"
 
 ATTN_NAMESPACE_BEGIN

@@ -1,13 +1,5 @@
 // Kernel text: C (rows x columns) += A (rows x k) B (k x columns), one register tile at a time.
 
-/// Asks for `bytes` from p on: kLocality 3 into the first cache, 2 into the second.
-template <int kLocality>
-ATTN_INLINE void prefetch_bytes(const void* p, index_t bytes) {
-  for (index_t at = 0; at < bytes; at += 64) {
-    __builtin_prefetch(static_cast<const char*>(p) + at, 0, kLocality);
-  }
-}
-
 /// BLIS's names. MR rows by NV vectors: 6 x 2 leaves 16 registers room for 12 sums, 2 vectors of B and a
 /// broadcast of A; 6 x 4 fills 32 registers with 24 sums, 4 and 1. Twelve sums hide the FMA's latency of
 /// 4 cycles at 2 a cycle (8 would do).

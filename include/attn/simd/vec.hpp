@@ -15,10 +15,6 @@
 #include <immintrin.h>
 #endif
 
-// Every function over vectors is inlined: passed through memory, or across a region's edge, a wide
-// register would cost more than the work done on it.
-#define ATTN_INLINE inline __attribute__((always_inline))
-
 // A loop over an array of vectors keeps them in registers only if it is unrolled; g++ 12 has to be told.
 #if defined(__clang__)
 #define ATTN_UNROLL _Pragma("clang loop unroll(full)")
