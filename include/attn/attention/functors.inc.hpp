@@ -1,15 +1,14 @@
 // Kernel text: a user's functor over one row of scores.
 
-/// row[x] = f(row[x], x) in chunks of a fixed length and through arrays of their own, which nothing that the
-/// functor refers to can overlap: g++ -O2 makes vectors of such loops only.
+/// row[x] = f(row[x], x) in chunks of a fixed length and into an array of its own, which nothing that the functor
+/// refers to can overlap: g++ -O2 makes vectors of such loops only.
 template <class T, class F>
 inline void apply_in_chunks(index_t n, T* row, F f) {
   constexpr int kChunk = 16;
-  T in[kChunk], out[kChunk];
+  T out[kChunk];
   index_t j = 0;
   for (; j + kChunk <= n; j += kChunk) {
-    for (int x = 0; x < kChunk; ++x) in[x] = row[j + x];
-    for (int x = 0; x < kChunk; ++x) out[x] = f(in[x], static_cast<int>(j) + x);
+    for (int x = 0; x < kChunk; ++x) out[x] = f(row[j + x], static_cast<int>(j) + x);
     for (int x = 0; x < kChunk; ++x) row[j + x] = out[x];
   }
   for (; j < n; ++j) row[j] = f(row[j], static_cast<int>(j));

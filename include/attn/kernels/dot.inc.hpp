@@ -77,12 +77,15 @@ inline void add_rows(index_t height, index_t columns, index_t n, const T* a, ind
                      const T* const* b, T* c, index_t c_stride) {
   using V = Vec<T>;
   constexpr index_t kAhead = 8;
+  const index_t steps = (height + R - 1) / R, share = (kRows + steps - 1) / steps;
   for (index_t j = 0; j + kRows <= n; j += kRows) {
     const T* row[kRows];  // read once: to the compiler, what is stored below could change b
     for (index_t i = 0; i < kRows; ++i) row[i] = b[j + i];
+    index_t asked = 0;
     for (index_t r = 0; r < height; r += R) {
-      for (index_t i = r; i < std::min(r + R, index_t{kRows}); ++i) {
-        detail::prefetch_bytes<3>(b[std::min(j + kAhead + i, n - 1)], columns * index_t{sizeof(T)});
+      for (const index_t until = std::min(asked + share, index_t{kRows}); asked < until; ++asked) {
+        detail::prefetch_bytes<3>(b[std::min(j + kAhead + asked, n - 1)],
+                                  columns * index_t{sizeof(T)});
       }
       V weight[R][kRows];
       ATTN_UNROLL
