@@ -186,8 +186,10 @@ class Report {
         if (all && work.one_thread) continue;
         progress("pass " + std::to_string(pass) + " of " + std::to_string(passes) + ": " +
                  work.name + (all ? "@all" : ""));
-        timings_.measure(work, all, seconds);
-        if (const bench::Comparison* comparison = comparison_of(work.name)) {
+        const bench::Comparison* comparison = comparison_of(work.name);
+        // A handful, to check it, where pairs follow.
+        timings_.measure(work, all, comparison != nullptr ? 0 : seconds);
+        if (comparison != nullptr) {
           const auto baseline = std::ranges::find(works, comparison->baseline, &bench::Work::name);
           timings_.measure_beside(work, *baseline, all, seconds);
         }

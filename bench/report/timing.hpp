@@ -53,9 +53,11 @@ class Timings {
     const attn::Execution execution = execution_of(work, all);
     const double first = time_once(baseline, execution, 1);
     const int repeats = repeats_for(first);
+    Entry& entry = entries_[{work.name, all}];
     do {
       const double before = time_once(baseline, execution, repeats);
-      entries_[{work.name, all}].pairs.push_back({time_once(work, execution, repeats), before});
+      entry.pairs.push_back({time_once(work, execution, repeats), before});
+      entry.seconds = std::min(entry.seconds, entry.pairs.back().seconds);
     } while (seconds_since(start) < seconds);
   }
 
