@@ -194,6 +194,8 @@ struct ReferenceOptions {
 template <class T>
 struct ReferenceResult {
   Array<T> y, weights, lse, average = {}, column_sums = {}, max_logits = {};
+  /// The largest finite sum of the absolute values of what a visible score, and a number of y, was summed from.
+  T most_of_score = 0, most_of_y = 0;
 };
 
 inline double broadcast(const Array<double>& mask, Index b, Index h, Index i, Index j) {
@@ -313,6 +315,9 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
   const T scale = static_cast<T>(options.scale.value_or(1 / std::sqrt(static_cast<double>(dim))));
   const T cap = static_cast<T>(options.softcap);
   const bool has_sinks = !options.sinks.empty();
+  const auto grow = [](T& most, T size) {
+    if (std::isfinite(size)) most = std::max(most, size);
+  };
 
   for (Index b = 0; b < batch; ++b) {
     const Index keys = reference_keys(options, b, kv_len);
@@ -332,11 +337,14 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
           if (!bias) continue;
           const auto at = [](Index x) { return static_cast<int>(x); };
           if (options.mask_mod && !options.mask_mod(at(b), at(h), at(i), at(j))) continue;
-          T score = 0;
+          T score = 0, of_score = 0;
           for (Index n = 0; n < dim; ++n) {
             const Index x = in_order(order, n, dim);
-            score += q(b, h, i, x) * k(b, kv_head, j, x);
+            const T product = q(b, h, i, x) * k(b, kv_head, j, x);
+            score += product;
+            of_score += std::abs(product);
           }
+          grow(result.most_of_score, std::abs(scale) * of_score + std::abs(*bias));
           score *= scale;  // 1.
           if (options.score_mod) {
             score = static_cast<T>(
@@ -368,6 +376,7 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
           total += score ? std::exp(*score - most) : T{0};
         }
         result.lse(b, h, i) = most + std::log(total);
+        std::vector<T> of_y(static_cast<std::size_t>(dim_v));
         for (Index n = 0; n < keys; ++n) {
           const Index j = in_order(order, n, keys);
           const auto& score = s[static_cast<std::size_t>(j)];
@@ -383,9 +392,12 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
           }
           if (options.dropout > 0) kept /= static_cast<T>(1 - options.dropout);
           for (Index x = 0; x < dim_v; ++x) {
-            result.y(b, h, i, x) += kept * v(b, kv_head, j, x);  // 10.
+            const T product = kept * v(b, kv_head, j, x);
+            result.y(b, h, i, x) += product;  // 10.
+            of_y[static_cast<std::size_t>(x)] += std::abs(product);
           }
         }
+        for (T size : of_y) grow(result.most_of_y, size);
       }
       for (Index n = 0; n < q_len; ++n) {
         const Index i = in_order(order, n, q_len);

@@ -103,7 +103,8 @@ template <class T>
 using Wider = std::conditional_t<std::is_same_v<T, float>, double, long double>;
 
 /// Checks all outputs of one attention call (those that are given) against the reference in Wider<T>, with twice
-/// the error of the naive formula in T.
+/// the error of the naive formula in T. To a weight the absolute error of a score is a relative one, so that the floor
+/// under it is that of one number rounded and of one score.
 template <class T>
 std::string attention_difference(const ReferenceResult<T>& got, const Array<T>& q,
                                  const Array<T>& k, const Array<T>& v,
@@ -123,12 +124,15 @@ std::string attention_difference(const ReferenceResult<T>& got, const Array<T>& 
   };
   using G = ReferenceResult<T>;
   using E = ReferenceResult<W>;
-  check(&G::y, &E::y, max_abs(v), "y");
-  check(&G::weights, &E::weights, 1, "weights");
-  check(&G::average, &E::average, 1, "average_weights");
-  check(&G::column_sums, &E::column_sums, max_abs(exact.column_sums), "column_sums");
-  check(&G::max_logits, &E::max_logits, std::max(1.0, max_abs(exact.max_logits)), "max_logits");
-  check(&G::lse, &E::lse, std::max(1.0, max_abs(exact.lse)), "lse");
+  const auto of_score = static_cast<double>(exact.most_of_score);
+  const double of_weight = 1 + of_score;
+  const double of_y = std::max(max_abs(v), static_cast<double>(exact.most_of_y));
+  check(&G::y, &E::y, of_weight * of_y, "y");
+  check(&G::weights, &E::weights, of_weight, "weights");
+  check(&G::average, &E::average, of_weight, "average_weights");
+  check(&G::column_sums, &E::column_sums, of_weight * max_abs(exact.column_sums), "column_sums");
+  check(&G::max_logits, &E::max_logits, std::max(1.0, of_score), "max_logits");
+  check(&G::lse, &E::lse, std::max(1.0, max_abs(exact.lse)) + of_score, "lse");
   return text;
 }
 
