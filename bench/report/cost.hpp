@@ -180,6 +180,16 @@ inline std::vector<Work> paged_works() {
   };
   pages->k = deal(in->k);
   pages->v = deal(in->v);
+  // (batch, seq, heads, dim) in memory.
+  struct SeqMajor {
+    attn::Tensor4<float> k, v;
+  };
+  const auto turned = [](const attn::Tensor4<float>& x) {
+    attn::Tensor4<float> to({x.extent(0), x.extent(2), x.extent(1), x.extent(3)});
+    attn::copy(x.view().transpose(1, 2), to.view());
+    return to;
+  };
+  const auto seq_major = std::make_shared<SeqMajor>(SeqMajor{turned(in->k), turned(in->v)});
   const double flops = attention_flops(in->q.shape(), kKeys);
   return {cost_work("cost_contiguous", in, flops,
                     [=](const attn::Execution& execution, attn::TensorView4<float> out) {
@@ -191,6 +201,12 @@ inline std::vector<Work> paged_works() {
                       attn::scaled_dot_product_attention(
                           in->q, pages->k, pages->v, out,
                           {.block_table = pages->table, .execution = execution});
+                    }),
+          cost_work("cost_seq_major", in, flops,
+                    [=](const attn::Execution& execution, attn::TensorView4<float> out) {
+                      attn::scaled_dot_product_attention(in->q, seq_major->k.view().transpose(1, 2),
+                                                         seq_major->v.view().transpose(1, 2), out,
+                                                         {.execution = execution});
                     })};
 }
 
@@ -206,6 +222,7 @@ inline std::vector<Comparison> all_costs() {
   costs.push_back({"cost_window", "cost_open"});
   costs.push_back({"cost_packed", "cost_padded", detail::packed_share()});
   costs.push_back({"cost_paged", "cost_contiguous"});
+  costs.push_back({"cost_seq_major", "cost_contiguous"});
   return costs;
 }
 
@@ -215,7 +232,7 @@ inline std::vector<Group> cost_groups() {
            detail::option_works},
           {{"cost_open", "cost_window"}, detail::window_works},
           {{"cost_padded", "cost_packed"}, detail::packed_works},
-          {{"cost_contiguous", "cost_paged"}, detail::paged_works}};
+          {{"cost_contiguous", "cost_paged", "cost_seq_major"}, detail::paged_works}};
 }
 
 }  // namespace bench

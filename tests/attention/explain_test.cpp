@@ -119,6 +119,26 @@ TEST(Explain, SplitKeysOfOneQuery) {
   EXPECT_TRUE(whole.two_pass);
 }
 
+TEST(Explain, HeadsOfOneTask) {
+  const Tensor4<float> q({1, 40, 1, 8}), kv({1, 40, 3000, 8}), turned({1, 3000, 40, 8});
+  const RecordingExecutor threads(3);
+  const AttentionOptions<float> options{.execution = {.executor = &threads}};
+  EXPECT_EQ(explain(q, kv, kv, options).plan.heads_per_task, 1);
+  const auto side_by_side = turned.view().transpose(1, 2);
+  const AttentionPlan plan = explain(q, side_by_side, side_by_side, options).plan;
+  EXPECT_EQ(plan.heads_per_task, AttentionPlan::kMostHeads);
+  EXPECT_EQ(plan.tasks, 3 * 2);
+  EXPECT_EQ(plan.parts, 40 * 2);
+  const auto one = side_by_side.slice(2, 0, 2000).slice(1, 0, 4);
+  const AttentionPlan small = explain(q.view().slice(1, 0, 4), one, one, options).plan;
+  EXPECT_EQ(small.heads_per_task, 4) << "too little work for threads";
+  const Tensor4<float> wide({1, 2000, 4, 128}), queries({1, 4, 1, 128});
+  const auto keys = wide.view().transpose(1, 2);
+  const AttentionPlan shared = explain(queries, keys, keys, options).plan;
+  EXPECT_EQ(shared.heads_per_task, 1) << "each thread is to have a task";
+  EXPECT_EQ(shared.tasks, 4);
+}
+
 TEST(Explain, SequencesOfBothPaths) {
   const Tensor1<index_t> q_starts({3}, {0, 1, 40}), kv_starts({3}, {0, 20, 60});
   const Tensor4<float> q({1, 2, 40, 16}), kv({1, 2, 60, 16});

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "attn/attention/sdpa.hpp"
+#include "attn/attention/explain.hpp"
 
 #include "support/attention_draw.hpp"
 #include "support/isas.hpp"
@@ -112,6 +112,61 @@ TYPED_TEST(SdpaSameBitsTest, AtAnyStrides) {
       options.execution.isa = isa;
       scaled_dot_product_attention(q.read(), k.read(), v.read(), out.view(), options);
       ASSERT_TRUE(same_bits(out.values(), expected.y)) << name(isa);
+    }
+  }
+}
+
+/// Few queries and keys of (batch, seq, heads, dim), where heads take blocks of keys in turn, of which some split theirs;
+/// more heads than one task takes, no multiple of them, and as few as threads leave to each.
+TYPED_TEST(SdpaSameBitsTest, WhereHeadsLieSideBySide) {
+  using T = TypeParam;
+  Random random(3);
+  const Layout<4> seq_major{{0, 2, 1, 3}};
+  for (const Index kv_len : {300, 2100}) {
+    for (const Index group : {1, 3}) {
+      AttentionDraw<T> call(random, 100);
+      call.q = random.array<T>({2, 21 * group, 2, 9});
+      call.k = random.array<T>({2, 21, kv_len, 9});
+      call.v = random.array<T>({2, 21, kv_len, 9});
+      call.options = {};
+      call.options.causal = true;
+      call.options.key_lengths = {kv_len, 1};
+      call.options.left_padding = {kv_len - 40, 0};
+      call.options.sinks.assign(static_cast<std::size_t>(21 * group), 0.5);
+      for (Index j = 0; j < 9; ++j) call.v(0, 20, 3, j) = std::numeric_limits<T>::quiet_NaN();
+      const Placed<T, 4> k(call.k, seq_major), v(call.v, seq_major);
+      const attn_test::LibraryOptions<T> library(call.options);
+      AttentionOptions<T> options = library.get();
+      const AttentionExplanation plan =
+          explain(call.q.template view<4>(), k.read(), v.read(), options);
+      EXPECT_GT(plan.plan.heads_per_task, 1) << plan.text();
+      const auto halve_some = prob_mod([](T p, int, int, int, int j) { return j % 2 ? p : p / 2; });
+      for (Isa isa : available_isas()) {
+        const auto expected = run_library(call, {.isa = isa});
+        Tensor4<T> halved(call.q.template library_shape<4>());
+        options.execution.isa = isa;
+        scaled_dot_product_attention(call.q.template view<4>(), call.k.template view<4>(),
+                                     call.v.template view<4>(), halved, options, halve_some);
+        for (const int threads : {1, 2, 7}) {
+          const ThreadExecutor executor(threads);
+          auto got = expected;
+          std::fill(got.y.data.begin(), got.y.data.end(), T{7});
+          std::fill(got.weights.data.begin(), got.weights.data.end(), T{7});
+          std::fill(got.lse.data.begin(), got.lse.data.end(), T{7});
+          AttentionOptions<T> with_outputs = options;
+          with_outputs.execution = {.executor = &executor, .isa = isa};
+          with_outputs.weights = got.weights.template view<4>();
+          with_outputs.lse = got.lse.template view<3>();
+          scaled_dot_product_attention(call.q.template view<4>(), k.read(), v.read(),
+                                       got.y.template view<4>(), with_outputs);
+          EXPECT_TRUE(same_bits(got, expected)) << name(isa) << " with " << threads;
+          Tensor4<T> out(halved.shape());
+          scaled_dot_product_attention(call.q.template view<4>(), k.read(), v.read(), out,
+                                       with_outputs, halve_some);
+          EXPECT_TRUE(same_bits(to_array(out), to_array(halved)))
+              << name(isa) << " with " << threads << ", prob_mod";
+        }
+      }
     }
   }
 }

@@ -45,12 +45,13 @@ struct AttentionExplanation {
     if (two_pass) text += ", scores computed twice";
     text += "\ntasks      " + std::to_string(plan.tasks) + " on " +
             std::to_string(plan.concurrency) + " threads, " + std::to_string(plan.parts) +
-            " of them parts of split keys" + "\ntiles      " + std::to_string(tile_rows) +
-            " queries x " + std::to_string(block_kv) + " keys" + "\nblocks     " +
-            std::to_string(empty) + " empty, " + std::to_string(partial) + " partial, " +
-            std::to_string(full) + " full" + "\nwork       " + with(flops * 1e-9, "%.4g GFLOP, ") +
-            with(bytes * 1e-6, "%.4g MB") + "\nworkspace  " +
-            with(static_cast<double>(plan.workspace_bytes) * 1e-6, "%.4g MB\n");
+            " of them parts of split keys, " + std::to_string(plan.heads_per_task) +
+            (plan.heads_per_task == 1 ? " key/value head each" : " key/value heads each") +
+            "\ntiles      " + std::to_string(tile_rows) + " queries x " + std::to_string(block_kv) +
+            " keys" + "\nblocks     " + std::to_string(empty) + " empty, " +
+            std::to_string(partial) + " partial, " + std::to_string(full) + " full" +
+            "\nwork       " + with(flops * 1e-9, "%.4g GFLOP, ") + with(bytes * 1e-6, "%.4g MB") +
+            "\nworkspace  " + with(static_cast<double>(plan.workspace_bytes) * 1e-6, "%.4g MB\n");
     return text;
   }
 };

@@ -1,6 +1,8 @@
 // Forward attention: one call, planned and run by tasks on the caller's threads.
 #pragma once
 
+#include <optional>
+
 #include "attn/attention/forward_task.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -28,7 +30,7 @@ class Forward {
     for (index_t b = 0; b < problem.batch(); ++b) {
       const SequenceTiling tiling = tiling_of(problem, b);
       starts_.data()[b] = next;
-      next.task += problem.num_kv_heads() * tiling.tasks(plan.rows_per_task);
+      next.task += plan.tasks_of(tiling, problem.num_kv_heads());
       next.part += problem.num_kv_heads() * tiling.parts();
     }
     starts_.data()[problem.batch()] = next;
@@ -108,18 +110,25 @@ class Forward {
     const index_t b = after - starts - 1;
     const SequenceTiling tiling = tiling_of(problem_, b);
     const index_t tasks = tiling.tasks(plan_.rows_per_task);
-    const index_t at = i - starts[b].task, heads = problem_.num_kv_heads();
-    const index_t kv_head = heads_in_turn_ ? at % heads : at / tasks;
-    const index_t piece = heads_in_turn_ ? at / heads : at % tasks;
+    const index_t together = plan_.heads_per_task, kv_heads = problem_.num_kv_heads();
+    const index_t at = i - starts[b].task, groups = (kv_heads + together - 1) / together;
+    const index_t first = (heads_in_turn_ ? at % groups : at / tasks) * together;
+    const index_t piece = heads_in_turn_ ? at / groups : at % tasks;
     const ForwardScratch<T> scratch = scratch_of(worker);
-    if (tiling.splits > 1) {
-      const index_t part = first_part(b, kv_head, tiling) + piece * kFewRows;
-      ForwardTask<T>(problem_, kernels_, tiling, scratch, block(b, kv_head, 0, tiling))
-          .sum_part(piece, part_sums_.data() + part * plan_.out_stride, part_states_.data() + part);
-    } else {
-      ForwardTask<T>(problem_, kernels_, tiling, scratch,
-                     block(b, kv_head, piece * plan_.rows_per_task, tiling))
-          .run(states_);
+    std::optional<ForwardTask<T>> memory[AttentionPlan::kMostHeads];
+    ForwardTask<T>* task[AttentionPlan::kMostHeads];
+    const index_t count = std::min(together, kv_heads - first);
+    const index_t row = tiling.splits > 1 ? 0 : piece * plan_.rows_per_task;
+    for (index_t n = 0; n < count; ++n) {
+      task[n] = &memory[n].emplace(problem_, kernels_, tiling, scratch.of_head(n),
+                                   block(b, first + n, row, tiling));
+    }
+    const std::span<ForwardTask<T>* const> all(task, static_cast<std::size_t>(count));
+    if (tiling.splits == 1) return ForwardTask<T>::run(all, states_);
+    ForwardTask<T>::sum_part(all, piece);
+    for (index_t n = 0; n < count; ++n) {
+      const index_t part = first_part(b, first + n, tiling) + piece * kFewRows;
+      task[n]->copy_part(part_sums_.data() + part * plan_.out_stride, part_states_.data() + part);
     }
   }
 

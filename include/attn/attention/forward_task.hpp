@@ -1,6 +1,8 @@
 // ForwardTask: what one task of forward attention does with its rows: pack, score, online softmax, values, outputs.
 #pragma once
 
+#include <span>
+
 #include "attn/attention/row_modifiers.hpp"
 #include "attn/attention/task_rows.hpp"
 #include "attn/core/prefetch.hpp"
@@ -22,16 +24,24 @@ class ForwardTask {
         rows_(problem, block, scratch.rows),
         tile_height_(tiling.few ? kFewRows : kernels.tile_rows) {}
 
+  /// Tasks of key/value heads of one batch row, which take the keys in turn, block after block.
+  using Tasks = std::span<ForwardTask* const>;
+
   /// All keys: outputs, lse and weights. kept_states: null, or of all rows (batch, num_heads, q_len).
-  void run(RowState<T>* kept_states) {
-    sum_all(kept_states);
-    finish();
+  static void run(Tasks tasks, RowState<T>* kept_states) {
+    sum_all(tasks, kept_states);
+    for (ForwardTask* task : tasks) task->finish();
   }
 
-  /// One part of the keys: the rows' sums and states, to be merged by finish_parts().
-  void sum_part(index_t part, T* sums, RowState<T>* states) {
+  /// One part of the keys: the rows' sums and states, for copy_part().
+  static void sum_part(Tasks tasks, index_t part) {
     const index_t begin = part * SequenceTiling::kSplitKV;
-    start({begin, std::min(begin + SequenceTiling::kSplitKV, tiling_.kv_len)}, Pass::sum);
+    const index_t end = std::min(begin + SequenceTiling::kSplitKV, tasks[0]->tiling_.kv_len);
+    start(tasks, {begin, end}, Pass::sum);
+  }
+
+  /// What sum_part() left, to be merged by finish_parts().
+  void copy_part(T* sums, RowState<T>* states) const {
     std::copy_n(scratch_.out, rows_.count() * scratch_.out_stride, sums);
     for (index_t r = 0; r < rows_.count(); ++r) states[r] = rows_[r].state;
   }
@@ -77,19 +87,22 @@ class ForwardTask {
   };
 
   /// scratch.out = sums of weight times value of every row; closes the rows.
-  void sum_all(RowState<T>* kept_states) {
-    const KeyRange keys{0, tiling_.kv_len};
-    const bool has_prob = static_cast<bool>(problem_.functors.prob);
-    start(keys, has_prob ? Pass::totals : Pass::sum);
-    close_rows(kept_states);
-    if (has_prob) pass_over_keys(Pass::values, keys);
+  static void sum_all(Tasks tasks, RowState<T>* kept_states) {
+    const KeyRange keys{0, tasks[0]->tiling_.kv_len};
+    const bool has_prob = static_cast<bool>(tasks[0]->problem_.functors.prob);
+    start(tasks, keys, has_prob ? Pass::totals : Pass::sum);
+    for (ForwardTask* task : tasks) task->close_rows(kept_states);
+    if (has_prob) pass_over_keys(tasks, Pass::values, keys);
   }
 
   /// The first pass over the keys, from sums of 0.
-  void start(KeyRange keys, Pass pass) {
-    pack_queries(keys);
-    std::fill_n(scratch_.out, tiles() * tile_height_ * scratch_.out_stride, T{0});
-    pass_over_keys(pass, keys);
+  static void start(Tasks tasks, KeyRange keys, Pass pass) {
+    for (ForwardTask* task : tasks) {
+      task->pack_queries(keys);
+      std::fill_n(task->scratch_.out,
+                  task->tiles() * task->tile_height_ * task->scratch_.out_stride, T{0});
+    }
+    pass_over_keys(tasks, pass, keys);
   }
 
   /// Sinks join the states, which are then final.
@@ -132,34 +145,49 @@ class ForwardTask {
     std::fill_n(scratch_.q + rows_.count() * d, (tiles() * tile_height_ - rows_.count()) * d, T{0});
   }
 
-  /// Scores block after block of `keys`, as far as any row sees them, against every tile of rows. Blocks begin
-  /// at multiples of block_kv whatever the rows are, so that a row is summed in the same order in every task.
-  void pass_over_keys(Pass pass, KeyRange keys) {
-    const KeyRange all = rows_.seen(keys);
-    const index_t step = tiling_.block_kv;
+  /// Scores block after block of `keys`, as far as any row sees them. Blocks begin at multiples of block_kv
+  /// whatever the rows are, so that a row is summed in the same order in every task.
+  static void pass_over_keys(Tasks tasks, Pass pass, KeyRange keys) {
+    KeyRange all{keys.end, keys.begin};
+    for (const ForwardTask* task : tasks) {
+      const KeyRange seen = task->rows_.seen(keys);
+      if (seen.begin >= seen.end) continue;
+      all = {std::min(all.begin, seen.begin), std::max(all.end, seen.end)};
+    }
+    const index_t step = tasks[0]->tiling_.block_kv;
     for (index_t first = all.begin / step * step; first < all.end; first += step) {
-      const KeyRange block =
-          rows_.seen({std::max(first, all.begin), std::min(first + step, all.end)});
-      if (block.begin >= block.end) continue;
-      if (!tiling_.few) pack_keys(first, block);
-      if (problem_.paged() && !tiling_.few && !hidden_as_zero_) copy_values(first, block, nullptr);
-      const KeyRange next{first + step, std::min(first + 2 * step, all.end)};
-      for (index_t r = 0; r < rows_.count(); r += tile_height_) {
-        const index_t height = std::min(rows_.count() - r, tile_height_);
-        prefetch_keys(next, r);
-        const KeyRange seen = rows_.seen_by(r, height, block);
-        if (seen.begin >= seen.end || (pass == Pass::weights && !shows_weights(r, height)))
-          continue;
-        const Tile tile{r, height, first, seen,
-                        rows_.visibility(r, height, seen) == Visibility::full};
-        score_tile(tile, pass == Pass::scores ? problem_.options.score_stage : ScoreStage::masked);
-        if (pass == Pass::scores) {
-          copy_scores(tile);
-        } else if (pass == Pass::weights || pass == Pass::columns) {
-          weigh_tile(tile, pass);
-        } else {
-          sum_tile(tile, pass);
-        }
+      for (ForwardTask* task : tasks) task->pass_over_block(pass, first, all);
+    }
+  }
+
+  void pass_over_keys(Pass pass, KeyRange keys) {
+    ForwardTask* const alone = this;
+    pass_over_keys({&alone, 1}, pass, keys);
+  }
+
+  /// The block that begins at `first`, as far as any row sees it, against every tile of rows.
+  void pass_over_block(Pass pass, index_t first, KeyRange all) {
+    const index_t step = tiling_.block_kv;
+    const KeyRange block =
+        rows_.seen({std::max(first, all.begin), std::min(first + step, all.end)});
+    if (block.begin >= block.end) return;
+    if (!tiling_.few) pack_keys(first, block);
+    if (problem_.paged() && !tiling_.few && !hidden_as_zero_) copy_values(first, block, nullptr);
+    const KeyRange next{first + step, std::min(first + 2 * step, all.end)};
+    for (index_t r = 0; r < rows_.count(); r += tile_height_) {
+      const index_t height = std::min(rows_.count() - r, tile_height_);
+      prefetch_keys(next, r);
+      const KeyRange seen = rows_.seen_by(r, height, block);
+      if (seen.begin >= seen.end || (pass == Pass::weights && !shows_weights(r, height))) continue;
+      const Tile tile{r, height, first, seen,
+                      rows_.visibility(r, height, seen) == Visibility::full};
+      score_tile(tile, pass == Pass::scores ? problem_.options.score_stage : ScoreStage::masked);
+      if (pass == Pass::scores) {
+        copy_scores(tile);
+      } else if (pass == Pass::weights || pass == Pass::columns) {
+        weigh_tile(tile, pass);
+      } else {
+        sum_tile(tile, pass);
       }
     }
   }
@@ -375,7 +403,8 @@ class ForwardTask {
       if (kernels_.scale_row(problem_.head_dim_v(), T{1}, out, out)) continue;
       ForwardTask alone(problem_, kernels_, tiling_, scratch_, {all.b, all.kv_head, row, 1});
       alone.hidden_as_zero_ = true;
-      alone.sum_all(nullptr);
+      ForwardTask* const task = &alone;
+      sum_all({&task, 1}, nullptr);
       alone.finish_row(alone.rows_[0]);
     }
   }
@@ -451,7 +480,7 @@ class ForwardTask {
   const AttentionProblem<T>& problem_;
   const RowKernels<T>& kernels_;
   const SequenceTiling& tiling_;
-  const ForwardScratch<T>& scratch_;
+  ForwardScratch<T> scratch_;
   RowBlock at_;
   TaskRows<T> rows_;
   index_t tile_height_;  ///< rows of one tile

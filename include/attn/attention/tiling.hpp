@@ -63,38 +63,55 @@ struct QueryRow {
 /// Scratch of one worker, cut from `elements` of T at `memory`.
 template <class T>
 struct ForwardScratch {
-  T *q, *k, *v, *scores, *out;
+  T *k, *v, *scores, *q, *out;
   QueryRow<T>* rows;
   const T** pointers;  ///< to the keys or values of one block, on the path for few rows
   index_t out_stride, elements = 0;
 
-  /// For tasks of at most num_rows rows and blocks of at most block_kv keys, which some of them pack.
-  ForwardScratch(T* memory, index_t num_rows, index_t block_kv, bool packs_keys, index_t d,
-                 index_t dv)
+  /// For tasks of at most num_rows rows of each of num_heads heads and blocks of at most block_kv keys, which some of
+  /// them pack.
+  ForwardScratch(T* memory, index_t num_heads, index_t num_rows, index_t block_kv, bool packs_keys,
+                 index_t d, index_t dv)
       : out_stride(round_up(dv)) {
     const auto take = [&](index_t n) {
       T* start = memory == nullptr ? nullptr : memory + elements;
       elements += round_up(n);
       return start;
     };
-    const index_t height =
-        std::max((num_rows + kMostTileRows - 1) / kMostTileRows * kMostTileRows, kFewRows);
-    q = take(height * d);
-    k = take(packs_keys ? block_kv * d : 0);
-    v = take(block_kv * out_stride);
-    scores = take(std::max(kMostTileRows, kFewRows) * block_kv);
-    out = take(height * out_stride);
     const auto take_bytes = [&](std::size_t bytes) {
       return take((static_cast<index_t>(bytes) + index_t{sizeof(T)} - 1) / index_t{sizeof(T)});
     };
-    rows = reinterpret_cast<QueryRow<T>*>(
-        take_bytes(static_cast<std::size_t>(num_rows) * sizeof(QueryRow<T>)));
+    const index_t height =
+        std::max((num_rows + kMostTileRows - 1) / kMostTileRows * kMostTileRows, kFewRows);
+    k = take(packs_keys ? block_kv * d : 0);
+    v = take(block_kv * out_stride);
+    scores = take(std::max(kMostTileRows, kFewRows) * block_kv);
     pointers = reinterpret_cast<const T**>(
         take_bytes(static_cast<std::size_t>(block_kv) * sizeof(const T*)));
+    const index_t shared = elements;
+    q = take(height * d);
+    out = take(height * out_stride);
+    rows = reinterpret_cast<QueryRow<T>*>(
+        take_bytes(static_cast<std::size_t>(num_rows) * sizeof(QueryRow<T>)));
+    head_elements_ = elements - shared;
+    elements = shared + num_heads * head_elements_;
+  }
+
+  /// The scratch of the task of head n of those that one worker takes in turn: what heads keep from block to block is
+  /// apart.
+  ForwardScratch of_head(index_t n) const {
+    ForwardScratch scratch = *this;
+    const index_t apart = n * head_elements_;
+    scratch.q += apart;
+    scratch.out += apart;
+    scratch.rows = reinterpret_cast<QueryRow<T>*>(reinterpret_cast<T*>(rows) + apart);
+    return scratch;
   }
 
  private:
   static index_t round_up(index_t n) { return (n + 15) / 16 * 16; }
+
+  index_t head_elements_ = 0;
 };
 
 }  // namespace detail
@@ -104,6 +121,8 @@ struct ForwardScratch {
 struct AttentionPlan {
   /// Rows of one task, at most and at least: packed queries and outputs of 384 x 64 floats are 96 KB each.
   static constexpr index_t kMostRows = 384, kLeastRows = 96;
+  /// Key/value heads that one task takes in turn, at most.
+  static constexpr index_t kMostHeads = 16;
 
   /// Where the tasks, and the parts that tasks leave to be merged, of a batch row begin.
   struct Start {
@@ -113,6 +132,7 @@ struct AttentionPlan {
 
   int concurrency = 1;                ///< threads
   index_t rows_per_task = kMostRows;  ///< queries, of all heads that share keys
+  index_t heads_per_task = 1;         ///< key/value heads, which take blocks of keys in turn
   index_t tasks = 0;  ///< blocks of rows, and parts of split keys, of the whole batch
   index_t parts = 0;  ///< of split keys, merged at the end
   index_t most_rows = 0, most_block_kv = 0;  ///< of any task
@@ -143,9 +163,18 @@ struct AttentionPlan {
     const auto count_tasks = [&] {
       tasks = 0;
       for (index_t b = 0; b < batch; ++b) {
-        tasks += kv_heads * detail::tiling_of(problem, b).tasks(rows_per_task);
+        tasks += tasks_of(detail::tiling_of(problem, b), kv_heads);
       }
     };
+    // Where memory holds a key's rows of several heads side by side, heads visit a block one after another: one head alone
+    // reads a piece of every page, which takes keys of (batch, seq, heads, dim) twice as long (attn_report's
+    // cost_seq_major and cost_paged).
+    if (!packs_keys && (problem.paged() || problem.k.stride(1) < problem.k.stride(2))) {
+      heads_per_task = std::clamp(kv_heads, index_t{1}, kMostHeads);
+    }
+    for (count_tasks(); heads_per_task > 1 && tasks < concurrency; count_tasks()) {
+      heads_per_task = (heads_per_task + 1) / 2;
+    }
     // Packing a key costs about 1/400 of multiplying it by 384 rows; idle threads cost more.
     for (count_tasks(); rows_per_task > kLeastRows && tasks < 2 * concurrency; count_tasks()) {
       rows_per_task /= 2;
@@ -168,10 +197,16 @@ struct AttentionPlan {
                       Scratch<RowState<T>>::bytes(parts * kFewRows);
   }
 
+  /// Of a batch row.
+  index_t tasks_of(const detail::SequenceTiling& tiling, index_t kv_heads) const {
+    return (kv_heads + heads_per_task - 1) / heads_per_task * tiling.tasks(rows_per_task);
+  }
+
   template <class T>
   detail::ForwardScratch<T> scratch_at(const detail::AttentionProblem<T>& problem,
                                        T* memory) const {
-    return {memory, most_rows, most_block_kv, packs_keys, problem.head_dim(), problem.head_dim_v()};
+    return {memory,     heads_per_task,     most_rows,           most_block_kv,
+            packs_keys, problem.head_dim(), problem.head_dim_v()};
   }
 };
 
