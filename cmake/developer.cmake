@@ -19,6 +19,9 @@ if(ATTN_SANITIZE)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # With sanitizers g++ warns of it where nothing is wrong, in the standard library's own headers too.
     add_compile_options(-Wno-maybe-uninitialized)
+  else()
+    # Programs and attn::compiled hand each other functions of structs of one layout, each in a namespace of its own.
+    add_compile_options(-fno-sanitize=function)
   endif()
 endif()
 

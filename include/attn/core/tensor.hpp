@@ -125,6 +125,7 @@ void copy_elements(std::span<const index_t> shape, const T* from,
 template <class T, int Rank>
 void copy(TensorView<const T, Rank> from, TensorView<T, Rank> to) {
   check_shape("copy", "to", from.shape(), to.shape());
+  if (from.size() == 0) return;
   detail::copy_elements<T>(from.shape(), from.data(), from.strides(), to.data(), to.strides());
 }
 

@@ -120,7 +120,7 @@ class TensorView {
                                "[" + std::to_string(begin) + ", " + std::to_string(end) + ")"));
     }
     TensorView result = *this;
-    if (begin < end) result.data_ += begin * stride(axis);
+    if (begin < end) result.data_ = moved(begin * stride(axis));
     result.shape_[at(axis)] = end - begin;
     return result;
   }
@@ -136,7 +136,7 @@ class TensorView {
       shape[static_cast<std::size_t>(to)] = shape_[at(a)];
       strides[static_cast<std::size_t>(to++)] = strides_[at(a)];
     }
-    return {data_ + i * stride(axis), shape, strides};
+    return {moved(i * stride(axis)), shape, strides};
   }
 
   /// Inserts an axis of extent 1, which broadcasts.
@@ -208,6 +208,8 @@ class TensorView {
 
  private:
   static constexpr std::size_t at(int axis) { return static_cast<std::size_t>(axis); }
+  /// Views without elements may have no memory.
+  constexpr T* moved(index_t offset) const { return data_ == nullptr ? nullptr : data_ + offset; }
 
   T* data_ = nullptr;
   Shape<Rank> shape_{};

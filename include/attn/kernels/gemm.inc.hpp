@@ -121,7 +121,8 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
       const index_t kc = std::min(g.k - k0, KC);
       const bool last = k0 + KC >= g.k;
       const T* factor = k0 > 0 ? next : seeds ? first : nullptr;
-      threads.run(row_blocks + (shares_b ? column_blocks : 0), [&](index_t task, int) {
+      const index_t packs = kc == 0 ? 0 : row_blocks + (shares_b ? column_blocks : 0);
+      threads.run(packs, [&](index_t task, int) {
         if (task < row_blocks) {
           const index_t i0 = task * MC, rows = g.m - i0 < MC ? g.m - i0 : MC;
           for (index_t i = i0; i < i0 + rows; i += MR) {
@@ -154,7 +155,9 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
           T* panel = b_block.data() + worker * kc_most * NR;
           for (index_t j = j0; j < j1; j += NR) {
             const index_t width = std::min(j1 - j, NR);
-            pack_panel(width, kc, g.b + j * g.b_column + k0 * g.b_k, g.b_k, g.b_column, panel);
+            if (kc > 0) {
+              pack_panel(width, kc, g.b + j * g.b_column + k0 * g.b_k, g.b_k, g.b_column, panel);
+            }
             multiply(j, j + width, panel - j * kc);
           }
         } else {
