@@ -15,12 +15,19 @@ struct Case {
   index_t batch, num_heads, num_kv_heads, q_len, kv_len, head_dim;
   double share = 1;  ///< of the scores that the mask leaves to be computed
   attn_test::ReferenceOptions options = {};
+  bool seq_major = false;  ///< keys and values are (batch, seq, heads, dim) in memory
 };
 
 void attention(benchmark::State& state, const Case& c, bool all_threads, attn::Isa isa) {
   const auto q = bench::random_tensor<float, 4>({c.batch, c.num_heads, c.q_len, c.head_dim}, 1);
-  const auto k = bench::random_tensor<float, 4>({c.batch, c.num_kv_heads, c.kv_len, c.head_dim}, 2);
-  const auto v = bench::random_tensor<float, 4>({c.batch, c.num_kv_heads, c.kv_len, c.head_dim}, 3);
+  const auto keys = [&](std::uint64_t seed) {
+    attn::Shape<4> shape{c.batch, c.num_kv_heads, c.kv_len, c.head_dim};
+    if (c.seq_major) std::swap(shape[1], shape[2]);
+    return bench::random_tensor<float, 4>(shape, seed);
+  };
+  const auto k_memory = keys(2), v_memory = keys(3);
+  const auto k = c.seq_major ? k_memory.view().transpose(1, 2) : k_memory.view();
+  const auto v = c.seq_major ? v_memory.view().transpose(1, 2) : v_memory.view();
   attn::Tensor4<float> out(q.shape());
   const attn_test::LibraryOptions<float> library(c.options);
   attn::AttentionOptions<float> options = library.get();
@@ -61,8 +68,11 @@ const bool registered = [] {
       // 256 keys of 2048, less what the first queries lack: 256 * 1920 of 2048 * 2048.
       {"window", 1, 8, 8, 2048, 2048, 64, 0.117, {.causal = true, .left = 255}},
       {"gqa", 1, 8, 2, 1024, 1024, 64},
+      {"1024", 1, 16, 16, 1024, 1024, 128},
+      {"1024_seq_major", 1, 16, 16, 1024, 1024, 128, 1, {}, true},
       {"decode", 1, 32, 32, 1, 4096, 128},
       {"decode_gqa", 1, 32, 8, 1, 4096, 128},
+      {"decode_gqa_seq_major", 1, 32, 8, 1, 4096, 128, 1, {}, true},
       {"queries_8", 1, 32, 32, 8, 4096, 128},
       {"queries_64", 1, 32, 32, 64, 4096, 128},
   };

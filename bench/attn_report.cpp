@@ -191,7 +191,7 @@ class Report {
         timings_.measure(work, all, comparison != nullptr ? 0 : seconds);
         if (comparison != nullptr) {
           const auto baseline = std::ranges::find(works, comparison->baseline, &bench::Work::name);
-          timings_.measure_beside(work, *baseline, all, seconds);
+          timings_.measure_beside(work, *baseline, all, work.one_thread ? 2 * seconds : seconds);
         }
       }
       if (work.name == "softmax") {

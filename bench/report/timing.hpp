@@ -21,7 +21,7 @@ namespace bench {
 /// for that: the two run in turn, and the median of the ratios is theirs.
 class Timings {
  public:
-  /// A work's time and that of its baseline, one after the other.
+  /// A work's time and that of its baseline, the mean of those before and after it.
   struct Pair {
     double seconds, baseline;
     double ratio() const { return seconds / baseline; }
@@ -51,13 +51,15 @@ class Timings {
   void measure_beside(const Work& work, const Work& baseline, bool all, double seconds) {
     const Clock::time_point start = Clock::now();
     const attn::Execution execution = execution_of(work, all);
-    const double first = time_once(baseline, execution, 1);
-    const int repeats = repeats_for(first);
+    const int repeats = repeats_for(time_once(baseline, execution, 1));
     Entry& entry = entries_[{work.name, all}];
+    double before = time_once(baseline, execution, repeats);
     do {
-      const double before = time_once(baseline, execution, repeats);
-      entry.pairs.push_back({time_once(work, execution, repeats), before});
-      entry.seconds = std::min(entry.seconds, entry.pairs.back().seconds);
+      const double between = time_once(work, execution, repeats);
+      const double after = time_once(baseline, execution, repeats);
+      entry.pairs.push_back({between, (before + after) / 2});
+      entry.seconds = std::min(entry.seconds, between);
+      before = after;
     } while (seconds_since(start) < seconds);
   }
 
