@@ -37,7 +37,7 @@ inline void dot_block(index_t k, const T* a, const T* const* b, T scale, T* cons
 }
 
 /// out[r, j] = scale a_r . b_j for `height` contiguous rows of A, of which memory holds 1 or a multiple of 4,
-/// and n rows of B. One row alone or four at a time: every further shape is compiled by every user.
+/// and n rows of B. One row, two or four at a time: every further shape is compiled by every user.
 template <class T>
 inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T* const* b, T scale,
                        T* out, index_t out_stride) {
@@ -57,9 +57,14 @@ inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T
       dot_block<T, 1>(k, a, rows, scale, to, out_stride);
       continue;
     }
-    for (index_t s = 0; s < 8; s += 2) {
-      for (index_t x = s; x < s + 2; ++x) {
+    const index_t step = height == 2 ? 4 : 2;
+    for (index_t s = 0; s < 8; s += step) {
+      for (index_t x = s; x < s + step; ++x) {
         detail::prefetch_bytes<3>(b[std::min(x * part + at + 1, n - 1)], k * index_t{sizeof(T)});
+      }
+      if (height == 2) {
+        dot_block<T, 2>(k, a, rows + s, scale, to + s, out_stride);
+        continue;
       }
       for (index_t r = 0; r < height; r += 4) {
         T* const down[2] = {to[s] + r * out_stride, to[s + 1] + r * out_stride};
