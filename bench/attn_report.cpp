@@ -34,7 +34,7 @@ constexpr double kMebibyte = 1 << 20;
 struct Arguments {
   std::string json, html, from, only, memory_child;
   std::string golden = ATTN_BENCH_GOLDEN_DIR;
-  double seconds = 85;
+  double seconds = 74;
 };
 
 /// One line that is overwritten; on a terminal only.

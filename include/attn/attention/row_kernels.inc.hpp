@@ -60,12 +60,22 @@ inline void add_alibi(index_t n, T* s, T slope, index_t distance) {
   using V = Vec<T>;
   T steps[V::kLanes];
   for (int x = 0; x < V::kLanes; ++x) steps[x] = static_cast<T>(x);
-  const V zero = V::all(T{0}), by = V::all(slope), lanes_apart = V::all(T{V::kLanes});
-  // Counted down and not converted anew: exact up to 2^24 keys in float.
-  V away = V::all(static_cast<T>(distance)) - V::load(steps);
-  each_vector<T>(n, [&](index_t j, auto lanes) {
-    store(fnma(by, max(away, zero - away), load(s + j, lanes)), s + j, lanes);
-    away = away - lanes_apart;
+  const V zero = V::all(T{0}), by = V::all(slope), apart = V::all(T{V::kLanes});
+  const auto add = [&](T * at, V away, auto lanes) __attribute__((always_inline)) {
+    store(fnma(by, max(away, zero - away), load(at, lanes)), at, lanes);
+  };
+  // Counted down and not converted anew: exact up to 2^24 keys in float. Two counts, since each waits for its last.
+  V even = V::all(static_cast<T>(distance)) - V::load(steps), odd = even - apart;
+  index_t j = 0;
+  for (; j + 2 * V::kLanes <= n; j += 2 * V::kLanes) {
+    add(s + j, even, Whole{});
+    add(s + j + V::kLanes, odd, Whole{});
+    even = even - (apart + apart);
+    odd = odd - (apart + apart);
+  }
+  each_vector<T>(n - j, [&](index_t at, auto lanes) {
+    add(s + j + at, even, lanes);
+    even = odd;
   });
 }
 
