@@ -1,11 +1,12 @@
-// libFuzzer: shapes, options and functors out of the fuzzer's bytes; on every instruction set, attention must come as near to
-// double as the naive formula does, twice over.
+// libFuzzer: shapes, strides, options and functors out of the fuzzer's bytes; on every instruction set, attention must come
+// as near to double as the naive formula does, twice over.
 #include <cstdlib>
 #include <iostream>
 
 #include "support/attention_draw.hpp"
 #include "support/functor_draw.hpp"
 #include "support/isas.hpp"
+#include "support/placed.hpp"
 #include "support/tolerance.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -14,6 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   AttentionDraw<float> call(random, 20000);
   const FunctorDraw functors(random);
   const auto [batch, heads, q_len, kv_len] = call.scores();
+  const Placed<float, 4> q(call.q, Layout<4>::any(random)), k(call.k, Layout<4>::any(random)),
+      v(call.v, Layout<4>::any(random));
   const LibraryOptions<float> library(call.options);
   functors.tell(call.options);
   for (const attn::Isa isa : available_isas()) {
@@ -25,12 +28,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     options.lse = got.lse.view<3>();
     options.execution.isa = isa;
     functors.apply([&](const auto&... f) {
-      attn::scaled_dot_product_attention(call.q.view<4>(), call.k.view<4>(), call.v.view<4>(),
-                                         got.y.view<4>(), options, f...);
+      attn::scaled_dot_product_attention(q.read(), k.read(), v.read(), got.y.view<4>(), options,
+                                         f...);
     });
     const std::string found = attention_difference(got, call.q, call.k, call.v, call.options, isa);
     if (found.empty()) continue;
-    std::cerr << call.text() << functors.text() << ": " << found << '\n';
+    std::cerr << call.text() << functors.text() << ", strides of k "
+              << attn::to_string(k.view().strides()) << ": " << found << '\n';
     std::abort();
   }
   return 0;
