@@ -193,6 +193,7 @@ class Report {
         }
         if (comparison != nullptr) {
           const auto baseline = std::ranges::find(works, comparison->baseline, &bench::Work::name);
+          // What runs on one thread alone has the time of both.
           timings_.measure_beside(work, *baseline, all, work.one_thread ? 2 * seconds : seconds);
         }
       }

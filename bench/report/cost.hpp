@@ -157,7 +157,7 @@ inline double packed_share() {
   return pairs / static_cast<double>(kPackedSequences * kPackedSequences * kPackedSequences);
 }
 
-inline std::vector<Work> paged_works() {
+inline std::vector<Work> layout_works() {
   constexpr index_t kKeys = 4096, kPage = 16, kPages = kKeys / kPage;
   const auto in = std::make_shared<AttentionInputs>(1, 32, 8, 1, kKeys, 128);
   struct Pages {
@@ -232,7 +232,7 @@ inline std::vector<Group> cost_groups() {
            detail::option_works},
           {{"cost_open", "cost_window"}, detail::window_works},
           {{"cost_padded", "cost_packed"}, detail::packed_works},
-          {{"cost_contiguous", "cost_paged", "cost_seq_major"}, detail::paged_works}};
+          {{"cost_contiguous", "cost_paged", "cost_seq_major"}, detail::layout_works}};
 }
 
 }  // namespace bench

@@ -111,7 +111,7 @@ class Forward {
     const SequenceTiling tiling = tiling_of(problem_, b);
     const index_t tasks = tiling.tasks(plan_.rows_per_task);
     const index_t together = plan_.heads_per_task, kv_heads = problem_.num_kv_heads();
-    const index_t at = i - starts[b].task, groups = (kv_heads + together - 1) / together;
+    const index_t at = i - starts[b].task, groups = plan_.head_groups(kv_heads);
     const index_t first = (heads_in_turn_ ? at % groups : at / tasks) * together;
     const index_t piece = heads_in_turn_ ? at / groups : at % tasks;
     const ForwardScratch<T> scratch = scratch_of(worker);

@@ -197,9 +197,13 @@ struct AttentionPlan {
                       Scratch<RowState<T>>::bytes(parts * kFewRows);
   }
 
+  /// Groups of heads_per_task key/value heads; the last may be smaller.
+  index_t head_groups(index_t kv_heads) const {
+    return (kv_heads + heads_per_task - 1) / heads_per_task;
+  }
   /// Of a batch row.
   index_t tasks_of(const detail::SequenceTiling& tiling, index_t kv_heads) const {
-    return (kv_heads + heads_per_task - 1) / heads_per_task * tiling.tasks(rows_per_task);
+    return head_groups(kv_heads) * tiling.tasks(rows_per_task);
   }
 
   template <class T>
