@@ -34,12 +34,12 @@ using attn_test::twice_naive;
 using attn_test::Wider;
 
 template <class T>
-struct Inputs {
+struct Operands {
   Array<T> q, k, v, decay, beta,
       state;  ///< the last three may be empty; states are (b, h, key, value)
 
   template <class W>
-  Inputs<W> as() const {
+  Operands<W> as() const {
     return {q.template as<W>(),     k.template as<W>(),    v.template as<W>(),
             decay.template as<W>(), beta.template as<W>(), state.template as<W>()};
   }
@@ -52,7 +52,7 @@ struct Result {
 
 /// The docstring's three lines, element by element.
 template <class T>
-Result<T> reference(const Inputs<T>& in, T scale, Order order = Order::forward) {
+Result<T> reference(const Operands<T>& in, T scale, Order order = Order::forward) {
   const Index batch = in.q.extent(0), heads = in.q.extent(1), seq = in.q.extent(2),
               dk = in.q.extent(3), kv_heads = in.k.extent(1), dv = in.v.extent(3);
   Result<T> result{Array<T>({batch, heads, seq, dv}), in.state};
@@ -94,7 +94,7 @@ TensorView<const T, Rank> view_if(const Array<T>& x) {
 }
 
 template <class T>
-LinearAttentionOptions<T> options_of(const Inputs<T>& in) {
+LinearAttentionOptions<T> options_of(const Operands<T>& in) {
   LinearAttentionOptions<T> options;
   options.decay = view_if<T, 4>(in.decay);
   options.beta = view_if<T, 3>(in.beta);
@@ -103,12 +103,12 @@ LinearAttentionOptions<T> options_of(const Inputs<T>& in) {
 }
 
 template <class T>
-Inputs<T> draw_inputs(Random& random, Index dk, Index dv) {
+Operands<T> draw_operands(Random& random, Index dk, Index dv) {
   const Index batch = random.integer(1, 2), kv_heads = random.integer(1, 3),
               group = random.integer(1, 3), seq = random.integer(0, 9);
   // Keys of length about 1: with longer ones the delta rule overshoots and grows without bound.
   const double unit = 1 / std::sqrt(static_cast<double>(dk));
-  Inputs<T> in;
+  Operands<T> in;
   in.q = random.array<T>({batch, kv_heads * group, seq, dk});
   in.k = random.array<T>({batch, kv_heads, seq, dk}, unit);
   in.v = random.array<T>({batch, kv_heads, seq, dv});
@@ -137,7 +137,7 @@ TYPED_TEST(LinearAttentionTest, EveryRuleInGuardedMemory) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     const Index dk = random.pick(sizes), dv = random.pick(sizes);
-    const auto in = draw_inputs<T>(random, dk, dv);
+    const auto in = draw_operands<T>(random, dk, dv);
     const bool given = random.chance(0.3);
     const double scale = given ? 0.25 : 1 / std::sqrt(static_cast<double>(dk));
 
@@ -173,7 +173,7 @@ TYPED_TEST(LinearAttentionTest, PiecesGiveTheBitsOfTheWhole) {
   for (std::uint64_t draw = 0; draw < 20; ++draw) {
     Random random(1000 + draw);
     SCOPED_TRACE(random.trace());
-    auto in = draw_inputs<T>(random, 24, 70);
+    auto in = draw_operands<T>(random, 24, 70);
     const Index seq = in.q.extent(2), cut = random.integer(0, seq);
     for (Isa isa : available_isas()) {
       auto options = options_of(in);
@@ -202,7 +202,7 @@ TYPED_TEST(LinearAttentionTest, PiecesGiveTheBitsOfTheWhole) {
 TYPED_TEST(LinearAttentionTest, ThreadsDoNotChangeTheBits) {
   using T = TypeParam;
   Random random(5);
-  Inputs<T> in;
+  Operands<T> in;
   in.q = random.array<T>({2, 4, 40, 64});
   in.k = random.array<T>({2, 2, 40, 64}, 0.125);
   in.v = random.array<T>({2, 2, 40, 150});
@@ -219,7 +219,7 @@ TYPED_TEST(LinearAttentionTest, ThreadsDoNotChangeTheBits) {
 TYPED_TEST(LinearAttentionTest, InfiniteDecayForgets) {
   using T = TypeParam;
   Random random(6);
-  auto in = draw_inputs<T>(random, 8, 9);
+  auto in = draw_operands<T>(random, 8, 9);
   in.q = random.array<T>({1, 1, 3, 8}), in.k = random.array<T>({1, 1, 3, 8});
   in.v = random.array<T>({1, 1, 3, 9}), in.beta = {}, in.state = {};
   in.decay = Array<T>({1, 1, 3, 1}, {0, 0, -std::numeric_limits<T>::infinity()});

@@ -89,7 +89,7 @@ ReferenceOptions options_of(const Case& c, Index kv_len) {
 }
 
 template <class T>
-void check_on(Case& c, attn::Isa isa) {
+void check_attention_on(Case& c, attn::Isa isa) {
   const auto q = heads<T>(c, "Q", "q_num_heads");
   const auto k = heads<T>(c, "K", "kv_num_heads", "past_key");
   const auto v = heads<T>(c, "V", "kv_num_heads", "past_value");
@@ -123,8 +123,8 @@ void check_on(Case& c, attn::Isa isa) {
   if (c.has(out("qk_matmul_output"))) expect_output(c, "qk_matmul_output", matrix, isa);
 }
 
-void check(Case& c) {
-  on_each_isa(c, [&]<class T>(T, attn::Isa isa) { check_on<T>(c, isa); });
+void check_attention(Case& c) {
+  on_each_isa(c, [&]<class T>(T, attn::Isa isa) { check_attention_on<T>(c, isa); });
 }
 
 }  // namespace
@@ -133,6 +133,6 @@ void check(Case& c) {
 const Suite attention_suite{
     {"scale", "softcap", "is_causal", "left_window_size", "right_window_size", "q_num_heads",
      "kv_num_heads", "qk_matmul_output_mode", "softmax_precision"},
-    check};
+    check_attention};
 
 }  // namespace attn_test

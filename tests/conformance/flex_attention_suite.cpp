@@ -18,7 +18,7 @@ void attend(Case& c, attn::Isa isa, const Functors&... functors) {
   expect_output(c, "Y", to_array(y), isa);
 }
 
-void check(Case& c) {
+void check_flex_attention(Case& c) {
   on_each_isa(c, [&]<class T>(T, attn::Isa isa) {
     const auto is = [&](std::string_view modifier) {
       return c.name() == "test_flexattention_" + std::string(modifier);
@@ -45,6 +45,6 @@ void check(Case& c) {
 
 }  // namespace
 
-const Suite flex_attention_suite{{"scale", "domain"}, check};
+const Suite flex_attention_suite{{"scale", "domain"}, check_flex_attention};
 
 }  // namespace attn_test

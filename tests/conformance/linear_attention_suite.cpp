@@ -18,7 +18,7 @@ void check_rule(const Case& c) {
 }
 
 template <class T>
-void check_on(Case& c, attn::Isa isa) {
+void check_linear_attention_on(Case& c, attn::Isa isa) {
   const Index num_heads = c.required<Index>("q_num_heads"),
               kv_heads = c.required<Index>("kv_num_heads");
   const auto q = c.load<T>(in("query")), k = c.load<T>(in("key")), v = c.load<T>(in("value"));
@@ -41,13 +41,14 @@ void check_on(Case& c, attn::Isa isa) {
   expect_output(c, "present_state", state, isa);
 }
 
-void check(Case& c) {
+void check_linear_attention(Case& c) {
   check_rule(c);
-  on_each_isa(c, [&]<class T>(T, attn::Isa isa) { check_on<T>(c, isa); });
+  on_each_isa(c, [&]<class T>(T, attn::Isa isa) { check_linear_attention_on<T>(c, isa); });
 }
 
 }  // namespace
 
-const Suite linear_attention_suite{{"q_num_heads", "kv_num_heads", "update_rule", "scale"}, check};
+const Suite linear_attention_suite{{"q_num_heads", "kv_num_heads", "update_rule", "scale"},
+                                   check_linear_attention};
 
 }  // namespace attn_test

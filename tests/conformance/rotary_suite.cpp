@@ -9,7 +9,7 @@ namespace attn_test {
 namespace {
 
 template <class T>
-void check_on(Case& c, attn::Isa isa) {
+void check_rotary_on(Case& c, attn::Isa isa) {
   const auto x = c.load<T>(in("input")), cos = c.load<T>(in("cos_cache")),
              sin = c.load<T>(in("sin_cache"));
   const Index batch = x.extent(0), pairs = cos.shape.back();
@@ -41,12 +41,13 @@ void check_on(Case& c, attn::Isa isa) {
   expect_output(c, "output", y, isa);
 }
 
-void check(Case& c) {
-  on_each_isa(c, [&]<class T>(T, attn::Isa isa) { check_on<T>(c, isa); });
+void check_rotary(Case& c) {
+  on_each_isa(c, [&]<class T>(T, attn::Isa isa) { check_rotary_on<T>(c, isa); });
 }
 
 }  // namespace
 
-const Suite rotary_embedding_suite{{"num_heads", "interleaved", "rotary_embedding_dim"}, check};
+const Suite rotary_embedding_suite{{"num_heads", "interleaved", "rotary_embedding_dim"},
+                                   check_rotary};
 
 }  // namespace attn_test

@@ -77,7 +77,7 @@ Outputs<float> attend(const LibraryBackend& backend, const Case& c) {
   return {{"y", y}, {"weights", weights}};
 }
 
-void check(Case& c) {
+void check_multihead_attention(Case& c) {
   if (c.attribute<double>("dropout").value_or(0) != 0) throw Unsupported("dropout");
   if (!c.attribute<bool>("batch_first").value_or(true)) throw Unsupported("batch_first = false");
   check_outputs(c, [&](const auto& backend) { return attend(backend, c); });
@@ -88,6 +88,6 @@ void check(Case& c) {
 const Suite multihead_attention_suite{
     {"embed_dim", "num_heads", "bias", "kdim", "vdim", "add_bias_kv", "add_zero_attn",
      "average_attn_weights", "self_attention", "dropout", "batch_first"},
-    check};
+    check_multihead_attention};
 
 }  // namespace attn_test

@@ -42,7 +42,7 @@ void check_extents(const Case& c) {
   }
 }
 
-void check(Case& c) {
+void check_sdpa(Case& c) {
   check_extents(c);
   const ReferenceOptions options = sdpa_options(c);
   const auto compose = [&](const auto& backend) {
@@ -57,6 +57,6 @@ void check(Case& c) {
 
 const Suite sdpa_suite{{"batch", "num_heads", "num_kv_heads", "seq_q", "seq_k", "head_dim",
                         "head_dim_v", "scale", "causal", "window", "softcap"},
-                       check};
+                       check_sdpa};
 
 }  // namespace attn_test

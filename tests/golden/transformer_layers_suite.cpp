@@ -126,7 +126,7 @@ Outputs<float> run(const LibraryBackend& backend, const Case& c) {
   return encode(attn::EncoderLayer<float>(layer));
 }
 
-void check(Case& c) {
+void check_transformer_layers(Case& c) {
   if (c.attribute<double>("dropout").value_or(0) != 0) throw Unsupported("dropout");
   if (!c.attribute<bool>("batch_first").value_or(true)) throw Unsupported("batch_first = false");
   check_outputs(c, [&](const auto& backend) { return run(backend, c); });
@@ -137,6 +137,6 @@ void check(Case& c) {
 const Suite transformer_layers_suite{
     {"d_model", "nhead", "dim_feedforward", "activation", "norm_first", "layer_norm_eps", "bias",
      "num_layers", "num_encoder_layers", "num_decoder_layers", "dropout", "batch_first"},
-    check};
+    check_transformer_layers};
 
 }  // namespace attn_test

@@ -240,7 +240,7 @@ class Tutorials {
   const Case& c_;
 };
 
-void check(Case& c) {
+void check_tutorials(Case& c) {
   check_outputs(c, [&](const auto& backend) {
     return Tutorials<std::decay_t<decltype(backend)>>(backend, c).run();
   });
@@ -251,6 +251,6 @@ void check(Case& c) {
 const Suite tutorials_suite{
     {"d_model", "num_heads", "dim_in", "dim_k", "dim_v", "n_head", "d_k", "d_v", "eps", "d_in",
      "d_hid", "d_inner", "n_src_vocab", "n_trg_vocab", "n_layers", "pad_idx"},
-    check};
+    check_tutorials};
 
 }  // namespace attn_test

@@ -22,7 +22,7 @@ std::string entry(const std::string& name, const std::string& dtype, const std::
          "],\"data_offsets\":[" + offsets + "]}";
 }
 
-struct Case {
+struct LayoutCase {
   std::string name;
   std::string header;
   std::size_t data_size;
@@ -30,9 +30,9 @@ struct Case {
 };
 
 /// For GoogleTest, which would print the bytes.
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+void PrintTo(const LayoutCase& c, std::ostream* out) { *out << c.name; }
 
-class SafetensorsLayout : public ::testing::TestWithParam<Case> {};
+class SafetensorsLayout : public ::testing::TestWithParam<LayoutCase> {};
 
 TEST_P(SafetensorsLayout, IsChecked) {
   const ExactBytes bytes(attn_test::safetensors_file("{" + GetParam().header + "}",
@@ -47,7 +47,7 @@ TEST_P(SafetensorsLayout, IsChecked) {
   }
 }
 
-const Case kCases[] = {
+const LayoutCase kLayoutCases[] = {
     {"NothingAtAll", "", 0, ""},
     {"MetadataOnly", R"("__metadata__":{})", 0, ""},
     {"InAnyOrder", entry("b", "F32", "1", "0,4") + "," + entry("a", "F32", "1", "4,8"), 8, ""},
@@ -101,7 +101,7 @@ const Case kCases[] = {
      "less than 2^63"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Cases, SafetensorsLayout, ::testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Cases, SafetensorsLayout, ::testing::ValuesIn(kLayoutCases),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

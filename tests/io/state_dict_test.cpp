@@ -89,7 +89,7 @@ Projection<float> example() {
 }
 
 template <class T, int Rank>
-std::vector<T> values(const Tensor<T, Rank>& tensor) {
+std::vector<T> elements_of(const Tensor<T, Rank>& tensor) {
   return {tensor.elements().begin(), tensor.elements().end()};
 }
 
@@ -109,8 +109,8 @@ TEST(StateDict, ComesBackTheSame) {
   Projection<double> module;
   module.in_proj_bias = Tensor1<double>({3});
   const LoadReport report = load_state_dict(module, SafetensorsFile(folder / "a"));
-  EXPECT_EQ(values(module.in_proj_weight), (std::vector<double>{1, 2, 3, 4, 5, 6}));
-  EXPECT_EQ(values(module.in_proj_bias), (std::vector<double>{7, 8, 9}));
+  EXPECT_EQ(elements_of(module.in_proj_weight), (std::vector<double>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(elements_of(module.in_proj_bias), (std::vector<double>{7, 8, 9}));
   EXPECT_TRUE(module.enabled(0));
   EXPECT_EQ(report.loaded, (std::vector<std::string>{"in_proj_weight", "in_proj_bias", "enabled"}));
   EXPECT_TRUE(report.missing.empty() && report.unexpected.empty());
@@ -165,7 +165,7 @@ TEST(StateDict, RenamesAndNests) {
   EXPECT_EQ(report.loaded,
             (std::vector<std::string>{"attention.weight", "attention.bias", "gamma"}));
   EXPECT_EQ(report.missing, std::vector<std::string>{"self_attn.enabled"});
-  EXPECT_EQ(values(layer.attention.in_proj_bias), (std::vector<float>{1, 1, 1}));
+  EXPECT_EQ(elements_of(layer.attention.in_proj_bias), (std::vector<float>{1, 1, 1}));
 }
 
 TEST(StateDict, NamesWhatIsMissingAndUnexpected) {
@@ -176,14 +176,14 @@ TEST(StateDict, NamesWhatIsMissingAndUnexpected) {
             "[load_state_dict] \"model.safetensors\" must hold the module's tensors and no others; "
             "found 2 missing (\"in_proj_bias\", \"enabled\") and 2 unexpected (\"extra\", "
             "\"more\").");
-  EXPECT_EQ(values(module.in_proj_weight), (std::vector<float>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(elements_of(module.in_proj_weight), (std::vector<float>{1, 2, 3, 4, 5, 6}));
 
   const LoadReport report = load_state_dict(module, file, {.strict = false});
   EXPECT_EQ(report.loaded, std::vector<std::string>{"in_proj_weight"});
   EXPECT_EQ(report.missing, (std::vector<std::string>{"in_proj_bias", "enabled"}));
   EXPECT_EQ(report.unexpected, (std::vector<std::string>{"extra", "more"}));
-  EXPECT_EQ(values(module.in_proj_weight), std::vector<float>(6, 0));
-  EXPECT_EQ(values(module.in_proj_bias), (std::vector<float>{7, 8, 9}));  // left as it was
+  EXPECT_EQ(elements_of(module.in_proj_weight), std::vector<float>(6, 0));
+  EXPECT_EQ(elements_of(module.in_proj_bias), (std::vector<float>{7, 8, 9}));  // left as it was
 }
 
 TEST(StateDict, WritesNothingWhereOneTensorDoesNotFit) {
@@ -195,7 +195,7 @@ TEST(StateDict, WritesNothingWhereOneTensorDoesNotFit) {
     EXPECT_TRUE(
         contains(error_of<ShapeError>([&] { load_state_dict(module, file, {.strict = strict}); }),
                  "\"f\": tensor \"in_proj_bias\" must have shape (3); found (1, 3)."));
-    EXPECT_EQ(values(module.in_proj_weight), (std::vector<float>{1, 2, 3, 4, 5, 6}));
+    EXPECT_EQ(elements_of(module.in_proj_weight), (std::vector<float>{1, 2, 3, 4, 5, 6}));
 
     const ExactBytes no_bool =
         half_file({{"in_proj_weight", {3, 2}}, {"in_proj_bias", {3}}, {"enabled", {1}}});
@@ -203,7 +203,7 @@ TEST(StateDict, WritesNothingWhereOneTensorDoesNotFit) {
     EXPECT_TRUE(
         contains(error_of<DTypeError>([&] { load_state_dict(module, other, {.strict = strict}); }),
                  "tensor \"enabled\" must hold BOOL to be loaded as BOOL; found F16."));
-    EXPECT_EQ(values(module.in_proj_weight), (std::vector<float>{1, 2, 3, 4, 5, 6}));
+    EXPECT_EQ(elements_of(module.in_proj_weight), (std::vector<float>{1, 2, 3, 4, 5, 6}));
   }
 }
 

@@ -10,12 +10,14 @@
 
 #include "support/array.hpp"
 #include "support/error_of.hpp"
+#include "support/parameters.hpp"
 
 namespace attn {
 namespace {
 
 using attn_test::all_are;
 using attn_test::error_of;
+using attn_test::names_and_shapes_of;
 using attn_test::to_array;
 
 template <class Id>
@@ -64,10 +66,8 @@ TEST(Embedding, NoIds) {
 
 TEST(Embedding, LayerHoldsTheTable) {
   Embedding<float> layer(5, 3);
-  layer.visit_parameters([](std::string_view name, TensorView2<float> weight) {
-    EXPECT_EQ(name, "weight");
-    copy<float, 2>(table().view(), weight);
-  });
+  EXPECT_EQ(names_and_shapes_of(layer), (std::vector<std::string>{"weight(5, 3)"}));
+  copy<float, 2>(table().view(), layer.weight.view());
   const Tensor2<int> ids({2, 2}, {4, 0, 1, 1});
   Tensor3<float> y({2, 2, 3});
   layer.forward(ids, y);

@@ -23,19 +23,19 @@ using attn_test::ReferenceTransformer;
 using attn_test::stack_options;
 using attn_test::to_array;
 
-constexpr index_t kBatch = 2, kTgt = 9;
+constexpr index_t kSequences = 2, kTokens = 9;
 
 TEST(Encoder, IsItsLayersWholeAndStepByStep) {
   Random random(1);
   for (const bool pre : {false, true}) {
-    auto encoder = random_module<Encoder<float>>(random, stack_options(pre, kTgt));
-    const auto x = random.tensor<float, 3>({kBatch, kTgt, 16});
+    auto encoder = random_module<Encoder<float>>(random, stack_options(pre, kTokens));
+    const auto x = random.tensor<float, 3>({kSequences, kTokens, 16});
     ReferenceOptions masks;
     masks.causal = true;
     const auto reference = [&]<class W>(W, Order order) {
       return ReferenceTransformer<W>{attn_test::parameters_of<W>(encoder),
-                                     stack_options(pre, kTgt).layer, order,
-                                     counted_positions(kBatch, kTgt)}
+                                     stack_options(pre, kTokens).layer, order,
+                                     counted_positions(kSequences, kTokens)}
           .encoder("", to_array(x).template as<W>(), masks);
     };
     const auto exact = reference(double{}, Order::forward);
@@ -46,7 +46,7 @@ TEST(Encoder, IsItsLayersWholeAndStepByStep) {
       Tensor3<float> in_place = x;
       encoder.forward(in_place, in_place, on);
       EXPECT_EQ(to_array(in_place).data, to_array(encoder(x, on)).data);
-      auto caches = encoder.make_caches(kBatch, kTgt);
+      auto caches = encoder.make_caches(kSequences, kTokens);
       const auto steps = by_steps(
           x, [&](const Tensor3<float>& rows, bool) { return encoder(rows, on, {}, caches); });
       EXPECT_EQ(difference(steps, exact, bound, isa, "steps"), "");
@@ -57,11 +57,11 @@ TEST(Encoder, IsItsLayersWholeAndStepByStep) {
 /// A ring of the window's keys gives what the window over all keys shows.
 TEST(Encoder, WindowedCacheIsTheWindowOverAll) {
   Random random(2);
-  const auto encoder = random_module<Encoder<float>>(random, stack_options(true, kTgt));
-  const auto x = random.tensor<float, 3>({kBatch, kTgt, 16});
+  const auto encoder = random_module<Encoder<float>>(random, stack_options(true, kTokens));
+  const auto x = random.tensor<float, 3>({kSequences, kTokens, 16});
   const AttentionOptions<float> on{.mask = causal() & sliding_window(2, 0)};
   const auto whole = to_array(encoder(x, on));
-  auto caches = encoder.make_caches(kBatch, 5, 2);
+  auto caches = encoder.make_caches(kSequences, 5, 2);
   const auto steps = by_steps(x, [&](const Tensor3<float>& rows, bool) {
     if (rows.extent(1) <= 3) return encoder(rows, on, {}, caches);
     Tensor3<float> y(rows.shape());  // more than there is room for at once

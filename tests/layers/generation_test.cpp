@@ -16,17 +16,17 @@ using attn_test::Tokens;
 using attn_test::toy_logits;
 using attn_test::ToyDecoder;
 
-constexpr index_t kVocab = 9;
+constexpr index_t kWords = 9;
 
 /// One prompt, one token after the other, everything computed anew each time.
 Tokens continuation(Tokens history, const GenerationOptions& options, std::uint32_t stream) {
   std::optional<Sampler> sampler;
-  if (options.sampling) sampler.emplace(*options.sampling, kVocab, stream);
+  if (options.sampling) sampler.emplace(*options.sampling, kWords, stream);
   Tokens tokens;
   while (std::ssize(tokens) < options.max_new_tokens) {
-    const auto values = toy_logits(history, kVocab, 1);
-    Tensor1<float> logits({kVocab});
-    for (index_t i = 0; i < kVocab; ++i)
+    const auto values = toy_logits(history, kWords, 1);
+    Tensor1<float> logits({kWords});
+    for (index_t i = 0; i < kWords; ++i)
       logits(i) = static_cast<float>(values[static_cast<std::size_t>(i)]);
     tokens.push_back(sampler ? (*sampler)(logits) : argmax(logits));
     history.push_back(tokens.back());
@@ -42,10 +42,10 @@ TEST(Generate, EveryRowIsItsPromptsContinuation) {
     const index_t batch = random.integer(1, 5), prompt_len = random.integer(1, 6);
     Tensor2<index_t> prompts({batch, prompt_len});
     Tensor1<index_t> lengths({batch});
-    for (index_t& token : prompts.elements()) token = random.integer(0, kVocab - 1);
+    for (index_t& token : prompts.elements()) token = random.integer(0, kWords - 1);
     for (index_t& length : lengths.elements()) length = random.integer(1, prompt_len);
     GenerationOptions options{.max_new_tokens = random.integer(1, 12)};
-    if (random.chance(0.7)) options.stop_token = random.integer(0, kVocab - 1);
+    if (random.chance(0.7)) options.stop_token = random.integer(0, kWords - 1);
     if (random.chance(0.6))
       options.sampling = SamplingOptions{.top_k = random.integer(0, 5), .seed = draw};
     if (random.chance(0.6)) {
@@ -54,7 +54,7 @@ TEST(Generate, EveryRowIsItsPromptsContinuation) {
         for (index_t i = lengths(b); i < prompt_len; ++i) prompts(b, i) = -1;
       }
     }
-    ToyDecoder model(batch, kVocab);
+    ToyDecoder model(batch, kWords);
     const auto generated = generate(model, prompts, options);
     ASSERT_EQ(std::ssize(generated), batch);
     for (index_t b = 0; b < batch; ++b) {
@@ -70,10 +70,10 @@ TEST(Generate, EveryRowIsItsPromptsContinuation) {
 
 TEST(Generate, EndsWhenEveryRowHasStopped) {
   // Whatever comes first is the stop token.
-  ToyDecoder probe(1, kVocab);
+  ToyDecoder probe(1, kWords);
   const Tensor2<index_t> prompt({1, 3}, {1, 2, 3});
   const index_t first = generate(probe, prompt, {.max_new_tokens = 1}).at(0).at(0);
-  ToyDecoder model(2, kVocab);
+  ToyDecoder model(2, kWords);
   const auto generated = generate(model, Tensor2<index_t>({2, 3}, {1, 2, 3, 1, 2, 3}),
                                   {.max_new_tokens = 100, .stop_token = first});
   EXPECT_EQ(generated, (std::vector<Tokens>{{first}, {first}}));
@@ -81,15 +81,15 @@ TEST(Generate, EndsWhenEveryRowHasStopped) {
 }
 
 TEST(Generate, PromptsContinueWhatTheModelHasSeen) {
-  ToyDecoder in_turns(1, kVocab), at_once(1, kVocab);
-  Tensor2<float> logits({1, kVocab});
+  ToyDecoder in_turns(1, kWords), at_once(1, kWords);
+  Tensor2<float> logits({1, kWords});
   in_turns.step(Tensor2<index_t>({1, 2}, {4, 5}), logits);
   EXPECT_EQ(generate(in_turns, Tensor2<index_t>({1, 2}, {6, 7}), {.max_new_tokens = 8}),
             generate(at_once, Tensor2<index_t>({1, 4}, {4, 5, 6, 7}), {.max_new_tokens = 8}));
 }
 
 TEST(GenerateErrors, BeforeTheModelIsCalled) {
-  ToyDecoder model(2, kVocab);
+  ToyDecoder model(2, kWords);
   const Tensor2<index_t> prompts({2, 3});
   const Tensor1<index_t> lengths({2}, {3, 4}), three({3});
   const auto error = [&](const Tensor2<index_t>& given, const GenerationOptions& options) {

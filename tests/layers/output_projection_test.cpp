@@ -29,7 +29,7 @@ TEST(OutputProjection, IsLinearByItsOwnWeightOrByTheTable) {
       names.emplace_back(name);
       if constexpr (Rank == 2) {
         weight = Tensor2<float>(view);
-      } else {
+      } else if constexpr (Rank == 1) {
         bias = Tensor1<float>(view);
       }
     });

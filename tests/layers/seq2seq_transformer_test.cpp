@@ -19,7 +19,7 @@ using attn_test::near;
 using attn_test::Random;
 using attn_test::to_array;
 
-Seq2SeqOptions options_of(bool tied) {
+Seq2SeqOptions seq2seq_options(bool tied) {
   return {.src_vocab_size = 11,
           .tgt_vocab_size = 13,
           .transformer = {.layer = {.d_model = 16, .nhead = 2, .dim_feedforward = 24},
@@ -39,7 +39,7 @@ TEST(Seq2SeqTransformer, IsEmbeddingTransformerAndProjection) {
   const Tensor2<int> src({2, 5}, {3, 7, 1, 10, 2, 4, 4, 9, 0, 0});
   const Tensor2<std::int64_t> tgt({2, 4}, {1, 12, 5, 6, 1, 3, 0, 0});
   for (const bool tied : {false, true}) {
-    Seq2SeqTransformer<float> module(options_of(tied));
+    Seq2SeqTransformer<float> module(seq2seq_options(tied));
     attn_test::randomize(module, random);
     const Tensor2<bool> src_pad = find_padding(src, 0), tgt_pad = find_padding(tgt, 0);
     const AttentionOptions<float> hides_src{.mask = key_padding_mask(src_pad)};
@@ -63,7 +63,7 @@ TEST(Seq2SeqTransformer, IsEmbeddingTransformerAndProjection) {
 
 TEST(Seq2SeqTransformer, PaddingChangesNothing) {
   Random random(2);
-  Seq2SeqTransformer<float> module(options_of(false));
+  Seq2SeqTransformer<float> module(seq2seq_options(false));
   attn_test::randomize(module, random);
   const Tensor2<int> src({1, 3}, {3, 7, 1}), longer({1, 6}, {3, 7, 1, 0, 0, 0});
   const Tensor2<int> tgt({1, 2}, {1, 12}), tgt_longer({1, 4}, {1, 12, 0, 0});
@@ -79,7 +79,7 @@ TEST(Seq2SeqTransformer, StepByStepGivesTheWhole) {
   const Tensor2<int> src({2, 5}, {3, 7, 1, 10, 2, 4, 4, 9, 0, 0});
   const Tensor2<int> tgt({2, 7}, {1, 12, 5, 6, 2, 2, 3, 1, 3, 4, 4, 5, 9, 11});
   for (const bool tied : {false, true}) {
-    Seq2SeqTransformer<float> module(options_of(tied));
+    Seq2SeqTransformer<float> module(seq2seq_options(tied));
     attn_test::randomize(module, random);
     const auto whole = to_array(module(src, tgt));
     Tensor3<float> memory({2, 5, 16});
@@ -103,9 +103,10 @@ TEST(Seq2SeqTransformer, StepByStepGivesTheWhole) {
 TEST(Seq2SeqTransformer, ParametersByName) {
   const auto names = [](bool tied) {
     std::vector<std::string> result;
-    Seq2SeqTransformer<float>(options_of(tied)).visit_parameters([&](std::string_view name, auto) {
-      if (name.find("layers") == name.npos) result.emplace_back(name);
-    });
+    Seq2SeqTransformer<float>(seq2seq_options(tied))
+        .visit_parameters([&](std::string_view name, auto) {
+          if (name.find("layers") == name.npos) result.emplace_back(name);
+        });
     return result;
   };
   EXPECT_EQ(names(false), (std::vector<std::string>{
@@ -117,7 +118,7 @@ TEST(Seq2SeqTransformer, ParametersByName) {
 }
 
 TEST(Seq2SeqTransformerErrors, IdsAndShapes) {
-  const Seq2SeqTransformer<float> module(options_of(false));
+  const Seq2SeqTransformer<float> module(seq2seq_options(false));
   const Tensor2<int> src({1, 2}, {1, 2}), unknown({1, 2}, {1, 11}), too_long({1, 11});
   Tensor3<float> y({1, 2, 13}), wrong({1, 2, 11});
   y.fill(7);

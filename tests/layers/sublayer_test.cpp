@@ -9,18 +9,13 @@
 namespace attn {
 namespace {
 
-using attn_test::difference;
 using attn_test::error_of;
 using attn_test::Random;
-using attn_test::to_array;
+using attn_test::unlike;
 
 Tensor3<float> add(const Tensor3<float>& a, Tensor3<float> b) {
   for (index_t i = 0; i < b.size(); ++i) b.data()[i] += a.data()[i];
   return b;
-}
-
-std::string unlike(const Tensor3<float>& a, const Tensor3<float>& b) {
-  return difference(to_array(a), to_array(b), attn_test::near(b), active_isa());
 }
 
 class Sublayer : public ::testing::Test {

@@ -12,17 +12,9 @@
 namespace attn {
 namespace {
 
-using attn_test::difference;
 using attn_test::Random;
 using attn_test::to_array;
-
-double near(const Tensor3<float>& x) {
-  return 64 * attn_test::epsilon<float> * std::max(1.0, attn_test::max_abs(to_array(x)));
-}
-
-std::string unlike(const Tensor3<float>& a, const Tensor3<float>& b) {
-  return difference(to_array(a), to_array(b), near(b), active_isa());
-}
+using attn_test::unlike;
 
 MultiHeadAttention<float> random_module(Random& random, const MultiHeadAttentionOptions& options) {
   MultiHeadAttention<float> module(options);

@@ -24,11 +24,6 @@ using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(MathTest, Types);
 
 template <class T>
-constexpr T kInf = std::numeric_limits<T>::infinity();
-template <class T>
-constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
-
-template <class T>
 std::vector<T> apply(VecOp op, const std::vector<T>& x, Isa isa) {
   std::vector<T> y(x.size());
   VecOps<T>(isa).apply(op, static_cast<index_t>(x.size()), x.data(), x.data(), x.data(), y.data());

@@ -1,6 +1,8 @@
 // vec_apply and its like: the operations over Vec, dispatched to one instruction set at run time.
 #pragma once
 
+#include <limits>
+
 #include "attn/kernels/execution.hpp"
 #include "attn/simd/vec.hpp"
 
@@ -28,6 +30,11 @@ enum class VecOp {
   tanh,
   log,
 };
+
+template <class T>
+inline constexpr T kInf = std::numeric_limits<T>::infinity();
+template <class T>
+inline constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
 
 ATTN_NAMESPACE_END
 

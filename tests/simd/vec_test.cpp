@@ -24,11 +24,6 @@ class VecTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(VecTest, Types);
 
-template <class T>
-constexpr T kInf = std::numeric_limits<T>::infinity();
-template <class T>
-constexpr T kNaN = std::numeric_limits<T>::quiet_NaN();
-
 /// Equal, or both NaN.
 template <class T>
 bool same(T a, T b) {

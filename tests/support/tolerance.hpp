@@ -92,6 +92,12 @@ double near(const X& x) {
   return near(to_array(x));
 }
 
+/// difference() of tensors that the library made in two ways.
+template <class X>
+std::string unlike(const X& a, const X& b) {
+  return difference(to_array(a), to_array(b), near(b), attn::active_isa());
+}
+
 /// A sum of k products, in any order, and alpha, bias and residual after it.
 template <class T>
 double gemm_bound(Index k, double most_a, double most_b) {

@@ -1,9 +1,11 @@
 // State dicts: parameters by PyTorch's names, from safetensors files into modules and back.
 //
-// A module takes part by two members, which call f once per parameter, always in the same order:
+// A module takes part by two members, which call f(name, view) once per parameter, always in the same order:
 //
-//   template <class F> void visit_parameters(F&& f);  // f(std::string_view, TensorView<T, R>)
-//   template <class F> void visit_parameters(F&& f) const;  // the same with TensorView<const T, R>
+//   void visit_parameters(const ParameterVisitor<T>& f);  // layers/parameter_visitor.hpp
+//   void visit_parameters(const ParameterVisitor<const T>& f) const;
+//
+// or, where its parameters have several element types, by templates over f.
 #pragma once
 
 #include <algorithm>

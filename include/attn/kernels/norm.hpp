@@ -31,10 +31,12 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Checks every argument of `function` and leaves rows to `normalize(problem)`.
-template <class T, int Rank, class F>
-void norm_rows(std::string_view function, TensorView<const T, Rank> x, TensorView1<const T> weight,
-               TensorView1<const T> bias, double eps, TensorView<T, Rank> out, F normalize) {
+/// Checks every argument of `function` and leaves rows to its kernel, `normalize`.
+template <class T, int Rank>
+void norm_rows(std::string_view function,
+               void (*normalize)(const NormProblem<T>&, const Execution&),
+               TensorView<const T, Rank> x, TensorView1<const T> weight, TensorView1<const T> bias,
+               double eps, TensorView<T, Rank> out, const Execution& execution) {
   const index_t dim = x.extent(Rank - 1);
   check_shape(function, "out", x.shape(), out.shape());
   for (auto [name, v] : {std::pair{"weight", weight}, std::pair{"bias", bias}}) {
@@ -50,8 +52,8 @@ void norm_rows(std::string_view function, TensorView<const T, Rank> x, TensorVie
   }
   each_joined(
       [&](const auto& from, const auto& to) {
-        normalize(NormProblem<T>{from.rows(), weight.data(), bias.data(), static_cast<T>(eps),
-                                 to.rows()});
+        normalize({from.rows(), weight.data(), bias.data(), static_cast<T>(eps), to.rows()},
+                  execution);
       },
       x, out);
 }
@@ -66,9 +68,8 @@ void layer_norm(const X& x, TensorView1<const scalar_t<X>> weight,
                 TensorView1<const scalar_t<X>> bias, double eps, Out&& out,
                 const Execution& execution = {}) {
   using T = scalar_t<X>;
-  detail::norm_rows<T, rank_v<X>>(
-      "layer_norm", const_view(x), weight, bias, eps, view_of(out),
-      [&](const auto& problem) { detail::layer_norm_rows<T>(problem, execution); });
+  detail::norm_rows<T, rank_v<X>>("layer_norm", detail::layer_norm_rows<T>, const_view(x), weight,
+                                  bias, eps, view_of(out), execution);
 }
 
 template <TensorLike X>
@@ -88,9 +89,8 @@ template <TensorLike X, TensorLike Out>
 void rms_norm(const X& x, TensorView1<const scalar_t<X>> weight, double eps, Out&& out,
               const Execution& execution = {}) {
   using T = scalar_t<X>;
-  detail::norm_rows<T, rank_v<X>>(
-      "rms_norm", const_view(x), weight, {}, eps, view_of(out),
-      [&](const auto& problem) { detail::rms_norm_rows<T>(problem, execution); });
+  detail::norm_rows<T, rank_v<X>>("rms_norm", detail::rms_norm_rows<T>, const_view(x), weight, {},
+                                  eps, view_of(out), execution);
 }
 
 template <TensorLike X>

@@ -100,25 +100,19 @@ class Bert {
     if (pooler.weight) pooler.pack();
   }
 
-  template <class F>
-  void visit_parameters(F&& f) {
-    visit(*this, f);
-  }
-  template <class F>
-  void visit_parameters(F&& f) const {
-    visit(*this, f);
-  }
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
   InputEmbedding<T> embeddings;
   Encoder<T> encoder;
   Linear<T> pooler;  ///< without a weight where there is none
 
  private:
-  template <class Self, class F>
-  static void visit(Self& self, F& f) {
-    visit_part("embeddings.", self.embeddings, f);
-    visit_part("encoder.", self.encoder, f);
-    if (self.pooler.weight) visit_part("pooler.", self.pooler, f);
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f) {
+    self.embeddings.visit_parameters(f.under("embeddings."));
+    self.encoder.visit_parameters(f.under("encoder."));
+    if (self.pooler.weight) self.pooler.visit_parameters(f.under("pooler."));
   }
 };
 

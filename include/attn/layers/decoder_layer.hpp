@@ -94,14 +94,8 @@ class DecoderLayer {
     feed_forward.pack();
   }
 
-  template <class F>
-  void visit_parameters(F&& f) {
-    visit(*this, f);
-  }
-  template <class F>
-  void visit_parameters(F&& f) const {
-    visit(*this, f);
-  }
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
   MultiHeadAttention<T> self_attn, multihead_attn;
   FeedForward<T> feed_forward;
@@ -114,14 +108,14 @@ class DecoderLayer {
     return options;
   }
 
-  template <class Self, class F>
-  static void visit(Self& self, F& f) {
-    visit_part("self_attn.", self.self_attn, f);
-    visit_part("multihead_attn.", self.multihead_attn, f);
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f) {
+    self.self_attn.visit_parameters(f.under("self_attn."));
+    self.multihead_attn.visit_parameters(f.under("multihead_attn."));
     self.feed_forward.visit_parameters(f);
-    visit_part("norm1.", self.norm1, f);
-    visit_part("norm2.", self.norm2, f);
-    visit_part("norm3.", self.norm3, f);
+    self.norm1.visit_parameters(f.under("norm1."));
+    self.norm2.visit_parameters(f.under("norm2."));
+    self.norm3.visit_parameters(f.under("norm3."));
   }
 };
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "attn/core/tensor.hpp"
+#include "attn/layers/parameter_visitor.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -92,14 +93,8 @@ class Embedding {
     embedding(weight, ids, out);
   }
 
-  template <class F>
-  void visit_parameters(F&& f) {
-    f("weight", weight.view());
-  }
-  template <class F>
-  void visit_parameters(F&& f) const {
-    f("weight", weight.view());
-  }
+  void visit_parameters(const ParameterVisitor<T>& f) { f("weight", weight.view()); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { f("weight", weight.view()); }
 
   Tensor2<T> weight;
 };

@@ -60,14 +60,8 @@ class FeedForward {
   }
 
   /// Plain: PyTorch's linear1 and linear2. Gated: gate_proj, up_proj and down_proj, as Llama's files name them.
-  template <class F>
-  void visit_parameters(F&& f) {
-    visit(*this, f);
-  }
-  template <class F>
-  void visit_parameters(F&& f) const {
-    visit(*this, f);
-  }
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
   Linear<T> linear1;  ///< gated: the rows of the gate's weight, then those of up's
   Linear<T> linear2;
@@ -75,11 +69,11 @@ class FeedForward {
   bool gated = false;
 
  private:
-  template <class Self, class F>
-  static void visit(Self& self, F& f) {
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f) {
     if (!self.gated) {
-      visit_part("linear1.", self.linear1, f);
-      visit_part("linear2.", self.linear2, f);
+      self.linear1.visit_parameters(f.under("linear1."));
+      self.linear2.visit_parameters(f.under("linear2."));
       return;
     }
     const index_t half = self.linear1.weight.extent(0) / 2;
@@ -89,7 +83,7 @@ class FeedForward {
       if (self.linear1.bias)
         f(part + "bias", self.linear1.bias.view().slice(0, begin, begin + half));
     }
-    visit_part("down_proj.", self.linear2, f);
+    self.linear2.visit_parameters(f.under("down_proj."));
   }
 };
 

@@ -85,25 +85,19 @@ class Gpt {
     lm_head.pack(embedding.words.weight.view());
   }
 
-  template <class F>
-  void visit_parameters(F&& f) {
-    visit(*this, f);
-  }
-  template <class F>
-  void visit_parameters(F&& f) const {
-    visit(*this, f);
-  }
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
   InputEmbedding<T> embedding;
   Encoder<T> blocks;
   OutputProjection<T> lm_head;
 
  private:
-  template <class Self, class F>
-  static void visit(Self& self, F& f) {
-    visit_part("embedding.", self.embedding, f);
-    visit_part("blocks.", self.blocks, f);
-    visit_part("lm_head.", self.lm_head, f);
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f) {
+    self.embedding.visit_parameters(f.under("embedding."));
+    self.blocks.visit_parameters(f.under("blocks."));
+    self.lm_head.visit_parameters(f.under("lm_head."));
   }
 };
 

@@ -126,14 +126,8 @@ class HeadProjections {
 
   /// in_proj_weight where query, key and value have embed_dim features, q_proj_weight, k_proj_weight and v_proj_weight
   /// otherwise; then in_proj_bias.
-  template <class F>
-  void visit_parameters(F&& f) {
-    visit(*this, f);
-  }
-  template <class F>
-  void visit_parameters(F&& f) const {
-    visit(*this, f);
-  }
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
  private:
   index_t begin(int which) const { return which == 0 ? 0 : end(which - 1); }
@@ -151,8 +145,8 @@ class HeadProjections {
     return bias ? bias.slice(0, self.begin(first), self.end(last)) : bias;
   }
 
-  template <class Self, class F>
-  static void visit(Self& self, F& f) {
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f) {
     constexpr std::string_view kWeights[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
     constexpr std::string_view kBiases[] = {"q_proj_bias", "k_proj_bias", "v_proj_bias"};
     const bool one_weight = self.weight_ && !self.separate_names_;

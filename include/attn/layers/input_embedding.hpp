@@ -93,14 +93,8 @@ class InputEmbedding {
     if (options_.norm) norm.forward(ov, ov, call.execution);
   }
 
-  template <class F>
-  void visit_parameters(F&& f) {
-    visit(*this, f);
-  }
-  template <class F>
-  void visit_parameters(F&& f) const {
-    visit(*this, f);
-  }
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
   Embedding<T> words, positions, token_types;
   LayerNorm<T> norm;
@@ -123,12 +117,13 @@ class InputEmbedding {
     }
   }
 
-  template <class Self, class F>
-  static void visit(Self& self, F& f) {
-    visit_part("words.", self.words, f);
-    if (self.options_.positions == Positions::learned) visit_part("positions.", self.positions, f);
-    if (self.token_types.weight) visit_part("token_types.", self.token_types, f);
-    if (self.options_.norm) visit_part("norm.", self.norm, f);
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f) {
+    self.words.visit_parameters(f.under("words."));
+    if (self.options_.positions == Positions::learned)
+      self.positions.visit_parameters(f.under("positions."));
+    if (self.token_types.weight) self.token_types.visit_parameters(f.under("token_types."));
+    if (self.options_.norm) self.norm.visit_parameters(f.under("norm."));
   }
 
   InputEmbeddingOptions options_;

@@ -39,14 +39,8 @@ class LayerStack {
   }
 
   /// layers.0., layers.1., ..; norm.
-  template <class F>
-  void visit_parameters(F&& f) {
-    visit(*this, f);
-  }
-  template <class F>
-  void visit_parameters(F&& f) const {
-    visit(*this, f);
-  }
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
   std::vector<Layer> layers;
   Norm<T> norm;  ///< without a weight where there is none
@@ -90,12 +84,12 @@ class LayerStack {
     }
   }
 
-  template <class Self, class F>
-  static void visit(Self& self, F& f) {
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f) {
     for (std::size_t n = 0; n < self.layers.size(); ++n) {
-      visit_part("layers." + std::to_string(n) + ".", self.layers[n], f);
+      self.layers[n].visit_parameters(f.under("layers." + std::to_string(n) + "."));
     }
-    if (self.norm.weight) visit_part("norm.", self.norm, f);
+    if (self.norm.weight) self.norm.visit_parameters(f.under("norm."));
   }
 };
 

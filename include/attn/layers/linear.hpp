@@ -2,16 +2,19 @@
 #pragma once
 
 #include "attn/kernels/gemm.hpp"
+#include "attn/layers/parameter_visitor.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// linear() with the product of the rows left to `multiply(rows, out_rows, epilogue)`.
-template <class T, int Rank, class F>
-void linear_rows(const TensorView<const T, Rank>& x, const Shape<2>& out_in,
-                 TensorView1<const T> bias, const TensorView<T, Rank>& out, Activation activation,
-                 const TensorView<const T, Rank>& residual, F multiply) {
+/// linear() by `weight` (out, in), or by `packed` if that is not nullptr.
+template <class T, int Rank>
+void linear_rows(const TensorView<const T, Rank>& x, const TensorView2<const T>& weight,
+                 const PackedWeights<T>* packed, TensorView1<const T> bias,
+                 const TensorView<T, Rank>& out, Activation activation,
+                 const TensorView<const T, Rank>& residual, const Execution& execution) {
+  const Shape<2> out_in = packed != nullptr ? Shape<2>{packed->n(), packed->k()} : weight.shape();
   auto expected = x.shape();
   check_shape("linear", "weight", "(out, in)", Shape<2>{out_in[0], expected.back()}, out_in);
   expected.back() = out_in[0];
@@ -24,7 +27,11 @@ void linear_rows(const TensorView<const T, Rank>& x, const Shape<2>& out_in,
           epilogue.beta = T{1};
           epilogue.residual = added.rows();
         }
-        multiply(in.rows(), to.rows(), epilogue);
+        if (packed != nullptr) {
+          gemm(in.rows(), *packed, to.rows(), epilogue, execution);
+        } else {
+          gemm(in.rows(), weight.transpose(0, 1), to.rows(), epilogue, execution);
+        }
       },
       x, out, residual ? residual : TensorView<const T, Rank>(out));
 }
@@ -40,12 +47,8 @@ void linear(const X& x, const W& weight, TensorView1<const scalar_t<X>> bias, Ou
             TensorView<const scalar_t<X>, rank_v<X>> residual = {},
             const Execution& execution = {}) {
   using T = scalar_t<X>;
-  const TensorView2<const T> w = const_view(weight);
-  detail::linear_rows<T, rank_v<X>>(const_view(x), w.shape(), bias, view_of(out), activation,
-                                    residual,
-                                    [&](auto rows, auto out_rows, const Epilogue<T>& epilogue) {
-                                      gemm(rows, w.transpose(0, 1), out_rows, epilogue, execution);
-                                    });
+  detail::linear_rows<T, rank_v<X>>(const_view(x), const_view(weight), nullptr, bias, view_of(out),
+                                    activation, residual, execution);
 }
 
 /// The same with a weight packed before: PackedWeights(weight.transpose(0, 1)).
@@ -56,11 +59,8 @@ void linear(const X& x, const PackedWeights<scalar_t<X>>& weight,
             TensorView<const scalar_t<X>, rank_v<X>> residual = {},
             const Execution& execution = {}) {
   using T = scalar_t<X>;
-  detail::linear_rows<T, rank_v<X>>(const_view(x), {weight.n(), weight.k()}, bias, view_of(out),
-                                    activation, residual,
-                                    [&](auto rows, auto out_rows, const Epilogue<T>& epilogue) {
-                                      gemm(rows, weight, out_rows, epilogue, execution);
-                                    });
+  detail::linear_rows<T, rank_v<X>>(const_view(x), {}, &weight, bias, view_of(out), activation,
+                                    residual, execution);
 }
 
 template <TensorLike X, TensorLike W>
@@ -108,13 +108,11 @@ class Linear {
 
   void pack() { packed_ = PackedWeights<T>(weight.view().transpose(0, 1)); }
 
-  template <class F>
-  void visit_parameters(F&& f) {
+  void visit_parameters(const ParameterVisitor<T>& f) {
     f("weight", weight.view());
     if (bias) f("bias", bias.view());
   }
-  template <class F>
-  void visit_parameters(F&& f) const {
+  void visit_parameters(const ParameterVisitor<const T>& f) const {
     f("weight", weight.view());
     if (bias) f("bias", bias.view());
   }
@@ -125,12 +123,5 @@ class Linear {
  private:
   PackedWeights<T> packed_;
 };
-
-/// Visits the parameters of a part under its name: "self_attn." + "in_proj_weight".
-template <class Module, class F>
-void visit_part(std::string_view prefix, Module& part, F&& f) {
-  part.visit_parameters(
-      [&](std::string_view name, auto view) { f(std::string(prefix).append(name), view); });
-}
 
 ATTN_NAMESPACE_END

@@ -108,14 +108,8 @@ class MultiHeadAttention {
   }
 
   /// Parameters by PyTorch's names: those of HeadProjections, bias_k, bias_v and out_proj; q_norm and k_norm.
-  template <class F>
-  void visit_parameters(F&& f) {
-    visit(*this, f);
-  }
-  template <class F>
-  void visit_parameters(F&& f) const {
-    visit(*this, f);
-  }
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
   /// Lays out the projections for the kernels: see Linear::pack(). The input projections for self-attention, or for
   /// attention to something else.
@@ -169,15 +163,15 @@ class MultiHeadAttention {
 
   index_t context_width() const { return options_.num_heads * options_.head_dim_v; }
 
-  template <class Self, class F>
-  static void visit(Self& self, F& f) {
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f) {
     self.projections_.visit_parameters(f);
     if (self.bias_k_) f("bias_k", self.bias_k_.view());
     if (self.bias_v_) f("bias_v", self.bias_v_.view());
-    if (self.options_.output_projection) visit_part("out_proj.", self.out_proj_, f);
+    if (self.options_.output_projection) self.out_proj_.visit_parameters(f.under("out_proj."));
     if (self.options_.query_key_norm) {
-      visit_part("q_norm.", self.q_norm_, f);
-      visit_part("k_norm.", self.k_norm_, f);
+      self.q_norm_.visit_parameters(f.under("q_norm."));
+      self.k_norm_.visit_parameters(f.under("k_norm."));
     }
   }
 

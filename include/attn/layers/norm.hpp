@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attn/kernels/norm.hpp"
+#include "attn/layers/parameter_visitor.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -36,22 +37,16 @@ class Norm {
     }
   }
 
-  template <class F>
-  void visit_parameters(F&& f) {
-    visit(*this, f);
-  }
-  template <class F>
-  void visit_parameters(F&& f) const {
-    visit(*this, f);
-  }
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
   Tensor1<T> weight, bias;
   double eps = 1e-5;
   NormKind kind = NormKind::layer;
 
  private:
-  template <class Self, class F>
-  static void visit(Self& self, F& f) {
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f) {
     f("weight", self.weight.view());
     if (self.bias) f("bias", self.bias.view());
   }

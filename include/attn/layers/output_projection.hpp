@@ -39,12 +39,10 @@ class OutputProjection {
     }
   }
 
-  template <class F>
-  void visit_parameters(F&& f) {
+  void visit_parameters(const ParameterVisitor<T>& f) {
     if (!tied()) linear_.visit_parameters(f);
   }
-  template <class F>
-  void visit_parameters(F&& f) const {
+  void visit_parameters(const ParameterVisitor<const T>& f) const {
     if (!tied()) linear_.visit_parameters(f);
   }
 

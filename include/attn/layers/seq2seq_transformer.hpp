@@ -124,14 +124,8 @@ class Seq2SeqTransformer {
     generator.pack(tgt_embedding.words.weight.view());
   }
 
-  template <class F>
-  void visit_parameters(F&& f) {
-    visit(*this, f);
-  }
-  template <class F>
-  void visit_parameters(F&& f) const {
-    visit(*this, f);
-  }
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
   InputEmbedding<T> src_embedding, tgt_embedding;
   Transformer<T> transformer;
@@ -154,12 +148,12 @@ class Seq2SeqTransformer {
     TensorView2<bool> hidden_;
   };
 
-  template <class Self, class F>
-  static void visit(Self& self, F& f) {
-    visit_part("src_embedding.", self.src_embedding, f);
-    visit_part("tgt_embedding.", self.tgt_embedding, f);
-    visit_part("transformer.", self.transformer, f);
-    visit_part("generator.", self.generator, f);
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f) {
+    self.src_embedding.visit_parameters(f.under("src_embedding."));
+    self.tgt_embedding.visit_parameters(f.under("tgt_embedding."));
+    self.transformer.visit_parameters(f.under("transformer."));
+    self.generator.visit_parameters(f.under("generator."));
   }
 
   Seq2SeqOptions options_;

@@ -62,15 +62,13 @@ class Transformer {
   }
 
   /// encoder., decoder.
-  template <class F>
-  void visit_parameters(F&& f) {
-    visit_part("encoder.", encoder, f);
-    visit_part("decoder.", decoder, f);
+  void visit_parameters(const ParameterVisitor<T>& f) {
+    encoder.visit_parameters(f.under("encoder."));
+    decoder.visit_parameters(f.under("decoder."));
   }
-  template <class F>
-  void visit_parameters(F&& f) const {
-    visit_part("encoder.", encoder, f);
-    visit_part("decoder.", decoder, f);
+  void visit_parameters(const ParameterVisitor<const T>& f) const {
+    encoder.visit_parameters(f.under("encoder."));
+    decoder.visit_parameters(f.under("decoder."));
   }
 
   Encoder<T> encoder;
