@@ -103,7 +103,7 @@ TEST(GptErrors, ShapesPositionsAndRoom) {
   EXPECT_EQ(error_of<ShapeError>([&] { gpt.forward(ids, two); }),
             "[Gpt] out must have shape (1, 3, 19); found (1, 2, 19).");
   EXPECT_EQ(error_of<ValueError>([&] { gpt.forward(too_long, long_y); }),
-            "[InputEmbedding] positions must lie in 0 .. 15; found 0 .. 16.");
+            "[InputEmbedding] positions must lie in 0 .. 15; found 0 and 16 after it.");
   auto caches = gpt.make_caches(1, 4);
   gpt.forward(ids, y, {}, caches);
   EXPECT_THROW(gpt.forward(ids, y, {}, caches), ValueError);

@@ -1,6 +1,7 @@
 // split_heads and combine_heads: a view without a copy, and back.
 #include "attn/layers/heads.hpp"
 
+#include <limits>
 #include <numeric>
 
 #include <gtest/gtest.h>
@@ -93,9 +94,14 @@ TEST(SplitQkv, ViewsOfOnePackedTensor) {
 
 TEST(SplitQkv, BadInput) {
   const Tensor3<float> x({2, 3, 41});
-  EXPECT_EQ(
-      error_of<ShapeError>([&] { split_qkv(x, 4, 2); }),
-      "[split_qkv] the last extent 41 must be divisible by num_heads + 2 num_kv_heads; found 8.");
+  EXPECT_EQ(error_of<ShapeError>([&] { split_qkv(x, 4, 2); }),
+            "[split_qkv] the last extent 41 must be divisible by num_heads + 2 num_kv_heads; found "
+            "4 + 2 x 2.");
+  constexpr index_t most = std::numeric_limits<index_t>::max();
+  for (const auto& [heads, kv_heads] :
+       {std::pair{index_t{1}, most}, {most, index_t{1}}, {most, most}, {index_t{-1}, index_t{1}}}) {
+    EXPECT_NE(error_of<ShapeError>([&, n = heads, m = kv_heads] { split_qkv(x, n, m); }), "");
+  }
 }
 
 }  // namespace

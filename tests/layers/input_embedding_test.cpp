@@ -2,6 +2,7 @@
 #include "attn/layers/input_embedding.hpp"
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -120,7 +121,11 @@ TEST(InputEmbeddingErrors, IdsAndPositions) {
   };
   EXPECT_EQ(error(bad, {}), "[InputEmbedding] ids(0, 1) must lie in 0 .. 4; found 5.");
   EXPECT_EQ(error(ids, {.first_position = 1}),
-            "[InputEmbedding] positions must lie in 0 .. 2; found 1 .. 3.");
+            "[InputEmbedding] positions must lie in 0 .. 2; found 1 and 2 after it.");
+  constexpr index_t far = std::numeric_limits<index_t>::max();
+  EXPECT_EQ(
+      error(ids, {.first_position = far}),
+      "[InputEmbedding] positions must lie in 0 .. 2; found 9223372036854775807 and 2 after it.");
   EXPECT_EQ(error(ids, {.position_ids = positions}),
             "[InputEmbedding] position_ids(0, 2) must lie in 0 .. 2; found 3.");
   EXPECT_EQ(error(ids, {.token_type_ids = types}),

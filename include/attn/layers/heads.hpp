@@ -1,6 +1,8 @@
 // split_heads, split_qkv and combine_heads: between (batch, seq, num_heads * head_dim) and (batch, heads, seq, dim).
 #pragma once
 
+#include <limits>
+
 #include "attn/core/tensor.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -42,10 +44,14 @@ auto split_qkv(X&& x, index_t num_heads, index_t num_kv_heads = 0) {
       "the views would refer to a tensor that is gone");
   const auto view = view_of(x);
   if (num_kv_heads == 0) num_kv_heads = num_heads;
-  const index_t all = num_heads + 2 * num_kv_heads;
-  if (num_heads <= 0 || num_kv_heads <= 0 || view.extent(2) % all != 0) {
+  constexpr index_t kMost = std::numeric_limits<index_t>::max() / 4;  // whose sum is a number
+  const bool possible =
+      num_heads > 0 && num_kv_heads > 0 && num_heads <= kMost && num_kv_heads <= kMost;
+  const index_t all = possible ? num_heads + 2 * num_kv_heads : 1;
+  if (!possible || view.extent(2) % all != 0) {
     throw ShapeError(message("split_qkv", "the last extent " + std::to_string(view.extent(2)),
-                             "be divisible by num_heads + 2 num_kv_heads", std::to_string(all)));
+                             "be divisible by num_heads + 2 num_kv_heads",
+                             std::to_string(num_heads) + " + 2 x " + std::to_string(num_kv_heads)));
   }
   const auto heads = view.split(2, all).transpose(1, 2);
   using T = std::remove_pointer_t<decltype(heads.data())>;

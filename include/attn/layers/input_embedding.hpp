@@ -109,11 +109,11 @@ class InputEmbedding {
     if (call.position_ids) {
       check_shape("InputEmbedding", "position_ids", shape, call.position_ids.shape());
       detail::check_ids("InputEmbedding", "position_ids", call.position_ids, count);
-    } else if (call.first_position < 0 || call.first_position + shape[1] > count) {
+    } else if (call.first_position < 0 || call.first_position > count - shape[1]) {
       throw ValueError(message("InputEmbedding", "positions",
                                "lie in 0 .. " + std::to_string(count - 1),
-                               std::to_string(call.first_position) + " .. " +
-                                   std::to_string(call.first_position + shape[1] - 1)));
+                               std::to_string(call.first_position) + " and " +
+                                   std::to_string(shape[1] - 1) + " after it"));
     }
   }
 
