@@ -19,7 +19,7 @@ sh examples/fetch_model.sh || echo "Going on without the weights: the tests that
 step "Configuring in $build"
 # By the variable, not by -G: a directory that is configured already keeps its generator. Several test files at once take
 # half the time to compile.
-CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S . -B "$build" -D CMAKE_UNITY_BUILD=ON --log-level=WARNING
+CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S . -B "$build" -D ATTN_UNITY_TESTS=ON --log-level=WARNING
 
 step "Building the tests, benchmarks and examples"
 cmake --build "$build" --parallel "$jobs"
