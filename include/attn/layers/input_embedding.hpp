@@ -120,8 +120,9 @@ class InputEmbedding {
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
     self.words.visit_parameters(f.under("words."));
-    if (self.options_.positions == Positions::learned)
+    if (self.options_.positions == Positions::learned) {
       self.positions.visit_parameters(f.under("positions."));
+    }
     if (self.token_types.weight) self.token_types.visit_parameters(f.under("token_types."));
     if (self.options_.norm) self.norm.visit_parameters(f.under("norm."));
   }
