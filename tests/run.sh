@@ -17,8 +17,8 @@ step "Looking for the weights of all-MiniLM-L6-v2, which a test compares with Py
 sh examples/fetch_model.sh || echo "Going on without the weights: the tests that need them will say so."
 
 step "Configuring in $build"
-# By the variable, not by -G: a directory that is configured already keeps its generator. Several test files at once take
-# half the time to compile.
+# By the variable, not by -G: a directory that is configured already keeps its generator. Several test files at once compile
+# sooner.
 CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S . -B "$build" -D ATTN_UNITY_TESTS=ON --log-level=WARNING
 
 step "Building the tests, benchmarks and examples"

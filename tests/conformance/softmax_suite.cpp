@@ -8,7 +8,7 @@ namespace {
 
 /// function(rows, isa) along the axis of the case.
 template <class F>
-void check_softmax(Case& c, F function) {
+void check(Case& c, F function) {
   on_each_isa(c, [&]<class T>(T, attn::Isa isa) {
     const auto x = c.load<T>(in("x"));
     const std::size_t axis = axis_of(c, x.shape.size());
@@ -20,13 +20,11 @@ void check_softmax(Case& c, F function) {
 }
 
 void check_softmax(Case& c) {
-  check_softmax(c,
-                [](const auto& x, const auto& execution) { return attn::softmax(x, execution); });
+  check(c, [](const auto& x, const auto& execution) { return attn::softmax(x, execution); });
 }
 
 void check_log_softmax(Case& c) {
-  check_softmax(
-      c, [](const auto& x, const auto& execution) { return attn::log_softmax(x, execution); });
+  check(c, [](const auto& x, const auto& execution) { return attn::log_softmax(x, execution); });
 }
 
 }  // namespace
