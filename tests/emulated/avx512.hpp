@@ -50,6 +50,7 @@
 #include <simde/x86/avx512/min.h>
 #include <simde/x86/avx512/mov.h>
 #include <simde/x86/avx512/mul.h>
+#include <simde/x86/avx512/permutexvar.h>
 #include <simde/x86/avx512/roundscale.h>
 #include <simde/x86/avx512/set1.h>
 #include <simde/x86/avx512/slli.h>

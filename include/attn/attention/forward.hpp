@@ -102,27 +102,46 @@ class Forward {
     return (starts_.data()[b].part + kv_head * tiling.parts()) * kFewRows;
   }
 
-  void run_task(index_t i, int worker) {
+  /// Where task i is: of which batch row, of which key/value heads, and which piece of their rows or keys.
+  struct Place {
+    index_t b, first_head, piece;
+  };
+
+  Place place_of(index_t i) const {
     const auto* starts = starts_.data();
     const auto* after =
         std::upper_bound(starts, starts + problem_.batch() + 1, i,
                          [](index_t task, const AttentionPlan::Start& x) { return task < x.task; });
-    const index_t b = after - starts - 1;
+    const index_t b = after - starts - 1, at = i - starts[b].task;
+    const index_t tasks = tiling_of(problem_, b).tasks(plan_.rows_per_task);
+    const index_t groups = plan_.head_groups(problem_.num_kv_heads());
+    return {b, (heads_in_turn_ ? at % groups : at / tasks) * plan_.heads_per_task,
+            heads_in_turn_ ? at / groups : at % tasks};
+  }
+
+  /// Tells the task what its worker takes next if all tasks take the same time. Few rows pass over memory in a way of
+  /// their own.
+  void announce_next(index_t i, ForwardTask<T>& task) const {
+    if (i + plan_.concurrency >= plan_.tasks) return;
+    const auto [b, head, piece] = place_of(i + plan_.concurrency);
     const SequenceTiling tiling = tiling_of(problem_, b);
-    const index_t tasks = tiling.tasks(plan_.rows_per_task);
-    const index_t together = plan_.heads_per_task, kv_heads = problem_.num_kv_heads();
-    const index_t at = i - starts[b].task, groups = plan_.head_groups(kv_heads);
-    const index_t first = (heads_in_turn_ ? at % groups : at / tasks) * together;
-    const index_t piece = heads_in_turn_ ? at / groups : at % tasks;
+    if (tiling.few) return;
+    task.expect(block(b, head, piece * plan_.rows_per_task, tiling), tiling.kv_len);
+  }
+
+  void run_task(index_t i, int worker) {
+    const auto [b, first, piece] = place_of(i);
+    const SequenceTiling tiling = tiling_of(problem_, b);
     const ForwardScratch<T> scratch = scratch_of(worker);
     std::optional<ForwardTask<T>> memory[AttentionPlan::kMostHeads];
     ForwardTask<T>* task[AttentionPlan::kMostHeads];
-    const index_t count = std::min(together, kv_heads - first);
+    const index_t count = std::min(plan_.heads_per_task, problem_.num_kv_heads() - first);
     const index_t row = tiling.splits > 1 ? 0 : piece * plan_.rows_per_task;
     for (index_t n = 0; n < count; ++n) {
       task[n] = &memory[n].emplace(problem_, kernels_, tiling, scratch.of_head(n),
                                    block(b, first + n, row, tiling));
     }
+    if (!tiling.few) announce_next(i, *task[0]);
     const std::span<ForwardTask<T>* const> all(task, static_cast<std::size_t>(count));
     if (tiling.splits == 1) return ForwardTask<T>::run(all, states_);
     ForwardTask<T>::sum_part(all, piece);

@@ -3,9 +3,8 @@
 
 #include <span>
 
+#include "attn/attention/next_task.hpp"
 #include "attn/attention/row_modifiers.hpp"
-#include "attn/attention/task_rows.hpp"
-#include "attn/core/prefetch.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -25,6 +24,13 @@ class ForwardTask {
         tile_height_(tiling.few ? kFewRows : kernels.tile_rows),
         copies_values_(!tiling.few &&
                        (problem.paged() || problem.v.stride(2) != problem.head_dim_v())) {}
+
+  /// What its worker does next is asked for during the last block of keys.
+  void expect(const RowBlock& next, index_t kv_len) {
+    const bool same_keys = next.b == at_.b && next.kv_head == at_.kv_head;
+    next_ = NextTask<T>(problem_, next, same_keys ? 0 : std::min(kv_len, tiling_.block_kv),
+                        rows_.count() + tiles());
+  }
 
   /// Tasks of key/value heads of one batch row, which take the keys in turn, block after block.
   using Tasks = std::span<ForwardTask* const>;
@@ -86,6 +92,7 @@ class ForwardTask {
     index_t row, height, first_key;
     KeyRange keys;
     bool all_visible;  ///< to the mask functor
+    bool is_last;      ///< no block of keys comes after it
   };
 
   /// scratch.out = sums of weight times value of every row; closes the rows.
@@ -182,8 +189,12 @@ class ForwardTask {
       prefetch_keys(next, r);
       const KeyRange seen = rows_.seen_by(r, height, block);
       if (seen.begin >= seen.end || (pass == Pass::weights && !shows_weights(r, height))) continue;
-      const Tile tile{r, height, first, seen,
-                      rows_.visibility(r, height, seen) == Visibility::full};
+      const Tile tile{r,
+                      height,
+                      first,
+                      seen,
+                      rows_.visibility(r, height, seen) == Visibility::full,
+                      next.begin >= next.end};
       score_tile(tile, pass == Pass::scores ? problem_.options.score_stage : ScoreStage::masked);
       if (pass == Pass::scores) {
         copy_scores(tile);
@@ -201,20 +212,20 @@ class ForwardTask {
     return any;
   }
 
-  /// The whole panels that hold `keys`, counted from first_key.
-  KeyRange panels_of(index_t first_key, KeyRange keys) const {
-    const index_t NR = kernels_.panel_width;
-    return {(keys.begin - first_key) / NR * NR, (keys.end - first_key + NR - 1) / NR * NR};
+  /// The scores that `keys` take, counted from first_key: from the first one's panel on, in whole steps.
+  KeyRange scores_of(index_t first_key, KeyRange keys) const {
+    const index_t NR = kernels_.panel_width, step = kernels_.score_step;
+    return {(keys.begin - first_key) / NR * NR, (keys.end - first_key + step - 1) / step * step};
   }
 
   /// K of one block in panels of NR keys; keys that no row sees are not read but taken as 0.
   void pack_keys(index_t first_key, KeyRange block) {
     const index_t d = problem_.head_dim(), stride = problem_.k.stride(2), NR = kernels_.panel_width;
-    const KeyRange panels = panels_of(first_key, block);
-    T* panel = scratch_.k + panels.begin * d;
-    for (index_t j = first_key + panels.begin; j < block.end; j += NR, panel += NR * d) {
+    const KeyRange columns = scores_of(first_key, block);
+    T* panel = scratch_.k + columns.begin * d;
+    for (index_t j = first_key + columns.begin; j < block.end; j += NR, panel += NR * d) {
       const KeyRange keys{std::max(j, block.begin), std::min(j + NR, block.end)};
-      if (!problem_.paged()) prefetch<0>(value(keys.begin), problem_.v, keys.end - keys.begin);
+      if (!problem_.paged()) prefetch_rows<0>(value(keys.begin), problem_.v, keys.end - keys.begin);
       if (keys.begin == j && problem_.run_end(j, keys.end) == keys.end) {
         kernels_.pack_columns(keys.end - j, d, key(j), 1, stride, panel);
         continue;
@@ -233,7 +244,7 @@ class ForwardTask {
     const index_t tile = r / tile_height_, n = keys.end - keys.begin;
     if (n <= 0 || tiling_.few || problem_.paged()) return;
     const index_t begin = tile * n / tiles(), end = (tile + 1) * n / tiles();
-    prefetch<0>(key(keys.begin + begin), problem_.k, end - begin);
+    prefetch_rows<0>(key(keys.begin + begin), problem_.k, end - begin);
   }
 
   /// The dense masks of row r, where each query has a row of them of its own. One row at a time, between rows of
@@ -252,36 +263,30 @@ class ForwardTask {
     }
   }
 
-  /// Asks for `count` rows of x from `row` on before they are needed: short sequences come from memory once, and
-  /// what reads them takes as long as it waits. kWrite: 1 for rows that will be written.
-  template <int kWrite, class U>
-  static ATTN_INLINE void prefetch(const T* row, const TensorView4<U>& x, index_t count) {
-    for (index_t i = 0; i < count; ++i, row += x.stride(2)) {
-      prefetch_bytes<2, kWrite>(row, x.extent(3) * index_t{sizeof(T)});
-    }
-  }
-
-  /// scratch.scores = scores of one tile of rows against whole panels of keys.
+  /// scratch.scores = scores of one tile of rows against whole steps of keys.
   void score_tile(const Tile& tile, ScoreStage stage) {
     const index_t d = problem_.head_dim();
-    const KeyRange panels = panels_of(tile.first_key, tile.keys);
+    const KeyRange columns = scores_of(tile.first_key, tile.keys);
     if (tiling_.few) {
       kernels_.score_rows(tile.height, tile.keys.end - tile.keys.begin, d, scratch_.q,
                           point_to(problem_.k, tile.keys), problem_.scale,
                           scratch_.scores + tile.keys.begin - tile.first_key, tiling_.block_kv);
     } else {
-      kernels_.score_tile(d, scratch_.q + tile.row * d, scratch_.k, panels.begin, panels.end,
-                          problem_.scale, scratch_.scores, tiling_.block_kv);
+      for (index_t j = columns.begin; j < columns.end; j += kernels_.panel_width) {
+        if (tile.is_last) next_.ask();
+        kernels_.score_panel(columns.end - j, d, scratch_.q + tile.row * d, scratch_.k + j * d,
+                             problem_.scale, scratch_.scores + j, tiling_.block_kv);
+      }
     }
     for (index_t x = 0; x < tile.height; ++x) {
       const QueryRow<T>& row = rows_[tile.row + x];
       T* s = scratch_.scores + x * tiling_.block_kv;
       const index_t begin = std::clamp(std::max(row.keys.begin, tile.keys.begin) - tile.first_key,
-                                       panels.begin, panels.end);
+                                       columns.begin, columns.end);
       const index_t end =
-          std::clamp(std::min(row.keys.end, tile.keys.end) - tile.first_key, begin, panels.end);
-      std::fill(s + panels.begin, s + begin, kMinusInf<T>);
-      std::fill(s + end, s + panels.end, kMinusInf<T>);
+          std::clamp(std::min(row.keys.end, tile.keys.end) - tile.first_key, begin, columns.end);
+      std::fill(s + columns.begin, s + begin, kMinusInf<T>);
+      std::fill(s + end, s + columns.end, kMinusInf<T>);
       if (begin >= end || stage == ScoreStage::scaled) continue;
       const ScoreRow<T> scores{at_.b, row.h, row.i, tile.first_key + begin, end - begin, s + begin};
       cap_row(problem_, kernels_, scores);
@@ -291,16 +296,20 @@ class ForwardTask {
 
   /// Adds one block's keys to the states, the sums or both of one tile of rows.
   void sum_tile(const Tile& tile, Pass pass) {
-    const KeyRange panels = panels_of(tile.first_key, tile.keys);
+    const KeyRange columns = scores_of(tile.first_key, tile.keys);
     const index_t stride = tiling_.block_kv;
     T shrink[std::max(kMostTileRows, kFewRows)] =
         {};  // of rows that fill up the tile: sums that nobody reads
     if (hidden_as_zero_) copy_values(tile.first_key, tile.keys, scratch_.scores);
     for (index_t x = 0; x < tile.height; ++x) {
       QueryRow<T>& row = rows_[tile.row + x];
-      T* s = scratch_.scores + x * stride + panels.begin;
-      const index_t n = panels.end - panels.begin, first_key = tile.first_key + panels.begin;
+      T* s = scratch_.scores + x * stride + columns.begin;
+      const index_t n = columns.end - columns.begin, first_key = tile.first_key + columns.begin;
       prefetch_masks(tile.keys, tile.row + x + tile_height_);
+      if (tile.is_last) {
+        next_.ask();
+        prefetch_rows<1>(problem_.output(at_.b, row.h, row.i), problem_.out, 1);
+      }
       if (pass == Pass::values) {
         shrink[x] = 1;
         if (row.state.total == T{0}) {
@@ -389,10 +398,6 @@ class ForwardTask {
   void finish() {
     bool finite = true;
     for (index_t r = 0; r < rows_.count(); ++r) {
-      if (r + 8 < rows_.count()) {
-        const QueryRow<T>& later = rows_[r + 8];
-        prefetch<1>(problem_.output(at_.b, later.h, later.i), problem_.out, 1);
-      }
       finite = finish_row(rows_[r]) && finite;
     }
     if (problem_.options.weights) write_weights();
@@ -485,6 +490,7 @@ class ForwardTask {
   const SequenceTiling& tiling_;
   ForwardScratch<T> scratch_;
   RowBlock at_;
+  NextTask<T> next_;
   TaskRows<T> rows_;
   index_t tile_height_;  ///< rows of one tile
   /// Values of a block are copied side by side, once for all tiles: rows apart by a power of two, as in (batch, seq, 16

@@ -1,14 +1,17 @@
 // Kernel text: rows of scores between the two products of attention, and the table of all that attention uses.
 
+/// Vectors that softmax takes at once.
+inline constexpr int kScoreVectors = 2;
+
 template <class T>
-inline void score_tile(index_t d, const T* queries, const T* keys, index_t begin, index_t end,
-                       T scale, T* scores, index_t stride) {
-  constexpr index_t NR = TileShape<T>::NR;
+inline void score_panel(index_t n, index_t d, const T* queries, const T* panel, T scale, T* scores,
+                        index_t stride) {
+  using Shape = TileShape<T>;
   // The scale goes onto the product and not into the queries: one rounding of each score, not of each factor.
-  for (index_t j = begin; j < end; j += NR) {
-    tile<T, TileShape<T>::NV, ALayout::rows, Start::product, false>(d, queries, d, keys + j * d, NR,
-                                                                    scores + j, stride, &scale, 0);
-  }
+  const auto multiply = n > kScoreVectors * Vec<T>::kLanes
+                            ? tile<T, Shape::NV, ALayout::rows, Start::product, false>
+                            : tile<T, kScoreVectors, ALayout::rows, Start::product, false>;
+  multiply(d, queries, d, panel, Shape::NR, scores, stride, &scale, 0);
 }
 
 template <class T>
@@ -82,6 +85,7 @@ inline void add_alibi(index_t n, T* s, T slope, index_t distance) {
 template <class T>
 inline T online_softmax(index_t n, T* s, detail::RowState<T>& state) {
   using V = Vec<T>;
+  static_assert(kScoreVectors == 2);
   constexpr index_t kPair = 2 * V::kLanes;
   V m0 = V::all(state.most), m1 = m0;
   for (index_t j = 0; j < n; j += kPair) {
@@ -202,8 +206,9 @@ template <class T>
 inline constexpr detail::RowKernels<T> kRowKernels{
     .tile_rows = TileShape<T>::MR,
     .panel_width = TileShape<T>::NR,
+    .score_step = kScoreVectors * Vec<T>::kLanes,
     .pack_columns = pack_columns<T>,
-    .score_tile = score_tile<T>,
+    .score_panel = score_panel<T>,
     .score_rows = score_rows<T>,
     .softcap = softcap<T>,
     .add_bias = add_bias<T>,

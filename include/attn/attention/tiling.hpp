@@ -1,7 +1,7 @@
 // How a call is cut: tasks, parts of the keys, blocks of keys and the scratch memory that they take.
 //
-// Two paths. Tiled: keys are packed in panels, and a tile is MR rows. Few rows (all rows of a key/value head
-// fit kFewRows): keys and values pass once, unpacked, since memory limits; a tile is all rows.
+// Two paths. Tiled: keys are packed in panels, and a tile is MR rows. Few rows of a key/value head: keys and values pass
+// once, unpacked, since memory limits; a tile is all rows.
 #pragma once
 
 #include "attn/attention/row_kernels.hpp"
@@ -26,13 +26,19 @@ struct SequenceTiling {
 
   /// `one_part`: the keys are not split.
   SequenceTiling(index_t num_rows, index_t num_keys, bool one_part)
-      : rows(num_rows), kv_len(num_keys), few(rows <= kFewRows) {
+      : rows(num_rows), kv_len(num_keys), few(is_few(rows, kv_len)) {
     splits = few && !one_part ? std::max((kv_len + kSplitKV - 1) / kSplitKV, index_t{1}) : 1;
     // Packed K and V of 512 x 64 floats are 128 KB each; with the queries and outputs of a task, 96 KB each, they
     // leave nothing of half a megabyte.
     const index_t most = second_level_cache() >= (1 << 20) ? kMostBlockKV : kMostBlockKV / 2;
     block_kv =
         std::clamp((kv_len + 63) / 64 * 64, index_t{64}, most);  // packed sequences may be empty
+  }
+
+  /// Packing a key pays off from about 8 rows on, or twice as many where keys come from memory, which it does not
+  /// overlap: attn_report's sdpa_queries_16.
+  static bool is_few(index_t rows, index_t kv_len) {
+    return rows <= (kv_len > kMostBlockKV ? kFewRows : kFewRows / 2);
   }
 
   /// Tasks of one key/value head.

@@ -1,24 +1,42 @@
-// Kernel text: products of up to 8 rows with many others, along the vector, for what memory limits.
+// Kernel text: products of few rows with many others, along the vector, for what memory limits.
+//
+// One row leaves memory to the hardware's prefetchers. Several rows ask for what comes later, line by line between their
+// FMAs and into the second cache: a core waits for few lines at a time, fewer still of the first cache
+// (attn_report's sdpa_decode_gqa).
 
-/// out[r, j] = scale a_r . b_j over k elements for R rows of A and 8 / R rows of B: 8 sums whatever R is, which hide
-/// the latency of the FMAs and reduce together.
+/// Sums that dot_block() keeps. 8 hide the latency of the FMAs; 16 of 4 rows by 4 wait for 8 loads, 8 sums for 6, and
+/// there are cores that load one vector of AVX-512 while they multiply one.
+inline constexpr int kDotSums = ATTN_TARGET == 2 ? 16 : 8;
+
+/// Rows of B that dot_block() takes for R rows of A.
+template <int R>
+inline constexpr int kDotColumns = std::min(8, kDotSums / R);
+
+/// out[r, j] = scale a_r . b_j over k elements for R rows of A and kDotColumns rows of B, while rows `later` of B are
+/// asked for.
 template <class T, int R>
-inline void dot_block(index_t k, const T* a, const T* const* b, T scale, T* const* out,
-                      index_t out_stride) {
+inline void dot_block(index_t k, const T* a, const T* const* b, const T* const* later, T scale,
+                      T* const* out, index_t out_stride) {
   using V = Vec<T>;
-  constexpr int J = 8 / R;
-  V sums[8];
+  constexpr int J = kDotColumns<R>;
+  V sums[R * J / 8][8];
   ATTN_UNROLL
-  for (int i = 0; i < 8; ++i) sums[i] = V::all(T{0});
+  for (int i = 0; i < R * J; ++i) sums[i / 8][i % 8] = V::all(T{0});
   const auto step = [&](index_t p, auto load) __attribute__((always_inline)) {
     V bv[J];
     ATTN_UNROLL
-    for (int j = 0; j < J; ++j) bv[j] = load(b[j] + p);
+    for (int j = 0; j < J; ++j) {
+      bv[j] = load(b[j] + p);
+      if constexpr (R > 1) __builtin_prefetch(later[j] + p, 0, 2);
+    }
     ATTN_UNROLL
     for (int r = 0; r < R; ++r) {
       const V av = load(a + r * k + p);
       ATTN_UNROLL
-      for (int j = 0; j < J; ++j) sums[r * J + j] = fma(av, bv[j], sums[r * J + j]);
+      for (int j = 0; j < J; ++j) {
+        V& sum = sums[(r * J + j) / 8][(r * J + j) % 8];
+        sum = fma(av, bv[j], sum);
+      }
     }
   };
   index_t p = 0;
@@ -29,11 +47,12 @@ inline void dot_block(index_t k, const T* a, const T* const* b, T scale, T* cons
   if (p < k)
     step(
         p, [&](const T* x) __attribute__((always_inline)) { return V::load(x, k - p); });
-  T each[8];
-  sum_each(sums, each);
-  for (index_t r = 0; r < R; ++r) {
-    for (index_t j = 0; j < J; ++j) out[j][r * out_stride] = scale * each[r * J + j];
-  }
+  T each[R * J];
+  ATTN_UNROLL
+  for (int i = 0; i < R * J / 8; ++i) sum_each(sums[i], scale, each + 8 * i);
+  // Unrolled, since g++ would make one scatter of four stores, which is microcode on AMD's machines.
+  ATTN_UNROLL
+  for (int i = 0; i < R * J; ++i) out[i % J][i / J * out_stride] = each[i];
 }
 
 /// out[r, j] = scale a_r . b_j for `height` contiguous rows of A, of which memory holds 1 or a multiple of 4,
@@ -42,76 +61,87 @@ template <class T>
 inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T* const* b, T scale,
                        T* out, index_t out_stride) {
   // Eight places of B are read in turn: hardware prefetchers follow each, and memory gives more to eight (see
-  // bench/support/bandwidth.hpp) than to one. Several rows of A give memory time to bring the next rows of B, if they
-  // are asked for (attn_report's sdpa_decode_gqa); for one row that costs more than it gains.
+  // bench/support/bandwidth.hpp) than to one.
+  constexpr index_t kAhead = 3;
   const index_t part = (n + 7) / 8;
-  const T* rows[8];
+  const T *rows[8], *later[8];
   T* to[8];
   for (index_t at = 0; at < part; ++at) {
     for (index_t s = 0; s < 8; ++s) {
       const index_t j = std::min(s * part + at, n - 1);
       rows[s] = b[j];
+      later[s] = b[std::min(j + kAhead, n - 1)];
       to[s] = out + j;
     }
-    if (height == 1) {
-      dot_block<T, 1>(k, a, rows, scale, to, out_stride);
-      continue;
-    }
-    const index_t step = height == 2 ? 4 : 2;
+    const index_t step = height == 1   ? kDotColumns<1>
+                         : height == 2 ? kDotColumns<2>
+                                       : kDotColumns<4>;
     for (index_t s = 0; s < 8; s += step) {
-      for (index_t x = s; x < s + step; ++x) {
-        detail::prefetch_bytes<3>(b[std::min(x * part + at + 1, n - 1)], k * index_t{sizeof(T)});
-      }
-      if (height == 2) {
-        dot_block<T, 2>(k, a, rows + s, scale, to + s, out_stride);
-        continue;
-      }
-      for (index_t r = 0; r < height; r += 4) {
-        T* const down[2] = {to[s] + r * out_stride, to[s + 1] + r * out_stride};
-        dot_block<T, 4>(k, a + r * k, rows + s, scale, down, out_stride);
+      if (height == 1) {
+        dot_block<T, 1>(k, a, rows + s, later + s, scale, to + s, out_stride);
+      } else if (height == 2) {
+        dot_block<T, 2>(k, a, rows + s, later + s, scale, to + s, out_stride);
+      } else {
+        for (index_t r = 0; r < height; r += 4) {
+          T* down[kDotColumns<4>];
+          for (index_t x = 0; x < step; ++x) down[x] = to[s + x] + r * out_stride;
+          dot_block<T, 4>(k, a + r * k, rows + s, (r == 0 ? later : rows) + s, scale, down,
+                          out_stride);
+        }
       }
     }
   }
 }
 
-/// c_r += sum over j < n of a[r, j] b_j, R rows of C and `kRows` rows of B at a time; memory holds whole multiples of
-/// R rows. Rows of B are asked for 8 ahead, a few between others' sums: hardware prefetchers start anew with every
-/// page, and a core waits for few lines at a time (attn_report's sdpa_decode_gqa and cost_paged).
+/// c_r += sum over i < kRows of a[r, i] row_i for R rows of C, while rows `later` are asked for.
 template <class T, int R, int kRows>
+inline void add_block(index_t columns, const T* a, index_t a_stride, const T* const* row,
+                      const T* const* later, T* c, index_t c_stride) {
+  using V = Vec<T>;
+  const T *from[kRows],
+      *ahead[kRows];  // read once: to the compiler, what is stored could change them
+  for (int i = 0; i < kRows; ++i) {
+    from[i] = row[i];
+    ahead[i] = later[i];
+  }
+  V weight[R][kRows];
+  ATTN_UNROLL
+  for (int x = 0; x < R; ++x) {
+    ATTN_UNROLL
+    for (int i = 0; i < kRows; ++i) weight[x][i] = V::all(a[x * a_stride + i]);
+  }
+  each_vector<T>(columns, [&](index_t at, auto lanes) {
+    T* to = c + at;
+    V sum[R];
+    ATTN_UNROLL
+    for (int x = 0; x < R; ++x) sum[x] = V::load(to + x * c_stride);
+    ATTN_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      const V value = load(from[i] + at, lanes);
+      if constexpr (R > 1) __builtin_prefetch(ahead[i] + at, 0, 2);
+      ATTN_UNROLL
+      for (int x = 0; x < R; ++x) sum[x] = fma(weight[x][i], value, sum[x]);
+    }
+    ATTN_UNROLL
+    for (int x = 0; x < R; ++x) sum[x].store(to + x * c_stride);
+  });
+}
+
+/// c_r += sum over j < n of a[r, j] b_j, `kRows` rows of B at a time. Memory holds 1 or a multiple of 4 rows of A and C.
+template <class T, int kRows>
 inline void add_rows(index_t height, index_t columns, index_t n, const T* a, index_t a_stride,
                      const T* const* b, T* c, index_t c_stride) {
-  using V = Vec<T>;
-  constexpr index_t kAhead = 8;
-  const index_t steps = (height + R - 1) / R, share = (kRows + steps - 1) / steps;
+  constexpr index_t kAhead = 16;
+  const index_t R = height <= 2 ? height : 4;
+  const auto add = R == 1   ? add_block<T, 1, kRows>
+                   : R == 2 ? add_block<T, 2, kRows>
+                            : add_block<T, 4, kRows>;
   for (index_t j = 0; j + kRows <= n; j += kRows) {
-    const T* row[kRows];  // read once: to the compiler, what is stored below could change b
-    for (index_t i = 0; i < kRows; ++i) row[i] = b[j + i];
-    index_t asked = 0;
+    const T* const* row = b + j;
+    const T* const* later = b + std::min(j + kAhead, n - kRows);
     for (index_t r = 0; r < height; r += R) {
-      for (const index_t until = std::min(asked + share, index_t{kRows}); asked < until; ++asked) {
-        detail::prefetch_bytes<3>(b[std::min(j + kAhead + asked, n - 1)],
-                                  columns * index_t{sizeof(T)});
-      }
-      V weight[R][kRows];
-      ATTN_UNROLL
-      for (int x = 0; x < R; ++x) {
-        ATTN_UNROLL
-        for (int i = 0; i < kRows; ++i) weight[x][i] = V::all(a[(r + x) * a_stride + j + i]);
-      }
-      each_vector<T>(columns, [&](index_t at, auto lanes) {
-        T* to = c + r * c_stride + at;
-        V sum[R];
-        ATTN_UNROLL
-        for (int x = 0; x < R; ++x) sum[x] = V::load(to + x * c_stride);
-        ATTN_UNROLL
-        for (int i = 0; i < kRows; ++i) {
-          const V value = load(row[i] + at, lanes);
-          ATTN_UNROLL
-          for (int x = 0; x < R; ++x) sum[x] = fma(weight[x][i], value, sum[x]);
-        }
-        ATTN_UNROLL
-        for (int x = 0; x < R; ++x) sum[x].store(to + x * c_stride);
-      });
+      add(columns, a + r * a_stride + j, a_stride, row, r == 0 ? later : row, c + r * c_stride,
+          c_stride);
     }
   }
 }
@@ -130,6 +160,6 @@ inline void add_values_rows(index_t height, index_t columns, index_t n, const T*
     }
   }
   const index_t most = height == 1 ? 0 : n / 4 * 4;
-  add_rows<T, 2, 4>(height, columns, most, a, a_stride, b, c, c_stride);
-  add_rows<T, 1, 1>(height, columns, n - most, a + most, a_stride, b + most, c, c_stride);
+  add_rows<T, 4>(height, columns, most, a, a_stride, b, c, c_stride);
+  add_rows<T, 1>(height, columns, n - most, a + most, a_stride, b + most, c, c_stride);
 }

@@ -136,32 +136,35 @@ template <class T>
 inline void pack_panel(index_t width, index_t k, const T* b, index_t k_stride,
                        index_t column_stride, T* panel) {
   constexpr index_t NR = TileShape<T>::NR, kSize = Block<T>::kSize;
-  index_t whole = 0;  // columns done by vectors
   if (column_stride == 1 && width == NR) {
-    whole = NR;
     for (index_t p = 0; p < k; ++p) {
       for (index_t x = 0; x < NR; x += Vec<T>::kLanes) {
         Vec<T>::load(b + p * k_stride + x).store(panel + p * NR + x);
       }
     }
-  } else if (k_stride == 1) {
-    for (; whole + kSize <= width; whole += kSize) {
-      const T* from = b + whole * column_stride;
-      index_t p = 0;
-      for (; p + kSize <= k; p += kSize) {
-        const Block<T> block(from + p, column_stride, kSize);
-        ATTN_UNROLL
-        for (int x = 0; x < kSize; ++x) block.store(x, panel + (p + x) * NR + whole);
-      }
-      for (; p < k; ++p) {
-        for (index_t x = 0; x < kSize; ++x) panel[p * NR + whole + x] = from[x * column_stride + p];
+    return;
+  }
+  index_t done = 0;  // columns
+  for (; k_stride == 1 && done < width; done += kSize) {
+    const int columns = static_cast<int>(std::min(width - done, kSize));
+    const T* from = b + done * column_stride;
+    index_t p = 0;
+    for (; p + kSize <= k; p += kSize) {
+      const Block<T> block(from + p, column_stride, columns);
+      ATTN_UNROLL
+      for (int x = 0; x < kSize; ++x) block.store(x, panel + (p + x) * NR + done);
+    }
+    for (; p < k; ++p) {
+      for (index_t x = 0; x < kSize; ++x) {
+        panel[p * NR + done + x] = x < columns ? from[x * column_stride + p] : T{0};
       }
     }
   }
-  for (index_t x = whole; x < NR; ++x) {
-    for (index_t p = 0; p < k; ++p) {
-      panel[p * NR + x] = x < width ? b[p * k_stride + x * column_stride] : T{0};
+  for (index_t p = 0; p < k; ++p) {
+    for (index_t x = done; x < width; ++x) {
+      panel[p * NR + x] = b[p * k_stride + x * column_stride];
     }
+    std::fill(panel + p * NR + std::max(done, width), panel + (p + 1) * NR, T{0});
   }
 }
 

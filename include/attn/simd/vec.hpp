@@ -15,6 +15,19 @@
 #include <immintrin.h>
 #endif
 
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// The bits of 2^(j / 8), less those of 1 and 2^20 j; twice, for vectors of 16.
+inline constexpr std::int32_t kPow2Eighths[16] = {
+    0, -289342, -509968, -655657, -719629, -694486, -572163, -343865,
+    0, -289342, -509968, -655657, -719629, -694486, -572163, -343865};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
 // A loop over an array of vectors keeps them in registers only if it is unrolled; g++ 12 has to be told.
 #if defined(__clang__)
 #define ATTN_UNROLL _Pragma("clang loop unroll(full)")
