@@ -126,7 +126,7 @@ class Forward {
     const auto [b, head, piece] = place_of(i + plan_.concurrency);
     const SequenceTiling tiling = tiling_of(problem_, b);
     if (tiling.few) return;
-    task.expect(block(b, head, piece * plan_.rows_per_task, tiling), tiling.kv_len);
+    task.expect(block(b, head, piece * plan_.rows_per_task, tiling));
   }
 
   void run_task(index_t i, int worker) {

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "attn/attention/next_task.hpp"
+#include "attn/attention/coming_rows.hpp"
 #include "attn/attention/row_modifiers.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -25,11 +25,11 @@ class ForwardTask {
         copies_values_(!tiling.few &&
                        (problem.paged() || problem.v.stride(2) != problem.head_dim_v())) {}
 
-  /// What its worker does next is asked for during the last block of keys.
-  void expect(const RowBlock& next, index_t kv_len) {
+  /// What its worker does next: asked for during the last block of keys.
+  void expect(const RowBlock& next) {
+    next_ = next;
     const bool same_keys = next.b == at_.b && next.kv_head == at_.kv_head;
-    next_ = NextTask<T>(problem_, next, same_keys ? 0 : std::min(kv_len, tiling_.block_kv),
-                        rows_.count() + tiles());
+    next_keys_ = same_keys ? 0 : std::min(problem_.keys_of(next.b), tiling_.block_kv);
   }
 
   /// Tasks of key/value heads of one batch row, which take the keys in turn, block after block.
@@ -78,7 +78,7 @@ class ForwardTask {
   void add_columns(KeyRange keys, const RowState<T>* kept_states) {
     for (index_t r = 0; r < rows_.count(); ++r) rows_[r].state = kept_states[kept_at(rows_[r])];
     close_rows(nullptr);
-    pack_queries(keys);
+    pack_queries();
     pass_over_keys(Pass::columns, keys);
   }
 
@@ -107,7 +107,7 @@ class ForwardTask {
   /// The first pass over the keys, from sums of 0.
   static void start(Tasks tasks, KeyRange keys, Pass pass) {
     for (ForwardTask* task : tasks) {
-      task->pack_queries(keys);
+      task->pack_queries();
       std::fill_n(task->scratch_.out,
                   task->tiles() * task->tile_height_ * task->scratch_.out_stride, T{0});
     }
@@ -142,13 +142,10 @@ class ForwardTask {
   const T* key(index_t j) const { return problem_.key(problem_.k, at_.b, at_.kv_head, j); }
   const T* value(index_t j) const { return problem_.key(problem_.v, at_.b, at_.kv_head, j); }
 
-  /// Queries in rows, filled up to whole tiles. `keys` come next.
-  void pack_queries(KeyRange keys) {
+  /// Queries in rows, filled up to whole tiles.
+  void pack_queries() {
     const index_t d = problem_.head_dim();
-    KeyRange next = rows_.seen(keys);
-    next.end = std::min(next.end, (next.begin / tiling_.block_kv + 1) * tiling_.block_kv);
     for (index_t r = 0; r < rows_.count(); ++r) {
-      if (r % tile_height_ == 0) prefetch_keys(next, r);
       std::copy_n(query(rows_[r]), d, scratch_.q + r * d);
     }
     std::fill_n(scratch_.q + rows_.count() * d, (tiles() * tile_height_ - rows_.count()) * d, T{0});
@@ -184,17 +181,20 @@ class ForwardTask {
     const bool adds_values = pass == Pass::sum || pass == Pass::values;
     if (copies_values_ && adds_values && !hidden_as_zero_) copy_values(first, block, nullptr);
     const KeyRange next{first + step, std::min(first + 2 * step, all.end)};
+    const bool is_last = next.begin >= next.end;
+    if (!tiling_.few) {
+      const index_t panels =
+          (block.end - block.begin + kernels_.panel_width - 1) / kernels_.panel_width;
+      const index_t steps = rows_.count() + tiles() * panels;
+      coming_ = is_last ? ComingRows<T>(problem_, next_, {0, next_keys_}, steps)
+                        : ComingRows<T>(problem_, {at_.b, at_.kv_head, 0, 0}, next, steps);
+    }
     for (index_t r = 0; r < rows_.count(); r += tile_height_) {
       const index_t height = std::min(rows_.count() - r, tile_height_);
-      prefetch_keys(next, r);
       const KeyRange seen = rows_.seen_by(r, height, block);
       if (seen.begin >= seen.end || (pass == Pass::weights && !shows_weights(r, height))) continue;
-      const Tile tile{r,
-                      height,
-                      first,
-                      seen,
-                      rows_.visibility(r, height, seen) == Visibility::full,
-                      next.begin >= next.end};
+      const Tile tile{
+          r, height, first, seen, rows_.visibility(r, height, seen) == Visibility::full, is_last};
       score_tile(tile, pass == Pass::scores ? problem_.options.score_stage : ScoreStage::masked);
       if (pass == Pass::scores) {
         copy_scores(tile);
@@ -225,7 +225,6 @@ class ForwardTask {
     T* panel = scratch_.k + columns.begin * d;
     for (index_t j = first_key + columns.begin; j < block.end; j += NR, panel += NR * d) {
       const KeyRange keys{std::max(j, block.begin), std::min(j + NR, block.end)};
-      if (!problem_.paged()) prefetch_rows<0>(value(keys.begin), problem_.v, keys.end - keys.begin);
       if (keys.begin == j && problem_.run_end(j, keys.end) == keys.end) {
         kernels_.pack_columns(keys.end - j, d, key(j), 1, stride, panel);
         continue;
@@ -237,14 +236,6 @@ class ForwardTask {
         for (index_t p = 0; p < d; ++p) panel[p * NR + x - j] = from[p];
       }
     }
-  }
-
-  /// The share of `keys` that falls to the tile at row r.
-  ATTN_INLINE void prefetch_keys(KeyRange keys, index_t r) const {
-    const index_t tile = r / tile_height_, n = keys.end - keys.begin;
-    if (n <= 0 || tiling_.few || problem_.paged()) return;
-    const index_t begin = tile * n / tiles(), end = (tile + 1) * n / tiles();
-    prefetch_rows<0>(key(keys.begin + begin), problem_.k, end - begin);
   }
 
   /// The dense masks of row r, where each query has a row of them of its own. One row at a time, between rows of
@@ -273,7 +264,7 @@ class ForwardTask {
                           scratch_.scores + tile.keys.begin - tile.first_key, tiling_.block_kv);
     } else {
       for (index_t j = columns.begin; j < columns.end; j += kernels_.panel_width) {
-        if (tile.is_last) next_.ask();
+        coming_.ask();
         kernels_.score_panel(columns.end - j, d, scratch_.q + tile.row * d, scratch_.k + j * d,
                              problem_.scale, scratch_.scores + j, tiling_.block_kv);
       }
@@ -306,10 +297,8 @@ class ForwardTask {
       T* s = scratch_.scores + x * stride + columns.begin;
       const index_t n = columns.end - columns.begin, first_key = tile.first_key + columns.begin;
       prefetch_masks(tile.keys, tile.row + x + tile_height_);
-      if (tile.is_last) {
-        next_.ask();
-        prefetch_rows<1>(problem_.output(at_.b, row.h, row.i), problem_.out, 1);
-      }
+      coming_.ask();
+      if (tile.is_last) prefetch_rows<1>(problem_.output(at_.b, row.h, row.i), problem_.out, 1);
       if (pass == Pass::values) {
         shrink[x] = 1;
         if (row.state.total == T{0}) {
@@ -454,7 +443,7 @@ class ForwardTask {
         std::fill(out + keys.begin, out + keys.end, T{1} / static_cast<T>(keys.end - keys.begin));
       }
     }
-    if (tiling_.splits > 1) pack_queries({0, tiling_.kv_len});
+    if (tiling_.splits > 1) pack_queries();
     pass_over_keys(Pass::weights, {0, tiling_.kv_len});
   }
 
@@ -464,7 +453,7 @@ class ForwardTask {
       std::fill_n(scores.at_index({at_.b, rows_[r].h, rows_[r].i, 0}), problem_.scores[3],
                   kMinusInf<T>);
     }
-    if (tiling_.splits > 1) pack_queries({0, tiling_.kv_len});
+    if (tiling_.splits > 1) pack_queries();
     if (problem_.options.score_stage != ScoreStage::masked) {
       rows_.show_all(problem_.keys_of(at_.b));
     }
@@ -490,7 +479,9 @@ class ForwardTask {
   const SequenceTiling& tiling_;
   ForwardScratch<T> scratch_;
   RowBlock at_;
-  NextTask<T> next_;
+  RowBlock next_{};  ///< of the worker's next task, and how many new keys it begins with
+  index_t next_keys_ = 0;
+  ComingRows<T> coming_;
   TaskRows<T> rows_;
   index_t tile_height_;  ///< rows of one tile
   /// Values of a block are copied side by side, once for all tiles: rows apart by a power of two, as in (batch, seq, 16
