@@ -8,10 +8,15 @@ inline void score_panel(index_t n, index_t d, const T* queries, const T* panel, 
                         index_t stride) {
   using Shape = TileShape<T>;
   // The scale goes onto the product and not into the queries: one rounding of each score, not of each factor.
-  const auto multiply = n > kScoreVectors * Vec<T>::kLanes
-                            ? tile<T, Shape::NV, ALayout::rows, Start::product, false>
-                            : tile<T, kScoreVectors, ALayout::rows, Start::product, false>;
-  multiply(d, queries, d, panel, Shape::NR, scores, stride, &scale, 0);
+  const auto multiply = [&](auto vectors) __attribute__((always_inline)) {
+    tile<T, vectors(), ALayout::rows, Start::product, false>(d, queries, d, panel, Shape::NR,
+                                                             scores, stride, &scale, 0);
+  };
+  if (n > kScoreVectors * Vec<T>::kLanes) {
+    multiply(std::integral_constant<int, Shape::NV>{});
+  } else {
+    multiply(std::integral_constant<int, kScoreVectors>{});
+  }
 }
 
 template <class T>

@@ -52,21 +52,19 @@ inline void multiply_block(const detail::GemmProblem<T>& g, index_t i0, index_t 
                            index_t j1, index_t kc, const T* packed_a, const T* packed_b,
                            const T* factor) {
   constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
-  const index_t share = kc * NR / ((i1 - i0 + MR - 1) / MR);
+  const index_t share = NR * index_t{sizeof(T)} / ((i1 - i0 + MR - 1) / MR);  // bytes a k
   for (index_t j = j0; j < j1; j += NR) {
     const index_t width = std::min(j1 - j, NR);
     for (index_t i = i0; i < i1; i += MR) {
       const index_t height = std::min(i1 - i, MR);
       T* c = g.c + i * g.c_row + j;
       for (index_t r = i + MR; r < std::min(i + 2 * MR, i1); ++r) {
-        detail::prefetch_bytes<3>(g.c + r * g.c_row + j, width * index_t{sizeof(T)});
+        detail::prefetch_bytes<2>(g.c + r * g.c_row + j, width * index_t{sizeof(T)});
       }
-      if (j + NR < j1) {
-        detail::prefetch_bytes<2>(packed_b + (j + NR) * kc + (i - i0) / MR * share,
-                                  share * index_t{sizeof(T)});
-      }
+      const T* later = packed_b + (j + NR < j1 ? j + NR : j) * kc;
+      const Ahead ahead{reinterpret_cast<const char*>(later) + (i - i0) / MR * share * kc, share};
       if (width == NR && height == MR) {
-        tile_panel<T, kStart>(kc, packed_a + i * kc, packed_b + j * kc, c, g.c_row, factor);
+        tile_panel<T, kStart>(kc, packed_a + i * kc, packed_b + j * kc, c, g.c_row, factor, ahead);
         continue;
       }
       // The tile reaches beyond C: through a whole one of its own.
@@ -77,7 +75,7 @@ inline void multiply_block(const detail::GemmProblem<T>& g, index_t i0, index_t 
         }
       };
       if (kStart == Start::scaled) each([](T& inside, const T& outside) { inside = outside; });
-      tile_panel<T, kStart>(kc, packed_a + i * kc, packed_b + j * kc, whole, NR, factor);
+      tile_panel<T, kStart>(kc, packed_a + i * kc, packed_b + j * kc, whole, NR, factor, ahead);
       each([](const T& inside, T& outside) { outside = inside; });
     }
   }

@@ -17,6 +17,13 @@ enum class ALayout { interleaved, rows };
 /// What a tile does with what C holds: C = A B, C = factor[0] (A B), or C = factor[row] C + A B.
 enum class Start { zero, product, scaled };
 
+/// What a tile asks for while it multiplies: at each k a line of the second cache, `step` bytes after the last. A core
+/// waits for few lines at a time, and a burst of them holds up the products (attn_report's gemm_bert).
+struct Ahead {
+  const char* at = nullptr;
+  index_t step = 0;
+};
+
 /// One tile of MR rows by V vectors. Every element is one chain of FMAs in the order of
 /// k, so that results do not depend on how rows, columns or k are cut. kTail: only the first `columns` lanes
 /// of the last vector exist. Fewer rows than MR are filled up with others by the caller: a tile of one row
@@ -24,7 +31,7 @@ enum class Start { zero, product, scaled };
 /// user 0.2 s of compiling.
 template <class T, int V, ALayout kLayout, Start kStart, bool kTail>
 inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_stride, T* c,
-                 index_t c_stride, const T* factor, index_t columns) {
+                 index_t c_stride, const T* factor, index_t columns, Ahead ahead = {}) {
   constexpr int R = TileShape<T>::MR;
   using Vt = Vec<T>;
   Vt sum[R][V];
@@ -41,6 +48,10 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
     }
   }
   for (index_t p = 0; p < k; ++p) {
+    if constexpr (kLayout == ALayout::interleaved) {
+      __builtin_prefetch(ahead.at, 0, 2);
+      ahead.at += ahead.step;
+    }
     Vt bv[V];
     ATTN_UNROLL
     for (int v = 0; v < V; ++v) {
@@ -74,9 +85,9 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
 /// MR packed rows of A times one packed panel of B: C (MR x NR).
 template <class T, Start kStart>
 inline void tile_panel(index_t k, const T* a, const T* panel, T* c, index_t c_stride,
-                       const T* factor) {
+                       const T* factor, Ahead ahead) {
   tile<T, TileShape<T>::NV, ALayout::interleaved, kStart, false>(k, a, 0, panel, TileShape<T>::NR,
-                                                                 c, c_stride, factor, 0);
+                                                                 c, c_stride, factor, 0, ahead);
 }
 
 /// C (MR x columns) = factor C + A B, with A in rows and B unpacked: its columns lie along the vector. Two
