@@ -132,16 +132,18 @@ template <class T, int kRows>
 inline void add_rows(index_t height, index_t columns, index_t n, const T* a, index_t a_stride,
                      const T* const* b, T* c, index_t c_stride) {
   constexpr index_t kAhead = 16;
-  const index_t R = height <= 2 ? height : 4;
-  const auto add = R == 1   ? add_block<T, 1, kRows>
-                   : R == 2 ? add_block<T, 2, kRows>
-                            : add_block<T, 4, kRows>;
   for (index_t j = 0; j + kRows <= n; j += kRows) {
     const T* const* row = b + j;
     const T* const* later = b + std::min(j + kAhead, n - kRows);
-    for (index_t r = 0; r < height; r += R) {
-      add(columns, a + r * a_stride + j, a_stride, row, r == 0 ? later : row, c + r * c_stride,
-          c_stride);
+    if (height == 1) {
+      add_block<T, 1, kRows>(columns, a + j, a_stride, row, row, c, c_stride);
+    } else if (height == 2) {
+      add_block<T, 2, kRows>(columns, a + j, a_stride, row, later, c, c_stride);
+    } else {
+      for (index_t r = 0; r < height; r += 4) {
+        add_block<T, 4, kRows>(columns, a + r * a_stride + j, a_stride, row, r == 0 ? later : row,
+                               c + r * c_stride, c_stride);
+      }
     }
   }
 }
