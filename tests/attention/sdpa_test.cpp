@@ -263,6 +263,30 @@ TYPED_TEST(SdpaTest, LogitsOfAnySizeStayFinite) {
   }
 }
 
+TYPED_TEST(SdpaTest, FewRowsOnManyKeys) {
+  using T = TypeParam;
+  Random random(8);
+  // Rows of a key/value head, about where the path for few rows ends; keys of one block, two, and more than one part.
+  for (const Index kv_len : {512, 530, 2100}) {
+    for (const Index rows : {1, 2, 3, 4, 5, 8, 9, 12, 15, 16, 17}) {
+      const Index group = rows % 3 == 0 ? 3 : 1, dim = random.pick<Index>({16, 40, 72});
+      const auto q = random.array<T>({1, 2 * group, rows / group, dim});
+      const auto k = random.array<T>({1, 2, kv_len, dim}), v = random.array<T>({1, 2, kv_len, 33});
+      ReferenceOptions options;
+      options.causal = random.chance(0.5);
+      const Mask mask = options.causal ? causal() : Mask{};
+      for (Isa isa : available_isas()) {
+        SCOPED_TRACE(std::string(name(isa)) + ": " + std::to_string(rows) + " rows, " +
+                     std::to_string(kv_len) + " keys, head_dim " + std::to_string(dim));
+        const auto y = scaled_dot_product_attention(q.template view<4>(), k.template view<4>(),
+                                                    v.template view<4>(),
+                                                    {.mask = mask, .execution = {.isa = isa}});
+        EXPECT_EQ(attention_difference<T>({to_array(y), {}, {}}, q, k, v, options, isa), "");
+      }
+    }
+  }
+}
+
 TYPED_TEST(SdpaTest, WeightsOfChosenHeads) {
   using T = TypeParam;
   Random random(9);

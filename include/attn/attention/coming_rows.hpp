@@ -13,7 +13,7 @@ namespace detail {
 template <int kWrite, class T, class U>
 ATTN_INLINE void prefetch_rows(const T* row, const TensorView4<U>& x, index_t count) {
   for (index_t i = 0; i < count; ++i, row += x.stride(2)) {
-    prefetch_bytes<2, kWrite>(row, x.extent(3) * index_t{sizeof(T)});
+    prefetch_bytes<kWrite>(row, x.extent(3) * index_t{sizeof(T)});
   }
 }
 

@@ -25,11 +25,13 @@ class ForwardTask {
         copies_values_(!tiling.few &&
                        (problem.paged() || problem.v.stride(2) != problem.head_dim_v())) {}
 
-  /// What its worker does next: asked for during the last block of keys.
+  /// What its worker does next, asked for during the last block of keys. Of pages only the queries: masks may leave
+  /// out pages that are not there.
   void expect(const RowBlock& next) {
     next_ = next;
     const bool same_keys = next.b == at_.b && next.kv_head == at_.kv_head;
-    next_keys_ = same_keys ? 0 : std::min(problem_.keys_of(next.b), tiling_.block_kv);
+    next_keys_ =
+        same_keys || problem_.paged() ? 0 : std::min(problem_.keys_of(next.b), tiling_.block_kv);
   }
 
   /// Tasks of key/value heads of one batch row, which take the keys in turn, block after block.
@@ -249,7 +251,7 @@ class ForwardTask {
       if (strides[2] == 0 || strides[3] != 1) continue;
       const index_t size = dense.kind == Mask::Dense::Kind::add ? index_t{sizeof(T)} : 1;
       const index_t at = at_.b * strides[0] + rows_[r].h * strides[1] + rows_[r].i * strides[2];
-      prefetch_bytes<2>(static_cast<const char*>(dense.data) + (at + keys.begin) * size,
+      prefetch_bytes(static_cast<const char*>(dense.data) + (at + keys.begin) * size,
                         (keys.end - keys.begin) * size);
     }
   }

@@ -4,8 +4,8 @@
 // FMAs and into the second cache: a core waits for few lines at a time, fewer still of the first cache
 // (attn_report's sdpa_decode_gqa).
 
-/// Sums that dot_block() keeps. 8 hide the latency of the FMAs; 16 of 4 rows by 4 wait for 8 loads, 8 sums for 6, and
-/// there are cores that load one vector of AVX-512 while they multiply one.
+/// Sums that dot_block() keeps. 8 hide the latency of the FMAs. With 32 registers there are more: 4 rows by 4 take 8
+/// loads for 16 FMAs, 4 by 2 take 6 for 8, and some cores load one vector of AVX-512 in a cycle, as they multiply one.
 inline constexpr int kDotSums = ATTN_TARGET == 2 ? 16 : 8;
 
 /// Rows of B that dot_block() takes for R rows of A.
@@ -98,8 +98,8 @@ template <class T, int R, int kRows>
 inline void add_block(index_t columns, const T* a, index_t a_stride, const T* const* row,
                       const T* const* later, T* c, index_t c_stride) {
   using V = Vec<T>;
-  const T *from[kRows],
-      *ahead[kRows];  // read once: to the compiler, what is stored could change them
+  // Read once: to the compiler, what is stored below could change the pointers.
+  const T *from[kRows], *ahead[kRows];
   for (int i = 0; i < kRows; ++i) {
     from[i] = row[i];
     ahead[i] = later[i];

@@ -59,7 +59,7 @@ inline void multiply_block(const detail::GemmProblem<T>& g, index_t i0, index_t 
       const index_t height = std::min(i1 - i, MR);
       T* c = g.c + i * g.c_row + j;
       for (index_t r = i + MR; r < std::min(i + 2 * MR, i1); ++r) {
-        detail::prefetch_bytes<2>(g.c + r * g.c_row + j, width * index_t{sizeof(T)});
+        detail::prefetch_bytes(g.c + r * g.c_row + j, width * index_t{sizeof(T)});
       }
       const T* later = packed_b + (j + NR < j1 ? j + NR : j) * kc;
       const Ahead ahead{reinterpret_cast<const char*>(later) + (i - i0) / MR * share * kc, share};
