@@ -233,9 +233,10 @@ class ForwardTask {
       }
       // A first panel that begins with unseen keys, or one that pages share.
       std::fill_n(panel, NR * d, T{0});
-      for (index_t x = keys.begin; x < keys.end; ++x) {
-        const T* from = key(x);
-        for (index_t p = 0; p < d; ++p) panel[p * NR + x - j] = from[p];
+      for (index_t x = keys.begin; x < keys.end;) {
+        const index_t end = problem_.run_end(x, keys.end);
+        kernels_.pack_part(end - x, j + NR - x, d, key(x), stride, panel + (x - j));
+        x = end;
       }
     }
   }
@@ -252,7 +253,7 @@ class ForwardTask {
       const index_t size = dense.kind == Mask::Dense::Kind::add ? index_t{sizeof(T)} : 1;
       const index_t at = at_.b * strides[0] + rows_[r].h * strides[1] + rows_[r].i * strides[2];
       prefetch_bytes(static_cast<const char*>(dense.data) + (at + keys.begin) * size,
-                        (keys.end - keys.begin) * size);
+                     (keys.end - keys.begin) * size);
     }
   }
 

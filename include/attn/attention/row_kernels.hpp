@@ -36,6 +36,8 @@ struct RowKernels {
   /// Packing: see tile.inc.hpp.
   void (*pack_columns)(index_t columns, index_t k, const T* b, index_t k_stride,
                        index_t column_stride, T* packed);
+  void (*pack_part)(index_t width, index_t room, index_t k, const T* b, index_t column_stride,
+                    T* panel);
 
   /// scores[r, j] = scale q_r . k_j for the rows of queries of one tile and the first keys of a packed panel: n, rounded
   /// up to score_step.

@@ -213,6 +213,7 @@ inline constexpr detail::RowKernels<T> kRowKernels{
     .panel_width = TileShape<T>::NR,
     .score_step = kScoreVectors * Vec<T>::kLanes,
     .pack_columns = pack_columns<T>,
+    .pack_part = pack_part<T>,
     .score_panel = score_panel<T>,
     .score_rows = score_rows<T>,
     .softcap = softcap<T>,

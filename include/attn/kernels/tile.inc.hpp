@@ -142,41 +142,50 @@ inline void pack_tile(index_t height, index_t k, const T* a, index_t row_stride,
   }
 }
 
+/// Packs `width` columns of k, each contiguous, into a panel of which `room` columns are left: those after `width` may
+/// become 0 up to the next multiple of a block.
+template <class T>
+inline void pack_part(index_t width, index_t room, index_t k, const T* b, index_t column_stride,
+                      T* panel) {
+  constexpr index_t NR = TileShape<T>::NR, kSize = Block<T>::kSize;
+  for (index_t done = 0; done < width; done += kSize) {
+    const index_t columns = std::min(width - done, kSize);
+    const T* from = b + done * column_stride;
+    T* to = panel + done;
+    index_t p = 0;
+    for (; done + kSize <= room && p + kSize <= k; p += kSize) {
+      const Block<T> block(from + p, column_stride, static_cast<int>(columns));
+      ATTN_UNROLL
+      for (int x = 0; x < kSize; ++x) block.store(x, to + (p + x) * NR);
+    }
+    for (; p < k; ++p) {
+      for (index_t x = 0; x < columns; ++x) to[p * NR + x] = from[x * column_stride + p];
+    }
+  }
+}
+
 /// Packs one panel of B: `width` columns of k, the rest of NR filled up with zeros.
 template <class T>
 inline void pack_panel(index_t width, index_t k, const T* b, index_t k_stride,
                        index_t column_stride, T* panel) {
-  constexpr index_t NR = TileShape<T>::NR, kSize = Block<T>::kSize;
-  if (column_stride == 1 && width == NR) {
+  constexpr index_t NR = TileShape<T>::NR;
+  if (k_stride == 1) {
+    pack_part(width, NR, k, b, column_stride, panel);
+  } else if (column_stride == 1 && width == NR) {
     for (index_t p = 0; p < k; ++p) {
       for (index_t x = 0; x < NR; x += Vec<T>::kLanes) {
         Vec<T>::load(b + p * k_stride + x).store(panel + p * NR + x);
       }
     }
-    return;
-  }
-  index_t done = 0;  // columns
-  for (; k_stride == 1 && done < width; done += kSize) {
-    const int columns = static_cast<int>(std::min(width - done, kSize));
-    const T* from = b + done * column_stride;
-    index_t p = 0;
-    for (; p + kSize <= k; p += kSize) {
-      const Block<T> block(from + p, column_stride, columns);
-      ATTN_UNROLL
-      for (int x = 0; x < kSize; ++x) block.store(x, panel + (p + x) * NR + done);
-    }
-    for (; p < k; ++p) {
-      for (index_t x = 0; x < kSize; ++x) {
-        panel[p * NR + done + x] = x < columns ? from[x * column_stride + p] : T{0};
+  } else {
+    for (index_t p = 0; p < k; ++p) {
+      for (index_t x = 0; x < width; ++x) {
+        panel[p * NR + x] = b[p * k_stride + x * column_stride];
       }
     }
   }
-  for (index_t p = 0; p < k; ++p) {
-    for (index_t x = done; x < width; ++x) {
-      panel[p * NR + x] = b[p * k_stride + x * column_stride];
-    }
-    std::fill(panel + p * NR + std::max(done, width), panel + (p + 1) * NR, T{0});
-  }
+  if (width == NR) return;
+  for (index_t p = 0; p < k; ++p) std::fill(panel + p * NR + width, panel + (p + 1) * NR, T{0});
 }
 
 /// Packs k x columns of B into panels of NR columns (the last one filled up with zeros): panel j begins
