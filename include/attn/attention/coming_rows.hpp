@@ -8,13 +8,11 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Asks for `count` rows of x from `row` on before they are needed: short sequences come from memory once, and what
-/// reads them takes as long as it waits. Into the second cache. kWrite: 1 for rows that will be written.
+/// Asks for a row of x before it is needed: short sequences come from memory once, and what reads them takes as long as
+/// it waits. kWrite: 1 for a row that will be written.
 template <int kWrite, class T, class U>
-ATTN_INLINE void prefetch_rows(const T* row, const TensorView4<U>& x, index_t count) {
-  for (index_t i = 0; i < count; ++i, row += x.stride(2)) {
-    prefetch_bytes<kWrite>(row, x.extent(3) * index_t{sizeof(T)});
-  }
+ATTN_INLINE void prefetch_row(const T* row, const TensorView4<U>& x) {
+  prefetch_bytes<kWrite>(row, x.extent(3) * index_t{sizeof(T)});
 }
 
 /// Some queries, and some keys and values. A core waits for few lines at a time, so a few rows are asked for at each
@@ -41,7 +39,7 @@ class ComingRows {
   ATTN_INLINE void ask() {
     for (const index_t end = std::min(next_ + share_, count_); next_ < end; ++next_) {
       if (next_ < queries_.num_rows) {
-        prefetch_rows<0>(problem_->query(queries_.b, h_, i_), problem_->q, 1);
+        prefetch_row<0>(problem_->query(queries_.b, h_, i_), problem_->q);
         if (++i_ == q_len_) {
           i_ = 0;
           ++h_;
@@ -49,7 +47,7 @@ class ComingRows {
       }
       if (const index_t j = keys_.begin + next_; j < keys_.end) {
         for (const auto* x : {&problem_->k, &problem_->v}) {
-          prefetch_rows<0>(problem_->key(*x, queries_.b, queries_.kv_head, j), *x, 1);
+          prefetch_row<0>(problem_->key(*x, queries_.b, queries_.kv_head, j), *x);
         }
       }
     }

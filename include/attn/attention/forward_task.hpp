@@ -301,7 +301,7 @@ class ForwardTask {
       const index_t n = columns.end - columns.begin, first_key = tile.first_key + columns.begin;
       prefetch_masks(tile.keys, tile.row + x + tile_height_);
       coming_.ask();
-      if (tile.is_last) prefetch_rows<1>(problem_.output(at_.b, row.h, row.i), problem_.out, 1);
+      if (tile.is_last) prefetch_row<1>(problem_.output(at_.b, row.h, row.i), problem_.out);
       if (pass == Pass::values) {
         shrink[x] = 1;
         if (row.state.total == T{0}) {

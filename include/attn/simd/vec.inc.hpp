@@ -6,8 +6,9 @@
 //   less(a, b) -> V::Mask, select(mask, yes, no), round (to nearest even), sum, max_lane
 //   exponent_bits(v): the lowest 9 (double: 12) bits of each lane, moved to where sign and exponent are
 //   exponent(v): floor(log2 v) of positive normal v; of others some number
-// Of float, where exp_flush takes them: pow2_eighths(v): 2^((m - 1016) / 8) of the number m in the lowest 12 bits of each
-//   lane, m in [8, 2040); zero_if_less(x, least, y): y, but 0 where x < least
+// Of Vec<float> in sets with FMA, for exp_flush:
+//   pow2_eighths(v): 2^((m - 1016) / 8) of the number m in the lowest 12 bits of each lane, m in [8, 2040)
+//   zero_if_less(x, least, y): y, but 0 where x < least
 // Of Vec<std::uint64_t>, which random numbers are made of: kLanes, load(p), all(x), ^, high() >> 32, and
 //   low_product(a, b): the whole product of the low halves
 //   store_low(even, odd, p): their low halves, in turn
