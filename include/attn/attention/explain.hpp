@@ -112,13 +112,15 @@ AttentionExplanation explain(const Q& q, const K& k, const V& v,
   for (index_t b = 0; b < problem.batch(); ++b) {
     (detail::tiling_of(problem, b).few ? few : tiled) = true;
   }
-  AttentionExplanation explanation{.isa = options.execution.instruction_set(),
-                                   .path = few && tiled ? AttentionPath::mixed
-                                           : few        ? AttentionPath::few_rows
-                                                        : AttentionPath::tiled,
-                                   .plan = plan,
-                                   .tile_rows = tiled ? detail::kMostTileRows : detail::kFewRows,
-                                   .block_kv = plan.most_block_kv};
+  const Isa isa = options.execution.instruction_set();
+  AttentionExplanation explanation{
+      .isa = isa,
+      .path = few && tiled ? AttentionPath::mixed
+              : few        ? AttentionPath::few_rows
+                           : AttentionPath::tiled,
+      .plan = plan,
+      .tile_rows = tiled ? detail::row_tile_height(isa) : detail::kFewRows,
+      .block_kv = plan.most_block_kv};
   explanation.fused = plan.scores_elements == 0;
   explanation.two_pass = options.scores || options.weights || options.average_weights ||
                          options.column_sums || static_cast<bool>(problem.functors.prob);

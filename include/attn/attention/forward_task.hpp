@@ -214,10 +214,10 @@ class ForwardTask {
     return any;
   }
 
-  /// The scores that `keys` take, counted from first_key: from the first one's panel on, in whole steps.
+  /// The scores that `keys` take, counted from first_key, in whole panels.
   KeyRange scores_of(index_t first_key, KeyRange keys) const {
-    const index_t NR = kernels_.panel_width, step = kernels_.score_step;
-    return {(keys.begin - first_key) / NR * NR, (keys.end - first_key + step - 1) / step * step};
+    const index_t NR = kernels_.panel_width;
+    return {(keys.begin - first_key) / NR * NR, (keys.end - first_key + NR - 1) / NR * NR};
   }
 
   /// K of one block in panels of NR keys; keys that no row sees are not read but taken as 0.
@@ -227,12 +227,7 @@ class ForwardTask {
     T* panel = scratch_.k + columns.begin * d;
     for (index_t j = first_key + columns.begin; j < block.end; j += NR, panel += NR * d) {
       const KeyRange keys{std::max(j, block.begin), std::min(j + NR, block.end)};
-      if (keys.begin == j && problem_.run_end(j, keys.end) == keys.end) {
-        kernels_.pack_columns(keys.end - j, d, key(j), 1, stride, panel);
-        continue;
-      }
-      // A first panel that begins with unseen keys, or one that pages share.
-      std::fill_n(panel, NR * d, T{0});
+      if (keys.end - keys.begin < NR) std::fill_n(panel, NR * d, T{0});
       for (index_t x = keys.begin; x < keys.end;) {
         const index_t end = problem_.run_end(x, keys.end);
         kernels_.pack_part(end - x, j + NR - x, d, key(x), stride, panel + (x - j));
@@ -257,7 +252,7 @@ class ForwardTask {
     }
   }
 
-  /// scratch.scores = scores of one tile of rows against whole steps of keys.
+  /// scratch.scores = scores of one tile of rows against whole panels of keys.
   void score_tile(const Tile& tile, ScoreStage stage) {
     const index_t d = problem_.head_dim();
     const KeyRange columns = scores_of(tile.first_key, tile.keys);
@@ -268,8 +263,8 @@ class ForwardTask {
     } else {
       for (index_t j = columns.begin; j < columns.end; j += kernels_.panel_width) {
         coming_.ask();
-        kernels_.score_panel(columns.end - j, d, scratch_.q + tile.row * d, scratch_.k + j * d,
-                             problem_.scale, scratch_.scores + j, tiling_.block_kv);
+        kernels_.score_panel(d, scratch_.q + tile.row * d, scratch_.k + j * d, problem_.scale,
+                             scratch_.scores + j, tiling_.block_kv);
       }
     }
     for (index_t x = 0; x < tile.height; ++x) {

@@ -21,8 +21,8 @@ struct RowState {
   T most, total;
 };
 
-/// MR of every set so far: scratch is laid out for it.
-inline constexpr index_t kMostTileRows = 6;
+/// Scratch is laid out for tiles of any set.
+inline constexpr index_t kMostTileRows = row_tile_height(Isa::avx512);
 
 /// Most rows of the path for few queries, which take keys and values unpacked.
 inline constexpr index_t kFewRows = 16;
@@ -31,17 +31,13 @@ template <class T>
 struct RowKernels {
   index_t tile_rows;    ///< MR: rows of a tile
   index_t panel_width;  ///< NR: keys of a packed panel
-  index_t score_step;   ///< divides NR: scores of a row are computed so many at a time
 
   /// Packing: see tile.inc.hpp.
-  void (*pack_columns)(index_t columns, index_t k, const T* b, index_t k_stride,
-                       index_t column_stride, T* packed);
   void (*pack_part)(index_t width, index_t room, index_t k, const T* b, index_t column_stride,
                     T* panel);
 
-  /// scores[r, j] = scale q_r . k_j for the rows of queries of one tile and the first keys of a packed panel: n, rounded
-  /// up to score_step.
-  void (*score_panel)(index_t n, index_t d, const T* queries, const T* panel, T scale, T* scores,
+  /// scores[r, j] = scale q_r . k_j for the rows of queries of one tile and the keys of a packed panel.
+  void (*score_panel)(index_t d, const T* queries, const T* panel, T scale, T* scores,
                       index_t stride);
   /// The same for `height` (at most kFewRows) rows of queries and n rows of keys, wherever they lie; memory
   /// holds 1 or a multiple of 4 rows of queries.
@@ -57,7 +53,7 @@ struct RowKernels {
   /// s[j] -= slope |distance - j|
   void (*add_alibi)(index_t n, T* s, T slope, index_t distance);
 
-  /// s = e^(s - most) over n scores, n a multiple of score_step; returns by what earlier sums shrink.
+  /// s = e^(s - most) over n scores, n a multiple of panel_width; returns by what earlier sums shrink.
   T (*online_softmax)(index_t n, T* s, RowState<T>& state);
   /// out = e^(s - most) / total over n scores of a row whose state is final.
   void (*weigh)(index_t n, const T* s, const RowState<T>& state, T* out);

@@ -1,22 +1,12 @@
 // Kernel text: rows of scores between the two products of attention, and the table of all that attention uses.
 
-/// Vectors that softmax takes at once.
-inline constexpr int kScoreVectors = 2;
-
 template <class T>
-inline void score_panel(index_t n, index_t d, const T* queries, const T* panel, T scale, T* scores,
+inline void score_panel(index_t d, const T* queries, const T* panel, T scale, T* scores,
                         index_t stride) {
-  using Shape = TileShape<T>;
+  using Shape = RowTileShape<T>;
   // The scale goes onto the product and not into the queries: one rounding of each score, not of each factor.
-  const auto multiply = [&](auto vectors) __attribute__((always_inline)) {
-    tile<T, vectors(), ALayout::rows, Start::product, false>(d, queries, d, panel, Shape::NR,
-                                                             scores, stride, &scale, 0);
-  };
-  if (n > kScoreVectors * Vec<T>::kLanes) {
-    multiply(std::integral_constant<int, Shape::NV>{});
-  } else {
-    multiply(std::integral_constant<int, kScoreVectors>{});
-  }
+  tile<T, Shape::NV, ALayout::rows, Start::product, false>(d, queries, d, panel, Shape::NR, scores,
+                                                           stride, &scale, 0);
 }
 
 template <class T>
@@ -90,8 +80,8 @@ inline void add_alibi(index_t n, T* s, T slope, index_t distance) {
 template <class T>
 inline T online_softmax(index_t n, T* s, detail::RowState<T>& state) {
   using V = Vec<T>;
-  static_assert(kScoreVectors == 2);
   constexpr index_t kPair = 2 * V::kLanes;
+  static_assert(RowTileShape<T>::NR == kPair);
   V m0 = V::all(state.most), m1 = m0;
   for (index_t j = 0; j < n; j += kPair) {
     m0 = max(V::load(s + j), m0);
@@ -205,15 +195,11 @@ inline bool scale_row(index_t n, T factor, const T* x, T* out) {
   return sum(odd) == T{0};
 }
 
-static_assert(TileShape<float>::MR == detail::kMostTileRows);
-
 template <class T>
 inline constexpr detail::RowKernels<T> kRowKernels{
-    .tile_rows = TileShape<T>::MR,
-    .panel_width = TileShape<T>::NR,
-    .score_step = kScoreVectors * Vec<T>::kLanes,
-    .pack_columns = pack_columns<T>,
-    .pack_part = pack_part<T>,
+    .tile_rows = RowTileShape<T>::MR,
+    .panel_width = RowTileShape<T>::NR,
+    .pack_part = pack_part<T, RowTileShape<T>::NR>,
     .score_panel = score_panel<T>,
     .score_rows = score_rows<T>,
     .softcap = softcap<T>,

@@ -11,6 +11,9 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
+/// Half a megabyte, as Zen 3 has, holds half of what tasks and blocks take elsewhere.
+inline bool has_large_second_level_cache() { return second_level_cache() >= (1 << 20); }
+
 /// How the rows and keys of one batch row are cut. All of it follows from lengths and the machine alone, and fixes
 /// where sums are rescaled and merged: results do not depend on the rest of the batch or on the threads.
 struct SequenceTiling {
@@ -28,9 +31,8 @@ struct SequenceTiling {
   SequenceTiling(index_t num_rows, index_t num_keys, bool one_part)
       : rows(num_rows), kv_len(num_keys), few(is_few(rows, kv_len)) {
     splits = few && !one_part ? std::max((kv_len + kSplitKV - 1) / kSplitKV, index_t{1}) : 1;
-    // Packed K and V of 512 x 64 floats are 128 KB each; with the queries and outputs of a task, 96 KB each, they
-    // leave nothing of half a megabyte.
-    const index_t most = second_level_cache() >= (1 << 20) ? kMostBlockKV : kMostBlockKV / 2;
+    // Packed K and V of 512 x 64 floats are 128 KB each.
+    const index_t most = has_large_second_level_cache() ? kMostBlockKV : kMostBlockKV / 2;
     block_kv =
         std::clamp((kv_len + 63) / 64 * 64, index_t{64}, most);  // packed sequences may be empty
   }
@@ -87,8 +89,7 @@ struct ForwardScratch {
     const auto take_bytes = [&](std::size_t bytes) {
       return take((static_cast<index_t>(bytes) + index_t{sizeof(T)} - 1) / index_t{sizeof(T)});
     };
-    const index_t height =
-        std::max((num_rows + kMostTileRows - 1) / kMostTileRows * kMostTileRows, kFewRows);
+    const index_t height = std::max(num_rows + kMostTileRows - 1, kFewRows);  // whole tiles
     k = take(packs_keys ? block_kv * d : 0);
     v = take(block_kv * out_stride);
     scores = take(std::max(kMostTileRows, kFewRows) * block_kv);
@@ -125,8 +126,8 @@ struct ForwardScratch {
 /// How one call is cut into tasks and what scratch memory it takes, known before it runs; the same on every
 /// instruction set. explain() shows it.
 struct AttentionPlan {
-  /// Rows of one task, at most and at least: packed queries and outputs of 384 x 64 floats are 96 KB each.
-  static constexpr index_t kMostRows = 384, kLeastRows = 96;
+  /// Rows of one task, at least.
+  static constexpr index_t kLeastRows = 96;
   /// Key/value heads that one task takes in turn, at most.
   static constexpr index_t kMostHeads = 16;
 
@@ -136,11 +137,11 @@ struct AttentionPlan {
     bool operator==(const Start&) const = default;
   };
 
-  int concurrency = 1;                ///< threads
-  index_t rows_per_task = kMostRows;  ///< queries, of all heads that share keys
-  index_t heads_per_task = 1;         ///< key/value heads, which take blocks of keys in turn
-  index_t tasks = 0;  ///< blocks of rows, and parts of split keys, of the whole batch
-  index_t parts = 0;  ///< of split keys, merged at the end
+  int concurrency = 1;         ///< threads
+  index_t rows_per_task = 0;   ///< queries, of all heads that share keys
+  index_t heads_per_task = 1;  ///< key/value heads, which take blocks of keys in turn
+  index_t tasks = 0;           ///< blocks of rows, and parts of split keys, of the whole batch
+  index_t parts = 0;           ///< of split keys, merged at the end
   index_t most_rows = 0, most_block_kv = 0;  ///< of any task
   bool packs_keys = false;                   ///< some task takes the tiled path
   index_t scores_elements = 0;  ///< weights in scratch memory, of which only the average is wanted
@@ -153,6 +154,9 @@ struct AttentionPlan {
   template <class T>
   AttentionPlan(const detail::AttentionProblem<T>& problem, int threads) {
     const index_t batch = problem.batch(), kv_heads = problem.num_kv_heads();
+    // Packing a key costs about 1/400 of multiplying it by 384 rows; idle threads, below, cost more. Queries and outputs
+    // of 768 x 64 floats are 192 KB each.
+    rows_per_task = detail::has_large_second_level_cache() ? 768 : 384;
     index_t products = 0;
     for (index_t b = 0; b < batch; ++b) {
       const detail::SequenceTiling tiling = detail::tiling_of(problem, b);
@@ -181,7 +185,6 @@ struct AttentionPlan {
     for (count_tasks(); heads_per_task > 1 && tasks < concurrency; count_tasks()) {
       heads_per_task = (heads_per_task + 1) / 2;
     }
-    // Packing a key costs about 1/400 of multiplying it by 384 rows; idle threads cost more.
     for (count_tasks(); rows_per_task > kLeastRows && tasks < 2 * concurrency; count_tasks()) {
       rows_per_task /= 2;
     }

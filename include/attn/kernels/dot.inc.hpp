@@ -76,7 +76,7 @@ inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T
     const index_t step = height == 1   ? kDotColumns<1>
                          : height == 2 ? kDotColumns<2>
                                        : kDotColumns<4>;
-    for (index_t s = 0; s < 8; s += step) {
+    for (index_t s = 0; s < 8 && s * part + at < n; s += step) {
       if (height == 1) {
         dot_block<T, 1>(k, a, rows + s, later + s, scale, to + s, out_stride);
       } else if (height == 2) {

@@ -8,10 +8,13 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Columns of one packed panel of B: NR of the micro-kernel, whose vectors are 16, 32 and 64 bytes.
+/// Columns of one packed panel of B: NR of GEMM's tile, whose vectors are 16, 32 and 64 bytes.
 constexpr index_t panel_width(Isa isa, index_t element_size) {
   return (isa == Isa::avx512 ? 4 * 64 : isa == Isa::avx2 ? 2 * 32 : 2 * 16) / element_size;
 }
+
+/// Rows of attention's tile, MR.
+constexpr index_t row_tile_height(Isa isa) { return isa == Isa::avx512 ? 8 : 6; }
 
 }  // namespace detail
 

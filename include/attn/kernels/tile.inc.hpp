@@ -1,8 +1,8 @@
 // Kernel text: C (rows x columns) += A (rows x k) B (k x columns), one register tile at a time.
 
-/// BLIS's names. MR rows by NV vectors: 6 x 2 leaves 16 registers room for 12 sums, 2 vectors of B and a
-/// broadcast of A; 6 x 4 fills 32 registers with 24 sums, 4 and 1. Twelve sums hide the FMA's latency of
-/// 4 cycles at 2 a cycle (8 would do).
+/// GEMM's tile, by BLIS's names. MR rows by NV vectors: 6 x 2 leaves 16 registers room for 12 sums, 2 vectors of B and
+/// a broadcast of A; 6 x 4 fills 32 registers with 24 sums, 4 and 1. Twelve sums hide the FMA's latency of 4 cycles at
+/// 2 a cycle (8 would do).
 template <class T>
 struct TileShape {
   static constexpr int MR = 6;
@@ -11,7 +11,17 @@ struct TileShape {
   static_assert(NR == detail::panel_width(static_cast<Isa>(ATTN_TARGET), sizeof(T)));
 };
 
-/// How A lies in memory: packed (the rows of a tile interleaved, one k after the other) or in rows.
+/// Attention's tile: 8 x 2 on AVX-512, since it meets few rows (32 or 128 queries are whole tiles of 8, but an eighth and
+/// a thirtieth more in tiles of 6) and few columns (a head's). GEMM at 8 x 2 takes 1.03 times as long (attn_report's
+/// gemm_1024).
+template <class T>
+struct RowTileShape {
+  static constexpr int MR = detail::row_tile_height(static_cast<Isa>(ATTN_TARGET));
+  static constexpr int NV = 2;
+  static constexpr int NR = NV * Vec<T>::kLanes;
+};
+
+/// How A lies in memory: packed (the rows of GEMM's tile interleaved, one k after the other) or in rows (of attention's).
 enum class ALayout { interleaved, rows };
 
 /// What a tile does with what C holds: C = A B, C = factor[0] (A B), or C = factor[row] C + A B.
@@ -24,7 +34,7 @@ struct Ahead {
   index_t step = 0;
 };
 
-/// One tile of MR rows by V vectors. Every element is one chain of FMAs in the order of
+/// One tile of MR rows (of its layout's shape) by V vectors. Every element is one chain of FMAs in the order of
 /// k, so that results do not depend on how rows, columns or k are cut. kTail: only the first `columns` lanes
 /// of the last vector exist. Fewer rows than MR are filled up with others by the caller: a tile of one row
 /// would take two thirds of the time of six (its two sums wait for each other), and each height costs every
@@ -32,7 +42,7 @@ struct Ahead {
 template <class T, int V, ALayout kLayout, Start kStart, bool kTail>
 inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_stride, T* c,
                  index_t c_stride, const T* factor, index_t columns, Ahead ahead = {}) {
-  constexpr int R = TileShape<T>::MR;
+  constexpr int R = kLayout == ALayout::interleaved ? TileShape<T>::MR : RowTileShape<T>::MR;
   using Vt = Vec<T>;
   Vt sum[R][V];
   ATTN_UNROLL
@@ -90,17 +100,16 @@ inline void tile_panel(index_t k, const T* a, const T* panel, T* c, index_t c_st
                                                                  c, c_stride, factor, 0, ahead);
 }
 
-/// C (MR x columns) = factor C + A B, with A in rows and B unpacked: its columns lie along the vector. Two
-/// vectors at a time, on AVX-512 too: 12 sums hide the latency as well as 24, and wide or narrow heads waste
-/// fewer lanes.
+/// C (MR x columns) = factor C + A B, with A in rows and B unpacked: its columns lie along the vector.
 template <class T>
 inline void tile_columns(index_t columns, index_t k, const T* a, index_t a_stride, const T* b,
                          index_t b_stride, T* c, index_t c_stride, const T* factor) {
+  using Shape = RowTileShape<T>;
   constexpr int kLanes = Vec<T>::kLanes;
   index_t j = 0;
-  for (; j + 2 * kLanes <= columns; j += 2 * kLanes) {
-    tile<T, 2, ALayout::rows, Start::scaled, false>(k, a, a_stride, b + j, b_stride, c + j,
-                                                    c_stride, factor, 0);
+  for (; j + Shape::NR <= columns; j += Shape::NR) {
+    tile<T, Shape::NV, ALayout::rows, Start::scaled, false>(k, a, a_stride, b + j, b_stride, c + j,
+                                                            c_stride, factor, 0);
   }
   for (; j < columns; j += kLanes) {
     tile<T, 1, ALayout::rows, Start::scaled, true>(k, a, a_stride, b + j, b_stride, c + j, c_stride,
@@ -142,12 +151,12 @@ inline void pack_tile(index_t height, index_t k, const T* a, index_t row_stride,
   }
 }
 
-/// Packs `width` columns of k, each contiguous, into a panel of which `room` columns are left: those after `width` may
-/// become 0 up to the next multiple of a block.
-template <class T>
+/// Packs `width` columns of k, each contiguous, into a panel of NR, of which `room` columns are left: those after `width`
+/// may become 0 up to the next multiple of a block.
+template <class T, index_t NR>
 inline void pack_part(index_t width, index_t room, index_t k, const T* b, index_t column_stride,
                       T* panel) {
-  constexpr index_t NR = TileShape<T>::NR, kSize = Block<T>::kSize;
+  constexpr index_t kSize = Block<T>::kSize;
   for (index_t done = 0; done < width; done += kSize) {
     const index_t columns = std::min(width - done, kSize);
     const T* from = b + done * column_stride;
@@ -170,7 +179,7 @@ inline void pack_panel(index_t width, index_t k, const T* b, index_t k_stride,
                        index_t column_stride, T* panel) {
   constexpr index_t NR = TileShape<T>::NR;
   if (k_stride == 1) {
-    pack_part(width, NR, k, b, column_stride, panel);
+    pack_part<T, NR>(width, NR, k, b, column_stride, panel);
   } else if (column_stride == 1 && width == NR) {
     for (index_t p = 0; p < k; ++p) {
       for (index_t x = 0; x < NR; x += Vec<T>::kLanes) {
