@@ -23,7 +23,8 @@ class ForwardTask {
         rows_(problem, block, scratch.rows),
         tile_height_(tiling.few ? kFewRows : kernels.tile_rows),
         copies_values_(!tiling.few &&
-                       (problem.paged() || problem.v.stride(2) != problem.head_dim_v())) {}
+                       (problem.paged() || problem.v.stride(2) != problem.head_dim_v())),
+        changes_scores_(changes_scores(problem)) {}
 
   /// What its worker does next, asked for during the last block of keys. Of pages only the queries: masks may leave
   /// out pages that are not there.
@@ -276,7 +277,7 @@ class ForwardTask {
           std::clamp(std::min(row.keys.end, tile.keys.end) - tile.first_key, begin, columns.end);
       std::fill(s + columns.begin, s + begin, kMinusInf<T>);
       std::fill(s + end, s + columns.end, kMinusInf<T>);
-      if (begin >= end || stage == ScoreStage::scaled) continue;
+      if (begin >= end || !changes_scores_ || stage == ScoreStage::scaled) continue;
       const ScoreRow<T> scores{at_.b, row.h, row.i, tile.first_key + begin, end - begin, s + begin};
       cap_row(problem_, kernels_, scores);
       if (stage == ScoreStage::masked) mask_row(problem_, kernels_, scores, tile.all_visible);
@@ -486,6 +487,7 @@ class ForwardTask {
   /// heads, 64), fall into few sets of the caches, which took up to 1.2 times as long (attention_bench's
   /// attention_1024_seq_major).
   bool copies_values_;
+  bool changes_scores_;
   bool hidden_as_zero_ = false;
 };
 

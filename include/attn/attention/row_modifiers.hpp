@@ -33,6 +33,14 @@ struct ScoreRow {
   }
 };
 
+/// Whether cap_row() or mask_row() do anything.
+template <class T>
+bool changes_scores(const AttentionProblem<T>& problem) {
+  const AttentionOptions<T>& options = problem.options;
+  return problem.functors.score || options.softcap > 0 || options.alibi_slopes ||
+         options.relative_bias || options.mask.num_dense > 0 || problem.functors.mask;
+}
+
 /// What acts on scores before the masks: score_mod and softcap.
 template <class T>
 void cap_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,

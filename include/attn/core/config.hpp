@@ -60,6 +60,13 @@
 // more than the work done on it. And for prefetches (core/prefetch.hpp).
 #define ATTN_INLINE inline __attribute__((always_inline))
 
+// A loop over an array, of vectors or of strides, keeps it in registers only if it is unrolled; g++ 12 has to be told.
+#if defined(__clang__)
+#define ATTN_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define ATTN_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 #define ATTN_NAMESPACE_BEGIN \
   namespace attn {           \
   inline namespace ATTN_ABI_NAMESPACE {

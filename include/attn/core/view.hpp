@@ -90,6 +90,7 @@ class TensorView {
   /// Address of the element at `index`; no bounds check.
   constexpr T* at_index(const Shape<Rank>& index) const {
     index_t offset = 0;
+    ATTN_UNROLL
     for (std::size_t a = 0; a < index.size(); ++a) offset += index[a] * strides_[a];
     return data_ + offset;
   }

@@ -127,7 +127,8 @@ inline void add_block(index_t columns, const T* a, index_t a_stride, const T* co
   });
 }
 
-/// c_r += sum over j < n of a[r, j] b_j, `kRows` rows of B at a time. Memory holds 1 or a multiple of 4 rows of A and C.
+/// c_r += sum over j < n of a[r, j] b_j, `kRows` rows of B at a time (1 for a single row of A). Memory holds 1 or a
+/// multiple of 4 rows of A and C.
 template <class T, int kRows>
 inline void add_rows(index_t height, index_t columns, index_t n, const T* a, index_t a_stride,
                      const T* const* b, T* c, index_t c_stride) {
@@ -135,9 +136,13 @@ inline void add_rows(index_t height, index_t columns, index_t n, const T* a, ind
   for (index_t j = 0; j + kRows <= n; j += kRows) {
     const T* const* row = b + j;
     const T* const* later = b + std::min(j + kAhead, n - kRows);
-    if (height == 1) {
-      add_block<T, 1, kRows>(columns, a + j, a_stride, row, row, c, c_stride);
-    } else if (height == 2) {
+    if constexpr (kRows == 1) {
+      if (height == 1) {
+        add_block<T, 1, 1>(columns, a + j, a_stride, row, row, c, c_stride);
+        continue;
+      }
+    }
+    if (height == 2) {
       add_block<T, 2, kRows>(columns, a + j, a_stride, row, later, c, c_stride);
     } else {
       for (index_t r = 0; r < height; r += 4) {

@@ -28,12 +28,5 @@ inline constexpr std::int32_t kPow2Eighths[16] = {
 
 ATTN_NAMESPACE_END
 
-// A loop over an array of vectors keeps them in registers only if it is unrolled; g++ 12 has to be told.
-#if defined(__clang__)
-#define ATTN_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define ATTN_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 #define ATTN_KERNEL_TEXT "attn/simd/vec.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
