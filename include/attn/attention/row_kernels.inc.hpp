@@ -90,19 +90,17 @@ inline T online_softmax(index_t n, T* s, detail::RowState<T>& state) {
   const T most = max_lane(max(m0, m1));
   // Nothing visible yet: shift by 0, so that -inf - -inf never occurs; all weights come out 0.
   const V shift = V::all(most == detail::kMinusInf<T> ? T{0} : most);
-  V sum0 = V::all(T{0}), sum1 = sum0;
-  for (index_t j = 0; j < n; j += kPair) {
-    V e[2] = {V::load(s + j) - shift, V::load(s + j + V::kLanes) - shift};
-    exp_flush(e);
-    e[0].store(s + j);
-    e[1].store(s + j + V::kLanes);
-    sum0 = sum0 + e[0];
-    sum1 = sum1 + e[1];
+  // One vector at a time: two side by side would take more than the 16 registers of AVX2, and cores overlap them anyway.
+  V total = V::all(T{0});
+  for (index_t j = 0; j < n; j += V::kLanes) {
+    const V e = exp_flush(V::load(s + j) - shift);
+    e.store(s + j);
+    total = total + e;
   }
   // By vectors too: a call of std::exp costs as much as eight vectors of scores.
   const T shrink = max_lane(exp_flush(V::all(state.most) - shift));
   state.most = most;
-  state.total = state.total * shrink + sum(sum0 + sum1);
+  state.total = state.total * shrink + sum(total);
   return shrink;
 }
 

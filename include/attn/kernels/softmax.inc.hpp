@@ -20,26 +20,23 @@ template <class T>
 inline T row_exp(index_t n, const T* x, T shift, T* out) {
   using V = Vec<T>;
   const V s = V::all(shift);
-  V sum0 = V::all(T{0}), sum1 = sum0;
+  V total = V::all(T{0});
   index_t j = 0;
-  for (; j + 2 * V::kLanes <= n; j += 2 * V::kLanes) {
-    const V e0 = exp_flush(V::load(x + j) - s);
-    const V e1 = exp_flush(V::load(x + j + V::kLanes) - s);
-    e0.store(out + j);
-    e1.store(out + j + V::kLanes);
-    sum0 = sum0 + e0;
-    sum1 = sum1 + e1;
+  for (; j + V::kLanes <= n; j += V::kLanes) {
+    const V e = exp_flush(V::load(x + j) - s);
+    e.store(out + j);
+    total = total + e;
   }
   T rest = 0;
-  for (; j < n; j += V::kLanes) {
+  if (j < n) {
     const index_t left = n - j;
     const V e = exp_flush(V::load(x + j, left) - s);
     e.store(out + j, left);
     T lanes[V::kLanes];
     e.store(lanes);
-    for (index_t i = 0; i < left && i < V::kLanes; ++i) rest += lanes[i];
+    for (index_t i = 0; i < left; ++i) rest += lanes[i];
   }
-  return sum(sum0 + sum1) + rest;
+  return sum(total) + rest;
 }
 
 template <class T>
