@@ -84,6 +84,7 @@ inline void multiply_block(const detail::GemmProblem<T>& g, index_t i0, index_t 
 template <class T>
 inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Workspace& workspace) {
   constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR, MC = detail::kGemmMC;
+  constexpr index_t kPackedRows = 8 * MR;  // by one task: all threads pack a block of rows
   static_assert(MC % MR == 0);
   if (g.m == 0 || g.n == 0) return;
   const bool seeds = g.beta != T{0} && g.residual == g.c;
@@ -107,6 +108,7 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
     const index_t nc = g.n - n0 < detail::kGemmNC ? g.n - n0 : detail::kGemmNC;
     // Blocks of work: rows by MC; columns so that every thread finds some, whatever m is.
     const index_t row_blocks = (g.m + MC - 1) / MC;
+    const index_t a_packs = (g.m + kPackedRows - 1) / kPackedRows;
     const index_t wanted = threads.concurrency() == 1 ? 1 : 4 * threads.concurrency();
     index_t column_blocks = (wanted + row_blocks - 1) / row_blocks;
     const index_t panels = (nc + NR - 1) / NR;
@@ -119,16 +121,16 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
       const index_t kc = std::min(g.k - k0, KC);
       const bool last = k0 + KC >= g.k;
       const T* factor = k0 > 0 ? next : seeds ? first : nullptr;
-      const index_t packs = kc == 0 ? 0 : row_blocks + (shares_b ? column_blocks : 0);
+      const index_t packs = kc == 0 ? 0 : a_packs + (shares_b ? column_blocks : 0);
       threads.run(packs, [&](index_t task, int) {
-        if (task < row_blocks) {
-          const index_t i0 = task * MC, rows = g.m - i0 < MC ? g.m - i0 : MC;
-          for (index_t i = i0; i < i0 + rows; i += MR) {
-            pack_tile(std::min(i0 + rows - i, MR), kc, g.a + i * g.a_row + k0 * g.a_k, g.a_row,
-                      g.a_k, a_block.data() + i * kc);
+        if (task < a_packs) {
+          const index_t i0 = task * kPackedRows, i1 = std::min(i0 + kPackedRows, g.m);
+          for (index_t i = i0; i < i1; i += MR) {
+            pack_tile(std::min(i1 - i, MR), kc, g.a + i * g.a_row + k0 * g.a_k, g.a_row, g.a_k,
+                      a_block.data() + i * kc);
           }
         } else {
-          const index_t j0 = (task - row_blocks) * step, columns = nc - j0 < step ? nc - j0 : step;
+          const index_t j0 = (task - a_packs) * step, columns = nc - j0 < step ? nc - j0 : step;
           pack_columns(columns, kc, g.b + (n0 + j0) * g.b_column + k0 * g.b_k, g.b_k, g.b_column,
                        b_block.data() + j0 * kc);
         }
