@@ -193,6 +193,8 @@ inline bool scale_row(index_t n, T factor, const T* x, T* out) {
   return sum(odd) == T{0};
 }
 
+static_assert(RowTileShape<float>::MR <= detail::kMostTileRows);
+
 template <class T>
 inline constexpr detail::RowKernels<T> kRowKernels{
     .tile_rows = RowTileShape<T>::MR,

@@ -136,13 +136,9 @@ inline void add_rows(index_t height, index_t columns, index_t n, const T* a, ind
   for (index_t j = 0; j + kRows <= n; j += kRows) {
     const T* const* row = b + j;
     const T* const* later = b + std::min(j + kAhead, n - kRows);
-    if constexpr (kRows == 1) {
-      if (height == 1) {
-        add_block<T, 1, 1>(columns, a + j, a_stride, row, row, c, c_stride);
-        continue;
-      }
-    }
-    if (height == 2) {
+    if (kRows == 1 && height == 1) {
+      add_block<T, 1, 1>(columns, a + j, a_stride, row, row, c, c_stride);
+    } else if (height == 2) {
       add_block<T, 2, kRows>(columns, a + j, a_stride, row, later, c, c_stride);
     } else {
       for (index_t r = 0; r < height; r += 4) {
