@@ -55,14 +55,18 @@ inline void dot_block(index_t k, const T* a, const T* const* b, const T* const* 
   for (int i = 0; i < R * J; ++i) out[i % J][i / J * out_stride] = each[i];
 }
 
+/// Rows of A at a time where there are several: every further number would be compiled by every user, and two rows take
+/// the time of four where memory limits (attn_report's sdpa_queries). Without FMA no more than one.
+inline constexpr int kRowsAtOnce = ATTN_TARGET > 0 ? 4 : 1;
+
 /// out[r, j] = scale a_r . b_j for `height` contiguous rows of A, of which memory holds 1 or a multiple of 4,
-/// and n rows of B. One row, two or four at a time: every further shape is compiled by every user.
+/// and n rows of B.
 template <class T>
 inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T* const* b, T scale,
                        T* out, index_t out_stride) {
   // Eight places of B are read in turn: hardware prefetchers follow each, and memory gives more to eight (see
   // bench/support/bandwidth.hpp) than to one.
-  constexpr index_t kAhead = 3;
+  constexpr index_t kAhead = 3, kStep = kDotColumns<kRowsAtOnce>;
   const index_t part = (n + 7) / 8;
   const T *rows[8], *later[8];
   T* to[8];
@@ -73,42 +77,37 @@ inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T
       later[s] = b[std::min(j + kAhead, n - 1)];
       to[s] = out + j;
     }
-    const index_t step = height == 1   ? kDotColumns<1>
-                         : height == 2 ? kDotColumns<2>
-                                       : kDotColumns<4>;
-    for (index_t s = 0; s < 8 && s * part + at < n; s += step) {
-      if (height == 1) {
-        dot_block<T, 1>(k, a, rows + s, later + s, scale, to + s, out_stride);
-      } else if (height == 2) {
-        dot_block<T, 2>(k, a, rows + s, later + s, scale, to + s, out_stride);
-      } else {
-        for (index_t r = 0; r < height; r += 4) {
-          T* down[kDotColumns<4>];
-          for (index_t x = 0; x < step; ++x) down[x] = to[s + x] + r * out_stride;
-          dot_block<T, 4>(k, a + r * k, rows + s, (r == 0 ? later : rows) + s, scale, down,
-                          out_stride);
-        }
+    if (height == 1) {
+      dot_block<T, 1>(k, a, rows, later, scale, to, out_stride);
+      continue;
+    }
+    for (index_t s = 0; s < 8 && s * part + at < n; s += kStep) {
+      for (index_t r = 0; r < height; r += kRowsAtOnce) {
+        T* down[kStep];
+        for (index_t x = 0; x < kStep; ++x) down[x] = to[s + x] + r * out_stride;
+        dot_block<T, kRowsAtOnce>(k, a + r * k, rows + s, (r == 0 ? later : rows) + s, scale, down,
+                                  out_stride);
       }
     }
   }
 }
 
-/// c_r += sum over i < kRows of a[r, i] row_i for R rows of C, while rows `later` are asked for.
-template <class T, int R, int kRows>
+/// c_r += sum over i < R of a[r, i] row_i for R rows of C, while rows `later` are asked for.
+template <class T, int R>
 inline void add_block(index_t columns, const T* a, index_t a_stride, const T* const* row,
                       const T* const* later, T* c, index_t c_stride) {
   using V = Vec<T>;
   // Read once: to the compiler, what is stored below could change the pointers.
-  const T *from[kRows], *ahead[kRows];
-  for (int i = 0; i < kRows; ++i) {
+  const T *from[R], *ahead[R];
+  for (int i = 0; i < R; ++i) {
     from[i] = row[i];
     ahead[i] = later[i];
   }
-  V weight[R][kRows];
+  V weight[R][R];
   ATTN_UNROLL
   for (int x = 0; x < R; ++x) {
     ATTN_UNROLL
-    for (int i = 0; i < kRows; ++i) weight[x][i] = V::all(a[x * a_stride + i]);
+    for (int i = 0; i < R; ++i) weight[x][i] = V::all(a[x * a_stride + i]);
   }
   each_vector<T>(columns, [&](index_t at, auto lanes) {
     T* to = c + at;
@@ -116,7 +115,7 @@ inline void add_block(index_t columns, const T* a, index_t a_stride, const T* co
     ATTN_UNROLL
     for (int x = 0; x < R; ++x) sum[x] = V::load(to + x * c_stride);
     ATTN_UNROLL
-    for (int i = 0; i < kRows; ++i) {
+    for (int i = 0; i < R; ++i) {
       const V value = load(from[i] + at, lanes);
       if constexpr (R > 1) __builtin_prefetch(ahead[i] + at, 0, 2);
       ATTN_UNROLL
@@ -125,28 +124,6 @@ inline void add_block(index_t columns, const T* a, index_t a_stride, const T* co
     ATTN_UNROLL
     for (int x = 0; x < R; ++x) sum[x].store(to + x * c_stride);
   });
-}
-
-/// c_r += sum over j < n of a[r, j] b_j, `kRows` rows of B at a time (1 for a single row of A). Memory holds 1 or a
-/// multiple of 4 rows of A and C.
-template <class T, int kRows>
-inline void add_rows(index_t height, index_t columns, index_t n, const T* a, index_t a_stride,
-                     const T* const* b, T* c, index_t c_stride) {
-  constexpr index_t kAhead = 16;
-  for (index_t j = 0; j + kRows <= n; j += kRows) {
-    const T* const* row = b + j;
-    const T* const* later = b + std::min(j + kAhead, n - kRows);
-    if (kRows == 1 && height == 1) {
-      add_block<T, 1, 1>(columns, a + j, a_stride, row, row, c, c_stride);
-    } else if (height == 2) {
-      add_block<T, 2, kRows>(columns, a + j, a_stride, row, later, c, c_stride);
-    } else {
-      for (index_t r = 0; r < height; r += 4) {
-        add_block<T, 4, kRows>(columns, a + r * a_stride + j, a_stride, row, r == 0 ? later : row,
-                               c + r * c_stride, c_stride);
-      }
-    }
-  }
 }
 
 /// c_r = factor_r c_r + sum over j < n of a[r, j] b_j, rows of `columns` elements, c in whole vectors. The same chain
@@ -162,7 +139,19 @@ inline void add_values_rows(index_t height, index_t columns, index_t n, const T*
       (V::all(factor[r]) * V::load(c + r * c_stride + x)).store(c + r * c_stride + x);
     }
   }
-  const index_t most = height == 1 ? 0 : n / 4 * 4;
-  add_rows<T, 4>(height, columns, most, a, a_stride, b, c, c_stride);
-  add_rows<T, 1>(height, columns, n - most, a + most, a_stride, b + most, c, c_stride);
+  constexpr index_t R = kRowsAtOnce, kAhead = 16;
+  const index_t most = height == 1 ? 0 : n / R * R;
+  for (index_t j = 0; j < most; j += R) {
+    for (index_t r = 0; r < height; r += R) {
+      add_block<T, R>(columns, a + r * a_stride + j, a_stride, b + j,
+                      b + (r == 0 ? std::min(j + kAhead, most - R) : j), c + r * c_stride,
+                      c_stride);
+    }
+  }
+  for (index_t j = most; j < n; ++j) {
+    for (index_t r = 0; r < height; ++r) {
+      add_block<T, 1>(columns, a + r * a_stride + j, a_stride, b + j, b + j, c + r * c_stride,
+                      c_stride);
+    }
+  }
 }
