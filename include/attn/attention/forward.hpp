@@ -206,9 +206,14 @@ void average_heads(const AttentionProblem<T>& problem, const Executor& threads) 
 /// The heads that `wanted` names out of all weights.
 template <class T>
 void copy_chosen(const AttentionProblem<T>& problem, const AttentionOptions<T>& wanted) {
-  for (index_t n = 0; n < wanted.weight_heads.extent(0); ++n) {
-    const index_t h = wanted.weight_heads(n);
-    copy<T, 4>(problem.options.weights.slice(1, h, h + 1), wanted.weights.slice(1, n, n + 1));
+  const auto [batch, heads, q_len, kv_len] = wanted.weights.shape();
+  for (index_t b = 0; b < batch; ++b) {
+    for (index_t n = 0; n < heads; ++n) {
+      for (index_t i = 0; i < q_len; ++i) {
+        std::copy_n(problem.options.weights.at_index({b, wanted.weight_heads(n), i, 0}), kv_len,
+                    wanted.weights.at_index({b, n, i, 0}));
+      }
+    }
   }
 }
 
