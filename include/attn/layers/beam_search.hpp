@@ -24,6 +24,7 @@ struct Hypothesis {
 namespace detail {
 
 /// The search of one prompt. Live hypotheses are paths in a tree of tokens.
+template <class T>
 class BeamSearch {
  public:
   struct Beam {
@@ -44,7 +45,6 @@ class BeamSearch {
   std::vector<Hypothesis>& finished() { return finished_; }
 
   /// One token more. Shape: log_probabilities (num_beams or more, vocab_size), of the next token of each live one.
-  template <class T>
   void advance(TensorView2<const T> log_probabilities) {
     choose(log_probabilities);
     ++length_;
@@ -86,7 +86,6 @@ class BeamSearch {
   };
 
   /// candidates_ = the best 2 num_beams continuations, best first: were num_beams of them to stop, as many stay live.
-  template <class T>
   void choose(TensorView2<const T> log_probabilities) {
     const auto most = static_cast<std::size_t>(2 * options_.num_beams);
     candidates_.clear();  // a heap, its worst in front
@@ -176,8 +175,8 @@ std::vector<std::vector<Hypothesis>> beam_search(Model& model, TensorView2<const
     throw ValueError(message("beam_search", "length_penalty", "be finite and at least 0",
                              std::to_string(options.length_penalty)));
   }
-  std::vector<detail::BeamSearch> searches(static_cast<std::size_t>(batch),
-                                           detail::BeamSearch(options));
+  using Search = detail::BeamSearch<typename Model::value_type>;
+  std::vector<Search> searches(static_cast<std::size_t>(batch), Search(options));
   Tensor2<index_t> repeated({batch * beams, prompt_len}), next({batch * beams, 1});
   Tensor1<index_t> rows({batch * beams});
   for (index_t row = 0; row < batch * beams; ++row) {
@@ -190,7 +189,7 @@ std::vector<std::vector<Hypothesis>> beam_search(Model& model, TensorView2<const
     bool is_any_left = false;
     for (index_t row = 0; row < batch * beams; ++row) rows(row) = row;
     for (index_t b = 0; b < batch; ++b) {
-      detail::BeamSearch& search = searches[static_cast<std::size_t>(b)];
+      Search& search = searches[static_cast<std::size_t>(b)];
       if (search.live().empty()) continue;
       search.advance(const_view(logits).slice(0, b * beams, (b + 1) * beams));
       index_t row = b * beams;
@@ -205,7 +204,7 @@ std::vector<std::vector<Hypothesis>> beam_search(Model& model, TensorView2<const
     model.step(next, logits);
   }
   std::vector<std::vector<Hypothesis>> result;
-  for (detail::BeamSearch& search : searches) result.push_back(std::move(search.finished()));
+  for (Search& search : searches) result.push_back(std::move(search.finished()));
   return result;
 }
 
