@@ -1,5 +1,5 @@
-# Prints what one attention call costs to compile, header-only and with attn::compiled, beside <Eigen/Core> alone; a slow
-# machine fails nothing.
+# Prints what one attention call costs to compile, header-only (also with attention's header alone) and with attn::compiled,
+# beside <Eigen/Core> alone; a slow machine fails nothing.
 cmake_minimum_required(VERSION 3.24)
 
 set(common -O2 -std=c++20)
@@ -46,8 +46,11 @@ endfunction()
 
 measure(eigen_alone -DEIGEN_ALONE)
 measure(header_only)
+measure(attention_alone -DATTENTION_ALONE)
 measure(compiled -DATTN_COMPILED)
 as_seconds(time ${eigen_alone})
 message("<Eigen/Core> alone compiles in ${time}")
 print_time("one attention call, header-only," ${header_only} 400)
+as_seconds(time ${attention_alone})
+message("the same with <attn/attention/sdpa.hpp> alone compiles in ${time}")
 print_time("one attention call, attn::compiled," ${compiled} 250)

@@ -2,7 +2,11 @@
 #if defined(EIGEN_ALONE)
 #include <Eigen/Core>
 #else
+#if defined(ATTENTION_ALONE)
+#include <attn/attention/sdpa.hpp>
+#else
 #include <attn/attn.hpp>
+#endif
 
 int main() {
   attn::Tensor4<float> q({1, 2, 8, 16});
