@@ -5,8 +5,8 @@ inline void score_panel(index_t d, const T* queries, const T* panel, T scale, T*
                         index_t stride) {
   using Shape = RowTileShape<T>;
   // The scale goes onto the product and not into the queries: one rounding of each score, not of each factor.
-  tile<T, Shape::NV, ALayout::rows, Start::product, false>(d, queries, d, panel, Shape::NR, scores,
-                                                           stride, &scale, 0);
+  tile<T, Shape::MR, Shape::NV, ALayout::rows, Start::product, false>(
+      d, queries, d, panel, Shape::NR, scores, stride, &scale, 0);
 }
 
 template <class T>

@@ -44,27 +44,36 @@ inline void finish_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1
   }
 }
 
-/// Rows [i0, i1) by columns [j0, j1) of one block of KC: panels of B outermost, so that each stays in the
+/// Tiles [t0, t1) of rows by columns [j0, j1) of one block of KC: panels of B outermost, so that each stays in the
 /// first-level cache while the tiles of A pass. Each tile asks for the next one's C, on which its sums would wait, and
 /// for its share of the next panel.
 template <class T, Start kStart>
-inline void multiply_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1, index_t j0,
-                           index_t j1, index_t kc, const T* packed_a, const T* packed_b,
-                           const T* factor) {
+inline void multiply_block(const detail::GemmProblem<T>& g, const RowTiles<T>& tiles, index_t t0,
+                           index_t t1, index_t j0, index_t j1, index_t kc, const T* packed_a,
+                           const T* packed_b, const T* factor) {
   constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
-  const index_t share = NR * index_t{sizeof(T)} / ((i1 - i0 + MR - 1) / MR);  // bytes a k
+  const index_t share = NR * index_t{sizeof(T)} / (t1 - t0);  // bytes a k
+  const index_t end = std::min(tiles.begin(t1), g.m);
   for (index_t j = j0; j < j1; j += NR) {
     const index_t width = std::min(j1 - j, NR);
-    for (index_t i = i0; i < i1; i += MR) {
-      const index_t height = std::min(i1 - i, MR);
+    for (index_t t = t0; t < t1; ++t) {
+      const index_t i = tiles.begin(t), R = tiles.height(t), height = std::min(end - i, R);
       T* c = g.c + i * g.c_row + j;
-      for (index_t r = i + MR; r < std::min(i + 2 * MR, i1); ++r) {
+      for (index_t r = i + R; r < std::min(i + 2 * R, end); ++r) {
         detail::prefetch_bytes(g.c + r * g.c_row + j, width * index_t{sizeof(T)});
       }
       const T* later = packed_b + (j + NR < j1 ? j + NR : j) * kc;
-      const Ahead ahead{reinterpret_cast<const char*>(later) + (i - i0) / MR * share * kc, share};
-      if (width == NR && height == MR) {
-        tile_panel<T, kStart>(kc, packed_a + i * kc, packed_b + j * kc, c, g.c_row, factor, ahead);
+      const Ahead ahead{reinterpret_cast<const char*>(later) + (t - t0) * share * kc, share};
+      const auto multiply = [&](T* to, index_t to_stride) {
+        const T *a = packed_a + i * kc, *b = packed_b + j * kc;
+        if (R == MR) {
+          tile_panel<T, MR, kStart>(kc, a, b, to, to_stride, factor, ahead);
+        } else {
+          tile_panel<T, RowTiles<T>::kLowMR, kStart>(kc, a, b, to, to_stride, factor, ahead);
+        }
+      };
+      if (width == NR && height == R) {
+        multiply(c, g.c_row);
         continue;
       }
       // The tile reaches beyond C: through a whole one of its own.
@@ -75,7 +84,7 @@ inline void multiply_block(const detail::GemmProblem<T>& g, index_t i0, index_t 
         }
       };
       if (kStart == Start::scaled) each([](T& inside, const T& outside) { inside = outside; });
-      tile_panel<T, kStart>(kc, packed_a + i * kc, packed_b + j * kc, whole, NR, factor, ahead);
+      multiply(whole, NR);
       each([](const T& inside, T& outside) { outside = inside; });
     }
   }
@@ -84,9 +93,11 @@ inline void multiply_block(const detail::GemmProblem<T>& g, index_t i0, index_t 
 template <class T>
 inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Workspace& workspace) {
   constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR, MC = detail::kGemmMC;
-  constexpr index_t kPackedRows = 8 * MR;  // by one task: all threads pack a block of rows
+  constexpr index_t kBlockTiles = MC / MR,
+                    kPackedTiles = 8;  // by one task: all threads pack a block of rows
   static_assert(MC % MR == 0);
   if (g.m == 0 || g.n == 0) return;
+  const RowTiles<T> tiles(g.m);
   const bool seeds = g.beta != T{0} && g.residual == g.c;
   T first[MR], next[MR];
   std::fill_n(first, MR, g.beta);
@@ -95,11 +106,11 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
   const Executor& threads = detail::threads_for(executor, g.m * g.n * g.k);
   const index_t KC = detail::gemm_kc(g.k), kc_most = std::min(g.k, KC);
   const index_t nc_most = g.n < detail::kGemmNC ? g.n : detail::kGemmNC;
-  Scratch<T> a_block(workspace, packed_rows<T>(g.m) * kc_most);
+  Scratch<T> a_block(workspace, tiles.begin(tiles.count) * kc_most);
   // B is packed as a whole where several blocks of rows use it; where there is one (up to MC rows), each
   // panel by whoever multiplies by it, just before, so that it is read once and stays in the first-level cache.
-  const bool shares_b = g.packed_b == nullptr && g.m > MC;
-  const bool packs_panels = g.packed_b == nullptr && g.m <= MC;
+  const bool shares_b = g.packed_b == nullptr && tiles.count > kBlockTiles;
+  const bool packs_panels = g.packed_b == nullptr && !shares_b;
   Scratch<T> b_block(workspace, shares_b       ? kc_most * panel_columns<T>(nc_most)
                                 : packs_panels ? kc_most * NR * threads.concurrency()
                                                : 0);
@@ -107,8 +118,8 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
   for (index_t n0 = 0; n0 < g.n; n0 += detail::kGemmNC) {
     const index_t nc = g.n - n0 < detail::kGemmNC ? g.n - n0 : detail::kGemmNC;
     // Blocks of work: rows by MC; columns so that every thread finds some, whatever m is.
-    const index_t row_blocks = (g.m + MC - 1) / MC;
-    const index_t a_packs = (g.m + kPackedRows - 1) / kPackedRows;
+    const index_t row_blocks = (tiles.count + kBlockTiles - 1) / kBlockTiles;
+    const index_t a_packs = (tiles.count + kPackedTiles - 1) / kPackedTiles;
     const index_t wanted = threads.concurrency() == 1 ? 1 : 4 * threads.concurrency();
     index_t column_blocks = (wanted + row_blocks - 1) / row_blocks;
     const index_t panels = (nc + NR - 1) / NR;
@@ -124,9 +135,10 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
       const index_t packs = kc == 0 ? 0 : a_packs + (shares_b ? column_blocks : 0);
       threads.run(packs, [&](index_t task, int) {
         if (task < a_packs) {
-          const index_t i0 = task * kPackedRows, i1 = std::min(i0 + kPackedRows, g.m);
-          for (index_t i = i0; i < i1; i += MR) {
-            pack_tile(std::min(i1 - i, MR), kc, g.a + i * g.a_row + k0 * g.a_k, g.a_row, g.a_k,
+          const index_t end = std::min((task + 1) * kPackedTiles, tiles.count);
+          for (index_t t = task * kPackedTiles; t < end; ++t) {
+            const index_t i = tiles.begin(t), R = tiles.height(t);
+            pack_tile(R, std::min(g.m - i, R), kc, g.a + i * g.a_row + k0 * g.a_k, g.a_row, g.a_k,
                       a_block.data() + i * kc);
           }
         } else {
@@ -139,16 +151,17 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
                    : packs_panels ? nullptr
                                   : g.packed_b + k0 * panel_columns<T>(g.n);
       threads.run(row_blocks * column_blocks, [&](index_t task, int worker) {
-        const index_t i0 = task % row_blocks * MC, i1 = i0 + MC < g.m ? i0 + MC : g.m;
+        const index_t t0 = task % row_blocks * kBlockTiles,
+                      t1 = std::min(t0 + kBlockTiles, tiles.count);
         const index_t j0 = n0 + task / row_blocks * step,
                       j1 = j0 + step < n0 + nc ? j0 + step : n0 + nc;
         const auto multiply = [&](index_t from, index_t to, const T* packed_b) {
           if (factor == nullptr) {
-            multiply_block<T, Start::zero>(g, i0, i1, from, to, kc, a_block.data(), packed_b,
+            multiply_block<T, Start::zero>(g, tiles, t0, t1, from, to, kc, a_block.data(), packed_b,
                                            factor);
           } else {
-            multiply_block<T, Start::scaled>(g, i0, i1, from, to, kc, a_block.data(), packed_b,
-                                             factor);
+            multiply_block<T, Start::scaled>(g, tiles, t0, t1, from, to, kc, a_block.data(),
+                                             packed_b, factor);
           }
         };
         if (packs_panels) {
@@ -163,7 +176,10 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
         } else {
           multiply(j0, j1, b);
         }
-        if (last) finish_block(g, i0, i1, j0, j1, g.beta != T{0} && !seeds);
+        if (last) {
+          finish_block(g, tiles.begin(t0), std::min(tiles.begin(t1), g.m), j0, j1,
+                       g.beta != T{0} && !seeds);
+        }
       });
     }
   }

@@ -11,6 +11,28 @@ struct TileShape {
   static_assert(NR == detail::panel_width(static_cast<Isa>(ATTN_TARGET), sizeof(T)));
 };
 
+/// How GEMM cuts rows: tiles of MR, and at the end up to two of 4 where fewer rows have to be filled up: 128 rows are
+/// 20 x 6 + 2 x 4, where 22 tiles of 6 would multiply 132.
+template <class T>
+struct RowTiles {
+  static constexpr index_t MR = TileShape<T>::MR, kLowMR = 4;
+  static_assert(MR == 6);
+  index_t high, count;  ///< tiles of MR, and all
+
+  explicit RowTiles(index_t rows) {
+    const index_t rest = rows % MR;
+    // One or two rows are left: a tile of 6 and they make two of 4.
+    const index_t low = rest == 0 || rest == 5 ? 0 : rest > 2 || rows < MR ? 1 : 2;
+    high = rows / MR + (rest == 5 ? 1 : low == 2 ? -1 : 0);
+    count = high + low;
+  }
+
+  index_t height(index_t tile) const { return tile < high ? MR : kLowMR; }
+  index_t begin(index_t tile) const {
+    return tile <= high ? tile * MR : high * MR + (tile - high) * kLowMR;
+  }
+};
+
 /// Attention's tile: 8 x 2 on AVX-512, since it meets few rows (32 or 128 queries are whole tiles of 8, but an eighth and
 /// a thirtieth more in tiles of 6) and few columns (a head's). GEMM at 8 x 2 takes 1.03 times as long (attn_report's
 /// gemm_1024).
@@ -34,15 +56,14 @@ struct Ahead {
   index_t step = 0;
 };
 
-/// One tile of MR rows (of its layout's shape) by V vectors. Every element is one chain of FMAs in the order of
+/// One tile of R rows by V vectors. Every element is one chain of FMAs in the order of
 /// k, so that results do not depend on how rows, columns or k are cut. kTail: only the first `columns` lanes
-/// of the last vector exist. Fewer rows than MR are filled up with others by the caller: a tile of one row
+/// of the last vector exist. Fewer rows than R are filled up with others by the caller: a tile of one row
 /// would take two thirds of the time of six (its two sums wait for each other), and each height costs every
 /// user 0.2 s of compiling.
-template <class T, int V, ALayout kLayout, Start kStart, bool kTail>
+template <class T, int R, int V, ALayout kLayout, Start kStart, bool kTail>
 inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_stride, T* c,
                  index_t c_stride, const T* factor, index_t columns, Ahead ahead = {}) {
-  constexpr int R = kLayout == ALayout::interleaved ? TileShape<T>::MR : RowTileShape<T>::MR;
   using Vt = Vec<T>;
   Vt sum[R][V];
   ATTN_UNROLL
@@ -92,12 +113,12 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
   }
 }
 
-/// MR packed rows of A times one packed panel of B: C (MR x NR).
-template <class T, Start kStart>
+/// R packed rows of A times one packed panel of B: C (R x NR).
+template <class T, int R, Start kStart>
 inline void tile_panel(index_t k, const T* a, const T* panel, T* c, index_t c_stride,
                        const T* factor, Ahead ahead) {
-  tile<T, TileShape<T>::NV, ALayout::interleaved, kStart, false>(k, a, 0, panel, TileShape<T>::NR,
-                                                                 c, c_stride, factor, 0, ahead);
+  tile<T, R, TileShape<T>::NV, ALayout::interleaved, kStart, false>(
+      k, a, 0, panel, TileShape<T>::NR, c, c_stride, factor, 0, ahead);
 }
 
 /// C (MR x columns) = factor C + A B, with A in rows and B unpacked: its columns lie along the vector.
@@ -108,27 +129,20 @@ inline void tile_columns(index_t columns, index_t k, const T* a, index_t a_strid
   constexpr int kLanes = Vec<T>::kLanes;
   index_t j = 0;
   for (; j + Shape::NR <= columns; j += Shape::NR) {
-    tile<T, Shape::NV, ALayout::rows, Start::scaled, false>(k, a, a_stride, b + j, b_stride, c + j,
-                                                            c_stride, factor, 0);
+    tile<T, Shape::MR, Shape::NV, ALayout::rows, Start::scaled, false>(
+        k, a, a_stride, b + j, b_stride, c + j, c_stride, factor, 0);
   }
   for (; j < columns; j += kLanes) {
-    tile<T, 1, ALayout::rows, Start::scaled, true>(k, a, a_stride, b + j, b_stride, c + j, c_stride,
-                                                   factor, columns - j);
+    tile<T, Shape::MR, 1, ALayout::rows, Start::scaled, true>(k, a, a_stride, b + j, b_stride,
+                                                              c + j, c_stride, factor, columns - j);
   }
 }
 
-/// Elements of `rows` x k of A once packed: whole tiles.
+/// Packs one tile of A: `height` rows of k, interleaved, filled up with zeros to R rows.
 template <class T>
-ATTN_INLINE index_t packed_rows(index_t rows) {
-  constexpr index_t MR = TileShape<T>::MR;
-  return (rows + MR - 1) / MR * MR;
-}
-
-/// Packs one tile of A: `height` rows of k, interleaved, filled up with zeros to MR rows.
-template <class T>
-inline void pack_tile(index_t height, index_t k, const T* a, index_t row_stride, index_t k_stride,
-                      T* packed) {
-  constexpr index_t MR = TileShape<T>::MR, kSize = Block<T>::kSize;
+inline void pack_tile(index_t R, index_t height, index_t k, const T* a, index_t row_stride,
+                      index_t k_stride, T* packed) {
+  constexpr index_t kSize = Block<T>::kSize;
   index_t p = 0;
   if (k_stride == 1) {
     // A store writes past the end of its rows what the next one overwrites; so the last block is left to
@@ -136,17 +150,17 @@ inline void pack_tile(index_t height, index_t k, const T* a, index_t row_stride,
     for (; p + 2 * kSize <= k; p += kSize) {
       const Block<T> block(a + p, row_stride, static_cast<int>(height));
       ATTN_UNROLL
-      for (int x = 0; x < kSize; ++x) block.store(x, packed + (p + x) * MR);
-      for (index_t r = kSize; r < MR; ++r) {  // only where a block is lower than a tile
+      for (int x = 0; x < kSize; ++x) block.store(x, packed + (p + x) * R);
+      for (index_t r = kSize; r < R; ++r) {  // only where a block is lower than a tile
         for (index_t x = 0; x < kSize; ++x) {
-          packed[(p + x) * MR + r] = r < height ? a[r * row_stride + p + x] : T{0};
+          packed[(p + x) * R + r] = r < height ? a[r * row_stride + p + x] : T{0};
         }
       }
     }
   }
-  for (index_t r = 0; r < MR; ++r) {
+  for (index_t r = 0; r < R; ++r) {
     for (index_t x = p; x < k; ++x) {
-      packed[x * MR + r] = r < height ? a[r * row_stride + x * k_stride] : T{0};
+      packed[x * R + r] = r < height ? a[r * row_stride + x * k_stride] : T{0};
     }
   }
 }
