@@ -1,7 +1,7 @@
 #!/bin/sh
 # Compares attn's speed with PyTorch's, ONNX Runtime's and OpenVINO's on this machine and prints a Markdown table:
-# `sh bench/peers/run.sh [--threads N] [--quick] [--json FILE]`, from any directory. It takes about 25 minutes;
-# --quick takes three and shows that it works, not how fast anything is.
+# `sh bench/peers/run.sh [--threads N] [--quick] [--row NAME]... [--json FILE]`, from any directory. It takes about 25
+# minutes, a row of many about two; --quick takes three and shows that it works, not how fast anything is.
 #
 # pip installs the rivals, by its own settings, into a virtual environment: ${XDG_CACHE_HOME:-~/.cache}/attn/peers-venv.
 # That takes 6 GB, most of them CUDA, unless PIP_EXTRA_INDEX_URL names PyTorch's index of CPU builds.
@@ -23,7 +23,7 @@ export ATTN_MODEL_DIR="${ATTN_MODEL_DIR:-$cache/all-MiniLM-L6-v2}" HF_HUB_OFFLIN
 step() { echo "==> $*" >&2; }
 
 usage() {
-  echo "usage: sh bench/peers/run.sh [--threads N] [--quick] [--json FILE]" >&2
+  echo "usage: sh bench/peers/run.sh [--threads N] [--quick] [--row NAME]... [--json FILE]" >&2
   exit "$1"
 }
 
@@ -32,7 +32,7 @@ check_arguments() {
   while [ $# -gt 0 ]; do
     case $1 in
       --quick) shift ;;
-      --threads | --json) [ $# -gt 1 ] || usage 2; shift 2 ;;
+      --threads | --row | --json) [ $# -gt 1 ] || usage 2; shift 2 ;;
       --help | -h) usage 0 ;;
       *) usage 2 ;;
     esac

@@ -21,6 +21,7 @@ def arguments():
     parser.add_argument("--report", required=True, metavar="PROGRAM", help="attn_report")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
     parser.add_argument("--quick", action="store_true", help="one short round: whether it works, not how fast")
+    parser.add_argument("--row", metavar="NAME", action="append", help="this row; may be given again (default: all)")
     parser.add_argument("--json", metavar="FILE", help="write the same as JSON")
     options = parser.parse_args()
     if options.threads < 1:
@@ -37,11 +38,15 @@ def progress(text):
 class Comparison:
     """The best time of every row so far, for attn and for each rival."""
 
-    def __init__(self, report, rivals, threads, minilm):
+    def __init__(self, report, rivals, threads, minilm, names):
         self.report = report
         self.rivals = rivals
         self.threads = {"": 1} if threads == 1 else {"": 1, "@all": threads}
-        self.operations = common.operations(report.softmax_rows, minilm)
+        known = common.operations(report.softmax_rows, minilm)
+        unknown = [name for name in names or [] if name not in known]
+        if unknown:
+            raise SystemExit(f"--row must be one of {', '.join(known)}; found {unknown[0]}.")
+        self.operations = {name: known[name] for name in names or known}
         self.best = {}  # by row and by attn's or the rival's name
         self.errors = {}  # likewise: the last thing that went wrong
 
@@ -145,8 +150,8 @@ def compare(options, minilm):
         Rival("OpenVINO", "openvino_rows.py"),
     ]
     present = [rival for rival in rivals if not rival.absence]
-    comparison = Comparison(report, present, options.threads, minilm)
-    minilm_complaints = write_minilm_files(minilm)
+    comparison = Comparison(report, present, options.threads, minilm, options.row)
+    minilm_complaints = write_minilm_files(minilm) if "minilm" in comparison.operations else []
     for i in range(rounds):
         for name in comparison.operations:
             progress(f"round {i + 1} of {rounds}: {name}")

@@ -48,7 +48,7 @@ inline void finish_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1
 /// first-level cache while the tiles of A pass. Each tile asks for the next one's C, on which its sums would wait, and
 /// for its share of the next panel.
 template <class T, Start kStart>
-inline void multiply_block(const detail::GemmProblem<T>& g, const RowTiles<T>& tiles, index_t t0,
+inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& tiles, index_t t0,
                            index_t t1, index_t j0, index_t j1, index_t kc, const T* packed_a,
                            const T* packed_b, const T* factor) {
   constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
@@ -69,7 +69,7 @@ inline void multiply_block(const detail::GemmProblem<T>& g, const RowTiles<T>& t
         if (R == MR) {
           tile_panel<T, MR, kStart>(kc, a, b, to, to_stride, factor, ahead);
         } else {
-          tile_panel<T, RowTiles<T>::kLowMR, kStart>(kc, a, b, to, to_stride, factor, ahead);
+          tile_panel<T, TiledRows<T>::kLowMR, kStart>(kc, a, b, to, to_stride, factor, ahead);
         }
       };
       if (width == NR && height == R) {
@@ -97,7 +97,7 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
                     kPackedTiles = 8;  // by one task: all threads pack a block of rows
   static_assert(MC % MR == 0);
   if (g.m == 0 || g.n == 0) return;
-  const RowTiles<T> tiles(g.m);
+  const TiledRows<T> tiles(g.m);
   const bool seeds = g.beta != T{0} && g.residual == g.c;
   T first[MR], next[MR];
   std::fill_n(first, MR, g.beta);

@@ -14,12 +14,12 @@ struct TileShape {
 /// How GEMM cuts rows: tiles of MR, and at the end up to two of 4 where fewer rows have to be filled up: 128 rows are
 /// 20 x 6 + 2 x 4, where 22 tiles of 6 would multiply 132.
 template <class T>
-struct RowTiles {
+struct TiledRows {
   static constexpr index_t MR = TileShape<T>::MR, kLowMR = 4;
   static_assert(MR == 6);
   index_t high, count;  ///< tiles of MR, and all
 
-  explicit RowTiles(index_t rows) {
+  explicit TiledRows(index_t rows) {
     const index_t rest = rows % MR;
     // One or two rows are left: a tile of 6 and they make two of 4.
     const index_t low = rest == 0 || rest == 5 ? 0 : rest > 2 || rows < MR ? 1 : 2;
