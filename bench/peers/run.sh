@@ -1,7 +1,7 @@
 #!/bin/sh
 # Compares attn's speed with PyTorch's, ONNX Runtime's and OpenVINO's on this machine and prints a Markdown table:
 # `sh bench/peers/run.sh [--threads N] [--quick] [--row NAME]... [--json FILE]`, from any directory. It takes about 25
-# minutes, a row of many about two; --quick takes three and shows that it works, not how fast anything is.
+# minutes, with --row less; --quick takes three and shows that it works, not how fast anything is.
 #
 # pip installs the rivals, by its own settings, into a virtual environment: ${XDG_CACHE_HOME:-~/.cache}/attn/peers-venv.
 # That takes 6 GB, most of them CUDA, unless PIP_EXTRA_INDEX_URL names PyTorch's index of CPU builds.

@@ -222,6 +222,29 @@ TYPED_TEST(GemmTest, SameBitsOnAnyNumberOfThreadsAndForAnyPartOfTheRows) {
   }
 }
 
+// Rows are cut into tiles of 6 and 4 and blocks of 32 tiles: every remainder, alone and around the end of a block.
+TYPED_TEST(GemmTest, EveryNumberOfRows) {
+  using T = TypeParam;
+  constexpr Index kMost = 200, kDim = 37, kColumns = 70;
+  Random random(13);
+  const auto a = random.array<T>({kMost, kDim}), b = random.array<T>({kDim, kColumns});
+  const auto exact = attn_test::reference_matmul(a.template as<double>(), b.template as<double>());
+  const double bound = attn_test::gemm_bound<T>(kDim, max_abs(a), max_abs(b));
+  for (Isa isa : available_isas()) {
+    const PackedWeights<T> packed(b.template view<2>(), isa);
+    for (Index m = 1; m <= kMost; m += m == 26 ? 160 : 1) {
+      const auto rows = to_array(exact.template view<2>().slice(0, 0, m));
+      Placed<T, 2> c(Shape<2>{m, kColumns}, Layout<2>::contiguous());
+      gemm(a.template view<2>().slice(0, 0, m), packed, c.view());
+      ASSERT_EQ(difference(c.values(), rows, bound, isa, "packed"), "") << m;
+      Placed<T, 2> plain(Shape<2>{m, kColumns}, Layout<2>::contiguous());
+      gemm(a.template view<2>().slice(0, 0, m), b.template view<2>(), plain.view(), {},
+           {.isa = isa});
+      ASSERT_TRUE(same_bits(c.values(), plain.values())) << m << " rows, " << name(isa);
+    }
+  }
+}
+
 TYPED_TEST(GemmTest, InfinitiesAndNaNGoThrough) {
   using T = TypeParam;
   constexpr T inf = std::numeric_limits<T>::infinity();
