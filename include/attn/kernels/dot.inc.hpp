@@ -4,13 +4,19 @@
 // FMAs and into the second cache: a core waits for few lines at a time, fewer still of the first cache
 // (attn_report's sdpa_decode_gqa).
 
-/// Sums that dot_block() keeps. 8 hide the latency of the FMAs. With 32 registers there are more: 4 rows by 4 take 8
-/// loads for 16 FMAs, 4 by 2 take 6 for 8, and some cores load one vector of AVX-512 in a cycle, as they multiply one.
+/// Places of B that are read in turn, one row in each. Hardware prefetchers follow several places, each over its pages
+/// alone; of two rows that share a page they make nothing. Zen 4, one query on keys and values from memory: four places
+/// take 0.83 of the time of one place of the values and eight of the keys (attn_report's sdpa_decode).
+inline constexpr int kPlaces = 4;
+
+/// Sums that dot_block() keeps, at most. 8 hide the latency of the FMAs. With 32 registers there are more: 4 rows by 4
+/// take 8 loads for 16 FMAs, 4 by 2 take 6 for 8, and some cores load one vector of AVX-512 in a cycle, as they multiply
+/// one.
 inline constexpr int kDotSums = ATTN_TARGET == 2 ? 16 : 8;
 
 /// Rows of B that dot_block() takes for R rows of A.
 template <int R>
-inline constexpr int kDotColumns = std::min(8, kDotSums / R);
+inline constexpr int kDotColumns = std::min(kPlaces, kDotSums / R);
 
 /// out[r, j] = scale a_r . b_j over k elements for R rows of A and kDotColumns rows of B, while rows `later` of B are
 /// asked for.
@@ -19,9 +25,9 @@ inline void dot_block(index_t k, const T* a, const T* const* b, const T* const* 
                       T* const* out, index_t out_stride) {
   using V = Vec<T>;
   constexpr int J = kDotColumns<R>;
-  V sums[R * J / 8][8];
+  V sums[R * J / 4][4];
   ATTN_UNROLL
-  for (int i = 0; i < R * J; ++i) sums[i / 8][i % 8] = V::all(T{0});
+  for (int i = 0; i < R * J; ++i) sums[i / 4][i % 4] = V::all(T{0});
   const auto step = [&](index_t p, auto load) __attribute__((always_inline)) {
     V bv[J];
     ATTN_UNROLL
@@ -34,7 +40,7 @@ inline void dot_block(index_t k, const T* a, const T* const* b, const T* const* 
       const V av = load(a + r * k + p);
       ATTN_UNROLL
       for (int j = 0; j < J; ++j) {
-        V& sum = sums[(r * J + j) / 8][(r * J + j) % 8];
+        V& sum = sums[(r * J + j) / 4][(r * J + j) % 4];
         sum = fma(av, bv[j], sum);
       }
     }
@@ -49,7 +55,7 @@ inline void dot_block(index_t k, const T* a, const T* const* b, const T* const* 
         p, [&](const T* x) __attribute__((always_inline)) { return V::load(x, k - p); });
   T each[R * J];
   ATTN_UNROLL
-  for (int i = 0; i < R * J / 8; ++i) sum_each(sums[i], scale, each + 8 * i);
+  for (int i = 0; i < R * J / 4; ++i) sum_each(sums[i], scale, each + 4 * i);
   // Unrolled, since g++ would make one scatter of four stores, which is microcode on AMD's machines.
   ATTN_UNROLL
   for (int i = 0; i < R * J; ++i) out[i % J][i / J * out_stride] = each[i];
@@ -64,14 +70,12 @@ inline constexpr int kRowsAtOnce = ATTN_TARGET > 0 ? 4 : 1;
 template <class T>
 inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T* const* b, T scale,
                        T* out, index_t out_stride) {
-  // Eight places of B are read in turn: hardware prefetchers follow each, and memory gives more to eight (see
-  // bench/support/bandwidth.hpp) than to one.
-  constexpr index_t kAhead = 3, kStep = kDotColumns<kRowsAtOnce>;
-  const index_t part = (n + 7) / 8;
-  const T *rows[8], *later[8];
-  T* to[8];
+  constexpr index_t kAhead = 6, kStep = kDotColumns<kRowsAtOnce>;
+  const index_t part = (n + kPlaces - 1) / kPlaces;
+  const T *rows[kPlaces], *later[kPlaces];
+  T* to[kPlaces];
   for (index_t at = 0; at < part; ++at) {
-    for (index_t s = 0; s < 8; ++s) {
+    for (index_t s = 0; s < kPlaces; ++s) {
       const index_t j = std::min(s * part + at, n - 1);
       rows[s] = b[j];
       later[s] = b[std::min(j + kAhead, n - 1)];
@@ -81,7 +85,7 @@ inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T
       dot_block<T, 1>(k, a, rows, later, scale, to, out_stride);
       continue;
     }
-    for (index_t s = 0; s < 8 && s * part + at < n; s += kStep) {
+    for (index_t s = 0; s < kPlaces; s += kStep) {
       for (index_t r = 0; r < height; r += kRowsAtOnce) {
         T* down[kStep];
         for (index_t x = 0; x < kStep; ++x) down[x] = to[s + x] + r * out_stride;
@@ -92,22 +96,22 @@ inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T
   }
 }
 
-/// c_r += sum over i < R of a[r, i] row_i for R rows of C, while rows `later` are asked for.
-template <class T, int R>
-inline void add_block(index_t columns, const T* a, index_t a_stride, const T* const* row,
-                      const T* const* later, T* c, index_t c_stride) {
+/// c_r += sum over i < N of a[r, i a_step] row_i for R rows of C, while rows `later` are asked for.
+template <class T, int R, int N>
+inline void add_block(index_t columns, const T* a, index_t a_stride, index_t a_step,
+                      const T* const* row, const T* const* later, T* c, index_t c_stride) {
   using V = Vec<T>;
   // Read once: to the compiler, what is stored below could change the pointers.
-  const T *from[R], *ahead[R];
-  for (int i = 0; i < R; ++i) {
+  const T *from[N], *ahead[N];
+  for (int i = 0; i < N; ++i) {
     from[i] = row[i];
     ahead[i] = later[i];
   }
-  V weight[R][R];
+  V weight[R][N];
   ATTN_UNROLL
   for (int x = 0; x < R; ++x) {
     ATTN_UNROLL
-    for (int i = 0; i < R; ++i) weight[x][i] = V::all(a[x * a_stride + i]);
+    for (int i = 0; i < N; ++i) weight[x][i] = V::all(a[x * a_stride + i * a_step]);
   }
   each_vector<T>(columns, [&](index_t at, auto lanes) {
     T* to = c + at;
@@ -115,7 +119,7 @@ inline void add_block(index_t columns, const T* a, index_t a_stride, const T* co
     ATTN_UNROLL
     for (int x = 0; x < R; ++x) sum[x] = V::load(to + x * c_stride);
     ATTN_UNROLL
-    for (int i = 0; i < R; ++i) {
+    for (int i = 0; i < N; ++i) {
       const V value = load(from[i] + at, lanes);
       if constexpr (R > 1) __builtin_prefetch(ahead[i] + at, 0, 2);
       ATTN_UNROLL
@@ -126,9 +130,8 @@ inline void add_block(index_t columns, const T* a, index_t a_stride, const T* co
   });
 }
 
-/// c_r = factor_r c_r + sum over j < n of a[r, j] b_j, rows of `columns` elements, c in whole vectors. The same chain
-/// of FMAs as tile_columns(), but B is read row after row, in the order of memory, as hardware prefetchers expect it
-/// (attn_report's sdpa_decode); where there are several queries, rows share the loads of c and of b.
+/// c_r = factor_r c_r + sum over j < n of a[r, j] b_j, rows of `columns` elements, c in whole vectors; where there are
+/// several queries, rows share the loads of c and of b.
 template <class T>
 inline void add_values_rows(index_t height, index_t columns, index_t n, const T* a,
                             index_t a_stride, const T* const* b, T* c, index_t c_stride,
@@ -139,19 +142,27 @@ inline void add_values_rows(index_t height, index_t columns, index_t n, const T*
       (V::all(factor[r]) * V::load(c + r * c_stride + x)).store(c + r * c_stride + x);
     }
   }
-  constexpr index_t R = kRowsAtOnce, kAhead = 16;
-  const index_t most = height == 1 ? 0 : n / R * R;
-  for (index_t j = 0; j < most; j += R) {
-    for (index_t r = 0; r < height; r += R) {
-      add_block<T, R>(columns, a + r * a_stride + j, a_stride, b + j,
-                      b + (r == 0 ? std::min(j + kAhead, most - R) : j), c + r * c_stride,
-                      c_stride);
+  constexpr index_t kAhead = 8;
+  const index_t part = n / kPlaces;
+  const T *rows[kPlaces], *later[kPlaces];
+  for (index_t at = 0; at < part; ++at) {
+    for (index_t s = 0; s < kPlaces; ++s) {
+      rows[s] = b[s * part + at];
+      later[s] = b[s * part + std::min(at + kAhead, part - 1)];
+    }
+    if (height == 1) {
+      add_block<T, 1, kPlaces>(columns, a + at, a_stride, part, rows, later, c, c_stride);
+      continue;
+    }
+    for (index_t r = 0; r < height; r += kRowsAtOnce) {
+      add_block<T, kRowsAtOnce, kPlaces>(columns, a + r * a_stride + at, a_stride, part, rows,
+                                         r == 0 ? later : rows, c + r * c_stride, c_stride);
     }
   }
-  for (index_t j = most; j < n; ++j) {
+  for (index_t j = kPlaces * part; j < n; ++j) {
     for (index_t r = 0; r < height; ++r) {
-      add_block<T, 1>(columns, a + r * a_stride + j, a_stride, b + j, b + j, c + r * c_stride,
-                      c_stride);
+      add_block<T, 1, 1>(columns, a + r * a_stride + j, a_stride, 0, b + j, b + j, c + r * c_stride,
+                         c_stride);
     }
   }
 }
