@@ -1,7 +1,7 @@
 // Kernel text: products of few rows with many others, along the vector, for what memory limits.
 //
-// One row leaves memory to the hardware's prefetchers. Several rows ask for what comes later, line by line between their
-// FMAs and into the second cache: a core waits for few lines at a time, fewer still of the first cache
+// One row or two leave memory to the hardware's prefetchers. More rows ask for what comes later, line by line between
+// their FMAs and into the second cache: a core waits for few lines at a time, fewer still of the first cache
 // (attn_report's sdpa_decode_gqa).
 
 /// Places of B that are read in turn, one row in each. Hardware prefetchers follow several places, each over its pages
@@ -11,7 +11,7 @@ inline constexpr int kPlaces = 4;
 
 /// Sums that dot_block() keeps, at most. 8 hide the latency of the FMAs. With 32 registers there are more: 4 rows by 4
 /// take 8 loads for 16 FMAs, 4 by 2 take 6 for 8, and some cores load one vector of AVX-512 in a cycle, as they multiply
-/// one.
+/// one. One row keeps 4: memory, not latency, is what it waits for.
 inline constexpr int kDotSums = ATTN_TARGET == 2 ? 16 : 8;
 
 /// Rows of B that dot_block() takes for R rows of A.
@@ -61,9 +61,13 @@ inline void dot_block(index_t k, const T* a, const T* const* b, const T* const* 
   for (int i = 0; i < R * J; ++i) out[i % J][i / J * out_stride] = each[i];
 }
 
-/// Rows of A at a time where there are several: every further number would be compiled by every user, and two rows take
-/// the time of four where memory limits (attn_report's sdpa_queries). Without FMA no more than one.
+/// Rows of A at a time where there are more than kMostAlone: every further number would be compiled by every user, and
+/// three rows take the time of four where memory limits (attn_report's sdpa_queries). Without FMA no more than one.
 inline constexpr int kRowsAtOnce = ATTN_TARGET > 0 ? 4 : 1;
+
+/// So many rows are taken one after the other while the first cache holds their rows of B: two take 0.9 of the time of
+/// four at once from memory and 0.74 from a cache; of four it would be 1.1.
+inline constexpr index_t kMostAlone = 2;
 
 /// out[r, j] = scale a_r . b_j for `height` contiguous rows of A, of which memory holds 1 or a multiple of 4,
 /// and n rows of B.
@@ -81,8 +85,12 @@ inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T
       later[s] = b[std::min(j + kAhead, n - 1)];
       to[s] = out + j;
     }
-    if (height == 1) {
-      dot_block<T, 1>(k, a, rows, later, scale, to, out_stride);
+    if (height <= kMostAlone) {
+      for (index_t r = 0; r < height; ++r) {
+        T* down[kPlaces];
+        for (index_t x = 0; x < kPlaces; ++x) down[x] = to[x] + r * out_stride;
+        dot_block<T, 1>(k, a + r * k, rows, later, scale, down, out_stride);
+      }
       continue;
     }
     for (index_t s = 0; s < kPlaces; s += kStep) {
@@ -150,8 +158,11 @@ inline void add_values_rows(index_t height, index_t columns, index_t n, const T*
       rows[s] = b[s * part + at];
       later[s] = b[s * part + std::min(at + kAhead, part - 1)];
     }
-    if (height == 1) {
-      add_block<T, 1, kPlaces>(columns, a + at, a_stride, part, rows, later, c, c_stride);
+    if (height <= kMostAlone) {
+      for (index_t r = 0; r < height; ++r) {
+        add_block<T, 1, kPlaces>(columns, a + r * a_stride + at, a_stride, part, rows, later,
+                                 c + r * c_stride, c_stride);
+      }
       continue;
     }
     for (index_t r = 0; r < height; r += kRowsAtOnce) {
