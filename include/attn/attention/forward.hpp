@@ -1,6 +1,7 @@
 // Forward attention: one call, planned and run by tasks on the caller's threads.
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "attn/attention/forward_task.hpp"
@@ -22,18 +23,17 @@ class Forward {
         threads_(threads),
         states_(states),
         heads_in_turn_(share_mask_rows(problem.options.mask)),
-        starts_(workspace, problem.batch() + 1),
+        sequences_(workspace, problem.batch()),
         memory_(workspace, plan.worker_elements * plan.concurrency),
         part_sums_(workspace, plan.parts * kFewRows * plan.out_stride),
         part_states_(workspace, plan.parts * kFewRows) {
-    AttentionPlan::Start next{0, 0};
+    index_t first_task = 0, first_part = 0;
     for (index_t b = 0; b < problem.batch(); ++b) {
       const SequenceTiling tiling = tiling_of(problem, b);
-      starts_.data()[b] = next;
-      next.task += plan.tasks_of(tiling, problem.num_kv_heads());
-      next.part += problem.num_kv_heads() * tiling.parts();
+      sequences_.data()[b] = {tiling, first_task, first_part};
+      first_task += plan.tasks_of(tiling, problem.num_kv_heads());
+      first_part += problem.num_kv_heads() * tiling.parts();
     }
-    starts_.data()[problem.batch()] = next;
   }
 
   /// Outputs, lse, weights and states.
@@ -53,7 +53,7 @@ class Forward {
     const TensorView3<T>& sums = problem_.options.column_sums;
     threads_.run(problem_.batch() * kv_heads * blocks, [&](index_t i, int worker) {
       const index_t b = i / blocks / kv_heads, kv_head = i / blocks % kv_heads;
-      const SequenceTiling tiling = tiling_of(problem_, b);
+      const SequenceTiling& tiling = tiling_at(b);
       const index_t begin = i % blocks * plan_.most_block_kv;
       const index_t end = std::min(begin + plan_.most_block_kv, problem_.scores[3]);
       for (index_t h = kv_head * problem_.group(); h < (kv_head + 1) * problem_.group(); ++h) {
@@ -89,8 +89,10 @@ class Forward {
     return static_cast<T>(rows) / static_cast<T>(keys.end - keys.begin);
   }
 
-  ForwardScratch<T> scratch_of(int worker) const {
-    return plan_.scratch_at(problem_, memory_.data() + worker * plan_.worker_elements);
+  const SequenceTiling& tiling_at(index_t b) const { return sequences_.data()[b].tiling; }
+
+  ForwardScratch<T> scratch_of(int worker, index_t head = 0) const {
+    return plan_.scratch_at(problem_, memory_.data() + worker * plan_.worker_elements, head);
   }
 
   RowBlock block(index_t b, index_t kv_head, index_t row, const SequenceTiling& tiling) const {
@@ -99,7 +101,7 @@ class Forward {
 
   /// Memory of the parts of one key/value head.
   index_t first_part(index_t b, index_t kv_head, const SequenceTiling& tiling) const {
-    return (starts_.data()[b].part + kv_head * tiling.parts()) * kFewRows;
+    return (sequences_.data()[b].first_part + kv_head * tiling.parts()) * kFewRows;
   }
 
   /// Where task i is: of which batch row, of which key/value heads, and which piece of their rows or keys.
@@ -108,12 +110,12 @@ class Forward {
   };
 
   Place place_of(index_t i) const {
-    const auto* starts = starts_.data();
-    const auto* after =
-        std::upper_bound(starts, starts + problem_.batch() + 1, i,
-                         [](index_t task, const AttentionPlan::Start& x) { return task < x.task; });
-    const index_t b = after - starts - 1, at = i - starts[b].task;
-    const index_t tasks = tiling_of(problem_, b).tasks(plan_.rows_per_task);
+    const AttentionPlan::Sequence* first = sequences_.data();
+    const auto* after = std::upper_bound(
+        first, first + problem_.batch(), i,
+        [](index_t task, const AttentionPlan::Sequence& x) { return task < x.first_task; });
+    const index_t b = after - first - 1, at = i - first[b].first_task;
+    const index_t tasks = first[b].tiling.tasks(plan_.rows_per_task);
     const index_t groups = plan_.head_groups(problem_.num_kv_heads());
     return {b, (heads_in_turn_ ? at % groups : at / tasks) * plan_.heads_per_task,
             heads_in_turn_ ? at / groups : at % tasks};
@@ -124,22 +126,28 @@ class Forward {
   void announce_next(index_t i, ForwardTask<T>& task) const {
     if (i + plan_.concurrency >= plan_.tasks) return;
     const auto [b, head, piece] = place_of(i + plan_.concurrency);
-    const SequenceTiling tiling = tiling_of(problem_, b);
-    if (tiling.few) return;
-    task.expect(block(b, head, piece * plan_.rows_per_task, tiling));
+    if (tiling_at(b).few) return;
+    task.expect(block(b, head, piece * plan_.rows_per_task, tiling_at(b)));
   }
+
+  /// Memory of one task. Nothing is written before there is one: what 16 std::optional note takes a call of few tokens a
+  /// fortieth of its time (attn_report's mha_tutorial).
+  union Room {
+    ForwardTask<T> task;
+    Room() {}
+  };
+  static_assert(std::is_trivially_destructible_v<ForwardTask<T>>);
 
   void run_task(index_t i, int worker) {
     const auto [b, first, piece] = place_of(i);
-    const SequenceTiling tiling = tiling_of(problem_, b);
-    const ForwardScratch<T> scratch = scratch_of(worker);
-    std::optional<ForwardTask<T>> memory[AttentionPlan::kMostHeads];
+    const SequenceTiling& tiling = tiling_at(b);
+    Room memory[AttentionPlan::kMostHeads];
     ForwardTask<T>* task[AttentionPlan::kMostHeads];
     const index_t count = std::min(plan_.heads_per_task, problem_.num_kv_heads() - first);
     const index_t row = tiling.splits > 1 ? 0 : piece * plan_.rows_per_task;
     for (index_t n = 0; n < count; ++n) {
-      task[n] = &memory[n].emplace(problem_, kernels_, tiling, scratch.of_head(n),
-                                   block(b, first + n, row, tiling));
+      task[n] = std::construct_at(&memory[n].task, problem_, kernels_, tiling,
+                                  scratch_of(worker, n), block(b, first + n, row, tiling));
     }
     if (!tiling.few) announce_next(i, *task[0]);
     const std::span<ForwardTask<T>* const> all(task, static_cast<std::size_t>(count));
@@ -152,7 +160,7 @@ class Forward {
   }
 
   void merge_parts(index_t b, index_t kv_head, int worker) {
-    const SequenceTiling tiling = tiling_of(problem_, b);
+    const SequenceTiling& tiling = tiling_at(b);
     if (tiling.splits == 1) return;
     const index_t part = first_part(b, kv_head, tiling);
     const ForwardScratch<T> scratch = scratch_of(worker);
@@ -167,7 +175,7 @@ class Forward {
   const Executor& threads_;
   RowState<T>* states_;
   bool heads_in_turn_;  ///< all heads' tasks over some rows, then over the next; else head by head
-  Scratch<AttentionPlan::Start> starts_;
+  Scratch<AttentionPlan::Sequence> sequences_;
   Scratch<T> memory_, part_sums_;
   Scratch<RowState<T>> part_states_;
 };
@@ -239,11 +247,13 @@ void forward_with(const RowKernels<T>& kernels, const AttentionProblem<T>& call,
   const Executor& threads = plan.concurrency == 1 ? one_thread : executor;
   Scratch<T> weights(workspace, plan.scores_elements);
   Scratch<RowState<T>> states(workspace, plan.states);
-  AttentionProblem<T> problem = call;
+  std::optional<AttentionProblem<T>> with_weights;
   if (plan.scores_elements > 0) {
-    problem.options.weights = {weights.data(), problem.scores};
-    problem.options.weight_heads = {};
+    with_weights = call;
+    with_weights->options.weights = {weights.data(), call.scores};
+    with_weights->options.weight_heads = {};
   }
+  const AttentionProblem<T>& problem = with_weights ? *with_weights : call;
 
   Forward<T> forward(kernels, problem, plan, threads, workspace, states.data());
   forward.run();

@@ -21,7 +21,8 @@ class ForwardTask {
         scratch_(scratch),
         at_(block),
         rows_(problem, block, scratch.rows),
-        tile_height_(tiling.few ? kFewRows : kernels.tile_rows),
+        tile_height_(tiling.few ? whole(std::max(block.num_rows, index_t{1}), kFewRowsAtOnce)
+                                : kernels.tile_rows),
         copies_values_(!tiling.few &&
                        (problem.paged() || problem.v.stride(2) != problem.head_dim_v())),
         changes_scores_(changes_scores(problem)) {}
@@ -139,6 +140,8 @@ class ForwardTask {
     return (at_.b * problem_.scores[1] + row.h) * problem_.scores[2] + row.i;
   }
 
+  static index_t whole(index_t n, index_t step) { return (n + step - 1) / step * step; }
+
   index_t tiles() const { return (rows_.count() + tile_height_ - 1) / tile_height_; }
 
   const T* query(const QueryRow<T>& row) const { return problem_.query(at_.b, row.h, row.i); }
@@ -215,10 +218,11 @@ class ForwardTask {
     return any;
   }
 
-  /// The scores that `keys` take, counted from first_key, in whole panels.
+  /// The scores that `keys` take, counted from first_key, from the beginning of a panel on: lanes add up the same keys
+  /// whatever other rows a tile holds.
   KeyRange scores_of(index_t first_key, KeyRange keys) const {
     const index_t NR = kernels_.panel_width;
-    return {(keys.begin - first_key) / NR * NR, (keys.end - first_key + NR - 1) / NR * NR};
+    return {(keys.begin - first_key) / NR * NR, keys.end - first_key};
   }
 
   /// K of one block in panels of NR keys; keys that no row sees are not read but taken as 0.
@@ -253,7 +257,7 @@ class ForwardTask {
     }
   }
 
-  /// scratch.scores = scores of one tile of rows against whole panels of keys.
+  /// scratch.scores = scores of one tile of rows, -inf where a row does not see the key.
   void score_tile(const Tile& tile, ScoreStage stage) {
     const index_t d = problem_.head_dim();
     const KeyRange columns = scores_of(tile.first_key, tile.keys);
@@ -268,6 +272,7 @@ class ForwardTask {
                              scratch_.scores + j, tiling_.block_kv);
       }
     }
+    if (rows_.alike() && !changes_scores_) return;
     for (index_t x = 0; x < tile.height; ++x) {
       const QueryRow<T>& row = rows_[tile.row + x];
       T* s = scratch_.scores + x * tiling_.block_kv;
@@ -297,7 +302,8 @@ class ForwardTask {
       const index_t n = columns.end - columns.begin, first_key = tile.first_key + columns.begin;
       prefetch_masks(tile.keys, tile.row + x + tile_height_);
       coming_.ask();
-      if (tile.is_last) prefetch_row<1>(problem_.output(at_.b, row.h, row.i), problem_.out);
+      if (tile.is_last && !tiling_.few)
+        prefetch_row<1>(problem_.output(at_.b, row.h, row.i), problem_.out);
       if (pass == Pass::values) {
         shrink[x] = 1;
         if (row.state.total == T{0}) {

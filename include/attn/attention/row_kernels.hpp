@@ -26,6 +26,8 @@ inline constexpr index_t kMostTileRows = row_tile_height(Isa::avx512);
 
 /// Most rows of the path for few queries, which take keys and values unpacked.
 inline constexpr index_t kFewRows = 16;
+/// Memory holds a multiple of so many of them, since kernels take so many at once.
+inline constexpr index_t kFewRowsAtOnce = 4;
 
 template <class T>
 struct RowKernels {
@@ -39,8 +41,7 @@ struct RowKernels {
   /// scores[r, j] = scale q_r . k_j for the rows of queries of one tile and the keys of a packed panel.
   void (*score_panel)(index_t d, const T* queries, const T* panel, T scale, T* scores,
                       index_t stride);
-  /// The same for `height` (at most kFewRows) rows of queries and n rows of keys, wherever they lie; memory
-  /// holds 1 or a multiple of 4 rows of queries.
+  /// The same for `height` (at most kFewRows) rows of queries and n rows of keys, wherever they lie.
   void (*score_rows)(index_t height, index_t n, index_t d, const T* queries, const T* const* keys,
                      T scale, T* scores, index_t stride);
 
@@ -53,7 +54,7 @@ struct RowKernels {
   /// s[j] -= slope |distance - j|
   void (*add_alibi)(index_t n, T* s, T slope, index_t distance);
 
-  /// s = e^(s - most) over n scores, n a multiple of panel_width; returns by what earlier sums shrink.
+  /// s = e^(s - most) over n scores, of which memory holds whole panels; returns by what earlier sums shrink.
   T (*online_softmax)(index_t n, T* s, RowState<T>& state);
   /// out = e^(s - most) / total over n scores of a row whose state is final.
   void (*weigh)(index_t n, const T* s, const RowState<T>& state, T* out);

@@ -77,16 +77,39 @@ inline void add_alibi(index_t n, T* s, T slope, index_t distance) {
   });
 }
 
+/// 0 for each lane of a vector, then -inf for each.
+template <class T>
+inline constexpr auto kShownThenHidden = [] {
+  std::array<T, 2 * Vec<T>::kLanes> x{};
+  for (std::size_t i = Vec<T>::kLanes; i < x.size(); ++i) x[i] = detail::kMinusInf<T>;
+  return x;
+}();
+
+/// s[n..] = -inf up to a whole vector. Returns n rounded up so.
+template <class T>
+ATTN_INLINE index_t hide_beyond(index_t n, T* s) {
+  constexpr index_t kLanes = Vec<T>::kLanes;
+  const index_t shown = n % kLanes;
+  if (shown == 0) return n;
+  T* last = s + n - shown;
+  const T* added = kShownThenHidden<T>.data() + kLanes - shown;
+  (Vec<T>::load(last, shown) + Vec<T>::load(added)).store(last);
+  return n - shown + kLanes;
+}
+
 template <class T>
 inline T online_softmax(index_t n, T* s, detail::RowState<T>& state) {
   using V = Vec<T>;
   constexpr index_t kPair = 2 * V::kLanes;
   static_assert(RowTileShape<T>::NR == kPair);
+  n = hide_beyond(n, s);
   V m0 = V::all(state.most), m1 = m0;
-  for (index_t j = 0; j < n; j += kPair) {
-    m0 = max(V::load(s + j), m0);
-    m1 = max(V::load(s + j + V::kLanes), m1);
+  index_t first = 0;
+  for (; first + kPair <= n; first += kPair) {
+    m0 = max(V::load(s + first), m0);
+    m1 = max(V::load(s + first + V::kLanes), m1);
   }
+  if (first < n) m0 = max(V::load(s + first), m0);
   const T most = max_lane(max(m0, m1));
   // Nothing visible yet: shift by 0, so that -inf - -inf never occurs; all weights come out 0.
   const V shift = V::all(most == detail::kMinusInf<T> ? T{0} : most);
@@ -97,8 +120,8 @@ inline T online_softmax(index_t n, T* s, detail::RowState<T>& state) {
     e.store(s + j);
     total = total + e;
   }
-  // By vectors too: a call of std::exp costs as much as eight vectors of scores.
-  const T shrink = max_lane(exp_flush(V::all(state.most) - shift));
+  // By vectors too: a call of std::exp costs as much as eight vectors of scores. There is nothing to shrink at first.
+  const T shrink = state.total == T{0} ? T{0} : max_lane(exp_flush(V::all(state.most) - shift));
   state.most = most;
   state.total = state.total * shrink + sum(total);
   return shrink;
@@ -194,6 +217,7 @@ inline bool scale_row(index_t n, T factor, const T* x, T* out) {
 }
 
 static_assert(RowTileShape<float>::MR <= detail::kMostTileRows);
+static_assert(detail::kFewRowsAtOnce % kRowsAtOnce == 0);
 
 template <class T>
 inline constexpr detail::RowKernels<T> kRowKernels{

@@ -21,22 +21,30 @@ class TaskRows {
         b_(block.b),
         count_(block.num_rows),
         rows_(rows),
+        alike_(block.num_rows > 0 && !problem.options.mask.has_intervals()),
         classifies_(problem.functors.classify != nullptr) {
+    if (count_ == 0) return;  // a packed sequence may have keys and no queries
     const index_t q_len = problem.lengths(b_).q_len;
+    index_t h = block.kv_head * problem.group() + block.first_row / q_len;
+    index_t i = block.first_row % q_len;
+    KeyRange keys = problem.keys_seen(b_, i);
     for (index_t r = 0; r < count_; ++r) {
-      const index_t row = block.first_row + r;
-      const index_t h = block.kv_head * problem.group() + row / q_len, i = row % q_len;
-      rows[r] = {h, i, problem.keys_seen(b_, i), {kMinusInf<T>, T{0}}, T{0}};
+      if (!alike_) keys = problem.keys_seen(b_, i);
+      rows[r] = {h, i, keys, {kMinusInf<T>, T{0}}, T{0}};
+      if (++i == q_len) i = 0, ++h;
     }
   }
 
   /// From now on every row sees keys [0, keys), whatever the masks say.
   void show_all(index_t keys) {
     for (index_t r = 0; r < count_; ++r) rows_[r].keys = {0, keys};
+    alike_ = count_ > 0;
     classifies_ = false;
   }
 
   index_t count() const { return count_; }
+  /// Every row sees all keys up to the same one.
+  bool alike() const { return alike_; }
   QueryRow<T>& operator[](index_t r) const { return rows_[r]; }
 
   /// The smallest range with all keys of `keys` that any row sees.
@@ -45,25 +53,15 @@ class TaskRows {
   /// The same of rows [r, r + count).
   KeyRange seen_by(index_t r, index_t count, KeyRange keys) const {
     KeyRange seen{keys.end, keys.begin};
-    for (index_t x = r; x < r + count; ++x) {
+    const index_t end_row = alike_ ? r + 1 : r + count;
+    for (index_t x = r; x < end_row; ++x) {
       const index_t begin = std::max(rows_[x].keys.begin, keys.begin);
       const index_t end = std::min(rows_[x].keys.end, keys.end);
       if (begin >= end) continue;
       seen.begin = std::min(seen.begin, begin);
       seen.end = std::max(seen.end, end);
     }
-    if (!classifies_) return seen;
-    // Trimmed at both ends by what the mask functor says of chunks.
-    while (seen.begin < seen.end) {
-      const index_t next = std::min((seen.begin / kChunk + 1) * kChunk, seen.end);
-      if (visibility(r, count, {seen.begin, next}) != Visibility::empty) break;
-      seen.begin = next;
-    }
-    while (seen.begin < seen.end) {
-      const index_t last = std::max((seen.end - 1) / kChunk * kChunk, seen.begin);
-      if (visibility(r, count, {last, seen.end}) != Visibility::empty) break;
-      seen.end = last;
-    }
+    if (classifies_) trim(r, count, seen);
     return seen;
   }
 
@@ -89,9 +87,24 @@ class TaskRows {
   /// Keys of which a mask functor is asked at once.
   static constexpr index_t kChunk = 64;
 
+  /// Takes off `seen` at both ends what the mask functor says is empty.
+  void trim(index_t r, index_t count, KeyRange& seen) const {
+    while (seen.begin < seen.end) {
+      const index_t next = std::min((seen.begin / kChunk + 1) * kChunk, seen.end);
+      if (visibility(r, count, {seen.begin, next}) != Visibility::empty) break;
+      seen.begin = next;
+    }
+    while (seen.begin < seen.end) {
+      const index_t last = std::max((seen.end - 1) / kChunk * kChunk, seen.begin);
+      if (visibility(r, count, {last, seen.end}) != Visibility::empty) break;
+      seen.end = last;
+    }
+  }
+
   const AttentionProblem<T>& problem_;
   index_t b_, count_;
   QueryRow<T>* rows_;
+  bool alike_;
   bool classifies_;  ///< a mask functor says what it shows of blocks
 };
 

@@ -78,10 +78,10 @@ struct ForwardScratch {
   const T** pointers;  ///< to the keys or values of one block, on the path for few rows
   index_t out_stride, elements = 0;
 
-  /// For tasks of at most num_rows rows of each of num_heads heads and blocks of at most block_kv keys, which some of
-  /// them pack.
-  ForwardScratch(T* memory, index_t num_heads, index_t num_rows, index_t block_kv, bool packs_keys,
-                 index_t d, index_t dv)
+  /// For head `head` of the num_heads that one worker takes in turn: what heads keep from block to block is apart. Tasks
+  /// have at most num_rows rows of each, and blocks at most block_kv keys, which some of them pack.
+  ForwardScratch(T* memory, index_t head, index_t num_heads, index_t num_rows, index_t block_kv,
+                 bool packs_keys, index_t d, index_t dv)
       : out_stride(round_up(dv)) {
     const auto take = [&](index_t n) {
       T* start = memory == nullptr ? nullptr : memory + elements;
@@ -102,25 +102,15 @@ struct ForwardScratch {
     out = take(height * out_stride);
     rows = reinterpret_cast<QueryRow<T>*>(
         take_bytes(static_cast<std::size_t>(num_rows) * sizeof(QueryRow<T>)));
-    head_elements_ = elements - shared;
-    elements = shared + num_heads * head_elements_;
-  }
-
-  /// The scratch of the task of head n of those that one worker takes in turn: what heads keep from block to block is
-  /// apart.
-  ForwardScratch of_head(index_t n) const {
-    ForwardScratch scratch = *this;
-    const index_t apart = n * head_elements_;
-    scratch.q += apart;
-    scratch.out += apart;
-    scratch.rows = reinterpret_cast<QueryRow<T>*>(reinterpret_cast<T*>(rows) + apart);
-    return scratch;
+    const index_t of_head = elements - shared;
+    elements = shared + num_heads * of_head;
+    q += head * of_head;
+    out += head * of_head;
+    rows = reinterpret_cast<QueryRow<T>*>(reinterpret_cast<T*>(rows) + head * of_head);
   }
 
  private:
   static index_t round_up(index_t n) { return (n + 15) / 16 * 16; }
-
-  index_t head_elements_ = 0;
 };
 
 }  // namespace detail
@@ -133,10 +123,10 @@ struct AttentionPlan {
   /// Key/value heads that one task takes in turn, at most.
   static constexpr index_t kMostHeads = 16;
 
-  /// Where the tasks, and the parts that tasks leave to be merged, of a batch row begin.
-  struct Start {
-    index_t task, part;
-    bool operator==(const Start&) const = default;
+  /// One batch row: where its tasks begin, and the parts that tasks leave to be merged.
+  struct Sequence {
+    detail::SequenceTiling tiling;
+    index_t first_task, first_part;
   };
 
   int concurrency = 1;         ///< threads
@@ -187,7 +177,7 @@ struct AttentionPlan {
     for (count_tasks(); heads_per_task > 1 && tasks < concurrency; count_tasks()) {
       heads_per_task = (heads_per_task + 1) / 2;
     }
-    for (count_tasks(); rows_per_task > kLeastRows && tasks < 2 * concurrency; count_tasks()) {
+    for (; rows_per_task > kLeastRows && tasks < 2 * concurrency; count_tasks()) {
       rows_per_task /= 2;
     }
     most_rows = std::min(most_rows, rows_per_task);
@@ -202,7 +192,7 @@ struct AttentionPlan {
     out_stride = scratch.out_stride;
     using detail::kFewRows, detail::RowState;
     workspace_bytes = Scratch<T>::bytes(scores_elements) + Scratch<RowState<T>>::bytes(states) +
-                      Scratch<Start>::bytes(batch + 1) +
+                      Scratch<Sequence>::bytes(batch) +
                       Scratch<T>::bytes(worker_elements * concurrency) +
                       Scratch<T>::bytes(parts * kFewRows * out_stride) +
                       Scratch<RowState<T>>::bytes(parts * kFewRows);
@@ -218,10 +208,10 @@ struct AttentionPlan {
   }
 
   template <class T>
-  detail::ForwardScratch<T> scratch_at(const detail::AttentionProblem<T>& problem,
-                                       T* memory) const {
-    return {memory,     heads_per_task,     most_rows,           most_block_kv,
-            packs_keys, problem.head_dim(), problem.head_dim_v()};
+  detail::ForwardScratch<T> scratch_at(const detail::AttentionProblem<T>& problem, T* memory,
+                                       index_t head = 0) const {
+    return {memory,        head,       heads_per_task,     most_rows,
+            most_block_kv, packs_keys, problem.head_dim(), problem.head_dim_v()};
   }
 };
 

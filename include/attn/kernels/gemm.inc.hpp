@@ -77,15 +77,18 @@ inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& 
         continue;
       }
       // The tile reaches beyond C: through a whole one of its own.
-      T whole[MR * NR] = {};
-      const auto each = [&](auto f) {
+      T whole[MR * NR];
+      if constexpr (kStart == Start::scaled) std::fill_n(whole, R * NR, T{0});
+      const auto copy = [&](const T* from, index_t from_row, T* to, index_t to_row) {
         for (index_t r = 0; r < height; ++r) {
-          for (index_t x = 0; x < width; ++x) f(whole[r * NR + x], c[r * g.c_row + x]);
+          each_vector<T>(width, [&](index_t x, auto lanes) {
+            store(load(from + r * from_row + x, lanes), to + r * to_row + x, lanes);
+          });
         }
       };
-      if (kStart == Start::scaled) each([](T& inside, const T& outside) { inside = outside; });
+      if constexpr (kStart == Start::scaled) copy(c, g.c_row, whole, NR);
       multiply(whole, NR);
-      each([](const T& inside, T& outside) { outside = inside; });
+      copy(whole, NR, c, g.c_row);
     }
   }
 }

@@ -143,20 +143,24 @@ template <class T>
 inline void pack_tile(index_t R, index_t height, index_t k, const T* a, index_t row_stride,
                       index_t k_stride, T* packed) {
   constexpr index_t kSize = Block<T>::kSize;
+  static_assert(kSize <= 2 * TiledRows<T>::kLowMR);
   index_t p = 0;
   if (k_stride == 1) {
-    // A store writes past the end of its rows what the next one overwrites; so the last block is left to
-    // the loop below.
-    for (; p + 2 * kSize <= k; p += kSize) {
+    for (; p + kSize <= k; p += kSize) {
       const Block<T> block(a + p, row_stride, static_cast<int>(height));
+      // A store writes up to kSize - R elements past its rows, which the next one overwrites. The last is left to the loop
+      // below: nothing may be past it.
+      const bool is_last = p + kSize == k;
       ATTN_UNROLL
-      for (int x = 0; x < kSize; ++x) block.store(x, packed + (p + x) * R);
+      for (int x = 0; x < kSize - 1; ++x) block.store(x, packed + (p + x) * R);
+      if (!is_last) block.store(kSize - 1, packed + (p + kSize - 1) * R);
       for (index_t r = kSize; r < R; ++r) {  // only where a block is lower than a tile
         for (index_t x = 0; x < kSize; ++x) {
           packed[(p + x) * R + r] = r < height ? a[r * row_stride + p + x] : T{0};
         }
       }
     }
+    if (p == k && k > 0) --p;
   }
   for (index_t r = 0; r < R; ++r) {
     for (index_t x = p; x < k; ++x) {
