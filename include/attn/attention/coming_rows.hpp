@@ -15,21 +15,32 @@ ATTN_INLINE void prefetch_row(const T* row, const TensorView4<U>& x) {
   prefetch_bytes<kWrite>(row, x.extent(3) * index_t{sizeof(T)});
 }
 
-/// Some queries, and some keys and values. A core waits for few lines at a time, so a few rows are asked for at each
-/// step (attn_report's sdpa_short and sdpa_queries_32).
+/// Some queries, and some keys and values. A core waits for few lines at a time: rows without gaps are asked for line by
+/// line during products, others a few at each step (attn_report's sdpa_short, sdpa_queries_32 and cost_seq_major).
 template <class T>
 class ComingRows {
  public:
   /// Nothing to ask for.
   ComingRows() = default;
-  /// All is asked for within so many steps. `queries` names the heads whose keys they are, even if it has no rows.
+  /// All is asked for within `products` calls of ask_during() and `steps` more of ask(). `queries` names the heads whose
+  /// keys they are, even if it has no rows.
   ComingRows(const AttentionProblem<T>& problem, const RowBlock& queries, KeyRange keys,
-             index_t steps)
+             index_t steps, index_t products, index_t panel_width)
       : problem_(&problem),
         queries_(queries),
         keys_(keys),
-        count_(std::max(queries.num_rows, keys.end - keys.begin)),
-        share_((count_ + steps - 1) / steps) {
+        panel_(panel_width * problem.head_dim()) {
+    if (keys.begin < keys.end && !problem.paged() && lies_together(problem.k) &&
+        lies_together(problem.v)) {
+      std::size_t n = 0;
+      for (const auto* x : {&problem.k, &problem.v}) {
+        streams_[n++] = {problem.key(*x, queries.b, queries.kv_head, keys.begin),
+                         (keys.end - keys.begin) * x->extent(3)};
+      }
+      keys_.end = keys_.begin;
+    }
+    count_ = std::max(queries.num_rows, keys_.end - keys_.begin);
+    share_ = (count_ + steps + products - 1) / (steps + products);
     if (queries.num_rows == 0) return;
     q_len_ = problem.lengths(queries.b).q_len;
     h_ = queries.kv_head * problem.group() + queries.first_row / q_len_;
@@ -53,10 +64,33 @@ class ComingRows {
     }
   }
 
+  /// Where score_panel() is to ask for a panel's worth of memory; `otherwise` is in a cache.
+  ATTN_INLINE const T* ask_during(const T* otherwise) {
+    ask();
+    for (Stream& stream : streams_) {
+      if (stream.left <= 0) continue;
+      const T* at = stream.at;
+      stream.at += panel_;
+      stream.left -= panel_;
+      return at;
+    }
+    return otherwise;
+  }
+
  private:
+  /// Elements that are asked for from `at` on.
+  struct Stream {
+    const T* at = nullptr;
+    index_t left = 0;
+  };
+
+  static bool lies_together(const TensorView4<const T>& x) { return x.stride(2) == x.extent(3); }
+
   const AttentionProblem<T>* problem_ = nullptr;
   RowBlock queries_{};
-  KeyRange keys_{};
+  KeyRange keys_{};  ///< of those that lie apart
+  std::array<Stream, 2> streams_{};
+  index_t panel_ = 0;  ///< elements of score_panel()'s panel
   index_t count_ = 0, share_ = 0;
   index_t q_len_ = 0, h_ = 0, i_ = 0;  ///< the next query
   index_t next_ = 0;                   ///< of count_

@@ -191,9 +191,11 @@ class ForwardTask {
     if (!tiling_.few) {
       const index_t panels =
           (block.end - block.begin + kernels_.panel_width - 1) / kernels_.panel_width;
-      const index_t steps = rows_.count() + tiles() * panels;
-      coming_ = is_last ? ComingRows<T>(problem_, next_, {0, next_keys_}, steps)
-                        : ComingRows<T>(problem_, {at_.b, at_.kv_head, 0, 0}, next, steps);
+      const auto asks = [&](const RowBlock& queries, KeyRange keys) {
+        return ComingRows<T>(problem_, queries, keys, rows_.count(), tiles() * panels,
+                             kernels_.panel_width);
+      };
+      coming_ = is_last ? asks(next_, {0, next_keys_}) : asks({at_.b, at_.kv_head, 0, 0}, next);
     }
     for (index_t r = 0; r < rows_.count(); r += tile_height_) {
       const index_t height = std::min(rows_.count() - r, tile_height_);
@@ -267,9 +269,9 @@ class ForwardTask {
                           scratch_.scores + tile.keys.begin - tile.first_key, tiling_.block_kv);
     } else {
       for (index_t j = columns.begin; j < columns.end; j += kernels_.panel_width) {
-        coming_.ask();
-        kernels_.score_panel(d, scratch_.q + tile.row * d, scratch_.k + j * d, problem_.scale,
-                             scratch_.scores + j, tiling_.block_kv);
+        const T* panel = scratch_.k + j * d;
+        kernels_.score_panel(d, scratch_.q + tile.row * d, panel, problem_.scale,
+                             scratch_.scores + j, tiling_.block_kv, coming_.ask_during(panel));
       }
     }
     if (rows_.alike() && !changes_scores_) return;

@@ -25,7 +25,7 @@ struct RowState {
 inline constexpr index_t kMostTileRows = row_tile_height(Isa::avx512);
 
 /// Most rows of the path for few queries, which take keys and values unpacked.
-inline constexpr index_t kFewRows = 16;
+inline constexpr index_t kFewRows = 12;
 /// Memory holds a multiple of so many of them, since kernels take so many at once.
 inline constexpr index_t kFewRowsAtOnce = 4;
 
@@ -38,9 +38,10 @@ struct RowKernels {
   void (*pack_part)(index_t width, index_t room, index_t k, const T* b, index_t column_stride,
                     T* panel);
 
-  /// scores[r, j] = scale q_r . k_j for the rows of queries of one tile and the keys of a packed panel.
+  /// scores[r, j] = scale q_r . k_j for the rows of queries of one tile and the keys of a packed panel, while as much
+  /// memory from `ahead` on is asked for.
   void (*score_panel)(index_t d, const T* queries, const T* panel, T scale, T* scores,
-                      index_t stride);
+                      index_t stride, const T* ahead);
   /// The same for `height` (at most kFewRows) rows of queries and n rows of keys, wherever they lie.
   void (*score_rows)(index_t height, index_t n, index_t d, const T* queries, const T* const* keys,
                      T scale, T* scores, index_t stride);

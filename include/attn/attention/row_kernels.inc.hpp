@@ -2,11 +2,12 @@
 
 template <class T>
 inline void score_panel(index_t d, const T* queries, const T* panel, T scale, T* scores,
-                        index_t stride) {
+                        index_t stride, const T* ahead) {
   using Shape = RowTileShape<T>;
   // The scale goes onto the product and not into the queries: one rounding of each score, not of each factor.
   tile<T, Shape::MR, Shape::NV, ALayout::rows, Start::product, false>(
-      d, queries, d, panel, Shape::NR, scores, stride, &scale, 0);
+      d, queries, d, panel, Shape::NR, scores, stride, &scale, 0,
+      {reinterpret_cast<const char*>(ahead)});
 }
 
 template <class T>

@@ -50,7 +50,8 @@ enum class ALayout { interleaved, rows };
 enum class Start { zero, product, scaled };
 
 /// What a tile asks for while it multiplies: at each k a line of the second cache, `step` bytes after the last. A core
-/// waits for few lines at a time, and a burst of them holds up the products (attn_report's gemm_bert).
+/// waits for few lines at a time, and a burst of them holds up the products (attn_report's gemm_bert and
+/// sdpa_queries_32). With rows of A it is as much as B has, from `at` on: registers are short there.
 struct Ahead {
   const char* at = nullptr;
   index_t step = 0;
@@ -63,7 +64,7 @@ struct Ahead {
 /// user 0.2 s of compiling.
 template <class T, int R, int V, ALayout kLayout, Start kStart, bool kTail>
 inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_stride, T* c,
-                 index_t c_stride, const T* factor, index_t columns, Ahead ahead = {}) {
+                 index_t c_stride, const T* factor, index_t columns, Ahead ahead) {
   using Vt = Vec<T>;
   Vt sum[R][V];
   ATTN_UNROLL
@@ -82,6 +83,12 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
     if constexpr (kLayout == ALayout::interleaved) {
       __builtin_prefetch(ahead.at, 0, 2);
       ahead.at += ahead.step;
+    } else if constexpr (kStart == Start::product) {
+      ATTN_UNROLL
+      for (int x = 0; x < V * Vt::kLanes; x += 64 / int{sizeof(T)}) {
+        __builtin_prefetch(reinterpret_cast<const T*>(ahead.at) + x, 0, 2);
+      }
+      ahead.at += b_stride * index_t{sizeof(T)};
     }
     Vt bv[V];
     ATTN_UNROLL
@@ -130,11 +137,11 @@ inline void tile_columns(index_t columns, index_t k, const T* a, index_t a_strid
   index_t j = 0;
   for (; j + Shape::NR <= columns; j += Shape::NR) {
     tile<T, Shape::MR, Shape::NV, ALayout::rows, Start::scaled, false>(
-        k, a, a_stride, b + j, b_stride, c + j, c_stride, factor, 0);
+        k, a, a_stride, b + j, b_stride, c + j, c_stride, factor, 0, {});
   }
   for (; j < columns; j += kLanes) {
-    tile<T, Shape::MR, 1, ALayout::rows, Start::scaled, true>(k, a, a_stride, b + j, b_stride,
-                                                              c + j, c_stride, factor, columns - j);
+    tile<T, Shape::MR, 1, ALayout::rows, Start::scaled, true>(
+        k, a, a_stride, b + j, b_stride, c + j, c_stride, factor, columns - j, {});
   }
 }
 
