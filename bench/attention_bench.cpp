@@ -74,6 +74,7 @@ const bool registered = [] {
       {"decode_gqa", 1, 32, 8, 1, 4096, 128},
       {"decode_gqa_seq_major", 1, 32, 8, 1, 4096, 128, 1, {}, true},
       {"queries_8", 1, 32, 32, 8, 4096, 128},
+      {"queries_8_short", 1, 8, 8, 8, 256, 64},
       {"queries_64", 1, 32, 32, 64, 4096, 128},
   };
   for (const Case& c : cases) add("attention_", c, isa);

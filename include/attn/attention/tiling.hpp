@@ -39,9 +39,9 @@ struct SequenceTiling {
         std::clamp((kv_len + 63) / 64 * 64, index_t{64}, most);  // packed sequences may be empty
   }
 
-  /// Packing a key pays off from 5 rows on, or from 13 where keys may come from memory. Zen 4, time over that of tiles:
-  /// 8 rows on 256 keys of head_dim 64 1.23 (with AVX2 1.08), 4 rows 0.76 (1.08); on 4096 keys of head_dim 128 and of 32
-  /// heads, 8 rows 0.82 (0.80), 12 rows 0.90 (1.09), 16 rows 1.2 (1.16).
+  /// Packing a key pays off from 5 rows on, or from 13 where keys may come from memory. Zen 4, time over that of tiles: 8
+  /// rows on 256 keys 1.23, with AVX2 1.08 (attention_bench's queries_8_short); on 4096 keys of 32 heads 8 rows 0.82 and
+  /// 0.80, 16 rows 1.20 and 1.16 (attn_report's sdpa_queries).
   static bool is_few(index_t rows, index_t kv_len) {
     constexpr index_t kFewOfOneBlock = 4;
     return rows <= (kv_len > kMostBlockKV ? kFewRows : kFewOfOneBlock);
