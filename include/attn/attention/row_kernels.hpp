@@ -24,11 +24,6 @@ struct RowState {
 /// Scratch is laid out for tiles of any set.
 inline constexpr index_t kMostTileRows = row_tile_height(Isa::avx512);
 
-/// Most rows of the path for few queries, which take keys and values unpacked.
-inline constexpr index_t kFewRows = 12;
-/// Memory holds a multiple of so many of them, since kernels take so many at once.
-inline constexpr index_t kFewRowsAtOnce = 4;
-
 template <class T>
 struct RowKernels {
   index_t tile_rows;    ///< MR: rows of a tile

@@ -18,11 +18,11 @@ inline constexpr int kDotSums = ATTN_TARGET == 2 ? 16 : 8;
 template <int R>
 inline constexpr int kDotColumns = std::min(kPlaces, kDotSums / R);
 
-/// out[r, j] = scale a_r . b_j over k elements for R rows of A and kDotColumns rows of B, while rows `later` of B are
-/// asked for.
+/// out[r J + j] = scale a_r . b_j over k elements for R rows of A and J = kDotColumns rows of B, while rows `later` of B
+/// are asked for.
 template <class T, int R>
-inline void dot_block(index_t k, const T* a, const T* const* b, const T* const* later, T scale,
-                      T* const* out, index_t out_stride) {
+ATTN_INLINE void dot_block(index_t k, const T* a, const T* const* b, const T* const* later, T scale,
+                           T* out) {
   using V = Vec<T>;
   constexpr int J = kDotColumns<R>;
   V sums[R * J / 4][4];
@@ -53,12 +53,8 @@ inline void dot_block(index_t k, const T* a, const T* const* b, const T* const* 
   if (p < k)
     step(
         p, [&](const T* x) __attribute__((always_inline)) { return V::load(x, k - p); });
-  T each[R * J];
   ATTN_UNROLL
-  for (int i = 0; i < R * J / 4; ++i) sum_each(sums[i], scale, each + 4 * i);
-  // Unrolled, since g++ would make one scatter of four stores, which is microcode on AMD's machines.
-  ATTN_UNROLL
-  for (int i = 0; i < R * J; ++i) out[i % J][i / J * out_stride] = each[i];
+  for (int i = 0; i < R * J / 4; ++i) sum_each(sums[i], scale, out + 4 * i);
 }
 
 /// Rows of A at a time where there are more than kMostAlone: every further number would be compiled by every user, and
@@ -70,39 +66,111 @@ inline constexpr int kRowsAtOnce = ATTN_TARGET > 0 ? 4 : 1;
 /// sdpa_decode_gqa).
 inline constexpr index_t kMostAlone = 2;
 
+/// One row of B in each of kPlaces equal parts of n rows, past the end the last one, and what comes later.
+template <class T>
+struct Places {
+  static constexpr index_t kAhead = 6;
+  index_t at[kPlaces];
+  const T *rows[kPlaces], *later[kPlaces];
+
+  /// To row x of each part.
+  ATTN_INLINE void go_to(index_t x, const T* const* b, index_t n, index_t part) {
+    ATTN_UNROLL
+    for (int s = 0; s < kPlaces; ++s) {
+      at[s] = std::min(s * part + x, n - 1);
+      rows[s] = b[at[s]];
+      later[s] = b[std::min(at[s] + kAhead, n - 1)];
+    }
+  }
+};
+
+/// score_rows() for rows of A one after the other.
+template <class T>
+inline void score_rows_alone(index_t height, index_t n, index_t k, const T* a, const T* const* b,
+                             T scale, T* out, index_t out_stride) {
+  const index_t part = (n + kPlaces - 1) / kPlaces;
+  Places<T> places;
+  for (index_t x = 0; x < part; ++x) {
+    places.go_to(x, b, n, part);
+    for (index_t r = 0; r < height; ++r) {
+      T sums[kPlaces];
+      dot_block<T, 1>(k, a + r * k, places.rows, places.later, scale, sums);
+      // Unrolled, since g++ would make one scatter of four stores, which is microcode on AMD's machines.
+      ATTN_UNROLL
+      for (int s = 0; s < kPlaces; ++s) out[r * out_stride + places.at[s]] = sums[s];
+    }
+  }
+}
+
+/// to[r, s part + x] = from[x, r J + s] for `height` (at most kRowsAtOnce) rows, J = kDotColumns places and x < count, as
+/// far as out has columns: `room`, from `to` on.
+template <class T>
+inline void turn_sums(index_t height, index_t part, index_t count, index_t room, const T* from,
+                      T* to, index_t to_stride) {
+  constexpr index_t J = kDotColumns<kRowsAtOnce>, kWidth = kRowsAtOnce * J;
+  constexpr index_t kSize = Block<T>::kSize;
+  static_assert(kWidth % kSize == 0);
+  const index_t used = height * J;
+  if (count == kSize && (J - 1) * part + kSize <= room) {
+    for (index_t i = 0; i < used; i += kSize) {
+      const Block<T> block(from + i, kWidth, kSize);
+      ATTN_UNROLL
+      for (int x = 0; x < kSize; ++x) {
+        if (i + x < used) block.store(x, to + (i + x) / J * to_stride + (i + x) % J * part);
+      }
+    }
+    return;
+  }
+  for (index_t i = 0; i < used; i += J, to += to_stride) {
+    ATTN_UNROLL
+    for (int s = 0; s < J; ++s) {
+      const index_t end = std::min(room - s * part, count);
+      for (index_t x = 0; x < end; ++x) to[s * part + x] = from[x * kWidth + i + s];
+    }
+  }
+}
+
+/// score_rows() for kRowsAtOnce rows of A at a time. The sums of several rows of each place are turned around in
+/// registers: 16 stores one by one after as many sums held up the next ones, and grouped decoding took 1.07 times as long
+/// (attn_report's sdpa_decode_gqa).
+template <class T>
+inline void score_rows_together(index_t height, index_t n, index_t k, const T* a, const T* const* b,
+                                T scale, T* out, index_t out_stride) {
+  constexpr index_t R = kRowsAtOnce, J = kDotColumns<R>, kSize = Block<T>::kSize;
+  constexpr index_t kTurned = kSize * R * J;
+  const index_t part = (n + kPlaces - 1) / kPlaces;
+  T sums[detail::kFewRows * kPlaces * kSize];
+  Places<T> places;
+  for (index_t first = 0; first < part; first += kSize) {
+    const index_t count = std::min(part - first, kSize);
+    for (index_t x = 0; x < count; ++x) {
+      places.go_to(first + x, b, n, part);
+      T* to = sums + x * R * J;
+      for (index_t s = 0; s < kPlaces; s += J) {
+        for (index_t r = 0; r < height; r += R, to += kTurned) {
+          dot_block<T, R>(k, a + r * k, places.rows + s, (r == 0 ? places.later : places.rows) + s,
+                          scale, to);
+        }
+      }
+    }
+    const T* from = sums;
+    for (index_t s = 0; s < kPlaces; s += J) {
+      const index_t column = s * part + first;
+      for (index_t r = 0; r < height; r += R, from += kTurned) {
+        turn_sums(std::min(height - r, R), part, count, n - column, from,
+                  out + r * out_stride + column, out_stride);
+      }
+    }
+  }
+}
+
 /// out[r, j] = scale a_r . b_j for `height` contiguous rows of A, of which memory holds 1 or a multiple of 4,
 /// and n rows of B.
 template <class T>
 inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T* const* b, T scale,
                        T* out, index_t out_stride) {
-  constexpr index_t kAhead = 6, kStep = kDotColumns<kRowsAtOnce>;
-  const index_t part = (n + kPlaces - 1) / kPlaces;
-  const T *rows[kPlaces], *later[kPlaces];
-  T* to[kPlaces];
-  for (index_t at = 0; at < part; ++at) {
-    for (index_t s = 0; s < kPlaces; ++s) {
-      const index_t j = std::min(s * part + at, n - 1);
-      rows[s] = b[j];
-      later[s] = b[std::min(j + kAhead, n - 1)];
-      to[s] = out + j;
-    }
-    if (height <= kMostAlone) {
-      for (index_t r = 0; r < height; ++r) {
-        T* down[kPlaces];
-        for (index_t x = 0; x < kPlaces; ++x) down[x] = to[x] + r * out_stride;
-        dot_block<T, 1>(k, a + r * k, rows, later, scale, down, out_stride);
-      }
-      continue;
-    }
-    for (index_t s = 0; s < kPlaces; s += kStep) {
-      for (index_t r = 0; r < height; r += kRowsAtOnce) {
-        T* down[kStep];
-        for (index_t x = 0; x < kStep; ++x) down[x] = to[s + x] + r * out_stride;
-        dot_block<T, kRowsAtOnce>(k, a + r * k, rows + s, (r == 0 ? later : rows) + s, scale, down,
-                                  out_stride);
-      }
-    }
-  }
+  (height > kMostAlone ? score_rows_together<T> : score_rows_alone<T>)(height, n, k, a, b, scale,
+                                                                       out, out_stride);
 }
 
 /// c_r += sum over i < N of a[r, i a_step] row_i for R rows of C, while rows `later` are asked for.

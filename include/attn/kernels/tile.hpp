@@ -16,6 +16,11 @@ constexpr index_t panel_width(Isa isa, index_t element_size) {
 /// Rows of attention's tile, MR.
 constexpr index_t row_tile_height(Isa isa) { return isa == Isa::avx512 ? 8 : 6; }
 
+/// Most rows of the path for few queries, which take keys and values unpacked.
+inline constexpr index_t kFewRows = 12;
+/// Memory holds a multiple of so many of them, since kernels take so many at once.
+inline constexpr index_t kFewRowsAtOnce = 4;
+
 }  // namespace detail
 
 ATTN_NAMESPACE_END
