@@ -169,8 +169,12 @@ inline void score_rows_together(index_t height, index_t n, index_t k, const T* a
 template <class T>
 inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T* const* b, T scale,
                        T* out, index_t out_stride) {
-  (height > kMostAlone ? score_rows_together<T> : score_rows_alone<T>)(height, n, k, a, b, scale,
-                                                                       out, out_stride);
+  if constexpr (kRowsAtOnce > 1) {
+    if (height > kMostAlone) {
+      return score_rows_together(height, n, k, a, b, scale, out, out_stride);
+    }
+  }
+  score_rows_alone(height, n, k, a, b, scale, out, out_stride);
 }
 
 /// c_r += sum over i < N of a[r, i a_step] row_i for R rows of C, while rows `later` are asked for.
