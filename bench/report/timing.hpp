@@ -18,7 +18,8 @@ namespace bench {
 
 /// On a machine that others use too, each of many short measurements is either disturbed or not: the best
 /// of them is the machine's own, for works and limits alike. A work that is compared with another one lasts too long
-/// for that: the two run in turn, and the median of the ratios is theirs.
+/// for that: the two run in turn, and the median of the ratios is theirs. So it is with reading and work that memory
+/// limits, since others take memory's bandwidth for seconds: the best of both within each call of measure().
 class Timings {
  public:
   /// A work's time and that of its baseline, the mean of those before and after it.
@@ -27,8 +28,8 @@ class Timings {
     double ratio() const { return seconds / baseline; }
   };
 
-  /// Runs `work` for about `seconds`, a round of its limit before each handful of runs. The first
-  /// measurement checks the result.
+  /// Runs `work` for about `seconds`, a round of its limit before each handful of runs (reading takes as long as
+  /// they do). The first measurement checks the result.
   void measure(const Work& work, bool all, double seconds) {
     const Clock::time_point start = Clock::now();
     const int threads = all ? all_threads() : 1;
@@ -37,14 +38,25 @@ class Timings {
     Entry& entry = entries_[{work.name, all}];
     if (std::isinf(entry.seconds)) entry.complaint = work.complaint();
     const int repeats = repeats_for(first);
-    do {
-      peaks_.measure(work.isa, threads);
-      if (work.bytes >= kMemoryBound) bandwidth(work.bytes).measure(threads);
+    const bool reads = work.bytes >= kMemoryBound;
+    Pair best{std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
+    const auto for_a_handful = [](double& least, auto time) {
       const Clock::time_point handful = Clock::now();
       do {
-        entry.seconds = std::min(entry.seconds, time_once(work, execution, repeats));
+        least = std::min(least, time());
       } while (seconds_since(handful) < kHandful);
+    };
+    do {
+      peaks_.measure(work.isa, threads);
+      if (reads) {
+        for_a_handful(best.baseline, [&] {
+          return static_cast<double>(work.bytes) / bandwidth(work.bytes).measure(threads);
+        });
+      }
+      for_a_handful(best.seconds, [&] { return time_once(work, execution, repeats); });
     } while (seconds_since(start) < seconds);
+    entry.seconds = std::min(entry.seconds, best.seconds);
+    if (reads) entry.reads.push_back(best);
   }
 
   /// Runs `work` and `baseline`, which was measured before, in turn for about `seconds`.
@@ -65,10 +77,12 @@ class Timings {
 
   /// The pair whose ratio is the median. measure_beside() was called.
   Pair beside(const std::string& name, bool all) const {
-    std::vector<Pair> pairs = entries_.at({name, all}).pairs;
-    const auto middle = pairs.begin() + static_cast<std::ptrdiff_t>(pairs.size() / 2);
-    std::ranges::nth_element(pairs, middle, {}, &Pair::ratio);
-    return *middle;
+    return median(entries_.at({name, all}).pairs);
+  }
+
+  /// The same of a work that memory limits, beside reading as many bytes. measure() was called.
+  Pair beside_reading(const std::string& name, bool all) const {
+    return median(entries_.at({name, all}).reads);
   }
 
   /// Infinite where it was not measured.
@@ -106,8 +120,14 @@ class Timings {
   struct Entry {
     double seconds = std::numeric_limits<double>::infinity();
     std::string complaint = {};
-    std::vector<Pair> pairs = {};
+    std::vector<Pair> pairs = {}, reads = {};
   };
+
+  static Pair median(std::vector<Pair> pairs) {
+    const auto middle = pairs.begin() + static_cast<std::ptrdiff_t>(pairs.size() / 2);
+    std::ranges::nth_element(pairs, middle, {}, &Pair::ratio);
+    return *middle;
+  }
 
   static attn::Execution execution_of(const Work& work, bool all) {
     return {.executor = &executor_of(all), .isa = work.isa};

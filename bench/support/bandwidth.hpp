@@ -75,9 +75,9 @@ class ReadBandwidth {
     std::fill_n(buffer_.data(), buffer_.size(), 1);
   }
 
-  /// One pass each with 1, 2, 4 and 8 streams a thread; returns the best B/s so far.
+  /// One pass each with 1, 2, 4 and 8 streams a thread; returns the best B/s of these.
   double measure(int threads) {
-    double& best = best_[threads];
+    double fastest = 0;
     const attn::index_t share = buffer_.size() / threads;
     for (int streams : {1, 2, 4, 8}) {
       const double time = run_together(threads, [&](int id) {
@@ -85,12 +85,14 @@ class ReadBandwidth {
             detail::read(streams, buffer_.data() + id * share, share);
         static_cast<void>(kept);
       });
-      best = std::max(best, static_cast<double>(share * threads) * sizeof(std::int32_t) / time);
+      fastest =
+          std::max(fastest, static_cast<double>(share * threads) * sizeof(std::int32_t) / time);
     }
-    return best;
+    best_[threads] = std::max(best_[threads], fastest);
+    return fastest;
   }
 
-  /// 0 where none was measured.
+  /// Of all measurements; 0 where there was none.
   double best(int threads) const {
     const auto found = best_.find(threads);
     return found == best_.end() ? 0 : found->second;

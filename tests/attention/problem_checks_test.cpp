@@ -206,7 +206,7 @@ TEST(SdpaErrors, EntriesOfEachBatchRow) {
   EXPECT_EQ(call.shape_error(), kName + "query_offsets must have shape (batch) = (2); found (3).");
   call.options = {.offset = query_offset(std::numeric_limits<index_t>::max())};
   EXPECT_EQ(call.value_error(),
-            kName + "query_offset must lie in -2^61 .. 2^61; found 9223372036854775807.");
+            kName + "query_offset must lie in -2^60 .. 2^60; found 9223372036854775807.");
 }
 
 TEST(SdpaErrors, Documents) {

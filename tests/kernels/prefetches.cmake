@@ -5,8 +5,8 @@ cmake_minimum_required(VERSION 3.24)
 execute_process(COMMAND "${OBJDUMP}" --disassemble "${LIBRARY}" OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
 # The names of functions, each followed by the requests in it.
 string(REGEX MATCHALL "<[A-Za-z0-9_.]+>:|prefetcht1" found "${text}")
-# Of attention's rows, of products, of few rows by keys and by values; compilers inline some of the names into others.
-foreach(place "ForwardTask" "gemm|multiply_block" "dot_block|score_rows" "add_block|add_rows|add_values_rows")
+# Of attention's rows, of its products, of GEMM's, of few rows by keys and by values; compilers inline some of the names into others.
+foreach(place "ForwardTask" "score_panel|ALayoutE1" "gemm|multiply_block" "dot_block|score_rows" "add_block|add_rows|add_values_rows")
   set(function "")
   set(count 0)
   foreach(item IN LISTS found)

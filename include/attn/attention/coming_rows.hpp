@@ -22,8 +22,9 @@ class ComingRows {
  public:
   /// Nothing to ask for.
   ComingRows() = default;
-  /// All is asked for within `products` calls of ask_during() and `steps` more of ask(). `queries` names the heads whose
-  /// keys they are, even if it has no rows.
+  /// Rows apart are asked for within `products` calls of ask_during() and `steps` more of ask(); of keys and values without
+  /// gaps a panel by each ask_during(), as far as there are products. `queries` names the heads whose keys they are,
+  /// even if it has no rows.
   ComingRows(const AttentionProblem<T>& problem, const RowBlock& queries, KeyRange keys,
              index_t steps, index_t products, index_t panel_width)
       : problem_(&problem),

@@ -20,7 +20,7 @@ struct AttentionExplanation {
   Isa isa;
   AttentionPath path;
   AttentionPlan plan;
-  index_t tile_rows;  ///< queries of one tile
+  index_t tile_rows;  ///< queries of one tile, at most
   index_t block_kv;   ///< keys of one block
   /// Tiles of queries against blocks of keys: nothing to see, and so never read; some keys hidden, or maybe so,
   /// which only their mask tells; all visible.

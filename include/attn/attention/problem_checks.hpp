@@ -100,11 +100,11 @@ void check_mask(const Mask& mask, const Shape<4>& scores, Lengths lengths) {
   }
 }
 
-/// Offsets that leave room for adding lengths and windows to them.
+/// Offsets that leave room for adding lengths and windows to them, and that a window without bounds covers.
 inline void check_offset(const QueryOffset& offset, index_t batch) {
-  constexpr index_t kMost = Mask::kUnbounded;
+  constexpr index_t kMost = Mask::kUnbounded / 2;
   if (offset.value < -kMost || offset.value > kMost) {
-    throw_value("query_offset", "lie in -2^61 .. 2^61", std::to_string(offset.value));
+    throw_value("query_offset", "lie in -2^60 .. 2^60", std::to_string(offset.value));
   }
   if (offset.kind != QueryOffset::Kind::per_row) return;
   check_extents("query_offsets", "(batch)", Shape<1>{batch}, offset.values.shape());

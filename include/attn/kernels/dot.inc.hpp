@@ -102,26 +102,25 @@ inline void score_rows_alone(index_t height, index_t n, index_t k, const T* a, c
   }
 }
 
-/// to[r, s part + x] = from[x, r J + s] for `height` (at most kRowsAtOnce) rows, J = kDotColumns places and x < count, as
-/// far as out has columns: `room`, from `to` on.
+/// to[r, s part + x] = from[x, r J + s] for kRowsAtOnce rows, J = kDotColumns places and x < count, as far as there are
+/// columns: `room`, from `to` on.
 template <class T>
-inline void turn_sums(index_t height, index_t part, index_t count, index_t room, const T* from,
-                      T* to, index_t to_stride) {
+inline void turn_sums(index_t part, index_t count, index_t room, const T* from, T* to,
+                      index_t to_stride) {
   constexpr index_t J = kDotColumns<kRowsAtOnce>, kWidth = kRowsAtOnce * J;
   constexpr index_t kSize = Block<T>::kSize;
   static_assert(kWidth % kSize == 0);
-  const index_t used = height * J;
   if (count == kSize && (J - 1) * part + kSize <= room) {
-    for (index_t i = 0; i < used; i += kSize) {
+    for (index_t i = 0; i < kWidth; i += kSize) {
       const Block<T> block(from + i, kWidth, kSize);
       ATTN_UNROLL
       for (int x = 0; x < kSize; ++x) {
-        if (i + x < used) block.store(x, to + (i + x) / J * to_stride + (i + x) % J * part);
+        block.store(x, to + (i + x) / J * to_stride + (i + x) % J * part);
       }
     }
     return;
   }
-  for (index_t i = 0; i < used; i += J, to += to_stride) {
+  for (index_t i = 0; i < kWidth; i += J, to += to_stride) {
     ATTN_UNROLL
     for (int s = 0; s < J; ++s) {
       const index_t end = std::min(room - s * part, count);
@@ -157,15 +156,14 @@ inline void score_rows_together(index_t height, index_t n, index_t k, const T* a
     for (index_t s = 0; s < kPlaces; s += J) {
       const index_t column = s * part + first;
       for (index_t r = 0; r < height; r += R, from += kTurned) {
-        turn_sums(std::min(height - r, R), part, count, n - column, from,
-                  out + r * out_stride + column, out_stride);
+        turn_sums(part, count, n - column, from, out + r * out_stride + column, out_stride);
       }
     }
   }
 }
 
-/// out[r, j] = scale a_r . b_j for `height` contiguous rows of A, of which memory holds 1 or a multiple of 4,
-/// and n rows of B.
+/// out[r, j] = scale a_r . b_j for `height` contiguous rows of A and n rows of B. Of a and out memory holds a multiple of
+/// detail::kFewRowsAtOnce rows, all of which may be used.
 template <class T>
 inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T* const* b, T scale,
                        T* out, index_t out_stride) {

@@ -20,6 +20,7 @@ constexpr index_t row_tile_height(Isa isa) { return isa == Isa::avx512 ? 8 : 6; 
 inline constexpr index_t kFewRows = 12;
 /// Memory holds a multiple of so many of them, since kernels take so many at once.
 inline constexpr index_t kFewRowsAtOnce = 4;
+static_assert(kFewRows % kFewRowsAtOnce == 0);
 
 }  // namespace detail
 

@@ -51,7 +51,8 @@ enum class Start { zero, product, scaled };
 
 /// What a tile asks for while it multiplies: at each k a line of the second cache, `step` bytes after the last. A core
 /// waits for few lines at a time, and a burst of them holds up the products (attn_report's gemm_bert and
-/// sdpa_queries_32). With rows of A it is as much as B has, from `at` on: registers are short there.
+/// sdpa_queries_32). With rows of A `step` is not used, since registers are short there: a product (Start::product) asks for as
+/// much as B has, from `at` on, and sums of values for nothing.
 struct Ahead {
   const char* at = nullptr;
   index_t step = 0;

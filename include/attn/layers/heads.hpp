@@ -16,6 +16,7 @@ TensorView4<T> split_heads(TensorView3<T> x, index_t num_heads) {
                              "be divisible by num_heads", std::to_string(num_heads)));
   }
   const index_t dim = x.extent(2) / num_heads;
+  // At once, and not by split() and transpose(): attn_report's mha_tutorial splits four times.
   return {x.data(),
           {x.extent(0), num_heads, x.extent(1), dim},
           {x.stride(0), dim * x.stride(2), x.stride(1), x.stride(2)}};
