@@ -40,8 +40,8 @@ struct SequenceTiling {
   }
 
   /// Packing a key pays off from 5 rows on, or from 13 where keys may come from memory. Zen 4, time over that of tiles: 8
-  /// rows on 256 keys 1.23, with ATTN_ISA=avx2 1.08 (attention_bench's attention_queries_8_short); on 4096 keys of 32 heads
-  /// 8 rows 0.82 and 0.80, 16 rows 1.20 and 1.16 (attn_report's sdpa_queries_8 and sdpa_queries_16).
+  /// rows on 256 keys 1.07, with ATTN_ISA=avx2 0.99 (attention_bench's attention_queries_8_short); on 4096 keys of 32 heads
+  /// 8 rows 0.72 and 0.73, 16 rows 1.07 and 0.99 (attn_report's sdpa_queries_8 and sdpa_queries_16).
   static bool is_few(index_t rows, index_t kv_len) {
     constexpr index_t kFewOfOneBlock = 4;
     return rows <= (kv_len > kMostBlockKV ? kFewRows : kFewOfOneBlock);
