@@ -61,8 +61,8 @@ ATTN_INLINE void dot_block(index_t k, const T* a, const T* const* b, const T* co
 /// three rows take the time of four where memory limits (attn_report's sdpa_queries). Without FMA no more than one.
 inline constexpr int kRowsAtOnce = ATTN_TARGET > 0 ? 4 : 1;
 
-/// So many rows are taken one after the other while the first cache holds their rows of B. Zen 4: two take 0.89 of the
-/// time of four at once from memory and 0.74 from a cache; four would take 1.1 to 1.2 (attn_report's sdpa_queries_2 and
+/// So many rows are taken one after the other while the first cache holds their rows of B. Zen 4: two take 0.83 of the
+/// time of four at once from memory and 0.78 from a cache; four would take 1.3 (attn_report's sdpa_queries_2 and
 /// sdpa_decode_gqa).
 inline constexpr index_t kMostAlone = 2;
 
