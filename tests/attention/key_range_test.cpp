@@ -24,6 +24,15 @@ TEST(KeyRange, CausalKeepsKeysUpToTheQuerysPosition) {
   EXPECT_EQ(none.first, none.second);
 }
 
+TEST(KeyRange, WithoutAMaskNoOffsetHidesKeys) {
+  constexpr index_t kMost = Mask::kUnbounded / 2;  // of those that a call takes
+  for (const index_t offset : {kMost, -kMost}) {
+    for (const index_t i : {0, 3, 9}) {
+      EXPECT_EQ(keys_seen({}, query_offset(offset), i, 10, 10), (Range{0, 10})) << offset;
+    }
+  }
+}
+
 TEST(KeyRange, WindowsAreInclusiveOnBothSides) {
   EXPECT_EQ(keys_seen(sliding_window(2, 1), top_left, 5, 10, 10), (Range{3, 7}));
   EXPECT_EQ(keys_seen(sliding_window(2, -1), top_left, 5, 10, 10), (Range{3, 10}));
