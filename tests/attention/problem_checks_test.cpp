@@ -204,9 +204,9 @@ TEST(SdpaErrors, EntriesOfEachBatchRow) {
   EXPECT_EQ(call.value_error(), kName + "prefix_lm(1) must lie in 0 .. 7; found 9.");
   call.options = {.offset = query_offsets(Tensor1<index_t>({3}))};
   EXPECT_EQ(call.shape_error(), kName + "query_offsets must have shape (batch) = (2); found (3).");
-  call.options = {.offset = query_offset(std::numeric_limits<index_t>::max())};
+  call.options = {.offset = query_offset((index_t{1} << 60) + 1)};
   EXPECT_EQ(call.value_error(),
-            kName + "query_offset must lie in -2^60 .. 2^60; found 9223372036854775807.");
+            kName + "query_offset must lie in -2^60 .. 2^60; found 1152921504606846977.");
 }
 
 TEST(SdpaErrors, Documents) {

@@ -15,6 +15,23 @@ ATTN_INLINE void prefetch_row(const T* row, const TensorView4<U>& x) {
   prefetch_bytes<kWrite>(row, x.extent(3) * index_t{sizeof(T)});
 }
 
+/// Asks for the dense masks of one query over `keys`, where each query has a row of them of its own. One row at a time,
+/// between rows of scores: a core waits for few lines at a time (attn_report's cost_additive).
+template <class T>
+ATTN_INLINE void prefetch_masks(const AttentionProblem<T>& problem, index_t b,
+                                const QueryRow<T>& row, KeyRange keys) {
+  const Mask& mask = problem.options.mask;
+  for (int part = 0; part < mask.num_dense; ++part) {
+    const Mask::Dense& dense = mask.dense[static_cast<std::size_t>(part)];
+    const auto& strides = dense.strides;
+    if (strides[2] == 0 || strides[3] != 1) continue;
+    const index_t size = dense.kind == Mask::Dense::Kind::add ? index_t{sizeof(T)} : 1;
+    const index_t at = b * strides[0] + row.h * strides[1] + row.i * strides[2];
+    prefetch_bytes(static_cast<const char*>(dense.data) + (at + keys.begin) * size,
+                   (keys.end - keys.begin) * size);
+  }
+}
+
 /// Some queries, and some keys and values. A core waits for few lines at a time: rows without gaps are asked for line by
 /// line during products, others a few at each step (attn_report's sdpa_short, sdpa_queries_32 and cost_seq_major).
 template <class T>

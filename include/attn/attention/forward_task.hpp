@@ -243,22 +243,6 @@ class ForwardTask {
     }
   }
 
-  /// The dense masks of row r, where each query has a row of them of its own. One row at a time, between rows of
-  /// scores: a core waits for few lines at a time (attn_report's cost_additive).
-  ATTN_INLINE void prefetch_masks(KeyRange keys, index_t r) const {
-    if (r >= rows_.count()) return;
-    const Mask& mask = problem_.options.mask;
-    for (int part = 0; part < mask.num_dense; ++part) {
-      const Mask::Dense& dense = mask.dense[static_cast<std::size_t>(part)];
-      const auto& strides = dense.strides;
-      if (strides[2] == 0 || strides[3] != 1) continue;
-      const index_t size = dense.kind == Mask::Dense::Kind::add ? index_t{sizeof(T)} : 1;
-      const index_t at = at_.b * strides[0] + rows_[r].h * strides[1] + rows_[r].i * strides[2];
-      prefetch_bytes(static_cast<const char*>(dense.data) + (at + keys.begin) * size,
-                     (keys.end - keys.begin) * size);
-    }
-  }
-
   /// scratch.scores = scores of one tile of rows, -inf where a row does not see the key.
   void score_tile(const Tile& tile, ScoreStage stage) {
     const index_t d = problem_.head_dim();
@@ -302,7 +286,9 @@ class ForwardTask {
       QueryRow<T>& row = rows_[tile.row + x];
       T* s = scratch_.scores + x * stride + columns.begin;
       const index_t n = columns.end - columns.begin, first_key = tile.first_key + columns.begin;
-      prefetch_masks(tile.keys, tile.row + x + tile_height_);
+      if (const index_t later = tile.row + x + tile_height_; later < rows_.count()) {
+        prefetch_masks(problem_, at_.b, rows_[later], tile.keys);
+      }
       coming_.ask();
       if (tile.is_last && !tiling_.few)
         prefetch_row<1>(problem_.output(at_.b, row.h, row.i), problem_.out);

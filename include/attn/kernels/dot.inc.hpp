@@ -62,8 +62,7 @@ ATTN_INLINE void dot_block(index_t k, const T* a, const T* const* b, const T* co
 inline constexpr int kRowsAtOnce = ATTN_TARGET > 0 ? 4 : 1;
 
 /// So many rows are taken one after the other while the first cache holds their rows of B. Zen 4: two take 0.83 of the
-/// time of four at once from memory and 0.78 from a cache; four would take 1.3 (attn_report's sdpa_queries_2 and
-/// sdpa_decode_gqa).
+/// time of four at once; four would take 1.3 (attn_report's sdpa_queries_2 and sdpa_decode_gqa).
 inline constexpr index_t kMostAlone = 2;
 
 /// One row of B in each of kPlaces equal parts of n rows, past the end the last one, and what comes later.
