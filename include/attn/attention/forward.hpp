@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 
 #include "attn/attention/forward_task.hpp"
 
@@ -213,12 +212,12 @@ void average_heads(const AttentionProblem<T>& problem, const Executor& threads) 
 
 /// The heads that `wanted` names out of all weights.
 template <class T>
-void copy_chosen(const AttentionProblem<T>& problem, const AttentionOptions<T>& wanted) {
+void copy_chosen(const TensorView4<T>& all, const AttentionOptions<T>& wanted) {
   const auto [batch, heads, q_len, kv_len] = wanted.weights.shape();
   for (index_t b = 0; b < batch; ++b) {
     for (index_t n = 0; n < heads; ++n) {
       for (index_t i = 0; i < q_len; ++i) {
-        std::copy_n(problem.options.weights.at_index({b, wanted.weight_heads(n), i, 0}), kv_len,
+        std::copy_n(all.at_index({b, wanted.weight_heads(n), i, 0}), kv_len,
                     wanted.weights.at_index({b, n, i, 0}));
       }
     }
@@ -240,30 +239,34 @@ void fill_padding(const AttentionProblem<T>& problem, const TensorView4<T>& matr
 }
 
 template <class T>
-void forward_with(const RowKernels<T>& kernels, const AttentionProblem<T>& call,
-                  const Executor& executor, Workspace& workspace) {
-  const AttentionPlan plan(call, executor.concurrency());
-  const SerialExecutor one_thread;
-  const Executor& threads = plan.concurrency == 1 ? one_thread : executor;
-  Scratch<T> weights(workspace, plan.scores_elements);
+void run_plan(const RowKernels<T>& kernels, const AttentionProblem<T>& problem,
+              const AttentionPlan& plan, const Executor& threads, Workspace& workspace) {
   Scratch<RowState<T>> states(workspace, plan.states);
-  std::optional<AttentionProblem<T>> with_weights;
-  if (plan.scores_elements > 0) {
-    with_weights = call;
-    with_weights->options.weights = {weights.data(), call.scores};
-    with_weights->options.weight_heads = {};
-  }
-  const AttentionProblem<T>& problem = with_weights ? *with_weights : call;
-
   Forward<T> forward(kernels, problem, plan, threads, workspace, states.data());
   forward.run();
   const AttentionOptions<T>& options = problem.options;
   if (options.column_sums) forward.sum_columns();
   if (options.max_logits) take_max_logits(problem, states.data());
   fill_padding(problem, options.weights, T{0});
-  if (plan.scores_elements > 0 && call.options.weights) copy_chosen(problem, call.options);
   fill_padding(problem, options.scores, kMinusInf<T>);
   if (options.average_weights) average_heads(problem, threads);
+}
+
+template <class T>
+void forward_with(const RowKernels<T>& kernels, const AttentionProblem<T>& call,
+                  const Executor& executor, Workspace& workspace) {
+  const AttentionPlan plan(call, executor.concurrency());
+  const SerialExecutor one_thread;
+  const Executor& threads = plan.concurrency == 1 ? one_thread : executor;
+  if (plan.scores_elements == 0) return run_plan(kernels, call, plan, threads, workspace);
+  Scratch<T> weights(workspace, plan.scores_elements);
+  AttentionOptions<T> options = call.options;
+  options.weights = {weights.data(), call.scores};
+  options.weight_heads = {};
+  run_plan(kernels,
+           {call.q, call.k, call.v, call.out, options, call.scale, call.scores, call.functors},
+           plan, threads, workspace);
+  if (call.options.weights) copy_chosen(options.weights, call.options);
 }
 
 }  // namespace detail

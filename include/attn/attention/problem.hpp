@@ -29,11 +29,12 @@ struct RowFunctors {
                          KeyRange keys) = nullptr;
 };
 
+/// Refers to the caller's options, which must outlive it.
 template <class T>
 struct AttentionProblem {
   TensorView4<const T> q, k, v;
   TensorView4<T> out;
-  AttentionOptions<T> options;
+  const AttentionOptions<T>& options;
   T scale;
   Shape<4> scores;  ///< (batch, num_heads, q_len, kv_len), the longest of packed sequences
   RowFunctors<T> functors = {};

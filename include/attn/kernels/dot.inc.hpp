@@ -119,11 +119,10 @@ inline void turn_sums(index_t part, index_t count, index_t room, const T* from, 
     }
     return;
   }
-  for (index_t i = 0; i < kWidth; i += J, to += to_stride) {
-    ATTN_UNROLL
-    for (int s = 0; s < J; ++s) {
-      const index_t end = std::min(room - s * part, count);
-      for (index_t x = 0; x < end; ++x) to[s * part + x] = from[x * kWidth + i + s];
+  for (index_t s = 0; s < J; ++s, from += 1, to += part, room -= part) {
+    for (index_t x = 0; x < std::min(room, count); ++x) {
+      ATTN_UNROLL
+      for (int r = 0; r < kRowsAtOnce; ++r) to[r * to_stride + x] = from[x * kWidth + r * J];
     }
   }
 }
