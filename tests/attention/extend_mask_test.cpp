@@ -15,6 +15,12 @@ using attn_test::Index;
 using attn_test::Random;
 using attn_test::reference_offset;
 
+TEST(ExtendMask, ChecksOffsets) {
+  Tensor4<float> bias({2, 1, 3, 4});
+  const Tensor1<index_t> three({3});
+  EXPECT_THROW(extend_mask(causal(), query_offsets(three), 0, bias.view()), ShapeError);
+}
+
 TEST(ExtendMask, IsTheBiasOfTheWholeMask) {
   for (std::uint64_t draw = 0; draw < 60; ++draw) {
     Random random(draw);

@@ -1,6 +1,8 @@
 // Which interval of keys a query sees: worked examples of causality, windows, lengths, padding, prefix, chunks, documents.
 #include "attn/attention/key_range.hpp"
 
+#include <limits>
+
 #include <gtest/gtest.h>
 
 namespace attn {
@@ -31,6 +33,14 @@ TEST(KeyRange, WithoutAMaskNoOffsetHidesKeys) {
     for (const index_t i : {0, 3, 9}) {
       EXPECT_EQ(keys_seen({}, query_offset(offset), i, 10, 10), (Range{0, 10})) << offset;
     }
+  }
+}
+
+TEST(KeyRange, OneChunkOfAnySizeHidesNothing) {
+  for (const index_t size : {index_t{10}, std::numeric_limits<index_t>::max()}) {
+    EXPECT_EQ(keys_seen(chunked(size), top_left, 9, 10, 10), (Range{0, 10})) << size;
+    const Range before = keys_seen(chunked(size), query_offset(-3), 2, 10, 10);
+    EXPECT_EQ(before.first, before.second) << size;
   }
 }
 

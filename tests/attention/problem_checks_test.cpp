@@ -159,7 +159,7 @@ TEST(SdpaErrors, MasksOfAnotherElementType) {
   Call call;
   call.options.mask = additive_mask(bias);
   EXPECT_EQ(call.error<DTypeError>(),
-            kName + "an additive mask must have the element type of q; found another.");
+            kName + "an additive mask must have the element type of q, float; found double.");
 }
 
 TEST(SdpaErrors, KeyLengths) {

@@ -244,5 +244,32 @@ TYPED_TEST(SdpaHiddenTest, KeysAfterTheLastCausalQueryAreNeverRead) {
   }
 }
 
+TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitWhereKeysAreSplit) {
+  using T = TypeParam;
+  Random random(5);
+  for (Isa isa : available_isas()) {
+    const auto q = random.tensor<T, 4>({1, 2, 2, 24}), k = random.tensor<T, 4>({1, 1, 5000, 24});
+    auto v = random.tensor<T, 4>({1, 1, 5000, 24});
+    Tensor1<bool> shown({5000});
+    shown.fill(true);
+    for (const index_t j : {7, 2100, 4999}) shown(j) = false;
+    Tensor4<T> weights({1, 2, 2, 5000}), poisoned_weights({1, 2, 2, 5000});
+    Tensor3<T> lse({1, 2, 2}), poisoned_lse({1, 2, 2});
+    AttentionOptions<T> options{.mask = keep_mask(shown), .execution = {.isa = isa}};
+    options.weights = weights;
+    options.lse = lse;
+    const auto clean = scaled_dot_product_attention(q, k, v, options);
+    for (const index_t j : {7, 2100, 4999}) {
+      v(0, 0, j, 3) = std::numeric_limits<T>::quiet_NaN();
+    }
+    options.weights = poisoned_weights;
+    options.lse = poisoned_lse;
+    const auto poisoned = scaled_dot_product_attention(q, k, v, options);
+    EXPECT_EQ(to_array(poisoned).data, to_array(clean).data) << name(isa);
+    EXPECT_EQ(to_array(poisoned_weights).data, to_array(weights).data) << name(isa);
+    EXPECT_EQ(to_array(poisoned_lse).data, to_array(lse).data) << name(isa);
+  }
+}
+
 }  // namespace
 }  // namespace attn

@@ -263,6 +263,55 @@ TYPED_TEST(SdpaTest, LogitsOfAnySizeStayFinite) {
   }
 }
 
+// Products of -inf hide nothing: what is empty, masks and biases say, and functors by what they make of a finite score.
+TYPED_TEST(SdpaTest, RowsOfInfiniteProductsAreNotEmpty) {
+  using T = TypeParam;
+  constexpr T inf = std::numeric_limits<T>::infinity();
+  const T large = std::sqrt(std::numeric_limits<T>::max()) * 2;
+  for (Isa isa : available_isas()) {
+    for (const auto& [q_len, kv_len] : {std::pair{1, 3}, {1, 5000}, {40, 30}, {40, 600}}) {
+      Tensor4<T> q({1, 2, q_len, 2}), k({1, 2, kv_len, 2}), v({1, 2, kv_len, 2}),
+          weights({1, 2, q_len, kv_len});
+      Tensor3<T> sums({1, 2, kv_len}), lse({1, 2, q_len});
+      q.fill(large);
+      k.fill(-large);
+      v.fill(5);
+      const Tensor1<T> sinks({2}, {-inf, 1});
+      Tensor1<bool> none({kv_len});
+      const auto run = [&](const AttentionOptions<T>& options, const auto&... functors) {
+        AttentionOptions<T> told = options;
+        told.weights = weights;
+        told.column_sums = sums;
+        told.lse = lse;
+        told.execution.isa = isa;
+        return scaled_dot_product_attention(q, k, v, told, functors...);
+      };
+      SCOPED_TRACE(std::string(name(isa)) + ", " + std::to_string(q_len) + " x " +
+                   std::to_string(kv_len));
+      for (const MaskedRow masked_row : {MaskedRow::zero, MaskedRow::mean}) {
+        const auto y = run({.sinks = sinks, .masked_row = masked_row});
+        EXPECT_TRUE(std::isnan(y(0, 0, q_len - 1, 1)));
+        EXPECT_TRUE(std::isnan(weights(0, 0, 0, kv_len - 1)));
+        EXPECT_TRUE(std::isnan(sums(0, 0, kv_len / 2)));
+        EXPECT_EQ(y(0, 1, q_len - 1, 1), 0);  // all the weight is the sink's
+        EXPECT_EQ(weights(0, 1, 0, kv_len - 1), 0);
+        EXPECT_EQ(sums(0, 1, kv_len / 2), 0);
+        EXPECT_EQ(lse(0, 1, 0), 1);
+
+        const T empty = masked_row == MaskedRow::zero ? 0 : 5;
+        const T near = empty * static_cast<T>(kv_len) * std::numeric_limits<T>::epsilon();
+        const auto of_mask = run({.mask = keep_mask(none), .masked_row = masked_row});
+        EXPECT_NEAR(of_mask(0, 0, q_len - 1, 1), empty, near);
+        EXPECT_EQ(lse(0, 0, 0), -inf);
+        const auto hide = score_mod([](T, int, int, int, int) { return -inf; });
+        const auto of_functor = run({.masked_row = masked_row}, hide);
+        EXPECT_NEAR(of_functor(0, 0, q_len - 1, 1), empty, near);
+        EXPECT_EQ(lse(0, 0, 0), -inf);
+      }
+    }
+  }
+}
+
 TYPED_TEST(SdpaTest, FewRowsOnManyKeys) {
   using T = TypeParam;
   Random random(8);

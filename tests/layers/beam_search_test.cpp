@@ -226,10 +226,11 @@ TEST(BeamSearchErrors, NotANumber) {
       logits(1, 2) = std::nanf("");
     }
   } model(2, 9);
-  EXPECT_EQ(error_of<ValueError>([&] {
-              beam_search(model, Tensor2<index_t>({1, 1}), {.num_beams = 2, .max_new_tokens = 3});
-            }),
-            "[beam_search] the model's logits must be finite or -inf; found NaN or +inf.");
+  EXPECT_EQ(
+      error_of<ValueError>([&] {
+        beam_search(model, Tensor2<index_t>({1, 1}), {.num_beams = 2, .max_new_tokens = 3});
+      }),
+      "[beam_search] the model's logits of beam 1 must be finite or -inf; found NaN or +inf.");
 }
 
 }  // namespace

@@ -83,6 +83,23 @@ TEST(MultiHeadAttentionCalls, TakeEveryOptionOfAttention) {
   }
 }
 
+// What they take away from the mask, lengths among it, still says where queries stand.
+TEST(MultiHeadAttentionCalls, LearnedKeysMoveNoQuery) {
+  Random random(11);
+  auto module = random_attention(
+      random, {.embed_dim = 24, .num_heads = 4, .add_bias_kv = true, .add_zero_attn = true});
+  const auto x = random.tensor<float, 3>({2, 9, 24});
+  const auto slopes = random.tensor<float, 1>({4}, 0.1);
+  const Tensor1<index_t> lengths({2}, {9, 5}), queries({2}, {9, 7}), offsets({2}, {0, -2});
+  const Mask mask = key_lengths(lengths) & query_lengths(queries);
+  const auto y = module(x, {.mask = mask, .alibi_slopes = slopes});
+  const auto same =
+      module(x, {.mask = mask, .offset = query_offsets(offsets), .alibi_slopes = slopes});
+  EXPECT_EQ(to_array(y).data, to_array(same).data);
+  const auto other = module(x, {.mask = mask, .offset = query_offset(0), .alibi_slopes = slopes});
+  EXPECT_NE(to_array(y).data, to_array(other).data);
+}
+
 TEST(MultiHeadAttentionCalls, TakeFunctorsAndTheModulesScale) {
   Random random(2);
   auto module = random_attention(random, {.embed_dim = 24, .num_heads = 4, .scale = 0.5});

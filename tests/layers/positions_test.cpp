@@ -22,5 +22,17 @@ TEST(Positions, AreThePapersSinesAndCosines) {
   }
 }
 
+TEST(Positions, IntoAPartOfATable) {
+  Tensor2<float> wide({5, 9});
+  wide.fill(7);
+  sinusoidal_positions(wide.view().slice(1, 2, 8));
+  const Tensor2<float> table = sinusoidal_positions<float>(5, 6);
+  for (index_t p = 0; p < 5; ++p) {
+    EXPECT_EQ(wide(p, 1), 7);
+    EXPECT_EQ(wide(p, 8), 7);
+    for (index_t j = 0; j < 6; ++j) EXPECT_EQ(wide(p, 2 + j), table(p, j));
+  }
+}
+
 }  // namespace
 }  // namespace attn

@@ -360,7 +360,7 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
         if (!any_visible) {
           result.lse(b, h, i) = sink;
           // As a fill with -1e9 would: all keys equal, unless a sink takes everything.
-          if (!options.mean_of_masked_row || has_sinks) continue;
+          if (!options.mean_of_masked_row || sink > -inf) continue;
           for (Index j = padding; j < keys; ++j) {
             result.weights(b, h, i, j) = T{1} / static_cast<T>(keys - padding);
             for (Index x = 0; x < dim_v; ++x) {

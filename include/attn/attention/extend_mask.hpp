@@ -18,6 +18,7 @@ void extend_mask(const Mask& mask, const QueryOffset& offset, index_t appended,
   detail::check_mask<T>(mask, scores, [&scores](index_t b) {
     return detail::SequenceLengths{b, scores[2], scores[3]};
   });
+  detail::check_offset(offset, batch);
   constexpr T kHidden = -std::numeric_limits<T>::infinity();
   for (index_t b = 0; b < batch; ++b) {
     for (index_t h = 0; h < heads; ++h) {

@@ -80,8 +80,10 @@ class Forward {
 
   /// What queries that see no key put on every key.
   T sum_of_masked_rows(index_t b, index_t h) const {
-    if (problem_.options.masked_row == MaskedRow::zero || problem_.options.sinks) return T{0};
-    const RowState<T>* states = states_ + (b * problem_.scores[1] + h) * problem_.scores[2];
+    if (problem_.options.masked_row == MaskedRow::zero || problem_.sink(h) > kMinusInf<T>) {
+      return T{0};
+    }
+    const RowState<T>* states = states_ + problem_.row_at(b, h, 0);
     const index_t rows = std::count_if(states, states + problem_.lengths(b).q_len,
                                        [](const RowState<T>& row) { return row.total == T{0}; });
     const KeyRange keys = problem_.unpadded_keys(b);
@@ -182,12 +184,11 @@ class Forward {
 /// max_logits from the states of all rows.
 template <class T>
 void take_max_logits(const AttentionProblem<T>& problem, const RowState<T>* states) {
-  const auto [batch, heads, q_len, kv_len] = problem.scores;
-  for (index_t b = 0; b < batch; ++b) {
-    for (index_t h = 0; h < heads; ++h) {
+  for (index_t b = 0; b < problem.batch(); ++b) {
+    for (index_t h = 0; h < problem.num_heads(); ++h) {
       T most = kMinusInf<T>;
       for (index_t i = 0; i < problem.lengths(b).q_len; ++i) {
-        most = std::max(most, states[(b * heads + h) * q_len + i].most);
+        most = std::max(most, states[problem.row_at(b, h, i)].most);
       }
       problem.options.max_logits(b, h) = most;
     }

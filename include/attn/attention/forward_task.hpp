@@ -60,18 +60,12 @@ class ForwardTask {
 
   /// Merges the parts, kFewRows rows each in `sums` and `states`, in their order; then as run().
   void finish_parts(const T* sums, const RowState<T>* states, RowState<T>* kept_states) {
+    const index_t n = scratch_.out_stride;
     for (index_t r = 0; r < rows_.count(); ++r) {
-      RowState<T>& row = rows_[r].state;
-      T* out = scratch_.out + r * scratch_.out_stride;
-      std::fill_n(out, scratch_.out_stride, T{0});
+      T* out = scratch_.out + r * n;
+      std::fill_n(out, n, T{0});
       for (index_t at = r; at < tiling_.splits * kFewRows; at += kFewRows) {
-        const RowState<T>& part = states[at];
-        const T most = std::max(row.most, part.most);
-        if (most == kMinusInf<T>) continue;
-        const T old = std::exp(row.most - most), added = std::exp(part.most - most);
-        const T* sum = sums + at * scratch_.out_stride;
-        for (index_t x = 0; x < scratch_.out_stride; ++x) out[x] = out[x] * old + sum[x] * added;
-        row = {most, row.total * old + part.total * added};
+        merge_part(n, states[at], sums + at * n, rows_[r].state, out);
       }
     }
     close_rows(kept_states);
@@ -80,7 +74,9 @@ class ForwardTask {
 
   /// column_sums += the weights of these rows, whose states run() kept, over `keys` of one block.
   void add_columns(KeyRange keys, const RowState<T>* kept_states) {
-    for (index_t r = 0; r < rows_.count(); ++r) rows_[r].state = kept_states[kept_at(rows_[r])];
+    for (index_t r = 0; r < rows_.count(); ++r) {
+      rows_[r].state = kept_states[problem_.row_at(at_.b, rows_[r].h, rows_[r].i)];
+    }
     close_rows(nullptr);
     pack_queries();
     pass_over_keys(Pass::columns, keys);
@@ -108,6 +104,24 @@ class ForwardTask {
     if (has_prob) pass_over_keys(tasks, Pass::values, keys);
   }
 
+  /// The sum of one row that stands alone, in the same parts as before, so that not a bit depends on what is hidden.
+  void sum_again() {
+    ForwardTask* const alone = this;
+    if (tiling_.splits == 1) return sum_all({&alone, 1}, nullptr);
+    RowState<T> state{kMinusInf<T>, T{0}};
+    const index_t n = scratch_.out_stride;
+    T* out = scratch_.out + tile_height_ * n;  // of a row behind those of the tile
+    std::fill_n(out, n, T{0});
+    for (index_t part = 0; part < tiling_.splits; ++part) {
+      rows_[0].state = {kMinusInf<T>, T{0}};
+      sum_part({&alone, 1}, part);
+      merge_part(n, rows_[0].state, scratch_.out, state, out);
+    }
+    rows_[0].state = state;
+    std::copy_n(out, n, scratch_.out);
+    close_rows(nullptr);
+  }
+
   /// The first pass over the keys, from sums of 0.
   static void start(Tasks tasks, KeyRange keys, Pass pass) {
     for (ForwardTask* task : tasks) {
@@ -122,8 +136,13 @@ class ForwardTask {
   void close_rows(RowState<T>* kept_states) {
     for (index_t r = 0; r < rows_.count(); ++r) {
       QueryRow<T>& row = rows_[r];
-      if (kept_states != nullptr) kept_states[kept_at(row)] = row.state;
-      const T sink = problem_.options.sinks ? problem_.options.sinks(row.h) : kMinusInf<T>;
+      const T sink = problem_.sink(row.h);
+      // A row is empty by its masks alone: one that sees nothing but products of -inf has no weights.
+      if (row.state.total == T{0} && sink == kMinusInf<T> &&
+          sees_key(problem_, kernels_, at_.b, row, tiling_.block_kv, scratch_.scores)) {
+        row.state.total = std::numeric_limits<T>::quiet_NaN();
+      }
+      if (kept_states != nullptr) kept_states[problem_.row_at(at_.b, row.h, row.i)] = row.state;
       T shrink = 1;
       if (sink > kMinusInf<T>) {
         const T most = std::max(row.state.most, sink);
@@ -136,25 +155,26 @@ class ForwardTask {
     }
   }
 
-  index_t kept_at(const QueryRow<T>& row) const {
-    return (at_.b * problem_.scores[1] + row.h) * problem_.scores[2] + row.i;
-  }
-
-  static index_t whole(index_t n, index_t step) { return (n + step - 1) / step * step; }
-
   index_t tiles() const { return (rows_.count() + tile_height_ - 1) / tile_height_; }
 
   const T* query(const QueryRow<T>& row) const { return problem_.query(at_.b, row.h, row.i); }
   const T* key(index_t j) const { return problem_.key(problem_.k, at_.b, at_.kv_head, j); }
   const T* value(index_t j) const { return problem_.key(problem_.v, at_.b, at_.kv_head, j); }
 
-  /// Queries in rows, filled up to whole tiles.
+  /// Queries in whole tiles: where they lie, if they fill them and lie one stride apart, else copied. Copies took short
+  /// sequences 1.03 times as long (attn_report's sdpa_short).
   void pack_queries() {
-    const index_t d = problem_.head_dim();
-    for (index_t r = 0; r < rows_.count(); ++r) {
-      std::copy_n(query(rows_[r]), d, scratch_.q + r * d);
+    const index_t d = problem_.head_dim(), count = rows_.count(), stride = problem_.q.stride(2);
+    if (!tiling_.few && count > 0 && count % tile_height_ == 0 &&
+        query(rows_[count - 1]) == query(rows_[0]) + (count - 1) * stride) {
+      queries_ = query(rows_[0]);
+      query_stride_ = stride;
+      return;
     }
-    std::fill_n(scratch_.q + rows_.count() * d, (tiles() * tile_height_ - rows_.count()) * d, T{0});
+    queries_ = scratch_.q;
+    query_stride_ = d;
+    for (index_t r = 0; r < count; ++r) std::copy_n(query(rows_[r]), d, scratch_.q + r * d);
+    std::fill_n(scratch_.q + count * d, (tiles() * tile_height_ - count) * d, T{0});
   }
 
   /// Scores block after block of `keys`, as far as any row sees them. Blocks begin at multiples of block_kv
@@ -200,7 +220,8 @@ class ForwardTask {
     for (index_t r = 0; r < rows_.count(); r += tile_height_) {
       const index_t height = std::min(rows_.count() - r, tile_height_);
       const KeyRange seen = rows_.seen_by(r, height, block);
-      if (seen.begin >= seen.end || (pass == Pass::weights && !shows_weights(r, height))) continue;
+      if (seen.begin >= seen.end) continue;
+      if (pass == Pass::weights && !rows_.shows_weights(r, height)) continue;
       const Tile tile{
           r, height, first, seen, rows_.visibility(r, height, seen) == Visibility::full, is_last};
       score_tile(tile, pass == Pass::scores ? problem_.options.score_stage : ScoreStage::masked);
@@ -212,12 +233,6 @@ class ForwardTask {
         sum_tile(tile, pass);
       }
     }
-  }
-
-  bool shows_weights(index_t r, index_t height) const {
-    bool any = false;
-    for (index_t x = r; x < r + height; ++x) any = any || problem_.weights_at(rows_[x].h) >= 0;
-    return any;
   }
 
   /// The scores that `keys` take, counted from first_key, from the beginning of a panel on: lanes add up the same keys
@@ -248,14 +263,15 @@ class ForwardTask {
     const index_t d = problem_.head_dim();
     const KeyRange columns = scores_of(tile.first_key, tile.keys);
     if (tiling_.few) {
-      kernels_.score_rows(tile.height, tile.keys.end - tile.keys.begin, d, scratch_.q,
+      kernels_.score_rows(tile.height, tile.keys.end - tile.keys.begin, d, queries_,
                           point_to(problem_.k, tile.keys), problem_.scale,
                           scratch_.scores + tile.keys.begin - tile.first_key, tiling_.block_kv);
     } else {
       for (index_t j = columns.begin; j < columns.end; j += kernels_.panel_width) {
         const T* panel = scratch_.k + j * d;
-        kernels_.score_panel(d, scratch_.q + tile.row * d, panel, problem_.scale,
-                             scratch_.scores + j, tiling_.block_kv, coming_.ask_during(panel));
+        kernels_.score_panel(d, queries_ + tile.row * query_stride_, query_stride_, panel,
+                             problem_.scale, scratch_.scores + j, tiling_.block_kv,
+                             coming_.ask_during(panel));
       }
     }
     if (rows_.alike() && !changes_scores_) return;
@@ -279,8 +295,7 @@ class ForwardTask {
   void sum_tile(const Tile& tile, Pass pass) {
     const KeyRange columns = scores_of(tile.first_key, tile.keys);
     const index_t stride = tiling_.block_kv;
-    T shrink[std::max(kMostTileRows, kFewRows)] =
-        {};  // of rows that fill up the tile: sums that nobody reads
+    T shrink[std::max(kMostTileRows, kFewRows)] = {};  // of rows that fill up the tile, too
     if (hidden_as_zero_) copy_values(tile.first_key, tile.keys, scratch_.scores);
     for (index_t x = 0; x < tile.height; ++x) {
       QueryRow<T>& row = rows_[tile.row + x];
@@ -379,12 +394,10 @@ class ForwardTask {
   /// Outputs, lse and weights of all rows from their sums and states.
   void finish() {
     bool finite = true;
-    for (index_t r = 0; r < rows_.count(); ++r) {
-      finite = finish_row(rows_[r]) && finite;
-    }
+    for (index_t r = 0; r < rows_.count(); ++r) finite = finish_row(rows_[r]) && finite;
     if (problem_.options.weights) write_weights();
     if (problem_.options.scores) write_scores();  // the last, since it forgets what rows see
-    if (finite || hidden_as_zero_ || !hides_keys()) return;
+    if (finite || hidden_as_zero_ || !problem_.hides_keys()) return;
     // Weight 0 times a hidden NaN is NaN: such rows are summed again, alone, with the hidden taken as 0.
     const RowBlock all = at_;
     const index_t q_len = tiling_.rows / problem_.group();
@@ -393,8 +406,7 @@ class ForwardTask {
       if (kernels_.scale_row(problem_.head_dim_v(), T{1}, out, out)) continue;
       ForwardTask alone(problem_, kernels_, tiling_, scratch_, {all.b, all.kv_head, row, 1});
       alone.hidden_as_zero_ = true;
-      ForwardTask* const task = &alone;
-      sum_all({&task, 1}, nullptr);
+      alone.sum_again();
       alone.finish_row(alone.rows_[0]);
     }
   }
@@ -462,11 +474,6 @@ class ForwardTask {
     }
   }
 
-  bool hides_keys() const {
-    const Mask& mask = problem_.options.mask;
-    return mask.num_dense > 0 || problem_.functors.mask || mask.has_intervals();
-  }
-
   const AttentionProblem<T>& problem_;
   const RowKernels<T>& kernels_;
   const SequenceTiling& tiling_;
@@ -476,6 +483,8 @@ class ForwardTask {
   index_t next_keys_ = 0;
   ComingRows<T> coming_;
   TaskRows<T> rows_;
+  const T* queries_ = nullptr;
+  index_t query_stride_ = 0;
   index_t tile_height_;  ///< rows of one tile
   /// Values of a block are copied side by side, once for all tiles: rows apart by a power of two, as in (batch, seq, 16
   /// heads, 64), fall into few sets of the caches, which took up to 1.2 times as long (attention_bench's

@@ -1,4 +1,4 @@
-// QueryOffset, and which interval of keys a query sees: causality, windows, lengths, padding, prefix, chunks, documents.
+// QueryOffset, Visibility, and which interval of keys a query sees: causality, windows, lengths, padding, prefix, chunks, documents.
 #pragma once
 
 #include "attn/attention/mask.hpp"
@@ -24,6 +24,9 @@ template <detail::Indices X>
 QueryOffset query_offsets(const X& offsets) {
   return {QueryOffset::Kind::per_row, 0, const_view(offsets)};
 }
+
+/// What a mask functor says of a block of queries and keys.
+enum class Visibility { empty, partial, full };
 
 namespace detail {
 

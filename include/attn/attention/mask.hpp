@@ -203,7 +203,7 @@ inline Mask chunked(index_t size) {
     throw ValueError(message("chunked", "size", "be at least 1", std::to_string(size)));
   }
   Mask mask;
-  mask.chunk = size;
+  mask.chunk = std::min(size, Mask::kUnbounded);
   return mask;
 }
 

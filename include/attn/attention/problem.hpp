@@ -5,9 +5,6 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// What a mask functor says of a block of queries and keys.
-enum class Visibility { empty, partial, full };
-
 namespace detail {
 
 /// A user's functor, applied to keys [first_key, first_key + n) of one query: by pointers, since kernels may lie
@@ -54,6 +51,10 @@ struct AttentionProblem {
     };
     return {b, length(options.cu_seqlens_q, scores[2]), length(options.cu_seqlens_k, scores[3])};
   }
+  /// One more logit of head h, or -inf.
+  T sink(index_t h) const {
+    return options.sinks ? options.sinks(h) : -std::numeric_limits<T>::infinity();
+  }
   index_t keys_of(index_t b) const { return lengths(b).keys(options.mask); }
   /// Keys of the batch row, padding left out: what a query that sees no key may take the mean of.
   KeyRange unpadded_keys(index_t b) const {
@@ -66,6 +67,15 @@ struct AttentionProblem {
   }
   KeyRange keys_seen(index_t b, index_t i) const {
     return detail::keys_seen(options.mask, options.offset, lengths(b), i);
+  }
+
+  /// Whether anything hides keys from queries.
+  bool hides_keys() const {
+    return options.mask.num_dense > 0 || functors.mask || options.mask.has_intervals();
+  }
+  /// Number of a query among those of all heads and batch rows.
+  index_t row_at(index_t b, index_t h, index_t i) const {
+    return (b * scores[1] + h) * scores[2] + i;
   }
 
   /// Query i of q, and what stands in its place in out and lse.

@@ -20,9 +20,10 @@ namespace detail {
                                                std::string_view found) {
   throw ValueError(message("scaled_dot_product_attention", argument, expected, found));
 }
-[[noreturn]] ATTN_COLD inline void throw_mask_element() {
+[[noreturn]] ATTN_COLD inline void throw_mask_element(std::string_view expected,
+                                                      std::string_view found) {
   throw DTypeError(message("scaled_dot_product_attention", "an additive mask",
-                           "have the element type of q", "another"));
+                           "have the element type of q, " + std::string(expected), found));
 }
 [[noreturn]] ATTN_COLD inline void throw_entry(const char* argument, index_t at, index_t least,
                                                index_t most, index_t found) {
@@ -70,9 +71,11 @@ void check_mask(const Mask& mask, const Shape<4>& scores, Lengths lengths) {
   const index_t batch = scores[0], kv_len = scores[3];
   for (int i = 0; i < mask.num_dense; ++i) {
     const Mask::Dense& part = mask.dense[static_cast<std::size_t>(i)];
-    constexpr auto kElement =
-        sizeof(T) == 4 ? Mask::Dense::Element::f32 : Mask::Dense::Element::f64;
-    if (part.kind == Mask::Dense::Kind::add && part.element != kElement) throw_mask_element();
+    constexpr bool kFloat = sizeof(T) == 4;
+    constexpr auto kElement = kFloat ? Mask::Dense::Element::f32 : Mask::Dense::Element::f64;
+    if (part.kind == Mask::Dense::Kind::add && part.element != kElement) {
+      throw_mask_element(kFloat ? "float" : "double", kFloat ? "double" : "float");
+    }
     for (std::size_t axis = 0; axis < 4; ++axis) {
       if (part.shape[axis] == 1 || part.shape[axis] == scores[axis]) continue;
       throw_argument("mask",

@@ -21,6 +21,16 @@ struct RowState {
   T most, total;
 };
 
+/// Adds one part of the keys to a row's state and to its sum of n elements.
+template <class T>
+void merge_part(index_t n, const RowState<T>& part, const T* part_sum, RowState<T>& row, T* sum) {
+  const T most = std::max(row.most, part.most);
+  if (most == kMinusInf<T>) return;
+  const T old = std::exp(row.most - most), added = std::exp(part.most - most);
+  for (index_t x = 0; x < n; ++x) sum[x] = sum[x] * old + part_sum[x] * added;
+  row = {most, row.total * old + part.total * added};
+}
+
 /// Scratch is laid out for tiles of any set.
 inline constexpr index_t kMostTileRows = row_tile_height(Isa::avx512);
 
@@ -35,8 +45,8 @@ struct RowKernels {
 
   /// scores[r, j] = scale q_r . k_j for the rows of queries of one tile and the keys of a packed panel, while as much
   /// memory from `ahead` on is asked for.
-  void (*score_panel)(index_t d, const T* queries, const T* panel, T scale, T* scores,
-                      index_t stride, const T* ahead);
+  void (*score_panel)(index_t d, const T* queries, index_t queries_stride, const T* panel, T scale,
+                      T* scores, index_t stride, const T* ahead);
   /// The same for `height` (at most kFewRows) rows of queries and n rows of keys, wherever they lie.
   void (*score_rows)(index_t height, index_t n, index_t d, const T* queries, const T* const* keys,
                      T scale, T* scores, index_t stride);

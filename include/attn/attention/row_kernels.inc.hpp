@@ -1,12 +1,12 @@
 // Kernel text: rows of scores between the two products of attention, and the table of all that attention uses.
 
 template <class T>
-inline void score_panel(index_t d, const T* queries, const T* panel, T scale, T* scores,
-                        index_t stride, const T* ahead) {
+inline void score_panel(index_t d, const T* queries, index_t queries_stride, const T* panel,
+                        T scale, T* scores, index_t stride, const T* ahead) {
   using Shape = RowTileShape<T>;
   // The scale goes onto the product and not into the queries: one rounding of each score, not of each factor.
   tile<T, Shape::MR, Shape::NV, ALayout::rows, Start::product, false>(
-      d, queries, d, panel, Shape::NR, scores, stride, &scale, 0,
+      d, queries, queries_stride, panel, Shape::NR, scores, stride, &scale, 0,
       {reinterpret_cast<const char*>(ahead)});
 }
 

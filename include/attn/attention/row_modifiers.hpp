@@ -1,7 +1,7 @@
 // cap_row() and mask_row(): all that options and functors say of one query's scores, in the order of the contract.
 #pragma once
 
-#include "attn/attention/row_kernels.hpp"
+#include "attn/attention/tiling.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -80,6 +80,21 @@ void mask_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
     }
   }
   if (problem.functors.mask && !all_visible) row.apply(problem.functors.mask);
+}
+
+/// Whether functors, masks and biases show a query any key, whatever its products are. `s` holds `room` scores.
+template <class T>
+bool sees_key(const AttentionProblem<T>& problem, const RowKernels<T>& kernels, index_t b,
+              const QueryRow<T>& row, index_t room, T* s) {
+  for (index_t j = row.keys.begin; j < row.keys.end; j += room) {
+    const index_t n = std::min(row.keys.end - j, room);
+    std::fill_n(s, n, T{0});
+    const ScoreRow<T> scores{b, row.h, row.i, j, n, s};
+    cap_row(problem, kernels, scores);
+    mask_row(problem, kernels, scores, false);
+    if (std::any_of(s, s + n, [](T x) { return x != kMinusInf<T>; })) return true;
+  }
+  return false;
 }
 
 }  // namespace detail

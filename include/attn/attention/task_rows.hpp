@@ -65,6 +65,12 @@ class TaskRows {
     return seen;
   }
 
+  /// Whether any of rows [r, r + count) is of a head whose weights are asked for.
+  bool shows_weights(index_t r, index_t count) const {
+    return std::any_of(rows_ + r, rows_ + r + count,
+                       [this](const QueryRow<T>& row) { return problem_.weights_at(row.h) >= 0; });
+  }
+
   /// What the mask functor says of rows [r, r + count), head by head.
   Visibility visibility(index_t r, index_t count, KeyRange keys) const {
     const RowFunctors<T>& functors = problem_.functors;

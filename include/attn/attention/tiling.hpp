@@ -14,6 +14,9 @@ namespace detail {
 /// Half a megabyte, as Zen 3 has, holds half of what tasks and blocks take elsewhere.
 inline bool has_large_second_level_cache() { return second_level_cache() >= (1 << 20); }
 
+/// n rounded up to a multiple of step.
+constexpr index_t whole(index_t n, index_t step) { return (n + step - 1) / step * step; }
+
 /// How the rows and keys of one batch row are cut. All of it follows from lengths and the machine alone, and fixes
 /// where sums are rescaled and merged: results do not depend on the rest of the batch or on the threads.
 struct SequenceTiling {
@@ -84,10 +87,10 @@ struct ForwardScratch {
   /// have at most num_rows rows of each, and blocks at most block_kv keys, which some of them pack.
   ForwardScratch(T* memory, index_t head, index_t num_heads, index_t num_rows, index_t block_kv,
                  bool packs_keys, index_t d, index_t dv)
-      : out_stride(round_up(dv)) {
+      : out_stride(whole(dv, 16)) {
     const auto take = [&](index_t n) {
       T* start = memory == nullptr ? nullptr : memory + elements;
-      elements += round_up(n);
+      elements += whole(n, 16);
       return start;
     };
     const auto take_bytes = [&](std::size_t bytes) {
@@ -110,9 +113,6 @@ struct ForwardScratch {
     out += head * of_head;
     rows = reinterpret_cast<QueryRow<T>*>(reinterpret_cast<T*>(rows) + head * of_head);
   }
-
- private:
-  static index_t round_up(index_t n) { return (n + 15) / 16 * 16; }
 };
 
 }  // namespace detail

@@ -148,6 +148,13 @@ void glu(Activation activation, const A& a, const B& b, Out&& out,
   detail::glu_rows<T>(problem, execution);
 }
 
+template <TensorLike A, TensorLike B>
+auto glu(Activation activation, const A& a, const B& b, const Execution& execution = {}) {
+  auto out = Tensor<scalar_t<A>, rank_v<A>>::uninitialized(const_view(a).shape());
+  glu(activation, a, b, out, execution);
+  return out;
+}
+
 /// out = x / (1 + e^(-alpha x)), element by element; alpha = 1 is silu. out may be x. Throws ShapeError unless shapes
 /// agree. Source: Ramachandran, Zoph, Le, "Searching for Activation Functions" (2017).
 template <TensorLike X, TensorLike Out>

@@ -93,8 +93,9 @@ class BeamSearch {
       for (index_t token = 0; token < log_probabilities.extent(1); ++token) {
         const auto added = static_cast<double>(log_probabilities(beam, token));
         if (std::isnan(added)) {
-          throw ValueError(
-              message("beam_search", "the model's logits", "be finite or -inf", "NaN or +inf"));
+          throw ValueError(message("beam_search",
+                                   "the model's logits of beam " + std::to_string(beam),
+                                   "be finite or -inf", "NaN or +inf"));
         }
         if (std::isinf(added)) continue;
         const Candidate candidate{live_[static_cast<std::size_t>(beam)].log_probability + added,

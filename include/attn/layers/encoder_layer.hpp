@@ -60,7 +60,7 @@ class EncoderLayer {
   }
 
   /// Into `out`, which may be x. call.residual is set by the layer. Throws ShapeError or ValueError; the cache
-  /// then is as it was.
+  /// then is as it was, but for keys that its window left outside.
   template <TensorLike X, TensorLike Out, class... Functors>
     requires(detail::is_functor<Functors> && ...)
   void forward(const X& x, Out&& out, const AttentionOptions<T>& options = {},

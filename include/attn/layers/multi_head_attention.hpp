@@ -96,7 +96,7 @@ class MultiHeadAttention {
   }
 
   /// Into `out` (batch, q_len, out_dim()), which must overlap none of the inputs but may be the residual.
-  /// Throws ShapeError or ValueError; the cache then is as it was.
+  /// Throws ShapeError or ValueError; the cache then is as it was, but for keys that its window left outside.
   template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
     requires(detail::is_functor<Functors> && ...)
   void forward(const Q& query, const K& key, const V& value, Out&& out,
@@ -240,14 +240,16 @@ class MultiHeadAttention {
 
     const Shape<4> extended_shape{batch, o.num_heads, q_len, kv_len + appended_keys()};
     Scratch<T> extended_memory(workspace, appended_keys() > 0 ? size_of(extended_shape) : 0);
+    Scratch<index_t> offsets(workspace, appended_keys() > 0 ? batch : 0);
     if (appended_keys() > 0) {
       const TensorView4<T> extended(extended_memory.data(), extended_shape);
       extend_mask(options.mask, options.offset, appended_keys(), extended);
-      options.mask = additive_mask(extended);
-      // The appended keys move no query.
-      if (options.offset.kind == QueryOffset::Kind::bottom_right) {
-        options.offset = query_offset(kv_len - q_len);
+      // The appended keys move no query, nor does losing the lengths.
+      for (index_t b = 0; b < offsets.size(); ++b) {
+        offsets.data()[b] = detail::position(options.mask, options.offset, {b, q_len, kv_len}, 0);
       }
+      options.offset = query_offsets(TensorView1<const index_t>(offsets.data(), {batch}));
+      options.mask = additive_mask(extended);
     }
     // Attention may write to `out` only where nothing is read after it: `out` may be the residual.
     const bool direct = !o.output_projection && !call.residual;

@@ -7,11 +7,13 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// (length, dim): sin(p / base^(j / dim)) for even columns j, cos of the same angle in the column after it. Angles are
-/// computed in double. Source: "Attention Is All You Need" (2017), section 3.5.
-template <class T>
-Tensor2<T> sinusoidal_positions(index_t length, index_t dim, double base = 10000) {
-  Tensor2<T> table({length, dim});
+/// table (length, dim): sin(p / base^(j / dim)) for even columns j, cos of the same angle in the column after it. Angles
+/// are computed in double. Source: "Attention Is All You Need" (2017), section 3.5.
+template <TensorLike Out>
+void sinusoidal_positions(Out&& out, double base = 10000) {
+  using T = scalar_t<Out>;
+  const TensorView2<T> table = view_of(out);
+  const index_t length = table.extent(0), dim = table.extent(1);
   for (index_t j = 0; j < dim; ++j) {
     const double frequency =
         std::pow(base, -static_cast<double>(j - j % 2) / static_cast<double>(dim));
@@ -20,6 +22,12 @@ Tensor2<T> sinusoidal_positions(index_t length, index_t dim, double base = 10000
       table(p, j) = static_cast<T>(j % 2 == 0 ? std::sin(angle) : std::cos(angle));
     }
   }
+}
+
+template <class T>
+Tensor2<T> sinusoidal_positions(index_t length, index_t dim, double base = 10000) {
+  auto table = Tensor2<T>::uninitialized({length, dim});
+  sinusoidal_positions(table, base);
   return table;
 }
 
