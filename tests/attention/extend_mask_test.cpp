@@ -15,10 +15,23 @@ using attn_test::Index;
 using attn_test::Random;
 using attn_test::reference_offset;
 
-TEST(ExtendMask, ChecksOffsets) {
+TEST(ExtendMask, ChecksOffsetsAndRoom) {
   Tensor4<float> bias({2, 1, 3, 4});
   const Tensor1<index_t> three({3});
   EXPECT_THROW(extend_mask(causal(), query_offsets(three), 0, bias.view()), ShapeError);
+  EXPECT_THROW(extend_mask(causal(), bottom_right, 5, bias.view()), ValueError);
+  EXPECT_THROW(extend_mask(causal(), bottom_right, -1, bias.view()), ValueError);
+}
+
+TEST(ExtendMask, TheBiasOfAHiddenKeyMayBeNaN) {
+  Tensor4<float> out({1, 1, 1, 4});
+  const Tensor1<float> bias({3}, {1, std::nanf(""), std::nanf("")});
+  const Tensor1<bool> shown({3}, {true, false, true});
+  const Tensor1<index_t> lengths({1}, {2});
+  extend_mask(keep_mask(shown) & additive_mask(bias) & key_lengths(lengths), bottom_right, 1,
+              out.view());
+  constexpr float inf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(attn_test::to_array(out).data, (std::vector<float>{1, -inf, -inf, 0}));
 }
 
 TEST(ExtendMask, IsTheBiasOfTheWholeMask) {

@@ -249,11 +249,12 @@ TEST(KvCache, AWindowMovesEachKeyAtMostOnceOnAverage) {
 TEST(KvCache, IsLikeOneThatTakesAsMuch) {
   const KvCacheOptions options{.capacity = 4, .head_dim = 2, .window = 1};
   const KvCache<float> cache(options);
-  KvCacheOptions larger = options, all = options;
+  KvCacheOptions larger = options, all = options, more_rows = options;
   larger.capacity = 5;
   all.window = 0;
-  EXPECT_TRUE(
-      cache.is_like(KvCache<float>({.batch = 3, .capacity = 4, .head_dim = 1, .window = 1})));
+  more_rows.batch = 3;
+  EXPECT_TRUE(cache.is_like(KvCache<float>({.capacity = 4, .head_dim = 1, .window = 1})));
+  EXPECT_FALSE(cache.is_like(KvCache<float>(more_rows)));
   EXPECT_FALSE(cache.is_like(KvCache<float>(larger)));
   EXPECT_FALSE(cache.is_like(KvCache<float>(all)));
   KvCache<float> once = cache, twice = cache;

@@ -271,5 +271,45 @@ TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitWhereKeysAreSplit) {
   }
 }
 
+TYPED_TEST(SdpaHiddenTest, InfiniteBiasesAndScoresHideAsMasksDo) {
+  using T = TypeParam;
+  constexpr T inf = std::numeric_limits<T>::infinity();
+  for (Isa isa : available_isas()) {
+    Tensor4<T> q({1, 1, 2, 4}), k({1, 1, 2, 4}), v({1, 1, 2, 4});
+    v.fill(3);
+    v(0, 0, 1, 2) = std::numeric_limits<T>::quiet_NaN();
+    const Tensor2<T> bias({1, 3}, {0, 0, -inf});
+    const AttentionOptions<T> plain{.execution = {.isa = isa}};
+    AttentionOptions<T> biased = plain;
+    biased.relative_bias = bias;
+    const auto later = score_mod([](T s, int, int, int i, int j) { return j > i ? -inf : s; });
+    for (const auto& y : {scaled_dot_product_attention(q, k, v, biased),
+                          scaled_dot_product_attention(q, k, v, plain, later)}) {
+      EXPECT_EQ(y(0, 0, 0, 2), 3) << name(isa);
+      EXPECT_TRUE(std::isnan(y(0, 0, 1, 2))) << name(isa);
+    }
+  }
+}
+
+TYPED_TEST(SdpaHiddenTest, VisibleNaNShowsWhereKeysAreSplit) {
+  using T = TypeParam;
+  for (Isa isa : available_isas()) {
+    for (const index_t nan_begin : {0, 2048}) {
+      Tensor4<T> q({1, 1, 1, 4}), k({1, 1, 4096, 4}), v({1, 1, 4096, 4});
+      q.fill(1);
+      for (index_t j = nan_begin; j < nan_begin + 2048; ++j) {
+        k(0, 0, j, 0) = std::numeric_limits<T>::quiet_NaN();
+      }
+      const Tensor1<T> sinks({1}, {0});
+      for (const bool has_sink : {false, true}) {
+        AttentionOptions<T> options{.execution = {.isa = isa}};
+        if (has_sink) options.sinks = sinks;
+        EXPECT_TRUE(std::isnan(scaled_dot_product_attention(q, k, v, options)(0, 0, 0, 0)))
+            << name(isa) << nan_begin;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace attn

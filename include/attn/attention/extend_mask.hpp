@@ -13,6 +13,11 @@ void extend_mask(const Mask& mask, const QueryOffset& offset, index_t appended,
                  TensorView4<T> out) {
   using Dense = Mask::Dense;
   const index_t batch = out.extent(0), heads = out.extent(1), q_len = out.extent(2);
+  if (appended < 0 || appended > out.extent(3)) {
+    throw ValueError(message("extend_mask", "appended",
+                             "lie in 0 .. " + std::to_string(out.extent(3)),
+                             std::to_string(appended)));
+  }
   const index_t kv_len = out.extent(3) - appended;
   const Shape<4> scores{batch, heads, q_len, kv_len};
   detail::check_mask<T>(mask, scores, [&scores](index_t b) {
@@ -26,8 +31,8 @@ void extend_mask(const Mask& mask, const QueryOffset& offset, index_t appended,
         const detail::KeyRange seen = detail::keys_seen(mask, offset, {b, q_len, kv_len}, i);
         for (index_t j = kv_len; j < out.extent(3); ++j) out(b, h, i, j) = T{0};
         for (index_t j = 0; j < kv_len; ++j) {
-          T& value = out(b, h, i, j);
-          value = j < seen.begin || j >= seen.end ? kHidden : T{0};
+          T value = 0;
+          bool hidden = j < seen.begin || j >= seen.end;
           for (int part = 0; part < mask.num_dense; ++part) {
             const Dense& dense = mask.dense[static_cast<std::size_t>(part)];
             const auto& s = dense.strides;
@@ -35,13 +40,15 @@ void extend_mask(const Mask& mask, const QueryOffset& offset, index_t appended,
             if (dense.kind != Dense::Kind::add) {
               const bool shown =
                   static_cast<const bool*>(dense.data)[at] == (dense.kind == Dense::Kind::keep);
-              if (!shown) value = kHidden;
+              hidden = hidden || !shown;
             } else if (dense.element == Dense::Element::f32) {
               value += static_cast<T>(static_cast<const float*>(dense.data)[at]);
             } else {
               value += static_cast<T>(static_cast<const double*>(dense.data)[at]);
             }
           }
+          // Selected, not added: the bias of a hidden key may be NaN.
+          out(b, h, i, j) = hidden ? kHidden : value;
         }
       }
     }

@@ -68,10 +68,12 @@ class KvCache {
   /// Position of keys()(.., 0, ..).
   index_t first_position() const { return length_ - size(); }
 
-  /// Whether both hold the same positions and have the same room: how many more one takes, the other does, too.
+  /// Whether both have the same batch, positions and room: how many more one takes, the other does, too. Heads may
+  /// differ, as those of different layers.
   bool is_like(const KvCache& other) const {
-    return length_ == other.length_ && size() == other.size() &&
-           options_.capacity == other.options_.capacity && options_.window == other.options_.window;
+    const KvCacheOptions &a = options_, &b = other.options_;
+    return length_ == other.length_ && size() == other.size() && a.batch == b.batch &&
+           a.capacity == b.capacity && a.window == b.window;
   }
 
   /// All keys held, in the order of positions; valid until the next call that changes the cache.

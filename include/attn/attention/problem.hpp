@@ -69,9 +69,10 @@ struct AttentionProblem {
     return detail::keys_seen(options.mask, options.offset, lengths(b), i);
   }
 
-  /// Whether anything hides keys from queries.
+  /// Whether anything may hide keys from queries.
   bool hides_keys() const {
-    return options.mask.num_dense > 0 || functors.mask || options.mask.has_intervals();
+    return options.mask.num_dense > 0 || options.mask.has_intervals() || options.relative_bias ||
+           functors.mask || functors.score;
   }
   /// Number of a query among those of all heads and batch rows.
   index_t row_at(index_t b, index_t h, index_t i) const {

@@ -24,8 +24,12 @@ struct RowState {
 /// Adds one part of the keys to a row's state and to its sum of n elements.
 template <class T>
 void merge_part(index_t n, const RowState<T>& part, const T* part_sum, RowState<T>& row, T* sum) {
+  if (part.total == T{0}) return;
   const T most = std::max(row.most, part.most);
-  if (most == kMinusInf<T>) return;
+  if (most == kMinusInf<T>) {  // nothing but NaN, which the largest passes over
+    row.total += part.total;
+    return;
+  }
   const T old = std::exp(row.most - most), added = std::exp(part.most - most);
   for (index_t x = 0; x < n; ++x) sum[x] = sum[x] * old + part_sum[x] * added;
   row = {most, row.total * old + part.total * added};
