@@ -104,7 +104,7 @@ class ForwardTask {
     if (has_prob) pass_over_keys(tasks, Pass::values, keys);
   }
 
-  /// The sum of one row that stands alone, in the same parts as before, so that not a bit depends on what is hidden.
+  /// The sum of one row that stands alone, in the same parts of the keys as before.
   void sum_again() {
     ForwardTask* const alone = this;
     if (tiling_.splits == 1) return sum_all({&alone, 1}, nullptr);
