@@ -128,13 +128,21 @@ TEST(SdpaErrors, NonFiniteScale) {
   for (const double scale : {inf, -inf, std::numeric_limits<double>::quiet_NaN()}) {
     Call call;
     call.options.scale = scale;
-    EXPECT_EQ(call.value_error(),
-              kName + "scale must be finite; found " + std::to_string(scale) + ".");
+    EXPECT_EQ(call.value_error(), kName + "scale must be finite; found " + to_string(scale) + ".");
   }
   // Finite as a double, but not in the type that computes.
   Call call;
   call.options.scale = 1e300;
-  EXPECT_NE(call.value_error(), "");
+  EXPECT_EQ(call.value_error(), kName + "scale must be finite; found 1e+300.");
+}
+
+TEST(SdpaErrors, SoftcapOutsideOfWhatComputes) {
+  for (const double softcap : {-1.0, 1e300, 1e-300, 1e-40}) {
+    Call call;
+    call.options.softcap = softcap;
+    EXPECT_EQ(call.value_error(), kName + "softcap must be 0 or a positive normal number; found " +
+                                      to_string(softcap) + ".");
+  }
 }
 
 TEST(SdpaErrors, MasksThatDoNotBroadcast) {

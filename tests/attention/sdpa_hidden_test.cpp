@@ -244,6 +244,39 @@ TYPED_TEST(SdpaHiddenTest, KeysAfterTheLastCausalQueryAreNeverRead) {
   }
 }
 
+/// Values of both signs and many sizes: whatever order they are added in shows.
+TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitOfFewRows) {
+  using T = TypeParam;
+  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+    Random random(draw);
+    SCOPED_TRACE(random.trace());
+    const Index q_len = random.integer(2, 5), kv_len = q_len + random.integer(0, 700);
+    const auto q = random.tensor<T, 4>({1, 1, q_len, 8}),
+               k = random.tensor<T, 4>({1, 1, kv_len, 8});
+    auto v = random.tensor<T, 4>({1, 1, kv_len, 5});
+    for (Index j = 0; j < kv_len; ++j) {
+      for (Index x = 0; x < 5; ++x)
+        v(0, 0, j, x) *= std::exp2(static_cast<T>(random.integer(0, 30)));
+    }
+    const Index hidden_from =
+        kv_len - random.integer(1, q_len - 1);  // to some queries, not to the last
+    for (Isa isa : available_isas()) {
+      const AttentionOptions<T> options{.mask = causal(), .execution = {.isa = isa}};
+      const auto clean = scaled_dot_product_attention(q, k, v, options);
+      auto poisoned = v;
+      for (Index j = hidden_from; j < kv_len; ++j) {
+        poisoned(0, 0, j, 3) = std::numeric_limits<T>::quiet_NaN();
+      }
+      const auto got = scaled_dot_product_attention(q, k, poisoned, options);
+      for (Index i = 0; i < hidden_from - (kv_len - q_len); ++i) {
+        for (Index x = 0; x < 5; ++x) {
+          EXPECT_EQ(got(0, 0, i, x), clean(0, 0, i, x)) << name(isa) << " " << i << " " << x;
+        }
+      }
+    }
+  }
+}
+
 TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitWhereKeysAreSplit) {
   using T = TypeParam;
   Random random(5);

@@ -223,6 +223,20 @@ TYPED_TEST(SdpaTest, QueriesThatSeeNothing) {
   }
 }
 
+TYPED_TEST(SdpaTest, SinkThatIsNaNShows) {
+  using T = TypeParam;
+  const Tensor1<T> sinks({2}, {std::numeric_limits<T>::quiet_NaN(), T{0}});
+  for (Isa isa : available_isas()) {
+    for (const Index q_len : {1, 20}) {
+      const Tensor4<T> q({1, 2, q_len, 8}), k({1, 2, 9, 8});
+      const auto y =
+          scaled_dot_product_attention(q, k, k, {.sinks = sinks, .execution = {.isa = isa}});
+      EXPECT_TRUE(std::isnan(y(0, 0, 0, 0))) << name(isa);
+      EXPECT_EQ(y(0, 1, 0, 0), 0) << name(isa);
+    }
+  }
+}
+
 /// Models of the field fill masks with the lowest finite number: a row that holds nothing else is a mean, not empty.
 TYPED_TEST(SdpaTest, LowestFiniteBiasDoesNotHide) {
   using T = TypeParam;

@@ -61,6 +61,20 @@ TYPED_TEST(FeedForwardTest, IsLinearActivationLinear) {
             if (!residual) {
               EXPECT_EQ(to_array(layer(x.template view<3>(), {.isa = isa})).data, y.data);
             }
+            if (gated) continue;
+            const Linear<T>&first = layer.linear1, &second = layer.linear2;
+            Array<T> z(x.shape);
+            feed_forward(x.template view<3>(), first.weight, first.bias.view(), second.weight,
+                         second.bias.view(), z.template view<3>(), activation,
+                         residual ? x.template view<3>() : TensorView3<const T>(), {.isa = isa});
+            EXPECT_EQ(z.data, y.data);
+            if (!residual) {
+              EXPECT_EQ(to_array(feed_forward(x.template view<3>(), first.weight, first.bias.view(),
+                                              second.weight, second.bias.view(), activation,
+                                              {.isa = isa}))
+                            .data,
+                        y.data);
+            }
           }
         }
       }
@@ -102,6 +116,14 @@ TEST(FeedForwardErrors, Features) {
               layer.forward(Tensor2<float>({2, 3}), y);
             }),
             "[linear] out must have shape (2, 3); found (2, 4).");
+  EXPECT_TRUE(all_are(y, 7));
+  const Tensor2<float> x({2, 3}), weight1({4, 3}), weight2({5, 6});
+  EXPECT_EQ(attn_test::error_of<ShapeError>([&] { feed_forward(x, weight2, {}, weight2, {}, y); }),
+            "[feed_forward] weight1 must have shape (dim_feedforward, d_model) = (5, 3); found (5, "
+            "6).");
+  EXPECT_EQ(attn_test::error_of<ShapeError>([&] { feed_forward(x, weight1, {}, weight2, {}, y); }),
+            "[feed_forward] weight2 must have shape (d_out, dim_feedforward) = (5, 4); found (5, "
+            "6).");
   EXPECT_TRUE(all_are(y, 7));
 }
 

@@ -273,6 +273,14 @@ TEST(MultiHeadAttentionCallErrors, LeaveOutputAndCacheAsTheyWere) {
             "[MultiHeadAttention] position_ids must have shape (batch, q_len) = (batch, kv_len) = "
             "(2, 3); found (2, 2).");
   EXPECT_EQ(cache.length(), 3);
+  KvCache<float> windowed = module.make_cache(2, 8, 4);
+  for (const AttentionOptions<float>& counts :
+       {AttentionOptions<float>{.mask = chunked(2)}, AttentionOptions<float>{.offset = top_left}}) {
+    EXPECT_EQ(error(value, counts, {.cache = &windowed}),
+              "[MultiHeadAttention] cache must have no window where lengths, padding, prefix, "
+              "chunks, documents or offset count from the first key; found one.");
+  }
+  EXPECT_EQ(windowed.length(), 0);
   module.forward(x, x, x, y, {}, {.cache = &cache});
   y.fill(7);
   EXPECT_THROW(module.forward(x, x, x, y, {}, {.cache = &cache}), ValueError);  // room for 8

@@ -135,7 +135,7 @@ TEST(SamplerErrors, OptionsAndLogits) {
     return error_of<ValueError>([&] { Sampler sampler(options, vocab_size); });
   };
   EXPECT_EQ(error({.temperature = 0}),
-            "[Sampler] temperature must be finite and above 0; found 0.000000.");
+            "[Sampler] temperature must be finite and above 0; found 0.");
   EXPECT_TRUE(contains(error({.temperature = kNaN}), "temperature must"));
   EXPECT_TRUE(contains(error({.temperature = kInf}), "temperature must"));
   EXPECT_TRUE(contains(error({.top_k = -1}), "top_k must be at least 0; found -1"));

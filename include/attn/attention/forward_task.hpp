@@ -5,6 +5,7 @@
 
 #include "attn/attention/coming_rows.hpp"
 #include "attn/attention/row_modifiers.hpp"
+#include "attn/attention/task_keys.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -21,6 +22,7 @@ class ForwardTask {
         scratch_(scratch),
         at_(block),
         rows_(problem, block, scratch.rows),
+        keys_(problem, kernels, scratch_, block),
         tile_height_(tiling.few ? whole(std::max(block.num_rows, index_t{1}), kFewRowsAtOnce)
                                 : kernels.tile_rows),
         copies_values_(!tiling.few &&
@@ -104,22 +106,27 @@ class ForwardTask {
     if (has_prob) pass_over_keys(tasks, Pass::values, keys);
   }
 
-  /// The sum of one row that stands alone, in the same parts of the keys as before.
-  void sum_again() {
+  /// Row x again: the sums of all rows, in the same parts of the keys as before, with what x does not see taken as 0.
+  void sum_again(index_t x) {
+    zeros_of_ = x;
     ForwardTask* const alone = this;
-    if (tiling_.splits == 1) return sum_all({&alone, 1}, nullptr);
-    RowState<T> state{kMinusInf<T>, T{0}};
-    const index_t n = scratch_.out_stride;
-    T* out = scratch_.out + tile_height_ * n;  // of a row behind those of the tile
-    std::fill_n(out, n, T{0});
-    for (index_t part = 0; part < tiling_.splits; ++part) {
-      rows_[0].state = {kMinusInf<T>, T{0}};
-      sum_part({&alone, 1}, part);
-      merge_part(n, rows_[0].state, scratch_.out, state, out);
+    if (tiling_.splits == 1) {
+      sum_all({&alone, 1}, nullptr);
+    } else {
+      RowState<T> state{kMinusInf<T>, T{0}};
+      const index_t n = scratch_.out_stride;
+      T *of_part = scratch_.out + x * n, *out = scratch_.out + tile_height_ * n;
+      std::fill_n(out, n, T{0});
+      for (index_t part = 0; part < tiling_.splits; ++part) {
+        for (index_t r = 0; r < rows_.count(); ++r) rows_[r].state = {kMinusInf<T>, T{0}};
+        sum_part({&alone, 1}, part);
+        merge_part(n, rows_[x].state, of_part, state, out);
+      }
+      rows_[x].state = state;
+      std::copy_n(out, n, of_part);
+      close_rows(nullptr);
     }
-    rows_[0].state = state;
-    std::copy_n(out, n, scratch_.out);
-    close_rows(nullptr);
+    finish_row(rows_[x]);
   }
 
   /// The first pass over the keys, from sums of 0.
@@ -144,7 +151,7 @@ class ForwardTask {
       }
       if (kept_states != nullptr) kept_states[problem_.row_at(at_.b, row.h, row.i)] = row.state;
       T shrink = 1;
-      if (sink > kMinusInf<T>) {
+      if (sink != kMinusInf<T>) {
         const T most = std::max(row.state.most, sink);
         shrink = std::exp(row.state.most - most);
         row.state = {most, row.state.total * shrink + std::exp(sink - most)};
@@ -158,8 +165,6 @@ class ForwardTask {
   index_t tiles() const { return (rows_.count() + tile_height_ - 1) / tile_height_; }
 
   const T* query(const QueryRow<T>& row) const { return problem_.query(at_.b, row.h, row.i); }
-  const T* key(index_t j) const { return problem_.key(problem_.k, at_.b, at_.kv_head, j); }
-  const T* value(index_t j) const { return problem_.key(problem_.v, at_.b, at_.kv_head, j); }
 
   /// Queries in whole tiles: where they lie, if they fill them and lie one stride apart, else copied. Copies take
   /// sdpa_short and sdpa_512 of attn_report 1.01 times as long.
@@ -203,9 +208,9 @@ class ForwardTask {
     const KeyRange block =
         rows_.seen({std::max(first, all.begin), std::min(first + step, all.end)});
     if (block.begin >= block.end) return;
-    if (!tiling_.few) pack_keys(first, block);
+    if (!tiling_.few) keys_.pack(first, block);
     const bool adds_values = pass == Pass::sum || pass == Pass::values;
-    if (copies_values_ && adds_values && !hidden_as_zero_) copy_values(first, block, nullptr);
+    if (copies_values_ && adds_values && zeros_of_ < 0) keys_.copy_values(first, block, nullptr);
     const KeyRange next{first + step, std::min(first + 2 * step, all.end)};
     const bool is_last = next.begin >= next.end;
     if (!tiling_.few) {
@@ -235,36 +240,13 @@ class ForwardTask {
     }
   }
 
-  /// The scores that `keys` take, counted from first_key, from the beginning of a panel on: lanes add up the same keys
-  /// whatever other rows a tile holds.
-  KeyRange scores_of(index_t first_key, KeyRange keys) const {
-    const index_t NR = kernels_.panel_width;
-    return {(keys.begin - first_key) / NR * NR, keys.end - first_key};
-  }
-
-  /// K of one block in panels of NR keys; keys that no row sees are not read but taken as 0.
-  void pack_keys(index_t first_key, KeyRange block) {
-    const index_t d = problem_.head_dim(), stride = problem_.k.stride(2), NR = kernels_.panel_width;
-    const KeyRange columns = scores_of(first_key, block);
-    T* panel = scratch_.k + columns.begin * d;
-    for (index_t j = first_key + columns.begin; j < block.end; j += NR, panel += NR * d) {
-      const KeyRange keys{std::max(j, block.begin), std::min(j + NR, block.end)};
-      if (keys.end - keys.begin < NR) std::fill_n(panel, NR * d, T{0});
-      for (index_t x = keys.begin; x < keys.end;) {
-        const index_t end = problem_.run_end(x, keys.end);
-        kernels_.pack_part(end - x, j + NR - x, d, key(x), stride, panel + (x - j));
-        x = end;
-      }
-    }
-  }
-
   /// scratch.scores = scores of one tile of rows, -inf where a row does not see the key.
   void score_tile(const Tile& tile, ScoreStage stage) {
     const index_t d = problem_.head_dim();
-    const KeyRange columns = scores_of(tile.first_key, tile.keys);
+    const KeyRange columns = keys_.scores_of(tile.first_key, tile.keys);
     if (tiling_.few) {
       kernels_.score_rows(tile.height, tile.keys.end - tile.keys.begin, d, queries_,
-                          point_to(problem_.k, tile.keys), problem_.scale,
+                          keys_.point_to(problem_.k, tile.keys), problem_.scale,
                           scratch_.scores + tile.keys.begin - tile.first_key, tiling_.block_kv);
     } else {
       for (index_t j = columns.begin; j < columns.end; j += kernels_.panel_width) {
@@ -293,10 +275,11 @@ class ForwardTask {
 
   /// Adds one block's keys to the states, the sums or both of one tile of rows.
   void sum_tile(const Tile& tile, Pass pass) {
-    const KeyRange columns = scores_of(tile.first_key, tile.keys);
+    const KeyRange columns = keys_.scores_of(tile.first_key, tile.keys);
     const index_t stride = tiling_.block_kv;
     T shrink[std::max(kMostTileRows, kFewRows)] = {};  // of rows that fill up the tile, too
-    if (hidden_as_zero_) copy_values(tile.first_key, tile.keys, scratch_.scores);
+    if (zeros_of_ >= 0)
+      keys_.copy_values(tile.first_key, tile.keys, scratch_.scores + zeros_of_ * stride);
     for (index_t x = 0; x < tile.height; ++x) {
       QueryRow<T>& row = rows_[tile.row + x];
       T* s = scratch_.scores + x * stride + columns.begin;
@@ -326,16 +309,6 @@ class ForwardTask {
     if (pass != Pass::totals) add_values(tile, shrink);
   }
 
-  /// scratch.pointers to the rows of `keys` of k or v.
-  const T* const* point_to(const TensorView4<const T>& of, KeyRange keys) const {
-    for (index_t j = keys.begin; j < keys.end;) {
-      const index_t end = problem_.run_end(j, keys.end);
-      const T* row = problem_.key(of, at_.b, at_.kv_head, j);
-      for (; j < end; ++j, row += of.stride(2)) scratch_.pointers[j - keys.begin] = row;
-    }
-    return scratch_.pointers;
-  }
-
   /// scratch.out of the tile's rows = shrink times itself + weights times values.
   void add_values(const Tile& tile, const T* shrink) {
     const index_t dv = problem_.head_dim_v(), stride = tiling_.block_kv,
@@ -344,29 +317,17 @@ class ForwardTask {
     const T* copied = scratch_.v + (tile.keys.begin - tile.first_key) * out_stride;
     T* out = scratch_.out + tile.row * out_stride;
     if (!tiling_.few) {
-      const bool copies = hidden_as_zero_ || copies_values_;
-      kernels_.add_values_tile(dv, n, weights, stride, copies ? copied : value(tile.keys.begin),
+      const bool copies = zeros_of_ >= 0 || copies_values_;
+      kernels_.add_values_tile(dv, n, weights, stride,
+                               copies ? copied : keys_.value(tile.keys.begin),
                                copies ? out_stride : problem_.v.stride(2), out, out_stride, shrink);
       return;
     }
-    const T* const* rows = point_to(problem_.v, tile.keys);
-    if (hidden_as_zero_) {
+    const T* const* rows = keys_.point_to(problem_.v, tile.keys);
+    if (zeros_of_ >= 0) {
       for (index_t j = 0; j < n; ++j) scratch_.pointers[j] = copied + j * out_stride;
     }
     kernels_.add_values_rows(tile.height, dv, n, weights, stride, rows, out, out_stride, shrink);
-  }
-
-  /// scratch.v = values of `keys` from first_key on; 0 where there are scores, and one is -inf.
-  void copy_values(index_t first_key, KeyRange keys, const T* scores) {
-    const index_t dv = problem_.head_dim_v();
-    for (index_t j = keys.begin; j < keys.end; ++j) {
-      T* to = scratch_.v + (j - first_key) * scratch_.out_stride;
-      if (scores != nullptr && scores[j - first_key] == kMinusInf<T>) {
-        std::fill_n(to, dv, T{0});
-      } else {
-        std::copy_n(value(j), dv, to);
-      }
-    }
   }
 
   /// Final weights of one tile, into `weights` or onto `column_sums`.
@@ -397,17 +358,18 @@ class ForwardTask {
     for (index_t r = 0; r < rows_.count(); ++r) finite = finish_row(rows_[r]) && finite;
     if (problem_.options.weights) write_weights();
     if (problem_.options.scores) write_scores();  // the last, since it forgets what rows see
-    if (finite || hidden_as_zero_ || !problem_.hides_keys()) return;
-    // Weight 0 times a hidden NaN is NaN: such rows are summed again, alone, with the hidden taken as 0.
+    if (finite || !problem_.hides_keys()) return;
+    // Weight 0 times a hidden NaN is NaN: such rows are summed again. Alone, where the order of sums does not depend on
+    // other rows; on the path for few rows it follows from the keys that any of them sees.
     const RowBlock all = at_;
     const index_t q_len = tiling_.rows / problem_.group();
-    for (index_t row = all.first_row; row < all.first_row + all.num_rows; ++row) {
+    for (index_t x = 0; x < all.num_rows; ++x) {
+      const index_t row = all.first_row + x;
       T* out = problem_.output(all.b, all.kv_head * problem_.group() + row / q_len, row % q_len);
       if (kernels_.scale_row(problem_.head_dim_v(), T{1}, out, out)) continue;
-      ForwardTask alone(problem_, kernels_, tiling_, scratch_, {all.b, all.kv_head, row, 1});
-      alone.hidden_as_zero_ = true;
-      alone.sum_again();
-      alone.finish_row(alone.rows_[0]);
+      ForwardTask again(problem_, kernels_, tiling_, scratch_,
+                        tiling_.few ? all : RowBlock{all.b, all.kv_head, row, 1});
+      again.sum_again(tiling_.few ? x : 0);
     }
   }
 
@@ -418,21 +380,11 @@ class ForwardTask {
     }
     T* out = problem_.output(at_.b, row.h, row.i);
     if (row.state.total == T{0} && problem_.options.masked_row == MaskedRow::mean) {
-      mean_of_values(out);
+      keys_.mean_of_values(out);
       return true;
     }
     const T* sums = scratch_.out + (&row - &rows_[0]) * scratch_.out_stride;
     return kernels_.scale_row(problem_.head_dim_v(), row.factor, sums, out);
-  }
-
-  void mean_of_values(T* out) const {
-    const index_t dv = problem_.head_dim_v();
-    const KeyRange keys = problem_.unpadded_keys(at_.b);
-    std::fill_n(out, dv, T{0});
-    for (index_t j = keys.begin; j < keys.end; ++j) {
-      const T* v = value(j);
-      for (index_t x = 0; x < dv; ++x) out[x] += v[x] / static_cast<T>(keys.end - keys.begin);
-    }
   }
 
   /// A second pass over the scores, now that each row's largest score and sum are known.
@@ -483,6 +435,7 @@ class ForwardTask {
   index_t next_keys_ = 0;
   ComingRows<T> coming_;
   TaskRows<T> rows_;
+  TaskKeys<T> keys_;
   const T* queries_ = nullptr;
   index_t query_stride_ = 0;
   index_t tile_height_;  ///< rows of one tile
@@ -491,7 +444,8 @@ class ForwardTask {
   /// attention_1024_seq_major).
   bool copies_values_;
   bool changes_scores_;
-  bool hidden_as_zero_ = false;
+  index_t zeros_of_ =
+      -1;  ///< the row of which values that it does not see are taken as 0; -1: none
 };
 
 }  // namespace detail

@@ -78,7 +78,7 @@ LinearAttentionProblem<T> make_linear_attention_problem(TensorView4<const T> q,
   }
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(key_dim)));
   if (!std::isfinite(static_cast<T>(scale))) {
-    throw ValueError(message("linear_attention", "scale", "be finite", std::to_string(scale)));
+    throw ValueError(message("linear_attention", "scale", "be finite", to_string(scale)));
   }
   LinearAttentionProblem<T> problem{
       q, k, v, out, {}, {}, options.initial_state, options.final_state, static_cast<T>(scale)};

@@ -226,13 +226,13 @@ AttentionProblem<T> make_problem(TensorView4<const T> q, TensorView4<const T> k,
 
   const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
   if (!std::isfinite(static_cast<T>(scale))) {
-    throw_value("scale", "be finite", std::to_string(scale));
+    throw_value("scale", "be finite", to_string(scale));
   }
   const double cap = options.softcap, p = options.dropout.p;
-  if (!(cap >= 0) || !std::isfinite(static_cast<T>(cap))) {
-    throw_value("softcap", "be finite and at least 0", std::to_string(cap));
+  if (!(cap == 0 || (cap > 0 && std::isnormal(static_cast<T>(cap))))) {
+    throw_value("softcap", "be 0 or a positive normal number", to_string(cap));
   }
-  if (!(p >= 0 && p < 1)) throw_value("dropout.p", "lie in [0, 1)", std::to_string(p));
+  if (!(p >= 0 && p < 1)) throw_value("dropout.p", "lie in [0, 1)", to_string(p));
   AttentionProblem<T> problem{q, k, v, out, options, static_cast<T>(scale), scores};
   check_mask<T>(options.mask, scores, [&](index_t b) { return problem.lengths(b); });
   check_offset(options.offset, scores[0]);

@@ -1,6 +1,7 @@
 // Exceptions, and the one way every check words its message.
 #pragma once
 
+#include <cstdio>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -38,6 +39,13 @@ ATTN_COLD inline std::string message(std::string_view function, std::string_view
   std::string text;
   text.append("[").append(function).append("] ").append(argument).append(" must ");
   text.append(expected).append("; found ").append(found).append(".");
+  return text;
+}
+
+/// As short as %g makes it: std::to_string shows 1e-50 as 0.000000.
+ATTN_COLD inline std::string to_string(double x) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", x);
   return text;
 }
 

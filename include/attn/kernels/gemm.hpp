@@ -1,6 +1,7 @@
 // Matrix multiplication over strided views: packed weights, batches, and an epilogue.
 #pragma once
 
+#include "attn/exec/caches.hpp"
 #include "attn/kernels/activation.hpp"
 #include "attn/kernels/tile.hpp"
 
@@ -54,11 +55,16 @@ index_t panel_columns(Isa isa, index_t n) {
 
 // Block sizes. Each pass over KC of k reads and writes C once more, and rows of C that are a multiple of 4 KB apart evict
 // one another, which costs more than a panel of B (KC x NR floats of AVX2: 32 KB) that leaves a first-level cache of
-// 32 KB no room (attn_report's gemm rows). A block of A (MC x KC, 393 KB) stays in the second-level cache while the
-// panels of B pass.
+// 32 KB no room (attn_report's gemm rows). A block of A (MC x KC) takes 3/8 of the second-level cache, where it stays while
+// the panels of B pass.
 inline constexpr index_t kGemmMostKC = 512;
-inline constexpr index_t kGemmMC = 192;
 inline constexpr index_t kGemmNC = 4096;
+
+/// MC for elements of so many bytes: 192 floats where the cache holds 1 MB.
+inline index_t gemm_mc(index_t element_size) {
+  const index_t rows = second_level_cache() * 3 / 8 / (kGemmMostKC * element_size);
+  return std::clamp(rows, index_t{48}, index_t{384});
+}
 
 /// KC of a product over k: equal blocks.
 constexpr index_t gemm_kc(index_t k) {

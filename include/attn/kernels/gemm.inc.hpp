@@ -95,10 +95,9 @@ inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& 
 
 template <class T>
 inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Workspace& workspace) {
-  constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR, MC = detail::kGemmMC;
-  constexpr index_t kBlockTiles = MC / MR,
-                    kPackedTiles = 8;  // by one task: all threads pack a block of rows
-  static_assert(MC % MR == 0);
+  constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
+  constexpr index_t kPackedTiles = 8;  // by one task: all threads pack a block of rows
+  const index_t block_tiles = detail::gemm_mc(sizeof(T)) / MR;
   if (g.m == 0 || g.n == 0) return;
   const TiledRows<T> tiles(g.m);
   const bool seeds = g.beta != T{0} && g.residual == g.c;
@@ -112,7 +111,7 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
   Scratch<T> a_block(workspace, tiles.begin(tiles.count) * kc_most);
   // B is packed as a whole where several blocks of rows use it; where there is one (up to MC rows), each
   // panel by whoever multiplies by it, just before, so that it is read once and stays in the first-level cache.
-  const bool shares_b = g.packed_b == nullptr && tiles.count > kBlockTiles;
+  const bool shares_b = g.packed_b == nullptr && tiles.count > block_tiles;
   const bool packs_panels = g.packed_b == nullptr && !shares_b;
   Scratch<T> b_block(workspace, shares_b       ? kc_most * panel_columns<T>(nc_most)
                                 : packs_panels ? kc_most * NR * threads.concurrency()
@@ -121,7 +120,7 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
   for (index_t n0 = 0; n0 < g.n; n0 += detail::kGemmNC) {
     const index_t nc = g.n - n0 < detail::kGemmNC ? g.n - n0 : detail::kGemmNC;
     // Blocks of work: rows by MC; columns so that every thread finds some, whatever m is.
-    const index_t row_blocks = (tiles.count + kBlockTiles - 1) / kBlockTiles;
+    const index_t row_blocks = (tiles.count + block_tiles - 1) / block_tiles;
     const index_t a_packs = (tiles.count + kPackedTiles - 1) / kPackedTiles;
     const index_t wanted = threads.concurrency() == 1 ? 1 : 4 * threads.concurrency();
     index_t column_blocks = (wanted + row_blocks - 1) / row_blocks;
@@ -154,8 +153,8 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
                    : packs_panels ? nullptr
                                   : g.packed_b + k0 * panel_columns<T>(g.n);
       threads.run(row_blocks * column_blocks, [&](index_t task, int worker) {
-        const index_t t0 = task % row_blocks * kBlockTiles,
-                      t1 = std::min(t0 + kBlockTiles, tiles.count);
+        const index_t t0 = task % row_blocks * block_tiles,
+                      t1 = std::min(t0 + block_tiles, tiles.count);
         const index_t j0 = n0 + task / row_blocks * step,
                       j1 = j0 + step < n0 + nc ? j0 + step : n0 + nc;
         const auto multiply = [&](index_t from, index_t to, const T* packed_b) {

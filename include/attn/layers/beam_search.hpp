@@ -174,7 +174,7 @@ std::vector<std::vector<Hypothesis>> beam_search(Model& model, TensorView2<const
   }
   if (!(options.length_penalty >= 0) || !std::isfinite(options.length_penalty)) {
     throw ValueError(message("beam_search", "length_penalty", "be finite and at least 0",
-                             std::to_string(options.length_penalty)));
+                             to_string(options.length_penalty)));
   }
   using Search = detail::BeamSearch<typename Model::value_type>;
   std::vector<Search> searches(static_cast<std::size_t>(batch), Search(options));

@@ -18,14 +18,14 @@ class GptSession {
 
   /// Room for `capacity` tokens a row. `options` are those of every call; causal() is added. Where their mask has a
   /// sliding window shorter than that, no more is remembered than it shows, and `capacity` is what the window and the
-  /// tokens of one step take; but all where the mask also counts keys from the first one (lengths, padding, prefix,
-  /// chunks, documents). Throws ValueError.
+  /// tokens of one step take; but all where something also counts keys from the first one (lengths, padding, prefix,
+  /// chunks, documents, an offset other than bottom_right). Throws ValueError.
   GptSession(const Gpt<T>& model, index_t batch, index_t capacity,
              const AttentionOptions<T>& options = {})
       : model_(&model),
         options_(options),
         batch_(batch),
-        caches_(model.make_caches(batch, capacity, window_of(options.mask, capacity))) {}
+        caches_(model.make_caches(batch, capacity, window_of(options, capacity))) {}
 
   GptSession(const Gpt<T>&& model, index_t batch, index_t capacity,
              const AttentionOptions<T>& options = {}) = delete;  // the model would be gone
@@ -50,10 +50,10 @@ class GptSession {
   }
 
  private:
-  static index_t window_of(const Mask& mask, index_t capacity) {
-    const bool counts_keys = mask.key_lengths || mask.left_padding || mask.prefix_lengths ||
-                             mask.chunk > 0 || mask.documents;
-    return mask.left < capacity && !counts_keys ? mask.left : 0;
+  static index_t window_of(const AttentionOptions<T>& options, index_t capacity) {
+    const index_t left = options.mask.left;
+    return left < capacity && !detail::counts_from_first_key(options.mask, options.offset) ? left
+                                                                                           : 0;
   }
 
   const Gpt<T>* model_;

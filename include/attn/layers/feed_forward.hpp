@@ -1,9 +1,43 @@
-// FeedForward: two linear maps with an activation between, plain or gated.
+// feed_forward and FeedForward: two linear maps with an activation between, plain or gated.
 #pragma once
 
 #include "attn/layers/linear.hpp"
 
 ATTN_NAMESPACE_BEGIN
+
+/// out = activation(x weight1^T + bias1) weight2^T + bias2 + residual. Gated forms: linear(), glu(), linear(), or FeedForward.
+/// Shapes: x (.., d_model), weight1 (dim_feedforward, d_model), weight2 (d_out, dim_feedforward), bias1 (dim_feedforward)
+/// and bias2 (d_out) or empty, out and residual (.., d_out); out may be the residual, not x. Throws ShapeError.
+/// Source: "Attention Is All You Need" (2017), equation 2.
+template <TensorLike X, TensorLike W1, TensorLike W2, TensorLike Out>
+void feed_forward(const X& x, const W1& weight1, TensorView1<const scalar_t<X>> bias1,
+                  const W2& weight2, TensorView1<const scalar_t<X>> bias2, Out&& out,
+                  Activation activation = Activation::relu,
+                  TensorView<const scalar_t<X>, rank_v<X>> residual = {},
+                  const Execution& execution = {}) {
+  using T = scalar_t<X>;
+  auto shape = const_view(x).shape();
+  const auto w1 = const_view(weight1), w2 = const_view(weight2);
+  const Shape<2> hidden_in{w1.extent(0), shape.back()}, out_hidden{w2.extent(0), w1.extent(0)};
+  check_shape("feed_forward", "weight1", "(dim_feedforward, d_model)", hidden_in, w1.shape());
+  check_shape("feed_forward", "weight2", "(d_out, dim_feedforward)", out_hidden, w2.shape());
+  shape.back() = w1.extent(0);
+  Scratch<T> memory(execution.scratch(), size_of(shape));
+  const TensorView<T, rank_v<X>> hidden(memory.data(), shape);
+  linear(x, w1, bias1, hidden, activation, {}, execution);
+  linear(hidden, w2, bias2, out, Activation::none, residual, execution);
+}
+
+template <TensorLike X, TensorLike W1, TensorLike W2>
+auto feed_forward(const X& x, const W1& weight1, TensorView1<const scalar_t<X>> bias1,
+                  const W2& weight2, TensorView1<const scalar_t<X>> bias2,
+                  Activation activation = Activation::relu, const Execution& execution = {}) {
+  auto shape = const_view(x).shape();
+  shape.back() = const_view(weight2).extent(0);
+  auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(shape);
+  feed_forward(x, weight1, bias1, weight2, bias2, out, activation, {}, execution);
+  return out;
+}
 
 struct FeedForwardOptions {
   index_t d_model = 0;

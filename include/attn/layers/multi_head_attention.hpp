@@ -180,7 +180,8 @@ class MultiHeadAttention {
   }
 
   void check_call(TensorView3<const T> query, TensorView3<const T> key, TensorView3<const T> value,
-                  const Shape<3>& out, const MultiHeadAttentionCall<T>& call) const {
+                  const Shape<3>& out, const AttentionOptions<T>& options,
+                  const MultiHeadAttentionCall<T>& call) const {
     const auto check_value = [](bool good, std::string_view argument, std::string_view expected,
                                 std::string_view found) {
       if (!good) throw ValueError(message("MultiHeadAttention", argument, expected, found));
@@ -206,6 +207,11 @@ class MultiHeadAttention {
       check_shape("MultiHeadAttention", "cache", "(batch, num_kv_heads, head_dim, head_dim_v)",
                   Shape<4>{batch, o.num_kv_heads, o.head_dim, o.head_dim_v},
                   Shape<4>{c.batch, c.num_kv_heads, c.head_dim, c.head_dim_v});
+      check_value(c.window == 0 || !detail::counts_from_first_key(options.mask, options.offset),
+                  "cache",
+                  "have no window where lengths, padding, prefix, chunks, documents or "
+                  "offset count from the first key",
+                  "one");
     }
   }
 
@@ -213,7 +219,7 @@ class MultiHeadAttention {
   void run(TensorView3<const T> query, TensorView3<const T> key, TensorView3<const T> value,
            TensorView3<T> out, AttentionOptions<T> options, const MultiHeadAttentionCall<T>& call,
            const Functors&... functors) const {
-    check_call(query, key, value, out.shape(), call);
+    check_call(query, key, value, out.shape(), options, call);
     const MultiHeadAttentionOptions& o = options_;
     const Execution& execution = options.execution;
     const index_t batch = query.extent(0), q_len = query.extent(1), kv_len = key.extent(1);

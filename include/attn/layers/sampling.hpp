@@ -25,7 +25,7 @@ index_t argmax(const Logits& logits) {
   for (index_t i = 0; i < row.extent(0); ++i) {
     if (!(row(i) < kInf)) {
       throw ValueError(message("argmax", "logits(" + std::to_string(i) + ")", "be finite or -inf",
-                               std::to_string(row(i))));
+                               to_string(row(i))));
     }
     if (row(i) > most) {
       best = i;
@@ -55,7 +55,9 @@ class Sampler {
       : options_(options) {
     const auto check = [](bool good, std::string_view argument, std::string_view expected,
                           auto found) {
-      if (!good) throw ValueError(message("Sampler", argument, expected, std::to_string(found)));
+      if (good) return;
+      throw ValueError(
+          message("Sampler", argument, expected, to_string(static_cast<double>(found))));
     };
     check(options.temperature > 0 && std::isfinite(options.temperature), "temperature",
           "be finite and above 0", options.temperature);
