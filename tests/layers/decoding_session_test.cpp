@@ -92,10 +92,10 @@ TYPED_TEST(DecodingSessionTest, GptGeneratesAsWithoutCache) {
     const auto model = random_gpt<T>(random, draw % 2 == 1);
     const index_t batch = random.integer(1, 3), prompt_len = random.integer(1, 12);
     // Windows of one's own keep the caches short.
-    const index_t window = random.integer(2, 9);
+    const index_t window = random.integer(0, 9);
     AttentionOptions<T> attention;
     if (random.chance(0.4)) attention.mask = sliding_window(window, 0);
-    index_t capacity = attention.mask.left < 64 ? window + prompt_len : 40;
+    index_t capacity = attention.mask.left < 64 ? std::max(window, index_t{1}) + prompt_len : 40;
     if (random.chance(0.3)) {  // which counts from the first key on, so that none may be forgotten
       attention.mask = attention.mask & chunked(5);
       capacity = 40;
@@ -195,6 +195,37 @@ TEST(GptSession, StartsAgainWhenCleared) {
   const auto first = generate(session, prompt, {.max_new_tokens = 10});
   session.clear();
   EXPECT_EQ(generate(session, prompt, {.max_new_tokens = 10}), first);
+}
+
+TEST(GptSession, RemembersWhatRowsThatSeeNothingTakeTheMeanOf) {
+  Random random(301);
+  GptOptions gpt = attn_test::gpt2_options(kVocab, 64);
+  gpt.num_layers =
+      1;  // whose keys do not depend on what earlier queries took, for which the whole knows more keys
+  const auto model = attn_test::random_module<Gpt<double>>(random, gpt);
+  Tensor2<double> hidden({gpt.layer.nhead, 1});
+  hidden.fill(-std::numeric_limits<double>::infinity());
+  const AttentionOptions<double> options{
+      .mask = sliding_window(2, 0), .relative_bias = hidden, .masked_row = MaskedRow::mean};
+  const Tensor2<index_t> tokens = random_tokens(random, 1, 9);
+  const auto whole = model(tokens, options);
+  GptSession<double> session(model, 1, 9, options);
+  Tensor2<double> logits({1, kVocab});
+  for (index_t i = 0; i < 9; ++i) session.step(const_view(tokens).slice(1, i, i + 1), logits);
+  for (index_t x = 0; x < kVocab; ++x) EXPECT_NEAR(logits(0, x), whole(0, 8, x), 1e-9);
+}
+
+TEST(SessionErrors, ModelsWithoutLayers) {
+  const Gpt<float> gpt({.vocab_size = 5, .num_layers = 0, .layer = {.d_model = 8, .nhead = 2}});
+  EXPECT_EQ(error_of<ValueError>([&] { GptSession<float>(gpt, 1, 4); }),
+            "[GptSession] model must have at least one layer; found none.");
+  Seq2SeqOptions options{.src_vocab_size = 5, .tgt_vocab_size = 5};
+  options.transformer.layer = {.d_model = 8, .nhead = 2};
+  options.transformer.num_decoder_layers = 0;
+  const Seq2SeqTransformer<float> model(options);
+  const Tensor2<index_t> src({1, 3});
+  EXPECT_EQ(error_of<ValueError>([&] { Seq2SeqSession<float>(model, src, 4); }),
+            "[Seq2SeqSession] model must have at least one layer; found none.");
 }
 
 TEST(GptSessionErrors, AFullCacheAndUnknownTokensChangeNothing) {

@@ -275,10 +275,13 @@ TEST(MultiHeadAttentionCallErrors, LeaveOutputAndCacheAsTheyWere) {
   EXPECT_EQ(cache.length(), 3);
   KvCache<float> windowed = module.make_cache(2, 8, 4);
   for (const AttentionOptions<float>& counts :
-       {AttentionOptions<float>{.mask = chunked(2)}, AttentionOptions<float>{.offset = top_left}}) {
+       {AttentionOptions<float>{.mask = chunked(2)}, AttentionOptions<float>{.offset = top_left},
+        AttentionOptions<float>{.masked_row = MaskedRow::mean},
+        AttentionOptions<float>{.dropout = {.p = 0.5}}}) {
     EXPECT_EQ(error(value, counts, {.cache = &windowed}),
-              "[MultiHeadAttention] cache must have no window where lengths, padding, prefix, "
-              "chunks, documents or offset count from the first key; found one.");
+              "[MultiHeadAttention] cache must have no window where options need the first keys "
+              "(lengths, padding, prefix, chunks, documents, an offset, dropout, "
+              "MaskedRow::mean); found one.");
   }
   EXPECT_EQ(windowed.length(), 0);
   module.forward(x, x, x, y, {}, {.cache = &cache});
@@ -292,6 +295,15 @@ TEST(MultiHeadAttentionCallErrors, LeaveOutputAndCacheAsTheyWere) {
   EXPECT_EQ(
       error_of<ValueError>([&] { appends(x, {}, {.cache = &its}); }),
       "[MultiHeadAttention] cache must be none with add_bias_kv or add_zero_attn; found one.");
+  const Tensor1<index_t> starts({3}, {0, 1, 3});
+  EXPECT_EQ(
+      error_of<ValueError>([&] { appends(x, {.cu_seqlens_q = starts, .cu_seqlens_k = starts}); }),
+      "[MultiHeadAttention] cu_seqlens_q and cu_seqlens_k must be none with add_bias_kv or "
+      "add_zero_attn; found some.");
+  EXPECT_EQ(
+      error_of<ValueError>([&] { module(x, x.view().slice(1, 0, 2), x.view().slice(1, 0, 2)); }),
+      "[MultiHeadAttention] q_len must be at most the number of keys, 2, with rotary and no "
+      "position_ids; found 3.");
 }
 
 }  // namespace

@@ -77,6 +77,9 @@ TEST(MultiHeadAttentionErrors, Options) {
   EXPECT_NO_THROW((MultiHeadAttention<float>({.embed_dim = 12, .num_heads = 5, .head_dim = 4})));
   EXPECT_EQ(error({.embed_dim = 12, .num_heads = 4, .num_kv_heads = 3}),
             "[MultiHeadAttention] num_kv_heads must divide num_heads = 4; found 3.");
+  EXPECT_EQ(error({.embed_dim = 4, .num_heads = 2, .head_dim = index_t{1} << 62}),
+            "[MultiHeadAttention] head_dim and head_dim_v must be at most 2^40 / num_heads; found "
+            "4611686018427387904.");
   EXPECT_EQ(error({.embed_dim = 12, .num_heads = 4, .rotary = RotaryOptions{}}),
             "[MultiHeadAttention] rotary.dim must be even and at most head_dim = 3; found 3.");
   EXPECT_EQ(error({.embed_dim = 8, .num_heads = 2, .rotary = RotaryOptions{.dim = 6}}),

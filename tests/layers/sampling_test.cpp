@@ -111,6 +111,8 @@ TEST(Sampler, OneCandidateIsArgmax) {
   // Of equals, the first.
   Sampler first({.top_k = 1}, 3);
   EXPECT_EQ(first(Tensor1<float>({3}, {0, 1, 1})), 1);
+  // Of what rounds to the same probability, the likeliest.
+  EXPECT_EQ(first(Tensor1<double>({3}, {0, 1e-20, -1})), 1);
 }
 
 TEST(Sampler, SeedAndStreamFixTheTokens) {

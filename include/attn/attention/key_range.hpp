@@ -60,13 +60,6 @@ inline index_t position(const Mask& mask, const QueryOffset& offset, const Seque
   }
 }
 
-/// Whether anything but dense masks counts keys from the first one on, not from the last: it would mean other keys once
-/// the first are forgotten.
-inline bool counts_from_first_key(const Mask& mask, const QueryOffset& offset) {
-  return offset.kind != QueryOffset::Kind::bottom_right || mask.key_lengths || mask.left_padding ||
-         mask.prefix_lengths || mask.chunk > 0 || mask.documents;
-}
-
 /// The keys of the document that position p belongs to.
 inline KeyRange document_at(TensorView1<const index_t> ids, index_t p) {
   if (p < 0 || p >= ids.extent(0)) return {0, 0};

@@ -69,4 +69,18 @@ struct AttentionOptions {
   Execution execution = {};
 };
 
+namespace detail {
+
+/// Whether anything but dense masks and functors counts keys from the first one on, or reads hidden ones: it would mean
+/// other keys once those outside a window are forgotten.
+template <class T>
+bool needs_first_keys(const AttentionOptions<T>& options) {
+  const Mask& mask = options.mask;
+  return options.offset.kind != QueryOffset::Kind::bottom_right ||
+         options.masked_row == MaskedRow::mean || options.dropout.p > 0 || mask.key_lengths ||
+         mask.left_padding || mask.prefix_lengths || mask.chunk > 0 || mask.documents;
+}
+
+}  // namespace detail
+
 ATTN_NAMESPACE_END

@@ -7,6 +7,15 @@
 
 ATTN_NAMESPACE_BEGIN
 
+namespace detail {
+
+/// The caches of layers know how many tokens there were.
+inline void check_has_layers(std::string_view function, std::size_t found) {
+  if (found == 0) throw ValueError(message(function, "model", "have at least one layer", "none"));
+}
+
+}  // namespace detail
+
 /// Decodes step by step by a Gpt, which must outlive the session. Memory is that of the caches, taken beforehand.
 ///
 ///   GptSession<float> session(model, 1, 512);
@@ -18,14 +27,16 @@ class GptSession {
 
   /// Room for `capacity` tokens a row. `options` are those of every call; causal() is added. Where their mask has a
   /// sliding window shorter than that, no more is remembered than it shows, and `capacity` is what the window and the
-  /// tokens of one step take; but all where something also counts keys from the first one (lengths, padding, prefix,
-  /// chunks, documents, an offset other than bottom_right). Throws ValueError.
+  /// tokens of one step take; but all where something needs the first keys (lengths, padding, prefix, chunks, documents, an
+  /// offset other than bottom_right, dropout, MaskedRow::mean). Throws ValueError, also for a model without layers.
   GptSession(const Gpt<T>& model, index_t batch, index_t capacity,
              const AttentionOptions<T>& options = {})
       : model_(&model),
         options_(options),
         batch_(batch),
-        caches_(model.make_caches(batch, capacity, window_of(options, capacity))) {}
+        caches_(model.make_caches(batch, capacity, window_of(options, capacity))) {
+    detail::check_has_layers("GptSession", caches_.size());
+  }
 
   GptSession(const Gpt<T>&& model, index_t batch, index_t capacity,
              const AttentionOptions<T>& options = {}) = delete;  // the model would be gone
@@ -51,9 +62,8 @@ class GptSession {
 
  private:
   static index_t window_of(const AttentionOptions<T>& options, index_t capacity) {
-    const index_t left = options.mask.left;
-    return left < capacity && !detail::counts_from_first_key(options.mask, options.offset) ? left
-                                                                                           : 0;
+    const index_t window = std::max(options.mask.left, index_t{1});  // of a cache, 0 is all
+    return window < capacity && !detail::needs_first_keys(options) ? window : 0;
   }
 
   const Gpt<T>* model_;
@@ -69,7 +79,8 @@ class Seq2SeqSession {
   using value_type = T;
 
   /// Encodes src (batch, src_len). Row b of the session decodes source b / num_beams, so that beam_search() finds each
-  /// source num_beams times. Room for `capacity` tokens of the target. Throws ShapeError or ValueError.
+  /// source num_beams times. Room for `capacity` tokens of the target. Throws ShapeError or ValueError, also for a model without
+  /// decoder layers.
   template <TensorLike Src>
   Seq2SeqSession(const Seq2SeqTransformer<T>& model, const Src& src, index_t capacity,
                  index_t num_beams = 1, const Execution& execution = {})
@@ -91,6 +102,7 @@ class Seq2SeqSession {
       copy<T, 2>(const_view(encoded).select(0, row / num_beams), memory_.view().select(0, row));
     }
     caches_ = model.make_caches(batch * num_beams, capacity, src_len);
+    detail::check_has_layers("Seq2SeqSession", caches_.size());
   }
 
   template <TensorLike Src>

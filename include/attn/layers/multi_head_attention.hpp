@@ -16,7 +16,8 @@ template <class T>
 struct MultiHeadAttentionCall {
   TensorView3<const T> residual = {};  ///< added to the result, which has its shape
   /// Rotary: where the tokens of query, and of key, stand, (batch, seq). If not given, keys stand from 0 on, or behind
-  /// those of the cache, and the last query at the last key; packed sequences each start at 0.
+  /// those of the cache, and the last query at the last key, whatever lengths and offset say; packed sequences each start
+  /// at 0.
   TensorView2<const index_t> position_ids = {};
   KvCache<T>* cache =
       nullptr;  ///< attention runs over all that it holds, and this call's keys become the last of it
@@ -148,6 +149,10 @@ class MultiHeadAttention {
           "divide num_heads = " + std::to_string(o.num_heads), o.num_kv_heads);
     if (o.head_dim == 0) o.head_dim = o.embed_dim / o.num_heads;
     if (o.head_dim_v == 0) o.head_dim_v = o.head_dim;
+    constexpr index_t kMostWidth = index_t{1} << 40;  // sums of widths do not overflow
+    const index_t widest = std::max(o.head_dim, o.head_dim_v);
+    check(widest <= kMostWidth / o.num_heads, "head_dim and head_dim_v",
+          "be at most 2^40 / num_heads", widest);
     if (o.kdim == 0) o.kdim = o.embed_dim;
     if (o.vdim == 0) o.vdim = o.embed_dim;
     if (o.rotary) {
@@ -198,6 +203,15 @@ class MultiHeadAttention {
     check_value(call.cache != nullptr || call.append, "append", "be true without a cache", "false");
     check_value(call.cache == nullptr || appended_keys() == 0, "cache",
                 "be none with add_bias_kv or add_zero_attn", "one");
+    check_value(!options.cu_seqlens_q || appended_keys() == 0, "cu_seqlens_q and cu_seqlens_k",
+                "be none with add_bias_kv or add_zero_attn", "some");
+    const index_t keys = (call.cache != nullptr ? call.cache->length() : 0) + kv_len;
+    if (o.rotary && !call.position_ids && !options.cu_seqlens_q && q_len > keys) {
+      throw ValueError(message("MultiHeadAttention", "q_len",
+                               "be at most the number of keys, " + std::to_string(keys) +
+                                   ", with rotary and no position_ids",
+                               std::to_string(q_len)));
+    }
     if (call.position_ids && call.append) {
       check_shape("MultiHeadAttention", "position_ids", "(batch, q_len) = (batch, kv_len)",
                   Shape<2>{batch, kv_len}, call.position_ids.shape());
@@ -207,11 +221,11 @@ class MultiHeadAttention {
       check_shape("MultiHeadAttention", "cache", "(batch, num_kv_heads, head_dim, head_dim_v)",
                   Shape<4>{batch, o.num_kv_heads, o.head_dim, o.head_dim_v},
                   Shape<4>{c.batch, c.num_kv_heads, c.head_dim, c.head_dim_v});
-      check_value(c.window == 0 || !detail::counts_from_first_key(options.mask, options.offset),
-                  "cache",
-                  "have no window where lengths, padding, prefix, chunks, documents or "
-                  "offset count from the first key",
-                  "one");
+      check_value(
+          c.window == 0 || !detail::needs_first_keys(options), "cache",
+          "have no window where options need the first keys (lengths, padding, prefix, chunks, "
+          "documents, an offset, dropout, MaskedRow::mean)",
+          "one");
     }
   }
 

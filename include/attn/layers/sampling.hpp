@@ -78,8 +78,9 @@ class Sampler {
     const auto most = static_cast<double>(row(argmax(row)));
     candidates_.clear();
     for (index_t i = 0; i < row.extent(0); ++i) {
-      const double weight = std::exp((static_cast<double>(row(i)) - most) / options_.temperature);
-      if (weight > 0) candidates_.push_back({weight, i});
+      const auto logit = static_cast<double>(row(i));
+      const double weight = std::exp((logit - most) / options_.temperature);
+      if (weight > 0) candidates_.push_back({weight, logit, i});
     }
     keep_top_k();
     keep_top_p();
@@ -96,11 +97,12 @@ class Sampler {
  private:
   struct Candidate {
     double weight;  ///< probability up to a common factor
+    double logit;   ///< tells apart what rounds to the same weight
     index_t token;
 
     /// The likelier first; a strict order, so that sorting has one result.
     friend bool operator<(const Candidate& a, const Candidate& b) {
-      return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
+      return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
     }
   };
 
