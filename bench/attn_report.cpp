@@ -3,6 +3,8 @@
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/attn.hpp"
+#include "attn/io/atomic_file.hpp"
 
 #include "pages/page.hpp"
 #include "report/accuracy.hpp"
@@ -385,6 +388,7 @@ Json measure(const Arguments& arguments) {
   measured.print_machine();
   measured.run();
   const std::vector<Row> rows = measured.rows();
+  if (rows.empty()) throw std::runtime_error("no row's name contains " + arguments.only);
   bench::print_table(rows);
   Json all = Json::array();
   for (const Row& row : rows) all.push_back(bench::to_json(row));
@@ -394,7 +398,7 @@ Json measure(const Arguments& arguments) {
 /// What an earlier run wrote by --json.
 Json saved(const std::string& path) {
   std::ifstream file(path);
-  if (!file) throw std::runtime_error("cannot read " + path);
+  if (!file || std::filesystem::is_directory(path)) throw std::runtime_error("cannot read " + path);
   Json report = Json::parse(file, nullptr, false);
   if (!report.contains("machine") || !report.contains("rows")) {
     throw std::runtime_error(path + " is no report of --json");
@@ -402,38 +406,18 @@ Json saved(const std::string& path) {
   return report;
 }
 
-/// A file to write, if it has a name. Opened before the measurements: two minutes are long to learn that the
-/// path was wrong.
-class Output {
- public:
-  explicit Output(const std::string& path) : path_(path) {
-    if (path.empty()) return;
-    file_.open(path);
-    check();
-  }
-
-  explicit operator bool() const { return file_.is_open(); }
-
-  void write(const std::string& text) {
-    file_ << text;
-    file_.close();
-    check();
-  }
-
- private:
-  void check() const {
-    if (!file_) throw std::runtime_error("cannot write " + path_);
-  }
-
-  std::string path_;
-  std::ofstream file_;
-};
-
 void report(const Arguments& arguments) {
-  Output json(arguments.json), html(arguments.html);
+  // Opened before the measurements: two minutes are long to learn that a path was wrong.
+  std::optional<attn::AtomicFile> json, html;
+  if (!arguments.json.empty()) json.emplace(arguments.json);
+  if (!arguments.html.empty()) html.emplace(arguments.html);
   const Json all = arguments.from.empty() ? measure(arguments) : saved(arguments.from);
-  if (json) json.write(all.dump(2) + '\n');
-  if (html) html.write(pages::with_data(pages::report_page, all));
+  const auto write = [](std::optional<attn::AtomicFile>& file, const std::string& text) {
+    file->write(std::as_bytes(std::span(text)));
+    file->commit();
+  };
+  if (json) write(json, all.dump(2) + '\n');
+  if (html) write(html, pages::with_data(pages::report_page, all));
 }
 
 }  // namespace

@@ -7,12 +7,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "attn/io/atomic_file.hpp"
 
@@ -20,13 +20,17 @@
 #include "pages/page.hpp"
 #include "support/command_line.hpp"
 #include "support/contact_sheet.hpp"
+#include "support/json.hpp"
 #include "support/minilm.hpp"
 #include "support/model_dir.hpp"
 
 namespace {
 
+using examples::Json;
+
 struct Options {
-  std::string out, png, json, text;
+  std::optional<std::string> out, png, json;
+  std::string text;
 };
 
 // Weights as the page reads them: three base-64 digits each, 18 bits, which is five decimals and a quarter
@@ -52,14 +56,12 @@ std::string page(const std::string& text, const examples::AttentionMap& map) {
                                                       {"weights", packed(map.weights)}});
 }
 
-// Seven decimals are what a float's weight is worth.
-nlohmann::ordered_json numbers(const attn::Tensor4<float>& weights, attn::index_t layer,
-                               attn::index_t head) {
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+Json numbers(const attn::Tensor4<float>& weights, attn::index_t layer, attn::index_t head) {
+  Json rows = Json::array();
   for (attn::index_t i = 0; i < weights.extent(2); ++i) {
-    nlohmann::ordered_json row = nlohmann::ordered_json::array();
+    Json row = Json::array();
     for (attn::index_t j = 0; j < weights.extent(3); ++j) {
-      row.push_back(std::round(double{weights(layer, head, i, j)} * 1e7) / 1e7);
+      row.push_back(examples::seven_decimals(weights(layer, head, i, j)));
     }
     rows.push_back(std::move(row));
   }
@@ -67,16 +69,15 @@ nlohmann::ordered_json numbers(const attn::Tensor4<float>& weights, attn::index_
 }
 
 std::string json(const examples::AttentionMap& map) {
-  nlohmann::ordered_json layers = nlohmann::ordered_json::array();
+  Json layers = Json::array();
   for (attn::index_t layer = 0; layer < map.weights.extent(0); ++layer) {
-    nlohmann::ordered_json heads = nlohmann::ordered_json::array();
+    Json heads = Json::array();
     for (attn::index_t head = 0; head < map.weights.extent(1); ++head) {
       heads.push_back(numbers(map.weights, layer, head));
     }
     layers.push_back(std::move(heads));
   }
-  return nlohmann::ordered_json{{"tokens", map.tokens}, {"weights", std::move(layers)}}.dump() +
-         '\n';
+  return Json{{"tokens", map.tokens}, {"weights", std::move(layers)}}.dump() + '\n';
 }
 
 void save(const std::string& path, const std::string& bytes) {
@@ -88,15 +89,18 @@ void save(const std::string& path, const std::string& bytes) {
 
 void run(Options options) {
   if (options.text.empty()) throw examples::UsageError("a text is needed; see --help");
-  if (options.png.empty() && options.json.empty() && options.out.empty()) {
-    options.out = "attention_map.html";
+  if (!options.png && !options.json && !options.out) options.out = "attention_map.html";
+  const auto same = [](const auto& a, const auto& b) { return a && a == b; };
+  if (same(options.out, options.png) || same(options.out, options.json) ||
+      same(options.png, options.json)) {
+    throw examples::UsageError("--out, --png and --json must name different files");
   }
   if (!examples::model_is_present()) throw examples::UsageError(examples::missing_model_message());
   const examples::AttentionMap map =
       examples::MiniLm(examples::model_dir()).attention(options.text);
-  if (!options.out.empty()) save(options.out, page(options.text, map));
-  if (!options.png.empty()) save(options.png, examples::ContactSheet(map.weights).png());
-  if (!options.json.empty()) save(options.json, json(map));
+  if (options.out) save(*options.out, page(options.text, map));
+  if (options.png) save(*options.png, examples::ContactSheet(map.weights).png());
+  if (options.json) save(*options.json, json(map));
 }
 
 }  // namespace

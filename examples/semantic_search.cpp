@@ -14,6 +14,7 @@
 #include <iomanip>
 #include <iostream>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,16 +23,16 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "support/command_line.hpp"
+#include "support/json.hpp"
 #include "support/minilm.hpp"
 #include "support/model_dir.hpp"
 
 namespace {
 
 struct Options {
-  std::string file;
+  std::optional<std::string> file;
   std::string query;
   long long top = 5;
   bool json = false;
@@ -53,16 +54,21 @@ std::vector<std::string> read_lines(std::istream& in, const std::string& name) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
     lines.push_back(std::move(line));
   }
-  if (in.bad()) throw UsageError("cannot read " + name);
+  // The C stream knows of a failed read, of which std::cin makes an end.
+  if (in.bad() || (&in == &std::cin && std::ferror(stdin) != 0)) {
+    throw UsageError("cannot read " + name);
+  }
   return lines;
 }
 
-std::vector<std::string> read_input(const std::string& file) {
-  if (file.empty()) return read_lines(std::cin, "standard input");
+std::vector<std::string> read_input(const std::optional<std::string>& named) {
+  if (!named) return read_lines(std::cin, "standard input");
+  const std::string& file = *named;
   if (std::filesystem::is_directory(file)) throw UsageError(file + " is a directory");
   errno = 0;
   std::ifstream in(file, std::ios::binary);
-  if (!in) throw UsageError("cannot read " + file + ": " + std::generic_category().message(errno));
+  if (!in)
+    throw UsageError("cannot read '" + file + "': " + std::generic_category().message(errno));
   return read_lines(in, file);
 }
 
@@ -93,9 +99,13 @@ class Progress {
               << done << " of " << total_ << " lines\033[K" << std::flush;
   }
 
+  // Makes room for what the program prints.
+  void hide() const {
+    if (on_terminal_) std::cerr << "\r\033[K" << std::flush;
+  }
+
   void finish() const {
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-    if (on_terminal_) std::cerr << "\r\033[K";
     if (!on_terminal_ && !for_people_) return;
     std::cerr << std::fixed << std::setprecision(2) << total_ << " lines in " << seconds << " s, "
               << std::setprecision(0) << static_cast<double>(total_) / seconds
@@ -118,7 +128,9 @@ void for_each_run(const examples::MiniLm& model, std::span<const std::string> li
   for (std::size_t first = 0; first < lines.size(); first += kLinesAtOnce) {
     progress.show(first);
     const std::size_t count = std::min(kLinesAtOnce, lines.size() - first);
-    f(first, model.embed(lines.subspan(first, count)));
+    const attn::Tensor2<float> embeddings = model.embed(lines.subspan(first, count));
+    progress.hide();
+    f(first, embeddings);
   }
   progress.finish();
 }
@@ -159,15 +171,14 @@ std::vector<Hit> search(const examples::MiniLm& model, const std::vector<std::st
 }
 
 void print_json(const std::vector<Hit>& hits, const std::vector<std::string>& lines) {
-  nlohmann::json result = nlohmann::json::array();
+  examples::Json result = examples::Json::array();
   for (const Hit& hit : hits) {
-    // Seven decimals are what a float's score is worth.
     result.push_back({{"line", hit.line},
-                      {"score", std::round(hit.score * 1e7) / 1e7},
+                      {"score", examples::seven_decimals(hit.score)},
                       {"text", lines[hit.line - 1]}});
   }
   // `replace`: bytes that are no UTF-8 become U+FFFD, for JSON has no other way to hold them.
-  std::cout << result.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+  std::cout << result.dump(-1, ' ', false, examples::Json::error_handler_t::replace) << '\n';
 }
 
 // A line that cannot move the terminal's cursor or change its colours.
@@ -207,7 +218,6 @@ void run(const Options& options) {
         search(model, lines, options.query, static_cast<std::size_t>(options.top), !options.json);
     options.json ? print_json(hits, lines) : print_table(hits, lines);
   }
-  if (!std::cout.flush()) throw UsageError("cannot write to standard output");
 }
 
 }  // namespace

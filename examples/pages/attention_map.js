@@ -52,8 +52,13 @@ function readColours() {
 }
 const colourOf = (weight) => colours[Math.round(Math.sqrt(weight) * 1023)];
 const css = ([r, g, b]) => `rgb(${r},${g},${b})`;
-// Black or white, whichever stands out.
-const inkOn = ([r, g, b]) => (0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#101318" : "#ffffff");
+// Relative luminance, by WCAG 2.
+const luminanceOf = (colour) => {
+  const [r, g, b] = colour.map((channel) => (channel <= 10 ? channel / 3294.6 : ((channel / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+// Black or white, whichever stands out: (L + 0.05) / 0.0566 or 1.05 / (L + 0.05).
+const inkOn = (colour) => (luminanceOf(colour) > 0.194 ? "#101318" : "#ffffff");
 const digits = (weight) => (weight < 0.00005 ? "< 0.0001" : weight.toFixed(4));
 
 // What a head does.
@@ -182,8 +187,10 @@ function makeMap() {
   map = { svg, rows, columns, cells, row, column, mark, left, top, cell, every };
 
   svg.addEventListener("pointermove", (event) => {
-    const index = event.target.dataset.cell;
-    point(index === undefined ? null : { query: Math.floor(index / n), key: index % n });
+    // By place and not by element, since cells have gaps between them.
+    const at = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+    const [query, key] = [Math.floor((at.y - top) / cell), Math.floor((at.x - left) / cell)];
+    point(Math.min(query, key) < 0 || Math.max(query, key) >= n ? null : { query, key });
   });
   svg.addEventListener("pointerleave", () => point(null));
   svg.addEventListener("blur", () => point(null));
@@ -320,4 +327,16 @@ makeMap();
 makeWords();
 paint();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
+const mapPlace = document.getElementById("map-place");
+let mapWidth = mapPlace.clientWidth;
+new ResizeObserver(() => {
+  if (mapPlace.clientWidth === mapWidth) return;
+  mapWidth = mapPlace.clientWidth;
+  const focused = document.activeElement === map.svg;
+  map.svg.remove();
+  cursor = null;
+  makeMap();
+  choose(chosen);
+  if (focused) map.svg.focus();
+}).observe(mapPlace);
 addEventListener("hashchange", () => choose(fromAddress()));

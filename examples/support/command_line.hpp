@@ -2,6 +2,7 @@
 // each with one line on standard error.
 #pragma once
 
+#include <cstdio>
 #include <exception>
 #include <iostream>
 #include <stdexcept>
@@ -24,6 +25,9 @@ int run_program(CLI::App& app, const std::string& name, int argc, char** argv, R
   try {
     app.parse(argc, argv);
     run();
+    if (!std::cout.flush() || std::fflush(stdout) != 0) {
+      throw UsageError("cannot write to standard output");
+    }
     return 0;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;  // --help ends here as well

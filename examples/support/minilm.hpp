@@ -107,14 +107,11 @@ class MiniLm {
       ends(b + 1) = ends(b) + static_cast<attn::index_t>(line.size());
     }
     attn::Tensor2<std::int32_t> ids({1, ends(batch)});
-    attn::Tensor2<attn::index_t> positions({1, ends(batch)});
     for (attn::index_t b = 0; b < batch; ++b) {
       const auto& line = tokens[indices[static_cast<std::size_t>(b)]];
       std::copy(line.begin(), line.end(), ids.data() + ends(b));
-      std::iota(positions.data() + ends(b), positions.data() + ends(b + 1), 0);
     }
-    const attn::Tensor3<float> hidden =
-        bert_(ids, {.cu_seqlens_q = ends, .cu_seqlens_k = ends}, {.position_ids = positions});
+    const attn::Tensor3<float> hidden = bert_(ids, {.cu_seqlens_q = ends, .cu_seqlens_k = ends});
 
     for (attn::index_t b = 0; b < batch; ++b) {
       // The sum points where the mean does, so that there is no need to divide by the length. In

@@ -326,14 +326,17 @@ class KvCacheOfFour : public ::testing::Test {
 };
 
 TEST_F(KvCacheOfFour, HasNoRoomForMore) {
-  EXPECT_EQ(error([&] { cache.extend(3); }),
-            "[KvCache::extend] n, beside the 4 kept, must lie in 0 .. 2; found 3.");
-  EXPECT_EQ(error([&] { cache.extend(-1); }),
-            "[KvCache::extend] n, beside the 4 kept, must lie in 0 .. 2; found -1.");
-  EXPECT_EQ(error([&] {
-              cache.append(Tensor4<float>({2, 2, 3, 3}), Tensor4<float>({2, 2, 3, 5}));
-            }),
-            "[KvCache::append] n, beside the 4 kept, must lie in 0 .. 2; found 3.");
+  EXPECT_EQ(
+      error([&] { cache.extend(3); }),
+      "[KvCache::extend] n, beside the 4 kept in a capacity of 6, must lie in 0 .. 2; found 3.");
+  EXPECT_EQ(
+      error([&] { cache.extend(-1); }),
+      "[KvCache::extend] n, beside the 4 kept in a capacity of 6, must lie in 0 .. 2; found -1.");
+  EXPECT_EQ(
+      error([&] {
+        cache.append(Tensor4<float>({2, 2, 3, 3}), Tensor4<float>({2, 2, 3, 5}));
+      }),
+      "[KvCache::append] n, beside the 4 kept in a capacity of 6, must lie in 0 .. 2; found 3.");
 }
 
 TEST_F(KvCacheOfFour, RefusesOtherShapes) {

@@ -59,6 +59,9 @@ fi
 
 check 'a missing file' rejects 'No such file' --file "$scratch/none.txt" "$query"
 check 'a directory' rejects 'directory' --file "$scratch" "$query"
+check 'an empty name' rejects "cannot read ''" --file '' "$query"
+directory_as_input() { ! "$program" "$query" <"$scratch" >"$scratch/out" 2>"$scratch/err" && grep -q 'cannot read standard input' "$scratch/err"; }
+check 'a directory as standard input' directory_as_input
 
 # The text that ships: no line but the refund's answers the query, and ten lines use one of its words otherwise.
 refund=$(grep -n '^Refunds are issued' "$text" | cut -d : -f 1)
@@ -95,6 +98,8 @@ check 'one row of 384 numbers per line' same "$(awk '{ print NF }' "$scratch/emb
 check 'rows have length 1' same \
   "$(awk '{ s = 0; for (i = 1; i <= NF; ++i) s += $i * $i; printf "%.5f ", s }' "$scratch/embed")" '1.00000 1.00000 1.00000 '
 check 'nothing to embed' same "$("$program" --embed </dev/null)" ''
+check 'a letter with 60,000 accents is the letter' same \
+  "$(awk 'BEGIN { printf "a"; for (i = 0; i < 30000; ++i) printf "\314\201\314\226" }' | "$program" --embed)" "$(printf a | "$program" --embed)"
 check 'one empty line' same "$(echo | "$program" --embed | wc -l | tr -d ' ')" 1
 if [ -w /dev/full ]; then
   full_disk() { ! "$program" --file "$text" --embed >/dev/full 2>"$scratch/err" && [ "$(wc -l <"$scratch/err")" -eq 1 ]; }

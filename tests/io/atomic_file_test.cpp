@@ -54,6 +54,40 @@ TEST(AtomicFile, ReplacesUndisturbedByReaders) {
   EXPECT_EQ(static_cast<char>(reader.bytes()[11]), 'g');
 }
 
+TEST(AtomicFile, KeepsLinksAndPermissions) {
+  namespace fs = std::filesystem;
+  const TempFolder folder;
+  const fs::perms owner = fs::perms::owner_read | fs::perms::owner_write;
+  fs::permissions(folder.write("real", "old"), owner);
+  fs::create_symlink("real", folder / "link");
+  AtomicFile file(folder / "link");
+  write(file, "new");
+  EXPECT_EQ(folder.read("real"), "old");
+  file.commit();
+  EXPECT_TRUE(fs::is_symlink(folder / "link"));
+  EXPECT_EQ(folder.read("real"), "new");
+  EXPECT_EQ(fs::status(folder / "real").permissions(), owner);
+  EXPECT_EQ(folder.number_of_files(), 2u);
+}
+
+#if ATTN_HAS_MMAP
+TEST(AtomicFile, WritesToAPipe) {
+  const TempFolder folder;
+  const auto pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  AtomicFile file(pipe);
+  write(file, "text");
+  file.commit();
+  char text[8] = {};
+  EXPECT_EQ(::read(reader, text, sizeof text), 4);
+  EXPECT_STREQ(text, "text");
+  ::close(reader);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+}
+#endif
+
 TEST(AtomicFile, NamesTheFileAndTheReason) {
   const TempFolder folder;
   const auto nowhere = folder / "no folder" / "a";

@@ -33,7 +33,7 @@ void expect_round_trip(const Options& options) {
   Random random(1);
   Module saved(options), loaded(options);
   attn_test::randomize(saved, random);
-  save_state_dict(folder / "a", saved, {{"format", "pt"}});
+  save_state_dict(folder / "a", saved, {.metadata = {{"format", "pt"}}});
   const LoadReport report = load_state_dict(loaded, SafetensorsFile(folder / "a"));
   EXPECT_EQ(report.loaded, names_of(saved));
   EXPECT_TRUE(report.missing.empty() && report.unexpected.empty());
@@ -119,10 +119,7 @@ TEST(StateDictOfModules, BertsNamesWithWhatIsIgnored) {
                       .pooler = true};
   Bert<float> saved(options);
   attn_test::randomize(saved, random);
-  std::vector<NamedTensor> tensors;
-  saved.visit_parameters([&](std::string_view name, auto view) {
-    tensors.emplace_back("bert." + bert_name(name), view);
-  });
+  std::vector<NamedTensor> tensors = state_dict(saved, {.prefix = "bert.", .rename = bert_name});
   const Tensor2<std::int64_t> position_ids({1, 512});
   tensors.emplace_back("bert.embeddings.position_ids", position_ids.view());
   save_safetensors(folder / "a", tensors);
@@ -142,6 +139,12 @@ TEST(StateDictOfModules, BertsNamesWithWhatIsIgnored) {
   for (const auto& [name, value] : attn_test::parameters_of<float>(loaded)) {
     EXPECT_EQ(value.data, expected.at(name).data) << name;
   }
+  // Saved under BERT's names, it loads again by the same options.
+  save_state_dict(folder / "b", loaded, {.prefix = "bert.", .rename = bert_name});
+  Bert<float> again(options);
+  EXPECT_EQ(load_state_dict(again, SafetensorsFile(folder / "b"), load).loaded, report.loaded);
+  EXPECT_EQ(attn_test::parameters_of<float>(again).at("embeddings.words.weight").data,
+            expected.at("embeddings.words.weight").data);
 }
 
 }  // namespace

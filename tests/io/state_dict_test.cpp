@@ -95,7 +95,7 @@ std::vector<T> elements_of(const Tensor<T, Rank>& tensor) {
 
 TEST(StateDict, ListsParametersInOrder) {
   const Projection<float> module = example();
-  const std::vector<NamedTensor> tensors = state_dict(module, "m.");
+  const std::vector<NamedTensor> tensors = state_dict(module, {.prefix = "m."});
   ASSERT_EQ(tensors.size(), 3u);
   EXPECT_EQ(tensors[0].name(), "m.in_proj_weight");
   EXPECT_EQ(tensors[1].name(), "m.in_proj_bias");
@@ -105,7 +105,7 @@ TEST(StateDict, ListsParametersInOrder) {
 
 TEST(StateDict, ComesBackTheSame) {
   const TempFolder folder;
-  save_state_dict(folder / "a", example(), {{"format", "pt"}});
+  save_state_dict(folder / "a", example(), {.metadata = {{"format", "pt"}}});
   Projection<double> module;
   module.in_proj_bias = Tensor1<double>({3});
   const LoadReport report = load_state_dict(module, SafetensorsFile(folder / "a"));

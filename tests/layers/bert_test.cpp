@@ -66,6 +66,8 @@ TEST(Bert, PackedSequencesAreAsTheyAreAlone) {
   const Tensor1<index_t> ends({3}, {0, 5, 8});
   const Tensor3<float> y =
       bert(both, {.cu_seqlens_q = ends, .cu_seqlens_k = ends}, {.position_ids = positions});
+  EXPECT_EQ(to_array(bert(both, {.cu_seqlens_q = ends, .cu_seqlens_k = ends})).data,
+            to_array(y).data);  // positions begin again by themselves
   const double bound = attn_test::near(y);
   EXPECT_EQ(
       difference(to_array(y.view().slice(1, 0, 5)), to_array(bert(first)), bound, active_isa()),
@@ -128,6 +130,16 @@ TEST(BertErrors, PositionsAndShapes) {
   y.fill(7);
   EXPECT_THROW(bert.forward(ids, y, {.mask = drop_mask(mask)}), ShapeError);
   EXPECT_TRUE(attn_test::all_are(y, 7));
+  Tensor2<float> pooled({1, 24});
+  EXPECT_EQ(attn_test::error_of<ShapeError>([&] {
+              bert.pool(Tensor3<float>({1, 0, 24}), pooled);
+            }),
+            "[Bert::pool] hidden must have shape (batch, seq from 1 on, hidden_size) = (1, 1, 24); "
+            "found (1, 0, 24).");
+  BertOptions no_pooler = options();
+  no_pooler.pooler = false;
+  EXPECT_EQ(attn_test::error_of<ValueError>([&] { Bert<float>(no_pooler).pool(y, pooled); }),
+            "[Bert::pool] the model must have a pooler; found none.");
 }
 
 }  // namespace

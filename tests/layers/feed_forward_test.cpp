@@ -111,7 +111,7 @@ TEST(FeedForwardErrors, Features) {
   EXPECT_EQ(attn_test::error_of<ShapeError>([&] {
               layer(Tensor2<float>({2, 5}));
             }),
-            "[linear] weight must have shape (out, in) = (4, 5); found (4, 3).");
+            "[Linear] x must have the last extent 3; found (2, 5).");
   EXPECT_EQ(attn_test::error_of<ShapeError>([&] {
               layer.forward(Tensor2<float>({2, 3}), y);
             }),

@@ -132,6 +132,13 @@ TEST(InputEmbeddingErrors, IdsAndPositions) {
             "[InputEmbedding] token_type_ids(0, 2) must lie in 0 .. 1; found 2.");
   EXPECT_EQ(error_of<ShapeError>([&] { module.forward(ids, y, {.position_ids = few}); }),
             "[InputEmbedding] position_ids must have shape (1, 3); found (1, 2).");
+  const InputEmbeddingOptions no_table{
+      .vocab_size = 5, .d_model = 4, .positions = Positions::sinusoidal};
+  EXPECT_EQ(error_of<ValueError>([&] { InputEmbedding<float>{no_table}; }),
+            "[InputEmbedding] max_positions must be at least 1 with positions; found 0.");
+  EXPECT_EQ(
+      error_of<ValueError>([&] { InputEmbedding<float>{InputEmbeddingOptions{.d_model = 4}}; }),
+      "[Embedding] num_embeddings must be at least 1; found 0.");
   EXPECT_EQ(error_of<ShapeError>([&] { module.forward(long_ids, y); }),
             "[InputEmbedding] out must have shape (1, 4, 4); found (1, 3, 4).");
   EXPECT_TRUE(all_are(y, 7));

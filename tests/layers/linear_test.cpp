@@ -168,8 +168,9 @@ TEST(LinearErrors, ShapesAreNamed) {
   EXPECT_EQ(error_of<ShapeError>([&] { linear(x, weight, {}, wrong_y); }),
             "[linear] out must have shape (2, 3, 5); found (2, 3, 4).");
   const Tensor1<float> bias({4});
-  EXPECT_TRUE(attn_test::contains(error_of<ShapeError>([&] { linear(x, weight, bias, y); }),
-                                  "bias must be contiguous with shape (5); found (4)."));
+  EXPECT_TRUE(
+      attn_test::contains(error_of<ShapeError>([&] { linear(x, weight, bias, y); }),
+                          "[linear] bias must be contiguous with shape (out) = (5); found (4)."));
   const Tensor3<float> residual({3, 2, 5});  // of as many rows
   EXPECT_EQ(error_of<ShapeError>([&] { linear(x, weight, {}, y, Activation::none, residual); }),
             "[linear] residual must have shape (2, 3, 5); found (3, 2, 5).");

@@ -22,8 +22,9 @@ void save(const std::filesystem::path& folder, const std::string& name, const Op
   attn_test::Random random(1);
   Module module(options);
   attn_test::randomize(module, random);
-  save_state_dict(folder / (name + ".safetensors"), module,
-                  {{"format", "pt"}, {"class", torch_class}, {"arguments", arguments}});
+  save_state_dict(
+      folder / (name + ".safetensors"), module,
+      {.metadata = {{"format", "pt"}, {"class", torch_class}, {"arguments", arguments}}});
 }
 
 template <class Module>

@@ -155,7 +155,10 @@ class KvCache {
     const index_t kept = window == 0 ? size() : std::min(size(), window);
     const index_t most = options_.capacity - kept;
     if (n < 0 || n > most) {
-      throw_range(function, "n, beside the " + std::to_string(kept) + " kept,", 0, most, n);
+      throw_range(function,
+                  "n, beside the " + std::to_string(kept) + " kept in a capacity of " +
+                      std::to_string(options_.capacity) + ",",
+                  0, most, n);
     }
     begin_ = end_ - kept;
     if (end_ + n > keys_.extent(2)) {

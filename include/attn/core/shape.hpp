@@ -48,6 +48,12 @@ inline void check_shape(std::string_view function, std::string_view argument,
   check_shape(function, argument, {}, expected, found);
 }
 
+/// Throws ShapeError unless the last extent of x, the input of a layer, is `features`.
+inline void check_features(std::string_view layer, std::span<const index_t> x, index_t features) {
+  if (x.back() == features) return;
+  throw_shape(layer, "x", "have the last extent " + std::to_string(features), x);
+}
+
 /// Number of elements. Throws ShapeError for a negative extent and for a product past 2^63 - 1.
 inline index_t size_of(std::span<const index_t> shape) {
   index_t size = 1;

@@ -16,26 +16,35 @@ ATTN_NAMESPACE_BEGIN
 
 /// Writes to a temporary file in the same folder; commit() moves it over `path`, so that readers
 /// (and maps) of an older file of that name keep it undisturbed. Without commit() the temporary is
-/// removed and the older file stays. Throws IoError naming the file and the reason.
+/// removed and the older file stays. A new file has the permissions of the one it replaces, and a
+/// symbolic link stays one, to the new file. A device or a pipe is written as it is. Throws IoError
+/// naming the file and the reason.
 class AtomicFile {
  public:
-  explicit AtomicFile(const std::filesystem::path& path) : path_(path), temporary_(path) {
+  explicit AtomicFile(const std::filesystem::path& path) : path_(path) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    if (fs::is_symlink(path, error)) path_ = fs::weakly_canonical(path, error);
+    if (error) path_ = path;
+    const fs::file_status older = fs::status(path_, error);
+    replaces_ = !fs::exists(older) || fs::is_regular_file(older) || fs::is_directory(older);
+    temporary_ = path_;
     // Random, so that two writers of one path never share a temporary.
     std::random_device random;
-    temporary_ += detail::concat(".tmp", random(), random());
+    if (replaces_) temporary_ += detail::concat(".tmp", random(), random());
     errno = 0;
     stream_.open(temporary_, std::ios::binary | std::ios::trunc);
     if (!stream_) fail("be creatable");
+    if (fs::is_regular_file(older)) fs::permissions(temporary_, older.permissions(), error);
   }
 
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
   ~AtomicFile() {
-    if (committed_) return;
     stream_.close();
     std::error_code ignored;
-    std::filesystem::remove(temporary_, ignored);
+    if (!committed_ && replaces_) std::filesystem::remove(temporary_, ignored);
   }
 
   void write(std::span<const std::byte> bytes) {
@@ -49,9 +58,9 @@ class AtomicFile {
   void commit() {
     errno = 0;
     stream_.close();
-    if (!stream_ || !reached_disk()) fail("be writable");
+    if (!stream_ || (replaces_ && !reached_disk())) fail("be writable");
     std::error_code error;
-    std::filesystem::rename(temporary_, path_, error);
+    if (replaces_) std::filesystem::rename(temporary_, path_, error);
     if (error) detail::throw_io_error("AtomicFile", path_, "be replaceable", error.message());
     committed_ = true;
   }
@@ -80,6 +89,7 @@ class AtomicFile {
 
   std::filesystem::path path_, temporary_;
   std::ofstream stream_;
+  bool replaces_ = true;  ///< an older file, or none
   bool committed_ = false;
 };
 

@@ -105,14 +105,22 @@ LoadReport load_state_dict(Module& module, const SafetensorsFile& file,
   return report;
 }
 
-/// The module's parameters in its own order, under `prefix` and PyTorch's names; the list refers to
-/// the module's memory.
+struct SaveOptions {
+  /// As those of LoadOptions: the same two load what was saved.
+  std::string prefix = {};
+  std::function<std::string(std::string_view)> rename = {};
+  SafetensorsMetadata metadata = {};
+};
+
+/// The module's parameters in its own order, by PyTorch's names or those that `options` makes of them; the list refers
+/// to the module's memory.
 template <class Module>
   requires ParameterModule<const Module>
-std::vector<NamedTensor> state_dict(const Module& module, std::string_view prefix = "") {
+std::vector<NamedTensor> state_dict(const Module& module, const SaveOptions& options = {}) {
   std::vector<NamedTensor> tensors;
   module.visit_parameters([&](std::string_view name, const auto& view) {
-    tensors.emplace_back(std::string(prefix).append(name), view);
+    tensors.emplace_back(
+        options.prefix + (options.rename ? options.rename(name) : std::string(name)), view);
   });
   return tensors;
 }
@@ -121,8 +129,8 @@ std::vector<NamedTensor> state_dict(const Module& module, std::string_view prefi
 template <class Module>
   requires ParameterModule<const Module>
 void save_state_dict(const std::filesystem::path& path, const Module& module,
-                     const SafetensorsMetadata& metadata = {}) {
-  save_safetensors(path, state_dict(module), metadata);
+                     const SaveOptions& options = {}) {
+  save_safetensors(path, state_dict(module, options), options.metadata);
 }
 
 ATTN_NAMESPACE_END

@@ -89,14 +89,24 @@ void swiglu(T alpha, TensorView<const T, Rank> a, TensorView<const T, Rank> b,
 
 }  // namespace detail
 
+namespace detail {
+
+template <TensorLike X, TensorLike Out>
+void activate_to(std::string_view function, Activation activation, const X& x, Out&& out,
+                 const Execution& execution) {
+  const auto from = const_view(x);
+  const auto to = view_of(out);
+  check_shape(function, "out", from.shape(), to.shape());
+  if (from.data() != to.data() || from.strides() != to.strides()) copy(from, to);
+  activate(activation, to, execution);
+}
+
+}  // namespace detail
+
 /// out = activation(x), element by element; out may be x. Throws ShapeError unless shapes agree.
 template <TensorLike X, TensorLike Out>
 void activate(Activation activation, const X& x, Out&& out, const Execution& execution = {}) {
-  const auto from = const_view(x);
-  const auto to = view_of(out);
-  check_shape("activate", "out", from.shape(), to.shape());
-  if (from.data() != to.data() || from.strides() != to.strides()) copy(from, to);
-  detail::activate(activation, to, execution);
+  detail::activate_to("activate", activation, x, out, execution);
 }
 
 template <TensorLike X>
@@ -112,7 +122,7 @@ auto relu(const X& x) {
 }
 template <TensorLike X, TensorLike Out>
 void relu(const X& x, Out&& out) {
-  activate(Activation::relu, x, out);
+  detail::activate_to("relu", Activation::relu, x, out, {});
 }
 
 /// PyTorch's gelu; `Activation::gelu_tanh` selects the tanh approximation.
@@ -122,7 +132,7 @@ auto gelu(const X& x, Activation form = Activation::gelu) {
 }
 template <TensorLike X, TensorLike Out>
 void gelu(const X& x, Out&& out, Activation form = Activation::gelu) {
-  activate(form, x, out);
+  detail::activate_to("gelu", form, x, out, {});
 }
 
 /// out = activation(a) b, element by element: the gated linear unit of any activation (GeGLU by gelu, SwiGLU by silu).

@@ -45,7 +45,7 @@ struct BertOptions {
 /// What a call can be told beside AttentionOptions.
 struct BertCall {
   TensorView2<const index_t> token_type_ids = {};  ///< (batch, seq); all 0
-  TensorView2<const index_t> position_ids = {};    ///< (batch, seq); 0, 1, .. in every row
+  TensorView2<const index_t> position_ids = {};    ///< (batch, seq); 0, 1, .. in every sequence
 };
 
 /// ids (batch, seq) of any integer type to hidden states (batch, seq, hidden_size).
@@ -69,7 +69,7 @@ class Bert {
   }
 
   /// Padding is hidden by options.mask: key_lengths() or key_padding_mask(). Without padding, sequences lie one behind
-  /// the other in one row, told apart by options.cu_seqlens_q and cu_seqlens_k, with their position_ids. Throws ShapeError or ValueError.
+  /// the other in one row, told apart by options.cu_seqlens_q and cu_seqlens_k. Throws ShapeError or ValueError.
   template <TensorLike Ids, TensorLike Out>
   void forward(const Ids& ids, Out&& out, const AttentionOptions<T>& options = {},
                const BertCall& call = {}) const {
@@ -78,16 +78,23 @@ class Bert {
     const TensorView3<T> embedded(memory.data(), to.shape());
     embeddings.forward(ids, embedded,
                        {.position_ids = call.position_ids,
+                        .cu_seqlens = options.cu_seqlens_q,
                         .token_type_ids = call.token_type_ids,
                         .execution = options.execution});
     encoder.forward(embedded, to, options);
   }
 
-  /// out (batch, hidden_size) = tanh(dense(hidden(:, 0))). Throws ShapeError.
+  /// out (batch, hidden_size) = tanh(dense(hidden(:, 0))). Throws ShapeError, and ValueError for a model without a pooler.
   template <TensorLike Hidden, TensorLike Out>
   void pool(const Hidden& hidden, Out&& out, const Execution& execution = {}) const {
     const TensorView3<const T> from = const_view(hidden);
     const TensorView2<T> to = view_of(out);
+    if (!pooler.weight)
+      throw ValueError(message("Bert::pool", "the model", "have a pooler", "none"));
+    check_shape(
+        "Bert::pool", "hidden", "(batch, seq from 1 on, hidden_size)",
+        Shape<3>{from.extent(0), std::max(from.extent(1), index_t{1}), pooler.weight.extent(1)},
+        from.shape());
     pooler.forward(from.select(1, 0), to, Activation::none, {}, execution);
     for (index_t b = 0; b < to.extent(0); ++b) {
       for (index_t x = 0; x < to.extent(1); ++x) to(b, x) = std::tanh(to(b, x));

@@ -102,6 +102,10 @@ class Seq2SeqSession {
       copy<T, 2>(const_view(encoded).select(0, row / num_beams), memory_.view().select(0, row));
     }
     caches_ = model.make_caches(batch * num_beams, capacity, src_len);
+    if (model.options().pad_id) {
+      padding_ = Tensor2<bool>({batch * num_beams, capacity});
+      reordered_ = padding_;
+    }
     detail::check_has_layers("Seq2SeqSession", caches_.size());
   }
 
@@ -115,7 +119,13 @@ class Seq2SeqSession {
   /// tokens (batch, n), n at least 1, to logits (batch, vocab_size). Throws ShapeError, and ValueError for unknown
   /// tokens and where the caches are full.
   void step(TensorView2<const index_t> tokens, TensorView2<T> logits) {
-    model_->decode(tokens, memory_, src_, logits.unsqueeze(1), caches_, execution_);
+    const index_t seen = caches_[0].self.length(), end = seen + tokens.extent(1);
+    TensorView2<bool> padding;
+    if (padding_ && end <= padding_.extent(1) && tokens.extent(0) == batch()) {
+      find_padding(tokens, *model_->options().pad_id, padding_.view().slice(1, seen, end));
+      padding = padding_.view().slice(1, 0, end);
+    }
+    model_->decode(tokens, memory_, src_, logits.unsqueeze(1), caches_, execution_, padding);
   }
 
   /// See KvCache::reorder(). Rows go on from rows of the same source: throws ValueError otherwise.
@@ -130,6 +140,11 @@ class Seq2SeqSession {
                                std::to_string(rows(b))));
     }
     for (DecoderLayerCache<T>& cache : caches_) cache.self.reorder(rows);
+    if (!padding_) return;
+    for (index_t b = 0; b < batch(); ++b) {
+      copy<bool, 1>(const_view(padding_).select(0, rows(b)), reordered_.view().select(0, b));
+    }
+    std::swap(padding_, reordered_);
   }
 
  private:
@@ -138,6 +153,7 @@ class Seq2SeqSession {
   index_t num_beams_;
   Tensor2<index_t> src_;
   Tensor3<T> memory_;
+  Tensor2<bool> padding_, reordered_;  ///< which tokens of the target are padding (batch, capacity)
   std::vector<DecoderLayerCache<T>> caches_;
 };
 

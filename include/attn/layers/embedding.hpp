@@ -80,8 +80,14 @@ template <class T>
 class Embedding {
  public:
   Embedding() = default;
+  /// Throws ValueError for a table without rows.
   Embedding(index_t num_embeddings, index_t embedding_dim)
-      : weight({num_embeddings, embedding_dim}) {}
+      : weight({num_embeddings, embedding_dim}) {
+    if (num_embeddings < 1) {
+      throw ValueError(
+          message("Embedding", "num_embeddings", "be at least 1", std::to_string(num_embeddings)));
+    }
+  }
 
   template <TensorLike Ids>
   auto operator()(const Ids& ids) const {

@@ -73,6 +73,7 @@ class Gpt {
     embedding.forward(iv, hidden,
                       {.first_position = caches.empty() ? 0 : caches[0].length(),
                        .position_ids = position_ids,
+                       .cu_seqlens = options.cu_seqlens_q,
                        .execution = execution});
     options.mask = options.mask & causal();
     blocks.forward(hidden, hidden, options, position_ids, caches);

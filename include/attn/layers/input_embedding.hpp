@@ -24,8 +24,10 @@ struct InputEmbeddingOptions {
 
 /// What one forward call can be told.
 struct InputEmbeddingCall {
-  index_t first_position = 0;                      ///< of column 0, where there are no position_ids
-  TensorView2<const index_t> position_ids = {};    ///< (batch, seq)
+  index_t first_position = 0;                    ///< of column 0, where there are no position_ids
+  TensorView2<const index_t> position_ids = {};  ///< (batch, seq)
+  /// Where packed sequences begin, as AttentionOptions has them: positions are counted from each of them again.
+  TensorView1<const index_t> cu_seqlens = {};
   TensorView2<const index_t> token_type_ids = {};  ///< (batch, seq); all 0
   Execution execution = {};
 };
@@ -37,6 +39,10 @@ class InputEmbedding {
   InputEmbedding() = default;
   explicit InputEmbedding(const InputEmbeddingOptions& options)
       : words(options.vocab_size, options.d_model), options_(options) {
+    if (options.positions != Positions::none && options.max_positions < 1) {
+      throw ValueError(message("InputEmbedding", "max_positions", "be at least 1 with positions",
+                               std::to_string(options.max_positions)));
+    }
     if (options.positions == Positions::learned) {
       positions = Embedding<T>(options.max_positions, options.d_model);
     } else if (options.positions == Positions::sinusoidal) {
@@ -61,11 +67,17 @@ class InputEmbedding {
   /// Throws ShapeError, and ValueError for an id or a position outside its table, before anything is written.
   template <TensorLike Ids, TensorLike Out>
     requires std::integral<scalar_t<Ids>>
-  void forward(const Ids& ids, Out&& out, const InputEmbeddingCall& call = {}) const {
+  void forward(const Ids& ids, Out&& out, InputEmbeddingCall call = {}) const {
     const auto iv = const_view(ids);
     static_assert(rank_v<Ids> == 2, "ids are (batch, seq)");
     const TensorView3<T> ov = view_of(out);
     const index_t batch = iv.extent(0), seq = iv.extent(1), dim = options_.d_model;
+    const bool counts = call.cu_seqlens && !call.position_ids;
+    Scratch<index_t> counted(call.execution.scratch(), counts ? seq : 0);
+    if (counts) {
+      detail::count_positions(0, seq, call.cu_seqlens, counted.data());
+      call.position_ids = {counted.data(), {batch, seq}, {0, 1}};
+    }
     const auto& types = call.token_type_ids;
     check_shape("InputEmbedding", "out", Shape<3>{batch, seq, dim}, ov.shape());
     detail::check_ids("InputEmbedding", "ids", iv, words.weight.extent(0));

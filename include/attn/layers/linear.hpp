@@ -19,6 +19,11 @@ void linear_rows(const TensorView<const T, Rank>& x, const TensorView2<const T>&
   check_shape("linear", "weight", "(out, in)", Shape<2>{out_in[0], expected.back()}, out_in);
   expected.back() = out_in[0];
   check_shape("linear", "out", expected, out.shape());
+  if (bias && (bias.extent(0) != out_in[0] || !bias.is_contiguous())) {
+    throw_shape("linear", "bias",
+                "be contiguous with shape (out) = (" + std::to_string(out_in[0]) + ")",
+                bias.shape());
+  }
   if (residual) check_shape("linear", "residual", expected, residual.shape());
   each_joined(
       [&](const auto& in, const auto& to, const auto& added) {
@@ -99,6 +104,7 @@ class Linear {
   void forward(const X& x, Out&& out, Activation activation = Activation::none,
                TensorView<const T, rank_v<X>> residual = {},
                const Execution& execution = {}) const {
+    check_features("Linear", const_view(x).shape(), weight.extent(1));
     if (packed_.serves(execution)) {
       linear(x, packed_, bias.view(), out, activation, residual, execution);
     } else {

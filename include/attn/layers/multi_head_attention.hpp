@@ -8,6 +8,7 @@
 #include "attn/attention/sdpa.hpp"
 #include "attn/layers/head_projections.hpp"
 #include "attn/layers/heads.hpp"
+#include "attn/layers/positions.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -317,28 +318,14 @@ class MultiHeadAttention {
     TensorView2<const index_t> of_q = call.position_ids, of_k = call.position_ids;
     if (!call.position_ids) {
       index_t *q_ids = memory.data(), *k_ids = q_ids + q_len;
-      count_from(held + kv_len - q_len, q_len, options.cu_seqlens_q, q_ids);
-      count_from(held, kv_len, options.cu_seqlens_k, k_ids);
+      detail::count_positions(held + kv_len - q_len, q_len, options.cu_seqlens_q, q_ids);
+      detail::count_positions(held, kv_len, options.cu_seqlens_k, k_ids);
       of_q = {q_ids, {batch, q_len}, {0, 1}};
       of_k = {k_ids, {batch, kv_len}, {0, 1}};
     }
     const RotaryPairs pairs = options_.rotary->pairs;
     rotary_embedding(q, rotary_->cos, rotary_->sin, of_q, q, pairs, options.execution);
     if (k) rotary_embedding(k, rotary_->cos, rotary_->sin, of_k, to_k, pairs, options.execution);
-  }
-
-  /// ids = first, first + 1, ..; or from 0 again at each start of a packed sequence.
-  static void count_from(index_t first, index_t n, TensorView1<const index_t> starts,
-                         index_t* ids) {
-    index_t sequence = 0;
-    for (index_t i = 0; i < n; ++i) {
-      if (starts.size() == 0) {
-        ids[i] = first + i;
-        continue;
-      }
-      while (sequence + 1 < starts.extent(0) && starts(sequence + 1) <= i) ++sequence;
-      ids[i] = std::max(i - starts(sequence), index_t{0});
-    }
   }
 
   /// x (batch, heads, seq, head_dim) in place, head by head: what (batch, seq) rows of one head have between them is

@@ -30,6 +30,8 @@ class Norm {
   /// Into `out`, which may be x. Throws ShapeError.
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, Out&& out, const Execution& execution = {}) const {
+    check_features(kind == NormKind::rms ? "RMSNorm" : "LayerNorm", const_view(x).shape(),
+                   weight.extent(0));
     if (kind == NormKind::rms) {
       rms_norm(x, weight.view(), eps, out, execution);
     } else {
@@ -61,12 +63,13 @@ class LayerNorm : public Norm<T> {
       : Norm<T>(NormKind::layer, dim, epsilon, with_bias) {}
 };
 
-/// PyTorch's nn.RMSNorm over the last axis; its default for eps is the epsilon of the type, that of models 1e-5 or 1e-6.
+/// PyTorch's nn.RMSNorm over the last axis.
 template <class T>
 class RMSNorm : public Norm<T> {
  public:
   RMSNorm() = default;
-  explicit RMSNorm(index_t dim, double epsilon = 1e-5) : Norm<T>(NormKind::rms, dim, epsilon) {}
+  explicit RMSNorm(index_t dim, double epsilon = std::numeric_limits<T>::epsilon())
+      : Norm<T>(NormKind::rms, dim, epsilon) {}
 };
 
 ATTN_NAMESPACE_END

@@ -1,6 +1,7 @@
-// sinusoidal_positions: the table that tells a Transformer where its tokens stand.
+// Where tokens stand: the table of sinusoidal_positions, and counting through packed sequences.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "attn/core/tensor.hpp"
@@ -30,5 +31,23 @@ Tensor2<T> sinusoidal_positions(index_t length, index_t dim, double base = 10000
   sinusoidal_positions(table, base);
   return table;
 }
+
+namespace detail {
+
+/// ids = first, first + 1, ..; or from 0 again at each of `starts`, those of packed sequences.
+inline void count_positions(index_t first, index_t n, TensorView1<const index_t> starts,
+                            index_t* ids) {
+  index_t sequence = 0;
+  for (index_t i = 0; i < n; ++i) {
+    if (starts.size() == 0) {
+      ids[i] = first + i;
+      continue;
+    }
+    while (sequence + 1 < starts.extent(0) && starts(sequence + 1) <= i) ++sequence;
+    ids[i] = std::max(i - starts(sequence), index_t{0});
+  }
+}
+
+}  // namespace detail
 
 ATTN_NAMESPACE_END

@@ -90,10 +90,11 @@ class Seq2SeqTransformer {
 
   /// tgt (batch, n), memory of encode(src) and src itself, whose padding stays hidden, to logits (batch, n,
   /// tgt_vocab_size), or (batch, 1, tgt_vocab_size) of the last token alone. With caches tgt holds the tokens behind
-  /// those of the caches, none of them padding.
+  /// those of the caches, and `tgt_padding` (batch, all tokens) says which of all are padding: none if not given.
   template <TensorLike Tgt, TensorLike Memory, TensorLike Src, TensorLike Out>
   void decode(const Tgt& tgt, const Memory& memory, const Src& src, Out&& out,
-              std::span<DecoderLayerCache<T>> caches = {}, const Execution& execution = {}) const {
+              std::span<DecoderLayerCache<T>> caches = {}, const Execution& execution = {},
+              TensorView2<const bool> tgt_padding = {}) const {
     const auto tv = const_view(tgt);
     const TensorView3<T> ov = view_of(out);
     const index_t batch = tv.extent(0), seq = tv.extent(1);
@@ -101,7 +102,8 @@ class Seq2SeqTransformer {
     check_shape("Seq2SeqTransformer", "out", Shape<3>{batch, rows, options_.tgt_vocab_size},
                 ov.shape());
     const Padding src_padding(src, options_.pad_id, execution);
-    const Padding tgt_padding(tgt, caches.empty() ? options_.pad_id : std::nullopt, execution);
+    const Padding found(tgt, caches.empty() ? options_.pad_id : std::nullopt, execution);
+    const Mask tgt_mask = tgt_padding ? key_padding_mask(tgt_padding) : found.mask();
     const index_t dim = options_.transformer.layer.d_model;
     Scratch<T> scratch(execution.scratch(), batch * seq * dim);
     const TensorView3<T> hidden(scratch.data(), {batch, seq, dim});
@@ -110,9 +112,7 @@ class Seq2SeqTransformer {
         {.first_position = caches.empty() ? 0 : caches[0].self.length(), .execution = execution});
     transformer.decoder.forward(
         hidden, memory, hidden,
-        {.mask = causal() & tgt_padding.mask(),
-         .masked_row = options_.masked_row,
-         .execution = execution},
+        {.mask = causal() & tgt_mask, .masked_row = options_.masked_row, .execution = execution},
         {.memory = {.mask = src_padding.mask(), .masked_row = options_.masked_row}}, caches);
     generator.forward(hidden.slice(1, seq - rows, seq), tgt_embedding.words.weight.view(), ov,
                       execution);
