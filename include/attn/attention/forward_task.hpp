@@ -444,8 +444,7 @@ class ForwardTask {
   /// attention_1024_seq_major).
   bool copies_values_;
   bool changes_scores_;
-  index_t zeros_of_ =
-      -1;  ///< the row of which values that it does not see are taken as 0; -1: none
+  index_t zeros_of_ = -1;  ///< values that this row does not see are taken as 0; -1: none
 };
 
 }  // namespace detail

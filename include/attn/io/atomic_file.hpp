@@ -24,10 +24,12 @@ class AtomicFile {
   explicit AtomicFile(const std::filesystem::path& path) : path_(path) {
     namespace fs = std::filesystem;
     std::error_code error;
-    if (fs::is_symlink(path, error)) path_ = fs::weakly_canonical(path, error);
-    if (error) path_ = path;
-    const fs::file_status older = fs::status(path_, error);
+    const fs::file_status older = fs::status(path, error);
     replaces_ = !fs::exists(older) || fs::is_regular_file(older) || fs::is_directory(older);
+    if (replaces_ && fs::is_symlink(path, error)) {
+      const fs::path target = fs::weakly_canonical(path, error);
+      if (!error) path_ = target;
+    }
     temporary_ = path_;
     // Random, so that two writers of one path never share a temporary.
     std::random_device random;
