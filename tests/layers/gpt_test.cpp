@@ -110,5 +110,25 @@ TEST(GptErrors, ShapesPositionsAndRoom) {
   EXPECT_EQ(caches[0].length(), 3);
 }
 
+/// The projection to logits comes last; with a window, what the next step needs is still there.
+TEST(GptErrors, OfTheLogitsLeaveTheCaches) {
+  Random random(8);
+  auto gpt = random_module<Gpt<float>>(random, gpt2_options(19, 16));
+  const AttentionOptions<float> options{.mask = sliding_window(2, 0)};
+  const Tensor2<int> ids({1, 3}, {1, 2, 3}), next({1, 1}, {4});
+  Tensor3<float> y({1, 3, 19}), logits({1, 1, 19}), expected({1, 1, 19});
+  auto caches = gpt.make_caches(1, 5, 2);
+  gpt.forward(ids, y, options, caches);
+  auto others = caches;
+  gpt.forward(next, expected, options, others);
+  const OutputProjection<float> kept = gpt.lm_head;
+  gpt.lm_head = OutputProjection<float>(15, 19, false);
+  EXPECT_THROW(gpt.forward(next, logits, options, caches), ShapeError);
+  for (const KvCache<float>& cache : caches) EXPECT_EQ(cache.length(), 3);
+  gpt.lm_head = kept;
+  gpt.forward(next, logits, options, caches);
+  EXPECT_TRUE(attn_test::same_bits(to_array(logits), to_array(expected)));
+}
+
 }  // namespace
 }  // namespace attn

@@ -122,5 +122,26 @@ TYPED_TEST(LayerStackTest, ErrorsWithCachesChangeNothing) {
   EXPECT_TRUE(all_are(y, 7));
 }
 
+/// Nor do caches keep what a call added that fails late: in any layer's last norm, or in the one behind them.
+TYPED_TEST(LayerStackTest, ErrorsOfAnyLayerLeaveTheCaches) {
+  auto caches = caches_of(this->stack, 9);
+  Tensor3<float> y(this->x.shape()), expected(this->x.shape());
+  run(this->stack, this->memory, this->x, y, &caches);
+  auto expected_caches = caches;
+  run(this->stack, this->memory, this->x, expected, &expected_caches);
+  const index_t before = held(caches[0]);
+  for (std::size_t broken = 0; broken <= this->stack.layers.size(); ++broken) {
+    TypeParam other = this->stack;
+    (broken < other.layers.size() ? other.layers[broken].norm2 : other.norm) = LayerNorm<float>(15);
+    EXPECT_THROW(run(other, this->memory, this->x, y, &caches), ShapeError);
+    for (const auto& cache : caches) EXPECT_EQ(held(cache), before);
+    auto none = caches_of(other, 9);
+    EXPECT_THROW(run(other, this->memory, this->x, y, &none), ShapeError);
+    for (const auto& cache : none) EXPECT_EQ(held(cache), 0);
+  }
+  run(this->stack, this->memory, this->x, y, &caches);
+  EXPECT_EQ(to_array(y).data, to_array(expected).data);
+}
+
 }  // namespace
 }  // namespace attn

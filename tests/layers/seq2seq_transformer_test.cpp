@@ -130,5 +130,19 @@ TEST(Seq2SeqTransformerErrors, IdsAndShapes) {
   EXPECT_TRUE(attn_test::all_are(y, 7));
 }
 
+TEST(Seq2SeqTransformerErrors, OfTheLogitsLeaveTheCaches) {
+  Seq2SeqTransformer<float> module(seq2seq_options(false));
+  const Tensor2<int> src({1, 2}, {1, 2});
+  const Tensor3<float> memory({1, 2, 16});
+  Tensor3<float> y({1, 2, 13});
+  auto caches = module.make_caches(1, 4, 2);
+  module.generator = OutputProjection<float>(15, 13, false);
+  EXPECT_THROW(module.decode(src, memory, src, y, caches), ShapeError);
+  for (const auto& cache : caches) {
+    EXPECT_EQ(cache.self.length(), 0);
+    EXPECT_EQ(cache.memory.length(), 0);
+  }
+}
+
 }  // namespace
 }  // namespace attn

@@ -87,6 +87,18 @@ TEST_F(Sublayer, FeedForwardWithResidualAndNorm) {
   }
 }
 
+/// A norm that does not fit finds out when keys have been added.
+TEST_F(Sublayer, ErrorsLeaveTheCache) {
+  auto cache = attention.make_cache(2, 5);
+  Tensor3<float> y(x.shape());
+  for (const bool norm_first : {false, true}) {
+    EXPECT_THROW(attention_sublayer<float>(attention, LayerNorm<float>(11), norm_first, x, x, x, y,
+                                           {}, {.cache = &cache}),
+                 ShapeError);
+    EXPECT_EQ(cache.length(), 0);
+  }
+}
+
 TEST_F(Sublayer, ErrorsNameTheOutput) {
   Tensor3<float> wrong({2, 5, 11});
   EXPECT_EQ(error_of<ShapeError>(

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <string>
 
 #include "attn/core/tensor.hpp"
@@ -113,6 +114,9 @@ class KvCache {
     length_ -= n;
   }
 
+  /// truncate() to so many positions.
+  void truncate_to(index_t length) { truncate(length_ - length); }
+
   /// Forgets everything.
   void clear() { begin_ = end_ = length_ = 0; }
 
@@ -202,5 +206,30 @@ class KvCache {
   Tensor1<index_t> readers_;  ///< of reorder(): rows that still wait for a row's old content
   index_t begin_ = 0, end_ = 0, length_ = 0;
 };
+
+namespace detail {
+
+/// Takes back what was added to caches of one length, unless commit() is reached.
+template <class Cache>
+class CacheGuard {
+ public:
+  explicit CacheGuard(std::span<Cache> caches) : caches_(caches) {
+    if (!caches.empty()) length_ = caches[0].length();
+  }
+  /// `cache` may be null.
+  explicit CacheGuard(Cache* cache) : CacheGuard({cache, cache == nullptr ? 0u : 1u}) {}
+  CacheGuard(const CacheGuard&) = delete;
+  CacheGuard& operator=(const CacheGuard&) = delete;
+  ~CacheGuard() {
+    for (Cache& cache : caches_) cache.truncate_to(length_);
+  }
+  void commit() { caches_ = {}; }
+
+ private:
+  std::span<Cache> caches_;
+  decltype(std::declval<Cache>().length()) length_ = {};
+};
+
+}  // namespace detail
 
 ATTN_NAMESPACE_END

@@ -35,7 +35,7 @@ class Decoder : public detail::LayerStack<T, DecoderLayer<T>> {
 
   /// Into `out`, which may be x but must not overlap memory. Every layer is told the same options: their outputs show
   /// the last layer. With caches, one per layer, x holds the tokens behind those of the caches, and memory is read by
-  /// the first call alone. Throws ShapeError or ValueError.
+  /// the first call alone. Throws ShapeError or ValueError; the caches then are as they were.
   template <TensorLike X, TensorLike Memory, TensorLike Out>
   void forward(const X& x, const Memory& memory, Out&& out, const AttentionOptions<T>& options = {},
                const DecoderCall<T>& call = {}, std::span<DecoderLayerCache<T>> caches = {}) const {

@@ -12,9 +12,20 @@ struct DecoderLayerCache {
   /// Of the encoder's result: the first call fills it, later ones do not read memory again.
   KvCache<T> memory;
 
+  struct Length {
+    index_t self = 0, memory = 0;
+  };
+
   /// See KvCache::is_like().
   bool is_like(const DecoderLayerCache& other) const {
     return self.is_like(other.self) && memory.is_like(other.memory);
+  }
+
+  /// See KvCache::length() and truncate_to().
+  Length length() const { return {self.length(), memory.length()}; }
+  void truncate_to(const Length& length) {
+    self.truncate_to(length.self);
+    memory.truncate_to(length.memory);
   }
 };
 
@@ -75,16 +86,12 @@ class DecoderLayer {
     Scratch<T> scratch(options.execution.scratch(), 2 * in.size());
     const TensorView3<T> first(scratch.data(), in.shape());
     const TensorView3<T> second(scratch.data() + in.size(), in.shape());
+    detail::CacheGuard guard(cache);
     attention_sublayer<T>(self_attn, norm1, norm_first, in, in, in, first, options, self_call);
-    try {
-      attention_sublayer<T>(multihead_attn, norm2, norm_first, first, source, source, second,
-                            memory_options, memory_call);
-      feed_forward_sublayer<T>(feed_forward, norm3, norm_first, second, to, options.execution);
-    } catch (...) {
-      if (cache != nullptr) cache->self.truncate(in.extent(1));
-      if (cache != nullptr && memory_call.append) cache->memory.clear();
-      throw;
-    }
+    attention_sublayer<T>(multihead_attn, norm2, norm_first, first, source, source, second,
+                          memory_options, memory_call);
+    feed_forward_sublayer<T>(feed_forward, norm3, norm_first, second, to, options.execution);
+    guard.commit();
   }
 
   /// See Linear::pack().

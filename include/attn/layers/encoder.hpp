@@ -32,7 +32,8 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
   }
 
   /// Into `out`, which may be x. Every layer is told the same options: their outputs show the last layer. With caches,
-  /// one per layer, x holds the tokens behind those of the caches. Throws ShapeError or ValueError.
+  /// one per layer, x holds the tokens behind those of the caches. Throws ShapeError or ValueError; the
+  /// caches then are as they were, but for keys that a window left outside.
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, Out&& out, const AttentionOptions<T>& options = {},
                TensorView2<const index_t> position_ids = {},

@@ -70,14 +70,11 @@ class EncoderLayer {
     check_shape("EncoderLayer", "out", in.shape(), to.shape());
     Scratch<T> memory(options.execution.scratch(), in.size());
     const TensorView3<T> attended(memory.data(), in.shape());
+    detail::CacheGuard guard(call.cache);
     attention_sublayer<T>(self_attn, norm1, norm_first, in, in, in, attended, options, call,
                           functors...);
-    try {
-      feed_forward_sublayer<T>(feed_forward, norm2, norm_first, attended, to, options.execution);
-    } catch (...) {
-      if (call.cache != nullptr && call.append) call.cache->truncate(in.extent(1));
-      throw;
-    }
+    feed_forward_sublayer<T>(feed_forward, norm2, norm_first, attended, to, options.execution);
+    guard.commit();
   }
 
   /// See Linear::pack().

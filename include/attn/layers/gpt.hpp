@@ -57,7 +57,7 @@ class Gpt {
 
   /// Into `out` (batch, seq, vocab_size), or (batch, 1, vocab_size) for the logits of the last token alone. causal() is
   /// added to options.mask. With caches, one per layer, ids are the tokens behind those of the caches.
-  /// Throws ShapeError or ValueError.
+  /// Throws ShapeError or ValueError; the caches then are as they were, but for keys that a window left outside.
   template <TensorLike Ids, TensorLike Out>
   void forward(const Ids& ids, Out&& out, AttentionOptions<T> options = {},
                std::span<KvCache<T>> caches = {},
@@ -76,8 +76,10 @@ class Gpt {
                        .cu_seqlens = options.cu_seqlens_q,
                        .execution = execution});
     options.mask = options.mask & causal();
+    detail::CacheGuard guard(caches);
     blocks.forward(hidden, hidden, options, position_ids, caches);
     lm_head.forward(hidden.slice(1, seq - rows, seq), embedding.words.weight.view(), ov, execution);
+    guard.commit();
   }
 
   /// See Linear::pack().

@@ -56,6 +56,7 @@ class LayerStack {
                   out.strides());
     }
     check_caches(function, caches);
+    CacheGuard guard(caches);
     for (std::size_t n = 0; n < layers.size(); ++n) {
       run_layer(layers[n], in, out, caches.empty() ? nullptr : &caches[n]);
       in = out;
@@ -65,10 +66,10 @@ class LayerStack {
     } else if (layers.empty()) {
       copy<T, 3>(in, out);
     }
+    guard.commit();
   }
 
  private:
-  /// What the first layer accepts, the others then do: no layer throws when others have written.
   template <class Cache>
   void check_caches(std::string_view function, std::span<Cache> caches) const {
     if (caches.empty()) return;

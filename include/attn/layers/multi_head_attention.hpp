@@ -293,19 +293,16 @@ class MultiHeadAttention {
     } else {
       KvCache<T>& cache = *call.cache;
       const index_t held = cache.length();
+      detail::CacheGuard guard(&cache);
       typename KvCache<T>::Views added;
       if (call.append) added = cache.extend(kv_len);
-      try {
-        rotate(q, k, added.keys, held, options, call);
-        if (call.append) {
-          if (!rotary_) copy<T, 4>(k, added.keys);
-          copy<T, 4>(v, added.values);
-        }
-        attend(cache.keys(), cache.values());
-      } catch (...) {
-        if (call.append) cache.truncate(kv_len);
-        throw;
+      rotate(q, k, added.keys, held, options, call);
+      if (call.append) {
+        if (!rotary_) copy<T, 4>(k, added.keys);
+        copy<T, 4>(v, added.values);
       }
+      attend(cache.keys(), cache.values());
+      guard.commit();
     }
   }
 

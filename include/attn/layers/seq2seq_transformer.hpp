@@ -110,12 +110,14 @@ class Seq2SeqTransformer {
     tgt_embedding.forward(
         tv, hidden,
         {.first_position = caches.empty() ? 0 : caches[0].self.length(), .execution = execution});
+    detail::CacheGuard guard(caches);
     transformer.decoder.forward(
         hidden, memory, hidden,
         {.mask = causal() & tgt_mask, .masked_row = options_.masked_row, .execution = execution},
         {.memory = {.mask = src_padding.mask(), .masked_row = options_.masked_row}}, caches);
     generator.forward(hidden.slice(1, seq - rows, seq), tgt_embedding.words.weight.view(), ov,
                       execution);
+    guard.commit();
   }
 
   /// See Linear::pack().

@@ -8,7 +8,7 @@ ATTN_NAMESPACE_BEGIN
 
 /// out = norm(x + attention(x, key, value)); with norm_first x + attention(norm(x), ..). A key or value that is x
 /// becomes norm(x) with it. out may be x, not another key or value. call.residual is set here.
-/// Throws ShapeError or ValueError. Source: "Attention Is All You Need" (2017), section 3.1.
+/// Throws ShapeError or ValueError as MultiHeadAttention::forward(). Source: "Attention Is All You Need" (2017), section 3.1.
 template <class T, class... Functors>
 void attention_sublayer(const MultiHeadAttention<T>& attention, const Norm<T>& norm,
                         bool norm_first, TensorView3<const T> x, TensorView3<const T> key,
@@ -26,8 +26,10 @@ void attention_sublayer(const MultiHeadAttention<T>& attention, const Norm<T>& n
     };
     attention.forward(between, normed(key), normed(value), out, options, call, functors...);
   } else {
+    detail::CacheGuard guard(call.cache);
     attention.forward(x, key, value, between, options, call, functors...);
     norm.forward(between, out, options.execution);
+    guard.commit();
   }
 }
 
