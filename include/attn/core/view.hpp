@@ -4,6 +4,7 @@
 #include <concepts>
 #include <span>
 #include <type_traits>
+#include <utility>
 
 #include "attn/core/shape.hpp"
 
@@ -89,10 +90,10 @@ class TensorView {
 
   /// Address of the element at `index`; no bounds check.
   constexpr T* at_index(const Shape<Rank>& index) const {
-    index_t offset = 0;
-    ATTN_UNROLL
-    for (std::size_t a = 0; a < index.size(); ++a) offset += index[a] * strides_[a];
-    return data_ + offset;
+    // Without a loop, which compilers keep, through memory, at every row of a call.
+    return [&]<std::size_t... a>(std::index_sequence<a...>) {
+      return data_ + (index_t{0} + ... + (index[a] * strides_[a]));
+    }(std::make_index_sequence<std::size_t{Rank}>());
   }
 
   /// True if the elements lie without gaps, last axis fastest.
