@@ -57,8 +57,9 @@ ATTN_NAMESPACE_END
 
 ATTN_NAMESPACE_BEGIN
 
-inline void integers_on(Isa isa, index_t n, const std::uint64_t* a, const std::uint64_t* b,
-                        std::uint32_t* product, std::uint32_t* high, std::uint32_t* either) {
+inline void integers_on([[maybe_unused]] Isa isa, index_t n, const std::uint64_t* a,
+                        const std::uint64_t* b, std::uint32_t* product, std::uint32_t* high,
+                        std::uint32_t* either) {
   ATTN_TEST_ON_SET(vec_integers(n, a, b, product, high, either))
 }
 

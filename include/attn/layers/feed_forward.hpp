@@ -12,8 +12,7 @@ ATTN_NAMESPACE_BEGIN
 template <TensorLike X, TensorLike W1, TensorLike W2, TensorLike Out>
 void feed_forward(const X& x, const W1& weight1, TensorView1<const scalar_t<X>> bias1,
                   const W2& weight2, TensorView1<const scalar_t<X>> bias2, Out&& out,
-                  Activation activation = Activation::relu,
-                  TensorView<const scalar_t<X>, rank_v<X>> residual = {},
+                  Activation activation = Activation::relu, decltype(const_view(x)) residual = {},
                   const Execution& execution = {}) {
   using T = scalar_t<X>;
   auto shape = const_view(x).shape();
@@ -68,7 +67,7 @@ class FeedForward {
 
   /// out = linear2(activation(linear1(x))) + residual. out may be the residual, not x. Throws ShapeError.
   template <TensorLike X, TensorLike Out>
-  void forward(const X& x, Out&& out, TensorView<const T, rank_v<X>> residual = {},
+  void forward(const X& x, Out&& out, decltype(const_view(x)) residual = {},
                const Execution& execution = {}) const {
     constexpr int kLast = rank_v<X> - 1;
     auto shape = const_view(x).shape();

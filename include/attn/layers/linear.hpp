@@ -48,8 +48,7 @@ void linear_rows(const TensorView<const T, Rank>& x, const TensorView2<const T>&
 /// leading axes may have any strides. A weight (in, out) is given as weight.transpose(0, 1). Throws ShapeError.
 template <TensorLike X, TensorLike W, TensorLike Out>
 void linear(const X& x, const W& weight, TensorView1<const scalar_t<X>> bias, Out&& out,
-            Activation activation = Activation::none,
-            TensorView<const scalar_t<X>, rank_v<X>> residual = {},
+            Activation activation = Activation::none, decltype(const_view(x)) residual = {},
             const Execution& execution = {}) {
   using T = scalar_t<X>;
   detail::linear_rows<T, rank_v<X>>(const_view(x), const_view(weight), nullptr, bias, view_of(out),
@@ -60,8 +59,7 @@ void linear(const X& x, const W& weight, TensorView1<const scalar_t<X>> bias, Ou
 template <TensorLike X, TensorLike Out>
 void linear(const X& x, const PackedWeights<scalar_t<X>>& weight,
             TensorView1<const scalar_t<X>> bias, Out&& out,
-            Activation activation = Activation::none,
-            TensorView<const scalar_t<X>, rank_v<X>> residual = {},
+            Activation activation = Activation::none, decltype(const_view(x)) residual = {},
             const Execution& execution = {}) {
   using T = scalar_t<X>;
   detail::linear_rows<T, rank_v<X>>(const_view(x), {}, &weight, bias, view_of(out), activation,
@@ -102,8 +100,7 @@ class Linear {
 
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, Out&& out, Activation activation = Activation::none,
-               TensorView<const T, rank_v<X>> residual = {},
-               const Execution& execution = {}) const {
+               decltype(const_view(x)) residual = {}, const Execution& execution = {}) const {
     check_features("Linear", const_view(x).shape(), weight.extent(1));
     if (packed_.serves(execution)) {
       linear(x, packed_, bias.view(), out, activation, residual, execution);
