@@ -7,6 +7,13 @@
 /// 10000 * major + 100 * minor + patch; compare with ATTN_VERSION >= 100.
 #define ATTN_VERSION (ATTN_VERSION_MAJOR * 10000 + ATTN_VERSION_MINOR * 100 + ATTN_VERSION_PATCH)
 
+// Masks are infinities, a NaN is to show, and exponentials round by adding a large number and taking it away again:
+// results with these flags would be wrong without a word. Clang tells of -ffinite-math-only alone, which its -ffast-math
+// and -Ofast imply.
+#if (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || defined(__ASSOCIATIVE_MATH__)
+#error "attn needs infinities, NaN and sums in order: include it without -ffast-math and -Ofast"
+#endif
+
 #if defined(__x86_64__)
 #define ATTN_ARCH_X86 1
 #else
