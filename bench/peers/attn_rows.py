@@ -13,7 +13,7 @@ class AttnReport:
     def __init__(self, program, threads):
         self._program = program
         self._environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        self.machine = self._run("no row", 1)["machine"]
+        self.machine = self._run("mha_tutorial", 1)["machine"]  # the quickest row
         if self.machine["threads"] != threads:
             raise SystemExit(f"attn_report runs on {self.machine['threads']} threads, not on {threads}.")
 
