@@ -110,6 +110,24 @@ TEST(GptErrors, ShapesPositionsAndRoom) {
   EXPECT_EQ(caches[0].length(), 3);
 }
 
+TEST(GptErrors, UnlikeCachesStayAsTheyAre) {
+  const Gpt<float> gpt(gpt2_options(19, 16));
+  const Tensor2<int> ids({1, 3}), two({1, 2});
+  Tensor3<float> y({1, 3, 19}), z({1, 2, 19});
+  for (const bool first_is_longer : {false, true}) {
+    auto caches = gpt.make_caches(1, 8), longer = caches;
+    gpt.forward(ids, y, {}, caches);
+    gpt.forward(ids, y, {}, longer);
+    gpt.forward(two, z, {}, longer);
+    std::swap(caches[first_is_longer ? 0 : 1], longer[0]);
+    EXPECT_TRUE(
+        attn_test::contains(error_of<ValueError>([&] { gpt.forward(two, z, {}, caches); }),
+                            "[Encoder] caches must hold the same positions with the same room"));
+    EXPECT_EQ(caches[0].length(), first_is_longer ? 5 : 3);
+    EXPECT_EQ(caches[1].length(), first_is_longer ? 3 : 5);
+  }
+}
+
 /// The projection to logits comes last; with a window, what the next step needs is still there.
 TEST(GptErrors, OfTheLogitsLeaveTheCaches) {
   Random random(8);

@@ -130,6 +130,23 @@ TEST(Seq2SeqTransformerErrors, IdsAndShapes) {
   EXPECT_TRUE(attn_test::all_are(y, 7));
 }
 
+TEST(Seq2SeqTransformerErrors, UnlikeCachesStayAsTheyAre) {
+  const Seq2SeqTransformer<float> module(seq2seq_options(false));
+  const Tensor2<int> src({1, 2}, {1, 2});
+  const Tensor3<float> memory({1, 2, 16});
+  Tensor3<float> y({1, 2, 13});
+  for (const std::size_t longer : {0u, 1u}) {
+    auto caches = module.make_caches(1, 4, 2), used = caches;
+    module.decode(src, memory, src, y, used);
+    caches[longer] = used[longer];
+    EXPECT_THROW(module.decode(src, memory, src, y, caches), ValueError);
+    for (const std::size_t layer : {0u, 1u}) {
+      EXPECT_EQ(caches[layer].self.length(), layer == longer ? 2 : 0);
+      EXPECT_EQ(caches[layer].memory.length(), layer == longer ? 2 : 0);
+    }
+  }
+}
+
 TEST(Seq2SeqTransformerErrors, OfTheLogitsLeaveTheCaches) {
   Seq2SeqTransformer<float> module(seq2seq_options(false));
   const Tensor2<int> src({1, 2}, {1, 2});

@@ -209,12 +209,16 @@ class KvCache {
 
 namespace detail {
 
-/// Takes back what was added to caches of one length, unless commit() is reached.
+/// Takes back what was added to caches, unless commit() is reached. Caches of unlike lengths, which whoever is to add to
+/// them refuses, stay as they are.
 template <class Cache>
 class CacheGuard {
  public:
   explicit CacheGuard(std::span<Cache> caches) : caches_(caches) {
-    if (!caches.empty()) length_ = caches[0].length();
+    if (caches.empty()) return;
+    length_ = caches[0].length();
+    const auto is_unlike = [&](const Cache& cache) { return !(cache.length() == length_); };
+    if (std::any_of(caches.begin(), caches.end(), is_unlike)) caches_ = {};
   }
   /// `cache` may be null.
   explicit CacheGuard(Cache* cache) : CacheGuard({cache, cache == nullptr ? 0u : 1u}) {}

@@ -14,6 +14,8 @@ struct DecoderLayerCache {
 
   struct Length {
     index_t self = 0, memory = 0;
+
+    bool operator==(const Length&) const = default;
   };
 
   /// See KvCache::is_like().
