@@ -8,6 +8,7 @@
 
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
+#include "support/placed.hpp"
 #include "support/reference_transformer.hpp"
 #include "support/steps.hpp"
 #include "support/transformer_options.hpp"
