@@ -2,6 +2,7 @@
 #include "attn/attention/functors.hpp"
 
 #include <cmath>
+#include <stdexcept>
 
 #include <gtest/gtest.h>
 
@@ -187,6 +188,36 @@ TYPED_TEST(FunctorsTest, ProbModActsOnFinalWeights) {
       EXPECT_LE(worst, kTolerance<T>) << name(isa) << ' ' << q_len;
     }
   }
+}
+
+/// On threads, too, and what it held before is free again.
+TEST(Functors, ErrorsArrive) {
+  const Tensor4<float> q({4, 4, 128, 32});
+  for (const index_t bad : {1, 77, 127}) {
+    EXPECT_THROW(
+        scaled_dot_product_attention(q, q, q, {}, score_mod([bad](float s, int, int, int i, int) {
+                                       if (i == bad) throw std::runtime_error("bad");
+                                       return s;
+                                     })),
+        std::runtime_error);
+  }
+  const auto y = scaled_dot_product_attention(q, q, q);
+  EXPECT_EQ(y(3, 3, 127, 31), 0);
+}
+
+/// Only a mask is asked what it shows.
+TEST(Functors, ClassifyIsOfMasksAlone) {
+  struct Twice {
+    float by = 2;
+    float operator()(float s, int, int, int, int) const { return by * s; }
+    Visibility classify(index_t, index_t, IndexRange, IndexRange) const {
+      return by == 2 ? Visibility::empty : Visibility::full;
+    }
+  };
+  const Inputs<float> in(9);
+  const auto y = scaled_dot_product_attention(in.q, in.k, in.v, {}, score_mod(Twice{}));
+  const auto same = scaled_dot_product_attention(in.q, in.k, in.v, {.scale = 2 / std::sqrt(24.0)});
+  EXPECT_LE(largest_difference(y, same), kTolerance<float>);
 }
 
 TEST(Functors, AllThreeWithOptionsBesideThem) {

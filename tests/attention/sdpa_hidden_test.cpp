@@ -1,6 +1,7 @@
 // Hidden keys and values: what they hold changes no bit, and those that no query sees are never read.
 #include <gtest/gtest.h>
 
+#include "attn/attention/extend_mask.hpp"
 #include "attn/attention/sdpa.hpp"
 
 #include "support/attention_draw.hpp"
@@ -321,6 +322,35 @@ TYPED_TEST(SdpaHiddenTest, InfiniteBiasesAndScoresHideAsMasksDo) {
       EXPECT_EQ(y(0, 0, 0, 2), 3) << name(isa);
       EXPECT_TRUE(std::isnan(y(0, 0, 1, 2))) << name(isa);
     }
+  }
+}
+
+/// A key that one bias hides is hidden, whatever another says of it, in any order.
+TYPED_TEST(SdpaHiddenTest, BiasesOfHiddenKeysMayBeNaN) {
+  using T = TypeParam;
+  Random random(5);
+  const auto q = random.tensor<T, 4>({1, 2, 20, 8}), k = random.tensor<T, 4>({1, 2, 20, 8});
+  Tensor2<T> hides({20, 20}), odd({20, 20}), columns({20, 20});
+  for (index_t i = 0; i < 20; ++i) {
+    hides(i, 3) = -std::numeric_limits<T>::infinity();
+    odd(i, 3) = std::numeric_limits<T>::quiet_NaN();
+    columns(3, i) = std::numeric_limits<T>::quiet_NaN();
+  }
+  const auto turned = columns.view().transpose(0, 1);
+  for (Isa isa : available_isas()) {
+    const auto data = [&](const Mask& mask) {
+      return to_array(
+                 scaled_dot_product_attention(q, k, k, {.mask = mask, .execution = {.isa = isa}}))
+          .data;
+    };
+    const auto expected = data(additive_mask(hides));
+    EXPECT_EQ(data(additive_mask(hides) & additive_mask(odd)), expected) << name(isa);
+    EXPECT_EQ(data(additive_mask(odd) & additive_mask(hides)), expected) << name(isa);
+    EXPECT_EQ(data(additive_mask(hides) & additive_mask(turned)), expected) << name(isa);
+    EXPECT_EQ(data(additive_mask(turned) & additive_mask(hides)), expected) << name(isa);
+    Tensor4<T> bias({1, 2, 20, 21});
+    extend_mask(additive_mask(odd) & additive_mask(hides), bottom_right, 1, bias.view());
+    EXPECT_EQ(bias(0, 1, 4, 3), -std::numeric_limits<T>::infinity());
   }
 }
 

@@ -46,6 +46,13 @@ TEST(GemmErrors, Epilogue) {
   const Tensor2<float> residual({2, 3});
   EXPECT_EQ(refused({2, 4}, [&](auto& c) { gemm(kA, kB, c, {.beta = 1, .residual = residual}); }),
             "[gemm] residual must have shape (2, 4); found (2, 3).");
+  EXPECT_EQ(refused({2, 4},
+                    [&](auto& c) {
+                      const TensorView2<float> view(c);
+                      const TensorView2<const float> rows(view.data(), {2, 4}, {0, 1});
+                      gemm(kA, kB, c, {.beta = 1, .residual = rows});
+                    }),
+            "[gemm] residual must have c's strides (4, 1), where it begins with c; found (0, 1).");
 }
 
 TEST(GemmErrors, PackedWeights) {

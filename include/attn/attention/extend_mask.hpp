@@ -41,10 +41,12 @@ void extend_mask(const Mask& mask, const QueryOffset& offset, index_t appended,
               const bool shown =
                   static_cast<const bool*>(dense.data)[at] == (dense.kind == Dense::Kind::keep);
               hidden = hidden || !shown;
-            } else if (dense.element == Dense::Element::f32) {
-              value += static_cast<T>(static_cast<const float*>(dense.data)[at]);
             } else {
-              value += static_cast<T>(static_cast<const double*>(dense.data)[at]);
+              const T bias = dense.element == Dense::Element::f32
+                                 ? static_cast<T>(static_cast<const float*>(dense.data)[at])
+                                 : static_cast<T>(static_cast<const double*>(dense.data)[at]);
+              hidden = hidden || bias == kHidden;
+              value += bias;
             }
           }
           // Selected, not added: the bias of a hidden key may be NaN.

@@ -27,14 +27,13 @@ struct MaskMod {
   F f;
 };
 
+template <template <class> class Mod, class X>
+inline constexpr bool is_mod = false;
+template <template <class> class Mod, class F>
+inline constexpr bool is_mod<Mod, Mod<F>> = true;
+
 template <class X>
-inline constexpr bool is_functor = false;
-template <class F>
-inline constexpr bool is_functor<ScoreMod<F>> = true;
-template <class F>
-inline constexpr bool is_functor<ProbMod<F>> = true;
-template <class F>
-inline constexpr bool is_functor<MaskMod<F>> = true;
+inline constexpr bool is_functor = is_mod<ScoreMod, X> || is_mod<ProbMod, X> || is_mod<MaskMod, X>;
 
 template <class F>
 concept Classifies = requires(const F& f, index_t n, IndexRange r) {
@@ -95,8 +94,8 @@ detail::MaskMod<F> mask_mod(F f) {
   return {std::move(f)};
 }
 
-/// weight = f(weight, b, h, i, j) after softmax, not normalised again; not called for weights of 0. Needs a second
-/// pass over the scores, since it acts on final weights.
+/// weight = f(weight, b, h, i, j) after softmax, not normalised again; weights of 0 stay 0, whatever f says. Needs a
+/// second pass over the scores, since it acts on final weights.
 template <class F>
 detail::ProbMod<F> prob_mod(F f) {
   return {std::move(f)};
@@ -135,7 +134,7 @@ namespace detail {
 /// Hangs a functor, which must outlive the call, into `functors`.
 template <class T, class Functor>
 void attach(Isa isa, const Functor& functor, RowFunctors<T>& functors) {
-  if constexpr (requires { requires Classifies<decltype(functor.f)>; }) {
+  if constexpr (is_mod<MaskMod, Functor> && Classifies<decltype(functor.f)>) {
     functors.classify = [](const void* object, index_t b, index_t h, IndexRange queries,
                            IndexRange keys) {
       using F = std::remove_cvref_t<decltype(functor.f)>;

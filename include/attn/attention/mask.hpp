@@ -121,7 +121,7 @@ Mask drop_mask(const X& hidden) {
 
 /// Added to the scaled scores; -inf hides. Of the element type of q. Shapes as keep_mask.
 template <TensorLike X>
-  requires std::floating_point<scalar_t<X>>
+  requires(std::same_as<scalar_t<X>, float> || std::same_as<scalar_t<X>, double>)
 Mask additive_mask(const X& bias) {
   return detail::dense_mask(Mask::Dense::Kind::add, bias);
 }

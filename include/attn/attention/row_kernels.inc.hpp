@@ -25,14 +25,16 @@ inline void add_bias(index_t n, T* s, const T* bias, index_t stride) {
   if (stride != 0 && stride != 1) {
     for (index_t j = 0; j < n; ++j) {
       const T b = bias[j * stride];
-      s[j] = b < std::numeric_limits<T>::lowest() ? b : s[j] + b;
+      if (b < std::numeric_limits<T>::lowest()) s[j] = b;
+      if (s[j] >= std::numeric_limits<T>::lowest()) s[j] += b;
     }
     return;
   }
   each_vector<T>(n, [&](index_t j, auto lanes) {
     const V b = stride == 0 ? V::all(bias[0]) : load(bias + j, lanes);
-    // Selected, not added: the score of a hidden key may be NaN.
-    store(select(less(b, lowest), hidden, load(s + j, lanes) + b), s + j, lanes);
+    // Selected, not added: the score of a hidden key may be NaN, as may be what another bias that hides it.
+    const V x = select(less(b, lowest), hidden, load(s + j, lanes));
+    store(select(less(x, lowest), x, x + b), s + j, lanes);
   });
 }
 

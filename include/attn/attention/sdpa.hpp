@@ -16,6 +16,10 @@ AttentionProblem<T> make_problem_with(TensorView4<const T> q, TensorView4<const 
                                       const AttentionOptions<T>& options,
                                       const Functors&... functors) {
   AttentionProblem<T> problem = make_problem<T>(q, k, v, out, options);
+  static_assert((0 + ... + is_mod<ScoreMod, Functors>) <= 1, "one score_mod a call");
+  static_assert((0 + ... + is_mod<MaskMod, Functors>) <= 1,
+                "one mask_mod a call: join them by & or |");
+  static_assert((0 + ... + is_mod<ProbMod, Functors>) <= 1, "one prob_mod a call");
   if constexpr (sizeof...(Functors) > 0) {
     check_positions(problem.scores);
     const Isa isa = options.execution.instruction_set();

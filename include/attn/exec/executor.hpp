@@ -1,6 +1,7 @@
 // Executors: who runs the independent tasks of one call: one thread, OpenMP, or the user's own pool.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <type_traits>
 
@@ -66,8 +67,18 @@ class OpenMPExecutor final : public Executor {
       for (index_t i = 0; i < count; ++i) task(i, 0);
       return;
     }
+    // An exception, such as a functor's, must not leave the threads' region: one of them goes on behind it.
+    std::exception_ptr error;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (index_t i = 0; i < count; ++i) task(i, omp_get_thread_num());
+    for (index_t i = 0; i < count; ++i) {
+      try {
+        task(i, omp_get_thread_num());
+      } catch (...) {
+#pragma omp critical(attn_executor_error)
+        error = std::current_exception();
+      }
+    }
+    if (error) std::rethrow_exception(error);
   }
 
  private:

@@ -128,6 +128,14 @@ void gemm(TensorView2<const T> a, TensorView2<const T> b, const T* packed_b, ind
   const TensorView2<const T> residual = epilogue.residual ? epilogue.residual : c;
   check_shape("gemm", "residual", Shape<2>{m, n}, residual.shape());
   const bool in_place = residual.data() == c.data();
+  for (const int axis : {0, 1}) {
+    if (!in_place || c.size() == 0 || c.extent(axis) == 1) continue;
+    if (residual.stride(axis) == c.stride(axis)) continue;
+    throw ShapeError(
+        message("gemm", "residual",
+                "have c's strides " + to_string(c.strides()) + ", where it begins with c",
+                to_string(residual.strides())));
+  }
   // Where the kernels cannot write c as they go (columns that are not contiguous, or a c that the
   // epilogue still has to read), they write scratch memory, and c follows.
   const bool seeds = in_place && epilogue.alpha == T{1} && epilogue.activation == Activation::none;
