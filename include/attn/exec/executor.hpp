@@ -33,7 +33,7 @@ class TaskRef {
 
 /// Runs tasks 0 .. count-1, each once, in any order and on any thread, and returns when all are
 /// done. `worker` is in [0, concurrency()) and no two tasks that run at the same time share one:
-/// it names their scratch memory. Results never depend on either.
+/// it names their scratch memory. Results never depend on either. What a task throws, as functors may, run() throws.
 class Executor {
  public:
   virtual ~Executor() = default;
