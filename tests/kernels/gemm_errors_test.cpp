@@ -52,7 +52,8 @@ TEST(GemmErrors, Epilogue) {
                       const TensorView2<const float> rows(view.data(), {2, 4}, {0, 1});
                       gemm(kA, kB, c, {.beta = 1, .residual = rows});
                     }),
-            "[gemm] residual must have c's strides (4, 1), where it begins with c; found (0, 1).");
+            "[gemm] residual must have c's shape (2, 4) and strides (4, 1), if it begins with c; "
+            "found shape (2, 4) and strides (0, 1).");
 }
 
 TEST(GemmErrors, PackedWeights) {
@@ -77,6 +78,17 @@ TEST(GemmErrors, Batches) {
               batched_gemm(Tensor3<float>({3, 2, 3}), Tensor3<float>({2, 3, 4}), c);
             }),
             "[batched_gemm] b must have batch 1 or 3; found 2.");
+  const Tensor3<float> a({3, 2, 3}), b({3, 3, 4}), two({2, 2, 4});
+  EXPECT_EQ(error_of<ShapeError>([&] {
+              batched_gemm(a, Tensor3<float>({3, 5, 4}), c);
+            }),
+            "[batched_gemm] b must have shape (3, 3, 4); found (3, 5, 4).");
+  EXPECT_EQ(error_of<ShapeError>([&] { batched_gemm(a, b, c, {.beta = 1, .residual = two}); }),
+            "[batched_gemm] residual must have shape (3, 2, 4); found (2, 2, 4).");
+  EXPECT_EQ(error_of<ShapeError>(
+                [&] { batched_gemm(a, b, c, {.beta = 1, .residual = c.view().slice(0, 0, 1)}); }),
+            "[batched_gemm] residual must have c's shape (3, 2, 4) and strides (8, 4, 1), if it "
+            "begins with c; found shape (1, 2, 4) and strides (8, 4, 1).");
   EXPECT_TRUE(all_are(c, 7));
 }
 

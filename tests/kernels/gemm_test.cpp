@@ -199,6 +199,46 @@ TYPED_TEST(GemmTest, BatchesBroadcast) {
   }
 }
 
+// Whatever threads make of a batch, each product has the bits that gemm() gives it.
+TYPED_TEST(GemmTest, RandomBatchesAreTheirProducts) {
+  using T = TypeParam;
+  for (std::uint64_t draw = 2000; draw < 2120; ++draw) {
+    Random random(draw);
+    const Product<T> p(random);
+    const Index batch = random.pick<Index>({0, 1, 2, 3, 5, 8, 40});
+    if (batch * p.m * p.n * p.k > 4000000) continue;
+    const auto shape = [&](Index rows, Index columns) {
+      return std::vector<Index>{random.chance(0.2) ? 1 : batch, rows, columns};
+    };
+    const auto any = [&](bool keep_last) { return Layout<3>::any(random, keep_last); };
+    const Placed<T, 3> a(random.array<T>(shape(p.m, p.k)), any(false));
+    const Placed<T, 3> b(random.array<T>(shape(p.k, p.n)), any(false));
+    const auto before = random.array<T>({batch, p.m, p.n});
+    const auto layout = any(random.chance(0.8));
+    std::optional<Placed<T, 3>> residual;
+    if (p.residual) residual.emplace(random.array<T>(shape(p.m, p.n)), any(random.chance(0.8)));
+    const attn_test::ThreadExecutor executor(random.pick<int>({1, 2, 4}));
+    SCOPED_TRACE(random.trace() + ": " + p.text() + ", batch " + std::to_string(batch));
+    for (Isa isa : available_isas()) {
+      Placed<T, 3> c(before, layout), products(before, layout);
+      Epilogue<T, 3> epilogue{
+          .alpha = p.alpha, .bias = p.epilogue().bias, .activation = p.activation, .beta = p.beta};
+      if (residual) epilogue.residual = residual->read();
+      batched_gemm(a.read(), b.read(), c.view(), epilogue, {.executor = &executor, .isa = isa});
+      for (Index i = 0; i < batch; ++i) {
+        const auto of = [i](const auto& x) {
+          return x.read().select(0, x.read().extent(0) == 1 ? 0 : i);
+        };
+        Epilogue<T> one = p.epilogue();
+        if (residual) one.residual = of(*residual);
+        gemm(of(a), of(b), products.view().select(0, i), one, {.isa = isa});
+      }
+      ASSERT_TRUE(same_bits(c.values(), products.values())) << name(isa);
+      ASSERT_TRUE(c.gaps_untouched());
+    }
+  }
+}
+
 TYPED_TEST(GemmTest, SameBitsOnAnyNumberOfThreadsAndForAnyPartOfTheRows) {
   using T = TypeParam;
   Random random(12);

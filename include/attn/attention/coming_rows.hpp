@@ -88,8 +88,9 @@ class ComingRows {
     for (Stream& stream : streams_) {
       if (stream.left <= 0) continue;
       const T* at = stream.at;
-      stream.at += panel_;
-      stream.left -= panel_;
+      const index_t asked = std::min(panel_, stream.left);
+      stream.at += asked;
+      stream.left -= asked;
       return at;
     }
     return otherwise;

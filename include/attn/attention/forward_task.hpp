@@ -23,7 +23,7 @@ class ForwardTask {
         at_(block),
         rows_(problem, block, scratch.rows),
         keys_(problem, kernels, scratch_, block),
-        tile_height_(tiling.few ? whole(std::max(block.num_rows, index_t{1}), kFewRowsAtOnce)
+        tile_height_(tiling.few ? round_up(std::max(block.num_rows, index_t{1}), kFewRowsAtOnce)
                                 : kernels.tile_rows),
         copies_values_(!tiling.few &&
                        (problem.paged() || problem.v.stride(2) != problem.head_dim_v())),

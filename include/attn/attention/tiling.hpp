@@ -14,9 +14,6 @@ namespace detail {
 /// Half a megabyte, as Zen 3 has, holds half of what tasks and blocks take elsewhere.
 inline bool has_large_second_level_cache() { return second_level_cache() >= (1 << 20); }
 
-/// n rounded up to a multiple of step.
-constexpr index_t whole(index_t n, index_t step) { return (n + step - 1) / step * step; }
-
 /// How the rows and keys of one batch row are cut. All of it follows from lengths and the machine alone, and fixes
 /// where sums are rescaled and merged: results do not depend on the rest of the batch or on the threads.
 struct SequenceTiling {
@@ -39,7 +36,7 @@ struct SequenceTiling {
     index_t most = has_large_second_level_cache() ? kMostBlockKV : kMostBlockKV / 2;
     if (few) most = std::max(most, kSplitKV / std::max(rows, index_t{1}) / 64 * 64);
     block_kv =
-        std::clamp((kv_len + 63) / 64 * 64, index_t{64}, most);  // packed sequences may be empty
+        std::clamp(round_up(kv_len, 64), index_t{64}, most);  // packed sequences may be empty
   }
 
   /// Packing a key pays off from 5 rows on, or from 13 where keys may come from memory. Zen 4, time over that of tiles: 8
@@ -87,10 +84,10 @@ struct ForwardScratch {
   /// have at most num_rows rows of each, and blocks at most block_kv keys, which some of them pack.
   ForwardScratch(T* memory, index_t head, index_t num_heads, index_t num_rows, index_t block_kv,
                  bool packs_keys, index_t d, index_t dv)
-      : out_stride(whole(dv, 16)) {
+      : out_stride(round_up(dv, 16)) {
     const auto take = [&](index_t n) {
       T* start = memory == nullptr ? nullptr : memory + elements;
-      elements += whole(n, 16);
+      elements += round_up(n, 16);
       return start;
     };
     const auto take_bytes = [&](std::size_t bytes) {

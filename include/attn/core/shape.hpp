@@ -68,6 +68,13 @@ inline index_t size_of(std::span<const index_t> shape) {
   return size;
 }
 
+namespace detail {
+
+/// n up to the next multiple of `step`.
+constexpr index_t round_up(index_t n, index_t step) { return (n + step - 1) / step * step; }
+
+}  // namespace detail
+
 /// Strides of a contiguous tensor, last axis fastest.
 template <std::size_t N>
 constexpr std::array<index_t, N> contiguous_strides(const std::array<index_t, N>& shape) {

@@ -9,18 +9,18 @@ ATTN_NAMESPACE_BEGIN
 
 /// What happens to each element of A B on its way out:
 /// c = activation(alpha * (A B) + bias[column]) + beta * residual, where an empty residual means c itself.
-template <class T>
+template <class T, int Rank = 2>
 struct Epilogue {
   T alpha = 1;
   TensorView1<const T> bias = {};
   Activation activation = Activation::none;
   T beta = 0;
-  TensorView2<const T> residual = {};
+  TensorView<const T, Rank> residual = {};
 };
 
 namespace detail {
 
-/// One product as the kernels take it: pointers and strides, all checked, c with unit column stride.
+/// Products as the kernels take them: pointers and strides, all checked, c with unit column stride.
 template <class T>
 struct GemmProblem {
   index_t m, n, k;
@@ -37,6 +37,7 @@ struct GemmProblem {
   T beta;
   const T* residual;
   index_t residual_row;
+  index_t batch, a_batch, b_batch, c_batch, residual_batch;  ///< products, and from one to the next
 };
 
 /// b (k, n) of any strides, into `packed`, k times panel_columns() elements.
@@ -49,8 +50,7 @@ struct PackProblem {
 /// n rounded up to whole panels of B.
 template <class T>
 index_t panel_columns(Isa isa, index_t n) {
-  const index_t width = panel_width(isa, sizeof(T));
-  return (n + width - 1) / width * width;
+  return round_up(n, panel_width(isa, sizeof(T)));
 }
 
 // Block sizes. Each pass over KC of k reads and writes C once more, and rows of C that are a multiple of 4 KB apart evict
@@ -115,60 +115,90 @@ class PackedWeights {
 
 namespace detail {
 
-template <class T>
-void gemm(TensorView2<const T> a, TensorView2<const T> b, const T* packed_b, index_t n,
-          TensorView2<T> c, const Epilogue<T>& epilogue, const Execution& execution) {
-  const index_t m = a.extent(0), k = a.extent(1);
-  check_shape("gemm", "c", Shape<2>{m, n}, c.shape());
+/// From one product of a batch to the next; none between products of which all take the same matrix.
+template <class T, int Rank>
+index_t batch_stride(const TensorView<T, Rank>& x) {
+  return Rank == 2 || x.extent(0) == 1 ? 0 : x.stride(0);
+}
+
+/// One product (Rank 2) or a batch of them (Rank 3), by `b` (.., k, n) or by `packed_b`.
+template <class T, int Rank>
+void gemm(const char* function, const TensorView<const T, Rank>& a,
+          const TensorView<const T, Rank>& b, const T* packed_b, index_t n,
+          const TensorView<T, Rank>& c, const Epilogue<T, Rank>& epilogue,
+          const Execution& execution) {
+  constexpr int kRow = Rank - 2, kColumn = Rank - 1;
+  const index_t batch = Rank == 2 ? 1 : c.extent(0), m = a.extent(kRow), k = a.extent(kColumn);
+  Shape<Rank> expected = c.shape();
+  expected[std::size_t{kRow}] = m;
+  expected[std::size_t{kColumn}] = n;
+  check_shape(function, "c", expected, c.shape());
   const auto& bias = epilogue.bias;
   if (bias && (bias.extent(0) != n || !bias.is_contiguous())) {
-    throw ShapeError(message("gemm", "bias", "be contiguous with shape (" + std::to_string(n) + ")",
+    throw ShapeError(message(function, "bias",
+                             "be contiguous with shape (" + std::to_string(n) + ")",
                              to_string(bias.shape())));
   }
-  const TensorView2<const T> residual = epilogue.residual ? epilogue.residual : c;
-  check_shape("gemm", "residual", Shape<2>{m, n}, residual.shape());
+  const TensorView<const T, Rank> residual = epilogue.residual ? epilogue.residual : c;
+  if (Rank > 2 && residual.extent(0) == 1) expected[0] = 1;
+  check_shape(function, "residual", expected, residual.shape());
   const bool in_place = residual.data() == c.data();
-  for (const int axis : {0, 1}) {
+  for (int axis = 0; axis < Rank; ++axis) {
     if (!in_place || c.size() == 0 || c.extent(axis) == 1) continue;
-    if (residual.stride(axis) == c.stride(axis)) continue;
-    throw ShapeError(
-        message("gemm", "residual",
-                "have c's strides " + to_string(c.strides()) + ", where it begins with c",
-                to_string(residual.strides())));
+    if (residual.extent(axis) > 1 && residual.stride(axis) == c.stride(axis)) continue;
+    const auto layout = [](const auto& x) {
+      return "shape " + to_string(x.shape()) + " and strides " + to_string(x.strides());
+    };
+    throw ShapeError(message(function, "residual",
+                             "have c's " + layout(c) + ", if it begins with c", layout(residual)));
   }
   // Where the kernels cannot write c as they go (columns that are not contiguous, or a c that the
   // epilogue still has to read), they write scratch memory, and c follows.
   const bool seeds = in_place && epilogue.alpha == T{1} && epilogue.activation == Activation::none;
-  const bool through_scratch = (n > 1 && c.stride(1) != 1) || (n > 1 && residual.stride(1) != 1) ||
+  const bool through_scratch = (n > 1 && c.stride(kColumn) != 1) ||
+                               (n > 1 && residual.stride(kColumn) != 1) ||
                                (epilogue.beta != T{0} && in_place && !seeds);
   GemmProblem<T> problem{m,
                          n,
                          k,
                          a.data(),
-                         a.stride(0),
-                         a.stride(1),
+                         a.stride(kRow),
+                         a.stride(kColumn),
                          b.data(),
-                         b.stride(0),
-                         b.stride(1),
+                         b.stride(kRow),
+                         b.stride(kColumn),
                          packed_b,
                          c.data(),
-                         c.stride(0),
+                         c.stride(kRow),
                          epilogue.alpha,
                          bias.data(),
                          epilogue.activation,
                          epilogue.beta,
                          residual.data(),
-                         residual.stride(0)};
+                         residual.stride(kRow),
+                         batch,
+                         batch_stride(a),
+                         batch_stride(b),
+                         batch_stride(c),
+                         batch_stride(residual)};
   if (!through_scratch) return gemm(problem, execution);
   Scratch<T> product(execution.scratch(), m * n);
   problem.c = product.data();
   problem.c_row = n;
   problem.beta = 0;
-  gemm(problem, execution);
-  for (index_t i = 0; i < m; ++i) {
-    for (index_t j = 0; j < n; ++j) {
-      const T kept = epilogue.beta != T{0} ? epilogue.beta * residual(i, j) : T{0};
-      c(i, j) = product.data()[i * n + j] + kept;
+  problem.batch = 1;
+  for (index_t at = 0; at < batch; ++at) {
+    gemm(problem, execution);
+    problem.a += problem.a_batch;
+    problem.b += problem.b_batch;
+    for (index_t i = 0; i < m; ++i) {
+      for (index_t j = 0; j < n; ++j) {
+        const auto element = [&](const auto& x) {
+          return x.data() + at * batch_stride(x) + i * x.stride(kRow) + j * x.stride(kColumn);
+        };
+        const T kept = epilogue.beta != T{0} ? epilogue.beta * *element(residual) : T{0};
+        *element(c) = product.data()[i * n + j] + kept;
+      }
     }
   }
 }
@@ -183,7 +213,7 @@ void gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue =
   using T = scalar_t<A>;
   const TensorView2<const T> av = const_view(a), bv = const_view(b);
   check_shape("gemm", "b", Shape<2>{av.extent(1), bv.extent(1)}, bv.shape());
-  detail::gemm<T>(av, bv, nullptr, bv.extent(1), view_of(c), epilogue, execution);
+  detail::gemm<T, 2>("gemm", av, bv, nullptr, bv.extent(1), view_of(c), epilogue, execution);
 }
 
 /// c = a b with weights packed beforehand; runs on the instruction set that they were packed for.
@@ -194,13 +224,13 @@ void gemm(const A& a, const PackedWeights<T>& b, C&& c, const Epilogue<T>& epilo
   check_shape("gemm", "a", Shape<2>{av.extent(0), b.k()}, av.shape());
   Execution on = execution;
   on.isa = b.isa();
-  detail::gemm<T>(av, {}, b.data(), b.n(), view_of(c), epilogue, on);
+  detail::gemm<T, 2>("gemm", av, {}, b.data(), b.n(), view_of(c), epilogue, on);
 }
 
-/// A batch of products: a (batch, m, k), b (batch, k, n), c (batch, m, n); an extent of 1 in a or b
-/// serves the whole batch.
+/// A batch of products: a (batch, m, k), b (batch, k, n), c and residual (batch, m, n); an extent of 1 in a, b or
+/// residual serves the whole batch. Many products, or small ones, are one thread's each; else threads share each product.
 template <TensorLike A, TensorLike B, TensorLike C>
-void batched_gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue = {},
+void batched_gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>, 3>& epilogue = {},
                   const Execution& execution = {}) {
   using T = scalar_t<A>;
   const TensorView3<const T> av = const_view(a), bv = const_view(b);
@@ -212,10 +242,8 @@ void batched_gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& ep
                                std::to_string(extent)));
     }
   }
-  for (index_t i = 0; i < batch; ++i) {
-    gemm(av.select(0, av.extent(0) == 1 ? 0 : i), bv.select(0, bv.extent(0) == 1 ? 0 : i),
-         cv.select(0, i), epilogue, execution);
-  }
+  check_shape("batched_gemm", "b", Shape<3>{bv.extent(0), av.extent(2), bv.extent(2)}, bv.shape());
+  detail::gemm<T, 3>("batched_gemm", av, bv, nullptr, bv.extent(2), cv, epilogue, execution);
 }
 
 ATTN_NAMESPACE_END

@@ -3,8 +3,7 @@
 /// Columns rounded up to whole panels.
 template <class T>
 ATTN_INLINE index_t panel_columns(index_t n) {
-  constexpr index_t NR = TileShape<T>::NR;
-  return (n + NR - 1) / NR * NR;
+  return detail::round_up(n, TileShape<T>::NR);
 }
 
 /// Blocks of KC rows one after the other, each in panels of NR columns.
@@ -45,8 +44,8 @@ inline void finish_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1
 }
 
 /// Tiles [t0, t1) of rows by columns [j0, j1) of one block of KC: panels of B outermost, so that each stays in the
-/// first-level cache while the tiles of A pass. Each tile asks for the next one's C, on which its sums would wait, and
-/// for its share of the next panel.
+/// first-level cache while the tiles of A pass. packed_b: the panels of these columns. Each tile asks for the next one's
+/// C, on which its sums would wait, and for its share of the next panel.
 template <class T, Start kStart>
 inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& tiles, index_t t0,
                            index_t t1, index_t j0, index_t j1, index_t kc, const T* packed_a,
@@ -54,7 +53,7 @@ inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& 
   constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
   const index_t share = NR * index_t{sizeof(T)} / (t1 - t0);  // bytes a k
   const index_t end = std::min(tiles.begin(t1), g.m);
-  for (index_t j = j0; j < j1; j += NR) {
+  for (index_t j = j0; j < j1; j += NR, packed_b += NR * kc) {
     const index_t width = std::min(j1 - j, NR);
     for (index_t t = t0; t < t1; ++t) {
       const index_t i = tiles.begin(t), R = tiles.height(t), height = std::min(end - i, R);
@@ -62,14 +61,15 @@ inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& 
       for (index_t r = i + R; r < std::min(i + 2 * R, end); ++r) {
         detail::prefetch_bytes(g.c + r * g.c_row + j, width * index_t{sizeof(T)});
       }
-      const T* later = packed_b + (j + NR < j1 ? j + NR : j) * kc;
+      const T* later = packed_b + (j + NR < j1 ? NR * kc : 0);
       const Ahead ahead{reinterpret_cast<const char*>(later) + (t - t0) * share * kc, share};
       const auto multiply = [&](T* to, index_t to_stride) {
-        const T *a = packed_a + i * kc, *b = packed_b + j * kc;
+        const T* a = packed_a + i * kc;
         if (R == MR) {
-          tile_panel<T, MR, kStart>(kc, a, b, to, to_stride, factor, ahead);
+          tile_panel<T, MR, kStart>(kc, a, packed_b, to, to_stride, factor, ahead);
         } else {
-          tile_panel<T, TiledRows<T>::kLowMR, kStart>(kc, a, b, to, to_stride, factor, ahead);
+          tile_panel<T, TiledRows<T>::kLowMR, kStart>(kc, a, packed_b, to, to_stride, factor,
+                                                      ahead);
         }
       };
       if (width == NR && height == R) {
@@ -93,29 +93,42 @@ inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& 
   }
 }
 
+/// How one product is laid out for so many threads, and the scratch memory that it takes.
 template <class T>
-inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Workspace& workspace) {
+struct GemmPlan {
+  static constexpr index_t NR = TileShape<T>::NR;
+  index_t KC, kc_most;
+  /// B is packed as a whole where several blocks of rows use it; where there is one (up to MC rows), each
+  /// panel by whoever multiplies by it, just before, so that it is read once and stays in the first-level cache.
+  bool shares_b, packs_panels;
+  index_t a_elements, elements;  ///< A in tiles; and behind it B, or a panel of each thread
+
+  GemmPlan(const detail::GemmProblem<T>& g, const TiledRows<T>& tiles, index_t block_tiles,
+           int concurrency)
+      : KC(detail::gemm_kc(g.k)),
+        kc_most(std::min(g.k, KC)),
+        shares_b(g.packed_b == nullptr && tiles.count > block_tiles),
+        packs_panels(g.packed_b == nullptr && !shares_b),
+        a_elements(detail::round_up(tiles.begin(tiles.count) * kc_most, NR)) {
+    const index_t b_columns = shares_b       ? panel_columns<T>(std::min(g.n, detail::kGemmNC))
+                              : packs_panels ? NR * concurrency
+                                             : 0;
+    elements = a_elements + b_columns * kc_most;
+  }
+};
+
+/// The product that `g` begins with.
+template <class T>
+inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& tiles,
+                         index_t block_tiles, const GemmPlan<T>& plan, const Executor& threads,
+                         T* a_block) {
   constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
   constexpr index_t kPackedTiles = 8;  // by one task: all threads pack a block of rows
-  const index_t block_tiles = detail::gemm_mc(sizeof(T)) / MR;
-  if (g.m == 0 || g.n == 0) return;
-  const TiledRows<T> tiles(g.m);
   const bool seeds = g.beta != T{0} && g.residual == g.c;
   T first[MR], next[MR];
   std::fill_n(first, MR, g.beta);
   std::fill_n(next, MR, T{1});
-
-  const Executor& threads = detail::threads_for(executor, g.m * g.n * g.k);
-  const index_t KC = detail::gemm_kc(g.k), kc_most = std::min(g.k, KC);
-  const index_t nc_most = g.n < detail::kGemmNC ? g.n : detail::kGemmNC;
-  Scratch<T> a_block(workspace, tiles.begin(tiles.count) * kc_most);
-  // B is packed as a whole where several blocks of rows use it; where there is one (up to MC rows), each
-  // panel by whoever multiplies by it, just before, so that it is read once and stays in the first-level cache.
-  const bool shares_b = g.packed_b == nullptr && tiles.count > block_tiles;
-  const bool packs_panels = g.packed_b == nullptr && !shares_b;
-  Scratch<T> b_block(workspace, shares_b       ? kc_most * panel_columns<T>(nc_most)
-                                : packs_panels ? kc_most * NR * threads.concurrency()
-                                               : 0);
+  T* const b_block = a_block + plan.a_elements;
 
   for (index_t n0 = 0; n0 < g.n; n0 += detail::kGemmNC) {
     const index_t nc = g.n - n0 < detail::kGemmNC ? g.n - n0 : detail::kGemmNC;
@@ -130,28 +143,25 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
     column_blocks = (nc + step - 1) / step;
 
     // k = 0 still takes one round: the product is 0, the epilogue is due.
-    for (index_t k0 = 0; k0 == 0 || k0 < g.k; k0 += KC) {
-      const index_t kc = std::min(g.k - k0, KC);
-      const bool last = k0 + KC >= g.k;
+    for (index_t k0 = 0; k0 == 0 || k0 < g.k; k0 += plan.KC) {
+      const index_t kc = std::min(g.k - k0, plan.KC);
+      const bool last = k0 + plan.KC >= g.k;
       const T* factor = k0 > 0 ? next : seeds ? first : nullptr;
-      const index_t packs = kc == 0 ? 0 : a_packs + (shares_b ? column_blocks : 0);
+      const index_t packs = kc == 0 ? 0 : a_packs + (plan.shares_b ? column_blocks : 0);
       threads.run(packs, [&](index_t task, int) {
         if (task < a_packs) {
           const index_t end = std::min((task + 1) * kPackedTiles, tiles.count);
           for (index_t t = task * kPackedTiles; t < end; ++t) {
             const index_t i = tiles.begin(t), R = tiles.height(t);
             pack_tile(R, std::min(g.m - i, R), kc, g.a + i * g.a_row + k0 * g.a_k, g.a_row, g.a_k,
-                      a_block.data() + i * kc);
+                      a_block + i * kc);
           }
         } else {
           const index_t j0 = (task - a_packs) * step, columns = nc - j0 < step ? nc - j0 : step;
           pack_columns(columns, kc, g.b + (n0 + j0) * g.b_column + k0 * g.b_k, g.b_k, g.b_column,
-                       b_block.data() + j0 * kc);
+                       b_block + j0 * kc);
         }
       });
-      const T* b = shares_b       ? b_block.data() - n0 * kc
-                   : packs_panels ? nullptr
-                                  : g.packed_b + k0 * panel_columns<T>(g.n);
       threads.run(row_blocks * column_blocks, [&](index_t task, int worker) {
         const index_t t0 = task % row_blocks * block_tiles,
                       t1 = std::min(t0 + block_tiles, tiles.count);
@@ -159,24 +169,26 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
                       j1 = j0 + step < n0 + nc ? j0 + step : n0 + nc;
         const auto multiply = [&](index_t from, index_t to, const T* packed_b) {
           if (factor == nullptr) {
-            multiply_block<T, Start::zero>(g, tiles, t0, t1, from, to, kc, a_block.data(), packed_b,
+            multiply_block<T, Start::zero>(g, tiles, t0, t1, from, to, kc, a_block, packed_b,
                                            factor);
           } else {
-            multiply_block<T, Start::scaled>(g, tiles, t0, t1, from, to, kc, a_block.data(),
-                                             packed_b, factor);
+            multiply_block<T, Start::scaled>(g, tiles, t0, t1, from, to, kc, a_block, packed_b,
+                                             factor);
           }
         };
-        if (packs_panels) {
-          T* panel = b_block.data() + worker * kc_most * NR;
+        if (plan.packs_panels) {
+          T* panel = b_block + worker * plan.kc_most * NR;
           for (index_t j = j0; j < j1; j += NR) {
             const index_t width = std::min(j1 - j, NR);
             if (kc > 0) {
               pack_panel(width, kc, g.b + j * g.b_column + k0 * g.b_k, g.b_k, g.b_column, panel);
             }
-            multiply(j, j + width, panel - j * kc);
+            multiply(j, j + width, panel);
           }
+        } else if (plan.shares_b) {
+          multiply(j0, j1, b_block + (j0 - n0) * kc);
         } else {
-          multiply(j0, j1, b);
+          multiply(j0, j1, g.packed_b + k0 * panel_columns<T>(g.n) + j0 * kc);
         }
         if (last) {
           finish_block(g, tiles.begin(t0), std::min(tiles.begin(t1), g.m), j0, j1,
@@ -185,4 +197,35 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
       });
     }
   }
+}
+
+template <class T>
+inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Workspace& workspace) {
+  if (g.batch == 0 || g.m == 0 || g.n == 0) return;
+  const index_t block_tiles = detail::gemm_mc(sizeof(T)) / TileShape<T>::MR;
+  const TiledRows<T> tiles(g.m);
+  const index_t work = g.m * g.n * g.k;
+  const Executor& threads = detail::threads_for(executor, g.batch * work);
+  // Products of a thread each never wait for one another, but the last of a few would leave threads without work.
+  constexpr index_t kTasks = 8;  // of each thread
+  const bool apart = g.batch > 1 && threads.concurrency() > 1 &&
+                     (g.batch >= kTasks * threads.concurrency() || !detail::is_worth_threads(work));
+  const Executor& of_one = detail::threads_for(executor, apart ? 0 : work);
+  const GemmPlan<T> plan(g, tiles, block_tiles, of_one.concurrency());
+  Scratch<T> memory(workspace, plan.elements * (apart ? threads.concurrency() : 1));
+  const auto multiply = [&](index_t begin, index_t end, int worker) {
+    for (index_t i = begin; i < end; ++i) {
+      detail::GemmProblem<T> one = g;
+      one.a += i * g.a_batch;
+      one.b += i * g.b_batch;
+      one.c += i * g.c_batch;
+      one.residual += i * g.residual_batch;
+      multiply_one(one, tiles, block_tiles, plan, of_one, memory.data() + worker * plan.elements);
+    }
+  };
+  if (!apart) return multiply(0, g.batch, 0);
+  const index_t tasks = std::min(g.batch, kTasks * threads.concurrency());
+  threads.run(tasks, [&](index_t task, int worker) {
+    multiply(g.batch * task / tasks, g.batch * (task + 1) / tasks, worker);
+  });
 }
