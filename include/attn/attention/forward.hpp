@@ -1,8 +1,6 @@
 // Forward attention: one call, planned and run by tasks on the caller's threads.
 #pragma once
 
-#include <memory>
-
 #include "attn/attention/forward_task.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -92,11 +90,14 @@ class Forward {
 
   const SequenceTiling& tiling_at(index_t b) const { return sequences_.data()[b].tiling; }
 
-  ForwardScratch<T> scratch_of(int worker, index_t head = 0) const {
-    return plan_.scratch_at(problem_, memory_.data() + worker * plan_.worker_elements, head);
+  ForwardScratch<T> scratch_of(int worker) const {
+    return plan_.scratch_at(problem_, memory_.data() + worker * plan_.worker_elements);
   }
 
-  RowBlock block(index_t b, index_t kv_head, index_t row, const SequenceTiling& tiling) const {
+  /// Rows from `row` on; of several heads all.
+  RowBlock block(index_t b, index_t kv_head, index_t row, const SequenceTiling& tiling,
+                 index_t heads = 1) const {
+    if (heads > 1) return {b, kv_head, 0, heads * tiling.rows};
     return {b, kv_head, row, std::min(plan_.rows_per_task, tiling.rows - row)};
   }
 
@@ -131,32 +132,19 @@ class Forward {
     task.expect(block(b, head, piece * plan_.rows_per_task, tiling_at(b)));
   }
 
-  /// Memory of one task. Nothing is written before there is one: what 16 std::optional note takes a call of few tokens a
-  /// fortieth of its time (attn_report's mha_tutorial).
-  union Room {
-    ForwardTask<T> task;
-    Room() {}
-  };
-  static_assert(std::is_trivially_destructible_v<ForwardTask<T>>);
-
   void run_task(index_t i, int worker) {
     const auto [b, first, piece] = place_of(i);
     const SequenceTiling& tiling = tiling_at(b);
-    Room memory[AttentionPlan::kMostHeads];
-    ForwardTask<T>* task[AttentionPlan::kMostHeads];
-    const index_t count = std::min(plan_.heads_per_task, problem_.num_kv_heads() - first);
+    const ForwardScratch<T> scratch = scratch_of(worker);
+    const index_t heads = std::min(plan_.heads_per_task, problem_.num_kv_heads() - first);
     const index_t row = tiling.splits > 1 ? 0 : piece * plan_.rows_per_task;
-    for (index_t n = 0; n < count; ++n) {
-      task[n] = std::construct_at(&memory[n].task, problem_, kernels_, tiling,
-                                  scratch_of(worker, n), block(b, first + n, row, tiling));
-    }
-    if (!tiling.few) announce_next(i, *task[0]);
-    const std::span<ForwardTask<T>* const> all(task, static_cast<std::size_t>(count));
-    if (tiling.splits == 1) return ForwardTask<T>::run(all, states_);
-    ForwardTask<T>::sum_part(all, piece);
-    for (index_t n = 0; n < count; ++n) {
+    ForwardTask<T> task(problem_, kernels_, tiling, scratch, block(b, first, row, tiling, heads));
+    if (!tiling.few) announce_next(i, task);
+    if (tiling.splits == 1) return task.run(states_);
+    task.sum_part(piece);
+    for (index_t n = 0; n < heads; ++n) {
       const index_t part = first_part(b, first + n, tiling) + piece * kFewRows;
-      task[n]->copy_part(part_sums_.data() + part * plan_.out_stride, part_states_.data() + part);
+      task.copy_part(n, part_sums_.data() + part * plan_.out_stride, part_states_.data() + part);
     }
   }
 

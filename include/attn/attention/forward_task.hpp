@@ -1,8 +1,6 @@
 // ForwardTask: what one task of forward attention does with its rows: pack, score, online softmax, values, outputs.
 #pragma once
 
-#include <span>
-
 #include "attn/attention/coming_rows.hpp"
 #include "attn/attention/row_modifiers.hpp"
 #include "attn/attention/task_keys.hpp"
@@ -23,8 +21,8 @@ class ForwardTask {
         at_(block),
         rows_(problem, block, scratch.rows),
         keys_(problem, kernels, scratch_, block),
-        tile_height_(tiling.few ? round_up(std::max(block.num_rows, index_t{1}), kFewRowsAtOnce)
-                                : kernels.tile_rows),
+        tile_rows_(tiling.few ? std::max(tiling.rows, index_t{1}) : kernels.tile_rows),
+        tile_height_(tiling.few ? round_up(tile_rows_, kFewRowsAtOnce) : tile_rows_),
         copies_values_(!tiling.few &&
                        (problem.paged() || problem.v.stride(2) != problem.head_dim_v())),
         changes_scores_(changes_scores(problem)) {}
@@ -38,26 +36,23 @@ class ForwardTask {
         same_keys || problem_.paged() ? 0 : std::min(problem_.keys_of(next.b), tiling_.block_kv);
   }
 
-  /// Tasks of key/value heads of one batch row, which take the keys in turn, block after block.
-  using Tasks = std::span<ForwardTask* const>;
-
   /// All keys: outputs, lse and weights. kept_states: null, or of all rows (batch, num_heads, q_len).
-  static void run(Tasks tasks, RowState<T>* kept_states) {
-    sum_all(tasks, kept_states);
-    for (ForwardTask* task : tasks) task->finish();
+  void run(RowState<T>* kept_states) {
+    sum_all(kept_states);
+    finish();
   }
 
   /// One part of the keys: the rows' sums and states, for copy_part().
-  static void sum_part(Tasks tasks, index_t part) {
+  void sum_part(index_t part) {
     const index_t begin = part * SequenceTiling::kSplitKV;
-    const index_t end = std::min(begin + SequenceTiling::kSplitKV, tasks[0]->tiling_.kv_len);
-    start(tasks, {begin, end}, Pass::sum);
+    start({begin, std::min(begin + SequenceTiling::kSplitKV, tiling_.kv_len)}, Pass::sum);
   }
 
-  /// What sum_part() left, to be merged by finish_parts().
-  void copy_part(T* sums, RowState<T>* states) const {
-    std::copy_n(scratch_.out, rows_.count() * scratch_.out_stride, sums);
-    for (index_t r = 0; r < rows_.count(); ++r) states[r] = rows_[r].state;
+  /// What sum_part() left of one of its key/value heads, to be merged by finish_parts().
+  void copy_part(index_t head, T* sums, RowState<T>* states) const {
+    const index_t n = scratch_.out_stride, first = head * tile_rows_;
+    std::copy_n(scratch_.out + head * tile_height_ * n, tile_count(first) * n, sums);
+    for (index_t r = 0; r < tile_count(first); ++r) states[r] = rows_[first + r].state;
   }
 
   /// Merges the parts, kFewRows rows each in `sums` and `states`, in their order; then as run().
@@ -89,29 +84,28 @@ class ForwardTask {
   /// which a prob functor needs. weights, columns: final weights into these outputs. scores: scores into theirs.
   enum class Pass { sum, totals, values, weights, columns, scores };
 
-  /// A tile of rows against the keys of one block that some of them see.
+  /// A tile of rows, `at` rows into scratch.q and scratch.out, against the keys of one block that some of them see.
   struct Tile {
-    index_t row, height, first_key;
+    index_t row, height, at, kv_head, first_key;
     KeyRange keys;
     bool all_visible;  ///< to the mask functor
     bool is_last;      ///< no block of keys comes after it
   };
 
   /// scratch.out = sums of weight times value of every row; closes the rows.
-  static void sum_all(Tasks tasks, RowState<T>* kept_states) {
-    const KeyRange keys{0, tasks[0]->tiling_.kv_len};
-    const bool has_prob = static_cast<bool>(tasks[0]->problem_.functors.prob);
-    start(tasks, keys, has_prob ? Pass::totals : Pass::sum);
-    for (ForwardTask* task : tasks) task->close_rows(kept_states);
-    if (has_prob) pass_over_keys(tasks, Pass::values, keys);
+  void sum_all(RowState<T>* kept_states) {
+    const KeyRange keys{0, tiling_.kv_len};
+    const bool has_prob = static_cast<bool>(problem_.functors.prob);
+    start(keys, has_prob ? Pass::totals : Pass::sum);
+    close_rows(kept_states);
+    if (has_prob) pass_over_keys(Pass::values, keys);
   }
 
   /// Row x again: the sums of all rows, in the same parts of the keys as before, with what x does not see taken as 0.
   void sum_again(index_t x) {
     zeros_of_ = x;
-    ForwardTask* const alone = this;
     if (tiling_.splits == 1) {
-      sum_all({&alone, 1}, nullptr);
+      sum_all(nullptr);
     } else {
       RowState<T> state{kMinusInf<T>, T{0}};
       const index_t n = scratch_.out_stride;
@@ -119,31 +113,30 @@ class ForwardTask {
       std::fill_n(out, n, T{0});
       for (index_t part = 0; part < tiling_.splits; ++part) {
         for (index_t r = 0; r < rows_.count(); ++r) rows_[r].state = {kMinusInf<T>, T{0}};
-        sum_part({&alone, 1}, part);
+        sum_part(part);
         merge_part(n, rows_[x].state, of_part, state, out);
       }
       rows_[x].state = state;
       std::copy_n(out, n, of_part);
       close_rows(nullptr);
     }
-    finish_row(rows_[x]);
+    finish_row(rows_[x], x);
   }
 
   /// The first pass over the keys, from sums of 0.
-  static void start(Tasks tasks, KeyRange keys, Pass pass) {
-    for (ForwardTask* task : tasks) {
-      task->pack_queries();
-      std::fill_n(task->scratch_.out,
-                  task->tiles() * task->tile_height_ * task->scratch_.out_stride, T{0});
-    }
-    pass_over_keys(tasks, pass, keys);
+  void start(KeyRange keys, Pass pass) {
+    pack_queries();
+    std::fill_n(scratch_.out, tiles() * tile_height_ * scratch_.out_stride, T{0});
+    pass_over_keys(pass, keys);
   }
 
   /// Sinks join the states, which are then final.
   void close_rows(RowState<T>* kept_states) {
+    const bool has_sinks = static_cast<bool>(problem_.options.sinks),
+               is_final = static_cast<bool>(problem_.functors.prob);
     for (index_t r = 0; r < rows_.count(); ++r) {
       QueryRow<T>& row = rows_[r];
-      const T sink = problem_.sink(row.h);
+      const T sink = has_sinks ? problem_.options.sinks(row.h) : kMinusInf<T>;
       // A row is empty by its masks alone: one that sees nothing but products of -inf has no weights.
       if (row.state.total == T{0} && sink == kMinusInf<T> &&
           sees_key(problem_, kernels_, at_.b, row, tiling_.block_kv, scratch_.scores)) {
@@ -156,13 +149,12 @@ class ForwardTask {
         shrink = std::exp(row.state.most - most);
         row.state = {most, row.state.total * shrink + std::exp(sink - most)};
       }
-      row.factor = row.state.total == T{0}  ? T{0}
-                   : problem_.functors.prob ? T{1}
-                                            : shrink / row.state.total;
+      row.factor = row.state.total == T{0} ? T{0} : is_final ? T{1} : shrink / row.state.total;
     }
   }
 
-  index_t tiles() const { return (rows_.count() + tile_height_ - 1) / tile_height_; }
+  index_t tiles() const { return (rows_.count() + tile_rows_ - 1) / tile_rows_; }
+  index_t tile_count(index_t row) const { return std::min(rows_.count() - row, tile_rows_); }
 
   const T* query(const QueryRow<T>& row) const { return problem_.query(at_.b, row.h, row.i); }
 
@@ -170,7 +162,7 @@ class ForwardTask {
   /// sdpa_short and sdpa_512 of attn_report 1.01 times as long.
   void pack_queries() {
     const index_t d = problem_.head_dim(), count = rows_.count(), stride = problem_.q.stride(2);
-    if (!tiling_.few && count > 0 && count % tile_height_ == 0 &&
+    if (!tiling_.few && count > 0 && count % tile_rows_ == 0 &&
         query(rows_[count - 1]) == query(rows_[0]) + (count - 1) * stride) {
       queries_ = query(rows_[0]);
       query_stride_ = stride;
@@ -178,28 +170,23 @@ class ForwardTask {
     }
     queries_ = scratch_.q;
     query_stride_ = d;
-    for (index_t r = 0; r < count; ++r) std::copy_n(query(rows_[r]), d, scratch_.q + r * d);
-    std::fill_n(scratch_.q + count * d, (tiles() * tile_height_ - count) * d, T{0});
+    T* to = scratch_.q;
+    for (index_t r = 0; r < count; r += tile_rows_) {
+      const index_t height = tile_count(r);
+      for (index_t x = 0; x < height; ++x, to += d) std::copy_n(query(rows_[r + x]), d, to);
+      std::fill_n(to, (tile_height_ - height) * d, T{0});
+      to += (tile_height_ - height) * d;
+    }
   }
 
   /// Scores block after block of `keys`, as far as any row sees them. Blocks begin at multiples of block_kv
   /// whatever the rows are, so that a row is summed in the same order in every task.
-  static void pass_over_keys(Tasks tasks, Pass pass, KeyRange keys) {
-    KeyRange all{keys.end, keys.begin};
-    for (const ForwardTask* task : tasks) {
-      const KeyRange seen = task->rows_.seen(keys);
-      if (seen.begin >= seen.end) continue;
-      all = {std::min(all.begin, seen.begin), std::max(all.end, seen.end)};
-    }
-    const index_t step = tasks[0]->tiling_.block_kv;
-    for (index_t first = all.begin / step * step; first < all.end; first += step) {
-      for (ForwardTask* task : tasks) task->pass_over_block(pass, first, all);
-    }
-  }
-
   void pass_over_keys(Pass pass, KeyRange keys) {
-    ForwardTask* const alone = this;
-    pass_over_keys({&alone, 1}, pass, keys);
+    const KeyRange all = rows_.seen(keys);
+    const index_t step = tiling_.block_kv;
+    for (index_t first = all.begin / step * step; first < all.end; first += step) {
+      pass_over_block(pass, first, all);
+    }
   }
 
   /// The block that begins at `first`, as far as any row sees it, against every tile of rows.
@@ -222,13 +209,15 @@ class ForwardTask {
       };
       coming_ = is_last ? asks(next_, {0, next_keys_}) : asks({at_.b, at_.kv_head, 0, 0}, next);
     }
-    for (index_t r = 0; r < rows_.count(); r += tile_height_) {
-      const index_t height = std::min(rows_.count() - r, tile_height_);
+    index_t at = 0, kv_head = at_.kv_head;
+    for (index_t r = 0; r < rows_.count();
+         r += tile_rows_, at += tile_height_, kv_head += index_t{tiling_.few}) {
+      const index_t height = tile_count(r);
       const KeyRange seen = rows_.seen_by(r, height, block);
       if (seen.begin >= seen.end) continue;
       if (pass == Pass::weights && !rows_.shows_weights(r, height)) continue;
-      const Tile tile{
-          r, height, first, seen, rows_.visibility(r, height, seen) == Visibility::full, is_last};
+      const bool all_visible = rows_.visibility(r, height, seen) == Visibility::full;
+      const Tile tile{r, height, at, kv_head, first, seen, all_visible, is_last};
       score_tile(tile, pass == Pass::scores ? problem_.options.score_stage : ScoreStage::masked);
       if (pass == Pass::scores) {
         copy_scores(tile);
@@ -245,13 +234,13 @@ class ForwardTask {
     const index_t d = problem_.head_dim();
     const KeyRange columns = keys_.scores_of(tile.first_key, tile.keys);
     if (tiling_.few) {
-      kernels_.score_rows(tile.height, tile.keys.end - tile.keys.begin, d, queries_,
-                          keys_.point_to(problem_.k, tile.keys), problem_.scale,
+      kernels_.score_rows(tile.height, tile.keys.end - tile.keys.begin, d, queries_ + tile.at * d,
+                          keys_.point_to(problem_.k, tile.kv_head, tile.keys), problem_.scale,
                           scratch_.scores + tile.keys.begin - tile.first_key, tiling_.block_kv);
     } else {
       for (index_t j = columns.begin; j < columns.end; j += kernels_.panel_width) {
         const T* panel = scratch_.k + j * d;
-        kernels_.score_panel(d, queries_ + tile.row * query_stride_, query_stride_, panel,
+        kernels_.score_panel(d, queries_ + tile.at * query_stride_, query_stride_, panel,
                              problem_.scale, scratch_.scores + j, tiling_.block_kv,
                              coming_.ask_during(panel));
       }
@@ -273,6 +262,16 @@ class ForwardTask {
     }
   }
 
+  /// Between rows of scores, what is needed later: masks of the next tile's row, keys, and the output.
+  void ask_for_more(const Tile& tile, index_t x) {
+    const index_t row = tile.row + x, later = row + tile_rows_;
+    if (later < rows_.count()) prefetch_masks(problem_, at_.b, rows_[later], tile.keys);
+    coming_.ask();
+    if (tile.is_last) {
+      prefetch_row<1>(problem_.output(at_.b, rows_[row].h, rows_[row].i), problem_.out);
+    }
+  }
+
   /// Adds one block's keys to the states, the sums or both of one tile of rows.
   void sum_tile(const Tile& tile, Pass pass) {
     const KeyRange columns = keys_.scores_of(tile.first_key, tile.keys);
@@ -280,16 +279,14 @@ class ForwardTask {
     T shrink[std::max(kMostTileRows, kFewRows)] = {};  // of rows that fill up the tile, too
     if (zeros_of_ >= 0)
       keys_.copy_values(tile.first_key, tile.keys, scratch_.scores + zeros_of_ * stride);
-    for (index_t x = 0; x < tile.height; ++x) {
+    const index_t n = columns.end - columns.begin, first_key = tile.first_key + columns.begin;
+    T* s = scratch_.scores + columns.begin;
+    if (tiling_.few && pass != Pass::values) {
+      kernels_.online_softmax(tile.height, n, s, stride, &rows_[tile.row], shrink);
+    }
+    for (index_t x = 0; x < tile.height; ++x, s += stride) {
       QueryRow<T>& row = rows_[tile.row + x];
-      T* s = scratch_.scores + x * stride + columns.begin;
-      const index_t n = columns.end - columns.begin, first_key = tile.first_key + columns.begin;
-      if (const index_t later = tile.row + x + tile_height_; later < rows_.count()) {
-        prefetch_masks(problem_, at_.b, rows_[later], tile.keys);
-      }
-      coming_.ask();
-      if (tile.is_last && !tiling_.few)
-        prefetch_row<1>(problem_.output(at_.b, row.h, row.i), problem_.out);
+      if (!tiling_.few) ask_for_more(tile, x);
       if (pass == Pass::values) {
         shrink[x] = 1;
         if (row.state.total == T{0}) {
@@ -299,8 +296,8 @@ class ForwardTask {
         }
         const RowFunctor<T>& prob = problem_.functors.prob;
         prob.apply(prob.object, n, s, at_.b, row.h, row.i, first_key);
-      } else {
-        shrink[x] = kernels_.online_softmax(n, s, row.state);
+      } else if (!tiling_.few) {
+        kernels_.online_softmax(1, n, s, stride, &row, shrink + x);
       }
       if (problem_.options.dropout.p > 0 && pass != Pass::totals) {
         kernels_.drop(n, s, problem_.options.dropout, at_.b, row.h, row.i, first_key);
@@ -315,7 +312,7 @@ class ForwardTask {
                   out_stride = scratch_.out_stride, n = tile.keys.end - tile.keys.begin;
     const T* weights = scratch_.scores + tile.keys.begin - tile.first_key;
     const T* copied = scratch_.v + (tile.keys.begin - tile.first_key) * out_stride;
-    T* out = scratch_.out + tile.row * out_stride;
+    T* out = scratch_.out + tile.at * out_stride;
     if (!tiling_.few) {
       const bool copies = zeros_of_ >= 0 || copies_values_;
       kernels_.add_values_tile(dv, n, weights, stride,
@@ -323,7 +320,7 @@ class ForwardTask {
                                copies ? out_stride : problem_.v.stride(2), out, out_stride, shrink);
       return;
     }
-    const T* const* rows = keys_.point_to(problem_.v, tile.keys);
+    const T* const* rows = keys_.point_to(problem_.v, tile.kv_head, tile.keys);
     if (zeros_of_ >= 0) {
       for (index_t j = 0; j < n; ++j) scratch_.pointers[j] = copied + j * out_stride;
     }
@@ -355,7 +352,12 @@ class ForwardTask {
   /// Outputs, lse and weights of all rows from their sums and states.
   void finish() {
     bool finite = true;
-    for (index_t r = 0; r < rows_.count(); ++r) finite = finish_row(rows_[r]) && finite;
+    index_t at = 0;
+    for (index_t r = 0; r < rows_.count(); r += tile_rows_, at += tile_height_) {
+      for (index_t x = 0; x < tile_count(r); ++x) {
+        finite = finish_row(rows_[r + x], at + x) && finite;
+      }
+    }
     if (problem_.options.weights) write_weights();
     if (problem_.options.scores) write_scores();  // the last, since it forgets what rows see
     if (finite || !problem_.hides_keys()) return;
@@ -367,23 +369,25 @@ class ForwardTask {
       const index_t row = all.first_row + x;
       T* out = problem_.output(all.b, all.kv_head * problem_.group() + row / q_len, row % q_len);
       if (kernels_.scale_row(problem_.head_dim_v(), T{1}, out, out)) continue;
-      ForwardTask again(problem_, kernels_, tiling_, scratch_,
-                        tiling_.few ? all : RowBlock{all.b, all.kv_head, row, 1});
-      again.sum_again(tiling_.few ? x : 0);
+      const index_t head = all.kv_head + row / tiling_.rows;
+      const RowBlock block =
+          tiling_.few ? RowBlock{all.b, head, 0, tiling_.rows} : RowBlock{all.b, head, row, 1};
+      ForwardTask(problem_, kernels_, tiling_, scratch_, block)
+          .sum_again(tiling_.few ? row % tiling_.rows : 0);
     }
   }
 
-  /// Output and lse of one row; false where the output is not finite.
-  bool finish_row(const QueryRow<T>& row) {
+  /// Output and lse of one row, whose sums are row `at` of scratch.out; false where the output is not finite.
+  bool finish_row(const QueryRow<T>& row, index_t at) {
     if (problem_.options.lse) {
       problem_.lse(at_.b, row.h, row.i) = row.state.most + std::log(row.state.total);
     }
     T* out = problem_.output(at_.b, row.h, row.i);
     if (row.state.total == T{0} && problem_.options.masked_row == MaskedRow::mean) {
-      keys_.mean_of_values(out);
+      keys_.mean_of_values(row.h / problem_.group(), out);
       return true;
     }
-    const T* sums = scratch_.out + (&row - &rows_[0]) * scratch_.out_stride;
+    const T* sums = scratch_.out + at * scratch_.out_stride;
     return kernels_.scale_row(problem_.head_dim_v(), row.factor, sums, out);
   }
 
@@ -438,7 +442,8 @@ class ForwardTask {
   TaskKeys<T> keys_;
   const T* queries_ = nullptr;
   index_t query_stride_ = 0;
-  index_t tile_height_;  ///< rows of one tile
+  index_t tile_rows_;    ///< of one tile: of a key/value head's rows, all on the path for few rows
+  index_t tile_height_;  ///< the same in memory, as many as kernels take at once
   /// Values of a block are copied side by side, once for all tiles: rows apart by a power of two, as in (batch, seq, 16
   /// heads, 64), fall into few sets of the caches, which took up to 1.2 times as long (attention_bench's
   /// attention_1024_seq_major).

@@ -21,6 +21,15 @@ struct RowState {
   T most, total;
 };
 
+/// One query of one head. Row r of a key/value head is head r / q_len of its group, query r % q_len.
+template <class T>
+struct QueryRow {
+  index_t h, i;
+  KeyRange keys;
+  RowState<T> state;  ///< without a sink until all keys are in
+  T factor;           ///< output = factor times the sum of weights and values
+};
+
 /// Adds one part of the keys to a row's state and to its sum of n elements.
 template <class T>
 void merge_part(index_t n, const RowState<T>& part, const T* part_sum, RowState<T>& row, T* sum) {
@@ -64,8 +73,9 @@ struct RowKernels {
   /// s[j] -= slope |distance - j|
   void (*add_alibi)(index_t n, T* s, T slope, index_t distance);
 
-  /// s = e^(s - most) over n scores, of which memory holds whole panels; returns by what earlier sums shrink.
-  T (*online_softmax)(index_t n, T* s, RowState<T>& state);
+  /// s = e^(s - most) over n scores of each row, of which memory holds whole panels; shrink: by what earlier sums shrink.
+  void (*online_softmax)(index_t height, index_t n, T* s, index_t stride, QueryRow<T>* rows,
+                         T* shrink);
   /// out = e^(s - most) / total over n scores of a row whose state is final.
   void (*weigh)(index_t n, const T* s, const RowState<T>& state, T* out);
 

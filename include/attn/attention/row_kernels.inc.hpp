@@ -88,46 +88,48 @@ inline constexpr auto kShownThenHidden = [] {
   return x;
 }();
 
-/// s[n..] = -inf up to a whole vector. Returns n rounded up so.
+/// s[n..] = -inf up to a whole vector.
 template <class T>
-ATTN_INLINE index_t hide_beyond(index_t n, T* s) {
+ATTN_INLINE void hide_beyond(index_t n, T* s) {
   constexpr index_t kLanes = Vec<T>::kLanes;
   const index_t shown = n % kLanes;
-  if (shown == 0) return n;
+  if (shown == 0) return;
   T* last = s + n - shown;
   const T* added = kShownThenHidden<T>.data() + kLanes - shown;
   (Vec<T>::load(last, shown) + Vec<T>::load(added)).store(last);
-  return n - shown + kLanes;
 }
 
 template <class T>
-inline T online_softmax(index_t n, T* s, detail::RowState<T>& state) {
+inline void online_softmax(index_t height, index_t n, T* s, index_t stride,
+                           detail::QueryRow<T>* rows, T* shrink) {
   using V = Vec<T>;
   constexpr index_t kPair = 2 * V::kLanes;
   static_assert(RowTileShape<T>::NR == kPair);
-  n = hide_beyond(n, s);
-  V m0 = V::all(state.most), m1 = m0;
-  index_t first = 0;
-  for (; first + kPair <= n; first += kPair) {
-    m0 = max(V::load(s + first), m0);
-    m1 = max(V::load(s + first + V::kLanes), m1);
+  const index_t whole = detail::round_up(n, V::kLanes);
+  for (index_t r = 0; r < height; ++r, s += stride) {
+    hide_beyond(n, s);
+    detail::RowState<T>& state = rows[r].state;
+    V m0 = V::all(state.most), m1 = m0;
+    index_t first = 0;
+    for (; first + kPair <= whole; first += kPair) {
+      m0 = max(V::load(s + first), m0);
+      m1 = max(V::load(s + first + V::kLanes), m1);
+    }
+    if (first < whole) m0 = max(V::load(s + first), m0);
+    const T most = max_lane(max(m0, m1));
+    // Nothing visible yet: shift by 0, so that -inf - -inf never occurs; all weights come out 0.
+    const V shift = V::all(most == detail::kMinusInf<T> ? T{0} : most);
+    // One vector at a time: two side by side would take more than the 16 registers of AVX2, and cores overlap them anyway.
+    V total = V::all(T{0});
+    for (index_t j = 0; j < whole; j += V::kLanes) {
+      const V e = exp_flush(V::load(s + j) - shift);
+      e.store(s + j);
+      total = total + e;
+    }
+    // By vectors too: a call of std::exp costs as much as eight vectors of scores. There is nothing to shrink at first.
+    shrink[r] = state.total == T{0} ? T{0} : max_lane(exp_flush(V::all(state.most) - shift));
+    state = {most, state.total * shrink[r] + sum(total)};
   }
-  if (first < n) m0 = max(V::load(s + first), m0);
-  const T most = max_lane(max(m0, m1));
-  // Nothing visible yet: shift by 0, so that -inf - -inf never occurs; all weights come out 0.
-  const V shift = V::all(most == detail::kMinusInf<T> ? T{0} : most);
-  // One vector at a time: two side by side would take more than the 16 registers of AVX2, and cores overlap them anyway.
-  V total = V::all(T{0});
-  for (index_t j = 0; j < n; j += V::kLanes) {
-    const V e = exp_flush(V::load(s + j) - shift);
-    e.store(s + j);
-    total = total + e;
-  }
-  // By vectors too: a call of std::exp costs as much as eight vectors of scores. There is nothing to shrink at first.
-  const T shrink = state.total == T{0} ? T{0} : max_lane(exp_flush(V::all(state.most) - shift));
-  state.most = most;
-  state.total = state.total * shrink + sum(total);
-  return shrink;
 }
 
 template <class T>

@@ -10,7 +10,7 @@ namespace detail {
 template <class T>
 class TaskKeys {
  public:
-  /// Those of `block`, into the arrays of `scratch`.
+  /// Those of `block`, into the arrays of `scratch`; where nothing else is said, of its first key/value head.
   TaskKeys(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
            const ForwardScratch<T>& scratch, const RowBlock& block)
       : problem_(problem),
@@ -46,11 +46,13 @@ class TaskKeys {
   }
 
   /// scratch.pointers to the rows of `keys` of k or v.
-  const T* const* point_to(const TensorView4<const T>& of, KeyRange keys) const {
+  const T* const* point_to(const TensorView4<const T>& of, index_t kv_head, KeyRange keys) const {
+    const T** to = scratch_.pointers;
+    const index_t stride = of.stride(2);
     for (index_t j = keys.begin; j < keys.end;) {
       const index_t end = problem_.run_end(j, keys.end);
-      const T* row = problem_.key(of, b_, head_, j);
-      for (; j < end; ++j, row += of.stride(2)) scratch_.pointers[j - keys.begin] = row;
+      const T* row = problem_.key(of, b_, kv_head, j);
+      for (; j < end; ++j, row += stride) *to++ = row;
     }
     return scratch_.pointers;
   }
@@ -68,12 +70,12 @@ class TaskKeys {
     }
   }
 
-  void mean_of_values(T* out) const {
+  void mean_of_values(index_t kv_head, T* out) const {
     const index_t dv = problem_.head_dim_v();
     const KeyRange keys = problem_.unpadded_keys(b_);
     std::fill_n(out, dv, T{0});
     for (index_t j = keys.begin; j < keys.end; ++j) {
-      const T* v = value(j);
+      const T* v = problem_.key(problem_.v, b_, kv_head, j);
       for (index_t x = 0; x < dv; ++x) out[x] += v[x] / static_cast<T>(keys.end - keys.begin);
     }
   }

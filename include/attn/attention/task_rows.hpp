@@ -7,7 +7,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Rows [first_row, first_row + num_rows) of one batch row and key/value head.
+/// Rows [first_row, first_row + num_rows) of one batch row and key/value head; behind the last row of a head come those
+/// of the next.
 struct RowBlock {
   index_t b, kv_head, first_row, num_rows;
 };
@@ -52,14 +53,18 @@ class TaskRows {
 
   /// The same of rows [r, r + count).
   KeyRange seen_by(index_t r, index_t count, KeyRange keys) const {
+    const auto of_row = [&](index_t x) -> KeyRange {
+      return {std::max(rows_[x].keys.begin, keys.begin), std::min(rows_[x].keys.end, keys.end)};
+    };
     KeyRange seen{keys.end, keys.begin};
-    const index_t end_row = alike_ ? r + 1 : r + count;
-    for (index_t x = r; x < end_row; ++x) {
-      const index_t begin = std::max(rows_[x].keys.begin, keys.begin);
-      const index_t end = std::min(rows_[x].keys.end, keys.end);
-      if (begin >= end) continue;
-      seen.begin = std::min(seen.begin, begin);
-      seen.end = std::max(seen.end, end);
+    if (alike_) {
+      seen = of_row(r);
+    } else {
+      for (index_t x = r; x < r + count; ++x) {
+        const KeyRange part = of_row(x);
+        if (part.begin >= part.end) continue;
+        seen = {std::min(seen.begin, part.begin), std::max(seen.end, part.end)};
+      }
     }
     if (classifies_) trim(r, count, seen);
     return seen;

@@ -63,15 +63,6 @@ SequenceTiling tiling_of(const AttentionProblem<T>& problem, index_t b) {
           static_cast<bool>(problem.functors.prob)};
 }
 
-/// One query of one head. Row r of a key/value head is head r / q_len of its group, query r % q_len.
-template <class T>
-struct QueryRow {
-  index_t h, i;
-  KeyRange keys;
-  RowState<T> state;  ///< without a sink until all keys are in
-  T factor;           ///< output = factor times the sum of weights and values
-};
-
 /// Scratch of one worker, cut from `elements` of T at `memory`.
 template <class T>
 struct ForwardScratch {
@@ -80,10 +71,10 @@ struct ForwardScratch {
   const T** pointers;  ///< to the keys or values of one block, on the path for few rows
   index_t out_stride, elements = 0;
 
-  /// For head `head` of the num_heads that one worker takes in turn: what heads keep from block to block is apart. Tasks
-  /// have at most num_rows rows of each, and blocks at most block_kv keys, which some of them pack.
-  ForwardScratch(T* memory, index_t head, index_t num_heads, index_t num_rows, index_t block_kv,
-                 bool packs_keys, index_t d, index_t dv)
+  /// For tasks of num_heads key/value heads with at most num_rows rows each, and blocks of at most block_kv keys, which
+  /// some of them pack.
+  ForwardScratch(T* memory, index_t num_heads, index_t num_rows, index_t block_kv, bool packs_keys,
+                 index_t d, index_t dv)
       : out_stride(round_up(dv, 16)) {
     const auto take = [&](index_t n) {
       T* start = memory == nullptr ? nullptr : memory + elements;
@@ -93,22 +84,17 @@ struct ForwardScratch {
     const auto take_bytes = [&](std::size_t bytes) {
       return take((static_cast<index_t>(bytes) + index_t{sizeof(T)} - 1) / index_t{sizeof(T)});
     };
-    const index_t height = std::max(num_rows + kMostTileRows - 1, kFewRows);  // whole tiles
+    const index_t height =
+        num_heads * std::max(num_rows + kMostTileRows - 1, kFewRows);  // whole tiles
     k = take(packs_keys ? block_kv * d : 0);
     v = take(block_kv * out_stride);
     scores = take(std::max(kMostTileRows, kFewRows) * block_kv);
     pointers = reinterpret_cast<const T**>(
         take_bytes(static_cast<std::size_t>(block_kv) * sizeof(const T*)));
-    const index_t shared = elements;
     q = take(height * d);
     out = take(height * out_stride);
     rows = reinterpret_cast<QueryRow<T>*>(
-        take_bytes(static_cast<std::size_t>(num_rows) * sizeof(QueryRow<T>)));
-    const index_t of_head = elements - shared;
-    elements = shared + num_heads * of_head;
-    q += head * of_head;
-    out += head * of_head;
-    rows = reinterpret_cast<QueryRow<T>*>(reinterpret_cast<T*>(rows) + head * of_head);
+        take_bytes(static_cast<std::size_t>(num_heads * num_rows) * sizeof(QueryRow<T>)));
   }
 };
 
@@ -207,10 +193,10 @@ struct AttentionPlan {
   }
 
   template <class T>
-  detail::ForwardScratch<T> scratch_at(const detail::AttentionProblem<T>& problem, T* memory,
-                                       index_t head = 0) const {
-    return {memory,        head,       heads_per_task,     most_rows,
-            most_block_kv, packs_keys, problem.head_dim(), problem.head_dim_v()};
+  detail::ForwardScratch<T> scratch_at(const detail::AttentionProblem<T>& problem,
+                                       T* memory) const {
+    return {memory,     heads_per_task,     most_rows,           most_block_kv,
+            packs_keys, problem.head_dim(), problem.head_dim_v()};
   }
 };
 
