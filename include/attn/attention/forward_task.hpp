@@ -134,8 +134,7 @@ class ForwardTask {
   void close_rows(RowState<T>* kept_states) {
     const bool has_sinks = static_cast<bool>(problem_.options.sinks),
                is_final = static_cast<bool>(problem_.functors.prob);
-    for (index_t r = 0; r < rows_.count(); ++r) {
-      QueryRow<T>& row = rows_[r];
+    for (QueryRow<T>& row : rows_.all()) {
       const T sink = has_sinks ? problem_.options.sinks(row.h) : kMinusInf<T>;
       // A row is empty by its masks alone: one that sees nothing but products of -inf has no weights.
       if (row.state.total == T{0} && sink == kMinusInf<T> &&
@@ -272,6 +271,17 @@ class ForwardTask {
     }
   }
 
+  /// s = what the prob functor makes of the final weights of n scores.
+  void weigh_for_functor(const QueryRow<T>& row, index_t n, T* s, index_t first_key) {
+    if (row.state.total == T{0}) {
+      std::fill_n(s, n, T{0});
+    } else {
+      kernels_.weigh(n, s, row.state, s);
+    }
+    const RowFunctor<T>& prob = problem_.functors.prob;
+    prob.apply(prob.object, n, s, at_.b, row.h, row.i, first_key);
+  }
+
   /// Adds one block's keys to the states, the sums or both of one tile of rows.
   void sum_tile(const Tile& tile, Pass pass) {
     const KeyRange columns = keys_.scores_of(tile.first_key, tile.keys);
@@ -281,26 +291,24 @@ class ForwardTask {
       keys_.copy_values(tile.first_key, tile.keys, scratch_.scores + zeros_of_ * stride);
     const index_t n = columns.end - columns.begin, first_key = tile.first_key + columns.begin;
     T* s = scratch_.scores + columns.begin;
+    QueryRow<T>* rows = &rows_[tile.row];
     if (tiling_.few && pass != Pass::values) {
-      kernels_.online_softmax(tile.height, n, s, stride, &rows_[tile.row], shrink);
-    }
-    for (index_t x = 0; x < tile.height; ++x, s += stride) {
-      QueryRow<T>& row = rows_[tile.row + x];
-      if (!tiling_.few) ask_for_more(tile, x);
-      if (pass == Pass::values) {
-        shrink[x] = 1;
-        if (row.state.total == T{0}) {
-          std::fill_n(s, n, T{0});
+      kernels_.online_softmax(tile.height, n, s, stride, rows, shrink);
+    } else {
+      for (index_t x = 0; x < tile.height; ++x) {
+        if (!tiling_.few) ask_for_more(tile, x);
+        if (pass == Pass::values) {
+          shrink[x] = 1;
+          weigh_for_functor(rows[x], n, s + x * stride, first_key);
         } else {
-          kernels_.weigh(n, s, row.state, s);
+          kernels_.online_softmax(1, n, s + x * stride, stride, rows + x, shrink + x);
         }
-        const RowFunctor<T>& prob = problem_.functors.prob;
-        prob.apply(prob.object, n, s, at_.b, row.h, row.i, first_key);
-      } else if (!tiling_.few) {
-        kernels_.online_softmax(1, n, s, stride, &row, shrink + x);
       }
-      if (problem_.options.dropout.p > 0 && pass != Pass::totals) {
-        kernels_.drop(n, s, problem_.options.dropout, at_.b, row.h, row.i, first_key);
+    }
+    if (problem_.options.dropout.p > 0 && pass != Pass::totals) {
+      for (index_t x = 0; x < tile.height; ++x) {
+        kernels_.drop(n, s + x * stride, problem_.options.dropout, at_.b, rows[x].h, rows[x].i,
+                      first_key);
       }
     }
     if (pass != Pass::totals) add_values(tile, shrink);
@@ -378,7 +386,7 @@ class ForwardTask {
   }
 
   /// Output and lse of one row, whose sums are row `at` of scratch.out; false where the output is not finite.
-  bool finish_row(const QueryRow<T>& row, index_t at) {
+  ATTN_INLINE bool finish_row(const QueryRow<T>& row, index_t at) {
     if (problem_.options.lse) {
       problem_.lse(at_.b, row.h, row.i) = row.state.most + std::log(row.state.total);
     }

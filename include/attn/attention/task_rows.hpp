@@ -47,6 +47,7 @@ class TaskRows {
   /// Every row sees all keys up to the same one.
   bool alike() const { return alike_; }
   QueryRow<T>& operator[](index_t r) const { return rows_[r]; }
+  std::span<QueryRow<T>> all() const { return {rows_, static_cast<std::size_t>(count_)}; }
 
   /// The smallest range with all keys of `keys` that any row sees.
   KeyRange seen(KeyRange keys) const { return seen_by(0, count_, keys); }
