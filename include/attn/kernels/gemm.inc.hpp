@@ -55,6 +55,7 @@ inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& 
   const index_t end = std::min(tiles.begin(t1), g.m);
   for (index_t j = j0; j < j1; j += NR, packed_b += NR * kc) {
     const index_t width = std::min(j1 - j, NR);
+    const bool is_half = width <= NR / 2;
     for (index_t t = t0; t < t1; ++t) {
       const index_t i = tiles.begin(t), R = tiles.height(t), height = std::min(end - i, R);
       T* c = g.c + i * g.c_row + j;
@@ -66,13 +67,13 @@ inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& 
       const auto multiply = [&](T* to, index_t to_stride) {
         const T* a = packed_a + i * kc;
         if (R == MR) {
-          tile_panel<T, MR, kStart>(kc, a, packed_b, to, to_stride, factor, ahead);
+          tile_panel<T, MR, kStart>(is_half, kc, a, packed_b, to, to_stride, factor, ahead);
         } else {
-          tile_panel<T, TiledRows<T>::kLowMR, kStart>(kc, a, packed_b, to, to_stride, factor,
-                                                      ahead);
+          tile_panel<T, TiledRows<T>::kLowMR, kStart>(is_half, kc, a, packed_b, to, to_stride,
+                                                      factor, ahead);
         }
       };
-      if (width == NR && height == R) {
+      if (width == (is_half ? NR / 2 : NR) && height == R) {
         multiply(c, g.c_row);
         continue;
       }

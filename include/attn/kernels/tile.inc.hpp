@@ -121,12 +121,18 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
   }
 }
 
-/// R packed rows of A times one packed panel of B: C (R x NR).
+/// R packed rows of A times one packed panel of B: C (R x NR), or the first half of its columns.
 template <class T, int R, Start kStart>
-inline void tile_panel(index_t k, const T* a, const T* panel, T* c, index_t c_stride,
+inline void tile_panel(bool is_half, index_t k, const T* a, const T* panel, T* c, index_t c_stride,
                        const T* factor, Ahead ahead) {
-  tile<T, R, TileShape<T>::NV, ALayout::interleaved, kStart, false>(
-      k, a, 0, panel, TileShape<T>::NR, c, c_stride, factor, 0, ahead);
+  using Shape = TileShape<T>;
+  if (is_half) {
+    tile<T, R, Shape::NV / 2, ALayout::interleaved, kStart, false>(k, a, 0, panel, Shape::NR, c,
+                                                                   c_stride, factor, 0, ahead);
+  } else {
+    tile<T, R, Shape::NV, ALayout::interleaved, kStart, false>(k, a, 0, panel, Shape::NR, c,
+                                                               c_stride, factor, 0, ahead);
+  }
 }
 
 /// C (MR x columns) = factor C + A B, with A in rows and B unpacked: its columns lie along the vector.
