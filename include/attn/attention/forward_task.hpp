@@ -157,17 +157,23 @@ class ForwardTask {
 
   const T* query(const QueryRow<T>& row) const { return problem_.query(at_.b, row.h, row.i); }
 
-  /// Queries in whole tiles: where they lie, if they fill them and lie one stride apart, else copied. Copies take
-  /// sdpa_short and sdpa_512 of attn_report 1.01 times as long.
-  void pack_queries() {
-    const index_t d = problem_.head_dim(), count = rows_.count(), stride = problem_.q.stride(2);
-    if (!tiling_.few && count > 0 && count % tile_rows_ == 0 &&
-        query(rows_[count - 1]) == query(rows_[0]) + (count - 1) * stride) {
-      queries_ = query(rows_[0]);
-      query_stride_ = stride;
-      return;
+  /// Whether queries fill their tiles, and those of each tile lie query_stride_ apart.
+  bool queries_lie_in_tiles() const {
+    const index_t last = tile_rows_ - 1;
+    if (tile_height_ != tile_rows_ || rows_.count() % tile_rows_ != 0) return false;
+    for (index_t r = 0; r < rows_.count(); r += tile_rows_) {
+      if (query(rows_[r + last]) != query(rows_[r]) + last * query_stride_) return false;
     }
-    queries_ = scratch_.q;
+    return true;
+  }
+
+  /// Queries in whole tiles: where they lie, if they can, else copied. Copies take sdpa_short and sdpa_512 of attn_report
+  /// 1.01 times as long. More than a few, passed over again for each of many keys, may evict one another where they lie.
+  void pack_queries() {
+    const index_t d = problem_.head_dim(), count = rows_.count();
+    query_stride_ = count > 1 ? query(rows_[1]) - query(rows_[0]) : d;
+    copies_queries_ = (tiling_.few && tile_rows_ > kFewRowsAtOnce) || !queries_lie_in_tiles();
+    if (!copies_queries_) return;
     query_stride_ = d;
     T* to = scratch_.q;
     for (index_t r = 0; r < count; r += tile_rows_) {
@@ -232,16 +238,16 @@ class ForwardTask {
   void score_tile(const Tile& tile, ScoreStage stage) {
     const index_t d = problem_.head_dim();
     const KeyRange columns = keys_.scores_of(tile.first_key, tile.keys);
+    const T* queries = copies_queries_ ? scratch_.q + tile.at * d : query(rows_[tile.row]);
     if (tiling_.few) {
-      kernels_.score_rows(tile.height, tile.keys.end - tile.keys.begin, d, queries_ + tile.at * d,
+      kernels_.score_rows(tile.height, tile.keys.end - tile.keys.begin, d, queries, query_stride_,
                           keys_.point_to(problem_.k, tile.kv_head, tile.keys), problem_.scale,
                           scratch_.scores + tile.keys.begin - tile.first_key, tiling_.block_kv);
     } else {
       for (index_t j = columns.begin; j < columns.end; j += kernels_.panel_width) {
         const T* panel = scratch_.k + j * d;
-        kernels_.score_panel(d, queries_ + tile.at * query_stride_, query_stride_, panel,
-                             problem_.scale, scratch_.scores + j, tiling_.block_kv,
-                             coming_.ask_during(panel));
+        kernels_.score_panel(d, queries, query_stride_, panel, problem_.scale, scratch_.scores + j,
+                             tiling_.block_kv, coming_.ask_during(panel));
       }
     }
     if (rows_.alike() && !changes_scores_) return;
@@ -448,8 +454,8 @@ class ForwardTask {
   ComingRows<T> coming_;
   TaskRows<T> rows_;
   TaskKeys<T> keys_;
-  const T* queries_ = nullptr;
-  index_t query_stride_ = 0;
+  bool copies_queries_ = false;
+  index_t query_stride_ = 0;  ///< of one tile's rows, in q or in their copies
   index_t tile_rows_;    ///< of one tile: of a key/value head's rows, all on the path for few rows
   index_t tile_height_;  ///< the same in memory, as many as kernels take at once
   /// Values of a block are copied side by side, once for all tiles: rows apart by a power of two, as in (batch, seq, 16

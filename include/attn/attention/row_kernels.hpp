@@ -61,8 +61,8 @@ struct RowKernels {
   void (*score_panel)(index_t d, const T* queries, index_t queries_stride, const T* panel, T scale,
                       T* scores, index_t stride, const T* ahead);
   /// The same for `height` (at most kFewRows) rows of queries and n rows of keys, wherever they lie.
-  void (*score_rows)(index_t height, index_t n, index_t d, const T* queries, const T* const* keys,
-                     T scale, T* scores, index_t stride);
+  void (*score_rows)(index_t height, index_t n, index_t d, const T* queries, index_t queries_stride,
+                     const T* const* keys, T scale, T* scores, index_t stride);
 
   /// s = cap tanh(s / cap)
   void (*softcap)(index_t n, T* s, T cap);

@@ -162,8 +162,9 @@ struct AttentionPlan {
     for (count_tasks(); heads_per_task > 1 && tasks < concurrency; count_tasks()) {
       heads_per_task = (heads_per_task + 1) / 2;
     }
-    for (; rows_per_task > kLeastRows && tasks < 2 * concurrency; count_tasks()) {
+    while (rows_per_task > kLeastRows && tasks < 2 * concurrency) {
       rows_per_task /= 2;
+      if (most_rows > rows_per_task) count_tasks();
     }
     most_rows = std::min(most_rows, rows_per_task);
     const AttentionOptions<T>& options = problem.options;

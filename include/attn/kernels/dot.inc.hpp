@@ -21,8 +21,8 @@ inline constexpr int kDotColumns = std::min(kPlaces, kDotSums / R);
 /// out[r J + j] = scale a_r . b_j over k elements for R rows of A and J = kDotColumns rows of B, while rows `later` of B
 /// are asked for.
 template <class T, int R>
-ATTN_INLINE void dot_block(index_t k, const T* a, const T* const* b, const T* const* later, T scale,
-                           T* out) {
+ATTN_INLINE void dot_block(index_t k, const T* a, index_t a_stride, const T* const* b,
+                           const T* const* later, T scale, T* out) {
   using V = Vec<T>;
   constexpr int J = kDotColumns<R>;
   V sums[R * J / 4][4];
@@ -37,7 +37,7 @@ ATTN_INLINE void dot_block(index_t k, const T* a, const T* const* b, const T* co
     }
     ATTN_UNROLL
     for (int r = 0; r < R; ++r) {
-      const V av = load(a + r * k + p);
+      const V av = load(a + r * a_stride + p);
       ATTN_UNROLL
       for (int j = 0; j < J; ++j) {
         V& sum = sums[(r * J + j) / 4][(r * J + j) % 4];
@@ -85,15 +85,15 @@ struct Places {
 
 /// score_rows() for rows of A one after the other.
 template <class T>
-inline void score_rows_alone(index_t height, index_t n, index_t k, const T* a, const T* const* b,
-                             T scale, T* out, index_t out_stride) {
+inline void score_rows_alone(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
+                             const T* const* b, T scale, T* out, index_t out_stride) {
   const index_t part = (n + kPlaces - 1) / kPlaces;
   Places<T> places;
   for (index_t x = 0; x < part; ++x) {
     places.go_to(x, b, n, part);
     for (index_t r = 0; r < height; ++r) {
       T sums[kPlaces];
-      dot_block<T, 1>(k, a + r * k, places.rows, places.later, scale, sums);
+      dot_block<T, 1>(k, a + r * a_stride, a_stride, places.rows, places.later, scale, sums);
       // Unrolled, since g++ would make one scatter of four stores, which is microcode on AMD's machines.
       ATTN_UNROLL
       for (int s = 0; s < kPlaces; ++s) out[r * out_stride + places.at[s]] = sums[s];
@@ -131,8 +131,8 @@ inline void turn_sums(index_t part, index_t count, index_t room, const T* from, 
 /// registers: 16 stores one by one after as many sums held up the next ones, and grouped decoding took 1.07 times as long
 /// (attn_report's sdpa_decode_gqa).
 template <class T>
-inline void score_rows_together(index_t height, index_t n, index_t k, const T* a, const T* const* b,
-                                T scale, T* out, index_t out_stride) {
+inline void score_rows_together(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
+                                const T* const* b, T scale, T* out, index_t out_stride) {
   constexpr index_t R = kRowsAtOnce, J = kDotColumns<R>, kSize = Block<T>::kSize;
   constexpr index_t kTurned = kSize * R * J;
   const index_t part = (n + kPlaces - 1) / kPlaces;
@@ -145,8 +145,8 @@ inline void score_rows_together(index_t height, index_t n, index_t k, const T* a
       T* to = sums + x * R * J;
       for (index_t s = 0; s < kPlaces; s += J) {
         for (index_t r = 0; r < height; r += R, to += kTurned) {
-          dot_block<T, R>(k, a + r * k, places.rows + s, (r == 0 ? places.later : places.rows) + s,
-                          scale, to);
+          dot_block<T, R>(k, a + r * a_stride, a_stride, places.rows + s,
+                          (r == 0 ? places.later : places.rows) + s, scale, to);
         }
       }
     }
@@ -160,17 +160,17 @@ inline void score_rows_together(index_t height, index_t n, index_t k, const T* a
   }
 }
 
-/// out[r, j] = scale a_r . b_j for `height` contiguous rows of A and n rows of B. Of a and out memory holds a multiple of
+/// out[r, j] = scale a_r . b_j for `height` rows of A and n rows of B. Of a and out memory holds a multiple of
 /// detail::kFewRowsAtOnce rows, all of which may be used.
 template <class T>
-inline void score_rows(index_t height, index_t n, index_t k, const T* a, const T* const* b, T scale,
-                       T* out, index_t out_stride) {
+inline void score_rows(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
+                       const T* const* b, T scale, T* out, index_t out_stride) {
   if constexpr (kRowsAtOnce > 1) {
     if (height > kMostAlone) {
-      return score_rows_together(height, n, k, a, b, scale, out, out_stride);
+      return score_rows_together(height, n, k, a, a_stride, b, scale, out, out_stride);
     }
   }
-  score_rows_alone(height, n, k, a, b, scale, out, out_stride);
+  score_rows_alone(height, n, k, a, a_stride, b, scale, out, out_stride);
 }
 
 /// c_r += sum over i < N of a[r, i a_step] row_i for R rows of C, while rows `later` are asked for.
