@@ -23,6 +23,7 @@ class ForwardTask {
         keys_(problem, kernels, scratch_, block),
         tile_rows_(tiling.few ? std::max(tiling.rows, index_t{1}) : kernels.tile_rows),
         tile_height_(tiling.few ? round_up(tile_rows_, kFewRowsAtOnce) : tile_rows_),
+        tiles_((block.num_rows + tile_rows_ - 1) / tile_rows_),
         copies_values_(!tiling.few &&
                        (problem.paged() || problem.v.stride(2) != problem.head_dim_v())),
         changes_scores_(changes_scores(problem)) {}
@@ -126,7 +127,7 @@ class ForwardTask {
   /// The first pass over the keys, from sums of 0.
   void start(KeyRange keys, Pass pass) {
     pack_queries();
-    std::fill_n(scratch_.out, tiles() * tile_height_ * scratch_.out_stride, T{0});
+    std::fill_n(scratch_.out, tiles_ * tile_height_ * scratch_.out_stride, T{0});
     pass_over_keys(pass, keys);
   }
 
@@ -152,7 +153,6 @@ class ForwardTask {
     }
   }
 
-  index_t tiles() const { return (rows_.count() + tile_rows_ - 1) / tile_rows_; }
   index_t tile_count(index_t row) const { return std::min(rows_.count() - row, tile_rows_); }
 
   const T* query(const QueryRow<T>& row) const { return problem_.query(at_.b, row.h, row.i); }
@@ -160,7 +160,7 @@ class ForwardTask {
   /// Whether queries fill their tiles, and those of each tile lie query_stride_ apart.
   bool queries_lie_in_tiles() const {
     const index_t last = tile_rows_ - 1;
-    if (tile_height_ != tile_rows_ || rows_.count() % tile_rows_ != 0) return false;
+    if (tile_height_ != tile_rows_ || rows_.count() != tiles_ * tile_rows_) return false;
     for (index_t r = 0; r < rows_.count(); r += tile_rows_) {
       if (query(rows_[r + last]) != query(rows_[r]) + last * query_stride_) return false;
     }
@@ -209,7 +209,7 @@ class ForwardTask {
       const index_t panels =
           (block.end - block.begin + kernels_.panel_width - 1) / kernels_.panel_width;
       const auto asks = [&](const RowBlock& queries, KeyRange keys) {
-        return ComingRows<T>(problem_, queries, keys, rows_.count(), tiles() * panels,
+        return ComingRows<T>(problem_, queries, keys, rows_.count(), tiles_ * panels,
                              kernels_.panel_width);
       };
       coming_ = is_last ? asks(next_, {0, next_keys_}) : asks({at_.b, at_.kv_head, 0, 0}, next);
@@ -235,7 +235,7 @@ class ForwardTask {
   }
 
   /// scratch.scores = scores of one tile of rows, -inf where a row does not see the key.
-  void score_tile(const Tile& tile, ScoreStage stage) {
+  ATTN_INLINE void score_tile(const Tile& tile, ScoreStage stage) {
     const index_t d = problem_.head_dim();
     const KeyRange columns = keys_.scores_of(tile.first_key, tile.keys);
     const T* queries = copies_queries_ ? scratch_.q + tile.at * d : query(rows_[tile.row]);
@@ -289,7 +289,7 @@ class ForwardTask {
   }
 
   /// Adds one block's keys to the states, the sums or both of one tile of rows.
-  void sum_tile(const Tile& tile, Pass pass) {
+  ATTN_INLINE void sum_tile(const Tile& tile, Pass pass) {
     const KeyRange columns = keys_.scores_of(tile.first_key, tile.keys);
     const index_t stride = tiling_.block_kv;
     T shrink[std::max(kMostTileRows, kFewRows)] = {};  // of rows that fill up the tile, too
@@ -321,7 +321,7 @@ class ForwardTask {
   }
 
   /// scratch.out of the tile's rows = shrink times itself + weights times values.
-  void add_values(const Tile& tile, const T* shrink) {
+  ATTN_INLINE void add_values(const Tile& tile, const T* shrink) {
     const index_t dv = problem_.head_dim_v(), stride = tiling_.block_kv,
                   out_stride = scratch_.out_stride, n = tile.keys.end - tile.keys.begin;
     const T* weights = scratch_.scores + tile.keys.begin - tile.first_key;
@@ -458,6 +458,7 @@ class ForwardTask {
   index_t query_stride_ = 0;  ///< of one tile's rows, in q or in their copies
   index_t tile_rows_;    ///< of one tile: of a key/value head's rows, all on the path for few rows
   index_t tile_height_;  ///< the same in memory, as many as kernels take at once
+  index_t tiles_;
   /// Values of a block are copied side by side, once for all tiles: rows apart by a power of two, as in (batch, seq, 16
   /// heads, 64), fall into few sets of the caches, which took up to 1.2 times as long (attention_bench's
   /// attention_1024_seq_major).

@@ -223,6 +223,7 @@ inline bool scale_row(index_t n, T factor, const T* x, T* out) {
 
 static_assert(RowTileShape<float>::MR <= detail::kMostTileRows);
 static_assert(detail::kFewRowsAtOnce % kRowsAtOnce == 0);
+static_assert((RowTileShape<float>::NR & (RowTileShape<float>::NR - 1)) == 0);
 
 template <class T>
 inline constexpr detail::RowKernels<T> kRowKernels{

@@ -24,8 +24,8 @@ class TaskKeys {
   /// The scores that `keys` take, counted from first_key, from the beginning of a panel on: lanes add up the same keys
   /// whatever other rows a tile holds.
   KeyRange scores_of(index_t first_key, KeyRange keys) const {
-    const index_t NR = kernels_.panel_width;
-    return {(keys.begin - first_key) / NR * NR, keys.end - first_key};
+    // Rounded down, without a division: panels are as wide as a power of two (row_kernels.inc.hpp).
+    return {(keys.begin - first_key) & -kernels_.panel_width, keys.end - first_key};
   }
 
   /// K of one block in panels of NR keys; keys that no row sees are not read but taken as 0.

@@ -123,7 +123,7 @@ index_t batch_stride(const TensorView<T, Rank>& x) {
 
 /// One product (Rank 2) or a batch of them (Rank 3), by `b` (.., k, n) or by `packed_b`.
 template <class T, int Rank>
-void gemm(const char* function, const TensorView<const T, Rank>& a,
+void gemm(std::string_view function, const TensorView<const T, Rank>& a,
           const TensorView<const T, Rank>& b, const T* packed_b, index_t n,
           const TensorView<T, Rank>& c, const Epilogue<T, Rank>& epilogue,
           const Execution& execution) {

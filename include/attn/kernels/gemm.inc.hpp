@@ -51,7 +51,8 @@ inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& 
                            index_t t1, index_t j0, index_t j1, index_t kc, const T* packed_a,
                            const T* packed_b, const T* factor) {
   constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
-  const index_t share = NR * index_t{sizeof(T)} / (t1 - t0);  // bytes a k
+  index_t share = NR * index_t{sizeof(T)};  // bytes a k
+  if (t1 - t0 > 1) share /= t1 - t0;
   const index_t end = std::min(tiles.begin(t1), g.m);
   for (index_t j = j0; j < j1; j += NR, packed_b += NR * kc) {
     const index_t width = std::min(j1 - j, NR);
@@ -134,14 +135,18 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
   for (index_t n0 = 0; n0 < g.n; n0 += detail::kGemmNC) {
     const index_t nc = g.n - n0 < detail::kGemmNC ? g.n - n0 : detail::kGemmNC;
     // Blocks of work: rows by MC; columns so that every thread finds some, whatever m is.
-    const index_t row_blocks = (tiles.count + block_tiles - 1) / block_tiles;
+    // One of each is told apart, since a small product feels divisions.
+    const index_t row_blocks =
+        tiles.count <= block_tiles ? 1 : (tiles.count + block_tiles - 1) / block_tiles;
     const index_t a_packs = (tiles.count + kPackedTiles - 1) / kPackedTiles;
-    const index_t wanted = threads.concurrency() == 1 ? 1 : 4 * threads.concurrency();
-    index_t column_blocks = (wanted + row_blocks - 1) / row_blocks;
     const index_t panels = (nc + NR - 1) / NR;
-    if (column_blocks > panels) column_blocks = panels;
-    const index_t step = (panels + column_blocks - 1) / column_blocks * NR;
-    column_blocks = (nc + step - 1) / step;
+    index_t column_blocks = 1, step = panels * NR;
+    if (threads.concurrency() > 1) {
+      const index_t wanted = (4 * threads.concurrency() + row_blocks - 1) / row_blocks;
+      const index_t blocks = std::min(wanted, panels);
+      step = (panels + blocks - 1) / blocks * NR;
+      column_blocks = (nc + step - 1) / step;
+    }
 
     // k = 0 still takes one round: the product is 0, the epilogue is due.
     for (index_t k0 = 0; k0 == 0 || k0 < g.k; k0 += plan.KC) {
@@ -164,10 +169,10 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
         }
       });
       threads.run(row_blocks * column_blocks, [&](index_t task, int worker) {
-        const index_t t0 = task % row_blocks * block_tiles,
+        const index_t column_block = row_blocks == 1 ? task : task / row_blocks;
+        const index_t t0 = (task - column_block * row_blocks) * block_tiles,
                       t1 = std::min(t0 + block_tiles, tiles.count);
-        const index_t j0 = n0 + task / row_blocks * step,
-                      j1 = j0 + step < n0 + nc ? j0 + step : n0 + nc;
+        const index_t j0 = n0 + column_block * step, j1 = std::min(j0 + step, n0 + nc);
         const auto multiply = [&](index_t from, index_t to, const T* packed_b) {
           if (factor == nullptr) {
             multiply_block<T, Start::zero>(g, tiles, t0, t1, from, to, kc, a_block, packed_b,
