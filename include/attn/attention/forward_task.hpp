@@ -121,7 +121,7 @@ class ForwardTask {
       std::copy_n(out, n, of_part);
       close_rows(nullptr);
     }
-    finish_row(rows_[x], x);
+    finish_rows(x, 1, x);
   }
 
   /// The first pass over the keys, from sums of 0.
@@ -137,14 +137,15 @@ class ForwardTask {
                is_final = static_cast<bool>(problem_.functors.prob);
     for (QueryRow<T>& row : rows_.all()) {
       const T sink = has_sinks ? problem_.options.sinks(row.h) : kMinusInf<T>;
+      const bool has_sink = has_sinks && sink != kMinusInf<T>;
       // A row is empty by its masks alone: one that sees nothing but products of -inf has no weights.
-      if (row.state.total == T{0} && sink == kMinusInf<T> &&
+      if (row.state.total == T{0} && !has_sink &&
           sees_key(problem_, kernels_, at_.b, row, tiling_.block_kv, scratch_.scores)) {
         row.state.total = std::numeric_limits<T>::quiet_NaN();
       }
       if (kept_states != nullptr) kept_states[problem_.row_at(at_.b, row.h, row.i)] = row.state;
       T shrink = 1;
-      if (sink != kMinusInf<T>) {
+      if (has_sink) {
         const T most = std::max(row.state.most, sink);
         shrink = std::exp(row.state.most - most);
         row.state = {most, row.state.total * shrink + std::exp(sink - most)};
@@ -365,11 +366,15 @@ class ForwardTask {
 
   /// Outputs, lse and weights of all rows from their sums and states.
   void finish() {
+    const index_t q_len = tiling_.rows / problem_.group();
     bool finite = true;
     index_t at = 0;
     for (index_t r = 0; r < rows_.count(); r += tile_rows_, at += tile_height_) {
-      for (index_t x = 0; x < tile_count(r); ++x) {
-        finite = finish_row(rows_[r + x], at + x) && finite;
+      const index_t count = tile_count(r);
+      for (index_t x = 0; x < count;) {
+        const index_t n = std::min(count - x, q_len - rows_[r + x].i);  // of one head
+        finite = finish_rows(r + x, n, at + x) && finite;
+        x += n;
       }
     }
     if (problem_.options.weights) write_weights();
@@ -378,11 +383,12 @@ class ForwardTask {
     // Weight 0 times a hidden NaN is NaN: such rows are summed again. Alone, where the order of sums does not depend on
     // other rows; on the path for few rows it follows from the keys that any of them sees.
     const RowBlock all = at_;
-    const index_t q_len = tiling_.rows / problem_.group();
+    QueryRow<T> unscaled{};
+    unscaled.factor = T{1};
     for (index_t x = 0; x < all.num_rows; ++x) {
       const index_t row = all.first_row + x;
       T* out = problem_.output(all.b, all.kv_head * problem_.group() + row / q_len, row % q_len);
-      if (kernels_.scale_row(problem_.head_dim_v(), T{1}, out, out)) continue;
+      if (kernels_.scale_rows(1, problem_.head_dim_v(), &unscaled, out, 0, out, 0)) continue;
       const index_t head = all.kv_head + row / tiling_.rows;
       const RowBlock block =
           tiling_.few ? RowBlock{all.b, head, 0, tiling_.rows} : RowBlock{all.b, head, row, 1};
@@ -391,18 +397,24 @@ class ForwardTask {
     }
   }
 
-  /// Output and lse of one row, whose sums are row `at` of scratch.out; false where the output is not finite.
-  ATTN_INLINE bool finish_row(const QueryRow<T>& row, index_t at) {
-    if (problem_.options.lse) {
-      problem_.lse(at_.b, row.h, row.i) = row.state.most + std::log(row.state.total);
+  /// Outputs and lse of `count` rows of one head, whose sums are scratch.out from row `at` on; false where an output is not
+  /// finite.
+  bool finish_rows(index_t first, index_t count, index_t at) {
+    const QueryRow<T>* rows = &rows_[first];
+    T* out = problem_.output(at_.b, rows->h, rows->i);
+    const index_t stride = problem_.out.stride(2);
+    const bool finite = kernels_.scale_rows(count, problem_.head_dim_v(), rows,
+                                            scratch_.out + at * scratch_.out_stride,
+                                            scratch_.out_stride, out, stride);
+    for (index_t r = 0; r < count && problem_.options.lse; ++r) {
+      problem_.lse(at_.b, rows[r].h, rows[r].i) =
+          rows[r].state.most + std::log(rows[r].state.total);
     }
-    T* out = problem_.output(at_.b, row.h, row.i);
-    if (row.state.total == T{0} && problem_.options.masked_row == MaskedRow::mean) {
-      keys_.mean_of_values(row.h / problem_.group(), out);
-      return true;
+    for (index_t r = 0; r < count && problem_.options.masked_row == MaskedRow::mean; ++r) {
+      if (rows[r].state.total != T{0}) continue;
+      keys_.mean_of_values(rows[r].h / problem_.group(), out + r * stride);
     }
-    const T* sums = scratch_.out + at * scratch_.out_stride;
-    return kernels_.scale_row(problem_.head_dim_v(), row.factor, sums, out);
+    return finite;
   }
 
   /// A second pass over the scores, now that each row's largest score and sum are known.

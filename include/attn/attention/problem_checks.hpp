@@ -32,8 +32,9 @@ namespace detail {
               std::to_string(found));
 }
 
-inline void check_extents(std::string_view argument, std::string_view axes,
-                          std::span<const index_t> expected, std::span<const index_t> found) {
+template <std::size_t N>
+void check_extents(std::string_view argument, std::string_view axes,
+                   const std::array<index_t, N>& expected, const std::array<index_t, N>& found) {
   check_shape("scaled_dot_product_attention", argument, axes, expected, found);
 }
 
@@ -168,8 +169,8 @@ inline void check_positions(const Shape<4>& scores) {
 
 /// Checks every argument. Throws ShapeError, DTypeError or ValueError.
 template <class T>
-AttentionProblem<T> make_problem(TensorView4<const T> q, TensorView4<const T> k,
-                                 TensorView4<const T> v, TensorView4<T> out,
+AttentionProblem<T> make_problem(const TensorView4<const T>& q, const TensorView4<const T>& k,
+                                 const TensorView4<const T>& v, const TensorView4<T>& out,
                                  const AttentionOptions<T>& options) {
   const index_t heads = q.extent(1), head_dim = q.extent(3);
   const index_t kv_heads = k.extent(1), head_dim_v = v.extent(3);

@@ -91,8 +91,9 @@ struct RowKernels {
                           index_t weights_stride, const T* const* values, T* out,
                           index_t out_stride, const T* shrink);
 
-  /// out = factor x; returns whether all of it is finite.
-  bool (*scale_row)(index_t n, T factor, const T* x, T* out);
+  /// out_r = rows_r.factor x_r for n elements of each row; returns whether all of it is finite.
+  bool (*scale_rows)(index_t height, index_t n, const QueryRow<T>* rows, const T* x,
+                     index_t x_stride, T* out, index_t out_stride);
 };
 
 }  // namespace detail

@@ -210,14 +210,18 @@ inline void drop(index_t n, T* weights, const Dropout& dropout, index_t b, index
 }
 
 template <class T>
-inline bool scale_row(index_t n, T factor, const T* x, T* out) {
+inline bool scale_rows(index_t height, index_t n, const detail::QueryRow<T>* rows, const T* x,
+                       index_t x_stride, T* out, index_t out_stride) {
   using V = Vec<T>;
   V odd = V::all(T{0});  // y - y is 0, or NaN where y is not finite
-  each_vector<T>(n, [&](index_t j, auto lanes) {
-    const V y = load(x + j, lanes) * V::all(factor);
-    store(y, out + j, lanes);
-    odd = odd + (y - y);
-  });
+  for (index_t r = 0; r < height; ++r, x += x_stride, out += out_stride) {
+    const V factor = V::all(rows[r].factor);
+    each_vector<T>(n, [&](index_t j, auto lanes) {
+      const V y = load(x + j, lanes) * factor;
+      store(y, out + j, lanes);
+      odd = odd + (y - y);
+    });
+  }
   return sum(odd) == T{0};
 }
 
@@ -241,5 +245,5 @@ inline constexpr detail::RowKernels<T> kRowKernels{
     .drop = drop<T>,
     .add_values_tile = tile_columns<T>,
     .add_values_rows = add_values_rows<T>,
-    .scale_row = scale_row<T>,
+    .scale_rows = scale_rows<T>,
 };

@@ -11,8 +11,8 @@ namespace detail {
 
 /// The call, checked, with its functors, which must outlive it.
 template <class T, class... Functors>
-AttentionProblem<T> make_problem_with(TensorView4<const T> q, TensorView4<const T> k,
-                                      TensorView4<const T> v, TensorView4<T> out,
+AttentionProblem<T> make_problem_with(const TensorView4<const T>& q, const TensorView4<const T>& k,
+                                      const TensorView4<const T>& v, const TensorView4<T>& out,
                                       const AttentionOptions<T>& options,
                                       const Functors&... functors) {
   AttentionProblem<T> problem = make_problem<T>(q, k, v, out, options);

@@ -140,17 +140,20 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
                              to_string(bias.shape())));
   }
   const TensorView<const T, Rank> residual = epilogue.residual ? epilogue.residual : c;
-  if (Rank > 2 && residual.extent(0) == 1) expected[0] = 1;
-  check_shape(function, "residual", expected, residual.shape());
   const bool in_place = residual.data() == c.data();
-  for (int axis = 0; axis < Rank; ++axis) {
-    if (!in_place || c.size() == 0 || c.extent(axis) == 1) continue;
-    if (residual.extent(axis) > 1 && residual.stride(axis) == c.stride(axis)) continue;
-    const auto layout = [](const auto& x) {
-      return "shape " + to_string(x.shape()) + " and strides " + to_string(x.strides());
-    };
-    throw ShapeError(message(function, "residual",
-                             "have c's " + layout(c) + ", if it begins with c", layout(residual)));
+  if (epilogue.residual) {
+    if (Rank > 2 && residual.extent(0) == 1) expected[0] = 1;
+    check_shape(function, "residual", expected, residual.shape());
+    for (int axis = 0; axis < Rank && in_place; ++axis) {
+      if (c.size() == 0 || c.extent(axis) == 1) continue;
+      if (residual.extent(axis) > 1 && residual.stride(axis) == c.stride(axis)) continue;
+      const auto layout = [](const auto& x) {
+        return "shape " + to_string(x.shape()) + " and strides " + to_string(x.strides());
+      };
+      throw ShapeError(message(function, "residual",
+                               "have c's " + layout(c) + ", if it begins with c",
+                               layout(residual)));
+    }
   }
   // Where the kernels cannot write c as they go (columns that are not contiguous, or a c that the
   // epilogue still has to read), they write scratch memory, and c follows.

@@ -24,12 +24,14 @@ inline void finish_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1
                          index_t j1, bool add_residual) {
   using V = Vec<T>;
   const index_t n = j1 - j0;
+  const V alpha = V::all(g.alpha), beta = V::all(g.beta);
+  const T* const bias = g.bias == nullptr ? nullptr : g.bias + j0;
   for (index_t i = i0; i < i1; ++i) {
     T* c = g.c + i * g.c_row + j0;
-    if (g.alpha != T{1} || g.bias != nullptr) {
+    if (g.alpha != T{1} || bias != nullptr) {
       each_vector<T>(n, [&](index_t j, auto lanes) {
-        V v = V::all(g.alpha) * load(c + j, lanes);
-        if (g.bias != nullptr) v = v + load(g.bias + j0 + j, lanes);
+        V v = alpha * load(c + j, lanes);
+        if (bias != nullptr) v = v + load(bias + j, lanes);
         store(v, c + j, lanes);
       });
     }
@@ -37,7 +39,7 @@ inline void finish_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1
     if (add_residual) {
       const T* r = g.residual + i * g.residual_row + j0;
       each_vector<T>(n, [&](index_t j, auto lanes) {
-        store(fma(V::all(g.beta), load(r + j, lanes), load(c + j, lanes)), c + j, lanes);
+        store(fma(beta, load(r + j, lanes), load(c + j, lanes)), c + j, lanes);
       });
     }
   }

@@ -124,7 +124,9 @@ void log_sum_exp(const X& x, Out&& out, const Execution& execution = {}) {
   const auto from = const_view(x);
   const TensorView<scalar_t<X>, rank_v<X> - 1> to = view_of(out);
   constexpr int kLast = rank_v<X> - 1;
-  check_shape("log_sum_exp", "out", std::span(from.shape()).first(kLast), to.shape());
+  Shape<kLast> rows;
+  std::copy_n(from.shape().begin(), kLast, rows.begin());
+  check_shape("log_sum_exp", "out", rows, to.shape());
   if (from.extent(kLast) > 1 && from.stride(kLast) != 1) {
     throw_shape("log_sum_exp", "the innermost stride", "be 1 (these are the strides)",
                 from.strides());

@@ -34,7 +34,8 @@ namespace detail {
 /// Whether two views show the same elements.
 template <class T, int Rank>
 bool is_same_view(const TensorView<T, Rank>& a, const TensorView<T, Rank>& b) {
-  return a.data() == b.data() && a.shape() == b.shape() && a.strides() == b.strides();
+  return a.data() == b.data() && are_equal(a.shape(), b.shape()) &&
+         are_equal(a.strides(), b.strides());
 }
 
 }  // namespace detail
@@ -94,8 +95,9 @@ class HeadProjections {
 
   /// Queries, keys and values in `memory`, with room for `appended` keys and values behind the others. An empty key
   /// makes queries only.
-  Heads project(TensorView3<const T> query, TensorView3<const T> key, TensorView3<const T> value,
-                index_t appended, T* memory, const Execution& execution) const {
+  Heads project(const TensorView3<const T>& query, const TensorView3<const T>& key,
+                const TensorView3<const T>& value, index_t appended, T* memory,
+                const Execution& execution) const {
     const index_t batch = query.extent(0), q_len = query.extent(1);
     const index_t kv_len = key ? key.extent(1) : 0, keys = kv_len + appended;
     if (weight_ && appended == 0 && detail::is_same_view(key, value)) {
@@ -158,8 +160,9 @@ class HeadProjections {
   }
 
   /// to = from W^T + b for neighbouring projections of the one matrix.
-  void multiply(TensorView3<const T> from, int first, int last, const PackedWeights<T>& packed,
-                TensorView3<T> to, const Execution& execution) const {
+  void multiply(const TensorView3<const T>& from, int first, int last,
+                const PackedWeights<T>& packed, const TensorView3<T>& to,
+                const Execution& execution) const {
     const TensorView1<const T> bias = bias_of(*this, first, last);
     if (packed.serves(execution)) {
       linear(from, packed, bias, to, Activation::none, {}, execution);
@@ -169,7 +172,7 @@ class HeadProjections {
     }
   }
 
-  void project_one(TensorView3<const T> from, int which, TensorView3<T> to,
+  void project_one(const TensorView3<const T>& from, int which, const TensorView3<T>& to,
                    const Execution& execution) const {
     linear(from, weight(which), bias(which), to, Activation::none, {}, execution);
   }

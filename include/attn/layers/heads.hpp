@@ -10,7 +10,7 @@ ATTN_NAMESPACE_BEGIN
 /// (batch, seq, num_heads * head_dim) as (batch, num_heads, seq, head_dim): a view, nothing is copied.
 /// Throws ShapeError unless num_heads divides the last extent.
 template <class T>
-TensorView4<T> split_heads(TensorView3<T> x, index_t num_heads) {
+TensorView4<T> split_heads(const TensorView3<T>& x, index_t num_heads) {
   if (num_heads <= 0 || x.extent(2) % num_heads != 0) {
     throw ShapeError(message("split_heads", "the last extent " + std::to_string(x.extent(2)),
                              "be divisible by num_heads", std::to_string(num_heads)));

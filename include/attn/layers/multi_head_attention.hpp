@@ -185,9 +185,9 @@ class MultiHeadAttention {
     check_shape("MultiHeadAttention", argument, expected, found);
   }
 
-  void check_call(TensorView3<const T> query, TensorView3<const T> key, TensorView3<const T> value,
-                  const Shape<3>& out, const AttentionOptions<T>& options,
-                  const MultiHeadAttentionCall<T>& call) const {
+  void check_call(const TensorView3<const T>& query, const TensorView3<const T>& key,
+                  const TensorView3<const T>& value, const Shape<3>& out,
+                  const AttentionOptions<T>& options, const MultiHeadAttentionCall<T>& call) const {
     const auto check_value = [](bool good, std::string_view argument, std::string_view expected,
                                 std::string_view found) {
       if (!good) throw ValueError(message("MultiHeadAttention", argument, expected, found));
@@ -231,8 +231,9 @@ class MultiHeadAttention {
   }
 
   template <class... Functors>
-  void run(TensorView3<const T> query, TensorView3<const T> key, TensorView3<const T> value,
-           TensorView3<T> out, AttentionOptions<T> options, const MultiHeadAttentionCall<T>& call,
+  void run(const TensorView3<const T>& query, const TensorView3<const T>& key,
+           const TensorView3<const T>& value, const TensorView3<T>& out,
+           AttentionOptions<T> options, const MultiHeadAttentionCall<T>& call,
            const Functors&... functors) const {
     check_call(query, key, value, out.shape(), options, call);
     const MultiHeadAttentionOptions& o = options_;
@@ -279,7 +280,7 @@ class MultiHeadAttention {
     const TensorView3<T> context =
         direct ? out : TensorView3<T>(context_memory.data(), context_shape);
     const TensorView4<T> context_heads = split_heads(context, o.num_heads);
-    const auto attend = [&](TensorView4<const T> keys, TensorView4<const T> values) {
+    const auto attend = [&](const TensorView4<const T>& keys, const TensorView4<const T>& values) {
       scaled_dot_product_attention(q, keys, values, context_heads, options, functors...);
       if (o.output_projection) {
         out_proj_.forward(context, out, Activation::none, call.residual, execution);
@@ -307,8 +308,9 @@ class MultiHeadAttention {
   }
 
   /// Turns q in place, and k, which may be empty, into to_k. `held` keys stand before k.
-  void rotate(TensorView4<T> q, TensorView4<T> k, TensorView4<T> to_k, index_t held,
-              const AttentionOptions<T>& options, const MultiHeadAttentionCall<T>& call) const {
+  void rotate(const TensorView4<T>& q, const TensorView4<T>& k, const TensorView4<T>& to_k,
+              index_t held, const AttentionOptions<T>& options,
+              const MultiHeadAttentionCall<T>& call) const {
     if (!rotary_) return;
     const index_t batch = q.extent(0), q_len = q.extent(2), kv_len = k.extent(2);
     Scratch<index_t> memory(options.execution.scratch(), call.position_ids ? 0 : q_len + kv_len);
@@ -327,7 +329,7 @@ class MultiHeadAttention {
 
   /// x (batch, heads, seq, head_dim) in place, head by head: what (batch, seq) rows of one head have between them is
   /// one stride.
-  static void norm_heads(const Norm<T>& norm, TensorView4<T> x, const Execution& execution) {
+  static void norm_heads(const Norm<T>& norm, const TensorView4<T>& x, const Execution& execution) {
     for (index_t h = 0; h < x.extent(1); ++h) {
       const TensorView3<T> head = x.select(1, h);
       norm.forward(head, head, execution);
@@ -335,7 +337,8 @@ class MultiHeadAttention {
   }
 
   /// The learned key or value, then zeros, behind the first kv_len.
-  static void append_learned(TensorView3<T> to, index_t kv_len, TensorView3<const T> learned) {
+  static void append_learned(const TensorView3<T>& to, index_t kv_len,
+                             const TensorView3<const T>& learned) {
     for (index_t b = 0; b < to.extent(0); ++b) {
       for (index_t j = kv_len; j < to.extent(1); ++j) {
         const bool is_learned = learned && j == kv_len;
@@ -345,7 +348,8 @@ class MultiHeadAttention {
     }
   }
 
-  static void add(TensorView3<const T> x, TensorView3<const T> y, TensorView3<T> out) {
+  static void add(const TensorView3<const T>& x, const TensorView3<const T>& y,
+                  const TensorView3<T>& out) {
     for (index_t b = 0; b < out.extent(0); ++b) {
       for (index_t i = 0; i < out.extent(1); ++i) {
         for (index_t j = 0; j < out.extent(2); ++j) out(b, i, j) = x(b, i, j) + y(b, i, j);
