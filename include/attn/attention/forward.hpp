@@ -53,7 +53,7 @@ class Forward {
       const SequenceTiling& tiling = tiling_at(b);
       const index_t begin = i % blocks * plan_.most_block_kv;
       const index_t end = std::min(begin + plan_.most_block_kv, problem_.scores[3]);
-      for (index_t h = kv_head * problem_.group(); h < (kv_head + 1) * problem_.group(); ++h) {
+      for (index_t h = kv_head * problem_.group; h < (kv_head + 1) * problem_.group; ++h) {
         const T masked = sum_of_masked_rows(b, h);
         const KeyRange keys = problem_.unpadded_keys(b);
         for (index_t j = begin; j < end; ++j) {
@@ -253,7 +253,8 @@ void forward_with(const RowKernels<T>& kernels, const AttentionProblem<T>& call,
   options.weights = {weights.data(), call.scores};
   options.weight_heads = {};
   run_plan(kernels,
-           {call.q, call.k, call.v, call.out, options, call.scale, call.scores, call.functors},
+           {call.q, call.k, call.v, call.out, options, call.scale, call.scores, call.group,
+            call.functors},
            plan, threads, workspace);
   if (call.options.weights) copy_chosen(options.weights, call.options);
 }

@@ -366,7 +366,7 @@ class ForwardTask {
 
   /// Outputs, lse and weights of all rows from their sums and states.
   void finish() {
-    const index_t q_len = tiling_.rows / problem_.group();
+    const index_t q_len = tiling_.rows / problem_.group;
     bool finite = true;
     index_t at = 0;
     for (index_t r = 0; r < rows_.count(); r += tile_rows_, at += tile_height_) {
@@ -387,7 +387,7 @@ class ForwardTask {
     unscaled.factor = T{1};
     for (index_t x = 0; x < all.num_rows; ++x) {
       const index_t row = all.first_row + x;
-      T* out = problem_.output(all.b, all.kv_head * problem_.group() + row / q_len, row % q_len);
+      T* out = problem_.output(all.b, all.kv_head * problem_.group + row / q_len, row % q_len);
       if (kernels_.scale_rows(1, problem_.head_dim_v(), &unscaled, out, 0, out, 0)) continue;
       const index_t head = all.kv_head + row / tiling_.rows;
       const RowBlock block =
@@ -412,7 +412,7 @@ class ForwardTask {
     }
     for (index_t r = 0; r < count && problem_.options.masked_row == MaskedRow::mean; ++r) {
       if (rows[r].state.total != T{0}) continue;
-      keys_.mean_of_values(rows[r].h / problem_.group(), out + r * stride);
+      keys_.mean_of_values(rows[r].h / problem_.group, out + r * stride);
     }
     return finite;
   }

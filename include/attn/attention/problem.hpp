@@ -34,12 +34,12 @@ struct AttentionProblem {
   const AttentionOptions<T>& options;
   T scale;
   Shape<4> scores;  ///< (batch, num_heads, q_len, kv_len), the longest of packed sequences
+  index_t group;    ///< heads that share keys
   RowFunctors<T> functors = {};
 
   index_t batch() const { return scores[0]; }
   index_t num_heads() const { return scores[1]; }
   index_t num_kv_heads() const { return k.extent(1); }
-  index_t group() const { return num_heads() / num_kv_heads(); }  ///< heads that share keys
   index_t head_dim() const { return q.extent(3); }
   index_t head_dim_v() const { return v.extent(3); }
   bool packed() const { return static_cast<bool>(options.cu_seqlens_q); }

@@ -234,7 +234,8 @@ AttentionProblem<T> make_problem(const TensorView4<const T>& q, const TensorView
     throw_value("softcap", "be 0 or a positive normal number", to_string(cap));
   }
   if (!(p >= 0 && p < 1)) throw_value("dropout.p", "lie in [0, 1)", to_string(p));
-  AttentionProblem<T> problem{q, k, v, out, options, static_cast<T>(scale), scores};
+  AttentionProblem<T> problem{
+      q, k, v, out, options, static_cast<T>(scale), scores, heads / kv_heads};
   check_mask<T>(options.mask, scores, [&](index_t b) { return problem.lengths(b); });
   check_offset(options.offset, scores[0]);
   if (options.alibi_slopes) {

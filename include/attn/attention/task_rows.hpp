@@ -26,7 +26,7 @@ class TaskRows {
         classifies_(problem.functors.classify != nullptr) {
     if (count_ == 0) return;  // a packed sequence may have keys and no queries
     const index_t q_len = problem.lengths(b_).q_len;
-    index_t h = block.kv_head * problem.group() + block.first_row / q_len;
+    index_t h = block.kv_head * problem.group + block.first_row / q_len;
     index_t i = block.first_row % q_len;
     KeyRange keys = problem.keys_seen(b_, i);
     for (index_t r = 0; r < count_; ++r) {

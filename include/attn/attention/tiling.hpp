@@ -59,8 +59,7 @@ template <class T>
 SequenceTiling tiling_of(const AttentionProblem<T>& problem, index_t b) {
   const SequenceLengths lengths = problem.lengths(b);
   // A prob functor needs final weights, which the parts of a split do not have.
-  return {problem.group() * lengths.q_len, lengths.kv_len,
-          static_cast<bool>(problem.functors.prob)};
+  return {problem.group * lengths.q_len, lengths.kv_len, static_cast<bool>(problem.functors.prob)};
 }
 
 /// Scratch of one worker, cut from `elements` of T at `memory`.

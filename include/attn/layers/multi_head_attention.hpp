@@ -104,9 +104,9 @@ class MultiHeadAttention {
   void forward(const Q& query, const K& key, const V& value, Out&& out,
                const AttentionOptions<T>& options = {}, const MultiHeadAttentionCall<T>& call = {},
                const Functors&... functors) const {
-    TensorView3<const T> k, v;
-    if (call.append) k = const_view(key), v = const_view(value);
-    run(const_view(query), k, v, view_of(out), options, call, functors...);
+    const TensorView3<const T> none;
+    run(const_view(query), call.append ? const_view(key) : none,
+        call.append ? const_view(value) : none, view_of(out), options, call, functors...);
   }
 
   /// Parameters by PyTorch's names: those of HeadProjections, bias_k, bias_v and out_proj; q_norm and k_norm.
