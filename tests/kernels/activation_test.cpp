@@ -123,11 +123,14 @@ TYPED_TEST(ActivationTest, NamedForms) {
   EXPECT_EQ(relu(x)(2), T{2});
   EXPECT_NEAR(gelu(x)(2), 1.9544997361036416, 1e-6);
   EXPECT_NEAR(gelu(x, Activation::gelu_tanh)(2), 1.954597694087775, 1e-6);
-  Tensor1<T> y({3});
-  relu(x, y);
-  EXPECT_EQ(y(2), T{2});
-  gelu(x, y);
-  EXPECT_NEAR(y(0), -0.15865525393145707, 1e-6);
+  for (Isa isa : available_isas()) {
+    EXPECT_EQ(relu(x, {.isa = isa})(2), T{2});
+    Tensor1<T> y({3});
+    relu(x, y, {.isa = isa});
+    EXPECT_EQ(y(2), T{2});
+    gelu(x, y, Activation::gelu, {.isa = isa});
+    EXPECT_NEAR(y(0), -0.15865525393145707, 1e-6);
+  }
 }
 
 TYPED_TEST(ActivationTest, SwishAndSwigluAtAnyStridesInGuardedMemory) {

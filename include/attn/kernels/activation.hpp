@@ -117,22 +117,23 @@ auto activate(Activation activation, const X& x, const Execution& execution = {}
 }
 
 template <TensorLike X>
-auto relu(const X& x) {
-  return activate(Activation::relu, x);
+auto relu(const X& x, const Execution& execution = {}) {
+  return activate(Activation::relu, x, execution);
 }
 template <TensorLike X, TensorLike Out>
-void relu(const X& x, Out&& out) {
-  detail::activate_to("relu", Activation::relu, x, out, {});
+void relu(const X& x, Out&& out, const Execution& execution = {}) {
+  detail::activate_to("relu", Activation::relu, x, out, execution);
 }
 
 /// PyTorch's gelu; `Activation::gelu_tanh` selects the tanh approximation.
 template <TensorLike X>
-auto gelu(const X& x, Activation form = Activation::gelu) {
-  return activate(form, x);
+auto gelu(const X& x, Activation form = Activation::gelu, const Execution& execution = {}) {
+  return activate(form, x, execution);
 }
 template <TensorLike X, TensorLike Out>
-void gelu(const X& x, Out&& out, Activation form = Activation::gelu) {
-  detail::activate_to("gelu", form, x, out, {});
+void gelu(const X& x, Out&& out, Activation form = Activation::gelu,
+          const Execution& execution = {}) {
+  detail::activate_to("gelu", form, x, out, execution);
 }
 
 /// out = activation(a) b, element by element: the gated linear unit of any activation (GeGLU by gelu, SwiGLU by silu).

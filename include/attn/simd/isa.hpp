@@ -22,16 +22,16 @@ constexpr std::string_view name(Isa isa) {
   return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "scalar";
 }
 
-/// Throws ValueError for an unknown name.
-inline Isa isa_from_name(std::string_view text) {
+namespace detail {
+
+inline Isa isa_from_name(std::string_view function, std::string_view argument,
+                         std::string_view text) {
   for (Isa isa : kAllIsas) {
     if (name(isa) == text) return isa;
   }
-  throw ValueError(message("isa_from_name", "the instruction set", "be scalar, avx2 or avx512",
-                           "'" + std::string(text) + "'"));
+  throw ValueError(
+      message(function, argument, "be scalar, avx2 or avx512", "'" + std::string(text) + "'"));
 }
-
-namespace detail {
 
 inline Isa find_best_isa() {
 #if ATTN_ARCH_X86
@@ -65,15 +65,29 @@ inline bool is_available(Isa isa) {
 #endif
 }
 
+namespace detail {
+
+inline Isa require_isa(std::string_view function, std::string_view argument, Isa isa) {
+  if (is_available(isa)) return isa;
+  std::string available;
+  for (Isa other : kAllIsas) {
+    if (is_available(other)) available.append(available.empty() ? "" : ", ").append(name(other));
+  }
+  throw ValueError(message(function, argument,
+                           "be one that this machine and this build have (" + available + ")",
+                           name(isa)));
+}
+
+}  // namespace detail
+
+/// Throws ValueError for an unknown name.
+inline Isa isa_from_name(std::string_view text) {
+  return detail::isa_from_name("isa_from_name", "the instruction set", text);
+}
+
 /// `isa` itself. Throws ValueError where is_available(isa) is false.
 inline Isa require_isa(Isa isa) {
-  if (!is_available(isa)) {
-    throw ValueError(message("require_isa", "the instruction set",
-                             "be one that this machine and this build have (best: " +
-                                 std::string(name(best_isa())) + ")",
-                             name(isa)));
-  }
-  return isa;
+  return detail::require_isa("require_isa", "the instruction set", isa);
 }
 
 /// What calls use that name no set: ATTN_PIN_ISA if the build pins one, else the environment variable
@@ -84,7 +98,10 @@ inline Isa active_isa() {
 #else
   static const Isa isa = [] {
     const char* wanted = std::getenv("ATTN_ISA");
-    return wanted != nullptr && *wanted != '\0' ? require_isa(isa_from_name(wanted)) : best_isa();
+    if (wanted == nullptr || *wanted == '\0') return best_isa();
+    constexpr std::string_view kFunction = "active_isa", kArgument = "the variable ATTN_ISA";
+    return detail::require_isa(kFunction, kArgument,
+                               detail::isa_from_name(kFunction, kArgument, wanted));
   }();
 #endif
   return isa;
