@@ -97,8 +97,7 @@ void permutation() {
   constexpr index_t order[] = {2, 0, 1, 3};  // x2 = [t3, t1, t2, t4]
   Tensor3<float> x2(x1.shape());
   for (index_t i = 0; i < 4; ++i) {
-    attn::copy<float, 1>(x1.view().select(0, 0).select(0, order[i]),
-                         x2.view().select(0, 0).select(0, i));
+    attn::copy(x1.view().select(0, 0).select(0, order[i]), x2.view().select(0, 0).select(0, i));
   }
   const Tensor3<float> y1 = attention(x1), y2 = attention(x2);
   float difference = 0;

@@ -165,8 +165,8 @@ TYPED_TEST(KvCacheTest, HoldsTheLastPositionsInOrder) {
         cache.append(k, v);
       } else {
         const auto [keys, values] = cache.extend(n);
-        copy<T, 4>(k, keys);
-        copy<T, 4>(v, values);
+        copy(k, keys);
+        copy(v, values);
       }
       length += n;
       if (random.chance(0.3)) {

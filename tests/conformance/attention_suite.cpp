@@ -43,8 +43,8 @@ Heads<T> heads(const Case& c, std::string_view name, std::string_view count,
   const Index before = past.extent(2);
   shape[2] += before;
   x.joined = attn::Tensor4<T>(shape);
-  attn::copy<T, 4>(past.template view<4>(), x.joined.view().slice(2, 0, before));
-  attn::copy<T, 4>(x.view, x.joined.view().slice(2, before, shape[2]));
+  attn::copy(past.template view<4>(), x.joined.view().slice(2, 0, before));
+  attn::copy(x.view, x.joined.view().slice(2, before, shape[2]));
   x.view = x.joined.view();
   return x;
 }

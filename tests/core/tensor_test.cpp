@@ -88,14 +88,23 @@ TEST(Tensor, ContiguousCopyOfAView) {
 TEST(Tensor, CopyBetweenStrides) {
   Tensor3<int> from({2, 3, 4}), to({4, 3, 2});
   std::iota(from.elements().begin(), from.elements().end(), 0);
-  copy<int, 3>(from, to.view().transpose(0, 2));
+  copy(from, to.view().transpose(0, 2));
   for (int a = 0; a < 2; ++a) {
     for (int b = 0; b < 3; ++b) {
       for (int c = 0; c < 4; ++c) EXPECT_EQ(to(c, b, a), from(a, b, c));
     }
   }
-  EXPECT_TRUE(contains(error_of<ShapeError>([&] { copy<int, 3>(from, to); }),
+  EXPECT_TRUE(contains(error_of<ShapeError>([&] { copy(from, to); }),
                        "[copy] to must have shape (2, 3, 4); found (4, 3, 2)."));
+}
+
+TEST(Tensor, CopyTakesWhateverHasAView) {
+  Tensor2<float> from({2, 3}, {1, 2, 3, 4, 5, 6}), to({3, 2});
+  copy(from.view().transpose(0, 1), to);
+  EXPECT_EQ(to_array(to).data, (std::vector<float>{1, 4, 2, 5, 3, 6}));
+  Eigen::MatrixXf columns(3, 2);  // column-major
+  copy(to, columns);
+  EXPECT_EQ(columns, (Eigen::MatrixXf(3, 2) << 1, 4, 2, 5, 3, 6).finished());
 }
 
 TEST(Tensor, NoElements) {

@@ -85,7 +85,7 @@ struct LibraryBackend {
   /// Copies; an empty array is a parameter that the module has not.
   template <int Rank>
   static void assign(attn::TensorView<T, Rank> to, const Array<T>& from) {
-    if (from) attn::copy<T, Rank>(from.view<Rank>(), to);
+    if (from) attn::copy(from.view<Rank>(), to);
   }
 
  private:

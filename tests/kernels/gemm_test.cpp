@@ -239,6 +239,43 @@ TYPED_TEST(GemmTest, RandomBatchesAreTheirProducts) {
   }
 }
 
+// Products that are worth threads: many, one thread's each; and few, which threads share.
+TYPED_TEST(GemmTest, BatchesOfLargeProducts) {
+  using T = TypeParam;
+  const attn_test::ThreadExecutor executor(4);
+  Random random(14);
+  for (Index batch : {3, 33}) {
+    const Array<T> a = random.array<T>({batch, 101, 103}), b = random.array<T>({1, 103, 102});
+    for (Isa isa : available_isas()) {
+      Tensor3<T> c({batch, 101, 102}), products({batch, 101, 102});
+      batched_gemm(a.template view<3>(), b.template view<3>(), c, {},
+                   {.executor = &executor, .isa = isa});
+      for (Index i = 0; i < batch; ++i) {
+        gemm(a.template view<3>().select(0, i), b.template view<3>().select(0, 0),
+             products.view().select(0, i), {}, {.isa = isa});
+      }
+      EXPECT_TRUE(same_bits(to_array(c), to_array(products))) << batch << name(isa);
+    }
+  }
+}
+
+// Tensors without elements have no memory.
+TYPED_TEST(GemmTest, BatchesWithoutElements) {
+  using T = TypeParam;
+  for (Isa isa : available_isas()) {
+    for (Activation activation :
+         {Activation::none, Activation::relu}) {  // the second through scratch memory
+      const Tensor3<T> a({3, 2, 0}), b({3, 0, 4});
+      Tensor3<T> c({3, 2, 4}), none({3, 0, 4});
+      c.fill(T{5});
+      batched_gemm(a, b, c, {.activation = activation, .beta = 2}, {.isa = isa});
+      for (T x : c.elements()) EXPECT_EQ(x, T{10});
+      batched_gemm(Tensor3<T>({3, 0, 4}), Tensor3<T>({3, 4, 4}), none,
+                   {.activation = activation, .beta = 2}, {.isa = isa});
+    }
+  }
+}
+
 TYPED_TEST(GemmTest, SameBitsOnAnyNumberOfThreadsAndForAnyPartOfTheRows) {
   using T = TypeParam;
   Random random(12);

@@ -79,7 +79,7 @@ TYPED_TEST(DecoderLayerTest, RandomLayersWholeAndStepByStep) {
         // Memory is read by the first step alone.
         const Tensor3<T> out =
             layer(rows, i == 0 ? memory_view : TensorView3<const T>(), options, call, &cache);
-        copy<T, 3>(out.view(), steps.template view<3>().slice(1, i, i + n));
+        copy(out.view(), steps.template view<3>().slice(1, i, i + n));
       }
       ASSERT_EQ(difference(steps, exact, bound, isa, "steps"), "");
     }

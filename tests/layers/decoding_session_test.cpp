@@ -43,15 +43,15 @@ class Uncached {
   void step(TensorView2<const index_t> tokens, TensorView2<T> logits) {
     const index_t seen = tokens_.extent(1), seq = seen + tokens.extent(1);
     Tensor2<index_t> all({batch(), seq});
-    copy<index_t, 2>(tokens_, all.view().slice(1, 0, seen));
-    copy<index_t, 2>(tokens, all.view().slice(1, seen, seq));
+    copy(tokens_, all.view().slice(1, 0, seen));
+    copy(tokens, all.view().slice(1, seen, seq));
     tokens_ = std::move(all);
-    copy<T, 2>(const_view(model_(tokens_)).select(1, seq - 1), logits);
+    copy(const_view(model_(tokens_)).select(1, seq - 1), logits);
   }
   void reorder(TensorView1<const index_t> rows) {
     const Tensor2<index_t> old = tokens_;
     for (index_t b = 0; b < batch(); ++b) {
-      copy<index_t, 1>(old.view().select(0, rows(b)), tokens_.view().select(0, b));
+      copy(old.view().select(0, rows(b)), tokens_.view().select(0, b));
     }
   }
 
@@ -159,8 +159,7 @@ TYPED_TEST(DecodingSessionTest, Seq2SeqAsWithoutCache) {
     const auto repeated = [&](index_t times) {
       Tensor2<index_t> result({batch * times, src_len});
       for (index_t b = 0; b < batch * times; ++b) {
-        copy<index_t, 2>(const_view(src).slice(0, b / times, b / times + 1),
-                         result.view().slice(0, b, b + 1));
+        copy(const_view(src).slice(0, b / times, b / times + 1), result.view().slice(0, b, b + 1));
       }
       return result;
     };

@@ -51,7 +51,7 @@ TEST(Embedding, StridedIdsTableAndOutput) {
   const Tensor2<int> ids({2, 3}, {0, 1, 2, 3, 4, 0});
   Tensor3<float> y({3, 3, 2});
   Tensor2<float> turned({3, 5});
-  copy<float, 2>(table().view(), turned.view().transpose(0, 1));
+  copy(table().view(), turned.view().transpose(0, 1));
   embedding(turned.view().transpose(0, 1), ids.view().transpose(0, 1), y.view().transpose(1, 2));
   for (index_t i = 0; i < 3; ++i) {
     for (index_t j = 0; j < 2; ++j) {
@@ -67,7 +67,7 @@ TEST(Embedding, NoIds) {
 TEST(Embedding, LayerHoldsTheTable) {
   Embedding<float> layer(5, 3);
   EXPECT_EQ(names_and_shapes_of(layer), (std::vector<std::string>{"weight(5, 3)"}));
-  copy<float, 2>(table().view(), layer.weight.view());
+  copy(table().view(), layer.weight.view());
   const Tensor2<int> ids({2, 2}, {4, 0, 1, 1});
   Tensor3<float> y({2, 2, 3});
   layer.forward(ids, y);

@@ -67,7 +67,7 @@ TEST(Encoder, WindowedCacheIsTheWindowOverAll) {
     Tensor3<float> y(rows.shape());  // more than there is room for at once
     for (index_t i = 0; i < rows.extent(1); ++i) {
       const Tensor3<float> row = encoder(rows.view().slice(1, i, i + 1), on, {}, caches);
-      copy<float, 3>(row.view(), y.view().slice(1, i, i + 1));
+      copy(row.view(), y.view().slice(1, i, i + 1));
     }
     return y;
   });

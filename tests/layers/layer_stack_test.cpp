@@ -85,7 +85,7 @@ TYPED_TEST(LayerStackTest, InPlaceAndInPartsOfLongerSequences) {
   Tensor3<float> y(this->x.shape()), longer({2, 7, 16});
   run(this->stack, this->memory, this->x, y);
   const TensorView3<float> part = longer.view().slice(1, 2, 6);
-  copy<float, 3>(this->x, part);
+  copy(this->x, part);
   run(this->stack, this->memory, part, part);
   EXPECT_EQ(to_array(part).data, to_array(y).data);
   EXPECT_TRUE(all_are(longer.view().slice(1, 0, 2), 0));

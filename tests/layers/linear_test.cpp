@@ -79,7 +79,7 @@ TYPED_TEST(LinearTest, EveryRankAndTransposedWeights) {
   const auto exact = reference_linear(x.template as<double>(), weight.template as<double>(), {});
   const double bound = attn_test::gemm_bound<T>(5, max_abs(x), max_abs(weight));
   Tensor2<T> in_out({5, 4});
-  copy<T, 2>(weight.template view<2>(), in_out.view().transpose(0, 1));
+  copy(weight.template view<2>(), in_out.view().transpose(0, 1));
   for (Isa isa : available_isas()) {
     const Execution on{.isa = isa};
     const auto check = [&](const auto& y) {

@@ -201,14 +201,14 @@ TEST(MultiHeadAttentionCalls, AppendedKeysAreNotNormed) {
   const Tensor3<float> v = linear(x, module.v_weight(), module.v_bias());
   const auto learned = attn_test::parameters_of<float>(module);
   Tensor4<float> keys({2, 3, 6, 4}), values({2, 3, 6, 4});
-  copy<float, 4>(module.k_norm()(split_heads(k, 3)), keys.view().slice(2, 0, 5));
-  copy<float, 4>(split_heads(v, 3), values.view().slice(2, 0, 5));
+  copy(module.k_norm()(split_heads(k, 3)), keys.view().slice(2, 0, 5));
+  copy(split_heads(v, 3), values.view().slice(2, 0, 5));
   for (index_t b = 0; b < 2; ++b) {
     const auto of_row = [&](Tensor4<float>& heads) {
       return heads.view().slice(0, b, b + 1).slice(2, 5, 6);
     };
-    copy<float, 4>(split_heads(learned.at("bias_k").view<3>(), 3), of_row(keys));
-    copy<float, 4>(split_heads(learned.at("bias_v").view<3>(), 3), of_row(values));
+    copy(split_heads(learned.at("bias_k").view<3>(), 3), of_row(keys));
+    copy(split_heads(learned.at("bias_v").view<3>(), 3), of_row(values));
   }
   const auto context =
       scaled_dot_product_attention(module.q_norm()(split_heads(q, 3)), keys, values);

@@ -31,8 +31,8 @@ TEST(TutorialSlips, T000PermutedTokensGivePermutedRows) {
   const Tensor3<float> y = module(x);
   Tensor3<float> turned(x.shape()), expected(x.shape());
   for (index_t i = 0; i < 4; ++i) {
-    copy<float, 2>(x.view().select(1, kOrder[i]), turned.view().select(1, i));
-    copy<float, 2>(std::as_const(y).view().select(1, kOrder[i]), expected.view().select(1, i));
+    copy(x.view().select(1, kOrder[i]), turned.view().select(1, i));
+    copy(std::as_const(y).view().select(1, kOrder[i]), expected.view().select(1, i));
   }
   EXPECT_EQ(unlike(module(turned), expected), "");
 }
@@ -166,9 +166,9 @@ TEST(TutorialSlips, T004HeadsHaveScoresOfTheirOwn) {
   Random random(7);
   auto one = random_module(random, {.embed_dim = 6, .num_heads = 1, .output_projection = false});
   MultiHeadAttention<float> two({.embed_dim = 6, .num_heads = 2, .output_projection = false});
-  copy<float, 2>(one.q_weight(), two.q_weight());
-  copy<float, 2>(one.k_weight(), two.k_weight());
-  copy<float, 2>(one.v_weight(), two.v_weight());
+  copy(one.q_weight(), two.q_weight());
+  copy(one.k_weight(), two.k_weight());
+  copy(one.v_weight(), two.v_weight());
   const auto x = random.tensor<float, 3>({1, 3, 6});
   EXPECT_NE(unlike(one(x, {.scale = 1.0}), two(x, {.scale = 1.0})), "");
   // Head by head, a module of two is two modules of one.
@@ -179,9 +179,9 @@ TEST(TutorialSlips, T004HeadsHaveScoresOfTheirOwn) {
     const auto rows = [&](TensorView2<float> w) {
       return TensorView2<const float>(w.slice(0, 3 * h, 3 * h + 3));
     };
-    copy<float, 2>(rows(two.q_weight()), head.q_weight());
-    copy<float, 2>(rows(two.k_weight()), head.k_weight());
-    copy<float, 2>(rows(two.v_weight()), head.v_weight());
+    copy(rows(two.q_weight()), head.q_weight());
+    copy(rows(two.k_weight()), head.k_weight());
+    copy(rows(two.v_weight()), head.v_weight());
     EXPECT_EQ(unlike(head(x, {.scale = 1.0}),
                      Tensor3<float>(std::as_const(y).view().slice(2, 3 * h, 3 * h + 3))),
               "");

@@ -71,16 +71,14 @@ class Placed {
   attn::TensorView<const T, Rank> read() const { return view(); }
   Array<T> values() const { return to_array(view()); }
 
-  void copy_in(const Array<T>& values) {
-    attn::copy<T, Rank>(values.template view<Rank>(), view());
-  }
+  void copy_in(const Array<T>& values) { attn::copy(values.template view<Rank>(), view()); }
 
   /// True if every byte between the rows still is what it was.
   bool gaps_untouched() const {
     Array<T> now({memory_.size()});
     std::copy_n(memory_.data(), memory_.size(), now.data.begin());
     const attn::TensorView<T, Rank> elements(now.data.data(), shape_, strides_);
-    attn::copy<T, Rank>(poison(shape_).template view<Rank>(), elements);
+    attn::copy(poison(shape_).template view<Rank>(), elements);
     const Array<T> before = poison({memory_.size()});
     return same_bytes(now.data.data(), before.data.data(), now.data.size());
   }

@@ -16,7 +16,7 @@ Array<float> by_steps(const attn::Tensor<T, Rank>& x, F run) {
     const attn::index_t end = std::min(i + n, x.extent(1));
     const attn::Tensor3<float> out = run(attn::Tensor<T, Rank>(x.view().slice(1, i, end)), i == 0);
     if (i == 0) y = Array<float>({x.extent(0), x.extent(1), out.extent(2)});
-    attn::copy<float, 3>(out.view(), y.view<3>().slice(1, i, end));
+    attn::copy(out.view(), y.view<3>().slice(1, i, end));
   }
   return y;
 }

@@ -99,8 +99,8 @@ class KvCache {
     check_shape("KvCache::append", "v", "(batch, num_kv_heads, n, head_dim_v)",
                 Shape<4>{batch, heads, n, options_.head_dim_v}, from_v.shape());
     make_room("KvCache::append", n);
-    copy<T, 4>(from_k, keys_.view().slice(2, end_ - n, end_));
-    copy<T, 4>(from_v, values_.view().slice(2, end_ - n, end_));
+    copy(from_k, keys_.view().slice(2, end_ - n, end_));
+    copy(from_v, values_.view().slice(2, end_ - n, end_));
   }
 
   /// Forgets the last n positions, as speculative decoding does with rejected ones. Throws ValueError where they are not

@@ -121,12 +121,15 @@ void copy_elements(std::span<const index_t> shape, const T* from,
 
 }  // namespace detail
 
-/// Copies elements between views of equal shape and any strides. Throws ShapeError otherwise.
-template <class T, int Rank>
-void copy(TensorView<const T, Rank> from, TensorView<T, Rank> to) {
-  check_shape("copy", "to", from.shape(), to.shape());
-  if (from.size() == 0) return;
-  detail::copy_elements<T>(from.shape(), from.data(), from.strides(), to.data(), to.strides());
+/// Copies elements between tensors or views of equal shape and any strides. Throws ShapeError otherwise.
+template <TensorLike From, TensorLike To>
+void copy(const From& from, To&& to) {
+  const auto source = const_view(from);
+  const TensorView<scalar_t<From>, rank_v<From>> target = view_of(to);
+  check_shape("copy", "to", source.shape(), target.shape());
+  if (source.size() == 0) return;
+  detail::copy_elements<scalar_t<From>>(source.shape(), source.data(), source.strides(),
+                                        target.data(), target.strides());
 }
 
 ATTN_NAMESPACE_END

@@ -37,6 +37,7 @@ struct GemmProblem {
   T beta;
   const T* residual;
   index_t residual_row;
+  bool seeds;  ///< sums begin with beta times c; otherwise the residual is added
   index_t batch, a_batch, b_batch, c_batch, residual_batch;  ///< products, and from one to the next
 };
 
@@ -115,10 +116,11 @@ class PackedWeights {
 
 namespace detail {
 
-/// From one product of a batch to the next; none between products of which all take the same matrix.
+/// From one product of a batch to the next; 0 where all take the same matrix, and where there may be no memory to step
+/// through.
 template <class T, int Rank>
 index_t batch_stride(const TensorView<T, Rank>& x) {
-  return Rank == 2 || x.extent(0) == 1 ? 0 : x.stride(0);
+  return Rank == 2 || x.extent(0) == 1 || x.size() == 0 ? 0 : x.stride(0);
 }
 
 /// One product (Rank 2) or a batch of them (Rank 3), by `b` (.., k, n) or by `packed_b`.
@@ -157,10 +159,10 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   }
   // Where the kernels cannot write c as they go (columns that are not contiguous, or a c that the
   // epilogue still has to read), they write scratch memory, and c follows.
-  const bool seeds = in_place && epilogue.alpha == T{1} && epilogue.activation == Activation::none;
+  const bool adds_c = in_place && epilogue.beta != T{0};
+  const bool seeds = adds_c && epilogue.alpha == T{1} && epilogue.activation == Activation::none;
   const bool through_scratch = (n > 1 && c.stride(kColumn) != 1) ||
-                               (n > 1 && residual.stride(kColumn) != 1) ||
-                               (epilogue.beta != T{0} && in_place && !seeds);
+                               (n > 1 && residual.stride(kColumn) != 1) || (adds_c && !seeds);
   GemmProblem<T> problem{m,
                          n,
                          k,
@@ -179,6 +181,7 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
                          epilogue.beta,
                          residual.data(),
                          residual.stride(kRow),
+                         seeds,
                          batch,
                          batch_stride(a),
                          batch_stride(b),
@@ -189,11 +192,12 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   problem.c = product.data();
   problem.c_row = n;
   problem.beta = 0;
+  problem.seeds = false;
   problem.batch = 1;
   for (index_t at = 0; at < batch; ++at) {
+    problem.a = a.data() + at * problem.a_batch;
+    problem.b = b.data() + at * problem.b_batch;
     gemm(problem, execution);
-    problem.a += problem.a_batch;
-    problem.b += problem.b_batch;
     for (index_t i = 0; i < m; ++i) {
       for (index_t j = 0; j < n; ++j) {
         const auto element = [&](const auto& x) {
@@ -209,7 +213,7 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
 }  // namespace detail
 
 /// c = a b with an epilogue: a (m, k), b (k, n), c (m, n), any strides, so that transposing a view is all
-/// that transposing takes. c must not overlap a or b. Throws ShapeError.
+/// that transposing takes. c must not overlap a, b, itself, or a residual other than c. Throws ShapeError.
 template <TensorLike A, TensorLike B, TensorLike C>
 void gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue = {},
           const Execution& execution = {}) {
@@ -232,6 +236,7 @@ void gemm(const A& a, const PackedWeights<T>& b, C&& c, const Epilogue<T>& epilo
 
 /// A batch of products: a (batch, m, k), b (batch, k, n), c and residual (batch, m, n); an extent of 1 in a, b or
 /// residual serves the whole batch. Many products, or small ones, are one thread's each; else threads share each product.
+/// What c must not overlap is as for gemm. Throws ShapeError.
 template <TensorLike A, TensorLike B, TensorLike C>
 void batched_gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>, 3>& epilogue = {},
                   const Execution& execution = {}) {

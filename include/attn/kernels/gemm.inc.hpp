@@ -128,7 +128,6 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
                          T* a_block) {
   constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
   constexpr index_t kPackedTiles = 8;  // by one task: all threads pack a block of rows
-  const bool seeds = g.beta != T{0} && g.residual == g.c;
   T first[MR], next[MR];
   std::fill_n(first, MR, g.beta);
   std::fill_n(next, MR, T{1});
@@ -154,7 +153,7 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
     for (index_t k0 = 0; k0 == 0 || k0 < g.k; k0 += plan.KC) {
       const index_t kc = std::min(g.k - k0, plan.KC);
       const bool last = k0 + plan.KC >= g.k;
-      const T* factor = k0 > 0 ? next : seeds ? first : nullptr;
+      const T* factor = k0 > 0 ? next : g.seeds ? first : nullptr;
       const index_t packs = kc == 0 ? 0 : a_packs + (plan.shares_b ? column_blocks : 0);
       threads.run(packs, [&](index_t task, int) {
         if (task < a_packs) {
@@ -200,7 +199,7 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
         }
         if (last) {
           finish_block(g, tiles.begin(t0), std::min(tiles.begin(t1), g.m), j0, j1,
-                       g.beta != T{0} && !seeds);
+                       g.beta != T{0} && !g.seeds);
         }
       });
     }

@@ -99,7 +99,7 @@ class Seq2SeqSession {
     for (index_t row = 0; row < batch * num_beams; ++row) {
       for (index_t i = 0; i < src_len; ++i)
         src_(row, i) = static_cast<index_t>(sv(row / num_beams, i));
-      copy<T, 2>(const_view(encoded).select(0, row / num_beams), memory_.view().select(0, row));
+      copy(const_view(encoded).select(0, row / num_beams), memory_.view().select(0, row));
     }
     caches_ = model.make_caches(batch * num_beams, capacity, src_len);
     if (model.options().pad_id) {
@@ -142,7 +142,7 @@ class Seq2SeqSession {
     for (DecoderLayerCache<T>& cache : caches_) cache.self.reorder(rows);
     if (!padding_) return;
     for (index_t b = 0; b < batch(); ++b) {
-      copy<bool, 1>(const_view(padding_).select(0, rows(b)), reordered_.view().select(0, b));
+      copy(const_view(padding_).select(0, rows(b)), reordered_.view().select(0, b));
     }
     std::swap(padding_, reordered_);
   }

@@ -64,7 +64,7 @@ class LayerStack {
     if (norm.weight) {
       norm.forward(in, out, execution);
     } else if (layers.empty()) {
-      copy<T, 3>(in, out);
+      copy(in, out);
     }
     guard.commit();
   }

@@ -299,8 +299,8 @@ class MultiHeadAttention {
       if (call.append) added = cache.extend(kv_len);
       rotate(q, k, added.keys, held, options, call);
       if (call.append) {
-        if (!rotary_) copy<T, 4>(k, added.keys);
-        copy<T, 4>(v, added.values);
+        if (!rotary_) copy(k, added.keys);
+        copy(v, added.values);
       }
       attend(cache.keys(), cache.values());
       guard.commit();

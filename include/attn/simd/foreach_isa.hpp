@@ -12,6 +12,10 @@
 
 #if !defined(ATTN_COMPILED) || defined(ATTN_KERNEL_TEXT_IN_PROGRAM)
 
+// g++ 12 warns of a signed index into an array of vectors, though not into one of numbers.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsign-conversion"
+
 #define ATTN_ISA_scalar 0
 #define ATTN_ISA_avx2 1
 #define ATTN_ISA_avx512 2
@@ -77,6 +81,8 @@ ATTN_NAMESPACE_END
 #undef ATTN_ISA_avx512
 #undef ATTN_ISA_NUMBER_
 #undef ATTN_ISA_NUMBER
+
+#pragma GCC diagnostic pop
 
 #endif
 #undef ATTN_KERNEL_TEXT
