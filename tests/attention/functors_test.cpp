@@ -137,6 +137,28 @@ TYPED_TEST(FunctorsTest, ClassifySkipsAndChangesNothing) {
   }
 }
 
+/// With a mask that does not classify, & skips what is empty for the other, | takes what is full for the other.
+TEST(Functors, OneOfTwoClassifies) {
+  Inputs<float> in(128, 128);
+  const auto even = [](int, int, int, int j) { return j % 2 == 0; };
+  const auto both = mask_mod(SameDocument{64}) & mask_mod(even);
+  const auto either = mask_mod(even) | mask_mod(SameDocument{64});
+  const auto pairs = [](const auto& mask) {
+    return mask_mod([f = mask.f](int b, int h, int i, int j) { return f(b, h, i, j); });
+  };
+  const auto attend = [&](const auto& mask) {
+    return scaled_dot_product_attention(in.q, in.k, in.v, {}, mask);
+  };
+  EXPECT_LE(largest_difference(attend(both), attend(pairs(both))), kTolerance<float>);
+  EXPECT_LE(largest_difference(attend(either), attend(pairs(either))), kTolerance<float>);
+
+  const IndexRange low{0, 64}, high{64, 128};
+  EXPECT_EQ(both.f.classify(0, 0, low, high), Visibility::empty);
+  EXPECT_EQ(both.f.classify(0, 0, low, low), Visibility::partial);
+  EXPECT_EQ(either.f.classify(0, 0, low, high), Visibility::partial);
+  EXPECT_EQ(either.f.classify(0, 0, high, high), Visibility::full);
+}
+
 TYPED_TEST(FunctorsTest, MasksCombine) {
   using T = TypeParam;
   const Inputs<T> in(150);

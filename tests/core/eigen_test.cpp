@@ -58,6 +58,26 @@ TEST(Eigen, MapsAndConstMatricesAreViews) {
   EXPECT_EQ(const_view(constant)(1, 1), 4.0f);
 }
 
+TEST(Eigen, VectorsAreViewsOfOneAxis) {
+  static_assert(!std::is_convertible_v<Eigen::MatrixXf&, TensorView1<float>>);
+  static_assert(!std::is_convertible_v<const Eigen::VectorXf&, TensorView1<float>>);
+  Eigen::VectorXf column(3);
+  column << 1, 2, 3;
+  const TensorView1<float> view = column;
+  EXPECT_EQ(to_string(view.shape()), "(3)");
+  view(2) = 5;
+  EXPECT_EQ(column[2], 5.0f);
+  const Eigen::RowVectorXf row = column.transpose();
+  const TensorView1<const float> of_row = row;
+  EXPECT_EQ(of_row(2), 5.0f);
+  // A row of a matrix that is column-major.
+  Eigen::MatrixXf matrix(2, 3);
+  matrix << 1, 2, 3, 4, 5, 6;
+  const TensorView1<float> second = matrix.row(1);
+  EXPECT_EQ(to_string(second.strides()), "(2)");
+  EXPECT_EQ(second(2), 6.0f);
+}
+
 TEST(Eigen, ViewAsMapSharesMemory) {
   Tensor2<double> x({3, 4}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
   const auto part = x.view().slice(1, 1, 3);

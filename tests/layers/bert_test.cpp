@@ -57,6 +57,15 @@ TEST(Bert, IsEmbeddingAndEncoder) {
   }
 }
 
+TEST(Bert, EveryLayerTakesFunctors) {
+  Random random(5);
+  const auto bert = attn_test::random_module<Bert<float>>(random, options());
+  const Tensor2<int> ids({1, 5}, {1, 5, 16, 3, 2});
+  const auto near = mask_mod([](int, int, int i, int j) { return std::abs(i - j) <= 1; });
+  EXPECT_EQ(to_array(bert(ids, {}, {}, near)).data,
+            to_array(bert(ids, {.mask = sliding_window(1, 1)})).data);
+}
+
 TEST(Bert, PackedSequencesAreAsTheyAreAlone) {
   Random random(2);
   auto bert = attn_test::random_module<Bert<float>>(random, options());

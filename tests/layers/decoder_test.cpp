@@ -58,5 +58,14 @@ TEST(Decoder, IsItsLayersWholeAndStepByStep) {
   }
 }
 
+TEST(Decoder, SelfAttentionOfEveryLayerTakesFunctors) {
+  Random random(3);
+  const auto decoder = random_module<Decoder<float>>(random, stack_options(true, 9));
+  const auto x = random.tensor<float, 3>({2, 9, 16}), memory = random.tensor<float, 3>({2, 5, 16});
+  const auto mask = mask_mod([](int, int, int i, int j) { return j <= i; });
+  EXPECT_EQ(to_array(decoder(x, memory, {}, {}, {}, mask)).data,
+            to_array(decoder(x, memory, {.mask = causal()})).data);
+}
+
 }  // namespace
 }  // namespace attn

@@ -54,6 +54,15 @@ TEST(Encoder, IsItsLayersWholeAndStepByStep) {
   }
 }
 
+TEST(Encoder, EveryLayerTakesFunctors) {
+  Random random(3);
+  const auto encoder = random_module<Encoder<float>>(random, stack_options(true, kTokens));
+  const auto x = random.tensor<float, 3>({kSequences, kTokens, 16});
+  const auto mask = mask_mod([](int, int, int i, int j) { return j <= i; });
+  EXPECT_EQ(to_array(encoder(x, {}, {}, {}, mask)).data,
+            to_array(encoder(x, {.mask = causal()})).data);
+}
+
 /// A ring of the window's keys gives what the window over all keys shows.
 TEST(Encoder, WindowedCacheIsTheWindowOverAll) {
   Random random(2);

@@ -66,6 +66,15 @@ TEST(Gpt, WholeAndStepByStep) {
   }
 }
 
+TEST(Gpt, EveryLayerTakesFunctors) {
+  Random random(4);
+  const auto gpt = random_module<Gpt<float>>(random, gpt2_options(19, 16));
+  const Tensor2<int> ids({1, 6}, {3, 1, 4, 1, 5, 9});
+  const auto near = mask_mod([](int, int, int i, int j) { return i - j <= 2; });
+  EXPECT_EQ(to_array(gpt(ids, {}, {}, {}, near)).data,
+            to_array(gpt(ids, {.mask = sliding_window(2, -1)})).data);
+}
+
 TEST(Gpt, LaterTokensChangeNothing) {
   Random random(2);
   const auto gpt = random_module<Gpt<float>>(random, gpt2_options(19, 16));

@@ -141,6 +141,12 @@ TEST(InputEmbeddingErrors, IdsAndPositions) {
       "[Embedding] num_embeddings must be at least 1; found 0.");
   EXPECT_EQ(error_of<ShapeError>([&] { module.forward(long_ids, y); }),
             "[InputEmbedding] out must have shape (1, 4, 4); found (1, 3, 4).");
+  const InputEmbedding<float> normed({.vocab_size = 5, .d_model = 3, .norm = true});
+  EXPECT_EQ(error_of<ShapeError>([&] {
+              normed.forward(ids, y.view().transpose(1, 2).slice(1, 0, 3).slice(2, 0, 3));
+            }),
+            "[InputEmbedding] out must have innermost stride 1 with a norm (these are the "
+            "strides); found (12, 1, 4).");
   EXPECT_TRUE(all_are(y, 7));
 }
 

@@ -40,6 +40,15 @@ concept Classifies = requires(const F& f, index_t n, IndexRange r) {
   { f.classify(n, n, r, r) } -> std::same_as<Visibility>;
 };
 
+template <class F>
+Visibility visibility(const F& f, index_t batch, index_t h, IndexRange queries, IndexRange keys) {
+  if constexpr (Classifies<F>) {
+    return f.classify(batch, h, queries, keys);
+  } else {
+    return Visibility::partial;
+  }
+}
+
 /// Both: visible where both are.
 template <class A, class B>
 struct MaskAnd {
@@ -50,10 +59,10 @@ struct MaskAnd {
     return (static_cast<int>(a(batch, h, i, j)) & static_cast<int>(b(batch, h, i, j))) != 0;
   }
   Visibility classify(index_t batch, index_t h, IndexRange queries, IndexRange keys) const
-    requires(Classifies<A> && Classifies<B>)
+    requires(Classifies<A> || Classifies<B>)
   {
-    const Visibility x = a.classify(batch, h, queries, keys),
-                     y = b.classify(batch, h, queries, keys);
+    const Visibility x = visibility(a, batch, h, queries, keys),
+                     y = visibility(b, batch, h, queries, keys);
     if (x == Visibility::empty || y == Visibility::empty) return Visibility::empty;
     return x == y ? x : Visibility::partial;
   }
@@ -68,10 +77,10 @@ struct MaskOr {
     return (static_cast<int>(a(batch, h, i, j)) | static_cast<int>(b(batch, h, i, j))) != 0;
   }
   Visibility classify(index_t batch, index_t h, IndexRange queries, IndexRange keys) const
-    requires(Classifies<A> && Classifies<B>)
+    requires(Classifies<A> || Classifies<B>)
   {
-    const Visibility x = a.classify(batch, h, queries, keys),
-                     y = b.classify(batch, h, queries, keys);
+    const Visibility x = visibility(a, batch, h, queries, keys),
+                     y = visibility(b, batch, h, queries, keys);
     if (x == Visibility::full || y == Visibility::full) return Visibility::full;
     return x == y ? x : Visibility::partial;
   }
@@ -79,16 +88,17 @@ struct MaskOr {
 
 }  // namespace detail
 
-/// score = f(score, b, h, i, j) of the scaled score of query i and key j; positions are passed as int, which
-/// vectors of float convert at once. `f` must be callable at the same time from many threads. Compilers make vectors of
+/// score = f(score, b, h, i, j) of the scaled score of query i and key j, rows of q and k in batch row b (of packed
+/// sequences: in sequence b, each from 0 on). Positions are passed as int, which vectors of float convert at once. `f` must be callable at the same time from many threads. Compilers make vectors of
 /// it at -O2 where it has no branches: std::abs(i - j) rather than i > j ? i - j : j - i.
 template <class F>
 detail::ScoreMod<F> score_mod(F f) {
   return {std::move(f)};
 }
 
-/// Visible where f(b, h, i, j). A functor with a member classify(b, h, IndexRange queries, IndexRange keys) that
-/// returns Visibility::empty, partial or full lets blocks be skipped, or their test.
+/// Visible where f(b, h, i, j). A functor may have a member classify(b, h, IndexRange queries, IndexRange keys), which
+/// is asked about blocks: Visibility::empty, no pair is visible, and the block is skipped; full, all are, and f is not
+/// asked; partial, f decides. Joined by & or |, either functor's answer counts as far as it decides the whole.
 template <class F>
 detail::MaskMod<F> mask_mod(F f) {
   return {std::move(f)};

@@ -16,7 +16,8 @@ struct KvCacheOptions {
   index_t capacity = 0;  ///< most keys held at once
   index_t head_dim = 0;
   index_t head_dim_v = 0;  ///< head_dim
-  index_t window = 0;  ///< keys kept before added ones: those of sliding_window(window, 0); 0: all
+  index_t window =
+      0;  ///< keys kept before added ones: those of sliding_window(window, 0), below capacity; 0: all
 };
 
 /// Keys (batch, num_kv_heads, size, head_dim) and values (.., head_dim_v) of the last `size` positions, which grow at

@@ -11,7 +11,8 @@ ATTN_NAMESPACE_BEGIN
 /// What a query that sees no key gets.
 enum class MaskedRow {
   zero,  ///< output 0, weights 0, lse -inf
-  mean,  ///< the mean of all values, as filling scores with -1e9 gives
+  /// The mean of all values that lengths and padding leave, hidden ones too, as filling scores with -1e9 gives; lse -inf.
+  mean,
 };
 
 /// Attention dropout, reproducible: what is dropped follows from seed, batch row, head, query and key alone,
@@ -57,14 +58,16 @@ struct AttentionOptions {
   /// Scores (batch, num_heads, q_len, kv_len). Stages before the masks read every key up to the key lengths.
   TensorView4<T> scores = {};
   ScoreStage score_stage = ScoreStage::masked;
-  TensorView4<T> weights = {};  ///< softmax weights (batch, num_heads, q_len, kv_len)
+  /// Softmax weights (batch, num_heads, q_len, kv_len), before prob_mod and dropout.
+  TensorView4<T> weights = {};
   /// Heads that `weights` shows, each once: (n), and weights (batch, n, q_len, kv_len). All where not given.
   TensorView1<const index_t> weight_heads = {};
   TensorView3<T> average_weights =
       {};                           ///< mean of the weights over all heads (batch, q_len, kv_len)
   TensorView3<T> column_sums = {};  ///< their sum over the queries (batch, num_heads, kv_len)
-  TensorView2<T> max_logits = {};   ///< largest score of a visible key (batch, num_heads)
-  /// Natural log of the sum of exponentials (batch, num_heads, q_len); of packed sequences (1, num_heads, total).
+  TensorView2<T> max_logits =
+      {};  ///< largest score of a visible key (batch, num_heads); -inf where none is
+  /// Natural log of the sum of exponentials, sinks among them (batch, num_heads, q_len); of packed sequences (1, num_heads, total).
   TensorView3<T> lse = {};
   Execution execution = {};
 };

@@ -35,7 +35,7 @@ AttentionProblem<T> make_problem_with(const TensorView4<const T>& q, const Tenso
 /// Shapes: q (batch, num_heads, q_len, head_dim), k (batch, num_kv_heads, kv_len, head_dim),
 /// v (batch, num_kv_heads, kv_len, head_dim_v), out (batch, num_heads, q_len, head_dim_v); any strides with
 /// a unit innermost one. num_heads is a multiple of num_kv_heads: head h reads key/value head
-/// h / (num_heads / num_kv_heads). A query that sees no key gives 0. out must not overlap q, k or v.
+/// h / (num_heads / num_kv_heads). No axis is empty. A query that sees no key gives 0. out must not overlap q, k or v.
 /// Throws ShapeError, DTypeError or ValueError, before anything is written.
 /// Source: Vaswani et al., "Attention Is All You Need" (2017), equation 1; computed block by block as in
 /// Dao et al., "FlashAttention" (2022), without a score matrix in memory.

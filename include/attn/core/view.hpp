@@ -67,6 +67,13 @@ class TensorView {
   TensorView(M&& m)  // NOLINT(bugprone-forwarding-reference-overload): MatrixLike excludes views
       : data_(m.data()), shape_{m.rows(), m.cols()}, strides_{m.rowStride(), m.colStride()} {}
 
+  /// Over an Eigen vector, row or column, without a copy: a bias, slopes, lengths.
+  template <MatrixLike M>
+    requires(Rank == 1 && bool{std::remove_cvref_t<M>::IsVectorAtCompileTime} &&
+             std::convertible_to<decltype(std::declval<M&>().data()), T*>)
+  TensorView(M&& m)  // NOLINT(bugprone-forwarding-reference-overload): MatrixLike excludes views
+      : data_(m.data()), shape_{m.size()}, strides_{m.innerStride()} {}
+
   /// A writable view serves where a read-only one is asked for.
   constexpr operator TensorView<const T, Rank>() const
     requires(!std::is_const_v<T>)

@@ -109,6 +109,7 @@ void activate(Activation activation, const X& x, Out&& out, const Execution& exe
   detail::activate_to("activate", activation, x, out, execution);
 }
 
+/// The same into a new tensor.
 template <TensorLike X>
 auto activate(Activation activation, const X& x, const Execution& execution = {}) {
   Tensor<scalar_t<X>, rank_v<X>> out(const_view(x));
@@ -116,6 +117,7 @@ auto activate(Activation activation, const X& x, const Execution& execution = {}
   return out;
 }
 
+/// activate(Activation::relu, x).
 template <TensorLike X>
 auto relu(const X& x, const Execution& execution = {}) {
   return activate(Activation::relu, x, execution);
@@ -159,6 +161,7 @@ void glu(Activation activation, const A& a, const B& b, Out&& out,
   detail::glu_rows<T>(problem, execution);
 }
 
+/// The same into a new tensor.
 template <TensorLike A, TensorLike B>
 auto glu(Activation activation, const A& a, const B& b, const Execution& execution = {}) {
   auto out = Tensor<scalar_t<A>, rank_v<A>>::uninitialized(const_view(a).shape());
@@ -176,6 +179,7 @@ void swish(const X& x, Out&& out, double alpha = 1, const Execution& execution =
   detail::swiglu<T, rank_v<X>>(static_cast<T>(alpha), const_view(x), {}, to, execution);
 }
 
+/// The same into a new tensor.
 template <TensorLike X>
 auto swish(const X& x, double alpha = 1, const Execution& execution = {}) {
   auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
@@ -196,6 +200,7 @@ void swiglu(const A& a, const B& b, Out&& out, double alpha = 1, const Execution
   detail::swiglu<T, rank_v<A>>(static_cast<T>(alpha), from, const_view(b), to, execution);
 }
 
+/// The same into a new tensor.
 template <TensorLike A, TensorLike B>
 auto swiglu(const A& a, const B& b, double alpha = 1, const Execution& execution = {}) {
   auto out = Tensor<scalar_t<A>, rank_v<A>>::uninitialized(const_view(a).shape());

@@ -8,14 +8,15 @@
 ATTN_NAMESPACE_BEGIN
 
 /// What happens to each element of A B on its way out:
-/// c = activation(alpha * (A B) + bias[column]) + beta * residual, where an empty residual means c itself.
+/// c = activation(alpha * (A B) + bias[column]) + beta * residual, where an empty residual means c itself. With beta 0,
+/// which it is unless given, the residual is not read.
 template <class T, int Rank = 2>
 struct Epilogue {
   T alpha = 1;
-  TensorView1<const T> bias = {};
+  TensorView1<const T> bias = {};  ///< (n), contiguous
   Activation activation = Activation::none;
   T beta = 0;
-  TensorView<const T, Rank> residual = {};
+  TensorView<const T, Rank> residual = {};  ///< (m, n); of a batch (batch or 1, m, n)
 };
 
 namespace detail {
@@ -91,7 +92,8 @@ class PackedWeights {
  public:
   PackedWeights() = default;
 
-  /// Copies `b` (k, n), of any strides: a Linear's (out, in) weight goes in transposed.
+  /// Copies `b` (k, n), of any strides: a Linear's (out, in) weight goes in transposed. Throws ValueError for an
+  /// instruction set that the machine lacks.
   explicit PackedWeights(TensorView2<const T> b, std::optional<Isa> isa = {})
       : k_(b.extent(0)), n_(b.extent(1)), isa_(Execution{.isa = isa}.instruction_set()) {
     packed_ = Tensor1<T>::uninitialized({k_ * detail::panel_columns<T>(isa_, n_)});
@@ -223,7 +225,8 @@ void gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue =
   detail::gemm<T, 2>("gemm", av, bv, nullptr, bv.extent(1), view_of(c), epilogue, execution);
 }
 
-/// c = a b with weights packed beforehand; runs on the instruction set that they were packed for.
+/// c = a b with weights packed beforehand: a (m, k), c (m, n), as for gemm. Runs on the instruction set that they were
+/// packed for. Throws ShapeError.
 template <class T, TensorLike A, TensorLike C>
 void gemm(const A& a, const PackedWeights<T>& b, C&& c, const Epilogue<T>& epilogue = {},
           const Execution& execution = {}) {

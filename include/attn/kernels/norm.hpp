@@ -72,6 +72,7 @@ void layer_norm(const X& x, TensorView1<const scalar_t<X>> weight,
                                   bias, eps, view_of(out), execution);
 }
 
+/// The same into a new tensor.
 template <TensorLike X>
 auto layer_norm(const X& x, TensorView1<const scalar_t<X>> weight = {},
                 TensorView1<const scalar_t<X>> bias = {}, double eps = 1e-5,
@@ -93,6 +94,7 @@ void rms_norm(const X& x, TensorView1<const scalar_t<X>> weight, double eps, Out
                                   eps, view_of(out), execution);
 }
 
+/// The same into a new tensor.
 template <TensorLike X>
 auto rms_norm(const X& x, TensorView1<const scalar_t<X>> weight = {}, double eps = 1e-5,
               const Execution& execution = {}) {

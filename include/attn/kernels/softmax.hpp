@@ -78,7 +78,7 @@ void log_sum_exp(TensorView<const T, Rank> x, TensorView<T, Rank - 1> out,
 }  // namespace detail
 
 /// out = e^(x - max) / sum over the last axis; out may be x. A row of -inf only gives zeros (nothing is
-/// visible), a row that holds NaN gives NaN. Throws ShapeError unless shapes agree and the innermost
+/// visible), a row that holds NaN or +inf gives NaN. Throws ShapeError unless shapes agree and the innermost
 /// strides are 1.
 template <TensorLike X, TensorLike Out>
 void softmax(const X& x, Out&& out, const Execution& execution = {}) {
@@ -89,6 +89,7 @@ void softmax(const X& x, Out&& out, const Execution& execution = {}) {
                                 });
 }
 
+/// The same into a new tensor.
 template <TensorLike X>
 auto softmax(const X& x, const Execution& execution = {}) {
   auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
@@ -108,6 +109,7 @@ void log_softmax(const X& x, Out&& out, const Execution& execution = {}) {
                                 });
 }
 
+/// The same into a new tensor.
 template <TensorLike X>
 auto log_softmax(const X& x, const Execution& execution = {}) {
   auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
@@ -134,6 +136,7 @@ void log_sum_exp(const X& x, Out&& out, const Execution& execution = {}) {
   detail::log_sum_exp<scalar_t<X>, rank_v<X>>(from, to, execution);
 }
 
+/// The same into a new tensor.
 template <TensorLike X>
   requires(rank_v<X> >= 2)
 auto log_sum_exp(const X& x, const Execution& execution = {}) {

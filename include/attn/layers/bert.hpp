@@ -59,20 +59,22 @@ class Bert {
     if (options.pooler) pooler = Linear<T>(options.hidden_size, options.hidden_size);
   }
 
-  template <TensorLike Ids>
+  template <TensorLike Ids, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
   Tensor3<T> operator()(const Ids& ids, const AttentionOptions<T>& options = {},
-                        const BertCall& call = {}) const {
+                        const BertCall& call = {}, const Functors&... functors) const {
     const auto shape = const_view(ids).shape();
     auto out = Tensor3<T>::uninitialized({shape[0], shape[1], embeddings.options().d_model});
-    forward(ids, out, options, call);
+    forward(ids, out, options, call, functors...);
     return out;
   }
 
   /// Padding is hidden by options.mask: key_lengths() or key_padding_mask(). Without padding, sequences lie one behind
-  /// the other in one row, told apart by options.cu_seqlens_q and cu_seqlens_k. Throws ShapeError or ValueError.
-  template <TensorLike Ids, TensorLike Out>
+  /// the other in one row, told apart by options.cu_seqlens_q and cu_seqlens_k. All layers take the functors. Throws ShapeError or ValueError.
+  template <TensorLike Ids, TensorLike Out, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
   void forward(const Ids& ids, Out&& out, const AttentionOptions<T>& options = {},
-               const BertCall& call = {}) const {
+               const BertCall& call = {}, const Functors&... functors) const {
     const TensorView3<T> to = view_of(out);
     Scratch<T> memory(options.execution.scratch(), to.size());
     const TensorView3<T> embedded(memory.data(), to.shape());
@@ -81,7 +83,7 @@ class Bert {
                         .cu_seqlens = options.cu_seqlens_q,
                         .token_type_ids = call.token_type_ids,
                         .execution = options.execution});
-    encoder.forward(embedded, to, options);
+    encoder.forward(embedded, to, options, {}, {}, functors...);
   }
 
   /// out (batch, hidden_size) = tanh(dense(hidden(:, 0))). Throws ShapeError, and ValueError for a model without a pooler.

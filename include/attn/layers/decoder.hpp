@@ -24,24 +24,28 @@ class Decoder : public detail::LayerStack<T, DecoderLayer<T>> {
     return caches;
   }
 
-  template <TensorLike X, TensorLike Memory>
+  template <TensorLike X, TensorLike Memory, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
   Tensor3<T> operator()(const X& x, const Memory& memory, const AttentionOptions<T>& options = {},
                         const DecoderCall<T>& call = {},
-                        std::span<DecoderLayerCache<T>> caches = {}) const {
+                        std::span<DecoderLayerCache<T>> caches = {},
+                        const Functors&... functors) const {
     auto out = Tensor3<T>::uninitialized(const_view(x).shape());
-    forward(x, memory, out, options, call, caches);
+    forward(x, memory, out, options, call, caches, functors...);
     return out;
   }
 
-  /// Into `out`, which may be x but must not overlap memory. Every layer is told the same options: their outputs show
-  /// the last layer. With caches, one per layer, x holds the tokens behind those of the caches, and memory is read by
+  /// Into `out`, which may be x but must not overlap memory. Every layer is told the same options, and functors for
+  /// self-attention: outputs in the options show the last layer. With caches, one per layer, x holds the tokens behind those of the caches, and memory is read by
   /// the first call alone. Throws ShapeError or ValueError; the caches then are as they were.
-  template <TensorLike X, TensorLike Memory, TensorLike Out>
+  template <TensorLike X, TensorLike Memory, TensorLike Out, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
   void forward(const X& x, const Memory& memory, Out&& out, const AttentionOptions<T>& options = {},
-               const DecoderCall<T>& call = {}, std::span<DecoderLayerCache<T>> caches = {}) const {
+               const DecoderCall<T>& call = {}, std::span<DecoderLayerCache<T>> caches = {},
+               const Functors&... functors) const {
     this->run("Decoder", const_view(x), view_of(out), caches, options.execution,
               [&](const DecoderLayer<T>& layer, auto from, auto to, DecoderLayerCache<T>* cache) {
-                layer.forward(from, memory, to, options, call, cache);
+                layer.forward(from, memory, to, options, call, cache, functors...);
               });
   }
 };

@@ -61,19 +61,22 @@ class DecoderLayer {
     return {self_attn.make_cache(batch, capacity), multihead_attn.make_cache(batch, memory_len)};
   }
 
-  template <TensorLike X, TensorLike Memory>
+  template <TensorLike X, TensorLike Memory, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
   Tensor3<T> operator()(const X& x, const Memory& memory, const AttentionOptions<T>& options = {},
-                        const DecoderCall<T>& call = {},
-                        DecoderLayerCache<T>* cache = nullptr) const {
+                        const DecoderCall<T>& call = {}, DecoderLayerCache<T>* cache = nullptr,
+                        const Functors&... functors) const {
     auto out = Tensor3<T>::uninitialized(const_view(x).shape());
-    forward(x, memory, out, options, call, cache);
+    forward(x, memory, out, options, call, cache, functors...);
     return out;
   }
 
-  /// Into `out`, which may be x. Throws ShapeError or ValueError; the cache then is as it was.
-  template <TensorLike X, TensorLike Memory, TensorLike Out>
+  /// Into `out`, which may be x. Functors act in self-attention. Throws ShapeError or ValueError; the cache then is as it was.
+  template <TensorLike X, TensorLike Memory, TensorLike Out, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
   void forward(const X& x, const Memory& memory, Out&& out, const AttentionOptions<T>& options = {},
-               const DecoderCall<T>& call = {}, DecoderLayerCache<T>* cache = nullptr) const {
+               const DecoderCall<T>& call = {}, DecoderLayerCache<T>* cache = nullptr,
+               const Functors&... functors) const {
     const TensorView3<const T> in = const_view(x), source = const_view(memory);
     const TensorView3<T> to = view_of(out);
     check_shape("DecoderLayer", "out", in.shape(), to.shape());
@@ -89,7 +92,8 @@ class DecoderLayer {
     const TensorView3<T> first(scratch.data(), in.shape());
     const TensorView3<T> second(scratch.data() + in.size(), in.shape());
     detail::CacheGuard guard(cache);
-    attention_sublayer<T>(self_attn, norm1, norm_first, in, in, in, first, options, self_call);
+    attention_sublayer<T>(self_attn, norm1, norm_first, in, in, in, first, options, self_call,
+                          functors...);
     attention_sublayer<T>(multihead_attn, norm2, norm_first, first, source, source, second,
                           memory_options, memory_call);
     feed_forward_sublayer<T>(feed_forward, norm3, norm_first, second, to, options.execution);

@@ -63,6 +63,7 @@ void embedding(const Table& table, const Ids& ids, Out&& out) {
   });
 }
 
+/// The same into a new tensor.
 template <TensorLike Table, TensorLike Ids>
   requires std::integral<scalar_t<Ids>>
 auto embedding(const Table& table, const Ids& ids) {

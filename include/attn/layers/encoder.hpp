@@ -22,25 +22,28 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
     return caches;
   }
 
-  template <TensorLike X>
+  template <TensorLike X, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
   Tensor3<T> operator()(const X& x, const AttentionOptions<T>& options = {},
                         TensorView2<const index_t> position_ids = {},
-                        std::span<KvCache<T>> caches = {}) const {
+                        std::span<KvCache<T>> caches = {}, const Functors&... functors) const {
     auto out = Tensor3<T>::uninitialized(const_view(x).shape());
-    forward(x, out, options, position_ids, caches);
+    forward(x, out, options, position_ids, caches, functors...);
     return out;
   }
 
-  /// Into `out`, which may be x. Every layer is told the same options: their outputs show the last layer. With caches,
+  /// Into `out`, which may be x. Every layer is told the same options and functors: outputs in the options show the last layer. With caches,
   /// one per layer, x holds the tokens behind those of the caches. Throws ShapeError or ValueError; the
   /// caches then are as they were, but for keys that a window left outside.
-  template <TensorLike X, TensorLike Out>
+  template <TensorLike X, TensorLike Out, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
   void forward(const X& x, Out&& out, const AttentionOptions<T>& options = {},
-               TensorView2<const index_t> position_ids = {},
-               std::span<KvCache<T>> caches = {}) const {
+               TensorView2<const index_t> position_ids = {}, std::span<KvCache<T>> caches = {},
+               const Functors&... functors) const {
     this->run("Encoder", const_view(x), view_of(out), caches, options.execution,
               [&](const EncoderLayer<T>& layer, auto from, auto to, KvCache<T>* cache) {
-                layer.forward(from, to, options, {.position_ids = position_ids, .cache = cache});
+                layer.forward(from, to, options, {.position_ids = position_ids, .cache = cache},
+                              functors...);
               });
   }
 };

@@ -27,6 +27,7 @@ void feed_forward(const X& x, const W1& weight1, TensorView1<const scalar_t<X>> 
   linear(hidden, w2, bias2, out, Activation::none, residual, execution);
 }
 
+/// The same into a new tensor.
 template <TensorLike X, TensorLike W1, TensorLike W2>
 auto feed_forward(const X& x, const W1& weight1, TensorView1<const scalar_t<X>> bias1,
                   const W2& weight2, TensorView1<const scalar_t<X>> bias2,

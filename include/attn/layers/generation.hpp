@@ -11,6 +11,7 @@ ATTN_NAMESPACE_BEGIN
 ///
 ///   step(tokens, logits)  takes the next tokens (batch, n), gives the logits (batch, vocab_size) behind the last one
 ///   reorder(rows)         row b goes on from what row rows(b) (batch) has seen; rows may repeat
+///   batch(), vocab_size() of const models; value_type is what logits are of
 template <class Model>
 concept CachedDecoder =
     requires(Model& model, const Model& same, TensorView2<const index_t> tokens,
@@ -22,7 +23,7 @@ concept CachedDecoder =
     };
 
 struct GenerationOptions {
-  index_t max_new_tokens = 0;                    ///< per row
+  index_t max_new_tokens = 0;                    ///< per row; 1 at least
   std::optional<index_t> stop_token = {};        ///< the last token of the row that gives it
   std::optional<SamplingOptions> sampling = {};  ///< if not given, greedy: the likeliest each time
   TensorView1<const index_t> prompt_lengths = {};  ///< (batch); all prompt_len if not given
@@ -46,6 +47,7 @@ inline void check_generation(std::string_view function, std::string_view argumen
 /// read: rows past theirs generate while others still read, nothing is padded. Row b draws from stream b of the seed,
 /// whatever becomes of the other rows. Prompts continue what the model has seen. Of the result it has then seen all
 /// but the last token; a row that ends before others is given its last token until they end, too.
+/// A session needs room for prompt_len + max_new_tokens - 1 tokens: where it ends, step() throws, in the middle.
 /// Throws ShapeError or ValueError before the model is called, then what its step() and argmax() throw.
 template <CachedDecoder Model>
 std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index_t> prompts,

@@ -45,23 +45,26 @@ class Gpt {
     return blocks.make_caches(batch, capacity, window);
   }
 
-  template <TensorLike Ids>
+  template <TensorLike Ids, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
   Tensor3<T> operator()(const Ids& ids, const AttentionOptions<T>& options = {},
                         std::span<KvCache<T>> caches = {},
-                        TensorView2<const index_t> position_ids = {}) const {
+                        TensorView2<const index_t> position_ids = {},
+                        const Functors&... functors) const {
     const auto shape = const_view(ids).shape();
     auto out = Tensor3<T>::uninitialized({shape[0], shape[1], vocab_size()});
-    forward(ids, out, options, caches, position_ids);
+    forward(ids, out, options, caches, position_ids, functors...);
     return out;
   }
 
   /// Into `out` (batch, seq, vocab_size), or (batch, 1, vocab_size) for the logits of the last token alone. causal() is
-  /// added to options.mask. With caches, one per layer, ids are the tokens behind those of the caches.
+  /// added to options.mask, and all layers take the functors. With caches, one per layer, ids are the tokens behind those of the caches.
   /// Throws ShapeError or ValueError; the caches then are as they were, but for keys that a window left outside.
-  template <TensorLike Ids, TensorLike Out>
+  template <TensorLike Ids, TensorLike Out, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
   void forward(const Ids& ids, Out&& out, AttentionOptions<T> options = {},
-               std::span<KvCache<T>> caches = {},
-               TensorView2<const index_t> position_ids = {}) const {
+               std::span<KvCache<T>> caches = {}, TensorView2<const index_t> position_ids = {},
+               const Functors&... functors) const {
     const auto iv = const_view(ids);
     const TensorView3<T> ov = view_of(out);
     const index_t batch = iv.extent(0), seq = iv.extent(1), dim = embedding.options().d_model;
@@ -77,7 +80,7 @@ class Gpt {
                        .execution = execution});
     options.mask = options.mask & causal();
     detail::CacheGuard guard(caches);
-    blocks.forward(hidden, hidden, options, position_ids, caches);
+    blocks.forward(hidden, hidden, options, position_ids, caches, functors...);
     lm_head.forward(hidden.slice(1, seq - rows, seq), embedding.words.weight.view(), ov, execution);
     guard.commit();
   }

@@ -74,6 +74,7 @@ void combine_heads(const X& x, Out&& out) {
   copy(from, split_heads(to, from.extent(1)));
 }
 
+/// The same into a new tensor.
 template <TensorLike X>
 Tensor3<scalar_t<X>> combine_heads(const X& x) {
   const auto from = const_view(x);

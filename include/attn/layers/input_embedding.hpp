@@ -82,6 +82,10 @@ class InputEmbedding {
     check_shape("InputEmbedding", "out", Shape<3>{batch, seq, dim}, ov.shape());
     detail::check_ids("InputEmbedding", "ids", iv, words.weight.extent(0));
     if (positions.weight) check_positions(iv.shape(), call);
+    if (options_.norm && dim > 1 && ov.stride(2) != 1) {
+      throw_shape("InputEmbedding", "out",
+                  "have innermost stride 1 with a norm (these are the strides)", ov.strides());
+    }
     if (types) {
       check_shape("InputEmbedding", "token_type_ids", iv.shape(), types.shape());
       detail::check_ids("InputEmbedding", "token_type_ids", types, options_.num_token_types);

@@ -66,6 +66,7 @@ void linear(const X& x, const PackedWeights<scalar_t<X>>& weight,
                                     residual, execution);
 }
 
+/// The same into a new tensor.
 template <TensorLike X, TensorLike W>
 auto linear(const X& x, const W& weight, TensorView1<const scalar_t<X>> bias = {},
             Activation activation = Activation::none, const Execution& execution = {}) {

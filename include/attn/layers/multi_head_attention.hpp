@@ -26,7 +26,7 @@ struct MultiHeadAttentionCall {
       true;  ///< false: key and value are not read; attention runs over what the cache holds
 };
 
-/// Attention takes AttentionOptions and functors as scaled_dot_product_attention does, over (batch, num_heads, q_len,
+/// Attention takes AttentionOptions and, behind the call, functors as scaled_dot_product_attention does, over (batch, num_heads, q_len,
 /// kv_len + appended_keys()); with a cache, kv_len is all that it holds.
 template <class T>
 class MultiHeadAttention {
@@ -98,7 +98,8 @@ class MultiHeadAttention {
   }
 
   /// Into `out` (batch, q_len, out_dim()), which must overlap none of the inputs but may be the residual.
-  /// Throws ShapeError or ValueError; the cache then is as it was, but for keys that its window left outside.
+  /// Throws ShapeError, DTypeError or ValueError (rotary with more queries than keys needs position_ids); the cache then
+  /// is as it was, but for keys that its window left outside.
   template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
     requires(detail::is_functor<Functors> && ...)
   void forward(const Q& query, const K& key, const V& value, Out&& out,

@@ -25,6 +25,7 @@ void sinusoidal_positions(Out&& out, double base = 10000) {
   }
 }
 
+/// The same into a new tensor.
 template <class T>
 Tensor2<T> sinusoidal_positions(index_t length, index_t dim, double base = 10000) {
   auto table = Tensor2<T>::uninitialized({length, dim});
