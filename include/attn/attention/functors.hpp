@@ -40,6 +40,7 @@ concept Classifies = requires(const F& f, index_t n, IndexRange r) {
   { f.classify(n, n, r, r) } -> std::same_as<Visibility>;
 };
 
+/// What a mask that says nothing of blocks would say: partial.
 template <class F>
 Visibility visibility(const F& f, index_t batch, index_t h, IndexRange queries, IndexRange keys) {
   if constexpr (Classifies<F>) {
@@ -89,8 +90,9 @@ struct MaskOr {
 }  // namespace detail
 
 /// score = f(score, b, h, i, j) of the scaled score of query i and key j, rows of q and k in batch row b (of packed
-/// sequences: in sequence b, each from 0 on). Positions are passed as int, which vectors of float convert at once. `f` must be callable at the same time from many threads. Compilers make vectors of
-/// it at -O2 where it has no branches: std::abs(i - j) rather than i > j ? i - j : j - i.
+/// sequences: in sequence b, each from 0 on). Positions are passed as int, which vectors of float convert at once. `f`
+/// must be callable at the same time from many threads. Compilers make vectors of it at -O2 where it has no branches:
+/// std::abs(i - j) rather than i > j ? i - j : j - i.
 template <class F>
 detail::ScoreMod<F> score_mod(F f) {
   return {std::move(f)};

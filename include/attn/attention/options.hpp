@@ -67,7 +67,8 @@ struct AttentionOptions {
   TensorView3<T> column_sums = {};  ///< their sum over the queries (batch, num_heads, kv_len)
   TensorView2<T> max_logits =
       {};  ///< largest score of a visible key (batch, num_heads); -inf where none is
-  /// Natural log of the sum of exponentials, sinks among them (batch, num_heads, q_len); of packed sequences (1, num_heads, total).
+  /// Natural log of the sum of exponentials, sinks among them (batch, num_heads, q_len); of packed sequences
+  /// (1, num_heads, total).
   TensorView3<T> lse = {};
   Execution execution = {};
 };

@@ -70,7 +70,8 @@ class Bert {
   }
 
   /// Padding is hidden by options.mask: key_lengths() or key_padding_mask(). Without padding, sequences lie one behind
-  /// the other in one row, told apart by options.cu_seqlens_q and cu_seqlens_k. All layers take the functors. Throws ShapeError or ValueError.
+  /// the other in one row, told apart by options.cu_seqlens_q and cu_seqlens_k. All layers take the functors.
+  /// Throws ShapeError or ValueError.
   template <TensorLike Ids, TensorLike Out, class... Functors>
     requires(detail::is_functor<Functors> && ...)
   void forward(const Ids& ids, Out&& out, const AttentionOptions<T>& options = {},

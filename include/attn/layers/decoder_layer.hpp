@@ -71,7 +71,8 @@ class DecoderLayer {
     return out;
   }
 
-  /// Into `out`, which may be x. Functors act in self-attention. Throws ShapeError or ValueError; the cache then is as it was.
+  /// Into `out`, which may be x. Functors act in self-attention. Throws ShapeError or ValueError; the cache then
+  /// is as it was.
   template <TensorLike X, TensorLike Memory, TensorLike Out, class... Functors>
     requires(detail::is_functor<Functors> && ...)
   void forward(const X& x, const Memory& memory, Out&& out, const AttentionOptions<T>& options = {},

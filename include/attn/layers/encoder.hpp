@@ -32,9 +32,9 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
     return out;
   }
 
-  /// Into `out`, which may be x. Every layer is told the same options and functors: outputs in the options show the last layer. With caches,
-  /// one per layer, x holds the tokens behind those of the caches. Throws ShapeError or ValueError; the
-  /// caches then are as they were, but for keys that a window left outside.
+  /// Into `out`, which may be x. Every layer is told the same options and functors: outputs in the options show the last
+  /// layer. With caches, one per layer, x holds the tokens behind those of the caches. Throws ShapeError or ValueError;
+  /// the caches then are as they were, but for keys that a window left outside.
   template <TensorLike X, TensorLike Out, class... Functors>
     requires(detail::is_functor<Functors> && ...)
   void forward(const X& x, Out&& out, const AttentionOptions<T>& options = {},

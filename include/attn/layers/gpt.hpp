@@ -58,7 +58,8 @@ class Gpt {
   }
 
   /// Into `out` (batch, seq, vocab_size), or (batch, 1, vocab_size) for the logits of the last token alone. causal() is
-  /// added to options.mask, and all layers take the functors. With caches, one per layer, ids are the tokens behind those of the caches.
+  /// added to options.mask, and all layers take the functors. With caches, one per layer, ids are the tokens behind
+  /// those of the caches.
   /// Throws ShapeError or ValueError; the caches then are as they were, but for keys that a window left outside.
   template <TensorLike Ids, TensorLike Out, class... Functors>
     requires(detail::is_functor<Functors> && ...)

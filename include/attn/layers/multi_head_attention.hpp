@@ -26,8 +26,8 @@ struct MultiHeadAttentionCall {
       true;  ///< false: key and value are not read; attention runs over what the cache holds
 };
 
-/// Attention takes AttentionOptions and, behind the call, functors as scaled_dot_product_attention does, over (batch, num_heads, q_len,
-/// kv_len + appended_keys()); with a cache, kv_len is all that it holds.
+/// Attention takes AttentionOptions and, behind the call, functors as scaled_dot_product_attention does, over (batch,
+/// num_heads, q_len, kv_len + appended_keys()); with a cache, kv_len is all that it holds.
 template <class T>
 class MultiHeadAttention {
  public:
