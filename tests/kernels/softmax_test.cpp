@@ -1,6 +1,7 @@
 // softmax, log_softmax and log_sum_exp: random rows with hidden entries, in guarded memory and in place, against nested loops.
 #include "attn/kernels/softmax.hpp"
 
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -70,6 +71,45 @@ TYPED_TEST(SoftmaxTest, RandomRowsInGuardedMemory) {
       ASSERT_TRUE(to.gaps_untouched());
       softmax(in_place.read(), in_place.view(), {.isa = isa});
       ASSERT_TRUE(same_bits(in_place.values(), to.values())) << name(isa);
+    }
+  }
+}
+
+TYPED_TEST(SoftmaxTest, RowsTogetherAreAsRowsAlone) {
+  using T = TypeParam;
+  std::vector<Shape<2>> shapes = {{1, 40}, {2, 1}, {2, 16}, {3, 8}, {40, 7}, {45, 1025}};
+  // More than what counts as near: one row after the other.
+  shapes.push_back({4 * second_level_cache() / index_t{1000 * sizeof(T)} + 1, 1000});
+  for (const Shape<2>& shape : shapes) {
+    Random random(static_cast<std::uint64_t>(shape[0] * shape[1]));
+    SCOPED_TRACE(random.trace());
+    auto x = random.array<T>({shape[0], shape[1]}, 10);
+    const auto fill_row = [&](Index row, T value) {
+      for (Index j = 0; j < shape[1]; ++j) x(row, j) = value;
+    };
+    if (shape[0] > 30) {
+      fill_row(0, -kInf<T>);
+      fill_row(3, std::numeric_limits<T>::quiet_NaN());
+      fill_row(16, -kInf<T>);
+      fill_row(shape[0] - 1, -kInf<T>);
+      x(7, shape[1] - 1) = kInf<T>;
+      x(9, 0) = std::numeric_limits<T>::quiet_NaN();
+    }
+    const auto from = x.template view<2>();
+    for (Isa isa : available_isas()) {
+      Tensor2<T> together(shape), in_place(shape);
+      std::vector<T> alone(static_cast<std::size_t>(shape[1]));
+      softmax(from, together, {.isa = isa});
+      copy(from, in_place);
+      softmax(in_place, in_place, {.isa = isa});
+      for (Index i = 0; i < shape[0]; ++i) {
+        softmax(from.select(0, i), TensorView1<T>(alone.data(), {shape[1]}), {.isa = isa});
+        const std::size_t bytes = alone.size() * sizeof(T);
+        ASSERT_EQ(std::memcmp(&together(i, 0), alone.data(), bytes), 0)
+            << name(isa) << " row " << i;
+        ASSERT_EQ(std::memcmp(&in_place(i, 0), alone.data(), bytes), 0)
+            << name(isa) << " row " << i;
+      }
     }
   }
 }

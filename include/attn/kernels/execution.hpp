@@ -35,15 +35,23 @@ inline const Executor& threads_for(const Executor& executor, index_t multiplicat
   return is_worth_threads(multiplications) ? executor : one_thread;
 }
 
-/// f(row) for every row; an element of softmax or of a norm counts as 16 multiplications.
+/// f(begin, end) for ranges of rows that make up all of them; an element of softmax or of a norm counts as 16
+/// multiplications.
+template <class F>
+void for_row_ranges(const Executor& executor, index_t rows, index_t elements_per_row, F f) {
+  constexpr index_t kRangeElements = index_t{1} << 14;
+  const Executor& threads = threads_for(executor, 16 * rows * elements_per_row);
+  const index_t range = 1 + kRangeElements / (elements_per_row + 1);
+  threads.run((rows + range - 1) / range, [&](index_t task, int) {
+    f(task * range, (task + 1) * range < rows ? (task + 1) * range : rows);
+  });
+}
+
+/// f(row) for every row.
 template <class F>
 void for_rows(const Executor& executor, index_t rows, index_t elements_per_row, F f) {
-  constexpr index_t kBlockElements = index_t{1} << 14;
-  const Executor& threads = threads_for(executor, 16 * rows * elements_per_row);
-  const index_t block = 1 + kBlockElements / (elements_per_row + 1);
-  threads.run((rows + block - 1) / block, [&](index_t task, int) {
-    const index_t end = (task + 1) * block < rows ? (task + 1) * block : rows;
-    for (index_t row = task * block; row < end; ++row) f(row);
+  for_row_ranges(executor, rows, elements_per_row, [&f](index_t begin, index_t end) {
+    for (index_t row = begin; row < end; ++row) f(row);
   });
 }
 

@@ -1,7 +1,12 @@
 // Softmax, its logarithm and log-sum-exp over the last axis.
 #pragma once
 
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
 #include "attn/core/tensor.hpp"
+#include "attn/exec/caches.hpp"
 #include "attn/kernels/execution.hpp"
 #include "attn/simd/vec.hpp"
 
