@@ -106,7 +106,7 @@ AttentionExplanation explain(const Q& q, const K& k, const V& v,
   const TensorView4<T> out(nullptr, {shape[0], shape[1], shape[2], const_view(v).extent(3)});
   const detail::AttentionProblem<T> problem = detail::make_problem_with<T>(
       const_view(q), const_view(k), const_view(v), out, options, functors...);
-  const AttentionPlan plan(problem, options.execution.threads().concurrency());
+  const AttentionPlan plan(problem, options.execution.threads());
 
   bool few = false, tiled = false;
   for (index_t b = 0; b < problem.batch(); ++b) {

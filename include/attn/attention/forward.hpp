@@ -244,7 +244,7 @@ void run_plan(const RowKernels<T>& kernels, const AttentionProblem<T>& problem,
 template <class T>
 void forward_with(const RowKernels<T>& kernels, const AttentionProblem<T>& call,
                   const Executor& executor, Workspace& workspace) {
-  const AttentionPlan plan(call, executor.concurrency());
+  const AttentionPlan plan(call, executor);
   const SerialExecutor one_thread;
   const Executor& threads = plan.concurrency == 1 ? one_thread : executor;
   if (plan.scores_elements == 0) return run_plan(kernels, call, plan, threads, workspace);

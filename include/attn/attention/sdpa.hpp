@@ -75,7 +75,7 @@ std::size_t workspace_bytes(const Q& q, const K& k, const V& v, Out&& out,
   using T = scalar_t<Q>;
   return AttentionPlan(detail::make_problem_with<T>(const_view(q), const_view(k), const_view(v),
                                                     view_of(out), options, functors...),
-                       options.execution.threads().concurrency())
+                       options.execution.threads())
       .workspace_bytes;
 }
 

@@ -6,6 +6,7 @@
 
 #include "attn/attention/row_kernels.hpp"
 #include "attn/exec/caches.hpp"
+#include "attn/exec/executor.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -128,7 +129,7 @@ struct AttentionPlan {
   bool operator==(const AttentionPlan&) const = default;
 
   template <class T>
-  AttentionPlan(const detail::AttentionProblem<T>& problem, int threads) {
+  AttentionPlan(const detail::AttentionProblem<T>& problem, const Executor& executor) {
     const index_t batch = problem.batch(), kv_heads = problem.num_kv_heads();
     // Packing a key costs about 1/400 of multiplying it by 384 rows; idle threads, below, cost more. Queries and outputs
     // of 768 x 64 floats are 192 KB each.
@@ -144,7 +145,7 @@ struct AttentionPlan {
     }
     if (detail::is_worth_threads(products * kv_heads *
                                  (problem.head_dim() + problem.head_dim_v()))) {
-      concurrency = threads;
+      concurrency = executor.concurrency();
     }
     const auto count_tasks = [&] {
       tasks = 0;

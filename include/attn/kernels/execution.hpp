@@ -84,10 +84,11 @@ ATTN_NAMESPACE_END
 #if defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY)
 namespace attn::compiled {
 
-/// The executor of a program, for the library: run(executor, count, task), where task is a TaskRef.
-struct Threads {
+/// The executor of a program, for the library: run(executor, count, task), where task is a TaskRef. Its threads are
+/// counted only where that matters: OpenMP takes some nanoseconds, and small calls run on one thread anyway.
+struct ExecutorRef {
   const void* executor;
-  int concurrency;
+  int (*concurrency)(const void* executor);
   void (*run)(const void* executor, std::ptrdiff_t count, const void* task);
 };
 
@@ -95,10 +96,10 @@ struct Threads {
 #endif
 
 #if defined(ATTN_COMPILED)
-#define ATTN_KERNEL_SWITCH(kernel, Problem)                                           \
-  namespace attn::compiled {                                                          \
-  template <class T, std::size_t kSize>                                               \
-  void kernel(int isa, const void* problem, const Threads& threads, void* workspace); \
+#define ATTN_KERNEL_SWITCH(kernel, Problem)                                                \
+  namespace attn::compiled {                                                               \
+  template <class T, std::size_t kSize>                                                    \
+  void kernel(int isa, const void* problem, const ExecutorRef& executor, void* workspace); \
   }
 #define ATTN_KERNEL_CALL(kernel, Problem) \
   detail::call_compiled<&attn::compiled::kernel<T, sizeof(Problem<T>)>>
@@ -109,12 +110,13 @@ namespace detail {
 template <auto kEntry, class Problem>
 void call_compiled(Isa isa, const Problem& problem, const Executor& executor,
                    Workspace& workspace) {
-  const attn::compiled::Threads threads{
-      &executor, executor.concurrency(),
+  const attn::compiled::ExecutorRef reference{
+      &executor,
+      [](const void* object) { return static_cast<const Executor*>(object)->concurrency(); },
       [](const void* object, std::ptrdiff_t count, const void* task) {
         static_cast<const Executor*>(object)->run(count, *static_cast<const TaskRef*>(task));
       }};
-  kEntry(static_cast<int>(isa), &problem, threads, &workspace);
+  kEntry(static_cast<int>(isa), &problem, reference, &workspace);
 }
 
 }  // namespace detail
@@ -156,28 +158,28 @@ namespace detail {
 /// The executor of the program that called.
 class ProgramsExecutor final : public Executor {
  public:
-  explicit ProgramsExecutor(const attn::compiled::Threads& threads) : threads_(threads) {}
-  int concurrency() const override { return threads_.concurrency; }
+  explicit ProgramsExecutor(const attn::compiled::ExecutorRef& program) : program_(program) {}
+  int concurrency() const override { return program_.concurrency(program_.executor); }
   void run(index_t count, TaskRef task) const override {
-    threads_.run(threads_.executor, count, &task);
+    program_.run(program_.executor, count, &task);
   }
 
  private:
-  const attn::compiled::Threads& threads_;
+  const attn::compiled::ExecutorRef& program_;
 };
 
 }  // namespace detail
 ATTN_NAMESPACE_END
 
-#define ATTN_KERNEL_ENTRY(kernel, Problem)                                                       \
-  namespace attn::compiled {                                                                     \
-  template <class T, std::size_t kSize>                                                          \
-  void kernel(int isa, const void* problem, const Threads& threads, void* workspace) {           \
-    detail::kernel##_on(static_cast<Isa>(isa), *static_cast<const detail::Problem<T>*>(problem), \
-                        detail::ProgramsExecutor(threads), *static_cast<Workspace*>(workspace)); \
-  }                                                                                              \
-  template void kernel<ATTN_COMPILED_LIBRARY, sizeof(detail::Problem<ATTN_COMPILED_LIBRARY>)>(   \
-      int, const void*, const Threads&, void*);                                                  \
+#define ATTN_KERNEL_ENTRY(kernel, Problem)                                                        \
+  namespace attn::compiled {                                                                      \
+  template <class T, std::size_t kSize>                                                           \
+  void kernel(int isa, const void* problem, const ExecutorRef& executor, void* workspace) {       \
+    detail::kernel##_on(static_cast<Isa>(isa), *static_cast<const detail::Problem<T>*>(problem),  \
+                        detail::ProgramsExecutor(executor), *static_cast<Workspace*>(workspace)); \
+  }                                                                                               \
+  template void kernel<ATTN_COMPILED_LIBRARY, sizeof(detail::Problem<ATTN_COMPILED_LIBRARY>)>(    \
+      int, const void*, const ExecutorRef&, void*);                                               \
   }
 #else
 #define ATTN_KERNEL_ENTRY(kernel, Problem)
