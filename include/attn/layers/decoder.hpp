@@ -36,8 +36,9 @@ class Decoder : public detail::LayerStack<T, DecoderLayer<T>> {
   }
 
   /// Into `out`, which may be x but must not overlap memory. Every layer is told the same options, and functors for
-  /// self-attention: outputs in the options show the last layer. With caches, one per layer, x
-  /// holds the tokens behind those of the caches, and memory is read by the first call alone. Throws ShapeError or ValueError; the caches then are as they were.
+  /// self-attention: outputs in the options show the last layer. With caches, one per layer, x holds the tokens behind
+  /// those of the caches, and memory is read by the first call alone. Throws ShapeError or ValueError; the caches then
+  /// are as they were.
   template <TensorLike X, TensorLike Memory, TensorLike Out, class... Functors>
     requires(detail::is_functor<Functors> && ...)
   void forward(const X& x, const Memory& memory, Out&& out, const AttentionOptions<T>& options = {},
