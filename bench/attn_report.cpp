@@ -19,6 +19,7 @@
 #include "report/accuracy.hpp"
 #include "report/child.hpp"
 #include "report/cost.hpp"
+#include "report/element_work.hpp"
 #include "report/memory.hpp"
 #include "report/row.hpp"
 #include "report/timing.hpp"
@@ -74,6 +75,7 @@ class Report {
     std::vector<bench::Group> groups;
     std::size_t works = 0;
     std::vector<bench::Group> all_groups = bench::all_groups();
+    std::ranges::move(bench::element_groups(), std::back_inserter(all_groups));
     std::ranges::move(bench::cost_groups(), std::back_inserter(all_groups));
     for (bench::Group& group : all_groups) {
       const auto relevant = std::count_if(group.names.begin(), group.names.end(),
@@ -109,12 +111,27 @@ class Report {
       add(comparison_row("sdpa_causal", all, "time without the mask"));
     }
     for (bool all : {false, true}) add(flops_row("sdpa_short", all));
-    for (bool all : {false, true}) add(decode_row("sdpa_decode", "sdpa_queries_1", 32, all));
-    for (bool all : {false, true}) add(decode_row("sdpa_decode_gqa", "sdpa_decode_gqa", 8, all));
+    for (bool all : {false, true}) {
+      add(reading_row("sdpa_decode", "sdpa_queries_1", "32 key/value heads", all));
+    }
+    for (bool all : {false, true}) {
+      add(reading_row("sdpa_decode_gqa", "sdpa_decode_gqa", "8 key/value heads", all));
+    }
     for (bool all : {false, true}) {
       for (bench::index_t n : bench::kQueryCounts) add(queries_row(n, all));
       add(eight_queries_row(all));
     }
+    for (bench::index_t n : bench::kLinearRows) {
+      const std::string name = "linear_" + std::to_string(n);
+      for (bool all : {false, true}) add(reading_row(name, name, "weights as they are", all));
+    }
+    for (const char* name : {"linear_packed_8", "linear_packed_16", "batched_16", "batched_128"}) {
+      for (bool all : {false, true}) add(flops_row(name, all));
+    }
+    for (const char* name : {"gelu", "silu", "layer_norm"}) {
+      for (bool all : {false, true}) add(reading_row(name, name, "read and written", all));
+    }
+    for (bool all : {false, true}) add(comparison_row("gelu_cached", all, "time of relu"));
     add(softmax_row());
     for (const bench::Comparison& cost : bench::all_costs()) {
       add(comparison_row(cost.name, false, "time of " + cost.baseline));
@@ -151,6 +168,7 @@ class Report {
     }
     return {{"name", bench::machine_name()},
             {"isa", attn::name(attn::active_isa())},
+            {"backend", backend()},
             {"caches", caches},
             {"threads", bench::all_threads()},
             {"counter_ghz", bench::counter_ghz()},
@@ -160,10 +178,19 @@ class Report {
             {"attn_version", ATTN_VERSION}};
   }
 
+  /// What rows run on that name no instruction set, such as "avx2 of F32, products of 6 x 16".
+  static std::string backend() {
+    const attn::Tensor4<float> x({1, 1, 64, 64});
+    const attn::AttentionExplanation plan = attn::explain(x, x, x);
+    return std::string(attn::name(plan.isa)) + " of " + std::string(attn::name(plan.element)) +
+           ", products of " + std::to_string(plan.product_queries) + " x " +
+           std::to_string(plan.product_keys);
+  }
+
   void print_machine() const {
     std::printf("%s, %s, %s, %d thread%s, counter %.2f GHz\n", bench::machine_name().c_str(),
-                std::string(attn::name(attn::active_isa())).c_str(), bench::caches_text().c_str(),
-                bench::all_threads(), bench::all_threads() == 1 ? "" : "s", bench::counter_ghz());
+                backend().c_str(), bench::caches_text().c_str(), bench::all_threads(),
+                bench::all_threads() == 1 ? "" : "s", bench::counter_ghz());
   }
 
  private:
@@ -274,7 +301,8 @@ class Report {
     return row;
   }
 
-  Row decode_row(const std::string& name, const std::string& work, int kv_heads, bool all) const {
+  Row reading_row(const std::string& name, const std::string& work, const std::string& note,
+                  bool all) const {
     Row row{.name = label(name, all), .unit = "GB/s", .limit_name = "read bandwidth"};
     if (!fill_note(row, work, all)) return row;
     place(row, work, all);
@@ -283,7 +311,7 @@ class Report {
     row.value = static_cast<double>(count.bytes) / pair.seconds / kGiga;
     row.limit = static_cast<double>(count.bytes) / pair.baseline / kGiga;
     row.limit_name = "read bandwidth on " + bench::bytes_text(count.bytes);
-    row.note = std::to_string(kv_heads) + " key/value heads";
+    row.note = note;
     return row;
   }
 

@@ -1,6 +1,6 @@
 # Draws the include graph of include/attn by folder and fails on an arrow that points up: `cmake -P cmake/check_layers.cmake`.
 #
-# It reads #include lines and, for kernel text, `#define ATTN_KERNEL_TEXT "..."`, which foreach_isa.hpp includes.
+# It reads #include lines and, for kernel text, `#define ATTN_KERNEL_TEXT "..."` and `ATTN_TARGET_VECTORS "..."`, which are included.
 # INCLUDE_DIR may name another tree.
 cmake_minimum_required(VERSION 3.24)
 
@@ -8,17 +8,21 @@ if(NOT INCLUDE_DIR)
   cmake_path(SET INCLUDE_DIR NORMALIZE "${CMAKE_CURRENT_LIST_DIR}/../include")
 endif()
 
-# Whom a folder may include besides itself.
-set(layers core exec simd kernels attention layers io attn.hpp io.hpp)
+# Whom a folder may include besides itself; a door (attn/layers.hpp) counts as of its folder.
+set(layers core simd exec kernels attention layers io text models generation train attn)
 set(core_may "")
-set(exec_may core)
 set(simd_may core)
-set(kernels_may simd exec core)
-set(attention_may kernels simd exec core)
-set(layers_may attention kernels simd exec core)
+set(exec_may ${simd_may} simd)
+set(kernels_may ${exec_may} exec)
+set(attention_may ${kernels_may} kernels)
+set(layers_may ${attention_may} attention)
 set(io_may core)
-set(attn.hpp_may layers attention kernels simd exec core)  # without io: it needs a JSON parser
-set(io.hpp_may io layers attention kernels simd exec core)
+set(text_may core)
+set(models_may ${layers_may} layers io text)
+set(generation_may ${models_may} models)
+set(train_may ${models_may} models)
+set(attn_may ${generation_may} generation)
+list(REMOVE_ITEM attn_may io text)  # they need a JSON parser and utf8proc
 
 set(problems "")
 
@@ -28,14 +32,14 @@ if(NOT headers)
 endif()
 
 foreach(header IN LISTS headers)
-  string(REGEX REPLACE "^attn/([^/]+).*" "\\1" from "${header}")
+  string(REGEX REPLACE "^attn/([^/.]+).*" "\\1" from "${header}")
   if(NOT from IN_LIST layers)
     list(APPEND problems "${header}: '${from}' has no place in the order of the folders")
     continue()
   endif()
 
   file(STRINGS "${INCLUDE_DIR}/${header}" lines
-    REGEX "^[ \t]*#[ \t]*(include|define[ \t]+ATTN_KERNEL_TEXT)[ \t]+[<\"]")
+    REGEX "^[ \t]*#[ \t]*(include|define[ \t]+ATTN_(KERNEL_TEXT|TARGET_VECTORS))[ \t]+[<\"]")
   foreach(line IN LISTS lines)
     string(REGEX REPLACE "^[^<\"]*[<\"]([^>\"]*).*" "\\1" included "${line}")
     if(EXISTS "${INCLUDE_DIR}/${included}")
@@ -45,7 +49,7 @@ foreach(header IN LISTS headers)
       cmake_path(SET target NORMALIZE "${folder}/${included}")
     endif()
     if(EXISTS "${INCLUDE_DIR}/${target}")
-      string(REGEX REPLACE "^attn/([^/]+).*" "\\1" to "${target}")
+      string(REGEX REPLACE "^attn/([^/.]+).*" "\\1" to "${target}")
       if(NOT to STREQUAL from)
         list(APPEND "${from}_includes" "${to}")
         if(NOT to IN_LIST "${from}_may")

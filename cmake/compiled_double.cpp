@@ -1,3 +1,5 @@
-// attn::compiled: the kernels for double, of every instruction set.
-#define ATTN_COMPILED_LIBRARY double
-#include "attn/attn.hpp"
+// attn::compiled: the tables for double, of every target.
+#define ATTN_COMPILED_LIBRARY
+#include "compiled_tables.hpp"
+
+ATTN_EXPORT_TABLES(double)

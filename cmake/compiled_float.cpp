@@ -1,3 +1,5 @@
-// attn::compiled: the kernels for float, of every instruction set.
-#define ATTN_COMPILED_LIBRARY float
-#include "attn/attn.hpp"
+// attn::compiled: the tables for float, of every target.
+#define ATTN_COMPILED_LIBRARY
+#include "compiled_tables.hpp"
+
+ATTN_EXPORT_TABLES(float)

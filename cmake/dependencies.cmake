@@ -2,48 +2,21 @@
 #
 # FETCHCONTENT_SOURCE_DIR_<NAME> (EIGEN3, NLOHMANN_JSON, GOOGLETEST, BENCHMARK, CLI11, UTF8PROC) names an unpacked
 # source tree to use instead of both, for instance without a network.
+#
+# Declared where used and nowhere else: of two declarations of a name FetchContent keeps the first, and who adds attn as
+# a subdirectory may have a googletest or benchmark of another version. The first declaration may be the parent's.
 include(FetchContent)
 
-# Declared GLOBAL, so that a project which adds attn as a subdirectory sees what attn::attn links.
-# SOURCE_SUBDIR none: the sources are unpacked, but their own build is not run; a header-only library
-# needs none of it, and an imported target, unlike one of theirs, may appear in our exported package.
-FetchContent_Declare(Eigen3
-  # The mirror, since the checksums of GitLab's archives have changed in the past.
-  URL https://github.com/eigen-mirror/eigen/archive/refs/tags/3.4.0.tar.gz
-  URL_HASH SHA256=8586084f71f9bde545ee7fa6d00288b264a2b7ac3607b974e54d13e7162c1c72
-  DOWNLOAD_EXTRACT_TIMESTAMP ON
-  SOURCE_SUBDIR none
-  FIND_PACKAGE_ARGS 3.4 NO_MODULE GLOBAL)
-FetchContent_Declare(nlohmann_json
-  URL https://github.com/nlohmann/json/releases/download/v3.12.0/json.tar.xz
-  URL_HASH SHA256=42f6e95cad6ec532fd372391373363b62a14af6d771056dbfc86160e6dfff7aa
-  DOWNLOAD_EXTRACT_TIMESTAMP ON
-  SOURCE_SUBDIR none
-  FIND_PACKAGE_ARGS 3.10 GLOBAL)
-FetchContent_Declare(CLI11
-  URL https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.5.0.tar.gz
-  URL_HASH SHA256=17e02b4cddc2fa348e5dbdbb582c59a3486fa2b2433e70a0c3bacb871334fd55
-  DOWNLOAD_EXTRACT_TIMESTAMP ON
-  SOURCE_SUBDIR none
-  FIND_PACKAGE_ARGS 2.1 GLOBAL)
-FetchContent_Declare(googletest
-  URL https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz
-  URL_HASH SHA256=8ad598c73ad796e0d8280b082cebd82a630d73e73cd3c70057938a6501bba5d7
-  DOWNLOAD_EXTRACT_TIMESTAMP ON
-  FIND_PACKAGE_ARGS NAMES GTest GLOBAL)
-FetchContent_Declare(benchmark
-  URL https://github.com/google/benchmark/archive/refs/tags/v1.8.3.tar.gz
-  URL_HASH SHA256=6bc180a57d23d4d9515519f92b0c83d61b05b5bab188961f36ac7b06b0d9e9ce
-  DOWNLOAD_EXTRACT_TIMESTAMP ON
-  FIND_PACKAGE_ARGS GLOBAL)
-FetchContent_Declare(utf8proc
-  URL https://github.com/JuliaStrings/utf8proc/archive/refs/tags/v2.10.0.tar.gz
-  URL_HASH SHA256=6f4f1b639daa6dca9f80bc5db1233e9cbaa31a67790887106160b33ef743f136
-  DOWNLOAD_EXTRACT_TIMESTAMP ON)
-
-# Makes `target` of the header-only `name` available; `include_dir` is where its headers lie in its sources.
+# Makes `target` of the header-only `name`, declared with the remaining arguments, available; `include_dir` is where its
+# headers lie in its sources. A target of the parent's is taken as it is.
+#
+# SOURCE_SUBDIR none: the sources are unpacked, but their own build is not run; a header-only library needs none of it,
+# and an imported target, unlike one of theirs, may appear in an exported package.
 macro(attn_header_dependency name target include_dir)
-  FetchContent_MakeAvailable(${name})
+  if(NOT TARGET ${target})
+    FetchContent_Declare(${name} DOWNLOAD_EXTRACT_TIMESTAMP ON SOURCE_SUBDIR none ${ARGN})
+    FetchContent_MakeAvailable(${name})
+  endif()
   if(NOT TARGET ${target})
     FetchContent_GetProperties(${name} SOURCE_DIR ${name}_SOURCE_DIR)
     add_library(${target} INTERFACE IMPORTED GLOBAL)
@@ -63,9 +36,23 @@ macro(attn_built_dependency name)
   endforeach()
 endmacro()
 
-attn_header_dependency(Eigen3 Eigen3::Eigen .)
+# GLOBAL, so that a project which adds attn as a subdirectory sees what attn::attn links. Without a version, since
+# Eigen's package file lets 5 stand for no request of 3.4.
+attn_header_dependency(Eigen3 Eigen3::Eigen .
+  # The mirror, since the checksums of GitLab's archives have changed in the past.
+  URL https://github.com/eigen-mirror/eigen/archive/refs/tags/3.4.0.tar.gz
+  URL_HASH SHA256=8586084f71f9bde545ee7fa6d00288b264a2b7ac3607b974e54d13e7162c1c72
+  FIND_PACKAGE_ARGS NO_MODULE GLOBAL)
+if(Eigen3_FOUND AND Eigen3_VERSION VERSION_LESS 3.4)
+  message(FATAL_ERROR "attn needs Eigen 3.4 or newer; ${Eigen3_DIR} has ${Eigen3_VERSION}. "
+    "Eigen3_DIR names another, FETCHCONTENT_TRY_FIND_PACKAGE_MODE=NEVER downloads one.")
+endif()
+
 if(ATTN_IO)
-  attn_header_dependency(nlohmann_json nlohmann_json::nlohmann_json include)
+  attn_header_dependency(nlohmann_json nlohmann_json::nlohmann_json include
+    URL https://github.com/nlohmann/json/releases/download/v3.12.0/json.tar.xz
+    URL_HASH SHA256=42f6e95cad6ec532fd372391373363b62a14af6d771056dbfc86160e6dfff7aa
+    FIND_PACKAGE_ARGS 3.10 GLOBAL)
 endif()
 
 if(ATTN_USE_OPENMP)
@@ -73,11 +60,21 @@ if(ATTN_USE_OPENMP)
 endif()
 
 if(ATTN_BUILD_TESTS)
+  FetchContent_Declare(googletest
+    URL https://github.com/google/googletest/archive/refs/tags/v1.14.0.tar.gz
+    URL_HASH SHA256=8ad598c73ad796e0d8280b082cebd82a630d73e73cd3c70057938a6501bba5d7
+    DOWNLOAD_EXTRACT_TIMESTAMP ON
+    FIND_PACKAGE_ARGS NAMES GTest GLOBAL)
   set(INSTALL_GTEST OFF)
   attn_built_dependency(googletest gtest gmock)
 endif()
 
 if(ATTN_BUILD_BENCHMARKS)
+  FetchContent_Declare(benchmark
+    URL https://github.com/google/benchmark/archive/refs/tags/v1.8.3.tar.gz
+    URL_HASH SHA256=6bc180a57d23d4d9515519f92b0c83d61b05b5bab188961f36ac7b06b0d9e9ce
+    DOWNLOAD_EXTRACT_TIMESTAMP ON
+    FIND_PACKAGE_ARGS GLOBAL)
   set(BENCHMARK_ENABLE_TESTING OFF)
   set(BENCHMARK_ENABLE_INSTALL OFF)
   set(BENCHMARK_ENABLE_WERROR OFF)
@@ -85,10 +82,13 @@ if(ATTN_BUILD_BENCHMARKS)
 endif()
 
 if(ATTN_BUILD_EXAMPLES OR ATTN_BUILD_BENCHMARKS)
-  attn_header_dependency(CLI11 CLI11::CLI11 include)
+  attn_header_dependency(CLI11 CLI11::CLI11 include
+    URL https://github.com/CLIUtils/CLI11/archive/refs/tags/v2.5.0.tar.gz
+    URL_HASH SHA256=17e02b4cddc2fa348e5dbdbb582c59a3486fa2b2433e70a0c3bacb871334fd55
+    FIND_PACKAGE_ARGS 2.1 GLOBAL)
 endif()
 
-if(ATTN_BUILD_EXAMPLES OR ATTN_BUILD_TESTS OR ATTN_BUILD_BENCHMARKS)
+if(ATTN_TEXT)
   # utf8proc's package file is pkg-config's in most distributions.
   add_library(attn_utf8proc INTERFACE)
   find_package(PkgConfig QUIET)
@@ -98,6 +98,10 @@ if(ATTN_BUILD_EXAMPLES OR ATTN_BUILD_TESTS OR ATTN_BUILD_BENCHMARKS)
   if(TARGET PkgConfig::utf8proc)
     target_link_libraries(attn_utf8proc INTERFACE PkgConfig::utf8proc)
   else()
+    FetchContent_Declare(utf8proc
+      URL https://github.com/JuliaStrings/utf8proc/archive/refs/tags/v2.10.0.tar.gz
+      URL_HASH SHA256=6f4f1b639daa6dca9f80bc5db1233e9cbaa31a67790887106160b33ef743f136
+      DOWNLOAD_EXTRACT_TIMESTAMP ON)
     set(UTF8PROC_INSTALL OFF)
     set(UTF8PROC_ENABLE_TESTING OFF)
     attn_built_dependency(utf8proc utf8proc)
@@ -108,6 +112,11 @@ endif()
 if(ATTN_BUILD_EXAMPLES)
   # The one without a release to fall back on: libpng needs zlib in turn, and a single example needs either.
   find_package(PNG QUIET)
+  # Line editing for chat; without it chat reads plain lines.
+  find_package(PkgConfig QUIET)
+  if(PkgConfig_FOUND)
+    pkg_check_modules(libedit QUIET IMPORTED_TARGET GLOBAL libedit)
+  endif()
 endif()
 
 if(ATTN_BUILD_TESTS)

@@ -1,4 +1,4 @@
-# What holds for attn's own files only and not for those of its users: build type, warnings, sanitizers, header check.
+# What holds for attn's own files only and not for those of its users: build type, warnings, sanitizers.
 #
 # Included after the dependencies: a fetched one is compiled with its own flags.
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -24,6 +24,3 @@ if(ATTN_SANITIZE)
     add_compile_options(-fno-sanitize=function)
   endif()
 endif()
-
-# Targets *_verify_interface_header_sets, which compile each header alone; the tests make them part of `all`.
-set(CMAKE_VERIFY_INTERFACE_HEADER_SETS ON)

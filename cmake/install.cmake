@@ -1,35 +1,70 @@
-# The installed package: headers, the compiled kernels, CMake package `attn` with the component `io`, and a pkg-config file.
+# The installed package: headers, CMake package `attn` with the components `io` and `text`, pkg-config files; where asked for, the
+# compiled kernels.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(attn_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/attn)
 set(attn_pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-install(TARGETS attn attn_compiled EXPORT attnTargets
-  FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  FILE_SET kernel_text DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-  INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})  # for a user's CMake before 3.23, which knows no file sets
+install(TARGETS attn EXPORT attnTargets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT attnTargets NAMESPACE attn:: DESTINATION ${attn_package_dir})
 
-# An export set of its own: who uses attn::attn alone need not have a JSON parser.
+# Export sets of their own: who uses attn::attn alone needs no JSON parser, and who installs it no compiler.
 if(ATTN_IO)
-  install(TARGETS attn_io EXPORT attnIoTargets
-    FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(TARGETS attn_io EXPORT attnIoTargets)
   install(EXPORT attnIoTargets NAMESPACE attn:: DESTINATION ${attn_package_dir})
+  set(attn_left_out "")
+else()
+  set(attn_left_out REGEX "/attn/io(\\.hpp)?$" EXCLUDE)
+endif()
+if(ATTN_TEXT)
+  install(TARGETS attn_text EXPORT attnTextTargets)
+  install(EXPORT attnTextTargets NAMESPACE attn:: DESTINATION ${attn_package_dir})
+else()
+  list(APPEND attn_left_out REGEX "/attn/(text(\\.hpp)?|models/(gguf_tokenizer|language_model)\\.hpp|generation/generate_text\\.hpp)$" EXCLUDE)
+endif()
+install(DIRECTORY include/attn DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.hpp" PATTERN "*.inc" ${attn_left_out})
+if(ATTN_INSTALL_COMPILED)
+  install(TARGETS attn_compiled EXPORT attnCompiledTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT attnCompiledTargets NAMESPACE attn:: DESTINATION ${attn_package_dir})
 endif()
 
 configure_package_config_file(cmake/attnConfig.cmake.in ${PROJECT_BINARY_DIR}/attnConfig.cmake
   INSTALL_DESTINATION ${attn_package_dir}
-  NO_SET_AND_CHECK_MACRO)
+  NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+# Before 1.0 a minor version may change the interface. Headers are of no architecture; a library is.
+if(ATTN_INSTALL_COMPILED)
+  set(attn_arch "")
+else()
+  set(attn_arch ARCH_INDEPENDENT)
+endif()
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/attnConfigVersion.cmake
-  COMPATIBILITY SameMinorVersion)  # before 1.0 a minor version may change the interface
+  COMPATIBILITY SameMinorVersion ${attn_arch})
 install(FILES ${PROJECT_BINARY_DIR}/attnConfig.cmake ${PROJECT_BINARY_DIR}/attnConfigVersion.cmake
   DESTINATION ${attn_package_dir})
 
-# pkg-config knows where attn.pc lies; the prefix is written relative to that, so that the tree may be moved.
-file(RELATIVE_PATH attn_pc_to_prefix
-  ${CMAKE_INSTALL_PREFIX}/${attn_pkgconfig_dir} ${CMAKE_INSTALL_PREFIX})
-string(REGEX REPLACE "/$" "" attn_pc_to_prefix "${attn_pc_to_prefix}")
-configure_file(cmake/attn.pc.in attn.pc @ONLY)
-configure_file(cmake/attn-compiled.pc.in attn-compiled.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/attn.pc ${PROJECT_BINARY_DIR}/attn-compiled.pc DESTINATION ${attn_pkgconfig_dir})
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/attn)
+
+# pkg-config knows where attn.pc lies; the prefix is written relative to that, so that the tree may be moved. Directories
+# that are absolute do not move.
+if(IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
+  set(attn_pc_prefix ${CMAKE_INSTALL_PREFIX})
+else()
+  file(RELATIVE_PATH attn_pc_to_prefix
+    ${CMAKE_INSTALL_PREFIX}/${attn_pkgconfig_dir} ${CMAKE_INSTALL_PREFIX})
+  string(REGEX REPLACE "/$" "" attn_pc_to_prefix "${attn_pc_to_prefix}")
+  set(attn_pc_prefix "\${pcfiledir}/${attn_pc_to_prefix}")
+endif()
+foreach(kind INCLUDEDIR LIBDIR)
+  set(attn_pc_${kind} "\${prefix}")
+  cmake_path(APPEND attn_pc_${kind} "${CMAKE_INSTALL_${kind}}")  # which replaces the prefix where it is absolute
+endforeach()
+set(attn_pc_files attn)
+if(ATTN_INSTALL_COMPILED)
+  list(APPEND attn_pc_files attn-compiled)
+endif()
+foreach(name IN LISTS attn_pc_files)
+  configure_file(cmake/${name}.pc.in ${name}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${attn_pkgconfig_dir})
+endforeach()

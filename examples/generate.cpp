@@ -9,6 +9,8 @@
 
 #include <attn/attn.hpp>
 
+#include "support/command_line.hpp"
+
 namespace {
 
 using attn::index_t;
@@ -128,9 +130,7 @@ struct InductionGpt {
   attn::Gpt<float> model;
 };
 
-}  // namespace
-
-int main() {
+int run() {
   const Vocabulary words(rhyme(11));
   const index_t stop = words.id(".");
 
@@ -167,4 +167,11 @@ int main() {
                 words.text(hypothesis.tokens).c_str());
   }
   return is_right ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Continues a rhyme by a GPT whose weights are made by hand.");
+  return examples::run_program(app, "generate", argc, argv, run);
 }

@@ -3,7 +3,11 @@
 
 #include <attn/attn.hpp>
 
-int main() {
+#include "support/command_line.hpp"
+
+namespace {
+
+void run() {
   const char* words[] = {"red", "cat", "blue", "dog", "green", "bird"};
   // (batch, heads, tokens, dim): how much of a colour each word is, and how much of an animal.
   const attn::Tensor4<float> x({1, 1, 6, 2}, {2, 0, 0, 2, 2, .5f, .5f, 2, 2, 1, 0, 2});
@@ -23,4 +27,11 @@ int main() {
     }
   }
   std::printf("\nWhat bird has seen: %.2f colour, %.2f animal\n", y(0, 0, 5, 0), y(0, 0, 5, 1));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Prints how much each of six words looks at itself and at those before it.");
+  return examples::run_program(app, "quickstart", argc, argv, run);
 }

@@ -4,6 +4,19 @@
 # ATTN_BUILD_DIR names the build directory (default: build; from the top of the repository).
 set -eu
 
+case "${1-}" in
+  '') ;;
+  -h | --help)
+    echo "Usage: sh examples/run.sh
+Installs what is missing, builds the examples and runs each of them. ATTN_BUILD_DIR names the build directory."
+    exit
+    ;;
+  *)
+    echo "run.sh: takes no argument; see --help" >&2
+    exit 2
+    ;;
+esac
+
 cd "$(dirname "$0")/.."
 build=${ATTN_BUILD_DIR:-build}
 jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
@@ -18,10 +31,13 @@ step "Configuring in $build"
 CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S . -B "$build" --log-level=WARNING
 
 step "Building the examples"
-cmake --build "$build" --parallel "$jobs" --target quickstart tutorials generate semantic_search attention_map
+cmake --build "$build" --parallel "$jobs" --target quickstart tutorials generate semantic_search attention_map chat quantize train_reverse train_gpt
 
 step "Fetching the weights of all-MiniLM-L6-v2"
 sh examples/fetch_model.sh
+
+step "Fetching SmolLM2-135M-Instruct"
+sh examples/fetch_llm.sh
 
 step "quickstart: the smallest program"
 "$build/examples/quickstart"
@@ -39,3 +55,16 @@ sentence='The cat did not cross the street because it was too tired.'
 step "attention_map --out $build/attention_map.html --png $build/attention_map.png \"$sentence\""
 "$build/examples/attention_map" --out "$build/attention_map.html" --png "$build/attention_map.png" "$sentence"
 echo "Open $build/attention_map.html in a browser: every head, and where each token looks."
+
+step "train_reverse: a Transformer learns to reverse sequences, for 20 s"
+"$build/examples/train_reverse"
+
+step "Fetching Shakespeare's plays"
+sh examples/fetch_plays.sh
+
+step "train_gpt --seconds 20 --out $build/train_gpt.html"
+"$build/examples/train_gpt" --seconds 20 --out "$build/train_gpt.html"
+echo "Open $build/train_gpt.html in a browser: the loss, and what the model wrote on the way."
+step "chat: two questions to a language model of 135 million weights, in float"
+printf '%s\n' 'What is the capital of Italy?' 'And of Spain?' | "$build/examples/chat" --stats
+echo "Without input, \`$build/examples/chat\` is a conversation."

@@ -28,6 +28,7 @@
 #include "support/json.hpp"
 #include "support/minilm.hpp"
 #include "support/model_dir.hpp"
+#include "support/printable.hpp"
 
 namespace {
 
@@ -96,7 +97,7 @@ class Progress {
   void show(std::size_t done) const {
     if (!on_terminal_) return;
     std::cerr << '\r' << bar(static_cast<double>(done) / static_cast<double>(total_)) << "  "
-              << done << " of " << total_ << " lines\033[K" << std::flush;
+              << done << " of " << examples::counted(total_, "line") << "\033[K" << std::flush;
   }
 
   // Makes room for what the program prints.
@@ -107,9 +108,9 @@ class Progress {
   void finish() const {
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     if (!on_terminal_ && !for_people_) return;
-    std::cerr << std::fixed << std::setprecision(2) << total_ << " lines in " << seconds << " s, "
-              << std::setprecision(0) << static_cast<double>(total_) / seconds
-              << " sentences per second\n";
+    const auto speed = static_cast<std::size_t>(static_cast<double>(total_) / seconds + 0.5);
+    std::cerr << std::fixed << std::setprecision(2) << examples::counted(total_, "line") << " in "
+              << seconds << " s, " << examples::counted(speed, "sentence") << " per second\n";
   }
 
  private:
@@ -120,19 +121,28 @@ class Progress {
   Clock::time_point start_;
 };
 
-// Calls f(first, embeddings) for one run of lines after another, in order.
+// Calls f(first, embeddings) for one run of lines after another, in order. Says how many lines the model did not read
+// to their end.
 template <class F>
 void for_each_run(const examples::MiniLm& model, std::span<const std::string> lines,
                   bool for_people, F&& f) {
   const Progress progress(lines.size(), for_people);
+  const auto is_cut = [&](const std::string& line) { return model.is_cut(line); };
+  std::size_t num_cut = 0;
   for (std::size_t first = 0; first < lines.size(); first += kLinesAtOnce) {
     progress.show(first);
     const std::size_t count = std::min(kLinesAtOnce, lines.size() - first);
-    const attn::Tensor2<float> embeddings = model.embed(lines.subspan(first, count));
+    const std::span<const std::string> part = lines.subspan(first, count);
+    num_cut += static_cast<std::size_t>(std::count_if(part.begin(), part.end(), is_cut));
+    const attn::Tensor2<float> embeddings = model.embed(part);
     progress.hide();
     f(first, embeddings);
   }
   progress.finish();
+  if (num_cut > 0) {
+    std::cerr << examples::counted(num_cut, "line") << (num_cut == 1 ? " was" : " were")
+              << " cut: only the first " << examples::MiniLm::kMaxTokens << " tokens count\n";
+  }
 }
 
 void print_embeddings(const examples::MiniLm& model, const std::vector<std::string>& lines) {
@@ -178,15 +188,9 @@ void print_json(const std::vector<Hit>& hits, const std::vector<std::string>& li
                       {"text", lines[hit.line - 1]}});
   }
   // `replace`: bytes that are no UTF-8 become U+FFFD, for JSON has no other way to hold them.
-  std::cout << result.dump(-1, ' ', false, examples::Json::error_handler_t::replace) << '\n';
-}
-
-// A line that cannot move the terminal's cursor or change its colours.
-std::string printable(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
-  }
-  return text;
+  std::cout << examples::printable(
+                   result.dump(-1, ' ', false, examples::Json::error_handler_t::replace))
+            << '\n';
 }
 
 void print_table(const std::vector<Hit>& hits, const std::vector<std::string>& lines) {
@@ -199,15 +203,12 @@ void print_table(const std::vector<Hit>& hits, const std::vector<std::string>& l
   for (const Hit& hit : hits) {
     std::cout << std::setw(4) << ++rank << std::setw(8) << std::setprecision(3) << hit.score << "  "
               << bar(hit.score) << "  " << std::setw(width) << hit.line << "  "
-              << printable(lines[hit.line - 1]) << '\n';
+              << examples::printable(lines[hit.line - 1]) << '\n';
   }
 }
 
 void run(const Options& options) {
   if (!options.embed && options.query.empty()) throw UsageError("a query is needed; see --help");
-  if (options.top < 1) {
-    throw UsageError("--top must be at least 1; found " + std::to_string(options.top));
-  }
   if (!examples::model_is_present()) throw UsageError(examples::missing_model_message());
   const std::vector<std::string> lines = read_input(options.file);
   const examples::MiniLm model(examples::model_dir());
@@ -230,7 +231,7 @@ int main(int argc, char** argv) {
       "tokens\n"
       "count, about 200 words. Needs the weights of all-MiniLM-L6-v2: sh examples/fetch_model.sh");
   app.add_option("--file", options.file, "Text to search; standard input if not given");
-  app.add_option("--top", options.top, "How many lines to answer with")->capture_default_str();
+  examples::add_number(app, "--top", options.top, 1LL, "How many lines to answer with");
   CLI::Option* json = app.add_flag("--json", options.json,
                                    R"(Answer as [{"line": 1, "score": 0.9, "text": ".."}])");
   CLI::Option* embed = app.add_flag("--embed", options.embed,

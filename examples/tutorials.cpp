@@ -7,6 +7,8 @@
 
 #include <attn/attn.hpp>
 
+#include "support/command_line.hpp"
+
 namespace {
 
 using attn::index_t;
@@ -266,13 +268,18 @@ void worked_numbers() {
   slip("-1e-9 hides nothing, a large negative was meant; its one-matrix heads are one wide head.");
 }
 
-}  // namespace
-
-int main() {
+int run() {
   permutation();
   self_attention();
   causal_mask();
   encoder_layer();
   worked_numbers();
   return all_good ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Runs the demonstrations of five tutorials of attention, and says what holds.");
+  return examples::run_program(app, "tutorials", argc, argv, run);
 }

@@ -16,6 +16,12 @@ sh tests/setup.sh
 step "Looking for the weights of all-MiniLM-L6-v2, which a test compares with PyTorch"
 sh examples/fetch_model.sh || echo "Going on without the weights: the tests that need them will say so."
 
+step "Looking for SmolLM2-135M-Instruct, whose log-probabilities a test compares with double precision"
+sh examples/fetch_llm.sh || echo "Going on without the model: the tests that need it will say so."
+
+step "Looking for ONNX's operator cases, which conformance tests run"
+sh tests/conformance/make_cases.sh || echo "Going on without them: the tests of conformance are skipped and say so."
+
 step "Configuring in $build"
 # By the variable, not by -G: a directory that is configured already keeps its generator. Several test files at once compile
 # sooner.

@@ -30,6 +30,9 @@ need clang program clang++
 need clang-format-16 program clang-format-16
 need pkg-config program pkg-config
 need qemu-user program qemu-x86_64
+# The tests for AArch64 are cross-compiled, and GoogleTest with them.
+need g++-aarch64-linux-gnu program aarch64-linux-gnu-g++
+need googletest test -f /usr/src/googletest/CMakeLists.txt
 need libsimde-dev header simde/x86/avx512.h
 need valgrind program valgrind
 need python3 program python3
@@ -45,6 +48,7 @@ need libbenchmark-dev header benchmark/benchmark.h
 need libcli11-dev header CLI/CLI.hpp
 need libutf8proc-dev header utf8proc.h
 need libpng-dev header png.h
+need libedit-dev header editline/readline.h
 # Looks at the pages that programs write.
 need chromium program chromium
 # The site, a test builds it.

@@ -48,6 +48,11 @@ class Gemm(Operation):
     def flops(self):
         return 2 * self.m * self.n * self.k
 
+    @property
+    def bytes(self):
+        """The weights."""
+        return 4 * self.k * self.n
+
     def small(self):
         return replace(self, m=33, n=65, k=47)
 
@@ -56,6 +61,59 @@ class Gemm(Operation):
 
     def expected(self, a, b):
         return a @ b
+
+
+@dataclass(frozen=True)
+class BatchedGemm(Operation):
+    """(batch, m, k) times (batch, k, n)."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+
+    @property
+    def flops(self):
+        return 2 * self.batch * self.m * self.n * self.k
+
+    def small(self):
+        return replace(self, batch=3)
+
+    def inputs(self):
+        return {"a": random(1, self.batch, self.m, self.k), "b": random(2, self.batch, self.k, self.n)}
+
+    def expected(self, a, b):
+        return a @ b
+
+
+@dataclass(frozen=True)
+class Elements(Operation):
+    """Of (rows, 1024): "gelu" by erf, "silu", or "layer_norm" without weights."""
+
+    kind: str
+    rows: int
+    columns = 1024
+    eps = 1e-5
+
+    @property
+    def bytes(self):
+        """Read and written."""
+        return 2 * 4 * self.rows * self.columns
+
+    def small(self):
+        return replace(self, rows=3)
+
+    def inputs(self):
+        return {"x": random(1, self.rows, self.columns, scale=3)}
+
+    def expected(self, x):
+        match self.kind:
+            case "gelu":
+                return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+            case "silu":
+                return x / (1 + np.exp(-x))
+            case "layer_norm":
+                return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + self.eps)
 
 
 @dataclass(frozen=True)
@@ -253,6 +311,17 @@ def operations(softmax_rows, minilm):
         "sdpa_short": Attention(64, 12, 12, 128, 128, 64),
         "sdpa_decode": Attention(1, 32, 32, 1, 4096, 128),
         "sdpa_decode_gqa": Attention(1, 32, 8, 1, 4096, 128),
+        "linear_1": Gemm(1, 4096, 4096, packed=True),
+        "linear_4": Gemm(4, 4096, 4096, packed=True),
+        "linear_8": Gemm(8, 4096, 4096, packed=True),
+        "linear_packed_8": Gemm(8, 4096, 4096, packed=True),
+        "linear_packed_16": Gemm(16, 4096, 4096, packed=True),
+        "batched_16": BatchedGemm(512, 16, 16, 16),
+        "batched_128": BatchedGemm(96, 128, 64, 128),
+        "gelu": Elements("gelu", 4096),
+        "silu": Elements("silu", 4096),
+        "gelu_cached": Elements("gelu", 64),
+        "layer_norm": Elements("layer_norm", 4096),
         "softmax": Softmax(softmax_rows, 1024),
         "mha_bert": MultiHead(8, 128, 768, 12),
         "mha_tutorial": MultiHead(1, 4, 16, 4),

@@ -5,7 +5,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 import minilm
-from common import Attention, EncoderLayer, Gemm, MiniLm, MultiHead, Softmax
+from common import Attention, BatchedGemm, EncoderLayer, Gemm, MiniLm, MultiHead, Softmax
 from rival import Unsupported, Way, serve
 
 CONTRIB = "com.microsoft"
@@ -71,6 +71,8 @@ def standard(operation, inputs, threads):
     """Operators of ONNX itself; for a whole module the one that ONNX Runtime's own optimizer makes of it."""
     constants = {}
     match operation:
+        case BatchedGemm():
+            nodes = [helper.make_node("MatMul", ["a", "b"], ["y"])]
         case Gemm():
             nodes = [helper.make_node("MatMul", ["a", "b"], ["y"])]
             if operation.packed:

@@ -5,7 +5,7 @@ import openvino
 from openvino import opset13 as op
 
 import minilm
-from common import Attention, EncoderLayer, Gemm, MiniLm, MultiHead, Softmax
+from common import Attention, BatchedGemm, EncoderLayer, Gemm, MiniLm, MultiHead, Softmax
 from rival import Unsupported, Way, serve
 
 core = openvino.Core()
@@ -69,7 +69,7 @@ def compiled(operation, inputs, threads):
     parameters = {name: op.parameter(x.shape, np.float32) for name, x in inputs.items()}
     nodes = {**parameters, **{name: op.constant(x) for name, x in constants.items()}}
     match operation:
-        case Gemm():
+        case Gemm() | BatchedGemm():
             result = op.matmul(nodes["a"], nodes["b"], False, False)
         case Attention():
             result = op.scaled_dot_product_attention(*nodes.values(), causal=operation.causal)
@@ -79,6 +79,8 @@ def compiled(operation, inputs, threads):
             result = multi_head(operation, nodes["x"], **constants)
         case EncoderLayer():
             result = encoder_layer(operation, nodes["x"], **constants)
+        case _:
+            raise Unsupported(f"no graph for {operation}")
     request = make_request(openvino.Model([result], list(parameters.values())), threads)
     for i, x in enumerate(inputs.values()):
         request.set_input_tensor(i, openvino.Tensor(x, shared_memory=True))

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 import minilm
-from common import Attention, EncoderLayer, Gemm, MiniLm, MultiHead, Softmax
+from common import Attention, BatchedGemm, Elements, EncoderLayer, Gemm, MiniLm, MultiHead, Softmax
 from rival import Way, serve
 
 
@@ -37,8 +37,14 @@ def eager(operation, inputs, threads):
         case Gemm(packed=True):
             weight = t["b"].t().contiguous()
             call = lambda: F.linear(t["a"], weight)
-        case Gemm():
+        case Gemm() | BatchedGemm():
             call = lambda: t["a"] @ t["b"]
+        case Elements(kind="gelu"):
+            call = lambda: F.gelu(t["x"])
+        case Elements(kind="silu"):
+            call = lambda: F.silu(t["x"])
+        case Elements(kind="layer_norm"):
+            call = lambda: F.layer_norm(t["x"], (operation.columns,), eps=operation.eps)
         case Attention():
             options = {"is_causal": operation.causal, "enable_gqa": operation.group > 1}
             call = lambda: F.scaled_dot_product_attention(t["q"], t["k"], t["v"], **options)

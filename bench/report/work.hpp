@@ -172,7 +172,9 @@ inline constexpr index_t kQueryCounts[] = {1, 2, 4, 8, 16, 32, 64};
 inline constexpr index_t kSoftmaxColumns = 1024;
 
 inline std::vector<Comparison> all_comparisons() {
-  return {{"sdpa_causal", "sdpa_4096"}, {"sdpa_queries_8", "sdpa_queries_1"}};
+  return {{"sdpa_causal", "sdpa_4096"},
+          {"sdpa_queries_8", "sdpa_queries_1"},
+          {"gelu_cached", "relu_cached"}};
 }
 
 /// Rows such that input and output fill half of the second-level cache.

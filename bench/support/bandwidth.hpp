@@ -45,7 +45,7 @@ ATTN_BENCH_DEFINE_READ(read_avx2, __attribute__((target("avx2"))))
 template <int Streams>
 std::int32_t read(const std::int32_t* from, index_t size) {
 #if ATTN_ARCH_X86
-  if (attn::best_isa() >= attn::Isa::avx2) return read_avx2<Streams>(from, size);
+  if (attn::is_available(attn::Isa::avx2)) return read_avx2<Streams>(from, size);
 #endif
   return read_plain<Streams>(from, size);
 }

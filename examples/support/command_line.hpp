@@ -2,13 +2,21 @@
 // each with one line on standard error.
 #pragma once
 
+#include <charconv>
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <ios>
 #include <iostream>
+#include <limits>
 #include <stdexcept>
 #include <string>
+#include <system_error>
+#include <type_traits>
 
 #include <CLI/CLI.hpp>
+
+#include "printable.hpp"
 
 namespace examples {
 
@@ -17,20 +25,75 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Reads the options of `app` and calls `run`; returns the program's exit status.
+// Adds an option that takes a decimal number, of at least `least`. Numbers past the range of `Int` are refused:
+// CLI11's own conversion takes them for the largest, and 010 for eight.
+template <class Int>
+CLI::Option* add_number(CLI::App& app, const std::string& name, Int& value, Int least,
+                        const std::string& description) {
+  const auto read = [name, &value, least](const CLI::results_t& words) {
+    const std::string& word = words.back();
+    const auto fail = [&](const std::string& expected) {
+      throw CLI::ValidationError(name + " must be " + expected + "; found " + word);
+    };
+    const char* end = word.data() + word.size();
+    const auto [stop, error] = std::from_chars(word.data(), end, value);
+    if (word.empty() || stop != end || error == std::errc::invalid_argument) {
+      fail("a whole number");
+    }
+    if (value < least || (error == std::errc::result_out_of_range && word.front() == '-')) {
+      fail("at least " + std::to_string(least));
+    }
+    if (error == std::errc::result_out_of_range) {
+      fail("at most " + std::to_string(std::numeric_limits<Int>::max()));
+    }
+    return true;
+  };
+  return app.add_option(name, read, description)
+      ->type_name("NUMBER")
+      ->default_str(std::to_string(value));
+}
+
+// Makes a failed write to std::cout throw std::ios_base::failure, while it lives: std::cout itself is flushed once more
+// after main(), where nobody could catch it.
+class ThrowingOutput {
+ public:
+  ThrowingOutput() { std::cout.exceptions(std::ios::badbit | std::ios::failbit); }
+  ~ThrowingOutput() { std::cout.exceptions(std::ios::goodbit); }
+  ThrowingOutput(const ThrowingOutput&) = delete;
+  ThrowingOutput& operator=(const ThrowingOutput&) = delete;
+};
+
+// Reads the options of `app` and calls `run`, which returns the exit status or nothing (0); returns the program's.
 template <class Run>
 int run_program(CLI::App& app, const std::string& name, int argc, char** argv, Run&& run) {
-  const auto line = [&](const std::string& what) { return name + ": " + what + "\n"; };
+  // One line, whatever the words that it quotes hold.
+  const auto line = [&](const std::string& what) { return name + ": " + printable(what) + "\n"; };
   app.failure_message([&](const CLI::App*, const CLI::Error& error) { return line(error.what()); });
+#ifdef SIGPIPE
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that has gone is an error of the next write
+#endif
+  int status = 0;
   try {
-    app.parse(argc, argv);
-    run();
-    if (!std::cout.flush() || std::fflush(stdout) != 0) {
-      throw UsageError("cannot write to standard output");
+    // It ends before the handlers below write: std::cerr flushes std::cout first.
+    const ThrowingOutput throwing;
+    try {
+      app.parse(argc, argv);
+      if constexpr (std::is_void_v<decltype(run())>) {
+        run();
+      } else {
+        status = run();
+      }
+    } catch (const CLI::ParseError& error) {
+      status = app.exit(error) == 0 ? 0 : 2;  // --help ends here as well
     }
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;  // --help ends here as well
+    std::cout.flush();
+    // A write of some time ago leaves its mark in the stream, not in what a flush returns.
+    const bool has_failed = std::ferror(stdout) != 0;
+    if (std::fflush(stdout) != 0 || has_failed) throw std::ios_base::failure("stdout");
+    return status;
+  } catch (const std::ios_base::failure&) {
+    std::cerr << line("cannot write to standard output");
+    return 1;
   } catch (const UsageError& error) {
     std::cerr << line(error.what());
     return 2;

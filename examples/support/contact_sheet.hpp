@@ -1,4 +1,5 @@
-// The picture of an attention map: every head of every layer small, layers down and heads across, as a PNG.
+// The picture of an attention map: the text, every head of every layer small, layers down and heads across, and the
+// tokens, as a PNG.
 #pragma once
 
 #include <algorithm>
@@ -6,13 +7,22 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+#include <memory>
 #include <png.h>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include <utf8proc.h>
+
 #include "attn/attn.hpp"
+
+#include "letters.hpp"
+#include "printable.hpp"
 
 namespace examples {
 
@@ -37,21 +47,66 @@ inline Rgb weight_colour(float weight) {
   return colour;
 }
 
+// Text in the letters that the picture has: accents fall away, what is left of other scripts becomes \uNNNN.
+inline std::string in_ascii(std::string_view text) {
+  std::string result;
+  const auto* next = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+  utf8proc_uint8_t* mapped = nullptr;
+  const utf8proc_ssize_t size = utf8proc_map(
+      next, static_cast<utf8proc_ssize_t>(text.size()), &mapped,
+      static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | UTF8PROC_STRIPMARK | UTF8PROC_STABLE));
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(mapped, &std::free);
+  if (size < 0) return printable(text);  // no UTF-8: its bytes as escapes
+  for (utf8proc_ssize_t at = 0; at < size;) {
+    utf8proc_int32_t c = 0;
+    at += utf8proc_iterate(mapped + at, size - at, &c);
+    if (c == '\n' || c == '\t') c = ' ';
+    if (c >= ' ' && c <= '~') {
+      result += static_cast<char>(c);
+    } else {
+      char escape[12];
+      const int length = std::snprintf(escape, sizeof escape, c > 0xFFFF ? "\\U%08x" : "\\u%04x",
+                                       static_cast<unsigned>(c));
+      result.append(escape, static_cast<std::size_t>(length));
+    }
+  }
+  return result;
+}
+
 class ContactSheet {
  public:
-  // weights (layers, heads, queries, keys).
-  explicit ContactSheet(const attn::Tensor4<float>& weights)
+  // weights (layers, heads, queries, keys), the text that they are of and its tokens.
+  ContactSheet(const attn::Tensor4<float>& weights, std::string_view text,
+               const std::vector<std::string>& tokens)
       : cell_(std::max<attn::index_t>(1, kMapPixels / weights.extent(2))),
-        width_(kMargin + weights.extent(1) * (cell_ * weights.extent(3) + kGap)),
-        height_(kMargin + weights.extent(0) * (cell_ * weights.extent(2) + kGap)),
-        pixels_(static_cast<std::size_t>(width_ * height_), Rgb{255, 255, 255}) {
+        width_(kMargin + weights.extent(1) * (cell_ * weights.extent(3) + kGap)) {
+    // Large where it takes two lines at most; a longer one as small as the tokens, and no more of it than the model
+    // reads would take.
+    attn::index_t title_dot = 2 * kDot;
+    std::vector<std::string> title = wrapped(in_ascii(text), title_dot);
+    if (title.size() > 2) title = wrapped(in_ascii(text), title_dot = kDot);
+    if (title.size() > kMostTitleLines) {
+      title.resize(kMostTitleLines);
+      title.back() = "...";
+    }
+    std::string list = "Rows (queries) and columns (keys):";
+    for (const std::string& token : tokens) list += ' ' + in_ascii(token);
+    const std::vector<std::string> legend = wrapped(list, kDot);
     const attn::index_t pitch = cell_ * weights.extent(3) + kGap;
+    const attn::index_t head_line = kGap + line_height(title_dot) * std::ssize(title);
+    const attn::index_t maps = head_line + kMargin;
+    const attn::index_t foot_line = maps + weights.extent(0) * pitch + kGap;
+    height_ = foot_line + line_height(kDot) * std::ssize(legend) + kGap;
+    pixels_.assign(static_cast<std::size_t>(width_ * height_), Rgb{255, 255, 255});
+
+    write(title, kGap, kGap, title_dot, Rgb{27, 34, 48});
+    write(legend, kGap, foot_line, kDot, Rgb{27, 34, 48});
     for (attn::index_t layer = 0; layer < weights.extent(0); ++layer) {
-      const attn::index_t top = kMargin + layer * pitch;
+      const attn::index_t top = maps + layer * pitch;
       number(layer, kMargin / 2, top + (pitch - kGap) / 2);
       for (attn::index_t head = 0; head < weights.extent(1); ++head) {
         const attn::index_t left = kMargin + head * pitch;
-        if (layer == 0) number(head, left + (pitch - kGap) / 2, kMargin / 2);
+        if (layer == 0) number(head, left + (pitch - kGap) / 2, head_line + kMargin / 2);
         for (attn::index_t i = 0; i < weights.extent(2); ++i) {
           for (attn::index_t j = 0; j < weights.extent(3); ++j) {
             fill(left + j * cell_, top + i * cell_, cell_,
@@ -83,6 +138,49 @@ class ContactSheet {
  private:
   static constexpr attn::index_t kMapPixels = 128;  // of one head, where the tokens are fewer
   static constexpr attn::index_t kGap = 8, kMargin = 32, kDot = 2;
+  static constexpr std::size_t kMostTitleLines = 12;
+
+  static attn::index_t line_height(attn::index_t dot) { return dot * (kLetterHeight + 2); }
+
+  // Lines of words that fit between the edges; a longer word is cut where it meets the edge.
+  std::vector<std::string> wrapped(std::string_view text, attn::index_t dot) const {
+    const auto most = static_cast<std::size_t>((width_ - 2 * kGap) / (dot * kLetterWidth));
+    std::vector<std::string> lines;
+    while (!text.empty()) {
+      std::size_t end = text.size();
+      if (end > most) {
+        const std::size_t space = text.rfind(' ', most);
+        end = space == text.npos || space == 0 ? most : space;
+      }
+      lines.emplace_back(text.substr(0, end));
+      text.remove_prefix(end);
+      text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+    }
+    return lines;
+  }
+
+  void write(const std::vector<std::string>& lines, attn::index_t left, attn::index_t top,
+             attn::index_t dot, Rgb colour) {
+    for (const std::string& line : lines) {
+      attn::index_t x = left;
+      for (const char c : line) {
+        for (int row = 0; row < kLetterHeight; ++row) {
+          for (int column = 0; column < kLetterWidth; ++column) {
+            if (has_dot(c, column, row)) fill(x + dot * column, top + dot * row, dot, colour);
+          }
+        }
+        x += dot * kLetterWidth;
+      }
+      top += line_height(dot);
+    }
+  }
+
+  // A decimal number around a point.
+  void number(attn::index_t value, attn::index_t x, attn::index_t y) {
+    const std::string text = std::to_string(value);
+    const attn::index_t width = kDot * (kLetterWidth * std::ssize(text) - 1);
+    write({text}, x - width / 2, y - 7 * kDot / 2, kDot, Rgb{96, 104, 116});
+  }
 
   void fill(attn::index_t left, attn::index_t top, attn::index_t size, Rgb colour) {
     for (attn::index_t y = top; y < top + size; ++y) {
@@ -90,24 +188,7 @@ class ContactSheet {
     }
   }
 
-  // A decimal number around a point, in digits of 3 x 5 dots.
-  void number(attn::index_t value, attn::index_t x, attn::index_t y) {
-    // Rows from the top, three bits each, the leftmost dot the highest.
-    static constexpr std::array<unsigned, 10> kDigits = {075557, 026227, 071747, 071717, 055711,
-                                                         074717, 074757, 071111, 075757, 075717};
-    const std::string text = std::to_string(value);
-    attn::index_t left = x - kDot * (4 * static_cast<attn::index_t>(text.size()) - 1) / 2;
-    for (const char c : text) {
-      const unsigned digit = kDigits[static_cast<std::size_t>(c - '0')];
-      for (unsigned dot = 0; dot < 15; ++dot) {
-        if ((digit >> (14 - dot) & 1U) == 0) continue;
-        fill(left + kDot * (dot % 3), y + kDot * (dot / 3) - 5 * kDot / 2, kDot, Rgb{96, 104, 116});
-      }
-      left += 4 * kDot;
-    }
-  }
-
-  attn::index_t cell_, width_, height_;
+  attn::index_t cell_, width_, height_ = 0;
   std::vector<Rgb> pixels_;
 };
 

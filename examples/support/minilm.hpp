@@ -1,5 +1,5 @@
-// all-MiniLM-L6-v2: lines of text in, embeddings of 384 numbers out, nearer for nearer meanings; and
-// what its heads attend to.
+// all-MiniLM-L6-v2: lines of text in, embeddings of 384 numbers out, nearer for nearer meanings;
+// and what its heads attend to.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <stdexcept>
@@ -16,14 +17,15 @@
 
 #include "attn/attn.hpp"
 #include "attn/io.hpp"
-
-#include "wordpiece.hpp"
+#include "attn/text.hpp"
 
 namespace examples {
 
 // What each head looks at in one line: the tokens as the vocabulary spells them, [CLS] and [SEP] included, and weights
-// (layers, heads, tokens as queries, tokens as keys), whose rows add up to 1.
+// (layers, heads, tokens as queries, tokens as keys), whose rows add up to 1. `num_tokens` is the count of the whole
+// line, more than there are tokens where the line was cut.
 struct AttentionMap {
+  std::size_t num_tokens = 0;
   std::vector<std::string> tokens;
   attn::Tensor4<float> weights;
 };
@@ -37,8 +39,9 @@ class MiniLm {
   static constexpr std::size_t kMaxTokens = 256;  // what the model was trained for; the rest is cut
 
   // Reads model.safetensors and vocab.txt. Throws attn::IoError, ValueError or ShapeError for
-  // weights, std::runtime_error for a vocabulary, that are not those of the model.
-  explicit MiniLm(const std::filesystem::path& dir) : tokenizer_(dir / "vocab.txt") {
+  // weights, and for a vocabulary, that are not those of the model.
+  explicit MiniLm(const std::filesystem::path& dir)
+      : tokenizer_(read_tokenizer(dir / "vocab.txt")) {
     // The positions' own indices, and what the model was not trained to use.
     attn::load_state_dict(
         bert_, attn::SafetensorsFile(dir / "model.safetensors"),
@@ -51,8 +54,8 @@ class MiniLm {
     bert_.pack();
   }
 
-  // The embeddings (lines, 384), each of length 1, computed up to `batch_size` lines at a time, those of like
-  // length together; a line's embedding does not depend on its company.
+  // The embeddings (lines, 384), each of length 1, computed up to `batch_size` lines at a time,
+  // those of like length together; a line's embedding does not depend on its company.
   attn::Tensor2<float> embed(std::span<const std::string> lines,
                              std::size_t batch_size = 32) const {
     if (batch_size == 0) {
@@ -74,10 +77,16 @@ class MiniLm {
     return out;
   }
 
+  // True if the line has more than kMaxTokens tokens: embed() and attention() read so many of them.
+  bool is_cut(const std::string& line) const {
+    return tokenizer_.encode(line, kMaxTokens + 1).size() > kMaxTokens;
+  }
+
   AttentionMap attention(const std::string& line) const {
     const std::vector<std::int32_t> tokens = tokenizer_.encode(line, kMaxTokens);
     const auto seq = static_cast<attn::index_t>(tokens.size());
     AttentionMap map;
+    map.num_tokens = tokenizer_.encode(line, std::numeric_limits<std::size_t>::max()).size();
     for (const std::int32_t id : tokens) map.tokens.push_back(tokenizer_.piece(id));
     map.weights = attn::Tensor4<float>({kLayers, kHeads, seq, seq});
 
@@ -96,8 +105,15 @@ class MiniLm {
  private:
   static constexpr attn::index_t kLayers = 6, kHeads = 12;
 
-  // Embeds the lines of these indices into their rows of out. They lie one behind the other in one row of tokens:
-  // nothing is padding.
+  static attn::WordPieceTokenizer read_tokenizer(const std::filesystem::path& path) {
+    const attn::MappedFile file(path);
+    const auto bytes = file.bytes();
+    return attn::WordPieceTokenizer({reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+                                    path.string());
+  }
+
+  // Embeds the lines of these indices into their rows of out. They lie one behind the other in one
+  // row of tokens: nothing is padding.
   void embed_batch(std::span<const std::vector<std::int32_t>> tokens,
                    std::span<const std::size_t> indices, attn::Tensor2<float>& out) const {
     const auto batch = static_cast<attn::index_t>(indices.size());
@@ -128,7 +144,7 @@ class MiniLm {
     }
   }
 
-  WordPieceTokenizer tokenizer_;
+  attn::WordPieceTokenizer tokenizer_;
   attn::Bert<float> bert_{attn::BertOptions{.hidden_size = kWidth,
                                             .num_hidden_layers = kLayers,
                                             .num_attention_heads = kHeads,

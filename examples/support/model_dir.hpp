@@ -1,5 +1,5 @@
-// Where the examples and tests look for the files of all-MiniLM-L6-v2; fetch_model.sh puts them
-// there.
+// Where the examples and tests look for the files of models; fetch_model.sh and fetch_llm.sh put
+// them there.
 #pragma once
 
 #include <cstdlib>
@@ -9,19 +9,22 @@
 
 namespace examples {
 
-// The folder ${ATTN_MODEL_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/all-MiniLM-L6-v2}, word for
-// word the shell's rule of fetch_model.sh: a variable that is set but empty counts as not set. It
-// depends on neither the build folder nor the working directory. The folder need not exist.
-inline std::filesystem::path model_dir() {
+// The folder ${VARIABLE:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/MODEL}, word for word the shell's
+// rule of the fetching scripts: a variable that is set but empty counts as not set. It depends on
+// neither the build folder nor the working directory. The folder need not exist.
+inline std::filesystem::path folder_of(const char* own_variable, const char* model) {
   const auto variable = [](const char* name) -> std::string {
     const char* value = std::getenv(name);
     return value == nullptr ? "" : value;
   };
-  if (const std::string dir = variable("ATTN_MODEL_DIR"); !dir.empty()) return dir;
+  if (const std::string dir = variable(own_variable); !dir.empty()) return dir;
   const std::string cache = variable("XDG_CACHE_HOME");
   const std::filesystem::path base = cache.empty() ? variable("HOME") + "/.cache" : cache;
-  return base / "attn" / "all-MiniLM-L6-v2";
+  return base / "attn" / model;
 }
+
+// Of all-MiniLM-L6-v2.
+inline std::filesystem::path model_dir() { return folder_of("ATTN_MODEL_DIR", "all-MiniLM-L6-v2"); }
 
 // True if both files of the model are there.
 inline bool model_is_present() {
@@ -34,6 +37,21 @@ inline bool model_is_present() {
 inline std::string missing_model_message() {
   return "the weights of all-MiniLM-L6-v2 are not in " + model_dir().string() +
          "; `sh examples/fetch_model.sh` downloads them (84 MB)";
+}
+
+// The file of SmolLM2-135M-Instruct.
+inline std::filesystem::path llm_path() {
+  return folder_of("ATTN_LLM_DIR", "SmolLM2-135M-Instruct") / "SmolLM2-135M-Instruct.Q4_1.gguf";
+}
+
+inline bool llm_is_present() {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(llm_path(), ignored);
+}
+
+inline std::string missing_llm_message() {
+  return "SmolLM2-135M-Instruct is not at " + llm_path().string() +
+         "; `sh examples/fetch_llm.sh` downloads it (91 MB)";
 }
 
 }  // namespace examples

@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "attn/attention/kv_cache.hpp"
-#include "attn/layers/bert.hpp"
-#include "attn/layers/decoding_session.hpp"
+#include "attn/generation/decoding_session.hpp"
+#include "attn/models/bert.hpp"
 
 #include "support/isas.hpp"
 #include "support/random.hpp"
@@ -279,13 +279,16 @@ TEST_F(Allocation, NoneInAWorkspaceOfTheSizeAskedFor) {
     Tensor4<float> y(q.shape());
     for (const Executor* executor :
          {static_cast<const Executor*>(&serial), static_cast<const Executor*>(&threads)}) {
-      AttentionOptions<float> options{.execution = {.executor = executor}};
-      const std::size_t bytes = workspace_bytes(q, k, k, y, options);
-      Workspace exact(bytes);
-      options.execution.workspace = &exact;
-      scaled_dot_product_attention(q, k, k, y, options);
-      EXPECT_EQ(exact.capacity(), bytes) << q_len;
-      EXPECT_EQ(exact.peak(), bytes) << q_len;
+      for (const bool has_qv : {false, true}) {
+        AttentionOptions<float> options{.execution = {.executor = executor}};
+        if (has_qv) options.qv = q;
+        const std::size_t bytes = workspace_bytes(q, k, k, y, options);
+        Workspace exact(bytes);
+        options.execution.workspace = &exact;
+        scaled_dot_product_attention(q, k, k, y, options);
+        EXPECT_EQ(exact.capacity(), bytes) << q_len;
+        EXPECT_EQ(exact.peak(), bytes) << q_len;
+      }
     }
     Workspace exact(workspace_bytes(q, k, k, y, {.execution = {.executor = &serial}}));
     const long before = allocations;

@@ -107,6 +107,15 @@ TEST(Explain, WorkOfACallThatSeesEverything) {
   EXPECT_TRUE(found.fused && !found.two_pass);
 }
 
+TEST(Explain, QueriesOfValuesAreWork) {
+  const Tensor4<float> q({2, 8, 96, 64}), qv({2, 8, 96, 48}), k({2, 2, 700, 64}),
+      v({2, 2, 700, 48});
+  const AttentionExplanation found = explain(q, k, v, {.qv = qv});
+  EXPECT_EQ(found.flops, 2.0 * 2 * 8 * 96 * 700 * (64 + 48 + 48));
+  EXPECT_EQ(found.bytes, 4.0 * (2 * 8 * 96 * (64 + 48 + 48) + 2 * 2 * 700 * (64 + 48)));
+  EXPECT_TRUE(found.fused && !found.two_pass);
+}
+
 TEST(Explain, SplitKeysOfOneQuery) {
   const Tensor4<float> q({1, 4, 1, 64}), kv({1, 1, 5000, 64});
   const AttentionExplanation found = explain(q, kv, kv);
@@ -151,6 +160,7 @@ TEST(Explain, InWords) {
   const std::string text =
       explain(q, q, q, {.mask = causal(), .execution = {.isa = Isa::scalar}}).text();
   EXPECT_THAT(text, HasSubstr("tiled on scalar, fused"));
+  EXPECT_THAT(text, HasSubstr("backend    scalar of F32, products of 6 x 8"));
   EXPECT_THAT(text, HasSubstr("full"));
 }
 

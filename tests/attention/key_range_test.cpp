@@ -10,8 +10,8 @@ namespace {
 
 /// [begin, end) of query i of batch row 0.
 std::pair<index_t, index_t> keys_seen(const Mask& mask, const QueryOffset& offset, index_t i,
-                                      index_t q_len, index_t kv_len) {
-  const auto range = detail::keys_seen(mask, offset, {0, q_len, kv_len}, i);
+                                      index_t q_len, index_t kv_len, index_t first_key = 0) {
+  const auto range = detail::keys_seen(mask, offset, {0, q_len, kv_len, first_key}, i);
   return {range.begin, range.end};
 }
 using Range = std::pair<index_t, index_t>;
@@ -99,6 +99,23 @@ TEST(KeyRange, DocumentsDoNotSeeOneAnother) {
   EXPECT_EQ(keys_seen(documents(ids), query_offset(7), 0, 3, 8), (Range{6, 8}));
   EXPECT_EQ(keys_seen(documents(ids), query_offset(7), 1, 3, 8), (Range{0, 0}));
   EXPECT_EQ(keys_seen(documents(ids) & causal(), top_left, 6, 8, 8), (Range{6, 7}));
+}
+
+/// Masks speak of numbers; the range is of the keys given.
+TEST(KeyRange, CountsFromTheFirstKeyGiven) {
+  EXPECT_EQ(keys_seen({}, top_left, 0, 3, 10, 100), (Range{0, 10}));
+  EXPECT_EQ(keys_seen(causal(), bottom_right, 1, 3, 10, 100), (Range{0, 9}));
+  EXPECT_EQ(keys_seen(causal(), top_left, 1, 3, 10, 100), (Range{0, 0}));
+  EXPECT_EQ(keys_seen(causal(), query_offset(104), 1, 3, 10, 100), (Range{0, 6}));
+  EXPECT_EQ(keys_seen(sliding_window(2, 1), query_offset(100), 1, 3, 10, 100), (Range{0, 3}));
+  EXPECT_EQ(keys_seen(chunked(8), query_offset(105), 0, 3, 10, 100), (Range{4, 10}));
+  const Tensor1<index_t> lengths({1}, {106}), few({1}, {99}), padding({1}, {103});
+  EXPECT_EQ(keys_seen(key_lengths(lengths) & causal(), bottom_right, 0, 3, 10, 100), (Range{0, 4}));
+  EXPECT_EQ(keys_seen(key_lengths(few), bottom_right, 0, 3, 10, 100), (Range{0, 0}));
+  EXPECT_EQ(keys_seen(left_padding(padding), bottom_right, 0, 3, 10, 100), (Range{3, 10}));
+  EXPECT_EQ(keys_seen(prefix_lm(lengths), top_left, 0, 3, 10, 100), (Range{0, 6}));
+  const Tensor2<index_t> ids({1, 8}, {0, 0, 0, 1, 1, 1, 1, 2});
+  EXPECT_EQ(keys_seen(documents(ids), query_offset(5), 0, 3, 4, 4), (Range{0, 3}));
 }
 
 TEST(KeyRange, OffsetsOfEachBatchRow) {

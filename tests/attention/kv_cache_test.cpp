@@ -280,6 +280,35 @@ TEST(KvCache, CopiesAreDeep) {
   EXPECT_EQ(to_array(b.values()).data, (std::vector<float>{2, 4}));
 }
 
+TEST(KvCache, MovedFromIsEmptyAndCanBeCopied) {
+  KvCache<float> a({.capacity = 4, .head_dim = 1, .window = 1}), c({.capacity = 1, .head_dim = 2});
+  a.append(Tensor4<float>({1, 1, 2, 1}, {1, 2}), Tensor4<float>({1, 1, 2, 1}, {3, 4}));
+  KvCache<float> b = std::move(a);
+  c = std::move(b);
+  EXPECT_EQ(to_array(c.keys()).data, (std::vector<float>{1, 2}));
+  EXPECT_EQ(c.options().window, 1);
+  for (KvCache<float>* gone : {&a, &b}) {
+    const KvCache<float> copied = *gone;
+    EXPECT_EQ(copied.size(), 0);
+    EXPECT_EQ(copied.length(), 0);
+    EXPECT_EQ(copied.keys().size(), 0);
+    EXPECT_EQ(copied.values().size(), 0);
+    EXPECT_THROW(gone->extend(1), ValueError);
+    EXPECT_THROW(gone->append(Tensor4<float>({1, 1, 1, 1}), Tensor4<float>({1, 1, 1, 1})),
+                 ShapeError);
+  }
+}
+
+TEST(KvCacheErrors, LengthsFarAway) {
+  KvCache<float> cache({.capacity = 4, .head_dim = 1});
+  cache.extend(3);
+  constexpr index_t least = std::numeric_limits<index_t>::min();
+  EXPECT_EQ(error_of<ValueError>([&] { cache.truncate_to(least); }),
+            "[KvCache::truncate_to] length must lie in 0 .. 3; found -9223372036854775808.");
+  EXPECT_THROW(cache.truncate_to(std::numeric_limits<index_t>::max()), ValueError);
+  EXPECT_EQ(cache.length(), 3);
+}
+
 TEST(KvCacheErrors, Options) {
   const auto error = [](const KvCacheOptions& options) {
     return error_of<ValueError>([&] { KvCache<float> cache(options); });

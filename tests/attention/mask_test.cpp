@@ -3,9 +3,11 @@
 
 #include <limits>
 
+#include <Eigen/Core>
 #include <gtest/gtest.h>
 
 #include "attn/attention/sdpa.hpp"
+#include "attn/core/eigen.hpp"
 
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
@@ -35,6 +37,41 @@ static_assert(Addable<Tensor4<float>> && Addable<Tensor1<double>> && !Addable<Te
 static_assert(Lengths<Tensor1<index_t>> && !Lengths<Tensor1<float>>);
 static_assert(!std::is_convertible_v<Tensor2<bool>, Mask>);
 
+// What masks view must outlive them: a temporary view may, a temporary tensor does not.
+template <class X>
+concept KeepsTemporary = requires(X (*make)()) { keep_mask(make()); };
+template <class X>
+concept PadsTemporary = requires(X (*make)()) { key_padding_mask(make()); };
+template <class X>
+concept CountsTemporary = requires(X (*make)()) {
+  key_lengths(make());
+  query_lengths(make());
+  left_padding(make());
+  prefix_lm(make());
+  query_offsets(make());
+};
+template <class X>
+concept DocumentsOfTemporary = requires(X (*make)()) { documents(make()); };
+using Lengths1 = Eigen::Matrix<index_t, Eigen::Dynamic, 1>;
+static_assert(KeepsTemporary<TensorView2<bool>> && !KeepsTemporary<Tensor2<bool>>);
+static_assert(!KeepsTemporary<const Tensor2<bool>>);
+static_assert(PadsTemporary<TensorView2<const bool>> && !PadsTemporary<Tensor2<bool>>);
+static_assert(CountsTemporary<TensorView1<index_t>> && CountsTemporary<Eigen::Map<Lengths1>>);
+template <class X>
+concept CountsKeys = requires(X (*make)()) { key_lengths(make()); };
+static_assert(!CountsKeys<Tensor1<index_t>> && !CountsKeys<Lengths1>);
+static_assert(DocumentsOfTemporary<TensorView2<index_t>>);
+static_assert(!DocumentsOfTemporary<Tensor2<index_t>>);
+
+TEST(Mask, LengthsAndOffsetsOfEigenVectors) {
+  const Lengths1 lengths = Lengths1::LinSpaced(3, 1, 3);
+  const Eigen::Matrix<index_t, 1, Eigen::Dynamic> row = lengths.transpose();
+  EXPECT_EQ(key_lengths(lengths).key_lengths.data(), lengths.data());
+  EXPECT_EQ(key_lengths(row).key_lengths(2), 3);
+  EXPECT_EQ(prefix_lm(lengths).prefix_lengths.shape(), (Shape<1>{3}));
+  EXPECT_EQ(query_offsets(lengths).values(1), 2);
+}
+
 TEST(Mask, NothingHidesNothing) {
   const Mask none;
   EXPECT_EQ(none.num_dense, 0);
@@ -60,7 +97,8 @@ TEST(Mask, ExtentsOfOneBroadcast) {
   EXPECT_EQ(part.kind, Dense::Kind::add);
   EXPECT_EQ(part.element, Dense::Element::f32);
   EXPECT_EQ(part.strides, (Shape<4>{9, 0, 0, 1}));
-  EXPECT_EQ(additive_mask(Tensor1<double>({4})).dense[0].element, Dense::Element::f64);
+  const Tensor1<double> row({4});
+  EXPECT_EQ(additive_mask(row).dense[0].element, Dense::Element::f64);
 }
 
 TEST(Mask, PyTorchKeyPadding) {
@@ -70,6 +108,19 @@ TEST(Mask, PyTorchKeyPadding) {
   EXPECT_EQ(hidden.shape, (Shape<4>{2, 1, 1, 6}));
   const Tensor2<float> bias({2, 6});
   EXPECT_EQ(key_padding_mask(bias).dense[0].kind, Dense::Kind::add);
+}
+
+template <class X>
+concept TakenAsPadding = requires(const X& x) { key_padding_mask(x); };
+
+/// One axis would be taken for that of the heads wherever there are as many heads as keys.
+TEST(Mask, PyTorchKeyPaddingHasTwoAxes) {
+  static_assert(!TakenAsPadding<Tensor1<bool>> && !TakenAsPadding<TensorView1<const float>>);
+  static_assert(!TakenAsPadding<Tensor3<bool>> && !TakenAsPadding<Tensor4<float>>);
+  static_assert(!TakenAsPadding<Eigen::VectorXf> && TakenAsPadding<Eigen::MatrixXf>);
+  static_assert(TakenAsPadding<Tensor2<bool>> && TakenAsPadding<TensorView2<const double>>);
+  const Tensor1<bool> row({4}, {false, false, true, true});
+  EXPECT_EQ(key_padding_mask(row.view().unsqueeze(0)).dense[0].shape, (Shape<4>{1, 1, 1, 4}));
 }
 
 TEST(Mask, CombineByAnd) {

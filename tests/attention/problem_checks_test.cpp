@@ -84,18 +84,13 @@ TEST(SdpaErrors, IndivisibleHeads) {
             kName + "num_heads and num_kv_heads must divide without remainder; found (4, 8).");
 }
 
-TEST(SdpaErrors, EmptyAxes) {
-  EXPECT_EQ((Call{.q = {2, 4, 0, 8}, .out = {2, 4, 0, 6}, .weights = {2, 4, 0, 7}, .lse = {2, 4, 0}}
-                 .shape_error()),
-            kName + "q must have no empty axis; found (2, 4, 0, 8).");
-  EXPECT_EQ((Call{.k = {2, 2, 0, 8}, .v = {2, 2, 0, 6}, .weights = {2, 4, 5, 0}}.shape_error()),
-            kName + "k must have no empty axis; found (2, 2, 0, 8).");
+TEST(SdpaErrors, EmptyAxesOfHeads) {
   EXPECT_EQ((Call{.v = {2, 2, 7, 0}, .out = {2, 4, 5, 0}}.shape_error()),
-            kName + "v must have no empty axis; found (2, 2, 7, 0).");
+            kName + "v must have a last axis that is not empty; found (2, 2, 7, 0).");
   EXPECT_EQ((Call{.q = {2, 4, 5, 0}, .k = {2, 2, 7, 0}}.shape_error()),
-            kName + "q must have no empty axis; found (2, 4, 5, 0).");
+            kName + "q must have a last axis that is not empty; found (2, 4, 5, 0).");
   EXPECT_EQ((Call{.k = {2, 0, 7, 8}, .v = {2, 0, 7, 6}}.shape_error()),
-            kName + "k must have no empty axis; found (2, 0, 7, 8).");
+            kName + "num_heads and num_kv_heads must divide without remainder; found (4, 0).");
 }
 
 TEST(SdpaErrors, InnermostStride) {
@@ -158,7 +153,8 @@ TEST(SdpaErrors, MasksThatDoNotBroadcast) {
   EXPECT_EQ(call.shape_error(), expected + "(2, 2, 5, 7).");
   call.options.mask = drop_mask(per_batch);
   EXPECT_EQ(call.shape_error(), expected + "(1, 2, 5, 7).");
-  call.options.mask = drop_mask(Tensor1<bool>({0}));
+  const Tensor1<bool> nothing({0});
+  call.options.mask = drop_mask(nothing);
   EXPECT_EQ(call.shape_error(), expected + "(1, 1, 1, 0).");
 }
 
@@ -190,6 +186,29 @@ TEST(SdpaErrors, PerHeadOptions) {
   call.options = {};
   call.options.sinks = two;
   EXPECT_EQ(call.shape_error(), kName + "sinks must have shape (num_heads) = (4); found (2).");
+  const Tensor1<float> four({4});
+  const Tensor2<float> turned({4, 2}), rows({2, 4});
+  call.options = {.batch_alibi_slopes = turned};
+  EXPECT_EQ(
+      call.shape_error(),
+      kName + "batch_alibi_slopes must have shape (batch, num_heads) = (2, 4); found (4, 2).");
+  call.options = {.alibi_slopes = four, .batch_alibi_slopes = rows};
+  EXPECT_EQ(call.value_error(),
+            kName + "alibi_slopes and batch_alibi_slopes must be given apart; found both.");
+}
+
+TEST(SdpaErrors, QueriesOfValues) {
+  const Tensor4<float> wide({2, 4, 5, 8}), strided({2, 4, 6, 5});
+  Call call;
+  call.options.qv = wide;
+  EXPECT_EQ(call.shape_error(),
+            kName +
+                "qv must have shape (batch, num_heads, q_len, head_dim_v) = (2, 4, 5, 6); found "
+                "(2, 4, 5, 8).");
+  call.options.qv = strided.view().transpose(2, 3);
+  EXPECT_EQ(
+      call.shape_error(),
+      kName + "qv must have innermost stride 1 (these are the strides); found (120, 30, 1, 5).");
 }
 
 TEST(SdpaErrors, Outputs) {
@@ -210,7 +229,8 @@ TEST(SdpaErrors, EntriesOfEachBatchRow) {
   EXPECT_EQ(call.value_error(), kName + "left_padding(1) must lie in 0 .. 7; found 9.");
   call.options.mask = prefix_lm(beyond);
   EXPECT_EQ(call.value_error(), kName + "prefix_lm(1) must lie in 0 .. 7; found 9.");
-  call.options = {.offset = query_offsets(Tensor1<index_t>({3}))};
+  const Tensor1<index_t> offsets({3});
+  call.options = {.offset = query_offsets(offsets)};
   EXPECT_EQ(call.shape_error(), kName + "query_offsets must have shape (batch) = (2); found (3).");
   call.options = {.offset = query_offset((index_t{1} << 60) + 1)};
   EXPECT_EQ(call.value_error(),
@@ -224,8 +244,9 @@ TEST(SdpaErrors, Documents) {
   EXPECT_EQ(call.value_error(),
             kName + "documents must have ids that never fall along a row; found 1 after 2.");
   call.options.mask = documents(longer);
-  EXPECT_EQ(call.shape_error(),
-            kName + "documents must have shape (batch or 1, kv_len) = (2, 7); found (2, 8).");
+  EXPECT_EQ(
+      call.shape_error(),
+      kName + "documents must have shape (batch or 1, first_key + kv_len) = (2, 7); found (2, 8).");
 }
 
 TEST(SdpaErrors, RelativeBias) {
@@ -275,8 +296,11 @@ TEST(SdpaErrors, PackedSequences) {
             kName + "cu_seqlens_k(2) must lie in 7 .. 7; found 5.");
   EXPECT_EQ(with(q_starts, more).shape_error(),
             kName + "cu_seqlens_k must have shape (batch + 1) = (3); found (4).");
-  EXPECT_EQ(with(one, kv_starts).shape_error(),
-            kName + "cu_seqlens_q must have shape (batch + 1); found (1).");
+  EXPECT_EQ(with(one, kv_starts).value_error(),
+            kName + "cu_seqlens_q(0) must lie in 5 .. 5; found 0.");
+  const index_t start = 0;
+  call.options.cu_seqlens_q = {&start, {0}};
+  EXPECT_EQ(call.shape_error(), kName + "cu_seqlens_q must have shape (batch + 1); found (0).");
   EXPECT_EQ(with(q_starts, {}).value_error(),
             kName + "cu_seqlens_q and cu_seqlens_k must be given together; found one of them.");
   call.q = {2, 4, 5, 8}, call.out = {2, 4, 5, 6}, call.lse = {2, 4, 5};
@@ -310,13 +334,14 @@ TEST(SdpaErrors, PositionsOfFunctorsAreInts) {
   const TensorView4<const float> q(row.data(), {1, 1, 1, 8}),
       k(row.data(), {1, 1, kMany, 8}, {0, 0, 0, 1});
   Tensor4<float> out({1, 1, 1, 8});
-  EXPECT_EQ(error_of<ValueError>([&] {
-              scaled_dot_product_attention(q, k, k, out, {},
-                                           mask_mod([](int, int, int, int) { return true; }));
-            }),
-            kName +
-                "functors must be given with batch, num_heads, q_len and kv_len below 2^31; "
-                "found 2147483648.");
+  EXPECT_EQ(
+      error_of<ValueError>([&] {
+        scaled_dot_product_attention(q, k, k, out, {},
+                                     mask_mod([](int, int, int, int) { return true; }));
+      }),
+      kName +
+          "functors must be given with batch, num_heads, q_len and first_key + kv_len below 2^31; "
+          "found 2147483648.");
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // Hidden keys and values: what they hold changes no bit, and those that no query sees are never read.
+#include <tuple>
+
 #include <gtest/gtest.h>
 
 #include "attn/attention/extend_mask.hpp"
@@ -351,6 +353,58 @@ TYPED_TEST(SdpaHiddenTest, BiasesOfHiddenKeysMayBeNaN) {
     Tensor4<T> bias({1, 2, 20, 21});
     extend_mask(additive_mask(odd) & additive_mask(hides), bottom_right, 1, bias.view());
     EXPECT_EQ(bias(0, 1, 4, 3), -std::numeric_limits<T>::infinity());
+  }
+}
+
+/// A score of -inf hides nothing: the value of a key that nothing hides shows through its weight of 0.
+TYPED_TEST(SdpaHiddenTest, NaNValuesOfInfiniteProductsShow) {
+  using T = TypeParam;
+  constexpr T inf = std::numeric_limits<T>::infinity();
+  const T large = std::sqrt(std::numeric_limits<T>::max()) * 2;
+  for (const auto& [q_len, kv_len, at] : {std::tuple<Index, Index, Index>{1, 3, 1},
+                                          {1, 600, 599},
+                                          {1, 5000, 100},
+                                          {1, 5000, 4999},
+                                          {3, 2100, 5},
+                                          {40, 30, 7},
+                                          {40, 700, 650}}) {
+    Tensor4<T> q({1, 2, q_len, 2}), k({1, 2, kv_len, 2}), v({1, 2, kv_len, 3});
+    for (index_t h = 0; h < 2; ++h) {
+      for (index_t i = 0; i < q_len; ++i) q(0, h, i, 0) = large;
+      k(0, h, at, 0) = -large;
+      v(0, h, at, 1) = std::numeric_limits<T>::quiet_NaN();
+    }
+    Tensor1<bool> keep({kv_len}), drop({kv_len});
+    keep.fill(true);
+    const Tensor1<T> bias({kv_len});
+    const Tensor2<T> distances({2, 3}), bias_that_hides({2, 1}, {-inf, 0});
+    const Tensor1<index_t> lengths({1}, {kv_len});
+    for (Isa isa : available_isas()) {
+      SCOPED_TRACE(std::string(name(isa)) + ", " + std::to_string(q_len) + " x " +
+                   std::to_string(kv_len) + ", key " + std::to_string(at));
+      const auto shows = [&](AttentionOptions<T> options, const auto&... functors) {
+        options.execution.isa = isa;
+        const auto y = scaled_dot_product_attention(q, k, v, options, functors...);
+        for (index_t i = 0; i < y.extent(2); ++i) {
+          if (!std::isnan(y(0, 1, i, 1)) || y(0, 1, i, 0) != 0) return false;
+        }
+        return true;
+      };
+      EXPECT_TRUE(shows({}));
+      EXPECT_TRUE(shows({.mask = keep_mask(keep)}));
+      EXPECT_TRUE(shows({.mask = drop_mask(drop)}));
+      EXPECT_TRUE(shows({.mask = additive_mask(bias)}));
+      EXPECT_TRUE(shows({.mask = key_lengths(lengths)}));
+      EXPECT_TRUE(shows({.mask = sliding_window(kv_len + q_len, kv_len + q_len)}));
+      EXPECT_TRUE(shows({.relative_bias = distances}));
+      EXPECT_TRUE(shows({.relative_bias = bias_that_hides}));
+      EXPECT_TRUE(shows({}, mask_mod([](int, int, int, int) { return true; })));
+      EXPECT_TRUE(shows({}, score_mod([](T s, int, int, int, int) { return s; })));
+      // And what a mask does hide stays hidden.
+      drop(at) = true;
+      EXPECT_FALSE(shows({.mask = drop_mask(drop)}));
+      drop(at) = false;
+    }
   }
 }
 

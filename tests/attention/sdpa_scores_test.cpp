@@ -32,8 +32,9 @@ Array<Wider<T>> reference_scores(const AttentionDraw<T>& call, ScoreStage stage)
   const auto [batch, heads, q_len, kv_len] = call.scores();
   const Index group = heads / call.k.extent(1), dim = call.q.extent(3);
   const auto& options = call.options;
+  const Index of_values = options.qv ? call.v.extent(3) : 0;
   const W scale = static_cast<W>(
-      static_cast<T>(options.scale.value_or(1 / std::sqrt(static_cast<double>(dim)))));
+      static_cast<T>(options.scale.value_or(1 / std::sqrt(static_cast<double>(dim + of_values)))));
   Array<W> scores({batch, heads, q_len, kv_len});
   for (Index b = 0; b < batch; ++b) {
     const Index keys = reference_keys(options, b, kv_len);
@@ -49,6 +50,10 @@ Array<Wider<T>> reference_scores(const AttentionDraw<T>& call, ScoreStage stage)
           W sum = 0;
           for (Index x = 0; x < dim; ++x) {
             sum += static_cast<W>(call.q(b, h, i, x)) * static_cast<W>(call.k(b, h / group, j, x));
+          }
+          for (Index x = 0; x < of_values; ++x) {
+            sum +=
+                static_cast<W>(options.qv(b, h, i, x)) * static_cast<W>(call.v(b, h / group, j, x));
           }
           score = sum * scale;
           const W cap = static_cast<W>(options.softcap);
@@ -71,11 +76,14 @@ TYPED_TEST(SdpaScoresTest, RandomCalls) {
     SCOPED_TRACE(random.trace() + ": " + call.text() + ", stage " +
                  std::to_string(static_cast<int>(stage)));
     const auto expected = reference_scores(call, stage);
-    const double dim = static_cast<double>(call.q.extent(3));
+    const Index num_products = call.q.extent(3) + (call.options.qv ? call.v.extent(3) : 0);
+    const double dim = static_cast<double>(num_products);
     const double scale = std::abs(call.options.scale.value_or(1 / std::sqrt(dim)));
     // The sum of dim products, scaled; what follows adds a few roundings of numbers of the scores' size.
     const double bound =
-        attn_test::gemm_bound<T>(call.q.extent(3), max_abs(call.q), max_abs(call.k)) * scale +
+        attn_test::gemm_bound<T>(num_products, std::max(max_abs(call.q), max_abs(call.options.qv)),
+                                 std::max(max_abs(call.k), max_abs(call.v))) *
+            scale +
         8 * attn_test::epsilon<T> * (1 + max_abs(expected));
     const LibraryOptions<T> library(call.options);
     const auto q = call.q.template view<4>(), k = call.k.template view<4>(),

@@ -51,6 +51,9 @@ TYPED_TEST(SdpaTest, RandomCallsInGuardedMemory) {
                wants_average = random.chance(0.2), wants_columns = random.chance(0.2),
                wants_most = random.chance(0.2);
     const LibraryOptions<T> library(call.options);
+    const Array<T> of_values =
+        call.options.qv ? call.options.qv.template as<T>() : Array<T>({batch, heads, q_len, 1});
+    const Placed<T, 4> qv(of_values, Layout<4>::any(random));
 
     std::vector<ReferenceResult<T>> results;
     for (Isa isa : available_isas()) {
@@ -61,6 +64,7 @@ TYPED_TEST(SdpaTest, RandomCallsInGuardedMemory) {
       Array<T> most({batch, heads});
       AttentionOptions<T> options = library.get();
       options.execution.isa = isa;
+      if (call.options.qv) options.qv = qv.read();
       if (wants_weights) options.weights = weights.view();
       if (wants_lse) options.lse = lse.view();
       if (wants_average) options.average_weights = average.view();

@@ -1,8 +1,7 @@
 // Conformance suites: `conformance_test OPERATOR` runs every case that OPERATOR.json lists, on every instruction set.
 //
-// They are looked for in the environment variable ATTN_CONFORMANCE_DIR, if that is set, else in
-// ../shared/conformance/onnx beside the repository. The last line is
-// "Conformance.OPERATOR: N passed, M failed, K skipped (names)"; the exit status is 1 if a case failed, and 77,
+// They are looked for where make_cases.sh puts them: in ${ATTN_CONFORMANCE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/onnx-1.23.0}.
+// The last line is "Conformance.OPERATOR: N passed, M failed, K skipped (names)"; the exit status is 1 if a case failed, and 77,
 // which ctest reports as skipped, if none could run.
 #include <cstdlib>
 #include <exception>
@@ -24,7 +23,7 @@ struct Operator {
 };
 
 const Operator kOperators[] = {
-    {"Attention", 87, &attention_suite},
+    {"Attention", 93, &attention_suite},
     {"FlexAttention", 11, &flex_attention_suite},
     {"RotaryEmbedding", 8, &rotary_embedding_suite},
     {"LayerNormalization", 19, &layer_normalization_suite},
@@ -77,7 +76,7 @@ Tally run(const Operator& op, const std::filesystem::path& folder) {
   std::ifstream stream(folder / (name + ".json"));
   if (!stream) {
     std::cout << "Conformance." << name << ": no " << name << ".json in " << folder
-              << "; ATTN_CONFORMANCE_DIR names the directory of the cases\n";
+              << "; `sh tests/conformance/make_cases.sh` makes it\n";
     tally.skip("all of them: no data", op.cases);
     return tally;
   }
@@ -103,10 +102,18 @@ Tally run(const Operator& op, const std::filesystem::path& folder) {
   return tally;
 }
 
+std::filesystem::path cases_folder() {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::filesystem::path(value != nullptr ? value : "");
+  };
+  if (const auto folder = variable("ATTN_CONFORMANCE_DIR"); !folder.empty()) return folder;
+  const auto cache = variable("XDG_CACHE_HOME");
+  return (cache.empty() ? variable("HOME") / ".cache" : cache) / "attn/onnx-1.23.0";
+}
+
 int report(const Operator& op) {
-  const char* other = std::getenv("ATTN_CONFORMANCE_DIR");
-  const Tally tally =
-      run(op, other != nullptr && *other != '\0' ? other : ATTN_CONFORMANCE_DEFAULT_DIR);
+  const Tally tally = run(op, cases_folder());
   std::cout << "Conformance." << op.name << ": " << tally.passed << " passed, " << tally.failed
             << " failed, " << tally.skipped << " skipped (" << tally.skipped_names << ")\n";
   return tally.failed > 0 ? 1 : tally.passed > 0 ? 0 : kSkipped;

@@ -1,47 +1,165 @@
-# Does what a user of attn would do, in the way that MODE names: install, find_package, add_subdirectory or pkg_config;
-# LIBRARY is attn (header-only) or compiled.
+# Does what a user of attn would do, in the way that MODE names; LIBRARY is attn (header-only) or compiled.
 cmake_minimum_required(VERSION 3.24)
 
-cmake_path(GET PREFIX PARENT_PATH work_dir)
+set(here "${CMAKE_CURRENT_LIST_DIR}")
+set(prefix "${WORK_DIR}/prefix_${LIBRARY}")
+set(build_dir "${WORK_DIR}/${MODE}_${LIBRARY}")
 
 function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
-# Configures, builds and runs the project in tests/consumer/<MODE>.
-function(build_and_run)
-  set(build_dir "${work_dir}/${MODE}_${LIBRARY}")
-  file(REMOVE_RECURSE "${build_dir}")
-  run(${CMAKE_COMMAND} -S "${CMAKE_CURRENT_LIST_DIR}/${MODE}" -B "${build_dir}" -G "${GENERATOR}"
-    -D "CMAKE_CXX_COMPILER=${CXX}" -D CMAKE_BUILD_TYPE=Release
-    -D "LIBRARY=${LIBRARY}" ${ARGV})
+# Configures `source_dir` in an empty `binary_dir`.
+function(configure source_dir binary_dir)
+  file(REMOVE_RECURSE "${binary_dir}")
+  run(${CMAKE_COMMAND} -S "${source_dir}" -B "${binary_dir}" -G "${GENERATOR}" --log-level=WARNING
+    -D "CMAKE_CXX_COMPILER=${CXX}" -D CMAKE_BUILD_TYPE=Release ${ARGN})
+endfunction()
+
+# Configures, builds and runs a project of this directory.
+function(build_and_run project)
+  configure("${here}/${project}" "${build_dir}" -D "LIBRARY=${LIBRARY}" ${ARGN})
   run(${CMAKE_COMMAND} --build "${build_dir}")
   run("${build_dir}/consumer")
 endfunction()
 
-if(MODE STREQUAL "install")
-  # Installed at one place and moved to another: nothing in the package may remember the first.
-  file(REMOVE_RECURSE "${PREFIX}" "${PREFIX}.first")
-  run(${CMAKE_COMMAND} --install "${ATTN_BINARY_DIR}" --prefix "${PREFIX}.first")
-  file(RENAME "${PREFIX}.first" "${PREFIX}")
-elseif(MODE STREQUAL "find_package")
-  build_and_run(-D "CMAKE_PREFIX_PATH=${PREFIX}")
-elseif(MODE STREQUAL "add_subdirectory")
-  build_and_run(-D "ATTN_SOURCE_DIR=${ATTN_SOURCE_DIR}")
-elseif(MODE STREQUAL "pkg_config")
-  # As by hand: g++ -std=c++20 main.cpp $(pkg-config --cflags --libs attn)
+# Installs attn as the README says, without a build. Of attn::compiled the library is taken that the tests have built.
+function(install_attn binary_dir to)
+  set(options -D ATTN_BUILD_TESTS=OFF -D ATTN_BUILD_BENCHMARKS=OFF -D ATTN_BUILD_EXAMPLES=OFF)
+  if(LIBRARY STREQUAL "compiled")
+    list(APPEND options -D ATTN_INSTALL_COMPILED=ON)
+  endif()
+  configure("${ATTN_SOURCE_DIR}" "${binary_dir}" ${options} ${ARGN})
+  if(LIBRARY STREQUAL "compiled")
+    file(COPY "${ARCHIVE}" DESTINATION "${binary_dir}")
+  endif()
+  run(${CMAKE_COMMAND} --install "${binary_dir}" --prefix "${to}")
+endfunction()
+
+# Compiles and runs main.cpp as by hand: g++ -std=c++20 -O2 main.cpp $(pkg-config --cflags --libs attn)
+function(build_by_pkg_config)
   set(package attn)
   if(LIBRARY STREQUAL "compiled")
     set(package attn-compiled)
   endif()
-  set(ENV{PKG_CONFIG_PATH} "${PREFIX}/${LIBDIR}/pkgconfig")
+  list(JOIN ARGN ":" path)
+  set(ENV{PKG_CONFIG_PATH} "${path}")
   execute_process(COMMAND "${PKG_CONFIG}" --cflags --libs ${package}
     OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   message("pkg-config --cflags --libs ${package}: ${flags}")
   separate_arguments(flags UNIX_COMMAND "${flags}")
-  set(program "${work_dir}/pkg_config_${LIBRARY}_consumer")
-  run("${CXX}" -std=c++20 -O2 "${CMAKE_CURRENT_LIST_DIR}/main.cpp" ${flags} -o "${program}")
+  set(program "${WORK_DIR}/${MODE}_${LIBRARY}_by_pkg_config")
+  run("${CXX}" -std=c++20 -O2 "${here}/main.cpp" ${flags} -o "${program}")
   run("${program}")
+endfunction()
+
+# Installs an Eigen that says it is of `version`.
+function(install_eigen version to)
+  configure("${here}/eigen_version" "${to}_build"
+    -D VERSION=${version} -D "EIGEN_INCLUDE_DIR=${EIGEN_INCLUDE_DIR}" -D "CMAKE_INSTALL_PREFIX=${to}")
+  run(${CMAKE_COMMAND} --install "${to}_build")
+endfunction()
+
+if(MODE STREQUAL "install")
+  # Installed at one place and moved to another: nothing in the package may remember the first.
+  file(REMOVE_RECURSE "${prefix}" "${prefix}.first")
+  install_attn("${build_dir}" "${prefix}.first")
+  file(RENAME "${prefix}.first" "${prefix}")
+  if(NOT EXISTS "${prefix}/share/licenses/attn/LICENSE")
+    message(FATAL_ERROR "the licence is not installed")
+  endif()
+  file(GLOB_RECURSE libraries "${prefix}/*.a" "${prefix}/*compiled.pc")
+  if(LIBRARY STREQUAL "attn" AND libraries)
+    message(FATAL_ERROR "attn::compiled is installed though nobody asked for it: ${libraries}")
+  endif()
+elseif(MODE STREQUAL "find_package")
+  build_and_run(find_package -D "CMAKE_PREFIX_PATH=${prefix}")
+elseif(MODE STREQUAL "pkg_config")
+  build_by_pkg_config("${prefix}/${LIBDIR}/pkgconfig")
+
+elseif(MODE STREQUAL "add_subdirectory")
+  build_and_run(add_subdirectory -D "ATTN_SOURCE_DIR=${ATTN_SOURCE_DIR}" -D "CMAKE_INSTALL_PREFIX=${build_dir}/prefix")
+  file(GLOB_RECURSE libraries "${build_dir}/*.a")
+  if(LIBRARY STREQUAL "attn" AND libraries)
+    message(FATAL_ERROR "a library is built that nobody links to: ${libraries}")
+  endif()
+
+elseif(MODE STREQUAL "absolute_dirs")
+  # As Nix and Guix do it: headers and libraries each in a directory of their own.
+  # Outside of the sources: CMake refuses to export directories in them.
+  execute_process(COMMAND mktemp -d OUTPUT_VARIABLE dirs OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  install_attn("${build_dir}_attn" "${dirs}/prefix"
+    -D "CMAKE_INSTALL_PREFIX=${dirs}/prefix"
+    -D "CMAKE_INSTALL_INCLUDEDIR=${dirs}/headers/include" -D "CMAKE_INSTALL_LIBDIR=${dirs}/libraries/lib")
+  if(PKG_CONFIG)
+    build_by_pkg_config("${dirs}/libraries/lib/pkgconfig")
+  endif()
+  build_and_run(find_package -D "CMAKE_PREFIX_PATH=${dirs}/libraries")
+  file(REMOVE_RECURSE "${dirs}")
+
+elseif(MODE STREQUAL "eigen_5")
+  set(eigen "${WORK_DIR}/eigen_5")
+  install_eigen(5.0.1 "${eigen}")
+  set(use_it -D "Eigen3_DIR=${eigen}/share/eigen3/cmake")
+  install_attn("${build_dir}_attn" "${build_dir}_prefix" ${use_it})
+  build_and_run(find_package -D "CMAKE_PREFIX_PATH=${build_dir}_prefix" ${use_it})
+  if(PKG_CONFIG)
+    build_by_pkg_config("${eigen}/share/pkgconfig" "${build_dir}_prefix/${LIBDIR}/pkgconfig")
+  endif()
+  foreach(fetch OFF ON)
+    build_and_run(add_subdirectory -D "ATTN_SOURCE_DIR=${ATTN_SOURCE_DIR}" -D FETCH=${fetch} ${use_it})
+  endforeach()
+
+elseif(MODE STREQUAL "eigen_3_3")
+  # Too old: refused, with both versions.
+  set(eigen "${WORK_DIR}/eigen_3_3")
+  install_eigen(3.3.9 "${eigen}")
+  file(REMOVE_RECURSE "${build_dir}")
+  execute_process(
+    COMMAND ${CMAKE_COMMAND} -S "${here}/add_subdirectory" -B "${build_dir}" -G "${GENERATOR}"
+      -D "CMAKE_CXX_COMPILER=${CXX}" -D "ATTN_SOURCE_DIR=${ATTN_SOURCE_DIR}" -D LIBRARY=attn
+      -D "Eigen3_DIR=${eigen}/share/eigen3/cmake"
+    RESULT_VARIABLE result OUTPUT_QUIET ERROR_VARIABLE text)
+  if(result EQUAL 0 OR NOT text MATCHES "needs Eigen 3.4" OR NOT text MATCHES "3.3.9")
+    message(FATAL_ERROR "Eigen 3.3.9 is not refused: ${text}")
+  endif()
+
+elseif(MODE STREQUAL "shared_library")
+  build_and_run(shared_library -D "CMAKE_PREFIX_PATH=${prefix}")
+  file(GLOB plugin "${build_dir}/libplugin.*")
+  execute_process(COMMAND ${NM} -C -D --defined-only ${plugin}
+    OUTPUT_VARIABLE exported COMMAND_ERROR_IS_FATAL ANY)
+  message("the plugin exports:\n${exported}")
+  if(exported MATCHES "attn::")
+    message(FATAL_ERROR "the plugin exports what is attn's")
+  endif()
+
+elseif(MODE STREQUAL "other_layout")
+  # Headers beside the library that are laid out otherwise: the linker must say so, before the program crashes.
+  file(REMOVE_RECURSE "${build_dir}")
+  file(COPY "${prefix}/include" DESTINATION "${build_dir}")
+  set(config "${build_dir}/include/attn/core/config.hpp")
+  file(READ "${config}" text)
+  string(REGEX REPLACE "(define ATTN_VERSION_PATCH) [0-9]+" "\\1 99" text "${text}")
+  file(WRITE "${config}" "${text}")
+  function(build_with result_variable text_variable)
+    execute_process(
+      COMMAND "${CXX}" -std=c++20 -O1 -DATTN_COMPILED ${ARGN} "-I${EIGEN_INCLUDE_DIR}" "${here}/main.cpp"
+        "-L${prefix}/${LIBDIR}" -lattn_compiled -o "${build_dir}/program"
+      RESULT_VARIABLE result ERROR_VARIABLE text)
+    set(${result_variable} ${result} PARENT_SCOPE)
+    set(${text_variable} "${text}" PARENT_SCOPE)
+  endfunction()
+  build_with(result text "-I${prefix}/include")
+  if(NOT result EQUAL 0)
+    message(FATAL_ERROR "headers of the library's own layout do not link: ${text}")
+  endif()
+  foreach(flags "-I${prefix}/include;-D_GLIBCXX_DEBUG" "-I${build_dir}/include")
+    build_with(result text ${flags})
+    if(result EQUAL 0 OR NOT text MATCHES "undefined reference to [^\n]*attn::compiled::")
+      message(FATAL_ERROR "${flags} links with a library of another layout: ${text}")
+    endif()
+  endforeach()
 else()
   message(FATAL_ERROR "unknown MODE '${MODE}'")
 endif()

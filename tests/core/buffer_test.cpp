@@ -68,6 +68,11 @@ TEST(Buffer, MovesItsMemory) {
   EXPECT_EQ(b.data(), data);
   EXPECT_EQ(b.data()[2], 7);
   static_assert(!std::is_copy_constructible_v<Buffer<int>>);
+  EXPECT_EQ(a.size(), 0);
+  EXPECT_EQ(a.data(), nullptr);
+  a = std::move(b);
+  EXPECT_EQ(a.size(), 3);
+  EXPECT_EQ(b.size(), 0);
 }
 
 }  // namespace

@@ -1,12 +1,16 @@
-// Configuration: the version as one number, and the inline namespace that spells the build.
+// Configuration: the version as one number, the namespace of this build, and exceptions, which lie outside of it.
+//
+// What other flags make of the namespace: tests/isa_mix/namespaces.cmake.
 #include "attn/core/config.hpp"
 
 #include <string_view>
 #include <type_traits>
+#include <typeinfo>
 
 #include <gtest/gtest.h>
 
 #include "attn/core/error.hpp"
+#include "attn/core/tensor.hpp"
 
 namespace {
 
@@ -15,16 +19,27 @@ namespace {
 
 static_assert(ATTN_VERSION ==
               ATTN_VERSION_MAJOR * 10000 + ATTN_VERSION_MINOR * 100 + ATTN_VERSION_PATCH);
-static_assert(std::is_same_v<attn::ShapeError, attn::ATTN_ABI_NAMESPACE::ShapeError>);
+static_assert(std::is_same_v<attn::Tensor<float, 2>, attn::ATTN_ABI_NAMESPACE::Tensor<float, 2>>);
 
-TEST(Config, NamespaceNamesBaselineThreadingAndInstructionSet) {
+TEST(Config, NamespaceNamesVersionLevelAndThreading) {
   const std::string_view name = ATTN_TEST_TEXT(ATTN_ABI_NAMESPACE);
-  EXPECT_TRUE(name.starts_with("v1_")) << name;
-#if defined(_OPENMP)
-  EXPECT_NE(name.find("_omp_"), name.npos) << name;
-#else
-  EXPECT_NE(name.find("_serial_"), name.npos) << name;
+  EXPECT_TRUE(name.starts_with(ATTN_TEST_TEXT(ATTN_LAYOUT))) << name;
+#if defined(__x86_64__)
+  EXPECT_NE(name.find("_x86v"), name.npos) << name;
 #endif
+#if defined(_OPENMP)
+  EXPECT_NE(name.find("_omp"), name.npos) << name;
+#else
+  EXPECT_EQ(name.find("_omp"), name.npos) << name;
+#endif
+}
+
+// Two shared libraries compiled with unlike flags know each other's exceptions by these names.
+TEST(Config, ExceptionsLieOutsideOfTheNamespace) {
+  EXPECT_STREQ(typeid(attn::ShapeError).name(), "N4attn10ShapeErrorE");
+  EXPECT_STREQ(typeid(attn::DTypeError).name(), "N4attn10DTypeErrorE");
+  EXPECT_STREQ(typeid(attn::ValueError).name(), "N4attn10ValueErrorE");
+  EXPECT_STREQ(typeid(attn::IoError).name(), "N4attn7IoErrorE");
 }
 
 }  // namespace

@@ -78,6 +78,22 @@ TEST(Tensor, Moves) {
   EXPECT_EQ(y.data(), data);
 }
 
+TEST(Tensor, MovedFromIsEmptyAndCanBeCopied) {
+  Tensor2<float> x({2, 3}, {1, 2, 3, 4, 5, 6}), y({1, 1});
+  Tensor2<float> z = std::move(x);
+  y = std::move(z);
+  for (const Tensor2<float>* gone : {&x, &z}) {
+    EXPECT_EQ(gone->shape(), (Shape<2>{0, 0}));
+    EXPECT_EQ(gone->size(), 0);
+    EXPECT_FALSE(*gone);
+    EXPECT_TRUE(gone->elements().empty());
+    const Tensor2<float> copied = *gone;
+    EXPECT_EQ(copied.size(), 0);
+  }
+  x.fill(7);
+  EXPECT_EQ(to_array(y).data, (std::vector<float>{1, 2, 3, 4, 5, 6}));
+}
+
 TEST(Tensor, ContiguousCopyOfAView) {
   Tensor2<int> x({2, 3}, {1, 2, 3, 4, 5, 6});
   const Tensor2<int> t(x.view().transpose(0, 1));

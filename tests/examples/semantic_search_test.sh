@@ -45,7 +45,11 @@ check '--top 0' rejects 'at least 1; found 0' --file "$text" --top 0 "$query"
 check '--top -1' rejects 'at least 1; found -1' --file "$text" --top -1 "$query"
 check '--top many' rejects 'many' --file "$text" --top many "$query"
 check '--embed with a query' rejects 'excludes' --file "$text" --embed "$query"
-check 'an unknown option' rejects 'nonsense' --nonsense "$query"
+check '--top past its range' rejects 'at most 9223372036854775807; found 99999999999999999999' \
+  --file "$text" --top 99999999999999999999 "$query"
+check '--top far below its range' rejects 'at least 1' --file "$text" --top -99999999999999999999 "$query"
+check '--top of a fraction' rejects 'a whole number; found 1.5' --file "$text" --top 1.5 "$query"
+check '--top in another base' rejects 'a whole number; found 0x10' --file "$text" --top 0x10 "$query"
 without_model() { ATTN_MODEL_DIR=$scratch/empty rejects 'fetch_model.sh' --file "$text" "$query"; }
 check 'no model' without_model
 help() { "$program" --help >"$scratch/out" 2>"$scratch/err" && [ ! -s "$scratch/err" ] && grep -q -- --embed "$scratch/out"; }
@@ -70,6 +74,17 @@ check 'ten other lines with money or back' same "$(grep -ciE 'money|back' "$text
 check 'none of them with both' same "$(grep -i money "$text" | grep -ci back)" 0
 check 'at least 200 lines' [ "$(wc -l <"$text")" -ge 200 ]
 
+one_line() { echo a | "$program" x 2>&1 >/dev/null | grep -qE '^1 line in [0-9.]+ s, [0-9]+ sentences? per second$'; }
+check 'one line is singular' one_line
+# $1 lines of $2 words, which are 2 tokens less than the line.
+cut() {
+  awk -v lines="$1" -v words="$2" 'BEGIN { while (lines-- > 0) { for (i = 0; i < words; ++i) printf "a "; print "" } }' |
+    "$program" --embed 2>&1 >/dev/null
+}
+check 'lines that fit' same "$(cut 2 254)" ''
+check 'a line that is cut' same "$(cut 1 255)" '1 line was cut: only the first 256 tokens count'
+check 'two that are' same "$(cut 2 255)" '2 lines were cut: only the first 256 tokens count'
+
 "$program" --file "$text" "$query" >"$scratch/table" 2>"$scratch/speed"
 check 'the speed, on standard error' grep -qE '^[0-9]+ lines in [0-9.]+ s, [0-9]+ sentences per second$' "$scratch/speed"
 check 'a heading and five rows' same "$(wc -l <"$scratch/table" | tr -d ' ')" 6
@@ -91,7 +106,11 @@ check 'CRLF is LF' same "$("$program" --file "$scratch/crlf.txt" --json --top 3 
 check 'bytes that are no UTF-8 become U+FFFD' same \
   "$(printf 'a\377b\n' | "$program" --json x | sed 's/.*"text"://')" "$(printf '"a\357\277\275b"}]')"
 check 'control characters do not reach the terminal' same \
-  "$(printf 'a\033[2Jb\n' | "$program" x | tail -n 1 | sed 's/.*  //')" 'a [2Jb'
+  "$(printf 'a\033[2Jb\n' | "$program" x 2>/dev/null | tail -n 1 | sed 's/.*  //')" 'a\u001b[2Jb'
+check 'nor do what turns text around and the control characters of Latin-1' same \
+  "$(printf 'a\342\200\256b\302\233c\n' | "$program" x 2>/dev/null | tail -n 1 | sed 's/.*  //')" 'a\u202eb\u009bc'
+check 'in JSON neither' same \
+  "$(printf 'a\342\200\256b\n' | "$program" --json x | sed 's/.*"text"://')" '"a\u202eb"}]'
 
 printf 'one\n\nthe third line has no end' | "$program" --embed >"$scratch/embed"
 check 'one row of 384 numbers per line' same "$(awk '{ print NF }' "$scratch/embed" | tr '\n' ' ')" '384 384 384 '

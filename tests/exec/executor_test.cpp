@@ -8,6 +8,10 @@
 
 #include <gtest/gtest.h>
 
+#include "attn/attention/sdpa.hpp"
+#include "attn/kernels/gemm.hpp"
+
+#include "support/error_of.hpp"
 #include "support/thread_executor.hpp"
 
 namespace attn {
@@ -106,6 +110,50 @@ TEST(Executor, ErrorsOfTasksArrive) {
                                }),
                  std::runtime_error);
   }
+}
+
+/// Runs serially, whatever it says of itself.
+class Claims final : public Executor {
+ public:
+  explicit Claims(int threads) : threads_(threads) {}
+  int concurrency() const override { return threads_; }
+  void run(index_t count, TaskRef task) const override { SerialExecutor().run(count, task); }
+
+ private:
+  int threads_;
+};
+
+TEST(ExecutorErrors, WithoutThreads) {
+  Tensor2<float> a({128, 128}), c({128, 128});
+  Tensor4<float> q({1, 2, 128, 64}), out({1, 2, 128, 64});
+  for (const int threads : {0, -1, std::numeric_limits<int>::min()}) {
+    const Claims executor(threads);
+    const std::string expected =
+        "[Executor] concurrency() must be at least 1; found " + std::to_string(threads) + ".";
+    EXPECT_EQ(attn_test::error_of<ValueError>([&] { gemm(a, a, c, {}, {.executor = &executor}); }),
+              expected);
+    EXPECT_EQ(attn_test::error_of<ValueError>([&] {
+                scaled_dot_product_attention(q, q, q, out, {.execution = {.executor = &executor}});
+              }),
+              expected);
+  }
+}
+
+/// Multiples of the number of threads do not overflow.
+TEST(Executor, AsManyThreadsAsCanBeCounted) {
+  const Claims executor(std::numeric_limits<int>::max());
+  Tensor2<float> a({400, 64}), b({64, 96}), c({400, 96});
+  a.fill(2);
+  b.fill(3);
+  const PackedWeights<float> packed(b.view());  // of which workers need no memory of their own
+  gemm(a, packed, c, {}, {.executor = &executor});
+  for (const float x : c.elements()) ASSERT_EQ(x, 384);
+  const Tensor4<float> q({1, 2, 128, 64});
+  Tensor4<float> out({1, 2, 128, 64});
+  const auto bytes = [&](const Executor& of) {
+    return workspace_bytes(q, q, q, out, {.execution = {.executor = &of}});
+  };
+  EXPECT_GT(bytes(executor) / 1000, bytes(Claims(1)));
 }
 
 }  // namespace

@@ -69,14 +69,13 @@ class Case {
 
   void mark_read(std::string_view tensor) const { read_.insert(std::string(tensor)); }
 
-  /// Tensors that nothing has asked for, gradients apart: an option that the test does not know.
+  /// Tensors that nothing has asked for: an option that the test does not know.
   std::vector<std::string> unread() const {
     std::vector<std::string> names;
     for (const std::string& full : file_->names()) {
       if (!full.starts_with(prefix())) continue;
       const std::string tensor = full.substr(prefix().size());
-      const bool gradient = tensor.starts_with("grad_") || tensor.starts_with("grad.");
-      if (!gradient && !read_.contains(tensor)) names.push_back(tensor);
+      if (!read_.contains(tensor)) names.push_back(tensor);
     }
     return names;
   }
@@ -86,6 +85,12 @@ class Case {
     ++checks_;
     if (!difference.empty()) failures_.push_back(std::move(difference));
   }
+  /// The same of a gradient, which is counted.
+  void expect_gradient(std::string difference) {
+    ++gradients_;
+    expect(std::move(difference));
+  }
+  int gradients() const { return gradients_; }
   int checks() const { return checks_; }
   const std::vector<std::string>& failures() const { return failures_; }
 
@@ -111,7 +116,7 @@ class Case {
   nlohmann::ordered_json attributes_;
   const attn::SafetensorsFile* file_;
   mutable std::set<std::string> read_;
-  int checks_ = 0;
+  int checks_ = 0, gradients_ = 0;
   std::vector<std::string> failures_;
 };
 
@@ -123,6 +128,7 @@ struct Suite {
   void (*check)(Case&);
 };
 
-extern const Suite sdpa_suite, multihead_attention_suite, transformer_layers_suite, tutorials_suite;
+extern const Suite sdpa_suite, multihead_attention_suite, transformer_layers_suite, tutorials_suite,
+    training_suite;
 
 }  // namespace attn_test

@@ -1,7 +1,7 @@
 // Golden suites: `golden_test MANIFEST` runs every case that MANIFEST.json lists against MANIFEST.safetensors.
 //
 // Both are looked for in the environment variable ATTN_GOLDEN_DIR, if that is set, else in tests/data. The last line is
-// "Golden.MANIFEST: N passed, M failed, K skipped (names)"; the exit status is 1 if a case failed or none was listed.
+// "Golden.MANIFEST: N passed, M failed, K skipped (names), G gradients"; the exit status is 1 if a case failed or none was listed.
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
@@ -18,7 +18,8 @@ const Suite* find_suite(std::string_view manifest) {
       {"sdpa", &sdpa_suite},
       {"multihead_attention", &multihead_attention_suite},
       {"transformer_layers", &transformer_layers_suite},
-      {"tutorials", &tutorials_suite}};
+      {"tutorials", &tutorials_suite},
+      {"training", &training_suite}};
   const auto at = suites.find(manifest);
   return at == suites.end() ? nullptr : at->second;
 }
@@ -51,7 +52,7 @@ std::vector<std::string> failures_of(Case& c, const Suite& suite) {
 }
 
 struct Tally {
-  int passed = 0, failed = 0, skipped = 0;
+  int passed = 0, failed = 0, skipped = 0, gradients = 0;
   std::string skipped_names;
 };
 
@@ -65,12 +66,16 @@ int run(const std::string& manifest, const Suite& suite) {
   const attn::SafetensorsFile file(folder / (manifest + ".safetensors"));
 
   Tally tally;
-  for (const auto& [name, attributes] : json.at("cases").items()) {
+  for (const auto& [key, attributes] : json.at("cases").items()) {
+    // Cases by name, or a list of them with their names inside.
+    const std::string name =
+        json.at("cases").is_array() ? attributes.at("name").get<std::string>() : key;
     Case c(name, attributes, file);
     const std::string label = "Golden." + manifest + "/" + name;
     try {
       const std::vector<std::string> failures = failures_of(c, suite);
       ++(failures.empty() ? tally.passed : tally.failed);
+      tally.gradients += c.gradients();
       for (const std::string& failure : failures) {
         std::cout << label << ": FAILED: " << failure << '\n';
       }
@@ -82,7 +87,8 @@ int run(const std::string& manifest, const Suite& suite) {
   const bool any = tally.passed + tally.failed + tally.skipped > 0;
   if (!any) std::cout << "Golden." << manifest << ": FAILED: the manifest lists no case\n";
   std::cout << "Golden." << manifest << ": " << tally.passed << " passed, " << tally.failed
-            << " failed, " << tally.skipped << " skipped (" << tally.skipped_names << ")\n";
+            << " failed, " << tally.skipped << " skipped (" << tally.skipped_names << "), "
+            << tally.gradients << " gradients\n";
   return any && tally.failed == 0 ? 0 : 1;
 }
 
@@ -93,7 +99,8 @@ int main(int argc, char** argv) {
   const std::string manifest = argc == 2 ? argv[1] : "";
   const attn_test::Suite* suite = attn_test::find_suite(manifest);
   if (suite == nullptr) {
-    std::cerr << "usage: golden_test sdpa|multihead_attention|transformer_layers|tutorials\n";
+    std::cerr
+        << "usage: golden_test sdpa|multihead_attention|transformer_layers|tutorials|training\n";
     return 2;
   }
   try {

@@ -1,5 +1,6 @@
 // Golden suite `multihead_attention`: MultiHeadAttention, loaded by PyTorch's names, against nn.MultiheadAttention.
 #include "golden/backend.hpp"
+#include "golden/gradients.hpp"
 #include "golden/pytorch.hpp"
 
 namespace attn_test {
@@ -42,17 +43,20 @@ Outputs<T> attend(const ReferenceBackend<T>& backend, const Case& c) {
       {"weights", averages_weights(c) ? reference_average_heads(result.weights) : result.weights}};
 }
 
+attn::MultiHeadAttentionOptions module_options(const Case& c) {
+  return {.embed_dim = c.required<Index>("embed_dim"),
+          .num_heads = c.required<Index>("num_heads"),
+          .bias = c.attribute<bool>("bias").value_or(true),
+          .kdim = c.attribute<Index>("kdim").value_or(0),
+          .vdim = c.attribute<Index>("vdim").value_or(0),
+          .add_bias_kv = c.attribute<bool>("add_bias_kv").value_or(false),
+          .add_zero_attn = c.attribute<bool>("add_zero_attn").value_or(false)};
+}
+
 /// As a user would: options by PyTorch's names, load_state_dict, weights per head or averaged.
 Outputs<float> attend(const LibraryBackend& backend, const Case& c) {
   const Inputs<float> in(c);
-  const attn::MultiHeadAttentionOptions options{
-      .embed_dim = c.required<Index>("embed_dim"),
-      .num_heads = c.required<Index>("num_heads"),
-      .bias = c.attribute<bool>("bias").value_or(true),
-      .kdim = c.attribute<Index>("kdim").value_or(0),
-      .vdim = c.attribute<Index>("vdim").value_or(0),
-      .add_bias_kv = c.attribute<bool>("add_bias_kv").value_or(false),
-      .add_zero_attn = c.attribute<bool>("add_zero_attn").value_or(false)};
+  const attn::MultiHeadAttentionOptions options = module_options(c);
   attn::MultiHeadAttention<float> module(options);
   load_module(module, c, "");
 
@@ -77,10 +81,40 @@ Outputs<float> attend(const LibraryBackend& backend, const Case& c) {
   return {{"y", y}, {"weights", weights}};
 }
 
+template <class T>
+void check_multi_head_gradients(Case& c, attn::Isa isa) {
+  Inputs<T> in(c);
+  attn::MultiHeadAttention<T> module(module_options(c));
+  load_module(module, c, "");
+  auto gradients = attn::gradients_of(module);
+  const LibraryOptions<T> masks(read_masks(c));
+  attn::AttentionOptions<T> options = masks.get();
+  options.execution.isa = isa;
+  const auto d_y = Inputs<T>::batched(c.load<T>("grad_y"));
+  Array<T> y(d_y.shape), d_q(in.q.shape), d_k(in.k.shape), d_v(in.v.shape);
+  const auto q = std::as_const(in.q).template view<3>();
+  const auto k = c.has("k") ? std::as_const(in.k).template view<3>() : q;
+  const auto v = c.has("v") ? std::as_const(in.v).template view<3>() : k;
+  attn::MultiHeadAttentionSaved<T> saved;
+  attn::forward(module, q, k, v, y.template view<3>(), saved, options);
+  attn::backward(module, d_y.template view<3>(), saved,
+                 {.d_query = d_q.template view<3>(),
+                  .d_key = d_k.template view<3>(),
+                  .d_value = d_v.template view<3>()},
+                 gradients, options);
+  expect_stored_gradient<T>(c, isa, "grad_q", d_q);
+  if (c.has("k")) expect_stored_gradient<T>(c, isa, "grad_k", d_k);
+  if (c.has("v")) expect_stored_gradient<T>(c, isa, "grad_v", d_v);
+  expect_parameter_gradients<T>(c, isa, gradients);
+}
+
 void check_multihead_attention(Case& c) {
   if (c.attribute<double>("dropout").value_or(0) != 0) throw Unsupported("dropout");
   if (!c.attribute<bool>("batch_first").value_or(true)) throw Unsupported("batch_first = false");
   check_outputs(c, [&](const auto& backend) { return attend(backend, c); });
+  if (!c.has("grad_y")) return;
+  check_gradients_in_both(
+      [&](auto t, attn::Isa isa) { check_multi_head_gradients<decltype(t)>(c, isa); });
 }
 
 }  // namespace

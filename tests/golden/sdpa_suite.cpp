@@ -1,5 +1,6 @@
 // Golden suite `sdpa`: scaled_dot_product_attention with every option, against attention in double.
 #include "golden/backend.hpp"
+#include "golden/gradients.hpp"
 #include "golden/sdpa_options.hpp"
 
 namespace attn_test {
@@ -42,6 +43,28 @@ void check_extents(const Case& c) {
   }
 }
 
+/// d_q, d_k and d_v, stored as what double gives, rounded to float.
+template <class T>
+void check_sdpa_gradients(Case& c, const ReferenceOptions& reference_options, attn::Isa isa) {
+  const auto q = c.load<T>("q"), k = c.load<T>("k"), v = c.load<T>("v"), d_y = c.load<T>("grad_y");
+  Array<T> y(d_y.shape), lse({q.extent(0), q.extent(1), q.extent(2)}), d_q(q.shape), d_k(k.shape),
+      d_v(v.shape);
+  const LibraryOptions<T> library(reference_options);
+  attn::AttentionOptions<T> options = library.get();
+  options.lse = lse.template view<3>();
+  options.execution.isa = isa;
+  const auto qv = q.template view<4>(), kv = k.template view<4>(), vv = v.template view<4>();
+  attn::scaled_dot_product_attention(qv, kv, vv, y.template view<4>(), options);
+  attn::scaled_dot_product_attention_backward(
+      d_y.template view<4>(), qv, kv, vv, y.template view<4>(), lse.template view<3>(),
+      d_q.template view<4>(), d_k.template view<4>(), d_v.template view<4>(), options);
+  // The stored numbers are rounded to float; float itself adds the rounding of its sums.
+  const double within = sizeof(T) == 8 ? 1e-7 : 1e-5;
+  expect_stored_gradient<T>(c, isa, "grad_q", d_q, within);
+  expect_stored_gradient<T>(c, isa, "grad_k", d_k, within);
+  expect_stored_gradient<T>(c, isa, "grad_v", d_v, within);
+}
+
 void check_sdpa(Case& c) {
   check_extents(c);
   const ReferenceOptions options = sdpa_options(c);
@@ -51,6 +74,9 @@ void check_sdpa(Case& c) {
         {"y", result.y}, {"weights", result.weights}, {"lse", result.lse}};
   };
   check_outputs(c, compose, {.as_exact = true});
+  if (!c.has("grad_y")) return;
+  check_gradients_in_both(
+      [&](auto t, attn::Isa isa) { check_sdpa_gradients<decltype(t)>(c, options, isa); });
 }
 
 }  // namespace

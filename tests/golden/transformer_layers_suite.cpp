@@ -1,6 +1,7 @@
 // Golden suite `transformer_layers`: encoder and decoder layers, stacks and the whole Transformer of PyTorch, as the
 // library's modules of the same names. Which module a case is shows in the names of its tensors.
 #include "golden/backend.hpp"
+#include "golden/gradients.hpp"
 #include "golden/pytorch.hpp"
 #include "support/reference_transformer.hpp"
 
@@ -13,6 +14,7 @@ attn::TransformerLayerOptions read_options(const Case& c) {
   options.nhead = c.required<Index>("nhead");
   options.dim_feedforward = c.attribute<Index>("dim_feedforward").value_or(2048);
   options.norm_first = c.attribute<bool>("norm_first").value_or(false);
+  options.dropout = 0;
   options.layer_norm_eps = c.attribute<double>("layer_norm_eps").value_or(1e-5);
   options.bias = c.attribute<bool>("bias").value_or(true);
   const std::string activation = c.attribute<std::string>("activation").value_or("relu");
@@ -126,10 +128,76 @@ Outputs<float> run(const LibraryBackend& backend, const Case& c) {
   return encode(attn::EncoderLayer<float>(layer));
 }
 
+template <class T>
+void check_layer_gradients(Case& c, attn::Isa isa) {
+  const attn::TransformerLayerOptions layer = read_options(c);
+  const Masks masks(c, layer.nhead);
+  const LibraryOptions<T> src_masks(masks.src), tgt_masks(masks.tgt), memory_masks(masks.memory);
+  const auto on = [&](const LibraryOptions<T>& masked) {
+    attn::AttentionOptions<T> options = masked.get();
+    options.execution.isa = isa;
+    return options;
+  };
+  const auto d_y = c.load<T>("grad_y");
+  Array<T> src = c.load_if<T>("src"), tgt = c.load_if<T>("tgt"), memory = c.load_if<T>("memory");
+  Array<T> y(d_y.shape), d_src(src.shape), d_tgt(tgt.shape), d_memory(memory.shape);
+  const auto of = [](Array<T>& x) { return x.template view<3>(); };
+  const attn::TensorView3<const T> d = d_y.template view<3>();
+  const attn::DecoderCall<T> call{.memory = memory_masks.get()};
+  const auto run = [&](auto module, auto saved, auto step) {
+    load_module(module, c, "");
+    auto gradients = attn::gradients_of(module);
+    step(module, saved, gradients);
+    expect_parameter_gradients<T>(c, isa, gradients);
+    if (c.has("grad_src")) expect_stored_gradient<T>(c, isa, "grad_src", d_src);
+    if (c.has("grad_tgt")) expect_stored_gradient<T>(c, isa, "grad_tgt", d_tgt);
+    if (c.has("grad_memory")) expect_stored_gradient<T>(c, isa, "grad_memory", d_memory);
+  };
+  const auto encode = [&](auto module, auto saved) {
+    run(std::move(module), std::move(saved), [&](auto& m, auto& kept, auto& gradients) {
+      attn::forward(m, of(src), of(y), kept, on(src_masks));
+      attn::backward(m, d, kept, of(d_src), gradients, on(src_masks));
+    });
+  };
+  const auto decode = [&](auto module, auto saved) {
+    run(std::move(module), std::move(saved), [&](auto& m, auto& kept, auto& gradients) {
+      attn::forward(m, of(tgt), of(memory), of(y), kept, on(tgt_masks), call);
+      attn::backward(m, d, kept, of(d_tgt), of(d_memory), gradients, on(tgt_masks), call);
+    });
+  };
+  const Kind kind(c);
+  if (kind.transformer) {
+    const attn::TransformerCall<T> all{.src = src_masks.get(),
+                                       .tgt = tgt_masks.get(),
+                                       .memory = memory_masks.get(),
+                                       .execution = {.isa = isa}};
+    run(attn::Transformer<T>({.layer = layer,
+                              .num_encoder_layers = layers_of(c, "encoder."),
+                              .num_decoder_layers = layers_of(c, "decoder."),
+                              .norm = c.has("encoder.norm.weight")}),
+        attn::TransformerSaved<T>(), [&](auto& m, auto& kept, auto& gradients) {
+          attn::forward(m, of(src), of(tgt), of(y), kept, all);
+          attn::backward(m, d, kept, of(d_src), of(d_tgt), gradients, all);
+        });
+    return;
+  }
+  const attn::TransformerStackOptions stack{
+      .num_layers = layers_of(c, ""), .layer = layer, .norm = c.has("norm.weight")};
+  if (kind.decoder) {
+    if (kind.stack) return decode(attn::Decoder<T>(stack), attn::DecoderSaved<T>());
+    return decode(attn::DecoderLayer<T>(layer), attn::DecoderLayerSaved<T>());
+  }
+  if (kind.stack) return encode(attn::Encoder<T>(stack), attn::EncoderSaved<T>());
+  encode(attn::EncoderLayer<T>(layer), attn::EncoderLayerSaved<T>());
+}
+
 void check_transformer_layers(Case& c) {
   if (c.attribute<double>("dropout").value_or(0) != 0) throw Unsupported("dropout");
   if (!c.attribute<bool>("batch_first").value_or(true)) throw Unsupported("batch_first = false");
   check_outputs(c, [&](const auto& backend) { return run(backend, c); });
+  if (!c.has("grad_y")) return;
+  check_gradients_in_both(
+      [&](auto t, attn::Isa isa) { check_layer_gradients<decltype(t)>(c, isa); });
 }
 
 }  // namespace

@@ -193,8 +193,7 @@ TEST(SafetensorsFile, ConvertsEvery16BitFloat) {
     const std::vector<float> singles = load<float>(file);
     const std::vector<double> doubles = load<double>(file);
     for (unsigned bits = 0; bits < 65536; ++bits) {
-      stored.bits = static_cast<std::uint16_t>(bits);
-      const float expected = widen(stored);
+      const float expected = stored.from_bits(static_cast<std::uint16_t>(bits));
       ASSERT_EQ(std::bit_cast<std::uint32_t>(singles[bits]),
                 std::bit_cast<std::uint32_t>(expected));
       if (std::isnan(expected)) {
@@ -204,8 +203,45 @@ TEST(SafetensorsFile, ConvertsEvery16BitFloat) {
       }
     }
   };
-  check("F16", Half{});
-  check("BF16", BFloat16{});
+  check("F16", float16{});
+  check("BF16", bfloat16{});
+}
+
+TEST(SafetensorsFile, ViewsAndRoundsToFloatsOf16Bits) {
+  const std::string halves = file_of("F16", "2", bytes_of<std::uint16_t>({0x3C01, 0xFBFF}));
+  const ExactBytes bytes(halves);
+  const SafetensorsFile file(bytes.span());
+  const auto view = file.view<float16, 1>("x");
+  EXPECT_EQ(view(0), 1 + 0x1p-10f);
+  EXPECT_EQ(view(1), -65504.0f);
+  EXPECT_THROW((file.view<bfloat16, 1>("x")), DTypeError);
+  // To nearest, ties to even; a double rounds once: 1 + 2^-8 + 2^-40 is past the tie, though not as a float.
+  const auto rounded = load<bfloat16>(
+      file_of("F64", "3", bytes_of<double>({1 + 0x1p-8, 1 + 0x1p-8 + 0x1p-40, 1e300})));
+  EXPECT_EQ(rounded[0], 1.0f);
+  EXPECT_EQ(rounded[1], 1 + 0x1p-7f);
+  EXPECT_EQ(rounded[2], std::numeric_limits<float>::infinity());
+  EXPECT_THROW(load<float16>(file_of("I16", "1", "\1\0"s)), DTypeError);
+}
+
+TEST(SafetensorsFile, TypesThatAttnDoesNotKnowMakeTheirTensorUnreadableAlone) {
+  const ExactBytes bytes(
+      attn_test::safetensors_file(R"({"a":{"dtype":"F4\u0000","shape":[3],"data_offsets":[0,2]},)"
+                                  R"("b":{"dtype":"I8","shape":[1],"data_offsets":[2,3]}})",
+                                  "\1\2\3"));
+  const SafetensorsFile file(bytes.span());
+  EXPECT_EQ(file.names(), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ((file.load<int, 1>("b")(0)), 3);
+  EXPECT_EQ(file.bytes("a").size(), 2u);
+  EXPECT_EQ(file.shape("a"), std::vector<index_t>{3});
+  EXPECT_TRUE(contains(
+      error_of<DTypeError>([&] { file.dtype("a"); }),
+      "[SafetensorsFile::dtype] \"memory\": tensor \"a\" must hold one of BOOL, U8, I8, "));
+  EXPECT_TRUE(contains(error_of<DTypeError>([&] { file.tensor("a"); }), R"(found "F4\x00".)"));
+  EXPECT_TRUE(
+      contains(error_of<DTypeError>([&] { file.load<float, 1>("a"); }), R"(found "F4\x00".)"));
+  EXPECT_TRUE(contains(error_of<DTypeError>([&] { (void)file.view<float, 1>("a"); }),
+                       R"(found "F4\x00".)"));
 }
 
 TEST(SafetensorsFile, ConvertsIntegersThatFit) {

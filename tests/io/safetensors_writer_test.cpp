@@ -61,6 +61,45 @@ TEST(SaveSafetensors, OrdersAsTheReferenceDoes) {
   }
 }
 
+TEST(SaveSafetensors, FloatsOf16BitsAndRawBytesComeBackTheSame) {
+  const TempFolder folder;
+  const Tensor2<float16> half({1, 2}, {float16(1.5f), float16(-65504)});
+  const Tensor2<bfloat16> brain({2, 2}, {bfloat16(1), bfloat16(2), bfloat16(3), bfloat16(-1e30f)});
+  const float scalar = 0.25f;
+  const std::byte codes[] = {std::byte{0x38}, std::byte{0xFF}};
+  save_safetensors(folder / "a", {{"half", half},
+                                  {"brain", brain.view().transpose(0, 1)},
+                                  {"scalar", DType::F32, {}, std::as_bytes(std::span(&scalar, 1))},
+                                  {"codes", DType::F8_E4M3, {1, 2}, codes},
+                                  {"none", DType::BF16, {0, 3}, {}}});
+  const SafetensorsFile file(folder / "a");
+  EXPECT_EQ(file.dtype("half"), DType::F16);
+  EXPECT_EQ((file.load<double, 2>("half")(0, 1)), -65504.0);
+  EXPECT_EQ((file.view<bfloat16, 2>("brain")(1, 0)), 2.0f);
+  EXPECT_EQ((file.load<float, 2>("brain")(1, 1)), float(bfloat16(-1e30f)));
+  EXPECT_EQ(file.shape("scalar"), std::vector<index_t>{});
+  EXPECT_EQ((file.load<float, 1>("scalar")(0)), 0.25f);
+  EXPECT_EQ(file.shape("none"), (std::vector<index_t>{0, 3}));
+  // A copy of the file, tensor by tensor, has the same bytes.
+  std::vector<NamedTensor> tensors;
+  for (const std::string& name : file.names()) tensors.push_back(file.tensor(name));
+  save_safetensors(folder / "b", tensors);
+  EXPECT_EQ(folder.read("a"), folder.read("b"));
+}
+
+TEST(SaveSafetensors, RefusesBytesThatDoNotFitTheShape) {
+  const std::byte bytes[7] = {};
+  EXPECT_EQ(
+      error_of<ValueError>([&] {
+        NamedTensor("x", DType::F16, {2, 2}, bytes);
+      }),
+      "[NamedTensor] tensor \"x\" must have the bytes of 4 elements of F16 (2, 2); found 7 bytes.");
+  EXPECT_THROW(NamedTensor("x", DType::F16, {3}, bytes), ValueError);
+  EXPECT_THROW(NamedTensor("x", DType::U8, {-1}, bytes), ShapeError);
+  EXPECT_THROW(NamedTensor("x", DType::U8, {index_t{1} << 62, 4}, bytes), ShapeError);
+  EXPECT_NO_THROW(NamedTensor("x", DType::U8, {index_t{1} << 62, 4, 0}, {}));
+}
+
 TEST(SaveSafetensors, ComesBackTheSame) {
   const TempFolder folder;
   const double inf = std::numeric_limits<double>::infinity();

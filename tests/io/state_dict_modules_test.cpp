@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "attn/io/state_dict.hpp"
-#include "attn/layers/bert.hpp"
-#include "attn/layers/gpt.hpp"
-#include "attn/layers/seq2seq_transformer.hpp"
+#include "attn/models/bert.hpp"
+#include "attn/models/gpt.hpp"
+#include "attn/models/seq2seq_transformer.hpp"
 
 #include "support/error_of.hpp"
 #include "support/reference_transformer.hpp"

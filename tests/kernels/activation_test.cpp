@@ -101,18 +101,28 @@ TYPED_TEST(ActivationTest, ExtremesStayWhatTheyAre) {
          {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
       // Enough elements that each passes through a whole vector and through a partial one.
       Tensor1<T> x({19});
-      for (Index i = 0; i < 19; ++i) {
-        x(i) = i % 4 == 0 ? nan : i % 4 == 1 ? inf : i % 4 == 2 ? T(1e4) : T(-1e4);
-      }
+      const T kinds[] = {nan, inf, T(1e4), T(-1e4), -inf};
+      for (Index i = 0; i < 19; ++i) x(i) = kinds[i % 5];
       const auto y = activate(activation, x, {.isa = isa});
       for (Index i = 0; i < 19; ++i) {
-        if (i % 4 == 0) {
+        if (i % 5 == 0) {
           EXPECT_TRUE(std::isnan(y(i))) << static_cast<int>(activation) << name(isa) << i;
         } else {
-          EXPECT_EQ(y(i), i % 4 == 3 ? T{0} : x(i)) << static_cast<int>(activation) << name(isa);
+          EXPECT_EQ(y(i), i % 5 > 2 ? T{0} : x(i)) << static_cast<int>(activation) << name(isa);
         }
       }
     }
+  }
+}
+
+/// Where e^-x overflows, x e^x is still a normal number.
+TYPED_TEST(ActivationTest, SiluOfWhatIsFarBelowZero) {
+  using T = TypeParam;
+  const T x = sizeof(T) == 4 ? T(-89) : T(-710);
+  for (Isa isa : available_isas()) {
+    const T y = activate(Activation::silu, Tensor1<T>({1}, {x}), {.isa = isa})(0);
+    const long double want = x * std::exp(static_cast<long double>(x));
+    EXPECT_NEAR(static_cast<double>(y / want), 1, 4 * attn_test::epsilon<T>) << name(isa);
   }
 }
 
@@ -130,6 +140,26 @@ TYPED_TEST(ActivationTest, NamedForms) {
     EXPECT_EQ(y(2), T{2});
     gelu(x, y, Activation::gelu, {.isa = isa});
     EXPECT_NEAR(y(0), -0.15865525393145707, 1e-6);
+  }
+}
+
+// Results larger than the caches are stored past them, from wherever they begin.
+TYPED_TEST(ActivationTest, MoreThanTheCachesHold) {
+  using T = TypeParam;
+  const Index n = last_level_cache() / (2 * Index{sizeof(T)}) + 4099;
+  Tensor1<T> x({n}), y({n});
+  for (Index i = 0; i < n; ++i) x(i) = static_cast<T>(i % 1999 - 999) / T{100};
+  for (Isa isa : available_isas()) {
+    const auto few = relu(x.view().slice(0, 0, 1999), {.isa = isa});
+    for (const Index begin : {0, 1, 3}) {
+      y.fill(-1);
+      relu(x.view().slice(0, begin, n - 1), y.view().slice(0, begin, n - 1), {.isa = isa});
+      Index wrong = 0;
+      for (Index i = 0; i < n; ++i) {
+        wrong += y(i) != (i < begin || i == n - 1 ? T{-1} : few(i % 1999));
+      }
+      ASSERT_EQ(wrong, 0) << begin << name(isa);
+    }
   }
 }
 

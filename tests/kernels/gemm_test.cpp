@@ -322,6 +322,36 @@ TYPED_TEST(GemmTest, EveryNumberOfRows) {
   }
 }
 
+// Few rows take a weight (out, in) as it lies: the bits of packed weights, whatever the sizes and the threads.
+TYPED_TEST(GemmTest, FewRowsByAWeightAsItLies) {
+  using T = TypeParam;
+  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+    Random random(draw);
+    const Index m = random.integer(1, 9), n = random.pick(kSizes), k = random.pick(kSizes);
+    SCOPED_TRACE(random.trace() + ": " + std::to_string(m) + ", " + std::to_string(n) + ", " +
+                 std::to_string(k));
+    const auto a = random.array<T>({m, k}), bias = random.array<T>({n}),
+               residual = random.array<T>({m, n});
+    const Placed<T, 2> weight(random.array<T>({n, k}), Layout<2>::any(random, true));
+    const auto b = weight.read().transpose(0, 1);
+    const Epilogue<T> epilogue{.bias = bias.template view<1>(),
+                               .activation = Activation::relu,
+                               .beta = T(0.5),
+                               .residual = residual.template view<2>()};
+    const attn_test::ThreadExecutor three(3);
+    for (Isa isa : available_isas()) {
+      const Shape<2> shape{m, n};
+      Placed<T, 2> c(shape, Layout<2>::contiguous()), plain(shape, Layout<2>::contiguous()),
+          shared(shape, Layout<2>::contiguous());
+      gemm(a.template view<2>(), PackedWeights<T>(b, isa), c.view(), epilogue);
+      gemm(a.template view<2>(), b, plain.view(), epilogue, {.isa = isa});
+      ASSERT_TRUE(same_bits(c.values(), plain.values())) << name(isa);
+      gemm(a.template view<2>(), b, shared.view(), epilogue, {.executor = &three, .isa = isa});
+      ASSERT_TRUE(same_bits(c.values(), shared.values())) << name(isa);
+    }
+  }
+}
+
 TYPED_TEST(GemmTest, InfinitiesAndNaNGoThrough) {
   using T = TypeParam;
   constexpr T inf = std::numeric_limits<T>::infinity();

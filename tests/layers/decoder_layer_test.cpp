@@ -99,14 +99,13 @@ TEST(DecoderLayerErrors, ShapesLeaveOutputAndCacheAsTheyWere) {
   for (const bool norm_first : {false, true}) {
     const DecoderLayer<float> layer(
         {.d_model = 4, .nhead = 2, .dim_feedforward = 6, .norm_first = norm_first});
-    const Tensor3<float> x({2, 3, 4}), memory({2, 5, 4}), narrow({2, 5, 3}), empty({2, 0, 4});
+    const Tensor3<float> x({2, 3, 4}), memory({2, 5, 4}), narrow({2, 5, 3});
     Tensor3<float> y({2, 3, 4}), wrong({2, 4, 4});
     y.fill(7), wrong.fill(7);
     EXPECT_EQ(error_of<ShapeError>([&] { layer.forward(x, memory, wrong); }),
               "[DecoderLayer] out must have shape (2, 3, 4); found (2, 4, 4).");
     EXPECT_THROW(layer.forward(narrow, memory, y), ShapeError);
     EXPECT_THROW(layer.forward(x, narrow, y), ShapeError);
-    EXPECT_THROW(layer.forward(x, empty, y), ShapeError);
     const Tensor2<bool> mask({3, 4});
     EXPECT_THROW(layer.forward(x, memory, y, {.mask = keep_mask(mask)}), ShapeError);
     EXPECT_THROW(layer.forward(x, memory, y, {}, {.memory = {.mask = keep_mask(mask)}}),

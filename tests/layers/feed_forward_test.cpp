@@ -127,5 +127,19 @@ TEST(FeedForwardErrors, Features) {
   EXPECT_TRUE(all_are(y, 7));
 }
 
+TEST(FeedForward, WhatWasLoadedAfterPackingIsUsed) {
+  Random random(3);
+  for (const bool gated : {false, true}) {
+    FeedForward<float> layer({.d_model = 17, .dim_feedforward = 37, .gated = gated});
+    const auto x = random.tensor<float, 2>({5, 17});
+    layer.pack();
+    attn_test::randomize(layer, random);  // by visit_parameters(), as loading does
+    const auto found = to_array(layer(x));
+    layer.pack();
+    EXPECT_EQ(to_array(layer(x)).data, found.data);
+    EXPECT_GT(attn_test::max_abs(found), 0);
+  }
+}
+
 }  // namespace
 }  // namespace attn

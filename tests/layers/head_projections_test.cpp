@@ -43,6 +43,7 @@ TEST(HeadProjections, EveryWayGivesTheThreeProjections) {
     const bool self = one_matrix && random.chance(0.4), same = one_matrix && random.chance(0.5);
     const auto k = self ? query : key, v = self ? query : same ? key : value;
     const bool queries_only = random.chance(0.2);
+    const HeadProjections<float>& made = projections;  // a writable weight would make copies stale
     for (Isa isa : available_isas()) {
       const Execution on{.isa = isa};
       Tensor1<float> memory({projections.elements(batch, q_len, k.extent(1) + appended)});
@@ -51,8 +52,8 @@ TEST(HeadProjections, EveryWayGivesTheThreeProjections) {
                              ? projections.project(query, none, none, appended, memory.data(), on)
                              : projections.project(query, k, v, appended, memory.data(), on);
       const auto check = [&](int which, TensorView3<const float> from, TensorView3<float> found) {
-        const auto expected = to_array(linear(Tensor3<float>(from), projections.weight(which),
-                                              projections.bias(which), Activation::none, on));
+        const auto expected = to_array(linear(Tensor3<float>(from), made.weight(which),
+                                              made.bias(which), Activation::none, on));
         EXPECT_EQ(found.extent(2), projections.width(which));
         EXPECT_EQ(
             difference(to_array(found.slice(1, 0, from.extent(1))), expected,
@@ -66,6 +67,37 @@ TEST(HeadProjections, EveryWayGivesTheThreeProjections) {
       check(2, v, heads.v);
       EXPECT_EQ(heads.k.extent(1), k.extent(1) + appended);
     }
+  }
+}
+
+TEST(HeadProjections, WhatWasLoadedAfterPackingIsUsed) {
+  for (const bool self : {true, false}) {
+    Random random(200);
+    HeadProjections<float> projections({.embed_dim = 10,
+                                        .num_heads = 2,
+                                        .kdim = 10,
+                                        .vdim = 10,
+                                        .num_kv_heads = 2,
+                                        .head_dim = 5,
+                                        .head_dim_v = 5});
+    attn_test::randomize(projections, random);
+    const auto x = random.tensor<float, 3>({2, 3, 10}), y = random.tensor<float, 3>({2, 3, 10});
+    const auto key = self ? x.view() : y.view();
+    const auto check = [&] {
+      const HeadProjections<float>& read_only = projections;
+      Tensor1<float> memory({read_only.elements(2, 3, 3)});
+      const auto heads = read_only.project(x.view(), key, key, 0, memory.data(), {});
+      const auto expected =
+          to_array(linear(Tensor3<float>(key), read_only.weight(2), read_only.bias(2)));
+      EXPECT_EQ(difference(to_array(heads.v), expected, 1e-5, active_isa()), "");
+    };
+    projections.pack(self);
+    attn_test::randomize(projections, random);  // by visit_parameters(), as loading does
+    check();
+    projections.pack(self);
+    const TensorView2<float> weight = projections.weight(2);
+    for (index_t n = 0; n < weight.size(); ++n) weight.data()[n] = 3;
+    check();
   }
 }
 

@@ -150,5 +150,17 @@ TEST(InputEmbeddingErrors, IdsAndPositions) {
   EXPECT_TRUE(all_are(y, 7));
 }
 
+TEST(InputEmbeddingErrors, SequencesFarAway) {
+  const InputEmbedding<float> module(
+      {.vocab_size = 5, .d_model = 4, .positions = Positions::learned, .max_positions = 3});
+  const Tensor2<int> ids({1, 3});
+  for (const index_t start : {std::numeric_limits<index_t>::min(), index_t{-1}, index_t{4}}) {
+    const Tensor1<index_t> starts({3}, {0, start, 3});
+    EXPECT_EQ(
+        error_of<ValueError>([&] { module(ids, {.cu_seqlens = starts}); }),
+        "[InputEmbedding] cu_seqlens(1) must lie in 0 .. 3; found " + std::to_string(start) + ".");
+  }
+}
+
 }  // namespace
 }  // namespace attn

@@ -177,5 +177,47 @@ TEST(LinearErrors, ShapesAreNamed) {
   EXPECT_TRUE(all_are(y, 7));
 }
 
+TEST(Linear, WhatWasLoadedAfterPackingIsUsed) {
+  Random random(8);
+  auto layer = attn_test::random_module<Linear<float>>(random, Linear<float>(37, 21));
+  const auto x = random.tensor<float, 2>({5, 37});
+  const auto expected = [&](const Linear<float>& of) {
+    return to_array(linear(x, of.weight, of.bias.view())).data;
+  };
+  layer.pack();
+  const Linear<float> before = layer;
+  attn_test::randomize(layer, random);  // by visit_parameters(), as loading does
+  const Linear<float>& read_only = layer;
+  EXPECT_EQ(to_array(read_only(x)).data, expected(layer));
+  EXPECT_EQ(to_array(before(x)).data, expected(before));
+  layer.pack();
+  EXPECT_EQ(to_array(layer(x)).data, expected(layer));
+  layer.weight.fill(2);
+  layer.touch();
+  EXPECT_EQ(to_array(layer(x)).data, expected(layer));
+}
+
+/// Of which there is nothing to pack, whatever the number of rows (one block has at most 384).
+TEST(Linear, PacksWeightsWithoutElements) {
+  for (const Shape<2>& shape : {Shape<2>{0, 1200}, {3, 0}, {0, 0}}) {
+    Linear<float> layer(shape[1], shape[0]);
+    layer.pack();
+    EXPECT_EQ(layer(Tensor2<float>({2, shape[1]})).shape(), (Shape<2>{2, shape[0]}));
+    const PackedWeights<float> packed(layer.weight.view().transpose(0, 1));
+    EXPECT_EQ(linear(Tensor2<float>({2, shape[1]}), layer.weight).shape(), (Shape<2>{2, shape[0]}));
+    EXPECT_EQ(packed.k(), shape[1]);
+    EXPECT_EQ(packed.n(), shape[0]);
+  }
+}
+
+TEST(Linear, PackedWeightsThatWereMovedFromAreEmpty) {
+  PackedWeights<float> a(Tensor2<float>({3, 4}).view());
+  const PackedWeights<float> b = std::move(a);
+  EXPECT_EQ(b.k(), 3);
+  EXPECT_EQ(a.k(), 0);
+  EXPECT_EQ(a.n(), 0);
+  EXPECT_FALSE(a);
+}
+
 }  // namespace
 }  // namespace attn

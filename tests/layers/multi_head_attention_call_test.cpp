@@ -175,6 +175,105 @@ TEST(MultiHeadAttentionCalls, PackedSequencesEachStartAtPositionZero) {
   }
 }
 
+/// Sequences one behind another in a cache that may forget the first keys: A, more of A, then B, then more of B and C.
+TEST(MultiHeadAttentionCalls, PackedSequencesGoOnBehindACache) {
+  Random random(8);
+  MultiHeadAttentionOptions with_room = kAll;
+  with_room.rotary->max_positions = 12;
+  auto module = random_attention(random, with_room);
+  const auto a = random.tensor<float, 3>({1, 7, 24}), b = random.tensor<float, 3>({1, 6, 24}),
+             c = random.tensor<float, 3>({1, 2, 24});
+  using Starts = std::vector<index_t>;
+  struct Step {
+    std::vector<std::tuple<const Tensor3<float>*, index_t, index_t>> rows;
+    Starts q, k;
+  };
+  const std::vector<Step> steps = {{{{&a, 0, 4}}, {0, 4}, {0, 4}},
+                                   {{{&a, 4, 7}}, {0, 3}, {0, 7}},
+                                   {{{&b, 0, 2}}, {0, 0, 2}, {0, 7, 9}},
+                                   {{{&b, 2, 6}, {&c, 0, 2}}, {0, 0, 4, 6}, {0, 7, 13, 15}}};
+  for (const index_t window : {0, 5}) {
+    const Mask mask = causal() & sliding_window(window == 0 ? -1 : window, 0);
+    for (Isa isa : available_isas()) {
+      const AttentionOptions<float> on{.mask = mask, .execution = {.isa = isa}};
+      KvCache<float> cache = module.make_cache(1, window == 0 ? 15 : 11, window);
+      for (const Step& step : steps) {
+        Tensor3<float> x({1, step.q.back(), 24});
+        index_t at = 0;
+        for (const auto& [of, begin, end] : step.rows) {
+          copy(of->view().slice(1, begin, end), x.view().slice(1, at, at + end - begin));
+          at += end - begin;
+        }
+        AttentionOptions<float> options = on;
+        options.cu_seqlens_q = {step.q.data(), {std::ssize(step.q)}};
+        options.cu_seqlens_k = {step.k.data(), {std::ssize(step.k)}};
+        const auto y = module(x, options, {.cache = &cache});
+        at = 0;
+        for (const auto& [of, begin, end] : step.rows) {
+          const auto alone = module(*of, on);
+          EXPECT_EQ(difference(to_array(y.view().slice(1, at, at + end - begin)),
+                               to_array(alone.view().slice(1, begin, end)), near(alone), isa),
+                    "")
+              << "window " << window << ", " << cache.length() << " held";
+          at += end - begin;
+        }
+      }
+      EXPECT_EQ(cache.length(), 15);
+    }
+  }
+}
+
+/// Fewer queries than keys, without a cache: the last query of each sequence stands at its last key.
+TEST(MultiHeadAttentionCalls, PackedQueriesStandAtTheEndOfTheirKeys) {
+  Random random(9);
+  auto module = random_attention(random, kAll);
+  const auto q = random.tensor<float, 3>({1, 5, 24}), kv = random.tensor<float, 3>({1, 9, 24});
+  const Tensor1<index_t> q_starts({3}, {0, 2, 5}), k_starts({3}, {0, 6, 9}), few({3}, {0, 1, 9});
+  const auto y = module(q, kv, kv, {.cu_seqlens_q = q_starts, .cu_seqlens_k = k_starts});
+  for (index_t b = 0; b < 2; ++b) {
+    const Tensor3<float> of_q(q.view().slice(1, q_starts(b), q_starts(b + 1))),
+        of_kv(kv.view().slice(1, k_starts(b), k_starts(b + 1)));
+    const auto alone = module(of_q, of_kv, of_kv);
+    EXPECT_EQ(difference(to_array(y.view().slice(1, q_starts(b), q_starts(b + 1))), to_array(alone),
+                         near(alone), active_isa()),
+              "");
+  }
+  EXPECT_EQ(error_of<ValueError>(
+                [&] { module(q, kv, kv, {.cu_seqlens_q = q_starts, .cu_seqlens_k = few}); }),
+            "[MultiHeadAttention] q_len must be at most the number of keys, 1, with rotary and no "
+            "position_ids; found 2.");
+}
+
+/// A cache that forgets what its window hides: everything counts the same keys as with one that does not.
+TEST(MultiHeadAttentionCalls, WindowedCachesCountEveryKey) {
+  Random random(10);
+  MultiHeadAttentionOptions with_room = kAll;
+  with_room.rotary->max_positions = 40;
+  auto module = random_attention(random, with_room);
+  const auto x = random.tensor<float, 3>({2, 40, 24});
+  const Tensor1<index_t> padding({2}, {0, 3}), prefix({2}, {2, 4});
+  const std::vector<AttentionOptions<float>> calls = {{},
+                                                      {.mask = chunked(5)},
+                                                      {.mask = left_padding(padding)},
+                                                      {.mask = prefix_lm(prefix)},
+                                                      {.dropout = {.p = 0.5, .seed = 3}}};
+  const auto even = mask_mod([](int, int, int, int j) { return j % 2 == 0; });
+  for (std::size_t n = 0; n <= calls.size(); ++n) {
+    KvCache<float> all = module.make_cache(2, 40), some = module.make_cache(2, 9, 3);
+    AttentionOptions<float> options = n < calls.size() ? calls[n] : AttentionOptions<float>{};
+    options.mask = options.mask & causal() & sliding_window(3, 0);
+    for (index_t begin = 0; begin < 40; begin += 5) {
+      const Tensor3<float> part(x.view().slice(1, begin, begin + 5));
+      const auto step = [&](KvCache<float>& cache) {
+        return n < calls.size() ? module(part, options, {.cache = &cache})
+                                : module(part, options, {.cache = &cache}, even);
+      };
+      const auto expected = step(all), found = step(some);
+      ASSERT_EQ(attn_test::unlike(found, expected), "") << n << ", from " << begin;
+    }
+  }
+}
+
 TEST(MultiHeadAttentionCalls, PositionsShiftNothingTogether) {
   Random random(6);
   auto module = random_attention(random, kAll);
@@ -274,15 +373,10 @@ TEST(MultiHeadAttentionCallErrors, LeaveOutputAndCacheAsTheyWere) {
             "(2, 3); found (2, 2).");
   EXPECT_EQ(cache.length(), 3);
   KvCache<float> windowed = module.make_cache(2, 8, 4);
-  for (const AttentionOptions<float>& counts :
-       {AttentionOptions<float>{.mask = chunked(2)}, AttentionOptions<float>{.offset = top_left},
-        AttentionOptions<float>{.masked_row = MaskedRow::mean},
-        AttentionOptions<float>{.dropout = {.p = 0.5}}}) {
-    EXPECT_EQ(error(value, counts, {.cache = &windowed}),
-              "[MultiHeadAttention] cache must have no window where options need the first keys "
-              "(lengths, padding, prefix, chunks, documents, an offset, dropout, "
-              "MaskedRow::mean); found one.");
-  }
+  EXPECT_EQ(
+      error(value, {.masked_row = MaskedRow::mean}, {.cache = &windowed}),
+      "[MultiHeadAttention] cache must have no window with MaskedRow::mean, which takes hidden "
+      "values, too; found one.");
   EXPECT_EQ(windowed.length(), 0);
   module.forward(x, x, x, y, {}, {.cache = &cache});
   y.fill(7);
@@ -300,6 +394,8 @@ TEST(MultiHeadAttentionCallErrors, LeaveOutputAndCacheAsTheyWere) {
       error_of<ValueError>([&] { appends(x, {.cu_seqlens_q = starts, .cu_seqlens_k = starts}); }),
       "[MultiHeadAttention] cu_seqlens_q and cu_seqlens_k must be none with add_bias_kv or "
       "add_zero_attn; found some.");
+  EXPECT_EQ(error_of<ValueError>([&] { appends(x, {.first_key = 2}); }),
+            "[MultiHeadAttention] first_key must be 0 with add_bias_kv or add_zero_attn; found 2.");
   EXPECT_EQ(
       error_of<ValueError>([&] { module(x, x.view().slice(1, 0, 2), x.view().slice(1, 0, 2)); }),
       "[MultiHeadAttention] q_len must be at most the number of keys, 2, with rotary and no "

@@ -22,11 +22,13 @@ TEST(Isa, NamesGoBothWays) {
   EXPECT_EQ(name(Isa::scalar), "scalar");
   EXPECT_EQ(name(Isa::avx2), "avx2");
   EXPECT_EQ(name(Isa::avx512), "avx512");
+  EXPECT_EQ(name(Isa::neon), "neon");
 }
 
 TEST(Isa, UnknownNameThrows) {
-  EXPECT_EQ(error_of<ValueError>([] { isa_from_name("sse9"); }),
-            "[isa_from_name] the instruction set must be scalar, avx2 or avx512; found 'sse9'.");
+  EXPECT_EQ(
+      error_of<ValueError>([] { isa_from_name("sse9"); }),
+      "[isa_from_name] the instruction set must be one of: scalar avx2 avx512 neon; found 'sse9'.");
   EXPECT_THROW(isa_from_name(""), ValueError);
   EXPECT_THROW(isa_from_name("AVX2"), ValueError);
 }
@@ -85,8 +87,9 @@ TEST_F(IsaDeathTest, EmptyEnvironmentMeansTheBest) {
 
 TEST_F(IsaDeathTest, NonsenseInTheEnvironmentThrows) {
   ::setenv("ATTN_ISA", "mmx", 1);
-  EXPECT_EXIT(std::exit(active_or_99()), ::testing::ExitedWithCode(99),
-              "active_isa. the variable ATTN_ISA must be scalar, avx2 or avx512; found 'mmx'");
+  EXPECT_EXIT(
+      std::exit(active_or_99()), ::testing::ExitedWithCode(99),
+      "active_isa. the variable ATTN_ISA must be one of: scalar avx2 avx512 neon; found 'mmx'");
   if (!is_available(Isa::avx512)) {
     ::setenv("ATTN_ISA", "avx512", 1);
     EXPECT_EXIT(std::exit(active_or_99()), ::testing::ExitedWithCode(99),

@@ -1,4 +1,4 @@
-// exp2, exp, erf, tanh and log: errors in units in the last place over samples of their whole domain, and what becomes of
+// exp2, exp, tanh, silu, gelu and log: errors in units in the last place over samples of their whole domain, and what becomes of
 // the extremes. tests/slow has every float.
 #include <cmath>
 #include <limits>
@@ -26,7 +26,7 @@ TYPED_TEST_SUITE(MathTest, Types);
 template <class T>
 std::vector<T> apply(VecOp op, const std::vector<T>& x, Isa isa) {
   std::vector<T> y(x.size());
-  VecOps<T>(isa).apply(op, static_cast<index_t>(x.size()), x.data(), x.data(), x.data(), y.data());
+  vec_ops<T>(isa).apply(op, static_cast<index_t>(x.size()), x.data(), x.data(), x.data(), y.data());
   return y;
 }
 
@@ -146,34 +146,14 @@ TYPED_TEST(MathTest, Exp2OfIntegersIsExact) {
   }
 }
 
-TYPED_TEST(MathTest, ErfIsWithinItsBound) {
-  using T = TypeParam;
-  expect_within<T>(VecOp::erf, 1.5, sample<T>(-6.5, 6.5),
-                   [](long double x) { return std::erf(x); });
-  expect_within<T>(VecOp::erf, 1.5, sample<T>(-1e-6, 1e-6),
-                   [](long double x) { return std::erf(x); });
-}
-
-TYPED_TEST(MathTest, ErfOfTheExtremes) {
-  using T = TypeParam;
-  for (Isa isa : available_isas()) {
-    const auto y = apply<T>(VecOp::erf, {kInf<T>, -kInf<T>, T{0}, T{100}, kNaN<T>}, isa);
-    EXPECT_EQ(y[0], T{1}) << name(isa);
-    EXPECT_EQ(y[1], T{-1}) << name(isa);
-    EXPECT_EQ(y[2], T{0}) << name(isa);
-    EXPECT_EQ(y[3], T{1}) << name(isa);
-    EXPECT_TRUE(std::isnan(y[4])) << name(isa);
-  }
-}
-
 TYPED_TEST(MathTest, TanhIsWithinItsBound) {
   using T = TypeParam;
   const auto exact = [](long double x) { return std::tanh(x); };
-  expect_within<T>(VecOp::tanh, 3, sample<T>(-25, 25), exact);
-  expect_within<T>(VecOp::tanh, 3, sample<T>(-1, 1), exact);
-  expect_within<T>(VecOp::tanh, 3, sample<T>(-1e-6, 1e-6), exact);
+  expect_within<T>(VecOp::tanh, 1.5, sample<T>(-25, 25), exact);
+  expect_within<T>(VecOp::tanh, 1.5, sample<T>(-1, 1), exact);
+  expect_within<T>(VecOp::tanh, 1.5, sample<T>(-1e-6, 1e-6), exact);
   const double subnormal = 100 * static_cast<double>(std::numeric_limits<T>::denorm_min());
-  expect_within<T>(VecOp::tanh, 3, sample<T>(-subnormal, subnormal), exact);
+  expect_within<T>(VecOp::tanh, 1.5, sample<T>(-subnormal, subnormal), exact);
 }
 
 TYPED_TEST(MathTest, TanhOfTheExtremes) {
@@ -188,6 +168,36 @@ TYPED_TEST(MathTest, TanhOfTheExtremes) {
     EXPECT_EQ(y[3], T{0}) << name(isa);
     EXPECT_EQ(y[4], T{1}) << name(isa);
     EXPECT_TRUE(std::isnan(y[5])) << name(isa);
+  }
+}
+
+TYPED_TEST(MathTest, SiluAndGeluAreWithinTheirBounds) {
+  using T = TypeParam;
+  const bool is_float = sizeof(T) == 4;
+  // Down to where the results become 0, through the subnormals.
+  const double silu_zero = is_float ? -110 : -753, gelu_zero = is_float ? -14.6 : -39.3;
+  expect_within<T>(VecOp::silu, 4, sample<T>(silu_zero, 100), attn_test::exact_silu);
+  expect_within<T>(VecOp::silu, 4, sample<T>(-5, 5), attn_test::exact_silu);
+  expect_within<T>(VecOp::gelu, 7, sample<T>(gelu_zero, 10), attn_test::exact_gelu);
+  expect_within<T>(VecOp::gelu, 7, sample<T>(-3, 3), attn_test::exact_gelu);
+  const double tiny = 100 * static_cast<double>(std::numeric_limits<T>::min());
+  expect_within<T>(VecOp::silu, 4, sample<T>(-tiny, tiny), attn_test::exact_silu);
+  expect_within<T>(VecOp::gelu, 7, sample<T>(-tiny, tiny), attn_test::exact_gelu);
+}
+
+TYPED_TEST(MathTest, SiluAndGeluOfTheExtremes) {
+  using T = TypeParam;
+  constexpr T kMost = std::numeric_limits<T>::max();
+  for (Isa isa : available_isas()) {
+    for (VecOp op : {VecOp::silu, VecOp::gelu}) {
+      const auto y = apply<T>(
+          op, {-kInf<T>, -kMost, T(-1e4), T{0}, T(-0.0), T(1e4), kMost, kInf<T>, kNaN<T>}, isa);
+      for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(y[i], T{0}) << i << name(isa);
+      EXPECT_EQ(y[5], T(1e4)) << name(isa);
+      EXPECT_EQ(y[6], kMost) << name(isa);
+      EXPECT_EQ(y[7], kInf<T>) << name(isa);
+      EXPECT_TRUE(std::isnan(y[8])) << name(isa);
+    }
   }
 }
 

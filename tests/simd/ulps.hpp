@@ -1,4 +1,4 @@
-// UlpRuler: errors of float and double in units in the last place.
+// UlpRuler: errors of float and double in units in the last place; and exact activations to measure by it.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,20 @@
 #include <vector>
 
 namespace attn_test {
+
+/// x / (1 + e^-x), of -inf its limit. W is wider than what is measured: where e^-x overflows in W, so far out are no
+/// results but 0.
+inline constexpr auto exact_silu = [](auto x) {
+  using W = decltype(x);
+  return x == -std::numeric_limits<W>::infinity() ? W{0} : x / (1 + std::exp(-x));
+};
+
+/// x (1 + erf(x / sqrt 2)) / 2 without its cancellation, of -inf its limit.
+inline constexpr auto exact_gelu = [](auto x) {
+  using W = decltype(x);
+  constexpr W kRootHalf = W(0.707106781186547524400844362104849039L);
+  return x == -std::numeric_limits<W>::infinity() ? W{0} : x * std::erfc(-x * kRootHalf) / 2;
+};
 
 /// |got - exact| in units of the last place of the T nearest to `exact`, an infinity being the power of two after the
 /// largest number; 0 for two NaNs and infinity for one.

@@ -60,20 +60,17 @@ inline void vec_apply(VecOp op, index_t n, const T* a, const T* b, const T* c, T
         return exp(x);
       case VecOp::exp_flush:
         return exp_flush(x);
-      case VecOp::erf:
-        return erf(x);
       case VecOp::tanh:
         return tanh(x);
+      case VecOp::silu:
+        return times_sigmoid(x, x);
+      case VecOp::gelu:
+        return times_normal_cdf(x);
       case VecOp::log:
         return log(x);
     }
     return x;
   });
-}
-
-template <class T>
-inline int vec_lanes() {
-  return Vec<T>::kLanes;
 }
 
 /// Whole vectors, at whatever address.
@@ -114,3 +111,18 @@ inline void vec_integers(index_t n, const std::uint64_t* a, const std::uint64_t*
     store(x ^ y, either + 2 * j);
   }
 }
+
+template <class T>
+struct Row<VecTable<T>> {
+  static constexpr VecTable<T> kTable{.lanes = Vec<T>::kLanes,
+                                      .apply = vec_apply<T>,
+                                      .copy = vec_copy<T>,
+                                      .copy_part = vec_copy_part<T>,
+                                      .sum = vec_sum<T>,
+                                      .max_lane = vec_max_lane<T>,
+                                      .all = vec_all<T>};
+};
+template <>
+struct Row<VecTable<std::uint64_t>> {
+  static constexpr VecTable<std::uint64_t> kTable{.apply = vec_integers};
+};

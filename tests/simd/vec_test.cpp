@@ -55,7 +55,7 @@ void expect_like(VecOp op, const Plain<T>& plain, bool special = true) {
              c = numbers<T>(random, kN, special);
   for (Isa isa : available_isas()) {
     std::vector<T> out(kN);
-    VecOps<T>(isa).apply(op, kN, a.data(), b.data(), c.data(), out.data());
+    vec_ops<T>(isa).apply(op, kN, a.data(), b.data(), c.data(), out.data());
     for (std::size_t i = 0; i < kN; ++i) {
       const T expected = plain(a[i], b[i], c[i]);
       ASSERT_TRUE(same(out[i], expected))
@@ -93,8 +93,8 @@ TYPED_TEST(VecTest, RoundsHalvesToEven) {
   for (int i = -1000; i <= 1000; ++i) halves.push_back(static_cast<T>(i) / T{2});
   out.resize(halves.size());
   for (Isa isa : available_isas()) {
-    VecOps<T>(isa).apply(VecOp::round, static_cast<index_t>(halves.size()), halves.data(),
-                         halves.data(), halves.data(), out.data());
+    vec_ops<T>(isa).apply(VecOp::round, static_cast<index_t>(halves.size()), halves.data(),
+                          halves.data(), halves.data(), out.data());
     for (std::size_t i = 0; i < out.size(); ++i) {
       ASSERT_EQ(out[i], std::nearbyint(halves[i])) << halves[i] << " on " << name(isa);
     }
@@ -110,7 +110,7 @@ TYPED_TEST(VecTest, FmaRoundsOnceWhereTheSetHasIt) {
   std::vector<T> out(kN);
   for (Isa isa : available_isas()) {
     for (const VecOp op : {VecOp::fma, VecOp::fnma}) {
-      VecOps<T>(isa).apply(op, kN, a.data(), b.data(), c.data(), out.data());
+      vec_ops<T>(isa).apply(op, kN, a.data(), b.data(), c.data(), out.data());
       for (std::size_t i = 0; i < kN; ++i) {
         const T x = op == VecOp::fma ? a[i] : -a[i];
         const T product = x * b[i];
@@ -128,8 +128,8 @@ TYPED_TEST(VecTest, Pow2IsExact) {
   for (int i = least; i <= most; ++i) n.push_back(static_cast<T>(i));
   out.resize(n.size());
   for (Isa isa : available_isas()) {
-    VecOps<T>(isa).apply(VecOp::pow2, static_cast<index_t>(n.size()), n.data(), n.data(), n.data(),
-                         out.data());
+    vec_ops<T>(isa).apply(VecOp::pow2, static_cast<index_t>(n.size()), n.data(), n.data(), n.data(),
+                          out.data());
     EXPECT_EQ(out[0], T{0}) << name(isa);
     for (std::size_t i = 1; i < n.size(); ++i) {
       ASSERT_EQ(out[i], std::ldexp(T{1}, least + static_cast<int>(i))) << n[i] << name(isa);
@@ -148,8 +148,8 @@ TYPED_TEST(VecTest, ExponentIsTheFloorOfLog2) {
   }
   out.resize(x.size());
   for (Isa isa : available_isas()) {
-    VecOps<T>(isa).apply(VecOp::exponent, static_cast<index_t>(x.size()), x.data(), x.data(),
-                         x.data(), out.data());
+    vec_ops<T>(isa).apply(VecOp::exponent, static_cast<index_t>(x.size()), x.data(), x.data(),
+                          x.data(), out.data());
     for (std::size_t i = 0; i < x.size(); ++i) {
       ASSERT_EQ(out[i], std::ilogb(x[i])) << x[i] << " on " << name(isa);
     }
@@ -159,8 +159,8 @@ TYPED_TEST(VecTest, ExponentIsTheFloorOfLog2) {
 TYPED_TEST(VecTest, PartialLoadsAndStoresTouchNothingElse) {
   using T = TypeParam;
   for (Isa isa : available_isas()) {
-    const VecOps<T> ops(isa);
-    const int lanes = ops.lanes();
+    const VecTable<T>& ops = vec_ops<T>(isa);
+    const int lanes = ops.lanes;
     for (Index n = 0; n <= lanes; ++n) {
       // The first n elements before an inaccessible page.
       const PageGuarded<T> from(n);
@@ -191,8 +191,8 @@ TYPED_TEST(VecTest, WholeVectorsAtAnyAddress) {
   using T = TypeParam;
   Random random(5);
   for (Isa isa : available_isas()) {
-    const VecOps<T> ops(isa);
-    const auto lanes = static_cast<std::size_t>(ops.lanes());
+    const VecTable<T>& ops = vec_ops<T>(isa);
+    const auto lanes = static_cast<std::size_t>(ops.lanes);
     for (std::size_t shift = 0; shift < lanes; ++shift) {
       const auto x = numbers<T>(random, 2 * lanes, false);
       std::vector<T> y(2 * lanes);
@@ -227,7 +227,8 @@ TEST(VecIntegers, ProductsOfLowHalvesHighHalvesAndXor) {
     return halves[2 * i] | std::uint64_t{halves[2 * i + 1]} << 32;
   };
   for (Isa isa : available_isas()) {
-    integers_on(isa, kN, a.data(), b.data(), product.data(), high.data(), either.data());
+    vec_ops<std::uint64_t>(isa).apply(kN, a.data(), b.data(), product.data(), high.data(),
+                                      either.data());
     for (std::size_t i = 0; i < kN; ++i) {
       EXPECT_EQ(number(product, i), (a[i] & 0xffffffff) * (b[i] & 0xffffffff)) << name(isa);
       EXPECT_EQ(number(high, i), a[i] >> 32) << name(isa);

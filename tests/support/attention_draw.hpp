@@ -64,6 +64,9 @@ struct AttentionDraw {
     }
     if (!options.alibi_slopes.empty()) text += ", alibi";
     if (!options.sinks.empty()) text += ", sinks";
+    if (options.batch_alibi_slopes) text += ", alibi of batch rows";
+    if (options.qv) text += ", qv";
+    if (options.first_key > 0) text += ", first key " + std::to_string(options.first_key);
     if (options.mean_of_masked_row) text += ", mean";
     if (options.softcap > 0) text += ", softcap " + std::to_string(options.softcap);
     if (options.dropout > 0) text += ", dropout " + std::to_string(options.dropout);
@@ -78,6 +81,10 @@ struct AttentionDraw {
     result.v = pick_rows(v, rows);
     for (auto& mask : result.options.masks) {
       if (mask.values.extent(0) > 1) mask.values = pick_rows(mask.values, rows);
+    }
+    if (options.qv) result.options.qv = pick_rows(options.qv, rows);
+    if (options.batch_alibi_slopes) {
+      result.options.batch_alibi_slopes = pick_rows(options.batch_alibi_slopes, rows);
     }
     if (options.documents && options.documents.extent(0) > 1) {
       result.options.documents = pick_rows(options.documents, rows);
@@ -114,7 +121,7 @@ struct AttentionDraw {
 
  private:
   void draw_documents(Random& random) {
-    Array<Index> ids({random.chance(0.5) ? 1 : q.extent(0), k.extent(2)});
+    Array<Index> ids({random.chance(0.5) ? 1 : q.extent(0), options.first_key + k.extent(2)});
     const double ends = random.pick<double>({0.01, 0.1, 0.5});
     for (Index b = 0; b < ids.extent(0); ++b) {
       for (Index j = 1; j < ids.extent(1); ++j) {
@@ -127,7 +134,9 @@ struct AttentionDraw {
   void draw_options(Random& random) {
     using Kind = ReferenceOptions::Mask::Kind;
     using Offset = ReferenceOptions::Offset;
-    const auto [batch, heads, q_len, kv_len] = scores();
+    const auto [batch, heads, q_len, kv_given] = scores();
+    if (random.chance(0.2)) options.first_key = random.pick<Index>({1, 3, 50, 64, 700});
+    const Index kv_len = options.first_key + kv_given;  // with those before
     if (random.chance(0.2)) options.scale = 0.5 * random.normal();
     options.causal = random.chance(0.35);
     if (random.chance(0.25)) {
@@ -158,7 +167,7 @@ struct AttentionDraw {
       for (double& x : options.relative_bias.data) x = static_cast<double>(static_cast<float>(x));
     }
     while (options.masks.size() < 3 && random.chance(0.4)) {
-      std::vector<Index> shape = {batch, heads, q_len, kv_len};
+      std::vector<Index> shape = {batch, heads, q_len, kv_given};
       for (Index& extent : shape) {
         if (random.chance(0.4)) extent = 1;
       }
@@ -181,7 +190,14 @@ struct AttentionDraw {
     if (random.chance(0.8)) options.alibi_slopes.clear();
     if (random.chance(0.8)) options.sinks.clear();
     for (double& slope : options.alibi_slopes) slope = static_cast<double>(static_cast<T>(slope));
-    options.mean_of_masked_row = random.chance(0.3);
+    const auto numbers_of_float = [&](const std::vector<Index>& shape, double scale) {
+      return random.array<float>(shape, scale).template as<double>();
+    };
+    if (options.alibi_slopes.empty() && random.chance(0.1)) {
+      options.batch_alibi_slopes = numbers_of_float({batch, heads}, 0.2);
+    }
+    if (random.chance(0.15)) options.qv = numbers_of_float({batch, heads, q_len, v.extent(3)}, 1);
+    options.mean_of_masked_row = options.first_key == 0 && random.chance(0.3);
     if (random.chance(0.2)) options.softcap = random.pick<double>({0.5, 5, 30});
     if (random.chance(0.2)) {
       options.dropout = random.pick<double>({0.1, 0.5, 0.97});

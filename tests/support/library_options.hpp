@@ -51,6 +51,16 @@ class LibraryOptions {
       fill(slopes_, from.alibi_slopes);
       options_.alibi_slopes = slopes_;
     }
+    options_.first_key = from.first_key;
+    if (from.batch_alibi_slopes) {
+      fill(batch_slopes_, from.batch_alibi_slopes.data);
+      options_.batch_alibi_slopes = {batch_slopes_.data(),
+                                     from.batch_alibi_slopes.library_shape<2>()};
+    }
+    if (from.qv) {
+      fill(qv_, from.qv.data);
+      options_.qv = {qv_.data(), from.qv.library_shape<4>()};
+    }
     if (!from.sinks.empty()) {
       fill(sinks_, from.sinks);
       options_.sinks = sinks_;
@@ -106,7 +116,7 @@ class LibraryOptions {
   std::deque<attn::Tensor4<bool>> bits_;
   std::deque<attn::Tensor4<T>> bias_;
   std::deque<attn::Tensor1<attn::index_t>> indices_;
-  attn::Tensor1<T> slopes_, sinks_, relative_bias_;
+  attn::Tensor1<T> slopes_, batch_slopes_, sinks_, relative_bias_, qv_;
 };
 
 }  // namespace attn_test

@@ -17,22 +17,27 @@
 
 namespace attn_test {
 
-/// In which order a sum takes its terms. The naive formula does not say: its error is the worst of these.
-enum class Order { forward, backward, rotated, odd_even };
-inline constexpr Order kOrders[] = {Order::forward, Order::backward, Order::rotated,
-                                    Order::odd_even};
+/// In which order a sum takes its terms. The naive formula does not say: its error is the worst of these, which are
+/// as many draws of its rounding errors. The last ones take the terms by the remainders of their numbers.
+enum class Order { forward, backward, rotated, by_2, by_3, by_5, by_7, by_11 };
+inline constexpr Order kOrders[] = {Order::forward, Order::backward, Order::rotated, Order::by_2,
+                                    Order::by_3,    Order::by_5,     Order::by_7,    Order::by_11};
 
 /// The i-th of n terms.
 inline Index in_order(Order order, Index i, Index n) {
-  switch (order) {
-    case Order::backward:
-      return n - 1 - i;
-    case Order::rotated:
-      return (i + n / 2) % n;
-    case Order::odd_even:
-      return 2 * i + 1 < n ? 2 * i + 1 : 2 * (i - n / 2);
-    default:
-      return i;
+  if (order == Order::forward) return i;
+  if (order == Order::backward) return n - 1 - i;
+  if (order == Order::rotated) return (i + n / 2) % n;
+  const Index step = order == Order::by_2   ? 2
+                     : order == Order::by_3 ? 3
+                     : order == Order::by_5 ? 5
+                     : order == Order::by_7 ? 7
+                                            : 11;
+  for (Index remainder = step - 1;; --remainder) {
+    const Index count = (n - remainder + step - 1) / step;  // terms with this remainder
+    if (remainder >= n) continue;
+    if (i < count) return remainder + i * step;
+    i -= count;
   }
 }
 
@@ -173,13 +178,16 @@ struct ReferenceOptions {
   Index left = -1, right = -1;  ///< window, -1: open
   Offset offset = Offset::bottom_right;
   Index fixed_offset = 0;
+  Index first_key = 0;  ///< the number of the first key given
   // Per batch row; empty: not given.
   std::vector<Index> offsets = {}, key_lengths = {}, query_lengths = {}, left_padding = {},
                      prefix_lengths = {};
   Index chunk = 0;
-  Array<Index> documents = {};  ///< (batch or 1, kv_len)
+  Array<Index> documents = {};  ///< (batch or 1, first_key + kv_len)
   std::vector<double> alibi_slopes = {}, sinks = {};
-  Array<double> relative_bias = {};  ///< (heads, 2 n + 1)
+  Array<double> batch_alibi_slopes = {};  ///< (batch, heads)
+  Array<double> qv = {};                  ///< (batch, heads, q_len, head_dim_v)
+  Array<double> relative_bias = {};       ///< (heads, 2 n + 1)
   bool mean_of_masked_row = false;
   double dropout = 0;
   std::uint64_t seed = 0;
@@ -194,8 +202,6 @@ struct ReferenceOptions {
 template <class T>
 struct ReferenceResult {
   Array<T> y, weights, lse, average = {}, column_sums = {}, max_logits = {};
-  /// The largest finite sum of the absolute values of what a visible score, and a number of y, was summed from.
-  T most_of_score = 0, most_of_y = 0;
 };
 
 inline double broadcast(const Array<double>& mask, Index b, Index h, Index i, Index j) {
@@ -208,13 +214,15 @@ inline Index entry(const std::vector<Index>& of, Index b, Index otherwise) {
   return of.empty() ? otherwise : of.at(static_cast<std::size_t>(b));
 }
 
-/// Keys of batch row b.
+/// Keys of batch row b, of the kv_len given.
 inline Index reference_keys(const ReferenceOptions& options, Index b, Index kv_len) {
-  return entry(options.key_lengths, b, kv_len);
+  const Index end = entry(options.key_lengths, b, options.first_key + kv_len);
+  return std::max<Index>(end - options.first_key, 0);
 }
 
-/// Whether the structure of the call shows key j to query i, at position p.
-inline bool is_in_reach(const ReferenceOptions& options, Index b, Index i, Index j, Index p) {
+/// Whether the structure of the call shows key `given` of those given to query i, at position p.
+inline bool is_in_reach(const ReferenceOptions& options, Index b, Index i, Index given, Index p) {
+  const Index j = options.first_key + given;
   const auto chunk_of = [&](Index x) {
     return static_cast<Index>(
         std::floor(static_cast<double>(x) / static_cast<double>(options.chunk)));
@@ -237,13 +245,18 @@ inline bool is_in_reach(const ReferenceOptions& options, Index b, Index i, Index
   return true;
 }
 
-/// What is added to the score of query i and key j; nothing where the key is hidden. `p` is the query's position.
+/// What is added to the score of query i and key `given` of those given; nothing where the key is hidden. `p` is the
+/// query's position.
 template <class T>
-std::optional<T> reference_bias(const ReferenceOptions& options, Index b, Index h, Index i, Index j,
-                                Index p) {
+std::optional<T> reference_bias(const ReferenceOptions& options, Index b, Index h, Index i,
+                                Index given, Index p) {
   using Kind = ReferenceOptions::Mask::Kind;
-  if (!is_in_reach(options, b, i, j, p)) return {};
+  if (!is_in_reach(options, b, i, given, p)) return {};
+  const Index j = options.first_key + given;
   T bias = 0;
+  if (options.batch_alibi_slopes) {
+    bias -= static_cast<T>(options.batch_alibi_slopes(b, h)) * static_cast<T>(std::abs(p - j));
+  }
   if (!options.alibi_slopes.empty()) {
     bias -= static_cast<T>(options.alibi_slopes.at(static_cast<std::size_t>(h))) *
             static_cast<T>(std::abs(p - j));
@@ -253,7 +266,7 @@ std::optional<T> reference_bias(const ReferenceOptions& options, Index b, Index 
     bias += static_cast<T>(options.relative_bias(h, most + std::clamp(j - p, -most, most)));
   }
   for (const auto& mask : options.masks) {
-    const double value = broadcast(mask.values, b, h, i, j);
+    const double value = broadcast(mask.values, b, h, i, given);
     if (mask.kind == Kind::keep && value == 0) return {};
     if (mask.kind == Kind::drop && value != 0) return {};
     if (mask.kind == Kind::add) bias += static_cast<T>(value);
@@ -266,7 +279,8 @@ std::optional<T> reference_bias(const ReferenceOptions& options, Index b, Index 
 inline Index reference_offset(const ReferenceOptions& options, Index b, Index q_len, Index kv_len) {
   switch (options.offset) {
     case ReferenceOptions::Offset::bottom_right:
-      return reference_keys(options, b, kv_len) - entry(options.query_lengths, b, q_len);
+      return entry(options.key_lengths, b, options.first_key + kv_len) -
+             entry(options.query_lengths, b, q_len);
     case ReferenceOptions::Offset::top_left:
       return 0;
     case ReferenceOptions::Offset::per_row:
@@ -292,7 +306,7 @@ inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
   return counter;
 }
 
-/// Whether dropout keeps key j of query i.
+/// Whether dropout keeps the key of number j of query i.
 inline bool is_kept(const ReferenceOptions& options, Index b, Index h, Index i, Index j) {
   const auto word = [](Index x) { return static_cast<std::uint32_t>(x); };
   const auto words =
@@ -312,13 +326,11 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
       Array<T>({batch, heads, q_len, dim_v}), Array<T>({batch, heads, q_len, kv_len}),
       Array<T>({batch, heads, q_len}),        Array<T>({batch, q_len, kv_len}),
       Array<T>({batch, heads, kv_len}),       Array<T>({batch, heads})};
-  const T scale = static_cast<T>(options.scale.value_or(1 / std::sqrt(static_cast<double>(dim))));
+  const Index score_dim = dim + (options.qv ? dim_v : 0);
+  const T scale =
+      static_cast<T>(options.scale.value_or(1 / std::sqrt(static_cast<double>(score_dim))));
   const T cap = static_cast<T>(options.softcap);
   const bool has_sinks = !options.sinks.empty();
-  const auto grow = [](T& most, T size) {
-    if (std::isfinite(size)) most = std::max(most, size);
-  };
-
   for (Index b = 0; b < batch; ++b) {
     const Index keys = reference_keys(options, b, kv_len);
     const Index offset = reference_offset(options, b, q_len, kv_len);
@@ -336,19 +348,19 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
           const auto bias = reference_bias<T>(options, b, h, i, j, i + offset);  // 4. and 5.
           if (!bias) continue;
           const auto at = [](Index x) { return static_cast<int>(x); };
-          if (options.mask_mod && !options.mask_mod(at(b), at(h), at(i), at(j))) continue;
-          T score = 0, of_score = 0;
-          for (Index n = 0; n < dim; ++n) {
-            const Index x = in_order(order, n, dim);
-            const T product = q(b, h, i, x) * k(b, kv_head, j, x);
-            score += product;
-            of_score += std::abs(product);
+          const int number = at(options.first_key + j);
+          if (options.mask_mod && !options.mask_mod(at(b), at(h), at(i), number)) continue;
+          T score = 0;
+          for (Index n = 0; n < score_dim; ++n) {
+            const Index x = in_order(order, n, score_dim);
+            score += x < dim
+                         ? q(b, h, i, x) * k(b, kv_head, j, x)
+                         : static_cast<T>(options.qv(b, h, i, x - dim)) * v(b, kv_head, j, x - dim);
           }
-          grow(result.most_of_score, std::abs(scale) * of_score + std::abs(*bias));
           score *= scale;  // 1.
           if (options.score_mod) {
             score = static_cast<T>(
-                options.score_mod(static_cast<double>(score), at(b), at(h), at(i), at(j)));  // 2.
+                options.score_mod(static_cast<double>(score), at(b), at(h), at(i), number));  // 2.
           }
           if (options.softcap > 0) score = cap * std::tanh(score / cap);  // 3.
           s[static_cast<std::size_t>(j)] = score + *bias;
@@ -376,28 +388,25 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
           total += score ? std::exp(*score - most) : T{0};
         }
         result.lse(b, h, i) = most + std::log(total);
-        std::vector<T> of_y(static_cast<std::size_t>(dim_v));
         for (Index n = 0; n < keys; ++n) {
           const Index j = in_order(order, n, keys);
           const auto& score = s[static_cast<std::size_t>(j)];
           if (!score) continue;                              // not even its value is looked at
           const T weight = std::exp(*score - most) / total;  // 7.
           result.weights(b, h, i, j) = weight;
-          if (!is_kept(options, b, h, i, j)) continue;  // 9.
+          const Index number = options.first_key + j;
+          if (!is_kept(options, b, h, i, number)) continue;  // 9.
           T kept = weight;
           if (options.prob_mod) {  // 8.
             const auto at = [](Index x) { return static_cast<int>(x); };
             kept = static_cast<T>(
-                options.prob_mod(static_cast<double>(weight), at(b), at(h), at(i), at(j)));
+                options.prob_mod(static_cast<double>(weight), at(b), at(h), at(i), at(number)));
           }
           if (options.dropout > 0) kept /= static_cast<T>(1 - options.dropout);
           for (Index x = 0; x < dim_v; ++x) {
-            const T product = kept * v(b, kv_head, j, x);
-            result.y(b, h, i, x) += product;  // 10.
-            of_y[static_cast<std::size_t>(x)] += std::abs(product);
+            result.y(b, h, i, x) += kept * v(b, kv_head, j, x);  // 10.
           }
         }
-        for (T size : of_y) grow(result.most_of_y, size);
       }
       for (Index n = 0; n < q_len; ++n) {
         const Index i = in_order(order, n, q_len);

@@ -71,21 +71,23 @@ std::string difference(const Array<A>& got, const Array<B>& want, double bound, 
 template <class T>
 constexpr double epsilon = static_cast<double>(std::numeric_limits<T>::epsilon());
 
-/// "At most twice the error of the naive formula": naive(order) computes in T, `exact` is from something wider. The floor
-/// of 4 epsilon is for results that the naive formula happens to round without error; `scale` is the size of what was
-/// summed.
+/// "At most twice the error of the naive formula", and one step of epsilon of the result: naive(order) computes in T,
+/// `exact` is from something wider. Four times in double, where the library's e^x is less close beside the standard
+/// library's. Fewer than 512 results are a small sample of rounding errors, whose largest is often half of what more
+/// would show, or none at all: twice as much is allowed there.
 template <class Naive, class Exact>
-double twice_naive(Naive naive, const Array<Exact>& exact, double scale) {
+double twice_naive(Naive naive, const Array<Exact>& exact) {
   using T = typename decltype(naive(Order::forward).data)::value_type;
   double error = 0;
   for (Order order : kOrders) error = std::max(error, worst(naive(order), exact).distance);
-  return 2 * error + 4 * epsilon<T> * scale;
+  const double bound = (std::is_same_v<T, double> ? 4 : 2) * error + epsilon<T> * max_abs(exact);
+  return exact.size() < 512 ? 2 * bound : bound;
 }
 
-/// 64 epsilon of the largest element, at least of 1: between results whose sums the library takes in another order.
+/// 16 epsilon of the largest element: between results whose sums the library takes in another order.
 template <class T>
 double near(const Array<T>& x) {
-  return 64 * epsilon<T> * std::max(1.0, max_abs(x));
+  return 16 * epsilon<T> * max_abs(x);
 }
 template <attn::TensorLike X>
 double near(const X& x) {
@@ -109,8 +111,7 @@ template <class T>
 using Wider = std::conditional_t<std::is_same_v<T, float>, double, long double>;
 
 /// Checks all outputs of one attention call (those that are given) against the reference in Wider<T>, with twice
-/// the error of the naive formula in T. To a weight the absolute error of a score is a relative one, so that the floor
-/// under it is that of one number rounded and of one score.
+/// the error of the naive formula in T.
 template <class T>
 std::string attention_difference(const ReferenceResult<T>& got, const Array<T>& q,
                                  const Array<T>& k, const Array<T>& v,
@@ -122,23 +123,20 @@ std::string attention_difference(const ReferenceResult<T>& got, const Array<T>& 
   for (Order order : kOrders) naive[order] = reference_attention(q, k, v, options, order);
   std::string text;
   const auto check = [&](Array<T> ReferenceResult<T>::*got_part, Array<W> ReferenceResult<W>::*part,
-                         double scale, std::string_view what) {
+                         std::string_view what) {
     if (!(got.*got_part) || !text.empty()) return;
     const double bound =
-        twice_naive([&](Order order) { return naive[order].*got_part; }, exact.*part, scale);
+        twice_naive([&](Order order) { return naive[order].*got_part; }, exact.*part);
     text = difference(got.*got_part, exact.*part, bound, isa, what);
   };
   using G = ReferenceResult<T>;
   using E = ReferenceResult<W>;
-  const auto of_score = static_cast<double>(exact.most_of_score);
-  const double of_weight = 1 + of_score;
-  const double of_y = std::max(max_abs(v), static_cast<double>(exact.most_of_y));
-  check(&G::y, &E::y, of_weight * of_y, "y");
-  check(&G::weights, &E::weights, of_weight, "weights");
-  check(&G::average, &E::average, of_weight, "average_weights");
-  check(&G::column_sums, &E::column_sums, of_weight * max_abs(exact.column_sums), "column_sums");
-  check(&G::max_logits, &E::max_logits, std::max(1.0, of_score), "max_logits");
-  check(&G::lse, &E::lse, std::max(1.0, max_abs(exact.lse)) + of_score, "lse");
+  check(&G::y, &E::y, "y");
+  check(&G::weights, &E::weights, "weights");
+  check(&G::average, &E::average, "average_weights");
+  check(&G::column_sums, &E::column_sums, "column_sums");
+  check(&G::max_logits, &E::max_logits, "max_logits");
+  check(&G::lse, &E::lse, "lse");
   return text;
 }
 

@@ -1,7 +1,7 @@
 // Options of small Transformers: random layers, stacks that use what layers have, and the shapes of known models.
 #pragma once
 
-#include "attn/layers/gpt.hpp"
+#include "attn/models/gpt.hpp"
 
 #include "support/random.hpp"
 

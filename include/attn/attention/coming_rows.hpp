@@ -1,4 +1,5 @@
 // ComingRows: asks for what attention reads next, the next block of keys or the next task's rows, while products run.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/attention/task_rows.hpp"
@@ -47,7 +48,7 @@ class ComingRows {
       : problem_(&problem),
         queries_(queries),
         keys_(keys),
-        panel_(panel_width * problem.head_dim()) {
+        panel_(panel_width * problem.score_dim()) {
     if (keys.begin < keys.end && !problem.paged() && lies_together(problem.k) &&
         lies_together(problem.v)) {
       std::size_t n = 0;

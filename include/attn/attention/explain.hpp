@@ -1,4 +1,5 @@
 // explain(): what a call of scaled_dot_product_attention will do, without doing it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdio>
@@ -18,6 +19,9 @@ enum class AttentionPath {
 /// The plan that the call executes, and the work it amounts to.
 struct AttentionExplanation {
   Isa isa;
+  DType element;  ///< with isa, the backend
+  index_t product_queries,
+      product_keys;  ///< the backend's register tile of scores, on the tiled path
   AttentionPath path;
   AttentionPlan plan;
   index_t tile_rows;  ///< queries of one tile, at most
@@ -43,6 +47,9 @@ struct AttentionExplanation {
     text.append(kPaths[static_cast<int>(path)]).append(" on ").append(name(isa));
     text += fused ? ", fused" : ", weights in the workspace";
     if (two_pass) text += ", scores computed twice";
+    text.append("\nbackend    ").append(name(isa)).append(" of ").append(name(element));
+    text +=
+        ", products of " + std::to_string(product_queries) + " x " + std::to_string(product_keys);
     text += "\ntasks      " + std::to_string(plan.tasks) + " on " +
             std::to_string(plan.concurrency) + " threads, " + std::to_string(plan.parts) +
             " of them parts of split keys, " + std::to_string(plan.heads_per_task) +
@@ -66,7 +73,9 @@ void count_blocks(const AttentionProblem<T>& problem, const SequenceTiling& tili
   memory.resize(static_cast<std::size_t>(tiling.rows));
   const TaskRows<T> rows(problem, {b, kv_head, 0, tiling.rows}, memory.data());
   const bool has_mask = problem.options.mask.num_dense > 0 || problem.functors.mask;
-  const double d = static_cast<double>(problem.head_dim() + problem.head_dim_v());
+  const double d = static_cast<double>(problem.head_dim() + problem.head_dim_v()),
+               products = static_cast<double>(problem.score_dim() + problem.head_dim_v()),
+               of_query = static_cast<double>(problem.score_dim() - problem.head_dim()) + d;
   const index_t step = tiling.block_kv;
   for (index_t r = 0; r < tiling.rows; r += explanation.tile_rows) {
     const index_t height = std::min(tiling.rows - r, explanation.tile_rows);
@@ -83,12 +92,14 @@ void count_blocks(const AttentionProblem<T>& problem, const SequenceTiling& tili
       }
       if (has_mask) all = all && rows.visibility(r, height, seen) == Visibility::full;
       (all ? explanation.full : explanation.partial) += 1;
-      explanation.flops += 2 * d * static_cast<double>(height * (seen.end - seen.begin));
+      explanation.flops += 2 * products * static_cast<double>(height * (seen.end - seen.begin));
     }
   }
   const KeyRange seen = rows.seen({0, tiling.kv_len});
   const index_t keys = std::max(seen.end - seen.begin, index_t{0});
-  explanation.bytes += static_cast<double>(sizeof(T)) * d * static_cast<double>(tiling.rows + keys);
+  explanation.bytes +=
+      static_cast<double>(sizeof(T)) *
+      (of_query * static_cast<double>(tiling.rows) + d * static_cast<double>(keys));
 }
 
 }  // namespace detail
@@ -113,14 +124,17 @@ AttentionExplanation explain(const Q& q, const K& k, const V& v,
     (detail::tiling_of(problem, b).few ? few : tiled) = true;
   }
   const Isa isa = options.execution.instruction_set();
-  AttentionExplanation explanation{
-      .isa = isa,
-      .path = few && tiled ? AttentionPath::mixed
-              : few        ? AttentionPath::few_rows
-                           : AttentionPath::tiled,
-      .plan = plan,
-      .tile_rows = tiled ? detail::row_tile_height(isa) : detail::kFewRows,
-      .block_kv = plan.most_block_kv};
+  const auto& backend = detail::backend<family::Attention, T>(isa);
+  AttentionExplanation explanation{.isa = isa,
+                                   .element = dtype_of<T>(),
+                                   .product_queries = backend.tile_rows,
+                                   .product_keys = backend.tile_keys,
+                                   .path = few && tiled ? AttentionPath::mixed
+                                           : few        ? AttentionPath::few_rows
+                                                        : AttentionPath::tiled,
+                                   .plan = plan,
+                                   .tile_rows = tiled ? backend.tile_rows : detail::kFewRows,
+                                   .block_kv = plan.most_block_kv};
   explanation.fused = plan.scores_elements == 0;
   explanation.two_pass = options.scores || options.weights || options.average_weights ||
                          options.column_sums || static_cast<bool>(problem.functors.prob);

@@ -1,4 +1,5 @@
 // extend_mask: any mask as one dense bias with further keys behind, which every query sees.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/attention/problem_checks.hpp"

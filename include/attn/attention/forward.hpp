@@ -1,6 +1,8 @@
 // Forward attention: one call, planned and run by tasks on the caller's threads.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/forward_backend.hpp"
 #include "attn/attention/forward_task.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -227,6 +229,21 @@ void fill_padding(const AttentionProblem<T>& problem, const TensorView4<T>& matr
   }
 }
 
+/// Outputs on request of a call without any query: empty sums and the largest of nothing.
+template <class T>
+void fill_without_rows(const AttentionOptions<T>& options) {
+  const auto fill = [](const auto& rows, T value) {
+    for (index_t a = 0; a < rows.extent(0); ++a) {
+      for (index_t b = 0; b < rows.extent(1); ++b) {
+        for (index_t c = 0; c < rows.extent(2); ++c) rows(a, b, c) = value;
+      }
+    }
+  };
+  if (options.average_weights) fill(options.average_weights, T{0});
+  if (options.column_sums) fill(options.column_sums, T{0});
+  if (options.max_logits) fill(options.max_logits.unsqueeze(2), kMinusInf<T>);
+}
+
 template <class T>
 void run_plan(const RowKernels<T>& kernels, const AttentionProblem<T>& problem,
               const AttentionPlan& plan, const Executor& threads, Workspace& workspace) {
@@ -244,6 +261,7 @@ void run_plan(const RowKernels<T>& kernels, const AttentionProblem<T>& problem,
 template <class T>
 void forward_with(const RowKernels<T>& kernels, const AttentionProblem<T>& call,
                   const Executor& executor, Workspace& workspace) {
+  if (!call.has_rows()) return fill_without_rows(call.options);
   const AttentionPlan plan(call, executor);
   const SerialExecutor one_thread;
   const Executor& threads = plan.concurrency == 1 ? one_thread : executor;
@@ -254,7 +272,7 @@ void forward_with(const RowKernels<T>& kernels, const AttentionProblem<T>& call,
   options.weight_heads = {};
   run_plan(kernels,
            {call.q, call.k, call.v, call.out, options, call.scale, call.scores, call.group,
-            call.functors},
+            call.alibi_slopes, call.functors},
            plan, threads, workspace);
   if (call.options.weights) copy_chosen(options.weights, call.options);
 }
@@ -265,4 +283,3 @@ ATTN_NAMESPACE_END
 
 #define ATTN_KERNEL_TEXT "attn/attention/forward.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
-ATTN_KERNEL_DOOR(forward, AttentionProblem)

@@ -1,4 +1,5 @@
 // ForwardTask: what one task of forward attention does with its rows: pack, score, online softmax, values, outputs.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/attention/coming_rows.hpp"
@@ -26,7 +27,8 @@ class ForwardTask {
         tiles_((block.num_rows + tile_rows_ - 1) / tile_rows_),
         copies_values_(!tiling.few &&
                        (problem.paged() || problem.v.stride(2) != problem.head_dim_v())),
-        changes_scores_(changes_scores(problem)) {}
+        changes_scores_(changes_scores(problem)),
+        first_number_(problem.lengths(block.b).first_key) {}
 
   /// What its worker does next, asked for during the last block of keys. Of pages only the queries: masks may leave
   /// out pages that are not there.
@@ -139,8 +141,7 @@ class ForwardTask {
       const T sink = has_sinks ? problem_.options.sinks(row.h) : kMinusInf<T>;
       const bool has_sink = has_sinks && sink != kMinusInf<T>;
       // A row is empty by its masks alone: one that sees nothing but products of -inf has no weights.
-      if (row.state.total == T{0} && !has_sink &&
-          sees_key(problem_, kernels_, at_.b, row, tiling_.block_kv, scratch_.scores)) {
+      if (row.state.total == T{0} && !has_sink && sees_key(problem_, kernels_, at_.b, row)) {
         row.state.total = std::numeric_limits<T>::quiet_NaN();
       }
       if (kept_states != nullptr) kept_states[problem_.row_at(at_.b, row.h, row.i)] = row.state;
@@ -171,17 +172,24 @@ class ForwardTask {
   /// Queries in whole tiles: where they lie, if they can, else copied. Copies take sdpa_short and sdpa_512 of attn_report
   /// 1.01 times as long. More than a few, passed over again for each of many keys, may evict one another where they lie.
   void pack_queries() {
-    const index_t d = problem_.head_dim(), count = rows_.count();
+    const index_t d = problem_.head_dim(), score_dim = problem_.score_dim(), count = rows_.count();
     query_stride_ = count > 1 ? query(rows_[1]) - query(rows_[0]) : d;
-    copies_queries_ = (tiling_.few && tile_rows_ > kFewRowsAtOnce) || !queries_lie_in_tiles();
+    copies_queries_ = problem_.options.qv || (tiling_.few && tile_rows_ > kFewRowsAtOnce) ||
+                      !queries_lie_in_tiles();
     if (!copies_queries_) return;
-    query_stride_ = d;
+    query_stride_ = score_dim;
     T* to = scratch_.q;
     for (index_t r = 0; r < count; r += tile_rows_) {
       const index_t height = tile_count(r);
-      for (index_t x = 0; x < height; ++x, to += d) std::copy_n(query(rows_[r + x]), d, to);
-      std::fill_n(to, (tile_height_ - height) * d, T{0});
-      to += (tile_height_ - height) * d;
+      for (index_t x = 0; x < height; ++x, to += score_dim) {
+        const QueryRow<T>& row = rows_[r + x];
+        std::copy_n(query(row), d, to);
+        if (problem_.options.qv) {
+          std::copy_n(problem_.query_of_values(at_.b, row.h, row.i), score_dim - d, to + d);
+        }
+      }
+      std::fill_n(to, (tile_height_ - height) * score_dim, T{0});
+      to += (tile_height_ - height) * score_dim;
     }
   }
 
@@ -237,13 +245,16 @@ class ForwardTask {
 
   /// scratch.scores = scores of one tile of rows, -inf where a row does not see the key.
   ATTN_INLINE void score_tile(const Tile& tile, ScoreStage stage) {
-    const index_t d = problem_.head_dim();
+    const index_t d = problem_.score_dim();
     const KeyRange columns = keys_.scores_of(tile.first_key, tile.keys);
     const T* queries = copies_queries_ ? scratch_.q + tile.at * d : query(rows_[tile.row]);
     if (tiling_.few) {
-      kernels_.score_rows(tile.height, tile.keys.end - tile.keys.begin, d, queries, query_stride_,
+      const index_t of_keys = problem_.head_dim(), n = tile.keys.end - tile.keys.begin;
+      T* scores = scratch_.scores + tile.keys.begin - tile.first_key;
+      kernels_.score_rows(tile.height, n, of_keys, queries, query_stride_,
                           keys_.point_to(problem_.k, tile.kv_head, tile.keys), problem_.scale,
-                          scratch_.scores + tile.keys.begin - tile.first_key, tiling_.block_kv);
+                          scores, tiling_.block_kv);
+      if (problem_.options.qv) add_scores_of_values(tile, queries + of_keys, n, scores);
     } else {
       for (index_t j = columns.begin; j < columns.end; j += kernels_.panel_width) {
         const T* panel = scratch_.k + j * d;
@@ -262,9 +273,23 @@ class ForwardTask {
       std::fill(s + columns.begin, s + begin, kMinusInf<T>);
       std::fill(s + end, s + columns.end, kMinusInf<T>);
       if (begin >= end || !changes_scores_ || stage == ScoreStage::scaled) continue;
-      const ScoreRow<T> scores{at_.b, row.h, row.i, tile.first_key + begin, end - begin, s + begin};
+      const index_t first = tile.first_key + begin;
+      const ScoreRow<T> scores{at_.b,       row.h,    row.i, first, first_number_ + first,
+                               end - begin, s + begin};
       cap_row(problem_, kernels_, scores);
       if (stage == ScoreStage::masked) mask_row(problem_, kernels_, scores, tile.all_visible);
+    }
+  }
+
+  /// scores += scale qv . v of a tile's n keys on the path for few rows.
+  void add_scores_of_values(const Tile& tile, const T* queries, index_t n, T* scores) {
+    const T* const* values = keys_.point_to(problem_.v, tile.kv_head, tile.keys);
+    kernels_.score_rows(tile.height, n, problem_.head_dim_v(), queries, query_stride_, values,
+                        problem_.scale, scratch_.products, n);
+    for (index_t x = 0; x < tile.height; ++x) {
+      T* s = scores + x * tiling_.block_kv;
+      const T* products = scratch_.products + x * n;
+      for (index_t j = 0; j < n; ++j) s[j] += products[j];
     }
   }
 
@@ -278,15 +303,25 @@ class ForwardTask {
     }
   }
 
-  /// s = what the prob functor makes of the final weights of n scores.
-  void weigh_for_functor(const QueryRow<T>& row, index_t n, T* s, index_t first_key) {
+  /// s = what the prob functor makes of the final weights of n scores, of keys from `number` on.
+  void weigh_for_functor(const QueryRow<T>& row, index_t n, T* s, index_t number) {
     if (row.state.total == T{0}) {
       std::fill_n(s, n, T{0});
     } else {
       kernels_.weigh(n, s, row.state, s);
     }
     const RowFunctor<T>& prob = problem_.functors.prob;
-    prob.apply(prob.object, n, s, at_.b, row.h, row.i, first_key);
+    prob.apply(prob.object, n, s, at_.b, row.h, row.i, number);
+  }
+
+  /// scratch.v = values of a tile's keys; 0 where row zeros_of_ does not see the key, whatever its score is.
+  void copy_shown_values(const Tile& tile) {
+    T shown[kKeysShown];
+    for (index_t j = tile.keys.begin; j < tile.keys.end; j += kKeysShown) {
+      const KeyRange keys{j, std::min(j + kKeysShown, tile.keys.end)};
+      show_keys(problem_, kernels_, at_.b, rows_[zeros_of_], keys, tile.all_visible, shown);
+      keys_.copy_values(tile.first_key, keys, shown);
+    }
   }
 
   /// Adds one block's keys to the states, the sums or both of one tile of rows.
@@ -294,9 +329,9 @@ class ForwardTask {
     const KeyRange columns = keys_.scores_of(tile.first_key, tile.keys);
     const index_t stride = tiling_.block_kv;
     T shrink[std::max(kMostTileRows, kFewRows)] = {};  // of rows that fill up the tile, too
-    if (zeros_of_ >= 0)
-      keys_.copy_values(tile.first_key, tile.keys, scratch_.scores + zeros_of_ * stride);
-    const index_t n = columns.end - columns.begin, first_key = tile.first_key + columns.begin;
+    if (zeros_of_ >= 0) copy_shown_values(tile);
+    const index_t n = columns.end - columns.begin;
+    const index_t number = first_number_ + tile.first_key + columns.begin;
     T* s = scratch_.scores + columns.begin;
     QueryRow<T>* rows = &rows_[tile.row];
     if (tiling_.few && pass != Pass::values) {
@@ -306,7 +341,7 @@ class ForwardTask {
         if (!tiling_.few) ask_for_more(tile, x);
         if (pass == Pass::values) {
           shrink[x] = 1;
-          weigh_for_functor(rows[x], n, s + x * stride, first_key);
+          weigh_for_functor(rows[x], n, s + x * stride, number);
         } else {
           kernels_.online_softmax(1, n, s + x * stride, stride, rows + x, shrink + x);
         }
@@ -315,7 +350,7 @@ class ForwardTask {
     if (problem_.options.dropout.p > 0 && pass != Pass::totals) {
       for (index_t x = 0; x < tile.height; ++x) {
         kernels_.drop(n, s + x * stride, problem_.options.dropout, at_.b, rows[x].h, rows[x].i,
-                      first_key);
+                      number);
       }
     }
     if (pass != Pass::totals) add_values(tile, shrink);
@@ -476,6 +511,7 @@ class ForwardTask {
   /// attention_1024_seq_major).
   bool copies_values_;
   bool changes_scores_;
+  index_t first_number_;   ///< of the first key given
   index_t zeros_of_ = -1;  ///< values that this row does not see are taken as 0; -1: none
 };
 

@@ -1,4 +1,5 @@
 // score_mod, mask_mod, prob_mod: ordinary scalar functors, compiled into the loop over a row of scores.
+// SPDX-License-Identifier: Apache-2.0
 //
 // What FlexAttention does with a compiler at run time. A functor is called for whole rows of a tile, in loops that
 // are compiled once per instruction set, so that the compiler inlines it and makes vectors of it; the kernels call
@@ -6,6 +7,7 @@
 #pragma once
 
 #include "attn/attention/problem.hpp"
+#include "attn/simd/rows.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -125,6 +127,12 @@ auto operator|(const MaskMod<A>& a, const MaskMod<B>& b) {
   return mask_mod(MaskOr<A, B>{a.f, b.f});
 }
 
+/// A functor over a row of scores or weights, compiled for a target.
+template <class T, class Functor>
+struct FunctorLoop {
+  decltype(RowFunctor<T>::apply) apply;
+};
+
 }  // namespace detail
 
 ATTN_NAMESPACE_END
@@ -138,14 +146,9 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-// set::attach(functor, functors) takes the loop of this set.
-#define ATTN_FUNCTOR_CASE(set) \
-  case Isa::set:               \
-    return set::attach(functor, functors);
-
 /// Hangs a functor, which must outlive the call, into `functors`.
 template <class T, class Functor>
-void attach(Isa isa, const Functor& functor, RowFunctors<T>& functors) {
+void bind(Isa isa, const Functor& functor, RowFunctors<T>& functors) {
   if constexpr (is_mod<MaskMod, Functor> && Classifies<decltype(functor.f)>) {
     functors.classify = [](const void* object, index_t b, index_t h, IndexRange queries,
                            IndexRange keys) {
@@ -153,19 +156,11 @@ void attach(Isa isa, const Functor& functor, RowFunctors<T>& functors) {
       return static_cast<const F*>(object)->classify(b, h, queries, keys);
     };
   }
-  switch (isa) {
-#if defined(ATTN_PIN_ISA)
-    ATTN_FUNCTOR_CASE(ATTN_PIN_ISA)
-#elif ATTN_ARCH_X86
-    ATTN_FUNCTOR_CASE(scalar) ATTN_FUNCTOR_CASE(avx2) ATTN_FUNCTOR_CASE(avx512)
-#else
-    ATTN_FUNCTOR_CASE(scalar)
-#endif
-    default:
-      __builtin_unreachable();
-  }
+  RowFunctor<T>& bound = is_mod<ScoreMod, Functor>  ? functors.score
+                         : is_mod<MaskMod, Functor> ? functors.mask
+                                                    : functors.prob;
+  bound = {&functor.f, row_of<FunctorLoop<T, Functor>>(isa).apply};
 }
-#undef ATTN_FUNCTOR_CASE
 
 }  // namespace detail
 

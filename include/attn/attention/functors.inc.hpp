@@ -1,4 +1,5 @@
 // Kernel text: a user's functor over one row of scores.
+// SPDX-License-Identifier: Apache-2.0
 
 /// row[x] = f(row[x], x) in chunks of a fixed length and into an array of its own, which nothing that the functor
 /// refers to can overlap: g++ -O2 makes vectors of such loops only.
@@ -49,14 +50,14 @@ inline void apply_prob_mod(const void* object, index_t n, T* row, index_t b, ind
 }
 
 template <class T, class F>
-inline void attach(const detail::ScoreMod<F>& functor, detail::RowFunctors<T>& functors) {
-  functors.score = {&functor.f, apply_score_mod<T, F>};
-}
+struct Row<detail::FunctorLoop<T, detail::ScoreMod<F>>> {
+  static constexpr detail::FunctorLoop<T, detail::ScoreMod<F>> kTable{apply_score_mod<T, F>};
+};
 template <class T, class F>
-inline void attach(const detail::ProbMod<F>& functor, detail::RowFunctors<T>& functors) {
-  functors.prob = {&functor.f, apply_prob_mod<T, F>};
-}
+struct Row<detail::FunctorLoop<T, detail::ProbMod<F>>> {
+  static constexpr detail::FunctorLoop<T, detail::ProbMod<F>> kTable{apply_prob_mod<T, F>};
+};
 template <class T, class F>
-inline void attach(const detail::MaskMod<F>& functor, detail::RowFunctors<T>& functors) {
-  functors.mask = {&functor.f, apply_mask_mod<T, F>};
-}
+struct Row<detail::FunctorLoop<T, detail::MaskMod<F>>> {
+  static constexpr detail::FunctorLoop<T, detail::MaskMod<F>> kTable{apply_mask_mod<T, F>};
+};

@@ -1,4 +1,5 @@
 // QueryOffset, Visibility, and which interval of keys a query sees: causality, windows, lengths, padding, prefix, chunks, documents.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/attention/mask.hpp"
@@ -22,8 +23,11 @@ constexpr QueryOffset query_offset(index_t value) { return {QueryOffset::Kind::f
 /// One for each batch row. Shape (batch).
 template <detail::Indices X>
 QueryOffset query_offsets(const X& offsets) {
-  return {QueryOffset::Kind::per_row, 0, const_view(offsets)};
+  static_assert(detail::has_rank<X, 1>, "query_offsets takes offsets, (batch)");
+  return {QueryOffset::Kind::per_row, 0, detail::index_view<1>(offsets)};
 }
+template <TemporaryTensor X>
+QueryOffset query_offsets(X&&) = delete;  // it would view a tensor that is gone
 
 /// What a mask functor says of a block of queries and keys.
 enum class Visibility { empty, partial, full };
@@ -38,8 +42,13 @@ struct KeyRange {
 /// One batch row of a call: its lengths as stored, before key and query lengths.
 struct SequenceLengths {
   index_t b, q_len, kv_len;
+  index_t first_key = 0;  ///< the number of the first of kv_len keys; those before it are not given
 
-  index_t keys(const Mask& mask) const { return mask.key_lengths ? mask.key_lengths(b) : kv_len; }
+  /// How many keys there are with those before the first.
+  index_t numbered() const { return first_key + kv_len; }
+  index_t keys(const Mask& mask) const {
+    return mask.key_lengths ? mask.key_lengths(b) : numbered();
+  }
   index_t queries(const Mask& mask) const {
     return mask.query_lengths ? mask.query_lengths(b) : q_len;
   }
@@ -79,7 +88,7 @@ inline KeyRange document_at(TensorView1<const index_t> ids, index_t p) {
   return {first(0, ids(p)), first(p, ids(p) + 1)};
 }
 
-/// What all but the dense parts of a mask leave of the keys: always one interval.
+/// What all but the dense parts of a mask leave of the keys given: always one interval, counted from the first of them.
 inline KeyRange keys_seen(const Mask& mask, const QueryOffset& offset, const SequenceLengths& row,
                           index_t i) {
   if (i >= row.queries(mask)) return {0, 0};
@@ -99,8 +108,9 @@ inline KeyRange keys_seen(const Mask& mask, const QueryOffset& offset, const Seq
     const KeyRange document = document_at(ids.select(0, ids.extent(0) == 1 ? 0 : row.b), p);
     intersect(document.begin, document.end);
   }
-  intersect(p - mask.left, p + mask.right + 1);
-  return seen.begin < seen.end ? seen : KeyRange{0, 0};
+  intersect(std::max(p - mask.left, row.first_key), p + mask.right + 1);
+  return seen.begin < seen.end ? KeyRange{seen.begin - row.first_key, seen.end - row.first_key}
+                               : KeyRange{0, 0};
 }
 
 }  // namespace detail

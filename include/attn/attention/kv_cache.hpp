@@ -1,4 +1,5 @@
 // KvCache: the keys and values of all positions so far, for decoding step by step.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
@@ -11,11 +12,11 @@
 ATTN_NAMESPACE_BEGIN
 
 struct KvCacheOptions {
-  index_t batch = 1;
-  index_t num_kv_heads = 1;
-  index_t capacity = 0;  ///< most keys held at once
-  index_t head_dim = 0;
-  index_t head_dim_v = 0;  ///< head_dim
+  index_t batch = 1;         ///< rows, each a sequence of its own
+  index_t num_kv_heads = 1;  ///< heads of keys and values
+  index_t capacity = 0;      ///< most keys held at once
+  index_t head_dim = 0;      ///< of a key
+  index_t head_dim_v = 0;    ///< head_dim
   index_t window =
       0;  ///< keys kept before added ones: those of sliding_window(window, 0), below capacity; 0: all
 };
@@ -24,13 +25,14 @@ struct KvCacheOptions {
 /// the end. Memory is allocated by the constructor and by no other call.
 ///
 ///   cache.append(k, v);
-///   scaled_dot_product_attention(q, cache.keys(), cache.values(), out, {.mask = causal()});
+///   scaled_dot_product_attention(q, cache.keys(), cache.values(), out,
+///                                {.mask = causal(), .first_key = cache.first_position()});
 ///
 /// q holds the last positions, which is how causal() and sliding_window() take it unless told otherwise. All batch rows
 /// have the same length.
 ///
 /// With a window, all but the last `window` keys are forgotten where new ones come: a step then sees what
-/// sliding_window(window, 0) over everything shows. The memory is a line of capacity + window positions. Where its end
+/// sliding_window(window, 0) over everything shows, and first_key keeps the numbers of what is left. The memory is a line of capacity + window positions. Where its end
 /// is reached, the keys still kept move to its front, after at least `window` new ones: a key is copied at most once on
 /// average, and keys() always is one strided view.
 template <class T>
@@ -60,6 +62,29 @@ class KvCache {
     readers_ = Tensor1<index_t>({batch});
   }
 
+  KvCache(const KvCache&) = default;
+  KvCache& operator=(const KvCache&) = default;
+  /// What was moved from holds no keys and has room for none.
+  KvCache(KvCache&& other) noexcept
+      : options_(std::exchange(other.options_, kNothing)),
+        keys_(std::move(other.keys_)),
+        values_(std::move(other.values_)),
+        readers_(std::move(other.readers_)),
+        begin_(std::exchange(other.begin_, 0)),
+        end_(std::exchange(other.end_, 0)),
+        length_(std::exchange(other.length_, 0)) {}
+  KvCache& operator=(KvCache&& other) noexcept {
+    options_ = std::exchange(other.options_, kNothing);
+    keys_ = std::move(other.keys_);
+    values_ = std::move(other.values_);
+    readers_ = std::move(other.readers_);
+    begin_ = std::exchange(other.begin_, 0);
+    end_ = std::exchange(other.end_, 0);
+    length_ = std::exchange(other.length_, 0);
+    return *this;
+  }
+  ~KvCache() = default;
+
   /// With head_dim_v and window as they are in effect.
   const KvCacheOptions& options() const { return options_; }
 
@@ -67,7 +92,7 @@ class KvCache {
   index_t size() const { return end_ - begin_; }
   /// Positions so far, forgotten ones included: the position of the next key.
   index_t length() const { return length_; }
-  /// Position of keys()(.., 0, ..).
+  /// Position of keys()(.., 0, ..): AttentionOptions::first_key.
   index_t first_position() const { return length_ - size(); }
 
   /// Whether both have the same batch, positions and room: how many more one takes, the other does, too. Heads may
@@ -107,16 +132,21 @@ class KvCache {
   /// Forgets the last n positions, as speculative decoding does with rejected ones. Throws ValueError where they are not
   /// held, or where forgotten ones would be missing in the window: what one extend() added can always be taken back.
   void truncate(index_t n) {
-    const index_t most = size() == length_ ? size() : size() - options_.window;
-    if (n < 0 || n > most) {
-      throw_range("KvCache::truncate", "n", 0, most, n);
+    if (n < 0 || n > most_truncated()) {
+      throw_range("KvCache::truncate", "n", 0, most_truncated(), n);
     }
     end_ -= n;
     length_ -= n;
   }
 
   /// truncate() to so many positions.
-  void truncate_to(index_t length) { truncate(length_ - length); }
+  void truncate_to(index_t length) {
+    const index_t least = length_ - most_truncated();
+    if (length < least || length > length_) {
+      throw_range("KvCache::truncate_to", "length", least, length_, length);
+    }
+    truncate(length_ - length);
+  }
 
   /// Forgets everything.
   void clear() { begin_ = end_ = length_ = 0; }
@@ -153,6 +183,10 @@ class KvCache {
 
  private:
   static constexpr index_t kDone = -1;
+  /// Of what was moved from: it holds nothing and has no room.
+  static constexpr KvCacheOptions kNothing{.batch = 0, .num_kv_heads = 0};
+
+  index_t most_truncated() const { return size() == length_ ? size() : size() - options_.window; }
 
   /// Room for n positions at end_, which moves behind them.
   void make_room(std::string_view function, index_t n) {

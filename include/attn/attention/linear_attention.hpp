@@ -1,11 +1,12 @@
 // linear_attention: a state per head instead of a softmax over keys; the rules linear, gated, delta and gated delta.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cmath>
 #include <optional>
 
 #include "attn/core/tensor.hpp"
-#include "attn/kernels/execution.hpp"
+#include "attn/kernels/backend.hpp"
 #include "attn/simd/vec.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -34,6 +35,18 @@ struct LinearAttentionProblem {
   TensorView4<const T> initial_state;
   TensorView4<T> final_state;
   T scale;
+};
+
+template <class In, class Acc>
+struct Backend<family::LinearAttention, In, Acc> {
+  Kernel<LinearAttentionProblem<In>> attend;
+
+  using Problem = LinearAttentionProblem<In>;
+  static constexpr std::uint64_t kLayout =
+      layout_hash({sizeof(Backend), sizeof(Problem), offsetof(Problem, q), offsetof(Problem, k),
+                   offsetof(Problem, v), offsetof(Problem, out), offsetof(Problem, decay),
+                   offsetof(Problem, beta), offsetof(Problem, initial_state),
+                   offsetof(Problem, final_state), offsetof(Problem, scale)});
 };
 
 /// The view with extents of 1 repeated, where `shape` has more.
@@ -103,7 +116,6 @@ ATTN_NAMESPACE_END
 
 #define ATTN_KERNEL_TEXT "attn/attention/linear_attention.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
-ATTN_KERNEL_DOOR(linear_attention_states, LinearAttentionProblem)
 
 ATTN_NAMESPACE_BEGIN
 
@@ -123,7 +135,7 @@ void linear_attention(const Q& q, const K& k, const V& v, Out&& out,
                       const LinearAttentionOptions<scalar_t<Q>>& options = {},
                       const Execution& execution = {}) {
   using T = scalar_t<Q>;
-  detail::linear_attention_states<T>(
+  detail::backend<family::LinearAttention, T>(execution).attend(
       detail::make_linear_attention_problem<T>(const_view(q), const_view(k), const_view(v),
                                                view_of(out), options),
       execution);

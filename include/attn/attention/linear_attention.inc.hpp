@@ -1,4 +1,5 @@
 // Kernel text: linear attention, by blocks of columns of the state.
+// SPDX-License-Identifier: Apache-2.0
 //
 // Column c of S depends on no other: element c of v writes it and element c of out reads it. So a block of columns is
 // carried through the whole sequence before the next: 128 rows of 4 vectors are 16 KB with AVX2 and 32 KB with AVX-512,
@@ -158,10 +159,16 @@ inline void linear_attention_states(const detail::LinearAttentionProblem<T>& pro
   const index_t value_dim = problem.v.extent(3), blocks = (value_dim + kWidth - 1) / kWidth;
   const Executor& threads = detail::threads_for(executor, problem.q.size() * value_dim);
   const index_t elements = key_dim * (kWidth + 1);
-  Scratch<T> memory(workspace, elements * threads.concurrency());
+  Scratch<T> memory(workspace, elements * detail::worker_count(threads));
   threads.run(problem.k.extent(0) * heads * blocks, [&](index_t task, int worker) {
     const index_t state = task / blocks;
     attend_columns(problem, state / heads, state % heads, task % blocks * kWidth,
                    memory.data() + worker * elements);
   });
 }
+
+template <class T>
+struct Row<detail::Backend<family::LinearAttention, T, T>> {
+  static constexpr detail::Backend<family::LinearAttention, T, T> kTable{
+      .attend = detail::kKernel<linear_attention_states<T>>};
+};

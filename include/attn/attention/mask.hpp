@@ -1,5 +1,5 @@
-// Masks with their meaning in the type: dense ones (keep, drop, additive) and those that leave each query an interval
-// of keys (causal, window, lengths, padding, prefix, chunks, documents).
+// Masks with their meaning in the type: dense ones (keep, drop, additive), and an interval of keys for each query.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/core/tensor.hpp"
@@ -111,6 +111,8 @@ template <TensorLike X>
 Mask keep_mask(const X& visible) {
   return detail::dense_mask(Mask::Dense::Kind::keep, visible);
 }
+template <TemporaryTensor X>
+Mask keep_mask(X&&) = delete;  // the mask would view a tensor that is gone
 
 /// True = hidden: the polarity of PyTorch's modules (key_padding_mask, attn_mask). Shapes as keep_mask.
 template <TensorLike X>
@@ -118,6 +120,8 @@ template <TensorLike X>
 Mask drop_mask(const X& hidden) {
   return detail::dense_mask(Mask::Dense::Kind::drop, hidden);
 }
+template <TemporaryTensor X>
+Mask drop_mask(X&&) = delete;  // the mask would view a tensor that is gone
 
 /// Added to the scaled scores; -inf hides. Of the element type of q. Shapes as keep_mask.
 template <TensorLike X>
@@ -125,9 +129,21 @@ template <TensorLike X>
 Mask additive_mask(const X& bias) {
   return detail::dense_mask(Mask::Dense::Kind::add, bias);
 }
+template <TemporaryTensor X>
+Mask additive_mask(X&&) = delete;  // the mask would view a tensor that is gone
 
-/// PyTorch's key_padding_mask: shape (batch, kv_len), bool (true = hidden) or float (added).
-template <TensorLike X>
+namespace detail {
+
+/// A column vector of Eigen has two axes by type alone.
+template <class X>
+concept HasAxesBatchAndKvLen =
+    TensorLike<X> && rank_v<X> == 2 && !requires { requires X::ColsAtCompileTime == 1; };
+
+}  // namespace detail
+
+/// PyTorch's key_padding_mask: shape (batch, kv_len), bool (true = hidden) or float (added). One axis could only be that of
+/// the keys of one batch row, (1, kv_len), and is given as view.unsqueeze(0).
+template <detail::HasAxesBatchAndKvLen X>
 Mask key_padding_mask(const X& padding) {
   const auto view = const_view(padding).unsqueeze(1).unsqueeze(1);
   if constexpr (std::same_as<scalar_t<X>, bool>) {
@@ -136,6 +152,8 @@ Mask key_padding_mask(const X& padding) {
     return additive_mask(view);
   }
 }
+template <TemporaryTensor X>
+Mask key_padding_mask(X&&) = delete;  // the mask would view a tensor that is gone
 
 /// Query i sees keys up to its own position i + offset; AttentionOptions::offset says where queries stand.
 inline Mask causal() {
@@ -161,40 +179,71 @@ namespace detail {
 template <class X>
 concept Indices = TensorLike<X> && std::same_as<scalar_t<X>, index_t>;
 
+/// Also of an Eigen vector, which view_of() takes for a matrix.
+template <class X, int Rank>
+inline constexpr bool has_rank =
+    std::convertible_to<const X&, TensorView<const index_t, Rank>> || rank_v<X> == Rank;
+
+/// Empty where has_rank does not hold: whoever asks has said so.
+template <int Rank, class X>
+TensorView<const index_t, Rank> index_view(const X& x) {
+  if constexpr (std::convertible_to<const X&, TensorView<const index_t, Rank>>) {
+    return x;
+  } else if constexpr (rank_v<X> == Rank) {
+    return const_view(x);
+  } else {
+    return {};
+  }
+}
+
 }  // namespace detail
+
+// In what follows kv_len is first_key + the keys given (AttentionOptions::first_key).
 
 /// Batch row b has lengths(b) keys, 0 .. kv_len; what lies beyond is never read. Shape (batch).
 template <detail::Indices X>
 Mask key_lengths(const X& lengths) {
+  static_assert(detail::has_rank<X, 1>, "key_lengths takes lengths, (batch)");
   Mask mask;
-  mask.key_lengths = const_view(lengths);
+  mask.key_lengths = detail::index_view<1>(lengths);
   return mask;
 }
+template <TemporaryTensor X>
+Mask key_lengths(X&&) = delete;  // the mask would view a tensor that is gone
 
 /// Batch row b has lengths(b) queries, 0 .. q_len; those beyond see no key. Shape (batch).
 template <detail::Indices X>
 Mask query_lengths(const X& lengths) {
+  static_assert(detail::has_rank<X, 1>, "query_lengths takes lengths, (batch)");
   Mask mask;
-  mask.query_lengths = const_view(lengths);
+  mask.query_lengths = detail::index_view<1>(lengths);
   return mask;
 }
+template <TemporaryTensor X>
+Mask query_lengths(X&&) = delete;  // the mask would view a tensor that is gone
 
 /// The first padding(b) keys of batch row b are padding, which no query sees and which is never read; 0 .. kv_len.
 /// Shape (batch).
 template <detail::Indices X>
 Mask left_padding(const X& padding) {
+  static_assert(detail::has_rank<X, 1>, "left_padding takes numbers of keys, (batch)");
   Mask mask;
-  mask.left_padding = const_view(padding);
+  mask.left_padding = detail::index_view<1>(padding);
   return mask;
 }
+template <TemporaryTensor X>
+Mask left_padding(X&&) = delete;  // the mask would view a tensor that is gone
 
 /// Prefix LM: every query sees the first lengths(b) keys, and those up to its own position. Shape (batch).
 template <detail::Indices X>
 Mask prefix_lm(const X& lengths) {
+  static_assert(detail::has_rank<X, 1>, "prefix_lm takes lengths, (batch)");
   Mask mask;
-  mask.prefix_lengths = const_view(lengths);
+  mask.prefix_lengths = detail::index_view<1>(lengths);
   return mask;
 }
+template <TemporaryTensor X>
+Mask prefix_lm(X&&) = delete;  // the mask would view a tensor that is gone
 
 /// Position p sees the keys of its own chunk, [p / size * size, p / size * size + size); often `& causal()`.
 /// Throws ValueError below 1.
@@ -211,9 +260,12 @@ inline Mask chunked(index_t size) {
 /// (1, kv_len), never falling along a row; ids in any order are for a mask_mod.
 template <detail::Indices X>
 Mask documents(const X& ids) {
+  static_assert(detail::has_rank<X, 2>, "documents takes ids, (batch, kv_len)");
   Mask mask;
-  mask.documents = const_view(ids);
+  mask.documents = detail::index_view<2>(ids);
   return mask;
 }
+template <TemporaryTensor X>
+Mask documents(X&&) = delete;  // the mask would view a tensor that is gone
 
 ATTN_NAMESPACE_END

@@ -1,4 +1,5 @@
 // merge_states: one attention result out of two over different keys.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
@@ -6,7 +7,8 @@
 #include <limits>
 
 #include "attn/core/tensor.hpp"
-#include "attn/kernels/execution.hpp"
+#include "attn/exec/execution.hpp"
+#include "attn/exec/row_ranges.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -1,4 +1,5 @@
 // AttentionProblem: one checked call, and where its rows lie in memory: in a batch, in packed sequences or in pages.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/attention/options.hpp"
@@ -7,7 +8,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A user's functor, applied to keys [first_key, first_key + n) of one query: by pointers, since kernels may lie
+/// A user's functor, applied to keys of the numbers [first_key, first_key + n) of one query: by pointers, since kernels may lie
 /// in a library that was compiled before it. Made by functors.hpp.
 template <class T>
 struct RowFunctor {
@@ -35,6 +36,7 @@ struct AttentionProblem {
   T scale;
   Shape<4> scores;  ///< (batch, num_heads, q_len, kv_len), the longest of packed sequences
   index_t group;    ///< heads that share keys
+  TensorView2<const T> alibi_slopes = {};  ///< (batch, num_heads)
   RowFunctors<T> functors = {};
 
   index_t batch() const { return scores[0]; }
@@ -42,21 +44,29 @@ struct AttentionProblem {
   index_t num_kv_heads() const { return k.extent(1); }
   index_t head_dim() const { return q.extent(3); }
   index_t head_dim_v() const { return v.extent(3); }
+  /// Products of one score.
+  index_t score_dim() const { return head_dim() + (options.qv ? head_dim_v() : 0); }
   bool packed() const { return static_cast<bool>(options.cu_seqlens_q); }
   bool paged() const { return static_cast<bool>(options.block_table); }
 
   SequenceLengths lengths(index_t b) const {
-    const auto length = [&](const TensorView1<const index_t>& starts, index_t whole) {
-      return starts ? starts(b + 1) - starts(b) : whole;
-    };
-    return {b, length(options.cu_seqlens_q, scores[2]), length(options.cu_seqlens_k, scores[3])};
+    const auto &q_starts = options.cu_seqlens_q, &k_starts = options.cu_seqlens_k;
+    const index_t q_len = q_starts ? q_starts(b + 1) - q_starts(b) : scores[2];
+    if (!k_starts) return {b, q_len, scores[3], options.first_key};
+    const index_t begin = k_starts(b), end = k_starts(b + 1);
+    const index_t first = std::clamp(options.first_key, begin, end);
+    return {b, q_len, end - first, first - begin};
   }
   /// One more logit of head h, or -inf.
   T sink(index_t h) const {
     return options.sinks ? options.sinks(h) : -std::numeric_limits<T>::infinity();
   }
-  index_t keys_of(index_t b) const { return lengths(b).keys(options.mask); }
-  /// Keys of the batch row, padding left out: what a query that sees no key may take the mean of.
+  /// Keys given of the batch row, as far as its length goes.
+  index_t keys_of(index_t b) const {
+    const SequenceLengths row = lengths(b);
+    return std::max(row.keys(options.mask) - row.first_key, index_t{0});
+  }
+  /// Keys of the batch row, padding left out: what a query that sees no key may take the mean of. Then first_key is 0.
   KeyRange unpadded_keys(index_t b) const {
     const auto& padding = options.mask.left_padding;
     const index_t end = keys_of(b);
@@ -69,6 +79,8 @@ struct AttentionProblem {
     return detail::keys_seen(options.mask, options.offset, lengths(b), i);
   }
 
+  /// Whether there is any query.
+  bool has_rows() const { return batch() > 0 && num_heads() > 0 && scores[2] > 0; }
   /// Whether anything may hide keys from queries.
   bool hides_keys() const {
     return options.mask.num_dense > 0 || options.mask.has_intervals() || options.relative_bias ||
@@ -81,6 +93,9 @@ struct AttentionProblem {
 
   /// Query i of q, and what stands in its place in out and lse.
   const T* query(index_t b, index_t h, index_t i) const { return q.at_index(row(b, h, i)); }
+  const T* query_of_values(index_t b, index_t h, index_t i) const {
+    return options.qv.at_index(row(b, h, i));
+  }
   T* output(index_t b, index_t h, index_t i) const { return out.at_index(row(b, h, i)); }
   T& lse(index_t b, index_t h, index_t i) const {
     const Shape<4> at = row(b, h, i);
@@ -97,14 +112,16 @@ struct AttentionProblem {
     return -1;
   }
 
-  /// Key j of k or v.
+  /// Key j, of those given, of k or v.
   const T* key(const TensorView4<const T>& of, index_t b, index_t kv_head, index_t j) const {
     if (paged()) {
       const index_t size = k.extent(2);
       return of.at_index({options.block_table(b, j / size), kv_head, j % size, 0});
     }
     const auto& starts = options.cu_seqlens_k;
-    return starts ? of.at_index({0, kv_head, starts(b) + j, 0}) : of.at_index({b, kv_head, j, 0});
+    if (!starts) return of.at_index({b, kv_head, j, 0});
+    const index_t first = std::max(starts(b) - options.first_key, index_t{0});
+    return of.at_index({0, kv_head, first + j, 0});
   }
 
   /// Keys [j, run_end(j, end)) lie one stride apart: up to `end`, or the end of the page.

@@ -1,4 +1,5 @@
 // make_problem(): every argument of an attention call checked, before anything is written.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
@@ -49,19 +50,21 @@ void check_lengths(const char* argument, const TensorView1<const index_t>& lengt
   }
 }
 
-/// `starts` rises from 0 to `total`. Returns the longest of the lengths between.
+/// `starts` rises from 0 to `total`. Returns the longest of the lengths between, as far as they lie from `first` on.
 ATTN_COLD inline index_t check_starts(const char* argument,
-                                      const TensorView1<const index_t>& starts, index_t total) {
+                                      const TensorView1<const index_t>& starts, index_t total,
+                                      index_t first = 0) {
   const index_t last = starts.extent(0) - 1;
-  if (last < 1) throw_argument(argument, "have shape (batch + 1)", starts.shape());
+  if (last < 0) throw_argument(argument, "have shape (batch + 1)", starts.shape());
   if (starts(0) != 0) throw_entry(argument, 0, 0, 0, starts(0));
+  if (last == 0 && total != 0) throw_entry(argument, 0, total, total, 0);
   index_t longest = 0;
   for (index_t b = 0; b < last; ++b) {
     const index_t least = b + 1 == last ? total : starts(b);
     if (starts(b + 1) < least || starts(b + 1) > total) {
       throw_entry(argument, b + 1, least, total, starts(b + 1));
     }
-    longest = std::max(longest, starts(b + 1) - starts(b));
+    longest = std::max(longest, starts(b + 1) - std::max(starts(b), first));
   }
   return longest;
 }
@@ -69,7 +72,7 @@ ATTN_COLD inline index_t check_starts(const char* argument,
 /// Checks a mask against scores of shape (batch, num_heads, q_len, kv_len), where batch row b has lengths(b).
 template <class T, class Lengths>
 void check_mask(const Mask& mask, const Shape<4>& scores, Lengths lengths) {
-  const index_t batch = scores[0], kv_len = scores[3];
+  const index_t batch = scores[0];
   for (int i = 0; i < mask.num_dense; ++i) {
     const Mask::Dense& part = mask.dense[static_cast<std::size_t>(i)];
     constexpr bool kFloat = sizeof(T) == 4;
@@ -84,17 +87,19 @@ void check_mask(const Mask& mask, const Shape<4>& scores, Lengths lengths) {
                      part.shape);
     }
   }
-  const auto keys = [&](index_t b) { return lengths(b).kv_len; };
+  const auto keys = [&](index_t b) { return lengths(b).numbered(); };
   check_lengths("key_lengths", mask.key_lengths, batch, keys);
   check_lengths("query_lengths", mask.query_lengths, batch,
                 [&](index_t b) { return lengths(b).q_len; });
   check_lengths("left_padding", mask.left_padding, batch, keys);
   check_lengths("prefix_lm", mask.prefix_lengths, batch, keys);
   if (const auto& ids = mask.documents) {
-    check_extents("documents", "(batch or 1, kv_len)",
-                  Shape<2>{ids.extent(0) == 1 ? 1 : batch, kv_len}, ids.shape());
+    index_t numbered = 0;
+    for (index_t b = 0; b < batch; ++b) numbered = std::max(numbered, keys(b));
+    check_extents("documents", "(batch or 1, first_key + kv_len)",
+                  Shape<2>{ids.extent(0) == 1 ? 1 : batch, numbered}, ids.shape());
     for (index_t b = 0; b < ids.extent(0); ++b) {
-      for (index_t j = 1; j < kv_len; ++j) {
+      for (index_t j = 1; j < numbered; ++j) {
         if (ids(b, j) < ids(b, j - 1)) {
           throw_value("documents", "have ids that never fall along a row",
                       std::to_string(ids(b, j)) + " after " + std::to_string(ids(b, j - 1)));
@@ -124,14 +129,16 @@ template <class T>
 Shape<2> check_pages(const TensorView4<const T>& k, const AttentionOptions<T>& options) {
   const TensorView2<const index_t>& table = options.block_table;
   const index_t batch = table.extent(0), pages = table.extent(1), size = k.extent(2);
-  if (table.size() == 0) throw_argument("block_table", "have no empty axis", table.shape());
   if (options.cu_seqlens_k) {
     throw_value("cu_seqlens_k", "not be given with a block_table", "both");
   }
   const auto& lengths = options.mask.key_lengths;
-  check_lengths("key_lengths", lengths, batch, [&](index_t) { return pages * size; });
+  const index_t first = options.first_key;
+  check_lengths("key_lengths", lengths, batch, [&](index_t) { return first + pages * size; });
   for (index_t b = 0; b < batch; ++b) {
-    const index_t used = lengths ? (lengths(b) + size - 1) / size : pages;
+    if (size == 0) break;  // no key is read
+    const index_t used =
+        lengths ? (std::max(lengths(b) - first, index_t{0}) + size - 1) / size : pages;
     for (index_t page = 0; page < used; ++page) {
       const index_t found = table(b, page);
       if (found < 0 || found >= k.extent(0)) {
@@ -159,11 +166,26 @@ inline index_t check_chosen(const TensorView1<const index_t>& chosen, index_t he
 }
 
 /// Functors take positions as int. Throws ValueError where one of them would not fit.
-inline void check_positions(const Shape<4>& scores) {
-  const index_t most = *std::max_element(scores.begin(), scores.end());
+inline void check_positions(const Shape<4>& scores, index_t first_key) {
+  const index_t most =
+      std::max(*std::max_element(scores.begin(), scores.end()), first_key + scores[3]);
   if (most > std::numeric_limits<int>::max()) {
-    throw_value("functors", "be given with batch, num_heads, q_len and kv_len below 2^31",
+    throw_value("functors",
+                "be given with batch, num_heads, q_len and first_key + kv_len below 2^31",
                 std::to_string(most));
+  }
+}
+
+/// A first key that leaves room for adding lengths to it. The mean of all values would need those before it.
+template <class T>
+void check_first_key(const AttentionOptions<T>& options) {
+  constexpr index_t kMost = Mask::kUnbounded / 2;
+  if (options.first_key < 0 || options.first_key > kMost) {
+    throw_value("first_key", "lie in 0 .. 2^60", std::to_string(options.first_key));
+  }
+  if (options.first_key > 0 && options.masked_row == MaskedRow::mean) {
+    throw_value("first_key", "be 0 with MaskedRow::mean, which takes hidden values, too",
+                std::to_string(options.first_key));
   }
 }
 
@@ -174,11 +196,16 @@ AttentionProblem<T> make_problem(const TensorView4<const T>& q, const TensorView
                                  const AttentionOptions<T>& options) {
   const index_t heads = q.extent(1), head_dim = q.extent(3);
   const index_t kv_heads = k.extent(1), head_dim_v = v.extent(3);
-  const auto check_view = [](std::string_view argument, const TensorView4<const T>& view) {
-    if (view.size() == 0) throw_argument(argument, "have no empty axis", view.shape());
+  const auto check_strides = [](std::string_view argument, const TensorView4<const T>& view) {
     if (view.extent(3) > 1 && view.stride(3) != 1) {
       throw_argument(argument, "have innermost stride 1 (these are the strides)", view.strides());
     }
+  };
+  const auto check_view = [&](std::string_view argument, const TensorView4<const T>& view) {
+    if (view.size() == 0 && view.extent(3) == 0) {  // size() throws for an axis below 0
+      throw_argument(argument, "have a last axis that is not empty", view.shape());
+    }
+    check_strides(argument, view);
   };
   check_view("q", q);
   check_view("k", k);
@@ -187,6 +214,7 @@ AttentionProblem<T> make_problem(const TensorView4<const T>& q, const TensorView
 
   const bool packed = static_cast<bool>(options.cu_seqlens_q),
              paged = static_cast<bool>(options.block_table);
+  check_first_key(options);
   // (batch, num_heads, q_len, kv_len), and what the batch axes of q and k hold.
   Shape<4> scores{q.extent(0), heads, q.extent(2), k.extent(2)};
   index_t stored_q = q.extent(0), stored_k = q.extent(0);
@@ -197,14 +225,15 @@ AttentionProblem<T> make_problem(const TensorView4<const T>& q, const TensorView
   }
   if (paged) {
     const Shape<2> keys = check_pages(k, options);
-    check_extents("block_table", "(batch, pages)", Shape<2>{scores[0], keys[1] / k.extent(2)},
-                  options.block_table.shape());
+    check_extents("block_table", "(batch, pages)",
+                  Shape<2>{scores[0], options.block_table.extent(1)}, options.block_table.shape());
     scores[3] = keys[1];
     stored_k = k.extent(0);
   } else if (packed != static_cast<bool>(options.cu_seqlens_k)) {
     throw_value("cu_seqlens_q and cu_seqlens_k", "be given together", "one of them");
   } else if (packed) {
-    scores[3] = check_starts("cu_seqlens_k", options.cu_seqlens_k, k.extent(2));
+    scores[3] = check_starts("cu_seqlens_k", options.cu_seqlens_k, options.first_key + k.extent(2),
+                             options.first_key);
     check_extents("cu_seqlens_k", "(batch + 1)", options.cu_seqlens_q.shape(),
                   options.cu_seqlens_k.shape());
   }
@@ -220,12 +249,13 @@ AttentionProblem<T> make_problem(const TensorView4<const T>& q, const TensorView
                 Shape<4>{stored_k, kv_heads, k.extent(2), head_dim_v}, v.shape());
   check_extents("out", "(batch, num_heads, q_len, head_dim_v)",
                 Shape<4>{stored_q, heads, q.extent(2), head_dim_v}, out.shape());
-  if (heads % kv_heads != 0) {
+  if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0) {
     throw_argument("num_heads and num_kv_heads", "divide without remainder",
                    Shape<2>{heads, kv_heads});
   }
 
-  const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(head_dim)));
+  const index_t score_dim = head_dim + (options.qv ? head_dim_v : 0);
+  const double scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(score_dim)));
   if (!std::isfinite(static_cast<T>(scale))) {
     throw_value("scale", "be finite", to_string(scale));
   }
@@ -235,11 +265,26 @@ AttentionProblem<T> make_problem(const TensorView4<const T>& q, const TensorView
   }
   if (!(p >= 0 && p < 1)) throw_value("dropout.p", "lie in [0, 1)", to_string(p));
   AttentionProblem<T> problem{
-      q, k, v, out, options, static_cast<T>(scale), scores, heads / kv_heads};
+      q, k, v, out, options, static_cast<T>(scale), scores, heads / std::max(kv_heads, index_t{1})};
   check_mask<T>(options.mask, scores, [&](index_t b) { return problem.lengths(b); });
   check_offset(options.offset, scores[0]);
   if (options.alibi_slopes) {
-    check_extents("alibi_slopes", "(num_heads)", Shape<1>{heads}, options.alibi_slopes.shape());
+    const auto& slopes = options.alibi_slopes;
+    check_extents("alibi_slopes", "(num_heads)", Shape<1>{heads}, slopes.shape());
+    if (options.batch_alibi_slopes) {
+      throw_value("alibi_slopes and batch_alibi_slopes", "be given apart", "both");
+    }
+    problem.alibi_slopes = {slopes.data(), {scores[0], heads}, {0, slopes.stride(0)}};
+  }
+  if (options.batch_alibi_slopes) {
+    problem.alibi_slopes = options.batch_alibi_slopes;
+    check_extents("batch_alibi_slopes", "(batch, num_heads)", Shape<2>{scores[0], heads},
+                  problem.alibi_slopes.shape());
+  }
+  if (options.qv) {
+    check_extents("qv", "(batch, num_heads, q_len, head_dim_v)",
+                  Shape<4>{stored_q, heads, q.extent(2), head_dim_v}, options.qv.shape());
+    check_strides("qv", options.qv);
   }
   if (const auto& bias = options.relative_bias) {
     check_extents("relative_bias", "(num_heads, 2 n + 1)", Shape<2>{heads, bias.extent(1) | 1},
@@ -259,7 +304,7 @@ AttentionProblem<T> make_problem(const TensorView4<const T>& q, const TensorView
     if (!view) return;
     check_extents(argument, "(batch, num_heads, q_len, kv_len)",
                   Shape<4>{scores[0], num, scores[2], scores[3]}, view.shape());
-    check_view(argument, view);
+    check_strides(argument, view);
   };
   check_matrix("scores", heads, options.scores);
   check_matrix("weights", check_chosen(options.weight_heads, heads), options.weights);

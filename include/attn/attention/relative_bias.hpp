@@ -1,4 +1,5 @@
 // t5_relative_bias(): T5's learned buckets of distances as AttentionOptions::relative_bias.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,5 @@
 // RowKernels: what attention asks of an instruction set, as a table of functions over plain arrays.
+// SPDX-License-Identifier: Apache-2.0
 //
 // Only this is compiled once per set. How a call is cut into tasks, blocks and tiles (tiling.hpp, forward.hpp) is
 // compiled once altogether.
@@ -33,7 +34,10 @@ struct QueryRow {
 /// Adds one part of the keys to a row's state and to its sum of n elements.
 template <class T>
 void merge_part(index_t n, const RowState<T>& part, const T* part_sum, RowState<T>& row, T* sum) {
-  if (part.total == T{0}) return;
+  if (part.total == T{0}) {  // no weights: a sum of 0, or NaN of a value times a weight of 0
+    for (index_t x = 0; x < n; ++x) sum[x] += part_sum[x];
+    return;
+  }
   const T most = std::max(row.most, part.most);
   if (most == kMinusInf<T>) {  // nothing but NaN, which the largest passes over
     row.total += part.total;
@@ -44,8 +48,8 @@ void merge_part(index_t n, const RowState<T>& part, const T* part_sum, RowState<
   row = {most, row.total * old + part.total * added};
 }
 
-/// Scratch is laid out for tiles of any set.
-inline constexpr index_t kMostTileRows = row_tile_height(Isa::avx512);
+/// Rows of the highest tile of any target, for which scratch is laid out.
+inline constexpr index_t kMostTileRows = 8;
 
 template <class T>
 struct RowKernels {

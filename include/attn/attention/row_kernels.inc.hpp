@@ -1,4 +1,5 @@
 // Kernel text: rows of scores between the two products of attention, and the table of all that attention uses.
+// SPDX-License-Identifier: Apache-2.0
 
 template <class T>
 inline void score_panel(index_t d, const T* queries, index_t queries_stride, const T* panel,
@@ -38,17 +39,16 @@ inline void add_bias(index_t n, T* s, const T* bias, index_t stride) {
   });
 }
 
-inline constexpr index_t kMaskChunk = 16;
-
 template <class T>
 inline void hide(index_t n, T* s, const bool* shown, index_t stride, bool hidden) {
+  using V = Vec<T>;
+  const V minus_inf = V::all(detail::kMinusInf<T>);
   index_t j = 0;
   if (stride == 1) {
-    // Chunks of a fixed length, without a branch: g++ -O2 makes vectors of those only.
-    for (; j + kMaskChunk <= n; j += kMaskChunk) {
-      for (index_t x = 0; x < kMaskChunk; ++x) {
-        s[j + x] = shown[j + x] == hidden ? detail::kMinusInf<T> : s[j + x];
-      }
+    for (; j + V::kLanes <= n; j += V::kLanes) {
+      const auto set = are_set<T>(shown + j);
+      const V x = V::load(s + j);
+      (hidden ? select(set, minus_inf, x) : select(set, x, minus_inf)).store(s + j);
     }
   }
   for (; j < n; ++j) {
@@ -80,13 +80,16 @@ inline void add_alibi(index_t n, T* s, T slope, index_t distance) {
   });
 }
 
-/// 0 for each lane of a vector, then -inf for each.
+/// 0 for each lane of a vector, then -inf for each. A member, which g++ hides from other libraries where it is told to hide
+/// what is not exported; a variable template it does not.
 template <class T>
-inline constexpr auto kShownThenHidden = [] {
-  std::array<T, 2 * Vec<T>::kLanes> x{};
-  for (std::size_t i = Vec<T>::kLanes; i < x.size(); ++i) x[i] = detail::kMinusInf<T>;
-  return x;
-}();
+struct ShownThenHidden {
+  static constexpr auto kLanes = [] {
+    std::array<T, 2 * Vec<T>::kLanes> x{};
+    for (std::size_t i = Vec<T>::kLanes; i < x.size(); ++i) x[i] = detail::kMinusInf<T>;
+    return x;
+  }();
+};
 
 /// s[n..] = -inf up to a whole vector.
 template <class T>
@@ -95,7 +98,7 @@ ATTN_INLINE void hide_beyond(index_t n, T* s) {
   const index_t shown = n % kLanes;
   if (shown == 0) return;
   T* last = s + n - shown;
-  const T* added = kShownThenHidden<T>.data() + kLanes - shown;
+  const T* added = ShownThenHidden<T>::kLanes.data() + kLanes - shown;
   (Vec<T>::load(last, shown) + Vec<T>::load(added)).store(last);
 }
 
@@ -230,20 +233,22 @@ static_assert(detail::kFewRowsAtOnce % kRowsAtOnce == 0);
 static_assert((RowTileShape<float>::NR & (RowTileShape<float>::NR - 1)) == 0);
 
 template <class T>
-inline constexpr detail::RowKernels<T> kRowKernels{
-    .tile_rows = RowTileShape<T>::MR,
-    .panel_width = RowTileShape<T>::NR,
-    .pack_part = pack_part<T, RowTileShape<T>::NR>,
-    .score_panel = score_panel<T>,
-    .score_rows = score_rows<T>,
-    .softcap = softcap<T>,
-    .add_bias = add_bias<T>,
-    .hide = hide<T>,
-    .add_alibi = add_alibi<T>,
-    .online_softmax = online_softmax<T>,
-    .weigh = weigh<T>,
-    .drop = drop<T>,
-    .add_values_tile = tile_columns<T>,
-    .add_values_rows = add_values_rows<T>,
-    .scale_rows = scale_rows<T>,
+struct Row<detail::RowKernels<T>> {
+  static constexpr detail::RowKernels<T> kTable{
+      .tile_rows = RowTileShape<T>::MR,
+      .panel_width = RowTileShape<T>::NR,
+      .pack_part = pack_part<T, RowTileShape<T>::NR>,
+      .score_panel = score_panel<T>,
+      .score_rows = score_rows<T>,
+      .softcap = softcap<T>,
+      .add_bias = add_bias<T>,
+      .hide = hide<T>,
+      .add_alibi = add_alibi<T>,
+      .online_softmax = online_softmax<T>,
+      .weigh = weigh<T>,
+      .drop = drop<T>,
+      .add_values_tile = tile_columns<T>,
+      .add_values_rows = add_values_rows<T>,
+      .scale_rows = scale_rows<T>,
+  };
 };

@@ -1,4 +1,5 @@
 // cap_row() and mask_row(): all that options and functors say of one query's scores, in the order of the contract.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/attention/tiling.hpp"
@@ -7,7 +8,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// s += relative_bias of a query at `position` over keys [first_key, first_key + n).
+/// s += relative_bias of a query at `position` over keys of the numbers [first_key, first_key + n).
 template <class T>
 void add_relative_bias(const AttentionProblem<T>& problem, const RowKernels<T>& kernels, index_t h,
                        index_t position, index_t first_key, index_t n, T* s) {
@@ -22,14 +23,14 @@ void add_relative_bias(const AttentionProblem<T>& problem, const RowKernels<T>& 
   kernels.add_bias(n - far, s + far, &bias(h, 2 * most), 0);
 }
 
-/// Scores of one query against keys [first_key, first_key + n).
+/// Scores of one query against keys [first_key, first_key + n) of those given, which begin with the number `number`.
 template <class T>
 struct ScoreRow {
-  index_t b, h, i, first_key, n;
+  index_t b, h, i, first_key, number, n;
   T* s;
 
   void apply(const RowFunctor<T>& functor) const {
-    functor.apply(functor.object, n, s, b, h, i, first_key);
+    functor.apply(functor.object, n, s, b, h, i, number);
   }
 };
 
@@ -37,7 +38,7 @@ struct ScoreRow {
 template <class T>
 bool changes_scores(const AttentionProblem<T>& problem) {
   const AttentionOptions<T>& options = problem.options;
-  return problem.functors.score || options.softcap > 0 || options.alibi_slopes ||
+  return problem.functors.score || options.softcap > 0 || problem.alibi_slopes ||
          options.relative_bias || options.mask.num_dense > 0 || problem.functors.mask;
 }
 
@@ -58,12 +59,12 @@ void mask_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
               const ScoreRow<T>& row, bool all_visible) {
   using Dense = Mask::Dense;
   const AttentionOptions<T>& options = problem.options;
-  const auto& [b, h, i, first_key, n, s] = row;
-  if (options.alibi_slopes) {
-    kernels.add_alibi(n, s, options.alibi_slopes(h), problem.position(b, i) - first_key);
+  const auto& [b, h, i, first_key, number, n, s] = row;
+  if (problem.alibi_slopes) {
+    kernels.add_alibi(n, s, problem.alibi_slopes(b, h), problem.position(b, i) - number);
   }
   if (options.relative_bias) {
-    add_relative_bias(problem, kernels, h, problem.position(b, i), first_key, n, s);
+    add_relative_bias(problem, kernels, h, problem.position(b, i), number, n, s);
   }
   for (const bool adds : {true, false}) {
     for (int part = 0; part < options.mask.num_dense; ++part) {
@@ -82,17 +83,36 @@ void mask_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
   if (problem.functors.mask && !all_visible) row.apply(problem.functors.mask);
 }
 
-/// Whether functors, masks and biases show a query any key, whatever its products are. `s` holds `room` scores.
+/// Keys that show_keys() is asked about at once.
+inline constexpr index_t kKeysShown = 512;
+
+/// shown[j - keys.begin] = -inf where lengths, functors, masks or biases hide a key of `keys` from a query, whatever its
+/// product is: a score of -inf hides nothing. `all_visible`: to the mask functor.
+template <class T>
+void show_keys(const AttentionProblem<T>& problem, const RowKernels<T>& kernels, index_t b,
+               const QueryRow<T>& row, KeyRange keys, bool all_visible, T* shown) {
+  const index_t begin = std::clamp(row.keys.begin, keys.begin, keys.end);
+  const index_t end = std::clamp(row.keys.end, begin, keys.end), n = end - begin;
+  std::fill_n(shown, keys.end - keys.begin, kMinusInf<T>);
+  if (n == 0) return;
+  T* s = shown + (begin - keys.begin);
+  std::fill_n(s, n, T{0});
+  const index_t number = problem.lengths(b).first_key + begin;
+  const ScoreRow<T> scores{b, row.h, row.i, begin, number, n, s};
+  cap_row(problem, kernels, scores);
+  mask_row(problem, kernels, scores, all_visible);
+}
+
+/// Whether a query sees any key.
 template <class T>
 bool sees_key(const AttentionProblem<T>& problem, const RowKernels<T>& kernels, index_t b,
-              const QueryRow<T>& row, index_t room, T* s) {
-  for (index_t j = row.keys.begin; j < row.keys.end; j += room) {
-    const index_t n = std::min(row.keys.end - j, room);
-    std::fill_n(s, n, T{0});
-    const ScoreRow<T> scores{b, row.h, row.i, j, n, s};
-    cap_row(problem, kernels, scores);
-    mask_row(problem, kernels, scores, false);
-    if (std::any_of(s, s + n, [](T x) { return x != kMinusInf<T>; })) return true;
+              const QueryRow<T>& row) {
+  T shown[kKeysShown];
+  for (index_t j = row.keys.begin; j < row.keys.end; j += kKeysShown) {
+    const KeyRange keys{j, std::min(j + kKeysShown, row.keys.end)};
+    show_keys(problem, kernels, b, row, keys, false, shown);
+    T* end = shown + (keys.end - keys.begin);
+    if (std::any_of(shown, end, [](T x) { return x != kMinusInf<T>; })) return true;
   }
   return false;
 }

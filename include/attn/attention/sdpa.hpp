@@ -1,6 +1,8 @@
 // scaled_dot_product_attention: the public door of attention.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/argument_types.hpp"
 #include "attn/attention/forward.hpp"
 #include "attn/attention/functors.hpp"
 #include "attn/attention/problem_checks.hpp"
@@ -21,9 +23,9 @@ AttentionProblem<T> make_problem_with(const TensorView4<const T>& q, const Tenso
                 "one mask_mod a call: join them by & or |");
   static_assert((0 + ... + is_mod<ProbMod, Functors>) <= 1, "one prob_mod a call");
   if constexpr (sizeof...(Functors) > 0) {
-    check_positions(problem.scores);
+    check_positions(problem.scores, options.first_key);
     const Isa isa = options.execution.instruction_set();
-    (attach(isa, functors, problem.functors), ...);
+    (bind(isa, functors, problem.functors), ...);
   }
   return problem;
 }
@@ -35,7 +37,8 @@ AttentionProblem<T> make_problem_with(const TensorView4<const T>& q, const Tenso
 /// Shapes: q (batch, num_heads, q_len, head_dim), k (batch, num_kv_heads, kv_len, head_dim),
 /// v (batch, num_kv_heads, kv_len, head_dim_v), out (batch, num_heads, q_len, head_dim_v); any strides with
 /// a unit innermost one. num_heads is a multiple of num_kv_heads: head h reads key/value head
-/// h / (num_heads / num_kv_heads). No axis is empty. A query that sees no key gives 0. out must not overlap q, k or v.
+/// h / (num_heads / num_kv_heads). A query that sees no key gives 0, as where there is none; without queries nothing is
+/// written but outputs on request. out must not overlap q, k or v.
 /// Throws ShapeError, DTypeError or ValueError, before anything is written.
 /// Source: Vaswani et al., "Attention Is All You Need" (2017), equation 1; computed block by block as in
 /// Dao et al., "FlashAttention" (2022), without a score matrix in memory.
@@ -47,9 +50,13 @@ void scaled_dot_product_attention(const Q& q, const K& k, const V& v, Out&& out,
                                   const AttentionOptions<scalar_t<Q>>& options = {},
                                   const Functors&... functors) {
   using T = scalar_t<Q>;
-  detail::forward<T>(detail::make_problem_with<T>(const_view(q), const_view(k), const_view(v),
-                                                  view_of(out), options, functors...),
-                     options.execution);
+  detail::assert_call_types<Q, K, V, Out, Functors...>();
+  if constexpr (detail::CallTypes<Q, K, V, Out, Functors...>::is_good) {
+    detail::backend<family::Attention, T>(options.execution)
+        .forward(detail::make_problem_with<T>(const_view(q), const_view(k), const_view(v),
+                                              view_of(out), options, functors...),
+                 options.execution);
+  }
 }
 
 /// The same into a new tensor.
@@ -58,10 +65,14 @@ template <TensorLike Q, TensorLike K, TensorLike V, class... Functors>
 Tensor4<scalar_t<Q>> scaled_dot_product_attention(const Q& q, const K& k, const V& v,
                                                   const AttentionOptions<scalar_t<Q>>& options = {},
                                                   const Functors&... functors) {
-  const Shape<4> shape = const_view(q).shape();
-  auto out =
-      Tensor4<scalar_t<Q>>::uninitialized({shape[0], shape[1], shape[2], const_view(v).extent(3)});
-  scaled_dot_product_attention(q, k, v, out, options, functors...);
+  using T = scalar_t<Q>;
+  Tensor4<T> out;
+  detail::assert_call_types<Q, K, V, Tensor4<T>&, Functors...>();
+  if constexpr (detail::CallTypes<Q, K, V, Tensor4<T>&, Functors...>::is_good) {
+    const Shape<4> shape = const_view(q).shape();
+    out = Tensor4<T>::uninitialized({shape[0], shape[1], shape[2], const_view(v).extent(3)});
+    scaled_dot_product_attention(q, k, v, out, options, functors...);
+  }
   return out;
 }
 
@@ -73,10 +84,15 @@ std::size_t workspace_bytes(const Q& q, const K& k, const V& v, Out&& out,
                             const AttentionOptions<scalar_t<Q>>& options = {},
                             const Functors&... functors) {
   using T = scalar_t<Q>;
-  return AttentionPlan(detail::make_problem_with<T>(const_view(q), const_view(k), const_view(v),
-                                                    view_of(out), options, functors...),
-                       options.execution.threads())
-      .workspace_bytes;
+  detail::assert_call_types<Q, K, V, Out, Functors...>();
+  if constexpr (detail::CallTypes<Q, K, V, Out, Functors...>::is_good) {
+    return AttentionPlan(detail::make_problem_with<T>(const_view(q), const_view(k), const_view(v),
+                                                      view_of(out), options, functors...),
+                         options.execution.threads())
+        .workspace_bytes;
+  } else {
+    return 0;
+  }
 }
 
 ATTN_NAMESPACE_END

@@ -1,4 +1,5 @@
 // TaskKeys: the keys and values of one task, as the kernels take them: packed, copied or pointed to.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/attention/task_rows.hpp"
@@ -28,18 +29,24 @@ class TaskKeys {
     return {(keys.begin - first_key) & -kernels_.panel_width, keys.end - first_key};
   }
 
-  /// K of one block in panels of NR keys; keys that no row sees are not read but taken as 0.
+  /// K of one block, and V behind it where there is a qv, in panels of NR keys; keys that no row sees are not read but taken as 0.
   void pack(index_t first_key, KeyRange block) const {
-    const index_t d = problem_.head_dim(), stride = problem_.k.stride(2), NR = kernels_.panel_width;
+    const index_t d = problem_.head_dim(), score_dim = problem_.score_dim();
+    const index_t stride = problem_.k.stride(2), NR = kernels_.panel_width;
     const KeyRange columns = scores_of(first_key, block);
-    T* panel = scratch_.k + columns.begin * d;
-    for (index_t j = first_key + columns.begin; j < block.end; j += NR, panel += NR * d) {
+    T* panel = scratch_.k + columns.begin * score_dim;
+    for (index_t j = first_key + columns.begin; j < block.end; j += NR, panel += NR * score_dim) {
       const KeyRange keys{std::max(j, block.begin), std::min(j + NR, block.end)};
-      if (keys.end - keys.begin < NR) std::fill_n(panel, NR * d, T{0});
+      if (keys.end - keys.begin < NR) std::fill_n(panel, NR * score_dim, T{0});
       for (index_t x = keys.begin; x < keys.end;) {
         const index_t end = problem_.run_end(x, keys.end);
         kernels_.pack_part(end - x, j + NR - x, d, problem_.key(problem_.k, b_, head_, x), stride,
                            panel + (x - j));
+        if (problem_.options.qv) {
+          kernels_.pack_part(end - x, j + NR - x, score_dim - d,
+                             problem_.key(problem_.v, b_, head_, x), problem_.v.stride(2),
+                             panel + d * NR + (x - j));
+        }
         x = end;
       }
     }
@@ -57,12 +64,12 @@ class TaskKeys {
     return scratch_.pointers;
   }
 
-  /// scratch.v = values of `keys` from first_key on; 0 where there are scores, and one is -inf.
-  void copy_values(index_t first_key, KeyRange keys, const T* scores) const {
+  /// scratch.v = values of `keys`, counted from first_key; 0 where `shown`, if given, is -inf for one of `keys`.
+  void copy_values(index_t first_key, KeyRange keys, const T* shown) const {
     const index_t dv = problem_.head_dim_v();
     for (index_t j = keys.begin; j < keys.end; ++j) {
       T* to = scratch_.v + (j - first_key) * scratch_.out_stride;
-      if (scores != nullptr && scores[j - first_key] == kMinusInf<T>) {
+      if (shown != nullptr && shown[j - keys.begin] == kMinusInf<T>) {
         std::fill_n(to, dv, T{0});
       } else {
         std::copy_n(value(j), dv, to);

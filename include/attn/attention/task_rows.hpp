@@ -1,4 +1,5 @@
 // TaskRows: the queries of one task, and which keys some of them see.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/attention/tiling.hpp"
@@ -21,6 +22,7 @@ class TaskRows {
       : problem_(problem),
         b_(block.b),
         count_(block.num_rows),
+        first_number_(problem.lengths(block.b).first_key),
         rows_(rows),
         alike_(block.num_rows > 0 && !problem.options.mask.has_intervals()),
         classifies_(problem.functors.classify != nullptr) {
@@ -87,7 +89,8 @@ class TaskRows {
       index_t end = x + 1;
       while (end < r + count && rows_[end].h == first.h) ++end;
       const Visibility part =
-          functors.classify(functors.mask.object, b_, first.h, {first.i, first.i + end - x}, keys);
+          functors.classify(functors.mask.object, b_, first.h, {first.i, first.i + end - x},
+                            {keys.begin + first_number_, keys.end + first_number_});
       some = some || part != Visibility::empty;
       all = all && part == Visibility::full;
       x = end;
@@ -115,6 +118,7 @@ class TaskRows {
 
   const AttentionProblem<T>& problem_;
   index_t b_, count_;
+  index_t first_number_;  ///< of the first key given
   QueryRow<T>* rows_;
   bool alike_;
   bool classifies_;  ///< a mask functor says what it shows of blocks

@@ -1,4 +1,5 @@
 // How a call is cut: tasks, parts of the keys, blocks of keys and the scratch memory that they take.
+// SPDX-License-Identifier: Apache-2.0
 //
 // Two paths. Tiled: keys are packed in panels, and a tile is MR rows. Few rows of a key/value head: keys and values pass
 // once, unpacked, since memory limits; a tile is all rows.
@@ -66,15 +67,15 @@ SequenceTiling tiling_of(const AttentionProblem<T>& problem, index_t b) {
 /// Scratch of one worker, cut from `elements` of T at `memory`.
 template <class T>
 struct ForwardScratch {
-  T *k, *v, *scores, *q, *out;
+  T *k, *v, *scores, *products, *q, *out;
   QueryRow<T>* rows;
   const T** pointers;  ///< to the keys or values of one block, on the path for few rows
   index_t out_stride, elements = 0;
 
   /// For tasks of num_heads key/value heads with at most num_rows rows each, and blocks of at most block_kv keys, which
-  /// some of them pack.
+  /// some of them pack. d: products of one score; `products`, (kFewRows, block_kv), are those with values apart.
   ForwardScratch(T* memory, index_t num_heads, index_t num_rows, index_t block_kv, bool packs_keys,
-                 index_t d, index_t dv)
+                 bool has_products, index_t d, index_t dv)
       : out_stride(round_up(dv, 16)) {
     const auto take = [&](index_t n) {
       T* start = memory == nullptr ? nullptr : memory + elements;
@@ -89,6 +90,7 @@ struct ForwardScratch {
     k = take(packs_keys ? block_kv * d : 0);
     v = take(block_kv * out_stride);
     scores = take(std::max(kMostTileRows, kFewRows) * block_kv);
+    products = take(has_products ? kFewRows * block_kv : 0);
     pointers = reinterpret_cast<const T**>(
         take_bytes(static_cast<std::size_t>(block_kv) * sizeof(const T*)));
     q = take(height * d);
@@ -114,7 +116,7 @@ struct AttentionPlan {
     index_t first_task, first_part;
   };
 
-  int concurrency = 1;         ///< threads
+  index_t concurrency = 1;     ///< threads
   index_t rows_per_task = 0;   ///< queries, of all heads that share keys
   index_t heads_per_task = 1;  ///< key/value heads, which take blocks of keys in turn
   index_t tasks = 0;           ///< blocks of rows, and parts of split keys, of the whole batch
@@ -130,6 +132,7 @@ struct AttentionPlan {
 
   template <class T>
   AttentionPlan(const detail::AttentionProblem<T>& problem, const Executor& executor) {
+    if (!problem.has_rows()) return;
     const index_t batch = problem.batch(), kv_heads = problem.num_kv_heads();
     // Packing a key costs about 1/400 of multiplying it by 384 rows; idle threads, below, cost more. Queries and outputs
     // of 768 x 64 floats are 192 KB each.
@@ -144,8 +147,8 @@ struct AttentionPlan {
       parts += kv_heads * tiling.parts();
     }
     if (detail::is_worth_threads(products * kv_heads *
-                                 (problem.head_dim() + problem.head_dim_v()))) {
-      concurrency = executor.concurrency();
+                                 (problem.score_dim() + problem.head_dim_v()))) {
+      concurrency = detail::worker_count(executor);
     }
     const auto count_tasks = [&] {
       tasks = 0;
@@ -196,8 +199,14 @@ struct AttentionPlan {
   template <class T>
   detail::ForwardScratch<T> scratch_at(const detail::AttentionProblem<T>& problem,
                                        T* memory) const {
-    return {memory,     heads_per_task,     most_rows,           most_block_kv,
-            packs_keys, problem.head_dim(), problem.head_dim_v()};
+    return {memory,
+            heads_per_task,
+            most_rows,
+            most_block_kv,
+            packs_keys,
+            static_cast<bool>(problem.options.qv),
+            problem.score_dim(),
+            problem.head_dim_v()};
   }
 };
 

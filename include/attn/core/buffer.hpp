@@ -1,4 +1,5 @@
 // Buffer: owned, 64-byte aligned storage whose layout does not depend on compiler flags.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
@@ -6,6 +7,7 @@
 #include <memory>
 #include <new>
 #include <type_traits>
+#include <utility>
 
 #include "attn/core/shape.hpp"
 
@@ -41,6 +43,16 @@ class Buffer {
       data_.reset(static_cast<T*>(::operator new(bytes, std::align_val_t{kAlignment})));
     }
   }
+
+  /// What was moved from is empty: its memory is gone, and a size without memory would be read.
+  Buffer(Buffer&& other) noexcept
+      : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    data_ = std::move(other.data_);
+    size_ = std::exchange(other.size_, 0);
+    return *this;
+  }
+  ~Buffer() = default;
 
   T* data() const { return data_.get(); }
   index_t size() const { return size_; }

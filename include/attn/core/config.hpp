@@ -1,4 +1,5 @@
-// Build configuration: version, processor family, and the inline namespace that keeps unlike builds apart.
+// Build configuration: version, processor family, and the namespace that keeps unlike builds apart.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #define ATTN_VERSION_MAJOR 0
@@ -6,6 +7,12 @@
 #define ATTN_VERSION_PATCH 0
 /// 10000 * major + 100 * minor + patch; compare with ATTN_VERSION >= 100.
 #define ATTN_VERSION (ATTN_VERSION_MAJOR * 10000 + ATTN_VERSION_MINOR * 100 + ATTN_VERSION_PATCH)
+
+// An #error does not end a compilation, and what follows would be hundreds of errors; a file that is not there does.
+#if __cplusplus < 202002L
+#error "attn needs C++20: compile with -std=c++20"
+#include "attn needs C++20: compile with -std=c++20"
+#endif
 
 // Masks are infinities, a NaN is to show, and exponentials round by adding a large number and taking it away again:
 // results with these flags would be wrong without a word. Clang tells of -ffinite-math-only alone, which its -ffast-math
@@ -19,53 +26,30 @@
 #else
 #define ATTN_ARCH_X86 0
 #endif
-
-// The linker keeps one copy of an inline function. Were a file compiled with -mavx2 and one compiled
-// without to share names, the AVX2 copy could be the one kept, and an old processor would crash in it.
-// So the namespace spells what the compiler was allowed to emit. These macros are read here and
-// nowhere else: from GCC 14 on they also change inside a `#pragma GCC target` region.
-#if !ATTN_ARCH_X86
-#define ATTN_BASELINE generic
-#elif defined(__AVX512F__)
-#define ATTN_BASELINE avx512
-#elif defined(__AVX2__)
-#define ATTN_BASELINE avx2
-#elif defined(__AVX__)
-#define ATTN_BASELINE avx
-#elif defined(__SSE4_2__)
-#define ATTN_BASELINE sse42
+#if defined(__aarch64__)
+#define ATTN_ARCH_ARM64 1
 #else
-#define ATTN_BASELINE x64
+#define ATTN_ARCH_ARM64 0
 #endif
 
-#if defined(_OPENMP)
-#define ATTN_THREADING omp
-#else
-#define ATTN_THREADING serial
-#endif
+#include "attn/core/abi_namespace.hpp"
 
-// ATTN_PIN_ISA (scalar, avx2 or avx512) compiles that one instruction set only. ATTN_COMPILED, which linking
+// ATTN_PIN_ISA (a name of simd/targets.inc) compiles that one instruction set only. ATTN_COMPILED, which linking
 // to attn::compiled defines, compiles none: the kernels are in the library (ATTN_COMPILED_LIBRARY there).
 #if defined(ATTN_PIN_ISA) && defined(ATTN_COMPILED)
 #error "attn::compiled has every instruction set: pin one in a header-only build"
-#elif defined(ATTN_PIN_ISA)
-#define ATTN_ISA_SUFFIX ATTN_PIN_ISA
-#elif defined(ATTN_COMPILED)
-#define ATTN_ISA_SUFFIX compiled
-#elif defined(ATTN_COMPILED_LIBRARY)
-#define ATTN_ISA_SUFFIX library
-#else
-#define ATTN_ISA_SUFFIX any
 #endif
-
-#define ATTN_CONCAT4_(a, b, c, d) a##_##b##_##c##_##d
-#define ATTN_CONCAT4(a, b, c, d) ATTN_CONCAT4_(a, b, c, d)
-/// The inline namespace inside `attn`, such as v1_x64_omp_any.
-#define ATTN_ABI_NAMESPACE ATTN_CONCAT4(v1, ATTN_BASELINE, ATTN_THREADING, ATTN_ISA_SUFFIX)
 
 // For functions over vectors: passed through memory, or across a target region's edge, a wide register would cost
 // more than the work done on it. And for prefetches (core/prefetch.hpp).
 #define ATTN_INLINE inline __attribute__((always_inline))
+
+// Clang then warns of a view of a tensor that is gone at the end of the statement, in a field of options say.
+#if defined(__clang__)
+#define ATTN_LIFETIMEBOUND [[clang::lifetimebound]]
+#else
+#define ATTN_LIFETIMEBOUND
+#endif
 
 // A loop over an array, of vectors or of strides, keeps it in registers only if it is unrolled; g++ 12 has to be told.
 #if defined(__clang__)
@@ -80,3 +64,20 @@
 #define ATTN_NAMESPACE_END \
   }                        \
   }
+
+// The structs that a program and attn::compiled hand each other must be laid out alike: every file that counts on the
+// library asks the linker for the name of its own layout, which no library of another version or with another standard
+// library has.
+#if defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY)
+#define ATTN_LAYOUT_OF_LIBRARY ATTN_ABI_PASTE(library_, ATTN_LAYOUT, , , , , , , , , , , , , , )
+namespace attn::compiled {
+#if defined(ATTN_COMPILED_LIBRARY)
+__attribute__((used)) inline constexpr char ATTN_LAYOUT_OF_LIBRARY = 0;
+#else
+extern const char ATTN_LAYOUT_OF_LIBRARY;
+namespace {
+__attribute__((used)) const char* const library_of_this_layout = &ATTN_LAYOUT_OF_LIBRARY;
+}
+#endif
+}  // namespace attn::compiled
+#endif

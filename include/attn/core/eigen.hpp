@@ -1,4 +1,5 @@
 // The meeting point with Eigen: views as row-major maps. The only file that names Eigen.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <Eigen/Core>

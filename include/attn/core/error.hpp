@@ -1,4 +1,5 @@
 // Exceptions, and the one way every check words its message.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdio>
@@ -8,7 +9,8 @@
 
 #include "attn/core/config.hpp"
 
-ATTN_NAMESPACE_BEGIN
+// Outside of the inline namespace: what one shared library throws another catches, whatever flags each was compiled with.
+namespace attn {
 
 /// A tensor has the wrong rank, extents or strides.
 struct ShapeError : std::invalid_argument {
@@ -29,6 +31,10 @@ struct ValueError : std::invalid_argument {
 struct IoError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+}  // namespace attn
+
+ATTN_NAMESPACE_BEGIN
 
 // What throws stays out of the way of what does not: not inlined, compiled for size, one copy a program.
 #define ATTN_COLD __attribute__((cold, noinline))

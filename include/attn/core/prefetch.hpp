@@ -1,4 +1,5 @@
 // prefetch_bytes(): asks for memory before it is needed.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/core/shape.hpp"

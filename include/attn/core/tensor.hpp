@@ -1,4 +1,5 @@
 // Tensor: an owning, contiguous, 64-byte aligned array with a fixed number of axes.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
@@ -41,8 +42,14 @@ class Tensor {
     if (this != &other) *this = Tensor(other.view());
     return *this;
   }
-  Tensor(Tensor&&) noexcept = default;
-  Tensor& operator=(Tensor&&) noexcept = default;
+  /// What was moved from has size 0 and extents 0, as a default-made tensor.
+  Tensor(Tensor&& other) noexcept
+      : buffer_(std::move(other.buffer_)), shape_(std::exchange(other.shape_, {})) {}
+  Tensor& operator=(Tensor&& other) noexcept {
+    buffer_ = std::move(other.buffer_);
+    shape_ = std::exchange(other.shape_, {});
+    return *this;
+  }
   ~Tensor() = default;
 
   /// For results that are about to be overwritten whole.
@@ -53,10 +60,10 @@ class Tensor {
     return result;
   }
 
-  TensorView<T, Rank> view() { return {buffer_.data(), shape_}; }
-  TensorView<const T, Rank> view() const { return {buffer_.data(), shape_}; }
-  operator TensorView<T, Rank>() { return view(); }
-  operator TensorView<const T, Rank>() const { return view(); }
+  TensorView<T, Rank> view() ATTN_LIFETIMEBOUND { return {buffer_.data(), shape_}; }
+  TensorView<const T, Rank> view() const ATTN_LIFETIMEBOUND { return {buffer_.data(), shape_}; }
+  operator TensorView<T, Rank>() ATTN_LIFETIMEBOUND { return view(); }
+  operator TensorView<const T, Rank>() const ATTN_LIFETIMEBOUND { return view(); }
 
   T* data() { return buffer_.data(); }
   const T* data() const { return buffer_.data(); }
@@ -66,8 +73,10 @@ class Tensor {
   /// False for a default-made tensor, which stands for "none" where one is optional.
   explicit operator bool() const { return buffer_.data() != nullptr; }
 
-  std::span<T> elements() { return {data(), static_cast<std::size_t>(size())}; }
-  std::span<const T> elements() const { return {data(), static_cast<std::size_t>(size())}; }
+  std::span<T> elements() ATTN_LIFETIMEBOUND { return {data(), static_cast<std::size_t>(size())}; }
+  std::span<const T> elements() const ATTN_LIFETIMEBOUND {
+    return {data(), static_cast<std::size_t>(size())};
+  }
 
   template <class... I>
     requires(sizeof...(I) == Rank)

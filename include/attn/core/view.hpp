@@ -1,4 +1,5 @@
 // TensorView: a non-owning strided view of 1 to 4 (or more) axes; every function takes these.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <concepts>
@@ -265,6 +266,18 @@ using scalar_t = typename view_t<X>::value_type;
 
 template <TensorLike X>
 inline constexpr int rank_v = view_t<X>::rank;
+
+/// Owns its elements, as Tensor and Eigen's matrices do (an Eigen map's PlainObject is another type).
+template <class X>
+concept OwnsElements =
+    TensorLike<X> && (requires(X& x) {
+      x.view();
+    } || std::same_as<std::remove_cvref_t<X>, typename std::remove_cvref_t<X>::PlainObject>);
+
+/// What X&& deduces from a tensor that is gone at the end of the statement. Functions that keep a view of their argument
+/// delete their overload for it.
+template <class X>
+concept TemporaryTensor = !std::is_lvalue_reference_v<X> && OwnsElements<X>;
 
 /// A read-only view of anything tensor-like.
 template <TensorLike X>

@@ -1,4 +1,5 @@
 // Executors: who runs the independent tasks of one call: one thread, OpenMP, or the user's own pool.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <exception>
@@ -32,7 +33,7 @@ class TaskRef {
 };
 
 /// Runs tasks 0 .. count-1, each once, in any order and on any thread, and returns when all are
-/// done. `worker` is in [0, concurrency()) and no two tasks that run at the same time share one:
+/// done. concurrency() is at least 1, or calls that are worth threads throw ValueError. `worker` is in [0, concurrency()) and no two tasks that run at the same time share one:
 /// it names their scratch memory. Results never depend on either. What a task throws, as functors may, run() throws.
 class Executor {
  public:
@@ -40,6 +41,20 @@ class Executor {
   virtual int concurrency() const = 0;
   virtual void run(index_t count, TaskRef task) const = 0;
 };
+
+namespace detail {
+
+/// concurrency() as a number whose small multiples do not overflow. Throws ValueError below 1: scratch memory is made
+/// for so many workers.
+inline index_t worker_count(const Executor& executor) {
+  const int count = executor.concurrency();
+  if (count < 1) {
+    throw ValueError(message("Executor", "concurrency()", "be at least 1", std::to_string(count)));
+  }
+  return count;
+}
+
+}  // namespace detail
 
 class SerialExecutor final : public Executor {
  public:

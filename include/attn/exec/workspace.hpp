@@ -1,4 +1,5 @@
 // Workspace: scratch memory that grows to what calls need and is then reused without allocating.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // AtomicFile: a file that appears whole under its name, or not at all.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cerrno>

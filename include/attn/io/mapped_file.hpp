@@ -1,4 +1,5 @@
 // MappedFile: a whole file as read-only bytes, mapped into memory where the system can do it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cerrno>

@@ -1,4 +1,5 @@
 // NamedTensor: a name and a read-only view whose type and rank are known at run time.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
@@ -8,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "attn/core/element.hpp"
 #include "attn/core/view.hpp"
-#include "attn/io/dtype.hpp"
 #include "attn/io/quote.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -31,6 +32,31 @@ class NamedTensor {
     if (data_ == nullptr && size_ > 0) {
       throw ValueError(message("NamedTensor", detail::concat("tensor ", detail::quote(name_)),
                                "have data", "a null view"));
+    }
+  }
+
+  /// From the bytes of contiguous elements of any type that files know, last axis fastest; an empty shape is a scalar.
+  /// Throws ShapeError for a shape that nothing can have, ValueError unless the bytes are as many as it says.
+  NamedTensor(std::string name, DType dtype, std::vector<index_t> shape,
+              std::span<const std::byte> bytes)
+      : name_(std::move(name)),
+        dtype_(dtype),
+        shape_(std::move(shape)),
+        strides_(shape_.size()),
+        data_(bytes.data()),
+        size_(size_of(shape_)) {
+    // Strides of empty tensors may be more than fit; nothing is read by them.
+    index_t stride = 1;
+    for (std::size_t axis = shape_.size(); axis-- > 0 && size_ > 0;) {
+      strides_[axis] = stride;
+      stride *= shape_[axis];
+    }
+    const index_t found = static_cast<index_t>(bytes.size() / element_size(dtype));
+    if (found != size_ || bytes.size() % element_size(dtype) != 0) {
+      throw ValueError(message("NamedTensor", detail::concat("tensor ", detail::quote(name_)),
+                               detail::concat("have the bytes of ", size_, " elements of ",
+                                              attn::name(dtype_), " ", detail::shape_text(shape_)),
+                               detail::concat(bytes.size(), " bytes")));
     }
   }
 

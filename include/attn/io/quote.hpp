@@ -1,4 +1,5 @@
 // How io errors quote text, shapes and lists that come from a file nobody has vouched for.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
@@ -30,26 +31,53 @@ std::string concat(const Parts&... parts) {
   return text;
 }
 
-/// `text` in double quotes, cut after about 120 bytes, control characters as \xNN: a hostile name
-/// of 100 MB, or one with a NUL that would end what() early, still gives one readable line.
+/// Length of the UTF-8 sequence that `text` begins with; 0 where it begins with none (RFC 3629: no overlong forms, no
+/// surrogates, nothing past U+10FFFF).
+inline std::size_t utf8_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
+  const unsigned lead = byte(0);
+  if (text.empty() || lead < 0x80) return text.empty() ? 0 : 1;
+  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  unsigned least = 0x80, most = 0xBF;  // of the second byte
+  if (lead == 0xE0) least = 0xA0;
+  if (lead == 0xED) most = 0x9F;
+  if (lead == 0xF0) least = 0x90;
+  if (lead == 0xF4) most = 0x8F;
+  if (lead < 0xC2 || lead > 0xF4 || byte(1) < least || byte(1) > most) return 0;
+  for (std::size_t i = 2; i < length; ++i) {
+    if (byte(i) < 0x80 || byte(i) > 0xBF) return 0;
+  }
+  return length;
+}
+
+/// `text` in double quotes, cut after about 120 bytes, control characters (C0, C1, DEL) and bytes that are no UTF-8 as
+/// \xNN: a hostile name of 100 MB, or one with a NUL that would end what() early, still gives one readable line.
 inline std::string quote(std::string_view text) {
   constexpr std::size_t longest = 120;
   constexpr const char* digits = "0123456789abcdef";
-  std::size_t length = std::min(text.size(), longest);
-  // Never cut a UTF-8 sequence: its bytes after the first are 10xxxxxx.
-  while (length < text.size() && length > 0 && (text[length] & 0xC0) == 0x80) --length;
-
   std::string result = "\"";
-  for (char c : text.substr(0, length)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7F) {
-      result.append("\\x").append(1, digits[byte >> 4]).append(1, digits[byte & 15]);
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const std::size_t length = utf8_length(text.substr(at));
+    const std::string_view character = text.substr(at, std::max<std::size_t>(length, 1));
+    if (at + character.size() > longest) break;
+    at += character.size();
+    const auto first = static_cast<unsigned char>(character.front());
+    const bool is_c1 =
+        length == 2 && first == 0xC2 && static_cast<unsigned char>(character[1]) < 0xA0;
+    if (length == 0 || first < 0x20 || first == 0x7F || is_c1) {
+      for (char c : character) {
+        const auto byte = static_cast<unsigned char>(c);
+        result.append("\\x").append(1, digits[byte >> 4]).append(1, digits[byte & 15]);
+      }
     } else {
-      if (c == '"' || c == '\\') result += '\\';
-      result += c;
+      if (first == '"' || first == '\\') result += '\\';
+      result += character;
     }
   }
-  return result += length < text.size() ? "...\"" : "\"";
+  return result += at < text.size() ? "...\"" : "\"";
 }
 
 /// "(2, 3)", as to_string() gives for shapes of fixed rank; "()" for a scalar.

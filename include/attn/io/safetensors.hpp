@@ -1,9 +1,11 @@
 // SafetensorsFile: tensors by name in a memory-mapped safetensors file, viewed or copied.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <bit>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +15,7 @@
 
 #include "attn/core/tensor.hpp"
 #include "attn/io/mapped_file.hpp"
+#include "attn/io/named_tensor.hpp"
 #include "attn/io/safetensors_header.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -52,7 +55,10 @@ class SafetensorsFile {
   }
 
   bool contains(std::string_view name) const { return header_.tensors.contains(name); }
-  DType dtype(std::string_view name) const { return find("dtype", name).dtype; }
+  /// Throws DTypeError for a type that attn does not know; such a tensor can be had as bytes() alone.
+  DType dtype(std::string_view name) const {
+    return known_dtype("dtype", name, find("dtype", name));
+  }
   /// Empty for a scalar.
   const std::vector<index_t>& shape(std::string_view name) const {
     return find("shape", name).shape;
@@ -61,6 +67,14 @@ class SafetensorsFile {
   std::span<const std::byte> bytes(std::string_view name) const {
     return bytes_of(find("bytes", name));
   }
+
+  /// The tensor as stored, whatever its type and rank, to be written again by save_safetensors(); valid for the life
+  /// of this object. Throws DTypeError for a type that attn does not know.
+  NamedTensor tensor(std::string_view name) const& {
+    const SafetensorsEntry& entry = find("tensor", name);
+    return {std::string(name), known_dtype("tensor", name, entry), entry.shape, bytes_of(entry)};
+  }
+  NamedTensor tensor(std::string_view name) const&& = delete;  // would dangle
 
   /// The tensor where it lies, without a copy, for the life of this object (moved or not). T must
   /// be the stored type; bool cannot be viewed, since a stored byte other than 0 and 1 is no bool.
@@ -71,7 +85,7 @@ class SafetensorsFile {
     const SafetensorsEntry& entry = find("view", name);
     if (entry.dtype != dtype_of<T>()) {
       throw DTypeError(error("view", name, detail::concat("hold ", attn::name(dtype_of<T>())),
-                             attn::name(entry.dtype)));
+                             stored_type(entry)));
     }
     const Shape<Rank> shape = shape_as<Rank>("view", name, entry);
     const std::byte* data = bytes_of(entry).data();
@@ -87,8 +101,8 @@ class SafetensorsFile {
   template <TensorElement T, int Rank>
   TensorView<const T, Rank> view(std::string_view name) const&& = delete;  // would dangle
 
-  /// A copy of any alignment. float and double are loaded from F16, BF16, F32 and F64 (a double
-  /// rounds to the nearest float); integers from every integer type, if all values fit; bool from
+  /// A copy of any alignment. Floats of every size are loaded from F16, BF16, F32 and F64 (what is wider rounds once,
+  /// to nearest even); integers from every integer type, if all values fit; bool from
   /// BOOL, if all bytes are 0 or 1, else ValueError. A scalar has shape (1).
   template <TensorElement T, int Rank>
   Tensor<T, Rank> load(std::string_view name) const {
@@ -111,13 +125,12 @@ class SafetensorsFile {
   void check(std::string_view name, std::span<const index_t> shape) const {
     const SafetensorsEntry& entry = find("load", name);
     if (!with_stored_type<T>(entry.dtype, [](auto) {})) {
-      throw DTypeError(
-          error("load", name,
-                detail::concat(std::is_floating_point_v<T> ? "hold F16, BF16, F32 or F64"
-                               : std::is_same_v<T, bool>   ? "hold BOOL"
-                                                           : "hold integers",
-                               " to be loaded as ", attn::name(dtype_of<T>())),
-                attn::name(entry.dtype)));
+      throw DTypeError(error("load", name,
+                             detail::concat(kIsFloat<T>               ? "hold F16, BF16, F32 or F64"
+                                            : std::is_same_v<T, bool> ? "hold BOOL"
+                                                                      : "hold integers",
+                                            " to be loaded as ", attn::name(dtype_of<T>())),
+                             stored_type(entry)));
     }
     const index_t one[] = {1};
     const std::span<const index_t> stored = entry.shape.empty() ? one : std::span(entry.shape);
@@ -125,13 +138,16 @@ class SafetensorsFile {
       throw ShapeError(error("load", name, detail::concat("have shape ", detail::shape_text(shape)),
                              detail::shape_text(entry.shape)));
     }
-    if constexpr (!std::is_floating_point_v<T>) {
+    if constexpr (!kIsFloat<T>) {
       with_stored_type<T>(entry.dtype,
                           [&]<class Stored>(Stored) { check_values<T, Stored>(name, entry); });
     }
   }
 
  private:
+  template <class T>
+  static constexpr bool kIsFloat = std::is_floating_point_v<T> || Float16Element<T>;
+
   std::string error(std::string_view function, std::string_view name, std::string_view expected,
                     std::string_view found) const {
     return message(detail::concat("SafetensorsFile::", function),
@@ -146,6 +162,21 @@ class SafetensorsFile {
                              detail::concat("none of that name among ", header_.tensors.size())));
     }
     return at->second;
+  }
+
+  static std::string stored_type(const SafetensorsEntry& entry) {
+    return entry.dtype ? std::string(attn::name(*entry.dtype)) : detail::quote(entry.unknown_dtype);
+  }
+
+  DType known_dtype(std::string_view function, std::string_view name,
+                    const SafetensorsEntry& entry) const {
+    if (entry.dtype) return *entry.dtype;
+    std::string known;
+    for (const detail::DTypeRow& row : detail::kDTypes) {
+      known.append(known.empty() ? "" : ", ").append(row.name);
+    }
+    throw DTypeError(
+        error(function, name, detail::concat("hold one of ", known), stored_type(entry)));
   }
 
   std::span<const std::byte> bytes_of(const SafetensorsEntry& entry) const {
@@ -168,13 +199,14 @@ class SafetensorsFile {
 
   /// Calls f with a value of the stored type, if a T can be loaded from it; else returns false.
   template <class T, class F>
-  static bool with_stored_type(DType dtype, F&& f) {
-    if constexpr (std::is_floating_point_v<T>) {
-      switch (dtype) {
+  static bool with_stored_type(const std::optional<DType>& dtype, F&& f) {
+    if (!dtype) return false;
+    if constexpr (kIsFloat<T>) {
+      switch (*dtype) {
         case DType::F16:
-          return f(Half{}), true;
+          return f(float16{}), true;
         case DType::BF16:
-          return f(BFloat16{}), true;
+          return f(bfloat16{}), true;
         case DType::F32:
           return f(float{}), true;
         case DType::F64:
@@ -186,7 +218,7 @@ class SafetensorsFile {
       // As bytes until they are known to be 0 or 1.
       return dtype == DType::BOOL && (f(std::uint8_t{}), true);
     } else {
-      switch (dtype) {
+      switch (*dtype) {
         case DType::I8:
           return f(std::int8_t{}), true;
         case DType::U8:
@@ -261,11 +293,7 @@ class SafetensorsFile {
         from = decode<Stored>(from, out.select(0, i));
       } else {
         const Stored value = element<Stored>(from);
-        if constexpr (requires { widen(value); }) {
-          out(i) = static_cast<T>(widen(value));
-        } else {
-          out(i) = static_cast<T>(value);
-        }
+        out(i) = static_cast<T>(value);
         from += sizeof(Stored);
       }
     }

@@ -1,4 +1,5 @@
 // The header of a safetensors file: parsed from JSON and checked whole before any data are read.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "attn/io/dtype.hpp"
+#include "attn/core/element.hpp"
 #include "attn/io/quote.hpp"
 #include "attn/io/safetensors_layout.hpp"
 
@@ -106,14 +107,9 @@ class SafetensorsJsonHandler {
     if (level_ == Level::kMetadata) {
       *text_ = std::move(text);
     } else if (level_ == Level::kTensor && field_ == kDtype) {
-      const auto dtype = dtype_from_name(text);
-      if (!dtype) {
-        std::string known;
-        for (const DTypeRow& row : kDTypes)
-          known.append(known.empty() ? "" : ", ").append(row.name);
-        errors_.fail_tensor(name_, "dtype of", concat("be one of ", known), quote(text));
-      }
-      entry_->dtype = *dtype;
+      // One that is unknown here makes this tensor unreadable, not the file.
+      entry_->dtype = dtype_from_name(text);
+      if (!entry_->dtype) entry_->unknown_dtype = std::move(text);
     } else {
       unexpected(quote(text));
     }

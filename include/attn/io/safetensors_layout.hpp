@@ -1,16 +1,18 @@
 // Where the tensors of a safetensors file lie, and the check that they tile its data exactly.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "attn/io/dtype.hpp"
+#include "attn/core/element.hpp"
 #include "attn/io/quote.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -20,7 +22,8 @@ using SafetensorsMetadata = std::map<std::string, std::string, std::less<>>;
 
 /// One tensor's type, extents, and bytes [begin, end) within the data that follow the header.
 struct SafetensorsEntry {
-  DType dtype{};
+  std::optional<DType> dtype;
+  std::string unknown_dtype;  ///< the file's word for it, where attn knows none
   std::vector<index_t> shape;
   std::uint64_t begin = 0, end = 0;
 };
@@ -48,24 +51,24 @@ struct SafetensorsErrors {
   }
 };
 
-/// Size of a tensor in bytes. The extents other than 0 must not overflow either: views have strides
+/// Size in bytes of a tensor whose type is known. The extents other than 0 must not overflow either: views have strides
 /// even where they have no elements.
 inline std::uint64_t checked_bytes(std::string_view name, const SafetensorsEntry& entry,
                                    const SafetensorsErrors& errors) {
-  index_t bytes = static_cast<index_t>(element_size(entry.dtype));
+  index_t bytes = static_cast<index_t>(element_size(*entry.dtype));
   bool empty = false;
   for (index_t extent : entry.shape) {
     empty = empty || extent == 0;
     if (extent > 0 && __builtin_mul_overflow(bytes, extent, &bytes)) {
       errors.fail_tensor(name, "shape of", "describe less than 2^63 bytes",
-                         concat(shape_text(entry.shape), " of ", attn::name(entry.dtype)));
+                         concat(shape_text(entry.shape), " of ", attn::name(*entry.dtype)));
     }
   }
   return empty ? 0 : static_cast<std::uint64_t>(bytes);
 }
 
-/// The tensors must tile the data: each lies inside and is as long as its shape says, none overlaps
-/// another, no byte belongs to none. (Bytes outside all tensors could hide a second file.)
+/// The tensors must tile the data: each lies inside and is as long as its shape says, if its type is known, none
+/// overlaps another, no byte belongs to none. (Bytes outside all tensors could hide a second file.)
 inline void check_layout(const SafetensorsHeader& header, std::uint64_t data_size,
                          const SafetensorsErrors& errors) {
   const auto interval = [](const SafetensorsEntry& entry) {
@@ -75,18 +78,19 @@ inline void check_layout(const SafetensorsHeader& header, std::uint64_t data_siz
   std::vector<const Item*> items;
   for (const Item& item : header.tensors) {
     const auto& [name, entry] = item;
-    const std::uint64_t bytes = checked_bytes(name, entry, errors);
     if (entry.begin > entry.end || entry.end > data_size) {
       errors.fail_tensor(
           name, "data_offsets of",
           concat("be ordered and lie within the ", data_size, " bytes after the header"),
           interval(entry));
     }
-    if (entry.end - entry.begin != bytes) {
+    const std::uint64_t found = entry.end - entry.begin;
+    const std::uint64_t bytes = entry.dtype ? checked_bytes(name, entry, errors) : found;
+    if (found != bytes) {
       errors.fail_tensor(name, "data_offsets of",
-                         concat("span the ", bytes, " bytes of ", attn::name(entry.dtype), " ",
+                         concat("span the ", bytes, " bytes of ", attn::name(*entry.dtype), " ",
                                 shape_text(entry.shape)),
-                         concat(interval(entry), ", ", entry.end - entry.begin, " bytes"));
+                         concat(interval(entry), ", ", found, " bytes"));
     }
     items.push_back(&item);
   }

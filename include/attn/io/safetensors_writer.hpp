@@ -1,4 +1,5 @@
 // Writing safetensors files: deterministic, aligned for zero-copy reading, whole or not at all.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
 // State dicts: parameters by PyTorch's names, from safetensors files into modules and back.
+// SPDX-License-Identifier: Apache-2.0
 //
 // A module takes part by two members, which call f(name, view) once per parameter, always in the same order:
 //
@@ -108,8 +109,8 @@ LoadReport load_state_dict(Module& module, const SafetensorsFile& file,
 struct SaveOptions {
   /// As those of LoadOptions: the same two load what was saved.
   std::string prefix = {};
-  std::function<std::string(std::string_view)> rename = {};
-  SafetensorsMetadata metadata = {};
+  std::function<std::string(std::string_view)> rename = {};  ///< as that of LoadOptions
+  SafetensorsMetadata metadata = {};  ///< texts by name, in the head of the file
 };
 
 /// The module's parameters in its own order, by PyTorch's names or those that `options` makes of them; the list refers

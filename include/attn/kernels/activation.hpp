@@ -1,8 +1,10 @@
 // Activations, element by element: relu, gelu (erf and tanh), silu, their gated products, and swish.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/core/tensor.hpp"
-#include "attn/kernels/execution.hpp"
+#include "attn/exec/caches.hpp"
+#include "attn/kernels/backend.hpp"
 #include "attn/simd/vec.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -17,12 +19,13 @@ enum class Activation {
 
 namespace detail {
 
-/// n elements, in place.
+/// n elements; out may be x. Not for Activation::none.
 template <class T>
 struct ActivationProblem {
   Activation activation;
   index_t n;
-  T* x;
+  const T* x;
+  T* out;
 };
 
 /// Rows with a unit stride inside; out may be a or b.
@@ -42,28 +45,60 @@ struct SwigluProblem {
   T* out;
 };
 
+template <class In, class Acc>
+struct Backend<family::Elementwise, In, Acc> {
+  Kernel<ActivationProblem<In>> activate;
+  Kernel<GluProblem<In>> glu;
+  Kernel<SwigluProblem<In>> swiglu;
+
+  using Act = ActivationProblem<In>;
+  using Glu = GluProblem<In>;
+  using Swiglu = SwigluProblem<In>;
+  static constexpr std::uint64_t kLayout = layout_hash({sizeof(Backend),
+                                                        offsetof(Backend, activate),
+                                                        offsetof(Backend, glu),
+                                                        offsetof(Backend, swiglu),
+                                                        sizeof(Act),
+                                                        offsetof(Act, activation),
+                                                        offsetof(Act, n),
+                                                        offsetof(Act, x),
+                                                        offsetof(Act, out),
+                                                        sizeof(Glu),
+                                                        offsetof(Glu, activation),
+                                                        offsetof(Glu, a),
+                                                        offsetof(Glu, b),
+                                                        offsetof(Glu, out),
+                                                        sizeof(Swiglu),
+                                                        offsetof(Swiglu, alpha),
+                                                        offsetof(Swiglu, n),
+                                                        offsetof(Swiglu, a),
+                                                        offsetof(Swiglu, b),
+                                                        offsetof(Swiglu, out)});
+};
+
 }  // namespace detail
 
 ATTN_NAMESPACE_END
 
 #define ATTN_KERNEL_TEXT "attn/kernels/activation.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
-ATTN_KERNEL_DOOR(activate_elements, ActivationProblem)
-ATTN_KERNEL_DOOR(glu_rows, GluProblem)
-ATTN_KERNEL_DOOR(swiglu_elements, SwigluProblem)
 
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
 template <class T, int Rank>
-void activate(Activation activation, TensorView<T, Rank> x, const Execution& execution) {
-  if (x.is_contiguous()) return activate_elements<T>({activation, x.size(), x.data()}, execution);
-  if constexpr (Rank > 1) {
-    for (index_t i = 0; i < x.extent(0); ++i) activate(activation, x.select(0, i), execution);
-  } else {
-    for (index_t i = 0; i < x.extent(0); ++i) {
-      activate_elements<T>({activation, 1, &x(i)}, execution);
+void activate_view(Activation activation, const TensorView<const T, Rank>& x,
+                   const TensorView<T, Rank>& out, const Execution& execution) {
+  const auto& kernel = backend<family::Elementwise, T>(execution).activate;
+  if (x.is_contiguous() && out.is_contiguous()) {
+    return kernel({activation, x.size(), x.data(), out.data()}, execution);
+  }
+  for (index_t i = 0; i < x.extent(0); ++i) {
+    if constexpr (Rank > 1) {
+      activate_view<T, Rank - 1>(activation, x.select(0, i), out.select(0, i), execution);
+    } else {
+      kernel({activation, 1, &x(i), &out(i)}, execution);
     }
   }
 }
@@ -73,16 +108,15 @@ template <class T, int Rank>
 void swiglu(T alpha, TensorView<const T, Rank> a, TensorView<const T, Rank> b,
             TensorView<T, Rank> out, const Execution& execution) {
   const bool flat = a.is_contiguous() && out.is_contiguous() && (!b || b.is_contiguous());
-  if (flat) {
-    return swiglu_elements<T>({alpha, out.size(), a.data(), b.data(), out.data()}, execution);
-  }
+  const auto& kernel = backend<family::Elementwise, T>(execution).swiglu;
+  if (flat) return kernel({alpha, out.size(), a.data(), b.data(), out.data()}, execution);
   for (index_t i = 0; i < out.extent(0); ++i) {
     if constexpr (Rank > 1) {
       swiglu<T, Rank - 1>(alpha, a.select(0, i),
                           b ? b.select(0, i) : TensorView<const T, Rank - 1>(), out.select(0, i),
                           execution);
     } else {
-      swiglu_elements<T>({alpha, 1, &a(i), b ? &b(i) : nullptr, &out(i)}, execution);
+      kernel({alpha, 1, &a(i), b ? &b(i) : nullptr, &out(i)}, execution);
     }
   }
 }
@@ -97,8 +131,11 @@ void activate_to(std::string_view function, Activation activation, const X& x, O
   const auto from = const_view(x);
   const auto to = view_of(out);
   check_shape(function, "out", from.shape(), to.shape());
-  if (from.data() != to.data() || from.strides() != to.strides()) copy(from, to);
-  activate(activation, to, execution);
+  if (activation != Activation::none) {
+    activate_view<scalar_t<X>, rank_v<X>>(activation, from, to, execution);
+  } else if (from.data() != to.data() || from.strides() != to.strides()) {
+    copy(from, to);
+  }
 }
 
 }  // namespace detail
@@ -112,8 +149,8 @@ void activate(Activation activation, const X& x, Out&& out, const Execution& exe
 /// The same into a new tensor.
 template <TensorLike X>
 auto activate(Activation activation, const X& x, const Execution& execution = {}) {
-  Tensor<scalar_t<X>, rank_v<X>> out(const_view(x));
-  detail::activate(activation, out.view(), execution);
+  auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
+  activate(activation, x, out, execution);
   return out;
 }
 
@@ -158,7 +195,7 @@ void glu(Activation activation, const A& a, const B& b, Out&& out,
   check_stride("a", problem.a.strides());
   check_stride("b", problem.b.strides());
   check_stride("out", problem.out.strides());
-  detail::glu_rows<T>(problem, execution);
+  detail::backend<family::Elementwise, T>(execution).glu(problem, execution);
 }
 
 /// The same into a new tensor.

@@ -1,4 +1,5 @@
-// Kernel text: one row through an activation, in place; its product with a second row; swish, with a factor.
+// Kernel text: one row through an activation; its product with a second row; swish, with a factor.
+// SPDX-License-Identifier: Apache-2.0
 
 /// use(f) with the activation as a function f of one vector; nothing for Activation::none.
 template <class T, class Use>
@@ -11,23 +12,35 @@ inline void with_activation(Activation activation, Use use) {
       // max returns its second operand where one is NaN: a NaN stays one, as in PyTorch.
       return use([&](Vec<T> v) { return max(all(0), v); });
     case Activation::silu:
-      return use([&](Vec<T> v) { return v / (all(1) + exp(all(0) - v)); });
+      return use([](Vec<T> v) { return times_sigmoid(v, v); });
     case Activation::gelu_tanh:
       // (1 + tanh u) / 2 = 1 / (1 + e^-2u)
       return use([&](Vec<T> v) {
-        const Vec<T> u = all(-1.5957691216057307) * fma(all(0.044715) * v, v * v, v);
-        return v / (all(1) + exp(u));
+        return times_sigmoid(v, all(1.5957691216057307) * fma(all(0.044715) * v, v * v, v));
       });
     case Activation::gelu:
-      return use(
-          [&](Vec<T> v) { return all(0.5) * v * (all(1) + erf(v * all(0.70710678118654752440))); });
+      return use([](Vec<T> v) { return times_normal_cdf(v); });
   }
 }
 
+/// out may be x. With `past_caches` out is not read first and pushes nothing out of the caches; streamed() is due.
 template <class T>
-inline void activate_row(Activation activation, index_t n, T* x) {
-  with_activation<T>(activation, [n, x](auto f) {
-    each_vector<T>(n, [&](index_t k, auto lanes) { store(f(load(x + k, lanes)), x + k, lanes); });
+inline void activate_row(Activation activation, index_t n, const T* x, T* out, bool past_caches) {
+  constexpr index_t kLanes = Vec<T>::kLanes;
+  with_activation<T>(activation, [=](auto f) {
+    const auto part = [&](index_t k, index_t lanes) {
+      store(f(load(x + k, lanes)), out + k, lanes);
+    };
+    index_t k = 0;
+    if (past_caches) {
+      // Up to where whole vectors are aligned.
+      const auto past = static_cast<index_t>(reinterpret_cast<std::uintptr_t>(out) / sizeof(T));
+      k = std::min((kLanes - past % kLanes) % kLanes, n);
+      if (k > 0) part(0, k);
+      for (; k + kLanes <= n; k += kLanes) stream(f(Vec<T>::load(x + k)), out + k);
+    }
+    for (; k + kLanes <= n; k += kLanes) f(Vec<T>::load(x + k)).store(out + k);
+    if (k < n) part(k, n - k);
   });
 }
 
@@ -51,9 +64,16 @@ template <class T>
 inline void activate_elements(const detail::ActivationProblem<T>& problem, const Executor& executor,
                               Workspace&) {
   constexpr index_t kRow = 4096;
-  detail::for_rows(executor, (problem.n + kRow - 1) / kRow, kRow, [&problem](index_t row) {
-    const index_t left = problem.n - row * kRow;
-    activate_row(problem.activation, left < kRow ? left : kRow, problem.x + row * kRow);
+  // What is in place is in the caches already.
+  const bool past_caches =
+      problem.x != problem.out && 2 * problem.n * index_t{sizeof(T)} >= last_level_cache();
+  const index_t rows = (problem.n + kRow - 1) / kRow;
+  detail::for_row_ranges(executor, rows, kRow, [&](index_t begin, index_t end) {
+    for (index_t row = begin; row < end; ++row) {
+      const index_t first = row * kRow, n = std::min(kRow, problem.n - first);
+      activate_row(problem.activation, n, problem.x + first, problem.out + first, past_caches);
+    }
+    if (past_caches) streamed();
   });
 }
 
@@ -67,12 +87,20 @@ inline void swiglu_elements(const detail::SwigluProblem<T>& problem, const Execu
     const T* a = problem.a + first;
     const T* b = problem.b == nullptr ? nullptr : problem.b + first;
     T* out = problem.out + first;
-    const V one = V::all(T{1}), minus_alpha = V::all(-problem.alpha);
+    const V alpha = V::all(problem.alpha);
     each_vector<T>(left < kRow ? left : kRow, [&](index_t k, auto lanes) {
       const V x = load(a + k, lanes);
-      V y = x / (one + exp(minus_alpha * x));
+      V y = times_sigmoid(x, alpha * x);
       if (b != nullptr) y = y * load(b + k, lanes);
       store(y, out + k, lanes);
     });
   });
 }
+
+template <class T>
+struct Row<detail::Backend<family::Elementwise, T, T>> {
+  static constexpr detail::Backend<family::Elementwise, T, T> kTable{
+      .activate = detail::kKernel<activate_elements<T>>,
+      .glu = detail::kKernel<glu_rows<T>>,
+      .swiglu = detail::kKernel<swiglu_elements<T>>};
+};

@@ -1,4 +1,5 @@
 // Kernel text: products of few rows with many others, along the vector, for what memory limits.
+// SPDX-License-Identifier: Apache-2.0
 //
 // One row or two leave memory to the hardware's prefetchers. More rows ask for what comes later, line by line between
 // their FMAs and into the second cache: a core waits for few lines at a time, fewer still of the first cache
@@ -12,7 +13,7 @@ inline constexpr int kPlaces = 4;
 /// Sums that dot_block() keeps, at most. 8 hide the latency of the FMAs. With 32 registers there are more: 4 rows by 4
 /// take 8 loads for 16 FMAs, 4 by 2 take 6 for 8, and some cores load one vector of AVX-512 in a cycle, as they multiply
 /// one. One row keeps 4: memory, not latency, is what it waits for.
-inline constexpr int kDotSums = ATTN_TARGET == 2 ? 16 : 8;
+inline constexpr int kDotSums = Registers::kDotSums;
 
 /// Rows of B that dot_block() takes for R rows of A.
 template <int R>
@@ -59,7 +60,7 @@ ATTN_INLINE void dot_block(index_t k, const T* a, index_t a_stride, const T* con
 
 /// Rows of A at a time where there are more than kMostAlone: every further number would be compiled by every user, and
 /// three rows take the time of four where memory limits (attn_report's sdpa_queries). Without FMA no more than one.
-inline constexpr int kRowsAtOnce = ATTN_TARGET > 0 ? 4 : 1;
+inline constexpr int kRowsAtOnce = Registers::kDotRows;
 
 /// So many rows are taken one after the other while the first cache holds their rows of B. Zen 4: two take 0.83 of the
 /// time of four at once; four would take 1.3 (attn_report's sdpa_queries_2 and sdpa_decode_gqa).

@@ -1,4 +1,5 @@
 // Matrix multiplication over strided views: packed weights, batches, and an epilogue.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/exec/caches.hpp"
@@ -49,11 +50,47 @@ struct PackProblem {
   T* packed;
 };
 
-/// n rounded up to whole panels of B.
-template <class T>
-index_t panel_columns(Isa isa, index_t n) {
-  return round_up(n, panel_width(isa, sizeof(T)));
-}
+template <class In, class Acc>
+struct Backend<family::Products, In, Acc> {
+  index_t panel_width;  ///< columns of a panel of packed weights
+  Kernel<GemmProblem<In>> gemm;
+  Kernel<PackProblem<In>> pack_weights;
+
+  /// Elements that k x n packed weights take.
+  index_t packed_size(index_t k, index_t n) const { return k * round_up(n, panel_width); }
+
+  using Gemm = GemmProblem<In>;
+  static constexpr std::uint64_t kLayout = layout_hash({sizeof(Backend),
+                                                        offsetof(Backend, gemm),
+                                                        offsetof(Backend, pack_weights),
+                                                        sizeof(PackProblem<In>),
+                                                        offsetof(PackProblem<In>, packed),
+                                                        sizeof(Gemm),
+                                                        offsetof(Gemm, m),
+                                                        offsetof(Gemm, n),
+                                                        offsetof(Gemm, k),
+                                                        offsetof(Gemm, a),
+                                                        offsetof(Gemm, a_row),
+                                                        offsetof(Gemm, a_k),
+                                                        offsetof(Gemm, b),
+                                                        offsetof(Gemm, b_k),
+                                                        offsetof(Gemm, b_column),
+                                                        offsetof(Gemm, packed_b),
+                                                        offsetof(Gemm, c),
+                                                        offsetof(Gemm, c_row),
+                                                        offsetof(Gemm, alpha),
+                                                        offsetof(Gemm, bias),
+                                                        offsetof(Gemm, activation),
+                                                        offsetof(Gemm, beta),
+                                                        offsetof(Gemm, residual),
+                                                        offsetof(Gemm, residual_row),
+                                                        offsetof(Gemm, seeds),
+                                                        offsetof(Gemm, batch),
+                                                        offsetof(Gemm, a_batch),
+                                                        offsetof(Gemm, b_batch),
+                                                        offsetof(Gemm, c_batch),
+                                                        offsetof(Gemm, residual_batch)});
+};
 
 // Block sizes. Each pass over KC of k reads and writes C once more, and rows of C that are a multiple of 4 KB apart evict
 // one another, which costs more than a panel of B (KC x NR floats of AVX2: 32 KB) that leaves a first-level cache of
@@ -81,9 +118,6 @@ ATTN_NAMESPACE_END
 #define ATTN_KERNEL_TEXT "attn/kernels/gemm.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
 
-ATTN_KERNEL_DOOR(gemm, GemmProblem)
-ATTN_KERNEL_DOOR(pack_weights, PackProblem)
-
 ATTN_NAMESPACE_BEGIN
 
 /// A (k x n) matrix laid out once for the kernels of one instruction set, to multiply by many times.
@@ -96,9 +130,27 @@ class PackedWeights {
   /// instruction set that the machine lacks.
   explicit PackedWeights(TensorView2<const T> b, std::optional<Isa> isa = {})
       : k_(b.extent(0)), n_(b.extent(1)), isa_(Execution{.isa = isa}.instruction_set()) {
-    packed_ = Tensor1<T>::uninitialized({k_ * detail::panel_columns<T>(isa_, n_)});
-    detail::pack_weights<T>({b, packed_.data()}, {.isa = isa_});
+    const auto& backend = detail::backend<family::Products, T>(isa_);
+    packed_ = Tensor1<T>::uninitialized({backend.packed_size(k_, n_)});
+    if (packed_.size() > 0) backend.pack_weights({b, packed_.data()}, {.isa = isa_});
   }
+
+  PackedWeights(const PackedWeights&) = default;
+  PackedWeights& operator=(const PackedWeights&) = default;
+  /// What was moved from is (0 x 0).
+  PackedWeights(PackedWeights&& other) noexcept
+      : packed_(std::move(other.packed_)),
+        k_(std::exchange(other.k_, 0)),
+        n_(std::exchange(other.n_, 0)),
+        isa_(other.isa_) {}
+  PackedWeights& operator=(PackedWeights&& other) noexcept {
+    packed_ = std::move(other.packed_);
+    k_ = std::exchange(other.k_, 0);
+    n_ = std::exchange(other.n_, 0);
+    isa_ = other.isa_;
+    return *this;
+  }
+  ~PackedWeights() = default;
 
   index_t k() const { return k_; }
   index_t n() const { return n_; }
@@ -189,7 +241,8 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
                          batch_stride(b),
                          batch_stride(c),
                          batch_stride(residual)};
-  if (!through_scratch) return gemm(problem, execution);
+  const auto& multiply = backend<family::Products, T>(execution).gemm;
+  if (!through_scratch) return multiply(problem, execution);
   Scratch<T> product(execution.scratch(), m * n);
   problem.c = product.data();
   problem.c_row = n;
@@ -199,7 +252,7 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   for (index_t at = 0; at < batch; ++at) {
     problem.a = a.data() + at * problem.a_batch;
     problem.b = b.data() + at * problem.b_batch;
-    gemm(problem, execution);
+    multiply(problem, execution);
     for (index_t i = 0; i < m; ++i) {
       for (index_t j = 0; j < n; ++j) {
         const auto element = [&](const auto& x) {

@@ -1,4 +1,5 @@
 // Kernel text: blocked matrix multiplication around the micro-kernel.
+// SPDX-License-Identifier: Apache-2.0
 
 /// Columns rounded up to whole panels.
 template <class T>
@@ -23,19 +24,21 @@ template <class T>
 inline void finish_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1, index_t j0,
                          index_t j1, bool add_residual) {
   using V = Vec<T>;
+  const bool scales = g.alpha != T{1} || g.bias != nullptr;
+  if (!scales && g.activation == Activation::none && !add_residual) return;
   const index_t n = j1 - j0;
   const V alpha = V::all(g.alpha), beta = V::all(g.beta);
   const T* const bias = g.bias == nullptr ? nullptr : g.bias + j0;
   for (index_t i = i0; i < i1; ++i) {
     T* c = g.c + i * g.c_row + j0;
-    if (g.alpha != T{1} || bias != nullptr) {
+    if (scales) {
       each_vector<T>(n, [&](index_t j, auto lanes) {
         V v = alpha * load(c + j, lanes);
         if (bias != nullptr) v = v + load(bias + j, lanes);
         store(v, c + j, lanes);
       });
     }
-    activate_row(g.activation, n, c);
+    activate_row(g.activation, n, c, c, false);
     if (add_residual) {
       const T* r = g.residual + i * g.residual_row + j0;
       each_vector<T>(n, [&](index_t j, auto lanes) {
@@ -44,6 +47,9 @@ inline void finish_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1
     }
   }
 }
+
+#include "attn/kernels/gemm_lines.inc.hpp"
+#include "attn/kernels/gemm_small.inc.hpp"
 
 /// Tiles [t0, t1) of rows by columns [j0, j1) of one block of KC: panels of B outermost, so that each stays in the
 /// first-level cache while the tiles of A pass. packed_b: the panels of these columns. Each tile asks for the next one's
@@ -102,22 +108,25 @@ template <class T>
 struct GemmPlan {
   static constexpr index_t NR = TileShape<T>::NR;
   index_t KC, kc_most;
+  bool in_lines, in_rows;  ///< B is read where it lies
   /// B is packed as a whole where several blocks of rows use it; where there is one (up to MC rows), each
   /// panel by whoever multiplies by it, just before, so that it is read once and stays in the first-level cache.
   bool shares_b, packs_panels;
   index_t a_elements, elements;  ///< A in tiles; and behind it B, or a panel of each thread
 
   GemmPlan(const detail::GemmProblem<T>& g, const TiledRows<T>& tiles, index_t block_tiles,
-           int concurrency)
+           index_t concurrency)
       : KC(detail::gemm_kc(g.k)),
         kc_most(std::min(g.k, KC)),
+        in_lines(takes_lines(g)),
+        in_rows(!in_lines && takes_rows(g)),
         shares_b(g.packed_b == nullptr && tiles.count > block_tiles),
         packs_panels(g.packed_b == nullptr && !shares_b),
         a_elements(detail::round_up(tiles.begin(tiles.count) * kc_most, NR)) {
     const index_t b_columns = shares_b       ? panel_columns<T>(std::min(g.n, detail::kGemmNC))
                               : packs_panels ? NR * concurrency
                                              : 0;
-    elements = a_elements + b_columns * kc_most;
+    elements = in_lines || in_rows ? 0 : a_elements + b_columns * kc_most;
   }
 };
 
@@ -126,6 +135,10 @@ template <class T>
 inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& tiles,
                          index_t block_tiles, const GemmPlan<T>& plan, const Executor& threads,
                          T* a_block) {
+  if constexpr (kFused) {
+    if (plan.in_lines) return multiply_lines(g, threads);
+    if (plan.in_rows) return multiply_rows(g, tiles, threads);
+  }
   constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
   constexpr index_t kPackedTiles = 8;  // by one task: all threads pack a block of rows
   T first[MR], next[MR];
@@ -142,8 +155,8 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
     const index_t a_packs = (tiles.count + kPackedTiles - 1) / kPackedTiles;
     const index_t panels = (nc + NR - 1) / NR;
     index_t column_blocks = 1, step = panels * NR;
-    if (threads.concurrency() > 1) {
-      const index_t wanted = (4 * threads.concurrency() + row_blocks - 1) / row_blocks;
+    if (detail::worker_count(threads) > 1) {
+      const index_t wanted = (4 * detail::worker_count(threads) + row_blocks - 1) / row_blocks;
       const index_t blocks = std::min(wanted, panels);
       step = (panels + blocks - 1) / blocks * NR;
       column_blocks = (nc + step - 1) / step;
@@ -215,11 +228,12 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
   const Executor& threads = detail::threads_for(executor, g.batch * work);
   // Products of a thread each never wait for one another, but the last of a few would leave threads without work.
   constexpr index_t kTasks = 8;  // of each thread
-  const bool apart = g.batch > 1 && threads.concurrency() > 1 &&
-                     (g.batch >= kTasks * threads.concurrency() || !detail::is_worth_threads(work));
+  const bool apart =
+      g.batch > 1 && detail::worker_count(threads) > 1 &&
+      (g.batch >= kTasks * detail::worker_count(threads) || !detail::is_worth_threads(work));
   const Executor& of_one = detail::threads_for(executor, apart ? 0 : work);
-  const GemmPlan<T> plan(g, tiles, block_tiles, of_one.concurrency());
-  Scratch<T> memory(workspace, plan.elements * (apart ? threads.concurrency() : 1));
+  const GemmPlan<T> plan(g, tiles, block_tiles, detail::worker_count(of_one));
+  Scratch<T> memory(workspace, plan.elements * (apart ? detail::worker_count(threads) : 1));
   const auto multiply = [&](index_t begin, index_t end, int worker) {
     for (index_t i = begin; i < end; ++i) {
       detail::GemmProblem<T> one = g;
@@ -231,8 +245,16 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
     }
   };
   if (!apart) return multiply(0, g.batch, 0);
-  const index_t tasks = std::min(g.batch, kTasks * threads.concurrency());
+  const index_t tasks = std::min(g.batch, kTasks * detail::worker_count(threads));
   threads.run(tasks, [&](index_t task, int worker) {
     multiply(g.batch * task / tasks, g.batch * (task + 1) / tasks, worker);
   });
 }
+
+template <class T>
+struct Row<detail::Backend<family::Products, T, T>> {
+  static constexpr detail::Backend<family::Products, T, T> kTable{
+      .panel_width = TileShape<T>::NR,
+      .gemm = detail::kKernel<gemm<T>>,
+      .pack_weights = detail::kKernel<pack_weights<T>>};
+};

@@ -1,8 +1,10 @@
 // Layer and root-mean-square normalisation over the last axis.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/core/tensor.hpp"
-#include "attn/kernels/execution.hpp"
+#include "attn/exec/caches.hpp"
+#include "attn/kernels/backend.hpp"
 #include "attn/simd/vec.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -18,23 +20,32 @@ struct NormProblem {
   TensorView2<T> out;
 };
 
+template <class In, class Acc>
+struct Backend<family::Norms, In, Acc> {
+  Kernel<NormProblem<In>> layer_norm, rms_norm;
+
+  using Norm = NormProblem<In>;
+  static constexpr std::uint64_t kLayout =
+      layout_hash({sizeof(Backend), offsetof(Backend, layer_norm), offsetof(Backend, rms_norm),
+                   sizeof(Norm), offsetof(Norm, x), offsetof(Norm, weight), offsetof(Norm, bias),
+                   offsetof(Norm, eps), offsetof(Norm, out)});
+};
+
 }  // namespace detail
 
 ATTN_NAMESPACE_END
 
 #define ATTN_KERNEL_TEXT "attn/kernels/norm.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
-ATTN_KERNEL_DOOR(layer_norm_rows, NormProblem)
-ATTN_KERNEL_DOOR(rms_norm_rows, NormProblem)
 
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Checks every argument of `function` and leaves rows to its kernel, `normalize`.
+/// Checks every argument of `function` and leaves rows to `normalize`.
 template <class T, int Rank>
 void norm_rows(std::string_view function,
-               void (*normalize)(const NormProblem<T>&, const Execution&),
+               Kernel<NormProblem<T>> Backend<family::Norms, T, T>::*normalize,
                TensorView<const T, Rank> x, TensorView1<const T> weight, TensorView1<const T> bias,
                double eps, TensorView<T, Rank> out, const Execution& execution) {
   const index_t dim = x.extent(Rank - 1);
@@ -50,10 +61,11 @@ void norm_rows(std::string_view function,
     throw ShapeError(message(function, "the innermost strides", "be 1",
                              to_string(x.strides()) + " and " + to_string(out.strides())));
   }
+  const Kernel<NormProblem<T>>& kernel = backend<family::Norms, T>(execution).*normalize;
   each_joined(
       [&](const auto& from, const auto& to) {
-        normalize({from.rows(), weight.data(), bias.data(), static_cast<T>(eps), to.rows()},
-                  execution);
+        kernel({from.rows(), weight.data(), bias.data(), static_cast<T>(eps), to.rows()},
+               execution);
       },
       x, out);
 }
@@ -68,8 +80,8 @@ void layer_norm(const X& x, TensorView1<const scalar_t<X>> weight,
                 TensorView1<const scalar_t<X>> bias, double eps, Out&& out,
                 const Execution& execution = {}) {
   using T = scalar_t<X>;
-  detail::norm_rows<T, rank_v<X>>("layer_norm", detail::layer_norm_rows<T>, const_view(x), weight,
-                                  bias, eps, view_of(out), execution);
+  detail::norm_rows<T, rank_v<X>>("layer_norm", &detail::Backend<family::Norms, T, T>::layer_norm,
+                                  const_view(x), weight, bias, eps, view_of(out), execution);
 }
 
 /// The same into a new tensor.
@@ -90,8 +102,8 @@ template <TensorLike X, TensorLike Out>
 void rms_norm(const X& x, TensorView1<const scalar_t<X>> weight, double eps, Out&& out,
               const Execution& execution = {}) {
   using T = scalar_t<X>;
-  detail::norm_rows<T, rank_v<X>>("rms_norm", detail::rms_norm_rows<T>, const_view(x), weight, {},
-                                  eps, view_of(out), execution);
+  detail::norm_rows<T, rank_v<X>>("rms_norm", &detail::Backend<family::Norms, T, T>::rms_norm,
+                                  const_view(x), weight, {}, eps, view_of(out), execution);
 }
 
 /// The same into a new tensor.

@@ -1,9 +1,37 @@
 // Kernel text: normalisation of rows; that of layers in two passes (the one-pass variance cancels).
+// SPDX-License-Identifier: Apache-2.0
+
+/// normalize(row, past_caches) for every row; past_caches: whole vectors of out are aligned, and are to be stored past the
+/// caches, which hold not even half of it.
+template <class T, class F>
+inline void each_norm_row(const detail::NormProblem<T>& problem, const Executor& executor,
+                          F normalize) {
+  const auto& [x, weight, bias, eps, out] = problem;
+  constexpr index_t kBytes = sizeof(T), kVector = Vec<T>::kLanes * kBytes;
+  const bool past_caches = out.data() != x.data() &&
+                           2 * out.size() * kBytes >= last_level_cache() &&
+                           reinterpret_cast<std::uintptr_t>(out.data()) % kVector == 0 &&
+                           out.stride(0) * kBytes % kVector == 0;
+  detail::for_row_ranges(executor, x.extent(0), x.extent(1), [&](index_t begin, index_t end) {
+    for (index_t i = begin; i < end; ++i) normalize(i, past_caches);
+    if (past_caches) streamed();
+  });
+}
+
+/// Whole vectors past the caches if so asked.
+template <class T>
+ATTN_INLINE void store_or_stream(Vec<T> v, T* p, Whole, bool past_caches) {
+  past_caches ? stream(v, p) : v.store(p);
+}
+template <class T>
+ATTN_INLINE void store_or_stream(Vec<T> v, T* p, index_t n, bool) {
+  v.store(p, n);
+}
 
 template <class T>
 inline void layer_norm_rows(const detail::NormProblem<T>& problem, const Executor& executor,
                             Workspace&) {
-  detail::for_rows(executor, problem.x.extent(0), problem.x.extent(1), [&problem](index_t i) {
+  each_norm_row(problem, executor, [&problem](index_t i, bool past_caches) {
     using V = Vec<T>;
     const index_t n = problem.x.extent(1);
     const T* from = problem.x.data() + i * problem.x.stride(0);
@@ -25,7 +53,7 @@ inline void layer_norm_rows(const detail::NormProblem<T>& problem, const Executo
       V y = (load(from + k, lanes) - V::all(mean)) * V::all(scale);
       if (weight != nullptr) y = y * load(weight + k, lanes);
       if (bias != nullptr) y = y + load(bias + k, lanes);
-      store(y, to + k, lanes);
+      store_or_stream(y, to + k, lanes, past_caches);
     });
   });
 }
@@ -33,7 +61,7 @@ inline void layer_norm_rows(const detail::NormProblem<T>& problem, const Executo
 template <class T>
 inline void rms_norm_rows(const detail::NormProblem<T>& problem, const Executor& executor,
                           Workspace&) {
-  detail::for_rows(executor, problem.x.extent(0), problem.x.extent(1), [&problem](index_t i) {
+  each_norm_row(problem, executor, [&problem](index_t i, bool past_caches) {
     using V = Vec<T>;
     const index_t n = problem.x.extent(1);
     const T* from = problem.x.data() + i * problem.x.stride(0);
@@ -48,7 +76,14 @@ inline void rms_norm_rows(const detail::NormProblem<T>& problem, const Executor&
     each_vector<T>(n, [&](index_t k, auto lanes) {
       V y = load(from + k, lanes) * V::all(scale);
       if (weight != nullptr) y = y * load(weight + k, lanes);
-      store(y, to + k, lanes);
+      store_or_stream(y, to + k, lanes, past_caches);
     });
   });
 }
+
+template <class T>
+struct Row<detail::Backend<family::Norms, T, T>> {
+  static constexpr detail::Backend<family::Norms, T, T> kTable{
+      .layer_norm = detail::kKernel<layer_norm_rows<T>>,
+      .rms_norm = detail::kKernel<rms_norm_rows<T>>};
+};

@@ -1,4 +1,5 @@
 // Softmax, its logarithm and log-sum-exp over the last axis.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
@@ -7,7 +8,7 @@
 
 #include "attn/core/tensor.hpp"
 #include "attn/exec/caches.hpp"
-#include "attn/kernels/execution.hpp"
+#include "attn/kernels/backend.hpp"
 #include "attn/simd/vec.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -28,15 +29,24 @@ struct LogSumExpProblem {
   TensorView1<T> out;
 };
 
+template <class In, class Acc>
+struct Backend<family::Softmax, In, Acc> {
+  Kernel<SoftmaxProblem<In>> softmax, log_softmax;
+  Kernel<LogSumExpProblem<In>> log_sum_exp;
+
+  static constexpr std::uint64_t kLayout = layout_hash(
+      {sizeof(Backend), offsetof(Backend, softmax), offsetof(Backend, log_softmax),
+       offsetof(Backend, log_sum_exp), sizeof(SoftmaxProblem<In>), offsetof(SoftmaxProblem<In>, x),
+       offsetof(SoftmaxProblem<In>, out), sizeof(LogSumExpProblem<In>),
+       offsetof(LogSumExpProblem<In>, x), offsetof(LogSumExpProblem<In>, out)});
+};
+
 }  // namespace detail
 
 ATTN_NAMESPACE_END
 
 #define ATTN_KERNEL_TEXT "attn/kernels/softmax.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
-ATTN_KERNEL_DOOR(softmax_rows, SoftmaxProblem)
-ATTN_KERNEL_DOOR(log_softmax_rows, SoftmaxProblem)
-ATTN_KERNEL_DOOR(log_sum_exp_rows, LogSumExpProblem)
 
 ATTN_NAMESPACE_BEGIN
 
@@ -72,7 +82,7 @@ template <class T, int Rank>
 void log_sum_exp(TensorView<const T, Rank> x, TensorView<T, Rank - 1> out,
                  const Execution& execution) {
   if constexpr (Rank == 2) {
-    log_sum_exp_rows<T>({x, out}, execution);
+    backend<family::Softmax, T>(execution).log_sum_exp({x, out}, execution);
   } else {
     for (index_t i = 0; i < x.extent(0); ++i) {
       log_sum_exp<T, Rank - 1>(x.select(0, i), out.select(0, i), execution);
@@ -88,10 +98,10 @@ void log_sum_exp(TensorView<const T, Rank> x, TensorView<T, Rank - 1> out,
 template <TensorLike X, TensorLike Out>
 void softmax(const X& x, Out&& out, const Execution& execution = {}) {
   using T = scalar_t<X>;
-  detail::softmax<T, rank_v<X>>("softmax", const_view(x), view_of(out),
-                                [&](const detail::SoftmaxProblem<T>& problem) {
-                                  detail::softmax_rows<T>(problem, execution);
-                                });
+  const auto& backend = detail::backend<family::Softmax, T>(execution);
+  detail::softmax<T, rank_v<X>>(
+      "softmax", const_view(x), view_of(out),
+      [&](const detail::SoftmaxProblem<T>& problem) { backend.softmax(problem, execution); });
 }
 
 /// The same into a new tensor.
@@ -108,10 +118,10 @@ auto softmax(const X& x, const Execution& execution = {}) {
 template <TensorLike X, TensorLike Out>
 void log_softmax(const X& x, Out&& out, const Execution& execution = {}) {
   using T = scalar_t<X>;
-  detail::softmax<T, rank_v<X>>("log_softmax", const_view(x), view_of(out),
-                                [&](const detail::SoftmaxProblem<T>& problem) {
-                                  detail::log_softmax_rows<T>(problem, execution);
-                                });
+  const auto& backend = detail::backend<family::Softmax, T>(execution);
+  detail::softmax<T, rank_v<X>>(
+      "log_softmax", const_view(x), view_of(out),
+      [&](const detail::SoftmaxProblem<T>& problem) { backend.log_softmax(problem, execution); });
 }
 
 /// The same into a new tensor.

@@ -1,4 +1,5 @@
 // Kernel text: softmax of rows, its logarithm, and log-sum-exp.
+// SPDX-License-Identifier: Apache-2.0
 
 /// Largest of x[0, n), not below `least`. A NaN may be passed over: it shows in the sum.
 template <class T>
@@ -161,3 +162,11 @@ inline void log_softmax_rows(const detail::SoftmaxProblem<T>& problem, const Exe
     });
   });
 }
+
+template <class T>
+struct Row<detail::Backend<family::Softmax, T, T>> {
+  static constexpr detail::Backend<family::Softmax, T, T> kTable{
+      .softmax = detail::kKernel<softmax_rows<T>>,
+      .log_softmax = detail::kKernel<log_softmax_rows<T>>,
+      .log_sum_exp = detail::kKernel<log_sum_exp_rows<T>>};
+};

@@ -1,14 +1,14 @@
 // Kernel text: C (rows x columns) += A (rows x k) B (k x columns), one register tile at a time.
+// SPDX-License-Identifier: Apache-2.0
 
 /// GEMM's tile, by BLIS's names. MR rows by NV vectors: 6 x 2 leaves 16 registers room for 12 sums, 2 vectors of B and
-/// a broadcast of A; 6 x 4 fills 32 registers with 24 sums, 4 and 1. Twelve sums hide the FMA's latency of 4 cycles at
+/// a broadcast of A; 6 x 4 fills 32 registers with 24 sums, 4 and 1, or 2 or 3 that hold the rows of A in their lanes. Twelve sums hide the FMA's latency of 4 cycles at
 /// 2 a cycle (8 would do).
 template <class T>
 struct TileShape {
   static constexpr int MR = 6;
-  static constexpr int NV = ATTN_TARGET == 2 ? 4 : 2;
+  static constexpr int NV = Registers::kProductVectors;
   static constexpr int NR = NV * Vec<T>::kLanes;
-  static_assert(NR == detail::panel_width(static_cast<Isa>(ATTN_TARGET), sizeof(T)));
 };
 
 /// How GEMM cuts rows: tiles of MR, and at the end up to two of 4 where fewer rows have to be filled up: 128 rows are
@@ -33,18 +33,19 @@ struct TiledRows {
   }
 };
 
-/// Attention's tile: 8 x 2 on AVX-512, since it meets few rows (32 or 128 queries are whole tiles of 8, but an eighth and
+/// Attention's tile: 8 x 2 with 32 registers, since it meets few rows (32 or 128 queries are whole tiles of 8, but an eighth and
 /// a thirtieth more in tiles of 6) and few columns (a head's). GEMM at 8 x 2 takes 1.03 times as long (attn_report's
 /// gemm_1024).
 template <class T>
 struct RowTileShape {
-  static constexpr int MR = detail::row_tile_height(static_cast<Isa>(ATTN_TARGET));
+  static constexpr int MR = Registers::kRowTileHeight;
   static constexpr int NV = 2;
   static constexpr int NR = NV * Vec<T>::kLanes;
 };
 
-/// How A lies in memory: packed (the rows of GEMM's tile interleaved, one k after the other) or in rows (of attention's).
-enum class ALayout { interleaved, rows };
+/// How A lies in memory: packed (the rows of GEMM's tile interleaved, one k after the other), in rows (of attention's), or
+/// in columns (transposed: a row of memory holds one k of all rows, as attention's backward reads weights).
+enum class ALayout { interleaved, rows, columns };
 
 /// What a tile does with what C holds: C = A B, C = factor[0] (A B), or C = factor[row] C + A B.
 enum class Start { zero, product, scaled };
@@ -80,7 +81,27 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
       }
     }
   }
-  for (index_t p = 0; p < k; ++p) {
+  index_t p = 0;
+  if constexpr (Registers::kLaneSteps > 0 && kLayout == ALayout::rows) {
+    constexpr int kLaneSteps = Registers::kLaneSteps;
+    for (; p + kLaneSteps <= k; p += kLaneSteps, a += kLaneSteps) {
+      Vt bv[std::max(kLaneSteps, 1)][V];
+      ATTN_UNROLL
+      for (int step = 0; step < kLaneSteps; ++step, b += b_stride) {
+        if constexpr (kStart == Start::product) {
+          __builtin_prefetch(ahead.at, 0, 2);
+          ahead.at += b_stride * index_t{sizeof(T)};
+        }
+        ATTN_UNROLL
+        for (int v = 0; v < V; ++v) {
+          const T* q = b + v * Vt::kLanes;
+          bv[step][v] = kTail && v == V - 1 ? Vt::load(q, columns) : Vt::load(q);
+        }
+      }
+      add_lanes_of_rows(a, a_stride, bv, sum);
+    }
+  }
+  for (; p < k; ++p) {
     if constexpr (kLayout == ALayout::interleaved) {
       __builtin_prefetch(ahead.at, 0, 2);
       ahead.at += ahead.step;
@@ -97,25 +118,29 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
       const T* q = b + v * Vt::kLanes;
       bv[v] = kTail && v == V - 1 ? Vt::load(q, columns) : Vt::load(q);
     }
-    ATTN_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const Vt av = Vt::all(kLayout == ALayout::interleaved ? a[r] : a[r * a_stride]);
+    if constexpr (Registers::kLaneSteps > 0 && kLayout != ALayout::rows) {
+      add_lanes_of_column(a, bv, sum);
+    } else {
       ATTN_UNROLL
-      for (int v = 0; v < V; ++v) sum[r][v] = fma(av, bv[v], sum[r][v]);
+      for (int r = 0; r < R; ++r) {
+        const Vt av = Vt::all(kLayout == ALayout::rows ? a[r * a_stride] : a[r]);
+        ATTN_UNROLL
+        for (int v = 0; v < V; ++v) sum[r][v] = fma(av, bv[v], sum[r][v]);
+      }
     }
-    a += kLayout == ALayout::interleaved ? R : 1;
+    a += kLayout == ALayout::interleaved ? R : kLayout == ALayout::columns ? a_stride : 1;
     b += b_stride;
   }
   ATTN_UNROLL
   for (int r = 0; r < R; ++r) {
     ATTN_UNROLL
     for (int v = 0; v < V; ++v) {
-      T* p = c + r * c_stride + v * Vt::kLanes;
+      T* to = c + r * c_stride + v * Vt::kLanes;
       if constexpr (kStart == Start::product) sum[r][v] = Vt::all(factor[0]) * sum[r][v];
       if (kTail && v == V - 1) {
-        sum[r][v].store(p, columns);
+        sum[r][v].store(to, columns);
       } else {
-        sum[r][v].store(p);
+        sum[r][v].store(to);
       }
     }
   }
@@ -152,6 +177,28 @@ inline void tile_columns(index_t columns, index_t k, const T* a, index_t a_strid
   }
 }
 
+/// C (rows x columns) += A^T B, with A (k x rows) and B (k x columns) unpacked. Of A and C whole tiles of rows are read and
+/// written.
+template <class T>
+inline void add_transposed(index_t rows, index_t columns, index_t k, const T* a, index_t a_stride,
+                           const T* b, index_t b_stride, T* c, index_t c_stride) {
+  using Shape = RowTileShape<T>;
+  constexpr int kLanes = Vec<T>::kLanes;
+  T ones[Shape::MR];
+  for (T& x : ones) x = T{1};
+  for (index_t i = 0; i < rows; i += Shape::MR, a += Shape::MR, c += Shape::MR * c_stride) {
+    index_t j = 0;
+    for (; j + Shape::NR <= columns; j += Shape::NR) {
+      tile<T, Shape::MR, Shape::NV, ALayout::columns, Start::scaled, false>(
+          k, a, a_stride, b + j, b_stride, c + j, c_stride, ones, 0, {});
+    }
+    for (; j < columns; j += kLanes) {
+      tile<T, Shape::MR, 1, ALayout::columns, Start::scaled, true>(
+          k, a, a_stride, b + j, b_stride, c + j, c_stride, ones, columns - j, {});
+    }
+  }
+}
+
 /// Packs one tile of A: `height` rows of k, interleaved, filled up with zeros to R rows.
 template <class T>
 inline void pack_tile(index_t R, index_t height, index_t k, const T* a, index_t row_stride,
@@ -175,6 +222,9 @@ inline void pack_tile(index_t R, index_t height, index_t k, const T* a, index_t 
       }
     }
     if (p == k && k > 0) --p;
+  }
+  if (row_stride == 1 && height == R) {  // A transposed, as gradients of weights are
+    for (; p < k; ++p) std::copy_n(a + p * k_stride, R, packed + p * R);
   }
   for (index_t r = 0; r < R; ++r) {
     for (index_t x = p; x < k; ++x) {

@@ -1,4 +1,5 @@
 // Decoder: a stack of decoder layers with a norm behind it, by PyTorch's names.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/layers/decoder_layer.hpp"

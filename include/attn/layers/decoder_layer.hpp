@@ -1,4 +1,5 @@
 // DecoderLayer: self-attention, attention to an encoder's result, and feed-forward, by PyTorch's names.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/layers/encoder_layer.hpp"
@@ -54,7 +55,8 @@ class DecoderLayer {
         norm1(options.norm, options.d_model, options.layer_norm_eps, options.bias),
         norm2(norm1),
         norm3(norm1),
-        norm_first(options.norm_first) {}
+        norm_first(options.norm_first),
+        dropout(options.dropout) {}
 
   /// Room for `capacity` tokens and a memory of `memory_len`.
   DecoderLayerCache<T> make_cache(index_t batch, index_t capacity, index_t memory_len) const {
@@ -115,6 +117,7 @@ class DecoderLayer {
   FeedForward<T> feed_forward;
   Norm<T> norm1, norm2, norm3;
   bool norm_first = false;
+  double dropout = 0;  ///< in training
 
  private:
   static MultiHeadAttentionOptions without_rotary(MultiHeadAttentionOptions options) {

@@ -1,9 +1,11 @@
 // embedding: rows of a table by index, as a function and as a layer that holds the table.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <utility>
 
 #include "attn/core/tensor.hpp"
+#include "attn/layers/parameter_version.hpp"
 #include "attn/layers/parameter_visitor.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -100,10 +102,20 @@ class Embedding {
     embedding(weight, ids, out);
   }
 
-  void visit_parameters(const ParameterVisitor<T>& f) { f("weight", weight.view()); }
+  /// `weight` was written, or is about to be: what others packed of it is stale. See Linear::touch().
+  void touch() { version_.touch(); }
+  const detail::ParameterVersion& version() const { return version_; }
+
+  void visit_parameters(const ParameterVisitor<T>& f) {
+    touch();
+    f("weight", weight.view());
+  }
   void visit_parameters(const ParameterVisitor<const T>& f) const { f("weight", weight.view()); }
 
   Tensor2<T> weight;
+
+ private:
+  detail::ParameterVersion version_;
 };
 
 ATTN_NAMESPACE_END

@@ -1,4 +1,5 @@
 // Encoder: a stack of encoder layers with a norm behind it, by PyTorch's names.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/layers/layer_stack.hpp"

@@ -1,4 +1,5 @@
 // EncoderLayer: self-attention and feed-forward with residuals and norms, by PyTorch's names.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/layers/sublayer.hpp"
@@ -7,16 +8,16 @@ ATTN_NAMESPACE_BEGIN
 
 /// PyTorch's nn.TransformerEncoderLayer and nn.TransformerDecoderLayer options, then what they have not.
 struct TransformerLayerOptions {
-  index_t d_model = 0;
-  index_t nhead = 1;
-  index_t dim_feedforward = 2048;
-  double dropout = 0.1;  ///< after each sublayer, in training; nothing here
-  Activation activation = Activation::relu;
-  double layer_norm_eps = 1e-5;
-  bool norm_first = false;  ///< pre-norm: x + f(norm(x)); else post-norm: norm(x + f(x))
-  bool bias = true;         ///< of linear maps and norms
-  bool gated = false;       ///< feed-forward: see FeedForwardOptions
-  NormKind norm = NormKind::layer;
+  index_t d_model = 0;             ///< features of a token
+  index_t nhead = 1;               ///< heads of queries
+  index_t dim_feedforward = 2048;  ///< features in the middle of the feed-forward
+  double dropout = 0.1;            ///< where PyTorch has it, only in calls that save for backward
+  Activation activation = Activation::relu;  ///< the feed-forward's
+  double layer_norm_eps = 1e-5;              ///< of the norms
+  bool norm_first = false;          ///< pre-norm: x + f(norm(x)); else post-norm: norm(x + f(x))
+  bool bias = true;                 ///< of linear maps and norms
+  bool gated = false;               ///< feed-forward: see FeedForwardOptions
+  NormKind norm = NormKind::layer;  ///< layer norm or RMS norm
   /// What else attention can do. embed_dim and num_heads are the layer's; bias only where the layer has it.
   MultiHeadAttentionOptions attention = {};
 
@@ -25,6 +26,7 @@ struct TransformerLayerOptions {
     result.embed_dim = d_model;
     result.num_heads = nhead;
     result.bias = bias && attention.bias;
+    result.dropout = dropout;
     return result;
   }
   FeedForwardOptions feed_forward_options() const {
@@ -47,7 +49,8 @@ class EncoderLayer {
         feed_forward(options.feed_forward_options()),
         norm1(options.norm, options.d_model, options.layer_norm_eps, options.bias),
         norm2(norm1),
-        norm_first(options.norm_first) {}
+        norm_first(options.norm_first),
+        dropout(options.dropout) {}
 
   template <TensorLike X, class... Functors>
     requires(detail::is_functor<Functors> && ...)
@@ -90,6 +93,7 @@ class EncoderLayer {
   FeedForward<T> feed_forward;
   Norm<T> norm1, norm2;
   bool norm_first = false;
+  double dropout = 0;  ///< in training
 
  private:
   template <class Self, class Visitor>

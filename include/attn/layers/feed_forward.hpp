@@ -1,4 +1,5 @@
 // feed_forward and FeedForward: two linear maps with an activation between, plain or gated.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/layers/linear.hpp"
@@ -40,11 +41,11 @@ auto feed_forward(const X& x, const W1& weight1, TensorView1<const scalar_t<X>> 
 }
 
 struct FeedForwardOptions {
-  index_t d_model = 0;
-  index_t dim_feedforward = 2048;
+  index_t d_model = 0;                       ///< features of input and result
+  index_t dim_feedforward = 2048;            ///< features in the middle
   Activation activation = Activation::relu;  ///< silu is swish
   bool gated = false;  ///< activation(gate(x)) up(x) in the middle: SwiGLU by silu, GeGLU by gelu
-  bool bias = true;
+  bool bias = true;    ///< of the linear maps
 };
 
 /// (.., d_model) to (.., dim_feedforward) and back. Sources: "Attention Is All You Need" (2017), equation 2; Shazeer,
@@ -110,6 +111,7 @@ class FeedForward {
       self.linear2.visit_parameters(f.under("linear2."));
       return;
     }
+    if constexpr (!std::is_const_v<Self>) self.linear1.touch();
     const index_t half = self.linear1.weight.extent(0) / 2;
     for (const index_t begin : {index_t{0}, half}) {
       const std::string part = begin == 0 ? "gate_proj." : "up_proj.";

@@ -1,4 +1,5 @@
 // HeadProjections: the weights that make queries, keys and values of features, stored and named as PyTorch does.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/layers/linear.hpp"
@@ -9,24 +10,25 @@ ATTN_NAMESPACE_BEGIN
 
 /// PyTorch's nn.MultiheadAttention options, then what it has not. 0 = the default.
 struct MultiHeadAttentionOptions {
-  index_t embed_dim = 0;
-  index_t num_heads = 1;
-  bool bias = true;
-  index_t kdim = 0, vdim = 0;  ///< features of key and value; embed_dim
+  index_t embed_dim = 0;       ///< features of query and result
+  index_t num_heads = 1;       ///< heads of queries
+  bool bias = true;            ///< of the projections in and out
+  index_t kdim = 0;            ///< features of key; embed_dim
+  index_t vdim = 0;            ///< features of value; embed_dim
   bool add_bias_kv = false;    ///< a learned key and value after the others, never masked
   bool add_zero_attn = false;  ///< then a key and value of zeros, never masked
   index_t num_kv_heads = 0;    ///< num_heads, or a divisor of it: heads that share keys and values
   index_t head_dim = 0;        ///< of queries and keys (d_k); embed_dim / num_heads
   index_t head_dim_v = 0;      ///< of values (d_v); head_dim
-  bool output_projection = true;
+  bool output_projection = true;     ///< false: the result is the heads side by side
   std::optional<double> scale = {};  ///< 1 / sqrt(head_dim); a call's own comes first
   std::optional<NormKind> query_key_norm =
       {};  ///< of each head's query and key, before rotary: q_norm and k_norm, as Qwen3 and Gemma have them
-  double query_key_norm_eps = 1e-6;
+  double query_key_norm_eps = 1e-6;          ///< of those norms
   std::optional<RotaryOptions> rotary = {};  ///< turns queries and keys by their positions
   bool separate_in_proj =
       false;           ///< input projections are named one by one: q_proj_weight, q_proj_bias, ..
-  double dropout = 0;  ///< of the weights, in training; nothing here: a call has its own
+  double dropout = 0;  ///< of the weights, in training of layers; a call has its own
 };
 
 namespace detail {
@@ -63,8 +65,12 @@ class HeadProjections {
   /// All heads' features of q (0), k (1) or v (2).
   index_t width(int which) const { return end(which) - begin(which); }
 
-  /// Weight (out, in) and bias (out, or empty) of q (0), k (1) or v (2), whichever way they are stored.
-  TensorView2<T> weight(int which) { return weight_of(*this, which); }
+  /// Weight (out, in) and bias (out, or empty) of q (0), k (1) or v (2), whichever way they are stored. A writable weight
+  /// makes packed copies stale; whoever keeps the view and writes after pack() calls pack() again.
+  TensorView2<T> weight(int which) {
+    version_.touch();
+    return weight_of(*this, which);
+  }
   TensorView2<const T> weight(int which) const { return weight_of(*this, which); }
   TensorView1<T> bias(int which) { return bias_of(*this, which, which); }
   TensorView1<const T> bias(int which) const { return bias_of(*this, which, which); }
@@ -74,7 +80,7 @@ class HeadProjections {
     packed_ = {};
     if (!weight_) return;
     const auto rows = [&](int first, int last) {
-      return PackedWeights<T>(weight_.view().slice(0, begin(first), end(last)).transpose(0, 1));
+      return detail::PackedCopy<T>(weight_.view().slice(0, begin(first), end(last)), version_);
     };
     if (self_attention) {
       packed_[0] = rows(0, 2);
@@ -151,6 +157,7 @@ class HeadProjections {
   static void visit(Self& self, const Visitor& f) {
     constexpr std::string_view kWeights[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
     constexpr std::string_view kBiases[] = {"q_proj_bias", "k_proj_bias", "v_proj_bias"};
+    if constexpr (!std::is_const_v<Self>) self.version_.touch();
     const bool one_weight = self.weight_ && !self.separate_names_;
     if (one_weight) f("in_proj_weight", self.weight_.view());
     for (int which = 0; which < 3 && !one_weight; ++which) f(kWeights[which], self.weight(which));
@@ -161,11 +168,11 @@ class HeadProjections {
 
   /// to = from W^T + b for neighbouring projections of the one matrix.
   void multiply(const TensorView3<const T>& from, int first, int last,
-                const PackedWeights<T>& packed, const TensorView3<T>& to,
+                const detail::PackedCopy<T>& copy, const TensorView3<T>& to,
                 const Execution& execution) const {
     const TensorView1<const T> bias = bias_of(*this, first, last);
-    if (packed.serves(execution)) {
-      linear(from, packed, bias, to, Activation::none, {}, execution);
+    if (const PackedWeights<T>* packed = copy.find(version_, execution)) {
+      linear(from, *packed, bias, to, Activation::none, {}, execution);
     } else {
       linear(from, weight_.view().slice(0, begin(first), end(last)), bias, to, Activation::none, {},
              execution);
@@ -182,7 +189,8 @@ class HeadProjections {
   Tensor2<T> weight_;
   std::array<Tensor2<T>, 3> parts_;  ///< where there is not one matrix
   Tensor1<T> bias_;
-  std::array<PackedWeights<T>, 3> packed_;  ///< all; q; k and v
+  detail::ParameterVersion version_;             ///< of all weights
+  std::array<detail::PackedCopy<T>, 3> packed_;  ///< all; q; k and v
 };
 
 ATTN_NAMESPACE_END

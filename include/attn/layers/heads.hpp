@@ -1,4 +1,5 @@
 // split_heads, split_qkv and combine_heads: between (batch, seq, num_heads * head_dim) and (batch, heads, seq, dim).
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <limits>
@@ -30,7 +31,7 @@ TensorView4<const T> split_heads(const Tensor3<T>& x, index_t num_heads) {
   return split_heads(x.view(), num_heads);
 }
 template <class T>
-TensorView4<T> split_heads(Tensor3<T>&& x, index_t num_heads) = delete;  // the view would dangle
+TensorView4<T> split_heads(const Tensor3<T>&& x, index_t num_heads) = delete;  // it would dangle
 
 /// Query, key and value heads of one tensor.
 template <class T>
@@ -43,9 +44,6 @@ struct QkvHeads {
 /// Throws ShapeError unless the heads divide the last extent.
 template <TensorLike X>
 auto split_qkv(X&& x, index_t num_heads, index_t num_kv_heads = 0) {
-  static_assert(
-      std::is_lvalue_reference_v<X> || requires { x.transpose(0, 1); },
-      "the views would refer to a tensor that is gone");
   const auto view = view_of(x);
   if (num_kv_heads == 0) num_kv_heads = num_heads;
   constexpr index_t kMost = std::numeric_limits<index_t>::max() / 4;  // whose sum is a number
@@ -63,6 +61,9 @@ auto split_qkv(X&& x, index_t num_heads, index_t num_kv_heads = 0) {
                      heads.slice(1, num_heads, num_heads + num_kv_heads),
                      heads.slice(1, num_heads + num_kv_heads, all)};
 }
+
+template <TemporaryTensor X>
+void split_qkv(X&& x, index_t num_heads, index_t num_kv_heads = 0) = delete;  // they would dangle
 
 /// (batch, num_heads, seq, head_dim) into (batch, seq, num_heads * head_dim). Throws ShapeError.
 template <TensorLike X, TensorLike Out>

@@ -1,5 +1,8 @@
 // InputEmbedding: tokens to vectors - words, where they stand, which segment they are of, and a norm.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#include <limits>
 
 #include "attn/layers/embedding.hpp"
 #include "attn/layers/linear.hpp"
@@ -11,25 +14,26 @@ ATTN_NAMESPACE_BEGIN
 enum class Positions { none, sinusoidal, learned };
 
 struct InputEmbeddingOptions {
-  index_t vocab_size = 0;
-  index_t d_model = 0;
-  Positions positions = Positions::none;
-  index_t max_positions = 0;    ///< of sinusoidal and learned positions
-  index_t num_token_types = 0;  ///< segments, as BERT has them; 0: none
-  bool scale = false;           ///< words times sqrt(d_model), before positions
-  bool norm = false;            ///< layer norm of the sum
-  double layer_norm_eps = 1e-5;
-  double dropout = 0;  ///< of the result, in training; nothing here
+  index_t vocab_size = 0;                 ///< ids are 0 to vocab_size - 1
+  index_t d_model = 0;                    ///< features of a token
+  Positions positions = Positions::none;  ///< what is added for where a token stands
+  index_t max_positions = 0;              ///< of sinusoidal and learned positions
+  index_t num_token_types = 0;            ///< segments, as BERT has them; 0: none
+  bool scale = false;                     ///< words times sqrt(d_model), before positions
+  bool norm = false;                      ///< layer norm of the sum
+  double layer_norm_eps = 1e-5;           ///< of that norm
+  double dropout = 0;                     ///< of the result, only in calls that save for backward
 };
 
 /// What one forward call can be told.
 struct InputEmbeddingCall {
   index_t first_position = 0;                    ///< of column 0, where there are no position_ids
   TensorView2<const index_t> position_ids = {};  ///< (batch, seq)
-  /// Where packed sequences begin, as AttentionOptions has them: positions are counted from each of them again.
+  /// Where packed sequences begin, as AttentionOptions has them, column 0 being token first_position of all of them:
+  /// positions are counted from each of them again.
   TensorView1<const index_t> cu_seqlens = {};
   TensorView2<const index_t> token_type_ids = {};  ///< (batch, seq); all 0
-  Execution execution = {};
+  Execution execution = {};                        ///< threads, scratch and instruction set
 };
 
 /// ids (batch, seq) of any integer type to (batch, seq, d_model).
@@ -75,7 +79,14 @@ class InputEmbedding {
     const bool counts = call.cu_seqlens && !call.position_ids;
     Scratch<index_t> counted(call.execution.scratch(), counts ? seq : 0);
     if (counts) {
-      detail::count_positions(0, seq, call.cu_seqlens, counted.data());
+      constexpr index_t kMost = std::numeric_limits<index_t>::max();
+      if (call.first_position < 0 || call.first_position > kMost - seq) {
+        throw ValueError(message("InputEmbedding", "first_position",
+                                 "lie in 0 .. " + std::to_string(kMost - seq),
+                                 std::to_string(call.first_position)));
+      }
+      check_starts(call.cu_seqlens, call.first_position + seq);
+      detail::count_positions(call.first_position, seq, call.cu_seqlens, counted.data());
       call.position_ids = {counted.data(), {batch, seq}, {0, 1}};
     }
     const auto& types = call.token_type_ids;
@@ -118,6 +129,14 @@ class InputEmbedding {
  private:
   static index_t position_of(const InputEmbeddingCall& call, index_t b, index_t i) {
     return call.position_ids ? call.position_ids(b, i) : call.first_position + i;
+  }
+
+  static void check_starts(const TensorView1<const index_t>& starts, index_t end) {
+    for (index_t n = 0; n < starts.extent(0); ++n) {
+      if (starts(n) >= 0 && starts(n) <= end) continue;
+      throw ValueError(message("InputEmbedding", "cu_seqlens(" + std::to_string(n) + ")",
+                               "lie in 0 .. " + std::to_string(end), std::to_string(starts(n))));
+    }
   }
 
   void check_positions(const Shape<2>& shape, const InputEmbeddingCall& call) const {

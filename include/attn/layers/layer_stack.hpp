@@ -1,4 +1,5 @@
 // LayerStack: layers of a Transformer one behind the other with a norm behind them, as encoder and decoder are.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <span>
@@ -10,9 +11,9 @@ ATTN_NAMESPACE_BEGIN
 
 /// Of an encoder or a decoder.
 struct TransformerStackOptions {
-  index_t num_layers = 6;
-  TransformerLayerOptions layer = {};
-  bool norm = false;  ///< of the last layer's result, as pre-norm stacks have it
+  index_t num_layers = 6;              ///< layers, each with weights of its own
+  TransformerLayerOptions layer = {};  ///< of each
+  bool norm = false;                   ///< of the last layer's result, as pre-norm stacks have it
 };
 
 namespace detail {

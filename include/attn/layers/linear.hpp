@@ -1,7 +1,9 @@
 // linear: x W^T + b, as a function and as a layer that holds its weight.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/kernels/gemm.hpp"
+#include "attn/layers/parameter_version.hpp"
 #include "attn/layers/parameter_visitor.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -78,8 +80,9 @@ auto linear(const X& x, const W& weight, TensorView1<const scalar_t<X>> bias = {
 }
 
 /// PyTorch's nn.Linear: parameters weight (out, in) and bias (out), zero until loaded. After pack() calls use
-/// a copy of the weight laid out for the kernels, instead of laying it out in each: whoever then changes `weight`
-/// calls pack() again.
+/// a copy of the weight laid out for the kernels, instead of laying it out in each. Showing writable parameters, as
+/// load_state_dict() does, makes the copy stale: it is not used until pack() makes a new one. Whoever writes `weight`
+/// directly calls touch() or pack() afterwards.
 template <class T>
 class Linear {
  public:
@@ -103,16 +106,20 @@ class Linear {
   void forward(const X& x, Out&& out, Activation activation = Activation::none,
                decltype(const_view(x)) residual = {}, const Execution& execution = {}) const {
     check_features("Linear", const_view(x).shape(), weight.extent(1));
-    if (packed_.serves(execution)) {
-      linear(x, packed_, bias.view(), out, activation, residual, execution);
+    if (const PackedWeights<T>* packed = packed_.find(version_, execution)) {
+      linear(x, *packed, bias.view(), out, activation, residual, execution);
     } else {
       linear(x, weight, bias.view(), out, activation, residual, execution);
     }
   }
 
-  void pack() { packed_ = PackedWeights<T>(weight.view().transpose(0, 1)); }
+  void pack() { packed_ = {weight, version_}; }
+
+  /// `weight` was written, or is about to be: the packed copy is stale.
+  void touch() { version_.touch(); }
 
   void visit_parameters(const ParameterVisitor<T>& f) {
+    touch();
     f("weight", weight.view());
     if (bias) f("bias", bias.view());
   }
@@ -125,7 +132,8 @@ class Linear {
   Tensor1<T> bias;
 
  private:
-  PackedWeights<T> packed_;
+  detail::ParameterVersion version_;
+  detail::PackedCopy<T> packed_;
 };
 
 ATTN_NAMESPACE_END

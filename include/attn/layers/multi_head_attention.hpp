@@ -1,4 +1,5 @@
 // MultiHeadAttention: projections, attention over heads and the output projection, by PyTorch's names.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <memory>
@@ -16,9 +17,9 @@ ATTN_NAMESPACE_BEGIN
 template <class T>
 struct MultiHeadAttentionCall {
   TensorView3<const T> residual = {};  ///< added to the result, which has its shape
-  /// Rotary: where the tokens of query, and of key, stand, (batch, seq). If not given, keys stand from 0 on, or behind
-  /// those of the cache, and the last query at the last key, whatever lengths and offset say; packed sequences each start
-  /// at 0.
+  /// Rotary: where the tokens of query, and of key, stand, (batch, seq). If not given, keys stand from first_key on, or
+  /// behind those of the cache, and the last query at the last key, whatever lengths and offset say; both are counted from
+  /// the beginning of their packed sequence.
   TensorView2<const index_t> position_ids = {};
   KvCache<T>* cache =
       nullptr;  ///< attention runs over all that it holds, and this call's keys become the last of it
@@ -26,8 +27,14 @@ struct MultiHeadAttentionCall {
       true;  ///< false: key and value are not read; attention runs over what the cache holds
 };
 
+namespace detail {
+template <class T>
+struct MultiHeadAttentionTraining;
+}
+
 /// Attention takes AttentionOptions and, behind the call, functors as scaled_dot_product_attention does, over (batch,
-/// num_heads, q_len, kv_len + appended_keys()); with a cache, kv_len is all that it holds.
+/// num_heads, q_len, kv_len + appended_keys()); with a cache, kv_len is all that it holds, and its first_position() is the
+/// first_key: masks, lengths, cu_seqlens_k and functors mean the same keys whatever a window made it forget.
 template <class T>
 class MultiHeadAttention {
  public:
@@ -133,6 +140,8 @@ class MultiHeadAttention {
   Norm<T>& k_norm() { return k_norm_; }
 
  private:
+  friend struct detail::MultiHeadAttentionTraining<T>;
+
   static MultiHeadAttentionOptions resolved(MultiHeadAttentionOptions o) {
     const auto check = [](bool good, std::string_view argument, const std::string& expected,
                           index_t found) {
@@ -207,13 +216,9 @@ class MultiHeadAttention {
                 "be none with add_bias_kv or add_zero_attn", "one");
     check_value(!options.cu_seqlens_q || appended_keys() == 0, "cu_seqlens_q and cu_seqlens_k",
                 "be none with add_bias_kv or add_zero_attn", "some");
-    const index_t keys = (call.cache != nullptr ? call.cache->length() : 0) + kv_len;
-    if (o.rotary && !call.position_ids && !options.cu_seqlens_q && q_len > keys) {
-      throw ValueError(message("MultiHeadAttention", "q_len",
-                               "be at most the number of keys, " + std::to_string(keys) +
-                                   ", with rotary and no position_ids",
-                               std::to_string(q_len)));
-    }
+    check_value(options.first_key == 0 || appended_keys() == 0, "first_key",
+                "be 0 with add_bias_kv or add_zero_attn", std::to_string(options.first_key));
+    if (o.rotary && !call.position_ids) check_positions(q_len, kv_len, options, call);
     if (call.position_ids && call.append) {
       check_shape("MultiHeadAttention", "position_ids", "(batch, q_len) = (batch, kv_len)",
                   Shape<2>{batch, kv_len}, call.position_ids.shape());
@@ -223,11 +228,36 @@ class MultiHeadAttention {
       check_shape("MultiHeadAttention", "cache", "(batch, num_kv_heads, head_dim, head_dim_v)",
                   Shape<4>{batch, o.num_kv_heads, o.head_dim, o.head_dim_v},
                   Shape<4>{c.batch, c.num_kv_heads, c.head_dim, c.head_dim_v});
-      check_value(
-          c.window == 0 || !detail::needs_first_keys(options), "cache",
-          "have no window where options need the first keys (lengths, padding, prefix, chunks, "
-          "documents, an offset, dropout, MaskedRow::mean)",
-          "one");
+      check_value(c.window == 0 || options.masked_row == MaskedRow::zero, "cache",
+                  "have no window with MaskedRow::mean, which takes hidden values, too", "one");
+    }
+  }
+
+  /// Keys before those of this call.
+  static index_t held(const AttentionOptions<T>& options, const MultiHeadAttentionCall<T>& call) {
+    return call.cache != nullptr ? call.cache->length() : options.first_key;
+  }
+
+  /// That each query has a key to stand at.
+  static void check_positions(index_t q_len, index_t kv_len, const AttentionOptions<T>& options,
+                              const MultiHeadAttentionCall<T>& call) {
+    detail::check_first_key(options);
+    const auto check = [](index_t queries, index_t keys) {
+      if (queries <= keys) return;
+      throw ValueError(message("MultiHeadAttention", "q_len",
+                               "be at most the number of keys, " + std::to_string(keys) +
+                                   ", with rotary and no position_ids",
+                               std::to_string(queries)));
+    };
+    const auto &q_starts = options.cu_seqlens_q, &k_starts = options.cu_seqlens_k;
+    const index_t keys = held(options, call) + kv_len;
+    if (!q_starts || !k_starts) return check(q_len, keys);
+    detail::check_starts("cu_seqlens_q", q_starts, q_len);
+    detail::check_starts("cu_seqlens_k", k_starts, keys);
+    check_shape("MultiHeadAttention", "cu_seqlens_k", "(batch + 1)", q_starts.shape(),
+                k_starts.shape());
+    for (index_t b = 0; b + 1 < q_starts.extent(0); ++b) {
+      check(q_starts(b + 1) - q_starts(b), k_starts(b + 1) - k_starts(b));
     }
   }
 
@@ -290,15 +320,16 @@ class MultiHeadAttention {
       }
     };
     if (call.cache == nullptr) {
-      rotate(q, new_k, new_k, 0, options, call);
+      rotate(q, new_k, new_k, held(options, call), options, call);
       attend(k, v);
     } else {
       KvCache<T>& cache = *call.cache;
-      const index_t held = cache.length();
+      const index_t before = held(options, call);
       detail::CacheGuard guard(&cache);
       typename KvCache<T>::Views added;
       if (call.append) added = cache.extend(kv_len);
-      rotate(q, k, added.keys, held, options, call);
+      options.first_key = cache.first_position();
+      rotate(q, k, added.keys, before, options, call);
       if (call.append) {
         if (!rotary_) copy(k, added.keys);
         copy(v, added.values);
@@ -308,9 +339,9 @@ class MultiHeadAttention {
     }
   }
 
-  /// Turns q in place, and k, which may be empty, into to_k. `held` keys stand before k.
+  /// Turns q in place, and k, which may be empty, into to_k. `before`: keys that stand before k.
   void rotate(const TensorView4<T>& q, const TensorView4<T>& k, const TensorView4<T>& to_k,
-              index_t held, const AttentionOptions<T>& options,
+              index_t before, const AttentionOptions<T>& options,
               const MultiHeadAttentionCall<T>& call) const {
     if (!rotary_) return;
     const index_t batch = q.extent(0), q_len = q.extent(2), kv_len = k.extent(2);
@@ -318,8 +349,12 @@ class MultiHeadAttention {
     TensorView2<const index_t> of_q = call.position_ids, of_k = call.position_ids;
     if (!call.position_ids) {
       index_t *q_ids = memory.data(), *k_ids = q_ids + q_len;
-      detail::count_positions(held + kv_len - q_len, q_len, options.cu_seqlens_q, q_ids);
-      detail::count_positions(held, kv_len, options.cu_seqlens_k, k_ids);
+      if (options.cu_seqlens_q && options.cu_seqlens_k) {
+        detail::count_query_positions(options.cu_seqlens_q, options.cu_seqlens_k, q_ids);
+      } else {
+        detail::count_positions(before + kv_len - q_len, q_len, {}, q_ids);
+      }
+      detail::count_positions(before, kv_len, options.cu_seqlens_k, k_ids);
       of_q = {q_ids, {batch, q_len}, {0, 1}};
       of_k = {k_ids, {batch, kv_len}, {0, 1}};
     }

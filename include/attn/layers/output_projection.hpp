@@ -1,54 +1,69 @@
 // OutputProjection: from features to a logit for each word, by a weight of its own or by that of the embedding.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/layers/embedding.hpp"
 #include "attn/layers/linear.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 /// Tied ("Using the Output Embedding to Improve Language Models", Press and Wolf 2017), logits are products with the
-/// rows of the embedding's table, which every call is given; it has no parameters then.
+/// rows of the embedding's table, which every call is given; its only parameter then is the bias, if it has one.
 template <class T>
 class OutputProjection {
  public:
   OutputProjection() = default;
   OutputProjection(index_t d_model, index_t vocab_size, bool tied, bool with_bias = false) {
-    if (!tied) linear_ = Linear<T>(d_model, vocab_size, with_bias);
+    if (!tied) {
+      linear_ = Linear<T>(d_model, vocab_size, with_bias);
+    } else if (with_bias) {
+      linear_.bias = Tensor1<T>({vocab_size});
+    }
   }
 
   bool tied() const { return !linear_.weight; }
 
-  /// x (batch, seq, d_model), table (vocab_size, d_model), out (batch, seq, vocab_size). Throws ShapeError.
+  /// x (batch, seq, d_model), words (vocab_size, d_model), out (batch, seq, vocab_size). Throws ShapeError.
   template <TensorLike X, TensorLike Out>
-  void forward(const X& x, TensorView2<const T> table, Out&& out,
+  void forward(const X& x, const Embedding<T>& words, Out&& out,
                const Execution& execution = {}) const {
     if (!tied()) {
       linear_.forward(x, out, Activation::none, {}, execution);
-    } else if (packed_table_.serves(execution)) {
-      linear(x, packed_table_, {}, out, Activation::none, {}, execution);
+      return;
+    }
+    const TensorView1<const T> bias = linear_.bias;
+    if (const PackedWeights<T>* packed = packed_words_.find(words.version(), execution)) {
+      attn::linear(x, *packed, bias, out, Activation::none, {}, execution);
     } else {
-      linear(x, table, {}, out, Activation::none, {}, execution);
+      attn::linear(x, words.weight, bias, out, Activation::none, {}, execution);
     }
   }
 
   /// See Linear::pack().
-  void pack(TensorView2<const T> table) {
+  void pack(const Embedding<T>& words) {
     if (tied()) {
-      packed_table_ = PackedWeights<T>(table.transpose(0, 1));
+      packed_words_ = {words.weight, words.version()};
     } else {
       linear_.pack();
     }
   }
 
-  void visit_parameters(const ParameterVisitor<T>& f) {
-    if (!tied()) linear_.visit_parameters(f);
-  }
-  void visit_parameters(const ParameterVisitor<const T>& f) const {
-    if (!tied()) linear_.visit_parameters(f);
-  }
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
+
+  /// Its own weight; without one where it is tied.
+  Linear<T>& linear() { return linear_; }
+  const Linear<T>& linear() const { return linear_; }
 
  private:
-  Linear<T> linear_;
-  PackedWeights<T> packed_table_;
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f) {
+    if (!self.tied()) return self.linear_.visit_parameters(f);
+    if (self.linear_.bias) f("bias", self.linear_.bias.view());
+  }
+
+  Linear<T> linear_;  ///< tied: without a weight
+  detail::PackedCopy<T> packed_words_;
 };
 
 ATTN_NAMESPACE_END

@@ -1,4 +1,5 @@
 // find_padding: which tokens of a batch are padding, for key_padding_mask().
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <utility>

@@ -1,4 +1,5 @@
 // ParameterVisitor: what the parameters of a module are shown to, one by one, under PyTorch's names.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <memory>

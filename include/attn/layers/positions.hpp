@@ -1,4 +1,5 @@
 // Where tokens stand: the table of sinusoidal_positions, and counting through packed sequences.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
@@ -35,17 +36,26 @@ Tensor2<T> sinusoidal_positions(index_t length, index_t dim, double base = 10000
 
 namespace detail {
 
-/// ids = first, first + 1, ..; or from 0 again at each of `starts`, those of packed sequences.
+/// ids = first, first + 1, ..; or, where packed sequences begin at `starts`, counted from the last start before: token i
+/// is number first + i of all of them.
 inline void count_positions(index_t first, index_t n, TensorView1<const index_t> starts,
                             index_t* ids) {
   index_t sequence = 0;
   for (index_t i = 0; i < n; ++i) {
-    if (starts.size() == 0) {
-      ids[i] = first + i;
-      continue;
-    }
-    while (sequence + 1 < starts.extent(0) && starts(sequence + 1) <= i) ++sequence;
-    ids[i] = std::max(i - starts(sequence), index_t{0});
+    ids[i] = first + i;
+    if (starts.size() == 0) continue;
+    while (sequence + 1 < starts.extent(0) && starts(sequence + 1) <= ids[i]) ++sequence;
+    ids[i] -= std::clamp(starts(sequence), index_t{0}, ids[i]);
+  }
+}
+
+/// Positions of the queries of packed sequences, the last of each at its last key. `q_starts` and `k_starts` rise, and are
+/// as many.
+inline void count_query_positions(TensorView1<const index_t> q_starts,
+                                  TensorView1<const index_t> k_starts, index_t* ids) {
+  for (index_t b = 0; b + 1 < q_starts.extent(0); ++b) {
+    const index_t keys = k_starts(b + 1) - k_starts(b);
+    for (index_t i = q_starts(b); i < q_starts(b + 1); ++i) ids[i] = keys - (q_starts(b + 1) - i);
   }
 }
 

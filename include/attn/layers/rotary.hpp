@@ -1,10 +1,11 @@
 // rotary_embedding: turns pairs of coordinates of queries and keys by angles that grow with the position.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cmath>
 
 #include "attn/core/tensor.hpp"
-#include "attn/kernels/execution.hpp"
+#include "attn/kernels/backend.hpp"
 #include "attn/simd/vec.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -25,6 +26,18 @@ struct RotaryProblem {
   TensorView2<const index_t> positions;
   RotaryPairs pairs;
   TensorView4<T> out;
+  bool turns_back = false;  ///< by the angles' negatives, as backward does
+};
+
+template <class In, class Acc>
+struct Backend<family::Rotary, In, Acc> {
+  Kernel<RotaryProblem<In>> rotary;
+
+  using Rotary = RotaryProblem<In>;
+  static constexpr std::uint64_t kLayout =
+      layout_hash({sizeof(Backend), sizeof(Rotary), offsetof(Rotary, x), offsetof(Rotary, cos),
+                   offsetof(Rotary, sin), offsetof(Rotary, positions), offsetof(Rotary, pairs),
+                   offsetof(Rotary, out), offsetof(Rotary, turns_back)});
 };
 
 }  // namespace detail
@@ -33,7 +46,6 @@ ATTN_NAMESPACE_END
 
 #define ATTN_KERNEL_TEXT "attn/layers/rotary.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
-ATTN_KERNEL_DOOR(rotary_rows, RotaryProblem)
 
 ATTN_NAMESPACE_BEGIN
 
@@ -41,7 +53,7 @@ namespace detail {
 
 template <class T>
 void check_rotary(const RotaryProblem<T>& problem) {
-  const auto& [x, cos, sin, positions, pairs, out] = problem;
+  const auto& [x, cos, sin, positions, pairs, out, turns_back] = problem;
   const std::string_view function = "rotary_embedding";
   check_shape(function, "out", x.shape(), out.shape());
   check_shape(function, "sin", "(max_position, rotary_dim / 2)", cos.shape(), sin.shape());
@@ -86,11 +98,15 @@ void rotary_embedding(const X& x, const Cos& cos, const Sin& sin, const Ids& pos
                       Out&& out, RotaryPairs pairs = RotaryPairs::halves,
                       const Execution& execution = {}) {
   using T = scalar_t<X>;
-  const detail::RotaryProblem<T> problem{const_view(x),   const_view(cos),
-                                         const_view(sin), const_view(position_ids),
-                                         pairs,           view_of(out)};
+  const detail::RotaryProblem<T> problem{const_view(x),
+                                         const_view(cos),
+                                         const_view(sin),
+                                         const_view(position_ids),
+                                         pairs,
+                                         view_of(out),
+                                         false};
   detail::check_rotary(problem);
-  detail::rotary_rows<T>(problem, execution);
+  detail::backend<family::Rotary, T>(execution).rotary(problem, execution);
 }
 
 /// The same into a new tensor.
@@ -108,9 +124,9 @@ Tensor4<scalar_t<X>> rotary_embedding(const X& x, const Cos& cos, const Sin& sin
 /// What a rotary embedding turns, and how far.
 struct RotaryOptions {
   index_t dim = 0;  ///< the first coordinates of a head, which turn; 0: head_dim
-  RotaryPairs pairs = RotaryPairs::halves;
-  double theta = 10000;  ///< base of the frequencies
-  index_t max_positions = 4096;
+  RotaryPairs pairs = RotaryPairs::halves;  ///< which coordinates turn together
+  double theta = 10000;                     ///< base of the frequencies
+  index_t max_positions = 4096;             ///< positions from 0 that the table holds
 };
 
 /// cos and sin (max_position, rotary_dim / 2) of position theta^(-2 j / rotary_dim), in double before they are rounded.

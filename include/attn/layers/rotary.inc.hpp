@@ -1,18 +1,20 @@
 // Kernel text: rotary embedding of rows, by vectors of pairs.
+// SPDX-License-Identifier: Apache-2.0
 
-/// (u, v) turned; u and v may be where they came from.
+/// (u, v) turned; u and v may be where they came from. `way` is 1, or -1 to turn back.
 template <class T>
-ATTN_INLINE void turn(Vec<T>& u, Vec<T>& v, Vec<T> cos, Vec<T> sin) {
+ATTN_INLINE void turn(Vec<T>& u, Vec<T>& v, Vec<T> cos, Vec<T> sin, T way) {
+  sin = sin * Vec<T>::all(way);
   const Vec<T> turned = fnma(v, sin, u * cos);
   v = fma(u, sin, v * cos);
   u = turned;
 }
 
 template <class T>
-inline void rotate_halves(index_t pairs, const T* x, const T* cos, const T* sin, T* out) {
+inline void rotate_halves(index_t pairs, const T* x, const T* cos, const T* sin, T way, T* out) {
   each_vector<T>(pairs, [&](index_t j, auto lanes) {
     Vec<T> u = load(x + j, lanes), v = load(x + pairs + j, lanes);
-    turn(u, v, load(cos + j, lanes), load(sin + j, lanes));
+    turn(u, v, load(cos + j, lanes), load(sin + j, lanes), way);
     store(u, out + j, lanes);
     store(v, out + pairs + j, lanes);
   });
@@ -21,7 +23,8 @@ inline void rotate_halves(index_t pairs, const T* x, const T* cos, const T* sin,
 /// The vocabulary of vectors has no shuffle: pairs are taken apart in loops of a fixed length, which compilers turn
 /// into shuffles.
 template <class T>
-inline void rotate_interleaved(index_t pairs, const T* x, const T* cos, const T* sin, T* out) {
+inline void rotate_interleaved(index_t pairs, const T* x, const T* cos, const T* sin, T way,
+                               T* out) {
   constexpr int kLanes = Vec<T>::kLanes;
   T even[kLanes] = {}, odd[kLanes] = {};
   each_vector<T>(pairs, [&](index_t j, auto lanes) {
@@ -32,7 +35,7 @@ inline void rotate_interleaved(index_t pairs, const T* x, const T* cos, const T*
       odd[i] = x[2 * (j + i) + 1];
     }
     Vec<T> u = Vec<T>::load(even), v = Vec<T>::load(odd);
-    turn(u, v, load(cos + j, lanes), load(sin + j, lanes));
+    turn(u, v, load(cos + j, lanes), load(sin + j, lanes), way);
     u.store(even);
     v.store(odd);
     for (int i = 0; i < n; ++i) {
@@ -53,11 +56,18 @@ inline void rotary_rows(const detail::RotaryProblem<T>& problem, const Executor&
     const T* cos = problem.cos.at_index({position, 0});
     const T* sin = problem.sin.at_index({position, 0});
     T* out = problem.out.at_index({b, h, i, 0});
+    const T way = problem.turns_back ? T{-1} : T{1};
     if (problem.pairs == RotaryPairs::halves) {
-      rotate_halves(pairs, x, cos, sin, out);
+      rotate_halves(pairs, x, cos, sin, way, out);
     } else {
-      rotate_interleaved(pairs, x, cos, sin, out);
+      rotate_interleaved(pairs, x, cos, sin, way, out);
     }
     if (out != x) std::copy(x + 2 * pairs, x + dim, out + 2 * pairs);
   });
 }
+
+template <class T>
+struct Row<detail::Backend<family::Rotary, T, T>> {
+  static constexpr detail::Backend<family::Rotary, T, T> kTable{
+      .rotary = detail::kKernel<rotary_rows<T>>};
+};

@@ -1,4 +1,5 @@
 // Sublayers: attention and feed-forward with their residual and norm, which layers of a Transformer are made of.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/layers/feed_forward.hpp"

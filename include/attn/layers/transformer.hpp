@@ -1,4 +1,5 @@
 // Transformer: encoder and decoder, PyTorch's nn.Transformer.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/layers/decoder.hpp"
@@ -8,10 +9,10 @@ ATTN_NAMESPACE_BEGIN
 
 /// PyTorch's nn.Transformer options, those of its layers in `layer`.
 struct TransformerOptions {
-  TransformerLayerOptions layer = {.d_model = 512, .nhead = 8};
-  index_t num_encoder_layers = 6;
-  index_t num_decoder_layers = 6;
-  bool norm = true;  ///< behind each of the two stacks
+  TransformerLayerOptions layer = {.d_model = 512, .nhead = 8};  ///< of both stacks
+  index_t num_encoder_layers = 6;                                ///< layers of the encoder
+  index_t num_decoder_layers = 6;                                ///< layers of the decoder
+  bool norm = true;                                              ///< behind each of the two stacks
 
   TransformerStackOptions stack_options(index_t num_layers) const {
     return {.num_layers = num_layers, .layer = layer, .norm = norm};

@@ -1,68 +1,123 @@
 // Instruction sets: which ones are compiled in, which the machine has, and which one calls use.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
 
 #include "attn/core/error.hpp"
 
+// What targets.inc makes of a row's features: the arguments of a target region, and a question to the machine.
+#define ATTN_PRAGMA_(...) _Pragma(#__VA_ARGS__)
+#define ATTN_PRAGMA(...) ATTN_PRAGMA_(__VA_ARGS__)
+#define ATTN_STRING_(...) #__VA_ARGS__
+#define ATTN_STRING(...) ATTN_STRING_(__VA_ARGS__)
+#define ATTN_FEATURE(feature) #feature
+#define ATTN_FEATURE_ALSO(feature) "," #feature
+// It also asks the operating system whether it saves the wide registers.
+#define ATTN_CPU_HAS(feature) __builtin_cpu_supports(#feature) != 0
+#define ATTN_CPU_HAS_ALSO(feature) &&__builtin_cpu_supports(#feature) != 0
+#define ATTN_TARGET_IS_(name) ATTN_TARGET_IS_##name
+#define ATTN_TARGET_IS(name) ATTN_TARGET_IS_(name)
+
 ATTN_NAMESPACE_BEGIN
 
-/// Ordered: a machine that has one has all before it.
+/// The rows of simd/targets.inc, which says what each one needs:
+/// - scalar: what every machine of the family has, SSE2 on x86-64, plain vectors elsewhere
+/// - avx2: AVX2 and FMA
+/// - avx512: AVX-512 F, BW, DQ and VL
+/// - neon: what every AArch64 has
 enum class Isa {
-  scalar,  ///< what every machine of the family has: SSE2 on x86-64, plain vectors elsewhere
-  avx2,    ///< AVX2 and FMA
-  avx512,  ///< AVX-512 F, BW, DQ and VL
+#define ATTN_TARGET_ENTRY(name, is_compiled, is_there) name,
+#include "attn/simd/targets.inc"
+#undef ATTN_TARGET_ENTRY
 };
 
-inline constexpr Isa kAllIsas[] = {Isa::scalar, Isa::avx2, Isa::avx512};
+inline constexpr Isa kAllIsas[] = {
+#define ATTN_TARGET_ENTRY(name, is_compiled, is_there) Isa::name,
+#include "attn/simd/targets.inc"
+#undef ATTN_TARGET_ENTRY
+};
+
+namespace detail {
+
+inline constexpr std::string_view kIsaNames[] = {
+#define ATTN_TARGET_ENTRY(name, is_compiled, is_there) ATTN_STRING(name),
+#include "attn/simd/targets.inc"
+#undef ATTN_TARGET_ENTRY
+};
+
+}  // namespace detail
 
 constexpr std::string_view name(Isa isa) {
-  return isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "scalar";
+  return detail::kIsaNames[static_cast<std::size_t>(isa)];
 }
 
 namespace detail {
+
+/// A set of instruction sets.
+class IsaSet {
+ public:
+  constexpr void insert(Isa isa) { bits_ |= bit(isa); }
+  constexpr bool contains(Isa isa) const { return (bits_ & bit(isa)) != 0; }
+  /// Of a set that is not empty.
+  constexpr Isa last() const { return static_cast<Isa>(std::bit_width(bits_) - 1); }
+
+ private:
+  static constexpr unsigned bit(Isa isa) { return 1u << static_cast<unsigned>(isa); }
+  unsigned bits_ = 0;
+};
+
+/// Those whose features this machine has, compiled or not.
+inline IsaSet machine_isas() {
+  static const IsaSet isas = [] {
+#if ATTN_ARCH_X86
+    __builtin_cpu_init();
+#endif
+    IsaSet found;
+#define ATTN_TARGET_ENTRY(name, is_compiled, is_there) \
+  if (is_there) found.insert(Isa::name);
+#include "attn/simd/targets.inc"
+#undef ATTN_TARGET_ENTRY
+    return found;
+  }();
+  return isas;
+}
+
+/// Those that the program was compiled with.
+inline constexpr IsaSet kCompiledIsas = [] {
+  IsaSet compiled;
+#define ATTN_TARGET_ENTRY(name, is_compiled, is_there) \
+  if (is_compiled) compiled.insert(Isa::name);
+#include "attn/simd/targets.inc"
+#undef ATTN_TARGET_ENTRY
+  return compiled;
+}();
+
+inline constexpr std::string_view kBeAnIsa = "be one of:"
+#define ATTN_TARGET_ENTRY(name, is_compiled, is_there) " " ATTN_STRING(name)
+#include "attn/simd/targets.inc"
+#undef ATTN_TARGET_ENTRY
+    ;
 
 inline Isa isa_from_name(std::string_view function, std::string_view argument,
                          std::string_view text) {
   for (Isa isa : kAllIsas) {
     if (name(isa) == text) return isa;
   }
-  throw ValueError(
-      message(function, argument, "be scalar, avx2 or avx512", "'" + std::string(text) + "'"));
-}
-
-inline Isa find_best_isa() {
-#if ATTN_ARCH_X86
-  __builtin_cpu_init();
-  // __builtin_cpu_supports also asks the operating system whether it saves the wide registers.
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-      return Isa::avx512;
-    }
-    return Isa::avx2;
-  }
-#endif
-  return Isa::scalar;
+  throw ValueError(message(function, argument, kBeAnIsa, "'" + std::string(text) + "'"));
 }
 
 }  // namespace detail
 
-/// The highest set that this machine has.
-inline Isa best_isa() {
-  static const Isa isa = detail::find_best_isa();
-  return isa;
-}
+/// The set that calls prefer of those that this machine has.
+inline Isa best_isa() { return detail::machine_isas().last(); }
 
-/// True if the machine has the set and the program was compiled with it.
+/// True if the machine has every feature of the set and the program was compiled with it.
 inline bool is_available(Isa isa) {
-#if defined(ATTN_PIN_ISA)
-  return isa == Isa::ATTN_PIN_ISA && isa <= best_isa();
-#else
-  return isa <= best_isa();
-#endif
+  return detail::kCompiledIsas.contains(isa) && detail::machine_isas().contains(isa);
 }
 
 namespace detail {

@@ -1,18 +1,23 @@
 // Vec<T>: one hardware vector of float or double, once per instruction set; the vocabulary of all kernels.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "attn/core/shape.hpp"
-#include "attn/simd/isa.hpp"
+#include "attn/simd/rows.hpp"
 
 #if ATTN_ARCH_X86 && !defined(ATTN_COMPILED)
 #include <immintrin.h>
+#elif ATTN_ARCH_ARM64 && !defined(ATTN_COMPILED)
+#include <arm_neon.h>
 #endif
 
 ATTN_NAMESPACE_BEGIN

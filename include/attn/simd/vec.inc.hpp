@@ -1,8 +1,11 @@
 // Kernel text: Vec of float, double and 64-bit integers of the current instruction set, then the math built on them.
+// SPDX-License-Identifier: Apache-2.0
 //
-// The vocabulary, the same in every set (a new set is one new file here and one entry in foreach_isa):
+// The vocabulary, the same in every target (a new target is one new file and one row of targets.inc):
 //   V::kLanes, V::load(p), V::load(p, n), V::all(x), v.store(p), v.store(p, n)  (n lanes, others 0 / kept)
 //   + - * /, fma(a, b, c) = a b + c, fnma = c - a b, max, min (of a NaN the second operand), sqrt
+//   stream(v, p): store past the caches, p aligned to the vector; then streamed(), once, before others may read it
+//   are_set<T>(const bool* p) -> V::Mask, of as many as there are lanes
 //   less(a, b) -> V::Mask, select(mask, yes, no), round (to nearest even), sum, max_lane
 //   exponent_bits(v): the lowest 9 (double: 12) bits of each lane, moved to where sign and exponent are
 //   exponent(v): floor(log2 v) of positive normal v; of others some number
@@ -12,13 +15,15 @@
 // Of Vec<std::uint64_t>, which random numbers are made of: kLanes, load(p), all(x), ^, high() >> 32, and
 //   low_product(a, b): the whole product of the low halves
 //   store_low(even, odd, p): their low halves, in turn
-#if ATTN_TARGET == 2
-#include "attn/simd/vec_avx512.inc"
-#elif ATTN_TARGET == 1
-#include "attn/simd/vec_avx2.inc"
-#else
-#include "attn/simd/vec_scalar.inc"
-#endif
+// Registers, which says what tiles they hold. Where a target has better than transpose.inc: Block and sum_each().
+template <class T>
+struct Vec;
+
+/// Whether fma() rounds once.
+inline constexpr bool kFused = ATTN_TARGET_FUSED != 0;
+
+#include "attn/simd/transpose.inc"
+#include ATTN_TARGET_VECTORS
 
 /// All lanes of a vector, where a number would say how many.
 struct Whole {};
@@ -49,4 +54,3 @@ ATTN_INLINE void each_vector(index_t n, F f) {
 }
 
 #include "attn/simd/math.inc"
-#include "attn/simd/transpose.inc"

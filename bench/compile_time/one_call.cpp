@@ -1,0 +1,17 @@
+// The smallest program that uses attn; its compilation is timed, beside that of Eigen alone.
+#if defined(EIGEN_ALONE)
+#include <Eigen/Core>
+#else
+#if defined(ATTENTION_ALONE)
+#include <attn/attention.hpp>
+#else
+#include <attn/attn.hpp>
+#endif
+
+int main() {
+  attn::Tensor4<float> q({1, 2, 8, 16});
+  q.fill(0.5F);
+  const auto out = attn::scaled_dot_product_attention(q, q, q, {.mask = attn::causal()});
+  return out(0, 0, 0, 0) == 0.5F ? 0 : 1;
+}
+#endif

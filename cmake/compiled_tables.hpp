@@ -1,0 +1,36 @@
+// ATTN_EXPORT_TABLES(T): what attn::compiled offers for elements of T; see attn/kernels/backend.hpp.
+#pragma once
+
+#include "attn/attention/sdpa_backward.hpp"
+#include "attn/attn.hpp"
+#include "attn/kernels/activation_backward.hpp"
+#include "attn/kernels/column_sums.hpp"
+#include "attn/kernels/loss.hpp"
+#include "attn/kernels/norm_backward.hpp"
+#include "attn/kernels/softmax_backward.hpp"
+#include "attn/layers/dropout.hpp"
+#include "attn/train/update.hpp"
+
+#define ATTN_EXPORT_TABLE(Family, T)                                                              \
+  template <>                                                                                     \
+  const void*                                                                                     \
+  attn::compiled::table<attn::family::Family, int(attn::dtype_of<T>()), int(attn::dtype_of<T>()), \
+                        attn::detail::Backend<attn::family::Family, T>::kLayout>(int isa) {       \
+    return &attn::detail::backend<attn::family::Family, T>(static_cast<attn::Isa>(isa));          \
+  }
+#define ATTN_EXPORT_TABLES(T)               \
+  ATTN_EXPORT_TABLE(Products, T)            \
+  ATTN_EXPORT_TABLE(Attention, T)           \
+  ATTN_EXPORT_TABLE(LinearAttention, T)     \
+  ATTN_EXPORT_TABLE(Softmax, T)             \
+  ATTN_EXPORT_TABLE(Norms, T)               \
+  ATTN_EXPORT_TABLE(Elementwise, T)         \
+  ATTN_EXPORT_TABLE(Rotary, T)              \
+  ATTN_EXPORT_TABLE(SoftmaxBackward, T)     \
+  ATTN_EXPORT_TABLE(NormsBackward, T)       \
+  ATTN_EXPORT_TABLE(ElementwiseBackward, T) \
+  ATTN_EXPORT_TABLE(ColumnSums, T)          \
+  ATTN_EXPORT_TABLE(Losses, T)              \
+  ATTN_EXPORT_TABLE(Dropout, T)             \
+  ATTN_EXPORT_TABLE(Optimizers, T)          \
+  ATTN_EXPORT_TABLE(AttentionBackward, T)

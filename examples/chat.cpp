@@ -1,0 +1,341 @@
+// chat: talk to a language model in a GGUF file, have it continue a text, or ask how likely a text
+// is to it.
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+#include <iterator>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <system_error>
+#include <unistd.h>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "attn/generation/generate_text.hpp"
+
+#include "support/command_line.hpp"
+#include "support/json.hpp"
+#include "support/line_editor.hpp"
+#include "support/model_dir.hpp"
+
+namespace {
+
+using attn::index_t;
+using examples::UsageError;
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::optional<std::string> model, system, prompt, file, score;
+  std::vector<std::string> stop;
+  index_t tokens = 512, top_k = 0, context = 4096;
+  double temperature = 0, top_p = 1, min_p = 0, repeat_penalty = 1;
+  std::uint64_t seed = 0;
+  int threads = 0;
+  std::string precision = "exact";
+  bool stats = false, json = false, raw = false;
+};
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+double rate(index_t tokens, double seconds) {
+  return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+}
+
+std::string read_file(const std::string& path) {
+  if (std::filesystem::is_directory(path)) throw UsageError(path + " is a directory");
+  errno = 0;
+  std::ifstream in(path, std::ios::binary);
+  if (!in)
+    throw UsageError("cannot read '" + path + "': " + std::generic_category().message(errno));
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+void check(const Options& o) {
+  const auto need = [](bool good, const std::string& what, const std::string& found) {
+    if (!good) throw UsageError(what + "; found " + found);
+  };
+  if (o.precision == "bf16" || o.precision == "int8") {
+    throw UsageError("--precision " + o.precision +
+                     " is not there yet: all arithmetic is in float (exact)");
+  }
+  need(o.precision == "exact", "--precision must be exact, bf16 or int8", o.precision);
+  need(o.tokens >= 1, "--tokens must be at least 1", std::to_string(o.tokens));
+  need(o.context >= 1, "--ctx must be at least 1", std::to_string(o.context));
+  need(o.threads >= 0, "--threads must be at least 0", std::to_string(o.threads));
+#if !defined(_OPENMP)
+  need(o.threads <= 1, "--threads must be at most 1 in a program without OpenMP",
+       std::to_string(o.threads));
+#endif
+  need(o.temperature >= 0, "--temperature must be at least 0", attn::to_string(o.temperature));
+  need(o.top_k >= 0, "--top-k must be at least 0", std::to_string(o.top_k));
+  need(o.top_p > 0 && o.top_p <= 1, "--top-p must lie in (0, 1]", attn::to_string(o.top_p));
+  need(o.min_p >= 0 && o.min_p <= 1, "--min-p must lie in [0, 1]", attn::to_string(o.min_p));
+  need(o.repeat_penalty > 0, "--repeat-penalty must be above 0", attn::to_string(o.repeat_penalty));
+  for (const std::string& stop : o.stop) need(!stop.empty(), "--stop must not be empty", "''");
+  if (o.json && !o.prompt && !o.file && !o.score) {
+    throw UsageError("--json needs --prompt, --file or --score");
+  }
+}
+
+std::filesystem::path model_path(const Options& options) {
+  if (options.model) return *options.model;
+  if (!examples::llm_is_present()) throw UsageError(examples::missing_llm_message());
+  return examples::llm_path();
+}
+
+// JSON holds UTF-8 alone: other bytes become U+FFFD.
+void print(const examples::Json& json) {
+  std::cout << json.dump(-1, ' ', false, examples::Json::error_handler_t::replace) << '\n';
+}
+
+// What a model says cannot move the terminal's cursor or change its colours.
+std::string printable(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7F) c = ' ';
+  }
+  return result;
+}
+
+// One model, one session, and the tokens of the conversation so far.
+class Chat {
+ public:
+  explicit Chat(const Options& options)
+      : options_(options),
+        model_(model_path(options)),
+#if defined(_OPENMP)
+        threads_(options.threads),
+#endif
+        session_(model_.gpt(), 1, capacity(), attention()) {
+    if (options.system) messages_.push_back({"system", *options.system});
+  }
+
+  const attn::LanguageModel& model() const { return model_; }
+
+  std::vector<double> score(const std::vector<index_t>& ids) const {
+    if (std::ssize(ids) > capacity()) throw too_long(std::ssize(ids), capacity());
+    return attn::score_text(model_, ids, attention().execution);
+  }
+
+  // Answers a message of the user's, or continues a text, saying each piece of it to `say`.
+  attn::GeneratedText answer(const std::string& text, std::function<bool(std::string_view)> say) {
+    if (options_.raw) {
+      ids_ = model_.encode_raw(text);
+      session_.clear();
+      if (ids_.empty()) throw UsageError("an empty text cannot be continued");
+    } else {
+      messages_.push_back({"user", text});
+      // Behind an answer the conversation goes on from its own tokens.
+      const auto rest = messages_.size() > 2 && !ids_.empty()
+                            ? model_.chat_template().render_after(messages_, messages_.size() - 2)
+                            : std::nullopt;
+      if (rest) {
+        for (const index_t id : model_.tokenizer().encode(*rest)) ids_.push_back(id);
+      } else {
+        ids_ = model_.encode_chat(messages_);
+      }
+    }
+    if (std::ssize(ids_) > session_.capacity())
+      throw too_long(std::ssize(ids_), session_.capacity());
+    prompt_ids = ids_;
+    const index_t new_tokens = std::ssize(ids_) - session_.length();
+    attn::TextGenerationOptions generation{
+        .max_new_tokens = options_.tokens,
+        .logits = {.repetition_penalty = options_.repeat_penalty},
+        .stop = options_.stop,
+        .on_text = std::move(say)};
+    if (options_.temperature > 0) {
+      generation.sampling = attn::SamplingOptions{.temperature = options_.temperature,
+                                                  .top_k = options_.top_k,
+                                                  .top_p = options_.top_p,
+                                                  .min_p = options_.min_p,
+                                                  .seed = options_.seed + answers_++};
+    }
+    // The first logits are there when the prompt has been read.
+    const Clock::time_point start = Clock::now();
+    double prefill = 0;
+    generation.logit_processor = [&](attn::TensorView1<float>, std::span<const index_t>) {
+      if (prefill == 0) prefill = seconds_since(start);
+    };
+    attn::GeneratedText result = attn::generate_text(model_, session_, ids_, generation);
+    const double decode = seconds_since(start) - prefill;
+    tokens_read = new_tokens;
+    tokens_said = std::ssize(result.ids);
+    prefill_rate = rate(tokens_read, prefill);
+    decode_rate = rate(tokens_said - 1, decode);
+    // The end token is written by the template.
+    for (const index_t id : result.ids) {
+      if (!model_.is_end(id)) ids_.push_back(id);
+    }
+    if (!options_.raw) messages_.push_back({"assistant", result.text});
+    return result;
+  }
+
+  // Where --stats asks for it, on standard error.
+  void print_stats() const {
+    if (!options_.stats) return;
+    std::cerr << std::fixed << std::setprecision(1) << tokens_read << " tokens read, "
+              << prefill_rate << " a second; " << tokens_said << " tokens said, " << decode_rate
+              << " a second; " << session_.length() << " of " << session_.capacity()
+              << " tokens of context\n";
+  }
+
+  // Of the last answer.
+  std::vector<index_t> prompt_ids;
+  index_t tokens_read = 0, tokens_said = 0;
+  double prefill_rate = 0, decode_rate = 0;  // tokens a second
+
+ private:
+  static UsageError too_long(index_t length, index_t capacity) {
+    return UsageError("the text has " + std::to_string(length) + " tokens, the context " +
+                      std::to_string(capacity) + " (--ctx)");
+  }
+  index_t capacity() const { return std::min(options_.context, model_.max_positions()); }
+  attn::AttentionOptions<float> attention() const {
+    attn::AttentionOptions<float> options;
+#if defined(_OPENMP)
+    options.execution.executor = &threads_;
+#endif
+    return options;
+  }
+
+  Options options_;
+  attn::LanguageModel model_;
+#if defined(_OPENMP)
+  attn::OpenMPExecutor threads_;
+#endif
+  attn::GptSession<float> session_;
+  std::vector<attn::ChatMessage> messages_;
+  std::vector<index_t> ids_;
+  std::uint64_t answers_ = 0;
+};
+
+void print_score(Chat& chat, const Options& options) {
+  const std::vector<index_t> ids = chat.model().encode_raw(*options.score);
+  const std::vector<double> log_probabilities = chat.score(ids);
+  if (options.json) {
+    examples::Json values = examples::Json::array();
+    for (const double x : log_probabilities) values.push_back(static_cast<float>(x));
+    print({{"ids", ids}, {"logprobs", values}});
+    return;
+  }
+  double sum = 0;
+  std::cout << std::fixed << std::setprecision(4);
+  for (std::size_t i = 0; i < log_probabilities.size(); ++i) {
+    sum += log_probabilities[i];
+    std::cout << std::setw(10) << log_probabilities[i] << "  "
+              << examples::Json(chat.model().tokenizer().piece(ids[i + 1]))
+                     .dump(-1, ' ', false, examples::Json::error_handler_t::replace)
+              << '\n';
+  }
+  std::cout << std::setw(10) << sum << "  in all\n";
+}
+
+bool say(std::string_view piece) {
+  std::cout << (isatty(STDOUT_FILENO) != 0 ? printable(piece) : std::string(piece)) << std::flush;
+  return !examples::Interrupt::came();
+}
+
+void print_answer(Chat& chat, const Options& options) {
+  const std::string prompt = options.prompt ? *options.prompt : read_file(*options.file);
+  const examples::Interrupt interrupt;
+  if (!options.json) {
+    chat.answer(prompt, say);
+    std::cout << '\n' << std::flush;
+    chat.print_stats();
+    return;
+  }
+  const attn::GeneratedText answer = chat.answer(prompt, {});
+  print({{"prompt_ids", chat.prompt_ids},
+         {"ids", answer.ids},
+         {"text", answer.text},
+         {"tokens_per_second",
+          {{"prefill", static_cast<float>(chat.prefill_rate)},
+           {"decode", static_cast<float>(chat.decode_rate)}}}});
+  chat.print_stats();
+}
+
+void converse(Chat& chat, const Options& options) {
+  examples::LineEditor editor;
+  if (editor.on_terminal()) {
+    std::cout << "Precision " << options.precision
+              << ". Ctrl-C ends an answer, Ctrl-D the conversation.\n";
+  }
+  while (const auto line = editor.read("> ")) {
+    if (line->empty()) continue;
+    const examples::Interrupt interrupt;
+    const attn::GeneratedText answer = chat.answer(*line, say);
+    std::cout << '\n' << std::flush;
+    chat.print_stats();
+    if (answer.end == attn::AnswerEnd::context) {
+      throw UsageError("the context is full (--ctx): the conversation ends here");
+    }
+  }
+  if (editor.on_terminal()) std::cout << '\n';
+}
+
+void run(const Options& options) {
+  check(options);
+  Chat chat(options);
+  if (!options.raw && !options.score)
+    chat.model().chat_template();  // unknown: known before a word is typed
+  if (options.score) {
+    print_score(chat, options);
+  } else if (options.prompt || options.file) {
+    print_answer(chat, options);
+  } else {
+    converse(chat, options);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options o;
+  CLI::App app(
+      "Talks to a language model in a GGUF file: line by line, or by one of --prompt, --file and "
+      "--score.");
+  app.footer("Without --model it is SmolLM2-135M-Instruct: sh examples/fetch_llm.sh");
+  app.add_option("--model", o.model, "A GGUF file of the llama architecture");
+  app.add_option("--system", o.system, "The system message; the model's own if not given");
+  CLI::Option* prompt = app.add_option("--prompt", o.prompt, "Answer this and end");
+  CLI::Option* file = app.add_option("--file", o.file, "Answer what this file says and end");
+  CLI::Option* score =
+      app.add_option("--score", o.score, "Print the log-probability of each token of this text");
+  prompt->excludes(file)->excludes(score);
+  file->excludes(score);
+  app.add_option("--tokens", o.tokens, "The most tokens of an answer, its end counted")
+      ->capture_default_str();
+  app.add_option("--temperature", o.temperature, "Of draws; 0: always the likeliest token")
+      ->capture_default_str();
+  app.add_option("--top-k", o.top_k, "Draw from the k likeliest; 0: from all")
+      ->capture_default_str();
+  app.add_option("--top-p", o.top_p, "Draw from the likeliest that have this share together")
+      ->capture_default_str();
+  app.add_option("--min-p", o.min_p, "Draw from those this many times as likely as the likeliest")
+      ->capture_default_str();
+  app.add_option("--repeat-penalty", o.repeat_penalty, "Divides the logits of tokens that occurred")
+      ->capture_default_str();
+  app.add_option("--stop", o.stop, "A text before which an answer ends; may be given again")
+      ->take_all()
+      ->allow_extra_args(false);
+  app.add_option("--seed", o.seed, "Of draws")->capture_default_str();
+  app.add_option("--ctx", o.context, "The most tokens of a conversation")->capture_default_str();
+  app.add_option("--threads", o.threads, "0: as many as OpenMP takes")->capture_default_str();
+  app.add_option("--precision", o.precision,
+                 "Of activations and cache; exact: float, the one that is there")
+      ->capture_default_str();
+  app.add_flag("--stats", o.stats, "Print the speed of each answer on standard error");
+  app.add_flag("--json", o.json, "Print one JSON object");
+  app.add_flag(
+      "--raw", o.raw,
+      "Continue texts as they are, without the chat template; control tokens in them are parsed");
+  return examples::run_program(app, "chat", argc, argv, [&] { run(o); });
+}

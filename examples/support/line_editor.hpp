@@ -1,0 +1,81 @@
+// Lines that somebody types: with editing and history on a terminal, plain ones elsewhere.
+#pragma once
+
+#include <clocale>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <unistd.h>
+
+#ifdef CHAT_HAS_LIBEDIT
+#include <editline/readline.h>
+#endif
+
+namespace examples {
+
+// Ctrl-C while one of these lives is remembered instead of ending the program.
+class Interrupt {
+ public:
+  Interrupt() {
+    flag() = 0;
+    struct sigaction action = {};
+    action.sa_handler = [](int) { flag() = 1; };
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, &before_);
+  }
+  Interrupt(const Interrupt&) = delete;
+  Interrupt& operator=(const Interrupt&) = delete;
+  ~Interrupt() { sigaction(SIGINT, &before_, nullptr); }
+
+  static bool came() { return flag() != 0; }
+
+ private:
+  static volatile std::sig_atomic_t& flag() {
+    static volatile std::sig_atomic_t value = 0;
+    return value;
+  }
+  struct sigaction before_ = {};
+};
+
+class LineEditor {
+ public:
+  LineEditor() : on_terminal_(isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) {
+#ifdef CHAT_HAS_LIBEDIT
+    if (on_terminal_) {
+      std::setlocale(LC_CTYPE, "");  // for letters beyond ASCII
+      rl_readline_name = "chat";
+      rl_catch_signals = 1;  // the terminal is put right before Ctrl-C ends the program
+      using_history();
+    }
+#endif
+  }
+
+  bool on_terminal() const { return on_terminal_; }
+
+  // Nothing at the end of the input.
+  std::optional<std::string> read(const char* prompt) {
+#ifdef CHAT_HAS_LIBEDIT
+    if (on_terminal_) {
+      char* typed = readline(prompt);
+      if (typed == nullptr) return std::nullopt;
+      std::string line(typed);
+      if (!line.empty()) add_history(typed);
+      std::free(typed);
+      return line;
+    }
+#endif
+    if (on_terminal_) std::cout << prompt << std::flush;
+    std::string line;
+    if (!std::getline(std::cin, line)) return std::nullopt;
+    if (line.ends_with('\r')) line.pop_back();
+    return line;
+  }
+
+ private:
+  bool on_terminal_;
+};
+
+}  // namespace examples

@@ -1,0 +1,15 @@
+// Door of attention: scaled_dot_product_attention, its masks, options, functors and caches; linear_attention.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/explain.hpp"
+#include "attn/attention/functors.hpp"
+#include "attn/attention/key_range.hpp"
+#include "attn/attention/kv_cache.hpp"
+#include "attn/attention/linear_attention.hpp"
+#include "attn/attention/mask.hpp"
+#include "attn/attention/merge_states.hpp"
+#include "attn/attention/options.hpp"
+#include "attn/attention/relative_bias.hpp"
+#include "attn/attention/sdpa.hpp"
+#include "attn/kernels.hpp"

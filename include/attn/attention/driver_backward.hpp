@@ -1,0 +1,194 @@
+// Backward attention: one call, cut into tasks whose shares are added in a fixed order.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/task_backward.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+template <class T>
+class Backward {
+ public:
+  Backward(const RowKernels<T>& kernels, const GradientKernels<T>& gradients,
+           const BackwardProblem<T>& problem, const Executor& executor, Workspace& workspace)
+      : kernels_(kernels),
+        gradients_(gradients),
+        problem_(problem),
+        forward_(problem.forward),
+        threads_(threads_for(executor, work())),
+        rows_(forward_.batch() * forward_.num_heads() * forward_.scores[2]),
+        parts_(BackwardTiling(forward_.scores[3]).parts),
+        head_stride_(wants_head_sums() ? 1 + (forward_.options.relative_bias
+                                                  ? forward_.options.relative_bias.extent(1)
+                                                  : 0)
+                                       : 0),
+        scratch_elements_(BackwardScratch<T>(nullptr, problem, block_kv()).elements),
+        memory_(workspace, scratch_elements_ * threads_.concurrency()),
+        deltas_(workspace, rows_),
+        part_d_q_(workspace, (parts_ - 1) * rows_ * forward_.head_dim()),
+        head_sums_(workspace, parts_ * forward_.batch() * forward_.num_heads() * head_stride_) {}
+
+  void run() {
+    make_deltas();
+    if (problem_.prob_slope) add_to_deltas();
+    std::fill_n(head_sums_.data(), head_sums_.size(), T{0});
+    // Tasks that would add to the same element of a bias's gradient are one task, in order.
+    bool joins_heads = false, joins_parts = false;
+    for (const TensorView4<T>& d_bias : problem_.call.d_bias) {
+      if (!d_bias) continue;
+      joins_heads = joins_heads || d_bias.extent(0) < forward_.batch() ||
+                    d_bias.extent(1) < forward_.num_heads();
+      joins_parts = joins_parts || d_bias.extent(3) < forward_.scores[3];
+    }
+    const index_t kv_heads = forward_.num_kv_heads(), heads = forward_.batch() * kv_heads;
+    const index_t head_tasks = joins_heads ? 1 : heads, part_tasks = joins_parts ? 1 : parts_;
+    threads_.run(head_tasks * part_tasks, [&](index_t task, int worker) {
+      const BackwardScratch<T> scratch(memory_.data() + worker * scratch_elements_, problem_,
+                                       block_kv());
+      const index_t head = task / part_tasks, part = task % part_tasks;
+      for (index_t n = joins_heads ? 0 : head; n < (joins_heads ? heads : head + 1); ++n) {
+        for (index_t p = joins_parts ? 0 : part; p < (joins_parts ? parts_ : part + 1); ++p) {
+          run_part(n / kv_heads, n % kv_heads, p, scratch);
+        }
+      }
+    });
+    add_shares();
+  }
+
+ private:
+  index_t work() const {
+    index_t products = 0;
+    for (index_t b = 0; b < forward_.batch(); ++b) {
+      const SequenceLengths lengths = forward_.lengths(b);
+      products += lengths.q_len * lengths.kv_len;
+    }
+    return products * forward_.num_heads() * (3 * forward_.head_dim() + 2 * forward_.head_dim_v());
+  }
+
+  bool wants_head_sums() const {
+    return problem_.call.d_alibi_slopes || problem_.call.d_relative_bias;
+  }
+  static index_t block_kv() { return BackwardTiling(1).block_kv; }
+
+  void add_to_deltas() {
+    const index_t kv_heads = forward_.num_kv_heads();
+    threads_.run(forward_.batch() * kv_heads, [&](index_t n, int worker) {
+      const BackwardScratch<T> scratch(memory_.data() + worker * scratch_elements_, problem_,
+                                       block_kv());
+      const BackwardTiling tiling(forward_.lengths(n / kv_heads).kv_len);
+      BackwardTask<T>(problem_, kernels_, gradients_, tiling, scratch, {nullptr, nullptr, 0},
+                      deltas_.data(), n / kv_heads, n % kv_heads)
+          .add_to_deltas();
+    });
+  }
+
+  void run_part(index_t b, index_t kv_head, index_t part, const BackwardScratch<T>& scratch) {
+    const BackwardTiling tiling(forward_.lengths(b).kv_len);
+    if (part >= tiling.parts) return;
+    const BackwardShare<T> share{
+        part == 0 ? nullptr : part_d_q_.data() + (part - 1) * rows_ * forward_.head_dim(),
+        head_stride_ == 0
+            ? nullptr
+            : head_sums_.data() + part * forward_.batch() * forward_.num_heads() * head_stride_,
+        head_stride_};
+    BackwardTask<T>(problem_, kernels_, gradients_, tiling, scratch, share, deltas_.data(), b,
+                    kv_head)
+        .run(part);
+  }
+
+  /// D - d_lse of each row, D = d_out . out.
+  void make_deltas() {
+    const index_t heads = forward_.num_heads(), dv = forward_.head_dim_v();
+    for_rows(threads_, forward_.batch() * heads, forward_.scores[2] * dv, [&](index_t n) {
+      const index_t b = n / heads, h = n % heads;
+      for (index_t i = 0; i < forward_.lengths(b).q_len; ++i) {
+        const T* d_out = problem_.query_row(problem_.d_out, b, h, i);
+        // With a prob functor D is not d_out . out, but the sum of p d_p, which comes in a pass of
+        // its own.
+        T delta = problem_.prob_slope ? T{0} : gradients_.dot(dv, d_out, forward_.output(b, h, i));
+        if (problem_.call.d_lse) delta -= problem_.of_query(problem_.call.d_lse, b, h, i);
+        // Rows without a key give nothing, whatever their d_lse.
+        if (problem_.of_query(problem_.lse, b, h, i) == kMinusInf<T>) delta = T{0};
+        deltas_.data()[forward_.row_at(b, h, i)] = delta;
+      }
+    });
+  }
+
+  /// What tasks left apart, in the order of parts, batch rows and queries.
+  void add_shares() {
+    const index_t heads = forward_.num_heads(), d = forward_.head_dim();
+    if (parts_ > 1) {
+      for_rows(threads_, forward_.batch() * heads, forward_.scores[2] * d, [&](index_t n) {
+        const index_t b = n / heads, h = n % heads;
+        const SequenceLengths lengths = forward_.lengths(b);
+        for (index_t part = 1; part < BackwardTiling(lengths.kv_len).parts; ++part) {
+          const T* from = part_d_q_.data() + (part - 1) * rows_ * d;
+          for (index_t i = 0; i < lengths.q_len; ++i) {
+            gradients_.add_scaled(d, T{1}, from + forward_.row_at(b, h, i) * d,
+                                  problem_.query_row(problem_.d_q, b, h, i));
+          }
+        }
+      });
+    }
+    const AttentionBackwardCall<T>& call = problem_.call;
+    for (index_t h = 0; h < heads; ++h) {
+      for (index_t n = 0; n < parts_ * forward_.batch() && head_stride_ > 0; ++n) {
+        const T* sums = head_sums_.data() + (n * heads + h) * head_stride_;
+        if (call.d_alibi_slopes) call.d_alibi_slopes(h) += sums[0];
+        for (index_t x = 0; call.d_relative_bias && x < call.d_relative_bias.extent(1); ++x) {
+          call.d_relative_bias(h, x) += sums[1 + x];
+        }
+      }
+      if (!call.d_sinks) continue;
+      T sum = 0;
+      for (index_t b = 0; b < forward_.batch(); ++b) {
+        for (index_t i = 0; i < forward_.lengths(b).q_len; ++i) {
+          const T lse = problem_.of_query(problem_.lse, b, h, i);
+          if (lse == kMinusInf<T>) continue;
+          sum -= std::exp(forward_.sink(h) - lse) * deltas_.data()[forward_.row_at(b, h, i)];
+        }
+      }
+      call.d_sinks(h) += sum;
+    }
+  }
+
+  const RowKernels<T>& kernels_;
+  const GradientKernels<T>& gradients_;
+  const BackwardProblem<T>& problem_;
+  const AttentionProblem<T>& forward_;
+  const Executor& threads_;
+  index_t rows_, parts_, head_stride_, scratch_elements_;
+  Scratch<T> memory_, deltas_, part_d_q_, head_sums_;
+};
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // std::optional's, in the options
+
+template <class In, class Acc>
+struct Backend<family::AttentionBackward, In, Acc> {
+  Kernel<BackwardProblem<In>> backward;
+
+  static constexpr std::uint64_t kLayout = layout_hash(
+      {sizeof(Backend), offsetof(Backend, backward), sizeof(BackwardProblem<In>),
+       offsetof(BackwardProblem<In>, forward), offsetof(BackwardProblem<In>, d_out),
+       offsetof(BackwardProblem<In>, lse), offsetof(BackwardProblem<In>, d_q),
+       offsetof(BackwardProblem<In>, d_k), offsetof(BackwardProblem<In>, d_v),
+       offsetof(BackwardProblem<In>, call), offsetof(BackwardProblem<In>, score_slope),
+       offsetof(BackwardProblem<In>, prob_slope), sizeof(AttentionBackwardCall<In>),
+       offsetof(AttentionBackwardCall<In>, d_lse), offsetof(AttentionBackwardCall<In>, d_bias),
+       offsetof(AttentionBackwardCall<In>, d_sinks),
+       offsetof(AttentionBackwardCall<In>, d_alibi_slopes),
+       offsetof(AttentionBackwardCall<In>, d_relative_bias),
+       Backend<family::Attention, In, Acc>::kLayout});
+};
+
+#pragma GCC diagnostic pop
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT "attn/attention/driver_backward.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"

@@ -1,0 +1,18 @@
+// Kernel text: the derivative of a user's functor over one row of scores or weights.
+// SPDX-License-Identifier: Apache-2.0
+
+template <class T, class F>
+inline void apply_slope(const void* object, index_t n, T* row, index_t b, index_t h, index_t i,
+                        index_t first_key) {
+  const F& f = *static_cast<const F*>(object);
+  const int batch = static_cast<int>(b), head = static_cast<int>(h), query = static_cast<int>(i),
+            first = static_cast<int>(first_key);
+  apply_in_chunks(n, row, [&](T score, int x) {
+    return Dual<T>(f(Dual<T>(score, T{1}), batch, head, query, first + x)).slope;
+  });
+}
+
+template <class T, class F>
+struct Row<detail::SlopeLoop<T, F>> {
+  static constexpr detail::SlopeLoop<T, F> kTable{apply_slope<T, F>};
+};

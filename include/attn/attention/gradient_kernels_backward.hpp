@@ -1,0 +1,34 @@
+// GradientKernels: what backward attention asks of an instruction set beyond RowKernels.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/row_kernels.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+template <class T>
+struct GradientKernels {
+  /// C (rows x columns) += A^T B: see tile.inc.hpp. Whole tiles of kMostTileRows rows may be read
+  /// and written.
+  void (*add_transposed)(index_t rows, index_t columns, index_t k, const T* a, index_t a_stride,
+                         const T* b, index_t b_stride, T* c, index_t c_stride);
+  /// d_s = p (d_p - delta) into d_p; 0 where p is.
+  void (*score_gradient)(index_t n, const T* p, T delta, T* d_p);
+  /// slope *= 1 - (s / cap)^2, the derivative of softcap where it gave s.
+  void (*softcap_slope)(index_t n, const T* s, T cap, T* slope);
+  /// x *= y; 0 where x is, whatever y: the slope of a hidden score may be NaN.
+  void (*multiply)(index_t n, T* x, const T* y);
+  /// y += a x
+  void (*add_scaled)(index_t n, T a, const T* x, T* y);
+  T (*dot)(index_t n, const T* x, const T* y);
+  bool (*all_finite)(index_t rows, index_t n, const T* x, index_t stride);
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT "attn/attention/gradient_kernels_backward.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"

@@ -1,0 +1,75 @@
+// Kernel text: rows of weights and score gradients between the five products of backward attention.
+// SPDX-License-Identifier: Apache-2.0
+
+template <class T>
+inline void score_gradient(index_t n, const T* p, T delta, T* d_p) {
+  using V = Vec<T>;
+  const V zero = V::all(T{0}), off = V::all(delta);
+  each_vector<T>(n, [&](index_t j, auto lanes) {
+    const V weight = load(p + j, lanes);
+    // Selected, not multiplied: d_p of a hidden key may overflow.
+    store(select(less(zero, weight), weight * (load(d_p + j, lanes) - off), zero), d_p + j, lanes);
+  });
+}
+
+template <class T>
+inline void softcap_slope(index_t n, const T* s, T cap, T* slope) {
+  using V = Vec<T>;
+  const V by = V::all(T{1} / cap), one = V::all(T{1});
+  each_vector<T>(n, [&](index_t j, auto lanes) {
+    const V tanh = load(s + j, lanes) * by;
+    store(load(slope + j, lanes) * fnma(tanh, tanh, one), slope + j, lanes);
+  });
+}
+
+template <class T>
+inline void multiply(index_t n, T* x, const T* y) {
+  using V = Vec<T>;
+  const V zero = V::all(T{0});
+  each_vector<T>(n, [&](index_t j, auto lanes) {
+    const V a = load(x + j, lanes);
+    store(select(less(zero, max(a, zero - a)), a * load(y + j, lanes), zero), x + j, lanes);
+  });
+}
+
+template <class T>
+inline void add_scaled(index_t n, T a, const T* x, T* y) {
+  const Vec<T> by = Vec<T>::all(a);
+  each_vector<T>(n, [&](index_t j, auto lanes) {
+    store(fma(by, load(x + j, lanes), load(y + j, lanes)), y + j, lanes);
+  });
+}
+
+template <class T>
+inline T dot_rows(index_t n, const T* x, const T* y) {
+  using V = Vec<T>;
+  V total = V::all(T{0});
+  each_vector<T>(n, [&](index_t j, auto lanes) {
+    total = fma(load(x + j, lanes), load(y + j, lanes), total);
+  });
+  return sum(total);
+}
+
+template <class T>
+inline bool all_finite(index_t rows, index_t n, const T* x, index_t stride) {
+  using V = Vec<T>;
+  V odd = V::all(T{0});  // y - y is 0, or NaN where y is not finite
+  for (index_t r = 0; r < rows; ++r, x += stride) {
+    each_vector<T>(n, [&](index_t j, auto lanes) {
+      const V y = load(x + j, lanes);
+      odd = odd + (y - y);
+    });
+  }
+  return sum(odd) == T{0};
+}
+
+template <class T>
+inline constexpr detail::GradientKernels<T> kGradientKernels{
+    .add_transposed = add_transposed<T>,
+    .score_gradient = score_gradient<T>,
+    .softcap_slope = softcap_slope<T>,
+    .multiply = multiply<T>,
+    .add_scaled = add_scaled<T>,
+    .dot = dot_rows<T>,
+    .all_finite = all_finite<T>,
+};

@@ -1,0 +1,116 @@
+// scaled_dot_product_attention_backward: the gradients of attention, from its output and lse.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/driver_backward.hpp"
+#include "attn/attention/functors_backward.hpp"
+#include "attn/attention/sdpa.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+template <class T>
+void check_backward(const BackwardProblem<T>& problem) {
+  constexpr std::string_view kFunction = "scaled_dot_product_attention_backward";
+  const AttentionProblem<T>& forward = problem.forward;
+  const AttentionOptions<T>& options = forward.options;
+  const auto check = [&](std::string_view name, const auto& expected, const auto& view) {
+    check_shape(kFunction, name, expected, view.shape());
+    if (view.extent(3) > 1 && view.stride(3) != 1) {
+      throw_shape(kFunction, name, "have innermost stride 1 (these are the strides)",
+                  view.strides());
+    }
+  };
+  if (forward.paged()) {
+    throw ValueError(
+        message(kFunction, "block_table", "not be given: pages have no gradient", "one"));
+  }
+  if (options.qv || options.first_key != 0) {
+    throw ValueError(message(kFunction, options.qv ? "qv" : "first_key",
+                             options.qv ? "not be given: it has no gradient" : "be 0",
+                             options.qv ? "a view" : std::to_string(options.first_key)));
+  }
+  check("d_out", forward.out.shape(), problem.d_out);
+  check("d_q", forward.q.shape(), problem.d_q);
+  check("d_k", forward.k.shape(), problem.d_k);
+  check("d_v", forward.v.shape(), problem.d_v);
+  const Shape<3> rows{forward.q.extent(0), forward.q.extent(1), forward.q.extent(2)};
+  check_shape(kFunction, "lse", rows, problem.lse.shape());
+  const AttentionBackwardCall<T>& call = problem.call;
+  if (call.d_lse) check_shape(kFunction, "d_lse", rows, call.d_lse.shape());
+  std::size_t part = 0;
+  for (int at = 0; at < options.mask.num_dense; ++at) {
+    const Mask::Dense& dense = options.mask.dense[static_cast<std::size_t>(at)];
+    if (dense.kind != Mask::Dense::Kind::add) continue;
+    const TensorView4<T>& d_bias = call.d_bias[part++];
+    if (d_bias) check_shape(kFunction, "d_bias", dense.shape, d_bias.shape());
+  }
+  for (; part < call.d_bias.size(); ++part) {
+    if (!call.d_bias[part]) continue;
+    throw ValueError(message(kFunction, "d_bias",
+                             "have one view for each additive part of the mask", "more of them"));
+  }
+  const auto check_with = [&](std::string_view name, const auto& of, const auto& gradient) {
+    if (!gradient) return;
+    if (!of) throw ValueError(message(kFunction, name, "be given with what it is of", "alone"));
+    check_shape(kFunction, name, of.shape(), gradient.shape());
+  };
+  check_with("d_sinks", options.sinks, call.d_sinks);
+  check_with("d_alibi_slopes", options.alibi_slopes, call.d_alibi_slopes);
+  check_with("d_relative_bias", options.relative_bias, call.d_relative_bias);
+}
+
+}  // namespace detail
+
+/// d_q, d_k and d_v of scaled_dot_product_attention(q, k, v, out, options, functors...), given
+/// d_out, the out that it gave and the lse that options.lse asked it for. Gradients of biases,
+/// slopes and sinks: see AttentionBackwardCall.
+///
+/// Shapes as of the call itself, d_q as q, d_k as k, d_v as v, each overwritten; innermost strides
+/// are 1. options are those of the call; its outputs are not written, and no gradient passes
+/// through them. Sums over queries, keys and heads are cut by shapes alone: the same bits on any
+/// number of threads. Rows that see no key, and hidden keys, have gradient 0. A score_mod and a
+/// prob_mod are called with a Dual and must be generic over their first argument. Throws
+/// ShapeError, DTypeError or ValueError (pages) before anything is written. With D = d_out . out -
+/// d_lse, row by row: d_s = p (d_p - D), d_p = d_out v^T; d_q = scale d_s k, d_k = scale d_s^T q,
+/// d_v = p^T d_out. Source: Dao, "FlashAttention-2" (2023), section 3.1.2.
+template <TensorLike D, TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, TensorLike DQ,
+          TensorLike DK, TensorLike DV, class... Functors>
+  requires(detail::is_functor<Functors> && ...)
+void scaled_dot_product_attention_backward(const D& d_out, const Q& q, const K& k, const V& v,
+                                           const Out& out,
+                                           std::type_identity_t<TensorView3<const scalar_t<Q>>> lse,
+                                           DQ&& d_q, DK&& d_k, DV&& d_v,
+                                           const AttentionOptions<scalar_t<Q>>& options = {},
+                                           const AttentionBackwardCall<scalar_t<Q>>& call = {},
+                                           const Functors&... functors) {
+  using T = scalar_t<Q>;
+  const TensorView4<const T> made = const_view(out);
+  // Read only, as BackwardProblem says.
+  const TensorView4<T> result(const_cast<T*>(made.data()), made.shape(), made.strides());
+  detail::BackwardProblem<T> problem{
+      detail::make_problem_with<T>(const_view(q), const_view(k), const_view(v), result, options,
+                                   functors...),
+      const_view(d_out),
+      lse,
+      view_of(d_q),
+      view_of(d_k),
+      view_of(d_v),
+      call};
+  [[maybe_unused]] const auto take_slope = [&](const auto& functor) {
+    using Functor = std::remove_cvref_t<decltype(functor)>;
+    const Isa isa = options.execution.instruction_set();
+    if constexpr (detail::is_mod<detail::ScoreMod, Functor>) {
+      problem.score_slope = detail::slope_of<T>(isa, functor);
+    } else if constexpr (detail::is_mod<detail::ProbMod, Functor>) {
+      problem.prob_slope = detail::slope_of<T>(isa, functor);
+    }
+  };
+  (take_slope(functors), ...);
+  detail::check_backward(problem);
+  detail::backend<family::AttentionBackward, T>(options.execution)
+      .backward(problem, options.execution);
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,89 @@
+// The name of the inline namespace: it differs between builds whose code or layout differs.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The linker keeps one copy of an inline function. Were a file compiled with -mbmi2 and one compiled without to share
+// names, the copy with BMI2 could be the one kept, and an old processor would crash in it. So the name spells what the
+// compiler was allowed to emit: v0_1_0_x86v1_omp is version 0.1.0 for x86-64-v1 with OpenMP, v0_1_0_x86v1_bmi2_omp the
+// same with -mbmi2. Every macro is read at the first inclusion only: from GCC 14 on the compiler's change inside a
+// `#pragma GCC target` region.
+#pragma once
+
+#include <cstddef>  // the standard library's own macros
+
+#include "attn/core/abi_features.hpp"
+
+// The layout of structs: the version, and what the standard library's types look like.
+#if defined(_GLIBCXX_DEBUG)
+#define ATTN_ABI_DEBUG _debug
+#else
+#define ATTN_ABI_DEBUG
+#endif
+#if defined(_LIBCPP_VERSION)
+#define ATTN_ABI_LIBRARY _libcpp
+#elif defined(_GLIBCXX_USE_CXX11_ABI) && !_GLIBCXX_USE_CXX11_ABI
+#define ATTN_ABI_LIBRARY _cxx98
+#else
+#define ATTN_ABI_LIBRARY
+#endif
+/// Such as v0_1_0, or v0_1_0_debug with _GLIBCXX_DEBUG.
+#define ATTN_LAYOUT                                                                   \
+  ATTN_ABI_PASTE(v, ATTN_VERSION_MAJOR, _, ATTN_VERSION_MINOR, _, ATTN_VERSION_PATCH, \
+                 ATTN_ABI_DEBUG, ATTN_ABI_LIBRARY, , , , , , , , )
+
+// What else changes code, of what a compiler tells of.
+#if defined(__RECIPROCAL_MATH__)
+#define ATTN_ABI_RECIP _recip
+#else
+#define ATTN_ABI_RECIP
+#endif
+#if defined(__NO_SIGNED_ZEROS__)
+#define ATTN_ABI_NSZ _nsz
+#else
+#define ATTN_ABI_NSZ
+#endif
+#if defined(_GLIBCXX_ASSERTIONS)
+#define ATTN_ABI_ASSERTIONS _assertions
+#else
+#define ATTN_ABI_ASSERTIONS
+#endif
+#if !defined(__has_feature)
+#define ATTN_ABI_HAS_FEATURE(name) 0
+#else
+#define ATTN_ABI_HAS_FEATURE(name) __has_feature(name)
+#endif
+#if defined(__SANITIZE_ADDRESS__) || ATTN_ABI_HAS_FEATURE(address_sanitizer)
+#define ATTN_ABI_SANITIZER _asan
+#elif defined(__SANITIZE_THREAD__) || ATTN_ABI_HAS_FEATURE(thread_sanitizer)
+#define ATTN_ABI_SANITIZER _tsan
+#elif ATTN_ABI_HAS_FEATURE(memory_sanitizer)
+#define ATTN_ABI_SANITIZER _msan
+#else
+#define ATTN_ABI_SANITIZER
+#endif
+#if defined(_OPENMP)
+#define ATTN_ABI_OMP _omp
+#else
+#define ATTN_ABI_OMP
+#endif
+#if defined(ATTN_NO_MMAP)
+#define ATTN_ABI_NO_MMAP _nommap
+#else
+#define ATTN_ABI_NO_MMAP
+#endif
+// Where the kernels are: in the program, one instruction set of them, or in attn::compiled, whose own they are.
+#if defined(ATTN_PIN_ISA)
+#define ATTN_ABI_KERNELS ATTN_ABI_PASTE(_pin_, ATTN_PIN_ISA, , , , , , , , , , , , , , )
+#elif defined(ATTN_COMPILED)
+#define ATTN_ABI_KERNELS _lib
+#elif defined(ATTN_COMPILED_LIBRARY)
+#define ATTN_ABI_KERNELS _kernels
+#else
+#define ATTN_ABI_KERNELS
+#endif
+
+/// The inline namespace inside `attn`, such as v0_1_0_x86v1_omp.
+#define ATTN_ABI_NAMESPACE                                                                     \
+  ATTN_ABI_PASTE(ATTN_LAYOUT, _, ATTN_ABI_PROCESSOR, ATTN_ABI_VECTORS, ATTN_ABI_SCALAR_TOKENS, \
+                 ATTN_ABI_AVX_TOKENS, ATTN_ABI_AVX512_TOKENS, ATTN_ABI_RECIP, ATTN_ABI_NSZ,    \
+                 ATTN_ABI_ASSERTIONS, ATTN_ABI_SANITIZER, ATTN_ABI_OMP, ATTN_ABI_NO_MMAP,      \
+                 ATTN_ABI_KERNELS, , )

@@ -1,0 +1,42 @@
+// for_rows(): rows of numbers over an executor's threads, and how much work is worth them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/exec/executor.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Below a million multiplications, about 30 us, waking threads costs more than they save.
+constexpr bool is_worth_threads(index_t multiplications) { return multiplications >= 1000000; }
+
+/// The executor for so much work.
+inline const Executor& threads_for(const Executor& executor, index_t multiplications) {
+  static const SerialExecutor one_thread;
+  return is_worth_threads(multiplications) ? executor : one_thread;
+}
+
+/// f(begin, end) for ranges of rows that make up all of them; an element of softmax or of a norm counts as 16
+/// multiplications.
+template <class F>
+void for_row_ranges(const Executor& executor, index_t rows, index_t elements_per_row, F f) {
+  constexpr index_t kRangeElements = index_t{1} << 14;
+  const Executor& threads = threads_for(executor, 16 * rows * elements_per_row);
+  const index_t range = 1 + kRangeElements / (elements_per_row + 1);
+  threads.run((rows + range - 1) / range, [&](index_t task, int) {
+    f(task * range, (task + 1) * range < rows ? (task + 1) * range : rows);
+  });
+}
+
+/// f(row) for every row.
+template <class F>
+void for_rows(const Executor& executor, index_t rows, index_t elements_per_row, F f) {
+  for_row_ranges(executor, rows, elements_per_row, [&f](index_t begin, index_t end) {
+    for (index_t row = begin; row < end; ++row) f(row);
+  });
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

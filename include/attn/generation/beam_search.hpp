@@ -1,0 +1,218 @@
+// beam_search: the likeliest continuations of a batch of prompts, several at a time.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/generation/generate.hpp"
+#include "attn/kernels/softmax.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+struct BeamSearchOptions {
+  index_t num_beams = 4;                   ///< per prompt, as many as the session has rows for it
+  index_t max_new_tokens = 0;              ///< per hypothesis; 1 at least
+  std::optional<index_t> stop_token = {};  ///< ends a hypothesis, of which it is the last token
+  double length_penalty = 0.6;             ///< alpha, at least 0; 0: none, more: longer hypotheses
+  Execution execution = {};                ///< of the search itself; the session has its own
+};
+
+/// One continuation of a prompt.
+struct Hypothesis {
+  std::vector<index_t> tokens;  ///< without the prompt, with the stop token if there is one
+  double log_probability;       ///< of all tokens given the prompt
+  double score;                 ///< log_probability / ((5 + tokens) / 6)^alpha
+};
+
+namespace detail {
+
+/// The search of one prompt. Live hypotheses are paths in a tree of tokens.
+template <class T>
+class BeamSearch {
+ public:
+  struct Beam {
+    double log_probability;
+    index_t node;    ///< its last token
+    index_t parent;  ///< of the live hypotheses a step ago, which one this continues
+  };
+
+  explicit BeamSearch(const BeamSearchOptions& options)
+      : options_(options), live_{{0, kRoot, 0}}, max_penalty_(penalty(options.max_new_tokens)) {}
+
+  /// Best first; none once the search has ended.
+  const std::vector<Beam>& live() const { return live_; }
+  index_t last_token(const Beam& beam) const {
+    return nodes_[static_cast<std::size_t>(beam.node)].token;
+  }
+  /// Best first.
+  std::vector<Hypothesis>& finished() { return finished_; }
+
+  /// One token more. Shape: log_probabilities (num_beams or more, vocab_size), of the next token of each live one.
+  void advance(TensorView2<const T> log_probabilities) {
+    choose(log_probabilities);
+    if (candidates_.empty()) {
+      throw ValueError(message("beam_search", "the model's logits of live hypotheses",
+                               "leave at least one token", "-inf everywhere"));
+    }
+    ++length_;
+    std::vector<Beam> next;
+    for (const Candidate& candidate : candidates_) {
+      const bool stops = candidate.token == options_.stop_token;
+      if (!stops && std::ssize(next) == options_.num_beams) continue;
+      const index_t node = std::ssize(nodes_);
+      nodes_.push_back({candidate.token, live_[static_cast<std::size_t>(candidate.beam)].node});
+      const Beam beam{candidate.log_probability, node, candidate.beam};
+      if (stops) {
+        finish(beam);
+      } else {
+        next.push_back(beam);
+      }
+    }
+    live_ = std::move(next);
+    if (length_ == options_.max_new_tokens) {
+      for (const Beam& beam : live_) finish(beam);
+    }
+    if (length_ == options_.max_new_tokens || cannot_improve()) live_.clear();
+  }
+
+ private:
+  static constexpr index_t kRoot = -1;
+
+  struct Candidate {
+    double log_probability;
+    index_t beam, token;
+
+    /// The likelier first; a strict order, so that there is one result.
+    friend bool operator<(const Candidate& a, const Candidate& b) {
+      if (a.log_probability != b.log_probability) return a.log_probability > b.log_probability;
+      return a.beam != b.beam ? a.beam < b.beam : a.token < b.token;
+    }
+  };
+  struct Node {
+    index_t token, parent;
+  };
+
+  /// candidates_ = the best 2 num_beams continuations, best first: were num_beams of them to stop, as many stay live.
+  void choose(TensorView2<const T> log_probabilities) {
+    const auto most = static_cast<std::size_t>(2 * options_.num_beams);
+    candidates_.clear();  // a heap, its worst in front
+    for (index_t beam = 0; beam < std::ssize(live_); ++beam) {
+      for (index_t token = 0; token < log_probabilities.extent(1); ++token) {
+        const auto added = static_cast<double>(log_probabilities(beam, token));
+        if (std::isnan(added)) {
+          throw ValueError(message("beam_search",
+                                   "the model's logits of beam " + std::to_string(beam),
+                                   "be finite or -inf", "NaN or +inf"));
+        }
+        if (std::isinf(added)) continue;
+        const Candidate candidate{live_[static_cast<std::size_t>(beam)].log_probability + added,
+                                  beam, token};
+        if (candidates_.size() == most) {
+          if (!(candidate < candidates_.front())) continue;
+          std::pop_heap(candidates_.begin(), candidates_.end());
+          candidates_.pop_back();
+        }
+        candidates_.push_back(candidate);
+        std::push_heap(candidates_.begin(), candidates_.end());
+      }
+    }
+    std::sort_heap(candidates_.begin(), candidates_.end());
+  }
+
+  double penalty(index_t length) const {
+    return std::pow((5 + static_cast<double>(length)) / 6, options_.length_penalty);
+  }
+
+  /// Keeps it if it is among the best num_beams.
+  void finish(const Beam& beam) {
+    Hypothesis hypothesis{{}, beam.log_probability, beam.log_probability / penalty(length_)};
+    const auto is_better = [](const Hypothesis& a, const Hypothesis& b) {
+      return a.score > b.score;
+    };
+    const auto at = std::upper_bound(finished_.begin(), finished_.end(), hypothesis, is_better);
+    if (at - finished_.begin() == options_.num_beams) return;
+    for (index_t n = beam.node; n != kRoot; n = nodes_[static_cast<std::size_t>(n)].parent) {
+      hypothesis.tokens.push_back(nodes_[static_cast<std::size_t>(n)].token);
+    }
+    std::reverse(hypothesis.tokens.begin(), hypothesis.tokens.end());
+    finished_.insert(at, std::move(hypothesis));
+    if (std::ssize(finished_) > options_.num_beams) finished_.pop_back();
+  }
+
+  /// True if no live hypothesis can still come among the best: its probability only falls, and the penalty is at most
+  /// that of the greatest length.
+  bool cannot_improve() const {
+    return live_.empty() ||
+           (std::ssize(finished_) == options_.num_beams &&
+            live_.front().log_probability / max_penalty_ <= finished_.back().score);
+  }
+
+  BeamSearchOptions options_;
+  std::vector<Beam> live_;
+  double max_penalty_;
+  index_t length_ = 0;
+  std::vector<Hypothesis> finished_;
+  std::vector<Node> nodes_;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace detail
+
+/// The best continuations of each prompt, best first, at most num_beams of them: sequences up to the stop token or of
+/// max_new_tokens, by score. A search keeps the num_beams likeliest unfinished hypotheses, finished ones apart, and ends
+/// as soon as no unfinished one can come among the num_beams best finished ones.
+///
+/// Shapes: prompts (batch, prompt_len). The model's batch is batch * num_beams: rows b * num_beams and following belong
+/// to prompt b, and each must have seen the same before. Throws ShapeError or ValueError before the model is called, and
+/// what its step() and reorder() throw; ValueError where a logit is NaN or +inf, or where logits leave no live hypothesis
+/// of a prompt a token.
+/// Source: Wu et al., "Google's neural machine translation system" (2016), section 7, without coverage penalty.
+template <CachedDecoder Model>
+std::vector<std::vector<Hypothesis>> beam_search(Model& model, TensorView2<const index_t> prompts,
+                                                 const BeamSearchOptions& options) {
+  const index_t batch = prompts.extent(0), prompt_len = prompts.extent(1),
+                beams = options.num_beams;
+  detail::check_num_beams("beam_search", beams, batch);
+  detail::check_generation("beam_search", "prompt_len", prompt_len, 1);
+  detail::check_generation("beam_search", "max_new_tokens", options.max_new_tokens, 1);
+  if (model.batch() != batch * beams) {
+    throw ValueError(message("beam_search", "the model's batch",
+                             "be batch * num_beams = " + std::to_string(batch * beams),
+                             std::to_string(model.batch())));
+  }
+  if (!(options.length_penalty >= 0) || !std::isfinite(options.length_penalty)) {
+    throw ValueError(message("beam_search", "length_penalty", "be finite and at least 0",
+                             to_string(options.length_penalty)));
+  }
+  using Search = detail::BeamSearch<typename Model::value_type>;
+  std::vector<Search> searches(static_cast<std::size_t>(batch), Search(options));
+  Tensor2<index_t> repeated({batch * beams, prompt_len}), next({batch * beams, 1});
+  Tensor1<index_t> rows({batch * beams});
+  for (index_t row = 0; row < batch * beams; ++row) {
+    for (index_t i = 0; i < prompt_len; ++i) repeated(row, i) = prompts(row / beams, i);
+  }
+  Tensor2<typename Model::value_type> logits({batch * beams, model.vocab_size()});
+  model.step(repeated, logits);
+  while (true) {
+    log_softmax(logits, logits, options.execution);
+    bool is_any_left = false;
+    for (index_t row = 0; row < batch * beams; ++row) rows(row) = row;
+    for (index_t b = 0; b < batch; ++b) {
+      Search& search = searches[static_cast<std::size_t>(b)];
+      if (search.live().empty()) continue;
+      search.advance(const_view(logits).slice(0, b * beams, (b + 1) * beams));
+      index_t row = b * beams;
+      for (const auto& beam : search.live()) {
+        rows(row) = b * beams + beam.parent;
+        next(row++, 0) = search.last_token(beam);
+      }
+      is_any_left = is_any_left || !search.live().empty();
+    }
+    if (!is_any_left) break;
+    model.reorder(rows);
+    model.step(next, logits);
+  }
+  std::vector<std::vector<Hypothesis>> result;
+  for (Search& search : searches) result.push_back(std::move(search.finished()));
+  return result;
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,181 @@
+// Sessions: a model and the caches of one batch, as generate() and beam_search() take them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/generation/generate.hpp"
+#include "attn/models/gpt.hpp"
+#include "attn/models/seq2seq_transformer.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// The caches of layers know how many tokens there were.
+inline void check_has_layers(std::string_view function, std::size_t found) {
+  if (found == 0) throw ValueError(message(function, "model", "have at least one layer", "none"));
+}
+
+}  // namespace detail
+
+/// Decodes step by step by a Gpt, which must outlive the session. Memory is that of the caches, taken beforehand.
+///
+///   GptSession<float> session(model, 1, 512);
+///   const auto tokens = generate(session, prompt, {.max_new_tokens = 100});
+template <class T>
+class GptSession {
+ public:
+  using value_type = T;
+
+  /// Room for `capacity` tokens a row. `options` are those of every call; causal() is added. Where their mask has a
+  /// sliding window shorter than that, no more is remembered than it shows, and `capacity` is what the window and the
+  /// tokens of one step take; but all where key lengths or an offset other than bottom_right move the window, and where
+  /// MaskedRow::mean takes hidden values. Throws ValueError, also for a model without layers.
+  GptSession(const Gpt<T>& model, index_t batch, index_t capacity,
+             const AttentionOptions<T>& options = {})
+      : model_(&model),
+        options_(options),
+        batch_(batch),
+        caches_(make_caches(model, batch, capacity, options)) {
+    detail::check_has_layers("GptSession", caches_.size());
+  }
+
+  GptSession(const Gpt<T>&& model, index_t batch, index_t capacity,
+             const AttentionOptions<T>& options = {}) = delete;  // the model would be gone
+
+  index_t batch() const { return batch_; }
+  index_t vocab_size() const { return model_->vocab_size(); }
+
+  /// tokens (batch, n), n at least 1, to logits (batch, vocab_size). Throws ShapeError, and ValueError for unknown
+  /// tokens and where the caches are full.
+  void step(TensorView2<const index_t> tokens, TensorView2<T> logits) {
+    model_->forward(tokens, logits.unsqueeze(1), options_, caches_);
+  }
+
+  /// See KvCache::reorder().
+  void reorder(TensorView1<const index_t> rows) {
+    for (KvCache<T>& cache : caches_) cache.reorder(rows);
+  }
+
+  /// Forgets all tokens.
+  void clear() {
+    for (KvCache<T>& cache : caches_) cache.clear();
+  }
+
+  /// Tokens a row so far.
+  index_t length() const { return caches_[0].length(); }
+  /// The most tokens of a row that are held.
+  index_t capacity() const { return caches_[0].options().capacity; }
+  /// Forgets all but the first `length` tokens. Throws ValueError as KvCache::truncate().
+  void truncate_to(index_t length) {
+    for (KvCache<T>& cache : caches_) cache.truncate_to(length);
+  }
+
+ private:
+  static std::vector<KvCache<T>> make_caches(const Gpt<T>& model, index_t batch, index_t capacity,
+                                             const AttentionOptions<T>& options) {
+    const bool moves =
+        options.mask.key_lengths || options.offset.kind != QueryOffset::Kind::bottom_right;
+    index_t window = options.mask.left;
+    if (window >= capacity || moves || options.masked_row != MaskedRow::zero) {
+      window = 0;  // all
+    } else if (window == 0) {
+      // A query sees no key before its own, but a cache keeps all or at least one: room for it comes on top.
+      window = 1;
+      capacity = std::min(capacity, Mask::kUnbounded) + 1;
+    }
+    return model.make_caches(batch, capacity, window);
+  }
+
+  const Gpt<T>* model_;
+  AttentionOptions<T> options_;
+  index_t batch_;
+  std::vector<KvCache<T>> caches_;
+};
+
+/// Decodes step by step by a Seq2SeqTransformer, which must outlive the session: the target of given sources.
+template <class T>
+class Seq2SeqSession {
+ public:
+  using value_type = T;
+
+  /// Encodes src (batch, src_len). Row b of the session decodes source b / num_beams, so that beam_search() finds each
+  /// source num_beams times. Room for `capacity` tokens of the target. Throws ShapeError or ValueError, also for a model without
+  /// decoder layers.
+  template <TensorLike Src>
+  Seq2SeqSession(const Seq2SeqTransformer<T>& model, const Src& src, index_t capacity,
+                 index_t num_beams = 1, const Execution& execution = {})
+      : model_(&model), execution_(execution), num_beams_(num_beams) {
+    if (num_beams < 1) {
+      throw ValueError(
+          message("Seq2SeqSession", "num_beams", "be at least 1", std::to_string(num_beams)));
+    }
+    const auto sv = const_view(src);
+    detail::check_num_beams("Seq2SeqSession", num_beams, sv.extent(0));
+    const index_t batch = sv.extent(0), src_len = sv.extent(1),
+                  dim = model.options().transformer.layer.d_model;
+    auto encoded = Tensor3<T>::uninitialized({batch, src_len, dim});
+    model.encode(src, encoded, execution);
+    src_ = Tensor2<index_t>::uninitialized({batch * num_beams, src_len});
+    memory_ = Tensor3<T>::uninitialized({batch * num_beams, src_len, dim});
+    for (index_t row = 0; row < batch * num_beams; ++row) {
+      for (index_t i = 0; i < src_len; ++i)
+        src_(row, i) = static_cast<index_t>(sv(row / num_beams, i));
+      copy(const_view(encoded).select(0, row / num_beams), memory_.view().select(0, row));
+    }
+    caches_ = model.make_caches(batch * num_beams, capacity, src_len);
+    if (model.options().pad_id) {
+      padding_ = Tensor2<bool>({batch * num_beams, capacity});
+      reordered_ = padding_;
+    }
+    detail::check_has_layers("Seq2SeqSession", caches_.size());
+  }
+
+  template <TensorLike Src>
+  Seq2SeqSession(const Seq2SeqTransformer<T>&& model, const Src& src, index_t capacity,
+                 index_t num_beams = 1, const Execution& execution = {}) = delete;
+
+  index_t batch() const { return src_.extent(0); }
+  index_t vocab_size() const { return model_->options().tgt_vocab_size; }
+
+  /// tokens (batch, n), n at least 1, to logits (batch, vocab_size). Throws ShapeError, and ValueError for unknown
+  /// tokens and where the caches are full.
+  void step(TensorView2<const index_t> tokens, TensorView2<T> logits) {
+    const index_t seen = caches_[0].self.length(), end = seen + tokens.extent(1);
+    TensorView2<bool> padding;
+    if (padding_ && end <= padding_.extent(1) && tokens.extent(0) == batch()) {
+      find_padding(tokens, *model_->options().pad_id, padding_.view().slice(1, seen, end));
+      padding = padding_.view().slice(1, 0, end);
+    }
+    model_->decode(tokens, memory_, src_, logits.unsqueeze(1), caches_, execution_, padding);
+  }
+
+  /// See KvCache::reorder(). Rows go on from rows of the same source: throws ValueError otherwise.
+  void reorder(TensorView1<const index_t> rows) {
+    check_shape("Seq2SeqSession::reorder", "rows", "(batch)", Shape<1>{batch()}, rows.shape());
+    for (index_t b = 0; b < batch(); ++b) {
+      const index_t first = b / num_beams_ * num_beams_, last = first + num_beams_ - 1;
+      if (rows(b) >= first && rows(b) <= last) continue;
+      throw ValueError(message("Seq2SeqSession::reorder", "rows(" + std::to_string(b) + ")",
+                               "lie in " + std::to_string(first) + " .. " + std::to_string(last) +
+                                   ", where its source is",
+                               std::to_string(rows(b))));
+    }
+    for (DecoderLayerCache<T>& cache : caches_) cache.self.reorder(rows);
+    if (!padding_) return;
+    for (index_t b = 0; b < batch(); ++b) {
+      copy(const_view(padding_).select(0, rows(b)), reordered_.view().select(0, b));
+    }
+    std::swap(padding_, reordered_);
+  }
+
+ private:
+  const Seq2SeqTransformer<T>* model_;
+  Execution execution_;
+  index_t num_beams_;
+  Tensor2<index_t> src_;
+  Tensor3<T> memory_;
+  Tensor2<bool> padding_, reordered_;  ///< which tokens of the target are padding (batch, capacity)
+  std::vector<DecoderLayerCache<T>> caches_;
+};
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,109 @@
+// generate: the tokens that follow a batch of prompts, by any decoder that remembers what it was given.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+
+#include "attn/generation/sampling.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// A decoder that remembers, by key/value caches, the tokens of every batch row so far.
+///
+///   step(tokens, logits)  takes the next tokens (batch, n), gives the logits (batch, vocab_size) behind the last one
+///   reorder(rows)         row b goes on from what row rows(b) (batch) has seen; rows may repeat
+///   batch(), vocab_size() of const models; value_type is what logits are of
+template <class Model>
+concept CachedDecoder =
+    requires(Model& model, const Model& same, TensorView2<const index_t> tokens,
+             TensorView2<typename Model::value_type> logits, TensorView1<const index_t> rows) {
+      model.step(tokens, logits);
+      model.reorder(rows);
+      { same.batch() } -> std::convertible_to<index_t>;
+      { same.vocab_size() } -> std::convertible_to<index_t>;
+    };
+
+struct GenerationOptions {
+  index_t max_new_tokens = 0;                    ///< per row; 1 at least
+  std::optional<index_t> stop_token = {};        ///< the last token of the row that gives it
+  std::optional<SamplingOptions> sampling = {};  ///< if not given, greedy: the likeliest each time
+  TensorView1<const index_t> prompt_lengths = {};  ///< (batch); all prompt_len if not given
+};
+
+namespace detail {
+
+inline void check_generation(std::string_view function, std::string_view argument, index_t found,
+                             index_t least, index_t most = std::numeric_limits<index_t>::max()) {
+  if (found >= least && found <= most) return;
+  throw ValueError(message(function, argument,
+                           "lie in " + std::to_string(least) + " .. " + std::to_string(most),
+                           std::to_string(found)));
+}
+
+/// batch * num_beams is a number, and so is what a search counts of each beam twice.
+inline void check_num_beams(std::string_view function, index_t num_beams, index_t batch) {
+  check_generation(function, "num_beams", num_beams, 1,
+                   std::numeric_limits<index_t>::max() / 2 / std::max(batch, index_t{1}));
+}
+
+}  // namespace detail
+
+/// New tokens of each batch row, without the prompt: up to the stop token, at most max_new_tokens.
+///
+/// Shapes: prompts (batch, prompt_len), where batch is the model's. Of shorter prompts only prompt_lengths(b) tokens are
+/// read: rows past theirs generate while others still read, nothing is padded. Row b draws from stream b of the seed,
+/// whatever becomes of the other rows. Prompts continue what the model has seen. Of the result it has then seen all
+/// but the last token; a row that ends before others is given its last token until they end, too.
+/// A session needs room for prompt_len + max_new_tokens - 1 tokens: where it ends, step() throws, in the middle.
+/// Throws ShapeError or ValueError before the model is called, then what its step() and argmax() throw.
+template <CachedDecoder Model>
+std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index_t> prompts,
+                                           const GenerationOptions& options) {
+  const index_t batch = model.batch(), prompt_len = prompts.extent(1);
+  check_shape("generate", "prompts", "(batch, prompt_len)", Shape<2>{batch, prompt_len},
+              prompts.shape());
+  detail::check_generation("generate", "prompt_len", prompt_len, 1);
+  detail::check_generation("generate", "max_new_tokens", options.max_new_tokens, 1);
+  index_t shortest = prompt_len;
+  if (options.prompt_lengths) {
+    check_shape("generate", "prompt_lengths", "(batch)", Shape<1>{batch},
+                options.prompt_lengths.shape());
+    for (index_t b = 0; b < batch; ++b) {
+      const index_t length = options.prompt_lengths(b);
+      detail::check_generation("generate", "prompt_lengths", length, 1, prompt_len);
+      shortest = std::min(shortest, length);
+    }
+  }
+  std::vector<Sampler> samplers;
+  for (index_t b = 0; options.sampling && b < batch; ++b) {
+    samplers.emplace_back(*options.sampling, model.vocab_size(), static_cast<std::uint32_t>(b));
+  }
+
+  std::vector<std::vector<index_t>> generated(static_cast<std::size_t>(batch));
+  Tensor2<typename Model::value_type> logits({batch, model.vocab_size()});
+  Tensor2<index_t> next({batch, 1});
+  model.step(prompts.slice(1, 0, shortest), logits);
+  for (index_t seen = shortest;; ++seen) {
+    bool is_any_left = false;
+    for (index_t b = 0; b < batch; ++b) {
+      std::vector<index_t>& row = generated[static_cast<std::size_t>(b)];
+      const auto is_done = [&] {
+        return std::ssize(row) == options.max_new_tokens ||
+               (!row.empty() && row.back() == options.stop_token);
+      };
+      if (seen < (options.prompt_lengths ? options.prompt_lengths(b) : prompt_len)) {
+        next(b, 0) = prompts(b, seen);
+      } else if (!is_done()) {
+        const auto scores = logits.view().select(0, b);
+        next(b, 0) =
+            options.sampling ? samplers[static_cast<std::size_t>(b)](scores) : argmax(scores);
+        row.push_back(next(b, 0));
+      }  // else its last token once more: what the model makes of it is not looked at
+      is_any_left = is_any_left || !is_done();
+    }
+    if (!is_any_left) return generated;
+    model.step(next, logits);
+  }
+}
+
+ATTN_NAMESPACE_END

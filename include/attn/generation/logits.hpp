@@ -1,0 +1,68 @@
+// Changes to logits before a token is chosen: penalties for what was said already, and biases.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "attn/core/tensor.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+struct LogitOptions {
+  double repetition_penalty = 1;  ///< of tokens that occur: logits above 0 are divided by it
+  double presence_penalty = 0;    ///< what a token that occurs loses
+  double frequency_penalty = 0;   ///< what it loses each time that it occurs
+  std::vector<std::pair<index_t, float>> bias = {};  ///< (token, what its logit gains)
+
+  bool changes() const {
+    return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0 ||
+           !bias.empty();
+  }
+};
+
+/// logits (vocab_size) of the token behind `ids`, in place: the repetition penalty (logits below 0
+/// are multiplied by it), the other penalties, then biases; -inf stays -inf. Throws ValueError for
+/// a penalty out of its range and for an id that is no token's, before anything is written.
+/// Sources: Keskar et al., "CTRL" (2019), section 4.1; the API of OpenAI for presence and
+/// frequency.
+template <class T>
+void adjust_logits(TensorView1<T> logits, std::span<const index_t> ids,
+                   const LogitOptions& options) {
+  const auto check = [](bool good, std::string_view argument, std::string_view expected,
+                        const std::string& found) {
+    if (!good) throw ValueError(message("adjust_logits", argument, expected, found));
+  };
+  check(options.repetition_penalty > 0 && std::isfinite(options.repetition_penalty),
+        "repetition_penalty", "be finite and above 0", to_string(options.repetition_penalty));
+  check(std::isfinite(options.presence_penalty), "presence_penalty", "be finite",
+        to_string(options.presence_penalty));
+  check(std::isfinite(options.frequency_penalty), "frequency_penalty", "be finite",
+        to_string(options.frequency_penalty));
+  const auto check_id = [&](index_t id) {
+    check(id >= 0 && id < logits.extent(0), "every token",
+          "lie in 0 .. " + std::to_string(logits.extent(0) - 1), std::to_string(id));
+  };
+  std::unordered_map<index_t, index_t> counts;
+  for (const index_t id : ids) {
+    check_id(id);
+    ++counts[id];
+  }
+  for (const auto& [id, gain] : options.bias) {
+    check_id(id);
+    check(!std::isnan(gain), "bias", "be a number", "NaN");
+  }
+  for (const auto& [id, count] : counts) {
+    double logit = static_cast<double>(logits(id));
+    logit = logit > 0 ? logit / options.repetition_penalty : logit * options.repetition_penalty;
+    logit -= options.presence_penalty + options.frequency_penalty * static_cast<double>(count);
+    logits(id) = static_cast<T>(logit);
+  }
+  for (const auto& [id, gain] : options.bias) logits(id) += static_cast<T>(gain);
+}
+
+ATTN_NAMESPACE_END

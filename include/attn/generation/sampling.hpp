@@ -1,0 +1,158 @@
+// Sampling: the next token from a row of logits, the likeliest one or a draw.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "attn/core/tensor.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// The likeliest token: index of the largest logit, the first of equals. Shape: logits
+/// (vocab_size). Throws ValueError where a logit is NaN or +inf, or all are -inf.
+template <TensorLike Logits>
+index_t argmax(const Logits& logits) {
+  using T = scalar_t<Logits>;
+  constexpr T kInf = std::numeric_limits<T>::infinity();
+  const TensorView1<const T> row = const_view(logits);
+  index_t best = -1;
+  T most = -kInf;
+  for (index_t i = 0; i < row.extent(0); ++i) {
+    if (!(row(i) < kInf)) {
+      throw ValueError(message("argmax", "logits(" + std::to_string(i) + ")", "be finite or -inf",
+                               to_string(row(i))));
+    }
+    if (row(i) > most) {
+      best = i;
+      most = row(i);
+    }
+  }
+  if (best < 0)
+    throw ValueError(message("argmax", "logits", "leave at least one token", "-inf everywhere"));
+  return best;
+}
+
+/// How tokens are drawn from softmax(logits / temperature).
+struct SamplingOptions {
+  double temperature = 1;  ///< above 0; towards 0 the likeliest token
+  index_t top_k = 0;       ///< only the k likeliest, of equals those of lower index; 0: all
+  double top_p = 1;        ///< of these only the fewest likeliest whose share reaches p, in (0, 1]
+  double min_p = 0;  ///< of these only those at least p times as likely as the likeliest, in [0, 1]
+  std::uint64_t seed = 0;  ///< the draws follow from it, the row and the logits
+};
+
+/// Draws tokens. Seed and stream fix what follows from the same logits; a stream for each row of a
+/// batch makes the rows independent of one another. Made for one size of vocabulary, beyond which a
+/// call allocates nothing. Sources: top_p: Holtzman et al., "The curious case of neural text
+/// degeneration" (2020); min_p: Nguyen et al., "Turning up the heat: min-p sampling" (2024).
+class Sampler {
+ public:
+  /// Throws ValueError for an option out of its range.
+  Sampler(const SamplingOptions& options, index_t vocab_size, std::uint32_t stream = 0)
+      : options_(options) {
+    const auto check = [](bool good, std::string_view argument, std::string_view expected,
+                          auto found) {
+      if (good) return;
+      throw ValueError(
+          message("Sampler", argument, expected, to_string(static_cast<double>(found))));
+    };
+    check(options.temperature > 0 && std::isfinite(options.temperature), "temperature",
+          "be finite and above 0", options.temperature);
+    check(options.top_k >= 0, "top_k", "be at least 0", options.top_k);
+    check(options.top_p > 0 && options.top_p <= 1, "top_p", "lie in (0, 1]", options.top_p);
+    check(options.min_p >= 0 && options.min_p <= 1, "min_p", "lie in [0, 1]", options.min_p);
+    check(vocab_size >= 1, "vocab_size", "be at least 1", vocab_size);
+    candidates_.reserve(static_cast<std::size_t>(vocab_size));
+    // The standard specifies this engine and its seeding to the bit, but no distribution.
+    std::seed_seq words{static_cast<std::uint32_t>(options.seed),
+                        static_cast<std::uint32_t>(options.seed >> 32), stream};
+    engine_.seed(words);
+  }
+
+  /// The next token. Shape: logits (vocab_size). Throws ValueError as argmax(); nothing is drawn
+  /// then.
+  template <TensorLike Logits>
+  index_t operator()(const Logits& logits) {
+    const auto row = const_view(logits);
+    const auto most = static_cast<double>(row(argmax(row)));
+    candidates_.clear();
+    for (index_t i = 0; i < row.extent(0); ++i) {
+      const auto logit = static_cast<double>(row(i));
+      const double weight = std::exp((logit - most) / options_.temperature);
+      if (weight > 0) candidates_.push_back({weight, logit, i});
+    }
+    keep_top_k();
+    keep_top_p();
+    keep_min_p();
+    // 53 bits in [0, 1). Where rounding lets the sum end below the target, the last candidate is
+    // taken.
+    const double target = static_cast<double>(engine_() >> 11) * 0x1p-53 * sum();
+    double reached = 0;
+    for (const Candidate& candidate : candidates_) {
+      reached += candidate.weight;
+      if (reached > target) return candidate.token;
+    }
+    return candidates_.back().token;
+  }
+
+ private:
+  struct Candidate {
+    double weight;  ///< probability up to a common factor
+    double logit;   ///< tells apart what rounds to the same weight
+    index_t token;
+
+    /// The likelier first; a strict order, so that sorting has one result.
+    friend bool operator<(const Candidate& a, const Candidate& b) {
+      return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+    }
+  };
+
+  double sum() const {
+    double total = 0;
+    for (const Candidate& candidate : candidates_) total += candidate.weight;
+    return total;
+  }
+
+  void keep_top_k() {
+    const auto k = static_cast<std::size_t>(options_.top_k);
+    if (k == 0 || k >= candidates_.size()) return;
+    std::nth_element(candidates_.begin(), candidates_.begin() + options_.top_k, candidates_.end());
+    candidates_.resize(k);
+    std::sort(candidates_.begin(), candidates_.end());
+  }
+
+  void keep_top_p() {
+    if (options_.top_p == 1) return;
+    const double total = sum();
+    // Candidates below this share hold less than 1 - top_p together: they are not needed, nor to be
+    // sorted.
+    const double least = (1 - options_.top_p) * total / static_cast<double>(candidates_.size());
+    std::erase_if(candidates_,
+                  [&](const Candidate& candidate) { return candidate.weight < least; });
+    std::sort(candidates_.begin(), candidates_.end());
+    double reached = 0;
+    std::size_t kept = 0;
+    while (kept < candidates_.size() && reached < options_.top_p * total)
+      reached += candidates_[kept++].weight;
+    candidates_.resize(kept);
+  }
+
+  /// The likeliest has the weight 1.
+  void keep_min_p() {
+    if (options_.min_p == 0) return;
+    std::erase_if(candidates_,
+                  [&](const Candidate& candidate) { return candidate.weight < options_.min_p; });
+  }
+
+  SamplingOptions options_;
+  std::mt19937_64 engine_;
+  std::vector<Candidate> candidates_;
+};
+
+ATTN_NAMESPACE_END

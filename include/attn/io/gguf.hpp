@@ -1,0 +1,193 @@
+// GgufFile: metadata and tensors by name in a memory-mapped GGUF file, dense or quantised.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+
+#include "attn/core/tensor.hpp"
+#include "attn/io/gguf_blocks.hpp"
+#include "attn/io/gguf_header.hpp"
+#include "attn/io/mapped_file.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Quantised rows as they lie in a file: `bytes` are whole blocks, row by row.
+struct GgufTensor {
+  GgufType type;
+  std::vector<index_t> shape;  ///< outermost first; empty for a scalar
+  std::span<const std::byte> bytes;
+};
+
+/// An open file; const calls are safe from many threads at once. The whole header is checked on
+/// opening: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3. Unknown
+/// names throw ValueError, types that are not read DTypeError, other shapes than asked for
+/// ShapeError, all naming file and tensor: such a tensor keeps nobody from the others.
+class GgufFile {
+ public:
+  /// Maps the file. Throws IoError where it cannot be read or breaks the format.
+  explicit GgufFile(const std::filesystem::path& path)
+      : map_(path), bytes_(map_.bytes()), file_name_(path.string()) {
+    header_ = parse_gguf_header(bytes_, file_name_);
+  }
+
+  /// Over a file's bytes that the caller keeps alive; `name` stands for the file in errors.
+  explicit GgufFile(std::span<const std::byte> bytes, std::string name = "memory")
+      : bytes_(bytes), file_name_(std::move(name)) {
+    header_ = parse_gguf_header(bytes_, file_name_);
+  }
+
+  GgufFile(GgufFile&&) noexcept = default;
+  GgufFile& operator=(GgufFile&&) noexcept = default;
+
+  const std::string& file_name() const { return file_name_; }
+
+  /// By key, sorted.
+  const std::map<std::string, GgufValue, std::less<>>& metadata() const { return header_.metadata; }
+  bool has(std::string_view key) const { return header_.metadata.contains(key); }
+
+  /// The value of a key. Throws ValueError where it is missing or does not fit T, DTypeError where
+  /// it is of another kind.
+  template <GgufElement T>
+  T get(std::string_view key) const {
+    return value(key).template get<T>(subject(key));
+  }
+  /// The same, or `otherwise` where it is missing.
+  template <GgufElement T>
+  T get(std::string_view key, T otherwise) const {
+    return has(key) ? get<T>(key) : otherwise;
+  }
+  template <GgufElement T>
+  std::vector<T> array(std::string_view key) const {
+    return value(key).template array<T>(subject(key));
+  }
+
+  /// Of tensors, in the file's order.
+  const std::vector<std::string>& names() const { return header_.names; }
+  bool contains(std::string_view name) const { return header_.tensors.contains(name); }
+  /// Empty for a scalar.
+  const std::vector<index_t>& shape(std::string_view name) const { return find(name).shape; }
+
+  /// Type, shape and bytes where they lie, for the life of this object (moved or not).
+  GgufTensor tensor(std::string_view name) const& {
+    const GgufEntry& entry = find(name);
+    return {type_of("tensor", name, entry), entry.shape, bytes_of(entry)};
+  }
+  GgufTensor tensor(std::string_view name) const&& = delete;  // would dangle
+
+  /// A tensor of F32 where it lies. A scalar has shape (1). Throws ValueError where the data are
+  /// not aligned for float.
+  template <int Rank>
+  TensorView<const float, Rank> view(std::string_view name) const& {
+    const GgufEntry& entry = find(name);
+    if (const GgufType type = type_of("view", name, entry); type != GgufType::F32) {
+      throw DTypeError(error("view", name, "hold F32 (load() converts)", attn::name(type)));
+    }
+    const Shape<Rank> shape = shape_as<Rank>("view", name, entry);
+    const std::byte* data = bytes_of(entry).data();
+    if (reinterpret_cast<std::uintptr_t>(data) % alignof(float) != 0) {
+      throw ValueError(error("view", name,
+                             "lie on a multiple of 4 bytes to be viewed (load() copies it)",
+                             detail::concat("an offset of ", entry.begin)));
+    }
+    return {reinterpret_cast<const float*>(data), shape};
+  }
+  template <int Rank>
+  TensorView<const float, Rank> view(std::string_view name) const&& = delete;  // would dangle
+
+  /// A copy in float, of any type that is read. A scalar has shape (1).
+  template <int Rank>
+  Tensor<float, Rank> load(std::string_view name) const {
+    const GgufEntry& entry = find(name);
+    type_of("load", name, entry);
+    auto result = Tensor<float, Rank>::uninitialized(shape_as<Rank>("load", name, entry));
+    load(name, result.view());
+    return result;
+  }
+
+  /// The same into contiguous memory of the caller. Throws before the first write.
+  template <int Rank>
+  void load(std::string_view name, TensorView<float, Rank> out) const {
+    check(name, out.shape());
+    const GgufEntry& entry = find(name);
+    if (out.size() > 0 && !out.is_contiguous()) {
+      throw ShapeError(error("load", name, "be loaded to a contiguous view (these are the strides)",
+                             to_string(out.strides())));
+    }
+    dequantize_gguf(type_of("load", name, entry), bytes_of(entry),
+                    {out.data(), static_cast<std::size_t>(out.size())});
+  }
+
+  /// Throws what load() would throw for this shape.
+  void check(std::string_view name, std::span<const index_t> shape) const {
+    const GgufEntry& entry = find(name);
+    type_of("load", name, entry);
+    const index_t one[] = {1};
+    const std::span<const index_t> stored = entry.shape.empty() ? one : std::span(entry.shape);
+    if (std::equal(stored.begin(), stored.end(), shape.begin(), shape.end())) return;
+    throw ShapeError(error("load", name, detail::concat("have shape ", detail::shape_text(shape)),
+                           detail::shape_text(entry.shape)));
+  }
+
+ private:
+  std::string subject(std::string_view key) const {
+    return detail::concat(detail::quote(file_name_), ": key ", detail::quote(key));
+  }
+  std::string error(std::string_view function, std::string_view name, std::string_view expected,
+                    std::string_view found) const {
+    return message(detail::concat("GgufFile::", function),
+                   detail::concat(detail::quote(file_name_), ": tensor ", detail::quote(name)),
+                   expected, found);
+  }
+
+  const GgufValue& value(std::string_view key) const {
+    const auto found = header_.metadata.find(key);
+    if (found == header_.metadata.end()) {
+      throw ValueError(message("GgufFile", subject(key), "be in the file", "none"));
+    }
+    return found->second;
+  }
+
+  const GgufEntry& find(std::string_view name) const {
+    const auto found = header_.tensors.find(name);
+    if (found == header_.tensors.end()) {
+      throw ValueError(error("tensor", name, "be in the file",
+                             detail::concat("none among ", header_.names.size(), " tensors")));
+    }
+    return found->second;
+  }
+
+  GgufType type_of(std::string_view function, std::string_view name, const GgufEntry& entry) const {
+    if (const auto type = gguf_type(entry.type)) return *type;
+    throw DTypeError(
+        error(function, name,
+              "be of type F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K or Q6_K",
+              detail::gguf_type_name(entry.type)));
+  }
+
+  std::span<const std::byte> bytes_of(const GgufEntry& entry) const {
+    if (entry.bytes == 0) return {};  // such a place may lie behind the file's end
+    return bytes_.subspan(static_cast<std::size_t>(entry.begin),
+                          static_cast<std::size_t>(entry.bytes));
+  }
+
+  template <int Rank>
+  Shape<Rank> shape_as(std::string_view function, std::string_view name,
+                       const GgufEntry& entry) const {
+    Shape<Rank> shape{};
+    shape.fill(1);
+    const std::vector<index_t>& stored = entry.shape;
+    if (stored.size() != Rank && !(stored.empty() && Rank == 1)) {
+      throw ShapeError(
+          error(function, name, detail::concat("have rank ", Rank), detail::shape_text(stored)));
+    }
+    std::copy(stored.begin(), stored.end(), shape.begin());
+    return shape;
+  }
+
+  MappedFile map_;
+  std::span<const std::byte> bytes_;
+  std::string file_name_;
+  GgufHeader header_;
+};
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,92 @@
+// GgufType: the element types of GGUF tensors, by how many elements and bytes a block of each has.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "attn/io/quote.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// The types that are read, by their numbers in the files. Source: ggml, `docs/gguf.md`, enum
+/// ggml_type.
+enum class GgufType : std::uint32_t {
+  F32 = 0,
+  F16 = 1,
+  Q4_0 = 2,  ///< 32 codes of 4 bits, a scale
+  Q4_1 = 3,  ///< and an offset
+  Q5_0 = 6,
+  Q5_1 = 7,
+  Q8_0 = 8,   ///< 32 codes of 8 bits, a scale
+  Q4_K = 12,  ///< 256 codes in 8 parts of 32, which have scales and offsets of 6 bits
+  Q5_K = 13,
+  Q6_K = 14,  ///< 256 codes in 16 parts of 16, which have scales of 8 bits
+  BF16 = 30,
+};
+
+namespace detail {
+
+struct GgufTypeRow {
+  std::uint32_t number;
+  std::string_view name;
+  std::size_t block_elements, block_bytes;  ///< 0, 0: known by name alone
+};
+
+inline constexpr GgufTypeRow kGgufTypes[] = {
+    {0, "F32", 1, 4},       {1, "F16", 1, 2},     {2, "Q4_0", 32, 18},    {3, "Q4_1", 32, 20},
+    {6, "Q5_0", 32, 22},    {7, "Q5_1", 32, 24},  {8, "Q8_0", 32, 34},    {9, "Q8_1", 0, 0},
+    {10, "Q2_K", 0, 0},     {11, "Q3_K", 0, 0},   {12, "Q4_K", 256, 144}, {13, "Q5_K", 256, 176},
+    {14, "Q6_K", 256, 210}, {15, "Q8_K", 0, 0},   {16, "IQ2_XXS", 0, 0},  {17, "IQ2_XS", 0, 0},
+    {18, "IQ3_XXS", 0, 0},  {19, "IQ1_S", 0, 0},  {20, "IQ4_NL", 0, 0},   {21, "IQ3_S", 0, 0},
+    {22, "IQ2_S", 0, 0},    {23, "IQ4_XS", 0, 0}, {24, "I8", 0, 0},       {25, "I16", 0, 0},
+    {26, "I32", 0, 0},      {27, "I64", 0, 0},    {28, "F64", 0, 0},      {29, "IQ1_M", 0, 0},
+    {30, "BF16", 1, 2},     {34, "TQ1_0", 0, 0},  {35, "TQ2_0", 0, 0},    {39, "MXFP4", 0, 0},
+};
+
+constexpr const GgufTypeRow* gguf_type_row(std::uint32_t number) {
+  for (const GgufTypeRow& row : kGgufTypes) {
+    if (row.number == number) return &row;
+  }
+  return nullptr;
+}
+
+/// "Q4_K", or "type 99".
+inline std::string gguf_type_name(std::uint32_t number) {
+  const GgufTypeRow* row = gguf_type_row(number);
+  return row != nullptr ? std::string(row->name) : concat("type ", number);
+}
+
+}  // namespace detail
+
+/// Spelled as in ggml.
+constexpr std::string_view name(GgufType type) {
+  return detail::gguf_type_row(static_cast<std::uint32_t>(type))->name;
+}
+/// Elements of a block, neighbours in a row; 1 for the float types.
+constexpr std::size_t block_elements(GgufType type) {
+  return detail::gguf_type_row(static_cast<std::uint32_t>(type))->block_elements;
+}
+/// Bytes of a block.
+constexpr std::size_t block_bytes(GgufType type) {
+  return detail::gguf_type_row(static_cast<std::uint32_t>(type))->block_bytes;
+}
+
+/// The type of that number, if it is one that is read.
+constexpr std::optional<GgufType> gguf_type(std::uint32_t number) {
+  const detail::GgufTypeRow* row = detail::gguf_type_row(number);
+  if (row == nullptr || row->block_bytes == 0) return std::nullopt;
+  return static_cast<GgufType>(number);
+}
+/// The type of that name, such as "Q8_0", if it is one that is read.
+constexpr std::optional<GgufType> gguf_type(std::string_view name) {
+  for (const detail::GgufTypeRow& row : detail::kGgufTypes) {
+    if (row.name == name) return gguf_type(row.number);
+  }
+  return std::nullopt;
+}
+
+ATTN_NAMESPACE_END

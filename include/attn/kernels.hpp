@@ -1,0 +1,13 @@
+// Door of kernels: numeric functions that know nothing of attention: gemm, softmax, norms, activations; how a call runs.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/core.hpp"
+#include "attn/exec/execution.hpp"
+#include "attn/exec/executor.hpp"
+#include "attn/exec/workspace.hpp"
+#include "attn/kernels/activation.hpp"
+#include "attn/kernels/gemm.hpp"
+#include "attn/kernels/norm.hpp"
+#include "attn/kernels/softmax.hpp"
+#include "attn/simd/isa.hpp"

@@ -1,0 +1,168 @@
+// Backends: tables of what a target computes for a family of operations, one of them chosen once per public call.
+// SPDX-License-Identifier: Apache-2.0
+//
+//   backend<family::Products, T>(isa).gemm(problem, execution)
+//
+// A family's header specialises Backend: pointers to kernels and tile sizes. The family's kernel text fills it in, for
+// each target: `template <class T> struct Row<detail::Backend<family::Norms, T, T>>`. A call instantiates the table of
+// its own family alone.
+//
+// With attn::compiled (ATTN_COMPILED) the tables lie in the library, behind attn::compiled::table(). Its name holds no
+// type of the inline namespace, which differs between a library and programs with other -m flags; the types behind the
+// pointers are laid out alike in all of them. How, is part of the name: headers beside a library of another version, or
+// with fields in another order, fail to link. Virtual functions are not called across: to a sanitizer the executors of
+// the two are different types.
+#pragma once
+
+#include <cstddef>
+#include <initializer_list>
+
+#include "attn/core/element.hpp"
+#include "attn/exec/execution.hpp"
+#include "attn/exec/row_ranges.hpp"
+#include "attn/simd/rows.hpp"
+
+/// Families of operations; outside the inline namespace, since names in the library hold them.
+namespace attn::family {
+struct Products;
+struct Attention;
+struct LinearAttention;
+struct Softmax;
+struct Norms;
+struct Elementwise;
+struct Rotary;
+struct SoftmaxBackward;
+struct NormsBackward;
+struct ElementwiseBackward;
+struct ColumnSums;
+struct Losses;
+struct Dropout;
+struct Optimizers;
+struct AttentionBackward;
+}  // namespace attn::family
+
+#if defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY)
+namespace attn::compiled {
+
+/// The executor of a program, for the library: run(executor, count, task), where task is a TaskRef. Its threads are
+/// counted only where that matters: OpenMP takes some nanoseconds, and small calls run on one thread anyway.
+struct ExecutorRef {
+  const void* executor;
+  int (*concurrency)(const void* executor);
+  void (*run)(const void* executor, std::ptrdiff_t count, const void* task);
+};
+
+/// A target's Backend<Family, In, Acc>, whose layout is kLayout; element types are DTypes.
+template <class Family, int kIn, int kAcc, std::uint64_t kLayout>
+const void* table(int isa);
+
+}  // namespace attn::compiled
+#endif
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// What a target offers for a family, with inputs of In and sums of Acc. Each has a member kLayout, a layout_hash() of
+/// itself and of what its kernels are handed.
+template <class Family, class In, class Acc = In>
+struct Backend;
+
+/// Of sizes and offsets, in an order that names fix, and of the version: FNV-1a.
+constexpr std::uint64_t layout_hash(std::initializer_list<std::uint64_t> numbers) {
+  std::uint64_t hash = 0xcbf29ce484222325u ^ ATTN_VERSION;
+  for (std::uint64_t number : numbers) {
+    hash = (hash ^ number) * 0x100000001b3u;
+    hash ^= hash >> 29;  // or numbers would not reach the bits below their own
+  }
+  return hash;
+}
+
+#if defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY)
+
+/// A function of a Backend: what it does to a problem on the threads of a call.
+template <class Problem>
+struct Kernel {
+  void (*function)(const void* problem, const attn::compiled::ExecutorRef& executor,
+                   void* workspace);
+
+  void operator()(const Problem& problem, const Execution& execution) const {
+    const attn::compiled::ExecutorRef executor{
+        &execution.threads(),
+        [](const void* object) {
+          return static_cast<int>(worker_count(*static_cast<const Executor*>(object)));
+        },
+        [](const void* object, std::ptrdiff_t count, const void* task) {
+          static_cast<const Executor*>(object)->run(count, *static_cast<const TaskRef*>(task));
+        }};
+    function(&problem, executor, &execution.scratch());
+  }
+};
+
+/// The executor of the program that called.
+class ProgramsExecutor final : public Executor {
+ public:
+  explicit ProgramsExecutor(const attn::compiled::ExecutorRef& program) : program_(program) {}
+  int concurrency() const override { return program_.concurrency(program_.executor); }
+  void run(index_t count, TaskRef task) const override {
+    program_.run(program_.executor, count, &task);
+  }
+
+ private:
+  const attn::compiled::ExecutorRef& program_;
+};
+
+template <auto kFunction, class Problem>
+constexpr Kernel<Problem> make_kernel(void (*)(const Problem&, const Executor&, Workspace&)) {
+  return {[](const void* problem, const attn::compiled::ExecutorRef& executor, void* workspace) {
+    kFunction(*static_cast<const Problem*>(problem), ProgramsExecutor(executor),
+              *static_cast<Workspace*>(workspace));
+  }};
+}
+
+#else
+
+/// A function of a Backend: what it does to a problem on the threads of a call.
+template <class Problem>
+struct Kernel {
+  void (*function)(const Problem& problem, const Executor& executor, Workspace& workspace);
+
+  void operator()(const Problem& problem, const Execution& execution) const {
+    function(problem, execution.threads(), execution.scratch());
+  }
+};
+
+template <auto kFunction, class Problem>
+constexpr Kernel<Problem> make_kernel(void (*)(const Problem&, const Executor&, Workspace&)) {
+  return {kFunction};
+}
+
+#endif
+
+/// Kernel text's function(problem, executor, workspace) as an entry of a Backend.
+template <auto kFunction>
+inline constexpr auto kKernel = make_kernel<kFunction>(kFunction);
+
+/// The backend of a target that is_available().
+template <class Family, class In, class Acc = In>
+const Backend<Family, In, Acc>& backend(Isa isa) {
+  using Table = Backend<Family, In, Acc>;
+#if defined(ATTN_COMPILED)
+  return *static_cast<const Table*>(
+      attn::compiled::table<Family, static_cast<int>(dtype_of<In>()),
+                            static_cast<int>(dtype_of<Acc>()), Table::kLayout>(
+          static_cast<int>(isa)));
+#else
+  return row_of<Table>(isa);
+#endif
+}
+
+/// The backend that a call runs on.
+template <class Family, class In, class Acc = In>
+const Backend<Family, In, Acc>& backend(const Execution& execution) {
+  return backend<Family, In, Acc>(execution.instruction_set());
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

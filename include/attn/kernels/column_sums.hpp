@@ -1,0 +1,72 @@
+// add_column_sums: the gradient of what every row was given, such as a bias.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/core/tensor.hpp"
+#include "attn/kernels/backend.hpp"
+#include "attn/simd/vec.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Rows with a unit stride inside; out (columns), contiguous.
+template <class T>
+struct ColumnSumsProblem {
+  TensorView2<const T> x;
+  T* out;
+};
+
+/// Columns of one task, which sums all rows in order: the same bits on any number of threads.
+inline constexpr index_t kColumnsOfTask = 64;
+/// Rows that are summed before they join the sum of all: errors grow with this and with rows /
+/// this, not with rows.
+inline constexpr index_t kRowsOfPartSum = 64;
+
+/// f(begin, end) for ranges of columns that make up all of them.
+template <class F>
+void for_column_ranges(const Executor& executor, index_t rows, index_t columns, F f) {
+  const Executor& threads = threads_for(executor, rows * columns);
+  threads.run((columns + kColumnsOfTask - 1) / kColumnsOfTask, [&](index_t task, int) {
+    f(task * kColumnsOfTask, std::min((task + 1) * kColumnsOfTask, columns));
+  });
+}
+
+template <class In, class Acc>
+struct Backend<family::ColumnSums, In, Acc> {
+  Kernel<ColumnSumsProblem<In>> add;
+
+  static constexpr std::uint64_t kLayout =
+      layout_hash({sizeof(Backend), offsetof(Backend, add), sizeof(ColumnSumsProblem<In>),
+                   offsetof(ColumnSumsProblem<In>, x), offsetof(ColumnSumsProblem<In>, out)});
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT "attn/kernels/column_sums.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// out(j) += sum over all rows of x(.., j). Shapes: x (.., n) with a unit innermost stride, out
+/// (n), contiguous. Rows are summed in a fixed order. Throws ShapeError.
+template <TensorLike X>
+void add_column_sums(const X& x, TensorView1<scalar_t<X>> out, const Execution& execution = {}) {
+  using T = scalar_t<X>;
+  const auto from = const_view(x);
+  constexpr int kLast = rank_v<X> - 1;
+  check_shape("add_column_sums", "out", Shape<1>{from.extent(kLast)}, out.shape());
+  if (!out.is_contiguous() || (from.extent(kLast) > 1 && from.stride(kLast) != 1)) {
+    throw_shape("add_column_sums", "x and out", "have innermost stride 1 (these are x's strides)",
+                from.strides());
+  }
+  detail::each_joined(
+      [&](const auto& part) {
+        detail::backend<family::ColumnSums, T>(execution).add({part.rows(), out.data()}, execution);
+      },
+      from);
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,95 @@
+// Kernel text: products of few rows by a matrix whose columns are contiguous, as a Linear's weight has them.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Columns are read once and where they lie: packing would write and read them again.
+
+/// Whether a product takes this path. More rows pay for packing.
+template <class T>
+inline bool takes_lines(const detail::GemmProblem<T>& g) {
+  constexpr index_t kMostRows = 4;
+  return kFused && g.packed_b == nullptr && g.k > 0 && g.b_k == 1 && g.a_k == 1 &&
+         g.m <= kMostRows && g.n >= Vec<T>::kLanes && !g.seeds;
+}
+
+/// Up to R rows and `Vectors` vectors of columns of C from column j on. Every element is one chain of FMAs in the order of
+/// k, as in tile(), so that results do not depend on which of the two runs: lanes are columns, and blocks of B are turned
+/// in registers. A line of the caches is used as a whole: rows of B that are a multiple of 4 KB apart evict one another.
+template <class T, int R, int Vectors>
+inline void multiply_lines(const detail::GemmProblem<T>& g, index_t j) {
+  using V = Vec<T>;
+  constexpr index_t kSize = Lines<T>::kSize, kLine = 64 / sizeof(T);
+  const T *a[R], *b[Vectors];
+  V sums[R][Vectors];
+  ATTN_UNROLL
+  for (int r = 0; r < R; ++r) {
+    a[r] = g.a + std::min(index_t{r}, g.m - 1) * g.a_row;  // rows past the last are the last again
+    ATTN_UNROLL
+    for (int v = 0; v < Vectors; ++v) sums[r][v] = V::all(T{0});
+  }
+  for (int v = 0; v < Vectors; ++v) b[v] = g.b + (j + v * V::kLanes) * g.b_column;
+  const auto add = [&](int v, index_t p, V line) __attribute__((always_inline)) {
+    ATTN_UNROLL
+    for (int r = 0; r < R; ++r) sums[r][v] = fma(V::all(a[r][p]), line, sums[r][v]);
+  };
+  index_t p = 0;
+  for (; p + kLine <= g.k; p += kLine) {
+    ATTN_UNROLL
+    for (int v = 0; v < Vectors; ++v) {
+      ATTN_UNROLL
+      for (index_t at = p; at < p + kLine; at += kSize) {
+        const Lines<T> lines(b[v] + at, g.b_column);
+        ATTN_UNROLL
+        for (int x = 0; x < kSize; ++x) add(v, at + x, lines[x]);
+      }
+    }
+  }
+  for (; p < g.k; ++p) {
+    ATTN_UNROLL
+    for (int v = 0; v < Vectors; ++v) {
+      T lanes[V::kLanes];
+      for (int x = 0; x < V::kLanes; ++x) lanes[x] = b[v][x * g.b_column + p];
+      add(v, p, V::load(lanes));
+    }
+  }
+  ATTN_UNROLL
+  for (int r = 0; r < R; ++r) {
+    if (r >= g.m) break;
+    ATTN_UNROLL
+    for (int v = 0; v < Vectors; ++v) sums[r][v].store(g.c + r * g.c_row + j + v * V::kLanes);
+  }
+}
+
+/// Columns [j0, j1), at least a vector of them. The last vector reaches back over columns that are there already.
+template <class T, int R>
+inline void multiply_lines(const detail::GemmProblem<T>& g, index_t j0, index_t j1) {
+  constexpr index_t kLanes = Vec<T>::kLanes;
+  index_t j = j0;
+  if constexpr (R < 4) {
+    // Two vectors at a time hide the latency of the FMAs where the caches hold B: 0.62 of the time. From memory twice as many
+    // places at once take 1.15 of it, and with four rows there are FMAs enough.
+    if (g.n * g.k * index_t{sizeof(T)} <= last_level_cache()) {
+      for (; j + 2 * kLanes <= j1; j += 2 * kLanes) multiply_lines<T, R, 2>(g, j);
+    }
+  }
+  for (; j < j1; j += kLanes) multiply_lines<T, R, 1>(g, std::min(j, j1 - kLanes));
+}
+
+/// A whole product, for which takes_lines() is true.
+template <class T>
+inline void multiply_lines(const detail::GemmProblem<T>& g, const Executor& threads) {
+  constexpr index_t kStrip = 2 * Vec<T>::kLanes;
+  const index_t strips = std::max(index_t{1}, g.n / kStrip);
+  const index_t tasks = std::min(strips, index_t{4} * detail::worker_count(threads));
+  threads.run(tasks, [&](index_t task, int) {
+    const index_t j0 = strips * task / tasks * kStrip;
+    const index_t j1 = task + 1 == tasks ? g.n : strips * (task + 1) / tasks * kStrip;
+    if (g.m == 1) {
+      multiply_lines<T, 1>(g, j0, j1);
+    } else if (g.m == 2) {
+      multiply_lines<T, 2>(g, j0, j1);
+    } else {
+      multiply_lines<T, 4>(g, j0, j1);
+    }
+    finish_block(g, 0, g.m, j0, j1, g.beta != T{0});
+  });
+}

@@ -1,0 +1,55 @@
+// Kernel text: products of small matrices in rows, without packing.
+// SPDX-License-Identifier: Apache-2.0
+//
+// A is broadcast from where it lies, and B, which the first cache holds, is read there.
+
+/// Whether a product takes this path: packing B would cost as much as a few rows save. There are rows for a whole tile.
+template <class T>
+inline bool takes_rows(const detail::GemmProblem<T>& g) {
+  constexpr index_t kMostRows = 128, kMostK = 256, kCache = index_t{32} << 10;
+  return kFused && g.packed_b == nullptr && g.k > 0 && !g.seeds && g.a_k == 1 && g.b_column == 1 &&
+         TiledRows<T>(g.m).height(0) <= g.m && g.m <= kMostRows && g.n >= Vec<T>::kLanes &&
+         g.k <= kMostK && g.k * g.b_k * index_t{sizeof(T)} <= kCache;
+}
+
+/// Rows [i, i + R) of C. The last columns reach back over those that are there already, and come out the same.
+template <class T, int R>
+inline void multiply_rows(const detail::GemmProblem<T>& g, index_t i) {
+  constexpr index_t kLanes = Vec<T>::kLanes;
+  const T* a = g.a + i * g.a_row;
+  T* c = g.c + i * g.c_row;
+  index_t j = 0;
+  for (; j + 2 * kLanes <= g.n; j += 2 * kLanes) {
+    tile<T, R, 2, ALayout::rows, Start::zero, false>(g.k, a, g.a_row, g.b + j, g.b_k, c + j,
+                                                     g.c_row, nullptr, 0, {});
+  }
+  for (; j < g.n; j += kLanes) {
+    const index_t at = std::min(j, g.n - kLanes);
+    tile<T, R, 1, ALayout::rows, Start::zero, false>(g.k, a, g.a_row, g.b + at, g.b_k, c + at,
+                                                     g.c_row, nullptr, 0, {});
+  }
+}
+
+/// A whole product, for which takes_rows() is true. The last rows reach back as the last columns do, into the tile before,
+/// which is of the same task.
+template <class T>
+inline void multiply_rows(const detail::GemmProblem<T>& g, const TiledRows<T>& tiles,
+                          const Executor& threads) {
+  const auto multiply = [&](index_t t0, index_t t1) {
+    for (index_t t = t0; t < t1; ++t) {
+      const index_t R = tiles.height(t), i = std::min(tiles.begin(t), g.m - R);
+      if (R == TileShape<T>::MR) {
+        multiply_rows<T, TileShape<T>::MR>(g, i);
+      } else {
+        multiply_rows<T, TiledRows<T>::kLowMR>(g, i);
+      }
+    }
+    finish_block(g, tiles.begin(t0), std::min(tiles.begin(t1), g.m), 0, g.n, g.beta != T{0});
+  };
+  // A product of 16 x 16 x 16 takes 100 ns, of which divisions and calls would be a good part.
+  if (tiles.count < 4 || detail::worker_count(threads) == 1) return multiply(0, tiles.count);
+  const index_t tasks = std::min(tiles.count / 2, index_t{4} * detail::worker_count(threads));
+  threads.run(tasks, [&](index_t task, int) {
+    multiply(tiles.count * task / tasks, tiles.count * (task + 1) / tasks);
+  });
+}

@@ -1,0 +1,116 @@
+// Backward of layer and root-mean-square normalisation over the last axis.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/kernels/column_sums.hpp"
+#include "attn/kernels/norm.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Rows with a unit stride inside. weight, d_weight and d_bias may be nullptr, residual empty; d_x
+/// may be d_out, the residual or x.
+template <class T>
+struct NormBackwardProblem {
+  TensorView2<const T> d_out, x, residual;
+  const T* weight;
+  T eps;
+  bool centers;  ///< layer norm, which takes off the mean
+  TensorView2<T> d_x;
+  T *d_weight, *d_bias;
+};
+
+template <class In, class Acc>
+struct Backend<family::NormsBackward, In, Acc> {
+  Kernel<NormBackwardProblem<In>> norm;
+
+  static constexpr std::uint64_t kLayout = layout_hash(
+      {sizeof(Backend), offsetof(Backend, norm), sizeof(NormBackwardProblem<In>),
+       offsetof(NormBackwardProblem<In>, d_out), offsetof(NormBackwardProblem<In>, x),
+       offsetof(NormBackwardProblem<In>, residual), offsetof(NormBackwardProblem<In>, weight),
+       offsetof(NormBackwardProblem<In>, eps), offsetof(NormBackwardProblem<In>, centers),
+       offsetof(NormBackwardProblem<In>, d_x), offsetof(NormBackwardProblem<In>, d_weight),
+       offsetof(NormBackwardProblem<In>, d_bias)});
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT "attn/kernels/norm_backward.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+template <class T, int Rank>
+void norm_backward(std::string_view function, bool centers, TensorView<const T, Rank> d_out,
+                   TensorView<const T, Rank> x, TensorView1<const T> weight, double eps,
+                   TensorView<T, Rank> d_x, TensorView1<T> d_weight, TensorView1<T> d_bias,
+                   TensorView<const T, Rank> residual, const Execution& execution) {
+  check_shape(function, "d_out", x.shape(), d_out.shape());
+  check_shape(function, "d_x", x.shape(), d_x.shape());
+  if (residual) check_shape(function, "residual", x.shape(), residual.shape());
+  const auto check_vector = [&](std::string_view name, const auto& v) {
+    if (v && (v.extent(0) != x.extent(Rank - 1) || !v.is_contiguous())) {
+      throw_shape(function, name,
+                  "be contiguous with shape (" + std::to_string(x.extent(Rank - 1)) + ")",
+                  v.shape());
+    }
+  };
+  check_vector("weight", weight);
+  check_vector("d_weight", d_weight);
+  check_vector("d_bias", d_bias);
+  const auto check_stride = [&](std::string_view name, const auto& view) {
+    if (view && view.extent(Rank - 1) > 1 && view.stride(Rank - 1) != 1) {
+      throw_shape(function, name, "have innermost stride 1 (these are the strides)",
+                  view.strides());
+    }
+  };
+  check_stride("d_out", d_out);
+  check_stride("x", x);
+  check_stride("d_x", d_x);
+  check_stride("residual", residual);
+  each_joined(
+      [&](const auto& dy, const auto& from, const auto& to, const auto& added) {
+        backend<family::NormsBackward, T>(execution).norm(
+            {dy.rows(), from.rows(), residual ? added.rows() : TensorView2<const T>(),
+             weight.data(), static_cast<T>(eps), centers, to.rows(), d_weight.data(),
+             d_bias.data()},
+            execution);
+      },
+      d_out, x, d_x, residual ? residual : TensorView<const T, Rank>(d_x));
+}
+
+}  // namespace detail
+
+/// Of layer_norm(x, weight, bias, eps), given d_out. With g = d_out weight and n = (x - mean) /
+/// sqrt(variance + eps): d_x = (g - mean of g - n mean of (g n)) / sqrt(variance + eps) + residual;
+/// d_weight += sum over rows of d_out n and d_bias += sum over rows of d_out, where they are given.
+/// d_x may be d_out, x or the residual. Sums over rows are taken in a fixed order. Throws
+/// ShapeError. Source: Ba, Kiros, Hinton (2016), equation 4, differentiated.
+template <TensorLike D, TensorLike X, TensorLike DX>
+void layer_norm_backward(const D& d_out, const X& x, TensorView1<const scalar_t<X>> weight,
+                         double eps, DX&& d_x, TensorView1<scalar_t<X>> d_weight = {},
+                         TensorView1<scalar_t<X>> d_bias = {},
+                         decltype(const_view(x)) residual = {}, const Execution& execution = {}) {
+  using T = scalar_t<X>;
+  detail::norm_backward<T, rank_v<X>>("layer_norm_backward", true, const_view(d_out), const_view(x),
+                                      weight, eps, view_of(d_x), d_weight, d_bias, residual,
+                                      execution);
+}
+
+/// Of rms_norm(x, weight, eps): as layer_norm_backward() without means, n = x / sqrt(mean of x^2 +
+/// eps).
+template <TensorLike D, TensorLike X, TensorLike DX>
+void rms_norm_backward(const D& d_out, const X& x, TensorView1<const scalar_t<X>> weight,
+                       double eps, DX&& d_x, TensorView1<scalar_t<X>> d_weight = {},
+                       decltype(const_view(x)) residual = {}, const Execution& execution = {}) {
+  using T = scalar_t<X>;
+  detail::norm_backward<T, rank_v<X>>("rms_norm_backward", false, const_view(d_out), const_view(x),
+                                      weight, eps, view_of(d_x), d_weight, {}, residual, execution);
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,87 @@
+// Kernel text: gradients of normalised rows; first those of the weights, since d_x may take the place of d_out or x.
+// SPDX-License-Identifier: Apache-2.0
+
+/// What a row was shifted and scaled by.
+template <class T>
+struct RowMoments {
+  T mean, scale;
+};
+
+template <class T>
+inline RowMoments<T> moments_of(index_t n, const T* x, T eps, bool centers) {
+  using V = Vec<T>;
+  V total = V::all(T{0});
+  if (centers) {
+    each_vector<T>(n, [&](index_t k, auto lanes) { total = total + load(x + k, lanes); });
+  }
+  const T mean = sum(total) / static_cast<T>(n);
+  V squares = V::all(T{0});
+  index_t j = 0;
+  for (; j + V::kLanes <= n; j += V::kLanes) {
+    const V d = V::load(x + j) - V::all(mean);
+    squares = fma(d, d, squares);
+  }
+  T square = sum(squares);
+  for (; j < n; ++j) square += (x[j] - mean) * (x[j] - mean);
+  return {mean, T{1} / std::sqrt(square / static_cast<T>(n) + eps)};
+}
+
+template <class T>
+inline void norm_backward_rows(const detail::NormBackwardProblem<T>& problem,
+                               const Executor& executor, Workspace& workspace) {
+  using V = Vec<T>;
+  const index_t rows = problem.x.extent(0), n = problem.x.extent(1);
+  Scratch<RowMoments<T>> memory(workspace, rows);
+  RowMoments<T>* moments = memory.data();
+  const T *d_out = problem.d_out.data(), *x = problem.x.data(), *weight = problem.weight;
+  const index_t d_stride = problem.d_out.stride(0), x_stride = problem.x.stride(0);
+  detail::for_rows(executor, rows, n, [&](index_t i) {
+    moments[i] = moments_of(n, x + i * x_stride, problem.eps, problem.centers);
+  });
+  if (problem.d_weight != nullptr || problem.d_bias != nullptr) {
+    detail::for_column_ranges(executor, rows, n, [&](index_t begin, index_t end) {
+      if (problem.d_weight != nullptr) {
+        sum_over_rows(rows, begin, end, problem.d_weight, [&](index_t i, index_t c, auto lanes) {
+          return load(d_out + i * d_stride + c, lanes) * V::all(moments[i].scale) *
+                 (load(x + i * x_stride + c, lanes) - V::all(moments[i].mean));
+        });
+      }
+      if (problem.d_bias != nullptr) {
+        sum_over_rows(rows, begin, end, problem.d_bias, [&](index_t i, index_t c, auto lanes) {
+          return load(d_out + i * d_stride + c, lanes);
+        });
+      }
+    });
+  }
+  detail::for_rows(executor, rows, n, [&](index_t i) {
+    const T *dy = d_out + i * d_stride, *from = x + i * x_stride;
+    T* to = problem.d_x.data() + i * problem.d_x.stride(0);
+    const V mean = V::all(moments[i].mean), scale = V::all(moments[i].scale);
+    const auto g_of = [&](index_t k, auto lanes) __attribute__((always_inline)) {
+      const V d = load(dy + k, lanes);
+      return weight == nullptr ? d : d * load(weight + k, lanes);
+    };
+    V sum_g = V::all(T{0}), sum_gx = V::all(T{0});
+    each_vector<T>(n, [&](index_t k, auto lanes) {
+      const V g = g_of(k, lanes);  // 0 in the lanes past the row's end
+      sum_g = sum_g + g;
+      sum_gx = fma(g, load(from + k, lanes) - mean, sum_gx);
+    });
+    const T size = static_cast<T>(n);
+    const V mean_g = V::all(problem.centers ? sum(sum_g) / size : T{0});
+    const V along = V::all(sum(sum_gx) / size * moments[i].scale * moments[i].scale);
+    each_vector<T>(n, [&](index_t k, auto lanes) {
+      V d = (g_of(k, lanes) - mean_g - (load(from + k, lanes) - mean) * along) * scale;
+      if (problem.residual) {
+        d = d + load(problem.residual.data() + i * problem.residual.stride(0) + k, lanes);
+      }
+      store(d, to + k, lanes);
+    });
+  });
+}
+
+template <class T>
+struct Row<detail::Backend<family::NormsBackward, T, T>> {
+  static constexpr detail::Backend<family::NormsBackward, T, T> kTable{
+      .norm = detail::kKernel<norm_backward_rows<T>>};
+};

@@ -1,0 +1,25 @@
+// Door of layers: what a Transformer is made of, by PyTorch's names.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention.hpp"
+#include "attn/layers/decoder.hpp"
+#include "attn/layers/decoder_layer.hpp"
+#include "attn/layers/embedding.hpp"
+#include "attn/layers/encoder.hpp"
+#include "attn/layers/encoder_layer.hpp"
+#include "attn/layers/feed_forward.hpp"
+#include "attn/layers/head_projections.hpp"
+#include "attn/layers/heads.hpp"
+#include "attn/layers/input_embedding.hpp"
+#include "attn/layers/layer_stack.hpp"
+#include "attn/layers/linear.hpp"
+#include "attn/layers/multi_head_attention.hpp"
+#include "attn/layers/norm.hpp"
+#include "attn/layers/output_projection.hpp"
+#include "attn/layers/padding.hpp"
+#include "attn/layers/parameter_visitor.hpp"
+#include "attn/layers/positions.hpp"
+#include "attn/layers/rotary.hpp"
+#include "attn/layers/sublayer.hpp"
+#include "attn/layers/transformer.hpp"

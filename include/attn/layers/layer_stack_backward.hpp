@@ -1,0 +1,197 @@
+// Backward of Encoder, Decoder and Transformer, with what their forward saves.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/layers/decoder_layer_backward.hpp"
+#include "attn/layers/transformer.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+template <class LayerSaved, class T>
+struct StackSaved {
+  /// Keeps of each layer its input alone, and runs it again in backward, into one place for all
+  /// layers: about 1.3 times the work, and a fraction of the memory. Set before forward. Source:
+  /// Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016).
+  bool recompute = false;
+  std::vector<LayerSaved> layers;   ///< with recompute one, which all layers use
+  std::vector<Saved<T, 3>> inputs;  ///< with recompute
+  NormSaved<T> norm;
+  DropoutStep dropout;  ///< its layer is the number of the first
+
+  index_t bytes() const {
+    index_t sum = norm.bytes();
+    for (const LayerSaved& layer : layers) sum += layer.bytes();
+    for (const Saved<T, 3>& input : inputs) sum += input.bytes();
+    return sum;
+  }
+
+  /// Where layer n of a stack finds what it saved, and where its input is saved.
+  LayerSaved& of_layer(std::size_t n) { return layers[recompute ? 0 : n]; }
+  template <class Stack>
+  Saved<T, 3>& input(const Stack& stack, std::size_t n) {
+    return recompute ? inputs[n] : layers[n].input(stack.layers[n].norm_first);
+  }
+  /// Before any of the two.
+  void resize(std::size_t count) {
+    layers.resize(recompute ? std::min(count, std::size_t{1}) : count);
+    inputs.resize(recompute ? count : 0);
+  }
+};
+template <class T>
+using EncoderSaved = StackSaved<EncoderLayerSaved<T>, T>;
+template <class T>
+using DecoderSaved = StackSaved<DecoderLayerSaved<T>, T>;
+
+namespace detail {
+
+/// run(layer, saved, in, out) of each layer, whose output is written where the next one saves it;
+/// then the norm.
+template <class T, class Stack, class LayerSaved, class F>
+void forward_stack(const Stack& stack, TensorView3<const T> in, TensorView3<T> out,
+                   StackSaved<LayerSaved, T>& saved, const Execution& execution, F run) {
+  const std::size_t count = stack.layers.size();
+  saved.resize(count);
+  for (std::size_t n = 0; n < count; ++n) {
+    in = saved.input(stack, n).keep(in);
+    TensorView3<T> to = out;
+    if (n + 1 < count) {
+      to = saved.input(stack, n + 1).make(in.shape());
+    } else if (stack.norm.weight) {
+      to = saved.norm.x.make(in.shape());
+    }
+    LayerSaved& kept = saved.of_layer(n);
+    kept.dropout = saved.dropout;
+    kept.dropout.layer += static_cast<index_t>(n);
+    run(stack.layers[n], kept, in, to);
+    in = to;
+  }
+  if (stack.norm.weight) {
+    forward(stack.norm, in, out, saved.norm, execution);
+  } else if (count == 0) {
+    copy(in, out);
+  }
+}
+
+/// The norm, then run(layer, saved, gradients) of each layer from the last on, with d_x in place;
+/// before it again(layer, saved, in, out) of a layer of which only the input was kept.
+template <class T, class Stack, class LayerSaved, class Again, class F>
+void backward_stack(const Stack& stack, TensorView3<const T> d_out, TensorView3<T> d_x,
+                    StackSaved<LayerSaved, T>& saved, Stack& gradients, const Execution& execution,
+                    Again again, F run) {
+  if (stack.norm.weight) {
+    backward(stack.norm, d_out, saved.norm, d_x, gradients.norm, {}, execution);
+  } else if (d_x.data() != d_out.data()) {
+    copy(d_out, d_x);
+  }
+  Scratch<T> memory(execution.scratch(), saved.recompute ? d_x.size() : 0);
+  const TensorView3<T> unused(memory.data(), d_x.shape());
+  for (std::size_t n = stack.layers.size(); n-- > 0;) {
+    LayerSaved& kept = saved.of_layer(n);
+    if (saved.recompute) {
+      kept.dropout.layer = saved.dropout.layer + static_cast<index_t>(n);
+      again(stack.layers[n], kept, saved.inputs[n].view(), unused);
+    }
+    run(stack.layers[n], kept, gradients.layers[n]);
+  }
+}
+
+}  // namespace detail
+
+/// Encoder::forward() that saves: x and out (batch, seq, d_model). Throws ShapeError or ValueError.
+template <class T, class... Functors>
+  requires(detail::is_functor<Functors> && ...)
+void forward(const Encoder<T>& stack, Input3<T> x, Output3<T> out, EncoderSaved<T>& saved,
+             const AttentionOptions<T>& options = {}, TensorView2<const index_t> position_ids = {},
+             const Functors&... functors) {
+  check_shape("Encoder", "out", x.shape(), out.shape());
+  detail::forward_stack<T>(stack, x, out, saved, options.execution,
+                           [&](const auto& layer, auto& kept, const auto& in, const auto& to) {
+                             forward(layer, in, to, kept, options, position_ids, functors...);
+                           });
+}
+
+/// d_x (batch, seq, d_model), which may be d_out; those of the parameters are added to `gradients`.
+template <class T, class... Functors>
+  requires(detail::is_functor<Functors> && ...)
+void backward(const Encoder<T>& stack, Input3<T> d_out, EncoderSaved<T>& saved, Output3<T> d_x,
+              Encoder<T>& gradients, const AttentionOptions<T>& options = {},
+              TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
+  detail::backward_stack<T>(
+      stack, d_out, d_x, saved, gradients, options.execution,
+      [&](const auto& layer, auto& kept, const auto& in, const auto& to) {
+        forward(layer, in, to, kept, options, position_ids, functors...);
+      },
+      [&](const auto& layer, auto& kept, auto& into) {
+        backward(layer, d_x, kept, d_x, into, options, position_ids, functors...);
+      });
+}
+
+/// Decoder::forward() that saves: x and out (batch, tgt_len, d_model), memory (batch, src_len,
+/// d_model).
+template <class T, class... Functors>
+  requires(detail::is_functor<Functors> && ...)
+void forward(const Decoder<T>& stack, Input3<T> x, Input3<T> memory, Output3<T> out,
+             DecoderSaved<T>& saved, const AttentionOptions<T>& options = {},
+             const DecoderCall<T>& call = {}, const Functors&... functors) {
+  check_shape("Decoder", "out", x.shape(), out.shape());
+  detail::forward_stack<T>(stack, x, out, saved, options.execution,
+                           [&](const auto& layer, auto& kept, const auto& in, const auto& to) {
+                             forward(layer, in, memory, to, kept, options, call, functors...);
+                           });
+}
+
+/// d_x (batch, tgt_len, d_model), which may be d_out; d_memory (batch, src_len, d_model) += its
+/// gradient.
+template <class T, class... Functors>
+  requires(detail::is_functor<Functors> && ...)
+void backward(const Decoder<T>& stack, Input3<T> d_out, DecoderSaved<T>& saved, Output3<T> d_x,
+              Output3<T> d_memory, Decoder<T>& gradients, const AttentionOptions<T>& options = {},
+              const DecoderCall<T>& call = {}, const Functors&... functors) {
+  // All layers attend to one memory, which the one place that they use holds.
+  detail::backward_stack<T>(
+      stack, d_out, d_x, saved, gradients, options.execution,
+      [&](const auto& layer, auto& kept, const auto& in, const auto& to) {
+        const TensorView3<const T> memory = kept.multihead_attn.key.view();
+        forward(layer, in, memory, to, kept, options, call, functors...);
+      },
+      [&](const auto& layer, auto& kept, auto& into) {
+        backward(layer, d_x, kept, d_x, d_memory, into, options, call, functors...);
+      });
+}
+
+template <class T>
+struct TransformerSaved {
+  EncoderSaved<T> encoder;
+  DecoderSaved<T> decoder;
+  Saved<T, 3> memory;   ///< what the encoder gave
+  DropoutStep dropout;  ///< layers of the decoder are numbered behind those of the encoder
+
+  index_t bytes() const { return encoder.bytes() + decoder.bytes() + memory.bytes(); }
+};
+
+/// Transformer::forward() that saves: src (batch, src_len, d_model), tgt and out (batch, tgt_len,
+/// d_model).
+template <class T>
+void forward(const Transformer<T>& model, Input3<T> src, Input3<T> tgt, Output3<T> out,
+             TransformerSaved<T>& saved, TransformerCall<T> call = {}) {
+  call.src.execution = call.tgt.execution = call.execution;
+  const TensorView3<T> memory = saved.memory.make(src.shape());
+  saved.encoder.dropout = saved.decoder.dropout = saved.dropout;
+  saved.decoder.dropout.layer += std::ssize(model.encoder.layers);
+  forward(model.encoder, src, memory, saved.encoder, call.src);
+  forward(model.decoder, tgt, memory, out, saved.decoder, call.tgt, {.memory = call.memory});
+}
+
+/// d_src and d_tgt, of which d_tgt may be d_out; those of the parameters are added to `gradients`.
+template <class T>
+void backward(const Transformer<T>& model, Input3<T> d_out, TransformerSaved<T>& saved,
+              Output3<T> d_src, Output3<T> d_tgt, Transformer<T>& gradients,
+              TransformerCall<T> call = {}) {
+  call.src.execution = call.tgt.execution = call.execution;
+  detail::fill(d_src, T{0});
+  backward(model.decoder, d_out, saved.decoder, d_tgt, d_src, gradients.decoder, call.tgt,
+           {.memory = call.memory});
+  backward(model.encoder, d_src, saved.encoder, d_src, gradients.encoder, call.src);
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,8 @@
+// Door of models: whole models from token ids: Gpt, Bert, Seq2SeqTransformer.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/layers.hpp"
+#include "attn/models/bert.hpp"
+#include "attn/models/gpt.hpp"
+#include "attn/models/seq2seq_transformer.hpp"

@@ -1,0 +1,157 @@
+// Bert: an encoder from token ids to hidden states, and the names that its files use.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/layers/encoder.hpp"
+#include "attn/layers/input_embedding.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// By the words of a model's config.json.
+struct BertOptions {
+  index_t vocab_size = 30522;                ///< ids are 0 to vocab_size - 1
+  index_t hidden_size = 768;                 ///< features of a token
+  index_t num_hidden_layers = 12;            ///< layers of the encoder
+  index_t num_attention_heads = 12;          ///< heads of each layer
+  index_t intermediate_size = 3072;          ///< features in the middle of the feed-forward
+  index_t max_position_embeddings = 512;     ///< longest sequence
+  index_t type_vocab_size = 2;               ///< segments
+  double layer_norm_eps = 1e-12;             ///< of all norms
+  Activation hidden_act = Activation::gelu;  ///< the feed-forward's activation
+  double hidden_dropout_prob = 0.1;          ///< in training; nothing here
+  bool pooler = false;                       ///< tanh of a linear map of the first token
+
+  InputEmbeddingOptions embedding_options() const {
+    return {.vocab_size = vocab_size,
+            .d_model = hidden_size,
+            .positions = Positions::learned,
+            .max_positions = max_position_embeddings,
+            .num_token_types = type_vocab_size,
+            .norm = true,
+            .layer_norm_eps = layer_norm_eps,
+            .dropout = hidden_dropout_prob};
+  }
+  TransformerStackOptions encoder_options() const {
+    return {.num_layers = num_hidden_layers,
+            .layer = {.d_model = hidden_size,
+                      .nhead = num_attention_heads,
+                      .dim_feedforward = intermediate_size,
+                      .dropout = hidden_dropout_prob,
+                      .activation = hidden_act,
+                      .layer_norm_eps = layer_norm_eps,
+                      .attention = {.separate_in_proj = true}}};
+  }
+};
+
+/// What a call can be told beside AttentionOptions.
+struct BertCall {
+  TensorView2<const index_t> token_type_ids = {};  ///< (batch, seq); all 0
+  TensorView2<const index_t> position_ids = {};    ///< (batch, seq); 0, 1, .. in every sequence
+};
+
+/// ids (batch, seq) of any integer type to hidden states (batch, seq, hidden_size).
+/// Source: Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers" (2019), section 3.
+template <class T>
+class Bert {
+ public:
+  Bert() = default;
+  explicit Bert(const BertOptions& options)
+      : embeddings(options.embedding_options()), encoder(options.encoder_options()) {
+    if (options.pooler) pooler = Linear<T>(options.hidden_size, options.hidden_size);
+  }
+
+  template <TensorLike Ids, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
+  Tensor3<T> operator()(const Ids& ids, const AttentionOptions<T>& options = {},
+                        const BertCall& call = {}, const Functors&... functors) const {
+    const auto shape = const_view(ids).shape();
+    auto out = Tensor3<T>::uninitialized({shape[0], shape[1], embeddings.options().d_model});
+    forward(ids, out, options, call, functors...);
+    return out;
+  }
+
+  /// Padding is hidden by options.mask: key_lengths() or key_padding_mask(). Without padding, sequences lie one behind
+  /// the other in one row, told apart by options.cu_seqlens_q and cu_seqlens_k. All layers take the functors.
+  /// Throws ShapeError or ValueError.
+  template <TensorLike Ids, TensorLike Out, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
+  void forward(const Ids& ids, Out&& out, const AttentionOptions<T>& options = {},
+               const BertCall& call = {}, const Functors&... functors) const {
+    const TensorView3<T> to = view_of(out);
+    Scratch<T> memory(options.execution.scratch(), to.size());
+    const TensorView3<T> embedded(memory.data(), to.shape());
+    embeddings.forward(ids, embedded,
+                       {.position_ids = call.position_ids,
+                        .cu_seqlens = options.cu_seqlens_q,
+                        .token_type_ids = call.token_type_ids,
+                        .execution = options.execution});
+    encoder.forward(embedded, to, options, {}, {}, functors...);
+  }
+
+  /// out (batch, hidden_size) = tanh(dense(hidden(:, 0))). Throws ShapeError, and ValueError for a model without a pooler.
+  template <TensorLike Hidden, TensorLike Out>
+  void pool(const Hidden& hidden, Out&& out, const Execution& execution = {}) const {
+    const TensorView3<const T> from = const_view(hidden);
+    const TensorView2<T> to = view_of(out);
+    if (!pooler.weight)
+      throw ValueError(message("Bert::pool", "the model", "have a pooler", "none"));
+    check_shape(
+        "Bert::pool", "hidden", "(batch, seq from 1 on, hidden_size)",
+        Shape<3>{from.extent(0), std::max(from.extent(1), index_t{1}), pooler.weight.extent(1)},
+        from.shape());
+    pooler.forward(from.select(1, 0), to, Activation::none, {}, execution);
+    for (index_t b = 0; b < to.extent(0); ++b) {
+      for (index_t x = 0; x < to.extent(1); ++x) to(b, x) = std::tanh(to(b, x));
+    }
+  }
+
+  /// See Linear::pack().
+  void pack() {
+    encoder.pack();
+    if (pooler.weight) pooler.pack();
+  }
+
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
+
+  InputEmbedding<T> embeddings;
+  Encoder<T> encoder;
+  Linear<T> pooler;  ///< without a weight where there is none
+
+ private:
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f) {
+    self.embeddings.visit_parameters(f.under("embeddings."));
+    self.encoder.visit_parameters(f.under("encoder."));
+    if (self.pooler.weight) self.pooler.visit_parameters(f.under("pooler."));
+  }
+};
+
+/// The name that BERT's files have for a parameter of Bert: load_state_dict(bert, file, {.rename = bert_name}).
+inline std::string bert_name(std::string_view name) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"embeddings.words.", "embeddings.word_embeddings."},
+      {"embeddings.positions.", "embeddings.position_embeddings."},
+      {"embeddings.token_types.", "embeddings.token_type_embeddings."},
+      {"embeddings.norm.", "embeddings.LayerNorm."},
+      {"pooler.", "pooler.dense."},
+      {"encoder.layers.", "encoder.layer."},
+      {".self_attn.q_proj_", ".attention.self.query."},
+      {".self_attn.k_proj_", ".attention.self.key."},
+      {".self_attn.v_proj_", ".attention.self.value."},
+      {".self_attn.out_proj.", ".attention.output.dense."},
+      {".norm1.", ".attention.output.LayerNorm."},
+      {".linear1.", ".intermediate.dense."},
+      {".linear2.", ".output.dense."},
+      {".norm2.", ".output.LayerNorm."},
+  };
+  std::string result(name);
+  for (const auto& [ours, theirs] : kNames) {
+    if (const std::size_t at = result.find(ours); at != std::string::npos) {
+      result.replace(at, ours.size(), theirs);
+    }
+  }
+  return result;
+}
+
+ATTN_NAMESPACE_END

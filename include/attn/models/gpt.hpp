@@ -1,0 +1,112 @@
+// Gpt: a decoder-only Transformer from token ids to logits, whole or step by step.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/layers/encoder.hpp"
+#include "attn/layers/input_embedding.hpp"
+#include "attn/layers/output_projection.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+struct GptOptions {
+  index_t vocab_size = 0;                    ///< ids are 0 to vocab_size - 1
+  index_t num_layers = 12;                   ///< layers, each with weights of its own
+  TransformerLayerOptions layer = {};        ///< GPT-2: .activation = gelu_tanh, .norm_first = true
+  Positions positions = Positions::learned;  ///< none where layer.attention.rotary tells them
+  index_t max_positions = 1024;              ///< of sinusoidal and learned positions
+  bool scale_embedding = false;              ///< by sqrt(d_model)
+  bool norm = true;                          ///< before the logits
+  bool tied = true;  ///< logits by the words' embedding, not by a weight of their own
+
+  InputEmbeddingOptions embedding_options() const {
+    return {.vocab_size = vocab_size,
+            .d_model = layer.d_model,
+            .positions = positions,
+            .max_positions = max_positions,
+            .scale = scale_embedding,
+            .dropout = layer.dropout};
+  }
+};
+
+/// ids (batch, seq) of any integer type to logits (batch, seq, vocab_size): a token sees itself and those before it.
+/// Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section 2.3.
+template <class T>
+class Gpt {
+ public:
+  Gpt() = default;
+  explicit Gpt(const GptOptions& options)
+      : embedding(options.embedding_options()),
+        blocks({.num_layers = options.num_layers, .layer = options.layer, .norm = options.norm}),
+        lm_head(options.layer.d_model, options.vocab_size, options.tied) {}
+
+  index_t vocab_size() const { return embedding.options().vocab_size; }
+
+  /// One cache for each layer; see MultiHeadAttention::make_cache().
+  std::vector<KvCache<T>> make_caches(index_t batch, index_t capacity, index_t window = 0) const {
+    return blocks.make_caches(batch, capacity, window);
+  }
+
+  template <TensorLike Ids, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
+  Tensor3<T> operator()(const Ids& ids, const AttentionOptions<T>& options = {},
+                        std::span<KvCache<T>> caches = {},
+                        TensorView2<const index_t> position_ids = {},
+                        const Functors&... functors) const {
+    const auto shape = const_view(ids).shape();
+    auto out = Tensor3<T>::uninitialized({shape[0], shape[1], vocab_size()});
+    forward(ids, out, options, caches, position_ids, functors...);
+    return out;
+  }
+
+  /// Into `out` (batch, seq, vocab_size), or (batch, 1, vocab_size) for the logits of the last token alone. causal() is
+  /// added to options.mask, and all layers take the functors. With caches, one per layer, ids are the tokens behind
+  /// those of the caches.
+  /// Throws ShapeError or ValueError; the caches then are as they were, but for keys that a window left outside.
+  template <TensorLike Ids, TensorLike Out, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
+  void forward(const Ids& ids, Out&& out, AttentionOptions<T> options = {},
+               std::span<KvCache<T>> caches = {}, TensorView2<const index_t> position_ids = {},
+               const Functors&... functors) const {
+    const auto iv = const_view(ids);
+    const TensorView3<T> ov = view_of(out);
+    const index_t batch = iv.extent(0), seq = iv.extent(1), dim = embedding.options().d_model;
+    const index_t rows = ov.extent(1) == 1 ? std::min(seq, index_t{1}) : seq;
+    check_shape("Gpt", "out", Shape<3>{batch, rows, vocab_size()}, ov.shape());
+    const Execution execution = options.execution;
+    Scratch<T> memory(execution.scratch(), batch * seq * dim);
+    const TensorView3<T> hidden(memory.data(), {batch, seq, dim});
+    embedding.forward(iv, hidden,
+                      {.first_position = caches.empty() ? 0 : caches[0].length(),
+                       .position_ids = position_ids,
+                       .cu_seqlens = options.cu_seqlens_k,
+                       .execution = execution});
+    options.mask = options.mask & causal();
+    detail::CacheGuard guard(caches);
+    blocks.forward(hidden, hidden, options, position_ids, caches, functors...);
+    lm_head.forward(hidden.slice(1, seq - rows, seq), embedding.words, ov, execution);
+    guard.commit();
+  }
+
+  /// See Linear::pack().
+  void pack() {
+    blocks.pack();
+    lm_head.pack(embedding.words);
+  }
+
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
+
+  InputEmbedding<T> embedding;
+  Encoder<T> blocks;
+  OutputProjection<T> lm_head;
+
+ private:
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f) {
+    self.embedding.visit_parameters(f.under("embedding."));
+    self.blocks.visit_parameters(f.under("blocks."));
+    self.lm_head.visit_parameters(f.under("lm_head."));
+  }
+};
+
+ATTN_NAMESPACE_END

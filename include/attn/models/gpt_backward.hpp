@@ -1,0 +1,65 @@
+// Backward of Gpt, with what its forward saves.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/layers/input_embedding_backward.hpp"
+#include "attn/layers/layer_stack_backward.hpp"
+#include "attn/models/gpt.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+template <class T>
+struct GptSaved {
+  InputEmbeddingSaved<T> embedding;
+  EncoderSaved<T> blocks;
+  LinearSaved<T> lm_head;
+  Saved<T, 3> embedded;  ///< where there is no layer that would save it
+  DropoutStep dropout;
+};
+
+/// Gpt::forward() that saves: ids (batch, seq) to logits (batch, seq, vocab_size). causal() is
+/// added to options.mask. Throws ShapeError or ValueError.
+template <class T, TensorLike Ids, class... Functors>
+  requires(std::integral<scalar_t<Ids>> && (detail::is_functor<Functors> && ...))
+void forward(const Gpt<T>& model, const Ids& ids, Output3<T> logits, GptSaved<T>& saved,
+             AttentionOptions<T> options = {}, TensorView2<const index_t> position_ids = {},
+             const Functors&... functors) {
+  const auto iv = const_view(ids);
+  const Shape<3> shape{iv.extent(0), iv.extent(1), model.embedding.options().d_model};
+  check_shape("Gpt", "logits", Shape<3>{shape[0], shape[1], model.vocab_size()}, logits.shape());
+  saved.embedding.dropout = saved.blocks.dropout = saved.dropout;
+  saved.embedding.dropout.layer = detail::kSourceEmbedding;
+  saved.blocks.resize(model.blocks.layers.size());
+  const TensorView3<T> embedded =
+      (model.blocks.layers.empty() ? saved.embedded : saved.blocks.input(model.blocks, 0))
+          .make(shape);
+  forward(model.embedding, ids, embedded, saved.embedding,
+          {.position_ids = position_ids,
+           .cu_seqlens = options.cu_seqlens_q,
+           .execution = options.execution});
+  options.mask = options.mask & causal();
+  const TensorView3<T> hidden = saved.lm_head.x.make(shape);
+  forward(model.blocks, embedded, hidden, saved.blocks, options, position_ids, functors...);
+  forward(model.lm_head, hidden, model.embedding.words.weight.view(), logits, saved.lm_head,
+          options.execution);
+}
+
+/// d_logits (batch, seq, vocab_size); the gradients of all parameters are added to `gradients`,
+/// those of a tied table from both its uses.
+template <class T, class... Functors>
+  requires(detail::is_functor<Functors> && ...)
+void backward(const Gpt<T>& model, Input3<T> d_logits, GptSaved<T>& saved, Gpt<T>& gradients,
+              AttentionOptions<T> options = {}, TensorView2<const index_t> position_ids = {},
+              const Functors&... functors) {
+  const Execution execution = options.execution;
+  const Shape<3> shape{d_logits.extent(0), d_logits.extent(1), model.embedding.options().d_model};
+  Scratch<T> memory(execution.scratch(), size_of(shape));
+  const TensorView3<T> d(memory.data(), shape);
+  backward(model.lm_head, d_logits, model.embedding.words.weight.view(), saved.lm_head, d,
+           gradients.lm_head, gradients.embedding.words.weight.view(), execution);
+  options.mask = options.mask & causal();
+  backward(model.blocks, d, saved.blocks, d, gradients.blocks, options, position_ids, functors...);
+  backward(model.embedding, d, saved.embedding, gradients.embedding, execution);
+}
+
+ATTN_NAMESPACE_END

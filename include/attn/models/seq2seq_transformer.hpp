@@ -1,0 +1,165 @@
+// Seq2SeqTransformer: a Transformer from token ids to logits - embeddings, masks of padding, output projection.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/layers/input_embedding.hpp"
+#include "attn/layers/output_projection.hpp"
+#include "attn/layers/padding.hpp"
+#include "attn/layers/transformer.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+struct Seq2SeqOptions {
+  index_t src_vocab_size = 0;                   ///< ids of the source are below it
+  index_t tgt_vocab_size = 0;                   ///< ids of the target are below it
+  TransformerOptions transformer = {};          ///< both stacks
+  Positions positions = Positions::sinusoidal;  ///< what is added for where a token stands
+  index_t max_positions = 512;                  ///< of sinusoidal and learned positions
+  bool scale_embedding = true;                  ///< by sqrt(d_model)
+  bool embedding_norm = false;                  ///< a norm before the first layer of each stack
+  bool tied = false;         ///< logits by the target's embedding, not by a weight of their own
+  bool output_bias = false;  ///< of the logits' linear map
+  std::optional<index_t> pad_id = {};      ///< tokens that nobody sees
+  MaskedRow masked_row = MaskedRow::zero;  ///< what a query gets that sees no key
+
+  InputEmbeddingOptions embedding_options(index_t vocab_size) const {
+    const TransformerLayerOptions& layer = transformer.layer;
+    return {.vocab_size = vocab_size,
+            .d_model = layer.d_model,
+            .positions = positions,
+            .max_positions = max_positions,
+            .scale = scale_embedding,
+            .norm = embedding_norm,
+            .layer_norm_eps = layer.layer_norm_eps,
+            .dropout = layer.dropout};
+  }
+};
+
+/// src (batch, src_len) and tgt (batch, tgt_len) of any integer type to logits (batch, tgt_len, tgt_vocab_size). A token
+/// of the target sees itself and those before it, and no token sees padding.
+/// Source: "Attention Is All You Need" (2017).
+template <class T>
+class Seq2SeqTransformer {
+ public:
+  Seq2SeqTransformer() = default;
+  explicit Seq2SeqTransformer(const Seq2SeqOptions& options)
+      : src_embedding(options.embedding_options(options.src_vocab_size)),
+        tgt_embedding(options.embedding_options(options.tgt_vocab_size)),
+        transformer(options.transformer),
+        generator(options.transformer.layer.d_model, options.tgt_vocab_size, options.tied,
+                  options.output_bias),
+        options_(options) {}
+
+  const Seq2SeqOptions& options() const { return options_; }
+
+  template <TensorLike Src, TensorLike Tgt>
+  Tensor3<T> operator()(const Src& src, const Tgt& tgt, const Execution& execution = {}) const {
+    const auto shape = const_view(tgt).shape();
+    auto out = Tensor3<T>::uninitialized({shape[0], shape[1], options_.tgt_vocab_size});
+    forward(src, tgt, out, execution);
+    return out;
+  }
+
+  /// Throws ShapeError or ValueError.
+  template <TensorLike Src, TensorLike Tgt, TensorLike Out>
+  void forward(const Src& src, const Tgt& tgt, Out&& out, const Execution& execution = {}) const {
+    const auto sv = const_view(src);
+    const Shape<3> shape{sv.extent(0), sv.extent(1), options_.transformer.layer.d_model};
+    Scratch<T> scratch(execution.scratch(), size_of(shape));
+    const TensorView3<T> memory(scratch.data(), shape);
+    encode(src, memory, execution);
+    decode(tgt, memory, src, out, {}, execution);
+  }
+
+  /// src (batch, src_len) to memory (batch, src_len, d_model).
+  template <TensorLike Src, TensorLike Memory>
+  void encode(const Src& src, Memory&& memory, const Execution& execution = {}) const {
+    const TensorView3<T> to = view_of(memory);
+    const Padding padding(src, options_.pad_id, execution);
+    Scratch<T> scratch(execution.scratch(), to.size());
+    const TensorView3<T> embedded(scratch.data(), to.shape());
+    src_embedding.forward(src, embedded, {.execution = execution});
+    transformer.encoder.forward(
+        embedded, to,
+        {.mask = padding.mask(), .masked_row = options_.masked_row, .execution = execution});
+  }
+
+  /// Room for `capacity` tokens of the target and src_len of the source.
+  std::vector<DecoderLayerCache<T>> make_caches(index_t batch, index_t capacity,
+                                                index_t src_len) const {
+    return transformer.decoder.make_caches(batch, capacity, src_len);
+  }
+
+  /// tgt (batch, n), memory of encode(src) and src itself, whose padding stays hidden, to logits (batch, n,
+  /// tgt_vocab_size), or (batch, 1, tgt_vocab_size) of the last token alone. With caches tgt holds the tokens behind
+  /// those of the caches, and `tgt_padding` (batch, all tokens) says which of all are padding: none if not given.
+  template <TensorLike Tgt, TensorLike Memory, TensorLike Src, TensorLike Out>
+  void decode(const Tgt& tgt, const Memory& memory, const Src& src, Out&& out,
+              std::span<DecoderLayerCache<T>> caches = {}, const Execution& execution = {},
+              TensorView2<const bool> tgt_padding = {}) const {
+    const auto tv = const_view(tgt);
+    const TensorView3<T> ov = view_of(out);
+    const index_t batch = tv.extent(0), seq = tv.extent(1);
+    const index_t rows = ov.extent(1) == 1 ? std::min(seq, index_t{1}) : seq;
+    check_shape("Seq2SeqTransformer", "out", Shape<3>{batch, rows, options_.tgt_vocab_size},
+                ov.shape());
+    const Padding src_padding(src, options_.pad_id, execution);
+    const Padding found(tgt, caches.empty() ? options_.pad_id : std::nullopt, execution);
+    const Mask tgt_mask = tgt_padding ? key_padding_mask(tgt_padding) : found.mask();
+    const index_t dim = options_.transformer.layer.d_model;
+    Scratch<T> scratch(execution.scratch(), batch * seq * dim);
+    const TensorView3<T> hidden(scratch.data(), {batch, seq, dim});
+    tgt_embedding.forward(
+        tv, hidden,
+        {.first_position = caches.empty() ? 0 : caches[0].self.length(), .execution = execution});
+    detail::CacheGuard guard(caches);
+    transformer.decoder.forward(
+        hidden, memory, hidden,
+        {.mask = causal() & tgt_mask, .masked_row = options_.masked_row, .execution = execution},
+        {.memory = {.mask = src_padding.mask(), .masked_row = options_.masked_row}}, caches);
+    generator.forward(hidden.slice(1, seq - rows, seq), tgt_embedding.words, ov, execution);
+    guard.commit();
+  }
+
+  /// See Linear::pack().
+  void pack() {
+    transformer.pack();
+    generator.pack(tgt_embedding.words);
+  }
+
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
+
+  InputEmbedding<T> src_embedding, tgt_embedding;
+  Transformer<T> transformer;
+  OutputProjection<T> generator;
+
+ private:
+  /// The mask of a call's padding, for as long as the call lasts.
+  class Padding {
+   public:
+    template <TensorLike Ids>
+    Padding(const Ids& ids, std::optional<index_t> pad_id, const Execution& execution)
+        : memory_(execution.scratch(), pad_id ? const_view(ids).size() : 0),
+          hidden_(memory_.data(), const_view(ids).shape()) {
+      if (pad_id) find_padding(ids, *pad_id, hidden_);
+    }
+    Mask mask() const { return hidden_ ? key_padding_mask(hidden_) : Mask{}; }
+
+   private:
+    Scratch<bool> memory_;
+    TensorView2<bool> hidden_;
+  };
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f) {
+    self.src_embedding.visit_parameters(f.under("src_embedding."));
+    self.tgt_embedding.visit_parameters(f.under("tgt_embedding."));
+    self.transformer.visit_parameters(f.under("transformer."));
+    self.generator.visit_parameters(f.under("generator."));
+  }
+
+  Seq2SeqOptions options_;
+};
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,229 @@
+// Pre-tokenizers of byte-level BPE: where a text is cut into words, within which pieces are merged.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "attn/text/utf8.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// By the names that GGUF files have for them (tokenizer.ggml.pre).
+enum class PreTokenizer {
+  gpt2,    ///< contractions, letters, digits, other signs, the last three with a space before them
+  smollm,  ///< the same, every digit a word of its own
+  llama_bpe,  ///< letters with a sign before them, digits by three, line ends behind signs
+  qwen2,      ///< the same, every digit a word of its own
+};
+
+/// Of a name such as "llama-bpe", if it is known.
+inline std::optional<PreTokenizer> pre_tokenizer(std::string_view name) {
+  if (name == "gpt2" || name == "gpt-2") return PreTokenizer::gpt2;
+  if (name == "smollm") return PreTokenizer::smollm;
+  if (name == "llama-bpe" || name == "llama3" || name == "llama-v3") return PreTokenizer::llama_bpe;
+  if (name == "qwen2") return PreTokenizer::qwen2;
+  return std::nullopt;
+}
+
+namespace detail {
+
+/// What the patterns tell apart.
+enum class CharKind : std::uint8_t { letter, number, newline, space, other, none };
+
+inline CharKind unicode_kind(std::int32_t code) {
+  if (code == 0x85) return CharKind::space;
+  switch (utf8proc_category(code)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+      return CharKind::letter;
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_NO:
+      return CharKind::number;
+    case UTF8PROC_CATEGORY_ZS:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+      return CharKind::space;
+    default:
+      return CharKind::other;
+  }
+}
+
+/// The characters of a text from `at` on, each with what it is. A byte that is no character is
+/// `other`.
+class WordScanner {
+ public:
+  struct Char {
+    CharKind kind;
+    std::int32_t code;
+    std::size_t end;  ///< where the next one begins
+  };
+
+  explicit WordScanner(std::string_view text) : text_(text) {}
+
+  /// `none` behind the end.
+  Char at(std::size_t place) const {
+    if (place >= text_.size()) return {CharKind::none, -1, place};
+    const Utf8Char c = first_char(text_.substr(place));
+    CharKind kind = CharKind::other;
+    if (c.code >= 0x80) {
+      kind = unicode_kind(c.code);
+    } else if (c.code >= 0) {
+      const auto byte = static_cast<unsigned char>(c.code);
+      if ((byte | 0x20) >= 'a' && (byte | 0x20) <= 'z') {
+        kind = CharKind::letter;
+      } else if (byte >= '0' && byte <= '9') {
+        kind = CharKind::number;
+      } else if (byte == '\n' || byte == '\r') {
+        kind = CharKind::newline;
+      } else if (byte == ' ' || byte == '\t' || byte == 0x0B || byte == 0x0C) {
+        kind = CharKind::space;
+      }
+    }
+    return {kind, c.code, place + c.size};
+  }
+
+  /// The end of the characters of this kind from `place` on, at most `most` of them.
+  std::size_t run(std::size_t place, CharKind kind,
+                  std::size_t most = std::string_view::npos) const {
+    for (Char c = at(place); c.kind == kind && most > 0; c = at(place), --most) place = c.end;
+    return place;
+  }
+
+  /// The end of the white space from `place` on, line ends among it.
+  std::size_t run_of_space(std::size_t place) const {
+    for (Char c = at(place); c.kind == CharKind::space || c.kind == CharKind::newline;
+         c = at(place)) {
+      place = c.end;
+    }
+    return place;
+  }
+
+  /// The end of 's, 't, 're, 've, 'm, 'll or 'd at `place`, or `place`. Where capitals count too,
+  /// so does the long s (U+017F), of which S is the capital.
+  std::size_t contraction(std::size_t place, bool any_case) const {
+    if (place >= text_.size() || text_[place] != '\'') return place;
+    const auto letter = [&](std::size_t from) {
+      const Char c = at(from);
+      std::int32_t code = c.code;
+      if (any_case && code == 0x17F) code = 's';
+      if (any_case && code >= 'A' && code <= 'Z') code += 'a' - 'A';
+      return Char{c.kind, code, c.end};
+    };
+    const Char first = letter(place + 1);
+    switch (first.code) {
+      case 's':
+      case 't':
+      case 'm':
+      case 'd':
+        return first.end;
+      case 'r':
+      case 'v':
+      case 'l': {
+        const Char second = letter(first.end);
+        return second.code == (first.code == 'l' ? 'l' : 'e') ? second.end : place;
+      }
+      default:
+        return place;
+    }
+  }
+
+  std::string_view text() const { return text_; }
+
+ private:
+  std::string_view text_;
+};
+
+/// White space from `begin` to `end` before `next`: the last of it belongs to the word that
+/// follows, if one does.
+inline std::size_t space_before_word(const WordScanner& scan, std::size_t begin, std::size_t end) {
+  if (end == scan.text().size()) return end;
+  std::size_t last = end - 1;
+  while (last > begin && (static_cast<unsigned char>(scan.text()[last]) & 0xC0) == 0x80) --last;
+  return last > begin ? last : end;
+}
+
+/// The end of the word at `place` by
+/// `'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`.
+inline std::size_t gpt2_word(const WordScanner& scan, std::size_t place) {
+  if (const std::size_t end = scan.contraction(place, false); end != place) return end;
+  WordScanner::Char first = scan.at(place);
+  if (first.code == ' ') {
+    const WordScanner::Char next = scan.at(first.end);
+    const CharKind kind = next.kind;
+    if (kind == CharKind::letter || kind == CharKind::number || kind == CharKind::other)
+      first = next;
+  }
+  if (first.kind == CharKind::letter || first.kind == CharKind::number ||
+      first.kind == CharKind::other) {
+    return scan.run(first.end, first.kind);
+  }
+  return space_before_word(scan, place, scan.run_of_space(place));
+}
+
+/// The end of the word at `place` by
+/// `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
+/// ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`, where numbers have up to `digits` digits.
+inline std::size_t llama3_word(const WordScanner& scan, std::size_t place, std::size_t digits) {
+  if (const std::size_t end = scan.contraction(place, true); end != place) return end;
+  const WordScanner::Char first = scan.at(place), second = scan.at(first.end);
+  if (first.kind == CharKind::letter) return scan.run(first.end, CharKind::letter);
+  if (first.kind == CharKind::number) return scan.run(place, CharKind::number, digits);
+  if (first.kind != CharKind::newline && second.kind == CharKind::letter) {
+    return scan.run(second.end, CharKind::letter);
+  }
+  if (first.kind == CharKind::other || (first.code == ' ' && second.kind == CharKind::other)) {
+    const std::size_t signs = first.kind == CharKind::other ? place : first.end;
+    return scan.run(scan.run(signs, CharKind::other), CharKind::newline);
+  }
+  const std::size_t end = scan.run_of_space(place);
+  // Up to the last line end of this white space.
+  for (std::size_t last = end; last > place; --last) {
+    if (scan.text()[last - 1] == '\n' || scan.text()[last - 1] == '\r') return last;
+  }
+  return space_before_word(scan, place, end);
+}
+
+}  // namespace detail
+
+/// f(word) for every word of `text`, which together are the text. Bytes that are not UTF-8 count as
+/// signs. Categories are those of utf8proc's Unicode version. Source of the patterns: `tokenizers`
+/// files of GPT-2, SmolLM2, Llama 3 and Qwen2; of the last without its normalisation (NFC), after
+/// which not every text could be had back.
+template <class F>
+void for_each_word(PreTokenizer kind, std::string_view text, F&& f) {
+  using detail::CharKind;
+  if (kind == PreTokenizer::smollm) {
+    // Digits are cut out first: the white space before one is whole.
+    const detail::WordScanner digits(text);
+    for (std::size_t begin = 0; begin < text.size();) {
+      std::size_t end = begin;
+      for (auto c = digits.at(end); c.kind != CharKind::number && c.kind != CharKind::none;
+           c = digits.at(end)) {
+        end = c.end;
+      }
+      for_each_word(PreTokenizer::gpt2, text.substr(begin, end - begin), f);
+      begin = end;
+      if (begin < text.size()) {
+        end = digits.at(begin).end;
+        f(text.substr(begin, end - begin));
+        begin = end;
+      }
+    }
+    return;
+  }
+  const detail::WordScanner scan(text);
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = kind == PreTokenizer::gpt2    ? detail::gpt2_word(scan, begin)
+                            : kind == PreTokenizer::qwen2 ? detail::llama3_word(scan, begin, 1)
+                                                          : detail::llama3_word(scan, begin, 3);
+    f(text.substr(begin, end - begin));
+    begin = end;
+  }
+}
+
+ATTN_NAMESPACE_END

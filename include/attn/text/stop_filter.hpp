@@ -1,0 +1,70 @@
+// StopFilter: a text piece by piece, up to where the first complete stop text begins.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "attn/core/error.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Gives what it is given, but for what may be the beginning of a stop text: that waits until it is
+/// known. A stop text may come in any pieces.
+class StopFilter {
+ public:
+  /// Throws ValueError for a stop text that is empty.
+  explicit StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)) {
+    for (const std::string& stop : stops_) {
+      if (stop.empty()) {
+        throw ValueError(message("StopFilter", "every stop text", "not be empty", "\"\""));
+      }
+    }
+  }
+
+  /// What is certain now. Nothing once a stop text has come.
+  std::string push(std::string_view text) {
+    if (stopped_) return {};
+    pending_ += text;
+    // The stop text that is complete first, whatever the pieces; of those at one place the longest.
+    std::size_t end = pending_.size() - longest_beginning(), complete = pending_.npos;
+    for (const std::string& stop : stops_) {
+      const std::size_t begin = pending_.find(stop);
+      if (begin == pending_.npos || begin + stop.size() > complete) continue;
+      end = begin + stop.size() < complete ? begin : std::min(begin, end);
+      complete = begin + stop.size();
+    }
+    stopped_ = complete != pending_.npos;
+    std::string certain = pending_.substr(0, end);
+    pending_.erase(0, end);
+    return certain;
+  }
+
+  bool stopped() const { return stopped_; }
+
+  /// What waited for more that does not come.
+  std::string finish() { return stopped_ ? std::string() : std::exchange(pending_, {}); }
+
+ private:
+  /// Of a stop text, at the end of pending_.
+  std::size_t longest_beginning() const {
+    std::size_t longest = 0;
+    for (const std::string& stop : stops_) {
+      for (std::size_t size = std::min(stop.size() - 1, pending_.size()); size > longest; --size) {
+        if (std::string_view(pending_).ends_with(std::string_view(stop).substr(0, size))) {
+          longest = size;
+        }
+      }
+    }
+    return longest;
+  }
+
+  std::vector<std::string> stops_;
+  std::string pending_;
+  bool stopped_ = false;
+};
+
+ATTN_NAMESPACE_END

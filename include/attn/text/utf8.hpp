@@ -1,0 +1,76 @@
+// UTF-8: one character at a time out of any bytes, and where a text is cut within one.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <utf8proc.h>
+
+#include "attn/core/config.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// One character of a text: its code point and how many bytes it takes.
+struct Utf8Char {
+  std::int32_t code;  ///< -1 where the byte belongs to no valid sequence
+  std::size_t size;   ///< 1 then
+};
+
+/// The first character of a text that is not empty.
+inline Utf8Char first_char(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text.front());
+  if (first < 0x80) return {first, 1};
+  utf8proc_int32_t code = 0;
+  const utf8proc_ssize_t size =
+      utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                       static_cast<utf8proc_ssize_t>(text.size()), &code);
+  if (size <= 0) return {-1, 1};
+  return {code, static_cast<std::size_t>(size)};
+}
+
+inline void append_utf8(std::int32_t code, std::string& out) {
+  utf8proc_uint8_t bytes[4];
+  const utf8proc_ssize_t size = utf8proc_encode_char(code, bytes);
+  out.append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(size));
+}
+
+/// How many bytes at the end are the beginning of a character whose rest is still to come: 0 to 3.
+inline std::size_t unfinished_bytes(std::string_view text) {
+  for (std::size_t back = 1; back <= 3 && back <= text.size(); ++back) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    if ((byte & 0xC0) == 0x80) continue;  // the first byte lies further back
+    // Of two, three or four bytes; what begins no character at all is not waited for.
+    const std::size_t size = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : 2;
+    if (byte < 0xC2 || byte > 0xF4 || back >= size) return 0;
+    // The second byte already tells overlong forms, surrogates and what lies past U+10FFFF.
+    if (back >= 2) {
+      const auto second = static_cast<unsigned char>(text[text.size() - back + 1]);
+      const unsigned least = byte == 0xE0 ? 0xA0 : byte == 0xF0 ? 0x90 : 0x80;
+      const unsigned most = byte == 0xED ? 0x9F : byte == 0xF4 ? 0x8F : 0xBF;
+      if (second < least || second > most) return 0;
+    }
+    return back;
+  }
+  return 0;
+}
+
+/// The text with U+FFFD for every byte that belongs to no valid sequence.
+inline std::string valid_utf8(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  while (!text.empty()) {
+    const Utf8Char c = first_char(text);
+    if (c.code < 0) {
+      result += "\xEF\xBF\xBD";
+    } else {
+      result.append(text.substr(0, c.size));
+    }
+    text.remove_prefix(c.size);
+  }
+  return result;
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,81 @@
+// Batches: examples in an order drawn anew for each epoch, whose position can be saved.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "attn/core/error.hpp"
+#include "attn/core/shape.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Indices of examples 0 .. count - 1, batch after batch. An epoch's order follows from the seed
+/// and the epoch's number alone; examples that do not fill the last batch of an epoch are left out
+/// of it.
+class Batches {
+ public:
+  /// What a checkpoint saves.
+  struct Position {
+    std::uint64_t seed = 0;
+    index_t epoch = 0, batch = 0;
+    bool operator==(const Position&) const = default;
+  };
+
+  /// Throws ValueError unless 1 <= batch_size <= count.
+  Batches(index_t count, index_t batch_size, std::uint64_t seed) : size_(batch_size) {
+    if (batch_size < 1 || batch_size > count) {
+      throw ValueError(message("Batches", "batch_size", "lie in 1 .. " + std::to_string(count),
+                               std::to_string(batch_size)));
+    }
+    order_.resize(static_cast<std::size_t>(count));
+    move_to({seed, 0, 0});
+  }
+
+  const Position& position() const { return position_; }
+  index_t per_epoch() const { return static_cast<index_t>(order_.size()) / size_; }
+
+  /// As if next() had been called that often. Throws ValueError for a batch that an epoch does not
+  /// have.
+  void move_to(const Position& position) {
+    if (position.batch < 0 || position.batch > per_epoch()) {
+      throw ValueError(message("Batches", "position.batch",
+                               "lie in 0 .. " + std::to_string(per_epoch()),
+                               std::to_string(position.batch)));
+    }
+    position_ = position;
+    shuffle();
+  }
+
+  /// The next batch, valid until the next call.
+  std::span<const index_t> next() {
+    if (position_.batch == per_epoch()) {
+      ++position_.epoch;
+      position_.batch = 0;
+      shuffle();
+    }
+    const std::size_t first = static_cast<std::size_t>(position_.batch++ * size_);
+    return std::span<const index_t>(order_).subspan(first, static_cast<std::size_t>(size_));
+  }
+
+ private:
+  /// Fisher and Yates; mt19937_64 is specified to the bit, std::shuffle is not.
+  void shuffle() {
+    std::iota(order_.begin(), order_.end(), index_t{0});
+    std::seed_seq seed{static_cast<std::uint32_t>(position_.seed),
+                       static_cast<std::uint32_t>(position_.seed >> 32),
+                       static_cast<std::uint32_t>(position_.epoch)};
+    std::mt19937_64 random(seed);
+    for (std::size_t n = order_.size(); n > 1; --n) {
+      std::swap(order_[n - 1], order_[static_cast<std::size_t>(random() % n)]);
+    }
+  }
+
+  index_t size_;
+  Position position_;
+  std::vector<index_t> order_;
+};
+
+ATTN_NAMESPACE_END

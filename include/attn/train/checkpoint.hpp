@@ -1,0 +1,88 @@
+// Checkpoints: a model, its optimizer's state and where training stands, in one safetensors file.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <charconv>
+#include <filesystem>
+
+#include "attn/io/state_dict.hpp"
+#include "attn/train/batches.hpp"
+#include "attn/train/optimizer.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Where training stands.
+struct TrainingState {
+  index_t step = 0;
+  Batches::Position batches = {};
+  SafetensorsMetadata more = {};  ///< texts of the program's own
+};
+
+namespace detail {
+
+inline constexpr std::string_view kModelPrefix = "model.", kOptimizerPrefix = "optimizer.";
+
+template <class Number>
+Number number_in(const SafetensorsMetadata& metadata, const std::string& key) {
+  const auto at = metadata.find(key);
+  Number number{};
+  if (at != metadata.end()) {
+    const std::string& text = at->second;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error == std::errc() && end == text.data() + text.size()) return number;
+  }
+  throw ValueError(message("load_checkpoint", "the metadata", "hold a number " + key,
+                           at == metadata.end() ? "none" : quote(at->second)));
+}
+
+}  // namespace detail
+
+/// Writes `path` whole or not at all: a run that is stopped while it writes finds the checkpoint
+/// before. Tensors: model.NAME, and optimizer.NAME.exp_avg and the like by PyTorch's names. Throws
+/// IoError or ValueError as save_safetensors() does.
+template <class Model, class Optimizer>
+void save_checkpoint(const std::filesystem::path& path, const Model& model, Optimizer& optimizer,
+                     const TrainingState& state) {
+  std::vector<NamedTensor> tensors =
+      state_dict(model, {.prefix = std::string(detail::kModelPrefix)});
+  optimizer.visit_state([&](const std::string& name, const auto& view) {
+    tensors.emplace_back(std::string(detail::kOptimizerPrefix) + name, view);
+  });
+  SafetensorsMetadata metadata = state.more;
+  metadata["training.step"] = std::to_string(state.step);
+  metadata["training.optimizer_steps"] = std::to_string(optimizer.steps());
+  metadata["training.seed"] = std::to_string(state.batches.seed);
+  metadata["training.epoch"] = std::to_string(state.batches.epoch);
+  metadata["training.batch"] = std::to_string(state.batches.batch);
+  save_safetensors(path, tensors, metadata);
+}
+
+/// Reads what save_checkpoint() wrote into a model and an optimizer made as those were: training
+/// goes on with the same bits. Throws IoError for a file that cannot be read, ValueError or
+/// ShapeError for one of another model or optimizer.
+template <class Model, class Optimizer>
+TrainingState load_checkpoint(const std::filesystem::path& path, Model& model,
+                              Optimizer& optimizer) {
+  const SafetensorsFile file(path);
+  TrainingState state;
+  state.more = file.metadata();
+  state.step = detail::number_in<index_t>(state.more, "training.step");
+  state.batches = {detail::number_in<std::uint64_t>(state.more, "training.seed"),
+                   detail::number_in<index_t>(state.more, "training.epoch"),
+                   detail::number_in<index_t>(state.more, "training.batch")};
+  const index_t steps = detail::number_in<index_t>(state.more, "training.optimizer_steps");
+  std::erase_if(state.more, [](const auto& entry) { return entry.first.starts_with("training."); });
+  const auto name_of = [](const std::string& name) {
+    return std::string(detail::kOptimizerPrefix) + name;
+  };
+  optimizer.visit_state([&]<class T>(const std::string& name, TensorView<T, 1> view) {
+    file.check<T>(name_of(name), view.shape());
+  });
+  load_state_dict(model, file, {.prefix = std::string(detail::kModelPrefix)});
+  optimizer.visit_state(
+      [&](const std::string& name, const auto& view) { file.load(name_of(name), view); });
+  optimizer.set_steps(steps);
+  return state;
+}
+
+ATTN_NAMESPACE_END

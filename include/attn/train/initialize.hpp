@@ -1,0 +1,82 @@
+// initialize: parameters drawn by PyTorch's rules, the same for the same seed.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+#include <random>
+#include <string_view>
+
+#include "attn/core/view.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+struct InitializeOptions {
+  std::uint64_t seed = 0;  ///< the draws follow from it
+  /// Standard deviation of embeddings; 1 in PyTorch. GPT-2 has 0.02, which tied logits need.
+  double embedding_std = 1;
+};
+
+namespace detail {
+
+/// Uniform and normal numbers; the standard distributions are not specified to the bit.
+class InitialNumbers {
+ public:
+  explicit InitialNumbers(std::uint64_t seed) : engine_(seed) {}
+  /// [0, 1)
+  double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }
+  /// Box and Muller's.
+  double normal() {
+    const double radius = std::sqrt(-2 * std::log(1 - uniform()));
+    return radius * std::cos(2 * std::numbers::pi * uniform());
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+}  // namespace detail
+
+/// What PyTorch's constructors draw, told by the parameters' names: linear weights and their biases
+/// uniform within 1 / sqrt(in) (Kaiming with a = sqrt 5); attention's input projections within
+/// sqrt(6 / (in + out)) (Xavier, of the matrix as it is stored), their biases and that of out_proj
+/// 0; bias_k and bias_v normal; embeddings normal; norms 1 and 0.
+template <class Module>
+void initialize(Module& module, const InitializeOptions& options = {}) {
+  detail::InitialNumbers numbers(options.seed);
+  double bound = 0;  // of the last weight, which a bias behind it shares
+  module.visit_parameters([&]<class T, int Rank>(std::string_view name, TensorView<T, Rank> x) {
+    const TensorView<T, 1> all(x.data(), {x.size()});
+    const auto draw = [&](auto number) {
+      for (index_t i = 0; i < all.extent(0); ++i) all(i) = static_cast<T>(number());
+    };
+    const auto uniform = [&](double within) {
+      draw([&] { return within * (2 * numbers.uniform() - 1); });
+    };
+    const auto holds = [&](std::string_view part) {
+      return name.find(part) != std::string_view::npos;
+    };
+    const bool is_bias = name.ends_with("bias");
+    if (holds("norm")) {
+      draw([&] { return is_bias ? 0 : 1; });
+    } else if (holds("in_proj_bias") || holds("out_proj.bias") || holds("_proj_bias")) {
+      draw([] { return 0; });
+    } else if (name.ends_with("bias_k") || name.ends_with("bias_v")) {
+      const double deviation = std::sqrt(1.0 / static_cast<double>(x.size()));
+      draw([&] { return deviation * numbers.normal(); });
+    } else if (is_bias) {
+      uniform(bound);
+    } else if (name.ends_with("words.weight") || name.ends_with("positions.weight") ||
+               name.ends_with("token_types.weight")) {
+      draw([&] { return options.embedding_std * numbers.normal(); });
+    } else if (name.ends_with("_proj_weight")) {
+      uniform(std::sqrt(6.0 / static_cast<double>(x.extent(0) + x.extent(Rank - 1))));
+    } else {
+      bound = 1 / std::sqrt(static_cast<double>(x.extent(Rank - 1)));
+      uniform(bound);
+    }
+  });
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,154 @@
+// Sgd and Adam (AdamW): optimizers by PyTorch's formulas and defaults.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+
+#include "attn/train/parameters.hpp"
+#include "attn/train/update.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+struct SgdOptions {
+  double momentum = 0;    ///< of the buffer that gradients join; 0: none
+  bool nesterov = false;  ///< steps by the gradient and the buffer's next one
+  /// Added to the gradient, times the parameter, in groups that have no decay of their own.
+  double weight_decay = 0;
+  std::vector<ParameterGroup> groups = {};  ///< none: all parameters, with weight_decay
+};
+
+struct AdamOptions {
+  double beta1 = 0.9;       ///< of the running mean of gradients
+  double beta2 = 0.999;     ///< of the running mean of their squares
+  double eps = 1e-8;        ///< added to the root of the latter
+  double weight_decay = 0;  ///< in groups that have no decay of their own
+  bool decoupled =
+      false;  ///< AdamW: parameters shrink by rate times decay; else decay joins the gradient
+  std::vector<ParameterGroup> groups = {};  ///< none: all parameters, with weight_decay
+};
+
+namespace detail {
+
+/// What parameters have in common: their groups, and state of their sizes by PyTorch's names.
+template <class T>
+class OptimizerState {
+ public:
+  OptimizerState(std::vector<TrainedParameter<T>> parameters, std::vector<ParameterGroup> groups,
+                 double weight_decay, std::vector<std::string> state_names)
+      : parameters_(std::move(parameters)),
+        groups_(std::move(groups)),
+        names_(std::move(state_names)) {
+    if (groups_.empty()) {
+      groups_.push_back({[](std::string_view) { return true; }, 1, weight_decay});
+    }
+    for (const TrainedParameter<T>& parameter : parameters_) {
+      const auto group = std::find_if(groups_.begin(), groups_.end(),
+                                      [&](const auto& one) { return one.takes(parameter.name); });
+      group_of_.push_back(group == groups_.end() ? nullptr : &*group);
+      for (std::size_t n = 0; n < names_.size(); ++n) {
+        states_.emplace_back(Shape<1>{group == groups_.end() ? 0 : parameter.size});
+      }
+    }
+  }
+  OptimizerState(const OptimizerState&) = delete;
+  OptimizerState& operator=(const OptimizerState&) = delete;
+
+  index_t steps() const { return steps_; }
+
+  /// The state, by PyTorch's names behind the parameters': blocks.norm.weight.exp_avg; for
+  /// checkpoints.
+  template <class F>
+  void visit_state(const F& f) {
+    for (std::size_t n = 0; n < states_.size(); ++n) {
+      if (states_[n].size() == 0) continue;
+      f(parameters_[n / names_.size()].name + "." + names_[n % names_.size()], states_[n].view());
+    }
+  }
+  void set_steps(index_t steps) { steps_ = steps; }
+
+ protected:
+  /// f(parameter, group, states) of each parameter that has a group, which it may write.
+  template <class F>
+  void each(F f) {
+    for (const TrainedParameter<T>& parameter : parameters_) {
+      if (parameter.touch) parameter.touch();
+    }
+    for (std::size_t n = 0; n < parameters_.size(); ++n) {
+      if (group_of_[n] == nullptr) continue;
+      f(parameters_[n], *group_of_[n], states_.data() + n * names_.size());
+    }
+  }
+
+  index_t steps_ = 0;
+
+ private:
+  std::vector<TrainedParameter<T>> parameters_;
+  std::vector<ParameterGroup> groups_;
+  std::vector<const ParameterGroup*> group_of_;
+  std::vector<std::string> names_;
+  std::vector<Tensor1<T>> states_;
+};
+
+}  // namespace detail
+
+/// Stochastic gradient descent: g += decay p; b = momentum b + g, at first g; p -= rate (g +
+/// momentum b) with nesterov, else rate b. The formulas of torch.optim.SGD, without dampening.
+template <class T>
+class Sgd : public detail::OptimizerState<T> {
+ public:
+  /// Refers to the parameters, which must stay where they are.
+  explicit Sgd(std::vector<TrainedParameter<T>> parameters, const SgdOptions& options = {})
+      : detail::OptimizerState<T>(std::move(parameters), options.groups, options.weight_decay,
+                                  options.momentum > 0 ? std::vector<std::string>{"momentum_buffer"}
+                                                       : std::vector<std::string>{}),
+        options_(options) {}
+
+  void step(double learning_rate, const Execution& execution = {}) {
+    const bool first = this->steps_++ == 0, has_momentum = options_.momentum > 0;
+    this->each([&](const TrainedParameter<T>& p, const ParameterGroup& group, Tensor1<T>* states) {
+      detail::backend<family::Optimizers, T>(execution).sgd(
+          {p.size, p.value, p.gradient, has_momentum ? states[0].data() : nullptr,
+           static_cast<T>(learning_rate * group.learning_rate), static_cast<T>(options_.momentum),
+           static_cast<T>(group.weight_decay), first, options_.nesterov},
+          execution);
+    });
+  }
+
+ private:
+  SgdOptions options_;
+};
+
+/// Adam, and AdamW where decay is decoupled: m and v are running means of g and g^2, p -= rate m' /
+/// (sqrt(v') + eps) with m' = m / (1 - beta1^t), v' = v / (1 - beta2^t). Sources: Kingma, Ba,
+/// "Adam" (2015), algorithm 1; Loshchilov, Hutter, "Decoupled Weight Decay Regularization" (2019),
+/// algorithm 2; torch.optim's formulas.
+template <class T>
+class Adam : public detail::OptimizerState<T> {
+ public:
+  /// Refers to the parameters, which must stay where they are.
+  explicit Adam(std::vector<TrainedParameter<T>> parameters, const AdamOptions& options = {})
+      : detail::OptimizerState<T>(std::move(parameters), options.groups, options.weight_decay,
+                                  {"exp_avg", "exp_avg_sq"}),
+        options_(options) {}
+
+  void step(double learning_rate, const Execution& execution = {}) {
+    const double t = static_cast<double>(++this->steps_);
+    const AdamOptions& o = options_;
+    this->each([&](const TrainedParameter<T>& p, const ParameterGroup& group, Tensor1<T>* states) {
+      const double rate = learning_rate * group.learning_rate, decay = group.weight_decay;
+      detail::backend<family::Optimizers, T>(execution).adam(
+          {p.size, p.value, p.gradient, states[0].data(), states[1].data(), static_cast<T>(o.beta1),
+           static_cast<T>(o.beta2), static_cast<T>(1 - o.beta1), static_cast<T>(1 - o.beta2),
+           static_cast<T>(rate / (1 - std::pow(o.beta1, t))),
+           static_cast<T>(1 / std::sqrt(1 - std::pow(o.beta2, t))), static_cast<T>(o.eps),
+           static_cast<T>(o.decoupled ? 1 - rate * decay : 1),
+           static_cast<T>(o.decoupled ? 0 : decay)},
+          execution);
+    });
+  }
+
+ private:
+  AdamOptions options_;
+};
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,80 @@
+// Parameters with their gradients, side by side under one name, and which of them an optimizer treats alike.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attn/layers/saved.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Elements of one parameter and of its gradient, contiguous.
+template <class T>
+struct TrainedParameter {
+  std::string name;
+  T *value, *gradient;
+  index_t size;
+  /// Of a model's first: tells the model that its parameters change, so that packed copies are not used any more.
+  std::function<void()> touch = {};
+};
+
+/// Parameters that an optimizer treats alike.
+struct ParameterGroup {
+  /// By name; a parameter belongs to the first group that takes it, and to none if none does: then
+  /// it stays as it is.
+  std::function<bool(std::string_view)> takes;
+  double learning_rate = 1;  ///< times the step's
+  double weight_decay = 0;
+};
+
+/// Whether decay acts on a parameter in most recipes: not on norms and biases.
+inline bool decays(std::string_view name) {
+  return !name.ends_with("bias") && name.find("norm") == std::string_view::npos;
+}
+
+namespace detail {
+
+/// f(name, view) of a module's parameters. Throws ShapeError for one that is not contiguous.
+template <class Module, class F>
+void each_parameter(Module& module, F f) {
+  module.visit_parameters([&]<class T, int Rank>(std::string_view name, TensorView<T, Rank> view) {
+    if (!view.is_contiguous()) {
+      throw_shape("parameters_of", name, "be contiguous (these are the strides)", view.strides());
+    }
+    f(name, view);
+  });
+}
+
+}  // namespace detail
+
+/// A model's parameters beside `gradients`, of gradients_of(model), in the model's order. Refers to
+/// both, which must stay where they are. Throws ValueError unless the two have the same names and sizes.
+template <class T, class Module>
+std::vector<TrainedParameter<T>> parameters_of(Module& model, Module& gradients) {
+  std::vector<TrainedParameter<T>> result;
+  detail::each_parameter(model, [&](std::string_view name, const auto& view) {
+    result.push_back({std::string(name), view.data(), nullptr, view.size()});
+  });
+  if (!result.empty()) {
+    // A view that may be written counts as a write.
+    result.front().touch = [&model] { model.visit_parameters([](std::string_view, auto) {}); };
+  }
+  std::size_t at = 0;
+  detail::each_parameter(gradients, [&](std::string_view name, const auto& view) {
+    if (at == result.size() || result[at].name != name || result[at].size != view.size()) {
+      throw ValueError(message("parameters_of", "gradients", "be gradients_of() the model",
+                               "another parameter, " + std::string(name)));
+    }
+    result[at++].gradient = view.data();
+  });
+  if (at != result.size()) {
+    throw ValueError(
+        message("parameters_of", "gradients", "be gradients_of() the model", "fewer parameters"));
+  }
+  return result;
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,57 @@
+// Kernel text: optimizers' updates, element by element.
+// SPDX-License-Identifier: Apache-2.0
+
+/// f(begin, end) of chunks that make up n elements.
+template <class F>
+inline void for_update_chunks(const Executor& executor, index_t n, F f) {
+  constexpr index_t kChunk = detail::kUpdateChunk;
+  detail::threads_for(executor, 16 * n).run((n + kChunk - 1) / kChunk, [&](index_t task, int) {
+    f(task * kChunk, std::min((task + 1) * kChunk, n));
+  });
+}
+
+template <class T>
+inline void update_adam(const detail::AdamUpdate<T>& u, const Executor& executor, Workspace&) {
+  using V = Vec<T>;
+  for_update_chunks(executor, u.n, [&u](index_t begin, index_t end) {
+    const V beta1 = V::all(u.beta1), beta2 = V::all(u.beta2), rest1 = V::all(u.rest1),
+            rest2 = V::all(u.rest2), step = V::all(u.step_size), root = V::all(u.root_scale),
+            eps = V::all(u.eps), kept = V::all(u.kept), l2 = V::all(u.l2);
+    each_vector<T>(end - begin, [&](index_t at, auto lanes) {
+      const index_t k = begin + at;
+      V p = load(u.parameter + k, lanes) * kept;
+      const V g = fma(l2, p, load(u.gradient + k, lanes));
+      const V m = fma(beta1, load(u.moment1 + k, lanes), rest1 * g);
+      const V v = fma(beta2, load(u.moment2 + k, lanes), rest2 * g * g);
+      p = p - step * m / fma(sqrt(v), root, eps);
+      store(m, u.moment1 + k, lanes);
+      store(v, u.moment2 + k, lanes);
+      store(p, u.parameter + k, lanes);
+    });
+  });
+}
+
+template <class T>
+inline void update_sgd(const detail::SgdUpdate<T>& u, const Executor& executor, Workspace&) {
+  using V = Vec<T>;
+  for_update_chunks(executor, u.n, [&u](index_t begin, index_t end) {
+    const V rate = V::all(u.rate), mu = V::all(u.mu), l2 = V::all(u.l2);
+    each_vector<T>(end - begin, [&](index_t at, auto lanes) {
+      const index_t k = begin + at;
+      const V p = load(u.parameter + k, lanes);
+      V g = fma(l2, p, load(u.gradient + k, lanes));
+      if (u.momentum != nullptr) {
+        const V buffer = u.first ? g : fma(mu, load(u.momentum + k, lanes), g);
+        store(buffer, u.momentum + k, lanes);
+        g = u.nesterov ? fma(mu, buffer, g) : buffer;
+      }
+      store(fnma(rate, g, p), u.parameter + k, lanes);
+    });
+  });
+}
+
+template <class T>
+struct Row<detail::Backend<family::Optimizers, T, T>> {
+  static constexpr detail::Backend<family::Optimizers, T, T> kTable{
+      .adam = detail::kKernel<update_adam<T>>, .sgd = detail::kKernel<update_sgd<T>>};
+};

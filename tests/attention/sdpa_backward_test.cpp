@@ -1,0 +1,334 @@
+// scaled_dot_product_attention_backward: against central differences, float against double, same bits, hidden NaN.
+#include "attn/attention/sdpa_backward.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/attention_draw.hpp"
+#include "support/error_of.hpp"
+#include "support/gradient_check.hpp"
+#include "support/isas.hpp"
+#include "support/thread_executor.hpp"
+
+namespace attn_test {
+namespace {
+
+template <class T>
+struct Gradients {
+  Array<T> y, lse, d_q, d_k, d_v, d_sinks, d_slopes, d_relative;
+  std::vector<Array<T>> d_bias;
+};
+
+/// A random call of what backward takes: no first_key and no qv.
+template <class T, class... Size>
+AttentionDraw<T> draw_call(Random& random, Size... size) {
+  for (;;) {
+    AttentionDraw<T> draw(random, size...);
+    if (draw.options.first_key == 0 && !draw.options.qv) return draw;
+  }
+}
+
+/// Forward, then backward from d_y and d_lse (empty: none).
+template <class T>
+Gradients<T> run(const AttentionDraw<T>& draw, const Array<T>& d_y, const Array<T>& d_lse,
+                 const attn::Execution& execution = {}) {
+  const auto [batch, heads, q_len, kv_len] = draw.scores();
+  Gradients<T> g;
+  g.y = Array<T>({batch, heads, q_len, draw.v.extent(3)});
+  g.lse = Array<T>({batch, heads, q_len});
+  g.d_q = Array<T>(draw.q.shape), g.d_k = Array<T>(draw.k.shape), g.d_v = Array<T>(draw.v.shape);
+  const LibraryOptions<T> library(draw.options);
+  attn::AttentionOptions<T> options = library.get();
+  options.lse = g.lse.template view<3>();
+  options.execution = execution;
+  const auto q = draw.q.template view<4>(), k = draw.k.template view<4>(),
+             v = draw.v.template view<4>();
+  attn::scaled_dot_product_attention(q, k, v, g.y.template view<4>(), options);
+  attn::AttentionBackwardCall<T> call;
+  if (d_lse) call.d_lse = d_lse.template view<3>();
+  std::size_t part = 0;
+  for (const auto& mask : draw.options.masks) {
+    if (mask.kind == ReferenceOptions::Mask::Kind::add) g.d_bias.emplace_back(mask.values.shape);
+  }
+  for (Array<T>& d_bias : g.d_bias) call.d_bias[part++] = d_bias.template view<4>();
+  if (!draw.options.sinks.empty()) {
+    g.d_sinks = Array<T>({heads});
+    call.d_sinks = g.d_sinks.template view<1>();
+  }
+  if (!draw.options.alibi_slopes.empty()) {
+    g.d_slopes = Array<T>({heads});
+    call.d_alibi_slopes = g.d_slopes.template view<1>();
+  }
+  if (draw.options.relative_bias) {
+    g.d_relative = Array<T>(draw.options.relative_bias.shape);
+    call.d_relative_bias = g.d_relative.template view<2>();
+  }
+  attn::scaled_dot_product_attention_backward(
+      d_y.template view<4>(), q, k, v, g.y.template view<4>(), g.lse.template view<3>(),
+      g.d_q.template view<4>(), g.d_k.template view<4>(), g.d_v.template view<4>(), options, call);
+  return g;
+}
+
+template <class T>
+std::vector<std::pair<std::string, const Array<T>*>> all_of(const Gradients<T>& g) {
+  std::vector<std::pair<std::string, const Array<T>*>> all{
+      {"d_q", &g.d_q},         {"d_k", &g.d_k},           {"d_v", &g.d_v},
+      {"d_sinks", &g.d_sinks}, {"d_slopes", &g.d_slopes}, {"d_relative", &g.d_relative}};
+  for (const Array<T>& d_bias : g.d_bias) all.emplace_back("d_bias", &d_bias);
+  return all;
+}
+
+TEST(SdpaBackward, AgreesWithCentralDifferences) {
+  for (std::uint64_t n = 0; n < 60; ++n) {
+    Random random(n);
+    auto draw = draw_call<double>(random, 60000);
+    SCOPED_TRACE(random.trace() + ": " + draw.text());
+    const attn::Execution execution{.isa = random.pick(available_isas())};
+    const auto [batch, heads, q_len, kv_len] = draw.scores();
+    const auto d_y = random.array<double>({batch, heads, q_len, draw.v.extent(3)});
+    const auto d_lse =
+        random.chance(0.5) ? random.array<double>({batch, heads, q_len}) : Array<double>();
+    const Gradients<double> g = run(draw, d_y, d_lse, execution);
+    const auto loss = [&] {
+      const Gradients<double> at = run(draw, d_y, d_lse, execution);
+      double sum = weighted_sum(d_y.data, at.y.data);
+      for (std::size_t i = 0; i < d_lse.data.size(); ++i) {
+        if (std::isfinite(at.lse.data[i])) sum += d_lse.data[i] * at.lse.data[i];
+      }
+      return sum;
+    };
+    expect_gradient("q", random, draw.q.data, g.d_q.data, loss);
+    expect_gradient("k", random, draw.k.data, g.d_k.data, loss);
+    expect_gradient("v", random, draw.v.data, g.d_v.data, loss);
+    if (g.d_sinks) expect_gradient("sinks", random, draw.options.sinks, g.d_sinks.data, loss);
+    if (g.d_slopes) {
+      expect_gradient("slopes", random, draw.options.alibi_slopes, g.d_slopes.data, loss);
+    }
+    if (g.d_relative) {
+      expect_gradient("relative bias", random, draw.options.relative_bias.data, g.d_relative.data,
+                      loss);
+    }
+    std::size_t part = 0;
+    for (auto& mask : draw.options.masks) {
+      if (mask.kind != ReferenceOptions::Mask::Kind::add) continue;
+      expect_gradient("bias", random, mask.values.data, g.d_bias.at(part++).data, loss);
+    }
+    if (HasFailure()) break;
+  }
+}
+
+/// The same call in double, of which float may differ by rounding: 1e-4 of the larger of 1 and the
+/// largest gradient, of slopes 1e-2: scores of a thousand round by
+/// 1e-4, and distances of thousands multiply what that makes of the terms.
+TEST(SdpaBackward, FloatAgreesWithDouble) {
+  for (std::uint64_t n = 100; n < 160; ++n) {
+    Random random(n);
+    const auto draw = draw_call<float>(random);
+    SCOPED_TRACE(random.trace() + ": " + draw.text());
+    Random again(n);
+    auto exact = draw_call<double>(again);
+    exact.q = draw.q.as<double>(), exact.k = draw.k.as<double>(), exact.v = draw.v.as<double>();
+    exact.options = draw.options;
+    const auto [batch, heads, q_len, kv_len] = draw.scores();
+    const auto d_y = random.array<float>({batch, heads, q_len, draw.v.extent(3)});
+    const Gradients<double> expected = run(exact, d_y.as<double>(), {});
+    for (attn::Isa isa : available_isas()) {
+      const Gradients<float> got = run(draw, d_y, {}, {.isa = isa});
+      const auto found = all_of(got);
+      const auto right = all_of(expected);
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        double largest = 1;  // score gradients may cancel to 0
+        for (double x : right[i].second->data) largest = std::max(largest, std::abs(x));
+        const double bound = std::string_view(found[i].first) == "d_slopes" ? 1e-2 : 1e-4;
+        for (std::size_t x = 0; x < found[i].second->data.size(); ++x) {
+          ASSERT_NEAR(static_cast<double>(found[i].second->data[x]), right[i].second->data[x],
+                      bound * largest)
+              << found[i].first << " at " << x;
+        }
+      }
+    }
+  }
+}
+
+TEST(SdpaBackward, SameBitsOnAnyThreadsAndInAnyBatch) {
+  const ThreadExecutor three(3);
+  const attn::SerialExecutor one;
+  for (std::uint64_t n = 200; n < 230; ++n) {
+    Random random(n);
+    const auto draw = draw_call<float>(random, 4000000);
+    SCOPED_TRACE(random.trace() + ": " + draw.text());
+    const auto [batch, heads, q_len, kv_len] = draw.scores();
+    const auto d_y = random.array<float>({batch, heads, q_len, draw.v.extent(3)});
+    const auto alone = run(draw, d_y, {}, {.executor = &one});
+    const auto shared = run(draw, d_y, {}, {.executor = &three});
+    const auto a = all_of(alone), b = all_of(shared);
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      EXPECT_TRUE(same_bits(*a[i].second, *b[i].second)) << a[i].first;
+    }
+    if (draw.options.dropout > 0) continue;  // whose bits follow the place in the batch
+    const std::vector<Index> last{batch - 1};
+    const auto part = run(draw.with_batch(last), AttentionDraw<float>::pick_rows(d_y, last), {},
+                          {.executor = &three});
+    EXPECT_TRUE(same_bits(part.d_q, AttentionDraw<float>::pick_rows(alone.d_q, last)));
+    EXPECT_TRUE(same_bits(part.d_k, AttentionDraw<float>::pick_rows(alone.d_k, last)));
+    EXPECT_TRUE(same_bits(part.d_v, AttentionDraw<float>::pick_rows(alone.d_v, last)));
+  }
+}
+
+TEST(SdpaBackward, NanOfHiddenKeysReachesNoGradient) {
+  for (std::uint64_t n = 300; n < 320; ++n) {
+    Random random(n);
+    AttentionDraw<double> draw(random, 200000);
+    const auto [batch, heads, q_len, kv_len] = draw.scores();
+    draw.options = {};
+    draw.options.causal = true;
+    draw.options.offset = ReferenceOptions::Offset::top_left;
+    SCOPED_TRACE(random.trace() + ": " + draw.text());
+    const auto d_y = random.array<double>({batch, heads, q_len, draw.v.extent(3)});
+    const auto clean = run(draw, d_y, {});
+    const Index last = std::min(q_len, kv_len) - 1;  // seen by query `last` and later ones
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    const Index kv_heads = draw.k.extent(1);
+    for (Index b = 0; b < batch; ++b) {
+      for (Index h = 0; h < kv_heads; ++h) draw.k(b, h, last, 0) = draw.v(b, h, last, 0) = nan;
+    }
+    const auto dirty = run(draw, d_y, {});
+    for (Index b = 0; b < batch; ++b) {
+      for (Index h = 0; h < heads; ++h) {
+        for (Index i = 0; i < last; ++i) {
+          for (Index x = 0; x < draw.q.extent(3); ++x) {
+            ASSERT_NEAR(dirty.d_q(b, h, i, x), clean.d_q(b, h, i, x), 1e-12) << i;
+          }
+        }
+        EXPECT_TRUE(std::isnan(dirty.d_q(b, h, last, 0)));
+      }
+    }
+  }
+}
+
+/// Sequences packed one behind the other have the gradients that they have alone.
+TEST(SdpaBackward, TakesPackedSequences) {
+  Random random(400);
+  const std::vector<attn::index_t> q_starts{0, 5, 5, 108, 140}, k_starts{0, 9, 12, 100, 1400};
+  const attn::Shape<4> q_shape{1, 4, 140, 8}, k_shape{1, 2, 1400, 8}, v_shape{1, 2, 1400, 24},
+      out_shape{1, 4, 140, 24};
+  const auto q = random.tensor<float, 4>(q_shape), k = random.tensor<float, 4>(k_shape),
+             v = random.tensor<float, 4>(v_shape), d_out = random.tensor<float, 4>(out_shape);
+  attn::Tensor4<float> out(out_shape), d_q(q_shape), d_k(k_shape), d_v(v_shape);
+  attn::Tensor3<float> lse({1, 4, 140});
+  attn::AttentionOptions<float> options{.mask = attn::causal(), .lse = lse.view()};
+  options.cu_seqlens_q = {q_starts.data(), {5}};
+  options.cu_seqlens_k = {k_starts.data(), {5}};
+  attn::scaled_dot_product_attention(q, k, v, out, options);
+  attn::scaled_dot_product_attention_backward(d_out, q, k, v, out, lse.view(), d_q, d_k, d_v,
+                                              options);
+  for (std::size_t s = 0; s < 4; ++s) {
+    const auto queries = [&](const auto& x) {
+      return const_view(x).slice(2, q_starts[s], q_starts[s + 1]);
+    };
+    const auto keys = [&](const auto& x) {
+      return const_view(x).slice(2, k_starts[s], k_starts[s + 1]);
+    };
+    if (queries(q).size() == 0) continue;
+    attn::Tensor4<float> y(queries(out).shape()), dq(queries(q).shape()), dk(keys(k).shape()),
+        dv(keys(v).shape());
+    attn::Tensor3<float> row_lse({1, 4, y.extent(2)});
+    const attn::AttentionOptions<float> one{.mask = attn::causal(), .lse = row_lse.view()};
+    attn::scaled_dot_product_attention(queries(q), keys(k), keys(v), y, one);
+    attn::scaled_dot_product_attention_backward(queries(d_out), queries(q), keys(k), keys(v), y,
+                                                row_lse.view(), dq, dk, dv, one);
+    const auto same = [](const auto& a, const auto& b) {
+      const attn::Tensor4<float> x(a);
+      return std::equal(x.elements().begin(), x.elements().end(), b.elements().begin());
+    };
+    EXPECT_TRUE(same(queries(d_q), dq)) << s;
+    EXPECT_TRUE(same(keys(d_k), dk)) << s;
+    EXPECT_TRUE(same(keys(d_v), dv)) << s;
+  }
+  for (attn::index_t h = 0; h < 2; ++h) EXPECT_EQ(d_k(0, h, 10, 0), 0.0f);  // nobody's keys
+}
+
+/// A functor of any score type that bends scores, and whose derivative is NaN for hidden keys; with
+/// softcap behind it, a mask functor, and split keys.
+TEST(SdpaBackward, PassesThroughAScoreMod) {
+  const auto bends = attn::score_mod([](auto score, int, int h, int i, int j) {
+    using std::sqrt, std::tanh;
+    const auto bent = score * tanh(score * 0.3 + 0.1 * h) + 0.05 * (i - j);
+    return j > i ? score + sqrt(score * 0.0 - 1.0) : bent;
+  });
+  const auto past = attn::mask_mod([](int, int, int i, int j) { return j <= i; });
+  for (attn::Isa isa : available_isas()) {
+    Random random(500);
+    auto q = random.tensor<double, 4>({1, 4, 30, 5}), k = random.tensor<double, 4>({1, 2, 1100, 5}),
+         v = random.tensor<double, 4>({1, 2, 1100, 3});
+    const auto d = random.tensor<double, 4>({1, 4, 30, 3});
+    attn::Tensor4<double> out(d.shape()), d_q(q.shape()), d_k(k.shape()), d_v(v.shape());
+    attn::Tensor3<double> lse({1, 4, 30});
+    const attn::AttentionOptions<double> options{
+        .softcap = 2, .lse = lse.view(), .execution = {.isa = isa}};
+    const auto loss = [&] {
+      attn::scaled_dot_product_attention(q, k, v, out, options, bends, past);
+      return weighted_sum(d.elements(), out.elements());
+    };
+    loss();
+    attn::scaled_dot_product_attention_backward(d, q, k, v, out, lse.view(), d_q, d_k, d_v, options,
+                                                {}, bends, past);
+    expect_gradient("q", random, q.elements(), d_q.elements(), loss);
+    expect_gradient("k", random, k.elements(), d_k.elements(), loss);
+    expect_gradient("v", random, v.elements(), d_v.elements(), loss);
+  }
+}
+
+/// Weights that a functor changes after softmax, with dropout behind it, grouped heads, sinks and
+/// d_lse.
+TEST(SdpaBackward, PassesThroughAProbMod) {
+  const auto changes = attn::prob_mod([](auto weight, int, int h, int, int j) {
+    return weight * weight * (1 + h) + 0.1 * weight * (j % 3);
+  });
+  for (attn::Isa isa : available_isas()) {
+    Random random(600);
+    auto q = random.tensor<double, 4>({2, 4, 13, 5}), k = random.tensor<double, 4>({2, 2, 150, 5}),
+         v = random.tensor<double, 4>({2, 2, 150, 7});
+    auto sinks = random.tensor<double, 1>({4});
+    const auto d = random.tensor<double, 4>({2, 4, 13, 7});
+    const auto d_lse = random.tensor<double, 3>({2, 4, 13});
+    attn::Tensor4<double> out(d.shape()), d_q(q.shape()), d_k(k.shape()), d_v(v.shape());
+    attn::Tensor3<double> lse({2, 4, 13});
+    attn::Tensor1<double> d_sinks({4});
+    attn::AttentionOptions<double> options{.mask = attn::causal(),
+                                           .sinks = sinks.view(),
+                                           .dropout = {.p = 0.2, .seed = 4},
+                                           .lse = lse.view(),
+                                           .execution = {.isa = isa}};
+    const auto loss = [&] {
+      attn::scaled_dot_product_attention(q, k, v, out, options, changes);
+      return weighted_sum(d.elements(), out.elements()) +
+             weighted_sum(d_lse.elements(), lse.elements());
+    };
+    loss();
+    attn::scaled_dot_product_attention_backward(d, q, k, v, out, lse.view(), d_q, d_k, d_v, options,
+                                                {.d_lse = d_lse.view(), .d_sinks = d_sinks.view()},
+                                                changes);
+    expect_gradient("q", random, q.elements(), d_q.elements(), loss);
+    expect_gradient("k", random, k.elements(), d_k.elements(), loss);
+    expect_gradient("v", random, v.elements(), d_v.elements(), loss);
+    expect_gradient("sinks", random, sinks.elements(), d_sinks.elements(), loss);
+  }
+}
+
+TEST(SdpaBackward, ChecksItsArguments) {
+  attn::Tensor4<float> q({1, 2, 3, 4}), k({1, 2, 5, 4}), out({1, 2, 3, 4}), narrow({1, 2, 3, 3});
+  attn::Tensor3<float> lse({1, 2, 3});
+  attn::Tensor1<float> sinks({2});
+  EXPECT_THROW(
+      attn::scaled_dot_product_attention_backward(out, q, k, k, out, lse.view(), narrow, k, k),
+      attn::ShapeError);
+  EXPECT_THROW(
+      attn::scaled_dot_product_attention_backward(narrow, q, k, k, out, lse.view(), q, k, k),
+      attn::ShapeError);
+  EXPECT_THROW(attn::scaled_dot_product_attention_backward(out, q, k, k, out, lse.view(), q, k, k,
+                                                           {}, {.d_sinks = sinks.view()}),
+               attn::ValueError);
+}
+
+}  // namespace
+}  // namespace attn_test

@@ -1,0 +1,32 @@
+# Compiles PROGRAM by COMPILER and fails unless its first error contains what PROGRAM's first line says, in few lines.
+cmake_minimum_required(VERSION 3.25)
+
+# A template's error names the calls that led to it, each with its source line.
+set(most_lines 30)
+
+file(STRINGS ${PROGRAM} head LIMIT_COUNT 2)
+list(GET head 0 expected)
+string(REGEX REPLACE "^// error: " "" expected "${expected}")
+set(standard 20)
+if(head MATCHES "// standard: ([0-9]+)")
+  set(standard ${CMAKE_MATCH_1})
+endif()
+
+execute_process(
+  COMMAND ${COMPILER} -std=c++${standard} -fsyntax-only "-I${INCLUDE}" ${PROGRAM}
+  RESULT_VARIABLE result
+  OUTPUT_VARIABLE output
+  ERROR_VARIABLE output)
+if(result EQUAL 0)
+  message(FATAL_ERROR "${PROGRAM} compiles")
+endif()
+string(REGEX MATCH "error: [^\n]*" first "${output}")
+string(FIND "${first}" "${expected}" at)
+if(at EQUAL -1)
+  message(FATAL_ERROR "the first error is\n${first}\ninstead of\n${expected}\nin\n${output}")
+endif()
+string(REGEX MATCHALL "\n" lines "${output}")
+list(LENGTH lines lines)
+if(lines GREATER most_lines)
+  message(FATAL_ERROR "${lines} lines, more than ${most_lines}:\n${output}")
+endif()

@@ -1,0 +1,100 @@
+#!/bin/sh
+# The programs chat and quantize as their user meets them: chat_test.sh CHAT QUANTIZE. Exits with 77 (skipped) without the
+# model.
+set -u
+
+program=$1
+quantize=$2
+model=${ATTN_LLM_DIR:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/attn/SmolLM2-135M-Instruct}/SmolLM2-135M-Instruct.Q4_1.gguf
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+passed=0
+failed=0
+
+# check TITLE COMMAND...: counts whether the command succeeds.
+check() {
+  title=$1
+  shift
+  if "$@"; then
+    passed=$((passed + 1))
+  else
+    failed=$((failed + 1))
+    echo "FAILED: $title"
+  fi
+}
+same() {
+  [ "$1" = "$2" ] || { printf 'expected: %s\nfound:    %s\n' "$2" "$1"; return 1; }
+}
+# rejects PATTERN PROGRAM ARGUMENT...: must fail, with one line on standard error that matches, and print nothing.
+rejects() {
+  pattern=$1
+  shift
+  "$@" >"$scratch/out" 2>"$scratch/err" </dev/null && { echo "exit status 0"; return 1; }
+  if [ -s "$scratch/out" ] || [ "$(wc -l <"$scratch/err")" -ne 1 ] || ! grep -q -- "$pattern" "$scratch/err"; then
+    echo "output:" && cat "$scratch/out" "$scratch/err"
+    return 1
+  fi
+}
+
+# What needs no model. An empty folder stands for a machine without one.
+mkdir "$scratch/empty"
+check 'an unknown option' rejects 'nonsense' "$program" --nonsense
+check '--precision int8' rejects 'int8 is not there yet' "$program" --precision int8 --prompt x
+check '--precision bf16' rejects 'bf16 is not there yet' "$program" --precision bf16 --prompt x
+check '--precision half' rejects 'exact, bf16 or int8; found half' "$program" --precision half
+check '--tokens 0' rejects 'at least 1; found 0' "$program" --tokens 0
+check '--temperature -1' rejects 'at least 0; found -1' "$program" --temperature=-1
+check '--top-p 0' rejects '(0, 1\]; found 0' "$program" --top-p 0
+check '--json without a text' rejects 'needs --prompt' "$program" --json
+check '--prompt and --score' rejects 'excludes' "$program" --prompt x --score x
+without_model() { ATTN_LLM_DIR=$scratch/empty rejects 'fetch_llm.sh' "$program" --prompt x; }
+check 'no model' without_model
+printf 'GGUF' >"$scratch/bad.gguf"
+check 'a broken model' rejects 'bad.gguf' "$program" --model "$scratch/bad.gguf" --prompt x
+check 'a missing model' rejects 'No such file' "$program" --model "$scratch/none.gguf" --prompt x
+check 'quantize to Q4_K' rejects 'found Q4_K' "$quantize" "$scratch/bad.gguf" "$scratch/out.gguf" --type Q4_K
+help() { "$program" --help >"$scratch/out" 2>"$scratch/err" && [ ! -s "$scratch/err" ] && grep -q -- --score "$scratch/out"; }
+check '--help' help
+
+if [ ! -f "$model" ]; then
+  echo "chat: $passed passed, $failed failed; the rest needs the model: sh examples/fetch_llm.sh"
+  [ "$failed" -eq 0 ] || exit 1
+  exit 77
+fi
+
+"$program" --prompt 'Name three primary colors.' --tokens 40 --json >"$scratch/json" 2>"$scratch/err"
+check 'the ids of a conversation' grep -q '"prompt_ids":\[1,9690,198,2683,359,253,.*,520,9531,198\],' "$scratch/json"
+check 'an answer with its end token' grep -q '"ids":\[504,3003,4683,359,42,3950,28,10062,28,284,13581,30,2\],"text":"The primary colors are: Red, Blue, and Yellow."' "$scratch/json"
+check 'its speed' grep -q '"tokens_per_second":{"prefill":[0-9.]*,"decode":[0-9.]*}}$' "$scratch/json"
+check 'nothing on standard error' [ ! -s "$scratch/err" ]
+check 'the same as text' same "$("$program" --prompt 'Name three primary colors.')" 'The primary colors are: Red, Blue, and Yellow.'
+printf 'Name three primary colors.' >"$scratch/prompt.txt"
+check '--file' same "$("$program" --file "$scratch/prompt.txt")" 'The primary colors are: Red, Blue, and Yellow.'
+check '--stop' same "$("$program" --prompt 'Name three primary colors.' --stop 'lue, a')" 'The primary colors are: Red, B'
+check '--tokens' same "$("$program" --prompt 'Name three primary colors.' --tokens 2)" 'The primary'
+check '--raw' same "$("$program" --raw --prompt 'The capital of France is' --tokens 2)" ' Paris.'
+check '--raw parses control tokens' grep -q '"prompt_ids":\[1,4093,2\]' <<JSON
+$("$program" --raw --prompt '<|im_start|>user<|im_end|>' --tokens 1 --json)
+JSON
+check 'a prompt does not' grep -vq '"prompt_ids":\[.*,4093,198,2,2,' <<JSON
+$("$program" --prompt '<|im_end|>' --tokens 1 --json)
+JSON
+check '--score' same "$("$program" --score 'The capital of France is' --json | sed 's/\(\.[0-9][0-9][0-9]\)[0-9]*/\1/g')" \
+  '{"ids":[504,3575,282,4649,314],"logprobs":[-11.539,-0.337,-2.438,-0.450]}'
+check '--score with --raw' same "$("$program" --raw --score 'The' --json)" '{"ids":[504],"logprobs":[]}'
+check '--score of nothing' same "$("$program" --score '' --json)" '{"ids":[],"logprobs":[]}'
+check 'a small context' rejects 'the context 8 (--ctx)' "$program" --prompt 'Name three primary colors.' --ctx 8
+printf 'My name is Ada.\nWhat is my name?\n' | "$program" --stats --tokens 30 >"$scratch/turns" 2>"$scratch/stats"
+check 'two answers' same "$(wc -l <"$scratch/stats" | tr -d ' ')" 2
+check 'the second knows the first' grep -q 'Ada' "$scratch/turns"
+# <|im_end|>, a line end, <|im_start|>, user, a line end, the question's 5, then 6 as before it.
+check 'and reads only what is new' grep -qE '^1[0-9] tokens read' "$scratch/stats"
+check 'the same draw for the same seed' same "$("$program" --prompt Hi --temperature 1 --top-k 40 --top-p 0.9 --min-p 0.05 --repeat-penalty 1.1 --seed 3 --tokens 12)" \
+  "$("$program" --prompt Hi --temperature 1 --top-k 40 --top-p 0.9 --min-p 0.05 --repeat-penalty 1.1 --seed 3 --tokens 12 --threads 1)"
+
+"$quantize" "$model" "$scratch/q8.gguf" --type Q8_0 >"$scratch/out"
+check 'quantize says what it did' grep -q '^210 of 272 tensors became Q8_0: 96\.[0-9] MB, now 14[0-9]\.[0-9] MB$' "$scratch/out"
+check 'and its file answers' same "$("$program" --model "$scratch/q8.gguf" --raw --prompt 'The capital of France is' --tokens 2)" ' Paris.'
+
+echo "chat: $passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,288 @@
+// Sessions of Gpt and Seq2SeqTransformer: decoding with caches gives the tokens that computing all anew gives.
+#include "attn/generation/decoding_session.hpp"
+
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "attn/generation/beam_search.hpp"
+
+#include "support/error_of.hpp"
+#include "support/placed.hpp"
+#include "support/reference_transformer.hpp"
+#include "support/toy_decoder.hpp"
+#include "support/transformer_options.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::contains;
+using attn_test::error_of;
+using attn_test::Random;
+using attn_test::randomize;
+using attn_test::Tokens;
+
+template <class T>
+class DecodingSessionTest : public ::testing::Test {};
+using Types = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(DecodingSessionTest, Types);
+
+constexpr index_t kVocab = 23;
+
+/// A CachedDecoder without a cache: every step computes logits (batch, seq, vocab_size) of all tokens again.
+template <class T>
+class Uncached {
+ public:
+  using value_type = T;
+  using Model = std::function<Tensor3<T>(const Tensor2<index_t>& tokens)>;
+
+  Uncached(index_t batch, Model model) : tokens_({batch, 0}), model_(std::move(model)) {}
+
+  index_t batch() const { return tokens_.extent(0); }
+  index_t vocab_size() const { return kVocab; }
+  void step(TensorView2<const index_t> tokens, TensorView2<T> logits) {
+    const index_t seen = tokens_.extent(1), seq = seen + tokens.extent(1);
+    Tensor2<index_t> all({batch(), seq});
+    copy(tokens_, all.view().slice(1, 0, seen));
+    copy(tokens, all.view().slice(1, seen, seq));
+    tokens_ = std::move(all);
+    copy(const_view(model_(tokens_)).select(1, seq - 1), logits);
+  }
+  void reorder(TensorView1<const index_t> rows) {
+    const Tensor2<index_t> old = tokens_;
+    for (index_t b = 0; b < batch(); ++b) {
+      copy(old.view().select(0, rows(b)), tokens_.view().select(0, b));
+    }
+  }
+
+ private:
+  Tensor2<index_t> tokens_;
+  Model model_;
+};
+
+Tensor2<index_t> random_tokens(Random& random, index_t batch, index_t seq) {
+  Tensor2<index_t> tokens({batch, seq});
+  for (index_t& token : tokens.elements()) token = random.integer(1, kVocab - 1);
+  return tokens;
+}
+
+void expect_same(const std::vector<std::vector<Hypothesis>>& a,
+                 const std::vector<std::vector<Hypothesis>>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    ASSERT_EQ(a[i].size(), b[i].size());
+    for (std::size_t j = 0; j < a[i].size(); ++j) {
+      EXPECT_EQ(a[i][j].tokens, b[i][j].tokens) << "prompt " << i << ", hypothesis " << j;
+      EXPECT_NEAR(a[i][j].score, b[i][j].score, 1e-4);
+    }
+  }
+}
+
+template <class T>
+Gpt<T> random_gpt(Random& random, bool llama) {
+  return attn_test::random_module<Gpt<T>>(
+      random, llama ? attn_test::llama_options(kVocab, 64) : attn_test::gpt2_options(kVocab, 64));
+}
+
+TYPED_TEST(DecodingSessionTest, GptGeneratesAsWithoutCache) {
+  using T = TypeParam;
+  for (std::uint64_t draw = 0; draw < 12; ++draw) {
+    Random random(draw);
+    SCOPED_TRACE(random.trace());
+    const auto model = random_gpt<T>(random, draw % 2 == 1);
+    const index_t batch = random.integer(1, 3), prompt_len = random.integer(1, 12);
+    // Windows of one's own keep the caches short.
+    const index_t window = random.integer(0, 9);
+    AttentionOptions<T> attention;
+    if (random.chance(0.4)) attention.mask = sliding_window(window, 0);
+    const index_t capacity =
+        attention.mask.left < 64 ? std::max(window, index_t{1}) + prompt_len : 40;
+    if (random.chance(0.3)) attention.mask = attention.mask & chunked(5);
+    const Tensor2<index_t> prompts = random_tokens(random, batch, prompt_len);
+    Tensor1<index_t> lengths({batch});
+    for (index_t& length : lengths.elements()) length = random.integer(1, prompt_len);
+    GenerationOptions options{.max_new_tokens = 20, .stop_token = 3};
+    if (random.chance(0.5)) options.prompt_lengths = lengths;
+    for (const bool sampled : {false, true}) {
+      if (sampled)
+        options.sampling =
+            SamplingOptions{.temperature = 0.8, .top_k = 10, .top_p = 0.95, .seed = draw};
+      GptSession<T> session(model, batch, capacity, attention);
+      Uncached<T> anew(batch, [&](const auto& tokens) { return model(tokens, attention); });
+      EXPECT_EQ(generate(session, prompts, options), generate(anew, prompts, options));
+    }
+  }
+}
+
+TYPED_TEST(DecodingSessionTest, GptBeamSearchAsWithoutCache) {
+  using T = TypeParam;
+  for (std::uint64_t draw = 0; draw < 6; ++draw) {
+    Random random(100 + draw);
+    SCOPED_TRACE(random.trace());
+    const auto model = random_gpt<T>(random, draw % 2 == 1);
+    const index_t batch = random.integer(1, 2), beams = random.integer(2, 5);
+    const Tensor2<index_t> prompts = random_tokens(random, batch, 5);
+    const BeamSearchOptions options{.num_beams = beams, .max_new_tokens = 12, .stop_token = 3};
+    GptSession<T> session(model, batch * beams, 20);
+    Uncached<T> anew(batch * beams, [&](const auto& tokens) { return model(tokens); });
+    expect_same(beam_search(session, prompts, options), beam_search(anew, prompts, options));
+  }
+}
+
+template <class T>
+Seq2SeqTransformer<T> random_seq2seq(Random& random) {
+  Seq2SeqOptions options{.src_vocab_size = kVocab, .tgt_vocab_size = kVocab};
+  options.transformer.layer = {
+      .d_model = 24, .nhead = 3, .dim_feedforward = 40, .norm_first = random.chance(0.5)};
+  options.transformer.num_encoder_layers = options.transformer.num_decoder_layers = 2;
+  options.max_positions = 40;
+  options.output_bias = true;
+  options.pad_id = 0;
+  Seq2SeqTransformer<T> model(options);
+  randomize(model, random);
+  return model;
+}
+
+TYPED_TEST(DecodingSessionTest, Seq2SeqAsWithoutCache) {
+  using T = TypeParam;
+  for (std::uint64_t draw = 0; draw < 8; ++draw) {
+    Random random(200 + draw);
+    SCOPED_TRACE(random.trace());
+    const auto model = random_seq2seq<T>(random);
+    const index_t batch = random.integer(1, 3), beams = random.integer(1, 4),
+                  src_len = random.integer(2, 9);
+    Tensor2<index_t> src = random_tokens(random, batch, src_len), start({batch, 1});
+    for (index_t i = random.integer(1, src_len); i < src_len; ++i) src(0, i) = 0;  // padding
+    start.fill(1);
+    const auto repeated = [&](index_t times) {
+      Tensor2<index_t> result({batch * times, src_len});
+      for (index_t b = 0; b < batch * times; ++b) {
+        copy(const_view(src).slice(0, b / times, b / times + 1), result.view().slice(0, b, b + 1));
+      }
+      return result;
+    };
+    GenerationOptions options{.max_new_tokens = 16, .stop_token = 2};
+    for (const bool sampled : {false, true}) {
+      if (sampled) options.sampling = SamplingOptions{.seed = draw};
+      Seq2SeqSession<T> session(model, src, 17);
+      Uncached<T> anew(batch, [&](const auto& tokens) { return model(src, tokens); });
+      EXPECT_EQ(generate(session, start, options), generate(anew, start, options));
+    }
+    const BeamSearchOptions search{.num_beams = beams, .max_new_tokens = 12, .stop_token = 2};
+    const Tensor2<index_t> sources = repeated(beams);
+    Seq2SeqSession<T> session(model, src, 17, beams);
+    Uncached<T> anew(batch * beams, [&](const auto& tokens) { return model(sources, tokens); });
+    expect_same(beam_search(session, start, search), beam_search(anew, start, search));
+  }
+}
+
+static_assert(CachedDecoder<GptSession<float>> && CachedDecoder<Seq2SeqSession<double>>);
+// A session views its model.
+static_assert(!std::constructible_from<GptSession<float>, Gpt<float>&&, index_t, index_t>);
+
+TEST(GptSession, StartsAgainWhenCleared) {
+  Random random(300);
+  const auto model = random_gpt<float>(random, false);
+  const Tensor2<index_t> prompt = random_tokens(random, 1, 4);
+  GptSession<float> session(model, 1, 14);
+  const auto first = generate(session, prompt, {.max_new_tokens = 10});
+  session.clear();
+  EXPECT_EQ(generate(session, prompt, {.max_new_tokens = 10}), first);
+}
+
+TEST(GptSession, RemembersWhatRowsThatSeeNothingTakeTheMeanOf) {
+  Random random(301);
+  GptOptions gpt = attn_test::gpt2_options(kVocab, 64);
+  gpt.num_layers =
+      1;  // whose keys do not depend on what earlier queries took, for which the whole knows more keys
+  const auto model = attn_test::random_module<Gpt<double>>(random, gpt);
+  Tensor2<double> hidden({gpt.layer.nhead, 1});
+  hidden.fill(-std::numeric_limits<double>::infinity());
+  const AttentionOptions<double> options{
+      .mask = sliding_window(2, 0), .relative_bias = hidden, .masked_row = MaskedRow::mean};
+  const Tensor2<index_t> tokens = random_tokens(random, 1, 9);
+  const auto whole = model(tokens, options);
+  GptSession<double> session(model, 1, 9, options);
+  Tensor2<double> logits({1, kVocab});
+  for (index_t i = 0; i < 9; ++i) session.step(const_view(tokens).slice(1, i, i + 1), logits);
+  for (index_t x = 0; x < kVocab; ++x) EXPECT_NEAR(logits(0, x), whole(0, 8, x), 1e-9);
+}
+
+TEST(SessionErrors, ModelsWithoutLayers) {
+  const Gpt<float> gpt({.vocab_size = 5, .num_layers = 0, .layer = {.d_model = 8, .nhead = 2}});
+  EXPECT_EQ(error_of<ValueError>([&] { GptSession<float>(gpt, 1, 4); }),
+            "[GptSession] model must have at least one layer; found none.");
+  Seq2SeqOptions options{.src_vocab_size = 5, .tgt_vocab_size = 5};
+  options.transformer.layer = {.d_model = 8, .nhead = 2};
+  options.transformer.num_decoder_layers = 0;
+  const Seq2SeqTransformer<float> model(options);
+  const Tensor2<index_t> src({1, 3});
+  EXPECT_EQ(error_of<ValueError>([&] { Seq2SeqSession<float>(model, src, 4); }),
+            "[Seq2SeqSession] model must have at least one layer; found none.");
+}
+
+TEST(GptSessionErrors, AFullCacheAndUnknownTokensChangeNothing) {
+  Random random(301);
+  const auto model = random_gpt<float>(random, false);
+  GptSession<float> session(model, 1, 4), other(model, 1, 4);
+  Tensor2<float> logits({1, kVocab}), expected({1, kVocab});
+  const Tensor2<index_t> three({1, 3}, {1, 2, 3}), one({1, 1}, {4});
+  session.step(three, logits);
+  other.step(three, logits);
+  EXPECT_TRUE(contains(error_of<ValueError>([&] { session.step(three, logits); }),
+                       "[KvCache::extend] n, beside the 3 kept"));
+  EXPECT_THROW(session.step(Tensor2<index_t>({1, 1}, {kVocab}), logits), ValueError);
+  EXPECT_THROW(session.step(Tensor2<index_t>({2, 1}), logits), ShapeError);
+  session.step(one, logits);
+  other.step(one, expected);
+  EXPECT_TRUE(attn_test::same_bits(attn_test::to_array(logits), attn_test::to_array(expected)));
+}
+
+TEST(Seq2SeqSessionErrors, RowsStayWithTheirSource) {
+  Random random(302);
+  const auto model = random_seq2seq<float>(random);
+  const Tensor2<index_t> src = random_tokens(random, 2, 3);
+  Seq2SeqSession<float> session(model, src, 4, 2);
+  EXPECT_EQ(error_of<ValueError>([&] {
+              session.reorder(Tensor1<index_t>({4}, {1, 0, 3, 1}));
+            }),
+            "[Seq2SeqSession::reorder] rows(3) must lie in 2 .. 3, where its source is; found 1.");
+  EXPECT_TRUE(contains(error_of<ShapeError>([&] { session.reorder(Tensor1<index_t>({2})); }),
+                       "(batch) = (4); found (2)"));
+  EXPECT_TRUE(contains(error_of<ValueError>([&] { Seq2SeqSession<float>(model, src, 4, 0); }),
+                       "num_beams must be at least 1"));
+}
+
+/// sliding_window(0, r) shows a query no key before its own: room for the tokens of one step is room enough.
+TEST(GptSession, AWindowOfNothingTakesNoRoom) {
+  Random random(303);
+  const auto model = random_gpt<double>(random, true);
+  const Tensor2<index_t> tokens = random_tokens(random, 2, 6);
+  for (const index_t right : {0, 3}) {
+    const AttentionOptions<double> options{.mask = sliding_window(0, right)};
+    const auto whole = model(tokens, options);
+    for (const index_t n : {1, 2, 3}) {
+      GptSession<double> session(model, 2, n, options);
+      Tensor2<double> logits({2, kVocab});
+      for (index_t i = 0; i < 6; i += n)
+        session.step(const_view(tokens).slice(1, i, i + n), logits);
+      for (index_t b = 0; b < 2; ++b) {
+        for (index_t x = 0; x < kVocab; ++x) EXPECT_NEAR(logits(b, x), whole(b, 5, x), 1e-9);
+      }
+    }
+  }
+}
+
+TEST(Seq2SeqSessionErrors, NumbersFarAway) {
+  Random random(304);
+  const auto model = random_seq2seq<float>(random);
+  const Tensor2<index_t> src = random_tokens(random, 2, 3);
+  constexpr index_t most = std::numeric_limits<index_t>::max();
+  for (const index_t beams : {most, most / 2, most / 3}) {
+    EXPECT_TRUE(contains(error_of<ValueError>([&] { Seq2SeqSession<float>(model, src, 4, beams); }),
+                         "[Seq2SeqSession] num_beams must lie in 1 .. "));
+  }
+}
+
+}  // namespace
+}  // namespace attn

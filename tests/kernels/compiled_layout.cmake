@@ -1,0 +1,39 @@
+# A program links to attn::compiled with the headers that the library was compiled with, and does not with headers whose
+# structs have two fields of one type in another order: their sizes are the same, and results would be wrong without a word.
+#
+# CXX, INCLUDE_DIR, LIBRARY; WORK_DIR for what is written.
+cmake_minimum_required(VERSION 3.24)
+
+file(REMOVE_RECURSE ${WORK_DIR})
+file(COPY ${INCLUDE_DIR}/attn DESTINATION ${WORK_DIR}/changed)
+set(fields "index_t a_row, a_k;")
+file(READ ${INCLUDE_DIR}/attn/kernels/gemm.hpp text)
+if(NOT text MATCHES "${fields}")
+  message(FATAL_ERROR "attn/kernels/gemm.hpp has no '${fields}': this test has to follow")
+endif()
+string(REPLACE "${fields}" "index_t a_k, a_row;" text "${text}")
+file(WRITE ${WORK_DIR}/changed/attn/kernels/gemm.hpp "${text}")
+file(WRITE ${WORK_DIR}/main.cpp "#include \"attn/kernels/gemm.hpp\"
+int main() {
+  attn::Tensor2<float> a({3, 3}), c({3, 3});
+  attn::gemm(a, a, c);
+}
+")
+
+# Sets `result` and `output` of compiling and linking with the headers in `include_dir`.
+function(link include_dir)
+  execute_process(COMMAND "${CXX}" -std=c++20 -DATTN_COMPILED -I${include_dir} ${WORK_DIR}/main.cpp "${LIBRARY}"
+      -o ${WORK_DIR}/main
+    RESULT_VARIABLE result ERROR_VARIABLE output)
+  set(result ${result} PARENT_SCOPE)
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+link(${INCLUDE_DIR})
+if(NOT result EQUAL 0)
+  message(FATAL_ERROR "the library's own headers do not link:\n${output}")
+endif()
+link(${WORK_DIR}/changed)
+if(result EQUAL 0 OR NOT output MATCHES "undefined reference to [^\n]*attn::compiled::table<attn::family::Products")
+  message(FATAL_ERROR "headers with other fields must not link, for want of their table; found: ${output}")
+endif()

@@ -1,0 +1,278 @@
+// Backward of layers: every parameter's and input's gradient against central differences, on random options.
+#include <gtest/gtest.h>
+
+#include "attn/layers/dropout.hpp"
+#include "attn/layers/input_embedding_backward.hpp"
+#include "attn/layers/layer_stack_backward.hpp"
+
+#include "support/isas.hpp"
+#include "support/module_gradients.hpp"
+#include "support/thread_executor.hpp"
+
+namespace attn_test {
+namespace {
+
+using attn::Tensor2, attn::Tensor3;
+
+double loss_of(const Tensor3<double>& weights, const Tensor3<double>& out) {
+  return weighted_sum(weights.elements(), out.elements());
+}
+
+attn::Activation draw_activation(Random& random) {
+  // No relu, whose kink a difference may straddle.
+  return random.pick<attn::Activation>(
+      {attn::Activation::gelu, attn::Activation::gelu_tanh, attn::Activation::silu});
+}
+
+attn::MultiHeadAttentionOptions draw_attention(Random& random, bool self) {
+  attn::MultiHeadAttentionOptions o;
+  o.num_heads = random.pick<Index>({1, 2, 4});
+  o.embed_dim = o.num_heads * random.pick<Index>({2, 4, 6});
+  o.bias = random.chance(0.7);
+  if (!self && random.chance(0.4)) o.kdim = random.integer(1, 9);
+  if (!self && random.chance(0.4)) o.vdim = random.integer(1, 9);
+  o.add_bias_kv = random.chance(0.3);
+  o.add_zero_attn = random.chance(0.3);
+  if (o.num_heads > 1 && random.chance(0.4)) o.num_kv_heads = o.num_heads / 2;
+  if (random.chance(0.3)) o.head_dim_v = random.integer(1, 7);
+  o.output_projection = random.chance(0.8);
+  if (random.chance(0.3)) {
+    o.query_key_norm = random.pick<attn::NormKind>({attn::NormKind::layer, attn::NormKind::rms});
+    o.query_key_norm_eps = 0.1;
+  }
+  if (random.chance(0.4)) {
+    o.rotary = attn::RotaryOptions{.dim = 2,
+                                   .pairs = random.pick<attn::RotaryPairs>(
+                                       {attn::RotaryPairs::halves, attn::RotaryPairs::interleaved}),
+                                   .max_positions = 32};
+  }
+  return o;
+}
+
+TEST(MultiHeadAttentionBackward, AgreesWithCentralDifferences) {
+  for (std::uint64_t n = 0; n < 40; ++n) {
+    Random random(n);
+    const bool self = random.chance(0.4), shared = random.chance(0.5);
+    auto o = draw_attention(random, self);
+    if (shared) o.vdim = o.kdim;
+    attn::MultiHeadAttention<double> module(o);
+    draw_parameters(random, module);
+    const Index batch = random.integer(1, 2), q_len = random.integer(1, 5);
+    const Index kv_len = self ? q_len : random.integer(q_len, 9);
+    auto query = random.tensor<double, 3>({batch, q_len, o.embed_dim});
+    auto key = random.tensor<double, 3>({batch, kv_len, o.kdim > 0 ? o.kdim : o.embed_dim});
+    auto value = random.tensor<double, 3>({batch, kv_len, o.vdim > 0 ? o.vdim : o.embed_dim});
+    const attn::TensorView3<const double> q = query.view(), k = self ? q : key.view(),
+                                          v = self || shared ? k : value.view();
+    const attn::AttentionOptions<double> options{
+        .mask = random.chance(0.5) ? attn::causal() : attn::Mask(),
+        .execution = {.isa = random.pick(available_isas())}};
+    Tensor3<double> out({batch, q_len, module.out_dim()});
+    const auto d = random.tensor<double, 3>(out.shape());
+    const auto loss = [&] {
+      module.forward(q, k, v, out, options);
+      return loss_of(d, out);
+    };
+    attn::MultiHeadAttentionSaved<double> saved;
+    auto gradients = attn::gradients_of(module);
+    Tensor3<double> d_q(query.shape()), d_k(key.shape()), d_v(value.shape());
+    attn::forward(module, q, k, v, out, saved, options);
+    EXPECT_NEAR(loss_of(d, out), loss(), 1e-12 * (1 + std::abs(loss())));
+    attn::backward(module, d, saved,
+                   {.d_query = d_q.view(), .d_key = d_k.view(), .d_value = d_v.view()}, gradients,
+                   options);
+    expect_gradient("query", random, query.elements(), d_q.elements(), loss);
+    if (!self) expect_gradient("key", random, key.elements(), d_k.elements(), loss);
+    if (!self && !shared) expect_gradient("value", random, value.elements(), d_v.elements(), loss);
+    expect_module_gradients(random, module, gradients, loss);
+    if (HasFailure()) break;
+  }
+}
+
+attn::TransformerLayerOptions draw_layer(Random& random) {
+  attn::TransformerLayerOptions o;
+  o.nhead = random.pick<Index>({1, 2});
+  o.d_model = 4 * o.nhead;
+  o.dim_feedforward = random.integer(1, 9);
+  o.dropout = random.chance(0.5) ? 0.3 : 0;
+  o.activation = draw_activation(random);
+  o.layer_norm_eps = 0.01;
+  o.norm_first = random.chance(0.5);
+  o.bias = random.chance(0.7);
+  o.gated = random.chance(0.4);
+  o.norm = random.pick<attn::NormKind>({attn::NormKind::layer, attn::NormKind::rms});
+  if (random.chance(0.3)) o.attention.rotary = attn::RotaryOptions{.max_positions = 32};
+  return o;
+}
+
+TEST(TransformerBackward, AgreesWithCentralDifferences) {
+  for (std::uint64_t n = 0; n < 24; ++n) {
+    Random random(n);
+    const auto layer = draw_layer(random);
+    attn::Transformer<double> module({.layer = layer,
+                                      .num_encoder_layers = random.integer(0, 2),
+                                      .num_decoder_layers = random.integer(0, 2),
+                                      .norm = random.chance(0.5)});
+    draw_parameters(random, module);
+    const Index batch = random.integer(1, 2), src_len = random.integer(1, 5),
+                tgt_len = random.integer(1, 5);
+    auto src = random.tensor<double, 3>({batch, src_len, layer.d_model});
+    auto tgt = random.tensor<double, 3>({batch, tgt_len, layer.d_model});
+    const attn::TransformerCall<double> call{.tgt = {.mask = attn::causal()},
+                                             .execution = {.isa = random.pick(available_isas())}};
+    Tensor3<double> out(tgt.shape()), d_src(src.shape()), d_tgt(tgt.shape());
+    const auto d = random.tensor<double, 3>(out.shape());
+    attn::TransformerSaved<double> saved, other;
+    saved.dropout = other.dropout = {.seed = 5, .step = random.integer(1, 3)};
+    const auto loss = [&] {
+      if (layer.dropout > 0) {
+        attn::forward(module, src, tgt, out, other, call);
+      } else {
+        module.forward(src, tgt, out, call);
+      }
+      return loss_of(d, out);
+    };
+    auto gradients = attn::gradients_of(module);
+    for (int twice = 0; twice < 2; ++twice) {  // what was saved is made anew, gradients add up
+      attn::forward(module, src, tgt, out, saved, call);
+      EXPECT_NEAR(loss_of(d, out), loss(), 1e-12 * (1 + std::abs(loss())));
+      attn::backward(module, d, saved, d_src, d_tgt, gradients, call);
+    }
+    gradients.visit_parameters([](std::string_view, const auto& view) {
+      for (Index i = 0; i < view.size(); ++i) view.data()[i] /= 2;
+    });
+    expect_gradient("src", random, src.elements(), d_src.elements(), loss);
+    expect_gradient("tgt", random, tgt.elements(), d_tgt.elements(), loss);
+    expect_module_gradients(random, module, gradients, loss);
+    if (HasFailure()) break;
+  }
+}
+
+TEST(EncoderBackward, SameBitsOnAnyThreads) {
+  Random random;
+  attn::Encoder<float> module({.num_layers = 2,
+                               .layer = {.d_model = 64, .nhead = 4, .dim_feedforward = 200},
+                               .norm = true});
+  draw_parameters(random, module, 0.1);
+  const auto x = random.tensor<float, 3>({3, 50, 64}), d = random.tensor<float, 3>({3, 50, 64});
+  const auto run = [&](const attn::Executor& executor) {
+    const attn::AttentionOptions<float> options{.mask = attn::causal(),
+                                                .execution = {.executor = &executor}};
+    attn::EncoderSaved<float> saved;
+    auto gradients = attn::gradients_of(module);
+    Tensor3<float> y(x.shape()), d_x(x.shape());
+    attn::forward(module, x, y, saved, options);
+    attn::backward(module, d, saved, d_x, gradients, options);
+    std::vector<float> all(d_x.elements().begin(), d_x.elements().end());
+    gradients.visit_parameters([&](std::string_view, const auto& view) {
+      all.insert(all.end(), view.data(), view.data() + view.size());
+    });
+    return all;
+  };
+  EXPECT_EQ(run(attn::SerialExecutor()), run(ThreadExecutor(3)));
+}
+
+/// Twelve layers: the same bits from their inputs alone, in less than a third of the memory.
+TEST(StackSaved, RecomputesLayersInLessMemory) {
+  Random random;
+  attn::Transformer<float> module(
+      {.layer = {.d_model = 32, .nhead = 2, .dim_feedforward = 64, .norm_first = true},
+       .num_encoder_layers = 12,
+       .num_decoder_layers = 12});
+  draw_parameters(random, module, 0.1);
+  const auto src = random.tensor<float, 3>({2, 10, 32}), tgt = random.tensor<float, 3>({2, 9, 32}),
+             d = random.tensor<float, 3>({2, 9, 32});
+  const auto run = [&](bool recompute, attn::index_t& bytes) {
+    attn::TransformerSaved<float> saved;
+    saved.encoder.recompute = saved.decoder.recompute = recompute;
+    saved.dropout = {.seed = 3, .step = 1};
+    auto gradients = attn::gradients_of(module);
+    Tensor3<float> y(tgt.shape()), d_src(src.shape()), d_tgt(tgt.shape());
+    attn::forward(module, src, tgt, y, saved, {.tgt = {.mask = attn::causal()}});
+    attn::backward(module, d, saved, d_src, d_tgt, gradients, {.tgt = {.mask = attn::causal()}});
+    bytes = saved.bytes();
+    std::vector<float> all(d_src.elements().begin(), d_src.elements().end());
+    all.insert(all.end(), d_tgt.elements().begin(), d_tgt.elements().end());
+    gradients.visit_parameters([&](std::string_view, const auto& view) {
+      all.insert(all.end(), view.data(), view.data() + view.size());
+    });
+    return all;
+  };
+  attn::index_t whole = 0, inputs = 0;
+  EXPECT_EQ(run(false, whole), run(true, inputs));
+  EXPECT_LT(3 * inputs, whole);
+}
+
+TEST(LayerDropout, FollowsSeedStepLayerAndPlace) {
+  constexpr Index kSize = 40000;
+  Tensor3<float> x({1, 4, kSize / 4}), a(x.shape()), b(x.shape());
+  x.fill(1);
+  const attn::detail::DropoutPlace place{0.3, {.seed = 9, .step = 2, .layer = 1}, 1};
+  const auto dropped = [&](const attn::detail::DropoutPlace& at, const attn::Execution& execution) {
+    Tensor3<float> out(x.shape());
+    attn::detail::drop<float>(at, x, out.view(), {}, execution);
+    return std::vector<float>(out.elements().begin(), out.elements().end());
+  };
+  const auto first = dropped(place, {});
+  const auto kept = std::count_if(first.begin(), first.end(), [](float v) { return v != 0; });
+  EXPECT_NEAR(static_cast<double>(kept) / kSize, 0.7, 0.01);
+  for (float v : first) EXPECT_TRUE(v == 0 || v == static_cast<float>(1 / 0.7));
+  const ThreadExecutor three(3);
+  for (attn::Isa isa : available_isas()) {
+    EXPECT_EQ(dropped(place, {.executor = &three, .isa = isa}), first);
+  }
+  for (int part = 0; part < 4; ++part) {
+    auto other = place;
+    (part == 0 ? other.at.step : part == 1 ? other.at.layer : other.place) += part < 3 ? 1 : 0;
+    if (part == 3) other.at.seed = 10;
+    EXPECT_NE(dropped(other, {}), first) << part;
+  }
+}
+
+TEST(InputEmbeddingBackward, AgreesWithCentralDifferences) {
+  for (std::uint64_t n = 0; n < 12; ++n) {
+    Random random(n);
+    attn::InputEmbedding<double> module(
+        {.vocab_size = 5,
+         .d_model = 6,
+         .positions = random.pick<attn::Positions>(
+             {attn::Positions::none, attn::Positions::sinusoidal, attn::Positions::learned}),
+         .max_positions = 9,
+         .num_token_types = random.integer(0, 2),
+         .scale = random.chance(0.5),
+         .norm = random.chance(0.5),
+         .layer_norm_eps = 0.1});
+    draw_parameters(random, module);
+    Tensor2<attn::index_t> ids({2, 7}), positions({2, 7});
+    for (attn::index_t& id : ids.elements()) id = random.integer(0, 4);
+    for (attn::index_t& position : positions.elements()) position = random.integer(0, 8);
+    attn::InputEmbeddingCall call;
+    if (random.chance(0.5)) call.position_ids = positions;
+    Tensor3<double> out({2, 7, 6});
+    const auto d = random.tensor<double, 3>(out.shape());
+    attn::InputEmbeddingSaved<double> saved;
+    auto gradients = attn::gradients_of(module);
+    attn::forward(module, ids, out, saved, call);
+    attn::backward(module, d, saved, gradients);
+    expect_module_gradients(random, module, gradients, [&] {
+      module.forward(ids, out, call);
+      return loss_of(d, out);
+    });
+  }
+}
+
+TEST(EmbeddingBackward, AddsUpRepeatedIds) {
+  Tensor2<int> ids({2, 2}, {1, 0, 1, 1});
+  Tensor3<float> d({2, 2, 2}, {1, 2, 3, 4, 5, 6, 7, 8});
+  Tensor2<float> d_table({3, 2});
+  attn::embedding_backward(d, ids, d_table);
+  EXPECT_EQ(d_table(0, 0), 3);
+  EXPECT_EQ(d_table(1, 0), 1 + 5 + 7);
+  EXPECT_EQ(d_table(1, 1), 2 + 6 + 8);
+  EXPECT_EQ(d_table(2, 1), 0);
+  Tensor2<int> wrong({2, 2}, {1, 0, 3, 1});
+  EXPECT_THROW(attn::embedding_backward(d, wrong, d_table), attn::ValueError);
+}
+
+}  // namespace
+}  // namespace attn_test

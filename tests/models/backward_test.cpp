@@ -1,0 +1,112 @@
+// Backward of models: gradients of all parameters against central differences; tied tables get both their parts.
+#include <gtest/gtest.h>
+
+#include "attn/kernels/loss.hpp"
+#include "attn/models/bert_backward.hpp"
+#include "attn/models/gpt_backward.hpp"
+#include "attn/models/seq2seq_transformer_backward.hpp"
+
+#include "support/module_gradients.hpp"
+
+namespace attn_test {
+namespace {
+
+using attn::Tensor2, attn::Tensor3;
+
+attn::TransformerLayerOptions layer(Random& random) {
+  return {.d_model = 8,
+          .nhead = 2,
+          .dim_feedforward = 12,
+          .dropout = 0,
+          .activation = attn::Activation::gelu_tanh,
+          .layer_norm_eps = 0.01,
+          .norm_first = random.chance(0.5)};
+}
+
+Tensor2<attn::index_t> draw_ids(Random& random, Index batch, Index seq, Index vocab) {
+  Tensor2<attn::index_t> ids({batch, seq});
+  for (attn::index_t& id : ids.elements()) id = random.integer(0, vocab - 1);
+  return ids;
+}
+
+TEST(GptBackward, AgreesWithCentralDifferences) {
+  for (std::uint64_t n = 0; n < 8; ++n) {
+    Random random(n);
+    attn::Gpt<double> model({.vocab_size = 7,
+                             .num_layers = random.integer(0, 2),
+                             .layer = layer(random),
+                             .max_positions = 6,
+                             .scale_embedding = random.chance(0.5),
+                             .norm = random.chance(0.7),
+                             .tied = random.chance(0.6)});
+    draw_parameters(random, model);
+    const auto ids = draw_ids(random, 2, 5, 7), targets = draw_ids(random, 1, 10, 7);
+    Tensor3<double> logits({2, 5, 7});
+    const attn::TensorView2<double> rows(logits.data(), {10, 7});
+    attn::GptSaved<double> saved;
+    auto gradients = attn::gradients_of(model);
+    attn::forward(model, ids, logits, saved);
+    attn::cross_entropy_backward(rows, targets.view().select(0, 0), rows);
+    attn::backward(model, logits, saved, gradients);
+    expect_module_gradients(random, model, gradients, [&] {
+      model.forward(ids, logits);
+      return attn::cross_entropy(rows, targets.view().select(0, 0));
+    });
+  }
+}
+
+TEST(BertBackward, AgreesWithCentralDifferences) {
+  Random random;
+  attn::Bert<double> model({.vocab_size = 7,
+                            .hidden_size = 8,
+                            .num_hidden_layers = 2,
+                            .num_attention_heads = 2,
+                            .intermediate_size = 10,
+                            .max_position_embeddings = 6,
+                            .layer_norm_eps = 0.01,
+                            .hidden_dropout_prob = 0});
+  draw_parameters(random, model);
+  const auto ids = draw_ids(random, 2, 5, 7), types = draw_ids(random, 2, 5, 2);
+  Tensor3<double> out({2, 5, 8});
+  const auto d = random.tensor<double, 3>(out.shape());
+  attn::BertSaved<double> saved;
+  auto gradients = attn::gradients_of(model);
+  attn::forward(model, ids, out, saved, {}, {.token_type_ids = types});
+  attn::backward(model, d, saved, gradients);
+  expect_module_gradients(random, model, gradients, [&] {
+    model.forward(ids, out, {}, {.token_type_ids = types});
+    return weighted_sum(d.elements(), out.elements());
+  });
+}
+
+TEST(Seq2SeqBackward, AgreesWithCentralDifferences) {
+  for (std::uint64_t n = 0; n < 6; ++n) {
+    Random random(n);
+    attn::Seq2SeqTransformer<double> model({.src_vocab_size = 7,
+                                            .tgt_vocab_size = 9,
+                                            .transformer = {.layer = layer(random),
+                                                            .num_encoder_layers = 1,
+                                                            .num_decoder_layers = 2,
+                                                            .norm = random.chance(0.5)},
+                                            .positions = attn::Positions::learned,
+                                            .max_positions = 8,
+                                            .embedding_norm = random.chance(0.5),
+                                            .tied = random.chance(0.5),
+                                            .pad_id = 0});
+    draw_parameters(random, model);
+    const auto src = draw_ids(random, 2, 6, 7), tgt = draw_ids(random, 2, 5, 9);
+    Tensor3<double> logits({2, 5, 9});
+    const auto d = random.tensor<double, 3>(logits.shape());
+    attn::Seq2SeqSaved<double> saved;
+    auto gradients = attn::gradients_of(model);
+    attn::forward(model, src, tgt, logits, saved);
+    attn::backward(model, d, saved, gradients);
+    expect_module_gradients(random, model, gradients, [&] {
+      model.forward(src, tgt, logits);
+      return weighted_sum(d.elements(), logits.elements());
+    });
+  }
+}
+
+}  // namespace
+}  // namespace attn_test

@@ -1,0 +1,197 @@
+// LanguageModel: a small one against plain loops in double, SmolLM2 against stored
+// log-probabilities and continuations.
+#include "attn/models/language_model.hpp"
+
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "attn/generation/generate_text.hpp"
+
+#include "support/error_of.hpp"
+#include "support/model_dir.hpp"
+#include "support/temp_folder.hpp"
+#include "support/tiny_llama.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::contains;
+using attn_test::error_of;
+using attn_test::TempFolder;
+using attn_test::TinyLlama;
+using Ids = std::vector<index_t>;
+
+TEST(LanguageModel, HasTheLogitsOfPlainLoops) {
+  for (const bool tied : {true, false}) {
+    for (const bool pack : {true, false}) {
+      const TinyLlama tiny(7, tied);
+      const TempFolder folder;
+      const LanguageModel model(tiny.save(folder), {.pack = pack});
+      EXPECT_EQ(model.max_positions(), 128);
+      const Ids ids = model.encode_raw("<|im_start|>hello w\u00e9rld 12");
+      EXPECT_EQ(ids.front(), 260);
+      const auto expected = tiny.logits(ids);
+      const auto found = model.gpt()(TensorView2<const index_t>(ids.data(), {1, std::ssize(ids)}));
+      ASSERT_EQ(found.shape(), (Shape<3>{1, std::ssize(ids), TinyLlama::kVocab}));
+      double most = 0, worst = 0;
+      for (index_t i = 0; i < found.extent(1); ++i) {
+        for (index_t j = 0; j < found.extent(2); ++j) {
+          const double e = expected[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)];
+          most = std::max(most, std::abs(e));
+          worst = std::max(worst, std::abs(static_cast<double>(found(0, i, j)) - e));
+        }
+      }
+      // Sums of up to 64 products in each of some ten steps: 1e-5 of the largest logit is 80
+      // roundings.
+      EXPECT_LT(worst, 1e-5 * most) << "tied " << tied << ", pack " << pack;
+    }
+  }
+}
+
+TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
+  const auto fails = [](auto change, std::string_view part) {
+    TinyLlama tiny(7);
+    change(tiny);
+    const TempFolder folder;
+    const auto path = tiny.save(folder);
+    EXPECT_TRUE(
+        contains(error_of<std::invalid_argument>([&] { LanguageModel model(path); }), part));
+  };
+  const auto set = [](std::string key, auto value) {
+    return [=](TinyLlama& t) { t.metadata.set(key, value); };
+  };
+  fails(set("general.architecture", std::string("gpt2")),
+        "general.architecture must be llama; found \"gpt2\"");
+  fails(set("llama.embedding_length", std::uint32_t{33}), "divide 33");
+  fails(set("llama.embedding_length", std::uint32_t{64}),
+        "tensor \"token_embd.weight\" must have shape (262, 64); found (262, 32)");
+  fails(set("llama.block_count", std::uint32_t{3}),
+        "tensor \"blk.2.attn_q.weight\" must be in the file");
+  fails(set("llama.block_count", std::uint32_t{1}),
+        "and no others; found 9 others (\"blk.1.attn_norm.weight\"");
+  fails(set("llama.block_count", ~std::uint32_t{0}), "lie in 1 .. 2^24; found 4294967295");
+  fails(set("llama.context_length", std::uint32_t{0}), "lie in 1 .. 2^24; found 0");
+  fails(set("llama.feed_forward_length", std::uint32_t{1} << 24),
+        "tensor \"blk.0.ffn_gate.weight\"");
+  fails(set("llama.attention.head_count_kv", std::uint32_t{3}), "tensor \"blk.0.attn_k.weight\"");
+  fails(set("llama.expert_count", std::uint32_t{8}),
+        "llama.expert_count\" must be 0 or missing; found 8");
+  fails(set("llama.rope.scaling.type", std::string("yarn")), "must be none; found \"yarn\"");
+  fails(set("llama.rope.freq_base", -1.0f), "be positive");
+  fails(set("tokenizer.ggml.model", std::string("llama")),
+        "byte-level BPE is the one kind that is read; found \"llama\"");
+  fails(set("tokenizer.ggml.pre", std::string("tekken")),
+        "smollm, gpt-2, llama-bpe or qwen2; found \"tekken\"");
+  fails(set("tokenizer.ggml.eos_token_id", std::uint32_t{262}),
+        "eos_token_id\" must lie in 0 .. 261; found 262");
+  fails(
+      [](TinyLlama& t) {
+        t.weights["blk.1.ffn_down.weight"].shape = {64, 32};
+      },
+      "tensor \"blk.1.ffn_down.weight\" must have shape (32, 64)");
+  fails(
+      [](TinyLlama& t) {
+        t.order.push_back("rope_freqs.weight"),
+            t.weights["rope_freqs.weight"] = t.weights["output_norm.weight"];
+      },
+      "found 1 others (\"rope_freqs.weight\")");
+  fails([](TinyLlama& t) { t.order.erase(t.order.begin() + 1); },
+        "tensor \"output_norm.weight\" must be in the file");
+}
+
+TEST(LanguageModel, AChatTemplateThatIsNotKnownIsAnErrorWhereItIsNeeded) {
+  TinyLlama tiny(7);
+  tiny.metadata.set("tokenizer.chat_template", std::string("{{ messages }}"));
+  const TempFolder folder;
+  const auto path = tiny.save(folder);
+  const LanguageModel model(path);
+  EXPECT_FALSE(model.has_chat_template());
+  const std::vector<ChatMessage> messages = {{"user", "hello"}};
+  EXPECT_TRUE(contains(error_of<ValueError>([&] { model.encode_chat(messages); }), "--raw"));
+  LanguageModelOptions options;
+  options.chat_template = ChatTemplate([](std::span<const ChatMessage> all) {
+    return std::vector<TextPiece>{{"<|im_start|>", true}, {all[0].content}};
+  });
+  EXPECT_EQ(LanguageModel(path, options).encode_chat(messages), (Ids{260, 256, 257, 'o'}));
+}
+
+TEST(LanguageModel, WritesTheBeginningOfTextOnlyWhereTheFileSaysSo) {
+  TinyLlama tiny(7);
+  const TempFolder folder;
+  EXPECT_EQ(LanguageModel(tiny.save(folder)).encode_raw("he"), (Ids{256}));
+  tiny.metadata.set("tokenizer.ggml.add_bos_token", true);
+  const LanguageModel model(tiny.save(folder));
+  EXPECT_EQ(model.encode_raw("he"), (Ids{260, 256}));
+  EXPECT_EQ(model.encode_chat(std::vector<ChatMessage>{}).front(), 260);
+  EXPECT_EQ(model.end_tokens(), (Ids{261}));
+}
+
+/// Cases of tests/data/smollm2/smollm2.json, or of the file that ATTN_SMOLLM2_CASES names.
+nlohmann::json smollm2_cases() {
+  const char* named = std::getenv("ATTN_SMOLLM2_CASES");
+  const std::string path =
+      named != nullptr && *named != '\0' ? named : ATTN_TEST_DATA_DIR "/smollm2/smollm2.json";
+  std::ifstream file(path);
+  EXPECT_TRUE(file) << "cannot read " << path;
+  return nlohmann::json::parse(file).at("cases");
+}
+
+/// What differs, or nothing.
+std::string smollm2_difference(const LanguageModel& model, const nlohmann::json& one) {
+  const auto ids = one.at("ids").get<Ids>();
+  const auto text = one.at("text").get<std::string>();
+  if (model.encode_raw(text) != ids) return "other ids";
+  if (one.contains("messages")) {
+    std::vector<ChatMessage> messages;
+    for (const nlohmann::json& m : one.at("messages"))
+      messages.push_back({m.at("role").get<std::string>(), m.at("content").get<std::string>()});
+    std::string rendered;
+    for (const TextPiece& piece : model.chat_template().render(messages)) rendered += piece.text;
+    if (rendered != text) return "another text of the messages: " + rendered;
+    if (model.encode_chat(messages) != ids) return "other ids of the messages";
+  }
+  const auto expected = one.at("logprobs").get<std::vector<double>>();
+  const auto found = score_text(model, ids);
+  if (found.size() != expected.size()) return "another number of log-probabilities";
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (!(std::abs(found[i] - expected[i]) <= 3e-4))
+      return detail::concat("log-probability ", i, " is ", to_string(found[i]), " instead of ",
+                            to_string(expected[i]));
+  }
+  const auto greedy = one.at("greedy").get<Ids>();
+  const auto margins = one.at("greedy_margin").get<std::vector<double>>();
+  if (greedy.empty()) return "";
+  GptSession<float> session(model.gpt(), 1, std::ssize(ids) + std::ssize(greedy));
+  const GeneratedText answer = generate_text(
+      model, session, ids, {.max_new_tokens = std::ssize(greedy), .log_probabilities = true});
+  for (std::size_t i = 0; i < greedy.size() && margins[i] >= 1e-2; ++i) {
+    if (i >= answer.ids.size() || answer.ids[i] != greedy[i])
+      return detail::concat("greedy token ", i, " is another");
+  }
+  return "";
+}
+
+TEST(SmolLm2, HasTheStoredLogProbabilitiesAndContinuations) {
+  const nlohmann::json cases = smollm2_cases();
+  std::size_t passed = 0, failed = 0, skipped = 0;
+  if (!examples::llm_is_present()) {
+    skipped = cases.size();
+  } else {
+    const LanguageModel model(examples::llm_path());
+    for (const nlohmann::json& one : cases) {
+      const std::string difference = smollm2_difference(model, one);
+      difference.empty() ? ++passed : ++failed;
+      EXPECT_EQ(difference, "") << "of " << one.at("text").dump(-1, ' ', true);
+    }
+  }
+  std::cout << "SmolLM2: " << passed << " passed, " << failed << " failed, " << skipped
+            << " skipped\n";
+  if (skipped > 0) GTEST_SKIP() << examples::missing_llm_message();
+}
+
+}  // namespace
+}  // namespace attn
