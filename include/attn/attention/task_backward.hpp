@@ -243,10 +243,11 @@ class BackwardTask {
     // again afterwards.
     const index_t first = begin & -NR;
     for (index_t j = first; j < end; j += NR) {
-      kernels_.score_panel(d, scratch_.q + r * d, d, scratch_.k_panels + j * d, forward_.scale,
-                           s + j, stride, nullptr);
-      kernels_.score_panel(dv, scratch_.d_out + r * dv, dv, scratch_.v_panels + j * dv, T{1},
-                           d_p + j, stride, nullptr);
+      const T *k_panel = scratch_.k_panels + j * d, *v_panel = scratch_.v_panels + j * dv;
+      kernels_.score_panel(d, scratch_.q + r * d, d, k_panel, forward_.scale, s + j, stride,
+                           k_panel);
+      kernels_.score_panel(dv, scratch_.d_out + r * dv, dv, v_panel, T{1}, d_p + j, stride,
+                           v_panel);
     }
     const index_t last = round_up(end, NR);
     const bool all_visible = rows.visibility(r, height, keys) == Visibility::full;
