@@ -1,4 +1,5 @@
-// ATTN_EXPORT_TABLES(T): what attn::compiled offers for elements of T; see attn/kernels/backend.hpp.
+// ATTN_EXPORT_TABLES(T): what attn::compiled offers for elements of T; ATTN_EXPORT_CONVERSIONS(In, Acc): what it offers
+// between two elements. See attn/kernels/backend.hpp.
 #pragma once
 
 #include "attn/attention/sdpa_backward.hpp"
@@ -11,13 +12,17 @@
 #include "attn/layers/dropout.hpp"
 #include "attn/train/update.hpp"
 
-#define ATTN_EXPORT_TABLE(Family, T)                                                              \
-  template <>                                                                                     \
-  const void*                                                                                     \
-  attn::compiled::table<attn::family::Family, int(attn::dtype_of<T>()), int(attn::dtype_of<T>()), \
-                        attn::detail::Backend<attn::family::Family, T>::kLayout>(int isa) {       \
-    return &attn::detail::backend<attn::family::Family, T>(static_cast<attn::Isa>(isa));          \
+#define ATTN_EXPORT_PAIR(Family, In, Acc)                                                      \
+  template <>                                                                                  \
+  const void* attn::compiled::table<                                                           \
+      attn::family::Family, int(attn::dtype_of<In>()), int(attn::dtype_of<Acc>()),             \
+      attn::detail::Backend<attn::family::Family, In, Acc>::kLayout>(int isa) {                \
+    return &attn::detail::backend<attn::family::Family, In, Acc>(static_cast<attn::Isa>(isa)); \
   }
+#define ATTN_EXPORT_TABLE(Family, T) ATTN_EXPORT_PAIR(Family, T, T)
+#define ATTN_EXPORT_CONVERSIONS(In, Acc) \
+  ATTN_EXPORT_PAIR(Conversions, In, Acc) \
+  ATTN_EXPORT_PAIR(Conversions, Acc, In)
 #define ATTN_EXPORT_TABLES(T)               \
   ATTN_EXPORT_TABLE(Products, T)            \
   ATTN_EXPORT_TABLE(Attention, T)           \

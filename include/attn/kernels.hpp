@@ -7,6 +7,7 @@
 #include "attn/exec/executor.hpp"
 #include "attn/exec/workspace.hpp"
 #include "attn/kernels/activation.hpp"
+#include "attn/kernels/convert.hpp"
 #include "attn/kernels/gemm.hpp"
 #include "attn/kernels/norm.hpp"
 #include "attn/kernels/softmax.hpp"

@@ -38,6 +38,7 @@
 
 // One by one, since simde/x86/avx512.h has thousands of functions.
 #include <simde/x86/avx512/add.h>
+#include <simde/x86/avx512/and.h>
 #include <simde/x86/avx512/blend.h>
 #include <simde/x86/avx512/cast.h>
 #include <simde/x86/avx512/cmp.h>
@@ -51,6 +52,7 @@
 #include <simde/x86/avx512/min.h>
 #include <simde/x86/avx512/mov.h>
 #include <simde/x86/avx512/mul.h>
+#include <simde/x86/avx512/or.h>
 #include <simde/x86/avx512/permutexvar.h>
 #include <simde/x86/avx512/roundscale.h>
 #include <simde/x86/avx512/set1.h>
@@ -135,6 +137,50 @@ ATTN_EMULATED __m256 maskz_extractf32x8(__mmask8 mask, __m512 a, int half) {
   return simde_mm256_maskz_mov_ps(mask, simde_mm256_loadu_ps(lanes + 8 * half));
 }
 
+/// to(x) of the lanes of `a`, an __m512i or __m512 of elements From, into `Vector` of elements To; the mask is all lanes.
+template <class From, class To, class Vector, class Wide, class F>
+ATTN_EMULATED Vector each_lane(Wide a, F to) {
+  From from[16];
+  To lanes[16];
+  std::memcpy(from, &a, sizeof from);
+  for (int lane = 0; lane < 16; ++lane) lanes[lane] = to(from[lane]);
+  Vector result;
+  std::memcpy(&result, lanes, sizeof result);
+  return result;
+}
+
+// By Intel's pages: widening without sign and with, halves, numbers to nearest even, and what is left of their low bits.
+ATTN_EMULATED __m512i cvtepu16_epi32(__m256i a) {
+  return each_lane<std::uint16_t, std::int32_t, __m512i>(a, [](std::uint16_t x) { return int{x}; });
+}
+ATTN_EMULATED __m512i cvtepi8_epi32(__m128i a) {
+  return each_lane<std::int8_t, std::int32_t, __m512i>(a, [](std::int8_t x) { return int{x}; });
+}
+ATTN_EMULATED __m512 cvtepi32_ps(__m512i a) {
+  return each_lane<std::int32_t, float, __m512>(a, [](int x) { return static_cast<float>(x); });
+}
+ATTN_EMULATED __m512i cvtps_epi32(__m512 a) {
+  return each_lane<float, std::int32_t, __m512i>(
+      a, [](float x) { return static_cast<int>(std::nearbyint(x)); });
+}
+ATTN_EMULATED __m256i cvtepi32_epi16(__m512i a) {
+  return each_lane<std::int32_t, std::int16_t, __m256i>(
+      a, [](int x) { return static_cast<std::int16_t>(x); });
+}
+ATTN_EMULATED __m128i cvtepi32_epi8(__m512i a) {
+  return each_lane<std::int32_t, std::int8_t, __m128i>(
+      a, [](int x) { return static_cast<std::int8_t>(x); });
+}
+// By attn's own scalar conversions, which element_test.cpp compares with arithmetic: SIMDe's do not round to nearest.
+ATTN_EMULATED __m512 cvtph_ps(__m256i a) {
+  return each_lane<std::uint16_t, float, __m512>(
+      a, [](std::uint16_t x) { return attn::detail::widen_float16(x); });
+}
+ATTN_EMULATED __m256i cvtps_ph(__m512 a) {
+  return each_lane<float, std::uint16_t, __m256i>(
+      a, [](float x) { return attn::detail::narrow_to_float16(x); });
+}
+
 #undef ATTN_EMULATED
 
 }  // namespace attn_emulated
@@ -167,3 +213,15 @@ ATTN_EMULATED __m256 maskz_extractf32x8(__mmask8 mask, __m512 a, int half) {
   simde_mm512_maskz_mov_epi64(mask, simde_mm512_slli_epi64(a, by))
 #define _mm512_maskz_srli_epi64(mask, a, by) \
   simde_mm512_maskz_mov_epi64(mask, simde_mm512_srli_epi64(a, by))
+#undef _mm512_maskz_srli_epi32
+#undef _mm512_maskz_cvtps_ph
+#define _mm512_maskz_srli_epi32(mask, a, by) \
+  simde_mm512_maskz_mov_epi32(mask, simde_mm512_srli_epi32(a, by))
+#define _mm512_maskz_cvtepu16_epi32(mask, a) attn_emulated::cvtepu16_epi32(a)
+#define _mm512_maskz_cvtepi8_epi32(mask, a) attn_emulated::cvtepi8_epi32(a)
+#define _mm512_maskz_cvtepi32_ps(mask, a) attn_emulated::cvtepi32_ps(a)
+#define _mm512_maskz_cvtps_epi32(mask, a) attn_emulated::cvtps_epi32(a)
+#define _mm512_maskz_cvtepi32_epi16(mask, a) attn_emulated::cvtepi32_epi16(a)
+#define _mm512_maskz_cvtepi32_epi8(mask, a) attn_emulated::cvtepi32_epi8(a)
+#define _mm512_maskz_cvtph_ps(mask, a) attn_emulated::cvtph_ps(a)
+#define _mm512_maskz_cvtps_ph(mask, a, rounding) attn_emulated::cvtps_ph(a)

@@ -30,6 +30,7 @@ struct LinearAttention;
 struct Softmax;
 struct Norms;
 struct Elementwise;
+struct Conversions;
 struct Rotary;
 struct SoftmaxBackward;
 struct NormsBackward;

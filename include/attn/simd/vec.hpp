@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "attn/core/element.hpp"
 #include "attn/core/shape.hpp"
 #include "attn/simd/rows.hpp"
 

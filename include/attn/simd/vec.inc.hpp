@@ -15,6 +15,9 @@
 // Of Vec<std::uint64_t>, which random numbers are made of: kLanes, load(p), all(x), ^, high() >> 32, and
 //   low_product(a, b): the whole product of the low halves
 //   store_low(even, odd, p): their low halves, in turn
+// Of Vec<float>, for elements of 16 and 8 bits (bfloat16, float16, std::int8_t), of whole vectors:
+//   widen(p): exactly
+//   narrow(v, p): to nearest, ties to even; to std::int8_t numbers within +-127
 // Registers, which says what tiles they hold. Where a target has better than transpose.inc: Block and sum_each().
 template <class T>
 struct Vec;
@@ -42,6 +45,33 @@ ATTN_INLINE void store(Vec<T> v, T* p, Whole) {
 template <class T>
 ATTN_INLINE void store(Vec<T> v, T* p, index_t n) {
   v.store(p, n);
+}
+
+/// Elements of 16 and 8 bits, widened where they are loaded and rounded where they are stored. What is left of a row goes
+/// through memory: no target but AVX-512 has masks for it.
+template <class E>
+  requires(sizeof(E) < sizeof(float))
+ATTN_INLINE Vec<float> load(const E* p, Whole) {
+  return widen(p);
+}
+template <class E>
+  requires(sizeof(E) < sizeof(float))
+ATTN_INLINE Vec<float> load(const E* p, index_t n) {
+  E lanes[Vec<float>::kLanes] = {};
+  std::copy_n(p, n < Vec<float>::kLanes ? n : Vec<float>::kLanes, lanes);
+  return widen(lanes);
+}
+template <class E>
+  requires(sizeof(E) < sizeof(float))
+ATTN_INLINE void store(Vec<float> v, E* p, Whole) {
+  narrow(v, p);
+}
+template <class E>
+  requires(sizeof(E) < sizeof(float))
+ATTN_INLINE void store(Vec<float> v, E* p, index_t n) {
+  E lanes[Vec<float>::kLanes];
+  narrow(v, lanes);
+  std::copy_n(lanes, n < Vec<float>::kLanes ? n : Vec<float>::kLanes, p);
 }
 
 /// f(j, lanes) over [0, n) by vectors: lanes is Whole for whole ones and what is left for the last. Partial stores
