@@ -232,16 +232,18 @@ TEST(LayerDropout, FollowsSeedStepLayerAndPlace) {
 TEST(InputEmbeddingBackward, AgreesWithCentralDifferences) {
   for (std::uint64_t n = 0; n < 12; ++n) {
     Random random(n);
-    attn::InputEmbedding<double> module(
-        {.vocab_size = 5,
-         .d_model = 6,
-         .positions = random.pick<attn::Positions>(
-             {attn::Positions::none, attn::Positions::sinusoidal, attn::Positions::learned}),
-         .max_positions = 9,
-         .num_token_types = random.integer(0, 2),
-         .scale = random.chance(0.5),
-         .norm = random.chance(0.5),
-         .layer_norm_eps = 0.1});
+    attn::InputEmbeddingOptions options{
+        .vocab_size = 5,
+        .d_model = 6,
+        .positions = random.pick<attn::Positions>(
+            {attn::Positions::none, attn::Positions::sinusoidal, attn::Positions::learned}),
+        .max_positions = 9,
+        .num_token_types = random.integer(0, 2),
+        .scale = random.chance(0.5),
+        .norm = random.chance(0.5),
+        .layer_norm_eps = 0.1};
+    if (options.positions == attn::Positions::learned) options.position_offset = 2;
+    attn::InputEmbedding<double> module(options);
     draw_parameters(random, module);
     Tensor2<attn::index_t> ids({2, 7}), positions({2, 7});
     for (attn::index_t& id : ids.elements()) id = random.integer(0, 4);

@@ -43,6 +43,7 @@ TYPED_TEST(InputEmbeddingTest, RandomModules) {
                             .num_token_types = random.pick<index_t>({0, 2}),
                             .scale = random.chance(0.5),
                             .norm = random.chance(0.5)};
+    if (o.positions == Positions::learned) o.position_offset = random.integer(0, 2);
     InputEmbedding<T> module(o);
     attn_test::randomize(module, random);
     Tensor2<std::int32_t> ids({random.integer(1, 3), random.integer(1, 6)});
@@ -63,7 +64,7 @@ TYPED_TEST(InputEmbeddingTest, RandomModules) {
             W value = p.at("words.weight")(ids(b, i), x);
             if (o.scale) value *= std::sqrt(static_cast<W>(o.d_model));
             if (o.positions == Positions::learned) {
-              value += p.at("positions.weight")(positions(b, i), x);
+              value += p.at("positions.weight")(o.position_offset + positions(b, i), x);
             } else if (o.positions == Positions::sinusoidal) {
               value += static_cast<W>(sinusoidal_positions<T>(12, o.d_model)(positions(b, i), x));
             }
@@ -136,6 +137,10 @@ TEST(InputEmbeddingErrors, IdsAndPositions) {
       .vocab_size = 5, .d_model = 4, .positions = Positions::sinusoidal};
   EXPECT_EQ(error_of<ValueError>([&] { InputEmbedding<float>{no_table}; }),
             "[InputEmbedding] max_positions must be at least 1 with positions; found 0.");
+  const InputEmbeddingOptions offset{
+      .vocab_size = 5, .d_model = 4, .positions = Positions::none, .position_offset = 2};
+  EXPECT_EQ(error_of<ValueError>([&] { InputEmbedding<float>{offset}; }),
+            "[InputEmbedding] position_offset must be 0 without learned positions; found 2.");
   EXPECT_EQ(
       error_of<ValueError>([&] { InputEmbedding<float>{InputEmbeddingOptions{.d_model = 4}}; }),
       "[Embedding] num_embeddings must be at least 1; found 0.");

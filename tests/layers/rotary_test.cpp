@@ -75,7 +75,7 @@ TYPED_TEST(RotaryTest, RandomShapesInGuardedMemory) {
 TYPED_TEST(RotaryTest, ProductsDependOnDistancesOnly) {
   using T = TypeParam;
   constexpr index_t kPositions = 20, kHalf = 8;
-  const RotaryTable<T> table(kPositions, 2 * kHalf, 10000);
+  const RotaryTable<T> table({.dim = 2 * kHalf, .max_positions = kPositions});
   EXPECT_EQ(table.cos(3, 2), static_cast<T>(std::cos(3 * std::pow(10000.0, -0.25))));
   Random random(3);
   const auto q = random.tensor<T, 4>({1, 1, 1, 2 * kHalf}), k = random.tensor<T, 4>(q.shape());

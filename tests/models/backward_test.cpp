@@ -38,7 +38,10 @@ TEST(GptBackward, AgreesWithCentralDifferences) {
                              .max_positions = 6,
                              .scale_embedding = random.chance(0.5),
                              .norm = random.chance(0.7),
-                             .tied = random.chance(0.6)});
+                             .tied = random.chance(0.6),
+                             .logit_scale = random.chance(0.5) ? 1 : 0.7,
+                             .logit_softcap = random.chance(0.5) ? 0 : 1.5,
+                             .windows = {1, -1}});
     draw_parameters(random, model);
     const auto ids = draw_ids(random, 2, 5, 7), targets = draw_ids(random, 1, 10, 7);
     Tensor3<double> logits({2, 5, 7});

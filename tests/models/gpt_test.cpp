@@ -28,6 +28,23 @@ using attn_test::ReferenceOptions;
 using attn_test::ReferenceTransformer;
 using attn_test::to_array;
 
+TEST(Gpt, LogitsScaledAndCapped) {
+  Random random(1), again(1);
+  GptOptions options = gpt2_options(19, 16);
+  const auto plain = random_module<Gpt<float>>(random, options);
+  options.logit_scale = 3;
+  options.logit_softcap = 2.5;
+  const auto capped = random_module<Gpt<float>>(again, options);
+  const Tensor2<int> ids({1, 4}, {1, 7, 18, 0});
+  const auto logits = plain(ids), found = capped(ids);
+  for (index_t i = 0; i < logits.size(); ++i) {
+    EXPECT_NEAR(found.data()[i], 2.5 * std::tanh(3 * logits.data()[i] / 2.5), 1e-6);
+  }
+  options.logit_softcap = -1;
+  EXPECT_NE(error_of<ValueError>([&] { Gpt<float>{options}; }).find("found 3 and -1"),
+            std::string::npos);
+}
+
 TEST(Gpt, WholeAndStepByStep) {
   Random random(1);
   Tensor2<int> ids({2, 11});

@@ -131,9 +131,9 @@ struct ReferenceTransformer {
                       prefix + (is_key ? "k_norm." : "q_norm."), y);
         }
         if (!turns) return y;
-        const attn::RotaryOptions& rotary = *attention.rotary;
-        const attn::RotaryTable<double> table(
-            rotary.max_positions, rotary.dim > 0 ? rotary.dim : x.extent(3), rotary.theta);
+        attn::RotaryOptions rotary = *attention.rotary;
+        if (rotary.dim == 0) rotary.dim = x.extent(3);
+        const attn::RotaryTable<double> table(rotary);
         return reference_rotary(y, to_array(table.cos).template as<T>(),
                                 to_array(table.sin).template as<T>(), positions, rotary.pairs);
       };

@@ -47,10 +47,10 @@ template <class T>
 class DecoderLayer {
  public:
   DecoderLayer() = default;
-  /// options.attention.rotary turns self-attention alone.
+  /// options.attention.rotary and window are those of self-attention alone.
   explicit DecoderLayer(const TransformerLayerOptions& options)
       : self_attn(options.attention_options()),
-        multihead_attn(without_rotary(options.attention_options())),
+        multihead_attn(without_positions(options.attention_options())),
         feed_forward(options.feed_forward_options()),
         norm1(options.norm, options.d_model, options.layer_norm_eps, options.bias),
         norm2(norm1),
@@ -120,8 +120,9 @@ class DecoderLayer {
   double dropout = 0;  ///< in training
 
  private:
-  static MultiHeadAttentionOptions without_rotary(MultiHeadAttentionOptions options) {
+  static MultiHeadAttentionOptions without_positions(MultiHeadAttentionOptions options) {
     options.rotary.reset();
+    options.window = -1;
     return options;
   }
 

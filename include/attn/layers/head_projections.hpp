@@ -10,11 +10,13 @@ ATTN_NAMESPACE_BEGIN
 
 /// PyTorch's nn.MultiheadAttention options, then what it has not. 0 = the default.
 struct MultiHeadAttentionOptions {
-  index_t embed_dim = 0;       ///< features of query and result
-  index_t num_heads = 1;       ///< heads of queries
-  bool bias = true;            ///< of the projections in and out
-  index_t kdim = 0;            ///< features of key; embed_dim
-  index_t vdim = 0;            ///< features of value; embed_dim
+  index_t embed_dim = 0;  ///< features of query and result
+  index_t num_heads = 1;  ///< heads of queries
+  bool bias = true;       ///< of the projections in and out, unless they have their own:
+  std::optional<bool> in_proj_bias = {};   ///< of those of queries, keys and values
+  std::optional<bool> out_proj_bias = {};  ///< of that of the result
+  index_t kdim = 0;                        ///< features of key; embed_dim
+  index_t vdim = 0;                        ///< features of value; embed_dim
   bool add_bias_kv = false;    ///< a learned key and value after the others, never masked
   bool add_zero_attn = false;  ///< then a key and value of zeros, never masked
   index_t num_kv_heads = 0;    ///< num_heads, or a divisor of it: heads that share keys and values
@@ -24,7 +26,9 @@ struct MultiHeadAttentionOptions {
   std::optional<double> scale = {};  ///< 1 / sqrt(head_dim); a call's own comes first
   std::optional<NormKind> query_key_norm =
       {};  ///< of each head's query and key, before rotary: q_norm and k_norm, as Qwen3 and Gemma have them
-  double query_key_norm_eps = 1e-6;          ///< of those norms
+  double query_key_norm_eps = 1e-6;  ///< of those norms
+  double softcap = 0;                ///< of scores; a call's own comes first
+  index_t window = -1;  ///< keys before its own that a query sees, whatever the mask; -1: all
   std::optional<RotaryOptions> rotary = {};  ///< turns queries and keys by their positions
   bool separate_in_proj =
       false;           ///< input projections are named one by one: q_proj_weight, q_proj_bias, ..
@@ -59,7 +63,7 @@ class HeadProjections {
       parts_ = {Tensor2<T>({width(0), o.embed_dim}), Tensor2<T>({width(1), o.kdim}),
                 Tensor2<T>({width(2), o.vdim})};
     }
-    if (o.bias) bias_ = Tensor1<T>({ends_[2]});
+    if (o.in_proj_bias.value_or(o.bias)) bias_ = Tensor1<T>({ends_[2]});
   }
 
   /// All heads' features of q (0), k (1) or v (2).

@@ -18,11 +18,12 @@ struct InputEmbeddingOptions {
   index_t d_model = 0;                    ///< features of a token
   Positions positions = Positions::none;  ///< what is added for where a token stands
   index_t max_positions = 0;              ///< of sinusoidal and learned positions
-  index_t num_token_types = 0;            ///< segments, as BERT has them; 0: none
-  bool scale = false;                     ///< words times sqrt(d_model), before positions
-  bool norm = false;                      ///< layer norm of the sum
-  double layer_norm_eps = 1e-5;           ///< of that norm
-  double dropout = 0;                     ///< of the result, only in calls that save for backward
+  index_t position_offset = 0;   ///< rows of the learned table before position 0: RoBERTa has 2
+  index_t num_token_types = 0;   ///< segments, as BERT has them; 0: none
+  bool scale = false;            ///< words times sqrt(d_model), before positions
+  bool norm = false;             ///< layer norm of the sum
+  double layer_norm_eps = 1e-5;  ///< of that norm
+  double dropout = 0;            ///< of the result, only in calls that save for backward
 };
 
 /// What one forward call can be told.
@@ -43,12 +44,22 @@ class InputEmbedding {
   InputEmbedding() = default;
   explicit InputEmbedding(const InputEmbeddingOptions& options)
       : words(options.vocab_size, options.d_model), options_(options) {
+    if (options.positions != Positions::learned && options.position_offset != 0) {
+      throw ValueError(message("InputEmbedding", "position_offset",
+                               "be 0 without learned positions",
+                               std::to_string(options.position_offset)));
+    }
     if (options.positions != Positions::none && options.max_positions < 1) {
       throw ValueError(message("InputEmbedding", "max_positions", "be at least 1 with positions",
                                std::to_string(options.max_positions)));
     }
     if (options.positions == Positions::learned) {
-      positions = Embedding<T>(options.max_positions, options.d_model);
+      const index_t rows = options.max_positions, before = options.position_offset;
+      if (before < 0 || before > std::numeric_limits<index_t>::max() - rows) {
+        throw ValueError(message("InputEmbedding", "position_offset", "not be negative or huge",
+                                 std::to_string(before)));
+      }
+      positions = Embedding<T>(before + rows, options.d_model);
     } else if (options.positions == Positions::sinusoidal) {
       positions.weight = sinusoidal_positions<T>(options.max_positions, options.d_model);
     }
@@ -106,7 +117,9 @@ class InputEmbedding {
       const index_t b = row / seq, i = row % seq;
       const T* word = &words.weight(static_cast<index_t>(iv(b, i)), 0);
       const T* position =
-          positions.weight ? &positions.weight(position_of(call, b, i), 0) : nullptr;
+          positions.weight
+              ? &positions.weight(options_.position_offset + position_of(call, b, i), 0)
+              : nullptr;
       const T* type =
           token_types.weight ? &token_types.weight(types ? types(b, i) : 0, 0) : nullptr;
       T* to = ov.at_index({b, i, 0});
@@ -140,7 +153,7 @@ class InputEmbedding {
   }
 
   void check_positions(const Shape<2>& shape, const InputEmbeddingCall& call) const {
-    const index_t count = positions.weight.extent(0);
+    const index_t count = options_.max_positions;
     if (call.position_ids) {
       check_shape("InputEmbedding", "position_ids", shape, call.position_ids.shape());
       detail::check_ids("InputEmbedding", "position_ids", call.position_ids, count);

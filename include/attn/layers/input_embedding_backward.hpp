@@ -13,7 +13,7 @@ ATTN_NAMESPACE_BEGIN
 
 template <class T>
 struct InputEmbeddingSaved {
-  Saved<index_t, 2> ids, positions, token_types;  ///< (batch, seq)
+  Saved<index_t, 2> ids, positions, token_types;  ///< (batch, seq), rows of the tables
   NormSaved<T> norm;                              ///< where the embedding has one
   DropoutStep dropout;
 };
@@ -39,6 +39,7 @@ void forward(const InputEmbedding<T>& layer, const Ids& ids, Output3<T> out,
     for (index_t i = 0; i < seq; ++i) {
       kept(b, i) = static_cast<index_t>(iv(b, i));
       if (call.position_ids) positions(b, i) = call.position_ids(b, i);
+      positions(b, i) += layer.options().position_offset;
       types(b, i) = call.token_type_ids ? call.token_type_ids(b, i) : 0;
     }
   }

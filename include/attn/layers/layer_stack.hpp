@@ -14,6 +14,9 @@ struct TransformerStackOptions {
   index_t num_layers = 6;              ///< layers, each with weights of its own
   TransformerLayerOptions layer = {};  ///< of each
   bool norm = false;                   ///< of the last layer's result, as pre-norm stacks have it
+  /// Keys before its own that a token sees, by layer: layer n has number n % size; -1: all. Instead
+  /// of layer.attention.window.
+  std::vector<index_t> windows = {};
 };
 
 namespace detail {
@@ -31,6 +34,9 @@ class LayerStack {
           message("TransformerStackOptions", "num_layers", "be at least 0", std::to_string(count)));
     }
     if (count > 0) layers.assign(static_cast<std::size_t>(count), Layer(o));
+    for (std::size_t n = 0; n < layers.size() && !options.windows.empty(); ++n) {
+      layers[n].self_attn.set_window(options.windows[n % options.windows.size()]);
+    }
     if (options.norm) norm = {o.norm, o.d_model, o.layer_norm_eps, o.bias};
   }
 

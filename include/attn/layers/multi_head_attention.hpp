@@ -53,14 +53,21 @@ class MultiHeadAttention {
       k_norm_ = q_norm_;
     }
     if (o.rotary) {
-      rotary_ = std::make_shared<const RotaryTable<T>>(o.rotary->max_positions, o.rotary->dim,
-                                                       o.rotary->theta);
+      rotary_ = std::make_shared<const RotaryTable<T>>(*o.rotary);
     }
-    if (o.output_projection) out_proj_ = Linear<T>(context_width(), o.embed_dim, o.bias);
+    if (o.output_projection) {
+      out_proj_ = Linear<T>(context_width(), o.embed_dim, o.out_proj_bias.value_or(o.bias));
+    }
   }
 
   /// With every default filled in.
   const MultiHeadAttentionOptions& options() const { return options_; }
+
+  /// Changes options().window. Throws ValueError below -1.
+  void set_window(index_t window) {
+    static_cast<void>(sliding_window(window, -1));
+    options_.window = window;
+  }
 
   /// Features of the result: embed_dim, or all heads' values where there is no output projection.
   index_t out_dim() const {
@@ -166,18 +173,20 @@ class MultiHeadAttention {
           "be at most 2^40 / num_heads", widest);
     if (o.kdim == 0) o.kdim = o.embed_dim;
     if (o.vdim == 0) o.vdim = o.embed_dim;
-    if (o.rotary) {
-      if (o.rotary->dim == 0) o.rotary->dim = o.head_dim;
-      check(o.rotary->dim > 0 && o.rotary->dim % 2 == 0 && o.rotary->dim <= o.head_dim,
-            "rotary.dim", "be even and at most head_dim = " + std::to_string(o.head_dim),
-            o.rotary->dim);
-      check(o.rotary->max_positions > 0, "rotary.max_positions", "be positive",
-            o.rotary->max_positions);
-    }
+    check(o.window >= -1, "window", "be at least -1", o.window);
+    if (o.rotary) o.rotary = detail::resolved_rotary(*std::move(o.rotary), o.head_dim);
     return o;
   }
 
   index_t context_width() const { return options_.num_heads * options_.head_dim_v; }
+
+  /// A call's options with what the module adds to them.
+  AttentionOptions<T> with_own(AttentionOptions<T> options) const {
+    if (!options.scale) options.scale = options_.scale;
+    if (options.softcap == 0) options.softcap = options_.softcap;
+    if (options_.window >= 0) options.mask = options.mask & sliding_window(options_.window, -1);
+    return options;
+  }
 
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
@@ -219,6 +228,10 @@ class MultiHeadAttention {
     check_value(options.first_key == 0 || appended_keys() == 0, "first_key",
                 "be 0 with add_bias_kv or add_zero_attn", std::to_string(options.first_key));
     if (o.rotary && !call.position_ids) check_positions(q_len, kv_len, options, call);
+    check_value(!o.rotary || o.rotary->scaling.kind != RotaryScalingKind::dynamic ||
+                    (!options.cu_seqlens_q && !options.cu_seqlens_k),
+                "cu_seqlens_q and cu_seqlens_k",
+                "be none with dynamic rotary scaling, by which a sequence's length counts", "some");
     if (call.position_ids && call.append) {
       check_shape("MultiHeadAttention", "position_ids", "(batch, q_len) = (batch, kv_len)",
                   Shape<2>{batch, kv_len}, call.position_ids.shape());
@@ -264,13 +277,13 @@ class MultiHeadAttention {
   template <class... Functors>
   void run(const TensorView3<const T>& query, const TensorView3<const T>& key,
            const TensorView3<const T>& value, const TensorView3<T>& out,
-           AttentionOptions<T> options, const MultiHeadAttentionCall<T>& call,
+           const AttentionOptions<T>& given, const MultiHeadAttentionCall<T>& call,
            const Functors&... functors) const {
-    check_call(query, key, value, out.shape(), options, call);
+    check_call(query, key, value, out.shape(), given, call);
+    AttentionOptions<T> options = with_own(given);
     const MultiHeadAttentionOptions& o = options_;
     const Execution& execution = options.execution;
     const index_t batch = query.extent(0), q_len = query.extent(1), kv_len = key.extent(1);
-    if (!options.scale) options.scale = o.scale;
 
     Workspace& workspace = execution.scratch();
     Scratch<T> projected(workspace, projections_.elements(batch, q_len, kv_len + appended_keys()));
@@ -359,8 +372,16 @@ class MultiHeadAttention {
       of_k = {k_ids, {batch, kv_len}, {0, 1}};
     }
     const RotaryPairs pairs = options_.rotary->pairs;
-    rotary_embedding(q, rotary_->cos, rotary_->sin, of_q, q, pairs, options.execution);
-    if (k) rotary_embedding(k, rotary_->cos, rotary_->sin, of_k, to_k, pairs, options.execution);
+    const auto turn = [&](index_t begin, index_t end, const RotaryTable<T>& table,
+                          const auto& q_ids, const auto& k_ids) {
+      const TensorView4<T> queries = q.slice(0, begin, end);
+      rotary_embedding(queries, table.cos, table.sin, q_ids, queries, pairs, options.execution);
+      if (k) {
+        rotary_embedding(k.slice(0, begin, end), table.cos, table.sin, k_ids,
+                         to_k.slice(0, begin, end), pairs, options.execution);
+      }
+    };
+    detail::for_rotary_rows(*options_.rotary, *rotary_, of_q, k ? of_k : of_q, turn);
   }
 
   /// x (batch, heads, seq, head_dim) in place, head by head: what (batch, seq) rows of one head have between them is

@@ -85,10 +85,10 @@ struct MultiHeadAttentionTraining {
   /// f(options, position_ids of queries and of keys): what attention itself is told, while its
   /// memory lasts.
   template <class F>
-  static void with_options(const Module& m, AttentionOptions<T> options,
+  static void with_options(const Module& m, const AttentionOptions<T>& given,
                            TensorView2<const index_t> position_ids, index_t batch, index_t q_len,
                            index_t kv_len, MultiHeadAttentionSaved<T>& saved, bool first, F f) {
-    if (!options.scale) options.scale = m.options_.scale;
+    AttentionOptions<T> options = m.with_own(given);
     Workspace& workspace = options.execution.scratch();
     const index_t appended = m.appended_keys();
     Scratch<index_t> offsets(workspace, appended > 0 ? batch : 0);
@@ -169,12 +169,18 @@ struct MultiHeadAttentionTraining {
     with_options(m, given, call.position_ids, batch, q_len, kv_len, saved, true,
                  [&](AttentionOptions<T> options, const auto& of_q, const auto& of_k) {
                    if (m.rotary_) {
-                     const RotaryPairs pairs = o.rotary->pairs;
-                     const RotaryTable<T>& table = *m.rotary_;
                      const TensorView4<T> turning = k.slice(2, 0, kv_len);
-                     rotary_embedding(q, table.cos, table.sin, of_q, q, pairs, execution);
-                     rotary_embedding(turning, table.cos, table.sin, of_k, turning, pairs,
-                                      execution);
+                     for_rotary_rows(*o.rotary, *m.rotary_, of_q, of_k,
+                                     [&](index_t begin, index_t end, const RotaryTable<T>& table,
+                                         const auto& q_ids, const auto& k_ids) {
+                                       const auto turn = [&](const TensorView4<T>& x,
+                                                             const auto& ids) {
+                                         rotary_embedding(x, table.cos, table.sin, ids, x,
+                                                          o.rotary->pairs, execution);
+                                       };
+                                       turn(q.slice(0, begin, end), q_ids);
+                                       turn(turning.slice(0, begin, end), k_ids);
+                                     });
                    }
                    options.lse = saved.lse.make({batch, o.num_heads, q_len});
                    scaled_dot_product_attention(q, k, v, split_heads(context, o.num_heads), options,
@@ -234,12 +240,18 @@ struct MultiHeadAttentionTraining {
                        split_heads(context, o.num_heads), saved.lse.view(), d_q, d_k, d_v, options,
                        {}, functors...);
                    if (m.rotary_) {
-                     const RotaryPairs pairs = o.rotary->pairs;
-                     const RotaryTable<T>& table = *m.rotary_;
-                     rotary_embedding_backward(d_q, table.cos, table.sin, of_q, d_q, pairs,
-                                               execution);
-                     rotary_embedding_backward(d_new_k, table.cos, table.sin, of_k, d_new_k, pairs,
-                                               execution);
+                     for_rotary_rows(*o.rotary, *m.rotary_, of_q, of_k,
+                                     [&](index_t begin, index_t end, const RotaryTable<T>& table,
+                                         const auto& q_ids, const auto& k_ids) {
+                                       const auto turn_back = [&](const TensorView4<T>& turned,
+                                                                  const auto& ids) {
+                                         rotary_embedding_backward(turned, table.cos, table.sin,
+                                                                   ids, turned, o.rotary->pairs,
+                                                                   execution);
+                                       };
+                                       turn_back(d_q.slice(0, begin, end), q_ids);
+                                       turn_back(d_new_k.slice(0, begin, end), k_ids);
+                                     });
                    }
                  });
     if (o.query_key_norm) {

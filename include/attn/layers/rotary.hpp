@@ -6,15 +6,10 @@
 
 #include "attn/core/tensor.hpp"
 #include "attn/kernels/backend.hpp"
+#include "attn/layers/rotary_options.hpp"
 #include "attn/simd/vec.hpp"
 
 ATTN_NAMESPACE_BEGIN
-
-/// Which coordinates turn together. Models differ: the wrong one gives plausible nonsense.
-enum class RotaryPairs {
-  halves,       ///< (j, j + rotary_dim / 2), as Llama and GPT-NeoX have it
-  interleaved,  ///< (2 j, 2 j + 1), as the paper and GPT-J have it
-};
 
 namespace detail {
 
@@ -121,30 +116,73 @@ Tensor4<scalar_t<X>> rotary_embedding(const X& x, const Cos& cos, const Sin& sin
   return out;
 }
 
-/// What a rotary embedding turns, and how far.
-struct RotaryOptions {
-  index_t dim = 0;  ///< the first coordinates of a head, which turn; 0: head_dim
-  RotaryPairs pairs = RotaryPairs::halves;  ///< which coordinates turn together
-  double theta = 10000;                     ///< base of the frequencies
-  index_t max_positions = 4096;             ///< positions from 0 that the table holds
-};
-
-/// cos and sin (max_position, rotary_dim / 2) of position theta^(-2 j / rotary_dim), in double before they are rounded.
+/// cos and sin (positions, rotary_dim / 2) of position times frequency, in double before they are rounded.
 template <class T>
 struct RotaryTable {
-  RotaryTable(index_t max_positions, index_t rotary_dim, double theta)
-      : cos({max_positions, rotary_dim / 2}), sin({max_positions, rotary_dim / 2}) {
-    for (index_t j = 0; j < rotary_dim / 2; ++j) {
-      const double frequency =
-          std::pow(theta, -2 * static_cast<double>(j) / static_cast<double>(rotary_dim));
-      for (index_t p = 0; p < max_positions; ++p) {
-        cos(p, j) = static_cast<T>(std::cos(static_cast<double>(p) * frequency));
-        sin(p, j) = static_cast<T>(std::sin(static_cast<double>(p) * frequency));
-      }
+  /// Of options whose `dim` is given, for all positions; with dynamic scaling up to the original ones.
+  explicit RotaryTable(const RotaryOptions& options)
+      : RotaryTable(options.scaling.kind == RotaryScalingKind::dynamic
+                        ? std::min(options.max_positions, options.scaling.original_max_positions)
+                        : options.max_positions,
+                    rotary_frequencies(options)) {}
+
+  /// Of positions from 0 on.
+  RotaryTable(index_t positions, const RotaryFrequencies& frequencies)
+      : cos({positions, std::ssize(frequencies.values)}), sin(cos.shape()) {
+    for (index_t p = 0; p < positions; ++p) set(p, p, frequencies);
+  }
+
+  void set(index_t row, index_t position, const RotaryFrequencies& frequencies) {
+    for (index_t j = 0; j < cos.extent(1); ++j) {
+      const double angle =
+          static_cast<double>(position) * frequencies.values[static_cast<std::size_t>(j)];
+      cos(row, j) = static_cast<T>(frequencies.attention_factor * std::cos(angle));
+      sin(row, j) = static_cast<T>(frequencies.attention_factor * std::sin(angle));
     }
   }
 
   Tensor2<T> cos, sin;
 };
+
+namespace detail {
+
+/// f(b_begin, b_end, table, of_q, of_k) for all batch rows at once, with positions as they are
+/// given; with dynamic scaling, where one reaches past the original positions, row by row with a
+/// table of its tokens, the queries before the keys. Positions are checked by rotary_embedding().
+template <class T, class F>
+void for_rotary_rows(const RotaryOptions& options, const RotaryTable<T>& table,
+                     const TensorView2<const index_t>& of_q, const TensorView2<const index_t>& of_k,
+                     F f) {
+  const index_t batch = of_q.extent(0), q_len = of_q.extent(1), kv_len = of_k.extent(1);
+  const auto length = [&](index_t b) {
+    index_t last = 0;
+    for (index_t i = 0; i < q_len; ++i) last = std::max(last, of_q(b, i));
+    for (index_t j = 0; j < kv_len; ++j) last = std::max(last, of_k(b, j));
+    return std::min(last + 1, options.max_positions);
+  };
+  bool is_long = false;
+  if (options.scaling.kind == RotaryScalingKind::dynamic) {
+    for (index_t b = 0; b < batch; ++b) is_long = is_long || length(b) > table.cos.extent(0);
+  }
+  if (!is_long) return f(index_t{0}, batch, table, of_q, of_k);
+  Tensor1<index_t> rows({q_len + kv_len});
+  for (index_t b = 0; b < batch; ++b) {
+    const RotaryFrequencies frequencies = rotary_frequencies(options, length(b));
+    RotaryTable<T> own(index_t{0}, frequencies);
+    own.cos = own.sin = Tensor2<T>({q_len + kv_len, own.cos.extent(1)});
+    for (index_t n = 0; n < q_len + kv_len; ++n) {
+      const index_t position = n < q_len ? of_q(b, n) : of_k(b, n - q_len);
+      // One past the end is refused by what reads the table.
+      const bool exists = position >= 0 && position < options.max_positions;
+      rows(n) = exists ? n : position < 0 ? position : q_len + kv_len;
+      if (exists) own.set(n, position, frequencies);
+    }
+    const TensorView1<const index_t> all = rows;
+    f(b, b + 1, own, all.slice(0, 0, q_len).unsqueeze(0),
+      all.slice(0, q_len, q_len + kv_len).unsqueeze(0));
+  }
+}
+
+}  // namespace detail
 
 ATTN_NAMESPACE_END

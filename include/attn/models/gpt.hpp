@@ -16,7 +16,10 @@ struct GptOptions {
   index_t max_positions = 1024;              ///< of sinusoidal and learned positions
   bool scale_embedding = false;              ///< by sqrt(d_model)
   bool norm = true;                          ///< before the logits
-  bool tied = true;  ///< logits by the words' embedding, not by a weight of their own
+  bool tied = true;          ///< logits by the words' embedding, not by a weight of their own
+  double logit_scale = 1;    ///< logits are multiplied by it,
+  double logit_softcap = 0;  ///< then are softcap tanh(logit / softcap); 0: stay
+  std::vector<index_t> windows = {};  ///< see TransformerStackOptions
 
   InputEmbeddingOptions embedding_options() const {
     return {.vocab_size = vocab_size,
@@ -26,7 +29,31 @@ struct GptOptions {
             .scale = scale_embedding,
             .dropout = layer.dropout};
   }
+  TransformerStackOptions stack_options() const {
+    return {.num_layers = num_layers, .layer = layer, .norm = norm, .windows = windows};
+  }
 };
+
+namespace detail {
+
+/// logits (batch, seq, vocab_size) scaled and capped in place, as GptOptions say.
+template <class T>
+void cap_logits(const GptOptions& options, const TensorView3<T>& logits,
+                const Execution& execution) {
+  const T scale = static_cast<T>(options.logit_scale), cap = static_cast<T>(options.logit_softcap);
+  if (scale == 1 && cap == 0) return;
+  const index_t seq = logits.extent(1), words = logits.extent(2);
+  for_rows(execution.threads(), logits.extent(0) * seq, words, [&](index_t row) {
+    T* x = logits.at_index({row / seq, row % seq, 0});
+    for (index_t i = 0; i < words; ++i) {
+      T& logit = x[i * logits.stride(2)];
+      logit *= scale;
+      if (cap > 0) logit = cap * std::tanh(logit / cap);
+    }
+  });
+}
+
+}  // namespace detail
 
 /// ids (batch, seq) of any integer type to logits (batch, seq, vocab_size): a token sees itself and those before it.
 /// Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section 2.3.
@@ -36,9 +63,18 @@ class Gpt {
   Gpt() = default;
   explicit Gpt(const GptOptions& options)
       : embedding(options.embedding_options()),
-        blocks({.num_layers = options.num_layers, .layer = options.layer, .norm = options.norm}),
-        lm_head(options.layer.d_model, options.vocab_size, options.tied) {}
+        blocks(options.stack_options()),
+        lm_head(options.layer.d_model, options.vocab_size, options.tied),
+        options_(options) {
+    if (!std::isfinite(options.logit_scale) || !(options.logit_softcap >= 0) ||
+        !std::isfinite(options.logit_softcap)) {
+      throw ValueError(
+          message("Gpt", "logit_scale and logit_softcap", "be finite, the latter not negative",
+                  to_string(options.logit_scale) + " and " + to_string(options.logit_softcap)));
+    }
+  }
 
+  const GptOptions& options() const { return options_; }
   index_t vocab_size() const { return embedding.options().vocab_size; }
 
   /// One cache for each layer; see MultiHeadAttention::make_cache().
@@ -84,6 +120,7 @@ class Gpt {
     detail::CacheGuard guard(caches);
     blocks.forward(hidden, hidden, options, position_ids, caches, functors...);
     lm_head.forward(hidden.slice(1, seq - rows, seq), embedding.words, ov, execution);
+    detail::cap_logits(options_, ov, execution);
     guard.commit();
   }
 
@@ -107,6 +144,8 @@ class Gpt {
     self.blocks.visit_parameters(f.under("blocks."));
     self.lm_head.visit_parameters(f.under("lm_head."));
   }
+
+  GptOptions options_;
 };
 
 ATTN_NAMESPACE_END

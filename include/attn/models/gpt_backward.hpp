@@ -14,8 +14,30 @@ struct GptSaved {
   EncoderSaved<T> blocks;
   LinearSaved<T> lm_head;
   Saved<T, 3> embedded;  ///< where there is no layer that would save it
+  Saved<T, 3> logits;    ///< where they are capped
   DropoutStep dropout;
 };
+
+namespace detail {
+
+/// Of cap_logits(), whose result y is saved: d_out = scale (1 - (y / softcap)^2) d_logits.
+template <class T>
+void uncap_gradient(const GptOptions& options, const TensorView3<const T>& d_logits,
+                    const Saved<T, 3>& logits, const TensorView3<T>& d_out,
+                    const Execution& execution) {
+  const T scale = static_cast<T>(options.logit_scale), cap = static_cast<T>(options.logit_softcap);
+  const TensorView3<const T> y = logits.view();
+  const index_t seq = d_out.extent(1);
+  for_rows(execution.threads(), d_out.extent(0) * seq, d_out.extent(2), [&](index_t row) {
+    const index_t b = row / seq, i = row % seq;
+    for (index_t x = 0; x < d_out.extent(2); ++x) {
+      const T share = cap > 0 ? y(b, i, x) / cap : T{0};
+      d_out(b, i, x) = scale * (1 - share * share) * d_logits(b, i, x);
+    }
+  });
+}
+
+}  // namespace detail
 
 /// Gpt::forward() that saves: ids (batch, seq) to logits (batch, seq, vocab_size). causal() is
 /// added to options.mask. Throws ShapeError or ValueError.
@@ -42,6 +64,8 @@ void forward(const Gpt<T>& model, const Ids& ids, Output3<T> logits, GptSaved<T>
   forward(model.blocks, embedded, hidden, saved.blocks, options, position_ids, functors...);
   forward(model.lm_head, hidden, model.embedding.words.weight.view(), logits, saved.lm_head,
           options.execution);
+  detail::cap_logits(model.options(), logits, options.execution);
+  if (model.options().logit_softcap > 0) copy(logits, saved.logits.make(logits.shape()));
 }
 
 /// d_logits (batch, seq, vocab_size); the gradients of all parameters are added to `gradients`,
@@ -55,6 +79,13 @@ void backward(const Gpt<T>& model, Input3<T> d_logits, GptSaved<T>& saved, Gpt<T
   const Shape<3> shape{d_logits.extent(0), d_logits.extent(1), model.embedding.options().d_model};
   Scratch<T> memory(execution.scratch(), size_of(shape));
   const TensorView3<T> d(memory.data(), shape);
+  const bool changed = model.options().logit_scale != 1 || model.options().logit_softcap > 0;
+  Scratch<T> uncapped(execution.scratch(), changed ? d_logits.size() : 0);
+  if (changed) {
+    const TensorView3<T> d_uncapped(uncapped.data(), d_logits.shape());
+    detail::uncap_gradient<T>(model.options(), d_logits, saved.logits, d_uncapped, execution);
+    d_logits = d_uncapped;
+  }
   backward(model.lm_head, d_logits, model.embedding.words.weight.view(), saved.lm_head, d,
            gradients.lm_head, gradients.embedding.words.weight.view(), execution);
   options.mask = options.mask & causal();

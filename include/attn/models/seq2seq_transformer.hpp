@@ -15,6 +15,7 @@ struct Seq2SeqOptions {
   TransformerOptions transformer = {};          ///< both stacks
   Positions positions = Positions::sinusoidal;  ///< what is added for where a token stands
   index_t max_positions = 512;                  ///< of sinusoidal and learned positions
+  index_t position_offset = 0;                  ///< rows of positions before the first: BART has 2
   bool scale_embedding = true;                  ///< by sqrt(d_model)
   bool embedding_norm = false;                  ///< a norm before the first layer of each stack
   bool tied = false;         ///< logits by the target's embedding, not by a weight of their own
@@ -28,6 +29,7 @@ struct Seq2SeqOptions {
             .d_model = layer.d_model,
             .positions = positions,
             .max_positions = max_positions,
+            .position_offset = position_offset,
             .scale = scale_embedding,
             .norm = embedding_norm,
             .layer_norm_eps = layer.layer_norm_eps,

@@ -1,0 +1,174 @@
+// RotaryOptions: which coordinates a rotary embedding turns, and the frequencies by which it does, scaled for long texts.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attn/core/error.hpp"
+#include "attn/core/shape.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Which coordinates turn together. Models differ: the wrong one gives plausible nonsense.
+enum class RotaryPairs {
+  halves,       ///< (j, j + rotary_dim / 2), as Llama and GPT-NeoX have it
+  interleaved,  ///< (2 j, 2 j + 1), as the paper and GPT-J have it
+};
+
+/// How frequencies change for texts longer than those that a model was trained on. The words are
+/// those of `rope_scaling` in a config.json, the numbers those of the Python package transformers.
+enum class RotaryScalingKind {
+  none,
+  linear,  ///< all slower by `factor`
+  /// A greater base for calls that reach past original_max_positions, by the last position of a
+  /// batch row and of all its tokens in this call; cached keys stay as they were turned.
+  dynamic,
+  llama3,  ///< only the slow ones slower, by wavelength
+  yarn,    ///< the slow ones slower, by number of turns, and longer queries and keys
+};
+
+struct RotaryScaling {
+  RotaryScalingKind kind = RotaryScalingKind::none;  ///< what is done
+  double factor = 1;                                 ///< how many times longer texts get
+  index_t original_max_positions = 0;  ///< trained on: dynamic, llama3 and yarn need it
+  double low_freq_factor = 1;          ///< llama3: waves longer than original / this are slowed
+  double high_freq_factor = 4;         ///< llama3: waves shorter than original / this are not
+  double beta_fast = 32;               ///< yarn: what turns more often stays
+  double beta_slow = 1;                ///< yarn: what turns less often is slowed by the factor
+  bool truncate = true;                ///< yarn: those borders fall on whole pairs
+  /// yarn: of cos and sin; 0.1 ln(factor) + 1 if not given.
+  std::optional<double> attention_factor = {};
+};
+
+/// What a rotary embedding turns, and how far.
+struct RotaryOptions {
+  index_t dim = 0;  ///< the first coordinates of a head, which turn; 0: head_dim
+  RotaryPairs pairs = RotaryPairs::halves;  ///< which coordinates turn together
+  double theta = 10000;                     ///< base of the frequencies
+  index_t max_positions = 4096;             ///< positions from 0 that there are angles for
+  RotaryScaling scaling = {};               ///< of the frequencies, for long texts
+  /// Angles per position, one for each pair, instead of those of theta and scaling.
+  std::vector<double> frequencies = {};
+};
+
+/// Angles per position, one for each pair, and what cos and sin are multiplied by.
+struct RotaryFrequencies {
+  std::vector<double> values;
+  double attention_factor = 1;
+};
+
+/// Those of options whose `dim` is given, theta^(-2 j / dim) before they are scaled; `length`
+/// counts for dynamic scaling alone. Sources: Su et al., "RoFormer" (2021), section 3.2.2; of
+/// linear scaling Chen et al., "Extending Context Window of Large Language Models via Positional
+/// Interpolation" (2023), of yarn Peng et al., "YaRN" (2023), section 3.
+inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_t length = 0) {
+  if (!options.frequencies.empty()) return {options.frequencies};
+  const RotaryScaling& scaling = options.scaling;
+  const double dim = static_cast<double>(options.dim), factor = scaling.factor;
+  const double original = static_cast<double>(scaling.original_max_positions);
+  double theta = options.theta;
+  if (scaling.kind == RotaryScalingKind::dynamic && length > scaling.original_max_positions) {
+    const double stretch = factor * static_cast<double>(length) / original - (factor - 1);
+    theta *= std::pow(stretch, dim / (dim - 2));
+  }
+  RotaryFrequencies result;
+  for (index_t j = 0; j < options.dim / 2; ++j) {
+    result.values.push_back(std::pow(theta, -2 * static_cast<double>(j) / dim));
+  }
+  if (scaling.kind == RotaryScalingKind::linear) {
+    for (double& value : result.values) value /= factor;
+  } else if (scaling.kind == RotaryScalingKind::llama3) {
+    const double low = scaling.low_freq_factor, high = scaling.high_freq_factor;
+    for (double& value : result.values) {
+      const double turns = original * value / (2 * std::numbers::pi);
+      const double kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
+      value *= kept + (1 - kept) / factor;
+    }
+  } else if (scaling.kind == RotaryScalingKind::yarn) {
+    // The pair, as a number with a fraction, that turns so often within the original positions.
+    const auto pair_of = [&](double turns) {
+      return dim * std::log(original / (2 * std::numbers::pi * turns)) / (2 * std::log(theta));
+    };
+    double low = pair_of(scaling.beta_fast), high = pair_of(scaling.beta_slow);
+    if (scaling.truncate) {
+      low = std::floor(low);
+      high = std::ceil(high);
+    }
+    low = std::max(low, 0.0);
+    high = std::min(high, dim - 1);
+    if (low == high) high += 0.001;
+    for (std::size_t j = 0; j < result.values.size(); ++j) {
+      const double slowed = std::clamp((static_cast<double>(j) - low) / (high - low), 0.0, 1.0);
+      result.values[j] *= 1 - slowed + slowed / factor;
+    }
+    const double usual = factor > 1 ? 0.1 * std::log(factor) + 1 : 1;
+    result.attention_factor = scaling.attention_factor.value_or(usual);
+  }
+  return result;
+}
+
+namespace detail {
+
+/// With `dim` filled in. Throws ValueError for what contradicts itself or is out of its range.
+inline RotaryOptions resolved_rotary(RotaryOptions o, index_t head_dim) {
+  const auto check = [](bool good, std::string_view argument, std::string_view expected,
+                        const std::string& found) {
+    if (!good) throw ValueError(message("MultiHeadAttention", argument, expected, found));
+  };
+  const auto check_positive = [&](std::string_view argument, double value) {
+    check(value > 0 && std::isfinite(value), argument, "be positive and finite",
+          attn::to_string(value));
+  };
+  if (o.dim == 0) o.dim = head_dim;
+  check(o.dim > 0 && o.dim % 2 == 0 && o.dim <= head_dim, "rotary.dim",
+        "be even and at most head_dim = " + std::to_string(head_dim), std::to_string(o.dim));
+  check(o.max_positions > 0, "rotary.max_positions", "be positive",
+        std::to_string(o.max_positions));
+  check_positive("rotary.theta", o.theta);
+  const RotaryScaling& s = o.scaling;
+  const RotaryScalingKind kind = s.kind;
+  if (!o.frequencies.empty()) {
+    check(std::ssize(o.frequencies) == o.dim / 2, "rotary.frequencies",
+          "be one for each of " + std::to_string(o.dim / 2) + " pairs",
+          std::to_string(o.frequencies.size()));
+    check(kind == RotaryScalingKind::none, "rotary.scaling", "be none with given frequencies",
+          "another");
+    for (const double value : o.frequencies)
+      check(std::isfinite(value), "rotary.frequencies", "be finite", attn::to_string(value));
+  }
+  if (kind == RotaryScalingKind::none) {
+    check(s.factor == 1, "rotary.scaling.factor", "be 1 without a kind of scaling",
+          attn::to_string(s.factor));
+    return o;
+  }
+  check_positive("rotary.scaling.factor", s.factor);
+  if (kind == RotaryScalingKind::linear) return o;
+  check(s.original_max_positions > 0, "rotary.scaling.original_max_positions", "be positive",
+        std::to_string(s.original_max_positions));
+  if (kind == RotaryScalingKind::dynamic) {
+    check(o.dim > 2, "rotary.dim", "be more than 2 with dynamic scaling", std::to_string(o.dim));
+    check(s.factor >= 1, "rotary.scaling.factor", "be at least 1 with dynamic scaling",
+          attn::to_string(s.factor));
+  } else if (kind == RotaryScalingKind::llama3) {
+    check_positive("rotary.scaling.low_freq_factor", s.low_freq_factor);
+    check(s.high_freq_factor > s.low_freq_factor && std::isfinite(s.high_freq_factor),
+          "rotary.scaling.high_freq_factor",
+          "be more than low_freq_factor = " + attn::to_string(s.low_freq_factor),
+          attn::to_string(s.high_freq_factor));
+  } else {
+    check_positive("rotary.scaling.beta_fast", s.beta_fast);
+    check_positive("rotary.scaling.beta_slow", s.beta_slow);
+    check_positive("rotary.scaling.attention_factor", s.attention_factor.value_or(1));
+    check(o.theta != 1, "rotary.theta", "not be 1 with yarn", "1");
+  }
+  return o;
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

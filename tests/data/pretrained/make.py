@@ -1,0 +1,265 @@
+"""Tiny models with random weights, as folders that Hugging Face's transformers writes, and what it computes by them.
+
+  python make.py [FOLDER]     # beside this script if not given; needs torch, transformers and tokenizers
+
+Each folder has config.json, model.safetensors (one of them in parts) and golden.safetensors: for prompts a and b, of
+unlike lengths, ids, logits or hidden states by weights in double, and the 20 tokens that greedy decoding adds.
+rope.json holds the frequencies of each kind of scaling.
+"""
+import json
+import math
+import pathlib
+import sys
+
+import torch
+import transformers as hf
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+FOLDER = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
+NEW_TOKENS = 20
+CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def draw(model):
+    """Weights whose products keep their size; norms about 1 (or 0, where 1 is added to them), biases about 0."""
+    one_is_added = model.config.model_type.startswith("gemma")
+    for name, p in model.named_parameters():
+        if p.dim() == 1 and "norm" in name.lower() + (".ln_" in name) * "norm" and name.endswith("weight"):
+            torch.nn.init.normal_(p, 0 if one_is_added else 1, 0.2)
+        elif p.dim() == 1:
+            torch.nn.init.normal_(p, 0, 0.2)
+        elif "emb" in name or "shared" in name or "wte" in name or "wpe" in name or "token" in name:
+            torch.nn.init.normal_(p, 0, 0.6)
+        else:
+            is_conv1d = name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
+            fan_in = p.shape[0] if is_conv1d else p[0].numel()
+            torch.nn.init.normal_(p, 0, 1 / math.sqrt(fan_in))
+
+
+def save(name, model, golden, edit=None, **options):
+    """`edit` changes the config as older files spell it."""
+    folder = FOLDER / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    model.float().save_pretrained(folder, **options)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    if edit:
+        path = folder / "config.json"
+        config = json.loads(path.read_text())
+        edit(config)
+        path.write_text(json.dumps(config, indent=2) + "\n")
+    save_file({k: v.float().contiguous() if v.is_floating_point() else v for k, v in golden.items()}, folder / "golden.safetensors")
+
+
+def ids_of(length, vocab, seed):
+    return torch.randint(3, vocab, (1, length), generator=torch.Generator().manual_seed(seed))
+
+
+class CloseCall(Exception):
+    """Two tokens are about as likely: other weights are needed."""
+
+
+def with_some_seed(f):
+    """Calls f(seed, ..) with other seeds until no call is close."""
+    def run(*args, seed, **options):
+        while True:
+            try:
+                return f(*args, seed=seed, **options)
+            except CloseCall:
+                seed += 100
+    return run
+
+
+@torch.no_grad()
+def greedy(model, ids, **inputs):
+    out = model.generate(ids, max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None, pad_token_id=0,
+                         output_logits=True, return_dict_in_generate=True, **inputs)
+    best = torch.stack(out.logits).topk(2).values
+    if (best[..., 0] - best[..., 1]).min() < 3e-3:
+        raise CloseCall
+    return out.sequences[0, -NEW_TOKENS:]
+
+
+@with_some_seed
+@torch.no_grad()
+def decoder(name, model_class, config, *, seed, lengths=(7, 12), edit=None, **options):
+    torch.manual_seed(seed)
+    model = model_class(config).eval()
+    draw(model)
+    model.double()
+    golden = {}
+    for key, length in zip("ab", lengths):
+        ids = ids_of(length, config.vocab_size, seed + length)
+        golden[f"ids_{key}"] = ids[0]
+        golden[f"logits_{key}"] = model(ids).logits[0]
+        golden[f"greedy_{key}"] = greedy(model, ids)
+    print(f"{name}: logits up to {golden['logits_b'].abs().max():.3g}")
+    save(name, model, golden, edit, **options)
+
+
+@torch.no_grad()
+def encoder(name, model_class, config, seed, lengths=(7, 12)):
+    torch.manual_seed(seed)
+    model = model_class(config).eval()
+    draw(model)
+    model.double()
+    golden = {}
+    for key, length in zip("ab", lengths):
+        ids = ids_of(length, config.vocab_size, seed + length)
+        out = model(ids)
+        golden[f"ids_{key}"] = ids[0]
+        golden[f"hidden_{key}"] = out.last_hidden_state[0]
+        if out.get("pooler_output") is not None:
+            golden[f"pooled_{key}"] = out.pooler_output[0]
+    save(name, model, golden)
+
+
+SIZES = dict(vocab_size=96, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=64)
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+
+
+def old_mistral(config):
+    del config["rope_parameters"]
+    config.update(rope_theta=5000.0, rope_scaling={"type": "linear", "factor": 2.0}, torch_dtype="float32")
+    config.pop("dtype", None)
+
+
+def decoders_of_all_kinds():
+    decoder("llama", hf.LlamaForCausalLM, hf.LlamaConfig(**SIZES, rope_parameters=LLAMA3), seed=1, max_shard_size="12KB")
+    decoder("llama_yarn", hf.LlamaForCausalLM,
+            hf.LlamaConfig(**SIZES, rope_parameters=YARN, attention_bias=True, mlp_bias=True, head_dim=8,
+                           tie_word_embeddings=True), seed=2)
+    decoder("llama_dynamic", hf.LlamaForCausalLM,
+            hf.LlamaConfig(**(SIZES | dict(max_position_embeddings=10)),
+                           rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 3.0}), seed=3)
+    decoder("mistral", hf.MistralForCausalLM,
+            hf.MistralConfig(**SIZES, head_dim=8, sliding_window=5,
+                             rope_parameters={"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}), seed=4,
+            edit=old_mistral)
+    decoder("qwen2", hf.Qwen2ForCausalLM,
+            hf.Qwen2Config(**(SIZES | dict(vocab_size=264)), use_sliding_window=True, sliding_window=4,
+                           max_window_layers=1, eos_token_id=261), seed=5)
+    decoder("qwen3", hf.Qwen3ForCausalLM,
+            hf.Qwen3Config(**(SIZES | dict(vocab_size=264)), head_dim=8, tie_word_embeddings=True, eos_token_id=261), seed=6)
+    decoder("gemma", hf.GemmaForCausalLM, hf.GemmaConfig(**SIZES, head_dim=8), seed=7)
+    decoder("gemma2", hf.Gemma2ForCausalLM,
+            hf.Gemma2Config(**SIZES, head_dim=8, sliding_window=4, query_pre_attn_scalar=10,
+                            attn_logit_softcapping=3.0, final_logit_softcapping=5.0, attn_implementation="eager"), seed=8)
+    decoder("gpt2", hf.GPT2LMHeadModel,
+            hf.GPT2Config(vocab_size=96, n_positions=40, n_embd=16, n_layer=2, n_head=4), seed=9)
+
+
+def encoders():
+    sizes = dict(vocab_size=96, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+                 max_position_embeddings=20)
+    encoder("bert", hf.BertModel, hf.BertConfig(**sizes), 11)
+    encoder("roberta", hf.RobertaModel, hf.RobertaConfig(**sizes, type_vocab_size=1), 12)
+    encoder("distilbert", hf.DistilBertModel,
+            hf.DistilBertConfig(vocab_size=96, dim=16, hidden_dim=24, n_layers=2, n_heads=4, max_position_embeddings=20),
+            13)
+
+
+@torch.no_grad()
+def vit():
+    torch.manual_seed(14)
+    config = hf.ViTConfig(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+                          image_size=[8, 12], patch_size=4, num_channels=3, num_labels=5)
+    model = hf.ViTForImageClassification(config).eval()
+    draw(model)
+    model.double()
+    images = torch.randn(2, 3, 8, 12, dtype=torch.double)
+    out = model(images, output_hidden_states=True)
+    hidden = model.vit(images).last_hidden_state
+    save("vit", model, {"images": images.float(), "hidden": hidden, "logits": out.logits})
+
+
+@with_some_seed
+@torch.no_grad()
+def bart(*, seed):
+    torch.manual_seed(seed)
+    config = hf.BartConfig(vocab_size=96, d_model=16, encoder_layers=2, decoder_layers=2, encoder_ffn_dim=24,
+                           decoder_ffn_dim=24, encoder_attention_heads=4, decoder_attention_heads=4,
+                           max_position_embeddings=40, scale_embedding=True, forced_eos_token_id=None)
+    model = hf.BartForConditionalGeneration(config).eval()
+    draw(model)
+    model.final_logits_bias.normal_(0, 0.2)
+    model.double()
+    golden = {}
+    for key, length in zip("ab", (7, 12)):
+        ids, target = ids_of(length, 96, seed + length), ids_of(length - 3, 96, seed + 1 + length)
+        golden[f"ids_{key}"], golden[f"target_{key}"] = ids[0], target[0]
+        golden[f"logits_{key}"] = model(ids, decoder_input_ids=target).logits[0]
+        golden[f"greedy_{key}"] = greedy(model, ids, num_beams=1)
+    save("bart", model, golden)
+
+
+def tokenizer(folder, split):
+    """Byte-level BPE: all bytes, four merges, three special tokens."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("h", "e"), ("l", "l"), ("Ġ", "w"), ("Ã", "©")]
+    vocab = {t: i for i, t in enumerate(letters + [a + b for a, b in merges])}
+    t = Tokenizer(models.BPE(vocab=vocab, merges=merges))
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split is None)
+    from tokenizers import Regex
+    t.pre_tokenizer = byte_level if split is None else pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(split), "isolated"), byte_level])
+    t.decoder = decoders.ByteLevel()
+    t.add_special_tokens(["<|im_start|>", "<|im_end|>", "<|endoftext|>"])
+    t.save(str(FOLDER / folder / "tokenizer.json"))
+    config = {"add_bos_token": False, "eos_token": "<|im_end|>", "bos_token": None, "chat_template": CHATML}
+    (FOLDER / folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    text = "<|im_start|>hello w\u00e9rld 12"
+    return {"text": text, "ids": t.encode(text).ids}
+
+
+def rope():
+    """Frequencies, and what cos and sin are multiplied by, of configs with heads of 16."""
+    cases = []
+    scalings = [
+        ({"rope_type": "linear", "factor": 4.0}, 0),
+        ({"rope_type": "dynamic", "factor": 2.0}, 0),
+        ({"rope_type": "dynamic", "factor": 2.0}, 100),
+        ({"rope_type": "dynamic", "factor": 3.0}, 1000),
+        ({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}, 0),
+        ({"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 0.5, "high_freq_factor": 9.0,
+          "original_max_position_embeddings": 8192}, 0),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}, 0),
+        ({"rope_type": "yarn", "factor": 40.0, "beta_fast": 16.0, "beta_slow": 2.0, "truncate": False,
+          "original_max_position_embeddings": 4096}, 0),
+        ({"rope_type": "yarn", "factor": 4.0, "attention_factor": 0.7, "original_max_position_embeddings": 64}, 0),
+        ({"rope_type": "yarn", "factor": 40.0, "mscale": 0.9, "mscale_all_dim": 0.7,
+          "original_max_position_embeddings": 64}, 0),
+    ]
+    for theta in (10000.0, 500000.0):
+        for scaling, length in scalings:
+            config = hf.LlamaConfig(hidden_size=64, num_attention_heads=4, max_position_embeddings=64,
+                                    rope_parameters=scaling | {"rope_theta": theta})
+            frequencies, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, seq_len=length or None)
+            cases.append({"theta": theta, "length": length, "scaling": scaling, "frequencies": frequencies.tolist(),
+                          "attention_factor": factor})
+    (FOLDER / "rope.json").write_text("[\n" + ",\n".join(json.dumps(c) for c in cases) + "\n]\n")
+
+
+def main():
+    hf.logging.set_verbosity_error()
+    decoders_of_all_kinds()
+    encoders()
+    vit()
+    bart(seed=15)
+    rope()
+    cases = {"qwen2": tokenizer("qwen2", QWEN2), "qwen3": tokenizer("qwen3", QWEN2)}
+    (FOLDER / "tokens.json").write_text(json.dumps(cases, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+// What a module of attention adds to every call: window, softcap and scale of its own, biases in and out; a window per layer.
+#include <gtest/gtest.h>
+
+#include "attn/layers/decoder.hpp"
+#include "attn/layers/encoder.hpp"
+#include "attn/layers/multi_head_attention_backward.hpp"
+
+#include "support/array.hpp"
+#include "support/error_of.hpp"
+#include "support/module_gradients.hpp"
+#include "support/parameters.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::contains;
+using attn_test::error_of;
+using attn_test::Index;
+using attn_test::names_and_shapes_of;
+using attn_test::Random;
+using attn_test::random_module;
+using attn_test::to_array;
+
+MultiHeadAttentionOptions small_options() { return {.embed_dim = 12, .num_heads = 3}; }
+
+TEST(OwnAttentionOptions, WindowAndSoftcapAreThoseOfACall) {
+  MultiHeadAttentionOptions own = small_options();
+  own.window = 2;
+  own.softcap = 0.7;
+  Random random(1), again(1);
+  const auto module = random_module<MultiHeadAttention<float>>(random, own);
+  const auto plain = random_module<MultiHeadAttention<float>>(again, small_options());
+  const auto x = random.tensor<float, 3>({2, 9, 12});
+  const auto expected = plain(x, {.mask = causal() & sliding_window(2, -1), .softcap = 0.7});
+  EXPECT_EQ(to_array(module(x, {.mask = causal()})).data, to_array(expected).data);
+  // A narrower window and a softcap of the call's come first.
+  EXPECT_EQ(to_array(module(x, {.mask = causal() & sliding_window(1, 0), .softcap = 2})).data,
+            to_array(plain(x, {.mask = causal() & sliding_window(1, 0), .softcap = 2})).data);
+  // Step by step.
+  KvCache<float> cache = module.make_cache(2, 9);
+  for (index_t i = 0; i < 9; ++i) {
+    const auto step = module(Tensor3<float>(const_view(x).slice(1, i, i + 1)), {.mask = causal()},
+                             {.cache = &cache});
+    for (index_t d = 0; d < 12; ++d) EXPECT_NEAR(step(1, 0, d), expected(1, i, d), 1e-5);
+  }
+  own.window = -2;
+  EXPECT_TRUE(contains(error_of<ValueError>([&] { MultiHeadAttention<float>{own}; }),
+                       "window must be at least -1; found -2"));
+}
+
+TEST(OwnAttentionOptions, BackwardKnowsThem) {
+  MultiHeadAttentionOptions own = small_options();
+  own.window = 1;
+  own.softcap = 0.8;
+  own.out_proj_bias = false;
+  own.rotary = RotaryOptions{
+      .max_positions = 9,
+      .scaling = {.kind = RotaryScalingKind::dynamic, .factor = 2, .original_max_positions = 3}};
+  Random random(2);
+  auto module = random_module<MultiHeadAttention<double>>(random, own);
+  auto x = random.tensor<double, 3>({2, 5, 12});
+  const auto d = random.tensor<double, 3>({2, 5, 12});
+  Tensor3<double> out({2, 5, 12}), d_x({2, 5, 12});
+  MultiHeadAttentionSaved<double> saved;
+  auto gradients = gradients_of(module);
+  const AttentionOptions<double> options{.mask = causal()};
+  forward(module, x, x, x, out, saved, options);
+  const auto whole = module(x, options);
+  for (index_t i = 0; i < out.size(); ++i) EXPECT_NEAR(out.data()[i], whole.data()[i], 1e-12);
+  backward(module, d, saved, {.d_query = d_x}, gradients, options);
+  attn_test::expect_module_gradients(random, module, gradients, [&] {
+    module.forward(x, x, x, out, options);
+    return attn_test::weighted_sum(d.elements(), out.elements());
+  });
+}
+
+TEST(OwnAttentionOptions, BiasesInAndOut) {
+  const auto names = [](bool bias, std::optional<bool> in, std::optional<bool> out) {
+    MultiHeadAttentionOptions o = small_options();
+    o.bias = bias;
+    o.in_proj_bias = in;
+    o.out_proj_bias = out;
+    std::string text;
+    for (const std::string& one : names_and_shapes_of(MultiHeadAttention<float>(o)))
+      if (one.find("bias") != one.npos) text += one + ' ';
+    return text;
+  };
+  EXPECT_EQ(names(true, {}, {}), "in_proj_bias(36) out_proj.bias(12) ");
+  EXPECT_EQ(names(false, {}, {}), "");
+  EXPECT_EQ(names(false, true, {}), "in_proj_bias(36) ");
+  EXPECT_EQ(names(true, false, {}), "out_proj.bias(12) ");
+  EXPECT_EQ(names(true, {}, false), "in_proj_bias(36) ");
+  // Where a layer has no biases, its attention may.
+  TransformerLayerOptions layer{.d_model = 12, .nhead = 3, .dim_feedforward = 4, .bias = false};
+  layer.attention.in_proj_bias = true;
+  EXPECT_EQ(names_and_shapes_of(EncoderLayer<float>(layer))[1], "self_attn.in_proj_bias(36)");
+}
+
+TEST(StackWindows, AreThoseOfEachLayer) {
+  TransformerStackOptions options{.num_layers = 3,
+                                  .layer = {.d_model = 12, .nhead = 3, .dim_feedforward = 8}};
+  Random random(4), again(4);
+  auto plain = random_module<Encoder<float>>(random, options);
+  options.windows = {1, -1};
+  const auto stack = random_module<Encoder<float>>(again, options);
+  const auto x = random.tensor<float, 3>({1, 6, 12});
+  Tensor3<float> expected = x;
+  for (std::size_t n = 0; n < 3; ++n) {
+    Mask mask = causal();
+    if (n != 1) mask = mask & sliding_window(1, -1);
+    plain.layers[n].forward(expected, expected, {.mask = mask});
+  }
+  EXPECT_EQ(to_array(stack(x, {.mask = causal()})).data, to_array(expected).data);
+  options.windows = {-3};
+  EXPECT_TRUE(contains(error_of<ValueError>([&] { Encoder<float>{options}; }), "at least -1"));
+  // Attention to memory has none.
+  options.windows = {0};
+  const Decoder<float> decoder(options);
+  EXPECT_EQ(decoder.layers[2].self_attn.options().window, 0);
+  EXPECT_EQ(decoder.layers[2].multihead_attn.options().window, -1);
+}
+
+}  // namespace
+}  // namespace attn
