@@ -1,8 +1,8 @@
-// Door of kernels: numeric functions that know nothing of attention: gemm, softmax, norms, activations; how a call runs.
+// Door of kernels: products, softmax, norms, activations, and how calls run. Of core it takes the tensors alone.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/core.hpp"
+#include "attn/core/tensor.hpp"
 #include "attn/exec/execution.hpp"
 #include "attn/exec/executor.hpp"
 #include "attn/exec/workspace.hpp"

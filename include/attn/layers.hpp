@@ -19,6 +19,7 @@
 #include "attn/layers/output_projection.hpp"
 #include "attn/layers/padding.hpp"
 #include "attn/layers/parameter_visitor.hpp"
+#include "attn/layers/patches.hpp"
 #include "attn/layers/positions.hpp"
 #include "attn/layers/rotary.hpp"
 #include "attn/layers/sublayer.hpp"

@@ -203,5 +203,21 @@ TEST(Mask, EveryBroadcastForm) {
   }
 }
 
+TEST(DocumentsOf, IdsOfLengths) {
+  const auto ids = [](const Tensor2<index_t>& x) {
+    EXPECT_EQ(x.extent(0), 1);
+    return std::vector<index_t>(x.elements().begin(), x.elements().end());
+  };
+  EXPECT_EQ(ids(documents_of({2, 0, 3})), (std::vector<index_t>{0, 0, 2, 2, 2}));
+  EXPECT_EQ(ids(documents_of(std::vector<index_t>{1, 1})), (std::vector<index_t>{0, 1}));
+  EXPECT_EQ(ids(documents_of(Tensor1<index_t>({2}, {1, 2}))), (std::vector<index_t>{0, 1, 1}));
+  EXPECT_EQ(documents_of({}).extent(1), 0);
+  EXPECT_TRUE(attn_test::contains(
+      attn_test::error_of<ValueError>([] {
+        documents_of({2, -1});
+      }),
+      "[documents_of] every length must be at least 0, their sum below 2^63; found -1."));
+}
+
 }  // namespace
 }  // namespace attn

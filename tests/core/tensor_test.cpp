@@ -129,5 +129,41 @@ TEST(Tensor, NoElements) {
   EXPECT_EQ(Tensor2<float>(x).shape(), (Shape<2>{0, 4}));
 }
 
+template <class X>
+concept Viewed = requires(X&& x) {
+  static_cast<X&&>(x).reshape({2, 3});
+  static_cast<X&&>(x).permute({0, 1});
+  static_cast<X&&>(x).expand({4, 2, 3});
+  static_cast<X&&>(x).merge(0);
+  static_cast<X&&>(x).split(0, 1);
+  static_cast<X&&>(x).select(0, 0);
+  static_cast<X&&>(x).slice(0, 0, 1);
+  static_cast<X&&>(x).transpose(0, 1);
+  static_cast<X&&>(x).unsqueeze(0);
+};
+template <class X>
+concept Reshaped = requires(X&& x) {
+  static_cast<X&&>(x).reshape({2, 3});
+};
+template <class X>
+concept Selected = requires(X&& x) { static_cast<X&&>(x).select(0, 0); };
+static_assert(Viewed<Tensor2<float>&> && Viewed<const Tensor2<float>&>);
+static_assert(Viewed<TensorView2<float>> && Viewed<TensorView2<const float>&>);
+static_assert(!Reshaped<Tensor2<float>> && !Reshaped<const Tensor2<float>>);
+static_assert(!Selected<Tensor2<float>> && !Selected<const Tensor2<float>>);
+
+TEST(Tensor, ViewsOfItByItsOwnMembers) {
+  Tensor2<int> x({2, 3}, {1, 2, 3, 4, 5, 6});
+  const Tensor2<int>& same = x;
+  x.reshape({3, 2})(2, 1) = 7;
+  EXPECT_EQ(same.permute({1, 0})(2, 1), 7);
+  EXPECT_EQ(same.reshape({-1}).extent(0), 6);
+  EXPECT_EQ(same.merge(0)(3), 4);
+  EXPECT_EQ(same.expand({2, 2, 3})(1, 0, 2), 3);
+  EXPECT_EQ(same.select(0, 1).data(), x.data() + 3);
+  EXPECT_EQ(same.unsqueeze(1).shape(), (Shape<3>{2, 1, 3}));
+  EXPECT_EQ(same.split(1, 3).shape(), (Shape<3>{2, 3, 1}));
+}
+
 }  // namespace
 }  // namespace attn

@@ -8,6 +8,7 @@
 
 #include "support/array.hpp"
 #include "support/error_of.hpp"
+#include "support/random.hpp"
 
 namespace attn {
 namespace {
@@ -210,6 +211,125 @@ TEST(View, ViewOfWhatFunctionsAccept) {
   const auto read_only = const_view(view);
   static_assert(std::is_same_v<decltype(read_only), const TensorView2<const int>>);
   EXPECT_EQ(read_only.shape(), view.shape());
+}
+
+/// Every element of `to`, in order, is that of `from`, in order.
+template <class A, class B>
+void expect_same_order(const A& from, const B& to) {
+  EXPECT_EQ(to_array(from).data, to_array(to).data);
+}
+
+TEST(View, ReshapeNeverCopiesAndKeepsTheOrder) {
+  std::vector<int> memory = numbers(1000);
+  int viewed = 0, refused = 0;
+  for (std::uint64_t draw = 0; draw < 500; ++draw) {
+    attn_test::Random random(draw);
+    SCOPED_TRACE(random.trace());
+    // A contiguous (2, 3, 4, 5) with axes exchanged, cut and repeated.
+    TensorView<int, 4> x(memory.data(), {2, 3, 4, 5});
+    if (random.chance(0.5)) {
+      const int a = static_cast<int>(random.integer(0, 3));
+      x = x.transpose(a, static_cast<int>(random.integer(0, 3)));
+    }
+    if (random.chance(0.4)) x = x.slice(static_cast<int>(random.integer(0, 3)), 0, 1);
+    const int cut = static_cast<int>(random.integer(0, 3));
+    if (random.chance(0.2) && x.extent(cut) > 1) x = x.slice(cut, 1, 2);
+    const index_t n = x.size();
+    const auto parts = random.pick<index_t>({1, 2, 3, 4, 5, 6, 12, 20});
+    if (n % parts != 0) continue;
+    try {
+      const auto y = x.reshape({parts, -1});
+      expect_same_order(x, y);
+      ++viewed;
+      const auto z = y.reshape(x.shape());
+      expect_same_order(x, z);
+    } catch (const ShapeError&) {
+      ++refused;
+      EXPECT_FALSE(x.is_contiguous());
+      EXPECT_GT(parts, 0);
+    }
+  }
+  EXPECT_GT(viewed, 100);
+  EXPECT_GT(refused, 20);
+}
+
+TEST(View, ReshapeOfWhatNeedsNoCopy) {
+  std::vector<int> memory = numbers(24);
+  const TensorView3<int> x(memory.data(), {2, 3, 4});
+  // Rows of a wider matrix: axes within rows and within columns regroup.
+  const auto part = TensorView2<int>(memory.data(), {4, 6}).slice(1, 0, 4);
+  EXPECT_EQ(part.reshape({2, 2, 2, 2}).strides(), (Shape<4>{12, 6, 2, 1}));
+  EXPECT_THROW(part.reshape({16}), ShapeError);
+  EXPECT_EQ(x.reshape({1, 24, 1}).shape(), (Shape<3>{1, 24, 1}));
+  // Repeated axes stay repeated.
+  const auto repeated = x.select(0, 0).unsqueeze(0).expand({5, 3, 4});
+  EXPECT_EQ(repeated.reshape({5, 12}).strides(), (Shape<2>{0, 1}));
+  const TensorView2<int> none(nullptr, {0, 7});
+  EXPECT_EQ(none.reshape({7, 0, 2}).shape(), (Shape<3>{7, 0, 2}));
+  EXPECT_EQ(none.reshape({-1, 7}).extent(0), 0);
+}
+
+TEST(View, PermuteIsExchangesOfAxes) {
+  std::vector<int> memory = numbers(120);
+  const TensorView4<int> x(memory.data(), {2, 3, 4, 5});
+  expect_same_order(x.permute({0, 2, 1, 3}), x.transpose(1, 2));
+  const auto y = x.permute({3, 0, 1, 2});
+  EXPECT_EQ(y.shape(), (Shape<4>{5, 2, 3, 4}));
+  EXPECT_EQ(y(4, 1, 2, 3), x(1, 2, 3, 4));
+}
+
+TEST(View, MergeUndoesSplit) {
+  std::vector<int> memory = numbers(120);
+  const TensorView3<int> x(memory.data(), {4, 6, 5});
+  for (int axis = 0; axis < 3; ++axis) {
+    const auto y = x.split(axis, x.extent(axis) == 5 ? 5 : 2).merge(axis);
+    EXPECT_EQ(y.shape(), x.shape());
+    expect_same_order(x, y);
+  }
+  EXPECT_EQ(x.slice(1, 0, 1).merge(1).strides(), (Shape<2>{30, 1}));
+  EXPECT_EQ(x.slice(1, 0, 1).merge(0).strides(), (Shape<2>{30, 1}));
+  EXPECT_TRUE(contains(error_of<ShapeError>([&] { x.transpose(0, 1).merge(0); }),
+                       "[merge] the axes must lie one stride apart to be joined; found strides"));
+}
+
+TEST(View, ExpandRepeats) {
+  std::vector<int> memory = numbers(3);
+  const TensorView1<int> x(memory.data(), {3});
+  const auto y = x.expand({2, 4, 3});
+  EXPECT_EQ(y.strides(), (Shape<3>{0, 0, 1}));
+  EXPECT_EQ(x.unsqueeze(1).expand({3, 2})(2, 1), 2);
+  EXPECT_EQ(x.expand({0, 3}).size(), 0);
+}
+
+TEST(ViewErrors, ShapesThatDoNotFit) {
+  std::vector<int> memory = numbers(24);
+  const TensorView2<int> x(memory.data(), {4, 6});
+  const auto error = [](auto f) { return error_of<ShapeError>(f); };
+  EXPECT_EQ(
+      error([&] {
+        x.reshape({5, 5});
+      }),
+      "[reshape] the shape must have the 24 elements of (4, 6), -1 at most once; found (5, 5).");
+  EXPECT_TRUE(contains(error([&] { x.reshape({-1, 5}); }), "found (-1, 5)"));
+  EXPECT_TRUE(contains(error([&] { x.reshape({-1, -1, 4}); }), "found (-1, -1, 4)"));
+  EXPECT_TRUE(contains(error([&] { x.reshape({-2, -12}); }), "found (-2, -12)"));
+  EXPECT_TRUE(contains(error([&] { x.reshape({index_t{1} << 62, 4}); }), "have the 24 elements"));
+  EXPECT_TRUE(contains(error([&] {
+                         TensorView2<int>(nullptr, {0, 3}).reshape({0, -1});
+                       }),
+                       "found (0, -1)"));
+  EXPECT_TRUE(contains(error([&] { x.transpose(0, 1).reshape({24}); }),
+                       "[reshape] the axes must lie so that (24) views them"));
+  EXPECT_EQ(error([&] {
+              x.permute({1, 1});
+            }),
+            "[permute] the axes must be 0 to 1, each once; found (1, 1).");
+  EXPECT_THROW(x.permute({0, 2}), ShapeError);
+  EXPECT_EQ(error([&] {
+              x.expand({4, 5});
+            }),
+            "[expand] the tensor must broadcast to (4, 5); found (4, 6).");
+  EXPECT_THROW(x.expand({-1, 4, 6}), ShapeError);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ Tokens continuation(Tokens history, const GenerationOptions& options, std::uint3
     Tensor1<float> logits({kWords});
     for (index_t i = 0; i < kWords; ++i)
       logits(i) = static_cast<float>(values[static_cast<std::size_t>(i)]);
-    tokens.push_back(sampler ? (*sampler)(logits) : argmax(logits));
+    tokens.push_back(sampler ? (*sampler)(logits) : likeliest_token(logits));
     history.push_back(tokens.back());
     if (tokens.back() == options.stop_token) break;
   }

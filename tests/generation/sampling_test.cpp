@@ -1,4 +1,4 @@
-// argmax and Sampler: which tokens can be drawn and how often, reproducibly, and their errors.
+// likeliest_token and Sampler: which tokens can be drawn and how often, reproducibly, and their errors.
 #include "attn/generation/sampling.hpp"
 
 #include <cmath>
@@ -61,21 +61,14 @@ std::vector<double> probabilities(const SamplingOptions& options, const Tensor1<
   return p;
 }
 
-TEST(Argmax, FirstOfTheLargest) {
-  EXPECT_EQ(argmax(Tensor1<float>({5}, {-kInf, 2, 3, 3, 1})), 2);
-  EXPECT_EQ(argmax(Tensor1<double>({1}, {-1e300})), 0);
-  const Tensor2<float> table({3, 2}, {0, 1, 5, 0, 2, 9});
-  EXPECT_EQ(argmax(table.view().select(1, 0)), 1);
-  EXPECT_EQ(argmax(table.view().select(1, 1)), 2);
-}
-
-TEST(ArgmaxErrors, NoNumberToChoose) {
+TEST(LikeliestToken, IsArgmaxOfLogitsThatLeaveOne) {
+  EXPECT_EQ(likeliest_token(Tensor1<float>({5}, {-kInf, 2, 3, 3, 1})), 2);
   const auto error = [](float a, float b) {
-    return error_of<ValueError>([&] { argmax(Tensor1<float>({2}, {a, b})); });
+    return error_of<ValueError>([&] { likeliest_token(Tensor1<float>({2}, {a, b})); });
   };
-  EXPECT_EQ(error(1, kNaN), "[argmax] logits(1) must be finite or -inf; found nan.");
-  EXPECT_TRUE(contains(error(kInf, 1), "logits(0) must be finite or -inf"));
-  EXPECT_TRUE(contains(error(-kInf, -kInf), "[argmax] logits must leave at least one token"));
+  EXPECT_EQ(error(1, kNaN), "[argmax] element 1 must be a number; found nan.");
+  EXPECT_EQ(error(1, kInf), "[likeliest_token] the largest logit must be finite; found inf at 1.");
+  EXPECT_TRUE(contains(error(-kInf, -kInf), "must be finite; found -inf"));
 }
 
 TEST(Sampler, FrequenciesAreTheProbabilities) {
@@ -101,7 +94,7 @@ TEST(Sampler, FrequenciesAreTheProbabilities) {
   }
 }
 
-TEST(Sampler, OneCandidateIsArgmax) {
+TEST(Sampler, OneCandidateIsTheLikeliest) {
   Random random(50);
   for (int i = 0; i < 20; ++i) {
     const auto logits = random.tensor<double, 1>({100});
@@ -109,7 +102,7 @@ TEST(Sampler, OneCandidateIsArgmax) {
          {SamplingOptions{.top_k = 1}, SamplingOptions{.top_p = 1e-9}, SamplingOptions{.min_p = 1},
           SamplingOptions{.temperature = 1e-300}}) {
       Sampler sampler(options, 100);
-      EXPECT_EQ(sampler(logits), argmax(logits));
+      EXPECT_EQ(sampler(logits), likeliest_token(logits));
     }
   }
   // Of equals, the first.

@@ -6,7 +6,7 @@ cmake_minimum_required(VERSION 3.24)
 set(probe "${CMAKE_CURRENT_BINARY_DIR}/attn_namespace_probe.cpp")
 file(WRITE "${probe}" "#include \"attn/core/config.hpp\"\nATTN_ABI_NAMESPACE\n")
 function(name_of variable)
-  execute_process(COMMAND ${CXX} -std=c++20 -Werror -E -P -I${INCLUDE_DIR} ${ARGN} ${probe}
+  execute_process(COMMAND ${CXX} -std=c++20 -O1 -Werror -E -P -I${INCLUDE_DIR} ${ARGN} ${probe}
     OUTPUT_VARIABLE text ERROR_QUIET RESULT_VARIABLE result)
   if(NOT result EQUAL 0)
     set(${variable} "" PARENT_SCOPE)
@@ -32,6 +32,9 @@ set(version v${version})
 # Plain builds: at most 20 characters.
 expect_name(${version}_x86v1)
 expect_name(${version}_x86v1_omp -fopenmp)
+expect_name(${version}_x86v1_checked -O0)
+expect_name(${version}_x86v1 -O0 -DATTN_CHECK_INDEX=0)
+expect_name(${version}_x86v1_checked -DATTN_CHECK_INDEX)
 expect_name(${version}_x86v1_omp_lib -fopenmp -DATTN_COMPILED)
 expect_name(${version}_x86v1_kernels -DATTN_COMPILED_LIBRARY)
 foreach(flags "-fopenmp" "-fopenmp;-DATTN_COMPILED" "-DATTN_COMPILED_LIBRARY")

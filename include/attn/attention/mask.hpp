@@ -268,4 +268,33 @@ Mask documents(const X& ids) {
 template <TemporaryTensor X>
 Mask documents(X&&) = delete;  // the mask would view a tensor that is gone
 
+/// Ids for documents() of sequences packed one behind the other in every batch row: lengths 2 and 3 give
+/// 0 0 1 1 1, (1, sum of the lengths), which broadcasts. Throws ValueError for a negative length.
+inline Tensor2<index_t> documents_of(std::span<const index_t> lengths) {
+  index_t total = 0;
+  for (index_t length : lengths) {
+    if (length < 0 || __builtin_add_overflow(total, length, &total)) {
+      throw ValueError(message("documents_of", "every length",
+                               "be at least 0, their sum below 2^63", std::to_string(length)));
+    }
+  }
+  Tensor2<index_t> ids({1, total});
+  index_t at = 0, id = 0;
+  for (index_t length : lengths) {
+    for (index_t i = 0; i < length; ++i) ids(0, at++) = id;
+    ++id;
+  }
+  return ids;
+}
+inline Tensor2<index_t> documents_of(std::initializer_list<index_t> lengths) {
+  return documents_of(std::span(lengths.begin(), lengths.size()));
+}
+/// The same of lengths (n).
+template <detail::Indices X>
+Tensor2<index_t> documents_of(const X& lengths) {
+  static_assert(detail::has_rank<X, 1>, "documents_of takes lengths, (documents)");
+  const Tensor1<index_t> dense(detail::index_view<1>(lengths));
+  return documents_of(dense.elements());
+}
+
 ATTN_NAMESPACE_END

@@ -70,6 +70,11 @@
 #else
 #define ATTN_ABI_NO_MMAP
 #endif
+#if ATTN_CHECK_INDEX
+#define ATTN_ABI_CHECKED _checked
+#else
+#define ATTN_ABI_CHECKED
+#endif
 // Where the kernels are: in the program, one instruction set of them, or in attn::compiled, whose own they are.
 #if defined(ATTN_PIN_ISA)
 #define ATTN_ABI_KERNELS ATTN_ABI_PASTE(_pin_, ATTN_PIN_ISA, , , , , , , , , , , , , , )
@@ -86,4 +91,4 @@
   ATTN_ABI_PASTE(ATTN_LAYOUT, _, ATTN_ABI_PROCESSOR, ATTN_ABI_VECTORS, ATTN_ABI_SCALAR_TOKENS, \
                  ATTN_ABI_AVX_TOKENS, ATTN_ABI_AVX512_TOKENS, ATTN_ABI_RECIP, ATTN_ABI_NSZ,    \
                  ATTN_ABI_ASSERTIONS, ATTN_ABI_SANITIZER, ATTN_ABI_OMP, ATTN_ABI_NO_MMAP,      \
-                 ATTN_ABI_KERNELS, , )
+                 ATTN_ABI_KERNELS, ATTN_ABI_CHECKED, )

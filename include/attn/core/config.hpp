@@ -32,6 +32,16 @@
 #define ATTN_ARCH_ARM64 0
 #endif
 
+// Whether x(i, j) throws outside of x: by default where nothing is optimized. -DATTN_CHECK_INDEX and -DATTN_CHECK_INDEX=0
+// say otherwise.
+#if !defined(ATTN_CHECK_INDEX)
+#if defined(NDEBUG) || defined(__OPTIMIZE__)
+#define ATTN_CHECK_INDEX 0
+#else
+#define ATTN_CHECK_INDEX 1
+#endif
+#endif
+
 #include "attn/core/abi_namespace.hpp"
 
 // ATTN_PIN_ISA (a name of simd/targets.inc) compiles that one instruction set only. ATTN_COMPILED, which linking

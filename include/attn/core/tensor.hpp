@@ -10,6 +10,12 @@
 
 ATTN_NAMESPACE_BEGIN
 
+/// A member of TensorView as one of Tensor: it views what a named tensor owns.
+#define ATTN_VIEWED(parameters, signature, call)                              \
+  parameters auto signature& ATTN_LIFETIMEBOUND { return view().call; }       \
+  parameters auto signature const& ATTN_LIFETIMEBOUND { return view().call; } \
+  parameters auto signature const&& = delete; /* it would view a tensor that is gone */
+
 /// Owns its elements, which start as zero. Copies are deep; a const tensor gives read-only views.
 template <class T, int Rank>
 class Tensor {
@@ -73,6 +79,19 @@ class Tensor {
   /// False for a default-made tensor, which stands for "none" where one is optional.
   explicit operator bool() const { return buffer_.data() != nullptr; }
 
+  // Views, as those of view() and none of a temporary.
+  ATTN_VIEWED(, transpose(int a, int b), transpose(a, b))
+  ATTN_VIEWED(, slice(int axis, index_t begin, index_t end), slice(axis, begin, end))
+  ATTN_VIEWED(, select(int axis, index_t i), select(axis, i))
+  ATTN_VIEWED(, unsqueeze(int axis), unsqueeze(axis))
+  ATTN_VIEWED(, split(int axis, index_t outer), split(axis, outer))
+  ATTN_VIEWED(, merge(int axis), merge(axis))
+  ATTN_VIEWED(template <std::size_t N>, reshape(const std::array<index_t, N>& s), reshape(s))
+  ATTN_VIEWED(template <std::size_t N>, reshape(const index_t (&s)[N]), reshape(s))
+  ATTN_VIEWED(template <std::size_t N>, permute(const int (&axes)[N]), permute(axes))
+  ATTN_VIEWED(template <std::size_t N>, expand(const std::array<index_t, N>& s), expand(s))
+  ATTN_VIEWED(template <std::size_t N>, expand(const index_t (&s)[N]), expand(s))
+
   std::span<T> elements() ATTN_LIFETIMEBOUND { return {data(), static_cast<std::size_t>(size())}; }
   std::span<const T> elements() const ATTN_LIFETIMEBOUND {
     return {data(), static_cast<std::size_t>(size())};
@@ -95,6 +114,8 @@ class Tensor {
   Buffer<T> buffer_;
   Shape<Rank> shape_{};
 };
+
+#undef ATTN_VIEWED
 
 template <class T>
 using Tensor1 = Tensor<T, 1>;

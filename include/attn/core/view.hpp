@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <span>
 #include <type_traits>
 #include <utility>
 
-#include "attn/core/shape.hpp"
+#include "attn/core/strides.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -90,10 +91,18 @@ class TensorView {
   constexpr index_t stride(int axis) const { return strides_[at(axis)]; }
   index_t size() const { return size_of(shape_); }
 
+  /// The element at an index. Throws ShapeError outside of the shape where ATTN_CHECK_INDEX is on, as it is without
+  /// optimization; else no bounds check.
   template <class... I>
     requires(sizeof...(I) == Rank && (std::convertible_to<I, index_t> && ...))
   constexpr T& operator()(I... i) const {
-    return *at_index({static_cast<index_t>(i)...});
+    const Shape<Rank> index{static_cast<index_t>(i)...};
+#if ATTN_CHECK_INDEX
+    for (std::size_t a = 0; a < index.size(); ++a) {
+      if (index[a] < 0 || index[a] >= shape_[a]) detail::throw_position(shape_, index);
+    }
+#endif
+    return *at_index(index);
   }
 
   /// Address of the element at `index`; no bounds check.
@@ -176,6 +185,67 @@ class TensorView {
     strides[at(axis)] = stride(axis) * inner;
     shape[at(axis) + 1] = inner;
     return {data_, shape, strides};
+  }
+
+  /// Joins an axis with the one behind it, the inverse of split(): (.., a, b, ..) to (.., a * b, ..). Throws ShapeError
+  /// where their strides do not allow it without a copy.
+  TensorView<T, Rank - 1> merge(int axis) const
+    requires(Rank > 1)
+  {
+    const index_t outer = extent(axis), inner = extent(axis + 1);
+    if (outer > 1 && inner > 1 && stride(axis) != stride(axis + 1) * inner) {
+      detail::throw_axes("merge", "lie one stride apart to be joined", shape_, strides_);
+    }
+    Shape<Rank - 1> shape{}, strides{};
+    for (int a = 0; a < Rank - 1; ++a) {
+      shape[at(a)] = extent(a < axis ? a : a + 1);
+      strides[at(a)] = stride(a < axis ? a : a + 1);
+    }
+    shape[at(axis)] = outer * inner;
+    if (inner == 1) strides[at(axis)] = stride(axis);
+    return {data_, shape, strides};
+  }
+
+  /// The same elements in the same order by other axes, one of which may be -1: what the others leave. Throws
+  /// ShapeError for another number of elements, and where it would need a copy; it never makes one.
+  template <std::size_t N>
+  TensorView<T, int{N}> reshape(std::array<index_t, N> shape) const {
+    detail::complete_shape("reshape", shape_, shape);
+    std::array<index_t, N> strides{};
+    detail::reshape_strides(shape_, strides_, shape, strides);
+    return {data_, shape, strides};
+  }
+  /// `reshape({2, -1, 64})`
+  template <std::size_t N>
+  TensorView<T, int{N}> reshape(const index_t (&shape)[N]) const {
+    return reshape(std::to_array(shape));
+  }
+
+  /// Axis i of the result is axis axes[i]: `permute({0, 2, 1, 3})`. Throws ShapeError unless each occurs once.
+  template <std::size_t N>
+  TensorView permute(const int (&axes)[N]) const {
+    static_assert(N == Rank, "permute: as many axes as the tensor has");
+    detail::check_permutation(axes);
+    TensorView result = *this;
+    for (std::size_t a = 0; a < N; ++a) {
+      result.shape_[a] = extent(axes[a]);
+      result.strides_[a] = stride(axes[a]);
+    }
+    return result;
+  }
+
+  /// Repeats axes of extent 1, and the whole along new leading axes, by strides of 0. Throws ShapeError for a shape that
+  /// it does not broadcast to.
+  template <std::size_t N>
+  TensorView<T, int{N}> expand(const std::array<index_t, N>& shape) const {
+    static_assert(N >= std::size_t{Rank}, "expand: no fewer axes than the tensor has");
+    std::array<index_t, N> strides{};
+    detail::expand_strides("expand", "the tensor", shape_, strides_, shape, strides);
+    return {data_, shape, strides};
+  }
+  template <std::size_t N>
+  TensorView<T, int{N}> expand(const index_t (&shape)[N]) const {
+    return expand(std::to_array(shape));
   }
 
   /// Whether the leading axes lie one stride apart, as rows() needs them.

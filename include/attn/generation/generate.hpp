@@ -55,7 +55,7 @@ inline void check_num_beams(std::string_view function, index_t num_beams, index_
 /// whatever becomes of the other rows. Prompts continue what the model has seen. Of the result it has then seen all
 /// but the last token; a row that ends before others is given its last token until they end, too.
 /// A session needs room for prompt_len + max_new_tokens - 1 tokens: where it ends, step() throws, in the middle.
-/// Throws ShapeError or ValueError before the model is called, then what its step() and argmax() throw.
+/// Throws ShapeError or ValueError before the model is called, then what its step() and likeliest_token() throw.
 template <CachedDecoder Model>
 std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index_t> prompts,
                                            const GenerationOptions& options) {
@@ -95,8 +95,8 @@ std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index
         next(b, 0) = prompts(b, seen);
       } else if (!is_done()) {
         const auto scores = logits.view().select(0, b);
-        next(b, 0) =
-            options.sampling ? samplers[static_cast<std::size_t>(b)](scores) : argmax(scores);
+        next(b, 0) = options.sampling ? samplers[static_cast<std::size_t>(b)](scores)
+                                      : likeliest_token(scores);
         row.push_back(next(b, 0));
       }  // else its last token once more: what the model makes of it is not looked at
       is_any_left = is_any_left || !is_done();

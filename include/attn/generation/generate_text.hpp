@@ -86,7 +86,7 @@ inline GeneratedText generate_text(const LanguageModel& model, GptSession<float>
     if (options.log_probabilities) plain = Tensor1<float>(TensorView1<const float>(row));
     if (options.logit_processor) options.logit_processor(row, all);
     if (options.logits.changes()) adjust_logits(row, all, options.logits);
-    const index_t id = sampler ? (*sampler)(row) : argmax(row);
+    const index_t id = sampler ? (*sampler)(row) : likeliest_token(row);
     if (options.log_probabilities) {
       result.log_probabilities.push_back(log_probability(plain.view(), id));
     }

@@ -5,36 +5,26 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "attn/core/tensor.hpp"
+#include "attn/core/ranking.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
-/// The likeliest token: index of the largest logit, the first of equals. Shape: logits
-/// (vocab_size). Throws ValueError where a logit is NaN or +inf, or all are -inf.
+/// The likeliest token: argmax() of the logits. Shape: logits (vocab_size). Throws ValueError where a
+/// logit is NaN or +inf, or all are -inf.
 template <TensorLike Logits>
-index_t argmax(const Logits& logits) {
-  using T = scalar_t<Logits>;
-  constexpr T kInf = std::numeric_limits<T>::infinity();
-  const TensorView1<const T> row = const_view(logits);
-  index_t best = -1;
-  T most = -kInf;
-  for (index_t i = 0; i < row.extent(0); ++i) {
-    if (!(row(i) < kInf)) {
-      throw ValueError(message("argmax", "logits(" + std::to_string(i) + ")", "be finite or -inf",
-                               to_string(row(i))));
-    }
-    if (row(i) > most) {
-      best = i;
-      most = row(i);
-    }
+index_t likeliest_token(const Logits& logits) {
+  static_assert(rank_v<Logits> == 1, "likeliest_token: logits must have one axis, (vocab_size)");
+  const auto row = const_view(logits);
+  const index_t best = argmax(row);
+  const auto most = static_cast<double>(row(best));
+  if (!std::isfinite(most)) {
+    throw ValueError(message("likeliest_token", "the largest logit", "be finite",
+                             to_string(most) + " at " + std::to_string(best)));
   }
-  if (best < 0)
-    throw ValueError(message("argmax", "logits", "leave at least one token", "-inf everywhere"));
   return best;
 }
 
@@ -75,12 +65,12 @@ class Sampler {
     engine_.seed(words);
   }
 
-  /// The next token. Shape: logits (vocab_size). Throws ValueError as argmax(); nothing is drawn
+  /// The next token. Shape: logits (vocab_size). Throws ValueError as likeliest_token(); nothing is drawn
   /// then.
   template <TensorLike Logits>
   index_t operator()(const Logits& logits) {
     const auto row = const_view(logits);
-    const auto most = static_cast<double>(row(argmax(row)));
+    const auto most = static_cast<double>(row(likeliest_token(row)));
     candidates_.clear();
     for (index_t i = 0; i < row.extent(0); ++i) {
       const auto logit = static_cast<double>(row(i));

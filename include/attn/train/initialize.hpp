@@ -4,11 +4,9 @@
 
 #include <cmath>
 #include <cstdint>
-#include <numbers>
-#include <random>
 #include <string_view>
 
-#include "attn/core/view.hpp"
+#include "attn/core/fill.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -18,33 +16,13 @@ struct InitializeOptions {
   double embedding_std = 1;
 };
 
-namespace detail {
-
-/// Uniform and normal numbers; the standard distributions are not specified to the bit.
-class InitialNumbers {
- public:
-  explicit InitialNumbers(std::uint64_t seed) : engine_(seed) {}
-  /// [0, 1)
-  double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }
-  /// Box and Muller's.
-  double normal() {
-    const double radius = std::sqrt(-2 * std::log(1 - uniform()));
-    return radius * std::cos(2 * std::numbers::pi * uniform());
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
-
-}  // namespace detail
-
 /// What PyTorch's constructors draw, told by the parameters' names: linear weights and their biases
 /// uniform within 1 / sqrt(in) (Kaiming with a = sqrt 5); attention's input projections within
 /// sqrt(6 / (in + out)) (Xavier, of the matrix as it is stored), their biases and that of out_proj
 /// 0; bias_k and bias_v normal; embeddings normal; norms 1 and 0.
 template <class Module>
 void initialize(Module& module, const InitializeOptions& options = {}) {
-  detail::InitialNumbers numbers(options.seed);
+  detail::RandomNumbers numbers(options.seed);
   double bound = 0;  // of the last weight, which a bias behind it shares
   module.visit_parameters([&]<class T, int Rank>(std::string_view name, TensorView<T, Rank> x) {
     const TensorView<T, 1> all(x.data(), {x.size()});

@@ -1,0 +1,90 @@
+// Filling tensors with numbers that follow from a seed.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+#include <random>
+
+#include "attn/core/element.hpp"
+#include "attn/core/tensor.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+struct NormalOptions {
+  double mean = 0;
+  double std = 1;          ///< standard deviation, at least 0
+  std::uint64_t seed = 0;  ///< the numbers follow from it
+};
+
+struct UniformOptions {
+  double low = 0;          ///< the least number
+  double high = 1;         ///< numbers lie below, but for rounding
+  std::uint64_t seed = 0;  ///< the numbers follow from it
+};
+
+namespace detail {
+
+/// Uniform and normal numbers; the standard distributions are not specified to the bit.
+class RandomNumbers {
+ public:
+  explicit RandomNumbers(std::uint64_t seed) : engine_(seed) {}
+  /// [0, 1)
+  double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }
+  /// Box and Muller's.
+  double normal() {
+    const double radius = std::sqrt(-2 * std::log(1 - uniform()));
+    return radius * std::cos(2 * std::numbers::pi * uniform());
+  }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+template <class T>
+concept FloatElement = std::floating_point<T> || Float16Element<T>;
+
+/// Elements in order, last axis fastest, whatever the strides.
+template <class T, int Rank, class Draw>
+void fill_each(const TensorView<T, Rank>& x, Draw& draw) {
+  static_assert(FloatElement<T>, "fill: the elements must be floats that are not const");
+  for (index_t i = 0; i < x.extent(0); ++i) {
+    if constexpr (Rank == 1) {
+      x(i) = static_cast<T>(draw());
+    } else {
+      fill_each(x.select(0, i), draw);
+    }
+  }
+}
+
+}  // namespace detail
+
+/// Normal numbers, the same for the same seed and shape whatever the strides and the element type, but for rounding.
+/// Throws ValueError unless mean and std are finite and std at least 0.
+template <TensorLike X>
+void fill_normal(X&& x, const NormalOptions& options = {}) {
+  if (!(options.std >= 0) || !std::isfinite(options.std) || !std::isfinite(options.mean)) {
+    throw ValueError(message("fill_normal", "mean and std", "be finite, std at least 0",
+                             to_string(options.mean) + " and " + to_string(options.std)));
+  }
+  detail::RandomNumbers numbers(options.seed);
+  auto draw = [&] { return options.mean + options.std * numbers.normal(); };
+  const auto view = view_of(x);
+  if (view.size() > 0) detail::fill_each(view, draw);
+}
+
+/// Uniform numbers, as fill_normal(). Throws ValueError unless low and high are finite and low at most high.
+template <TensorLike X>
+void fill_uniform(X&& x, const UniformOptions& options = {}) {
+  if (!(options.low <= options.high) || !std::isfinite(options.high - options.low)) {
+    throw ValueError(message("fill_uniform", "low and high", "be finite and in order",
+                             to_string(options.low) + " and " + to_string(options.high)));
+  }
+  detail::RandomNumbers numbers(options.seed);
+  auto draw = [&] { return options.low + (options.high - options.low) * numbers.uniform(); };
+  const auto view = view_of(x);
+  if (view.size() > 0) detail::fill_each(view, draw);
+}
+
+ATTN_NAMESPACE_END

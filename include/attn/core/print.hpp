@@ -1,0 +1,257 @@
+// Printing: tensors as text, laid out as numpy lays them out.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <iosfwd>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attn/core/element.hpp"
+#include "attn/core/tensor.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// How to_string() shows a tensor.
+struct PrintOptions {
+  int precision = 4;         ///< digits behind the point at most; fewer where they say it all
+  index_t edge = 3;          ///< elements shown at each end of an axis that is shortened
+  index_t threshold = 1000;  ///< tensors of more elements are shortened
+  index_t line_width = 75;   ///< characters after which rows go on in the next line
+};
+
+namespace detail {
+
+/// One element: integers and bool have a text alone, floats are aligned at their points.
+struct PrintedElement {
+  enum class Kind { text, finite, nan, infinite } kind;
+  std::string text;        ///< of a float the positional form, "-0.25"
+  std::string scientific;  ///< "2.5e-01"
+  double value = 0;
+};
+
+ATTN_COLD inline void drop_zeros(std::string& digits) {
+  while (digits.back() == '0') digits.pop_back();
+}
+
+/// Digits behind the point of "1.25" or "1.25e+00".
+inline std::size_t fraction_digits(std::string_view number) {
+  number = number.substr(0, number.find('e'));
+  return number.size() - number.find('.') - 1;
+}
+
+/// The shortest text that reads as `shortest` again, or, where it has more digits than `precision`, `exact` rounded to
+/// these, without zeros behind.
+template <class Shortest>
+std::string float_text(Shortest shortest, double exact, int precision, bool is_scientific) {
+  char text[400];  // 309 digits in front of the point, or that many zeros behind it
+  const auto form = is_scientific ? std::chars_format::scientific : std::chars_format::fixed;
+  std::string number(text, std::to_chars(text, text + sizeof text, shortest, form).ptr);
+  std::size_t end = std::min(number.find('e'), number.size());
+  if (number.find('.') == std::string::npos) number.insert(end, ".");
+  if (fraction_digits(number) <= static_cast<std::size_t>(precision)) return number;
+  number.assign(text, std::to_chars(text, text + sizeof text, exact, form, precision).ptr);
+  end = std::min(number.find('e'), number.size());
+  std::string digits = number.substr(0, end);
+  if (precision == 0) digits += '.';
+  drop_zeros(digits);
+  return digits + number.substr(end);
+}
+
+template <class T>
+PrintedElement printed_element(T x, int precision) {
+  using Kind = PrintedElement::Kind;
+  if constexpr (std::is_same_v<T, bool>) {
+    return {Kind::text, x ? " True" : "False", "", 0};
+  } else if constexpr (std::is_integral_v<T>) {
+    return {Kind::text, std::to_string(x), "", 0};
+  } else {
+    const auto value = static_cast<double>(x);
+    if (std::isnan(value)) return {Kind::nan, "nan", "", value};
+    if (std::isinf(value)) return {Kind::infinite, value < 0 ? "-inf" : "inf", "", value};
+    const auto text = [&](auto shortest) -> PrintedElement {
+      return {Kind::finite, float_text(shortest, value, precision, false),
+              float_text(shortest, value, precision, true), value};
+    };
+    if constexpr (std::is_floating_point_v<T>) {
+      return text(x);
+    } else {
+      // The shortest decimal of 16 bits is found by trying.
+      char digits[32];
+      double shortest = value;
+      for (int n = 0; n < 6; ++n) {
+        std::snprintf(digits, sizeof digits, "%.*e", n, value);
+        shortest = std::strtod(digits, nullptr);
+        if (static_cast<double>(T(shortest)) == value) break;
+      }
+      return text(shortest);
+    }
+  }
+}
+
+/// Whether exponents are shorter: beyond the digits of a T, at most eight, or beside small numbers. In T, as numpy does.
+template <class T>
+bool needs_exponents(const std::vector<PrintedElement>& elements) {
+  double least = std::numeric_limits<double>::infinity(), most = 0;
+  for (const PrintedElement& x : elements) {
+    if (x.kind != PrintedElement::Kind::finite || x.value == 0) continue;
+    least = std::min(least, std::abs(x.value));
+    most = std::max(most, std::abs(x.value));
+  }
+  const double digits = std::max(3, std::min(8, std::numeric_limits<T>::digits10));
+  return most > 0 && (most >= std::pow(10, digits) || least < static_cast<double>(T(1e-4)) ||
+                      static_cast<double>(T(most / least)) > 1000);
+}
+
+/// Texts of one width, points below one another.
+ATTN_COLD inline std::vector<std::string> aligned(std::vector<PrintedElement> elements,
+                                                  bool is_scientific) {
+  using Kind = PrintedElement::Kind;
+  std::size_t left = 0, right = 0, exponent = 0, width = 0;
+  for (PrintedElement& x : elements) {
+    if (x.kind != Kind::finite) continue;
+    if (is_scientific) x.text = x.scientific;
+    left = std::max(left, x.text.find('.'));
+    right = std::max(right, fraction_digits(x.text));
+    if (is_scientific) exponent = std::max(exponent, x.text.size() - x.text.find('e') - 2);
+  }
+  for (PrintedElement& x : elements) {
+    if (x.kind == Kind::finite && is_scientific) {
+      // As many digits for all: where fewer say it, further ones of the value.
+      char text[400];
+      const auto form = std::chars_format::scientific;
+      const auto end = std::to_chars(text, text + sizeof text, x.value, form, int(right));
+      x.text.assign(text, end.ptr);
+      const std::size_t e = x.text.find('e');
+      x.text.insert(e + 2, exponent - (x.text.size() - e - 2), '0');
+      if (right == 0) x.text.insert(e, ".");
+    } else if (x.kind == Kind::finite) {
+      x.text.append(right - fraction_digits(x.text), ' ');
+    }
+    width = std::max(width, x.text.size());
+  }
+  // With points below one another the widest may be wider than any.
+  for (const PrintedElement& x : elements) {
+    if (x.kind == Kind::finite) width = std::max(width, left + x.text.size() - x.text.find('.'));
+  }
+  std::vector<std::string> texts;
+  for (PrintedElement& x : elements) {
+    texts.push_back(std::string(width - x.text.size(), ' ') + x.text);
+  }
+  return texts;
+}
+
+/// Positions shown of an axis; -1 stands for those left out.
+inline std::vector<index_t> shown(index_t extent, bool is_shortened, index_t edge) {
+  std::vector<index_t> result;
+  for (index_t i = 0; i < extent; ++i) {
+    if (is_shortened && 2 * edge < extent && i == edge) {
+      result.push_back(-1);
+      i = extent - edge;
+    }
+    if (i < extent) result.push_back(i);
+  }
+  return result;
+}
+
+/// Puts brackets around texts, and lines between them.
+class PrintedLayout {
+ public:
+  PrintedLayout(Extents shape, bool is_shortened, const PrintOptions& options,
+                const std::vector<std::string>& texts)
+      : shape_(shape), is_shortened_(is_shortened), options_(options), next_(texts.data()) {}
+
+  std::string operator()(std::size_t axis = 0) {
+    const std::vector<index_t> positions = shown(shape_[axis], is_shortened_, options_.edge);
+    const std::string indent(axis + 1, ' ');
+    if (axis + 1 == shape_.size()) return row(positions, indent);
+    std::string result = "[";
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      if (i > 0) result.append(shape_.size() - 1 - axis, '\n').append(indent);
+      result += positions[i] < 0 ? "..." : (*this)(axis + 1);
+    }
+    return result += "]";
+  }
+
+ private:
+  std::string row(const std::vector<index_t>& positions, const std::string& indent) {
+    const auto brackets = static_cast<index_t>(shape_.size());
+    const index_t most = options_.line_width - brackets;
+    std::string result, line = indent;
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      const std::string word = positions[i] < 0 ? "..." : *next_++;
+      if (static_cast<index_t>(line.size() + word.size()) > most && line.size() > indent.size()) {
+        line.erase(line.find_last_not_of(' ') + 1);
+        result += line + "\n";
+        line = indent;
+      }
+      line += word;
+      if (i + 1 < positions.size()) line += ' ';
+    }
+    result += line;
+    return "[" + result.substr(indent.size()) + "]";
+  }
+
+  Extents shape_;
+  bool is_shortened_;
+  const PrintOptions& options_;
+  const std::string* next_;
+};
+
+template <class T, int Rank>
+void print_elements(const TensorView<const T, Rank>& x, bool is_shortened,
+                    const PrintOptions& options, std::vector<PrintedElement>& elements) {
+  for (index_t i : shown(x.extent(0), is_shortened, options.edge)) {
+    if (i < 0) continue;
+    if constexpr (Rank == 1) {
+      elements.push_back(printed_element<T>(x(i), options.precision));
+    } else {
+      print_elements<T, Rank - 1>(x.select(0, i), is_shortened, options, elements);
+    }
+  }
+}
+
+}  // namespace detail
+
+/// The elements as numpy shows them: aligned, shortened where they are many. Throws ValueError for negative options.
+template <TensorLike X>
+std::string to_string(const X& x, const PrintOptions& options = {}) {
+  using T = scalar_t<X>;
+  static_assert(TensorElement<T> || std::same_as<T, char>,
+                "to_string: the elements must be floats, integers or bool");
+  if (options.precision < 0 || options.edge < 0 || options.threshold < 0 ||
+      options.precision > 300) {
+    throw ValueError(message(
+        "to_string", "precision, edge and threshold", "be at least 0, precision at most 300",
+        std::to_string(options.precision) + ", " + std::to_string(options.edge) + " and " +
+            std::to_string(options.threshold)));
+  }
+  const TensorView<const T, rank_v<X>> view = const_view(x);
+  if (view.size() == 0) return "[]";
+  const bool is_shortened = view.size() > options.threshold;
+  std::vector<detail::PrintedElement> elements;
+  detail::print_elements<T, rank_v<X>>(view, is_shortened, options, elements);
+  bool is_scientific = false;
+  if constexpr (!std::is_integral_v<T>) is_scientific = detail::needs_exponents<T>(elements);
+  const std::vector<std::string> texts = detail::aligned(std::move(elements), is_scientific);
+  return detail::PrintedLayout(view.shape(), is_shortened, options, texts)();
+}
+
+/// to_string(x) into a stream.
+template <class Traits, class T, int Rank>
+std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& stream,
+                                             const TensorView<T, Rank>& x) {
+  return stream << to_string(x);
+}
+template <class Traits, class T, int Rank>
+std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& stream,
+                                             const Tensor<T, Rank>& x) {
+  return stream << to_string(x);
+}
+
+ATTN_NAMESPACE_END

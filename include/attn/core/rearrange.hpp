@@ -1,0 +1,108 @@
+// Rearranging tensors: parts joined along an axis, and rows picked by their numbers.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "attn/core/tensor.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+template <class T, int Rank>
+Tensor<T, Rank> concatenated(int axis, std::span<const TensorView<const T, Rank>> parts) {
+  if (axis < 0 || axis >= Rank) {
+    throw ValueError(message("concatenate", "axis", "be 0 to " + std::to_string(Rank - 1),
+                             std::to_string(axis)));
+  }
+  if (parts.empty()) throw ValueError(message("concatenate", "the parts", "be at least 1", "none"));
+  const auto along = static_cast<std::size_t>(axis);
+  Shape<Rank> shape = parts[0].shape();
+  shape[along] = 0;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    Shape<Rank> expected = shape;
+    expected[along] = parts[i].extent(axis);
+    check_shape("concatenate", "part " + std::to_string(i), expected, parts[i].shape());
+    shape[along] += parts[i].extent(axis);
+  }
+  auto result = Tensor<T, Rank>::uninitialized(shape);
+  index_t at = 0;
+  for (const auto& part : parts) {
+    copy(part, result.view().slice(axis, at, at + part.extent(axis)));
+    at += part.extent(axis);
+  }
+  return result;
+}
+
+}  // namespace detail
+
+/// Tensors one behind the other along an axis: `concatenate(1, past, present)`. Throws ShapeError where another extent
+/// differs, ValueError for an axis that is none.
+template <TensorLike First, TensorLike... Others>
+Tensor<scalar_t<First>, rank_v<First>> concatenate(int axis, const First& first,
+                                                   const Others&... others) {
+  using T = scalar_t<First>;
+  constexpr int kRank = rank_v<First>;
+  constexpr bool has_ranks = ((rank_v<Others> == kRank) && ...);
+  constexpr bool is_one_type = (std::same_as<scalar_t<Others>, T> && ...);
+  static_assert(has_ranks, "concatenate: all tensors must have as many axes");
+  static_assert(is_one_type, "concatenate: all tensors must have one element type");
+  if constexpr (has_ranks && is_one_type) {
+    const std::array<TensorView<const T, kRank>, 1 + sizeof...(Others)> parts{
+        const_view(first), const_view(others)...};
+    return detail::concatenated<T, kRank>(axis, parts);
+  } else {
+    return {};
+  }
+}
+
+/// The same of a range of tensors, such as a vector.
+template <class Parts>
+  requires(!TensorLike<Parts> && TensorLike<typename Parts::value_type>)
+auto concatenate(int axis, const Parts& parts) {
+  using X = typename Parts::value_type;
+  std::vector<TensorView<const scalar_t<X>, rank_v<X>>> views;
+  for (const auto& part : parts) views.push_back(const_view(part));
+  return detail::concatenated<scalar_t<X>, rank_v<X>>(axis, views);
+}
+
+/// out(i, ..) = x(rows(i), ..): rows by their numbers, which may repeat. Shapes: x (n, ..), rows (m), out (m, ..). Throws
+/// ValueError for a number outside of 0 .. n - 1; nothing is written then.
+template <TensorLike X, TensorLike Rows, TensorLike Out>
+void gather_rows(const X& x, const Rows& rows, Out&& out) {
+  using T = scalar_t<X>;
+  constexpr int kRank = rank_v<X>;
+  static_assert(rank_v<Rows> == 1 && std::same_as<scalar_t<Rows>, index_t>,
+                "gather_rows: rows must be numbers (m) of type index_t");
+  static_assert(rank_v<Out> == kRank && std::same_as<scalar_t<Out>, T>,
+                "gather_rows: out must have the axes and the element type of x");
+  const TensorView<const T, kRank> from = const_view(x);
+  const TensorView<const index_t, 1> numbers = const_view(rows);
+  const TensorView<T, kRank> to = view_of(out);
+  Shape<kRank> expected = from.shape();
+  expected[0] = numbers.extent(0);
+  check_shape("gather_rows", "out", expected, to.shape());
+  for (index_t i = 0; i < numbers.extent(0); ++i) {
+    if (numbers(i) >= 0 && numbers(i) < from.extent(0)) continue;
+    throw ValueError(message("gather_rows", "rows(" + std::to_string(i) + ")",
+                             "be 0 to " + std::to_string(from.extent(0) - 1),
+                             std::to_string(numbers(i))));
+  }
+  for (index_t i = 0; i < numbers.extent(0); ++i) {
+    copy(from.slice(0, numbers(i), numbers(i) + 1), to.slice(0, i, i + 1));
+  }
+}
+
+/// The same into a new tensor.
+template <TensorLike X, TensorLike Rows>
+Tensor<scalar_t<X>, rank_v<X>> gather_rows(const X& x, const Rows& rows) {
+  Shape<rank_v<X>> shape = const_view(x).shape();
+  shape[0] = const_view(rows).extent(0);
+  auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(shape);
+  gather_rows(x, rows, out);
+  return out;
+}
+
+ATTN_NAMESPACE_END

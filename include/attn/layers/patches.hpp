@@ -1,0 +1,33 @@
+// Patches: images cut into squares, as vision transformers read them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/core/tensor.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Squares of `patch` x `patch` pixels, row by row: images (batch, channels, height, width) to (batch, patches, channels *
+/// patch * patch). A convolution of that kernel and stride is then `linear` by its weight (out, channels, patch, patch)
+/// seen as (out, -1) (Dosovitskiy et al., "An image is worth 16x16 words", 2021). Throws ShapeError unless `patch` divides
+/// height and width.
+template <TensorLike Images>
+Tensor3<scalar_t<Images>> extract_patches(const Images& images, index_t patch) {
+  using T = scalar_t<Images>;
+  static_assert(rank_v<Images> == 4,
+                "extract_patches: images must have four axes, (batch, channels, height, width)");
+  const TensorView4<const T> x = const_view(images);
+  const index_t height = x.extent(2), width = x.extent(3);
+  if (patch < 1 || height % patch != 0 || width % patch != 0) {
+    throw_shape("extract_patches", "images",
+                "have a height and a width that the patch of " + std::to_string(patch) + " divides",
+                x.shape());
+  }
+  const index_t rows = height / patch, columns = width / patch;
+  Tensor3<T> result({x.extent(0), rows * columns, x.extent(1) * patch * patch});
+  if (result.size() == 0) return result;
+  copy(x.split(2, rows).split(4, columns).permute({0, 2, 4, 1, 3, 5}),
+       result.reshape({x.extent(0), rows, columns, x.extent(1), patch, patch}));
+  return result;
+}
+
+ATTN_NAMESPACE_END

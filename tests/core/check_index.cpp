@@ -1,0 +1,19 @@
+// x(i, j) outside of x: compiled with and without ATTN_CHECK_INDEX, and as debug builds are. Prints what it meets.
+#include <cstdio>
+
+#include <attn/core.hpp>
+
+int main() {
+  attn::Tensor2<float> x({2, 3});
+  const auto at = [&](attn::index_t i, attn::index_t j) {
+    try {
+      // Within the memory, so that builds without the check have something to read.
+      std::printf("%g\n", static_cast<double>(x(i, j)));
+    } catch (const attn::ShapeError& error) {
+      std::printf("%s\n", error.what());
+    }
+  };
+  at(1, 2);
+  at(0, 3);
+  at(1, -1);
+}
