@@ -12,6 +12,9 @@
 #include "attn/io/safetensors_header.hpp"  // the header, parsed and checked
 #include "attn/io/safetensors.hpp"         // SafetensorsFile: open, view, load
 #include "attn/io/safetensors_writer.hpp"  // save_safetensors
+#include "attn/io/config_file.hpp"         // settings by name in a JSON file
+#include "attn/io/safetensors_folder.hpp"  // one file or several with an index
+#include "attn/io/rename.hpp"              // rename_by: other names in files
 #include "attn/io/state_dict.hpp"          // a module's parameters by name
 #include "attn/io/gguf_types.hpp"          // the types of GGUF tensors, and their blocks
 #include "attn/io/gguf_blocks.hpp"         // blocks to float

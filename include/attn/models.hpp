@@ -1,4 +1,4 @@
-// Door of models: whole models from token ids: Gpt, Bert, Seq2SeqTransformer.
+// Door of models: whole models from token ids: Gpt, Bert, Vit, Seq2SeqTransformer.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,3 +6,4 @@
 #include "attn/models/bert.hpp"
 #include "attn/models/gpt.hpp"
 #include "attn/models/seq2seq_transformer.hpp"
+#include "attn/models/vit.hpp"

@@ -225,5 +225,62 @@ TEST(StateDict, LoadsTiedNamesTwice) {
   EXPECT_EQ(module.a(0) + module.b(0), 2.0f);
 }
 
+/// A matrix and a vector.
+struct Stored {
+  Stored() {
+    const Shape<2> matrix{2, 3};
+    w = Tensor2<float>(matrix);
+    b = Tensor1<float>({4});
+  }
+  Tensor2<float> w;
+  Tensor1<float> b;
+
+  template <class F>
+  void visit_parameters(F&& f) {
+    f("w", w.view());
+    f("b", b.view());
+  }
+};
+
+TEST(LoadStateDict, TensorsStoredInOtherWays) {
+  const TempFolder folder;
+  const Tensor2<float> w({3, 2}, {1, 2, 3, 4, 5, 6});
+  const Tensor3<float> b({1, 2, 2}, {7, 8, 9, 10});
+  const NamedTensor tensors[] = {{"p.w", w}, {"p.x.b", b}};
+  save_safetensors(folder / "a.safetensors", tensors);
+  const SafetensorsFile file(folder / "a.safetensors");
+  LoadOptions options{.prefix = "p.",
+                      .rename = rename_by({{"b", "x.b"}}),
+                      .transpose = {"w"},
+                      .reshape = {"x."},
+                      .add_one = {".b"}};
+  Stored module;
+  load_state_dict(module, file, options);
+  EXPECT_EQ(module.w(0, 1), 3);
+  EXPECT_EQ(module.w(1, 2), 6);
+  EXPECT_EQ(module.b(0), 8);
+  EXPECT_EQ(module.b(3), 11);
+  // Each only where it is said, and nothing is written before all fits.
+  Stored other;
+  options.transpose = {"p.w"};
+  EXPECT_TRUE(contains(error_of<ShapeError>([&] { load_state_dict(other, file, options); }),
+                       "must have shape (2, 3); found (3, 2)"));
+  options.transpose = {"w"};
+  options.reshape = {"b"};
+  EXPECT_TRUE(contains(error_of<ShapeError>([&] { load_state_dict(other, file, options); }),
+                       "must have shape (4); found (1, 2, 2)"));
+  options.reshape = {".b"};
+  other.b = Tensor1<float>({5});
+  EXPECT_TRUE(contains(error_of<ShapeError>([&] { load_state_dict(other, file, options); }),
+                       "tensor \"p.x.b\" must have the elements of (5); found (1, 2, 2)"));
+  EXPECT_EQ(other.w(1, 2), 0);
+}
+
+TEST(RenameBy, PairsApplyInOrder) {
+  const auto rename = rename_by({{"a.", "b."}, {"b.", "c."}, {"x", ""}});
+  EXPECT_EQ(rename("a.b.x.x"), "c.b..x");
+  EXPECT_EQ(rename("other"), "other");
+}
+
 }  // namespace
 }  // namespace attn

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "attn/io/named_tensor.hpp"
+#include "attn/io/rename.hpp"
 #include "attn/io/safetensors.hpp"
 #include "attn/io/safetensors_writer.hpp"
 
@@ -48,8 +49,13 @@ struct LoadOptions {
   bool strict = true;
   /// From the module's name to the file's (without prefix), for files of other naming schemes.
   std::function<std::string(std::string_view)> rename = {};
-  /// What the file may hold beside the module's tensors: names without prefix, or with a dot at the end all below.
+  /// What the file may hold beside the module's tensors: names without prefix, or with a dot at the
+  /// end all below, or with a dot in front all that end so. The lists after it are such lists, too.
   std::vector<std::string> ignore = {};
+  std::vector<std::string> transpose = {};  ///< matrices that the file has transposed: (in, out)
+  /// Tensors whose shape in the file is another, of as many elements in the same order.
+  std::vector<std::string> reshape = {};
+  std::vector<std::string> add_one = {};  ///< to which 1 is added, such as the norms of Gemma
 };
 
 /// Names as in the file, prefix included.
@@ -60,34 +66,119 @@ struct LoadReport {
       unexpected;  ///< what the file has under the prefix, not ignored, and the module has not
 };
 
+/// A SafetensorsFile or SafetensorsFolder.
+template <class File>
+concept TensorFile = requires(const File& file, std::string_view name, TensorView<float, 1> out) {
+  file.names();
+  file.template check<float>(name, file.shape(name));
+  file.load(name, out);
+};
+
+namespace detail {
+
+/// Whether a list of LoadOptions has a name, given without prefix.
+inline bool is_listed(std::span<const std::string> list, std::string_view name) {
+  return std::any_of(list.begin(), list.end(), [&](const std::string& one) {
+    return name == one || (one.ends_with('.') && name.starts_with(one)) ||
+           (one.starts_with('.') && name.ends_with(one));
+  });
+}
+
+/// How one parameter lies in its file.
+struct StoredAs {
+  bool transposed, reshaped, less_one;
+
+  StoredAs(const LoadOptions& options, std::string_view name)
+      : transposed(is_listed(options.transpose, name)),
+        reshaped(is_listed(options.reshape, name)),
+        less_one(is_listed(options.add_one, name)) {}
+
+  /// Throws what load() would throw.
+  template <class T, int Rank, class File>
+  void check(const File& file, const std::string& name, const TensorView<T, Rank>& out) const {
+    Shape<Rank> shape = out.shape();
+    if (transposed) std::reverse(shape.begin(), shape.end());
+    if (!reshaped) return file.template check<T>(name, shape);
+    const std::vector<index_t>& stored = file.shape(name);
+    file.template check<T>(name, stored);
+    if (size_of(stored) == out.size() && stored.size() <= 4 && out.is_contiguous()) return;
+    throw ShapeError(
+        message("load_state_dict", concat(quote(file.file_name()), ": tensor ", quote(name)),
+                concat("have the elements of ", attn::to_string(shape)), shape_text(stored)));
+  }
+
+  template <class T, int Rank, class File>
+  void load(const File& file, const std::string& name, const TensorView<T, Rank>& out) const {
+    if (reshaped) {
+      const std::vector<index_t>& stored = file.shape(name);
+      const auto load_as = [&]<int N>(std::integral_constant<int, N>) {
+        Shape<N> shape{};
+        shape.fill(1);
+        std::copy(stored.begin(), stored.end(), shape.begin());
+        file.load(name, TensorView<T, N>(out.data(), shape));
+      };
+      switch (stored.size()) {
+        case 0:
+        case 1:
+          load_as(std::integral_constant<int, 1>{});
+          break;
+        case 2:
+          load_as(std::integral_constant<int, 2>{});
+          break;
+        case 3:
+          load_as(std::integral_constant<int, 3>{});
+          break;
+        default:
+          load_as(std::integral_constant<int, 4>{});
+      }
+    } else if constexpr (Rank == 2) {
+      file.load(name, transposed ? out.transpose(0, 1) : out);
+    } else {
+      file.load(name, out);
+    }
+    if (less_one) add_one(out);
+  }
+
+ private:
+  template <class T, int Rank>
+  static void add_one(const TensorView<T, Rank>& x) {
+    for (index_t i = 0; i < x.extent(0); ++i) {
+      if constexpr (Rank == 1) {
+        x(i) = static_cast<T>(x(i) + T{1});
+      } else {
+        add_one(x.select(0, i));
+      }
+    }
+  }
+};
+
+}  // namespace detail
+
 /// Copies tensors of `file` into the module's parameters, with the conversions of
 /// SafetensorsFile::load(). Everything is checked before anything is written: a failed load leaves
 /// the module as it was. Throws ShapeError or DTypeError for a tensor that does not fit, naming it
 /// and both shapes; in strict mode ValueError that lists the missing and the unexpected names.
-template <ParameterModule Module>
-LoadReport load_state_dict(Module& module, const SafetensorsFile& file,
-                           const LoadOptions& options = {}) {
+template <ParameterModule Module, TensorFile File>
+LoadReport load_state_dict(Module& module, const File& file, const LoadOptions& options = {}) {
   LoadReport report;
   std::vector<std::string> names;  // one per parameter: renaming is not asked twice
+  const auto without_prefix = [&](std::string_view name) {
+    return name.substr(options.prefix.size());
+  };
   module.visit_parameters([&]<class T, int Rank>(std::string_view name, TensorView<T, Rank> out) {
     const std::string& full = names.emplace_back(
         options.prefix + (options.rename ? options.rename(name) : std::string(name)));
     if (file.contains(full)) {
-      file.check<T>(full, out.shape());
+      detail::StoredAs(options, without_prefix(full)).check(file, full, out);
       report.loaded.push_back(full);
     } else {
       report.missing.push_back(full);
     }
   });
   const std::set<std::string_view> used(names.begin(), names.end());
-  const auto is_ignored = [&](std::string_view name) {
-    return std::any_of(options.ignore.begin(), options.ignore.end(), [&](const std::string& one) {
-      return one.ends_with('.') ? name.starts_with(one) : name == one;
-    });
-  };
   for (std::string& name : file.names()) {
     if (name.starts_with(options.prefix) && !used.contains(name) &&
-        !is_ignored(std::string_view(name).substr(options.prefix.size()))) {
+        !detail::is_listed(options.ignore, without_prefix(name))) {
       report.unexpected.push_back(std::move(name));
     }
   }
@@ -100,7 +191,9 @@ LoadReport load_state_dict(Module& module, const SafetensorsFile& file,
 
   auto name = names.cbegin();
   module.visit_parameters([&]<class T, int Rank>(std::string_view, TensorView<T, Rank> out) {
-    if (file.contains(*name)) file.load(*name, out);
+    if (file.contains(*name)) {
+      detail::StoredAs(options, without_prefix(*name)).load(file, *name, out);
+    }
     ++name;
   });
   return report;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/io/rename.hpp"
 #include "attn/layers/encoder.hpp"
 #include "attn/layers/input_embedding.hpp"
 
@@ -147,13 +148,7 @@ inline std::string bert_name(std::string_view name) {
       {".linear2.", ".output.dense."},
       {".norm2.", ".output.LayerNorm."},
   };
-  std::string result(name);
-  for (const auto& [ours, theirs] : kNames) {
-    if (const std::size_t at = result.find(ours); at != std::string::npos) {
-      result.replace(at, ours.size(), theirs);
-    }
-  }
-  return result;
+  return detail::renamed(name, kNames);
 }
 
 ATTN_NAMESPACE_END

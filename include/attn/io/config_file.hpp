@@ -1,0 +1,199 @@
+// ConfigFile: settings by name in a JSON file such as a model's config.json, and which of them nobody has asked for.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "attn/io/mapped_file.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// The whole text as JSON. Throws IoError naming the file; a key that an object has twice is one.
+inline nlohmann::json parse_json(std::string_view function, std::string_view text,
+                                 const std::string& file_name) {
+  using Json = nlohmann::json;
+  std::vector<std::set<std::string, std::less<>>> keys;  // of the objects that are open
+  const auto check_keys = [&](int, Json::parse_event_t event, Json& value) {
+    if (event == Json::parse_event_t::object_start) {
+      keys.emplace_back();
+    } else if (event == Json::parse_event_t::object_end) {
+      keys.pop_back();
+    } else if (event == Json::parse_event_t::key) {
+      const auto& key = value.get_ref<const std::string&>();
+      if (!keys.back().insert(key).second) {
+        throw IoError(message(function, quote(file_name), "have each key once",
+                              concat("key ", quote(key), " again")));
+      }
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text, check_keys);
+  } catch (const Json::exception& error) {
+    // The library's text quotes what it read last, at most one token of it.
+    throw IoError(message(function, quote(file_name), "be JSON", quote(error.what())));
+  }
+}
+
+inline std::string_view text_of(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+/// A value as errors show it, cut.
+inline std::string json_text(const nlohmann::json& value) {
+  return value.is_structured()
+             ? value.type_name()
+             : quote(value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace));
+}
+
+}  // namespace detail
+
+/// A JSON object. A key whose value is null counts as missing. Errors are ValueErrors that name file
+/// and key. Asking marks keys as read: not for several threads at once.
+class ConfigFile {
+ public:
+  /// Throws IoError for a file that cannot be read or is no JSON object.
+  explicit ConfigFile(const std::filesystem::path& path)
+      : ConfigFile(detail::text_of(MappedFile(path)), path.string()) {}
+
+  /// `name` stands for the file in errors.
+  explicit ConfigFile(std::string_view text, std::string name) : file_name_(std::move(name)) {
+    json_ = detail::parse_json("ConfigFile", text, file_name_);
+    if (!json_.is_object()) {
+      throw IoError(message("ConfigFile", detail::quote(file_name_), "hold a JSON object",
+                            json_.type_name()));
+    }
+  }
+
+  const std::string& file_name() const { return file_name_; }
+
+  bool has(std::string_view key) const {
+    const auto found = json_.find(key);
+    if (found == json_.end()) return false;
+    read_.insert(std::string(key));
+    return !found->is_null();
+  }
+
+  /// T is bool, an integer type, double or std::string. Integers must fit, numbers be finite.
+  template <class T>
+  T get(std::string_view key) const {
+    if (!has(key)) fail(key, "be given", "none");
+    const nlohmann::json& value = *json_.find(key);
+    if constexpr (std::same_as<T, bool>) {
+      if (!value.is_boolean()) fail(key, "be true or false", detail::json_text(value));
+      return value.get<bool>();
+    } else if constexpr (std::same_as<T, std::string>) {
+      if (!value.is_string()) fail(key, "be a text", detail::json_text(value));
+      return value.get<std::string>();
+    } else if constexpr (std::integral<T>) {
+      const bool fits = value.is_number_unsigned()  ? std::in_range<T>(value.get<std::uint64_t>())
+                        : value.is_number_integer() ? std::in_range<T>(value.get<std::int64_t>())
+                                                    : false;
+      if (!fits) fail(key, "be a whole number that fits", detail::json_text(value));
+      return value.get<T>();
+    } else {
+      static_assert(std::same_as<T, double>, "settings are bool, integers, double and texts");
+      if (!value.is_number() || !std::isfinite(value.get<double>())) {
+        fail(key, "be a finite number", detail::json_text(value));
+      }
+      return value.get<double>();
+    }
+  }
+  /// The same, or `otherwise` where it is missing.
+  template <class T>
+  T get(std::string_view key, T otherwise) const {
+    return has(key) ? get<T>(key) : otherwise;
+  }
+
+  /// A size: 1 .. 2^24.
+  index_t count(std::string_view key) const {
+    const auto value = get<index_t>(key);
+    if (value < 1 || value > index_t{1} << 24) fail(key, "lie in 1 .. 2^24", std::to_string(value));
+    return value;
+  }
+  index_t count(std::string_view key, index_t otherwise) const {
+    return has(key) ? count(key) : otherwise;
+  }
+
+  /// A list of texts.
+  std::vector<std::string> texts(std::string_view key) const {
+    const auto& list = array(key);
+    std::vector<std::string> result;
+    for (const nlohmann::json& one : list) {
+      if (!one.is_string()) fail(key, "be a list of texts", detail::json_text(one));
+      result.push_back(one.get<std::string>());
+    }
+    return result;
+  }
+  /// A list of sizes, or one size.
+  std::vector<index_t> counts(std::string_view key) const {
+    if (has(key) && json_.find(key)->is_number()) return {count(key)};
+    std::vector<index_t> result;
+    for (const nlohmann::json& one : array(key)) {
+      if (!one.is_number_unsigned() || one.get<std::uint64_t>() - 1 >= std::uint64_t{1} << 24) {
+        fail(key, "be sizes of 1 .. 2^24", detail::json_text(one));
+      }
+      result.push_back(one.get<index_t>());
+    }
+    return result;
+  }
+  /// How many entries a list or an object has.
+  index_t size(std::string_view key) const {
+    if (!has(key) || !json_.find(key)->is_structured()) fail(key, "be a list or an object", "none");
+    return static_cast<index_t>(json_.find(key)->size());
+  }
+
+  /// An object within: its keys are called "key.inner" in errors and by unread().
+  ConfigFile object(std::string_view key) const {
+    if (!has(key)) fail(key, "be given", "none");
+    const nlohmann::json& value = *json_.find(key);
+    if (!value.is_object()) fail(key, "be an object", detail::json_text(value));
+    return ConfigFile(value, file_name_, detail::concat(prefix_, key, "."));
+  }
+
+  /// Keys with a value that nobody has asked for, sorted.
+  std::vector<std::string> unread() const {
+    std::vector<std::string> result;
+    for (const auto& [key, value] : json_.items()) {
+      if (!read_.contains(key) && !value.is_null()) result.push_back(prefix_ + key);
+    }
+    return result;
+  }
+
+  [[noreturn]] void fail(std::string_view key, std::string_view expected,
+                         std::string_view found) const {
+    throw ValueError(message("ConfigFile",
+                             detail::concat(detail::quote(file_name_), ": key ",
+                                            detail::quote(prefix_ + std::string(key))),
+                             expected, found));
+  }
+
+ private:
+  ConfigFile(const nlohmann::json& json, const std::string& file_name, std::string prefix)
+      : json_(json), file_name_(file_name), prefix_(std::move(prefix)) {}
+
+  const nlohmann::json& array(std::string_view key) const {
+    if (!has(key)) fail(key, "be given", "none");
+    const nlohmann::json& value = *json_.find(key);
+    if (!value.is_array()) fail(key, "be a list", detail::json_text(value));
+    return value;
+  }
+
+  nlohmann::json json_;
+  std::string file_name_, prefix_;
+  mutable std::set<std::string, std::less<>> read_;
+};
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,40 @@
+// rename_by: from a module's names of parameters to those of a file, as pairs of what stands in them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "attn/core/config.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Of each pair, in order, the first place of its first text becomes its second.
+template <class Pairs>
+std::string renamed(std::string_view name, const Pairs& pairs) {
+  std::string result(name);
+  for (const auto& [ours, theirs] : pairs) {
+    if (const std::size_t at = result.find(ours); at != std::string::npos) {
+      result.replace(at, ours.size(), theirs);
+    }
+  }
+  return result;
+}
+
+}  // namespace detail
+
+/// For LoadOptions::rename: {{"self_attn.out_proj.", "attention.o_proj."}, ..} makes
+/// "layers.0.attention.o_proj.weight" of "layers.0.self_attn.out_proj.weight". Pairs apply in order,
+/// each at the first place where its text stands in what those before it made.
+inline std::function<std::string(std::string_view)> rename_by(
+    std::vector<std::pair<std::string, std::string>> pairs) {
+  return [pairs = std::move(pairs)](std::string_view name) { return detail::renamed(name, pairs); };
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,110 @@
+// load_pretrained: models from folders as Hugging Face's transformers writes them, config.json and safetensors.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/models/pretrained_bert.hpp"
+#include "attn/models/pretrained_gpt.hpp"
+#include "attn/models/pretrained_seq2seq.hpp"
+#include "attn/models/pretrained_vit.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+template <class Model>
+struct Pretrained;
+
+template <class T>
+struct Pretrained<Gpt<T>> {
+  static constexpr auto load = gpt_from_folder<T>;
+};
+template <class T>
+struct Pretrained<Bert<T>> {
+  static constexpr auto load = bert_from_folder<T>;
+};
+template <class T>
+struct Pretrained<Vit<T>> {
+  static constexpr auto load = vit_from_folder<T>;
+};
+template <class T>
+struct Pretrained<Seq2SeqTransformer<T>> {
+  static constexpr auto load = seq2seq_from_folder<T>;
+};
+
+/// The folder's model, which must be of this model_type.
+template <class Model>
+Model load_type(std::string_view type, const std::filesystem::path& folder,
+                const PretrainedOptions& options) {
+  check_model_type(ConfigFile(folder / "config.json"), {type});
+  return Pretrained<Model>::load(folder, options);
+}
+
+}  // namespace detail
+
+/// The model of a folder with config.json and model.safetensors, or the parts that
+/// model.safetensors.index.json names; Model is
+///
+///   Gpt<T>                 of model_type llama, mistral, qwen2, qwen3, gemma or gpt2
+///   Bert<T>                of bert, roberta or distilbert, without heads; with a pooler where the
+///                          file has one
+///   Vit<T>                 of vit, with a classifier where the file has one
+///   Seq2SeqTransformer<T>  of bart
+///
+/// Results are those of transformers in evaluation. Nothing that the config asks for is passed over:
+/// what attn has not, and keys that it does not know, are errors. Throws IoError for files that
+/// cannot be read or break their format, else ValueError, ShapeError or DTypeError, naming file and
+/// key or tensor.
+template <class Model>
+Model load_pretrained(const std::filesystem::path& folder, const PretrainedOptions& options = {}) {
+  return detail::Pretrained<Model>::load(folder, options);
+}
+
+// The same of one model_type: another is an error.
+template <class T>
+Gpt<T> load_llama(const std::filesystem::path& folder, const PretrainedOptions& options = {}) {
+  return detail::load_type<Gpt<T>>("llama", folder, options);
+}
+template <class T>
+Gpt<T> load_mistral(const std::filesystem::path& folder, const PretrainedOptions& options = {}) {
+  return detail::load_type<Gpt<T>>("mistral", folder, options);
+}
+template <class T>
+Gpt<T> load_qwen2(const std::filesystem::path& folder, const PretrainedOptions& options = {}) {
+  return detail::load_type<Gpt<T>>("qwen2", folder, options);
+}
+template <class T>
+Gpt<T> load_qwen3(const std::filesystem::path& folder, const PretrainedOptions& options = {}) {
+  return detail::load_type<Gpt<T>>("qwen3", folder, options);
+}
+template <class T>
+Gpt<T> load_gemma(const std::filesystem::path& folder, const PretrainedOptions& options = {}) {
+  return detail::load_type<Gpt<T>>("gemma", folder, options);
+}
+template <class T>
+Gpt<T> load_gpt2(const std::filesystem::path& folder, const PretrainedOptions& options = {}) {
+  return detail::load_type<Gpt<T>>("gpt2", folder, options);
+}
+template <class T>
+Bert<T> load_bert(const std::filesystem::path& folder, const PretrainedOptions& options = {}) {
+  return detail::load_type<Bert<T>>("bert", folder, options);
+}
+template <class T>
+Bert<T> load_roberta(const std::filesystem::path& folder, const PretrainedOptions& options = {}) {
+  return detail::load_type<Bert<T>>("roberta", folder, options);
+}
+template <class T>
+Bert<T> load_distilbert(const std::filesystem::path& folder,
+                        const PretrainedOptions& options = {}) {
+  return detail::load_type<Bert<T>>("distilbert", folder, options);
+}
+template <class T>
+Vit<T> load_vit(const std::filesystem::path& folder, const PretrainedOptions& options = {}) {
+  return detail::load_type<Vit<T>>("vit", folder, options);
+}
+template <class T>
+Seq2SeqTransformer<T> load_bart(const std::filesystem::path& folder,
+                                const PretrainedOptions& options = {}) {
+  return detail::load_type<Seq2SeqTransformer<T>>("bart", folder, options);
+}
+
+ATTN_NAMESPACE_END

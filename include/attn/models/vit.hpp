@@ -1,0 +1,163 @@
+// Vit: an encoder from images to hidden states, and to classes where it has a classifier.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/layers/encoder.hpp"
+#include "attn/layers/patches.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// By the words of a model's config.json.
+struct VitOptions {
+  index_t image_height = 224;                ///< pixels
+  index_t image_width = 224;                 ///< pixels
+  index_t patch_size = 16;                   ///< pixels of a patch's side, which divide both
+  index_t num_channels = 3;                  ///< colours of a pixel
+  index_t hidden_size = 768;                 ///< features of a patch
+  index_t num_hidden_layers = 12;            ///< layers of the encoder
+  index_t num_attention_heads = 12;          ///< heads of each layer
+  index_t intermediate_size = 3072;          ///< features in the middle of the feed-forward
+  double layer_norm_eps = 1e-12;             ///< of all norms
+  Activation hidden_act = Activation::gelu;  ///< the feed-forward's activation
+  bool qkv_bias = true;                      ///< of the projections of queries, keys and values
+  index_t num_labels = 0;                    ///< classes; 0: no classifier
+
+  index_t num_patches() const { return (image_height / patch_size) * (image_width / patch_size); }
+  TransformerStackOptions encoder_options() const {
+    return {.num_layers = num_hidden_layers,
+            .layer = {.d_model = hidden_size,
+                      .nhead = num_attention_heads,
+                      .dim_feedforward = intermediate_size,
+                      .dropout = 0,
+                      .activation = hidden_act,
+                      .layer_norm_eps = layer_norm_eps,
+                      .norm_first = true,
+                      .attention = {.in_proj_bias = qkv_bias, .separate_in_proj = true}},
+            .norm = true};
+  }
+};
+
+/// images (batch, num_channels, image_height, image_width), as its processor made them, to hidden
+/// states (batch, 1 + num_patches(), hidden_size): a class token, then the patches row by row.
+/// Source: Dosovitskiy et al., "An Image is Worth 16x16 Words" (2021), section 3.1.
+template <class T>
+class Vit {
+ public:
+  Vit() = default;
+  /// Throws ValueError for options out of their range.
+  explicit Vit(const VitOptions& options) : options_(checked(options)) {
+    const VitOptions& o = options;
+    const index_t pixels = o.num_channels * o.patch_size * o.patch_size;
+    patch_embedding = Linear<T>(pixels, o.hidden_size);
+    cls_token = Tensor3<T>({1, 1, o.hidden_size});
+    positions = Tensor3<T>({1, 1 + o.num_patches(), o.hidden_size});
+    encoder = Encoder<T>(o.encoder_options());
+    if (o.num_labels > 0) classifier = Linear<T>(o.hidden_size, o.num_labels);
+  }
+
+  const VitOptions& options() const { return options_; }
+
+  template <TensorLike Images, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
+  Tensor3<T> operator()(const Images& images, const AttentionOptions<T>& options = {},
+                        const Functors&... functors) const {
+    auto out = Tensor3<T>::uninitialized(
+        {const_view(images).extent(0), 1 + options_.num_patches(), options_.hidden_size});
+    forward(images, out, options, functors...);
+    return out;
+  }
+
+  /// Into `out`. All layers take the options and functors. Throws ShapeError or ValueError.
+  template <TensorLike Images, TensorLike Out, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
+  void forward(const Images& images, Out&& out, const AttentionOptions<T>& options = {},
+               const Functors&... functors) const {
+    static_assert(rank_v<Images> == 4, "images are (batch, channels, height, width)");
+    const VitOptions& o = options_;
+    const TensorView4<const T> x = const_view(images);
+    const TensorView3<T> to = view_of(out);
+    const index_t batch = x.extent(0), count = o.num_patches(), dim = o.hidden_size;
+    check_shape("Vit", "images", "(batch, num_channels, image_height, image_width)",
+                Shape<4>{batch, o.num_channels, o.image_height, o.image_width}, x.shape());
+    check_shape("Vit", "out", Shape<3>{batch, 1 + count, dim}, to.shape());
+    const Execution& execution = options.execution;
+    const Tensor3<T> patches = extract_patches(x, o.patch_size);
+    Scratch<T> memory(execution.scratch(), to.size());
+    const TensorView3<T> embedded(memory.data(), to.shape());
+    // Positions are added as the product is stored: one of each image at a time.
+    for (index_t b = 0; b < batch; ++b) {
+      patch_embedding.forward(patches.view().select(0, b),
+                              embedded.select(0, b).slice(0, 1, 1 + count), Activation::none,
+                              positions.view().select(0, 0).slice(0, 1, 1 + count), execution);
+      for (index_t d = 0; d < dim; ++d) embedded(b, 0, d) = cls_token(0, 0, d) + positions(0, 0, d);
+    }
+    encoder.forward(embedded, to, options, {}, {}, functors...);
+  }
+
+  /// images to logits (batch, num_labels). Throws ShapeError, and ValueError for a model without a
+  /// classifier.
+  template <TensorLike Images>
+  Tensor2<T> classify(const Images& images, const AttentionOptions<T>& options = {}) const {
+    if (options_.num_labels == 0) {
+      throw ValueError(message("Vit::classify", "the model", "have a classifier", "none"));
+    }
+    const Tensor3<T> hidden = (*this)(images, options);
+    auto logits = Tensor2<T>::uninitialized({hidden.extent(0), options_.num_labels});
+    classifier.forward(hidden.view().select(1, 0), logits, Activation::none, {}, options.execution);
+    return logits;
+  }
+
+  /// See Linear::pack().
+  void pack() {
+    patch_embedding.pack();
+    encoder.pack();
+    if (options_.num_labels > 0) classifier.pack();
+  }
+
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
+
+  Linear<T>
+      patch_embedding;   ///< of num_channels * patch_size * patch_size pixels, channel by channel
+  Tensor3<T> cls_token;  ///< (1, 1, hidden_size)
+  Tensor3<T> positions;  ///< (1, 1 + num_patches(), hidden_size)
+  Encoder<T> encoder;
+  Linear<T> classifier;  ///< without a weight where there is none
+
+ private:
+  static const VitOptions& checked(const VitOptions& o) {
+    const auto check = [](std::string_view argument, index_t found, index_t least) {
+      constexpr index_t kMost = index_t{1} << 24;
+      if (found >= least && found <= kMost) return;
+      throw ValueError(message("Vit", argument, "lie in " + std::to_string(least) + " .. 2^24",
+                               std::to_string(found)));
+    };
+    check("image_height", o.image_height, 1);
+    check("image_width", o.image_width, 1);
+    check("patch_size", o.patch_size, 1);
+    check("num_channels", o.num_channels, 1);
+    check("hidden_size", o.hidden_size, 1);
+    check("num_labels", o.num_labels, 0);
+    if (o.image_height % o.patch_size != 0 || o.image_width % o.patch_size != 0) {
+      throw ValueError(
+          message("Vit", "patch_size",
+                  "divide image_height and image_width = " + std::to_string(o.image_height) +
+                      " and " + std::to_string(o.image_width),
+                  std::to_string(o.patch_size)));
+    }
+    return o;
+  }
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f) {
+    self.patch_embedding.visit_parameters(f.under("patch_embedding."));
+    f("cls_token", self.cls_token.view());
+    f("positions", self.positions.view());
+    self.encoder.visit_parameters(f.under("encoder."));
+    if (self.options_.num_labels > 0) self.classifier.visit_parameters(f.under("classifier."));
+  }
+
+  VitOptions options_;
+};
+
+ATTN_NAMESPACE_END

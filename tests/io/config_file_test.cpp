@@ -1,0 +1,75 @@
+// ConfigFile: values by key with their types and ranges, objects within, keys that nobody asked for, hostile text.
+#include "attn/io/config_file.hpp"
+
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "support/error_of.hpp"
+#include "support/temp_folder.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::contains;
+using attn_test::error_of;
+
+TEST(ConfigFile, ValuesByKey) {
+  const ConfigFile config(R"({"n": 3, "x": 2.5, "ok": true, "name": "abc", "none": null,
+                              "inner": {"a": 1, "b": 2}, "list": ["u", "v"], "sizes": [4, 5]})",
+                          "c.json");
+  EXPECT_EQ(config.get<index_t>("n"), 3);
+  EXPECT_EQ(config.get<double>("n"), 3.0);
+  EXPECT_EQ(config.get<double>("x"), 2.5);
+  EXPECT_TRUE(config.get<bool>("ok"));
+  EXPECT_EQ(config.get<std::string>("name"), "abc");
+  EXPECT_EQ(config.get<index_t>("none", 7), 7);
+  EXPECT_EQ(config.get<index_t>("missing", 8), 8);
+  EXPECT_EQ(config.texts("list"), (std::vector<std::string>{"u", "v"}));
+  EXPECT_EQ(config.counts("sizes"), (std::vector<index_t>{4, 5}));
+  EXPECT_EQ(config.counts("n"), (std::vector<index_t>{3}));
+  const ConfigFile inner = config.object("inner");
+  EXPECT_EQ(inner.count("a"), 1);
+  EXPECT_EQ(inner.unread(), (std::vector<std::string>{"inner.b"}));
+  EXPECT_TRUE(config.unread().empty());
+  EXPECT_EQ(ConfigFile(R"({"b": 1, "a": null, "c": 2})", "c").unread(),
+            (std::vector<std::string>{"b", "c"}));
+}
+
+TEST(ConfigFile, ErrorsNameFileAndKey) {
+  const ConfigFile config(R"({"n": 3, "x": 2.5, "big": 9223372036854775808, "neg": -1,
+                              "list": [1, "u"], "inner": {"a": "b"}})",
+                          "c.json");
+  const auto error = [&](auto f) { return error_of<ValueError>([&] { f(config); }); };
+  EXPECT_EQ(error([](auto& c) { c.template get<index_t>("m"); }),
+            "[ConfigFile] \"c.json\": key \"m\" must be given; found none.");
+  EXPECT_EQ(error([](auto& c) { c.template get<index_t>("x"); }),
+            "[ConfigFile] \"c.json\": key \"x\" must be a whole number that fits; found \"2.5\".");
+  EXPECT_TRUE(contains(error([](auto& c) { c.template get<index_t>("big"); }), "that fits"));
+  EXPECT_TRUE(contains(error([](auto& c) { c.count("neg"); }), "lie in 1 .. 2^24; found -1"));
+  EXPECT_TRUE(contains(error([](auto& c) { c.template get<bool>("n"); }), "be true or false"));
+  EXPECT_TRUE(contains(error([](auto& c) { c.template get<std::string>("n"); }), "be a text"));
+  EXPECT_TRUE(contains(error([](auto& c) { c.texts("list"); }), "be a list of texts; found \"1\""));
+  EXPECT_TRUE(contains(error([](auto& c) { c.counts("list"); }), "be sizes of 1 .. 2^24"));
+  EXPECT_TRUE(contains(error([](auto& c) { c.object("n"); }), "be an object"));
+  EXPECT_TRUE(contains(error([](auto& c) { c.object("inner").count("a"); }), "key \"inner.a\""));
+}
+
+TEST(ConfigFile, TextsThatAreNoObject) {
+  const auto fails = [](std::string_view text, std::string_view part) {
+    const std::string error = error_of<IoError>([&] { ConfigFile(text, "c.json"); });
+    EXPECT_TRUE(contains(error, part)) << text.substr(0, 20);
+    EXPECT_TRUE(contains(error, "c.json"));
+    EXPECT_LT(error.size(), 500u);
+  };
+  fails("", "be JSON");
+  fails("{\"a\": 1,}", "be JSON");
+  fails("{\"a\": \"\xff\"}", "be JSON");
+  fails("3", "hold a JSON object; found number");
+  fails("{\"a\": {\"b\": 1, \"b\": 2}}", "key \"b\" again");
+  fails(std::string(200000, '['), "be JSON");
+  fails("{\"" + std::string(100000, 'x') + "\": }", "be JSON");
+}
+
+}  // namespace
+}  // namespace attn

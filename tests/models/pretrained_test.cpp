@@ -1,0 +1,311 @@
+// load_pretrained: tiny models of each architecture against what transformers computed, and what is wrong with a folder.
+#include "attn/models/pretrained.hpp"
+
+#include <fstream>
+#include <functional>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "attn/generation/decoding_session.hpp"
+
+#include "support/error_of.hpp"
+#include "support/temp_folder.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::contains;
+using attn_test::error_of;
+using attn_test::TempFolder;
+using Path = std::filesystem::path;
+
+const Path kPretrained = ATTN_TEST_DATA_DIR "/pretrained";
+
+Tensor2<index_t> row_of(const Tensor1<index_t>& ids) {
+  Tensor2<index_t> result({1, ids.extent(0)});
+  copy(ids.view(), result.view().select(0, 0));
+  return result;
+}
+
+/// The largest difference beside the largest expected number, at least 1.
+template <class X, class Y>
+double relative_difference(const X& x, const Y& expected) {
+  EXPECT_EQ(x.size(), expected.size());
+  double worst = 0, most = 1;
+  for (index_t i = 0; i < expected.size(); ++i) {
+    worst = std::max(worst, std::abs(static_cast<double>(x.data()[i]) - expected.data()[i]));
+    most = std::max(most, std::abs(static_cast<double>(expected.data()[i])));
+  }
+  return worst / most;
+}
+
+struct Golden {
+  explicit Golden(const std::string& name) : file(kPretrained / name / "golden.safetensors") {}
+
+  Tensor2<index_t> ids(const std::string& name) const {
+    return row_of(file.load<index_t, 1>(name));
+  }
+  Tensor2<float> matrix(const std::string& name) const { return file.load<float, 2>(name); }
+  std::vector<index_t> tokens(const std::string& name) const {
+    const auto tensor = file.load<index_t, 1>(name);
+    return {tensor.elements().begin(), tensor.elements().end()};
+  }
+
+  SafetensorsFile file;
+};
+
+/// Logits of both prompts, and the tokens that greedy decoding adds, alone and packed or not.
+template <class T>
+void check_decoder(const std::string& name, const Gpt<T>& model) {
+  SCOPED_TRACE(name);
+  const Golden golden(name);
+  for (const std::string key : {"a", "b"}) {
+    const auto ids = golden.ids("ids_" + key);
+    EXPECT_LT(relative_difference(model(ids), golden.matrix("logits_" + key)), 1e-5);
+    const auto expected = golden.tokens("greedy_" + key);
+    GptSession<T> session(model, 1, ids.size() + std::ssize(expected));
+    const auto tokens = generate(session, ids, {.max_new_tokens = std::ssize(expected)});
+    EXPECT_EQ(tokens[0], expected);
+  }
+}
+
+TEST(Pretrained, DecodersHaveTheLogitsAndTokensOfTransformers) {
+  for (const bool pack : {true, false}) {
+    // Past the config's positions, where dynamic scaling begins.
+    const PretrainedOptions options{.max_positions = 40, .pack = pack};
+    check_decoder("llama", load_llama<float>(kPretrained / "llama", options));
+    check_decoder("llama_yarn", load_llama<float>(kPretrained / "llama_yarn", options));
+    check_decoder("llama_dynamic", load_llama<float>(kPretrained / "llama_dynamic", options));
+    check_decoder("mistral", load_mistral<float>(kPretrained / "mistral", options));
+    check_decoder("qwen2", load_qwen2<float>(kPretrained / "qwen2", options));
+    check_decoder("qwen3", load_qwen3<float>(kPretrained / "qwen3", options));
+    check_decoder("gemma", load_gemma<float>(kPretrained / "gemma", options));
+    check_decoder("gpt2", load_gpt2<float>(kPretrained / "gpt2", options));
+  }
+  check_decoder("qwen2", load_pretrained<Gpt<double>>(kPretrained / "qwen2"));
+}
+
+TEST(Pretrained, ConfigsBecomeOptions) {
+  const auto mistral = gpt_options_of(ConfigFile(kPretrained / "mistral" / "config.json"));
+  EXPECT_EQ(mistral.windows, (std::vector<index_t>{4, 4}));
+  EXPECT_EQ(mistral.layer.attention.rotary->theta, 5000);
+  EXPECT_EQ(mistral.layer.attention.rotary->scaling.kind, RotaryScalingKind::linear);
+  EXPECT_EQ(mistral.max_positions, 128);  // twice those that it was trained on
+  const auto qwen2 = gpt_options_of(ConfigFile(kPretrained / "qwen2" / "config.json"));
+  EXPECT_EQ(qwen2.windows, (std::vector<index_t>{-1, 3}));
+  EXPECT_TRUE(*qwen2.layer.attention.in_proj_bias);
+  EXPECT_FALSE(*qwen2.layer.attention.out_proj_bias);
+  EXPECT_TRUE(gpt_options_of(ConfigFile(kPretrained / "gemma" / "config.json")).scale_embedding);
+}
+
+template <class T>
+void check_encoder(const std::string& name, const Bert<T>& model, bool pools) {
+  SCOPED_TRACE(name);
+  const Golden golden(name);
+  for (const std::string key : {"a", "b"}) {
+    const auto hidden = model(golden.ids("ids_" + key));
+    EXPECT_LT(relative_difference(hidden, golden.matrix("hidden_" + key)), 1e-5);
+    EXPECT_EQ(static_cast<bool>(model.pooler.weight), pools);
+    if (!pools) continue;
+    Tensor2<T> pooled({1, hidden.extent(2)});
+    model.pool(hidden, pooled);
+    EXPECT_LT(relative_difference(pooled, golden.file.load<float, 1>("pooled_" + key)), 1e-5);
+  }
+}
+
+TEST(Pretrained, EncodersHaveTheHiddenStatesOfTransformers) {
+  check_encoder("bert", load_bert<float>(kPretrained / "bert"), true);
+  check_encoder("roberta", load_roberta<float>(kPretrained / "roberta"), true);
+  check_encoder("distilbert", load_distilbert<float>(kPretrained / "distilbert"), false);
+  check_encoder("roberta", load_pretrained<Bert<double>>(kPretrained / "roberta"), true);
+}
+
+TEST(Pretrained, VitHasTheHiddenStatesAndLogitsOfTransformers) {
+  const SafetensorsFile golden(kPretrained / "vit" / "golden.safetensors");
+  const auto images = golden.load<float, 4>("images");
+  const auto model = load_vit<float>(kPretrained / "vit");
+  EXPECT_EQ(model.options().num_patches(), 6);
+  EXPECT_LT(relative_difference(model(images), golden.load<float, 3>("hidden")), 1e-5);
+  EXPECT_LT(relative_difference(model.classify(images), golden.load<float, 2>("logits")), 1e-5);
+  // An image's numbers do not depend on its company.
+  const auto second = model(Tensor4<float>(const_view(images).slice(0, 1, 2)));
+  const auto both = model(images);
+  for (index_t i = 0; i < second.size(); ++i)
+    EXPECT_EQ(second.data()[i], both.data()[second.size() + i]);
+}
+
+TEST(Pretrained, BartHasTheLogitsAndTokensOfTransformers) {
+  const Golden golden("bart");
+  const auto model = load_bart<float>(kPretrained / "bart");
+  for (const std::string key : {"a", "b"}) {
+    const auto ids = golden.ids("ids_" + key);
+    EXPECT_LT(relative_difference(model(ids, golden.ids("target_" + key)),
+                                  golden.matrix("logits_" + key)),
+              1e-5);
+    const auto expected = golden.tokens("greedy_" + key);
+    Seq2SeqSession<float> session(model, ids, 1 + std::ssize(expected));
+    const Tensor2<index_t> start({1, 1}, {2});
+    const auto tokens = generate(session, start, {.max_new_tokens = std::ssize(expected)});
+    EXPECT_EQ(tokens[0], expected);
+  }
+}
+
+TEST(Pretrained, NameMapsAreOfUseAlone) {
+  GptOptions options = gpt_options_of(ConfigFile(kPretrained / "gpt2" / "config.json"));
+  Gpt<float> model(options);
+  load_state_dict(model, SafetensorsFile(kPretrained / "gpt2" / "model.safetensors"), gpt2_names());
+  check_decoder("gpt2", model);
+  EXPECT_EQ(gpt2_names("").rename("blocks.layers.3.linear1.weight"), "h.3.mlp.c_fc.weight");
+  EXPECT_EQ(llama_names().rename("blocks.layers.3.self_attn.q_proj_bias"),
+            "model.layers.3.self_attn.q_proj.bias");
+}
+
+/// A folder's config changed, as an error.
+class Changed {
+ public:
+  explicit Changed(const std::string& name) {
+    std::filesystem::copy(kPretrained / name, folder_ / "model");
+    std::ifstream file(path());
+    config = nlohmann::json::parse(file);
+  }
+  Path dir() const { return folder_ / "model"; }
+  Path path() const { return dir() / "config.json"; }
+  template <class Model>
+  std::string error() const {
+    std::ofstream(path()) << config.dump();
+    return error_of<ValueError>([&] { load_pretrained<Model>(dir()); });
+  }
+
+  nlohmann::json config;
+
+ private:
+  TempFolder folder_;
+};
+
+TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
+  const auto fails = [](const std::string& name, const std::string& key,
+                        const nlohmann::json& value, std::string_view part) {
+    Changed changed(name);
+    changed.config[key] = value;
+    const std::string error = changed.error<Gpt<float>>();
+    EXPECT_TRUE(contains(error, part)) << key;
+    EXPECT_TRUE(contains(error, "config.json")) << key;
+  };
+  fails("llama", "model_type", "mamba", "key \"model_type\" must be one of llama, mistral,");
+  fails("llama", "model_type", nullptr, "key \"model_type\" must be given; found none");
+  fails("llama", "hidden_act", "quick_gelu", "key \"hidden_act\" must be relu, gelu,");
+  fails("llama", "hidden_size", "16", "key \"hidden_size\" must be a whole number that fits");
+  fails("llama", "hidden_size", 1e300, "key \"hidden_size\" must be a whole number that fits");
+  fails("llama", "hidden_size", -16, "key \"hidden_size\" must lie in 1 .. 2^24; found -16");
+  fails("gpt2", "n_embd", 17, "divide the width of 17");
+  fails("llama", "num_hidden_layers", 1 << 24, "describe a model that ");
+  fails("llama", "vocab_size", 1 << 24, "describe a model that ");
+  fails("llama", "num_key_value_heads", 3, "divide num_attention_heads = 4; found 3");
+  fails("llama", "rms_norm_eps", "no", "key \"rms_norm_eps\" must be a finite number");
+  fails("llama", "tie_word_embeddings", 1, "key \"tie_word_embeddings\" must be true or false");
+  fails("llama", "quantization_config", nlohmann::json::object(),
+        "found 1 of them (\"quantization_config\")");
+  fails("llama", "sliding_window", 5, "found 1 of them (\"sliding_window\")");
+  fails("llama", "rope_parameters", {{"rope_type", "longrope"}},
+        "key \"rope_parameters.rope_type\" must be default, linear, dynamic, llama3 or yarn");
+  fails("llama", "rope_parameters", {{"rope_type", "linear"}},
+        "key \"rope_parameters.factor\" must be given");
+  fails("llama", "rope_parameters", {{"rope_type", "default"}, {"mrope_section", {1, 2}}},
+        "found 1 of them (\"rope_parameters.mrope_section\")");
+  fails("llama", "partial_rotary_factor", 0.5,
+        "key \"partial_rotary_factor\" must be 1 or missing");
+  fails("qwen2", "layer_types", {"full_attention"}, "be one for each of 2 layers; found 1");
+  fails("qwen2", "layer_types", {"full_attention", "chunked_attention"},
+        "hold full_attention and sliding_attention alone; found \"chunked_attention\"");
+  fails("gemma", "use_bidirectional_attention", true, "must be false or missing");
+  fails("gpt2", "scale_attn_by_inverse_layer_idx", true, "must be false or missing");
+  fails("gpt2", "add_cross_attention", true, "must be false or missing");
+  // Of other models.
+  Changed bert("bert");
+  bert.config["position_embedding_type"] = "relative_key";
+  EXPECT_TRUE(contains(bert.error<Bert<float>>(), "must be absolute or missing"));
+  EXPECT_TRUE(contains(bert.error<Gpt<float>>(), "found \"bert\""));
+  Changed roberta("roberta");
+  roberta.config["pad_token_id"] = 40;
+  EXPECT_TRUE(contains(roberta.error<Bert<float>>(), "key \"pad_token_id\" must lie in"));
+  Changed vit("vit");
+  vit.config["patch_size"] = {4, 2};
+  EXPECT_TRUE(contains(vit.error<Vit<float>>(), "be that of squares"));
+  vit.config["patch_size"] = 5;
+  EXPECT_TRUE(contains(vit.error<Vit<float>>(), "divide image_size"));
+  Changed bart("bart");
+  bart.config["decoder_ffn_dim"] = 25;
+  EXPECT_TRUE(
+      contains(bart.error<Seq2SeqTransformer<float>>(), "be encoder_ffn_dim = 24; found 25"));
+  EXPECT_TRUE(contains(error_of<ValueError>([&] { load_mistral<float>(kPretrained / "llama"); }),
+                       "key \"model_type\" must be mistral; found \"llama\""));
+}
+
+TEST(Pretrained, KeysCanBePassedOver) {
+  Changed changed("llama");
+  changed.config["made_by"] = "somebody";
+  EXPECT_TRUE(contains(changed.error<Gpt<float>>(), "found 1 of them (\"made_by\")"));
+  check_decoder("llama", load_pretrained<Gpt<float>>(changed.dir(), {.ignore_keys = {"made_by"}}));
+}
+
+TEST(Pretrained, FoldersThatLackSomething) {
+  const TempFolder folder;
+  EXPECT_TRUE(contains(error_of<IoError>([&] { load_pretrained<Gpt<float>>(folder / "none"); }),
+                       "config.json"));
+  const auto fails = [](const std::string& name, std::function<void(const Path&)> change,
+                        std::string_view part) {
+    Changed changed(name);
+    change(changed.dir());
+    std::string error;
+    try {
+      load_pretrained<Gpt<float>>(changed.dir());
+      ADD_FAILURE() << "no exception";
+    } catch (const std::exception& e) {
+      error = e.what();
+    }
+    EXPECT_TRUE(contains(error, part));
+  };
+  const auto write = [](const Path& path, std::string_view text) { std::ofstream(path) << text; };
+  const std::string index = "model.safetensors.index.json";
+  fails(
+      "gpt2", [](const Path& p) { std::filesystem::remove(p / "model.safetensors"); },
+      "model.safetensors");
+  fails(
+      "llama",
+      [](const Path& p) { std::filesystem::remove(p / "model-00002-of-00003.safetensors"); },
+      "model-00002-of-00003.safetensors");
+  fails(
+      "llama", [&](const Path& p) { write(p / index, "{"); }, "be JSON");
+  fails(
+      "llama", [&](const Path& p) { write(p / index, "{}"); }, "\"weight_map\"");
+  fails(
+      "llama", [&](const Path& p) { write(p / index, R"({"weight_map": {"w": 3}})"); },
+      "the file of tensor \"w\" must be a text");
+  fails(
+      "llama",
+      [&](const Path& p) { write(p / index, R"({"weight_map": {"w": "../x.safetensors"}})"); },
+      "beside the index; found \"../x.safetensors\"");
+  fails(
+      "llama",
+      [&](const Path& p) {
+        write(p / index, R"({"weight_map": {"w": "model-00001-of-00003.safetensors"}})");
+      },
+      "the file of tensor \"w\" must hold it");
+  fails(
+      "llama",
+      [&](const Path& p) {
+        write(p / index, R"({"weight_map": {"lm_head.weight": "model-00003-of-00003.safetensors",
+                               "lm_head.weight": "model-00003-of-00003.safetensors"}})");
+      },
+      "key \"lm_head.weight\" again");
+  fails(
+      "gpt2", [&](const Path& p) { write(p / "config.json", "[1]"); }, "hold a JSON object");
+  fails(
+      "gpt2", [&](const Path& p) { write(p / "config.json", std::string(100000, '[')); }, "JSON");
+  fails(
+      "gpt2", [&](const Path& p) { write(p / "config.json", R"({"a": 1e999})"); }, "be JSON");
+}
+
+}  // namespace
+}  // namespace attn
