@@ -8,6 +8,7 @@
 #include "attn/io/mapped_file.hpp"         // read: a file as bytes
 #include "attn/io/atomic_file.hpp"         // write: whole or not at all
 #include "attn/io/named_tensor.hpp"        // a tensor of run-time type and rank
+#include "attn/io/stored_elements.hpp"     // elements as files hold them
 #include "attn/io/safetensors_layout.hpp"  // where tensors lie
 #include "attn/io/safetensors_header.hpp"  // the header, parsed and checked
 #include "attn/io/safetensors.hpp"         // SafetensorsFile: open, view, load
@@ -16,6 +17,8 @@
 #include "attn/io/safetensors_folder.hpp"  // one file or several with an index
 #include "attn/io/rename.hpp"              // rename_by: other names in files
 #include "attn/io/state_dict.hpp"          // a module's parameters by name
+#include "attn/io/npy_header.hpp"          // the header of numpy's files
+#include "attn/io/npy.hpp"                 // NpyArray: open, view, load; save_npy
 #include "attn/io/gguf_types.hpp"          // the types of GGUF tensors, and their blocks
 #include "attn/io/gguf_blocks.hpp"         // blocks to float
 #include "attn/io/gguf_quantize.hpp"       // float to blocks

@@ -2,14 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <bit>
-#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -17,11 +14,9 @@
 #include "attn/io/mapped_file.hpp"
 #include "attn/io/named_tensor.hpp"
 #include "attn/io/safetensors_header.hpp"
+#include "attn/io/stored_elements.hpp"
 
 ATTN_NAMESPACE_BEGIN
-
-static_assert(std::endian::native == std::endian::little,
-              "safetensors files are little-endian, and this reader does not swap bytes");
 
 /// An open file; const calls are safe from many threads at once. The whole header is checked on
 /// opening: https://github.com/huggingface/safetensors#format. Unknown names throw ValueError,
@@ -109,7 +104,8 @@ class SafetensorsFile {
     const Shape<Rank> shape = shape_as<Rank>("load", name, find("load", name));
     check<T>(name, shape);
     auto result = Tensor<T, Rank>::uninitialized(shape);
-    decode_to(find("load", name), result.view());
+    const SafetensorsEntry& entry = find("load", name);
+    detail::decode_stored<T, Rank>(*entry.dtype, bytes_of(entry), false, result.view());
     return result;
   }
 
@@ -117,19 +113,18 @@ class SafetensorsFile {
   template <TensorElement T, int Rank>
   void load(std::string_view name, TensorView<T, Rank> out) const {
     check<T>(name, out.shape());
-    decode_to(find("load", name), out);
+    const SafetensorsEntry& entry = find("load", name);
+    detail::decode_stored<T, Rank>(*entry.dtype, bytes_of(entry), false, out);
   }
 
   /// Throws what load() would throw for elements T and this shape.
   template <TensorElement T>
   void check(std::string_view name, std::span<const index_t> shape) const {
     const SafetensorsEntry& entry = find("load", name);
-    if (!with_stored_type<T>(entry.dtype, [](auto) {})) {
+    if (!detail::with_stored_type<T>(entry.dtype, [](auto) {})) {
       throw DTypeError(error("load", name,
-                             detail::concat(kIsFloat<T>               ? "hold F16, BF16, F32 or F64"
-                                            : std::is_same_v<T, bool> ? "hold BOOL"
-                                                                      : "hold integers",
-                                            " to be loaded as ", attn::name(dtype_of<T>())),
+                             detail::concat(detail::loadable_types<T>(), " to be loaded as ",
+                                            attn::name(dtype_of<T>())),
                              stored_type(entry)));
     }
     const index_t one[] = {1};
@@ -138,16 +133,13 @@ class SafetensorsFile {
       throw ShapeError(error("load", name, detail::concat("have shape ", detail::shape_text(shape)),
                              detail::shape_text(entry.shape)));
     }
-    if constexpr (!kIsFloat<T>) {
-      with_stored_type<T>(entry.dtype,
-                          [&]<class Stored>(Stored) { check_values<T, Stored>(name, entry); });
-    }
+    detail::check_stored_values<T>(*entry.dtype, bytes_of(entry), false,
+                                   [&](std::string_view expected, std::string_view found) {
+                                     throw ValueError(error("load", name, expected, found));
+                                   });
   }
 
  private:
-  template <class T>
-  static constexpr bool kIsFloat = std::is_floating_point_v<T> || Float16Element<T>;
-
   std::string error(std::string_view function, std::string_view name, std::string_view expected,
                     std::string_view found) const {
     return message(detail::concat("SafetensorsFile::", function),
@@ -195,109 +187,6 @@ class SafetensorsFile {
     Shape<Rank> shape{};
     std::copy(entry.shape.begin(), entry.shape.end(), shape.begin());
     return shape;
-  }
-
-  /// Calls f with a value of the stored type, if a T can be loaded from it; else returns false.
-  template <class T, class F>
-  static bool with_stored_type(const std::optional<DType>& dtype, F&& f) {
-    if (!dtype) return false;
-    if constexpr (kIsFloat<T>) {
-      switch (*dtype) {
-        case DType::F16:
-          return f(float16{}), true;
-        case DType::BF16:
-          return f(bfloat16{}), true;
-        case DType::F32:
-          return f(float{}), true;
-        case DType::F64:
-          return f(double{}), true;
-        default:
-          return false;
-      }
-    } else if constexpr (std::is_same_v<T, bool>) {
-      // As bytes until they are known to be 0 or 1.
-      return dtype == DType::BOOL && (f(std::uint8_t{}), true);
-    } else {
-      switch (*dtype) {
-        case DType::I8:
-          return f(std::int8_t{}), true;
-        case DType::U8:
-          return f(std::uint8_t{}), true;
-        case DType::I16:
-          return f(std::int16_t{}), true;
-        case DType::U16:
-          return f(std::uint16_t{}), true;
-        case DType::I32:
-          return f(std::int32_t{}), true;
-        case DType::U32:
-          return f(std::uint32_t{}), true;
-        case DType::I64:
-          return f(std::int64_t{}), true;
-        case DType::U64:
-          return f(std::uint64_t{}), true;
-        default:
-          return false;
-      }
-    }
-  }
-
-  // The data may be misaligned, so that elements are copied out bytewise.
-  template <class Stored>
-  static Stored element(const std::byte* from) {
-    Stored value;
-    std::memcpy(&value, from, sizeof(Stored));
-    return value;
-  }
-
-  template <class T, class Stored>
-  void check_values(std::string_view name, const SafetensorsEntry& entry) const {
-    constexpr bool is_bool = std::is_same_v<T, bool>;
-    if constexpr (!is_bool && std::is_same_v<T, Stored>) return;
-    const std::span<const std::byte> data = bytes_of(entry);
-    for (std::size_t at = 0; at < data.size(); at += sizeof(Stored)) {
-      const Stored value = element<Stored>(data.data() + at);
-      bool fits;
-      if constexpr (is_bool) {
-        fits = value <= 1;
-      } else {
-        fits = std::in_range<T>(value);
-      }
-      if (fits) continue;
-      throw ValueError(error(
-          "load", name,
-          is_bool ? "hold bytes of 0 or 1 only" : detail::concat("fit ", attn::name(dtype_of<T>())),
-          detail::concat(value, " at element ", at / sizeof(Stored))));
-    }
-  }
-
-  template <class T, int Rank>
-  void decode_to(const SafetensorsEntry& entry, TensorView<T, Rank> out) const {
-    // Without this an extent of 2^40 beside one of 0 would be counted through.
-    if (out.size() == 0) return;
-    with_stored_type<T>(entry.dtype,
-                        [&]<class Stored>(Stored) { decode<Stored>(bytes_of(entry).data(), out); });
-  }
-
-  /// Converts elements in order; returns the position after the last.
-  template <class Stored, class T, int Rank>
-  static const std::byte* decode(const std::byte* from, TensorView<T, Rank> out) {
-    if constexpr (std::is_same_v<T, Stored>) {
-      if (out.is_contiguous()) {
-        const std::size_t bytes = static_cast<std::size_t>(out.size()) * sizeof(T);
-        std::memcpy(out.data(), from, bytes);
-        return from + bytes;
-      }
-    }
-    for (index_t i = 0; i < out.extent(0); ++i) {
-      if constexpr (Rank > 1) {
-        from = decode<Stored>(from, out.select(0, i));
-      } else {
-        const Stored value = element<Stored>(from);
-        out(i) = static_cast<T>(value);
-        from += sizeof(Stored);
-      }
-    }
-    return from;
   }
 
   MappedFile map_;

@@ -1,0 +1,151 @@
+// Elements as files hold them: which types load as which, whether all values fit, and the conversion.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "attn/core/element.hpp"
+#include "attn/core/view.hpp"
+#include "attn/io/quote.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+static_assert(std::endian::native == std::endian::little,
+              "files are little-endian where nothing else is said, and so are the machines that "
+              "attn runs on");
+
+namespace detail {
+
+template <class T>
+inline constexpr bool is_float_element = std::is_floating_point_v<T> || Float16Element<T>;
+
+/// What a tensor must hold to be loaded as T's, for errors.
+template <class T>
+constexpr std::string_view loadable_types() {
+  return is_float_element<T>       ? "hold F16, BF16, F32 or F64"
+         : std::is_same_v<T, bool> ? "hold BOOL"
+                                   : "hold integers";
+}
+
+/// Calls f with a value of the stored type, if a T can be loaded from it; else returns false.
+template <class T, class F>
+bool with_stored_type(const std::optional<DType>& dtype, F&& f) {
+  if (!dtype) return false;
+  if constexpr (is_float_element<T>) {
+    switch (*dtype) {
+      case DType::F16:
+        return f(float16{}), true;
+      case DType::BF16:
+        return f(bfloat16{}), true;
+      case DType::F32:
+        return f(float{}), true;
+      case DType::F64:
+        return f(double{}), true;
+      default:
+        return false;
+    }
+  } else if constexpr (std::is_same_v<T, bool>) {
+    // As bytes until they are known to be 0 or 1.
+    return dtype == DType::BOOL && (f(std::uint8_t{}), true);
+  } else {
+    switch (*dtype) {
+      case DType::I8:
+        return f(std::int8_t{}), true;
+      case DType::U8:
+        return f(std::uint8_t{}), true;
+      case DType::I16:
+        return f(std::int16_t{}), true;
+      case DType::U16:
+        return f(std::uint16_t{}), true;
+      case DType::I32:
+        return f(std::int32_t{}), true;
+      case DType::U32:
+        return f(std::uint32_t{}), true;
+      case DType::I64:
+        return f(std::int64_t{}), true;
+      case DType::U64:
+        return f(std::uint64_t{}), true;
+      default:
+        return false;
+    }
+  }
+}
+
+/// The element at `from`, aligned or not. Swapped: of the other byte order.
+template <class Stored>
+Stored stored_element(const std::byte* from, bool is_swapped) {
+  std::byte bytes[sizeof(Stored)];
+  std::memcpy(bytes, from, sizeof(Stored));
+  if (is_swapped) std::reverse(bytes, bytes + sizeof(Stored));
+  Stored value;
+  std::memcpy(&value, bytes, sizeof(Stored));
+  return value;
+}
+
+/// Calls fail(expected, found) where an element does not fit T; floats always do.
+template <class T, class Fail>
+void check_stored_values(DType dtype, std::span<const std::byte> data, bool is_swapped,
+                         const Fail& fail) {
+  if constexpr (!is_float_element<T>) {
+    with_stored_type<T>(dtype, [&]<class Stored>(Stored) {
+      constexpr bool is_bool = std::is_same_v<T, bool>;
+      if constexpr (!is_bool && std::is_same_v<T, Stored>) return;
+      for (std::size_t at = 0; at < data.size(); at += sizeof(Stored)) {
+        const auto value = stored_element<Stored>(data.data() + at, is_swapped);
+        bool fits;
+        if constexpr (is_bool) {
+          fits = value <= 1;
+        } else {
+          fits = std::in_range<T>(value);
+        }
+        if (fits) continue;
+        fail(is_bool ? "hold bytes of 0 or 1 only" : concat("fit ", attn::name(dtype_of<T>())),
+             concat(value, " at element ", at / sizeof(Stored)));
+      }
+    });
+  }
+}
+
+/// Converts elements in order; returns the position after the last.
+template <class Stored, class T, int Rank>
+const std::byte* decode_elements(const std::byte* from, bool is_swapped, TensorView<T, Rank> out) {
+  if constexpr (std::is_same_v<T, Stored>) {
+    if (out.is_contiguous() && !is_swapped) {
+      const std::size_t bytes = static_cast<std::size_t>(out.size()) * sizeof(T);
+      std::memcpy(out.data(), from, bytes);
+      return from + bytes;
+    }
+  }
+  for (index_t i = 0; i < out.extent(0); ++i) {
+    if constexpr (Rank > 1) {
+      from = decode_elements<Stored>(from, is_swapped, out.select(0, i));
+    } else {
+      out(i) = static_cast<T>(stored_element<Stored>(from, is_swapped));
+      from += sizeof(Stored);
+    }
+  }
+  return from;
+}
+
+/// The whole data, in order, into `out`; the types have been found to agree.
+template <class T, int Rank>
+void decode_stored(DType dtype, std::span<const std::byte> data, bool is_swapped,
+                   TensorView<T, Rank> out) {
+  // Without this an extent of 2^40 beside one of 0 would be counted through.
+  if (out.size() == 0) return;
+  with_stored_type<T>(
+      dtype, [&]<class Stored>(Stored) { decode_elements<Stored>(data.data(), is_swapped, out); });
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

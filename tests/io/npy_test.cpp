@@ -1,0 +1,134 @@
+// .npy files: those that numpy wrote (make_arrays.py), those that attn writes, and what strangers may make of them.
+#include "attn/io/npy.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/array.hpp"
+#include "support/error_of.hpp"
+#include "support/random.hpp"
+#include "support/temp_folder.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::contains;
+using attn_test::error_of;
+using attn_test::to_array;
+
+std::string path_of(const std::string& name) {
+  return std::string(ATTN_TEST_DATA_DIR) + "/npy/" + name + ".npy";
+}
+
+template <class T>
+void expect_counting(const Tensor3<T>& x) {
+  ASSERT_EQ(x.shape(), (Shape<3>{2, 3, 4}));
+  for (index_t i = 0; i < 24; ++i) {
+    EXPECT_EQ(static_cast<double>(x.elements()[std::size_t(i)]), static_cast<double>(i));
+  }
+}
+
+TEST(Npy, ReadsWhatNumpyWrote) {
+  expect_counting(NpyArray(path_of("c_f4")).load<float, 3>());
+  expect_counting(NpyArray(path_of("c_f4")).load<bfloat16, 3>());
+  expect_counting(NpyArray(path_of("fortran_f8")).load<float, 3>());
+  expect_counting(NpyArray(path_of("big_f4")).load<double, 3>());
+  expect_counting(NpyArray(path_of("big_fortran_i2")).load<index_t, 3>());
+  expect_counting(NpyArray(path_of("f2")).load<float, 3>());
+  expect_counting(NpyArray(path_of("u8")).load<std::int8_t, 3>());
+  EXPECT_TRUE((NpyArray(path_of("bool")).load<bool, 3>()(1, 2, 3)));
+  EXPECT_EQ((NpyArray(path_of("scalar")).load<double, 1>()(0)), 7);
+  EXPECT_EQ((NpyArray(path_of("empty")).load<float, 2>().shape()), (Shape<2>{0, 5}));
+}
+
+TEST(Npy, ViewsLieInTheFile) {
+  NpyArray file(path_of("fortran_f8"));
+  EXPECT_TRUE(file.is_fortran_order());
+  EXPECT_EQ(file.dtype(), DType::F64);
+  const NpyArray moved = std::move(file);
+  const auto x = moved.view<double, 3>();
+  EXPECT_EQ(x.strides(), (Shape<3>{1, 2, 6}));
+  expect_counting(Tensor3<double>(x));
+  const NpyArray plain(path_of("c_f4"));
+  EXPECT_TRUE((plain.view<float, 3>().is_contiguous()));
+}
+
+TEST(Npy, ReadsWhatItWrites) {
+  const attn_test::TempFolder folder;
+  attn_test::Random random(1);
+  const auto path = folder.path() / "x.npy";
+  const auto x = random.tensor<double, 3>({3, 4, 5});
+  save_npy(path, x.permute({2, 0, 1}));
+  const NpyArray file(path);
+  EXPECT_EQ(to_array(file.load<double, 3>()).data, to_array(x.permute({2, 0, 1})).data);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(file.view<double, 3>().data()) % 64, 0u);
+  save_npy(path, Tensor1<bool>({2}, {true, false}));
+  EXPECT_TRUE((NpyArray(path).load<bool, 1>()(0)));
+  EXPECT_THROW(save_npy(path, Tensor1<bfloat16>({1})), DTypeError);
+}
+
+TEST(NpyErrors, OtherTypesShapesAndOrders) {
+  const NpyArray file(path_of("c_f4"));
+  EXPECT_THROW((file.view<double, 3>()), DTypeError);
+  EXPECT_THROW((file.load<int, 3>()), DTypeError);
+  EXPECT_TRUE(contains(error_of<ShapeError>([&] { file.load<float, 2>(); }), "have rank 2"));
+  EXPECT_TRUE(contains(error_of<ValueError>([] {
+                         const NpyArray big(path_of("big_f4"));
+                         big.view<float, 3>();
+                       }),
+                       "little-endian to be viewed"));
+  EXPECT_TRUE(contains(error_of<DTypeError>([] { NpyArray(path_of("text")); }), "found \"<U1\""));
+}
+
+std::string file_of(std::string header, std::size_t data) {
+  std::string text("\x93NUMPY\x01\x00", 8);
+  text += static_cast<char>(header.size() & 0xFF);
+  text += static_cast<char>(header.size() >> 8);
+  return text + header + std::string(data, '\1');
+}
+
+void read(const std::string& text) {
+  // Of its exact size on the heap, so that a sanitizer sees what is read beyond.
+  const std::vector<char> bytes(text.begin(), text.end());
+  const NpyArray array(std::as_bytes(std::span(bytes)));
+  if (array.shape().size() == 1 && array.dtype() == DType::F32) array.load<float, 1>();
+}
+
+TEST(NpyErrors, HostileFiles) {
+  const std::string good = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }";
+  read(file_of(good, 12));
+  for (std::size_t n = 0; n < file_of(good, 12).size(); ++n) {
+    EXPECT_THROW(read(file_of(good, 12).substr(0, n)), IoError) << n;
+  }
+  EXPECT_THROW(read(file_of(good, 13)), IoError);
+  const auto bad = [](std::string descr, std::string order, std::string shape, std::string more) {
+    return file_of(
+        "{'descr': " + descr + ", 'fortran_order': " + order + ", 'shape': " + shape + more, 12);
+  };
+  for (const char* shape : {"(-1,)", "(9223372036854775807, 4)", "(99999999999999999999,)", "(3",
+                            "3", "(0, 4611686018427387904, 4)", "(1e3,)", "((3,),)", "(3,,)"}) {
+    EXPECT_THROW(read(bad("'<f4'", "False", shape, ", }")), IoError) << shape;
+  }
+  EXPECT_THROW(read(bad("'<f4'", "0", "(3,)", "}")), IoError);
+  EXPECT_THROW(read(bad("'<f4", "True", "(3,)", "}")), DTypeError);  // up to the next mark
+  EXPECT_THROW(read(file_of("{'descr': '<f4", 12)), IoError);
+  EXPECT_THROW(read(bad("'<f4'", "True", "(3,)", ", 'shape': (3,)}")), IoError);
+  EXPECT_THROW(read(bad("'<f4'", "True", "(3,)", "} + x")), IoError);
+  EXPECT_THROW(read(bad("'|O'", "False", "(3,)", "}")), DTypeError);
+  EXPECT_THROW(read(bad("[('a', '<f4')]", "False", "(3,)", "}")), DTypeError);
+  EXPECT_THROW(read(bad("''", "False", "(3,)", "}")), DTypeError);
+  // Any byte changed: an error or an array, no crash.
+  const std::string text = file_of(good, 12);
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string changed = text;
+      changed[at] = static_cast<char>(changed[at] ^ (1 << bit));
+      try {
+        read(changed);
+      } catch (const std::exception&) {
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace attn
