@@ -31,9 +31,10 @@ using examples::UsageError;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  std::optional<std::string> model, system, prompt, file, score;
+  std::optional<std::string> model, system, prompt, file, score, draft;
   std::vector<std::string> stop;
-  index_t tokens = 512, top_k = 0, context = 4096;
+  index_t tokens = 512, top_k = 0, context = 4096, lookup = 0;
+  std::optional<index_t> keep;
   double temperature = 0, top_p = 1, min_p = 0, repeat_penalty = 1;
   std::uint64_t seed = 0;
   int threads = 0;
@@ -68,6 +69,9 @@ void check(const Options& o) {
   need(o.precision == "exact", "--precision must be exact, bf16 or int8", o.precision);
   need(o.tokens >= 1, "--tokens must be at least 1", std::to_string(o.tokens));
   need(o.context >= 1, "--ctx must be at least 1", std::to_string(o.context));
+  need(!o.keep || (*o.keep >= 0 && *o.keep < o.context),
+       "--keep must be at least 0 and below --ctx", std::to_string(o.keep.value_or(0)));
+  need(o.lookup >= 0, "--lookup must be at least 0", std::to_string(o.lookup));
   need(o.threads >= 0, "--threads must be at least 0", std::to_string(o.threads));
 #if !defined(_OPENMP)
   need(o.threads <= 1, "--threads must be at most 1 in a program without OpenMP",
@@ -115,6 +119,14 @@ class Chat {
 #endif
         session_(model_.gpt(), 1, capacity(), attention()) {
     if (options.system) messages_.push_back({"system", *options.system});
+    if (options.lookup > 0) draft_ = attn::PromptLookup(options.lookup);
+    if (!options.draft) return;
+    draft_model_.emplace(std::filesystem::path(*options.draft));
+    check_same_tokens();
+    draft_session_.emplace(draft_model_->gpt(), 1,
+                           std::min(capacity(), draft_model_->max_positions()), attention());
+    drafts_.emplace(*draft_session_);
+    draft_ = std::ref(*drafts_);
   }
 
   const attn::LanguageModel& model() const { return model_; }
@@ -142,15 +154,20 @@ class Chat {
         ids_ = model_.encode_chat(messages_);
       }
     }
-    if (std::ssize(ids_) > session_.capacity())
-      throw too_long(std::ssize(ids_), session_.capacity());
+    if (std::ssize(ids_) > session_.capacity()) {
+      if (!options_.keep) throw too_long(std::ssize(ids_), session_.capacity());
+      ids_ = attn::shortened_context(std::move(ids_), session_.capacity(), *options_.keep);
+      session_.clear();
+    }
     prompt_ids = ids_;
     const index_t new_tokens = std::ssize(ids_) - session_.length();
     attn::TextGenerationOptions generation{
         .max_new_tokens = options_.tokens,
         .logits = {.repetition_penalty = options_.repeat_penalty},
         .stop = options_.stop,
-        .on_text = std::move(say)};
+        .on_text = std::move(say),
+        .keep = options_.keep,
+        .draft = draft_};
     if (options_.temperature > 0) {
       generation.sampling = attn::SamplingOptions{.temperature = options_.temperature,
                                                   .top_k = options_.top_k,
@@ -170,10 +187,10 @@ class Chat {
     tokens_said = std::ssize(result.ids);
     prefill_rate = rate(tokens_read, prefill);
     decode_rate = rate(tokens_said - 1, decode);
-    // The end token is written by the template.
-    for (const index_t id : result.ids) {
-      if (!model_.is_end(id)) ids_.push_back(id);
-    }
+    drafted = result.drafted;
+    accepted = result.accepted;
+    ids_ = result.context;
+    if (model_.is_end(ids_.back())) ids_.pop_back();  // the template writes it
     if (!options_.raw) messages_.push_back({"assistant", result.text});
     return result;
   }
@@ -184,18 +201,30 @@ class Chat {
     std::cerr << std::fixed << std::setprecision(1) << tokens_read << " tokens read, "
               << prefill_rate << " a second; " << tokens_said << " tokens said, " << decode_rate
               << " a second; " << session_.length() << " of " << session_.capacity()
-              << " tokens of context\n";
+              << " tokens of context";
+    if (drafted > 0) {
+      std::cerr << "; " << accepted << " of " << drafted << " drafted tokens accepted, "
+                << 100 * static_cast<double>(accepted) / static_cast<double>(drafted) << " %";
+    }
+    std::cerr << '\n';
   }
 
   // Of the last answer.
   std::vector<index_t> prompt_ids;
-  index_t tokens_read = 0, tokens_said = 0;
+  index_t tokens_read = 0, tokens_said = 0, drafted = 0, accepted = 0;
   double prefill_rate = 0, decode_rate = 0;  // tokens a second
 
  private:
   static UsageError too_long(index_t length, index_t capacity) {
     return UsageError("the text has " + std::to_string(length) + " tokens, the context " +
                       std::to_string(capacity) + " (--ctx)");
+  }
+  void check_same_tokens() const {
+    const attn::BpeTokenizer &ours = model_.tokenizer(), &theirs = draft_model_->tokenizer();
+    bool same = ours.vocab_size() == theirs.vocab_size();
+    for (index_t id = 0; same && id < ours.vocab_size(); ++id)
+      same = ours.piece(id) == theirs.piece(id);
+    if (!same) throw UsageError("--draft must have the tokens of the model; found others");
   }
   index_t capacity() const { return std::min(options_.context, model_.max_positions()); }
   attn::AttentionOptions<float> attention() const {
@@ -212,6 +241,10 @@ class Chat {
   attn::OpenMPExecutor threads_;
 #endif
   attn::GptSession<float> session_;
+  std::optional<attn::LanguageModel> draft_model_;
+  std::optional<attn::GptSession<float>> draft_session_;
+  std::optional<attn::DraftModel<float>> drafts_;
+  attn::Draft draft_;
   std::vector<attn::ChatMessage> messages_;
   std::vector<index_t> ids_;
   std::uint64_t answers_ = 0;
@@ -243,13 +276,17 @@ bool say(std::string_view piece) {
   return !examples::Interrupt::came();
 }
 
+// A conversation that ends where its context does.
+constexpr const char* kFull = "the context is full (--ctx; with --keep it goes on)";
+
 void print_answer(Chat& chat, const Options& options) {
   const std::string prompt = options.prompt ? *options.prompt : read_file(*options.file);
   const examples::Interrupt interrupt;
   if (!options.json) {
-    chat.answer(prompt, say);
+    const attn::GeneratedText answer = chat.answer(prompt, say);
     std::cout << '\n' << std::flush;
     chat.print_stats();
+    if (answer.end == attn::AnswerEnd::context) throw UsageError(kFull);
     return;
   }
   const attn::GeneratedText answer = chat.answer(prompt, {});
@@ -275,7 +312,7 @@ void converse(Chat& chat, const Options& options) {
     std::cout << '\n' << std::flush;
     chat.print_stats();
     if (answer.end == attn::AnswerEnd::context) {
-      throw UsageError("the context is full (--ctx): the conversation ends here");
+      throw UsageError(kFull);
     }
   }
   if (editor.on_terminal()) std::cout << '\n';
@@ -328,6 +365,17 @@ int main(int argc, char** argv) {
       ->allow_extra_args(false);
   app.add_option("--seed", o.seed, "Of draws")->capture_default_str();
   app.add_option("--ctx", o.context, "The most tokens of a conversation")->capture_default_str();
+  app.add_option(
+      "--keep", o.keep,
+      "Where the context is full, this many of its first tokens and the newest half of the "
+      "others stay; without it the conversation ends");
+  CLI::Option* lookup = app.add_option(
+      "--lookup", o.lookup,
+      "Guess that what followed the last tokens (at most so many) before follows again; the same "
+      "answer, sooner");
+  lookup->capture_default_str();
+  app.add_option("--draft", o.draft, "A smaller model of the same tokens that guesses; the same")
+      ->excludes(lookup);
   app.add_option("--threads", o.threads, "0: as many as OpenMP takes")->capture_default_str();
   app.add_option("--precision", o.precision,
                  "Of activations and cache; exact: float, the one that is there")

@@ -1,9 +1,10 @@
-// Door of generation: sampling, greedy decoding, beam search, and the sessions that models decode in.
+// Door of generation: sampling, greedy decoding, beam search, drafts, and the sessions that models decode in.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/generation/beam_search.hpp"
 #include "attn/generation/decoding_session.hpp"
+#include "attn/generation/draft.hpp"
 #include "attn/generation/generate.hpp"
 #include "attn/generation/logits.hpp"
 #include "attn/generation/sampling.hpp"

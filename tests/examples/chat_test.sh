@@ -45,6 +45,9 @@ check '--precision half' rejects 'exact, bf16 or int8; found half' "$program" --
 check '--tokens 0' rejects 'at least 1; found 0' "$program" --tokens 0
 check '--temperature -1' rejects 'at least 0; found -1' "$program" --temperature=-1
 check '--top-p 0' rejects '(0, 1\]; found 0' "$program" --top-p 0
+check '--keep of all' rejects 'below --ctx; found 64' "$program" --ctx 64 --keep 64
+check '--lookup -1' rejects 'at least 0; found -1' "$program" --lookup=-1
+check '--lookup and --draft' rejects 'excludes' "$program" --lookup 3 --draft x
 check '--json without a text' rejects 'needs --prompt' "$program" --json
 check '--prompt and --score' rejects 'excludes' "$program" --prompt x --score x
 without_model() { ATTN_LLM_DIR=$scratch/empty rejects 'fetch_llm.sh' "$program" --prompt x; }
@@ -92,9 +95,21 @@ check 'and reads only what is new' grep -qE '^1[0-9] tokens read' "$scratch/stat
 check 'the same draw for the same seed' same "$("$program" --prompt Hi --temperature 1 --top-k 40 --top-p 0.9 --min-p 0.05 --repeat-penalty 1.1 --seed 3 --tokens 12)" \
   "$("$program" --prompt Hi --temperature 1 --top-k 40 --top-p 0.9 --min-p 0.05 --repeat-penalty 1.1 --seed 3 --tokens 12 --threads 1)"
 
+long='List the numbers from one to forty in words.'
+said=$("$program" --prompt "$long" --tokens 90)
+check '--lookup says the same' same "$("$program" --prompt "$long" --tokens 90 --lookup 3 --stats 2>"$scratch/stats")" "$said"
+check 'and how often it was right' grep -qE '; [1-9][0-9]* of [1-9][0-9]* drafted tokens accepted, [0-9.]+ %$' "$scratch/stats"
+full() { "$program" --prompt "$long" --ctx 64 >"$scratch/out" 2>"$scratch/err"; [ $? -eq 2 ] && grep -q 'context is full' "$scratch/err"; }
+check 'a context that is full' full
+check '--keep goes on' [ "$("$program" --prompt "$long" --ctx 64 --keep 8 --tokens 150 | wc -c)" -gt 100 ]
+
 "$quantize" "$model" "$scratch/q8.gguf" --type Q8_0 >"$scratch/out"
 check 'quantize says what it did' grep -q '^210 of 272 tensors became Q8_0: 96\.[0-9] MB, now 14[0-9]\.[0-9] MB$' "$scratch/out"
 check 'and its file answers' same "$("$program" --model "$scratch/q8.gguf" --raw --prompt 'The capital of France is' --tokens 2)" ' Paris.'
+
+check '--draft says the same' same "$("$program" --prompt "$long" --tokens 40 --draft "$scratch/q8.gguf" --stats 2>"$scratch/stats")" \
+  "$("$program" --prompt "$long" --tokens 40)"
+check 'and is right almost always' grep -qE 'accepted, (9[0-9]|100)\.[0-9] %$' "$scratch/stats"
 
 echo "chat: $passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -273,6 +273,57 @@ TEST(GptSession, AWindowOfNothingTakesNoRoom) {
   }
 }
 
+/// Whatever a step takes at most has the bits of one token at a time: heads that share keys or not, windows of layers,
+/// angles that follow from the length, packed weights.
+TEST(GptSession, AFewTokensHaveTheBitsOfOneAtATime) {
+  index_t most = 0;
+  for (std::uint64_t draw = 0; draw < 24; ++draw) {
+    Random random(draw);
+    SCOPED_TRACE(random.trace());
+    GptOptions options{
+        .vocab_size = kVocab,
+        .num_layers = 2,
+        .layer = {.d_model = 24, .nhead = 6, .dim_feedforward = 40, .norm_first = true},
+        .positions = Positions::none};
+    options.layer.attention.num_kv_heads = random.pick<index_t>({1, 2, 3, 6});
+    options.layer.attention.rotary = RotaryOptions{.max_positions = 128};
+    if (draw % 4 == 1) options.windows = {9, -1};
+    if (draw % 4 == 2) {
+      options.layer.attention.rotary->scaling = {
+          .kind = RotaryScalingKind::dynamic, .factor = 2, .original_max_positions = 40};
+    }
+    Gpt<float> model(options);
+    randomize(model, random);
+    if (random.chance(0.5)) model.pack();
+    const Tensor2<index_t> tokens = random_tokens(random, 1, 100);
+    GptSession<float> session(model, 1, 100), single(model, 1, 100);
+    Tensor2<float> alone({1, kVocab});
+    for (index_t begin = 0; begin < 100;) {
+      const index_t n = session.max_decode_tokens();
+      ASSERT_GE(n, 1);
+      ASSERT_LE(n, 100 - begin);
+      most = std::max(most, n);
+      Tensor3<float> together({1, n, kVocab});
+      session.step(const_view(tokens).slice(1, begin, begin + n), together);
+      for (index_t i = 0; i < n; ++i) {
+        single.step(const_view(tokens).slice(1, begin + i, begin + i + 1), alone);
+        for (index_t x = 0; x < kVocab; ++x) ASSERT_EQ(together(0, i, x), alone(0, x)) << begin + i;
+      }
+      begin += n;
+    }
+  }
+  EXPECT_EQ(most, 6);  // 12 rows of two heads that share keys
+  Random random(1);
+  const auto model = random_gpt<float>(random, true);
+  GptSession<float> session(model, 1, 9, {.mask = sliding_window(4, 0)});
+  EXPECT_EQ(session.max_decode_tokens(), 1);
+  EXPECT_TRUE(
+      contains(error_of<ShapeError>([&] {
+                 session.step(Tensor2<index_t>({1, 2}), Tensor3<float>({1, 1, kVocab}).view());
+               }),
+               "(batch, n, vocab_size)"));
+}
+
 TEST(Seq2SeqSessionErrors, NumbersFarAway) {
   Random random(304);
   const auto model = random_seq2seq<float>(random);

@@ -104,6 +104,152 @@ TEST(GenerateText, EndsWhereItIsTold) {
   EXPECT_EQ(ended.ids.back(), 261);
 }
 
+TEST(GenerateText, AFullContextGoesOnAsAFreshSessionWould) {
+  const Ids prompt = tiny_model().encode_raw("hello world");
+  const index_t capacity = 20, keep = 3;
+  const GeneratedText found =
+      answer_to(prompt, {.max_new_tokens = 60, .log_probabilities = true, .keep = keep}, capacity);
+  ASSERT_EQ(found.end, AnswerEnd::length);
+  // The same by hand: sessions that have seen nothing, each to its end.
+  Ids all = prompt, ids;
+  std::vector<double> log_probabilities;
+  while (std::ssize(ids) < 60) {
+    if (std::ssize(all) > capacity) {
+      const std::ptrdiff_t newest = (std::ssize(all) - keep) / 2;
+      Ids less(all.begin(), all.begin() + keep);
+      less.insert(less.end(), all.end() - newest, all.end());
+      all = less;
+    }
+    const index_t left = std::min(60 - std::ssize(ids), capacity + 1 - std::ssize(all));
+    const GeneratedText part =
+        answer_to(all, {.max_new_tokens = left, .log_probabilities = true}, capacity);
+    for (const auto& [from, to] : {std::pair{&part.ids, &all}, {&part.ids, &ids}})
+      to->insert(to->end(), from->begin(), from->end());
+    log_probabilities.insert(log_probabilities.end(), part.log_probabilities.begin(),
+                             part.log_probabilities.end());
+  }
+  EXPECT_EQ(found.ids, ids);
+  EXPECT_EQ(found.log_probabilities, log_probabilities);
+  EXPECT_EQ(found.context, all);
+  EXPECT_LE(std::ssize(found.context), capacity + 1);
+  // A prompt that is too long is shortened too; what is kept must leave room.
+  const Ids text(50, 'a');
+  EXPECT_EQ(answer_to(text, {.max_new_tokens = 4, .keep = 0}, capacity).ids,
+            answer_to(Ids(12, 'a'), {.max_new_tokens = 4}, capacity).ids);
+  EXPECT_EQ(shortened_context({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 8, 2), (Ids{0, 1, 6, 7, 8, 9}));
+  EXPECT_TRUE(contains(error_of<ValueError>([&] {
+                         answer_to(prompt, {.max_new_tokens = 3, .keep = capacity}, capacity);
+                       }),
+                       "keep must lie in 0 .. 19; found 20"));
+}
+
+/// The same in every bit, but for what speculation cost.
+void expect_same(const GeneratedText& found, const GeneratedText& expected) {
+  EXPECT_EQ(found.ids, expected.ids);
+  EXPECT_EQ(found.text, expected.text);
+  EXPECT_EQ(found.end, expected.end);
+  EXPECT_EQ(found.log_probabilities, expected.log_probabilities);
+  EXPECT_EQ(found.context, expected.context);
+}
+
+TEST(GenerateText, SpeculationChangesNoBit) {
+  attn_test::TinyLlama other(8);
+  const attn_test::TempFolder folder;
+  const LanguageModel small(other.save(folder));
+  for (std::uint64_t draw = 0; draw < 40; ++draw) {
+    attn_test::Random random(draw);
+    SCOPED_TRACE(random.trace());
+    Ids prompt;
+    for (index_t i = random.integer(1, 40); i > 0; --i) prompt.push_back(random.integer(0, 20));
+    TextGenerationOptions options{.max_new_tokens = random.integer(1, 70),
+                                  .log_probabilities = true};
+    if (random.chance(0.3)) options.logits.repetition_penalty = 1.2;
+    if (random.chance(0.3)) options.sampling = SamplingOptions{.temperature = 0.4, .seed = draw};
+    if (random.chance(0.5)) options.keep = 2;
+    if (random.chance(0.2)) options.stop = {"e"};
+    const index_t capacity = random.integer(41, 100);
+    GptSession<float> session(tiny_model().gpt(), 1, capacity), draft(small.gpt(), 1, capacity),
+        same(tiny_model().gpt(), 1, capacity);
+    const GeneratedText plain = answer_to(prompt, options, capacity);
+    EXPECT_EQ(plain.drafted, 0);
+    DraftModel<float> by_other(draft), by_itself(same);
+    const auto oracle = [&](std::span<const index_t> ids, index_t most) {
+      // Right as often as wrong.
+      Ids guesses;
+      for (index_t i = std::ssize(ids) - std::ssize(prompt); std::ssize(guesses) < most; ++i)
+        guesses.push_back(i < std::ssize(plain.ids) && random.chance(0.7)
+                              ? plain.ids[static_cast<std::size_t>(i)]
+                              : random.integer(0, 261));
+      return guesses;
+    };
+    for (const Draft& one :
+         {Draft(PromptLookup(3)), Draft(std::ref(by_other)), Draft(std::ref(by_itself)),
+          options.keep ? Draft(PromptLookup(1)) : Draft(oracle)}) {
+      options.draft = one;
+      session.clear();
+      const GeneratedText found = generate_text(tiny_model(), session, prompt, options);
+      expect_same(found, plain);
+      EXPECT_EQ(session.length(), std::ssize(found.context) - 1);
+      EXPECT_LE(found.accepted, found.drafted);
+    }
+    options.draft = std::ref(by_itself);
+    if (!options.keep && !options.sampling && !options.logits.changes() && plain.ids.size() > 4) {
+      session.clear();
+      const GeneratedText found = generate_text(tiny_model(), session, prompt, options);
+      EXPECT_GT(found.drafted, 0);
+    }
+  }
+}
+
+TEST(GenerateText, ADraftIsTakenBackWhateverIsThrown) {
+  const Ids prompt = tiny_model().encode_raw("hello");
+  const GeneratedText plain = answer_to(prompt, {.max_new_tokens = 30});
+  GptSession<float> session(tiny_model().gpt(), 1, 128);
+  TextGenerationOptions options{.max_new_tokens = 30};
+  options.draft = [](std::span<const index_t>, index_t most) {
+    return Ids(static_cast<std::size_t>(most), 'z');
+  };
+  options.logit_processor = [&](TensorView1<float>, std::span<const index_t> ids) {
+    if (std::ssize(ids) == std::ssize(prompt) + 10) throw std::runtime_error("enough");
+  };
+  EXPECT_THROW(generate_text(tiny_model(), session, prompt, options), std::runtime_error);
+  EXPECT_EQ(session.length(), std::ssize(prompt) + 10);
+  options.draft = [](std::span<const index_t>, index_t most) {
+    return Ids(static_cast<std::size_t>(most) + 1, 'z');
+  };
+  options.logit_processor = {};
+  session.clear();
+  EXPECT_TRUE(
+      contains(error_of<ValueError>([&] { generate_text(tiny_model(), session, prompt, options); }),
+               "the number of drafted tokens"));
+  EXPECT_TRUE(contains(error_of<ValueError>([] { PromptLookup(0); }), "max_ngram"));
+  EXPECT_TRUE(contains(error_of<ValueError>([&] { DraftModel<float> late(session); }), "length"));
+}
+
+TEST(PromptLookup, FindsWhatFollowedTheLongestOfTheLastTokens) {
+  const Ids ids = {1, 2, 3, 4, 9, 2, 3, 5, 1, 2, 3};
+  EXPECT_EQ(PromptLookup(3)(ids, 2), (Ids{4, 9}));
+  EXPECT_EQ(PromptLookup(2)(ids, 9), (Ids{5, 1, 2, 3}));
+  EXPECT_EQ(PromptLookup(2)(ids, 1), (Ids{5}));
+  EXPECT_EQ(PromptLookup(3)(Ids{1, 2, 3}, 4), Ids{});
+  EXPECT_EQ(PromptLookup(3)(Ids{7, 7}, 4), (Ids{7}));
+  EXPECT_EQ(PromptLookup(3)(Ids{}, 4), Ids{});
+}
+
+TEST(ScoreText, BeginsWhereItIsAskedTo) {
+  Ids ids;
+  for (index_t i = 0; i < 100; ++i) ids.push_back(i * i % 256);
+  const auto all = score_text(tiny_model(), ids);
+  for (const index_t first : {1, 2, 50, 99, 100}) {
+    const auto some = score_text(tiny_model(), ids, {}, first);
+    ASSERT_EQ(std::ssize(some), 100 - first);
+    for (std::size_t i = 0; i < some.size(); ++i)
+      EXPECT_NEAR(some[i], all[static_cast<std::size_t>(first) - 1 + i], 1e-5);
+  }
+  EXPECT_TRUE(contains(error_of<ValueError>([&] { score_text(tiny_model(), ids, {}, 0); }),
+                       "first must lie in 1"));
+}
+
 TEST(AdjustLogits, DoesWhatItsOptionsSay) {
   Tensor1<float> logits({4}, {2, -2, 1, 3});
   const Ids ids = {0, 1, 1};

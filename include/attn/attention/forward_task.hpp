@@ -374,7 +374,8 @@ class ForwardTask {
     if (zeros_of_ >= 0) {
       for (index_t j = 0; j < n; ++j) scratch_.pointers[j] = copied + j * out_stride;
     }
-    kernels_.add_values_rows(tile.height, dv, n, weights, stride, rows, out, out_stride, shrink);
+    kernels_.add_values_rows(tile.height, dv, tile.keys.begin - tile.first_key, n, weights, stride,
+                             rows, out, out_stride, shrink);
   }
 
   /// Final weights of one tile, into `weights` or onto `column_sums`.

@@ -87,11 +87,12 @@ struct RowKernels {
   void (*drop)(index_t n, T* weights, const Dropout& dropout, index_t b, index_t h, index_t i,
                index_t first_key);
 
-  /// out_r = shrink_r out_r + sum over j of weights[r, j] v_j: for one tile, and for up to kFewRows rows.
+  /// out_r = shrink_r out_r + sum over j of weights[r, j] v_j: for one tile, and for up to kFewRows rows, of keys from
+  /// `first` of their block on.
   void (*add_values_tile)(index_t dv, index_t n, const T* weights, index_t weights_stride,
                           const T* values, index_t value_stride, T* out, index_t out_stride,
                           const T* shrink);
-  void (*add_values_rows)(index_t height, index_t dv, index_t n, const T* weights,
+  void (*add_values_rows)(index_t height, index_t dv, index_t first, index_t n, const T* weights,
                           index_t weights_stride, const T* const* values, T* out,
                           index_t out_stride, const T* shrink);
 

@@ -29,24 +29,27 @@ struct SequenceTiling {
   index_t splits;    ///< parts of the keys, each a task
   index_t block_kv;  ///< keys of one block, a multiple of every panel's width
 
-  /// `one_part`: the keys are not split.
-  SequenceTiling(index_t num_rows, index_t num_keys, bool one_part)
-      : rows(num_rows), kv_len(num_keys), few(is_few(rows, kv_len)) {
+  /// `group` rows are one query of all heads that share keys; `one_part`: the keys are not split.
+  SequenceTiling(index_t num_rows, index_t group, index_t num_keys, bool one_part)
+      : rows(num_rows), kv_len(num_keys), few(rows <= most_few(group, kv_len)) {
     splits = few && !one_part ? std::max((kv_len + kSplitKV - 1) / kSplitKV, index_t{1}) : 1;
     // Packed K and V of 512 x 64 floats are 128 KB each. What is not packed may be longer, as hardware prefetchers like
-    // it, while the scores of all rows stay near: 2048 take 0.95 of the time of 512 (attn_report's sdpa_decode).
+    // it, while the scores of all rows stay near: 2048 take 0.95 of the time of 512 (attn_report's sdpa_decode). By the
+    // rows of one query, so that a query has the same bits beside others, as speculative decoding needs.
     index_t most = has_large_second_level_cache() ? kMostBlockKV : kMostBlockKV / 2;
-    if (few) most = std::max(most, kSplitKV / std::max(rows, index_t{1}) / 64 * 64);
+    if (few) most = std::max(most, kSplitKV / std::max(group, index_t{1}) / 64 * 64);
     block_kv =
         std::clamp(round_up(kv_len, 64), index_t{64}, most);  // packed sequences may be empty
   }
 
-  /// Packing a key pays off from 5 rows on, or from 13 where keys may come from memory. Zen 4, time over that of tiles: 8
-  /// rows on 256 keys 1.07, with ATTN_ISA=avx2 0.99 (attention_bench's attention_queries_8_short); on 4096 keys of 32 heads
-  /// 8 rows 0.72 and 0.73, 16 rows 1.07 and 0.99 (attn_report's sdpa_queries_8 and sdpa_queries_16).
-  static bool is_few(index_t rows, index_t kv_len) {
+  /// Most rows of the path for few. Packing a key pays off from 5 rows on, or from 13 where keys may come from memory. Zen 4,
+  /// time over that of tiles: 8 rows on 256 keys 1.07, with ATTN_ISA=avx2 0.99 (attention_bench's
+  /// attention_queries_8_short); on 4096 keys of 32 heads 8 rows 0.72 and 0.73, 16 rows 1.07 and 0.99 (attn_report's
+  /// sdpa_queries_8 and sdpa_queries_16). Rows of heads that share keys are those of few tokens, whose bits speculative
+  /// decoding wants to be those of one at a time.
+  static index_t most_few(index_t group, index_t kv_len) {
     constexpr index_t kFewOfOneBlock = 4;
-    return rows <= (kv_len > kMostBlockKV ? kFewRows : kFewOfOneBlock);
+    return group > 1 || kv_len > kMostBlockKV ? kFewRows : kFewOfOneBlock;
   }
 
   /// Tasks of one key/value head.
@@ -57,11 +60,20 @@ struct SequenceTiling {
   index_t parts() const { return splits > 1 ? splits : 0; }
 };
 
+/// Most queries of one call, each of `group` heads that share keys, that have the bits of as many calls of one query. The
+/// first query sees kv_len keys, each one more than the last, from the first key on. They are on the path for few rows
+/// together and alone, and all within one step of keys; 1 where there is no such number.
+inline index_t max_decode_queries(index_t group, index_t kv_len) {
+  const index_t left = round_up(kv_len, kKeyStep) - kv_len;
+  return std::clamp(SequenceTiling::most_few(group, kv_len) / group, index_t{1}, left + 1);
+}
+
 template <class T>
 SequenceTiling tiling_of(const AttentionProblem<T>& problem, index_t b) {
   const SequenceLengths lengths = problem.lengths(b);
   // A prob functor needs final weights, which the parts of a split do not have.
-  return {problem.group * lengths.q_len, lengths.kv_len, static_cast<bool>(problem.functors.prob)};
+  return {problem.group * lengths.q_len, problem.group, lengths.kv_len,
+          static_cast<bool>(problem.functors.prob)};
 }
 
 /// Scratch of one worker, cut from `elements` of T at `memory`.

@@ -50,6 +50,31 @@ class GptSession {
   void step(TensorView2<const index_t> tokens, TensorView2<T> logits) {
     model_->forward(tokens, logits.unsqueeze(1), options_, caches_);
   }
+  /// The same with the logits behind every token (batch, n, vocab_size).
+  void step(TensorView2<const index_t> tokens, TensorView3<T> logits) {
+    check_shape("GptSession::step", "logits", "(batch, n, vocab_size)",
+                Shape<3>{tokens.extent(0), tokens.extent(1), vocab_size()}, logits.shape());
+    model_->forward(tokens, logits, options_, caches_);
+  }
+  /// How many tokens a row the next step may take at most so that each has, bit for bit, the logits
+  /// of a step of its own: a few, since products have the same bits for any number of rows and so
+  /// has attention as long as it is limited by memory. 1 where options hide keys or forget them, or
+  /// angles follow from the length.
+  index_t max_decode_tokens() const {
+    Mask mask = options_.mask;
+    mask.causal = false;
+    const bool hides = mask.num_dense > 0 || mask.has_intervals() || options_.dropout.p > 0 ||
+                       options_.offset.kind != QueryOffset::Kind::bottom_right;
+    if (hides || caches_[0].options().window > 0) return 1;
+    index_t most = std::max(capacity() - length(), index_t{1});
+    for (const auto& layer : model_->blocks.layers) {
+      const MultiHeadAttentionOptions& o = layer.self_attn.options();
+      if (o.rotary && o.rotary->scaling.kind == RotaryScalingKind::dynamic) return 1;
+      if (o.window >= 0) most = std::min(most, std::max(o.window + 1 - length(), index_t{1}));
+      most = std::min(most, detail::max_decode_queries(o.num_heads / o.num_kv_heads, length() + 1));
+    }
+    return most;
+  }
 
   /// See KvCache::reorder().
   void reorder(TensorView1<const index_t> rows) {

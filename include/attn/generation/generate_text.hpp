@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "attn/generation/decoding_session.hpp"
+#include "attn/generation/draft.hpp"
 #include "attn/generation/logits.hpp"
 #include "attn/models/language_model.hpp"
 #include "attn/text/stop_filter.hpp"
@@ -24,6 +24,11 @@ struct TextGenerationOptions {
   /// answer.
   std::function<bool(std::string_view)> on_text = {};
   bool log_probabilities = false;  ///< of each token, natural logarithms
+  /// Where the session is full, its first `keep` tokens and the newest half of the others stay, and
+  /// are read again at their new places: see shortened_context(). If not given, the answer ends.
+  std::optional<index_t> keep = {};
+  /// Guesses of which those that come true save steps, without changing a bit of the result.
+  Draft draft = {};
 };
 
 enum class AnswerEnd {
@@ -41,6 +46,9 @@ struct GeneratedText {
   /// Of each token, the natural logarithm of what the model gave it, before anything changed the
   /// logits.
   std::vector<double> log_probabilities;
+  /// All tokens up to the last of ids; fewer where the session was full. It has seen all but the last.
+  std::vector<index_t> context;
+  index_t drafted = 0, accepted = 0;  ///< guesses verified, and those of them that came true
 };
 
 /// log(softmax(logits))(id), summed in double. Shape: logits (vocab_size).
@@ -53,6 +61,156 @@ inline double log_probability(TensorView1<const float> logits, index_t id) {
   return static_cast<double>(logits(id)) - most - std::log(sum);
 }
 
+/// The first `keep` of ids and the newest half of the others, again and again while there are more
+/// than `capacity`. Throws ValueError unless keep is in 0 .. capacity - 1.
+inline std::vector<index_t> shortened_context(std::vector<index_t> ids, index_t capacity,
+                                              index_t keep) {
+  detail::check_generation("shortened_context", "keep", keep, 0, capacity - 1);
+  while (std::ssize(ids) > capacity) {
+    ids.erase(ids.begin() + keep, ids.end() - (std::ssize(ids) - keep) / 2);
+  }
+  return ids;
+}
+
+namespace detail {
+
+/// One call of generate_text(): its tokens, and what each next one does to the answer.
+class TextGeneration {
+ public:
+  TextGeneration(const LanguageModel& model, GptSession<float>& session,
+                 std::span<const index_t> ids, const TextGenerationOptions& options)
+      : model_(model),
+        session_(session),
+        options_(options),
+        filter_(options.stop),
+        stream_(model.tokenizer()) {
+    const index_t seen = session.length(), capacity = session.capacity();
+    check_generation("generate_text", "the session's batch", session.batch(), 1, 1);
+    check_generation("generate_text", "max_new_tokens", options.max_new_tokens, 1);
+    if (options.keep) {
+      check_generation("generate_text", "keep", *options.keep, 0, capacity - 1);
+      check_generation("generate_text", "the number of ids", std::ssize(ids), seen + 1);
+    } else {
+      check_generation("generate_text", "the number of ids", std::ssize(ids), seen + 1, capacity);
+    }
+    if (options.sampling) sampler_.emplace(*options.sampling, session.vocab_size());
+    result_.context.assign(ids.begin(), ids.end());
+  }
+
+  GeneratedText run() {
+    while (step()) {
+    }
+    return std::move(result_);
+  }
+
+ private:
+  /// Takes back what the session has seen of a draft that did not come true, whatever is thrown.
+  struct Rejection {
+    GptSession<float>& session;
+    index_t length;
+    ~Rejection() {
+      if (session.length() > length) session.truncate_to(length);
+    }
+  };
+
+  /// Gives the session what it has not seen, and a draft behind it. Returns whether the answer goes
+  /// on.
+  bool step() {
+    std::vector<index_t>& all = result_.context;
+    if (std::ssize(all) > session_.capacity()) {
+      if (!options_.keep) return finish(AnswerEnd::context);
+      all = shortened_context(std::move(all), session_.capacity(), *options_.keep);
+      session_.clear();
+    }
+    std::vector<index_t> tokens(all.begin() + session_.length(), all.end());
+    const index_t vocab = session_.vocab_size();
+    const std::vector<index_t> draft = tokens.size() == 1 ? guesses() : std::vector<index_t>{};
+    tokens.insert(tokens.end(), draft.begin(), draft.end());
+    const index_t rows = std::ssize(draft) + 1;
+    if (!logits_ || logits_.extent(1) < rows) logits_ = Tensor3<float>({1, rows, vocab});
+    const TensorView3<float> logits = logits_.view().slice(1, 0, rows);
+    const TensorView2<const index_t> next(tokens.data(), {1, std::ssize(tokens)});
+    Rejection rejection{session_, session_.length()};
+    draft.empty() ? session_.step(next, logits.select(1, 0)) : session_.step(next, logits);
+    result_.drafted += std::ssize(draft);
+    for (std::size_t i = 0; i <= draft.size(); ++i) {
+      rejection.length = std::ssize(all);
+      const index_t id = choose(logits.select(0, 0).select(0, static_cast<index_t>(i)));
+      if (i < draft.size() && id == draft[i]) ++result_.accepted;
+      if (!take(id)) return false;
+      if (i < draft.size() && id != draft[i]) break;
+    }
+    return true;
+  }
+
+  std::vector<index_t> guesses() {
+    if (!options_.draft) return {};
+    // The last token that is wanted needs no step of its own.
+    const index_t most =
+        std::min(session_.max_decode_tokens(), options_.max_new_tokens - std::ssize(result_.ids)) -
+        1;
+    if (most < 1) return {};
+    std::vector<index_t> draft = options_.draft(result_.context, most);
+    check_generation("generate_text", "the number of drafted tokens", std::ssize(draft), 0, most);
+    return draft;
+  }
+
+  index_t choose(TensorView1<float> row) {
+    const std::vector<index_t>& all = result_.context;
+    Tensor1<float> plain;
+    if (options_.log_probabilities) plain = Tensor1<float>(TensorView1<const float>(row));
+    if (options_.logit_processor) options_.logit_processor(row, all);
+    if (options_.logits.changes()) adjust_logits(row, all, options_.logits);
+    const index_t id = sampler_ ? (*sampler_)(row) : likeliest_token(row);
+    if (options_.log_probabilities) {
+      result_.log_probabilities.push_back(log_probability(plain.view(), id));
+    }
+    return id;
+  }
+
+  /// Returns whether the answer goes on behind this token.
+  bool take(index_t id) {
+    result_.context.push_back(id);
+    result_.ids.push_back(id);
+    if (model_.is_end(id)) return finish(AnswerEnd::end_token);
+    const bool goes_on = say(filter_.push(stream_.push(id)));
+    if (filter_.stopped()) return end(AnswerEnd::stop_text);
+    if (!goes_on) return end(AnswerEnd::caller);
+    if (std::ssize(result_.ids) == options_.max_new_tokens) return finish(AnswerEnd::length);
+    return true;
+  }
+
+  bool end(AnswerEnd how) {
+    result_.end = how;
+    return false;
+  }
+
+  /// The same with the text that waited for more.
+  bool finish(AnswerEnd how) {
+    say(filter_.push(stream_.finish()));
+    if (filter_.stopped()) return end(AnswerEnd::stop_text);
+    say(filter_.finish());
+    return end(how);
+  }
+
+  bool say(const std::string& text) {
+    if (text.empty()) return true;
+    result_.text += text;
+    return !options_.on_text || options_.on_text(text);
+  }
+
+  const LanguageModel& model_;
+  GptSession<float>& session_;
+  const TextGenerationOptions& options_;
+  std::optional<Sampler> sampler_;
+  StopFilter filter_;
+  TextStream stream_;
+  Tensor3<float> logits_;  ///< (1, rows, vocab_size), of the last step
+  GeneratedText result_;
+};
+
+}  // namespace detail
+
 /// What the model says behind `ids`, of which the session, of one row and of this model, has seen
 /// the first session.length(): only the rest is computed. Of the result it has then seen all but
 /// the last token. Throws ValueError for options out of their range, where ids are not more than
@@ -61,84 +219,30 @@ inline double log_probability(TensorView1<const float> logits, index_t id) {
 inline GeneratedText generate_text(const LanguageModel& model, GptSession<float>& session,
                                    std::span<const index_t> ids,
                                    const TextGenerationOptions& options) {
-  const index_t seen = session.length(), length = std::ssize(ids), vocab = session.vocab_size();
-  detail::check_generation("generate_text", "the session's batch", session.batch(), 1, 1);
-  detail::check_generation("generate_text", "max_new_tokens", options.max_new_tokens, 1);
-  detail::check_generation("generate_text", "the number of ids", length, seen + 1,
-                           session.capacity());
-  std::optional<Sampler> sampler;
-  if (options.sampling) sampler.emplace(*options.sampling, vocab);
-  StopFilter filter(options.stop);
-  TextStream stream(model.tokenizer());
-  GeneratedText result;
-  std::vector<index_t> all(ids.begin(), ids.end());
-  Tensor2<float> logits({1, vocab});
-  const auto say = [&](const std::string& text) {
-    if (text.empty()) return true;
-    result.text += text;
-    return !options.on_text || options.on_text(text);
-  };
-  for (index_t begin = seen;;) {
-    session.step({all.data() + begin, {1, std::ssize(all) - begin}}, logits);
-    begin = std::ssize(all);
-    const TensorView1<float> row = logits.view().select(0, 0);
-    Tensor1<float> plain;
-    if (options.log_probabilities) plain = Tensor1<float>(TensorView1<const float>(row));
-    if (options.logit_processor) options.logit_processor(row, all);
-    if (options.logits.changes()) adjust_logits(row, all, options.logits);
-    const index_t id = sampler ? (*sampler)(row) : likeliest_token(row);
-    if (options.log_probabilities) {
-      result.log_probabilities.push_back(log_probability(plain.view(), id));
-    }
-    all.push_back(id);
-    result.ids.push_back(id);
-    if (model.is_end(id)) {
-      result.end = AnswerEnd::end_token;
-      break;
-    }
-    const bool goes_on = say(filter.push(stream.push(id)));
-    if (filter.stopped()) {
-      result.end = AnswerEnd::stop_text;
-      return result;
-    }
-    if (!goes_on) {
-      result.end = AnswerEnd::caller;
-      return result;
-    }
-    if (std::ssize(result.ids) == options.max_new_tokens) break;
-    if (std::ssize(all) > session.capacity()) {
-      result.end = AnswerEnd::context;
-      break;
-    }
-  }
-  say(filter.push(stream.finish()));
-  if (filter.stopped()) {
-    result.end = AnswerEnd::stop_text;
-  } else {
-    say(filter.finish());
-  }
-  return result;
+  return detail::TextGeneration(model, session, ids, options).run();
 }
 
-/// result[i] = log P(ids[i + 1] | ids[0 .. i]), natural: one less than there are ids. Throws
-/// ValueError for ids that are no tokens or more than the model has positions.
+/// result[i] = log P(ids[first + i] | those before), natural. Throws ValueError for ids that are no
+/// tokens or more than the model has positions, and where `first` is below 1.
 inline std::vector<double> score_text(const LanguageModel& model, std::span<const index_t> ids,
-                                      const Execution& execution = {}) {
+                                      const Execution& execution = {}, index_t first = 1) {
   std::vector<double> result;
+  detail::check_generation("score_text", "first", first, 1);
   const index_t count = std::ssize(ids) - 1;
-  if (count < 1) return result;
+  if (count < first) return result;
   detail::check_generation("score_text", "the number of ids", count + 1, 1, model.max_positions());
   auto caches = model.gpt().make_caches(1, count);
   AttentionOptions<float> options;
   options.execution = execution;
   // The logits of so many tokens at a time: 12 MB for a vocabulary of 49,152.
   constexpr index_t kAtOnce = 64;
-  for (index_t begin = 0; begin < count; begin += kAtOnce) {
-    const index_t n = std::min(kAtOnce, count - begin);
-    auto logits = Tensor3<float>::uninitialized({1, n, model.gpt().vocab_size()});
+  for (index_t begin = 0, n = 0; begin < count; begin += n) {
+    const bool is_scored = begin >= first - 1;
+    n = is_scored ? std::min(kAtOnce, count - begin) : first - 1;
+    auto logits = Tensor3<float>::uninitialized({1, is_scored ? n : 1, model.gpt().vocab_size()});
     model.gpt().forward(TensorView2<const index_t>(ids.data() + begin, {1, n}), logits, options,
                         caches);
-    for (index_t i = 0; i < n; ++i) {
+    for (index_t i = 0; is_scored && i < n; ++i) {
       const index_t next = ids[static_cast<std::size_t>(begin + i + 1)];
       detail::check_generation("score_text", "every id", next, 0, model.gpt().vocab_size() - 1);
       result.push_back(log_probability(logits.view().select(0, 0).select(0, i), next));

@@ -210,8 +210,11 @@ inline void add_block(index_t columns, const T* a, index_t a_stride, index_t a_s
 
 /// c_r = factor_r c_r + sum over j < n of a[r, j] b_j, rows of `columns` elements, c in whole vectors; where there are
 /// several queries, rows share the loads of c and of b.
+///
+/// The order of sums follows from the steps of detail::kKeyStep keys, counted from `first` keys before b[0], that hold
+/// any key: one more key within them changes it for no other.
 template <class T>
-inline void add_values_rows(index_t height, index_t columns, index_t n, const T* a,
+inline void add_values_rows(index_t height, index_t columns, index_t first, index_t n, const T* a,
                             index_t a_stride, const T* const* b, T* c, index_t c_stride,
                             const T* factor) {
   using V = Vec<T>;
@@ -221,29 +224,35 @@ inline void add_values_rows(index_t height, index_t columns, index_t n, const T*
     }
   }
   constexpr index_t kAhead = 8;
-  const index_t part = n / kPlaces;
+  static_assert(detail::kKeyStep % kPlaces == 0);
+  const index_t before = first % detail::kKeyStep;
+  const index_t part = detail::round_up(before + n, detail::kKeyStep) / kPlaces;
   const T *rows[kPlaces], *later[kPlaces];
   for (index_t at = 0; at < part; ++at) {
+    const index_t begin = at - before, last = begin + (kPlaces - 1) * part;
+    if (begin < 0 || last >= n) {
+      for (index_t j = begin; j < n; j += part) {
+        for (index_t r = 0; j >= 0 && r < height; ++r) {
+          add_block<T, 1, 1>(columns, a + r * a_stride + j, a_stride, 0, b + j, b + j,
+                             c + r * c_stride, c_stride);
+        }
+      }
+      continue;
+    }
     for (index_t s = 0; s < kPlaces; ++s) {
-      rows[s] = b[s * part + at];
-      later[s] = b[s * part + std::min(at + kAhead, part - 1)];
+      rows[s] = b[begin + s * part];
+      later[s] = b[std::min(begin + s * part + kAhead, n - 1)];
     }
     if (height <= kMostAlone) {
       for (index_t r = 0; r < height; ++r) {
-        add_block<T, 1, kPlaces>(columns, a + r * a_stride + at, a_stride, part, rows, later,
+        add_block<T, 1, kPlaces>(columns, a + r * a_stride + begin, a_stride, part, rows, later,
                                  c + r * c_stride, c_stride);
       }
       continue;
     }
     for (index_t r = 0; r < height; r += kRowsAtOnce) {
-      add_block<T, kRowsAtOnce, kPlaces>(columns, a + r * a_stride + at, a_stride, part, rows,
+      add_block<T, kRowsAtOnce, kPlaces>(columns, a + r * a_stride + begin, a_stride, part, rows,
                                          r == 0 ? later : rows, c + r * c_stride, c_stride);
-    }
-  }
-  for (index_t j = kPlaces * part; j < n; ++j) {
-    for (index_t r = 0; r < height; ++r) {
-      add_block<T, 1, 1>(columns, a + r * a_stride + j, a_stride, 0, b + j, b + j, c + r * c_stride,
-                         c_stride);
     }
   }
 }

@@ -14,6 +14,8 @@ inline constexpr index_t kFewRows = 12;
 /// Memory holds a multiple of so many of them, since kernels take so many at once.
 inline constexpr index_t kFewRowsAtOnce = 4;
 static_assert(kFewRows % kFewRowsAtOnce == 0);
+/// Their sums over keys are in the same order for any number of keys that takes as many steps.
+inline constexpr index_t kKeyStep = 16;
 
 }  // namespace detail
 

@@ -1,0 +1,89 @@
+// Drafts: cheap guesses at the next tokens, which generate_text() verifies several at once.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "attn/generation/decoding_session.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// What may follow `ids`, at most `most` tokens; nothing where there is no good guess.
+using Draft = std::function<std::vector<index_t>(std::span<const index_t> ids, index_t most)>;
+
+/// Guesses that what followed the last tokens before follows again: the longest of their sequences
+/// of at most max_ngram that occurred, and of its occurrences the latest. Source: Saxena, "Prompt
+/// lookup decoding" (2023).
+class PromptLookup {
+ public:
+  /// Throws ValueError below 1.
+  explicit PromptLookup(index_t max_ngram) : max_ngram_(max_ngram) {
+    detail::check_generation("PromptLookup", "max_ngram", max_ngram, 1);
+  }
+
+  std::vector<index_t> operator()(std::span<const index_t> ids, index_t most) const {
+    const index_t length = std::ssize(ids);
+    index_t longest = 0, after = length;
+    for (index_t end = length - 1; end >= 1 && longest < max_ngram_; --end) {
+      index_t same = 0;
+      while (same < std::min(end, max_ngram_) && at(ids, end - same) == at(ids, length - same))
+        ++same;
+      if (same > longest) longest = same, after = end;
+    }
+    const auto begin = ids.begin() + after;
+    return {begin, begin + std::min(most, length - after)};
+  }
+
+ private:
+  /// The token that ends before `end`.
+  static index_t at(std::span<const index_t> ids, index_t end) {
+    return ids[static_cast<std::size_t>(end - 1)];
+  }
+
+  index_t max_ngram_;
+};
+
+/// Guesses by a smaller model of the same tokens, greedily. It is no copy: options take it by
+/// std::ref(). Source: Leviathan et al., "Fast inference from Transformers via speculative decoding"
+/// (2023).
+template <class T>
+class DraftModel {
+ public:
+  /// The session, of one row, must outlive this, which says what it sees. Throws ValueError for
+  /// more rows, and where it has seen anything.
+  explicit DraftModel(GptSession<T>& session) : session_(&session) {
+    detail::check_generation("DraftModel", "the session's batch", session.batch(), 1, 1);
+    detail::check_generation("DraftModel", "the session's length", session.length(), 0, 0);
+    logits_ = Tensor2<T>({1, session.vocab_size()});
+  }
+  DraftModel(const DraftModel&) = delete;
+  DraftModel& operator=(const DraftModel&) = delete;
+
+  /// Nothing where the session has no room.
+  std::vector<index_t> operator()(std::span<const index_t> ids, index_t most) {
+    most = std::min(most, session_->capacity() - std::ssize(ids) + 1);
+    std::vector<index_t> draft;
+    if (ids.empty() || most < 1) return draft;
+    // The last token is always computed: its logits are not kept.
+    const auto known = std::mismatch(seen_.begin(), seen_.end(), ids.begin(), ids.end() - 1);
+    seen_.erase(known.first, seen_.end());
+    session_->truncate_to(std::ssize(seen_));
+    std::vector<index_t> next(known.second, ids.end());
+    while (std::ssize(draft) < most) {
+      session_->step({next.data(), {1, std::ssize(next)}}, logits_);
+      seen_.insert(seen_.end(), next.begin(), next.end());
+      draft.push_back(likeliest_token(logits_.view().select(0, 0)));
+      next.assign(1, draft.back());
+    }
+    return draft;
+  }
+
+ private:
+  GptSession<T>* session_;
+  std::vector<index_t> seen_;  ///< by the session
+  Tensor2<T> logits_;
+};
+
+ATTN_NAMESPACE_END
