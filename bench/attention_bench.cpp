@@ -79,7 +79,7 @@ const bool registered = [] {
   };
   for (const Case& c : cases) add("attention_", c, isa);
   for (attn::Isa lower : attn::kAllIsas) {
-    if (lower >= isa || !attn::is_available(lower)) continue;
+    if (lower >= attn::base(isa) || !attn::is_available(lower)) continue;
     add("attention_" + std::string(attn::name(lower)) + "_", d64, lower);
   }
   return true;

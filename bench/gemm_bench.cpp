@@ -85,7 +85,7 @@ const bool registered = [] {
         ->Unit(benchmark::kMicrosecond);
   }
   for (attn::Isa lower : attn::kAllIsas) {
-    if (lower >= isa || !attn::is_available(lower)) continue;
+    if (lower >= attn::base(isa) || !attn::is_available(lower)) continue;
     add("gemm_" + std::string(attn::name(lower)), gemm<float>, Weights::plain, lower,
         {{512, 512, 512}});
   }

@@ -34,7 +34,7 @@ void softmax(benchmark::State& state, attn::Isa isa) {
 
 const bool registered = [] {
   for (attn::Isa isa : attn::kAllIsas) {
-    if (!attn::is_available(isa)) continue;
+    if (!attn::is_available(isa) || attn::base(isa) != isa) continue;
     benchmark::RegisterBenchmark(("softmax_" + std::string(attn::name(isa))).c_str(),
                                  [isa](benchmark::State& state) { softmax(state, isa); })
         ->Args({bench::second_level_bytes() / (4 * 4096), 1024})

@@ -121,7 +121,7 @@ void chargpt_train(benchmark::State& state, attn::Isa isa, bool all_threads) {
 
 const bool registered = [] {
   for (attn::Isa isa : attn::kAllIsas) {
-    if (!attn::is_available(isa) || isa == attn::Isa::scalar) continue;
+    if (!attn::is_available(isa) || isa == attn::Isa::scalar || attn::base(isa) != isa) continue;
     for (const bool all_threads : {false, true}) {
       const std::string set =
           std::string(attn::name(isa)) + (all_threads ? "/all_threads" : "/one_thread");

@@ -3,3 +3,4 @@
 #include "compiled_tables.hpp"
 
 ATTN_EXPORT_TABLES(float)
+ATTN_EXPORT_TABLE(QuantizedProducts, float)

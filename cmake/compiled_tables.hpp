@@ -8,6 +8,7 @@
 #include "attn/kernels/column_sums.hpp"
 #include "attn/kernels/loss.hpp"
 #include "attn/kernels/norm_backward.hpp"
+#include "attn/kernels/quantized.hpp"
 #include "attn/kernels/softmax_backward.hpp"
 #include "attn/layers/dropout.hpp"
 #include "attn/train/update.hpp"

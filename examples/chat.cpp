@@ -38,7 +38,7 @@ struct Options {
   double temperature = 0, top_p = 1, min_p = 0, repeat_penalty = 1;
   std::uint64_t seed = 0;
   int threads = 0;
-  std::string precision = "exact";
+  std::string precision = "int8";
   bool stats = false, json = false, raw = false;
 };
 
@@ -62,11 +62,12 @@ void check(const Options& o) {
   const auto need = [](bool good, const std::string& what, const std::string& found) {
     if (!good) throw UsageError(what + "; found " + found);
   };
-  if (o.precision == "bf16" || o.precision == "int8") {
-    throw UsageError("--precision " + o.precision +
-                     " is not there yet: all arithmetic is in float (exact)");
+  if (o.precision == "bf16") {
+    throw UsageError(
+        "--precision bf16 is not there yet: exact is float, int8 is faster than either");
   }
-  need(o.precision == "exact", "--precision must be exact, bf16 or int8", o.precision);
+  need(o.precision == "exact" || o.precision == "int8", "--precision must be exact, bf16 or int8",
+       o.precision);
   need(o.tokens >= 1, "--tokens must be at least 1", std::to_string(o.tokens));
   need(o.context >= 1, "--ctx must be at least 1", std::to_string(o.context));
   need(!o.keep || (*o.keep >= 0 && *o.keep < o.context),
@@ -113,7 +114,9 @@ class Chat {
  public:
   explicit Chat(const Options& options)
       : options_(options),
-        model_(model_path(options)),
+        model_(model_path(options),
+               {.activations = options.precision == "int8" ? attn::ActivationFormat::int8
+                                                           : attn::ActivationFormat::exact}),
 #if defined(_OPENMP)
         threads_(options.threads),
 #endif
@@ -378,7 +381,7 @@ int main(int argc, char** argv) {
       ->excludes(lookup);
   app.add_option("--threads", o.threads, "0: as many as OpenMP takes")->capture_default_str();
   app.add_option("--precision", o.precision,
-                 "Of activations and cache; exact: float, the one that is there")
+                 "Of the activations that meet quantised weights: int8, or exact for float")
       ->capture_default_str();
   app.add_flag("--stats", o.stats, "Print the speed of each answer on standard error");
   app.add_flag("--json", o.json, "Print one JSON object");

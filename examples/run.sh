@@ -65,6 +65,6 @@ sh examples/fetch_plays.sh
 step "train_gpt --seconds 20 --out $build/train_gpt.html"
 "$build/examples/train_gpt" --seconds 20 --out "$build/train_gpt.html"
 echo "Open $build/train_gpt.html in a browser: the loss, and what the model wrote on the way."
-step "chat: two questions to a language model of 135 million weights, in float"
+step "chat: two questions to a language model of 135 million weights, in 8 bits"
 printf '%s\n' 'What is the capital of Italy?' 'And of Spain?' | "$build/examples/chat" --stats
 echo "Without input, \`$build/examples/chat\` is a conversation."

@@ -66,7 +66,7 @@ inline double run_chains(attn::Isa isa, std::int64_t steps) {
   volatile float kept = 0;
   double lanes = 4;
 #if ATTN_ARCH_X86
-  if (isa == attn::Isa::avx512) {
+  if (attn::base(isa) == attn::Isa::avx512) {
     kept = chains_avx512(steps, x);
     lanes = 16;
   } else if (isa == attn::Isa::avx2) {

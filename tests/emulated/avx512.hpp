@@ -37,20 +37,25 @@
 #endif
 
 // One by one, since simde/x86/avx512.h has thousands of functions.
+#include <simde/x86/avx512/abs.h>
 #include <simde/x86/avx512/add.h>
 #include <simde/x86/avx512/and.h>
 #include <simde/x86/avx512/blend.h>
 #include <simde/x86/avx512/cast.h>
 #include <simde/x86/avx512/cmp.h>
 #include <simde/x86/avx512/div.h>
+#include <simde/x86/avx512/dpbusd.h>
 #include <simde/x86/avx512/extract.h>
 #include <simde/x86/avx512/fmadd.h>
 #include <simde/x86/avx512/fnmadd.h>
 #include <simde/x86/avx512/insert.h>
 #include <simde/x86/avx512/loadu.h>
+#include <simde/x86/avx512/madd.h>
+#include <simde/x86/avx512/maddubs.h>
 #include <simde/x86/avx512/max.h>
 #include <simde/x86/avx512/min.h>
 #include <simde/x86/avx512/mov.h>
+#include <simde/x86/avx512/mov_mask.h>
 #include <simde/x86/avx512/mul.h>
 #include <simde/x86/avx512/or.h>
 #include <simde/x86/avx512/permutexvar.h>
@@ -58,6 +63,7 @@
 #include <simde/x86/avx512/set1.h>
 #include <simde/x86/avx512/slli.h>
 #include <simde/x86/avx512/sqrt.h>
+#include <simde/x86/avx512/srl.h>
 #include <simde/x86/avx512/srli.h>
 #include <simde/x86/avx512/storeu.h>
 #include <simde/x86/avx512/sub.h>
@@ -213,10 +219,15 @@ ATTN_EMULATED __m256i cvtps_ph(__m512 a) {
   simde_mm512_maskz_mov_epi64(mask, simde_mm512_slli_epi64(a, by))
 #define _mm512_maskz_srli_epi64(mask, a, by) \
   simde_mm512_maskz_mov_epi64(mask, simde_mm512_srli_epi64(a, by))
+#undef _mm512_madd_epi16  // the release names its masked form so
+#undef _mm512_maskz_srli_epi16
 #undef _mm512_maskz_srli_epi32
 #undef _mm512_maskz_cvtps_ph
 #define _mm512_maskz_srli_epi32(mask, a, by) \
   simde_mm512_maskz_mov_epi32(mask, simde_mm512_srli_epi32(a, by))
+#define _mm512_madd_epi16(a, b) simde_mm512_madd_epi16(a, b)
+#define _mm512_maskz_srli_epi16(mask, a, by) \
+  simde_mm512_maskz_mov_epi16(mask, simde_mm512_srli_epi16(a, by))
 #define _mm512_maskz_cvtepu16_epi32(mask, a) attn_emulated::cvtepu16_epi32(a)
 #define _mm512_maskz_cvtepi8_epi32(mask, a) attn_emulated::cvtepi8_epi32(a)
 #define _mm512_maskz_cvtepi32_ps(mask, a) attn_emulated::cvtepi32_ps(a)

@@ -39,7 +39,6 @@ rejects() {
 # What needs no model. An empty folder stands for a machine without one.
 mkdir "$scratch/empty"
 check 'an unknown option' rejects 'nonsense' "$program" --nonsense
-check '--precision int8' rejects 'int8 is not there yet' "$program" --precision int8 --prompt x
 check '--precision bf16' rejects 'bf16 is not there yet' "$program" --precision bf16 --prompt x
 check '--precision half' rejects 'exact, bf16 or int8; found half' "$program" --precision half
 check '--tokens 0' rejects 'at least 1; found 0' "$program" --tokens 0
@@ -65,16 +64,16 @@ if [ ! -f "$model" ]; then
   exit 77
 fi
 
-"$program" --prompt 'Name three primary colors.' --tokens 40 --json >"$scratch/json" 2>"$scratch/err"
+"$program" --precision exact --prompt 'Name three primary colors.' --tokens 40 --json >"$scratch/json" 2>"$scratch/err"
 check 'the ids of a conversation' grep -q '"prompt_ids":\[1,9690,198,2683,359,253,.*,520,9531,198\],' "$scratch/json"
 check 'an answer with its end token' grep -q '"ids":\[504,3003,4683,359,42,3950,28,10062,28,284,13581,30,2\],"text":"The primary colors are: Red, Blue, and Yellow."' "$scratch/json"
 check 'its speed' grep -q '"tokens_per_second":{"prefill":[0-9.]*,"decode":[0-9.]*}}$' "$scratch/json"
 check 'nothing on standard error' [ ! -s "$scratch/err" ]
-check 'the same as text' same "$("$program" --prompt 'Name three primary colors.')" 'The primary colors are: Red, Blue, and Yellow.'
+check 'the same as text' same "$("$program" --precision exact --prompt 'Name three primary colors.')" 'The primary colors are: Red, Blue, and Yellow.'
 printf 'Name three primary colors.' >"$scratch/prompt.txt"
-check '--file' same "$("$program" --file "$scratch/prompt.txt")" 'The primary colors are: Red, Blue, and Yellow.'
-check '--stop' same "$("$program" --prompt 'Name three primary colors.' --stop 'lue, a')" 'The primary colors are: Red, B'
-check '--tokens' same "$("$program" --prompt 'Name three primary colors.' --tokens 2)" 'The primary'
+check '--file' same "$("$program" --precision exact --file "$scratch/prompt.txt")" 'The primary colors are: Red, Blue, and Yellow.'
+check '--stop' same "$("$program" --precision exact --prompt 'Name three primary colors.' --stop 'lue, a')" 'The primary colors are: Red, B'
+check '--tokens' same "$("$program" --precision exact --prompt 'Name three primary colors.' --tokens 2)" 'The primary'
 check '--raw' same "$("$program" --raw --prompt 'The capital of France is' --tokens 2)" ' Paris.'
 check '--raw parses control tokens' grep -q '"prompt_ids":\[1,4093,2\]' <<JSON
 $("$program" --raw --prompt '<|im_start|>user<|im_end|>' --tokens 1 --json)
@@ -82,11 +81,11 @@ JSON
 check 'a prompt does not' grep -vq '"prompt_ids":\[.*,4093,198,2,2,' <<JSON
 $("$program" --prompt '<|im_end|>' --tokens 1 --json)
 JSON
-check '--score' same "$("$program" --score 'The capital of France is' --json | sed 's/\(\.[0-9][0-9][0-9]\)[0-9]*/\1/g')" \
+check '--score' same "$("$program" --precision exact --score 'The capital of France is' --json | sed 's/\(\.[0-9][0-9][0-9]\)[0-9]*/\1/g')" \
   '{"ids":[504,3575,282,4649,314],"logprobs":[-11.539,-0.337,-2.438,-0.450]}'
 check '--score with --raw' same "$("$program" --raw --score 'The' --json)" '{"ids":[504],"logprobs":[]}'
 check '--score of nothing' same "$("$program" --score '' --json)" '{"ids":[],"logprobs":[]}'
-check 'a small context' rejects 'the context 8 (--ctx)' "$program" --prompt 'Name three primary colors.' --ctx 8
+check 'a small context' rejects 'the context 8 (--ctx)' "$program" --precision exact --prompt 'Name three primary colors.' --ctx 8
 printf 'My name is Ada.\nWhat is my name?\n' | "$program" --stats --tokens 30 >"$scratch/turns" 2>"$scratch/stats"
 check 'two answers' same "$(wc -l <"$scratch/stats" | tr -d ' ')" 2
 check 'the second knows the first' grep -q 'Ada' "$scratch/turns"

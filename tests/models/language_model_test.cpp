@@ -187,6 +187,20 @@ TEST(SmolLm2, HasTheStoredLogProbabilitiesAndContinuations) {
       difference.empty() ? ++passed : ++failed;
       EXPECT_EQ(difference, "") << "of " << one.at("text").dump(-1, ' ', true);
     }
+    // With activations in 8 bits, on average over all cases.
+    const LanguageModel small(examples::llm_path(), {.activations = ActivationFormat::int8});
+    double error = 0, count = 0;
+    for (const nlohmann::json& one : cases) {
+      const auto expected = one.at("logprobs").get<std::vector<double>>();
+      const auto found = score_text(small, one.at("ids").get<Ids>());
+      for (std::size_t i = 0; i < std::min(found.size(), expected.size()); ++i) {
+        error += std::abs(found[i] - expected[i]);
+        count += 1;
+      }
+    }
+    EXPECT_LE(error / count, 0.065);
+    std::cout << "SmolLM2 in 8 bits: mean difference of log-probabilities " << error / count
+              << '\n';
   }
   std::cout << "SmolLM2: " << passed << " passed, " << failed << " failed, " << skipped
             << " skipped\n";

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <new>
@@ -36,12 +38,32 @@ class Buffer {
   Buffer() = default;
 
   explicit Buffer(index_t size) : size_(size) {
-    constexpr index_t most = std::numeric_limits<index_t>::max() / index_t{sizeof(T)};
-    if (size < 0 || size > most) detail::throw_buffer_size(size);
-    if (size > 0) {
-      const auto bytes = static_cast<std::size_t>(size) * sizeof(T);
+    const std::size_t bytes = bytes_of(size);
+    if (bytes > 0) {
       data_.reset(static_cast<T*>(::operator new(bytes, std::align_val_t{kAlignment})));
     }
+  }
+
+  /// `size` elements whose bytes are 0. Large ones are pages that the system has cleared, which take
+  /// no memory before they are touched: a model whose weights are replaced when it is loaded costs
+  /// nothing before.
+  static Buffer zeros(index_t size) {
+    constexpr std::size_t kLarge = std::size_t{1} << 20;
+    const std::size_t bytes = bytes_of(size);
+    if (bytes < kLarge) {
+      Buffer result(size);
+      if (bytes > 0) std::memset(static_cast<void*>(result.data()), 0, bytes);
+      return result;
+    }
+    Buffer result;
+    void* start = std::calloc(bytes + kAlignment, 1);
+    if (start == nullptr) throw std::bad_alloc();
+    void* aligned = start;
+    std::size_t room = bytes + kAlignment;
+    std::align(kAlignment, bytes, aligned, room);
+    result.data_ = {static_cast<T*>(aligned), Release{start}};
+    result.size_ = size;
+    return result;
   }
 
   /// What was moved from is empty: its memory is gone, and a size without memory would be read.
@@ -59,8 +81,20 @@ class Buffer {
 
  private:
   struct Release {
-    void operator()(T* p) const { ::operator delete(p, std::align_val_t{kAlignment}); }
+    void* start = nullptr;  ///< of zeros(): where calloc's memory begins
+
+    void operator()(T* p) const {
+      if (start != nullptr) return std::free(start);
+      ::operator delete(p, std::align_val_t{kAlignment});
+    }
   };
+
+  static std::size_t bytes_of(index_t size) {
+    constexpr index_t most = std::numeric_limits<index_t>::max() / index_t{sizeof(T)};
+    if (size < 0 || size > most) detail::throw_buffer_size(size);
+    return static_cast<std::size_t>(size) * sizeof(T);
+  }
+
   std::unique_ptr<T[], Release> data_;
   index_t size_ = 0;
 };

@@ -27,7 +27,8 @@ class Tensor {
 
   /// Zeros. Throws ShapeError for a negative extent or a size past 2^63 - 1, std::bad_alloc where
   /// memory does not suffice.
-  explicit Tensor(const Shape<Rank>& shape) : Tensor(uninitialized(shape)) { fill(T{}); }
+  explicit Tensor(const Shape<Rank>& shape)
+      : buffer_(Buffer<T>::zeros(size_of(shape))), shape_(shape) {}
 
   /// From values in order, last axis fastest. Throws ShapeError unless the sizes agree.
   Tensor(const Shape<Rank>& shape, std::initializer_list<T> values) : Tensor(uninitialized(shape)) {

@@ -25,6 +25,7 @@
 /// Families of operations; outside the inline namespace, since names in the library hold them.
 namespace attn::family {
 struct Products;
+struct QuantizedProducts;
 struct Attention;
 struct LinearAttention;
 struct Softmax;

@@ -22,13 +22,22 @@ struct Epilogue {
 
 namespace detail {
 
+/// B from something else than a matrix of T's: write(matrix, k, kc, column, width, panel) makes a packed panel of k rows
+/// [k, k + kc) and `width` columns from `column` on.
+template <class T>
+struct PanelSource {
+  const void* matrix = nullptr;
+  void (*write)(const void* matrix, index_t k, index_t kc, index_t column, index_t width,
+                T* panel) = nullptr;
+};
+
 /// Products as the kernels take them: pointers and strides, all checked, c with unit column stride.
 template <class T>
 struct GemmProblem {
   index_t m, n, k;
   const T* a;
   index_t a_row, a_k;
-  const T* b;  ///< nullptr where packed_b is given
+  const T* b;  ///< nullptr where packed_b or a source is given
   index_t b_k, b_column;
   const T* packed_b;
   T* c;
@@ -41,6 +50,7 @@ struct GemmProblem {
   index_t residual_row;
   bool seeds;  ///< sums begin with beta times c; otherwise the residual is added
   index_t batch, a_batch, b_batch, c_batch, residual_batch;  ///< products, and from one to the next
+  PanelSource<T> source;
 };
 
 /// b (k, n) of any strides, into `packed`, k times panel_columns() elements.
@@ -89,7 +99,8 @@ struct Backend<family::Products, In, Acc> {
                                                         offsetof(Gemm, a_batch),
                                                         offsetof(Gemm, b_batch),
                                                         offsetof(Gemm, c_batch),
-                                                        offsetof(Gemm, residual_batch)});
+                                                        offsetof(Gemm, residual_batch),
+                                                        offsetof(Gemm, source)});
 };
 
 // Block sizes. Each pass over KC of k reads and writes C once more, and rows of C that are a multiple of 4 KB apart evict
@@ -177,12 +188,13 @@ index_t batch_stride(const TensorView<T, Rank>& x) {
   return Rank == 2 || x.extent(0) == 1 || x.size() == 0 ? 0 : x.stride(0);
 }
 
-/// One product (Rank 2) or a batch of them (Rank 3), by `b` (.., k, n) or by `packed_b`.
-template <class T, int Rank>
+/// One product (Rank 2) or a batch of them (Rank 3) by multiply(problem), in which `b` (.., k, n) may be empty. It may be
+/// asked to begin with beta times c where `can_seed`.
+template <class T, int Rank, class Multiply>
 void gemm(std::string_view function, const TensorView<const T, Rank>& a,
-          const TensorView<const T, Rank>& b, const T* packed_b, index_t n,
-          const TensorView<T, Rank>& c, const Epilogue<T, Rank>& epilogue,
-          const Execution& execution) {
+          const TensorView<const T, Rank>& b, index_t n, const TensorView<T, Rank>& c,
+          const Epilogue<T, Rank>& epilogue, const Execution& execution, bool can_seed,
+          Multiply multiply) {
   constexpr int kRow = Rank - 2, kColumn = Rank - 1;
   const index_t batch = Rank == 2 ? 1 : c.extent(0), m = a.extent(kRow), k = a.extent(kColumn);
   Shape<Rank> expected = c.shape();
@@ -214,7 +226,8 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   // Where the kernels cannot write c as they go (columns that are not contiguous, or a c that the
   // epilogue still has to read), they write scratch memory, and c follows.
   const bool adds_c = in_place && epilogue.beta != T{0};
-  const bool seeds = adds_c && epilogue.alpha == T{1} && epilogue.activation == Activation::none;
+  const bool seeds =
+      can_seed && adds_c && epilogue.alpha == T{1} && epilogue.activation == Activation::none;
   const bool through_scratch = (n > 1 && c.stride(kColumn) != 1) ||
                                (n > 1 && residual.stride(kColumn) != 1) || (adds_c && !seeds);
   GemmProblem<T> problem{m,
@@ -226,7 +239,7 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
                          b.data(),
                          b.stride(kRow),
                          b.stride(kColumn),
-                         packed_b,
+                         nullptr,
                          c.data(),
                          c.stride(kRow),
                          epilogue.alpha,
@@ -240,9 +253,9 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
                          batch_stride(a),
                          batch_stride(b),
                          batch_stride(c),
-                         batch_stride(residual)};
-  const auto& multiply = backend<family::Products, T>(execution).gemm;
-  if (!through_scratch) return multiply(problem, execution);
+                         batch_stride(residual),
+                         {}};
+  if (!through_scratch) return multiply(problem);
   Scratch<T> product(execution.scratch(), m * n);
   problem.c = product.data();
   problem.c_row = n;
@@ -252,7 +265,7 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   for (index_t at = 0; at < batch; ++at) {
     problem.a = a.data() + at * problem.a_batch;
     problem.b = b.data() + at * problem.b_batch;
-    multiply(problem, execution);
+    multiply(problem);
     for (index_t i = 0; i < m; ++i) {
       for (index_t j = 0; j < n; ++j) {
         const auto element = [&](const auto& x) {
@@ -263,6 +276,19 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
       }
     }
   }
+}
+
+/// The same by `b`, or by `packed_b` where that is given.
+template <class T, int Rank>
+void gemm(std::string_view function, const TensorView<const T, Rank>& a,
+          const TensorView<const T, Rank>& b, const T* packed_b, index_t n,
+          const TensorView<T, Rank>& c, const Epilogue<T, Rank>& epilogue,
+          const Execution& execution) {
+  const auto& kernel = backend<family::Products, T>(execution).gemm;
+  gemm<T, Rank>(function, a, b, n, c, epilogue, execution, true, [&](GemmProblem<T>& problem) {
+    problem.packed_b = packed_b;
+    kernel(problem, execution);
+  });
 }
 
 }  // namespace detail

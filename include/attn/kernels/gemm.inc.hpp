@@ -48,6 +48,19 @@ inline void finish_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1
   }
 }
 
+/// Packs columns [j, j + columns) of rows [k, k + kc) of B, panel by panel.
+template <class T>
+inline void pack_b(const detail::GemmProblem<T>& g, index_t k, index_t kc, index_t j,
+                   index_t columns, T* packed) {
+  if (g.source.write == nullptr) {
+    return pack_columns(columns, kc, g.b + j * g.b_column + k * g.b_k, g.b_k, g.b_column, packed);
+  }
+  constexpr index_t NR = TileShape<T>::NR;
+  for (index_t x = 0; x < columns; x += NR) {
+    g.source.write(g.source.matrix, k, kc, j + x, std::min(columns - x, NR), packed + x * kc);
+  }
+}
+
 #include "attn/kernels/gemm_lines.inc.hpp"
 #include "attn/kernels/gemm_small.inc.hpp"
 
@@ -178,8 +191,7 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
           }
         } else {
           const index_t j0 = (task - a_packs) * step, columns = nc - j0 < step ? nc - j0 : step;
-          pack_columns(columns, kc, g.b + (n0 + j0) * g.b_column + k0 * g.b_k, g.b_k, g.b_column,
-                       b_block + j0 * kc);
+          pack_b(g, k0, kc, n0 + j0, columns, b_block + j0 * kc);
         }
       });
       threads.run(row_blocks * column_blocks, [&](index_t task, int worker) {
@@ -200,9 +212,7 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
           T* panel = b_block + worker * plan.kc_most * NR;
           for (index_t j = j0; j < j1; j += NR) {
             const index_t width = std::min(j1 - j, NR);
-            if (kc > 0) {
-              pack_panel(width, kc, g.b + j * g.b_column + k0 * g.b_k, g.b_k, g.b_column, panel);
-            }
+            if (kc > 0) pack_b(g, k0, kc, j, width, panel);
             multiply(j, j + width, panel);
           }
         } else if (plan.shares_b) {

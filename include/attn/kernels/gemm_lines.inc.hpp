@@ -7,8 +7,8 @@
 template <class T>
 inline bool takes_lines(const detail::GemmProblem<T>& g) {
   constexpr index_t kMostRows = 4;
-  return kFused && g.packed_b == nullptr && g.k > 0 && g.b_k == 1 && g.a_k == 1 &&
-         g.m <= kMostRows && g.n >= Vec<T>::kLanes && !g.seeds;
+  return kFused && g.b != nullptr && g.k > 0 && g.b_k == 1 && g.a_k == 1 && g.m <= kMostRows &&
+         g.n >= Vec<T>::kLanes && !g.seeds;
 }
 
 /// Up to R rows and `Vectors` vectors of columns of C from column j on. Every element is one chain of FMAs in the order of

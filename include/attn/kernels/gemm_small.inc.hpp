@@ -7,7 +7,7 @@
 template <class T>
 inline bool takes_rows(const detail::GemmProblem<T>& g) {
   constexpr index_t kMostRows = 128, kMostK = 256, kCache = index_t{32} << 10;
-  return kFused && g.packed_b == nullptr && g.k > 0 && !g.seeds && g.a_k == 1 && g.b_column == 1 &&
+  return kFused && g.b != nullptr && g.k > 0 && !g.seeds && g.a_k == 1 && g.b_column == 1 &&
          TiledRows<T>(g.m).height(0) <= g.m && g.m <= kMostRows && g.n >= Vec<T>::kLanes &&
          g.k <= kMostK && g.k * g.b_k * index_t{sizeof(T)} <= kCache;
 }

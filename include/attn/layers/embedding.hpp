@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "attn/core/tensor.hpp"
+#include "attn/layers/compressed_weight.hpp"
 #include "attn/layers/parameter_version.hpp"
 #include "attn/layers/parameter_visitor.hpp"
 
@@ -94,13 +95,26 @@ class Embedding {
 
   template <TensorLike Ids>
   auto operator()(const Ids& ids) const {
+    if (compressed_) detail::throw_compressed("Embedding");
     return embedding(weight, ids);
   }
 
   template <TensorLike Ids, TensorLike Out>
   void forward(const Ids& ids, Out&& out) const {
+    if (compressed_) detail::throw_compressed("Embedding");
     embedding(weight, ids, out);
   }
+
+  index_t num_embeddings() const {
+    return compressed_ ? compressed_.parts()[0]->shape()[0] : weight.extent(0);
+  }
+  /// The table in another form than `weight`, or nullptr; InputEmbedding and tied projections take either.
+  const CompressedWeight<T>* compressed() const {
+    return compressed_ ? compressed_.parts()[0].get() : nullptr;
+  }
+
+  /// The same for linear_parts(); empty where there is none.
+  auto compressed_parts() const { return compressed_.parts(); }
 
   /// `weight` was written, or is about to be: what others packed of it is stale. See Linear::touch().
   void touch() { version_.touch(); }
@@ -108,14 +122,35 @@ class Embedding {
 
   void visit_parameters(const ParameterVisitor<T>& f) {
     touch();
+    if (f.is_of_weights()) {
+      WeightSlot<T> slot{.shape = weight.shape(),
+                         .dense = weight.view(),
+                         .bytes = weight.size() * index_t{sizeof(T)},
+                         .compress = {}};
+      if (compressed_) {
+        slot.shape = compressed()->shape();
+        slot.bytes = compressed()->bytes();
+      }
+      slot.compress = [this, shape = slot.shape](auto form) {
+        if (compressed_.set(0, 1, shape, std::move(form))) weight = {};
+      };
+      f("weight", slot);
+    } else if (compressed_) {
+      detail::throw_compressed("Embedding");
+    } else {
+      f("weight", weight.view());
+    }
+  }
+  void visit_parameters(const ParameterVisitor<const T>& f) const {
+    if (compressed_) detail::throw_compressed("Embedding");
     f("weight", weight.view());
   }
-  void visit_parameters(const ParameterVisitor<const T>& f) const { f("weight", weight.view()); }
 
-  Tensor2<T> weight;
+  Tensor2<T> weight;  ///< (num_embeddings, embedding_dim); empty where it is compressed
 
  private:
   detail::ParameterVersion version_;
+  detail::CompressedParts<T> compressed_;
 };
 
 ATTN_NAMESPACE_END

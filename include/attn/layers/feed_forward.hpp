@@ -73,7 +73,7 @@ class FeedForward {
                const Execution& execution = {}) const {
     constexpr int kLast = rank_v<X> - 1;
     auto shape = const_view(x).shape();
-    shape.back() = linear1.weight.extent(0);
+    shape.back() = linear1.out_features();
     Scratch<T> memory(execution.scratch(), size_of(shape));
     TensorView<T, rank_v<X>> hidden(memory.data(), shape);
     if (gated) {
@@ -111,14 +111,7 @@ class FeedForward {
       self.linear2.visit_parameters(f.under("linear2."));
       return;
     }
-    if constexpr (!std::is_const_v<Self>) self.linear1.touch();
-    const index_t half = self.linear1.weight.extent(0) / 2;
-    for (const index_t begin : {index_t{0}, half}) {
-      const std::string part = begin == 0 ? "gate_proj." : "up_proj.";
-      f(part + "weight", self.linear1.weight.view().slice(0, begin, begin + half));
-      if (self.linear1.bias)
-        f(part + "bias", self.linear1.bias.view().slice(0, begin, begin + half));
-    }
+    self.linear1.visit_parts(f, {"gate_proj.", "up_proj."});
     self.linear2.visit_parameters(f.under("down_proj."));
   }
 };

@@ -82,7 +82,7 @@ class HeadProjections {
   /// Lays out what self-attention multiplies by, one matrix, or what attention to something else does: see Linear::pack().
   void pack(bool self_attention) {
     packed_ = {};
-    if (!weight_) return;
+    if (!weight_) return;  // in three matrices, or compressed
     const auto rows = [&](int first, int last) {
       return detail::PackedCopy<T>(weight_.view().slice(0, begin(first), end(last)), version_);
     };
@@ -110,7 +110,7 @@ class HeadProjections {
                 const Execution& execution) const {
     const index_t batch = query.extent(0), q_len = query.extent(1);
     const index_t kv_len = key ? key.extent(1) : 0, keys = kv_len + appended;
-    if (weight_ && appended == 0 && detail::is_same_view(key, value)) {
+    if ((weight_ || compressed_) && appended == 0 && detail::is_same_view(key, value)) {
       if (detail::is_same_view(query, key)) {
         // One product for all three: x is read, and packed, once.
         const TensorView3<T> qkv(memory, {batch, q_len, ends_[2]});
@@ -147,6 +147,7 @@ class HeadProjections {
 
   template <class Self>
   static auto weight_of(Self& self, int which) {
+    if (self.compressed_) detail::throw_compressed("MultiHeadAttention");
     if (self.weight_) return self.weight_.view().slice(0, self.begin(which), self.end(which));
     return self.parts_[static_cast<std::size_t>(which)].view();
   }
@@ -162,6 +163,13 @@ class HeadProjections {
     constexpr std::string_view kWeights[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
     constexpr std::string_view kBiases[] = {"q_proj_bias", "k_proj_bias", "v_proj_bias"};
     if constexpr (!std::is_const_v<Self>) self.version_.touch();
+    if (f.is_of_weights()) {
+      if constexpr (!std::is_const_v<Self>) {
+        for (int which = 0; which < 3; ++which) self.show_slot(f, kWeights[which], which);
+      }
+      return;
+    }
+    if (self.compressed_) detail::throw_compressed("MultiHeadAttention");
     const bool one_weight = self.weight_ && !self.separate_names_;
     if (one_weight) f("in_proj_weight", self.weight_.view());
     for (int which = 0; which < 3 && !one_weight; ++which) f(kWeights[which], self.weight(which));
@@ -170,12 +178,36 @@ class HeadProjections {
     for (int which = 0; which < 3; ++which) f(kBiases[which], self.bias(which));
   }
 
-  /// to = from W^T + b for neighbouring projections of the one matrix.
+  void show_slot(const ParameterVisitor<T>& f, std::string_view name, int which) {
+    const auto n = static_cast<std::size_t>(which);
+    WeightSlot<T> slot{.shape = {}, .dense = {}, .bytes = 0, .compress = {}};
+    if (compressed_) {
+      slot.shape = compressed_.parts()[n]->shape();
+      slot.bytes = compressed_.parts()[n]->bytes();
+    } else {
+      slot.dense = weight(which);
+      slot.shape = slot.dense.shape();
+      slot.bytes = slot.dense.size() * index_t{sizeof(T)};
+    }
+    slot.compress = [this, n, shape = slot.shape](auto form) {
+      if (!compressed_.set(n, 3, shape, std::move(form))) return;
+      weight_ = {};
+      parts_ = {};
+      packed_ = {};
+    };
+    f(name, slot);
+  }
+
+  /// to = from W^T + b for neighbouring projections of the one matrix, or of the compressed ones.
   void multiply(const TensorView3<const T>& from, int first, int last,
                 const detail::PackedCopy<T>& copy, const TensorView3<T>& to,
                 const Execution& execution) const {
     const TensorView1<const T> bias = bias_of(*this, first, last);
-    if (const PackedWeights<T>* packed = copy.find(version_, execution)) {
+    if (compressed_) {
+      const auto parts = compressed_.parts().subspan(static_cast<std::size_t>(first),
+                                                     static_cast<std::size_t>(last - first + 1));
+      detail::linear_parts<T, 3>(from, parts, bias, to, Activation::none, {}, execution);
+    } else if (const PackedWeights<T>* packed = copy.find(version_, execution)) {
       linear(from, *packed, bias, to, Activation::none, {}, execution);
     } else {
       linear(from, weight_.view().slice(0, begin(first), end(last)), bias, to, Activation::none, {},
@@ -185,6 +217,7 @@ class HeadProjections {
 
   void project_one(const TensorView3<const T>& from, int which, const TensorView3<T>& to,
                    const Execution& execution) const {
+    if (compressed_) return multiply(from, which, which, {}, to, execution);
     linear(from, weight(which), bias(which), to, Activation::none, {}, execution);
   }
 
@@ -195,6 +228,7 @@ class HeadProjections {
   Tensor1<T> bias_;
   detail::ParameterVersion version_;             ///< of all weights
   std::array<detail::PackedCopy<T>, 3> packed_;  ///< all; q; k and v
+  detail::CompressedParts<T> compressed_;        ///< q, k and v
 };
 
 ATTN_NAMESPACE_END

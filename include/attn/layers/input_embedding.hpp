@@ -102,7 +102,7 @@ class InputEmbedding {
     }
     const auto& types = call.token_type_ids;
     check_shape("InputEmbedding", "out", Shape<3>{batch, seq, dim}, ov.shape());
-    detail::check_ids("InputEmbedding", "ids", iv, words.weight.extent(0));
+    detail::check_ids("InputEmbedding", "ids", iv, words.num_embeddings());
     if (positions.weight) check_positions(iv.shape(), call);
     if (options_.norm && dim > 1 && ov.stride(2) != 1) {
       throw_shape("InputEmbedding", "out",
@@ -115,7 +115,6 @@ class InputEmbedding {
     const T scale = options_.scale ? std::sqrt(static_cast<T>(dim)) : T{1};
     detail::for_rows(call.execution.threads(), batch * seq, dim, [&](index_t row) {
       const index_t b = row / seq, i = row % seq;
-      const T* word = &words.weight(static_cast<index_t>(iv(b, i)), 0);
       const T* position =
           positions.weight
               ? &positions.weight(options_.position_offset + position_of(call, b, i), 0)
@@ -123,8 +122,17 @@ class InputEmbedding {
       const T* type =
           token_types.weight ? &token_types.weight(types ? types(b, i) : 0, 0) : nullptr;
       T* to = ov.at_index({b, i, 0});
+      const index_t id = static_cast<index_t>(iv(b, i));
+      const T* word = to;
+      index_t step = ov.stride(2);
+      if (words.compressed() != nullptr) {
+        words.compressed()->row(id, {to, {dim}, {step}});
+      } else {
+        word = &words.weight(id, 0);
+        step = 1;
+      }
       for (index_t x = 0; x < dim; ++x) {
-        T value = scale * word[x];
+        T value = scale * word[x * step];
         if (position != nullptr) value += position[x];
         if (type != nullptr) value += type[x];
         to[x * ov.stride(2)] = value;
@@ -168,6 +176,7 @@ class InputEmbedding {
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
     self.words.visit_parameters(f.under("words."));
+    if (f.is_of_weights()) return;  // the other tables are small
     if (self.options_.positions == Positions::learned) {
       self.positions.visit_parameters(f.under("positions."));
     }

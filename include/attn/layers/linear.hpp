@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/kernels/gemm.hpp"
+#include "attn/layers/compressed_weight.hpp"
 #include "attn/layers/parameter_version.hpp"
 #include "attn/layers/parameter_visitor.hpp"
 
@@ -82,7 +83,8 @@ auto linear(const X& x, const W& weight, TensorView1<const scalar_t<X>> bias = {
 /// PyTorch's nn.Linear: parameters weight (out, in) and bias (out), zero until loaded. After pack() calls use
 /// a copy of the weight laid out for the kernels, instead of laying it out in each. Showing writable parameters, as
 /// load_state_dict() does, makes the copy stale: it is not used until pack() makes a new one. Whoever writes `weight`
-/// directly calls touch() or pack() afterwards.
+/// directly calls touch() or pack() afterwards. quantize() (attn/models/quantize.hpp) replaces the weight by a smaller form;
+/// `weight` is empty then.
 template <class T>
 class Linear {
  public:
@@ -96,7 +98,7 @@ class Linear {
   Tensor<T, rank_v<X>> operator()(const X& x, Activation activation = Activation::none,
                                   const Execution& execution = {}) const {
     auto shape = const_view(x).shape();
-    shape.back() = weight.extent(0);
+    shape.back() = out_features();
     auto out = Tensor<T, rank_v<X>>::uninitialized(shape);
     forward(x, out, activation, {}, execution);
     return out;
@@ -105,35 +107,90 @@ class Linear {
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, Out&& out, Activation activation = Activation::none,
                decltype(const_view(x)) residual = {}, const Execution& execution = {}) const {
-    check_features("Linear", const_view(x).shape(), weight.extent(1));
-    if (const PackedWeights<T>* packed = packed_.find(version_, execution)) {
+    check_features("Linear", const_view(x).shape(), in_features());
+    if (compressed_) {
+      detail::linear_parts<T, rank_v<X>>(const_view(x), compressed_.parts(), bias.view(),
+                                         view_of(out), activation, residual, execution);
+    } else if (const PackedWeights<T>* packed = packed_.find(version_, execution)) {
       linear(x, *packed, bias.view(), out, activation, residual, execution);
     } else {
       linear(x, weight, bias.view(), out, activation, residual, execution);
     }
   }
 
-  void pack() { packed_ = {weight, version_}; }
+  index_t in_features() const {
+    return compressed_ ? compressed_.parts()[0]->shape()[1] : weight.extent(1);
+  }
+  index_t out_features() const {
+    if (!compressed_) return weight.extent(0);
+    index_t total = 0;
+    for (const auto& part : compressed_.parts()) total += part->shape()[0];
+    return total;
+  }
+
+  /// Nothing where the weight is compressed.
+  void pack() {
+    if (weight) packed_ = {weight, version_};
+  }
 
   /// `weight` was written, or is about to be: the packed copy is stale.
   void touch() { version_.touch(); }
 
-  void visit_parameters(const ParameterVisitor<T>& f) {
+  void visit_parameters(const ParameterVisitor<T>& f) { visit_parts(f, {""}); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit_parts(f, {""}); }
+
+  /// The same with weight and bias in parts of as many rows each, each under a prefix of its own.
+  void visit_parts(const ParameterVisitor<T>& f, std::initializer_list<std::string_view> prefixes) {
     touch();
-    f("weight", weight.view());
-    if (bias) f("bias", bias.view());
+    visit(*this, f, prefixes);
   }
-  void visit_parameters(const ParameterVisitor<const T>& f) const {
-    f("weight", weight.view());
-    if (bias) f("bias", bias.view());
+  void visit_parts(const ParameterVisitor<const T>& f,
+                   std::initializer_list<std::string_view> prefixes) const {
+    visit(*this, f, prefixes);
   }
 
-  Tensor2<T> weight;
-  Tensor1<T> bias;
+  Tensor2<T> weight;  ///< (out, in); empty where it is compressed
+  Tensor1<T> bias;    ///< (out), or empty
 
  private:
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f,
+                    std::initializer_list<std::string_view> prefixes) {
+    const std::size_t count = prefixes.size();
+    const index_t rows = self.out_features() / static_cast<index_t>(count);
+    for (std::size_t n = 0; n < count; ++n) {
+      const auto part = f.under(prefixes.begin()[n]);
+      const index_t begin = static_cast<index_t>(n) * rows, end = begin + rows;
+      if (f.is_of_weights()) {
+        if constexpr (!std::is_const_v<Self>) self.show_slot(part, n, count, rows);
+        continue;
+      }
+      if (self.compressed_) detail::throw_compressed("Linear");
+      part("weight", self.weight.view().slice(0, begin, end));
+      if (self.bias) part("bias", self.bias.view().slice(0, begin, end));
+    }
+  }
+
+  void show_slot(const ParameterVisitor<T>& f, std::size_t n, std::size_t count, index_t rows) {
+    const index_t begin = static_cast<index_t>(n) * rows;
+    WeightSlot<T> slot{.shape = {rows, in_features()}, .dense = {}, .bytes = 0, .compress = {}};
+    if (compressed_) {
+      slot.bytes = compressed_.parts()[n]->bytes();
+    } else {
+      slot.dense = weight.view().slice(0, begin, begin + rows);
+      slot.bytes = slot.dense.size() * index_t{sizeof(T)};
+    }
+    slot.compress = [this, n, count, shape = slot.shape](auto form) {
+      if (!compressed_.set(n, count, shape, std::move(form))) return;
+      weight = {};
+      packed_ = {};
+    };
+    f("weight", slot);
+  }
+
   detail::ParameterVersion version_;
   detail::PackedCopy<T> packed_;
+  detail::CompressedParts<T> compressed_;  ///< one, or as many as visit_parts() shows
 };
 
 ATTN_NAMESPACE_END

@@ -21,7 +21,7 @@ class OutputProjection {
     }
   }
 
-  bool tied() const { return !linear_.weight; }
+  bool tied() const { return linear_.in_features() == 0; }
 
   /// x (batch, seq, d_model), words (vocab_size, d_model), out (batch, seq, vocab_size). Throws ShapeError.
   template <TensorLike X, TensorLike Out>
@@ -32,7 +32,10 @@ class OutputProjection {
       return;
     }
     const TensorView1<const T> bias = linear_.bias;
-    if (const PackedWeights<T>* packed = packed_words_.find(words.version(), execution)) {
+    if (words.compressed() != nullptr) {
+      detail::linear_parts<T, 3>(const_view(x), words.compressed_parts(), bias, view_of(out),
+                                 Activation::none, {}, execution);
+    } else if (const PackedWeights<T>* packed = packed_words_.find(words.version(), execution)) {
       attn::linear(x, *packed, bias, out, Activation::none, {}, execution);
     } else {
       attn::linear(x, words.weight, bias, out, Activation::none, {}, execution);
@@ -42,7 +45,7 @@ class OutputProjection {
   /// See Linear::pack().
   void pack(const Embedding<T>& words) {
     if (tied()) {
-      packed_words_ = {words.weight, words.version()};
+      if (words.weight) packed_words_ = {words.weight, words.version()};
     } else {
       linear_.pack();
     }

@@ -10,6 +10,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
+template <class T>
+struct WeightSlot;
+
 /// A reference to a callable f(std::string_view name, TensorView<T, Rank> parameter) for ranks 1 to 3, such as a lambda
 /// with `auto`, valid while the callable lives; T is const where the module is. A type of its own and not a template
 /// parameter of every module, so that a module's names are compiled once and not once a callable.
@@ -27,19 +30,36 @@ class ParameterVisitor {
           callee(name, *static_cast<const TensorView<T, 3>*>(view));
         }) {}
 
+  /// A visitor that is shown the places of weight matrices instead: f(name, WeightSlot<T>&). See visit_weights().
+  template <class F>
+  static ParameterVisitor of_weights(F& f) {
+    ParameterVisitor visitor;
+    visitor.object_ = std::addressof(f);
+    visitor.call_ = [](const void* object, std::string_view name, const void* slot, int) {
+      (*static_cast<F*>(const_cast<void*>(object)))(
+          name, *static_cast<WeightSlot<T>*>(const_cast<void*>(slot)));
+    };
+    visitor.of_weights_ = true;
+    return visitor;
+  }
+  bool is_of_weights() const { return of_weights_; }
+
   template <int Rank>
   void operator()(std::string_view name, const TensorView<T, Rank>& parameter) const {
     static_assert(Rank >= 1 && Rank <= 3);
-    show(name, &parameter, Rank);
+    if (!of_weights_) show(name, &parameter, Rank);
   }
+  /// Of a visitor that is_of_weights().
+  void operator()(std::string_view name, WeightSlot<T>& slot) const { show(name, &slot, 0); }
 
   /// The visitor of a part: "in_proj_weight" under "self_attn." is "self_attn.in_proj_weight". Refers to this one and to
   /// the prefix.
   ParameterVisitor under(std::string_view prefix) const { return {*this, prefix}; }
 
  private:
+  ParameterVisitor() = default;
   ParameterVisitor(const ParameterVisitor& whole, std::string_view prefix)
-      : object_(&whole), prefix_(prefix) {}
+      : object_(&whole), prefix_(prefix), of_weights_(whole.of_weights_) {}
 
   void show(std::string_view name, const void* view, int rank) const {
     if (call_ != nullptr) return call_(object_, name, view, rank);
@@ -47,9 +67,10 @@ class ParameterVisitor {
                                                         rank);
   }
 
-  const void* object_;  ///< the callable, or the visitor of the whole
+  const void* object_ = nullptr;  ///< the callable, or the visitor of the whole
   void (*call_)(const void* object, std::string_view name, const void* view, int rank) = nullptr;
   std::string_view prefix_ = {};
+  bool of_weights_ = false;
 };
 
 ATTN_NAMESPACE_END

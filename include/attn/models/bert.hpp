@@ -96,11 +96,11 @@ class Bert {
   void pool(const Hidden& hidden, Out&& out, const Execution& execution = {}) const {
     const TensorView3<const T> from = const_view(hidden);
     const TensorView2<T> to = view_of(out);
-    if (!pooler.weight)
+    if (pooler.in_features() == 0)
       throw ValueError(message("Bert::pool", "the model", "have a pooler", "none"));
     check_shape(
         "Bert::pool", "hidden", "(batch, seq from 1 on, hidden_size)",
-        Shape<3>{from.extent(0), std::max(from.extent(1), index_t{1}), pooler.weight.extent(1)},
+        Shape<3>{from.extent(0), std::max(from.extent(1), index_t{1}), pooler.in_features()},
         from.shape());
     pooler.forward(from.select(1, 0), to, Activation::none, {}, execution);
     for (index_t b = 0; b < to.extent(0); ++b) {
@@ -111,7 +111,7 @@ class Bert {
   /// See Linear::pack().
   void pack() {
     encoder.pack();
-    if (pooler.weight) pooler.pack();
+    if (pooler.in_features() > 0) pooler.pack();
   }
 
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
@@ -126,7 +126,7 @@ class Bert {
   static void visit(Self& self, const Visitor& f) {
     self.embeddings.visit_parameters(f.under("embeddings."));
     self.encoder.visit_parameters(f.under("encoder."));
-    if (self.pooler.weight) self.pooler.visit_parameters(f.under("pooler."));
+    if (self.pooler.in_features() > 0) self.pooler.visit_parameters(f.under("pooler."));
   }
 };
 

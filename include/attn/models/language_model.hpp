@@ -4,6 +4,7 @@
 
 #include "attn/models/gguf_options.hpp"
 #include "attn/models/gguf_tokenizer.hpp"
+#include "attn/models/gguf_weights.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -12,13 +13,16 @@ struct LanguageModelOptions {
   index_t max_positions = 0;
   /// Lays weights out for the kernels: faster prefill, by a second copy of each (see Gpt::pack()).
   bool pack = true;
+  /// What activations become before they meet quantised weights. The scores of attention, norms and what is between are
+  /// float throughout.
+  ActivationFormat activations = ActivationFormat::exact;
   /// Instead of the file's own.
   std::optional<ChatTemplate> chat_template = {};
 };
 
-/// A language model of the Llama family, ready to be asked. Weights of any type that GgufFile reads
-/// become float when it is loaded: 4 bytes a parameter, and 4 more for those that are packed.
-/// (SmolLM2-135M: 1.2 GB for a file of 98 MB.)
+/// A language model of the Llama family, ready to be asked. Quantised weights stay as small as they
+/// are in the file; those in float16 and bfloat16 become float, 4 bytes a parameter and 4 more for
+/// the packed copy.
 ///
 ///   const LanguageModel model("SmolLM2-135M-Instruct.Q4_1.gguf");
 ///   GptSession<float> session(model.gpt(), 1, 4096);
@@ -59,7 +63,7 @@ class LanguageModel {
       }
     }
     gpt_ = Gpt<float>(gpt_options);
-    load(file);
+    load(file, options.activations);
     if (options.pack) gpt_.pack();
   }
 
@@ -95,10 +99,26 @@ class LanguageModel {
   }
 
  private:
-  void load(const GgufFile& file) {
+  void load(const GgufFile& file, ActivationFormat activations) {
     std::vector<std::string> used;
     gpt_.visit_parameters([&]<int Rank>(std::string_view name, TensorView<float, Rank> out) {
-      file.load(used.emplace_back(gguf_name(name)), out);
+      const std::string& theirs = used.emplace_back(gguf_name(name));
+      file.check(theirs, out.shape());
+      if (!detail::is_quantized(file.tensor(theirs).type)) file.load(theirs, out);
+    });
+    visit_weights<float>(gpt_, [&](std::string_view name, WeightSlot<float>& slot) {
+      const GgufTensor tensor = file.tensor(gguf_name(name));
+      if (!detail::is_quantized(tensor.type)) return;
+      slot.compress(std::make_shared<const QuantizedWeight>(
+          detail::quantized_weights(tensor.type, slot.shape[0], slot.shape[1], tensor.bytes),
+          activations));
+    });
+    // What shares a product with a matrix of floats is one too.
+    visit_weights<float>(gpt_, [&](std::string_view name, WeightSlot<float>& slot) {
+      const std::string theirs = gguf_name(name);
+      if (slot.dense && detail::is_quantized(file.tensor(theirs).type)) {
+        file.load(theirs, slot.dense);
+      }
     });
     std::sort(used.begin(), used.end());
     std::vector<std::string> unused;

@@ -6,6 +6,7 @@
 // that the text needs must have been included before: nothing is included for the first time here.
 // No include guard: one inclusion per kernel header. Nothing where attn::compiled has the kernels,
 // except for text that only a program can instantiate (ATTN_KERNEL_TEXT_IN_PROGRAM): loops over a user's functor.
+// ATTN_KERNEL_TEXT_EXTENDED: text for targets that extend others too.
 
 #if !defined(ATTN_KERNEL_TEXT)
 #error "define ATTN_KERNEL_TEXT before including foreach_isa.hpp"
@@ -19,3 +20,4 @@
 #pragma GCC diagnostic pop
 #endif
 #undef ATTN_KERNEL_TEXT
+#undef ATTN_KERNEL_TEXT_EXTENDED

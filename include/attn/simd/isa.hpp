@@ -28,15 +28,16 @@ ATTN_NAMESPACE_BEGIN
 /// - scalar: what every machine of the family has, SSE2 on x86-64, plain vectors elsewhere
 /// - avx2: AVX2 and FMA
 /// - avx512: AVX-512 F, BW, DQ and VL
+/// - avx512vnni: AVX-512 VNNI beside them, for products of 8-bit integers; all else runs as avx512
 /// - neon: what every AArch64 has
 enum class Isa {
-#define ATTN_TARGET_ENTRY(name, is_compiled, is_there) name,
+#define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) name,
 #include "attn/simd/targets.inc"
 #undef ATTN_TARGET_ENTRY
 };
 
 inline constexpr Isa kAllIsas[] = {
-#define ATTN_TARGET_ENTRY(name, is_compiled, is_there) Isa::name,
+#define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) Isa::name,
 #include "attn/simd/targets.inc"
 #undef ATTN_TARGET_ENTRY
 };
@@ -44,12 +45,22 @@ inline constexpr Isa kAllIsas[] = {
 namespace detail {
 
 inline constexpr std::string_view kIsaNames[] = {
-#define ATTN_TARGET_ENTRY(name, is_compiled, is_there) ATTN_STRING(name),
+#define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) ATTN_STRING(name),
 #include "attn/simd/targets.inc"
 #undef ATTN_TARGET_ENTRY
 };
 
 }  // namespace detail
+
+/// The set that `isa` adds instructions to, whose kernels run where these have no use; itself where there is none.
+constexpr Isa base(Isa isa) {
+  constexpr Isa kBases[] = {
+#define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) Isa::base,
+#include "attn/simd/targets.inc"
+#undef ATTN_TARGET_ENTRY
+  };
+  return kBases[static_cast<std::size_t>(isa)];
+}
 
 constexpr std::string_view name(Isa isa) {
   return detail::kIsaNames[static_cast<std::size_t>(isa)];
@@ -77,7 +88,7 @@ inline IsaSet machine_isas() {
     __builtin_cpu_init();
 #endif
     IsaSet found;
-#define ATTN_TARGET_ENTRY(name, is_compiled, is_there) \
+#define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) \
   if (is_there) found.insert(Isa::name);
 #include "attn/simd/targets.inc"
 #undef ATTN_TARGET_ENTRY
@@ -89,7 +100,7 @@ inline IsaSet machine_isas() {
 /// Those that the program was compiled with.
 inline constexpr IsaSet kCompiledIsas = [] {
   IsaSet compiled;
-#define ATTN_TARGET_ENTRY(name, is_compiled, is_there) \
+#define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) \
   if (is_compiled) compiled.insert(Isa::name);
 #include "attn/simd/targets.inc"
 #undef ATTN_TARGET_ENTRY
@@ -97,7 +108,7 @@ inline constexpr IsaSet kCompiledIsas = [] {
 }();
 
 inline constexpr std::string_view kBeAnIsa = "be one of:"
-#define ATTN_TARGET_ENTRY(name, is_compiled, is_there) " " ATTN_STRING(name)
+#define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) " " ATTN_STRING(name)
 #include "attn/simd/targets.inc"
 #undef ATTN_TARGET_ENTRY
     ;

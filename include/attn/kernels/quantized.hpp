@@ -1,0 +1,75 @@
+// Products with quantised weights: x W^T from codes, with activations as they are or in 8 bits.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/kernels/gemm.hpp"
+#include "attn/kernels/quantized_matrix.hpp"
+#include "attn/simd/int8.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// What activations become before they meet quantised weights.
+enum class ActivationFormat {
+  exact,  ///< floats as they are: the products of the weights that dequantize() gives, bit for bit
+  int8,  ///< scale = max |x| / 127 of every 32 neighbours (of the row where weights have one scale a row), sums in integers
+};
+
+namespace detail {
+
+struct QuantizedProblem {
+  GemmProblem<float> product;  ///< without B
+  QuantizedMatrix weights;
+};
+
+template <class Acc>
+struct Backend<family::QuantizedProducts, float, Acc> {
+  static constexpr bool kExtended = true;
+  Kernel<QuantizedProblem> multiply_floats, multiply_int8;
+
+  static constexpr std::uint64_t kLayout = layout_hash(
+      {sizeof(Backend), offsetof(Backend, multiply_int8), sizeof(QuantizedProblem),
+       offsetof(QuantizedProblem, product), offsetof(QuantizedProblem, weights),
+       sizeof(QuantizedMatrix), offsetof(QuantizedMatrix, n), offsetof(QuantizedMatrix, k),
+       offsetof(QuantizedMatrix, format), sizeof(QuantizedFormat), offsetof(QuantizedFormat, block),
+       offsetof(QuantizedFormat, zero), offsetof(QuantizedFormat, has_offset),
+       offsetof(QuantizedFormat, has_wide), offsetof(QuantizedFormat, float_scales)});
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT_EXTENDED
+#define ATTN_KERNEL_TEXT "attn/kernels/quantized.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// gemm() by rows of quantised weights.
+inline void gemm(const TensorView2<const float>& a, const QuantizedMatrix& weights,
+                 ActivationFormat activations, const TensorView2<float>& c,
+                 const Epilogue<float>& epilogue, const Execution& execution) {
+  check_shape("gemm", "a", Shape<2>{a.extent(0), weights.k}, a.shape());
+  const auto& kernels = backend<family::QuantizedProducts, float>(execution);
+  const bool is_exact = activations == ActivationFormat::exact;
+  const auto& kernel = is_exact ? kernels.multiply_floats : kernels.multiply_int8;
+  gemm<float, 2>("gemm", a, {}, weights.n, c, epilogue, execution, is_exact,
+                 [&](const GemmProblem<float>& problem) {
+                   kernel({problem, weights}, execution);
+                 });
+}
+
+}  // namespace detail
+
+/// c = a W^T with an epilogue, W (n, k) quantised: a (m, k), c (m, n), as for the other gemm(). An activation that is NaN
+/// or infinite makes its row of c NaN, and no other. Source: contract of the instruction VPDPBUSD; rows of results have the
+/// same bits on every instruction set but for the rounding of multiply-adds. Throws ShapeError.
+template <TensorLike A, TensorLike C>
+void gemm(const A& a, const QuantizedWeights& b, ActivationFormat activations, C&& c,
+          const Epilogue<float>& epilogue = {}, const Execution& execution = {}) {
+  detail::gemm(const_view(a), b.matrix(), activations, view_of(c), epilogue, execution);
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,218 @@
+// QuantizedWeights: a matrix of 4- or 8-bit codes with scales, laid out once for the kernels of every instruction set.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "attn/core/element.hpp"
+#include "attn/core/tensor.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// What codes mean: weight = scale * (code - zero) + offset.
+struct QuantizedFormat {
+  int bits = 8;  ///< 4 or 8, that a code takes
+  index_t block =
+      32;          ///< neighbours along k that share scale and offset: 16, 32, or 0: all of them
+  int zero = 128;  ///< of codes 0 .. 2^bits - 1
+  bool has_offset = false;
+  bool has_wide = true;  ///< codes above 127 occur
+  bool float_scales =
+      false;  ///< scales and offsets are float; else float16, which they must fit exactly
+
+  bool operator==(const QuantizedFormat&) const = default;
+};
+
+namespace detail {
+
+/// Quantised weights W (n, k) as kernels read them, in panels of 16 rows of W: the columns of x W^T. A panel holds the
+/// scales of its blocks (block after block, 16 columns each), then the offsets, then the codes; each part begins at a
+/// multiple of 64 bytes. Codes are in groups of four k: 16 columns with four neighbours each, 64 bytes. Codes of 4 bits: 64
+/// bytes hold groups g (low halves) and g + 4 (high halves) of a block of 32. k is filled up to whole groups.
+struct QuantizedMatrix {
+  static constexpr index_t kPanelColumns = 16, kGroup = 4, kGroupBytes = kPanelColumns * kGroup;
+
+  const std::uint8_t* data = nullptr;
+  index_t n = 0, k = 0;
+  QuantizedFormat format = {};
+
+  index_t groups() const { return (k + kGroup - 1) / kGroup; }
+  index_t blocks() const { return format.block == 0 ? 1 : k / format.block; }
+  index_t panels() const { return (n + kPanelColumns - 1) / kPanelColumns; }
+  index_t scale_bytes() const {  ///< of one panel, and of its offsets as many
+    const index_t size = format.float_scales ? index_t{sizeof(float)} : index_t{sizeof(float16)};
+    return round_up(blocks() * kPanelColumns * size, index_t{kAlignment});
+  }
+  index_t codes_begin() const { return scale_bytes() * (format.has_offset ? 2 : 1); }
+  index_t panel_bytes() const { return codes_begin() + groups() * kGroupBytes * format.bits / 8; }
+  const std::uint8_t* panel(index_t index) const { return data + index * panel_bytes(); }
+
+  /// Rows [begin, end) of W; `begin` is a multiple of 16.
+  QuantizedMatrix rows(index_t begin, index_t end) const {
+    return {data + begin / kPanelColumns * panel_bytes(), end - begin, k, format};
+  }
+};
+
+}  // namespace detail
+
+/// A weight matrix W (n, k) of codes, with all that is needed to multiply by it: x W^T.
+class QuantizedWeights {
+ public:
+  QuantizedWeights() = default;
+
+  /// All weights 0. Throws ValueError for a format that is none, ShapeError where k is not made of whole blocks.
+  QuantizedWeights(index_t n, index_t k, const QuantizedFormat& format) {
+    const auto check = [](bool good, std::string_view argument, std::string_view expected,
+                          index_t found) {
+      if (good) return;
+      throw ValueError(message("QuantizedWeights", argument, expected, std::to_string(found)));
+    };
+    check(format.bits == 8 || (format.bits == 4 && format.block == 32), "bits",
+          "be 8, or 4 with blocks of 32", format.bits);
+    check(format.block == 0 || format.block == 16 || format.block == 32, "block",
+          "be 0 (a whole row), 16 or 32", format.block);
+    check(format.zero >= 0 && format.zero < 1 << format.bits, "zero", "be a code", format.zero);
+    check(n >= 0, "n", "be at least 0", n);
+    check(k >= 0, "k", "be at least 0", k);
+    if (format.block != 0 && k % format.block != 0) {
+      throw ShapeError(message("QuantizedWeights", "k",
+                               "be a multiple of the block, " + std::to_string(format.block),
+                               std::to_string(k)));
+    }
+    matrix_ = {nullptr, n, k, format};
+    codes_ = Tensor1<std::uint8_t>({matrix_.panels() * matrix_.panel_bytes()});
+    // Scales are 0; codes of what fills up the last group and panel stand for 0.
+    const auto zero = static_cast<std::uint8_t>(format.bits == 8 ? format.zero : format.zero * 17);
+    for (index_t p = 0; p < matrix_.panels(); ++p) {
+      std::uint8_t* panel = codes_.data() + p * matrix_.panel_bytes();
+      std::fill(panel + matrix_.codes_begin(), panel + matrix_.panel_bytes(), zero);
+    }
+  }
+
+  explicit operator bool() const { return codes_.data() != nullptr; }
+  index_t n() const { return matrix_.n; }
+  index_t k() const { return matrix_.k; }
+  const QuantizedFormat& format() const { return matrix_.format; }
+  /// What the matrix takes.
+  index_t bytes() const { return codes_.size(); }
+
+  /// Codes of one block (of the whole row where format().block is 0), its scale and its offset.
+  void set_block(index_t row, index_t block, const std::uint8_t* codes, float scale,
+                 float offset = 0) {
+    constexpr index_t kColumns = detail::QuantizedMatrix::kPanelColumns;
+    std::uint8_t* panel = codes_.data() + row / kColumns * matrix_.panel_bytes();
+    const index_t column = row % kColumns, at = block * kColumns + column;
+    put_scale(panel, at, scale);
+    if (matrix_.format.has_offset) put_scale(panel + matrix_.scale_bytes(), at, offset);
+    const bool is_row = matrix_.format.block == 0;
+    const index_t count = is_row ? matrix_.k : matrix_.format.block;
+    std::uint8_t* to = panel + matrix_.codes_begin() + block * count * kColumns * bits() / 8 +
+                       column * detail::QuantizedMatrix::kGroup;
+    if (bits() == 4) {
+      for (index_t g = 0; g < 4; ++g, to += detail::QuantizedMatrix::kGroupBytes) {
+        for (index_t t = 0; t < 4; ++t) {
+          to[t] = static_cast<std::uint8_t>(codes[4 * g + t] | codes[4 * g + 16 + t] << 4);
+        }
+      }
+      return;
+    }
+    for (index_t i = 0; i < count; ++i) {
+      to[i / 4 * detail::QuantizedMatrix::kGroupBytes + i % 4] = codes[i];
+    }
+  }
+
+  /// The weights as float, (n, k): one rounding each, that of the offset's addition.
+  void dequantize(TensorView2<float> out) const {
+    check_shape("QuantizedWeights::dequantize", "out", Shape<2>{n(), k()}, out.shape());
+    for (index_t row = 0; row < n(); ++row) {
+      for (index_t i = 0; i < k(); ++i) out(row, i) = at(row, i);
+    }
+  }
+  /// One row of them, as an embedding takes it: `out` (k).
+  void dequantize_row(index_t row, TensorView1<float> out) const {
+    for (index_t i = 0; i < k(); ++i) out(i) = at(row, i);
+  }
+
+  /// For the kernels; valid while this object lives.
+  detail::QuantizedMatrix matrix() const {
+    detail::QuantizedMatrix matrix = matrix_;
+    matrix.data = codes_.data();
+    return matrix;
+  }
+
+ private:
+  int bits() const { return matrix_.format.bits; }
+
+  void put_scale(std::uint8_t* part, index_t at, float value) const {
+    if (matrix_.format.float_scales) {
+      std::memcpy(part + at * index_t{sizeof(float)}, &value, sizeof value);
+    } else {
+      const float16 half(value);
+      std::memcpy(part + at * index_t{sizeof half}, &half, sizeof half);
+    }
+  }
+  float scale_at(const std::uint8_t* part, index_t at) const {
+    if (matrix_.format.float_scales) {
+      float value;
+      std::memcpy(&value, part + at * index_t{sizeof value}, sizeof value);
+      return value;
+    }
+    float16 half;
+    std::memcpy(&half, part + at * index_t{sizeof half}, sizeof half);
+    return half;
+  }
+
+  float at(index_t row, index_t i) const {
+    constexpr index_t kColumns = detail::QuantizedMatrix::kPanelColumns;
+    const std::uint8_t* panel = codes_.data() + row / kColumns * matrix_.panel_bytes();
+    const index_t column = row % kColumns;
+    const index_t block = matrix_.format.block == 0 ? 0 : i / matrix_.format.block;
+    const std::uint8_t* codes = panel + matrix_.codes_begin() + column * 4 + i % 4;
+    int code;
+    if (bits() == 8) {
+      code = codes[i / 4 * detail::QuantizedMatrix::kGroupBytes];
+    } else {
+      const index_t group = i % 32 / 4;
+      code = codes[(i / 32 * 4 + group % 4) * detail::QuantizedMatrix::kGroupBytes];
+      code = group < 4 ? code & 15 : code >> 4;
+    }
+    const index_t at = block * kColumns + column;
+    const float product = scale_at(panel, at) * static_cast<float>(code - matrix_.format.zero);
+    return matrix_.format.has_offset ? product + scale_at(panel + matrix_.scale_bytes(), at)
+                                     : product;
+  }
+
+  detail::QuantizedMatrix matrix_;  ///< without its data
+  Tensor1<std::uint8_t> codes_;
+};
+
+/// 8 bits and a scale per row of W: scale = max |w| / 127, codes rounded to nearest even. A row that holds NaN or infinity
+/// gets the scale NaN. Shape: w (n, k).
+inline QuantizedWeights quantize_rows(TensorView2<const float> w) {
+  const index_t n = w.extent(0), k = w.extent(1);
+  QuantizedWeights result(n, k, {.block = 0, .float_scales = true});
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(k));
+  for (index_t row = 0; row < n; ++row) {
+    float most = 0;
+    bool is_finite = true;
+    for (index_t i = 0; i < k; ++i) {
+      is_finite = is_finite && std::isfinite(w(row, i));
+      most = std::max(most, std::abs(w(row, i)));
+    }
+    const float scale = is_finite ? most / 127 : std::numeric_limits<float>::quiet_NaN();
+    const bool is_zero = !is_finite || scale < std::numeric_limits<float>::min();
+    for (index_t i = 0; i < k; ++i) {
+      const float code = is_zero ? 0 : std::nearbyint(w(row, i) / scale);
+      codes[static_cast<std::size_t>(i)] =
+          static_cast<std::uint8_t>(128 + static_cast<int>(std::clamp(code, -127.0f, 127.0f)));
+    }
+    result.set_block(row, 0, codes.data(), is_finite && is_zero ? 0 : scale);
+  }
+  return result;
+}
+
+ATTN_NAMESPACE_END

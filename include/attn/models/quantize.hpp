@@ -1,0 +1,90 @@
+// quantize: turns the weight matrices of a loaded module into codes of 4 to 8 bits.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/io/gguf_quantize.hpp"
+#include "attn/kernels/quantized.hpp"
+#include "attn/layers/compressed_weight.hpp"
+#include "attn/models/gguf_weights.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// How weights are stored: bits a weight, scales included.
+enum class WeightFormat {
+  int8,  ///< 8 and a float a row
+  q8_0,  ///< 8.5: the blocks of GGUF's types, 32 neighbours with a scale
+  q5_1,  ///< 9, of which 6 count; and an offset
+  q5_0,  ///< 8.5, of which 5.5 count
+  q4_1,  ///< 5; and an offset
+  q4_0,  ///< 4.5
+};
+
+struct QuantizeOptions {
+  WeightFormat weights = WeightFormat::int8;
+  ActivationFormat activations = ActivationFormat::exact;
+};
+
+namespace detail {
+
+inline GgufType gguf_type_of(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::int8:
+    case WeightFormat::q8_0:
+      break;
+    case WeightFormat::q5_1:
+      return GgufType::Q5_1;
+    case WeightFormat::q5_0:
+      return GgufType::Q5_0;
+    case WeightFormat::q4_1:
+      return GgufType::Q4_1;
+    case WeightFormat::q4_0:
+      return GgufType::Q4_0;
+  }
+  return GgufType::Q8_0;
+}
+
+inline QuantizedWeights quantized_weights(TensorView2<const float> weight, WeightFormat format) {
+  if (format == WeightFormat::int8) return quantize_rows(weight);
+  const Tensor2<float> rows(weight);
+  const GgufType type = gguf_type_of(format);
+  const auto blocks = quantize_gguf(type, {rows.data(), static_cast<std::size_t>(rows.size())});
+  return quantized_weights(type, weight.extent(0), weight.extent(1), blocks);
+}
+
+}  // namespace detail
+
+/// Replaces every weight matrix of a module, a table of words among them, by codes; norms, biases and tables of positions
+/// stay. The floats are gone afterwards: such a module is not trained, and shows no parameters to save. What is compressed
+/// already stays as it is. Throws ValueError, and changes nothing, where a matrix has other than whole blocks of 32
+/// columns (WeightFormat::int8 takes any) or holds a scale that float16 does not.
+template <class Module>
+void quantize(Module& module, const QuantizeOptions& options = {}) {
+  visit_weights<float>(module, [&](std::string_view name, WeightSlot<float>& slot) {
+    if (options.weights == WeightFormat::int8 || slot.shape[1] % 32 == 0) return;
+    throw ValueError(
+        message("quantize", name, "have a multiple of 32 columns", std::to_string(slot.shape[1])));
+  });
+  std::vector<std::shared_ptr<const CompressedWeight<float>>> forms;
+  visit_weights<float>(module, [&](std::string_view, WeightSlot<float>& slot) {
+    forms.push_back(slot.dense ? std::make_shared<const QuantizedWeight>(
+                                     detail::quantized_weights(slot.dense, options.weights),
+                                     options.activations)
+                               : nullptr);
+  });
+  std::size_t at = 0;
+  visit_weights<float>(module, [&](std::string_view, WeightSlot<float>& slot) {
+    if (forms[at] != nullptr) slot.compress(std::move(forms[at]));
+    ++at;
+  });
+}
+
+/// Bytes of a module's weight matrices, as tensors or as codes; copies that pack() made are not counted.
+template <class Module>
+index_t weight_bytes(Module& module) {
+  index_t total = 0;
+  visit_weights<float>(module,
+                       [&](std::string_view, WeightSlot<float>& slot) { total += slot.bytes; });
+  return total;
+}
+
+ATTN_NAMESPACE_END

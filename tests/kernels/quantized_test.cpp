@@ -1,0 +1,285 @@
+// Products with quantised weights: exact ones by the bits of gemm(), those in 8 bits by plain loops; hostile values.
+#include "attn/kernels/quantized.hpp"
+
+#include <cmath>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "support/error_of.hpp"
+#include "support/isas.hpp"
+#include "support/random.hpp"
+#include "support/thread_executor.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::contains;
+using attn_test::error_of;
+using attn_test::extended_isas;
+using attn_test::Index;
+using attn_test::Random;
+using attn_test::ThreadExecutor;
+
+const std::vector<QuantizedFormat> kFormats = {
+    {},                                                                                   // Q8_0
+    {.zero = 16, .has_wide = false},                                                      // Q5_0
+    {.zero = 0, .has_offset = true, .has_wide = false},                                   // Q5_1
+    {.bits = 4, .zero = 8, .has_wide = false},                                            // Q4_0
+    {.bits = 4, .zero = 0, .has_offset = true, .has_wide = false},                        // Q4_1
+    {.bits = 4, .zero = 0, .has_offset = true, .has_wide = false, .float_scales = true},  // Q4_K
+    {.block = 16, .zero = 32, .has_wide = false, .float_scales = true},                   // Q6_K
+    {.block = 0, .float_scales = true},                                                   // int8
+};
+
+/// Random codes and scales; one weight in eight blocks is the extreme code everywhere.
+QuantizedWeights random_weights(Random& random, Index n, Index k, const QuantizedFormat& format) {
+  QuantizedWeights weights(n, k, format);
+  const Index block = format.block == 0 ? k : format.block;
+  const Index top = format.bits == 4 ? 15 : format.has_wide ? 255 : 63;
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(block));
+  for (Index row = 0; row < n; ++row) {
+    for (Index b = 0; b * block < k; ++b) {
+      const bool is_extreme = random.chance(0.125);
+      for (auto& code : codes) {
+        code = static_cast<std::uint8_t>(is_extreme ? random.integer(0, 1) * top
+                                                    : random.integer(0, top));
+      }
+      const auto half = [&](double x) { return static_cast<float>(float16(x)); };
+      weights.set_block(row, b, codes.data(), half(0.01 * random.normal()),
+                        format.has_offset ? half(0.1 * random.normal()) : 0);
+    }
+  }
+  return weights;
+}
+
+Tensor2<float> random_rows(Random& random, Index m, Index k) {
+  Tensor2<float> x({m, k});
+  for (Index i = 0; i < x.size(); ++i) x.data()[i] = static_cast<float>(random.normal());
+  return x;
+}
+
+bool same_bits(const Tensor2<float>& a, const Tensor2<float>& b) {
+  return std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(float)) == 0;
+}
+
+struct Sizes {
+  Index m, n, k;
+};
+Sizes random_sizes(Random& random, const QuantizedFormat& format) {
+  const Index k = format.block == 0 ? random.pick<Index>({1, 3, 64, 130, 1027, 2100})
+                                    : 32 * random.pick<Index>({1, 2, 5, 33, 65});
+  return {random.pick<Index>({1, 2, 3, 4, 5, 6, 7, 13, 70, 200}),
+          random.pick<Index>({1, 15, 16, 17, 33, 64, 100, 130}), k};
+}
+
+TEST(Quantized, ExactProductsAreThoseOfTheDequantisedWeights) {
+  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+    Random random(draw);
+    const QuantizedFormat& format = random.pick(kFormats);
+    const auto [m, n, k] = random_sizes(random, format);
+    const QuantizedWeights weights = random_weights(random, n, k, format);
+    Tensor2<float> dense({n, k});
+    weights.dequantize(dense.view());
+    const Tensor2<float> x = random_rows(random, m, k), residual = random_rows(random, m, n);
+    Tensor1<float> bias({n});
+    bias.fill(0.5f);
+    const Epilogue<float> epilogue{
+        .bias = bias, .activation = Activation::silu, .beta = 1, .residual = residual};
+    const ThreadExecutor threads(3);
+    for (Isa isa : extended_isas()) {
+      SCOPED_TRACE(random.trace() + ", " + std::string(name(isa)) + ", bits " +
+                   std::to_string(format.bits) + ", " + std::to_string(m) + " x " +
+                   std::to_string(n) + " x " + std::to_string(k));
+      Tensor2<float> expected({m, n}), found({m, n});
+      gemm(x, dense.view().transpose(0, 1), expected, epilogue, {.isa = isa});
+      gemm(x, weights, ActivationFormat::exact, found, epilogue,
+           {.executor = draw % 2 == 0 ? &threads : nullptr, .isa = isa});
+      ASSERT_TRUE(same_bits(found, expected));
+    }
+  }
+}
+
+/// What ActivationFormat::int8 means, in double but for the activations' scales and codes.
+Tensor2<double> int8_reference(const Tensor2<float>& x, const Tensor2<float>& dense, Index shared,
+                               Tensor2<double>& magnitude) {
+  const Index m = x.extent(0), k = x.extent(1), n = dense.extent(0);
+  Tensor2<double> result({m, n});
+  for (Index i = 0; i < m; ++i) {
+    std::vector<double> codes(static_cast<std::size_t>(k));
+    for (Index begin = 0; begin < k; begin += shared) {
+      const Index end = std::min(k, begin + shared);
+      float largest = 0;
+      for (Index p = begin; p < end; ++p) largest = std::max(largest, std::abs(x(i, p)));
+      const float scale = largest / 127;
+      const bool is_zero = scale < std::numeric_limits<float>::min();
+      for (Index p = begin; p < end; ++p) {
+        codes[static_cast<std::size_t>(p)] =
+            is_zero ? 0 : double{scale} * double{std::nearbyint(x(i, p) * (127 / largest))};
+      }
+    }
+    for (Index j = 0; j < n; ++j) {
+      for (Index p = 0; p < k; ++p) {
+        const double product = codes[static_cast<std::size_t>(p)] * double{dense(j, p)};
+        result(i, j) += product;
+        magnitude(i, j) += std::abs(product);
+      }
+    }
+  }
+  return result;
+}
+
+TEST(Quantized, ProductsInEightBitsAreThoseOfTheRoundedActivations) {
+  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+    Random random(1000 + draw);
+    const QuantizedFormat& format = random.pick(kFormats);
+    const auto [m, n, k] = random_sizes(random, format);
+    const QuantizedWeights weights = random_weights(random, n, k, format);
+    Tensor2<float> dense({n, k});
+    weights.dequantize(dense.view());
+    const Tensor2<float> x = random_rows(random, m, k);
+    Tensor2<double> magnitude({m, n});
+    const Tensor2<double> expected =
+        int8_reference(x, dense, format.block == 0 ? k : 32, magnitude);
+    // Sums of integers are exact; a block's scaling rounds four times, its addition once, and so does each weight's offset.
+    const Index blocks = format.block == 0 ? 1 + k / 1024 : k / format.block;
+    const double bound = 1.2e-7 * static_cast<double>(6 + blocks);
+    for (Isa isa : extended_isas()) {
+      SCOPED_TRACE(random.trace() + ", " + std::string(name(isa)) + ", bits " +
+                   std::to_string(format.bits) + ", " + std::to_string(m) + " x " +
+                   std::to_string(n) + " x " + std::to_string(k));
+      Tensor2<float> found({m, n});
+      gemm(x, weights, ActivationFormat::int8, found, {}, {.isa = isa});
+      // With an offset, both terms of a block are large where their sum is small.
+      const double slack = format.has_offset ? 16 : 1;
+      for (Index i = 0; i < m; ++i) {
+        for (Index j = 0; j < n; ++j) {
+          ASSERT_NEAR(found(i, j), expected(i, j), slack * bound * magnitude(i, j) + 1e-30)
+              << i << ", " << j;
+        }
+      }
+    }
+  }
+}
+
+TEST(Quantized, RowsHaveTheSameBitsAloneAndOnAnyThreads) {
+  for (const QuantizedFormat& format : kFormats) {
+    Random random(2000);
+    const Index m = 23, n = 100, k = 1088;
+    const QuantizedWeights weights = random_weights(random, n, k, format);
+    const Tensor2<float> x = random_rows(random, m, k);
+    const ThreadExecutor threads(3);
+    for (const auto activations : {ActivationFormat::exact, ActivationFormat::int8}) {
+      for (Isa isa : extended_isas()) {
+        SCOPED_TRACE(std::string(name(isa)) + ", bits " + std::to_string(format.bits));
+        Tensor2<float> all({m, n}), shared({m, n}), one({1, n});
+        gemm(x, weights, activations, all, {}, {.isa = isa});
+        gemm(x, weights, activations, shared, {}, {.executor = &threads, .isa = isa});
+        EXPECT_TRUE(same_bits(all, shared));
+        for (Index i = 0; i < m; ++i) {
+          gemm(x.view().slice(0, i, i + 1), weights, activations, one, {}, {.isa = isa});
+          ASSERT_EQ(std::memcmp(&all(i, 0), one.data(), sizeof(float) * n), 0) << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(Quantized, AnActivationThatIsNotFiniteSpoilsItsRowAlone) {
+  for (const QuantizedFormat& format : kFormats) {
+    Random random(3000);
+    const QuantizedWeights weights = random_weights(random, 40, 96, format);
+    const Tensor2<float> plain = random_rows(random, 9, 96);
+    for (Isa isa : extended_isas()) {
+      Tensor2<float> x = plain, expected({9, 40}), found({9, 40});
+      gemm(x, weights, ActivationFormat::int8, expected, {}, {.isa = isa});
+      x(2, 50) = std::numeric_limits<float>::infinity();
+      x(5, 0) = std::numeric_limits<float>::quiet_NaN();
+      for (Index p = 0; p < 96; ++p) x(7, p) = 1e-42f;  // subnormal: counts as 0
+      gemm(x, weights, ActivationFormat::int8, found, {}, {.isa = isa});
+      for (Index i = 0; i < 9; ++i) {
+        for (Index j = 0; j < 40; ++j) {
+          if (i == 2 || i == 5) {
+            EXPECT_TRUE(std::isnan(found(i, j)));
+          } else if (i == 7) {
+            EXPECT_EQ(found(i, j), 0);
+          } else {
+            EXPECT_EQ(found(i, j), expected(i, j));
+          }
+        }
+      }
+    }
+  }
+}
+
+/// 70,000 products of extreme codes, where sums of pairs in 16 bits or of all in 32 would overflow.
+TEST(Quantized, ExtremeCodesDoNotOverflow) {
+  constexpr Index k = 70016;
+  for (const Index block : {0, 32}) {
+    QuantizedWeights weights(3, k, {.block = block, .float_scales = true});
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(block == 0 ? k : block));
+    for (Index row = 0; row < 3; ++row) {
+      // -128, +127, and both in turns.
+      for (std::size_t i = 0; i < codes.size(); ++i) {
+        codes[i] = row == 0 ? 0 : row == 1 ? 255 : i % 2 == 0 ? 0 : 255;
+      }
+      for (Index b = 0; b < (block == 0 ? 1 : k / block); ++b) {
+        weights.set_block(row, b, codes.data(), 1);
+      }
+    }
+    Tensor2<float> x({2, k});
+    for (Index p = 0; p < k; ++p) {
+      x(0, p) = 127;
+      x(1, p) = p % 2 == 0 ? -127.0f : 127.0f;
+    }
+    for (Isa isa : extended_isas()) {
+      Tensor2<float> y({2, 3});
+      gemm(x, weights, ActivationFormat::int8, y, {}, {.isa = isa});
+      const double all = 127.0 * k, blocks = block == 0 ? 70 : 1.0 * k / 32;
+      const double expected[2][3] = {{-128 * all, 127 * all, -0.5 * all}, {0, 0, 127.5 * all}};
+      for (Index i = 0; i < 2; ++i) {
+        for (Index j = 0; j < 3; ++j) {
+          // A rounding of the sum for each block.
+          EXPECT_NEAR(y(i, j), expected[i][j], 6e-8 * blocks * 128 * all)
+              << name(isa) << ", " << i << ", " << j;
+        }
+      }
+    }
+  }
+}
+
+TEST(Quantized, RowsOfEightBits) {
+  Random random(4000);
+  Tensor2<float> w = random_rows(random, 5, 37);
+  for (Index i = 0; i < 37; ++i) w(3, i) = 0;
+  w(4, 7) = std::numeric_limits<float>::infinity();
+  const QuantizedWeights weights = quantize_rows(w);
+  Tensor2<float> back({5, 37});
+  weights.dequantize(back.view());
+  for (Index row = 0; row < 4; ++row) {
+    float largest = 0;
+    for (Index i = 0; i < 37; ++i) largest = std::max(largest, std::abs(w(row, i)));
+    for (Index i = 0; i < 37; ++i) {
+      EXPECT_LE(std::abs(back(row, i) - w(row, i)), largest / 254 * 1.00001f);
+    }
+  }
+  EXPECT_TRUE(std::isnan(back(4, 0)));
+  EXPECT_LT(weights.bytes(), 16 * (40 + 8) + 64);
+}
+
+TEST(QuantizedErrors, FormatsAndShapes) {
+  EXPECT_TRUE(contains(error_of<ValueError>([] { QuantizedWeights(4, 64, {.bits = 3}); }),
+                       "[QuantizedWeights] bits must be 8, or 4 with blocks of 32"));
+  EXPECT_TRUE(contains(error_of<ShapeError>([] { QuantizedWeights(4, 40, {}); }),
+                       "[QuantizedWeights] k must be a multiple of the block, 32; found 40"));
+  EXPECT_THROW(QuantizedWeights(4, 32, {.block = 8}), ValueError);
+  EXPECT_THROW(QuantizedWeights(4, 32, {.zero = 256}), ValueError);
+  const QuantizedWeights weights(4, 64, {});
+  const Tensor2<float> x({2, 63});
+  Tensor2<float> y({2, 4});
+  EXPECT_THROW(gemm(x, weights, ActivationFormat::int8, y), ShapeError);
+  EXPECT_THROW(gemm(x, weights, ActivationFormat::exact, y), ShapeError);
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,154 @@
+// quantize, and GGUF's blocks as weights: models of codes against the same models of what the codes mean.
+#include "attn/models/quantize.hpp"
+
+#include <cstring>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "attn/models/gpt.hpp"
+
+#include "support/error_of.hpp"
+#include "support/random.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::contains;
+using attn_test::error_of;
+using attn_test::Random;
+
+template <class T, int Rank>
+bool quantize_same_bits(const Tensor<T, Rank>& a, const Tensor<T, Rank>& b) {
+  return a.shape() == b.shape() &&
+         std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(T)) == 0;
+}
+
+TEST(Quantize, BlocksOfFilesMeanWhatTheyDequantiseTo) {
+  for (const GgufType type : {GgufType::Q8_0, GgufType::Q4_0, GgufType::Q4_1, GgufType::Q5_0,
+                              GgufType::Q5_1, GgufType::Q4_K, GgufType::Q5_K, GgufType::Q6_K}) {
+    SCOPED_TRACE(name(type));
+    Random random(static_cast<std::uint64_t>(type));
+    const index_t n = 21, k = 512;
+    const auto size = static_cast<index_t>(block_elements(type));
+    std::vector<std::byte> blocks(static_cast<std::size_t>(n * k / size) * block_bytes(type));
+    for (std::byte& b : blocks) b = static_cast<std::byte>(random.integer(0, 255));
+    // Scales that are finite: a block's are float16, and the exponent's bits lie in the upper byte.
+    for (std::size_t at = 0; at < blocks.size(); at += block_bytes(type)) {
+      const auto tame = [&](std::size_t byte) { blocks[at + byte] &= std::byte{0xbf}; };
+      tame(type == GgufType::Q6_K ? 209 : 1);
+      if (type != GgufType::Q6_K && type != GgufType::Q8_0) tame(3);
+    }
+    const QuantizedWeights weights = detail::quantized_weights(type, n, k, blocks);
+    Tensor2<float> expected({n, k}), found({n, k});
+    dequantize_gguf(type, blocks, {expected.data(), static_cast<std::size_t>(expected.size())});
+    weights.dequantize(found.view());
+    EXPECT_TRUE(quantize_same_bits(found, expected));
+  }
+}
+
+Gpt<float> small_gpt(Random& random, bool tied, bool gated) {
+  Gpt<float> gpt(
+      {.vocab_size = 50,
+       .num_layers = 2,
+       .layer =
+           {.d_model = 64, .nhead = 4, .dim_feedforward = 96, .norm_first = true, .gated = gated},
+       .max_positions = 40,
+       .tied = tied});
+  gpt.visit_parameters([&]<int Rank>(std::string_view, TensorView<float, Rank> p) {
+    for (index_t i = 0; i < p.size(); ++i) {
+      p.data()[i] = static_cast<float>(0.2 * random.normal());
+    }
+  });
+  return gpt;
+}
+
+TEST(Quantize, ExactModelsAreThoseOfTheDequantisedWeights) {
+  for (const WeightFormat format : {WeightFormat::int8, WeightFormat::q8_0, WeightFormat::q5_1,
+                                    WeightFormat::q5_0, WeightFormat::q4_1, WeightFormat::q4_0}) {
+    for (const bool tied : {true, false}) {
+      Random random(10 * static_cast<std::uint64_t>(format) + (tied ? 1 : 0));
+      SCOPED_TRACE(random.trace());
+      Gpt<float> gpt = small_gpt(random, tied, tied);
+      const Gpt<float> plain = gpt;
+      quantize(gpt, {.weights = format});
+      // The weights that the codes mean, put into a copy of the model.
+      Gpt<float> expanded = plain;
+      std::vector<Tensor2<float>> meant;
+      visit_weights<float>(expanded, [&](std::string_view, WeightSlot<float>& slot) {
+        auto& tensor = meant.emplace_back(slot.shape);
+        detail::quantized_weights(slot.dense, format).dequantize(tensor.view());
+      });
+      std::size_t at = 0;
+      visit_weights<float>(expanded, [&](std::string_view, WeightSlot<float>& slot) {
+        copy(meant[at++], slot.dense);
+      });
+      Tensor2<index_t> ids({2, 9});
+      for (index_t i = 0; i < ids.size(); ++i) ids.data()[i] = random.integer(0, 49);
+      EXPECT_TRUE(quantize_same_bits(gpt(ids), expanded(ids)));
+      // Behind a cache, one token at a time, as decoding goes.
+      auto caches = gpt.make_caches(2, 9), plain_caches = expanded.make_caches(2, 9);
+      for (index_t i = 0; i < 9; ++i) {
+        const auto token = ids.view().slice(1, i, i + 1);
+        ASSERT_TRUE(quantize_same_bits(gpt(token, {}, caches), expanded(token, {}, plain_caches)));
+      }
+    }
+  }
+}
+
+TEST(Quantize, EightBitsStayNearFloat) {
+  Random random(77);
+  const Gpt<float> plain = small_gpt(random, true, true);
+  Tensor2<index_t> ids({1, 30});
+  for (index_t i = 0; i < ids.size(); ++i) ids.data()[i] = random.integer(0, 49);
+  const auto expected = plain(ids);
+  for (const WeightFormat format : {WeightFormat::int8, WeightFormat::q8_0}) {
+    Gpt<float> gpt = plain;
+    quantize(gpt, {.weights = format, .activations = ActivationFormat::int8});
+    const auto found = gpt(ids);
+    double error = 0, size = 0;
+    for (index_t i = 0; i < found.size(); ++i) {
+      const double e = expected.data()[i];
+      error += (found.data()[i] - e) * (found.data()[i] - e);
+      size += e * e;
+    }
+    EXPECT_GT(error, 0);
+    EXPECT_LT(std::sqrt(error / size), 0.02);
+  }
+}
+
+TEST(Quantize, MakesModelsSmallAndKeepsThemShared) {
+  Random random(5);
+  Gpt<float> gpt = small_gpt(random, true, true);
+  const index_t before = weight_bytes(gpt);
+  quantize(gpt, {.weights = WeightFormat::q4_0});
+  EXPECT_LT(weight_bytes(gpt), before / 5);
+  Gpt<float> copy = gpt;
+  EXPECT_EQ(weight_bytes(copy), weight_bytes(gpt));
+  copy.pack();  // has nothing to pack, and says nothing
+  const Tensor2<index_t> ids({1, 3}, {1, 2, 3});
+  EXPECT_TRUE(quantize_same_bits(copy(ids), gpt(ids)));
+}
+
+TEST(QuantizeErrors, SayWhatIsWrong) {
+  Random random(6);
+  Linear<float> linear(40, 8);
+  EXPECT_TRUE(contains(error_of<ValueError>([&] { quantize(linear, {WeightFormat::q4_0}); }),
+                       "[quantize] weight must have a multiple of 32 columns; found 40"));
+  EXPECT_EQ(linear.weight.shape(), (Shape<2>{8, 40}));  // as it was
+  quantize(linear);
+  EXPECT_FALSE(linear.weight);
+  EXPECT_EQ(linear.in_features(), 40);
+  EXPECT_EQ(linear.out_features(), 8);
+  const auto show = [&] { linear.visit_parameters([](std::string_view, const auto&) {}); };
+  EXPECT_TRUE(contains(error_of<ValueError>(show),
+                       "[Linear] the weight must be a tensor, to be shown, trained, loaded or "
+                       "saved; found quantised blocks"));
+  EXPECT_THROW(linear(Tensor2<float>({1, 39})), ShapeError);
+  Gpt<float> gpt = small_gpt(random, true, false);
+  quantize(gpt);
+  EXPECT_THROW(gpt.visit_parameters([](std::string_view, const auto&) {}), ValueError);
+}
+
+}  // namespace
+}  // namespace attn
