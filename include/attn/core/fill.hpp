@@ -13,7 +13,7 @@
 ATTN_NAMESPACE_BEGIN
 
 struct NormalOptions {
-  double mean = 0;
+  double mean = 0;         ///< of the distribution
   double std = 1;          ///< standard deviation, at least 0
   std::uint64_t seed = 0;  ///< the numbers follow from it
 };

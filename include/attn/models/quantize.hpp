@@ -20,8 +20,8 @@ enum class WeightFormat {
 };
 
 struct QuantizeOptions {
-  WeightFormat weights = WeightFormat::int8;
-  ActivationFormat activations = ActivationFormat::exact;
+  WeightFormat weights = WeightFormat::int8;               ///< how they are stored
+  ActivationFormat activations = ActivationFormat::exact;  ///< what they are multiplied with
 };
 
 namespace detail {
