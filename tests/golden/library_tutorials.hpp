@@ -87,18 +87,19 @@ class LibraryTutorials {
     const Index dim = table.extent(1);
     const auto rows = [&](const char* name) { return c_.load<float>(name).extent(0); };
     const auto layers = c_.required<Index>("n_layers");
-    attn::Seq2SeqTransformer<float> module(
-        {.src_vocab_size = rows("src_word_emb.weight"),
-         .tgt_vocab_size = rows("trg_word_emb.weight"),
-         .transformer = {.layer = layer_options(dim, "enc.0.slf_attn.", "enc.0.pos_ffn."),
-                         .num_encoder_layers = layers,
-                         .num_decoder_layers = layers,
-                         .norm = false},
-         .max_positions = table.extent(0),
-         .scale_embedding = false,
-         .embedding_norm = true,
-         .pad_id = c_.attribute<Index>("pad_idx").value_or(0),
-         .masked_row = attn::MaskedRow::mean});
+    // Field by field: g++ 12 believes that nested braces leave a rotary's optional without a value to destroy.
+    attn::Seq2SeqOptions options;
+    options.src_vocab_size = rows("src_word_emb.weight");
+    options.tgt_vocab_size = rows("trg_word_emb.weight");
+    options.transformer.layer = layer_options(dim, "enc.0.slf_attn.", "enc.0.pos_ffn.");
+    options.transformer.num_encoder_layers = options.transformer.num_decoder_layers = layers;
+    options.transformer.norm = false;
+    options.max_positions = table.extent(0);
+    options.scale_embedding = false;
+    options.embedding_norm = true;
+    options.pad_id = c_.attribute<Index>("pad_idx").value_or(0);
+    options.masked_row = attn::MaskedRow::mean;
+    attn::Seq2SeqTransformer<float> module(options);
     load_module(module, c_, "", [](std::string_view name) { return transformer_name(name); });
     Array<float> memory({src.extent(0), src.extent(1), dim});
     module.encode(src.view<2>(), memory.view<3>(), backend_.execution());
