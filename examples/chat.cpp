@@ -368,14 +368,10 @@ int main(int argc, char** argv) {
       ->allow_extra_args(false);
   app.add_option("--seed", o.seed, "Of draws")->capture_default_str();
   app.add_option("--ctx", o.context, "The most tokens of a conversation")->capture_default_str();
-  app.add_option(
-      "--keep", o.keep,
-      "Where the context is full, this many of its first tokens and the newest half of the "
-      "others stay; without it the conversation ends");
+  app.add_option("--keep", o.keep,
+                 "Of a full context keep so many first tokens and the newest half; else it ends");
   CLI::Option* lookup = app.add_option(
-      "--lookup", o.lookup,
-      "Guess that what followed the last tokens (at most so many) before follows again; the same "
-      "answer, sooner");
+      "--lookup", o.lookup, "Guess repetitions of up to so many last tokens; the same answer");
   lookup->capture_default_str();
   app.add_option("--draft", o.draft, "A smaller model of the same tokens that guesses; the same")
       ->excludes(lookup);
