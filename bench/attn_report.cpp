@@ -114,6 +114,9 @@ class Report {
     for (bool all : {false, true}) {
       add(reading_row("sdpa_decode", "sdpa_queries_1", "32 key/value heads", all));
     }
+    for (const char* name : {"sdpa_decode_bf16", "sdpa_decode_int8"}) {
+      for (bool all : {false, true}) add(comparison_row(name, all, "time of a float32 cache"));
+    }
     for (bool all : {false, true}) {
       add(reading_row("sdpa_decode_gqa", "sdpa_decode_gqa", "8 key/value heads", all));
     }

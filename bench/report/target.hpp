@@ -40,6 +40,8 @@ inline Target target_of(std::string_view name) {
       {"sdpa_short", {0.72}},
       {"sdpa_decode", {0.88}},
       {"sdpa_decode@all", {0.88}},
+      {"sdpa_decode_bf16", {0.53, kAtMost}},
+      {"sdpa_decode_int8", {0.30, kAtMost}},
       {"sdpa_decode_gqa", {0.80}},
       {"sdpa_decode_gqa@all", {0.80}},
       {"mha_bert", {0.90}},

@@ -77,6 +77,34 @@ inline Work attention_work(std::string name, attn::Isa isa,
   return work;
 }
 
+/// The same over a cache of `element`.
+inline Work cached_work(std::string name, attn::Isa isa, const std::shared_ptr<AttentionInputs>& in,
+                        index_t q_len, attn::DType element) {
+  const auto cache =
+      std::make_shared<attn::KvCache<float>>(attn::KvCacheOptions{.batch = in->k.extent(0),
+                                                                  .num_kv_heads = in->k.extent(1),
+                                                                  .capacity = in->k.extent(2),
+                                                                  .head_dim = in->k.extent(3),
+                                                                  .element = element});
+  cache->append(in->k, in->v);
+  const attn::TensorView4<const float> q = in->q.view().slice(2, 0, q_len);
+  const attn::TensorView4<float> out = in->out.view().slice(2, 0, q_len);
+  const auto bytes = static_cast<index_t>(cache->bytes());
+  Work work{std::move(name), isa, attention_flops(q.shape(), in->k.extent(2)), bytes,
+            bytes + (q.size() + out.size()) * index_t{sizeof(float)}};
+  work.run = [=](const attn::Execution& execution) {
+    attn::scaled_dot_product_attention(q, *cache, out, {.execution = execution});
+  };
+  work.complaint = [=]() -> std::string {
+    // What rounding keys and values does to an average of 4096 of them.
+    const auto exact = attn::scaled_dot_product_attention(q, in->k, in->v);
+    const double worst =
+        attn_test::worst(attn_test::to_array(out), attn_test::to_array(exact)).distance;
+    return worst <= 0.01 ? "" : "wrong result: off float's by " + std::to_string(worst);
+  };
+  return work;
+}
+
 inline Group attention_group(std::string name, attn::Isa isa, index_t batch, index_t heads,
                              index_t kv_heads, index_t q_len, index_t kv_len, index_t dim) {
   return {{name}, [=]() -> std::vector<Work> {
@@ -174,6 +202,8 @@ inline constexpr index_t kSoftmaxColumns = 1024;
 inline std::vector<Comparison> all_comparisons() {
   return {{"sdpa_causal", "sdpa_4096"},
           {"sdpa_queries_8", "sdpa_queries_1"},
+          {"sdpa_decode_bf16", "sdpa_queries_1"},
+          {"sdpa_decode_int8", "sdpa_queries_1"},
           {"gelu_cached", "relu_cached"}};
 }
 
@@ -223,12 +253,15 @@ inline std::vector<Group> all_groups() {
   groups.push_back(detail::attention_group("sdpa_decode_gqa", isa, 1, 32, 8, 1, 4096, 128));
   Group queries;
   for (index_t n : kQueryCounts) queries.names.push_back("sdpa_queries_" + std::to_string(n));
+  queries.names.insert(queries.names.end(), {"sdpa_decode_bf16", "sdpa_decode_int8"});
   queries.make = [=] {
     const auto in = std::make_shared<detail::AttentionInputs>(1, 32, 32, 64, 4096, 128);
     std::vector<Work> works;
     for (index_t n : kQueryCounts) {
       works.push_back(detail::attention_work("sdpa_queries_" + std::to_string(n), isa, in, n));
     }
+    works.push_back(detail::cached_work("sdpa_decode_bf16", isa, in, 1, attn::DType::BF16));
+    works.push_back(detail::cached_work("sdpa_decode_int8", isa, in, 1, attn::DType::I8));
     return works;
   };
   groups.push_back(queries);

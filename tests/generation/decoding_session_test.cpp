@@ -208,6 +208,31 @@ TEST(GptSession, RemembersWhatRowsThatSeeNothingTakeTheMeanOf) {
   for (index_t x = 0; x < kVocab; ++x) EXPECT_NEAR(logits(0, x), whole(0, 8, x), 1e-9);
 }
 
+TEST(GptSession, SmallCachesChangeLogitsByTheirRounding) {
+  Random random(5);
+  const Gpt<float> model = random_gpt<float>(random, true);
+  const auto tokens = random_tokens(random, 2, 11);
+  const auto logits = [&](std::optional<DType> element) {
+    GptSession<float> session(model, 2, 11, {}, element);
+    Tensor3<float> all({5, 2, kVocab});
+    session.step(tokens.view().slice(1, 0, 7), all.view().select(0, 0));
+    for (index_t i = 7; i < 11; ++i) {
+      session.step(tokens.view().slice(1, i, i + 1), all.view().select(0, i - 6));
+    }
+    return attn_test::to_array(all);
+  };
+  const auto exact = logits({});
+  EXPECT_EQ(attn_test::difference(logits(DType::F32), exact, 0, active_isa()), "");
+  // Rounding to n bits moves a key by 2^-n of it, int8 by 1/254 of its largest element.
+  for (const auto& [element, rounding] :
+       {std::pair{DType::F16, 0x1p-11}, {DType::BF16, 0x1p-8}, {DType::I8, 1.0 / 254}}) {
+    const auto got = logits(element);
+    const double moved = attn_test::worst(got, exact).distance;
+    EXPECT_GT(moved, 0) << name(element);
+    EXPECT_LT(moved, 8 * rounding * attn_test::max_abs(exact)) << name(element);
+  }
+}
+
 TEST(SessionErrors, ModelsWithoutLayers) {
   const Gpt<float> gpt({.vocab_size = 5, .num_layers = 0, .layer = {.d_model = 8, .nhead = 2}});
   EXPECT_EQ(error_of<ValueError>([&] { GptSession<float>(gpt, 1, 4); }),
@@ -230,7 +255,7 @@ TEST(GptSessionErrors, AFullCacheAndUnknownTokensChangeNothing) {
   session.step(three, logits);
   other.step(three, logits);
   EXPECT_TRUE(contains(error_of<ValueError>([&] { session.step(three, logits); }),
-                       "[KvCache::extend] n, beside the 3 kept"));
+                       "[KvCache::append] n, beside the 3 kept"));
   EXPECT_THROW(session.step(Tensor2<index_t>({1, 1}, {kVocab}), logits), ValueError);
   EXPECT_THROW(session.step(Tensor2<index_t>({2, 1}), logits), ShapeError);
   session.step(one, logits);

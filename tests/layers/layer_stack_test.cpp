@@ -117,7 +117,7 @@ TYPED_TEST(LayerStackTest, ErrorsWithCachesChangeNothing) {
   caches.pop_back();
   EXPECT_EQ(error(), this->name + " caches must number one per layer, 3; found 2.");
   caches = caches_of(this->stack, 3);
-  EXPECT_TRUE(attn_test::contains(error(), "[KvCache::extend]"));
+  EXPECT_TRUE(attn_test::contains(error(), "[KvCache::append]"));
   for (const auto& cache : caches) EXPECT_EQ(held(cache), 0);
   EXPECT_TRUE(all_are(y, 7));
 }

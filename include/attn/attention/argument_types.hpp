@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/attention/functors.hpp"
+#include "attn/core/element.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -45,13 +46,16 @@ void assert_functor() {
 /// it is made of would add pages of errors. The assertions stand apart: clang takes no constant from where one has failed.
 template <class Q, class K, class V, class Out, class... Functors>
 struct CallTypes {
-  using T = scalar_t<Q>;
+  using In = scalar_t<Q>;
+  using T = Accumulator<In>;  // what functors take
   static constexpr bool has_ranks =
       rank_v<Q> == 4 && rank_v<K> == 4 && rank_v<V> == 4 && rank_v<Out> == 4;
-  static constexpr bool is_float = std::same_as<T, float> || std::same_as<T, double>;
-  static constexpr bool is_one_type = std::same_as<scalar_t<K>, T> &&
-                                      std::same_as<scalar_t<V>, T> &&
-                                      std::same_as<scalar_t<Out>, T>;
+  static constexpr bool is_float =
+      std::same_as<In, float> || std::same_as<In, double> || Float16Element<In>;
+  /// Or float queries on keys and values of 16 bits.
+  static constexpr bool is_one_type =
+      std::same_as<scalar_t<V>, scalar_t<K>> && std::same_as<scalar_t<Out>, In> &&
+      (std::same_as<scalar_t<K>, In> || (std::same_as<In, float> && Float16Element<scalar_t<K>>));
   static constexpr bool is_writable = !std::is_const_v<typename view_t<Out>::element_type>;
   static constexpr bool is_good = has_ranks && is_float && is_one_type && is_writable &&
                                   ((functor_fault<T, Functors> == FunctorFault::none) && ...);
@@ -62,8 +66,11 @@ void assert_call_types() {
   using Types = CallTypes<Q, K, V, Out, Functors...>;
   static_assert(Types::has_ranks,
                 "attention: q, k, v and out must have four axes, (batch, heads, seq, dim)");
-  static_assert(Types::is_float, "attention: the elements of q must be float or double");
-  static_assert(Types::is_one_type, "attention: q, k, v and out must have one element type");
+  static_assert(Types::is_float,
+                "attention: the elements of q must be float, double, bfloat16 or float16");
+  static_assert(Types::is_one_type,
+                "attention: q, k, v and out must have one element type, but for float queries on "
+                "keys and values of 16 bits");
   static_assert(Types::is_writable, "attention: out must not be const");
   (assert_functor<Functors, typename Types::T>(), ...);
 }

@@ -11,9 +11,9 @@ namespace detail {
 
 /// Asks for a row of x before it is needed: short sequences come from memory once, and what reads them takes as long as
 /// it waits. kWrite: 1 for a row that will be written.
-template <int kWrite, class T, class U>
-ATTN_INLINE void prefetch_row(const T* row, const TensorView4<U>& x) {
-  prefetch_bytes<kWrite>(row, x.extent(3) * index_t{sizeof(T)});
+template <int kWrite, class Void>
+ATTN_INLINE void prefetch_row(const void* row, const StoredView<Void>& x) {
+  prefetch_bytes<kWrite>(row, x.row_bytes());
 }
 
 /// Asks for the dense masks of one query over `keys`, where each query has a row of them of its own. One row at a time,
@@ -48,13 +48,14 @@ class ComingRows {
       : problem_(&problem),
         queries_(queries),
         keys_(keys),
-        panel_(panel_width * problem.score_dim()) {
+        panel_(panel_width * problem.score_dim() * index_t{sizeof(T)}) {
     if (keys.begin < keys.end && !problem.paged() && lies_together(problem.k) &&
         lies_together(problem.v)) {
       std::size_t n = 0;
       for (const auto* x : {&problem.k, &problem.v}) {
-        streams_[n++] = {problem.key(*x, queries.b, queries.kv_head, keys.begin),
-                         (keys.end - keys.begin) * x->extent(3)};
+        streams_[n++] = {
+            static_cast<const char*>(problem.key(*x, queries.b, queries.kv_head, keys.begin)),
+            (keys.end - keys.begin) * x->row_bytes()};
       }
       keys_.end = keys_.begin;
     }
@@ -84,11 +85,11 @@ class ComingRows {
   }
 
   /// Where score_panel() is to ask for a panel's worth of memory; `otherwise` is in a cache.
-  ATTN_INLINE const T* ask_during(const T* otherwise) {
+  ATTN_INLINE const void* ask_during(const T* otherwise) {
     ask();
     for (Stream& stream : streams_) {
       if (stream.left <= 0) continue;
-      const T* at = stream.at;
+      const char* at = stream.at;
       const index_t asked = std::min(panel_, stream.left);
       stream.at += asked;
       stream.left -= asked;
@@ -98,19 +99,19 @@ class ComingRows {
   }
 
  private:
-  /// Elements that are asked for from `at` on.
+  /// Bytes that are asked for from `at` on.
   struct Stream {
-    const T* at = nullptr;
+    const char* at = nullptr;
     index_t left = 0;
   };
 
-  static bool lies_together(const TensorView4<const T>& x) { return x.stride(2) == x.extent(3); }
+  static bool lies_together(const StoredView<const void>& x) { return x.stride(2) == x.extent(3); }
 
   const AttentionProblem<T>* problem_ = nullptr;
   RowBlock queries_{};
   KeyRange keys_{};  ///< of those that lie apart
   std::array<Stream, 2> streams_{};
-  index_t panel_ = 0;  ///< elements of score_panel()'s panel
+  index_t panel_ = 0;  ///< bytes of score_panel()'s panel
   index_t count_ = 0, share_ = 0;
   index_t q_len_ = 0, h_ = 0, i_ = 0;  ///< the next query
   index_t next_ = 0;                   ///< of count_

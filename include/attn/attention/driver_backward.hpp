@@ -107,7 +107,9 @@ class Backward {
         const T* d_out = problem_.query_row(problem_.d_out, b, h, i);
         // With a prob functor D is not d_out . out, but the sum of p d_p, which comes in a pass of
         // its own.
-        T delta = problem_.prob_slope ? T{0} : gradients_.dot(dv, d_out, forward_.output(b, h, i));
+        T delta = problem_.prob_slope
+                      ? T{0}
+                      : gradients_.dot(dv, d_out, static_cast<const T*>(forward_.output(b, h, i)));
         if (problem_.call.d_lse) delta -= problem_.of_query(problem_.call.d_lse, b, h, i);
         // Rows without a key give nothing, whatever their d_lse.
         if (problem_.of_query(problem_.lse, b, h, i) == kMinusInf<T>) delta = T{0};

@@ -98,8 +98,8 @@ void count_blocks(const AttentionProblem<T>& problem, const SequenceTiling& tili
   const KeyRange seen = rows.seen({0, tiling.kv_len});
   const index_t keys = std::max(seen.end - seen.begin, index_t{0});
   explanation.bytes +=
-      static_cast<double>(sizeof(T)) *
-      (of_query * static_cast<double>(tiling.rows) + d * static_cast<double>(keys));
+      static_cast<double>(problem.q.element_size()) * of_query * static_cast<double>(tiling.rows) +
+      static_cast<double>(problem.k.element_size()) * d * static_cast<double>(keys);
 }
 
 }  // namespace detail
@@ -110,11 +110,12 @@ void count_blocks(const AttentionProblem<T>& problem, const SequenceTiling& tili
 template <TensorLike Q, TensorLike K, TensorLike V, class... Functors>
   requires(detail::is_functor<Functors> && ...)
 AttentionExplanation explain(const Q& q, const K& k, const V& v,
-                             const AttentionOptions<scalar_t<Q>>& options = {},
+                             const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {},
                              const Functors&... functors) {
-  using T = scalar_t<Q>;
+  using T = Accumulator<scalar_t<Q>>;
   const Shape<4> shape = const_view(q).shape();
-  const TensorView4<T> out(nullptr, {shape[0], shape[1], shape[2], const_view(v).extent(3)});
+  const TensorView4<scalar_t<Q>> out(nullptr,
+                                     {shape[0], shape[1], shape[2], const_view(v).extent(3)});
   const detail::AttentionProblem<T> problem = detail::make_problem_with<T>(
       const_view(q), const_view(k), const_view(v), out, options, functors...);
   const AttentionPlan plan(problem, options.execution.threads());
@@ -124,9 +125,9 @@ AttentionExplanation explain(const Q& q, const K& k, const V& v,
     (detail::tiling_of(problem, b).few ? few : tiled) = true;
   }
   const Isa isa = options.execution.instruction_set();
-  const auto& backend = detail::backend<family::Attention, T>(isa);
+  const auto& backend = detail::backend<family::Attention, scalar_t<K>, T>(isa);
   AttentionExplanation explanation{.isa = isa,
-                                   .element = dtype_of<T>(),
+                                   .element = dtype_of<scalar_t<K>>(),
                                    .product_queries = backend.tile_rows,
                                    .product_keys = backend.tile_keys,
                                    .path = few && tiled ? AttentionPath::mixed

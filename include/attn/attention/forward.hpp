@@ -13,7 +13,7 @@ namespace detail {
 template <class T>
 class Forward {
  public:
-  Forward(const RowKernels<T>& kernels, const AttentionProblem<T>& problem,
+  Forward(const ForwardKernels<T>& kernels, const AttentionProblem<T>& problem,
           const AttentionPlan& plan, const Executor& threads, Workspace& workspace,
           RowState<T>* states)
       : kernels_(kernels),
@@ -160,7 +160,7 @@ class Forward {
                       states_);
   }
 
-  const RowKernels<T>& kernels_;
+  const ForwardKernels<T>& kernels_;
   const AttentionProblem<T>& problem_;
   const AttentionPlan& plan_;
   const Executor& threads_;
@@ -245,7 +245,7 @@ void fill_without_rows(const AttentionOptions<T>& options) {
 }
 
 template <class T>
-void run_plan(const RowKernels<T>& kernels, const AttentionProblem<T>& problem,
+void run_plan(const ForwardKernels<T>& kernels, const AttentionProblem<T>& problem,
               const AttentionPlan& plan, const Executor& threads, Workspace& workspace) {
   Scratch<RowState<T>> states(workspace, plan.states);
   Forward<T> forward(kernels, problem, plan, threads, workspace, states.data());
@@ -259,7 +259,7 @@ void run_plan(const RowKernels<T>& kernels, const AttentionProblem<T>& problem,
 }
 
 template <class T>
-void forward_with(const RowKernels<T>& kernels, const AttentionProblem<T>& call,
+void forward_with(const ForwardKernels<T>& kernels, const AttentionProblem<T>& call,
                   const Executor& executor, Workspace& workspace) {
   if (!call.has_rows()) return fill_without_rows(call.options);
   const AttentionPlan plan(call, executor);
@@ -272,7 +272,7 @@ void forward_with(const RowKernels<T>& kernels, const AttentionProblem<T>& call,
   options.weight_heads = {};
   run_plan(kernels,
            {call.q, call.k, call.v, call.out, options, call.scale, call.scores, call.group,
-            call.alibi_slopes, call.functors},
+            call.alibi_slopes, call.functors, call.k_scales, call.v_scales},
            plan, threads, workspace);
   if (call.options.weights) copy_chosen(options.weights, call.options);
 }

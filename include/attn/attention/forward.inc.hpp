@@ -1,16 +1,21 @@
 // Kernel text: attention's forward pass on this target.
 // SPDX-License-Identifier: Apache-2.0
 
-template <class T>
+/// Keys and values of In; queries and outputs of In or T.
+template <class In, class T>
 inline void forward(const detail::AttentionProblem<T>& problem, const Executor& executor,
                     Workspace& workspace) {
-  detail::forward_with(Row<detail::RowKernels<T>>::kTable, problem, executor, workspace);
+  const detail::ElementKernels<T>& own = ElementRow<T, T>::kTable;
+  const detail::ElementKernels<T>& in = ElementRow<T, In>::kTable;
+  detail::forward_with<T>(
+      {Row<detail::RowKernels<T>>::kTable, own, problem.widens_queries() ? in : own, in}, problem,
+      executor, workspace);
 }
 
-template <class T>
-struct Row<detail::Backend<family::Attention, T, T>> {
-  static constexpr detail::Backend<family::Attention, T, T> kTable{
+template <class In, class T>
+struct Row<detail::Backend<family::Attention, In, T>> {
+  static constexpr detail::Backend<family::Attention, In, T> kTable{
       .tile_rows = RowTileShape<T>::MR,
       .tile_keys = RowTileShape<T>::NR,
-      .forward = detail::kKernel<forward<T>>};
+      .forward = detail::kKernel<forward<In, T>>};
 };

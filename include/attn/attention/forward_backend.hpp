@@ -69,13 +69,14 @@ constexpr std::uint64_t options_layout() {
                       offsetof(Dropout, seed)});
 }
 
+/// Keys and values of In; queries and outputs of In or Acc. std::int8_t has scales.
 template <class In, class Acc>
 struct Backend<family::Attention, In, Acc> {
   index_t tile_rows, tile_keys;  ///< of scores, on the tiled path
-  Kernel<AttentionProblem<In>> forward;
+  Kernel<AttentionProblem<Acc>> forward;
 
-  using Problem = AttentionProblem<In>;
-  using Functors = RowFunctors<In>;
+  using Problem = AttentionProblem<Acc>;
+  using Functors = RowFunctors<Acc>;
   static constexpr std::uint64_t kLayout = layout_hash({sizeof(Backend),
                                                         offsetof(Backend, tile_rows),
                                                         offsetof(Backend, tile_keys),
@@ -90,12 +91,14 @@ struct Backend<family::Attention, In, Acc> {
                                                         offsetof(Problem, group),
                                                         offsetof(Problem, alibi_slopes),
                                                         offsetof(Problem, functors),
+                                                        offsetof(Problem, k_scales),
+                                                        offsetof(Problem, v_scales),
                                                         sizeof(Functors),
                                                         offsetof(Functors, score),
                                                         offsetof(Functors, mask),
                                                         offsetof(Functors, prob),
                                                         offsetof(Functors, classify),
-                                                        options_layout<In>()});
+                                                        options_layout<Acc>()});
 };
 
 #pragma GCC diagnostic pop

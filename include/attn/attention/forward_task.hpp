@@ -13,20 +13,21 @@ namespace detail {
 template <class T>
 class ForwardTask {
  public:
-  ForwardTask(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
+  ForwardTask(const AttentionProblem<T>& problem, const ForwardKernels<T>& kernels,
               const SequenceTiling& tiling, const ForwardScratch<T>& scratch, const RowBlock& block)
       : problem_(problem),
-        kernels_(kernels),
+        call_kernels_(kernels),
+        kernels_(kernels.rows),
         tiling_(tiling),
         scratch_(scratch),
         at_(block),
         rows_(problem, block, scratch.rows),
         keys_(problem, kernels, scratch_, block),
-        tile_rows_(tiling.few ? std::max(tiling.rows, index_t{1}) : kernels.tile_rows),
+        tile_rows_(tiling.few ? std::max(tiling.rows, index_t{1}) : kernels.rows.tile_rows),
         tile_height_(tiling.few ? round_up(tile_rows_, kFewRowsAtOnce) : tile_rows_),
         tiles_((block.num_rows + tile_rows_ - 1) / tile_rows_),
-        copies_values_(!tiling.few &&
-                       (problem.paged() || problem.v.stride(2) != problem.head_dim_v())),
+        copies_values_(!tiling.few && (problem.paged() || problem.widens_keys() ||
+                                       problem.v.stride(2) != problem.head_dim_v())),
         changes_scores_(changes_scores(problem)),
         first_number_(problem.lengths(block.b).first_key) {}
 
@@ -157,7 +158,10 @@ class ForwardTask {
 
   index_t tile_count(index_t row) const { return std::min(rows_.count() - row, tile_rows_); }
 
-  const T* query(const QueryRow<T>& row) const { return problem_.query(at_.b, row.h, row.i); }
+  /// Of queries that are of T.
+  const T* query(const QueryRow<T>& row) const {
+    return static_cast<const T*>(problem_.query(at_.b, row.h, row.i));
+  }
 
   /// Whether queries fill their tiles, and those of each tile lie query_stride_ apart.
   bool queries_lie_in_tiles() const {
@@ -173,9 +177,12 @@ class ForwardTask {
   /// 1.01 times as long. More than a few, passed over again for each of many keys, may evict one another where they lie.
   void pack_queries() {
     const index_t d = problem_.head_dim(), score_dim = problem_.score_dim(), count = rows_.count();
-    query_stride_ = count > 1 ? query(rows_[1]) - query(rows_[0]) : d;
-    copies_queries_ = problem_.options.qv || (tiling_.few && tile_rows_ > kFewRowsAtOnce) ||
-                      !queries_lie_in_tiles();
+    copies_queries_ = problem_.options.qv || problem_.widens_queries() ||
+                      (tiling_.few && tile_rows_ > kFewRowsAtOnce);
+    if (!copies_queries_) {
+      query_stride_ = count > 1 ? query(rows_[1]) - query(rows_[0]) : d;
+      copies_queries_ = !queries_lie_in_tiles();
+    }
     if (!copies_queries_) return;
     query_stride_ = score_dim;
     T* to = scratch_.q;
@@ -183,7 +190,7 @@ class ForwardTask {
       const index_t height = tile_count(r);
       for (index_t x = 0; x < height; ++x, to += score_dim) {
         const QueryRow<T>& row = rows_[r + x];
-        std::copy_n(query(row), d, to);
+        call_kernels_.of_queries.widen_rows(1, d, {problem_.query(at_.b, row.h, row.i), 0}, to, 0);
         if (problem_.options.qv) {
           std::copy_n(problem_.query_of_values(at_.b, row.h, row.i), score_dim - d, to + d);
         }
@@ -211,7 +218,7 @@ class ForwardTask {
     if (block.begin >= block.end) return;
     if (!tiling_.few) keys_.pack(first, block);
     const bool adds_values = pass == Pass::sum || pass == Pass::values;
-    if (copies_values_ && adds_values && zeros_of_ < 0) keys_.copy_values(first, block, nullptr);
+    if (copies_values_ && adds_values && zeros_of_ < 0) keys_.copy_values(first, block);
     const KeyRange next{first + step, std::min(first + 2 * step, all.end)};
     const bool is_last = next.begin >= next.end;
     if (!tiling_.few) {
@@ -251,9 +258,10 @@ class ForwardTask {
     if (tiling_.few) {
       const index_t of_keys = problem_.head_dim(), n = tile.keys.end - tile.keys.begin;
       T* scores = scratch_.scores + tile.keys.begin - tile.first_key;
-      kernels_.score_rows(tile.height, n, of_keys, queries, query_stride_,
-                          keys_.point_to(problem_.k, tile.kv_head, tile.keys), problem_.scale,
-                          scores, tiling_.block_kv);
+      call_kernels_.of_keys.score_rows(tile.height, n, of_keys, queries, query_stride_,
+                                       keys_.point_to(problem_.k, tile.kv_head, tile.keys),
+                                       problem_.scale, scores, tiling_.block_kv);
+      scale_columns(problem_.k_scales, tile, scores, tiling_.block_kv);
       if (problem_.options.qv) add_scores_of_values(tile, queries + of_keys, n, scores);
     } else {
       for (index_t j = columns.begin; j < columns.end; j += kernels_.panel_width) {
@@ -281,11 +289,25 @@ class ForwardTask {
     }
   }
 
+  /// Multiplies a tile's scores, or weights, by the scales of its keys, or values, if there are any.
+  void scale_columns(const TensorView3<const T>& scales, const Tile& tile, T* s,
+                     index_t stride) const {
+    if (!scales) return;
+    keys_.load_factors(scales, tile.kv_head, tile.first_key, tile.keys);
+    scale_columns_by_factors(tile, s, stride);
+  }
+  void scale_columns_by_factors(const Tile& tile, T* s, index_t stride) const {
+    call_kernels_.of_keys.scale_columns(tile.height, tile.keys.end - tile.keys.begin,
+                                        scratch_.factors + tile.keys.begin - tile.first_key, s,
+                                        stride);
+  }
+
   /// scores += scale qv . v of a tile's n keys on the path for few rows.
   void add_scores_of_values(const Tile& tile, const T* queries, index_t n, T* scores) {
-    const T* const* values = keys_.point_to(problem_.v, tile.kv_head, tile.keys);
-    kernels_.score_rows(tile.height, n, problem_.head_dim_v(), queries, query_stride_, values,
-                        problem_.scale, scratch_.products, n);
+    const void* const* values = keys_.point_to(problem_.v, tile.kv_head, tile.keys);
+    call_kernels_.of_keys.score_rows(tile.height, n, problem_.head_dim_v(), queries, query_stride_,
+                                     values, problem_.scale, scratch_.products, n);
+    scale_columns(problem_.v_scales, tile, scratch_.products, n);
     for (index_t x = 0; x < tile.height; ++x) {
       T* s = scores + x * tiling_.block_kv;
       const T* products = scratch_.products + x * n;
@@ -320,7 +342,7 @@ class ForwardTask {
     for (index_t j = tile.keys.begin; j < tile.keys.end; j += kKeysShown) {
       const KeyRange keys{j, std::min(j + kKeysShown, tile.keys.end)};
       show_keys(problem_, kernels_, at_.b, rows_[zeros_of_], keys, tile.all_visible, shown);
-      keys_.copy_values(tile.first_key, keys, shown);
+      keys_.copy_shown_values(tile.first_key, keys, shown, tiling_.few);
     }
   }
 
@@ -360,7 +382,7 @@ class ForwardTask {
   ATTN_INLINE void add_values(const Tile& tile, const T* shrink) {
     const index_t dv = problem_.head_dim_v(), stride = tiling_.block_kv,
                   out_stride = scratch_.out_stride, n = tile.keys.end - tile.keys.begin;
-    const T* weights = scratch_.scores + tile.keys.begin - tile.first_key;
+    T* weights = scratch_.scores + tile.keys.begin - tile.first_key;
     const T* copied = scratch_.v + (tile.keys.begin - tile.first_key) * out_stride;
     T* out = scratch_.out + tile.at * out_stride;
     if (!tiling_.few) {
@@ -370,12 +392,18 @@ class ForwardTask {
                                copies ? out_stride : problem_.v.stride(2), out, out_stride, shrink);
       return;
     }
-    const T* const* rows = keys_.point_to(problem_.v, tile.kv_head, tile.keys);
+    const index_t first = tile.keys.begin - tile.first_key;
     if (zeros_of_ >= 0) {
       for (index_t j = 0; j < n; ++j) scratch_.pointers[j] = copied + j * out_stride;
+      if (problem_.v_scales) scale_columns_by_factors(tile, weights, stride);
+      call_kernels_.own.add_values_rows(tile.height, dv, first, n, weights, stride,
+                                        scratch_.pointers, out, out_stride, shrink);
+      return;
     }
-    kernels_.add_values_rows(tile.height, dv, tile.keys.begin - tile.first_key, n, weights, stride,
-                             rows, out, out_stride, shrink);
+    scale_columns(problem_.v_scales, tile, weights, stride);
+    call_kernels_.of_keys.add_values_rows(tile.height, dv, first, n, weights, stride,
+                                          keys_.point_to(problem_.v, tile.kv_head, tile.keys), out,
+                                          out_stride, shrink);
   }
 
   /// Final weights of one tile, into `weights` or onto `column_sums`.
@@ -419,36 +447,53 @@ class ForwardTask {
     // Weight 0 times a hidden NaN is NaN: such rows are summed again. Alone, where the order of sums does not depend on
     // other rows; on the path for few rows it follows from the keys that any of them sees.
     const RowBlock all = at_;
-    QueryRow<T> unscaled{};
-    unscaled.factor = T{1};
     for (index_t x = 0; x < all.num_rows; ++x) {
       const index_t row = all.first_row + x;
-      T* out = problem_.output(all.b, all.kv_head * problem_.group + row / q_len, row % q_len);
-      if (kernels_.scale_rows(1, problem_.head_dim_v(), &unscaled, out, 0, out, 0)) continue;
+      if (is_finite(
+              problem_.output(all.b, all.kv_head * problem_.group + row / q_len, row % q_len))) {
+        continue;
+      }
       const index_t head = all.kv_head + row / tiling_.rows;
       const RowBlock block =
           tiling_.few ? RowBlock{all.b, head, 0, tiling_.rows} : RowBlock{all.b, head, row, 1};
-      ForwardTask(problem_, kernels_, tiling_, scratch_, block)
+      ForwardTask(problem_, call_kernels_, tiling_, scratch_, block)
           .sum_again(tiling_.few ? row % tiling_.rows : 0);
     }
+  }
+
+  /// Whether a row of outputs is.
+  bool is_finite(const void* out) const {
+    const index_t dv = problem_.head_dim_v();
+    T* copy = scratch_.v;
+    call_kernels_.of_queries.widen_rows(1, dv, {out, 0}, copy, 0);
+    QueryRow<T> unscaled{};
+    unscaled.factor = T{1};
+    return kernels_.scale_rows(1, dv, &unscaled, copy, 0, copy, 0);
   }
 
   /// Outputs and lse of `count` rows of one head, whose sums are scratch.out from row `at` on; false where an output is not
   /// finite.
   bool finish_rows(index_t first, index_t count, index_t at) {
     const QueryRow<T>* rows = &rows_[first];
-    T* out = problem_.output(at_.b, rows->h, rows->i);
-    const index_t stride = problem_.out.stride(2);
-    const bool finite = kernels_.scale_rows(count, problem_.head_dim_v(), rows,
-                                            scratch_.out + at * scratch_.out_stride,
-                                            scratch_.out_stride, out, stride);
+    void* out = problem_.output(at_.b, rows->h, rows->i);
+    const index_t dv = problem_.head_dim_v(), stride = problem_.out.stride(2);
+    const index_t sum_stride = scratch_.out_stride;
+    const bool narrows = problem_.widens_queries();
+    T* sums = scratch_.out + at * sum_stride;
+    const bool finite =
+        kernels_.scale_rows(count, dv, rows, sums, sum_stride,
+                            narrows ? sums : static_cast<T*>(out), narrows ? sum_stride : stride);
+    if (narrows) {
+      call_kernels_.of_queries.narrow_rows(count, dv, sums, sum_stride, out, stride);
+    }
     for (index_t r = 0; r < count && problem_.options.lse; ++r) {
       problem_.lse(at_.b, rows[r].h, rows[r].i) =
           rows[r].state.most + std::log(rows[r].state.total);
     }
     for (index_t r = 0; r < count && problem_.options.masked_row == MaskedRow::mean; ++r) {
       if (rows[r].state.total != T{0}) continue;
-      keys_.mean_of_values(rows[r].h / problem_.group, out + r * stride);
+      call_kernels_.of_queries.narrow_rows(1, dv, keys_.mean_of_values(rows[r].h / problem_.group),
+                                           0, rows_after(out, r, problem_.out), 0);
     }
     return finite;
   }
@@ -493,7 +538,8 @@ class ForwardTask {
   }
 
   const AttentionProblem<T>& problem_;
-  const RowKernels<T>& kernels_;
+  const ForwardKernels<T>& call_kernels_;
+  const RowKernels<T>& kernels_;  ///< of them
   const SequenceTiling& tiling_;
   ForwardScratch<T> scratch_;
   RowBlock at_;

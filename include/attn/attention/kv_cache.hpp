@@ -7,7 +7,8 @@
 #include <span>
 #include <string>
 
-#include "attn/core/tensor.hpp"
+#include "attn/kernels/convert.hpp"
+#include "attn/kernels/quantize_rows.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -19,14 +20,40 @@ struct KvCacheOptions {
   index_t head_dim_v = 0;    ///< head_dim
   index_t window =
       0;  ///< keys kept before added ones: those of sliding_window(window, 0), below capacity; 0: all
+  /// What keys and values are stored as; the cache's own type if not given. A cache of float may take DType::BF16, DType::F16 or
+  /// DType::I8: half or, with a scale per token and head, about a quarter of the memory, which decoding is limited by.
+  /// Queries, products and softmax stay float. See docs/precision.md.
+  std::optional<DType> element = {};
 };
+
+namespace detail {
+
+/// f(E{}) with the type E of an element that a KvCache<T> may store; false for others.
+template <class T, class F>
+bool with_cache_element(DType element, const F& f) {
+  if (element == dtype_of<T>()) return f(T{}), true;
+  if constexpr (std::same_as<T, float>) {
+    switch (element) {
+      case DType::BF16:
+        return f(bfloat16{}), true;
+      case DType::F16:
+        return f(float16{}), true;
+      case DType::I8:
+        return f(std::int8_t{}), true;
+      default:
+        break;
+    }
+  }
+  return false;
+}
+
+}  // namespace detail
 
 /// Keys (batch, num_kv_heads, size, head_dim) and values (.., head_dim_v) of the last `size` positions, which grow at
 /// the end. Memory is allocated by the constructor and by no other call.
 ///
 ///   cache.append(k, v);
-///   scaled_dot_product_attention(q, cache.keys(), cache.values(), out,
-///                                {.mask = causal(), .first_key = cache.first_position()});
+///   scaled_dot_product_attention(q, cache, out, {.mask = causal()});  // attention/cached_attention.hpp
 ///
 /// q holds the last positions, which is how causal() and sliding_window() take it unless told otherwise. All batch rows
 /// have the same length.
@@ -35,6 +62,9 @@ struct KvCacheOptions {
 /// sliding_window(window, 0) over everything shows, and first_key keeps the numbers of what is left. The memory is a line of capacity + window positions. Where its end
 /// is reached, the keys still kept move to its front, after at least `window` new ones: a key is copied at most once on
 /// average, and keys() always is one strided view.
+///
+/// Rows of int8: scale = max |x| / 127 of one token and head, codes x / scale to nearest, ties to even. A key or value with a
+/// NaN or an infinity becomes NaN whole, and no other does.
 template <class T>
 class KvCache {
  public:
@@ -52,13 +82,23 @@ class KvCache {
     check("batch", options_.batch, 1, kMost);
     check("num_kv_heads", options_.num_kv_heads, 1, kMost);
     check("capacity", options_.capacity, 1, kMost);
-    check("head_dim", options_.head_dim, 1, kMost);
-    check("head_dim_v", options_.head_dim_v, 1, kMost);
+    check("head_dim", options_.head_dim, 1, kMost / index_t{sizeof(T)});
+    check("head_dim_v", options_.head_dim_v, 1, kMost / index_t{sizeof(T)});
     check("window", options_.window, 0, options_.capacity - 1);
     const index_t positions = options_.capacity + options_.window;
     const index_t batch = options_.batch, heads = options_.num_kv_heads;
-    keys_ = Tensor4<T>::uninitialized({batch, heads, positions, options_.head_dim});
-    values_ = Tensor4<T>::uninitialized({batch, heads, positions, options_.head_dim_v});
+    if (!options_.element) options_.element = dtype_of<T>();
+    check_element(*options_.element);
+    const auto size = static_cast<index_t>(element_size(*options_.element));
+    const auto allocate = [&](index_t bytes) {
+      return Tensor4<std::byte>::uninitialized({batch, heads, positions, bytes});
+    };
+    keys_ = allocate(options_.head_dim * size);
+    values_ = allocate(options_.head_dim_v * size);
+    if (has_scales()) {
+      key_scales_ = allocate(sizeof(T));
+      value_scales_ = allocate(sizeof(T));
+    }
     readers_ = Tensor1<index_t>({batch});
   }
 
@@ -69,6 +109,8 @@ class KvCache {
       : options_(std::exchange(other.options_, kNothing)),
         keys_(std::move(other.keys_)),
         values_(std::move(other.values_)),
+        key_scales_(std::move(other.key_scales_)),
+        value_scales_(std::move(other.value_scales_)),
         readers_(std::move(other.readers_)),
         begin_(std::exchange(other.begin_, 0)),
         end_(std::exchange(other.end_, 0)),
@@ -77,6 +119,8 @@ class KvCache {
     options_ = std::exchange(other.options_, kNothing);
     keys_ = std::move(other.keys_);
     values_ = std::move(other.values_);
+    key_scales_ = std::move(other.key_scales_);
+    value_scales_ = std::move(other.value_scales_);
     readers_ = std::move(other.readers_);
     begin_ = std::exchange(other.begin_, 0);
     end_ = std::exchange(other.end_, 0);
@@ -85,7 +129,7 @@ class KvCache {
   }
   ~KvCache() = default;
 
-  /// With head_dim_v and window as they are in effect.
+  /// With head_dim_v, window and element as they are in effect.
   const KvCacheOptions& options() const { return options_; }
 
   /// Keys held.
@@ -103,21 +147,44 @@ class KvCache {
            a.capacity == b.capacity && a.window == b.window;
   }
 
-  /// All keys held, in the order of positions; valid until the next call that changes the cache.
-  TensorView4<const T> keys() const { return keys_.view().slice(2, begin_, end_); }
-  TensorView4<const T> values() const { return values_.view().slice(2, begin_, end_); }
+  /// All keys held, in the order of positions; valid until the next call that changes the cache. Throws DTypeError where
+  /// options().element is not E: keys<bfloat16>() shows those of DType::BF16, keys<std::int8_t>() the codes.
+  template <class E = T>
+  TensorView4<const E> keys() const {
+    check_shown<E>("KvCache::keys");
+    return held<E>(keys_, begin_);
+  }
+  template <class E = T>
+  TensorView4<const E> values() const {
+    check_shown<E>("KvCache::values");
+    return held<E>(values_, begin_);
+  }
+  /// Of DType::I8, (batch, num_kv_heads, size), by which codes are multiplied; else empty views.
+  TensorView3<const T> key_scales() const { return scales(key_scales_, begin_); }
+  TensorView3<const T> value_scales() const { return scales(value_scales_, begin_); }
 
-  /// Makes room for n more positions: views of (batch, num_kv_heads, n, dim), uninitialised and from now on part of
-  /// keys() and values(), for the caller to write. Throws ValueError where more than `capacity` keys would be held.
-  Views extend(index_t n) {
-    make_room("KvCache::extend", n);
-    return {keys_.view().slice(2, end_ - n, end_), values_.view().slice(2, end_ - n, end_)};
+  /// Memory of keys and values, those that might come included.
+  std::size_t bytes() const {
+    std::size_t sum = 0;
+    for (const Tensor4<std::byte>* x : {&keys_, &values_, &key_scales_, &value_scales_}) {
+      sum += static_cast<std::size_t>(x->size());
+    }
+    return sum;
   }
 
-  /// Copies n more positions in. Shapes: k (batch, num_kv_heads, n, head_dim), v (.., n, head_dim_v), of any strides,
-  /// not views of this cache. Throws ShapeError, and ValueError as extend().
+  /// Makes room for n more positions: views of (batch, num_kv_heads, n, dim), uninitialised and from now on part of
+  /// keys() and values(), for the caller to write. Throws ValueError where more than `capacity` keys would be held, DTypeError
+  /// where the cache stores another element than T.
+  Views extend(index_t n) {
+    check_shown<T>("KvCache::extend");
+    make_room("KvCache::extend", n);
+    return {held<T>(keys_, end_ - n), held<T>(values_, end_ - n)};
+  }
+
+  /// Copies n more positions in, rounded to options().element. Shapes: k (batch, num_kv_heads, n, head_dim), v (.., n,
+  /// head_dim_v), of any strides, not views of this cache. Throws ShapeError, and ValueError as extend().
   template <TensorLike K, TensorLike V>
-  void append(const K& k, const V& v) {
+  void append(const K& k, const V& v, const Execution& execution = {}) {
     const TensorView4<const T> from_k = const_view(k), from_v = const_view(v);
     const index_t batch = options_.batch, heads = options_.num_kv_heads, n = from_k.extent(2);
     check_shape("KvCache::append", "k", "(batch, num_kv_heads, n, head_dim)",
@@ -125,8 +192,16 @@ class KvCache {
     check_shape("KvCache::append", "v", "(batch, num_kv_heads, n, head_dim_v)",
                 Shape<4>{batch, heads, n, options_.head_dim_v}, from_v.shape());
     make_room("KvCache::append", n);
-    copy(from_k, keys_.view().slice(2, end_ - n, end_));
-    copy(from_v, values_.view().slice(2, end_ - n, end_));
+    detail::with_cache_element<T>(*options_.element, [&]<class E>(E) {
+      const TensorView4<E> to_k = held<E>(keys_, end_ - n), to_v = held<E>(values_, end_ - n);
+      if constexpr (std::same_as<E, std::int8_t>) {
+        detail::quantize_rows(from_k, to_k, scales(key_scales_, end_ - n), execution);
+        detail::quantize_rows(from_v, to_v, scales(value_scales_, end_ - n), execution);
+      } else {
+        convert(from_k, to_k, execution);
+        convert(from_v, to_v, execution);
+      }
+    });
   }
 
   /// Forgets the last n positions, as speculative decoding does with rejected ones. Throws ValueError where they are not
@@ -166,7 +241,8 @@ class KvCache {
     for (index_t b = 0; b < batch; ++b) readers_(rows(b)) += 1;
     for (index_t b = 0; b < batch; ++b) {
       for (index_t to = b; readers_(to) == 0; to = rows(to)) {
-        each_head(rows(to), to, [](T* from, T* into, index_t n) { std::copy_n(from, n, into); });
+        each_head(rows(to), to,
+                  [](std::byte* from, std::byte* into, index_t n) { std::copy_n(from, n, into); });
         readers_(to) = kDone;
         readers_(rows(to)) -= 1;
       }
@@ -175,8 +251,9 @@ class KvCache {
       for (index_t to = b; readers_(to) != kDone; to = rows(to)) {
         readers_(to) = kDone;
         if (readers_(rows(to)) == kDone) continue;
-        each_head(rows(to), to,
-                  [](T* from, T* into, index_t n) { std::swap_ranges(from, from + n, into); });
+        each_head(rows(to), to, [](std::byte* from, std::byte* into, index_t n) {
+          std::swap_ranges(from, from + n, into);
+        });
       }
     }
   }
@@ -184,7 +261,44 @@ class KvCache {
  private:
   static constexpr index_t kDone = -1;
   /// Of what was moved from: it holds nothing and has no room.
-  static constexpr KvCacheOptions kNothing{.batch = 0, .num_kv_heads = 0};
+  static constexpr KvCacheOptions kNothing{.batch = 0, .num_kv_heads = 0, .element = dtype_of<T>()};
+
+  static void check_element(DType element) {
+    const bool is_known = detail::with_cache_element<T>(element, [](auto) {});
+    if (is_known) return;
+    throw ValueError(message("KvCache", "element",
+                             std::same_as<T, float> ? "be F32, BF16, F16 or I8"
+                                                    : "be " + std::string(name(dtype_of<T>())),
+                             name(element)));
+  }
+
+  /// That elements are of E.
+  template <class E>
+  void check_shown(std::string_view function) const {
+    if (*options_.element == dtype_of<E>()) return;
+    throw DTypeError(message(function, "the element",
+                             "be that of the cache, " + std::string(name(*options_.element)),
+                             name(dtype_of<E>())));
+  }
+
+  bool has_scales() const { return *options_.element == DType::I8; }
+
+  /// Positions from `begin` on of keys_ or values_, which are of E.
+  template <class E, class Bytes>
+  auto held(Bytes& x, index_t begin) const {
+    using Element = std::conditional_t<std::is_const_v<Bytes>, const E, E>;
+    const Shape<4>& shape = x.shape();
+    return TensorView4<Element>(reinterpret_cast<Element*>(x.data()),
+                                {shape[0], shape[1], shape[2], shape[3] / index_t{sizeof(E)}})
+        .slice(2, begin, end_);
+  }
+
+  /// The same of scales, where there are any.
+  template <class Bytes>
+  auto scales(Bytes& x, index_t begin) const {
+    using View = decltype(held<T>(x, begin).select(3, 0));
+    return x ? held<T>(x, begin).select(3, 0) : View();
+  }
 
   index_t most_truncated() const { return size() == length_ ? size() : size() - options_.window; }
 
@@ -201,10 +315,11 @@ class KvCache {
     }
     begin_ = end_ - kept;
     if (end_ + n > keys_.extent(2)) {
-      for (Tensor4<T>* x : {&keys_, &values_}) {
+      for (Tensor4<std::byte>* x : {&keys_, &values_, &key_scales_, &value_scales_}) {
+        if (!*x) continue;
         for (index_t b = 0; b < options_.batch; ++b) {
           for (index_t h = 0; h < options_.num_kv_heads; ++h) {
-            T* line = x->view().at_index({b, h, 0, 0});
+            std::byte* line = x->view().at_index({b, h, 0, 0});
             std::copy(line + begin_ * x->extent(3), line + end_ * x->extent(3), line);
           }
         }
@@ -219,7 +334,8 @@ class KvCache {
   /// f(first element of row `from`, of row `to`, how many) for the keys and for the values of every head.
   template <class F>
   void each_head(index_t from, index_t to, F f) {
-    for (Tensor4<T>* x : {&keys_, &values_}) {
+    for (Tensor4<std::byte>* x : {&keys_, &values_, &key_scales_, &value_scales_}) {
+      if (!*x) continue;
       for (index_t h = 0; h < options_.num_kv_heads; ++h) {
         f(x->view().at_index({from, h, begin_, 0}), x->view().at_index({to, h, begin_, 0}),
           size() * x->extent(3));
@@ -236,8 +352,9 @@ class KvCache {
   }
 
   KvCacheOptions options_;
-  /// (batch, num_kv_heads, capacity + window, dim), of which [begin_, end_) are held.
-  Tensor4<T> keys_, values_;
+  /// (batch, num_kv_heads, capacity + window, bytes of a row), of which [begin_, end_) are held.
+  Tensor4<std::byte> keys_, values_;
+  Tensor4<std::byte> key_scales_, value_scales_;  ///< of DType::I8
   Tensor1<index_t> readers_;  ///< of reorder(): rows that still wait for a row's old content
   index_t begin_ = 0, end_ = 0, length_ = 0;
 };

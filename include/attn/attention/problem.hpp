@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/attention/options.hpp"
+#include "attn/attention/stored_view.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -27,17 +28,32 @@ struct RowFunctors {
                          KeyRange keys) = nullptr;
 };
 
-/// Refers to the caller's options, which must outlive it.
+/// Rows where they lie, `stride` elements apart; row r stands for scales[r] times what is stored, where there are scales.
+template <class T>
+struct StoredRows {
+  const void* data;
+  index_t stride;
+  const T* scales = nullptr;
+};
+
+/// Computes in T. q and out are of one element, k and v of one, which the backend that it is given to knows. Refers to the
+/// caller's options, which must outlive it.
 template <class T>
 struct AttentionProblem {
-  TensorView4<const T> q, k, v;
-  TensorView4<T> out;
+  StoredView<const void> q, k, v;
+  StoredView<void> out;
   const AttentionOptions<T>& options;
   T scale;
   Shape<4> scores;  ///< (batch, num_heads, q_len, kv_len), the longest of packed sequences
   index_t group;    ///< heads that share keys
   TensorView2<const T> alibi_slopes = {};  ///< (batch, num_heads)
   RowFunctors<T> functors = {};
+  /// Of int8 keys and values, without the axis of their elements; the last stride is 1.
+  TensorView3<const T> k_scales = {}, v_scales = {};
+
+  /// Whether queries and outputs, or keys and values, are of another element than T.
+  bool widens_queries() const { return q.element_size() != index_t{sizeof(T)}; }
+  bool widens_keys() const { return k.element_size() != index_t{sizeof(T)}; }
 
   index_t batch() const { return scores[0]; }
   index_t num_heads() const { return scores[1]; }
@@ -92,11 +108,11 @@ struct AttentionProblem {
   }
 
   /// Query i of q, and what stands in its place in out and lse.
-  const T* query(index_t b, index_t h, index_t i) const { return q.at_index(row(b, h, i)); }
+  const void* query(index_t b, index_t h, index_t i) const { return q.at_index(row(b, h, i)); }
   const T* query_of_values(index_t b, index_t h, index_t i) const {
     return options.qv.at_index(row(b, h, i));
   }
-  T* output(index_t b, index_t h, index_t i) const { return out.at_index(row(b, h, i)); }
+  void* output(index_t b, index_t h, index_t i) const { return out.at_index(row(b, h, i)); }
   T& lse(index_t b, index_t h, index_t i) const {
     const Shape<4> at = row(b, h, i);
     return options.lse(at[0], at[1], at[2]);
@@ -113,15 +129,22 @@ struct AttentionProblem {
   }
 
   /// Key j, of those given, of k or v.
-  const T* key(const TensorView4<const T>& of, index_t b, index_t kv_head, index_t j) const {
-    if (paged()) {
-      const index_t size = k.extent(2);
-      return of.at_index({options.block_table(b, j / size), kv_head, j % size, 0});
-    }
-    const auto& starts = options.cu_seqlens_k;
-    if (!starts) return of.at_index({b, kv_head, j, 0});
-    const index_t first = std::max(starts(b) - options.first_key, index_t{0});
-    return of.at_index({0, kv_head, first + j, 0});
+  const void* key(const StoredView<const void>& of, index_t b, index_t kv_head, index_t j) const {
+    return of.at_index(key_index(b, kv_head, j));
+  }
+  /// Keys, or values, from j on, as far as run_end().
+  StoredRows<T> keys_from(index_t b, index_t kv_head, index_t j) const {
+    return {key(k, b, kv_head, j), k.stride(2), scales_from(k_scales, b, kv_head, j)};
+  }
+  StoredRows<T> values_from(index_t b, index_t kv_head, index_t j) const {
+    return {key(v, b, kv_head, j), v.stride(2), scales_from(v_scales, b, kv_head, j)};
+  }
+  /// Their scales, of k_scales or v_scales; nullptr where there are none.
+  const T* scales_from(const TensorView3<const T>& scales, index_t b, index_t kv_head,
+                       index_t j) const {
+    if (!scales) return nullptr;
+    const Shape<4> at = key_index(b, kv_head, j);
+    return scales.at_index({at[0], at[1], at[2]});
   }
 
   /// Keys [j, run_end(j, end)) lie one stride apart: up to `end`, or the end of the page.
@@ -130,6 +153,17 @@ struct AttentionProblem {
   }
 
  private:
+  Shape<4> key_index(index_t b, index_t kv_head, index_t j) const {
+    if (paged()) {
+      const index_t size = k.extent(2);
+      return {options.block_table(b, j / size), kv_head, j % size, 0};
+    }
+    const auto& starts = options.cu_seqlens_k;
+    if (!starts) return {b, kv_head, j, 0};
+    const index_t first = std::max(starts(b) - options.first_key, index_t{0});
+    return {0, kv_head, first + j, 0};
+  }
+
   Shape<4> row(index_t b, index_t h, index_t i) const {
     const auto& starts = options.cu_seqlens_q;
     return starts ? Shape<4>{0, h, starts(b) + i, 0} : Shape<4>{b, h, i, 0};

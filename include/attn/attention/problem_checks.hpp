@@ -126,7 +126,7 @@ inline void check_offset(const QueryOffset& offset, index_t batch) {
 
 /// (batch, kv_len) of a call with pages, each of whose used entries is a page.
 template <class T>
-Shape<2> check_pages(const TensorView4<const T>& k, const AttentionOptions<T>& options) {
+Shape<2> check_pages(const StoredView<const void>& k, const AttentionOptions<T>& options) {
   const TensorView2<const index_t>& table = options.block_table;
   const index_t batch = table.extent(0), pages = table.extent(1), size = k.extent(2);
   if (options.cu_seqlens_k) {
@@ -189,20 +189,20 @@ void check_first_key(const AttentionOptions<T>& options) {
   }
 }
 
-/// Checks every argument. Throws ShapeError, DTypeError or ValueError.
+/// Checks every argument but its element. Throws ShapeError, DTypeError or ValueError.
 template <class T>
-AttentionProblem<T> make_problem(const TensorView4<const T>& q, const TensorView4<const T>& k,
-                                 const TensorView4<const T>& v, const TensorView4<T>& out,
+AttentionProblem<T> make_problem(const StoredView<const void>& q, const StoredView<const void>& k,
+                                 const StoredView<const void>& v, const StoredView<void>& out,
                                  const AttentionOptions<T>& options) {
   const index_t heads = q.extent(1), head_dim = q.extent(3);
   const index_t kv_heads = k.extent(1), head_dim_v = v.extent(3);
-  const auto check_strides = [](std::string_view argument, const TensorView4<const T>& view) {
+  const auto check_strides = [](std::string_view argument, const auto& view) {
     if (view.extent(3) > 1 && view.stride(3) != 1) {
       throw_argument(argument, "have innermost stride 1 (these are the strides)", view.strides());
     }
   };
-  const auto check_view = [&](std::string_view argument, const TensorView4<const T>& view) {
-    if (view.size() == 0 && view.extent(3) == 0) {  // size() throws for an axis below 0
+  const auto check_view = [&](std::string_view argument, const auto& view) {
+    if (size_of(view.shape()) == 0 && view.extent(3) == 0) {  // throws for an axis below 0
       throw_argument(argument, "have a last axis that is not empty", view.shape());
     }
     check_strides(argument, view);

@@ -56,17 +56,14 @@ struct RowKernels {
   index_t tile_rows;    ///< MR: rows of a tile
   index_t panel_width;  ///< NR: keys of a packed panel
 
-  /// Packing: see tile.inc.hpp.
+  /// Packing of rows of T: see tile.inc.hpp.
   void (*pack_part)(index_t width, index_t room, index_t k, const T* b, index_t column_stride,
                     T* panel);
 
   /// scores[r, j] = scale q_r . k_j for the rows of queries of one tile and the keys of a packed panel, while as much
   /// memory from `ahead` on is asked for.
   void (*score_panel)(index_t d, const T* queries, index_t queries_stride, const T* panel, T scale,
-                      T* scores, index_t stride, const T* ahead);
-  /// The same for `height` (at most kFewRows) rows of queries and n rows of keys, wherever they lie.
-  void (*score_rows)(index_t height, index_t n, index_t d, const T* queries, index_t queries_stride,
-                     const T* const* keys, T scale, T* scores, index_t stride);
+                      T* scores, index_t stride, const void* ahead);
 
   /// s = cap tanh(s / cap)
   void (*softcap)(index_t n, T* s, T cap);
@@ -87,18 +84,45 @@ struct RowKernels {
   void (*drop)(index_t n, T* weights, const Dropout& dropout, index_t b, index_t h, index_t i,
                index_t first_key);
 
-  /// out_r = shrink_r out_r + sum over j of weights[r, j] v_j: for one tile, and for up to kFewRows rows, of keys from
-  /// `first` of their block on.
+  /// out_r = shrink_r out_r + sum over j of weights[r, j] v_j for one tile.
   void (*add_values_tile)(index_t dv, index_t n, const T* weights, index_t weights_stride,
                           const T* values, index_t value_stride, T* out, index_t out_stride,
                           const T* shrink);
-  void (*add_values_rows)(index_t height, index_t dv, index_t first, index_t n, const T* weights,
-                          index_t weights_stride, const T* const* values, T* out,
-                          index_t out_stride, const T* shrink);
 
   /// out_r = rows_r.factor x_r for n elements of each row; returns whether all of it is finite.
   bool (*scale_rows)(index_t height, index_t n, const QueryRow<T>* rows, const T* x,
                      index_t x_stride, T* out, index_t out_stride);
+};
+
+/// What attention asks of an instruction set for rows of one element, as they are stored; it computes in T.
+template <class T>
+struct ElementKernels {
+  /// Rows into the columns of a panel: see pack_part in tile.inc.hpp.
+  void (*pack_rows)(index_t width, index_t room, index_t k, StoredRows<T> rows, T* panel);
+  /// to = rows, times their scales.
+  void (*widen_rows)(index_t count, index_t n, StoredRows<T> rows, T* to, index_t to_stride);
+  /// to = rows, each element rounded once. Not of int8.
+  void (*narrow_rows)(index_t count, index_t n, const T* rows, index_t stride, void* to,
+                      index_t to_stride);
+
+  /// scores[r, j] = scale q_r . k_j for `height` (at most kFewRows) rows of queries and n rows of keys, wherever they lie;
+  /// without the scales of the keys.
+  void (*score_rows)(index_t height, index_t n, index_t d, const T* queries, index_t queries_stride,
+                     const void* const* keys, T scale, T* scores, index_t stride);
+  /// out_r = shrink_r out_r + sum over j of weights[r, j] v_j for as many rows, without the scales of the values, which are
+  /// those of keys from `first` of their block on.
+  void (*add_values_rows)(index_t height, index_t dv, index_t first, index_t n, const T* weights,
+                          index_t weights_stride, const void* const* values, T* out,
+                          index_t out_stride, const T* shrink);
+  /// s[r, j] *= factors[j]: what the scales of n keys or values do to as many rows.
+  void (*scale_columns)(index_t height, index_t n, const T* factors, T* s, index_t stride);
+};
+
+/// What one call asks of its instruction set.
+template <class T>
+struct ForwardKernels {
+  const RowKernels<T>& rows;
+  const ElementKernels<T>&own, &of_queries, &of_keys;  ///< rows of T; of q and out; of k and v
 };
 
 }  // namespace detail

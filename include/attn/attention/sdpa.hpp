@@ -13,8 +13,9 @@ namespace detail {
 
 /// The call, checked, with its functors, which must outlive it.
 template <class T, class... Functors>
-AttentionProblem<T> make_problem_with(const TensorView4<const T>& q, const TensorView4<const T>& k,
-                                      const TensorView4<const T>& v, const TensorView4<T>& out,
+AttentionProblem<T> make_problem_with(const StoredView<const void>& q,
+                                      const StoredView<const void>& k,
+                                      const StoredView<const void>& v, const StoredView<void>& out,
                                       const AttentionOptions<T>& options,
                                       const Functors&... functors) {
   AttentionProblem<T> problem = make_problem<T>(q, k, v, out, options);
@@ -47,12 +48,12 @@ AttentionProblem<T> make_problem_with(const TensorView4<const T>& q, const Tenso
 template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
   requires(detail::is_functor<Functors> && ...)
 void scaled_dot_product_attention(const Q& q, const K& k, const V& v, Out&& out,
-                                  const AttentionOptions<scalar_t<Q>>& options = {},
+                                  const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {},
                                   const Functors&... functors) {
-  using T = scalar_t<Q>;
+  using T = Accumulator<scalar_t<Q>>;
   detail::assert_call_types<Q, K, V, Out, Functors...>();
   if constexpr (detail::CallTypes<Q, K, V, Out, Functors...>::is_good) {
-    detail::backend<family::Attention, T>(options.execution)
+    detail::backend<family::Attention, scalar_t<K>, T>(options.execution)
         .forward(detail::make_problem_with<T>(const_view(q), const_view(k), const_view(v),
                                               view_of(out), options, functors...),
                  options.execution);
@@ -62,15 +63,15 @@ void scaled_dot_product_attention(const Q& q, const K& k, const V& v, Out&& out,
 /// The same into a new tensor.
 template <TensorLike Q, TensorLike K, TensorLike V, class... Functors>
   requires(detail::is_functor<Functors> && ...)
-Tensor4<scalar_t<Q>> scaled_dot_product_attention(const Q& q, const K& k, const V& v,
-                                                  const AttentionOptions<scalar_t<Q>>& options = {},
-                                                  const Functors&... functors) {
-  using T = scalar_t<Q>;
-  Tensor4<T> out;
-  detail::assert_call_types<Q, K, V, Tensor4<T>&, Functors...>();
-  if constexpr (detail::CallTypes<Q, K, V, Tensor4<T>&, Functors...>::is_good) {
+Tensor4<scalar_t<Q>> scaled_dot_product_attention(
+    const Q& q, const K& k, const V& v,
+    const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {}, const Functors&... functors) {
+  using Out = Tensor4<scalar_t<Q>>;
+  Out out;
+  detail::assert_call_types<Q, K, V, Out&, Functors...>();
+  if constexpr (detail::CallTypes<Q, K, V, Out&, Functors...>::is_good) {
     const Shape<4> shape = const_view(q).shape();
-    out = Tensor4<T>::uninitialized({shape[0], shape[1], shape[2], const_view(v).extent(3)});
+    out = Out::uninitialized({shape[0], shape[1], shape[2], const_view(v).extent(3)});
     scaled_dot_product_attention(q, k, v, out, options, functors...);
   }
   return out;
@@ -81,9 +82,9 @@ Tensor4<scalar_t<Q>> scaled_dot_product_attention(const Q& q, const K& k, const 
 template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
   requires(detail::is_functor<Functors> && ...)
 std::size_t workspace_bytes(const Q& q, const K& k, const V& v, Out&& out,
-                            const AttentionOptions<scalar_t<Q>>& options = {},
+                            const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {},
                             const Functors&... functors) {
-  using T = scalar_t<Q>;
+  using T = Accumulator<scalar_t<Q>>;
   detail::assert_call_types<Q, K, V, Out, Functors...>();
   if constexpr (detail::CallTypes<Q, K, V, Out, Functors...>::is_good) {
     return AttentionPlan(detail::make_problem_with<T>(const_view(q), const_view(k), const_view(v),

@@ -129,27 +129,28 @@ class BackwardTask {
     const index_t d = forward_.head_dim();
     pack_panels(forward_.k, d, keys, scratch_.k_panels);
     pack_panels(forward_.v, forward_.head_dim_v(), keys, scratch_.v_panels);
-    const T* k = forward_.key(forward_.k, b_, kv_head_, keys.begin);
+    const T* k = static_cast<const T*>(forward_.key(forward_.k, b_, kv_head_, keys.begin));
     for (index_t j = keys.begin; j < keys.end; ++j, k += forward_.k.stride(2)) {
       std::copy_n(k, d, scratch_.k + (j - first_key_) * scratch_.d_stride);
     }
     const index_t n = keys.end - keys.begin;
     return gradients_.all_finite(n, d, scratch_.k + (keys.begin - first_key_) * scratch_.d_stride,
                                  scratch_.d_stride) &&
-           gradients_.all_finite(n, forward_.head_dim_v(),
-                                 forward_.key(forward_.v, b_, kv_head_, keys.begin),
-                                 forward_.v.stride(2));
+           gradients_.all_finite(
+               n, forward_.head_dim_v(),
+               static_cast<const T*>(forward_.key(forward_.v, b_, kv_head_, keys.begin)),
+               forward_.v.stride(2));
   }
 
-  void pack_panels(const TensorView4<const T>& of, index_t dim, KeyRange keys, T* panels) const {
+  void pack_panels(const StoredView<const void>& of, index_t dim, KeyRange keys, T* panels) const {
     const index_t NR = kernels_.panel_width, end = keys.end - first_key_;
     for (index_t j = (keys.begin - first_key_) & -NR; j < end; j += NR) {
       const index_t begin = std::max(j, keys.begin - first_key_), stop = std::min(j + NR, end);
       T* panel = panels + j * dim;
       if (stop - begin < NR) std::fill_n(panel, NR * dim, T{0});
       kernels_.pack_part(stop - begin, j + NR - begin, dim,
-                         forward_.key(of, b_, kv_head_, first_key_ + begin), of.stride(2),
-                         panel + (begin - j));
+                         static_cast<const T*>(forward_.key(of, b_, kv_head_, first_key_ + begin)),
+                         of.stride(2), panel + (begin - j));
     }
   }
 
@@ -199,7 +200,7 @@ class BackwardTask {
     bool finite = true;
     for (index_t r = 0; r < count; ++r) {
       QueryRow<T>& row = rows[r];
-      std::copy_n(forward_.query(b_, row.h, row.i), d, scratch_.q + r * d);
+      std::copy_n(static_cast<const T*>(forward_.query(b_, row.h, row.i)), d, scratch_.q + r * d);
       std::copy_n(problem_.query_row(problem_.d_out, b_, row.h, row.i), dv,
                   scratch_.d_out + r * dv);
       const T lse = problem_.of_query(problem_.lse, b_, row.h, row.i);

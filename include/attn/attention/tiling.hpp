@@ -79,15 +79,16 @@ SequenceTiling tiling_of(const AttentionProblem<T>& problem, index_t b) {
 /// Scratch of one worker, cut from `elements` of T at `memory`.
 template <class T>
 struct ForwardScratch {
-  T *k, *v, *scores, *products, *q, *out;
+  T *k, *v, *scores, *products, *factors, *q, *out;
   QueryRow<T>* rows;
-  const T** pointers;  ///< to the keys or values of one block, on the path for few rows
+  const void** pointers;  ///< to the keys or values of one block, on the path for few rows
   index_t out_stride, elements = 0;
 
   /// For tasks of num_heads key/value heads with at most num_rows rows each, and blocks of at most block_kv keys, which
-  /// some of them pack. d: products of one score; `products`, (kFewRows, block_kv), are those with values apart.
+  /// some of them pack. d: products of one score; `products`, (kFewRows, block_kv), are those with values apart, `factors` the
+  /// scales of a block's keys or values.
   ForwardScratch(T* memory, index_t num_heads, index_t num_rows, index_t block_kv, bool packs_keys,
-                 bool has_products, index_t d, index_t dv)
+                 bool has_products, bool has_scales, index_t d, index_t dv)
       : out_stride(round_up(dv, 16)) {
     const auto take = [&](index_t n) {
       T* start = memory == nullptr ? nullptr : memory + elements;
@@ -103,8 +104,9 @@ struct ForwardScratch {
     v = take(block_kv * out_stride);
     scores = take(std::max(kMostTileRows, kFewRows) * block_kv);
     products = take(has_products ? kFewRows * block_kv : 0);
-    pointers = reinterpret_cast<const T**>(
-        take_bytes(static_cast<std::size_t>(block_kv) * sizeof(const T*)));
+    factors = take(has_scales ? block_kv : 0);
+    pointers = reinterpret_cast<const void**>(
+        take_bytes(static_cast<std::size_t>(block_kv) * sizeof(const void*)));
     q = take(height * d);
     out = take(height * out_stride);
     rows = reinterpret_cast<QueryRow<T>*>(
@@ -217,6 +219,7 @@ struct AttentionPlan {
             most_block_kv,
             packs_keys,
             static_cast<bool>(problem.options.qv),
+            static_cast<bool>(problem.k_scales),
             problem.score_dim(),
             problem.head_dim_v()};
   }

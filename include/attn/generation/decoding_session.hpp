@@ -29,18 +29,20 @@ class GptSession {
   /// Room for `capacity` tokens a row. `options` are those of every call; causal() is added. Where their mask has a
   /// sliding window shorter than that, no more is remembered than it shows, and `capacity` is what the window and the
   /// tokens of one step take; but all where key lengths or an offset other than bottom_right move the window, and where
-  /// MaskedRow::mean takes hidden values. Throws ValueError, also for a model without layers.
+  /// MaskedRow::mean takes hidden values. `cache_element`: what keys and values are stored as, see KvCacheOptions::element.
+  /// Throws ValueError, also for a model without layers.
   GptSession(const Gpt<T>& model, index_t batch, index_t capacity,
-             const AttentionOptions<T>& options = {})
+             const AttentionOptions<T>& options = {}, std::optional<DType> cache_element = {})
       : model_(&model),
         options_(options),
         batch_(batch),
-        caches_(make_caches(model, batch, capacity, options)) {
+        caches_(make_caches(model, batch, capacity, options, cache_element)) {
     detail::check_has_layers("GptSession", caches_.size());
   }
 
   GptSession(const Gpt<T>&& model, index_t batch, index_t capacity,
-             const AttentionOptions<T>& options = {}) = delete;  // the model would be gone
+             const AttentionOptions<T>& options = {},
+             std::optional<DType> cache_element = {}) = delete;  // the model would be gone
 
   index_t batch() const { return batch_; }
   index_t vocab_size() const { return model_->vocab_size(); }
@@ -97,7 +99,8 @@ class GptSession {
 
  private:
   static std::vector<KvCache<T>> make_caches(const Gpt<T>& model, index_t batch, index_t capacity,
-                                             const AttentionOptions<T>& options) {
+                                             const AttentionOptions<T>& options,
+                                             std::optional<DType> element) {
     const bool moves =
         options.mask.key_lengths || options.offset.kind != QueryOffset::Kind::bottom_right;
     index_t window = options.mask.left;
@@ -108,7 +111,7 @@ class GptSession {
       window = 1;
       capacity = std::min(capacity, Mask::kUnbounded) + 1;
     }
-    return model.make_caches(batch, capacity, window);
+    return model.make_caches(batch, capacity, window, element);
   }
 
   const Gpt<T>* model_;

@@ -32,6 +32,7 @@ struct Softmax;
 struct Norms;
 struct Elementwise;
 struct Conversions;
+struct RowQuantization;
 struct Rotary;
 struct SoftmaxBackward;
 struct NormsBackward;

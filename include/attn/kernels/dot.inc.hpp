@@ -21,24 +21,24 @@ inline constexpr int kDotColumns = std::min(kPlaces, kDotSums / R);
 
 /// out[r J + j] = scale a_r . b_j over k elements for R rows of A and J = kDotColumns rows of B, while rows `later` of B
 /// are asked for.
-template <class T, int R>
-ATTN_INLINE void dot_block(index_t k, const T* a, index_t a_stride, const T* const* b,
-                           const T* const* later, T scale, T* out) {
+template <class T, class E, int R>
+ATTN_INLINE void dot_block(index_t k, const T* a, index_t a_stride, const E* const* b,
+                           const E* const* later, T scale, T* out) {
   using V = Vec<T>;
   constexpr int J = kDotColumns<R>;
   V sums[R * J / 4][4];
   ATTN_UNROLL
   for (int i = 0; i < R * J; ++i) sums[i / 4][i % 4] = V::all(T{0});
-  const auto step = [&](index_t p, auto load) __attribute__((always_inline)) {
+  const auto step = [&](index_t p, auto load_at) __attribute__((always_inline)) {
     V bv[J];
     ATTN_UNROLL
     for (int j = 0; j < J; ++j) {
-      bv[j] = load(b[j] + p);
+      bv[j] = load_at(b[j] + p);
       if constexpr (R > 1) __builtin_prefetch(later[j] + p, 0, 2);
     }
     ATTN_UNROLL
     for (int r = 0; r < R; ++r) {
-      const V av = load(a + r * a_stride + p);
+      const V av = load_at(a + r * a_stride + p);
       ATTN_UNROLL
       for (int j = 0; j < J; ++j) {
         V& sum = sums[(r * J + j) / 4][(r * J + j) % 4];
@@ -49,11 +49,11 @@ ATTN_INLINE void dot_block(index_t k, const T* a, index_t a_stride, const T* con
   index_t p = 0;
   for (; p + V::kLanes <= k; p += V::kLanes) {
     step(
-        p, [](const T* x) __attribute__((always_inline)) { return V::load(x); });
+        p, [](const auto* x) __attribute__((always_inline)) { return load(x, Whole{}); });
   }
   if (p < k)
     step(
-        p, [&](const T* x) __attribute__((always_inline)) { return V::load(x, k - p); });
+        p, [&](const auto* x) __attribute__((always_inline)) { return load(x, k - p); });
   ATTN_UNROLL
   for (int i = 0; i < R * J / 4; ++i) sum_each(sums[i], scale, out + 4 * i);
 }
@@ -67,34 +67,34 @@ inline constexpr int kRowsAtOnce = Registers::kDotRows;
 inline constexpr index_t kMostAlone = 2;
 
 /// One row of B in each of kPlaces equal parts of n rows, past the end the last one, and what comes later.
-template <class T>
+template <class E>
 struct Places {
   static constexpr index_t kAhead = 6;
   index_t at[kPlaces];
-  const T *rows[kPlaces], *later[kPlaces];
+  const E *rows[kPlaces], *later[kPlaces];
 
   /// To row x of each part.
-  ATTN_INLINE void go_to(index_t x, const T* const* b, index_t n, index_t part) {
+  ATTN_INLINE void go_to(index_t x, const void* const* b, index_t n, index_t part) {
     ATTN_UNROLL
     for (int s = 0; s < kPlaces; ++s) {
       at[s] = std::min(s * part + x, n - 1);
-      rows[s] = b[at[s]];
-      later[s] = b[std::min(at[s] + kAhead, n - 1)];
+      rows[s] = static_cast<const E*>(b[at[s]]);
+      later[s] = static_cast<const E*>(b[std::min(at[s] + kAhead, n - 1)]);
     }
   }
 };
 
 /// score_rows() for rows of A one after the other.
-template <class T>
+template <class T, class E>
 inline void score_rows_alone(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
-                             const T* const* b, T scale, T* out, index_t out_stride) {
+                             const void* const* b, T scale, T* out, index_t out_stride) {
   const index_t part = (n + kPlaces - 1) / kPlaces;
-  Places<T> places;
+  Places<E> places;
   for (index_t x = 0; x < part; ++x) {
     places.go_to(x, b, n, part);
     for (index_t r = 0; r < height; ++r) {
       T sums[kPlaces];
-      dot_block<T, 1>(k, a + r * a_stride, a_stride, places.rows, places.later, scale, sums);
+      dot_block<T, E, 1>(k, a + r * a_stride, a_stride, places.rows, places.later, scale, sums);
       // Unrolled, since g++ would make one scatter of four stores, which is microcode on AMD's machines.
       ATTN_UNROLL
       for (int s = 0; s < kPlaces; ++s) out[r * out_stride + places.at[s]] = sums[s];
@@ -131,14 +131,14 @@ inline void turn_sums(index_t part, index_t count, index_t room, const T* from, 
 /// score_rows() for kRowsAtOnce rows of A at a time. The sums of several rows of each place are turned around in
 /// registers: 16 stores one by one after as many sums held up the next ones, and grouped decoding took 1.07 times as long
 /// (attn_report's sdpa_decode_gqa).
-template <class T>
+template <class T, class E>
 inline void score_rows_together(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
-                                const T* const* b, T scale, T* out, index_t out_stride) {
+                                const void* const* b, T scale, T* out, index_t out_stride) {
   constexpr index_t R = kRowsAtOnce, J = kDotColumns<R>, kSize = Block<T>::kSize;
   constexpr index_t kTurned = kSize * R * J;
   const index_t part = (n + kPlaces - 1) / kPlaces;
   T sums[detail::kFewRows * kPlaces * kSize];
-  Places<T> places;
+  Places<E> places;
   for (index_t first = 0; first < part; first += kSize) {
     const index_t count = std::min(part - first, kSize);
     for (index_t x = 0; x < count; ++x) {
@@ -146,8 +146,8 @@ inline void score_rows_together(index_t height, index_t n, index_t k, const T* a
       T* to = sums + x * R * J;
       for (index_t s = 0; s < kPlaces; s += J) {
         for (index_t r = 0; r < height; r += R, to += kTurned) {
-          dot_block<T, R>(k, a + r * a_stride, a_stride, places.rows + s,
-                          (r == 0 ? places.later : places.rows) + s, scale, to);
+          dot_block<T, E, R>(k, a + r * a_stride, a_stride, places.rows + s,
+                             (r == 0 ? places.later : places.rows) + s, scale, to);
         }
       }
     }
@@ -161,26 +161,26 @@ inline void score_rows_together(index_t height, index_t n, index_t k, const T* a
   }
 }
 
-/// out[r, j] = scale a_r . b_j for `height` rows of A and n rows of B. Of a and out memory holds a multiple of
+/// out[r, j] = scale a_r . b_j for `height` rows of A and n rows of B, which are of E. Of a and out memory holds a multiple of
 /// detail::kFewRowsAtOnce rows, all of which may be used.
-template <class T>
+template <class T, class E>
 inline void score_rows(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
-                       const T* const* b, T scale, T* out, index_t out_stride) {
+                       const void* const* b, T scale, T* out, index_t out_stride) {
   if constexpr (kRowsAtOnce > 1) {
     if (height > kMostAlone) {
-      return score_rows_together(height, n, k, a, a_stride, b, scale, out, out_stride);
+      return score_rows_together<T, E>(height, n, k, a, a_stride, b, scale, out, out_stride);
     }
   }
-  score_rows_alone(height, n, k, a, a_stride, b, scale, out, out_stride);
+  score_rows_alone<T, E>(height, n, k, a, a_stride, b, scale, out, out_stride);
 }
 
 /// c_r += sum over i < N of a[r, i a_step] row_i for R rows of C, while rows `later` are asked for.
-template <class T, int R, int N>
+template <class T, class E, int R, int N>
 inline void add_block(index_t columns, const T* a, index_t a_stride, index_t a_step,
-                      const T* const* row, const T* const* later, T* c, index_t c_stride) {
+                      const E* const* row, const E* const* later, T* c, index_t c_stride) {
   using V = Vec<T>;
   // Read once: to the compiler, what is stored below could change the pointers.
-  const T *from[N], *ahead[N];
+  const E *from[N], *ahead[N];
   for (int i = 0; i < N; ++i) {
     from[i] = row[i];
     ahead[i] = later[i];
@@ -208,14 +208,14 @@ inline void add_block(index_t columns, const T* a, index_t a_stride, index_t a_s
   });
 }
 
-/// c_r = factor_r c_r + sum over j < n of a[r, j] b_j, rows of `columns` elements, c in whole vectors; where there are
+/// c_r = factor_r c_r + sum over j < n of a[r, j] b_j, rows of `columns` elements, b of E, c in whole vectors; where there are
 /// several queries, rows share the loads of c and of b.
 ///
 /// The order of sums follows from the steps of detail::kKeyStep keys, counted from `first` keys before b[0], that hold
 /// any key: one more key within them changes it for no other.
-template <class T>
+template <class T, class E>
 inline void add_values_rows(index_t height, index_t columns, index_t first, index_t n, const T* a,
-                            index_t a_stride, const T* const* b, T* c, index_t c_stride,
+                            index_t a_stride, const void* const* b, T* c, index_t c_stride,
                             const T* factor) {
   using V = Vec<T>;
   for (index_t r = 0; r < height; ++r) {
@@ -227,32 +227,34 @@ inline void add_values_rows(index_t height, index_t columns, index_t first, inde
   static_assert(detail::kKeyStep % kPlaces == 0);
   const index_t before = first % detail::kKeyStep;
   const index_t part = detail::round_up(before + n, detail::kKeyStep) / kPlaces;
-  const T *rows[kPlaces], *later[kPlaces];
+  const E *rows[kPlaces], *later[kPlaces];
   for (index_t at = 0; at < part; ++at) {
     const index_t begin = at - before, last = begin + (kPlaces - 1) * part;
     if (begin < 0 || last >= n) {
       for (index_t j = begin; j < n; j += part) {
-        for (index_t r = 0; j >= 0 && r < height; ++r) {
-          add_block<T, 1, 1>(columns, a + r * a_stride + j, a_stride, 0, b + j, b + j,
-                             c + r * c_stride, c_stride);
+        if (j < 0) continue;
+        const E* row = static_cast<const E*>(b[j]);
+        for (index_t r = 0; r < height; ++r) {
+          add_block<T, E, 1, 1>(columns, a + r * a_stride + j, a_stride, 0, &row, &row,
+                                c + r * c_stride, c_stride);
         }
       }
       continue;
     }
     for (index_t s = 0; s < kPlaces; ++s) {
-      rows[s] = b[begin + s * part];
-      later[s] = b[std::min(begin + s * part + kAhead, n - 1)];
+      rows[s] = static_cast<const E*>(b[begin + s * part]);
+      later[s] = static_cast<const E*>(b[std::min(begin + s * part + kAhead, n - 1)]);
     }
     if (height <= kMostAlone) {
       for (index_t r = 0; r < height; ++r) {
-        add_block<T, 1, kPlaces>(columns, a + r * a_stride + begin, a_stride, part, rows, later,
-                                 c + r * c_stride, c_stride);
+        add_block<T, E, 1, kPlaces>(columns, a + r * a_stride + begin, a_stride, part, rows, later,
+                                    c + r * c_stride, c_stride);
       }
       continue;
     }
     for (index_t r = 0; r < height; r += kRowsAtOnce) {
-      add_block<T, kRowsAtOnce, kPlaces>(columns, a + r * a_stride + begin, a_stride, part, rows,
-                                         r == 0 ? later : rows, c + r * c_stride, c_stride);
+      add_block<T, E, kRowsAtOnce, kPlaces>(columns, a + r * a_stride + begin, a_stride, part, rows,
+                                            r == 0 ? later : rows, c + r * c_stride, c_stride);
     }
   }
 }

@@ -16,11 +16,11 @@ class Decoder : public detail::LayerStack<T, DecoderLayer<T>> {
   using Stack::Stack;
 
   /// One cache for each layer; see DecoderLayer::make_cache().
-  std::vector<DecoderLayerCache<T>> make_caches(index_t batch, index_t capacity,
-                                                index_t memory_len) const {
+  std::vector<DecoderLayerCache<T>> make_caches(index_t batch, index_t capacity, index_t memory_len,
+                                                std::optional<DType> element = {}) const {
     std::vector<DecoderLayerCache<T>> caches;
     for (const DecoderLayer<T>& layer : this->layers) {
-      caches.push_back(layer.make_cache(batch, capacity, memory_len));
+      caches.push_back(layer.make_cache(batch, capacity, memory_len, element));
     }
     return caches;
   }

@@ -58,9 +58,11 @@ class DecoderLayer {
         norm_first(options.norm_first),
         dropout(options.dropout) {}
 
-  /// Room for `capacity` tokens and a memory of `memory_len`.
-  DecoderLayerCache<T> make_cache(index_t batch, index_t capacity, index_t memory_len) const {
-    return {self_attn.make_cache(batch, capacity), multihead_attn.make_cache(batch, memory_len)};
+  /// Room for `capacity` tokens and a memory of `memory_len`, stored as `element`: see KvCacheOptions.
+  DecoderLayerCache<T> make_cache(index_t batch, index_t capacity, index_t memory_len,
+                                  std::optional<DType> element = {}) const {
+    return {self_attn.make_cache(batch, capacity, 0, element),
+            multihead_attn.make_cache(batch, memory_len, 0, element)};
   }
 
   template <TensorLike X, TensorLike Memory, class... Functors>

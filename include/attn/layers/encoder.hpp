@@ -15,10 +15,11 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
   using Stack::Stack;
 
   /// One cache for each layer; see MultiHeadAttention::make_cache().
-  std::vector<KvCache<T>> make_caches(index_t batch, index_t capacity, index_t window = 0) const {
+  std::vector<KvCache<T>> make_caches(index_t batch, index_t capacity, index_t window = 0,
+                                      std::optional<DType> element = {}) const {
     std::vector<KvCache<T>> caches;
     for (const EncoderLayer<T>& layer : this->layers) {
-      caches.push_back(layer.self_attn.make_cache(batch, capacity, window));
+      caches.push_back(layer.self_attn.make_cache(batch, capacity, window, element));
     }
     return caches;
   }

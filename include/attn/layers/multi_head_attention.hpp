@@ -4,9 +4,8 @@
 
 #include <memory>
 
+#include "attn/attention/cached_attention.hpp"
 #include "attn/attention/extend_mask.hpp"
-#include "attn/attention/kv_cache.hpp"
-#include "attn/attention/sdpa.hpp"
 #include "attn/layers/head_projections.hpp"
 #include "attn/layers/heads.hpp"
 #include "attn/layers/positions.hpp"
@@ -79,14 +78,16 @@ class MultiHeadAttention {
     return index_t{options_.add_bias_kv} + index_t{options_.add_zero_attn};
   }
 
-  /// A cache for this module's keys and values. `window`: see KvCacheOptions.
-  KvCache<T> make_cache(index_t batch, index_t capacity, index_t window = 0) const {
+  /// A cache for this module's keys and values. `window` and `element`: see KvCacheOptions.
+  KvCache<T> make_cache(index_t batch, index_t capacity, index_t window = 0,
+                        std::optional<DType> element = {}) const {
     return KvCache<T>({.batch = batch,
                        .num_kv_heads = options_.num_kv_heads,
                        .capacity = capacity,
                        .head_dim = options_.head_dim,
                        .head_dim_v = options_.head_dim_v,
-                       .window = window});
+                       .window = window,
+                       .element = element});
   }
 
   /// Self-attention: x (batch, seq, embed_dim) to (batch, seq, out_dim()).
@@ -324,8 +325,8 @@ class MultiHeadAttention {
     const TensorView3<T> context =
         direct ? out : TensorView3<T>(context_memory.data(), context_shape);
     const TensorView4<T> context_heads = split_heads(context, o.num_heads);
-    const auto attend = [&](const TensorView4<const T>& keys, const TensorView4<const T>& values) {
-      scaled_dot_product_attention(q, keys, values, context_heads, options, functors...);
+    const auto attend = [&](const auto&... keys) {  // keys and values, or a cache
+      scaled_dot_product_attention(q, keys..., context_heads, options, functors...);
       if (o.output_projection) {
         out_proj_.forward(context, out, Activation::none, call.residual, execution);
       } else if (call.residual) {
@@ -333,29 +334,22 @@ class MultiHeadAttention {
       }
     };
     if (call.cache == nullptr) {
-      rotate(q, new_k, new_k, held(options, call), options, call);
+      rotate(q, new_k, held(options, call), options, call);
       attend(k, v);
     } else {
       KvCache<T>& cache = *call.cache;
       const index_t before = held(options, call);
       detail::CacheGuard guard(&cache);
-      typename KvCache<T>::Views added;
-      if (call.append) added = cache.extend(kv_len);
-      options.first_key = cache.first_position();
-      rotate(q, k, added.keys, before, options, call);
-      if (call.append) {
-        if (!rotary_) copy(k, added.keys);
-        copy(v, added.values);
-      }
-      attend(cache.keys(), cache.values());
+      rotate(q, k, before, options, call);
+      if (call.append) cache.append(k, v, execution);
+      attend(cache);
       guard.commit();
     }
   }
 
-  /// Turns q in place, and k, which may be empty, into to_k. `before`: keys that stand before k.
-  void rotate(const TensorView4<T>& q, const TensorView4<T>& k, const TensorView4<T>& to_k,
-              index_t before, const AttentionOptions<T>& options,
-              const MultiHeadAttentionCall<T>& call) const {
+  /// Turns q, and k, which may be empty, in place. `before`: keys that stand before k.
+  void rotate(const TensorView4<T>& q, const TensorView4<T>& k, index_t before,
+              const AttentionOptions<T>& options, const MultiHeadAttentionCall<T>& call) const {
     if (!rotary_) return;
     const index_t batch = q.extent(0), q_len = q.extent(2), kv_len = k.extent(2);
     Scratch<index_t> memory(options.execution.scratch(), call.position_ids ? 0 : q_len + kv_len);
@@ -377,8 +371,8 @@ class MultiHeadAttention {
       const TensorView4<T> queries = q.slice(0, begin, end);
       rotary_embedding(queries, table.cos, table.sin, q_ids, queries, pairs, options.execution);
       if (k) {
-        rotary_embedding(k.slice(0, begin, end), table.cos, table.sin, k_ids,
-                         to_k.slice(0, begin, end), pairs, options.execution);
+        const TensorView4<T> keys = k.slice(0, begin, end);
+        rotary_embedding(keys, table.cos, table.sin, k_ids, keys, pairs, options.execution);
       }
     };
     detail::for_rotary_rows(*options_.rotary, *rotary_, of_q, k ? of_k : of_q, turn);

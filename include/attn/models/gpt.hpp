@@ -78,8 +78,9 @@ class Gpt {
   index_t vocab_size() const { return embedding.options().vocab_size; }
 
   /// One cache for each layer; see MultiHeadAttention::make_cache().
-  std::vector<KvCache<T>> make_caches(index_t batch, index_t capacity, index_t window = 0) const {
-    return blocks.make_caches(batch, capacity, window);
+  std::vector<KvCache<T>> make_caches(index_t batch, index_t capacity, index_t window = 0,
+                                      std::optional<DType> element = {}) const {
+    return blocks.make_caches(batch, capacity, window, element);
   }
 
   template <TensorLike Ids, class... Functors>

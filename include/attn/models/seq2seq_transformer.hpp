@@ -87,9 +87,9 @@ class Seq2SeqTransformer {
   }
 
   /// Room for `capacity` tokens of the target and src_len of the source.
-  std::vector<DecoderLayerCache<T>> make_caches(index_t batch, index_t capacity,
-                                                index_t src_len) const {
-    return transformer.decoder.make_caches(batch, capacity, src_len);
+  std::vector<DecoderLayerCache<T>> make_caches(index_t batch, index_t capacity, index_t src_len,
+                                                std::optional<DType> element = {}) const {
+    return transformer.decoder.make_caches(batch, capacity, src_len, element);
   }
 
   /// tgt (batch, n), memory of encode(src) and src itself, whose padding stays hidden, to logits (batch, n,

@@ -1,0 +1,60 @@
+// Attention over a KvCache, of whatever element it stores.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/kv_cache.hpp"
+#include "attn/attention/sdpa.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// f(backend, problem) of a call over all that a cache holds.
+template <class T, class F, class... Functors>
+void with_cache(const TensorView4<const T>& q, const KvCache<T>& cache, const TensorView4<T>& out,
+                AttentionOptions<T> options, const F& f, const Functors&... functors) {
+  options.first_key = cache.first_position();
+  with_cache_element<T>(*cache.options().element, [&]<class E>(E) {
+    AttentionProblem<T> problem = make_problem_with<T>(
+        q, cache.template keys<E>(), cache.template values<E>(), out, options, functors...);
+    problem.k_scales = cache.key_scales();
+    problem.v_scales = cache.value_scales();
+    f(backend<family::Attention, E, T>(options.execution), problem);
+  });
+}
+
+}  // namespace detail
+
+/// out = attention of q (batch, num_heads, q_len, head_dim) over all that the cache holds, as scaled_dot_product_attention(q,
+/// cache.keys(), cache.values(), out, options, functors...) with options.first_key = cache.first_position(), but of any element
+/// that the cache stores: keys and values are read as they are stored, widened in registers or where they are packed, and
+/// never copied whole. Throws what that call throws.
+template <TensorLike Q, class T, TensorLike Out, class... Functors>
+  requires(detail::is_functor<Functors> && ...)
+void scaled_dot_product_attention(const Q& q, const KvCache<T>& cache, Out&& out,
+                                  const AttentionOptions<T>& options = {},
+                                  const Functors&... functors) {
+  detail::assert_call_types<Q, Tensor4<T>, Tensor4<T>, Out, Functors...>();
+  if constexpr (detail::CallTypes<Q, Tensor4<T>, Tensor4<T>, Out, Functors...>::is_good) {
+    detail::with_cache<T>(
+        const_view(q), cache, view_of(out), options,
+        [&](const auto& backend, const auto& problem) {
+          backend.forward(problem, options.execution);
+        },
+        functors...);
+  }
+}
+
+/// The same into a new tensor.
+template <TensorLike Q, class T, class... Functors>
+  requires(detail::is_functor<Functors> && ...)
+Tensor4<T> scaled_dot_product_attention(const Q& q, const KvCache<T>& cache,
+                                        const AttentionOptions<T>& options = {},
+                                        const Functors&... functors) {
+  const Shape<4> shape = const_view(q).shape();
+  auto out = Tensor4<T>::uninitialized({shape[0], shape[1], shape[2], cache.options().head_dim_v});
+  scaled_dot_product_attention(q, cache, out, options, functors...);
+  return out;
+}
+
+ATTN_NAMESPACE_END
