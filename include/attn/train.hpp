@@ -23,6 +23,7 @@
 #include "attn/train/parameters.hpp"            // a model's parameters beside their gradients; groups
 #include "attn/train/clipping.hpp"              // the norm of all gradients
 #include "attn/train/optimizer.hpp"             // Sgd, Adam, AdamW
+#include "attn/train/lora.hpp"                  // low-rank adapters of weights
 #include "attn/train/schedule.hpp"              // learning rates by step
 #include "attn/train/batches.hpp"               // examples in a drawn order
 #include "attn/train/checkpoint.hpp"            // stop and go on with the same bits

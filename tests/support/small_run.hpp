@@ -34,7 +34,8 @@ struct SmallRun {
     attn::initialize(model, {.seed = 5, .embedding_std = 0.1});
   }
 
-  double step() {
+  /// The gradients of the next batch.
+  double gradient_step() {
     attn::Tensor2<attn::index_t> ids({4, 8});
     attn::Tensor1<attn::index_t> targets({32});
     attn::index_t row = 0;
@@ -51,6 +52,11 @@ struct SmallRun {
     attn::forward(model, ids, logits, saved, {.execution = execution});
     const double loss = attn::cross_entropy_backward(rows, targets, rows, {.execution = execution});
     attn::backward(model, logits, saved, gradients, {.execution = execution});
+    return loss;
+  }
+
+  double step() {
+    const double loss = gradient_step();
     attn::clip_gradient_norm(parameters, 1);
     adam.step(0.01, execution);
     return loss;

@@ -1,0 +1,160 @@
+// Lora: low-rank adapters of a model's weight matrices, trained alone, merged into them and saved by PEFT's names.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "attn/core/fill.hpp"
+#include "attn/kernels/gemm.hpp"
+#include "attn/layers/parameter_visitor.hpp"
+#include "attn/train/parameters.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+struct LoraOptions {
+  index_t rank = 8;  ///< rows of A and columns of B of each adapter
+  double alpha = 8;  ///< adapters are scaled by alpha / rank
+  /// Which weights get an adapter, by name; all but those of embeddings and norms. Only matrices
+  /// whose names end in "weight" are asked about.
+  std::function<bool(std::string_view)> takes = [](std::string_view name) {
+    return decays(name) && name.find("embedding") == std::string_view::npos;
+  };
+  std::uint64_t seed = 0;  ///< the first A follows from it; the first B is 0
+};
+
+/// Adapters of the weight matrices W of a model, which runs with W + (alpha / rank) B A. Only
+/// A (rank, in) and B (out, rank) are trained: they are the parameters of this module. The weights
+/// themselves hold the sum, so that a step costs what it costs without adapters, on any layer, and
+/// what was trained runs as it is; W is kept apart and comes back bit by bit. Copies share W.
+/// Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021), section 4.1.
+template <class T>
+class Lora {
+ public:
+  Lora() = default;
+
+  /// Of the weights that `model` has now; A is uniform within 1 / sqrt(in) and B is 0, as in PEFT.
+  /// Throws ValueError for a rank below 1, an alpha that is not finite, and a model without a
+  /// weight that options.takes.
+  template <class Module>
+  explicit Lora(Module& model, const LoraOptions& options = {})
+      : scale_(static_cast<T>(options.alpha / static_cast<double>(options.rank))) {
+    if (options.rank < 1) {
+      throw ValueError(message("Lora", "rank", "be at least 1", std::to_string(options.rank)));
+    }
+    if (!std::isfinite(options.alpha)) {
+      throw ValueError(message("Lora", "alpha", "be finite", std::to_string(options.alpha)));
+    }
+    detail::RandomNumbers numbers(options.seed);
+    std::vector<Tensor2<T>> weights;
+    const auto add = [&](std::string_view name, const TensorView2<const T>& weight) {
+      if (!name.ends_with(kWeight) || !options.takes(name)) return;
+      weights.emplace_back(weight);
+      adapters_.push_back({std::string(name), Tensor2<T>({options.rank, weight.extent(1)}),
+                           Tensor2<T>({weight.extent(0), options.rank})});
+      const double bound = 1 / std::sqrt(static_cast<double>(weight.extent(1)));
+      auto draw = [&] { return bound * (2 * numbers.uniform() - 1); };
+      for (T& x : adapters_.back().a.elements()) x = static_cast<T>(draw());
+    };
+    std::as_const(model).visit_parameters(
+        [&]<int Rank>(std::string_view name, const TensorView<const T, Rank>& weight) {
+          if constexpr (Rank == 2) add(name, weight);
+        });
+    if (adapters_.empty()) {
+      throw ValueError(message("Lora", "takes", "take a weight matrix of the model", "none"));
+    }
+    weights_ = std::make_shared<const std::vector<Tensor2<T>>>(std::move(weights));
+  }
+
+  /// Sets the model's weights to W + (alpha / rank) B A: after each step of an optimizer, and after
+  /// loading. Packed copies of them are stale then. Throws ValueError or ShapeError, before
+  /// anything is written, unless the model has the weights that this was made of.
+  template <class Module>
+  void merge(Module& model, const Execution& execution = {}) const {
+    check("Lora::merge", std::as_const(model));
+    each(model, [&](std::size_t n, const auto& weight) {
+      gemm(adapters_[n].b, adapters_[n].a, weight,
+           {.alpha = scale_, .beta = T{1}, .residual = (*weights_)[n].view()}, execution);
+    });
+  }
+
+  /// Sets them to W, with the bits that they had. Throws as merge() does.
+  template <class Module>
+  void unmerge(Module& model) const {
+    check("Lora::unmerge", std::as_const(model));
+    each(model, [&](std::size_t n, const auto& weight) { copy((*weights_)[n].view(), weight); });
+  }
+
+  /// The gradients of A and B, added to `gradients` of gradients_of(*this), from those of the model
+  /// that its weights were merged into: d_B = scale d_W A^T, d_A = scale B^T d_W. Throws as merge()
+  /// does.
+  template <class Module>
+  void backward(const Module& model_gradients, Lora& gradients,
+                const Execution& execution = {}) const {
+    check("Lora::backward", model_gradients);
+    each(model_gradients, [&](std::size_t n, const TensorView2<const T>& d_weight) {
+      const Adapter& of = adapters_[n];
+      Adapter& to = gradients.adapters_[n];
+      const Epilogue<T> add{.alpha = scale_, .beta = T{1}};
+      gemm(d_weight, of.a.view().transpose(0, 1), to.b, add, execution);
+      gemm(of.b.view().transpose(0, 1), d_weight, to.a, add, execution);
+    });
+  }
+
+  /// PEFT's names: layers.0.linear1.weight has layers.0.linear1.lora_A.weight and .lora_B.weight.
+  /// Its files have the prefix "base_model.model." and the model's names in the file:
+  /// load_state_dict(lora, file, {.prefix = "base_model.model.", .rename = ..}).
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
+
+ private:
+  static constexpr std::string_view kWeight = "weight";
+
+  struct Adapter {
+    std::string name;  ///< of the weight
+    Tensor2<T> a, b;
+  };
+
+  template <class Self>
+  static void visit(Self& self, const auto& f) {
+    for (auto& adapter : self.adapters_) {
+      const std::string prefix = adapter.name.substr(0, adapter.name.size() - kWeight.size());
+      f(prefix + "lora_A.weight", adapter.a.view());
+      f(prefix + "lora_B.weight", adapter.b.view());
+    }
+  }
+
+  /// f(n, weight) of the weight of each adapter n: modules show their parameters in one order.
+  template <class Module, class F>
+  std::size_t each(Module& model, F f) const {
+    std::size_t n = 0;
+    model.visit_parameters(
+        [&]<class X, int Rank>(std::string_view name, const TensorView<X, Rank>& view) {
+          if constexpr (Rank == 2) {
+            if (n < adapters_.size() && adapters_[n].name == name) f(n++, view);
+          }
+        });
+    return n;
+  }
+
+  template <class Module>
+  void check(std::string_view function, const Module& model) const {
+    const std::size_t found = each(model, [&](std::size_t n, const auto& weight) {
+      check_shape(function, adapters_[n].name, (*weights_)[n].shape(), weight.shape());
+    });
+    if (found == adapters_.size()) return;
+    throw ValueError(message(function, "the model", "have the weight " + adapters_[found].name,
+                             "a model without it"));
+  }
+
+  T scale_ = 0;
+  std::vector<Adapter> adapters_;
+  std::shared_ptr<const std::vector<Tensor2<T>>> weights_;  ///< W of each adapter
+};
+
+ATTN_NAMESPACE_END
