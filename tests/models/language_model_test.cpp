@@ -52,6 +52,23 @@ TEST(LanguageModel, HasTheLogitsOfPlainLoops) {
   }
 }
 
+TEST(LanguageModel, CodesBesideBiasesHaveTheBitsOfFloats) {
+  TinyLlama tiny(11, false, "qwen2");
+  const TempFolder folder;
+  const LanguageModel codes(tiny.save(folder));
+  for (auto& [name, weight] : tiny.weights) {
+    weight.type = GgufType::F32;
+    const auto bytes = std::as_bytes(std::span(weight.values));
+    weight.blocks.assign(bytes.begin(), bytes.end());
+  }
+  const LanguageModel floats(tiny.save(folder));
+  const Tensor2<index_t> ids({1, 9}, {260, 5, 17, 99, 256, 3, 200, 41, 8});
+  const auto found = codes.gpt()(ids), expected = floats.gpt()(ids);
+  for (index_t i = 0; i < expected.size(); ++i) ASSERT_EQ(found.data()[i], expected.data()[i]);
+  // Without its biases it is another model.
+  EXPECT_EQ(codes.gpt().options().layer.attention.in_proj_bias, true);
+}
+
 TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
   const auto fails = [](auto change, std::string_view part) {
     TinyLlama tiny(7);
@@ -65,7 +82,7 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
     return [=](TinyLlama& t) { t.metadata.set(key, value); };
   };
   fails(set("general.architecture", std::string("gpt2")),
-        "general.architecture must be llama; found \"gpt2\"");
+        "general.architecture must be llama, qwen2, qwen3 or gemma; found \"gpt2\"");
   fails(set("llama.embedding_length", std::uint32_t{33}), "divide 33");
   fails(set("llama.embedding_length", std::uint32_t{64}),
         "tensor \"token_embd.weight\" must have shape (262, 64); found (262, 32)");
@@ -80,7 +97,17 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
   fails(set("llama.attention.head_count_kv", std::uint32_t{3}), "tensor \"blk.0.attn_k.weight\"");
   fails(set("llama.expert_count", std::uint32_t{8}),
         "llama.expert_count\" must be 0 or missing; found 8");
-  fails(set("llama.rope.scaling.type", std::string("yarn")), "must be none; found \"yarn\"");
+  fails(set("llama.rope.scaling.type", std::string("longrope")),
+        "must be none, linear or yarn; found \"longrope\"");
+  fails(set("llama.rope.scaling.type", std::string("linear")),
+        "key \"llama.rope.scaling.factor\" must be in the file");
+  fails(set("llama.rope.scale_linear", 4.0f), "key \"llama.rope.scale_linear\" must be spelled");
+  fails(
+      [&](TinyLlama& t) {
+        set("llama.attention.sliding_window", std::uint32_t{8})(t);
+        set("llama.attention.sliding_window_pattern", std::vector<bool>{true})(t);
+      },
+      "be one for each of 2 layers; found 1");
   fails(set("llama.rope.freq_base", -1.0f), "be positive");
   fails(set("tokenizer.ggml.model", std::string("llama")),
         "byte-level BPE is the one kind that is read; found \"llama\"");
@@ -95,10 +122,16 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
       "tensor \"blk.1.ffn_down.weight\" must have shape (32, 64)");
   fails(
       [](TinyLlama& t) {
-        t.order.push_back("rope_freqs.weight"),
-            t.weights["rope_freqs.weight"] = t.weights["output_norm.weight"];
+        t.order.push_back("rope_freqs.weight");
+        t.weights["rope_freqs.weight"] = t.weights["output_norm.weight"];
       },
-      "found 1 others (\"rope_freqs.weight\")");
+      "tensor \"rope_freqs.weight\" must have shape (4); found (32)");
+  fails(
+      [](TinyLlama& t) {
+        t.order.push_back("blk.0.attn_q_norm.weight");
+        t.weights["blk.0.attn_q_norm.weight"] = t.weights["output_norm.weight"];
+      },
+      "found 1 others (\"blk.0.attn_q_norm.weight\")");
   fails([](TinyLlama& t) { t.order.erase(t.order.begin() + 1); },
         "tensor \"output_norm.weight\" must be in the file");
 }

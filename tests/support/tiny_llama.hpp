@@ -16,13 +16,15 @@ namespace attn_test {
 
 /// Two layers of width 32: 4 query heads on 2 key/value heads of 8, feed-forward 64, 262 tokens:
 /// all bytes, four merges, <|im_start|> and <|im_end|>. Weights are of the types that the file
-/// names; the tables hold what they dequantise to.
+/// names; the tables hold what they dequantise to. Of architecture qwen2 q, k and v have biases, of
+/// which logits() knows nothing.
 struct TinyLlama {
   static constexpr Index kDim = 32, kHeads = 4, kKvHeads = 2, kHeadDim = 8, kHidden = 64,
                          kLayers = 2, kVocab = 262;
   static constexpr double kEpsilon = 1e-5, kTheta = 5000;
 
-  explicit TinyLlama(std::uint64_t seed, bool tied = true) {
+  explicit TinyLlama(std::uint64_t seed, bool tied = true,
+                     const std::string& architecture = "llama") {
     Random random(seed);
     add(random, "token_embd.weight", {kVocab, kDim}, attn::GgufType::Q8_0, 1);
     add(random, "output_norm.weight", {kDim}, attn::GgufType::F32, 1);
@@ -36,14 +38,21 @@ struct TinyLlama {
       add(random, name("attn_q"), {kHeads * kHeadDim, kDim}, attn::GgufType::Q4_1, 0.3);
       add(random, name("attn_k"), {kKvHeads * kHeadDim, kDim}, attn::GgufType::Q5_0, 0.3);
       add(random, name("attn_v"), {kKvHeads * kHeadDim, kDim}, attn::GgufType::Q5_1, 0.3);
+      for (const auto& [part, width] :
+           {std::pair("attn_q", kHeads * kHeadDim), std::pair("attn_k", kKvHeads * kHeadDim),
+            std::pair("attn_v", kKvHeads * kHeadDim)}) {
+        if (architecture != "qwen2") continue;
+        add(random, attn::detail::concat("blk.", n, ".", part, ".bias"), {width},
+            attn::GgufType::F32, 1);
+      }
       add(random, name("attn_output"), {kDim, kHeads * kHeadDim}, attn::GgufType::BF16, 0.3);
       add(random, name("ffn_gate"), {kHidden, kDim}, attn::GgufType::Q4_0, 0.3);
       add(random, name("ffn_up"), {kHidden, kDim}, attn::GgufType::Q8_0, 0.3);
       add(random, name("ffn_down"), {kDim, kHidden}, attn::GgufType::F32, 0.3);
     }
-    metadata.set("general.architecture", std::string("llama"));
+    metadata.set("general.architecture", architecture);
     const auto number = [&](std::string_view key, Index value) {
-      metadata.set(attn::detail::concat("llama.", key), static_cast<std::uint32_t>(value));
+      metadata.set(attn::detail::concat(architecture, ".", key), static_cast<std::uint32_t>(value));
     };
     number("block_count", kLayers);
     number("context_length", 128);
@@ -51,8 +60,8 @@ struct TinyLlama {
     number("feed_forward_length", kHidden);
     number("attention.head_count", kHeads);
     number("attention.head_count_kv", kKvHeads);
-    metadata.set("llama.attention.layer_norm_rms_epsilon", static_cast<float>(kEpsilon));
-    metadata.set("llama.rope.freq_base", static_cast<float>(kTheta));
+    metadata.set(architecture + ".attention.layer_norm_rms_epsilon", static_cast<float>(kEpsilon));
+    metadata.set(architecture + ".rope.freq_base", static_cast<float>(kTheta));
     metadata.set("tokenizer.ggml.model", std::string("gpt2"));
     metadata.set("tokenizer.ggml.pre", std::string("smollm"));
     std::vector<std::string> tokens;

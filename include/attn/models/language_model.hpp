@@ -20,7 +20,7 @@ struct LanguageModelOptions {
   std::optional<ChatTemplate> chat_template = {};
 };
 
-/// A language model of the Llama family, ready to be asked. Quantised weights stay as small as they
+/// A language model of the Llama family (llama, mistral, qwen2, qwen3, gemma), ready to be asked. Quantised weights stay as small as they
 /// are in the file; those in float16 and bfloat16 become float, 4 bytes a parameter and 4 more for
 /// the packed copy.
 ///
@@ -120,6 +120,7 @@ class LanguageModel {
         file.load(theirs, slot.dense);
       }
     });
+    used.emplace_back(detail::kGgufFrequencyFactors);  // which are in the rotary embeddings
     std::sort(used.begin(), used.end());
     std::vector<std::string> unused;
     for (const std::string& name : file.names()) {
@@ -127,7 +128,7 @@ class LanguageModel {
     }
     if (unused.empty()) return;
     throw ValueError(message("LanguageModel", detail::quote(file.file_name()),
-                             "hold the tensors of a llama model and no others",
+                             "hold the tensors of its architecture and no others",
                              detail::list_text(unused, "others")));
   }
 
