@@ -114,9 +114,7 @@ class Chat {
  public:
   explicit Chat(const Options& options)
       : options_(options),
-        model_(model_path(options),
-               {.activations = options.precision == "int8" ? attn::ActivationFormat::int8
-                                                           : attn::ActivationFormat::exact}),
+        model_(model_path(options), {.activations = activations(options)}),
 #if defined(_OPENMP)
         threads_(options.threads),
 #endif
@@ -124,7 +122,8 @@ class Chat {
     if (options.system) messages_.push_back({"system", *options.system});
     if (options.lookup > 0) draft_ = attn::PromptLookup(options.lookup);
     if (!options.draft) return;
-    draft_model_.emplace(std::filesystem::path(*options.draft));
+    draft_model_.emplace(std::filesystem::path(*options.draft),
+                         attn::LanguageModelOptions{.activations = activations(options)});
     check_same_tokens();
     draft_session_.emplace(draft_model_->gpt(), 1,
                            std::min(capacity(), draft_model_->max_positions()), attention());
@@ -221,6 +220,10 @@ class Chat {
   static UsageError too_long(index_t length, index_t capacity) {
     return UsageError("the text has " + std::to_string(length) + " tokens, the context " +
                       std::to_string(capacity) + " (--ctx)");
+  }
+  static attn::ActivationFormat activations(const Options& options) {
+    return options.precision == "int8" ? attn::ActivationFormat::int8
+                                       : attn::ActivationFormat::exact;
   }
   void check_same_tokens() const {
     const attn::BpeTokenizer &ours = model_.tokenizer(), &theirs = draft_model_->tokenizer();

@@ -15,18 +15,20 @@ using attn_test::contains;
 using attn_test::error_of;
 using Ids = std::vector<index_t>;
 
+LanguageModel tiny_model_of(ActivationFormat activations) {
+  const attn_test::TempFolder folder;
+  return LanguageModel(attn_test::TinyLlama(7).save(folder), {.activations = activations});
+}
+
 const LanguageModel& tiny_model() {
-  static const LanguageModel model = [] {
-    const attn_test::TempFolder folder;
-    return LanguageModel(attn_test::TinyLlama(7).save(folder));
-  }();
+  static const LanguageModel model = tiny_model_of(ActivationFormat::exact);
   return model;
 }
 
 GeneratedText answer_to(const Ids& ids, const TextGenerationOptions& options,
-                        index_t capacity = 128) {
-  GptSession<float> session(tiny_model().gpt(), 1, capacity);
-  return generate_text(tiny_model(), session, ids, options);
+                        index_t capacity = 128, const LanguageModel& model = tiny_model()) {
+  GptSession<float> session(model.gpt(), 1, capacity);
+  return generate_text(model, session, ids, options);
 }
 
 TEST(GenerateText, IsGreedyGenerateWithItsText) {
@@ -155,9 +157,10 @@ void expect_same(const GeneratedText& found, const GeneratedText& expected) {
 TEST(GenerateText, SpeculationChangesNoBit) {
   attn_test::TinyLlama other(8);
   const attn_test::TempFolder folder;
-  const LanguageModel small(other.save(folder));
+  const LanguageModel small(other.save(folder)), int8 = tiny_model_of(ActivationFormat::int8);
   for (std::uint64_t draw = 0; draw < 40; ++draw) {
     attn_test::Random random(draw);
+    const LanguageModel& model = draw % 2 == 0 ? tiny_model() : int8;
     SCOPED_TRACE(random.trace());
     Ids prompt;
     for (index_t i = random.integer(1, 40); i > 0; --i) prompt.push_back(random.integer(0, 20));
@@ -168,9 +171,9 @@ TEST(GenerateText, SpeculationChangesNoBit) {
     if (random.chance(0.5)) options.keep = 2;
     if (random.chance(0.2)) options.stop = {"e"};
     const index_t capacity = random.integer(41, 100);
-    GptSession<float> session(tiny_model().gpt(), 1, capacity), draft(small.gpt(), 1, capacity),
-        same(tiny_model().gpt(), 1, capacity);
-    const GeneratedText plain = answer_to(prompt, options, capacity);
+    GptSession<float> session(model.gpt(), 1, capacity), draft(small.gpt(), 1, capacity),
+        same(model.gpt(), 1, capacity);
+    const GeneratedText plain = answer_to(prompt, options, capacity, model);
     EXPECT_EQ(plain.drafted, 0);
     DraftModel<float> by_other(draft), by_itself(same);
     const auto oracle = [&](std::span<const index_t> ids, index_t most) {
@@ -187,7 +190,7 @@ TEST(GenerateText, SpeculationChangesNoBit) {
           options.keep ? Draft(PromptLookup(1)) : Draft(oracle)}) {
       options.draft = one;
       session.clear();
-      const GeneratedText found = generate_text(tiny_model(), session, prompt, options);
+      const GeneratedText found = generate_text(model, session, prompt, options);
       expect_same(found, plain);
       EXPECT_EQ(session.length(), std::ssize(found.context) - 1);
       EXPECT_LE(found.accepted, found.drafted);
@@ -195,7 +198,7 @@ TEST(GenerateText, SpeculationChangesNoBit) {
     options.draft = std::ref(by_itself);
     if (!options.keep && !options.sampling && !options.logits.changes() && plain.ids.size() > 4) {
       session.clear();
-      const GeneratedText found = generate_text(tiny_model(), session, prompt, options);
+      const GeneratedText found = generate_text(model, session, prompt, options);
       EXPECT_GT(found.drafted, 0);
     }
   }
