@@ -59,7 +59,7 @@ class ComingRows {
       }
       keys_.end = keys_.begin;
     }
-    count_ = std::max(queries.num_rows, keys_.end - keys_.begin);
+    count_ = (std::max)(queries.num_rows, keys_.end - keys_.begin);
     share_ = (count_ + steps + products - 1) / (steps + products);
     if (queries.num_rows == 0) return;
     q_len_ = problem.lengths(queries.b).q_len;
@@ -68,7 +68,7 @@ class ComingRows {
   }
 
   ATTN_INLINE void ask() {
-    for (const index_t end = std::min(next_ + share_, count_); next_ < end; ++next_) {
+    for (const index_t end = (std::min)(next_ + share_, count_); next_ < end; ++next_) {
       if (next_ < queries_.num_rows) {
         prefetch_row<0>(problem_->query(queries_.b, h_, i_), problem_->q);
         if (++i_ == q_len_) {
@@ -90,7 +90,7 @@ class ComingRows {
     for (Stream& stream : streams_) {
       if (stream.left <= 0) continue;
       const char* at = stream.at;
-      const index_t asked = std::min(panel_, stream.left);
+      const index_t asked = (std::min)(panel_, stream.left);
       stream.at += asked;
       stream.left -= asked;
       return at;

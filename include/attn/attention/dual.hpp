@@ -60,8 +60,8 @@ struct Dual {
   friend Dual pow(Dual a, T n) {
     return {std::pow(a.value, n), a.slope * n * std::pow(a.value, n - 1)};
   }
-  friend Dual max(Dual a, Dual b) { return a.value < b.value ? b : a; }
-  friend Dual min(Dual a, Dual b) { return b.value < a.value ? b : a; }
+  friend Dual(max)(Dual a, Dual b) { return a.value < b.value ? b : a; }
+  friend Dual(min)(Dual a, Dual b) { return b.value < a.value ? b : a; }
 };
 
 ATTN_NAMESPACE_END

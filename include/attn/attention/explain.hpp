@@ -38,10 +38,10 @@ struct AttentionExplanation {
   /// All of it in words, a line each.
   std::string text() const {
     constexpr std::string_view kPaths[] = {"tiled", "few rows", "mixed"};
-    const auto with = [](double value, const char* format) {
+    const auto with = [](double value, const char* unit) {
       char text[32];
-      std::snprintf(text, sizeof(text), format, value);
-      return std::string(text);
+      std::snprintf(text, sizeof(text), "%.4g ", value);
+      return std::string(text) + unit;
     };
     std::string text = "path       ";
     text.append(kPaths[static_cast<int>(path)]).append(" on ").append(name(isa));
@@ -57,8 +57,8 @@ struct AttentionExplanation {
             "\ntiles      " + std::to_string(tile_rows) + " queries x " + std::to_string(block_kv) +
             " keys" + "\nblocks     " + std::to_string(empty) + " empty, " +
             std::to_string(partial) + " partial, " + std::to_string(full) + " full" +
-            "\nwork       " + with(flops * 1e-9, "%.4g GFLOP, ") + with(bytes * 1e-6, "%.4g MB") +
-            "\nworkspace  " + with(static_cast<double>(plan.workspace_bytes) * 1e-6, "%.4g MB\n");
+            "\nwork       " + with(flops * 1e-9, "GFLOP, ") + with(bytes * 1e-6, "MB") +
+            "\nworkspace  " + with(static_cast<double>(plan.workspace_bytes) * 1e-6, "MB\n");
     return text;
   }
 };
@@ -78,9 +78,9 @@ void count_blocks(const AttentionProblem<T>& problem, const SequenceTiling& tili
                of_query = static_cast<double>(problem.score_dim() - problem.head_dim()) + d;
   const index_t step = tiling.block_kv;
   for (index_t r = 0; r < tiling.rows; r += explanation.tile_rows) {
-    const index_t height = std::min(tiling.rows - r, explanation.tile_rows);
+    const index_t height = (std::min)(tiling.rows - r, explanation.tile_rows);
     for (index_t first = 0; first < tiling.kv_len; first += step) {
-      const KeyRange block{first, std::min(first + step, tiling.kv_len)};
+      const KeyRange block{first, (std::min)(first + step, tiling.kv_len)};
       const KeyRange seen = rows.seen_by(r, height, block);
       if (seen.begin >= seen.end) {
         explanation.empty += 1;
@@ -96,7 +96,7 @@ void count_blocks(const AttentionProblem<T>& problem, const SequenceTiling& tili
     }
   }
   const KeyRange seen = rows.seen({0, tiling.kv_len});
-  const index_t keys = std::max(seen.end - seen.begin, index_t{0});
+  const index_t keys = (std::max)(seen.end - seen.begin, index_t{0});
   explanation.bytes +=
       static_cast<double>(problem.q.element_size()) * of_query * static_cast<double>(tiling.rows) +
       static_cast<double>(problem.k.element_size()) * d * static_cast<double>(keys);

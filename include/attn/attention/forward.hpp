@@ -54,7 +54,7 @@ class Forward {
       const index_t b = i / blocks / kv_heads, kv_head = i / blocks % kv_heads;
       const SequenceTiling& tiling = tiling_at(b);
       const index_t begin = i % blocks * plan_.most_block_kv;
-      const index_t end = std::min(begin + plan_.most_block_kv, problem_.scores[3]);
+      const index_t end = (std::min)(begin + plan_.most_block_kv, problem_.scores[3]);
       for (index_t h = kv_head * problem_.group; h < (kv_head + 1) * problem_.group; ++h) {
         const T masked = sum_of_masked_rows(b, h);
         const KeyRange keys = problem_.unpadded_keys(b);
@@ -65,7 +65,7 @@ class Forward {
       const ForwardScratch<T> scratch = scratch_of(worker);
       for (index_t row = 0; row < tiling.rows; row += plan_.rows_per_task) {
         ForwardTask<T>(problem_, kernels_, tiling, scratch, block(b, kv_head, row, tiling))
-            .add_columns({begin, std::min(end, tiling.kv_len)}, states_);
+            .add_columns({begin, (std::min)(end, tiling.kv_len)}, states_);
       }
     });
   }
@@ -100,7 +100,7 @@ class Forward {
   RowBlock block(index_t b, index_t kv_head, index_t row, const SequenceTiling& tiling,
                  index_t heads = 1) const {
     if (heads > 1) return {b, kv_head, 0, heads * tiling.rows};
-    return {b, kv_head, row, std::min(plan_.rows_per_task, tiling.rows - row)};
+    return {b, kv_head, row, (std::min)(plan_.rows_per_task, tiling.rows - row)};
   }
 
   /// Memory of the parts of one key/value head.
@@ -138,7 +138,7 @@ class Forward {
     const auto [b, first, piece] = place_of(i);
     const SequenceTiling& tiling = tiling_at(b);
     const ForwardScratch<T> scratch = scratch_of(worker);
-    const index_t heads = std::min(plan_.heads_per_task, problem_.num_kv_heads() - first);
+    const index_t heads = (std::min)(plan_.heads_per_task, problem_.num_kv_heads() - first);
     const index_t row = tiling.splits > 1 ? 0 : piece * plan_.rows_per_task;
     ForwardTask<T> task(problem_, kernels_, tiling, scratch, block(b, first, row, tiling, heads));
     if (!tiling.few) announce_next(i, task);
@@ -178,7 +178,7 @@ void take_max_logits(const AttentionProblem<T>& problem, const RowState<T>* stat
     for (index_t h = 0; h < problem.num_heads(); ++h) {
       T most = kMinusInf<T>;
       for (index_t i = 0; i < problem.lengths(b).q_len; ++i) {
-        most = std::max(most, states[problem.row_at(b, h, i)].most);
+        most = (std::max)(most, states[problem.row_at(b, h, i)].most);
       }
       problem.options.max_logits(b, h) = most;
     }

@@ -23,7 +23,7 @@ class ForwardTask {
         at_(block),
         rows_(problem, block, scratch.rows),
         keys_(problem, kernels, scratch_, block),
-        tile_rows_(tiling.few ? std::max(tiling.rows, index_t{1}) : kernels.rows.tile_rows),
+        tile_rows_(tiling.few ? (std::max)(tiling.rows, index_t{1}) : kernels.rows.tile_rows),
         tile_height_(tiling.few ? round_up(tile_rows_, kFewRowsAtOnce) : tile_rows_),
         tiles_((block.num_rows + tile_rows_ - 1) / tile_rows_),
         copies_values_(!tiling.few && (problem.paged() || problem.widens_keys() ||
@@ -37,7 +37,7 @@ class ForwardTask {
     next_ = next;
     const bool same_keys = next.b == at_.b && next.kv_head == at_.kv_head;
     next_keys_ =
-        same_keys || problem_.paged() ? 0 : std::min(problem_.keys_of(next.b), tiling_.block_kv);
+        same_keys || problem_.paged() ? 0 : (std::min)(problem_.keys_of(next.b), tiling_.block_kv);
   }
 
   /// All keys: outputs, lse and weights. kept_states: null, or of all rows (batch, num_heads, q_len).
@@ -49,7 +49,7 @@ class ForwardTask {
   /// One part of the keys: the rows' sums and states, for copy_part().
   void sum_part(index_t part) {
     const index_t begin = part * SequenceTiling::kSplitKV;
-    start({begin, std::min(begin + SequenceTiling::kSplitKV, tiling_.kv_len)}, Pass::sum);
+    start({begin, (std::min)(begin + SequenceTiling::kSplitKV, tiling_.kv_len)}, Pass::sum);
   }
 
   /// What sum_part() left of one of its key/value heads, to be merged by finish_parts().
@@ -148,7 +148,7 @@ class ForwardTask {
       if (kept_states != nullptr) kept_states[problem_.row_at(at_.b, row.h, row.i)] = row.state;
       T shrink = 1;
       if (has_sink) {
-        const T most = std::max(row.state.most, sink);
+        const T most = (std::max)(row.state.most, sink);
         shrink = std::exp(row.state.most - most);
         row.state = {most, row.state.total * shrink + std::exp(sink - most)};
       }
@@ -156,7 +156,7 @@ class ForwardTask {
     }
   }
 
-  index_t tile_count(index_t row) const { return std::min(rows_.count() - row, tile_rows_); }
+  index_t tile_count(index_t row) const { return (std::min)(rows_.count() - row, tile_rows_); }
 
   /// Of queries that are of T.
   const T* query(const QueryRow<T>& row) const {
@@ -214,12 +214,12 @@ class ForwardTask {
   void pass_over_block(Pass pass, index_t first, KeyRange all) {
     const index_t step = tiling_.block_kv;
     const KeyRange block =
-        rows_.seen({std::max(first, all.begin), std::min(first + step, all.end)});
+        rows_.seen({(std::max)(first, all.begin), (std::min)(first + step, all.end)});
     if (block.begin >= block.end) return;
     if (!tiling_.few) keys_.pack(first, block);
     const bool adds_values = pass == Pass::sum || pass == Pass::values;
     if (copies_values_ && adds_values && zeros_of_ < 0) keys_.copy_values(first, block);
-    const KeyRange next{first + step, std::min(first + 2 * step, all.end)};
+    const KeyRange next{first + step, (std::min)(first + 2 * step, all.end)};
     const bool is_last = next.begin >= next.end;
     if (!tiling_.few) {
       const index_t panels =
@@ -274,10 +274,10 @@ class ForwardTask {
     for (index_t x = 0; x < tile.height; ++x) {
       const QueryRow<T>& row = rows_[tile.row + x];
       T* s = scratch_.scores + x * tiling_.block_kv;
-      const index_t begin = std::clamp(std::max(row.keys.begin, tile.keys.begin) - tile.first_key,
+      const index_t begin = std::clamp((std::max)(row.keys.begin, tile.keys.begin) - tile.first_key,
                                        columns.begin, columns.end);
       const index_t end =
-          std::clamp(std::min(row.keys.end, tile.keys.end) - tile.first_key, begin, columns.end);
+          std::clamp((std::min)(row.keys.end, tile.keys.end) - tile.first_key, begin, columns.end);
       std::fill(s + columns.begin, s + begin, kMinusInf<T>);
       std::fill(s + end, s + columns.end, kMinusInf<T>);
       if (begin >= end || !changes_scores_ || stage == ScoreStage::scaled) continue;
@@ -340,7 +340,7 @@ class ForwardTask {
   void copy_shown_values(const Tile& tile) {
     T shown[kKeysShown];
     for (index_t j = tile.keys.begin; j < tile.keys.end; j += kKeysShown) {
-      const KeyRange keys{j, std::min(j + kKeysShown, tile.keys.end)};
+      const KeyRange keys{j, (std::min)(j + kKeysShown, tile.keys.end)};
       show_keys(problem_, kernels_, at_.b, rows_[zeros_of_], keys, tile.all_visible, shown);
       keys_.copy_shown_values(tile.first_key, keys, shown, tiling_.few);
     }
@@ -350,7 +350,7 @@ class ForwardTask {
   ATTN_INLINE void sum_tile(const Tile& tile, Pass pass) {
     const KeyRange columns = keys_.scores_of(tile.first_key, tile.keys);
     const index_t stride = tiling_.block_kv;
-    T shrink[std::max(kMostTileRows, kFewRows)] = {};  // of rows that fill up the tile, too
+    T shrink[(std::max)(kMostTileRows, kFewRows)] = {};  // of rows that fill up the tile, too
     if (zeros_of_ >= 0) copy_shown_values(tile);
     const index_t n = columns.end - columns.begin;
     const index_t number = first_number_ + tile.first_key + columns.begin;
@@ -436,7 +436,7 @@ class ForwardTask {
     for (index_t r = 0; r < rows_.count(); r += tile_rows_, at += tile_height_) {
       const index_t count = tile_count(r);
       for (index_t x = 0; x < count;) {
-        const index_t n = std::min(count - x, q_len - rows_[r + x].i);  // of one head
+        const index_t n = (std::min)(count - x, q_len - rows_[r + x].i);  // of one head
         finite = finish_rows(r + x, n, at + x) && finite;
         x += n;
       }

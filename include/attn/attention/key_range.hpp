@@ -64,9 +64,10 @@ inline index_t position(const Mask& mask, const QueryOffset& offset, const Seque
       return i;
     case QueryOffset::Kind::per_row:
       return i + offset.values(row.b);
-    default:
-      return i + offset.value;
+    case QueryOffset::Kind::fixed:
+      break;
   }
+  return i + offset.value;
 }
 
 /// The keys of the document that position p belongs to.
@@ -95,10 +96,10 @@ inline KeyRange keys_seen(const Mask& mask, const QueryOffset& offset, const Seq
   const index_t p = position(mask, offset, row, i);
   KeyRange seen{mask.left_padding ? mask.left_padding(row.b) : 0, row.keys(mask)};
   const auto intersect = [&](index_t begin, index_t end) {
-    seen = {std::max(seen.begin, begin), std::min(seen.end, end)};
+    seen = {(std::max)(seen.begin, begin), (std::min)(seen.end, end)};
   };
   if (mask.causal) intersect(0, p + 1);
-  if (mask.prefix_lengths) intersect(0, std::max(p + 1, mask.prefix_lengths(row.b)));
+  if (mask.prefix_lengths) intersect(0, (std::max)(p + 1, mask.prefix_lengths(row.b)));
   if (mask.chunk > 0) {
     const index_t begin = p - ((p % mask.chunk) + mask.chunk) % mask.chunk;  // p may be negative
     intersect(begin, begin + mask.chunk);
@@ -108,7 +109,7 @@ inline KeyRange keys_seen(const Mask& mask, const QueryOffset& offset, const Seq
     const KeyRange document = document_at(ids.select(0, ids.extent(0) == 1 ? 0 : row.b), p);
     intersect(document.begin, document.end);
   }
-  intersect(std::max(p - mask.left, row.first_key), p + mask.right + 1);
+  intersect((std::max)(p - mask.left, row.first_key), p + mask.right + 1);
   return seen.begin < seen.end ? KeyRange{seen.begin - row.first_key, seen.end - row.first_key}
                                : KeyRange{0, 0};
 }

@@ -31,20 +31,11 @@ namespace detail {
 /// f(E{}) with the type E of an element that a KvCache<T> may store; false for others.
 template <class T, class F>
 bool with_cache_element(DType element, const F& f) {
-  if (element == dtype_of<T>()) return f(T{}), true;
   if constexpr (std::same_as<T, float>) {
-    switch (element) {
-      case DType::BF16:
-        return f(bfloat16{}), true;
-      case DType::F16:
-        return f(float16{}), true;
-      case DType::I8:
-        return f(std::int8_t{}), true;
-      default:
-        break;
-    }
+    return with_dtype<float, bfloat16, float16, std::int8_t>(element, f);
+  } else {
+    return with_dtype<T>(element, f);
   }
-  return false;
 }
 
 }  // namespace detail
@@ -75,7 +66,7 @@ class KvCache {
   /// Throws ValueError for an option out of its range.
   explicit KvCache(const KvCacheOptions& options) : options_(options) {
     if (options_.head_dim_v == 0) options_.head_dim_v = options_.head_dim;
-    constexpr index_t kMost = std::numeric_limits<index_t>::max() / 2;
+    constexpr index_t kMost = (std::numeric_limits<index_t>::max)() / 2;
     const auto check = [](std::string_view argument, index_t found, index_t least, index_t most) {
       if (found < least || found > most) throw_range("KvCache", argument, least, most, found);
     };
@@ -305,7 +296,7 @@ class KvCache {
   /// Room for n positions at end_, which moves behind them.
   void make_room(std::string_view function, index_t n) {
     const index_t window = options_.window;
-    const index_t kept = window == 0 ? size() : std::min(size(), window);
+    const index_t kept = window == 0 ? size() : (std::min)(size(), window);
     const index_t most = options_.capacity - kept;
     if (n < 0 || n > most) {
       throw_range(function,

@@ -36,8 +36,8 @@ class Mask {
     }
     for (int i = 0; i < b.num_dense; ++i) result.add(b.dense[static_cast<std::size_t>(i)]);
     result.causal = a.causal || b.causal;
-    result.left = std::min(a.left, b.left);
-    result.right = std::min(a.right, b.right);
+    result.left = (std::min)(a.left, b.left);
+    result.right = (std::min)(a.right, b.right);
     take_once("key lengths", result.key_lengths, b.key_lengths);
     take_once("query lengths", result.query_lengths, b.query_lengths);
     take_once("left padding", result.left_padding, b.left_padding);
@@ -169,8 +169,8 @@ inline Mask sliding_window(index_t left, index_t right) {
                              std::to_string(left) + " and " + std::to_string(right)));
   }
   Mask mask;
-  mask.left = left < 0 ? Mask::kUnbounded : std::min(left, Mask::kUnbounded);
-  mask.right = right < 0 ? Mask::kUnbounded : std::min(right, Mask::kUnbounded);
+  mask.left = left < 0 ? Mask::kUnbounded : (std::min)(left, Mask::kUnbounded);
+  mask.right = right < 0 ? Mask::kUnbounded : (std::min)(right, Mask::kUnbounded);
   return mask;
 }
 
@@ -252,7 +252,7 @@ inline Mask chunked(index_t size) {
     throw ValueError(message("chunked", "size", "be at least 1", std::to_string(size)));
   }
   Mask mask;
-  mask.chunk = std::min(size, Mask::kUnbounded);
+  mask.chunk = (std::min)(size, Mask::kUnbounded);
   return mask;
 }
 

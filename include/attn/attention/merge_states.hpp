@@ -46,7 +46,7 @@ void merge_states(const OutA& out_a, const LseA& lse_a, const OutB& out_b, const
     constexpr T kNothing = -std::numeric_limits<T>::infinity();
     // The output of a side that saw no key is not looked at, so that it may be anything.
     const bool has_a = la != kNothing, has_b = lb != kNothing;
-    const T most = std::max(la, lb);
+    const T most = (std::max)(la, lb);
     const T part_a = has_a ? std::exp(la - most) : T{0},
             part_b = has_b ? std::exp(lb - most) : T{0};
     const T total = has_a || has_b ? part_a + part_b : T{1};

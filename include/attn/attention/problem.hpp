@@ -80,13 +80,13 @@ struct AttentionProblem {
   /// Keys given of the batch row, as far as its length goes.
   index_t keys_of(index_t b) const {
     const SequenceLengths row = lengths(b);
-    return std::max(row.keys(options.mask) - row.first_key, index_t{0});
+    return (std::max)(row.keys(options.mask) - row.first_key, index_t{0});
   }
   /// Keys of the batch row, padding left out: what a query that sees no key may take the mean of. Then first_key is 0.
   KeyRange unpadded_keys(index_t b) const {
     const auto& padding = options.mask.left_padding;
     const index_t end = keys_of(b);
-    return {padding ? std::min(padding(b), end) : 0, end};
+    return {padding ? (std::min)(padding(b), end) : 0, end};
   }
   index_t position(index_t b, index_t i) const {
     return detail::position(options.mask, options.offset, lengths(b), i);
@@ -149,7 +149,7 @@ struct AttentionProblem {
 
   /// Keys [j, run_end(j, end)) lie one stride apart: up to `end`, or the end of the page.
   index_t run_end(index_t j, index_t end) const {
-    return paged() ? std::min((j / k.extent(2) + 1) * k.extent(2), end) : end;
+    return paged() ? (std::min)((j / k.extent(2) + 1) * k.extent(2), end) : end;
   }
 
  private:
@@ -160,7 +160,7 @@ struct AttentionProblem {
     }
     const auto& starts = options.cu_seqlens_k;
     if (!starts) return {b, kv_head, j, 0};
-    const index_t first = std::max(starts(b) - options.first_key, index_t{0});
+    const index_t first = (std::max)(starts(b) - options.first_key, index_t{0});
     return {0, kv_head, first + j, 0};
   }
 

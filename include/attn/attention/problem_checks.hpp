@@ -64,7 +64,7 @@ ATTN_COLD inline index_t check_starts(const char* argument,
     if (starts(b + 1) < least || starts(b + 1) > total) {
       throw_entry(argument, b + 1, least, total, starts(b + 1));
     }
-    longest = std::max(longest, starts(b + 1) - std::max(starts(b), first));
+    longest = (std::max)(longest, starts(b + 1) - (std::max)(starts(b), first));
   }
   return longest;
 }
@@ -95,7 +95,7 @@ void check_mask(const Mask& mask, const Shape<4>& scores, Lengths lengths) {
   check_lengths("prefix_lm", mask.prefix_lengths, batch, keys);
   if (const auto& ids = mask.documents) {
     index_t numbered = 0;
-    for (index_t b = 0; b < batch; ++b) numbered = std::max(numbered, keys(b));
+    for (index_t b = 0; b < batch; ++b) numbered = (std::max)(numbered, keys(b));
     check_extents("documents", "(batch or 1, first_key + kv_len)",
                   Shape<2>{ids.extent(0) == 1 ? 1 : batch, numbered}, ids.shape());
     for (index_t b = 0; b < ids.extent(0); ++b) {
@@ -138,7 +138,7 @@ Shape<2> check_pages(const StoredView<const void>& k, const AttentionOptions<T>&
   for (index_t b = 0; b < batch; ++b) {
     if (size == 0) break;  // no key is read
     const index_t used =
-        lengths ? (std::max(lengths(b) - first, index_t{0}) + size - 1) / size : pages;
+        lengths ? ((std::max)(lengths(b) - first, index_t{0}) + size - 1) / size : pages;
     for (index_t page = 0; page < used; ++page) {
       const index_t found = table(b, page);
       if (found < 0 || found >= k.extent(0)) {
@@ -168,8 +168,8 @@ inline index_t check_chosen(const TensorView1<const index_t>& chosen, index_t he
 /// Functors take positions as int. Throws ValueError where one of them would not fit.
 inline void check_positions(const Shape<4>& scores, index_t first_key) {
   const index_t most =
-      std::max(*std::max_element(scores.begin(), scores.end()), first_key + scores[3]);
-  if (most > std::numeric_limits<int>::max()) {
+      (std::max)(*std::max_element(scores.begin(), scores.end()), first_key + scores[3]);
+  if (most > (std::numeric_limits<int>::max)()) {
     throw_value("functors",
                 "be given with batch, num_heads, q_len and first_key + kv_len below 2^31",
                 std::to_string(most));
@@ -264,8 +264,10 @@ AttentionProblem<T> make_problem(const StoredView<const void>& q, const StoredVi
     throw_value("softcap", "be 0 or a positive normal number", to_string(cap));
   }
   if (!(p >= 0 && p < 1)) throw_value("dropout.p", "lie in [0, 1)", to_string(p));
-  AttentionProblem<T> problem{
-      q, k, v, out, options, static_cast<T>(scale), scores, heads / std::max(kv_heads, index_t{1})};
+  AttentionProblem<T> problem{q,       k,
+                              v,       out,
+                              options, static_cast<T>(scale),
+                              scores,  heads / (std::max)(kv_heads, index_t{1})};
   check_mask<T>(options.mask, scores, [&](index_t b) { return problem.lengths(b); });
   check_offset(options.offset, scores[0]);
   if (options.alibi_slopes) {

@@ -18,8 +18,8 @@ inline index_t t5_bucket(index_t n, index_t count, index_t most) {
   const float share =
       std::log(static_cast<float>(n) / static_cast<float>(exact)) /
       static_cast<float>(std::log(static_cast<double>(most) / static_cast<double>(exact)));
-  return std::min(exact + static_cast<index_t>(share * static_cast<float>(count - exact)),
-                  count - 1);
+  return (std::min)(exact + static_cast<index_t>(share * static_cast<float>(count - exact)),
+                    count - 1);
 }
 
 }  // namespace detail

@@ -38,7 +38,7 @@ void merge_part(index_t n, const RowState<T>& part, const T* part_sum, RowState<
     for (index_t x = 0; x < n; ++x) sum[x] += part_sum[x];
     return;
   }
-  const T most = std::max(row.most, part.most);
+  const T most = (std::max)(row.most, part.most);
   if (most == kMinusInf<T>) {  // nothing but NaN, which the largest passes over
     row.total += part.total;
     return;

@@ -109,7 +109,7 @@ bool sees_key(const AttentionProblem<T>& problem, const RowKernels<T>& kernels, 
               const QueryRow<T>& row) {
   T shown[kKeysShown];
   for (index_t j = row.keys.begin; j < row.keys.end; j += kKeysShown) {
-    const KeyRange keys{j, std::min(j + kKeysShown, row.keys.end)};
+    const KeyRange keys{j, (std::min)(j + kKeysShown, row.keys.end)};
     show_keys(problem, kernels, b, row, keys, false, shown);
     T* end = shown + (keys.end - keys.begin);
     if (std::any_of(shown, end, [](T x) { return x != kMinusInf<T>; })) return true;

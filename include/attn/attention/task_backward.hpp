@@ -49,19 +49,19 @@ class BackwardTask {
     const KeyRange keys{0, forward_.lengths(b_).kv_len};
     find_seen(keys);
     for (index_t first = 0; first < keys.end; first += tiling_.block_kv) {
-      pass_over_block({first, std::min(first + tiling_.block_kv, keys.end)});
+      pass_over_block({first, (std::min)(first + tiling_.block_kv, keys.end)});
     }
     makes_deltas_ = false;
   }
 
   void run(index_t part) {
     const index_t kv_len = forward_.lengths(b_).kv_len;
-    const KeyRange keys{std::min(part * tiling_.keys_of_part, kv_len),
-                        std::min((part + 1) * tiling_.keys_of_part, kv_len)};
+    const KeyRange keys{(std::min)(part * tiling_.keys_of_part, kv_len),
+                        (std::min)((part + 1) * tiling_.keys_of_part, kv_len)};
     find_seen(keys);
     for (index_t r = 0; r < num_rows_; ++r) std::fill_n(d_q_row(r), forward_.head_dim(), T{0});
     for (index_t first = keys.begin; first < keys.end; first += tiling_.block_kv) {
-      run_block({first, std::min(first + tiling_.block_kv, keys.end)});
+      run_block({first, (std::min)(first + tiling_.block_kv, keys.end)});
     }
     if (forward_.options.masked_row == MaskedRow::mean) add_means(keys);
   }
@@ -76,7 +76,7 @@ class BackwardTask {
   }
 
   TaskRows<T> rows_from(index_t first) const {
-    return {forward_, {b_, kv_head_, first, std::min(kRows, num_rows_ - first)}, scratch_.rows};
+    return {forward_, {b_, kv_head_, first, (std::min)(kRows, num_rows_ - first)}, scratch_.rows};
   }
 
   T* d_q_row(index_t r) const {
@@ -87,7 +87,7 @@ class BackwardTask {
   }
 
   static KeyRange both(KeyRange a, KeyRange b) {
-    return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+    return {(std::max)(a.begin, b.begin), (std::min)(a.end, b.end)};
   }
 
   /// One block of keys against all rows that see any of it.
@@ -96,7 +96,7 @@ class BackwardTask {
     for (index_t first = 0, n = 0; first < num_rows_; first += kRows, ++n) {
       const KeyRange seen = both(scratch_.seen[n], block);
       if (seen.begin < seen.end) {
-        used = {std::min(used.begin, seen.begin), std::max(used.end, seen.end)};
+        used = {(std::min)(used.begin, seen.begin), (std::max)(used.end, seen.end)};
       }
     }
     first_key_ = block.begin;
@@ -145,7 +145,7 @@ class BackwardTask {
   void pack_panels(const StoredView<const void>& of, index_t dim, KeyRange keys, T* panels) const {
     const index_t NR = kernels_.panel_width, end = keys.end - first_key_;
     for (index_t j = (keys.begin - first_key_) & -NR; j < end; j += NR) {
-      const index_t begin = std::max(j, keys.begin - first_key_), stop = std::min(j + NR, end);
+      const index_t begin = (std::max)(j, keys.begin - first_key_), stop = (std::min)(j + NR, end);
       T* panel = panels + j * dim;
       if (stop - begin < NR) std::fill_n(panel, NR * dim, T{0});
       kernels_.pack_part(stop - begin, j + NR - begin, dim,
@@ -161,7 +161,7 @@ class BackwardTask {
     const bool finite = copy_rows(rows) && keys_are_finite_;
     std::fill_n(scratch_.d_q, round_up(count, kernels_.tile_rows) * scratch_.d_stride, T{0});
     for (index_t r = 0; r < count; r += kernels_.tile_rows) {
-      const index_t height = std::min(kernels_.tile_rows, count - r);
+      const index_t height = (std::min)(kernels_.tile_rows, count - r);
       const KeyRange keys = rows.seen_by(r, height, seen);
       clear_beyond(r, height, keys, seen);
       if (keys.begin >= keys.end) continue;

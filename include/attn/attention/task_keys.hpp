@@ -40,7 +40,7 @@ class TaskKeys {
     const KeyRange columns = scores_of(first_key, block);
     T* panel = scratch_.k + columns.begin * score_dim;
     for (index_t j = first_key + columns.begin; j < block.end; j += NR, panel += NR * score_dim) {
-      const KeyRange keys{std::max(j, block.begin), std::min(j + NR, block.end)};
+      const KeyRange keys{(std::max)(j, block.begin), (std::min)(j + NR, block.end)};
       if (keys.end - keys.begin < NR) std::fill_n(panel, NR * score_dim, T{0});
       for (index_t x = keys.begin; x < keys.end;) {
         const index_t end = problem_.run_end(x, keys.end);

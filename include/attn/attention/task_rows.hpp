@@ -57,7 +57,7 @@ class TaskRows {
   /// The same of rows [r, r + count).
   KeyRange seen_by(index_t r, index_t count, KeyRange keys) const {
     const auto of_row = [&](index_t x) -> KeyRange {
-      return {std::max(rows_[x].keys.begin, keys.begin), std::min(rows_[x].keys.end, keys.end)};
+      return {(std::max)(rows_[x].keys.begin, keys.begin), (std::min)(rows_[x].keys.end, keys.end)};
     };
     KeyRange seen{keys.end, keys.begin};
     if (alike_) {
@@ -66,7 +66,7 @@ class TaskRows {
       for (index_t x = r; x < r + count; ++x) {
         const KeyRange part = of_row(x);
         if (part.begin >= part.end) continue;
-        seen = {std::min(seen.begin, part.begin), std::max(seen.end, part.end)};
+        seen = {(std::min)(seen.begin, part.begin), (std::max)(seen.end, part.end)};
       }
     }
     if (classifies_) trim(r, count, seen);
@@ -105,12 +105,12 @@ class TaskRows {
   /// Takes off `seen` at both ends what the mask functor says is empty.
   void trim(index_t r, index_t count, KeyRange& seen) const {
     while (seen.begin < seen.end) {
-      const index_t next = std::min((seen.begin / kChunk + 1) * kChunk, seen.end);
+      const index_t next = (std::min)((seen.begin / kChunk + 1) * kChunk, seen.end);
       if (visibility(r, count, {seen.begin, next}) != Visibility::empty) break;
       seen.begin = next;
     }
     while (seen.begin < seen.end) {
-      const index_t last = std::max((seen.end - 1) / kChunk * kChunk, seen.begin);
+      const index_t last = (std::max)((seen.end - 1) / kChunk * kChunk, seen.begin);
       if (visibility(r, count, {last, seen.end}) != Visibility::empty) break;
       seen.end = last;
     }

@@ -32,12 +32,12 @@ struct SequenceTiling {
   /// `group` rows are one query of all heads that share keys; `one_part`: the keys are not split.
   SequenceTiling(index_t num_rows, index_t group, index_t num_keys, bool one_part)
       : rows(num_rows), kv_len(num_keys), few(rows <= most_few(group, kv_len)) {
-    splits = few && !one_part ? std::max((kv_len + kSplitKV - 1) / kSplitKV, index_t{1}) : 1;
+    splits = few && !one_part ? (std::max)((kv_len + kSplitKV - 1) / kSplitKV, index_t{1}) : 1;
     // Packed K and V of 512 x 64 floats are 128 KB each. What is not packed may be longer, as hardware prefetchers like
     // it, while the scores of all rows stay near: 2048 take 0.95 of the time of 512 (attn_report's sdpa_decode). By the
     // rows of one query, so that a query has the same bits beside others, as speculative decoding needs.
     index_t most = has_large_second_level_cache() ? kMostBlockKV : kMostBlockKV / 2;
-    if (few) most = std::max(most, kSplitKV / std::max(group, index_t{1}) / 64 * 64);
+    if (few) most = (std::max)(most, kSplitKV / (std::max)(group, index_t{1}) / 64 * 64);
     block_kv =
         std::clamp(round_up(kv_len, 64), index_t{64}, most);  // packed sequences may be empty
   }
@@ -99,10 +99,10 @@ struct ForwardScratch {
       return take((static_cast<index_t>(bytes) + index_t{sizeof(T)} - 1) / index_t{sizeof(T)});
     };
     const index_t height =
-        num_heads * std::max(num_rows + kMostTileRows - 1, kFewRows);  // whole tiles
+        num_heads * (std::max)(num_rows + kMostTileRows - 1, kFewRows);  // whole tiles
     k = take(packs_keys ? block_kv * d : 0);
     v = take(block_kv * out_stride);
-    scores = take(std::max(kMostTileRows, kFewRows) * block_kv);
+    scores = take((std::max)(kMostTileRows, kFewRows) * block_kv);
     products = take(has_products ? kFewRows * block_kv : 0);
     factors = take(has_scales ? block_kv : 0);
     pointers = reinterpret_cast<const void**>(
@@ -155,8 +155,8 @@ struct AttentionPlan {
     for (index_t b = 0; b < batch; ++b) {
       const detail::SequenceTiling tiling = detail::tiling_of(problem, b);
       products += tiling.rows * tiling.kv_len;
-      most_rows = std::max(most_rows, tiling.rows);
-      most_block_kv = std::max(most_block_kv, tiling.block_kv);
+      most_rows = (std::max)(most_rows, tiling.rows);
+      most_block_kv = (std::max)(most_block_kv, tiling.block_kv);
       packs_keys = packs_keys || !tiling.few;
       parts += kv_heads * tiling.parts();
     }
@@ -183,7 +183,7 @@ struct AttentionPlan {
       rows_per_task /= 2;
       if (most_rows > rows_per_task) count_tasks();
     }
-    most_rows = std::min(most_rows, rows_per_task);
+    most_rows = (std::min)(most_rows, rows_per_task);
     const AttentionOptions<T>& options = problem.options;
     if (options.average_weights && (!options.weights || options.weight_heads))
       scores_elements = size_of(problem.scores);

@@ -90,7 +90,7 @@ class Buffer {
   };
 
   static std::size_t bytes_of(index_t size) {
-    constexpr index_t most = std::numeric_limits<index_t>::max() / index_t{sizeof(T)};
+    constexpr index_t most = (std::numeric_limits<index_t>::max)() / index_t{sizeof(T)};
     if (size < 0 || size > most) detail::throw_buffer_size(size);
     return static_cast<std::size_t>(size) * sizeof(T);
   }

@@ -239,6 +239,12 @@ constexpr DType dtype_of() {
 
 namespace detail {
 
+/// f(E{}) with the one of the Elements that is stored as `dtype`; false where none is.
+template <class... Elements, class F>
+bool with_dtype(DType dtype, F&& f) {
+  return ((dtype == dtype_of<Elements>() && (f(Elements{}), true)) || ...);
+}
+
 /// numeric_limits of a binary format of 16 bits, of so many bits of precision and exponents.
 template <class T, int kDigits, int kMaxExponent>
 struct Float16Limits {
@@ -254,8 +260,8 @@ struct Float16Limits {
   static constexpr int max_exponent10 = (kMaxExponent * 30103 - 1) / 100000;
   static constexpr int min_exponent10 = (min_exponent - 1) * 30103 / 100000;
 
-  static constexpr T min() { return bits(1u << kMantissa); }
-  static constexpr T max() { return bits(kInfinity - 1); }
+  static constexpr T(min)() { return bits(1u << kMantissa); }
+  static constexpr T(max)() { return bits(kInfinity - 1); }
   static constexpr T lowest() { return bits(0x8000u | (kInfinity - 1)); }
   /// 2^(1 - digits); 1 has the exponent's bits kMaxExponent - 1.
   static constexpr T epsilon() {

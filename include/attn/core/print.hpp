@@ -52,11 +52,11 @@ std::string float_text(Shortest shortest, double exact, int precision, bool is_s
   char text[400];  // 309 digits in front of the point, or that many zeros behind it
   const auto form = is_scientific ? std::chars_format::scientific : std::chars_format::fixed;
   std::string number(text, std::to_chars(text, text + sizeof text, shortest, form).ptr);
-  std::size_t end = std::min(number.find('e'), number.size());
+  std::size_t end = (std::min)(number.find('e'), number.size());
   if (number.find('.') == std::string::npos) number.insert(end, ".");
   if (fraction_digits(number) <= static_cast<std::size_t>(precision)) return number;
   number.assign(text, std::to_chars(text, text + sizeof text, exact, form, precision).ptr);
-  end = std::min(number.find('e'), number.size());
+  end = (std::min)(number.find('e'), number.size());
   std::string digits = number.substr(0, end);
   if (precision == 0) digits += '.';
   drop_zeros(digits);
@@ -100,10 +100,10 @@ bool needs_exponents(const std::vector<PrintedElement>& elements) {
   double least = std::numeric_limits<double>::infinity(), most = 0;
   for (const PrintedElement& x : elements) {
     if (x.kind != PrintedElement::Kind::finite || x.value == 0) continue;
-    least = std::min(least, std::abs(x.value));
-    most = std::max(most, std::abs(x.value));
+    least = (std::min)(least, std::abs(x.value));
+    most = (std::max)(most, std::abs(x.value));
   }
-  const double digits = std::max(3, std::min(8, std::numeric_limits<T>::digits10));
+  const double digits = (std::max)(3, (std::min)(8, std::numeric_limits<T>::digits10));
   return most > 0 && (most >= std::pow(10, digits) || least < static_cast<double>(T(1e-4)) ||
                       static_cast<double>(T(most / least)) > 1000);
 }
@@ -116,9 +116,9 @@ ATTN_COLD inline std::vector<std::string> aligned(std::vector<PrintedElement> el
   for (PrintedElement& x : elements) {
     if (x.kind != Kind::finite) continue;
     if (is_scientific) x.text = x.scientific;
-    left = std::max(left, x.text.find('.'));
-    right = std::max(right, fraction_digits(x.text));
-    if (is_scientific) exponent = std::max(exponent, x.text.size() - x.text.find('e') - 2);
+    left = (std::max)(left, x.text.find('.'));
+    right = (std::max)(right, fraction_digits(x.text));
+    if (is_scientific) exponent = (std::max)(exponent, x.text.size() - x.text.find('e') - 2);
   }
   for (PrintedElement& x : elements) {
     if (x.kind == Kind::finite && is_scientific) {
@@ -133,11 +133,11 @@ ATTN_COLD inline std::vector<std::string> aligned(std::vector<PrintedElement> el
     } else if (x.kind == Kind::finite) {
       x.text.append(right - fraction_digits(x.text), ' ');
     }
-    width = std::max(width, x.text.size());
+    width = (std::max)(width, x.text.size());
   }
   // With points below one another the widest may be wider than any.
   for (const PrintedElement& x : elements) {
-    if (x.kind == Kind::finite) width = std::max(width, left + x.text.size() - x.text.find('.'));
+    if (x.kind == Kind::finite) width = (std::max)(width, left + x.text.size() - x.text.find('.'));
   }
   std::vector<std::string> texts;
   for (PrintedElement& x : elements) {

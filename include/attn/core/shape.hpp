@@ -86,7 +86,7 @@ inline index_t size_of(std::span<const index_t> shape) {
   index_t size = 1, least = 1;
   bool overflow = false;
   for (index_t extent : shape) {
-    least = std::min(least, extent);
+    least = (std::min)(least, extent);
     overflow = __builtin_mul_overflow(size, extent, &size) || overflow;
   }
   if (least < 0) throw_shape("Shape", "every extent", "be at least 0", shape);

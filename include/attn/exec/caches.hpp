@@ -31,7 +31,7 @@ inline index_t last_level_cache() {
     constexpr index_t kMost = index_t{32} << 20;
 #if defined(_SC_LEVEL3_CACHE_SIZE)
     const long found = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (found > 0) return std::min(index_t{found}, kMost);
+    if (found > 0) return (std::min)(index_t{found}, kMost);
 #endif
     return kMost;
   }();

@@ -43,7 +43,7 @@ class Workspace {
   void grow(std::size_t bytes) {
     // With nothing in use, one block replaces the pieces that growing on demand has left.
     if (total_ == 0) {
-      bytes = std::max(bytes, capacity());
+      bytes = (std::max)(bytes, capacity());
       blocks_.clear();
       mark_ = {};
     }
@@ -65,7 +65,7 @@ class Workspace {
     std::byte* start = blocks_[mark_.block].data() + mark_.used;
     mark_.used += bytes;
     total_ += bytes;
-    peak_ = std::max(peak_, total_);
+    peak_ = (std::max)(peak_, total_);
     return start;
   }
 
@@ -100,7 +100,8 @@ class Scratch {
 
   /// What `size` elements take of a workspace. Throws std::bad_alloc where bytes overflow.
   static std::size_t bytes(index_t size) {
-    if (size > std::numeric_limits<index_t>::max() / index_t{2 * sizeof(T)}) throw std::bad_alloc();
+    if (size > (std::numeric_limits<index_t>::max)() / index_t{2 * sizeof(T)})
+      throw std::bad_alloc();
     return (static_cast<std::size_t>(size) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
   }
 

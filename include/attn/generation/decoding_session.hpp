@@ -68,12 +68,13 @@ class GptSession {
     const bool hides = mask.num_dense > 0 || mask.has_intervals() || options_.dropout.p > 0 ||
                        options_.offset.kind != QueryOffset::Kind::bottom_right;
     if (hides || caches_[0].options().window > 0) return 1;
-    index_t most = std::max(capacity() - length(), index_t{1});
+    index_t most = (std::max)(capacity() - length(), index_t{1});
     for (const auto& layer : model_->blocks.layers) {
       const MultiHeadAttentionOptions& o = layer.self_attn.options();
       if (o.rotary && o.rotary->scaling.kind == RotaryScalingKind::dynamic) return 1;
-      if (o.window >= 0) most = std::min(most, std::max(o.window + 1 - length(), index_t{1}));
-      most = std::min(most, detail::max_decode_queries(o.num_heads / o.num_kv_heads, length() + 1));
+      if (o.window >= 0) most = (std::min)(most, (std::max)(o.window + 1 - length(), index_t{1}));
+      most =
+          (std::min)(most, detail::max_decode_queries(o.num_heads / o.num_kv_heads, length() + 1));
     }
     return most;
   }
@@ -109,7 +110,7 @@ class GptSession {
     } else if (window == 0) {
       // A query sees no key before its own, but a cache keeps all or at least one: room for it comes on top.
       window = 1;
-      capacity = std::min(capacity, Mask::kUnbounded) + 1;
+      capacity = (std::min)(capacity, Mask::kUnbounded) + 1;
     }
     return model.make_caches(batch, capacity, window, element);
   }

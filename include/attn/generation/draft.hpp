@@ -28,12 +28,12 @@ class PromptLookup {
     index_t longest = 0, after = length;
     for (index_t end = length - 1; end >= 1 && longest < max_ngram_; --end) {
       index_t same = 0;
-      while (same < std::min(end, max_ngram_) && at(ids, end - same) == at(ids, length - same))
+      while (same < (std::min)(end, max_ngram_) && at(ids, end - same) == at(ids, length - same))
         ++same;
       if (same > longest) longest = same, after = end;
     }
     const auto begin = ids.begin() + after;
-    return {begin, begin + std::min(most, length - after)};
+    return {begin, begin + (std::min)(most, length - after)};
   }
 
  private:
@@ -63,7 +63,7 @@ class DraftModel {
 
   /// Nothing where the session has no room.
   std::vector<index_t> operator()(std::span<const index_t> ids, index_t most) {
-    most = std::min(most, session_->capacity() - std::ssize(ids) + 1);
+    most = (std::min)(most, session_->capacity() - std::ssize(ids) + 1);
     std::vector<index_t> draft;
     if (ids.empty() || most < 1) return draft;
     // The last token is always computed: its logits are not kept.

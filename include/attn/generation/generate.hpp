@@ -33,7 +33,7 @@ struct GenerationOptions {
 namespace detail {
 
 inline void check_generation(std::string_view function, std::string_view argument, index_t found,
-                             index_t least, index_t most = std::numeric_limits<index_t>::max()) {
+                             index_t least, index_t most = (std::numeric_limits<index_t>::max)()) {
   if (found >= least && found <= most) return;
   throw ValueError(message(function, argument,
                            "lie in " + std::to_string(least) + " .. " + std::to_string(most),
@@ -43,7 +43,7 @@ inline void check_generation(std::string_view function, std::string_view argumen
 /// batch * num_beams is a number, and so is what a search counts of each beam twice.
 inline void check_num_beams(std::string_view function, index_t num_beams, index_t batch) {
   check_generation(function, "num_beams", num_beams, 1,
-                   std::numeric_limits<index_t>::max() / 2 / std::max(batch, index_t{1}));
+                   (std::numeric_limits<index_t>::max)() / 2 / (std::max)(batch, index_t{1}));
 }
 
 }  // namespace detail
@@ -71,7 +71,7 @@ std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index
     for (index_t b = 0; b < batch; ++b) {
       const index_t length = options.prompt_lengths(b);
       detail::check_generation("generate", "prompt_lengths", length, 1, prompt_len);
-      shortest = std::min(shortest, length);
+      shortest = (std::min)(shortest, length);
     }
   }
   std::vector<Sampler> samplers;

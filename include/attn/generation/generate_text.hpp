@@ -55,7 +55,7 @@ struct GeneratedText {
 inline double log_probability(TensorView1<const float> logits, index_t id) {
   double most = -std::numeric_limits<double>::infinity(), sum = 0;
   for (index_t i = 0; i < logits.extent(0); ++i)
-    most = std::max(most, static_cast<double>(logits(i)));
+    most = (std::max)(most, static_cast<double>(logits(i)));
   for (index_t i = 0; i < logits.extent(0); ++i)
     sum += std::exp(static_cast<double>(logits(i)) - most);
   return static_cast<double>(logits(id)) - most - std::log(sum);
@@ -146,9 +146,9 @@ class TextGeneration {
   std::vector<index_t> guesses() {
     if (!options_.draft) return {};
     // The last token that is wanted needs no step of its own.
-    const index_t most =
-        std::min(session_.max_decode_tokens(), options_.max_new_tokens - std::ssize(result_.ids)) -
-        1;
+    const index_t most = (std::min)(session_.max_decode_tokens(),
+                                    options_.max_new_tokens - std::ssize(result_.ids)) -
+                         1;
     if (most < 1) return {};
     std::vector<index_t> draft = options_.draft(result_.context, most);
     check_generation("generate_text", "the number of drafted tokens", std::ssize(draft), 0, most);
@@ -238,7 +238,7 @@ inline std::vector<double> score_text(const LanguageModel& model, std::span<cons
   constexpr index_t kAtOnce = 64;
   for (index_t begin = 0, n = 0; begin < count; begin += n) {
     const bool is_scored = begin >= first - 1;
-    n = is_scored ? std::min(kAtOnce, count - begin) : first - 1;
+    n = is_scored ? (std::min)(kAtOnce, count - begin) : first - 1;
     auto logits = Tensor3<float>::uninitialized({1, is_scored ? n : 1, model.gpt().vocab_size()});
     model.gpt().forward(TensorView2<const index_t>(ids.data() + begin, {1, n}), logits, options,
                         caches);

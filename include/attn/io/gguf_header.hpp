@@ -52,8 +52,8 @@ class GgufCursor {
       fail(what, concat("lie within the ", file_.size(), " bytes of the file"),
            concat(size, " bytes from byte ", at_, " on"));
     }
-    at_ += static_cast<std::size_t>(size);
-    return file_.subspan(at_ - static_cast<std::size_t>(size), static_cast<std::size_t>(size));
+    at_ += size;
+    return file_.subspan(at_ - size, size);
   }
 
   template <class V>
@@ -199,7 +199,7 @@ inline void place_gguf_tensors(GgufHeader& header, const GgufCursor& cursor,
 inline GgufHeader parse_gguf_header(std::span<const std::byte> file, std::string_view file_name) {
   detail::GgufCursor cursor(file, file_name);
   constexpr std::string_view kMagic = "GGUF";
-  const auto magic = file.first(std::min(file.size(), kMagic.size()));
+  const auto magic = file.first((std::min)(file.size(), kMagic.size()));
   if (std::string_view(reinterpret_cast<const char*>(magic.data()), magic.size()) != kMagic) {
     cursor.fail("the file", "begin with GGUF",
                 detail::quote({reinterpret_cast<const char*>(magic.data()), magic.size()}));

@@ -124,7 +124,7 @@ class GgufValue {
     if constexpr (std::same_as<T, std::string_view>) {
       if (type_ != GgufValueType::STRING) fail<T>(subject, expected);
       return {reinterpret_cast<const char*>(from) + sizeof(std::uint64_t),
-              static_cast<std::size_t>(detail::gguf_number<std::uint64_t>(from))};
+              detail::gguf_number<std::uint64_t>(from)};
     } else if constexpr (std::same_as<T, bool>) {
       if (type_ != GgufValueType::BOOL) fail<T>(subject, expected);
       return std::to_integer<int>(*from) != 0;
@@ -150,9 +150,14 @@ class GgufValue {
           return fit<T>(detail::gguf_number<std::uint64_t>(from), subject);
         case GgufValueType::I64:
           return fit<T>(detail::gguf_number<std::int64_t>(from), subject);
-        default:
-          fail<T>(subject, expected);
+        case GgufValueType::F32:
+        case GgufValueType::F64:
+        case GgufValueType::BOOL:
+        case GgufValueType::STRING:
+        case GgufValueType::ARRAY:
+          break;
       }
+      fail<T>(subject, expected);
     }
   }
 
@@ -160,8 +165,8 @@ class GgufValue {
   static T fit(V value, std::string_view subject) {
     if (std::in_range<T>(value)) return static_cast<T>(value);
     throw ValueError(message("GgufFile", subject,
-                             detail::concat("lie in ", std::numeric_limits<T>::min(), " .. ",
-                                            std::numeric_limits<T>::max()),
+                             detail::concat("lie in ", (std::numeric_limits<T>::min)(), " .. ",
+                                            (std::numeric_limits<T>::max)()),
                              std::to_string(value)));
   }
 

@@ -51,7 +51,7 @@ void quantize_gguf_block(const float* from, std::byte* to) {
     put_gguf_float<bfloat16>(*from, to);
   } else if constexpr (kType == GgufType::Q8_0) {
     float most = 0;
-    for (std::size_t i = 0; i < 32; ++i) most = std::max(most, std::abs(from[i]));
+    for (std::size_t i = 0; i < 32; ++i) most = (std::max)(most, std::abs(from[i]));
     const float d = most / 127, inverse = inverse_scale(d);
     put_gguf_float<float16>(d, to);
     for (std::size_t i = 0; i < 32; ++i) {

@@ -154,7 +154,7 @@ inline void save_gguf(const std::filesystem::path& path, const GgufMetadata& met
     offset += (bytes + kAlign - 1) / kAlign * kAlign;
   }
   const auto pad = [](std::uint64_t size) {
-    return std::string(static_cast<std::size_t>((kAlign - size % kAlign) % kAlign), '\0');
+    return std::string((kAlign - size % kAlign) % kAlign, '\0');
   };
   header += pad(header.size());
   AtomicFile file(path);

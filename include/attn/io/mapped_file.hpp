@@ -53,7 +53,8 @@ class MappedFile {
 
   MappedFile(MappedFile&& other) noexcept { swap(other); }
   MappedFile& operator=(MappedFile&& other) noexcept {
-    MappedFile(std::move(other)).swap(*this);
+    MappedFile taken(std::move(other));
+    taken.swap(*this);
     return *this;
   }
   MappedFile(const MappedFile&) = delete;

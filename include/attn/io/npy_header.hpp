@@ -185,7 +185,7 @@ inline NpyHeader parse_npy_header(std::span<const std::byte> bytes, const std::s
   if (version < 1 || version > 3) fail("the version", "be 1, 2 or 3", std::to_string(version));
   const std::size_t begin = version == 1 ? 10 : 12;
   std::size_t size = 0;
-  for (std::size_t at = std::min(begin, text.size()); at-- > 8;) {
+  for (std::size_t at = (std::min)(begin, text.size()); at-- > 8;) {
     size = size << 8 | static_cast<unsigned char>(text[at]);
   }
   if (text.size() < begin || size > text.size() - begin) {

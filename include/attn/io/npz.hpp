@@ -39,17 +39,17 @@ class Inflater {
   ~Inflater() { ::inflateEnd(&stream_); }
 
   std::size_t operator()(std::span<std::byte> out) {
-    constexpr std::size_t most = std::numeric_limits<uInt>::max() / 2;  // zlib counts in 32 bits
+    constexpr std::size_t most = (std::numeric_limits<uInt>::max)() / 2;  // zlib counts in 32 bits
     std::size_t done = 0;
     while (done < out.size() && !is_at_end_) {
       if (stream_.avail_in == 0) {
-        const std::size_t given = std::min(stored_.size(), most);
+        const std::size_t given = (std::min)(stored_.size(), most);
         stream_.next_in =
             const_cast<Bytef*>(reinterpret_cast<const Bytef*>(stored_.data()));  // read alone
         stream_.avail_in = static_cast<uInt>(given);
         stored_ = stored_.subspan(given);
       }
-      const std::size_t room = std::min(out.size() - done, most);
+      const std::size_t room = (std::min)(out.size() - done, most);
       stream_.next_out = reinterpret_cast<Bytef*>(out.data() + done);
       stream_.avail_out = static_cast<uInt>(room);
       const int result = ::inflate(&stream_, Z_NO_FLUSH);
@@ -146,7 +146,7 @@ class NpzFile {
                              const std::string& text) const {
     const auto size = static_cast<std::size_t>(member.size);
     constexpr std::size_t enough = 1 << 17;  // of any header that numpy writes
-    std::vector<std::byte> head(std::min(size, enough));
+    std::vector<std::byte> head((std::min)(size, enough));
     head.resize(detail::Inflater(member.stored, subject(name))(head));
     const NpyHeader header = parse_npy_header(head, text);
     std::uint64_t expected = 0;

@@ -84,7 +84,7 @@ inline std::string quote(std::string_view text) {
 inline std::string shape_text(std::span<const index_t> shape) {
   constexpr std::size_t most = 16;
   std::string text = "(";
-  for (std::size_t i = 0; i < std::min(shape.size(), most); ++i) {
+  for (std::size_t i = 0; i < (std::min)(shape.size(), most); ++i) {
     if (i > 0) text += ", ";
     text += std::to_string(shape[i]);
   }
@@ -98,7 +98,7 @@ inline std::string list_text(std::span<const std::string> names, std::string_vie
   std::string text = concat(names.size(), " ", what);
   if (names.empty()) return text;
   text += " (";
-  for (std::size_t i = 0; i < std::min(names.size(), most); ++i) {
+  for (std::size_t i = 0; i < (std::min)(names.size(), most); ++i) {
     if (i > 0) text += ", ";
     text += quote(names[i]);
   }

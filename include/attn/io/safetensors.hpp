@@ -172,8 +172,7 @@ class SafetensorsFile {
   }
 
   std::span<const std::byte> bytes_of(const SafetensorsEntry& entry) const {
-    return bytes_.subspan(header_.data_begin + static_cast<std::size_t>(entry.begin),
-                          static_cast<std::size_t>(entry.end - entry.begin));
+    return bytes_.subspan(header_.data_begin + entry.begin, entry.end - entry.begin);
   }
 
   template <int Rank>

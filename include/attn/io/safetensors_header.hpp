@@ -36,16 +36,14 @@ class SafetensorsJsonHandler {
       : header_(header), errors_(errors) {}
 
   bool start_object(std::size_t) {
-    switch (level_) {
-      case Level::kOutside:
-        level_ = Level::kFile;
-        return true;
-      case Level::kFile:
-        level_ = in_metadata_ ? Level::kMetadata : Level::kTensor;
-        return true;
-      default:
-        unexpected("an object");
+    if (level_ == Level::kOutside) {
+      level_ = Level::kFile;
+    } else if (level_ == Level::kFile) {
+      level_ = in_metadata_ ? Level::kMetadata : Level::kTensor;
+    } else {
+      unexpected("an object");
     }
+    return true;
   }
 
   bool key(std::string& text) {
@@ -117,7 +115,7 @@ class SafetensorsJsonHandler {
   }
 
   bool number_unsigned(std::uint64_t value) {
-    constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<index_t>::max());
+    constexpr auto most = static_cast<std::uint64_t>((std::numeric_limits<index_t>::max)());
     if (level_ != Level::kNumbers || value > most) unexpected(std::to_string(value));
     if (field_ == kShape) {
       entry_->shape.push_back(static_cast<index_t>(value));

@@ -41,42 +41,13 @@ template <class T, class F>
 bool with_stored_type(const std::optional<DType>& dtype, F&& f) {
   if (!dtype) return false;
   if constexpr (is_float_element<T>) {
-    switch (*dtype) {
-      case DType::F16:
-        return f(float16{}), true;
-      case DType::BF16:
-        return f(bfloat16{}), true;
-      case DType::F32:
-        return f(float{}), true;
-      case DType::F64:
-        return f(double{}), true;
-      default:
-        return false;
-    }
+    return with_dtype<float16, bfloat16, float, double>(*dtype, f);
   } else if constexpr (std::is_same_v<T, bool>) {
     // As bytes until they are known to be 0 or 1.
     return dtype == DType::BOOL && (f(std::uint8_t{}), true);
   } else {
-    switch (*dtype) {
-      case DType::I8:
-        return f(std::int8_t{}), true;
-      case DType::U8:
-        return f(std::uint8_t{}), true;
-      case DType::I16:
-        return f(std::int16_t{}), true;
-      case DType::U16:
-        return f(std::uint16_t{}), true;
-      case DType::I32:
-        return f(std::int32_t{}), true;
-      case DType::U32:
-        return f(std::uint32_t{}), true;
-      case DType::I64:
-        return f(std::int64_t{}), true;
-      case DType::U64:
-        return f(std::uint64_t{}), true;
-      default:
-        return false;
-    }
+    return with_dtype<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t,
+                      std::uint32_t, std::int64_t, std::uint64_t>(*dtype, f);
   }
 }
 

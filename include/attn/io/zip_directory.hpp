@@ -75,7 +75,7 @@ class ZipDirectory {
     return result;
   }
   std::string_view name_at(std::uint64_t at, std::uint64_t length) const {
-    return {reinterpret_cast<const char*>(bytes_.data()) + at, static_cast<std::size_t>(length)};
+    return {reinterpret_cast<const char*>(bytes_.data()) + at, length};
   }
 
   Place find_directory() const {
@@ -127,9 +127,8 @@ class ZipDirectory {
       fail(subject(), concat("inflate to at most 1032 times its ", stored, " bytes"),
            concat(size, " bytes"));
     }
-    return {
-        method == 8, static_cast<std::uint32_t>(number(entry + 16, 4)), size,
-        bytes_.subspan(static_cast<std::size_t>(local + head), static_cast<std::size_t>(stored))};
+    return {method == 8, static_cast<std::uint32_t>(number(entry + 16, 4)), size,
+            bytes_.subspan(local + head, stored)};
   }
 
   /// Fields of 32 ones stand in the extra field of 64 bits, those alone, in this order.

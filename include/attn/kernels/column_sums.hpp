@@ -28,7 +28,7 @@ template <class F>
 void for_column_ranges(const Executor& executor, index_t rows, index_t columns, F f) {
   const Executor& threads = threads_for(executor, rows * columns);
   threads.run((columns + kColumnsOfTask - 1) / kColumnsOfTask, [&](index_t task, int) {
-    f(task * kColumnsOfTask, std::min((task + 1) * kColumnsOfTask, columns));
+    f(task * kColumnsOfTask, (std::min)((task + 1) * kColumnsOfTask, columns));
   });
 }
 

@@ -201,10 +201,10 @@ inline QuantizedWeights quantize_rows(TensorView2<const float> w) {
     bool is_finite = true;
     for (index_t i = 0; i < k; ++i) {
       is_finite = is_finite && std::isfinite(w(row, i));
-      most = std::max(most, std::abs(w(row, i)));
+      most = (std::max)(most, std::abs(w(row, i)));
     }
     const float scale = is_finite ? most / 127 : std::numeric_limits<float>::quiet_NaN();
-    const bool is_zero = !is_finite || scale < std::numeric_limits<float>::min();
+    const bool is_zero = !is_finite || scale < (std::numeric_limits<float>::min)();
     for (index_t i = 0; i < k; ++i) {
       const float code = is_zero ? 0 : std::nearbyint(w(row, i) / scale);
       codes[static_cast<std::size_t>(i)] =

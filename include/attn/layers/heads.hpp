@@ -46,7 +46,7 @@ template <TensorLike X>
 auto split_qkv(X&& x, index_t num_heads, index_t num_kv_heads = 0) {
   const auto view = view_of(x);
   if (num_kv_heads == 0) num_kv_heads = num_heads;
-  constexpr index_t kMost = std::numeric_limits<index_t>::max() / 4;  // whose sum is a number
+  constexpr index_t kMost = (std::numeric_limits<index_t>::max)() / 4;  // whose sum is a number
   const bool possible =
       num_heads > 0 && num_kv_heads > 0 && num_heads <= kMost && num_kv_heads <= kMost;
   const index_t all = possible ? num_heads + 2 * num_kv_heads : 1;

@@ -55,7 +55,7 @@ class InputEmbedding {
     }
     if (options.positions == Positions::learned) {
       const index_t rows = options.max_positions, before = options.position_offset;
-      if (before < 0 || before > std::numeric_limits<index_t>::max() - rows) {
+      if (before < 0 || before > (std::numeric_limits<index_t>::max)() - rows) {
         throw ValueError(message("InputEmbedding", "position_offset", "not be negative or huge",
                                  std::to_string(before)));
       }
@@ -90,7 +90,7 @@ class InputEmbedding {
     const bool counts = call.cu_seqlens && !call.position_ids;
     Scratch<index_t> counted(call.execution.scratch(), counts ? seq : 0);
     if (counts) {
-      constexpr index_t kMost = std::numeric_limits<index_t>::max();
+      constexpr index_t kMost = (std::numeric_limits<index_t>::max)();
       if (call.first_position < 0 || call.first_position > kMost - seq) {
         throw ValueError(message("InputEmbedding", "first_position",
                                  "lie in 0 .. " + std::to_string(kMost - seq),

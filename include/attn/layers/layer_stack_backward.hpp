@@ -33,7 +33,7 @@ struct StackSaved {
   }
   /// Before any of the two.
   void resize(std::size_t count) {
-    layers.resize(recompute ? std::min(count, std::size_t{1}) : count);
+    layers.resize(recompute ? (std::min)(count, std::size_t{1}) : count);
     inputs.resize(recompute ? count : 0);
   }
 };

@@ -160,7 +160,7 @@ class MultiHeadAttention {
     check(o.num_heads > 0, "num_heads", "be positive", o.num_heads);
     check(o.kdim >= 0 && o.vdim >= 0 && o.head_dim >= 0 && o.head_dim_v >= 0,
           "kdim, vdim and head sizes", "not be negative",
-          std::min({o.kdim, o.vdim, o.head_dim, o.head_dim_v}));
+          (std::min)({o.kdim, o.vdim, o.head_dim, o.head_dim_v}));
     check(o.head_dim > 0 || o.embed_dim % o.num_heads == 0, "num_heads",
           "divide embed_dim = " + std::to_string(o.embed_dim), o.num_heads);
     if (o.num_kv_heads == 0) o.num_kv_heads = o.num_heads;
@@ -169,7 +169,7 @@ class MultiHeadAttention {
     if (o.head_dim == 0) o.head_dim = o.embed_dim / o.num_heads;
     if (o.head_dim_v == 0) o.head_dim_v = o.head_dim;
     constexpr index_t kMostWidth = index_t{1} << 40;  // sums of widths do not overflow
-    const index_t widest = std::max(o.head_dim, o.head_dim_v);
+    const index_t widest = (std::max)(o.head_dim, o.head_dim_v);
     check(widest <= kMostWidth / o.num_heads, "head_dim and head_dim_v",
           "be at most 2^40 / num_heads", widest);
     if (o.kdim == 0) o.kdim = o.embed_dim;

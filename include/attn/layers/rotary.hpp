@@ -122,7 +122,7 @@ struct RotaryTable {
   /// Of options whose `dim` is given, for all positions; with dynamic scaling up to the original ones.
   explicit RotaryTable(const RotaryOptions& options)
       : RotaryTable(options.scaling.kind == RotaryScalingKind::dynamic
-                        ? std::min(options.max_positions, options.scaling.original_max_positions)
+                        ? (std::min)(options.max_positions, options.scaling.original_max_positions)
                         : options.max_positions,
                     rotary_frequencies(options)) {}
 
@@ -156,9 +156,9 @@ void for_rotary_rows(const RotaryOptions& options, const RotaryTable<T>& table,
   const index_t batch = of_q.extent(0), q_len = of_q.extent(1), kv_len = of_k.extent(1);
   const auto length = [&](index_t b) {
     index_t last = 0;
-    for (index_t i = 0; i < q_len; ++i) last = std::max(last, of_q(b, i));
-    for (index_t j = 0; j < kv_len; ++j) last = std::max(last, of_k(b, j));
-    return std::min(last + 1, options.max_positions);
+    for (index_t i = 0; i < q_len; ++i) last = (std::max)(last, of_q(b, i));
+    for (index_t j = 0; j < kv_len; ++j) last = (std::max)(last, of_k(b, j));
+    return (std::min)(last + 1, options.max_positions);
   };
   bool is_long = false;
   if (options.scaling.kind == RotaryScalingKind::dynamic) {

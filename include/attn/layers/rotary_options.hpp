@@ -99,8 +99,8 @@ inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_
       low = std::floor(low);
       high = std::ceil(high);
     }
-    low = std::max(low, 0.0);
-    high = std::min(high, dim - 1);
+    low = (std::max)(low, 0.0);
+    high = (std::min)(high, dim - 1);
     if (low == high) high += 0.001;
     for (std::size_t j = 0; j < result.values.size(); ++j) {
       const double slowed = std::clamp((static_cast<double>(j) - low) / (high - low), 0.0, 1.0);

@@ -100,7 +100,7 @@ class Bert {
       throw ValueError(message("Bert::pool", "the model", "have a pooler", "none"));
     check_shape(
         "Bert::pool", "hidden", "(batch, seq from 1 on, hidden_size)",
-        Shape<3>{from.extent(0), std::max(from.extent(1), index_t{1}), pooler.in_features()},
+        Shape<3>{from.extent(0), (std::max)(from.extent(1), index_t{1}), pooler.in_features()},
         from.shape());
     pooler.forward(from.select(1, 0), to, Activation::none, {}, execution);
     for (index_t b = 0; b < to.extent(0); ++b) {

@@ -96,7 +96,7 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions) 
   }
   MultiHeadAttentionOptions& attention = options.layer.attention;
   attention.num_kv_heads = keys.count("attention.head_count_kv", heads);
-  attention.head_dim = keys.count("attention.key_length", std::max(dim / heads, index_t{1}));
+  attention.head_dim = keys.count("attention.key_length", (std::max)(dim / heads, index_t{1}));
   attention.head_dim_v = keys.count("attention.value_length", attention.head_dim);
   attention.separate_in_proj = true;
   attention.in_proj_bias = file.contains("blk.0.attn_q.bias");

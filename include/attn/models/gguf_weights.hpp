@@ -52,9 +52,13 @@ constexpr QuantizedFormat quantized_format(GgufType type) {
       return {.zero = 0, .has_offset = true, .has_wide = false, .float_scales = true};
     case GgufType::Q6_K:
       return {.block = 16, .zero = 32, .has_wide = false, .float_scales = true};
-    default:
-      return {};
+    case GgufType::Q8_0:
+    case GgufType::F32:
+    case GgufType::F16:
+    case GgufType::BF16:
+      break;
   }
+  return {};
 }
 
 /// One block of a file as the blocks of `to` that it makes, the first of them `first`.
@@ -118,7 +122,7 @@ inline QuantizedWeights quantized_weights(GgufType type, index_t n, index_t k,
     if constexpr (is_quantized(constant.value)) {
       constexpr index_t kPanel = QuantizedMatrix::kPanelColumns;
       execution.threads().run((n + kPanel - 1) / kPanel, [&](index_t panel, int) {
-        for (index_t row = panel * kPanel; row < std::min((panel + 1) * kPanel, n); ++row) {
+        for (index_t row = panel * kPanel; row < (std::min)((panel + 1) * kPanel, n); ++row) {
           for (index_t b = 0; b < in_row; ++b) {
             put_gguf_block<constant.value>(
                 blocks.data() + static_cast<std::size_t>(row * in_row + b) * block_bytes(type),

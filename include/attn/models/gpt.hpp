@@ -107,7 +107,7 @@ class Gpt {
     const auto iv = const_view(ids);
     const TensorView3<T> ov = view_of(out);
     const index_t batch = iv.extent(0), seq = iv.extent(1), dim = embedding.options().d_model;
-    const index_t rows = ov.extent(1) == 1 ? std::min(seq, index_t{1}) : seq;
+    const index_t rows = ov.extent(1) == 1 ? (std::min)(seq, index_t{1}) : seq;
     check_shape("Gpt", "out", Shape<3>{batch, rows, vocab_size()}, ov.shape());
     const Execution execution = options.execution;
     Scratch<T> memory(execution.scratch(), batch * seq * dim);

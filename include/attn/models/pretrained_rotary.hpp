@@ -68,8 +68,8 @@ inline RotaryOptions rotary_of(const ConfigFile& config, const PretrainedOptions
     // Longer texts are what scaling is for.
     const double trained =
         static_cast<double>(s.original_max_positions > 0 ? s.original_max_positions : positions);
-    const double reach = std::min(s.factor * trained, 16777216.0);
-    result.max_positions = std::max(positions, static_cast<index_t>(std::max(reach, 1.0)));
+    const double reach = (std::min)(s.factor * trained, 16777216.0);
+    result.max_positions = (std::max)(positions, static_cast<index_t>((std::max)(reach, 1.0)));
   }
   if (options.max_positions > 0) result.max_positions = options.max_positions;
   return result;

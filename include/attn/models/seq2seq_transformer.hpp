@@ -102,7 +102,7 @@ class Seq2SeqTransformer {
     const auto tv = const_view(tgt);
     const TensorView3<T> ov = view_of(out);
     const index_t batch = tv.extent(0), seq = tv.extent(1);
-    const index_t rows = ov.extent(1) == 1 ? std::min(seq, index_t{1}) : seq;
+    const index_t rows = ov.extent(1) == 1 ? (std::min)(seq, index_t{1}) : seq;
     check_shape("Seq2SeqTransformer", "out", Shape<3>{batch, rows, options_.tgt_vocab_size},
                 ov.shape());
     const Padding src_padding(src, options_.pad_id, execution);

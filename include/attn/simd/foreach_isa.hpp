@@ -16,7 +16,14 @@
 // g++ 12 warns of a signed index into an array of vectors, though not into one of numbers.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-conversion"
+// Some programs define these as macros: headers write (std::min)(a, b), kernel text calls functions of its own.
+#pragma push_macro("min")
+#pragma push_macro("max")
+#undef min
+#undef max
 #include "attn/simd/targets.inc"
+#pragma pop_macro("max")
+#pragma pop_macro("min")
 #pragma GCC diagnostic pop
 #endif
 #undef ATTN_KERNEL_TEXT

@@ -113,7 +113,7 @@ class MergeTable {
   }
   std::size_t find(std::uint64_t key) const {
     const std::size_t mask = slots_.size() - 1;
-    auto at = static_cast<std::size_t>(key * 0x9E3779B97F4A7C15u >> 32) & mask;
+    std::size_t at = key * 0x9E3779B97F4A7C15u >> 32 & mask;
     while (slots_[at].merge.rank >= 0 && slots_[at].key != key) at = (at + 1) & mask;
     return at;
   }

@@ -65,7 +65,7 @@ inline std::string normal_template(std::string_view text) {
     const bool strips_behind = result.ends_with('-');
     if (strips_behind) result.pop_back();
     result += text.substr(at, 2);
-    at = std::min(at + 2, text.size());
+    at = (std::min)(at + 2, text.size());
     begins_line = false;
     if (strips_behind) {
       while (at < text.size() && is_space(text[at])) ++at;
@@ -194,7 +194,7 @@ class ChatTemplate {
     std::string_view content = message.content;
     if (trims_) {
       constexpr std::string_view kSpace = " \t\n\v\f\r";
-      content.remove_prefix(std::min(content.find_first_not_of(kSpace), content.size()));
+      content.remove_prefix((std::min)(content.find_first_not_of(kSpace), content.size()));
       content = content.substr(0, content.find_last_not_of(kSpace) + 1);
     }
     add(pieces, content, false);

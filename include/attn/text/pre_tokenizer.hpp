@@ -33,24 +33,15 @@ enum class CharKind : std::uint8_t { letter, number, newline, space, other, none
 
 inline CharKind unicode_kind(std::int32_t code) {
   if (code == 0x85) return CharKind::space;
-  switch (utf8proc_category(code)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-      return CharKind::letter;
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO:
-      return CharKind::number;
-    case UTF8PROC_CATEGORY_ZS:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-      return CharKind::space;
-    default:
-      return CharKind::other;
-  }
+  // Subclasses of one general category (L, N, Z) are numbered side by side.
+  const utf8proc_category_t category = utf8proc_category(code);
+  const auto lies = [category](utf8proc_category_t first, utf8proc_category_t last) {
+    return category >= first && category <= last;
+  };
+  if (lies(UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LO)) return CharKind::letter;
+  if (lies(UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NO)) return CharKind::number;
+  if (lies(UTF8PROC_CATEGORY_ZS, UTF8PROC_CATEGORY_ZP)) return CharKind::space;
+  return CharKind::other;
 }
 
 /// The characters of a text from `at` on, each with what it is. A byte that is no character is

@@ -34,7 +34,7 @@ class StopFilter {
     for (const std::string& stop : stops_) {
       const std::size_t begin = pending_.find(stop);
       if (begin == pending_.npos || begin + stop.size() > complete) continue;
-      end = begin + stop.size() < complete ? begin : std::min(begin, end);
+      end = begin + stop.size() < complete ? begin : (std::min)(begin, end);
       complete = begin + stop.size();
     }
     stopped_ = complete != pending_.npos;
@@ -53,7 +53,8 @@ class StopFilter {
   std::size_t longest_beginning() const {
     std::size_t longest = 0;
     for (const std::string& stop : stops_) {
-      for (std::size_t size = std::min(stop.size() - 1, pending_.size()); size > longest; --size) {
+      for (std::size_t size = (std::min)(stop.size() - 1, pending_.size()); size > longest;
+           --size) {
         if (std::string_view(pending_).ends_with(std::string_view(stop).substr(0, size))) {
           longest = size;
         }

@@ -46,7 +46,7 @@ class WordPieceTokenizer {
   explicit WordPieceTokenizer(std::string_view vocabulary, std::string_view name = "memory") {
     for (std::int32_t id = 0; !vocabulary.empty(); ++id) {
       std::string_view line = vocabulary.substr(0, vocabulary.find('\n'));
-      vocabulary.remove_prefix(std::min(line.size() + 1, vocabulary.size()));
+      vocabulary.remove_prefix((std::min)(line.size() + 1, vocabulary.size()));
       if (line.ends_with('\r')) line.remove_suffix(1);
       vocab_[std::string(line)] = id;
       pieces_.emplace_back(line);
@@ -141,18 +141,12 @@ class WordPieceTokenizer {
   static utf8proc_int32_t clean(utf8proc_int32_t c) {
     if (c == '\t' || c == '\n' || c == '\r') return ' ';
     if (c == 0xFFFD) return 0;
-    switch (utf8proc_category(c)) {
-      case UTF8PROC_CATEGORY_CC:
-      case UTF8PROC_CATEGORY_CF:
-      case UTF8PROC_CATEGORY_CO:
-        return 0;
-      case UTF8PROC_CATEGORY_ZS:
-      case UTF8PROC_CATEGORY_ZL:
-      case UTF8PROC_CATEGORY_ZP:
-        return ' ';
-      default:
-        return c;
+    const utf8proc_category_t category = utf8proc_category(c);
+    if (category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_CF ||
+        category == UTF8PROC_CATEGORY_CO) {
+      return 0;
     }
+    return category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP ? ' ' : c;
   }
 
   // Appends the canonical decomposition of one character.

@@ -69,7 +69,7 @@ class Batches {
                        static_cast<std::uint32_t>(position_.epoch)};
     std::mt19937_64 random(seed);
     for (std::size_t n = order_.size(); n > 1; --n) {
-      std::swap(order_[n - 1], order_[static_cast<std::size_t>(random() % n)]);
+      std::swap(order_[n - 1], order_[random() % n]);
     }
   }
 

@@ -38,7 +38,7 @@ struct Schedule {
 inline double paper_rate(index_t step, index_t d_model, index_t warm_up, double scale = 1) {
   const double t = static_cast<double>(step);
   return scale / std::sqrt(static_cast<double>(d_model)) *
-         std::min(1 / std::sqrt(t), t * std::pow(static_cast<double>(warm_up), -1.5));
+         (std::min)(1 / std::sqrt(t), t * std::pow(static_cast<double>(warm_up), -1.5));
 }
 
 ATTN_NAMESPACE_END
