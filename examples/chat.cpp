@@ -1,5 +1,5 @@
-// chat: talk to a language model in a GGUF file, have it continue a text, or ask how likely a text
-// is to it.
+// chat: talk to a language model in a GGUF file or a Hugging Face folder, have it continue a text,
+// or ask how likely a text is to it.
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -8,6 +8,7 @@
 #include <iomanip>
 #include <iostream>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -22,6 +23,7 @@
 #include "support/command_line.hpp"
 #include "support/json.hpp"
 #include "support/line_editor.hpp"
+#include "support/memory.hpp"
 #include "support/model_dir.hpp"
 
 namespace {
@@ -38,9 +40,18 @@ struct Options {
   double temperature = 0, top_p = 1, min_p = 0, repeat_penalty = 1;
   std::uint64_t seed = 0;
   int threads = 0;
-  std::string precision = "int8";
+  std::string precision = "int8", weights = "float";
   bool stats = false, json = false, raw = false;
 };
+
+const std::map<std::string, std::optional<attn::WeightFormat>> kWeights = {
+    {"float", std::nullopt},
+    {"int8", attn::WeightFormat::int8},
+    {"q8_0", attn::WeightFormat::q8_0},
+    {"q5_1", attn::WeightFormat::q5_1},
+    {"q5_0", attn::WeightFormat::q5_0},
+    {"q4_1", attn::WeightFormat::q4_1},
+    {"q4_0", attn::WeightFormat::q4_0}};
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -68,6 +79,8 @@ void check(const Options& o) {
   }
   need(o.precision == "exact" || o.precision == "int8", "--precision must be exact, bf16 or int8",
        o.precision);
+  need(kWeights.contains(o.weights),
+       "--weights must be float, int8, q8_0, q5_1, q5_0, q4_1 or q4_0", o.weights);
   need(o.tokens >= 1, "--tokens must be at least 1", std::to_string(o.tokens));
   need(o.context >= 1, "--ctx must be at least 1", std::to_string(o.context));
   need(!o.keep || (*o.keep >= 0 && *o.keep < o.context),
@@ -114,7 +127,7 @@ class Chat {
  public:
   explicit Chat(const Options& options)
       : options_(options),
-        model_(model_path(options), {.activations = activations(options)}),
+        model_(model_path(options), model_options(options)),
 #if defined(_OPENMP)
         threads_(options.threads),
 #endif
@@ -122,8 +135,7 @@ class Chat {
     if (options.system) messages_.push_back({"system", *options.system});
     if (options.lookup > 0) draft_ = attn::PromptLookup(options.lookup);
     if (!options.draft) return;
-    draft_model_.emplace(std::filesystem::path(*options.draft),
-                         attn::LanguageModelOptions{.activations = activations(options)});
+    draft_model_.emplace(std::filesystem::path(*options.draft), model_options(options));
     check_same_tokens();
     draft_session_.emplace(draft_model_->gpt(), 1,
                            std::min(capacity(), draft_model_->max_positions()), attention());
@@ -221,9 +233,10 @@ class Chat {
     return UsageError("the text has " + std::to_string(length) + " tokens, the context " +
                       std::to_string(capacity) + " (--ctx)");
   }
-  static attn::ActivationFormat activations(const Options& options) {
-    return options.precision == "int8" ? attn::ActivationFormat::int8
-                                       : attn::ActivationFormat::exact;
+  static attn::LanguageModelOptions model_options(const Options& options) {
+    return {.weights = kWeights.at(options.weights),
+            .activations = options.precision == "int8" ? attn::ActivationFormat::int8
+                                                       : attn::ActivationFormat::exact};
   }
   void check_same_tokens() const {
     const attn::BpeTokenizer &ours = model_.tokenizer(), &theirs = draft_model_->tokenizer();
@@ -324,9 +337,21 @@ void converse(Chat& chat, const Options& options) {
   if (editor.on_terminal()) std::cout << '\n';
 }
 
+// On standard error, as all of --stats.
+void print_loading(double seconds) {
+  std::cerr << std::fixed << std::setprecision(2) << "ready in " << seconds << " s";
+  if (const auto memory = examples::memory_use()) {
+    std::cerr << std::setprecision(0) << "; " << memory->resident << " MB of memory, "
+              << memory->most << " MB at most";
+  }
+  std::cerr << '\n';
+}
+
 void run(const Options& options) {
   check(options);
+  const Clock::time_point start = Clock::now();
   Chat chat(options);
+  if (options.stats) print_loading(seconds_since(start));
   if (!options.raw && !options.score)
     chat.model().chat_template();  // unknown: known before a word is typed
   if (options.score) {
@@ -343,10 +368,11 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   Options o;
   CLI::App app(
-      "Talks to a language model in a GGUF file: line by line, or by one of --prompt, --file and "
-      "--score.");
+      "Talks to a language model in a GGUF file or a Hugging Face folder: line by line, or by one "
+      "of "
+      "--prompt, --file and --score.");
   app.footer("Without --model it is SmolLM2-135M-Instruct: sh examples/fetch_llm.sh");
-  app.add_option("--model", o.model, "A GGUF file of the llama architecture");
+  app.add_option("--model", o.model, "A GGUF file, or a Hugging Face folder");
   app.add_option("--system", o.system, "The system message; the model's own if not given");
   CLI::Option* prompt = app.add_option("--prompt", o.prompt, "Answer this and end");
   CLI::Option* file = app.add_option("--file", o.file, "Answer what this file says and end");
@@ -382,7 +408,11 @@ int main(int argc, char** argv) {
   app.add_option("--precision", o.precision,
                  "Of the activations that meet quantised weights: int8, or exact for float")
       ->capture_default_str();
-  app.add_flag("--stats", o.stats, "Print the speed of each answer on standard error");
+  app.add_option("--weights", o.weights,
+                 "What weights of floats become: float, int8, q8_0, q5_1, q5_0, q4_1 or q4_0")
+      ->capture_default_str();
+  app.add_flag("--stats", o.stats,
+               "Print on standard error what loading took, and the speed of each answer");
   app.add_flag("--json", o.json, "Print one JSON object");
   app.add_flag(
       "--raw", o.raw,

@@ -54,6 +54,18 @@ check 'no model' without_model
 printf 'GGUF' >"$scratch/bad.gguf"
 check 'a broken model' rejects 'bad.gguf' "$program" --model "$scratch/bad.gguf" --prompt x
 check 'a missing model' rejects 'No such file' "$program" --model "$scratch/none.gguf" --prompt x
+# A folder of a model of a few thousand random weights.
+folder=$(dirname "$0")/../data/pretrained/qwen2
+from_folder() {
+  "$program" --model "$folder" --prompt he --tokens 3 --json "$@" >"$scratch/out" 2>"$scratch/err" &&
+    grep -q '"prompt_ids":\[260,' "$scratch/out"
+}
+check 'a folder' from_folder
+check 'a folder in 8 bits' from_folder --weights int8 --stats
+check '--stats of loading' grep -q 'ready in' "$scratch/err"
+check '--weights q4_1 of 16 columns' rejects 'multiple of 32 columns' "$program" --model "$folder" --prompt x --weights q4_1
+check '--weights half' rejects 'q4_1 or q4_0; found half' "$program" --prompt x --weights half
+check 'a folder without a tokenizer' rejects 'tokenizer.json' "$program" --model "$folder/../gpt2" --prompt x
 check 'quantize to Q4_K' rejects 'found Q4_K' "$quantize" "$scratch/bad.gguf" "$scratch/out.gguf" --type Q4_K
 help() { "$program" --help >"$scratch/out" 2>"$scratch/err" && [ ! -s "$scratch/err" ] && grep -q -- --score "$scratch/out"; }
 check '--help' help

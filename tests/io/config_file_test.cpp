@@ -2,6 +2,7 @@
 #include "attn/io/config_file.hpp"
 
 #include <fstream>
+#include <optional>
 
 #include <gtest/gtest.h>
 
@@ -34,6 +35,33 @@ TEST(ConfigFile, ValuesByKey) {
   EXPECT_TRUE(config.unread().empty());
   EXPECT_EQ(ConfigFile(R"({"b": 1, "a": null, "c": 2})", "c").unread(),
             (std::vector<std::string>{"b", "c"}));
+}
+
+TEST(ConfigFile, ListsAndObjectsWithin) {
+  std::optional<ConfigFile> inner;
+  {
+    const ConfigFile config(R"({"ids": [0, 7], "id": 0, "pairs": [["a", "b"], []], "text": "t",
+                                "texts": ["t"], "vocab": {"b": 1, "a": 0}, "steps": [{"x": 1}, {}]})",
+                            "c.json");
+    EXPECT_EQ(config.indices("ids"), (std::vector<index_t>{0, 7}));
+    EXPECT_EQ(config.indices("id"), (std::vector<index_t>{0}));
+    EXPECT_EQ(config.text_lists("pairs"), (std::vector<std::vector<std::string>>{{"a", "b"}, {}}));
+    EXPECT_TRUE(config.holds_text("text") && config.holds_text("texts"));
+    EXPECT_FALSE(config.holds_text("pairs") || config.holds_text("id") || config.holds_text("no"));
+    EXPECT_EQ(config.named_indices("vocab"),
+              (std::vector<std::pair<std::string, index_t>>{{"a", 0}, {"b", 1}}));
+    const std::vector<ConfigFile> steps = config.objects("steps");
+    ASSERT_EQ(steps.size(), 2u);
+    inner = steps[0];
+    const auto error = [&](auto f) { return error_of<ValueError>([&] { f(config); }); };
+    EXPECT_TRUE(contains(error([&](auto&) { steps[1].count("x"); }), "key \"steps.1.x\""));
+    EXPECT_TRUE(contains(error([](auto& c) { c.indices("texts"); }), "be whole numbers from 0 on"));
+    EXPECT_TRUE(contains(error([](auto& c) { c.text_lists("texts"); }), "be a list of lists"));
+    EXPECT_TRUE(contains(error([](auto& c) { c.named_indices("ids"); }), "be an object"));
+    EXPECT_TRUE(contains(error([](auto& c) { c.objects("texts"); }), "be a list of objects"));
+  }
+  // An object within keeps the file's values alive.
+  EXPECT_EQ(inner->count("x"), 1);
 }
 
 TEST(ConfigFile, ErrorsNameFileAndKey) {

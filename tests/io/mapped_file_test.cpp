@@ -56,6 +56,20 @@ TEST(MappedFile, MovesWithoutMovingTheBytes) {
   EXPECT_EQ(text_of(third), "first");
 }
 
+TEST(MappedFile, ReleasedBytesAreReadAgain) {
+  const TempFolder folder;
+  std::string text(100'001, 'x');
+  text.back() = 'y';
+  const MappedFile file(folder.write("a", text));
+  EXPECT_EQ(text_of(file), text);
+  for (const std::size_t begin : {0u, 1u, 4095u, 50'000u, 100'001u}) {
+    file.release(file.bytes().subspan(begin));
+    file.release(file.bytes().subspan(0, begin));
+    EXPECT_EQ(text_of(file), text);
+  }
+  MappedFile().release({});
+}
+
 TEST(MappedFile, OutlivesItsName) {
   const TempFolder folder;
   const auto path = folder.write("a", "still here");

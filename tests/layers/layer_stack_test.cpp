@@ -47,6 +47,21 @@ index_t held(const DecoderLayerCache<float>& cache) {
   return cache.self.length() + cache.memory.length();
 }
 
+TEST(LayerStack, EveryLayerHasItsRotaryOptions) {
+  TransformerStackOptions options{.num_layers = 3, .layer = {.d_model = 8, .nhead = 2}};
+  options.layer.attention.rotary = RotaryOptions{.theta = 500};
+  const Encoder<float> stack(options);
+  for (const EncoderLayer<float>& layer : stack.layers) {
+    ASSERT_TRUE(layer.self_attn.options().rotary.has_value());
+    EXPECT_EQ(layer.self_attn.options().rotary->theta, 500);
+    EXPECT_EQ(layer.self_attn.options().rotary->dim, 4);
+  }
+  MultiHeadAttention<float> other({.embed_dim = 8, .num_heads = 1});
+  EXPECT_TRUE(attn_test::contains(
+      error_of<ValueError>([&] { other.share_rotary(stack.layers[0].self_attn); }),
+      "have heads of 8; found 4"));
+}
+
 template <class Stack>
 class LayerStackTest : public ::testing::Test {
  protected:

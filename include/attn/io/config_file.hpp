@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -70,18 +71,19 @@ class ConfigFile {
 
   /// `name` stands for the file in errors.
   explicit ConfigFile(std::string_view text, std::string name) : file_name_(std::move(name)) {
-    json_ = detail::parse_json("ConfigFile", text, file_name_);
-    if (!json_.is_object()) {
+    json_ =
+        std::make_shared<const nlohmann::json>(detail::parse_json("ConfigFile", text, file_name_));
+    if (!json_->is_object()) {
       throw IoError(message("ConfigFile", detail::quote(file_name_), "hold a JSON object",
-                            json_.type_name()));
+                            json_->type_name()));
     }
   }
 
   const std::string& file_name() const { return file_name_; }
 
   bool has(std::string_view key) const {
-    const auto found = json_.find(key);
-    if (found == json_.end()) return false;
+    const auto found = json_->find(key);
+    if (found == json_->end()) return false;
     read_.insert(std::string(key));
     return !found->is_null();
   }
@@ -90,7 +92,7 @@ class ConfigFile {
   template <class T>
   T get(std::string_view key) const {
     if (!has(key)) fail(key, "be given", "none");
-    const nlohmann::json& value = *json_.find(key);
+    const nlohmann::json& value = *json_->find(key);
     if constexpr (std::same_as<T, bool>) {
       if (!value.is_boolean()) fail(key, "be true or false", detail::json_text(value));
       return value.get<bool>();
@@ -139,7 +141,7 @@ class ConfigFile {
   }
   /// A list of sizes, or one size.
   std::vector<index_t> counts(std::string_view key) const {
-    if (has(key) && json_.find(key)->is_number()) return {count(key)};
+    if (has(key) && json_->find(key)->is_number()) return {count(key)};
     std::vector<index_t> result;
     for (const nlohmann::json& one : array(key)) {
       if (!one.is_number_unsigned() || one.get<std::uint64_t>() - 1 >= std::uint64_t{1} << 24) {
@@ -149,24 +151,70 @@ class ConfigFile {
     }
     return result;
   }
+  /// A list of whole numbers from 0 on, or one.
+  std::vector<index_t> indices(std::string_view key) const {
+    if (has(key) && json_->find(key)->is_number()) return {index(key, *json_->find(key))};
+    std::vector<index_t> result;
+    for (const nlohmann::json& one : array(key)) result.push_back(index(key, one));
+    return result;
+  }
+  /// A list of lists of texts.
+  std::vector<std::vector<std::string>> text_lists(std::string_view key) const {
+    std::vector<std::vector<std::string>> result;
+    for (const nlohmann::json& list : array(key)) {
+      auto& texts = result.emplace_back();
+      if (!list.is_array()) fail(key, "be a list of lists of texts", detail::json_text(list));
+      for (const nlohmann::json& one : list) {
+        if (!one.is_string()) fail(key, "be a list of lists of texts", detail::json_text(one));
+        texts.push_back(one.get<std::string>());
+      }
+    }
+    return result;
+  }
+  /// An object of whole numbers from 0 on, by key, sorted.
+  std::vector<std::pair<std::string, index_t>> named_indices(std::string_view key) const {
+    if (!has(key)) fail(key, "be given", "none");
+    const nlohmann::json& value = *json_->find(key);
+    if (!value.is_object()) fail(key, "be an object", detail::json_text(value));
+    std::vector<std::pair<std::string, index_t>> result;
+    for (const auto& [name, one] : value.items()) result.emplace_back(name, index(key, one));
+    return result;
+  }
+  /// Whether there is a text, or a list whose first entry is one.
+  bool holds_text(std::string_view key) const {
+    if (!has(key)) return false;
+    const nlohmann::json& value = *json_->find(key);
+    return value.is_array() && !value.empty() ? value[0].is_string() : value.is_string();
+  }
   /// How many entries a list or an object has.
   index_t size(std::string_view key) const {
-    if (!has(key) || !json_.find(key)->is_structured()) fail(key, "be a list or an object", "none");
-    return static_cast<index_t>(json_.find(key)->size());
+    if (!has(key) || !json_->find(key)->is_structured())
+      fail(key, "be a list or an object", "none");
+    return static_cast<index_t>(json_->find(key)->size());
   }
 
   /// An object within: its keys are called "key.inner" in errors and by unread().
   ConfigFile object(std::string_view key) const {
     if (!has(key)) fail(key, "be given", "none");
-    const nlohmann::json& value = *json_.find(key);
+    const nlohmann::json& value = *json_->find(key);
     if (!value.is_object()) fail(key, "be an object", detail::json_text(value));
-    return ConfigFile(value, file_name_, detail::concat(prefix_, key, "."));
+    return ConfigFile({json_, &value}, file_name_, detail::concat(prefix_, key, "."));
+  }
+  /// A list of objects: the keys of the first are called "key.0.inner".
+  std::vector<ConfigFile> objects(std::string_view key) const {
+    std::vector<ConfigFile> result;
+    for (const nlohmann::json& one : array(key)) {
+      if (!one.is_object()) fail(key, "be a list of objects", detail::json_text(one));
+      const std::string prefix = detail::concat(prefix_, key, ".", result.size(), ".");
+      result.push_back(ConfigFile({json_, &one}, file_name_, prefix));
+    }
+    return result;
   }
 
   /// Keys with a value that nobody has asked for, sorted.
   std::vector<std::string> unread() const {
     std::vector<std::string> result;
-    for (const auto& [key, value] : json_.items()) {
+    for (const auto& [key, value] : json_->items()) {
       if (!read_.contains(key) && !value.is_null()) result.push_back(prefix_ + key);
     }
     return result;
@@ -181,17 +229,25 @@ class ConfigFile {
   }
 
  private:
-  ConfigFile(const nlohmann::json& json, const std::string& file_name, std::string prefix)
-      : json_(json), file_name_(file_name), prefix_(std::move(prefix)) {}
+  ConfigFile(std::shared_ptr<const nlohmann::json> json, const std::string& file_name,
+             std::string prefix)
+      : json_(std::move(json)), file_name_(file_name), prefix_(std::move(prefix)) {}
+
+  index_t index(std::string_view key, const nlohmann::json& value) const {
+    if (!value.is_number_unsigned() || !std::in_range<index_t>(value.get<std::uint64_t>())) {
+      fail(key, "be whole numbers from 0 on", detail::json_text(value));
+    }
+    return value.get<index_t>();
+  }
 
   const nlohmann::json& array(std::string_view key) const {
     if (!has(key)) fail(key, "be given", "none");
-    const nlohmann::json& value = *json_.find(key);
+    const nlohmann::json& value = *json_->find(key);
     if (!value.is_array()) fail(key, "be a list", detail::json_text(value));
     return value;
   }
 
-  nlohmann::json json_;
+  std::shared_ptr<const nlohmann::json> json_;  ///< within the file's, which it keeps alive
   std::string file_name_, prefix_;
   mutable std::set<std::string, std::less<>> read_;
 };

@@ -67,6 +67,12 @@ class GgufFile {
   /// Empty for a scalar.
   const std::vector<index_t>& shape(std::string_view name) const { return find(name).shape; }
 
+  /// Gives the memory that a tensor's bytes take back, until they are read again: of a file that is
+  /// mapped, whole pages of it.
+  void release(std::string_view name) const {
+    if (!map_.bytes().empty()) map_.release(bytes_of(find(name)));
+  }
+
   /// Type, shape and bytes where they lie, for the life of this object (moved or not).
   GgufTensor tensor(std::string_view name) const& {
     const GgufEntry& entry = find(name);

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -63,6 +64,10 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
 
+  /// Gives the memory of whole pages in a part of bytes() back: they are read again when they are
+  /// touched. Nothing where the file is no map.
+  void release(std::span<const std::byte> part) const;
+
  private:
   void swap(MappedFile& other) noexcept {
     std::swap(bytes_, other.bytes_);
@@ -109,7 +114,18 @@ inline MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
+inline void MappedFile::release(std::span<const std::byte> part) const {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<std::uintptr_t>(part.data()) + page - 1) / page * page;
+  const auto end = reinterpret_cast<std::uintptr_t>(part.data() + part.size()) / page * page;
+  if (begin >= end) return;
+  // A hint: where it fails nothing is lost.
+  static_cast<void>(::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED));
+}
+
 #else
+
+inline void MappedFile::release(std::span<const std::byte>) const {}
 
 inline MappedFile::MappedFile(const std::filesystem::path& path) {
   std::error_code error;

@@ -33,7 +33,15 @@ class LayerStack {
       throw ValueError(
           message("TransformerStackOptions", "num_layers", "be at least 0", std::to_string(count)));
     }
-    if (count > 0) layers.assign(static_cast<std::size_t>(count), Layer(o));
+    // Made one by one: copies would write the zeros of the first, which take no memory before they are
+    // replaced.
+    TransformerLayerOptions others = o;
+    others.attention.rotary = {};
+    layers.reserve(static_cast<std::size_t>(count));
+    for (index_t n = 0; n < count; ++n) {
+      layers.emplace_back(n == 0 ? o : others);
+      layers.back().self_attn.share_rotary(layers[0].self_attn);
+    }
     for (std::size_t n = 0; n < layers.size() && !options.windows.empty(); ++n) {
       layers[n].self_attn.set_window(options.windows[n % options.windows.size()]);
     }

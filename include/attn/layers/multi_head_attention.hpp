@@ -68,6 +68,19 @@ class MultiHeadAttention {
     options_.window = window;
   }
 
+  /// Turns queries and keys as `other` does, by its table of angles. Throws ValueError where their
+  /// heads differ in size.
+  void share_rotary(const MultiHeadAttention& other) {
+    if (other.options_.head_dim != options_.head_dim) {
+      throw ValueError(message("MultiHeadAttention::share_rotary", "other",
+                               "have heads of " + std::to_string(options_.head_dim),
+                               std::to_string(other.options_.head_dim)));
+    }
+    if (&other == this) return;
+    options_.rotary = other.options_.rotary;
+    rotary_ = other.rotary_;
+  }
+
   /// Features of the result: embed_dim, or all heads' values where there is no output projection.
   index_t out_dim() const {
     return options_.output_projection ? options_.embed_dim : context_width();
@@ -411,7 +424,7 @@ class MultiHeadAttention {
   MultiHeadAttentionOptions options_;
   HeadProjections<T> projections_;
   Norm<T> q_norm_, k_norm_;
-  std::shared_ptr<const RotaryTable<T>> rotary_;  ///< shared by copies: the layers of a stack
+  std::shared_ptr<const RotaryTable<T>> rotary_;  ///< shared by copies and by the layers of a stack
   Tensor3<T> bias_k_, bias_v_;
   Linear<T> out_proj_;
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/io/gguf.hpp"
+#include "attn/models/special_tokens.hpp"
 #include "attn/text/bpe.hpp"
 #include "attn/text/chat_template.hpp"
 
@@ -36,14 +37,8 @@ inline BpeTokenizer gguf_tokenizer(const GgufFile& file) {
   return BpeTokenizer(vocabulary);
 }
 
-/// Ids of tokens that a tokenizer's file names.
-struct SpecialTokens {
-  std::optional<index_t> bos;
-  std::vector<index_t> ends;  ///< with any of which an answer, or a text, ends
-  bool add_bos = false;       ///< before texts; chat templates write it themselves
-};
-
-/// Those of tokenizer.ggml.*. Throws ValueError for an id that is none of the tokenizer's.
+/// Its special tokens, from tokenizer.ggml.*. Throws ValueError for an id that is none of the
+/// tokenizer's.
 inline SpecialTokens gguf_special_tokens(const GgufFile& file, const BpeTokenizer& tokenizer) {
   SpecialTokens result;
   const auto id = [&](std::string_view key) -> std::optional<index_t> {
@@ -58,7 +53,7 @@ inline SpecialTokens gguf_special_tokens(const GgufFile& file, const BpeTokenize
   };
   result.bos = id("bos_token_id");
   for (const std::string_view key : {"eos_token_id", "eot_token_id", "eom_token_id"}) {
-    if (const auto end = id(key)) result.ends.push_back(*end);
+    if (const auto end = id(key)) result.add_end(*end);
   }
   // A file without the key leaves it to the pre-tokenizer: Llama 3's texts begin with it.
   const bool is_llama3 = file.get<std::string_view>("tokenizer.ggml.pre", "") == "llama-bpe";

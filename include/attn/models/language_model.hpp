@@ -1,28 +1,36 @@
-// LanguageModel: a decoder with its tokenizer and chat template, all from one GGUF file.
+// LanguageModel: a decoder with its tokenizer and chat template, from a GGUF file or a Hugging Face folder.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/models/gguf_options.hpp"
 #include "attn/models/gguf_tokenizer.hpp"
 #include "attn/models/gguf_weights.hpp"
+#include "attn/models/pretrained_gpt.hpp"
+#include "attn/models/pretrained_tokenizer.hpp"
+#include "attn/models/quantize.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 struct LanguageModelOptions {
-  /// Positions that there are angles for; 0: the file's context length.
+  /// Positions that there are angles for; 0: those that the file says.
   index_t max_positions = 0;
   /// Lays weights out for the kernels: faster prefill, by a second copy of each (see Gpt::pack()).
   bool pack = true;
+  /// What weights of floats become, as by quantize(); none: they stay. Codes of a GGUF file stay what
+  /// they are.
+  std::optional<WeightFormat> weights = {};
   /// What activations become before they meet quantised weights. The scores of attention, norms and what is between are
   /// float throughout.
   ActivationFormat activations = ActivationFormat::exact;
   /// Instead of the file's own.
   std::optional<ChatTemplate> chat_template = {};
+  /// Of a folder's config.json: see PretrainedOptions.
+  std::vector<std::string> ignore_keys = {};
 };
 
-/// A language model of the Llama family (llama, mistral, qwen2, qwen3, gemma), ready to be asked. Quantised weights stay as small as they
-/// are in the file; those in float16 and bfloat16 become float, 4 bytes a parameter and 4 more for
-/// the packed copy.
+/// A language model of the Llama family (llama, mistral, qwen2, qwen3, gemma; gpt2 from folders),
+/// ready to be asked. Quantised weights stay as small as they are in the file; those in float16 and
+/// bfloat16 become float, 4 bytes a parameter and 4 more for the packed copy.
 ///
 ///   const LanguageModel model("SmolLM2-135M-Instruct.Q4_1.gguf");
 ///   GptSession<float> session(model.gpt(), 1, 4096);
@@ -30,41 +38,22 @@ struct LanguageModelOptions {
 ///   const GeneratedText answer = generate_text(model, session, ids, {.max_new_tokens = 100});
 class LanguageModel {
  public:
-  /// Throws IoError for a file that cannot be read or breaks the format; ValueError, ShapeError or
-  /// DTypeError for one that is another architecture's, or whose parts do not fit together, naming
-  /// file and tensor.
+  /// From a GGUF file, or a folder as Hugging Face's transformers writes them: config.json, the
+  /// weights and tokenizer.json; see load_pretrained() and pretrained_text(). Throws IoError for a
+  /// file that cannot be read or breaks the format; ValueError, ShapeError or DTypeError for one that
+  /// is another architecture's, or whose parts do not fit together, naming file and tensor or key.
   explicit LanguageModel(const std::filesystem::path& path,
-                         const LanguageModelOptions& options = {})
-      : LanguageModel(GgufFile(path), options) {}
+                         const LanguageModelOptions& options = {}) {
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error)) {
+      load_folder(path, options);
+    } else {
+      load_file(GgufFile(path), options);
+    }
+  }
 
-  explicit LanguageModel(const GgufFile& file, const LanguageModelOptions& options = {})
-      : tokenizer_(gguf_tokenizer(file)),
-        special_(gguf_special_tokens(file, tokenizer_)),
-        chat_template_(options.chat_template),
-        max_positions_(options.max_positions) {
-    if (max_positions_ < 0) {
-      throw ValueError(message("LanguageModel", "max_positions", "be at least 0",
-                               std::to_string(max_positions_)));
-    }
-    const GptOptions gpt_options = detail::gguf_gpt_options(file, max_positions_);
-    max_positions_ = gpt_options.max_positions;
-    if (gpt_options.vocab_size != tokenizer_.vocab_size()) {
-      throw ShapeError(message(
-          "LanguageModel", detail::concat(detail::quote(file.file_name()), ": token_embd.weight"),
-          detail::concat("have a row for each of ", tokenizer_.vocab_size(), " tokens"),
-          std::to_string(gpt_options.vocab_size)));
-    }
-    if (!chat_template_) chat_template_ = gguf_chat_template(file, tokenizer_, special_);
-    if (chat_template_) {
-      const auto end = tokenizer_.token(chat_template_->end_of_message());
-      if (end &&
-          std::find(special_.ends.begin(), special_.ends.end(), *end) == special_.ends.end()) {
-        special_.ends.push_back(*end);
-      }
-    }
-    gpt_ = Gpt<float>(gpt_options);
-    load(file, options.activations);
-    if (options.pack) gpt_.pack();
+  explicit LanguageModel(const GgufFile& file, const LanguageModelOptions& options = {}) {
+    load_file(file, options);
   }
 
   const Gpt<float>& gpt() const { return gpt_; }
@@ -73,13 +62,11 @@ class LanguageModel {
   index_t max_positions() const { return max_positions_; }
   /// The tokens that end an answer.
   const std::vector<index_t>& end_tokens() const { return special_.ends; }
-  bool is_end(index_t id) const {
-    return std::find(special_.ends.begin(), special_.ends.end(), id) != special_.ends.end();
-  }
-  /// Throws ValueError where the file has none, or one that is not recognised.
+  bool is_end(index_t id) const { return special_.is_end(id); }
+  /// Throws ValueError where there is none, or one that is not recognised.
   const ChatTemplate& chat_template() const {
     if (chat_template_) return *chat_template_;
-    throw ValueError(message("LanguageModel", "the file's chat template",
+    throw ValueError(message("LanguageModel", "the model's chat template",
                              "be ChatML's or Llama 3's (with --raw a text is continued as it is; "
                              "LanguageModelOptions::chat_template takes one of your own)",
                              "another or none"));
@@ -99,12 +86,68 @@ class LanguageModel {
   }
 
  private:
-  void load(const GgufFile& file, ActivationFormat activations) {
+  static void check(const LanguageModelOptions& options) {
+    if (options.max_positions >= 0) return;
+    throw ValueError(message("LanguageModel", "max_positions", "be at least 0",
+                             std::to_string(options.max_positions)));
+  }
+
+  void load_file(const GgufFile& file, const LanguageModelOptions& options) {
+    check(options);
+    tokenizer_ = gguf_tokenizer(file);
+    special_ = gguf_special_tokens(file, tokenizer_);
+    const GptOptions gpt_options = detail::gguf_gpt_options(file, options.max_positions);
+    if (gpt_options.vocab_size != tokenizer_.vocab_size()) {
+      throw ShapeError(message(
+          "LanguageModel", detail::concat(detail::quote(file.file_name()), ": token_embd.weight"),
+          detail::concat("have a row for each of ", tokenizer_.vocab_size(), " tokens"),
+          std::to_string(gpt_options.vocab_size)));
+    }
+    chat_template_ = gguf_chat_template(file, tokenizer_, special_);
+    gpt_ = Gpt<float>(gpt_options);
+    load_weights(file, options.activations);
+    finish(options);
+  }
+
+  void load_folder(const std::filesystem::path& folder, const LanguageModelOptions& options) {
+    check(options);
+    gpt_ = detail::gpt_from_folder<float>(folder, {.max_positions = options.max_positions,
+                                                   .pack = false,
+                                                   .ignore_keys = options.ignore_keys});
+    PretrainedText text = pretrained_text(folder, gpt_.vocab_size());
+    if (text.tokenizer.vocab_size() > gpt_.vocab_size()) {
+      throw ShapeError(message(
+          "LanguageModel", detail::quote((folder / "tokenizer.json").string()),
+          detail::concat("have a token for each of the model's ", gpt_.vocab_size(), " rows"),
+          std::to_string(text.tokenizer.vocab_size())));
+    }
+    tokenizer_ = std::move(text.tokenizer);
+    special_ = std::move(text.special);
+    chat_template_ = std::move(text.chat_template);
+    finish(options);
+  }
+
+  void finish(const LanguageModelOptions& options) {
+    max_positions_ = gpt_.options().max_positions;
+    if (options.chat_template) chat_template_ = options.chat_template;
+    if (chat_template_) {
+      const auto end = tokenizer_.token(chat_template_->end_of_message());
+      if (end) special_.add_end(*end);
+    }
+    if (options.weights) {
+      quantize(gpt_, {.weights = *options.weights, .activations = options.activations});
+    }
+    if (options.pack) gpt_.pack();
+  }
+
+  void load_weights(const GgufFile& file, ActivationFormat activations) {
     std::vector<std::string> used;
     gpt_.visit_parameters([&]<int Rank>(std::string_view name, TensorView<float, Rank> out) {
       const std::string& theirs = used.emplace_back(gguf_name(name));
       file.check(theirs, out.shape());
-      if (!detail::is_quantized(file.tensor(theirs).type)) file.load(theirs, out);
+      if (detail::is_quantized(file.tensor(theirs).type)) return;
+      file.load(theirs, out);
+      file.release(theirs);
     });
     visit_weights<float>(gpt_, [&](std::string_view name, WeightSlot<float>& slot) {
       const GgufTensor tensor = file.tensor(gguf_name(name));
@@ -112,6 +155,7 @@ class LanguageModel {
       slot.compress(std::make_shared<const QuantizedWeight>(
           detail::quantized_weights(tensor.type, slot.shape[0], slot.shape[1], tensor.bytes),
           activations));
+      file.release(gguf_name(name));
     });
     // What shares a product with a matrix of floats is one too.
     visit_weights<float>(gpt_, [&](std::string_view name, WeightSlot<float>& slot) {

@@ -25,7 +25,7 @@ enum class TokenKind : std::int32_t {
   unknown = 2,
   control = 3,       ///< a special token: parsed only where a text is told to hold such
   user_defined = 4,  ///< a word of its own wherever it stands
-  unused = 5,
+  unused = 5,        ///< no text becomes it
   byte = 6,
 };
 
@@ -36,6 +36,8 @@ struct BpeVocabulary {
   std::vector<std::string_view> merges = {};  ///< "left right", the most urgent first
   PreTokenizer pre_tokenizer = PreTokenizer::gpt2;
   bool ignore_merges = false;  ///< a word that is a token is that token, as in Llama 3
+  bool nfc = false;  ///< texts become Unicode's form C first, special tokens in them apart
+  std::optional<index_t> unknown = {};  ///< of bytes that have no token; none: they are left out
 };
 
 /// A piece of a text. What a user wrote must not become control tokens, whatever it looks like.
@@ -127,7 +129,7 @@ class MergeTable {
 /// cut into words; in each word's bytes the most urgent pair merges, the leftmost of equals, as
 /// long as one can. Ids are those of Hugging Face's `tokenizers`. Bytes that have no token in the
 /// vocabulary are left out, as there. Any other text, UTF-8 or not, is what decode() makes of its
-/// ids.
+/// ids, or that in form C.
 ///
 /// const member functions are safe to call from many threads at once. Source: Sennrich et al.,
 /// "Neural Machine Translation of Rare Words with Subword Units" (2016); bytes: Radford et al.
@@ -136,12 +138,13 @@ class BpeTokenizer {
  public:
   BpeTokenizer() = default;
 
-  /// Throws ValueError where kinds and tokens differ in number, a token occurs twice, or a merge
-  /// names what is no token.
+  /// Throws ValueError where kinds and tokens differ in number, a token occurs twice, a merge names
+  /// what is no token, or `unknown` is none.
   explicit BpeTokenizer(const BpeVocabulary& vocabulary)
       : merges_(vocabulary.merges.size()),
         pre_tokenizer_(vocabulary.pre_tokenizer),
-        ignore_merges_(vocabulary.ignore_merges) {
+        ignore_merges_(vocabulary.ignore_merges),
+        nfc_(vocabulary.nfc) {
     const auto count = vocabulary.tokens.size();
     check(vocabulary.kinds.empty() || vocabulary.kinds.size() == count, "kinds",
           "number as many as tokens, " + std::to_string(count),
@@ -160,7 +163,7 @@ class BpeTokenizer {
       if (is_text) {
         if (!token.empty()) specials_[static_cast<unsigned char>(token.front())].push_back(id);
         if (!special_ids_.emplace(std::string(token), id).second) fail_repeated(token);
-      } else if (!ids_.emplace(pieces_.back(), id).second) {
+      } else if (kind != TokenKind::unused && !ids_.emplace(pieces_.back(), id).second) {
         fail_repeated(token);
       }
     }
@@ -169,8 +172,12 @@ class BpeTokenizer {
         return piece(a).size() > piece(b).size();
       });
     }
+    const index_t unknown = vocabulary.unknown.value_or(-1);
+    check(!vocabulary.unknown || (unknown >= 0 && unknown < vocab_size()), "unknown",
+          "lie in 0 .. " + std::to_string(vocab_size() - 1), std::to_string(unknown));
     for (std::size_t b = 0; b < 256; ++b) {
-      byte_ids_[b] = normal_id(std::string(1, static_cast<char>(b)));
+      const std::int32_t id = normal_id(std::string(1, static_cast<char>(b)));
+      byte_ids_[b] = id >= 0 ? id : static_cast<std::int32_t>(unknown);
     }
     for (std::size_t rank = 0; rank < vocabulary.merges.size(); ++rank)
       add_merge(vocabulary.merges[rank], rank);
@@ -315,6 +322,8 @@ class BpeTokenizer {
   }
 
   void encode_plain(std::string_view text, std::vector<index_t>& ids) const {
+    std::string normal;
+    if (nfc_) text = normal = attn::nfc(text);
     std::vector<Symbol> symbols;
     std::vector<Candidate> heap;
     for_each_word(pre_tokenizer_, text, [&](std::string_view word) {
@@ -381,7 +390,7 @@ class BpeTokenizer {
   std::array<std::int32_t, 256> byte_ids_{};
   detail::MergeTable merges_;
   PreTokenizer pre_tokenizer_ = PreTokenizer::gpt2;
-  bool ignore_merges_ = false;
+  bool ignore_merges_ = false, nfc_ = false;
 };
 
 ATTN_NAMESPACE_END

@@ -4,6 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <string>
 #include <string_view>
 
@@ -55,6 +58,39 @@ inline std::size_t unfinished_bytes(std::string_view text) {
     return back;
   }
   return 0;
+}
+
+/// The text in Unicode's normalisation form C. Bytes that belong to no valid sequence stay what they
+/// are. Throws std::bad_alloc.
+inline std::string nfc(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    std::size_t valid = 0;
+    bool is_ascii = true;
+    while (valid < text.size()) {
+      const Utf8Char c = first_char(text.substr(valid));
+      if (c.code < 0) break;
+      is_ascii = is_ascii && c.code < 0x80;
+      valid += c.size;
+    }
+    if (is_ascii) {
+      result.append(text.substr(0, valid));
+    } else {
+      utf8proc_uint8_t* form = nullptr;
+      const utf8proc_ssize_t size =
+          utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                       static_cast<utf8proc_ssize_t>(valid), &form,
+                       static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+      const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(form, &std::free);
+      if (size < 0) throw std::bad_alloc();
+      result.append(reinterpret_cast<const char*>(form), static_cast<std::size_t>(size));
+    }
+    text.remove_prefix(valid);
+    if (text.empty()) break;
+    result += text.front();
+    text.remove_prefix(1);
+  }
+  return result;
 }
 
 /// The text with U+FFFD for every byte that belongs to no valid sequence.

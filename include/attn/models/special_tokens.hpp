@@ -1,0 +1,26 @@
+// SpecialTokens: the tokens with which texts begin and answers end.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+
+#include "attn/core/shape.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Ids of tokens that a tokenizer's file names.
+struct SpecialTokens {
+  std::optional<index_t> bos;
+  std::vector<index_t> ends;  ///< with any of which an answer, or a text, ends
+  bool add_bos = false;       ///< before texts; chat templates write it themselves
+
+  bool is_end(index_t id) const { return std::find(ends.begin(), ends.end(), id) != ends.end(); }
+  /// Adds one to `ends` unless it is there.
+  void add_end(index_t id) {
+    if (!is_end(id)) ends.push_back(id);
+  }
+};
+
+ATTN_NAMESPACE_END
