@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <tuple>
+
 #include "attn/generation/generate.hpp"
 #include "attn/models/gpt.hpp"
 #include "attn/models/seq2seq_transformer.hpp"
@@ -46,6 +48,11 @@ class GptSession {
 
   index_t batch() const { return batch_; }
   index_t vocab_size() const { return model_->vocab_size(); }
+  const Gpt<T>& model() const { return *model_; }
+  const AttentionOptions<T>& options() const { return options_; }
+  /// What is kept of the tokens so far, a cache for each layer; whoever changes one changes all alike.
+  std::span<KvCache<T>> caches() { return caches_; }
+  std::span<const KvCache<T>> caches() const { return caches_; }
 
   /// tokens (batch, n), n at least 1, to logits (batch, vocab_size). Throws ShapeError, and ValueError for unknown
   /// tokens and where the caches are full.
@@ -57,6 +64,29 @@ class GptSession {
     check_shape("GptSession::step", "logits", "(batch, n, vocab_size)",
                 Shape<3>{tokens.extent(0), tokens.extent(1), vocab_size()}, logits.shape());
     model_->forward(tokens, logits, options_, caches_);
+  }
+  /// A step of several sessions of one model, each of one row and of any length: token i of tokens (n) to row i of logits
+  /// (n, vocab_size), with the bits of a step of its own, while weights are read once for all of them. Execution is that of
+  /// the first. Throws ShapeError, and ValueError where sessions are not of one model, one row, and alike options that hold
+  /// nothing with an extent of rows, queries or keys; for unknown tokens and full caches; all sessions then are as they were.
+  static void step_together(std::span<GptSession* const> sessions,
+                            TensorView1<const index_t> tokens, TensorView2<T> logits) {
+    const index_t n = std::ssize(sessions);
+    check_shape("GptSession::step_together", "tokens", "(n)", Shape<1>{n}, tokens.shape());
+    if (n == 0) return;
+    const GptSession& first = *sessions[0];
+    std::vector<std::span<KvCache<T>>> conversations;
+    for (GptSession* session : sessions) {
+      if (session->model_ != first.model_ || session->batch_ != 1 ||
+          !are_alike(session->options_, first.options_)) {
+        throw ValueError(message("GptSession::step_together", "sessions",
+                                 "be of one model, of one row, and have the same options",
+                                 "others"));
+      }
+      conversations.emplace_back(session->caches_);
+    }
+    first.model_->forward_rows(tokens.unsqueeze(1), logits.unsqueeze(1), first.options_,
+                               conversations);
   }
   /// How many tokens a row the next step may take at most so that each has, bit for bit, the logits
   /// of a step of its own: a few, since products have the same bits for any number of rows and so
@@ -99,6 +129,17 @@ class GptSession {
   }
 
  private:
+  /// Of what options may hold beside execution where there is nothing with an extent of rows, queries or keys.
+  static bool are_alike(const AttentionOptions<T>& a, const AttentionOptions<T>& b) {
+    const auto of = [](const AttentionOptions<T>& o) {
+      return std::tuple(o.mask.causal, o.mask.left, o.mask.right, o.mask.chunk, o.scale, o.softcap,
+                        o.offset.kind, o.offset.value, o.alibi_slopes.data(),
+                        o.relative_bias.data(), o.sinks.data(), o.masked_row, o.dropout.p,
+                        o.dropout.seed);
+    };
+    return of(a) == of(b);
+  }
+
   static std::vector<KvCache<T>> make_caches(const Gpt<T>& model, index_t batch, index_t capacity,
                                              const AttentionOptions<T>& options,
                                              std::optional<DType> element) {

@@ -1,8 +1,10 @@
-// generate_text: a language model's answer, token by token, as text; score_text: how likely a text is.
+// generate_text: a language model's answer, token by token, as text, or several at once; score_text:
+// how likely a text is.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "attn/generation/draft.hpp"
 #include "attn/generation/logits.hpp"
@@ -100,18 +102,22 @@ class TextGeneration {
   GeneratedText run() {
     while (step()) {
     }
-    return std::move(result_);
+    return result();
   }
+  GeneratedText result() { return std::move(result_); }
 
- private:
-  /// Takes back what the session has seen of a draft that did not come true, whatever is thrown.
-  struct Rejection {
-    GptSession<float>& session;
-    index_t length;
-    ~Rejection() {
-      if (session.length() > length) session.truncate_to(length);
-    }
-  };
+  GptSession<float>& session() { return session_; }
+
+  /// The token that a step of several sessions may give this one's; nothing where it needs a step of
+  /// its own: to read more than one token, to verify a draft, to shorten its context or to end.
+  std::optional<index_t> next_token() const {
+    const bool is_one = std::ssize(result_.context) == session_.length() + 1;
+    const bool has_room = session_.length() < session_.capacity();
+    if (!is_one || !has_room || options_.draft) return std::nullopt;
+    return result_.context.back();
+  }
+  /// What that step said comes next, (vocab_size). Returns whether the answer goes on.
+  bool accept(TensorView1<float> logits) { return take(choose(logits)); }
 
   /// Gives the session what it has not seen, and a draft behind it. Returns whether the answer goes
   /// on.
@@ -142,6 +148,16 @@ class TextGeneration {
     }
     return true;
   }
+
+ private:
+  /// Takes back what the session has seen of a draft that did not come true, whatever is thrown.
+  struct Rejection {
+    GptSession<float>& session;
+    index_t length;
+    ~Rejection() {
+      if (session.length() > length) session.truncate_to(length);
+    }
+  };
 
   std::vector<index_t> guesses() {
     if (!options_.draft) return {};
@@ -220,6 +236,62 @@ inline GeneratedText generate_text(const LanguageModel& model, GptSession<float>
                                    std::span<const index_t> ids,
                                    const TextGenerationOptions& options) {
   return detail::TextGeneration(model, session, ids, options).run();
+}
+
+/// One of several that generate_texts() answers together.
+struct Conversation {
+  GptSession<float>* session = nullptr;  ///< as of generate_text(), and of no other conversation
+  std::vector<index_t> ids = {};         ///< of which the session has seen the first
+  TextGenerationOptions options = {};    ///< of this conversation alone
+};
+
+/// Answers of several conversations, of any lengths, each bit for bit what generate_text() gives it
+/// alone. Prompts are read one after the other; then one step decodes a token of each conversation,
+/// which reads the weights once for all of them, until each has come to its own end. One with a draft
+/// takes steps of its own in between. Callbacks of all conversations come from this thread.
+/// Throws as generate_text(), and ValueError where sessions do not fit together, see
+/// GptSession::step_together().
+inline std::vector<GeneratedText> generate_texts(const LanguageModel& model,
+                                                 std::span<const Conversation> conversations) {
+  std::vector<std::unique_ptr<detail::TextGeneration>> all;
+  std::vector<detail::TextGeneration*> going, together;
+  for (const Conversation& one : conversations) {
+    const bool is_new = std::all_of(all.begin(), all.end(), [&](const auto& other) {
+      return &other->session() != one.session;
+    });
+    if (one.session == nullptr || !is_new) {
+      throw ValueError(message("generate_texts", "sessions", "be one for each conversation",
+                               is_new ? "none" : "one twice"));
+    }
+    all.push_back(
+        std::make_unique<detail::TextGeneration>(model, *one.session, one.ids, one.options));
+    going.push_back(all.back().get());
+  }
+  std::vector<GptSession<float>*> sessions;
+  std::vector<index_t> tokens;
+  Tensor2<float> logits({std::ssize(conversations), model.gpt().vocab_size()});
+  while (!going.empty()) {
+    together.clear(), sessions.clear(), tokens.clear();
+    std::erase_if(going, [&](detail::TextGeneration* one) {
+      const std::optional<index_t> token = one->next_token();
+      if (!token) return !one->step();
+      together.push_back(one);
+      sessions.push_back(&one->session());
+      tokens.push_back(*token);
+      return false;
+    });
+    const index_t rows = std::ssize(together);
+    if (rows == 0) continue;
+    const TensorView2<float> next = logits.view().slice(0, 0, rows);
+    GptSession<float>::step_together(sessions, {tokens.data(), {rows}}, next);
+    for (index_t i = 0; i < rows; ++i) {
+      detail::TextGeneration* one = together[static_cast<std::size_t>(i)];
+      if (!one->accept(next.select(0, i))) std::erase(going, one);
+    }
+  }
+  std::vector<GeneratedText> result;
+  for (const auto& one : all) result.push_back(one->result());
+  return result;
 }
 
 /// result[i] = log P(ids[first + i] | those before), natural. Throws ValueError for ids that are no

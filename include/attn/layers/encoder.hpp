@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+
 #include "attn/layers/layer_stack.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -47,6 +49,35 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
                 layer.forward(from, to, options, {.position_ids = position_ids, .cache = cache},
                               functors...);
               });
+  }
+
+  /// The same of conversations of any lengths: row b of x holds the tokens behind those of conversations[b], a cache of one
+  /// row for each layer, and is computed as in a call of its own, but for linear maps, which read their weights once for all
+  /// rows. See MultiHeadAttentionCall::row_caches for what options may hold. Throws ShapeError or ValueError; all caches then
+  /// are as they were, but for keys that a window left outside.
+  template <TensorLike X, TensorLike Out, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
+  void forward_rows(const X& x, Out&& out, const AttentionOptions<T>& options,
+                    std::span<const std::span<KvCache<T>>> conversations,
+                    const Functors&... functors) const {
+    const index_t batch = const_view(x).extent(0);
+    if (std::ssize(conversations) != batch) {
+      throw ValueError(message("Encoder", "conversations",
+                               "number one per batch row, " + std::to_string(batch),
+                               std::to_string(conversations.size())));
+    }
+    for (const std::span<KvCache<T>> caches : conversations) this->check_caches("Encoder", caches);
+    detail::CallGuard<T> guard(conversations);
+    std::vector<KvCache<T>*> rows(conversations.size());
+    std::size_t n = 0;  // the layer's number
+    this->run("Encoder", const_view(x), view_of(out), std::span<KvCache<T>>(), options.execution,
+              [&](const EncoderLayer<T>& layer, auto from, auto to, KvCache<T>*) {
+                std::transform(conversations.begin(), conversations.end(), rows.begin(),
+                               [n](std::span<KvCache<T>> caches) { return &caches[n]; });
+                ++n;
+                layer.forward(from, to, options, {.row_caches = rows}, functors...);
+              });
+    guard.commit();
   }
 };
 

@@ -73,7 +73,7 @@ class EncoderLayer {
     check_shape("EncoderLayer", "out", in.shape(), to.shape());
     Scratch<T> memory(options.execution.scratch(), in.size());
     const TensorView3<T> attended(memory.data(), in.shape());
-    detail::CacheGuard guard(call.cache);
+    detail::CallGuard guard(call);
     attention_sublayer<T>(self_attn, norm1, norm_first, in, in, in, attended, options, call,
                           functors...);
     feed_forward_sublayer<T>(feed_forward, norm2, norm_first, attended, to, options.execution);

@@ -70,7 +70,7 @@ class LayerStack {
       throw_shape(function, "out", "have innermost stride 1 (these are the strides)",
                   out.strides());
     }
-    check_caches(function, caches);
+    if (!caches.empty()) check_caches(function, caches);
     CacheGuard guard(caches);
     for (std::size_t n = 0; n < layers.size(); ++n) {
       run_layer(layers[n], in, out, caches.empty() ? nullptr : &caches[n]);
@@ -84,10 +84,9 @@ class LayerStack {
     guard.commit();
   }
 
- private:
+  /// One for each layer, of the same positions.
   template <class Cache>
   void check_caches(std::string_view function, std::span<Cache> caches) const {
-    if (caches.empty()) return;
     if (caches.size() != layers.size()) {
       throw ValueError(message(function, "caches",
                                "number one per layer, " + std::to_string(layers.size()),
@@ -100,6 +99,7 @@ class LayerStack {
     }
   }
 
+ private:
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
     for (std::size_t n = 0; n < self.layers.size(); ++n) {

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <list>
 #include <memory>
 
 #include "attn/attention/cached_attention.hpp"
@@ -24,12 +26,40 @@ struct MultiHeadAttentionCall {
       nullptr;  ///< attention runs over all that it holds, and this call's keys become the last of it
   bool append =
       true;  ///< false: key and value are not read; attention runs over what the cache holds
+  /// Instead of `cache`: of each batch row its own, of one row and of any length. Row b is computed as in a call of its own,
+  /// batch row 0, but for the projections, which read their weights once for all rows. Options then hold nothing that has an
+  /// extent of rows, queries or keys.
+  std::span<KvCache<T>* const> row_caches = {};
 };
 
 namespace detail {
+
 template <class T>
 struct MultiHeadAttentionTraining;
-}
+
+/// CacheGuard of every cache of a call.
+template <class T>
+class CallGuard {
+ public:
+  explicit CallGuard(const MultiHeadAttentionCall<T>& call) : of_cache_(call.cache) {
+    for (KvCache<T>* cache : call.row_caches) of_rows_.emplace_back(cache);
+  }
+  /// Of conversations, each of one cache per layer.
+  explicit CallGuard(std::span<const std::span<KvCache<T>>> conversations)
+      : of_cache_(static_cast<KvCache<T>*>(nullptr)) {
+    for (const std::span<KvCache<T>> caches : conversations) of_rows_.emplace_back(caches);
+  }
+  void commit() {
+    of_cache_.commit();
+    for (CacheGuard<KvCache<T>>& guard : of_rows_) guard.commit();
+  }
+
+ private:
+  CacheGuard<KvCache<T>> of_cache_;
+  std::list<CacheGuard<KvCache<T>>> of_rows_;  ///< which allocates nothing where there are none
+};
+
+}  // namespace detail
 
 /// Attention takes AttentionOptions and, behind the call, functors as scaled_dot_product_attention does, over (batch,
 /// num_heads, q_len, kv_len + appended_keys()); with a cache, kv_len is all that it holds, and its first_position() is the
@@ -241,7 +271,9 @@ class MultiHeadAttention {
                 "be none with add_bias_kv or add_zero_attn", "some");
     check_value(options.first_key == 0 || appended_keys() == 0, "first_key",
                 "be 0 with add_bias_kv or add_zero_attn", std::to_string(options.first_key));
-    if (o.rotary && !call.position_ids) check_positions(q_len, kv_len, options, call);
+    if (o.rotary && !call.position_ids && call.row_caches.empty()) {
+      check_positions(q_len, kv_len, options, call);
+    }
     check_value(!o.rotary || o.rotary->scaling.kind != RotaryScalingKind::dynamic ||
                     (!options.cu_seqlens_q && !options.cu_seqlens_k),
                 "cu_seqlens_q and cu_seqlens_k",
@@ -250,14 +282,42 @@ class MultiHeadAttention {
       check_shape("MultiHeadAttention", "position_ids", "(batch, q_len) = (batch, kv_len)",
                   Shape<2>{batch, kv_len}, call.position_ids.shape());
     }
-    if (call.cache != nullptr) {
-      const KvCacheOptions& c = call.cache->options();
+    const auto check_cache = [&](const KvCache<T>& cache, index_t rows) {
+      const KvCacheOptions& c = cache.options();
       check_shape("MultiHeadAttention", "cache", "(batch, num_kv_heads, head_dim, head_dim_v)",
-                  Shape<4>{batch, o.num_kv_heads, o.head_dim, o.head_dim_v},
+                  Shape<4>{rows, o.num_kv_heads, o.head_dim, o.head_dim_v},
                   Shape<4>{c.batch, c.num_kv_heads, c.head_dim, c.head_dim_v});
       check_value(c.window == 0 || options.masked_row == MaskedRow::zero, "cache",
                   "have no window with MaskedRow::mean, which takes hidden values, too", "one");
+    };
+    if (call.cache != nullptr) check_cache(*call.cache, batch);
+    if (call.row_caches.empty()) return;
+    check_value(call.cache == nullptr && call.append && appended_keys() == 0, "row_caches",
+                "be none with a cache, without append, with add_bias_kv or add_zero_attn", "some");
+    check_value(std::ssize(call.row_caches) == batch, "row_caches",
+                "number one per batch row, " + std::to_string(batch),
+                std::to_string(call.row_caches.size()));
+    check_value(!has_extents(options), "options with row_caches",
+                "hold nothing that has an extent of rows, queries or keys", "some");
+    for (auto cache = call.row_caches.begin(); cache != call.row_caches.end(); ++cache) {
+      check_value(*cache != nullptr && std::find(call.row_caches.begin(), cache, *cache) == cache,
+                  "row_caches", "be a cache of its own for each batch row", "one twice or none");
+      check_cache(**cache, 1);
+      if (o.rotary && !call.position_ids)
+        check_positions(q_len, kv_len, options, {.cache = *cache});
     }
+  }
+
+  /// Whether options mean a certain batch, queries or keys.
+  static bool has_extents(const AttentionOptions<T>& o) {
+    const Mask& m = o.mask;
+    const bool in_mask = m.num_dense > 0 || m.key_lengths || m.query_lengths || m.left_padding ||
+                         m.prefix_lengths || m.documents;
+    const bool in_inputs = o.offset.kind == QueryOffset::Kind::per_row || o.batch_alibi_slopes ||
+                           o.qv || o.cu_seqlens_q || o.cu_seqlens_k || o.block_table;
+    const bool in_outputs =
+        o.scores || o.weights || o.average_weights || o.column_sums || o.max_logits || o.lse;
+    return in_mask || in_inputs || in_outputs;
   }
 
   /// Keys before those of this call.
@@ -338,26 +398,55 @@ class MultiHeadAttention {
     const TensorView3<T> context =
         direct ? out : TensorView3<T>(context_memory.data(), context_shape);
     const TensorView4<T> context_heads = split_heads(context, o.num_heads);
-    const auto attend = [&](const auto&... keys) {  // keys and values, or a cache
-      scaled_dot_product_attention(q, keys..., context_heads, options, functors...);
-      if (o.output_projection) {
-        out_proj_.forward(context, out, Activation::none, call.residual, execution);
-      } else if (call.residual) {
-        add(call.residual, context, out);
-      }
+    // Of batch rows [begin, end), over their cache.
+    const auto attend_cached = [&](index_t begin, index_t end, KvCache<T>& cache,
+                                   const AttentionOptions<T>& of_rows) {
+      const auto rows = [&](const auto& x) { return x ? x.slice(0, begin, end) : x; };
+      rotate(rows(q), rows(k), cache.length(), of_rows, {.position_ids = rows(call.position_ids)});
+      if (call.append) cache.append(rows(k), rows(v), of_rows.execution);
+      scaled_dot_product_attention(rows(q), cache, rows(context_heads), of_rows, functors...);
     };
-    if (call.cache == nullptr) {
-      rotate(q, new_k, held(options, call), options, call);
-      attend(k, v);
+    detail::CallGuard guard(call);
+    if (!call.row_caches.empty()) {
+      const auto row_work = [&](index_t b) {
+        const index_t keys = call.row_caches[static_cast<std::size_t>(b)]->size() + kv_len;
+        return o.num_heads * q_len * keys * (o.head_dim + o.head_dim_v);
+      };
+      for_conversations(batch, row_work, options, [&](index_t b, const AttentionOptions<T>& one) {
+        attend_cached(b, b + 1, *call.row_caches[static_cast<std::size_t>(b)], one);
+      });
+    } else if (call.cache != nullptr) {
+      attend_cached(0, batch, *call.cache, options);
     } else {
-      KvCache<T>& cache = *call.cache;
-      const index_t before = held(options, call);
-      detail::CacheGuard guard(&cache);
-      rotate(q, k, before, options, call);
-      if (call.append) cache.append(k, v, execution);
-      attend(cache);
-      guard.commit();
+      rotate(q, new_k, options.first_key, options, call);
+      scaled_dot_product_attention(q, k, v, context_heads, options, functors...);
     }
+    if (o.output_projection) {
+      out_proj_.forward(context, out, Activation::none, call.residual, execution);
+    } else if (call.residual) {
+      add(call.residual, context, out);
+    }
+    guard.commit();
+  }
+
+  /// f(b, options) for every batch row: each row on a thread of its own where there are enough of them and of work, else one
+  /// after the other on all threads. Results do not depend on threads.
+  template <class Work, class F>
+  static void for_conversations(index_t batch, const Work& row_work,
+                                const AttentionOptions<T>& options, const F& f) {
+    constexpr index_t kCallWork = index_t{1} << 16;  // what a call costs beside its products
+    index_t work = 0;
+    for (index_t b = 0; b < batch; ++b) work += row_work(b) + kCallWork;
+    const Executor& threads = detail::threads_for(options.execution.threads(), work);
+    if (batch < detail::worker_count(threads)) {
+      for (index_t b = 0; b < batch; ++b) f(b, options);
+      return;
+    }
+    static const SerialExecutor serial;
+    AttentionOptions<T> of_one = options;
+    of_one.execution.executor = &serial;
+    of_one.execution.workspace = nullptr;  // that of the thread
+    threads.run(batch, [&](index_t b, int) { f(b, of_one); });
   }
 
   /// Turns q, and k, which may be empty, in place. `before`: keys that stand before k.

@@ -27,7 +27,7 @@ void attention_sublayer(const MultiHeadAttention<T>& attention, const Norm<T>& n
     };
     attention.forward(between, normed(key), normed(value), out, options, call, functors...);
   } else {
-    detail::CacheGuard guard(call.cache);
+    detail::CallGuard guard(call);
     attention.forward(x, key, value, between, options, call, functors...);
     norm.forward(between, out, options.execution);
     guard.commit();

@@ -104,24 +104,43 @@ class Gpt {
   void forward(const Ids& ids, Out&& out, AttentionOptions<T> options = {},
                std::span<KvCache<T>> caches = {}, TensorView2<const index_t> position_ids = {},
                const Functors&... functors) const {
-    const auto iv = const_view(ids);
-    const TensorView3<T> ov = view_of(out);
-    const index_t batch = iv.extent(0), seq = iv.extent(1), dim = embedding.options().d_model;
-    const index_t rows = ov.extent(1) == 1 ? (std::min)(seq, index_t{1}) : seq;
-    check_shape("Gpt", "out", Shape<3>{batch, rows, vocab_size()}, ov.shape());
-    const Execution execution = options.execution;
-    Scratch<T> memory(execution.scratch(), batch * seq * dim);
-    const TensorView3<T> hidden(memory.data(), {batch, seq, dim});
-    embedding.forward(iv, hidden,
-                      {.first_position = caches.empty() ? 0 : caches[0].length(),
-                       .position_ids = position_ids,
-                       .cu_seqlens = options.cu_seqlens_k,
-                       .execution = execution});
     options.mask = options.mask & causal();
     detail::CacheGuard guard(caches);
-    blocks.forward(hidden, hidden, options, position_ids, caches, functors...);
-    lm_head.forward(hidden.slice(1, seq - rows, seq), embedding.words, ov, execution);
-    detail::cap_logits(options_, ov, execution);
+    run(const_view(ids), view_of(out),
+        {.first_position = caches.empty() ? 0 : caches[0].length(),
+         .position_ids = position_ids,
+         .cu_seqlens = options.cu_seqlens_k,
+         .execution = options.execution},
+        [&](const TensorView3<T>& hidden) {
+          blocks.forward(hidden, hidden, options, position_ids, caches, functors...);
+        });
+    guard.commit();
+  }
+
+  /// The same of conversations of any lengths: row b of ids holds the tokens behind those of conversations[b], a cache of one
+  /// row for each layer, and gets the bits of a call of its own; weights are read once for all rows. Options hold nothing that
+  /// has an extent of rows, queries or keys. Throws ShapeError or ValueError; all caches then are as they were, but for keys
+  /// that a window left outside.
+  template <TensorLike Ids, TensorLike Out, class... Functors>
+    requires(detail::is_functor<Functors> && ...)
+  void forward_rows(const Ids& ids, Out&& out, AttentionOptions<T> options,
+                    std::span<const std::span<KvCache<T>>> conversations,
+                    const Functors&... functors) const {
+    const auto iv = const_view(ids);
+    const index_t seq = iv.extent(1);
+    Scratch<index_t> memory(options.execution.scratch(), std::ssize(conversations) * seq);
+    const TensorView2<index_t> position_ids(memory.data(), {std::ssize(conversations), seq});
+    for (index_t b = 0; b < std::ssize(conversations); ++b) {
+      const std::span<KvCache<T>> caches = conversations[static_cast<std::size_t>(b)];
+      const index_t length = caches.empty() ? 0 : caches[0].length();
+      for (index_t i = 0; i < seq; ++i) position_ids(b, i) = length + i;
+    }
+    options.mask = options.mask & causal();
+    detail::CallGuard<T> guard(conversations);
+    run(iv, view_of(out), {.position_ids = position_ids, .execution = options.execution},
+        [&](const TensorView3<T>& hidden) {
+          blocks.forward_rows(hidden, hidden, options, conversations, functors...);
+        });
     guard.commit();
   }
 
@@ -139,6 +158,21 @@ class Gpt {
   OutputProjection<T> lm_head;
 
  private:
+  /// Embeds ids, has run_blocks(hidden) change what they became, and gives the logits of all tokens or of the last.
+  template <class Ids, class F>
+  void run(const Ids& ids, const TensorView3<T>& out, const InputEmbeddingCall& call,
+           const F& run_blocks) const {
+    const index_t batch = ids.extent(0), seq = ids.extent(1), dim = embedding.options().d_model;
+    const index_t rows = out.extent(1) == 1 ? (std::min)(seq, index_t{1}) : seq;
+    check_shape("Gpt", "out", Shape<3>{batch, rows, vocab_size()}, out.shape());
+    Scratch<T> memory(call.execution.scratch(), batch * seq * dim);
+    const TensorView3<T> hidden(memory.data(), {batch, seq, dim});
+    embedding.forward(ids, hidden, call);
+    run_blocks(hidden);
+    lm_head.forward(hidden.slice(1, seq - rows, seq), embedding.words, out, call.execution);
+    detail::cap_logits(options_, out, call.execution);
+  }
+
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
     self.embedding.visit_parameters(f.under("embedding."));

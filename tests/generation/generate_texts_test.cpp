@@ -1,0 +1,116 @@
+// generate_texts: several conversations at once, each with the bits of generate_text() alone.
+#include <deque>
+
+#include <gtest/gtest.h>
+
+#include "attn/generation/generate_text.hpp"
+
+#include "support/error_of.hpp"
+#include "support/temp_folder.hpp"
+#include "support/tiny_llama.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::contains;
+using attn_test::error_of;
+using Ids = std::vector<index_t>;
+
+LanguageModel tiny_model(ActivationFormat activations, std::uint64_t seed = 7) {
+  const attn_test::TempFolder folder;
+  return LanguageModel(attn_test::TinyLlama(seed).save(folder), {.activations = activations});
+}
+
+void expect_same(const GeneratedText& found, const GeneratedText& expected) {
+  EXPECT_EQ(found.ids, expected.ids);
+  EXPECT_EQ(found.text, expected.text);
+  EXPECT_EQ(found.end, expected.end);
+  EXPECT_EQ(found.log_probabilities, expected.log_probabilities);
+  EXPECT_EQ(found.context, expected.context);
+}
+
+TEST(GenerateTexts, GivesEachConversationWhatItGetsAlone) {
+  const LanguageModel exact = tiny_model(ActivationFormat::exact),
+                      int8 = tiny_model(ActivationFormat::int8);
+  for (std::uint64_t draw = 0; draw < 40; ++draw) {
+    attn_test::Random random(draw);
+    SCOPED_TRACE(random.trace());
+    const LanguageModel& model = draw % 2 == 0 ? exact : int8;
+    const DType element = random.pick<DType>({DType::F32, DType::BF16, DType::I8});
+    std::deque<GptSession<float>> sessions, alone;
+    std::vector<Conversation> conversations;
+    std::vector<std::string> pieces(9), pieces_alone(9);
+    for (index_t n = random.integer(1, 9); n > 0; --n) {
+      const index_t capacity = random.integer(41, 100);
+      sessions.emplace_back(model.gpt(), 1, capacity, AttentionOptions<float>{}, element);
+      alone.emplace_back(model.gpt(), 1, capacity, AttentionOptions<float>{}, element);
+      Conversation& one = conversations.emplace_back();
+      one.session = &sessions.back();
+      for (index_t i = random.integer(1, 40); i > 0; --i) one.ids.push_back(random.integer(0, 20));
+      one.options = {.max_new_tokens = random.integer(1, 70),
+                     .log_probabilities = random.chance(0.7)};
+      if (random.chance(0.3)) one.options.logits.repetition_penalty = 1.2;
+      if (random.chance(0.5)) {
+        one.options.sampling = SamplingOptions{.temperature = 0.6, .seed = draw + sessions.size()};
+      }
+      if (random.chance(0.4)) one.options.keep = 2;
+      if (random.chance(0.2)) one.options.stop = {"e"};
+      if (random.chance(0.2)) one.options.draft = PromptLookup(2);
+    }
+    for (std::size_t n = 0; n < conversations.size(); ++n) {
+      conversations[n].options.on_text = [&pieces, n](std::string_view piece) {
+        pieces[n] += piece;
+        return pieces[n].size() < 40;
+      };
+    }
+    const std::vector<GeneratedText> found = generate_texts(model, conversations);
+    ASSERT_EQ(found.size(), conversations.size());
+    for (std::size_t n = 0; n < found.size(); ++n) {
+      conversations[n].options.on_text = [&](std::string_view piece) {
+        pieces_alone[n] += piece;
+        return pieces_alone[n].size() < 40;
+      };
+      expect_same(found[n],
+                  generate_text(model, alone[n], conversations[n].ids, conversations[n].options));
+      EXPECT_EQ(sessions[n].length(), alone[n].length());
+    }
+    EXPECT_EQ(pieces, pieces_alone);
+  }
+}
+
+TEST(GenerateTexts, TakesOnlySessionsThatFitTogether) {
+  const LanguageModel model = tiny_model(ActivationFormat::exact),
+                      other = tiny_model(ActivationFormat::exact, 8);
+  GptSession<float> a(model.gpt(), 1, 20), b(model.gpt(), 1, 30), of_other(other.gpt(), 1, 20),
+      wide(model.gpt(), 2, 20), scaled(model.gpt(), 1, 20, {.scale = 0.5});
+  const auto error = [&](GptSession<float>* first, GptSession<float>* second) {
+    return error_of<ValueError>([&] {
+      const Conversation both[] = {{first, {1, 2}, {.max_new_tokens = 5}},
+                                   {second, {3}, {.max_new_tokens = 5}}};
+      generate_texts(model, both);
+    });
+  };
+  EXPECT_EQ(error(&a, nullptr),
+            "[generate_texts] sessions must be one for each conversation; found none.");
+  EXPECT_EQ(error(&a, &a),
+            "[generate_texts] sessions must be one for each conversation; found one twice.");
+  EXPECT_TRUE(contains(error(&a, &wide), "the session's batch must lie in 1 .. 1; found 2"));
+  EXPECT_EQ(a.length(), 0);
+  const Tensor1<index_t> tokens({2}, {1, 2});
+  Tensor2<float> logits({2, model.gpt().vocab_size()});
+  for (GptSession<float>* second : {&of_other, &wide, &scaled}) {
+    GptSession<float>* const both[] = {&a, second};
+    EXPECT_EQ(error_of<ValueError>([&] { GptSession<float>::step_together(both, tokens, logits); }),
+              "[GptSession::step_together] sessions must be of one model, of one row, and have the "
+              "same options; found others.");
+  }
+  GptSession<float>* const both[] = {&a, &b};
+  const Tensor1<index_t> unknown({2}, {1, 262});
+  EXPECT_THROW(GptSession<float>::step_together(both, unknown, logits), ValueError);
+  EXPECT_EQ(a.length(), 0);
+  GptSession<float>::step_together({}, Tensor1<index_t>({0}), Tensor2<float>({0, 262}));
+  EXPECT_TRUE(generate_texts(model, {}).empty());
+}
+
+}  // namespace
+}  // namespace attn
