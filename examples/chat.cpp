@@ -19,6 +19,7 @@
 #include <CLI/CLI.hpp>
 
 #include "attn/generation/generate_text.hpp"
+#include "attn/generation/saved_session.hpp"
 
 #include "support/command_line.hpp"
 #include "support/json.hpp"
@@ -33,7 +34,7 @@ using examples::UsageError;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  std::optional<std::string> model, system, prompt, file, score, draft;
+  std::optional<std::string> model, system, prompt, file, score, draft, prompt_cache;
   std::vector<std::string> stop;
   index_t tokens = 512, top_k = 0, context = 4096, lookup = 0;
   std::optional<index_t> keep;
@@ -168,6 +169,7 @@ class Chat {
         ids_ = model_.encode_chat(messages_);
       }
     }
+    read_prompt_cache();
     if (std::ssize(ids_) > session_.capacity()) {
       if (!options_.keep) throw too_long(std::ssize(ids_), session_.capacity());
       ids_ = attn::shortened_context(std::move(ids_), session_.capacity(), *options_.keep);
@@ -203,6 +205,9 @@ class Chat {
     decode_rate = rate(tokens_said - 1, decode);
     drafted = result.drafted;
     accepted = result.accepted;
+    if (options_.prompt_cache) {
+      attn::save_session(*options_.prompt_cache, session_, result.context);
+    }
     ids_ = result.context;
     if (model_.is_end(ids_.back())) ids_.pop_back();  // the template writes it
     if (!options_.raw) messages_.push_back({"assistant", result.text});
@@ -237,6 +242,16 @@ class Chat {
     return {.weights = kWeights.at(options.weights),
             .activations = options.precision == "int8" ? attn::ActivationFormat::int8
                                                        : attn::ActivationFormat::exact};
+  }
+  // The first text begins as one of an earlier run did: what that has seen of it is not computed again.
+  void read_prompt_cache() {
+    if (!options_.prompt_cache || session_.length() > 0 ||
+        !std::filesystem::exists(*options_.prompt_cache)) {
+      return;
+    }
+    const std::vector<index_t> seen = attn::load_session(*options_.prompt_cache, session_);
+    const auto same = std::mismatch(seen.begin(), seen.end(), ids_.begin(), ids_.end() - 1).first;
+    session_.truncate_to(same - seen.begin());
   }
   void check_same_tokens() const {
     const attn::BpeTokenizer &ours = model_.tokenizer(), &theirs = draft_model_->tokenizer();
@@ -368,9 +383,9 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   Options o;
   CLI::App app(
-      "Talks to a language model in a GGUF file or a Hugging Face folder: line by line, or by one "
-      "of "
-      "--prompt, --file and --score.");
+      "Talks to a language model, a GGUF file or a Hugging Face folder: line by line, or by "
+      "--prompt, "
+      "--file or --score.");
   app.footer("Without --model it is SmolLM2-135M-Instruct: sh examples/fetch_llm.sh");
   app.add_option("--model", o.model, "A GGUF file, or a Hugging Face folder");
   app.add_option("--system", o.system, "The system message; the model's own if not given");
@@ -404,6 +419,9 @@ int main(int argc, char** argv) {
   lookup->capture_default_str();
   app.add_option("--draft", o.draft, "A smaller model of the same tokens that guesses; the same")
       ->excludes(lookup);
+  app.add_option("--prompt-cache", o.prompt_cache,
+                 "Do not read again what this file has seen of the text; and write it anew")
+      ->type_name("FILE");
   app.add_option("--threads", o.threads, "0: as many as OpenMP takes")->capture_default_str();
   app.add_option("--precision", o.precision,
                  "Of the activations that meet quantised weights: int8, or exact for float")

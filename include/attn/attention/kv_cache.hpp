@@ -195,6 +195,30 @@ class KvCache {
     });
   }
 
+  /// append() of what keys<E>(), values<E>() and the scales of a like cache showed, bit for bit; views without elements where
+  /// there are no scales. Throws as append(), and DTypeError where the cache stores another element.
+  template <class E>
+  void append_stored(TensorView4<const E> keys, TensorView4<const E> values,
+                     TensorView3<const T> key_scales = {}, TensorView3<const T> value_scales = {}) {
+    check_shown<E>("KvCache::append_stored");
+    const index_t batch = options_.batch, heads = options_.num_kv_heads, n = keys.extent(2);
+    const auto check = [&](std::string_view argument, index_t dim, const Shape<4>& found) {
+      check_shape("KvCache::append_stored", argument, Shape<4>{batch, heads, n, dim}, found);
+    };
+    check("keys", options_.head_dim, keys.shape());
+    check("values", options_.head_dim_v, values.shape());
+    for (const TensorView3<const T>& x : {key_scales, value_scales}) {
+      const Shape<3> shape = has_scales() ? Shape<3>{batch, heads, n} : Shape<3>{};
+      check_shape("KvCache::append_stored", "scales", shape, x.shape());
+    }
+    make_room("KvCache::append_stored", n);
+    copy(keys, held<E>(keys_, end_ - n));
+    copy(values, held<E>(values_, end_ - n));
+    if (!has_scales()) return;
+    copy(key_scales, scales(key_scales_, end_ - n));
+    copy(value_scales, scales(value_scales_, end_ - n));
+  }
+
   /// Forgets the last n positions, as speculative decoding does with rejected ones. Throws ValueError where they are not
   /// held, or where forgotten ones would be missing in the window: what one extend() added can always be taken back.
   void truncate(index_t n) {

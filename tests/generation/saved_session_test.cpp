@@ -1,0 +1,109 @@
+// Saved sessions: what follows has the bits that it had, and nothing of another model, of another
+// element or of a broken file is taken.
+#include "attn/generation/saved_session.hpp"
+
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "attn/generation/generate_text.hpp"
+
+#include "support/error_of.hpp"
+#include "support/temp_folder.hpp"
+#include "support/tiny_llama.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::contains;
+using attn_test::error_of;
+using attn_test::TempFolder;
+using Ids = std::vector<index_t>;
+
+LanguageModel tiny_model(std::uint64_t seed,
+                         ActivationFormat activations = ActivationFormat::exact) {
+  const TempFolder folder;
+  return LanguageModel(attn_test::TinyLlama(seed).save(folder), {.activations = activations});
+}
+
+TEST(SavedSession, GoesOnBitForBit) {
+  const TempFolder folder;
+  const auto path = folder.path() / "session.safetensors";
+  for (const ActivationFormat activations : {ActivationFormat::exact, ActivationFormat::int8}) {
+    const LanguageModel model = tiny_model(7, activations);
+    for (const DType element : {DType::F32, DType::BF16, DType::F16, DType::I8}) {
+      SCOPED_TRACE(name(element));
+      GptSession<float> session(model.gpt(), 1, 60, {}, element);
+      Ids ids = model.encode_raw("hello world, hello");
+      const TextGenerationOptions options{.max_new_tokens = 9, .log_probabilities = true};
+      ids = generate_text(model, session, ids, options).context;
+      save_session(path, session, ids);
+      // Into one of another size, which has seen something else.
+      GptSession<float> other(model.gpt(), 1, 50, {}, element);
+      (void)generate_text(model, other, Ids{1, 2, 3}, options);
+      const Ids seen = load_session(path, other);
+      EXPECT_EQ(seen, Ids(ids.begin(), ids.end() - 1));
+      EXPECT_EQ(other.length(), std::ssize(seen));
+      const GeneratedText expected = generate_text(model, session, ids, options),
+                          found = generate_text(model, other, ids, options);
+      EXPECT_EQ(found.ids, expected.ids);
+      EXPECT_EQ(found.log_probabilities, expected.log_probabilities);
+    }
+  }
+}
+
+TEST(SavedSession, OfNothingIsNothing) {
+  const TempFolder folder;
+  const LanguageModel model = tiny_model(7);
+  GptSession<float> session(model.gpt(), 1, 10);
+  save_session(folder.path() / "empty", session, {});
+  (void)generate_text(model, session, Ids{1, 2}, {.max_new_tokens = 3});
+  EXPECT_TRUE(load_session(folder.path() / "empty", session).empty());
+  EXPECT_EQ(session.length(), 0);
+}
+
+TEST(SavedSession, TakesNothingThatDoesNotFit) {
+  const TempFolder folder;
+  const auto path = folder.path() / "session.safetensors";
+  const LanguageModel model = tiny_model(7), other = tiny_model(8),
+                      int8 = tiny_model(7, ActivationFormat::int8);
+  GptSession<float> session(model.gpt(), 1, 60);
+  const Ids ids =
+      generate_text(model, session, model.encode_raw("hello"), {.max_new_tokens = 20}).context;
+  save_session(path, session, ids);
+  const auto error = [&]<class E>(const E*, GptSession<float> into) {
+    const std::string what = error_of<E>([&] { (void)load_session(path, into); });
+    EXPECT_EQ(into.length(), 0);
+    return what;
+  };
+  const ValueError* value = nullptr;
+  const DTypeError* dtype = nullptr;
+  const IoError* io = nullptr;
+  const std::string another =
+      "must be of this model, these options and this instruction set; found others.";
+  EXPECT_TRUE(contains(error(value, {other.gpt(), 1, 60}), another));
+  EXPECT_TRUE(contains(error(value, {int8.gpt(), 1, 60}), another));
+  EXPECT_TRUE(contains(error(value, {model.gpt(), 1, 60, {.scale = 0.3}}), another));
+  EXPECT_TRUE(contains(error(value, {model.gpt(), 1, 10}),
+                       "the number of ids must lie in 0 .. 10; found 2"));
+  EXPECT_TRUE(contains(error(value, {model.gpt(), 2, 60}), "batch must lie in 1 .. 1; found 2"));
+  EXPECT_TRUE(contains(error(dtype, {model.gpt(), 1, 60, {}, DType::I8}),
+                       "\"layers.0.keys\" must hold I8 as the cache does; found F32."));
+  EXPECT_TRUE(contains(error_of<ValueError>([&] {
+                         save_session(path, session, Ids{1, 2});
+                       }),
+                       "[save_session] the number of ids must lie in"));
+  const auto size = std::filesystem::file_size(path);
+  for (const auto cut : {size - 1, size / 2, std::uintmax_t{100}, std::uintmax_t{0}}) {
+    std::filesystem::resize_file(path, cut);
+    EXPECT_TRUE(contains(error(io, {model.gpt(), 1, 60}), "session.safetensors"));
+  }
+  const Tensor1<float> x({1});
+  save_safetensors(path, {{"ids", x}});
+  EXPECT_TRUE(
+      contains(error(value, {model.gpt(), 1, 60}), "must be a saved session; found another file."));
+}
+
+}  // namespace
+}  // namespace attn
