@@ -1,4 +1,4 @@
-"""attn's side: runs attn_report row by row, and minilm_speed, and turns what they say into seconds."""
+"""attn's side: runs attn_report row by row, minilm_speed and llm_speed, and turns what they say into seconds."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from common import MiniLm
+from common import Llm, MiniLm
 
 
 class AttnReport:
@@ -33,11 +33,25 @@ class AttnReport:
         if isinstance(operation, MiniLm):
             rows = {name: 1, name + "@all": self.machine["threads"]}
             return {row: self._minilm(operation, threads, seconds / 2) for row, threads in rows.items()}
+        if isinstance(operation, Llm):
+            rows = {name: 1, name + "@all": self.machine["threads"]}
+            return {row: self._llm(operation, threads, seconds / 2) for row, threads in rows.items()}
         return {
             row["name"]: answer(row, operation)
             for row in self._run(name, seconds)["rows"]
             if row["name"] in (name, name + "@all")
         }
+
+    def _llm(self, operation, threads, seconds):
+        program = Path(self._program).with_name("llm_speed")
+        command = [program, operation.name, "--model", operation.model, "--seconds", str(seconds)]
+        environment = self._environment | {"OMP_NUM_THREADS": str(threads)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode != 0:
+            return {"error": done.stderr.strip()}
+        result = json.loads(done.stdout)
+        operation.next_file.write_text(str(result["next"]))
+        return {"seconds": result["seconds"]}
 
     def _minilm(self, operation, threads, seconds):
         program = Path(self._program).with_name("minilm_speed")

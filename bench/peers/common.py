@@ -1,6 +1,7 @@
 """What is compared: attn_report's shapes, their inputs, their results in float64, and how a call is timed."""
 
 import math
+import os
 import time
 import timeit
 from dataclasses import dataclass, replace
@@ -298,8 +299,66 @@ class MiniLm(Operation):
         return np.fromfile(self.embeddings_file, np.float32).reshape(-1, 384)[: self.sentences]
 
 
+@dataclass(frozen=True)
+class Llm(Operation):
+    """A language model in a GGUF file: "prompt" tokens read whole, or `decoded` more behind them one by one ("decode",
+    "batch" of conversations, "long" with a cache in 8 bits), or from the file to the "first" token. attn's program leaves
+    the likeliest next token in a file of `folder`."""
+
+    kind: str
+    folder: str
+    prompt: int
+    decoded: int = 0
+    conversations: int = 1
+    exact: bool = False
+    tolerance = 1e-9  # it is the same token or another
+
+    @property
+    def name(self):
+        names = {"prompt": "prefill", "decode": "decode", "batch": "decode_batch", "long": "long", "first": "first_token"}
+        return f"llm_{names[self.kind]}" + "_exact" * self.exact
+
+    @property
+    def model(self):
+        """As examples/fetch_llm.sh has it."""
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = os.environ.get("ATTN_LLM_DIR") or Path(cache, "attn", "SmolLM2-135M-Instruct")
+        return Path(folder, "SmolLM2-135M-Instruct.Q4_1.gguf")
+
+    @property
+    def text(self):
+        return "The quick brown fox jumps over the lazy dog. " * (self.prompt + self.decoded)
+
+    @property
+    def tokens(self):
+        """What is done in the time that is measured."""
+        return self.conversations * (self.decoded or self.prompt)
+
+    @property
+    def next_file(self):
+        return Path(self.folder, self.name + ".next")
+
+    def small(self):
+        return self
+
+    def inputs(self):
+        return {}
+
+    def expected(self):
+        return np.array([float(self.next_file.read_text())])
+
+
 def operations(softmax_rows, minilm):
     """By the name of attn_report's row."""
+    folder = minilm.folder
+    llm = [
+        Llm("prompt", folder, prompt=512),
+        Llm("prompt", folder, prompt=512, exact=True),
+        Llm("decode", folder, prompt=16, decoded=128),
+        Llm("batch", folder, prompt=16, decoded=128, conversations=8),
+        Llm("long", folder, prompt=4096, decoded=16),
+        Llm("first", folder, prompt=16),
+    ]
     return {
         "gemm_1024": Gemm(1024, 1024, 1024),
         "gemm_bert": Gemm(128, 3072, 768, packed=True),
@@ -327,7 +386,7 @@ def operations(softmax_rows, minilm):
         "mha_tutorial": MultiHead(1, 4, 16, 4),
         "encoder_bert": EncoderLayer(8, 128, 768, 12, 3072),
         "minilm": minilm,
-    }
+    } | {row.name: row for row in llm}
 
 
 def best_seconds(call, seconds):

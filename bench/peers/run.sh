@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compares attn's speed with PyTorch's, ONNX Runtime's and OpenVINO's on this machine and prints a Markdown table:
+# Compares attn's speed with PyTorch's, ONNX Runtime's, OpenVINO's and llama.cpp's on this machine and prints a Markdown table:
 # `sh bench/peers/run.sh [--threads N] [--quick] [--row NAME]... [--json FILE]`, from any directory. It takes about 25
 # minutes, with --row less; --quick takes three and shows that it works, not how fast anything is.
 #
@@ -56,16 +56,20 @@ for packages in torch "onnxruntime onnx" openvino "sentence-transformers transfo
   pinned $packages || step "Could not install $packages: going on without"
 done
 
-step "Fetching the weights of all-MiniLM-L6-v2"
-sh "$root/examples/fetch_model.sh" >&2 || step "Could not fetch them: going on without"
+step "Building llama-cpp-python, which takes minutes"
+pinned llama-cpp-python || step "Could not build it: going on without"
 
-step "Building attn_report and minilm_speed in $build"
+step "Fetching the weights of all-MiniLM-L6-v2 and SmolLM2-135M-Instruct"
+sh "$root/examples/fetch_model.sh" >&2 || step "Could not fetch the former: going on without"
+sh "$root/examples/fetch_llm.sh" >&2 || step "Could not fetch the latter: going on without"
+
+step "Building attn_report, minilm_speed and llm_speed in $build"
 if [ ! -f "$build/CMakeCache.txt" ]; then
   sh "$root/tests/setup.sh" >&2
   CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S "$root" -B "$build" --log-level=WARNING >&2
 fi
 # Where there is a build already, this does no more than what has changed since.
-cmake --build "$build" --parallel "$jobs" --target attn_report minilm_speed >&2
+cmake --build "$build" --parallel "$jobs" --target attn_report minilm_speed llm_speed >&2
 
 step "Measuring"
 exec "$python" "$peers/table.py" --report "$build/bench/attn_report" "$@"
