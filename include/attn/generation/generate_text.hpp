@@ -1,5 +1,4 @@
-// generate_text: a language model's answer, token by token, as text, or several at once; score_text:
-// how likely a text is.
+// generate_text: a language model's answer as text, or several at once; score_text: a text's odds.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
