@@ -9,7 +9,7 @@ if(NOT INCLUDE_DIR)
 endif()
 
 # Whom a folder may include besides itself; a door (attn/layers.hpp) counts as of its folder.
-set(layers core simd exec kernels attention layers io text models generation train attn)
+set(layers core simd exec kernels attention layers io text models generation train implementation attn)
 set(core_may "")
 set(simd_may core)
 set(exec_may ${simd_may} simd)
@@ -21,7 +21,9 @@ set(text_may core)
 set(models_may ${layers_may} layers io text)
 set(generation_may ${models_may} models)
 set(train_may ${models_may} models)
-set(attn_may ${generation_may} generation)
+set(implementation_may ${generation_may} generation train)
+list(REMOVE_ITEM implementation_may io text)
+set(attn_may ${generation_may} generation implementation)
 list(REMOVE_ITEM attn_may io text)  # they need a JSON parser and utf8proc
 
 set(problems "")

@@ -1,5 +1,3 @@
 // attn::compiled: the tables for double, of every target.
-#define ATTN_COMPILED_LIBRARY
-#include "compiled_tables.hpp"
-
-ATTN_EXPORT_TABLES(double)
+#define ATTN_IMPLEMENTATION_DOUBLE
+#include "attn/attn.hpp"

@@ -13,4 +13,5 @@
 #include "attn/attention/options.hpp"
 #include "attn/attention/relative_bias.hpp"
 #include "attn/attention/sdpa.hpp"
+#include "attn/attention/sequence_masks.hpp"
 #include "attn/kernels.hpp"

@@ -1,11 +1,12 @@
-// attn: tensors, attention and Transformer layers on CPUs. This front door is the table of contents.
+// attn: tensors, attention and Transformer layers on CPUs. This front door is the table of
+// contents.
 // SPDX-License-Identifier: Apache-2.0
 //
 //   attn::Tensor4<float> q({1, 8, 128, 64}), k = q, v = q;  // (batch, heads, seq, dim)
 //   attn::Tensor4<float> y = attn::scaled_dot_product_attention(q, k, v, {.mask = attn::causal()});
 //
-// Each room has a door of its own, which includes the rooms below it and leaves out Eigen. Weights come from files by
-// attn/io.hpp, which needs a JSON parser and is not included here.
+// Each room has a door of its own, which includes the rooms below it and leaves out Eigen. Weights
+// come from files by attn/io.hpp, which needs a JSON parser and is not included here.
 #pragma once
 
 // In layer order.
@@ -18,3 +19,5 @@
 #include "attn/models.hpp"      // Gpt, Bert, Seq2SeqTransformer
 #include "attn/generation.hpp"  // sampling, generate, beam_search, sessions
 // clang-format on
+
+#include "attn/implementation.hpp"  // nothing, but in a file that defines ATTN_IMPLEMENTATION

@@ -119,7 +119,7 @@ TEST(Explain, QueriesOfValuesAreWork) {
 TEST(Explain, SplitKeysOfOneQuery) {
   const Tensor4<float> q({1, 4, 1, 64}), kv({1, 1, 5000, 64});
   const AttentionExplanation found = explain(q, kv, kv);
-  EXPECT_EQ(found.path, AttentionPath::few_rows);
+  EXPECT_EQ(found.path, AttentionPath::decode);
   EXPECT_EQ(found.plan.tasks, 3);
   EXPECT_EQ(found.plan.parts, 3);
   const auto halve = prob_mod([](float p, int, int, int, int) { return p / 2; });
@@ -135,7 +135,7 @@ TEST(Explain, HeadsOfOneTask) {
   EXPECT_EQ(explain(q, kv, kv, options).plan.heads_per_task, 1);
   const auto side_by_side = turned.view().transpose(1, 2);
   const AttentionPlan plan = explain(q, side_by_side, side_by_side, options).plan;
-  EXPECT_EQ(plan.heads_per_task, AttentionPlan::kMostHeads);
+  EXPECT_EQ(plan.heads_per_task, AttentionPlan::kMaxHeads);
   EXPECT_EQ(plan.tasks, 3 * 2);
   EXPECT_EQ(plan.parts, 40 * 2);
   const auto one = side_by_side.slice(2, 0, 2000).slice(1, 0, 4);

@@ -333,7 +333,7 @@ TYPED_TEST(SdpaTest, RowsOfInfiniteProductsAreNotEmpty) {
 TYPED_TEST(SdpaTest, FewRowsOnManyKeys) {
   using T = TypeParam;
   Random random(8);
-  // Rows of a key/value head, about where the path for few rows ends; keys of one block, two, and more than one part.
+  // Rows of a key/value head, about where the decode path ends; keys of one block, two, and more than one part.
   for (const Index kv_len : {512, 530, 2100}) {
     for (const Index rows : {1, 2, 3, 4, 5, 8, 9, 12, 15, 16, 17}) {
       const Index group = rows % 3 == 0 ? 3 : 1, dim = random.pick<Index>({16, 40, 72});

@@ -6,7 +6,7 @@ execute_process(COMMAND "${OBJDUMP}" --disassemble "${LIBRARY}" OUTPUT_VARIABLE 
 # The names of functions, each followed by the requests in it.
 string(REGEX MATCHALL "<[A-Za-z0-9_.]+>:|prefetcht1" found "${text}")
 # Of attention's rows, of its products, of GEMM's, of few rows by keys and by values; compilers inline some of the names into others.
-foreach(place "ForwardTask" "score_panel|ALayoutE1" "gemm|multiply_block" "dot_block|score_rows" "add_block|add_rows|add_values_rows")
+foreach(place "TiledPath" "score_panel|ALayoutE1" "gemm|multiply_block" "dot_block|score_rows" "add_block|add_rows|add_values_rows")
   set(function "")
   set(count 0)
   foreach(item IN LISTS found)

@@ -25,10 +25,11 @@ void with_cache(const TensorView4<const T>& q, const KvCache<T>& cache, const Te
 
 }  // namespace detail
 
-/// out = attention of q (batch, num_heads, q_len, head_dim) over all that the cache holds, as scaled_dot_product_attention(q,
-/// cache.keys(), cache.values(), out, options, functors...) with options.first_key = cache.first_position(), but of any element
-/// that the cache stores: keys and values are read as they are stored, widened in registers or where they are packed, and
-/// never copied whole. Throws what that call throws.
+/// out = attention of q (batch, num_heads, q_len, head_dim) over all that the cache holds, as
+/// scaled_dot_product_attention(q, cache.keys(), cache.values(), out, options, functors...) with
+/// options.first_key = cache.first_position(), but of any element that the cache stores: keys and
+/// values are read as they are stored, widened in registers or where they are packed, and never
+/// copied whole. Throws what that call throws.
 template <TensorLike Q, class T, TensorLike Out, class... Functors>
   requires(detail::is_functor<Functors> && ...)
 void scaled_dot_product_attention(const Q& q, const KvCache<T>& cache, Out&& out,

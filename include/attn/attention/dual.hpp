@@ -1,4 +1,5 @@
-// Dual: a number with its derivative, which score functors are called with so that their derivative comes by itself.
+// Dual: a number with its derivative, which score functors are called with so that their derivative
+// comes by itself.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -11,23 +11,23 @@ ATTN_NAMESPACE_BEGIN
 
 /// Which kernels the rows of a key/value head take.
 enum class AttentionPath {
-  tiled,     ///< keys packed in panels, tiles of queries: limited by arithmetic
-  few_rows,  ///< keys and values pass once, unpacked: limited by memory
-  mixed,     ///< packed sequences of both kinds
+  tiled,   ///< keys packed in panels, tiles of queries: limited by arithmetic
+  decode,  ///< few queries, one pass over keys and values where they lie: limited by memory
+  mixed,   ///< packed sequences of both kinds
 };
 
 /// The plan that the call executes, and the work it amounts to.
 struct AttentionExplanation {
   Isa isa;
   DType element;  ///< with isa, the backend
-  index_t product_queries,
-      product_keys;  ///< the backend's register tile of scores, on the tiled path
+  /// The backend's register tile of scores, on the tiled path.
+  index_t product_queries, product_keys;
   AttentionPath path;
   AttentionPlan plan;
   index_t tile_rows;  ///< queries of one tile, at most
   index_t block_kv;   ///< keys of one block
-  /// Tiles of queries against blocks of keys: nothing to see, and so never read; some keys hidden, or maybe so,
-  /// which only their mask tells; all visible.
+  /// Tiles of queries against blocks of keys: all hidden, and so never read; some hidden, or maybe,
+  /// which only the mask tells; all visible.
   index_t empty = 0, partial = 0, full = 0;
   double flops = 0;   ///< of both products, over the keys that blocks are trimmed to
   double bytes = 0;   ///< of queries, keys, values and outputs, once each, hidden keys left out
@@ -37,7 +37,7 @@ struct AttentionExplanation {
 
   /// All of it in words, a line each.
   std::string text() const {
-    constexpr std::string_view kPaths[] = {"tiled", "few rows", "mixed"};
+    constexpr std::string_view kPaths[] = {"tiled", "decode", "mixed"};
     const auto with = [](double value, const char* unit) {
       char text[32];
       std::snprintf(text, sizeof(text), "%.4g ", value);
@@ -67,9 +67,9 @@ namespace detail {
 
 /// Counts the blocks of one key/value head.
 template <class T>
-void count_blocks(const AttentionProblem<T>& problem, const SequenceTiling& tiling, index_t b,
-                  index_t kv_head, std::vector<QueryRow<T>>& memory,
-                  AttentionExplanation& explanation) {
+ATTN_COLD void count_blocks(const AttentionProblem<T>& problem, const SequenceTiling& tiling,
+                            index_t b, index_t kv_head, std::vector<QueryRow<T>>& memory,
+                            AttentionExplanation& explanation) {
   memory.resize(static_cast<std::size_t>(tiling.rows));
   const TaskRows<T> rows(problem, {b, kv_head, 0, tiling.rows}, memory.data());
   const bool has_mask = problem.options.mask.num_dense > 0 || problem.functors.mask;
@@ -104,14 +104,14 @@ void count_blocks(const AttentionProblem<T>& problem, const SequenceTiling& tili
 
 }  // namespace detail
 
-/// The plan that scaled_dot_product_attention(q, k, v, options, functors...) executes, and the work it amounts to,
-/// from shapes, options and classify() of a mask functor; elements of q, k, v and of dense masks are not read. Throws
-/// what the call itself would throw.
+/// The plan that scaled_dot_product_attention(q, k, v, options, functors...) executes, and the work
+/// it amounts to, from shapes, options and classify() of a mask functor; elements of q, k, v and of
+/// dense masks are not read. Throws what the call itself would throw.
 template <TensorLike Q, TensorLike K, TensorLike V, class... Functors>
   requires(detail::is_functor<Functors> && ...)
-AttentionExplanation explain(const Q& q, const K& k, const V& v,
-                             const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {},
-                             const Functors&... functors) {
+ATTN_COLD AttentionExplanation explain(
+    const Q& q, const K& k, const V& v,
+    const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {}, const Functors&... functors) {
   using T = Accumulator<scalar_t<Q>>;
   const Shape<4> shape = const_view(q).shape();
   const TensorView4<scalar_t<Q>> out(nullptr,
@@ -122,7 +122,7 @@ AttentionExplanation explain(const Q& q, const K& k, const V& v,
 
   bool few = false, tiled = false;
   for (index_t b = 0; b < problem.batch(); ++b) {
-    (detail::tiling_of(problem, b).few ? few : tiled) = true;
+    (detail::tiling_of(problem, b).decode ? few : tiled) = true;
   }
   const Isa isa = options.execution.instruction_set();
   const auto& backend = detail::backend<family::Attention, scalar_t<K>, T>(isa);
@@ -131,11 +131,11 @@ AttentionExplanation explain(const Q& q, const K& k, const V& v,
                                    .product_queries = backend.tile_rows,
                                    .product_keys = backend.tile_keys,
                                    .path = few && tiled ? AttentionPath::mixed
-                                           : few        ? AttentionPath::few_rows
+                                           : few        ? AttentionPath::decode
                                                         : AttentionPath::tiled,
                                    .plan = plan,
-                                   .tile_rows = tiled ? backend.tile_rows : detail::kFewRows,
-                                   .block_kv = plan.most_block_kv};
+                                   .tile_rows = tiled ? backend.tile_rows : detail::kMaxDecodeRows,
+                                   .block_kv = plan.max_block_kv};
   explanation.fused = plan.scores_elements == 0;
   explanation.two_pass = options.scores || options.weights || options.average_weights ||
                          options.column_sums || static_cast<bool>(problem.functors.prob);

@@ -6,9 +6,10 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// out (batch, num_heads, q_len, kv_len + appended) = -inf where `mask` hides, the sum of its additive parts
-/// elsewhere, 0 for the appended keys. For PyTorch's add_bias_kv and add_zero_attn, whose keys are never
-/// masked: a copy, but of a mask that no view can express. Throws what scaled_dot_product_attention throws.
+/// out (batch, num_heads, q_len, kv_len + appended) = -inf where `mask` hides, the sum of its
+/// additive parts elsewhere, 0 for the appended keys. For PyTorch's add_bias_kv and add_zero_attn,
+/// whose keys are never masked: a copy, but of a mask that no view can express. Throws what
+/// scaled_dot_product_attention throws.
 template <class T>
 void extend_mask(const Mask& mask, const QueryOffset& offset, index_t appended,
                  TensorView4<T> out) {

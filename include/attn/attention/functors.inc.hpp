@@ -1,8 +1,8 @@
 // Kernel text: a user's functor over one row of scores.
 // SPDX-License-Identifier: Apache-2.0
 
-/// row[x] = f(row[x], x) in chunks of a fixed length and into an array of its own, which nothing that the functor
-/// refers to can overlap: g++ -O2 makes vectors of such loops only.
+/// row[x] = f(row[x], x) in chunks of a fixed length and into an array of its own, which nothing
+/// that the functor refers to can overlap: g++ -O2 makes vectors of such loops only.
 template <class T, class F>
 inline void apply_in_chunks(index_t n, T* row, F f) {
   constexpr int kChunk = 16;

@@ -1,12 +1,14 @@
-// QueryOffset, Visibility, and which interval of keys a query sees: causality, windows, lengths, padding, prefix, chunks, documents.
+// QueryOffset, Visibility, and which interval of keys a query sees: causality, windows, lengths,
+// padding, prefix, chunks, documents.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/attention/mask.hpp"
+#include "attn/attention/sequence_masks.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
-/// Where queries stand among the keys: query i has position i + offset, for causal, windows and ALiBi alike.
+/// Where queries stand among the keys: query i has position i + offset, for causal, windows and
+/// ALiBi alike.
 struct QueryOffset {
   enum class Kind { bottom_right, top_left, fixed, per_row };
   Kind kind = Kind::bottom_right;
@@ -14,7 +16,8 @@ struct QueryOffset {
   TensorView1<const index_t> values = {};
 };
 
-/// The last query stands at the last key: offset = kv_len - q_len, by the lengths of each batch row.
+/// The last query stands at the last key: offset = kv_len - q_len, by the lengths of each batch
+/// row.
 inline constexpr QueryOffset bottom_right{};
 /// The first query stands at the first key, as PyTorch's is_causal has it: offset = 0.
 inline constexpr QueryOffset top_left{QueryOffset::Kind::top_left, 0, {}};
@@ -89,7 +92,8 @@ inline KeyRange document_at(TensorView1<const index_t> ids, index_t p) {
   return {first(0, ids(p)), first(p, ids(p) + 1)};
 }
 
-/// What all but the dense parts of a mask leave of the keys given: always one interval, counted from the first of them.
+/// What all but the dense parts of a mask leave of the keys given: always one interval, counted
+/// from the first of them.
 inline KeyRange keys_seen(const Mask& mask, const QueryOffset& offset, const SequenceLengths& row,
                           index_t i) {
   if (i >= row.queries(mask)) return {0, 0};

@@ -1,4 +1,5 @@
-// linear_attention: a state per head instead of a softmax over keys; the rules linear, gated, delta and gated delta.
+// linear_attention: a state per head instead of a softmax over keys; the rules linear, gated, delta
+// and gated delta.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,8 +12,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Which of decay and beta are given is the rule: neither is linear attention, decay alone the gated rule (RetNet, GLA,
-/// Mamba-2), beta alone the delta rule (DeltaNet), both the gated delta rule. In both an extent of 1 broadcasts.
+/// Which of decay and beta are given is the rule: neither is linear attention, decay alone the
+/// gated rule (RetNet, GLA, Mamba-2), beta alone the delta rule (DeltaNet), both the gated delta
+/// rule. In both an extent of 1 broadcasts.
 template <class T>
 struct LinearAttentionOptions {
   std::optional<double> scale = {};  ///< any finite number; 1 / sqrt(key_dim) if not given
@@ -121,15 +123,17 @@ ATTN_NAMESPACE_BEGIN
 
 /// Token by token, with one state S (key_dim, value_dim) for each key/value head, zero at first:
 ///   S <- e^decay S (row by row), v <- beta (v - S^T k), S <- S + k v^T, out = scale S^T q,
-/// the first two where decay and beta are given. Causal by nature; time is linear in seq, memory does not depend on it.
+/// the first two where decay and beta are given. Causal by nature; time is linear in seq, memory
+/// does not depend on it.
 ///
 /// Shapes: q (batch, num_heads, seq, key_dim), k (batch, num_kv_heads, seq, key_dim),
-/// v (batch, num_kv_heads, seq, value_dim), out (batch, num_heads, seq, value_dim); any strides with a unit innermost
-/// one. num_heads is a multiple of num_kv_heads: head h reads state h / (num_heads / num_kv_heads). out must not overlap
-/// q, k or v. A sequence in pieces, each begun with the final state of the last, gives the bits of the whole.
-/// Throws ShapeError or ValueError, before anything is written.
-/// Source: Katharopoulos et al., "Transformers are RNNs" (2020), equation 18 without feature map and normaliser; Yang,
-/// Kautz, Hatamizadeh, "Gated Delta Networks" (2024); ONNX LinearAttention.
+/// v (batch, num_kv_heads, seq, value_dim), out (batch, num_heads, seq, value_dim); any strides
+/// with a unit innermost one. num_heads is a multiple of num_kv_heads: head h reads state h /
+/// (num_heads / num_kv_heads). out must not overlap q, k or v. A sequence in pieces, each begun
+/// with the final state of the last, gives the bits of the whole. Throws ShapeError or ValueError,
+/// before anything is written.
+/// Source: Katharopoulos et al., "Transformers are RNNs" (2020), equation 18 without feature map
+/// and normaliser; Yang, Kautz, Hatamizadeh, "Gated Delta Networks" (2024); ONNX LinearAttention.
 template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out>
 void linear_attention(const Q& q, const K& k, const V& v, Out&& out,
                       const LinearAttentionOptions<scalar_t<Q>>& options = {},

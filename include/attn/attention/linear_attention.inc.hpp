@@ -1,9 +1,10 @@
 // Kernel text: linear attention, by blocks of columns of the state.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Column c of S depends on no other: element c of v writes it and element c of out reads it. So a block of columns is
-// carried through the whole sequence before the next: 128 rows of 4 vectors are 16 KB with AVX2 and 32 KB with AVX-512,
-// which stay in the first cache or nearly, where the whole state of a head (64 KB for 128 x 128) would not.
+// Column c of S depends on no other: element c of v writes it and element c of out reads it. So a
+// block of columns is carried through the whole sequence before the next: 128 rows of 4 vectors are
+// 16 KB with AVX2 and 32 KB with AVX-512, which stay in the first cache or nearly, where the whole
+// state of a head (64 KB for 128 x 128) would not.
 
 /// As many columns as 4 vectors have: sums that hide the latency of the FMAs.
 template <class T>
@@ -55,7 +56,8 @@ struct StateColumns {
     }
   }
 
-  // Sums, pointers and lengths are copied to locals: stores to the state might overlap what is behind a reference.
+  // Sums, pointers and lengths are copied to locals: stores to the state might overlap what is
+  // behind a reference.
 
   /// result = S^T x, after S has been scaled by `factors` row by row, unless they are nullptr.
   void scale_and_read(const T* factors, const T* x, V (&result)[kVectors]) const {
@@ -108,7 +110,8 @@ inline void decay_factors(index_t key_dim, const T* decay, index_t stride, T* fa
   });
 }
 
-/// Columns from `first` on of one state, through the whole sequence. scratch: key_dim (kWidth + 1) elements.
+/// Columns from `first` on of one state, through the whole sequence. scratch: key_dim (kWidth + 1)
+/// elements.
 template <class T>
 inline void attend_columns(const detail::LinearAttentionProblem<T>& problem, index_t b, index_t h,
                            index_t first, T* scratch) {

@@ -12,12 +12,14 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Attention over the keys of a and of b together, from attention over each: with m = max(lse_a, lse_b),
+/// Attention over the keys of a and of b together, from attention over each: with m = max(lse_a,
+/// lse_b),
 ///   out = (out_a e^(lse_a - m) + out_b e^(lse_b - m)) / (e^(lse_a - m) + e^(lse_b - m)),  lse = m + log(the divisor).
 /// Where one side saw no key (lse -inf) the other is taken as it is, where neither did: 0 and -inf.
 ///
-/// Shapes: out_a, out_b, out (batch, num_heads, q_len, head_dim_v); lse_a, lse_b, lse (batch, num_heads, q_len), of any
-/// strides; out and lse may be those of a or b. Attention sinks belong to one of the sides. Throws ShapeError.
+/// Shapes: out_a, out_b, out (batch, num_heads, q_len, head_dim_v); lse_a, lse_b, lse (batch,
+/// num_heads, q_len), of any strides; out and lse may be those of a or b. Attention sinks belong to
+/// one of the sides. Throws ShapeError.
 /// Source: Dao, "Flash-Decoding for long-context inference" (2023).
 template <TensorLike OutA, TensorLike LseA, TensorLike OutB, TensorLike LseB, TensorLike Out,
           TensorLike Lse>

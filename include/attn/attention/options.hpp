@@ -12,12 +12,14 @@ ATTN_NAMESPACE_BEGIN
 /// What a query that sees no key gets.
 enum class MaskedRow {
   zero,  ///< output 0, weights 0, lse -inf
-  /// The mean of all values that lengths and padding leave, hidden ones too, as filling scores with -1e9 gives; lse -inf.
+  /// The mean of all values that lengths and padding leave, hidden ones too, as filling scores with
+  /// -1e9 gives; lse -inf.
   mean,
 };
 
-/// Attention dropout, reproducible: what is dropped follows from seed, batch row, head, query and key alone,
-/// whatever the tiling, the threads and the instruction set. Source: Salmon et al., "Parallel random numbers:
+/// Attention dropout, reproducible: what is dropped follows from seed, batch row, head, query and
+/// key alone, whatever the tiling, the threads and the instruction set. Source: Salmon et al.,
+/// "Parallel random numbers:
 /// as easy as 1, 2, 3" (2011), Philox 4x32-10.
 struct Dropout {
   double p = 0;  ///< probability that a weight becomes 0, in [0, 1); what stays is divided by 1 - p
@@ -35,53 +37,64 @@ enum class ScoreStage {
 template <class T>
 struct AttentionOptions {
   Mask mask = {};  ///< which keys a query sees; all if not given
-  /// Any finite number; 1 / sqrt(head_dim) if not given, and 1 / sqrt(head_dim + head_dim_v) with qv.
+  /// Any finite number; 1 / sqrt(head_dim) if not given, and 1 / sqrt(head_dim + head_dim_v) with
+  /// qv.
   std::optional<double> scale = {};
   double softcap = 0;  ///< score = softcap tanh(score / softcap); 0: none
   /// Which key a query stands at: causal masks, windows and ALiBi count from there.
   QueryOffset offset = bottom_right;
-  /// The number of the first key given: positions, lengths, chunks, prefixes, documents, ALiBi, relative bias, dropout
-  /// and functors count keys from there, and kv_len in the offset is first_key + the keys given. 0 .. 2^60. Caches that
-  /// forgot keys set it (KvCache::first_position()), as do parts of one sequence. What has the extent of the keys (dense
-  /// masks, weights, scores, column_sums) has that of those given; documents have first_key + kv_len.
+  /// The number of the first key given: positions, lengths, chunks, prefixes, documents, ALiBi,
+  /// relative bias, dropout and functors count keys from there, and kv_len in the offset is
+  /// first_key + the keys given. 0 .. 2^60. Caches that forgot keys set it
+  /// (KvCache::first_position()), as do parts of one sequence. What has the extent of the keys
+  /// (dense masks, weights, scores, column_sums) has that of those given; documents have first_key
+  /// + kv_len.
   index_t first_key = 0;
   TensorView1<const T> alibi_slopes = {};        ///< (num_heads): score -= slope |position - j|
   TensorView2<const T> batch_alibi_slopes = {};  ///< (batch, num_heads), instead of alibi_slopes
-  /// (num_heads, 2 n + 1): score += relative_bias(h, n + clamp(j - position, -n, n)); t5_relative_bias() makes T5's.
+  /// (num_heads, 2 n + 1): score += relative_bias(h, n + clamp(j - position, -n, n));
+  /// t5_relative_bias() makes T5's.
   TensorView2<const T> relative_bias = {};
   /// (num_heads): one more logit in the denominator, without a value
   TensorView1<const T> sinks = {};
-  /// (batch, num_heads, q_len, head_dim_v), innermost stride 1: score = scale (q . k + qv . v), as where keys are a part
-  /// with positions beside what the values tell. Source: FlashAttention 3, `qv`.
+  /// (batch, num_heads, q_len, head_dim_v), innermost stride 1: score = scale (q . k + qv . v), as
+  /// where keys are a part with positions beside what the values tell. Source: FlashAttention 3,
+  /// `qv`.
   TensorView4<const T> qv = {};
   MaskedRow masked_row = MaskedRow::zero;  ///< what a query gets that sees no key
   Dropout dropout = {};  ///< on the weights that multiply v; `weights` shows them before
 
-  /// Packed sequences: sequence b has queries [cu_seqlens_q(b), cu_seqlens_q(b + 1)) of q, out and lse, whose batch
-  /// extent is 1, and keys [cu_seqlens_k(b), cu_seqlens_k(b + 1)) of k and v. Shape (batch + 1), rising from 0 to the
-  /// length of q and of k. Both or neither; with a block_table, cu_seqlens_q alone. With a first_key, cu_seqlens_k rises to
-  /// first_key + the length of k: a sequence that began before it lacks its first keys.
+  /// Packed sequences: sequence b has queries [cu_seqlens_q(b), cu_seqlens_q(b + 1)) of q, out and
+  /// lse, whose batch extent is 1, and keys [cu_seqlens_k(b), cu_seqlens_k(b + 1)) of k and v.
+  /// Shape (batch + 1), rising from 0 to the length of q and of k. Both or neither; with a
+  /// block_table, cu_seqlens_q alone. With a first_key, cu_seqlens_k rises to first_key + the
+  /// length of k: a sequence that began before it lacks its first keys.
   TensorView1<const index_t> cu_seqlens_q = {};
   TensorView1<const index_t> cu_seqlens_k = {};  ///< see cu_seqlens_q
-  /// Paged keys and values: key j of batch row b is row j % page_size of page block_table(b, j / page_size) of
-  /// k (num_pages, num_kv_heads, page_size, head_dim) and v. Shape (batch, pages); kv_len = pages * page_size, which
-  /// key_lengths() shortens; entries beyond the lengths are not read.
+  /// Paged keys and values: key j of batch row b is row j % page_size of page block_table(b, j /
+  /// page_size) of k (num_pages, num_kv_heads, page_size, head_dim) and v. Shape (batch, pages);
+  /// kv_len = pages * page_size, which key_lengths() shortens; entries beyond the lengths are not
+  /// read.
   TensorView2<const index_t> block_table = {};
 
-  // Outputs on request. Of packed sequences, q_len and kv_len are the longest ones, and what lies beyond a sequence is 0 (of scores -inf).
-  /// Scores (batch, num_heads, q_len, kv_len). Stages before the masks read every key up to the key lengths.
+  // Outputs on request. Of packed sequences, q_len and kv_len are the longest ones, and what lies
+  // beyond a sequence is 0 (of scores -inf).
+  /// Scores (batch, num_heads, q_len, kv_len). Stages before the masks read every key up to the key
+  /// lengths.
   TensorView4<T> scores = {};
   ScoreStage score_stage = ScoreStage::masked;  ///< which scores `scores` shows
   /// Softmax weights (batch, num_heads, q_len, kv_len), before prob_mod and dropout.
   TensorView4<T> weights = {};
-  /// Heads that `weights` shows, each once: (n), and weights (batch, n, q_len, kv_len). All where not given.
+  /// Heads that `weights` shows, each once: (n), and weights (batch, n, q_len, kv_len). All where
+  /// not given.
   TensorView1<const index_t> weight_heads = {};
   TensorView3<T> average_weights =
       {};                           ///< mean of the weights over all heads (batch, q_len, kv_len)
   TensorView3<T> column_sums = {};  ///< their sum over the queries (batch, num_heads, kv_len)
   TensorView2<T> max_logits =
       {};  ///< largest score of a visible key (batch, num_heads); -inf where none is
-  /// Natural log of the sum of exponentials, sinks among them (batch, num_heads, q_len); of packed sequences
+  /// Natural log of the sum of exponentials, sinks among them (batch, num_heads, q_len); of packed
+  /// sequences
   /// (1, num_heads, total).
   TensorView3<T> lse = {};
   Execution execution = {};  ///< threads, scratch and instruction set

@@ -1,4 +1,5 @@
-// AttentionProblem: one checked call, and where its rows lie in memory: in a batch, in packed sequences or in pages.
+// AttentionProblem: one checked call, and where its rows lie in memory: in a batch, in packed
+// sequences or in pages.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,8 +10,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A user's functor, applied to keys of the numbers [first_key, first_key + n) of one query: by pointers, since kernels may lie
-/// in a library that was compiled before it. Made by functors.hpp.
+/// A user's functor, applied to keys of the numbers [first_key, first_key + n) of one query: by
+/// pointers, since kernels may lie in a library that was compiled before it. Made by functors.hpp.
 template <class T>
 struct RowFunctor {
   const void* object = nullptr;
@@ -28,7 +29,8 @@ struct RowFunctors {
                          KeyRange keys) = nullptr;
 };
 
-/// Rows where they lie, `stride` elements apart; row r stands for scales[r] times what is stored, where there are scales.
+/// Rows where they lie, `stride` elements apart; row r stands for scales[r] times what is stored,
+/// where there are scales.
 template <class T>
 struct StoredRows {
   const void* data;
@@ -36,8 +38,8 @@ struct StoredRows {
   const T* scales = nullptr;
 };
 
-/// Computes in T. q and out are of one element, k and v of one, which the backend that it is given to knows. Refers to the
-/// caller's options, which must outlive it.
+/// Computes in T. q and out are of one element, k and v of one, which the backend that it is given
+/// to knows. Refers to the caller's options, which must outlive it.
 template <class T>
 struct AttentionProblem {
   StoredView<const void> q, k, v;
@@ -82,7 +84,8 @@ struct AttentionProblem {
     const SequenceLengths row = lengths(b);
     return (std::max)(row.keys(options.mask) - row.first_key, index_t{0});
   }
-  /// Keys of the batch row, padding left out: what a query that sees no key may take the mean of. Then first_key is 0.
+  /// Keys of the batch row, padding left out: what a query that sees no key may take the mean of.
+  /// Then first_key is 0.
   KeyRange unpadded_keys(index_t b) const {
     const auto& padding = options.mask.left_padding;
     const index_t end = keys_of(b);

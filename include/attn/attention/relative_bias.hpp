@@ -10,8 +10,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The bucket of `n` steps among `count`: one each for the first half, then wider ones, by logarithm, up to `most`.
-/// In float, as the models were trained.
+/// The bucket of `n` steps among `count`: one each for the first half, then wider ones, by
+/// logarithm, up to `most`. In float, as the models were trained.
 inline index_t t5_bucket(index_t n, index_t count, index_t most) {
   const index_t exact = count / 2;
   if (n < exact) return n;
@@ -24,10 +24,11 @@ inline index_t t5_bucket(index_t n, index_t count, index_t most) {
 
 }  // namespace detail
 
-/// (num_heads, 2 max_distance + 1) from relative_attention_bias.weight (num_buckets, num_heads): the bias of every
-/// distance key - query from -max_distance to max_distance; further ones share the last bucket. bidirectional: as in
-/// encoders, half of the buckets for keys behind the query; otherwise those share the bucket of distance 0.
-/// Throws ValueError unless a direction has at least 2 buckets, and max_distance exceeds half of them.
+/// (num_heads, 2 max_distance + 1) from relative_attention_bias.weight (num_buckets, num_heads):
+/// the bias of every distance key - query from -max_distance to max_distance; further ones share
+/// the last bucket. bidirectional: as in encoders, half of the buckets for keys behind the query;
+/// otherwise those share the bucket of distance 0. Throws ValueError unless a direction has at
+/// least 2 buckets, and max_distance exceeds half of them.
 /// Source: Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 2.1.
 template <TensorLike X>
 Tensor2<scalar_t<X>> t5_relative_bias(const X& weight, bool bidirectional,

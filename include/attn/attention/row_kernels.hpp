@@ -1,8 +1,8 @@
 // RowKernels: what attention asks of an instruction set, as a table of functions over plain arrays.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Only this is compiled once per set. How a call is cut into tasks, blocks and tiles (tiling.hpp, forward.hpp) is
-// compiled once altogether.
+// Only this is compiled once per set. How a call is cut into tasks, blocks and tiles (tiling.hpp,
+// forward.hpp) is compiled once altogether.
 #pragma once
 
 #include "attn/attention/problem.hpp"
@@ -22,13 +22,14 @@ struct RowState {
   T most, total;
 };
 
-/// One query of one head. Row r of a key/value head is head r / q_len of its group, query r % q_len.
+/// One query of one head. Row r of a key/value head is head r / q_len of its group, query r %
+/// q_len.
 template <class T>
 struct QueryRow {
   index_t h, i;
   KeyRange keys;
   RowState<T> state;  ///< without a sink until all keys are in
-  T factor;           ///< output = factor times the sum of weights and values
+  T output_scale;     ///< output = output_scale times the sum of weights times values
 };
 
 /// Adds one part of the keys to a row's state and to its sum of n elements.
@@ -60,8 +61,8 @@ struct RowKernels {
   void (*pack_part)(index_t width, index_t room, index_t k, const T* b, index_t column_stride,
                     T* panel);
 
-  /// scores[r, j] = scale q_r . k_j for the rows of queries of one tile and the keys of a packed panel, while as much
-  /// memory from `ahead` on is asked for.
+  /// scores[r, j] = scale q_r . k_j for the queries of one tile and the keys of a packed panel;
+  /// prefetches a panel's worth of memory from `ahead` on.
   void (*score_panel)(index_t d, const T* queries, index_t queries_stride, const T* panel, T scale,
                       T* scores, index_t stride, const void* ahead);
 
@@ -70,13 +71,14 @@ struct RowKernels {
   /// s += bias; -inf where the bias is.
   void (*add_bias)(index_t n, T* s, const T* bias, index_t stride);
   /// s = -inf where shown[j] == hidden.
-  void (*hide)(index_t n, T* s, const bool* shown, index_t stride, bool hidden);
+  void (*mask_out)(index_t n, T* s, const bool* shown, index_t stride, bool hidden);
   /// s[j] -= slope |distance - j|
   void (*add_alibi)(index_t n, T* s, T slope, index_t distance);
 
-  /// s = e^(s - most) over n scores of each row, of which memory holds whole panels; shrink: by what earlier sums shrink.
+  /// s = e^(s - row maximum) over n scores of each row; memory holds whole panels of them. Earlier
+  /// sums of a row are to be multiplied by its `rescale`.
   void (*online_softmax)(index_t height, index_t n, T* s, index_t stride, QueryRow<T>* rows,
-                         T* shrink);
+                         T* rescale);
   /// out = e^(s - most) / total over n scores of a row whose state is final.
   void (*weigh)(index_t n, const T* s, const RowState<T>& state, T* out);
 
@@ -84,17 +86,18 @@ struct RowKernels {
   void (*drop)(index_t n, T* weights, const Dropout& dropout, index_t b, index_t h, index_t i,
                index_t first_key);
 
-  /// out_r = shrink_r out_r + sum over j of weights[r, j] v_j for one tile.
+  /// out_r = rescale_r out_r + sum over j of weights[r, j] v_j for one tile.
   void (*add_values_tile)(index_t dv, index_t n, const T* weights, index_t weights_stride,
                           const T* values, index_t value_stride, T* out, index_t out_stride,
-                          const T* shrink);
+                          const T* rescale);
 
-  /// out_r = rows_r.factor x_r for n elements of each row; returns whether all of it is finite.
+  /// out_r = rows_r.output_scale x_r for n elements of each row; returns whether all of it is finite.
   bool (*scale_rows)(index_t height, index_t n, const QueryRow<T>* rows, const T* x,
                      index_t x_stride, T* out, index_t out_stride);
 };
 
-/// What attention asks of an instruction set for rows of one element, as they are stored; it computes in T.
+/// What attention asks of an instruction set for rows of one element, as they are stored; it
+/// computes in T.
 template <class T>
 struct ElementKernels {
   /// Rows into the columns of a panel: see pack_part in tile.inc.hpp.
@@ -105,15 +108,15 @@ struct ElementKernels {
   void (*narrow_rows)(index_t count, index_t n, const T* rows, index_t stride, void* to,
                       index_t to_stride);
 
-  /// scores[r, j] = scale q_r . k_j for `height` (at most kFewRows) rows of queries and n rows of keys, wherever they lie;
-  /// without the scales of the keys.
+  /// scores[r, j] = scale q_r . k_j for `height` (at most kMaxDecodeRows) rows of queries and n
+  /// rows of keys, wherever they lie; without the scales of the keys.
   void (*score_rows)(index_t height, index_t n, index_t d, const T* queries, index_t queries_stride,
                      const void* const* keys, T scale, T* scores, index_t stride);
-  /// out_r = shrink_r out_r + sum over j of weights[r, j] v_j for as many rows, without the scales of the values, which are
-  /// those of keys from `first` of their block on.
+  /// out_r = rescale_r out_r + sum over j of weights[r, j] v_j for as many rows, without the scales
+  /// of the values, which are those of keys from `first` of their block on.
   void (*add_values_rows)(index_t height, index_t dv, index_t first, index_t n, const T* weights,
                           index_t weights_stride, const void* const* values, T* out,
-                          index_t out_stride, const T* shrink);
+                          index_t out_stride, const T* rescale);
   /// s[r, j] *= factors[j]: what the scales of n keys or values do to as many rows.
   void (*scale_columns)(index_t height, index_t n, const T* factors, T* s, index_t stride);
 };
@@ -131,5 +134,9 @@ ATTN_NAMESPACE_END
 
 #define ATTN_KERNEL_TEXT "attn/kernels/dot.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
+#define ATTN_KERNEL_TEXT "attn/attention/dropout.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"
 #define ATTN_KERNEL_TEXT "attn/attention/row_kernels.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"
+#define ATTN_KERNEL_TEXT "attn/attention/element_rows.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"

@@ -1,8 +1,9 @@
-// cap_row() and mask_row(): all that options and functors say of one query's scores, in the order of the contract.
+// cap_row() and mask_row(): all that options and functors say of one query's scores, in the order
+// of the contract.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/attention/tiling.hpp"
+#include "attn/attention/row_kernels.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -14,7 +15,8 @@ void add_relative_bias(const AttentionProblem<T>& problem, const RowKernels<T>& 
                        index_t position, index_t first_key, index_t n, T* s) {
   const TensorView2<const T>& bias = problem.options.relative_bias;
   const index_t most = bias.extent(1) / 2;
-  // Keys up to `near` lie further than `most` before the query, those from `far` on further behind it.
+  // Keys up to `near` lie further than `most` before the query, those from `far` on further behind
+  // it.
   const index_t near = std::clamp(position - most - first_key, index_t{0}, n);
   const index_t far = std::clamp(position + most - first_key, near, n);
   const index_t middle = std::clamp(first_key + near - position + most, index_t{0}, 2 * most);
@@ -23,7 +25,8 @@ void add_relative_bias(const AttentionProblem<T>& problem, const RowKernels<T>& 
   kernels.add_bias(n - far, s + far, &bias(h, 2 * most), 0);
 }
 
-/// Scores of one query against keys [first_key, first_key + n) of those given, which begin with the number `number`.
+/// Scores of one query against keys [first_key, first_key + n) of those given, which begin with the
+/// number `number`.
 template <class T>
 struct ScoreRow {
   index_t b, h, i, first_key, number, n;
@@ -52,8 +55,8 @@ void cap_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
   }
 }
 
-/// First what is added, then what hides, so that a NaN in a bias for a hidden key goes the way of the key.
-/// `all_visible`: to the mask functor.
+/// First what is added, then what hides, so that a NaN in a bias for a hidden key goes the way of
+/// the key. `all_visible`: to the mask functor.
 template <class T>
 void mask_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
               const ScoreRow<T>& row, bool all_visible) {
@@ -75,8 +78,8 @@ void mask_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
       if (adds) {
         kernels.add_bias(n, s, static_cast<const T*>(dense.data) + at, strides[3]);
       } else {
-        kernels.hide(n, s, static_cast<const bool*>(dense.data) + at, strides[3],
-                     dense.kind == Dense::Kind::drop);
+        kernels.mask_out(n, s, static_cast<const bool*>(dense.data) + at, strides[3],
+                         dense.kind == Dense::Kind::drop);
       }
     }
   }
@@ -86,11 +89,13 @@ void mask_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
 /// Keys that show_keys() is asked about at once.
 inline constexpr index_t kKeysShown = 512;
 
-/// shown[j - keys.begin] = -inf where lengths, functors, masks or biases hide a key of `keys` from a query, whatever its
-/// product is: a score of -inf hides nothing. `all_visible`: to the mask functor.
+/// shown[j - keys.begin] = -inf where lengths, functors, masks or biases hide a key of `keys` from
+/// a query, whatever its product is: a score of -inf hides nothing. `all_visible`: to the mask
+/// functor.
 template <class T>
-void show_keys(const AttentionProblem<T>& problem, const RowKernels<T>& kernels, index_t b,
-               const QueryRow<T>& row, KeyRange keys, bool all_visible, T* shown) {
+ATTN_COLD void show_keys(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
+                         index_t b, const QueryRow<T>& row, KeyRange keys, bool all_visible,
+                         T* shown) {
   const index_t begin = std::clamp(row.keys.begin, keys.begin, keys.end);
   const index_t end = std::clamp(row.keys.end, begin, keys.end), n = end - begin;
   std::fill_n(shown, keys.end - keys.begin, kMinusInf<T>);
@@ -105,8 +110,8 @@ void show_keys(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
 
 /// Whether a query sees any key.
 template <class T>
-bool sees_key(const AttentionProblem<T>& problem, const RowKernels<T>& kernels, index_t b,
-              const QueryRow<T>& row) {
+ATTN_COLD bool sees_key(const AttentionProblem<T>& problem, const RowKernels<T>& kernels, index_t b,
+                        const QueryRow<T>& row) {
   T shown[kKeysShown];
   for (index_t j = row.keys.begin; j < row.keys.end; j += kKeysShown) {
     const KeyRange keys{j, (std::min)(j + kKeysShown, row.keys.end)};

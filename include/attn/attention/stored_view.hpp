@@ -1,4 +1,5 @@
-// StoredView: queries, keys, values or outputs where they lie, of an element that only a call's kernels know.
+// StoredView: queries, keys, values or outputs where they lie, of an element that only a call's
+// kernels know.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,8 +11,9 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// (batch, heads, seq, dim), innermost stride 1; strides are in elements. Void is const where it is only read. What cuts a call
-/// into tasks takes any element by addresses, and is compiled once for all of them.
+/// (batch, heads, seq, dim), innermost stride 1; strides are in elements. Void is const where it is
+/// only read. What cuts a call into tasks takes any element by addresses, and is compiled once for
+/// all of them.
 template <class Void>
 class StoredView {
  public:

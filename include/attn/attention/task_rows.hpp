@@ -2,14 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/attention/tiling.hpp"
+#include "attn/attention/row_kernels.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Rows [first_row, first_row + num_rows) of one batch row and key/value head; behind the last row of a head come those
-/// of the next.
+/// Rows [first_row, first_row + num_rows) of one batch row and key/value head; behind the last row
+/// of a head come those of the next.
 struct RowBlock {
   index_t b, kv_head, first_row, num_rows;
 };
@@ -24,7 +24,7 @@ class TaskRows {
         count_(block.num_rows),
         first_number_(problem.lengths(block.b).first_key),
         rows_(rows),
-        alike_(block.num_rows > 0 && !problem.options.mask.has_intervals()),
+        uniform_(block.num_rows > 0 && !problem.options.mask.has_intervals()),
         classifies_(problem.functors.classify != nullptr) {
     if (count_ == 0) return;  // a packed sequence may have keys and no queries
     const index_t q_len = problem.lengths(b_).q_len;
@@ -32,7 +32,7 @@ class TaskRows {
     index_t i = block.first_row % q_len;
     KeyRange keys = problem.keys_seen(b_, i);
     for (index_t r = 0; r < count_; ++r) {
-      if (!alike_) keys = problem.keys_seen(b_, i);
+      if (!uniform_) keys = problem.keys_seen(b_, i);
       rows[r] = {h, i, keys, {kMinusInf<T>, T{0}}, T{0}};
       if (++i == q_len) i = 0, ++h;
     }
@@ -41,13 +41,13 @@ class TaskRows {
   /// From now on every row sees keys [0, keys), whatever the masks say.
   void show_all(index_t keys) {
     for (index_t r = 0; r < count_; ++r) rows_[r].keys = {0, keys};
-    alike_ = count_ > 0;
+    uniform_ = count_ > 0;
     classifies_ = false;
   }
 
   index_t count() const { return count_; }
   /// Every row sees all keys up to the same one.
-  bool alike() const { return alike_; }
+  bool uniform() const { return uniform_; }
   QueryRow<T>& operator[](index_t r) const { return rows_[r]; }
   std::span<QueryRow<T>> all() const { return {rows_, static_cast<std::size_t>(count_)}; }
 
@@ -60,7 +60,7 @@ class TaskRows {
       return {(std::max)(rows_[x].keys.begin, keys.begin), (std::min)(rows_[x].keys.end, keys.end)};
     };
     KeyRange seen{keys.end, keys.begin};
-    if (alike_) {
+    if (uniform_) {
       seen = of_row(r);
     } else {
       for (index_t x = r; x < r + count; ++x) {
@@ -71,12 +71,6 @@ class TaskRows {
     }
     if (classifies_) trim(r, count, seen);
     return seen;
-  }
-
-  /// Whether any of rows [r, r + count) is of a head whose weights are asked for.
-  bool shows_weights(index_t r, index_t count) const {
-    return std::any_of(rows_ + r, rows_ + r + count,
-                       [this](const QueryRow<T>& row) { return problem_.weights_at(row.h) >= 0; });
   }
 
   /// What the mask functor says of rows [r, r + count), head by head.
@@ -120,7 +114,7 @@ class TaskRows {
   index_t b_, count_;
   index_t first_number_;  ///< of the first key given
   QueryRow<T>* rows_;
-  bool alike_;
+  bool uniform_;
   bool classifies_;  ///< a mask functor says what it shows of blocks
 };
 

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <memory>
 #include <new>
 #include <type_traits>
 #include <utility>
@@ -40,7 +40,7 @@ class Buffer {
   explicit Buffer(index_t size) : size_(size) {
     const std::size_t bytes = bytes_of(size);
     if (bytes > 0) {
-      data_.reset(static_cast<T*>(::operator new(bytes, std::align_val_t{kAlignment})));
+      data_ = static_cast<T*>(::operator new(bytes, std::align_val_t{kAlignment}));
     }
   }
 
@@ -58,44 +58,47 @@ class Buffer {
     Buffer result;
     void* start = std::calloc(bytes + kAlignment, 1);
     if (start == nullptr) throw std::bad_alloc();
-    void* aligned = start;
-    std::size_t room = bytes + kAlignment;
-    std::align(kAlignment, bytes, aligned, room);
-    result.data_ = {static_cast<T*>(aligned), Release{start}};
+    const std::size_t beyond = reinterpret_cast<std::uintptr_t>(start) % kAlignment;
+    result.zeros_ = start;
+    result.data_ =
+        reinterpret_cast<T*>(static_cast<std::byte*>(start) + (kAlignment - beyond) % kAlignment);
     result.size_ = size;
     return result;
   }
 
   /// What was moved from is empty: its memory is gone, and a size without memory would be read.
   Buffer(Buffer&& other) noexcept
-      : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        zeros_(std::exchange(other.zeros_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {
-    data_ = std::move(other.data_);
-    size_ = std::exchange(other.size_, 0);
+    Buffer taken(std::move(other));
+    std::swap(data_, taken.data_);
+    std::swap(zeros_, taken.zeros_);
+    std::swap(size_, taken.size_);
     return *this;
   }
-  ~Buffer() = default;
+  ~Buffer() {
+    if (zeros_ != nullptr) {
+      std::free(zeros_);
+    } else {
+      ::operator delete(data_, std::align_val_t{kAlignment});
+    }
+  }
 
-  T* data() const { return data_.get(); }
+  T* data() const { return data_; }
   index_t size() const { return size_; }
 
  private:
-  struct Release {
-    void* start = nullptr;  ///< of zeros(): where calloc's memory begins
-
-    void operator()(T* p) const {
-      if (start != nullptr) return std::free(start);
-      ::operator delete(p, std::align_val_t{kAlignment});
-    }
-  };
-
   static std::size_t bytes_of(index_t size) {
     constexpr index_t most = (std::numeric_limits<index_t>::max)() / index_t{sizeof(T)};
     if (size < 0 || size > most) detail::throw_buffer_size(size);
     return static_cast<std::size_t>(size) * sizeof(T);
   }
 
-  std::unique_ptr<T[], Release> data_;
+  // Not std::unique_ptr: <memory> would be a tenth of what reading attention.hpp takes a compiler.
+  T* data_ = nullptr;
+  void* zeros_ = nullptr;  ///< of zeros(): where calloc's memory begins
   index_t size_ = 0;
 };
 

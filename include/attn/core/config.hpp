@@ -42,11 +42,24 @@
 #endif
 #endif
 
+// A file that holds kernels for those compiled with ATTN_COMPILED: see implementation.hpp.
+#if defined(ATTN_IMPLEMENTATION)
+#define ATTN_IMPLEMENTATION_FLOAT
+#define ATTN_IMPLEMENTATION_DOUBLE
+#define ATTN_IMPLEMENTATION_ELEMENTS
+#endif
+#if defined(ATTN_IMPLEMENTATION_FLOAT) || defined(ATTN_IMPLEMENTATION_DOUBLE) || \
+    defined(ATTN_IMPLEMENTATION_ELEMENTS)
+#undef ATTN_COMPILED
+#define ATTN_COMPILED_LIBRARY
+#endif
+
 #include "attn/core/abi_namespace.hpp"
 
-// ATTN_PIN_ISA (a name of simd/targets.inc) compiles that one instruction set only. ATTN_COMPILED, which linking
-// to attn::compiled defines, compiles none: the kernels are in the library (ATTN_COMPILED_LIBRARY there).
-#if defined(ATTN_PIN_ISA) && defined(ATTN_COMPILED)
+// ATTN_PIN_ISA (a name of simd/targets.inc) compiles that one instruction set only. ATTN_COMPILED,
+// which linking to attn::compiled defines, compiles none: the kernels are in the library, or in the
+// program's file with ATTN_IMPLEMENTATION (ATTN_COMPILED_LIBRARY there).
+#if defined(ATTN_PIN_ISA) && (defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY))
 #error "attn::compiled has every instruction set: pin one in a header-only build"
 #endif
 

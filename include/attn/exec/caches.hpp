@@ -24,8 +24,9 @@ inline index_t second_level_cache() {
   return bytes;
 }
 
-/// Bytes of the last-level cache that one core reaches: at most 32 MB, which it is where the system does not say. (On AMD's
-/// machines glibc adds up the caches of all cores: 256 MB and more, of which a core reaches 32.)
+/// Bytes of the last-level cache that one core reaches: at most 32 MB, which it is where the system
+/// does not say. (On AMD's machines glibc adds up the caches of all cores: 256 MB and more, of
+/// which a core reaches 32.)
 inline index_t last_level_cache() {
   static const index_t bytes = [] {
     constexpr index_t kMost = index_t{32} << 20;

@@ -1,9 +1,9 @@
-// Executors: who runs the independent tasks of one call: one thread, OpenMP, or the user's own pool.
+// Executors: who runs the independent tasks of one call: one thread, OpenMP, or the user's own
+// pool.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <exception>
-#include <memory>
 #include <type_traits>
 
 #include "attn/core/shape.hpp"
@@ -20,7 +20,7 @@ class TaskRef {
   template <class F>
     requires(!std::is_same_v<std::remove_cvref_t<F>, TaskRef>)
   TaskRef(F&& f)  // NOLINT(bugprone-forwarding-reference-overload)
-      : object_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
+      : object_(const_cast<void*>(static_cast<const void*>(__builtin_addressof(f)))),
         call_([](void* object, index_t task, int worker) {
           (*static_cast<std::remove_reference_t<F>*>(object))(task, worker);
         }) {}
@@ -33,8 +33,10 @@ class TaskRef {
 };
 
 /// Runs tasks 0 .. count-1, each once, in any order and on any thread, and returns when all are
-/// done. concurrency() is at least 1, or calls that are worth threads throw ValueError. `worker` is in [0, concurrency()) and no two tasks that run at the same time share one:
-/// it names their scratch memory. Results never depend on either. What a task throws, as functors may, run() throws.
+/// done. concurrency() is at least 1, or calls that are worth threads throw ValueError. `worker` is
+/// in [0, concurrency()) and no two tasks that run at the same time share one:
+/// it names their scratch memory. Results never depend on either. What a task throws, as functors
+/// may, run() throws.
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -44,8 +46,8 @@ class Executor {
 
 namespace detail {
 
-/// concurrency() as a number whose small multiples do not overflow. Throws ValueError below 1: scratch memory is made
-/// for so many workers.
+/// concurrency() as a number whose small multiples do not overflow. Throws ValueError below 1:
+/// scratch memory is made for so many workers.
 inline index_t worker_count(const Executor& executor) {
   const int count = executor.concurrency();
   if (count < 1) {
@@ -82,7 +84,8 @@ class OpenMPExecutor final : public Executor {
       for (index_t i = 0; i < count; ++i) task(i, 0);
       return;
     }
-    // An exception, such as a functor's, must not leave the threads' region: one of them goes on behind it.
+    // An exception, such as a functor's, must not leave the threads' region: one of them goes on
+    // behind it.
     std::exception_ptr error;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (index_t i = 0; i < count; ++i) {

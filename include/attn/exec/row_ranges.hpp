@@ -17,8 +17,8 @@ inline const Executor& threads_for(const Executor& executor, index_t multiplicat
   return is_worth_threads(multiplications) ? executor : one_thread;
 }
 
-/// f(begin, end) for ranges of rows that make up all of them; an element of softmax or of a norm counts as 16
-/// multiplications.
+/// f(begin, end) for ranges of rows that make up all of them; an element of softmax or of a norm
+/// counts as 16 multiplications.
 template <class F>
 void for_row_ranges(const Executor& executor, index_t rows, index_t elements_per_row, F f) {
   constexpr index_t kRangeElements = index_t{1} << 14;

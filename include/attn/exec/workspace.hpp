@@ -11,8 +11,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// A stack of scratch memory. Use one from one thread at a time; a call that runs on several threads
-/// takes their share beforehand. Once a sequence of calls has run, the same sequence allocates nothing.
+/// A stack of scratch memory. Use one from one thread at a time; a call that runs on several
+/// threads takes their share beforehand. Once a sequence of calls has run, the same sequence
+/// allocates nothing.
 class Workspace {
  public:
   Workspace() = default;
@@ -88,6 +89,17 @@ class Workspace {
   std::size_t total_ = 0, peak_ = 0;
 };
 
+namespace detail {
+
+inline std::size_t scratch_bytes(index_t size, std::size_t element_size) {
+  if (size > (std::numeric_limits<index_t>::max)() / static_cast<index_t>(2 * element_size)) {
+    throw std::bad_alloc();
+  }
+  return (static_cast<std::size_t>(size) * element_size + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace detail
+
 /// `size` uninitialised elements from a workspace until the end of the scope; 64-byte aligned.
 /// Scopes nest: the last taken is released first.
 template <class T>
@@ -99,11 +111,7 @@ class Scratch {
   }
 
   /// What `size` elements take of a workspace. Throws std::bad_alloc where bytes overflow.
-  static std::size_t bytes(index_t size) {
-    if (size > (std::numeric_limits<index_t>::max)() / index_t{2 * sizeof(T)})
-      throw std::bad_alloc();
-    return (static_cast<std::size_t>(size) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
-  }
+  static std::size_t bytes(index_t size) { return detail::scratch_bytes(size, sizeof(T)); }
 
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
@@ -117,6 +125,32 @@ class Scratch {
   Workspace::Mark mark_;
   T* data_;
   index_t size_;
+};
+
+/// Cuts arrays, each 64-byte aligned, from one piece of memory; without memory it adds up what they
+/// take. A call writes its layout once, as a constructor that takes one of these, and uses it for
+/// the size and for the arrays.
+class ScratchLayout {
+ public:
+  explicit ScratchLayout(std::byte* memory = nullptr) : memory_(memory) {}
+
+  /// nullptr without memory, and for no elements. Throws std::bad_alloc where bytes overflow.
+  template <class T>
+  T* take(index_t size) {
+    return reinterpret_cast<T*>(take_bytes(Scratch<T>::bytes(size)));
+  }
+
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* take_bytes(std::size_t bytes) {
+    std::byte* start = memory_ == nullptr || bytes == 0 ? nullptr : memory_ + bytes_;
+    if (__builtin_add_overflow(bytes_, bytes, &bytes_)) throw std::bad_alloc();
+    return start;
+  }
+
+  std::byte* memory_;
+  std::size_t bytes_ = 0;
 };
 
 /// The workspace of calls that were given none: one per thread.

@@ -1,29 +1,31 @@
 // Kernel text: products of few rows with many others, along the vector, for what memory limits.
 // SPDX-License-Identifier: Apache-2.0
 //
-// One row or two leave memory to the hardware's prefetchers. More rows ask for what comes later, line by line between
-// their FMAs and into the second cache: a core waits for few lines at a time, fewer still of the first cache
-// (attn_report's sdpa_decode_gqa).
+// One row or two leave memory to the hardware's prefetchers. More rows prefetch, line by line
+// between their FMAs and into L2, since L1 has fewer fill buffers (attn_report's sdpa_decode_gqa).
 
-/// Places of B that are read in turn, one row in each. Hardware prefetchers follow several places, each over its pages
-/// alone; of two rows that share a page they make nothing. Zen 4, one query on keys and values from memory: four places
-/// take 0.83 of the time of one place of the values and eight of the keys (attn_report's sdpa_decode).
-inline constexpr int kPlaces = 4;
+/// Streams of B that are read in turn, one row of each. Hardware prefetchers follow several
+/// streams, each within its pages; two streams in one page defeat them. Zen 4, one query on keys
+/// and values from memory: four streams take 0.83 of the time of one stream of values and eight of
+/// keys
+/// (attn_report's sdpa_decode).
+inline constexpr int kStreams = 4;
 
-/// Sums that dot_block() keeps, at most. 8 hide the latency of the FMAs. With 32 registers there are more: 4 rows by 4
-/// take 8 loads for 16 FMAs, 4 by 2 take 6 for 8, and some cores load one vector of AVX-512 in a cycle, as they multiply
-/// one. One row keeps 4: memory, not latency, is what it waits for.
+/// Sums that dot_block() keeps, at most. 8 hide the latency of the FMAs. With 32 registers there
+/// are more: 4 rows by 4 take 8 loads for 16 FMAs, 4 by 2 take 6 for 8, and some cores load one
+/// vector of AVX-512 in a cycle, as they multiply one. One row keeps 4: memory, not latency, is
+/// what it waits for.
 inline constexpr int kDotSums = Registers::kDotSums;
 
 /// Rows of B that dot_block() takes for R rows of A.
 template <int R>
-inline constexpr int kDotColumns = std::min(kPlaces, kDotSums / R);
+inline constexpr int kDotColumns = std::min(kStreams, kDotSums / R);
 
-/// out[r J + j] = scale a_r . b_j over k elements for R rows of A and J = kDotColumns rows of B, while rows `later` of B
-/// are asked for.
+/// out[r J + j] = scale a_r . b_j over k elements for R rows of A and J = kDotColumns rows of B;
+/// prefetches the rows `ahead` of B.
 template <class T, class E, int R>
 ATTN_INLINE void dot_block(index_t k, const T* a, index_t a_stride, const E* const* b,
-                           const E* const* later, T scale, T* out) {
+                           const E* const* ahead, T scale, T* out) {
   using V = Vec<T>;
   constexpr int J = kDotColumns<R>;
   V sums[R * J / 4][4];
@@ -34,7 +36,7 @@ ATTN_INLINE void dot_block(index_t k, const T* a, index_t a_stride, const E* con
     ATTN_UNROLL
     for (int j = 0; j < J; ++j) {
       bv[j] = load_at(b[j] + p);
-      if constexpr (R > 1) __builtin_prefetch(later[j] + p, 0, 2);
+      if constexpr (R > 1) __builtin_prefetch(ahead[j] + p, 0, 2);
     }
     ATTN_UNROLL
     for (int r = 0; r < R; ++r) {
@@ -58,28 +60,31 @@ ATTN_INLINE void dot_block(index_t k, const T* a, index_t a_stride, const E* con
   for (int i = 0; i < R * J / 4; ++i) sum_each(sums[i], scale, out + 4 * i);
 }
 
-/// Rows of A at a time where there are more than kMostAlone: every further number would be compiled by every user, and
-/// three rows take the time of four where memory limits (attn_report's sdpa_queries). Without FMA no more than one.
+/// Rows of A at a time where there are more than kMostAlone: every further number would be compiled
+/// by every user, and three rows take the time of four where memory limits (attn_report's
+/// sdpa_queries). Without FMA no more than one.
 inline constexpr int kRowsAtOnce = Registers::kDotRows;
 
-/// So many rows are taken one after the other while the first cache holds their rows of B. Zen 4: two take 0.83 of the
-/// time of four at once; four would take 1.3 (attn_report's sdpa_queries_2 and sdpa_decode_gqa).
+/// So many rows are taken one after the other while the first cache holds their rows of B. Zen 4:
+/// two take 0.83 of the time of four at once; four would take 1.3 (attn_report's sdpa_queries_2 and
+/// sdpa_decode_gqa).
 inline constexpr index_t kMostAlone = 2;
 
-/// One row of B in each of kPlaces equal parts of n rows, past the end the last one, and what comes later.
+/// One row of each of kStreams streams, equal parts of n rows of B, and the row to prefetch for it.
+/// Past the end of B it is the last row.
 template <class E>
-struct Places {
-  static constexpr index_t kAhead = 6;
-  index_t at[kPlaces];
-  const E *rows[kPlaces], *later[kPlaces];
+struct Streams {
+  static constexpr index_t kDistance = 6;
+  index_t at[kStreams];
+  const E *rows[kStreams], *ahead[kStreams];
 
-  /// To row x of each part.
-  ATTN_INLINE void go_to(index_t x, const void* const* b, index_t n, index_t part) {
+  /// To row x of each stream.
+  ATTN_INLINE void go_to(index_t x, const void* const* b, index_t n, index_t length) {
     ATTN_UNROLL
-    for (int s = 0; s < kPlaces; ++s) {
-      at[s] = std::min(s * part + x, n - 1);
+    for (int s = 0; s < kStreams; ++s) {
+      at[s] = std::min(s * length + x, n - 1);
       rows[s] = static_cast<const E*>(b[at[s]]);
-      later[s] = static_cast<const E*>(b[std::min(at[s] + kAhead, n - 1)]);
+      ahead[s] = static_cast<const E*>(b[std::min(at[s] + kDistance, n - 1)]);
     }
   }
 };
@@ -88,39 +93,40 @@ struct Places {
 template <class T, class E>
 inline void score_rows_alone(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
                              const void* const* b, T scale, T* out, index_t out_stride) {
-  const index_t part = (n + kPlaces - 1) / kPlaces;
-  Places<E> places;
-  for (index_t x = 0; x < part; ++x) {
-    places.go_to(x, b, n, part);
+  const index_t length = (n + kStreams - 1) / kStreams;
+  Streams<E> streams;
+  for (index_t x = 0; x < length; ++x) {
+    streams.go_to(x, b, n, length);
     for (index_t r = 0; r < height; ++r) {
-      T sums[kPlaces];
-      dot_block<T, E, 1>(k, a + r * a_stride, a_stride, places.rows, places.later, scale, sums);
-      // Unrolled, since g++ would make one scatter of four stores, which is microcode on AMD's machines.
+      T sums[kStreams];
+      dot_block<T, E, 1>(k, a + r * a_stride, a_stride, streams.rows, streams.ahead, scale, sums);
+      // Unrolled, since g++ would make one scatter of four stores, which is microcode on AMD's
+      // machines.
       ATTN_UNROLL
-      for (int s = 0; s < kPlaces; ++s) out[r * out_stride + places.at[s]] = sums[s];
+      for (int s = 0; s < kStreams; ++s) out[r * out_stride + streams.at[s]] = sums[s];
     }
   }
 }
 
-/// to[r, s part + x] = from[x, r J + s] for kRowsAtOnce rows, J = kDotColumns places and x < count, as far as there are
-/// columns: `room`, from `to` on.
+/// to[r, s length + x] = from[x, r J + s] for kRowsAtOnce rows, J = kDotColumns streams and
+/// x < count, as far as there are columns: `room`, from `to` on.
 template <class T>
-inline void turn_sums(index_t part, index_t count, index_t room, const T* from, T* to,
-                      index_t to_stride) {
+inline void transpose_sums(index_t length, index_t count, index_t room, const T* from, T* to,
+                           index_t to_stride) {
   constexpr index_t J = kDotColumns<kRowsAtOnce>, kWidth = kRowsAtOnce * J;
   constexpr index_t kSize = Block<T>::kSize;
   static_assert(kWidth % kSize == 0);
-  if (count == kSize && (J - 1) * part + kSize <= room) {
+  if (count == kSize && (J - 1) * length + kSize <= room) {
     for (index_t i = 0; i < kWidth; i += kSize) {
       const Block<T> block(from + i, kWidth, kSize);
       ATTN_UNROLL
       for (int x = 0; x < kSize; ++x) {
-        block.store(x, to + (i + x) / J * to_stride + (i + x) % J * part);
+        block.store(x, to + (i + x) / J * to_stride + (i + x) % J * length);
       }
     }
     return;
   }
-  for (index_t s = 0; s < J; ++s, from += 1, to += part, room -= part) {
+  for (index_t s = 0; s < J; ++s, from += 1, to += length, room -= length) {
     for (index_t x = 0; x < std::min(room, count); ++x) {
       ATTN_UNROLL
       for (int r = 0; r < kRowsAtOnce; ++r) to[r * to_stride + x] = from[x * kWidth + r * J];
@@ -128,41 +134,41 @@ inline void turn_sums(index_t part, index_t count, index_t room, const T* from, 
   }
 }
 
-/// score_rows() for kRowsAtOnce rows of A at a time. The sums of several rows of each place are turned around in
-/// registers: 16 stores one by one after as many sums held up the next ones, and grouped decoding took 1.07 times as long
-/// (attn_report's sdpa_decode_gqa).
+/// score_rows() for kRowsAtOnce rows of A at a time. Sums of several rows of each stream are
+/// transposed in registers: with 16 single stores after as many sums, grouped decoding took 1.07
+/// times as long (attn_report's sdpa_decode_gqa).
 template <class T, class E>
 inline void score_rows_together(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
                                 const void* const* b, T scale, T* out, index_t out_stride) {
   constexpr index_t R = kRowsAtOnce, J = kDotColumns<R>, kSize = Block<T>::kSize;
-  constexpr index_t kTurned = kSize * R * J;
-  const index_t part = (n + kPlaces - 1) / kPlaces;
-  T sums[detail::kFewRows * kPlaces * kSize];
-  Places<E> places;
-  for (index_t first = 0; first < part; first += kSize) {
-    const index_t count = std::min(part - first, kSize);
+  constexpr index_t kTransposed = kSize * R * J;
+  const index_t length = (n + kStreams - 1) / kStreams;
+  T sums[detail::kMaxDecodeRows * kStreams * kSize];
+  Streams<E> streams;
+  for (index_t first = 0; first < length; first += kSize) {
+    const index_t count = std::min(length - first, kSize);
     for (index_t x = 0; x < count; ++x) {
-      places.go_to(first + x, b, n, part);
+      streams.go_to(first + x, b, n, length);
       T* to = sums + x * R * J;
-      for (index_t s = 0; s < kPlaces; s += J) {
-        for (index_t r = 0; r < height; r += R, to += kTurned) {
-          dot_block<T, E, R>(k, a + r * a_stride, a_stride, places.rows + s,
-                             (r == 0 ? places.later : places.rows) + s, scale, to);
+      for (index_t s = 0; s < kStreams; s += J) {
+        for (index_t r = 0; r < height; r += R, to += kTransposed) {
+          dot_block<T, E, R>(k, a + r * a_stride, a_stride, streams.rows + s,
+                             (r == 0 ? streams.ahead : streams.rows) + s, scale, to);
         }
       }
     }
     const T* from = sums;
-    for (index_t s = 0; s < kPlaces; s += J) {
-      const index_t column = s * part + first;
-      for (index_t r = 0; r < height; r += R, from += kTurned) {
-        turn_sums(part, count, n - column, from, out + r * out_stride + column, out_stride);
+    for (index_t s = 0; s < kStreams; s += J) {
+      const index_t column = s * length + first;
+      for (index_t r = 0; r < height; r += R, from += kTransposed) {
+        transpose_sums(length, count, n - column, from, out + r * out_stride + column, out_stride);
       }
     }
   }
 }
 
-/// out[r, j] = scale a_r . b_j for `height` rows of A and n rows of B, which are of E. Of a and out memory holds a multiple of
-/// detail::kFewRowsAtOnce rows, all of which may be used.
+/// out[r, j] = scale a_r . b_j for `height` rows of A and n rows of B, which are of E. Of a and out
+/// memory holds a multiple of detail::kDecodeRowsAtOnce rows, all of which may be used.
 template <class T, class E>
 inline void score_rows(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
                        const void* const* b, T scale, T* out, index_t out_stride) {
@@ -174,16 +180,16 @@ inline void score_rows(index_t height, index_t n, index_t k, const T* a, index_t
   score_rows_alone<T, E>(height, n, k, a, a_stride, b, scale, out, out_stride);
 }
 
-/// c_r += sum over i < N of a[r, i a_step] row_i for R rows of C, while rows `later` are asked for.
+/// c_r += sum over i < N of a[r, i a_step] row_i for R rows of C; prefetches the rows `ahead`.
 template <class T, class E, int R, int N>
 inline void add_block(index_t columns, const T* a, index_t a_stride, index_t a_step,
-                      const E* const* row, const E* const* later, T* c, index_t c_stride) {
+                      const E* const* row, const E* const* ahead, T* c, index_t c_stride) {
   using V = Vec<T>;
   // Read once: to the compiler, what is stored below could change the pointers.
-  const E *from[N], *ahead[N];
+  const E *from[N], *next[N];
   for (int i = 0; i < N; ++i) {
     from[i] = row[i];
-    ahead[i] = later[i];
+    next[i] = ahead[i];
   }
   V weight[R][N];
   ATTN_UNROLL
@@ -199,7 +205,7 @@ inline void add_block(index_t columns, const T* a, index_t a_stride, index_t a_s
     ATTN_UNROLL
     for (int i = 0; i < N; ++i) {
       const V value = load(from[i] + at, lanes);
-      if constexpr (R > 1) __builtin_prefetch(ahead[i] + at, 0, 2);
+      if constexpr (R > 1) __builtin_prefetch(next[i] + at, 0, 2);
       ATTN_UNROLL
       for (int x = 0; x < R; ++x) sum[x] = fma(weight[x][i], value, sum[x]);
     }
@@ -208,11 +214,11 @@ inline void add_block(index_t columns, const T* a, index_t a_stride, index_t a_s
   });
 }
 
-/// c_r = factor_r c_r + sum over j < n of a[r, j] b_j, rows of `columns` elements, b of E, c in whole vectors; where there are
-/// several queries, rows share the loads of c and of b.
+/// c_r = factor_r c_r + sum over j < n of a[r, j] b_j, rows of `columns` elements, b of E, c in
+/// whole vectors; where there are several queries, rows share the loads of c and of b.
 ///
-/// The order of sums follows from the steps of detail::kKeyStep keys, counted from `first` keys before b[0], that hold
-/// any key: one more key within them changes it for no other.
+/// The order of sums follows from the steps of detail::kKeyStep keys, counted from `first` keys
+/// before b[0], that hold any key: one more key within them changes it for no other.
 template <class T, class E>
 inline void add_values_rows(index_t height, index_t columns, index_t first, index_t n, const T* a,
                             index_t a_stride, const void* const* b, T* c, index_t c_stride,
@@ -223,15 +229,15 @@ inline void add_values_rows(index_t height, index_t columns, index_t first, inde
       (V::all(factor[r]) * V::load(c + r * c_stride + x)).store(c + r * c_stride + x);
     }
   }
-  constexpr index_t kAhead = 8;
-  static_assert(detail::kKeyStep % kPlaces == 0);
+  constexpr index_t kRowsAhead = 8;
+  static_assert(detail::kKeyStep % kStreams == 0);
   const index_t before = first % detail::kKeyStep;
-  const index_t part = detail::round_up(before + n, detail::kKeyStep) / kPlaces;
-  const E *rows[kPlaces], *later[kPlaces];
-  for (index_t at = 0; at < part; ++at) {
-    const index_t begin = at - before, last = begin + (kPlaces - 1) * part;
+  const index_t length = detail::round_up(before + n, detail::kKeyStep) / kStreams;
+  const E *rows[kStreams], *ahead[kStreams];
+  for (index_t at = 0; at < length; ++at) {
+    const index_t begin = at - before, last = begin + (kStreams - 1) * length;
     if (begin < 0 || last >= n) {
-      for (index_t j = begin; j < n; j += part) {
+      for (index_t j = begin; j < n; j += length) {
         if (j < 0) continue;
         const E* row = static_cast<const E*>(b[j]);
         for (index_t r = 0; r < height; ++r) {
@@ -241,20 +247,21 @@ inline void add_values_rows(index_t height, index_t columns, index_t first, inde
       }
       continue;
     }
-    for (index_t s = 0; s < kPlaces; ++s) {
-      rows[s] = static_cast<const E*>(b[begin + s * part]);
-      later[s] = static_cast<const E*>(b[std::min(begin + s * part + kAhead, n - 1)]);
+    for (index_t s = 0; s < kStreams; ++s) {
+      rows[s] = static_cast<const E*>(b[begin + s * length]);
+      ahead[s] = static_cast<const E*>(b[std::min(begin + s * length + kRowsAhead, n - 1)]);
     }
     if (height <= kMostAlone) {
       for (index_t r = 0; r < height; ++r) {
-        add_block<T, E, 1, kPlaces>(columns, a + r * a_stride + begin, a_stride, part, rows, later,
-                                    c + r * c_stride, c_stride);
+        add_block<T, E, 1, kStreams>(columns, a + r * a_stride + begin, a_stride, length, rows,
+                                     ahead, c + r * c_stride, c_stride);
       }
       continue;
     }
     for (index_t r = 0; r < height; r += kRowsAtOnce) {
-      add_block<T, E, kRowsAtOnce, kPlaces>(columns, a + r * a_stride + begin, a_stride, part, rows,
-                                            r == 0 ? later : rows, c + r * c_stride, c_stride);
+      add_block<T, E, kRowsAtOnce, kStreams>(columns, a + r * a_stride + begin, a_stride, length,
+                                             rows, r == 0 ? ahead : rows, c + r * c_stride,
+                                             c_stride);
     }
   }
 }

@@ -9,11 +9,11 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Most rows of the path for few queries, which take keys and values unpacked.
-inline constexpr index_t kFewRows = 12;
+/// Most rows of the kernels for few queries on many keys, which take keys and values unpacked.
+inline constexpr index_t kMaxDecodeRows = 12;
 /// Memory holds a multiple of so many of them, since kernels take so many at once.
-inline constexpr index_t kFewRowsAtOnce = 4;
-static_assert(kFewRows % kFewRowsAtOnce == 0);
+inline constexpr index_t kDecodeRowsAtOnce = 4;
+static_assert(kMaxDecodeRows % kDecodeRowsAtOnce == 0);
 /// Their sums over keys are in the same order for any number of keys that takes as many steps.
 inline constexpr index_t kKeyStep = 16;
 

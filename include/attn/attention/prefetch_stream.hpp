@@ -1,6 +1,9 @@
-// ComingRows: asks for what attention reads next, the next block of keys or the next task's rows, while products run.
+// PrefetchStream: prefetches what attention reads next, the next block of keys or the next task's
+// rows, during products.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+
+#include <array>
 
 #include "attn/attention/task_rows.hpp"
 #include "attn/core/prefetch.hpp"
@@ -9,15 +12,16 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Asks for a row of x before it is needed: short sequences come from memory once, and what reads them takes as long as
-/// it waits. kWrite: 1 for a row that will be written.
+/// Prefetches a row of x: short sequences come from memory once, so their reader would wait for
+/// every row. kWrite: 1 for a row that will be written.
 template <int kWrite, class Void>
 ATTN_INLINE void prefetch_row(const void* row, const StoredView<Void>& x) {
   prefetch_bytes<kWrite>(row, x.row_bytes());
 }
 
-/// Asks for the dense masks of one query over `keys`, where each query has a row of them of its own. One row at a time,
-/// between rows of scores: a core waits for few lines at a time (attn_report's cost_additive).
+/// Prefetches the dense masks of one query over `keys`, where each query has a mask row of its own.
+/// Called between rows of scores, one row at a time: a core has few fill buffers (attn_report's
+/// cost_additive).
 template <class T>
 ATTN_INLINE void prefetch_masks(const AttentionProblem<T>& problem, index_t b,
                                 const QueryRow<T>& row, KeyRange keys) {
@@ -33,24 +37,25 @@ ATTN_INLINE void prefetch_masks(const AttentionProblem<T>& problem, index_t b,
   }
 }
 
-/// Some queries, and some keys and values. A core waits for few lines at a time: rows without gaps are asked for line by
-/// line during products, others a few at each step (attn_report's sdpa_short, sdpa_queries_32 and cost_seq_major).
+/// Prefetches some queries, keys and values. A core has few fill buffers, so the requests are
+/// spread out: contiguous rows line by line during products, others a few rows at each step
+/// (attn_report's sdpa_short, sdpa_queries_32, cost_seq_major).
 template <class T>
-class ComingRows {
+class PrefetchStream {
  public:
-  /// Nothing to ask for.
-  ComingRows() = default;
-  /// Rows apart are asked for within `products` calls of ask_during() and `steps` more of ask(); of keys and values without
-  /// gaps a panel by each ask_during(), as far as there are products. `queries` names the heads whose keys they are,
-  /// even if it has no rows.
-  ComingRows(const AttentionProblem<T>& problem, const RowBlock& queries, KeyRange keys,
-             index_t steps, index_t products, index_t panel_width)
+  /// Nothing to prefetch.
+  PrefetchStream() = default;
+  /// Rows with gaps between them are spread over `products` calls of next_panel() and `steps` more
+  /// of advance(); each next_panel() also takes a panel's worth of contiguous keys or values.
+  /// `queries` names the heads that the keys belong to, even if it has no rows.
+  PrefetchStream(const AttentionProblem<T>& problem, const RowBlock& queries, KeyRange keys,
+                 index_t steps, index_t products, index_t panel_width)
       : problem_(&problem),
         queries_(queries),
         keys_(keys),
         panel_(panel_width * problem.score_dim() * index_t{sizeof(T)}) {
-    if (keys.begin < keys.end && !problem.paged() && lies_together(problem.k) &&
-        lies_together(problem.v)) {
+    if (keys.begin < keys.end && !problem.paged() && is_contiguous(problem.k) &&
+        is_contiguous(problem.v)) {
       std::size_t n = 0;
       for (const auto* x : {&problem.k, &problem.v}) {
         streams_[n++] = {
@@ -67,7 +72,7 @@ class ComingRows {
     i_ = queries.first_row % q_len_;
   }
 
-  ATTN_INLINE void ask() {
+  ATTN_INLINE void advance() {
     for (const index_t end = (std::min)(next_ + share_, count_); next_ < end; ++next_) {
       if (next_ < queries_.num_rows) {
         prefetch_row<0>(problem_->query(queries_.b, h_, i_), problem_->q);
@@ -84,32 +89,33 @@ class ComingRows {
     }
   }
 
-  /// Where score_panel() is to ask for a panel's worth of memory; `otherwise` is in a cache.
-  ATTN_INLINE const void* ask_during(const T* otherwise) {
-    ask();
+  /// What score_panel() is to prefetch, a panel's worth of memory; `otherwise`, which is in a
+  /// cache, once all is done.
+  ATTN_INLINE const void* next_panel(const T* otherwise) {
+    advance();
     for (Stream& stream : streams_) {
       if (stream.left <= 0) continue;
       const char* at = stream.at;
-      const index_t asked = (std::min)(panel_, stream.left);
-      stream.at += asked;
-      stream.left -= asked;
+      const index_t bytes = (std::min)(panel_, stream.left);
+      stream.at += bytes;
+      stream.left -= bytes;
       return at;
     }
     return otherwise;
   }
 
  private:
-  /// Bytes that are asked for from `at` on.
+  /// Contiguous bytes still to prefetch.
   struct Stream {
     const char* at = nullptr;
     index_t left = 0;
   };
 
-  static bool lies_together(const StoredView<const void>& x) { return x.stride(2) == x.extent(3); }
+  static bool is_contiguous(const StoredView<const void>& x) { return x.stride(2) == x.extent(3); }
 
   const AttentionProblem<T>* problem_ = nullptr;
   RowBlock queries_{};
-  KeyRange keys_{};  ///< of those that lie apart
+  KeyRange keys_{};  ///< whose rows have gaps between them
   std::array<Stream, 2> streams_{};
   index_t panel_ = 0;  ///< bytes of score_panel()'s panel
   index_t count_ = 0, share_ = 0;

@@ -1,9 +1,18 @@
-// ATTN_EXPORT_TABLES(T): what attn::compiled offers for elements of T; ATTN_EXPORT_CONVERSIONS(In, Acc): what it offers
-// between two elements. See attn/kernels/backend.hpp.
+// What attn::compiled is made of: the kernels' tables, of every target, for whoever is compiled
+// with ATTN_COMPILED.
+// SPDX-License-Identifier: Apache-2.0
+//
+// attn/attn.hpp includes this where ATTN_IMPLEMENTATION is defined, in one file of a program that
+// has nothing else in it; or ATTN_IMPLEMENTATION_FLOAT, _DOUBLE and _ELEMENTS in a file each, which
+// are compiled at the same time.
 #pragma once
 
+#include "attn/core/config.hpp"
+
+#if defined(ATTN_COMPILED_LIBRARY)
+
 #include "attn/attention/sdpa_backward.hpp"
-#include "attn/attn.hpp"
+#include "attn/generation.hpp"
 #include "attn/kernels/activation_backward.hpp"
 #include "attn/kernels/column_sums.hpp"
 #include "attn/kernels/loss.hpp"
@@ -13,6 +22,7 @@
 #include "attn/layers/dropout.hpp"
 #include "attn/train/update.hpp"
 
+/// A table for inputs of In and sums of Acc: see attn/kernels/backend.hpp.
 #define ATTN_EXPORT_PAIR(Family, In, Acc)                                                      \
   template <>                                                                                  \
   const void* attn::compiled::table<                                                           \
@@ -40,3 +50,35 @@
   ATTN_EXPORT_TABLE(Dropout, T)             \
   ATTN_EXPORT_TABLE(Optimizers, T)          \
   ATTN_EXPORT_TABLE(AttentionBackward, T)
+
+#if defined(ATTN_IMPLEMENTATION_FLOAT)
+ATTN_EXPORT_TABLES(float)
+ATTN_EXPORT_TABLE(QuantizedProducts, float)
+#endif
+
+#if defined(ATTN_IMPLEMENTATION_DOUBLE)
+ATTN_EXPORT_TABLES(double)
+#endif
+
+// Between elements.
+#if defined(ATTN_IMPLEMENTATION_ELEMENTS)
+ATTN_EXPORT_CONVERSIONS(float, double)
+ATTN_EXPORT_CONVERSIONS(attn::bfloat16, float)
+ATTN_EXPORT_CONVERSIONS(attn::bfloat16, double)
+ATTN_EXPORT_CONVERSIONS(attn::float16, float)
+ATTN_EXPORT_CONVERSIONS(attn::float16, double)
+ATTN_EXPORT_CONVERSIONS(attn::bfloat16, attn::float16)
+
+// Float queries on keys and values of these; of 16 bits, queries too.
+ATTN_EXPORT_PAIR(Attention, attn::bfloat16, float)
+ATTN_EXPORT_PAIR(Attention, attn::float16, float)
+ATTN_EXPORT_PAIR(Attention, std::int8_t, float)
+ATTN_EXPORT_PAIR(RowQuantization, float, std::int8_t)
+#endif
+
+#undef ATTN_EXPORT_TABLES
+#undef ATTN_EXPORT_CONVERSIONS
+#undef ATTN_EXPORT_TABLE
+#undef ATTN_EXPORT_PAIR
+
+#endif

@@ -1,0 +1,42 @@
+// CacheGuard: takes back what a call that throws has added to caches.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "attn/core/config.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Takes back what was added to caches, unless commit() is reached. Caches of unlike lengths, which
+/// whoever is to add to them refuses, stay as they are.
+template <class Cache>
+class CacheGuard {
+ public:
+  explicit CacheGuard(std::span<Cache> caches) : caches_(caches) {
+    if (caches.empty()) return;
+    length_ = caches[0].length();
+    const auto is_unlike = [&](const Cache& cache) { return !(cache.length() == length_); };
+    if (std::any_of(caches.begin(), caches.end(), is_unlike)) caches_ = {};
+  }
+  /// `cache` may be null.
+  explicit CacheGuard(Cache* cache) : CacheGuard({cache, cache == nullptr ? 0u : 1u}) {}
+  CacheGuard(const CacheGuard&) = delete;
+  CacheGuard& operator=(const CacheGuard&) = delete;
+  ~CacheGuard() {
+    for (Cache& cache : caches_) cache.truncate_to(length_);
+  }
+  void commit() { caches_ = {}; }
+
+ private:
+  std::span<Cache> caches_;
+  decltype(std::declval<Cache>().length()) length_ = {};
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

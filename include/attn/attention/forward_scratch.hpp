@@ -1,0 +1,80 @@
+// ForwardScratch and CallScratch: the scratch memory of one worker and of a whole call.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/plan.hpp"
+#include "attn/exec/workspace.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Of one worker, for any task of the call.
+template <class T>
+struct ForwardScratch {
+  index_t out_stride;     ///< between rows of sums and of copied values
+  T* k;                   ///< packed panels of one block, on the tiled path
+  T* v;                   ///< copied values of one block
+  T* scores;              ///< of one tile
+  T* products;            ///< scale qv . v of one tile, on the decode path
+  T* scales;              ///< of the int8 keys or values of one block
+  const void** pointers;  ///< to the keys or values of one block, on the decode path
+  T* q;                   ///< copied queries, in whole tiles
+  T* sums;                ///< of weights times values, in whole tiles
+  QueryRow<T>* rows;
+
+  ForwardScratch(ScratchLayout& layout, const AttentionProblem<T>& problem,
+                 const AttentionPlan& plan)
+      : out_stride(round_up(problem.head_dim_v(), 16)) {
+    const AttentionOptions<T>& options = problem.options;
+    const index_t block_kv = plan.max_block_kv, score_dim = problem.score_dim();
+    const index_t height =
+        plan.heads_per_task * (std::max)(plan.max_rows + kMostTileRows - 1, kMaxDecodeRows);
+    k = layout.take<T>(plan.packs_keys ? block_kv * score_dim : 0);
+    v = layout.take<T>(block_kv * out_stride);
+    scores = layout.take<T>(std::max(kMostTileRows, kMaxDecodeRows) * block_kv);
+    products = layout.take<T>(options.qv ? kMaxDecodeRows * block_kv : 0);
+    scales = layout.take<T>(problem.k_scales ? block_kv : 0);
+    pointers = layout.take<const void*>(block_kv);
+    q = layout.take<T>(height * score_dim);
+    sums = layout.take<T>(height * out_stride);
+    rows = layout.take<QueryRow<T>>(plan.heads_per_task * plan.max_rows);
+  }
+};
+
+/// Of one call.
+template <class T>
+struct CallScratch {
+  T* weights;           ///< of which only the average is wanted; each null where it is not taken
+  RowState<T>* states;  ///< of all rows, where they outlive their task
+  AttentionPlan::Sequence* sequences;
+  std::size_t worker_bytes;
+  std::byte* workers;         ///< a ForwardScratch each
+  T* split_sums;              ///< kMaxDecodeRows rows of each split
+  RowState<T>* split_states;  ///< and their states
+
+  ATTN_COLD CallScratch(ScratchLayout& layout, const AttentionProblem<T>& problem,
+                        const AttentionPlan& plan) {
+    weights = layout.take<T>(plan.scores_elements);
+    states = layout.take<RowState<T>>(plan.states);
+    sequences = layout.take<AttentionPlan::Sequence>(problem.batch());
+    ScratchLayout worker;
+    const index_t out_stride = ForwardScratch<T>(worker, problem, plan).out_stride;
+    worker_bytes = worker.bytes();
+    workers = layout.take<std::byte>(static_cast<index_t>(worker_bytes) * plan.concurrency);
+    split_sums = layout.take<T>(plan.parts * kMaxDecodeRows * out_stride);
+    split_states = layout.take<RowState<T>>(plan.parts * kMaxDecodeRows);
+  }
+};
+
+template <class T>
+ATTN_COLD std::size_t call_scratch_bytes(const AttentionProblem<T>& problem,
+                                         const AttentionPlan& plan) {
+  ScratchLayout layout;
+  (void)CallScratch<T>(layout, problem, plan);
+  return layout.bytes();
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

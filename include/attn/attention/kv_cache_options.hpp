@@ -1,0 +1,41 @@
+// KvCacheOptions: the shape of a cache of keys and values, and what it stores them as.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+
+#include "attn/core/element.hpp"
+#include "attn/core/shape.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+struct KvCacheOptions {
+  index_t batch = 1;         ///< rows, each a sequence of its own
+  index_t num_kv_heads = 1;  ///< heads of keys and values
+  index_t capacity = 0;      ///< most keys held at once
+  index_t head_dim = 0;      ///< of a key
+  index_t head_dim_v = 0;    ///< head_dim
+  /// Keys kept before added ones: those of sliding_window(window, 0), below capacity; 0: all.
+  index_t window = 0;
+  /// What keys and values are stored as; the cache's own type if not given. A cache of float may
+  /// take DType::BF16, DType::F16 or DType::I8: half or, with a scale per token and head, about a
+  /// quarter of the memory, which limits decoding. Queries, products and softmax stay float. See
+  /// docs/precision.md.
+  std::optional<DType> element = {};
+};
+
+namespace detail {
+
+/// f(E{}) with the type E of an element that a KvCache<T> may store; false for others.
+template <class T, class F>
+bool with_cache_element(DType element, const F& f) {
+  if constexpr (std::same_as<T, float>) {
+    return with_dtype<float, bfloat16, float16, std::int8_t>(element, f);
+  } else {
+    return with_dtype<T>(element, f);
+  }
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
