@@ -9,15 +9,17 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "attn/models/sentence_encoder.hpp"
+
 #include "support/command_line.hpp"
-#include "support/minilm.hpp"
 #include "support/model_dir.hpp"
+#include "support/precision.hpp"
 #include "support/threads.hpp"
 
 namespace {
 
 struct Options {
-  std::string text, embeddings;
+  std::string text, embeddings, precision = "exact";
   double seconds = 5;
 };
 
@@ -34,8 +36,10 @@ void run(const Options& options) {
     throw examples::UsageError(examples::missing_model_message());
   }
   const std::vector<std::string> lines = read_lines(options.text);
-  const examples::MiniLm model(examples::model_dir());
-  const attn::Tensor2<float> embeddings = model.embed(lines);  // takes the scratch of those below
+  examples::check_precision(options.precision);
+  attn::SentenceEncoder<float> model(examples::model_dir());
+  examples::set_precision(model, options.precision);
+  const attn::Tensor2<float> embeddings = model.encode(lines);  // takes the scratch of those below
   if (!options.embeddings.empty()) {
     std::ofstream file(options.embeddings, std::ios::binary);
     file.write(reinterpret_cast<const char*>(embeddings.data()),
@@ -46,7 +50,7 @@ void run(const Options& options) {
   const bench::Clock::time_point first = bench::Clock::now();
   do {
     const bench::Clock::time_point start = bench::Clock::now();
-    model.embed(lines);
+    model.encode(lines);
     best = std::min(best, bench::seconds_since(start));
   } while (bench::seconds_since(first) < options.seconds);
   const nlohmann::ordered_json result = {
@@ -69,5 +73,6 @@ int main(int argc, char** argv) {
   app.add_option("--embeddings", options.embeddings,
                  "Write the embeddings to FILE: 384 floats a line, as they lie in memory")
       ->type_name("FILE");
+  examples::add_precision(app, options.precision);
   return examples::run_program(app, "minilm_speed", argc, argv, [&] { run(options); });
 }

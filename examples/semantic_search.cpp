@@ -1,5 +1,5 @@
 // Semantic search: finds the lines of a text that are nearest in meaning to a query, by their
-// all-MiniLM-L6-v2 embeddings.
+// embeddings: those of all-MiniLM-L6-v2, or of another model in a sentence-transformers folder.
 //
 //   sh examples/fetch_model.sh        (once)
 //   semantic_search --file examples/data/help_center.txt "How do I get my money back?"
@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <iomanip>
 #include <iostream>
 #include <numeric>
@@ -24,17 +25,19 @@
 
 #include <CLI/CLI.hpp>
 
+#include "attn/models/sentence_encoder.hpp"
+
 #include "support/command_line.hpp"
 #include "support/json.hpp"
-#include "support/minilm.hpp"
 #include "support/model_dir.hpp"
+#include "support/precision.hpp"
 #include "support/printable.hpp"
 
 namespace {
 
 struct Options {
-  std::optional<std::string> file;
-  std::string query;
+  std::optional<std::string> file, model;
+  std::string query, precision = "exact";
   long long top = 5;
   bool json = false;
   bool embed = false;
@@ -46,6 +49,15 @@ struct Hit {
 };
 
 using examples::UsageError;
+using Encoder = attn::SentenceEncoder<float>;
+
+// The first of these prompts that the model has; none of them is the model's default.
+std::string_view prompt_of(const Encoder& model, std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) {
+    if (model.options().prompts.contains(std::string(name))) return name;
+  }
+  return {};
+}
 
 // The lines of a stream. Each ends at '\n', and a last one without it counts too. A '\r' before the
 // '\n' belongs to the line's end, as in files from Windows: it is no part of the text.
@@ -124,28 +136,30 @@ class Progress {
 // Calls f(first, embeddings) for one run of lines after another, in order. Says how many lines the model did not read
 // to their end.
 template <class F>
-void for_each_run(const examples::MiniLm& model, std::span<const std::string> lines,
-                  bool for_people, F&& f) {
+void for_each_run(const Encoder& model, std::span<const std::string> lines, bool for_people,
+                  F&& f) {
   const Progress progress(lines.size(), for_people);
-  const auto is_cut = [&](const std::string& line) { return model.is_cut(line); };
+  const std::string_view prompt = prompt_of(model, {"document", "passage", "corpus"});
+  const auto is_cut = [&](const std::string& line) { return model.is_cut(line, prompt); };
   std::size_t num_cut = 0;
   for (std::size_t first = 0; first < lines.size(); first += kLinesAtOnce) {
     progress.show(first);
     const std::size_t count = std::min(kLinesAtOnce, lines.size() - first);
     const std::span<const std::string> part = lines.subspan(first, count);
     num_cut += static_cast<std::size_t>(std::count_if(part.begin(), part.end(), is_cut));
-    const attn::Tensor2<float> embeddings = model.embed(part);
+    const attn::Tensor2<float> embeddings =
+        model.encode(part, {.prompt = prompt, .normalize = true});
     progress.hide();
     f(first, embeddings);
   }
   progress.finish();
   if (num_cut > 0) {
     std::cerr << examples::counted(num_cut, "line") << (num_cut == 1 ? " was" : " were")
-              << " cut: only the first " << examples::MiniLm::kMaxTokens << " tokens count\n";
+              << " cut: only the first " << model.options().max_tokens << " tokens count\n";
   }
 }
 
-void print_embeddings(const examples::MiniLm& model, const std::vector<std::string>& lines) {
+void print_embeddings(const Encoder& model, const std::vector<std::string>& lines) {
   std::cout << std::setprecision(9);
   for_each_run(model, lines, false, [](std::size_t, const attn::Tensor2<float>& embeddings) {
     for (attn::index_t row = 0; row < embeddings.extent(0); ++row) {
@@ -158,9 +172,10 @@ void print_embeddings(const examples::MiniLm& model, const std::vector<std::stri
 }
 
 // The `top` best lines, best first; of equal ones the earlier.
-std::vector<Hit> search(const examples::MiniLm& model, const std::vector<std::string>& lines,
+std::vector<Hit> search(const Encoder& model, const std::vector<std::string>& lines,
                         const std::string& query, std::size_t top, bool for_people) {
-  const attn::Tensor2<float> wanted = model.embed(std::span(&query, 1));
+  const attn::Tensor2<float> wanted = model.encode(
+      std::span(&query, 1), {.prompt = prompt_of(model, {"query"}), .normalize = true});
   std::vector<Hit> hits;
   for_each_run(
       model, lines, for_people, [&](std::size_t first, const attn::Tensor2<float>& embeddings) {
@@ -209,9 +224,13 @@ void print_table(const std::vector<Hit>& hits, const std::vector<std::string>& l
 
 void run(const Options& options) {
   if (!options.embed && options.query.empty()) throw UsageError("a query is needed; see --help");
-  if (!examples::model_is_present()) throw UsageError(examples::missing_model_message());
+  examples::check_precision(options.precision);
+  if (!options.model && !examples::model_is_present()) {
+    throw UsageError(examples::missing_model_message());
+  }
   const std::vector<std::string> lines = read_input(options.file);
-  const examples::MiniLm model(examples::model_dir());
+  Encoder model(options.model ? std::filesystem::path(*options.model) : examples::model_dir());
+  examples::set_precision(model, options.precision);
   if (options.embed) {
     print_embeddings(model, lines);
   } else {
@@ -227,15 +246,23 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Finds the lines of a text that are nearest in meaning to QUERY.");
   app.footer(
-      "Lines end at \\n or \\r\\n. An empty line is a line too. Of a long line the first 256 "
-      "tokens\n"
-      "count, about 200 words. Needs the weights of all-MiniLM-L6-v2: sh examples/fetch_model.sh");
+      "Lines end at \\n or \\r\\n. An empty line is a line too. Of a long line as many tokens "
+      "count as "
+      "the model\n"
+      "takes: 256, about 200 words. Needs the weights of all-MiniLM-L6-v2, sh "
+      "examples/fetch_model.sh, "
+      "or --model.");
   app.add_option("--file", options.file, "Text to search; standard input if not given");
+  app.add_option(
+      "--model", options.model,
+      "Folder of sentence-transformers (BERT, DistilBERT); all-MiniLM-L6-v2 if not given");
+  examples::add_precision(app, options.precision);
   examples::add_number(app, "--top", options.top, 1LL, "How many lines to answer with");
   CLI::Option* json = app.add_flag("--json", options.json,
                                    R"(Answer as [{"line": 1, "score": 0.9, "text": ".."}])");
-  CLI::Option* embed = app.add_flag("--embed", options.embed,
-                                    "Print the 384 numbers of every line's embedding instead");
+  CLI::Option* embed =
+      app.add_flag("--embed", options.embed,
+                   "Print the numbers of every line's embedding instead: 384, of length 1");
   CLI::Option* query = app.add_option("QUERY", options.query, "What to look for");
   embed->excludes(json)->excludes(query);
   return examples::run_program(app, "semantic_search", argc, argv, [&] { run(options); });

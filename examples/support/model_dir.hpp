@@ -26,10 +26,10 @@ inline std::filesystem::path folder_of(const char* own_variable, const char* mod
 // Of all-MiniLM-L6-v2.
 inline std::filesystem::path model_dir() { return folder_of("ATTN_MODEL_DIR", "all-MiniLM-L6-v2"); }
 
-// True if both files of the model are there.
+// True if the files of the model are there, the last two of those that are fetched.
 inline bool model_is_present() {
   std::error_code ignored;
-  return std::filesystem::is_regular_file(model_dir() / "vocab.txt", ignored) &&
+  return std::filesystem::is_regular_file(model_dir() / "modules.json", ignored) &&
          std::filesystem::is_regular_file(model_dir() / "model.safetensors", ignored);
 }
 

@@ -39,7 +39,7 @@ def check_arguments():
     checks.rejects("no text", 2, "text", program, cwd=folder)
     checks.rejects("an empty text", 2, "text", program, "", cwd=folder)
     checks.rejects("no model", 2, "fetch_model.sh", program, "x", cwd=folder, env={**os.environ, "ATTN_MODEL_DIR": str(folder)})
-    if not pathlib.Path(model, "model.safetensors").is_file():
+    if not all(pathlib.Path(model, file).is_file() for file in ("modules.json", "model.safetensors")):
         checks.finish("the model: sh examples/fetch_model.sh")
     checks.rejects("a folder that is not there", 1, "none/page.html", program, "--out", "none/page.html", "x", cwd=folder)
     checks.rejects("one file for two", 2, "different files", program, "--out", "x.html", "--json", "x.html", "x", cwd=folder)

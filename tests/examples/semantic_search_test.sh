@@ -52,10 +52,12 @@ check '--top of a fraction' rejects 'a whole number; found 1.5' --file "$text" -
 check '--top in another base' rejects 'a whole number; found 0x10' --file "$text" --top 0x10 "$query"
 without_model() { ATTN_MODEL_DIR=$scratch/empty rejects 'fetch_model.sh' --file "$text" "$query"; }
 check 'no model' without_model
+check 'a model that is not there' rejects 'config.json' --model "$scratch/none" --file "$text" "$query"
+check 'a folder that is no model' rejects 'config.json' --model "$scratch/empty" --file "$text" "$query"
 help() { "$program" --help >"$scratch/out" 2>"$scratch/err" && [ ! -s "$scratch/err" ] && grep -q -- --embed "$scratch/out"; }
 check '--help' help
 
-if [ ! -f "$model_dir/model.safetensors" ]; then
+if [ ! -f "$model_dir/model.safetensors" ] || [ ! -f "$model_dir/modules.json" ]; then
   echo "semantic_search: $passed passed, $failed failed; the rest needs the model: sh examples/fetch_model.sh"
   [ "$failed" -eq 0 ] || exit 1
   exit 77

@@ -64,8 +64,9 @@ Gpt<float> small_gpt(Random& random, bool tied, bool gated) {
 }
 
 TEST(Quantize, ExactModelsAreThoseOfTheDequantisedWeights) {
-  for (const WeightFormat format : {WeightFormat::int8, WeightFormat::q8_0, WeightFormat::q5_1,
-                                    WeightFormat::q5_0, WeightFormat::q4_1, WeightFormat::q4_0}) {
+  for (const WeightFormat format :
+       {WeightFormat::int8, WeightFormat::q8_0, WeightFormat::q5_1, WeightFormat::q5_0,
+        WeightFormat::q4_1, WeightFormat::q4_0, WeightFormat::bf16}) {
     for (const bool tied : {true, false}) {
       Random random(10 * static_cast<std::uint64_t>(format) + (tied ? 1 : 0));
       SCOPED_TRACE(random.trace());
@@ -77,7 +78,11 @@ TEST(Quantize, ExactModelsAreThoseOfTheDequantisedWeights) {
       std::vector<Tensor2<float>> meant;
       visit_weights<float>(expanded, [&](std::string_view, WeightSlot<float>& slot) {
         auto& tensor = meant.emplace_back(slot.shape);
-        detail::quantized_weights(slot.dense, format).dequantize(tensor.view());
+        if (format == WeightFormat::bf16) {
+          convert(convert<bfloat16>(slot.dense), tensor);
+        } else {
+          detail::quantized_weights(slot.dense, format).dequantize(tensor.view());
+        }
       });
       std::size_t at = 0;
       visit_weights<float>(expanded, [&](std::string_view, WeightSlot<float>& slot) {
@@ -94,6 +99,33 @@ TEST(Quantize, ExactModelsAreThoseOfTheDequantisedWeights) {
       }
     }
   }
+}
+
+TEST(Quantize, Bfloat16HasTheBitsOfTheWidenedWeights) {
+  // Wide enough for several runs of widened rows, and of an odd height.
+  const index_t n = 1000, k = 1531;
+  Random random(31);
+  Linear<float> linear(k, n), widened(k, n);
+  linear.weight = random.tensor<float, 2>({n, k});
+  linear.bias = random.tensor<float, 1>({n});
+  widened.weight = convert<float>(convert<bfloat16>(linear.weight));
+  widened.bias = linear.bias;
+  quantize(linear, {.weights = WeightFormat::bf16});
+  EXPECT_EQ(weight_bytes(linear), 2 * n * k);
+  for (const index_t m : {1, 5, 70}) {
+    const auto x = random.tensor<float, 2>({m, k}), residual = random.tensor<float, 2>({m, n});
+    Tensor2<float> found({m, n}), expected({m, n});
+    linear.forward(x, found, Activation::gelu, residual);
+    widened.forward(x, expected, Activation::gelu, residual);
+    EXPECT_TRUE(quantize_same_bits(found, expected)) << m;
+  }
+  Linear<float> other(8, 8);
+  EXPECT_TRUE(contains(error_of<ValueError>([&] {
+                         quantize(other, {.weights = WeightFormat::bf16,
+                                          .activations = ActivationFormat::int8});
+                       }),
+                       "[quantize] activations must be exact with weights in bf16; found int8"));
+  EXPECT_TRUE(other.weight);
 }
 
 TEST(Quantize, EightBitsStayNearFloat) {
@@ -143,7 +175,8 @@ TEST(QuantizeErrors, SayWhatIsWrong) {
   const auto show = [&] { linear.visit_parameters([](std::string_view, const auto&) {}); };
   EXPECT_TRUE(contains(error_of<ValueError>(show),
                        "[Linear] the weight must be a tensor, to be shown, trained, loaded or "
-                       "saved; found quantised blocks"));
+                       "saved (save_quantized() writes a quantised module); found quantised "
+                       "blocks"));
   EXPECT_THROW(linear(Tensor2<float>({1, 39})), ShapeError);
   Gpt<float> gpt = small_gpt(random, true, false);
   quantize(gpt);

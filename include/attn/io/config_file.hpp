@@ -79,8 +79,38 @@ class ConfigFile {
     }
   }
 
+  /// The objects of a file that holds a list of them: their keys are called "0.key", "1.key" and so on in errors. Throws
+  /// IoError for a file that cannot be read or is no such list.
+  static std::vector<ConfigFile> list(const std::filesystem::path& path) {
+    const std::string file_name = path.string();
+    const MappedFile file(path);
+    const auto json = std::make_shared<const nlohmann::json>(
+        detail::parse_json("ConfigFile", detail::text_of(file), file_name));
+    std::vector<ConfigFile> result;
+    const auto check = [&](const nlohmann::json& value, bool good) {
+      if (good) return;
+      throw IoError(message("ConfigFile", detail::quote(file_name), "hold a list of JSON objects",
+                            value.type_name()));
+    };
+    check(*json, json->is_array());
+    for (const nlohmann::json& one : *json) {
+      check(one, one.is_object());
+      const std::string prefix = std::to_string(result.size()) + ".";
+      result.push_back(ConfigFile({json, &one}, file_name, prefix));
+    }
+    return result;
+  }
+
   const std::string& file_name() const { return file_name_; }
 
+  /// All keys that have a value, sorted; none of them counts as read.
+  std::vector<std::string> keys() const {
+    std::vector<std::string> result;
+    for (const auto& [key, value] : json_->items()) {
+      if (!value.is_null()) result.push_back(key);
+    }
+    return result;
+  }
   bool has(std::string_view key) const {
     const auto found = json_->find(key);
     if (found == json_->end()) return false;

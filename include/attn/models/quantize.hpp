@@ -1,10 +1,11 @@
-// quantize: turns the weight matrices of a loaded module into codes of 4 to 8 bits.
+// quantize: turns the weight matrices of a loaded module into codes of 4 to 8 bits, or into bfloat16.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/io/gguf_quantize.hpp"
 #include "attn/kernels/quantized.hpp"
 #include "attn/layers/compressed_weight.hpp"
+#include "attn/models/bfloat16_weight.hpp"
 #include "attn/models/gguf_weights.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -17,6 +18,7 @@ enum class WeightFormat {
   q5_0,  ///< 8.5, of which 5.5 count
   q4_1,  ///< 5; and an offset
   q4_0,  ///< 4.5
+  bf16,  ///< 16: no codes but bfloat16, widened where it is used; activations are exact
 };
 
 struct QuantizeOptions {
@@ -29,6 +31,7 @@ namespace detail {
 inline GgufType gguf_type_of(WeightFormat format) {
   switch (format) {
     case WeightFormat::int8:
+    case WeightFormat::bf16:
     case WeightFormat::q8_0:
       break;
     case WeightFormat::q5_1:
@@ -51,25 +54,37 @@ inline QuantizedWeights quantized_weights(TensorView2<const float> weight, Weigh
   return quantized_weights(type, weight.extent(0), weight.extent(1), blocks);
 }
 
+inline std::shared_ptr<const CompressedWeight<float>> compressed_weight(
+    TensorView2<const float> weight, const QuantizeOptions& options) {
+  if (options.weights == WeightFormat::bf16) {
+    return std::make_shared<const Bfloat16Weight>(convert<bfloat16>(weight));
+  }
+  return std::make_shared<const QuantizedWeight>(quantized_weights(weight, options.weights),
+                                                 options.activations);
+}
+
 }  // namespace detail
 
 /// Replaces every weight matrix of a module, a table of words among them, by codes; norms, biases and tables of positions
 /// stay. The floats are gone afterwards: such a module is not trained, and shows no parameters to save. What is compressed
 /// already stays as it is. Throws ValueError, and changes nothing, where a matrix has other than whole blocks of 32
-/// columns (WeightFormat::int8 takes any) or holds a scale that float16 does not.
+/// columns (WeightFormat::int8 and bf16 take any) or holds a scale that float16 does not, and for activations other than
+/// exact beside WeightFormat::bf16.
 template <class Module>
 void quantize(Module& module, const QuantizeOptions& options = {}) {
+  const bool is_bf16 = options.weights == WeightFormat::bf16;
+  if (is_bf16 && options.activations != ActivationFormat::exact) {
+    throw ValueError(message("quantize", "activations", "be exact with weights in bf16", "int8"));
+  }
+  const bool any_width = is_bf16 || options.weights == WeightFormat::int8;
   visit_weights<float>(module, [&](std::string_view name, WeightSlot<float>& slot) {
-    if (options.weights == WeightFormat::int8 || slot.shape[1] % 32 == 0) return;
+    if (any_width || slot.shape[1] % 32 == 0) return;
     throw ValueError(
         message("quantize", name, "have a multiple of 32 columns", std::to_string(slot.shape[1])));
   });
   std::vector<std::shared_ptr<const CompressedWeight<float>>> forms;
   visit_weights<float>(module, [&](std::string_view, WeightSlot<float>& slot) {
-    forms.push_back(slot.dense ? std::make_shared<const QuantizedWeight>(
-                                     detail::quantized_weights(slot.dense, options.weights),
-                                     options.activations)
-                               : nullptr);
+    forms.push_back(slot.dense ? detail::compressed_weight(slot.dense, options) : nullptr);
   });
   std::size_t at = 0;
   visit_weights<float>(module, [&](std::string_view, WeightSlot<float>& slot) {

@@ -1,0 +1,33 @@
+// --precision: whether a program's model stays in float or becomes smaller, and less exact.
+#pragma once
+
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "attn/models/quantize.hpp"
+
+#include "command_line.hpp"
+
+namespace examples {
+
+inline void add_precision(CLI::App& app, std::string& precision) {
+  app.add_option("--precision", precision,
+                 "exact (float), bf16 or int8 (weights and activations): smaller, less exact")
+      ->capture_default_str();
+}
+
+inline void check_precision(const std::string& precision) {
+  if (precision == "exact" || precision == "bf16" || precision == "int8") return;
+  throw UsageError("--precision must be exact, bf16 or int8; found " + precision);
+}
+
+template <class Module>
+void set_precision(Module& module, const std::string& precision) {
+  if (precision == "bf16") attn::quantize(module, {.weights = attn::WeightFormat::bf16});
+  if (precision == "int8") {
+    attn::quantize(module, {.activations = attn::ActivationFormat::int8});
+  }
+}
+
+}  // namespace examples

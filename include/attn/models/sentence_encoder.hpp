@@ -1,0 +1,184 @@
+// SentenceEncoder: lines of text to vectors that lie near one another where meanings do, from a sentence-transformers folder.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <numeric>
+#include <span>
+
+#include "attn/models/pretrained_bert.hpp"
+#include "attn/models/sentence_folder.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// How SentenceEncoder::encode() goes about it.
+struct EncodeOptions {
+  std::string_view prompt =
+      {};                    ///< name of the prompt that goes before each line; empty: the default
+  bool normalize = false;    ///< vectors of length 1, also where the folder asks for none
+  index_t batch_size = 32;   ///< lines that are computed at a time, those of like length together
+  Execution execution = {};  ///< threads, scratch and instruction set
+};
+
+/// A BERT encoder with its tokenizer, whose hidden states are pooled into one vector a line. quantize() and weight_bytes()
+/// take it as they take a Bert. const member functions are safe to call from many threads at once.
+///
+///   const SentenceEncoder<float> encoder("all-MiniLM-L6-v2");
+///   const Tensor2<float> vectors = encoder.encode(lines);
+///
+/// Source: Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks" (2019).
+template <class T>
+class SentenceEncoder {
+ public:
+  /// Reads config.json and model.safetensors of model_type bert or distilbert, vocab.txt or tokenizer.json of uncased
+  /// WordPiece, and where they are there modules.json, the pooling's config.json, sentence_bert_config.json,
+  /// config_sentence_transformers.json and tokenizer_config.json. Without modules.json it is a mean, not normalised.
+  /// Throws IoError for files that cannot be read or break their format; ValueError, ShapeError or
+  /// DTypeError for what is not known, naming file and key.
+  explicit SentenceEncoder(const std::filesystem::path& folder,
+                           const PretrainedOptions& options = {})
+      : SentenceEncoder(folder, options, {}) {}
+
+  /// The vectors (lines, dim()): a row does not depend on the other lines, on batch_size or threads. Throws ValueError for a
+  /// prompt that the model has not, or a batch_size below 1.
+  Tensor2<T> encode(std::span<const std::string> lines, const EncodeOptions& options = {}) const {
+    if (options.batch_size < 1) {
+      throw ValueError(message("SentenceEncoder", "batch_size", "be at least 1",
+                               std::to_string(options.batch_size)));
+    }
+    const std::string& prompt = prompt_of(options.prompt);
+    std::vector<std::vector<std::int32_t>> tokens;
+    tokens.reserve(lines.size());
+    for (const std::string& line : lines) tokens.push_back(tokens_of(prompt, line));
+    std::vector<std::size_t> order(lines.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return tokens[a].size() < tokens[b].size();
+    });
+    const Pool pool{first_of(prompt), options_.normalize || options.normalize};
+    Tensor2<T> out({std::ssize(lines), dim()});
+    const auto batch = static_cast<std::size_t>(options.batch_size);
+    for (std::size_t begin = 0; begin < order.size(); begin += batch) {
+      const std::size_t count = (std::min)(batch, order.size() - begin);
+      encode_batch(tokens, std::span(order).subspan(begin, count), pool, options.execution, out);
+    }
+    return out;
+  }
+
+  /// Numbers of a vector.
+  index_t dim() const { return bert_.embeddings.options().d_model; }
+  /// Tokens of a line, [CLS], [SEP] and a prompt included, from which on encode() cuts it.
+  index_t count_tokens(std::string_view line, std::string_view prompt = {}) const {
+    return std::ssize(tokenizer_.encode(prompt_of(prompt) + std::string(line), std::string::npos));
+  }
+  bool is_cut(std::string_view line, std::string_view prompt = {}) const {
+    const auto limit = static_cast<std::size_t>(options_.max_tokens);
+    return tokenizer_.encode(prompt_of(prompt) + std::string(line), limit + 1).size() > limit;
+  }
+
+  /// What the folder asks for.
+  const SentenceEncoderOptions& options() const { return options_; }
+  const WordPieceTokenizer& tokenizer() const { return tokenizer_; }
+  const Bert<T>& bert() const { return bert_; }
+
+  /// Those of bert().
+  void visit_parameters(const ParameterVisitor<T>& f) { bert_.visit_parameters(f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { bert_.visit_parameters(f); }
+
+ private:
+  /// How hidden states become vectors: from token `first` of a line on.
+  struct Pool {
+    index_t first;
+    bool normalize;
+  };
+
+  SentenceEncoder(const std::filesystem::path& folder, const PretrainedOptions& options,
+                  std::filesystem::path transformer)
+      : options_(detail::sentence_options_of(folder, transformer)),
+        tokenizer_(detail::wordpiece_of(
+            transformer, detail::config_if_there(transformer / "tokenizer_config.json"))) {
+    detail::check_model_type(ConfigFile(transformer / "config.json"), {"bert", "distilbert"});
+    bert_ = detail::bert_from_folder<T>(transformer, options);
+    bert_.pooler = {};  // that of next-sentence prediction, which takes no part
+    const index_t known = bert_.embeddings.words.num_embeddings();
+    if (static_cast<index_t>(tokenizer_.vocab_size()) > known) {
+      throw ValueError(message("SentenceEncoder", detail::quote(folder.string()),
+                               detail::concat("have no more than ", known,
+                                              " pieces in its vocabulary, the model's words"),
+                               std::to_string(tokenizer_.vocab_size())));
+    }
+  }
+
+  const std::string& prompt_of(std::string_view name) const {
+    static const std::string kNone;
+    if (name.empty()) name = options_.default_prompt;
+    if (name.empty()) return kNone;
+    const auto found = options_.prompts.find(std::string(name));
+    if (found != options_.prompts.end()) return found->second;
+    std::vector<std::string> names;
+    for (const auto& one : options_.prompts) names.push_back(one.first);
+    throw ValueError(message("SentenceEncoder", "prompt",
+                             "be one of " + detail::list_text(names, "prompts"),
+                             detail::quote(name)));
+  }
+
+  std::vector<std::int32_t> tokens_of(const std::string& prompt, const std::string& line) const {
+    return tokenizer_.encode(prompt + line, static_cast<std::size_t>(options_.max_tokens));
+  }
+
+  /// The first token that a mean counts: behind [CLS] and the prompt's where these are to be left out.
+  index_t first_of(const std::string& prompt) const {
+    if (options_.include_prompt || prompt.empty()) return 0;
+    return std::ssize(tokens_of(prompt, "")) - 1;  // less [SEP]
+  }
+
+  /// Encodes the lines of these indices into their rows of out. They lie one behind the other in one
+  /// row of tokens: nothing is padding.
+  void encode_batch(std::span<const std::vector<std::int32_t>> tokens,
+                    std::span<const std::size_t> indices, const Pool& pool,
+                    const Execution& execution, Tensor2<T>& out) const {
+    const index_t batch = std::ssize(indices);
+    Tensor1<index_t> ends({batch + 1});
+    for (index_t b = 0; b < batch; ++b) {
+      ends(b + 1) = ends(b) + std::ssize(tokens[indices[static_cast<std::size_t>(b)]]);
+    }
+    Tensor2<std::int32_t> ids({1, ends(batch)});
+    for (index_t b = 0; b < batch; ++b) {
+      const auto& line = tokens[indices[static_cast<std::size_t>(b)]];
+      std::copy(line.begin(), line.end(), ids.data() + ends(b));
+    }
+    const Tensor3<T> hidden =
+        bert_(ids, {.cu_seqlens_q = ends, .cu_seqlens_k = ends, .execution = execution});
+    for (index_t b = 0; b < batch; ++b) {
+      const auto states = hidden.view().select(0, 0).slice(0, ends(b), ends(b + 1));
+      const auto row = static_cast<index_t>(indices[static_cast<std::size_t>(b)]);
+      pool_line(states, pool, out.view().select(0, row));
+    }
+  }
+
+  /// Shapes: states (tokens, dim), out (dim).
+  void pool_line(TensorView2<const T> states, const Pool& pool, TensorView1<T> out) const {
+    const bool is_mean = options_.pooling == Pooling::mean;
+    const index_t begin = is_mean ? (std::min)(pool.first, states.extent(0)) : 0;
+    const index_t end = is_mean ? states.extent(0) : 1;
+    // In double, where rounding does not count.
+    std::vector<double> sum(static_cast<std::size_t>(dim()));
+    for (index_t t = begin; t < end; ++t) {
+      for (index_t i = 0; i < dim(); ++i) sum[static_cast<std::size_t>(i)] += states(t, i);
+    }
+    // The sum points where the mean does.
+    const double divisor =
+        pool.normalize ? std::sqrt(std::inner_product(sum.begin(), sum.end(), sum.begin(), 0.0))
+                       : static_cast<double>(end - begin);
+    for (index_t i = 0; i < dim(); ++i) {
+      // A prompt that leaves nothing of the line: 0, as sentence-transformers has it.
+      out(i) = divisor == 0 ? T{0} : static_cast<T>(sum[static_cast<std::size_t>(i)] / divisor);
+    }
+  }
+
+  SentenceEncoderOptions options_;
+  WordPieceTokenizer tokenizer_;
+  Bert<T> bert_;
+};
+
+ATTN_NAMESPACE_END
