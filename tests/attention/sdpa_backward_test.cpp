@@ -1,6 +1,8 @@
 // scaled_dot_product_attention_backward: against central differences, float against double, same bits, hidden NaN.
 #include "attn/attention/sdpa_backward.hpp"
 
+#include <cstring>
+
 #include <gtest/gtest.h>
 
 #include "support/attention_draw.hpp"
@@ -14,18 +16,9 @@ namespace {
 
 template <class T>
 struct Gradients {
-  Array<T> y, lse, d_q, d_k, d_v, d_sinks, d_slopes, d_relative;
+  Array<T> y, lse, d_q, d_k, d_v, d_sinks, d_slopes, d_relative, d_qv;
   std::vector<Array<T>> d_bias;
 };
-
-/// A random call of what backward takes: no first_key and no qv.
-template <class T, class... Size>
-AttentionDraw<T> draw_call(Random& random, Size... size) {
-  for (;;) {
-    AttentionDraw<T> draw(random, size...);
-    if (draw.options.first_key == 0 && !draw.options.qv) return draw;
-  }
-}
 
 /// Forward, then backward from d_y and d_lse (empty: none).
 template <class T>
@@ -62,6 +55,10 @@ Gradients<T> run(const AttentionDraw<T>& draw, const Array<T>& d_y, const Array<
     g.d_relative = Array<T>(draw.options.relative_bias.shape);
     call.d_relative_bias = g.d_relative.template view<2>();
   }
+  if (draw.options.qv) {
+    g.d_qv = Array<T>(draw.options.qv.shape);
+    call.d_qv = g.d_qv.template view<4>();
+  }
   attn::scaled_dot_product_attention_backward(
       d_y.template view<4>(), q, k, v, g.y.template view<4>(), g.lse.template view<3>(),
       g.d_q.template view<4>(), g.d_k.template view<4>(), g.d_v.template view<4>(), options, call);
@@ -72,7 +69,8 @@ template <class T>
 std::vector<std::pair<std::string, const Array<T>*>> all_of(const Gradients<T>& g) {
   std::vector<std::pair<std::string, const Array<T>*>> all{
       {"d_q", &g.d_q},         {"d_k", &g.d_k},           {"d_v", &g.d_v},
-      {"d_sinks", &g.d_sinks}, {"d_slopes", &g.d_slopes}, {"d_relative", &g.d_relative}};
+      {"d_sinks", &g.d_sinks}, {"d_slopes", &g.d_slopes}, {"d_relative", &g.d_relative},
+      {"d_qv", &g.d_qv}};
   for (const Array<T>& d_bias : g.d_bias) all.emplace_back("d_bias", &d_bias);
   return all;
 }
@@ -80,7 +78,7 @@ std::vector<std::pair<std::string, const Array<T>*>> all_of(const Gradients<T>& 
 TEST(SdpaBackward, AgreesWithCentralDifferences) {
   for (std::uint64_t n = 0; n < 60; ++n) {
     Random random(n);
-    auto draw = draw_call<double>(random, 60000);
+    auto draw = AttentionDraw<double>(random, 60000);
     SCOPED_TRACE(random.trace() + ": " + draw.text());
     const attn::Execution execution{.isa = random.pick(available_isas())};
     const auto [batch, heads, q_len, kv_len] = draw.scores();
@@ -107,6 +105,7 @@ TEST(SdpaBackward, AgreesWithCentralDifferences) {
       expect_gradient("relative bias", random, draw.options.relative_bias.data, g.d_relative.data,
                       loss);
     }
+    if (g.d_qv) expect_gradient("qv", random, draw.options.qv.data, g.d_qv.data, loss);
     std::size_t part = 0;
     for (auto& mask : draw.options.masks) {
       if (mask.kind != ReferenceOptions::Mask::Kind::add) continue;
@@ -122,10 +121,10 @@ TEST(SdpaBackward, AgreesWithCentralDifferences) {
 TEST(SdpaBackward, FloatAgreesWithDouble) {
   for (std::uint64_t n = 100; n < 160; ++n) {
     Random random(n);
-    const auto draw = draw_call<float>(random);
+    const auto draw = AttentionDraw<float>(random);
     SCOPED_TRACE(random.trace() + ": " + draw.text());
     Random again(n);
-    auto exact = draw_call<double>(again);
+    auto exact = AttentionDraw<double>(again);
     exact.q = draw.q.as<double>(), exact.k = draw.k.as<double>(), exact.v = draw.v.as<double>();
     exact.options = draw.options;
     const auto [batch, heads, q_len, kv_len] = draw.scores();
@@ -154,7 +153,7 @@ TEST(SdpaBackward, SameBitsOnAnyThreadsAndInAnyBatch) {
   const attn::SerialExecutor one;
   for (std::uint64_t n = 200; n < 230; ++n) {
     Random random(n);
-    const auto draw = draw_call<float>(random, 4000000);
+    const auto draw = AttentionDraw<float>(random, 4000000);
     SCOPED_TRACE(random.trace() + ": " + draw.text());
     const auto [batch, heads, q_len, kv_len] = draw.scores();
     const auto d_y = random.array<float>({batch, heads, q_len, draw.v.extent(3)});
@@ -278,6 +277,90 @@ TEST(SdpaBackward, PassesThroughAScoreMod) {
   }
 }
 
+/// Parameters of a functor, numbers and one for each head, with softcap behind it, hidden keys whose
+/// derivatives are NaN, and split keys; the same bits on any number of threads.
+TEST(SdpaBackward, GivesScoreParametersTheirGradients) {
+  const auto bends = [](auto score, int, int h, int i, int j, auto slope, auto offset, auto width) {
+    using std::sqrt, std::tanh;
+    const auto bent =
+        score * tanh(score * slope + 0.1 * h) + offset * 0.02 * (i - j) + width * width;
+    return j > i ? score + sqrt(score * 0.0 - 1.0) * slope : bent;
+  };
+  const auto past = attn::mask_mod([](int, int, int i, int j) { return j <= i; });
+  const ThreadExecutor three(3);
+  for (attn::Isa isa : available_isas()) {
+    Random random(700);
+    auto q = random.tensor<double, 4>({2, 4, 30, 5}), k = random.tensor<double, 4>({2, 2, 1100, 5}),
+         v = random.tensor<double, 4>({2, 2, 1100, 3});
+    auto slopes = random.tensor<double, 1>({4});
+    std::vector<double> numbers{0.3, 0.7};
+    const auto d = random.tensor<double, 4>({2, 4, 30, 3});
+    attn::Tensor4<double> out(d.shape()), d_q(q.shape()), d_k(k.shape()), d_v(v.shape());
+    attn::Tensor3<double> lse({2, 4, 30});
+    attn::AttentionOptions<double> options{
+        .softcap = 2, .lse = lse.view(), .execution = {.isa = isa}};
+    const auto loss = [&] {
+      const auto mod = attn::score_mod(bends, slopes, numbers[0], numbers[1]);
+      attn::scaled_dot_product_attention(q, k, v, out, options, mod, past);
+      return weighted_sum(d.elements(), out.elements());
+    };
+    loss();
+    std::vector<double> first;
+    const attn::SerialExecutor one;
+    for (const attn::Executor* executor :
+         {static_cast<const attn::Executor*>(&one), static_cast<const attn::Executor*>(&three)}) {
+      options.execution.executor = executor;
+      attn::Tensor1<double> d_slopes({4}), d_offset({1}), d_width({1});
+      attn::scaled_dot_product_attention_backward(
+          d, q, k, v, out, lse.view(), d_q, d_k, d_v, options,
+          {.d_score_parameters = {d_slopes.view(), d_offset.view(), d_width.view()}},
+          attn::score_mod(bends, slopes, numbers[0], numbers[1]), past);
+      std::vector<double> found(d_slopes.elements().begin(), d_slopes.elements().end());
+      found.insert(found.end(), {d_offset(0), d_width(0)});
+      if (first.empty()) first = found;
+      EXPECT_EQ(found, first);
+    }
+    expect_gradient("slopes", random, slopes.elements(), std::span(first).first(4), loss);
+    expect_gradient("numbers", random, numbers, std::span(first).last(2), loss);
+    expect_gradient("q", random, q.elements(), d_q.elements(), loss);
+    expect_gradient("k", random, k.elements(), d_k.elements(), loss);
+  }
+}
+
+/// Of 16-bit tensors: the bits of float's gradients on the widened tensors, rounded.
+template <class E>
+void expect_rounded_gradients() {
+  Random random(800);
+  const auto draw = [&](const attn::Shape<4>& shape) {
+    return attn::convert<E>(random.tensor<float, 4>(shape));
+  };
+  const auto q = draw({2, 4, 40, 24}), k = draw({2, 2, 70, 24}), v = draw({2, 2, 70, 16}),
+             d = draw({2, 4, 40, 16});
+  attn::Tensor4<E> out(d.shape()), d_q(q.shape()), d_k(k.shape()), d_v(v.shape());
+  attn::Tensor3<float> lse({2, 4, 40});
+  const attn::AttentionOptions<float> options{.mask = attn::causal(), .lse = lse.view()};
+  attn::scaled_dot_product_attention(q, k, v, out, options);
+  attn::scaled_dot_product_attention_backward(d, q, k, v, out, lse.view(), d_q, d_k, d_v, options);
+  const auto wide = [](const auto& x) { return attn::convert<float>(x); };
+  attn::Tensor4<float> w_q(q.shape()), w_k(k.shape()), w_v(v.shape());
+  attn::scaled_dot_product_attention_backward(wide(d), wide(q), wide(k), wide(v), wide(out),
+                                              lse.view(), w_q, w_k, w_v, options);
+  const auto same = [](const attn::Tensor4<E>& a, const attn::Tensor4<float>& b) {
+    const auto rounded = attn::convert<E>(b);
+    return std::memcmp(a.data(), rounded.data(), static_cast<std::size_t>(a.size()) * sizeof(E)) ==
+           0;
+  };
+  EXPECT_TRUE(same(d_q, w_q));
+  EXPECT_TRUE(same(d_k, w_k));
+  EXPECT_TRUE(same(d_v, w_v));
+  EXPECT_GT(std::abs(static_cast<float>(d_q(1, 3, 39, 5))), 0.0f);
+}
+
+TEST(SdpaBackward, RoundsGradientsOf16BitsOnce) {
+  expect_rounded_gradients<attn::bfloat16>();
+  expect_rounded_gradients<attn::float16>();
+}
+
 /// Weights that a functor changes after softmax, with dropout behind it, grouped heads, sinks and
 /// d_lse.
 TEST(SdpaBackward, PassesThroughAProbMod) {
@@ -328,6 +411,22 @@ TEST(SdpaBackward, ChecksItsArguments) {
   EXPECT_THROW(attn::scaled_dot_product_attention_backward(out, q, k, k, out, lse.view(), q, k, k,
                                                            {}, {.d_sinks = sinks.view()}),
                attn::ValueError);
+  const auto mod = attn::score_mod(
+      [](auto score, int, int, int, int, auto factor) { return score * factor; }, sinks);
+  EXPECT_THROW(attn::scaled_dot_product_attention_backward(
+                   out, q, k, k, out, lse.view(), q, k, k, {},
+                   {.d_score_parameters = {sinks.view(), sinks.view()}}, mod),
+               attn::ValueError);
+  attn::Tensor1<float> one({1}), three({3});
+  EXPECT_THROW(
+      attn::scaled_dot_product_attention_backward(out, q, k, k, out, lse.view(), q, k, k, {},
+                                                  {.d_score_parameters = {one.view()}}, mod),
+      attn::ShapeError);
+  EXPECT_THROW(
+      attn::scaled_dot_product_attention(
+          q, k, k, out, {},
+          attn::score_mod([](auto s, int, int, int, int, auto x) { return s * x; }, three)),
+      attn::ShapeError);
 }
 
 }  // namespace

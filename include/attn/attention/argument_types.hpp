@@ -35,7 +35,8 @@ void assert_functor() {
   static_assert(is_const, "functors are shared by threads: a lambda must not be `mutable`");
   constexpr bool is_callable = fault != FunctorFault::takes_others;
   static_assert(is_callable || !is_mod<ScoreMod, Functor>,
-                "score_mod: the functor must be callable as f(score, b, h, i, j)");
+                "score_mod: the functor must be callable as f(score, b, h, i, j), and with its "
+                "parameters behind them, of the type of the score");
   static_assert(is_callable || !is_mod<ProbMod, Functor>,
                 "prob_mod: the functor must be callable as f(weight, b, h, i, j)");
   static_assert(is_callable || !is_mod<MaskMod, Functor>,

@@ -20,14 +20,11 @@ class Backward {
         threads_(threads_for(executor, work())),
         rows_(forward_.batch() * forward_.num_heads() * forward_.scores[2]),
         parts_(BackwardTiling(forward_.scores[3]).parts),
-        head_stride_(wants_head_sums() ? 1 + (forward_.options.relative_bias
-                                                  ? forward_.options.relative_bias.extent(1)
-                                                  : 0)
-                                       : 0),
+        head_stride_(problem.head_sums()),
         scratch_elements_(BackwardScratch<T>(nullptr, problem, block_kv()).elements),
         memory_(workspace, scratch_elements_ * threads_.concurrency()),
         deltas_(workspace, rows_),
-        part_d_q_(workspace, (parts_ - 1) * rows_ * forward_.head_dim()),
+        part_d_q_(workspace, (parts_ - 1) * rows_ * forward_.score_dim()),
         head_sums_(workspace, parts_ * forward_.batch() * forward_.num_heads() * head_stride_) {}
 
   void run() {
@@ -64,12 +61,9 @@ class Backward {
       const SequenceLengths lengths = forward_.lengths(b);
       products += lengths.q_len * lengths.kv_len;
     }
-    return products * forward_.num_heads() * (3 * forward_.head_dim() + 2 * forward_.head_dim_v());
+    return products * forward_.num_heads() * (3 * forward_.score_dim() + 2 * forward_.head_dim_v());
   }
 
-  bool wants_head_sums() const {
-    return problem_.call.d_alibi_slopes || problem_.call.d_relative_bias;
-  }
   static index_t block_kv() { return BackwardTiling(1).block_kv; }
 
   void add_to_deltas() {
@@ -78,7 +72,7 @@ class Backward {
       const BackwardScratch<T> scratch(memory_.data() + worker * scratch_elements_, problem_,
                                        block_kv());
       const BackwardTiling tiling(forward_.lengths(n / kv_heads).kv_len);
-      BackwardTask<T>(problem_, kernels_, gradients_, tiling, scratch, {nullptr, nullptr, 0},
+      BackwardTask<T>(problem_, kernels_, gradients_, tiling, scratch, {nullptr, nullptr},
                       deltas_.data(), n / kv_heads, n % kv_heads)
           .add_to_deltas();
     });
@@ -88,11 +82,10 @@ class Backward {
     const BackwardTiling tiling(forward_.lengths(b).kv_len);
     if (part >= tiling.parts) return;
     const BackwardShare<T> share{
-        part == 0 ? nullptr : part_d_q_.data() + (part - 1) * rows_ * forward_.head_dim(),
+        part == 0 ? nullptr : part_d_q_.data() + (part - 1) * rows_ * forward_.score_dim(),
         head_stride_ == 0
             ? nullptr
-            : head_sums_.data() + part * forward_.batch() * forward_.num_heads() * head_stride_,
-        head_stride_};
+            : head_sums_.data() + part * forward_.batch() * forward_.num_heads() * head_stride_};
     BackwardTask<T>(problem_, kernels_, gradients_, tiling, scratch, share, deltas_.data(), b,
                     kv_head)
         .run(part);
@@ -120,16 +113,19 @@ class Backward {
 
   /// What tasks left apart, in the order of parts, batch rows and queries.
   void add_shares() {
-    const index_t heads = forward_.num_heads(), d = forward_.head_dim();
+    const index_t heads = forward_.num_heads(), d = forward_.head_dim(), dim = forward_.score_dim();
     if (parts_ > 1) {
-      for_rows(threads_, forward_.batch() * heads, forward_.scores[2] * d, [&](index_t n) {
+      for_rows(threads_, forward_.batch() * heads, forward_.scores[2] * dim, [&](index_t n) {
         const index_t b = n / heads, h = n % heads;
         const SequenceLengths lengths = forward_.lengths(b);
         for (index_t part = 1; part < BackwardTiling(lengths.kv_len).parts; ++part) {
-          const T* from = part_d_q_.data() + (part - 1) * rows_ * d;
+          const T* from = part_d_q_.data() + (part - 1) * rows_ * dim;
           for (index_t i = 0; i < lengths.q_len; ++i) {
-            gradients_.add_scaled(d, T{1}, from + forward_.row_at(b, h, i) * d,
-                                  problem_.query_row(problem_.d_q, b, h, i));
+            const T* row = from + forward_.row_at(b, h, i) * dim;
+            gradients_.add_scaled(d, T{1}, row, problem_.query_row(problem_.d_q, b, h, i));
+            if (!problem_.call.d_qv) continue;
+            gradients_.add_scaled(dim - d, T{1}, row + d,
+                                  problem_.query_row(problem_.call.d_qv, b, h, i));
           }
         }
       });
@@ -141,6 +137,10 @@ class Backward {
         if (call.d_alibi_slopes) call.d_alibi_slopes(h) += sums[0];
         for (index_t x = 0; call.d_relative_bias && x < call.d_relative_bias.extent(1); ++x) {
           call.d_relative_bias(h, x) += sums[1 + x];
+        }
+        for (std::size_t k = 0; k < kMostScoreParameters; ++k) {
+          const TensorView1<T>& to = call.d_score_parameters[k];
+          if (to) to(to.extent(0) == 1 ? 0 : h) += sums[problem_.parameter_sum(k)];
         }
       }
       if (!call.d_sinks) continue;
@@ -172,18 +172,29 @@ template <class In, class Acc>
 struct Backend<family::AttentionBackward, In, Acc> {
   Kernel<BackwardProblem<In>> backward;
 
-  static constexpr std::uint64_t kLayout = layout_hash(
-      {sizeof(Backend), offsetof(Backend, backward), sizeof(BackwardProblem<In>),
-       offsetof(BackwardProblem<In>, forward), offsetof(BackwardProblem<In>, d_out),
-       offsetof(BackwardProblem<In>, lse), offsetof(BackwardProblem<In>, d_q),
-       offsetof(BackwardProblem<In>, d_k), offsetof(BackwardProblem<In>, d_v),
-       offsetof(BackwardProblem<In>, call), offsetof(BackwardProblem<In>, score_slope),
-       offsetof(BackwardProblem<In>, prob_slope), sizeof(AttentionBackwardCall<In>),
-       offsetof(AttentionBackwardCall<In>, d_lse), offsetof(AttentionBackwardCall<In>, d_bias),
-       offsetof(AttentionBackwardCall<In>, d_sinks),
-       offsetof(AttentionBackwardCall<In>, d_alibi_slopes),
-       offsetof(AttentionBackwardCall<In>, d_relative_bias),
-       Backend<family::Attention, In, Acc>::kLayout});
+  static constexpr std::uint64_t kLayout =
+      layout_hash({sizeof(Backend),
+                   offsetof(Backend, backward),
+                   sizeof(BackwardProblem<In>),
+                   offsetof(BackwardProblem<In>, forward),
+                   offsetof(BackwardProblem<In>, d_out),
+                   offsetof(BackwardProblem<In>, lse),
+                   offsetof(BackwardProblem<In>, d_q),
+                   offsetof(BackwardProblem<In>, d_k),
+                   offsetof(BackwardProblem<In>, d_v),
+                   offsetof(BackwardProblem<In>, call),
+                   offsetof(BackwardProblem<In>, score_slope),
+                   offsetof(BackwardProblem<In>, prob_slope),
+                   offsetof(BackwardProblem<In>, parameter_slopes),
+                   sizeof(AttentionBackwardCall<In>),
+                   offsetof(AttentionBackwardCall<In>, d_lse),
+                   offsetof(AttentionBackwardCall<In>, d_bias),
+                   offsetof(AttentionBackwardCall<In>, d_sinks),
+                   offsetof(AttentionBackwardCall<In>, d_alibi_slopes),
+                   offsetof(AttentionBackwardCall<In>, d_relative_bias),
+                   offsetof(AttentionBackwardCall<In>, d_qv),
+                   offsetof(AttentionBackwardCall<In>, d_score_parameters),
+                   Backend<family::Attention, In, Acc>::kLayout});
 };
 
 #pragma GCC diagnostic pop

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "attn/attention/problem.hpp"
+#include "attn/attention/score_parameters.hpp"
 #include "attn/simd/rows.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -36,6 +37,12 @@ inline constexpr bool is_mod<Mod, Mod<F>> = true;
 
 template <class X>
 inline constexpr bool is_functor = is_mod<ScoreMod, X> || is_mod<ProbMod, X> || is_mod<MaskMod, X>;
+
+/// Throws ShapeError unless the parameters of a score_mod fit the heads of a call.
+template <class Functor>
+void check_parameters(const Functor& functor, index_t num_heads) {
+  if constexpr (is_mod<ScoreMod, Functor>) parameter_extents(functor.f, num_heads);
+}
 
 template <class F>
 concept Classifies = requires(const F& f, index_t n, IndexRange r) {
@@ -99,6 +106,19 @@ template <class F>
 detail::ScoreMod<F> score_mod(F f) {
   return {std::move(f)};
 }
+
+/// score = f(score, b, h, i, j, parameters...), of up to 4 parameters that backward gives gradients
+/// of: numbers, or tensors and views (num_heads), of which f is handed that of head h, and which
+/// must outlive the call. All are handed over in the type of the score.
+template <class F, class... P>
+  requires(sizeof...(P) > 0 && !(TemporaryTensor<P> || ...))
+auto score_mod(F f, P&&... parameters) {
+  using Bound = detail::BoundScore<F, detail::Held<std::remove_cvref_t<P>>...>;
+  return detail::ScoreMod<Bound>{Bound(std::move(f), detail::held(parameters)...)};
+}
+template <class F, class... P>
+  requires(TemporaryTensor<P> || ...)
+void score_mod(F f, P&&... parameters) = delete;  // it would view a tensor that is gone
 
 /// Visible where f(b, h, i, j). A functor may have a member classify(b, h, IndexRange queries, IndexRange keys), which
 /// is asked about blocks: Visibility::empty, no pair is visible, and the block is skipped; full, all are, and f is not

@@ -1,4 +1,4 @@
-// The derivatives of a score_mod by its score and of a prob_mod by its weight, as loops over a row of them.
+// The derivatives of a score_mod by its score and its parameters and of a prob_mod by its weight, as loops over a row.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,6 +12,12 @@ namespace detail {
 /// The loop over a row of scores that the derivative of a functor F is compiled into.
 template <class T, class F>
 struct SlopeLoop {
+  decltype(RowFunctor<T>::apply) apply;
+};
+
+/// The same of its derivative by parameter K.
+template <class T, class F, std::size_t K>
+struct SlopeAlongLoop {
   decltype(RowFunctor<T>::apply) apply;
 };
 
@@ -35,6 +41,24 @@ RowFunctor<T> slope_of(Isa isa, const Mod<F>& functor) {
                 "backward calls a score_mod or prob_mod with a Dual: its first argument must be of "
                 "any type, as in score_mod([](auto score, int b, int h, int i, int j) { .. })");
   return {&functor.f, row_of<SlopeLoop<T, F>>(isa).apply};
+}
+
+/// row = the derivatives of a score functor by those of its parameters that have a view among
+/// `wanted`, where row is scores.
+template <class T, class F>
+std::array<RowFunctor<T>, kMostScoreParameters> slopes_along(
+    Isa isa, const ScoreMod<F>& functor,
+    const std::array<TensorView1<T>, kMostScoreParameters>& wanted) {
+  std::array<RowFunctor<T>, kMostScoreParameters> result{};
+  if constexpr (is_bound_score<F>) {
+    const auto add = [&]<std::size_t K>(std::integral_constant<std::size_t, K>) {
+      if (wanted[K]) result[K] = {&functor.f, row_of<SlopeAlongLoop<T, F, K>>(isa).apply};
+    };
+    [&]<std::size_t... K>(std::index_sequence<K...>) {
+      (add(std::integral_constant<std::size_t, K>{}), ...);
+    }(std::make_index_sequence<F::kCount>{});
+  }
+  return result;
 }
 
 }  // namespace detail

@@ -12,7 +12,22 @@ inline void apply_slope(const void* object, index_t n, T* row, index_t b, index_
   });
 }
 
+template <class T, class F, std::size_t K>
+inline void apply_slope_along(const void* object, index_t n, T* row, index_t b, index_t h,
+                              index_t i, index_t first_key) {
+  const F& f = *static_cast<const F*>(object);
+  const int batch = static_cast<int>(b), head = static_cast<int>(h), query = static_cast<int>(i),
+            first = static_cast<int>(first_key);
+  apply_in_chunks(n, row, [&](T score, int x) {
+    return f.template along<K>(Dual<T>(score), batch, head, query, first + x).slope;
+  });
+}
+
 template <class T, class F>
 struct Row<detail::SlopeLoop<T, F>> {
   static constexpr detail::SlopeLoop<T, F> kTable{apply_slope<T, F>};
+};
+template <class T, class F, std::size_t K>
+struct Row<detail::SlopeAlongLoop<T, F, K>> {
+  static constexpr detail::SlopeAlongLoop<T, F, K> kTable{apply_slope_along<T, F, K>};
 };

@@ -23,6 +23,8 @@ struct GradientKernels {
   /// y += a x
   void (*add_scaled)(index_t n, T a, const T* x, T* y);
   T (*dot)(index_t n, const T* x, const T* y);
+  /// The same without what x is 0 at, whatever y.
+  T (*dot_where)(index_t n, const T* x, const T* y);
   bool (*all_finite)(index_t rows, index_t n, const T* x, index_t stride);
 };
 

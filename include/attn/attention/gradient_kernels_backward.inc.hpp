@@ -22,13 +22,18 @@ inline void softcap_slope(index_t n, const T* s, T cap, T* slope) {
   });
 }
 
+/// x y, and 0 where x is, whatever y.
+template <class T>
+inline Vec<T> product_where(Vec<T> x, Vec<T> y) {
+  using V = Vec<T>;
+  const V zero = V::all(T{0}), least = V::all(std::numeric_limits<T>::denorm_min());
+  return select(less(max(x, zero - x), least), zero, x * y);  // a NaN in x stays one
+}
+
 template <class T>
 inline void multiply(index_t n, T* x, const T* y) {
-  using V = Vec<T>;
-  const V zero = V::all(T{0});
   each_vector<T>(n, [&](index_t j, auto lanes) {
-    const V a = load(x + j, lanes);
-    store(select(less(zero, max(a, zero - a)), a * load(y + j, lanes), zero), x + j, lanes);
+    store(product_where<T>(load(x + j, lanes), load(y + j, lanes)), x + j, lanes);
   });
 }
 
@@ -46,6 +51,16 @@ inline T dot_rows(index_t n, const T* x, const T* y) {
   V total = V::all(T{0});
   each_vector<T>(n, [&](index_t j, auto lanes) {
     total = fma(load(x + j, lanes), load(y + j, lanes), total);
+  });
+  return sum(total);
+}
+
+template <class T>
+inline T dot_where(index_t n, const T* x, const T* y) {
+  using V = Vec<T>;
+  V total = V::all(T{0});
+  each_vector<T>(n, [&](index_t j, auto lanes) {
+    total = total + product_where<T>(load(x + j, lanes), load(y + j, lanes));
   });
   return sum(total);
 }
@@ -71,5 +86,6 @@ inline constexpr detail::GradientKernels<T> kGradientKernels{
     .multiply = multiply<T>,
     .add_scaled = add_scaled<T>,
     .dot = dot_rows<T>,
+    .dot_where = dot_where<T>,
     .all_finite = all_finite<T>,
 };

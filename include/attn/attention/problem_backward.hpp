@@ -1,10 +1,11 @@
-// BackwardProblem: one checked call of backward attention, how it is cut, and where its rows lie in memory.
+// BackwardProblem: one checked call of backward attention, and where its rows lie in memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>
 
 #include "attn/attention/gradient_kernels_backward.hpp"
+#include "attn/attention/score_parameters.hpp"
 #include "attn/attention/tiling.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -20,6 +21,9 @@ struct AttentionBackwardCall {
   TensorView1<T> d_sinks = {};          ///< (num_heads)
   TensorView1<T> d_alibi_slopes = {};   ///< (num_heads)
   TensorView2<T> d_relative_bias = {};  ///< (num_heads, 2 n + 1)
+  TensorView4<T> d_qv = {};             ///< of options.qv, with its shape
+  /// Of the parameters of a score_mod, in their order: (1) of a number, (num_heads) of a view.
+  std::array<TensorView1<T>, detail::kMostScoreParameters> d_score_parameters = {};
 };
 
 namespace detail {
@@ -33,6 +37,8 @@ struct BackwardProblem {
   AttentionBackwardCall<T> call;
   RowFunctor<T> score_slope = {};  ///< the derivative of the score functor
   RowFunctor<T> prob_slope = {};   ///< and of the prob functor
+  /// Its derivatives by those parameters whose gradients are wanted.
+  std::array<RowFunctor<T>, kMostScoreParameters> parameter_slopes = {};
 
   /// The row of query i in q, out and their gradients.
   template <class V>
@@ -49,73 +55,26 @@ struct BackwardProblem {
   template <class V>
   auto* key_row(const V& of, index_t b, index_t kv_head, index_t j) const {
     const auto& starts = forward.options.cu_seqlens_k;
-    return starts ? of.at_index({0, kv_head, starts(b) + j, 0}) : of.at_index({b, kv_head, j, 0});
+    if (!starts) return of.at_index({b, kv_head, j, 0});
+    const index_t first = (std::max)(starts(b) - forward.options.first_key, index_t{0});
+    return of.at_index({0, kv_head, first + j, 0});
   }
   /// Whether scores pass something whose derivative is not 1.
   bool bends_scores() const {
     return forward.options.softcap > 0 || static_cast<bool>(score_slope);
   }
-};
 
-/// How the keys of one batch row are cut. A part of the keys is a task, which makes d_k and d_v of
-/// its keys and a part of d_q; all of it follows from the length alone.
-struct BackwardTiling {
-  static constexpr index_t kMostParts = 4, kKeysOfPart = 1024;
-  static constexpr index_t kBlockQ = 96;  ///< whole tiles of 6 and of 8 rows
-
-  index_t block_kv, parts, keys_of_part;
-
-  explicit BackwardTiling(index_t kv_len)
-      // Weights and score gradients of 96 x 128 floats are 48 KB each; packed keys and values,
-      // copies and sums of 128 x 64 floats five times 32 KB.
-      : block_kv(has_large_second_level_cache() ? 256 : 128),
-        parts(std::clamp((kv_len + kKeysOfPart - 1) / kKeysOfPart, index_t{1}, kMostParts)),
-        keys_of_part(round_up((kv_len + parts - 1) / parts, block_kv)) {}
-};
-
-/// Scratch of one worker, cut from `elements` of T at `memory`.
-template <class T>
-struct BackwardScratch {
-  T *k_panels, *v_panels, *k, *q, *d_out, *weights, *dropped, *d_s, *slope, *prob_slope, *d_q, *d_k,
-      *d_v, *delta;
-  QueryRow<T>* rows;
-  KeyRange* seen;  ///< by the rows of each block
-  index_t d_stride, dv_stride, score_stride, elements = 0;
-
-  BackwardScratch(T* memory, const BackwardProblem<T>& problem, index_t block_kv) {
-    const AttentionProblem<T>& forward = problem.forward;
-    const index_t d = forward.head_dim(), dv = forward.head_dim_v();
-    constexpr index_t kRows = BackwardTiling::kBlockQ;
-    d_stride = round_up(d, 16);
-    dv_stride = round_up(dv, 16);
-    score_stride = block_kv + 16;  // the columns of the last tile, and no power of two between rows
-    const auto take = [&](index_t n) {
-      T* start = memory == nullptr ? nullptr : memory + elements;
-      elements += round_up(n, 16);
-      return start;
-    };
-    const auto take_array = [&]<class X>(X*, index_t n) {
-      const index_t bytes = n * index_t{sizeof(X)};
-      return reinterpret_cast<X*>(take((bytes + index_t{sizeof(T)} - 1) / index_t{sizeof(T)}));
-    };
-    const bool drops = forward.options.dropout.p > 0, bends = problem.bends_scores();
-    k_panels = take(block_kv * d);
-    v_panels = take(block_kv * dv);
-    k = take(block_kv * d_stride);
-    q = take(kRows * d);
-    d_out = take(kRows * dv);
-    weights = take(kRows * score_stride);
-    dropped = drops || problem.prob_slope ? take(kRows * score_stride) : weights;
-    d_s = take(kRows * score_stride);
-    slope = bends ? take(score_stride) : nullptr;
-    prob_slope = problem.prob_slope ? take(score_stride) : nullptr;
-    d_q = take(kRows * d_stride);
-    d_k = take((block_kv + kMostTileRows) * d_stride);
-    d_v = take((block_kv + kMostTileRows) * dv_stride);
-    delta = take(kRows);
-    rows = take_array(static_cast<QueryRow<T>*>(nullptr), kRows);
-    const index_t most_rows = forward.group * forward.scores[2];
-    seen = take_array(static_cast<KeyRange*>(nullptr), (most_rows + kRows - 1) / kRows);
+  /// Numbers that each head sums up over its scores: see BackwardShare::head_sums.
+  index_t head_sums() const {
+    const bool any =
+        call.d_alibi_slopes || call.d_relative_bias ||
+        std::any_of(parameter_slopes.begin(), parameter_slopes.end(),
+                    [](const RowFunctor<T>& slope) { return static_cast<bool>(slope); });
+    return any ? parameter_sum(kMostScoreParameters) : 0;
+  }
+  /// Where the sum of a score parameter stands among them.
+  index_t parameter_sum(std::size_t parameter) const {
+    return 1 + call.d_relative_bias.extent(1) + static_cast<index_t>(parameter);
   }
 };
 

@@ -27,6 +27,7 @@ AttentionProblem<T> make_problem_with(const StoredView<const void>& q,
     check_positions(problem.scores, options.first_key);
     const Isa isa = options.execution.instruction_set();
     (bind(isa, functors, problem.functors), ...);
+    (check_parameters(functors, problem.num_heads()), ...);
   }
   return problem;
 }

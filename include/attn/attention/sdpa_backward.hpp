@@ -5,13 +5,16 @@
 #include "attn/attention/driver_backward.hpp"
 #include "attn/attention/functors_backward.hpp"
 #include "attn/attention/sdpa.hpp"
+#include "attn/kernels/convert.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
+/// `parameters`: how many numbers each parameter of the score_mod is.
 template <class T>
-void check_backward(const BackwardProblem<T>& problem) {
+void check_backward(const BackwardProblem<T>& problem,
+                    const std::array<index_t, kMostScoreParameters>& parameters) {
   constexpr std::string_view kFunction = "scaled_dot_product_attention_backward";
   const AttentionProblem<T>& forward = problem.forward;
   const AttentionOptions<T>& options = forward.options;
@@ -25,11 +28,6 @@ void check_backward(const BackwardProblem<T>& problem) {
   if (forward.paged()) {
     throw ValueError(
         message(kFunction, "block_table", "not be given: pages have no gradient", "one"));
-  }
-  if (options.qv || options.first_key != 0) {
-    throw ValueError(message(kFunction, options.qv ? "qv" : "first_key",
-                             options.qv ? "not be given: it has no gradient" : "be 0",
-                             options.qv ? "a view" : std::to_string(options.first_key)));
   }
   check("d_out", forward.out.shape(), problem.d_out);
   check("d_q", forward.q.shape(), problem.d_q);
@@ -59,58 +57,106 @@ void check_backward(const BackwardProblem<T>& problem) {
   check_with("d_sinks", options.sinks, call.d_sinks);
   check_with("d_alibi_slopes", options.alibi_slopes, call.d_alibi_slopes);
   check_with("d_relative_bias", options.relative_bias, call.d_relative_bias);
+  check_with("d_qv", options.qv, call.d_qv);
+  if (call.d_qv) check("d_qv", options.qv.shape(), call.d_qv);
+  for (std::size_t n = 0; n < parameters.size(); ++n) {
+    const TensorView1<T>& d = call.d_score_parameters[n];
+    if (d && parameters[n] == 0) {
+      throw ValueError(message(kFunction, "d_score_parameters",
+                               "have one view for each parameter of the score_mod",
+                               "more of them"));
+    }
+    if (d) check_shape(kFunction, "d_score_parameters", Shape<1>{parameters[n]}, d.shape());
+  }
 }
+
+/// A tensor in scratch memory, for one of another element.
+template <class T>
+struct Widened {
+  Widened(const Shape<4>& shape, const Execution& execution)
+      : memory(execution.scratch(), size_of(shape)), view(memory.data(), shape) {}
+  template <TensorLike X>
+  Widened(const X& from, const Execution& execution)
+      : Widened(const_view(from).shape(), execution) {
+    convert(from, view, execution);
+  }
+
+  Scratch<T> memory;
+  TensorView4<T> view;
+};
 
 }  // namespace detail
 
 /// d_q, d_k and d_v of scaled_dot_product_attention(q, k, v, out, options, functors...), given
 /// d_out, the out that it gave and the lse that options.lse asked it for. Gradients of biases,
-/// slopes and sinks: see AttentionBackwardCall.
+/// slopes, sinks, qv and score parameters: see AttentionBackwardCall.
 ///
 /// Shapes as of the call itself, d_q as q, d_k as k, d_v as v, each overwritten; innermost strides
 /// are 1. options are those of the call; its outputs are not written, and no gradient passes
 /// through them. Sums over queries, keys and heads are cut by shapes alone: the same bits on any
 /// number of threads. Rows that see no key, and hidden keys, have gradient 0. A score_mod and a
-/// prob_mod are called with a Dual and must be generic over their first argument. Throws
-/// ShapeError, DTypeError or ValueError (pages) before anything is written. With D = d_out . out -
-/// d_lse, row by row: d_s = p (d_p - D), d_p = d_out v^T; d_q = scale d_s k, d_k = scale d_s^T q,
-/// d_v = p^T d_out. Source: Dao, "FlashAttention-2" (2023), section 3.1.2.
+/// prob_mod are called with a Dual and must be generic over their first argument, a score_mod over
+/// its parameters, too. Tensors of 16 bits are widened in scratch memory; their gradients are
+/// computed in float and rounded once. Throws ShapeError, DTypeError or ValueError (pages) before
+/// anything is written. With D = d_out . out - d_lse, row by row: d_s = p (d_p - D), d_p = d_out
+/// v^T; d_q = scale d_s k, d_k = scale d_s^T q, d_v = p^T d_out. Source: Dao, "FlashAttention-2"
+/// (2023), section 3.1.2.
 template <TensorLike D, TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, TensorLike DQ,
           TensorLike DK, TensorLike DV, class... Functors>
   requires(detail::is_functor<Functors> && ...)
-void scaled_dot_product_attention_backward(const D& d_out, const Q& q, const K& k, const V& v,
-                                           const Out& out,
-                                           std::type_identity_t<TensorView3<const scalar_t<Q>>> lse,
-                                           DQ&& d_q, DK&& d_k, DV&& d_v,
-                                           const AttentionOptions<scalar_t<Q>>& options = {},
-                                           const AttentionBackwardCall<scalar_t<Q>>& call = {},
-                                           const Functors&... functors) {
-  using T = scalar_t<Q>;
-  const TensorView4<const T> made = const_view(out);
-  // Read only, as BackwardProblem says.
-  const TensorView4<T> result(const_cast<T*>(made.data()), made.shape(), made.strides());
-  detail::BackwardProblem<T> problem{
-      detail::make_problem_with<T>(const_view(q), const_view(k), const_view(v), result, options,
-                                   functors...),
-      const_view(d_out),
-      lse,
-      view_of(d_q),
-      view_of(d_k),
-      view_of(d_v),
-      call};
-  [[maybe_unused]] const auto take_slope = [&](const auto& functor) {
-    using Functor = std::remove_cvref_t<decltype(functor)>;
-    const Isa isa = options.execution.instruction_set();
-    if constexpr (detail::is_mod<detail::ScoreMod, Functor>) {
-      problem.score_slope = detail::slope_of<T>(isa, functor);
-    } else if constexpr (detail::is_mod<detail::ProbMod, Functor>) {
-      problem.prob_slope = detail::slope_of<T>(isa, functor);
-    }
-  };
-  (take_slope(functors), ...);
-  detail::check_backward(problem);
-  detail::backend<family::AttentionBackward, T>(options.execution)
-      .backward(problem, options.execution);
+void scaled_dot_product_attention_backward(
+    const D& d_out, const Q& q, const K& k, const V& v, const Out& out,
+    std::type_identity_t<TensorView3<const Accumulator<scalar_t<Q>>>> lse, DQ&& d_q, DK&& d_k,
+    DV&& d_v, const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {},
+    const AttentionBackwardCall<Accumulator<scalar_t<Q>>>& call = {}, const Functors&... functors) {
+  using T = Accumulator<scalar_t<Q>>;
+  const Execution& execution = options.execution;
+  constexpr bool is_of_one_element =
+      std::same_as<scalar_t<Q>, T> && std::same_as<scalar_t<K>, T> &&
+      std::same_as<scalar_t<V>, T> && std::same_as<scalar_t<Out>, T> &&
+      std::same_as<scalar_t<D>, T> && std::same_as<scalar_t<DQ>, T> &&
+      std::same_as<scalar_t<DK>, T> && std::same_as<scalar_t<DV>, T>;
+  if constexpr (!is_of_one_element) {
+    using Wide = detail::Widened<T>;
+    const Wide wide_d_out(d_out, execution), wide_q(q, execution), wide_k(k, execution),
+        wide_v(v, execution), wide_out(out, execution);
+    const Wide wide_d_q(view_of(d_q).shape(), execution), wide_d_k(view_of(d_k).shape(), execution),
+        wide_d_v(view_of(d_v).shape(), execution);
+    scaled_dot_product_attention_backward(wide_d_out.view, wide_q.view, wide_k.view, wide_v.view,
+                                          wide_out.view, lse, wide_d_q.view, wide_d_k.view,
+                                          wide_d_v.view, options, call, functors...);
+    convert(wide_d_q.view, d_q, execution);
+    convert(wide_d_k.view, d_k, execution);
+    convert(wide_d_v.view, d_v, execution);
+  } else {
+    const TensorView4<const T> made = const_view(out);
+    // Read only, as BackwardProblem says.
+    const TensorView4<T> result(const_cast<T*>(made.data()), made.shape(), made.strides());
+    detail::BackwardProblem<T> problem{
+        detail::make_problem_with<T>(const_view(q), const_view(k), const_view(v), result, options,
+                                     functors...),
+        const_view(d_out),
+        lse,
+        view_of(d_q),
+        view_of(d_k),
+        view_of(d_v),
+        call};
+    std::array<index_t, detail::kMostScoreParameters> parameters{};
+    [[maybe_unused]] const auto take_slopes = [&](const auto& functor) {
+      using Functor = std::remove_cvref_t<decltype(functor)>;
+      const Isa isa = execution.instruction_set();
+      if constexpr (detail::is_mod<detail::ScoreMod, Functor>) {
+        problem.score_slope = detail::slope_of<T>(isa, functor);
+        problem.parameter_slopes = detail::slopes_along<T>(isa, functor, call.d_score_parameters);
+        parameters = detail::parameter_extents(functor.f, problem.forward.num_heads());
+      } else if constexpr (detail::is_mod<detail::ProbMod, Functor>) {
+        problem.prob_slope = detail::slope_of<T>(isa, functor);
+      }
+    };
+    (take_slopes(functors), ...);
+    detail::check_backward(problem, parameters);
+    detail::backend<family::AttentionBackward, T>(execution).backward(problem, execution);
+  }
 }
 
 ATTN_NAMESPACE_END

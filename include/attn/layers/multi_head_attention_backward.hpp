@@ -1,301 +1,202 @@
-// Backward of MultiHeadAttention, with what its forward saves.
+// Backward of MultiHeadAttention, and the forward that saves.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/attention/sdpa_backward.hpp"
-#include "attn/layers/linear_backward.hpp"
-#include "attn/layers/multi_head_attention.hpp"
+#include "attn/layers/multi_head_attention_saved.hpp"
 #include "attn/layers/norm_backward.hpp"
 #include "attn/layers/rotary_backward.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
-template <class T>
-struct MultiHeadAttentionSaved {
-  Saved<T, 3> query, key, value;  ///< inputs; key and value only where they are not the one before
-  bool key_is_query = false, value_is_key = false;
-  Saved<T, 3> projected;    ///< what was made of them, (1, 1, elements): queries, keys, values
-  Saved<T, 3> normalized;   ///< q and k behind query_key_norm, where there is one
-  LinearSaved<T> out_proj;  ///< the heads' outputs
-  Saved<T, 3> lse;          ///< (batch, num_heads, q_len)
-  Saved<T, 4> mask;         ///< where keys are appended: the mask over all of them
-
-  index_t bytes() const {
-    return query.bytes() + key.bytes() + value.bytes() + projected.bytes() + normalized.bytes() +
-           out_proj.bytes() + lse.bytes() + mask.bytes();
-  }
-};
-
-/// Gradients of a call's inputs: (batch, q_len, embed_dim), (batch, kv_len, kdim), (batch, kv_len,
-/// vdim). That of a key that is the query is part of d_query, that of a value that is the key part
-/// of d_key, and their views are not used.
-template <class T>
-struct MultiHeadAttentionInputs {
-  TensorView3<T> d_query = {}, d_key = {}, d_value = {};
-  TensorView3<const T> query_residual = {};  ///< added to d_query, which it may be
-  TensorView3<const T> key_residual = {};    ///< added to d_key, which it may be
-};
-
 namespace detail {
 
+/// Of a norm of each head: x and d (batch, heads, seq, head_dim), d in place.
 template <class T>
-struct MultiHeadAttentionTraining {
-  using Module = MultiHeadAttention<T>;
-
-  /// Projections of one call, in forward or their gradients: views of one piece of memory.
-  struct Projected {
-    TensorView3<T> q, k, v;  ///< (batch, seq, width)
-    TensorView3<T> all;      ///< the three in one, where one product makes them
-  };
-
-  /// Whether one product makes queries, keys and values.
-  static bool joins(const Module& m, bool self_attention) {
-    const HeadProjections<T>& p = m.projections_;
-    return self_attention && m.appended_keys() == 0 &&
-           p.weight(0).extent(1) == p.weight(2).extent(1) &&
-           p.weight(1).data() == p.weight(0).data() + p.weight(0).size() &&
-           p.weight(2).data() == p.weight(1).data() + p.weight(1).size();
+void backward_of_heads(const Norm<T>& norm, const TensorView4<T>& d,
+                       std::type_identity_t<TensorView4<const T>> x, Norm<T>& gradients,
+                       const Execution& execution) {
+  for (index_t h = 0; h < x.extent(1); ++h) {
+    backward_of_norm<T, 3>(norm, d.select(1, h), x.select(1, h), d.select(1, h), gradients, {},
+                           execution);
   }
+}
 
-  static Projected lay_out(const Module& m, bool joined, index_t batch, index_t q_len, index_t keys,
-                           T* memory) {
-    const HeadProjections<T>& p = m.projections_;
-    const index_t w0 = p.width(0), w1 = p.width(1), w2 = p.width(2);
-    if (joined) {
-      const TensorView3<T> all(memory, {batch, q_len, w0 + w1 + w2});
-      return {all.slice(2, 0, w0), all.slice(2, w0, w0 + w1), all.slice(2, w0 + w1, w0 + w1 + w2),
-              all};
-    }
-    const TensorView3<T> q(memory, {batch, q_len, w0}), k(memory + q.size(), {batch, keys, w1});
-    return {q, k, {memory + q.size() + k.size(), {batch, keys, w2}}, {}};
+template <class T>
+template <class... Functors>
+void MultiHeadAttentionTraining<T>::forward(const Module& m, TensorView3<const T> query,
+                                            TensorView3<const T> key, TensorView3<const T> value,
+                                            TensorView3<T> out, MultiHeadAttentionSaved<T>& saved,
+                                            const AttentionOptions<T>& given,
+                                            const MultiHeadAttentionCall<T>& call,
+                                            const Functors&... functors) {
+  m.check_call(query, key, value, out.shape(), given, call);
+  if (call.cache != nullptr) {
+    throw ValueError(message("MultiHeadAttention", "cache", "be none in training", "one"));
   }
-
-  /// Rows of the weights of all three.
-  template <class Projections>
-  static auto all_weights(Projections& p) {
-    auto first = p.weight(0);
-    return decltype(first)(first.data(), {p.width(0) + p.width(1) + p.width(2), first.extent(1)});
-  }
-  template <class Projections>
-  static auto all_biases(Projections& p) {
-    auto first = p.bias(0);
-    return first ? decltype(first)(first.data(), {p.width(0) + p.width(1) + p.width(2)}) : first;
-  }
-
-  /// f(options, position_ids of queries and of keys): what attention itself is told, while its
-  /// memory lasts.
-  template <class F>
-  static void with_options(const Module& m, const AttentionOptions<T>& given,
-                           TensorView2<const index_t> position_ids, index_t batch, index_t q_len,
-                           index_t kv_len, MultiHeadAttentionSaved<T>& saved, bool first, F f) {
-    AttentionOptions<T> options = m.with_own(given);
-    Workspace& workspace = options.execution.scratch();
-    const index_t appended = m.appended_keys();
-    Scratch<index_t> offsets(workspace, appended > 0 ? batch : 0);
-    Scratch<index_t> ids(workspace, m.rotary_ && !position_ids ? q_len + kv_len : 0);
-    TensorView2<const index_t> of_q = position_ids, of_k = position_ids;
-    if (ids.size() > 0) {
-      count_positions(kv_len - q_len, q_len, options.cu_seqlens_q, ids.data());
-      count_positions(0, kv_len, options.cu_seqlens_k, ids.data() + q_len);
-      of_q = {ids.data(), {batch, q_len}, {0, 1}};
-      of_k = {ids.data() + q_len, {batch, kv_len}, {0, 1}};
-    }
-    if (appended > 0) {
-      if (first) {
-        extend_mask(options.mask, options.offset, appended,
-                    saved.mask.make({batch, m.options_.num_heads, q_len, kv_len + appended}));
-      }
-      for (index_t b = 0; b < batch; ++b) {
-        offsets.data()[b] = position(options.mask, options.offset, {b, q_len, kv_len}, 0);
-      }
-      options.offset = query_offsets(TensorView1<const index_t>(offsets.data(), {batch}));
-      options.mask = additive_mask(saved.mask.view());
-    }
-    f(options, of_q, of_k);
-  }
-
-  template <class... Functors>
-  static void forward(const Module& m, TensorView3<const T> query, TensorView3<const T> key,
-                      TensorView3<const T> value, TensorView3<T> out,
-                      MultiHeadAttentionSaved<T>& saved, const AttentionOptions<T>& given,
-                      const MultiHeadAttentionCall<T>& call, const Functors&... functors) {
-    m.check_call(query, key, value, out.shape(), given, call);
-    if (call.cache != nullptr) {
-      throw ValueError(message("MultiHeadAttention", "cache", "be none in training", "one"));
-    }
-    const MultiHeadAttentionOptions& o = m.options_;
-    const Execution& execution = given.execution;
-    const index_t batch = query.extent(0), q_len = query.extent(1), kv_len = key.extent(1);
-    const index_t keys = kv_len + m.appended_keys();
-    saved.key_is_query = is_same_view(key, query);
-    saved.value_is_key = is_same_view(value, key);
-    query = saved.query.keep(query);
-    key = saved.key_is_query ? query : saved.key.keep(key);
-    value = saved.value_is_key ? key : saved.value.keep(value);
-    const HeadProjections<T>& p = m.projections_;
-    const bool joined = joins(m, saved.key_is_query && saved.value_is_key);
-    const Projected made =
-        lay_out(m, joined, batch, q_len, keys,
-                saved.projected.make({1, 1, p.elements(batch, q_len, keys)}).data());
-    if (joined) {
-      linear(query, all_weights(p), all_biases(p), made.all, Activation::none, {}, execution);
-    } else {
-      const auto project = [&](const auto& from, int which, const auto& to) {
-        linear(from, p.weight(which), p.bias(which), to, Activation::none, {}, execution);
-      };
-      project(query, 0, made.q);
-      project(key, 1, made.k.slice(1, 0, kv_len));
-      project(value, 2, made.v.slice(1, 0, kv_len));
-      Module::append_learned(made.k, kv_len, m.bias_k_.view());
-      Module::append_learned(made.v, kv_len, m.bias_v_.view());
-    }
-    Projected heads = made;
-    if (o.query_key_norm) {
-      const index_t size = made.q.size() + made.k.size();
-      T* memory = saved.normalized.make({1, 1, size}).data();
-      heads.q = {memory, made.q.shape()};
-      heads.k = {memory + made.q.size(), made.k.shape()};
-      copy(made.q, heads.q);
-      copy(made.k, heads.k);
-      Module::norm_heads(m.q_norm_, split_heads(heads.q, o.num_heads), execution);
-      Module::norm_heads(m.k_norm_, split_heads(heads.k, o.num_kv_heads).slice(2, 0, kv_len),
-                         execution);
-    }
-    const TensorView4<T> q = split_heads(heads.q, o.num_heads),
-                         k = split_heads(heads.k, o.num_kv_heads),
-                         v = split_heads(heads.v, o.num_kv_heads);
-    const bool projects = o.output_projection;
-    const TensorView3<T> context = saved.out_proj.x.make({batch, q_len, m.context_width()});
-    with_options(m, given, call.position_ids, batch, q_len, kv_len, saved, true,
-                 [&](AttentionOptions<T> options, const auto& of_q, const auto& of_k) {
-                   if (m.rotary_) {
-                     const TensorView4<T> turning = k.slice(2, 0, kv_len);
-                     for_rotary_rows(*o.rotary, *m.rotary_, of_q, of_k,
-                                     [&](index_t begin, index_t end, const RotaryTable<T>& table,
-                                         const auto& q_ids, const auto& k_ids) {
-                                       const auto turn = [&](const TensorView4<T>& x,
-                                                             const auto& ids) {
-                                         rotary_embedding(x, table.cos, table.sin, ids, x,
-                                                          o.rotary->pairs, execution);
-                                       };
-                                       turn(q.slice(0, begin, end), q_ids);
-                                       turn(turning.slice(0, begin, end), k_ids);
-                                     });
-                   }
-                   options.lse = saved.lse.make({batch, o.num_heads, q_len});
-                   scaled_dot_product_attention(q, k, v, split_heads(context, o.num_heads), options,
-                                                functors...);
-                 });
-    if (projects) {
-      attn::forward(m.out_proj_, context, out, saved.out_proj, call.residual, execution);
-    } else if (call.residual) {
-      Module::add(call.residual, context, out);
-    } else {
-      copy(context, out);
-    }
-  }
-
-  template <class... Functors>
-  static void backward(const Module& m, TensorView3<const T> d_out,
-                       MultiHeadAttentionSaved<T>& saved, const MultiHeadAttentionInputs<T>& inputs,
-                       Module& gradients, const AttentionOptions<T>& given,
-                       TensorView2<const index_t> position_ids, const Functors&... functors) {
-    const MultiHeadAttentionOptions& o = m.options_;
-    const Execution& execution = given.execution;
-    const TensorView3<const T> query = saved.query.view(),
-                               key = saved.key_is_query ? query : saved.key.view(),
-                               value = saved.value_is_key ? key : saved.value.view();
-    const index_t batch = query.extent(0), q_len = query.extent(1), kv_len = key.extent(1);
-    const index_t keys = kv_len + m.appended_keys();
-    const HeadProjections<T>& p = m.projections_;
-    const bool joined = joins(m, saved.key_is_query && saved.value_is_key);
-    Workspace& workspace = execution.scratch();
-
-    const TensorView3<T> context = saved.out_proj.x.view();
-    Scratch<T> context_memory(workspace, o.output_projection ? context.size() : 0);
-    TensorView3<const T> d_context = d_out;
-    if (o.output_projection) {
-      const TensorView3<T> to(context_memory.data(), context.shape());
-      attn::backward(m.out_proj_, d_out, saved.out_proj, to, gradients.out_proj_, {}, execution);
-      d_context = to;
-    }
-    const Projected made = lay_out(m, joined, batch, q_len, keys, saved.projected.view().data());
-    Projected heads = made;
-    if (o.query_key_norm) {
-      T* memory = saved.normalized.view().data();
-      heads.q = {memory, made.q.shape()};
-      heads.k = {memory + made.q.size(), made.k.shape()};
-    }
-    Scratch<T> d_memory(workspace, p.elements(batch, q_len, keys));
-    const Projected d = lay_out(m, joined, batch, q_len, keys, d_memory.data());
-    const TensorView4<T> d_q = split_heads(d.q, o.num_heads),
-                         d_k = split_heads(d.k, o.num_kv_heads),
-                         d_v = split_heads(d.v, o.num_kv_heads);
-    const TensorView4<T> d_new_k = d_k.slice(2, 0, kv_len);
-    with_options(m, given, position_ids, batch, q_len, kv_len, saved, false,
-                 [&](const AttentionOptions<T>& options, const auto& of_q, const auto& of_k) {
-                   scaled_dot_product_attention_backward(
-                       split_heads(d_context, o.num_heads), split_heads(heads.q, o.num_heads),
-                       split_heads(heads.k, o.num_kv_heads), split_heads(heads.v, o.num_kv_heads),
-                       split_heads(context, o.num_heads), saved.lse.view(), d_q, d_k, d_v, options,
-                       {}, functors...);
-                   if (m.rotary_) {
-                     for_rotary_rows(*o.rotary, *m.rotary_, of_q, of_k,
-                                     [&](index_t begin, index_t end, const RotaryTable<T>& table,
-                                         const auto& q_ids, const auto& k_ids) {
-                                       const auto turn_back = [&](const TensorView4<T>& turned,
-                                                                  const auto& ids) {
-                                         rotary_embedding_backward(turned, table.cos, table.sin,
-                                                                   ids, turned, o.rotary->pairs,
-                                                                   execution);
-                                       };
-                                       turn_back(d_q.slice(0, begin, end), q_ids);
-                                       turn_back(d_new_k.slice(0, begin, end), k_ids);
-                                     });
-                   }
-                 });
-    if (o.query_key_norm) {
-      backward_of_heads(m.q_norm_, d_q, split_heads(made.q, o.num_heads), gradients.q_norm_,
-                        execution);
-      backward_of_heads(m.k_norm_, d_new_k, split_heads(made.k, o.num_kv_heads).slice(2, 0, kv_len),
-                        gradients.k_norm_, execution);
-    }
-    if (m.bias_k_) {
-      for (index_t b = 0; b < batch; ++b) {
-        for (index_t x = 0; x < p.width(1); ++x) gradients.bias_k_(0, 0, x) += d.k(b, kv_len, x);
-        for (index_t x = 0; x < p.width(2); ++x) gradients.bias_v_(0, 0, x) += d.v(b, kv_len, x);
-      }
-    }
-    HeadProjections<T>& d_p = gradients.projections_;
-    if (joined) {
-      linear_backward(d.all, query, all_weights(p), inputs.d_query, all_weights(d_p),
-                      all_biases(d_p), inputs.query_residual, execution);
-      return;
-    }
-    const auto project = [&](const auto& from, int which, const auto& d_made, const auto& to,
-                             const TensorView3<const T>& residual) {
-      linear_backward(d_made, from, p.weight(which), to, d_p.weight(which), d_p.bias(which),
-                      residual, execution);
+  const MultiHeadAttentionOptions& o = m.options_;
+  const Execution& execution = given.execution;
+  const index_t batch = query.extent(0), q_len = query.extent(1), kv_len = key.extent(1);
+  const index_t keys = kv_len + m.appended_keys();
+  saved.key_is_query = is_same_view(key, query);
+  saved.value_is_key = is_same_view(value, key);
+  query = saved.query.keep(query);
+  key = saved.key_is_query ? query : saved.key.keep(key);
+  value = saved.value_is_key ? key : saved.value.keep(value);
+  const HeadProjections<T>& p = m.projections_;
+  const bool joined = joins(m, saved.key_is_query && saved.value_is_key);
+  const Projected made =
+      lay_out(m, joined, batch, q_len, keys,
+              saved.projected.make({1, 1, p.elements(batch, q_len, keys)}).data());
+  if (joined) {
+    linear(query, all_weights(p), all_biases(p), made.all, Activation::none, {}, execution);
+  } else {
+    const auto project = [&](const auto& from, int which, const auto& to) {
+      linear(from, p.weight(which), p.bias(which), to, Activation::none, {}, execution);
     };
-    const TensorView3<T> d_key = saved.key_is_query ? inputs.d_query : inputs.d_key,
-                         d_value = saved.value_is_key ? d_key : inputs.d_value;
-    project(query, 0, d.q, inputs.d_query, inputs.query_residual);
-    project(key, 1, d.k.slice(1, 0, kv_len), d_key,
-            saved.key_is_query ? TensorView3<const T>(d_key) : inputs.key_residual);
-    project(value, 2, d.v.slice(1, 0, kv_len), d_value,
-            saved.value_is_key ? TensorView3<const T>(d_value) : TensorView3<const T>());
+    project(query, 0, made.q);
+    project(key, 1, made.k.slice(1, 0, kv_len));
+    project(value, 2, made.v.slice(1, 0, kv_len));
+    Module::append_learned(made.k, kv_len, m.bias_k_.view());
+    Module::append_learned(made.v, kv_len, m.bias_v_.view());
   }
+  Projected heads = made;
+  if (o.query_key_norm) {
+    const index_t size = made.q.size() + made.k.size();
+    T* memory = saved.normalized.make({1, 1, size}).data();
+    heads.q = {memory, made.q.shape()};
+    heads.k = {memory + made.q.size(), made.k.shape()};
+    copy(made.q, heads.q);
+    copy(made.k, heads.k);
+    Module::norm_heads(m.q_norm_, split_heads(heads.q, o.num_heads), execution);
+    Module::norm_heads(m.k_norm_, split_heads(heads.k, o.num_kv_heads).slice(2, 0, kv_len),
+                       execution);
+  }
+  const TensorView4<T> q = split_heads(heads.q, o.num_heads),
+                       k = split_heads(heads.k, o.num_kv_heads),
+                       v = split_heads(heads.v, o.num_kv_heads);
+  const bool projects = o.output_projection;
+  const TensorView3<T> context = saved.out_proj.x.make({batch, q_len, m.context_width()});
+  with_options(m, given, call.position_ids, batch, q_len, kv_len, saved, true,
+               [&](AttentionOptions<T> options, const auto& of_q, const auto& of_k) {
+                 if (m.rotary_) {
+                   const TensorView4<T> turning = k.slice(2, 0, kv_len);
+                   for_rotary_rows(*o.rotary, *m.rotary_, of_q, of_k,
+                                   [&](index_t begin, index_t end, const RotaryTable<T>& table,
+                                       const auto& q_ids, const auto& k_ids) {
+                                     const auto turn = [&](const TensorView4<T>& x,
+                                                           const auto& ids) {
+                                       rotary_embedding(x, table.cos, table.sin, ids, x,
+                                                        o.rotary->pairs, execution);
+                                     };
+                                     turn(q.slice(0, begin, end), q_ids);
+                                     turn(turning.slice(0, begin, end), k_ids);
+                                   });
+                 }
+                 options.lse = saved.lse.make({batch, o.num_heads, q_len});
+                 scaled_dot_product_attention(q, k, v, split_heads(context, o.num_heads), options,
+                                              functors...);
+               });
+  if (projects) {
+    attn::forward(m.out_proj_, context, out, saved.out_proj, call.residual, execution);
+  } else if (call.residual) {
+    Module::add(call.residual, context, out);
+  } else {
+    copy(context, out);
+  }
+}
 
-  /// x and d (batch, heads, seq, head_dim), d in place.
-  static void backward_of_heads(const Norm<T>& norm, const TensorView4<T>& d,
-                                const TensorView4<const T>& x, Norm<T>& gradients,
-                                const Execution& execution) {
-    for (index_t h = 0; h < x.extent(1); ++h) {
-      backward_of_norm<T, 3>(norm, d.select(1, h), x.select(1, h), d.select(1, h), gradients, {},
-                             execution);
+template <class T>
+template <class... Functors>
+void MultiHeadAttentionTraining<T>::backward(const Module& m, TensorView3<const T> d_out,
+                                             MultiHeadAttentionSaved<T>& saved,
+                                             const MultiHeadAttentionInputs<T>& inputs,
+                                             Module& gradients, const AttentionOptions<T>& given,
+                                             TensorView2<const index_t> position_ids,
+                                             const Functors&... functors) {
+  const MultiHeadAttentionOptions& o = m.options_;
+  const Execution& execution = given.execution;
+  const TensorView3<const T> query = saved.query.view(),
+                             key = saved.key_is_query ? query : saved.key.view(),
+                             value = saved.value_is_key ? key : saved.value.view();
+  const index_t batch = query.extent(0), q_len = query.extent(1), kv_len = key.extent(1);
+  const index_t keys = kv_len + m.appended_keys();
+  const HeadProjections<T>& p = m.projections_;
+  const bool joined = joins(m, saved.key_is_query && saved.value_is_key);
+  Workspace& workspace = execution.scratch();
+
+  const TensorView3<T> context = saved.out_proj.x.view();
+  Scratch<T> context_memory(workspace, o.output_projection ? context.size() : 0);
+  TensorView3<const T> d_context = d_out;
+  if (o.output_projection) {
+    const TensorView3<T> to(context_memory.data(), context.shape());
+    attn::backward(m.out_proj_, d_out, saved.out_proj, to, gradients.out_proj_, {}, execution);
+    d_context = to;
+  }
+  const Projected made = lay_out(m, joined, batch, q_len, keys, saved.projected.view().data());
+  Projected heads = made;
+  if (o.query_key_norm) {
+    T* memory = saved.normalized.view().data();
+    heads.q = {memory, made.q.shape()};
+    heads.k = {memory + made.q.size(), made.k.shape()};
+  }
+  Scratch<T> d_memory(workspace, p.elements(batch, q_len, keys));
+  const Projected d = lay_out(m, joined, batch, q_len, keys, d_memory.data());
+  const TensorView4<T> d_q = split_heads(d.q, o.num_heads), d_k = split_heads(d.k, o.num_kv_heads),
+                       d_v = split_heads(d.v, o.num_kv_heads);
+  const TensorView4<T> d_new_k = d_k.slice(2, 0, kv_len);
+  with_options(m, given, position_ids, batch, q_len, kv_len, saved, false,
+               [&](const AttentionOptions<T>& options, const auto& of_q, const auto& of_k) {
+                 scaled_dot_product_attention_backward(
+                     split_heads(d_context, o.num_heads), split_heads(heads.q, o.num_heads),
+                     split_heads(heads.k, o.num_kv_heads), split_heads(heads.v, o.num_kv_heads),
+                     split_heads(context, o.num_heads), saved.lse.view(), d_q, d_k, d_v, options,
+                     {}, functors...);
+                 if (m.rotary_) {
+                   for_rotary_rows(
+                       *o.rotary, *m.rotary_, of_q, of_k,
+                       [&](index_t begin, index_t end, const RotaryTable<T>& table,
+                           const auto& q_ids, const auto& k_ids) {
+                         const auto turn_back = [&](const TensorView4<T>& turned, const auto& ids) {
+                           rotary_embedding_backward(turned, table.cos, table.sin, ids, turned,
+                                                     o.rotary->pairs, execution);
+                         };
+                         turn_back(d_q.slice(0, begin, end), q_ids);
+                         turn_back(d_new_k.slice(0, begin, end), k_ids);
+                       });
+                 }
+               });
+  if (o.query_key_norm) {
+    backward_of_heads(m.q_norm_, d_q, split_heads(made.q, o.num_heads), gradients.q_norm_,
+                      execution);
+    backward_of_heads(m.k_norm_, d_new_k, split_heads(made.k, o.num_kv_heads).slice(2, 0, kv_len),
+                      gradients.k_norm_, execution);
+  }
+  if (m.bias_k_) {
+    for (index_t b = 0; b < batch; ++b) {
+      for (index_t x = 0; x < p.width(1); ++x) gradients.bias_k_(0, 0, x) += d.k(b, kv_len, x);
+      for (index_t x = 0; x < p.width(2); ++x) gradients.bias_v_(0, 0, x) += d.v(b, kv_len, x);
     }
   }
-};
+  HeadProjections<T>& d_p = gradients.projections_;
+  if (joined) {
+    linear_backward(d.all, query, all_weights(p), inputs.d_query, all_weights(d_p), all_biases(d_p),
+                    inputs.query_residual, execution);
+    return;
+  }
+  const auto project = [&](const auto& from, int which, const auto& d_made, const auto& to,
+                           const TensorView3<const T>& residual) {
+    linear_backward(d_made, from, p.weight(which), to, d_p.weight(which), d_p.bias(which), residual,
+                    execution);
+  };
+  const TensorView3<T> d_key = saved.key_is_query ? inputs.d_query : inputs.d_key,
+                       d_value = saved.value_is_key ? d_key : inputs.d_value;
+  project(query, 0, d.q, inputs.d_query, inputs.query_residual);
+  project(key, 1, d.k.slice(1, 0, kv_len), d_key,
+          saved.key_is_query ? TensorView3<const T>(d_key) : inputs.key_residual);
+  project(value, 2, d.v.slice(1, 0, kv_len), d_value,
+          saved.value_is_key ? TensorView3<const T>(d_value) : TensorView3<const T>());
+}
 
 }  // namespace detail
 

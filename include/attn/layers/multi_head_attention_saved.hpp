@@ -1,0 +1,129 @@
+// MultiHeadAttentionSaved: what a call of MultiHeadAttention leaves for backward, and what both passes share.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/layers/linear_backward.hpp"
+#include "attn/layers/multi_head_attention.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+template <class T>
+struct MultiHeadAttentionSaved {
+  Saved<T, 3> query, key, value;  ///< inputs; key and value only where they are not the one before
+  bool key_is_query = false, value_is_key = false;
+  Saved<T, 3> projected;    ///< what was made of them, (1, 1, elements): queries, keys, values
+  Saved<T, 3> normalized;   ///< q and k behind query_key_norm, where there is one
+  LinearSaved<T> out_proj;  ///< the heads' outputs
+  Saved<T, 3> lse;          ///< (batch, num_heads, q_len)
+  Saved<T, 4> mask;         ///< where keys are appended: the mask over all of them
+
+  index_t bytes() const {
+    return query.bytes() + key.bytes() + value.bytes() + projected.bytes() + normalized.bytes() +
+           out_proj.bytes() + lse.bytes() + mask.bytes();
+  }
+};
+
+/// Gradients of a call's inputs: (batch, q_len, embed_dim), (batch, kv_len, kdim), (batch, kv_len,
+/// vdim). That of a key that is the query is part of d_query, that of a value that is the key part
+/// of d_key, and their views are not used.
+template <class T>
+struct MultiHeadAttentionInputs {
+  TensorView3<T> d_query = {}, d_key = {}, d_value = {};
+  TensorView3<const T> query_residual = {};  ///< added to d_query, which it may be
+  TensorView3<const T> key_residual = {};    ///< added to d_key, which it may be
+};
+
+namespace detail {
+
+template <class T>
+struct MultiHeadAttentionTraining {
+  using Module = MultiHeadAttention<T>;
+
+  /// Projections of one call, in forward or their gradients: views of one piece of memory.
+  struct Projected {
+    TensorView3<T> q, k, v;  ///< (batch, seq, width)
+    TensorView3<T> all;      ///< the three in one, where one product makes them
+  };
+
+  /// Whether one product makes queries, keys and values.
+  static bool joins(const Module& m, bool self_attention) {
+    const HeadProjections<T>& p = m.projections_;
+    return self_attention && m.appended_keys() == 0 &&
+           p.weight(0).extent(1) == p.weight(2).extent(1) &&
+           p.weight(1).data() == p.weight(0).data() + p.weight(0).size() &&
+           p.weight(2).data() == p.weight(1).data() + p.weight(1).size();
+  }
+
+  static Projected lay_out(const Module& m, bool joined, index_t batch, index_t q_len, index_t keys,
+                           T* memory) {
+    const HeadProjections<T>& p = m.projections_;
+    const index_t w0 = p.width(0), w1 = p.width(1), w2 = p.width(2);
+    if (joined) {
+      const TensorView3<T> all(memory, {batch, q_len, w0 + w1 + w2});
+      return {all.slice(2, 0, w0), all.slice(2, w0, w0 + w1), all.slice(2, w0 + w1, w0 + w1 + w2),
+              all};
+    }
+    const TensorView3<T> q(memory, {batch, q_len, w0}), k(memory + q.size(), {batch, keys, w1});
+    return {q, k, {memory + q.size() + k.size(), {batch, keys, w2}}, {}};
+  }
+
+  /// Rows of the weights of all three.
+  template <class Projections>
+  static auto all_weights(Projections& p) {
+    auto first = p.weight(0);
+    return decltype(first)(first.data(), {p.width(0) + p.width(1) + p.width(2), first.extent(1)});
+  }
+  template <class Projections>
+  static auto all_biases(Projections& p) {
+    auto first = p.bias(0);
+    return first ? decltype(first)(first.data(), {p.width(0) + p.width(1) + p.width(2)}) : first;
+  }
+
+  /// f(options, position_ids of queries and of keys): what attention itself is told, while its
+  /// memory lasts.
+  template <class F>
+  static void with_options(const Module& m, const AttentionOptions<T>& given,
+                           TensorView2<const index_t> position_ids, index_t batch, index_t q_len,
+                           index_t kv_len, MultiHeadAttentionSaved<T>& saved, bool first, F f) {
+    AttentionOptions<T> options = m.with_own(given);
+    Workspace& workspace = options.execution.scratch();
+    const index_t appended = m.appended_keys();
+    Scratch<index_t> offsets(workspace, appended > 0 ? batch : 0);
+    Scratch<index_t> ids(workspace, m.rotary_ && !position_ids ? q_len + kv_len : 0);
+    TensorView2<const index_t> of_q = position_ids, of_k = position_ids;
+    if (ids.size() > 0) {
+      count_positions(kv_len - q_len, q_len, options.cu_seqlens_q, ids.data());
+      count_positions(0, kv_len, options.cu_seqlens_k, ids.data() + q_len);
+      of_q = {ids.data(), {batch, q_len}, {0, 1}};
+      of_k = {ids.data() + q_len, {batch, kv_len}, {0, 1}};
+    }
+    if (appended > 0) {
+      if (first) {
+        extend_mask(options.mask, options.offset, appended,
+                    saved.mask.make({batch, m.options_.num_heads, q_len, kv_len + appended}));
+      }
+      for (index_t b = 0; b < batch; ++b) {
+        offsets.data()[b] = position(options.mask, options.offset, {b, q_len, kv_len}, 0);
+      }
+      options.offset = query_offsets(TensorView1<const index_t>(offsets.data(), {batch}));
+      options.mask = additive_mask(saved.mask.view());
+    }
+    f(options, of_q, of_k);
+  }
+
+  template <class... Functors>
+  static void forward(const Module& m, TensorView3<const T> query, TensorView3<const T> key,
+                      TensorView3<const T> value, TensorView3<T> out,
+                      MultiHeadAttentionSaved<T>& saved, const AttentionOptions<T>& given,
+                      const MultiHeadAttentionCall<T>& call, const Functors&... functors);
+
+  template <class... Functors>
+  static void backward(const Module& m, TensorView3<const T> d_out,
+                       MultiHeadAttentionSaved<T>& saved, const MultiHeadAttentionInputs<T>& inputs,
+                       Module& gradients, const AttentionOptions<T>& given,
+                       TensorView2<const index_t> position_ids, const Functors&... functors);
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
