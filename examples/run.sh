@@ -31,7 +31,7 @@ step "Configuring in $build"
 CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S . -B "$build" --log-level=WARNING
 
 step "Building the examples"
-cmake --build "$build" --parallel "$jobs" --target quickstart tutorials generate semantic_search attention_map chat quantize train_reverse train_gpt
+cmake --build "$build" --parallel "$jobs" --target quickstart tutorials generate semantic_search attention_map chat quantize train_reverse train_gpt finetune_search
 
 step "Fetching the weights of all-MiniLM-L6-v2"
 sh examples/fetch_model.sh
@@ -58,6 +58,9 @@ echo "Open $build/attention_map.html in a browser: every head, and where each to
 
 step "train_reverse: a Transformer learns to reverse sequences, for 20 s"
 "$build/examples/train_reverse"
+
+step "finetune_search --seeds 1: the encoder learns which line of a help centre answers a question"
+"$build/examples/finetune_search" --seeds 1
 
 step "Fetching Shakespeare's plays"
 sh examples/fetch_plays.sh
