@@ -1,0 +1,60 @@
+// precision: the tables of docs/precision.md, what each format loses in products, in attention and in embeddings.
+#include <cstdio>
+#include <iostream>
+
+#include <CLI/CLI.hpp>
+
+#include "precision/errors.hpp"
+#include "support/command_line.hpp"
+#include "support/model_dir.hpp"
+
+namespace {
+
+void print_products() {
+  std::printf("| weights | activations | products | with outliers |\n| --- | --- | --- | --- |\n");
+  for (const bench::WeightCase& one : bench::weight_cases()) {
+    std::printf("| %s | %s | %.2g | %.2g |\n", one.weights.data(), one.activations.data(),
+                bench::gemm_error(one, false), bench::gemm_error(one, true));
+  }
+}
+
+void print_attention() {
+  std::printf("\n| attention | error | with outliers |\n| --- | --- | --- |\n");
+  for (const bench::AttentionCase& one : bench::attention_cases()) {
+    std::printf("| %s | %.2g | %.2g |\n", one.name.data(), bench::attention_error(one, false),
+                bench::attention_error(one, true));
+  }
+}
+
+void print_cosines(bool say_worst) {
+  if (!examples::model_is_present()) {
+    throw examples::UsageError(examples::missing_model_message());
+  }
+  const std::vector<std::string> lines = bench::precision_lines(ATTN_REPOSITORY);
+  const attn::Tensor2<double> expected =
+      attn::SentenceEncoder<double>(examples::model_dir()).encode(lines);
+  std::printf("\n| weights | activations | 1 - cosine, mean | worst of %zu |\n", lines.size());
+  std::printf("| --- | --- | --- | --- |\n");
+  for (const bench::WeightCase& one : bench::weight_cases()) {
+    const auto error = bench::cosine_error(examples::model_dir(), one, lines, expected);
+    std::printf("| %s | %s | %.2g | %.2g |\n", one.weights.data(), one.activations.data(),
+                error.mean, error.worst);
+    if (say_worst) std::cerr << examples::printable(error.worst_line) << '\n';
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bool say_worst = false;
+  CLI::App app("Prints what each format of weights, activations and caches loses against double.");
+  app.footer(
+      "Relative errors of products and attention, and 1 - cosine of the embeddings of "
+      "all-MiniLM-L6-v2,\nwhich sh examples/fetch_model.sh fetches.");
+  app.add_flag("--worst", say_worst, "Say on standard error which line is the worst of each row");
+  return examples::run_program(app, "precision", argc, argv, [&] {
+    print_products();
+    print_attention();
+    print_cosines(say_worst);
+  });
+}
