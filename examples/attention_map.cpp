@@ -1,7 +1,9 @@
-// Attention map: what every head of all-MiniLM-L6-v2 looks at in a text, as a page to explore, a picture and numbers.
+// Attention map: what every head of all-MiniLM-L6-v2, or of a language model, looks at in a text, as a page to explore,
+// a picture and numbers.
 //
 //   sh examples/fetch_model.sh        (once)
 //   attention_map --out map.html --png map.png --json map.json "The cat sat down because it was tired."
+//   attention_map --model SmolLM2-135M-Instruct.Q4_1.gguf "The cat sat down because it was tired."
 
 #include <algorithm>
 #include <cmath>
@@ -23,6 +25,7 @@
 #include "support/attention_of.hpp"
 #include "support/command_line.hpp"
 #include "support/contact_sheet.hpp"
+#include "support/heads_of.hpp"
 #include "support/json.hpp"
 #include "support/model_dir.hpp"
 #include "support/precision.hpp"
@@ -33,7 +36,7 @@ namespace {
 using examples::Json;
 
 struct Options {
-  std::optional<std::string> out, png, json;
+  std::optional<std::string> out, png, json, model;
   std::string text, precision = "exact";
 };
 
@@ -68,13 +71,25 @@ std::string packed(const attn::Tensor4<float>& weights) {
   return digits;
 }
 
-std::string page(const std::string& text, const examples::AttentionMap& map) {
-  return pages::with_data(pages::attention_map_page, {{"text", text},
-                                                      {"numTokens", map.num_tokens},
-                                                      {"tokens", map.tokens},
-                                                      {"layers", map.weights.extent(0)},
-                                                      {"heads", map.weights.extent(1)},
-                                                      {"weights", packed(map.weights)}});
+// The name of a model's file or folder.
+std::string name_of(const std::filesystem::path& model) {
+  const std::filesystem::path path = std::filesystem::absolute(model).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).stem().string();
+}
+
+std::string page(const Options& options, const examples::AttentionMap& map) {
+  const bool decodes = options.model.has_value();
+  return pages::with_data(pages::attention_map_page,
+                          {{"text", options.text},
+                           {"model", decodes ? name_of(*options.model) : "MiniLM"},
+                           {"fullName", decodes ? name_of(*options.model) : "all-MiniLM-L6-v2"},
+                           {"firstLayer", decodes ? "blk.0" : "encoder.layer.0"},
+                           {"decodes", decodes},
+                           {"numTokens", map.num_tokens},
+                           {"tokens", map.tokens},
+                           {"layers", map.weights.extent(0)},
+                           {"heads", map.weights.extent(1)},
+                           {"weights", packed(map.weights)}});
 }
 
 Json numbers(const attn::Tensor4<float>& weights, attn::index_t layer, attn::index_t head) {
@@ -125,6 +140,22 @@ bool same(const std::optional<std::string>& a, const std::optional<std::string>&
   return *a == *b || (place(*a) == place(*b) && !error);
 }
 
+examples::AttentionMap map_of(const Options& options) {
+  examples::check_precision(options.precision);
+  if (options.model) {
+    if (options.precision != "exact") {
+      throw examples::UsageError("--precision is that of all-MiniLM-L6-v2, without --model");
+    }
+    constexpr attn::index_t kMostTokens = 256;  // all-MiniLM-L6-v2's
+    return examples::heads_of(attn::LanguageModel(*options.model, {.pack = false}), options.text,
+                              kMostTokens);
+  }
+  if (!examples::model_is_present()) throw examples::UsageError(examples::missing_model_message());
+  attn::SentenceEncoder<float> encoder(examples::model_dir());
+  examples::set_precision(encoder, options.precision);
+  return examples::attention_of(encoder, options.text);
+}
+
 void run(Options options) {
   if (options.text.empty()) throw examples::UsageError("a text is needed; see --help");
   if (!options.png && !options.json && !options.out) options.out = "attention_map.html";
@@ -132,16 +163,12 @@ void run(Options options) {
       same(options.png, options.json)) {
     throw examples::UsageError("--out, --png and --json must name different files");
   }
-  examples::check_precision(options.precision);
-  if (!examples::model_is_present()) throw examples::UsageError(examples::missing_model_message());
-  attn::SentenceEncoder<float> encoder(examples::model_dir());
-  examples::set_precision(encoder, options.precision);
-  const examples::AttentionMap map = examples::attention_of(encoder, options.text);
+  const examples::AttentionMap map = map_of(options);
   if (map.num_tokens > map.tokens.size()) {
     std::cerr << "the text is cut: of its " << map.num_tokens << " tokens the model reads "
               << map.tokens.size() << '\n';
   }
-  if (options.out) save(*options.out, page(options.text, map));
+  if (options.out) save(*options.out, page(options, map));
   if (options.png)
     save(*options.png, examples::ContactSheet(map.weights, options.text, map.tokens).png());
   if (options.json) save(*options.json, json(map));
@@ -151,13 +178,16 @@ void run(Options options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Shows what every head of all-MiniLM-L6-v2 looks at in TEXT.");
+  CLI::App app(
+      "Shows what every head of all-MiniLM-L6-v2, or of a language model, looks at in TEXT.");
   app.footer(
       "Without --out, --png and --json it writes attention_map.html. The name - stands for "
       "standard "
       "output.\n"
       "Of a long text the first 256 tokens count, about 200 words.\n"
-      "Needs the weights of all-MiniLM-L6-v2: sh examples/fetch_model.sh");
+      "Without --model it needs the weights of all-MiniLM-L6-v2: sh examples/fetch_model.sh");
+  app.add_option("--model", options.model, "A language model: a GGUF file or a Hugging Face folder")
+      ->type_name("FILE");
   app.add_option("--out", options.out, "Write a page for a browser, which needs no other file")
       ->type_name("PAGE.html");
   app.add_option("--png", options.png, "Write a picture of all heads, layers down and heads across")

@@ -3,7 +3,7 @@
 
 const grid = document.getElementById("grid");
 const words = document.getElementById("words");
-const hideEnds = document.getElementById("hide-ends"); // [CLS] and [SEP]
+const hideEnds = document.getElementById("hide-ends"); // [CLS] and [SEP], or the first token
 const ownScale = document.getElementById("own-scale");
 const kShades = 1024; // steps of the square root of a weight
 let colours = []; // [r, g, b] of each
@@ -21,7 +21,7 @@ function fromAddress() {
 }
 
 // The tokens that are shown, [first, last).
-const shownTokens = () => (hideEnds.checked ? [1, n - 1] : [0, n]);
+const shownTokens = () => (hideEnds.checked ? inner : [0, n]);
 
 // Colours.
 
@@ -115,10 +115,11 @@ function paintGrid() {
 
 function makeWords() {
   tokens.forEach((token, i) => {
-    const special = i === 0 || i === n - 1;
-    const inner = token.startsWith("##");
-    if (!inner) words.append(" ");
-    words.append(make("span", { class: inner ? "inner" : special ? "special" : "", "data-token": i }, inner ? token.slice(2) : token));
+    const special = !decodes && (i === 0 || i === n - 1);
+    const goesOn = decodes ? !/^\s/.test(data.tokens[i]) : token.startsWith("##"); // the word before
+    if (!goesOn) words.append(" ");
+    const letters = goesOn && !decodes ? token.slice(2) : token;
+    words.append(make("span", { class: goesOn ? "inner" : special ? "special" : "", "data-token": i }, letters));
   });
   words.addEventListener("pointerover", (event) => {
     const token = event.target.dataset.token;
@@ -227,7 +228,11 @@ document.querySelector(".columns").classList.toggle("long", n > 100); // the map
 document.getElementById("facts").textContent =
   (data.numTokens > n ? `The text is cut: of its ${data.numTokens} tokens the model reads ${n}. ` : `${n} tokens. `) +
   `${layers} layers of ${heads} heads. A weight is the share of a token's attention that another one gets.`;
-hideEnds.disabled = n === 2;
+document.getElementById("title").textContent = `What ${data.model} attends to`;
+document.querySelector("footer").prepend(data.fullName);
+document.getElementById("first-layer").textContent = data.firstLayer;
+hideEnds.after(decodes ? "Hide the first token" : "Hide [CLS] and [SEP]");
+hideEnds.disabled = inner[1] <= inner[0];
 map.layOut(...shownTokens());
 makeGrid();
 makeWords();

@@ -5,6 +5,7 @@ import math
 import os
 import pathlib
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -98,6 +99,84 @@ def check_numbers():
         checks.holds(f"weights of {case['text']!r} are PyTorch's", worst <= 1e-5, worst)
         checks.same("seven decimals", digits, 0)
         checks.holds("rows add up to 1", total <= 1e-5, total)
+
+
+def first_layer(model, ids):
+    """The weights [head][query][key] of a tiny Qwen2's first layer, by its formulas: RMS norm, projections, rotary, softmax."""
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    stored = (model / "model.safetensors").read_bytes()
+    begin = 8 + struct.unpack("<Q", stored[:8])[0]
+    header = json.loads(stored[8:begin])
+
+    def tensor(name):
+        at, end = header[name]["data_offsets"]
+        values = struct.unpack(f"<{(end - at) // 4}f", stored[begin + at:begin + end])
+        width = header[name]["shape"][-1]
+        return [values[i:i + width] for i in range(0, len(values), width)] if len(header[name]["shape"]) == 2 else values
+
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    size = config["hidden_size"] // heads
+    table, scale = tensor("model.embed_tokens.weight"), tensor("model.layers.0.input_layernorm.weight")
+
+    def projected(name, row, position):
+        """Of one token, by head, turned by its position."""
+        mean = sum(x * x for x in row) / len(row) + config["rms_norm_eps"]
+        normed = [x * w / math.sqrt(mean) for x, w in zip(row, scale, strict=True)]
+        weight, bias = (tensor(f"model.layers.0.self_attn.{name}_proj.{part}") for part in ("weight", "bias"))
+        flat = [sum(x * w for x, w in zip(normed, out, strict=True)) + b for out, b in zip(weight, bias, strict=True)]
+        for at in range(0, len(flat), size):
+            for j in range(size // 2):
+                angle = position * config["rope_parameters"]["rope_theta"] ** (-2 * j / size)
+                a, b = flat[at + j], flat[at + j + size // 2]
+                flat[at + j], flat[at + j + size // 2] = a * math.cos(angle) - b * math.sin(angle), b * math.cos(angle) + a * math.sin(angle)
+        return [flat[at:at + size] for at in range(0, len(flat), size)]
+
+    queries, keys = ([projected(name, table[i], at) for at, i in enumerate(ids)] for name in "qk")
+    result = []
+    for head in range(heads):
+        kv, rows = head // (heads // kv_heads), []
+        for at, query in enumerate(queries):
+            powers = [math.exp(sum(a * b for a, b in zip(query[head], key[kv], strict=True)) / math.sqrt(size)) for key in keys[:at + 1]]
+            rows.append([p / sum(powers) for p in powers] + [0.0] * (len(ids) - at - 1))
+        result.append(rows)
+    return result
+
+
+def check_decoder():
+    """A language model's heads: tokens are the text's bytes, no token sees those behind it, the first layer is its formulas'."""
+    model = TESTS / "data/pretrained/qwen2"
+    case = json.loads((TESTS / "data/pretrained/tokens.json").read_text(encoding="utf-8"))["qwen2"]
+    run("--model", model, "--json", "map.json", "--out", "page.html", "--png", "map.png", case["text"])
+    found = json.loads((folder / "map.json").read_text(encoding="utf-8"))
+    checks.same("layers and heads of a decoder", (len(found["weights"]), len(found["weights"][0])), (2, 4))
+    checks.same("tokens of a decoder", "".join(found["tokens"]), case["text"])
+    checks.same("no token sees what is to come", {x for layer in found["weights"] for head in layer for q, row in enumerate(head) for x in row[q + 1:]}, {0})
+    worst = max(abs(a - b) for head, rows in zip(found["weights"][0], first_layer(model, case["ids"]), strict=True)
+                for row, expected in zip(head, rows, strict=True) for a, b in zip(row, expected, strict=True))
+    checks.holds("weights of the first layer", worst <= 1e-5, worst)
+    checks.rejects("a model that is not there", 1, "none.gguf", program, "--model", "none.gguf", "x", cwd=folder)
+    for name in ("map.json", "page.html", "map.png"):
+        (folder / name).unlink()
+
+
+def check_decoder_page(browser):
+    text = "hello w\u00e9rld,\nhello"
+    model = TESTS / "data/pretrained/qwen2"
+    run("--model", model, "--out", "page.html", "--json", "map.json", text)
+    n = len(json.loads((folder / "map.json").read_text(encoding="utf-8"))["tokens"])
+    page = browser.open(folder / "page.html")
+    checks.same("the model's name", page.evaluate("document.querySelector('h1').textContent"), "What qwen2 attends to")
+    checks.same("cells of the large map", page.evaluate(CELLS), [n, n])
+    checks.same("a line end is seen", page.evaluate("[...document.querySelectorAll('#words span')].filter(e => e.textContent === '\u21b5').length"), 1)
+    page.evaluate("document.getElementById('hide-ends').click()")
+    page.settle()
+    checks.same("the first token is hidden", page.evaluate(CELLS), [n - 1, n - 1])
+    checks.same("kinds of keys", page.evaluate("[...document.querySelectorAll('#profile > :nth-child(3n + 1)')].map(e => e.textContent)"),
+                ["the first token", "itself", "the token before", "elsewhere"])
+    total = page.evaluate("profileOf({layer: 1, head: 2}).reduce((a, b) => a + b)")
+    checks.holds("their shares add up to 1", abs(total - 1) < 1e-3, total)
+    page.screenshot(pictures / "attention_map_decoder.png")
+    checks.same("no complaint", page.complaints, [])
 
 
 CHOSEN = "(e => [+e.dataset.layer, +e.dataset.head])(document.querySelector('[aria-checked=true]'))"
@@ -306,6 +385,7 @@ def check_awkward_text(browser):
     checks.holds("complaints are heard", "console.error" in heard and "http://x.invalid/" in heard, heard)
 
 
+check_decoder()
 check_arguments()
 check_outputs()
 check_numbers()
@@ -317,4 +397,5 @@ with Browser() as chromium:
         check_page(chromium, "67_tokens", LONG, is_dark)
     check_page(chromium, "256_tokens", 4 * LONG, False)
     check_awkward_text(chromium)
+    check_decoder_page(chromium)
 checks.finish()

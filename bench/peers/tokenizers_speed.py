@@ -1,0 +1,59 @@
+"""BpeTokenizer beside the Python package tokenizers, one thread each, SmolLM2's vocabulary: ids of odd lines and of plays.
+
+  python tokenizers_speed.py BUILD [LINES]     # the build folder; 5000 odd lines if not given
+
+Needs what tests/data/smollm2/make_token_ids.py needs, SmolLM2 (examples/fetch_llm.sh) and, for the second row, the plays
+(examples/fetch_plays.sh). Prints lines whose ids differ, and MB of text a second: the best of several runs of each.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # before the package is loaded
+os.environ["RAYON_NUM_THREADS"] = "1"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/data/smollm2"))
+import make_token_ids
+
+PLAYS = pathlib.Path(os.environ.get("ATTN_PLAYS_DIR") or (
+    os.environ.get("XDG_CACHE_HOME") or os.environ["HOME"] + "/.cache") + "/attn/plays")
+
+
+def best_seconds(f, seconds=3):
+    best, first = float("inf"), time.perf_counter()
+    while time.perf_counter() - first < seconds:
+        start = time.perf_counter()
+        f()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def compare(name, lines, tokenizer, program):
+    ids = [tokenizer.encode(line, add_special_tokens=False).ids for line in lines]
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "lines.json"
+        path.write_text(json.dumps([{"text": line, "ids": i} for line, i in zip(lines, ids, strict=True)]))
+        found = json.loads(subprocess.run([program, path], check=True, capture_output=True).stdout)
+    megabytes = sum(len(line.encode()) for line in lines) / 1e6
+    theirs = megabytes / best_seconds(lambda: tokenizer.encode_batch_fast(lines, add_special_tokens=False))
+    ours = found["mb_per_second"]
+    print(f"{name}: {len(lines)} lines, {megabytes:.2f} MB, {found['unequal']} with other ids; attn {ours:.1f} MB/s, "
+          f"tokenizers {theirs:.1f} MB/s: {ours / theirs:.1f} x")
+
+
+def main():
+    program = pathlib.Path(sys.argv[1]).resolve() / "bench/tokenizer_speed"
+    tokenizer = make_token_ids.make_tokenizer()
+    compare("odd lines", make_token_ids.make_lines(int(sys.argv[2]) if len(sys.argv) > 2 else 5000), tokenizer, program)
+    texts = [path.read_text(encoding="utf-8", errors="replace") for path in sorted(PLAYS.glob("*.txt"))]
+    lines = [line for text in texts for line in text.splitlines()]
+    if lines:
+        compare("plays", lines, tokenizer, program)
+
+
+if __name__ == "__main__":
+    main()
