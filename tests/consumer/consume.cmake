@@ -134,6 +134,19 @@ elseif(MODE STREQUAL "shared_library")
     message(FATAL_ERROR "the plugin exports what is attn's")
   endif()
 
+elseif(MODE STREQUAL "implementation")
+  # Kernels in a file of the program: no library. What takes long is not compiled for speed.
+  file(REMOVE_RECURSE "${build_dir}")
+  file(WRITE "${build_dir}/implementation.cpp" "#define ATTN_IMPLEMENTATION_FLOAT\n#include <attn/attn.hpp>\n")
+  set(flags -std=c++20 -O0 -DATTN_COMPILED "-I${ATTN_SOURCE_DIR}/include" "-I${EIGEN_INCLUDE_DIR}")
+  execute_process(
+    COMMAND "${CXX}" ${flags} "${here}/main.cpp" "${build_dir}/implementation.cpp" -o "${build_dir}/program"
+    COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND "${build_dir}/program" COMMAND_ERROR_IS_FATAL ANY)
+  # All of it together at least reads.
+  file(WRITE "${build_dir}/all.cpp" "#define ATTN_IMPLEMENTATION\n#include <attn/attn.hpp>\n")
+  execute_process(COMMAND "${CXX}" ${flags} -fsyntax-only "${build_dir}/all.cpp" COMMAND_ERROR_IS_FATAL ANY)
+
 elseif(MODE STREQUAL "other_layout")
   # Headers beside the library that are laid out otherwise: the linker must say so, before the program crashes.
   file(REMOVE_RECURSE "${build_dir}")
