@@ -1,4 +1,5 @@
 // attn_report: measures attn on the machine at hand, in under two minutes, beside what the machine can do.
+#include <array>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -23,6 +24,7 @@
 #include "report/memory.hpp"
 #include "report/row.hpp"
 #include "report/timing.hpp"
+#include "report/train.hpp"
 #include "report_page.hpp"
 #include "support/machine.hpp"
 
@@ -59,17 +61,19 @@ class Report {
   explicit Report(const Arguments& arguments)
       : arguments_(arguments), self_(bench::own_path()), comparisons_(bench::all_comparisons()) {
     std::ranges::copy(bench::all_costs(), std::back_inserter(comparisons_));
+    std::ranges::copy(bench::training_comparisons(), std::back_inserter(comparisons_));
   }
 
   void run() {
     const bench::Clock::time_point start = bench::Clock::now();
-    const bool memory = wanted(arguments_, "memory");
-    if (memory) {
-      progress("memory: attention over 65,536 tokens in two fresh processes");
+    for (const auto& [name, bytes] :
+         {std::pair{"memory", &memory_}, {"memory_train", &memory_train_}}) {
+      if (!wanted(arguments_, std::string(name) + "@all")) continue;
+      progress(std::string(name) + ": attention over 65,536 tokens in two fresh processes");
       // Side by side: neither's time matters.
-      Child one({self_, "--memory-child", "one"}), all({self_, "--memory-child", "all"});
-      memory_one_ = one.number().value_or(bench::kAbsent);
-      memory_all_ = all.number().value_or(bench::kAbsent);
+      Child one({self_, "--memory-child", name}),
+          all({self_, "--memory-child", std::string(name) + "@all"});
+      *bytes = {one.number().value_or(bench::kAbsent), all.number().value_or(bench::kAbsent)};
     }
     if (wanted(arguments_, "accuracy")) measure_accuracy();
     std::vector<bench::Group> groups;
@@ -77,6 +81,7 @@ class Report {
     std::vector<bench::Group> all_groups = bench::all_groups();
     std::ranges::move(bench::element_groups(), std::back_inserter(all_groups));
     std::ranges::move(bench::cost_groups(), std::back_inserter(all_groups));
+    std::ranges::move(bench::training_groups(), std::back_inserter(all_groups));
     for (bench::Group& group : all_groups) {
       const auto relevant = std::count_if(group.names.begin(), group.names.end(),
                                           [&](const auto& name) { return needed(name); });
@@ -143,8 +148,22 @@ class Report {
       for (bool all : {false, true}) add(flops_row(name, all));
     }
     for (bool all : {false, true}) add(tutorial_row(all));
-    add(memory_row("memory", memory_one_));
-    add(memory_row("memory@all", memory_all_));
+    for (const char* name : {"sdpa_train_d64", "sdpa_train_d128", "sdpa_train_short"}) {
+      for (bool all : {false, true}) add(flops_row(name, all));
+    }
+    for (const bench::Comparison& row : bench::training_comparisons()) {
+      for (bool all : {false, true}) {
+        if (all && row.name.starts_with("cost")) continue;
+        add(comparison_row(row.name, all, "time of " + row.baseline));
+      }
+    }
+    for (const char* name : {"encoder_train", "chargpt_train"}) {
+      for (bool all : {false, true}) add(flops_row(name, all));
+    }
+    add(memory_row("memory", memory_[0], bench::kMemoryInputs));
+    add(memory_row("memory@all", memory_[1], bench::kMemoryInputs));
+    add(memory_row("memory_train", memory_train_[0], bench::kMemoryTrainInputs));
+    add(memory_row("memory_train@all", memory_train_[1], bench::kMemoryTrainInputs));
     add(accuracy_row());
     return rows;
   }
@@ -373,12 +392,12 @@ class Report {
     return row;
   }
 
-  static Row memory_row(const std::string& name, double bytes) {
+  static Row memory_row(const std::string& name, double bytes, double given) {
     Row row{.name = name,
             .value = bytes / kMebibyte,
             .unit = "MiB",
-            .limit = bench::kMemoryInputs / kMebibyte,
-            .limit_name = "inputs and output"};
+            .limit = given / kMebibyte,
+            .limit_name = "inputs and outputs"};
     if (std::isnan(bytes)) {
       row.note = "absent: the child process failed";
     } else {
@@ -407,7 +426,9 @@ class Report {
   Timings timings_;
   std::map<std::string, Count> counts_;
   double eigen_row_ = bench::kAbsent;
-  double memory_one_ = bench::kAbsent, memory_all_ = bench::kAbsent;
+  /// On one thread and on all.
+  std::array<double, 2> memory_{bench::kAbsent, bench::kAbsent},
+      memory_train_{bench::kAbsent, bench::kAbsent};
   bench::Accuracy accuracy_;
   std::string accuracy_error_;
 };
@@ -473,11 +494,14 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(1.0, 3600.0));
   app.add_option("--golden", arguments.golden, "Folder of the golden cases")->type_name("DIR");
-  app.add_option("--memory-child", arguments.memory_child, "one or all")->group("");
+  app.add_option("--memory-child", arguments.memory_child, "A row about memory")->group("");
   CLI11_PARSE(app, argc, argv);
   try {
     if (!arguments.memory_child.empty()) {
-      std::printf("%.0f\n", bench::measure_memory(arguments.memory_child == "all"));
+      const std::string& row = arguments.memory_child;
+      const bool all = row.ends_with("@all");
+      std::printf("%.0f\n", row.starts_with("memory_train") ? bench::measure_training_memory(all)
+                                                            : bench::measure_memory(all));
       return 0;
     }
     report(arguments);

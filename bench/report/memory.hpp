@@ -1,4 +1,4 @@
-// The row `memory`: what attention over 65,536 tokens takes beyond its inputs and output, in a fresh process.
+// The rows `memory` and `memory_train`: what attention over 65,536 tokens takes beyond its inputs and outputs, in a fresh process.
 #pragma once
 
 #include <fstream>
@@ -8,12 +8,15 @@
 
 #include "support/inputs.hpp"
 #include "support/machine.hpp"
+#include "support/training.hpp"
 
 namespace bench {
 
 inline constexpr attn::Shape<4> kMemoryShape{1, 1, 65536, 64};
 /// q, k, v and out.
 inline constexpr double kMemoryInputs = 4.0 * 65536 * 64 * sizeof(float);
+/// And d_out, d_q, d_k, d_v and lse.
+inline constexpr double kMemoryTrainInputs = 2 * kMemoryInputs + 65536 * sizeof(float);
 
 /// The largest resident size that this process has had, in bytes. From /proc, not from getrusage, whose
 /// maximum survives exec and so would be the parent's.
@@ -34,6 +37,13 @@ inline double measure_memory(bool all) {
   attn::Tensor4<float> out(kMemoryShape);
   attn::scaled_dot_product_attention(q, k, v, out, {.execution = {.executor = &executor_of(all)}});
   return peak_resident_bytes() - kMemoryInputs;
+}
+
+/// The same of forward and backward.
+inline double measure_training_memory(bool all) {
+  AttentionStep<float> step = random_attention_step(kMemoryShape);
+  step.run({.execution = {.executor = &executor_of(all)}});
+  return peak_resident_bytes() - kMemoryTrainInputs;
 }
 
 }  // namespace bench

@@ -1,0 +1,133 @@
+// Steps of training that benchmarks time: attention forward and backward, and a small character model.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "attn/kernels/loss.hpp"
+#include "attn/models/gpt_backward.hpp"
+#include "attn/train/clipping.hpp"
+#include "attn/train/initialize.hpp"
+#include "attn/train/optimizer.hpp"
+
+#include "support/inputs.hpp"
+
+namespace bench {
+
+using attn::index_t;
+
+inline attn::Tensor4<double> widened(const attn::Tensor4<float>& x) {
+  attn::Tensor4<double> result(x.shape());
+  std::copy(x.elements().begin(), x.elements().end(), result.elements().begin());
+  return result;
+}
+
+/// Forward and backward on one set of tensors of T.
+template <class T>
+struct AttentionStep {
+  attn::Tensor4<T> q, k, v, d_out, out{q.shape()}, d_q{q.shape()}, d_k{q.shape()}, d_v{q.shape()};
+  attn::Tensor3<T> lse{{q.extent(0), q.extent(1), q.extent(2)}};
+
+  template <class... Functors>
+  void run(attn::AttentionOptions<T> options, const attn::AttentionBackwardCall<T>& call = {},
+           const Functors&... functors) {
+    options.lse = lse.view();
+    attn::scaled_dot_product_attention(q, k, v, out, options, functors...);
+    attn::scaled_dot_product_attention_backward(d_out, q, k, v, out, lse.view(), d_q, d_k, d_v,
+                                                options, call, functors...);
+  }
+
+  /// Two products forward and five backward; all of them without masks.
+  double flops() const {
+    return 3.5 * 4 * static_cast<double>(q.size()) * static_cast<double>(k.extent(2));
+  }
+
+  /// About gradients that differ from another step's.
+  template <class U>
+  std::string complaint(const AttentionStep<U>& right) const {
+    for (const auto& [got, want] :
+         {std::pair{&d_q, &right.d_q}, {&d_k, &right.d_k}, {&d_v, &right.d_v}}) {
+      for (index_t i = 0; i < got->size(); ++i) {
+        const double off =
+            std::abs(static_cast<double>(got->data()[i]) - static_cast<double>(want->data()[i]));
+        if (!(off <= 1e-4)) return "a gradient is wrong at element " + std::to_string(i);
+      }
+    }
+    return "";
+  }
+  /// About those of float against double, which tests compare with central differences.
+  std::string complaint(const attn::AttentionOptions<double>& options) const {
+    AttentionStep<double> exact{widened(q), widened(k), widened(v), widened(d_out)};
+    exact.run(options);
+    return complaint(exact);
+  }
+};
+
+inline AttentionStep<float> random_attention_step(const attn::Shape<4>& shape) {
+  return {random_tensor<float, 4>(shape, 1, 1.0f), random_tensor<float, 4>(shape, 2, 1.0f),
+          random_tensor<float, 4>(shape, 3, 1.0f), random_tensor<float, 4>(shape, 4, 1.0f)};
+}
+
+/// The character model of examples/train_gpt on made-up text. Not copied or moved: its optimizer
+/// refers to it.
+class CharacterModel {
+ public:
+  CharacterModel() {
+    attn::initialize(model_, {.seed = 1, .embedding_std = 0.02});
+    for (index_t i = 0; i < ids_.size(); ++i) {
+      ids_.data()[i] = i * i % kVocab;
+      targets_(i) = (i + 1) * (i + 1) % kVocab;
+    }
+  }
+  CharacterModel(const CharacterModel&) = delete;
+  CharacterModel& operator=(const CharacterModel&) = delete;
+
+  /// Returns the loss.
+  double step(const attn::Execution& execution) {
+    const attn::TensorView2<float> rows(logits_.data(), {kBatch * kSeq, kVocab});
+    attn::clear_gradients(parameters_);
+    attn::forward(model_, ids_, logits_, saved_, {.execution = execution});
+    const double loss =
+        attn::cross_entropy_backward(rows, targets_, rows, {.execution = execution});
+    attn::backward(model_, logits_, saved_, gradients_, {.execution = execution});
+    attn::clip_gradient_norm(parameters_, 1);
+    adamw_.step(3e-3, execution);
+    return loss;
+  }
+
+  index_t tokens() const { return ids_.size(); }
+  index_t num_parameters() const {
+    index_t count = 0;
+    for (const auto& parameter : parameters_) count += parameter.size;
+    return count;
+  }
+  /// Products with weights, once forward and twice backward; attention is small beside them.
+  double flops() const {
+    return 6 * static_cast<double>(num_parameters()) * static_cast<double>(tokens());
+  }
+
+ private:
+  static constexpr index_t kBatch = 12, kSeq = 64, kVocab = 84;
+
+  attn::Gpt<float> model_{{.vocab_size = kVocab,
+                           .num_layers = 4,
+                           .layer = {.d_model = 128,
+                                     .nhead = 4,
+                                     .dim_feedforward = 512,
+                                     .dropout = 0,
+                                     .activation = attn::Activation::gelu_tanh,
+                                     .norm_first = true},
+                           .max_positions = kSeq}};
+  attn::Gpt<float> gradients_ = attn::gradients_of(model_);
+  std::vector<attn::TrainedParameter<float>> parameters_ =
+      attn::parameters_of<float>(model_, gradients_);
+  attn::Adam<float> adamw_{parameters_, {.weight_decay = 0.1, .decoupled = true}};
+  attn::GptSaved<float> saved_;
+  attn::Tensor2<index_t> ids_{{kBatch, kSeq}};
+  attn::Tensor1<index_t> targets_{{kBatch * kSeq}};
+  attn::Tensor3<float> logits_{{kBatch, kSeq, kVocab}};
+};
+
+}  // namespace bench
