@@ -21,6 +21,7 @@
 #include "report/child.hpp"
 #include "report/cost.hpp"
 #include "report/element_work.hpp"
+#include "report/low_precision_work.hpp"
 #include "report/memory.hpp"
 #include "report/row.hpp"
 #include "report/timing.hpp"
@@ -40,7 +41,7 @@ constexpr double kMebibyte = 1 << 20;
 struct Arguments {
   std::string json, html, from, only, memory_child;
   std::string golden = ATTN_BENCH_GOLDEN_DIR;
-  double seconds = 60;
+  double seconds = 75;
 };
 
 /// One line that is overwritten; on a terminal only.
@@ -80,6 +81,7 @@ class Report {
     std::size_t works = 0;
     std::vector<bench::Group> all_groups = bench::all_groups();
     std::ranges::move(bench::element_groups(), std::back_inserter(all_groups));
+    std::ranges::move(bench::low_precision_groups(), std::back_inserter(all_groups));
     std::ranges::move(bench::cost_groups(), std::back_inserter(all_groups));
     std::ranges::move(bench::training_groups(), std::back_inserter(all_groups));
     for (bench::Group& group : all_groups) {
@@ -135,6 +137,13 @@ class Report {
     }
     for (const char* name : {"linear_packed_8", "linear_packed_16", "batched_16", "batched_128"}) {
       for (bool all : {false, true}) add(flops_row(name, all));
+    }
+    for (const char* name :
+         {"gemm_bf16", "gemm_bf16_bert", "gemm_int8", "gemm_int8_bert", "gemm_q8", "gemm_q4"}) {
+      for (bool all : {false, true}) add(flops_row(name, all));
+    }
+    for (const char* name : {"gemv_bf16", "gemv_int8", "gemv_q8", "gemv_q4"}) {
+      for (bool all : {false, true}) add(reading_row(name, name, "weights of a product", all));
     }
     for (const char* name : {"gelu", "silu", "layer_norm"}) {
       for (bool all : {false, true}) add(reading_row(name, name, "read and written", all));

@@ -74,6 +74,9 @@ ATTN_EXPORT_PAIR(Attention, attn::bfloat16, float)
 ATTN_EXPORT_PAIR(Attention, attn::float16, float)
 ATTN_EXPORT_PAIR(Attention, std::int8_t, float)
 ATTN_EXPORT_PAIR(RowQuantization, float, std::int8_t)
+
+ATTN_EXPORT_PAIR(Products, attn::bfloat16, float)
+ATTN_EXPORT_PAIR(Products, attn::float16, float)
 #endif
 
 #undef ATTN_EXPORT_TABLES

@@ -187,6 +187,27 @@ ATTN_EMULATED __m256i cvtps_ph(__m512 a) {
       a, [](float x) { return attn::detail::narrow_to_float16(x); });
 }
 
+/// VDPBF16PS by Intel's page: the odd products first, each added with one rounding; denormals are 0. SIMDe's has them.
+ATTN_EMULATED __m512 dpbf16_ps(__m512 sums, __m512bh a, __m512bh b) {
+  constexpr auto flush = [](float x) {
+    return std::abs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x;
+  };
+  const auto widen = [&](std::uint16_t x) {
+    return flush(std::bit_cast<float>(std::uint32_t{x} << 16));
+  };
+  float lanes[16];
+  std::uint16_t x[32], y[32];
+  std::memcpy(lanes, &sums, sizeof lanes);
+  std::memcpy(x, &a, sizeof x);
+  std::memcpy(y, &b, sizeof y);
+  for (int lane = 0; lane < 16; ++lane) {
+    for (int at : {2 * lane + 1, 2 * lane}) {
+      lanes[lane] = flush(std::fma(widen(x[at]), widen(y[at]), flush(lanes[lane])));
+    }
+  }
+  return simde_mm512_loadu_ps(lanes);
+}
+
 #undef ATTN_EMULATED
 
 }  // namespace attn_emulated
@@ -234,5 +255,6 @@ ATTN_EMULATED __m256i cvtps_ph(__m512 a) {
 #define _mm512_maskz_cvtps_epi32(mask, a) attn_emulated::cvtps_epi32(a)
 #define _mm512_maskz_cvtepi32_epi16(mask, a) attn_emulated::cvtepi32_epi16(a)
 #define _mm512_maskz_cvtepi32_epi8(mask, a) attn_emulated::cvtepi32_epi8(a)
+#define _mm512_dpbf16_ps(sums, a, b) attn_emulated::dpbf16_ps(sums, a, b)
 #define _mm512_maskz_cvtph_ps(mask, a) attn_emulated::cvtph_ps(a)
 #define _mm512_maskz_cvtps_ph(mask, a, rounding) attn_emulated::cvtps_ph(a)

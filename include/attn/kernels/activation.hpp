@@ -4,8 +4,7 @@
 
 #include "attn/core/tensor.hpp"
 #include "attn/exec/caches.hpp"
-#include "attn/kernels/backend.hpp"
-#include "attn/simd/vec.hpp"
+#include "attn/kernels/in_floats.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -90,33 +89,68 @@ namespace detail {
 template <class T, int Rank>
 void activate_view(Activation activation, const TensorView<const T, Rank>& x,
                    const TensorView<T, Rank>& out, const Execution& execution) {
-  const auto& kernel = backend<family::Elementwise, T>(execution).activate;
-  if (x.is_contiguous() && out.is_contiguous()) {
-    return kernel({activation, x.size(), x.data(), out.data()}, execution);
-  }
-  for (index_t i = 0; i < x.extent(0); ++i) {
-    if constexpr (Rank > 1) {
-      activate_view<T, Rank - 1>(activation, x.select(0, i), out.select(0, i), execution);
-    } else {
-      kernel({activation, 1, &x(i), &out(i)}, execution);
+  const auto& kernel = backend<family::Elementwise, Accumulator<T>>(execution).activate;
+  if constexpr (Float16Element<T>) {
+    each_joined(
+        [&](const auto& from, const auto& to) {
+          in_floats(
+              [&](index_t, const auto& result, const auto& floats, const Execution& alone) {
+                kernel({activation, result.size(), floats.data(), result.data()}, alone);
+              },
+              execution, to.rows(), from.rows());
+        },
+        x, out);
+    return;
+  } else {
+    if (x.is_contiguous() && out.is_contiguous()) {
+      return kernel({activation, x.size(), x.data(), out.data()}, execution);
+    }
+    for (index_t i = 0; i < x.extent(0); ++i) {
+      if constexpr (Rank > 1) {
+        activate_view<T, Rank - 1>(activation, x.select(0, i), out.select(0, i), execution);
+      } else {
+        kernel({activation, 1, &x(i), &out(i)}, execution);
+      }
     }
   }
 }
 
 /// An empty b is none.
 template <class T, int Rank>
-void swiglu(T alpha, TensorView<const T, Rank> a, TensorView<const T, Rank> b,
+void swiglu(Accumulator<T> alpha, TensorView<const T, Rank> a, TensorView<const T, Rank> b,
             TensorView<T, Rank> out, const Execution& execution) {
-  const bool flat = a.is_contiguous() && out.is_contiguous() && (!b || b.is_contiguous());
-  const auto& kernel = backend<family::Elementwise, T>(execution).swiglu;
-  if (flat) return kernel({alpha, out.size(), a.data(), b.data(), out.data()}, execution);
-  for (index_t i = 0; i < out.extent(0); ++i) {
-    if constexpr (Rank > 1) {
-      swiglu<T, Rank - 1>(alpha, a.select(0, i),
-                          b ? b.select(0, i) : TensorView<const T, Rank - 1>(), out.select(0, i),
-                          execution);
-    } else {
-      kernel({alpha, 1, &a(i), b ? &b(i) : nullptr, &out(i)}, execution);
+  const auto& kernel = backend<family::Elementwise, Accumulator<T>>(execution).swiglu;
+  if constexpr (Float16Element<T>) {
+    each_joined(
+        [&](const auto& from, const auto& by, const auto& to) {
+          const auto multiply = [&](const TensorView2<float>& result,
+                                    const TensorView2<const float>& x, const float* y,
+                                    const Execution& alone) {
+            kernel({alpha, result.size(), x.data(), y, result.data()}, alone);
+          };
+          if (b) {
+            in_floats([&](index_t, const auto& result, const auto& x, const auto& y,
+                          const Execution& alone) { multiply(result, x, y.data(), alone); },
+                      execution, to.rows(), from.rows(), by.rows());
+          } else {
+            in_floats([&](index_t, const auto& result, const auto& x,
+                          const Execution& alone) { multiply(result, x, nullptr, alone); },
+                      execution, to.rows(), from.rows());
+          }
+        },
+        a, b ? b : a, out);
+    return;
+  } else {
+    const bool flat = a.is_contiguous() && out.is_contiguous() && (!b || b.is_contiguous());
+    if (flat) return kernel({alpha, out.size(), a.data(), b.data(), out.data()}, execution);
+    for (index_t i = 0; i < out.extent(0); ++i) {
+      if constexpr (Rank > 1) {
+        swiglu<T, Rank - 1>(alpha, a.select(0, i),
+                            b ? b.select(0, i) : TensorView<const T, Rank - 1>(), out.select(0, i),
+                            execution);
+      } else {
+        kernel({alpha, 1, &a(i), b ? &b(i) : nullptr, &out(i)}, execution);
+      }
     }
   }
 }
@@ -195,7 +229,16 @@ void glu(Activation activation, const A& a, const B& b, Out&& out,
   check_stride("a", problem.a.strides());
   check_stride("b", problem.b.strides());
   check_stride("out", problem.out.strides());
-  detail::backend<family::Elementwise, T>(execution).glu(problem, execution);
+  const auto& kernel = detail::backend<family::Elementwise, Accumulator<T>>(execution).glu;
+  if constexpr (Float16Element<T>) {
+    detail::in_floats(
+        [&](index_t, const auto& result, const auto& x, const auto& y, const Execution& alone) {
+          kernel({activation, x, y, result}, alone);
+        },
+        execution, problem.out, problem.a, problem.b);
+  } else {
+    kernel(problem, execution);
+  }
 }
 
 /// The same into a new tensor.
@@ -213,7 +256,8 @@ void swish(const X& x, Out&& out, double alpha = 1, const Execution& execution =
   using T = scalar_t<X>;
   const auto to = view_of(out);
   check_shape("swish", "out", const_view(x).shape(), to.shape());
-  detail::swiglu<T, rank_v<X>>(static_cast<T>(alpha), const_view(x), {}, to, execution);
+  detail::swiglu<T, rank_v<X>>(static_cast<Accumulator<T>>(alpha), const_view(x), {}, to,
+                               execution);
 }
 
 /// The same into a new tensor.
@@ -234,7 +278,8 @@ void swiglu(const A& a, const B& b, Out&& out, double alpha = 1, const Execution
   const auto to = view_of(out);
   check_shape("swiglu", "b", from.shape(), const_view(b).shape());
   check_shape("swiglu", "out", from.shape(), to.shape());
-  detail::swiglu<T, rank_v<A>>(static_cast<T>(alpha), from, const_view(b), to, execution);
+  detail::swiglu<T, rank_v<A>>(static_cast<Accumulator<T>>(alpha), from, const_view(b), to,
+                               execution);
 }
 
 /// The same into a new tensor.

@@ -2,9 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/exec/caches.hpp"
-#include "attn/kernels/activation.hpp"
-#include "attn/kernels/tile.hpp"
+#include "attn/kernels/gemm_elements.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -13,123 +11,12 @@ ATTN_NAMESPACE_BEGIN
 /// which it is unless given, the residual is not read.
 template <class T, int Rank = 2>
 struct Epilogue {
-  T alpha = 1;
+  Accumulator<T> alpha = 1;
   TensorView1<const T> bias = {};  ///< (n), contiguous
   Activation activation = Activation::none;
-  T beta = 0;
+  Accumulator<T> beta = 0;
   TensorView<const T, Rank> residual = {};  ///< (m, n); of a batch (batch or 1, m, n)
 };
-
-namespace detail {
-
-/// B from something else than a matrix of T's: write(matrix, k, kc, column, width, panel) makes a packed panel of k rows
-/// [k, k + kc) and `width` columns from `column` on.
-template <class T>
-struct PanelSource {
-  const void* matrix = nullptr;
-  void (*write)(const void* matrix, index_t k, index_t kc, index_t column, index_t width,
-                T* panel) = nullptr;
-};
-
-/// Products as the kernels take them: pointers and strides, all checked, c with unit column stride.
-template <class T>
-struct GemmProblem {
-  index_t m, n, k;
-  const T* a;
-  index_t a_row, a_k;
-  const T* b;  ///< nullptr where packed_b or a source is given
-  index_t b_k, b_column;
-  const T* packed_b;
-  T* c;
-  index_t c_row;
-  T alpha;
-  const T* bias;
-  Activation activation;
-  T beta;
-  const T* residual;
-  index_t residual_row;
-  bool seeds;  ///< sums begin with beta times c; otherwise the residual is added
-  index_t batch, a_batch, b_batch, c_batch, residual_batch;  ///< products, and from one to the next
-  PanelSource<T> source;
-};
-
-/// b (k, n) of any strides, into `packed`, k times panel_columns() elements.
-template <class T>
-struct PackProblem {
-  TensorView2<const T> b;
-  T* packed;
-};
-
-template <class In, class Acc>
-struct Backend<family::Products, In, Acc> {
-  index_t panel_width;  ///< columns of a panel of packed weights
-  Kernel<GemmProblem<In>> gemm;
-  Kernel<PackProblem<In>> pack_weights;
-
-  /// Elements that k x n packed weights take.
-  index_t packed_size(index_t k, index_t n) const { return k * round_up(n, panel_width); }
-
-  using Gemm = GemmProblem<In>;
-  static constexpr std::uint64_t kLayout = layout_hash({sizeof(Backend),
-                                                        offsetof(Backend, gemm),
-                                                        offsetof(Backend, pack_weights),
-                                                        sizeof(PackProblem<In>),
-                                                        offsetof(PackProblem<In>, packed),
-                                                        sizeof(Gemm),
-                                                        offsetof(Gemm, m),
-                                                        offsetof(Gemm, n),
-                                                        offsetof(Gemm, k),
-                                                        offsetof(Gemm, a),
-                                                        offsetof(Gemm, a_row),
-                                                        offsetof(Gemm, a_k),
-                                                        offsetof(Gemm, b),
-                                                        offsetof(Gemm, b_k),
-                                                        offsetof(Gemm, b_column),
-                                                        offsetof(Gemm, packed_b),
-                                                        offsetof(Gemm, c),
-                                                        offsetof(Gemm, c_row),
-                                                        offsetof(Gemm, alpha),
-                                                        offsetof(Gemm, bias),
-                                                        offsetof(Gemm, activation),
-                                                        offsetof(Gemm, beta),
-                                                        offsetof(Gemm, residual),
-                                                        offsetof(Gemm, residual_row),
-                                                        offsetof(Gemm, seeds),
-                                                        offsetof(Gemm, batch),
-                                                        offsetof(Gemm, a_batch),
-                                                        offsetof(Gemm, b_batch),
-                                                        offsetof(Gemm, c_batch),
-                                                        offsetof(Gemm, residual_batch),
-                                                        offsetof(Gemm, source)});
-};
-
-// Block sizes. Each pass over KC of k reads and writes C once more, and rows of C that are a multiple of 4 KB apart evict
-// one another, which costs more than a panel of B (KC x NR floats of AVX2: 32 KB) that leaves a first-level cache of
-// 32 KB no room (attn_report's gemm rows). A block of A (MC x KC) takes 3/8 of the second-level cache, where it stays while
-// the panels of B pass.
-inline constexpr index_t kGemmMostKC = 512;
-inline constexpr index_t kGemmNC = 4096;
-
-/// MC for elements of so many bytes: 192 floats where the cache holds 1 MB.
-inline index_t gemm_mc(index_t element_size) {
-  const index_t rows = second_level_cache() * 3 / 8 / (kGemmMostKC * element_size);
-  return std::clamp(rows, index_t{48}, index_t{384});
-}
-
-/// KC of a product over k: equal blocks.
-constexpr index_t gemm_kc(index_t k) {
-  const index_t blocks = (k + kGemmMostKC - 1) / kGemmMostKC;
-  return blocks <= 1 ? kGemmMostKC : (k + blocks - 1) / blocks;
-}
-
-}  // namespace detail
-
-ATTN_NAMESPACE_END
-
-#define ATTN_KERNEL_TEXT "attn/kernels/gemm.inc.hpp"
-#include "attn/simd/foreach_isa.hpp"
-
-ATTN_NAMESPACE_BEGIN
 
 /// A (k x n) matrix laid out once for the kernels of one instruction set, to multiply by many times.
 template <class T>
@@ -141,7 +28,7 @@ class PackedWeights {
   /// instruction set that the machine lacks.
   explicit PackedWeights(TensorView2<const T> b, std::optional<Isa> isa = {})
       : k_(b.extent(0)), n_(b.extent(1)), isa_(Execution{.isa = isa}.instruction_set()) {
-    const auto& backend = detail::backend<family::Products, T>(isa_);
+    const auto& backend = detail::backend<family::Products, T, Accumulator<T>>(isa_);
     packed_ = Tensor1<T>::uninitialized({backend.packed_size(k_, n_)});
     if (packed_.size() > 0) backend.pack_weights({b, packed_.data()}, {.isa = isa_});
   }
@@ -188,17 +75,20 @@ index_t batch_stride(const TensorView<T, Rank>& x) {
   return Rank == 2 || x.extent(0) == 1 || x.size() == 0 ? 0 : x.stride(0);
 }
 
-/// One product (Rank 2) or a batch of them (Rank 3) by multiply(problem), in which `b` (.., k, n) may be empty. It may be
-/// asked to begin with beta times c where `can_seed`.
-template <class T, int Rank, class Multiply>
-void gemm(std::string_view function, const TensorView<const T, Rank>& a,
-          const TensorView<const T, Rank>& b, index_t n, const TensorView<T, Rank>& c,
-          const Epilogue<T, Rank>& epilogue, const Execution& execution, bool can_seed,
-          Multiply multiply) {
+/// What c begins with, or the residual of an epilogue.
+template <class T, int Rank>
+TensorView<const T, Rank> residual_of(const TensorView<T, Rank>& c,
+                                      const Epilogue<T, Rank>& epilogue) {
+  return epilogue.residual ? epilogue.residual : TensorView<const T, Rank>(c);
+}
+
+/// Throws ShapeError.
+template <class T, int Rank>
+void check_gemm(std::string_view function, const TensorView<const T, Rank>& a, index_t n,
+                const TensorView<T, Rank>& c, const Epilogue<T, Rank>& epilogue) {
   constexpr int kRow = Rank - 2, kColumn = Rank - 1;
-  const index_t batch = Rank == 2 ? 1 : c.extent(0), m = a.extent(kRow), k = a.extent(kColumn);
   Shape<Rank> expected = c.shape();
-  expected[std::size_t{kRow}] = m;
+  expected[std::size_t{kRow}] = a.extent(kRow);
   expected[std::size_t{kColumn}] = n;
   check_shape(function, "c", expected, c.shape());
   const auto& bias = epilogue.bias;
@@ -207,7 +97,7 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
                              "be contiguous with shape (" + std::to_string(n) + ")",
                              to_string(bias.shape())));
   }
-  const TensorView<const T, Rank> residual = epilogue.residual ? epilogue.residual : c;
+  const TensorView<const T, Rank> residual = residual_of(c, epilogue);
   const bool in_place = residual.data() == c.data();
   if (epilogue.residual) {
     if (Rank > 2 && residual.extent(0) == 1) expected[0] = 1;
@@ -223,6 +113,21 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
                                layout(residual)));
     }
   }
+}
+
+/// One product (Rank 2) or a batch of them (Rank 3) by multiply(problem), in which `b` (.., k, n) may be empty. It may be
+/// asked to begin with beta times c where `can_seed`.
+template <class T, int Rank, class Multiply>
+void gemm(std::string_view function, const TensorView<const T, Rank>& a,
+          const TensorView<const T, Rank>& b, index_t n, const TensorView<T, Rank>& c,
+          const Epilogue<T, Rank>& epilogue, const Execution& execution, bool can_seed,
+          Multiply multiply) {
+  check_gemm<T, Rank>(function, a, n, c, epilogue);
+  constexpr int kRow = Rank - 2, kColumn = Rank - 1;
+  const index_t batch = Rank == 2 ? 1 : c.extent(0), m = a.extent(kRow), k = a.extent(kColumn);
+  const auto& bias = epilogue.bias;
+  const TensorView<const T, Rank> residual = residual_of(c, epilogue);
+  const bool in_place = residual.data() == c.data();
   // Where the kernels cannot write c as they go (columns that are not contiguous, or a c that the
   // epilogue still has to read), they write scratch memory, and c follows.
   const bool adds_c = in_place && epilogue.beta != T{0};
@@ -278,23 +183,42 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   }
 }
 
+/// One matrix, or those of a batch, for `batch` products.
+template <class T, int Rank>
+TensorView3<T> in_batch(const TensorView<T, Rank>& x, index_t batch) {
+  return {x.data(),
+          {batch, x.extent(Rank - 2), x.extent(Rank - 1)},
+          {batch_stride(x), x.stride(Rank - 2), x.stride(Rank - 1)}};
+}
+
 /// The same by `b`, or by `packed_b` where that is given.
 template <class T, int Rank>
 void gemm(std::string_view function, const TensorView<const T, Rank>& a,
           const TensorView<const T, Rank>& b, const T* packed_b, index_t n,
           const TensorView<T, Rank>& c, const Epilogue<T, Rank>& epilogue,
           const Execution& execution) {
-  const auto& kernel = backend<family::Products, T>(execution).gemm;
-  gemm<T, Rank>(function, a, b, n, c, epilogue, execution, true, [&](GemmProblem<T>& problem) {
-    problem.packed_b = packed_b;
-    kernel(problem, execution);
-  });
+  const auto& kernel = backend<family::Products, T, Accumulator<T>>(execution).gemm;
+  if constexpr (Float16Element<T>) {
+    check_gemm<T, Rank>(function, a, n, c, epilogue);
+    const index_t batch = Rank == 2 ? 1 : c.extent(0);
+    kernel({in_batch(a, batch), in_batch(b, batch), packed_b, in_batch(c, batch), epilogue.alpha,
+            epilogue.bias.data(), epilogue.activation, epilogue.beta,
+            in_batch(residual_of(c, epilogue), batch)},
+           execution);
+    return;
+  } else {
+    gemm<T, Rank>(function, a, b, n, c, epilogue, execution, true, [&](GemmProblem<T>& problem) {
+      problem.packed_b = packed_b;
+      kernel(problem, execution);
+    });
+  }
 }
 
 }  // namespace detail
 
 /// c = a b with an epilogue: a (m, k), b (k, n), c (m, n), any strides, so that transposing a view is all
-/// that transposing takes. c must not overlap a, b, itself, or a residual other than c. Throws ShapeError.
+/// that transposing takes. Of float, double, bfloat16 or float16; of 16 bits, sums are kept in float and each element of c is
+/// rounded once. c must not overlap a, b, itself, or a residual other than c. Throws ShapeError.
 template <TensorLike A, TensorLike B, TensorLike C>
 void gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue = {},
           const Execution& execution = {}) {

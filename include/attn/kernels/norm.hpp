@@ -4,8 +4,7 @@
 
 #include "attn/core/tensor.hpp"
 #include "attn/exec/caches.hpp"
-#include "attn/kernels/backend.hpp"
-#include "attn/simd/vec.hpp"
+#include "attn/kernels/in_floats.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -45,7 +44,8 @@ namespace detail {
 /// Checks every argument of `function` and leaves rows to `normalize`.
 template <class T, int Rank>
 void norm_rows(std::string_view function,
-               Kernel<NormProblem<T>> Backend<family::Norms, T, T>::*normalize,
+               Kernel<NormProblem<Accumulator<T>>>
+                   Backend<family::Norms, Accumulator<T>, Accumulator<T>>::*normalize,
                TensorView<const T, Rank> x, TensorView1<const T> weight, TensorView1<const T> bias,
                double eps, TensorView<T, Rank> out, const Execution& execution) {
   const index_t dim = x.extent(Rank - 1);
@@ -61,13 +61,27 @@ void norm_rows(std::string_view function,
     throw ShapeError(message(function, "the innermost strides", "be 1",
                              to_string(x.strides()) + " and " + to_string(out.strides())));
   }
-  const Kernel<NormProblem<T>>& kernel = backend<family::Norms, T>(execution).*normalize;
-  each_joined(
-      [&](const auto& from, const auto& to) {
-        kernel({from.rows(), weight.data(), bias.data(), static_cast<T>(eps), to.rows()},
-               execution);
-      },
-      x, out);
+  using Acc = Accumulator<T>;
+  const Kernel<NormProblem<Acc>>& kernel = backend<family::Norms, Acc>(execution).*normalize;
+  const Acc epsilon = static_cast<Acc>(eps);
+  if constexpr (Float16Element<T>) {
+    const WidenedVector factors(weight, execution), summands(bias, execution);
+    each_joined(
+        [&](const auto& from, const auto& to) {
+          in_floats(
+              [&](index_t, const auto& result, const auto& floats, const Execution& alone) {
+                kernel({floats, factors.data(), summands.data(), epsilon, result}, alone);
+              },
+              execution, to.rows(), from.rows());
+        },
+        x, out);
+  } else {
+    each_joined(
+        [&](const auto& from, const auto& to) {
+          kernel({from.rows(), weight.data(), bias.data(), epsilon, to.rows()}, execution);
+        },
+        x, out);
+  }
 }
 
 }  // namespace detail
@@ -80,8 +94,9 @@ void layer_norm(const X& x, TensorView1<const scalar_t<X>> weight,
                 TensorView1<const scalar_t<X>> bias, double eps, Out&& out,
                 const Execution& execution = {}) {
   using T = scalar_t<X>;
-  detail::norm_rows<T, rank_v<X>>("layer_norm", &detail::Backend<family::Norms, T, T>::layer_norm,
-                                  const_view(x), weight, bias, eps, view_of(out), execution);
+  detail::norm_rows<T, rank_v<X>>(
+      "layer_norm", &detail::Backend<family::Norms, Accumulator<T>, Accumulator<T>>::layer_norm,
+      const_view(x), weight, bias, eps, view_of(out), execution);
 }
 
 /// The same into a new tensor.
@@ -95,15 +110,16 @@ auto layer_norm(const X& x, TensorView1<const scalar_t<X>> weight = {},
 }
 
 /// out = x / sqrt(mean of x^2 + eps) * weight over the last axis: layer_norm without a mean and a bias. weight has
-/// shape (dim) and may be empty; strides as in layer_norm, out may be x. Squares are summed in the type of x. Throws
+/// shape (dim) and may be empty; strides as in layer_norm, out may be x. Squares are summed in the type of x, of 16 bits in float. Throws
 /// ShapeError. Source: Zhang, Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4; eps as in Llama and
 /// ONNX.
 template <TensorLike X, TensorLike Out>
 void rms_norm(const X& x, TensorView1<const scalar_t<X>> weight, double eps, Out&& out,
               const Execution& execution = {}) {
   using T = scalar_t<X>;
-  detail::norm_rows<T, rank_v<X>>("rms_norm", &detail::Backend<family::Norms, T, T>::rms_norm,
-                                  const_view(x), weight, {}, eps, view_of(out), execution);
+  detail::norm_rows<T, rank_v<X>>(
+      "rms_norm", &detail::Backend<family::Norms, Accumulator<T>, Accumulator<T>>::rms_norm,
+      const_view(x), weight, {}, eps, view_of(out), execution);
 }
 
 /// The same into a new tensor.

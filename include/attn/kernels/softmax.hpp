@@ -8,8 +8,7 @@
 
 #include "attn/core/tensor.hpp"
 #include "attn/exec/caches.hpp"
-#include "attn/kernels/backend.hpp"
-#include "attn/simd/vec.hpp"
+#include "attn/kernels/in_floats.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -52,6 +51,21 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
+/// Runs `kernel` on rows of T.
+template <class T>
+void on_rows(const Kernel<SoftmaxProblem<Accumulator<T>>>& kernel, const SoftmaxProblem<T>& problem,
+             const Execution& execution) {
+  if constexpr (Float16Element<T>) {
+    in_floats(
+        [&](index_t, const auto& out, const auto& x, const Execution& alone) {
+          kernel({x, out}, alone);
+        },
+        execution, problem.out, problem.x);
+  } else {
+    kernel(problem, execution);
+  }
+}
+
 /// kernel(SoftmaxProblem) on every matrix of the last two axes.
 template <class T, int Rank, class Kernel>
 void on_matrices(TensorView<const T, Rank> x, TensorView<T, Rank> out, const Kernel& kernel) {
@@ -79,10 +93,19 @@ void softmax(std::string_view function, TensorView<const T, Rank> x, TensorView<
 }
 
 template <class T, int Rank>
-void log_sum_exp(TensorView<const T, Rank> x, TensorView<T, Rank - 1> out,
+void log_sum_exp(TensorView<const T, Rank> x, TensorView<Accumulator<T>, Rank - 1> out,
                  const Execution& execution) {
   if constexpr (Rank == 2) {
-    backend<family::Softmax, T>(execution).log_sum_exp({x, out}, execution);
+    const auto& kernel = backend<family::Softmax, Accumulator<T>>(execution).log_sum_exp;
+    if constexpr (Float16Element<T>) {
+      in_floats(
+          [&](index_t first, const auto&, const auto& floats, const Execution& alone) {
+            kernel({floats, out.slice(0, first, first + floats.extent(0))}, alone);
+          },
+          execution, TensorView2<T>(nullptr, {x.extent(0), 0}), x);
+    } else {
+      kernel({x, out}, execution);
+    }
   } else {
     for (index_t i = 0; i < x.extent(0); ++i) {
       log_sum_exp<T, Rank - 1>(x.select(0, i), out.select(0, i), execution);
@@ -98,10 +121,11 @@ void log_sum_exp(TensorView<const T, Rank> x, TensorView<T, Rank - 1> out,
 template <TensorLike X, TensorLike Out>
 void softmax(const X& x, Out&& out, const Execution& execution = {}) {
   using T = scalar_t<X>;
-  const auto& backend = detail::backend<family::Softmax, T>(execution);
-  detail::softmax<T, rank_v<X>>(
-      "softmax", const_view(x), view_of(out),
-      [&](const detail::SoftmaxProblem<T>& problem) { backend.softmax(problem, execution); });
+  const auto& backend = detail::backend<family::Softmax, Accumulator<T>>(execution);
+  detail::softmax<T, rank_v<X>>("softmax", const_view(x), view_of(out),
+                                [&](const detail::SoftmaxProblem<T>& problem) {
+                                  detail::on_rows(backend.softmax, problem, execution);
+                                });
 }
 
 /// The same into a new tensor.
@@ -118,10 +142,11 @@ auto softmax(const X& x, const Execution& execution = {}) {
 template <TensorLike X, TensorLike Out>
 void log_softmax(const X& x, Out&& out, const Execution& execution = {}) {
   using T = scalar_t<X>;
-  const auto& backend = detail::backend<family::Softmax, T>(execution);
-  detail::softmax<T, rank_v<X>>(
-      "log_softmax", const_view(x), view_of(out),
-      [&](const detail::SoftmaxProblem<T>& problem) { backend.log_softmax(problem, execution); });
+  const auto& backend = detail::backend<family::Softmax, Accumulator<T>>(execution);
+  detail::softmax<T, rank_v<X>>("log_softmax", const_view(x), view_of(out),
+                                [&](const detail::SoftmaxProblem<T>& problem) {
+                                  detail::on_rows(backend.log_softmax, problem, execution);
+                                });
 }
 
 /// The same into a new tensor.
@@ -134,12 +159,12 @@ auto log_softmax(const X& x, const Execution& execution = {}) {
 
 /// out = natural logarithm of the sum of e^x over the last axis, computed from the row's largest element, so
 /// that nothing overflows; -inf for a row of -inf only, NaN for one that holds NaN or +inf. Shapes: x of rank 2 or
-/// more, out without the last axis. Throws ShapeError unless shapes agree and x's innermost stride is 1.
+/// more, out without the last axis, of float where x is of 16 bits. Throws ShapeError unless shapes agree and x's innermost stride is 1.
 template <TensorLike X, TensorLike Out>
   requires(rank_v<X> >= 2)
 void log_sum_exp(const X& x, Out&& out, const Execution& execution = {}) {
   const auto from = const_view(x);
-  const TensorView<scalar_t<X>, rank_v<X> - 1> to = view_of(out);
+  const TensorView<Accumulator<scalar_t<X>>, rank_v<X> - 1> to = view_of(out);
   constexpr int kLast = rank_v<X> - 1;
   Shape<kLast> rows;
   std::copy_n(from.shape().begin(), kLast, rows.begin());
@@ -157,7 +182,7 @@ template <TensorLike X>
 auto log_sum_exp(const X& x, const Execution& execution = {}) {
   Shape<rank_v<X> - 1> shape{};
   std::copy_n(const_view(x).shape().begin(), rank_v<X> - 1, shape.begin());
-  auto out = Tensor<scalar_t<X>, rank_v<X> - 1>::uninitialized(shape);
+  auto out = Tensor<Accumulator<scalar_t<X>>, rank_v<X> - 1>::uninitialized(shape);
   log_sum_exp(x, out, execution);
   return out;
 }

@@ -125,7 +125,7 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
       for (int r = 0; r < R; ++r) {
         const Vt av = Vt::all(kLayout == ALayout::rows ? a[r * a_stride] : a[r]);
         ATTN_UNROLL
-        for (int v = 0; v < V; ++v) sum[r][v] = fma(av, bv[v], sum[r][v]);
+        for (int v = 0; v < V; ++v) sum[r][v] = MultiplyAdd::add(av, bv[v], sum[r][v]);
       }
     }
     a += kLayout == ALayout::interleaved ? R : kLayout == ALayout::columns ? a_stride : 1;

@@ -5,9 +5,8 @@
 #include <cmath>
 
 #include "attn/core/tensor.hpp"
-#include "attn/kernels/backend.hpp"
+#include "attn/kernels/in_floats.hpp"
 #include "attn/layers/rotary_options.hpp"
-#include "attn/simd/vec.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -17,7 +16,7 @@ namespace detail {
 template <class T>
 struct RotaryProblem {
   TensorView4<const T> x;
-  TensorView2<const T> cos, sin;
+  TensorView2<const Accumulator<T>> cos, sin;
   TensorView2<const index_t> positions;
   RotaryPairs pairs;
   TensorView4<T> out;
@@ -78,13 +77,37 @@ void check_rotary(const RotaryProblem<T>& problem) {
   }
 }
 
+/// A checked one.
+template <class T>
+void rotary(const RotaryProblem<T>& problem, const Execution& execution) {
+  const auto& kernel = backend<family::Rotary, Accumulator<T>>(execution).rotary;
+  if constexpr (Float16Element<T>) {
+    const auto& [x, cos, sin, positions, pairs, out, turns_back] = problem;
+    for (index_t b = 0; b < x.extent(0); ++b) {
+      for (index_t h = 0; h < x.extent(1); ++h) {
+        const TensorView2<const index_t> at = positions.slice(0, b, b + 1);
+        in_floats(
+            [&](index_t first, const auto& result, const auto& floats, const Execution& alone) {
+              kernel({floats.unsqueeze(0).unsqueeze(0), problem.cos, problem.sin,
+                      at.slice(1, first, first + floats.extent(0)), problem.pairs,
+                      result.unsqueeze(0).unsqueeze(0), problem.turns_back},
+                     alone);
+            },
+            execution, out.select(0, b).select(0, h), x.select(0, b).select(0, h));
+      }
+    }
+  } else {
+    kernel(problem, execution);
+  }
+}
+
 }  // namespace detail
 
 /// Turns each pair (u, v) of coordinates into (u cos - v sin, v cos + u sin).
 ///
 /// Shapes: x and out (batch, heads, seq, head_dim), cos and sin (max_position, rotary_dim / 2), position_ids (batch, seq)
 /// with elements of 0 .. max_position - 1: row position_ids(b, i) of cos and sin holds the angles of token i, one for each
-/// pair. Coordinates from rotary_dim on stay as they are. Any strides with a unit innermost one; out may be x.
+/// pair, as Accumulator<scalar of x>. Coordinates from rotary_dim on stay as they are. Any strides with a unit innermost one; out may be x.
 /// Throws ShapeError or ValueError, before anything is written.
 /// Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021), equation 34.
 template <TensorLike X, TensorLike Cos, TensorLike Sin, TensorLike Ids, TensorLike Out>
@@ -101,7 +124,7 @@ void rotary_embedding(const X& x, const Cos& cos, const Sin& sin, const Ids& pos
                                          view_of(out),
                                          false};
   detail::check_rotary(problem);
-  detail::backend<family::Rotary, T>(execution).rotary(problem, execution);
+  detail::rotary(problem, execution);
 }
 
 /// The same into a new tensor.

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "attn/core/error.hpp"
+#include "attn/simd/pair_speed.hpp"
 
 // What targets.inc makes of a row's features: the arguments of a target region, and a question to the machine.
 #define ATTN_PRAGMA_(...) _Pragma(#__VA_ARGS__)
@@ -29,6 +30,7 @@ ATTN_NAMESPACE_BEGIN
 /// - avx2: AVX2 and FMA
 /// - avx512: AVX-512 F, BW, DQ and VL
 /// - avx512vnni: AVX-512 VNNI beside them, for products of 8-bit integers; all else runs as avx512
+/// - avx512bf16: AVX-512-BF16 beside these, for products of bfloat16
 /// - neon: what every AArch64 has
 enum class Isa {
 #define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) name,
@@ -72,6 +74,7 @@ namespace detail {
 class IsaSet {
  public:
   constexpr void insert(Isa isa) { bits_ |= bit(isa); }
+  constexpr void remove(Isa isa) { bits_ &= ~bit(isa); }
   constexpr bool contains(Isa isa) const { return (bits_ & bit(isa)) != 0; }
   /// Of a set that is not empty.
   constexpr Isa last() const { return static_cast<Isa>(std::bit_width(bits_) - 1); }
@@ -123,8 +126,16 @@ inline Isa isa_from_name(std::string_view function, std::string_view argument,
 
 }  // namespace detail
 
-/// The set that calls prefer of those that this machine has.
-inline Isa best_isa() { return detail::machine_isas().last(); }
+/// The set that calls prefer of those that this machine has: avx512bf16 only where a measurement, once in a program, finds
+/// its products faster than those of floats.
+inline Isa best_isa() {
+  static const Isa best = [] {
+    detail::IsaSet isas = detail::machine_isas();
+    if (!detail::has_fast_pairs()) isas.remove(Isa::avx512bf16);
+    return isas.last();
+  }();
+  return best;
+}
 
 /// True if the machine has every feature of the set and the program was compiled with it.
 inline bool is_available(Isa isa) {

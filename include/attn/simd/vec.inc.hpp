@@ -28,6 +28,14 @@ inline constexpr bool kFused = ATTN_TARGET_FUSED != 0;
 #include "attn/simd/transpose.inc"
 #include ATTN_TARGET_VECTORS
 
+/// What a tile of a product does; text for pairs of elements has another.
+struct MultiplyAdd {
+  template <class V>
+  static ATTN_INLINE V add(V a, V b, V sum) {
+    return fma(a, b, sum);
+  }
+};
+
 /// All lanes of a vector, where a number would say how many.
 struct Whole {};
 template <class T>

@@ -1,0 +1,53 @@
+// Products of 16-bit elements, widened where they are packed or multiplied in pairs.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/kernels/gemm_problem.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// A batch of products as Epilogue has them, all checked; matrices that serve the whole batch have
+/// batch stride 0.
+template <class E>
+struct ElementsProblem {
+  TensorView3<const E> a, b;  ///< (batch, m, k), (batch, k, n)
+  const E* packed_b;          ///< in the place of b
+  TensorView3<E> c;
+  float alpha;
+  const E* bias;
+  Activation activation;
+  float beta;
+  TensorView3<const E> residual;  ///< c itself, or another
+};
+
+template <Float16Element E>
+struct Backend<family::Products, E, float> {
+  static constexpr bool kExtended = true;
+  index_t panel_width;  ///< columns of a panel of packed weights
+  index_t k_step;       ///< k that packed weights are filled up to a multiple of
+  Kernel<ElementsProblem<E>> gemm;
+  Kernel<PackProblem<E>> pack_weights;
+
+  /// Elements that k x n packed weights take.
+  index_t packed_size(index_t k, index_t n) const {
+    return round_up(k, k_step) * round_up(n, panel_width);
+  }
+
+  using Problem = ElementsProblem<E>;
+  static constexpr std::uint64_t kLayout = layout_hash(
+      {sizeof(Backend), offsetof(Backend, k_step), offsetof(Backend, gemm),
+       offsetof(Backend, pack_weights), sizeof(PackProblem<E>), offsetof(PackProblem<E>, packed),
+       sizeof(Problem), offsetof(Problem, b), offsetof(Problem, packed_b), offsetof(Problem, c),
+       offsetof(Problem, alpha), offsetof(Problem, bias), offsetof(Problem, activation),
+       offsetof(Problem, beta), offsetof(Problem, residual)});
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT_EXTENDED
+#define ATTN_KERNEL_TEXT "attn/kernels/gemm_elements.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"

@@ -1,0 +1,68 @@
+// in_floats(): rows of 16-bit elements through kernels of float.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/kernels/convert.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// f(first, floats of out, floats of each input, execution) for ranges of rows from `first` on,
+/// whatever range: all of `out`'s floats are f's to write, and are rounded into its rows
+/// afterwards. Inputs have out's rows, each of its own length; out may be one of them. The ranges
+/// run on the threads of `execution`, f on one. With an `out` that has no elements nothing is
+/// stored.
+template <class F, Float16Element E, class... In>
+void in_floats(const F& f, const Execution& execution, const TensorView2<E>& out,
+               const TensorView2<const In>&... inputs) {
+  constexpr index_t kFloats = index_t{1}
+                              << 14;  // of a range, 64 KB: near, and enough to hide calls
+  const index_t rows = out.extent(0),
+                length = out.extent(1) + (index_t{0} + ... + inputs.extent(1));
+  if (rows == 0) return;
+  const index_t height = std::clamp(kFloats / (std::max)(length, index_t{1}), index_t{1}, rows);
+  const Executor& threads = threads_for(execution.threads(), 16 * rows * length);
+  const Scratch<float> memory(execution.scratch(), worker_count(threads) * height * length);
+  const Isa isa = execution.instruction_set();
+  threads.run((rows + height - 1) / height, [&](index_t task, int worker) {
+    const SerialExecutor one;
+    const Execution alone{.executor = &one, .isa = isa};
+    const index_t first = task * height, end = (std::min)(first + height, rows);
+    float* at = memory.data() + worker * height * length;
+    const auto take = [&](index_t columns) {
+      const TensorView2<float> floats(at, {end - first, columns});
+      at += floats.size();
+      return floats;
+    };
+    const auto widened = [&](const auto& rows_of) {
+      const TensorView2<float> floats = take(rows_of.extent(1));
+      convert(rows_of.slice(0, first, end), floats, alone);
+      return TensorView2<const float>(floats);
+    };
+    const TensorView2<float> result = take(out.extent(1));
+    // In braces, which are evaluated in order.
+    const std::array<TensorView2<const float>, sizeof...(In)> floats{widened(inputs)...};
+    std::apply([&](const auto&... x) { f(first, result, x..., alone); }, floats);
+    convert(result, out.slice(0, first, end), alone);
+  });
+}
+
+/// A vector widened, in scratch memory; empty where it is.
+class WidenedVector {
+ public:
+  template <Float16Element E>
+  WidenedVector(const TensorView1<const E>& x, const Execution& execution)
+      : floats_(execution.scratch(), x.size()) {
+    for (index_t i = 0; i < x.size(); ++i) floats_.data()[i] = x(i);
+  }
+
+  const float* data() const { return floats_.data(); }
+
+ private:
+  Scratch<float> floats_;
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,224 @@
+// gemm on bfloat16 and float16 against double on the rounded inputs.
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "attn/kernels/convert.hpp"
+#include "attn/kernels/gemm.hpp"
+
+#include "support/isas.hpp"
+#include "support/placed.hpp"
+#include "support/reference.hpp"
+#include "support/rounded.hpp"
+#include "support/thread_executor.hpp"
+#include "support/tolerance.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::Array;
+using attn_test::extended_isas;
+using attn_test::Index;
+using attn_test::Layout;
+using attn_test::max_abs;
+using attn_test::Placed;
+using attn_test::Random;
+using attn_test::rounding_difference;
+using attn_test::same_bits;
+using attn_test::ThreadExecutor;
+
+template <class E>
+class GemmElementsTest : public ::testing::Test {};
+using Types = ::testing::Types<bfloat16, float16>;
+TYPED_TEST_SUITE(GemmElementsTest, Types);
+
+/// One product with its epilogue, and what it should give.
+template <class E>
+struct Product {
+  Index m, n, k;
+  Array<E> a, b, c, bias, residual;  // an empty residual means c
+  float alpha = 1, beta = 0;
+  Activation activation = Activation::none;
+
+  explicit Product(Random& random) {
+    const std::vector<Index> sizes = {0, 1, 2, 3, 4, 5, 7, 16, 17, 31, 65, 130, 400, 1025, 2100};
+    do {
+      m = random.pick(sizes), n = random.pick(sizes), k = random.pick(sizes);
+    } while (m * n * k > 1000000);
+    const auto draw = [&](const std::vector<Index>& shape) {
+      return random.array<float>(shape).template as<E>();
+    };
+    a = draw({m, k});
+    b = draw({k, n});
+    c = draw({m, n});
+    if (random.chance(0.5)) bias = draw({n});
+    if (random.chance(0.3)) alpha = static_cast<float>(random.normal());
+    if (random.chance(0.5)) beta = random.chance(0.5) ? 1 : static_cast<float>(random.normal());
+    if (random.chance(0.5)) residual = draw({m, n});
+    if (random.chance(0.3)) activation = Activation::relu;
+  }
+
+  std::string text() const {
+    return "m, n, k = " + std::to_string(m) + ", " + std::to_string(n) + ", " + std::to_string(k) +
+           ", alpha " + std::to_string(alpha) + ", beta " + std::to_string(beta) +
+           (activation == Activation::relu ? ", relu" : "") + (bias ? ", bias" : "") +
+           (residual ? ", residual" : ", in place");
+  }
+
+  Array<double> exact() const {
+    Array<double> result =
+        attn_test::reference_matmul(a.template as<double>(), b.template as<double>());
+    for (Index i = 0; i < m; ++i) {
+      for (Index j = 0; j < n; ++j) {
+        double x = double{alpha} * result(i, j) + (bias ? double{bias(j)} : 0);
+        if (activation == Activation::relu) x = std::max(x, 0.0);
+        result(i, j) = x + double{beta} * double{residual ? residual(i, j) : c(i, j)};
+      }
+    }
+    return result;
+  }
+
+  /// What float arithmetic may be off by; each of the steps after the sum rounds what it gives.
+  /// What pairs take for 0 is less than 2^-126 a product, which no element here feels.
+  double bound() const {
+    const auto most = [](const Array<E>& x) { return max_abs(x.template as<float>()); };
+    const double sum = std::abs(double{alpha}) * attn_test::gemm_bound<float>(k, most(a), most(b));
+    return sum + 4 * attn_test::epsilon<float> *
+                     (sum / attn_test::epsilon<float> + (bias ? most(bias) : 0) +
+                      std::abs(double{beta}) * most(residual ? residual : c));
+  }
+
+  Epilogue<E> epilogue() const {
+    return {.alpha = alpha,
+            .bias = bias ? bias.template view<1>() : TensorView1<const E>(),
+            .activation = activation,
+            .beta = beta};
+  }
+};
+
+TYPED_TEST(GemmElementsTest, RandomProductsAreThoseOfDoubleRoundedOnce) {
+  using E = TypeParam;
+  const ThreadExecutor threads(3);
+  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+    Random random(draw);
+    const Product<E> p(random);
+    SCOPED_TRACE(random.trace() + ": " + p.text());
+    const auto exact = p.exact();
+    const Placed<E, 2> a(p.a, Layout<2>::any(random, false)), b(p.b, Layout<2>::any(random, false));
+    const auto c_layout = Layout<2>::any(random, random.chance(0.8));
+    for (Isa isa : extended_isas()) {
+      Placed<E, 2> c(p.c, c_layout), packed_c(p.c, Layout<2>::contiguous());
+      Epilogue<E> epilogue = p.epilogue(), packed_epilogue = epilogue;
+      std::optional<Placed<E, 2>> residual;
+      if (p.residual) {
+        residual.emplace(p.residual, Layout<2>::any(random, random.chance(0.8)));
+        epilogue.residual = packed_epilogue.residual = residual->read();
+      }
+      gemm(a.read(), b.read(), c.view(), epilogue,
+           {.executor = draw % 2 == 0 ? &threads : nullptr, .isa = isa});
+      ASSERT_EQ(rounding_difference(c.values(), exact, p.bound(), isa), "");
+      ASSERT_TRUE(c.gaps_untouched());
+      const PackedWeights<E> packed(b.read(), isa);
+      gemm(a.read(), packed, packed_c.view(), packed_epilogue);
+      ASSERT_TRUE(same_bits(c.values(), packed_c.values())) << name(isa);
+    }
+  }
+}
+
+TYPED_TEST(GemmElementsTest, WhereNothingIsMultipliedInPairsTheBitsOfFloatRounded) {
+  using E = TypeParam;
+  Random random(3);
+  for (const auto& [m, n, k] : {std::array<Index, 3>{1, 70, 1030}, {4, 33, 17}, {400, 65, 600}}) {
+    const auto a = random.array<float>({m, k}).template as<E>(),
+               b = random.array<float>({k, n}).template as<E>();
+    const auto wide_a = a.template as<float>(), wide_b = b.template as<float>();
+    for (Isa isa : extended_isas()) {
+      if (std::same_as<E, bfloat16> && isa == Isa::avx512bf16) continue;
+      Tensor2<E> c({m, n});
+      Tensor2<float> expected({m, n});
+      gemm(a.template view<2>(), b.template view<2>(), c, {.activation = Activation::gelu},
+           {.isa = isa});
+      gemm(wide_a.template view<2>(), wide_b.template view<2>(), expected,
+           {.activation = Activation::gelu}, {.isa = isa});
+      EXPECT_TRUE(same_bits(attn_test::to_array(c), attn_test::to_array(convert<E>(expected))))
+          << name(isa);
+    }
+  }
+}
+
+TYPED_TEST(GemmElementsTest, ARowHasTheSameBitsAlone) {
+  using E = TypeParam;
+  Random random(4);
+  const auto a = random.array<float>({401, 1100}).template as<E>(),
+             b = random.array<float>({1100, 70}).template as<E>();
+  for (Isa isa : extended_isas()) {
+    const PackedWeights<E> packed(b.template view<2>(), isa);
+    Tensor2<E> all({401, 70}), one({1, 70}), three({3, 70});
+    gemm(a.template view<2>(), packed, all);
+    for (Index row : {0, 5, 398}) {
+      gemm(a.template view<2>().slice(0, row, row + 1), packed, one);
+      gemm(a.template view<2>().slice(0, row, row + 3), packed, three);
+      for (Index j = 0; j < 70; ++j) {
+        ASSERT_EQ(one(0, j).bits(), all(row, j).bits()) << name(isa);
+        ASSERT_EQ(three(2, j).bits(), all(row + 2, j).bits()) << name(isa);
+      }
+    }
+  }
+}
+
+TYPED_TEST(GemmElementsTest, BatchesBroadcast) {
+  using E = TypeParam;
+  Random random(5);
+  for (const auto& [batch_a, batch_b] : {std::pair<Index, Index>{3, 3}, {1, 3}, {3, 1}}) {
+    const auto a = random.array<float>({batch_a, 9, 17}).template as<E>(),
+               b = random.array<float>({batch_b, 17, 33}).template as<E>();
+    for (Isa isa : extended_isas()) {
+      Tensor3<E> c({3, 9, 33});
+      Tensor2<E> one({9, 33});
+      batched_gemm(a.template view<3>(), b.template view<3>(), c, {.alpha = 2}, {.isa = isa});
+      for (Index i = 0; i < 3; ++i) {
+        gemm(a.template view<3>().select(0, batch_a == 1 ? 0 : i),
+             b.template view<3>().select(0, batch_b == 1 ? 0 : i), one, {.alpha = 2}, {.isa = isa});
+        EXPECT_TRUE(
+            same_bits(attn_test::to_array(c.view().select(0, i)), attn_test::to_array(one)));
+      }
+    }
+  }
+}
+
+TYPED_TEST(GemmElementsTest, NanAndInfinityStayInTheirRowAndColumn) {
+  using E = TypeParam;
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  Tensor2<E> a({3, 5}), b({5, 4}), c({3, 4});
+  a.fill(E(1));
+  b.fill(E(1));
+  a(1, 4) = E(kInf);
+  b(2, 3) = E(std::nanf(""));
+  for (Isa isa : extended_isas()) {
+    gemm(a, b, c, {}, {.isa = isa});
+    for (Index i = 0; i < 3; ++i) {
+      for (Index j = 0; j < 4; ++j) {
+        if (j == 3) {
+          EXPECT_TRUE(std::isnan(float{c(i, j)})) << name(isa);
+        } else {
+          EXPECT_EQ(float{c(i, j)}, i == 1 ? kInf : 5.0f) << name(isa);
+        }
+      }
+    }
+  }
+}
+
+/// Pairs count denormals as 0; everything else widens them exactly.
+TEST(GemmElements, DenormalsOfBfloat16) {
+  Tensor2<bfloat16> a({1, 2}), b({2, 1}), c({1, 1});
+  a(0, 0) = a(0, 1) = std::numeric_limits<bfloat16>::denorm_min();
+  b(0, 0) = b(1, 0) = bfloat16(0x1p100f);
+  for (Isa isa : extended_isas()) {
+    gemm(a, b, c, {}, {.isa = isa});
+    EXPECT_EQ(float{c(0, 0)}, isa == Isa::avx512bf16 ? 0.0f : 0x1p-32f) << name(isa);
+  }
+}
+
+}  // namespace
+}  // namespace attn
