@@ -125,6 +125,20 @@ class QuantizedWeights {
     }
   }
 
+  /// What set_block() was given.
+  void get_block(index_t row, index_t block, std::uint8_t* codes, float& scale,
+                 float& offset) const {
+    constexpr index_t kColumns = detail::QuantizedMatrix::kPanelColumns;
+    const std::uint8_t* panel = codes_.data() + row / kColumns * matrix_.panel_bytes();
+    const index_t at = block * kColumns + row % kColumns;
+    scale = scale_at(panel, at);
+    offset = matrix_.format.has_offset ? scale_at(panel + matrix_.scale_bytes(), at) : 0;
+    const index_t count = matrix_.format.block == 0 ? matrix_.k : matrix_.format.block;
+    for (index_t i = 0; i < count; ++i) {
+      codes[i] = static_cast<std::uint8_t>(code_at(panel, row % kColumns, block * count + i));
+    }
+  }
+
   /// The weights as float, (n, k): one rounding each, that of the offset's addition.
   void dequantize(TensorView2<float> out) const {
     check_shape("QuantizedWeights::dequantize", "out", Shape<2>{n(), k()}, out.shape());
@@ -166,20 +180,20 @@ class QuantizedWeights {
     return half;
   }
 
+  int code_at(const std::uint8_t* panel, index_t column, index_t i) const {
+    const std::uint8_t* codes = panel + matrix_.codes_begin() + column * 4 + i % 4;
+    if (bits() == 8) return codes[i / 4 * detail::QuantizedMatrix::kGroupBytes];
+    const index_t group = i % 32 / 4;
+    const int both = codes[(i / 32 * 4 + group % 4) * detail::QuantizedMatrix::kGroupBytes];
+    return group < 4 ? both & 15 : both >> 4;
+  }
+
   float at(index_t row, index_t i) const {
     constexpr index_t kColumns = detail::QuantizedMatrix::kPanelColumns;
     const std::uint8_t* panel = codes_.data() + row / kColumns * matrix_.panel_bytes();
     const index_t column = row % kColumns;
     const index_t block = matrix_.format.block == 0 ? 0 : i / matrix_.format.block;
-    const std::uint8_t* codes = panel + matrix_.codes_begin() + column * 4 + i % 4;
-    int code;
-    if (bits() == 8) {
-      code = codes[i / 4 * detail::QuantizedMatrix::kGroupBytes];
-    } else {
-      const index_t group = i % 32 / 4;
-      code = codes[(i / 32 * 4 + group % 4) * detail::QuantizedMatrix::kGroupBytes];
-      code = group < 4 ? code & 15 : code >> 4;
-    }
+    const int code = code_at(panel, column, i);
     const index_t at = block * kColumns + column;
     const float product = scale_at(panel, at) * static_cast<float>(code - matrix_.format.zero);
     return matrix_.format.has_offset ? product + scale_at(panel + matrix_.scale_bytes(), at)

@@ -29,14 +29,16 @@ class CompressedWeight {
   virtual index_t bytes() const = 0;
 };
 
-/// A weight of a module, for the time of a visit.
+/// A weight of a module, for the time of a visit; T is const where the module is.
 template <class T>
 struct WeightSlot {
-  Shape<2> shape;        ///< (out, in)
-  TensorView2<T> dense;  ///< empty where the weight is compressed
-  index_t bytes;         ///< of what holds it
-  std::function<void(std::shared_ptr<const CompressedWeight<T>>)>
-      compress;  ///< in place of the dense one
+  using Form = std::shared_ptr<const CompressedWeight<std::remove_const_t<T>>>;
+
+  Shape<2> shape = {};                      ///< (out, in)
+  TensorView2<T> dense = {};                ///< empty where the weight is compressed
+  index_t bytes = 0;                        ///< of what holds it
+  Form form = nullptr;                      ///< nullptr where the weight is dense
+  std::function<void(Form)> compress = {};  ///< in place of the dense one; of const modules none
 };
 
 namespace detail {
@@ -104,7 +106,8 @@ void linear_parts(const TensorView<const T, Rank>& x,
 
 [[noreturn]] ATTN_COLD inline void throw_compressed(std::string_view module) {
   throw ValueError(message(module, "the weight",
-                           "be a tensor, to be shown, trained, loaded or saved",
+                           "be a tensor, to be shown, trained, loaded or saved (save_quantized() "
+                           "writes a quantised module)",
                            "quantised blocks"));
 }
 

@@ -122,33 +122,37 @@ class Embedding {
 
   void visit_parameters(const ParameterVisitor<T>& f) {
     touch();
-    if (f.is_of_weights()) {
-      WeightSlot<T> slot{.shape = weight.shape(),
-                         .dense = weight.view(),
-                         .bytes = weight.size() * index_t{sizeof(T)},
-                         .compress = {}};
-      if (compressed_) {
-        slot.shape = compressed()->shape();
-        slot.bytes = compressed()->bytes();
-      }
-      slot.compress = [this, shape = slot.shape](auto form) {
-        if (compressed_.set(0, 1, shape, std::move(form))) weight = {};
-      };
-      f("weight", slot);
-    } else if (compressed_) {
-      detail::throw_compressed("Embedding");
-    } else {
-      f("weight", weight.view());
-    }
+    visit(*this, f);
   }
-  void visit_parameters(const ParameterVisitor<const T>& f) const {
-    if (compressed_) detail::throw_compressed("Embedding");
-    f("weight", weight.view());
-  }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
   Tensor2<T> weight;  ///< (num_embeddings, embedding_dim); empty where it is compressed
 
  private:
+  template <class Self, class Visited>
+  static void visit(Self& self, const ParameterVisitor<Visited>& f) {
+    if (!f.takes_slot(static_cast<bool>(self.compressed_))) {
+      if (self.compressed_) detail::throw_compressed("Embedding");
+      return f("weight", self.weight.view());
+    }
+    WeightSlot<Visited> slot;
+    if (self.compressed_) {
+      slot.form = self.compressed_.parts()[0];
+      slot.shape = slot.form->shape();
+      slot.bytes = slot.form->bytes();
+    } else {
+      slot.dense = self.weight.view();
+      slot.shape = slot.dense.shape();
+      slot.bytes = slot.dense.size() * index_t{sizeof(T)};
+    }
+    if constexpr (!std::is_const_v<Self>) {
+      slot.compress = [&self, shape = slot.shape](auto form) {
+        if (self.compressed_.set(0, 1, shape, std::move(form))) self.weight = {};
+      };
+    }
+    f("weight", slot);
+  }
+
   detail::ParameterVersion version_;
   detail::CompressedParts<T> compressed_;
 };

@@ -163,38 +163,43 @@ class HeadProjections {
     constexpr std::string_view kWeights[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
     constexpr std::string_view kBiases[] = {"q_proj_bias", "k_proj_bias", "v_proj_bias"};
     if constexpr (!std::is_const_v<Self>) self.version_.touch();
-    if (f.is_of_weights()) {
-      if constexpr (!std::is_const_v<Self>) {
-        for (int which = 0; which < 3; ++which) self.show_slot(f, kWeights[which], which);
-      }
-      return;
-    }
-    if (self.compressed_) detail::throw_compressed("MultiHeadAttention");
     const bool one_weight = self.weight_ && !self.separate_names_;
-    if (one_weight) f("in_proj_weight", self.weight_.view());
-    for (int which = 0; which < 3 && !one_weight; ++which) f(kWeights[which], self.weight(which));
+    if (f.takes_slot(static_cast<bool>(self.compressed_))) {
+      for (int which = 0; which < 3; ++which) show_slot(self, f, kWeights[which], which);
+    } else if (self.compressed_) {
+      detail::throw_compressed("MultiHeadAttention");
+    } else if (one_weight) {
+      f("in_proj_weight", self.weight_.view());
+    } else {
+      for (int which = 0; which < 3; ++which) f(kWeights[which], self.weight(which));
+    }
     if (!self.bias_) return;
     if (!self.separate_names_) return f("in_proj_bias", self.bias_.view());
     for (int which = 0; which < 3; ++which) f(kBiases[which], self.bias(which));
   }
 
-  void show_slot(const ParameterVisitor<T>& f, std::string_view name, int which) {
+  template <class Self, class Visited>
+  static void show_slot(Self& self, const ParameterVisitor<Visited>& f, std::string_view name,
+                        int which) {
     const auto n = static_cast<std::size_t>(which);
-    WeightSlot<T> slot{.shape = {}, .dense = {}, .bytes = 0, .compress = {}};
-    if (compressed_) {
-      slot.shape = compressed_.parts()[n]->shape();
-      slot.bytes = compressed_.parts()[n]->bytes();
+    WeightSlot<Visited> slot;
+    if (self.compressed_) {
+      slot.form = self.compressed_.parts()[n];
+      slot.shape = slot.form->shape();
+      slot.bytes = slot.form->bytes();
     } else {
-      slot.dense = weight(which);
+      slot.dense = self.weight(which);
       slot.shape = slot.dense.shape();
       slot.bytes = slot.dense.size() * index_t{sizeof(T)};
     }
-    slot.compress = [this, n, shape = slot.shape](auto form) {
-      if (!compressed_.set(n, 3, shape, std::move(form))) return;
-      weight_ = {};
-      parts_ = {};
-      packed_ = {};
-    };
+    if constexpr (!std::is_const_v<Self>) {
+      slot.compress = [&self, n, shape = slot.shape](auto form) {
+        if (!self.compressed_.set(n, 3, shape, std::move(form))) return;
+        self.weight_ = {};
+        self.parts_ = {};
+        self.packed_ = {};
+      };
+    }
     f(name, slot);
   }
 

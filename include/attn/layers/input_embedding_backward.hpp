@@ -24,6 +24,7 @@ template <class T, TensorLike Ids>
   requires std::integral<scalar_t<Ids>>
 void forward(const InputEmbedding<T>& layer, const Ids& ids, Output3<T> out,
              InputEmbeddingSaved<T>& saved, const InputEmbeddingCall& call = {}) {
+  if (layer.words.compressed() != nullptr) detail::throw_compressed("InputEmbedding");
   layer.forward(ids, out, call);
   const detail::DropoutPlace place{layer.options().dropout, saved.dropout, detail::kAfterEmbedding};
   if (place) detail::drop<T>(place, out, out, {}, call.execution);

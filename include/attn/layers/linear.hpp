@@ -161,30 +161,35 @@ class Linear {
     for (std::size_t n = 0; n < count; ++n) {
       const auto part = f.under(prefixes.begin()[n]);
       const index_t begin = static_cast<index_t>(n) * rows, end = begin + rows;
-      if (f.is_of_weights()) {
-        if constexpr (!std::is_const_v<Self>) self.show_slot(part, n, count, rows);
-        continue;
+      if (f.takes_slot(static_cast<bool>(self.compressed_))) {
+        show_slot(self, part, n, count, rows);
+      } else {
+        if (self.compressed_) detail::throw_compressed("Linear");
+        part("weight", self.weight.view().slice(0, begin, end));
       }
-      if (self.compressed_) detail::throw_compressed("Linear");
-      part("weight", self.weight.view().slice(0, begin, end));
       if (self.bias) part("bias", self.bias.view().slice(0, begin, end));
     }
   }
 
-  void show_slot(const ParameterVisitor<T>& f, std::size_t n, std::size_t count, index_t rows) {
+  template <class Self, class Visited>
+  static void show_slot(Self& self, const ParameterVisitor<Visited>& f, std::size_t n,
+                        std::size_t count, index_t rows) {
     const index_t begin = static_cast<index_t>(n) * rows;
-    WeightSlot<T> slot{.shape = {rows, in_features()}, .dense = {}, .bytes = 0, .compress = {}};
-    if (compressed_) {
-      slot.bytes = compressed_.parts()[n]->bytes();
+    WeightSlot<Visited> slot{.shape = {rows, self.in_features()}};
+    if (self.compressed_) {
+      slot.form = self.compressed_.parts()[n];
+      slot.bytes = slot.form->bytes();
     } else {
-      slot.dense = weight.view().slice(0, begin, begin + rows);
+      slot.dense = self.weight.view().slice(0, begin, begin + rows);
       slot.bytes = slot.dense.size() * index_t{sizeof(T)};
     }
-    slot.compress = [this, n, count, shape = slot.shape](auto form) {
-      if (!compressed_.set(n, count, shape, std::move(form))) return;
-      weight = {};
-      packed_ = {};
-    };
+    if constexpr (!std::is_const_v<Self>) {
+      slot.compress = [&self, n, count, shape = slot.shape](auto form) {
+        if (!self.compressed_.set(n, count, shape, std::move(form))) return;
+        self.weight = {};
+        self.packed_ = {};
+      };
+    }
     f("weight", slot);
   }
 

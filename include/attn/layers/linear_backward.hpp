@@ -64,6 +64,7 @@ struct LinearSaved {
 template <class T>
 void forward(const Linear<T>& layer, Input3<T> x, Output3<T> out, LinearSaved<T>& saved,
              Input3<T> residual = {}, const Execution& execution = {}) {
+  if (!layer.weight && layer.in_features() > 0) detail::throw_compressed("Linear");
   linear(saved.x.keep(x), layer.weight, layer.bias.view(), out, Activation::none, residual,
          execution);
 }

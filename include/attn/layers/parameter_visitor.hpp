@@ -39,17 +39,38 @@ class ParameterVisitor {
       (*static_cast<F*>(const_cast<void*>(object)))(
           name, *static_cast<WeightSlot<T>*>(const_cast<void*>(slot)));
     };
-    visitor.of_weights_ = true;
+    visitor.slots_ = Slots::all;
     return visitor;
   }
-  bool is_of_weights() const { return of_weights_; }
+  /// A visitor that is shown both: f(name, WeightSlot<T>&) where a weight is compressed, and all else as f(name, view). F is
+  /// not a visitor of its own kind, and outlives this one.
+  template <class F>
+  static ParameterVisitor of_all(F& f) {
+    ParameterVisitor visitor;
+    visitor.object_ = std::addressof(f);
+    visitor.call_ = [](const void* object, std::string_view name, const void* view, int rank) {
+      auto& callee = *static_cast<F*>(const_cast<void*>(object));
+      if (rank == 0)
+        return void(callee(name, *static_cast<WeightSlot<T>*>(const_cast<void*>(view))));
+      if (rank == 1) return void(callee(name, *static_cast<const TensorView<T, 1>*>(view)));
+      if (rank == 2) return void(callee(name, *static_cast<const TensorView<T, 2>*>(view)));
+      callee(name, *static_cast<const TensorView<T, 3>*>(view));
+    };
+    visitor.slots_ = Slots::compressed;
+    return visitor;
+  }
+  bool is_of_weights() const { return slots_ == Slots::all; }
+  /// Whether a weight, compressed or not, is to be shown as a slot.
+  bool takes_slot(bool is_compressed) const {
+    return slots_ == Slots::all || (slots_ == Slots::compressed && is_compressed);
+  }
 
   template <int Rank>
   void operator()(std::string_view name, const TensorView<T, Rank>& parameter) const {
     static_assert(Rank >= 1 && Rank <= 3);
-    if (!of_weights_) show(name, &parameter, Rank);
+    if (slots_ != Slots::all) show(name, &parameter, Rank);
   }
-  /// Of a visitor that is_of_weights().
+  /// Of a visitor that takes_slot().
   void operator()(std::string_view name, WeightSlot<T>& slot) const { show(name, &slot, 0); }
 
   /// The visitor of a part: "in_proj_weight" under "self_attn." is "self_attn.in_proj_weight". Refers to this one and to
@@ -59,7 +80,7 @@ class ParameterVisitor {
  private:
   ParameterVisitor() = default;
   ParameterVisitor(const ParameterVisitor& whole, std::string_view prefix)
-      : object_(&whole), prefix_(prefix), of_weights_(whole.of_weights_) {}
+      : object_(&whole), prefix_(prefix), slots_(whole.slots_) {}
 
   void show(std::string_view name, const void* view, int rank) const {
     if (call_ != nullptr) return call_(object_, name, view, rank);
@@ -70,7 +91,7 @@ class ParameterVisitor {
   const void* object_ = nullptr;  ///< the callable, or the visitor of the whole
   void (*call_)(const void* object, std::string_view name, const void* view, int rank) = nullptr;
   std::string_view prefix_ = {};
-  bool of_weights_ = false;
+  enum class Slots { none, compressed, all } slots_ = Slots::none;
 };
 
 ATTN_NAMESPACE_END

@@ -1,0 +1,150 @@
+// Quantised modules in safetensors files: int8 weights with a scale per row, and weights in bfloat16, written and read.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <deque>
+
+#include "attn/io/state_dict.hpp"
+#include "attn/models/bfloat16_weight.hpp"
+#include "attn/models/gguf_weights.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// The parameters of a module that are tensors, as state_dict() and load_state_dict() ask for them.
+template <class Module>
+class TensorsOf {
+ public:
+  using T = std::conditional_t<std::is_const_v<Module>, const float, float>;
+
+  explicit TensorsOf(Module& module) : module_(module) {}
+
+  template <class F>
+  void visit_parameters(F&& f) const {
+    Both<F> both{f};
+    module_.visit_parameters(ParameterVisitor<T>::of_all(both));
+  }
+
+ private:
+  template <class F>
+  struct Both {
+    F& f;
+    void operator()(std::string_view, WeightSlot<T>&) const {}
+    template <int Rank>
+    void operator()(std::string_view name, const TensorView<T, Rank>& view) const {
+      f(name, view);
+    }
+  };
+
+  Module& module_;
+};
+
+/// Codes and scales of a matrix with one scale a row.
+struct QuantizedRows {
+  Tensor2<std::int8_t> codes;
+  Tensor1<float> scales;
+
+  explicit QuantizedRows(const QuantizedWeights& weights)
+      : codes({weights.n(), weights.k()}), scales({weights.n()}) {
+    std::vector<std::uint8_t> row(static_cast<std::size_t>(weights.k()));
+    float offset;
+    for (index_t n = 0; n < weights.n(); ++n) {
+      weights.get_block(n, 0, row.data(), scales(n), offset);
+      for (index_t i = 0; i < weights.k(); ++i) {
+        codes(n, i) = static_cast<std::int8_t>(row[static_cast<std::size_t>(i)] - 128);
+      }
+    }
+  }
+};
+
+inline QuantizedWeights quantized_rows(TensorView2<const std::int8_t> codes,
+                                       TensorView1<const float> scales) {
+  QuantizedWeights result(codes.extent(0), codes.extent(1), {.block = 0, .float_scales = true});
+  std::vector<std::uint8_t> row(static_cast<std::size_t>(codes.extent(1)));
+  for (index_t n = 0; n < codes.extent(0); ++n) {
+    for (index_t i = 0; i < codes.extent(1); ++i) {
+      row[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(codes(n, i) + 128);
+    }
+    result.set_block(n, 0, row.data(), scales(n));
+  }
+  return result;
+}
+
+inline std::string scale_name(const std::string& weight) { return weight + "_scale"; }
+
+}  // namespace detail
+
+/// Writes a module that quantize() made small: weights of WeightFormat::int8 as `weight` (I8, (out, in)) and `weight_scale`
+/// (F32, (out)), each weight being code * scale; those of WeightFormat::bf16 as BF16; all else as save_state_dict() does.
+/// Throws ValueError for blocks, which only GGUF files hold (save_gguf()), before anything is written; and as
+/// save_safetensors().
+template <class Module>
+void save_quantized(const std::filesystem::path& path, const Module& module,
+                    const SaveOptions& options = {}) {
+  std::vector<NamedTensor> tensors = state_dict(detail::TensorsOf<const Module>(module), options);
+  std::deque<detail::QuantizedRows> rows;  // a deque moves none of them
+  visit_weights<const float>(module, [&](std::string_view name, WeightSlot<const float>& slot) {
+    if (slot.form == nullptr) return;
+    const std::string full =
+        options.prefix + (options.rename ? options.rename(name) : std::string(name));
+    if (const auto* half = dynamic_cast<const Bfloat16Weight*>(slot.form.get())) {
+      tensors.emplace_back(full, half->weight().view());
+      return;
+    }
+    const auto* codes = dynamic_cast<const QuantizedWeight*>(slot.form.get());
+    const QuantizedFormat by_row{.block = 0, .float_scales = true};
+    if (codes == nullptr || codes->weights().format() != by_row) {
+      throw ValueError(message("save_quantized", detail::quote(full),
+                               "have 8 bits and a scale per row, or be bfloat16: safetensors files "
+                               "hold no blocks, GGUF files do",
+                               "blocks"));
+    }
+    const detail::QuantizedRows& made = rows.emplace_back(codes->weights());
+    tensors.emplace_back(full, made.codes.view());
+    tensors.emplace_back(detail::scale_name(full), made.scales.view());
+  });
+  save_safetensors(path, tensors, options.metadata);
+}
+
+/// Fills a module of floats, of the saved one's options, from such a file: what is I8 or BF16 there among its weight matrices
+/// becomes so in the module, multiplied with `activations` (bfloat16 with floats always); all else is loaded as
+/// load_state_dict() does, whose errors it throws, naming tensors. A failed load leaves the module as it was.
+template <class Module>
+LoadReport load_quantized(Module& module, const SafetensorsFile& file,
+                          ActivationFormat activations = ActivationFormat::exact,
+                          const LoadOptions& options = {}) {
+  Module loaded = module;
+  LoadOptions rest = options;
+  std::vector<std::string> compressed;
+  visit_weights<float>(loaded, [&](std::string_view name, WeightSlot<float>& slot) {
+    const std::string own = options.rename ? options.rename(name) : std::string(name);
+    const std::string full = options.prefix + own;
+    if (!file.contains(full)) return;
+    const DType stored = file.dtype(full);
+    if (stored == DType::BF16) {
+      file.check<bfloat16>(full, slot.shape);
+      slot.compress(std::make_shared<const Bfloat16Weight>(file.load<bfloat16, 2>(full)));
+    } else if (stored == DType::I8) {
+      const std::string scale = detail::scale_name(full);
+      file.check<std::int8_t>(full, slot.shape);
+      file.check<float>(scale, Shape<1>{slot.shape[0]});
+      slot.compress(std::make_shared<const QuantizedWeight>(
+          detail::quantized_rows(file.load<std::int8_t, 2>(full), file.load<float, 1>(scale)),
+          activations));
+      rest.ignore.push_back(detail::scale_name(own));
+      compressed.push_back(scale);
+    } else {
+      return;
+    }
+    rest.ignore.push_back(own);
+    compressed.push_back(full);
+  });
+  detail::TensorsOf<Module> tensors(loaded);
+  LoadReport report = load_state_dict(tensors, file, rest);
+  report.loaded.insert(report.loaded.end(), compressed.begin(), compressed.end());
+  module = std::move(loaded);
+  return report;
+}
+
+ATTN_NAMESPACE_END
