@@ -6,6 +6,7 @@
 
 #include "support/attention_draw.hpp"
 #include "support/error_of.hpp"
+#include "support/format_draw.hpp"
 #include "support/isas.hpp"
 #include "support/thread_executor.hpp"
 #include "support/tolerance.hpp"
@@ -17,7 +18,9 @@ using attn_test::Array;
 using attn_test::attention_difference;
 using attn_test::AttentionDraw;
 using attn_test::available_isas;
+using attn_test::cache_of;
 using attn_test::error_of;
+using attn_test::held;
 using attn_test::Index;
 using attn_test::Layout;
 using attn_test::LibraryOptions;
@@ -155,42 +158,6 @@ TYPED_TEST(SmallElementsTest, ExplainNamesTheBackend) {
 }
 
 constexpr DType kSmall[] = {DType::BF16, DType::F16, DType::I8};
-
-KvCache<float> cache_of(const AttentionDraw<float>& call, DType element) {
-  KvCache<float> cache({.batch = call.k.extent(0),
-                        .num_kv_heads = call.k.extent(1),
-                        .capacity = call.k.extent(2),
-                        .head_dim = call.k.extent(3),
-                        .head_dim_v = call.v.extent(3),
-                        .element = element});
-  cache.append(call.k.view<4>(), call.v.view<4>());
-  return cache;
-}
-
-/// What a cache holds, in float.
-template <class E>
-Array<float> widened(const TensorView4<const E>& x, const TensorView3<const float>& scales) {
-  Array<float> result({x.extent(0), x.extent(1), x.extent(2), x.extent(3)});
-  const auto to = result.view<4>();
-  for (Index b = 0; b < x.extent(0); ++b) {
-    for (Index h = 0; h < x.extent(1); ++h) {
-      for (Index j = 0; j < x.extent(2); ++j) {
-        for (Index d = 0; d < x.extent(3); ++d) {
-          to(b, h, j, d) = static_cast<float>(x(b, h, j, d)) * (scales ? scales(b, h, j) : 1.0f);
-        }
-      }
-    }
-  }
-  return result;
-}
-std::pair<Array<float>, Array<float>> held(const KvCache<float>& cache) {
-  std::pair<Array<float>, Array<float>> result;
-  detail::with_cache_element<float>(*cache.options().element, [&]<class E>(E) {
-    result = {widened<E>(cache.keys<E>(), cache.key_scales()),
-              widened<E>(cache.values<E>(), cache.value_scales())};
-  });
-  return result;
-}
 
 ReferenceResult<float> attend_to(const KvCache<float>& cache, const AttentionDraw<float>& call,
                                  const Execution& execution) {

@@ -8,6 +8,7 @@
 
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
+#include "support/quantized_reference.hpp"
 #include "support/random.hpp"
 #include "support/thread_executor.hpp"
 
@@ -18,40 +19,11 @@ using attn_test::contains;
 using attn_test::error_of;
 using attn_test::extended_isas;
 using attn_test::Index;
+using attn_test::int8_reference;
+using attn_test::quantized_formats;
 using attn_test::Random;
+using attn_test::random_weights;
 using attn_test::ThreadExecutor;
-
-const std::vector<QuantizedFormat> kFormats = {
-    {},                                                                                   // Q8_0
-    {.zero = 16, .has_wide = false},                                                      // Q5_0
-    {.zero = 0, .has_offset = true, .has_wide = false},                                   // Q5_1
-    {.bits = 4, .zero = 8, .has_wide = false},                                            // Q4_0
-    {.bits = 4, .zero = 0, .has_offset = true, .has_wide = false},                        // Q4_1
-    {.bits = 4, .zero = 0, .has_offset = true, .has_wide = false, .float_scales = true},  // Q4_K
-    {.block = 16, .zero = 32, .has_wide = false, .float_scales = true},                   // Q6_K
-    {.block = 0, .float_scales = true},                                                   // int8
-};
-
-/// Random codes and scales; one weight in eight blocks is the extreme code everywhere.
-QuantizedWeights random_weights(Random& random, Index n, Index k, const QuantizedFormat& format) {
-  QuantizedWeights weights(n, k, format);
-  const Index block = format.block == 0 ? k : format.block;
-  const Index top = format.bits == 4 ? 15 : format.has_wide ? 255 : 63;
-  std::vector<std::uint8_t> codes(static_cast<std::size_t>(block));
-  for (Index row = 0; row < n; ++row) {
-    for (Index b = 0; b * block < k; ++b) {
-      const bool is_extreme = random.chance(0.125);
-      for (auto& code : codes) {
-        code = static_cast<std::uint8_t>(is_extreme ? random.integer(0, 1) * top
-                                                    : random.integer(0, top));
-      }
-      const auto half = [&](double x) { return static_cast<float>(float16(x)); };
-      weights.set_block(row, b, codes.data(), half(0.01 * random.normal()),
-                        format.has_offset ? half(0.1 * random.normal()) : 0);
-    }
-  }
-  return weights;
-}
 
 Tensor2<float> random_rows(Random& random, Index m, Index k) {
   Tensor2<float> x({m, k});
@@ -76,7 +48,7 @@ Sizes random_sizes(Random& random, const QuantizedFormat& format) {
 TEST(Quantized, ExactProductsAreThoseOfTheDequantisedWeights) {
   for (std::uint64_t draw = 0; draw < 60; ++draw) {
     Random random(draw);
-    const QuantizedFormat& format = random.pick(kFormats);
+    const QuantizedFormat& format = random.pick(quantized_formats());
     const auto [m, n, k] = random_sizes(random, format);
     const QuantizedWeights weights = random_weights(random, n, k, format);
     Tensor2<float> dense({n, k});
@@ -100,39 +72,10 @@ TEST(Quantized, ExactProductsAreThoseOfTheDequantisedWeights) {
   }
 }
 
-/// What ActivationFormat::int8 means, in double but for the activations' scales and codes.
-Tensor2<double> int8_reference(const Tensor2<float>& x, const Tensor2<float>& dense, Index shared,
-                               Tensor2<double>& magnitude) {
-  const Index m = x.extent(0), k = x.extent(1), n = dense.extent(0);
-  Tensor2<double> result({m, n});
-  for (Index i = 0; i < m; ++i) {
-    std::vector<double> codes(static_cast<std::size_t>(k));
-    for (Index begin = 0; begin < k; begin += shared) {
-      const Index end = std::min(k, begin + shared);
-      float largest = 0;
-      for (Index p = begin; p < end; ++p) largest = std::max(largest, std::abs(x(i, p)));
-      const float scale = largest / 127;
-      const bool is_zero = scale < std::numeric_limits<float>::min();
-      for (Index p = begin; p < end; ++p) {
-        codes[static_cast<std::size_t>(p)] =
-            is_zero ? 0 : double{scale} * double{std::nearbyint(x(i, p) * (127 / largest))};
-      }
-    }
-    for (Index j = 0; j < n; ++j) {
-      for (Index p = 0; p < k; ++p) {
-        const double product = codes[static_cast<std::size_t>(p)] * double{dense(j, p)};
-        result(i, j) += product;
-        magnitude(i, j) += std::abs(product);
-      }
-    }
-  }
-  return result;
-}
-
 TEST(Quantized, ProductsInEightBitsAreThoseOfTheRoundedActivations) {
   for (std::uint64_t draw = 0; draw < 60; ++draw) {
     Random random(1000 + draw);
-    const QuantizedFormat& format = random.pick(kFormats);
+    const QuantizedFormat& format = random.pick(quantized_formats());
     const auto [m, n, k] = random_sizes(random, format);
     const QuantizedWeights weights = random_weights(random, n, k, format);
     Tensor2<float> dense({n, k});
@@ -163,7 +106,7 @@ TEST(Quantized, ProductsInEightBitsAreThoseOfTheRoundedActivations) {
 }
 
 TEST(Quantized, RowsHaveTheSameBitsAloneAndOnAnyThreads) {
-  for (const QuantizedFormat& format : kFormats) {
+  for (const QuantizedFormat& format : quantized_formats()) {
     Random random(2000);
     const Index m = 23, n = 100, k = 1088;
     const QuantizedWeights weights = random_weights(random, n, k, format);
@@ -186,7 +129,7 @@ TEST(Quantized, RowsHaveTheSameBitsAloneAndOnAnyThreads) {
 }
 
 TEST(Quantized, AnActivationThatIsNotFiniteSpoilsItsRowAlone) {
-  for (const QuantizedFormat& format : kFormats) {
+  for (const QuantizedFormat& format : quantized_formats()) {
     Random random(3000);
     const QuantizedWeights weights = random_weights(random, 40, 96, format);
     const Tensor2<float> plain = random_rows(random, 9, 96);

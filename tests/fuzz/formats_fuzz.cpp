@@ -1,0 +1,13 @@
+// libFuzzer: quantised products of every format, and attention on caches of every element, out of the fuzzer's bytes.
+#include <cstdlib>
+#include <iostream>
+
+#include "support/format_draw.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  attn_test::Random random(std::span(data, size));
+  const std::string found = attn_test::format_difference(random);
+  if (found.empty()) return 0;
+  std::cerr << found << '\n';
+  std::abort();
+}

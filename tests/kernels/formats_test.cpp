@@ -1,0 +1,17 @@
+// A short run of what tests/fuzz/formats_fuzz.cpp draws: formats of weights and elements of caches, hostile numbers.
+#include <gtest/gtest.h>
+
+#include "support/format_draw.hpp"
+
+namespace attn {
+namespace {
+
+TEST(Formats, RandomCallsAreWhatTheyMean) {
+  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+    attn_test::Random random(9000 + draw);
+    ASSERT_EQ(attn_test::format_difference(random), "") << random.trace();
+  }
+}
+
+}  // namespace
+}  // namespace attn
