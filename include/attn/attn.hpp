@@ -1,5 +1,4 @@
-// attn: tensors, attention and Transformer layers on CPUs. This front door is the table of
-// contents.
+// attn: tensors, attention and Transformer layers on CPUs; this front door lists what there is.
 // SPDX-License-Identifier: Apache-2.0
 //
 //   attn::Tensor4<float> q({1, 8, 128, 64}), k = q, v = q;  // (batch, heads, seq, dim)

@@ -1,5 +1,4 @@
-// What attn::compiled is made of: the kernels' tables, of every target, for whoever is compiled
-// with ATTN_COMPILED.
+// The kernels' tables of every target, for whoever is compiled with ATTN_COMPILED.
 // SPDX-License-Identifier: Apache-2.0
 //
 // attn/attn.hpp includes this where ATTN_IMPLEMENTATION is defined, in one file of a program that

@@ -1,5 +1,4 @@
-// Checks of single arguments of an attention call: lengths, masks, offsets, pages, heads;
-// make_problem() calls them.
+// Checks of an attention call's single arguments: lengths, masks, offsets, pages, heads.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,4 @@
-// DecodePath: both products of attention for few queries, on keys and values where they lie; memory
-// limits it.
+// DecodePath: attention's products for few queries, on keys where they lie; limited by memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

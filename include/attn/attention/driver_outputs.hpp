@@ -1,5 +1,4 @@
-// Drivers of outputs on request: weights, scores and column sums of a task's rows, by another pass
-// over the scores.
+// Drivers of outputs on request: weights, scores, column sums, by another pass over scores.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

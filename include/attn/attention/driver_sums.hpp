@@ -1,5 +1,4 @@
-// Drivers of attention itself: online softmax and the sums of weights times values, of all keys or
-// of parts of them.
+// Drivers of attention itself: online softmax and weights times values, of all keys or parts.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

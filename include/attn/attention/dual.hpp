@@ -1,5 +1,4 @@
-// Dual: a number with its derivative, which score functors are called with so that their derivative
-// comes by itself.
+// Dual: a number with its derivative; score functors called with it are differentiated.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,4 @@
-// Kernel text: rows of other elements, widened to those that attention computes in and narrowed to
-// outputs.
+// Kernel text: rows of other elements, widened to compute with and narrowed to outputs.
 // SPDX-License-Identifier: Apache-2.0
 
 template <class T, class E>

@@ -1,5 +1,4 @@
-// Outputs on request that take a whole call: the largest logits, averages and choices of heads, and
-// what no task writes.
+// Outputs on request that take a whole call: largest logits, averages and choices of heads.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,4 @@
-// ForwardTask: the rows of one task, and ScoreTiles, the loop over their tiles and blocks of keys
-// that every driver takes.
+// ForwardTask: the rows of one task; ScoreTiles: the loop over them that every driver takes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

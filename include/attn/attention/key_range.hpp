@@ -1,5 +1,4 @@
-// QueryOffset, Visibility, and which interval of keys a query sees: causality, windows, lengths,
-// padding, prefix, chunks, documents.
+// QueryOffset, Visibility, and which interval of keys a query sees by causality, windows, lengths
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

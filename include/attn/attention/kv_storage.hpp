@@ -1,5 +1,4 @@
-// KvStorage: the memory of a cache of keys and values, whatever their elements; compiled once for
-// all of them.
+// KvStorage: the memory of a cache of keys and values, compiled once for all elements.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,4 @@
-// linear_attention: a state per head instead of a softmax over keys; the rules linear, gated, delta
-// and gated delta.
+// linear_attention: a state per head instead of a softmax; linear, gated and delta rules.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,4 @@
-// Mask, and masks with their meaning in the type: dense ones (keep, drop, additive), causal ones
-// and windows.
+// Mask, and masks whose meaning is in their type: keep, drop, additive, causal, windows.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,4 @@
-// AttentionProblem: one checked call, and where its rows lie in memory: in a batch, in packed
-// sequences or in pages.
+// AttentionProblem: one checked call, and where its rows lie in batches, sequences or pages.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

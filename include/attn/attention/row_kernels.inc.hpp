@@ -1,5 +1,4 @@
-// Kernel text: rows of scores between the two products of attention, and the table of all that
-// attention uses.
+// Kernel text: rows of scores between attention's two products, and the table of all of it.
 // SPDX-License-Identifier: Apache-2.0
 
 template <class T>

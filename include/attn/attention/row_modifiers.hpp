@@ -1,5 +1,4 @@
-// cap_row() and mask_row(): all that options and functors say of one query's scores, in the order
-// of the contract.
+// cap_row(), mask_row(): what options and functors say of a query's scores, in contract order.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,4 @@
-// ScoreTile: the scores of one tile of queries against the keys of one block, and which of them are
-// visible.
+// ScoreTile: scores of a tile of queries and a block of keys, and which of them are visible.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,4 @@
-// StoredView: queries, keys, values or outputs where they lie, of an element that only a call's
-// kernels know.
+// StoredView: tensors where they lie, of an element that only a call's kernels know.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,4 @@
-// TiledPath: both products of attention on keys packed in panels, MR rows at a time; arithmetic
-// limits it.
+// TiledPath: attention's products on packed panels of keys, MR rows at a time.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

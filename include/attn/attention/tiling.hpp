@@ -1,5 +1,4 @@
-// SequenceTiling: how one sequence of a call is cut into rows, splits and blocks of keys, and which
-// path it takes.
+// SequenceTiling: how a sequence is cut into rows, splits and blocks, and the path it takes.
 // SPDX-License-Identifier: Apache-2.0
 //
 // The tiled path packs keys in panels; a tile is MR rows. The decode path, for few rows of a

@@ -1,5 +1,4 @@
-// Execution: how one call runs, given by the caller: its threads, its scratch memory, its
-// instruction set.
+// Execution: how one call runs: its threads, its scratch memory, its instruction set.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

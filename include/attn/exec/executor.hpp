@@ -1,5 +1,4 @@
-// Executors: who runs the independent tasks of one call: one thread, OpenMP, or the user's own
-// pool.
+// Executors: who runs the independent tasks of one call: one thread, OpenMP, or a pool.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
