@@ -1,4 +1,4 @@
-// error: attention: q, k, v and out must have four axes, (batch, heads, seq, dim)
+// error: attention: q must have 4 axes (batch, heads, seq, dim; split_heads() makes them), has 3
 #include <attn/attention.hpp>
 
 void f(const attn::Tensor3<float>& q, const attn::Tensor4<float>& k) {

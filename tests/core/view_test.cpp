@@ -25,9 +25,6 @@ static_assert(std::is_convertible_v<TensorView2<float>, TensorView2<const float>
 template <class V, class... I>
 concept Indexable = requires(V v, I... i) { v(i...); };
 static_assert(Indexable<TensorView3<float>, int, index_t, long>);
-static_assert(!Indexable<TensorView3<float>, int, int>);
-static_assert(!Indexable<TensorView3<float>, int, int, int, int>);
-static_assert(!Indexable<TensorView1<float>, const char*>);
 template <class V>
 concept Selectable = requires(V v) { v.select(0, 0); };
 static_assert(Selectable<TensorView2<float>> && !Selectable<TensorView1<float>>);

@@ -360,5 +360,69 @@ TEST(Seq2SeqSessionErrors, NumbersFarAway) {
   }
 }
 
+/// Twice on one session is once on a fresh one: the second prompt begins with the last token, which was not read yet.
+TEST(GptSession, ASecondCallContinues) {
+  Random random(9);
+  const auto model = random_gpt<float>(random, true);
+  const Tensor2<index_t> first = random_tokens(random, 1, 4), more = random_tokens(random, 1, 3);
+  GptSession<float> session(model, 1, 40), fresh(model, 1, 40);
+  const std::vector<index_t> answer = generate(session, first, {.max_new_tokens = 5})[0];
+  EXPECT_EQ(session.length(), 4 + 5 - 1);
+  Tensor2<index_t> whole({1, 4 + 5 + 3}), next({1, 1 + 3});
+  copy(first, whole.view().slice(1, 0, 4));
+  for (index_t i = 0; i < 5; ++i) whole(0, 4 + i) = answer[static_cast<std::size_t>(i)];
+  copy(more, whole.view().slice(1, 9, 12));
+  copy(const_view(whole).slice(1, 8, 12), next.view());
+  const auto continued = generate(session, next, {.max_new_tokens = 6});
+  EXPECT_EQ(continued, generate(fresh, whole, {.max_new_tokens = 6}));
+  session.clear();
+  EXPECT_EQ(session.room(), 40);
+  EXPECT_EQ(generate(session, whole, {.max_new_tokens = 6}), continued);
+}
+
+/// Before the first token, and what was held stays.
+TEST(GptSession, RoomForPromptAndNewTokens) {
+  Random random(10);
+  const auto model = random_gpt<float>(random, true);  // 64 positions
+  GptSession<float> session(model, 2, 12);
+  const Tensor2<index_t> prompts = random_tokens(random, 2, 5);
+  const auto fails = [&](index_t max_new_tokens, std::string_view expected) {
+    EXPECT_TRUE(contains(error_of<ValueError>([&] {
+                           generate(session, prompts, {.max_new_tokens = max_new_tokens});
+                         }),
+                         expected));
+  };
+  fails(9,
+        "[generate] the session must have room for the prompt and all new tokens but the last, "
+        "5 + 8; found room for 12.");
+  fails(std::numeric_limits<index_t>::max(), "[generate] the session must have room");
+  EXPECT_EQ(session.length(), 0);
+  EXPECT_EQ(generate(session, prompts, {.max_new_tokens = 8})[0].size(), 8u);
+  EXPECT_EQ(session.room(), 0);
+  fails(1, "5 + 0; found room for 0.");
+  EXPECT_EQ(session.length(), 12);
+  // Only as long as the prompts are.
+  session.clear();
+  const Tensor1<index_t> lengths({2}, {3, 4});
+  EXPECT_EQ(generate(session, prompts, {.max_new_tokens = 9, .prompt_lengths = lengths}).size(),
+            2u);
+  session.clear();
+  EXPECT_TRUE(contains(error_of<ValueError>([&] {
+                         beam_search(session, prompts.view().slice(0, 0, 1),
+                                     {.num_beams = 2, .max_new_tokens = 9});
+                       }),
+                       "[beam_search] the session must have room"));
+  // Positions end, too, and a window forgets.
+  GptSession<float> long_session(model, 1, 100),
+      forgetful(model, 1, 9, {.mask = sliding_window(3, 0)});
+  EXPECT_EQ(long_session.room(), 64);
+  EXPECT_EQ(forgetful.room(), 64);
+  EXPECT_EQ(generate(forgetful, prompts.view().slice(0, 0, 1), {.max_new_tokens = 50})[0].size(),
+            50u);
+  const auto translator = random_seq2seq<float>(random);  // 40 positions
+  EXPECT_EQ(Seq2SeqSession<float>(translator, prompts, 17).room(), 17);
+  EXPECT_EQ(Seq2SeqSession<float>(translator, prompts, 70).room(), 40);
+}
+
 }  // namespace
 }  // namespace attn

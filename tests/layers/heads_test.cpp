@@ -25,7 +25,6 @@ concept Splittable = requires(X&& x) { split_heads(std::forward<X>(x), 2); };
 static_assert(Splittable<Tensor3<float>&> && Splittable<const Tensor3<float>&>);
 static_assert(Splittable<TensorView3<const double>>);
 static_assert(!Splittable<Tensor3<float>>);
-static_assert(!Splittable<Tensor4<float>&> && !Splittable<TensorView2<float>>);
 
 Tensor3<float> numbers(const Shape<3>& shape) {
   Tensor3<float> x(shape);

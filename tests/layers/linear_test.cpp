@@ -219,5 +219,13 @@ TEST(Linear, PackedWeightsThatWereMovedFromAreEmpty) {
   EXPECT_FALSE(a);
 }
 
+TEST(Linear, OfOptions) {
+  const Linear<float> layer({.in_features = 3, .out_features = 2, .bias = false});
+  EXPECT_EQ(layer.weight.shape(), (Shape<2>{2, 3}));
+  EXPECT_FALSE(layer.bias);
+  EXPECT_TRUE(Linear<float>({.in_features = 3, .out_features = 2}).bias);
+  EXPECT_THROW(Linear<float>({.in_features = 3, .out_features = -2}), ShapeError);
+}
+
 }  // namespace
 }  // namespace attn

@@ -169,5 +169,25 @@ TEST(RotaryOptions, WhatIsRefused) {
         "attention_factor must be positive");
 }
 
+TEST(RotaryAngles, HeldWithin) {
+  EXPECT_TRUE(RotaryOptions{}.frequencies.empty());
+  const std::vector<double> values(256, 0.5);
+  RotaryAngles angles = values;
+  angles[255] = 2;
+  EXPECT_EQ(angles.size(), 256u);
+  EXPECT_EQ(*(angles.end() - 1), 2);
+  EXPECT_TRUE(contains(error_of<ValueError>([] { RotaryAngles(std::vector<double>(257)); }),
+                       "[RotaryAngles] the angles must be at most 256; found 257."));
+}
+
+// In nested braces, of which g++ 12 warned at -O2.
+TEST(RotaryAngles, InNestedBraces) {
+  const GptOptions options{
+      .vocab_size = 9,
+      .layer = {.d_model = 8, .nhead = 2, .attention = {.rotary = RotaryOptions{.theta = 500}}},
+      .positions = Positions::none};
+  EXPECT_EQ(options.layer.attention.rotary->theta, 500);
+}
+
 }  // namespace
 }  // namespace attn

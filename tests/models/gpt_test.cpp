@@ -200,5 +200,18 @@ TEST(GptErrors, OfTheLogitsLeaveTheCaches) {
   EXPECT_TRUE(attn_test::same_bits(to_array(logits), to_array(expected)));
 }
 
+/// Learned positions beside rotary ones are no default.
+TEST(GptErrors, RotaryWithoutAWordOnPositions) {
+  GptOptions options{.vocab_size = 9, .num_layers = 1, .layer = {.d_model = 8, .nhead = 2}};
+  EXPECT_TRUE(Gpt<float>(options).embedding.positions.weight);
+  options.layer.attention.rotary = RotaryOptions{};
+  EXPECT_TRUE(attn_test::contains(error_of<ValueError>([&] { Gpt<float>{options}; }),
+                                  "[Gpt] positions must be given beside layer.attention.rotary"));
+  options.positions = Positions::learned;
+  EXPECT_TRUE(Gpt<float>(options).embedding.positions.weight);
+  options.positions = Positions::none;
+  EXPECT_FALSE(Gpt<float>(options).embedding.positions.weight);
+}
+
 }  // namespace
 }  // namespace attn

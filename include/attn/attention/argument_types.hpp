@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/attention/functors.hpp"
+#include "attn/core/argument_types.hpp"
 #include "attn/core/element.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -10,7 +11,7 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// What is wrong with the type of a functor.
-enum class FunctorFault { none, is_mutable, takes_others };
+enum class FunctorFault { none, is_mutable, takes_others, is_bare };
 
 /// Threads call one functor at the same time, as a const one.
 template <class F, class... Arguments>
@@ -20,7 +21,7 @@ inline constexpr FunctorFault fault_of =
                                                 : FunctorFault::takes_others;
 
 template <class T, class Functor>
-inline constexpr FunctorFault functor_fault = FunctorFault::none;
+inline constexpr FunctorFault functor_fault = FunctorFault::is_bare;
 template <class T, class F>
 inline constexpr FunctorFault functor_fault<T, ScoreMod<F>> = fault_of<F, T, int, int, int, int>;
 template <class T, class F>
@@ -31,6 +32,9 @@ inline constexpr FunctorFault functor_fault<T, MaskMod<F>> = fault_of<F, int, in
 template <class Functor, class T>
 void assert_functor() {
   constexpr FunctorFault fault = functor_fault<T, Functor>;
+  static_assert(fault != FunctorFault::is_bare,
+                "what follows the options must be score_mod(f), mask_mod(f) or prob_mod(f), which "
+                "says what a functor is");
   constexpr bool is_const = fault != FunctorFault::is_mutable;
   static_assert(is_const, "functors are shared by threads: a lambda must not be `mutable`");
   constexpr bool is_callable = fault != FunctorFault::takes_others;
@@ -65,15 +69,55 @@ struct CallTypes {
 template <class Q, class K, class V, class Out, class... Functors>
 void assert_call_types() {
   using Types = CallTypes<Q, K, V, Out, Functors...>;
-  static_assert(Types::has_ranks,
-                "attention: q, k, v and out must have four axes, (batch, heads, seq, dim)");
+  ATTN_ASSERT_AXES(Q, 4, "attention: q", "(batch, heads, seq, dim; split_heads() makes them)");
+  ATTN_ASSERT_AXES(K, 4, "attention: k", "(batch, heads, seq, dim; split_heads() makes them)");
+  ATTN_ASSERT_AXES(V, 4, "attention: v", "(batch, heads, seq, dim; split_heads() makes them)");
+  ATTN_ASSERT_AXES(Out, 4, "attention: out", "(batch, heads, seq, dim; split_heads() makes them)");
   static_assert(Types::is_float,
                 "attention: the elements of q must be float, double, bfloat16 or float16");
   static_assert(Types::is_one_type,
                 "attention: q, k, v and out must have one element type, but for float queries on "
                 "keys and values of 16 bits");
-  static_assert(Types::is_writable, "attention: out must not be const");
+  ATTN_ASSERT_WRITABLE(Out, "attention: out");
   (assert_functor<Functors, typename Types::T>(), ...);
+}
+
+/// And of scaled_dot_product_attention_backward(): all others like q, but for elements of 16 bits.
+template <class D, class Q, class K, class V, class Out, class DQ, class DK, class DV,
+          class... Functors>
+struct BackwardTypes {
+  using T = Accumulator<scalar_t<Q>>;
+  template <class X>
+  static constexpr bool has_element =
+      std::same_as<scalar_t<X>, T> || (std::same_as<T, float> && Float16Element<scalar_t<X>>);
+  static constexpr bool fit_elements =
+      has_element<D> && has_element<Out> && has_element<DQ> && has_element<DK> && has_element<DV>;
+  template <class X>
+  static constexpr bool is_gradient =
+      rank_v<X> == 4 && !std::is_const_v<typename view_t<X>::element_type>;
+  // out is read only.
+  static constexpr bool is_good = CallTypes<Q, K, V, Tensor4<scalar_t<Q>>&, Functors...>::is_good &&
+                                  fit_elements && rank_v<D> == 4 && rank_v<Out> == 4 &&
+                                  is_gradient<DQ> && is_gradient<DK> && is_gradient<DV>;
+};
+
+template <class D, class Q, class K, class V, class Out, class DQ, class DK, class DV,
+          class... Functors>
+void assert_backward_types() {
+  assert_call_types<Q, K, V, Tensor4<scalar_t<Q>>&, Functors...>();
+  constexpr bool fit_elements =
+      BackwardTypes<D, Q, K, V, Out, DQ, DK, DV, Functors...>::fit_elements;
+  static_assert(fit_elements,
+                "attention's backward: d_out, out and the gradients must have the element type of "
+                "q, but for floats of 16 bits beside float");
+  ATTN_ASSERT_AXES_OF(D, Q, "attention's backward: d_out", "q");
+  ATTN_ASSERT_AXES_OF(Out, Q, "attention's backward: out", "q");
+  ATTN_ASSERT_AXES_OF(DQ, Q, "attention's backward: d_q", "q");
+  ATTN_ASSERT_AXES_OF(DK, Q, "attention's backward: d_k", "q");
+  ATTN_ASSERT_AXES_OF(DV, Q, "attention's backward: d_v", "q");
+  ATTN_ASSERT_WRITABLE(DQ, "attention's backward: d_q");
+  ATTN_ASSERT_WRITABLE(DK, "attention's backward: d_k");
+  ATTN_ASSERT_WRITABLE(DV, "attention's backward: d_v");
 }
 
 }  // namespace detail

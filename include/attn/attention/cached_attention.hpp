@@ -31,7 +31,6 @@ void with_cache(const TensorView4<const T>& q, const KvCache<T>& cache, const Te
 /// values are read as they are stored, widened in registers or where they are packed, and never
 /// copied whole. Throws what that call throws.
 template <TensorLike Q, class T, TensorLike Out, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 void scaled_dot_product_attention(const Q& q, const KvCache<T>& cache, Out&& out,
                                   const AttentionOptions<T>& options = {},
                                   const Functors&... functors) {
@@ -48,11 +47,11 @@ void scaled_dot_product_attention(const Q& q, const KvCache<T>& cache, Out&& out
 
 /// The same into a new tensor.
 template <TensorLike Q, class T, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 Tensor4<T> scaled_dot_product_attention(const Q& q, const KvCache<T>& cache,
                                         const AttentionOptions<T>& options = {},
                                         const Functors&... functors) {
-  const Shape<4> shape = const_view(q).shape();
+  detail::assert_call_types<Q, Tensor4<T>, Tensor4<T>, Tensor4<T>&, Functors...>();
+  const Shape<4> shape = detail::view_as<const T, 4>(q).shape();
   auto out = Tensor4<T>::uninitialized({shape[0], shape[1], shape[2], cache.options().head_dim_v});
   scaled_dot_product_attention(q, cache, out, options, functors...);
   return out;

@@ -108,11 +108,11 @@ ATTN_COLD void count_blocks(const AttentionProblem<T>& problem, const SequenceTi
 /// it amounts to, from shapes, options and classify() of a mask functor; elements of q, k, v and of
 /// dense masks are not read. Throws what the call itself would throw.
 template <TensorLike Q, TensorLike K, TensorLike V, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 ATTN_COLD AttentionExplanation explain(
     const Q& q, const K& k, const V& v,
     const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {}, const Functors&... functors) {
   using T = Accumulator<scalar_t<Q>>;
+  detail::assert_call_types<Q, K, V, Tensor4<scalar_t<Q>>&, Functors...>();
   const Shape<4> shape = const_view(q).shape();
   const TensorView4<scalar_t<Q>> out(nullptr,
                                      {shape[0], shape[1], shape[2], const_view(v).extent(3)});

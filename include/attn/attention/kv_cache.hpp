@@ -97,7 +97,9 @@ class KvCache {
   /// and ValueError as extend().
   template <TensorLike K, TensorLike V>
   void append(const K& k, const V& v, const Execution& execution = {}) {
-    const TensorView4<const T> from_k = const_view(k), from_v = const_view(v);
+    ATTN_ASSERT_INPUT(K, T, 4, "KvCache: k", "(batch, num_kv_heads, n, head_dim)", "the cache");
+    ATTN_ASSERT_INPUT(V, T, 4, "KvCache: v", "(batch, num_kv_heads, n, head_dim_v)", "the cache");
+    const auto from_k = detail::view_as<const T, 4>(k), from_v = detail::view_as<const T, 4>(v);
     const KvCacheOptions& of = options();
     const index_t n = from_k.extent(2);
     check_shape("KvCache::append", "k", "(batch, num_kv_heads, n, head_dim)",

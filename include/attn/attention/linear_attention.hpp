@@ -135,24 +135,41 @@ ATTN_NAMESPACE_BEGIN
 /// and normaliser; Yang, Kautz, Hatamizadeh, "Gated Delta Networks" (2024); ONNX LinearAttention.
 template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out>
 void linear_attention(const Q& q, const K& k, const V& v, Out&& out,
-                      const LinearAttentionOptions<scalar_t<Q>>& options = {},
+                      const LinearAttentionOptions<detail::real_t<Q>>& options = {},
                       const Execution& execution = {}) {
-  using T = scalar_t<Q>;
+  using T = detail::real_t<Q>;
+  ATTN_ASSERT_REAL(Q, "linear_attention: q");
+  ATTN_ASSERT_AXES(Q, 4, "linear_attention: q", "(batch, num_heads, seq, head_dim)");
+  ATTN_ASSERT_INPUT(K, scalar_t<Q>, 4, "linear_attention: k",
+                    "(batch, num_kv_heads, seq, head_dim)", "q");
+  ATTN_ASSERT_INPUT(V, scalar_t<Q>, 4, "linear_attention: v",
+                    "(batch, num_kv_heads, seq, head_dim_v)", "q");
+  ATTN_ASSERT_OUTPUT(Out, scalar_t<Q>, 4, "linear_attention: out",
+                     "(batch, num_heads, seq, head_dim_v)", "q");
   detail::backend<family::LinearAttention, T>(execution).attend(
-      detail::make_linear_attention_problem<T>(const_view(q), const_view(k), const_view(v),
-                                               view_of(out), options),
+      detail::make_linear_attention_problem<T>(
+          detail::view_as<const T, 4>(q), detail::view_as<const T, 4>(k),
+          detail::view_as<const T, 4>(v), detail::view_as<T, 4>(out), options),
       execution);
 }
 
 /// The same into a new tensor.
 template <TensorLike Q, TensorLike K, TensorLike V>
-Tensor4<scalar_t<Q>> linear_attention(const Q& q, const K& k, const V& v,
-                                      const LinearAttentionOptions<scalar_t<Q>>& options = {},
-                                      const Execution& execution = {}) {
-  const Shape<4> shape = const_view(q).shape();
-  auto out =
-      Tensor4<scalar_t<Q>>::uninitialized({shape[0], shape[1], shape[2], const_view(v).extent(3)});
-  linear_attention(q, k, v, out, options, execution);
+Tensor4<detail::real_t<Q>> linear_attention(
+    const Q& q, const K& k, const V& v,
+    const LinearAttentionOptions<detail::real_t<Q>>& options = {},
+    const Execution& execution = {}) {
+  using T = detail::real_t<Q>;
+  ATTN_ASSERT_REAL(Q, "linear_attention: q");
+  ATTN_ASSERT_AXES(Q, 4, "linear_attention: q", "(batch, num_heads, seq, head_dim)");
+  ATTN_ASSERT_INPUT(K, scalar_t<Q>, 4, "linear_attention: k",
+                    "(batch, num_kv_heads, seq, head_dim)", "q");
+  ATTN_ASSERT_INPUT(V, scalar_t<Q>, 4, "linear_attention: v",
+                    "(batch, num_kv_heads, seq, head_dim_v)", "q");
+  const auto qv = detail::view_as<const T, 4>(q), kv = detail::view_as<const T, 4>(k),
+             vv = detail::view_as<const T, 4>(v);
+  auto out = Tensor4<T>::uninitialized({qv.extent(0), qv.extent(1), qv.extent(2), vv.extent(3)});
+  linear_attention(qv, kv, vv, out, options, execution);
   return out;
 }
 

@@ -26,10 +26,16 @@ template <TensorLike OutA, TensorLike LseA, TensorLike OutB, TensorLike LseB, Te
 void merge_states(const OutA& out_a, const LseA& lse_a, const OutB& out_b, const LseB& lse_b,
                   Out&& out, Lse&& lse, const Execution& execution = {}) {
   using T = scalar_t<OutA>;
-  const TensorView4<const T> a = const_view(out_a), b = const_view(out_b);
-  const TensorView3<const T> log_a = const_view(lse_a), log_b = const_view(lse_b);
-  const TensorView4<T> to = view_of(out);
-  const TensorView3<T> log_to = view_of(lse);
+  ATTN_ASSERT_AXES(OutA, 4, "merge_states: out_a", "(batch, num_heads, q_len, head_dim_v)");
+  ATTN_ASSERT_INPUT_LIKE(OutB, OutA, "merge_states: out_b", "out_a");
+  ATTN_ASSERT_OUTPUT_LIKE(Out, OutA, "merge_states: out", "out_a");
+  ATTN_ASSERT_INPUT(LseA, T, 3, "merge_states: lse_a", "(batch, num_heads, q_len)", "out_a");
+  ATTN_ASSERT_INPUT(LseB, T, 3, "merge_states: lse_b", "(batch, num_heads, q_len)", "out_a");
+  ATTN_ASSERT_OUTPUT(Lse, T, 3, "merge_states: lse", "(batch, num_heads, q_len)", "out_a");
+  const auto a = detail::view_as<const T, 4>(out_a), b = detail::view_as<const T, 4>(out_b);
+  const auto log_a = detail::view_as<const T, 3>(lse_a), log_b = detail::view_as<const T, 3>(lse_b);
+  const auto to = detail::view_as<T, 4>(out);
+  const auto log_to = detail::view_as<T, 3>(lse);
   const Shape<3> per_query{a.extent(0), a.extent(1), a.extent(2)};
   constexpr std::string_view kOut = "(batch, num_heads, q_len, head_dim_v)";
   constexpr std::string_view kLse = "(batch, num_heads, q_len)";

@@ -47,7 +47,6 @@ AttentionProblem<T> make_problem_with(const StoredView<const void>& q,
 ///
 /// Functors follow the options, in any order: score_mod(f), mask_mod(f), prob_mod(f), one of each; see functors.hpp.
 template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 void scaled_dot_product_attention(const Q& q, const K& k, const V& v, Out&& out,
                                   const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {},
                                   const Functors&... functors) {
@@ -63,7 +62,6 @@ void scaled_dot_product_attention(const Q& q, const K& k, const V& v, Out&& out,
 
 /// The same into a new tensor.
 template <TensorLike Q, TensorLike K, TensorLike V, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 Tensor4<scalar_t<Q>> scaled_dot_product_attention(
     const Q& q, const K& k, const V& v,
     const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {}, const Functors&... functors) {
@@ -78,10 +76,30 @@ Tensor4<scalar_t<Q>> scaled_dot_product_attention(
   return out;
 }
 
+namespace detail {
+
+template <class X>
+inline constexpr bool is_options = false;
+template <class T>
+inline constexpr bool is_options<AttentionOptions<T>> = true;
+
+/// Neither out nor options: a functor that stands before them.
+template <class X>
+concept NoOptions = !TensorLike<X> && !is_options<X>;
+
+}  // namespace detail
+
+/// Never: a functor follows the options.
+template <TensorLike Q, TensorLike K, TensorLike V, detail::NoOptions F, class... Others>
+void scaled_dot_product_attention(const Q&, const K&, const V&, const F&, const Others&...) {
+  static_assert(!std::is_same_v<F, F>,
+                "attention: functors follow the options: scaled_dot_product_attention(q, k, v, {}, "
+                "score_mod(f))");
+}
+
 /// Bytes that this call takes from its workspace: Workspace(bytes) made beforehand, and no call of these shapes
 /// allocates, on as many threads as options.execution has. Throws what the call itself would throw.
 template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 std::size_t workspace_bytes(const Q& q, const K& k, const V& v, Out&& out,
                             const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {},
                             const Functors&... functors) {

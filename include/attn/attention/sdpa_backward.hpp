@@ -103,7 +103,6 @@ struct Widened {
 /// (2023), section 3.1.2.
 template <TensorLike D, TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, TensorLike DQ,
           TensorLike DK, TensorLike DV, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 void scaled_dot_product_attention_backward(
     const D& d_out, const Q& q, const K& k, const V& v, const Out& out,
     std::type_identity_t<TensorView3<const Accumulator<scalar_t<Q>>>> lse, DQ&& d_q, DK&& d_k,
@@ -116,7 +115,10 @@ void scaled_dot_product_attention_backward(
       std::same_as<scalar_t<V>, T> && std::same_as<scalar_t<Out>, T> &&
       std::same_as<scalar_t<D>, T> && std::same_as<scalar_t<DQ>, T> &&
       std::same_as<scalar_t<DK>, T> && std::same_as<scalar_t<DV>, T>;
-  if constexpr (!is_of_one_element) {
+  detail::assert_backward_types<D, Q, K, V, Out, DQ, DK, DV, Functors...>();
+  if constexpr (!detail::BackwardTypes<D, Q, K, V, Out, DQ, DK, DV, Functors...>::is_good) {
+    // As asserted.
+  } else if constexpr (!is_of_one_element) {
     using Wide = detail::Widened<T>;
     const Wide wide_d_out(d_out, execution), wide_q(q, execution), wide_k(k, execution),
         wide_v(v, execution), wide_out(out, execution);

@@ -32,11 +32,9 @@ template <class A, class B, class Out>
 constexpr void assert_arithmetic() {
   static_assert(rank_v<A> <= rank_v<Out> && rank_v<B> <= rank_v<Out>,
                 "add, multiply, scale: out must have no fewer axes than the others");
-  static_assert(
-      std::same_as<scalar_t<A>, scalar_t<Out>> && std::same_as<scalar_t<B>, scalar_t<Out>>,
-      "add, multiply, scale: all tensors must have one element type");
-  static_assert(!std::is_const_v<typename view_t<Out>::element_type>,
-                "add, multiply, scale: out must not be const");
+  ATTN_ASSERT_ELEMENTS(A, scalar_t<Out>, "add, multiply, scale: each operand", "out");
+  ATTN_ASSERT_ELEMENTS(B, scalar_t<Out>, "add, multiply, scale: each operand", "out");
+  ATTN_ASSERT_WRITABLE(Out, "add, multiply, scale: out");
 }
 
 template <class Op, class A, class B, class Out>
@@ -63,7 +61,8 @@ void add(const A& a, const B& b, Out&& out) {
   detail::assert_arithmetic<A, B, Out>();
   using T = scalar_t<Out>;
   detail::combine_to(
-      "add", [](T x, T y) { return static_cast<T>(x + y); }, a, b, out);
+      "add", [](T x, T y) { return static_cast<T>(x + y); }, detail::view_as<const T, rank_v<A>>(a),
+      detail::view_as<const T, rank_v<B>>(b), out);
 }
 
 /// out = a * b, as add().
@@ -72,7 +71,8 @@ void multiply(const A& a, const B& b, Out&& out) {
   detail::assert_arithmetic<A, B, Out>();
   using T = scalar_t<Out>;
   detail::combine_to(
-      "multiply", [](T x, T y) { return static_cast<T>(x * y); }, a, b, out);
+      "multiply", [](T x, T y) { return static_cast<T>(x * y); },
+      detail::view_as<const T, rank_v<A>>(a), detail::view_as<const T, rank_v<B>>(b), out);
 }
 
 /// out = factor * x, as add().
@@ -80,8 +80,9 @@ template <TensorLike X, TensorLike Out>
 void scale(const X& x, Accumulator<scalar_t<Out>> factor, Out&& out) {
   detail::assert_arithmetic<X, X, Out>();
   using T = scalar_t<Out>;
+  const auto from = detail::view_as<const T, rank_v<X>>(x);
   detail::combine_to(
-      "scale", [factor](T a, T) { return static_cast<T>(factor * a); }, x, x, out);
+      "scale", [factor](T a, T) { return static_cast<T>(factor * a); }, from, from, out);
 }
 
 ATTN_NAMESPACE_END

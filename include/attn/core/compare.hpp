@@ -19,7 +19,7 @@ namespace detail {
 
 template <class A, class B>
 void assert_comparable() {
-  static_assert(rank_v<A> == rank_v<B>, "the tensors compared must have as many axes");
+  ATTN_ASSERT_AXES_OF(B, A, "comparing tensors: the second", "the first");
 }
 
 /// f(a, b) of every pair of elements, as doubles.

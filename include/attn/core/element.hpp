@@ -136,6 +136,15 @@ concept TensorElement = std::same_as<T, float> || std::same_as<T, double> || Flo
 
 namespace detail {
 
+/// For overloads that take what a constraint refuses, so that the error is one line.
+template <class T>
+void assert_tensor_element() {
+  constexpr bool is_element = TensorElement<T>;  // named, for clang would tell why it is not
+  static_assert(is_element,
+                "tensors in files have elements of float, double, bfloat16, float16, bool or an "
+                "integer of 8 to 64 bits");
+}
+
 template <class T>
 struct AccumulatorOf {
   using type = T;

@@ -222,8 +222,8 @@ void print_elements(const TensorView<const T, Rank>& x, bool is_shortened,
 template <TensorLike X>
 std::string to_string(const X& x, const PrintOptions& options = {}) {
   using T = scalar_t<X>;
-  static_assert(TensorElement<T> || std::same_as<T, char>,
-                "to_string: the elements must be floats, integers or bool");
+  constexpr bool is_printed = TensorElement<T> || std::same_as<T, char>;
+  static_assert(is_printed, "to_string: the elements must be floats, integers or bool");
   if (options.precision < 0 || options.edge < 0 || options.threshold < 0 ||
       options.precision > 300) {
     throw ValueError(message(

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "attn/core/argument_types.hpp"
 #include "attn/core/buffer.hpp"
 #include "attn/core/view.hpp"
 
@@ -99,12 +100,10 @@ class Tensor {
   }
 
   template <class... I>
-    requires(sizeof...(I) == Rank)
   T& operator()(I... i) {
     return view()(i...);
   }
   template <class... I>
-    requires(sizeof...(I) == Rank)
   const T& operator()(I... i) const {
     return view()(i...);
   }
@@ -155,8 +154,9 @@ void copy_elements(std::span<const index_t> shape, const T* from,
 /// Copies elements between tensors or views of equal shape and any strides. Throws ShapeError otherwise.
 template <TensorLike From, TensorLike To>
 void copy(const From& from, To&& to) {
+  ATTN_ASSERT_OUTPUT_LIKE(To, From, "copy: to", "from");
   const auto source = const_view(from);
-  const TensorView<scalar_t<From>, rank_v<From>> target = view_of(to);
+  const auto target = detail::view_as<scalar_t<From>, rank_v<From>>(to);
   check_shape("copy", "to", source.shape(), target.shape());
   if (source.size() == 0) return;
   detail::copy_elements<scalar_t<From>>(source.shape(), source.data(), source.strides(),

@@ -94,9 +94,11 @@ class TensorView {
   /// The element at an index. Throws ShapeError outside of the shape where ATTN_CHECK_INDEX is on, as it is without
   /// optimization; else no bounds check.
   template <class... I>
-    requires(sizeof...(I) == Rank && (std::convertible_to<I, index_t> && ...))
   constexpr T& operator()(I... i) const {
-    const Shape<Rank> index{static_cast<index_t>(i)...};
+    static_assert(sizeof...(I) == Rank, "x(i, j, ..): as many indices as x has axes");
+    static_assert((std::convertible_to<I, index_t> && ...), "x(i, j, ..): indices are integers");
+    Shape<Rank> index{};
+    if constexpr (sizeof...(I) == Rank) index = {static_cast<index_t>(i)...};
 #if ATTN_CHECK_INDEX
     for (std::size_t a = 0; a < index.size(); ++a) {
       if (index[a] < 0 || index[a] >= shape_[a]) detail::throw_position(shape_, index);

@@ -182,6 +182,7 @@ std::vector<std::vector<Hypothesis>> beam_search(Model& model, TensorView2<const
     throw ValueError(message("beam_search", "length_penalty", "be finite and at least 0",
                              to_string(options.length_penalty)));
   }
+  if (batch > 0) detail::check_room("beam_search", model, prompt_len, options.max_new_tokens);
   using Search = detail::BeamSearch<typename Model::value_type>;
   std::vector<Search> searches(static_cast<std::size_t>(batch), Search(options));
   Tensor2<index_t> repeated({batch * beams, prompt_len}), next({batch * beams, 1});
@@ -213,6 +214,13 @@ std::vector<std::vector<Hypothesis>> beam_search(Model& model, TensorView2<const
   std::vector<std::vector<Hypothesis>> result;
   for (Search& search : searches) result.push_back(std::move(search.finished()));
   return result;
+}
+
+/// Never: a session comes first, then ids.
+template <class Model, TensorLike Prompts>
+  requires(!detail::Generates<Model, Prompts>)
+void beam_search(Model&, const Prompts&, const BeamSearchOptions&) {
+  detail::assert_generates<Model, Prompts>();
 }
 
 ATTN_NAMESPACE_END

@@ -123,6 +123,21 @@ class GptSession {
   index_t length() const { return caches_[0].length(); }
   /// The most tokens of a row that are held.
   index_t capacity() const { return caches_[0].options().capacity; }
+  /// Tokens a row that further steps can take: what the caches have left, or the model's positions. A session that forgets
+  /// what a window does not show takes any number, if not at once.
+  index_t room() const {
+    index_t room = (std::numeric_limits<index_t>::max)();
+    const InputEmbeddingOptions& embedding = model_->embedding.options();
+    if (caches_[0].options().window == 0) room = capacity() - length();
+    if (embedding.positions != Positions::none) {
+      room = (std::min)(room, embedding.max_positions - length());
+    }
+    for (const auto& layer : model_->blocks.layers) {
+      const std::optional<RotaryOptions>& rotary = layer.self_attn.options().rotary;
+      if (rotary) room = (std::min)(room, rotary->max_positions - length());
+    }
+    return room;
+  }
   /// Forgets all but the first `length` tokens. Throws ValueError as KvCache::truncate().
   void truncate_to(index_t length) {
     for (KvCache<T>& cache : caches_) cache.truncate_to(length);
@@ -217,6 +232,15 @@ class Seq2SeqSession {
       padding = padding_.view().slice(1, 0, end);
     }
     model_->decode(tokens, memory_, src_, logits.unsqueeze(1), caches_, execution_, padding);
+  }
+
+  /// Tokens of the target that further steps can take: what the caches have left, or the model's positions.
+  index_t room() const {
+    const KvCache<T>& cache = caches_[0].self;
+    const index_t left = cache.options().capacity - cache.length();
+    const InputEmbeddingOptions& embedding = model_->tgt_embedding.options();
+    if (embedding.positions == Positions::none) return left;
+    return (std::min)(left, embedding.max_positions - cache.length());
   }
 
   /// See KvCache::reorder(). Rows go on from rows of the same source: throws ValueError otherwise.

@@ -40,6 +40,31 @@ inline void check_generation(std::string_view function, std::string_view argumen
                            std::to_string(found)));
 }
 
+/// How many tokens a row more than it holds a session takes; one that does not say takes all.
+template <class Model>
+index_t room_of(const Model& model) {
+  if constexpr (requires {
+                  { model.room() } -> std::convertible_to<index_t>;
+                }) {
+    return model.room();
+  } else {
+    return (std::numeric_limits<index_t>::max)();
+  }
+}
+
+/// Of the prompt and all new tokens but the last, which is not read.
+template <class Model>
+void check_room(std::string_view function, const Model& model, index_t prompt_len,
+                index_t max_new_tokens) {
+  const index_t room = room_of(model);
+  if (prompt_len <= room && max_new_tokens - 1 <= room - prompt_len) return;
+  throw ValueError(message(function, "the session",
+                           "have room for the prompt and all new tokens but the last, " +
+                               std::to_string(prompt_len) + " + " +
+                               std::to_string(max_new_tokens - 1),
+                           "room for " + std::to_string(room)));
+}
+
 /// batch * num_beams is a number, and so is what a search counts of each beam twice.
 inline void check_num_beams(std::string_view function, index_t num_beams, index_t batch) {
   check_generation(function, "num_beams", num_beams, 1,
@@ -48,13 +73,31 @@ inline void check_num_beams(std::string_view function, index_t num_beams, index_
 
 }  // namespace detail
 
+namespace detail {
+
+template <class Model, class Prompts>
+concept Generates =
+    CachedDecoder<Model> && std::convertible_to<const Prompts&, TensorView2<const index_t>>;
+
+template <class Model, class Prompts>
+void assert_generates() {
+  static_assert(CachedDecoder<Model>,
+                "generating takes a session, as GptSession<float> session(model, batch, capacity), "
+                "and not the model itself");
+  ATTN_ASSERT_INPUT(Prompts, index_t, 2, "generating: prompts", "(batch, prompt_len)",
+                    "ids, index_t");
+}
+
+}  // namespace detail
+
 /// New tokens of each batch row, without the prompt: up to the stop token, at most max_new_tokens.
 ///
 /// Shapes: prompts (batch, prompt_len), where batch is the model's. Of shorter prompts only prompt_lengths(b) tokens are
 /// read: rows past theirs generate while others still read, nothing is padded. Row b draws from stream b of the seed,
-/// whatever becomes of the other rows. Prompts continue what the model has seen. Of the result it has then seen all
-/// but the last token; a row that ends before others is given its last token until they end, too.
-/// A session needs room for prompt_len + max_new_tokens - 1 tokens: where it ends, step() throws, in the middle.
+/// whatever becomes of the other rows. Prompts continue what the model has seen: a second call goes on behind the first.
+/// Of the result the model has then seen all but the last token, which the next prompt begins with; a row that ends before
+/// others is given its last token until they end, too. clear() of a session begins anew.
+/// A session needs room for prompt_len + max_new_tokens - 1 tokens.
 /// Throws ShapeError or ValueError before the model is called, then what its step() and likeliest_token() throw.
 template <CachedDecoder Model>
 std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index_t> prompts,
@@ -64,7 +107,7 @@ std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index
               prompts.shape());
   detail::check_generation("generate", "prompt_len", prompt_len, 1);
   detail::check_generation("generate", "max_new_tokens", options.max_new_tokens, 1);
-  index_t shortest = prompt_len;
+  index_t shortest = prompt_len, longest = options.prompt_lengths ? 0 : prompt_len;
   if (options.prompt_lengths) {
     check_shape("generate", "prompt_lengths", "(batch)", Shape<1>{batch},
                 options.prompt_lengths.shape());
@@ -72,8 +115,10 @@ std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index
       const index_t length = options.prompt_lengths(b);
       detail::check_generation("generate", "prompt_lengths", length, 1, prompt_len);
       shortest = (std::min)(shortest, length);
+      longest = (std::max)(longest, length);
     }
   }
+  if (batch > 0) detail::check_room("generate", model, longest, options.max_new_tokens);
   std::vector<Sampler> samplers;
   for (index_t b = 0; options.sampling && b < batch; ++b) {
     samplers.emplace_back(*options.sampling, model.vocab_size(), static_cast<std::uint32_t>(b));
@@ -104,6 +149,13 @@ std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index
     if (!is_any_left) return generated;
     model.step(next, logits);
   }
+}
+
+/// Never: a session comes first, then ids.
+template <class Model, TensorLike Prompts>
+  requires(!detail::Generates<Model, Prompts>)
+void generate(Model&, const Prompts&, const GenerationOptions&) {
+  detail::assert_generates<Model, Prompts>();
 }
 
 ATTN_NAMESPACE_END

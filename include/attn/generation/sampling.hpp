@@ -17,8 +17,8 @@ ATTN_NAMESPACE_BEGIN
 /// logit is NaN or +inf, or all are -inf.
 template <TensorLike Logits>
 index_t likeliest_token(const Logits& logits) {
-  static_assert(rank_v<Logits> == 1, "likeliest_token: logits must have one axis, (vocab_size)");
-  const auto row = const_view(logits);
+  ATTN_ASSERT_AXES(Logits, 1, "likeliest_token, Sampler: logits", "(vocab_size)");
+  const auto row = detail::view_as<const scalar_t<Logits>, 1>(logits);
   const index_t best = argmax(row);
   const auto most = static_cast<double>(row(best));
   if (!std::isfinite(most)) {
@@ -69,7 +69,8 @@ class Sampler {
   /// then.
   template <TensorLike Logits>
   index_t operator()(const Logits& logits) {
-    const auto row = const_view(logits);
+    ATTN_ASSERT_AXES(Logits, 1, "likeliest_token, Sampler: logits", "(vocab_size)");
+    const auto row = detail::view_as<const scalar_t<Logits>, 1>(logits);
     const auto most = static_cast<double>(row(likeliest_token(row)));
     candidates_.clear();
     for (index_t i = 0; i < row.extent(0); ++i) {

@@ -35,6 +35,11 @@ class NamedTensor {
     }
   }
 
+  template <TensorLike X>
+  NamedTensor(std::string name, const X&) : name_(std::move(name)), dtype_{} {
+    detail::assert_tensor_element<scalar_t<X>>();
+  }
+
   /// From the bytes of contiguous elements of any type that files know, last axis fastest; an empty shape is a scalar.
   /// Throws ShapeError for a shape that nothing can have, ValueError unless the bytes are as many as it says.
   NamedTensor(std::string name, DType dtype, std::vector<index_t> shape,

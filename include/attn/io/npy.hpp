@@ -100,6 +100,15 @@ class NpyArray {
     return result;
   }
 
+  template <class T, int Rank>
+  void view() const {
+    detail::assert_tensor_element<T>();
+  }
+  template <class T, int Rank>
+  Tensor<T, Rank> load() const {
+    return detail::assert_tensor_element<T>(), Tensor<T, Rank>();
+  }
+
  private:
   void open() {
     header_ = parse_npy_header(bytes_, file_name_);
@@ -192,7 +201,6 @@ inline std::string npy_preamble(std::string_view function, const NamedTensor& te
 /// Writes one array, in C's order, atomically: `np.load(path)` reads it. Throws DTypeError for bfloat16, which numpy has not,
 /// IoError naming the file where it cannot be written.
 template <TensorLike X>
-  requires TensorElement<scalar_t<X>>
 void save_npy(const std::filesystem::path& path, const X& x) {
   const NamedTensor tensor("x", x);
   const std::string preamble = detail::npy_preamble("save_npy", tensor);

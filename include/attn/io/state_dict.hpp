@@ -159,6 +159,7 @@ struct StoredAs {
 /// the module as it was. Throws ShapeError or DTypeError for a tensor that does not fit, naming it
 /// and both shapes; in strict mode ValueError that lists the missing and the unexpected names.
 template <ParameterModule Module, TensorFile File>
+  requires(!std::is_const_v<Module>)
 LoadReport load_state_dict(Module& module, const File& file, const LoadOptions& options = {}) {
   LoadReport report;
   std::vector<std::string> names;  // one per parameter: renaming is not asked twice
@@ -199,6 +200,18 @@ LoadReport load_state_dict(Module& module, const File& file, const LoadOptions& 
   return report;
 }
 
+/// Never: a module comes first, a file second.
+template <class Module, class File>
+  requires(!(ParameterModule<Module> && TensorFile<File>) || std::is_const_v<Module>)
+void load_state_dict(Module&, const File&, const LoadOptions& = {}) {
+  static_assert(ParameterModule<Module> && !std::is_const_v<Module>,
+                "load_state_dict(module, file): the first must be a module that is not const, with "
+                "visit_parameters()");
+  static_assert(TensorFile<File>,
+                "load_state_dict(module, file): the second must be a SafetensorsFile, a folder of "
+                "them or an NpzFile");
+}
+
 struct SaveOptions {
   /// As those of LoadOptions: the same two load what was saved.
   std::string prefix = {};
@@ -225,6 +238,15 @@ template <class Module>
 void save_state_dict(const std::filesystem::path& path, const Module& module,
                      const SaveOptions& options = {}) {
   save_safetensors(path, state_dict(module, options), options.metadata);
+}
+
+/// Never: it is a module that has parameters.
+template <class Module>
+  requires(!ParameterModule<const Module>)
+void save_state_dict(const std::filesystem::path&, const Module&, const SaveOptions& = {}) {
+  static_assert(!std::is_same_v<Module, Module>,
+                "save_state_dict(path, module): a module has visit_parameters() const; tensors are "
+                "written by save_safetensors()");
 }
 
 ATTN_NAMESPACE_END

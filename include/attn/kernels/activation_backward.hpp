@@ -79,9 +79,14 @@ void activation_backward(std::string_view function, Activation activation,
 template <TensorLike D, TensorLike X, TensorLike DX>
 void activate_backward(Activation activation, const D& d_out, const X& x, DX&& d_x,
                        const Execution& execution = {}) {
-  detail::activation_backward<scalar_t<X>, rank_v<X>>("activate_backward", activation,
-                                                      const_view(d_out), const_view(x), {},
-                                                      view_of(d_x), {}, execution);
+  using T = detail::real_t<X>;
+  constexpr int kRank = rank_v<X>;
+  ATTN_ASSERT_REAL(X, "activate_backward: x");
+  ATTN_ASSERT_INPUT_LIKE(D, X, "activate_backward: d_out", "x");
+  ATTN_ASSERT_OUTPUT_LIKE(DX, X, "activate_backward: d_x", "x");
+  detail::activation_backward<T, kRank>(
+      "activate_backward", activation, detail::view_as<const T, kRank>(d_out),
+      detail::view_as<const T, kRank>(x), {}, detail::view_as<T, kRank>(d_x), {}, execution);
 }
 
 /// Of glu(activation, a, b), that is f(a) b: d_a = d_out b f'(a), d_b = d_out f(a). d_a and d_b may
@@ -90,9 +95,17 @@ void activate_backward(Activation activation, const D& d_out, const X& x, DX&& d
 template <TensorLike D, TensorLike A, TensorLike B, TensorLike DA, TensorLike DB>
 void glu_backward(Activation activation, const D& d_out, const A& a, const B& b, DA&& d_a, DB&& d_b,
                   const Execution& execution = {}) {
-  detail::activation_backward<scalar_t<A>, rank_v<A>>("glu_backward", activation, const_view(d_out),
-                                                      const_view(a), const_view(b), view_of(d_a),
-                                                      view_of(d_b), execution);
+  using T = detail::real_t<A>;
+  constexpr int kRank = rank_v<A>;
+  ATTN_ASSERT_REAL(A, "glu_backward: a");
+  ATTN_ASSERT_INPUT_LIKE(B, A, "glu_backward: b", "a");
+  ATTN_ASSERT_INPUT_LIKE(D, A, "glu_backward: d_out", "a");
+  ATTN_ASSERT_OUTPUT_LIKE(DA, A, "glu_backward: d_a", "a");
+  ATTN_ASSERT_OUTPUT_LIKE(DB, A, "glu_backward: d_b", "a");
+  detail::activation_backward<T, kRank>(
+      "glu_backward", activation, detail::view_as<const T, kRank>(d_out),
+      detail::view_as<const T, kRank>(a), detail::view_as<const T, kRank>(b),
+      detail::view_as<T, kRank>(d_a), detail::view_as<T, kRank>(d_b), execution);
 }
 
 ATTN_NAMESPACE_END

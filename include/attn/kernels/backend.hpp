@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <initializer_list>
 
+#include "attn/core/argument_types.hpp"
 #include "attn/core/element.hpp"
 #include "attn/exec/execution.hpp"
 #include "attn/exec/row_ranges.hpp"

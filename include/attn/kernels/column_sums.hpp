@@ -53,9 +53,11 @@ ATTN_NAMESPACE_BEGIN
 /// out(j) += sum over all rows of x(.., j). Shapes: x (.., n) with a unit innermost stride, out
 /// (n), contiguous. Rows are summed in a fixed order. Throws ShapeError.
 template <TensorLike X>
-void add_column_sums(const X& x, TensorView1<scalar_t<X>> out, const Execution& execution = {}) {
-  using T = scalar_t<X>;
-  const auto from = const_view(x);
+void add_column_sums(const X& x, TensorView1<detail::real_t<X>> out,
+                     const Execution& execution = {}) {
+  using T = detail::real_t<X>;
+  ATTN_ASSERT_REAL(X, "add_column_sums: x");
+  const auto from = detail::view_as<const T, rank_v<X>>(x);
   constexpr int kLast = rank_v<X> - 1;
   check_shape("add_column_sums", "out", Shape<1>{from.extent(kLast)}, out.shape());
   if (!out.is_contiguous() || (from.extent(kLast) > 1 && from.stride(kLast) != 1)) {

@@ -54,10 +54,15 @@ void normalize_rows_backward(const TensorView2<const T>& unit, const T* lengths,
 template <TensorLike X, TensorLike Y, TensorLike DX, TensorLike DY>
 double contrastive_loss_backward(const X& x, const Y& y, DX&& d_x, DY&& d_y,
                                  const ContrastiveOptions& options = {}) {
-  using T = scalar_t<X>;
+  using T = detail::real_t<X>;
   constexpr std::string_view kFunction = "contrastive_loss_backward";
-  const TensorView2<const T> xv = const_view(x), yv = const_view(y);
-  const TensorView2<T> dx = view_of(d_x), dy = view_of(d_y);
+  ATTN_ASSERT_REAL(X, "contrastive_loss_backward: x");
+  ATTN_ASSERT_AXES(X, 2, "contrastive_loss_backward: x", "(n, dim)");
+  ATTN_ASSERT_INPUT_LIKE(Y, X, "contrastive_loss_backward: y", "x");
+  ATTN_ASSERT_OUTPUT_LIKE(DX, X, "contrastive_loss_backward: d_x", "x");
+  ATTN_ASSERT_OUTPUT_LIKE(DY, X, "contrastive_loss_backward: d_y", "x");
+  const auto xv = detail::view_as<const T, 2>(x), yv = detail::view_as<const T, 2>(y);
+  const auto dx = detail::view_as<T, 2>(d_x), dy = detail::view_as<T, 2>(d_y);
   check_shape(kFunction, "y", xv.shape(), yv.shape());
   check_shape(kFunction, "d_x", xv.shape(), dx.shape());
   check_shape(kFunction, "d_y", xv.shape(), dy.shape());

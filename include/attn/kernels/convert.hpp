@@ -78,22 +78,26 @@ void convert_views(const TensorView<const From, Rank>& from, const TensorView<To
 /// which do not overlap. Widening is exact; narrowing rounds once, to nearest even, as bfloat16(x) does: the same bits on
 /// every instruction set. Throws ShapeError unless shapes agree.
 template <TensorLike From, TensorLike To>
-  requires FloatElement<scalar_t<From>> && FloatElement<scalar_t<To>>
 void convert(const From& from, To&& to, const Execution& execution = {}) {
-  const auto source = const_view(from);
-  const TensorView<scalar_t<To>, rank_v<From>> target = view_of(to);
-  check_shape("convert", "to", source.shape(), target.shape());
-  if (source.size() == 0) return;
-  if constexpr (std::same_as<scalar_t<From>, scalar_t<To>>) {
-    copy(source, target);
-  } else {
-    detail::convert_views(source, target, execution);
+  constexpr bool are_floats = FloatElement<scalar_t<From>> && FloatElement<scalar_t<To>>;
+  static_assert(are_floats, "convert: the elements must be float, double, bfloat16 or float16");
+  ATTN_ASSERT_AXES_OF(To, From, "convert: to", "from");
+  ATTN_ASSERT_WRITABLE(To, "convert: to");
+  if constexpr (are_floats) {
+    const auto source = const_view(from);
+    const auto target = detail::view_as<scalar_t<To>, rank_v<From>>(to);
+    check_shape("convert", "to", source.shape(), target.shape());
+    if (source.size() == 0) return;
+    if constexpr (std::same_as<scalar_t<From>, scalar_t<To>>) {
+      copy(source, target);
+    } else {
+      detail::convert_views(source, target, execution);
+    }
   }
 }
 
 /// The same into a new tensor: convert<bfloat16>(x).
 template <FloatElement To, TensorLike From>
-  requires FloatElement<scalar_t<From>>
 Tensor<To, rank_v<From>> convert(const From& from, const Execution& execution = {}) {
   auto to = Tensor<To, rank_v<From>>::uninitialized(const_view(from).shape());
   convert(from, to, execution);

@@ -11,11 +11,11 @@ ATTN_NAMESPACE_BEGIN
 /// which it is unless given, the residual is not read.
 template <class T, int Rank = 2>
 struct Epilogue {
-  Accumulator<T> alpha = 1;
-  TensorView1<const T> bias = {};  ///< (n), contiguous
-  Activation activation = Activation::none;
-  Accumulator<T> beta = 0;
-  TensorView<const T, Rank> residual = {};  ///< (m, n); of a batch (batch or 1, m, n)
+  Accumulator<T> alpha = 1;                  ///< the product times this,
+  TensorView1<const T> bias = {};            ///< (n), contiguous, added to each row,
+  Activation activation = Activation::none;  ///< of the sum; then
+  Accumulator<T> beta = 0;                   ///< times the residual is added
+  TensorView<const T, Rank> residual = {};   ///< (m, n); of a batch (batch or 1, m, n)
 };
 
 /// A (k x n) matrix laid out once for the kernels of one instruction set, to multiply by many times.

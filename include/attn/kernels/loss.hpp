@@ -117,22 +117,33 @@ double cross_entropy(std::string_view function, TensorView2<const T> logits,
 /// classes) with a unit innermost stride, targets (rows) of any integer type. Rows are summed in
 /// order, in double. Throws ShapeError, and ValueError for a target that is no class.
 template <TensorLike X, TensorLike Targets>
-  requires std::integral<scalar_t<Targets>>
 double cross_entropy(const X& logits, const Targets& targets,
-                     const CrossEntropyOptions<scalar_t<X>>& options = {}) {
-  return detail::cross_entropy<scalar_t<X>, scalar_t<Targets>>("cross_entropy", const_view(logits),
-                                                               const_view(targets), {}, options);
+                     const CrossEntropyOptions<detail::real_t<X>>& options = {}) {
+  using T = detail::real_t<X>;
+  using Id = detail::id_t<Targets>;
+  ATTN_ASSERT_REAL(X, "cross_entropy: logits");
+  ATTN_ASSERT_AXES(X, 2, "cross_entropy: logits", "(rows, classes)");
+  ATTN_ASSERT_AXES(Targets, 1, "cross_entropy: targets", "(rows)");
+  ATTN_ASSERT_INTEGERS(Targets, "cross_entropy: targets");
+  return detail::cross_entropy<T, Id>("cross_entropy", detail::view_as<const T, 2>(logits),
+                                      detail::view_as<const Id, 1>(targets), {}, options);
 }
 
 /// The same, and its gradient into d_logits (rows, classes), which may be logits: softmax and loss
 /// share one pass, and logits and their gradient need not both stand in memory. Ignored rows get 0.
 template <TensorLike X, TensorLike Targets, TensorLike DX>
-  requires std::integral<scalar_t<Targets>>
 double cross_entropy_backward(const X& logits, const Targets& targets, DX&& d_logits,
-                              const CrossEntropyOptions<scalar_t<X>>& options = {}) {
-  return detail::cross_entropy<scalar_t<X>, scalar_t<Targets>>(
-      "cross_entropy_backward", const_view(logits), const_view(targets), view_of(d_logits),
-      options);
+                              const CrossEntropyOptions<detail::real_t<X>>& options = {}) {
+  using T = detail::real_t<X>;
+  using Id = detail::id_t<Targets>;
+  ATTN_ASSERT_REAL(X, "cross_entropy_backward: logits");
+  ATTN_ASSERT_AXES(X, 2, "cross_entropy_backward: logits", "(rows, classes)");
+  ATTN_ASSERT_AXES(Targets, 1, "cross_entropy_backward: targets", "(rows)");
+  ATTN_ASSERT_INTEGERS(Targets, "cross_entropy_backward: targets");
+  ATTN_ASSERT_OUTPUT_LIKE(DX, X, "cross_entropy_backward: d_logits", "logits");
+  return detail::cross_entropy<T, Id>("cross_entropy_backward", detail::view_as<const T, 2>(logits),
+                                      detail::view_as<const Id, 1>(targets),
+                                      detail::view_as<T, 2>(d_logits), options);
 }
 
 namespace detail {
@@ -162,23 +173,32 @@ double add_squares(TensorView<const T, Rank> x, TensorView<const T, Rank> target
 /// agree.
 template <TensorLike X, TensorLike Target>
 double mse_loss(const X& x, const Target& target) {
-  const auto from = const_view(x);
-  check_shape("mse_loss", "target", from.shape(), const_view(target).shape());
-  return detail::add_squares<scalar_t<X>, rank_v<X>>(from, const_view(target), {}, 0) /
-         static_cast<double>(from.size());
+  using T = detail::real_t<X>;
+  constexpr int kRank = rank_v<X>;
+  ATTN_ASSERT_REAL(X, "mse_loss: x");
+  ATTN_ASSERT_INPUT_LIKE(Target, X, "mse_loss: target", "x");
+  const auto from = detail::view_as<const T, kRank>(x),
+             to = detail::view_as<const T, kRank>(target);
+  check_shape("mse_loss", "target", from.shape(), to.shape());
+  return detail::add_squares<T, kRank>(from, to, {}, 0) / static_cast<double>(from.size());
 }
 
 /// The same, and its gradient 2 (x - target) / elements into d_x, which may be x. Throws
 /// ShapeError.
 template <TensorLike X, TensorLike Target, TensorLike DX>
 double mse_loss_backward(const X& x, const Target& target, DX&& d_x) {
-  const auto from = const_view(x);
-  check_shape("mse_loss_backward", "target", from.shape(), const_view(target).shape());
-  check_shape("mse_loss_backward", "d_x", from.shape(), view_of(d_x).shape());
+  using T = detail::real_t<X>;
+  constexpr int kRank = rank_v<X>;
+  ATTN_ASSERT_REAL(X, "mse_loss_backward: x");
+  ATTN_ASSERT_INPUT_LIKE(Target, X, "mse_loss_backward: target", "x");
+  ATTN_ASSERT_OUTPUT_LIKE(DX, X, "mse_loss_backward: d_x", "x");
+  const auto from = detail::view_as<const T, kRank>(x),
+             to = detail::view_as<const T, kRank>(target);
+  const auto slope = detail::view_as<T, kRank>(d_x);
+  check_shape("mse_loss_backward", "target", from.shape(), to.shape());
+  check_shape("mse_loss_backward", "d_x", from.shape(), slope.shape());
   const double size = static_cast<double>(from.size());
-  return detail::add_squares<scalar_t<X>, rank_v<X>>(from, const_view(target), view_of(d_x),
-                                                     2 / size) /
-         size;
+  return detail::add_squares<T, kRank>(from, to, slope, 2 / size) / size;
 }
 
 ATTN_NAMESPACE_END

@@ -92,25 +92,38 @@ void norm_backward(std::string_view function, bool centers, TensorView<const T, 
 /// d_x may be d_out, x or the residual. Sums over rows are taken in a fixed order. Throws
 /// ShapeError. Source: Ba, Kiros, Hinton (2016), equation 4, differentiated.
 template <TensorLike D, TensorLike X, TensorLike DX>
-void layer_norm_backward(const D& d_out, const X& x, TensorView1<const scalar_t<X>> weight,
-                         double eps, DX&& d_x, TensorView1<scalar_t<X>> d_weight = {},
-                         TensorView1<scalar_t<X>> d_bias = {},
-                         decltype(const_view(x)) residual = {}, const Execution& execution = {}) {
-  using T = scalar_t<X>;
-  detail::norm_backward<T, rank_v<X>>("layer_norm_backward", true, const_view(d_out), const_view(x),
-                                      weight, eps, view_of(d_x), d_weight, d_bias, residual,
-                                      execution);
+void layer_norm_backward(const D& d_out, const X& x, TensorView1<const detail::real_t<X>> weight,
+                         double eps, DX&& d_x, TensorView1<detail::real_t<X>> d_weight = {},
+                         TensorView1<detail::real_t<X>> d_bias = {},
+                         TensorView<const detail::real_t<X>, rank_v<X>> residual = {},
+                         const Execution& execution = {}) {
+  using T = detail::real_t<X>;
+  constexpr int kRank = rank_v<X>;
+  ATTN_ASSERT_REAL(X, "layer_norm_backward: x");
+  ATTN_ASSERT_INPUT_LIKE(D, X, "layer_norm_backward: d_out", "x");
+  ATTN_ASSERT_OUTPUT_LIKE(DX, X, "layer_norm_backward: d_x", "x");
+  detail::norm_backward<T, kRank>(
+      "layer_norm_backward", true, detail::view_as<const T, kRank>(d_out),
+      detail::view_as<const T, kRank>(x), weight, eps, detail::view_as<T, kRank>(d_x), d_weight,
+      d_bias, residual, execution);
 }
 
 /// Of rms_norm(x, weight, eps): as layer_norm_backward() without means, n = x / sqrt(mean of x^2 +
 /// eps).
 template <TensorLike D, TensorLike X, TensorLike DX>
-void rms_norm_backward(const D& d_out, const X& x, TensorView1<const scalar_t<X>> weight,
-                       double eps, DX&& d_x, TensorView1<scalar_t<X>> d_weight = {},
-                       decltype(const_view(x)) residual = {}, const Execution& execution = {}) {
-  using T = scalar_t<X>;
-  detail::norm_backward<T, rank_v<X>>("rms_norm_backward", false, const_view(d_out), const_view(x),
-                                      weight, eps, view_of(d_x), d_weight, {}, residual, execution);
+void rms_norm_backward(const D& d_out, const X& x, TensorView1<const detail::real_t<X>> weight,
+                       double eps, DX&& d_x, TensorView1<detail::real_t<X>> d_weight = {},
+                       TensorView<const detail::real_t<X>, rank_v<X>> residual = {},
+                       const Execution& execution = {}) {
+  using T = detail::real_t<X>;
+  constexpr int kRank = rank_v<X>;
+  ATTN_ASSERT_REAL(X, "rms_norm_backward: x");
+  ATTN_ASSERT_INPUT_LIKE(D, X, "rms_norm_backward: d_out", "x");
+  ATTN_ASSERT_OUTPUT_LIKE(DX, X, "rms_norm_backward: d_x", "x");
+  detail::norm_backward<T, kRank>(
+      "rms_norm_backward", false, detail::view_as<const T, kRank>(d_out),
+      detail::view_as<const T, kRank>(x), weight, eps, detail::view_as<T, kRank>(d_x), d_weight, {},
+      residual, execution);
 }
 
 ATTN_NAMESPACE_END

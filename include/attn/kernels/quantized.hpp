@@ -69,7 +69,10 @@ inline void gemm(const TensorView2<const float>& a, const QuantizedMatrix& weigh
 template <TensorLike A, TensorLike C>
 void gemm(const A& a, const QuantizedWeights& b, ActivationFormat activations, C&& c,
           const Epilogue<float>& epilogue = {}, const Execution& execution = {}) {
-  detail::gemm(const_view(a), b.matrix(), activations, view_of(c), epilogue, execution);
+  ATTN_ASSERT_INPUT(A, float, 2, "gemm: a", "(m, k)", "what quantised weights multiply, float");
+  ATTN_ASSERT_OUTPUT(C, float, 2, "gemm: c", "(m, n)", "what quantised weights give, float");
+  detail::gemm(detail::view_as<const float, 2>(a), b.matrix(), activations,
+               detail::view_as<float, 2>(c), epilogue, execution);
 }
 
 ATTN_NAMESPACE_END

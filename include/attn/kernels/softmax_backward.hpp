@@ -69,16 +69,28 @@ void softmax_backward(std::string_view function, bool is_log, TensorView<const T
 /// ShapeError.
 template <TensorLike D, TensorLike Y, TensorLike DX>
 void softmax_backward(const D& d_out, const Y& out, DX&& d_x, const Execution& execution = {}) {
-  detail::softmax_backward<scalar_t<Y>, rank_v<Y>>("softmax_backward", false, const_view(d_out),
-                                                   const_view(out), view_of(d_x), execution);
+  using T = detail::real_t<Y>;
+  constexpr int kRank = rank_v<Y>;
+  ATTN_ASSERT_REAL(Y, "softmax_backward: out");
+  ATTN_ASSERT_INPUT_LIKE(D, Y, "softmax_backward: d_out", "out");
+  ATTN_ASSERT_OUTPUT_LIKE(DX, Y, "softmax_backward: d_x", "out");
+  detail::softmax_backward<T, kRank>(
+      "softmax_backward", false, detail::view_as<const T, kRank>(d_out),
+      detail::view_as<const T, kRank>(out), detail::view_as<T, kRank>(d_x), execution);
 }
 
 /// Of out = log_softmax(x): d_x = d_out - e^out times the sum of d_out over the last axis.
 /// Innermost strides are 1; d_x may be d_out or out. Throws ShapeError.
 template <TensorLike D, TensorLike Y, TensorLike DX>
 void log_softmax_backward(const D& d_out, const Y& out, DX&& d_x, const Execution& execution = {}) {
-  detail::softmax_backward<scalar_t<Y>, rank_v<Y>>("log_softmax_backward", true, const_view(d_out),
-                                                   const_view(out), view_of(d_x), execution);
+  using T = detail::real_t<Y>;
+  constexpr int kRank = rank_v<Y>;
+  ATTN_ASSERT_REAL(Y, "log_softmax_backward: out");
+  ATTN_ASSERT_INPUT_LIKE(D, Y, "log_softmax_backward: d_out", "out");
+  ATTN_ASSERT_OUTPUT_LIKE(DX, Y, "log_softmax_backward: d_x", "out");
+  detail::softmax_backward<T, kRank>(
+      "log_softmax_backward", true, detail::view_as<const T, kRank>(d_out),
+      detail::view_as<const T, kRank>(out), detail::view_as<T, kRank>(d_x), execution);
 }
 
 ATTN_NAMESPACE_END

@@ -26,13 +26,15 @@ class Decoder : public detail::LayerStack<T, DecoderLayer<T>> {
   }
 
   template <TensorLike X, TensorLike Memory, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   Tensor3<T> operator()(const X& x, const Memory& memory, const AttentionOptions<T>& options = {},
                         const DecoderCall<T>& call = {},
                         std::span<DecoderLayerCache<T>> caches = {},
                         const Functors&... functors) const {
-    auto out = Tensor3<T>::uninitialized(const_view(x).shape());
-    forward(x, memory, out, options, call, caches, functors...);
+    ATTN_ASSERT_INPUT(X, T, 3, "Decoder: x", "(batch, seq, d_model)", "the layer");
+    ATTN_ASSERT_INPUT(Memory, T, 3, "Decoder: memory", "(batch, memory_len, d_model)", "the layer");
+    const auto in = detail::view_as<const T, 3>(x), source = detail::view_as<const T, 3>(memory);
+    auto out = Tensor3<T>::uninitialized(in.shape());
+    forward(in, source, out, options, call, caches, functors...);
     return out;
   }
 
@@ -41,13 +43,17 @@ class Decoder : public detail::LayerStack<T, DecoderLayer<T>> {
   /// those of the caches, and memory is read by the first call alone. Throws ShapeError or ValueError; the caches then
   /// are as they were.
   template <TensorLike X, TensorLike Memory, TensorLike Out, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   void forward(const X& x, const Memory& memory, Out&& out, const AttentionOptions<T>& options = {},
                const DecoderCall<T>& call = {}, std::span<DecoderLayerCache<T>> caches = {},
                const Functors&... functors) const {
-    this->run("Decoder", const_view(x), view_of(out), caches, options.execution,
+    ATTN_ASSERT_INPUT(X, T, 3, "Decoder: x", "(batch, seq, d_model)", "the layer");
+    ATTN_ASSERT_INPUT(Memory, T, 3, "Decoder: memory", "(batch, memory_len, d_model)", "the layer");
+    ATTN_ASSERT_OUTPUT(Out, T, 3, "Decoder: out", "(batch, seq, d_model)", "the layer");
+    const auto source = detail::view_as<const T, 3>(memory);
+    this->run("Decoder", detail::view_as<const T, 3>(x), detail::view_as<T, 3>(out), caches,
+              options.execution,
               [&](const DecoderLayer<T>& layer, auto from, auto to, DecoderLayerCache<T>* cache) {
-                layer.forward(from, memory, to, options, call, cache, functors...);
+                layer.forward(from, source, to, options, call, cache, functors...);
               });
   }
 };

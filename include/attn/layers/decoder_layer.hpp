@@ -66,24 +66,30 @@ class DecoderLayer {
   }
 
   template <TensorLike X, TensorLike Memory, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   Tensor3<T> operator()(const X& x, const Memory& memory, const AttentionOptions<T>& options = {},
                         const DecoderCall<T>& call = {}, DecoderLayerCache<T>* cache = nullptr,
                         const Functors&... functors) const {
-    auto out = Tensor3<T>::uninitialized(const_view(x).shape());
-    forward(x, memory, out, options, call, cache, functors...);
+    ATTN_ASSERT_INPUT(X, T, 3, "DecoderLayer: x", "(batch, seq, d_model)", "the layer");
+    ATTN_ASSERT_INPUT(Memory, T, 3, "DecoderLayer: memory", "(batch, memory_len, d_model)",
+                      "the layer");
+    const auto from = detail::view_as<const T, 3>(x), source = detail::view_as<const T, 3>(memory);
+    auto out = Tensor3<T>::uninitialized(from.shape());
+    forward(from, source, out, options, call, cache, functors...);
     return out;
   }
 
   /// Into `out`, which may be x. Functors act in self-attention. Throws ShapeError or ValueError; the cache then
   /// is as it was.
   template <TensorLike X, TensorLike Memory, TensorLike Out, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   void forward(const X& x, const Memory& memory, Out&& out, const AttentionOptions<T>& options = {},
                const DecoderCall<T>& call = {}, DecoderLayerCache<T>* cache = nullptr,
                const Functors&... functors) const {
-    const TensorView3<const T> in = const_view(x), source = const_view(memory);
-    const TensorView3<T> to = view_of(out);
+    ATTN_ASSERT_INPUT(X, T, 3, "DecoderLayer: x", "(batch, seq, d_model)", "the layer");
+    ATTN_ASSERT_INPUT(Memory, T, 3, "DecoderLayer: memory", "(batch, memory_len, d_model)",
+                      "the layer");
+    ATTN_ASSERT_OUTPUT(Out, T, 3, "DecoderLayer: out", "(batch, seq, d_model)", "the layer");
+    const auto in = detail::view_as<const T, 3>(x), source = detail::view_as<const T, 3>(memory);
+    const auto to = detail::view_as<T, 3>(out);
     check_shape("DecoderLayer", "out", in.shape(), to.shape());
     AttentionOptions<T> memory_options = call.memory;
     memory_options.execution = options.execution;

@@ -47,7 +47,6 @@ AttentionOptions<T> memory_options(const DecoderCall<T>& call, const Execution& 
 /// DecoderLayer::forward() that saves: x and out (batch, tgt_len, d_model), memory (batch, src_len,
 /// d_model). Functors act in self-attention. Throws ShapeError or ValueError.
 template <class T, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 void forward(const DecoderLayer<T>& layer, Input3<T> x, Input3<T> memory, Output3<T> out,
              DecoderLayerSaved<T>& saved, const AttentionOptions<T>& options = {},
              const DecoderCall<T>& call = {}, const Functors&... functors) {
@@ -108,7 +107,6 @@ void forward(const DecoderLayer<T>& layer, Input3<T> x, Input3<T> memory, Output
 /// d_x (batch, tgt_len, d_model), which may be d_out; d_memory (batch, src_len, d_model) += its
 /// gradient; those of the parameters are added to `gradients`.
 template <class T, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 void backward(const DecoderLayer<T>& layer, Input3<T> d_out, DecoderLayerSaved<T>& saved,
               Output3<T> d_x, Output3<T> d_memory, DecoderLayer<T>& gradients,
               const AttentionOptions<T>& options = {}, const DecoderCall<T>& call = {},

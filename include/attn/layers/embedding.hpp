@@ -46,12 +46,16 @@ void check_ids(std::string_view function, std::string_view argument,
 /// out(.., :) = table(ids(..), :). Shapes: table (num_embeddings, dim), ids (..) of any integer type, out
 /// (.., dim). Throws ShapeError, and ValueError for an id outside the table, before anything is written.
 template <TensorLike Table, TensorLike Ids, TensorLike Out>
-  requires std::integral<scalar_t<Ids>>
 void embedding(const Table& table, const Ids& ids, Out&& out) {
   using T = scalar_t<Table>;
-  const TensorView2<const T> rows = const_view(table);
-  const auto iv = const_view(ids);
-  const TensorView<T, rank_v<Ids> + 1> ov = view_of(out);
+  ATTN_ASSERT_AXES(Table, 2, "embedding: table", "(num_embeddings, embedding_dim)");
+  ATTN_ASSERT_INTEGERS(Ids, "embedding: ids");
+  static_assert(rank_v<Out> == rank_v<Ids> + 1, "embedding: out must have one axis more than ids");
+  ATTN_ASSERT_ELEMENTS(Out, T, "embedding: out", "table");
+  ATTN_ASSERT_WRITABLE(Out, "embedding: out");
+  const auto rows = detail::view_as<const T, 2>(table);
+  const auto iv = detail::view_as<const detail::id_t<Ids>, rank_v<Ids>>(ids);
+  const auto ov = detail::view_as<T, rank_v<Ids> + 1>(out);
   Shape<rank_v<Ids> + 1> expected{};
   std::copy(iv.shape().begin(), iv.shape().end(), expected.begin());
   expected.back() = rows.extent(1);
@@ -68,14 +72,17 @@ void embedding(const Table& table, const Ids& ids, Out&& out) {
 
 /// The same into a new tensor.
 template <TensorLike Table, TensorLike Ids>
-  requires std::integral<scalar_t<Ids>>
 auto embedding(const Table& table, const Ids& ids) {
-  const auto iv = const_view(ids);
+  using T = scalar_t<Table>;
+  ATTN_ASSERT_AXES(Table, 2, "embedding: table", "(num_embeddings, embedding_dim)");
+  ATTN_ASSERT_INTEGERS(Ids, "embedding: ids");
+  const auto rows = detail::view_as<const T, 2>(table);
+  const auto iv = detail::view_as<const detail::id_t<Ids>, rank_v<Ids>>(ids);
   Shape<rank_v<Ids> + 1> shape{};
   std::copy(iv.shape().begin(), iv.shape().end(), shape.begin());
-  shape.back() = const_view(table).extent(1);
-  auto out = Tensor<scalar_t<Table>, rank_v<Ids> + 1>::uninitialized(shape);
-  embedding(table, ids, out);
+  shape.back() = rows.extent(1);
+  auto out = Tensor<T, rank_v<Ids> + 1>::uninitialized(shape);
+  embedding(rows, iv, out);
   return out;
 }
 

@@ -27,12 +27,13 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
   }
 
   template <TensorLike X, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   Tensor3<T> operator()(const X& x, const AttentionOptions<T>& options = {},
                         TensorView2<const index_t> position_ids = {},
                         std::span<KvCache<T>> caches = {}, const Functors&... functors) const {
-    auto out = Tensor3<T>::uninitialized(const_view(x).shape());
-    forward(x, out, options, position_ids, caches, functors...);
+    ATTN_ASSERT_INPUT(X, T, 3, "Encoder: x", "(batch, seq, d_model)", "the layer");
+    const auto in = detail::view_as<const T, 3>(x);
+    auto out = Tensor3<T>::uninitialized(in.shape());
+    forward(in, out, options, position_ids, caches, functors...);
     return out;
   }
 
@@ -40,11 +41,13 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
   /// layer. With caches, one per layer, x holds the tokens behind those of the caches. Throws ShapeError or ValueError;
   /// the caches then are as they were, but for keys that a window left outside.
   template <TensorLike X, TensorLike Out, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   void forward(const X& x, Out&& out, const AttentionOptions<T>& options = {},
                TensorView2<const index_t> position_ids = {}, std::span<KvCache<T>> caches = {},
                const Functors&... functors) const {
-    this->run("Encoder", const_view(x), view_of(out), caches, options.execution,
+    ATTN_ASSERT_INPUT(X, T, 3, "Encoder: x", "(batch, seq, d_model)", "the layer");
+    ATTN_ASSERT_OUTPUT(Out, T, 3, "Encoder: out", "(batch, seq, d_model)", "the layer");
+    this->run("Encoder", detail::view_as<const T, 3>(x), detail::view_as<T, 3>(out), caches,
+              options.execution,
               [&](const EncoderLayer<T>& layer, auto from, auto to, KvCache<T>* cache) {
                 layer.forward(from, to, options, {.position_ids = position_ids, .cache = cache},
                               functors...);
@@ -56,7 +59,6 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
   /// rows. See MultiHeadAttentionCall::row_caches for what options may hold. Throws ShapeError or ValueError; all caches then
   /// are as they were, but for keys that a window left outside.
   template <TensorLike X, TensorLike Out, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   void forward_rows(const X& x, Out&& out, const AttentionOptions<T>& options,
                     std::span<const std::span<KvCache<T>>> conversations,
                     const Functors&... functors) const {

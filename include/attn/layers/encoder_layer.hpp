@@ -53,23 +53,25 @@ class EncoderLayer {
         dropout(options.dropout) {}
 
   template <TensorLike X, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   Tensor3<T> operator()(const X& x, const AttentionOptions<T>& options = {},
                         const MultiHeadAttentionCall<T>& call = {},
                         const Functors&... functors) const {
-    auto out = Tensor3<T>::uninitialized(const_view(x).shape());
-    forward(x, out, options, call, functors...);
+    ATTN_ASSERT_INPUT(X, T, 3, "EncoderLayer: x", "(batch, seq, d_model)", "the layer");
+    const auto from = detail::view_as<const T, 3>(x);
+    auto out = Tensor3<T>::uninitialized(from.shape());
+    forward(from, out, options, call, functors...);
     return out;
   }
 
   /// Into `out`, which may be x. call.residual is set by the layer. Throws ShapeError or ValueError; the cache
   /// then is as it was, but for keys that its window left outside.
   template <TensorLike X, TensorLike Out, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   void forward(const X& x, Out&& out, const AttentionOptions<T>& options = {},
                const MultiHeadAttentionCall<T>& call = {}, const Functors&... functors) const {
-    const TensorView3<const T> in = const_view(x);
-    const TensorView3<T> to = view_of(out);
+    ATTN_ASSERT_INPUT(X, T, 3, "EncoderLayer: x", "(batch, seq, d_model)", "the layer");
+    ATTN_ASSERT_OUTPUT(Out, T, 3, "EncoderLayer: out", "(batch, seq, d_model)", "the layer");
+    const auto in = detail::view_as<const T, 3>(x);
+    const auto to = detail::view_as<T, 3>(out);
     check_shape("EncoderLayer", "out", in.shape(), to.shape());
     Scratch<T> memory(options.execution.scratch(), in.size());
     const TensorView3<T> attended(memory.data(), in.shape());

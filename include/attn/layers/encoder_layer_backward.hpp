@@ -60,7 +60,6 @@ TensorView3<const T> branch_gradient(const DropoutPlace& place, const TensorView
 /// EncoderLayer::forward() that saves: x and out (batch, seq, d_model). Throws ShapeError or
 /// ValueError.
 template <class T, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 void forward(const EncoderLayer<T>& layer, Input3<T> x, Output3<T> out, EncoderLayerSaved<T>& saved,
              const AttentionOptions<T>& options = {}, TensorView2<const index_t> position_ids = {},
              const Functors&... functors) {
@@ -104,7 +103,6 @@ void forward(const EncoderLayer<T>& layer, Input3<T> x, Output3<T> out, EncoderL
 
 /// d_x (batch, seq, d_model), which may be d_out; those of the parameters are added to `gradients`.
 template <class T, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 void backward(const EncoderLayer<T>& layer, Input3<T> d_out, EncoderLayerSaved<T>& saved,
               Output3<T> d_x, EncoderLayer<T>& gradients, const AttentionOptions<T>& options = {},
               TensorView2<const index_t> position_ids = {}, const Functors&... functors) {

@@ -11,32 +11,45 @@ ATTN_NAMESPACE_BEGIN
 /// and bias2 (d_out) or empty, out and residual (.., d_out); out may be the residual, not x. Throws ShapeError.
 /// Source: "Attention Is All You Need" (2017), equation 2.
 template <TensorLike X, TensorLike W1, TensorLike W2, TensorLike Out>
-void feed_forward(const X& x, const W1& weight1, TensorView1<const scalar_t<X>> bias1,
-                  const W2& weight2, TensorView1<const scalar_t<X>> bias2, Out&& out,
-                  Activation activation = Activation::relu, decltype(const_view(x)) residual = {},
+void feed_forward(const X& x, const W1& weight1, TensorView1<const detail::real_t<X>> bias1,
+                  const W2& weight2, TensorView1<const detail::real_t<X>> bias2, Out&& out,
+                  Activation activation = Activation::relu,
+                  TensorView<const detail::real_t<X>, rank_v<X>> residual = {},
                   const Execution& execution = {}) {
-  using T = scalar_t<X>;
-  auto shape = const_view(x).shape();
-  const auto w1 = const_view(weight1), w2 = const_view(weight2);
+  using T = detail::real_t<X>;
+  ATTN_ASSERT_REAL(X, "feed_forward: x");
+  ATTN_ASSERT_INPUT(W1, scalar_t<X>, 2, "feed_forward: weight1", "(dim_feedforward, d_model)", "x");
+  ATTN_ASSERT_INPUT(W2, scalar_t<X>, 2, "feed_forward: weight2", "(d_out, dim_feedforward)", "x");
+  ATTN_ASSERT_OUTPUT_LIKE(Out, X, "feed_forward: out", "x");
+  const auto from = detail::view_as<const T, rank_v<X>>(x);
+  const auto to = detail::view_as<T, rank_v<X>>(out);
+  auto shape = from.shape();
+  const auto w1 = detail::view_as<const T, 2>(weight1), w2 = detail::view_as<const T, 2>(weight2);
   const Shape<2> hidden_in{w1.extent(0), shape.back()}, out_hidden{w2.extent(0), w1.extent(0)};
   check_shape("feed_forward", "weight1", "(dim_feedforward, d_model)", hidden_in, w1.shape());
   check_shape("feed_forward", "weight2", "(d_out, dim_feedforward)", out_hidden, w2.shape());
   shape.back() = w1.extent(0);
   Scratch<T> memory(execution.scratch(), size_of(shape));
   const TensorView<T, rank_v<X>> hidden(memory.data(), shape);
-  linear(x, w1, bias1, hidden, activation, {}, execution);
-  linear(hidden, w2, bias2, out, Activation::none, residual, execution);
+  linear(from, w1, bias1, hidden, activation, {}, execution);
+  linear(hidden, w2, bias2, to, Activation::none, residual, execution);
 }
 
 /// The same into a new tensor.
 template <TensorLike X, TensorLike W1, TensorLike W2>
-auto feed_forward(const X& x, const W1& weight1, TensorView1<const scalar_t<X>> bias1,
-                  const W2& weight2, TensorView1<const scalar_t<X>> bias2,
+auto feed_forward(const X& x, const W1& weight1, TensorView1<const detail::real_t<X>> bias1,
+                  const W2& weight2, TensorView1<const detail::real_t<X>> bias2,
                   Activation activation = Activation::relu, const Execution& execution = {}) {
-  auto shape = const_view(x).shape();
-  shape.back() = const_view(weight2).extent(0);
-  auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(shape);
-  feed_forward(x, weight1, bias1, weight2, bias2, out, activation, {}, execution);
+  using T = detail::real_t<X>;
+  ATTN_ASSERT_REAL(X, "feed_forward: x");
+  ATTN_ASSERT_INPUT(W1, scalar_t<X>, 2, "feed_forward: weight1", "(dim_feedforward, d_model)", "x");
+  ATTN_ASSERT_INPUT(W2, scalar_t<X>, 2, "feed_forward: weight2", "(d_out, dim_feedforward)", "x");
+  const auto from = detail::view_as<const T, rank_v<X>>(x);
+  const auto w1 = detail::view_as<const T, 2>(weight1), w2 = detail::view_as<const T, 2>(weight2);
+  auto shape = from.shape();
+  shape.back() = w2.extent(0);
+  auto out = Tensor<T, rank_v<X>>::uninitialized(shape);
+  feed_forward(from, w1, bias1, w2, bias2, out, activation, {}, execution);
   return out;
 }
 
@@ -62,30 +75,36 @@ class FeedForward {
 
   template <TensorLike X>
   Tensor<T, rank_v<X>> operator()(const X& x, const Execution& execution = {}) const {
-    auto out = Tensor<T, rank_v<X>>::uninitialized(const_view(x).shape());
-    forward(x, out, {}, execution);
+    ATTN_ASSERT_ELEMENTS(X, T, "FeedForward: x", "the layer");
+    const auto from = detail::view_as<const T, rank_v<X>>(x);
+    auto out = Tensor<T, rank_v<X>>::uninitialized(from.shape());
+    forward(from, out, {}, execution);
     return out;
   }
 
   /// out = linear2(activation(linear1(x))) + residual. out may be the residual, not x. Throws ShapeError.
   template <TensorLike X, TensorLike Out>
-  void forward(const X& x, Out&& out, decltype(const_view(x)) residual = {},
+  void forward(const X& x, Out&& out, TensorView<const T, rank_v<X>> residual = {},
                const Execution& execution = {}) const {
     constexpr int kLast = rank_v<X> - 1;
-    auto shape = const_view(x).shape();
+    ATTN_ASSERT_ELEMENTS(X, T, "FeedForward: x", "the layer");
+    ATTN_ASSERT_OUTPUT_LIKE(Out, X, "FeedForward: out", "x");
+    const auto from = detail::view_as<const T, rank_v<X>>(x);
+    const auto to = detail::view_as<T, rank_v<X>>(out);
+    auto shape = from.shape();
     shape.back() = linear1.out_features();
     Scratch<T> memory(execution.scratch(), size_of(shape));
     TensorView<T, rank_v<X>> hidden(memory.data(), shape);
     if (gated) {
-      linear1.forward(x, hidden, Activation::none, {}, execution);
+      linear1.forward(from, hidden, Activation::none, {}, execution);
       const index_t half = shape.back() / 2;
       const auto gate = hidden.slice(kLast, 0, half), up = hidden.slice(kLast, half, 2 * half);
       glu(activation, gate, up, gate, execution);
       hidden = gate;
     } else {
-      linear1.forward(x, hidden, activation, {}, execution);
+      linear1.forward(from, hidden, activation, {}, execution);
     }
-    linear2.forward(hidden, out, Activation::none, residual, execution);
+    linear2.forward(hidden, to, Activation::none, residual, execution);
   }
 
   /// See Linear::pack().

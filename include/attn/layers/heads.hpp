@@ -32,6 +32,13 @@ TensorView4<const T> split_heads(const Tensor3<T>& x, index_t num_heads) {
 }
 template <class T>
 TensorView4<T> split_heads(const Tensor3<T>&& x, index_t num_heads) = delete;  // it would dangle
+/// Never: of other tensors.
+template <TensorLike X>
+  requires(rank_v<X> != 3)
+TensorView4<scalar_t<X>> split_heads(const X&, index_t) {
+  ATTN_ASSERT_AXES(X, 3, "split_heads: x", "(batch, seq, heads * dim)");
+  return {};
+}
 
 /// Query, key and value heads of one tensor.
 template <class T>
@@ -44,7 +51,8 @@ struct QkvHeads {
 /// Throws ShapeError unless the heads divide the last extent.
 template <TensorLike X>
 auto split_qkv(X&& x, index_t num_heads, index_t num_kv_heads = 0) {
-  const auto view = view_of(x);
+  ATTN_ASSERT_AXES(X, 3, "split_qkv: x", "(batch, seq, (num_heads + 2 num_kv_heads) head_dim)");
+  const auto view = detail::view_as<typename view_t<X>::element_type, 3>(x);
   if (num_kv_heads == 0) num_kv_heads = num_heads;
   constexpr index_t kMost = (std::numeric_limits<index_t>::max)() / 4;  // whose sum is a number
   const bool possible =
@@ -68,8 +76,11 @@ void split_qkv(X&& x, index_t num_heads, index_t num_kv_heads = 0) = delete;  //
 /// (batch, num_heads, seq, head_dim) into (batch, seq, num_heads * head_dim). Throws ShapeError.
 template <TensorLike X, TensorLike Out>
 void combine_heads(const X& x, Out&& out) {
-  const TensorView4<const scalar_t<X>> from = const_view(x);
-  const TensorView3<scalar_t<X>> to = view_of(out);
+  using T = scalar_t<X>;
+  ATTN_ASSERT_AXES(X, 4, "combine_heads: x", "(batch, heads, seq, dim)");
+  ATTN_ASSERT_OUTPUT(Out, T, 3, "combine_heads: out", "(batch, seq, heads * dim)", "x");
+  const auto from = detail::view_as<const T, 4>(x);
+  const auto to = detail::view_as<T, 3>(out);
   const Shape<3> expected{from.extent(0), from.extent(2), from.extent(1) * from.extent(3)};
   check_shape("combine_heads", "out", expected, to.shape());
   copy(from, split_heads(to, from.extent(1)));
@@ -78,10 +89,11 @@ void combine_heads(const X& x, Out&& out) {
 /// The same into a new tensor.
 template <TensorLike X>
 Tensor3<scalar_t<X>> combine_heads(const X& x) {
-  const auto from = const_view(x);
+  ATTN_ASSERT_AXES(X, 4, "combine_heads: x", "(batch, heads, seq, dim)");
+  const auto from = detail::view_as<const scalar_t<X>, 4>(x);
   auto out = Tensor3<scalar_t<X>>::uninitialized(
       {from.extent(0), from.extent(2), from.extent(1) * from.extent(3)});
-  combine_heads(x, out);
+  combine_heads(from, out);
   return out;
 }
 

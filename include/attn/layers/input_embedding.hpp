@@ -73,19 +73,20 @@ class InputEmbedding {
 
   template <TensorLike Ids>
   Tensor3<T> operator()(const Ids& ids, const InputEmbeddingCall& call = {}) const {
-    const auto shape = const_view(ids).shape();
-    auto out = Tensor3<T>::uninitialized({shape[0], shape[1], options_.d_model});
-    forward(ids, out, call);
+    ATTN_ASSERT_IDS(Ids, "InputEmbedding: ids");
+    const auto from = detail::view_as<const detail::id_t<Ids>, 2>(ids);
+    auto out = Tensor3<T>::uninitialized({from.extent(0), from.extent(1), options_.d_model});
+    forward(from, out, call);
     return out;
   }
 
   /// Throws ShapeError, and ValueError for an id or a position outside its table, before anything is written.
   template <TensorLike Ids, TensorLike Out>
-    requires std::integral<scalar_t<Ids>>
   void forward(const Ids& ids, Out&& out, InputEmbeddingCall call = {}) const {
-    const auto iv = const_view(ids);
-    static_assert(rank_v<Ids> == 2, "ids are (batch, seq)");
-    const TensorView3<T> ov = view_of(out);
+    ATTN_ASSERT_IDS(Ids, "InputEmbedding: ids");
+    ATTN_ASSERT_OUTPUT(Out, T, 3, "InputEmbedding: out", "(batch, seq, d_model)", "the layer");
+    const auto iv = detail::view_as<const detail::id_t<Ids>, 2>(ids);
+    const auto ov = detail::view_as<T, 3>(out);
     const index_t batch = iv.extent(0), seq = iv.extent(1), dim = options_.d_model;
     const bool counts = call.cu_seqlens && !call.position_ids;
     Scratch<index_t> counted(call.execution.scratch(), counts ? seq : 0);

@@ -99,7 +99,6 @@ void backward_stack(const Stack& stack, TensorView3<const T> d_out, TensorView3<
 
 /// Encoder::forward() that saves: x and out (batch, seq, d_model). Throws ShapeError or ValueError.
 template <class T, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 void forward(const Encoder<T>& stack, Input3<T> x, Output3<T> out, EncoderSaved<T>& saved,
              const AttentionOptions<T>& options = {}, TensorView2<const index_t> position_ids = {},
              const Functors&... functors) {
@@ -112,7 +111,6 @@ void forward(const Encoder<T>& stack, Input3<T> x, Output3<T> out, EncoderSaved<
 
 /// d_x (batch, seq, d_model), which may be d_out; those of the parameters are added to `gradients`.
 template <class T, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 void backward(const Encoder<T>& stack, Input3<T> d_out, EncoderSaved<T>& saved, Output3<T> d_x,
               Encoder<T>& gradients, const AttentionOptions<T>& options = {},
               TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
@@ -129,7 +127,6 @@ void backward(const Encoder<T>& stack, Input3<T> d_out, EncoderSaved<T>& saved, 
 /// Decoder::forward() that saves: x and out (batch, tgt_len, d_model), memory (batch, src_len,
 /// d_model).
 template <class T, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 void forward(const Decoder<T>& stack, Input3<T> x, Input3<T> memory, Output3<T> out,
              DecoderSaved<T>& saved, const AttentionOptions<T>& options = {},
              const DecoderCall<T>& call = {}, const Functors&... functors) {
@@ -143,7 +140,6 @@ void forward(const Decoder<T>& stack, Input3<T> x, Input3<T> memory, Output3<T> 
 /// d_x (batch, tgt_len, d_model), which may be d_out; d_memory (batch, src_len, d_model) += its
 /// gradient.
 template <class T, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 void backward(const Decoder<T>& stack, Input3<T> d_out, DecoderSaved<T>& saved, Output3<T> d_x,
               Output3<T> d_memory, Decoder<T>& gradients, const AttentionOptions<T>& options = {},
               const DecoderCall<T>& call = {}, const Functors&... functors) {

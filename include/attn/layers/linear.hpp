@@ -50,35 +50,57 @@ void linear_rows(const TensorView<const T, Rank>& x, const TensorView2<const T>&
 /// Shapes: x (.., in), weight (out, in) as PyTorch stores it, bias (out) or empty, out and residual (.., out), of which
 /// leading axes may have any strides. A weight (in, out) is given as weight.transpose(0, 1). Throws ShapeError.
 template <TensorLike X, TensorLike W, TensorLike Out>
-void linear(const X& x, const W& weight, TensorView1<const scalar_t<X>> bias, Out&& out,
-            Activation activation = Activation::none, decltype(const_view(x)) residual = {},
+void linear(const X& x, const W& weight, TensorView1<const detail::real_t<X>> bias, Out&& out,
+            Activation activation = Activation::none,
+            TensorView<const detail::real_t<X>, rank_v<X>> residual = {},
             const Execution& execution = {}) {
-  using T = scalar_t<X>;
-  detail::linear_rows<T, rank_v<X>>(const_view(x), const_view(weight), nullptr, bias, view_of(out),
-                                    activation, residual, execution);
+  using T = detail::real_t<X>;
+  constexpr int kRank = rank_v<X>;
+  ATTN_ASSERT_REAL(X, "linear: x");
+  ATTN_ASSERT_INPUT(W, scalar_t<X>, 2, "linear: weight", "(out, in)", "x");
+  ATTN_ASSERT_OUTPUT_LIKE(Out, X, "linear: out", "x");
+  detail::linear_rows<T, kRank>(detail::view_as<const T, kRank>(x),
+                                detail::view_as<const T, 2>(weight), nullptr, bias,
+                                detail::view_as<T, kRank>(out), activation, residual, execution);
 }
 
 /// The same with a weight packed before: PackedWeights(weight.transpose(0, 1)).
 template <TensorLike X, TensorLike Out>
-void linear(const X& x, const PackedWeights<scalar_t<X>>& weight,
-            TensorView1<const scalar_t<X>> bias, Out&& out,
-            Activation activation = Activation::none, decltype(const_view(x)) residual = {},
+void linear(const X& x, const PackedWeights<detail::real_t<X>>& weight,
+            TensorView1<const detail::real_t<X>> bias, Out&& out,
+            Activation activation = Activation::none,
+            TensorView<const detail::real_t<X>, rank_v<X>> residual = {},
             const Execution& execution = {}) {
-  using T = scalar_t<X>;
-  detail::linear_rows<T, rank_v<X>>(const_view(x), {}, &weight, bias, view_of(out), activation,
-                                    residual, execution);
+  using T = detail::real_t<X>;
+  constexpr int kRank = rank_v<X>;
+  ATTN_ASSERT_REAL(X, "linear: x");
+  ATTN_ASSERT_OUTPUT_LIKE(Out, X, "linear: out", "x");
+  detail::linear_rows<T, kRank>(detail::view_as<const T, kRank>(x), {}, &weight, bias,
+                                detail::view_as<T, kRank>(out), activation, residual, execution);
 }
 
 /// The same into a new tensor.
 template <TensorLike X, TensorLike W>
-auto linear(const X& x, const W& weight, TensorView1<const scalar_t<X>> bias = {},
+auto linear(const X& x, const W& weight, TensorView1<const detail::real_t<X>> bias = {},
             Activation activation = Activation::none, const Execution& execution = {}) {
-  auto shape = const_view(x).shape();
-  shape.back() = const_view(weight).extent(0);
-  auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(shape);
-  linear(x, weight, bias, out, activation, {}, execution);
+  using T = detail::real_t<X>;
+  ATTN_ASSERT_REAL(X, "linear: x");
+  ATTN_ASSERT_INPUT(W, scalar_t<X>, 2, "linear: weight", "(out, in)", "x");
+  const auto from = detail::view_as<const T, rank_v<X>>(x);
+  const auto by = detail::view_as<const T, 2>(weight);
+  auto shape = from.shape();
+  shape.back() = by.extent(0);
+  auto out = Tensor<T, rank_v<X>>::uninitialized(shape);
+  linear(from, by, bias, out, activation, {}, execution);
   return out;
 }
+
+/// PyTorch's nn.Linear options.
+struct LinearOptions {
+  index_t in_features = 0;   ///< features of x
+  index_t out_features = 0;  ///< features of the result
+  bool bias = true;          ///< whether it has one
+};
 
 /// PyTorch's nn.Linear: parameters weight (out, in) and bias (out), zero until loaded. After pack() calls use
 /// a copy of the weight laid out for the kernels, instead of laying it out in each. Showing writable parameters, as
@@ -89,32 +111,43 @@ template <class T>
 class Linear {
  public:
   Linear() = default;
-  Linear(index_t in_features, index_t out_features, bool with_bias = true)
-      : weight({out_features, in_features}) {
-    if (with_bias) bias = Tensor1<T>({out_features});
+  /// Throws ShapeError for negative numbers.
+  explicit Linear(const LinearOptions& options)
+      : weight({options.out_features, options.in_features}) {
+    if (options.bias) bias = Tensor1<T>({options.out_features});
   }
+  Linear(index_t in_features, index_t out_features, bool with_bias = true)
+      : Linear(LinearOptions{in_features, out_features, with_bias}) {}
 
   template <TensorLike X>
   Tensor<T, rank_v<X>> operator()(const X& x, Activation activation = Activation::none,
                                   const Execution& execution = {}) const {
-    auto shape = const_view(x).shape();
+    ATTN_ASSERT_ELEMENTS(X, T, "Linear: x", "the layer");
+    const auto from = detail::view_as<const T, rank_v<X>>(x);
+    auto shape = from.shape();
     shape.back() = out_features();
     auto out = Tensor<T, rank_v<X>>::uninitialized(shape);
-    forward(x, out, activation, {}, execution);
+    forward(from, out, activation, {}, execution);
     return out;
   }
 
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, Out&& out, Activation activation = Activation::none,
-               decltype(const_view(x)) residual = {}, const Execution& execution = {}) const {
-    check_features("Linear", const_view(x).shape(), in_features());
+               TensorView<const T, rank_v<X>> residual = {},
+               const Execution& execution = {}) const {
+    ATTN_ASSERT_ELEMENTS(X, T, "Linear: x", "the layer");
+    ATTN_ASSERT_OUTPUT_LIKE(Out, X, "Linear: out", "x");
+    constexpr int kRank = rank_v<X>;
+    const auto from = detail::view_as<const T, kRank>(x);
+    const auto to = detail::view_as<T, kRank>(out);
+    check_features("Linear", from.shape(), in_features());
     if (compressed_) {
-      detail::linear_parts<T, rank_v<X>>(const_view(x), compressed_.parts(), bias.view(),
-                                         view_of(out), activation, residual, execution);
+      detail::linear_parts<T, kRank>(from, compressed_.parts(), bias.view(), to, activation,
+                                     residual, execution);
     } else if (const PackedWeights<T>* packed = packed_.find(version_, execution)) {
-      linear(x, *packed, bias.view(), out, activation, residual, execution);
+      linear(from, *packed, bias.view(), to, activation, residual, execution);
     } else {
-      linear(x, weight, bias.view(), out, activation, residual, execution);
+      linear(from, weight, bias.view(), to, activation, residual, execution);
     }
   }
 

@@ -135,23 +135,28 @@ class MultiHeadAttention {
 
   /// Self-attention: x (batch, seq, embed_dim) to (batch, seq, out_dim()).
   template <TensorLike X, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   Tensor3<T> operator()(const X& x, const AttentionOptions<T>& options = {},
                         const MultiHeadAttentionCall<T>& call = {},
                         const Functors&... functors) const {
-    return (*this)(x, x, x, options, call, functors...);
+    ATTN_ASSERT_INPUT(X, T, 3, "MultiHeadAttention: x", "(batch, seq, embed_dim)", "the layer");
+    const auto from = detail::view_as<const T, 3>(x);
+    return (*this)(from, from, from, options, call, functors...);
   }
 
   /// query (batch, q_len, embed_dim), key (batch, kv_len, kdim), value (batch, kv_len, vdim).
   template <TensorLike Q, TensorLike K, TensorLike V, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   Tensor3<T> operator()(const Q& query, const K& key, const V& value,
                         const AttentionOptions<T>& options = {},
                         const MultiHeadAttentionCall<T>& call = {},
                         const Functors&... functors) const {
-    const TensorView3<const T> q = const_view(query);
+    ATTN_ASSERT_INPUT(Q, T, 3, "MultiHeadAttention: query", "(batch, q_len, embed_dim)",
+                      "the layer");
+    ATTN_ASSERT_INPUT(K, T, 3, "MultiHeadAttention: key", "(batch, kv_len, kdim)", "the layer");
+    ATTN_ASSERT_INPUT(V, T, 3, "MultiHeadAttention: value", "(batch, kv_len, vdim)", "the layer");
+    const auto q = detail::view_as<const T, 3>(query);
     auto out = Tensor3<T>::uninitialized({q.extent(0), q.extent(1), out_dim()});
-    forward(query, key, value, out, options, call, functors...);
+    forward(q, detail::view_as<const T, 3>(key), detail::view_as<const T, 3>(value), out, options,
+            call, functors...);
     return out;
   }
 
@@ -159,13 +164,19 @@ class MultiHeadAttention {
   /// Throws ShapeError, DTypeError or ValueError (rotary with more queries than keys needs position_ids); the cache then
   /// is as it was, but for keys that its window left outside.
   template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   void forward(const Q& query, const K& key, const V& value, Out&& out,
                const AttentionOptions<T>& options = {}, const MultiHeadAttentionCall<T>& call = {},
                const Functors&... functors) const {
-    const TensorView3<const T> none;
-    run(const_view(query), call.append ? const_view(key) : none,
-        call.append ? const_view(value) : none, view_of(out), options, call, functors...);
+    ATTN_ASSERT_INPUT(Q, T, 3, "MultiHeadAttention: query", "(batch, q_len, embed_dim)",
+                      "the layer");
+    ATTN_ASSERT_INPUT(K, T, 3, "MultiHeadAttention: key", "(batch, kv_len, kdim)", "the layer");
+    ATTN_ASSERT_INPUT(V, T, 3, "MultiHeadAttention: value", "(batch, kv_len, vdim)", "the layer");
+    ATTN_ASSERT_OUTPUT(Out, T, 3, "MultiHeadAttention: out", "(batch, q_len, out_dim())",
+                       "the layer");
+    const TensorView3<const T> none, k = detail::view_as<const T, 3>(key),
+                                     v = detail::view_as<const T, 3>(value);
+    run(detail::view_as<const T, 3>(query), call.append ? k : none, call.append ? v : none,
+        detail::view_as<T, 3>(out), options, call, functors...);
   }
 
   /// Parameters by PyTorch's names: those of HeadProjections, bias_k, bias_v and out_proj; q_norm and k_norm.

@@ -203,7 +203,6 @@ void MultiHeadAttentionTraining<T>::backward(const Module& m, TensorView3<const 
 /// MultiHeadAttention::forward() that saves. A cache is refused. Throws ShapeError, DTypeError or
 /// ValueError.
 template <class T, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 void forward(const MultiHeadAttention<T>& layer, Input3<T> query, Input3<T> key, Input3<T> value,
              Output3<T> out, MultiHeadAttentionSaved<T>& saved,
              const AttentionOptions<T>& options = {}, const MultiHeadAttentionCall<T>& call = {},
@@ -215,7 +214,6 @@ void forward(const MultiHeadAttention<T>& layer, Input3<T> query, Input3<T> key,
 /// Gradients of the inputs of the call that saved, whose options, positions and functors are given
 /// again; those of the parameters are added to `gradients`. d_out (batch, q_len, out_dim()).
 template <class T, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 void backward(const MultiHeadAttention<T>& layer, Input3<T> d_out,
               MultiHeadAttentionSaved<T>& saved,
               const std::type_identity_t<MultiHeadAttentionInputs<T>>& inputs,

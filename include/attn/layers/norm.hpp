@@ -23,20 +23,25 @@ class Norm {
 
   template <TensorLike X>
   Tensor<T, rank_v<X>> operator()(const X& x, const Execution& execution = {}) const {
-    auto out = Tensor<T, rank_v<X>>::uninitialized(const_view(x).shape());
-    forward(x, out, execution);
+    ATTN_ASSERT_ELEMENTS(X, T, "LayerNorm, RMSNorm: x", "the layer");
+    const auto from = detail::view_as<const T, rank_v<X>>(x);
+    auto out = Tensor<T, rank_v<X>>::uninitialized(from.shape());
+    forward(from, out, execution);
     return out;
   }
 
   /// Into `out`, which may be x. Throws ShapeError.
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, Out&& out, const Execution& execution = {}) const {
-    check_features(kind == NormKind::rms ? "RMSNorm" : "LayerNorm", const_view(x).shape(),
-                   weight.extent(0));
+    ATTN_ASSERT_ELEMENTS(X, T, "LayerNorm, RMSNorm: x", "the layer");
+    ATTN_ASSERT_OUTPUT_LIKE(Out, X, "LayerNorm, RMSNorm: out", "x");
+    const auto from = detail::view_as<const T, rank_v<X>>(x);
+    const auto to = detail::view_as<T, rank_v<X>>(out);
+    check_features(kind == NormKind::rms ? "RMSNorm" : "LayerNorm", from.shape(), weight.extent(0));
     if (kind == NormKind::rms) {
-      rms_norm(x, weight.view(), eps, out, execution);
+      rms_norm(from, weight.view(), eps, to, execution);
     } else {
-      layer_norm(x, weight.view(), bias.view(), eps, out, execution);
+      layer_norm(from, weight.view(), bias.view(), eps, to, execution);
     }
   }
 

@@ -27,18 +27,22 @@ class OutputProjection {
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, const Embedding<T>& words, Out&& out,
                const Execution& execution = {}) const {
+    ATTN_ASSERT_INPUT(X, T, 3, "OutputProjection: x", "(batch, seq, d_model)", "the layer");
+    ATTN_ASSERT_OUTPUT(Out, T, 3, "OutputProjection: out", "(batch, seq, vocab_size)", "the layer");
+    const auto from = detail::view_as<const T, 3>(x);
+    const auto to = detail::view_as<T, 3>(out);
     if (!tied()) {
-      linear_.forward(x, out, Activation::none, {}, execution);
+      linear_.forward(from, to, Activation::none, {}, execution);
       return;
     }
     const TensorView1<const T> bias = linear_.bias;
     if (words.compressed() != nullptr) {
-      detail::linear_parts<T, 3>(const_view(x), words.compressed_parts(), bias, view_of(out),
-                                 Activation::none, {}, execution);
+      detail::linear_parts<T, 3>(from, words.compressed_parts(), bias, to, Activation::none, {},
+                                 execution);
     } else if (const PackedWeights<T>* packed = packed_words_.find(words.version(), execution)) {
-      attn::linear(x, *packed, bias, out, Activation::none, {}, execution);
+      attn::linear(from, *packed, bias, to, Activation::none, {}, execution);
     } else {
-      attn::linear(x, words.weight, bias, out, Activation::none, {}, execution);
+      attn::linear(from, words.weight, bias, to, Activation::none, {}, execution);
     }
   }
 

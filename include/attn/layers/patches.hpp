@@ -13,9 +13,8 @@ ATTN_NAMESPACE_BEGIN
 template <TensorLike Images>
 Tensor3<scalar_t<Images>> extract_patches(const Images& images, index_t patch) {
   using T = scalar_t<Images>;
-  static_assert(rank_v<Images> == 4,
-                "extract_patches: images must have four axes, (batch, channels, height, width)");
-  const TensorView4<const T> x = const_view(images);
+  ATTN_ASSERT_AXES(Images, 4, "extract_patches: images", "(batch, channels, height, width)");
+  const auto x = detail::view_as<const T, 4>(images);
   const index_t height = x.extent(2), width = x.extent(3);
   if (patch < 1 || height % patch != 0 || width % patch != 0) {
     throw_shape("extract_patches", "images",

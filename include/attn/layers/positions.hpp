@@ -14,7 +14,9 @@ ATTN_NAMESPACE_BEGIN
 template <TensorLike Out>
 void sinusoidal_positions(Out&& out, double base = 10000) {
   using T = scalar_t<Out>;
-  const TensorView2<T> table = view_of(out);
+  ATTN_ASSERT_AXES(Out, 2, "sinusoidal_positions: out", "(length, dim)");
+  ATTN_ASSERT_WRITABLE(Out, "sinusoidal_positions: out");
+  const auto table = detail::view_as<T, 2>(out);
   const index_t length = table.extent(0), dim = table.extent(1);
   for (index_t j = 0; j < dim; ++j) {
     const double frequency =

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <initializer_list>
 #include <numbers>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,6 +48,39 @@ struct RotaryScaling {
   std::optional<double> attention_factor = {};
 };
 
+/// Up to 256 numbers, held within, so that options are destroyed by doing nothing: of nested braces of others g++ 12
+/// warns (-Wmaybe-uninitialized) in the user's code.
+class RotaryAngles {
+ public:
+  static constexpr std::size_t kMost = 256;
+
+  constexpr RotaryAngles() = default;
+  /// Throws ValueError for more than kMost.
+  RotaryAngles(std::span<const double> values) : size_(values.size()) {
+    if (size_ > kMost) {
+      throw ValueError(message("RotaryAngles", "the angles", "be at most " + std::to_string(kMost),
+                               std::to_string(size_)));
+    }
+    std::copy(values.begin(), values.end(), values_.begin());
+  }
+  RotaryAngles(std::initializer_list<double> values)
+      : RotaryAngles(std::span<const double>(values.begin(), values.size())) {}
+  RotaryAngles(const std::vector<double>& values) : RotaryAngles(std::span(values)) {}
+
+  constexpr std::size_t size() const { return size_; }
+  constexpr bool empty() const { return size_ == 0; }
+  constexpr double* begin() { return values_.data(); }
+  constexpr double* end() { return values_.data() + size_; }
+  constexpr const double* begin() const { return values_.data(); }
+  constexpr const double* end() const { return values_.data() + size_; }
+  constexpr double& operator[](std::size_t i) { return values_[i]; }
+  constexpr double operator[](std::size_t i) const { return values_[i]; }
+
+ private:
+  std::array<double, kMost> values_{};
+  std::size_t size_ = 0;
+};
+
 /// What a rotary embedding turns, and how far.
 struct RotaryOptions {
   index_t dim = 0;  ///< the first coordinates of a head, which turn; 0: head_dim
@@ -53,8 +89,10 @@ struct RotaryOptions {
   index_t max_positions = 4096;             ///< positions from 0 that there are angles for
   RotaryScaling scaling = {};               ///< of the frequencies, for long texts
   /// Angles per position, one for each pair, instead of those of theta and scaling.
-  std::vector<double> frequencies = {};
+  RotaryAngles frequencies = {};
 };
+
+static_assert(std::is_trivially_destructible_v<RotaryOptions>);
 
 /// Angles per position, one for each pair, and what cos and sin are multiplied by.
 struct RotaryFrequencies {
@@ -67,7 +105,9 @@ struct RotaryFrequencies {
 /// linear scaling Chen et al., "Extending Context Window of Large Language Models via Positional
 /// Interpolation" (2023), of yarn Peng et al., "YaRN" (2023), section 3.
 inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_t length = 0) {
-  if (!options.frequencies.empty()) return {options.frequencies};
+  if (!options.frequencies.empty()) {
+    return {{options.frequencies.begin(), options.frequencies.end()}};
+  }
   const RotaryScaling& scaling = options.scaling;
   const double dim = static_cast<double>(options.dim), factor = scaling.factor;
   const double original = static_cast<double>(scaling.original_max_positions);
@@ -133,7 +173,7 @@ inline RotaryOptions resolved_rotary(RotaryOptions o, index_t head_dim) {
   const RotaryScaling& s = o.scaling;
   const RotaryScalingKind kind = s.kind;
   if (!o.frequencies.empty()) {
-    check(std::ssize(o.frequencies) == o.dim / 2, "rotary.frequencies",
+    check(static_cast<index_t>(o.frequencies.size()) == o.dim / 2, "rotary.frequencies",
           "be one for each of " + std::to_string(o.dim / 2) + " pairs",
           std::to_string(o.frequencies.size()));
     check(kind == RotaryScalingKind::none, "rotary.scaling", "be none with given frequencies",

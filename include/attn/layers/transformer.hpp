@@ -40,20 +40,27 @@ class Transformer {
 
   template <TensorLike Src, TensorLike Tgt>
   Tensor3<T> operator()(const Src& src, const Tgt& tgt, const TransformerCall<T>& call = {}) const {
-    auto out = Tensor3<T>::uninitialized(const_view(tgt).shape());
-    forward(src, tgt, out, call);
+    ATTN_ASSERT_INPUT(Src, T, 3, "Transformer: src", "(batch, src_len, d_model)", "the layer");
+    ATTN_ASSERT_INPUT(Tgt, T, 3, "Transformer: tgt", "(batch, tgt_len, d_model)", "the layer");
+    const auto from = detail::view_as<const T, 3>(src), in = detail::view_as<const T, 3>(tgt);
+    auto out = Tensor3<T>::uninitialized(in.shape());
+    forward(from, in, out, call);
     return out;
   }
 
   /// Into `out`, which may be tgt. Throws ShapeError or ValueError.
   template <TensorLike Src, TensorLike Tgt, TensorLike Out>
   void forward(const Src& src, const Tgt& tgt, Out&& out, TransformerCall<T> call = {}) const {
-    const TensorView3<const T> from = const_view(src);
+    ATTN_ASSERT_INPUT(Src, T, 3, "Transformer: src", "(batch, src_len, d_model)", "the layer");
+    ATTN_ASSERT_INPUT(Tgt, T, 3, "Transformer: tgt", "(batch, tgt_len, d_model)", "the layer");
+    ATTN_ASSERT_OUTPUT(Out, T, 3, "Transformer: out", "(batch, tgt_len, d_model)", "the layer");
+    const auto from = detail::view_as<const T, 3>(src);
     Scratch<T> scratch(call.execution.scratch(), from.size());
     const TensorView3<T> memory(scratch.data(), from.shape());
     call.src.execution = call.tgt.execution = call.execution;
     encoder.forward(from, memory, call.src);
-    decoder.forward(tgt, memory, out, call.tgt, {.memory = call.memory});
+    decoder.forward(detail::view_as<const T, 3>(tgt), memory, detail::view_as<T, 3>(out), call.tgt,
+                    {.memory = call.memory});
   }
 
   /// See Linear::pack().

@@ -64,12 +64,13 @@ class Bert {
   }
 
   template <TensorLike Ids, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   Tensor3<T> operator()(const Ids& ids, const AttentionOptions<T>& options = {},
                         const BertCall& call = {}, const Functors&... functors) const {
-    const auto shape = const_view(ids).shape();
-    auto out = Tensor3<T>::uninitialized({shape[0], shape[1], embeddings.options().d_model});
-    forward(ids, out, options, call, functors...);
+    ATTN_ASSERT_IDS(Ids, "Bert: ids");
+    const auto from = detail::view_as<const detail::id_t<Ids>, 2>(ids);
+    auto out =
+        Tensor3<T>::uninitialized({from.extent(0), from.extent(1), embeddings.options().d_model});
+    forward(from, out, options, call, functors...);
     return out;
   }
 
@@ -77,13 +78,14 @@ class Bert {
   /// the other in one row, told apart by options.cu_seqlens_q and cu_seqlens_k. All layers take the functors.
   /// Throws ShapeError or ValueError.
   template <TensorLike Ids, TensorLike Out, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   void forward(const Ids& ids, Out&& out, const AttentionOptions<T>& options = {},
                const BertCall& call = {}, const Functors&... functors) const {
-    const TensorView3<T> to = view_of(out);
+    ATTN_ASSERT_IDS(Ids, "Bert: ids");
+    ATTN_ASSERT_OUTPUT(Out, T, 3, "Bert: out", "(batch, seq, hidden_size)", "the model");
+    const auto to = detail::view_as<T, 3>(out);
     Scratch<T> memory(options.execution.scratch(), to.size());
     const TensorView3<T> embedded(memory.data(), to.shape());
-    embeddings.forward(ids, embedded,
+    embeddings.forward(detail::view_as<const detail::id_t<Ids>, 2>(ids), embedded,
                        {.position_ids = call.position_ids,
                         .cu_seqlens = options.cu_seqlens_q,
                         .token_type_ids = call.token_type_ids,
@@ -94,8 +96,10 @@ class Bert {
   /// out (batch, hidden_size) = tanh(dense(hidden(:, 0))). Throws ShapeError, and ValueError for a model without a pooler.
   template <TensorLike Hidden, TensorLike Out>
   void pool(const Hidden& hidden, Out&& out, const Execution& execution = {}) const {
-    const TensorView3<const T> from = const_view(hidden);
-    const TensorView2<T> to = view_of(out);
+    ATTN_ASSERT_INPUT(Hidden, T, 3, "Bert::pool: hidden", "(batch, seq, hidden_size)", "the model");
+    ATTN_ASSERT_OUTPUT(Out, T, 2, "Bert::pool: out", "(batch, hidden_size)", "the model");
+    const auto from = detail::view_as<const T, 3>(hidden);
+    const auto to = detail::view_as<T, 2>(out);
     if (pooler.in_features() == 0)
       throw ValueError(message("Bert::pool", "the model", "have a pooler", "none"));
     check_shape(

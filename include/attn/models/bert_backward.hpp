@@ -37,7 +37,6 @@ void forward(const Bert<T>& model, const Ids& ids, Output3<T> out, BertSaved<T>&
 /// d_out (batch, seq, hidden_size); the gradients of all parameters but the pooler's are added to
 /// `gradients`.
 template <class T, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 void backward(const Bert<T>& model, Input3<T> d_out, BertSaved<T>& saved, Bert<T>& gradients,
               const AttentionOptions<T>& options = {}, const Functors&... functors) {
   Scratch<T> memory(options.execution.scratch(), d_out.size());

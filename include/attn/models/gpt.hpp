@@ -9,22 +9,24 @@
 ATTN_NAMESPACE_BEGIN
 
 struct GptOptions {
-  index_t vocab_size = 0;                    ///< ids are 0 to vocab_size - 1
-  index_t num_layers = 12;                   ///< layers, each with weights of its own
-  TransformerLayerOptions layer = {};        ///< GPT-2: .activation = gelu_tanh, .norm_first = true
-  Positions positions = Positions::learned;  ///< none where layer.attention.rotary tells them
-  index_t max_positions = 1024;              ///< of sinusoidal and learned positions
-  bool scale_embedding = false;              ///< by sqrt(d_model)
-  bool norm = true;                          ///< before the logits
-  bool tied = true;          ///< logits by the words' embedding, not by a weight of their own
-  double logit_scale = 1;    ///< logits are multiplied by it,
-  double logit_softcap = 0;  ///< then are softcap tanh(logit / softcap); 0: stay
+  index_t vocab_size = 0;              ///< ids are 0 to vocab_size - 1
+  index_t num_layers = 12;             ///< layers, each with weights of its own
+  TransformerLayerOptions layer = {};  ///< GPT-2: .activation = gelu_tanh, .norm_first = true
+  /// What is added for where a token stands: learned if not given. With layer.attention.rotary it must be given: none, or
+  /// what a model has beside rotary.
+  std::optional<Positions> positions = {};
+  index_t max_positions = 1024;  ///< of sinusoidal and learned positions
+  bool scale_embedding = false;  ///< by sqrt(d_model)
+  bool norm = true;              ///< before the logits
+  bool tied = true;              ///< logits by the words' embedding, not by a weight of their own
+  double logit_scale = 1;        ///< logits are multiplied by it,
+  double logit_softcap = 0;      ///< then are softcap tanh(logit / softcap); 0: stay
   std::vector<index_t> windows = {};  ///< see TransformerStackOptions
 
   InputEmbeddingOptions embedding_options() const {
     return {.vocab_size = vocab_size,
             .d_model = layer.d_model,
-            .positions = positions,
+            .positions = positions.value_or(Positions::learned),
             .max_positions = max_positions,
             .scale = scale_embedding,
             .dropout = layer.dropout};
@@ -66,6 +68,13 @@ class Gpt {
         blocks(options.stack_options()),
         lm_head(options.layer.d_model, options.vocab_size, options.tied),
         options_(options) {
+    if (options.layer.attention.rotary && !options.positions) {
+      throw ValueError(
+          message("Gpt", "positions",
+                  "be given beside layer.attention.rotary: Positions::none, or learned "
+                  "where a model has both",
+                  "neither"));
+    }
     if (!std::isfinite(options.logit_scale) || !(options.logit_softcap >= 0) ||
         !std::isfinite(options.logit_softcap)) {
       throw ValueError(
@@ -84,14 +93,14 @@ class Gpt {
   }
 
   template <TensorLike Ids, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   Tensor3<T> operator()(const Ids& ids, const AttentionOptions<T>& options = {},
                         std::span<KvCache<T>> caches = {},
                         TensorView2<const index_t> position_ids = {},
                         const Functors&... functors) const {
-    const auto shape = const_view(ids).shape();
-    auto out = Tensor3<T>::uninitialized({shape[0], shape[1], vocab_size()});
-    forward(ids, out, options, caches, position_ids, functors...);
+    ATTN_ASSERT_IDS(Ids, "Gpt: ids");
+    const auto from = detail::view_as<const detail::id_t<Ids>, 2>(ids);
+    auto out = Tensor3<T>::uninitialized({from.extent(0), from.extent(1), vocab_size()});
+    forward(from, out, options, caches, position_ids, functors...);
     return out;
   }
 
@@ -100,13 +109,14 @@ class Gpt {
   /// those of the caches.
   /// Throws ShapeError or ValueError; the caches then are as they were, but for keys that a window left outside.
   template <TensorLike Ids, TensorLike Out, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   void forward(const Ids& ids, Out&& out, AttentionOptions<T> options = {},
                std::span<KvCache<T>> caches = {}, TensorView2<const index_t> position_ids = {},
                const Functors&... functors) const {
+    ATTN_ASSERT_IDS(Ids, "Gpt: ids");
+    ATTN_ASSERT_OUTPUT(Out, T, 3, "Gpt: out", "(batch, seq, vocab_size)", "the model");
     options.mask = options.mask & causal();
     detail::CacheGuard guard(caches);
-    run(const_view(ids), view_of(out),
+    run(detail::view_as<const detail::id_t<Ids>, 2>(ids), detail::view_as<T, 3>(out),
         {.first_position = caches.empty() ? 0 : caches[0].length(),
          .position_ids = position_ids,
          .cu_seqlens = options.cu_seqlens_k,
@@ -122,11 +132,12 @@ class Gpt {
   /// has an extent of rows, queries or keys. Throws ShapeError or ValueError; all caches then are as they were, but for keys
   /// that a window left outside.
   template <TensorLike Ids, TensorLike Out, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   void forward_rows(const Ids& ids, Out&& out, AttentionOptions<T> options,
                     std::span<const std::span<KvCache<T>>> conversations,
                     const Functors&... functors) const {
-    const auto iv = const_view(ids);
+    ATTN_ASSERT_IDS(Ids, "Gpt: ids");
+    ATTN_ASSERT_OUTPUT(Out, T, 3, "Gpt: out", "(batch, seq, vocab_size)", "the model");
+    const auto iv = detail::view_as<const detail::id_t<Ids>, 2>(ids);
     const index_t seq = iv.extent(1);
     Scratch<index_t> memory(options.execution.scratch(), std::ssize(conversations) * seq);
     const TensorView2<index_t> position_ids(memory.data(), {std::ssize(conversations), seq});
@@ -137,7 +148,8 @@ class Gpt {
     }
     options.mask = options.mask & causal();
     detail::CallGuard<T> guard(conversations);
-    run(iv, view_of(out), {.position_ids = position_ids, .execution = options.execution},
+    run(iv, detail::view_as<T, 3>(out),
+        {.position_ids = position_ids, .execution = options.execution},
         [&](const TensorView3<T>& hidden) {
           blocks.forward_rows(hidden, hidden, options, conversations, functors...);
         });

@@ -71,7 +71,6 @@ void forward(const Gpt<T>& model, const Ids& ids, Output3<T> logits, GptSaved<T>
 /// d_logits (batch, seq, vocab_size); the gradients of all parameters are added to `gradients`,
 /// those of a tied table from both its uses.
 template <class T, class... Functors>
-  requires(detail::is_functor<Functors> && ...)
 void backward(const Gpt<T>& model, Input3<T> d_logits, GptSaved<T>& saved, Gpt<T>& gradients,
               AttentionOptions<T> options = {}, TensorView2<const index_t> position_ids = {},
               const Functors&... functors) {

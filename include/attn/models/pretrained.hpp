@@ -12,7 +12,12 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 template <class Model>
-struct Pretrained;
+struct Pretrained {
+  static_assert(!std::is_same_v<Model, Model>,
+                "load_pretrained<Model>: Model must be Gpt<T>, Bert<T>, Vit<T> or "
+                "Seq2SeqTransformer<T>");
+  static Model load(const std::filesystem::path&, const PretrainedOptions&) { return Model(); }
+};
 
 template <class T>
 struct Pretrained<Gpt<T>> {

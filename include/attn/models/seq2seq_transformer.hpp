@@ -56,31 +56,43 @@ class Seq2SeqTransformer {
 
   template <TensorLike Src, TensorLike Tgt>
   Tensor3<T> operator()(const Src& src, const Tgt& tgt, const Execution& execution = {}) const {
-    const auto shape = const_view(tgt).shape();
-    auto out = Tensor3<T>::uninitialized({shape[0], shape[1], options_.tgt_vocab_size});
-    forward(src, tgt, out, execution);
+    ATTN_ASSERT_IDS(Src, "Seq2SeqTransformer: src");
+    ATTN_ASSERT_IDS(Tgt, "Seq2SeqTransformer: tgt");
+    const auto sv = detail::view_as<const detail::id_t<Src>, 2>(src);
+    const auto tv = detail::view_as<const detail::id_t<Tgt>, 2>(tgt);
+    auto out = Tensor3<T>::uninitialized({tv.extent(0), tv.extent(1), options_.tgt_vocab_size});
+    forward(sv, tv, out, execution);
     return out;
   }
 
   /// Throws ShapeError or ValueError.
   template <TensorLike Src, TensorLike Tgt, TensorLike Out>
   void forward(const Src& src, const Tgt& tgt, Out&& out, const Execution& execution = {}) const {
-    const auto sv = const_view(src);
+    ATTN_ASSERT_IDS(Src, "Seq2SeqTransformer: src");
+    ATTN_ASSERT_IDS(Tgt, "Seq2SeqTransformer: tgt");
+    ATTN_ASSERT_OUTPUT(Out, T, 3, "Seq2SeqTransformer: out", "(batch, tgt_len, tgt_vocab_size)",
+                       "the model");
+    const auto sv = detail::view_as<const detail::id_t<Src>, 2>(src);
+    const auto tv = detail::view_as<const detail::id_t<Tgt>, 2>(tgt);
     const Shape<3> shape{sv.extent(0), sv.extent(1), options_.transformer.layer.d_model};
     Scratch<T> scratch(execution.scratch(), size_of(shape));
     const TensorView3<T> memory(scratch.data(), shape);
-    encode(src, memory, execution);
-    decode(tgt, memory, src, out, {}, execution);
+    encode(sv, memory, execution);
+    decode(tv, memory, sv, detail::view_as<T, 3>(out), {}, execution);
   }
 
   /// src (batch, src_len) to memory (batch, src_len, d_model).
   template <TensorLike Src, TensorLike Memory>
   void encode(const Src& src, Memory&& memory, const Execution& execution = {}) const {
-    const TensorView3<T> to = view_of(memory);
-    const Padding padding(src, options_.pad_id, execution);
+    ATTN_ASSERT_IDS(Src, "Seq2SeqTransformer: src");
+    ATTN_ASSERT_OUTPUT(Memory, T, 3, "Seq2SeqTransformer: memory", "(batch, src_len, d_model)",
+                       "the model");
+    const auto from = detail::view_as<const detail::id_t<Src>, 2>(src);
+    const auto to = detail::view_as<T, 3>(memory);
+    const Padding padding(from, options_.pad_id, execution);
     Scratch<T> scratch(execution.scratch(), to.size());
     const TensorView3<T> embedded(scratch.data(), to.shape());
-    src_embedding.forward(src, embedded, {.execution = execution});
+    src_embedding.forward(from, embedded, {.execution = execution});
     transformer.encoder.forward(
         embedded, to,
         {.mask = padding.mask(), .masked_row = options_.masked_row, .execution = execution});
@@ -99,14 +111,22 @@ class Seq2SeqTransformer {
   void decode(const Tgt& tgt, const Memory& memory, const Src& src, Out&& out,
               std::span<DecoderLayerCache<T>> caches = {}, const Execution& execution = {},
               TensorView2<const bool> tgt_padding = {}) const {
-    const auto tv = const_view(tgt);
-    const TensorView3<T> ov = view_of(out);
+    ATTN_ASSERT_IDS(Src, "Seq2SeqTransformer: src");
+    ATTN_ASSERT_IDS(Tgt, "Seq2SeqTransformer: tgt");
+    ATTN_ASSERT_INPUT(Memory, T, 3, "Seq2SeqTransformer: memory", "(batch, src_len, d_model)",
+                      "the model");
+    ATTN_ASSERT_OUTPUT(Out, T, 3, "Seq2SeqTransformer: out", "(batch, tgt_len, tgt_vocab_size)",
+                       "the model");
+    const auto sv = detail::view_as<const detail::id_t<Src>, 2>(src);
+    const auto tv = detail::view_as<const detail::id_t<Tgt>, 2>(tgt);
+    const auto encoded = detail::view_as<const T, 3>(memory);
+    const auto ov = detail::view_as<T, 3>(out);
     const index_t batch = tv.extent(0), seq = tv.extent(1);
     const index_t rows = ov.extent(1) == 1 ? (std::min)(seq, index_t{1}) : seq;
     check_shape("Seq2SeqTransformer", "out", Shape<3>{batch, rows, options_.tgt_vocab_size},
                 ov.shape());
-    const Padding src_padding(src, options_.pad_id, execution);
-    const Padding found(tgt, caches.empty() ? options_.pad_id : std::nullopt, execution);
+    const Padding src_padding(sv, options_.pad_id, execution);
+    const Padding found(tv, caches.empty() ? options_.pad_id : std::nullopt, execution);
     const Mask tgt_mask = tgt_padding ? key_padding_mask(tgt_padding) : found.mask();
     const index_t dim = options_.transformer.layer.d_model;
     Scratch<T> scratch(execution.scratch(), batch * seq * dim);
@@ -116,7 +136,7 @@ class Seq2SeqTransformer {
         {.first_position = caches.empty() ? 0 : caches[0].self.length(), .execution = execution});
     detail::CacheGuard guard(caches);
     transformer.decoder.forward(
-        hidden, memory, hidden,
+        hidden, encoded, hidden,
         {.mask = causal() & tgt_mask, .masked_row = options_.masked_row, .execution = execution},
         {.memory = {.mask = src_padding.mask(), .masked_row = options_.masked_row}}, caches);
     generator.forward(hidden.slice(1, seq - rows, seq), tgt_embedding.words, ov, execution);

@@ -58,24 +58,26 @@ class Vit {
   const VitOptions& options() const { return options_; }
 
   template <TensorLike Images, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   Tensor3<T> operator()(const Images& images, const AttentionOptions<T>& options = {},
                         const Functors&... functors) const {
+    ATTN_ASSERT_INPUT(Images, T, 4, "Vit: images", "(batch, channels, height, width)", "the model");
+    const auto from = detail::view_as<const T, 4>(images);
     auto out = Tensor3<T>::uninitialized(
-        {const_view(images).extent(0), 1 + options_.num_patches(), options_.hidden_size});
-    forward(images, out, options, functors...);
+        {from.extent(0), 1 + options_.num_patches(), options_.hidden_size});
+    forward(from, out, options, functors...);
     return out;
   }
 
   /// Into `out`. All layers take the options and functors. Throws ShapeError or ValueError.
   template <TensorLike Images, TensorLike Out, class... Functors>
-    requires(detail::is_functor<Functors> && ...)
   void forward(const Images& images, Out&& out, const AttentionOptions<T>& options = {},
                const Functors&... functors) const {
-    static_assert(rank_v<Images> == 4, "images are (batch, channels, height, width)");
+    ATTN_ASSERT_INPUT(Images, T, 4, "Vit: images", "(batch, channels, height, width)", "the model");
+    ATTN_ASSERT_OUTPUT(Out, T, 3, "Vit: out", "(batch, 1 + num_patches(), hidden_size)",
+                       "the model");
     const VitOptions& o = options_;
-    const TensorView4<const T> x = const_view(images);
-    const TensorView3<T> to = view_of(out);
+    const auto x = detail::view_as<const T, 4>(images);
+    const auto to = detail::view_as<T, 3>(out);
     const index_t batch = x.extent(0), count = o.num_patches(), dim = o.hidden_size;
     check_shape("Vit", "images", "(batch, num_channels, image_height, image_width)",
                 Shape<4>{batch, o.num_channels, o.image_height, o.image_width}, x.shape());
@@ -101,7 +103,8 @@ class Vit {
     if (options_.num_labels == 0) {
       throw ValueError(message("Vit::classify", "the model", "have a classifier", "none"));
     }
-    const Tensor3<T> hidden = (*this)(images, options);
+    ATTN_ASSERT_INPUT(Images, T, 4, "Vit: images", "(batch, channels, height, width)", "the model");
+    const Tensor3<T> hidden = (*this)(detail::view_as<const T, 4>(images), options);
     auto logits = Tensor2<T>::uninitialized({hidden.extent(0), options_.num_labels});
     classifier.forward(hidden.view().select(1, 0), logits, Activation::none, {}, options.execution);
     return logits;

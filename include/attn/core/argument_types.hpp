@@ -1,0 +1,114 @@
+// What the types of a function's arguments must be: one readable line each where they are not, before anything else fails.
+// SPDX-License-Identifier: Apache-2.0
+//
+// A door asserts each argument by a macro, since a static_assert takes its words from literals alone, and then takes it by
+// view_as() as the type asserted: what it is made of is compiled with good types, and adds no errors of its own.
+#pragma once
+
+#include "attn/core/view.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// An Eigen vector is one axis as well as two.
+template <class X, int Rank>
+inline constexpr bool has_axes =
+    rank_v<X> == Rank ||
+    std::convertible_to<const std::remove_reference_t<X>&, TensorView<const scalar_t<X>, Rank>>;
+
+/// Axes that an assertion tells as found; 0 where they are as many as there should be.
+template <class X, int Rank>
+inline constexpr int axes_found = has_axes<X, Rank> ? 0 : rank_v<X>;
+
+template <class X>
+inline constexpr bool has_real_elements =
+    std::same_as<scalar_t<X>, float> || std::same_as<scalar_t<X>, double>;
+
+template <class X, class T>
+inline constexpr bool has_elements = std::same_as<scalar_t<X>, T>;
+
+/// The element type of x, or float where kernels have none for it, which then is asserted.
+template <TensorLike X>
+using real_t = std::conditional_t<has_real_elements<X>, scalar_t<X>, float>;
+
+/// The element type of ids, or index_t where they are no integers, which then is asserted.
+template <TensorLike Ids>
+using id_t = std::conditional_t<std::integral<scalar_t<Ids>>, scalar_t<Ids>, index_t>;
+
+/// A view of x, whose type has been asserted.
+template <class T, int Rank, class X>
+constexpr TensorView<T, Rank> view_as(X&& x) {
+  constexpr bool is_view = std::convertible_to<view_t<X>, TensorView<T, Rank>>;
+  constexpr bool converts = std::convertible_to<X&, TensorView<T, Rank>>;
+  static_assert(is_view || converts, "an argument is of another type than its function takes");
+  if constexpr (is_view) {
+    return view_of(x);
+  } else if constexpr (converts) {
+    return x;
+  } else {
+    return {};
+  }
+}
+
+}  // namespace detail
+
+/// X has as many axes as `count`, a literal. `what` names function and argument, "gemm: a", `axes` what they are.
+#define ATTN_ASSERT_AXES(X, count, what, axes)                      \
+  static_assert(::attn::detail::axes_found<X, count> != 1,          \
+                what " must have " #count " axes " axes ", has 1"); \
+  static_assert(::attn::detail::axes_found<X, count> != 2,          \
+                what " must have " #count " axes " axes ", has 2"); \
+  static_assert(::attn::detail::axes_found<X, count> != 3,          \
+                what " must have " #count " axes " axes ", has 3"); \
+  static_assert(::attn::detail::axes_found<X, count> != 4,          \
+                what " must have " #count " axes " axes ", has 4"); \
+  static_assert(::attn::detail::axes_found<X, count> <= 4,          \
+                what " must have " #count " axes " axes ", has more than 4")
+
+/// X has the axes of Y, whose argument is called `whose`.
+#define ATTN_ASSERT_AXES_OF(X, Y, what, whose) \
+  static_assert(::attn::rank_v<X> == ::attn::rank_v<Y>, what " must have as many axes as " whose)
+
+/// The elements of X are T, those of `whose`.
+#define ATTN_ASSERT_ELEMENTS(X, T, what, whose) \
+  static_assert(::attn::detail::has_elements<X, T>, what " must have the element type of " whose)
+
+/// Those that kernels are made for; see real_t.
+#define ATTN_ASSERT_REAL(X, what)                     \
+  static_assert(::attn::detail::has_real_elements<X>, \
+                what " must have elements of float or double; convert() takes those of 16 bits")
+
+#define ATTN_ASSERT_INTEGERS(X, what) \
+  static_assert(std::is_integral_v<::attn::scalar_t<X>>, what " must have integers as elements")
+
+#define ATTN_ASSERT_WRITABLE(X, what)                                       \
+  static_assert(!std::is_const_v<typename ::attn::view_t<X>::element_type>, \
+                what " must not be const: it is written")
+
+/// Ids of tokens, (batch, seq).
+#define ATTN_ASSERT_IDS(X, what)                \
+  ATTN_ASSERT_AXES(X, 2, what, "(batch, seq)"); \
+  ATTN_ASSERT_INTEGERS(X, what)
+
+/// Read: `count` axes of elements T.
+#define ATTN_ASSERT_INPUT(X, T, count, what, axes, whose) \
+  ATTN_ASSERT_AXES(X, count, what, axes);                 \
+  ATTN_ASSERT_ELEMENTS(X, T, what, whose)
+
+/// Written: `count` axes of elements T.
+#define ATTN_ASSERT_OUTPUT(X, T, count, what, axes, whose) \
+  ATTN_ASSERT_INPUT(X, T, count, what, axes, whose);       \
+  ATTN_ASSERT_WRITABLE(X, what)
+
+/// Read: axes and elements of Y.
+#define ATTN_ASSERT_INPUT_LIKE(X, Y, what, whose) \
+  ATTN_ASSERT_AXES_OF(X, Y, what, whose);         \
+  ATTN_ASSERT_ELEMENTS(X, ::attn::scalar_t<Y>, what, whose)
+
+/// Written: axes and elements of Y.
+#define ATTN_ASSERT_OUTPUT_LIKE(X, Y, what, whose) \
+  ATTN_ASSERT_INPUT_LIKE(X, Y, what, whose);       \
+  ATTN_ASSERT_WRITABLE(X, what)
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,4 @@
+// error: split_heads: x must have 3 axes (batch, seq, heads * dim), has 2
+#include <attn/layers.hpp>
+
+auto f(const attn::Tensor2<float>& x) { return attn::split_heads(x, 2); }
