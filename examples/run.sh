@@ -31,7 +31,7 @@ step "Configuring in $build"
 CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S . -B "$build" --log-level=WARNING
 
 step "Building the examples"
-cmake --build "$build" --parallel "$jobs" --target quickstart tutorials generate semantic_search attention_map chat quantize train_reverse train_gpt finetune_search
+cmake --build "$build" --parallel "$jobs" --target quickstart tutorials generate semantic_search attention_map chat quantize train_reverse train_gpt finetune_search models classify_image
 
 step "Fetching the weights of all-MiniLM-L6-v2"
 sh examples/fetch_model.sh
@@ -55,6 +55,12 @@ sentence='The cat did not cross the street because it was too tired.'
 step "attention_map --out $build/attention_map.html --png $build/attention_map.png \"$sentence\""
 "$build/examples/attention_map" --out "$build/attention_map.html" --png "$build/attention_map.png" "$sentence"
 echo "Open $build/attention_map.html in a browser: every head, and where each token looks."
+
+step "models tests/data/pretrained/llama: from a Hugging Face folder to its next tokens"
+"$build/examples/models" tests/data/pretrained/llama
+
+step "classify_image $build/attention_map.png: a vision transformer of random weights"
+"$build/examples/classify_image" "$build/attention_map.png"
 
 step "train_reverse: a Transformer learns to reverse sequences, for 20 s"
 "$build/examples/train_reverse"

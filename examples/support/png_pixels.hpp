@@ -1,0 +1,118 @@
+// Pixels of a PNG file as a model of images reads them: one size, three channels, numbers about 0.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <png.h>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "attn/attn.hpp"
+
+namespace examples {
+
+using attn::index_t;
+
+// Red, green and blue of each pixel, row by row; transparent ones lie on white.
+struct Pixels {
+  index_t width = 0, height = 0;
+  std::vector<std::uint8_t> rgb;
+};
+
+inline Pixels read_png(const std::string& path) {
+  const auto fail = [&](const std::string& what) { throw std::runtime_error(path + ": " + what); };
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  if (png_image_begin_read_from_file(&image, path.c_str()) == 0) fail(image.message);
+  image.format = PNG_FORMAT_RGB;
+  constexpr std::size_t kMost = std::size_t{1} << 26U;  // a small file may say that it is huge
+  if (std::size_t{image.width} * image.height > kMost) {
+    png_image_free(&image);
+    fail("more than 2^26 pixels");
+  }
+  Pixels pixels{image.width, image.height, std::vector<std::uint8_t>(PNG_IMAGE_SIZE(image))};
+  const png_color white{255, 255, 255};
+  if (png_image_finish_read(&image, &white, pixels.rgb.data(), 0, nullptr) == 0) {
+    fail(image.message);
+  }
+  return pixels;
+}
+
+// What a pixel of a row of `to` takes of a row of `from`: a triangle about its middle, as wide as the pixels that fall into
+// it, so that nothing is left out where an image gets smaller.
+class Resampling {
+ public:
+  Resampling(index_t from, index_t to) {
+    const double scale = static_cast<double>(from) / static_cast<double>(to);
+    const double reach = std::max(scale, 1.0);
+    for (index_t i = 0; i < to; ++i) {
+      const double middle = (static_cast<double>(i) + 0.5) * scale;
+      Part part{std::max<index_t>(0, std::lround(middle - reach)), {}};
+      const index_t end = std::min<index_t>(from, std::lround(middle + reach));
+      double sum = 0;
+      for (index_t j = part.begin; j < end; ++j) {
+        const double at = (static_cast<double>(j) + 0.5 - middle) / reach;
+        part.weights.push_back(std::max(1 - std::abs(at), 0.0));
+        sum += part.weights.back();
+      }
+      for (double& weight : part.weights) weight /= sum;
+      parts_.push_back(std::move(part));
+    }
+  }
+
+  // element(j) is that of the row read.
+  template <class Element>
+  double operator()(index_t i, const Element& element) const {
+    const Part& part = parts_[static_cast<std::size_t>(i)];
+    double sum = 0;
+    index_t j = part.begin;
+    for (const double weight : part.weights) sum += weight * element(j++);
+    return sum;
+  }
+
+ private:
+  struct Part {
+    index_t begin;
+    std::vector<double> weights;
+  };
+  std::vector<Part> parts_;
+};
+
+// How a model wants its pixels: (pixel * scale - mean) / deviation, channel by channel.
+struct PixelOptions {
+  double scale = 1.0 / 255;
+  std::array<double, 3> mean{0.5, 0.5, 0.5}, deviation{0.5, 0.5, 0.5};
+};
+
+// (1, 3, height, width)
+inline attn::Tensor4<float> resized(const Pixels& pixels, index_t height, index_t width,
+                                    const PixelOptions& options) {
+  const Resampling across(pixels.width, width), down(pixels.height, height);
+  attn::Tensor4<float> image({1, 3, height, width});
+  attn::Tensor2<double> narrow({pixels.height, width});
+  for (index_t c = 0; c < 3; ++c) {
+    for (index_t y = 0; y < pixels.height; ++y) {
+      for (index_t x = 0; x < width; ++x) {
+        narrow(y, x) = across(x, [&](index_t from) {
+          const index_t at = 3 * (y * pixels.width + from) + c;
+          return static_cast<double>(pixels.rgb[static_cast<std::size_t>(at)]);
+        });
+      }
+    }
+    const auto channel = static_cast<std::size_t>(c);
+    for (index_t y = 0; y < height; ++y) {
+      for (index_t x = 0; x < width; ++x) {
+        const double value = down(y, [&](index_t from) { return narrow(from, x); });
+        image(0, c, y, x) = static_cast<float>((value * options.scale - options.mean[channel]) /
+                                               options.deviation[channel]);
+      }
+    }
+  }
+  return image;
+}
+
+}  // namespace examples
