@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <tuple>
+
 #include "attn/kernels/convert.hpp"
 
 ATTN_NAMESPACE_BEGIN
