@@ -16,17 +16,13 @@ class AttnReport:
         self.machine = self._run("mha_tutorial", 1)["machine"]  # the quickest row
         if self.machine["threads"] != threads:
             raise SystemExit(f"attn_report runs on {self.machine['threads']} threads, not on {threads}.")
+        shapes = subprocess.run([program, "--shapes"], capture_output=True, check=True)
+        self.shapes = json.loads(shapes.stdout)
 
     @property
     def version(self):
         patch = self.machine["attn_version"]
         return f"{patch // 10000}.{patch // 100 % 100}.{patch % 100}"
-
-    @property
-    def softmax_rows(self):
-        """As many as attn_report takes: input and output fill half of the second-level cache."""
-        second = [cache["bytes"] for cache in self.machine["caches"] if cache["level"] == 2]
-        return max(1, (second or [512 << 10])[0] // (4 * 4 * 1024))
 
     def best(self, name, operation, seconds):
         """{"seconds": s} or {"error": why} by the row's full name: NAME on one thread, NAME@all on all of them."""

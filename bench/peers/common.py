@@ -89,11 +89,11 @@ class BatchedGemm(Operation):
 
 @dataclass(frozen=True)
 class Elements(Operation):
-    """Of (rows, 1024): "gelu" by erf, "silu", or "layer_norm" without weights."""
+    """Of (rows, columns): "gelu" by erf, "silu", or "layer_norm" without weights."""
 
     kind: str
     rows: int
-    columns = 1024
+    columns: int
     eps = 1e-5
 
     @property
@@ -348,8 +348,12 @@ class Llm(Operation):
         return np.array([float(self.next_file.read_text())])
 
 
-def operations(softmax_rows, minilm):
-    """By the name of attn_report's row."""
+def operations(shapes, minilm):
+    """By the name of the row: attn_report's from what `attn_report --shapes` prints, and models."""
+    made = {}
+    for name, shape in shapes.items():
+        fields = dict(shape)
+        made[name] = globals()[fields.pop("operation")](**fields)
     folder = minilm.folder
     llm = [
         Llm("prompt", folder, prompt=512),
@@ -359,34 +363,7 @@ def operations(softmax_rows, minilm):
         Llm("long", folder, prompt=4096, decoded=16),
         Llm("first", folder, prompt=16),
     ]
-    return {
-        "gemm_1024": Gemm(1024, 1024, 1024),
-        "gemm_bert": Gemm(128, 3072, 768, packed=True),
-        "sdpa_d64": Attention(1, 8, 8, 2048, 2048, 64),
-        "sdpa_d128": Attention(1, 8, 8, 2048, 2048, 128),
-        "sdpa_d80": Attention(1, 8, 8, 2048, 2048, 80),
-        "sdpa_512": Attention(1, 12, 12, 512, 512, 64),
-        "sdpa_causal": Attention(1, 8, 8, 4096, 4096, 64, causal=True),
-        "sdpa_short": Attention(64, 12, 12, 128, 128, 64),
-        "sdpa_decode": Attention(1, 32, 32, 1, 4096, 128),
-        "sdpa_decode_gqa": Attention(1, 32, 8, 1, 4096, 128),
-        "linear_1": Gemm(1, 4096, 4096, packed=True),
-        "linear_4": Gemm(4, 4096, 4096, packed=True),
-        "linear_8": Gemm(8, 4096, 4096, packed=True),
-        "linear_packed_8": Gemm(8, 4096, 4096, packed=True),
-        "linear_packed_16": Gemm(16, 4096, 4096, packed=True),
-        "batched_16": BatchedGemm(512, 16, 16, 16),
-        "batched_128": BatchedGemm(96, 128, 64, 128),
-        "gelu": Elements("gelu", 4096),
-        "silu": Elements("silu", 4096),
-        "gelu_cached": Elements("gelu", 64),
-        "layer_norm": Elements("layer_norm", 4096),
-        "softmax": Softmax(softmax_rows, 1024),
-        "mha_bert": MultiHead(8, 128, 768, 12),
-        "mha_tutorial": MultiHead(1, 4, 16, 4),
-        "encoder_bert": EncoderLayer(8, 128, 768, 12, 3072),
-        "minilm": minilm,
-    } | {row.name: row for row in llm}
+    return made | {"minilm": minilm} | {row.name: row for row in llm}
 
 
 def best_seconds(call, seconds):

@@ -42,7 +42,7 @@ class Comparison:
         self.report = report
         self.rivals = rivals
         self.threads = {"": 1} if threads == 1 else {"": 1, "@all": threads}
-        known = common.operations(report.softmax_rows, minilm)
+        known = common.operations(report.shapes, minilm)
         unknown = [name for name in names or [] if name not in known]
         if unknown:
             raise SystemExit(f"--row must be one of {', '.join(known)}; found {unknown[0]}.")

@@ -8,27 +8,27 @@ namespace bench {
 
 namespace detail {
 
-/// `rows` rows through a weight (4096, 4096), as PyTorch stores it or packed before.
-inline Group linear_group(std::string name, attn::Isa isa, index_t rows, bool packed) {
+/// Rows through a weight (out, in).
+inline Group linear_group(const LinearShape& shape, attn::Isa isa) {
+  const std::string name(shape.name);
   return {{name}, [=]() -> std::vector<Work> {
-            constexpr index_t kWidth = 4096;
             struct Inputs {
               attn::Tensor2<float> x, weight, out;
               attn::PackedWeights<float> packed;
             };
-            const auto in =
-                std::make_shared<Inputs>(Inputs{random_tensor<float, 2>({rows, kWidth}, 1),
-                                                random_tensor<float, 2>({kWidth, kWidth}, 2),
-                                                attn::Tensor2<float>({rows, kWidth}),
-                                                {}});
-            if (packed) {
+            const auto in = std::make_shared<Inputs>(
+                Inputs{random_tensor<float, 2>({shape.rows, shape.in_features}, 1),
+                       random_tensor<float, 2>({shape.out_features, shape.in_features}, 2),
+                       attn::Tensor2<float>({shape.rows, shape.out_features}),
+                       {}});
+            if (shape.packed) {
               in->packed = attn::PackedWeights<float>(in->weight.view().transpose(0, 1), isa);
             }
-            Work work{name, isa, 2 * static_cast<double>(rows * in->weight.size())};
+            Work work{name, isa, 2 * static_cast<double>(shape.rows * in->weight.size())};
             work.traffic =
                 (in->x.size() + in->weight.size() + in->out.size()) * index_t{sizeof(float)};
-            if (!packed) work.bytes = in->weight.size() * index_t{sizeof(float)};
-            work.run = [in, packed](const attn::Execution& execution) {
+            if (!shape.packed) work.bytes = in->weight.size() * index_t{sizeof(float)};
+            work.run = [in, packed = shape.packed](const attn::Execution& execution) {
               if (packed) {
                 attn::linear(in->x, in->packed, {}, in->out, attn::Activation::none, {}, execution);
               } else {
@@ -42,10 +42,10 @@ inline Group linear_group(std::string name, attn::Isa isa, index_t rows, bool pa
           }};
 }
 
-/// A batch of products (m, k) (k, n).
-inline Group batched_group(std::string name, attn::Isa isa, index_t batch, index_t m, index_t n,
-                           index_t k) {
+inline Group batched_group(const GemmShape& shape, attn::Isa isa) {
+  const std::string name(shape.name);
   return {{name}, [=]() -> std::vector<Work> {
+            const auto [_, batch, m, n, k, packed] = shape;
             struct Inputs {
               attn::Tensor3<float> a, b, c;
             };
@@ -57,19 +57,20 @@ inline Group batched_group(std::string name, attn::Isa isa, index_t batch, index
             work.run = [in](const attn::Execution& execution) {
               attn::batched_gemm(in->a, in->b, in->c, {}, execution);
             };
-            work.complaint = [in, batch] {
-              return gemm_complaint<float>(in->a.view().select(0, batch - 1),
-                                           in->b.view().select(0, batch - 1),
-                                           in->c.view().select(0, batch - 1));
+            work.complaint = [in] {
+              const index_t last = in->a.extent(0) - 1;
+              return gemm_complaint<float>(in->a.view().select(0, last),
+                                           in->b.view().select(0, last),
+                                           in->c.view().select(0, last));
             };
             return {work};
           }};
 }
 
-/// run(x, out, execution) over `rows` of 1024; its result is compared with the scalar set's.
+/// run(x, out, execution) over rows; its result is compared with the scalar set's.
 template <class Run>
-Work element_work(std::string name, attn::Isa isa, index_t rows, Run run) {
-  const attn::Shape<2> shape{rows, 1024};
+Work element_work(std::string name, attn::Isa isa, const RowsShape& rows, Run run) {
+  const attn::Shape<2> shape{rows.rows, rows.columns};
   const auto x = std::make_shared<attn::Tensor2<float>>(random_tensor<float, 2>(shape, 1, 3.0f));
   const auto out = std::make_shared<attn::Tensor2<float>>(shape);
   Work work{std::move(name), isa};
@@ -87,7 +88,7 @@ Work element_work(std::string name, attn::Isa isa, index_t rows, Run run) {
 }
 
 inline Work activation_work(std::string name, attn::Isa isa, attn::Activation activation,
-                            index_t rows) {
+                            const RowsShape& rows) {
   return element_work(std::move(name), isa, rows,
                       [activation](const auto& x, auto& out, const attn::Execution& execution) {
                         attn::activate(activation, x, out, execution);
@@ -96,35 +97,31 @@ inline Work activation_work(std::string name, attn::Isa isa, attn::Activation ac
 
 }  // namespace detail
 
-/// Rows of linear_group() whose weights are not packed.
-inline constexpr index_t kLinearRows[] = {1, 4, 8};
-
 inline std::vector<Group> element_groups() {
   using attn::Activation;
   const attn::Isa isa = attn::active_isa();
-  constexpr index_t kManyRows = 4096, kCachedRows = 64;
+  const auto rows = [](const char* name) { return shape_of(kRowsShapes, name); };
   std::vector<Group> groups;
-  for (const index_t rows : kLinearRows) {
-    groups.push_back(detail::linear_group("linear_" + std::to_string(rows), isa, rows, false));
+  for (const LinearShape& shape : kLinearShapes) {
+    groups.push_back(detail::linear_group(shape, isa));
   }
-  groups.push_back(detail::linear_group("linear_packed_8", isa, 8, true));
-  groups.push_back(detail::linear_group("linear_packed_16", isa, 16, true));
-  groups.push_back(detail::batched_group("batched_16", isa, 512, 16, 16, 16));
-  groups.push_back(detail::batched_group("batched_128", isa, 96, 128, 64, 128));
+  for (const char* name : {"batched_16", "batched_128"}) {
+    groups.push_back(detail::batched_group(shape_of(kGemmShapes, name), isa));
+  }
   groups.push_back({{"gelu"}, [=]() -> std::vector<Work> {
-                      return {detail::activation_work("gelu", isa, Activation::gelu, kManyRows)};
+                      return {detail::activation_work("gelu", isa, Activation::gelu, rows("gelu"))};
                     }});
   groups.push_back({{"silu"}, [=]() -> std::vector<Work> {
-                      return {detail::activation_work("silu", isa, Activation::silu, kManyRows)};
+                      return {detail::activation_work("silu", isa, Activation::silu, rows("silu"))};
                     }});
-  groups.push_back(
-      {{"relu_cached", "gelu_cached"}, [=]() -> std::vector<Work> {
-         return {detail::activation_work("relu_cached", isa, Activation::relu, kCachedRows),
-                 detail::activation_work("gelu_cached", isa, Activation::gelu, kCachedRows)};
-       }});
+  groups.push_back({{"relu_cached", "gelu_cached"}, [=]() -> std::vector<Work> {
+                      const RowsShape shape = rows("gelu_cached");
+                      return {detail::activation_work("relu_cached", isa, Activation::relu, shape),
+                              detail::activation_work("gelu_cached", isa, Activation::gelu, shape)};
+                    }});
   groups.push_back({{"layer_norm"}, [=]() -> std::vector<Work> {
                       return {detail::element_work(
-                          "layer_norm", isa, kManyRows,
+                          "layer_norm", isa, rows("layer_norm"),
                           [](const auto& x, auto& out, const attn::Execution& execution) {
                             attn::layer_norm(x, {}, {}, 1e-5, out, execution);
                           })};

@@ -17,6 +17,8 @@ function explain(row) {
     row.target ? `target: ${row.target.is} ${number(row.target.at)}${row.target.of === "value" ? " " + row.unit : ""}` : "",
     row.flops_per_byte ? `${number(row.gflops)} GFLOP/s at ${number(row.flops_per_byte)} FLOP/byte` : "",
     row.note,
+    row.times_measured > 1 ? `measured ${row.times_measured} times` : "",
+    row.disturbed ? `disturbed: ${row.disturbed}` : "",
   ];
   return parts.filter(Boolean).join("; ");
 }
@@ -148,8 +150,9 @@ function bar(row, scale) {
   const track = make("div", { class: "track" }, make("i", { style: `width: ${percent(shown)}` }));
   if (row.target) track.append(make("b", { style: `left: ${percent(row.target.at)}` }));
   const value = make("div", { class: "value" }, make("strong", {}, ofValue ? `${number(shown)} ${row.unit}` : ratio(shown)));
-  if (row.target) value.append(make("span", {}, ` ${missed ? "misses" : "meets"} ${ofValue ? number(row.target.at) : ratio(row.target.at)}`));
-  const element = make("div", { class: missed ? "row missed" : "row", "data-row": row.name }, track, value);
+  if (row.disturbed) value.append(make("span", {}, " disturbed"));
+  else if (row.target) value.append(make("span", {}, ` ${missed ? "misses" : "meets"} ${ofValue ? number(row.target.at) : ratio(row.target.at)}`));
+  const element = make("div", { class: ["row", missed && "missed", row.disturbed && "disturbed"].filter(Boolean).join(" "), "data-row": row.name }, track, value);
   explains(element, row);
   return element;
 }

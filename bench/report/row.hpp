@@ -22,6 +22,8 @@ struct Row {
   double limit = kAbsent;       ///< what the machine can do, or a baseline's time, in the same unit
   std::string limit_name = {};  ///< "FMA peak"
   std::string note = {};
+  std::string disturbed = {};  ///< why value and limit are not to be believed; empty where they are
+  int times_measured = 1;      ///< more than once where it was disturbed
   Target target = {};
   double gflops = kAbsent;     ///< with `intensity`, the row's place under the roofline
   double intensity = kAbsent;  ///< FLOPs per byte of inputs and output, each once
@@ -50,6 +52,8 @@ inline nlohmann::ordered_json to_json(const Row& row) {
           {"unit", row.unit},
           {"limit_is", row.limit_name},
           {"note", row.note},
+          {"disturbed", row.disturbed},
+          {"times_measured", row.times_measured},
           {"target", to_json(row.target)},
           {"gflops", to_json(row.gflops)},
           {"flops_per_byte", to_json(row.intensity)}};
@@ -72,12 +76,16 @@ inline std::string number_text(double x) {
 inline void print_table(const std::vector<Row>& rows) {
   std::printf("%-20s %9s %-7s %9s %6s  %s\n", "row", "value", "unit", "limit", "ratio", "limit is");
   for (const Row& row : rows) {
-    const std::string more =
+    std::string more =
         row.limit_name + (row.note.empty() || row.limit_name.empty() ? "" : "; ") + row.note;
+    if (row.times_measured > 1) {
+      more += "; measured " + std::to_string(row.times_measured) + " times";
+    }
+    if (!row.disturbed.empty()) more += "; disturbed: " + row.disturbed;
     const std::string ratio = std::isfinite(row.ratio()) ? number_text(row.ratio()) : "-";
-    std::printf("%-20s %9s %-7s %9s %6s  %s\n", row.name.c_str(), number_text(row.value).c_str(),
+    std::printf("%-20s %9s %-7s %9s %6s%s %s\n", row.name.c_str(), number_text(row.value).c_str(),
                 row.unit.c_str(), number_text(row.limit).c_str(), ratio.substr(0, 5).c_str(),
-                more.c_str());
+                row.disturbed.empty() ? " " : "!", more.c_str());
   }
 }
 

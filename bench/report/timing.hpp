@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "report/disturbance.hpp"
 #include "report/work.hpp"
 #include "support/bandwidth.hpp"
 #include "support/peak.hpp"
@@ -29,7 +30,7 @@ class Timings {
   };
 
   /// Runs `work` for about `seconds`, a round of its limit before each handful of runs (reading takes as long as
-  /// they do). The first measurement checks the result.
+  /// they do). The first measurement checks the result; 0 seconds do no more than that.
   void measure(const Work& work, bool all, double seconds) {
     const Clock::time_point start = Clock::now();
     const int threads = all ? all_threads() : 1;
@@ -37,9 +38,12 @@ class Timings {
     const double first = time_once(work, execution, 1);
     Entry& entry = entries_[{work.name, all}];
     if (std::isinf(entry.seconds)) entry.complaint = work.complaint();
+    entry.flops = work.flops;
+    entry.isa = work.isa;
     const int repeats = repeats_for(first);
     const bool reads = work.bytes >= kMemoryBound;
     Pair best{std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
+    double peak = 0;
     const auto for_a_handful = [](double& least, auto time) {
       const Clock::time_point handful = Clock::now();
       do {
@@ -47,7 +51,7 @@ class Timings {
       } while (seconds_since(handful) < kHandful);
     };
     do {
-      peaks_.measure(work.isa, threads);
+      peak = std::max(peak, peaks_.measure(work.isa, threads));
       if (reads) {
         for_a_handful(best.baseline, [&] {
           return static_cast<double>(work.bytes) / bandwidth(work.bytes).measure(threads);
@@ -57,6 +61,7 @@ class Timings {
     } while (seconds_since(start) < seconds);
     entry.seconds = std::min(entry.seconds, best.seconds);
     if (reads) entry.reads.push_back(best);
+    if (seconds > 0) entry.limits.push_back(reads ? 1 / best.baseline : peak);
   }
 
   /// Runs `work` and `baseline`, which was measured before, in turn for about `seconds`.
@@ -65,14 +70,42 @@ class Timings {
     const attn::Execution execution = execution_of(work, all);
     const int repeats = repeats_for(time_once(baseline, execution, 1));
     Entry& entry = entries_[{work.name, all}];
-    double before = time_once(baseline, execution, repeats);
+    double before = time_once(baseline, execution, repeats), least = before;
     do {
       const double between = time_once(work, execution, repeats);
       const double after = time_once(baseline, execution, repeats);
       entry.pairs.push_back({between, (before + after) / 2});
       entry.seconds = std::min(entry.seconds, between);
-      before = after;
+      least = std::min(least, before = after);
     } while (seconds_since(start) < seconds);
+    entry.limits.push_back(1 / least);
+  }
+
+  /// What was measured beside another program: the work starts anew, but for what its check said.
+  void forget(const std::string& name, bool all) {
+    Entry& entry = entries_.at({name, all});
+    entry = {.complaint = entry.complaint, .times_measured = entry.times_measured + 1};
+  }
+
+  /// Why the work's time and limit are not to be believed; empty where they are, and where it was not measured.
+  std::string disturbance(const std::string& name, bool all) const {
+    const auto found = entries_.find({name, all});
+    if (found == entries_.end()) return "";
+    const Entry& entry = found->second;
+    double share = kNone;  // what is compared with another work may take longer than that
+    if (entry.pairs.empty() && !entry.reads.empty()) {
+      share = 1 / median(entry.reads).ratio();
+    } else if (entry.pairs.empty()) {
+      const double peak = peaks_.best(entry.isa, all ? all_threads() : 1);
+      share = entry.flops / entry.seconds / peak;
+    }
+    return bench::disturbance(entry.limits, share);
+  }
+
+  /// How often a work was measured; more than once where it was disturbed.
+  int times_measured(const std::string& name, bool all) const {
+    const auto found = entries_.find({name, all});
+    return found == entries_.end() ? 0 : found->second.times_measured;
   }
 
   /// The pair whose ratio is the median. measure_beside() was called.
@@ -121,6 +154,11 @@ class Timings {
     double seconds = std::numeric_limits<double>::infinity();
     std::string complaint = {};
     std::vector<Pair> pairs = {}, reads = {};
+    std::vector<double> limits =
+        {};  ///< how fast, in each pass: the peak, reading, or the baseline
+    double flops = 0;
+    attn::Isa isa = attn::Isa::scalar;
+    int times_measured = 1;
   };
 
   static Pair median(std::vector<Pair> pairs) {

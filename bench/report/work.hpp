@@ -9,6 +9,7 @@
 #include "support/check.hpp"
 #include "support/machine.hpp"
 #include "support/modules.hpp"
+#include "support/shapes.hpp"
 
 namespace bench {
 
@@ -54,7 +55,13 @@ struct AttentionInputs {
         k(random_tensor<float, 4>({batch, kv_heads, kv_len, dim}, 2)),
         v(random_tensor<float, 4>({batch, kv_heads, kv_len, dim}, 3)),
         out({batch, heads, q_len, dim}) {}
+  explicit AttentionInputs(const AttentionShape& s)
+      : AttentionInputs(s.batch, s.num_heads, s.num_kv_heads, s.q_len, s.kv_len, s.head_dim) {}
 };
+
+inline std::shared_ptr<AttentionInputs> attention_inputs(std::string_view shape) {
+  return std::make_shared<AttentionInputs>(shape_of(kAttentionShapes, shape));
+}
 
 /// Attention over the first `q_len` of the queries.
 inline Work attention_work(std::string name, attn::Isa isa,
@@ -105,12 +112,11 @@ inline Work cached_work(std::string name, attn::Isa isa, const std::shared_ptr<A
   return work;
 }
 
-inline Group attention_group(std::string name, attn::Isa isa, index_t batch, index_t heads,
-                             index_t kv_heads, index_t q_len, index_t kv_len, index_t dim) {
+inline Group attention_group(const std::string& shape, attn::Isa isa) {
+  const std::string name = "sdpa_" + shape;
   return {{name}, [=]() -> std::vector<Work> {
-            const auto in =
-                std::make_shared<AttentionInputs>(batch, heads, kv_heads, q_len, kv_len, dim);
-            return {attention_work(name, isa, in, q_len)};
+            const auto in = attention_inputs(shape);
+            return {attention_work(name, isa, in, in->q.extent(2))};
           }};
 }
 
@@ -118,8 +124,10 @@ struct GemmInputs {
   attn::Tensor2<float> a, b, c;
   attn::PackedWeights<float> packed;
 
-  GemmInputs(index_t m, index_t n, index_t k)
-      : a(random_tensor<float, 2>({m, k}, 1)), b(random_tensor<float, 2>({k, n}, 2)), c({m, n}) {}
+  explicit GemmInputs(const GemmShape& s)
+      : a(random_tensor<float, 2>({s.m, s.k}, 1)),
+        b(random_tensor<float, 2>({s.k, s.n}, 2)),
+        c({s.m, s.n}) {}
 };
 
 inline Work gemm_work(std::string name, attn::Isa isa, const std::shared_ptr<GemmInputs>& in,
@@ -139,10 +147,10 @@ inline Work gemm_work(std::string name, attn::Isa isa, const std::shared_ptr<Gem
   return work;
 }
 
-inline Group multi_head_group(std::string name, attn::Isa isa, index_t batch, index_t seq,
-                              index_t width, index_t heads) {
+inline Group multi_head_group(std::string name, attn::Isa isa) {
   return {
       {name}, [=]() -> std::vector<Work> {
+        const auto [_, batch, seq, width, heads, hidden] = shape_of(kModuleShapes, name);
         struct Inputs {
           attn::MultiHeadAttention<float> mha;
           attn::Tensor3<float> x, out;
@@ -163,10 +171,10 @@ inline Group multi_head_group(std::string name, attn::Isa isa, index_t batch, in
 }
 
 /// One of BERT's layers, packed; its result is compared with the scalar set's.
-inline Group encoder_layer_group(std::string name, attn::Isa isa, index_t batch, index_t seq,
-                                 index_t width, index_t heads, index_t hidden) {
+inline Group encoder_layer_group(std::string name, attn::Isa isa) {
   return {
       {name}, [=]() -> std::vector<Work> {
+        const auto [_, batch, seq, width, heads, hidden] = shape_of(kModuleShapes, name);
         struct Inputs {
           attn::EncoderLayer<float> layer;
           attn::Tensor3<float> x, out;
@@ -220,7 +228,8 @@ inline std::vector<Group> all_groups() {
   const bool avx2 = attn::is_available(Isa::avx2);
   std::vector<Group> groups;
   groups.push_back({{"gemm_1024", "gemm_avx2"}, [=] {
-                      const auto in = std::make_shared<detail::GemmInputs>(1024, 1024, 1024);
+                      const auto in =
+                          std::make_shared<detail::GemmInputs>(shape_of(kGemmShapes, "gemm_1024"));
                       std::vector<Work> works{detail::gemm_work("gemm_1024", isa, in, false)};
                       if (avx2) {
                         works.push_back(detail::gemm_work("gemm_avx2", Isa::avx2, in, false));
@@ -228,34 +237,37 @@ inline std::vector<Group> all_groups() {
                       return works;
                     }});
   groups.push_back({{"gemm_bert"}, [=]() -> std::vector<Work> {
-                      const auto in = std::make_shared<detail::GemmInputs>(128, 3072, 768);
+                      const auto in =
+                          std::make_shared<detail::GemmInputs>(shape_of(kGemmShapes, "gemm_bert"));
                       return {detail::gemm_work("gemm_bert", isa, in, true)};
                     }});
   groups.push_back({{"sdpa_d64", "sdpa_avx2"}, [=] {
-                      const auto in =
-                          std::make_shared<detail::AttentionInputs>(1, 8, 8, 2048, 2048, 64);
-                      std::vector<Work> works{detail::attention_work("sdpa_d64", isa, in, 2048)};
+                      const auto in = detail::attention_inputs("d64");
+                      const index_t q_len = in->q.extent(2);
+                      std::vector<Work> works{detail::attention_work("sdpa_d64", isa, in, q_len)};
                       if (avx2) {
-                        works.push_back(detail::attention_work("sdpa_avx2", Isa::avx2, in, 2048));
+                        works.push_back(detail::attention_work("sdpa_avx2", Isa::avx2, in, q_len));
                       }
                       return works;
                     }});
-  groups.push_back(detail::attention_group("sdpa_d128", isa, 1, 8, 8, 2048, 2048, 128));
-  groups.push_back(detail::attention_group("sdpa_d80", isa, 1, 8, 8, 2048, 2048, 80));
-  groups.push_back(detail::attention_group("sdpa_512", isa, 1, 12, 12, 512, 512, 64));
+  for (const char* shape : {"d128", "d80", "512"}) {
+    groups.push_back(detail::attention_group(shape, isa));
+  }
   groups.push_back({{"sdpa_4096", "sdpa_causal"}, [=]() -> std::vector<Work> {
-                      const auto in =
-                          std::make_shared<detail::AttentionInputs>(1, 8, 8, 4096, 4096, 64);
-                      return {detail::attention_work("sdpa_4096", isa, in, 4096),
-                              detail::attention_work("sdpa_causal", isa, in, 4096, true)};
+                      const auto in = detail::attention_inputs("causal");
+                      const index_t q_len = in->q.extent(2);
+                      return {detail::attention_work("sdpa_4096", isa, in, q_len),
+                              detail::attention_work("sdpa_causal", isa, in, q_len, true)};
                     }});
-  groups.push_back(detail::attention_group("sdpa_short", isa, 64, 12, 12, 128, 128, 64));
-  groups.push_back(detail::attention_group("sdpa_decode_gqa", isa, 1, 32, 8, 1, 4096, 128));
+  groups.push_back(detail::attention_group("short", isa));
+  groups.push_back(detail::attention_group("decode_gqa", isa));
   Group queries;
   for (index_t n : kQueryCounts) queries.names.push_back("sdpa_queries_" + std::to_string(n));
   queries.names.insert(queries.names.end(), {"sdpa_decode_bf16", "sdpa_decode_int8"});
   queries.make = [=] {
-    const auto in = std::make_shared<detail::AttentionInputs>(1, 32, 32, 64, 4096, 128);
+    AttentionShape shape = shape_of(kAttentionShapes, "decode");
+    shape.q_len = *std::ranges::max_element(kQueryCounts);
+    const auto in = std::make_shared<detail::AttentionInputs>(shape);
     std::vector<Work> works;
     for (index_t n : kQueryCounts) {
       works.push_back(detail::attention_work("sdpa_queries_" + std::to_string(n), isa, in, n));
@@ -276,9 +288,9 @@ inline std::vector<Group> all_groups() {
                       work.complaint = [=] { return softmax_complaint(*x, *out); };
                       return {work};
                     }});
-  groups.push_back(detail::multi_head_group("mha_bert", isa, 8, 128, 768, 12));
-  groups.push_back(detail::encoder_layer_group("encoder_bert", isa, 8, 128, 768, 12, 3072));
-  groups.push_back(detail::multi_head_group("mha_tutorial", isa, 1, 4, 16, 4));
+  groups.push_back(detail::multi_head_group("mha_bert", isa));
+  groups.push_back(detail::encoder_layer_group("encoder_bert", isa));
+  groups.push_back(detail::multi_head_group("mha_tutorial", isa));
   return groups;
 }
 

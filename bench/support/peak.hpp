@@ -104,10 +104,12 @@ inline double measure_peak(attn::Isa isa, int threads, double seconds = 0.02) {
 /// whose clock moves, one round proves little: measure again between the runs of what is compared.
 class Peaks {
  public:
-  /// One more round; returns the best so far.
+  /// One more round; returns what it reached.
   double measure(attn::Isa isa, int threads) {
+    const double reached = measure_peak(isa, threads);
     double& best = best_[{isa, threads}];
-    return best = std::max(best, measure_peak(isa, threads));
+    best = std::max(best, reached);
+    return reached;
   }
 
   /// 0 where none was measured.

@@ -62,6 +62,23 @@ with Browser() as browser:
         checks.same("nothing wider than a telephone", page.evaluate("document.documentElement.scrollWidth"), 390)
         checks.same("no complaint, no request", page.complaints, [])
 
+    # Rows that another program disturbed, and one that was right the second time.
+    marked = json.loads(json.dumps(report))
+    names = [row["name"] for row in marked["rows"] if row["value"] is not None][:3]
+    for row in marked["rows"]:
+        row["disturbed"] = "the limit varied by 23 %" if row["name"] in names[:2] else ""
+        row["times_measured"] = 3 if row["name"] in names[:2] else 2 if row["name"] == names[2] else 1
+    draw(marked)
+    page = browser.open(folder / "page.html")
+    hatched = page.evaluate("[...document.querySelectorAll('.row.disturbed')].map(e => e.dataset.row)")
+    checks.same("hatched rows", sorted(hatched), sorted(names[:2]))
+    tips = [page.evaluate(f"""(() => {{
+      document.querySelector('.row[data-row="{name}"]').dispatchEvent(new Event('pointerenter'));
+      return document.getElementById('tip').textContent;
+    }})()""") for name in names]
+    said = ["measured 3 times; disturbed: the limit varied by 23 %"] * 2 + ["measured 2 times"]
+    checks.holds("what a disturbed row tells", all(tip.endswith(text) for tip, text in zip(tips, said)))
+
     # What other versions wrote, and runs of few rows.
     old = [{key: row[key] for key in ("name", "value", "limit", "ratio", "unit", "limit_is", "note")} for row in report["rows"]]
     draw({"machine": {"name": "Old", "isa": "avx2", "threads": 1}, "rows": old})

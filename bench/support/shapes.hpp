@@ -1,0 +1,117 @@
+// The shapes that are measured, in one table: attn_report's rows, those of attention_bench, and what bench/peers asks of the rivals.
+#pragma once
+
+#include <algorithm>
+#include <iterator>
+#include <stdexcept>
+#include <string_view>
+
+#include "attn/core/shape.hpp"
+
+namespace bench {
+
+using attn::index_t;
+
+struct AttentionShape {
+  std::string_view name;
+  index_t batch, num_heads, num_kv_heads, q_len, kv_len, head_dim;
+  bool causal = false;
+  index_t window = 0;      ///< keys that a causal query sees; 0: all
+  bool seq_major = false;  ///< keys and values are (batch, seq, heads, dim) in memory
+
+  /// Of the scores, what the mask leaves; of a window less what the first queries lack.
+  constexpr double visible() const {
+    if (!causal) return 1;
+    if (window == 0) return 0.5;
+    const auto keys = static_cast<double>(window), all = static_cast<double>(kv_len);
+    return keys * (all - keys / 2) / (all * all);
+  }
+};
+
+/// sdpa_NAME of attn_report and bench/peers, attention_NAME of attention_bench.
+inline constexpr AttentionShape kAttentionShapes[] = {
+    {"d64", 1, 8, 8, 2048, 2048, 64},       {"d128", 1, 8, 8, 2048, 2048, 128},
+    {"d80", 1, 8, 8, 2048, 2048, 80},       {"512", 1, 12, 12, 512, 512, 64},
+    {"4096", 1, 8, 8, 4096, 4096, 64},      {"causal", 1, 8, 8, 4096, 4096, 64, true},
+    {"short", 64, 12, 12, 128, 128, 64},    {"decode", 1, 32, 32, 1, 4096, 128},
+    {"decode_gqa", 1, 32, 8, 1, 4096, 128},
+};
+
+/// More of attention_bench.
+inline constexpr AttentionShape kMoreAttentionShapes[] = {
+    {"window", 1, 8, 8, 4096, 4096, 64, true, 256},
+    {"gqa", 1, 8, 2, 1024, 1024, 64},
+    {"1024", 1, 16, 16, 1024, 1024, 128},
+    {"1024_seq_major", 1, 16, 16, 1024, 1024, 128, false, 0, true},
+    {"decode_gqa_seq_major", 1, 32, 8, 1, 4096, 128, false, 0, true},
+    {"queries_8", 1, 32, 32, 8, 4096, 128},
+    {"queries_8_short", 1, 8, 8, 8, 256, 64},
+    {"queries_64", 1, 32, 32, 64, 4096, 128},
+};
+
+/// (batch, m, k) times (batch, k, n). Packed: the right operand is known beforehand.
+struct GemmShape {
+  std::string_view name;
+  index_t batch, m, n, k;
+  bool packed = false;
+};
+
+inline constexpr GemmShape kGemmShapes[] = {
+    {"gemm_1024", 1, 1024, 1024, 1024},
+    {"gemm_bert", 1, 128, 3072, 768, true},
+    {"batched_16", 512, 16, 16, 16},
+    {"batched_128", 96, 128, 64, 128},
+};
+
+/// Rows through a weight (4096, 4096), as PyTorch stores it or packed before.
+struct LinearShape {
+  std::string_view name;
+  index_t rows;
+  bool packed = false;
+  index_t in_features = 4096, out_features = 4096;
+};
+
+inline constexpr LinearShape kLinearShapes[] = {
+    {"linear_1", 1},
+    {"linear_4", 4},
+    {"linear_8", 8},
+    {"linear_packed_8", 8, true},
+    {"linear_packed_16", 16, true},
+    {"linear_packed_32", 32, true},
+};
+
+/// Rows of 1024 through a function that goes element by element or row by row.
+struct RowsShape {
+  std::string_view name, function;
+  index_t rows, columns = 1024;
+};
+
+inline constexpr RowsShape kRowsShapes[] = {
+    {"gelu", "gelu", 4096},
+    {"silu", "silu", 4096},
+    {"gelu_cached", "gelu", 64},
+    {"layer_norm", "layer_norm", 4096},
+};
+
+/// Self-attention's module, or an encoder layer where `hidden` is the width of its feed-forward part.
+struct ModuleShape {
+  std::string_view name;
+  index_t batch, seq, width, heads, hidden = 0;
+};
+
+inline constexpr ModuleShape kModuleShapes[] = {
+    {"mha_bert", 8, 128, 768, 12},
+    {"mha_tutorial", 1, 4, 16, 4},
+    {"encoder_bert", 8, 128, 768, 12, 3072},
+};
+
+/// The shape of that name; it is in the table.
+template <class Table>
+constexpr const auto& shape_of(const Table& table, std::string_view name) {
+  const auto* found = std::find_if(std::begin(table), std::end(table),
+                                   [&](const auto& shape) { return shape.name == name; });
+  if (found == std::end(table)) throw std::invalid_argument("no shape of this name");
+  return *found;
+}
+
+}  // namespace bench
