@@ -32,7 +32,7 @@ struct ForwardScratch {
         plan.heads_per_task * (std::max)(plan.max_rows + kMostTileRows - 1, kMaxDecodeRows);
     k = layout.take<T>(plan.packs_keys ? block_kv * score_dim : 0);
     v = layout.take<T>(block_kv * out_stride);
-    scores = layout.take<T>(std::max(kMostTileRows, kMaxDecodeRows) * block_kv);
+    scores = layout.take<T>((std::max)(kMostTileRows, kMaxDecodeRows) * block_kv);
     products = layout.take<T>(options.qv ? kMaxDecodeRows * block_kv : 0);
     scales = layout.take<T>(problem.k_scales ? block_kv : 0);
     pointers = layout.take<const void*>(block_kv);

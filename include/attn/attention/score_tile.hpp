@@ -50,10 +50,10 @@ void mask_tile(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
   for (index_t x = 0; x < tile.num_rows; ++x) {
     const QueryRow<T>& row = tile.rows[x];
     T* s = tile.scores + x * tile.stride;
-    const index_t begin = std::clamp(std::max(row.keys.begin, tile.keys.begin) - tile.first_key,
+    const index_t begin = std::clamp((std::max)(row.keys.begin, tile.keys.begin) - tile.first_key,
                                      columns.begin, columns.end);
     const index_t end =
-        std::clamp(std::min(row.keys.end, tile.keys.end) - tile.first_key, begin, columns.end);
+        std::clamp((std::min)(row.keys.end, tile.keys.end) - tile.first_key, begin, columns.end);
     std::fill(s + columns.begin, s + begin, kMinusInf<T>);
     std::fill(s + end, s + columns.end, kMinusInf<T>);
     if (begin >= end || !changes_scores || stage == ScoreStage::scaled) continue;
