@@ -100,6 +100,33 @@ TEST(EncoderLayer, ParametersWithoutBiasAndOneByOne) {
                 "up_proj.weight", "down_proj.weight", "norm1.weight", "norm2.weight"}));
 }
 
+/// x + norm(f(norm(x))), twice, of parts that are tested alone; in place, too.
+TEST(EncoderLayer, NormsBehindItsParts) {
+  Random random(5);
+  auto layer = attn_test::random_module<EncoderLayer<float>>(
+      random, TransformerLayerOptions{.d_model = 8,
+                                      .nhead = 2,
+                                      .dim_feedforward = 12,
+                                      .norm_first = true,
+                                      .norm_behind = true,
+                                      .norm = NormKind::rms});
+  const auto names = attn_test::names_of(layer);
+  EXPECT_EQ(names[names.size() - 2], "norm1_behind.weight");
+  EXPECT_EQ(names.back(), "norm2_behind.weight");
+  const auto x = random.tensor<float, 3>({2, 5, 8});
+  const auto branch = layer.norm1_behind(layer.self_attn(layer.norm1(x)));
+  Tensor3<float> attended(x.view());
+  for (index_t i = 0; i < x.size(); ++i) attended.data()[i] += branch.data()[i];
+  const auto second = layer.norm2_behind(layer.feed_forward(layer.norm2(attended)));
+  Tensor3<float> in_place(x.view());
+  layer.forward(in_place, in_place);
+  const auto out = layer(x);
+  for (index_t i = 0; i < x.size(); ++i) {
+    EXPECT_EQ(out.data()[i], second.data()[i] + attended.data()[i]);
+    EXPECT_EQ(in_place.data()[i], out.data()[i]);
+  }
+}
+
 /// The last norm finds out that rows of the output are not dense, when keys have been added.
 TEST(EncoderLayerErrors, AfterAttentionLeaveTheCache) {
   const EncoderLayer<float> layer({.d_model = 4, .nhead = 2});
@@ -113,6 +140,9 @@ TEST(EncoderLayerErrors, AfterAttentionLeaveTheCache) {
 TEST(EncoderLayerErrors, ShapesAndOptions) {
   EXPECT_EQ(error_of<ValueError>([] { EncoderLayer<float>({.d_model = 10, .nhead = 3}); }),
             "[MultiHeadAttention] num_heads must divide embed_dim = 10; found 3.");
+  EXPECT_EQ(error_of<ValueError>(
+                [] { EncoderLayer<float>({.d_model = 4, .nhead = 2, .norm_behind = true}); }),
+            "[EncoderLayer] norm_behind must be false without norm_first; found true.");
   for (const bool norm_first : {false, true}) {
     const EncoderLayer<float> layer(
         {.d_model = 4, .nhead = 2, .dim_feedforward = 6, .norm_first = norm_first});

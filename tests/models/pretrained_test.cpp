@@ -81,6 +81,7 @@ TEST(Pretrained, DecodersHaveTheLogitsAndTokensOfTransformers) {
     check_decoder("qwen2", load_qwen2<float>(kPretrained / "qwen2", options));
     check_decoder("qwen3", load_qwen3<float>(kPretrained / "qwen3", options));
     check_decoder("gemma", load_gemma<float>(kPretrained / "gemma", options));
+    check_decoder("gemma2", load_gemma2<float>(kPretrained / "gemma2", options));
     check_decoder("gpt2", load_gpt2<float>(kPretrained / "gpt2", options));
   }
   check_decoder("qwen2", load_pretrained<Gpt<double>>(kPretrained / "qwen2"));
@@ -97,6 +98,10 @@ TEST(Pretrained, ConfigsBecomeOptions) {
   EXPECT_TRUE(*qwen2.layer.attention.in_proj_bias);
   EXPECT_FALSE(*qwen2.layer.attention.out_proj_bias);
   EXPECT_TRUE(gpt_options_of(ConfigFile(kPretrained / "gemma" / "config.json")).scale_embedding);
+  const auto gemma2 = gpt_options_of(ConfigFile(kPretrained / "gemma2" / "config.json"));
+  EXPECT_TRUE(gemma2.layer.norm_behind);
+  EXPECT_EQ(gemma2.windows, (std::vector<index_t>{3, -1}));
+  EXPECT_EQ(gemma2.logit_softcap, 5);
 }
 
 template <class T>
@@ -219,6 +224,7 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
   fails("qwen2", "layer_types", {"full_attention", "chunked_attention"},
         "hold full_attention and sliding_attention alone; found \"chunked_attention\"");
   fails("gemma", "use_bidirectional_attention", true, "must be false or missing");
+  fails("gemma2", "attn_logit_softcapping", nullptr, "must be given; found none");
   fails("gpt2", "scale_attn_by_inverse_layer_idx", true, "must be false or missing");
   fails("gpt2", "add_cross_attention", true, "must be false or missing");
   // Of other models.

@@ -47,7 +47,8 @@ template <class T>
 class DecoderLayer {
  public:
   DecoderLayer() = default;
-  /// options.attention.rotary and window are those of self-attention alone.
+  /// options.attention.rotary and window are those of self-attention alone. Throws ValueError for
+  /// norm_behind.
   explicit DecoderLayer(const TransformerLayerOptions& options)
       : self_attn(options.attention_options()),
         multihead_attn(without_positions(options.attention_options())),
@@ -56,7 +57,11 @@ class DecoderLayer {
         norm2(norm1),
         norm3(norm1),
         norm_first(options.norm_first),
-        dropout(options.dropout) {}
+        dropout(options.dropout) {
+    if (options.norm_behind) {
+      throw ValueError(message("DecoderLayer", "norm_behind", "be false", "true"));
+    }
+  }
 
   /// Room for `capacity` tokens and a memory of `memory_len`, stored as `element`: see KvCacheOptions.
   DecoderLayerCache<T> make_cache(index_t batch, index_t capacity, index_t memory_len,

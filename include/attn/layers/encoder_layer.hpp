@@ -14,8 +14,10 @@ struct TransformerLayerOptions {
   double dropout = 0.1;            ///< where PyTorch has it, only in calls that save for backward
   Activation activation = Activation::relu;  ///< the feed-forward's
   double layer_norm_eps = 1e-5;              ///< of the norms
-  bool norm_first = false;          ///< pre-norm: x + f(norm(x)); else post-norm: norm(x + f(x))
-  bool bias = true;                 ///< of linear maps and norms
+  bool norm_first = false;  ///< pre-norm: x + f(norm(x)); else post-norm: norm(x + f(x))
+  bool norm_behind =
+      false;         ///< with norm_first: x + norm(f(norm(x))), as Gemma 2 has it; not in training
+  bool bias = true;  ///< of linear maps and norms
   bool gated = false;               ///< feed-forward: see FeedForwardOptions
   NormKind norm = NormKind::layer;  ///< layer norm or RMS norm
   /// What else attention can do. embed_dim and num_heads are the layer's; bias only where the layer has it.
@@ -50,7 +52,14 @@ class EncoderLayer {
         norm1(options.norm, options.d_model, options.layer_norm_eps, options.bias),
         norm2(norm1),
         norm_first(options.norm_first),
-        dropout(options.dropout) {}
+        dropout(options.dropout) {
+    if (!options.norm_behind) return;
+    if (!norm_first) {
+      throw ValueError(
+          message("EncoderLayer", "norm_behind", "be false without norm_first", "true"));
+    }
+    norm1_behind = norm2_behind = norm1;
+  }
 
   template <TensorLike X, class... Functors>
   Tensor3<T> operator()(const X& x, const AttentionOptions<T>& options = {},
@@ -76,9 +85,13 @@ class EncoderLayer {
     Scratch<T> memory(options.execution.scratch(), in.size());
     const TensorView3<T> attended(memory.data(), in.shape());
     detail::CallGuard guard(call);
-    attention_sublayer<T>(self_attn, norm1, norm_first, in, in, in, attended, options, call,
-                          functors...);
-    feed_forward_sublayer<T>(feed_forward, norm2, norm_first, attended, to, options.execution);
+    if (norm1_behind.weight) {
+      forward_between(in, attended, to, options, call, functors...);
+    } else {
+      attention_sublayer<T>(self_attn, norm1, norm_first, in, in, in, attended, options, call,
+                            functors...);
+      feed_forward_sublayer<T>(feed_forward, norm2, norm_first, attended, to, options.execution);
+    }
     guard.commit();
   }
 
@@ -94,16 +107,50 @@ class EncoderLayer {
   MultiHeadAttention<T> self_attn;
   FeedForward<T> feed_forward;
   Norm<T> norm1, norm2;
+  Norm<T> norm1_behind, norm2_behind;  ///< without a weight where there are none
   bool norm_first = false;
   double dropout = 0;  ///< in training
 
  private:
+  /// With a norm before each part and one behind. `in` may be `to`; `attended` is scratch.
+  template <class... Functors>
+  void forward_between(const TensorView3<const T>& in, const TensorView3<T>& attended,
+                       const TensorView3<T>& to, const AttentionOptions<T>& options,
+                       MultiHeadAttentionCall<T> call, const Functors&... functors) const {
+    const Execution& execution = options.execution;
+    Scratch<T> memory(execution.scratch(), in.size());
+    const TensorView3<T> normed(memory.data(), in.shape());
+    call.residual = {};
+    norm1.forward(in, normed, execution);
+    self_attn.forward(normed, normed, normed, attended, options, call, functors...);
+    norm1_behind.forward(attended, attended, execution);
+    add(in, attended, execution);
+    norm2.forward(attended, normed, execution);
+    feed_forward.forward(normed, to, {}, execution);
+    norm2_behind.forward(to, to, execution);
+    add(attended, to, execution);
+  }
+
+  /// out += x.
+  static void add(const TensorView3<const T>& x, const TensorView3<T>& out,
+                  const Execution& execution) {
+    const index_t seq = out.extent(1), dim = out.extent(2);
+    detail::for_rows(execution.threads(), out.extent(0) * seq, dim, [&](index_t row) {
+      const T* from = x.at_index({row / seq, row % seq, 0});
+      T* to = out.at_index({row / seq, row % seq, 0});
+      for (index_t i = 0; i < dim; ++i) to[i * out.stride(2)] += from[i * x.stride(2)];
+    });
+  }
+
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
     self.self_attn.visit_parameters(f.under("self_attn."));
     self.feed_forward.visit_parameters(f);
     self.norm1.visit_parameters(f.under("norm1."));
     self.norm2.visit_parameters(f.under("norm2."));
+    if (!self.norm1_behind.weight) return;
+    self.norm1_behind.visit_parameters(f.under("norm1_behind."));
+    self.norm2_behind.visit_parameters(f.under("norm2_behind."));
   }
 };
 

@@ -64,6 +64,9 @@ void forward(const EncoderLayer<T>& layer, Input3<T> x, Output3<T> out, EncoderL
              const AttentionOptions<T>& options = {}, TensorView2<const index_t> position_ids = {},
              const Functors&... functors) {
   check_shape("EncoderLayer", "out", x.shape(), out.shape());
+  if (layer.norm1_behind.weight) {
+    throw ValueError(message("EncoderLayer", "norm_behind", "be false in training", "true"));
+  }
   const Execution& execution = options.execution;
   x = saved.input(layer.norm_first).keep(x);
   const detail::DropoutPlace after_attention{layer.dropout, saved.dropout, detail::kAfterAttention},

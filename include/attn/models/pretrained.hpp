@@ -49,7 +49,7 @@ Model load_type(std::string_view type, const std::filesystem::path& folder,
 /// The model of a folder with config.json and model.safetensors, or the parts that
 /// model.safetensors.index.json names; Model is
 ///
-///   Gpt<T>                 of model_type llama, mistral, qwen2, qwen3, gemma or gpt2
+///   Gpt<T>                 of model_type llama, mistral, qwen2, qwen3, gemma, gemma2 or gpt2
 ///   Bert<T>                of bert, roberta or distilbert, without heads; with a pooler where the
 ///                          file has one
 ///   Vit<T>                 of vit, with a classifier where the file has one
@@ -84,6 +84,10 @@ Gpt<T> load_qwen3(const std::filesystem::path& folder, const PretrainedOptions& 
 template <class T>
 Gpt<T> load_gemma(const std::filesystem::path& folder, const PretrainedOptions& options = {}) {
   return detail::load_type<Gpt<T>>("gemma", folder, options);
+}
+template <class T>
+Gpt<T> load_gemma2(const std::filesystem::path& folder, const PretrainedOptions& options = {}) {
+  return detail::load_type<Gpt<T>>("gemma2", folder, options);
 }
 template <class T>
 Gpt<T> load_gpt2(const std::filesystem::path& folder, const PretrainedOptions& options = {}) {

@@ -1,4 +1,4 @@
-// Decoders from Hugging Face folders: Llama, Mistral, Qwen2, Qwen3, Gemma and GPT-2 as Gpt.
+// Decoders from Hugging Face folders: Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2 and GPT-2 as Gpt.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -31,6 +31,19 @@ inline LoadOptions gemma_names(const std::string& prefix = "model.") {
   names.add_one = {".input_layernorm.weight", ".post_attention_layernorm.weight",
                    prefix + "norm.weight"};
   return names;
+}
+
+/// The same of Gemma 2, which has norms behind attention and feed-forward, too.
+inline LoadOptions gemma2_names(const std::string& prefix = "model.") {
+  const auto of_llama = llama_names(prefix).rename;
+  const auto norms = rename_by({{".norm1_behind.", ".post_attention_layernorm."},
+                                {".norm2_behind.", ".post_feedforward_layernorm."},
+                                {".norm2.", ".pre_feedforward_layernorm."}});
+  return {.rename = [=](std::string_view name) { return of_llama(norms(name)); },
+          .ignore = {".rotary_emb.inv_freq"},
+          .add_one = {".input_layernorm.weight", ".post_attention_layernorm.weight",
+                      ".pre_feedforward_layernorm.weight", ".post_feedforward_layernorm.weight",
+                      prefix + "norm.weight"}};
 }
 
 /// The same of GPT-2, whose linear maps are stored (in, out); q, k and v are one. Files of the model
@@ -76,23 +89,26 @@ inline GptOptions gpt2_options(const ConfigFile& config) {
 /// Of Llama and its like.
 inline GptOptions llama_options(const ConfigFile& config, const std::string& type,
                                 const PretrainedOptions& given) {
-  const bool is_gemma = type == "gemma", is_qwen = type == "qwen2" || type == "qwen3";
+  const bool is_gemma2 = type == "gemma2", is_gemma = type == "gemma" || is_gemma2;
+  const bool is_qwen = type == "qwen2" || type == "qwen3";
   const index_t dim = config.count("hidden_size"), heads = config.count("num_attention_heads");
   GptOptions options{.vocab_size = config.count("vocab_size"),
                      .num_layers = config.count("num_hidden_layers"),
                      .positions = Positions::none,
                      .scale_embedding = is_gemma,
                      .tied = config.get<bool>("tie_word_embeddings", is_gemma)};
-  options.layer = {.d_model = dim,
-                   .nhead = heads,
-                   .dim_feedforward = config.count("intermediate_size"),
-                   .dropout = 0,
-                   .activation = activation_of(config, "hidden_act", "silu"),
-                   .layer_norm_eps = config.get<double>("rms_norm_eps", 1e-6),
-                   .norm_first = true,
-                   .bias = type == "llama" && config.get<bool>("mlp_bias", false),
-                   .gated = true,
-                   .norm = NormKind::rms};
+  options.layer = {
+      .d_model = dim,
+      .nhead = heads,
+      .dim_feedforward = config.count("intermediate_size"),
+      .dropout = 0,
+      .activation = activation_of(config, "hidden_act", is_gemma2 ? "gelu_pytorch_tanh" : "silu"),
+      .layer_norm_eps = config.get<double>("rms_norm_eps", 1e-6),
+      .norm_first = true,
+      .norm_behind = is_gemma2,
+      .bias = type == "llama" && config.get<bool>("mlp_bias", false),
+      .gated = true,
+      .norm = NormKind::rms};
   MultiHeadAttentionOptions& attention = options.layer.attention;
   const bool all_biases =
       type != "mistral" && type != "qwen2" && config.get<bool>("attention_bias", false);
@@ -125,6 +141,13 @@ inline GptOptions llama_options(const ConfigFile& config, const std::string& typ
     // Without a window its size says nothing.
     static_cast<void>(config.has("sliding_window"));
   }
+  if (is_gemma2) {
+    attention.scale = 1 / std::sqrt(config.get<double>("query_pre_attn_scalar"));
+    attention.softcap = config.get<double>("attn_logit_softcapping");
+    options.logit_softcap = config.get<double>("final_logit_softcapping");
+    options.windows =
+        windows_of(config, options.num_layers, true, [](index_t n) { return n % 2 == 0; });
+  }
   if (is_gemma) {
     // What older files call gelu was always the approximation.
     if (options.layer.activation == Activation::gelu)
@@ -139,12 +162,12 @@ inline GptOptions llama_options(const ConfigFile& config, const std::string& typ
 
 }  // namespace detail
 
-/// The options of Gpt that a config.json asks for: model_type llama, mistral, qwen2, qwen3, gemma or
-/// gpt2. Throws ValueError, naming file and key, for what is missing, of another type or out of its
+/// The options of Gpt that a config.json asks for: model_type llama, mistral, qwen2, qwen3, gemma,
+/// gemma2 or gpt2. Throws ValueError, naming file and key, for what is missing, of another type or out of its
 /// range, for what attn has not, and for keys that are not known.
 inline GptOptions gpt_options_of(const ConfigFile& config, const PretrainedOptions& options = {}) {
-  const std::string type =
-      detail::check_model_type(config, {"llama", "mistral", "qwen2", "qwen3", "gemma", "gpt2"});
+  const std::string type = detail::check_model_type(
+      config, {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gpt2"});
   const GptOptions result =
       type == "gpt2" ? detail::gpt2_options(config) : detail::llama_options(config, type, options);
   detail::check_all_read(config, options);
@@ -165,10 +188,11 @@ Gpt<T> gpt_from_folder(const std::filesystem::path& folder, const PretrainedOpti
       config, file,
       elements_of(gpt_options.layer, gpt_options.num_layers) + (gpt_options.tied ? 1 : 2) * words);
   // Without a head the names begin with those of the model itself.
-  LoadOptions names = type == "gpt2" ? gpt2_names(file.contains("wte.weight") ? "" : "transformer.")
-                      : type == "gemma"
-                          ? gemma_names(file.contains("embed_tokens.weight") ? "" : "model.")
-                          : llama_names(file.contains("embed_tokens.weight") ? "" : "model.");
+  LoadOptions names =
+      type == "gpt2"     ? gpt2_names(file.contains("wte.weight") ? "" : "transformer.")
+      : type == "gemma2" ? gemma2_names(file.contains("embed_tokens.weight") ? "" : "model.")
+      : type == "gemma"  ? gemma_names(file.contains("embed_tokens.weight") ? "" : "model.")
+                         : llama_names(file.contains("embed_tokens.weight") ? "" : "model.");
   if (gpt_options.tied) names.ignore.push_back("lm_head.weight");
   Gpt<T> model(gpt_options);
   load_state_dict(model, file, names);

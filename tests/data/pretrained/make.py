@@ -153,6 +153,9 @@ def decoders_of_all_kinds():
     decoder("qwen3", hf.Qwen3ForCausalLM,
             hf.Qwen3Config(**(SIZES | dict(vocab_size=264)), head_dim=8, tie_word_embeddings=True, eos_token_id=261), seed=6)
     decoder("gemma", hf.GemmaForCausalLM, hf.GemmaConfig(**SIZES, head_dim=8), seed=7)
+    decoder("gemma2", hf.Gemma2ForCausalLM,
+            hf.Gemma2Config(**SIZES, head_dim=8, sliding_window=4, query_pre_attn_scalar=10,
+                            attn_logit_softcapping=3.0, final_logit_softcapping=5.0, attn_implementation="eager"), seed=8)
     decoder("gpt2", hf.GPT2LMHeadModel,
             hf.GPT2Config(vocab_size=96, n_positions=40, n_embd=16, n_layer=2, n_head=4), seed=9)
 
