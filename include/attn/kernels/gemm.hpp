@@ -223,9 +223,13 @@ template <TensorLike A, TensorLike B, TensorLike C>
 void gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue = {},
           const Execution& execution = {}) {
   using T = scalar_t<A>;
-  const TensorView2<const T> av = const_view(a), bv = const_view(b);
+  ATTN_ASSERT_AXES(A, 2, "gemm: a", "(m, k)");
+  ATTN_ASSERT_INPUT(B, T, 2, "gemm: b", "(k, n)", "a");
+  ATTN_ASSERT_OUTPUT(C, T, 2, "gemm: c", "(m, n)", "a");
+  const auto av = detail::view_as<const T, 2>(a), bv = detail::view_as<const T, 2>(b);
   check_shape("gemm", "b", Shape<2>{av.extent(1), bv.extent(1)}, bv.shape());
-  detail::gemm<T, 2>("gemm", av, bv, nullptr, bv.extent(1), view_of(c), epilogue, execution);
+  detail::gemm<T, 2>("gemm", av, bv, nullptr, bv.extent(1), detail::view_as<T, 2>(c), epilogue,
+                     execution);
 }
 
 /// c = a b with weights packed beforehand: a (m, k), c (m, n), as for gemm. Runs on the instruction set that they were
@@ -247,8 +251,11 @@ template <TensorLike A, TensorLike B, TensorLike C>
 void batched_gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>, 3>& epilogue = {},
                   const Execution& execution = {}) {
   using T = scalar_t<A>;
-  const TensorView3<const T> av = const_view(a), bv = const_view(b);
-  const TensorView3<T> cv = view_of(c);
+  ATTN_ASSERT_AXES(A, 3, "batched_gemm: a", "(batch, m, k)");
+  ATTN_ASSERT_INPUT(B, T, 3, "batched_gemm: b", "(batch, k, n)", "a");
+  ATTN_ASSERT_OUTPUT(C, T, 3, "batched_gemm: c", "(batch, m, n)", "a");
+  const auto av = detail::view_as<const T, 3>(a), bv = detail::view_as<const T, 3>(b);
+  const auto cv = detail::view_as<T, 3>(c);
   const index_t batch = cv.extent(0);
   for (auto [name, extent] : {std::pair{"a", av.extent(0)}, std::pair{"b", bv.extent(0)}}) {
     if (extent != batch && extent != 1) {

@@ -122,7 +122,8 @@ template <TensorLike X, TensorLike Out>
 void softmax(const X& x, Out&& out, const Execution& execution = {}) {
   using T = scalar_t<X>;
   const auto& backend = detail::backend<family::Softmax, Accumulator<T>>(execution);
-  detail::softmax<T, rank_v<X>>("softmax", const_view(x), view_of(out),
+  ATTN_ASSERT_OUTPUT_LIKE(Out, X, "softmax: out", "x");
+  detail::softmax<T, rank_v<X>>("softmax", const_view(x), detail::view_as<T, rank_v<X>>(out),
                                 [&](const detail::SoftmaxProblem<T>& problem) {
                                   detail::on_rows(backend.softmax, problem, execution);
                                 });
@@ -143,7 +144,8 @@ template <TensorLike X, TensorLike Out>
 void log_softmax(const X& x, Out&& out, const Execution& execution = {}) {
   using T = scalar_t<X>;
   const auto& backend = detail::backend<family::Softmax, Accumulator<T>>(execution);
-  detail::softmax<T, rank_v<X>>("log_softmax", const_view(x), view_of(out),
+  ATTN_ASSERT_OUTPUT_LIKE(Out, X, "log_softmax: out", "x");
+  detail::softmax<T, rank_v<X>>("log_softmax", const_view(x), detail::view_as<T, rank_v<X>>(out),
                                 [&](const detail::SoftmaxProblem<T>& problem) {
                                   detail::on_rows(backend.log_softmax, problem, execution);
                                 });
