@@ -16,12 +16,12 @@ using attn_test::contains;
 using attn_test::error_of;
 using Ids = std::vector<index_t>;
 
-LanguageModel tiny_model(ActivationFormat activations, std::uint64_t seed = 7) {
+LanguageModel tiny_model_with(ActivationFormat activations, std::uint64_t seed = 7) {
   const attn_test::TempFolder folder;
   return LanguageModel(attn_test::TinyLlama(seed).save(folder), {.activations = activations});
 }
 
-void expect_same(const GeneratedText& found, const GeneratedText& expected) {
+void expect_same_answer(const GeneratedText& found, const GeneratedText& expected) {
   EXPECT_EQ(found.ids, expected.ids);
   EXPECT_EQ(found.text, expected.text);
   EXPECT_EQ(found.end, expected.end);
@@ -30,8 +30,8 @@ void expect_same(const GeneratedText& found, const GeneratedText& expected) {
 }
 
 TEST(GenerateTexts, GivesEachConversationWhatItGetsAlone) {
-  const LanguageModel exact = tiny_model(ActivationFormat::exact),
-                      int8 = tiny_model(ActivationFormat::int8);
+  const LanguageModel exact = tiny_model_with(ActivationFormat::exact),
+                      int8 = tiny_model_with(ActivationFormat::int8);
   for (std::uint64_t draw = 0; draw < 40; ++draw) {
     attn_test::Random random(draw);
     SCOPED_TRACE(random.trace());
@@ -70,8 +70,8 @@ TEST(GenerateTexts, GivesEachConversationWhatItGetsAlone) {
         pieces_alone[n] += piece;
         return pieces_alone[n].size() < 40;
       };
-      expect_same(found[n],
-                  generate_text(model, alone[n], conversations[n].ids, conversations[n].options));
+      expect_same_answer(
+          found[n], generate_text(model, alone[n], conversations[n].ids, conversations[n].options));
       EXPECT_EQ(sessions[n].length(), alone[n].length());
     }
     EXPECT_EQ(pieces, pieces_alone);
@@ -79,8 +79,8 @@ TEST(GenerateTexts, GivesEachConversationWhatItGetsAlone) {
 }
 
 TEST(GenerateTexts, TakesOnlySessionsThatFitTogether) {
-  const LanguageModel model = tiny_model(ActivationFormat::exact),
-                      other = tiny_model(ActivationFormat::exact, 8);
+  const LanguageModel model = tiny_model_with(ActivationFormat::exact),
+                      other = tiny_model_with(ActivationFormat::exact, 8);
   GptSession<float> a(model.gpt(), 1, 20), b(model.gpt(), 1, 30), of_other(other.gpt(), 1, 20),
       wide(model.gpt(), 2, 20), scaled(model.gpt(), 1, 20, {.scale = 0.5});
   const auto error = [&](GptSession<float>* first, GptSession<float>* second) {

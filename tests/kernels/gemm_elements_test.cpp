@@ -30,18 +30,18 @@ using attn_test::ThreadExecutor;
 
 template <class E>
 class GemmElementsTest : public ::testing::Test {};
-using Types = ::testing::Types<bfloat16, float16>;
-TYPED_TEST_SUITE(GemmElementsTest, Types);
+using SmallTypes = ::testing::Types<bfloat16, float16>;
+TYPED_TEST_SUITE(GemmElementsTest, SmallTypes);
 
 /// One product with its epilogue, and what it should give.
 template <class E>
-struct Product {
+struct SmallProduct {
   Index m, n, k;
   Array<E> a, b, c, bias, residual;  // an empty residual means c
   float alpha = 1, beta = 0;
   Activation activation = Activation::none;
 
-  explicit Product(Random& random) {
+  explicit SmallProduct(Random& random) {
     const std::vector<Index> sizes = {0, 1, 2, 3, 4, 5, 7, 16, 17, 31, 65, 130, 400, 1025, 2100};
     do {
       m = random.pick(sizes), n = random.pick(sizes), k = random.pick(sizes);
@@ -102,7 +102,7 @@ TYPED_TEST(GemmElementsTest, RandomProductsAreThoseOfDoubleRoundedOnce) {
   const ThreadExecutor threads(3);
   for (std::uint64_t draw = 0; draw < 150; ++draw) {
     Random random(draw);
-    const Product<E> p(random);
+    const SmallProduct<E> p(random);
     SCOPED_TRACE(random.trace() + ": " + p.text());
     const auto exact = p.exact();
     const Placed<E, 2> a(p.a, Layout<2>::any(random, false)), b(p.b, Layout<2>::any(random, false));

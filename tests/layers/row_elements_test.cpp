@@ -31,8 +31,8 @@ using attn_test::to_array;
 
 template <class E>
 class RowElementsTest : public ::testing::Test {};
-using Types = ::testing::Types<bfloat16, float16>;
-TYPED_TEST_SUITE(RowElementsTest, Types);
+using SmallTypes = ::testing::Types<bfloat16, float16>;
+TYPED_TEST_SUITE(RowElementsTest, SmallTypes);
 
 /// Shapes of few and many rows, longer than a range of them and longer than one row's share of it.
 const std::vector<Shape<3>> kShapes = {{1, 1, 1},     {2, 3, 17}, {3, 70, 130},

@@ -18,14 +18,15 @@ namespace {
 using attn_test::TempFolder;
 using Path = std::filesystem::path;
 
-const Path kPretrained = ATTN_TEST_DATA_DIR "/pretrained";
+const Path kGgufPretrained = ATTN_TEST_DATA_DIR "/pretrained";
 
 /// A folder of tests/data/pretrained/make.py as a GGUF file, and that in memory of its own.
 class TinyGguf {
  public:
   TinyGguf(const std::string& name, std::string architecture)
-      : golden(kPretrained / name / "golden.safetensors"), architecture_(std::move(architecture)) {
-    const ConfigFile config(kPretrained / name / "config.json");
+      : golden(kGgufPretrained / name / "golden.safetensors"),
+        architecture_(std::move(architecture)) {
+    const ConfigFile config(kGgufPretrained / name / "config.json");
     const index_t heads = config.count("num_attention_heads"),
                   kv_heads = config.count("num_key_value_heads");
     const index_t head_dim = config.count("head_dim", config.count("hidden_size") / heads);
@@ -43,7 +44,7 @@ class TinyGguf {
     set("rope.freq_base", static_cast<float>(config.get<double>("rope_theta", 10000)));
     add_tokenizer(config.count("vocab_size"));
 
-    const SafetensorsFolder file(kPretrained / name);
+    const SafetensorsFolder file(kGgufPretrained / name);
     const auto rename = rename_by({{"model.embed_tokens.", "token_embd."},
                                    {"lm_head.", "output."},
                                    {"model.norm.", "output_norm."},

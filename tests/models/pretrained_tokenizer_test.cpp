@@ -24,7 +24,7 @@ using nlohmann::json;
 using Ids = std::vector<index_t>;
 using Path = std::filesystem::path;
 
-const Path kPretrained = ATTN_TEST_DATA_DIR "/pretrained";
+const Path kPretrainedFolders = ATTN_TEST_DATA_DIR "/pretrained";
 
 json read(const Path& path) {
   std::ifstream file(path);
@@ -34,9 +34,9 @@ json read(const Path& path) {
 
 TEST(PretrainedTokenizer, HasTheIdsOfTokenizers) {
   std::size_t count = 0;
-  for (const json& one : read(kPretrained / "tokenizers" / "cases.json")) {
+  for (const json& one : read(kPretrainedFolders / "tokenizers" / "cases.json")) {
     const auto name = one.at("folder").get<std::string>();
-    const PretrainedText text = pretrained_text(kPretrained / "tokenizers" / name);
+    const PretrainedText text = pretrained_text(kPretrainedFolders / "tokenizers" / name);
     for (const json& line : one.at("cases")) {
       Ids ids = text.tokenizer.encode(line.at("text").get<std::string>(), true);
       if (text.special.add_bos) ids.insert(ids.begin(), text.special.bos.value());
@@ -49,7 +49,7 @@ TEST(PretrainedTokenizer, HasTheIdsOfTokenizers) {
 }
 
 TEST(PretrainedTokenizer, BytesThatAreNoTextStayThemselvesInFormC) {
-  const PretrainedText text = pretrained_text(kPretrained / "tokenizers" / "qwen2");
+  const PretrainedText text = pretrained_text(kPretrainedFolders / "tokenizers" / "qwen2");
   const std::string odd = "\xFF\u00e9\xE4\xB8 \xCC";
   EXPECT_EQ(text.tokenizer.decode(text.tokenizer.encode("\xFF"
                                                         "e\u0301\xE4\xB8 \xCC")),
@@ -57,7 +57,7 @@ TEST(PretrainedTokenizer, BytesThatAreNoTextStayThemselvesInFormC) {
 }
 
 /// The largest difference beside the largest expected number.
-double relative_difference(const Tensor3<float>& found, const Tensor2<float>& expected) {
+double logit_difference(const Tensor3<float>& found, const Tensor2<float>& expected) {
   EXPECT_EQ(found.size(), expected.size());
   double worst = 0, most = 1;
   for (index_t i = 0; i < expected.size(); ++i) {
@@ -69,9 +69,9 @@ double relative_difference(const Tensor3<float>& found, const Tensor2<float>& ex
 }
 
 TEST(LanguageModelFolder, HasTheTokensAndLogitsOfTransformers) {
-  const json tokens = read(kPretrained / "tokens.json");
+  const json tokens = read(kPretrainedFolders / "tokens.json");
   for (const std::string name : {"qwen2", "qwen3"}) {
-    const LanguageModel model(kPretrained / name);
+    const LanguageModel model(kPretrainedFolders / name);
     EXPECT_EQ(model.encode_raw(tokens.at(name).at("text").get<std::string>()),
               tokens.at(name).at("ids").get<Ids>());
     EXPECT_EQ(model.end_tokens(), (Ids{261}));
@@ -79,12 +79,11 @@ TEST(LanguageModelFolder, HasTheTokensAndLogitsOfTransformers) {
     // The model has a row more than there are tokens.
     EXPECT_EQ(model.tokenizer().vocab_size(), 264);
     EXPECT_EQ(model.tokenizer().piece(263), "");
-    const SafetensorsFile golden(kPretrained / name / "golden.safetensors");
+    const SafetensorsFile golden(kPretrainedFolders / name / "golden.safetensors");
     const auto ids = golden.load<index_t, 1>("ids_b");
-    EXPECT_LT(
-        relative_difference(model.gpt()(TensorView2<const index_t>(ids.data(), {1, ids.size()})),
-                            golden.load<float, 2>("logits_b")),
-        1e-5);
+    EXPECT_LT(logit_difference(model.gpt()(TensorView2<const index_t>(ids.data(), {1, ids.size()})),
+                               golden.load<float, 2>("logits_b")),
+              1e-5);
     const std::vector<ChatMessage> messages = {{"user", "he<|im_end|>"}};
     const Ids chat = model.encode_chat(messages);
     EXPECT_EQ(model.tokenizer().decode(chat),
@@ -96,10 +95,10 @@ TEST(LanguageModelFolder, HasTheTokensAndLogitsOfTransformers) {
 }
 
 TEST(LanguageModelFolder, QuantisesWeightsWhereAskedTo) {
-  const LanguageModel model(kPretrained / "qwen3",
+  const LanguageModel model(kPretrainedFolders / "qwen3",
                             {.max_positions = 20, .weights = WeightFormat::int8});
   EXPECT_EQ(model.max_positions(), 20);
-  auto other = load_pretrained<Gpt<float>>(kPretrained / "qwen3");
+  auto other = load_pretrained<Gpt<float>>(kPretrainedFolders / "qwen3");
   quantize(other, {.weights = WeightFormat::int8});
   const Tensor2<index_t> ids({1, 5}, {1, 5, 200, 17, 262});
   const auto found = model.gpt()(ids), expected = other(ids);
@@ -107,9 +106,11 @@ TEST(LanguageModelFolder, QuantisesWeightsWhereAskedTo) {
 }
 
 /// A copy of a folder in which one JSON file is changed.
-class Changed {
+class ChangedText {
  public:
-  explicit Changed(const Path& name) { std::filesystem::copy(kPretrained / name, dir()); }
+  explicit ChangedText(const Path& name) {
+    std::filesystem::copy(kPretrainedFolders / name, dir());
+  }
   Path dir() const { return folder_ / "model"; }
   void change(const std::string& file, const std::function<void(json&)>& f) const {
     json value = std::filesystem::exists(dir() / file) ? read(dir() / file) : json(json::object());
@@ -122,7 +123,7 @@ class Changed {
 };
 
 TEST(PretrainedTokenizer, ReadsWhatStandsBesideTokenizerJson) {
-  const Changed changed("qwen2");
+  const ChangedText changed("qwen2");
   changed.change("tokenizer_config.json", [](json& c) {
     c["bos_token"] = {{"content", "<|endoftext|>"}, {"lstrip", false}};
     c["add_bos_token"] = true;
@@ -143,7 +144,7 @@ TEST(PretrainedTokenizer, NamesWhatItCannotFollow) {
   const auto fails = [](const Path& folder, std::string_view part,
                         const std::function<void(json&)>& f,
                         const std::string& file = "tokenizer.json") {
-    const Changed changed(folder);
+    const ChangedText changed(folder);
     changed.change(file, f);
     const std::string error =
         error_of<std::invalid_argument>([&] { LanguageModel model(changed.dir()); });
@@ -211,7 +212,7 @@ TEST(PretrainedTokenizer, NamesWhatItCannotFollow) {
   fails("qwen2", "key \"eos_token_id\" must lie in 0 .. 263; found 264", set("/eos_token_id", 264),
         "generation_config.json");
   fails("qwen2", "key \"hidden_act\" must be", set("/hidden_act", "x"), "config.json");
-  const Changed fused("tokenizers/smollm");
+  const ChangedText fused("tokenizers/smollm");
   fused.change("tokenizer.json", set("/model/fuse_unk", true));
   EXPECT_TRUE(contains(error_of<ValueError>([&] { pretrained_text(fused.dir()); }),
                        "key \"model.fuse_unk\" must be false where a byte has no token"));
@@ -221,7 +222,7 @@ TEST(PretrainedTokenizer, NamesWhatItCannotFollow) {
   std::filesystem::create_directory(empty / "model");
   EXPECT_TRUE(
       contains(error_of<IoError>([&] { LanguageModel model(empty / "model"); }), "config.json"));
-  EXPECT_TRUE(contains(error_of<IoError>([&] { LanguageModel model(kPretrained / "gpt2"); }),
+  EXPECT_TRUE(contains(error_of<IoError>([&] { LanguageModel model(kPretrainedFolders / "gpt2"); }),
                        "tokenizer.json"));
 }
 

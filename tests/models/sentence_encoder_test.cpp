@@ -146,9 +146,9 @@ class ChangedFolder {
   }
   Path dir() const { return folder_ / "model"; }
   void change(const std::string& file, const std::function<void(Json&)>& edit) const {
-    Json json = read_sentence_json(dir() / file);
-    edit(json);
-    std::ofstream(dir() / file) << json.dump();
+    Json value = read_sentence_json(dir() / file);
+    edit(value);
+    std::ofstream(dir() / file) << value.dump();
   }
   template <class Error = ValueError>
   std::string error() const {
@@ -169,7 +169,7 @@ TEST(SentenceEncoderErrors, NameFileAndKey) {
     EXPECT_TRUE(contains(error, file));
   };
   const auto set = [](const std::string& key, const Json& value) {
-    return [=](Json& json) { json[key] = value; };
+    return [=](Json& file) { file[key] = value; };
   };
   const std::string kinds = "must be a Transformer, then a Pooling, then perhaps a Normalize";
   fails(
