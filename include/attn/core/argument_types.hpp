@@ -5,6 +5,7 @@
 // view_as() as the type asserted: what it is made of is compiled with good types, and adds no errors of its own.
 #pragma once
 
+#include "attn/core/element.hpp"
 #include "attn/core/view.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -25,12 +26,19 @@ template <class X>
 inline constexpr bool has_real_elements =
     std::same_as<scalar_t<X>, float> || std::same_as<scalar_t<X>, double>;
 
+template <class X>
+inline constexpr bool has_floating_elements = has_real_elements<X> || Float16Element<scalar_t<X>>;
+
 template <class X, class T>
 inline constexpr bool has_elements = std::same_as<scalar_t<X>, T>;
 
 /// The element type of x, or float where kernels have none for it, which then is asserted.
 template <TensorLike X>
 using real_t = std::conditional_t<has_real_elements<X>, scalar_t<X>, float>;
+
+/// The same where kernels have those of 16 bits, too.
+template <TensorLike X>
+using floating_t = std::conditional_t<has_floating_elements<X>, scalar_t<X>, float>;
 
 /// The element type of ids, or index_t where they are no integers, which then is asserted.
 template <TensorLike Ids>
@@ -78,6 +86,11 @@ constexpr TensorView<T, Rank> view_as(X&& x) {
 #define ATTN_ASSERT_REAL(X, what)                     \
   static_assert(::attn::detail::has_real_elements<X>, \
                 what " must have elements of float or double; convert() takes those of 16 bits")
+
+/// See floating_t.
+#define ATTN_ASSERT_FLOATING(X, what)                     \
+  static_assert(::attn::detail::has_floating_elements<X>, \
+                what " must have elements of float, double, bfloat16 or float16")
 
 #define ATTN_ASSERT_INTEGERS(X, what) \
   static_assert(std::is_integral_v<::attn::scalar_t<X>>, what " must have integers as elements")

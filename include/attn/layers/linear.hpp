@@ -50,13 +50,13 @@ void linear_rows(const TensorView<const T, Rank>& x, const TensorView2<const T>&
 /// Shapes: x (.., in), weight (out, in) as PyTorch stores it, bias (out) or empty, out and residual (.., out), of which
 /// leading axes may have any strides. A weight (in, out) is given as weight.transpose(0, 1). Throws ShapeError.
 template <TensorLike X, TensorLike W, TensorLike Out>
-void linear(const X& x, const W& weight, TensorView1<const detail::real_t<X>> bias, Out&& out,
+void linear(const X& x, const W& weight, TensorView1<const detail::floating_t<X>> bias, Out&& out,
             Activation activation = Activation::none,
-            TensorView<const detail::real_t<X>, rank_v<X>> residual = {},
+            TensorView<const detail::floating_t<X>, rank_v<X>> residual = {},
             const Execution& execution = {}) {
-  using T = detail::real_t<X>;
+  using T = detail::floating_t<X>;
   constexpr int kRank = rank_v<X>;
-  ATTN_ASSERT_REAL(X, "linear: x");
+  ATTN_ASSERT_FLOATING(X, "linear: x");
   ATTN_ASSERT_INPUT(W, scalar_t<X>, 2, "linear: weight", "(out, in)", "x");
   ATTN_ASSERT_OUTPUT_LIKE(Out, X, "linear: out", "x");
   detail::linear_rows<T, kRank>(detail::view_as<const T, kRank>(x),
@@ -66,14 +66,14 @@ void linear(const X& x, const W& weight, TensorView1<const detail::real_t<X>> bi
 
 /// The same with a weight packed before: PackedWeights(weight.transpose(0, 1)).
 template <TensorLike X, TensorLike Out>
-void linear(const X& x, const PackedWeights<detail::real_t<X>>& weight,
-            TensorView1<const detail::real_t<X>> bias, Out&& out,
+void linear(const X& x, const PackedWeights<detail::floating_t<X>>& weight,
+            TensorView1<const detail::floating_t<X>> bias, Out&& out,
             Activation activation = Activation::none,
-            TensorView<const detail::real_t<X>, rank_v<X>> residual = {},
+            TensorView<const detail::floating_t<X>, rank_v<X>> residual = {},
             const Execution& execution = {}) {
-  using T = detail::real_t<X>;
+  using T = detail::floating_t<X>;
   constexpr int kRank = rank_v<X>;
-  ATTN_ASSERT_REAL(X, "linear: x");
+  ATTN_ASSERT_FLOATING(X, "linear: x");
   ATTN_ASSERT_OUTPUT_LIKE(Out, X, "linear: out", "x");
   detail::linear_rows<T, kRank>(detail::view_as<const T, kRank>(x), {}, &weight, bias,
                                 detail::view_as<T, kRank>(out), activation, residual, execution);
@@ -81,10 +81,10 @@ void linear(const X& x, const PackedWeights<detail::real_t<X>>& weight,
 
 /// The same into a new tensor.
 template <TensorLike X, TensorLike W>
-auto linear(const X& x, const W& weight, TensorView1<const detail::real_t<X>> bias = {},
+auto linear(const X& x, const W& weight, TensorView1<const detail::floating_t<X>> bias = {},
             Activation activation = Activation::none, const Execution& execution = {}) {
-  using T = detail::real_t<X>;
-  ATTN_ASSERT_REAL(X, "linear: x");
+  using T = detail::floating_t<X>;
+  ATTN_ASSERT_FLOATING(X, "linear: x");
   ATTN_ASSERT_INPUT(W, scalar_t<X>, 2, "linear: weight", "(out, in)", "x");
   const auto from = detail::view_as<const T, rank_v<X>>(x);
   const auto by = detail::view_as<const T, 2>(weight);
