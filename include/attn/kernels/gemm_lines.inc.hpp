@@ -3,11 +3,13 @@
 //
 // Columns are read once and where they lie: packing would write and read them again.
 
-/// Whether a product takes this path. More rows pay for packing.
+/// Rows whose sums fit the registers beside the lines. More rows pay for packing.
+inline constexpr int kMostLineRows = Registers::kRowTileHeight < 8 ? 4 : 8;
+
+/// Whether a product takes this path.
 template <class T>
 inline bool takes_lines(const detail::GemmProblem<T>& g) {
-  constexpr index_t kMostRows = 4;
-  return kFused && g.b != nullptr && g.k > 0 && g.b_k == 1 && g.a_k == 1 && g.m <= kMostRows &&
+  return kFused && g.b != nullptr && g.k > 0 && g.b_k == 1 && g.a_k == 1 && g.m <= kMostLineRows &&
          g.n >= Vec<T>::kLanes && !g.seeds;
 }
 
@@ -87,8 +89,10 @@ inline void multiply_lines(const detail::GemmProblem<T>& g, const Executor& thre
       multiply_lines<T, 1>(g, j0, j1);
     } else if (g.m == 2) {
       multiply_lines<T, 2>(g, j0, j1);
-    } else {
+    } else if (g.m <= 4) {
       multiply_lines<T, 4>(g, j0, j1);
+    } else if constexpr (kMostLineRows > 4) {
+      multiply_lines<T, kMostLineRows>(g, j0, j1);
     }
     finish_block(g, 0, g.m, j0, j1, g.beta != T{0});
   });
