@@ -22,10 +22,12 @@ void in_floats(const F& f, const Execution& execution, const TensorView2<E>& out
                const TensorView2<const In>&... inputs) {
   constexpr index_t kFloats = index_t{1}
                               << 14;  // of a range, 64 KB: near, and enough to hide calls
-  const index_t rows = out.extent(0),
-                length = out.extent(1) + (index_t{0} + ... + inputs.extent(1));
+  const index_t rows = out.extent(0);
+  // At least 1, so that rows of nothing, which still may have a result, lie somewhere.
+  const index_t length =
+      (std::max)(index_t{1}, out.extent(1) + (index_t{0} + ... + inputs.extent(1)));
   if (rows == 0) return;
-  const index_t height = std::clamp(kFloats / (std::max)(length, index_t{1}), index_t{1}, rows);
+  const index_t height = std::clamp(kFloats / length, index_t{1}, rows);
   const Executor& threads = threads_for(execution.threads(), 16 * rows * length);
   const Scratch<float> memory(execution.scratch(), worker_count(threads) * height * length);
   const Isa isa = execution.instruction_set();
