@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "support/error_of.hpp"
+#include "support/generated_text.hpp"
 #include "support/temp_folder.hpp"
 #include "support/tiny_llama.hpp"
 
@@ -145,15 +146,6 @@ TEST(GenerateText, AFullContextGoesOnAsAFreshSessionWould) {
                        "keep must lie in 0 .. 19; found 20"));
 }
 
-/// The same in every bit, but for what speculation cost.
-void expect_same(const GeneratedText& found, const GeneratedText& expected) {
-  EXPECT_EQ(found.ids, expected.ids);
-  EXPECT_EQ(found.text, expected.text);
-  EXPECT_EQ(found.end, expected.end);
-  EXPECT_EQ(found.log_probabilities, expected.log_probabilities);
-  EXPECT_EQ(found.context, expected.context);
-}
-
 TEST(GenerateText, SpeculationChangesNoBit) {
   attn_test::TinyLlama other(8);
   const attn_test::TempFolder folder;
@@ -191,7 +183,7 @@ TEST(GenerateText, SpeculationChangesNoBit) {
       options.draft = one;
       session.clear();
       const GeneratedText found = generate_text(model, session, prompt, options);
-      expect_same(found, plain);
+      attn_test::expect_same(found, plain);
       EXPECT_EQ(session.length(), std::ssize(found.context) - 1);
       EXPECT_LE(found.accepted, found.drafted);
     }

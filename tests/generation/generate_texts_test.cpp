@@ -6,6 +6,7 @@
 #include "attn/generation/generate_text.hpp"
 
 #include "support/error_of.hpp"
+#include "support/generated_text.hpp"
 #include "support/temp_folder.hpp"
 #include "support/tiny_llama.hpp"
 
@@ -19,14 +20,6 @@ using Ids = std::vector<index_t>;
 LanguageModel tiny_model_with(ActivationFormat activations, std::uint64_t seed = 7) {
   const attn_test::TempFolder folder;
   return LanguageModel(attn_test::TinyLlama(seed).save(folder), {.activations = activations});
-}
-
-void expect_same_answer(const GeneratedText& found, const GeneratedText& expected) {
-  EXPECT_EQ(found.ids, expected.ids);
-  EXPECT_EQ(found.text, expected.text);
-  EXPECT_EQ(found.end, expected.end);
-  EXPECT_EQ(found.log_probabilities, expected.log_probabilities);
-  EXPECT_EQ(found.context, expected.context);
 }
 
 TEST(GenerateTexts, GivesEachConversationWhatItGetsAlone) {
@@ -70,7 +63,7 @@ TEST(GenerateTexts, GivesEachConversationWhatItGetsAlone) {
         pieces_alone[n] += piece;
         return pieces_alone[n].size() < 40;
       };
-      expect_same_answer(
+      attn_test::expect_same(
           found[n], generate_text(model, alone[n], conversations[n].ids, conversations[n].options));
       EXPECT_EQ(sessions[n].length(), alone[n].length());
     }

@@ -10,23 +10,22 @@
 #include "attn/io/safetensors_folder.hpp"
 #include "attn/models/language_model.hpp"
 
+#include "support/pretrained_goldens.hpp"
 #include "support/temp_folder.hpp"
 
 namespace attn {
 namespace {
 
+using attn_test::kPretrained;
 using attn_test::TempFolder;
 using Path = std::filesystem::path;
-
-const Path kGgufPretrained = ATTN_TEST_DATA_DIR "/pretrained";
 
 /// A folder of tests/data/pretrained/make.py as a GGUF file, and that in memory of its own.
 class TinyGguf {
  public:
   TinyGguf(const std::string& name, std::string architecture)
-      : golden(kGgufPretrained / name / "golden.safetensors"),
-        architecture_(std::move(architecture)) {
-    const ConfigFile config(kGgufPretrained / name / "config.json");
+      : golden(kPretrained / name / "golden.safetensors"), architecture_(std::move(architecture)) {
+    const ConfigFile config(kPretrained / name / "config.json");
     const index_t heads = config.count("num_attention_heads"),
                   kv_heads = config.count("num_key_value_heads");
     const index_t head_dim = config.count("head_dim", config.count("hidden_size") / heads);
@@ -44,7 +43,7 @@ class TinyGguf {
     set("rope.freq_base", static_cast<float>(config.get<double>("rope_theta", 10000)));
     add_tokenizer(config.count("vocab_size"));
 
-    const SafetensorsFolder file(kGgufPretrained / name);
+    const SafetensorsFolder file(kPretrained / name);
     const auto rename = rename_by({{"model.embed_tokens.", "token_embd."},
                                    {"lm_head.", "output."},
                                    {"model.norm.", "output_norm."},
@@ -142,15 +141,8 @@ void check(const TinyGguf& tiny) {
       const auto list = tiny.golden.load<index_t, 1>("ids_" + key);
       const TensorView2<const index_t> ids(list.data(), {1, list.size()});
       const auto expected = tiny.golden.load<float, 2>("logits_" + key);
-      const auto found = model.gpt()(ids);
-      ASSERT_EQ(found.size(), expected.size());
-      float worst = 0, most = 1;
-      for (index_t i = 0; i < expected.size(); ++i) {
-        worst = std::max(worst, std::abs(found.data()[i] - expected.data()[i]));
-        most = std::max(most, std::abs(expected.data()[i]));
-      }
       // A few dozen roundings of float.
-      EXPECT_LT(worst, 1e-5F * most);
+      EXPECT_LT(attn_test::relative_difference(model.gpt()(ids), expected), 1e-5);
       const auto tokens = tiny.golden.load<index_t, 1>("greedy_" + key);
       GptSession<float> session(model.gpt(), 1, ids.size() + tokens.size());
       EXPECT_EQ(generate(session, ids, {.max_new_tokens = tokens.size()})[0],

@@ -10,6 +10,7 @@
 #include "attn/generation/decoding_session.hpp"
 
 #include "support/error_of.hpp"
+#include "support/pretrained_goldens.hpp"
 #include "support/temp_folder.hpp"
 
 namespace attn {
@@ -17,27 +18,15 @@ namespace {
 
 using attn_test::contains;
 using attn_test::error_of;
+using attn_test::kPretrained;
+using attn_test::relative_difference;
 using attn_test::TempFolder;
 using Path = std::filesystem::path;
-
-const Path kPretrained = ATTN_TEST_DATA_DIR "/pretrained";
 
 Tensor2<index_t> row_of(const Tensor1<index_t>& ids) {
   Tensor2<index_t> result({1, ids.extent(0)});
   copy(ids.view(), result.view().select(0, 0));
   return result;
-}
-
-/// The largest difference beside the largest expected number, at least 1.
-template <class X, class Y>
-double relative_difference(const X& x, const Y& expected) {
-  EXPECT_EQ(x.size(), expected.size());
-  double worst = 0, most = 1;
-  for (index_t i = 0; i < expected.size(); ++i) {
-    worst = std::max(worst, std::abs(static_cast<double>(x.data()[i]) - expected.data()[i]));
-    most = std::max(most, std::abs(static_cast<double>(expected.data()[i])));
-  }
-  return worst / most;
 }
 
 struct Golden {

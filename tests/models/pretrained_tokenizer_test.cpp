@@ -12,6 +12,7 @@
 #include "attn/models/pretrained.hpp"
 
 #include "support/error_of.hpp"
+#include "support/pretrained_goldens.hpp"
 #include "support/temp_folder.hpp"
 
 namespace attn {
@@ -19,12 +20,12 @@ namespace {
 
 using attn_test::contains;
 using attn_test::error_of;
+using attn_test::kPretrained;
+using attn_test::relative_difference;
 using attn_test::TempFolder;
 using nlohmann::json;
 using Ids = std::vector<index_t>;
 using Path = std::filesystem::path;
-
-const Path kPretrainedFolders = ATTN_TEST_DATA_DIR "/pretrained";
 
 json read(const Path& path) {
   std::ifstream file(path);
@@ -34,9 +35,9 @@ json read(const Path& path) {
 
 TEST(PretrainedTokenizer, HasTheIdsOfTokenizers) {
   std::size_t count = 0;
-  for (const json& one : read(kPretrainedFolders / "tokenizers" / "cases.json")) {
+  for (const json& one : read(kPretrained / "tokenizers" / "cases.json")) {
     const auto name = one.at("folder").get<std::string>();
-    const PretrainedText text = pretrained_text(kPretrainedFolders / "tokenizers" / name);
+    const PretrainedText text = pretrained_text(kPretrained / "tokenizers" / name);
     for (const json& line : one.at("cases")) {
       Ids ids = text.tokenizer.encode(line.at("text").get<std::string>(), true);
       if (text.special.add_bos) ids.insert(ids.begin(), text.special.bos.value());
@@ -49,29 +50,17 @@ TEST(PretrainedTokenizer, HasTheIdsOfTokenizers) {
 }
 
 TEST(PretrainedTokenizer, BytesThatAreNoTextStayThemselvesInFormC) {
-  const PretrainedText text = pretrained_text(kPretrainedFolders / "tokenizers" / "qwen2");
+  const PretrainedText text = pretrained_text(kPretrained / "tokenizers" / "qwen2");
   const std::string odd = "\xFF\u00e9\xE4\xB8 \xCC";
   EXPECT_EQ(text.tokenizer.decode(text.tokenizer.encode("\xFF"
                                                         "e\u0301\xE4\xB8 \xCC")),
             odd);
 }
 
-/// The largest difference beside the largest expected number.
-double logit_difference(const Tensor3<float>& found, const Tensor2<float>& expected) {
-  EXPECT_EQ(found.size(), expected.size());
-  double worst = 0, most = 1;
-  for (index_t i = 0; i < expected.size(); ++i) {
-    const double e = static_cast<double>(expected.data()[i]);
-    worst = std::max(worst, std::abs(static_cast<double>(found.data()[i]) - e));
-    most = std::max(most, std::abs(e));
-  }
-  return worst / most;
-}
-
 TEST(LanguageModelFolder, HasTheTokensAndLogitsOfTransformers) {
-  const json tokens = read(kPretrainedFolders / "tokens.json");
+  const json tokens = read(kPretrained / "tokens.json");
   for (const std::string name : {"qwen2", "qwen3"}) {
-    const LanguageModel model(kPretrainedFolders / name);
+    const LanguageModel model(kPretrained / name);
     EXPECT_EQ(model.encode_raw(tokens.at(name).at("text").get<std::string>()),
               tokens.at(name).at("ids").get<Ids>());
     EXPECT_EQ(model.end_tokens(), (Ids{261}));
@@ -79,11 +68,12 @@ TEST(LanguageModelFolder, HasTheTokensAndLogitsOfTransformers) {
     // The model has a row more than there are tokens.
     EXPECT_EQ(model.tokenizer().vocab_size(), 264);
     EXPECT_EQ(model.tokenizer().piece(263), "");
-    const SafetensorsFile golden(kPretrainedFolders / name / "golden.safetensors");
+    const SafetensorsFile golden(kPretrained / name / "golden.safetensors");
     const auto ids = golden.load<index_t, 1>("ids_b");
-    EXPECT_LT(logit_difference(model.gpt()(TensorView2<const index_t>(ids.data(), {1, ids.size()})),
-                               golden.load<float, 2>("logits_b")),
-              1e-5);
+    EXPECT_LT(
+        relative_difference(model.gpt()(TensorView2<const index_t>(ids.data(), {1, ids.size()})),
+                            golden.load<float, 2>("logits_b")),
+        1e-5);
     const std::vector<ChatMessage> messages = {{"user", "he<|im_end|>"}};
     const Ids chat = model.encode_chat(messages);
     EXPECT_EQ(model.tokenizer().decode(chat),
@@ -95,10 +85,10 @@ TEST(LanguageModelFolder, HasTheTokensAndLogitsOfTransformers) {
 }
 
 TEST(LanguageModelFolder, QuantisesWeightsWhereAskedTo) {
-  const LanguageModel model(kPretrainedFolders / "qwen3",
+  const LanguageModel model(kPretrained / "qwen3",
                             {.max_positions = 20, .weights = WeightFormat::int8});
   EXPECT_EQ(model.max_positions(), 20);
-  auto other = load_pretrained<Gpt<float>>(kPretrainedFolders / "qwen3");
+  auto other = load_pretrained<Gpt<float>>(kPretrained / "qwen3");
   quantize(other, {.weights = WeightFormat::int8});
   const Tensor2<index_t> ids({1, 5}, {1, 5, 200, 17, 262});
   const auto found = model.gpt()(ids), expected = other(ids);
@@ -108,9 +98,7 @@ TEST(LanguageModelFolder, QuantisesWeightsWhereAskedTo) {
 /// A copy of a folder in which one JSON file is changed.
 class ChangedText {
  public:
-  explicit ChangedText(const Path& name) {
-    std::filesystem::copy(kPretrainedFolders / name, dir());
-  }
+  explicit ChangedText(const Path& name) { std::filesystem::copy(kPretrained / name, dir()); }
   Path dir() const { return folder_ / "model"; }
   void change(const std::string& file, const std::function<void(json&)>& f) const {
     json value = std::filesystem::exists(dir() / file) ? read(dir() / file) : json(json::object());
@@ -222,7 +210,7 @@ TEST(PretrainedTokenizer, NamesWhatItCannotFollow) {
   std::filesystem::create_directory(empty / "model");
   EXPECT_TRUE(
       contains(error_of<IoError>([&] { LanguageModel model(empty / "model"); }), "config.json"));
-  EXPECT_TRUE(contains(error_of<IoError>([&] { LanguageModel model(kPretrainedFolders / "gpt2"); }),
+  EXPECT_TRUE(contains(error_of<IoError>([&] { LanguageModel model(kPretrained / "gpt2"); }),
                        "tokenizer.json"));
 }
 
