@@ -1,4 +1,4 @@
-// attn_report: measures attn on the machine at hand, in under two minutes, beside what the machine can do.
+// attn_report: measures attn on the machine at hand, beside what the machine can do.
 #include <array>
 #include <cstdio>
 #include <exception>
