@@ -22,15 +22,19 @@ TEST(Isa, NamesGoBothWays) {
   for (Isa isa : kAllIsas) EXPECT_EQ(isa_from_name(name(isa)), isa);
   EXPECT_EQ(name(Isa::scalar), "scalar");
   EXPECT_EQ(name(Isa::avx2), "avx2");
+  EXPECT_EQ(name(Isa::avxvnni), "avxvnni");
   EXPECT_EQ(name(Isa::avx512), "avx512");
   EXPECT_EQ(name(Isa::avx512vnni), "avx512vnni");
   EXPECT_EQ(name(Isa::avx512bf16), "avx512bf16");
+  EXPECT_EQ(name(Isa::amx), "amx");
   EXPECT_EQ(name(Isa::neon), "neon");
 }
 
 TEST(Isa, ASetThatAddsInstructionsHasABase) {
+  EXPECT_EQ(base(Isa::avxvnni), Isa::avx2);
   EXPECT_EQ(base(Isa::avx512vnni), Isa::avx512);
   EXPECT_EQ(base(Isa::avx512bf16), Isa::avx512);
+  EXPECT_EQ(base(Isa::amx), Isa::avx512);
   for (Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::neon}) EXPECT_EQ(base(isa), isa);
   for (Isa isa : kAllIsas) {
     EXPECT_TRUE(!is_available(isa) || is_available(base(isa)));
@@ -39,8 +43,8 @@ TEST(Isa, ASetThatAddsInstructionsHasABase) {
 
 TEST(Isa, UnknownNameThrows) {
   EXPECT_EQ(error_of<ValueError>([] { isa_from_name("sse9"); }),
-            "[isa_from_name] the instruction set must be one of: scalar avx2 avx512 avx512vnni "
-            "avx512bf16 neon; found 'sse9'.");
+            "[isa_from_name] the instruction set must be one of: scalar avx2 avxvnni avx512 "
+            "avx512vnni avx512bf16 amx neon; found 'sse9'.");
   EXPECT_THROW(isa_from_name(""), ValueError);
   EXPECT_THROW(isa_from_name("AVX2"), ValueError);
 }
@@ -102,8 +106,8 @@ TEST_F(IsaDeathTest, EmptyEnvironmentMeansTheBest) {
 TEST_F(IsaDeathTest, NonsenseInTheEnvironmentThrows) {
   ::setenv("ATTN_ISA", "mmx", 1);
   EXPECT_EXIT(std::exit(active_or_99()), ::testing::ExitedWithCode(99),
-              "active_isa. the variable ATTN_ISA must be one of: scalar avx2 avx512 avx512vnni "
-              "avx512bf16 neon; found 'mmx'");
+              "active_isa. the variable ATTN_ISA must be one of: scalar avx2 avxvnni avx512 "
+              "avx512vnni avx512bf16 amx neon; found 'mmx'");
   if (!is_available(Isa::avx512)) {
     ::setenv("ATTN_ISA", "avx512", 1);
     EXPECT_EXIT(std::exit(active_or_99()), ::testing::ExitedWithCode(99),

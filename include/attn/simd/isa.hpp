@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "attn/core/error.hpp"
+#include "attn/simd/cpu_probe.hpp"
 #include "attn/simd/pair_speed.hpp"
 
 // What targets.inc makes of a row's features: the arguments of a target region, and a question to the machine.
@@ -28,9 +29,11 @@ ATTN_NAMESPACE_BEGIN
 /// The rows of simd/targets.inc, which says what each one needs:
 /// - scalar: what every machine of the family has, SSE2 on x86-64, plain vectors elsewhere
 /// - avx2: AVX2 and FMA
+/// - avxvnni: AVX-VNNI beside them, for products of 8-bit integers; all else runs as avx2
 /// - avx512: AVX-512 F, BW, DQ and VL
 /// - avx512vnni: AVX-512 VNNI beside them, for products of 8-bit integers; all else runs as avx512
 /// - avx512bf16: AVX-512-BF16 beside these, for products of bfloat16
+/// - amx: AMX's tiles of bfloat16 and 8-bit integers beside avx512vnni, for products of both; of Linux alone
 /// - neon: what every AArch64 has
 enum class Isa {
 #define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) name,
