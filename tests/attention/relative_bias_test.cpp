@@ -71,11 +71,38 @@ TEST(T5RelativeBias, AttentionAddsTheBucketOfEachDistance) {
   EXPECT_TRUE(attn_test::to_array(y).data == attn_test::to_array(expected).data);
 }
 
+TEST(T5RelativeBias, BackwardIsItsTranspose) {
+  attn_test::Random random;
+  for (const bool bidirectional : {true, false}) {
+    const auto table = random.tensor<double, 2>({6, 3}), d_bias = random.tensor<double, 2>({3, 19});
+    const Tensor2<double> bias = t5_relative_bias(table, bidirectional, 9);
+    auto d_table = random.tensor<double, 2>({6, 3});
+    const Tensor2<double> before = d_table;
+    t5_relative_bias_backward(d_bias, bidirectional, d_table);
+    double forward = 0, backward = 0;
+    for (index_t i = 0; i < bias.size(); ++i) forward += bias.data()[i] * d_bias.data()[i];
+    for (index_t i = 0; i < table.size(); ++i) {
+      backward += table.data()[i] * (d_table.data()[i] - before.data()[i]);
+    }
+    EXPECT_NEAR(forward, backward, 1e-12) << random.trace();
+  }
+}
+
 TEST(T5RelativeBias, BadInput) {
+  Tensor2<double> table({32, 2}), even({2, 256}), of_three({3, 257});
+  const std::string axes =
+      "bias must have shape (num_heads, 2 max_distance + 1) = (2, 257); found ";
+  EXPECT_EQ(error_of<ShapeError>([&] { t5_relative_bias(table, true, even); }),
+            "[t5_relative_bias] " + axes + "(2, 256).");
+  EXPECT_EQ(error_of<ShapeError>([&] { t5_relative_bias(table, true, of_three); }),
+            "[t5_relative_bias] " + axes + "(3, 257).");
+  EXPECT_EQ(error_of<ShapeError>([&] { t5_relative_bias_backward(of_three, true, table); }),
+            "[t5_relative_bias_backward] d_" + axes + "(3, 257).");
+  EXPECT_THROW(t5_relative_bias_backward(Tensor2<double>({2, 9}), true, table), ValueError);
   EXPECT_EQ(error_of<ValueError>([] { t5_relative_bias(numbered(3), true); }),
             "[t5_relative_bias] num_buckets must be at least 4; found 3.");
   EXPECT_EQ(error_of<ValueError>([] { t5_relative_bias(numbered(32), false, 16); }),
-            "[t5_relative_bias] max_distance must exceed 16; found 16.");
+            "[t5_relative_bias] max_distance must exceed 16 and be at most 2^30; found 16.");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "attn/core/compare.hpp"
 #include "attn/layers/decoder.hpp"
 #include "attn/layers/encoder.hpp"
 
@@ -85,6 +86,55 @@ TYPED_TEST(LayerStackTest, ParametersByPyTorchsNames) {
   EXPECT_EQ(names_of(TypeParam({.num_layers = 2, .layer = layer})), expected);
   expected.emplace_back("norm.weight");
   EXPECT_EQ(names_of(TypeParam({.num_layers = 2, .layer = layer, .norm = true})), expected);
+}
+
+/// Of a stack: that of every call's self-attention, by the table that all its layers share.
+TYPED_TEST(LayerStackTest, RelativeBias) {
+  TransformerStackOptions options = attn_test::stack_options(true, 9);
+  Tensor3<float> y(this->x.shape()), expected(this->x.shape());
+  for (const bool bidirectional : {true, false}) {
+    options.relative_buckets = 4;
+    options.relative_max_distance = 3;
+    options.relative_bidirectional = bidirectional;
+    const auto with = attn_test::random_module<TypeParam>(this->random, options);
+    EXPECT_EQ(names_of(with).front(), "relative_bias");
+    TypeParam without = with;
+    without.relative_bias = {};
+    const Tensor2<float> bias = t5_relative_bias(with.relative_bias, bidirectional, 3);
+    const AttentionOptions<float> plain{.mask = causal()},
+        biased{.mask = causal(), .relative_bias = bias};
+    const auto run_with = [&](const TypeParam& module, const AttentionOptions<float>& call,
+                              Tensor3<float>& out) {
+      if constexpr (std::is_same_v<TypeParam, Encoder<float>>) {
+        module.forward(this->x, out, call);
+      } else {
+        module.forward(this->x, this->memory, out, call);
+      }
+    };
+    run_with(with, plain, y);
+    run_with(without, biased, expected);
+    EXPECT_EQ(to_array(y).data, to_array(expected).data);
+    run_with(without, plain, expected);
+    EXPECT_NE(to_array(y).data, to_array(expected).data);
+    EXPECT_EQ(error_of<ValueError>([&] { run_with(with, biased, y); }),
+              this->name + " relative_bias must be none: the stack has its own; found one.");
+    // Step by step: distances count from all keys that the caches hold.
+    auto caches = caches_of(with, 4);
+    Tensor3<float> steps(this->x.shape());
+    for (const auto& [begin, end] : {std::pair<index_t, index_t>{0, 2}, {2, 3}, {3, 4}}) {
+      run(with, this->memory, this->x.view().slice(1, begin, end),
+          steps.view().slice(1, begin, end), &caches);
+    }
+    EXPECT_LT(max_abs_difference(steps, y), 1e-5);
+  }
+  options.relative_buckets = 3;
+  options.relative_bidirectional = true;
+  EXPECT_EQ(error_of<ValueError>([&] { TypeParam{options}; }),
+            "[t5_relative_bias] num_buckets must be at least 4; found 3.");
+  options.relative_buckets = 8;
+  options.relative_max_distance = 2;
+  EXPECT_TRUE(attn_test::contains(error_of<ValueError>([&] { TypeParam{options}; }),
+                                  "max_distance must exceed 2"));
 }
 
 TYPED_TEST(LayerStackTest, WithoutLayersIsItsNorm) {

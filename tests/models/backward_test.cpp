@@ -83,24 +83,41 @@ TEST(BertBackward, AgreesWithCentralDifferences) {
 }
 
 TEST(Seq2SeqBackward, AgreesWithCentralDifferences) {
-  for (std::uint64_t n = 0; n < 6; ++n) {
+  for (std::uint64_t n = 0; n < 10; ++n) {
     Random random(n);
-    attn::Seq2SeqTransformer<double> model({.src_vocab_size = 7,
-                                            .tgt_vocab_size = 9,
-                                            .transformer = {.layer = layer(random),
-                                                            .num_encoder_layers = 1,
-                                                            .num_decoder_layers = 2,
-                                                            .norm = random.chance(0.5)},
-                                            .positions = attn::Positions::learned,
-                                            .max_positions = 8,
-                                            .embedding_norm = random.chance(0.5),
-                                            .tied = random.chance(0.5),
-                                            .pad_id = 0});
+    attn::Seq2SeqOptions options{.src_vocab_size = 7,
+                                 .tgt_vocab_size = 9,
+                                 .transformer = {.layer = layer(random),
+                                                 .num_encoder_layers = 1,
+                                                 .num_decoder_layers = 2,
+                                                 .norm = random.chance(0.5)},
+                                 .positions = attn::Positions::learned,
+                                 .max_positions = 8,
+                                 .embedding_norm = random.chance(0.5),
+                                 .tied = random.chance(0.5),
+                                 .pad_id = 0};
+    if (n >= 6) {  // as T5
+      options.positions = attn::Positions::none;
+      options.output_scale = 0.6;
+      options.pad_target = false;
+      options.transformer.num_encoder_layers = 2;
+      options.transformer.relative_buckets = 4 + 2 * random.integer(0, 2);
+      options.transformer.relative_max_distance = 5;
+      attn::TransformerLayerOptions& layer = options.transformer.layer;
+      layer.bias = false;
+      layer.gated = random.chance(0.5);
+      layer.norm = attn::NormKind::rms;
+      layer.norm_first = true;
+      layer.attention.scale = 1;
+      layer.attention.head_dim = 3;
+    }
+    attn::Seq2SeqTransformer<double> model(options);
     draw_parameters(random, model);
     const auto src = draw_ids(random, 2, 6, 7), tgt = draw_ids(random, 2, 5, 9);
     Tensor3<double> logits({2, 5, 9});
     const auto d = random.tensor<double, 3>(logits.shape());
     attn::Seq2SeqSaved<double> saved;
+    saved.transformer.encoder.recompute = saved.transformer.decoder.recompute = n % 2 == 1;
     auto gradients = attn::gradients_of(model);
     attn::forward(model, src, tgt, logits, saved);
     attn::backward(model, d, saved, gradients);

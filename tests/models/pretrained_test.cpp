@@ -129,20 +129,32 @@ TEST(Pretrained, VitHasTheHiddenStatesAndLogitsOfTransformers) {
     EXPECT_EQ(second.data()[i], both.data()[second.size() + i]);
 }
 
-TEST(Pretrained, BartHasTheLogitsAndTokensOfTransformers) {
-  const Golden golden("bart");
-  const auto model = load_bart<float>(kPretrained / "bart");
+/// The same of an encoder-decoder, whose target begins with a token `start`.
+template <class T>
+void check_seq2seq(const std::string& name, const Seq2SeqTransformer<T>& model, index_t first) {
+  SCOPED_TRACE(name);
+  const Golden golden(name);
   for (const std::string key : {"a", "b"}) {
     const auto ids = golden.ids("ids_" + key);
     EXPECT_LT(relative_difference(model(ids, golden.ids("target_" + key)),
                                   golden.matrix("logits_" + key)),
               1e-5);
     const auto expected = golden.tokens("greedy_" + key);
-    Seq2SeqSession<float> session(model, ids, 1 + std::ssize(expected));
-    const Tensor2<index_t> start({1, 1}, {2});
+    Seq2SeqSession<T> session(model, ids, 1 + std::ssize(expected));
+    const Tensor2<index_t> start({1, 1}, {first});
     const auto tokens = generate(session, start, {.max_new_tokens = std::ssize(expected)});
     EXPECT_EQ(tokens[0], expected);
   }
+}
+
+TEST(Pretrained, EncoderDecodersHaveTheLogitsAndTokensOfTransformers) {
+  for (const bool pack : {true, false}) {
+    const PretrainedOptions options{.pack = pack};
+    check_seq2seq("bart", load_bart<float>(kPretrained / "bart", options), 2);
+    check_seq2seq("t5", load_t5<float>(kPretrained / "t5", options), 0);
+    check_seq2seq("t5_v1_1", load_t5<float>(kPretrained / "t5_v1_1", options), 0);
+  }
+  check_seq2seq("t5", load_pretrained<Seq2SeqTransformer<double>>(kPretrained / "t5"), 0);
 }
 
 TEST(Pretrained, NameMapsAreOfUseAlone) {
@@ -233,6 +245,18 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
   bart.config["decoder_ffn_dim"] = 25;
   EXPECT_TRUE(
       contains(bart.error<Seq2SeqTransformer<float>>(), "be encoder_ffn_dim = 24; found 25"));
+  const auto t5_fails = [](const std::string& key, const nlohmann::json& value,
+                           std::string_view part) {
+    Changed t5("t5");
+    t5.config[key] = value;
+    EXPECT_TRUE(contains(t5.error<Seq2SeqTransformer<float>>(), part)) << key;
+  };
+  t5_fails("feed_forward_proj", "gated-relu", "be relu, gelu, silu, gated-gelu or gated-silu");
+  t5_fails("dense_act_fn", "gelu", "key \"dense_act_fn\" must be relu or missing");
+  t5_fails("is_decoder", true, "key \"is_decoder\" must be false or missing");
+  t5_fails("relative_attention_num_buckets", 3, "be at least 4; found 3");
+  t5_fails("relative_attention_max_distance", 4, "exceed 4; found 4");
+  t5_fails("pad_token_id", 96, "lie in 0 .. vocab_size - 1; found 96");
   EXPECT_TRUE(contains(error_of<ValueError>([&] { load_mistral<float>(kPretrained / "llama"); }),
                        "key \"model_type\" must be mistral; found \"llama\""));
 }

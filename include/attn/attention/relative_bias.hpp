@@ -22,40 +22,87 @@ inline index_t t5_bucket(index_t n, index_t count, index_t most) {
                     count - 1);
 }
 
-}  // namespace detail
-
-/// (num_heads, 2 max_distance + 1) from relative_attention_bias.weight (num_buckets, num_heads):
-/// the bias of every distance key - query from -max_distance to max_distance; further ones share
-/// the last bucket. bidirectional: as in encoders, half of the buckets for keys behind the query;
-/// otherwise those share the bucket of distance 0. Throws ValueError unless a direction has at
-/// least 2 buckets, and max_distance exceeds half of them.
-/// Source: Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 2.1.
-template <TensorLike X>
-Tensor2<scalar_t<X>> t5_relative_bias(const X& weight, bool bidirectional,
-                                      index_t max_distance = 128) {
-  const auto table = const_view(weight);
-  static_assert(rank_v<X> == 2, "weight has the axes (num_buckets, num_heads)");
-  const index_t count = bidirectional ? table.extent(0) / 2 : table.extent(0);
-  if (count < 2) {
-    throw ValueError(message("t5_relative_bias", "num_buckets",
-                             bidirectional ? "be at least 4" : "be at least 2",
-                             std::to_string(table.extent(0))));
-  }
-  if (max_distance <= count / 2) {
-    throw ValueError(message("t5_relative_bias", "max_distance",
-                             "exceed " + std::to_string(count / 2), std::to_string(max_distance)));
-  }
-  Tensor2<scalar_t<X>> bias({table.extent(1), 2 * max_distance + 1});
+/// f(column, bucket) for each distance of t5_relative_bias().
+template <class F>
+void for_t5_buckets(index_t num_buckets, bool bidirectional, index_t max_distance, F f) {
+  const index_t count = bidirectional ? num_buckets / 2 : num_buckets;
   for (index_t distance = -max_distance; distance <= max_distance; ++distance) {
     const bool behind = distance > 0;
     const index_t steps = behind ? (bidirectional ? distance : 0) : -distance;
-    const index_t bucket =
-        detail::t5_bucket(steps, count, max_distance) + (behind && bidirectional ? count : 0);
-    for (index_t h = 0; h < table.extent(1); ++h) {
-      bias(h, max_distance + distance) = table(bucket, h);
-    }
+    f(max_distance + distance,
+      t5_bucket(steps, count, max_distance) + (behind && bidirectional ? count : 0));
   }
+}
+
+inline void check_t5_buckets(index_t num_buckets, bool bidirectional, index_t max_distance) {
+  const index_t count = bidirectional ? num_buckets / 2 : num_buckets;
+  if (count < 2) {
+    throw ValueError(message("t5_relative_bias", "num_buckets",
+                             bidirectional ? "be at least 4" : "be at least 2",
+                             std::to_string(num_buckets)));
+  }
+  if (max_distance > count / 2 && max_distance <= index_t{1} << 30) return;
+  throw ValueError(message("t5_relative_bias", "max_distance",
+                           "exceed " + std::to_string(count / 2) + " and be at most 2^30",
+                           std::to_string(max_distance)));
+}
+
+}  // namespace detail
+
+/// Into bias (num_heads, 2 max_distance + 1) from relative_attention_bias.weight (num_buckets,
+/// num_heads): the bias of every distance key - query from -max_distance to max_distance; further
+/// ones share the last bucket. bidirectional: as in encoders, half of the buckets for keys behind
+/// the query; otherwise those share the bucket of distance 0. Throws ShapeError, and ValueError
+/// unless a direction has at least 2 buckets, and max_distance exceeds half of them.
+/// Source: Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 2.1.
+template <TensorLike X, TensorLike Out>
+void t5_relative_bias(const X& weight, bool bidirectional, Out&& bias) {
+  static_assert(rank_v<X> == 2, "weight has the axes (num_buckets, num_heads)");
+  ATTN_ASSERT_OUTPUT(Out, scalar_t<X>, 2, "t5_relative_bias: bias",
+                     "(num_heads, 2 max_distance + 1)", "weight");
+  const auto table = const_view(weight);
+  const auto to = view_of(bias);
+  const index_t max_distance = to.extent(1) / 2;
+  detail::check_t5_buckets(table.extent(0), bidirectional, max_distance);
+  check_shape("t5_relative_bias", "bias", "(num_heads, 2 max_distance + 1)",
+              Shape<2>{table.extent(1), 2 * max_distance + 1}, to.shape());
+  detail::for_t5_buckets(table.extent(0), bidirectional, max_distance,
+                         [&](index_t column, index_t bucket) {
+                           for (index_t h = 0; h < table.extent(1); ++h)
+                             to(h, column) = table(bucket, h);
+                         });
+}
+
+/// The same into a new tensor.
+template <TensorLike X>
+Tensor2<scalar_t<X>> t5_relative_bias(const X& weight, bool bidirectional,
+                                      index_t max_distance = 128) {
+  static_assert(rank_v<X> == 2, "weight has the axes (num_buckets, num_heads)");
+  const auto table = const_view(weight);
+  detail::check_t5_buckets(table.extent(0), bidirectional, max_distance);
+  Tensor2<scalar_t<X>> bias({table.extent(1), 2 * max_distance + 1});
+  t5_relative_bias(table, bidirectional, bias);
   return bias;
+}
+
+/// d_weight (num_buckets, num_heads) += its gradient, from d_bias (num_heads, 2 max_distance + 1).
+/// Throws as t5_relative_bias().
+template <TensorLike Bias, TensorLike Out>
+void t5_relative_bias_backward(const Bias& d_bias, bool bidirectional, Out&& d_weight) {
+  static_assert(rank_v<Bias> == 2, "d_bias has the axes (num_heads, 2 max_distance + 1)");
+  ATTN_ASSERT_OUTPUT(Out, scalar_t<Bias>, 2, "t5_relative_bias_backward: d_weight",
+                     "(num_buckets, num_heads)", "d_bias");
+  const auto from = const_view(d_bias);
+  const auto table = view_of(d_weight);
+  const index_t max_distance = from.extent(1) / 2;
+  detail::check_t5_buckets(table.extent(0), bidirectional, max_distance);
+  check_shape("t5_relative_bias_backward", "d_bias", "(num_heads, 2 max_distance + 1)",
+              Shape<2>{table.extent(1), 2 * max_distance + 1}, from.shape());
+  detail::for_t5_buckets(table.extent(0), bidirectional, max_distance,
+                         [&](index_t column, index_t bucket) {
+                           for (index_t h = 0; h < table.extent(1); ++h)
+                             table(bucket, h) += from(h, column);
+                         });
 }
 
 ATTN_NAMESPACE_END

@@ -208,7 +208,7 @@ class Seq2SeqSession {
       copy(const_view(encoded).select(0, row / num_beams), memory_.view().select(0, row));
     }
     caches_ = model.make_caches(batch * num_beams, capacity, src_len);
-    if (model.options().pad_id) {
+    if (model.options().tgt_pad_id()) {
       padding_ = Tensor2<bool>({batch * num_beams, capacity});
       reordered_ = padding_;
     }

@@ -50,10 +50,11 @@ class Decoder : public detail::LayerStack<T, DecoderLayer<T>> {
     ATTN_ASSERT_INPUT(Memory, T, 3, "Decoder: memory", "(batch, memory_len, d_model)", "the layer");
     ATTN_ASSERT_OUTPUT(Out, T, 3, "Decoder: out", "(batch, seq, d_model)", "the layer");
     const auto source = detail::view_as<const T, 3>(memory);
+    const detail::StackBias<T> own("Decoder", *this, options);
     this->run("Decoder", detail::view_as<const T, 3>(x), detail::view_as<T, 3>(out), caches,
               options.execution,
               [&](const DecoderLayer<T>& layer, auto from, auto to, DecoderLayerCache<T>* cache) {
-                layer.forward(from, source, to, options, call, cache, functors...);
+                layer.forward(from, source, to, own.options(), call, cache, functors...);
               });
   }
 };

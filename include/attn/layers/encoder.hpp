@@ -46,11 +46,12 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
                const Functors&... functors) const {
     ATTN_ASSERT_INPUT(X, T, 3, "Encoder: x", "(batch, seq, d_model)", "the layer");
     ATTN_ASSERT_OUTPUT(Out, T, 3, "Encoder: out", "(batch, seq, d_model)", "the layer");
+    const detail::StackBias<T> own("Encoder", *this, options);
     this->run("Encoder", detail::view_as<const T, 3>(x), detail::view_as<T, 3>(out), caches,
               options.execution,
               [&](const EncoderLayer<T>& layer, auto from, auto to, KvCache<T>* cache) {
-                layer.forward(from, to, options, {.position_ids = position_ids, .cache = cache},
-                              functors...);
+                layer.forward(from, to, own.options(),
+                              {.position_ids = position_ids, .cache = cache}, functors...);
               });
   }
 
@@ -71,13 +72,14 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
     for (const std::span<KvCache<T>> caches : conversations) this->check_caches("Encoder", caches);
     detail::CallGuard<T> guard(conversations);
     std::vector<KvCache<T>*> rows(conversations.size());
+    const detail::StackBias<T> own("Encoder", *this, options);
     std::size_t n = 0;  // the layer's number
     this->run("Encoder", const_view(x), view_of(out), std::span<KvCache<T>>(), options.execution,
               [&](const EncoderLayer<T>& layer, auto from, auto to, KvCache<T>*) {
                 std::transform(conversations.begin(), conversations.end(), rows.begin(),
                                [n](std::span<KvCache<T>> caches) { return &caches[n]; });
                 ++n;
-                layer.forward(from, to, options, {.row_caches = rows}, functors...);
+                layer.forward(from, to, own.options(), {.row_caches = rows}, functors...);
               });
     guard.commit();
   }

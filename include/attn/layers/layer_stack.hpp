@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "attn/attention/relative_bias.hpp"
 #include "attn/layers/encoder_layer.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -17,6 +18,11 @@ struct TransformerStackOptions {
   /// Keys before its own that a token sees, by layer: layer n has number n % size; -1: all. Instead
   /// of layer.attention.window.
   std::vector<index_t> windows = {};
+  /// Buckets of distances with a learned bias of scores, which all layers share, as T5 has them: see
+  /// t5_relative_bias(); 0: none.
+  index_t relative_buckets = 0;
+  index_t relative_max_distance = 128;  ///< from there on all share the last bucket
+  bool relative_bidirectional = true;   ///< half of the buckets for keys behind the query
 };
 
 namespace detail {
@@ -46,6 +52,13 @@ class LayerStack {
       layers[n].self_attn.set_window(options.windows[n % options.windows.size()]);
     }
     if (options.norm) norm = {o.norm, o.d_model, o.layer_norm_eps, o.bias};
+    if (options.relative_buckets != 0) {
+      check_t5_buckets(options.relative_buckets, options.relative_bidirectional,
+                       options.relative_max_distance);
+      relative_bias = Tensor2<T>({options.relative_buckets, o.nhead});
+      relative_max_distance = options.relative_max_distance;
+      relative_bidirectional = options.relative_bidirectional;
+    }
   }
 
   /// See Linear::pack().
@@ -53,12 +66,15 @@ class LayerStack {
     for (Layer& layer : layers) layer.pack();
   }
 
-  /// layers.0., layers.1., ..; norm.
+  /// relative_bias; layers.0., layers.1., ..; norm.
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
   std::vector<Layer> layers;
-  Norm<T> norm;  ///< without a weight where there is none
+  Norm<T> norm;              ///< without a weight where there is none
+  Tensor2<T> relative_bias;  ///< (relative_buckets, num_heads), or empty
+  index_t relative_max_distance = 128;
+  bool relative_bidirectional = true;
 
  protected:
   /// run_layer(layer, in, out, cache or nullptr) of each layer, all but the first in place, then the norm.
@@ -102,11 +118,40 @@ class LayerStack {
  private:
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
+    if (self.relative_bias) f("relative_bias", self.relative_bias.view());
     for (std::size_t n = 0; n < self.layers.size(); ++n) {
       self.layers[n].visit_parameters(f.under("layers." + std::to_string(n) + "."));
     }
     if (self.norm.weight) self.norm.visit_parameters(f.under("norm."));
   }
+};
+
+/// The options of one call's self-attention with the stack's own bias, for as long as this lasts.
+template <class T>
+class StackBias {
+ public:
+  template <class Layer>
+  StackBias(std::string_view function, const LayerStack<T, Layer>& stack,
+            const AttentionOptions<T>& given)
+      : shape_{stack.relative_bias ? stack.relative_bias.extent(1) : 0,
+               2 * stack.relative_max_distance + 1},
+        memory_(given.execution.scratch(), size_of(shape_)),
+        options_(given) {
+    if (!stack.relative_bias) return;
+    if (given.relative_bias) {
+      throw ValueError(message(function, "relative_bias", "be none: the stack has its own", "one"));
+    }
+    const TensorView2<T> bias(memory_.data(), shape_);
+    t5_relative_bias(stack.relative_bias, stack.relative_bidirectional, bias);
+    options_.relative_bias = bias;
+  }
+  const AttentionOptions<T>& options() const { return options_; }
+  const Shape<2>& shape() const { return shape_; }
+
+ private:
+  Shape<2> shape_;  ///< (num_heads, 2 max_distance + 1), or without elements
+  Scratch<T> memory_;
+  AttentionOptions<T> options_;
 };
 
 }  // namespace detail

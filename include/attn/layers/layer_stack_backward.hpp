@@ -95,6 +95,31 @@ void backward_stack(const Stack& stack, TensorView3<const T> d_out, TensorView3<
   }
 }
 
+/// The place of the gradient of a stack's relative bias during one backward.
+template <class T>
+class StackBiasGradient {
+ public:
+  template <class LayerSaved>
+  StackBiasGradient(const StackBias<T>& bias, StackSaved<LayerSaved, T>& saved,
+                    const Execution& execution)
+      : memory_(execution.scratch(), size_of(bias.shape())), d_bias_(memory_.data(), bias.shape()) {
+    if (memory_.size() == 0) return;
+    fill(d_bias_, T{0});
+    for (LayerSaved& layer : saved.layers) layer.self_attn.d_relative_bias = d_bias_;
+  }
+  /// Once all layers have added theirs.
+  template <class Stack, class LayerSaved>
+  void finish(StackSaved<LayerSaved, T>& saved, Stack& gradients) const {
+    if (memory_.size() == 0) return;
+    for (LayerSaved& layer : saved.layers) layer.self_attn.d_relative_bias = {};
+    t5_relative_bias_backward(d_bias_, gradients.relative_bidirectional, gradients.relative_bias);
+  }
+
+ private:
+  Scratch<T> memory_;
+  TensorView2<T> d_bias_;
+};
+
 }  // namespace detail
 
 /// Encoder::forward() that saves: x and out (batch, seq, d_model). Throws ShapeError or ValueError.
@@ -103,9 +128,10 @@ void forward(const Encoder<T>& stack, Input3<T> x, Output3<T> out, EncoderSaved<
              const AttentionOptions<T>& options = {}, TensorView2<const index_t> position_ids = {},
              const Functors&... functors) {
   check_shape("Encoder", "out", x.shape(), out.shape());
+  const detail::StackBias<T> own("Encoder", stack, options);
   detail::forward_stack<T>(stack, x, out, saved, options.execution,
                            [&](const auto& layer, auto& kept, const auto& in, const auto& to) {
-                             forward(layer, in, to, kept, options, position_ids, functors...);
+                             forward(layer, in, to, kept, own.options(), position_ids, functors...);
                            });
 }
 
@@ -114,14 +140,17 @@ template <class T, class... Functors>
 void backward(const Encoder<T>& stack, Input3<T> d_out, EncoderSaved<T>& saved, Output3<T> d_x,
               Encoder<T>& gradients, const AttentionOptions<T>& options = {},
               TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
+  const detail::StackBias<T> own("Encoder", stack, options);
+  const detail::StackBiasGradient<T> d_bias(own, saved, options.execution);
   detail::backward_stack<T>(
       stack, d_out, d_x, saved, gradients, options.execution,
       [&](const auto& layer, auto& kept, const auto& in, const auto& to) {
-        forward(layer, in, to, kept, options, position_ids, functors...);
+        forward(layer, in, to, kept, own.options(), position_ids, functors...);
       },
       [&](const auto& layer, auto& kept, auto& into) {
-        backward(layer, d_x, kept, d_x, into, options, position_ids, functors...);
+        backward(layer, d_x, kept, d_x, into, own.options(), position_ids, functors...);
       });
+  d_bias.finish(saved, gradients);
 }
 
 /// Decoder::forward() that saves: x and out (batch, tgt_len, d_model), memory (batch, src_len,
@@ -131,9 +160,10 @@ void forward(const Decoder<T>& stack, Input3<T> x, Input3<T> memory, Output3<T> 
              DecoderSaved<T>& saved, const AttentionOptions<T>& options = {},
              const DecoderCall<T>& call = {}, const Functors&... functors) {
   check_shape("Decoder", "out", x.shape(), out.shape());
+  const detail::StackBias<T> own("Decoder", stack, options);
   detail::forward_stack<T>(stack, x, out, saved, options.execution,
                            [&](const auto& layer, auto& kept, const auto& in, const auto& to) {
-                             forward(layer, in, memory, to, kept, options, call, functors...);
+                             forward(layer, in, memory, to, kept, own.options(), call, functors...);
                            });
 }
 
@@ -143,16 +173,19 @@ template <class T, class... Functors>
 void backward(const Decoder<T>& stack, Input3<T> d_out, DecoderSaved<T>& saved, Output3<T> d_x,
               Output3<T> d_memory, Decoder<T>& gradients, const AttentionOptions<T>& options = {},
               const DecoderCall<T>& call = {}, const Functors&... functors) {
+  const detail::StackBias<T> own("Decoder", stack, options);
+  const detail::StackBiasGradient<T> d_bias(own, saved, options.execution);
   // All layers attend to one memory, which the one place that they use holds.
   detail::backward_stack<T>(
       stack, d_out, d_x, saved, gradients, options.execution,
       [&](const auto& layer, auto& kept, const auto& in, const auto& to) {
         const TensorView3<const T> memory = kept.multihead_attn.key.view();
-        forward(layer, in, memory, to, kept, options, call, functors...);
+        forward(layer, in, memory, to, kept, own.options(), call, functors...);
       },
       [&](const auto& layer, auto& kept, auto& into) {
-        backward(layer, d_x, kept, d_x, d_memory, into, options, call, functors...);
+        backward(layer, d_x, kept, d_x, d_memory, into, own.options(), call, functors...);
       });
+  d_bias.finish(saved, gradients);
 }
 
 template <class T>

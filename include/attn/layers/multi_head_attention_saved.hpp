@@ -16,6 +16,8 @@ struct MultiHeadAttentionSaved {
   LinearSaved<T> out_proj;  ///< the heads' outputs
   Saved<T, 3> lse;          ///< (batch, num_heads, q_len)
   Saved<T, 4> mask;         ///< where keys are appended: the mask over all of them
+  /// What backward adds the gradient of options.relative_bias to, with its shape; set before.
+  TensorView2<T> d_relative_bias = {};
 
   index_t bytes() const {
     return query.bytes() + key.bytes() + value.bytes() + projected.bytes() + normalized.bytes() +

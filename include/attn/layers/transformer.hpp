@@ -13,9 +13,21 @@ struct TransformerOptions {
   index_t num_encoder_layers = 6;                                ///< layers of the encoder
   index_t num_decoder_layers = 6;                                ///< layers of the decoder
   bool norm = true;                                              ///< behind each of the two stacks
+  index_t relative_buckets = 0;  ///< see TransformerStackOptions: in each stack's self-attention
+  index_t relative_max_distance = 128;  ///< from there on all share the last bucket
 
-  TransformerStackOptions stack_options(index_t num_layers) const {
-    return {.num_layers = num_layers, .layer = layer, .norm = norm};
+  TransformerStackOptions encoder_options() const {
+    return {.num_layers = num_encoder_layers,
+            .layer = layer,
+            .norm = norm,
+            .relative_buckets = relative_buckets,
+            .relative_max_distance = relative_max_distance};
+  }
+  TransformerStackOptions decoder_options() const {
+    TransformerStackOptions options = encoder_options();
+    options.num_layers = num_decoder_layers;
+    options.relative_bidirectional = false;
+    return options;
   }
 };
 
@@ -35,8 +47,7 @@ class Transformer {
  public:
   Transformer() = default;
   explicit Transformer(const TransformerOptions& options)
-      : encoder(options.stack_options(options.num_encoder_layers)),
-        decoder(options.stack_options(options.num_decoder_layers)) {}
+      : encoder(options.encoder_options()), decoder(options.decoder_options()) {}
 
   template <TensorLike Src, TensorLike Tgt>
   Tensor3<T> operator()(const Src& src, const Tgt& tgt, const TransformerCall<T>& call = {}) const {

@@ -53,7 +53,7 @@ Model load_type(std::string_view type, const std::filesystem::path& folder,
 ///   Bert<T>                of bert, roberta or distilbert, without heads; with a pooler where the
 ///                          file has one
 ///   Vit<T>                 of vit, with a classifier where the file has one
-///   Seq2SeqTransformer<T>  of bart
+///   Seq2SeqTransformer<T>  of bart or t5
 ///
 /// Results are those of transformers in evaluation. Nothing that the config asks for is passed over:
 /// what attn has not, and keys that it does not know, are errors. Throws IoError for files that
@@ -114,6 +114,11 @@ template <class T>
 Seq2SeqTransformer<T> load_bart(const std::filesystem::path& folder,
                                 const PretrainedOptions& options = {}) {
   return detail::load_type<Seq2SeqTransformer<T>>("bart", folder, options);
+}
+template <class T>
+Seq2SeqTransformer<T> load_t5(const std::filesystem::path& folder,
+                              const PretrainedOptions& options = {}) {
+  return detail::load_type<Seq2SeqTransformer<T>>("t5", folder, options);
 }
 
 ATTN_NAMESPACE_END

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/core/arithmetic.hpp"
 #include "attn/layers/input_embedding.hpp"
 #include "attn/layers/output_projection.hpp"
 #include "attn/layers/padding.hpp"
@@ -20,7 +21,10 @@ struct Seq2SeqOptions {
   bool embedding_norm = false;                  ///< a norm before the first layer of each stack
   bool tied = false;         ///< logits by the target's embedding, not by a weight of their own
   bool output_bias = false;  ///< of the logits' linear map
-  std::optional<index_t> pad_id = {};      ///< tokens that nobody sees
+  double output_scale = 1;   ///< of what the logits are made of: tied T5 has 1 / sqrt(d_model)
+  std::optional<index_t> pad_id = {};  ///< tokens that nobody sees
+  bool pad_target =
+      true;  ///< false: pad_id is a token of the target like others, as T5 begins with it
   MaskedRow masked_row = MaskedRow::zero;  ///< what a query gets that sees no key
 
   InputEmbeddingOptions embedding_options(index_t vocab_size) const {
@@ -35,6 +39,7 @@ struct Seq2SeqOptions {
             .layer_norm_eps = layer.layer_norm_eps,
             .dropout = layer.dropout};
   }
+  std::optional<index_t> tgt_pad_id() const { return pad_target ? pad_id : std::nullopt; }
 };
 
 /// src (batch, src_len) and tgt (batch, tgt_len) of any integer type to logits (batch, tgt_len, tgt_vocab_size). A token
@@ -50,7 +55,12 @@ class Seq2SeqTransformer {
         transformer(options.transformer),
         generator(options.transformer.layer.d_model, options.tgt_vocab_size, options.tied,
                   options.output_bias),
-        options_(options) {}
+        options_(options) {
+    if (!std::isfinite(options.output_scale)) {
+      throw ValueError(message("Seq2SeqTransformer", "output_scale", "be finite",
+                               to_string(options.output_scale)));
+    }
+  }
 
   const Seq2SeqOptions& options() const { return options_; }
 
@@ -126,7 +136,7 @@ class Seq2SeqTransformer {
     check_shape("Seq2SeqTransformer", "out", Shape<3>{batch, rows, options_.tgt_vocab_size},
                 ov.shape());
     const Padding src_padding(sv, options_.pad_id, execution);
-    const Padding found(tv, caches.empty() ? options_.pad_id : std::nullopt, execution);
+    const Padding found(tv, caches.empty() ? options_.tgt_pad_id() : std::nullopt, execution);
     const Mask tgt_mask = tgt_padding ? key_padding_mask(tgt_padding) : found.mask();
     const index_t dim = options_.transformer.layer.d_model;
     Scratch<T> scratch(execution.scratch(), batch * seq * dim);
@@ -139,7 +149,9 @@ class Seq2SeqTransformer {
         hidden, encoded, hidden,
         {.mask = causal() & tgt_mask, .masked_row = options_.masked_row, .execution = execution},
         {.memory = {.mask = src_padding.mask(), .masked_row = options_.masked_row}}, caches);
-    generator.forward(hidden.slice(1, seq - rows, seq), tgt_embedding.words, ov, execution);
+    const TensorView3<T> last = hidden.slice(1, seq - rows, seq);
+    if (options_.output_scale != 1) scale(last, static_cast<T>(options_.output_scale), last);
+    generator.forward(last, tgt_embedding.words, ov, execution);
     guard.commit();
   }
 

@@ -28,6 +28,8 @@ TransformerCall<T> seq2seq_call(const Seq2SeqOptions& options, const Seq2SeqSave
   if (options.pad_id) {
     call.src.mask = key_padding_mask(saved.src_padding.view());
     call.memory.mask = call.src.mask;
+  }
+  if (options.tgt_pad_id()) {
     call.tgt.mask = causal() & key_padding_mask(saved.tgt_padding.view());
   }
   call.src.masked_row = call.tgt.masked_row = call.memory.masked_row = options.masked_row;
@@ -53,6 +55,8 @@ void forward(const Seq2SeqTransformer<T>& model, const Src& src, const Tgt& tgt,
               Shape<3>{tgt_shape[0], tgt_shape[1], options.tgt_vocab_size}, logits.shape());
   if (options.pad_id) {
     find_padding(src, *options.pad_id, saved.src_padding.make(sv.shape()));
+  }
+  if (options.tgt_pad_id()) {
     find_padding(tgt, *options.pad_id, saved.tgt_padding.make(tv.shape()));
   }
   Scratch<T> memory(execution.scratch(), size_of(src_shape) + size_of(tgt_shape));
@@ -67,6 +71,8 @@ void forward(const Seq2SeqTransformer<T>& model, const Src& src, const Tgt& tgt,
   const TensorView3<T> hidden = saved.generator.x.make(tgt_shape);
   forward(model.transformer, source, target, hidden, saved.transformer,
           detail::seq2seq_call(options, saved, execution));
+  const T output_scale = static_cast<T>(options.output_scale);
+  if (output_scale != 1) scale(hidden, output_scale, hidden);
   forward(model.generator, hidden, model.tgt_embedding.words.weight.view(), logits, saved.generator,
           execution);
 }
@@ -83,6 +89,8 @@ void backward(const Seq2SeqTransformer<T>& model, Input3<T> d_logits, Seq2SeqSav
       d_tgt(memory.data() + d_src.size(), tgt_shape);
   backward(model.generator, d_logits, model.tgt_embedding.words.weight.view(), saved.generator,
            d_tgt, gradients.generator, gradients.tgt_embedding.words.weight.view(), execution);
+  const T output_scale = static_cast<T>(model.options().output_scale);
+  if (output_scale != 1) scale(d_tgt, output_scale, d_tgt);
   backward(model.transformer, d_tgt, saved.transformer, d_src, d_tgt, gradients.transformer,
            detail::seq2seq_call(model.options(), saved, execution));
   backward(model.src_embedding, d_src, saved.src_embedding, gradients.src_embedding, execution);

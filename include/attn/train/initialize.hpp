@@ -35,7 +35,8 @@ void initialize(Module& module, const InitializeOptions& options = {}) {
     const auto holds = [&](std::string_view part) {
       return name.find(part) != std::string_view::npos;
     };
-    const bool is_bias = name.ends_with("bias");
+    const bool is_relative_bias = name.ends_with("relative_bias");  // an embedding of distances
+    const bool is_bias = name.ends_with("bias") && !is_relative_bias;
     if (holds("norm")) {
       draw([&] { return is_bias ? 0 : 1; });
     } else if (holds("in_proj_bias") || holds("out_proj.bias") || holds("_proj_bias")) {
@@ -46,7 +47,7 @@ void initialize(Module& module, const InitializeOptions& options = {}) {
     } else if (is_bias) {
       uniform(bound);
     } else if (name.ends_with("words.weight") || name.ends_with("positions.weight") ||
-               name.ends_with("token_types.weight")) {
+               name.ends_with("token_types.weight") || is_relative_bias) {
       draw([&] { return options.embedding_std * numbers.normal(); });
     } else if (name.ends_with("_proj_weight")) {
       uniform(std::sqrt(6.0 / static_cast<double>(x.extent(0) + x.extent(Rank - 1))));

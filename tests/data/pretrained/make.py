@@ -186,14 +186,12 @@ def vit():
 
 @with_some_seed
 @torch.no_grad()
-def bart(*, seed):
+def seq2seq(name, make, *, seed, edit=None):
     torch.manual_seed(seed)
-    config = hf.BartConfig(vocab_size=96, d_model=16, encoder_layers=2, decoder_layers=2, encoder_ffn_dim=24,
-                           decoder_ffn_dim=24, encoder_attention_heads=4, decoder_attention_heads=4,
-                           max_position_embeddings=40, scale_embedding=True, forced_eos_token_id=None)
-    model = hf.BartForConditionalGeneration(config).eval()
+    model = make().eval()
     draw(model)
-    model.final_logits_bias.normal_(0, 0.2)
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias.normal_(0, 0.2)
     model.double()
     golden = {}
     for key, length in zip("ab", (7, 12)):
@@ -201,7 +199,34 @@ def bart(*, seed):
         golden[f"ids_{key}"], golden[f"target_{key}"] = ids[0], target[0]
         golden[f"logits_{key}"] = model(ids, decoder_input_ids=target).logits[0]
         golden[f"greedy_{key}"] = greedy(model, ids, num_beams=1)
-    save("bart", model, golden)
+    save(name, model, golden, edit)
+
+
+def bart():
+    config = hf.BartConfig(vocab_size=96, d_model=16, encoder_layers=2, decoder_layers=2, encoder_ffn_dim=24,
+                           decoder_ffn_dim=24, encoder_attention_heads=4, decoder_attention_heads=4,
+                           max_position_embeddings=40, scale_embedding=True, forced_eos_token_id=None)
+    seq2seq("bart", lambda: hf.BartForConditionalGeneration(config), seed=15)
+
+
+def t5():
+    """Distances past the last bucket; the second as the files of version 1.1 are, with a head of its own."""
+    sizes = dict(vocab_size=96, d_model=16, d_kv=6, d_ff=24, num_layers=2, num_heads=4, relative_attention_num_buckets=8,
+                 relative_attention_max_distance=6, decoder_start_token_id=0)
+    seq2seq("t5", lambda: hf.T5ForConditionalGeneration(hf.T5Config(**sizes)), seed=16)
+
+    def untied():
+        model = hf.T5ForConditionalGeneration(
+            hf.T5Config(**sizes, num_decoder_layers=1, feed_forward_proj="gated-gelu", tie_word_embeddings=False))
+        model.lm_head.weight = torch.nn.Parameter(torch.empty(96, 16))
+        return model
+
+    def v1_1(config):
+        for key in ("scale_decoder_outputs", "dense_act_fn", "is_gated_act", "is_decoder"):
+            del config[key]
+        config.update(tie_word_embeddings=False, n_positions=512, output_past=True)
+
+    seq2seq("t5_v1_1", untied, seed=17, edit=v1_1)
 
 
 def tokenizer(folder, split):
@@ -257,7 +282,8 @@ def main():
     decoders_of_all_kinds()
     encoders()
     vit()
-    bart(seed=15)
+    bart()
+    t5()
     rope()
     cases = {"qwen2": tokenizer("qwen2", QWEN2), "qwen3": tokenizer("qwen3", QWEN2)}
     (FOLDER / "tokens.json").write_text(json.dumps(cases, indent=1) + "\n")
