@@ -23,9 +23,10 @@ inline constexpr QueryOffset top_left{QueryOffset::Kind::top_left, 0, {}};
 /// An offset of one's own, which may be negative.
 constexpr QueryOffset query_offset(index_t value) { return {QueryOffset::Kind::fixed, value, {}}; }
 /// One for each batch row. Shape (batch).
-template <detail::Indices X>
+template <TensorLike X>
 QueryOffset query_offsets(const X& offsets) {
   static_assert(detail::has_rank<X, 1>, "query_offsets takes offsets, (batch)");
+  ATTN_ASSERT_INDICES(X, "query_offsets: offsets");
   return {QueryOffset::Kind::per_row, 0, detail::index_view<1>(offsets)};
 }
 template <TemporaryTensor X>

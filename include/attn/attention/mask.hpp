@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/core/argument_types.hpp"
 #include "attn/core/tensor.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -109,8 +110,10 @@ Mask dense_mask(Mask::Dense::Kind kind, const X& x) {
 /// q_len, kv_len) or fewer axes from the right; an extent of 1 broadcasts. A mask (batch, q_len,
 /// kv_len) is given as mask.view().unsqueeze(1).
 template <TensorLike X>
-  requires std::same_as<scalar_t<X>, bool>
 Mask keep_mask(const X& visible) {
+  static_assert(detail::has_elements<X, bool>,
+                "keep_mask: visible must have elements of bool, true = visible; additive_mask() "
+                "takes what is added to scores");
   return detail::dense_mask(Mask::Dense::Kind::keep, visible);
 }
 template <TemporaryTensor X>
@@ -119,8 +122,10 @@ Mask keep_mask(X&&) = delete;  // the mask would view a tensor that is gone
 /// True = hidden: the polarity of PyTorch's modules (key_padding_mask, attn_mask). Shapes as
 /// keep_mask.
 template <TensorLike X>
-  requires std::same_as<scalar_t<X>, bool>
 Mask drop_mask(const X& hidden) {
+  static_assert(detail::has_elements<X, bool>,
+                "drop_mask: hidden must have elements of bool, true = hidden; additive_mask() "
+                "takes what is added to scores");
   return detail::dense_mask(Mask::Dense::Kind::drop, hidden);
 }
 template <TemporaryTensor X>
@@ -128,32 +133,37 @@ Mask drop_mask(X&&) = delete;  // the mask would view a tensor that is gone
 
 /// Added to the scaled scores; -inf hides. Of the element type of q. Shapes as keep_mask.
 template <TensorLike X>
-  requires(std::same_as<scalar_t<X>, float> || std::same_as<scalar_t<X>, double>)
 Mask additive_mask(const X& bias) {
+  static_assert(
+      !detail::has_elements<X, bool>,
+      "additive_mask: bias is added to scores; of bool, keep_mask() takes true = visible, "
+      "drop_mask() true = hidden");
+  static_assert(detail::has_real_elements<X> || detail::has_elements<X, bool>,
+                "additive_mask: bias must have elements of float or double, those of q (float "
+                "where q has 16 bits)");
   return detail::dense_mask(Mask::Dense::Kind::add, bias);
 }
 template <TemporaryTensor X>
 Mask additive_mask(X&&) = delete;  // the mask would view a tensor that is gone
 
-namespace detail {
-
-/// A column vector of Eigen has two axes by type alone.
-template <class X>
-concept HasAxesBatchAndKvLen =
-    TensorLike<X> && rank_v<X> == 2 && !requires { requires X::ColsAtCompileTime == 1; };
-
-}  // namespace detail
-
 /// PyTorch's key_padding_mask: shape (batch, kv_len), bool (true = hidden) or float (added). One
 /// axis could only be that of the keys of one batch row, (1, kv_len), and is given as
 /// view.unsqueeze(0).
-template <detail::HasAxesBatchAndKvLen X>
+template <TensorLike X>
 Mask key_padding_mask(const X& padding) {
-  const auto view = const_view(padding).unsqueeze(1).unsqueeze(1);
-  if constexpr (std::same_as<scalar_t<X>, bool>) {
-    return drop_mask(view);
+  // A column vector of Eigen has two axes by type alone.
+  constexpr bool has_axes = rank_v<X> == 2 && !requires { requires X::ColsAtCompileTime == 1; };
+  static_assert(has_axes, "key_padding_mask: padding must have 2 axes (batch, kv_len)");
+  constexpr bool is_bool = detail::has_elements<X, bool>;
+  static_assert(is_bool || detail::has_real_elements<X>,
+                "key_padding_mask: padding must have elements of bool, true = hidden, or what is "
+                "added to scores, float or double");
+  if constexpr (has_axes && is_bool) {
+    return drop_mask(const_view(padding).unsqueeze(1).unsqueeze(1));
+  } else if constexpr (has_axes && detail::has_real_elements<X>) {
+    return additive_mask(const_view(padding).unsqueeze(1).unsqueeze(1));
   } else {
-    return additive_mask(view);
+    return {};
   }
 }
 template <TemporaryTensor X>

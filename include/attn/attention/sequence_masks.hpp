@@ -8,20 +8,17 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-template <class X>
-concept Indices = TensorLike<X> && std::same_as<scalar_t<X>, index_t>;
-
 /// Also of an Eigen vector, which view_of() takes for a matrix.
 template <class X, int Rank>
 inline constexpr bool has_rank =
-    std::convertible_to<const X&, TensorView<const index_t, Rank>> || rank_v<X> == Rank;
+    std::convertible_to<const X&, TensorView<const scalar_t<X>, Rank>> || rank_v<X> == Rank;
 
-/// Empty where has_rank does not hold: whoever asks has said so.
+/// Empty where elements or axes are others: whoever asks has said so.
 template <int Rank, class X>
 TensorView<const index_t, Rank> index_view(const X& x) {
   if constexpr (std::convertible_to<const X&, TensorView<const index_t, Rank>>) {
     return x;
-  } else if constexpr (rank_v<X> == Rank) {
+  } else if constexpr (rank_v<X> == Rank && has_elements<X, index_t>) {
     return const_view(x);
   } else {
     return {};
@@ -33,9 +30,10 @@ TensorView<const index_t, Rank> index_view(const X& x) {
 // In what follows kv_len is first_key + the keys given (AttentionOptions::first_key).
 
 /// Batch row b has lengths(b) keys, 0 .. kv_len; what lies beyond is never read. Shape (batch).
-template <detail::Indices X>
+template <TensorLike X>
 Mask key_lengths(const X& lengths) {
   static_assert(detail::has_rank<X, 1>, "key_lengths takes lengths, (batch)");
+  ATTN_ASSERT_INDICES(X, "key_lengths: lengths");
   Mask mask;
   mask.key_lengths = detail::index_view<1>(lengths);
   return mask;
@@ -44,9 +42,10 @@ template <TemporaryTensor X>
 Mask key_lengths(X&&) = delete;  // the mask would view a tensor that is gone
 
 /// Batch row b has lengths(b) queries, 0 .. q_len; those beyond see no key. Shape (batch).
-template <detail::Indices X>
+template <TensorLike X>
 Mask query_lengths(const X& lengths) {
   static_assert(detail::has_rank<X, 1>, "query_lengths takes lengths, (batch)");
+  ATTN_ASSERT_INDICES(X, "query_lengths: lengths");
   Mask mask;
   mask.query_lengths = detail::index_view<1>(lengths);
   return mask;
@@ -56,9 +55,10 @@ Mask query_lengths(X&&) = delete;  // the mask would view a tensor that is gone
 
 /// The first padding(b) keys of batch row b are padding, which no query sees and which is never
 /// read; 0 .. kv_len. Shape (batch).
-template <detail::Indices X>
+template <TensorLike X>
 Mask left_padding(const X& padding) {
   static_assert(detail::has_rank<X, 1>, "left_padding takes numbers of keys, (batch)");
+  ATTN_ASSERT_INDICES(X, "left_padding: padding");
   Mask mask;
   mask.left_padding = detail::index_view<1>(padding);
   return mask;
@@ -68,9 +68,10 @@ Mask left_padding(X&&) = delete;  // the mask would view a tensor that is gone
 
 /// Prefix LM: every query sees the first lengths(b) keys, and those up to its own position. Shape
 /// (batch).
-template <detail::Indices X>
+template <TensorLike X>
 Mask prefix_lm(const X& lengths) {
   static_assert(detail::has_rank<X, 1>, "prefix_lm takes lengths, (batch)");
+  ATTN_ASSERT_INDICES(X, "prefix_lm: lengths");
   Mask mask;
   mask.prefix_lengths = detail::index_view<1>(lengths);
   return mask;
@@ -92,9 +93,10 @@ inline Mask chunked(index_t size) {
 /// Sequences packed into one: position p sees the keys j with ids(b, j) = ids(b, p). Shape (batch,
 /// kv_len) or
 /// (1, kv_len), never falling along a row; ids in any order are for a mask_mod.
-template <detail::Indices X>
+template <TensorLike X>
 Mask documents(const X& ids) {
   static_assert(detail::has_rank<X, 2>, "documents takes ids, (batch, kv_len)");
+  ATTN_ASSERT_INDICES(X, "documents: ids");
   Mask mask;
   mask.documents = detail::index_view<2>(ids);
   return mask;
@@ -125,9 +127,10 @@ inline Tensor2<index_t> documents_of(std::initializer_list<index_t> lengths) {
   return documents_of(std::span(lengths.begin(), lengths.size()));
 }
 /// The same of lengths (n).
-template <detail::Indices X>
+template <TensorLike X>
 Tensor2<index_t> documents_of(const X& lengths) {
   static_assert(detail::has_rank<X, 1>, "documents_of takes lengths, (documents)");
+  ATTN_ASSERT_INDICES(X, "documents_of: lengths");
   const Tensor1<index_t> dense(detail::index_view<1>(lengths));
   return documents_of(dense.elements());
 }

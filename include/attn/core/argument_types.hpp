@@ -95,6 +95,11 @@ constexpr TensorView<T, Rank> view_as(X&& x) {
 #define ATTN_ASSERT_INTEGERS(X, what) \
   static_assert(std::is_integral_v<::attn::scalar_t<X>>, what " must have integers as elements")
 
+/// What masks count by.
+#define ATTN_ASSERT_INDICES(X, what)                              \
+  static_assert(::attn::detail::has_elements<X, ::attn::index_t>, \
+                what " must have elements of attn::index_t (std::ptrdiff_t)")
+
 #define ATTN_ASSERT_WRITABLE(X, what)                                       \
   static_assert(!std::is_const_v<typename ::attn::view_t<X>::element_type>, \
                 what " must not be const: it is written")
