@@ -128,6 +128,28 @@ TEST(Quantized, RowsHaveTheSameBitsAloneAndOnAnyThreads) {
   }
 }
 
+/// Sums of integers are exact, and all sets with AVX-512 scale them alike: tiles or vectors, any number of rows.
+TEST(Quantized, TilesGiveTheBitsOfVectors) {
+  if (!is_available(Isa::amx)) GTEST_SKIP() << "needs AMX";
+  const ThreadExecutor threads(3);
+  for (std::uint64_t draw = 0; draw < 100; ++draw) {
+    Random random(5000 + draw);
+    const QuantizedFormat& format = random.pick(quantized_formats());
+    const auto [m, n, k] = random_sizes(random, format);
+    const QuantizedWeights weights = random_weights(random, n, k, format);
+    const Tensor2<float> x = random_rows(random, m, k), residual = random_rows(random, m, n);
+    const Epilogue<float> epilogue{
+        .alpha = 0.5f, .activation = Activation::gelu, .beta = 2, .residual = residual};
+    SCOPED_TRACE(random.trace() + ", bits " + std::to_string(format.bits) + ", " +
+                 std::to_string(m) + " x " + std::to_string(n) + " x " + std::to_string(k));
+    Tensor2<float> expected({m, n}), found({m, n});
+    gemm(x, weights, ActivationFormat::int8, expected, epilogue, {.isa = Isa::avx512vnni});
+    gemm(x, weights, ActivationFormat::int8, found, epilogue,
+         {.executor = draw % 2 == 0 ? &threads : nullptr, .isa = Isa::amx});
+    ASSERT_TRUE(same_bits(found, expected));
+  }
+}
+
 TEST(Quantized, AnActivationThatIsNotFiniteSpoilsItsRowAlone) {
   for (const QuantizedFormat& format : quantized_formats()) {
     Random random(3000);
@@ -170,20 +192,19 @@ TEST(Quantized, ExtremeCodesDoNotOverflow) {
         weights.set_block(row, b, codes.data(), 1);
       }
     }
-    Tensor2<float> x({2, k});
-    for (Index p = 0; p < k; ++p) {
-      x(0, p) = 127;
-      x(1, p) = p % 2 == 0 ? -127.0f : 127.0f;
+    Tensor2<float> x({18, k});  // as many as tiles take, where there are some
+    for (Index i = 0; i < 18; ++i) {
+      for (Index p = 0; p < k; ++p) x(i, p) = i % 2 == 1 && p % 2 == 0 ? -127.0f : 127.0f;
     }
     for (Isa isa : extended_isas()) {
-      Tensor2<float> y({2, 3});
+      Tensor2<float> y({18, 3});
       gemm(x, weights, ActivationFormat::int8, y, {}, {.isa = isa});
       const double all = 127.0 * k, blocks = block == 0 ? 70 : 1.0 * k / 32;
       const double expected[2][3] = {{-128 * all, 127 * all, -0.5 * all}, {0, 0, 127.5 * all}};
-      for (Index i = 0; i < 2; ++i) {
+      for (Index i = 0; i < 18; ++i) {
         for (Index j = 0; j < 3; ++j) {
           // A rounding of the sum for each block.
-          EXPECT_NEAR(y(i, j), expected[i][j], 6e-8 * blocks * 128 * all)
+          EXPECT_NEAR(y(i, j), expected[i % 2][j], 6e-8 * blocks * 128 * all)
               << name(isa) << ", " << i << ", " << j;
         }
       }

@@ -374,6 +374,10 @@ inline CodePanels expand_codes(const detail::QuantizedMatrix& w, index_t first, 
   return result;
 }
 
+#if defined(ATTN_TARGET_TILES)
+#include "attn/kernels/quantized_tiles.inc.hpp"
+#endif
+
 inline void multiply_int8(const detail::QuantizedProblem& problem, const Executor& executor,
                           Workspace& workspace) {
   const detail::GemmProblem<float>& g = problem.product;
@@ -414,6 +418,10 @@ inline void multiply_int8(const detail::QuantizedProblem& problem, const Executo
   } else {
     threads.run(row_tasks, quantize);
   }
+
+#if defined(ATTN_TARGET_TILES)
+  if (takes_tiles(problem)) return multiply_int8_tiles(problem, rows, threads, workspace);
+#endif
 
   const index_t units = (w.panels() + Int8::kPanels - 1) / Int8::kPanels;
   const index_t tasks = std::min(units, workers == 1 ? 1 : 8 * workers);
