@@ -27,7 +27,7 @@ void run(const Options& options) {
     throw examples::UsageError(examples::missing_llm_message());
   const attn::GgufFile file(options.model.empty() ? examples::llm_path()
                                                   : std::filesystem::path(options.model));
-  const attn::BpeTokenizer tokenizer = attn::gguf_tokenizer(file);
+  const attn::Tokenizer tokenizer = attn::gguf_tokenizer(file);
   std::ifstream stream(options.lines);
   if (!stream) throw examples::UsageError("cannot read " + options.lines);
   std::vector<std::string> lines;

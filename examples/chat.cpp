@@ -254,7 +254,7 @@ class Chat {
     session_.truncate_to(same - seen.begin());
   }
   void check_same_tokens() const {
-    const attn::BpeTokenizer &ours = model_.tokenizer(), &theirs = draft_model_->tokenizer();
+    const attn::Tokenizer &ours = model_.tokenizer(), &theirs = draft_model_->tokenizer();
     bool same = ours.vocab_size() == theirs.vocab_size();
     for (index_t id = 0; same && id < ours.vocab_size(); ++id)
       same = ours.piece(id) == theirs.piece(id);

@@ -1,4 +1,4 @@
-"""BpeTokenizer beside the Python package tokenizers, one thread each, SmolLM2's vocabulary: ids of odd lines and of plays.
+"""Tokenizer beside the Python package tokenizers, one thread each, SmolLM2's vocabulary: ids of odd lines and of plays.
 
   python tokenizers_speed.py BUILD [LINES]     # the build folder; 5000 odd lines if not given
 

@@ -168,7 +168,7 @@ class JsonOnly {
       : model_(&model), shape_(&shape), prompt_(prompt) {}
 
   void operator()(attn::TensorView1<float> logits, std::span<const attn::index_t> ids) const {
-    const attn::BpeTokenizer& tokenizer = model_->tokenizer();
+    const attn::Tokenizer& tokenizer = model_->tokenizer();
     JsonShape::State so_far;
     for (const attn::index_t id : ids.subspan(prompt_)) shape_->push(so_far, tokenizer.piece(id));
     const bool is_whole = shape_->is_whole(so_far);

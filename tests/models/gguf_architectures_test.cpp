@@ -1,5 +1,6 @@
 // LanguageModel from GGUF files of each architecture: tiny models as the files of llama.cpp hold
 // them, against what transformers computed.
+#include <cmath>
 #include <numbers>
 
 #include <gtest/gtest.h>
@@ -43,22 +44,38 @@ class TinyGguf {
     set("rope.freq_base", static_cast<float>(config.get<double>("rope_theta", 10000)));
     add_tokenizer(config.count("vocab_size"));
 
+    const bool is_gemma2 = architecture_ == "gemma2";
+    if (is_gemma2) {
+      set("attn_logit_softcapping",
+          static_cast<float>(config.get<double>("attn_logit_softcapping")));
+      set("final_logit_softcapping",
+          static_cast<float>(config.get<double>("final_logit_softcapping")));
+      number("attention.sliding_window", config.count("sliding_window"));
+    }
+    // What the queries are multiplied by, which no file says, is that of head_dim.
+    const double scale =
+        std::sqrt(static_cast<double>(head_dim) /
+                  config.get<double>("query_pre_attn_scalar", static_cast<double>(head_dim)));
+
     const SafetensorsFolder file(kPretrained / name);
-    const auto rename = rename_by({{"model.embed_tokens.", "token_embd."},
-                                   {"lm_head.", "output."},
-                                   {"model.norm.", "output_norm."},
-                                   {"model.layers.", "blk."},
-                                   {"self_attn.q_proj", "attn_q"},
-                                   {"self_attn.k_proj", "attn_k"},
-                                   {"self_attn.v_proj", "attn_v"},
-                                   {"self_attn.o_proj", "attn_output"},
-                                   {"self_attn.q_norm", "attn_q_norm"},
-                                   {"self_attn.k_norm", "attn_k_norm"},
-                                   {"input_layernorm", "attn_norm"},
-                                   {"post_attention_layernorm", "ffn_norm"},
-                                   {"mlp.gate_proj", "ffn_gate"},
-                                   {"mlp.up_proj", "ffn_up"},
-                                   {"mlp.down_proj", "ffn_down"}});
+    const auto rename =
+        rename_by({{"model.embed_tokens.", "token_embd."},
+                   {"lm_head.", "output."},
+                   {"model.norm.", "output_norm."},
+                   {"model.layers.", "blk."},
+                   {"self_attn.q_proj", "attn_q"},
+                   {"self_attn.k_proj", "attn_k"},
+                   {"self_attn.v_proj", "attn_v"},
+                   {"self_attn.o_proj", "attn_output"},
+                   {"self_attn.q_norm", "attn_q_norm"},
+                   {"self_attn.k_norm", "attn_k_norm"},
+                   {"input_layernorm", "attn_norm"},
+                   {"post_attention_layernorm", is_gemma2 ? "post_attention_norm" : "ffn_norm"},
+                   {"pre_feedforward_layernorm", "ffn_norm"},
+                   {"post_feedforward_layernorm", "post_ffw_norm"},
+                   {"mlp.gate_proj", "ffn_gate"},
+                   {"mlp.up_proj", "ffn_up"},
+                   {"mlp.down_proj", "ffn_down"}});
     for (const std::string& theirs : file.names()) {
       const std::string ours = rename(theirs);
       const std::vector<index_t> shape = file.shape(theirs);
@@ -68,9 +85,11 @@ class TinyGguf {
       } else {
         file.load(theirs, TensorView2<float>(values.data(), {shape[0], shape[1]}));
       }
-      if (architecture_ == "gemma" && ours.find("_norm.") != ours.npos) {
+      if (architecture_.starts_with("gemma") && ours.find("_norm.") != ours.npos) {
         for (float& value : values) value += 1;
       }
+      if (ours.find(".attn_q.") != ours.npos)
+        for (float& value : values) value = static_cast<float>(value * scale);
       if (architecture_ == "llama" && ours.find(".attn_q.") != ours.npos)
         interleave(values, heads, head_dim);
       if (architecture_ == "llama" && ours.find(".attn_k.") != ours.npos)
@@ -190,6 +209,9 @@ TEST(GgufArchitectures, Qwen2WithAWindowInTheSecondLayer) {
 TEST(GgufArchitectures, Qwen3) { check(TinyGguf("qwen3", "qwen3")); }
 
 TEST(GgufArchitectures, Gemma) { check(TinyGguf("gemma", "gemma")); }
+
+// Windows in every other layer, norms behind, capped scores and logits.
+TEST(GgufArchitectures, Gemma2) { check(TinyGguf("gemma2", "gemma2")); }
 
 TEST(GgufArchitectures, WindowsByANumberLeaveOutTheLastOfEachPeriod) {
   TinyGguf tiny("qwen2", "qwen2");

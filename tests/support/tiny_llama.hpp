@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "attn/io/gguf_writer.hpp"
-#include "attn/text/bpe.hpp"
+#include "attn/text/tokenizer.hpp"
 
 #include "support/random.hpp"
 #include "support/temp_folder.hpp"

@@ -2,10 +2,14 @@
 // become control tokens.
 #include "attn/text/chat_template.hpp"
 
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "support/error_of.hpp"
 
 namespace attn {
 namespace {
@@ -124,6 +128,80 @@ TEST(ChatTemplate, WhatFollowsAnAnswerIsTheRestOfTheWhole) {
   });
   EXPECT_EQ(text_of(own.render(messages)), "3");
   EXPECT_FALSE(own.render_after(messages, 1));
+}
+
+/// Whether a piece is a control token of one of the models, or part of what templates write.
+std::string marked(const std::vector<TextPiece>& pieces) {
+  std::string text;
+  for (const TextPiece& piece : pieces)
+    if (piece.parse_special) text += piece.text + " ";
+  return text;
+}
+
+TEST(ChatTemplate, WritesWhatJinjaMakesOfTheTemplates) {
+  std::ifstream file(ATTN_TEST_DATA_DIR "/chat_templates/cases.json");
+  int texts = 0, refused = 0, unknown = 0;
+  for (const nlohmann::json& one : nlohmann::json::parse(file)) {
+    const auto name = one.at("name").get<std::string>();
+    const auto source = one.at("template").get<std::string>();
+    const auto found =
+        ChatTemplate::recognise(source, one.value("bos", "<s>"), one.value("eos", "</s>"));
+    ASSERT_EQ(found.has_value(), one.at("known").get<bool>()) << name;
+    if (!found) {
+      ++unknown;
+      continue;
+    }
+    EXPECT_FALSE(ChatTemplate::recognise(source + "x")) << name;
+    for (const nlohmann::json& text : one.at("texts")) {
+      std::vector<ChatMessage> messages;
+      for (const nlohmann::json& message : text.at("messages"))
+        messages.push_back({message.at("role"), message.at("content")});
+      SCOPED_TRACE(name + " of " + text.at("messages").dump());
+      if (text.at("text").is_null()) {
+        ++refused;
+        EXPECT_TRUE(attn_test::contains(
+            attn_test::error_of<ValueError>([&] { found->render(messages); }), "ChatTemplate"));
+        continue;
+      }
+      ++texts;
+      const auto whole = text.at("text").get<std::string>();
+      const std::vector<TextPiece> pieces = found->render(messages);
+      EXPECT_EQ(text_of(pieces), whole);
+      for (const ChatMessage& message : messages)
+        EXPECT_EQ(marked(pieces).find(message.content + " "), std::string::npos);
+      for (std::size_t n = 0; n < messages.size(); ++n) {
+        if (messages[n].role != "assistant") continue;
+        if (const auto rest = found->render_after(messages, n)) {
+          EXPECT_TRUE(whole.ends_with(text_of(*rest))) << n;
+          EXPECT_TRUE(text_of(*rest).starts_with(found->end_of_message()));
+        }
+      }
+    }
+  }
+  EXPECT_GT(texts, 100);
+  EXPECT_GT(refused, 10);
+  EXPECT_EQ(unknown, 4);
+}
+
+TEST(ChatTemplate, RolesThatATemplateHasNotAreNamed) {
+  std::ifstream file(ATTN_TEST_DATA_DIR "/chat_templates/cases.json");
+  for (const nlohmann::json& one : nlohmann::json::parse(file)) {
+    const auto found = ChatTemplate::recognise(one.at("template").get<std::string>());
+    const auto error = [&](const std::vector<ChatMessage>& messages) {
+      return attn_test::error_of<ValueError>([&] { found->render(messages); });
+    };
+    if (one.at("name") == "gemma") {
+      EXPECT_TRUE(attn_test::contains(error({{"system", "x"}, {"user", "y"}}),
+                                      "messages must have no system message"));
+      EXPECT_TRUE(
+          attn_test::contains(error({{"user", "x"}, {"user", "y"}}),
+                              "the role of message 1 must not be user, by turns; found user"));
+    } else if (one.at("name") == "qwen3") {
+      EXPECT_TRUE(attn_test::contains(
+          error({{"tool", "x"}}),
+          "the role of message 0 must be system, user or assistant; found tool"));
+    }
+  }
 }
 
 }  // namespace

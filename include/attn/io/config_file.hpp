@@ -201,6 +201,18 @@ class ConfigFile {
     }
     return result;
   }
+  /// A list of pairs of a text and a finite number.
+  std::vector<std::pair<std::string, double>> numbered_texts(std::string_view key) const {
+    std::vector<std::pair<std::string, double>> result;
+    for (const nlohmann::json& pair : array(key)) {
+      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_number() ||
+          !std::isfinite(pair[1].get<double>())) {
+        fail(key, "be pairs of a text and a finite number", detail::json_text(pair));
+      }
+      result.emplace_back(pair[0].get<std::string>(), pair[1].get<double>());
+    }
+    return result;
+  }
   /// An object of whole numbers from 0 on, by key, sorted.
   std::vector<std::pair<std::string, index_t>> named_indices(std::string_view key) const {
     if (!has(key)) fail(key, "be given", "none");

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
+
 #include "attn/io/rename.hpp"
 #include "attn/models/gguf_rotary.hpp"
 #include "attn/models/gpt.hpp"
@@ -32,14 +34,17 @@ inline void check_gguf_tensors(const GgufFile& file, const GptOptions& options) 
 
 /// attention.sliding_window n, by which a token sees itself and n - 1 before it, as windows of the
 /// layers; attention.sliding_window_pattern says which have one: one bool each, or a number p, by
-/// which every p-th has none. Without it all have.
+/// which every p-th has none. Without it all have, of gemma2 every other one from the first on.
 inline std::vector<index_t> gguf_windows(const GgufFile& file, const GgufKeys& keys,
                                          index_t layers) {
   constexpr std::string_view kWindow = "attention.sliding_window",
                              kPattern = "attention.sliding_window_pattern";
   if (keys.get<std::uint64_t>(kWindow, 0) == 0) return {};
   const index_t window = keys.count(kWindow) - 1;
-  if (!keys.has(kPattern)) return {window};
+  if (!keys.has(kPattern)) {
+    if (keys.architecture() == "gemma2") return {window, -1};
+    return {window};
+  }
   const auto& value = file.metadata().find(keys.key(kPattern))->second;
   if (!value.is_array()) {
     std::vector<index_t> windows(static_cast<std::size_t>(keys.count(kPattern)), window);
@@ -56,14 +61,16 @@ inline std::vector<index_t> gguf_windows(const GgufFile& file, const GgufKeys& k
   return windows;
 }
 
-/// The options of a model of architecture llama (Mistral's files have the same), qwen2, qwen3 or
-/// gemma, from a file's keys and tensors.
+/// The options of a model of architecture llama (Mistral's files have the same), qwen2, qwen3,
+/// gemma or gemma2, from a file's keys and tensors.
 inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions) {
   const GgufKeys keys(file);
   const std::string& architecture = keys.architecture();
-  const bool is_gemma = architecture == "gemma", is_qwen3 = architecture == "qwen3";
+  const bool is_gemma2 = architecture == "gemma2", is_gemma = is_gemma2 || architecture == "gemma",
+             is_qwen3 = architecture == "qwen3";
   if (!is_gemma && !is_qwen3 && architecture != "llama" && architecture != "qwen2") {
-    keys.fail("general.architecture", "be llama, qwen2, qwen3 or gemma", quote(architecture));
+    keys.fail("general.architecture", "be llama, qwen2, qwen3, gemma or gemma2",
+              quote(architecture));
   }
   if (const auto experts = keys.get<std::uint64_t>("expert_count", 0); experts != 0) {
     keys.fail_key("expert_count", "be 0 or missing", std::to_string(experts));
@@ -87,6 +94,7 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions) 
                    .activation = is_gemma ? Activation::gelu_tanh : Activation::silu,
                    .layer_norm_eps = keys.get<double>("attention.layer_norm_rms_epsilon"),
                    .norm_first = true,
+                   .norm_behind = is_gemma2,
                    .bias = file.contains("blk.0.ffn_up.bias"),
                    .gated = true,
                    .norm = NormKind::rms};
@@ -104,6 +112,14 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions) 
   if (is_qwen3) {
     attention.query_key_norm = NormKind::rms;
     attention.query_key_norm_eps = options.layer.layer_norm_eps;
+  }
+  if (is_gemma2) {
+    // Files do not say the scale: of the model of 46 layers alone it is not that of head_dim.
+    constexpr index_t kLayersOf27B = 46;
+    if (options.num_layers == kLayersOf27B)
+      attention.scale = 1 / std::sqrt(static_cast<double>(dim) / static_cast<double>(heads));
+    attention.softcap = keys.get<double>("attn_logit_softcapping", 50);
+    options.logit_softcap = keys.get<double>("final_logit_softcapping", 30);
   }
   attention.rotary = gguf_rotary(file, keys, attention.head_dim, options.max_positions);
   check_gguf_tensors(file, options);
@@ -126,6 +142,8 @@ inline std::string gguf_name(std::string_view name) {
       {".self_attn.v_proj_", ".attn_v."},
       {".self_attn.out_proj.", ".attn_output."},
       {".norm1.", ".attn_norm."},
+      {".norm1_behind.", ".post_attention_norm."},
+      {".norm2_behind.", ".post_ffw_norm."},
       {".norm2.", ".ffn_norm."},
       {".gate_proj.", ".ffn_gate."},
       {".up_proj.", ".ffn_up."},

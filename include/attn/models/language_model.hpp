@@ -57,7 +57,7 @@ class LanguageModel {
   }
 
   const Gpt<float>& gpt() const { return gpt_; }
-  const BpeTokenizer& tokenizer() const { return tokenizer_; }
+  const Tokenizer& tokenizer() const { return tokenizer_; }
   /// Positions that there are angles for: the longest context.
   index_t max_positions() const { return max_positions_; }
   /// The tokens that end an answer.
@@ -66,10 +66,11 @@ class LanguageModel {
   /// Throws ValueError where there is none, or one that is not recognised.
   const ChatTemplate& chat_template() const {
     if (chat_template_) return *chat_template_;
-    throw ValueError(message("LanguageModel", "the model's chat template",
-                             "be ChatML's or Llama 3's (with --raw a text is continued as it is; "
-                             "LanguageModelOptions::chat_template takes one of your own)",
-                             "another or none"));
+    throw ValueError(
+        message("LanguageModel", "the model's chat template",
+                "be ChatML's, or that of Qwen, Llama 3, Gemma or Mistral (with --raw a text is "
+                "continued as it is; LanguageModelOptions::chat_template takes one of your own)",
+                "another or none"));
   }
   bool has_chat_template() const { return chat_template_.has_value(); }
 
@@ -176,7 +177,7 @@ class LanguageModel {
                              detail::list_text(unused, "others")));
   }
 
-  BpeTokenizer tokenizer_;
+  Tokenizer tokenizer_;
   SpecialTokens special_;
   std::optional<ChatTemplate> chat_template_;
   index_t max_positions_ = 0;

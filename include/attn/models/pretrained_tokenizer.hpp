@@ -6,14 +6,14 @@
 
 #include "attn/io/config_file.hpp"
 #include "attn/models/special_tokens.hpp"
-#include "attn/text/bpe.hpp"
 #include "attn/text/chat_template.hpp"
+#include "attn/text/tokenizer.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 /// What a folder says of texts.
 struct PretrainedText {
-  BpeTokenizer tokenizer;
+  Tokenizer tokenizer;
   SpecialTokens special = {};
   /// If it has one that is recognised.
   std::optional<ChatTemplate> chat_template = {};
@@ -140,34 +140,111 @@ inline void add_added_tokens(const ConfigFile& file, bool is_normal, TokenizerTe
   }
 }
 
-/// tokenizer.json; `vocab_size` rows of a model may be more than it has tokens.
-inline BpeTokenizer tokenizer_of(const ConfigFile& file, index_t vocab_size) {
-  const ConfigFile model = file.object("model");
-  const auto type = model.get<std::string>("type", "BPE");
-  if (type != "BPE") {
-    model.fail("type", "be BPE: byte-level BPE is the one kind that is read", quote(type));
+/// What a tokenizer.json of SentencePiece says of spaces.
+struct SpaceRules {
+  SpacePrefix prefix = SpacePrefix::none;
+  bool cuts_words = false;
+  SpaceStrip strip = SpaceStrip::none;
+};
+
+/// Where a step replaces one text by another: spaces by U+2581, or the other way round.
+inline void check_replaces(const ConfigFile& step, std::string_view from, std::string_view to) {
+  if (const auto text = step.object("pattern").get<std::string>("String", ""); text != from)
+    step.fail("pattern", concat("be the text ", quote(from)), quote(text));
+  if (const auto text = step.get<std::string>("content"); text != to)
+    step.fail("content", concat("be ", quote(to)), quote(text));
+}
+
+inline SpacePrefix metaspace_prefix(const ConfigFile& step) {
+  if (const auto letter = step.get<std::string>("replacement"); letter != kSpaceLetter)
+    step.fail("replacement", "be U+2581", quote(letter));
+  const auto scheme = step.get<std::string>("prepend_scheme", "always");
+  const bool has_prefix = step.get<bool>("add_prefix_space", scheme != "never");
+  if (has_prefix != (scheme != "never"))
+    step.fail("add_prefix_space", "fit prepend_scheme", scheme);
+  if (scheme == "always") return SpacePrefix::every_word;
+  if (scheme == "first") return SpacePrefix::first_word;
+  if (scheme != "never") step.fail("prepend_scheme", "be always, first or never", quote(scheme));
+  return SpacePrefix::none;
+}
+
+/// The names of the steps' types, one after the other.
+inline std::string step_types(const std::vector<ConfigFile>& steps) {
+  std::string types;
+  for (const ConfigFile& step : steps)
+    types += (types.empty() ? "" : ", ") + step.get<std::string>("type");
+  return types;
+}
+
+/// Replace, or Prepend and Replace, as Llama's files have it; or Metaspace.
+inline SpaceRules space_rules_of(const ConfigFile& file, bool has_bytes) {
+  SpaceRules rules;
+  const auto normalizers = tokenizer_steps(file, "normalizer", "normalizers");
+  const std::string normal = step_types(normalizers);
+  if (normal == "Replace" || normal == "Prepend, Replace") {
+    check_replaces(normalizers.back(), " ", kSpaceLetter);
+    if (normalizers.size() == 2) {
+      const auto text = normalizers[0].get<std::string>("prepend");
+      if (text != kSpaceLetter) normalizers[0].fail("prepend", "be U+2581", quote(text));
+      rules.prefix = SpacePrefix::every;
+    }
+  } else if (!normal.empty()) {
+    file.fail("normalizer", "be Replace, Prepend and Replace, or none", quote(normal));
   }
-  if (model.get<bool>("byte_fallback", false)) {
-    model.fail(
-        "byte_fallback",
-        "be false: SentencePiece's BPE, with tokens of bytes beside those of letters, is not "
-        "read",
-        "true");
+  const auto cutters = tokenizer_steps(file, "pre_tokenizer", "pretokenizers");
+  const std::string cuts = step_types(cutters);
+  if (cuts == "Metaspace" && normal.empty()) {
+    rules.prefix = metaspace_prefix(cutters[0]);
+    rules.cuts_words = cutters[0].get<bool>("split", true);
+  } else if (cuts == "Split" && !normal.empty()) {
+    // At spaces, of which the normalizer has left none.
+    const auto pattern = cutters[0].object("pattern").get<std::string>("String", "");
+    if (pattern != " ") cutters[0].fail("pattern", "be a space", quote(pattern));
+  } else if (!cuts.empty() || normal.empty()) {
+    file.fail("pre_tokenizer",
+              "be Metaspace, or none beside a normalizer that replaces spaces, for SentencePiece",
+              quote(cuts.empty() ? "none" : cuts));
   }
+  const auto decoders = tokenizer_steps(file, "decoder", "decoders");
+  bool has_spaces = false, joins_bytes = false;
+  for (const ConfigFile& step : decoders) {
+    const auto type = step.get<std::string>("type");
+    if (type == "Replace") {
+      check_replaces(step, kSpaceLetter, " ");
+      has_spaces = true;
+    } else if (type == "Metaspace") {
+      has_spaces = true;
+      if (metaspace_prefix(step) != SpacePrefix::none) rules.strip = SpaceStrip::first_token;
+    } else if (type == "Strip") {
+      if (step.get<std::string>("content") != " " || step.get<index_t>("start") != 1 ||
+          step.get<index_t>("stop") != 0) {
+        step.fail("start", "be that of one space at the beginning", "another");
+      }
+      rules.strip = SpaceStrip::one;
+    } else if (type == "ByteFallback") {
+      joins_bytes = true;
+    } else if (type != "Fuse") {
+      file.fail("decoder", "be of Replace, ByteFallback, Fuse, Strip and Metaspace", quote(type));
+    }
+  }
+  if (!has_spaces || joins_bytes != has_bytes) {
+    file.fail("decoder",
+              "make spaces of U+2581, by Replace or Metaspace, and bytes where byte_fallback is",
+              quote(step_types(decoders)));
+  }
+  return rules;
+}
+
+inline void check_bpe(const ConfigFile& model) {
   if (model.get<double>("dropout", 0) != 0) model.fail("dropout", "be 0 or none", "another");
   for (const std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const auto text = model.get<std::string>(key, "");
     if (!text.empty()) model.fail(key, "be empty or none", quote(text));
   }
-  BpeVocabulary vocabulary{.tokens = {},
-                           .pre_tokenizer = pre_tokenizer_of(file),
-                           .ignore_merges = model.get<bool>("ignore_merges", false),
-                           .nfc = has_nfc(file)};
-  for (const ConfigFile& step : tokenizer_steps(file, "decoder", "decoders")) {
-    if (const auto name = step.get<std::string>("type"); name != "ByteLevel") {
-      file.fail("decoder", "be ByteLevel", quote(name));
-    }
-  }
+}
+
+/// The parts of "model": its tokens, merges and the unknown token.
+inline TokenizerTexts bpe_texts(const ConfigFile& model, std::optional<index_t>& unknown) {
   TokenizerTexts texts;
   for (const auto& [token, id] : model.named_indices("vocab"))
     texts.add(model, token, id, TokenKind::normal);
@@ -175,12 +252,7 @@ inline BpeTokenizer tokenizer_of(const ConfigFile& file, index_t vocab_size) {
     const auto name = model.get<std::string>("unk_token");
     const auto at = std::find(texts.tokens.begin(), texts.tokens.end(), name);
     if (at == texts.tokens.end()) model.fail("unk_token", "be a token", quote(name));
-    vocabulary.unknown = at - texts.tokens.begin();
-  }
-  add_added_tokens(file, vocabulary.nfc, texts);
-  if (std::ssize(texts.tokens) < vocab_size) {
-    texts.tokens.resize(static_cast<std::size_t>(vocab_size));
-    texts.kinds.resize(static_cast<std::size_t>(vocab_size), TokenKind::unused);
+    unknown = at - texts.tokens.begin();
   }
   if (model.holds_text("merges")) {
     texts.merges = model.texts("merges");
@@ -190,20 +262,98 @@ inline BpeTokenizer tokenizer_of(const ConfigFile& file, index_t vocab_size) {
       texts.merges.push_back(concat(pair[0], " ", pair[1]));
     }
   }
-  const bool fuses = model.get<bool>("fuse_unk", false);
+  return texts;
+}
+
+/// What is left to check and to fill once the model's own tokens are there.
+inline void finish_texts(const ConfigFile& file, const ConfigFile& model, index_t vocab_size,
+                         bool is_normal, TokenizerTexts& texts) {
+  add_added_tokens(file, is_normal, texts);
+  if (std::ssize(texts.tokens) < vocab_size) {
+    texts.tokens.resize(static_cast<std::size_t>(vocab_size));
+    texts.kinds.resize(static_cast<std::size_t>(vocab_size), TokenKind::unused);
+  }
   if (const auto unread = model.unread(); !unread.empty()) {
     throw ValueError(message("pretrained_text", quote(file.file_name()),
                              "have no keys that are not known", list_text(unread, "of them")));
   }
+}
+
+inline Tokenizer byte_level_bpe_of(const ConfigFile& file, const ConfigFile& model,
+                                   index_t vocab_size) {
+  check_bpe(model);
+  BpeVocabulary vocabulary{.tokens = {},
+                           .pre_tokenizer = pre_tokenizer_of(file),
+                           .ignore_merges = model.get<bool>("ignore_merges", false),
+                           .nfc = has_nfc(file)};
+  for (const ConfigFile& step : tokenizer_steps(file, "decoder", "decoders")) {
+    if (const auto name = step.get<std::string>("type"); name != "ByteLevel") {
+      file.fail("decoder", "be ByteLevel", quote(name));
+    }
+  }
+  TokenizerTexts texts = bpe_texts(model, vocabulary.unknown);
+  const bool fuses = model.get<bool>("fuse_unk", false);
+  finish_texts(file, model, vocab_size, vocabulary.nfc, texts);
   vocabulary.tokens.assign(texts.tokens.begin(), texts.tokens.end());
   vocabulary.merges.assign(texts.merges.begin(), texts.merges.end());
   vocabulary.kinds = std::move(texts.kinds);
-  BpeTokenizer tokenizer(vocabulary);
+  Tokenizer tokenizer(vocabulary);
   for (int byte = 0; byte < 256 && fuses && vocabulary.unknown; ++byte) {
     if (tokenizer.token(std::string(1, static_cast<char>(byte)))) continue;
     model.fail("fuse_unk", "be false where a byte has no token", "true");
   }
   return tokenizer;
+}
+
+inline Tokenizer sentencepiece_of(const ConfigFile& file, const ConfigFile& model,
+                                  index_t vocab_size) {
+  const bool is_unigram = model.get<std::string>("type") == "Unigram";
+  const bool has_bytes = model.get<bool>("byte_fallback", false);
+  const SpaceRules rules = space_rules_of(file, has_bytes);
+  SentencePieceVocabulary vocabulary{
+      .tokens = {},
+      .kind = is_unigram ? SentencePieceKind::unigram : SentencePieceKind::bpe,
+      .prefix = rules.prefix,
+      .cuts_words = rules.cuts_words,
+      .strip = rules.strip};
+  TokenizerTexts texts;
+  if (is_unigram) {
+    for (const auto& [token, score] : model.numbered_texts("vocab")) {
+      texts.add(model, token, std::ssize(texts.tokens), TokenKind::normal);
+      vocabulary.scores.push_back(score);
+    }
+    if (model.has("unk_id")) vocabulary.unknown = model.get<index_t>("unk_id");
+  } else {
+    check_bpe(model);
+    texts = bpe_texts(model, vocabulary.unknown);
+    if (texts.merges.empty()) model.fail("merges", "be given for SentencePiece", "none");
+    vocabulary.ignore_merges = model.get<bool>("ignore_merges", false);
+    vocabulary.fuse_unknown = model.get<bool>("fuse_unk", false);
+  }
+  index_t bytes = 0;
+  for (std::size_t i = 0; i < texts.tokens.size() && has_bytes; ++i) {
+    if (byte_of_token(texts.tokens[i]) < 0) continue;
+    texts.kinds[i] = TokenKind::byte;
+    ++bytes;
+  }
+  if (has_bytes && bytes != 256)
+    model.fail("vocab", "have a token for each byte, as <0x0A>", std::to_string(bytes));
+  finish_texts(file, model, vocab_size, file.has("normalizer"), texts);
+  vocabulary.scores.resize(is_unigram ? texts.tokens.size() : 0);
+  vocabulary.tokens.assign(texts.tokens.begin(), texts.tokens.end());
+  vocabulary.merges.assign(texts.merges.begin(), texts.merges.end());
+  vocabulary.kinds = std::move(texts.kinds);
+  return Tokenizer(vocabulary);
+}
+
+/// tokenizer.json; `vocab_size` rows of a model may be more than it has tokens.
+inline Tokenizer tokenizer_of(const ConfigFile& file, index_t vocab_size) {
+  const ConfigFile model = file.object("model");
+  const auto type = model.get<std::string>("type", "BPE");
+  if (type != "BPE" && type != "Unigram") model.fail("type", "be BPE or Unigram", quote(type));
+  if (type == "Unigram" || model.get<bool>("byte_fallback", false))
+    return sentencepiece_of(file, model, vocab_size);
+  return byte_level_bpe_of(file, model, vocab_size);
 }
 
 /// A JSON file of a folder that need not be there.
@@ -242,11 +392,12 @@ inline std::optional<std::string> chat_template_text(const std::filesystem::path
 /// the end tokens of generation_config.json and config.json. Ids are those of the Python package
 /// tokenizers, Unicode's form C included where the file asks for it; ids from the file's tokens to
 /// vocab_size - 1 are tokens without text. Throws IoError for files that cannot be read, ValueError
-/// for a tokenizer that is not byte-level BPE, or has parts that are not known, naming file and key.
+/// for a tokenizer that is neither byte-level BPE nor SentencePiece's BPE or Unigram, or has parts
+/// that are not known, naming file and key.
 inline PretrainedText pretrained_text(const std::filesystem::path& folder, index_t vocab_size = 0) {
   const ConfigFile file(folder / "tokenizer.json");
   PretrainedText result{.tokenizer = detail::tokenizer_of(file, vocab_size)};
-  const BpeTokenizer& tokenizer = result.tokenizer;
+  const Tokenizer& tokenizer = result.tokenizer;
   SpecialTokens& special = result.special;
   const auto id_of = [&](const ConfigFile& of, std::string_view key, const std::string& token) {
     const auto id = tokenizer.token(token);
@@ -254,14 +405,14 @@ inline PretrainedText pretrained_text(const std::filesystem::path& folder, index
     return *id;
   };
   const auto config = detail::optional_config(folder / "tokenizer_config.json");
-  std::string bos;
+  std::string bos, eos;
   if (config) {
     if (const auto token = detail::named_token(*config, "bos_token")) {
       special.bos = id_of(*config, "bos_token", bos = *token);
       special.add_bos = config->get<bool>("add_bos_token", false);
     }
     if (const auto token = detail::named_token(*config, "eos_token"))
-      special.add_end(id_of(*config, "eos_token", *token));
+      special.add_end(id_of(*config, "eos_token", eos = *token));
   }
   if (const auto token = detail::token_before_texts(file)) {
     special.bos = id_of(file, "post_processor", *token);
@@ -279,7 +430,7 @@ inline PretrainedText pretrained_text(const std::filesystem::path& folder, index
     }
   }
   if (const auto text = detail::chat_template_text(folder, config))
-    result.chat_template = ChatTemplate::recognise(*text, bos);
+    result.chat_template = ChatTemplate::recognise(*text, bos, eos);
   return result;
 }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
@@ -9,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "attn/text/bpe.hpp"
+#include "attn/text/token.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -78,10 +79,23 @@ inline std::string normal_template(std::string_view text) {
   return result;
 }
 
+/// FNV-1a of 64 bits: tells known templates apart from all others.
+constexpr std::uint64_t fingerprint(std::string_view text) {
+  std::uint64_t hash = 0xCBF29CE484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+  return hash;
+}
+
+/// Python's text.strip(letters).
+inline std::string_view trimmed(std::string_view text, std::string_view letters) {
+  text.remove_prefix((std::min)(text.find_first_not_of(letters), text.size()));
+  return text.substr(0, text.find_last_not_of(letters) + 1);
+}
+
 }  // namespace detail
 
-/// How a conversation is written for a model. What messages say is never read as control tokens; a
-/// role that is none of the three is written as it is given.
+/// How a conversation is written for a model. What messages say is never read as control tokens; in ChatML and Llama 3's
+/// format a role that is none of the three is written as it is given.
 class ChatTemplate {
  public:
   /// What a template is: messages to pieces, of which those with control tokens say so. The answer
@@ -92,10 +106,13 @@ class ChatTemplate {
   explicit ChatTemplate(Function function) : function_(std::move(function)) {}
 
   /// Of a text in Jinja, such as a file's tokenizer.chat_template: ChatML, SmolLM2's and others'
-  /// ChatML with a system message of its own, and Llama 3's. Nothing where it is none of these: a
-  /// text that is like one may still mean another thing. `bos` is what the text calls bos_token.
-  static std::optional<ChatTemplate> recognise(std::string_view text, std::string_view bos = "") {
+  /// ChatML with a system message of its own, Llama 3's; without their tools Qwen 2.5's and 3's; Gemma's (1 and 2) and
+  /// Mistral's (7B, versions 0.1 to 0.3). Nothing where it is none of these: a text that is like one may still mean another
+  /// thing. `bos` and `eos` are what the text calls bos_token and eos_token.
+  static std::optional<ChatTemplate> recognise(std::string_view text, std::string_view bos = "",
+                                               std::string_view eos = "") {
     std::string normal = detail::normal_template(text);
+    if (auto known = of_fingerprint(normal, bos, eos)) return known;
     ChatTemplate result;
     const auto drop = [&](std::string_view prefix) {
       if (!normal.starts_with(prefix)) return false;
@@ -146,30 +163,36 @@ class ChatTemplate {
     return result;
   }
 
-  /// The conversation so far, and the beginning of an answer.
+  /// The conversation so far, and the beginning of an answer. Throws ValueError for roles, or an order of them, that the
+  /// template does not have.
   std::vector<TextPiece> render(std::span<const ChatMessage> messages) const {
     if (function_) return function_(messages);
+    check(messages);
     std::vector<TextPiece> pieces;
     add(pieces, bos_, true);
     if (!default_system_.empty() && (messages.empty() || messages[0].role != "system")) {
       add_message(pieces, {"system", default_system_});
     }
-    for (const ChatMessage& message : messages) add_message(pieces, message);
-    add_opening(pieces, "assistant");
+    add_messages(pieces, messages, 0);
     return pieces;
   }
 
   /// What follows the last answer, which is message `answer`, in render(messages): nothing before
   /// it is written again, so that a session that has seen an answer goes on from its own tokens.
-  /// Not for a function of the caller's: nothing then.
+  /// Nothing for a function of the caller's, and where the template writes what came before in
+  /// another way once there is more: without Qwen 3's thoughts, or Mistral's system message, which
+  /// goes with the last question. Throws as render().
   std::optional<std::vector<TextPiece>> render_after(std::span<const ChatMessage> messages,
                                                      std::size_t answer) const {
     if (function_ || answer >= messages.size()) return std::nullopt;
+    if (thinks_ && messages[answer].content.find("</think>") != std::string::npos)
+      return std::nullopt;
+    if (system_ == System::in_last_question && messages[0].role == "system") return std::nullopt;
+    check(messages);
     std::vector<TextPiece> pieces;
     add(pieces, close_, true);
     add(pieces, after_, false);
-    for (const ChatMessage& message : messages.subspan(answer + 1)) add_message(pieces, message);
-    add_opening(pieces, "assistant");
+    add_messages(pieces, messages, answer + 1);
     return pieces;
   }
 
@@ -178,35 +201,188 @@ class ChatTemplate {
   const std::string& end_of_message() const { return close_; }
 
  private:
+  /// What becomes of a system message at the beginning.
+  enum class System { message, none, in_first_question, in_last_question };
+
   ChatTemplate() = default;
+
+  /// Templates too long to compare in full. What is compared is what normal_template() makes of them, without the system
+  /// message that Qwen 2.5's has of its own.
+  static std::optional<ChatTemplate> of_fingerprint(std::string normal, std::string_view bos,
+                                                    std::string_view eos) {
+    ChatTemplate result;
+    constexpr std::string_view kBefore = "{%else%}{{'<|im_start|>system\n",
+                               kBehind = "<|im_end|>\n'}}{%endif%}{%endif%}";
+    if (const std::size_t at = normal.find(kBefore); at != normal.npos) {
+      const std::string_view rest = std::string_view(normal).substr(at + kBefore.size());
+      const std::size_t end = rest.find(kBehind);
+      if (end == rest.npos || end == 0) return std::nullopt;
+      result.default_system_ = rest.substr(0, end);
+      for (std::size_t one = normal.find(result.default_system_); one != normal.npos;
+           one = normal.find(result.default_system_, one)) {
+        normal.erase(one, result.default_system_.size());
+      }
+    }
+    const auto chat_ml = [&] {
+      result.open_ = "<|im_start|>";
+      result.gap_ = "\n";
+      result.close_ = "<|im_end|>";
+      result.after_ = "\n";
+      result.only_known_roles_ = true;
+    };
+    const auto mistral = [&](System system, bool space_before_question, bool space_behind_question,
+                             bool space_before_answer, bool space_behind_answer) {
+      result.bos_ = bos;
+      result.close_ = eos;
+      result.system_ = system;
+      result.alternates_ = result.only_known_roles_ = result.is_mistral_ = true;
+      result.open_ = space_before_question ? " " : "";
+      result.role_end_ = space_behind_question ? " " : "";
+      result.gap_ = space_before_answer ? " " : "";
+      result.after_ = space_behind_answer ? " " : "";
+    };
+    switch (detail::fingerprint(normal)) {
+      case 0xC80132804E683159:  // Qwen 2.5
+        if (result.default_system_.empty()) return std::nullopt;
+        chat_ml();
+        return result;
+      case 0xD5209829363EFE62:  // Qwen 3 of July 2025, which does not think
+        chat_ml();
+        return result;
+      case 0x838A6250646E1860:  // Qwen 3
+        chat_ml();
+        result.thinks_ = true;
+        return result;
+      case 0xD9AFBF5BD37C8A7F:  // Gemma 1 and 2
+        result.bos_ = bos;
+        result.open_ = "<start_of_turn>";
+        result.gap_ = "\n";
+        result.close_ = "<end_of_turn>";
+        result.after_ = "\n";
+        result.assistant_ = "model";
+        result.system_ = System::none;
+        result.trims_ = result.alternates_ = result.only_known_roles_ = true;
+        return result;
+      case 0xBB4524ED7672EE76:  // Mistral 7B 0.1
+        mistral(System::none, false, true, false, true);
+        return result;
+      case 0xDD39F833422AA4A9:  // Mistral 7B 0.2
+        mistral(System::none, false, true, false, false);
+        return result;
+      case 0x43BCA759783C354A:  // the same of September 2024
+        mistral(System::in_first_question, true, true, true, false);
+        return result;
+      case 0x4454795C8CCD2DF3:  // Mistral 7B 0.3
+        mistral(System::in_last_question, false, false, true, false);
+        result.trims_answers_ = true;
+        return result;
+      default:
+        return std::nullopt;
+    }
+  }
+
+  void check(std::span<const ChatMessage> messages) const {
+    const bool has_system = !messages.empty() && messages[0].role == "system";
+    const auto fail = [](std::string_view what, const std::string& expected,
+                         const std::string& found) {
+      throw ValueError(message("ChatTemplate", what, expected, found));
+    };
+    if (has_system && system_ == System::none)
+      fail("messages", "have no system message, which this model's template has not", "one");
+    for (std::size_t n = has_system ? 1 : 0; n < messages.size(); ++n) {
+      const std::string& role = messages[n].role;
+      const std::string name = "the role of message " + std::to_string(n);
+      const bool is_known =
+          role == "user" || role == "assistant" || (role == "system" && !is_mistral_);
+      if (only_known_roles_ && !is_known) {
+        fail(name, is_mistral_ ? "be user or assistant" : "be system, user or assistant", role);
+      }
+      const bool is_question = (n % 2 == 1) == has_system;
+      if (alternates_ && is_question != (role == "user"))
+        fail(name, is_question ? "be user, by turns" : "not be user, by turns", role);
+    }
+  }
 
   static void add(std::vector<TextPiece>& pieces, std::string_view text, bool special) {
     if (!text.empty()) pieces.push_back({std::string(text), special});
   }
+  /// What stands before a message.
   void add_opening(std::vector<TextPiece>& pieces, std::string_view role) const {
-    add(pieces, open_, true);
-    add(pieces, role, false);
-    add(pieces, role_end_, true);
-    add(pieces, gap_, false);
+    if (!is_mistral_) {
+      add(pieces, open_, true);
+      add(pieces, role == "assistant" ? assistant_ : role, false);
+      add(pieces, role_end_, true);
+      add(pieces, gap_, false);
+    } else if (role == "user") {
+      add(pieces, open_, false);
+      add(pieces, "[INST]", true);
+      add(pieces, " ", false);
+    } else {
+      add(pieces, gap_, false);
+    }
   }
   void add_message(std::vector<TextPiece>& pieces, const ChatMessage& message) const {
     add_opening(pieces, message.role);
-    std::string_view content = message.content;
-    if (trims_) {
-      constexpr std::string_view kSpace = " \t\n\v\f\r";
-      content.remove_prefix((std::min)(content.find_first_not_of(kSpace), content.size()));
-      content = content.substr(0, content.find_last_not_of(kSpace) + 1);
+    const bool trims = trims_ || (trims_answers_ && message.role == "assistant");
+    add(pieces, trims ? detail::trimmed(message.content, " \t\n\v\f\r") : message.content, false);
+    if (is_mistral_ && message.role == "user") {
+      add(pieces, role_end_, false);
+      add(pieces, "[/INST]", true);
+    } else {
+      add(pieces, close_, true);
+      add(pieces, after_, false);
     }
-    add(pieces, content, false);
-    add(pieces, close_, true);
-    add(pieces, after_, false);
+  }
+  /// The messages from `first` on, and the beginning of an answer.
+  void add_messages(std::vector<TextPiece>& pieces, std::span<const ChatMessage> messages,
+                    std::size_t first) const {
+    const bool moves_system =
+        system_ != System::message && !messages.empty() && messages[0].role == "system";
+    std::size_t last_question = messages.size();
+    for (std::size_t n = 0; n < messages.size(); ++n) {
+      const std::string& content = messages[n].content;
+      const bool is_response =
+          content.starts_with("<tool_response>") && content.ends_with("</tool_response>");
+      if (messages[n].role == "user" && !is_response) last_question = n;
+    }
+    for (std::size_t n = (std::max)(first, std::size_t{moves_system ? 1u : 0u});
+         n < messages.size(); ++n) {
+      ChatMessage message = messages[n];
+      const bool takes_system =
+          system_ == System::in_first_question ? n == 1 : n + 1 == messages.size();
+      if (moves_system && takes_system && message.role == "user")
+        message.content.insert(0, messages[0].content + "\n\n");
+      if (thinks_ && message.role == "assistant")
+        message.content =
+            with_thoughts(message.content, n > last_question, n + 1 == messages.size());
+      add_message(pieces, message);
+    }
+    if (!is_mistral_) add_opening(pieces, "assistant");
+  }
+  /// An answer of Qwen 3: behind the last question with its thoughts, before it without.
+  static std::string with_thoughts(const std::string& content, bool is_behind, bool is_last) {
+    constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
+    std::string thoughts, answer = content;
+    if (const std::size_t end = content.find(kEnd); end != content.npos) {
+      std::string_view before = std::string_view(content).substr(0, end);
+      if (const std::size_t begin = before.rfind(kBegin); begin != before.npos)
+        before.remove_prefix(begin + kBegin.size());
+      thoughts = detail::trimmed(before, "\n");
+      const std::size_t behind = content.rfind(kEnd) + kEnd.size();
+      answer = content.substr((std::min)(content.find_first_not_of('\n', behind), content.size()));
+    }
+    if (!is_behind || (!is_last && thoughts.empty())) return answer;
+    answer.erase(0, answer.find_first_not_of('\n'));
+    return std::string(kBegin) + "\n" + thoughts + "\n" + std::string(kEnd) + "\n\n" + answer;
   }
 
   Function function_;
-  std::string bos_, default_system_;
-  std::string open_, role_end_, gap_, close_,
-      after_;  ///< open role role_end gap content close after
-  bool trims_ = false;
+  std::string bos_, default_system_, assistant_ = "assistant";
+  /// open role role_end gap content close after. Mistral's: open [INST] content role_end [/INST], and gap content close after.
+  std::string open_, role_end_, gap_, close_, after_;
+  System system_ = System::message;
+  bool trims_ = false, trims_answers_ = false, alternates_ = false, only_known_roles_ = false;
+  bool thinks_ = false, is_mistral_ = false;
 };
 
 ATTN_NAMESPACE_END

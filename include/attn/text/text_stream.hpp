@@ -2,16 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/text/bpe.hpp"
+#include "attn/text/tokenizer.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
-/// What push() and finish() give, one after the other, is valid_utf8(tokenizer.decode(ids, false)):
-/// valid UTF-8 in each piece. The tokenizer must outlive the stream.
+/// What push() and finish() give, one after the other, is what the tokens add to a text: the bytes of all but control
+/// tokens as valid_utf8() makes them, valid UTF-8 in each piece. The tokenizer must outlive the stream.
 class TextStream {
  public:
-  explicit TextStream(const BpeTokenizer& tokenizer) : tokenizer_(&tokenizer) {}
-  explicit TextStream(BpeTokenizer&&) = delete;  // would be gone
+  explicit TextStream(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+  explicit TextStream(Tokenizer&&) = delete;  // would be gone
 
   /// The text that this token completes; nothing for a control token. Throws ValueError for an id
   /// that is none.
@@ -27,7 +27,7 @@ class TextStream {
   std::string finish() { return valid_utf8(std::exchange(pending_, {})); }
 
  private:
-  const BpeTokenizer* tokenizer_;
+  const Tokenizer* tokenizer_;
   std::string pending_;
 };
 

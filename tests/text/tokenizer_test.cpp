@@ -1,6 +1,6 @@
-// BpeTokenizer: ids of Hugging Face's `tokenizers`, any bytes there and back, special tokens only
+// Tokenizer: ids of Hugging Face's `tokenizers`, any bytes there and back, special tokens only
 // where they are asked for.
-#include "attn/text/bpe.hpp"
+#include "attn/text/tokenizer.hpp"
 
 #include <cstdint>
 #include <cstdlib>
@@ -56,7 +56,7 @@ constexpr index_t kHe = 256, kLl = 257, kHell = 258, kLo = 259, kT = 260, kTh = 
                   kS = 263, kSx = 264, kTool = 266;
 
 TEST(Bpe, MergesTheMostUrgentPairFirst) {
-  const BpeTokenizer tokenizer(ToyVocabulary().vocabulary);
+  const Tokenizer tokenizer(ToyVocabulary().vocabulary);
   EXPECT_EQ(tokenizer.encode("hello"), (Ids{kHell, 'o'}));
   EXPECT_EQ(tokenizer.encode("lo"), (Ids{kLo}));
   EXPECT_EQ(tokenizer.encode("llo"), (Ids{kLl, 'o'}));
@@ -77,13 +77,13 @@ TEST(Bpe, AWholeWordMayBeATokenBeforeMerges) {
   toy.spelled.emplace_back("hello");
   toy.vocabulary.tokens.assign(toy.spelled.begin(), toy.spelled.end());
   toy.vocabulary.kinds.push_back(TokenKind::normal);
-  EXPECT_EQ(BpeTokenizer(toy.vocabulary).encode("hello"), (Ids{267}));
+  EXPECT_EQ(Tokenizer(toy.vocabulary).encode("hello"), (Ids{267}));
   toy.vocabulary.ignore_merges = false;
-  EXPECT_EQ(BpeTokenizer(toy.vocabulary).encode("hello"), (Ids{kHell, 'o'}));
+  EXPECT_EQ(Tokenizer(toy.vocabulary).encode("hello"), (Ids{kHell, 'o'}));
 }
 
 TEST(Bpe, SpecialTokensAreTheLongestAndOnlyWhereAskedFor) {
-  const BpeTokenizer tokenizer(ToyVocabulary().vocabulary);
+  const Tokenizer tokenizer(ToyVocabulary().vocabulary);
   EXPECT_EQ(tokenizer.encode("<s>x<s>y", true), (Ids{kSx, kS, 'y'}));
   EXPECT_EQ(tokenizer.encode("<s>"), (Ids{'<', 's', '>'}));
   EXPECT_EQ(tokenizer.encode("a<tool>"), (Ids{'a', kTool}));
@@ -98,7 +98,7 @@ TEST(Bpe, SpecialTokensAreTheLongestAndOnlyWhereAskedFor) {
 TEST(Bpe, AnyBytesAreHadBackAndStreamedInWholeCharacters) {
   for (const auto pre :
        {PreTokenizer::gpt2, PreTokenizer::smollm, PreTokenizer::llama_bpe, PreTokenizer::qwen2}) {
-    const BpeTokenizer tokenizer(ToyVocabulary(pre).vocabulary);
+    const Tokenizer tokenizer(ToyVocabulary(pre).vocabulary);
     for (std::uint64_t draw = 0; draw < 300; ++draw) {
       attn_test::Random random(draw);
       SCOPED_TRACE(random.trace());
@@ -126,7 +126,7 @@ TEST(Bpe, AnyBytesAreHadBackAndStreamedInWholeCharacters) {
 }
 
 TEST(Bpe, ALongWordTakesNoTimeOfItsLengthSquared) {
-  const BpeTokenizer tokenizer(ToyVocabulary().vocabulary);
+  const Tokenizer tokenizer(ToyVocabulary().vocabulary);
   const std::string word(1000000, 'l');
   EXPECT_EQ(tokenizer.encode(word), Ids(500000, kLl));
 }
@@ -135,8 +135,7 @@ TEST(Bpe, WhatIsWrongWithAVocabularyIsNamed) {
   const auto fails = [](auto change, std::string_view part) {
     ToyVocabulary toy;
     change(toy.vocabulary);
-    EXPECT_TRUE(
-        contains(error_of<ValueError>([&] { BpeTokenizer tokenizer(toy.vocabulary); }), part));
+    EXPECT_TRUE(contains(error_of<ValueError>([&] { Tokenizer tokenizer(toy.vocabulary); }), part));
   };
   fails([](BpeVocabulary& v) { v.kinds.pop_back(); },
         "kinds must number as many as tokens, 267; found 266");
@@ -145,7 +144,7 @@ TEST(Bpe, WhatIsWrongWithAVocabularyIsNamed) {
   fails([](BpeVocabulary& v) { v.merges.push_back("ho"); }, "merge 7");
   fails([](BpeVocabulary& v) { v.merges.push_back(""); }, "merge 7");
   fails([](BpeVocabulary& v) { v.tokens[1] = v.tokens[0]; }, "every token must occur once");
-  const BpeTokenizer tokenizer(ToyVocabulary().vocabulary);
+  const Tokenizer tokenizer(ToyVocabulary().vocabulary);
   EXPECT_TRUE(
       contains(error_of<ValueError>([&] { tokenizer.piece(267); }), "lie in 0 .. 266; found 267"));
   EXPECT_TRUE(contains(error_of<ValueError>([&] { tokenizer.decode(Ids{-1}); }), "found -1"));
@@ -175,7 +174,7 @@ TEST(PreTokenizers, CutWhereTokenizersDoes) {
 
 TEST(SmolLm2Tokenizer, HasTheIdsOfTokenizers) {
   if (!examples::llm_is_present()) GTEST_SKIP() << examples::missing_llm_message();
-  const BpeTokenizer tokenizer = gguf_tokenizer(GgufFile(examples::llm_path()));
+  const Tokenizer tokenizer = gguf_tokenizer(GgufFile(examples::llm_path()));
   ASSERT_EQ(tokenizer.vocab_size(), 49152);
   const nlohmann::json cases = token_cases("token_ids.json");
   ASSERT_GE(cases.size(), 300u);

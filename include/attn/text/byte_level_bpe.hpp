@@ -1,0 +1,131 @@
+// Byte-level byte-pair encoding, as GPT-2 and most models since then have it.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "attn/text/merges.hpp"
+#include "attn/text/pre_tokenizer.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// What a byte-level tokenizer is made of; read by its constructor, and not kept.
+struct BpeVocabulary {
+  std::vector<std::string_view> tokens;  ///< by id, spelled in the letters that stand for bytes
+  std::vector<TokenKind> kinds = {};     ///< by id; empty: all normal
+  std::vector<std::string_view> merges = {};  ///< "left right", the most urgent first
+  PreTokenizer pre_tokenizer = PreTokenizer::gpt2;
+  bool ignore_merges = false;  ///< a word that is a token is that token, as in Llama 3
+  bool nfc = false;  ///< texts become Unicode's form C first, special tokens in them apart
+  std::optional<index_t> unknown = {};  ///< of bytes that have no token; none: they are left out
+};
+
+namespace detail {
+
+/// The letter that stands for each byte in vocabularies: itself if it prints, else one from U+0100
+/// on.
+inline std::array<std::int32_t, 256> byte_letters() {
+  std::array<std::int32_t, 256> letters{};
+  std::int32_t next = 0x100;
+  for (std::int32_t b = 0; b < 256; ++b) {
+    const bool prints = (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+    letters[static_cast<std::size_t>(b)] = prints ? b : next++;
+  }
+  return letters;
+}
+
+/// The bytes of a token's spelling, or nothing where it holds another letter.
+inline std::optional<std::string> bytes_of_letters(std::string_view spelling) {
+  static const auto bytes = [] {
+    std::array<int, 0x180> table{};
+    table.fill(-1);
+    const auto letters = byte_letters();
+    for (std::size_t b = 0; b < 256; ++b) {
+      table[static_cast<std::size_t>(letters[b])] = static_cast<int>(b);
+    }
+    return table;
+  }();
+  std::string result;
+  while (!spelling.empty()) {
+    const Utf8Char c = first_char(spelling);
+    const int byte = c.code >= 0 && c.code < 0x180 ? bytes[static_cast<std::size_t>(c.code)] : -1;
+    if (byte < 0) return std::nullopt;
+    result += static_cast<char>(byte);
+    spelling.remove_prefix(c.size);
+  }
+  return result;
+}
+
+/// Texts without special tokens to ids: a text is cut into words, in whose bytes pairs merge.
+class ByteLevelBpe {
+ public:
+  ByteLevelBpe() = default;
+
+  /// `pieces` are the bytes of all tokens, `is_text` says which of them texts become.
+  ByteLevelBpe(const BpeVocabulary& vocabulary, std::span<const std::string> pieces,
+               const std::vector<bool>& is_text)
+      : merges_(vocabulary.merges.size()),
+        pre_tokenizer_(vocabulary.pre_tokenizer),
+        ignore_merges_(vocabulary.ignore_merges),
+        nfc_(vocabulary.nfc) {
+    ids_.reserve(pieces.size());
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      if (is_text[i] && !ids_.add(pieces[i], static_cast<std::int32_t>(i)))
+        fail_repeated(vocabulary.tokens[i]);
+    }
+    for (std::size_t b = 0; b < 256; ++b) {
+      const std::int32_t id = ids_(std::string(1, static_cast<char>(b)));
+      byte_ids_[b] = id >= 0 ? id : static_cast<std::int32_t>(vocabulary.unknown.value_or(-1));
+    }
+    const auto id_of = [&](std::string_view spelled) {
+      const auto bytes = bytes_of_letters(spelled);
+      return bytes ? ids_(*bytes) : -1;
+    };
+    for (std::size_t rank = 0; rank < vocabulary.merges.size(); ++rank) {
+      add_merge(merges_, vocabulary.merges[rank], rank, id_of,
+                [&](std::string_view left, std::string_view right) {
+                  return id_of(std::string(left) + std::string(right));
+                });
+    }
+  }
+
+  /// -1: none.
+  std::int32_t id(std::string_view bytes) const { return ids_(bytes); }
+
+  void encode(std::string_view text, std::vector<index_t>& ids) const {
+    std::string normal;
+    if (nfc_) text = normal = attn::nfc(text);
+    MergedWord merged;
+    for_each_word(pre_tokenizer_, text, [&](std::string_view word) {
+      if (ignore_merges_) {
+        if (const std::int32_t id = ids_(word); id >= 0) {
+          ids.push_back(id);
+          return;
+        }
+      }
+      merged.clear();
+      for (std::size_t at = 0; at < word.size(); ++at) {
+        const std::int32_t id = byte_ids_[static_cast<unsigned char>(word[at])];
+        if (id >= 0) merged.add(id, at, 1);
+      }
+      merged.merge([&](const MergedWord::Symbol& left, const MergedWord::Symbol& right) {
+        return merges_(left.id, right.id);
+      });
+      merged.for_each([&](const MergedWord::Symbol& symbol) { ids.push_back(symbol.id); });
+    });
+  }
+
+ private:
+  TokenIds ids_;
+  std::array<std::int32_t, 256> byte_ids_{};
+  MergeTable merges_;
+  PreTokenizer pre_tokenizer_ = PreTokenizer::gpt2;
+  bool ignore_merges_ = false, nfc_ = false;
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

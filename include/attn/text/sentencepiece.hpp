@@ -1,0 +1,306 @@
+// SentencePiece: tokens of characters, in which spaces are a letter, by merges or by probability; other characters are bytes.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "attn/text/merges.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// How a text, or what stands between its special tokens, becomes tokens.
+enum class SentencePieceKind {
+  bpe,      ///< of two neighbours that are a token together the one with the highest score merges
+  unigram,  ///< the tokens whose scores, logarithms of probabilities, have the largest sum
+};
+
+/// Where a space is written before a text.
+enum class SpacePrefix {
+  none,
+  every,       ///< before every part between special tokens
+  every_word,  ///< the same, unless the part begins with a space
+  first_word,  ///< before the first part, unless it begins with one
+};
+
+/// Spaces that decode() leaves out at the beginning of a text.
+enum class SpaceStrip { none, one, first_token /**< all that its first token has */ };
+
+/// What a SentencePiece tokenizer is made of; read by its constructor, and not kept.
+struct SentencePieceVocabulary {
+  std::vector<std::string_view> tokens;  ///< by id, with U+2581 for spaces and <0x0A> for bytes
+  std::vector<TokenKind> kinds = {};     ///< by id; empty: all normal
+  std::vector<double> scores = {};       ///< by id; of BPE instead of merges
+  std::vector<std::string_view> merges = {};  ///< "left right", the most urgent first
+  SentencePieceKind kind = SentencePieceKind::bpe;
+  SpacePrefix prefix = SpacePrefix::every;
+  bool cuts_words = false;     ///< no token stretches over a space within the text
+  bool ignore_merges = false;  ///< a text, or a word, that is a token is that token
+  /// Of characters that have neither token nor bytes; none: they are left out.
+  std::optional<index_t> unknown = {};
+  bool fuse_unknown = true;  ///< several of them in a row are one
+  SpaceStrip strip = SpaceStrip::one;
+};
+
+namespace detail {
+
+inline constexpr std::string_view kSpaceLetter = "\xE2\x96\x81";  // U+2581
+
+/// The text with all of `from` become `to`.
+inline std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string result;
+  for (std::size_t at = text.find(from); at != text.npos; at = text.find(from)) {
+    result.append(text.substr(0, at)).append(to);
+    text.remove_prefix(at + from.size());
+  }
+  return result.append(text);
+}
+
+/// The byte that <0x0A> stands for, or -1.
+inline int byte_of_token(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
+  int value = 0;
+  for (const char c : token.substr(3, 2)) {
+    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    if (digit < 0) return -1;
+    value = value * 16 + digit;
+  }
+  return value;
+}
+
+/// Tokens by their bytes, sorted, to find all that a text begins with.
+class SortedTokens {
+ public:
+  SortedTokens() = default;
+  explicit SortedTokens(std::vector<std::pair<std::string, std::int32_t>> tokens)
+      : tokens_(std::move(tokens)) {
+    std::sort(tokens_.begin(), tokens_.end());
+  }
+
+  /// f(bytes, id) for each token that the text begins with, the shortest first.
+  template <class F>
+  void for_each_prefix(std::string_view text, F&& f) const {
+    auto begin = tokens_.begin(), end = tokens_.end();
+    for (std::size_t n = 0; n < text.size() && begin != end; ++n) {
+      const auto byte = [n](const auto& token) {
+        return token.first.size() > n ? static_cast<unsigned char>(token.first[n]) : -1;
+      };
+      const int wanted = static_cast<unsigned char>(text[n]);
+      begin = std::partition_point(begin, end, [&](const auto& t) { return byte(t) < wanted; });
+      end = std::partition_point(begin, end, [&](const auto& t) { return byte(t) == wanted; });
+      if (begin != end && begin->first.size() == n + 1) f(n + 1, begin->second);
+    }
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::int32_t>> tokens_;
+};
+
+/// Texts without special tokens to ids.
+class SentencePiece {
+ public:
+  SentencePiece() = default;
+
+  /// `is_text` says which tokens texts become.
+  SentencePiece(const SentencePieceVocabulary& vocabulary, const std::vector<bool>& is_text)
+      : merges_(vocabulary.merges.size()),
+        kind_(vocabulary.kind),
+        prefix_(vocabulary.prefix),
+        cuts_words_(vocabulary.cuts_words),
+        ignore_merges_(vocabulary.ignore_merges),
+        by_scores_(vocabulary.merges.empty()),
+        fuse_unknown_(vocabulary.fuse_unknown),
+        unknown_(static_cast<std::int32_t>(vocabulary.unknown.value_or(-1))) {
+    const auto& tokens = vocabulary.tokens;
+    const bool has_scores = kind_ == SentencePieceKind::unigram || by_scores_;
+    check_vocabulary(!has_scores || vocabulary.scores.size() == tokens.size(), "scores",
+                     "number as many as tokens, " + std::to_string(tokens.size()),
+                     std::to_string(vocabulary.scores.size()));
+    for (const double score : vocabulary.scores)
+      check_vocabulary(std::isfinite(score), "scores", "be finite", std::to_string(score));
+    byte_ids_.fill(-1);
+    ids_.reserve(tokens.size());
+    std::vector<std::pair<std::string, std::int32_t>> sorted;
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      const auto id = static_cast<std::int32_t>(i);
+      const bool is_byte = !vocabulary.kinds.empty() && vocabulary.kinds[i] == TokenKind::byte;
+      if (is_byte) {
+        const int byte = byte_of_token(tokens[i]);
+        check_vocabulary(byte >= 0, "token " + std::to_string(i), "be a byte, as <0x0A>",
+                         "\"" + valid_utf8(tokens[i].substr(0, 100)) + "\"");
+        byte_ids_[static_cast<std::size_t>(byte)] = id;
+      } else if (is_text[i] && !tokens[i].empty()) {
+        if (!ids_.add(tokens[i], id)) fail_repeated(tokens[i]);
+      }
+      // Unigram of tokenizers takes a byte that is spelled out for that byte.
+      if (kind_ == SentencePieceKind::unigram && (is_byte || is_text[i]))
+        sorted.emplace_back(tokens[i], id);
+    }
+    if (kind_ == SentencePieceKind::unigram) {
+      sorted_ = SortedTokens(std::move(sorted));
+      scores_ = vocabulary.scores;
+      constexpr double kBelow = 10;  // the penalty of tokenizers and of SentencePiece
+      unknown_score_ =
+          scores_.empty() ? -kBelow : *std::min_element(scores_.begin(), scores_.end()) - kBelow;
+    } else if (by_scores_) {
+      ranks_ = ranks_of(vocabulary.scores);
+    }
+    const auto id_of = [&](std::string_view token) { return ids_(token); };
+    for (std::size_t rank = 0; rank < vocabulary.merges.size(); ++rank) {
+      add_merge(merges_, vocabulary.merges[rank], rank, id_of,
+                [&](std::string_view left, std::string_view right) {
+                  return ids_(std::string(left) + std::string(right));
+                });
+    }
+  }
+
+  /// -1: none. Of bytes with spaces.
+  std::int32_t id(std::string_view bytes) const { return ids_(replaced(bytes, " ", kSpaceLetter)); }
+
+  /// `is_first`: nothing stands before it, special tokens among that.
+  void encode(std::string_view part, bool is_first, std::vector<index_t>& ids) const {
+    if (part.empty()) return;
+    check_vocabulary(part.size() < std::size_t{1} << 28, "a text", "have less than 2^28 bytes",
+                     std::to_string(part.size()));
+    std::string text = replaced(part, " ", kSpaceLetter);
+    const bool has_space = text.starts_with(kSpaceLetter);
+    if (prefix_ == SpacePrefix::every || (prefix_ == SpacePrefix::every_word && !has_space) ||
+        (prefix_ == SpacePrefix::first_word && !has_space && is_first)) {
+      text.insert(0, kSpaceLetter);
+    }
+    bool is_known = true;  // whether the last token is
+    MergedWord merged;
+    std::vector<Step> steps;
+    for (std::string_view rest = text; !rest.empty();) {
+      const std::size_t end = cuts_words_ ? rest.find(kSpaceLetter, 1) : rest.npos;
+      const std::string_view word = rest.substr(0, end);
+      rest.remove_prefix(word.size());
+      is_known = true;
+      if (kind_ == SentencePieceKind::unigram) {
+        likeliest(word, steps, is_known, ids);
+      } else {
+        merge(word, merged, is_known, ids);
+      }
+    }
+  }
+
+ private:
+  /// Of a score, 0 for the highest; equal scores have equal ranks.
+  static std::vector<std::int32_t> ranks_of(std::span<const double> scores) {
+    std::vector<std::size_t> order(scores.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::sort(order.begin(), order.end(),
+              [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+    std::vector<std::int32_t> ranks(scores.size());
+    std::int32_t rank = 0;
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      if (i > 0 && scores[order[i]] < scores[order[i - 1]]) ++rank;
+      ranks[order[i]] = rank;
+    }
+    return ranks;
+  }
+
+  /// A character without a token: its bytes if all have one, else the unknown token.
+  void add_bytes(std::string_view bytes, bool& is_known, std::vector<index_t>& ids) const {
+    const auto byte_id = [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
+    if (std::all_of(bytes.begin(), bytes.end(), [&](char byte) { return byte_id(byte) >= 0; })) {
+      for (const char byte : bytes) ids.push_back(byte_id(byte));
+      is_known = true;
+    } else if (unknown_ >= 0) {
+      if (is_known || !fuse_unknown_) ids.push_back(unknown_);
+      is_known = false;
+    }
+  }
+
+  void merge(std::string_view word, MergedWord& merged, bool& is_known,
+             std::vector<index_t>& ids) const {
+    if (ignore_merges_) {
+      if (const std::int32_t id = ids_(word); id >= 0) {
+        ids.push_back(id);
+        return;
+      }
+    }
+    merged.clear();
+    for (std::size_t at = 0; at < word.size();) {
+      const std::size_t size = first_char(word.substr(at)).size;
+      merged.add(ids_(word.substr(at, size)), at, size);
+      at += size;
+    }
+    const auto bytes = [&](const MergedWord::Symbol& symbol, std::int32_t size) {
+      return word.substr(static_cast<std::size_t>(symbol.begin), static_cast<std::size_t>(size));
+    };
+    merged.merge([&](const MergedWord::Symbol& left, const MergedWord::Symbol& right) {
+      if (!by_scores_) return merges_(left.id, right.id);
+      const std::int32_t id = ids_(bytes(left, left.size + right.size));
+      return id < 0 ? Merge{} : Merge{ranks_[static_cast<std::size_t>(id)], id};
+    });
+    merged.for_each([&](const MergedWord::Symbol& symbol) {
+      if (symbol.id < 0) {
+        add_bytes(bytes(symbol, symbol.size), is_known, ids);
+      } else {
+        ids.push_back(symbol.id);
+        is_known = true;
+      }
+    });
+  }
+
+  /// The best tokens up to a byte: the last of them, and where it begins.
+  struct Step {
+    double score = -std::numeric_limits<double>::infinity();
+    std::int32_t id = -1;  ///< -1: a character without a token
+    std::size_t begin = 0;
+  };
+
+  /// Source: Kudo, "Subword Regularization" (2018), section 3.2, by Viterbi's algorithm.
+  void likeliest(std::string_view word, std::vector<Step>& steps, bool& is_known,
+                 std::vector<index_t>& ids) const {
+    steps.assign(word.size() + 1, {});
+    steps[0].score = 0;
+    const auto propose = [&](std::size_t begin, std::size_t size, std::int32_t id, double score) {
+      Step& step = steps[begin + size];
+      if (steps[begin].score + score > step.score) step = {steps[begin].score + score, id, begin};
+    };
+    for (std::size_t at = 0; at < word.size();) {
+      const std::size_t size = first_char(word.substr(at)).size;
+      bool has_character = false;
+      sorted_.for_each_prefix(word.substr(at), [&](std::size_t length, std::int32_t id) {
+        propose(at, length, id, scores_[static_cast<std::size_t>(id)]);
+        has_character = has_character || length == size;
+      });
+      if (!has_character) propose(at, size, -1, unknown_score_);
+      at += size;
+    }
+    std::vector<std::size_t> ends;
+    for (std::size_t end = word.size(); end > 0; end = steps[end].begin) ends.push_back(end);
+    for (; !ends.empty(); ends.pop_back()) {
+      const Step& step = steps[ends.back()];
+      if (step.id < 0) {
+        add_bytes(word.substr(step.begin, ends.back() - step.begin), is_known, ids);
+      } else {
+        ids.push_back(step.id);
+        is_known = true;
+      }
+    }
+  }
+
+  TokenIds ids_;  ///< as they are spelled
+  std::array<std::int32_t, 256> byte_ids_{};
+  MergeTable merges_;
+  std::vector<std::int32_t> ranks_;  ///< of BPE by scores
+  SortedTokens sorted_;              ///< of unigram,
+  std::vector<double> scores_;       ///< and theirs
+  double unknown_score_ = 0;
+  SentencePieceKind kind_ = SentencePieceKind::bpe;
+  SpacePrefix prefix_ = SpacePrefix::every;
+  bool cuts_words_ = false, ignore_merges_ = false, by_scores_ = false, fuse_unknown_ = true;
+  std::int32_t unknown_ = -1;
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

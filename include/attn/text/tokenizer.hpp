@@ -1,0 +1,231 @@
+// Tokenizer: texts to ids and back, by byte-level byte-pair encoding or by SentencePiece.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "attn/text/byte_level_bpe.hpp"
+#include "attn/text/sentencepiece.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Turns a text into ids: special tokens are cut out, the longest first, and the vocabulary's kind says what becomes of the
+/// rest.
+///
+/// Byte-level BPE: it is cut into words; in each word's bytes the most urgent pair merges, the leftmost of equals, as long
+/// as one can. Bytes that have no token in the vocabulary are left out. Any other text, UTF-8 or not, is what decode() makes
+/// of its ids, or that in form C.
+///
+/// SentencePiece: spaces become the letter U+2581, which may stand before the text too; then pairs of characters and what
+/// they became merge, or the likeliest tokens are found. A character without a token becomes its bytes, where the vocabulary
+/// has them. decode() gives any bytes back, but for U+2581 itself, which becomes a space, and spaces that it leaves out.
+///
+/// Ids are those of Hugging Face's `tokenizers`. const member functions are safe to call from many threads at once. Source:
+/// Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016); bytes: Radford et al. (2019),
+/// section 2.2; Kudo and Richardson, "SentencePiece" (2018).
+class Tokenizer {
+ public:
+  Tokenizer() = default;
+
+  /// Throws ValueError where kinds and tokens differ in number, a token occurs twice, a merge names
+  /// what is no token, or `unknown` is none.
+  explicit Tokenizer(const BpeVocabulary& vocabulary) {
+    std::vector<bool> is_text;
+    start(vocabulary);
+    for (std::size_t i = 0; i < vocabulary.tokens.size(); ++i) {
+      const std::string_view token = vocabulary.tokens[i];
+      const TokenKind kind = kind_of(vocabulary, i);
+      const bool is_special = kind == TokenKind::control || kind == TokenKind::user_defined;
+      auto bytes = is_special ? std::nullopt : detail::bytes_of_letters(token);
+      add(bytes ? *std::move(bytes) : std::string(token), kind == TokenKind::control);
+      if (is_special) add_special(token);
+      is_text.push_back(!is_special && kind != TokenKind::unused);
+    }
+    sort_specials();
+    model_.emplace<detail::ByteLevelBpe>(vocabulary, pieces_, is_text);
+  }
+
+  /// Throws ValueError as the other, and where scores are not one finite number a token, or a byte is spelled wrong.
+  explicit Tokenizer(const SentencePieceVocabulary& vocabulary) : strip_(vocabulary.strip) {
+    // Merges by scores are SentencePiece's own: tokens that the user defined are no parts of others.
+    // They are found in texts whose spaces are letters already.
+    const bool is_own = vocabulary.kind == SentencePieceKind::bpe && vocabulary.merges.empty();
+    folds_spaces_ = is_own;
+    std::vector<bool> is_text;
+    start(vocabulary);
+    for (std::size_t i = 0; i < vocabulary.tokens.size(); ++i) {
+      const std::string_view token = vocabulary.tokens[i];
+      const TokenKind kind = kind_of(vocabulary, i);
+      const bool is_control = kind == TokenKind::control || kind == TokenKind::unknown;
+      const bool is_user_defined = kind == TokenKind::user_defined;
+      const int byte = kind == TokenKind::byte ? detail::byte_of_token(token) : -1;
+      add(byte >= 0 ? std::string(1, static_cast<char>(byte))
+                    : detail::replaced(token, detail::kSpaceLetter, " "),
+          is_control);
+      if (is_control || is_user_defined)
+        add_special(is_own ? std::string_view(pieces_.back()) : token);
+      is_text.push_back(kind == TokenKind::normal || (is_user_defined && !is_own));
+    }
+    sort_specials();
+    model_.emplace<detail::SentencePiece>(vocabulary, is_text);
+  }
+
+  index_t vocab_size() const { return std::ssize(pieces_); }
+
+  /// The bytes of a token, which need not be whole characters. Throws ValueError for an id that is
+  /// none.
+  const std::string& piece(index_t id) const {
+    if (id < 0 || id >= vocab_size()) {
+      throw ValueError(message("Tokenizer::piece", "id",
+                               "lie in 0 .. " + std::to_string(vocab_size() - 1),
+                               std::to_string(id)));
+    }
+    return pieces_[static_cast<std::size_t>(id)];
+  }
+
+  /// Whether it is a control token, which is no text.
+  bool is_control(index_t id) const {
+    static_cast<void>(piece(id));
+    return is_control_[static_cast<std::size_t>(id)];
+  }
+
+  /// The token of these bytes, or the control or user-defined token of this spelling.
+  std::optional<index_t> token(std::string_view text) const {
+    std::int32_t id = special_ids_(text);
+    if (id < 0) id = std::visit([&](const auto& model) { return model.id(text); }, model_);
+    return id < 0 ? std::nullopt : std::optional<index_t>(id);
+  }
+
+  std::vector<index_t> encode(std::string_view text, bool parse_special = false) const {
+    std::vector<index_t> ids;
+    std::string plain;
+    encode_piece(text, parse_special, plain, ids);
+    encode_plain(plain, ids);
+    return ids;
+  }
+
+  /// The ids of the pieces' whole text, in which a control token never stretches over two pieces.
+  std::vector<index_t> encode(std::span<const TextPiece> pieces) const {
+    std::vector<index_t> ids;
+    std::string plain;
+    for (const TextPiece& piece : pieces) encode_piece(piece.text, piece.parse_special, plain, ids);
+    encode_plain(plain, ids);
+    return ids;
+  }
+
+  /// The bytes of all tokens, control tokens spelled out or left out, without the space that encode() may have written
+  /// before the text. Throws ValueError for an id that is none.
+  std::string decode(std::span<const index_t> ids, bool with_control = true) const {
+    std::string text;
+    bool is_first = true;
+    for (const index_t id : ids) {
+      if (!with_control && is_control(id)) continue;
+      text += piece(id);
+      if (is_first && strip_ == SpaceStrip::first_token) std::erase(text, ' ');
+      is_first = false;
+    }
+    if (strip_ == SpaceStrip::one && text.starts_with(' ')) text.erase(0, 1);
+    return text;
+  }
+
+ private:
+  struct Special {
+    std::string text;
+    std::int32_t id;
+  };
+
+  template <class Vocabulary>
+  static TokenKind kind_of(const Vocabulary& vocabulary, std::size_t id) {
+    return vocabulary.kinds.empty() ? TokenKind::normal : vocabulary.kinds[id];
+  }
+
+  template <class Vocabulary>
+  void start(const Vocabulary& vocabulary) {
+    const auto count = vocabulary.tokens.size();
+    detail::check_vocabulary(vocabulary.kinds.empty() || vocabulary.kinds.size() == count, "kinds",
+                             "number as many as tokens, " + std::to_string(count),
+                             std::to_string(vocabulary.kinds.size()));
+    detail::check_vocabulary(count < std::size_t{1} << 31, "tokens", "number less than 2^31",
+                             std::to_string(count));
+    const index_t unknown = vocabulary.unknown.value_or(-1), size = std::ssize(vocabulary.tokens);
+    detail::check_vocabulary(!vocabulary.unknown || (unknown >= 0 && unknown < size), "unknown",
+                             "lie in 0 .. " + std::to_string(size - 1), std::to_string(unknown));
+    pieces_.reserve(count);
+    is_control_.reserve(count);
+  }
+  void add(std::string piece, bool is_control) {
+    pieces_.push_back(std::move(piece));
+    is_control_.push_back(is_control);
+  }
+  /// The last token is to be found as this text.
+  void add_special(std::string_view text) {
+    const auto id = static_cast<std::int32_t>(pieces_.size() - 1);
+    if (!special_ids_.add(text, id)) detail::fail_repeated(text);
+    if (text.empty()) return;
+    specials_[static_cast<unsigned char>(text.front())].push_back({std::string(text), id});
+  }
+  void sort_specials() {
+    for (auto& list : specials_) {
+      std::stable_sort(list.begin(), list.end(), [](const Special& a, const Special& b) {
+        return a.text.size() > b.text.size();
+      });
+    }
+  }
+
+  /// Appends special tokens, and what stands before them in `plain` too, to ids; the rest of the
+  /// text to `plain`.
+  void encode_piece(std::string_view text, bool parse_control, std::string& plain,
+                    std::vector<index_t>& ids) const {
+    std::string with_spaces;
+    if (folds_spaces_) text = with_spaces = detail::replaced(text, detail::kSpaceLetter, " ");
+    std::size_t begin = 0;
+    for (std::size_t at = 0; at < text.size();) {
+      const Special* special = special_at(text.substr(at), parse_control);
+      if (special == nullptr) {
+        ++at;
+        continue;
+      }
+      plain.append(text.substr(begin, at - begin));
+      encode_plain(plain, ids);
+      plain.clear();
+      ids.push_back(special->id);
+      at += special->text.size();
+      begin = at;
+    }
+    plain.append(text.substr(begin));
+  }
+
+  const Special* special_at(std::string_view text, bool parse_control) const {
+    for (const Special& special : specials_[static_cast<unsigned char>(text.front())]) {
+      if (!parse_control && is_control_[static_cast<std::size_t>(special.id)]) continue;
+      if (text.starts_with(special.text)) return &special;
+    }
+    return nullptr;
+  }
+
+  void encode_plain(std::string_view text, std::vector<index_t>& ids) const {
+    if (const auto* sentencepiece = std::get_if<detail::SentencePiece>(&model_)) {
+      sentencepiece->encode(text, ids.empty(), ids);
+    } else {
+      std::get<detail::ByteLevelBpe>(model_).encode(text, ids);
+    }
+  }
+
+  std::vector<std::string> pieces_;  ///< by id: bytes
+  std::vector<bool> is_control_;
+  detail::TokenIds special_ids_;                    ///< control and user-defined, of text
+  std::array<std::vector<Special>, 256> specials_;  ///< by first byte, the longest first
+  std::variant<detail::ByteLevelBpe, detail::SentencePiece> model_;
+  SpaceStrip strip_ = SpaceStrip::none;
+  bool folds_spaces_ = false;  ///< U+2581 in texts is a space from the beginning
+};
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,196 @@
+# Needs trl==1.16.0 (unpacked, no more than its files) and jinja2 (in a virtual environment): writes cases.json, chat templates
+# as models' files have them, with conversations and the texts that Jinja makes of them as transformers asks it to; null
+# where the template refuses. Templates with "known" false are there to be told apart.
+#
+#   python make.py TRL/chat_templates
+import json
+import pathlib
+import sys
+
+from jinja2.exceptions import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+HERE = pathlib.Path(__file__).parent
+ALTERNATE = ("{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles must alternate "
+             "user/assistant/user/assistant/...') }}{% endif %}")
+ONLY = "{% else %}{{ raise_exception('Only user and assistant roles are supported!') }}{% endif %}{% endfor %}"
+
+
+def old_mistral(behind):
+    return ("{{ bos_token }}{% for message in messages %}" + ALTERNATE + "{% if message['role'] == 'user' %}{{ '[INST] ' + "
+            "message['content'] + ' [/INST]' }}{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token" +
+            behind + "}}" + ONLY)
+
+
+MISTRAL_HEAD = """{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content'] %}
+    {%- set loop_messages = messages[1:] %}
+{%- else %}
+    {%- set loop_messages = messages %}
+{%- endif %}
+"""
+MISTRAL_2024 = MISTRAL_HEAD + r"""
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('After the optional system message, conversation roles must alternate user/assistant/user/assistant/...') }}
+    {%- endif %}
+    {%- if message['role'] == 'user' %}
+        {%- if loop.first and system_message is defined %}
+            {{- ' [INST] ' + system_message + '\n\n' + message['content'] + ' [/INST]' }}
+        {%- else %}
+            {{- ' [INST] ' + message['content'] + ' [/INST]' }}
+        {%- endif %}
+    {%- elif message['role'] == 'assistant' %}
+        {{- ' ' + message['content'] + eos_token}}
+    {%- else %}
+        {{- raise_exception('Only user and assistant roles are supported, with the exception of an initial optional system message!') }}
+    {%- endif %}
+{%- endfor %}
+"""
+MISTRAL_03 = MISTRAL_HEAD.replace("'", '"') + r"""{%- if not tools is defined %}
+    {%- set tools = none %}
+{%- endif %}
+{%- set user_messages = loop_messages | selectattr("role", "equalto", "user") | list %}
+
+{#- This block checks for alternating user/assistant messages, skipping tool calling messages #}
+{%- set ns = namespace() %}
+{%- set ns.index = 0 %}
+{%- for message in loop_messages %}
+    {%- if not (message.role == "tool" or message.role == "tool_results" or (message.tool_calls is defined and message.tool_calls is not none)) %}
+        {%- if (message["role"] == "user") != (ns.index % 2 == 0) %}
+            {{- raise_exception("After the optional system message, conversation roles must alternate user/assistant/user/assistant/...") }}
+        {%- endif %}
+        {%- set ns.index = ns.index + 1 %}
+    {%- endif %}
+{%- endfor %}
+
+{{- bos_token }}
+{%- for message in loop_messages %}
+    {%- if message["role"] == "user" %}
+        {%- if tools is not none and (message == user_messages[-1]) %}
+            {{- "[AVAILABLE_TOOLS] [" }}
+            {%- for tool in tools %}
+                {%- set tool = tool.function %}
+                {{- '{"type": "function", "function": {' }}
+                {%- for key, val in tool.items() if key != "return" %}
+                    {%- if val is string %}
+                        {{- '"' + key + '": "' + val + '"' }}
+                    {%- else %}
+                        {{- '"' + key + '": ' + val|tojson }}
+                    {%- endif %}
+                    {%- if not loop.last %}
+                        {{- ", " }}
+                    {%- endif %}
+                {%- endfor %}
+                {{- "}}" }}
+                {%- if not loop.last %}
+                    {{- ", " }}
+                {%- else %}
+                    {{- "]" }}
+                {%- endif %}
+            {%- endfor %}
+            {{- "[/AVAILABLE_TOOLS]" }}
+            {%- endif %}
+        {%- if loop.last and system_message is defined %}
+            {{- "[INST] " + system_message + "\n\n" + message["content"] + "[/INST]" }}
+        {%- else %}
+            {{- "[INST] " + message["content"] + "[/INST]" }}
+        {%- endif %}
+    {%- elif message.tool_calls is defined and message.tool_calls is not none %}
+        {{- "[TOOL_CALLS] [" }}
+        {%- for tool_call in message.tool_calls %}
+            {%- set out = tool_call.function|tojson %}
+            {{- out[:-1] }}
+            {%- if not tool_call.id is defined or tool_call.id|length != 9 %}
+                {{- raise_exception("Tool call IDs should be alphanumeric strings with length 9!") }}
+            {%- endif %}
+            {{- ', "id": "' + tool_call.id + '"}' }}
+            {%- if not loop.last %}
+                {{- ", " }}
+            {%- else %}
+                {{- "]" + eos_token }}
+            {%- endif %}
+        {%- endfor %}
+    {%- elif message["role"] == "assistant" %}
+        {{- " " + message["content"]|trim + eos_token}}
+    {%- elif message["role"] == "tool_results" or message["role"] == "tool" %}
+        {%- if message.content is defined and message.content.content is defined %}
+            {%- set content = message.content.content %}
+        {%- else %}
+            {%- set content = message.content %}
+        {%- endif %}
+        {{- '[TOOL_RESULTS] {"content": ' + content|string + ", " }}
+        {%- if not message.tool_call_id is defined or message.tool_call_id|length != 9 %}
+            {{- raise_exception("Tool call IDs should be alphanumeric strings with length 9!") }}
+        {%- endif %}
+        {{- '"call_id": "' + message.tool_call_id + '"}[/TOOL_RESULTS]' }}
+    {%- else %}
+        {{- raise_exception("Only user and assistant roles are supported, with the exception of an initial optional system message!") }}
+    {%- endif %}
+{%- endfor %}
+"""
+
+
+def turns(*contents, system=None):
+    result = [{"role": "system", "content": system}] if system else []
+    return result + [{"role": ("user", "assistant")[n % 2], "content": content} for n, content in enumerate(contents)]
+
+
+THOUGHT = "<think>\nIt is 4.\n</think>\n\nFour."
+CONVERSATIONS = [
+    turns("Hi"),
+    turns("  Hi \n"),
+    turns("Hi", system="Be brief."),
+    turns("Hi", " Hello ", "Bye"),
+    turns("Hi", "Hello", "Bye", "\nSee you.\n", "Wait", system=" Be brief. "),
+    turns("2+2?", THOUGHT, "Sure?"),
+    turns("2+2?", THOUGHT),
+    turns("2+2?", "Four."),
+    turns("2+2?", "I think</think>\n so</think>\nFour.", "3+3?", "<think>\n\n</think>\n\nSix.", "Well"),
+    turns("Hi", "Hello", "<tool_response>4</tool_response>", THOUGHT),
+    turns("Hi", "A") + [{"role": "assistant", "content": THOUGHT}, {"role": "assistant", "content": "C"}],
+    [{"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Hi"}],
+    turns("Hi") + turns("you"),
+    turns("Hi") + [{"role": "system", "content": "x"}],
+]
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    trl = lambda name: (folder / f"{name}.jinja").read_text(encoding="utf-8")
+    of_maths = trl("qwen2_5").replace("You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+                                      "Please reason step by step, and put your final answer within \\\\boxed{}.")
+    known = {
+        "qwen2_5": (trl("qwen2_5"), "", "<|im_end|>"), "qwen2_5_math": (of_maths, "", "<|im_end|>"),
+        "qwen3_instruct_2507": (trl("qwen3_instruct_2507"), "", "<|im_end|>"), "qwen3": (trl("qwen3"), "", "<|im_end|>"),
+        "gemma": (trl("gemma"), "<bos>", "<eos>"), "llama3": (trl("llama3"), "<|begin_of_text|>", "<|eot_id|>"),
+        "mistral_0_1": (old_mistral(" + ' ' "), "<s>", "</s>"), "mistral_0_2": (old_mistral(""), "<s>", "</s>"),
+        "mistral_2024": (MISTRAL_2024, "<s>", "</s>"), "mistral_0_3": (MISTRAL_03, "<s>", "</s>")}
+    unknown = ["gemma3", "phi3", "qwen2_5_vl", "gemma_training"]
+    cases = [case(name, *known[name]) for name in known]
+    cases += [{"name": name, "template": trl(name), "known": False} for name in unknown]
+    rows = ",\n".join(json.dumps(one, ensure_ascii=True, separators=(",", ":")) for one in cases)
+    (HERE / "cases.json").write_text("[\n" + rows + "\n]\n", encoding="utf-8")
+
+
+def case(name, template, bos, eos):
+    def fail(text):
+        raise TemplateError(text)
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = json.dumps
+    environment.globals["raise_exception"] = fail
+    compiled = environment.from_string(template)
+    texts = []
+    for messages in CONVERSATIONS:
+        try:
+            text = compiled.render(messages=messages, bos_token=bos, eos_token=eos, add_generation_prompt=True)
+        except TemplateError:
+            text = None
+        texts.append({"messages": messages, "text": text})
+    return {"name": name, "template": template, "known": True, "bos": bos, "eos": eos, "texts": texts}
+
+
+if __name__ == "__main__":
+    main()
