@@ -121,8 +121,9 @@ class Report {
       if (!row.target) row.target = bench::target_of(row.name);
       rows.push_back(std::move(row));
     };
-    for (const char* name : {"gemm_1024", "gemm_bert", "gemm_avx2", "sdpa_d64", "sdpa_d128",
-                             "sdpa_d80", "sdpa_512", "sdpa_avx2", "sdpa_4096"}) {
+    for (const char* name :
+         {"gemm_1024", "gemm_bert", "gemm_avx2", "sdpa_d64", "sdpa_d128", "sdpa_d80", "sdpa_512",
+          "sdpa_avx2", "sdpa_4096", "sdpa_d64_bf16", "sdpa_d128_bf16", "sdpa_d128_int8"}) {
       for (bool all : {false, true}) add(flops_row(name, all));
     }
     for (bool all : {false, true}) {
@@ -138,6 +139,7 @@ class Report {
     for (bool all : {false, true}) {
       add(reading_row("sdpa_decode_gqa", "sdpa_decode_gqa", "8 key/value heads", all));
     }
+    for (bool all : {false, true}) add(grouped_bf16_row(all));
     for (bool all : {false, true}) {
       for (bench::index_t n : bench::kQueryCounts) add(queries_row(n, all));
       add(eight_queries_row(all));
@@ -386,6 +388,21 @@ class Report {
     row.limit = static_cast<double>(count.bytes) / pair.baseline / kGiga;
     row.limit_name = "read bandwidth on " + bench::bytes_text(count.bytes);
     row.note = note;
+    return row;
+  }
+
+  /// Four queries on each key: the slower of reading and computing is the limit.
+  Row grouped_bf16_row(bool all) const {
+    const std::string work = "sdpa_decode_gqa_bf16";
+    Row row = reading_row(work, work, "8 key/value heads", all);
+    if (std::isnan(row.value)) return row;
+    const Count& count = counts_.at(work);
+    const double peak = timings_.peaks().best(count.isa, threads(all));
+    if (count.flops / peak < timings_.beside_reading(work, all).baseline) return row;
+    row.unit = "GFLOP/s";
+    row.value = row.gflops;
+    row.limit = peak / kGiga;
+    row.limit_name = std::string(attn::name(count.isa)) + " FMA peak";
     return row;
   }
 

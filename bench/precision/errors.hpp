@@ -101,14 +101,19 @@ struct AttentionCase {
   attn::DType element;
   bool is_cache;  ///< queries and output in float
   double most_random, most_outliers;
+  attn::AttentionPrecision precision = attn::AttentionPrecision::exact;
 };
 
 inline const std::vector<AttentionCase>& attention_cases() {
   using enum attn::DType;
   static const std::vector<AttentionCase> cases = {
-      {"all float", F32, false, 1e-6, 1e-6},         {"all float16", F16, false, 6e-4, 1.2e-3},
-      {"all bfloat16", BF16, false, 5e-3, 0.01},     {"cache in float16", F16, true, 5e-4, 1.2e-3},
-      {"cache in bfloat16", BF16, true, 4e-3, 9e-3}, {"cache in int8", I8, true, 0.01, 0.05},
+      {"all float", F32, false, 1e-6, 1e-6},
+      {"all float16", F16, false, 6e-4, 1.2e-3},
+      {"all bfloat16", BF16, false, 5e-3, 0.01},
+      {"cache in float16", F16, true, 5e-4, 1.2e-3},
+      {"cache in bfloat16", BF16, true, 4e-3, 9e-3},
+      {"cache in int8", I8, true, 0.01, 0.05},
+      {"all float, precision int8", F32, false, 0.012, 0.06, attn::AttentionPrecision::int8},
   };
   return cases;
 }
@@ -127,9 +132,10 @@ inline double attention_error(const AttentionCase& one, bool outliers) {
     return relative_error(attn::scaled_dot_product_attention(q, cache), expected);
   }
   const auto all = [&]<class E>(E) {
-    return relative_error(attn::scaled_dot_product_attention(
-                              attn::convert<E>(q), attn::convert<E>(k), attn::convert<E>(v)),
-                          expected);
+    return relative_error(
+        attn::scaled_dot_product_attention(attn::convert<E>(q), attn::convert<E>(k),
+                                           attn::convert<E>(v), {.precision = one.precision}),
+        expected);
   };
   if (one.element == attn::DType::F16) return all(attn::float16{});
   if (one.element == attn::DType::BF16) return all(attn::bfloat16{});

@@ -1,4 +1,4 @@
-// Products of small elements that the report times: bfloat16 and quantised weights.
+// Products and attention of small elements that the report times: bfloat16, int8, quantised weights.
 #pragma once
 
 #include <cstdint>
@@ -105,11 +105,46 @@ inline Group int8_group(std::string name, attn::Isa isa, ProductSize size,
           }};
 }
 
+/// Attention over all queries, with tensors of E.
+template <class E>
+Group small_attention_group(const std::string& name, const char* shape, attn::Isa isa,
+                            attn::AttentionPrecision precision) {
+  return {
+      {name}, [=]() -> std::vector<Work> {
+        struct Inputs {
+          attn::Tensor4<E> q, k, v, out;
+        };
+        const auto exact = attention_inputs(shape);
+        const auto in = std::make_shared<Inputs>(
+            Inputs{attn::convert<E>(exact->q), attn::convert<E>(exact->k),
+                   attn::convert<E>(exact->v), attn::Tensor4<E>(exact->q.shape())});
+        Work work{name, isa, attention_flops(in->q.shape(), in->k.extent(2))};
+        work.traffic = 4 * in->q.size() * index_t{sizeof(E)};
+        work.run = [=](const attn::Execution& execution) {
+          attn::scaled_dot_product_attention(in->q, in->k, in->v, in->out,
+                                             {.precision = precision, .execution = execution});
+        };
+        work.complaint = [=]() -> std::string {
+          // What rounding does to an average of 2048 values: docs/precision.md.
+          const auto wanted =
+              attn_test::to_array(attn::scaled_dot_product_attention(exact->q, exact->k, exact->v));
+          const double off =
+              attn_test::worst(attn_test::to_array(attn::convert<float>(in->out)), wanted).distance;
+          return off <= 0.05 * attn_test::max_abs(wanted)
+                     ? ""
+                     : "wrong result: off float's by " + std::to_string(off);
+        };
+        return {work};
+      }};
+}
+
 }  // namespace detail
 
 inline std::vector<Group> low_precision_groups() {
+  using attn::bfloat16;
   using attn::QuantizedFormat;
   using detail::ProductSize;
+  constexpr auto exact = attn::AttentionPrecision::exact;
   const attn::Isa isa = attn::active_isa();
   constexpr ProductSize kCube{1024, 1024, 1024}, kBert{128, 3072, 768}, kModel{512, 4096, 4096},
       kVector{1, 8192, 8192};
@@ -124,7 +159,11 @@ inline std::vector<Group> low_precision_groups() {
           detail::bf16_group("gemv_bf16", isa, kVector),
           detail::int8_group("gemv_int8", isa, kVector, rows),
           detail::int8_group("gemv_q8", isa, kVector, q8),
-          detail::int8_group("gemv_q4", isa, kVector, q4)};
+          detail::int8_group("gemv_q4", isa, kVector, q4),
+          detail::small_attention_group<bfloat16>("sdpa_d64_bf16", "d64", isa, exact),
+          detail::small_attention_group<bfloat16>("sdpa_d128_bf16", "d128", isa, exact),
+          detail::small_attention_group<float>("sdpa_d128_int8", "d128", isa,
+                                               attn::AttentionPrecision::int8)};
 }
 
 }  // namespace bench

@@ -260,7 +260,12 @@ inline std::vector<Group> all_groups() {
                               detail::attention_work("sdpa_causal", isa, in, q_len, true)};
                     }});
   groups.push_back(detail::attention_group("short", isa));
-  groups.push_back(detail::attention_group("decode_gqa", isa));
+  groups.push_back(
+      {{"sdpa_decode_gqa", "sdpa_decode_gqa_bf16"}, [=]() -> std::vector<Work> {
+         const auto in = detail::attention_inputs("decode_gqa");
+         return {detail::attention_work("sdpa_decode_gqa", isa, in, 1),
+                 detail::cached_work("sdpa_decode_gqa_bf16", isa, in, 1, attn::DType::BF16)};
+       }});
   Group queries;
   for (index_t n : kQueryCounts) queries.names.push_back("sdpa_queries_" + std::to_string(n));
   queries.names.insert(queries.names.end(), {"sdpa_decode_bf16", "sdpa_decode_int8"});

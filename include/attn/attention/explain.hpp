@@ -19,7 +19,8 @@ enum class AttentionPath {
 /// The plan that the call executes, and the work it amounts to.
 struct AttentionExplanation {
   Isa isa;
-  DType element;  ///< with isa, the backend
+  DType element;                 ///< with isa, the backend
+  AttentionPrecision precision;  ///< of q . k; exact where nothing takes the tiled path
   /// The backend's register tile of scores, on the tiled path.
   index_t product_queries, product_keys;
   AttentionPath path;
@@ -48,6 +49,7 @@ struct AttentionExplanation {
     text += fused ? ", fused" : ", weights in the workspace";
     if (two_pass) text += ", scores computed twice";
     text.append("\nbackend    ").append(name(isa)).append(" of ").append(name(element));
+    if (precision == AttentionPrecision::int8) text += ", q and k in codes of 8 bits";
     text +=
         ", products of " + std::to_string(product_queries) + " x " + std::to_string(product_keys);
     text += "\ntasks      " + std::to_string(plan.tasks) + " on " +
@@ -128,6 +130,9 @@ ATTN_COLD AttentionExplanation explain(
   const auto& backend = detail::backend<family::Attention, scalar_t<K>, T>(isa);
   AttentionExplanation explanation{.isa = isa,
                                    .element = dtype_of<scalar_t<K>>(),
+                                   .precision = tiled && problem.has_codes()
+                                                    ? AttentionPrecision::int8
+                                                    : AttentionPrecision::exact,
                                    .product_queries = backend.tile_rows,
                                    .product_keys = backend.tile_keys,
                                    .path = few && tiled ? AttentionPath::mixed

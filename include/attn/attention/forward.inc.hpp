@@ -7,9 +7,15 @@ inline void forward(const detail::AttentionProblem<T>& problem, const Executor& 
                     Workspace& workspace) {
   const detail::ElementKernels<T>& own = ElementRow<T, T>::kTable;
   const detail::ElementKernels<T>& in = ElementRow<T, In>::kTable;
+  const detail::CodeKernels<T>* codes = nullptr;
+  if constexpr (std::same_as<T, float>) {
+    if (problem.has_codes()) {
+      codes = &detail::row_of<detail::CodeKernels<T>>(problem.options.execution.instruction_set());
+    }
+  }
   detail::forward_with<T>(
-      {Row<detail::RowKernels<T>>::kTable, own, problem.widens_queries() ? in : own, in}, problem,
-      executor, workspace);
+      {Row<detail::RowKernels<T>>::kTable, own, problem.widens_queries() ? in : own, in, codes},
+      problem, executor, workspace);
 }
 
 template <class In, class T>

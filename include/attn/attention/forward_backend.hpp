@@ -30,6 +30,7 @@ constexpr std::uint64_t options_layout() {
                       offsetof(Options, qv),
                       offsetof(Options, masked_row),
                       offsetof(Options, dropout),
+                      offsetof(Options, precision),
                       offsetof(Options, cu_seqlens_q),
                       offsetof(Options, cu_seqlens_k),
                       offsetof(Options, block_table),

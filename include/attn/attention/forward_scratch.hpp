@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/code_scratch.hpp"
 #include "attn/attention/plan.hpp"
 #include "attn/exec/workspace.hpp"
 
@@ -22,6 +23,7 @@ struct ForwardScratch {
   T* q;                   ///< copied queries, in whole tiles
   T* sums;                ///< of weights times values, in whole tiles
   QueryRow<T>* rows;
+  CodeScratch<T> codes;  ///< instead of k, where products are of codes
 
   ForwardScratch(ScratchLayout& layout, const AttentionProblem<T>& problem,
                  const AttentionPlan& plan)
@@ -30,7 +32,8 @@ struct ForwardScratch {
     const index_t block_kv = plan.max_block_kv, score_dim = problem.score_dim();
     const index_t height =
         plan.heads_per_task * (std::max)(plan.max_rows + kMostTileRows - 1, kMaxDecodeRows);
-    k = layout.take<T>(plan.packs_keys ? block_kv * score_dim : 0);
+    const bool has_codes = plan.packs_keys && problem.has_codes();
+    k = layout.take<T>(plan.packs_keys && !has_codes ? block_kv * score_dim : 0);
     v = layout.take<T>(block_kv * out_stride);
     scores = layout.take<T>((std::max)(kMostTileRows, kMaxDecodeRows) * block_kv);
     products = layout.take<T>(options.qv ? kMaxDecodeRows * block_kv : 0);
@@ -39,6 +42,7 @@ struct ForwardScratch {
     q = layout.take<T>(height * score_dim);
     sums = layout.take<T>(height * out_stride);
     rows = layout.take<QueryRow<T>>(plan.heads_per_task * plan.max_rows);
+    if (has_codes) codes = CodeScratch<T>(layout, score_dim, block_kv, height);
   }
 };
 

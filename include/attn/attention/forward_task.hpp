@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/code_path.hpp"
 #include "attn/attention/decode_path.hpp"
-#include "attn/attention/tiled_path.hpp"
+#include "attn/attention/exact_path.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -34,18 +35,19 @@ struct ForwardTask {
         queries(call, call_kernels, sequence, worker_scratch, rows, row_block.b),
         changes_scores(detail::changes_scores(call)) {
     if (sequence.decode) {
-      decode_.emplace(call, call_kernels, worker_scratch);
+      path_ = &decode_.emplace(call, call_kernels, worker_scratch);
+    } else if (call_kernels.codes != nullptr) {
+      path_ = &codes_.emplace(call, call_kernels, sequence, worker_scratch, rows, queries,
+                              row_block, next);
     } else {
-      tiled_.emplace(call, call_kernels, sequence, worker_scratch, rows, queries, row_block, next);
+      path_ = &exact_.emplace(call, call_kernels, sequence, worker_scratch, rows, queries,
+                              row_block, next);
     }
   }
   ForwardTask(const ForwardTask&) = delete;
   ForwardTask& operator=(const ForwardTask&) = delete;
 
-  ScorePath<T>& path() {
-    if (decode_) return *decode_;
-    return *tiled_;
-  }
+  ScorePath<T>& path() { return *path_; }
 
   /// tile.scores = scores up to `stage`; those of `masked` are -inf where a row does not see the
   /// key.
@@ -62,7 +64,9 @@ struct ForwardTask {
   }
 
  private:
-  std::optional<TiledPath<T>> tiled_;
+  ScorePath<T>* path_;
+  std::optional<ExactPath<T>> exact_;
+  std::optional<CodePath<T>> codes_;
   std::optional<DecodePath<T>> decode_;
 };
 

@@ -26,6 +26,19 @@ struct Dropout {
   std::uint64_t seed = 0;  ///< which weights become 0 follows from it and their place
 };
 
+/// In what the products of queries and keys are computed.
+enum class AttentionPrecision {
+  exact,  ///< in the type that softmax is computed in, float or double
+  /// Codes of 8 bits, with a scale for each query and key of a head. Of keys the mean of their block
+  /// of 64 positions (n / 64, counted from first_key on) is taken away first, and what queries make
+  /// of it is added in float: scale (q . mean + q . (k - mean)). Everything after that is as ever. The
+  /// mean is that of all finite keys of the block that lengths, causality, windows, documents and
+  /// chunks show to some query. Decoding (few queries) and keys of more than 65536 numbers are
+  /// exact, and so are gradients. Not of double. docs/precision.md has the errors. Source: Zhang et
+  /// al., "SageAttention" (2024).
+  int8,
+};
+
 /// Which scores an output of them shows.
 enum class ScoreStage {
   scaled,      ///< scale q k^T
@@ -63,6 +76,7 @@ struct AttentionOptions {
   TensorView4<const T> qv = {};
   MaskedRow masked_row = MaskedRow::zero;  ///< what a query gets that sees no key
   Dropout dropout = {};  ///< on the weights that multiply v; `weights` shows them before
+  AttentionPrecision precision = AttentionPrecision::exact;  ///< of q . k
 
   /// Packed sequences: sequence b has queries [cu_seqlens_q(b), cu_seqlens_q(b + 1)) of q, out and
   /// lse, whose batch extent is 1, and keys [cu_seqlens_k(b), cu_seqlens_k(b + 1)) of k and v.

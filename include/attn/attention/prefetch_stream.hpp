@@ -45,14 +45,11 @@ class PrefetchStream {
   /// Nothing to prefetch.
   PrefetchStream() = default;
   /// Rows with gaps between them are spread over `products` calls of next_panel() and `steps` more
-  /// of advance(); each next_panel() also takes a panel's worth of contiguous keys or values.
+  /// of advance(); each next_panel() also takes `panel_bytes` of contiguous keys or values.
   /// `queries` names the heads that the keys belong to, even if it has no rows.
   PrefetchStream(const AttentionProblem<T>& problem, const RowBlock& queries, KeyRange keys,
-                 index_t steps, index_t products, index_t panel_width)
-      : problem_(&problem),
-        queries_(queries),
-        keys_(keys),
-        panel_(panel_width * problem.score_dim() * index_t{sizeof(T)}) {
+                 index_t steps, index_t products, index_t panel_bytes)
+      : problem_(&problem), queries_(queries), keys_(keys), panel_(panel_bytes) {
     if (keys.begin < keys.end && !problem.paged() && is_contiguous(problem.k) &&
         is_contiguous(problem.v)) {
       std::size_t n = 0;
@@ -88,9 +85,9 @@ class PrefetchStream {
     }
   }
 
-  /// What score_panel() is to prefetch, a panel's worth of memory; `otherwise`, which is in a
-  /// cache, once all is done.
-  ATTN_INLINE const void* next_panel(const T* otherwise) {
+  /// What score_panel() is to prefetch, panel_bytes of memory; `otherwise`, which is in a cache,
+  /// once all is done.
+  ATTN_INLINE const void* next_panel(const void* otherwise) {
     advance();
     for (Stream& stream : streams_) {
       if (stream.left <= 0) continue;
@@ -116,7 +113,7 @@ class PrefetchStream {
   RowBlock queries_{};
   KeyRange keys_{};  ///< whose rows have gaps between them
   std::array<Stream, 2> streams_{};
-  index_t panel_ = 0;  ///< bytes of score_panel()'s panel
+  index_t panel_ = 0;  ///< bytes that score_panel() prefetches
   index_t count_ = 0, share_ = 0;
   index_t q_len_ = 0, h_ = 0, i_ = 0;  ///< the next query
   index_t next_ = 0;                   ///< of count_

@@ -97,6 +97,24 @@ struct AttentionProblem {
     return detail::keys_seen(options.mask, options.offset, lengths(b), i);
   }
 
+  /// The smallest range with all keys given that any query of the batch row sees by intervals.
+  KeyRange keys_seen(index_t b) const {
+    const index_t q_len = lengths(b).q_len;
+    if (q_len == 0 || !options.mask.has_intervals()) return keys_seen(b, 0);
+    KeyRange all{keys_of(b), 0};
+    for (index_t i = 0; i < q_len; ++i) {
+      const KeyRange seen = keys_seen(b, i);
+      if (seen.begin >= seen.end) continue;
+      all = {(std::min)(all.begin, seen.begin), (std::max)(all.end, seen.end)};
+    }
+    return all;
+  }
+
+  /// Whether the tiled path multiplies codes of 8 bits. Sums of more products than 65536 would not
+  /// fit 32 bits.
+  bool has_codes() const {
+    return options.precision == AttentionPrecision::int8 && score_dim() <= (index_t{1} << 16);
+  }
   /// Whether there is any query.
   bool has_rows() const { return batch() > 0 && num_heads() > 0 && scores[2] > 0; }
   /// Whether anything may hide keys from queries.

@@ -5,6 +5,7 @@
 // forward.hpp) is compiled once altogether.
 #pragma once
 
+#include "attn/attention/code_kernels.hpp"
 #include "attn/attention/problem.hpp"
 #include "attn/kernels/softmax.hpp"
 #include "attn/kernels/tile.hpp"
@@ -126,6 +127,7 @@ template <class T>
 struct ForwardKernels {
   const RowKernels<T>& rows;
   const ElementKernels<T>&own, &of_queries, &of_keys;  ///< rows of T; of q and out; of k and v
+  const CodeKernels<T>* codes;                         ///< nullptr where products are exact
 };
 
 }  // namespace detail

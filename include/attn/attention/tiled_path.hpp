@@ -1,4 +1,4 @@
-// TiledPath: attention's products on packed panels of keys, MR rows at a time.
+// TiledPath: what paths have in common that pack keys and multiply MR rows at a time by them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +11,7 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 template <class T>
-class TiledPath final : public ScorePath<T> {
+class TiledPath : public ScorePath<T> {
  public:
   /// For the rows of one key/value head. `next`: what its worker does afterwards, to be prefetched
   /// during the last block of keys; without rows where that is not known.
@@ -45,16 +45,7 @@ class TiledPath final : public ScorePath<T> {
                block.is_last() ? KeyRange{0, next_keys_} : block.next,
                rows_.count(),
                queries_.count() * panels,
-               kernels_.panel_width};
-  }
-
-  void score(const ScoreTile<T>& tile) override {
-    const index_t d = problem_.score_dim();
-    for (index_t j = tile.columns.begin; j < tile.columns.end; j += kernels_.panel_width) {
-      const T* panel = scratch_.k + j * d;
-      kernels_.score_panel(d, tile.queries, tile.query_stride, panel, problem_.scale,
-                           tile.scores + j, tile.stride, stream_.next_panel(panel));
-    }
+               panel_bytes()};
   }
 
   void prefetch(const ScoreTile<T>& tile, index_t x) override {
@@ -91,30 +82,17 @@ class TiledPath final : public ScorePath<T> {
     add(tile, scratch_.v + tile.first_column() * stride, stride, rescale);
   }
 
- private:
-  /// K, and V behind it where there is a qv, in panels of NR keys; keys that no row sees are not
-  /// read but taken as 0.
-  void pack_keys(index_t first_key, KeyRange block) const {
-    const index_t d = problem_.head_dim(), score_dim = problem_.score_dim(),
-                  NR = kernels_.panel_width;
-    const index_t first_column = (block.begin - first_key) & -NR;
-    T* panel = scratch_.k + first_column * score_dim;
-    for (index_t j = first_key + first_column; j < block.end; j += NR, panel += NR * score_dim) {
-      const KeyRange keys{(std::max)(j, block.begin), (std::min)(j + NR, block.end)};
-      if (keys.end - keys.begin < NR) std::fill_n(panel, NR * score_dim, T{0});
-      for (index_t x = keys.begin; x < keys.end;) {
-        const index_t end = problem_.run_end(x, keys.end);
-        of_keys_.pack_rows(end - x, j + NR - x, d, problem_.keys_from(at_.b, at_.kv_head, x),
-                           panel + (x - j));
-        if (problem_.options.qv) {
-          of_keys_.pack_rows(end - x, j + NR - x, score_dim - d,
-                             problem_.values_from(at_.b, at_.kv_head, x), panel + d * NR + (x - j));
-        }
-        x = end;
-      }
-    }
-  }
+ protected:
+  ~TiledPath() = default;
 
+  /// Keys that some row of the task sees, of the block that begins with first_key.
+  virtual void pack_keys(index_t first_key, KeyRange keys) const = 0;
+  /// What a panel of keys takes: score() prefetches as much.
+  virtual index_t panel_bytes() const = 0;
+
+  const void* next_panel(const void* otherwise) { return stream_.next_panel(otherwise); }
+
+ private:
   void copy_values(index_t first_key, KeyRange keys) const {
     const index_t dv = problem_.head_dim_v(), stride = scratch_.out_stride;
     for (index_t j = keys.begin; j < keys.end;) {

@@ -1,0 +1,126 @@
+// CodePath: the tiled path with queries and keys in codes of 8 bits.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/tiled_path.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// scale q . k = scale (q . mean + q . (k - mean)), the second product of codes. Blocks of
+/// kKeysOfMean positions have a mean each, whatever the task's rows see of them, so that a row has
+/// the same bits in every task. Values are those of the tiled path.
+template <class T>
+class CodePath final : public TiledPath<T> {
+ public:
+  CodePath(const AttentionProblem<T>& problem, const ForwardKernels<T>& kernels,
+           const SequenceTiling& tiling, const ForwardScratch<T>& scratch, const TaskRows<T>& rows,
+           const QueryTiles<T>& queries, const RowBlock& block, const RowBlock& next)
+      : TiledPath<T>(problem, kernels, tiling, scratch, rows, queries, block, next),
+        problem_(problem),
+        kernels_(*kernels.codes),
+        of_keys_(kernels.of_keys),
+        scratch_(scratch.codes),
+        rows_(rows),
+        scores_(kernels.rows),
+        at_(block),
+        shown_(problem.keys_seen(block.b)),
+        first_number_(problem.lengths(block.b).first_key),
+        row_bytes_(round_up(problem.score_dim(), kCodeStep)) {
+    const index_t d = problem.score_dim(), tile_rows = queries.tile_rows();
+    for (index_t r = 0; r < queries.count() * tile_rows; ++r) {
+      const T* query = queries.tile(r / tile_rows) + r % tile_rows * queries.stride();
+      scratch_.query_scales[r] =
+          problem.scale * kernels_.quantize_query(d, query, scratch_.queries + r * row_bytes_,
+                                                  row_bytes_, scratch_.starts + r);
+    }
+  }
+
+  void score(const ScoreTile<T>& tile) override {
+    const index_t first_row = tile.rows - rows_.all().data(), NR = scores_.panel_width;
+    alignas(64) T means[kMostTileRows * kMostMeans];
+    kernels_.score_means(problem_.score_dim(), tile.queries, tile.query_stride, scratch_.means,
+                         problem_.scale, means);
+    const CodeQueries<T> queries{scratch_.queries + first_row * row_bytes_, row_bytes_,
+                                 scratch_.query_scales + first_row, scratch_.starts + first_row,
+                                 means};
+    const index_t first_mean = mean_of(tile.first_key);
+    for (index_t j = tile.columns.begin; j < tile.columns.end; j += NR) {
+      const index_t key = tile.first_key + j, mean = mean_of(key);
+      const CodePanel<T> panel{scratch_.keys + j * row_bytes_, scratch_.key_scales + j,
+                               mean - first_mean, (std::min)(first_key_of(mean + 1) - key, NR)};
+      kernels_.score_panel(queries, panel, tile.scores + j, tile.stride,
+                           this->next_panel(panel.codes));
+    }
+  }
+
+ private:
+  index_t panel_bytes() const override { return scores_.panel_width * row_bytes_; }
+
+  /// The number of the mean that a key has.
+  index_t mean_of(index_t key) const { return (first_number_ + key) / kKeysOfMean; }
+  index_t first_key_of(index_t mean) const { return mean * kKeysOfMean - first_number_; }
+
+  /// Columns of no key have a scale of 0, and codes of any values.
+  void pack_keys(index_t first_key, KeyRange block) const override {
+    const index_t d = problem_.score_dim(), NR = scores_.panel_width;
+    const index_t first_mean = mean_of(first_key);
+    std::fill(scratch_.key_scales + ((block.begin - first_key) & -NR),
+              scratch_.key_scales + round_up(block.end - first_key, NR), T{0});
+    std::fill_n(scratch_.means, d * kMostMeans, T{0});
+    for (index_t mean = mean_of(block.begin); first_key_of(mean) < block.end; ++mean) {
+      // Scores before the masks are also asked of keys that no query sees, which take no part in
+      // the mean.
+      const index_t first = first_key_of(mean), end = first + kKeysOfMean;
+      const KeyRange packed{(std::max)(first, block.begin), (std::min)(end, block.end)};
+      const KeyRange shown{std::clamp(shown_.begin, first, end),
+                           std::clamp(shown_.end, first, end)};
+      KeyRange keys = packed;
+      if (shown.begin < shown.end) {
+        keys = {(std::min)(packed.begin, shown.begin), (std::max)(packed.end, shown.end)};
+      }
+      widen_keys(keys);
+      kernels_.center_rows(keys.end - keys.begin, shown.begin - keys.begin, shown.end - keys.begin,
+                           d, scratch_.centered, scratch_.means + mean - first_mean);
+      for (index_t j = packed.begin; j < packed.end;) {
+        const index_t column = j - first_key, in_panel = column & (NR - 1);
+        const index_t count = (std::min)(NR - in_panel, packed.end - j);
+        kernels_.pack_codes(count, d, scratch_.centered + (j - keys.begin) * d, scratch_.line,
+                            scratch_.keys + (column - in_panel) * row_bytes_ + 4 * in_panel,
+                            scratch_.key_scales + column);
+        j += count;
+      }
+    }
+  }
+
+  /// K, and V behind it where there is a qv, side by side.
+  void widen_keys(KeyRange keys) const {
+    const index_t d = problem_.head_dim(), score_dim = problem_.score_dim();
+    T* to = scratch_.centered;
+    for (index_t j = keys.begin; j < keys.end;) {
+      const index_t end = problem_.run_end(j, keys.end);
+      of_keys_.widen_rows(end - j, d, problem_.keys_from(at_.b, at_.kv_head, j), to, score_dim);
+      if (problem_.options.qv) {
+        of_keys_.widen_rows(end - j, score_dim - d, problem_.values_from(at_.b, at_.kv_head, j),
+                            to + d, score_dim);
+      }
+      to += (end - j) * score_dim;
+      j = end;
+    }
+  }
+
+  const AttentionProblem<T>& problem_;
+  const CodeKernels<T>& kernels_;
+  const ElementKernels<T>& of_keys_;
+  const CodeScratch<T>& scratch_;
+  const TaskRows<T>& rows_;
+  const RowKernels<T>& scores_;
+  RowBlock at_;
+  KeyRange shown_;  ///< by intervals, to any query of the sequence
+  index_t first_number_, row_bytes_;
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,48 @@
+// CodeScratch: the memory of one worker for queries and keys in codes of 8 bits.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "attn/core/arithmetic.hpp"
+#include "attn/exec/workspace.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Positions that share a mean of their keys.
+inline constexpr index_t kKeysOfMean = 64;
+/// Means of one block of keys, at most: those of 512 keys that begin within one.
+inline constexpr index_t kMostMeans = 16;
+/// Products take so many numbers at once: rows of codes are filled up with zeros.
+inline constexpr index_t kCodeStep = 16;
+
+template <class T>
+struct CodeScratch {
+  std::uint8_t* keys = nullptr;    ///< panels of one block
+  T* key_scales = nullptr;         ///< of its columns
+  T* means = nullptr;              ///< (score_dim, kMostMeans)
+  T* centered = nullptr;           ///< keys of one mean
+  std::int8_t* line = nullptr;     ///< a key in codes
+  std::int8_t* queries = nullptr;  ///< rows of a task, in whole tiles
+  T* query_scales = nullptr;
+  std::int32_t* starts = nullptr;  ///< of the sums of their products
+
+  CodeScratch() = default;
+  CodeScratch(ScratchLayout& layout, index_t score_dim, index_t block_kv, index_t height) {
+    const index_t row_bytes = round_up(score_dim, kCodeStep);
+    keys = layout.take<std::uint8_t>(block_kv * row_bytes);
+    key_scales = layout.take<T>(block_kv);
+    means = layout.take<T>(score_dim * kMostMeans);
+    centered = layout.take<T>(kKeysOfMean * score_dim);
+    line = layout.take<std::int8_t>(row_bytes);
+    queries = layout.take<std::int8_t>(height * row_bytes);
+    query_scales = layout.take<T>(height);
+    starts = layout.take<std::int32_t>(height);
+  }
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
