@@ -42,7 +42,7 @@ TYPED_TEST_SUITE(MultiHeadAttentionTest, Types);
 
 /// Random parameters, as a fan-in initialisation scales them.
 template <class T>
-MultiHeadAttention<T> random_module(Random& random, const MultiHeadAttentionOptions& options) {
+MultiHeadAttention<T> normal_module(Random& random, const MultiHeadAttentionOptions& options) {
   MultiHeadAttention<T> module(options);
   module.visit_parameters([&]<int Rank>(std::string_view, TensorView<T, Rank> p) {
     const double scale = 1 / std::sqrt(static_cast<double>(p.extent(Rank - 1)));
@@ -125,7 +125,7 @@ TYPED_TEST(MultiHeadAttentionTest, RandomModulesAndCalls) {
   using W = Wider<T>;
   for (std::uint64_t draw = 0; draw < 120; ++draw) {
     Random random(draw);
-    auto module = random_module<T>(random, random_options(random));
+    auto module = normal_module<T>(random, random_options(random));
     const MultiHeadAttentionOptions& o = module.options();
     const bool self = o.kdim == o.embed_dim && o.vdim == o.embed_dim && random.chance(0.5);
     const Index batch = random.integer(1, 3), q_len = random.integer(1, 20);
@@ -184,7 +184,7 @@ TYPED_TEST(MultiHeadAttentionTest, RandomModulesAndCalls) {
 TYPED_TEST(MultiHeadAttentionTest, IsTheCompositionOfFreeFunctions) {
   using T = TypeParam;
   Random random(1);
-  auto module = random_module<T>(random, {.embed_dim = 24, .num_heads = 4});
+  auto module = normal_module<T>(random, {.embed_dim = 24, .num_heads = 4});
   const auto query = random.tensor<T, 3>({2, 7, 24}), key = random.tensor<T, 3>({2, 9, 24});
   for (Isa isa : available_isas()) {
     const Execution on{.isa = isa};
@@ -207,7 +207,7 @@ TYPED_TEST(MultiHeadAttentionTest, IsTheCompositionOfFreeFunctions) {
 TYPED_TEST(MultiHeadAttentionTest, SelfAttentionFormAndResidualInPlace) {
   using T = TypeParam;
   Random random(2);
-  const auto module = random_module<T>(random, {.embed_dim = 12, .num_heads = 3});
+  const auto module = normal_module<T>(random, {.embed_dim = 12, .num_heads = 3});
   const auto x = random.tensor<T, 3>({2, 5, 12});
   const auto y = module(x);
   EXPECT_EQ(to_array(y).data, to_array(module(x, x, x)).data);
@@ -221,7 +221,7 @@ TYPED_TEST(MultiHeadAttentionTest, SelfAttentionFormAndResidualInPlace) {
 TYPED_TEST(MultiHeadAttentionTest, SameBitsFromManyThreadsAndOnAnyExecutor) {
   using T = TypeParam;
   Random random(3);
-  const auto module = random_module<T>(random, {.embed_dim = 64, .num_heads = 4});
+  const auto module = normal_module<T>(random, {.embed_dim = 64, .num_heads = 4});
   const auto x = random.tensor<T, 3>({4, 50, 64});
   for (Isa isa : available_isas()) {
     const SerialExecutor serial;

@@ -16,7 +16,8 @@ using attn_test::Random;
 using attn_test::to_array;
 using attn_test::unlike;
 
-MultiHeadAttention<float> random_module(Random& random, const MultiHeadAttentionOptions& options) {
+MultiHeadAttention<float> random_attention(Random& random,
+                                           const MultiHeadAttentionOptions& options) {
   MultiHeadAttention<float> module(options);
   attn_test::randomize(module, random);
   return module;
@@ -25,7 +26,7 @@ MultiHeadAttention<float> random_module(Random& random, const MultiHeadAttention
 /// Its numbers hang on a generator's hidden state. What holds: who permutes the tokens permutes the rows.
 TEST(TutorialSlips, T000PermutedTokensGivePermutedRows) {
   Random random(1);
-  const auto module = random_module(random, {.embed_dim = 16, .num_heads = 4});
+  const auto module = random_attention(random, {.embed_dim = 16, .num_heads = 4});
   const auto x = random.tensor<float, 3>({1, 4, 16});
   constexpr index_t kOrder[] = {2, 0, 1, 3};
   const Tensor3<float> y = module(x);
@@ -63,7 +64,7 @@ TEST(TutorialSlips, T001HeadsAreCutFromFeatures) {
 /// It multiplies scores by a mask of -inf, which makes NaN of 0 and flips negative scores; meant is to add one.
 TEST(TutorialSlips, T001InfinityIsAdded) {
   Random random(3);
-  const auto module = random_module(random, {.embed_dim = 12, .num_heads = 3});
+  const auto module = random_attention(random, {.embed_dim = 12, .num_heads = 3});
   const auto x = random.tensor<float, 3>({2, 4, 12});
   Tensor2<float> bias({4, 4});
   for (index_t i = 0; i < 4; ++i) {
@@ -76,7 +77,7 @@ TEST(TutorialSlips, T001InfinityIsAdded) {
 /// Its full listing projects keys and values by q_project; meant is a projection of their own for each.
 TEST(TutorialSlips, T002KeysAndValuesHaveTheirOwnProjections) {
   Random random(4);
-  auto module = random_module(random, {.embed_dim = 12, .num_heads = 3});
+  auto module = random_attention(random, {.embed_dim = 12, .num_heads = 3});
   const auto x = random.tensor<float, 3>({2, 4, 12});
   const Tensor3<float> y = module(x);
   const auto q = linear(x, module.q_weight(), module.q_bias());
@@ -97,7 +98,7 @@ TEST(TutorialSlips, T002KeysAndValuesHaveTheirOwnProjections) {
 TEST(TutorialSlips, T002MaskOfTwoAxesIsNotOfHeads) {
   Random random(5);
   constexpr index_t kSeq = 4;
-  const auto module = random_module(random, {.embed_dim = 12, .num_heads = kSeq});
+  const auto module = random_attention(random, {.embed_dim = 12, .num_heads = kSeq});
   const auto x = random.tensor<float, 3>({kSeq, kSeq, 12});
   Tensor2<bool> visible({kSeq, kSeq});
   Tensor3<bool> per_row({kSeq, kSeq, kSeq});
@@ -164,7 +165,7 @@ TEST(TutorialSlips, T004HiddenKeysHaveNoWeight) {
 /// Its "multi-head" demonstration with one matrix is one head of width 6. Two heads of width 3 are something else.
 TEST(TutorialSlips, T004HeadsHaveScoresOfTheirOwn) {
   Random random(7);
-  auto one = random_module(random, {.embed_dim = 6, .num_heads = 1, .output_projection = false});
+  auto one = random_attention(random, {.embed_dim = 6, .num_heads = 1, .output_projection = false});
   MultiHeadAttention<float> two({.embed_dim = 6, .num_heads = 2, .output_projection = false});
   copy(one.q_weight(), two.q_weight());
   copy(one.k_weight(), two.k_weight());
