@@ -150,6 +150,47 @@ TEST(Quantized, TilesGiveTheBitsOfVectors) {
   }
 }
 
+TEST(Quantized, MatricesOneBelowTheOtherGiveTheBitsOfEachAlone) {
+  for (std::uint64_t draw = 0; draw < 12; ++draw) {
+    Random random(6000 + draw);
+    const Index m = random.pick<Index>({0, 1, 3, 4, 6, 8, 9, 40}), k = 32 * random.integer(1, 40);
+    std::vector<QuantizedWeights> weights;
+    std::vector<detail::QuantizedMatrix> parts;
+    const QuantizedFormat first = random.pick(quantized_formats());
+    Index n = 0;
+    for (std::int64_t left = random.integer(1, 4); left > 0; --left) {
+      const QuantizedFormat format = random.chance(0.6) ? first : random.pick(quantized_formats());
+      weights.push_back(random_weights(random, random.integer(1, 150), k, format));
+      parts.push_back(weights.back().matrix());
+      n += weights.back().n();
+    }
+    const Tensor2<float> x = random_rows(random, m, k), residual = random_rows(random, m, n);
+    Tensor1<float> bias({n});
+    for (Index j = 0; j < n; ++j) bias(j) = static_cast<float>(random.normal());
+    const ThreadExecutor threads(3);
+    for (const auto activations : {ActivationFormat::exact, ActivationFormat::int8}) {
+      for (Isa isa : extended_isas()) {
+        SCOPED_TRACE(random.trace() + ", " + std::string(name(isa)) + ", " + std::to_string(m) +
+                     " x " + std::to_string(n) + " x " + std::to_string(k));
+        Tensor2<float> expected({m, n}), found({m, n});
+        Epilogue<float> epilogue{
+            .bias = bias, .activation = Activation::silu, .beta = 1, .residual = residual};
+        detail::gemm(x, parts, activations, found, epilogue,
+                     {.executor = draw % 2 == 0 ? &threads : nullptr, .isa = isa});
+        Index begin = 0;
+        for (const QuantizedWeights& part : weights) {
+          const Index end = begin + part.n();
+          epilogue.bias = bias.view().slice(0, begin, end);
+          epilogue.residual = residual.view().slice(1, begin, end);
+          gemm(x, part, activations, expected.view().slice(1, begin, end), epilogue, {.isa = isa});
+          begin = end;
+        }
+        ASSERT_TRUE(same_bits(found, expected));
+      }
+    }
+  }
+}
+
 TEST(Quantized, AnActivationThatIsNotFiniteSpoilsItsRowAlone) {
   for (const QuantizedFormat& format : quantized_formats()) {
     Random random(3000);

@@ -2,6 +2,7 @@
 #include "attn/models/quantize.hpp"
 
 #include <cstring>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -97,6 +98,40 @@ TEST(Quantize, ExactModelsAreThoseOfTheDequantisedWeights) {
         const auto token = ids.view().slice(1, i, i + 1);
         ASSERT_TRUE(quantize_same_bits(gpt(token, {}, caches), expanded(token, {}, plain_caches)));
       }
+    }
+  }
+}
+
+TEST(Quantize, PartsOfOneFormOrOfSeveralGiveTheBitsOfEachAlone) {
+  Random random(32);
+  const index_t k = 96;
+  const auto form = [&](index_t n, WeightFormat format, ActivationFormat activations) {
+    return detail::compressed_weight(random.tensor<float, 2>({n, k}),
+                                     {.weights = format, .activations = activations});
+  };
+  using Parts = std::vector<std::shared_ptr<const CompressedWeight<float>>>;
+  constexpr auto kInt8 = ActivationFormat::int8, kExact = ActivationFormat::exact;
+  for (const Parts& parts :
+       {Parts{form(40, WeightFormat::q4_1, kInt8), form(20, WeightFormat::q4_1, kInt8)},
+        Parts{form(40, WeightFormat::q4_1, kInt8), form(20, WeightFormat::q8_0, kInt8)},
+        Parts{form(40, WeightFormat::q4_1, kInt8), form(20, WeightFormat::q4_1, kExact)},
+        Parts{form(40, WeightFormat::q4_1, kExact), form(20, WeightFormat::bf16, kExact)}}) {
+    for (const index_t m : {1, 5, 20}) {
+      const auto x = random.tensor<float, 2>({m, k}), residual = random.tensor<float, 2>({m, 60});
+      const auto bias = random.tensor<float, 1>({60});
+      Tensor2<float> found({m, 60}), expected({m, 60});
+      detail::linear_parts<float, 2>(x.view(), parts, bias.view(), found.view(), Activation::gelu,
+                                     residual.view(), {});
+      for (const auto& [part, begin, end] : {std::tuple{0, 0, 40}, std::tuple{1, 40, 60}}) {
+        parts[static_cast<std::size_t>(part)]->multiply(
+            x.view(), expected.view().slice(1, begin, end),
+            {.bias = bias.view().slice(0, begin, end),
+             .activation = Activation::gelu,
+             .beta = 1,
+             .residual = residual.view().slice(1, begin, end)},
+            {});
+      }
+      EXPECT_TRUE(quantize_same_bits(found, expected)) << m;
     }
   }
 }

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
+
 #include "attn/kernels/gemm.hpp"
 #include "attn/kernels/quantized_matrix.hpp"
 #include "attn/simd/int8.hpp"
@@ -18,8 +20,9 @@ enum class ActivationFormat {
 namespace detail {
 
 struct QuantizedProblem {
-  GemmProblem<float> product;  ///< without B
-  QuantizedMatrix weights;
+  GemmProblem<float> product;      ///< without B
+  const QuantizedMatrix* weights;  ///< one below the other, of as many columns
+  index_t parts;                   ///< of them
 };
 
 template <class Acc>
@@ -30,10 +33,11 @@ struct Backend<family::QuantizedProducts, float, Acc> {
   static constexpr std::uint64_t kLayout = layout_hash(
       {sizeof(Backend), offsetof(Backend, multiply_int8), sizeof(QuantizedProblem),
        offsetof(QuantizedProblem, product), offsetof(QuantizedProblem, weights),
-       sizeof(QuantizedMatrix), offsetof(QuantizedMatrix, n), offsetof(QuantizedMatrix, k),
-       offsetof(QuantizedMatrix, format), sizeof(QuantizedFormat), offsetof(QuantizedFormat, block),
-       offsetof(QuantizedFormat, zero), offsetof(QuantizedFormat, has_offset),
-       offsetof(QuantizedFormat, has_wide), offsetof(QuantizedFormat, float_scales)});
+       offsetof(QuantizedProblem, parts), sizeof(QuantizedMatrix), offsetof(QuantizedMatrix, n),
+       offsetof(QuantizedMatrix, k), offsetof(QuantizedMatrix, format), sizeof(QuantizedFormat),
+       offsetof(QuantizedFormat, block), offsetof(QuantizedFormat, zero),
+       offsetof(QuantizedFormat, has_offset), offsetof(QuantizedFormat, has_wide),
+       offsetof(QuantizedFormat, float_scales)});
 };
 
 }  // namespace detail
@@ -48,17 +52,21 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// gemm() by rows of quantised weights.
-inline void gemm(const TensorView2<const float>& a, const QuantizedMatrix& weights,
+/// gemm() by quantised weights one below the other: a is rounded once, and few rows take one region of threads.
+inline void gemm(const TensorView2<const float>& a, std::span<const QuantizedMatrix> weights,
                  ActivationFormat activations, const TensorView2<float>& c,
                  const Epilogue<float>& epilogue, const Execution& execution) {
-  check_shape("gemm", "a", Shape<2>{a.extent(0), weights.k}, a.shape());
+  index_t n = 0;
+  for (const QuantizedMatrix& part : weights) {
+    check_shape("gemm", "a", Shape<2>{a.extent(0), part.k}, a.shape());
+    n += part.n;
+  }
   const auto& kernels = backend<family::QuantizedProducts, float>(execution);
   const bool is_exact = activations == ActivationFormat::exact;
   const auto& kernel = is_exact ? kernels.multiply_floats : kernels.multiply_int8;
-  gemm<float, 2>("gemm", a, {}, weights.n, c, epilogue, execution, is_exact,
+  gemm<float, 2>("gemm", a, {}, n, c, epilogue, execution, is_exact,
                  [&](const GemmProblem<float>& problem) {
-                   kernel({problem, weights}, execution);
+                   kernel({problem, weights.data(), std::ssize(weights)}, execution);
                  });
 }
 
@@ -72,7 +80,8 @@ void gemm(const A& a, const QuantizedWeights& b, ActivationFormat activations, C
           const Epilogue<float>& epilogue = {}, const Execution& execution = {}) {
   ATTN_ASSERT_INPUT(A, float, 2, "gemm: a", "(m, k)", "what quantised weights multiply, float");
   ATTN_ASSERT_OUTPUT(C, float, 2, "gemm: c", "(m, n)", "what quantised weights give, float");
-  detail::gemm(detail::view_as<const float, 2>(a), b.matrix(), activations,
+  const detail::QuantizedMatrix matrix = b.matrix();
+  detail::gemm(detail::view_as<const float, 2>(a), {&matrix, 1}, activations,
                detail::view_as<float, 2>(c), epilogue, execution);
 }
 

@@ -114,11 +114,19 @@ inline void multiply_exact(const detail::GemmProblem<float>& g, const detail::Qu
   }
 }
 
+/// Columns [first, first + n) of a product.
+inline detail::GemmProblem<float> columns_of(detail::GemmProblem<float> g, index_t first,
+                                             index_t n) {
+  g.n = n;
+  g.c += first;
+  g.residual += first;
+  if (g.bias != nullptr) g.bias += first;
+  return g;
+}
+
 /// Products of activations as they are. Few rows take weights straight from their codes, others packed panels of them.
-inline void multiply_floats(const detail::QuantizedProblem& problem, const Executor& executor,
-                            Workspace& workspace) {
-  detail::GemmProblem<float> g = problem.product;
-  const detail::QuantizedMatrix& w = problem.weights;
+inline void multiply_floats_by(const detail::QuantizedMatrix& w, detail::GemmProblem<float> g,
+                               const Executor& executor, Workspace& workspace) {
   constexpr index_t kMostRows = 4, kUnit = 32 * Int8::kPanels;
   if (g.m == 0 || g.m > kMostRows || g.a_k != 1 || g.seeds || g.k == 0) {
     g.source = {&w, expand_panel};
@@ -139,6 +147,16 @@ inline void multiply_floats(const detail::QuantizedProblem& problem, const Execu
     }
     finish_block(g, 0, g.m, begin * kUnit, std::min(end * kUnit, g.n), g.beta != 0);
   });
+}
+
+inline void multiply_floats(const detail::QuantizedProblem& problem, const Executor& executor,
+                            Workspace& workspace) {
+  if (problem.product.m == 0) return;
+  index_t column = 0;
+  for (const detail::QuantizedMatrix& w : std::span(problem.weights, problem.parts)) {
+    multiply_floats_by(w, columns_of(problem.product, column, w.n), executor, workspace);
+    column += w.n;
+  }
 }
 
 /// Rows of activations in 8 bits, filled up with zeros to whole groups of codes; and per row and piece (a block of weights)
@@ -199,6 +217,8 @@ inline void quantize_row(const float* x, index_t x_k, index_t k, index_t shared,
   }
   for (index_t i = k; i < rows.row_bytes; ++i) codes[i] = 0;
 }
+
+#include "attn/kernels/quantized_gemv.inc.hpp"
 
 /// Panels of codes that a tile multiplies by, over a few pieces of k.
 struct CodePanels {
@@ -319,14 +339,9 @@ struct ExpandedPanels {
   float scales[Int8::kPanels][kMostK], offsets[Int8::kPanels][kMostK];  // a block has 16 k at least
 };
 
-/// Asks for what lies `ahead` of `bytes` bytes, a line each.
-ATTN_INLINE void prefetch_ahead(const std::uint8_t* from, index_t bytes, index_t ahead) {
-  for (index_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at + ahead, 0, 2);
-}
-
 /// Panels [first, ..) over `pieces` pieces from `first_piece` on.
 inline CodePanels expand_codes(const detail::QuantizedMatrix& w, index_t first, index_t first_piece,
-                               index_t pieces, index_t piece, bool prefetches, ExpandedPanels& to) {
+                               index_t pieces, index_t piece, ExpandedPanels& to) {
   using V = Vec<float>;
   const bool is_row = w.format.block == 0;
   CodePanels result;
@@ -339,13 +354,6 @@ inline CodePanels expand_codes(const detail::QuantizedMatrix& w, index_t first, 
     const std::uint8_t* panel = w.panel(std::min(first + p, w.panels() - 1));
     const std::uint8_t* codes = panel + w.codes_begin() + k_begin * 16 * w.format.bits / 8;
     result.codes[p] = codes;
-    if (prefetches) {
-      // The next panels, so that memory is read while these are multiplied by: decoding SmolLM2 on one thread takes
-      // 0.96 of the time (by hand, median of three pairs).
-      const index_t ahead = Int8::kPanels * w.panel_bytes();
-      prefetch_ahead(codes, (k_end - k_begin) * 16 * w.format.bits / 8, ahead);
-      if (first_piece == 0) prefetch_ahead(panel, w.codes_begin(), ahead);
-    }
     if (w.format.bits == 4) {
       result.codes[p] = to.codes[p];
       constexpr index_t kSize = 4 * V::kLanes;
@@ -378,31 +386,65 @@ inline CodePanels expand_codes(const detail::QuantizedMatrix& w, index_t first, 
 #include "attn/kernels/quantized_tiles.inc.hpp"
 #endif
 
-inline void multiply_int8(const detail::QuantizedProblem& problem, const Executor& executor,
-                          Workspace& workspace) {
-  const detail::GemmProblem<float>& g = problem.product;
-  const detail::QuantizedMatrix& w = problem.weights;
-  if (g.m == 0 || g.n == 0) return;
+/// Many rows: panels are expanded once for all of them.
+inline void multiply_panels(const detail::GemmProblem<float>& g, const detail::QuantizedMatrix& w,
+                            const QuantizedRows& rows, const Executor& threads,
+                            ExpandedPanels* expanded) {
+  const index_t workers = detail::worker_count(threads);
+  const index_t units = (w.panels() + Int8::kPanels - 1) / Int8::kPanels;
+  const index_t tasks = std::min(units, workers == 1 ? 1 : 8 * workers);
+  const index_t pieces_at_once = std::max(index_t{1}, ExpandedPanels::kMostK / rows.piece);
+  threads.run(tasks, [&](index_t task, int worker) {
+    constexpr index_t kUnit = 16 * Int8::kPanels;
+    const index_t begin = units * task / tasks, end = units * (task + 1) / tasks;
+    for (index_t unit = begin; unit < end; ++unit) {
+      const index_t j = unit * kUnit, columns = std::min(g.n - j, kUnit);
+      // k = 0 still takes one round: the product is 0, the epilogue is due.
+      for (index_t piece = 0; piece == 0 || piece < rows.pieces; piece += pieces_at_once) {
+        const index_t pieces = std::min(pieces_at_once, rows.pieces - piece);
+        const CodePanels b =
+            expand_codes(w, unit * Int8::kPanels, piece, pieces, rows.piece, expanded[worker]);
+        for (index_t i = 0; i < g.m; i += Int8::kRows) {
+          const index_t height = std::min(g.m - i, Int8::kRows);
+          float* c = g.c + i * g.c_row + j;
+          if (w.format.has_wide) {
+            int8_rows<Int8::kRows, true>(height, b, rows, i, piece, c, g.c_row, columns, piece > 0);
+          } else {
+            int8_rows<Int8::kRows, false>(height, b, rows, i, piece, c, g.c_row, columns,
+                                          piece > 0);
+          }
+        }
+      }
+    }
+    finish_block(g, 0, g.m, begin * kUnit, std::min(end * kUnit, g.n), g.beta != 0);
+  });
+}
+
+/// Products of activations in 8 bits by weights of one format, one below the other.
+inline void multiply_int8_by(std::span<const detail::QuantizedMatrix> parts,
+                             const detail::GemmProblem<float>& g, const Executor& executor,
+                             Workspace& workspace) {
+  if (g.n == 0) return;
+  const QuantizedFormat& format = parts[0].format;
   constexpr index_t kMostK = ExpandedPanels::kMostK;
-  const bool is_row = w.format.block == 0;
+  const bool is_row = format.block == 0;
   // Reading and expanding a weight counts as 12 products, once for all rows: decoding SmolLM2 on two
   // threads takes 0.58 of the time (bench/llm_speed llm_decode, median of three pairs).
   const Executor& threads = detail::threads_for(executor, (g.m / 4 + 3) * g.n * g.k);
   const index_t workers = detail::worker_count(threads);
   QuantizedRows rows{};
   rows.row_bytes = detail::round_up(g.k, index_t{64});
-  rows.piece = is_row ? kMostK : w.format.block;
+  rows.piece = is_row ? kMostK : format.block;
   rows.pieces = (g.k + rows.piece - 1) / rows.piece;
   Scratch<std::int8_t> codes(workspace, g.m * rows.row_bytes);
   Scratch<float> scales(workspace, 2 * g.m * rows.pieces);
   Scratch<std::int32_t> starts(workspace, g.m * rows.pieces);
   Scratch<float> lines(workspace, g.a_k == 1 ? 0 : workers * g.k);
-  Scratch<ExpandedPanels> expanded(workspace, workers);
   rows.codes = codes.data();
   rows.scales = scales.data();
   rows.sums = scales.data() + g.m * rows.pieces;
   rows.starts = starts.data();
-  const int zero = Int8::zero(w.format.zero, w.format.has_wide);
+  const int zero = Int8::zero(format.zero, format.has_wide);
   const index_t shared = is_row ? std::max(g.k, index_t{1}) : 32;
 
   constexpr index_t kTaskRows = 16;
@@ -419,37 +461,34 @@ inline void multiply_int8(const detail::QuantizedProblem& problem, const Executo
     threads.run(row_tasks, quantize);
   }
 
-#if defined(ATTN_TARGET_TILES)
-  if (takes_tiles(problem)) return multiply_int8_tiles(problem, rows, threads, workspace);
-#endif
+  if (g.m <= kGemvRows) return multiply_codes(g, parts, rows, threads);
 
-  const index_t units = (w.panels() + Int8::kPanels - 1) / Int8::kPanels;
-  const index_t tasks = std::min(units, workers == 1 ? 1 : 8 * workers);
-  const index_t pieces_at_once = std::max(index_t{1}, kMostK / rows.piece);
-  threads.run(tasks, [&](index_t task, int worker) {
-    constexpr index_t kUnit = 16 * Int8::kPanels;
-    const index_t begin = units * task / tasks, end = units * (task + 1) / tasks;
-    for (index_t unit = begin; unit < end; ++unit) {
-      const index_t j = unit * kUnit, columns = std::min(g.n - j, kUnit);
-      // k = 0 still takes one round: the product is 0, the epilogue is due.
-      for (index_t piece = 0; piece == 0 || piece < rows.pieces; piece += pieces_at_once) {
-        const index_t pieces = std::min(pieces_at_once, rows.pieces - piece);
-        const CodePanels b = expand_codes(w, unit * Int8::kPanels, piece, pieces, rows.piece,
-                                          g.m <= Int8::kRows, expanded.data()[worker]);
-        for (index_t i = 0; i < g.m; i += Int8::kRows) {
-          const index_t height = std::min(g.m - i, Int8::kRows);
-          float* c = g.c + i * g.c_row + j;
-          if (w.format.has_wide) {
-            int8_rows<Int8::kRows, true>(height, b, rows, i, piece, c, g.c_row, columns, piece > 0);
-          } else {
-            int8_rows<Int8::kRows, false>(height, b, rows, i, piece, c, g.c_row, columns,
-                                          piece > 0);
-          }
-        }
-      }
+  Scratch<ExpandedPanels> expanded(workspace, workers);
+  index_t column = 0;
+  for (const detail::QuantizedMatrix& w : parts) {
+    const detail::GemmProblem<float> part = columns_of(g, column, w.n);
+    column += w.n;
+#if defined(ATTN_TARGET_TILES)
+    if (takes_tiles(part, format)) {
+      multiply_int8_tiles(part, w, rows, threads, workspace);
+      continue;
     }
-    finish_block(g, 0, g.m, begin * kUnit, std::min(end * kUnit, g.n), g.beta != 0);
-  });
+#endif
+    multiply_panels(part, w, rows, threads, expanded.data());
+  }
+}
+
+inline void multiply_int8(const detail::QuantizedProblem& problem, const Executor& executor,
+                          Workspace& workspace) {
+  if (problem.product.m == 0) return;
+  const detail::QuantizedMatrix *part = problem.weights, *end = part + problem.parts;
+  for (index_t column = 0; part != end;) {
+    const detail::QuantizedMatrix* const first = part;
+    index_t n = 0;
+    for (; part != end && part->format == first->format; ++part) n += part->n;
+    multiply_int8_by({first, part}, columns_of(problem.product, column, n), executor, workspace);
+    column += n;
+  }
 }
 
 template <>

@@ -60,10 +60,8 @@ inline void add_products(index_t steps, const void* a0, const void* a1, const vo
 
 /// Whether tiles take a product. Weights with a scale a row are multiplied as they are stored, those in blocks as signed
 /// numbers, code - zero, so that nothing is left to add to the sums of a block.
-inline bool takes_tiles(const detail::QuantizedProblem& problem) {
-  constexpr index_t kFewRows = 8;  // of which vectors read the weights once, too
-  const QuantizedFormat& format = problem.weights.format;
-  return problem.product.m > kFewRows && problem.product.k > 0 &&
+inline bool takes_tiles(const detail::GemmProblem<float>& g, const QuantizedFormat& format) {
+  return g.m > kGemvRows && g.k > 0 &&
          (format.block == 0 || (format.has_wide ? format.zero == 128 : format.zero < 128));
 }
 
@@ -131,11 +129,10 @@ inline void close_row_sums(index_t height, index_t columns, const std::int32_t* 
 }
 
 /// Rows [i0, i1) by columns from j on of weights with one scale a row.
-inline void multiply_row_tiles(const detail::QuantizedProblem& problem, const QuantizedRows& a,
+inline void multiply_row_tiles(const detail::GemmProblem<float>& g,
+                               const detail::QuantizedMatrix& w, const QuantizedRows& a,
                                const TiledActivations& x, index_t i0, index_t i1, index_t j,
                                TileScratch& scratch, std::int32_t* sums) {
-  const detail::GemmProblem<float>& g = problem.product;
-  const detail::QuantizedMatrix& w = problem.weights;
   const index_t first = j / 16, second = std::min(first + 1, w.panels() - 1);
   const std::uint8_t* const panels[2] = {w.panel(first), w.panel(second)};
   for (int p = 0; p < 2; ++p) expand_scales(w, panels[p], 0, 1, scratch.scales[p]);
@@ -255,10 +252,9 @@ inline void expand_blocks(const detail::QuantizedMatrix& w, index_t panel, index
 }
 
 /// Rows [i0, i1) by columns from j on of weights in blocks.
-inline void multiply_block_tiles(const detail::QuantizedProblem& problem, const TiledActivations& x,
+inline void multiply_block_tiles(const detail::GemmProblem<float>& g,
+                                 const detail::QuantizedMatrix& w, const TiledActivations& x,
                                  index_t i0, index_t i1, index_t j, TileScratch& scratch) {
-  const detail::GemmProblem<float>& g = problem.product;
-  const detail::QuantizedMatrix& w = problem.weights;
   const index_t depth = w.format.block, at_once = TileScratch::kMostK / depth;
   const index_t panels = std::min(index_t{2}, w.panels() - j / 16);
   for (index_t block = 0; block < x.steps; block += at_once) {
@@ -297,10 +293,9 @@ inline void multiply_block_tiles(const detail::QuantizedProblem& problem, const 
 }
 
 /// A whole product by activations that are quantised.
-inline void multiply_int8_tiles(const detail::QuantizedProblem& problem, const QuantizedRows& rows,
+inline void multiply_int8_tiles(const detail::GemmProblem<float>& g,
+                                const detail::QuantizedMatrix& w, const QuantizedRows& rows,
                                 const Executor& threads, Workspace& workspace) {
-  const detail::GemmProblem<float>& g = problem.product;
-  const detail::QuantizedMatrix& w = problem.weights;
   const index_t workers = detail::worker_count(threads);
   const index_t tiles = detail::round_up(g.m, kTileRows) / 16;
   const bool is_row = w.format.block == 0;
@@ -330,10 +325,10 @@ inline void multiply_int8_tiles(const detail::QuantizedProblem& problem, const Q
     for (index_t unit = units * range / ranges; unit < units * (range + 1) / ranges; ++unit) {
       const index_t j = unit * kTileColumns;
       if (is_row) {
-        multiply_row_tiles(problem, rows, x, i0, i1, j, scratch.data()[worker],
+        multiply_row_tiles(g, w, rows, x, i0, i1, j, scratch.data()[worker],
                            sums.data() + worker * sums_size);
       } else {
-        multiply_block_tiles(problem, x, i0, i1, j, scratch.data()[worker]);
+        multiply_block_tiles(g, w, x, i0, i1, j, scratch.data()[worker]);
       }
       finish_block(g, i0, i1, j, std::min(j + kTileColumns, g.n), g.beta != 0);
     }

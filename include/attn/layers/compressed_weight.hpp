@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "attn/kernels/gemm.hpp"
@@ -23,6 +24,20 @@ class CompressedWeight {
   /// c = x W^T with an epilogue, as gemm(). Shapes: x (rows, in), c (rows, out). Throws ShapeError.
   virtual void multiply(TensorView2<const T> x, TensorView2<T> c, const Epilogue<T>& epilogue,
                         const Execution& execution) const = 0;
+  /// The same by `parts`, this one first, one below the other: c (rows, out of all).
+  virtual void multiply_parts(std::span<const std::shared_ptr<const CompressedWeight>> parts,
+                              TensorView2<const T> x, TensorView2<T> c, const Epilogue<T>& epilogue,
+                              const Execution& execution) const {
+    index_t begin = 0;
+    for (const auto& part : parts) {
+      const index_t end = begin + part->shape()[0];
+      Epilogue<T> own = epilogue;
+      if (own.bias) own.bias = own.bias.slice(0, begin, end);
+      if (own.residual) own.residual = own.residual.slice(1, begin, end);
+      part->multiply(x, c.slice(1, begin, end), own, execution);
+      begin = end;
+    }
+  }
   /// Row `index` of W, as an embedding takes it: `out` (in).
   virtual void row(index_t index, TensorView1<T> out) const = 0;
   /// What it takes of memory.
@@ -88,18 +103,12 @@ void linear_parts(const TensorView<const T, Rank>& x,
   if (residual) check_shape("linear", "residual", expected, residual.shape());
   each_joined(
       [&](const auto& in, const auto& to, const auto& added) {
-        index_t begin = 0;
-        for (const auto& part : parts) {
-          const index_t end = begin + part->shape()[0];
-          Epilogue<T> epilogue{.activation = activation};
-          if (bias) epilogue.bias = bias.slice(0, begin, end);
-          if (residual) {
-            epilogue.beta = T{1};
-            epilogue.residual = added.rows().slice(1, begin, end);
-          }
-          part->multiply(in.rows(), to.rows().slice(1, begin, end), epilogue, execution);
-          begin = end;
+        Epilogue<T> epilogue{.bias = bias, .activation = activation};
+        if (residual) {
+          epilogue.beta = T{1};
+          epilogue.residual = added.rows();
         }
+        parts[0]->multiply_parts(parts, in.rows(), to.rows(), epilogue, execution);
       },
       x, out, residual ? residual : TensorView<const T, Rank>(out));
 }

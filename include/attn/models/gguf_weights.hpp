@@ -20,6 +20,20 @@ class QuantizedWeight final : public CompressedWeight<float> {
                 const Execution& execution) const override {
     gemm(x, weights_, activations_, c, epilogue, execution);
   }
+  /// Other forms, or other activations, among the parts are multiplied by one by one.
+  void multiply_parts(std::span<const std::shared_ptr<const CompressedWeight>> parts,
+                      TensorView2<const float> x, TensorView2<float> c,
+                      const Epilogue<float>& epilogue, const Execution& execution) const override {
+    Scratch<detail::QuantizedMatrix> matrices(execution.scratch(), std::ssize(parts));
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const auto* part = dynamic_cast<const QuantizedWeight*>(parts[i].get());
+      if (part == nullptr || part->activations_ != activations_) {
+        return CompressedWeight::multiply_parts(parts, x, c, epilogue, execution);
+      }
+      matrices.data()[i] = part->weights_.matrix();
+    }
+    detail::gemm(x, {matrices.data(), parts.size()}, activations_, c, epilogue, execution);
+  }
   void row(index_t index, TensorView1<float> out) const override {
     weights_.dequantize_row(index, out);
   }
