@@ -189,19 +189,19 @@ inline void multiply_few(const detail::GemmProblem<float>& g, const E* packed,
   });
 }
 
-/// One row of C: the finished sums and beta times the residual, rounded.
+/// Columns [j0, j1) of one row of C: the finished sums and beta times the residual, rounded.
 template <class E>
-inline void close_row(const detail::ElementsProblem<E>& g, index_t batch, index_t row,
-                      const float* sums) {
+inline void close_row(const detail::ElementsProblem<E>& g, index_t batch, index_t row, index_t j0,
+                      index_t j1, const float* sums) {
   constexpr index_t kPiece = 256;
-  const index_t n = g.c.extent(2), to_step = g.c.stride(2), kept_step = g.residual.stride(2);
+  const index_t to_step = g.c.stride(2), kept_step = g.residual.stride(2);
   E* to = &g.c(batch, row, 0);
   const E* kept = g.beta != 0 ? g.residual.at_index({batch, row, 0}) : to;
   const Vec<float> beta = Vec<float>::all(g.beta);
   float line[kPiece];
   E rounded[kPiece];
-  for (index_t j = 0; j < n; j += kPiece, sums += kPiece) {
-    const index_t count = std::min(n - j, kPiece);
+  for (index_t j = j0; j < j1; j += kPiece, sums += kPiece) {
+    const index_t count = std::min(j1 - j, kPiece);
     if (g.beta != 0) {
       if (kept_step == 1) {
         each_vector<float>(count, [&](index_t x, auto lanes) {
@@ -290,7 +290,7 @@ inline void gemm_elements(const detail::ElementsProblem<E>& g, const Executor& e
         gemm(product, executor, workspace);
 #endif
       }
-      each_row([&](index_t row) { close_row(g, at, i + row, c.data() + row * n); });
+      each_row([&](index_t row) { close_row(g, at, i + row, 0, n, c.data() + row * n); });
     }
   }
 }
@@ -303,3 +303,7 @@ struct Row<detail::Backend<family::Products, E, float>> {
       .gemm = detail::kKernel<gemm_elements<E>>,
       .pack_weights = detail::kKernel<pack_elements<E>>};
 };
+
+#if defined(ATTN_TARGET_TILES)
+#include "attn/kernels/gemm_tiles.inc.hpp"
+#endif

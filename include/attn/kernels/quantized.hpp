@@ -7,7 +7,6 @@
 #include "attn/kernels/gemm.hpp"
 #include "attn/kernels/quantized_matrix.hpp"
 #include "attn/simd/int8.hpp"
-#include "attn/simd/tiles.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

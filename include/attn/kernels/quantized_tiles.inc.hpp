@@ -1,62 +1,12 @@
 // Kernel text: products of codes with many rows of activations of 8 bits, by tiles; the bits are those of vectors.
 // SPDX-License-Identifier: Apache-2.0
 
-/// Rows and columns that are multiplied at once: two tiles of rows by two panels of weights, each of which is loaded once for
-/// two products.
-inline constexpr index_t kTileRows = 2 * Tiles::kRows, kTileColumns = 2 * Tiles::kRows;
-
-/// K that is multiplied at once, in bytes: what two tiles of rows and two panels hold of it fits the first cache twice, so that
-/// the panels stay there while rows pass.
-inline constexpr index_t kTileDepth = 512;
-
-/// Tiles 0 to 3 as they lie at `sums`, 1 KB each, or zero.
-template <class T>
-inline void load_sums(const T* sums, bool are_there) {
-  if (are_there) {
-    Tiles::load<0>(sums, 64);
-    Tiles::load<1>(sums + 256, 64);
-    Tiles::load<2>(sums + 512, 64);
-    Tiles::load<3>(sums + 768, 64);
-  } else {
-    Tiles::zero<0>();
-    Tiles::zero<1>();
-    Tiles::zero<2>();
-    Tiles::zero<3>();
-  }
-}
-template <class T>
-inline void store_sums(T* sums) {
-  Tiles::store<0>(sums, 64);
-  Tiles::store<1>(sums + 256, 64);
-  Tiles::store<2>(sums + 512, 64);
-  Tiles::store<3>(sums + 768, 64);
-}
-
 struct ByteProducts {
   template <int C, int A, int B>
   static ATTN_INLINE void add() {
     Tiles::add_bytes<C, A, B>();
   }
 };
-
-/// Tiles 0 to 3 += two tiles of rows by two panels, `steps` tiles of each, one after the other.
-template <class Products>
-inline void add_products(index_t steps, const void* a0, const void* a1, const void* b0,
-                         const void* b1) {
-  const auto at = [](const void* p, index_t step) {
-    return static_cast<const char*>(p) + step * Tiles::kBytes;
-  };
-  for (index_t s = 0; s < steps; ++s) {
-    Tiles::load<4>(at(a0, s), 64);
-    Tiles::load<6>(at(b0, s), 64);
-    Products::template add<0, 4, 6>();
-    Tiles::load<7>(at(b1, s), 64);
-    Products::template add<1, 4, 7>();
-    Tiles::load<5>(at(a1, s), 64);
-    Products::template add<2, 5, 6>();
-    Products::template add<3, 5, 7>();
-  }
-}
 
 /// Whether tiles take a product. Weights with a scale a row are multiplied as they are stored, those in blocks as signed
 /// numbers, code - zero, so that nothing is left to add to the sums of a block.
@@ -115,13 +65,13 @@ inline void expand_scales(const detail::QuantizedMatrix& w, const std::uint8_t* 
   }
 }
 
-/// `height` rows of sums (16 x 16), each + start, times both scales: added to c, or in its place.
+/// `height` rows of sums (16 x 16, rows kTileColumns apart), each + start, times both scales: added to c, or in its place.
 inline void close_row_sums(index_t height, index_t columns, const std::int32_t* sums,
                            const QuantizedRows& a, index_t entry, const float* scales, float* c,
                            index_t c_row, bool adds) {
   using V = Vec<float>;
   const V scale = V::load(scales);
-  for (index_t r = 0; r < height; ++r, entry += a.pieces, sums += 16, c += c_row) {
+  for (index_t r = 0; r < height; ++r, entry += a.pieces, sums += kTileColumns, c += c_row) {
     const V before = adds ? V::load(c, columns) : V::all(0);
     const V sum = Int8::to_float(Int8::add(Int8::load_sums(sums), Int8::all(a.starts[entry])));
     fma(sum * V::all(a.scales[entry]), scale, before).store(c, columns);
@@ -149,7 +99,7 @@ inline void multiply_row_tiles(const detail::GemmProblem<float>& g,
       const index_t steps = (std::min(k_end, whole) - k) / 64;
       for (index_t i = i0; i < i1; i += kTileRows) {
         std::int32_t* const to = sums + (i - i0) * kTileColumns;
-        load_sums(to, k > piece_begin);
+        load_sums(to, kTileColumns, k > piece_begin);
         const std::int8_t *x0 = x.at(i, k / 64), *x1 = x.at(i + 16, k / 64);
         add_products<ByteProducts>(steps, x0, x1, panels[0] + w.codes_begin() + k * 16,
                                    panels[1] + w.codes_begin() + k * 16);
@@ -157,15 +107,15 @@ inline void multiply_row_tiles(const detail::GemmProblem<float>& g,
           add_products<ByteProducts>(1, x0 + steps * Tiles::kBytes, x1 + steps * Tiles::kBytes,
                                      scratch.codes[0], scratch.codes[1]);
         }
-        store_sums(to);
+        store_sums(to, kTileColumns);
         if (k_end < piece_end) continue;
         for (index_t t = 0; t < 4; ++t) {
           const index_t row = i + t / 2 * 16, column = j + t % 2 * 16;
           const index_t columns = std::min(g.n - column, index_t{16});
           if (columns <= 0) continue;
-          close_row_sums(std::min(i1 - row, index_t{16}), columns, to + t * 256, a,
-                         row * a.pieces + piece, scratch.scales[t % 2],
-                         g.c + row * g.c_row + column, g.c_row, piece > 0);
+          close_row_sums(std::min(i1 - row, index_t{16}), columns,
+                         to + t / 2 * 16 * kTileColumns + t % 2 * 16, a, row * a.pieces + piece,
+                         scratch.scales[t % 2], g.c + row * g.c_row + column, g.c_row, piece > 0);
         }
       }
     }
@@ -198,7 +148,7 @@ inline void multiply_blocks(index_t depth, index_t blocks, const std::int8_t* x,
     multiply(std::integral_constant<int, 1>{}, std::min(block + 1, last));
     multiply(std::integral_constant<int, 2>{}, std::min(block + 2, last));
     multiply(std::integral_constant<int, 3>{}, std::min(block + 3, last));
-    store_sums(to[0]);
+    store_sums(to[0], index_t{16});
   };
   multiply_some(0);
   for (index_t begin = 0; begin < blocks; begin += kAhead) {
