@@ -164,11 +164,15 @@ namespace detail {
 template <TensorLike X, TensorLike Out>
 void activate_to(std::string_view function, Activation activation, const X& x, Out&& out,
                  const Execution& execution) {
-  const auto from = const_view(x);
-  const auto to = view_of(out);
+  using T = floating_t<X>;
+  constexpr int kRank = rank_v<X>;
+  ATTN_ASSERT_FLOATING(X, "activate, relu, gelu: x");
+  ATTN_ASSERT_OUTPUT_LIKE(Out, X, "activate, relu, gelu: out", "x");
+  const auto from = view_as<const T, kRank>(x);
+  const auto to = view_as<T, kRank>(out);
   check_shape(function, "out", from.shape(), to.shape());
   if (activation != Activation::none) {
-    activate_view<scalar_t<X>, rank_v<X>>(activation, from, to, execution);
+    activate_view<T, kRank>(activation, from, to, execution);
   } else if (from.data() != to.data() || from.strides() != to.strides()) {
     copy(from, to);
   }
@@ -217,12 +221,17 @@ void gelu(const X& x, Out&& out, Activation form = Activation::gelu,
 template <TensorLike A, TensorLike B, TensorLike Out>
 void glu(Activation activation, const A& a, const B& b, Out&& out,
          const Execution& execution = {}) {
-  using T = scalar_t<A>;
-  const auto shape = const_view(a).shape();
-  check_shape("glu", "b", shape, const_view(b).shape());
-  check_shape("glu", "out", shape, view_of(out).shape());
-  const detail::GluProblem<T> problem{activation, const_view(a).rows(), const_view(b).rows(),
-                                      view_of(out).rows()};
+  using T = detail::floating_t<A>;
+  constexpr int kRank = rank_v<A>;
+  ATTN_ASSERT_FLOATING(A, "glu: a");
+  ATTN_ASSERT_INPUT_LIKE(B, A, "glu: b", "a");
+  ATTN_ASSERT_OUTPUT_LIKE(Out, A, "glu: out", "a");
+  const auto gate = detail::view_as<const T, kRank>(a), by = detail::view_as<const T, kRank>(b);
+  const auto to = detail::view_as<T, kRank>(out);
+  const auto& shape = gate.shape();
+  check_shape("glu", "b", shape, by.shape());
+  check_shape("glu", "out", shape, to.shape());
+  const detail::GluProblem<T> problem{activation, gate.rows(), by.rows(), to.rows()};
   const auto check_stride = [&](std::string_view argument, const Shape<2>& strides) {
     if (shape.back() <= 1 || strides.back() == 1) return;
     throw ShapeError(
@@ -256,11 +265,14 @@ auto glu(Activation activation, const A& a, const B& b, const Execution& executi
 /// agree. Source: Ramachandran, Zoph, Le, "Searching for Activation Functions" (2017).
 template <TensorLike X, TensorLike Out>
 void swish(const X& x, Out&& out, double alpha = 1, const Execution& execution = {}) {
-  using T = scalar_t<X>;
-  const auto to = view_of(out);
-  check_shape("swish", "out", const_view(x).shape(), to.shape());
-  detail::swiglu<T, rank_v<X>>(static_cast<Accumulator<T>>(alpha), const_view(x), {}, to,
-                               execution);
+  using T = detail::floating_t<X>;
+  constexpr int kRank = rank_v<X>;
+  ATTN_ASSERT_FLOATING(X, "swish: x");
+  ATTN_ASSERT_OUTPUT_LIKE(Out, X, "swish: out", "x");
+  const auto from = detail::view_as<const T, kRank>(x);
+  const auto to = detail::view_as<T, kRank>(out);
+  check_shape("swish", "out", from.shape(), to.shape());
+  detail::swiglu<T, kRank>(static_cast<Accumulator<T>>(alpha), from, {}, to, execution);
 }
 
 /// The same into a new tensor.
@@ -276,13 +288,16 @@ auto swish(const X& x, double alpha = 1, const Execution& execution = {}) {
 /// Source: Shazeer, "GLU Variants Improve Transformer" (2020), equation 5.
 template <TensorLike A, TensorLike B, TensorLike Out>
 void swiglu(const A& a, const B& b, Out&& out, double alpha = 1, const Execution& execution = {}) {
-  using T = scalar_t<A>;
-  const auto from = const_view(a);
-  const auto to = view_of(out);
-  check_shape("swiglu", "b", from.shape(), const_view(b).shape());
-  check_shape("swiglu", "out", from.shape(), to.shape());
-  detail::swiglu<T, rank_v<A>>(static_cast<Accumulator<T>>(alpha), from, const_view(b), to,
-                               execution);
+  using T = detail::floating_t<A>;
+  constexpr int kRank = rank_v<A>;
+  ATTN_ASSERT_FLOATING(A, "swiglu: a");
+  ATTN_ASSERT_INPUT_LIKE(B, A, "swiglu: b", "a");
+  ATTN_ASSERT_OUTPUT_LIKE(Out, A, "swiglu: out", "a");
+  const auto gate = detail::view_as<const T, kRank>(a), by = detail::view_as<const T, kRank>(b);
+  const auto to = detail::view_as<T, kRank>(out);
+  check_shape("swiglu", "b", gate.shape(), by.shape());
+  check_shape("swiglu", "out", gate.shape(), to.shape());
+  detail::swiglu<T, kRank>(static_cast<Accumulator<T>>(alpha), gate, by, to, execution);
 }
 
 /// The same into a new tensor.

@@ -90,20 +90,26 @@ void norm_rows(std::string_view function,
 /// out = (x - mean) / sqrt(variance + eps) * weight + bias over the last axis, the variance that of all
 /// n elements (biased). weight and bias have shape (dim); either may be empty. Leading axes may have any strides; out
 /// may be x. Throws ShapeError. Source: Ba, Kiros, Hinton, "Layer Normalization" (2016), equation 4.
-template <TensorLike X, TensorLike Out>
-void layer_norm(const X& x, TensorView1<const scalar_t<X>> weight,
-                TensorView1<const scalar_t<X>> bias, double eps, Out&& out,
+template <TensorLike X, TensorLike Out, TensorLike W = TensorView1<const detail::floating_t<X>>,
+          TensorLike B = TensorView1<const detail::floating_t<X>>>
+void layer_norm(const X& x, const W& weight, const B& bias, double eps, Out&& out,
                 const Execution& execution = {}) {
-  using T = scalar_t<X>;
-  detail::norm_rows<T, rank_v<X>>(
+  using T = detail::floating_t<X>;
+  constexpr int kRank = rank_v<X>;
+  ATTN_ASSERT_FLOATING(X, "layer_norm: x");
+  ATTN_ASSERT_INPUT(W, T, 1, "layer_norm: weight", "(dim)", "x");
+  ATTN_ASSERT_INPUT(B, T, 1, "layer_norm: bias", "(dim)", "x");
+  ATTN_ASSERT_OUTPUT_LIKE(Out, X, "layer_norm: out", "x");
+  detail::norm_rows<T, kRank>(
       "layer_norm", &detail::Backend<family::Norms, Accumulator<T>, Accumulator<T>>::layer_norm,
-      const_view(x), weight, bias, eps, view_of(out), execution);
+      detail::view_as<const T, kRank>(x), detail::view_as<const T, 1>(weight),
+      detail::view_as<const T, 1>(bias), eps, detail::view_as<T, kRank>(out), execution);
 }
 
 /// The same into a new tensor.
-template <TensorLike X>
-auto layer_norm(const X& x, TensorView1<const scalar_t<X>> weight = {},
-                TensorView1<const scalar_t<X>> bias = {}, double eps = 1e-5,
+template <TensorLike X, TensorLike W = TensorView1<const detail::floating_t<X>>,
+          TensorLike B = TensorView1<const detail::floating_t<X>>>
+auto layer_norm(const X& x, const W& weight = {}, const B& bias = {}, double eps = 1e-5,
                 const Execution& execution = {}) {
   auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
   layer_norm(x, weight, bias, eps, out, execution);
@@ -114,18 +120,22 @@ auto layer_norm(const X& x, TensorView1<const scalar_t<X>> weight = {},
 /// shape (dim) and may be empty; strides as in layer_norm, out may be x. Squares are summed in the type of x, of 16 bits in float. Throws
 /// ShapeError. Source: Zhang, Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4; eps as in Llama and
 /// ONNX.
-template <TensorLike X, TensorLike Out>
-void rms_norm(const X& x, TensorView1<const scalar_t<X>> weight, double eps, Out&& out,
-              const Execution& execution = {}) {
-  using T = scalar_t<X>;
-  detail::norm_rows<T, rank_v<X>>(
+template <TensorLike X, TensorLike Out, TensorLike W = TensorView1<const detail::floating_t<X>>>
+void rms_norm(const X& x, const W& weight, double eps, Out&& out, const Execution& execution = {}) {
+  using T = detail::floating_t<X>;
+  constexpr int kRank = rank_v<X>;
+  ATTN_ASSERT_FLOATING(X, "rms_norm: x");
+  ATTN_ASSERT_INPUT(W, T, 1, "rms_norm: weight", "(dim)", "x");
+  ATTN_ASSERT_OUTPUT_LIKE(Out, X, "rms_norm: out", "x");
+  detail::norm_rows<T, kRank>(
       "rms_norm", &detail::Backend<family::Norms, Accumulator<T>, Accumulator<T>>::rms_norm,
-      const_view(x), weight, {}, eps, view_of(out), execution);
+      detail::view_as<const T, kRank>(x), detail::view_as<const T, 1>(weight), {}, eps,
+      detail::view_as<T, kRank>(out), execution);
 }
 
 /// The same into a new tensor.
-template <TensorLike X>
-auto rms_norm(const X& x, TensorView1<const scalar_t<X>> weight = {}, double eps = 1e-5,
+template <TensorLike X, TensorLike W = TensorView1<const detail::floating_t<X>>>
+auto rms_norm(const X& x, const W& weight = {}, double eps = 1e-5,
               const Execution& execution = {}) {
   auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
   rms_norm(x, weight, eps, out, execution);

@@ -121,13 +121,16 @@ void log_sum_exp(TensorView<const T, Rank> x, TensorView<Accumulator<T>, Rank - 
 /// strides are 1.
 template <TensorLike X, TensorLike Out>
 void softmax(const X& x, Out&& out, const Execution& execution = {}) {
-  using T = scalar_t<X>;
-  const auto& backend = detail::backend<family::Softmax, Accumulator<T>>(execution);
+  using T = detail::floating_t<X>;
+  constexpr int kRank = rank_v<X>;
+  ATTN_ASSERT_FLOATING(X, "softmax: x");
   ATTN_ASSERT_OUTPUT_LIKE(Out, X, "softmax: out", "x");
-  detail::softmax<T, rank_v<X>>("softmax", const_view(x), detail::view_as<T, rank_v<X>>(out),
-                                [&](const detail::SoftmaxProblem<T>& problem) {
-                                  detail::on_rows(backend.softmax, problem, execution);
-                                });
+  const auto& backend = detail::backend<family::Softmax, Accumulator<T>>(execution);
+  detail::softmax<T, kRank>("softmax", detail::view_as<const T, kRank>(x),
+                            detail::view_as<T, kRank>(out),
+                            [&](const detail::SoftmaxProblem<T>& problem) {
+                              detail::on_rows(backend.softmax, problem, execution);
+                            });
 }
 
 /// The same into a new tensor.
@@ -143,13 +146,16 @@ auto softmax(const X& x, const Execution& execution = {}) {
 /// Throws ShapeError unless shapes agree and the innermost strides are 1.
 template <TensorLike X, TensorLike Out>
 void log_softmax(const X& x, Out&& out, const Execution& execution = {}) {
-  using T = scalar_t<X>;
-  const auto& backend = detail::backend<family::Softmax, Accumulator<T>>(execution);
+  using T = detail::floating_t<X>;
+  constexpr int kRank = rank_v<X>;
+  ATTN_ASSERT_FLOATING(X, "log_softmax: x");
   ATTN_ASSERT_OUTPUT_LIKE(Out, X, "log_softmax: out", "x");
-  detail::softmax<T, rank_v<X>>("log_softmax", const_view(x), detail::view_as<T, rank_v<X>>(out),
-                                [&](const detail::SoftmaxProblem<T>& problem) {
-                                  detail::on_rows(backend.log_softmax, problem, execution);
-                                });
+  const auto& backend = detail::backend<family::Softmax, Accumulator<T>>(execution);
+  detail::softmax<T, kRank>("log_softmax", detail::view_as<const T, kRank>(x),
+                            detail::view_as<T, kRank>(out),
+                            [&](const detail::SoftmaxProblem<T>& problem) {
+                              detail::on_rows(backend.log_softmax, problem, execution);
+                            });
 }
 
 /// The same into a new tensor.
@@ -164,11 +170,18 @@ auto log_softmax(const X& x, const Execution& execution = {}) {
 /// that nothing overflows; -inf for a row of -inf only, NaN for one that holds NaN or +inf. Shapes: x of rank 2 or
 /// more, out without the last axis, of float where x is of 16 bits. Throws ShapeError unless shapes agree and x's innermost stride is 1.
 template <TensorLike X, TensorLike Out>
-  requires(rank_v<X> >= 2)
 void log_sum_exp(const X& x, Out&& out, const Execution& execution = {}) {
-  const auto from = const_view(x);
-  const TensorView<Accumulator<scalar_t<X>>, rank_v<X> - 1> to = view_of(out);
-  constexpr int kLast = rank_v<X> - 1;
+  using T = detail::floating_t<X>;
+  constexpr int kRank = (std::max)(rank_v<X>, 2), kLast = kRank - 1;
+  ATTN_ASSERT_FLOATING(X, "log_sum_exp: x");
+  static_assert(rank_v<X> >= 2, "log_sum_exp: x must have at least 2 axes (.., n), has 1");
+  static_assert(rank_v<X> < 2 || rank_v<Out> == rank_v<X> - 1,
+                "log_sum_exp: out must have the axes of x without the last");
+  ATTN_ASSERT_ELEMENTS(Out, Accumulator<T>, "log_sum_exp: out",
+                       "x (of float where they have 16 bits)");
+  ATTN_ASSERT_WRITABLE(Out, "log_sum_exp: out");
+  const auto from = detail::view_as<const T, kRank>(x);
+  const auto to = detail::view_as<Accumulator<T>, kLast>(out);
   Shape<kLast> rows;
   std::copy_n(from.shape().begin(), kLast, rows.begin());
   check_shape("log_sum_exp", "out", rows, to.shape());
@@ -176,16 +189,16 @@ void log_sum_exp(const X& x, Out&& out, const Execution& execution = {}) {
     throw_shape("log_sum_exp", "the innermost stride", "be 1 (these are the strides)",
                 from.strides());
   }
-  detail::log_sum_exp<scalar_t<X>, rank_v<X>>(from, to, execution);
+  detail::log_sum_exp<T, kRank>(from, to, execution);
 }
 
 /// The same into a new tensor.
 template <TensorLike X>
-  requires(rank_v<X> >= 2)
 auto log_sum_exp(const X& x, const Execution& execution = {}) {
-  Shape<rank_v<X> - 1> shape{};
-  std::copy_n(const_view(x).shape().begin(), rank_v<X> - 1, shape.begin());
-  auto out = Tensor<Accumulator<scalar_t<X>>, rank_v<X> - 1>::uninitialized(shape);
+  constexpr int kLast = (std::max)(rank_v<X>, 2) - 1;
+  Shape<kLast> shape{};
+  std::copy_n(const_view(x).shape().begin(), kLast, shape.begin());
+  auto out = Tensor<Accumulator<scalar_t<X>>, kLast>::uninitialized(shape);
   log_sum_exp(x, out, execution);
   return out;
 }

@@ -111,17 +111,25 @@ void rotary(const RotaryProblem<T>& problem, const Execution& execution) {
 /// Throws ShapeError or ValueError, before anything is written.
 /// Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021), equation 34.
 template <TensorLike X, TensorLike Cos, TensorLike Sin, TensorLike Ids, TensorLike Out>
-  requires std::same_as<scalar_t<Ids>, index_t>
 void rotary_embedding(const X& x, const Cos& cos, const Sin& sin, const Ids& position_ids,
                       Out&& out, RotaryPairs pairs = RotaryPairs::halves,
                       const Execution& execution = {}) {
-  using T = scalar_t<X>;
-  const detail::RotaryProblem<T> problem{const_view(x),
-                                         const_view(cos),
-                                         const_view(sin),
-                                         const_view(position_ids),
+  using T = detail::floating_t<X>;
+  using Angle = Accumulator<T>;
+  ATTN_ASSERT_FLOATING(X, "rotary_embedding: x");
+  ATTN_ASSERT_AXES(X, 4, "rotary_embedding: x", "(batch, heads, seq, head_dim)");
+  ATTN_ASSERT_INPUT(Cos, Angle, 2, "rotary_embedding: cos", "(max_position, rotary_dim / 2)",
+                    "x (of float where they have 16 bits)");
+  ATTN_ASSERT_INPUT_LIKE(Sin, Cos, "rotary_embedding: sin", "cos");
+  ATTN_ASSERT_INPUT(Ids, index_t, 2, "rotary_embedding: position_ids", "(batch, seq)",
+                    "positions, index_t");
+  ATTN_ASSERT_OUTPUT_LIKE(Out, X, "rotary_embedding: out", "x");
+  const detail::RotaryProblem<T> problem{detail::view_as<const T, 4>(x),
+                                         detail::view_as<const Angle, 2>(cos),
+                                         detail::view_as<const Angle, 2>(sin),
+                                         detail::view_as<const index_t, 2>(position_ids),
                                          pairs,
-                                         view_of(out),
+                                         detail::view_as<T, 4>(out),
                                          false};
   detail::check_rotary(problem);
   detail::rotary(problem, execution);
@@ -129,12 +137,9 @@ void rotary_embedding(const X& x, const Cos& cos, const Sin& sin, const Ids& pos
 
 /// The same into a new tensor.
 template <TensorLike X, TensorLike Cos, TensorLike Sin, TensorLike Ids>
-  requires std::same_as<scalar_t<Ids>, index_t>
-Tensor4<scalar_t<X>> rotary_embedding(const X& x, const Cos& cos, const Sin& sin,
-                                      const Ids& position_ids,
-                                      RotaryPairs pairs = RotaryPairs::halves,
-                                      const Execution& execution = {}) {
-  auto out = Tensor4<scalar_t<X>>::uninitialized(const_view(x).shape());
+auto rotary_embedding(const X& x, const Cos& cos, const Sin& sin, const Ids& position_ids,
+                      RotaryPairs pairs = RotaryPairs::halves, const Execution& execution = {}) {
+  auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
   rotary_embedding(x, cos, sin, position_ids, out, pairs, execution);
   return out;
 }
