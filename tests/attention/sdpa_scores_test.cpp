@@ -103,5 +103,38 @@ TYPED_TEST(SdpaScoresTest, RandomCalls) {
   }
 }
 
+/// lse of a single key is its score: that of softcap within 1.5 ULP (without FMA 1.9) of cap tanh(s / cap).
+TYPED_TEST(SdpaScoresTest, SoftcapIsWithinItsBound) {
+  using T = TypeParam;
+  constexpr Index kRows = 4000;
+  const T caps[] = {T(50), T(30), T(20), T(1.5)}, spans[] = {T(0.3), T(1.2), T(4), T(25)};
+  for (Isa isa : available_isas()) {
+    for (T cap : caps) {
+      for (T span : spans) {
+        Tensor4<T> q({1, 1, kRows, 1}), key({1, 1, 1, 1}), out({1, 1, kRows, 1});
+        key(0, 0, 0, 0) = T{1};
+        for (Index i = 0; i < kRows; ++i) {
+          q(0, 0, i, 0) = static_cast<T>(2 * i + 1 - kRows) / T{kRows} * span * cap;
+        }
+        Tensor3<T> lse({1, 1, kRows});
+        AttentionOptions<T> options{.scale = 1, .softcap = static_cast<double>(cap)};
+        options.lse = lse;
+        options.execution.isa = isa;
+        scaled_dot_product_attention(q, key, key, out, options);
+        for (Index i = 0; i < kRows; ++i) {
+          const auto wide = static_cast<long double>(cap);
+          const long double exact =
+              wide * std::tanh(static_cast<long double>(q(0, 0, i, 0)) / wide);
+          const T near = std::abs(static_cast<T>(exact));
+          const long double ulp = std::nextafter(near, std::numeric_limits<T>::infinity()) - near;
+          ASSERT_LE(std::abs(static_cast<long double>(lse(0, 0, i)) - exact) / ulp,
+                    isa == Isa::scalar ? 1.9L : 1.5L)
+              << "of " << q(0, 0, i, 0) << " capped by " << cap << " on " << name(isa);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace attn

@@ -61,7 +61,7 @@ inline void vec_apply(VecOp op, index_t n, const T* a, const T* b, const T* c, T
       case VecOp::exp_flush:
         return exp_flush(x);
       case VecOp::tanh:
-        return tanh(x);
+        return capped(x, Vec<T>::all(1), Vec<T>::all(1));
       case VecOp::silu:
         return times_sigmoid(x, x);
       case VecOp::gelu:

@@ -17,7 +17,7 @@ inline void softcap(index_t n, T* s, T cap) {
   using V = Vec<T>;
   const V to = V::all(cap), by = V::all(T{1} / cap);
   each_vector<T>(
-      n, [&](index_t j, auto lanes) { store(to * tanh(load(s + j, lanes) * by), s + j, lanes); });
+      n, [&](index_t j, auto lanes) { store(capped(load(s + j, lanes), to, by), s + j, lanes); });
 }
 
 template <class T>
