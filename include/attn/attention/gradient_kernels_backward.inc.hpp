@@ -2,6 +2,20 @@
 // SPDX-License-Identifier: Apache-2.0
 
 template <class T>
+inline void score_near_panel(index_t d, const T* queries, index_t queries_stride, const T* panel,
+                             T scale, T* scores, index_t stride) {
+  using Shape = RowTileShape<T>;
+  tile<T, Shape::MR, Shape::NV, ALayout::rows, Start::near_product, false>(
+      d, queries, queries_stride, panel, Shape::NR, scores, stride, &scale, 0, {});
+}
+
+template <class T>
+inline void add_product(index_t columns, index_t k, const T* a, index_t a_stride, const T* b,
+                        index_t b_stride, T* c, index_t c_stride) {
+  tile_columns<T, Start::sum>(columns, k, a, a_stride, b, b_stride, c, c_stride, nullptr);
+}
+
+template <class T>
 inline void score_gradient(index_t n, const T* p, T delta, T* d_p) {
   using V = Vec<T>;
   const V zero = V::all(T{0}), off = V::all(delta);
@@ -80,6 +94,8 @@ inline bool all_finite(index_t rows, index_t n, const T* x, index_t stride) {
 
 template <class T>
 inline constexpr detail::GradientKernels<T> kGradientKernels{
+    .score_panel = score_near_panel<T>,
+    .add_product = add_product<T>,
     .add_transposed = add_transposed<T>,
     .score_gradient = score_gradient<T>,
     .softcap_slope = softcap_slope<T>,

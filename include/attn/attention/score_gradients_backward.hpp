@@ -152,6 +152,8 @@ class ScoreGradients {
         T sum = 0;
         for (index_t j = 0; j < row.n; ++j) sum += d_s[j];
         *to += sum;
+      } else if (step == 1) {
+        gradients_.add_scaled(row.n, T{1}, d_s, to);
       } else {
         for (index_t j = 0; j < row.n; ++j) to[j * step] += d_s[j];
       }

@@ -122,13 +122,15 @@ class BackwardTask {
   /// d_k and d_v of one block of keys, and what it gives d_q.
   void run_block(KeyRange block) {
     const index_t d = forward_.head_dim(), dv = forward_.head_dim_v();
-    std::fill_n(scratch_.d_k, (tiling_.block_kv + kMostTileRows) * scratch_.d_stride, T{0});
-    std::fill_n(scratch_.d_v, (tiling_.block_kv + kMostTileRows) * scratch_.dv_stride, T{0});
+    const index_t filled = block.end - block.begin + kMostTileRows;
+    std::fill_n(scratch_.d_k, filled * scratch_.d_stride, T{0});
+    std::fill_n(scratch_.d_v, filled * scratch_.dv_stride, T{0});
     pass_over_block(block);
     for (index_t j = block.begin; j < block.end; ++j) {
       const T* d_k = scratch_.d_k + (j - block.begin) * scratch_.d_stride;
       T* to = problem_.key_row(problem_.d_k, b_, kv_head_, j);
-      for (index_t x = 0; x < d; ++x) to[x] = forward_.scale * d_k[x];
+      std::fill_n(to, d, T{0});
+      gradients_.add_scaled(d, forward_.scale, d_k, to);
       to = problem_.key_row(problem_.d_v, b_, kv_head_, j);
       std::copy_n(scratch_.d_v + (j - block.begin) * scratch_.dv_stride, dv, to);
       if (forward_.options.qv) gradients_.add_scaled(dv, forward_.scale, d_k + d, to);
@@ -137,40 +139,59 @@ class BackwardTask {
 
   /// One block of rows against the keys of the block that some of them see.
   void add_rows(index_t first, KeyRange seen) {
-    TaskRows<T> rows = rows_from(first);
-    const index_t count = rows.count();
+    const TaskRows<T> rows = rows_from(first);
+    const index_t d = forward_.score_dim(), dv = forward_.head_dim_v(), count = rows.count();
+    const index_t MR = kernels_.tile_rows;
     const bool finite = copy_rows(rows) && keys_.is_finite();
-    std::fill_n(scratch_.d_q, round_up(count, kernels_.tile_rows) * scratch_.d_stride, T{0});
-    for (index_t r = 0; r < count; r += kernels_.tile_rows) {
-      const index_t height = (std::min)(kernels_.tile_rows, count - r);
-      const KeyRange keys = rows.seen_by(r, height, seen);
-      tile_.clear_beyond(r, height, columns(keys), columns(seen));
+    const KeyRange all = columns(seen);
+    KeyRange of_tile[kRows];
+    for (index_t r = 0; r < count; r += MR) {
+      const index_t height = (std::min)(MR, count - r);
+      of_tile[r / MR] = columns(rows.seen_by(r, height, seen));
+      tile_.clear_beyond(r, height, of_tile[r / MR], all);
+    }
+    tile_.multiply(count, d, scratch_.q, scratch_.k_panels, forward_.scale, of_tile, all,
+                   scratch_.weights);
+    tile_.multiply(count, dv, scratch_.d_out, scratch_.v_panels, T{1}, of_tile, all, scratch_.d_s);
+    for (index_t r = 0; r < count; r += MR) {
+      const KeyRange keys = of_tile[r / MR];
       if (keys.begin >= keys.end) continue;
-      tile_.make(rows, r, height, keys_.first(), columns(keys), finite, makes_deltas_);
-      if (!finite || makes_deltas_) continue;
-      T ones[kMostTileRows];
-      std::fill_n(ones, kMostTileRows, T{1});
-      const index_t at = keys.begin - keys_.first();
-      kernels_.add_values_tile(forward_.score_dim(), keys.end - keys.begin,
-                               scratch_.d_s + r * scratch_.score_stride + at, scratch_.score_stride,
-                               scratch_.k + at * scratch_.d_stride, scratch_.d_stride,
-                               scratch_.d_q + r * scratch_.d_stride, scratch_.d_stride, ones);
+      tile_.make(rows, r, (std::min)(MR, count - r), keys_.first(), keys, finite, makes_deltas_);
     }
     if (makes_deltas_) return;
+    std::fill_n(scratch_.d_q, round_up(count, MR) * scratch_.d_stride, T{0});
     if (finite) {
-      const index_t d = forward_.score_dim(), dv = forward_.head_dim_v();
-      const index_t at = seen.begin - keys_.first(), n = seen.end - seen.begin;
-      gradients_.add_transposed(n, dv, count, scratch_.dropped + at, scratch_.score_stride,
-                                scratch_.d_out, dv, scratch_.d_v + at * scratch_.dv_stride,
-                                scratch_.dv_stride);
-      gradients_.add_transposed(n, d, count, scratch_.d_s + at, scratch_.score_stride, scratch_.q,
-                                d, scratch_.d_k + at * scratch_.d_stride, scratch_.d_stride);
+      add_products(count, of_tile, all);
     } else {
-      add_visible(count, seen);
+      add_visible(count, all);
     }
     for (index_t r = 0; r < count; ++r) {
       add_to_query(first + r, scratch_.d_q + r * scratch_.d_stride);
     }
+  }
+
+  /// d_q += d_s k, d_v += p^T d_out, d_k += d_s^T q, of `count` rows and the keys in `columns`.
+  void add_products(index_t count, const KeyRange* of_tile, KeyRange columns) const {
+    // 64 keys of 64 floats are 16 KB of the first cache, where the tiles of rows find them.
+    constexpr index_t kKeys = 64;
+    const index_t d = forward_.score_dim(), dv = forward_.head_dim_v();
+    const index_t stride = scratch_.score_stride, MR = kernels_.tile_rows;
+    const auto [begin, end] = columns;
+    for (index_t j = begin; j < end; j += kKeys) {
+      for (index_t r = 0; r < count; r += MR) {
+        const KeyRange keys = both(of_tile[r / MR], {j, j + kKeys});
+        if (keys.begin >= keys.end) continue;
+        gradients_.add_product(d, keys.end - keys.begin, scratch_.d_s + r * stride + keys.begin,
+                               stride, scratch_.k + keys.begin * scratch_.d_stride,
+                               scratch_.d_stride, scratch_.d_q + r * scratch_.d_stride,
+                               scratch_.d_stride);
+      }
+    }
+    gradients_.add_transposed(end - begin, dv, count, scratch_.dropped + begin, stride,
+                              scratch_.d_out, dv, scratch_.d_v + begin * scratch_.dv_stride,
+                              scratch_.dv_stride);
+    gradients_.add_transposed(end - begin, d, count, scratch_.d_s + begin, stride, scratch_.q, d,
+                              scratch_.d_k + begin * scratch_.d_stride, scratch_.d_stride);
   }
 
   /// Queries and gradients of outputs side by side, in whole tiles, and what is known of each row.
@@ -201,11 +222,11 @@ class BackwardTask {
 
   /// The products pair by pair, where something is not finite: pairs of weight 0 give nothing, else
   /// 0 times a hidden NaN would leak.
-  void add_visible(index_t count, KeyRange seen) const {
+  void add_visible(index_t count, KeyRange columns) const {
     const index_t d = forward_.score_dim(), dv = forward_.head_dim_v(),
                   stride = scratch_.score_stride;
     for (index_t r = 0; r < count; ++r) {
-      for (index_t j = seen.begin - keys_.first(); j < seen.end - keys_.first(); ++j) {
+      for (index_t j = columns.begin; j < columns.end; ++j) {
         if (scratch_.weights[r * stride + j] == T{0}) continue;
         const T d_s = scratch_.d_s[r * stride + j];
         gradients_.add_scaled(d, d_s, scratch_.k + j * scratch_.d_stride,

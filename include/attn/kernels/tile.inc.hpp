@@ -47,13 +47,14 @@ struct RowTileShape {
 /// in columns (transposed: a row of memory holds one k of all rows, as attention's backward reads weights).
 enum class ALayout { interleaved, rows, columns };
 
-/// What a tile does with what C holds: C = A B, C = factor[0] (A B), or C = factor[row] C + A B.
-enum class Start { zero, product, scaled };
+/// What a tile does with what C holds: C = A B, C = factor[0] (A B), the same of a B that is near, C = factor[row] C + A B,
+/// or C += A B.
+enum class Start { zero, product, near_product, scaled, sum };
 
 /// What a tile asks for while it multiplies: at each k a line of the second cache, `step` bytes after the last. A core
 /// waits for few lines at a time, and a burst of them holds up the products (attn_report's gemm_bert and
 /// sdpa_queries_32). With rows of A `step` is not used, since registers are short there: a product (Start::product) asks for as
-/// much as B has, from `at` on, and sums of values for nothing.
+/// much as B has, from `at` on, and sums of values and products of a B in the first cache for nothing.
 struct Ahead {
   const char* at = nullptr;
   index_t step = 0;
@@ -73,11 +74,12 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
   for (int r = 0; r < R; ++r) {
     ATTN_UNROLL
     for (int v = 0; v < V; ++v) {
-      if constexpr (kStart != Start::scaled) {
+      if constexpr (kStart != Start::scaled && kStart != Start::sum) {
         sum[r][v] = Vt::all(T{0});
       } else {
         const T* p = c + r * c_stride + v * Vt::kLanes;
-        sum[r][v] = Vt::all(factor[r]) * (kTail && v == V - 1 ? Vt::load(p, columns) : Vt::load(p));
+        sum[r][v] = kTail && v == V - 1 ? Vt::load(p, columns) : Vt::load(p);
+        if constexpr (kStart == Start::scaled) sum[r][v] = Vt::all(factor[r]) * sum[r][v];
       }
     }
   }
@@ -136,7 +138,9 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
     ATTN_UNROLL
     for (int v = 0; v < V; ++v) {
       T* to = c + r * c_stride + v * Vt::kLanes;
-      if constexpr (kStart == Start::product) sum[r][v] = Vt::all(factor[0]) * sum[r][v];
+      if constexpr (kStart == Start::product || kStart == Start::near_product) {
+        sum[r][v] = Vt::all(factor[0]) * sum[r][v];
+      }
       if (kTail && v == V - 1) {
         sum[r][v].store(to, columns);
       } else {
@@ -160,20 +164,21 @@ inline void tile_panel(bool is_half, index_t k, const T* a, const T* panel, T* c
   }
 }
 
-/// C (MR x columns) = factor C + A B, with A in rows and B unpacked: its columns lie along the vector.
-template <class T>
+/// C (MR x columns) = factor C + A B or, without factors, C += A B, with A in rows and B unpacked: its columns lie along
+/// the vector.
+template <class T, Start kStart = Start::scaled>
 inline void tile_columns(index_t columns, index_t k, const T* a, index_t a_stride, const T* b,
                          index_t b_stride, T* c, index_t c_stride, const T* factor) {
   using Shape = RowTileShape<T>;
   constexpr int kLanes = Vec<T>::kLanes;
   index_t j = 0;
   for (; j + Shape::NR <= columns; j += Shape::NR) {
-    tile<T, Shape::MR, Shape::NV, ALayout::rows, Start::scaled, false>(
-        k, a, a_stride, b + j, b_stride, c + j, c_stride, factor, 0, {});
+    tile<T, Shape::MR, Shape::NV, ALayout::rows, kStart, false>(k, a, a_stride, b + j, b_stride,
+                                                                c + j, c_stride, factor, 0, {});
   }
   for (; j < columns; j += kLanes) {
-    tile<T, Shape::MR, 1, ALayout::rows, Start::scaled, true>(
-        k, a, a_stride, b + j, b_stride, c + j, c_stride, factor, columns - j, {});
+    tile<T, Shape::MR, 1, ALayout::rows, kStart, true>(k, a, a_stride, b + j, b_stride, c + j,
+                                                       c_stride, factor, columns - j, {});
   }
 }
 
@@ -184,17 +189,15 @@ inline void add_transposed(index_t rows, index_t columns, index_t k, const T* a,
                            const T* b, index_t b_stride, T* c, index_t c_stride) {
   using Shape = RowTileShape<T>;
   constexpr int kLanes = Vec<T>::kLanes;
-  T ones[Shape::MR];
-  for (T& x : ones) x = T{1};
   for (index_t i = 0; i < rows; i += Shape::MR, a += Shape::MR, c += Shape::MR * c_stride) {
     index_t j = 0;
     for (; j + Shape::NR <= columns; j += Shape::NR) {
-      tile<T, Shape::MR, Shape::NV, ALayout::columns, Start::scaled, false>(
-          k, a, a_stride, b + j, b_stride, c + j, c_stride, ones, 0, {});
+      tile<T, Shape::MR, Shape::NV, ALayout::columns, Start::sum, false>(
+          k, a, a_stride, b + j, b_stride, c + j, c_stride, nullptr, 0, {});
     }
     for (; j < columns; j += kLanes) {
-      tile<T, Shape::MR, 1, ALayout::columns, Start::scaled, true>(
-          k, a, a_stride, b + j, b_stride, c + j, c_stride, ones, columns - j, {});
+      tile<T, Shape::MR, 1, ALayout::columns, Start::sum, true>(
+          k, a, a_stride, b + j, b_stride, c + j, c_stride, nullptr, columns - j, {});
     }
   }
 }
