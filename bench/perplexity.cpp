@@ -17,6 +17,7 @@
 #include "support/command_line.hpp"
 #include "support/json.hpp"
 #include "support/model_dir.hpp"
+#include "support/precision.hpp"
 
 namespace {
 
@@ -53,14 +54,12 @@ void run(const Options& options) {
   if (options.context % 2 != 0) {
     throw UsageError("--ctx must be even; found " + std::to_string(options.context));
   }
-  if (options.precision != "exact" && options.precision != "int8") {
-    throw UsageError("--precision must be exact or int8; found " + options.precision);
+  if (!examples::kActivations.contains(options.precision)) {
+    throw UsageError("--precision must be exact, bf16 or int8; found " + options.precision);
   }
   const std::string text = read_text(options);
-  const attn::LanguageModel model(
-      model_path(options),
-      {.activations = options.precision == "int8" ? attn::ActivationFormat::int8
-                                                  : attn::ActivationFormat::exact});
+  const attn::LanguageModel model(model_path(options),
+                                  {.activations = examples::kActivations.at(options.precision)});
   const std::vector<index_t> ids = model.tokenizer().encode(text);
   const index_t windows = std::ssize(ids) / options.context;
   if (windows == 0) {

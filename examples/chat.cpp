@@ -26,6 +26,7 @@
 #include "support/line_editor.hpp"
 #include "support/memory.hpp"
 #include "support/model_dir.hpp"
+#include "support/precision.hpp"
 
 namespace {
 
@@ -74,11 +75,7 @@ void check(const Options& o) {
   const auto need = [](bool good, const std::string& what, const std::string& found) {
     if (!good) throw UsageError(what + "; found " + found);
   };
-  if (o.precision == "bf16") {
-    throw UsageError(
-        "--precision bf16 is not there yet: exact is float, int8 is faster than either");
-  }
-  need(o.precision == "exact" || o.precision == "int8", "--precision must be exact, bf16 or int8",
+  need(examples::kActivations.contains(o.precision), "--precision must be exact, bf16 or int8",
        o.precision);
   need(kWeights.contains(o.weights),
        "--weights must be float, int8, q8_0, q5_1, q5_0, q4_1 or q4_0", o.weights);
@@ -114,11 +111,14 @@ void print(const examples::Json& json) {
   std::cout << json.dump(-1, ' ', false, examples::Json::error_handler_t::replace) << '\n';
 }
 
-// What a model says cannot move the terminal's cursor or change its colours.
-std::string printable(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7F) c = ' ';
+// What a model says cannot move the terminal's cursor, change its colours or turn lines around.
+std::string on_terminal(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find_first_of("\n\t"), text.size());
+    result += examples::printable(text.substr(0, end));
+    result += text.substr(end, 1);
+    text.remove_prefix(std::min(end + 1, text.size()));
   }
   return result;
 }
@@ -132,14 +132,15 @@ class Chat {
 #if defined(_OPENMP)
         threads_(options.threads),
 #endif
-        session_(model_.gpt(), 1, capacity(), attention()) {
+        session_(model_.gpt(), 1, capacity(), attention(), cache_element()) {
     if (options.system) messages_.push_back({"system", *options.system});
     if (options.lookup > 0) draft_ = attn::PromptLookup(options.lookup);
     if (!options.draft) return;
     draft_model_.emplace(std::filesystem::path(*options.draft), model_options(options));
     check_same_tokens();
     draft_session_.emplace(draft_model_->gpt(), 1,
-                           std::min(capacity(), draft_model_->max_positions()), attention());
+                           std::min(capacity(), draft_model_->max_positions()), attention(),
+                           cache_element());
     drafts_.emplace(*draft_session_);
     draft_ = std::ref(*drafts_);
   }
@@ -166,7 +167,11 @@ class Chat {
       if (rest) {
         for (const index_t id : model_.tokenizer().encode(*rest)) ids_.push_back(id);
       } else {
-        ids_ = model_.encode_chat(messages_);
+        std::vector<index_t> ids = model_.encode_chat(messages_);
+        // What the session has seen of it stays.
+        const auto same = std::mismatch(ids_.begin(), ids_.end(), ids.begin(), ids.end() - 1).first;
+        session_.truncate_to(std::min<index_t>(session_.length(), same - ids_.begin()));
+        ids_ = std::move(ids);
       }
     }
     read_prompt_cache();
@@ -240,8 +245,7 @@ class Chat {
   }
   static attn::LanguageModelOptions model_options(const Options& options) {
     return {.weights = kWeights.at(options.weights),
-            .activations = options.precision == "int8" ? attn::ActivationFormat::int8
-                                                       : attn::ActivationFormat::exact};
+            .activations = examples::kActivations.at(options.precision)};
   }
   // The first text begins as one of an earlier run did: what that has seen of it is not computed again.
   void read_prompt_cache() {
@@ -259,6 +263,12 @@ class Chat {
     for (index_t id = 0; same && id < ours.vocab_size(); ++id)
       same = ours.piece(id) == theirs.piece(id);
     if (!same) throw UsageError("--draft must have the tokens of the model; found others");
+  }
+  // What keys and values are stored as.
+  std::optional<attn::DType> cache_element() const {
+    if (options_.precision == "int8") return attn::DType::I8;
+    if (options_.precision == "bf16") return attn::DType::BF16;
+    return std::nullopt;
   }
   index_t capacity() const { return std::min(options_.context, model_.max_positions()); }
   attn::AttentionOptions<float> attention() const {
@@ -298,15 +308,16 @@ void print_score(Chat& chat, const Options& options) {
   for (std::size_t i = 0; i < log_probabilities.size(); ++i) {
     sum += log_probabilities[i];
     std::cout << std::setw(10) << log_probabilities[i] << "  "
-              << examples::Json(chat.model().tokenizer().piece(ids[i + 1]))
-                     .dump(-1, ' ', false, examples::Json::error_handler_t::replace)
+              << examples::printable(
+                     examples::Json(chat.model().tokenizer().piece(ids[i + 1]))
+                         .dump(-1, ' ', false, examples::Json::error_handler_t::replace))
               << '\n';
   }
   std::cout << std::setw(10) << sum << "  in all\n";
 }
 
 bool say(std::string_view piece) {
-  std::cout << (isatty(STDOUT_FILENO) != 0 ? printable(piece) : std::string(piece)) << std::flush;
+  std::cout << (isatty(STDOUT_FILENO) != 0 ? on_terminal(piece) : std::string(piece)) << std::flush;
   return !examples::Interrupt::came();
 }
 
@@ -423,8 +434,10 @@ int main(int argc, char** argv) {
                  "Do not read again what this file has seen of the text; and write it anew")
       ->type_name("FILE");
   app.add_option("--threads", o.threads, "0: as many as OpenMP takes")->capture_default_str();
-  app.add_option("--precision", o.precision,
-                 "Of the activations that meet quantised weights: int8, or exact for float")
+  app.add_option(
+         "--precision", o.precision,
+         "Of activations that meet quantised weights, and of what is kept of the text: int8, "
+         "bf16 or exact (float)")
       ->capture_default_str();
   app.add_option("--weights", o.weights,
                  "What weights of floats become: float, int8, q8_0, q5_1, q5_0, q4_1 or q4_0")

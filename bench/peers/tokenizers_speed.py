@@ -1,8 +1,9 @@
-"""Tokenizer beside the Python package tokenizers, one thread each, SmolLM2's vocabulary: ids of odd lines and of plays.
+"""Tokenizer beside the Python package tokenizers, one thread each: ids of odd lines and of plays by SmolLM2's vocabulary, and
+of plays by a small one of SentencePiece (tests/data/sentencepiece).
 
   python tokenizers_speed.py BUILD [LINES]     # the build folder; 5000 odd lines if not given
 
-Needs what tests/data/smollm2/make_token_ids.py needs, SmolLM2 (examples/fetch_llm.sh) and, for the second row, the plays
+Needs what tests/data/smollm2/make_token_ids.py needs, SmolLM2 (examples/fetch_llm.sh) and, for the other rows, the plays
 (examples/fetch_plays.sh). Prints lines whose ids differ, and MB of text a second: the best of several runs of each.
 """
 import json
@@ -18,6 +19,7 @@ os.environ["RAYON_NUM_THREADS"] = "1"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/data/smollm2"))
 import make_token_ids
+from tokenizers import Tokenizer
 
 PLAYS = pathlib.Path(os.environ.get("ATTN_PLAYS_DIR") or (
     os.environ.get("XDG_CACHE_HOME") or os.environ["HOME"] + "/.cache") + "/attn/plays")
@@ -32,12 +34,12 @@ def best_seconds(f, seconds=3):
     return best
 
 
-def compare(name, lines, tokenizer, program):
+def compare(name, lines, tokenizer, *program):
     ids = [tokenizer.encode(line, add_special_tokens=False).ids for line in lines]
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "lines.json"
         path.write_text(json.dumps([{"text": line, "ids": i} for line, i in zip(lines, ids, strict=True)]))
-        found = json.loads(subprocess.run([program, path], check=True, capture_output=True).stdout)
+        found = json.loads(subprocess.run([*program, path], check=True, capture_output=True).stdout)
     megabytes = sum(len(line.encode()) for line in lines) / 1e6
     theirs = megabytes / best_seconds(lambda: tokenizer.encode_batch_fast(lines, add_special_tokens=False))
     ours = found["mb_per_second"]
@@ -53,6 +55,9 @@ def main():
     lines = [line for text in texts for line in text.splitlines()]
     if lines:
         compare("plays", lines, tokenizer, program)
+        folder = ROOT / "tests/data/sentencepiece"
+        compare("plays by SentencePiece", lines, Tokenizer.from_file(str(folder / "llama/tokenizer.json")), program, "--model",
+                folder / "llama.gguf")
 
 
 if __name__ == "__main__":

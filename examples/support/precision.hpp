@@ -1,6 +1,7 @@
 // --precision: whether a program's model stays in float or becomes smaller, and less exact.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -10,6 +11,12 @@
 #include "command_line.hpp"
 
 namespace examples {
+
+/// What a language model's activations become.
+inline const std::map<std::string, attn::ActivationFormat> kActivations = {
+    {"exact", attn::ActivationFormat::exact},
+    {"bf16", attn::ActivationFormat::bf16},
+    {"int8", attn::ActivationFormat::int8}};
 
 inline void add_precision(CLI::App& app, std::string& precision) {
   app.add_option("--precision", precision,

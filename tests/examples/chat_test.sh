@@ -39,7 +39,6 @@ rejects() {
 # What needs no model. An empty folder stands for a machine without one.
 mkdir "$scratch/empty"
 check 'an unknown option' rejects 'nonsense' "$program" --nonsense
-check '--precision bf16' rejects 'bf16 is not there yet' "$program" --precision bf16 --prompt x
 check '--precision half' rejects 'exact, bf16 or int8; found half' "$program" --precision half
 check '--tokens 0' rejects 'at least 1; found 0' "$program" --tokens 0
 check '--temperature -1' rejects 'at least 0; found -1' "$program" --temperature=-1
@@ -62,6 +61,7 @@ from_folder() {
 }
 check 'a folder' from_folder
 check 'a folder in 8 bits' from_folder --weights int8 --stats
+check 'a folder in bfloat16' from_folder --weights int8 --precision bf16
 check '--stats of loading' grep -q 'ready in' "$scratch/err"
 check '--weights q4_1 of 16 columns' rejects 'multiple of 32 columns' "$program" --model "$folder" --prompt x --weights q4_1
 check '--weights half' rejects 'q4_1 or q4_0; found half' "$program" --prompt x --weights half

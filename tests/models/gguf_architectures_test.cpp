@@ -1,11 +1,14 @@
 // LanguageModel from GGUF files of each architecture: tiny models as the files of llama.cpp hold
 // them, against what transformers computed.
 #include <cmath>
+#include <fstream>
 #include <numbers>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "attn/generation/decoding_session.hpp"
+#include "attn/generation/generate_text.hpp"
 #include "attn/io/gguf_writer.hpp"
 #include "attn/io/rename.hpp"
 #include "attn/io/safetensors_folder.hpp"
@@ -212,6 +215,48 @@ TEST(GgufArchitectures, Gemma) { check(TinyGguf("gemma", "gemma")); }
 
 // Windows in every other layer, norms behind, capped scores and logits.
 TEST(GgufArchitectures, Gemma2) { check(TinyGguf("gemma2", "gemma2")); }
+
+// As Gemma's files have them: SentencePiece, a turn's marks as control tokens, and a template of them.
+TEST(GgufArchitectures, Gemma2FromTextToText) {
+  TinyGguf tiny("gemma2", "gemma2");
+  std::vector<std::string> tokens = {"<unk>",         "<bos>",  "<eos>", "<start_of_turn>",
+                                     "<end_of_turn>", "\u2581", "\n",    "\u2581hi"};
+  std::vector<std::int32_t> kinds = {2, 3, 3, 3, 3, 1, 1, 1};
+  for (char letter = 'a'; letter <= 'z'; ++letter) tokens.emplace_back(1, letter);
+  for (std::size_t id = 0; id < 10; ++id) tokens.push_back("<0xC" + std::to_string(id) + ">");
+  kinds.resize(8 + 26, 1);
+  kinds.resize(tokens.size(), 6);
+  while (tokens.size() < 96) tokens.push_back("t" + std::to_string(tokens.size()));
+  kinds.resize(96, 1);
+  std::vector<float> scores;
+  for (std::size_t id = 0; id < 96; ++id) scores.push_back(-static_cast<float>(id));
+  tiny.metadata.set("tokenizer.ggml.model", std::string("llama"));
+  tiny.metadata.set("tokenizer.ggml.tokens", tokens);
+  tiny.metadata.set("tokenizer.ggml.scores", scores);
+  tiny.metadata.set("tokenizer.ggml.token_type", kinds);
+  tiny.metadata.set("tokenizer.ggml.bos_token_id", std::uint32_t{1});
+  tiny.metadata.set("tokenizer.ggml.eos_token_id", std::uint32_t{2});
+  tiny.metadata.set("tokenizer.ggml.add_space_prefix", false);
+  std::ifstream file(ATTN_TEST_DATA_DIR "/chat_templates/cases.json");
+  for (const nlohmann::json& one : nlohmann::json::parse(file)) {
+    if (one.at("name") == "gemma")
+      tiny.metadata.set("tokenizer.chat_template", one.at("template").get<std::string>());
+  }
+  const LanguageModel model(tiny.save());
+  // Texts begin with <bos> where the file does not say so.
+  EXPECT_EQ(model.encode_raw("a b"), (std::vector<index_t>{1, 8, 5, 9}));
+  EXPECT_EQ(model.encode_raw("z hi<eos>"), (std::vector<index_t>{1, 33, 5, 15, 16, 2}));
+  const std::vector<ChatMessage> messages = {{"user", "hi<eos>"}};
+  const std::vector<index_t> ids = model.encode_chat(messages);
+  EXPECT_EQ(model.tokenizer().decode(ids, false), "user\nhieos\nmodel\n");
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), 3), 2);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), 2), 0);
+  EXPECT_EQ(model.end_tokens(), (std::vector<index_t>{2, 4}));
+  GptSession<float> session(model.gpt(), 1, 64);
+  const GeneratedText answer = generate_text(model, session, ids, {.max_new_tokens = 10});
+  EXPECT_EQ(answer.ids.size(), 10u);
+  EXPECT_FALSE(answer.text.empty());
+}
 
 TEST(GgufArchitectures, WindowsByANumberLeaveOutTheLastOfEachPeriod) {
   TinyGguf tiny("qwen2", "qwen2");

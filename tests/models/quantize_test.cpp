@@ -155,12 +155,50 @@ TEST(Quantize, Bfloat16HasTheBitsOfTheWidenedWeights) {
     EXPECT_TRUE(quantize_same_bits(found, expected)) << m;
   }
   Linear<float> other(8, 8);
-  EXPECT_TRUE(contains(error_of<ValueError>([&] {
-                         quantize(other, {.weights = WeightFormat::bf16,
-                                          .activations = ActivationFormat::int8});
-                       }),
-                       "[quantize] activations must be exact with weights in bf16; found int8"));
+  EXPECT_TRUE(contains(
+      error_of<ValueError>([&] {
+        quantize(other, {.weights = WeightFormat::bf16, .activations = ActivationFormat::int8});
+      }),
+      "[quantize] activations must be exact or bf16 with weights in bf16; found int8"));
   EXPECT_TRUE(other.weight);
+}
+
+/// Activations rounded to bfloat16 by hand, in every format of weights.
+TEST(Quantize, Bfloat16ActivationsHaveTheBitsOfRoundedOnes) {
+  for (const WeightFormat format :
+       {WeightFormat::int8, WeightFormat::q8_0, WeightFormat::q5_1, WeightFormat::q5_0,
+        WeightFormat::q4_1, WeightFormat::q4_0, WeightFormat::bf16}) {
+    Random random(41 + static_cast<std::uint64_t>(format));
+    SCOPED_TRACE(random.trace());
+    const index_t n = random.integer(1, 200), k = 32 * random.integer(1, 20);
+    Linear<float> linear(k, n);
+    linear.weight = random.tensor<float, 2>({n, k});
+    linear.bias = random.tensor<float, 1>({n});
+    Linear<float> exact = linear;
+    quantize(linear, {.weights = format, .activations = ActivationFormat::bf16});
+    quantize(exact, {.weights = format});
+    for (const index_t m : {0, 1, 3, 40}) {
+      const auto x = random.tensor<float, 2>({m, k});
+      const auto rounded = convert<float>(convert<bfloat16>(x));
+      Tensor2<float> found({m, n}), expected({m, n});
+      linear.forward(x, found, Activation::gelu);
+      exact.forward(rounded, expected, Activation::gelu);
+      EXPECT_TRUE(quantize_same_bits(found, expected)) << m;
+      // Each activation loses at most 2^-9 of itself, and sums of floats are those of any other.
+      linear.forward(x, found);
+      exact.forward(x, expected);
+      Tensor1<float> weight({k});  // of the first column
+      visit_weights<float>(
+          exact, [&](std::string_view, WeightSlot<float>& slot) { slot.form->row(0, weight); });
+      for (index_t i = 0; i < m; ++i) {
+        double magnitude = 0;
+        for (index_t p = 0; p < k; ++p)
+          magnitude += std::abs(static_cast<double>(x(i, p)) * static_cast<double>(weight(p)));
+        EXPECT_NEAR(found(i, 0), expected(i, 0),
+                    1e-7 + magnitude * (1.0 / 512 + 1.2e-7 * static_cast<double>(k)));
+      }
+    }
+  }
 }
 
 TEST(Quantize, EightBitsStayNearFloat) {

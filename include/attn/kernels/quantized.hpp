@@ -4,6 +4,7 @@
 
 #include <span>
 
+#include "attn/kernels/convert.hpp"
 #include "attn/kernels/gemm.hpp"
 #include "attn/kernels/quantized_matrix.hpp"
 #include "attn/simd/int8.hpp"
@@ -13,6 +14,7 @@ ATTN_NAMESPACE_BEGIN
 /// What activations become before they meet quantised weights.
 enum class ActivationFormat {
   exact,  ///< floats as they are: the products of the weights that dequantize() gives, bit for bit
+  bf16,   ///< rounded to bfloat16, to nearest even: then as exact
   int8,  ///< scale = max |x| / 127 of every 32 neighbours (of the row where weights have one scale a row), sums in integers
 };
 
@@ -51,6 +53,19 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
+/// f(rounded), activations (m, k) as floats that bfloat16 has.
+template <class F>
+void with_bfloat16_activations(const TensorView2<const float>& a, const Execution& execution,
+                               F&& f) {
+  Scratch<bfloat16> narrow(execution.scratch(), a.size());
+  const TensorView2<bfloat16> rounded(narrow.data(), a.shape());
+  convert(a, rounded, execution);
+  Scratch<float> wide(execution.scratch(), a.size());
+  const TensorView2<float> widened(wide.data(), a.shape());
+  convert(rounded, widened, execution);
+  f(TensorView2<const float>(widened));
+}
+
 /// gemm() by quantised weights one below the other: a is rounded once, and few rows take one region of threads.
 inline void gemm(const TensorView2<const float>& a, std::span<const QuantizedMatrix> weights,
                  ActivationFormat activations, const TensorView2<float>& c,
@@ -59,6 +74,11 @@ inline void gemm(const TensorView2<const float>& a, std::span<const QuantizedMat
   for (const QuantizedMatrix& part : weights) {
     check_shape("gemm", "a", Shape<2>{a.extent(0), part.k}, a.shape());
     n += part.n;
+  }
+  if (activations == ActivationFormat::bf16) {
+    return with_bfloat16_activations(a, execution, [&](const TensorView2<const float>& rounded) {
+      gemm(rounded, weights, ActivationFormat::exact, c, epilogue, execution);
+    });
   }
   const auto& kernels = backend<family::QuantizedProducts, float>(execution);
   const bool is_exact = activations == ActivationFormat::exact;

@@ -18,7 +18,7 @@ enum class WeightFormat {
   q5_0,  ///< 8.5, of which 5.5 count
   q4_1,  ///< 5; and an offset
   q4_0,  ///< 4.5
-  bf16,  ///< 16: no codes but bfloat16, widened where it is used; activations are exact
+  bf16,  ///< 16: no codes but bfloat16, widened where it is used; activations are exact or bf16
 };
 
 struct QuantizeOptions {
@@ -57,7 +57,8 @@ inline QuantizedWeights quantized_weights(TensorView2<const float> weight, Weigh
 inline std::shared_ptr<const CompressedWeight<float>> compressed_weight(
     TensorView2<const float> weight, const QuantizeOptions& options) {
   if (options.weights == WeightFormat::bf16) {
-    return std::make_shared<const Bfloat16Weight>(convert<bfloat16>(weight));
+    return std::make_shared<const Bfloat16Weight>(convert<bfloat16>(weight),
+                                                  options.activations == ActivationFormat::bf16);
   }
   return std::make_shared<const QuantizedWeight>(quantized_weights(weight, options.weights),
                                                  options.activations);
@@ -68,13 +69,14 @@ inline std::shared_ptr<const CompressedWeight<float>> compressed_weight(
 /// Replaces every weight matrix of a module, a table of words among them, by codes; norms, biases and tables of positions
 /// stay. The floats are gone afterwards: such a module is not trained, and shows no parameters to save. What is compressed
 /// already stays as it is. Throws ValueError, and changes nothing, where a matrix has other than whole blocks of 32
-/// columns (WeightFormat::int8 and bf16 take any) or holds a scale that float16 does not, and for activations other than
-/// exact beside WeightFormat::bf16.
+/// columns (WeightFormat::int8 and bf16 take any) or holds a scale that float16 does not, and for activations in int8
+/// beside WeightFormat::bf16.
 template <class Module>
 void quantize(Module& module, const QuantizeOptions& options = {}) {
   const bool is_bf16 = options.weights == WeightFormat::bf16;
-  if (is_bf16 && options.activations != ActivationFormat::exact) {
-    throw ValueError(message("quantize", "activations", "be exact with weights in bf16", "int8"));
+  if (is_bf16 && options.activations == ActivationFormat::int8) {
+    throw ValueError(
+        message("quantize", "activations", "be exact or bf16 with weights in bf16", "int8"));
   }
   const bool any_width = is_bf16 || options.weights == WeightFormat::int8;
   visit_weights<float>(module, [&](std::string_view name, WeightSlot<float>& slot) {

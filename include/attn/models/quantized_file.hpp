@@ -108,7 +108,7 @@ void save_quantized(const std::filesystem::path& path, const Module& module,
 }
 
 /// Fills a module of floats, of the saved one's options, from such a file: what is I8 or BF16 there among its weight matrices
-/// becomes so in the module, multiplied with `activations` (bfloat16 with floats always); all else is loaded as
+/// becomes so in the module, multiplied with `activations` (bfloat16 with floats where these are int8); all else is loaded as
 /// load_state_dict() does, whose errors it throws, naming tensors. A failed load leaves the module as it was.
 template <class Module>
 LoadReport load_quantized(Module& module, const SafetensorsFile& file,
@@ -124,7 +124,8 @@ LoadReport load_quantized(Module& module, const SafetensorsFile& file,
     const DType stored = file.dtype(full);
     if (stored == DType::BF16) {
       file.check<bfloat16>(full, slot.shape);
-      slot.compress(std::make_shared<const Bfloat16Weight>(file.load<bfloat16, 2>(full)));
+      slot.compress(std::make_shared<const Bfloat16Weight>(file.load<bfloat16, 2>(full),
+                                                           activations == ActivationFormat::bf16));
     } else if (stored == DType::I8) {
       const std::string scale = detail::scale_name(full);
       file.check<std::int8_t>(full, slot.shape);

@@ -249,7 +249,8 @@ class ChatTemplate {
       case 0xD5209829363EFE62:  // Qwen 3 of July 2025, which does not think
         chat_ml();
         return result;
-      case 0x838A6250646E1860:  // Qwen 3
+      case 0xD9FF075E61A59303:  // Qwen 3
+      case 0x838A6250646E1860:  // the same, later
         chat_ml();
         result.thinks_ = true;
         return result;

@@ -132,6 +132,33 @@ MISTRAL_03 = MISTRAL_HEAD.replace("'", '"') + r"""{%- if not tools is defined %}
 """
 
 
+def first_qwen3(text):
+    """The template with which Qwen 3 came out, in April 2025, from the one that came after it."""
+    for later, first in [
+            (' and message.content is string and not(', ' and not('),
+            ("""    {%- if message.content is string %}
+        {%- set content = message.content %}
+    {%- else %}
+        {%- set content = '' %}
+    {%- endif %}
+""", ""),
+            ("'\\n' + content + '<|im_end|>' + '\\n'", "'\\n' + message.content + '<|im_end|>' + '\\n'"),
+            ("        {%- set reasoning_content = '' %}\n",
+             "        {%- set content = message.content %}\n        {%- set reasoning_content = '' %}\n"),
+            ("reasoning_content is string", "reasoning_content is defined and message.reasoning_content is not none"),
+            ("if '</think>' in content", "if '</think>' in message.content"),
+            ("""                {%- set reasoning_content = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+                {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+""", """                {%- set content = message.content.split('</think>')[-1].lstrip('\\n') %}
+                {%- set reasoning_content = message.content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+"""),
+            ("{{- content }}", "{{- message.content }}")]:
+        if text.count(later) != 1:
+            raise ValueError(later)
+        text = text.replace(later, first)
+    return text
+
+
 def turns(*contents, system=None):
     result = [{"role": "system", "content": system}] if system else []
     return result + [{"role": ("user", "assistant")[n % 2], "content": content} for n, content in enumerate(contents)]
@@ -164,6 +191,7 @@ def main():
     known = {
         "qwen2_5": (trl("qwen2_5"), "", "<|im_end|>"), "qwen2_5_math": (of_maths, "", "<|im_end|>"),
         "qwen3_instruct_2507": (trl("qwen3_instruct_2507"), "", "<|im_end|>"), "qwen3": (trl("qwen3"), "", "<|im_end|>"),
+        "qwen3_2025_04": (first_qwen3(trl("qwen3")), "", "<|im_end|>"),
         "gemma": (trl("gemma"), "<bos>", "<eos>"), "llama3": (trl("llama3"), "<|begin_of_text|>", "<|eot_id|>"),
         "mistral_0_1": (old_mistral(" + ' ' "), "<s>", "</s>"), "mistral_0_2": (old_mistral(""), "<s>", "</s>"),
         "mistral_2024": (MISTRAL_2024, "<s>", "</s>"), "mistral_0_3": (MISTRAL_03, "<s>", "</s>")}
