@@ -82,7 +82,7 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
     return [=](TinyLlama& t) { t.metadata.set(key, value); };
   };
   fails(set("general.architecture", std::string("gpt2")),
-        "general.architecture must be llama, qwen2, qwen3 or gemma; found \"gpt2\"");
+        "general.architecture must be llama, qwen2, qwen3, gemma or gemma2; found \"gpt2\"");
   fails(set("llama.embedding_length", std::uint32_t{33}), "divide 33");
   fails(set("llama.embedding_length", std::uint32_t{64}),
         "tensor \"token_embd.weight\" must have shape (262, 64); found (262, 32)");
@@ -109,8 +109,10 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
       },
       "be one for each of 2 layers; found 1");
   fails(set("llama.rope.freq_base", -1.0f), "be positive");
+  fails(set("tokenizer.ggml.model", std::string("t5")),
+        "or llama (SentencePiece's BPE): no other is read; found \"t5\"");
   fails(set("tokenizer.ggml.model", std::string("llama")),
-        "byte-level BPE is the one kind that is read; found \"llama\"");
+        "key \"tokenizer.ggml.scores\" must be in the file; found none");
   fails(set("tokenizer.ggml.pre", std::string("tekken")),
         "smollm, gpt-2, llama-bpe or qwen2; found \"tekken\"");
   fails(set("tokenizer.ggml.eos_token_id", std::uint32_t{262}),
@@ -240,7 +242,7 @@ TEST(SmolLm2, HasTheStoredLogProbabilitiesAndContinuations) {
       difference.empty() ? ++passed : ++failed;
       EXPECT_EQ(difference, "") << "of " << one.at("text").dump(-1, ' ', true);
     }
-    // With other activations, on average over all cases. 0.0653 and 0.0037 in 8 bits with AVX-512; the last bits of other
+    // With other activations, on average over all cases. 0.0653 and 0.0037 in 8 bits, 0.0113 and 0.00012 in bfloat16 with AVX-512; the last bits of other
     // sets move it as another rounding of activations would.
     struct Bounds {
       ActivationFormat format;
@@ -248,7 +250,7 @@ TEST(SmolLm2, HasTheStoredLogProbabilitiesAndContinuations) {
       double error, divergence;
     };
     for (const Bounds& bounds : {Bounds{ActivationFormat::int8, "8 bits", 0.08, 5e-3},
-                                 Bounds{ActivationFormat::bf16, "bfloat16", 0.03, 1e-3}}) {
+                                 Bounds{ActivationFormat::bf16, "bfloat16", 0.02, 3e-4}}) {
       const LanguageModel small(examples::llm_path(), {.activations = bounds.format});
       double error = 0, count = 0, divergence = 0, positions = 0;
       for (const nlohmann::json& one : cases) {
