@@ -61,8 +61,8 @@ from_folder() {
 }
 check 'a folder' from_folder
 check 'a folder in 8 bits' from_folder --weights int8 --stats
-check 'a folder in bfloat16' from_folder --weights int8 --precision bf16
 check '--stats of loading' grep -q 'ready in' "$scratch/err"
+check 'a folder in bfloat16' from_folder --weights int8 --precision bf16
 check '--weights q4_1 of 16 columns' rejects 'multiple of 32 columns' "$program" --model "$folder" --prompt x --weights q4_1
 check '--weights half' rejects 'q4_1 or q4_0; found half' "$program" --prompt x --weights half
 check 'a folder without a tokenizer' rejects 'tokenizer.json' "$program" --model "$folder/../gpt2" --prompt x
@@ -91,7 +91,7 @@ cached >"$scratch/first"
 check '--prompt-cache writes' [ -s "$scratch/cache" ]
 check '--prompt-cache reads' same "$(cached)" "$(cat "$scratch/first")"
 check 'what it has seen is not read again' grep -q '^1 tokens read' "$scratch/err"
-check 'a --prompt-cache of another precision' rejects 'must be of this model' "$program" --precision exact --prompt x --prompt-cache "$scratch/cache"
+check 'a --prompt-cache of another precision' rejects 'must hold F32 as the cache does' "$program" --precision exact --prompt x --prompt-cache "$scratch/cache"
 check 'a --prompt-cache that is none' rejects 'prompt.txt' "$program" --prompt x --prompt-cache "$scratch/prompt.txt"
 check '--raw' same "$("$program" --raw --prompt 'The capital of France is' --tokens 2)" ' Paris.'
 check '--raw parses control tokens' grep -q '"prompt_ids":\[1,4093,2\]' <<JSON

@@ -177,7 +177,7 @@ TEST(Quantize, Bfloat16ActivationsHaveTheBitsOfRoundedOnes) {
     Linear<float> exact = linear;
     quantize(linear, {.weights = format, .activations = ActivationFormat::bf16});
     quantize(exact, {.weights = format});
-    for (const index_t m : {0, 1, 3, 40}) {
+    for (const index_t m : {1, 3, 40}) {
       const auto x = random.tensor<float, 2>({m, k});
       const auto rounded = convert<float>(convert<bfloat16>(x));
       Tensor2<float> found({m, n}), expected({m, n});
