@@ -178,6 +178,9 @@ TEST(SentencePieceFiles, NameWhatTheyCannotFollow) {
              [](GgufMetadata& m) { m.set("tokenizer.ggml.model", std::string("t5")); });
   gguf_fails("remove_extra_whitespaces\" must be false",
              [](GgufMetadata& m) { m.set("tokenizer.ggml.remove_extra_whitespaces", true); });
+  gguf_fails("token_type\" must say which tokens are bytes", [](GgufMetadata& m) {
+    m.set("tokenizer.ggml.token_type", std::vector<std::int32_t>{});
+  });
   gguf_fails("scores must number as many as tokens",
              [](GgufMetadata& m) { m.set("tokenizer.ggml.scores", std::vector<float>{1}); });
 

@@ -50,6 +50,9 @@ inline Tokenizer gguf_sentencepiece(const GgufFile& file) {
       .kinds = gguf_token_kinds(file),
       .prefix = has_prefix ? SpacePrefix::every : SpacePrefix::none,
       .strip = has_prefix ? SpaceStrip::one : SpaceStrip::none};
+  if (vocabulary.kinds.empty()) {
+    fail_gguf_tokenizer(file, "tokenizer.ggml.token_type", "say which tokens are bytes", "none");
+  }
   const auto scores = file.array<float>("tokenizer.ggml.scores");
   vocabulary.scores.assign(scores.begin(), scores.end());
   if (file.has(kUnknown)) vocabulary.unknown = index_t{file.get<std::uint32_t>(kUnknown)};
