@@ -1,8 +1,10 @@
 // load_pretrained: tiny models of each architecture against what transformers computed, and what is wrong with a folder.
 #include "attn/models/pretrained.hpp"
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
+#include <set>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -259,6 +261,139 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
   t5_fails("pad_token_id", 96, "lie in 0 .. vocab_size - 1; found 96");
   EXPECT_TRUE(contains(error_of<ValueError>([&] { load_mistral<float>(kPretrained / "llama"); }),
                        "key \"model_type\" must be mistral; found \"llama\""));
+}
+
+/// What a folder's model makes of its longer prompt or its images.
+std::vector<float> result_of(const std::string& name, const Path& dir) {
+  const SafetensorsFile golden(dir / "golden.safetensors");
+  const auto row = [&](const std::string& key) { return row_of(golden.load<index_t, 1>(key)); };
+  Tensor3<float> result;
+  if (name == "vit") {
+    const Tensor2<float> logits = load_vit<float>(dir).classify(golden.load<float, 4>("images"));
+    result = Tensor3<float>(logits.view().unsqueeze(0));
+  } else if (name.ends_with("bert") || name == "roberta") {
+    result = load_pretrained<Bert<float>>(dir)(row("ids_b"));
+  } else if (name == "bart" || name.starts_with("t5")) {
+    result = load_pretrained<Seq2SeqTransformer<float>>(dir)(row("ids_b"), row("target_b"));
+  } else {
+    result = load_pretrained<Gpt<float>>(dir)(row("ids_b"));
+  }
+  return {result.elements().begin(), result.elements().end()};
+}
+
+/// Other values of a setting, of its type and of others.
+std::vector<nlohmann::json> others_than(const nlohmann::json& value) {
+  using Json = nlohmann::json;
+  std::vector<Json> result{Json::array({Json::object()})};
+  if (value.is_boolean()) {
+    result.emplace_back(!value.get<bool>());
+  } else if (value.is_number_integer()) {
+    const auto n = value.get<std::int64_t>();
+    result.insert(result.end(), {n + 1, n - 1, -1, 0});
+  } else if (value.is_number()) {
+    result.insert(result.end(), {value.get<double>() * 2 + 0.25, "0.5"});
+  } else if (value.is_string()) {
+    result.emplace_back("nonsense");
+  } else if (value.is_array()) {
+    Json reversed = value;
+    std::reverse(reversed.begin(), reversed.end());
+    result.insert(result.end(), {reversed, Json::array()});
+  } else if (value.is_null()) {
+    result.insert(result.end(), {true, 3, "nonsense"});
+  } else {
+    for (const auto& [key, inner] : value.items()) {
+      for (const Json& other : others_than(inner)) {
+        Json changed = value;
+        changed[key] = other;
+        result.push_back(changed);
+      }
+    }
+    Json more = value;
+    more["made_up"] = 1;
+    result.push_back(more);
+  }
+  result.erase(std::remove(result.begin(), result.end(), value), result.end());
+  return result;
+}
+
+/// Each setting of each model, changed alone, changes the result or is refused, naming the file.
+TEST(Pretrained, EverySettingIsHonouredOrRefused) {
+  const std::set<std::string> change_no_result = {
+      // training
+      "activation_dropout", "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop",
+      "classifier_dropout", "decoder_layerdrop", "dropout", "dropout_rate", "embd_pdrop",
+      "encoder_layerdrop", "hidden_dropout_prob", "init_std", "initializer_factor",
+      "initializer_range", "qa_dropout", "resid_pdrop", "seq_classif_dropout",
+      "summary_first_dropout",
+      // generation, tokens and labels
+      "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_eos_token_id", "id2label",
+      "label2id", "use_cache",
+      // where it comes from, and how it is stored
+      "architectures", "dtype", "output_past", "torch_dtype", "transformers_version",
+      // other heads than those read
+      "encoder_stride", "pooler_act", "pooler_output_size", "summary_activation",
+      "summary_proj_to_labels", "summary_type", "summary_use_proj",
+      // the same sums in another order
+      "pretraining_tp", "reorder_and_upcast_attn", "is_encoder_decoder"};
+  const auto is_exempt = [&](const std::string& name, const std::string& key,
+                             const nlohmann::json& other) {
+    if (change_no_result.contains(key)) return true;
+    const bool is_encoder = name.ends_with("bert") || name == "roberta" || name == "vit";
+    if (is_encoder && key == "tie_word_embeddings") return true;  // of a head that is not read
+    const bool is_t5 = name.starts_with("t5");
+    const bool is_count = other.is_number_integer() && other >= (key == "pad_token_id" ? 0 : 1);
+    if (key == "pad_token_id") {
+      // What an embedding has at the padding's place is a weight like others. RoBERTa counts
+      // positions by it; bart and t5 hide it, which the prompts do not have.
+      return (name == "bart" || is_t5) ? is_count : name != "roberta";
+    }
+    if (key == "n_positions" && is_t5) return true;  // has none
+    // More positions than are asked for.
+    if (key == "max_position_embeddings") return is_count;
+    // layer_types say it already.
+    const bool is_window = key == "sliding_window" || key == "use_sliding_window";
+    if (key == "max_window_layers" || (is_window && name == "qwen3")) return true;
+    // What this model was initialized with: the file holds the result.
+    if (key == "sinusoidal_pos_embds") return other.is_boolean();
+    // Its bounds are rounded to whole dimensions.
+    if (key == "rope_parameters" && other.contains("original_max_position_embeddings")) {
+      const nlohmann::json& trained = other["original_max_position_embeddings"];
+      return name == "llama_yarn" && (trained == 15 || trained == 17);
+    }
+    return false;
+  };
+  int honoured = 0, refused = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kPretrained)) {
+    if (!exists(entry.path() / "config.json")) continue;
+    const std::string name = entry.path().filename().string();
+    const std::vector<float> expected = result_of(name, entry.path());
+    Changed changed(name);
+    const nlohmann::json config = changed.config;
+    nlohmann::json with_one_more = config;
+    with_one_more["made_up"] = nullptr;
+    for (const auto& [key, value] : with_one_more.items()) {
+      for (const nlohmann::json& other : others_than(value)) {
+        if (is_exempt(name, key, other)) continue;
+        nlohmann::json edited = config;
+        edited[key] = other;
+        std::ofstream(changed.path()) << edited.dump();
+        try {
+          EXPECT_NE(result_of(name, changed.dir()), expected)
+              << name << ": " << key << " = " << other;
+          ++honoured;
+        } catch (const std::exception& error) {
+          const std::string text = error.what();
+          const bool is_of_images = contains(text, "[Vit] images must have shape");
+          EXPECT_TRUE(contains(text, "config.json") || contains(text, ".safetensors") ||
+                      is_of_images)
+              << name << ": " << key << " = " << other << ": " << text;
+          ++refused;
+        }
+      }
+    }
+  }
+  EXPECT_GT(honoured, 40);
+  EXPECT_GT(refused, 300);
 }
 
 TEST(Pretrained, KeysCanBePassedOver) {

@@ -35,7 +35,7 @@ namespace detail {
 
 inline BertOptions distilbert_options(const ConfigFile& config) {
   // Sinusoidal ones are stored like learned ones.
-  static_cast<void>(config.has("sinusoidal_pos_embds"));
+  static_cast<void>(config.get<bool>("sinusoidal_pos_embds", false));
   return {.vocab_size = config.count("vocab_size"),
           .hidden_size = config.count("dim"),
           .num_hidden_layers = config.count("n_layers"),

@@ -116,8 +116,6 @@ inline void check_all_read(const ConfigFile& config, const PretrainedOptions& op
                                                                "min_length",
                                                                "model_type",
                                                                "no_repeat_ngram_size",
-                                                               "normalize_before",
-                                                               "normalize_embedding",
                                                                "num_beam_groups",
                                                                "num_beams",
                                                                "num_return_sequences",
@@ -129,7 +127,6 @@ inline void check_all_read(const ConfigFile& config, const PretrainedOptions& op
                                                                "prefix",
                                                                "pretraining_tp",
                                                                "problem_type",
-                                                               "pruned_heads",
                                                                "qa_dropout",
                                                                "remove_invalid_values",
                                                                "reorder_and_upcast_attn",
@@ -161,6 +158,9 @@ inline void check_all_read(const ConfigFile& config, const PretrainedOptions& op
                                                                "typical_p",
                                                                "use_bfloat16",
                                                                "use_cache"};
+  if (config.has("pruned_heads") && !config.object("pruned_heads").keys().empty()) {
+    config.fail("pruned_heads", "be empty or missing", "some");
+  }
   std::vector<std::string> unknown;
   for (const std::string& key : config.unread()) {
     if (!kHarmless.contains(key) && !is_listed(options.ignore_keys, key)) unknown.push_back(key);

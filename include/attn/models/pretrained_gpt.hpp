@@ -123,6 +123,10 @@ inline GptOptions llama_options(const ConfigFile& config, const std::string& typ
   attention.head_dim = config.count("head_dim", type == "qwen3" ? 128
                                                 : is_gemma      ? 256
                                                                 : dim / heads);
+  if (attention.head_dim % 2 != 0) {
+    config.fail("head_dim", "be even: rotary embeddings turn pairs",
+                std::to_string(attention.head_dim));
+  }
   attention.separate_in_proj = true;
   if (type == "qwen3") {
     attention.query_key_norm = NormKind::rms;
@@ -142,7 +146,9 @@ inline GptOptions llama_options(const ConfigFile& config, const std::string& typ
     static_cast<void>(config.has("sliding_window"));
   }
   if (is_gemma2) {
-    attention.scale = 1 / std::sqrt(config.get<double>("query_pre_attn_scalar"));
+    const double scalar = config.get<double>("query_pre_attn_scalar");
+    if (!(scalar > 0)) config.fail("query_pre_attn_scalar", "be positive", to_string(scalar));
+    attention.scale = 1 / std::sqrt(scalar);
     attention.softcap = config.get<double>("attn_logit_softcapping");
     options.logit_softcap = config.get<double>("final_logit_softcapping");
     options.windows =

@@ -99,6 +99,10 @@ std::vector<index_t> windows_of(const ConfigFile& config, index_t layers, bool h
       if (!is_sliding && type != "full_attention") {
         config.fail("layer_types", "hold full_attention and sliding_attention alone", quote(type));
       }
+      if (is_sliding && window < 0) {
+        config.fail("layer_types", "hold full_attention alone where there is no sliding_window",
+                    quote(type));
+      }
     }
     windows.push_back(is_sliding ? window : -1);
   }

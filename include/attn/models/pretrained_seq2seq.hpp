@@ -109,7 +109,6 @@ inline Seq2SeqOptions bart_options(const ConfigFile& config) {
   detail::check_only(config, "static_position_embeddings", false, "false");
   detail::check_only(config, "tie_word_embeddings", true, "true");
   detail::check_only(config, "is_decoder", false, "false");
-  static_cast<void>(config.has("num_hidden_layers"));  // encoder_layers again
   Seq2SeqOptions result{.src_vocab_size = config.count("vocab_size"),
                         .tgt_vocab_size = config.count("vocab_size"),
                         .positions = Positions::learned,
@@ -127,7 +126,12 @@ inline Seq2SeqOptions bart_options(const ConfigFile& config) {
   layer.dropout = config.get<double>("dropout", 0.1);
   layer.activation = detail::activation_of(config, "activation_function", "gelu");
   layer.attention.separate_in_proj = true;
-  result.transformer.num_encoder_layers = config.count("encoder_layers");
+  const index_t layers = config.count("encoder_layers");
+  if (config.count("num_hidden_layers", layers) != layers) {
+    config.fail("num_hidden_layers", concat("be encoder_layers = ", layers),
+                std::to_string(config.count("num_hidden_layers")));
+  }
+  result.transformer.num_encoder_layers = layers;
   result.transformer.num_decoder_layers = config.count("decoder_layers");
   result.transformer.norm = false;
   return result;

@@ -229,6 +229,26 @@ def t5():
     seq2seq("t5_v1_1", untied, seed=17, edit=v1_1)
 
 
+@torch.no_grad()
+def differential(seed, seq=9):
+    """DiffLlama's attention of one layer, without rotary embeddings."""
+    torch.manual_seed(seed)
+    config = hf.DiffLlamaConfig(**(SIZES | dict(num_key_value_heads=4)), attn_implementation="eager")
+    module = hf.models.diffllama.modeling_diffllama.DiffLlamaAttention(config, layer_idx=1)
+    for p in module.parameters():
+        torch.nn.init.normal_(p, 0, 1 / math.sqrt(p.shape[-1]))
+    module.float().double()
+    x = torch.randn(1, seq, 16).double()
+    hides = torch.full((seq, seq), -math.inf, dtype=torch.double).triu(1)
+    still = torch.ones(1, seq, 4, dtype=torch.double), torch.zeros(1, seq, 4, dtype=torch.double)
+    out = module(x, still, hides[None, None])[0]
+    lambdas = [torch.exp((q * k).sum()) for q, k in ((module.lambda_q1, module.lambda_k1), (module.lambda_q2, module.lambda_k2))]
+    golden = {key: getattr(module, key + "_proj").weight for key in "qkvo"}
+    golden |= {"x": x[0], "out": out[0], "lambda": (lambdas[0] - lambdas[1] + module.lambda_init).reshape(1),
+               "lambda_init": torch.tensor([module.lambda_init])}
+    save_file({k: v.float().contiguous() for k, v in golden.items()}, FOLDER / "differential.safetensors")
+
+
 def tokenizer(folder, split):
     """Byte-level BPE: all bytes, four merges, three special tokens."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -284,6 +304,7 @@ def main():
     vit()
     bart()
     t5()
+    differential(18)
     rope()
     cases = {"qwen2": tokenizer("qwen2", QWEN2), "qwen3": tokenizer("qwen3", QWEN2)}
     (FOLDER / "tokens.json").write_text(json.dumps(cases, indent=1) + "\n")

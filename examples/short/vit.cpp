@@ -1,0 +1,26 @@
+// A vision transformer from a folder, and how far its logits are from PyTorch's: vit FOLDER
+#include <cstdio>
+#include <filesystem>
+
+#include <attn/attn.hpp>
+#include <attn/io.hpp>
+#include <attn/models/pretrained.hpp>
+
+int main(int argc, char** argv) {
+  const std::filesystem::path folder = argc > 1 ? argv[1] : "tests/data/pretrained/vit";
+  const auto vit = attn::load_vit<float>(folder);
+  const attn::SafetensorsFile golden(folder / "golden.safetensors");  // what transformers computed
+
+  const auto images = golden.load<float, 4>("images");  // (batch, channels, height, width)
+  const attn::Tensor2<float> logits = vit.classify(images);
+  attn::Tensor2<float> probabilities(logits.shape());
+  attn::softmax(logits, probabilities);
+  const auto [best, labels] = attn::top_k(probabilities, 1);
+  for (attn::index_t i = 0; i < images.extent(0); ++i) {
+    std::printf("image %td: label %td, %.3f\n", i, labels(i, 0), best(i, 0));
+  }
+
+  const double difference = attn::max_abs_difference(logits, golden.load<float, 2>("logits"));
+  std::printf("largest difference from PyTorch's logits: %.1e\n", difference);
+  return difference < 1e-5 ? 0 : 1;
+}
