@@ -148,7 +148,10 @@ inline void multiply_blocks(index_t depth, index_t blocks, const std::int8_t* x,
     multiply(std::integral_constant<int, 1>{}, std::min(block + 1, last));
     multiply(std::integral_constant<int, 2>{}, std::min(block + 2, last));
     multiply(std::integral_constant<int, 3>{}, std::min(block + 3, last));
-    store_sums(to[0], index_t{16});
+    Tiles::store<0>(to[0], 64);
+    Tiles::store<1>(to[1], 64);
+    Tiles::store<2>(to[2], 64);
+    Tiles::store<3>(to[3], 64);
   };
   multiply_some(0);
   for (index_t begin = 0; begin < blocks; begin += kAhead) {
