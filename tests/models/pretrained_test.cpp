@@ -131,7 +131,8 @@ TEST(Pretrained, VitHasTheHiddenStatesAndLogitsOfTransformers) {
     EXPECT_EQ(second.data()[i], both.data()[second.size() + i]);
 }
 
-/// The same of an encoder-decoder, whose target begins with a token `start`.
+/// The same of an encoder-decoder, whose target begins with the token `first`; both prompts in one
+/// batch, too, the shorter one padded.
 template <class T>
 void check_seq2seq(const std::string& name, const Seq2SeqTransformer<T>& model, index_t first) {
   SCOPED_TRACE(name);
@@ -147,6 +148,16 @@ void check_seq2seq(const std::string& name, const Seq2SeqTransformer<T>& model, 
     const auto tokens = generate(session, start, {.max_new_tokens = std::ssize(expected)});
     EXPECT_EQ(tokens[0], expected);
   }
+  const auto a = golden.ids("ids_a"), b = golden.ids("ids_b");
+  Tensor2<index_t> both({2, b.extent(1)});
+  both.fill(*model.options().pad_id);
+  copy(a, both.slice(0, 0, 1).slice(1, 0, a.extent(1)));
+  copy(b, both.slice(0, 1, 2));
+  Seq2SeqSession<T> session(model, both, 21);
+  const auto tokens =
+      generate(session, Tensor2<index_t>({2, 1}, {first, first}), {.max_new_tokens = 20});
+  EXPECT_EQ(tokens[0], golden.tokens("greedy_a"));
+  EXPECT_EQ(tokens[1], golden.tokens("greedy_b"));
 }
 
 TEST(Pretrained, EncoderDecodersHaveTheLogitsAndTokensOfTransformers) {
