@@ -46,6 +46,7 @@ inline Group bf16_group(std::string name, attn::Isa isa, ProductSize size) {
                        {}});
             in->packed = attn::PackedWeights<bfloat16>(in->w.view().transpose(0, 1), isa);
             Work work{name, isa, size.flops()};
+            work.beyond_limit = true;
             work.bytes = in->w.size() * index_t{sizeof(bfloat16)};
             work.traffic = (in->x.size() + in->w.size() + in->c.size()) * index_t{sizeof(bfloat16)};
             work.run = [in](const attn::Execution& execution) {
@@ -89,6 +90,7 @@ inline Group int8_group(std::string name, attn::Isa isa, ProductSize size,
                 Inputs{random_tensor<float, 2>({size.m, size.k}, 1),
                        attn::Tensor2<float>({size.m, size.n}), random_codes(size, format)});
             Work work{name, isa, size.flops()};
+            work.beyond_limit = true;
             work.bytes = in->weights.bytes();
             work.traffic = (in->x.size() + in->c.size()) * index_t{sizeof(float)} + work.bytes;
             work.run = [in](const attn::Execution& execution) {
@@ -119,6 +121,7 @@ Group small_attention_group(const std::string& name, const char* shape, attn::Is
             Inputs{attn::convert<E>(exact->q), attn::convert<E>(exact->k),
                    attn::convert<E>(exact->v), attn::Tensor4<E>(exact->q.shape())});
         Work work{name, isa, attention_flops(in->q.shape(), in->k.extent(2))};
+        work.beyond_limit = true;
         work.traffic = 4 * in->q.size() * index_t{sizeof(E)};
         work.run = [=](const attn::Execution& execution) {
           attn::scaled_dot_product_attention(in->q, in->k, in->v, in->out,

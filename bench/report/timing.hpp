@@ -40,6 +40,7 @@ class Timings {
     if (std::isinf(entry.seconds)) entry.complaint = work.complaint();
     entry.flops = work.flops;
     entry.isa = work.isa;
+    entry.beyond_limit = work.beyond_limit;
     const int repeats = repeats_for(first);
     const bool reads = work.bytes >= kMemoryBound;
     Pair best{std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
@@ -95,7 +96,7 @@ class Timings {
     double share = kNone;  // what is compared with another work may take longer than that
     if (entry.pairs.empty() && !entry.reads.empty()) {
       share = 1 / median(entry.reads).ratio();
-    } else if (entry.pairs.empty()) {
+    } else if (entry.pairs.empty() && !entry.beyond_limit) {
       const double peak = peaks_.best(entry.isa, all ? all_threads() : 1);
       share = entry.flops / entry.seconds / peak;
     }
@@ -158,6 +159,7 @@ class Timings {
         {};  ///< how fast, in each pass: the peak, reading, or the baseline
     double flops = 0;
     attn::Isa isa = attn::Isa::scalar;
+    bool beyond_limit = false;
     int times_measured = 1;
   };
 

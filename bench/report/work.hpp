@@ -19,9 +19,10 @@ struct Work {
   std::string name;
   attn::Isa isa;
   double flops = 0;
-  index_t bytes = 0;        ///< that have to be read, where memory is the limit
-  index_t traffic = 0;      ///< bytes of inputs and output, each once
-  bool one_thread = false;  ///< not timed on all
+  index_t bytes = 0;          ///< that have to be read, where memory is the limit
+  index_t traffic = 0;        ///< bytes of inputs and output, each once
+  bool one_thread = false;    ///< not timed on all
+  bool beyond_limit = false;  ///< its instructions multiply more at once than those of the limit
   std::function<void(const attn::Execution&)> run = {};
   std::function<std::string()> complaint =
       {};  ///< about the last run's result; empty where it is right
