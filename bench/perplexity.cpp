@@ -107,7 +107,7 @@ int main(int argc, char** argv) {
   app.add_option("FILE", o.file, "The text; such as one of sh examples/fetch_plays.sh")->required();
   app.add_option("--model", o.model, "A GGUF file")->type_name("FILE");
   app.add_option("--precision", o.precision,
-                 "Of the activations that meet quantised weights: exact (float) or int8")
+                 "Of activations that meet quantised weights: exact (float), bf16 or int8")
       ->capture_default_str();
   examples::add_number<index_t>(app, "--ctx", o.context, 2, "Tokens of a window, an even number");
   examples::add_number<index_t>(app, "--bytes", o.bytes, 1, "Only the first bytes of the text");
