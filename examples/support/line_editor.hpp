@@ -8,6 +8,7 @@
 #include <iostream>
 #include <optional>
 #include <string>
+#include <termios.h>
 #include <unistd.h>
 
 #ifdef CHAT_HAS_LIBEDIT
@@ -16,7 +17,7 @@
 
 namespace examples {
 
-// Ctrl-C while one of these lives is remembered instead of ending the program.
+// Ctrl-C while one of these lives is remembered instead of ending the program, and a terminal shows no ^C for it.
 class Interrupt {
  public:
   Interrupt() {
@@ -25,10 +26,20 @@ class Interrupt {
     action.sa_handler = [](int) { flag() = 1; };
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, &before_);
+    // Who runs in the background must not change it.
+    has_terminal_ =
+        tcgetpgrp(STDIN_FILENO) == getpgrp() && tcgetattr(STDIN_FILENO, &terminal_) == 0;
+    if (!has_terminal_) return;
+    termios quiet = terminal_;
+    quiet.c_lflag &= ~static_cast<tcflag_t>(ECHOCTL);
+    tcsetattr(STDIN_FILENO, TCSANOW, &quiet);
   }
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
-  ~Interrupt() { sigaction(SIGINT, &before_, nullptr); }
+  ~Interrupt() {
+    if (has_terminal_) tcsetattr(STDIN_FILENO, TCSANOW, &terminal_);
+    sigaction(SIGINT, &before_, nullptr);
+  }
 
   static bool came() { return flag() != 0; }
 
@@ -38,6 +49,8 @@ class Interrupt {
     return value;
   }
   struct sigaction before_ = {};
+  termios terminal_ = {};
+  bool has_terminal_ = false;
 };
 
 class LineEditor {
