@@ -57,7 +57,15 @@ for packages in torch "onnxruntime onnx" openvino "sentence-transformers transfo
 done
 
 step "Building llama-cpp-python, which takes minutes"
-pinned llama-cpp-python || step "Could not build it: going on without"
+# With AMX, as g++ 12 compiles it, this llama.cpp ends with a segmentation fault: such machines take their AVX-512.
+flags=
+if echo | "${CXX:-c++}" -march=native -dM -E -x c++ - 2>/dev/null | grep -q __AMX_TILE__; then
+  flags="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+fi
+(
+  export CFLAGS="${CFLAGS:-} $flags" CXXFLAGS="${CXXFLAGS:-} $flags"
+  pinned llama-cpp-python
+) || step "Could not build it: going on without"
 
 step "Fetching the weights of all-MiniLM-L6-v2 and SmolLM2-135M-Instruct"
 sh "$root/examples/fetch_model.sh" >&2 || step "Could not fetch the former: going on without"

@@ -13,14 +13,18 @@ namespace detail {
 
 template <class T>
 index_t checked_argmax(std::string_view function, const TensorView<const T, 1>& row) {
+  if (row.extent(0) == 0) throw ShapeError(message(function, "the last axis", "not be empty", "0"));
   index_t best = 0;
+  T largest = row(0);
   for (index_t i = 0; i < row.extent(0); ++i) {
-    if (row(i) != row(i)) {
+    const T x = row(i);
+    if (x <= largest) continue;  // as most are; a NaN is not
+    if (x != x) {
       throw ValueError(message(function, "element " + std::to_string(i), "be a number", "nan"));
     }
-    if (row(i) > row(best)) best = i;
+    largest = x;
+    best = i;
   }
-  if (row.extent(0) == 0) throw ShapeError(message(function, "the last axis", "not be empty", "0"));
   return best;
 }
 
