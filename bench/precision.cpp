@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "precision/errors.hpp"
+#include "precision/memory.hpp"
 #include "support/command_line.hpp"
 #include "support/model_dir.hpp"
 
@@ -46,13 +47,22 @@ void print_cosines(bool say_worst) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool say_worst = false;
+  bool say_worst = false, only_memory = false;
   CLI::App app("Prints what each format of weights, activations and caches loses against double.");
   app.footer(
       "Relative errors of products and attention, and 1 - cosine of the embeddings of "
       "all-MiniLM-L6-v2,\nwhich sh examples/fetch_model.sh fetches.");
   app.add_flag("--worst", say_worst, "Say on standard error which line is the worst of each row");
+  app.add_flag("--memory", only_memory,
+               "Print only what the weights of all-MiniLM-L6-v2 take of memory");
   return examples::run_program(app, "precision", argc, argv, [&] {
+    if (only_memory) {
+      if (!examples::model_is_present()) {
+        throw examples::UsageError(examples::missing_model_message());
+      }
+      bench::print_memory(examples::model_dir());
+      return;
+    }
     print_products();
     print_attention();
     print_cosines(say_worst);

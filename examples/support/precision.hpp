@@ -20,18 +20,21 @@ inline const std::map<std::string, attn::ActivationFormat> kActivations = {
 
 inline void add_precision(CLI::App& app, std::string& precision) {
   app.add_option("--precision", precision,
-                 "exact (float), bf16 or int8 (weights and activations): smaller, less exact")
+                 "exact (float), bf16, f16 (weights) or int8 (weights and activations): smaller, "
+                 "less exact")
       ->capture_default_str();
 }
 
 inline void check_precision(const std::string& precision) {
-  if (precision == "exact" || precision == "bf16" || precision == "int8") return;
-  throw UsageError("--precision must be exact, bf16 or int8; found " + precision);
+  if (precision == "exact" || precision == "bf16" || precision == "f16" || precision == "int8")
+    return;
+  throw UsageError("--precision must be exact, bf16, f16 or int8; found " + precision);
 }
 
 template <class Module>
 void set_precision(Module& module, const std::string& precision) {
   if (precision == "bf16") attn::quantize(module, {.weights = attn::WeightFormat::bf16});
+  if (precision == "f16") attn::quantize(module, {.weights = attn::WeightFormat::f16});
   if (precision == "int8") {
     attn::quantize(module, {.activations = attn::ActivationFormat::int8});
   }

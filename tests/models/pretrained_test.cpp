@@ -170,6 +170,51 @@ TEST(Pretrained, EncoderDecodersHaveTheLogitsAndTokensOfTransformers) {
   check_seq2seq("t5", load_pretrained<Seq2SeqTransformer<double>>(kPretrained / "t5"), 0);
 }
 
+/// Weights of 16 bits by one option have the bits of those rounded afterwards; a model of 16 bits has
+/// every parameter rounded.
+TEST(Pretrained, WeightsAreOfTheElementThatIsAskedFor) {
+  const Path folder = kPretrained / "bert";
+  const auto floats = load_pretrained<Bert<float>>(folder, {.pack = false});
+  const Tensor2<index_t> ids = Golden("bert").ids("ids_a");
+  const SafetensorsFolder file(folder);
+  for (const DType element : {DType::F32, DType::BF16, DType::F16}) {
+    Bert<float> rounded = floats;
+    visit_weights<float>(rounded, [&](std::string_view, WeightSlot<float>& slot) {
+      if (element == DType::BF16) convert(convert<bfloat16>(slot.dense), slot.dense);
+      if (element == DType::F16) convert(convert<float16>(slot.dense), slot.dense);
+    });
+    const auto found = load_pretrained<Bert<float>>(folder, {.weights = element});
+    const Tensor3<float> hidden = found(ids), expected = rounded(ids);
+    EXPECT_EQ(hidden.elements().size(), expected.elements().size());
+    EXPECT_TRUE(std::ranges::equal(hidden.elements(), expected.elements())) << name(element);
+  }
+  const auto small = load_pretrained<Bert<bfloat16>>(folder);
+  EXPECT_EQ(float{small.encoder.layers[0].norm1.weight(1)},
+            float{bfloat16(floats.encoder.layers[0].norm1.weight(1))});
+  EXPECT_LT(relative_difference(small(ids), floats(ids)), 0.05);
+  EXPECT_LT(relative_difference(
+                load_pretrained<Gpt<float16>>(kPretrained / "llama")(Golden("llama").ids("ids_a")),
+                Golden("llama").matrix("logits_a")),
+            0.01);
+  EXPECT_LT(relative_difference(load_t5<bfloat16>(kPretrained / "t5")(Golden("t5").ids("ids_a"),
+                                                                      Golden("t5").ids("target_a")),
+                                Golden("t5").matrix("logits_a")),
+            0.05);
+  EXPECT_TRUE(contains(error_of<ValueError>([&] {
+                         load_pretrained<Bert<bfloat16>>(folder, {.weights = DType::F32});
+                       }),
+                       "[load_pretrained] weights must be BF16, the model's own; found F32"));
+
+  Linear<float> linear(3, 2), loaded(3, 2);
+  linear.weight = Tensor2<float>({2, 3}, {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f});
+  const TempFolder temporary;
+  save_state_dict(temporary / "linear.safetensors", linear);
+  load_state_dict(loaded, SafetensorsFile(temporary / "linear.safetensors"), {}, DType::F16);
+  EXPECT_FALSE(loaded.weight);
+  const Tensor2<float> one({1, 3}, {1, 0, 0});
+  EXPECT_EQ(loaded(one)(0, 1), float{float16(0.4f)});
+}
+
 TEST(Pretrained, NameMapsAreOfUseAlone) {
   GptOptions options = gpt_options_of(ConfigFile(kPretrained / "gpt2" / "config.json"));
   Gpt<float> model(options);

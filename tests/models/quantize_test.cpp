@@ -67,7 +67,7 @@ Gpt<float> small_gpt(Random& random, bool tied, bool gated) {
 TEST(Quantize, ExactModelsAreThoseOfTheDequantisedWeights) {
   for (const WeightFormat format :
        {WeightFormat::int8, WeightFormat::q8_0, WeightFormat::q5_1, WeightFormat::q5_0,
-        WeightFormat::q4_1, WeightFormat::q4_0, WeightFormat::bf16}) {
+        WeightFormat::q4_1, WeightFormat::q4_0, WeightFormat::bf16, WeightFormat::f16}) {
     for (const bool tied : {true, false}) {
       Random random(10 * static_cast<std::uint64_t>(format) + (tied ? 1 : 0));
       SCOPED_TRACE(random.trace());
@@ -81,6 +81,8 @@ TEST(Quantize, ExactModelsAreThoseOfTheDequantisedWeights) {
         auto& tensor = meant.emplace_back(slot.shape);
         if (format == WeightFormat::bf16) {
           convert(convert<bfloat16>(slot.dense), tensor);
+        } else if (format == WeightFormat::f16) {
+          convert(convert<float16>(slot.dense), tensor);
         } else {
           detail::quantized_weights(slot.dense, format).dequantize(tensor.view());
         }
@@ -105,7 +107,12 @@ TEST(Quantize, ExactModelsAreThoseOfTheDequantisedWeights) {
 TEST(Quantize, PartsOfOneFormOrOfSeveralGiveTheBitsOfEachAlone) {
   Random random(32);
   const index_t k = 96;
-  const auto form = [&](index_t n, WeightFormat format, ActivationFormat activations) {
+  const auto form =
+      [&](index_t n, WeightFormat format,
+          ActivationFormat activations) -> std::shared_ptr<const CompressedWeight<float>> {
+    if (format == WeightFormat::bf16) {
+      return std::make_shared<const Float16Weight<bfloat16>>(random.tensor<bfloat16, 2>({n, k}));
+    }
     return detail::compressed_weight(random.tensor<float, 2>({n, k}),
                                      {.weights = format, .activations = activations});
   };
@@ -136,16 +143,17 @@ TEST(Quantize, PartsOfOneFormOrOfSeveralGiveTheBitsOfEachAlone) {
   }
 }
 
-TEST(Quantize, Bfloat16HasTheBitsOfTheWidenedWeights) {
+template <class E>
+void expect_widened_bits() {
   // Wide enough for several runs of widened rows, and of an odd height.
   const index_t n = 1000, k = 1531;
   Random random(31);
   Linear<float> linear(k, n), widened(k, n);
   linear.weight = random.tensor<float, 2>({n, k});
   linear.bias = random.tensor<float, 1>({n});
-  widened.weight = convert<float>(convert<bfloat16>(linear.weight));
+  widened.weight = convert<float>(convert<E>(linear.weight));
   widened.bias = linear.bias;
-  quantize(linear, {.weights = WeightFormat::bf16});
+  store_weights(linear, dtype_of<E>());
   EXPECT_EQ(weight_bytes(linear), 2 * n * k);
   for (const index_t m : {1, 5, 70}) {
     const auto x = random.tensor<float, 2>({m, k}), residual = random.tensor<float, 2>({m, n});
@@ -154,12 +162,20 @@ TEST(Quantize, Bfloat16HasTheBitsOfTheWidenedWeights) {
     widened.forward(x, expected, Activation::gelu, residual);
     EXPECT_TRUE(quantize_same_bits(found, expected)) << m;
   }
+}
+
+TEST(Quantize, WeightsOf16BitsHaveTheBitsOfTheWidenedOnes) {
+  expect_widened_bits<bfloat16>();
+  expect_widened_bits<float16>();
   Linear<float> other(8, 8);
+  store_weights(other, DType::F32);
+  EXPECT_TRUE(contains(error_of<ValueError>([&] { store_weights(other, DType::I8); }),
+                       "[store_weights] element must be F32, BF16 or F16; found I8"));
   EXPECT_TRUE(contains(
       error_of<ValueError>([&] {
         quantize(other, {.weights = WeightFormat::bf16, .activations = ActivationFormat::int8});
       }),
-      "[quantize] activations must be exact or bf16 with weights in bf16; found int8"));
+      "[quantize] activations must be exact or bf16 with weights of 16 bits; found int8"));
   EXPECT_TRUE(other.weight);
 }
 

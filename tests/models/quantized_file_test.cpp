@@ -76,8 +76,10 @@ void check_round_trip(const Options& module_options, const QuantizeOptions& how,
 }
 
 TEST(QuantizedFile, ModelsComeBackWithTheirBits) {
-  const QuantizeOptions ways[] = {
-      {}, {.activations = ActivationFormat::int8}, {.weights = WeightFormat::bf16}};
+  const QuantizeOptions ways[] = {{},
+                                  {.activations = ActivationFormat::int8},
+                                  {.weights = WeightFormat::bf16},
+                                  {.weights = WeightFormat::f16}};
   for (const QuantizeOptions& how : ways) {
     check_round_trip<Bert<float>>(kSmallBert, how, {.prefix = "bert.", .rename = bert_name});
     check_round_trip<Gpt<float>>(kSmallGpt, how);
@@ -140,7 +142,7 @@ TEST(QuantizedFileErrors, LeaveModuleAndFileAsTheyWere) {
   draw_parameters(blocks, 6);
   quantize(blocks, {.weights = WeightFormat::q4_0});
   EXPECT_TRUE(contains(error_of<ValueError>([&] { save_quantized(path, blocks); }),
-                       "have 8 bits and a scale per row, or be bfloat16: safetensors files hold "
+                       "have 8 bits and a scale per row, or be of 16 bits: safetensors files hold "
                        "no blocks, GGUF files do; found blocks"));
   EXPECT_EQ(folder.number_of_files(), 0u);
 
@@ -182,7 +184,7 @@ TEST(QuantizedFileErrors, LeaveModuleAndFileAsTheyWere) {
 }
 
 TEST(QuantizedFileErrors, QuantisedModelsAreNotTrained) {
-  for (const WeightFormat format : {WeightFormat::int8, WeightFormat::bf16}) {
+  for (const WeightFormat format : {WeightFormat::int8, WeightFormat::bf16, WeightFormat::f16}) {
     Gpt<float> gpt(kSmallGpt);
     Bert<float> bert(kSmallBert);
     Linear<float> linear(8, 8);

@@ -45,7 +45,9 @@ template <class Module>
 void randomize(Module& module, Random& random) {
   module.visit_parameters([&]<class T, int Rank>(std::string_view, attn::TensorView<T, Rank> p) {
     const double scale = Rank == 1 ? 0.5 : 1 / std::sqrt(static_cast<double>(p.extent(Rank - 1)));
-    for (Index i = 0; i < p.size(); ++i) p.data()[i] += static_cast<T>(scale * random.normal());
+    for (Index i = 0; i < p.size(); ++i) {
+      p.data()[i] = static_cast<T>(p.data()[i] + static_cast<T>(scale * random.normal()));
+    }
   });
 }
 

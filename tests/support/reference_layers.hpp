@@ -119,7 +119,15 @@ struct ReferenceHeads {
   Index num_kv_heads = 0;  ///< num_heads
   /// What happens to heads of queries, and (true) to those of keys, before attention.
   std::function<Array<T>(const Array<T>&, bool)> turn = {};
+  /// What each tensor between steps is rounded by; none: nothing.
+  T (*store)(T) = nullptr;
 };
+
+/// x as memory of another element keeps it.
+template <class T>
+Array<T> reference_stored(const Array<T>& x, T (*store)(T)) {
+  return store != nullptr ? reference_map(x, store) : x;
+}
 
 /// x (batch, seq, width) with one more row per batch entry: `row`, or zeros where it is empty.
 template <class T>
@@ -161,9 +169,11 @@ ReferenceResult<T> reference_multi_head_attention(const ReferenceHeads<T>& p, co
                                                   ReferenceOptions options,
                                                   Order order = Order::forward) {
   const Index kv_heads = p.num_kv_heads > 0 ? p.num_kv_heads : p.num_heads;
-  Array<T> q = reference_split_heads(reference_linear(query, p.wq, p.bq, order), p.num_heads);
-  Array<T> k = reference_linear(key, p.wk, p.bk, order),
-           v = reference_linear(value, p.wv, p.bv, order);
+  const auto project = [&](const Array<T>& x, const Array<T>& weight, const Array<T>& bias) {
+    return reference_stored(reference_linear(x, weight, bias, order), p.store);
+  };
+  Array<T> q = reference_split_heads(project(query, p.wq, p.bq), p.num_heads);
+  Array<T> k = project(key, p.wk, p.bk), v = project(value, p.wv, p.bv);
   if (p.turn) {
     q = p.turn(q, false);
     k = reference_combine_heads(p.turn(reference_split_heads(k, kv_heads), true));
@@ -177,7 +187,7 @@ ReferenceResult<T> reference_multi_head_attention(const ReferenceHeads<T>& p, co
   if (p.add_zero_attn) append({}, {});
   ReferenceResult<T> result = reference_attention(
       q, reference_split_heads(k, kv_heads), reference_split_heads(v, kv_heads), options, order);
-  result.y = reference_combine_heads(result.y);
+  result.y = reference_stored(reference_combine_heads(result.y), p.store);
   if (p.wo) result.y = reference_linear(result.y, p.wo, p.bo, order);
   return result;
 }

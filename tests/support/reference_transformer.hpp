@@ -29,6 +29,9 @@ struct ReferenceTransformer {
   Order order = Order::forward;
   /// Of queries and keys, (batch, seq); as the rotary embedding needs them.
   attn::Tensor2<attn::index_t> positions = {};
+  /// What each activation that a module stores is rounded by: of a linear map behind what it is
+  /// fused with.
+  T (*store)(T) = nullptr;
 
   bool has(const std::string& name) const { return parameters.contains(name); }
   Array<T> get(const std::string& name) const {
@@ -51,15 +54,18 @@ struct ReferenceTransformer {
 
   Array<T> feed_forward(const std::string& prefix, const Array<T>& x) const {
     const auto activated = [&](const Array<T>& y) {
-      return reference_map(y, [&](T v) { return reference_activation(options.activation, v); });
+      return stored(
+          reference_map(y, [&](T v) { return reference_activation(options.activation, v); }));
     };
     if (!has(prefix + "gate_proj.weight")) {
       return linear(prefix + "linear2.", activated(linear(prefix + "linear1.", x)));
     }
-    Array<T> gate = activated(linear(prefix + "gate_proj.", x));
-    const Array<T> up = linear(prefix + "up_proj.", x);
-    for (std::size_t i = 0; i < gate.data.size(); ++i) gate.data[i] *= up.data.at(i);
-    return linear(prefix + "down_proj.", gate);
+    Array<T> gate = stored(linear(prefix + "gate_proj.", x));
+    const Array<T> up = stored(linear(prefix + "up_proj.", x));
+    for (std::size_t i = 0; i < gate.data.size(); ++i) {
+      gate.data[i] = reference_activation(options.activation, gate.data[i]) * up.data.at(i);
+    }
+    return linear(prefix + "down_proj.", stored(gate));
   }
 
   Array<T> encoder_layer(const std::string& prefix, const Array<T>& x,
@@ -121,6 +127,7 @@ struct ReferenceTransformer {
     h.bias_v = get(prefix + "bias_v");
     h.wo = get(prefix + "out_proj.weight");
     h.bo = get(prefix + "out_proj.bias");
+    h.store = store;
     const bool turns = o.rotary && !prefix.ends_with("multihead_attn.");
     if (o.query_key_norm || turns) {
       h.turn = [this, prefix, turns](const Array<T>& x, bool is_key) {
@@ -134,25 +141,29 @@ struct ReferenceTransformer {
         attn::RotaryOptions rotary = *attention.rotary;
         if (rotary.dim == 0) rotary.dim = x.extent(3);
         const attn::RotaryTable<double> table(rotary);
-        return reference_rotary(y, to_array(table.cos).template as<T>(),
-                                to_array(table.sin).template as<T>(), positions, rotary.pairs);
+        return stored(reference_rotary(y, to_array(table.cos).template as<T>(),
+                                       to_array(table.sin).template as<T>(), positions,
+                                       rotary.pairs));
       };
     }
     return h;
   }
 
  private:
+  Array<T> stored(const Array<T>& x) const { return reference_stored(x, store); }
+
   Array<T> norm_of(attn::NormKind kind, double eps, const std::string& prefix,
                    const Array<T>& x) const {
     const auto weight = get(prefix + "weight");
-    if (kind == attn::NormKind::rms) return reference_rms_norm(x, weight, eps, order);
-    return reference_layer_norm(x, weight, get(prefix + "bias"), eps, order);
+    return stored(kind == attn::NormKind::rms
+                      ? reference_rms_norm(x, weight, eps, order)
+                      : reference_layer_norm(x, weight, get(prefix + "bias"), eps, order));
   }
 
   template <class F>
   Array<T> sublayer(const std::string& norm_prefix, const Array<T>& x, F f) const {
-    if (options.norm_first) return reference_add(f(norm(norm_prefix, x)), x);
-    return norm(norm_prefix, reference_add(f(x), x));
+    if (options.norm_first) return stored(reference_add(f(norm(norm_prefix, x)), x));
+    return norm(norm_prefix, stored(reference_add(f(x), x)));
   }
 
   /// layer(prefix, x) for layers.0, layers.1, .. and the final norm, if there is one.

@@ -19,6 +19,31 @@ inline attn::GptOptions small_gpt() {
           .max_positions = 8};
 }
 
+/// The loss of the next batch of made-up ids, and its gradients.
+template <class T>
+double small_gradients(const attn::Gpt<T>& model, attn::GptSaved<T>& saved,
+                       attn::Gpt<float>& gradients,
+                       const std::vector<attn::TrainedParameter<float>>& parameters,
+                       attn::Batches& batches, const attn::Execution& execution) {
+  attn::Tensor2<attn::index_t> ids({4, 8});
+  attn::Tensor1<attn::index_t> targets({32});
+  attn::index_t row = 0;
+  for (attn::index_t example : batches.next()) {
+    for (attn::index_t i = 0; i < 8; ++i) {
+      ids(row, i) = (example + i * i) % 11;
+      targets(8 * row + i) = (example + (i + 1) * (i + 1)) % 11;
+    }
+    ++row;
+  }
+  attn::Tensor3<float> logits({4, 8, 11});
+  const attn::TensorView2<float> rows(logits.data(), {32, 11});
+  attn::clear_gradients(parameters);
+  attn::forward(model, ids, logits, saved, {.execution = execution});
+  const double loss = attn::cross_entropy_backward(rows, targets, rows, {.execution = execution});
+  attn::backward(model, logits, saved, gradients, {.execution = execution});
+  return loss;
+}
+
 /// A small run on made-up ids: losses step by step.
 struct SmallRun {
   attn::Gpt<float> model{small_gpt()};
@@ -36,23 +61,7 @@ struct SmallRun {
 
   /// The gradients of the next batch.
   double gradient_step() {
-    attn::Tensor2<attn::index_t> ids({4, 8});
-    attn::Tensor1<attn::index_t> targets({32});
-    attn::index_t row = 0;
-    for (attn::index_t example : batches.next()) {
-      for (attn::index_t i = 0; i < 8; ++i) {
-        ids(row, i) = (example + i * i) % 11;
-        targets(8 * row + i) = (example + (i + 1) * (i + 1)) % 11;
-      }
-      ++row;
-    }
-    attn::Tensor3<float> logits({4, 8, 11});
-    const attn::TensorView2<float> rows(logits.data(), {32, 11});
-    attn::clear_gradients(parameters);
-    attn::forward(model, ids, logits, saved, {.execution = execution});
-    const double loss = attn::cross_entropy_backward(rows, targets, rows, {.execution = execution});
-    attn::backward(model, logits, saved, gradients, {.execution = execution});
-    return loss;
+    return small_gradients(model, saved, gradients, parameters, batches, execution);
   }
 
   double step() {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "attn/kernels/convert.hpp"
+
 #include "support/array.hpp"
 
 namespace attn_test {
@@ -14,9 +16,9 @@ Array<float> by_steps(const attn::Tensor<T, Rank>& x, F run) {
   Array<float> y;
   for (attn::index_t i = 0, n = 1; i < x.extent(1); i += n, ++n) {
     const attn::index_t end = std::min(i + n, x.extent(1));
-    const attn::Tensor3<float> out = run(attn::Tensor<T, Rank>(x.view().slice(1, i, end)), i == 0);
+    const auto out = run(attn::Tensor<T, Rank>(x.view().slice(1, i, end)), i == 0);
     if (i == 0) y = Array<float>({x.extent(0), x.extent(1), out.extent(2)});
-    attn::copy(out.view(), y.view<3>().slice(1, i, end));
+    attn::convert(out, y.view<3>().slice(1, i, end));
   }
   return y;
 }

@@ -12,14 +12,17 @@ namespace detail {
 /// f(backend, problem) of a call over all that a cache holds.
 template <class T, class F, class... Functors>
 void with_cache(const TensorView4<const T>& q, const KvCache<T>& cache, const TensorView4<T>& out,
-                AttentionOptions<T> options, const F& f, const Functors&... functors) {
+                AttentionOptions<Accumulator<T>> options, const F& f, const Functors&... functors) {
+  using Acc = Accumulator<T>;
   options.first_key = cache.first_position();
   with_cache_element<T>(*cache.options().element, [&]<class E>(E) {
-    AttentionProblem<T> problem = make_problem_with<T>(
+    AttentionProblem<Acc> problem = make_problem_with<Acc>(
         q, cache.template keys<E>(), cache.template values<E>(), out, options, functors...);
-    problem.k_scales = cache.key_scales();
-    problem.v_scales = cache.value_scales();
-    f(backend<family::Attention, E, T>(options.execution), problem);
+    if constexpr (std::same_as<T, Acc>) {  // others store no codes
+      problem.k_scales = cache.key_scales();
+      problem.v_scales = cache.value_scales();
+    }
+    f(backend<family::Attention, E, Acc>(options.execution), problem);
   });
 }
 
@@ -32,7 +35,7 @@ void with_cache(const TensorView4<const T>& q, const KvCache<T>& cache, const Te
 /// copied whole. Throws what that call throws.
 template <TensorLike Q, class T, TensorLike Out, class... Functors>
 void scaled_dot_product_attention(const Q& q, const KvCache<T>& cache, Out&& out,
-                                  const AttentionOptions<T>& options = {},
+                                  const AttentionOptions<Accumulator<T>>& options = {},
                                   const Functors&... functors) {
   detail::assert_call_types<Q, Tensor4<T>, Tensor4<T>, Out, Functors...>();
   if constexpr (detail::CallTypes<Q, Tensor4<T>, Tensor4<T>, Out, Functors...>::is_good) {
@@ -48,7 +51,7 @@ void scaled_dot_product_attention(const Q& q, const KvCache<T>& cache, Out&& out
 /// The same into a new tensor.
 template <TensorLike Q, class T, class... Functors>
 Tensor4<T> scaled_dot_product_attention(const Q& q, const KvCache<T>& cache,
-                                        const AttentionOptions<T>& options = {},
+                                        const AttentionOptions<Accumulator<T>>& options = {},
                                         const Functors&... functors) {
   detail::assert_call_types<Q, Tensor4<T>, Tensor4<T>, Tensor4<T>&, Functors...>();
   const Shape<4> shape = detail::view_as<const T, 4>(q).shape();

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "attn/core/element.hpp"
 #include "attn/core/tensor.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -50,7 +51,7 @@ inline void check_t5_buckets(index_t num_buckets, bool bidirectional, index_t ma
 }  // namespace detail
 
 /// Into bias (num_heads, 2 max_distance + 1) from relative_attention_bias.weight (num_buckets,
-/// num_heads): the bias of every distance key - query from -max_distance to max_distance; further
+/// num_heads), of float where that is of 16 bits: the bias of every distance key - query from -max_distance to max_distance; further
 /// ones share the last bucket. bidirectional: as in encoders, half of the buckets for keys behind
 /// the query; otherwise those share the bucket of distance 0. Throws ShapeError, and ValueError
 /// unless a direction has at least 2 buckets, and max_distance exceeds half of them.
@@ -58,7 +59,7 @@ inline void check_t5_buckets(index_t num_buckets, bool bidirectional, index_t ma
 template <TensorLike X, TensorLike Out>
 void t5_relative_bias(const X& weight, bool bidirectional, Out&& bias) {
   static_assert(rank_v<X> == 2, "weight has the axes (num_buckets, num_heads)");
-  ATTN_ASSERT_OUTPUT(Out, scalar_t<X>, 2, "t5_relative_bias: bias",
+  ATTN_ASSERT_OUTPUT(Out, Accumulator<scalar_t<X>>, 2, "t5_relative_bias: bias",
                      "(num_heads, 2 max_distance + 1)", "weight");
   const auto table = const_view(weight);
   const auto to = view_of(bias);
@@ -75,12 +76,12 @@ void t5_relative_bias(const X& weight, bool bidirectional, Out&& bias) {
 
 /// The same into a new tensor.
 template <TensorLike X>
-Tensor2<scalar_t<X>> t5_relative_bias(const X& weight, bool bidirectional,
-                                      index_t max_distance = 128) {
+Tensor2<Accumulator<scalar_t<X>>> t5_relative_bias(const X& weight, bool bidirectional,
+                                                   index_t max_distance = 128) {
   static_assert(rank_v<X> == 2, "weight has the axes (num_buckets, num_heads)");
   const auto table = const_view(weight);
   detail::check_t5_buckets(table.extent(0), bidirectional, max_distance);
-  Tensor2<scalar_t<X>> bias({table.extent(1), 2 * max_distance + 1});
+  Tensor2<Accumulator<scalar_t<X>>> bias({table.extent(1), 2 * max_distance + 1});
   t5_relative_bias(table, bidirectional, bias);
   return bias;
 }

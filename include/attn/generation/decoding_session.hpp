@@ -26,7 +26,7 @@ inline void check_has_layers(std::string_view function, std::size_t found) {
 template <class T>
 class GptSession {
  public:
-  using value_type = T;
+  using value_type = Accumulator<T>;  ///< of logits
 
   /// Room for `capacity` tokens a row. `options` are those of every call; causal() is added. Where their mask has a
   /// sliding window shorter than that, no more is remembered than it shows, and `capacity` is what the window and the
@@ -34,7 +34,8 @@ class GptSession {
   /// MaskedRow::mean takes hidden values. `cache_element`: what keys and values are stored as, see KvCacheOptions::element.
   /// Throws ValueError, also for a model without layers.
   GptSession(const Gpt<T>& model, index_t batch, index_t capacity,
-             const AttentionOptions<T>& options = {}, std::optional<DType> cache_element = {})
+             const AttentionOptions<Accumulator<T>>& options = {},
+             std::optional<DType> cache_element = {})
       : model_(&model),
         options_(options),
         batch_(batch),
@@ -43,24 +44,24 @@ class GptSession {
   }
 
   GptSession(const Gpt<T>&& model, index_t batch, index_t capacity,
-             const AttentionOptions<T>& options = {},
+             const AttentionOptions<Accumulator<T>>& options = {},
              std::optional<DType> cache_element = {}) = delete;  // the model would be gone
 
   index_t batch() const { return batch_; }
   index_t vocab_size() const { return model_->vocab_size(); }
   const Gpt<T>& model() const { return *model_; }
-  const AttentionOptions<T>& options() const { return options_; }
+  const AttentionOptions<Accumulator<T>>& options() const { return options_; }
   /// What is kept of the tokens so far, a cache for each layer; whoever changes one changes all alike.
   std::span<KvCache<T>> caches() { return caches_; }
   std::span<const KvCache<T>> caches() const { return caches_; }
 
   /// tokens (batch, n), n at least 1, to logits (batch, vocab_size). Throws ShapeError, and ValueError for unknown
   /// tokens and where the caches are full.
-  void step(TensorView2<const index_t> tokens, TensorView2<T> logits) {
+  void step(TensorView2<const index_t> tokens, TensorView2<Accumulator<T>> logits) {
     model_->forward(tokens, logits.unsqueeze(1), options_, caches_);
   }
   /// The same with the logits behind every token (batch, n, vocab_size).
-  void step(TensorView2<const index_t> tokens, TensorView3<T> logits) {
+  void step(TensorView2<const index_t> tokens, TensorView3<Accumulator<T>> logits) {
     check_shape("GptSession::step", "logits", "(batch, n, vocab_size)",
                 Shape<3>{tokens.extent(0), tokens.extent(1), vocab_size()}, logits.shape());
     model_->forward(tokens, logits, options_, caches_);
@@ -70,7 +71,7 @@ class GptSession {
   /// the first. Throws ShapeError, and ValueError where sessions are not of one model, one row, and alike options that hold
   /// nothing with an extent of rows, queries or keys; for unknown tokens and full caches; all sessions then are as they were.
   static void step_together(std::span<GptSession* const> sessions,
-                            TensorView1<const index_t> tokens, TensorView2<T> logits) {
+                            TensorView1<const index_t> tokens, TensorView2<Accumulator<T>> logits) {
     const index_t n = std::ssize(sessions);
     check_shape("GptSession::step_together", "tokens", "(n)", Shape<1>{n}, tokens.shape());
     if (n == 0) return;
@@ -145,8 +146,9 @@ class GptSession {
 
  private:
   /// Of what options may hold beside execution where there is nothing with an extent of rows, queries or keys.
-  static bool are_alike(const AttentionOptions<T>& a, const AttentionOptions<T>& b) {
-    const auto of = [](const AttentionOptions<T>& o) {
+  static bool are_alike(const AttentionOptions<Accumulator<T>>& a,
+                        const AttentionOptions<Accumulator<T>>& b) {
+    const auto of = [](const AttentionOptions<Accumulator<T>>& o) {
       return std::tuple(o.mask.causal, o.mask.left, o.mask.right, o.mask.chunk, o.scale, o.softcap,
                         o.offset.kind, o.offset.value, o.alibi_slopes.data(),
                         o.relative_bias.data(), o.sinks.data(), o.masked_row, o.dropout.p,
@@ -156,7 +158,7 @@ class GptSession {
   }
 
   static std::vector<KvCache<T>> make_caches(const Gpt<T>& model, index_t batch, index_t capacity,
-                                             const AttentionOptions<T>& options,
+                                             const AttentionOptions<Accumulator<T>>& options,
                                              std::optional<DType> element) {
     const bool moves =
         options.mask.key_lengths || options.offset.kind != QueryOffset::Kind::bottom_right;
@@ -172,7 +174,7 @@ class GptSession {
   }
 
   const Gpt<T>* model_;
-  AttentionOptions<T> options_;
+  AttentionOptions<Accumulator<T>> options_;
   index_t batch_;
   std::vector<KvCache<T>> caches_;
 };
@@ -181,7 +183,7 @@ class GptSession {
 template <class T>
 class Seq2SeqSession {
  public:
-  using value_type = T;
+  using value_type = Accumulator<T>;  ///< of logits
 
   /// Encodes src (batch, src_len). Row b of the session decodes source b / num_beams, so that beam_search() finds each
   /// source num_beams times. Room for `capacity` tokens of the target. Throws ShapeError or ValueError, also for a model without
@@ -224,7 +226,7 @@ class Seq2SeqSession {
 
   /// tokens (batch, n), n at least 1, to logits (batch, vocab_size). Throws ShapeError, and ValueError for unknown
   /// tokens and where the caches are full.
-  void step(TensorView2<const index_t> tokens, TensorView2<T> logits) {
+  void step(TensorView2<const index_t> tokens, TensorView2<Accumulator<T>> logits) {
     const index_t seen = caches_[0].self.length(), end = seen + tokens.extent(1);
     TensorView2<bool> padding;
     if (padding_ && end <= padding_.extent(1) && tokens.extent(0) == batch()) {

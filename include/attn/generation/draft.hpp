@@ -56,7 +56,7 @@ class DraftModel {
   explicit DraftModel(GptSession<T>& session) : session_(&session) {
     detail::check_generation("DraftModel", "the session's batch", session.batch(), 1, 1);
     detail::check_generation("DraftModel", "the session's length", session.length(), 0, 0);
-    logits_ = Tensor2<T>({1, session.vocab_size()});
+    logits_ = Tensor2<Accumulator<T>>({1, session.vocab_size()});
   }
   DraftModel(const DraftModel&) = delete;
   DraftModel& operator=(const DraftModel&) = delete;
@@ -83,7 +83,7 @@ class DraftModel {
  private:
   GptSession<T>* session_;
   std::vector<index_t> seen_;  ///< by the session
-  Tensor2<T> logits_;
+  Tensor2<Accumulator<T>> logits_;
 };
 
 ATTN_NAMESPACE_END

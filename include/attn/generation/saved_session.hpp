@@ -13,13 +13,13 @@ namespace detail {
 /// Logits (1, vocab_size) behind a few tokens in a new session of the same model, options and
 /// element: every weight and option has its part in them.
 template <class T>
-Tensor2<T> probe_logits(const GptSession<T>& session) {
+Tensor2<Accumulator<T>> probe_logits(const GptSession<T>& session) {
   constexpr index_t kTokens = 4;
   GptSession<T> probe(session.model(), 1, kTokens, session.options(),
                       session.caches()[0].options().element);
   Tensor2<index_t> ids({1, kTokens});
   for (index_t i = 0; i < kTokens; ++i) ids(0, i) = i % session.vocab_size();
-  Tensor2<T> logits({1, session.vocab_size()});
+  Tensor2<Accumulator<T>> logits({1, session.vocab_size()});
   probe.step(ids, logits);
   return logits;
 }
@@ -81,7 +81,7 @@ void save_session(const std::filesystem::path& path, const GptSession<T>& sessio
   detail::check_savable("save_session", session);
   const index_t length = session.length();
   detail::check_generation("save_session", "the number of ids", std::ssize(ids), length);
-  const Tensor2<T> probe = detail::probe_logits(session);
+  const Tensor2<Accumulator<T>> probe = detail::probe_logits(session);
   std::vector<NamedTensor> tensors = {{"ids", TensorView1<const index_t>(ids.data(), {length})},
                                       {"probe", probe}};
   for (std::size_t n = 0; n < session.caches().size(); ++n) {
@@ -120,7 +120,9 @@ std::vector<index_t> load_session(const std::filesystem::path& path, GptSession<
     for (std::size_t n = 0; n < caches.size(); ++n) {
       stored.emplace_back(file, n, caches[n].options(), length);
     }
-    const Tensor2<T> found = file.load<T, 2>("probe"), expected = detail::probe_logits(session);
+    using Logit = Accumulator<T>;
+    const Tensor2<Logit> found = file.load<Logit, 2>("probe"),
+                         expected = detail::probe_logits(session);
     if (!std::equal(found.data(), found.data() + found.size(), expected.data(),
                     expected.data() + expected.size())) {
       fails("be of this model, these options and this instruction set", "others");

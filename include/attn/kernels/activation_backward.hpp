@@ -57,31 +57,43 @@ void activation_backward(std::string_view function, Activation activation,
   check("d_out", d_out);
   check("d_x", d_x);
   if (b) check("b", b), check("d_b", d_b);
-  const auto run = [&](const auto& dy, const auto& from, const auto& other, const auto& to,
-                       const auto& to_other) {
-    backend<family::ElementwiseBackward, T>(execution).activate(
-        {activation, dy.rows(), from.rows(), b ? other.rows() : TensorView2<const T>(), to.rows(),
-         b ? to_other.rows() : TensorView2<T>()},
-        execution);
-  };
-  if constexpr (Rank == 1) {
-    run(d_out.unsqueeze(0), x.unsqueeze(0), (b ? b : x).unsqueeze(0), d_x.unsqueeze(0),
-        (b ? d_b : d_x).unsqueeze(0));
+  if constexpr (Float16Element<T>) {
+    using Wide = WidenedTensor<Rank>;
+    const Wide dy(d_out, execution), from(x, execution), other(b, execution);
+    // The gradients take the place of what they are of.
+    activation_backward<float, Rank>(function, activation, dy.view(), from.view(), other.view(),
+                                     dy.view(), other.view(), execution);
+    convert(dy.view(), d_x, execution);
+    if (b) convert(other.view(), d_b, execution);
+    return;
   } else {
-    each_joined(run, d_out, x, b ? b : x, d_x, b ? d_b : d_x);
+    const auto run = [&](const auto& dy, const auto& from, const auto& other, const auto& to,
+                         const auto& to_other) {
+      backend<family::ElementwiseBackward, T>(execution).activate(
+          {activation, dy.rows(), from.rows(), b ? other.rows() : TensorView2<const T>(), to.rows(),
+           b ? to_other.rows() : TensorView2<T>()},
+          execution);
+    };
+    if constexpr (Rank == 1) {
+      run(d_out.unsqueeze(0), x.unsqueeze(0), (b ? b : x).unsqueeze(0), d_x.unsqueeze(0),
+          (b ? d_b : d_x).unsqueeze(0));
+    } else {
+      each_joined(run, d_out, x, b ? b : x, d_x, b ? d_b : d_x);
+    }
   }
 }
 
 }  // namespace detail
 
 /// Of activate(activation, x): d_x = d_out f'(x), element by element, where relu'(0) = 0. Innermost
-/// strides are 1; d_x may be d_out or x. Throws ShapeError.
+/// strides are 1; d_x may be d_out or x. 16-bit elements are widened, and rounded once. Throws
+/// ShapeError.
 template <TensorLike D, TensorLike X, TensorLike DX>
 void activate_backward(Activation activation, const D& d_out, const X& x, DX&& d_x,
                        const Execution& execution = {}) {
-  using T = detail::real_t<X>;
+  using T = detail::floating_t<X>;
   constexpr int kRank = rank_v<X>;
-  ATTN_ASSERT_REAL(X, "activate_backward: x");
+  ATTN_ASSERT_FLOATING(X, "activate_backward: x");
   ATTN_ASSERT_INPUT_LIKE(D, X, "activate_backward: d_out", "x");
   ATTN_ASSERT_OUTPUT_LIKE(DX, X, "activate_backward: d_x", "x");
   detail::activation_backward<T, kRank>(
@@ -95,9 +107,9 @@ void activate_backward(Activation activation, const D& d_out, const X& x, DX&& d
 template <TensorLike D, TensorLike A, TensorLike B, TensorLike DA, TensorLike DB>
 void glu_backward(Activation activation, const D& d_out, const A& a, const B& b, DA&& d_a, DB&& d_b,
                   const Execution& execution = {}) {
-  using T = detail::real_t<A>;
+  using T = detail::floating_t<A>;
   constexpr int kRank = rank_v<A>;
-  ATTN_ASSERT_REAL(A, "glu_backward: a");
+  ATTN_ASSERT_FLOATING(A, "glu_backward: a");
   ATTN_ASSERT_INPUT_LIKE(B, A, "glu_backward: b", "a");
   ATTN_ASSERT_INPUT_LIKE(D, A, "glu_backward: d_out", "a");
   ATTN_ASSERT_OUTPUT_LIKE(DA, A, "glu_backward: d_a", "a");

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "attn/core/tensor.hpp"
-#include "attn/kernels/backend.hpp"
+#include "attn/kernels/in_floats.hpp"
 #include "attn/simd/vec.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -51,12 +51,12 @@ ATTN_NAMESPACE_END
 ATTN_NAMESPACE_BEGIN
 
 /// out(j) += sum over all rows of x(.., j). Shapes: x (.., n) with a unit innermost stride, out
-/// (n), contiguous. Rows are summed in a fixed order. Throws ShapeError.
+/// (n), contiguous, of float where x is of 16 bits. Rows are summed in a fixed order. Throws ShapeError.
 template <TensorLike X>
-void add_column_sums(const X& x, TensorView1<detail::real_t<X>> out,
+void add_column_sums(const X& x, TensorView1<Accumulator<detail::floating_t<X>>> out,
                      const Execution& execution = {}) {
-  using T = detail::real_t<X>;
-  ATTN_ASSERT_REAL(X, "add_column_sums: x");
+  using T = detail::floating_t<X>;
+  ATTN_ASSERT_FLOATING(X, "add_column_sums: x");
   const auto from = detail::view_as<const T, rank_v<X>>(x);
   constexpr int kLast = rank_v<X> - 1;
   check_shape("add_column_sums", "out", Shape<1>{from.extent(kLast)}, out.shape());
@@ -64,11 +64,17 @@ void add_column_sums(const X& x, TensorView1<detail::real_t<X>> out,
     throw_shape("add_column_sums", "x and out", "have innermost stride 1 (these are x's strides)",
                 from.strides());
   }
-  detail::each_joined(
-      [&](const auto& part) {
-        detail::backend<family::ColumnSums, T>(execution).add({part.rows(), out.data()}, execution);
-      },
-      from);
+  if constexpr (Float16Element<T>) {
+    const detail::WidenedTensor<rank_v<X>> floats(from, execution);
+    add_column_sums(floats.view(), out, execution);
+  } else {
+    detail::each_joined(
+        [&](const auto& part) {
+          detail::backend<family::ColumnSums, T>(execution).add({part.rows(), out.data()},
+                                                                execution);
+        },
+        from);
+  }
 }
 
 ATTN_NAMESPACE_END

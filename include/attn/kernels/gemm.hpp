@@ -201,9 +201,16 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   if constexpr (Float16Element<T>) {
     check_gemm<T, Rank>(function, a, n, c, epilogue);
     const index_t batch = Rank == 2 ? 1 : c.extent(0);
-    kernel({in_batch(a, batch), in_batch(b, batch), packed_b, in_batch(c, batch), epilogue.alpha,
-            epilogue.bias.data(), epilogue.activation, epilogue.beta,
-            in_batch(residual_of(c, epilogue), batch)},
+    kernel({in_batch(a, batch),
+            in_batch(b, batch),
+            packed_b,
+            in_batch(c, batch),
+            epilogue.alpha,
+            epilogue.bias.data(),
+            epilogue.activation,
+            epilogue.beta,
+            in_batch(residual_of(c, epilogue), batch),
+            {}},
            execution);
     return;
   } else {
@@ -214,22 +221,59 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   }
 }
 
+/// Of 16-bit a, by `b` or `packed_b`, into sums of float.
+template <Float16Element E>
+void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, const E* packed_b,
+               index_t n, const TensorView2<float>& c, const Epilogue<E>& epilogue,
+               const Execution& execution) {
+  check_shape("gemm", "c", Shape<2>{a.extent(0), n}, c.shape());
+  const auto& bias = epilogue.bias;
+  if (bias && (bias.extent(0) != n || !bias.is_contiguous())) {
+    throw_shape("gemm", "bias", "be contiguous with shape (" + std::to_string(n) + ")",
+                bias.shape());
+  }
+  if (epilogue.residual) {
+    throw_shape("gemm", "residual", "not be given with a c of float, which beta is of",
+                epilogue.residual.shape());
+  }
+  backend<family::Products, E, float>(execution).gemm({in_batch(a, 1),
+                                                       in_batch(b, 1),
+                                                       packed_b,
+                                                       {},
+                                                       epilogue.alpha,
+                                                       bias.data(),
+                                                       epilogue.activation,
+                                                       epilogue.beta,
+                                                       {},
+                                                       in_batch(c, 1)},
+                                                      execution);
+}
+
 }  // namespace detail
 
 /// c = a b with an epilogue: a (m, k), b (k, n), c (m, n), any strides, so that transposing a view is all
 /// that transposing takes. Of float, double, bfloat16 or float16; of 16 bits, sums are kept in float and each element of c is
-/// rounded once. c must not overlap a, b, itself, or a residual other than c. Throws ShapeError.
+/// rounded once; or c is of float, and what beta multiplies is c. c must not overlap a, b, itself, or a residual other than c. Throws ShapeError.
 template <TensorLike A, TensorLike B, TensorLike C>
 void gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue = {},
           const Execution& execution = {}) {
   using T = scalar_t<A>;
   ATTN_ASSERT_AXES(A, 2, "gemm: a", "(m, k)");
   ATTN_ASSERT_INPUT(B, T, 2, "gemm: b", "(k, n)", "a");
-  ATTN_ASSERT_OUTPUT(C, T, 2, "gemm: c", "(m, n)", "a");
+  constexpr bool gives_sums = Float16Element<T> && std::same_as<scalar_t<C>, float>;
+  if constexpr (gives_sums) {
+    ATTN_ASSERT_OUTPUT(C, float, 2, "gemm: c", "(m, n)", "a");
+  } else {
+    ATTN_ASSERT_OUTPUT(C, T, 2, "gemm: c", "(m, n)", "a");
+  }
   const auto av = detail::view_as<const T, 2>(a), bv = detail::view_as<const T, 2>(b);
   check_shape("gemm", "b", Shape<2>{av.extent(1), bv.extent(1)}, bv.shape());
-  detail::gemm<T, 2>("gemm", av, bv, nullptr, bv.extent(1), detail::view_as<T, 2>(c), epilogue,
-                     execution);
+  if constexpr (gives_sums) {
+    detail::gemm_sums<T>(av, bv, nullptr, bv.extent(1), view_of(c), epilogue, execution);
+  } else {
+    detail::gemm<T, 2>("gemm", av, bv, nullptr, bv.extent(1), detail::view_as<T, 2>(c), epilogue,
+                       execution);
+  }
 }
 
 /// c = a b with weights packed beforehand: a (m, k), c (m, n), as for gemm. Runs on the instruction set that they were
@@ -241,7 +285,11 @@ void gemm(const A& a, const PackedWeights<T>& b, C&& c, const Epilogue<T>& epilo
   check_shape("gemm", "a", Shape<2>{av.extent(0), b.k()}, av.shape());
   Execution on = execution;
   on.isa = b.isa();
-  detail::gemm<T, 2>("gemm", av, {}, b.data(), b.n(), view_of(c), epilogue, on);
+  if constexpr (Float16Element<T> && std::same_as<scalar_t<C>, float>) {
+    detail::gemm_sums<T>(av, {}, b.data(), b.n(), view_of(c), epilogue, on);
+  } else {
+    detail::gemm<T, 2>("gemm", av, {}, b.data(), b.n(), view_of(c), epilogue, on);
+  }
 }
 
 /// A batch of products: a (batch, m, k), b (batch, k, n), c and residual (batch, m, n); an extent of 1 in a, b or

@@ -21,6 +21,10 @@ struct ElementsProblem {
   Activation activation;
   float beta;
   TensorView3<const E> residual;  ///< c itself, or another
+  TensorView3<float> sums;  ///< instead of c and residual: sums as they are, beta times itself
+
+  /// (batch, m, n)
+  const Shape<3>& shape() const { return sums ? sums.shape() : c.shape(); }
 };
 
 template <Float16Element E>
@@ -42,7 +46,7 @@ struct Backend<family::Products, E, float> {
        offsetof(Backend, pack_weights), sizeof(PackProblem<E>), offsetof(PackProblem<E>, packed),
        sizeof(Problem), offsetof(Problem, b), offsetof(Problem, packed_b), offsetof(Problem, c),
        offsetof(Problem, alpha), offsetof(Problem, bias), offsetof(Problem, activation),
-       offsetof(Problem, beta), offsetof(Problem, residual)});
+       offsetof(Problem, beta), offsetof(Problem, residual), offsetof(Problem, sums)});
 };
 
 }  // namespace detail

@@ -189,20 +189,22 @@ inline void multiply_few(const detail::GemmProblem<float>& g, const E* packed,
   });
 }
 
-/// Columns [j0, j1) of one row of C: the finished sums and beta times the residual, rounded.
-template <class E>
-inline void close_row(const detail::ElementsProblem<E>& g, index_t batch, index_t row, index_t j0,
-                      index_t j1, const float* sums) {
+/// Columns [j0, j1) of one row of C, of 16 bits or of float: the finished sums and beta times the
+/// residual, rounded.
+template <class C>
+inline void close_columns(const TensorView3<C>& c, const TensorView3<const C>& residual,
+                          float factor, index_t batch, index_t row, index_t j0, index_t j1,
+                          const float* sums) {
   constexpr index_t kPiece = 256;
-  const index_t to_step = g.c.stride(2), kept_step = g.residual.stride(2);
-  E* to = &g.c(batch, row, 0);
-  const E* kept = g.beta != 0 ? g.residual.at_index({batch, row, 0}) : to;
-  const Vec<float> beta = Vec<float>::all(g.beta);
+  const index_t to_step = c.stride(2), kept_step = residual.stride(2);
+  C* to = &c(batch, row, 0);
+  const C* kept = factor != 0 ? residual.at_index({batch, row, 0}) : to;
+  const Vec<float> beta = Vec<float>::all(factor);
   float line[kPiece];
-  E rounded[kPiece];
+  C rounded[kPiece];
   for (index_t j = j0; j < j1; j += kPiece, sums += kPiece) {
     const index_t count = std::min(j1 - j, kPiece);
-    if (g.beta != 0) {
+    if (factor != 0) {
       if (kept_step == 1) {
         each_vector<float>(count, [&](index_t x, auto lanes) {
           store(load(kept + j + x, lanes), line + x, lanes);
@@ -211,14 +213,25 @@ inline void close_row(const detail::ElementsProblem<E>& g, index_t batch, index_
         for (index_t x = 0; x < count; ++x) line[x] = kept[(j + x) * kept_step];
       }
     }
-    E* const out = to_step == 1 ? to + j : rounded;
+    C* const out = to_step == 1 ? to + j : rounded;
     each_vector<float>(count, [&](index_t x, auto lanes) {
       Vec<float> v = load(sums + x, lanes);
-      if (g.beta != 0) v = fma(beta, load(line + x, lanes), v);
+      if (factor != 0) v = fma(beta, load(line + x, lanes), v);
       store(v, out + x, lanes);
     });
     if (to_step == 1) continue;
     for (index_t x = 0; x < count; ++x) to[(j + x) * to_step] = rounded[x];
+  }
+}
+
+/// The same of the problem's C.
+template <class E>
+inline void close_row(const detail::ElementsProblem<E>& g, index_t batch, index_t row, index_t j0,
+                      index_t j1, const float* sums) {
+  if (g.sums) {
+    close_columns<float>(g.sums, g.sums, g.beta, batch, row, j0, j1, sums);
+  } else {
+    close_columns<E>(g.c, g.residual, g.beta, batch, row, j0, j1, sums);
   }
 }
 
@@ -228,7 +241,8 @@ template <class E>
 inline void gemm_elements(const detail::ElementsProblem<E>& g, const Executor& executor,
                           Workspace& workspace) {
   constexpr index_t kStep = kElements<E>, MR = TileShape<float>::MR, kFew = 4;
-  const index_t batch = g.c.extent(0), m = g.c.extent(1), n = g.c.extent(2), k = g.a.extent(2);
+  const Shape<3>& shape = g.shape();
+  const index_t batch = shape[0], m = shape[1], n = shape[2], k = g.a.extent(2);
   if (batch == 0 || m == 0 || n == 0) return;
   const index_t steps = (k + kStep - 1) / kStep;
   const index_t most_rows = std::min(m, detail::gemm_mc(sizeof(float)) / MR * MR);

@@ -184,7 +184,8 @@ inline void multiply_tiles(const TileProduct& g, index_t i0, index_t i1, index_t
 
 inline void gemm_tiles(const detail::ElementsProblem<bfloat16>& g, const Executor& executor,
                        Workspace& workspace) {
-  const index_t batch = g.c.extent(0), m = g.c.extent(1), n = g.c.extent(2), k = g.a.extent(2);
+  const Shape<3>& shape = g.shape();
+  const index_t batch = shape[0], m = shape[1], n = shape[2], k = g.a.extent(2);
   if (batch == 0 || m == 0 || n == 0) return;
   const index_t steps = (k + kTileK - 1) / kTileK;
   // A block of rows stays in the second cache while panels of B pass.

@@ -69,6 +69,27 @@ class WidenedVector {
   Scratch<float> floats_;
 };
 
+/// A tensor widened in scratch memory, contiguous; empty where it is.
+template <int Rank>
+class WidenedTensor {
+ public:
+  /// Not yet written.
+  WidenedTensor(const Shape<Rank>& shape, const Execution& execution)
+      : floats_(execution.scratch(), size_of(shape)), view_(floats_.data(), shape) {}
+  template <Float16Element E>
+  WidenedTensor(const TensorView<const E, Rank>& x, const Execution& execution)
+      : WidenedTensor(x.shape(), execution) {
+    if (x) convert(x, view_, execution);
+    if (!x) view_ = {};
+  }
+
+  const TensorView<float, Rank>& view() const { return view_; }
+
+ private:
+  Scratch<float> floats_;
+  TensorView<float, Rank> view_;
+};
+
 }  // namespace detail
 
 ATTN_NAMESPACE_END

@@ -48,8 +48,9 @@ namespace detail {
 template <class T, int Rank>
 void norm_backward(std::string_view function, bool centers, TensorView<const T, Rank> d_out,
                    TensorView<const T, Rank> x, TensorView1<const T> weight, double eps,
-                   TensorView<T, Rank> d_x, TensorView1<T> d_weight, TensorView1<T> d_bias,
-                   TensorView<const T, Rank> residual, const Execution& execution) {
+                   TensorView<T, Rank> d_x, TensorView1<Accumulator<T>> d_weight,
+                   TensorView1<Accumulator<T>> d_bias, TensorView<const T, Rank> residual,
+                   const Execution& execution) {
   check_shape(function, "d_out", x.shape(), d_out.shape());
   check_shape(function, "d_x", x.shape(), d_x.shape());
   if (residual) check_shape(function, "residual", x.shape(), residual.shape());
@@ -73,15 +74,25 @@ void norm_backward(std::string_view function, bool centers, TensorView<const T, 
   check_stride("x", x);
   check_stride("d_x", d_x);
   check_stride("residual", residual);
-  each_joined(
-      [&](const auto& dy, const auto& from, const auto& to, const auto& added) {
-        backend<family::NormsBackward, T>(execution).norm(
-            {dy.rows(), from.rows(), residual ? added.rows() : TensorView2<const T>(),
-             weight.data(), static_cast<T>(eps), centers, to.rows(), d_weight.data(),
-             d_bias.data()},
-            execution);
-      },
-      d_out, x, d_x, residual ? residual : TensorView<const T, Rank>(d_x));
+  if constexpr (Float16Element<T>) {
+    using Wide = WidenedTensor<Rank>;
+    const Wide dy(d_out, execution), from(x, execution), added(residual, execution),
+        to(x.shape(), execution);
+    const WidenedTensor<1> factors(weight, execution);
+    norm_backward<float, Rank>(function, centers, dy.view(), from.view(), factors.view(), eps,
+                               to.view(), d_weight, d_bias, added.view(), execution);
+    convert(to.view(), d_x, execution);
+  } else {
+    each_joined(
+        [&](const auto& dy, const auto& from, const auto& to, const auto& added) {
+          backend<family::NormsBackward, T>(execution).norm(
+              {dy.rows(), from.rows(), residual ? added.rows() : TensorView2<const T>(),
+               weight.data(), static_cast<T>(eps), centers, to.rows(), d_weight.data(),
+               d_bias.data()},
+              execution);
+        },
+        d_out, x, d_x, residual ? residual : TensorView<const T, Rank>(d_x));
+  }
 }
 
 }  // namespace detail
@@ -89,17 +100,18 @@ void norm_backward(std::string_view function, bool centers, TensorView<const T, 
 /// Of layer_norm(x, weight, bias, eps), given d_out. With g = d_out weight and n = (x - mean) /
 /// sqrt(variance + eps): d_x = (g - mean of g - n mean of (g n)) / sqrt(variance + eps) + residual;
 /// d_weight += sum over rows of d_out n and d_bias += sum over rows of d_out, where they are given.
-/// d_x may be d_out, x or the residual. Sums over rows are taken in a fixed order. Throws
-/// ShapeError. Source: Ba, Kiros, Hinton (2016), equation 4, differentiated.
+/// d_x may be d_out, x or the residual. Sums over rows are taken in a fixed order. Of 16 bits all is
+/// computed in float: d_x is rounded once, d_weight and d_bias are float. Throws ShapeError. Source: Ba, Kiros, Hinton (2016), equation 4, differentiated.
 template <TensorLike D, TensorLike X, TensorLike DX>
-void layer_norm_backward(const D& d_out, const X& x, TensorView1<const detail::real_t<X>> weight,
-                         double eps, DX&& d_x, TensorView1<detail::real_t<X>> d_weight = {},
-                         TensorView1<detail::real_t<X>> d_bias = {},
-                         TensorView<const detail::real_t<X>, rank_v<X>> residual = {},
+void layer_norm_backward(const D& d_out, const X& x,
+                         TensorView1<const detail::floating_t<X>> weight, double eps, DX&& d_x,
+                         TensorView1<Accumulator<detail::floating_t<X>>> d_weight = {},
+                         TensorView1<Accumulator<detail::floating_t<X>>> d_bias = {},
+                         TensorView<const detail::floating_t<X>, rank_v<X>> residual = {},
                          const Execution& execution = {}) {
-  using T = detail::real_t<X>;
+  using T = detail::floating_t<X>;
   constexpr int kRank = rank_v<X>;
-  ATTN_ASSERT_REAL(X, "layer_norm_backward: x");
+  ATTN_ASSERT_FLOATING(X, "layer_norm_backward: x");
   ATTN_ASSERT_INPUT_LIKE(D, X, "layer_norm_backward: d_out", "x");
   ATTN_ASSERT_OUTPUT_LIKE(DX, X, "layer_norm_backward: d_x", "x");
   detail::norm_backward<T, kRank>(
@@ -111,13 +123,14 @@ void layer_norm_backward(const D& d_out, const X& x, TensorView1<const detail::r
 /// Of rms_norm(x, weight, eps): as layer_norm_backward() without means, n = x / sqrt(mean of x^2 +
 /// eps).
 template <TensorLike D, TensorLike X, TensorLike DX>
-void rms_norm_backward(const D& d_out, const X& x, TensorView1<const detail::real_t<X>> weight,
-                       double eps, DX&& d_x, TensorView1<detail::real_t<X>> d_weight = {},
-                       TensorView<const detail::real_t<X>, rank_v<X>> residual = {},
+void rms_norm_backward(const D& d_out, const X& x, TensorView1<const detail::floating_t<X>> weight,
+                       double eps, DX&& d_x,
+                       TensorView1<Accumulator<detail::floating_t<X>>> d_weight = {},
+                       TensorView<const detail::floating_t<X>, rank_v<X>> residual = {},
                        const Execution& execution = {}) {
-  using T = detail::real_t<X>;
+  using T = detail::floating_t<X>;
   constexpr int kRank = rank_v<X>;
-  ATTN_ASSERT_REAL(X, "rms_norm_backward: x");
+  ATTN_ASSERT_FLOATING(X, "rms_norm_backward: x");
   ATTN_ASSERT_INPUT_LIKE(D, X, "rms_norm_backward: d_out", "x");
   ATTN_ASSERT_OUTPUT_LIKE(DX, X, "rms_norm_backward: d_x", "x");
   detail::norm_backward<T, kRank>(

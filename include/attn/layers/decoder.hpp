@@ -26,7 +26,8 @@ class Decoder : public detail::LayerStack<T, DecoderLayer<T>> {
   }
 
   template <TensorLike X, TensorLike Memory, class... Functors>
-  Tensor3<T> operator()(const X& x, const Memory& memory, const AttentionOptions<T>& options = {},
+  Tensor3<T> operator()(const X& x, const Memory& memory,
+                        const AttentionOptions<Accumulator<T>>& options = {},
                         const DecoderCall<T>& call = {},
                         std::span<DecoderLayerCache<T>> caches = {},
                         const Functors&... functors) const {
@@ -43,7 +44,8 @@ class Decoder : public detail::LayerStack<T, DecoderLayer<T>> {
   /// those of the caches, and memory is read by the first call alone. Throws ShapeError or ValueError; the caches then
   /// are as they were.
   template <TensorLike X, TensorLike Memory, TensorLike Out, class... Functors>
-  void forward(const X& x, const Memory& memory, Out&& out, const AttentionOptions<T>& options = {},
+  void forward(const X& x, const Memory& memory, Out&& out,
+               const AttentionOptions<Accumulator<T>>& options = {},
                const DecoderCall<T>& call = {}, std::span<DecoderLayerCache<T>> caches = {},
                const Functors&... functors) const {
     ATTN_ASSERT_INPUT(X, T, 3, "Decoder: x", "(batch, seq, d_model)", "the layer");

@@ -35,7 +35,7 @@ struct DecoderLayerCache {
 /// What a call can be told beside the AttentionOptions of self-attention.
 template <class T>
 struct DecoderCall {
-  AttentionOptions<T> memory =
+  AttentionOptions<Accumulator<T>> memory =
       {};  ///< of attention to memory; its execution is that of self-attention
   TensorView2<const index_t> position_ids = {};  ///< of x: see MultiHeadAttentionCall
 };
@@ -71,7 +71,8 @@ class DecoderLayer {
   }
 
   template <TensorLike X, TensorLike Memory, class... Functors>
-  Tensor3<T> operator()(const X& x, const Memory& memory, const AttentionOptions<T>& options = {},
+  Tensor3<T> operator()(const X& x, const Memory& memory,
+                        const AttentionOptions<Accumulator<T>>& options = {},
                         const DecoderCall<T>& call = {}, DecoderLayerCache<T>* cache = nullptr,
                         const Functors&... functors) const {
     ATTN_ASSERT_INPUT(X, T, 3, "DecoderLayer: x", "(batch, seq, d_model)", "the layer");
@@ -86,7 +87,8 @@ class DecoderLayer {
   /// Into `out`, which may be x. Functors act in self-attention. Throws ShapeError or ValueError; the cache then
   /// is as it was.
   template <TensorLike X, TensorLike Memory, TensorLike Out, class... Functors>
-  void forward(const X& x, const Memory& memory, Out&& out, const AttentionOptions<T>& options = {},
+  void forward(const X& x, const Memory& memory, Out&& out,
+               const AttentionOptions<Accumulator<T>>& options = {},
                const DecoderCall<T>& call = {}, DecoderLayerCache<T>* cache = nullptr,
                const Functors&... functors) const {
     ATTN_ASSERT_INPUT(X, T, 3, "DecoderLayer: x", "(batch, seq, d_model)", "the layer");
@@ -96,7 +98,7 @@ class DecoderLayer {
     const auto in = detail::view_as<const T, 3>(x), source = detail::view_as<const T, 3>(memory);
     const auto to = detail::view_as<T, 3>(out);
     check_shape("DecoderLayer", "out", in.shape(), to.shape());
-    AttentionOptions<T> memory_options = call.memory;
+    AttentionOptions<Accumulator<T>> memory_options = call.memory;
     memory_options.execution = options.execution;
     MultiHeadAttentionCall<T> self_call{.position_ids = call.position_ids}, memory_call;
     if (cache != nullptr) {

@@ -36,8 +36,9 @@ struct DecoderDropout {
 
 /// The options of attention to memory, on the execution of self-attention.
 template <class T>
-AttentionOptions<T> memory_options(const DecoderCall<T>& call, const Execution& execution) {
-  AttentionOptions<T> options = call.memory;
+AttentionOptions<Accumulator<T>> memory_options(const DecoderCall<T>& call,
+                                                const Execution& execution) {
+  AttentionOptions<Accumulator<T>> options = call.memory;
   options.execution = execution;
   return options;
 }
@@ -48,7 +49,7 @@ AttentionOptions<T> memory_options(const DecoderCall<T>& call, const Execution& 
 /// d_model). Functors act in self-attention. Throws ShapeError or ValueError.
 template <class T, class... Functors>
 void forward(const DecoderLayer<T>& layer, Input3<T> x, Input3<T> memory, Output3<T> out,
-             DecoderLayerSaved<T>& saved, const AttentionOptions<T>& options = {},
+             DecoderLayerSaved<T>& saved, const AttentionOptions<Accumulator<T>>& options = {},
              const DecoderCall<T>& call = {}, const Functors&... functors) {
   check_shape("DecoderLayer", "out", x.shape(), out.shape());
   const Execution& execution = options.execution;
@@ -108,8 +109,8 @@ void forward(const DecoderLayer<T>& layer, Input3<T> x, Input3<T> memory, Output
 /// gradient; those of the parameters are added to `gradients`.
 template <class T, class... Functors>
 void backward(const DecoderLayer<T>& layer, Input3<T> d_out, DecoderLayerSaved<T>& saved,
-              Output3<T> d_x, Output3<T> d_memory, DecoderLayer<T>& gradients,
-              const AttentionOptions<T>& options = {}, const DecoderCall<T>& call = {},
+              Output3<T> d_x, Output3<T> d_memory, DecoderLayer<Accumulator<T>>& gradients,
+              const AttentionOptions<Accumulator<T>>& options = {}, const DecoderCall<T>& call = {},
               const Functors&... functors) {
   const Execution& execution = options.execution;
   const detail::DecoderDropout dropout(layer.dropout, saved.dropout);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/attention/row_kernels.hpp"
+#include "attn/kernels/in_floats.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -90,8 +91,14 @@ void drop(const DropoutPlace& place, std::type_identity_t<TensorView3<const T>> 
   if (!x.is_contiguous() || !out.is_contiguous() || (residual && !residual.is_contiguous())) {
     throw_shape("dropout", "x and out", "be contiguous (these are out's strides)", out.strides());
   }
-  backend<family::Dropout, T>(execution).drop(
-      {x.size(), x.data(), residual.data(), out.data(), place}, execution);
+  if constexpr (Float16Element<T>) {
+    const WidenedTensor<3> floats(x, execution), added(residual, execution);
+    drop<float>(place, floats.view(), floats.view(), added.view(), execution);
+    convert(floats.view(), out, execution);
+  } else {
+    backend<family::Dropout, T>(execution).drop(
+        {x.size(), x.data(), residual.data(), out.data(), place}, execution);
+  }
 }
 
 }  // namespace detail

@@ -27,7 +27,7 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
   }
 
   template <TensorLike X, class... Functors>
-  Tensor3<T> operator()(const X& x, const AttentionOptions<T>& options = {},
+  Tensor3<T> operator()(const X& x, const AttentionOptions<Accumulator<T>>& options = {},
                         TensorView2<const index_t> position_ids = {},
                         std::span<KvCache<T>> caches = {}, const Functors&... functors) const {
     ATTN_ASSERT_INPUT(X, T, 3, "Encoder: x", "(batch, seq, d_model)", "the layer");
@@ -41,7 +41,7 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
   /// layer. With caches, one per layer, x holds the tokens behind those of the caches. Throws ShapeError or ValueError;
   /// the caches then are as they were, but for keys that a window left outside.
   template <TensorLike X, TensorLike Out, class... Functors>
-  void forward(const X& x, Out&& out, const AttentionOptions<T>& options = {},
+  void forward(const X& x, Out&& out, const AttentionOptions<Accumulator<T>>& options = {},
                TensorView2<const index_t> position_ids = {}, std::span<KvCache<T>> caches = {},
                const Functors&... functors) const {
     ATTN_ASSERT_INPUT(X, T, 3, "Encoder: x", "(batch, seq, d_model)", "the layer");
@@ -60,7 +60,7 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
   /// rows. See MultiHeadAttentionCall::row_caches for what options may hold. Throws ShapeError or ValueError; all caches then
   /// are as they were, but for keys that a window left outside.
   template <TensorLike X, TensorLike Out, class... Functors>
-  void forward_rows(const X& x, Out&& out, const AttentionOptions<T>& options,
+  void forward_rows(const X& x, Out&& out, const AttentionOptions<Accumulator<T>>& options,
                     std::span<const std::span<KvCache<T>>> conversations,
                     const Functors&... functors) const {
     const index_t batch = const_view(x).extent(0);

@@ -62,7 +62,7 @@ class EncoderLayer {
   }
 
   template <TensorLike X, class... Functors>
-  Tensor3<T> operator()(const X& x, const AttentionOptions<T>& options = {},
+  Tensor3<T> operator()(const X& x, const AttentionOptions<Accumulator<T>>& options = {},
                         const MultiHeadAttentionCall<T>& call = {},
                         const Functors&... functors) const {
     ATTN_ASSERT_INPUT(X, T, 3, "EncoderLayer: x", "(batch, seq, d_model)", "the layer");
@@ -75,7 +75,7 @@ class EncoderLayer {
   /// Into `out`, which may be x. call.residual is set by the layer. Throws ShapeError or ValueError; the cache
   /// then is as it was, but for keys that its window left outside.
   template <TensorLike X, TensorLike Out, class... Functors>
-  void forward(const X& x, Out&& out, const AttentionOptions<T>& options = {},
+  void forward(const X& x, Out&& out, const AttentionOptions<Accumulator<T>>& options = {},
                const MultiHeadAttentionCall<T>& call = {}, const Functors&... functors) const {
     ATTN_ASSERT_INPUT(X, T, 3, "EncoderLayer: x", "(batch, seq, d_model)", "the layer");
     ATTN_ASSERT_OUTPUT(Out, T, 3, "EncoderLayer: out", "(batch, seq, d_model)", "the layer");
@@ -115,7 +115,7 @@ class EncoderLayer {
   /// With a norm before each part and one behind. `in` may be `to`; `attended` is scratch.
   template <class... Functors>
   void forward_between(const TensorView3<const T>& in, const TensorView3<T>& attended,
-                       const TensorView3<T>& to, const AttentionOptions<T>& options,
+                       const TensorView3<T>& to, const AttentionOptions<Accumulator<T>>& options,
                        MultiHeadAttentionCall<T> call, const Functors&... functors) const {
     const Execution& execution = options.execution;
     Scratch<T> memory(execution.scratch(), in.size());
@@ -138,7 +138,10 @@ class EncoderLayer {
     detail::for_rows(execution.threads(), out.extent(0) * seq, dim, [&](index_t row) {
       const T* from = x.at_index({row / seq, row % seq, 0});
       T* to = out.at_index({row / seq, row % seq, 0});
-      for (index_t i = 0; i < dim; ++i) to[i * out.stride(2)] += from[i * x.stride(2)];
+      for (index_t i = 0; i < dim; ++i) {
+        T& y = to[i * out.stride(2)];
+        y = static_cast<T>(y + from[i * x.stride(2)]);
+      }
     });
   }
 

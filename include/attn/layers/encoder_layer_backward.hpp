@@ -27,9 +27,9 @@ namespace detail {
 
 /// The options of attention at a place of a layer: its own dropout, where the call has none.
 template <class T>
-AttentionOptions<T> training_options(AttentionOptions<T> options,
-                                     const MultiHeadAttention<T>& layer,
-                                     const DropoutPlace& place) {
+AttentionOptions<Accumulator<T>> training_options(AttentionOptions<Accumulator<T>> options,
+                                                  const MultiHeadAttention<T>& layer,
+                                                  const DropoutPlace& place) {
   if (options.dropout.p == 0 && place) {
     options.dropout = {layer.options().dropout, attention_seed(place)};
   }
@@ -61,8 +61,8 @@ TensorView3<const T> branch_gradient(const DropoutPlace& place, const TensorView
 /// ValueError.
 template <class T, class... Functors>
 void forward(const EncoderLayer<T>& layer, Input3<T> x, Output3<T> out, EncoderLayerSaved<T>& saved,
-             const AttentionOptions<T>& options = {}, TensorView2<const index_t> position_ids = {},
-             const Functors&... functors) {
+             const AttentionOptions<Accumulator<T>>& options = {},
+             TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
   check_shape("EncoderLayer", "out", x.shape(), out.shape());
   if (layer.norm1_behind.weight) {
     throw ValueError(message("EncoderLayer", "norm_behind", "be false in training", "true"));
@@ -107,7 +107,8 @@ void forward(const EncoderLayer<T>& layer, Input3<T> x, Output3<T> out, EncoderL
 /// d_x (batch, seq, d_model), which may be d_out; those of the parameters are added to `gradients`.
 template <class T, class... Functors>
 void backward(const EncoderLayer<T>& layer, Input3<T> d_out, EncoderLayerSaved<T>& saved,
-              Output3<T> d_x, EncoderLayer<T>& gradients, const AttentionOptions<T>& options = {},
+              Output3<T> d_x, EncoderLayer<Accumulator<T>>& gradients,
+              const AttentionOptions<Accumulator<T>>& options = {},
               TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
   const Execution& execution = options.execution;
   const detail::DropoutPlace after_attention{layer.dropout, saved.dropout, detail::kAfterAttention},

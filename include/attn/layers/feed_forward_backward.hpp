@@ -41,7 +41,7 @@ void forward(const FeedForward<T>& layer, Input3<T> x, Output3<T> out, FeedForwa
 /// `gradients`.
 template <class T>
 void backward(const FeedForward<T>& layer, Input3<T> d_out, const FeedForwardSaved<T>& saved,
-              Output3<T> d_x, FeedForward<T>& gradients, Input3<T> residual = {},
+              Output3<T> d_x, FeedForward<Accumulator<T>>& gradients, Input3<T> residual = {},
               const Execution& execution = {}) {
   const TensorView3<const T> before = saved.before.view();
   const index_t half = layer.linear2.weight.extent(1);

@@ -113,7 +113,8 @@ class InputEmbedding {
       check_shape("InputEmbedding", "token_type_ids", iv.shape(), types.shape());
       detail::check_ids("InputEmbedding", "token_type_ids", types, options_.num_token_types);
     }
-    const T scale = options_.scale ? std::sqrt(static_cast<T>(dim)) : T{1};
+    using Acc = Accumulator<T>;
+    const Acc scale = options_.scale ? std::sqrt(static_cast<Acc>(dim)) : Acc{1};
     detail::for_rows(call.execution.threads(), batch * seq, dim, [&](index_t row) {
       const index_t b = row / seq, i = row % seq;
       const T* position =
@@ -133,10 +134,10 @@ class InputEmbedding {
         step = 1;
       }
       for (index_t x = 0; x < dim; ++x) {
-        T value = scale * word[x * step];
+        Acc value = scale * word[x * step];
         if (position != nullptr) value += position[x];
         if (type != nullptr) value += type[x];
-        to[x * ov.stride(2)] = value;
+        to[x * ov.stride(2)] = static_cast<T>(value);
       }
     });
     if (options_.norm) norm.forward(ov, ov, call.execution);

@@ -46,15 +46,16 @@ void forward(const InputEmbedding<T>& layer, const Ids& ids, Output3<T> out,
   }
   if (!layer.options().norm) return;
   // The sum before the norm, which forward left in no memory of its own.
-  const T scale = layer.options().scale ? std::sqrt(static_cast<T>(dim)) : T{1};
+  using Acc = Accumulator<T>;
+  const Acc scale = layer.options().scale ? std::sqrt(static_cast<Acc>(dim)) : Acc{1};
   const TensorView3<T> sum = saved.norm.x.make({batch, seq, dim});
   for (index_t b = 0; b < batch; ++b) {
     for (index_t i = 0; i < seq; ++i) {
       for (index_t x = 0; x < dim; ++x) {
-        T value = scale * layer.words.weight(kept(b, i), x);
+        Acc value = scale * layer.words.weight(kept(b, i), x);
         if (layer.positions.weight) value += layer.positions.weight(positions(b, i), x);
         if (layer.token_types.weight) value += layer.token_types.weight(types(b, i), x);
-        sum(b, i, x) = value;
+        sum(b, i, x) = static_cast<T>(value);
       }
     }
   }
@@ -64,7 +65,8 @@ void forward(const InputEmbedding<T>& layer, const Ids& ids, Output3<T> out,
 /// `gradients`. Sinusoidal positions have none.
 template <class T>
 void backward(const InputEmbedding<T>& layer, Input3<T> d_out, const InputEmbeddingSaved<T>& saved,
-              InputEmbedding<T>& gradients, const Execution& execution = {}) {
+              InputEmbedding<Accumulator<T>>& gradients, const Execution& execution = {}) {
+  using Acc = Accumulator<T>;
   const detail::DropoutPlace place{layer.options().dropout, saved.dropout, detail::kAfterEmbedding};
   Scratch<T> memory(execution.scratch(), layer.options().norm || place ? d_out.size() : 0);
   const TensorView3<T> d_sum(memory.data(), d_out.shape());
@@ -77,38 +79,51 @@ void backward(const InputEmbedding<T>& layer, Input3<T> d_out, const InputEmbedd
              execution);
     d_out = d_sum;
   }
-  const auto add = [&](Embedding<T>& table, const TensorView2<const index_t>& ids, T scale) {
+  const auto add = [&](Embedding<Acc>& table, const TensorView2<const index_t>& ids, Acc scale) {
     if (!table.weight) return;
     detail::add_to_rows<T>(d_out, table.weight.view(), scale, execution, ids);
   };
   add(gradients.words, saved.ids.view(),
-      layer.options().scale ? std::sqrt(static_cast<T>(d_out.extent(2))) : T{1});
+      layer.options().scale ? std::sqrt(static_cast<Acc>(d_out.extent(2))) : Acc{1});
   if (layer.options().positions == Positions::learned) {
-    add(gradients.positions, saved.positions.view(), T{1});
+    add(gradients.positions, saved.positions.view(), Acc{1});
   }
-  add(gradients.token_types, saved.token_types.view(), T{1});
+  add(gradients.token_types, saved.token_types.view(), Acc{1});
 }
 
 /// OutputProjection::forward() that saves: x (batch, seq, d_model), out (batch, seq, vocab_size).
 template <class T>
 void forward(const OutputProjection<T>& layer, Input3<T> x,
-             std::type_identity_t<TensorView2<const T>> table, Output3<T> out,
+             std::type_identity_t<TensorView2<const T>> table, Output3<Accumulator<T>> out,
              LinearSaved<T>& saved, const Execution& execution = {}) {
-  if (!layer.tied()) return forward(layer.linear(), x, out, saved, {}, execution);
-  linear(saved.x.keep(x), table, {}, out, Activation::none, {}, execution);
+  const Linear<T>& own = layer.linear();
+  if (!layer.tied() && !own.weight) detail::throw_compressed("OutputProjection");
+  linear(saved.x.keep(x), layer.tied() ? table : own.weight.view(), own.bias.view(), out,
+         Activation::none, {}, execution);
 }
 
 /// d_x (batch, seq, d_model). Tied, the weight's gradient is added to d_table (vocab_size,
 /// d_model), that of the embedding.
 template <class T>
-void backward(const OutputProjection<T>& layer, Input3<T> d_out,
+void backward(const OutputProjection<T>& layer, Input3<Accumulator<T>> d_out,
               std::type_identity_t<TensorView2<const T>> table, const LinearSaved<T>& saved,
-              Output3<T> d_x, OutputProjection<T>& gradients,
-              std::type_identity_t<TensorView2<T>> d_table, const Execution& execution = {}) {
-  if (!layer.tied()) {
-    return backward(layer.linear(), d_out, saved, d_x, gradients.linear(), {}, execution);
+              Output3<T> d_x, OutputProjection<Accumulator<T>>& gradients,
+              std::type_identity_t<TensorView2<Accumulator<T>>> d_table,
+              const Execution& execution = {}) {
+  constexpr bool rounds = !std::same_as<T, Accumulator<T>>;
+  Scratch<T> memory(execution.scratch(), rounds ? d_out.size() : 0);
+  TensorView3<const T> d;
+  if constexpr (rounds) {
+    const TensorView3<T> rounded(memory.data(), d_out.shape());
+    convert(d_out, rounded, execution);
+    d = rounded;
+  } else {
+    d = d_out;
   }
-  linear_backward(d_out, saved.x.view(), table, d_x, d_table, {}, {}, execution);
+  if (!layer.tied()) {
+    return backward(layer.linear(), d, saved, d_x, gradients.linear(), {}, execution);
+  }
+  linear_backward(d, saved.x.view(), table, d_x, d_table, {}, {}, execution);
 }
 
 ATTN_NAMESPACE_END

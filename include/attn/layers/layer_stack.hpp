@@ -132,7 +132,7 @@ class StackBias {
  public:
   template <class Layer>
   StackBias(std::string_view function, const LayerStack<T, Layer>& stack,
-            const AttentionOptions<T>& given)
+            const AttentionOptions<Accumulator<T>>& given)
       : shape_{stack.relative_bias ? stack.relative_bias.extent(1) : 0,
                2 * stack.relative_max_distance + 1},
         memory_(given.execution.scratch(), size_of(shape_)),
@@ -141,17 +141,17 @@ class StackBias {
     if (given.relative_bias) {
       throw ValueError(message(function, "relative_bias", "be none: the stack has its own", "one"));
     }
-    const TensorView2<T> bias(memory_.data(), shape_);
+    const TensorView2<Accumulator<T>> bias(memory_.data(), shape_);
     t5_relative_bias(stack.relative_bias, stack.relative_bidirectional, bias);
     options_.relative_bias = bias;
   }
-  const AttentionOptions<T>& options() const { return options_; }
+  const AttentionOptions<Accumulator<T>>& options() const { return options_; }
   const Shape<2>& shape() const { return shape_; }
 
  private:
   Shape<2> shape_;  ///< (num_heads, 2 max_distance + 1), or without elements
-  Scratch<T> memory_;
-  AttentionOptions<T> options_;
+  Scratch<Accumulator<T>> memory_;
+  AttentionOptions<Accumulator<T>> options_;
 };
 
 }  // namespace detail

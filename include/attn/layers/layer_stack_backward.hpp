@@ -74,10 +74,10 @@ void forward_stack(const Stack& stack, TensorView3<const T> in, TensorView3<T> o
 
 /// The norm, then run(layer, saved, gradients) of each layer from the last on, with d_x in place;
 /// before it again(layer, saved, in, out) of a layer of which only the input was kept.
-template <class T, class Stack, class LayerSaved, class Again, class F>
+template <class T, class Stack, class LayerSaved, class Gradients, class Again, class F>
 void backward_stack(const Stack& stack, TensorView3<const T> d_out, TensorView3<T> d_x,
-                    StackSaved<LayerSaved, T>& saved, Stack& gradients, const Execution& execution,
-                    Again again, F run) {
+                    StackSaved<LayerSaved, T>& saved, Gradients& gradients,
+                    const Execution& execution, Again again, F run) {
   if (stack.norm.weight) {
     backward(stack.norm, d_out, saved.norm, d_x, gradients.norm, {}, execution);
   } else if (d_x.data() != d_out.data()) {
@@ -104,20 +104,20 @@ class StackBiasGradient {
                     const Execution& execution)
       : memory_(execution.scratch(), size_of(bias.shape())), d_bias_(memory_.data(), bias.shape()) {
     if (memory_.size() == 0) return;
-    fill(d_bias_, T{0});
+    fill(d_bias_, Accumulator<T>{0});
     for (LayerSaved& layer : saved.layers) layer.self_attn.d_relative_bias = d_bias_;
   }
   /// Once all layers have added theirs.
-  template <class Stack, class LayerSaved>
-  void finish(StackSaved<LayerSaved, T>& saved, Stack& gradients) const {
+  template <class LayerSaved, class Gradients>
+  void finish(StackSaved<LayerSaved, T>& saved, Gradients& gradients) const {
     if (memory_.size() == 0) return;
     for (LayerSaved& layer : saved.layers) layer.self_attn.d_relative_bias = {};
     t5_relative_bias_backward(d_bias_, gradients.relative_bidirectional, gradients.relative_bias);
   }
 
  private:
-  Scratch<T> memory_;
-  TensorView2<T> d_bias_;
+  Scratch<Accumulator<T>> memory_;
+  TensorView2<Accumulator<T>> d_bias_;
 };
 
 }  // namespace detail
@@ -125,8 +125,8 @@ class StackBiasGradient {
 /// Encoder::forward() that saves: x and out (batch, seq, d_model). Throws ShapeError or ValueError.
 template <class T, class... Functors>
 void forward(const Encoder<T>& stack, Input3<T> x, Output3<T> out, EncoderSaved<T>& saved,
-             const AttentionOptions<T>& options = {}, TensorView2<const index_t> position_ids = {},
-             const Functors&... functors) {
+             const AttentionOptions<Accumulator<T>>& options = {},
+             TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
   check_shape("Encoder", "out", x.shape(), out.shape());
   const detail::StackBias<T> own("Encoder", stack, options);
   detail::forward_stack<T>(stack, x, out, saved, options.execution,
@@ -138,7 +138,8 @@ void forward(const Encoder<T>& stack, Input3<T> x, Output3<T> out, EncoderSaved<
 /// d_x (batch, seq, d_model), which may be d_out; those of the parameters are added to `gradients`.
 template <class T, class... Functors>
 void backward(const Encoder<T>& stack, Input3<T> d_out, EncoderSaved<T>& saved, Output3<T> d_x,
-              Encoder<T>& gradients, const AttentionOptions<T>& options = {},
+              Encoder<Accumulator<T>>& gradients,
+              const AttentionOptions<Accumulator<T>>& options = {},
               TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
   const detail::StackBias<T> own("Encoder", stack, options);
   const detail::StackBiasGradient<T> d_bias(own, saved, options.execution);
@@ -157,7 +158,7 @@ void backward(const Encoder<T>& stack, Input3<T> d_out, EncoderSaved<T>& saved, 
 /// d_model).
 template <class T, class... Functors>
 void forward(const Decoder<T>& stack, Input3<T> x, Input3<T> memory, Output3<T> out,
-             DecoderSaved<T>& saved, const AttentionOptions<T>& options = {},
+             DecoderSaved<T>& saved, const AttentionOptions<Accumulator<T>>& options = {},
              const DecoderCall<T>& call = {}, const Functors&... functors) {
   check_shape("Decoder", "out", x.shape(), out.shape());
   const detail::StackBias<T> own("Decoder", stack, options);
@@ -171,8 +172,9 @@ void forward(const Decoder<T>& stack, Input3<T> x, Input3<T> memory, Output3<T> 
 /// gradient.
 template <class T, class... Functors>
 void backward(const Decoder<T>& stack, Input3<T> d_out, DecoderSaved<T>& saved, Output3<T> d_x,
-              Output3<T> d_memory, Decoder<T>& gradients, const AttentionOptions<T>& options = {},
-              const DecoderCall<T>& call = {}, const Functors&... functors) {
+              Output3<T> d_memory, Decoder<Accumulator<T>>& gradients,
+              const AttentionOptions<Accumulator<T>>& options = {}, const DecoderCall<T>& call = {},
+              const Functors&... functors) {
   const detail::StackBias<T> own("Decoder", stack, options);
   const detail::StackBiasGradient<T> d_bias(own, saved, options.execution);
   // All layers attend to one memory, which the one place that they use holds.
@@ -214,7 +216,7 @@ void forward(const Transformer<T>& model, Input3<T> src, Input3<T> tgt, Output3<
 /// d_src and d_tgt, of which d_tgt may be d_out; those of the parameters are added to `gradients`.
 template <class T>
 void backward(const Transformer<T>& model, Input3<T> d_out, TransformerSaved<T>& saved,
-              Output3<T> d_src, Output3<T> d_tgt, Transformer<T>& gradients,
+              Output3<T> d_src, Output3<T> d_tgt, Transformer<Accumulator<T>>& gradients,
               TransformerCall<T> call = {}) {
   call.src.execution = call.tgt.execution = call.execution;
   detail::fill(d_src, T{0});

@@ -11,11 +11,12 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// linear() by `weight` (out, in), or by `packed` if that is not nullptr.
-template <class T, int Rank>
+/// linear() by `weight` (out, in), or by `packed` if that is not nullptr; into T or, without a
+/// residual, Accumulator<T>.
+template <class T, int Rank, class To>
 void linear_rows(const TensorView<const T, Rank>& x, const TensorView2<const T>& weight,
                  const PackedWeights<T>* packed, TensorView1<const T> bias,
-                 const TensorView<T, Rank>& out, Activation activation,
+                 const TensorView<To, Rank>& out, Activation activation,
                  const TensorView<const T, Rank>& residual, const Execution& execution) {
   const Shape<2> out_in = packed != nullptr ? Shape<2>{packed->n(), packed->k()} : weight.shape();
   auto expected = x.shape();
@@ -28,27 +29,40 @@ void linear_rows(const TensorView<const T, Rank>& x, const TensorView2<const T>&
                 bias.shape());
   }
   if (residual) check_shape("linear", "residual", expected, residual.shape());
-  each_joined(
-      [&](const auto& in, const auto& to, const auto& added) {
-        Epilogue<T> epilogue{.bias = bias, .activation = activation};
-        if (residual) {
-          epilogue.beta = T{1};
-          epilogue.residual = added.rows();
-        }
-        if (packed != nullptr) {
-          gemm(in.rows(), *packed, to.rows(), epilogue, execution);
-        } else {
-          gemm(in.rows(), weight.transpose(0, 1), to.rows(), epilogue, execution);
-        }
-      },
-      x, out, residual ? residual : TensorView<const T, Rank>(out));
+  const auto multiply = [&](const auto& in, const auto& to, const Epilogue<T>& epilogue) {
+    if (packed != nullptr) {
+      gemm(in.rows(), *packed, to.rows(), epilogue, execution);
+    } else {
+      gemm(in.rows(), weight.transpose(0, 1), to.rows(), epilogue, execution);
+    }
+  };
+  Epilogue<T> epilogue{.bias = bias, .activation = activation};
+  if constexpr (std::same_as<To, T>) {
+    each_joined(
+        [&](const auto& in, const auto& to, const auto& added) {
+          if (residual) {
+            epilogue.beta = T{1};
+            epilogue.residual = added.rows();
+          }
+          multiply(in, to, epilogue);
+        },
+        x, out, residual ? residual : TensorView<const T, Rank>(out));
+  } else {
+    each_joined([&](const auto& in, const auto& to) { multiply(in, to, epilogue); }, x, out);
+  }
 }
+
+/// What linear() of T gives in an Out: T, or Accumulator<T> where Out has that.
+template <class T, class Out>
+using linear_result_t =
+    std::conditional_t<std::same_as<scalar_t<Out>, Accumulator<T>>, Accumulator<T>, T>;
 
 }  // namespace detail
 
 /// out = activation(x weight^T + bias) + residual.
 /// Shapes: x (.., in), weight (out, in) as PyTorch stores it, bias (out) or empty, out and residual (.., out), of which
-/// leading axes may have any strides. A weight (in, out) is given as weight.transpose(0, 1). Throws ShapeError.
+/// leading axes may have any strides. A weight (in, out) is given as weight.transpose(0, 1). Where x is of 16 bits, out may
+/// be of float, without a residual: sums that are not rounded. Throws ShapeError.
 template <TensorLike X, TensorLike W, TensorLike Out>
 void linear(const X& x, const W& weight, TensorView1<const detail::floating_t<X>> bias, Out&& out,
             Activation activation = Activation::none,
@@ -58,10 +72,11 @@ void linear(const X& x, const W& weight, TensorView1<const detail::floating_t<X>
   constexpr int kRank = rank_v<X>;
   ATTN_ASSERT_FLOATING(X, "linear: x");
   ATTN_ASSERT_INPUT(W, scalar_t<X>, 2, "linear: weight", "(out, in)", "x");
-  ATTN_ASSERT_OUTPUT_LIKE(Out, X, "linear: out", "x");
-  detail::linear_rows<T, kRank>(detail::view_as<const T, kRank>(x),
-                                detail::view_as<const T, 2>(weight), nullptr, bias,
-                                detail::view_as<T, kRank>(out), activation, residual, execution);
+  using To = detail::linear_result_t<T, Out>;
+  ATTN_ASSERT_OUTPUT(Out, To, kRank, "linear: out", "(.., out)", "x");
+  detail::linear_rows<T, kRank, To>(
+      detail::view_as<const T, kRank>(x), detail::view_as<const T, 2>(weight), nullptr, bias,
+      detail::view_as<To, kRank>(out), activation, residual, execution);
 }
 
 /// The same with a weight packed before: PackedWeights(weight.transpose(0, 1)).
@@ -74,9 +89,11 @@ void linear(const X& x, const PackedWeights<detail::floating_t<X>>& weight,
   using T = detail::floating_t<X>;
   constexpr int kRank = rank_v<X>;
   ATTN_ASSERT_FLOATING(X, "linear: x");
-  ATTN_ASSERT_OUTPUT_LIKE(Out, X, "linear: out", "x");
-  detail::linear_rows<T, kRank>(detail::view_as<const T, kRank>(x), {}, &weight, bias,
-                                detail::view_as<T, kRank>(out), activation, residual, execution);
+  using To = detail::linear_result_t<T, Out>;
+  ATTN_ASSERT_OUTPUT(Out, To, kRank, "linear: out", "(.., out)", "x");
+  detail::linear_rows<T, kRank, To>(detail::view_as<const T, kRank>(x), {}, &weight, bias,
+                                    detail::view_as<To, kRank>(out), activation, residual,
+                                    execution);
 }
 
 /// The same into a new tensor.
@@ -131,20 +148,26 @@ class Linear {
     return out;
   }
 
+  /// See linear(): also into floats where T has 16 bits.
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, Out&& out, Activation activation = Activation::none,
                TensorView<const T, rank_v<X>> residual = {},
                const Execution& execution = {}) const {
     ATTN_ASSERT_ELEMENTS(X, T, "Linear: x", "the layer");
-    ATTN_ASSERT_OUTPUT_LIKE(Out, X, "Linear: out", "x");
     constexpr int kRank = rank_v<X>;
+    using To = detail::linear_result_t<T, Out>;
+    ATTN_ASSERT_OUTPUT(Out, To, kRank, "Linear: out", "(.., out)", "x");
     const auto from = detail::view_as<const T, kRank>(x);
-    const auto to = detail::view_as<T, kRank>(out);
+    const auto to = detail::view_as<To, kRank>(out);
     check_features("Linear", from.shape(), in_features());
-    if (compressed_) {
-      detail::linear_parts<T, kRank>(from, compressed_.parts(), bias.view(), to, activation,
-                                     residual, execution);
-    } else if (const PackedWeights<T>* packed = packed_.find(version_, execution)) {
+    if constexpr (std::same_as<T, Accumulator<T>>) {  // which alone are compressed
+      if (compressed_) {
+        detail::linear_parts<T, kRank>(from, compressed_.parts(), bias.view(), to, activation,
+                                       residual, execution);
+        return;
+      }
+    }
+    if (const PackedWeights<T>* packed = packed_.find(version_, execution)) {
       linear(from, *packed, bias.view(), to, activation, residual, execution);
     } else {
       linear(from, weight, bias.view(), to, activation, residual, execution);

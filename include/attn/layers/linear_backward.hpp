@@ -12,13 +12,14 @@ ATTN_NAMESPACE_BEGIN
 /// Of linear(x, weight, bias), without an activation. d_x = d_out weight + residual; d_weight +=
 /// d_out^T x and d_bias += sum over rows of d_out. d_x, d_weight and d_bias are optional: an empty
 /// view asks for none. Shapes: d_out (.., out), x and d_x (.., in), weight and d_weight (out, in),
-/// d_bias (out), contiguous. d_x may be the residual, not d_out. Rows are summed in an order that
+/// d_bias (out), contiguous. Of 16 bits d_weight and d_bias are float, and d_x is rounded once. d_x may be the residual, not d_out. Rows are summed in an order that
 /// their number alone fixes. Throws ShapeError.
 template <TensorLike D, TensorLike X, TensorLike W>
 void linear_backward(const D& d_out, const X& x, const W& weight,
-                     TensorView<scalar_t<X>, rank_v<X>> d_x, TensorView2<scalar_t<X>> d_weight,
-                     TensorView1<scalar_t<X>> d_bias = {}, decltype(const_view(x)) residual = {},
-                     const Execution& execution = {}) {
+                     TensorView<scalar_t<X>, rank_v<X>> d_x,
+                     TensorView2<Accumulator<scalar_t<X>>> d_weight,
+                     TensorView1<Accumulator<scalar_t<X>>> d_bias = {},
+                     decltype(const_view(x)) residual = {}, const Execution& execution = {}) {
   using T = scalar_t<X>;
   const auto dv = const_view(d_out);
   const auto xv = const_view(x);
@@ -35,7 +36,7 @@ void linear_backward(const D& d_out, const X& x, const W& weight,
   if (d_weight) {
     detail::each_joined(
         [&](const auto& d, const auto& in) {
-          gemm(d.rows().transpose(0, 1), in.rows(), d_weight, {.beta = T{1}}, execution);
+          gemm(d.rows().transpose(0, 1), in.rows(), d_weight, {.beta = 1}, execution);
         },
         dv, xv);
   }
@@ -73,7 +74,8 @@ void forward(const Linear<T>& layer, Input3<T> x, Output3<T> out, LinearSaved<T>
 /// added to `gradients`, but for parameters that it has not.
 template <class T>
 void backward(const Linear<T>& layer, Input3<T> d_out, const LinearSaved<T>& saved, Output3<T> d_x,
-              Linear<T>& gradients, Input3<T> residual = {}, const Execution& execution = {}) {
+              Linear<Accumulator<T>>& gradients, Input3<T> residual = {},
+              const Execution& execution = {}) {
   linear_backward(d_out, saved.x.view(), layer.weight, d_x, gradients.weight.view(),
                   gradients.bias.view(), residual, execution);
 }

@@ -82,7 +82,7 @@ class MultiHeadAttention {
       k_norm_ = q_norm_;
     }
     if (o.rotary) {
-      rotary_ = std::make_shared<const RotaryTable<T>>(*o.rotary);
+      rotary_ = std::make_shared<const RotaryTable<Accumulator<T>>>(*o.rotary);
     }
     if (o.output_projection) {
       out_proj_ = Linear<T>(context_width(), o.embed_dim, o.out_proj_bias.value_or(o.bias));
@@ -135,7 +135,7 @@ class MultiHeadAttention {
 
   /// Self-attention: x (batch, seq, embed_dim) to (batch, seq, out_dim()).
   template <TensorLike X, class... Functors>
-  Tensor3<T> operator()(const X& x, const AttentionOptions<T>& options = {},
+  Tensor3<T> operator()(const X& x, const AttentionOptions<Accumulator<T>>& options = {},
                         const MultiHeadAttentionCall<T>& call = {},
                         const Functors&... functors) const {
     ATTN_ASSERT_INPUT(X, T, 3, "MultiHeadAttention: x", "(batch, seq, embed_dim)", "the layer");
@@ -146,7 +146,7 @@ class MultiHeadAttention {
   /// query (batch, q_len, embed_dim), key (batch, kv_len, kdim), value (batch, kv_len, vdim).
   template <TensorLike Q, TensorLike K, TensorLike V, class... Functors>
   Tensor3<T> operator()(const Q& query, const K& key, const V& value,
-                        const AttentionOptions<T>& options = {},
+                        const AttentionOptions<Accumulator<T>>& options = {},
                         const MultiHeadAttentionCall<T>& call = {},
                         const Functors&... functors) const {
     ATTN_ASSERT_INPUT(Q, T, 3, "MultiHeadAttention: query", "(batch, q_len, embed_dim)",
@@ -165,8 +165,8 @@ class MultiHeadAttention {
   /// is as it was, but for keys that its window left outside.
   template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
   void forward(const Q& query, const K& key, const V& value, Out&& out,
-               const AttentionOptions<T>& options = {}, const MultiHeadAttentionCall<T>& call = {},
-               const Functors&... functors) const {
+               const AttentionOptions<Accumulator<T>>& options = {},
+               const MultiHeadAttentionCall<T>& call = {}, const Functors&... functors) const {
     ATTN_ASSERT_INPUT(Q, T, 3, "MultiHeadAttention: query", "(batch, q_len, embed_dim)",
                       "the layer");
     ATTN_ASSERT_INPUT(K, T, 3, "MultiHeadAttention: key", "(batch, kv_len, kdim)", "the layer");
@@ -202,7 +202,8 @@ class MultiHeadAttention {
   Norm<T>& k_norm() { return k_norm_; }
 
  private:
-  friend struct detail::MultiHeadAttentionTraining<T>;
+  template <class>
+  friend struct detail::MultiHeadAttentionTraining;
 
   static MultiHeadAttentionOptions resolved(MultiHeadAttentionOptions o) {
     const auto check = [](bool good, std::string_view argument, const std::string& expected,
@@ -236,7 +237,7 @@ class MultiHeadAttention {
   index_t context_width() const { return options_.num_heads * options_.head_dim_v; }
 
   /// A call's options with what the module adds to them.
-  AttentionOptions<T> with_own(AttentionOptions<T> options) const {
+  AttentionOptions<Accumulator<T>> with_own(AttentionOptions<Accumulator<T>> options) const {
     if (!options.scale) options.scale = options_.scale;
     if (options.softcap == 0) options.softcap = options_.softcap;
     if (options_.window >= 0) options.mask = options.mask & sliding_window(options_.window, -1);
@@ -261,7 +262,8 @@ class MultiHeadAttention {
 
   void check_call(const TensorView3<const T>& query, const TensorView3<const T>& key,
                   const TensorView3<const T>& value, const Shape<3>& out,
-                  const AttentionOptions<T>& options, const MultiHeadAttentionCall<T>& call) const {
+                  const AttentionOptions<Accumulator<T>>& options,
+                  const MultiHeadAttentionCall<T>& call) const {
     const auto check_value = [](bool good, std::string_view argument, std::string_view expected,
                                 std::string_view found) {
       if (!good) throw ValueError(message("MultiHeadAttention", argument, expected, found));
@@ -320,7 +322,7 @@ class MultiHeadAttention {
   }
 
   /// Whether options mean a certain batch, queries or keys.
-  static bool has_extents(const AttentionOptions<T>& o) {
+  static bool has_extents(const AttentionOptions<Accumulator<T>>& o) {
     const Mask& m = o.mask;
     const bool in_mask = m.num_dense > 0 || m.key_lengths || m.query_lengths || m.left_padding ||
                          m.prefix_lengths || m.documents;
@@ -332,12 +334,14 @@ class MultiHeadAttention {
   }
 
   /// Keys before those of this call.
-  static index_t held(const AttentionOptions<T>& options, const MultiHeadAttentionCall<T>& call) {
+  static index_t held(const AttentionOptions<Accumulator<T>>& options,
+                      const MultiHeadAttentionCall<T>& call) {
     return call.cache != nullptr ? call.cache->length() : options.first_key;
   }
 
   /// That each query has a key to stand at.
-  static void check_positions(index_t q_len, index_t kv_len, const AttentionOptions<T>& options,
+  static void check_positions(index_t q_len, index_t kv_len,
+                              const AttentionOptions<Accumulator<T>>& options,
                               const MultiHeadAttentionCall<T>& call) {
     detail::check_first_key(options);
     const auto check = [](index_t queries, index_t keys) {
@@ -362,10 +366,10 @@ class MultiHeadAttention {
   template <class... Functors>
   void run(const TensorView3<const T>& query, const TensorView3<const T>& key,
            const TensorView3<const T>& value, const TensorView3<T>& out,
-           const AttentionOptions<T>& given, const MultiHeadAttentionCall<T>& call,
+           const AttentionOptions<Accumulator<T>>& given, const MultiHeadAttentionCall<T>& call,
            const Functors&... functors) const {
     check_call(query, key, value, out.shape(), given, call);
-    AttentionOptions<T> options = with_own(given);
+    AttentionOptions<Accumulator<T>> options = with_own(given);
     const MultiHeadAttentionOptions& o = options_;
     const Execution& execution = options.execution;
     const index_t batch = query.extent(0), q_len = query.extent(1), kv_len = key.extent(1);
@@ -390,10 +394,11 @@ class MultiHeadAttention {
     }
 
     const Shape<4> extended_shape{batch, o.num_heads, q_len, kv_len + appended_keys()};
-    Scratch<T> extended_memory(workspace, appended_keys() > 0 ? size_of(extended_shape) : 0);
+    Scratch<Accumulator<T>> extended_memory(workspace,
+                                            appended_keys() > 0 ? size_of(extended_shape) : 0);
     Scratch<index_t> offsets(workspace, appended_keys() > 0 ? batch : 0);
     if (appended_keys() > 0) {
-      const TensorView4<T> extended(extended_memory.data(), extended_shape);
+      const TensorView4<Accumulator<T>> extended(extended_memory.data(), extended_shape);
       extend_mask(options.mask, options.offset, appended_keys(), extended);
       // The appended keys move no query, nor does losing the lengths.
       for (index_t b = 0; b < offsets.size(); ++b) {
@@ -411,7 +416,7 @@ class MultiHeadAttention {
     const TensorView4<T> context_heads = split_heads(context, o.num_heads);
     // Of batch rows [begin, end), over their cache.
     const auto attend_cached = [&](index_t begin, index_t end, KvCache<T>& cache,
-                                   const AttentionOptions<T>& of_rows) {
+                                   const AttentionOptions<Accumulator<T>>& of_rows) {
       const auto rows = [&](const auto& x) { return x ? x.slice(0, begin, end) : x; };
       rotate(rows(q), rows(k), cache.length(), of_rows, {.position_ids = rows(call.position_ids)});
       if (call.append) cache.append(rows(k), rows(v), of_rows.execution);
@@ -423,9 +428,10 @@ class MultiHeadAttention {
         const index_t keys = call.row_caches[static_cast<std::size_t>(b)]->size() + kv_len;
         return o.num_heads * q_len * keys * (o.head_dim + o.head_dim_v);
       };
-      for_conversations(batch, row_work, options, [&](index_t b, const AttentionOptions<T>& one) {
-        attend_cached(b, b + 1, *call.row_caches[static_cast<std::size_t>(b)], one);
-      });
+      for_conversations(
+          batch, row_work, options, [&](index_t b, const AttentionOptions<Accumulator<T>>& one) {
+            attend_cached(b, b + 1, *call.row_caches[static_cast<std::size_t>(b)], one);
+          });
     } else if (call.cache != nullptr) {
       attend_cached(0, batch, *call.cache, options);
     } else {
@@ -444,7 +450,7 @@ class MultiHeadAttention {
   /// after the other on all threads. Results do not depend on threads.
   template <class Work, class F>
   static void for_conversations(index_t batch, const Work& row_work,
-                                const AttentionOptions<T>& options, const F& f) {
+                                const AttentionOptions<Accumulator<T>>& options, const F& f) {
     constexpr index_t kCallWork = index_t{1} << 16;  // what a call costs beside its products
     index_t work = 0;
     for (index_t b = 0; b < batch; ++b) work += row_work(b) + kCallWork;
@@ -454,7 +460,7 @@ class MultiHeadAttention {
       return;
     }
     static const SerialExecutor serial;
-    AttentionOptions<T> of_one = options;
+    AttentionOptions<Accumulator<T>> of_one = options;
     of_one.execution.executor = &serial;
     of_one.execution.workspace = nullptr;  // that of the thread
     threads.run(batch, [&](index_t b, int) { f(b, of_one); });
@@ -462,7 +468,8 @@ class MultiHeadAttention {
 
   /// Turns q, and k, which may be empty, in place. `before`: keys that stand before k.
   void rotate(const TensorView4<T>& q, const TensorView4<T>& k, index_t before,
-              const AttentionOptions<T>& options, const MultiHeadAttentionCall<T>& call) const {
+              const AttentionOptions<Accumulator<T>>& options,
+              const MultiHeadAttentionCall<T>& call) const {
     if (!rotary_) return;
     const index_t batch = q.extent(0), q_len = q.extent(2), kv_len = k.extent(2);
     Scratch<index_t> memory(options.execution.scratch(), call.position_ids ? 0 : q_len + kv_len);
@@ -479,7 +486,7 @@ class MultiHeadAttention {
       of_k = {k_ids, {batch, kv_len}, {0, 1}};
     }
     const RotaryPairs pairs = options_.rotary->pairs;
-    const auto turn = [&](index_t begin, index_t end, const RotaryTable<T>& table,
+    const auto turn = [&](index_t begin, index_t end, const RotaryTable<Accumulator<T>>& table,
                           const auto& q_ids, const auto& k_ids) {
       const TensorView4<T> queries = q.slice(0, begin, end);
       rotary_embedding(queries, table.cos, table.sin, q_ids, queries, pairs, options.execution);
@@ -516,7 +523,8 @@ class MultiHeadAttention {
                   const TensorView3<T>& out) {
     for (index_t b = 0; b < out.extent(0); ++b) {
       for (index_t i = 0; i < out.extent(1); ++i) {
-        for (index_t j = 0; j < out.extent(2); ++j) out(b, i, j) = x(b, i, j) + y(b, i, j);
+        for (index_t j = 0; j < out.extent(2); ++j)
+          out(b, i, j) = static_cast<T>(x(b, i, j) + y(b, i, j));
       }
     }
   }
@@ -524,7 +532,8 @@ class MultiHeadAttention {
   MultiHeadAttentionOptions options_;
   HeadProjections<T> projections_;
   Norm<T> q_norm_, k_norm_;
-  std::shared_ptr<const RotaryTable<T>> rotary_;  ///< shared by copies and by the layers of a stack
+  std::shared_ptr<const RotaryTable<Accumulator<T>>>
+      rotary_;  ///< shared by copies and by the layers of a stack
   Tensor3<T> bias_k_, bias_v_;
   Linear<T> out_proj_;
 };

@@ -14,8 +14,8 @@ namespace detail {
 /// Of a norm of each head: x and d (batch, heads, seq, head_dim), d in place.
 template <class T>
 void backward_of_heads(const Norm<T>& norm, const TensorView4<T>& d,
-                       std::type_identity_t<TensorView4<const T>> x, Norm<T>& gradients,
-                       const Execution& execution) {
+                       std::type_identity_t<TensorView4<const T>> x,
+                       Norm<Accumulator<T>>& gradients, const Execution& execution) {
   for (index_t h = 0; h < x.extent(1); ++h) {
     backward_of_norm<T, 3>(norm, d.select(1, h), x.select(1, h), d.select(1, h), gradients, {},
                            execution);
@@ -27,7 +27,7 @@ template <class... Functors>
 void MultiHeadAttentionTraining<T>::forward(const Module& m, TensorView3<const T> query,
                                             TensorView3<const T> key, TensorView3<const T> value,
                                             TensorView3<T> out, MultiHeadAttentionSaved<T>& saved,
-                                            const AttentionOptions<T>& given,
+                                            const AttentionOptions<Accumulator<T>>& given,
                                             const MultiHeadAttentionCall<T>& call,
                                             const Functors&... functors) {
   m.check_call(query, key, value, out.shape(), given, call);
@@ -78,20 +78,20 @@ void MultiHeadAttentionTraining<T>::forward(const Module& m, TensorView3<const T
   const bool projects = o.output_projection;
   const TensorView3<T> context = saved.out_proj.x.make({batch, q_len, m.context_width()});
   with_options(m, given, call.position_ids, batch, q_len, kv_len, saved, true,
-               [&](AttentionOptions<T> options, const auto& of_q, const auto& of_k) {
+               [&](AttentionOptions<Accumulator<T>> options, const auto& of_q, const auto& of_k) {
                  if (m.rotary_) {
                    const TensorView4<T> turning = k.slice(2, 0, kv_len);
-                   for_rotary_rows(*o.rotary, *m.rotary_, of_q, of_k,
-                                   [&](index_t begin, index_t end, const RotaryTable<T>& table,
-                                       const auto& q_ids, const auto& k_ids) {
-                                     const auto turn = [&](const TensorView4<T>& x,
-                                                           const auto& ids) {
-                                       rotary_embedding(x, table.cos, table.sin, ids, x,
-                                                        o.rotary->pairs, execution);
-                                     };
-                                     turn(q.slice(0, begin, end), q_ids);
-                                     turn(turning.slice(0, begin, end), k_ids);
-                                   });
+                   for_rotary_rows(
+                       *o.rotary, *m.rotary_, of_q, of_k,
+                       [&](index_t begin, index_t end, const RotaryTable<Accumulator<T>>& table,
+                           const auto& q_ids, const auto& k_ids) {
+                         const auto turn = [&](const TensorView4<T>& x, const auto& ids) {
+                           rotary_embedding(x, table.cos, table.sin, ids, x, o.rotary->pairs,
+                                            execution);
+                         };
+                         turn(q.slice(0, begin, end), q_ids);
+                         turn(turning.slice(0, begin, end), k_ids);
+                       });
                  }
                  options.lse = saved.lse.make({batch, o.num_heads, q_len});
                  scaled_dot_product_attention(q, k, v, split_heads(context, o.num_heads), options,
@@ -111,7 +111,8 @@ template <class... Functors>
 void MultiHeadAttentionTraining<T>::backward(const Module& m, TensorView3<const T> d_out,
                                              MultiHeadAttentionSaved<T>& saved,
                                              const MultiHeadAttentionInputs<T>& inputs,
-                                             Module& gradients, const AttentionOptions<T>& given,
+                                             Gradients& gradients,
+                                             const AttentionOptions<Accumulator<T>>& given,
                                              TensorView2<const index_t> position_ids,
                                              const Functors&... functors) {
   const MultiHeadAttentionOptions& o = m.options_;
@@ -145,27 +146,28 @@ void MultiHeadAttentionTraining<T>::backward(const Module& m, TensorView3<const 
   const TensorView4<T> d_q = split_heads(d.q, o.num_heads), d_k = split_heads(d.k, o.num_kv_heads),
                        d_v = split_heads(d.v, o.num_kv_heads);
   const TensorView4<T> d_new_k = d_k.slice(2, 0, kv_len);
-  with_options(m, given, position_ids, batch, q_len, kv_len, saved, false,
-               [&](const AttentionOptions<T>& options, const auto& of_q, const auto& of_k) {
-                 scaled_dot_product_attention_backward(
-                     split_heads(d_context, o.num_heads), split_heads(heads.q, o.num_heads),
-                     split_heads(heads.k, o.num_kv_heads), split_heads(heads.v, o.num_kv_heads),
-                     split_heads(context, o.num_heads), saved.lse.view(), d_q, d_k, d_v, options,
-                     {.d_relative_bias = saved.d_relative_bias}, functors...);
-                 if (m.rotary_) {
-                   for_rotary_rows(
-                       *o.rotary, *m.rotary_, of_q, of_k,
-                       [&](index_t begin, index_t end, const RotaryTable<T>& table,
-                           const auto& q_ids, const auto& k_ids) {
-                         const auto turn_back = [&](const TensorView4<T>& turned, const auto& ids) {
-                           rotary_embedding_backward(turned, table.cos, table.sin, ids, turned,
-                                                     o.rotary->pairs, execution);
-                         };
-                         turn_back(d_q.slice(0, begin, end), q_ids);
-                         turn_back(d_new_k.slice(0, begin, end), k_ids);
-                       });
-                 }
-               });
+  with_options(
+      m, given, position_ids, batch, q_len, kv_len, saved, false,
+      [&](const AttentionOptions<Accumulator<T>>& options, const auto& of_q, const auto& of_k) {
+        scaled_dot_product_attention_backward(
+            split_heads(d_context, o.num_heads), split_heads(heads.q, o.num_heads),
+            split_heads(heads.k, o.num_kv_heads), split_heads(heads.v, o.num_kv_heads),
+            split_heads(context, o.num_heads), saved.lse.view(), d_q, d_k, d_v, options,
+            {.d_relative_bias = saved.d_relative_bias}, functors...);
+        if (m.rotary_) {
+          for_rotary_rows(*o.rotary, *m.rotary_, of_q, of_k,
+                          [&](index_t begin, index_t end, const RotaryTable<Accumulator<T>>& table,
+                              const auto& q_ids, const auto& k_ids) {
+                            const auto turn_back = [&](const TensorView4<T>& turned,
+                                                       const auto& ids) {
+                              rotary_embedding_backward(turned, table.cos, table.sin, ids, turned,
+                                                        o.rotary->pairs, execution);
+                            };
+                            turn_back(d_q.slice(0, begin, end), q_ids);
+                            turn_back(d_new_k.slice(0, begin, end), k_ids);
+                          });
+        }
+      });
   if (o.query_key_norm) {
     backward_of_heads(m.q_norm_, d_q, split_heads(made.q, o.num_heads), gradients.q_norm_,
                       execution);
@@ -178,7 +180,7 @@ void MultiHeadAttentionTraining<T>::backward(const Module& m, TensorView3<const 
       for (index_t x = 0; x < p.width(2); ++x) gradients.bias_v_(0, 0, x) += d.v(b, kv_len, x);
     }
   }
-  HeadProjections<T>& d_p = gradients.projections_;
+  HeadProjections<Accumulator<T>>& d_p = gradients.projections_;
   if (joined) {
     linear_backward(d.all, query, all_weights(p), inputs.d_query, all_weights(d_p), all_biases(d_p),
                     inputs.query_residual, execution);
@@ -205,8 +207,8 @@ void MultiHeadAttentionTraining<T>::backward(const Module& m, TensorView3<const 
 template <class T, class... Functors>
 void forward(const MultiHeadAttention<T>& layer, Input3<T> query, Input3<T> key, Input3<T> value,
              Output3<T> out, MultiHeadAttentionSaved<T>& saved,
-             const AttentionOptions<T>& options = {}, const MultiHeadAttentionCall<T>& call = {},
-             const Functors&... functors) {
+             const AttentionOptions<Accumulator<T>>& options = {},
+             const MultiHeadAttentionCall<T>& call = {}, const Functors&... functors) {
   detail::MultiHeadAttentionTraining<T>::forward(layer, query, key, value, out, saved, options,
                                                  call, functors...);
 }
@@ -217,7 +219,8 @@ template <class T, class... Functors>
 void backward(const MultiHeadAttention<T>& layer, Input3<T> d_out,
               MultiHeadAttentionSaved<T>& saved,
               const std::type_identity_t<MultiHeadAttentionInputs<T>>& inputs,
-              MultiHeadAttention<T>& gradients, const AttentionOptions<T>& options = {},
+              MultiHeadAttention<Accumulator<T>>& gradients,
+              const AttentionOptions<Accumulator<T>>& options = {},
               TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
   detail::MultiHeadAttentionTraining<T>::backward(layer, d_out, saved, inputs, gradients, options,
                                                   position_ids, functors...);

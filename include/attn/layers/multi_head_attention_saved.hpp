@@ -11,13 +11,13 @@ template <class T>
 struct MultiHeadAttentionSaved {
   Saved<T, 3> query, key, value;  ///< inputs; key and value only where they are not the one before
   bool key_is_query = false, value_is_key = false;
-  Saved<T, 3> projected;    ///< what was made of them, (1, 1, elements): queries, keys, values
-  Saved<T, 3> normalized;   ///< q and k behind query_key_norm, where there is one
-  LinearSaved<T> out_proj;  ///< the heads' outputs
-  Saved<T, 3> lse;          ///< (batch, num_heads, q_len)
-  Saved<T, 4> mask;         ///< where keys are appended: the mask over all of them
+  Saved<T, 3> projected;         ///< what was made of them, (1, 1, elements): queries, keys, values
+  Saved<T, 3> normalized;        ///< q and k behind query_key_norm, where there is one
+  LinearSaved<T> out_proj;       ///< the heads' outputs
+  Saved<Accumulator<T>, 3> lse;  ///< (batch, num_heads, q_len)
+  Saved<Accumulator<T>, 4> mask;  ///< where keys are appended: the mask over all of them
   /// What backward adds the gradient of options.relative_bias to, with its shape; set before.
-  TensorView2<T> d_relative_bias = {};
+  TensorView2<Accumulator<T>> d_relative_bias = {};
 
   index_t bytes() const {
     return query.bytes() + key.bytes() + value.bytes() + projected.bytes() + normalized.bytes() +
@@ -40,6 +40,7 @@ namespace detail {
 template <class T>
 struct MultiHeadAttentionTraining {
   using Module = MultiHeadAttention<T>;
+  using Gradients = MultiHeadAttention<Accumulator<T>>;
 
   /// Projections of one call, in forward or their gradients: views of one piece of memory.
   struct Projected {
@@ -84,10 +85,10 @@ struct MultiHeadAttentionTraining {
   /// f(options, position_ids of queries and of keys): what attention itself is told, while its
   /// memory lasts.
   template <class F>
-  static void with_options(const Module& m, const AttentionOptions<T>& given,
+  static void with_options(const Module& m, const AttentionOptions<Accumulator<T>>& given,
                            TensorView2<const index_t> position_ids, index_t batch, index_t q_len,
                            index_t kv_len, MultiHeadAttentionSaved<T>& saved, bool first, F f) {
-    AttentionOptions<T> options = m.with_own(given);
+    AttentionOptions<Accumulator<T>> options = m.with_own(given);
     Workspace& workspace = options.execution.scratch();
     const index_t appended = m.appended_keys();
     Scratch<index_t> offsets(workspace, appended > 0 ? batch : 0);
@@ -116,13 +117,14 @@ struct MultiHeadAttentionTraining {
   template <class... Functors>
   static void forward(const Module& m, TensorView3<const T> query, TensorView3<const T> key,
                       TensorView3<const T> value, TensorView3<T> out,
-                      MultiHeadAttentionSaved<T>& saved, const AttentionOptions<T>& given,
+                      MultiHeadAttentionSaved<T>& saved,
+                      const AttentionOptions<Accumulator<T>>& given,
                       const MultiHeadAttentionCall<T>& call, const Functors&... functors);
 
   template <class... Functors>
   static void backward(const Module& m, TensorView3<const T> d_out,
                        MultiHeadAttentionSaved<T>& saved, const MultiHeadAttentionInputs<T>& inputs,
-                       Module& gradients, const AttentionOptions<T>& given,
+                       Gradients& gradients, const AttentionOptions<Accumulator<T>>& given,
                        TensorView2<const index_t> position_ids, const Functors&... functors);
 };
 

@@ -28,7 +28,7 @@ namespace detail {
 template <class T, int Rank>
 void backward_of_norm(const Norm<T>& layer, const TensorView<const T, Rank>& d_out,
                       const TensorView<const T, Rank>& x, const TensorView<T, Rank>& d_x,
-                      Norm<T>& gradients, const TensorView<const T, Rank>& residual,
+                      Norm<Accumulator<T>>& gradients, const TensorView<const T, Rank>& residual,
                       const Execution& execution) {
   if (layer.kind == NormKind::rms) {
     rms_norm_backward(d_out, x, layer.weight.view(), layer.eps, d_x, gradients.weight.view(),
@@ -45,7 +45,7 @@ void backward_of_norm(const Norm<T>& layer, const TensorView<const T, Rank>& d_o
 /// are added to `gradients`.
 template <class T>
 void backward(const Norm<T>& layer, Input3<T> d_out, const NormSaved<T>& saved, Output3<T> d_x,
-              std::type_identity_t<Norm<T>>& gradients, Input3<T> residual = {},
+              Norm<Accumulator<T>>& gradients, Input3<T> residual = {},
               const Execution& execution = {}) {
   detail::backward_of_norm<T, 3>(layer, d_out, saved.x.view(), d_x, gradients, residual, execution);
 }

@@ -23,23 +23,29 @@ class OutputProjection {
 
   bool tied() const { return linear_.in_features() == 0; }
 
-  /// x (batch, seq, d_model), words (vocab_size, d_model), out (batch, seq, vocab_size). Throws ShapeError.
+  /// x (batch, seq, d_model), words (vocab_size, d_model), out (batch, seq, vocab_size), of Accumulator<T>. Throws ShapeError.
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, const Embedding<T>& words, Out&& out,
                const Execution& execution = {}) const {
     ATTN_ASSERT_INPUT(X, T, 3, "OutputProjection: x", "(batch, seq, d_model)", "the layer");
-    ATTN_ASSERT_OUTPUT(Out, T, 3, "OutputProjection: out", "(batch, seq, vocab_size)", "the layer");
+    using Logit = Accumulator<T>;
+    ATTN_ASSERT_OUTPUT(Out, Logit, 3, "OutputProjection: out", "(batch, seq, vocab_size)",
+                       "logits, which are float where the layer has 16 bits");
     const auto from = detail::view_as<const T, 3>(x);
-    const auto to = detail::view_as<T, 3>(out);
+    const auto to = detail::view_as<Logit, 3>(out);
     if (!tied()) {
       linear_.forward(from, to, Activation::none, {}, execution);
       return;
     }
     const TensorView1<const T> bias = linear_.bias;
-    if (words.compressed() != nullptr) {
-      detail::linear_parts<T, 3>(from, words.compressed_parts(), bias, to, Activation::none, {},
-                                 execution);
-    } else if (const PackedWeights<T>* packed = packed_words_.find(words.version(), execution)) {
+    if constexpr (std::same_as<T, Logit>) {  // which alone are compressed
+      if (words.compressed() != nullptr) {
+        detail::linear_parts<T, 3>(from, words.compressed_parts(), bias, to, Activation::none, {},
+                                   execution);
+        return;
+      }
+    }
+    if (const PackedWeights<T>* packed = packed_words_.find(words.version(), execution)) {
       attn::linear(from, *packed, bias, to, Activation::none, {}, execution);
     } else {
       attn::linear(from, words.weight, bias, to, Activation::none, {}, execution);

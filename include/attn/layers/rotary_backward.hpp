@@ -14,9 +14,9 @@ void rotary_embedding_backward(const D& d_out, const Cos& cos, const Sin& sin,
                                const Ids& position_ids, DX&& d_x,
                                RotaryPairs pairs = RotaryPairs::halves,
                                const Execution& execution = {}) {
-  using T = detail::real_t<D>;
+  using T = detail::floating_t<D>;
   using Angle = Accumulator<T>;
-  ATTN_ASSERT_REAL(D, "rotary_embedding_backward: d_out");
+  ATTN_ASSERT_FLOATING(D, "rotary_embedding_backward: d_out");
   ATTN_ASSERT_AXES(D, 4, "rotary_embedding_backward: d_out", "(batch, heads, seq, head_dim)");
   ATTN_ASSERT_INPUT(Cos, Angle, 2, "rotary_embedding_backward: cos",
                     "(max_position, rotary_dim / 2)", "d_out");
@@ -32,7 +32,7 @@ void rotary_embedding_backward(const D& d_out, const Cos& cos, const Sin& sin,
                                          detail::view_as<T, 4>(d_x),
                                          true};
   detail::check_rotary(problem);
-  detail::backend<family::Rotary, T>(execution).rotary(problem, execution);
+  detail::rotary(problem, execution);
 }
 
 ATTN_NAMESPACE_END

@@ -70,7 +70,8 @@ void fill_parameters(Module& module, double value) {
 }
 
 /// Gradients of a module, all 0: a module of the same type, whose parameters are the gradients of
-/// the other's, under the same names.
+/// the other's, under the same names. Gradients of a module of 16 bits are those of its masters, a
+/// module of float made as it was: see parameters_of().
 template <class Module>
 Module gradients_of(const Module& module) {
   Module gradients = module;

@@ -14,7 +14,7 @@ template <class T, class... Functors>
 void attention_sublayer(const MultiHeadAttention<T>& attention, const Norm<T>& norm,
                         bool norm_first, TensorView3<const T> x, TensorView3<const T> key,
                         TensorView3<const T> value, TensorView3<T> out,
-                        const AttentionOptions<T>& options = {},
+                        const AttentionOptions<Accumulator<T>>& options = {},
                         MultiHeadAttentionCall<T> call = {}, const Functors&... functors) {
   check_shape("attention_sublayer", "out", x.shape(), out.shape());
   call.residual = x;

@@ -34,10 +34,11 @@ struct TransformerOptions {
 /// What each attention of one forward call is told.
 template <class T>
 struct TransformerCall {
-  AttentionOptions<T> src = {};     ///< of the encoder
-  AttentionOptions<T> tgt = {};     ///< of the decoder's self-attention: .mask = causal()
-  AttentionOptions<T> memory = {};  ///< of the decoder's attention to the encoder's result
-  Execution execution = {};         ///< of all
+  AttentionOptions<Accumulator<T>> src = {};  ///< of the encoder
+  AttentionOptions<Accumulator<T>> tgt = {};  ///< of the decoder's self-attention: .mask = causal()
+  AttentionOptions<Accumulator<T>> memory =
+      {};                    ///< of the decoder's attention to the encoder's result
+  Execution execution = {};  ///< of all
 };
 
 /// src (batch, src_len, d_model) and tgt (batch, tgt_len, d_model) to the shape of tgt.

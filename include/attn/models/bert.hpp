@@ -64,7 +64,7 @@ class Bert {
   }
 
   template <TensorLike Ids, class... Functors>
-  Tensor3<T> operator()(const Ids& ids, const AttentionOptions<T>& options = {},
+  Tensor3<T> operator()(const Ids& ids, const AttentionOptions<Accumulator<T>>& options = {},
                         const BertCall& call = {}, const Functors&... functors) const {
     ATTN_ASSERT_IDS(Ids, "Bert: ids");
     const auto from = detail::view_as<const detail::id_t<Ids>, 2>(ids);
@@ -78,7 +78,7 @@ class Bert {
   /// the other in one row, told apart by options.cu_seqlens_q and cu_seqlens_k. All layers take the functors.
   /// Throws ShapeError or ValueError.
   template <TensorLike Ids, TensorLike Out, class... Functors>
-  void forward(const Ids& ids, Out&& out, const AttentionOptions<T>& options = {},
+  void forward(const Ids& ids, Out&& out, const AttentionOptions<Accumulator<T>>& options = {},
                const BertCall& call = {}, const Functors&... functors) const {
     ATTN_ASSERT_IDS(Ids, "Bert: ids");
     ATTN_ASSERT_OUTPUT(Out, T, 3, "Bert: out", "(batch, seq, hidden_size)", "the model");
@@ -108,7 +108,9 @@ class Bert {
         from.shape());
     pooler.forward(from.select(1, 0), to, Activation::none, {}, execution);
     for (index_t b = 0; b < to.extent(0); ++b) {
-      for (index_t x = 0; x < to.extent(1); ++x) to(b, x) = std::tanh(to(b, x));
+      for (index_t x = 0; x < to.extent(1); ++x) {
+        to(b, x) = static_cast<T>(std::tanh(static_cast<Accumulator<T>>(to(b, x))));
+      }
     }
   }
 

@@ -20,7 +20,7 @@ struct BertSaved {
 template <class T, TensorLike Ids, class... Functors>
   requires(std::integral<scalar_t<Ids>> && (detail::is_functor<Functors> && ...))
 void forward(const Bert<T>& model, const Ids& ids, Output3<T> out, BertSaved<T>& saved,
-             const AttentionOptions<T>& options = {}, const BertCall& call = {},
+             const AttentionOptions<Accumulator<T>>& options = {}, const BertCall& call = {},
              const Functors&... functors) {
   Scratch<T> memory(options.execution.scratch(), out.size());
   const TensorView3<T> embedded(memory.data(), out.shape());
@@ -37,8 +37,9 @@ void forward(const Bert<T>& model, const Ids& ids, Output3<T> out, BertSaved<T>&
 /// d_out (batch, seq, hidden_size); the gradients of all parameters but the pooler's are added to
 /// `gradients`.
 template <class T, class... Functors>
-void backward(const Bert<T>& model, Input3<T> d_out, BertSaved<T>& saved, Bert<T>& gradients,
-              const AttentionOptions<T>& options = {}, const Functors&... functors) {
+void backward(const Bert<T>& model, Input3<T> d_out, BertSaved<T>& saved,
+              Bert<Accumulator<T>>& gradients, const AttentionOptions<Accumulator<T>>& options = {},
+              const Functors&... functors) {
   Scratch<T> memory(options.execution.scratch(), d_out.size());
   const TensorView3<T> d(memory.data(), d_out.shape());
   backward(model.encoder, d_out, saved.encoder, d, gradients.encoder, options, {}, functors...);

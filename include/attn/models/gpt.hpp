@@ -57,7 +57,8 @@ void cap_logits(const GptOptions& options, const TensorView3<T>& logits,
 
 }  // namespace detail
 
-/// ids (batch, seq) of any integer type to logits (batch, seq, vocab_size): a token sees itself and those before it.
+/// ids (batch, seq) of any integer type to logits (batch, seq, vocab_size): a token sees itself and those before it. Logits
+/// are T, or float where T has 16 bits.
 /// Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section 2.3.
 template <class T>
 class Gpt {
@@ -93,13 +94,15 @@ class Gpt {
   }
 
   template <TensorLike Ids, class... Functors>
-  Tensor3<T> operator()(const Ids& ids, const AttentionOptions<T>& options = {},
-                        std::span<KvCache<T>> caches = {},
-                        TensorView2<const index_t> position_ids = {},
-                        const Functors&... functors) const {
+  Tensor3<Accumulator<T>> operator()(const Ids& ids,
+                                     const AttentionOptions<Accumulator<T>>& options = {},
+                                     std::span<KvCache<T>> caches = {},
+                                     TensorView2<const index_t> position_ids = {},
+                                     const Functors&... functors) const {
     ATTN_ASSERT_IDS(Ids, "Gpt: ids");
     const auto from = detail::view_as<const detail::id_t<Ids>, 2>(ids);
-    auto out = Tensor3<T>::uninitialized({from.extent(0), from.extent(1), vocab_size()});
+    auto out =
+        Tensor3<Accumulator<T>>::uninitialized({from.extent(0), from.extent(1), vocab_size()});
     forward(from, out, options, caches, position_ids, functors...);
     return out;
   }
@@ -109,14 +112,15 @@ class Gpt {
   /// those of the caches.
   /// Throws ShapeError or ValueError; the caches then are as they were, but for keys that a window left outside.
   template <TensorLike Ids, TensorLike Out, class... Functors>
-  void forward(const Ids& ids, Out&& out, AttentionOptions<T> options = {},
+  void forward(const Ids& ids, Out&& out, AttentionOptions<Accumulator<T>> options = {},
                std::span<KvCache<T>> caches = {}, TensorView2<const index_t> position_ids = {},
                const Functors&... functors) const {
     ATTN_ASSERT_IDS(Ids, "Gpt: ids");
-    ATTN_ASSERT_OUTPUT(Out, T, 3, "Gpt: out", "(batch, seq, vocab_size)", "the model");
+    ATTN_ASSERT_OUTPUT(Out, Accumulator<T>, 3, "Gpt: out", "(batch, seq, vocab_size)",
+                       "logits, which are float where the model has 16 bits");
     options.mask = options.mask & causal();
     detail::CacheGuard guard(caches);
-    run(detail::view_as<const detail::id_t<Ids>, 2>(ids), detail::view_as<T, 3>(out),
+    run(detail::view_as<const detail::id_t<Ids>, 2>(ids), detail::view_as<Accumulator<T>, 3>(out),
         {.first_position = caches.empty() ? 0 : caches[0].length(),
          .position_ids = position_ids,
          .cu_seqlens = options.cu_seqlens_k,
@@ -132,11 +136,12 @@ class Gpt {
   /// has an extent of rows, queries or keys. Throws ShapeError or ValueError; all caches then are as they were, but for keys
   /// that a window left outside.
   template <TensorLike Ids, TensorLike Out, class... Functors>
-  void forward_rows(const Ids& ids, Out&& out, AttentionOptions<T> options,
+  void forward_rows(const Ids& ids, Out&& out, AttentionOptions<Accumulator<T>> options,
                     std::span<const std::span<KvCache<T>>> conversations,
                     const Functors&... functors) const {
     ATTN_ASSERT_IDS(Ids, "Gpt: ids");
-    ATTN_ASSERT_OUTPUT(Out, T, 3, "Gpt: out", "(batch, seq, vocab_size)", "the model");
+    ATTN_ASSERT_OUTPUT(Out, Accumulator<T>, 3, "Gpt: out", "(batch, seq, vocab_size)",
+                       "logits, which are float where the model has 16 bits");
     const auto iv = detail::view_as<const detail::id_t<Ids>, 2>(ids);
     const index_t seq = iv.extent(1);
     Scratch<index_t> memory(options.execution.scratch(), std::ssize(conversations) * seq);
@@ -148,7 +153,7 @@ class Gpt {
     }
     options.mask = options.mask & causal();
     detail::CallGuard<T> guard(conversations);
-    run(iv, detail::view_as<T, 3>(out),
+    run(iv, detail::view_as<Accumulator<T>, 3>(out),
         {.position_ids = position_ids, .execution = options.execution},
         [&](const TensorView3<T>& hidden) {
           blocks.forward_rows(hidden, hidden, options, conversations, functors...);
@@ -172,7 +177,7 @@ class Gpt {
  private:
   /// Embeds ids, has run_blocks(hidden) change what they became, and gives the logits of all tokens or of the last.
   template <class Ids, class F>
-  void run(const Ids& ids, const TensorView3<T>& out, const InputEmbeddingCall& call,
+  void run(const Ids& ids, const TensorView3<Accumulator<T>>& out, const InputEmbeddingCall& call,
            const F& run_blocks) const {
     const index_t batch = ids.extent(0), seq = ids.extent(1), dim = embedding.options().d_model;
     const index_t rows = out.extent(1) == 1 ? (std::min)(seq, index_t{1}) : seq;

@@ -13,8 +13,8 @@ struct GptSaved {
   InputEmbeddingSaved<T> embedding;
   EncoderSaved<T> blocks;
   LinearSaved<T> lm_head;
-  Saved<T, 3> embedded;  ///< where there is no layer that would save it
-  Saved<T, 3> logits;    ///< where they are capped
+  Saved<T, 3> embedded;             ///< where there is no layer that would save it
+  Saved<Accumulator<T>, 3> logits;  ///< where they are capped
   DropoutStep dropout;
 };
 
@@ -43,9 +43,9 @@ void uncap_gradient(const GptOptions& options, const TensorView3<const T>& d_log
 /// added to options.mask. Throws ShapeError or ValueError.
 template <class T, TensorLike Ids, class... Functors>
   requires(std::integral<scalar_t<Ids>> && (detail::is_functor<Functors> && ...))
-void forward(const Gpt<T>& model, const Ids& ids, Output3<T> logits, GptSaved<T>& saved,
-             AttentionOptions<T> options = {}, TensorView2<const index_t> position_ids = {},
-             const Functors&... functors) {
+void forward(const Gpt<T>& model, const Ids& ids, Output3<Accumulator<T>> logits,
+             GptSaved<T>& saved, AttentionOptions<Accumulator<T>> options = {},
+             TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
   const auto iv = const_view(ids);
   const Shape<3> shape{iv.extent(0), iv.extent(1), model.embedding.options().d_model};
   check_shape("Gpt", "logits", Shape<3>{shape[0], shape[1], model.vocab_size()}, logits.shape());
@@ -68,21 +68,22 @@ void forward(const Gpt<T>& model, const Ids& ids, Output3<T> logits, GptSaved<T>
   if (model.options().logit_softcap > 0) copy(logits, saved.logits.make(logits.shape()));
 }
 
-/// d_logits (batch, seq, vocab_size); the gradients of all parameters are added to `gradients`,
+/// d_logits (batch, seq, vocab_size), of Accumulator<T> as logits are; the gradients of all parameters are added to `gradients`,
 /// those of a tied table from both its uses.
 template <class T, class... Functors>
-void backward(const Gpt<T>& model, Input3<T> d_logits, GptSaved<T>& saved, Gpt<T>& gradients,
-              AttentionOptions<T> options = {}, TensorView2<const index_t> position_ids = {},
-              const Functors&... functors) {
+void backward(const Gpt<T>& model, Input3<Accumulator<T>> d_logits, GptSaved<T>& saved,
+              Gpt<Accumulator<T>>& gradients, AttentionOptions<Accumulator<T>> options = {},
+              TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
   const Execution execution = options.execution;
   const Shape<3> shape{d_logits.extent(0), d_logits.extent(1), model.embedding.options().d_model};
   Scratch<T> memory(execution.scratch(), size_of(shape));
   const TensorView3<T> d(memory.data(), shape);
   const bool changed = model.options().logit_scale != 1 || model.options().logit_softcap > 0;
-  Scratch<T> uncapped(execution.scratch(), changed ? d_logits.size() : 0);
+  using Logit = Accumulator<T>;
+  Scratch<Logit> uncapped(execution.scratch(), changed ? d_logits.size() : 0);
   if (changed) {
-    const TensorView3<T> d_uncapped(uncapped.data(), d_logits.shape());
-    detail::uncap_gradient<T>(model.options(), d_logits, saved.logits, d_uncapped, execution);
+    const TensorView3<Logit> d_uncapped(uncapped.data(), d_logits.shape());
+    detail::uncap_gradient<Logit>(model.options(), d_logits, saved.logits, d_uncapped, execution);
     d_logits = d_uncapped;
   }
   backward(model.lm_head, d_logits, model.embedding.words.weight.view(), saved.lm_head, d,

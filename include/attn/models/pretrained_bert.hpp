@@ -113,7 +113,7 @@ Bert<T> bert_from_folder(const std::filesystem::path& folder, const PretrainedOp
   }
   Bert<T> model(bert_options);
   load_state_dict(model, file, names);
-  if (options.pack) model.pack();
+  finish_weights<T>(model, options);
   return model;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "attn/io/safetensors_folder.hpp"
 #include "attn/io/state_dict.hpp"
 #include "attn/layers/multi_head_attention.hpp"
+#include "attn/models/float16_weight.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -20,11 +22,29 @@ struct PretrainedOptions {
   /// Positions that there are angles for, where there are rotary embeddings; 0: those of the config.
   index_t max_positions = 0;
   bool pack = true;  ///< lays weights out for the kernels, by a second copy of each
+  /// What a model of float holds its weight matrices as: BF16 or F16, half the memory, and no second
+  /// copy; see store_weights(). None: the model's own element.
+  std::optional<DType> weights = {};
   /// Keys of config.json that may say what they will: others that are not known are errors.
   std::vector<std::string> ignore_keys = {};
 };
 
 namespace detail {
+
+/// What `options` say of the weights of a loaded model of T. Throws ValueError for another element
+/// than T's beside T other than float.
+template <class T, class Model>
+void finish_weights(Model& model, const PretrainedOptions& options) {
+  const DType element = options.weights.value_or(dtype_of<T>());
+  if constexpr (std::same_as<T, float>) {
+    store_weights(model, element);
+  } else if (element != dtype_of<T>()) {
+    throw ValueError(message("load_pretrained", "weights",
+                             "be " + std::string(name(dtype_of<T>())) + ", the model's own",
+                             name(element)));
+  }
+  if (options.pack) model.pack();
+}
 
 /// Throws ValueError unless the config is of one of these models.
 inline std::string check_model_type(const ConfigFile& config,

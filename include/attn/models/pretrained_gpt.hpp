@@ -202,7 +202,7 @@ Gpt<T> gpt_from_folder(const std::filesystem::path& folder, const PretrainedOpti
   if (gpt_options.tied) names.ignore.push_back("lm_head.weight");
   Gpt<T> model(gpt_options);
   load_state_dict(model, file, names);
-  if (options.pack) model.pack();
+  finish_weights<T>(model, options);
   return model;
 }
 

@@ -233,7 +233,7 @@ Seq2SeqTransformer<T> seq2seq_from_folder(const std::filesystem::path& folder,
   if (is_t5 && file.contains("lm_head.weight")) model_options.tied = false;
   Seq2SeqTransformer<T> model(model_options);
   load_state_dict(model, file, is_t5 ? t5_names() : bart_names());
-  if (options.pack) model.pack();
+  finish_weights<T>(model, options);
   return model;
 }
 

@@ -85,7 +85,7 @@ Vit<T> vit_from_folder(const std::filesystem::path& folder, const PretrainedOpti
   }
   Vit<T> model(vit_options);
   load_state_dict(model, file, vit_names(prefix));
-  if (options.pack) model.pack();
+  finish_weights<T>(model, options);
   return model;
 }
 

@@ -1,11 +1,11 @@
-// quantize: turns the weight matrices of a loaded module into codes of 4 to 8 bits, or into bfloat16.
+// quantize: turns the weight matrices of a loaded module into codes of 4 to 8 bits, or into bfloat16 or float16.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/io/gguf_quantize.hpp"
 #include "attn/kernels/quantized.hpp"
 #include "attn/layers/compressed_weight.hpp"
-#include "attn/models/bfloat16_weight.hpp"
+#include "attn/models/float16_weight.hpp"
 #include "attn/models/gguf_weights.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -19,6 +19,7 @@ enum class WeightFormat {
   q4_1,  ///< 5; and an offset
   q4_0,  ///< 4.5
   bf16,  ///< 16: no codes but bfloat16, widened where it is used; activations are exact or bf16
+  f16,   ///< the same of float16
 };
 
 struct QuantizeOptions {
@@ -32,6 +33,7 @@ inline GgufType gguf_type_of(WeightFormat format) {
   switch (format) {
     case WeightFormat::int8:
     case WeightFormat::bf16:
+    case WeightFormat::f16:
     case WeightFormat::q8_0:
       break;
     case WeightFormat::q5_1:
@@ -56,10 +58,6 @@ inline QuantizedWeights quantized_weights(TensorView2<const float> weight, Weigh
 
 inline std::shared_ptr<const CompressedWeight<float>> compressed_weight(
     TensorView2<const float> weight, const QuantizeOptions& options) {
-  if (options.weights == WeightFormat::bf16) {
-    return std::make_shared<const Bfloat16Weight>(convert<bfloat16>(weight),
-                                                  options.activations == ActivationFormat::bf16);
-  }
   return std::make_shared<const QuantizedWeight>(quantized_weights(weight, options.weights),
                                                  options.activations);
 }
@@ -69,16 +67,20 @@ inline std::shared_ptr<const CompressedWeight<float>> compressed_weight(
 /// Replaces every weight matrix of a module, a table of words among them, by codes; norms, biases and tables of positions
 /// stay. The floats are gone afterwards: such a module is not trained, and shows no parameters to save. What is compressed
 /// already stays as it is. Throws ValueError, and changes nothing, where a matrix has other than whole blocks of 32
-/// columns (WeightFormat::int8 and bf16 take any) or holds a scale that float16 does not, and for activations in int8
-/// beside WeightFormat::bf16.
+/// columns (WeightFormat::int8, bf16 and f16 take any) or holds a scale that float16 does not, and for activations in int8
+/// beside WeightFormat::bf16 and f16, which are those of store_weights().
 template <class Module>
 void quantize(Module& module, const QuantizeOptions& options = {}) {
   const bool is_bf16 = options.weights == WeightFormat::bf16;
-  if (is_bf16 && options.activations == ActivationFormat::int8) {
-    throw ValueError(
-        message("quantize", "activations", "be exact or bf16 with weights in bf16", "int8"));
+  if (is_bf16 || options.weights == WeightFormat::f16) {
+    if (options.activations == ActivationFormat::int8) {
+      throw ValueError(
+          message("quantize", "activations", "be exact or bf16 with weights of 16 bits", "int8"));
+    }
+    return store_weights(module, is_bf16 ? DType::BF16 : DType::F16,
+                         options.activations == ActivationFormat::bf16);
   }
-  const bool any_width = is_bf16 || options.weights == WeightFormat::int8;
+  const bool any_width = options.weights == WeightFormat::int8;
   visit_weights<float>(module, [&](std::string_view name, WeightSlot<float>& slot) {
     if (any_width || slot.shape[1] % 32 == 0) return;
     throw ValueError(

@@ -1,11 +1,11 @@
-// Quantised modules in safetensors files: int8 weights with a scale per row, and weights in bfloat16, written and read.
+// Quantised modules in safetensors files: int8 weights with a scale per row, and weights of 16 bits, written and read.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <deque>
 
 #include "attn/io/state_dict.hpp"
-#include "attn/models/bfloat16_weight.hpp"
+#include "attn/models/float16_weight.hpp"
 #include "attn/models/gguf_weights.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -76,7 +76,7 @@ inline std::string scale_name(const std::string& weight) { return weight + "_sca
 }  // namespace detail
 
 /// Writes a module that quantize() made small: weights of WeightFormat::int8 as `weight` (I8, (out, in)) and `weight_scale`
-/// (F32, (out)), each weight being code * scale; those of WeightFormat::bf16 as BF16; all else as save_state_dict() does.
+/// (F32, (out)), each weight being code * scale; those of WeightFormat::bf16 and f16 as BF16 and F16; all else as save_state_dict() does.
 /// Throws ValueError for blocks, which only GGUF files hold (save_gguf()), before anything is written; and as
 /// save_safetensors().
 template <class Module>
@@ -88,17 +88,20 @@ void save_quantized(const std::filesystem::path& path, const Module& module,
     if (slot.form == nullptr) return;
     const std::string full =
         options.prefix + (options.rename ? options.rename(name) : std::string(name));
-    if (const auto* half = dynamic_cast<const Bfloat16Weight*>(slot.form.get())) {
-      tensors.emplace_back(full, half->weight().view());
-      return;
-    }
+    const auto add_if = [&]<class E>(E) {
+      const auto* small = dynamic_cast<const Float16Weight<E>*>(slot.form.get());
+      if (small != nullptr) tensors.emplace_back(full, small->weight().view());
+      return small != nullptr;
+    };
+    if (add_if(bfloat16{}) || add_if(float16{})) return;
     const auto* codes = dynamic_cast<const QuantizedWeight*>(slot.form.get());
     const QuantizedFormat by_row{.block = 0, .float_scales = true};
     if (codes == nullptr || codes->weights().format() != by_row) {
-      throw ValueError(message("save_quantized", detail::quote(full),
-                               "have 8 bits and a scale per row, or be bfloat16: safetensors files "
-                               "hold no blocks, GGUF files do",
-                               "blocks"));
+      throw ValueError(
+          message("save_quantized", detail::quote(full),
+                  "have 8 bits and a scale per row, or be of 16 bits: safetensors files "
+                  "hold no blocks, GGUF files do",
+                  "blocks"));
     }
     const detail::QuantizedRows& made = rows.emplace_back(codes->weights());
     tensors.emplace_back(full, made.codes.view());
@@ -107,8 +110,8 @@ void save_quantized(const std::filesystem::path& path, const Module& module,
   save_safetensors(path, tensors, options.metadata);
 }
 
-/// Fills a module of floats, of the saved one's options, from such a file: what is I8 or BF16 there among its weight matrices
-/// becomes so in the module, multiplied with `activations` (bfloat16 with floats where these are int8); all else is loaded as
+/// Fills a module of floats, of the saved one's options, from such a file: what is I8, BF16 or F16 there among its weight
+/// matrices becomes so in the module, multiplied with `activations` (16 bits with floats where these are int8); all else is loaded as
 /// load_state_dict() does, whose errors it throws, naming tensors. A failed load leaves the module as it was.
 template <class Module>
 LoadReport load_quantized(Module& module, const SafetensorsFile& file,
@@ -122,10 +125,13 @@ LoadReport load_quantized(Module& module, const SafetensorsFile& file,
     const std::string full = options.prefix + own;
     if (!file.contains(full)) return;
     const DType stored = file.dtype(full);
-    if (stored == DType::BF16) {
-      file.check<bfloat16>(full, slot.shape);
-      slot.compress(std::make_shared<const Bfloat16Weight>(file.load<bfloat16, 2>(full),
-                                                           activations == ActivationFormat::bf16));
+    const auto take = [&]<class E>(E) {
+      file.check<E>(full, slot.shape);
+      slot.compress(std::make_shared<const Float16Weight<E>>(
+          file.load<E, 2>(full), activations == ActivationFormat::bf16));
+    };
+    if (detail::with_dtype<bfloat16, float16>(stored, take)) {
+      // Taken.
     } else if (stored == DType::I8) {
       const std::string scale = detail::scale_name(full);
       file.check<std::int8_t>(full, slot.shape);

@@ -65,12 +65,14 @@ class Seq2SeqTransformer {
   const Seq2SeqOptions& options() const { return options_; }
 
   template <TensorLike Src, TensorLike Tgt>
-  Tensor3<T> operator()(const Src& src, const Tgt& tgt, const Execution& execution = {}) const {
+  Tensor3<Accumulator<T>> operator()(const Src& src, const Tgt& tgt,
+                                     const Execution& execution = {}) const {
     ATTN_ASSERT_IDS(Src, "Seq2SeqTransformer: src");
     ATTN_ASSERT_IDS(Tgt, "Seq2SeqTransformer: tgt");
     const auto sv = detail::view_as<const detail::id_t<Src>, 2>(src);
     const auto tv = detail::view_as<const detail::id_t<Tgt>, 2>(tgt);
-    auto out = Tensor3<T>::uninitialized({tv.extent(0), tv.extent(1), options_.tgt_vocab_size});
+    auto out = Tensor3<Accumulator<T>>::uninitialized(
+        {tv.extent(0), tv.extent(1), options_.tgt_vocab_size});
     forward(sv, tv, out, execution);
     return out;
   }
@@ -80,15 +82,16 @@ class Seq2SeqTransformer {
   void forward(const Src& src, const Tgt& tgt, Out&& out, const Execution& execution = {}) const {
     ATTN_ASSERT_IDS(Src, "Seq2SeqTransformer: src");
     ATTN_ASSERT_IDS(Tgt, "Seq2SeqTransformer: tgt");
-    ATTN_ASSERT_OUTPUT(Out, T, 3, "Seq2SeqTransformer: out", "(batch, tgt_len, tgt_vocab_size)",
-                       "the model");
+    ATTN_ASSERT_OUTPUT(Out, Accumulator<T>, 3, "Seq2SeqTransformer: out",
+                       "(batch, tgt_len, tgt_vocab_size)",
+                       "logits, which are float where the model has 16 bits");
     const auto sv = detail::view_as<const detail::id_t<Src>, 2>(src);
     const auto tv = detail::view_as<const detail::id_t<Tgt>, 2>(tgt);
     const Shape<3> shape{sv.extent(0), sv.extent(1), options_.transformer.layer.d_model};
     Scratch<T> scratch(execution.scratch(), size_of(shape));
     const TensorView3<T> memory(scratch.data(), shape);
     encode(sv, memory, execution);
-    decode(tv, memory, sv, detail::view_as<T, 3>(out), {}, execution);
+    decode(tv, memory, sv, detail::view_as<Accumulator<T>, 3>(out), {}, execution);
   }
 
   /// src (batch, src_len) to memory (batch, src_len, d_model).
@@ -125,12 +128,13 @@ class Seq2SeqTransformer {
     ATTN_ASSERT_IDS(Tgt, "Seq2SeqTransformer: tgt");
     ATTN_ASSERT_INPUT(Memory, T, 3, "Seq2SeqTransformer: memory", "(batch, src_len, d_model)",
                       "the model");
-    ATTN_ASSERT_OUTPUT(Out, T, 3, "Seq2SeqTransformer: out", "(batch, tgt_len, tgt_vocab_size)",
-                       "the model");
+    ATTN_ASSERT_OUTPUT(Out, Accumulator<T>, 3, "Seq2SeqTransformer: out",
+                       "(batch, tgt_len, tgt_vocab_size)",
+                       "logits, which are float where the model has 16 bits");
     const auto sv = detail::view_as<const detail::id_t<Src>, 2>(src);
     const auto tv = detail::view_as<const detail::id_t<Tgt>, 2>(tgt);
     const auto encoded = detail::view_as<const T, 3>(memory);
-    const auto ov = detail::view_as<T, 3>(out);
+    const auto ov = detail::view_as<Accumulator<T>, 3>(out);
     const index_t batch = tv.extent(0), seq = tv.extent(1);
     const index_t rows = ov.extent(1) == 1 ? (std::min)(seq, index_t{1}) : seq;
     check_shape("Seq2SeqTransformer", "out", Shape<3>{batch, rows, options_.tgt_vocab_size},
@@ -150,7 +154,8 @@ class Seq2SeqTransformer {
         {.mask = causal() & tgt_mask, .masked_row = options_.masked_row, .execution = execution},
         {.memory = {.mask = src_padding.mask(), .masked_row = options_.masked_row}}, caches);
     const TensorView3<T> last = hidden.slice(1, seq - rows, seq);
-    if (options_.output_scale != 1) scale(last, static_cast<T>(options_.output_scale), last);
+    if (options_.output_scale != 1)
+      scale(last, static_cast<Accumulator<T>>(options_.output_scale), last);
     generator.forward(last, tgt_embedding.words, ov, execution);
     guard.commit();
   }

@@ -43,8 +43,9 @@ TransformerCall<T> seq2seq_call(const Seq2SeqOptions& options, const Seq2SeqSave
 /// logits (batch, tgt_len, tgt_vocab_size). Throws ShapeError or ValueError.
 template <class T, TensorLike Src, TensorLike Tgt>
   requires(std::integral<scalar_t<Src>> && std::integral<scalar_t<Tgt>>)
-void forward(const Seq2SeqTransformer<T>& model, const Src& src, const Tgt& tgt, Output3<T> logits,
-             Seq2SeqSaved<T>& saved, const Execution& execution = {}) {
+void forward(const Seq2SeqTransformer<T>& model, const Src& src, const Tgt& tgt,
+             Output3<Accumulator<T>> logits, Seq2SeqSaved<T>& saved,
+             const Execution& execution = {}) {
   const Seq2SeqOptions& options = model.options();
   const auto sv = const_view(src);
   const auto tv = const_view(tgt);
@@ -71,7 +72,7 @@ void forward(const Seq2SeqTransformer<T>& model, const Src& src, const Tgt& tgt,
   const TensorView3<T> hidden = saved.generator.x.make(tgt_shape);
   forward(model.transformer, source, target, hidden, saved.transformer,
           detail::seq2seq_call(options, saved, execution));
-  const T output_scale = static_cast<T>(options.output_scale);
+  const Accumulator<T> output_scale = static_cast<Accumulator<T>>(options.output_scale);
   if (output_scale != 1) scale(hidden, output_scale, hidden);
   forward(model.generator, hidden, model.tgt_embedding.words.weight.view(), logits, saved.generator,
           execution);
@@ -80,8 +81,9 @@ void forward(const Seq2SeqTransformer<T>& model, const Src& src, const Tgt& tgt,
 /// d_logits (batch, tgt_len, tgt_vocab_size); the gradients of all parameters are added to
 /// `gradients`.
 template <class T>
-void backward(const Seq2SeqTransformer<T>& model, Input3<T> d_logits, Seq2SeqSaved<T>& saved,
-              Seq2SeqTransformer<T>& gradients, const Execution& execution = {}) {
+void backward(const Seq2SeqTransformer<T>& model, Input3<Accumulator<T>> d_logits,
+              Seq2SeqSaved<T>& saved, Seq2SeqTransformer<Accumulator<T>>& gradients,
+              const Execution& execution = {}) {
   const Shape<3> src_shape = saved.transformer.memory.view().shape(),
                  tgt_shape = saved.generator.x.view().shape();
   Scratch<T> memory(execution.scratch(), size_of(src_shape) + size_of(tgt_shape));
@@ -89,7 +91,7 @@ void backward(const Seq2SeqTransformer<T>& model, Input3<T> d_logits, Seq2SeqSav
       d_tgt(memory.data() + d_src.size(), tgt_shape);
   backward(model.generator, d_logits, model.tgt_embedding.words.weight.view(), saved.generator,
            d_tgt, gradients.generator, gradients.tgt_embedding.words.weight.view(), execution);
-  const T output_scale = static_cast<T>(model.options().output_scale);
+  const Accumulator<T> output_scale = static_cast<Accumulator<T>>(model.options().output_scale);
   if (output_scale != 1) scale(d_tgt, output_scale, d_tgt);
   backward(model.transformer, d_tgt, saved.transformer, d_src, d_tgt, gradients.transformer,
            detail::seq2seq_call(model.options(), saved, execution));

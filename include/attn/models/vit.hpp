@@ -58,7 +58,7 @@ class Vit {
   const VitOptions& options() const { return options_; }
 
   template <TensorLike Images, class... Functors>
-  Tensor3<T> operator()(const Images& images, const AttentionOptions<T>& options = {},
+  Tensor3<T> operator()(const Images& images, const AttentionOptions<Accumulator<T>>& options = {},
                         const Functors&... functors) const {
     ATTN_ASSERT_INPUT(Images, T, 4, "Vit: images", "(batch, channels, height, width)", "the model");
     const auto from = detail::view_as<const T, 4>(images);
@@ -70,7 +70,8 @@ class Vit {
 
   /// Into `out`. All layers take the options and functors. Throws ShapeError or ValueError.
   template <TensorLike Images, TensorLike Out, class... Functors>
-  void forward(const Images& images, Out&& out, const AttentionOptions<T>& options = {},
+  void forward(const Images& images, Out&& out,
+               const AttentionOptions<Accumulator<T>>& options = {},
                const Functors&... functors) const {
     ATTN_ASSERT_INPUT(Images, T, 4, "Vit: images", "(batch, channels, height, width)", "the model");
     ATTN_ASSERT_OUTPUT(Out, T, 3, "Vit: out", "(batch, 1 + num_patches(), hidden_size)",
@@ -91,7 +92,9 @@ class Vit {
       patch_embedding.forward(patches.view().select(0, b),
                               embedded.select(0, b).slice(0, 1, 1 + count), Activation::none,
                               positions.view().select(0, 0).slice(0, 1, 1 + count), execution);
-      for (index_t d = 0; d < dim; ++d) embedded(b, 0, d) = cls_token(0, 0, d) + positions(0, 0, d);
+      for (index_t d = 0; d < dim; ++d) {
+        embedded(b, 0, d) = static_cast<T>(cls_token(0, 0, d) + positions(0, 0, d));
+      }
     }
     encoder.forward(embedded, to, options, {}, {}, functors...);
   }
@@ -99,13 +102,14 @@ class Vit {
   /// images to logits (batch, num_labels). Throws ShapeError, and ValueError for a model without a
   /// classifier.
   template <TensorLike Images>
-  Tensor2<T> classify(const Images& images, const AttentionOptions<T>& options = {}) const {
+  Tensor2<Accumulator<T>> classify(const Images& images,
+                                   const AttentionOptions<Accumulator<T>>& options = {}) const {
     if (options_.num_labels == 0) {
       throw ValueError(message("Vit::classify", "the model", "have a classifier", "none"));
     }
     ATTN_ASSERT_INPUT(Images, T, 4, "Vit: images", "(batch, channels, height, width)", "the model");
     const Tensor3<T> hidden = (*this)(detail::view_as<const T, 4>(images), options);
-    auto logits = Tensor2<T>::uninitialized({hidden.extent(0), options_.num_labels});
+    auto logits = Tensor2<Accumulator<T>>::uninitialized({hidden.extent(0), options_.num_labels});
     classifier.forward(hidden.view().select(1, 0), logits, Activation::none, {}, options.execution);
     return logits;
   }

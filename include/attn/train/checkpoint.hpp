@@ -58,7 +58,8 @@ void save_checkpoint(const std::filesystem::path& path, const Model& model, Opti
 }
 
 /// Reads what save_checkpoint() wrote into a model and an optimizer made as those were: training
-/// goes on with the same bits. Throws IoError for a file that cannot be read, ValueError or
+/// goes on with the same bits. In mixed precision the model is that of the masters, and the one of
+/// 16 bits follows. Throws IoError for a file that cannot be read, ValueError or
 /// ShapeError for one of another model or optimizer.
 template <class Model, class Optimizer>
 TrainingState load_checkpoint(const std::filesystem::path& path, Model& model,
@@ -82,6 +83,7 @@ TrainingState load_checkpoint(const std::filesystem::path& path, Model& model,
   optimizer.visit_state(
       [&](const std::string& name, const auto& view) { file.load(name_of(name), view); });
   optimizer.set_steps(steps);
+  optimizer.publish();
   return state;
 }
 

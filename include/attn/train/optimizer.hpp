@@ -66,16 +66,27 @@ class OptimizerState {
   }
   void set_steps(index_t steps) { steps_ = steps; }
 
+  /// After parameters were written otherwise than by a step: what follows them does.
+  void publish(const Execution& execution = {}) {
+    for (const TrainedParameter<T>& parameter : parameters_) {
+      if (parameter.touch) parameter.touch();
+    }
+    for (const TrainedParameter<T>& parameter : parameters_) {
+      if (parameter.publish) parameter.publish(execution);
+    }
+  }
+
  protected:
   /// f(parameter, group, states) of each parameter that has a group, which it may write.
   template <class F>
-  void each(F f) {
+  void each(const Execution& execution, F f) {
     for (const TrainedParameter<T>& parameter : parameters_) {
       if (parameter.touch) parameter.touch();
     }
     for (std::size_t n = 0; n < parameters_.size(); ++n) {
       if (group_of_[n] == nullptr) continue;
       f(parameters_[n], *group_of_[n], states_.data() + n * names_.size());
+      if (parameters_[n].publish) parameters_[n].publish(execution);
     }
   }
 
@@ -105,7 +116,8 @@ class Sgd : public detail::OptimizerState<T> {
 
   void step(double learning_rate, const Execution& execution = {}) {
     const bool first = this->steps_++ == 0, has_momentum = options_.momentum > 0;
-    this->each([&](const TrainedParameter<T>& p, const ParameterGroup& group, Tensor1<T>* states) {
+    this->each(execution, [&](const TrainedParameter<T>& p, const ParameterGroup& group,
+                              Tensor1<T>* states) {
       detail::backend<family::Optimizers, T>(execution).sgd(
           {p.size, p.value, p.gradient, has_momentum ? states[0].data() : nullptr,
            static_cast<T>(learning_rate * group.learning_rate), static_cast<T>(options_.momentum),
@@ -134,7 +146,8 @@ class Adam : public detail::OptimizerState<T> {
   void step(double learning_rate, const Execution& execution = {}) {
     const double t = static_cast<double>(++this->steps_);
     const AdamOptions& o = options_;
-    this->each([&](const TrainedParameter<T>& p, const ParameterGroup& group, Tensor1<T>* states) {
+    this->each(execution, [&](const TrainedParameter<T>& p, const ParameterGroup& group,
+                              Tensor1<T>* states) {
       const double rate = learning_rate * group.learning_rate, decay = group.weight_decay;
       detail::backend<family::Optimizers, T>(execution).adam(
           {p.size, p.value, p.gradient, states[0].data(), states[1].data(), static_cast<T>(o.beta1),

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attn/kernels/convert.hpp"
 #include "attn/layers/saved.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -19,6 +20,8 @@ struct TrainedParameter {
   index_t size;
   /// Of a model's first: tells the model that its parameters change, so that packed copies are not used any more.
   std::function<void()> touch = {};
+  /// Gives what follows this parameter its new value: the parameter of 16 bits that it is the master of.
+  std::function<void(const Execution&)> publish = {};
 };
 
 /// Parameters that an optimizer treats alike.
@@ -73,6 +76,44 @@ std::vector<TrainedParameter<T>> parameters_of(Module& model, Module& gradients)
   if (at != result.size()) {
     throw ValueError(
         message("parameters_of", "gradients", "be gradients_of() the model", "fewer parameters"));
+  }
+  return result;
+}
+
+/// Of mixed precision: `masters`, a module of float, beside their gradients; each parameter of
+/// `model`, a module of 16 bits made as they were, is its master rounded to nearest even, now and
+/// after each step of an optimizer. Backward of the model adds to `gradients`, and checkpoints hold
+/// the masters. Refers to all three. Throws ValueError unless they have the same names and sizes.
+/// Source: Micikevicius et al., "Mixed Precision Training" (2018), section 3.1.
+template <class T, class Module, class Model>
+std::vector<TrainedParameter<T>> parameters_of(Module& masters, Module& gradients, Model& model) {
+  std::vector<TrainedParameter<T>> result = parameters_of<T>(masters, gradients);
+  const auto fail = [](const std::string& found) {
+    throw ValueError(
+        message("parameters_of", "model", "have the parameters of its masters", found));
+  };
+  std::size_t at = 0;
+  detail::each_parameter(
+      model, [&]<class E, int Rank>(std::string_view name, TensorView<E, Rank> view) {
+        static_assert(Float16Element<E>, "parameters_of: the model must be of bfloat16 or float16");
+        if (at == result.size() || result[at].name != name || result[at].size != view.size()) {
+          fail("another, " + std::string(name));
+        }
+        TrainedParameter<T>& master = result[at++];
+        const Shape<1> size{master.size};
+        const TensorView1<const T> value(master.value, size);
+        const TensorView1<E> rounded(view.data(), size);
+        master.publish = [value, rounded](const Execution& execution) {
+          convert(value, rounded, execution);
+        };
+        master.publish({});
+      });
+  if (at != result.size()) fail("fewer");
+  if (!result.empty()) {
+    result.front().touch = [touch_masters = result.front().touch, &model] {
+      touch_masters();
+      model.visit_parameters([](std::string_view, auto) {});
+    };
   }
   return result;
 }

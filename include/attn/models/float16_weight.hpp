@@ -1,0 +1,93 @@
+// Float16Weight: a weight matrix in bfloat16 or float16, multiplied by in float; and modules that hold theirs so.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <utility>
+
+#include "attn/exec/execution.hpp"
+#include "attn/io/state_dict.hpp"
+#include "attn/kernels/quantized.hpp"
+#include "attn/layers/compressed_weight.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// A weight of 16 bits as a module of floats holds it: half of a float's memory. Products are those of gemm() with the
+/// weights widened to float, bit for bit, and activations as they are or rounded to bfloat16; so many rows of it at a time
+/// are widened as the caches hold.
+template <Float16Element E>
+class Float16Weight final : public CompressedWeight<float> {
+ public:
+  /// (out, in)
+  explicit Float16Weight(Tensor2<E> weight, bool rounds_activations = false)
+      : weight_(std::move(weight)), rounds_activations_(rounds_activations) {}
+
+  Shape<2> shape() const override { return weight_.shape(); }
+  void multiply(TensorView2<const float> x, TensorView2<float> c, const Epilogue<float>& epilogue,
+                const Execution& execution) const override {
+    if (!rounds_activations_) return multiply_exact(x, c, epilogue, execution);
+    detail::with_bfloat16_activations(x, execution, [&](TensorView2<const float> rounded) {
+      multiply_exact(rounded, c, epilogue, execution);
+    });
+  }
+  void row(index_t index, TensorView1<float> out) const override {
+    convert(weight_.view().select(0, index), out);
+  }
+  index_t bytes() const override { return weight_.size() * index_t{sizeof(E)}; }
+  const Tensor2<E>& weight() const { return weight_; }
+
+ private:
+  static constexpr index_t kWidenedElements = index_t{1} << 18;  // 1 MB
+
+  void multiply_exact(TensorView2<const float> x, TensorView2<float> c,
+                      const Epilogue<float>& epilogue, const Execution& execution) const {
+    constexpr index_t kPanel = 64;  // whole panels of columns of c, for every instruction set
+    const index_t n = weight_.extent(0), k = weight_.extent(1);
+    const index_t step =
+        (std::max)(kPanel, kWidenedElements / (std::max)(k, index_t{1}) / kPanel * kPanel);
+    Scratch<float> memory(execution.scratch(), (std::min)(step, n) * k);
+    for (index_t begin = 0; begin < n; begin += step) {
+      const index_t end = (std::min)(begin + step, n);
+      const TensorView2<float> widened(memory.data(), {end - begin, k});
+      convert(weight_.view().slice(0, begin, end), widened, execution);
+      Epilogue<float> part = epilogue;
+      if (part.bias) part.bias = part.bias.slice(0, begin, end);
+      if (part.residual) part.residual = part.residual.slice(1, begin, end);
+      gemm(x, widened.transpose(0, 1), c.slice(1, begin, end), part, execution);
+    }
+  }
+
+  Tensor2<E> weight_;
+  bool rounds_activations_ = false;
+};
+
+/// Has a module of float hold each weight matrix, a table of words among them, as `element`: BF16 or
+/// F16, each number rounded once to nearest even; F32 stays. Norms, biases and tables of positions
+/// stay float, and so do activations, unless they are to be rounded to bfloat16 before they meet
+/// these weights. The floats are gone afterwards: such a module is not trained; save_quantized()
+/// writes it. Weights in another form than tensors stay as they are. Throws ValueError for other
+/// elements.
+template <class Module>
+void store_weights(Module& module, DType element, bool rounds_activations = false) {
+  const auto store = [&]<class E>(E) {
+    visit_weights<float>(module, [=](std::string_view, WeightSlot<float>& slot) {
+      if (!slot.dense) return;
+      slot.compress(
+          std::make_shared<const Float16Weight<E>>(convert<E>(slot.dense), rounds_activations));
+    });
+  };
+  if (element == DType::F32 || detail::with_dtype<bfloat16, float16>(element, store)) return;
+  throw ValueError(
+      message("store_weights", "element", "be F32, BF16 or F16", std::string(name(element))));
+}
+
+/// load_state_dict() into a module of float that then holds its weight matrices as `weights`: see store_weights(). Throws
+/// what the two throw.
+template <class Module, TensorFile File>
+LoadReport load_state_dict(Module& module, const File& file, const LoadOptions& options,
+                           DType weights) {
+  LoadReport report = load_state_dict(module, file, options);
+  store_weights(module, weights);
+  return report;
+}
+
+ATTN_NAMESPACE_END
