@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
 
 #if __has_include(<unistd.h>)
 #include <unistd.h>
@@ -24,17 +25,21 @@ inline index_t second_level_cache() {
   return bytes;
 }
 
-/// Bytes of the last-level cache that one core reaches: at most 32 MB, which it is where the system
-/// does not say. (On AMD's machines glibc adds up the caches of all cores: 256 MB and more, of
-/// which a core reaches 32.)
+/// Bytes of the last-level cache that one core reaches: at most 64 MB, 32 MB where the system does
+/// not say. Linux tells the cache of one group of cores; glibc adds up all of them, of which a core
+/// of AMD's reaches 32 MB. Of a larger one, that other cores use too, no more is taken: on one of
+/// 480 MB, stores past it take 1.05 (gelu) to 1.4 (layer_norm) of the time where 32 MB are read and
+/// written, and 0.6 to 0.97 of it where 128 MB are.
 inline index_t last_level_cache() {
   static const index_t bytes = [] {
-    constexpr index_t kMost = index_t{32} << 20;
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-    const long found = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (found > 0) return (std::min)(index_t{found}, kMost);
-#endif
-    return kMost;
+    constexpr index_t kMost = index_t{64} << 20, kUnknown = index_t{32} << 20;
+    std::FILE* file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
+    if (file == nullptr) return kUnknown;
+    long kilobytes = 0;
+    const bool is_number = std::fscanf(file, "%ldK", &kilobytes) == 1;
+    std::fclose(file);
+    if (!is_number || kilobytes <= 0) return kUnknown;
+    return (std::min)(index_t{kilobytes}, kMost / 1024) * 1024;
   }();
   return bytes;
 }
