@@ -69,7 +69,7 @@ inline void multiply_lines(const detail::GemmProblem<T>& g, index_t j0, index_t 
   if constexpr (R < 4) {
     // Two vectors at a time hide the latency of the FMAs where the caches hold B: 0.62 of the time. From memory twice as many
     // places at once take 1.15 of it, and with four rows there are FMAs enough.
-    if (g.n * g.k * index_t{sizeof(T)} <= last_level_cache()) {
+    if (2 * g.n * g.k * index_t{sizeof(T)} <= last_level_cache()) {
       for (; j + 2 * kLanes <= j1; j += 2 * kLanes) multiply_lines<T, R, 2>(g, j);
     }
   }
