@@ -77,6 +77,19 @@ void make_hostile(Random& random, Array<float>& x) {
   }
 }
 
+/// All of bfloat16, which some targets multiply in pairs: weights are rounded, to 2^-9, before they meet the values.
+template <class EQ, class EK>
+constexpr bool may_take_pairs = std::is_same_v<EQ, bfloat16> && std::is_same_v<EK, bfloat16>;
+
+/// Of the numbers that are finite.
+double most_of(const Array<float>& x) {
+  double most = 0;
+  for (float value : x.data) {
+    if (std::isfinite(value)) most = std::max(most, std::abs(static_cast<double>(value)));
+  }
+  return most;
+}
+
 template <class Pair>
 class SmallElementsTest : public ::testing::Test {};
 template <class Q, class K>
@@ -114,8 +127,14 @@ TYPED_TEST(SmallElementsTest, TheBitsOfFloatAttentionOnWhatIsStoredRoundedOnce) 
                                  {&got.average, &expected.average},
                                  {&got.column_sums, &expected.column_sums},
                                  {&got.max_logits, &expected.max_logits}}) {
+        double bound = 0;
+        if (may_take_pairs<EQ, EK> && isa == Isa::amx) {
+          // Weights and the result are rounded, and scores summed in another order.
+          bound = 1e-4 * (1 + most_of(*b));
+          if (a == &got.y) bound += 0x1p-7 * most_of(call.v) / (1 - call.options.dropout);
+        }
         // One of two NaN may have another sign: which of two operands it comes from is the compiler's choice.
-        ASSERT_EQ(attn_test::difference(*a, *b, 0, isa), "");
+        ASSERT_EQ(attn_test::difference(*a, *b, bound, isa), "");
       }
     }
   }
@@ -145,7 +164,11 @@ TYPED_TEST(SmallElementsTest, PagesPackedSequencesAndFunctors) {
                                  v_float.template view<4>(), expected.view<4>(), options, closer);
     const Tensor4<EQ> got = scaled_dot_product_attention(q.template view<4>(), k.template view<4>(),
                                                          v.template view<4>(), options, closer);
-    EXPECT_TRUE(same_bits(to_array(got), expected.as<EQ>())) << name(isa);
+    if (may_take_pairs<EQ, EK> && isa == Isa::amx) {
+      EXPECT_EQ(attn_test::difference(to_array(got), expected, 0x1p-7 * most_of(v_float), isa), "");
+    } else {
+      EXPECT_TRUE(same_bits(to_array(got), expected.as<EQ>())) << name(isa);
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include "attn/kernels/quantize_rows.hpp"
 #include "attn/kernels/tile.hpp"
 #include "attn/simd/int8.hpp"
+#include "attn/simd/tiles.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -14,7 +15,7 @@ namespace detail {
 /// A tile of queries in codes.
 template <class T>
 struct CodeQueries {
-  const std::int8_t* codes;  ///< rows, `row_bytes` apart, a multiple of kCodeStep
+  const std::int8_t* codes;  ///< rows, `row_bytes` apart, a multiple of `step`
   index_t row_bytes;
   const T* scales;             ///< of the rows, times that of the call
   const std::int32_t* starts;  ///< of their sums
@@ -34,6 +35,7 @@ template <class T>
 struct CodeKernels {
   static constexpr bool kExtended = true;
 
+  index_t step;  ///< numbers of a row that products take at once
   /// d numbers of a row of queries as codes, filled up with zeros to row_bytes; `start` is what sums
   /// of its products begin with. Returns its scale, NaN where a number is not finite.
   T(*quantize_query)
@@ -43,11 +45,11 @@ struct CodeKernels {
   void (*center_rows)(index_t count, index_t first, index_t end, index_t d, T* rows, T* mean);
   /// `count` rows of d numbers, side by side, as columns of a panel of codes, and their scales.
   /// `line` has room for one row of codes.
-  void (*pack_codes)(index_t count, index_t d, const T* rows, std::int8_t* line,
+  void (*pack_codes)(index_t count, index_t d, const T* rows, index_t row_bytes, std::int8_t* line,
                      std::uint8_t* panel, T* scales);
-  /// out (rows, kMostMeans) = scale q . mean for a tile of queries of d numbers.
-  void (*score_means)(index_t d, const T* queries, index_t queries_stride, const T* means, T scale,
-                      T* out);
+  /// out (rows, kMostMeans) = scale q . mean for tiles of queries of d numbers.
+  void (*score_means)(index_t rows, index_t d, const T* queries, index_t queries_stride,
+                      const T* means, T scale, T* out);
   /// scores[r, j] = scale q_r . k_j for a tile of queries and a panel; prefetches as many bytes as
   /// the panel has from `ahead` on.
   void (*score_panel)(const CodeQueries<T>& queries, const CodePanel<T>& panel, T* scores,

@@ -46,15 +46,14 @@ inline void center_rows(index_t count, index_t first, index_t end, index_t d, fl
   });
 }
 
-inline void pack_codes(index_t count, index_t d, const float* rows, std::int8_t* line,
-                       std::uint8_t* panel, float* scales) {
+inline void pack_codes(index_t count, index_t d, const float* rows, index_t row_bytes,
+                       std::int8_t* line, std::uint8_t* panel, float* scales) {
   constexpr index_t kStride = 4 * RowTileShape<float>::NR;
-  const index_t filled = detail::round_up(d, detail::kCodeStep);
-  std::fill(line + d, line + filled, std::int8_t{0});
+  std::fill(line + d, line + row_bytes, std::int8_t{0});
   for (index_t r = 0; r < count; ++r, rows += d, panel += 4) {
     scales[r] = ATTN_TARGET_BASE::quantize_row(d, rows, index_t{1}, line);
     std::uint8_t* to = panel;
-    for (index_t x = 0; x < filled; x += 4, to += kStride) {
+    for (index_t x = 0; x < row_bytes; x += 4, to += kStride) {
       std::uint32_t four;
       std::memcpy(&four, line + x, sizeof four);
       four ^= 0x80808080u;
@@ -63,56 +62,31 @@ inline void pack_codes(index_t count, index_t d, const float* rows, std::int8_t*
   }
 }
 
-inline void score_means(index_t d, const float* queries, index_t queries_stride, const float* means,
-                        float scale, float* out) {
+inline void score_means(index_t rows, index_t d, const float* queries, index_t queries_stride,
+                        const float* means, float scale, float* out) {
   constexpr index_t kMostMeans = detail::kMostMeans;
-  for (index_t g = 0; g < kMostMeans; g += Vec<float>::kLanes) {
-    tile<float, RowTileShape<float>::MR, 1, ALayout::rows, Start::product, false>(
-        d, queries, queries_stride, means + g, kMostMeans, out + g, kMostMeans, &scale, 0,
-        {reinterpret_cast<const char*>(means)});
+  constexpr index_t MR = RowTileShape<float>::MR;
+  for (index_t r = 0; r < rows; r += MR, queries += MR * queries_stride, out += MR * kMostMeans) {
+    for (index_t g = 0; g < kMostMeans; g += Vec<float>::kLanes) {
+      tile<float, MR, 1, ALayout::rows, Start::product, false>(
+          d, queries, queries_stride, means + g, kMostMeans, out + g, kMostMeans, &scale, 0,
+          {reinterpret_cast<const char*>(means)});
+    }
   }
 }
 
-/// Rows of a tile that registers hold the sums of, by two vectors.
+/// Rows whose sums registers hold, by two vectors.
 inline constexpr int kCodeRows = Int8::kRows > 2 ? RowTileShape<float>::MR : Int8::kRows;
+using CodeSums = Int8::Sums[kCodeRows][RowTileShape<float>::NV];
 
-/// kCodeRows rows from `first` on.
+/// kCodeRows rows from `first` on: scores from the sums of products.
 template <bool kOneMean>
-inline void score_codes(const detail::CodeQueries<float>& queries,
-                        const detail::CodePanel<float>& panel, int first, float* scores,
-                        index_t stride, const char* ahead) {
+ATTN_INLINE void close_codes(const detail::CodeQueries<float>& queries,
+                             const detail::CodePanel<float>& panel, const CodeSums& sums, int first,
+                             float* scores, index_t stride) {
   using V = Vec<float>;
-  constexpr int R = kCodeRows, NV = RowTileShape<float>::NV;
-  constexpr index_t kQuad = 4 * RowTileShape<float>::NR, kLine = 64;
-  const std::int8_t* x = queries.codes + first * queries.row_bytes;
-  const std::uint8_t* codes = panel.codes;
-  Int8::Sums sums[R][NV];
   ATTN_UNROLL
-  for (int r = 0; r < R; ++r) {
-    ATTN_UNROLL
-    for (int v = 0; v < NV; ++v) sums[r][v] = Int8::all(queries.starts[first + r]);
-  }
-  // g++ 12 copies all sums at the ends of such a loop, so that each turn takes kCodeStep numbers.
-  for (index_t k = 0; k < queries.row_bytes; k += detail::kCodeStep) {
-    ATTN_UNROLL
-    for (int t = 0; t < detail::kCodeStep / 4; ++t, codes += kQuad, ahead += kQuad) {
-      for (index_t line = 0; line < kQuad; line += kLine) __builtin_prefetch(ahead + line, 0, 2);
-      Int8::Codes code[NV];
-      ATTN_UNROLL
-      for (int v = 0; v < NV; ++v) code[v] = Int8::load(codes + v * 4 * V::kLanes);
-      ATTN_UNROLL
-      for (int r = 0; r < R; ++r) {
-        const Int8::Sums four = Int8::four(x + r * queries.row_bytes + 4 * t);
-        ATTN_UNROLL
-        for (int v = 0; v < NV; ++v) {
-          sums[r][v] = Int8::template dot<true>(sums[r][v], code[v], four);
-        }
-      }
-    }
-    x += detail::kCodeStep;
-  }
-  ATTN_UNROLL
-  for (int v = 0; v < NV; ++v) {
+  for (int v = 0; v < RowTileShape<float>::NV; ++v) {
     const V key_scale = V::load(panel.scales + v * V::kLanes);
     [[maybe_unused]] V column, shared;
     if constexpr (!kOneMean) {
@@ -122,7 +96,7 @@ inline void score_codes(const detail::CodeQueries<float>& queries,
       shared = V::all(static_cast<float>(panel.shared));
     }
     ATTN_UNROLL
-    for (int r = 0; r < R; ++r) {
+    for (int r = 0; r < kCodeRows; ++r) {
       const float* of_row = queries.means + (first + r) * detail::kMostMeans + panel.mean;
       V mean = V::all(of_row[0]);
       if constexpr (!kOneMean) mean = select(less(column, shared), mean, V::all(of_row[1]));
@@ -133,25 +107,118 @@ inline void score_codes(const detail::CodeQueries<float>& queries,
   }
 }
 
+#if defined(ATTN_TARGET_TILES)
+
+/// Numbers that products take in one turn.
+inline constexpr index_t kCodeStep = Tiles::kRowBytes;
+
+/// Sums of 32 rows and columns come from tiles. Nothing is prefetched: a panel takes too little time.
+template <bool kOneMean>
+inline void score_codes(const detail::CodeQueries<float>& queries,
+                        const detail::CodePanel<float>& panel, float* scores, index_t stride,
+                        const void*) {
+  constexpr index_t kColumns = RowTileShape<float>::NR, kRows = Tiles::kRows;
+  static_assert(kColumns == 2 * kRows && detail::kPairRows == 2 * kRows);
+  alignas(64) std::int32_t all[detail::kPairRows * kColumns];
+  {
+    const TileScope scope;
+    Tiles::zero<0>();
+    Tiles::zero<1>();
+    Tiles::zero<2>();
+    Tiles::zero<3>();
+    const std::uint8_t* codes = panel.codes;
+    for (index_t k = 0; k < queries.row_bytes; k += kCodeStep, codes += kCodeStep * kColumns) {
+      const std::int8_t* x = queries.codes + k;
+      Tiles::load<4>(x, queries.row_bytes);
+      Tiles::load<6>(codes, 4 * kColumns);
+      Tiles::add_bytes<0, 4, 6>();
+      Tiles::load<7>(codes + 4 * kRows, 4 * kColumns);
+      Tiles::add_bytes<1, 4, 7>();
+      Tiles::load<5>(x + kRows * queries.row_bytes, queries.row_bytes);
+      Tiles::add_bytes<2, 5, 6>();
+      Tiles::add_bytes<3, 5, 7>();
+    }
+    Tiles::store<0>(all, 4 * kColumns);
+    Tiles::store<1>(all + kRows, 4 * kColumns);
+    Tiles::store<2>(all + kRows * kColumns, 4 * kColumns);
+    Tiles::store<3>(all + kRows * kColumns + kRows, 4 * kColumns);
+  }
+  for (int first = 0; first < detail::kPairRows; first += kCodeRows) {
+    CodeSums sums;
+    ATTN_UNROLL
+    for (int r = 0; r < kCodeRows; ++r) {
+      const Int8::Sums start = Int8::all(queries.starts[first + r]);
+      ATTN_UNROLL
+      for (int v = 0; v < 2; ++v) {
+        const std::int32_t* of_row = all + (first + r) * kColumns + v * kRows;
+        sums[r][v] = Int8::add(start, Int8::load_sums(of_row));
+      }
+    }
+    close_codes<kOneMean>(queries, panel, sums, first, scores, stride);
+  }
+}
+
+#else
+
+/// Numbers that products take in one turn: g++ 12 copies all sums at the ends of a loop over them.
+inline constexpr index_t kCodeStep = 16;
+
+template <bool kOneMean>
+inline void score_codes(const detail::CodeQueries<float>& queries,
+                        const detail::CodePanel<float>& panel, float* scores, index_t stride,
+                        const void* ahead) {
+  using V = Vec<float>;
+  using Shape = RowTileShape<float>;
+  constexpr index_t kQuad = 4 * Shape::NR, kLine = 64;
+  static_assert(Shape::MR % kCodeRows == 0 && detail::kMostMeans % V::kLanes == 0);
+  for (int first = 0; first < Shape::MR; first += kCodeRows) {
+    const std::int8_t* x = queries.codes + first * queries.row_bytes;
+    const std::uint8_t* codes = panel.codes;
+    // Other rows than the first ask again for the same lines, which then are there.
+    const char* line = static_cast<const char*>(ahead);
+    CodeSums sums;
+    ATTN_UNROLL
+    for (int r = 0; r < kCodeRows; ++r) {
+      ATTN_UNROLL
+      for (int v = 0; v < Shape::NV; ++v) sums[r][v] = Int8::all(queries.starts[first + r]);
+    }
+    for (index_t k = 0; k < queries.row_bytes; k += kCodeStep, x += kCodeStep) {
+      ATTN_UNROLL
+      for (int t = 0; t < kCodeStep / 4; ++t, codes += kQuad, line += kQuad) {
+        for (index_t at = 0; at < kQuad; at += kLine) __builtin_prefetch(line + at, 0, 2);
+        Int8::Codes code[Shape::NV];
+        ATTN_UNROLL
+        for (int v = 0; v < Shape::NV; ++v) code[v] = Int8::load(codes + v * 4 * V::kLanes);
+        ATTN_UNROLL
+        for (int r = 0; r < kCodeRows; ++r) {
+          const Int8::Sums four = Int8::four(x + r * queries.row_bytes + 4 * t);
+          ATTN_UNROLL
+          for (int v = 0; v < Shape::NV; ++v) {
+            sums[r][v] = Int8::template dot<true>(sums[r][v], code[v], four);
+          }
+        }
+      }
+    }
+    close_codes<kOneMean>(queries, panel, sums, first, scores, stride);
+  }
+}
+
+#endif
+
 inline void score_code_panel(const detail::CodeQueries<float>& queries,
                              const detail::CodePanel<float>& panel, float* scores, index_t stride,
                              const void* ahead) {
-  using Shape = RowTileShape<float>;
-  static_assert(Shape::MR % kCodeRows == 0 && detail::kMostMeans % Vec<float>::kLanes == 0);
-  // Other rows than the first ask again for the same lines, which then are there.
-  const char* at = static_cast<const char*>(ahead);
-  for (int first = 0; first < Shape::MR; first += kCodeRows) {
-    if (panel.shared == Shape::NR) {
-      score_codes<true>(queries, panel, first, scores, stride, at);
-    } else {
-      score_codes<false>(queries, panel, first, scores, stride, at);
-    }
+  if (panel.shared == RowTileShape<float>::NR) {
+    score_codes<true>(queries, panel, scores, stride, ahead);
+  } else {
+    score_codes<false>(queries, panel, scores, stride, ahead);
   }
 }
 
 template <>
 struct Row<detail::CodeKernels<float>> {
-  static constexpr detail::CodeKernels<float> kTable{.quantize_query = quantize_query,
+  static constexpr detail::CodeKernels<float> kTable{.step = kCodeStep,
+                                                     .quantize_query = quantize_query,
                                                      .center_rows = center_rows,
                                                      .pack_codes = pack_codes,
                                                      .score_means = score_means,

@@ -23,11 +23,12 @@ class CodePath final : public TiledPath<T> {
         of_keys_(kernels.of_keys),
         scratch_(scratch.codes),
         rows_(rows),
+        queries_(queries),
         scores_(kernels.rows),
         at_(block),
         shown_(problem.keys_seen(block.b)),
         first_number_(problem.lengths(block.b).first_key),
-        row_bytes_(round_up(problem.score_dim(), kCodeStep)) {
+        row_bytes_(round_up(problem.score_dim(), kernels.codes->step)) {
     const index_t d = problem.score_dim(), tile_rows = queries.tile_rows();
     for (index_t r = 0; r < queries.count() * tile_rows; ++r) {
       const T* query = queries.tile(r / tile_rows) + r % tile_rows * queries.stride();
@@ -39,9 +40,9 @@ class CodePath final : public TiledPath<T> {
 
   void score(const ScoreTile<T>& tile) override {
     const index_t first_row = tile.rows - rows_.all().data(), NR = scores_.panel_width;
-    alignas(64) T means[kMostTileRows * kMostMeans];
-    kernels_.score_means(problem_.score_dim(), tile.queries, tile.query_stride, scratch_.means,
-                         problem_.scale, means);
+    alignas(64) T means[(std::max)(kMostTileRows, kPairRows) * kMostMeans];
+    kernels_.score_means(queries_.tile_rows(), problem_.score_dim(), tile.queries,
+                         tile.query_stride, scratch_.means, problem_.scale, means);
     const CodeQueries<T> queries{scratch_.queries + first_row * row_bytes_, row_bytes_,
                                  scratch_.query_scales + first_row, scratch_.starts + first_row,
                                  means};
@@ -86,7 +87,8 @@ class CodePath final : public TiledPath<T> {
       for (index_t j = packed.begin; j < packed.end;) {
         const index_t column = j - first_key, in_panel = column & (NR - 1);
         const index_t count = (std::min)(NR - in_panel, packed.end - j);
-        kernels_.pack_codes(count, d, scratch_.centered + (j - keys.begin) * d, scratch_.line,
+        kernels_.pack_codes(count, d, scratch_.centered + (j - keys.begin) * d, row_bytes_,
+                            scratch_.line,
                             scratch_.keys + (column - in_panel) * row_bytes_ + 4 * in_panel,
                             scratch_.key_scales + column);
         j += count;
@@ -115,6 +117,7 @@ class CodePath final : public TiledPath<T> {
   const ElementKernels<T>& of_keys_;
   const CodeScratch<T>& scratch_;
   const TaskRows<T>& rows_;
+  const QueryTiles<T>& queries_;
   const RowKernels<T>& scores_;
   RowBlock at_;
   KeyRange shown_;  ///< by intervals, to any query of the sequence

@@ -15,8 +15,8 @@ namespace detail {
 inline constexpr index_t kKeysOfMean = 64;
 /// Means of one block of keys, at most: those of 512 keys that begin within one.
 inline constexpr index_t kMostMeans = 16;
-/// Products take so many numbers at once: rows of codes are filled up with zeros.
-inline constexpr index_t kCodeStep = 16;
+/// Products take so many numbers at once, at most: rows of codes are filled up with zeros.
+inline constexpr index_t kMostCodeStep = 64;
 
 template <class T>
 struct CodeScratch {
@@ -31,7 +31,7 @@ struct CodeScratch {
 
   CodeScratch() = default;
   CodeScratch(ScratchLayout& layout, index_t score_dim, index_t block_kv, index_t height) {
-    const index_t row_bytes = round_up(score_dim, kCodeStep);
+    const index_t row_bytes = round_up(score_dim, kMostCodeStep);
     keys = layout.take<std::uint8_t>(block_kv * row_bytes);
     key_scales = layout.take<T>(block_kv);
     means = layout.take<T>(score_dim * kMostMeans);

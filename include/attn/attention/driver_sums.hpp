@@ -41,7 +41,7 @@ void add_weighted_values(ForwardTask<T>& task, const ScoreTile<T>& tile, const T
 }
 
 /// Rows of a tile's memory, at most.
-inline constexpr index_t kMaxTileHeight = (std::max)(kMostTileRows, kMaxDecodeRows);
+inline constexpr index_t kMaxTileHeight = (std::max)({kMostTileRows, kMaxDecodeRows, kPairRows});
 
 /// One pass over `keys`: online softmax and sums of values together. Source: Dao et al.,
 /// "FlashAttention" (2022).

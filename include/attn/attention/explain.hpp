@@ -128,18 +128,19 @@ ATTN_COLD AttentionExplanation explain(
   }
   const Isa isa = options.execution.instruction_set();
   const auto& backend = detail::backend<family::Attention, scalar_t<K>, T>(isa);
+  const index_t tile_rows = problem.takes_pairs(isa) ? detail::kPairRows : backend.tile_rows;
   AttentionExplanation explanation{.isa = isa,
                                    .element = dtype_of<scalar_t<K>>(),
                                    .precision = tiled && problem.has_codes()
                                                     ? AttentionPrecision::int8
                                                     : AttentionPrecision::exact,
-                                   .product_queries = backend.tile_rows,
+                                   .product_queries = tile_rows,
                                    .product_keys = backend.tile_keys,
                                    .path = few && tiled ? AttentionPath::mixed
                                            : few        ? AttentionPath::decode
                                                         : AttentionPath::tiled,
                                    .plan = plan,
-                                   .tile_rows = tiled ? backend.tile_rows : detail::kMaxDecodeRows,
+                                   .tile_rows = tiled ? tile_rows : detail::kMaxDecodeRows,
                                    .block_kv = plan.max_block_kv};
   explanation.fused = plan.scores_elements == 0;
   explanation.two_pass = options.scores || options.weights || options.average_weights ||

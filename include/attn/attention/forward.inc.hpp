@@ -8,14 +8,15 @@ inline void forward(const detail::AttentionProblem<T>& problem, const Executor& 
   const detail::ElementKernels<T>& own = ElementRow<T, T>::kTable;
   const detail::ElementKernels<T>& in = ElementRow<T, In>::kTable;
   const detail::CodeKernels<T>* codes = nullptr;
+  const detail::PairKernels<T>* pairs = nullptr;
   if constexpr (std::same_as<T, float>) {
-    if (problem.has_codes()) {
-      codes = &detail::row_of<detail::CodeKernels<T>>(problem.options.execution.instruction_set());
-    }
+    const Isa isa = problem.options.execution.instruction_set();
+    if (problem.has_codes()) codes = &detail::row_of<detail::CodeKernels<T>>(isa);
+    if (problem.takes_pairs(isa)) pairs = &detail::row_of<detail::PairKernels<T>>(isa);
   }
-  detail::forward_with<T>(
-      {Row<detail::RowKernels<T>>::kTable, own, problem.widens_queries() ? in : own, in, codes},
-      problem, executor, workspace);
+  detail::forward_with<T>({Row<detail::RowKernels<T>>::kTable, own,
+                           problem.widens_queries() ? in : own, in, codes, pairs},
+                          problem, executor, workspace);
 }
 
 template <class In, class T>

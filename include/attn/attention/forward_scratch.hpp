@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/attention/code_scratch.hpp"
+#include "attn/attention/pair_scratch.hpp"
 #include "attn/attention/plan.hpp"
 #include "attn/exec/workspace.hpp"
 
@@ -24,24 +25,31 @@ struct ForwardScratch {
   T* sums;                ///< of weights times values, in whole tiles
   QueryRow<T>* rows;
   CodeScratch<T> codes;  ///< instead of k, where products are of codes
+  PairScratch<T> pairs;  ///< where targets that multiply pairs of bfloat16 would
 
   ForwardScratch(ScratchLayout& layout, const AttentionProblem<T>& problem,
                  const AttentionPlan& plan)
-      : out_stride(round_up(problem.head_dim_v(), 16)) {
+      : out_stride(round_up(problem.head_dim_v(), problem.may_take_pairs() ? kPairColumns : 16)) {
     const AttentionOptions<T>& options = problem.options;
     const index_t block_kv = plan.max_block_kv, score_dim = problem.score_dim();
+    const bool may_take_pairs = plan.packs_keys && problem.may_take_pairs();
+    const index_t tile_rows = may_take_pairs ? kPairRows : kMostTileRows;
     const index_t height =
-        plan.heads_per_task * (std::max)(plan.max_rows + kMostTileRows - 1, kMaxDecodeRows);
+        plan.heads_per_task * (std::max)(plan.max_rows + tile_rows - 1, kMaxDecodeRows);
     const bool has_codes = plan.packs_keys && problem.has_codes();
     k = layout.take<T>(plan.packs_keys && !has_codes ? block_kv * score_dim : 0);
     v = layout.take<T>(block_kv * out_stride);
-    scores = layout.take<T>((std::max)(kMostTileRows, kMaxDecodeRows) * block_kv);
+    scores = layout.take<T>((std::max)(tile_rows, kMaxDecodeRows) * block_kv);
     products = layout.take<T>(options.qv ? kMaxDecodeRows * block_kv : 0);
     scales = layout.take<T>(problem.k_scales ? block_kv : 0);
     pointers = layout.take<const void*>(block_kv);
     q = layout.take<T>(height * score_dim);
     sums = layout.take<T>(height * out_stride);
     rows = layout.take<QueryRow<T>>(plan.heads_per_task * plan.max_rows);
+    if (may_take_pairs) {
+      pairs = PairScratch<T>(layout, problem.has_pairs() ? problem.head_dim() : 0, out_stride,
+                             block_kv, height);
+    }
     if (has_codes) codes = CodeScratch<T>(layout, score_dim, block_kv, height);
   }
 };

@@ -5,6 +5,7 @@
 #include "attn/attention/code_path.hpp"
 #include "attn/attention/decode_path.hpp"
 #include "attn/attention/exact_path.hpp"
+#include "attn/attention/pair_path.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -36,6 +37,9 @@ struct ForwardTask {
         changes_scores(detail::changes_scores(call)) {
     if (sequence.decode) {
       path_ = &decode_.emplace(call, call_kernels, worker_scratch);
+    } else if (call_kernels.codes == nullptr && call_kernels.pairs != nullptr) {
+      path_ = &pairs_.emplace(call, call_kernels, sequence, worker_scratch, rows, queries,
+                              row_block, next);
     } else if (call_kernels.codes != nullptr) {
       path_ = &codes_.emplace(call, call_kernels, sequence, worker_scratch, rows, queries,
                               row_block, next);
@@ -67,6 +71,7 @@ struct ForwardTask {
   ScorePath<T>* path_;
   std::optional<ExactPath<T>> exact_;
   std::optional<CodePath<T>> codes_;
+  std::optional<PairPath<T>> pairs_;
   std::optional<DecodePath<T>> decode_;
 };
 

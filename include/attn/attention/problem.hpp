@@ -115,6 +115,14 @@ struct AttentionProblem {
   bool has_codes() const {
     return options.precision == AttentionPrecision::int8 && score_dim() <= (index_t{1} << 16);
   }
+  /// Whether all of it is of bfloat16, whose pairs some targets multiply.
+  bool has_pairs() const {
+    return q.element() == DType::BF16 && k.element() == DType::BF16 && !options.qv;
+  }
+  /// Whether a target that multiplies pairs would, of weights and values at least.
+  bool may_take_pairs() const { return has_pairs() || has_codes(); }
+  /// And whether `isa` does.
+  bool takes_pairs(Isa isa) const { return isa == Isa::amx && may_take_pairs(); }
   /// Whether there is any query.
   bool has_rows() const { return batch() > 0 && num_heads() > 0 && scores[2] > 0; }
   /// Whether anything may hide keys from queries.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "attn/attention/code_kernels.hpp"
+#include "attn/attention/pair_kernels.hpp"
 #include "attn/attention/problem.hpp"
 #include "attn/kernels/softmax.hpp"
 #include "attn/kernels/tile.hpp"
@@ -127,7 +128,11 @@ template <class T>
 struct ForwardKernels {
   const RowKernels<T>& rows;
   const ElementKernels<T>&own, &of_queries, &of_keys;  ///< rows of T; of q and out; of k and v
-  const CodeKernels<T>* codes;                         ///< nullptr where products are exact
+  const CodeKernels<T>* codes;                         ///< nullptr where products are not of codes
+  const PairKernels<T>* pairs;  ///< nullptr where weights and values are of T
+
+  /// Rows of a tile on the tiled path.
+  index_t tile_rows() const { return pairs != nullptr ? kPairRows : rows.tile_rows; }
 };
 
 }  // namespace detail

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 
+#include "attn/core/element.hpp"
 #include "attn/core/view.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -21,12 +22,14 @@ class StoredView {
       : data_(reinterpret_cast<Byte*>(x.data())),
         shape_(x.shape()),
         strides_(x.strides()),
+        element_(dtype_of<std::remove_const_t<T>>()),
         element_size_(index_t{sizeof(T)}) {}
 
   const Shape<4>& shape() const { return shape_; }
   const Shape<4>& strides() const { return strides_; }
   index_t extent(int axis) const { return shape_[static_cast<std::size_t>(axis)]; }
   index_t stride(int axis) const { return strides_[static_cast<std::size_t>(axis)]; }
+  DType element() const { return element_; }
   /// Bytes.
   index_t element_size() const { return element_size_; }
   index_t row_bytes() const { return shape_[3] * element_size_; }
@@ -40,6 +43,7 @@ class StoredView {
   using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
   Byte* data_;
   Shape<4> shape_, strides_;
+  DType element_;
   index_t element_size_;
 };
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/pair_values.hpp"
 #include "attn/attention/prefetch_stream.hpp"
 #include "attn/attention/query_tiles.hpp"
 #include "attn/attention/score_tile.hpp"
@@ -28,6 +29,7 @@ class TiledPath : public ScorePath<T> {
         next_(next),
         copies_values_(problem.paged() || problem.widens_keys() ||
                        problem.v.stride(2) != problem.head_dim_v()) {
+    if (kernels.pairs != nullptr) pairs_.emplace(problem, kernels, scratch, block);
     // With paged keys, only queries are prefetched: unused page-table entries may be invalid.
     const bool has_new_keys = next.b != block.b || next.kv_head != block.kv_head;
     if (next.num_rows > 0 && has_new_keys && !problem.paged()) {
@@ -37,7 +39,7 @@ class TiledPath : public ScorePath<T> {
 
   void load(const KeyBlock& block, bool with_values) override {
     pack_keys(block.first, block.keys);
-    if (copies_values_ && with_values) copy_values(block.first, block.keys);
+    if (with_values) load_values(block);
     const index_t num_keys = block.keys.end - block.keys.begin;
     const index_t panels = (num_keys + kernels_.panel_width - 1) / kernels_.panel_width;
     stream_ = {problem_,
@@ -59,13 +61,14 @@ class TiledPath : public ScorePath<T> {
   }
 
   void add_values(const ScoreTile<T>& tile, const T* rescale) override {
-    if (copies_values_) return add_copied_values(tile, rescale);
+    if (copies_values_ || pairs_) return add_copied_values(tile, rescale);
     const void* values = problem_.key(problem_.v, at_.b, at_.kv_head, tile.keys.begin);
     add(tile, static_cast<const T*>(values), problem_.v.stride(2), rescale);
   }
 
   ATTN_COLD void copy_shown_values(const ScoreTile<T>& tile, KeyRange keys,
                                    const T* shown) override {
+    if (pairs_) return pairs_->load(tile.first_key, keys, shown);
     const index_t dv = problem_.head_dim_v(), stride = scratch_.out_stride;
     for (index_t j = keys.begin; j < keys.end; ++j) {
       T* to = scratch_.v + (j - tile.first_key) * stride;
@@ -78,6 +81,7 @@ class TiledPath : public ScorePath<T> {
   }
 
   void add_copied_values(const ScoreTile<T>& tile, const T* rescale) override {
+    if (pairs_) return pairs_->add(tile, rescale);
     const index_t stride = scratch_.out_stride;
     add(tile, scratch_.v + tile.first_column() * stride, stride, rescale);
   }
@@ -93,6 +97,11 @@ class TiledPath : public ScorePath<T> {
   const void* next_panel(const void* otherwise) { return stream_.next_panel(otherwise); }
 
  private:
+  void load_values(const KeyBlock& block) {
+    if (pairs_) return pairs_->load(block.first, block.keys, nullptr);
+    if (copies_values_) copy_values(block.first, block.keys);
+  }
+
   void copy_values(index_t first_key, KeyRange keys) const {
     const index_t dv = problem_.head_dim_v(), stride = scratch_.out_stride;
     for (index_t j = keys.begin; j < keys.end;) {
@@ -122,6 +131,7 @@ class TiledPath : public ScorePath<T> {
   /// as in (batch, seq, 16 heads, 64), fall into few sets of the caches, which took up to 1.2 times
   /// as long (attention_bench's attention_1024_seq_major).
   bool copies_values_;
+  std::optional<PairValues<T>> pairs_;  ///< instead, where the target multiplies pairs
   PrefetchStream<T> stream_;
 };
 

@@ -1,0 +1,112 @@
+// Kernel text: both products of attention in pairs of bfloat16, by tiles.
+// SPDX-License-Identifier: Apache-2.0
+
+inline void pair_rows(index_t n, const float* both, detail::Pair* to) {
+  constexpr index_t kLanes = Vec<float>::kLanes;
+  for (index_t x = 0; x < n; x += kLanes) {
+    bfloat16 first[kLanes], second[kLanes];
+    store(Vec<float>::load(both + x), first, Whole{});
+    store(Vec<float>::load(both + n + x), second, Whole{});
+    for (index_t i = 0; i < kLanes; ++i) {
+      to[x + i] = static_cast<detail::Pair>(first[i].bits()) |
+                  static_cast<detail::Pair>(second[i].bits()) << 16;
+    }
+  }
+}
+
+inline void round_weights(index_t n, const float* weights, bfloat16* to) {
+  each_vector<float>(
+      n, [&](index_t j, auto lanes) { store(load(weights + j, lanes), to + j, lanes); });
+}
+
+#if defined(ATTN_TARGET_TILES)
+
+/// Four tiles of sums, two by two, of `steps` times 32 numbers: rows of A are `a_bytes` apart, rows
+/// of B, which are of two tiles side by side, `b_bytes`.
+ATTN_INLINE void add_pair_products(index_t steps, const bfloat16* a, index_t a_bytes, const void* b,
+                                   index_t b_bytes) {
+  const char* left = reinterpret_cast<const char*>(a);
+  const char* right = static_cast<const char*>(b);
+  for (index_t s = 0; s < steps; ++s, left += Tiles::kRowBytes, right += Tiles::kRows * b_bytes) {
+    Tiles::load<4>(left, a_bytes);
+    Tiles::load<6>(right, b_bytes);
+    Tiles::add_pairs<0, 4, 6>();
+    Tiles::load<7>(right + Tiles::kRowBytes, b_bytes);
+    Tiles::add_pairs<1, 4, 7>();
+    Tiles::load<5>(left + Tiles::kRows * a_bytes, a_bytes);
+    Tiles::add_pairs<2, 5, 6>();
+    Tiles::add_pairs<3, 5, 7>();
+  }
+}
+
+inline void score_pair_panels(index_t panels, index_t d, const bfloat16* queries, const float* keys,
+                              float scale, float* scores, index_t stride) {
+  using V = Vec<float>;
+  constexpr index_t kColumns = RowTileShape<float>::NR, kRows = Tiles::kRows;
+  constexpr index_t kBytes = kColumns * index_t{sizeof(float)};
+  static_assert(kColumns == 2 * kRows && detail::kPairRows == 2 * kRows &&
+                detail::kPairColumns == kColumns && detail::kPairStep == 2 * kRows);
+  alignas(64) float sums[detail::kPairRows * kColumns];
+  const V by = V::all(scale);
+  const TileScope scope;
+  for (index_t p = 0; p < panels; ++p, keys += kColumns * d / 2, scores += kColumns) {
+    Tiles::zero<0>();
+    Tiles::zero<1>();
+    Tiles::zero<2>();
+    Tiles::zero<3>();
+    add_pair_products(d / detail::kPairStep, queries, 2 * d, keys, kBytes);
+    Tiles::store<0>(sums, kBytes);
+    Tiles::store<1>(sums + kRows, kBytes);
+    Tiles::store<2>(sums + kRows * kColumns, kBytes);
+    Tiles::store<3>(sums + kRows * kColumns + kRows, kBytes);
+    for (index_t r = 0; r < detail::kPairRows; ++r) {
+      const float* from = sums + r * kColumns;
+      (V::load(from) * by).store(scores + r * stride);
+      (V::load(from + kRows) * by).store(scores + r * stride + kRows);
+    }
+  }
+}
+
+inline void add_pair_values(index_t columns, index_t keys, const bfloat16* weights,
+                            index_t weights_stride, const detail::Pair* values, float* sums,
+                            const float* rescale) {
+  using V = Vec<float>;
+  constexpr index_t kRows = Tiles::kRows;
+  const index_t bytes = columns * index_t{sizeof(float)};
+  for (index_t r = 0; r < detail::kPairRows; ++r) {
+    const V by = V::all(rescale[r]);
+    for (float *at = sums + r * columns, *end = at + columns; at < end; at += V::kLanes) {
+      (V::load(at) * by).store(at);
+    }
+  }
+  const TileScope scope;
+  for (index_t c = 0; c < columns; c += detail::kPairColumns) {
+    float* const to = sums + c;
+    Tiles::load<0>(to, bytes);
+    Tiles::load<1>(to + kRows, bytes);
+    Tiles::load<2>(to + kRows * columns, bytes);
+    Tiles::load<3>(to + kRows * columns + kRows, bytes);
+    add_pair_products(keys / detail::kPairStep, weights, 2 * weights_stride, values + c, bytes);
+    Tiles::store<0>(to, bytes);
+    Tiles::store<1>(to + kRows, bytes);
+    Tiles::store<2>(to + kRows * columns, bytes);
+    Tiles::store<3>(to + kRows * columns + kRows, bytes);
+  }
+}
+
+template <>
+struct Row<detail::PairKernels<float>> {
+  static constexpr detail::PairKernels<float> kTable{.score_panels = score_pair_panels,
+                                                     .pair_rows = pair_rows,
+                                                     .round_weights = round_weights,
+                                                     .add_values = add_pair_values};
+};
+
+#else
+
+template <>
+struct Row<detail::PairKernels<float>> {
+  static constexpr detail::PairKernels<float> kTable{};
+};
+
+#endif
