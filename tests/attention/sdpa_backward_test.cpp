@@ -16,7 +16,7 @@ namespace {
 
 template <class T>
 struct Gradients {
-  Array<T> y, lse, d_q, d_k, d_v, d_sinks, d_slopes, d_relative, d_qv;
+  Array<T> y, lse, d_q, d_k, d_v, d_sinks, d_slopes, d_batch_slopes, d_relative, d_qv;
   std::vector<Array<T>> d_bias;
 };
 
@@ -51,6 +51,10 @@ Gradients<T> run(const AttentionDraw<T>& draw, const Array<T>& d_y, const Array<
     g.d_slopes = Array<T>({heads});
     call.d_alibi_slopes = g.d_slopes.template view<1>();
   }
+  if (draw.options.batch_alibi_slopes) {
+    g.d_batch_slopes = Array<T>({batch, heads});
+    call.d_batch_alibi_slopes = g.d_batch_slopes.template view<2>();
+  }
   if (draw.options.relative_bias) {
     g.d_relative = Array<T>(draw.options.relative_bias.shape);
     call.d_relative_bias = g.d_relative.template view<2>();
@@ -68,9 +72,10 @@ Gradients<T> run(const AttentionDraw<T>& draw, const Array<T>& d_y, const Array<
 template <class T>
 std::vector<std::pair<std::string, const Array<T>*>> all_of(const Gradients<T>& g) {
   std::vector<std::pair<std::string, const Array<T>*>> all{
-      {"d_q", &g.d_q},         {"d_k", &g.d_k},           {"d_v", &g.d_v},
-      {"d_sinks", &g.d_sinks}, {"d_slopes", &g.d_slopes}, {"d_relative", &g.d_relative},
-      {"d_qv", &g.d_qv}};
+      {"d_q", &g.d_q},           {"d_k", &g.d_k},
+      {"d_v", &g.d_v},           {"d_sinks", &g.d_sinks},
+      {"d_slopes", &g.d_slopes}, {"d_relative", &g.d_relative},
+      {"d_qv", &g.d_qv},         {"d_slopes", &g.d_batch_slopes}};
   for (const Array<T>& d_bias : g.d_bias) all.emplace_back("d_bias", &d_bias);
   return all;
 }
@@ -100,6 +105,10 @@ TEST(SdpaBackward, AgreesWithCentralDifferences) {
     if (g.d_sinks) expect_gradient("sinks", random, draw.options.sinks, g.d_sinks.data, loss);
     if (g.d_slopes) {
       expect_gradient("slopes", random, draw.options.alibi_slopes, g.d_slopes.data, loss);
+    }
+    if (g.d_batch_slopes) {
+      expect_gradient("slopes of batch rows", random, draw.options.batch_alibi_slopes.data,
+                      g.d_batch_slopes.data, loss);
     }
     if (g.d_relative) {
       expect_gradient("relative bias", random, draw.options.relative_bias.data, g.d_relative.data,
@@ -167,6 +176,10 @@ TEST(SdpaBackward, SameBitsOnAnyThreadsAndInAnyBatch) {
     const std::vector<Index> last{batch - 1};
     const auto part = run(draw.with_batch(last), AttentionDraw<float>::pick_rows(d_y, last), {},
                           {.executor = &three});
+    if (part.d_batch_slopes) {
+      EXPECT_TRUE(same_bits(part.d_batch_slopes,
+                            AttentionDraw<float>::pick_rows(alone.d_batch_slopes, last)));
+    }
     EXPECT_TRUE(same_bits(part.d_q, AttentionDraw<float>::pick_rows(alone.d_q, last)));
     EXPECT_TRUE(same_bits(part.d_k, AttentionDraw<float>::pick_rows(alone.d_k, last)));
     EXPECT_TRUE(same_bits(part.d_v, AttentionDraw<float>::pick_rows(alone.d_v, last)));
@@ -320,6 +333,14 @@ TEST(SdpaBackward, GivesScoreParametersTheirGradients) {
       if (first.empty()) first = found;
       EXPECT_EQ(found, first);
     }
+    attn::Tensor1<double> d_slopes({4}), d_width({1});
+    attn::scaled_dot_product_attention_backward(
+        d, q, k, v, out, lse.view(), d_q, d_k, d_v, options, {},
+        attn::score_mod(bends, attn::with_gradient(slopes, d_slopes), numbers[0],
+                        attn::with_gradient(numbers[1], d_width)),
+        past);
+    EXPECT_TRUE(std::equal(first.begin(), first.begin() + 4, d_slopes.elements().begin()));
+    EXPECT_EQ(d_width(0), first[5]);
     expect_gradient("slopes", random, slopes.elements(), std::span(first).first(4), loss);
     expect_gradient("numbers", random, numbers, std::span(first).last(2), loss);
     expect_gradient("q", random, q.elements(), d_q.elements(), loss);
@@ -416,6 +437,11 @@ TEST(SdpaBackward, ChecksItsArguments) {
   EXPECT_THROW(attn::scaled_dot_product_attention_backward(
                    out, q, k, k, out, lse.view(), q, k, k, {},
                    {.d_score_parameters = {sinks.view(), sinks.view()}}, mod),
+               attn::ValueError);
+  attn::Tensor2<float> slopes({1, 2});
+  EXPECT_THROW(attn::scaled_dot_product_attention_backward(out, q, k, k, out, lse.view(), q, k, k,
+                                                           {.alibi_slopes = sinks.view()},
+                                                           {.d_batch_alibi_slopes = slopes.view()}),
                attn::ValueError);
   attn::Tensor1<float> one({1}), three({3});
   EXPECT_THROW(

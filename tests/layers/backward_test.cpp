@@ -148,6 +148,50 @@ TEST(TransformerBackward, AgreesWithCentralDifferences) {
   }
 }
 
+/// A score function's parameters, which both layers share, with activations kept or made again.
+TEST(EncoderBackward, GivesScoreParametersTheirGradients) {
+  for (const bool recompute : {false, true}) {
+    Random random;
+    SCOPED_TRACE(random.trace());
+    attn::Encoder<double> module({.num_layers = 2,
+                                  .layer = {.d_model = 8,
+                                            .nhead = 2,
+                                            .dim_feedforward = 6,
+                                            .dropout = 0,
+                                            .activation = attn::Activation::gelu,
+                                            .norm_first = true}});
+    draw_parameters(random, module);
+    auto x = random.tensor<double, 3>({2, 7, 8});
+    const auto d = random.tensor<double, 3>(x.shape());
+    auto slopes = random.tensor<double, 1>({2});
+    std::vector<double> offset{0.4};
+    attn::Tensor1<double> d_slopes({2}), d_offset({1});
+    Tensor3<double> y(x.shape()), d_x(x.shape());
+    attn::EncoderSaved<double> saved;
+    saved.recompute = recompute;
+    const attn::AttentionOptions<double> options{
+        .mask = attn::causal(), .execution = {.isa = random.pick(available_isas())}};
+    const auto mod = [&] {
+      return attn::score_mod(
+          [](auto score, int, int, int i, int j, auto slope, auto offset_of) {
+            return score * offset_of - slope * (0.3 * (i - j));
+          },
+          attn::with_gradient(slopes, d_slopes), attn::with_gradient(offset[0], d_offset));
+    };
+    const auto loss = [&] {
+      module.forward(x, y, options, {}, {}, mod());
+      return loss_of(d, y);
+    };
+    auto gradients = attn::gradients_of(module);
+    attn::forward(module, x, y, saved, options, {}, mod());
+    attn::backward(module, d, saved, d_x, gradients, options, {}, mod());
+    expect_gradient("slopes", random, slopes.elements(), d_slopes.elements(), loss);
+    expect_gradient("offset", random, offset, d_offset.elements(), loss);
+    expect_gradient("x", random, x.elements(), d_x.elements(), loss);
+    expect_module_gradients(random, module, gradients, loss);
+  }
+}
+
 TEST(EncoderBackward, SameBitsOnAnyThreads) {
   Random random;
   attn::Encoder<float> module({.num_layers = 2,

@@ -135,6 +135,9 @@ class Backward {
       for (index_t n = 0; n < parts_ * forward_.batch() && head_stride_ > 0; ++n) {
         const T* sums = head_sums_.data() + (n * heads + h) * head_stride_;
         if (call.d_alibi_slopes) call.d_alibi_slopes(h) += sums[0];
+        if (call.d_batch_alibi_slopes) {
+          call.d_batch_alibi_slopes(n % forward_.batch(), h) += sums[0];
+        }
         for (index_t x = 0; call.d_relative_bias && x < call.d_relative_bias.extent(1); ++x) {
           call.d_relative_bias(h, x) += sums[1 + x];
         }
@@ -191,6 +194,7 @@ struct Backend<family::AttentionBackward, In, Acc> {
                    offsetof(AttentionBackwardCall<In>, d_bias),
                    offsetof(AttentionBackwardCall<In>, d_sinks),
                    offsetof(AttentionBackwardCall<In>, d_alibi_slopes),
+                   offsetof(AttentionBackwardCall<In>, d_batch_alibi_slopes),
                    offsetof(AttentionBackwardCall<In>, d_relative_bias),
                    offsetof(AttentionBackwardCall<In>, d_qv),
                    offsetof(AttentionBackwardCall<In>, d_score_parameters),

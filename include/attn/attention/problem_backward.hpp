@@ -18,10 +18,11 @@ struct AttentionBackwardCall {
   /// Of the additive parts of options.mask, in their order; each with the part's shape, from the
   /// right, and summed over the axes that broadcast. An empty view: not wanted.
   std::array<TensorView4<T>, Mask::kMaxDense> d_bias = {};
-  TensorView1<T> d_sinks = {};          ///< (num_heads)
-  TensorView1<T> d_alibi_slopes = {};   ///< (num_heads)
-  TensorView2<T> d_relative_bias = {};  ///< (num_heads, 2 n + 1)
-  TensorView4<T> d_qv = {};             ///< of options.qv, with its shape
+  TensorView1<T> d_sinks = {};               ///< (num_heads)
+  TensorView1<T> d_alibi_slopes = {};        ///< (num_heads)
+  TensorView2<T> d_batch_alibi_slopes = {};  ///< (batch, num_heads)
+  TensorView2<T> d_relative_bias = {};       ///< (num_heads, 2 n + 1)
+  TensorView4<T> d_qv = {};                  ///< of options.qv, with its shape
   /// Of the parameters of a score_mod, in their order: (1) of a number, (num_heads) of a view.
   std::array<TensorView1<T>, detail::kMostScoreParameters> d_score_parameters = {};
 };
@@ -64,10 +65,13 @@ struct BackwardProblem {
     return forward.options.softcap > 0 || static_cast<bool>(score_slope);
   }
 
+  /// Whether gradients of ALiBi's slopes are wanted.
+  bool wants_slopes() const { return call.d_alibi_slopes || call.d_batch_alibi_slopes; }
+
   /// Numbers that each head sums up over its scores: see BackwardShare::head_sums.
   index_t head_sums() const {
     const bool any =
-        call.d_alibi_slopes || call.d_relative_bias ||
+        wants_slopes() || call.d_relative_bias ||
         std::any_of(parameter_slopes.begin(), parameter_slopes.end(),
                     [](const RowFunctor<T>& slope) { return static_cast<bool>(slope); });
     return any ? parameter_sum(kMostScoreParameters) : 0;

@@ -164,7 +164,7 @@ class ScoreGradients {
   void add_head_sums(const ScoreRow<T>& row, const T* d_s) const {
     T* sums = share_.head_sums + (b_ * forward_.num_heads() + row.h) * problem_.head_sums();
     const index_t position = forward_.position(b_, row.i);
-    if (problem_.call.d_alibi_slopes) {
+    if (problem_.wants_slopes()) {
       T sum = 0;
       for (index_t j = 0; j < row.n; ++j) {
         const index_t away = position - row.number - j;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -15,10 +16,21 @@ namespace detail {
 
 inline constexpr std::size_t kMostScoreParameters = 4;
 
-/// A parameter as it is held: a number, or a view of one for each head.
+/// A held parameter, and where backward adds its gradient: see with_gradient().
+template <class P, class T>
+struct ParameterWithGradient {
+  P parameter;
+  TensorView1<T> gradient;
+};
+template <class P>
+inline constexpr bool has_gradient = false;
+template <class P, class T>
+inline constexpr bool has_gradient<ParameterWithGradient<P, T>> = true;
+
+/// A parameter as it is held: a number, or a view of one for each head; with its gradient or not.
 template <class P>
 auto held(const P& parameter) {
-  if constexpr (std::is_arithmetic_v<P>) {
+  if constexpr (std::is_arithmetic_v<P> || has_gradient<P>) {
     return parameter;
   } else {
     static_assert(TensorLike<const P&> && rank_v<const P&> == 1,
@@ -64,7 +76,8 @@ class BoundScore {
   std::array<index_t, kMostScoreParameters> extents(index_t num_heads) const {
     std::array<index_t, kMostScoreParameters> result{};
     std::size_t at = 0;
-    const auto add = [&](const auto& parameter) {
+    const auto add = [&](const auto& with) {
+      const auto& parameter = plain(with);
       if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(parameter)>>) {
         result[at++] = 1;
       } else {
@@ -77,10 +90,37 @@ class BoundScore {
     return result;
   }
 
+  /// Where a parameter came with its gradient, that into the place of its number.
+  template <class T>
+  void add_gradients_held(std::array<TensorView1<T>, kMostScoreParameters>& to) const {
+    std::size_t at = 0;
+    const auto add = [&](const auto& parameter) {
+      using X = std::remove_cvref_t<decltype(parameter)>;
+      if constexpr (has_gradient<X>) {
+        static_assert(
+            std::same_as<decltype(parameter.gradient), TensorView1<T>>,
+            "with_gradient: a gradient must be of the element that attention computes in");
+        to[at] = parameter.gradient;
+      }
+      ++at;
+    };
+    std::apply([&](const auto&... all) { (add(all), ...); }, parameters_);
+  }
+
  private:
+  template <class X>
+  static const auto& plain(const X& x) {
+    if constexpr (has_gradient<X>) {
+      return x.parameter;
+    } else {
+      return x;
+    }
+  }
   template <class S, class X>
   static S parameter(const X& x, int h) {
-    if constexpr (std::is_arithmetic_v<X>) {
+    if constexpr (has_gradient<X>) {
+      return parameter<S>(x.parameter, h);
+    } else if constexpr (std::is_arithmetic_v<X>) {
       return static_cast<S>(x);
     } else {
       return static_cast<S>(x.data()[h * x.stride(0)]);
@@ -106,6 +146,25 @@ std::array<index_t, kMostScoreParameters> parameter_extents(const F& f, index_t 
   }
 }
 
+/// Of any score functor: see BoundScore::add_gradients_held().
+template <class T, class F>
+void add_gradients_held(const F& f, std::array<TensorView1<T>, kMostScoreParameters>& to) {
+  if constexpr (is_bound_score<F>) f.add_gradients_held(to);
+}
+
 }  // namespace detail
+
+/// A parameter of a score_mod together with its gradient, to which backward adds: (1) of a number,
+/// (num_heads) of a view. So gradients pass through layers, stacks and models, which hand the
+/// functor on; a parameter that several layers share gets the sum over them. Both must outlive the
+/// calls. Layers compute forward as without it.
+template <class P, TensorLike D>
+  requires(!TemporaryTensor<P> && !TemporaryTensor<D>)
+auto with_gradient(P&& parameter, D&& gradient) {
+  using Parameter = detail::Held<std::remove_cvref_t<P>>;
+  static_assert(rank_v<D> == 1, "with_gradient: a gradient must have one axis, (1) or (num_heads)");
+  return detail::ParameterWithGradient<Parameter, scalar_t<D>>{detail::held(parameter),
+                                                               view_of(gradient)};
+}
 
 ATTN_NAMESPACE_END

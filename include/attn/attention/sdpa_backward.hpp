@@ -56,6 +56,7 @@ void check_backward(const BackwardProblem<T>& problem,
   };
   check_with("d_sinks", options.sinks, call.d_sinks);
   check_with("d_alibi_slopes", options.alibi_slopes, call.d_alibi_slopes);
+  check_with("d_batch_alibi_slopes", options.batch_alibi_slopes, call.d_batch_alibi_slopes);
   check_with("d_relative_bias", options.relative_bias, call.d_relative_bias);
   check_with("d_qv", options.qv, call.d_qv);
   if (call.d_qv) check("d_qv", options.qv.shape(), call.d_qv);
@@ -148,9 +149,11 @@ void scaled_dot_product_attention_backward(
       using Functor = std::remove_cvref_t<decltype(functor)>;
       const Isa isa = execution.instruction_set();
       if constexpr (detail::is_mod<detail::ScoreMod, Functor>) {
-        problem.score_slope = detail::slope_of<T>(isa, functor);
-        problem.parameter_slopes = detail::slopes_along<T>(isa, functor, call.d_score_parameters);
         parameters = detail::parameter_extents(functor.f, problem.forward.num_heads());
+        auto& wanted = problem.call.d_score_parameters;
+        detail::add_gradients_held(functor.f, wanted);
+        problem.score_slope = detail::slope_of<T>(isa, functor);
+        problem.parameter_slopes = detail::slopes_along<T>(isa, functor, wanted);
       } else if constexpr (detail::is_mod<detail::ProbMod, Functor>) {
         problem.prob_slope = detail::slope_of<T>(isa, functor);
       }
