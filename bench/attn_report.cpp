@@ -182,7 +182,7 @@ class Report {
         add(comparison_row(row.name, all, "time of " + row.baseline));
       }
     }
-    for (const char* name : {"encoder_train", "chargpt_train"}) {
+    for (const char* name : {"encoder_train", "chargpt_train", "gpt2_train"}) {
       for (bool all : {false, true}) add(flops_row(name, all));
     }
     add(memory_row("memory", memory_[0], bench::kMemoryInputs));
@@ -557,6 +557,32 @@ Json shapes() {
     Json shape = {{"batch", s.batch}, {"seq", s.seq}, {"width", s.width}, {"heads", s.heads}};
     if (s.hidden > 0) shape["hidden"] = s.hidden;
     add("", s.name, s.hidden > 0 ? "EncoderLayer" : "MultiHead", shape);
+  }
+  for (const bench::AttentionShape& s : bench::kAttentionTrainShapes) {
+    add("", s.name, "AttentionTrain",
+        {{"batch", s.batch},
+         {"heads", s.num_heads},
+         {"kv_heads", s.num_kv_heads},
+         {"q_len", s.q_len},
+         {"kv_len", s.kv_len},
+         {"dim", s.head_dim},
+         {"causal", s.causal}});
+  }
+  const bench::ModuleShape& e = bench::kEncoderTrain;
+  add("", e.name, "EncoderTrain",
+      {{"batch", e.batch},
+       {"seq", e.seq},
+       {"width", e.width},
+       {"heads", e.heads},
+       {"hidden", e.hidden}});
+  for (const bench::GptShape& s : bench::kGptTrainShapes) {
+    add("", s.name, "GptTrain",
+        {{"batch", s.batch},
+         {"seq", s.seq},
+         {"vocab", s.vocab},
+         {"layers", s.layers},
+         {"width", s.width},
+         {"heads", s.heads}});
   }
   return all;
 }

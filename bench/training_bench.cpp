@@ -24,7 +24,7 @@ void sdpa_train(benchmark::State& state, attn::Isa isa, bool all_threads) {
 }
 
 void chargpt_train(benchmark::State& state, attn::Isa isa, bool all_threads) {
-  bench::CharacterModel model;
+  bench::GptStep model(bench::kGptTrainShapes[0]);
   const attn::Execution execution{.executor = &bench::executor_of(all_threads), .isa = isa};
   const double first = model.step(execution);
   double last = first;

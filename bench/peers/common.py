@@ -30,6 +30,7 @@ class Operation:
     """A shape to run. inputs() are the arguments of expected(), which takes them in float64."""
 
     tolerance = 1e-5  # of the largest value: float32 rounding passes, bfloat16 does not
+    trains = False
 
     def equivalents(self):
         """Shapes of the same work: a rival may take whichever suits it."""
@@ -346,6 +347,80 @@ class Llm(Operation):
 
     def expected(self):
         return np.array([float(self.next_file.read_text())])
+
+
+@dataclass(frozen=True)
+class AttentionTrain(Attention):
+    """Forward and backward: (d_q, d_k, d_v)."""
+
+    trains = True
+
+    @property
+    def flops(self):
+        """Two products forward and five backward, as if no mask left any out."""
+        return 3.5 * super().flops
+
+    def inputs(self):
+        return super().inputs() | {"d_out": random(4, self.batch, self.heads, self.q_len, self.dim)}
+
+    def expected(self, q, k, v, d_out):
+        scores = q @ k.swapaxes(2, 3) / math.sqrt(self.dim)
+        if self.causal:
+            scores += np.triu(np.full(scores.shape[2:], -np.inf), 1)
+        weights = softmax(scores)
+        d_weights = d_out @ v.swapaxes(2, 3)
+        d_scores = weights * (d_weights - (weights * d_weights).sum(-1, keepdims=True)) / math.sqrt(self.dim)
+        return np.stack([d_scores @ k, d_scores.swapaxes(2, 3) @ q, weights.swapaxes(2, 3) @ d_out])
+
+
+@dataclass(frozen=True)
+class EncoderTrain(EncoderLayer):
+    """A step of AdamW with `dropout`; the check is of the output before it, without dropout."""
+
+    trains = True
+
+    dropout: float = 0.1
+
+    @property
+    def flops(self):
+        return 3 * super().flops
+
+    def small(self):
+        return replace(super().small(), dropout=0.0)
+
+
+@dataclass(frozen=True)
+class GptTrain(Operation):
+    """A step of a GPT with tied embeddings, clipping and AdamW; the check is that the loss falls."""
+
+    trains = True
+
+    batch: int
+    seq: int
+    vocab: int
+    layers: int
+    width: int
+    heads: int
+
+    @property
+    def tokens(self):
+        return self.batch * self.seq
+
+    @property
+    def flops(self):
+        """Products with weights, once forward and twice backward."""
+        layer = 12 * self.width**2 + 13 * self.width
+        parameters = (self.vocab + self.seq + 2) * self.width + self.layers * layer
+        return 6 * parameters * self.tokens
+
+    def small(self):
+        return replace(self, vocab=84, layers=2, width=32, heads=4)
+
+    def inputs(self):
+        return {}
+
+    def expected(self):
+        return np.ones(1)
 
 
 def operations(shapes, minilm):

@@ -54,7 +54,7 @@ def best_way(ways, operation, threads, seconds):
     return {"error": "; ".join(errors or unsupported)} if best == math.inf else {"seconds": best}
 
 
-def serve(version, *ways):
+def serve(version, *ways, trains=False):
     """Answers until the input ends. A way is a function of (operation, inputs, threads) that makes a Way."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the rival prints is no answer
@@ -62,7 +62,10 @@ def serve(version, *ways):
     for line in sys.stdin:
         ask = json.loads(line)
         operation = getattr(common, ask["operation"])(**ask["shape"])
-        answer = best_way(ways, operation, ask["threads"], ask["seconds"])
+        if operation.trains and not trains:
+            answer = {"error": "does not train"}
+        else:
+            answer = best_way(ways, operation, ask["threads"], ask["seconds"])
         print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -1,10 +1,11 @@
-"""PyTorch's side: eager calls without gradients, as a user writes them."""
+"""PyTorch's side: eager calls as a user writes them, with gradients where training is measured."""
 
 import torch
 import torch.nn.functional as F
 
 import minilm
-from common import Attention, BatchedGemm, Elements, EncoderLayer, Gemm, MiniLm, MultiHead, Softmax
+from common import Attention, AttentionTrain, BatchedGemm, Elements, EncoderLayer, EncoderTrain, Gemm, GptTrain, MiniLm
+from common import MultiHead, Softmax
 from rival import Way, serve
 
 
@@ -30,7 +31,115 @@ def sentence_transformer(operation, threads):
     )
 
 
+class Block(torch.nn.Module):
+    """A layer of GPT-2."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = torch.nn.LayerNorm(width), torch.nn.LayerNorm(width)
+        self.qkv, self.out = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, width)
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        parts = self.qkv(self.norm1(x)).chunk(3, -1)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class Gpt(torch.nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.token = torch.nn.Embedding(shape.vocab, shape.width)
+        self.position = torch.nn.Embedding(shape.seq, shape.width)
+        for table in (self.token, self.position):
+            torch.nn.init.normal_(table.weight, std=0.02)
+        self.blocks = torch.nn.Sequential(*[Block(shape.width, shape.heads) for _ in range(shape.layers)])
+        self.norm = torch.nn.LayerNorm(shape.width)
+
+    def forward(self, ids):
+        return F.linear(self.norm(self.blocks(self.token(ids) + self.position.weight)), self.token.weight)
+
+
+def gpt_step(shape):
+    """The same made-up text as attn_report's."""
+    count = torch.arange(shape.tokens + 1)
+    text = count * count % shape.vocab
+    ids, targets = text[:-1].view(shape.batch, shape.seq), text[1:]
+    model = Gpt(shape)
+    adamw = torch.optim.AdamW(model.parameters(), lr=3e-4 if shape.width > 128 else 3e-3, weight_decay=0.1)
+
+    def step():
+        adamw.zero_grad()
+        loss = F.cross_entropy(model(ids).flatten(0, 1), targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        adamw.step()
+        return loss.item()
+
+    return step
+
+
+def encoder_step(module, x, d_out):
+    adamw = torch.optim.AdamW(module.parameters(), lr=1e-5)
+
+    def step():
+        adamw.zero_grad()
+        out = module(x)
+        out.backward(d_out)
+        adamw.step()
+        return out.detach()
+
+    return step
+
+
+@torch.inference_mode(False)
+@torch.enable_grad()
+def training(operation, inputs, threads):
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    t = {name: torch.from_numpy(x) for name, x in inputs.items()}
+    match operation:
+        case AttentionTrain():
+            leaves = [t[name].requires_grad_() for name in "qkv"]
+
+            def call():
+                out = F.scaled_dot_product_attention(*leaves, is_causal=operation.causal)
+                return torch.autograd.grad(out, leaves, t["d_out"])
+
+            return Way(with_gradients(call), lambda gradients: torch.stack(gradients).numpy())
+        case EncoderTrain():
+            module = encoder(operation, t, operation.dropout).train()
+            step = encoder_step(module, t["x"].requires_grad_(), torch.randn_like(t["x"]))
+            return Way(with_gradients(step), lambda output: output.numpy())
+        case GptTrain():
+            step = with_gradients(gpt_step(operation))
+
+            def falls(first):
+                return torch.tensor([1.0 if [step() for _ in range(3)][-1] < first else 0.0]).numpy()
+
+            return Way(step, falls)
+
+
+def with_gradients(call):
+    """The rows are served in inference mode."""
+    return torch.inference_mode(False)(torch.enable_grad()(call))
+
+
+def encoder(operation, t, dropout):
+    options = {"activation": "gelu", "layer_norm_eps": operation.eps, "batch_first": True, "dropout": dropout}
+    shape = operation.width, operation.heads, operation.hidden
+    module = torch.nn.TransformerEncoderLayer(*shape, **options)
+    own = {name.replace("_", "."): x for name, x in t.items() if name.startswith(("linear", "norm"))}
+    module.load_state_dict(multi_head_state(t, "self_attn.") | own)
+    return module
+
+
 def eager(operation, inputs, threads):
+    if isinstance(operation, (AttentionTrain, EncoderTrain, GptTrain)):
+        return training(operation, inputs, threads)
     torch.set_num_threads(threads)
     t = {name: torch.from_numpy(x) for name, x in inputs.items()}
     match operation:
@@ -55,11 +164,7 @@ def eager(operation, inputs, threads):
             module.load_state_dict(multi_head_state(t))
             call = lambda: module(t["x"], t["x"], t["x"], need_weights=False)[0]
         case EncoderLayer():
-            options = {"activation": "gelu", "layer_norm_eps": operation.eps, "batch_first": True}
-            shape = operation.width, operation.heads, operation.hidden
-            module = torch.nn.TransformerEncoderLayer(*shape, **options).eval()
-            own = {name.replace("_", "."): x for name, x in t.items() if name.startswith(("linear", "norm"))}
-            module.load_state_dict(multi_head_state(t, "self_attn.") | own)
+            module = encoder(operation, t, 0.0).eval()
             call = lambda: module(t["x"])
         case MiniLm():
             call = sentence_transformer(operation, threads)
@@ -67,4 +172,4 @@ def eager(operation, inputs, threads):
 
 
 with torch.inference_mode():
-    serve(torch.__version__, eager)
+    serve(torch.__version__, eager, trains=True)

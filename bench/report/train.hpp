@@ -22,11 +22,15 @@ inline Work training_work(std::string name, const std::shared_ptr<AttentionStep<
   return work;
 }
 
-inline Group training_group(std::string name, const attn::Shape<4>& shape) {
-  return {{name}, [=]() -> std::vector<Work> {
-            return {training_work(
-                name, std::make_shared<AttentionStep<float>>(random_attention_step(shape)))};
-          }};
+inline std::shared_ptr<AttentionStep<float>> attention_step(std::string_view name) {
+  const AttentionShape& s = shape_of(kAttentionTrainShapes, name);
+  return std::make_shared<AttentionStep<float>>(
+      random_attention_step({s.batch, s.num_heads, s.q_len, s.head_dim}));
+}
+
+inline Group training_group(std::string name) {
+  return {{name},
+          [=]() -> std::vector<Work> { return {training_work(name, attention_step(name))}; }};
 }
 
 /// What gradients of options cost, on one thread.
@@ -81,7 +85,9 @@ inline std::vector<Work> training_cost_works() {
 /// A step of an encoder layer with dropout and AdamW.
 template <class T>
 struct EncoderStep {
-  static constexpr index_t kBatch = 8, kSeq = 128, kWidth = 768, kHeads = 12, kHidden = 3072;
+  static constexpr index_t kBatch = kEncoderTrain.batch, kSeq = kEncoderTrain.seq,
+                           kWidth = kEncoderTrain.width, kHeads = kEncoderTrain.heads,
+                           kHidden = kEncoderTrain.hidden;
 
   attn::EncoderLayer<T> layer, gradients = attn::gradients_of(layer);
   attn::Tensor3<T> x, d_out, out{x.shape()}, d_x{x.shape()};
@@ -194,15 +200,15 @@ inline std::vector<Work> optimizer_works() {
   return {plain, adamw};
 }
 
-inline std::vector<Work> character_works() {
-  const auto model = std::make_shared<CharacterModel>();
-  Work work{"chargpt_train", attn::active_isa(), model->flops()};
+inline std::vector<Work> gpt_works(const GptShape& shape) {
+  const auto model = std::make_shared<GptStep>(shape);
+  Work work{std::string(shape.name), attn::active_isa(), model->flops()};
   work.traffic = 7 * model->num_parameters() * index_t{sizeof(float)};
   const double first = model->step({});
   work.run = [=](const attn::Execution& execution) { model->step(execution); };
   work.complaint = [=]() -> std::string {
     double last = first;
-    for (int n = 0; n < 10; ++n) last = model->step({});
+    for (int n = 0; n < 3; ++n) last = model->step({});
     return last < first ? "" : "the model does not learn";
   };
   return {work};
@@ -222,18 +228,18 @@ inline std::vector<Comparison> training_comparisons() {
 inline std::vector<Group> training_groups() {
   return {{{"sdpa_train_d64", "sdpa_train_causal"},
            []() -> std::vector<Work> {
-             const auto step =
-                 std::make_shared<AttentionStep<float>>(random_attention_step({1, 8, 2048, 64}));
+             const auto step = detail::attention_step("sdpa_train_d64");
              return {detail::training_work("sdpa_train_d64", step),
                      detail::training_work("sdpa_train_causal", step, attn::causal(), 0.5)};
            }},
-          detail::training_group("sdpa_train_d128", {1, 8, 2048, 128}),
-          detail::training_group("sdpa_train_short", {64, 12, 128, 64}),
+          detail::training_group("sdpa_train_d128"),
+          detail::training_group("sdpa_train_short"),
           {{"cost_train_plain", "cost_train_bias", "cost_train_dropout", "cost_train_score_mod"},
            detail::training_cost_works},
           {{"encoder_train"}, detail::encoder_train_works},
           {{"adamw_plain", "adamw"}, detail::optimizer_works},
-          {{"chargpt_train"}, detail::character_works}};
+          {{"chargpt_train"}, [] { return detail::gpt_works(kGptTrainShapes[0]); }},
+          {{"gpt2_train"}, [] { return detail::gpt_works(kGptTrainShapes[1]); }}};
 }
 
 }  // namespace bench

@@ -105,6 +105,29 @@ inline constexpr ModuleShape kModuleShapes[] = {
     {"encoder_bert", 8, 128, 768, 12, 3072},
 };
 
+/// Forward and backward of attention; in bench/peers, too.
+inline constexpr AttentionShape kAttentionTrainShapes[] = {
+    {"sdpa_train_d64", 1, 8, 8, 2048, 2048, 64},
+    {"sdpa_train_causal", 1, 8, 8, 2048, 2048, 64, true},
+    {"sdpa_train_d128", 1, 8, 8, 2048, 2048, 128},
+    {"sdpa_train_short", 64, 12, 12, 128, 128, 64},
+};
+
+/// A step of an encoder layer with dropout 0.1 and AdamW.
+inline constexpr ModuleShape kEncoderTrain{"encoder_train", 8, 128, 768, 12, 3072};
+
+/// A step of a GPT with tied embeddings, without dropout, with clipping and AdamW.
+struct GptShape {
+  std::string_view name;
+  index_t batch, seq, vocab, layers, width, heads;
+};
+
+/// The model of examples/train_gpt, and GPT-2 of 124 million parameters.
+inline constexpr GptShape kGptTrainShapes[] = {
+    {"chargpt_train", 12, 64, 84, 4, 128, 4},
+    {"gpt2_train", 4, 64, 50257, 12, 768, 12},
+};
+
 /// The shape of that name; it is in the table.
 template <class Table>
 constexpr const auto& shape_of(const Table& table, std::string_view name) {

@@ -1,4 +1,4 @@
-// Steps of training that benchmarks time: attention forward and backward, and a small character model.
+// Steps of training that benchmarks time: attention forward and backward, and a GPT.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include "attn/train/optimizer.hpp"
 
 #include "support/inputs.hpp"
+#include "support/shapes.hpp"
 
 namespace bench {
 
@@ -70,30 +71,29 @@ inline AttentionStep<float> random_attention_step(const attn::Shape<4>& shape) {
           random_tensor<float, 4>(shape, 3, 1.0f), random_tensor<float, 4>(shape, 4, 1.0f)};
 }
 
-/// The character model of examples/train_gpt on made-up text. Not copied or moved: its optimizer
-/// refers to it.
-class CharacterModel {
+/// A GPT that learns a made-up text. Not copied or moved: its optimizer refers to it.
+class GptStep {
  public:
-  CharacterModel() {
+  explicit GptStep(const GptShape& shape) : shape_(shape) {
     attn::initialize(model_, {.seed = 1, .embedding_std = 0.02});
     for (index_t i = 0; i < ids_.size(); ++i) {
-      ids_.data()[i] = i * i % kVocab;
-      targets_(i) = (i + 1) * (i + 1) % kVocab;
+      ids_.data()[i] = i * i % shape_.vocab;
+      targets_(i) = (i + 1) * (i + 1) % shape_.vocab;
     }
   }
-  CharacterModel(const CharacterModel&) = delete;
-  CharacterModel& operator=(const CharacterModel&) = delete;
+  GptStep(const GptStep&) = delete;
+  GptStep& operator=(const GptStep&) = delete;
 
   /// Returns the loss.
   double step(const attn::Execution& execution) {
-    const attn::TensorView2<float> rows(logits_.data(), {kBatch * kSeq, kVocab});
-    attn::clear_gradients(parameters_);
+    const attn::TensorView2<float> rows(logits_.data(), {ids_.size(), shape_.vocab});
+    attn::clear_gradients(parameters_, execution);
     attn::forward(model_, ids_, logits_, saved_, {.execution = execution});
     const double loss =
         attn::cross_entropy_backward(rows, targets_, rows, {.execution = execution});
     attn::backward(model_, logits_, saved_, gradients_, {.execution = execution});
-    attn::clip_gradient_norm(parameters_, 1);
-    adamw_.step(3e-3, execution);
+    attn::clip_gradient_norm(parameters_, 1, execution);
+    adamw_.step(shape_.width > 128 ? 3e-4 : 3e-3, execution);
     return loss;
   }
 
@@ -109,25 +109,24 @@ class CharacterModel {
   }
 
  private:
-  static constexpr index_t kBatch = 12, kSeq = 64, kVocab = 84;
-
-  attn::Gpt<float> model_{{.vocab_size = kVocab,
-                           .num_layers = 4,
-                           .layer = {.d_model = 128,
-                                     .nhead = 4,
-                                     .dim_feedforward = 512,
+  GptShape shape_;
+  attn::Gpt<float> model_{{.vocab_size = shape_.vocab,
+                           .num_layers = shape_.layers,
+                           .layer = {.d_model = shape_.width,
+                                     .nhead = shape_.heads,
+                                     .dim_feedforward = 4 * shape_.width,
                                      .dropout = 0,
                                      .activation = attn::Activation::gelu_tanh,
                                      .norm_first = true},
-                           .max_positions = kSeq}};
+                           .max_positions = shape_.seq}};
   attn::Gpt<float> gradients_ = attn::gradients_of(model_);
   std::vector<attn::TrainedParameter<float>> parameters_ =
       attn::parameters_of<float>(model_, gradients_);
   attn::Adam<float> adamw_{parameters_, {.weight_decay = 0.1, .decoupled = true}};
   attn::GptSaved<float> saved_;
-  attn::Tensor2<index_t> ids_{{kBatch, kSeq}};
-  attn::Tensor1<index_t> targets_{{kBatch * kSeq}};
-  attn::Tensor3<float> logits_{{kBatch, kSeq, kVocab}};
+  attn::Tensor2<index_t> ids_{{shape_.batch, shape_.seq}};
+  attn::Tensor1<index_t> targets_{{ids_.size()}};
+  attn::Tensor3<float> logits_{{shape_.batch, shape_.seq, shape_.vocab}};
 };
 
 }  // namespace bench

@@ -93,6 +93,28 @@ TEST(ParameterGroups, FirstThatTakesAParameterCounts) {
   EXPECT_EQ(drawn.layer.bias(0), bias(0));
 }
 
+TEST(Clipping, HasTheSameBitsOnAnyThreads) {
+  Random random;
+  attn::Linear<float> layer(300, 700), gradients = attn::gradients_of(layer);
+  const auto parameters = attn::parameters_of<float>(layer, gradients);
+  const auto drawn = random.tensor<float, 2>(gradients.weight.shape());
+  const auto run = [&](const attn::Executor& executor) {
+    std::copy(drawn.elements().begin(), drawn.elements().end(), gradients.weight.data());
+    const double norm = attn::clip_gradient_norm(parameters, 0.5, {.executor = &executor});
+    return std::pair(norm, gradients.weight);
+  };
+  const auto [one, first] = run(attn::SerialExecutor());
+  const auto [three, again] = run(ThreadExecutor(3));
+  EXPECT_EQ(one, three);
+  EXPECT_TRUE(std::equal(first.elements().begin(), first.elements().end(), again.data()));
+  double sum = 0;
+  for (float g : drawn.elements()) sum += static_cast<double>(g) * static_cast<double>(g);
+  EXPECT_NEAR(one, std::sqrt(sum), 1e-9);
+  EXPECT_NEAR(attn::gradient_norm(parameters), 0.5, 1e-6);
+  attn::clear_gradients(parameters);
+  EXPECT_EQ(attn::gradient_norm(parameters), 0);
+}
+
 TEST(Clipping, ScalesToTheNorm) {
   Random random;
   Drawn drawn(random);
