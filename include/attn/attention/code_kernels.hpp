@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/attention/code_scratch.hpp"
+#include "attn/attention/pair_scratch.hpp"
 #include "attn/kernels/quantize_rows.hpp"
 #include "attn/kernels/tile.hpp"
 #include "attn/simd/int8.hpp"
