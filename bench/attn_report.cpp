@@ -57,8 +57,8 @@ bool wanted(const Arguments& arguments, const std::string& name) {
   return name.find(arguments.only) != std::string::npos;
 }
 
-/// Several passes over everything rather than one long look at each: a disturbance of seconds then spoils
-/// one sample of many rows and not all samples of one.
+/// Several passes over everything rather than one long look at each: a disturbance of seconds then
+/// spoils one sample of many rows and not all samples of one.
 class Report {
  public:
   explicit Report(const Arguments& arguments)

@@ -31,8 +31,8 @@ struct Options {
   double seconds = 5;
 };
 
-// What one row gives: the shortest time, of how many tokens, and which token is the likeliest behind them, by which rivals
-// show that they do the same.
+// What one row gives: the shortest time, of how many tokens, and which token is the likeliest
+// behind them, by which rivals show that they do the same.
 struct Measured {
   double seconds;
   index_t tokens, next;

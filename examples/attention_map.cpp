@@ -40,9 +40,9 @@ struct Options {
   std::string text, precision = "exact";
 };
 
-// Weights as the page reads them: hundred-thousandths in base-64 digits of which small numbers take one, two or three
-// and the rest four. Most weights of a long text are small: at 256 tokens a map takes half of what three digits for each
-// would. pages/weights.js has the other half.
+// Weights as the page reads them: hundred-thousandths in base-64 digits of which small numbers take
+// one, two or three and the rest four. Most weights of a long text are small: at 256 tokens a map
+// takes half of what three digits for each would. pages/weights.js has the other half.
 std::string packed(const attn::Tensor4<float>& weights) {
   static constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -117,7 +117,8 @@ std::string json(const examples::AttentionMap& map) {
          '\n';
 }
 
-// To standard output for "-". What was written is said on standard error, which leaves that to the bytes.
+// To standard output for "-". What was written is said on standard error, which leaves that to the
+// bytes.
 void save(const std::string& path, const std::string& bytes) {
   if (path == "-") {
     std::cout.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush();

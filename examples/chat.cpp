@@ -247,7 +247,8 @@ class Chat {
     return {.weights = kWeights.at(options.weights),
             .activations = examples::kActivations.at(options.precision)};
   }
-  // The first text begins as one of an earlier run did: what that has seen of it is not computed again.
+  // The first text begins as one of an earlier run did: what that has seen of it is not computed
+  // again.
   void read_prompt_cache() {
     if (!options_.prompt_cache || session_.length() > 0 ||
         !std::filesystem::exists(*options_.prompt_cache)) {

@@ -104,7 +104,8 @@ Classifier of_random_weights() {
   return result;
 }
 
-// The share of attention that each patch gets from the token that is classified, in the last layer, darkest where most.
+// The share of attention that each patch gets from the token that is classified, in the last layer,
+// darkest where most.
 void print_map(const attn::Tensor3<float>& weights, index_t rows, index_t columns) {
   constexpr std::string_view kShades = " .:-=+*#%@";
   float most = 0;

@@ -3,8 +3,9 @@
 //   sh examples/fetch_model.sh        (once)
 //   finetune_search
 //
-// Adapters of rank 8 (LoRA) are trained on pairs of question and line by an in-batch contrastive loss: each question is to be
-// nearer to its own line than to the lines of the others. Lines that are asked about at the end are in no pair that is trained on.
+// Adapters of rank 8 (LoRA) are trained on pairs of question and line by an in-batch contrastive
+// loss: each question is to be nearer to its own line than to the lines of the others. Lines that
+// are asked about at the end are in no pair that is trained on.
 
 #include <algorithm>
 #include <chrono>

@@ -68,11 +68,13 @@ class Vocabulary {
   std::vector<std::string> words_;
 };
 
-// A token is a vector of context + 1 slots of one element per word: 1 for the word itself in slot 0, and for the word d
-// tokens before it in slot d, which the first layer's head d - 1 copies there: its relative position bias leaves nothing
-// else to see. One head of the second layer compares: its query is "the last words are these", the key of a token "the
-// words before me were those", the value the token. What is found goes to slot 0, which tied weights read as logits.
-// Such pairs of layers form in training: Olsson et al., "In-context learning and induction heads" (2022).
+// A token is a vector of context + 1 slots of one element per word: 1 for the word itself in slot
+// 0, and for the word d tokens before it in slot d, which the first layer's head d - 1 copies
+// there: its relative position bias leaves nothing else to see. One head of the second layer
+// compares: its query is "the last words are these", the key of a token "the words before me were
+// those", the value the token. What is found goes to slot 0, which tied weights read as logits.
+// Such pairs of layers form in training: Olsson et al., "In-context learning and induction heads"
+// (2022).
 struct InductionGpt {
   InductionGpt(index_t vocab_size, index_t context)
       : bias({context + 1, 2 * context + 3}), model(options(vocab_size, context)) {

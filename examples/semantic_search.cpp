@@ -96,8 +96,8 @@ std::string bar(double share) {
 // Lines are embedded so many at a time: memory does not grow with the text, and the bar moves.
 constexpr std::size_t kLinesAtOnce = 512;
 
-// How far the work is, on standard error: on a terminal a bar, and at the end the speed; for people who read the
-// answer, the speed elsewhere too.
+// How far the work is, on standard error: on a terminal a bar, and at the end the speed; for people
+// who read the answer, the speed elsewhere too.
 class Progress {
  public:
   Progress(std::size_t total, bool for_people)
@@ -133,8 +133,8 @@ class Progress {
   Clock::time_point start_;
 };
 
-// Calls f(first, embeddings) for one run of lines after another, in order. Says how many lines the model did not read
-// to their end.
+// Calls f(first, embeddings) for one run of lines after another, in order. Says how many lines the
+// model did not read to their end.
 template <class F>
 void for_each_run(const Encoder& model, std::span<const std::string> lines, bool for_people,
                   F&& f) {

@@ -34,8 +34,9 @@ attn::Tensor<float, Rank> normal_tensor(const attn::Shape<Rank>& shape, std::uin
   return x;
 }
 
-/// Multiplies some channels of the last axis: activations and keys of large models have a few that are far larger than all
-/// others. Sources: Dettmers et al., "LLM.int8()" (2022); Liu et al., "KIVI" (2024).
+/// Multiplies some channels of the last axis: activations and keys of large models have a few that
+/// are far larger than all others. Sources: Dettmers et al., "LLM.int8()" (2022); Liu et al.,
+/// "KIVI" (2024).
 template <int Rank>
 void add_outliers(attn::Tensor<float, Rank>& x, index_t every, float times) {
   const index_t channels = x.shape().back();
@@ -84,7 +85,8 @@ inline const std::vector<WeightCase>& weight_cases() {
   return cases;
 }
 
-/// Of x W^T: 64 rows of 768 numbers, 256 rows of weights; with outliers, 6 of the 768 channels of x are 20 times as large.
+/// Of x W^T: 64 rows of 768 numbers, 256 rows of weights; with outliers, 6 of the 768 channels of x
+/// are 20 times as large.
 inline double gemm_error(const WeightCase& one, bool outliers) {
   auto x = normal_tensor<2>({64, 768}, 1);
   if (outliers) add_outliers(x, 128, 20);
@@ -119,7 +121,8 @@ inline const std::vector<AttentionCase>& attention_cases() {
   return cases;
 }
 
-/// Of 4 heads, 128 queries on 512 keys of 64 numbers; with outliers, 2 of the 64 channels of k are 10 times as large.
+/// Of 4 heads, 128 queries on 512 keys of 64 numbers; with outliers, 2 of the 64 channels of k are
+/// 10 times as large.
 inline double attention_error(const AttentionCase& one, bool outliers) {
   const auto q = normal_tensor<4>({1, 4, 128, 64}, 3), v = normal_tensor<4>({1, 4, 512, 64}, 5);
   auto k = normal_tensor<4>({1, 4, 512, 64}, 4);

@@ -46,7 +46,8 @@ inline void add_attention(Errors& errors, const attn_test::Array<float>& q,
   }
 }
 
-/// Scores up to 50 in magnitude, where e^x of a float score is off by up to 50 ULP, for any formula.
+/// Scores up to 50 in magnitude, where e^x of a float score is off by up to 50 ULP, for any
+/// formula.
 inline void add_large_logits(Errors& errors, index_t q_len, index_t kv_len, index_t dim) {
   const auto array = [](const attn::Shape<4>& shape, std::uint64_t seed) {
     return attn_test::to_array(random_tensor<float, 4>(shape, seed));
@@ -67,8 +68,8 @@ inline void add_large_logits(Errors& errors, index_t q_len, index_t kv_len, inde
 
 }  // namespace detail
 
-/// The golden suite `sdpa` in `folder`, and random problems of large logits on every path: one query, a
-/// few, many. Throws where the suite cannot be read.
+/// The golden suite `sdpa` in `folder`, and random problems of large logits on every path: one
+/// query, a few, many. Throws where the suite cannot be read.
 inline Accuracy measure_accuracy(const std::filesystem::path& folder) {
   Accuracy result;
   std::ifstream stream(folder / "sdpa.json");

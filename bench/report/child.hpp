@@ -36,7 +36,8 @@ class Child {
   Child& operator=(const Child&) = delete;
   ~Child() { number(); }
 
-  /// Waits for the end. The first number printed, or nothing where the program could not run or failed.
+  /// Waits for the end. The first number printed, or nothing where the program could not run or
+  /// failed.
   std::optional<double> number() {
     if (id_ <= 0) return std::nullopt;
     std::string text;

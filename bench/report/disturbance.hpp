@@ -10,11 +10,12 @@
 
 namespace bench {
 
-/// Why a row is not to be believed; empty where it is. `limits`: how fast its limit was in each pass; `share`: what the row
-/// has of the limit, where it can have no more than all of it, else NaN.
+/// Why a row is not to be believed; empty where it is. `limits`: how fast its limit was in each
+/// pass; `share`: what the row has of the limit, where it can have no more than all of it, else
+/// NaN.
 ///
-/// Another program takes from the limit as well as from the row, and not at the same moments: the limit that fell says that
-/// one ran, and a share above 1 that the limit is not the machine's.
+/// Another program takes from the limit as well as from the row, and not at the same moments: the
+/// limit that fell says that one ran, and a share above 1 that the limit is not the machine's.
 inline std::string disturbance(std::span<const double> limits, double share) {
   constexpr double kVaries = 0.1;
   char text[64] = "";

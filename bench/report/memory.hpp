@@ -18,8 +18,8 @@ inline constexpr double kMemoryInputs = 4.0 * 65536 * 64 * sizeof(float);
 /// And d_out, d_q, d_k, d_v and lse.
 inline constexpr double kMemoryTrainInputs = 2 * kMemoryInputs + 65536 * sizeof(float);
 
-/// The largest resident size that this process has had, in bytes. From /proc, not from getrusage, whose
-/// maximum survives exec and so would be the parent's.
+/// The largest resident size that this process has had, in bytes. From /proc, not from getrusage,
+/// whose maximum survives exec and so would be the parent's.
 inline double peak_resident_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -29,7 +29,8 @@ inline double peak_resident_bytes() {
   return std::numeric_limits<double>::quiet_NaN();
 }
 
-/// The work of the child process: bytes beyond the inputs and the output, the program itself included.
+/// The work of the child process: bytes beyond the inputs and the output, the program itself
+/// included.
 inline double measure_memory(bool all) {
   const auto q = random_tensor<float, 4>(kMemoryShape, 1);
   const auto k = random_tensor<float, 4>(kMemoryShape, 2);

@@ -17,10 +17,11 @@
 
 namespace bench {
 
-/// On a machine that others use too, each of many short measurements is either disturbed or not: the best
-/// of them is the machine's own, for works and limits alike. A work that is compared with another one lasts too long
-/// for that: the two run in turn, and the median of the ratios is theirs. So it is with reading and work that memory
-/// limits, since others take memory's bandwidth for seconds: the best of both within each call of measure().
+/// On a machine that others use too, each of many short measurements is either disturbed or not:
+/// the best of them is the machine's own, for works and limits alike. A work that is compared with
+/// another one lasts too long for that: the two run in turn, and the median of the ratios is
+/// theirs. So it is with reading and work that memory limits, since others take memory's bandwidth
+/// for seconds: the best of both within each call of measure().
 class Timings {
  public:
   /// A work's time and that of its baseline, the mean of those before and after it.
@@ -29,8 +30,9 @@ class Timings {
     double ratio() const { return seconds / baseline; }
   };
 
-  /// Runs `work` for about `seconds`, a round of its limit before each handful of runs (reading takes as long as
-  /// they do). The first measurement checks the result; 0 seconds do no more than that.
+  /// Runs `work` for about `seconds`, a round of its limit before each handful of runs (reading
+  /// takes as long as they do). The first measurement checks the result; 0 seconds do no more than
+  /// that.
   void measure(const Work& work, bool all, double seconds) {
     const Clock::time_point start = Clock::now();
     const int threads = all ? all_threads() : 1;
@@ -88,7 +90,8 @@ class Timings {
     entry = {.complaint = entry.complaint, .times_measured = entry.times_measured + 1};
   }
 
-  /// Why the work's time and limit are not to be believed; empty where they are, and where it was not measured.
+  /// Why the work's time and limit are not to be believed; empty where they are, and where it was
+  /// not measured.
   std::string disturbance(const std::string& name, bool all) const {
     const auto found = entries_.find({name, all});
     if (found == entries_.end()) return "";

@@ -13,10 +13,10 @@
 namespace bench {
 namespace detail {
 
-// Reads in `Streams` places at once, a cache line from each in turn. Hardware prefetchers follow several
-// streams, and how many suit them best is a matter of the machine: Zen 3, one core, 128 MB in pages of 4 KB:
-// 20 GB/s with one stream, 25 with two, 29 with four, 31 with eight; software prefetch added nothing.
-// Joined by `or`, whose single cycle of latency cannot hold the loads up.
+// Reads in `Streams` places at once, a cache line from each in turn. Hardware prefetchers follow
+// several streams, and how many suit them best is a matter of the machine: Zen 3, one core, 128 MB
+// in pages of 4 KB: 20 GB/s with one stream, 25 with two, 29 with four, 31 with eight; software
+// prefetch added nothing. Joined by `or`, whose single cycle of latency cannot hold the loads up.
 #define ATTN_BENCH_DEFINE_READ(name, target)                                                   \
   template <int Streams>                                                                       \
   target __attribute__((noinline)) std::int32_t name(const std::int32_t* from, index_t size) { \
@@ -65,9 +65,9 @@ inline std::int32_t read(int streams, const std::int32_t* from, index_t size) {
 
 }  // namespace detail
 
-/// A buffer of `bytes`, allocated as attn's tensors are, and the best that reading it has reached so far.
-/// Several passes over a buffer that a cache holds measure that cache: the same advantage that a second call
-/// on the same keys and values has.
+/// A buffer of `bytes`, allocated as attn's tensors are, and the best that reading it has reached
+/// so far. Several passes over a buffer that a cache holds measure that cache: the same advantage
+/// that a second call on the same keys and values has.
 class ReadBandwidth {
  public:
   explicit ReadBandwidth(attn::index_t bytes)

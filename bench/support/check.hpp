@@ -11,8 +11,8 @@
 
 namespace bench {
 
-/// Distances from the double reference, of attn's result and of the naive float formula's; the former may
-/// be twice the latter. Both 0 where nothing was compared.
+/// Distances from the double reference, of attn's result and of the naive float formula's; the
+/// former may be twice the latter. Both 0 where nothing was compared.
 struct Errors {
   double ours = 0, naive = 0;
   std::string where = {};  ///< of the worst of ours
@@ -96,7 +96,8 @@ inline Errors multi_head_errors(attn::MultiHeadAttention<float>& mha,
   return errors;
 }
 
-/// 64 elements of c = a b, each within k eps max|a| max|b| of the sum in long double. Empty where all are.
+/// 64 elements of c = a b, each within k eps max|a| max|b| of the sum in long double. Empty where
+/// all are.
 template <class T>
 std::string gemm_complaint(attn::TensorView2<const T> a, attn::TensorView2<const T> b,
                            attn::TensorView2<const T> c) {
@@ -119,8 +120,8 @@ std::string gemm_complaint(attn::TensorView2<const T> a, attn::TensorView2<const
   return "";
 }
 
-/// The last row of a softmax. e^(x - max) is good to a few ULP beyond the rounding of its argument, which
-/// makes up to |x - max| ULP of it.
+/// The last row of a softmax. e^(x - max) is good to a few ULP beyond the rounding of its argument,
+/// which makes up to |x - max| ULP of it.
 inline std::string softmax_complaint(attn::TensorView2<const float> x,
                                      attn::TensorView2<const float> out) {
   const attn::index_t last = x.extent(0) - 1;

@@ -16,8 +16,9 @@ inline Peaks& peaks() {
   return all;
 }
 
-/// Measures the peak, times `work` in the state's loop, measures the peak again and reports. `lane_ratio`
-/// is 2 for double, of which half as many fit a vector. Returns the seconds of one run.
+/// Measures the peak, times `work` in the state's loop, measures the peak again and reports.
+/// `lane_ratio` is 2 for double, of which half as many fit a vector. Returns the seconds of one
+/// run.
 template <class Work>
 double time_flops(benchmark::State& state, double flops, attn::Isa isa, bool all, const Work& work,
                   double lane_ratio = 1) {

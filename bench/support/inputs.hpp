@@ -7,8 +7,8 @@
 
 namespace bench {
 
-/// The same sequence for the same seed on every machine: a 64-bit linear congruential generator (Knuth's
-/// constants), whose high half is good enough to time with.
+/// The same sequence for the same seed on every machine: a 64-bit linear congruential generator
+/// (Knuth's constants), whose high half is good enough to time with.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 1) {}
@@ -18,7 +18,8 @@ class Random {
     return static_cast<std::uint32_t>(state_ >> 32);
   }
 
-  /// Uniform with mean 0 and variance 1, so that scores are as far apart as those of a normal distribution.
+  /// Uniform with mean 0 and variance 1, so that scores are as far apart as those of a normal
+  /// distribution.
   template <class T>
   T number() {
     constexpr double scale = 1.7320508075688772 / 2147483648.0;  // sqrt(3) / 2^31

@@ -53,7 +53,8 @@ inline std::vector<Cache> caches() {
     found.push_back(cache);
   }
 #if defined(_SC_LEVEL1_DCACHE_SIZE)
-  // Second choice: in a virtual machine it may tell of the host's caches, not of the share that one gets.
+  // Second choice: in a virtual machine it may tell of the host's caches, not of the share that one
+  // gets.
   if (found.empty()) {
     int level = 1;
     for (int name : {_SC_LEVEL1_DCACHE_SIZE, _SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE}) {
@@ -99,8 +100,8 @@ inline const attn::Executor& executor_of(bool all) {
   return all ? attn::default_executor() : one;
 }
 
-/// Ticks of the processor's time stamp counter per nanosecond; 0 where there is none. It runs at the nominal
-/// clock, whatever the cores' present one.
+/// Ticks of the processor's time stamp counter per nanosecond; 0 where there is none. It runs at
+/// the nominal clock, whatever the cores' present one.
 inline double counter_ghz() {
 #if ATTN_ARCH_X86
   static const double ghz = [] {

@@ -17,12 +17,13 @@
 namespace bench {
 namespace detail {
 
-// Twelve chains of operations, each of which waits for its own chain only: two units with a latency of 4
-// cycles (AVX2 and AVX-512 on every processor so far) are busy from eight on. SSE2 has no FMA: there a
-// multiplication and an addition of 3 or 4 cycles follow each other on two units each, which takes twelve.
-// Twelve chains and two constants are 14 of 16 registers. Each is a variable of its own, because g++ 12
-// spills arrays, and starts from another value, or the compiler would compute one chain for all.
-// Assembly at -O2, g++ 12: the loop is 12 vfmadd132ps on registers, sub and jne; clang 14 unrolls it twice.
+// Twelve chains of operations, each of which waits for its own chain only: two units with a latency
+// of 4 cycles (AVX2 and AVX-512 on every processor so far) are busy from eight on. SSE2 has no FMA:
+// there a multiplication and an addition of 3 or 4 cycles follow each other on two units each,
+// which takes twelve. Twelve chains and two constants are 14 of 16 registers. Each is a variable of
+// its own, because g++ 12 spills arrays, and starts from another value, or the compiler would
+// compute one chain for all. Assembly at -O2, g++ 12: the loop is 12 vfmadd132ps on registers, sub
+// and jne; clang 14 unrolls it twice.
 #define ATTN_BENCH_CHAINS(_) _(0) _(1) _(2) _(3) _(4) _(5) _(6) _(7) _(8) _(9) _(10) _(11)
 #define ATTN_BENCH_START(i) Vec chain##i = factor + static_cast<float>(i);
 #define ATTN_BENCH_SUM(i) total += chain##i;
@@ -84,7 +85,8 @@ inline double run_chains(attn::Isa isa, std::int64_t steps) {
 
 }  // namespace detail
 
-/// FLOP/s of one round of about `seconds` on `threads` threads at once. The machine must have the set.
+/// FLOP/s of one round of about `seconds` on `threads` threads at once. The machine must have the
+/// set.
 inline double measure_peak(attn::Isa isa, int threads, double seconds = 0.02) {
   // A step is 6 cycles where two FMAs start per cycle: 2 ns or so. The first run tells more.
   std::int64_t steps = 1 << 18;
@@ -100,8 +102,9 @@ inline double measure_peak(attn::Isa isa, int threads, double seconds = 0.02) {
   return total / time;
 }
 
-/// The best rounds so far, for each instruction set and number of threads. On a machine that is shared, or
-/// whose clock moves, one round proves little: measure again between the runs of what is compared.
+/// The best rounds so far, for each instruction set and number of threads. On a machine that is
+/// shared, or whose clock moves, one round proves little: measure again between the runs of what is
+/// compared.
 class Peaks {
  public:
   /// One more round; returns what it reached.

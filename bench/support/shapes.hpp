@@ -93,7 +93,8 @@ inline constexpr RowsShape kRowsShapes[] = {
     {"layer_norm", "layer_norm", 4096},
 };
 
-/// Self-attention's module, or an encoder layer where `hidden` is the width of its feed-forward part.
+/// Self-attention's module, or an encoder layer where `hidden` is the width of its feed-forward
+/// part.
 struct ModuleShape {
   std::string_view name;
   index_t batch, seq, width, heads, hidden = 0;

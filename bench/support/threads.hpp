@@ -15,8 +15,8 @@ inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Runs work(0) .. work(threads - 1), each on a thread of its own, and returns the seconds from the first
-/// start to the last end. The caller is one of the threads.
+/// Runs work(0) .. work(threads - 1), each on a thread of its own, and returns the seconds from the
+/// first start to the last end. The caller is one of the threads.
 template <class Work>
 double run_together(int threads, const Work& work) {
   if (threads <= 1) {

@@ -11,9 +11,9 @@
 
 namespace examples {
 
-// The tokens as the vocabulary spells them, [CLS] and [SEP] included, and weights (layers, heads, tokens as queries,
-// tokens as keys), whose rows add up to 1. `num_tokens` is the count of the whole line, more than there are tokens where
-// the line was cut.
+// The tokens as the vocabulary spells them, [CLS] and [SEP] included, and weights (layers, heads,
+// tokens as queries, tokens as keys), whose rows add up to 1. `num_tokens` is the count of the
+// whole line, more than there are tokens where the line was cut.
 struct AttentionMap {
   std::size_t num_tokens = 0;
   std::vector<std::string> tokens;

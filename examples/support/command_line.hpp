@@ -25,8 +25,8 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Adds an option that takes a decimal number, of at least `least`. Numbers past the range of `Int` are refused:
-// CLI11's own conversion takes them for the largest, and 010 for eight.
+// Adds an option that takes a decimal number, of at least `least`. Numbers past the range of `Int`
+// are refused: CLI11's own conversion takes them for the largest, and 010 for eight.
 template <class Int>
 CLI::Option* add_number(CLI::App& app, const std::string& name, Int& value, Int least,
                         const std::string& description) {
@@ -53,8 +53,8 @@ CLI::Option* add_number(CLI::App& app, const std::string& name, Int& value, Int 
       ->default_str(std::to_string(value));
 }
 
-// Makes a failed write to std::cout throw std::ios_base::failure, while it lives: std::cout itself is flushed once more
-// after main(), where nobody could catch it.
+// Makes a failed write to std::cout throw std::ios_base::failure, while it lives: std::cout itself
+// is flushed once more after main(), where nobody could catch it.
 class ThrowingOutput {
  public:
   ThrowingOutput() { std::cout.exceptions(std::ios::badbit | std::ios::failbit); }
@@ -63,7 +63,8 @@ class ThrowingOutput {
   ThrowingOutput& operator=(const ThrowingOutput&) = delete;
 };
 
-// Reads the options of `app` and calls `run`, which returns the exit status or nothing (0); returns the program's.
+// Reads the options of `app` and calls `run`, which returns the exit status or nothing (0); returns
+// the program's.
 template <class Run>
 int run_program(CLI::App& app, const std::string& name, int argc, char** argv, Run&& run) {
   // One line, whatever the words that it quotes hold.

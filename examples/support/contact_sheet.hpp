@@ -28,8 +28,8 @@ namespace examples {
 
 using Rgb = std::array<std::uint8_t, 3>;
 
-// The colour of a weight in [0, 1]: lightness falls evenly with its square root, since most weights of a
-// row are small. The light scale of pages/page.css, whose colours are evenly spaced in OKLCH.
+// The colour of a weight in [0, 1]: lightness falls evenly with its square root, since most weights
+// of a row are small. The light scale of pages/page.css, whose colours are evenly spaced in OKLCH.
 inline Rgb weight_colour(float weight) {
   static constexpr std::array<std::uint32_t, 9> kScale = {
       0xf5f7f9, 0xbfdefd, 0x92c1f8, 0x6ea4ec, 0x5486d8, 0x4269bc, 0x354e9a, 0x2a3771, 0x1f2342};
@@ -47,7 +47,8 @@ inline Rgb weight_colour(float weight) {
   return colour;
 }
 
-// Text in the letters that the picture has: accents fall away, what is left of other scripts becomes \uNNNN.
+// Text in the letters that the picture has: accents fall away, what is left of other scripts
+// becomes \uNNNN.
 inline std::string in_ascii(std::string_view text) {
   std::string result;
   const auto* next = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
@@ -80,8 +81,8 @@ class ContactSheet {
                const std::vector<std::string>& tokens)
       : cell_(std::max<attn::index_t>(1, kMapPixels / weights.extent(2))),
         width_(kMargin + weights.extent(1) * (cell_ * weights.extent(3) + kGap)) {
-    // Large where it takes two lines at most; a longer one as small as the tokens, and no more of it than the model
-    // reads would take.
+    // Large where it takes two lines at most; a longer one as small as the tokens, and no more of
+    // it than the model reads would take.
     attn::index_t title_dot = 2 * kDot;
     std::vector<std::string> title = wrapped(in_ascii(text), title_dot);
     if (title.size() > 2) title = wrapped(in_ascii(text), title_dot = kDot);

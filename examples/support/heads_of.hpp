@@ -12,8 +12,8 @@
 
 namespace examples {
 
-// Of a decoder, which reads the text as it is, at most `most` tokens of it; tokens are the bytes that they stand for.
-// Throws std::invalid_argument for a text without tokens.
+// Of a decoder, which reads the text as it is, at most `most` tokens of it; tokens are the bytes
+// that they stand for. Throws std::invalid_argument for a text without tokens.
 inline AttentionMap heads_of(const attn::LanguageModel& model, const std::string& text,
                              attn::index_t most) {
   std::vector<attn::index_t> ids = model.encode_raw(text);

@@ -18,8 +18,9 @@
 
 namespace examples {
 
-// An example of the answer, whose texts say what stands in their place: "string", "integer", or "one|of|these". Objects have
-// these keys in this order, arrays as many elements; other values stand for themselves.
+// An example of the answer, whose texts say what stands in their place: "string", "integer", or
+// "one|of|these". Objects have these keys in this order, arrays as many elements; other values
+// stand for themselves.
 class JsonShape {
  public:
   // Strings have most_bytes at most, so that each answer comes to an end, and integers kMostDigits.
@@ -161,7 +162,8 @@ class JsonShape {
   std::vector<Part> parts_;
 };
 
-// A logit processor (TextGenerationOptions) for answers behind `prompt` tokens. Model and shape must outlive it.
+// A logit processor (TextGenerationOptions) for answers behind `prompt` tokens. Model and shape
+// must outlive it.
 class JsonOnly {
  public:
   JsonOnly(const attn::LanguageModel& model, const JsonShape& shape, std::size_t prompt)

@@ -6,8 +6,8 @@
 
 namespace examples {
 
-// Six bands of sixteen characters from ' ' on, each eight rows of 16 x 6 dots, the sixth column empty. The last row is
-// what lies below the line.
+// Six bands of sixteen characters from ' ' on, each eight rows of 16 x 6 dots, the sixth column
+// empty. The last row is what lies below the line.
 inline constexpr std::string_view kLetters =
     "........#....#.#...#.#....#...##.....##.....#......#...#......................................"
     ".."

@@ -17,7 +17,8 @@
 
 namespace examples {
 
-// Ctrl-C while one of these lives is remembered instead of ending the program, and a terminal shows no ^C for it.
+// Ctrl-C while one of these lives is remembered instead of ending the program, and a terminal shows
+// no ^C for it.
 class Interrupt {
  public:
   Interrupt() {

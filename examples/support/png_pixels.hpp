@@ -29,8 +29,8 @@ inline Pixels read_png(const std::string& path) {
   image.version = PNG_IMAGE_VERSION;
   if (png_image_begin_read_from_file(&image, path.c_str()) == 0) fail(image.message);
   image.format = PNG_FORMAT_RGB;
-  constexpr std::size_t kMost = std::size_t{1} << 26U;  // a small file may say that it is huge
-  if (std::size_t{image.width} * image.height > kMost) {
+  constexpr std::size_t kMax = std::size_t{1} << 26U;  // a small file may say that it is huge
+  if (std::size_t{image.width} * image.height > kMax) {
     png_image_free(&image);
     fail("more than 2^26 pixels");
   }
@@ -42,8 +42,8 @@ inline Pixels read_png(const std::string& path) {
   return pixels;
 }
 
-// What a pixel of a row of `to` takes of a row of `from`: a triangle about its middle, as wide as the pixels that fall into
-// it, so that nothing is left out where an image gets smaller.
+// What a pixel of a row of `to` takes of a row of `from`: a triangle about its middle, as wide as
+// the pixels that fall into it, so that nothing is left out where an image gets smaller.
 class Resampling {
  public:
   Resampling(index_t from, index_t to) {

@@ -10,15 +10,15 @@
 
 namespace examples {
 
-// Control characters of ASCII and of Latin-1 (C1), and those that change the direction of the text around them: the
-// first move a terminal's cursor, the others make a line read as something else.
+// Control characters of ASCII and of Latin-1 (C1), and those that change the direction of the text
+// around them: the first move a terminal's cursor, the others make a line read as something else.
 inline bool acts_on_a_terminal(utf8proc_int32_t c) {
   return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x061C || c == 0x200E || c == 0x200F ||
          (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
 }
 
-// `text` with such characters as \uNNNN, and with \xNN for a byte that is no UTF-8. The former are JSON's own
-// escapes, so that a line of JSON stays the same JSON.
+// `text` with such characters as \uNNNN, and with \xNN for a byte that is no UTF-8. The former are
+// JSON's own escapes, so that a line of JSON stays the same JSON.
 inline std::string printable(std::string_view text) {
   std::string result;
   result.reserve(text.size());

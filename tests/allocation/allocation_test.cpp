@@ -1,7 +1,8 @@
 // Steady state: a call like one before, into memory of the caller's, allocates nothing.
 //
-// Counts what every thread asks of malloc and its like, which this program puts its own in the place of (glibc's
-// interface for that), operator new among them. A sanitizer does the same itself: there these tests are skipped.
+// Counts what every thread asks of malloc and its like, which this program puts its own in the
+// place of (glibc's interface for that), operator new among them. A sanitizer does the same itself:
+// there these tests are skipped.
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>

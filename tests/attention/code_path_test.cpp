@@ -31,7 +31,8 @@ using attn_test::to_array;
 
 constexpr Index kShared = 64;  // positions of one mean
 
-/// Rows as their codes: the scale of each is its largest magnitude over 127; NaN where a number is not finite.
+/// Rows as their codes: the scale of each is its largest magnitude over 127; NaN where a number is
+/// not finite.
 void round_to_codes(Array<double>& x) {
   const Index n = x.extent(3);
   for (Index row = 0; row < x.size() / n; ++row) {
@@ -62,7 +63,8 @@ Array<double> joined(const Array<double>& x, const Array<double>& y) {
   return result;
 }
 
-/// What the call computes, in double: exact attention of [codes of q, q] and [codes of k - mean, mean].
+/// What the call computes, in double: exact attention of [codes of q, q] and [codes of k - mean,
+/// mean].
 struct CodedCall {
   Array<double> q, k;
   ReferenceOptions options;

@@ -137,7 +137,8 @@ TYPED_TEST(FunctorsTest, ClassifySkipsAndChangesNothing) {
   }
 }
 
-/// With a mask that does not classify, & skips what is empty for the other, | takes what is full for the other.
+/// With a mask that does not classify, & skips what is empty for the other, | takes what is full
+/// for the other.
 TEST(Functors, OneOfTwoClassifies) {
   Inputs<float> in(128, 128);
   const auto even = [](int, int, int, int j) { return j % 2 == 0; };

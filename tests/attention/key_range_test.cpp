@@ -27,9 +27,9 @@ TEST(KeyRange, CausalKeepsKeysUpToTheQuerysPosition) {
 }
 
 TEST(KeyRange, WithoutAMaskNoOffsetHidesKeys) {
-  constexpr index_t kMost = index_t{1}
-                            << 60;  // a call takes no larger one: SdpaErrors.EntriesOfEachBatchRow
-  for (const index_t offset : {kMost, -kMost}) {
+  constexpr index_t kMax = index_t{1}
+                           << 60;  // a call takes no larger one: SdpaErrors.EntriesOfEachBatchRow
+  for (const index_t offset : {kMax, -kMax}) {
     for (const index_t i : {0, 3, 9}) {
       EXPECT_EQ(keys_seen({}, query_offset(offset), i, 10, 10), (Range{0, 10})) << offset;
     }

@@ -102,7 +102,8 @@ TYPED_TEST(KvCacheTest, StepsAndChunksAreWholeCausalAttention) {
 TYPED_TEST(KvCacheTest, ContinuedPrefillHasTheBitsOfAWholeOne) {
   using T = TypeParam;
   Random random(2);
-  // The tiled path is for more than 12 rows of a key/value head, the heads of a group stacked. 693 keys are two blocks.
+  // The tiled path is for more than 12 rows of a key/value head, the heads of a group stacked. 693
+  // keys are two blocks.
   for (const auto& [length, group, chunks] :
        {std::tuple{693, 1, std::vector<Index>{21, 63, 333}}, {150, 4, {5, 50}}}) {
     const Sequence<T> sequence(random, length, 1, group);

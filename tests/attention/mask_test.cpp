@@ -138,18 +138,19 @@ TEST(Mask, WindowsBelowMinusOneThrow) {
 
 /// Windows as wide as the index type goes hide nothing.
 TEST(Mask, WidestWindowsAreOpen) {
-  constexpr index_t kMost = std::numeric_limits<index_t>::max();
+  constexpr index_t kMax = std::numeric_limits<index_t>::max();
   Random random(1);
   const auto x = random.tensor<float, 4>({1, 1, 9, 8});
   const auto expected = to_array(scaled_dot_product_attention(x, x, x));
-  for (const Mask& mask : {sliding_window(kMost, kMost), sliding_window(-1, kMost),
-                           sliding_window(kMost, -1), sliding_window(1000, 1000)}) {
+  for (const Mask& mask : {sliding_window(kMax, kMax), sliding_window(-1, kMax),
+                           sliding_window(kMax, -1), sliding_window(1000, 1000)}) {
     const auto y = scaled_dot_product_attention(x, x, x, {.mask = mask});
     EXPECT_EQ(to_array(y).data, expected.data);
   }
 }
 
-/// Each dense form that PyTorch's users and the tutorials write, against the same mask written out whole.
+/// Each dense form that PyTorch's users and the tutorials write, against the same mask written out
+/// whole.
 TEST(Mask, EveryBroadcastForm) {
   Random random(2);
   const auto q = random.tensor<float, 4>({2, 3, 5, 8}), k = random.tensor<float, 4>({2, 3, 7, 8});

@@ -290,8 +290,8 @@ TEST(SdpaBackward, PassesThroughAScoreMod) {
   }
 }
 
-/// Parameters of a functor, numbers and one for each head, with softcap behind it, hidden keys whose
-/// derivatives are NaN, and split keys; the same bits on any number of threads.
+/// Parameters of a functor, numbers and one for each head, with softcap behind it, hidden keys
+/// whose derivatives are NaN, and split keys; the same bits on any number of threads.
 TEST(SdpaBackward, GivesScoreParametersTheirGradients) {
   const auto bends = [](auto score, int, int h, int i, int j, auto slope, auto offset, auto width) {
     using std::sqrt, std::tanh;

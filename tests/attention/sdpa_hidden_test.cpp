@@ -54,8 +54,9 @@ std::string differing_row(const Array<T>& a, const Array<T>& b, F must_agree) {
   return "";
 }
 
-/// Poisons keys, values or both at positions drawn at random, visible to some queries or to none; queries that do not see
-/// a poisoned position must not notice. Returns how many positions were poisoned.
+/// Poisons keys, values or both at positions drawn at random, visible to some queries or to none;
+/// queries that do not see a poisoned position must not notice. Returns how many positions were
+/// poisoned.
 template <class T, class Wanted>
 int poison_random_calls(Wanted wanted) {
   constexpr T inf = std::numeric_limits<T>::infinity();
@@ -141,7 +142,8 @@ TYPED_TEST(SdpaHiddenTest, VisibleNaNShows) {
   }
 }
 
-/// Keys and values of one batch row and head, of which only [begin, end) lie in memory that can be read.
+/// Keys and values of one batch row and head, of which only [begin, end) lie in memory that can be
+/// read.
 template <class T>
 class PartlyMapped {
  public:
@@ -167,7 +169,8 @@ class PartlyMapped {
   Index begin_, kv_len_, dim_;
 };
 
-/// Runs the call with only keys [begin, end) readable; the bits must be those of the call with all of them.
+/// Runs the call with only keys [begin, end) readable; the bits must be those of the call with all
+/// of them.
 template <class T>
 void expect_unread(const AttentionDraw<T>& call, Index begin, Index end) {
   const PartlyMapped<T> k(call.k, begin, end), v(call.v, begin, end);
@@ -356,7 +359,8 @@ TYPED_TEST(SdpaHiddenTest, BiasesOfHiddenKeysMayBeNaN) {
   }
 }
 
-/// A score of -inf hides nothing: the value of a key that nothing hides shows through its weight of 0.
+/// A score of -inf hides nothing: the value of a key that nothing hides shows through its weight of
+/// 0.
 TYPED_TEST(SdpaHiddenTest, NaNValuesOfInfiniteProductsShow) {
   using T = TypeParam;
   constexpr T inf = std::numeric_limits<T>::infinity();

@@ -116,8 +116,9 @@ TYPED_TEST(SdpaSameBitsTest, AtAnyStrides) {
   }
 }
 
-/// Few queries and keys of (batch, seq, heads, dim), where heads take blocks of keys in turn, of which some split theirs;
-/// more heads than one task takes, no multiple of them, and as few as threads leave to each.
+/// Few queries and keys of (batch, seq, heads, dim), where heads take blocks of keys in turn, of
+/// which some split theirs; more heads than one task takes, no multiple of them, and as few as
+/// threads leave to each.
 TYPED_TEST(SdpaSameBitsTest, WhereHeadsLieSideBySide) {
   using T = TypeParam;
   Random random(3);

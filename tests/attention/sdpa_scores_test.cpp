@@ -79,7 +79,8 @@ TYPED_TEST(SdpaScoresTest, RandomCalls) {
     const Index num_products = call.q.extent(3) + (call.options.qv ? call.v.extent(3) : 0);
     const double dim = static_cast<double>(num_products);
     const double scale = std::abs(call.options.scale.value_or(1 / std::sqrt(dim)));
-    // The sum of dim products, scaled; what follows adds a few roundings of numbers of the scores' size.
+    // The sum of dim products, scaled; what follows adds a few roundings of numbers of the scores'
+    // size.
     const double bound =
         attn_test::gemm_bound<T>(num_products, std::max(max_abs(call.q), max_abs(call.options.qv)),
                                  std::max(max_abs(call.k), max_abs(call.v))) *
@@ -103,7 +104,8 @@ TYPED_TEST(SdpaScoresTest, RandomCalls) {
   }
 }
 
-/// lse of a single key is its score: that of softcap within 1.5 ULP (without FMA 1.9) of cap tanh(s / cap).
+/// lse of a single key is its score: that of softcap within 1.5 ULP (without FMA 1.9) of cap tanh(s
+/// / cap).
 TYPED_TEST(SdpaScoresTest, SoftcapIsWithinItsBound) {
   using T = TypeParam;
   constexpr Index kRows = 4000;

@@ -32,7 +32,8 @@ class SdpaTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(SdpaTest, Types);
 
-// With those of the other type, 2,000 combinations of options, functors, outputs, shapes and strides.
+// With those of the other type, 2,000 combinations of options, functors, outputs, shapes and
+// strides.
 TYPED_TEST(SdpaTest, RandomCallsInGuardedMemory) {
   using T = TypeParam;
   for (std::uint64_t draw = 0; draw < 1000; ++draw) {
@@ -241,7 +242,8 @@ TYPED_TEST(SdpaTest, SinkThatIsNaNShows) {
   }
 }
 
-/// Models of the field fill masks with the lowest finite number: a row that holds nothing else is a mean, not empty.
+/// Models of the field fill masks with the lowest finite number: a row that holds nothing else is a
+/// mean, not empty.
 TYPED_TEST(SdpaTest, LowestFiniteBiasDoesNotHide) {
   using T = TypeParam;
   Random random(6);
@@ -281,7 +283,8 @@ TYPED_TEST(SdpaTest, LogitsOfAnySizeStayFinite) {
   }
 }
 
-// Products of -inf hide nothing: what is empty, masks and biases say, and functors by what they make of a finite score.
+// Products of -inf hide nothing: what is empty, masks and biases say, and functors by what they
+// make of a finite score.
 TYPED_TEST(SdpaTest, RowsOfInfiniteProductsAreNotEmpty) {
   using T = TypeParam;
   constexpr T inf = std::numeric_limits<T>::infinity();
@@ -333,7 +336,8 @@ TYPED_TEST(SdpaTest, RowsOfInfiniteProductsAreNotEmpty) {
 TYPED_TEST(SdpaTest, FewRowsOnManyKeys) {
   using T = TypeParam;
   Random random(8);
-  // Rows of a key/value head, about where the decode path ends; keys of one block, two, and more than one part.
+  // Rows of a key/value head, about where the decode path ends; keys of one block, two, and more
+  // than one part.
   for (const Index kv_len : {512, 530, 2100}) {
     for (const Index rows : {1, 2, 3, 4, 5, 8, 9, 12, 15, 16, 17}) {
       const Index group = rows % 3 == 0 ? 3 : 1, dim = random.pick<Index>({16, 40, 72});

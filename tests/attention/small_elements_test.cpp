@@ -77,7 +77,8 @@ void make_hostile(Random& random, Array<float>& x) {
   }
 }
 
-/// All of bfloat16, which some targets multiply in pairs: weights are rounded, to 2^-9, before they meet the values.
+/// All of bfloat16, which some targets multiply in pairs: weights are rounded, to 2^-9, before they
+/// meet the values.
 template <class EQ, class EK>
 constexpr bool may_take_pairs = std::is_same_v<EQ, bfloat16> && std::is_same_v<EK, bfloat16>;
 
@@ -133,7 +134,8 @@ TYPED_TEST(SmallElementsTest, TheBitsOfFloatAttentionOnWhatIsStoredRoundedOnce) 
           bound = 1e-4 * (1 + most_of(*b));
           if (a == &got.y) bound += 0x1p-7 * most_of(call.v) / (1 - call.options.dropout);
         }
-        // One of two NaN may have another sign: which of two operands it comes from is the compiler's choice.
+        // One of two NaN may have another sign: which of two operands it comes from is the
+        // compiler's choice.
         ASSERT_EQ(attn_test::difference(*a, *b, bound, isa), "");
       }
     }

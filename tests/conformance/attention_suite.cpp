@@ -1,7 +1,8 @@
 // Conformance suite Attention, opsets 23 to 25.
 //
-// 3-D inputs pass through split_heads, a past is joined to the keys before the call, and lengths of an external cache are
-// key lengths. Scores, which the operator can return, are told from the library's weights and lse.
+// 3-D inputs pass through split_heads, a past is joined to the keys before the call, and lengths of
+// an external cache are key lengths. Scores, which the operator can return, are told from the
+// library's weights and lse.
 #include "attn/attention/sdpa.hpp"
 #include "attn/layers/heads.hpp"
 
@@ -129,7 +130,8 @@ void check_attention(Case& c) {
 
 }  // namespace
 
-// softmax_precision asks for a type at least; float, or double for inputs in double, is within the gate of all of them.
+// softmax_precision asks for a type at least; float, or double for inputs in double, is within the
+// gate of all of them.
 const Suite attention_suite{
     {"scale", "softcap", "is_causal", "left_window_size", "right_window_size", "q_num_heads",
      "kv_num_heads", "qk_matmul_output_mode", "softmax_precision"},

@@ -25,8 +25,8 @@ inline bool holds(const Case& c, std::initializer_list<attn::DType> types) {
   });
 }
 
-/// Largest absolute difference that passes. Floats of 16 bits are computed in float here, while ONNX rounds its results,
-/// of bfloat16 those in between too: one step of the element at 1.
+/// Largest absolute difference that passes. Floats of 16 bits are computed in float here, while
+/// ONNX rounds its results, of bfloat16 those in between too: one step of the element at 1.
 inline double gate(const Case& c) {
   if (holds(c, {attn::DType::BF16})) return epsilon<attn::bfloat16>;
   return holds(c, {attn::DType::F16}) ? epsilon<attn::float16> : 2e-6;

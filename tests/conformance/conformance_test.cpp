@@ -1,8 +1,9 @@
 // Conformance suites: `conformance_test OPERATOR` runs every case that OPERATOR.json lists, on every instruction set.
 //
-// They are looked for where make_cases.sh puts them: in ${ATTN_CONFORMANCE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/onnx-1.23.0}.
-// The last line is "Conformance.OPERATOR: N passed, M failed, K skipped (names)"; the exit status is 1 if a case failed, and 77,
-// which ctest reports as skipped, if none could run.
+// They are looked for where make_cases.sh puts them: in
+// ${ATTN_CONFORMANCE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/onnx-1.23.0}. The last line is
+// "Conformance.OPERATOR: N passed, M failed, K skipped (names)"; the exit status is 1 if a case
+// failed, and 77, which ctest reports as skipped, if none could run.
 #include <cstdlib>
 #include <exception>
 #include <filesystem>

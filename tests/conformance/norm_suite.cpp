@@ -10,7 +10,8 @@ namespace {
 
 constexpr double kDefaultEpsilon = 1e-5;
 
-/// Of the three outputs, layer_norm gives the first; the mean and the inverse deviation are kept for training only.
+/// Of the three outputs, layer_norm gives the first; the mean and the inverse deviation are kept
+/// for training only.
 void check_layer_norm(Case& c) {
   const double eps = c.attribute<double>("epsilon").value_or(kDefaultEpsilon);
   on_each_isa(c, [&]<class T>(T, attn::Isa isa) {

@@ -85,13 +85,15 @@ TYPED_TEST(Float16Test, EveryValueWidensExactlyAndComesBack) {
   }
 }
 
-// Between each value and the next, and a little to either side of the middle, as float and as double.
+// Between each value and the next, and a little to either side of the middle, as float and as
+// double.
 TYPED_TEST(Float16Test, RoundsToNearestTiesToEven) {
   using T = TypeParam;
   const unsigned infinity = std::numeric_limits<T>::infinity().bits();
   for (unsigned bits = 0; bits < infinity; ++bits) {
     const double low = meaning(bits, 15 - kMantissaBits<T>, kMantissaBits<T>);
-    // As if there were no end to the exponents: what rounds to the value after the largest is infinite.
+    // As if there were no end to the exponents: what rounds to the value after the largest is
+    // infinite.
     const double step = std::ldexp(
         1.0, std::max(std::ilogb(low > 0 ? low : 1e-99), std::numeric_limits<T>::min_exponent - 1) -
                  kMantissaBits<T>);

@@ -13,7 +13,7 @@ namespace {
 using attn_test::contains;
 using attn_test::error_of;
 
-constexpr index_t kMost = std::numeric_limits<index_t>::max();
+constexpr index_t kMax = std::numeric_limits<index_t>::max();
 
 TEST(Shape, Text) {
   EXPECT_EQ(to_string(Shape<1>{7}), "(7)");
@@ -24,7 +24,7 @@ TEST(Shape, SizeIsTheProduct) {
   EXPECT_EQ(size_of(Shape<1>{5}), 5);
   EXPECT_EQ(size_of(Shape<4>{2, 3, 4, 5}), 120);
   EXPECT_EQ(size_of(Shape<3>{2, 0, 4}), 0);
-  EXPECT_EQ(size_of(Shape<2>{kMost, 1}), kMost);
+  EXPECT_EQ(size_of(Shape<2>{kMax, 1}), kMax);
   EXPECT_EQ(size_of(Shape<2>{index_t{1} << 31, index_t{1} << 31}), index_t{1} << 62);
 }
 
@@ -34,14 +34,14 @@ TEST(Shape, SizePastTheIndexTypeThrows) {
                        }),
                        "[Shape] the number of elements must fit 63 bits; found (4294967296, "
                        "2147483648)."));
-  EXPECT_THROW(size_of(Shape<3>{kMost, kMost, kMost}), ShapeError);
+  EXPECT_THROW(size_of(Shape<3>{kMax, kMax, kMax}), ShapeError);
   // The product wraps to a small positive number.
   EXPECT_THROW(size_of(Shape<2>{(index_t{1} << 32) + 1, index_t{1} << 32}), ShapeError);
 }
 
 TEST(Shape, NoElementsHoweverLargeTheOtherExtents) {
-  EXPECT_EQ(size_of(Shape<3>{kMost, kMost, 0}), 0);
-  EXPECT_EQ(size_of(Shape<3>{0, kMost, kMost}), 0);
+  EXPECT_EQ(size_of(Shape<3>{kMax, kMax, 0}), 0);
+  EXPECT_EQ(size_of(Shape<3>{0, kMax, kMax}), 0);
 }
 
 TEST(Shape, NegativeExtentThrows) {

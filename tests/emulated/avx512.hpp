@@ -1,8 +1,9 @@
 // The AVX-512 intrinsics that attn uses, emulated by SIMDe on AVX2: read in the place of <immintrin.h>.
 //
-// SIMDe's functions stand for Intel's here, not our own: written by others and tested by them against processors that have
-// the instructions, they do not share what we may have misunderstood. Only what its release of Debian 12 (0.7.4 rc2) lacks
-// is added below. An intrinsic that neither has does not compile: "target specific option mismatch".
+// SIMDe's functions stand for Intel's here, not our own: written by others and tested by them
+// against processors that have the instructions, they do not share what we may have misunderstood.
+// Only what its release of Debian 12 (0.7.4 rc2) lacks is added below. An intrinsic that neither
+// has does not compile: "target specific option mismatch".
 #pragma once
 
 #if defined(__AVX512F__)
@@ -23,8 +24,9 @@
 #include <memory>
 #include <type_traits>
 
-// SIMDe is to use AVX2 and FMA; without, it would round a product before something is added to it. It would take them from
-// the compiler's macros; said here, so that this file's other code, the baseline's kernels too, is compiled as ever.
+// SIMDe is to use AVX2 and FMA; without, it would round a product before something is added to it.
+// It would take them from the compiler's macros; said here, so that this file's other code, the
+// baseline's kernels too, is compiled as ever.
 #define SIMDE_X86_AVX2_NATIVE
 #define SIMDE_X86_FMA_NATIVE
 #define SIMDE_ENABLE_NATIVE_ALIASES
@@ -80,8 +82,8 @@ namespace attn_emulated {
 template <int kLanes>
 inline constexpr unsigned kAllLanes = (1u << kLanes) - 1;
 
-// Lane by lane: what a mask leaves out is neither read nor written, as the instructions promise, and a sanitizer sees
-// what is.
+// Lane by lane: what a mask leaves out is neither read nor written, as the instructions promise,
+// and a sanitizer sees what is.
 template <int kLanes, class T>
 ATTN_EMULATED void masked_copy(unsigned mask, const T* from, T* to) {
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -114,8 +116,9 @@ ATTN_EMULATED void mask_storeu(double* p, __mmask8 mask, __m512d a) {
   masked_copy<8>(mask, lanes, p);
 }
 
-/// VGETEXP of one lane, from Intel's table: floor(log2 |x|), of subnormals too; 0 gives -inf, an infinity +inf, NaN itself.
-/// By bits for normal numbers: std::logb, which knows the rest, is a call.
+/// VGETEXP of one lane, from Intel's table: floor(log2 |x|), of subnormals too; 0 gives -inf, an
+/// infinity +inf, NaN itself. By bits for normal numbers: std::logb, which knows the rest, is a
+/// call.
 ATTN_EMULATED float getexp(float x) {
   const std::uint32_t biased = std::bit_cast<std::uint32_t>(x) >> 23 & 0xff;
   return biased == 0 || biased == 0xff ? std::logb(x)
@@ -146,7 +149,8 @@ ATTN_EMULATED __m256 maskz_extractf32x8(__mmask8 mask, __m512 a, int half) {
   return simde_mm256_maskz_mov_ps(mask, simde_mm256_loadu_ps(lanes + 8 * half));
 }
 
-/// to(x) of the lanes of `a`, an __m512i or __m512 of elements From, into `Vector` of elements To; the mask is all lanes.
+/// to(x) of the lanes of `a`, an __m512i or __m512 of elements From, into `Vector` of elements To;
+/// the mask is all lanes.
 template <class From, class To, class Vector, class Wide, class F>
 ATTN_EMULATED Vector each_lane(Wide a, F to) {
   From from[16];
@@ -158,7 +162,8 @@ ATTN_EMULATED Vector each_lane(Wide a, F to) {
   return result;
 }
 
-// By Intel's pages: widening without sign and with, halves, numbers to nearest even, and what is left of their low bits.
+// By Intel's pages: widening without sign and with, halves, numbers to nearest even, and what is
+// left of their low bits.
 ATTN_EMULATED __m512i cvtepu16_epi32(__m256i a) {
   return each_lane<std::uint16_t, std::int32_t, __m512i>(a, [](std::uint16_t x) { return int{x}; });
 }
@@ -180,7 +185,8 @@ ATTN_EMULATED __m128i cvtepi32_epi8(__m512i a) {
   return each_lane<std::int32_t, std::int8_t, __m128i>(
       a, [](int x) { return static_cast<std::int8_t>(x); });
 }
-// By attn's own scalar conversions, which element_test.cpp compares with arithmetic: SIMDe's do not round to nearest.
+// By attn's own scalar conversions, which element_test.cpp compares with arithmetic: SIMDe's do not
+// round to nearest.
 ATTN_EMULATED __m512 cvtph_ps(__m256i a) {
   return each_lane<std::uint16_t, float, __m512>(
       a, [](std::uint16_t x) { return attn::detail::widen_float16(x); });
@@ -190,7 +196,8 @@ ATTN_EMULATED __m256i cvtps_ph(__m512 a) {
       a, [](float x) { return attn::detail::narrow_to_float16(x); });
 }
 
-/// VDPBF16PS by Intel's page: the odd products first, each added with one rounding; denormals are 0. SIMDe's has them.
+/// VDPBF16PS by Intel's page: the odd products first, each added with one rounding; denormals are
+/// 0. SIMDe's has them.
 ATTN_EMULATED __m512 dpbf16_ps(__m512 sums, __m512bh a, __m512bh b) {
   constexpr auto flush = [](float x) {
     return std::abs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x;
@@ -221,8 +228,8 @@ ATTN_EMULATED __m512 dpbf16_ps(__m512 sums, __m512bh a, __m512bh b) {
 #pragma GCC pop_options
 #endif
 
-// Macros, as SIMDe's own aliases are: a function of that name is declared by the compiler's header, which SIMDe includes.
-// Some of them are macros there where nothing is optimised.
+// Macros, as SIMDe's own aliases are: a function of that name is declared by the compiler's header,
+// which SIMDe includes. Some of them are macros there where nothing is optimised.
 #undef _mm512_maskz_extractf32x8_ps
 #undef _mm512_maskz_getexp_pd
 #undef _mm512_maskz_getexp_ps

@@ -17,7 +17,8 @@ namespace {
 template <class T>
 using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
 
-/// Of every sign and exponent, and as many from [-16, 16]; NaN, infinities and subnormals among them.
+/// Of every sign and exponent, and as many from [-16, 16]; NaN, infinities and subnormals among
+/// them.
 template <class T>
 std::vector<T> arguments() {
   attn_test::Random random(11);

@@ -29,7 +29,8 @@ TEST(Precision, AttentionStaysWithinItsBounds) {
   }
 }
 
-// bf16: a cosine of 0.9999 on average and of 0.9995 at worst; int8: 0.995 and 0.98; others as the table has it.
+// bf16: a cosine of 0.9999 on average and of 0.9995 at worst; int8: 0.995 and 0.98; others as the
+// table has it.
 TEST(Precision, EmbeddingsOfOddLinesStayNearThoseInDouble) {
   if (!examples::model_is_present()) GTEST_SKIP() << examples::missing_model_message();
   const std::vector<std::string> all = bench::precision_lines(kRepository);

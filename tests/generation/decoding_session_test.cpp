@@ -29,7 +29,8 @@ TYPED_TEST_SUITE(DecodingSessionTest, Types);
 
 constexpr index_t kVocab = 23;
 
-/// A CachedDecoder without a cache: every step computes logits (batch, seq, vocab_size) of all tokens again.
+/// A CachedDecoder without a cache: every step computes logits (batch, seq, vocab_size) of all
+/// tokens again.
 template <class T>
 class Uncached {
  public:
@@ -278,7 +279,8 @@ TEST(Seq2SeqSessionErrors, RowsStayWithTheirSource) {
                        "num_beams must be at least 1"));
 }
 
-/// sliding_window(0, r) shows a query no key before its own: room for the tokens of one step is room enough.
+/// sliding_window(0, r) shows a query no key before its own: room for the tokens of one step is
+/// room enough.
 TEST(GptSession, AWindowOfNothingTakesNoRoom) {
   Random random(303);
   const auto model = random_gpt<double>(random, true);
@@ -298,8 +300,8 @@ TEST(GptSession, AWindowOfNothingTakesNoRoom) {
   }
 }
 
-/// Whatever a step takes at most has the bits of one token at a time: heads that share keys or not, windows of layers,
-/// angles that follow from the length, packed weights.
+/// Whatever a step takes at most has the bits of one token at a time: heads that share keys or not,
+/// windows of layers, angles that follow from the length, packed weights.
 TEST(GptSession, AFewTokensHaveTheBitsOfOneAtATime) {
   index_t most = 0;
   for (std::uint64_t draw = 0; draw < 24; ++draw) {
@@ -360,7 +362,8 @@ TEST(Seq2SeqSessionErrors, NumbersFarAway) {
   }
 }
 
-/// Twice on one session is once on a fresh one: the second prompt begins with the last token, which was not read yet.
+/// Twice on one session is once on a fresh one: the second prompt begins with the last token, which
+/// was not read yet.
 TEST(GptSession, ASecondCallContinues) {
   Random random(9);
   const auto model = random_gpt<float>(random, true);

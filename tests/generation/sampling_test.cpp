@@ -124,7 +124,8 @@ TEST(Sampler, SeedAndStreamFixTheTokens) {
   EXPECT_NE(draws(1, 0), draws(1, 1));
   EXPECT_NE(draws(1, 0), draws(2, 0));
   EXPECT_NE(draws(1, 0), draws(1 + (std::uint64_t{1} << 32), 0));
-  // Computed from the definitions of seed_seq and mt19937_64 in the standard: the same with every library.
+  // Computed from the definitions of seed_seq and mt19937_64 in the standard: the same with every
+  // library.
   EXPECT_EQ(draws(20170612, 3),
             (std::vector<index_t>{7, 7, 1, 9, 1, 6, 4, 8, 8, 2, 2, 2, 5, 8, 2, 0}));
 }

@@ -155,8 +155,9 @@ struct StoredWithin {
       false;  ///< stored results are exact but for rounding: the derived tolerance holds for them too
 };
 
-/// Runs compose(backend) in double, in float by the naive formula, and in the library on every instruction set; compares
-/// the library with the first, by twice the error of the second, and with what the case has stored.
+/// Runs compose(backend) in double, in float by the naive formula, and in the library on every
+/// instruction set; compares the library with the first, by twice the error of the second, and with
+/// what the case has stored.
 template <class Compose>
 void check_outputs(Case& c, Compose compose, StoredWithin stored_within = {}) {
   const Outputs<double> exact = compose(ReferenceBackend<double>{});

@@ -122,7 +122,8 @@ class Case {
 
 /// What one manifest asks for.
 struct Suite {
-  /// Attributes that `check` understands; another one makes a case skipped. Text is commentary unless it is listed.
+  /// Attributes that `check` understands; another one makes a case skipped. Text is commentary
+  /// unless it is listed.
   std::set<std::string_view> attributes;
   /// Compares all that the case holds; throws Unsupported to skip it.
   void (*check)(Case&);

@@ -1,7 +1,8 @@
 // Golden suites: `golden_test MANIFEST` runs every case that MANIFEST.json lists against MANIFEST.safetensors.
 //
-// Both are looked for in the environment variable ATTN_GOLDEN_DIR, if that is set, else in tests/data. The last line is
-// "Golden.MANIFEST: N passed, M failed, K skipped (names), G gradients"; the exit status is 1 if a case failed or none was listed.
+// Both are looked for in the environment variable ATTN_GOLDEN_DIR, if that is set, else in
+// tests/data. The last line is "Golden.MANIFEST: N passed, M failed, K skipped (names), G
+// gradients"; the exit status is 1 if a case failed or none was listed.
 #include <cstdlib>
 #include <exception>
 #include <filesystem>

@@ -87,7 +87,8 @@ class LibraryTutorials {
     const Index dim = table.extent(1);
     const auto rows = [&](const char* name) { return c_.load<float>(name).extent(0); };
     const auto layers = c_.required<Index>("n_layers");
-    // Field by field: g++ 12 believes that nested braces leave a rotary's optional without a value to destroy.
+    // Field by field: g++ 12 believes that nested braces leave a rotary's optional without a value
+    // to destroy.
     attn::Seq2SeqOptions options;
     options.src_vocab_size = rows("src_word_emb.weight");
     options.tgt_vocab_size = rows("trg_word_emb.weight");

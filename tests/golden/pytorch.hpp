@@ -57,8 +57,8 @@ ReferenceHeads<T> load_heads(const Case& c, const std::string& prefix, Index num
   return heads;
 }
 
-/// Adds the masks that the case has: `mask` (q_len, kv_len) or (batch * num_heads, q_len, kv_len), `padding` (batch,
-/// kv_len) or, without a batch, (kv_len).
+/// Adds the masks that the case has: `mask` (q_len, kv_len) or (batch * num_heads, q_len, kv_len),
+/// `padding` (batch, kv_len) or, without a batch, (kv_len).
 inline void add_masks(ReferenceOptions& options, const Case& c, const std::string& mask,
                       const std::string& padding, Index num_heads) {
   using Kind = ReferenceOptions::Mask::Kind;

@@ -1,7 +1,8 @@
 // Golden suite `tutorials`: the systems of the five tutorials as the library's modules of the same kind.
 //
-// Which module a case is shows in the names of its tensors; 004's weights are (in, out), all others (out, in). Masks keep
-// where true. The tutorials fill hidden scores with -1e9, so that a row without a visible key is the mean of the values.
+// Which module a case is shows in the names of its tensors; 004's weights are (in, out), all others
+// (out, in). Masks keep where true. The tutorials fill hidden scores with -1e9, so that a row
+// without a visible key is the mean of the values.
 #include <cmath>
 
 #include "golden/library_tutorials.hpp"

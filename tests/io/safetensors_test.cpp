@@ -215,7 +215,8 @@ TEST(SafetensorsFile, ViewsAndRoundsToFloatsOf16Bits) {
   EXPECT_EQ(view(0), 1 + 0x1p-10f);
   EXPECT_EQ(view(1), -65504.0f);
   EXPECT_THROW((file.view<bfloat16, 1>("x")), DTypeError);
-  // To nearest, ties to even; a double rounds once: 1 + 2^-8 + 2^-40 is past the tie, though not as a float.
+  // To nearest, ties to even; a double rounds once: 1 + 2^-8 + 2^-40 is past the tie, though not as
+  // a float.
   const auto rounded = load<bfloat16>(
       file_of("F64", "3", bytes_of<double>({1 + 0x1p-8, 1 + 0x1p-8 + 0x1p-40, 1e300})));
   EXPECT_EQ(rounded[0], 1.0f);

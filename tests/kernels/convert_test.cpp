@@ -26,7 +26,8 @@ template <class T>
 using Bits = std::conditional_t<sizeof(T) == 2, std::uint16_t,
                                 std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>;
 
-/// The bits of x; of a NaN, a quiet one's, since processors make signalling ones quiet where they convert them.
+/// The bits of x; of a NaN, a quiet one's, since processors make signalling ones quiet where they
+/// convert them.
 template <class T>
 Bits<T> quiet_bits(T x) {
   const auto bits = std::bit_cast<Bits<T>>(x);
@@ -35,7 +36,8 @@ Bits<T> quiet_bits(T x) {
   return value != value ? static_cast<Bits<T>>(bits | Bits<T>{1} << (kMantissa - 1)) : bits;
 }
 
-/// Any bits at all: numbers of all magnitudes, subnormals, infinities, NaN; half of them close to where `To` rounds.
+/// Any bits at all: numbers of all magnitudes, subnormals, infinities, NaN; half of them close to
+/// where `To` rounds.
 template <class From, class To>
 From hostile(Random& random) {
   using Integer = Bits<From>;

@@ -92,8 +92,8 @@ struct Product {
     return result;
   }
 
-  /// k eps max|a| max|b| for the sum; no activation is steeper than 1.13, and each of the steps after the sum rounds what
-  /// it gives.
+  /// k eps max|a| max|b| for the sum; no activation is steeper than 1.13, and each of the steps
+  /// after the sum rounds what it gives.
   double bound() const {
     const double sum =
         std::abs(static_cast<double>(alpha)) * attn_test::gemm_bound<T>(k, max_abs(a), max_abs(b));
@@ -299,17 +299,18 @@ TYPED_TEST(GemmTest, SameBitsOnAnyNumberOfThreadsAndForAnyPartOfTheRows) {
   }
 }
 
-// Rows are cut into tiles of 6 and 4 and blocks of 32 tiles: every remainder, alone and around the end of a block.
+// Rows are cut into tiles of 6 and 4 and blocks of 32 tiles: every remainder, alone and around the
+// end of a block.
 TYPED_TEST(GemmTest, EveryNumberOfRows) {
   using T = TypeParam;
-  constexpr Index kMost = 200, kDim = 37, kColumns = 70;
+  constexpr Index kMax = 200, kDim = 37, kColumns = 70;
   Random random(13);
-  const auto a = random.array<T>({kMost, kDim}), b = random.array<T>({kDim, kColumns});
+  const auto a = random.array<T>({kMax, kDim}), b = random.array<T>({kDim, kColumns});
   const auto exact = attn_test::reference_matmul(a.template as<double>(), b.template as<double>());
   const double bound = attn_test::gemm_bound<T>(kDim, max_abs(a), max_abs(b));
   for (Isa isa : available_isas()) {
     const PackedWeights<T> packed(b.template view<2>(), isa);
-    for (Index m = 1; m <= kMost; m += m == 26 ? 160 : 1) {
+    for (Index m = 1; m <= kMax; m += m == 26 ? 160 : 1) {
       const auto rows = to_array(exact.template view<2>().slice(0, 0, m));
       Placed<T, 2> c(Shape<2>{m, kColumns}, Layout<2>::contiguous());
       gemm(a.template view<2>().slice(0, 0, m), packed, c.view());
@@ -322,7 +323,8 @@ TYPED_TEST(GemmTest, EveryNumberOfRows) {
   }
 }
 
-// Few rows take a weight (out, in) as it lies: the bits of packed weights, whatever the sizes and the threads.
+// Few rows take a weight (out, in) as it lies: the bits of packed weights, whatever the sizes and
+// the threads.
 TYPED_TEST(GemmTest, FewRowsByAWeightAsItLies) {
   using T = TypeParam;
   for (std::uint64_t draw = 0; draw < 150; ++draw) {

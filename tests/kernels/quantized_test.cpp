@@ -85,7 +85,8 @@ TEST(Quantized, ProductsInEightBitsAreThoseOfTheRoundedActivations) {
     Tensor2<double> magnitude({m, n});
     const Tensor2<double> expected =
         int8_reference(x, dense, format.block == 0 ? k : 32, magnitude);
-    // Sums of integers are exact; a block's scaling rounds four times, its addition once, and so does each weight's offset.
+    // Sums of integers are exact; a block's scaling rounds four times, its addition once, and so
+    // does each weight's offset.
     const Index blocks = format.block == 0 ? 1 + k / 1024 : k / format.block;
     const double bound = 1.2e-7 * static_cast<double>(6 + blocks);
     for (Isa isa : extended_isas()) {
@@ -129,7 +130,8 @@ TEST(Quantized, RowsHaveTheSameBitsAloneAndOnAnyThreads) {
   }
 }
 
-/// Sums of integers are exact, and all sets with AVX-512 scale them alike: tiles or vectors, any number of rows.
+/// Sums of integers are exact, and all sets with AVX-512 scale them alike: tiles or vectors, any
+/// number of rows.
 TEST(Quantized, TilesGiveTheBitsOfVectors) {
   if (!is_available(Isa::amx)) GTEST_SKIP() << "needs AMX";
   const ThreadExecutor threads(3);

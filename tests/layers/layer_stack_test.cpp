@@ -165,7 +165,8 @@ TYPED_TEST(LayerStackTest, ErrorsOfOptionsAndShapes) {
             this->name + " out must have shape (2, 4, 16); found (2, 4, 15).");
 }
 
-/// Whatever a call finds wrong with caches or output, in whichever layer, caches and output stay as they were.
+/// Whatever a call finds wrong with caches or output, in whichever layer, caches and output stay as
+/// they were.
 TYPED_TEST(LayerStackTest, ErrorsWithCachesChangeNothing) {
   Tensor3<float> y(this->x.shape()), turned({2, 16, 4});
   y.fill(7);
@@ -187,7 +188,8 @@ TYPED_TEST(LayerStackTest, ErrorsWithCachesChangeNothing) {
   EXPECT_TRUE(all_are(y, 7));
 }
 
-/// Nor do caches keep what a call added that fails late: in any layer's last norm, or in the one behind them.
+/// Nor do caches keep what a call added that fails late: in any layer's last norm, or in the one
+/// behind them.
 TYPED_TEST(LayerStackTest, ErrorsOfAnyLayerLeaveTheCaches) {
   auto caches = caches_of(this->stack, 9);
   Tensor3<float> y(this->x.shape()), expected(this->x.shape());

@@ -175,7 +175,8 @@ TEST(MultiHeadAttentionCalls, PackedSequencesEachStartAtPositionZero) {
   }
 }
 
-/// Sequences one behind another in a cache that may forget the first keys: A, more of A, then B, then more of B and C.
+/// Sequences one behind another in a cache that may forget the first keys: A, more of A, then B,
+/// then more of B and C.
 TEST(MultiHeadAttentionCalls, PackedSequencesGoOnBehindACache) {
   Random random(8);
   MultiHeadAttentionOptions with_room = kAll;
@@ -223,7 +224,8 @@ TEST(MultiHeadAttentionCalls, PackedSequencesGoOnBehindACache) {
   }
 }
 
-/// Fewer queries than keys, without a cache: the last query of each sequence stands at its last key.
+/// Fewer queries than keys, without a cache: the last query of each sequence stands at its last
+/// key.
 TEST(MultiHeadAttentionCalls, PackedQueriesStandAtTheEndOfTheirKeys) {
   Random random(9);
   auto module = random_attention(random, kAll);
@@ -244,7 +246,8 @@ TEST(MultiHeadAttentionCalls, PackedQueriesStandAtTheEndOfTheirKeys) {
             "position_ids; found 2.");
 }
 
-/// A cache that forgets what its window hides: everything counts the same keys as with one that does not.
+/// A cache that forgets what its window hides: everything counts the same keys as with one that
+/// does not.
 TEST(MultiHeadAttentionCalls, WindowedCachesCountEveryKey) {
   Random random(10);
   MultiHeadAttentionOptions with_room = kAll;

@@ -64,8 +64,8 @@ TEST(RotaryOptions, GivenFrequenciesAndPartsOfAHead) {
   const RotaryTable<double> table(given);
   EXPECT_EQ(table.cos(7, 1), std::cos(-14.0));
   EXPECT_EQ(table.sin(3, 0), std::sin(1.5));
-  // Of a head of 4 the first pair turns, by this frequency: the positions of the two tokens count by
-  // their distance alone.
+  // Of a head of 4 the first pair turns, by this frequency: the positions of the two tokens count
+  // by their distance alone.
   given.dim = 2;
   given.frequencies = {1};
   Random random(1);

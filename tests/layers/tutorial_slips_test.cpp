@@ -23,7 +23,8 @@ MultiHeadAttention<float> random_attention(Random& random,
   return module;
 }
 
-/// Its numbers hang on a generator's hidden state. What holds: who permutes the tokens permutes the rows.
+/// Its numbers hang on a generator's hidden state. What holds: who permutes the tokens permutes the
+/// rows.
 TEST(TutorialSlips, T000PermutedTokensGivePermutedRows) {
   Random random(1);
   const auto module = random_attention(random, {.embed_dim = 16, .num_heads = 4});
@@ -38,8 +39,8 @@ TEST(TutorialSlips, T000PermutedTokensGivePermutedRows) {
   EXPECT_EQ(unlike(module(turned), expected), "");
 }
 
-/// reshape(-1, heads, dim) of (batch, n, heads * dim) mixes tokens into heads; meant is feature h * dim + j of token i as
-/// feature j of head h.
+/// reshape(-1, heads, dim) of (batch, n, heads * dim) mixes tokens into heads; meant is feature h *
+/// dim + j of token i as feature j of head h.
 TEST(TutorialSlips, T001HeadsAreCutFromFeatures) {
   Random random(2);
   constexpr index_t kHeads = 3, kTokens = 5, kDim = 4;
@@ -61,7 +62,8 @@ TEST(TutorialSlips, T001HeadsAreCutFromFeatures) {
   EXPECT_EQ(to_array(combine_heads(heads)).data, to_array(x).data);
 }
 
-/// It multiplies scores by a mask of -inf, which makes NaN of 0 and flips negative scores; meant is to add one.
+/// It multiplies scores by a mask of -inf, which makes NaN of 0 and flips negative scores; meant is
+/// to add one.
 TEST(TutorialSlips, T001InfinityIsAdded) {
   Random random(3);
   const auto module = random_attention(random, {.embed_dim = 12, .num_heads = 3});
@@ -74,7 +76,8 @@ TEST(TutorialSlips, T001InfinityIsAdded) {
   EXPECT_EQ(unlike(y, module(x, {.mask = causal()})), "");
 }
 
-/// Its full listing projects keys and values by q_project; meant is a projection of their own for each.
+/// Its full listing projects keys and values by q_project; meant is a projection of their own for
+/// each.
 TEST(TutorialSlips, T002KeysAndValuesHaveTheirOwnProjections) {
   Random random(4);
   auto module = random_attention(random, {.embed_dim = 12, .num_heads = 3});
@@ -93,8 +96,8 @@ TEST(TutorialSlips, T002KeysAndValuesHaveTheirOwnProjections) {
   EXPECT_NE(unlike(y, attend(k, q)), "");
 }
 
-/// Its unsqueeze(1) puts a mask (seq, seq) on the axis of heads. Here it is (q_len, kv_len) for every head and batch row,
-/// also where there are as many heads as tokens.
+/// Its unsqueeze(1) puts a mask (seq, seq) on the axis of heads. Here it is (q_len, kv_len) for
+/// every head and batch row, also where there are as many heads as tokens.
 TEST(TutorialSlips, T002MaskOfTwoAxesIsNotOfHeads) {
   Random random(5);
   constexpr index_t kSeq = 4;
@@ -113,8 +116,8 @@ TEST(TutorialSlips, T002MaskOfTwoAxesIsNotOfHeads) {
   EXPECT_EQ(unlike(module(x, {.mask = keep_mask(per_row.view().unsqueeze(1))}), expected), "");
 }
 
-/// The page breaks off. What it means: a pad mask (batch, 1, seq) AND a subsequent mask (1, seq, seq), norms behind the
-/// residual, eps 1e-6.
+/// The page breaks off. What it means: a pad mask (batch, 1, seq) AND a subsequent mask (1, seq,
+/// seq), norms behind the residual, eps 1e-6.
 TEST(TutorialSlips, T003MasksCombineAndNormsComeLast) {
   Random random(6);
   EncoderLayer<float> layer(
@@ -162,7 +165,8 @@ TEST(TutorialSlips, T004HiddenKeysHaveNoWeight) {
   }
 }
 
-/// Its "multi-head" demonstration with one matrix is one head of width 6. Two heads of width 3 are something else.
+/// Its "multi-head" demonstration with one matrix is one head of width 6. Two heads of width 3 are
+/// something else.
 TEST(TutorialSlips, T004HeadsHaveScoresOfTheirOwn) {
   Random random(7);
   auto one = random_attention(random, {.embed_dim = 6, .num_heads = 1, .output_projection = false});

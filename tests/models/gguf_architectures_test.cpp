@@ -216,7 +216,8 @@ TEST(GgufArchitectures, Gemma) { check(TinyGguf("gemma", "gemma")); }
 // Windows in every other layer, norms behind, capped scores and logits.
 TEST(GgufArchitectures, Gemma2) { check(TinyGguf("gemma2", "gemma2")); }
 
-// As Gemma's files have them: SentencePiece, a turn's marks as control tokens, and a template of them.
+// As Gemma's files have them: SentencePiece, a turn's marks as control tokens, and a template of
+// them.
 TEST(GgufArchitectures, Gemma2FromTextToText) {
   TinyGguf tiny("gemma2", "gemma2");
   std::vector<std::string> tokens = {"<unk>",         "<bos>",  "<eos>", "<start_of_turn>",

@@ -83,7 +83,8 @@ TEST(Gpt, WholeAndStepByStep) {
   }
 }
 
-/// Two prompts in one row, one after the other, then more of the second: positions are those of each alone.
+/// Two prompts in one row, one after the other, then more of the second: positions are those of
+/// each alone.
 TEST(Gpt, PackedSequencesGoOnBehindCaches) {
   Random random(7);
   Tensor2<int> first({1, 5}), second({1, 6});

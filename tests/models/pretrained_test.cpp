@@ -170,8 +170,8 @@ TEST(Pretrained, EncoderDecodersHaveTheLogitsAndTokensOfTransformers) {
   check_seq2seq("t5", load_pretrained<Seq2SeqTransformer<double>>(kPretrained / "t5"), 0);
 }
 
-/// Weights of 16 bits by one option have the bits of those rounded afterwards; a model of 16 bits has
-/// every parameter rounded.
+/// Weights of 16 bits by one option have the bits of those rounded afterwards; a model of 16 bits
+/// has every parameter rounded.
 TEST(Pretrained, WeightsAreOfTheElementThatIsAskedFor) {
   const Path folder = kPretrained / "bert";
   const auto floats = load_pretrained<Bert<float>>(folder, {.pack = false});

@@ -270,7 +270,8 @@ TYPED_TEST(SmallElementModulesTest, LearnedKeysAndTransformers) {
   EXPECT_EQ(logits.extent(2), 8);
 }
 
-/// What a file of floats holds is rounded once, and what one of the element holds is taken as it is.
+/// What a file of floats holds is rounded once, and what one of the element holds is taken as it
+/// is.
 TYPED_TEST(SmallElementModulesTest, LoadFromFilesOfAnyElement) {
   using E = TypeParam;
   const TempFolder folder;

@@ -187,14 +187,14 @@ TYPED_TEST(MathTest, SiluAndGeluAreWithinTheirBounds) {
 
 TYPED_TEST(MathTest, SiluAndGeluOfTheExtremes) {
   using T = TypeParam;
-  constexpr T kMost = std::numeric_limits<T>::max();
+  constexpr T kMax = std::numeric_limits<T>::max();
   for (Isa isa : available_isas()) {
     for (VecOp op : {VecOp::silu, VecOp::gelu}) {
       const auto y = apply<T>(
-          op, {-kInf<T>, -kMost, T(-1e4), T{0}, T(-0.0), T(1e4), kMost, kInf<T>, kNaN<T>}, isa);
+          op, {-kInf<T>, -kMax, T(-1e4), T{0}, T(-0.0), T(1e4), kMax, kInf<T>, kNaN<T>}, isa);
       for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(y[i], T{0}) << i << name(isa);
       EXPECT_EQ(y[5], T(1e4)) << name(isa);
-      EXPECT_EQ(y[6], kMost) << name(isa);
+      EXPECT_EQ(y[6], kMax) << name(isa);
       EXPECT_EQ(y[7], kInf<T>) << name(isa);
       EXPECT_TRUE(std::isnan(y[8])) << name(isa);
     }

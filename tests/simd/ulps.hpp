@@ -12,8 +12,8 @@
 
 namespace attn_test {
 
-/// x / (1 + e^-x), of -inf its limit. W is wider than what is measured: where e^-x overflows in W, so far out are no
-/// results but 0.
+/// x / (1 + e^-x), of -inf its limit. W is wider than what is measured: where e^-x overflows in W,
+/// so far out are no results but 0.
 inline constexpr auto exact_silu = [](auto x) {
   using W = decltype(x);
   return x == -std::numeric_limits<W>::infinity() ? W{0} : x / (1 + std::exp(-x));
@@ -29,12 +29,14 @@ inline constexpr auto exact_gelu = [](auto x) {
 /// |got - exact| in units of the last place of the T nearest to `exact`, an infinity being the power of two after the
 /// largest number; 0 for two NaNs and infinity for one.
 ///
-/// One entry of a table per exponent: std::nextafter, a call, would take most of the time of 2^32 floats.
+/// One entry of a table per exponent: std::nextafter, a call, would take most of the time of 2^32
+/// floats.
 template <class T, class Exact>
 class UlpRuler {
  public:
   UlpRuler() {
-    // The spacing of subnormals is that of the smallest normal numbers; infinity has that of the largest.
+    // The spacing of subnormals is that of the smallest normal numbers; infinity has that of the
+    // largest.
     for (int exponent = Limits::min_exponent - 1; exponent <= Limits::max_exponent + 1;
          ++exponent) {
       const int unit = std::min(std::max(exponent, Limits::min_exponent), Limits::max_exponent);

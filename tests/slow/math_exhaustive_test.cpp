@@ -1,5 +1,6 @@
 // Every function of simd/math.inc over all 2^32 floats, and over millions of doubles, on every instruction set: no error
-// above the bound that it states. Prints the worst. Four minutes on two cores, for two instruction sets.
+// above the bound that it states. Prints the worst. Four minutes on two cores, for two instruction
+// sets.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -48,7 +49,8 @@ struct Worst {
   }
 };
 
-/// Compares with `exact` (double for floats, long double for doubles) over the arguments that `fill` makes, a block per task.
+/// Compares with `exact` (double for floats, long double for doubles) over the arguments that
+/// `fill` makes, a block per task.
 template <class T, class Exact, class Function, class Fill>
 void expect_kept(const std::vector<Promise>& promises, index_t blocks, Function exact, Fill fill) {
   const auto sets = available_isas();
@@ -105,7 +107,8 @@ void expect_kept_by_floats(const std::vector<Promise>& promises, Function exact)
   expect_kept<float, double>(promises, index_t{1} << 16, exact, fill);
 }
 
-/// 2^24 doubles: every other one evenly from [least, most], the rest of any sign, exponent and mantissa.
+/// 2^24 doubles: every other one evenly from [least, most], the rest of any sign, exponent and
+/// mantissa.
 template <class Function>
 void expect_kept_by_doubles(const std::vector<Promise>& promises, double least, double most,
                             Function exact) {

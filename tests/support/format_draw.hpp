@@ -13,7 +13,8 @@
 
 namespace attn_test {
 
-/// Rows of numbers of which some are hostile: NaN, infinities, denormals, zeros, and sizes of every order.
+/// Rows of numbers of which some are hostile: NaN, infinities, denormals, zeros, and sizes of every
+/// order.
 inline attn::Tensor2<float> hostile_rows(Random& random, Index m, Index k) {
   attn::Tensor2<float> x = random.tensor<float, 2>({m, k});
   for (Index i = 0; i < m; ++i) {
@@ -26,9 +27,9 @@ inline attn::Tensor2<float> hostile_rows(Random& random, Index m, Index k) {
   return x;
 }
 
-/// Of one product, on every instruction set: with exact activations the bits of gemm() on the weights that the codes mean;
-/// with int8 a row with a number that is not finite is NaN, and others are within the rounding of their sums. Empty where
-/// it is so.
+/// Of one product, on every instruction set: with exact activations the bits of gemm() on the
+/// weights that the codes mean; with int8 a row with a number that is not finite is NaN, and others
+/// are within the rounding of their sums. Empty where it is so.
 inline std::string product_difference(Random& random) {
   const attn::QuantizedFormat& format = random.pick(quantized_formats());
   const Index k =
@@ -112,7 +113,8 @@ inline attn::KvCache<float> cache_of(const AttentionDraw<float>& call, attn::DTy
   return cache;
 }
 
-/// Of attention on a cache of bfloat16, float16 or int8: as near to double on what the cache holds as float attention is.
+/// Of attention on a cache of bfloat16, float16 or int8: as near to double on what the cache holds
+/// as float attention is.
 inline std::string attention_difference_of_cache(Random& random) {
   AttentionDraw<float> call(random, 20000);
   if (call.options.first_key > 0) return "";  // of caches that forgot keys alone

@@ -11,8 +11,8 @@
 
 namespace attn_test {
 
-/// Elements that end at an inaccessible page (and, from `before_start`, begin right behind one): a read or write past
-/// the end ends the program, with or without a sanitizer.
+/// Elements that end at an inaccessible page (and, from `before_start`, begin right behind one): a
+/// read or write past the end ends the program, with or without a sanitizer.
 template <class T>
 class PageGuarded {
  public:

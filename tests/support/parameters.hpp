@@ -40,7 +40,8 @@ ReferenceParameters<W> parameters_of(const Module& module) {
   return parameters;
 }
 
-/// Adds random numbers to a module's parameters: matrices are scaled by their fan-in, vectors stay near their start.
+/// Adds random numbers to a module's parameters: matrices are scaled by their fan-in, vectors stay
+/// near their start.
 template <class Module>
 void randomize(Module& module, Random& random) {
   module.visit_parameters([&]<class T, int Rank>(std::string_view, attn::TensorView<T, Rank> p) {

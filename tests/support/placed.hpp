@@ -13,7 +13,8 @@
 
 namespace attn_test {
 
-/// From the slowest axis to the fastest, and how many elements lie unused behind each run of the fastest.
+/// From the slowest axis to the fastest, and how many elements lie unused behind each run of the
+/// fastest.
 template <int Rank>
 struct Layout {
   std::array<int, std::size_t{Rank}> order{};
@@ -50,8 +51,8 @@ struct Layout {
   }
 };
 
-/// The memory ends with the last element, before an inaccessible page. What no element covers holds `poison`, and so do
-/// the elements of an output before it is written.
+/// The memory ends with the last element, before an inaccessible page. What no element covers holds
+/// `poison`, and so do the elements of an output before it is written.
 template <class T, int Rank>
 class Placed {
  public:

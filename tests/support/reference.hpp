@@ -1,7 +1,8 @@
 // References with nested loops, one obvious line per formula: in double the truth, in float "the naive formula".
 //
-// Each is a template on the type it computes in and shares nothing with the library but the names. The attention
-// reference follows the contract's order of one row step by step; the numbers in its comments are those steps.
+// Each is a template on the type it computes in and shares nothing with the library but the names.
+// The attention reference follows the contract's order of one row step by step; the numbers in its
+// comments are those steps.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +18,9 @@
 
 namespace attn_test {
 
-/// In which order a sum takes its terms. The naive formula does not say: its error is the worst of these, which are
-/// as many draws of its rounding errors. The last ones take the terms by the remainders of their numbers.
+/// In which order a sum takes its terms. The naive formula does not say: its error is the worst of
+/// these, which are as many draws of its rounding errors. The last ones take the terms by the
+/// remainders of their numbers.
 enum class Order { forward, backward, rotated, by_2, by_3, by_5, by_7, by_11 };
 inline constexpr Order kOrders[] = {Order::forward, Order::backward, Order::rotated, Order::by_2,
                                     Order::by_3,    Order::by_5,     Order::by_7,    Order::by_11};
@@ -41,8 +43,8 @@ inline Index in_order(Order order, Index i, Index n) {
   }
 }
 
-// Every function below computes in T. `float` squares, sums and exponentials must round as float, so nothing here may
-// pass through a wider type.
+// Every function below computes in T. `float` squares, sums and exponentials must round as float,
+// so nothing here may pass through a wider type.
 
 /// (m, k) (k, n)
 template <class T>
@@ -196,9 +198,9 @@ struct ReferenceOptions {
   std::function<bool(int, int, int, int)> mask_mod = {};
 };
 
-/// y (batch, heads, q_len, head_dim_v), weights (batch, heads, q_len, kv_len), lse (batch, heads, q_len); then the mean
-/// of the weights over heads (batch, q_len, kv_len), their sum over queries (batch, heads, kv_len) and the largest score
-/// of a visible key (batch, heads).
+/// y (batch, heads, q_len, head_dim_v), weights (batch, heads, q_len, kv_len), lse (batch, heads,
+/// q_len); then the mean of the weights over heads (batch, q_len, kv_len), their sum over queries
+/// (batch, heads, kv_len) and the largest score of a visible key (batch, heads).
 template <class T>
 struct ReferenceResult {
   Array<T> y, weights, lse, average = {}, column_sums = {}, max_logits = {};
@@ -245,8 +247,8 @@ inline bool is_in_reach(const ReferenceOptions& options, Index b, Index i, Index
   return true;
 }
 
-/// What is added to the score of query i and key `given` of those given; nothing where the key is hidden. `p` is the
-/// query's position.
+/// What is added to the score of query i and key `given` of those given; nothing where the key is
+/// hidden. `p` is the query's position.
 template <class T>
 std::optional<T> reference_bias(const ReferenceOptions& options, Index b, Index h, Index i,
                                 Index given, Index p) {

@@ -70,7 +70,8 @@ Array<T> reference_combine_heads(const Array<T>& x) {
   return y;
 }
 
-/// Pairs of coordinates of x (batch, heads, seq, dim) turned by the angles of positions ids (batch, seq).
+/// Pairs of coordinates of x (batch, heads, seq, dim) turned by the angles of positions ids (batch,
+/// seq).
 template <class T>
 Array<T> reference_rotary(const Array<T>& x, const Array<T>& cos, const Array<T>& sin,
                           const attn::Tensor2<attn::index_t>& ids, attn::RotaryPairs pairs) {
@@ -161,8 +162,8 @@ inline ReferenceOptions::Mask reference_append_visible(const ReferenceOptions::M
   return {mask.kind, longer};
 }
 
-/// query, key, value (batch, seq, features) to y (batch, q_len, out) and weights per head. Of the options, causality,
-/// windows and key lengths do not go together with appended keys.
+/// query, key, value (batch, seq, features) to y (batch, q_len, out) and weights per head. Of the
+/// options, causality, windows and key lengths do not go together with appended keys.
 template <class T>
 ReferenceResult<T> reference_multi_head_attention(const ReferenceHeads<T>& p, const Array<T>& query,
                                                   const Array<T>& key, const Array<T>& value,

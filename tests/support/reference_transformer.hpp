@@ -21,7 +21,8 @@ Array<T> reference_rows(const Array<T>& x, Index begin, Index end) {
   return {shape, {x.data.begin() + begin * width, x.data.begin() + end * width}};
 }
 
-/// Nested loops in T, with sums taken in one order. Prefixes end in a dot; parameters that are absent are none.
+/// Nested loops in T, with sums taken in one order. Prefixes end in a dot; parameters that are
+/// absent are none.
 template <class T>
 struct ReferenceTransformer {
   ReferenceParameters<T> parameters;
@@ -178,7 +179,8 @@ struct ReferenceTransformer {
   }
 };
 
-/// Twice the error of `reference(T{}, order)` beside `exact`: the tolerance of a module that computes in T.
+/// Twice the error of `reference(T{}, order)` beside `exact`: the tolerance of a module that
+/// computes in T.
 template <class T, class Reference, class W>
 double module_bound(Reference reference, const Array<W>& exact) {
   return twice_naive([&](Order order) { return reference(T{}, order); }, exact);

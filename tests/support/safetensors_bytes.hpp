@@ -47,7 +47,8 @@ std::string bytes_of(std::initializer_list<T> values) {
   return bytes;
 }
 
-/// Calls f, which may find that a tensor is not what it asks for: a DTypeError, ShapeError or ValueError.
+/// Calls f, which may find that a tensor is not what it asks for: a DTypeError, ShapeError or
+/// ValueError.
 template <class F>
 void allow_refusal(F&& f) {
   try {
@@ -109,8 +110,8 @@ inline double read_everything(const attn::SafetensorsFile& file) {
   return sum;
 }
 
-/// A small file with every kind of thing in it: metadata, escapes, a scalar, an empty tensor, 16-bit
-/// floats, integers, bool.
+/// A small file with every kind of thing in it: metadata, escapes, a scalar, an empty tensor,
+/// 16-bit floats, integers, bool.
 inline std::string sample_safetensors() {
   return safetensors_file(R"({"__metadata__":{"format":"pt","note":"caf\u00e9 \"x\""},)"
                           R"("w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"

@@ -9,8 +9,8 @@
 
 namespace attn_test {
 
-/// The rows (axis 1) of x in pieces of 1, 2, 3, .. to run(piece, is it the first), whose results (batch, rows, features)
-/// are put together.
+/// The rows (axis 1) of x in pieces of 1, 2, 3, .. to run(piece, is it the first), whose results
+/// (batch, rows, features) are put together.
 template <class T, int Rank, class F>
 Array<float> by_steps(const attn::Tensor<T, Rank>& x, F run) {
   Array<float> y;

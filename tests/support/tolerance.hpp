@@ -71,10 +71,11 @@ std::string difference(const Array<A>& got, const Array<B>& want, double bound, 
 template <class T>
 constexpr double epsilon = static_cast<double>(std::numeric_limits<T>::epsilon());
 
-/// "At most twice the error of the naive formula", and one step of epsilon of the result: naive(order) computes in T,
-/// `exact` is from something wider. Four times in double, where the library's e^x is less close beside the standard
-/// library's. Fewer than 512 results are a small sample of rounding errors, whose largest is often half of what more
-/// would show, or none at all: twice as much is allowed there.
+/// "At most twice the error of the naive formula", and one step of epsilon of the result:
+/// naive(order) computes in T, `exact` is from something wider. Four times in double, where the
+/// library's e^x is less close beside the standard library's. Fewer than 512 results are a small
+/// sample of rounding errors, whose largest is often half of what more would show, or none at all:
+/// twice as much is allowed there.
 template <class Naive, class Exact>
 double twice_naive(Naive naive, const Array<Exact>& exact) {
   using T = typename decltype(naive(Order::forward).data)::value_type;
@@ -84,7 +85,8 @@ double twice_naive(Naive naive, const Array<Exact>& exact) {
   return exact.size() < 512 ? 2 * bound : bound;
 }
 
-/// 16 epsilon of the largest element: between results whose sums the library takes in another order.
+/// 16 epsilon of the largest element: between results whose sums the library takes in another
+/// order.
 template <class T>
 double near(const Array<T>& x) {
   return 16 * epsilon<T> * max_abs(x);
@@ -110,8 +112,8 @@ double gemm_bound(Index k, double most_a, double most_b) {
 template <class T>
 using Wider = std::conditional_t<std::is_same_v<T, float>, double, long double>;
 
-/// Checks all outputs of one attention call (those that are given) against the reference in Wider<T>, with twice
-/// the error of the naive formula in T.
+/// Checks all outputs of one attention call (those that are given) against the reference in
+/// Wider<T>, with twice the error of the naive formula in T.
 template <class T>
 std::string attention_difference(const ReferenceResult<T>& got, const Array<T>& q,
                                  const Array<T>& k, const Array<T>& v,

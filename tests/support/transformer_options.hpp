@@ -41,8 +41,8 @@ inline attn::TransformerLayerOptions random_layer_options(Random& random) {
   return o;
 }
 
-/// Three layers of d_model 16 with grouped heads and a rotary embedding; pre-norm also gated, with RMS norms and one
-/// behind the last layer.
+/// Three layers of d_model 16 with grouped heads and a rotary embedding; pre-norm also gated, with
+/// RMS norms and one behind the last layer.
 inline attn::TransformerStackOptions stack_options(bool pre, Index max_positions) {
   return {.num_layers = 3,
           .layer = {.d_model = 16,

@@ -113,15 +113,15 @@ ATTN_COLD void check_mask(const Mask& mask, const Shape<4>& scores, Lengths leng
 /// Offsets that leave room for adding lengths and windows to them, and that a window without bounds
 /// covers.
 inline void check_offset(const QueryOffset& offset, index_t batch) {
-  constexpr index_t kMost = Mask::kUnbounded / 2;
-  if (offset.value < -kMost || offset.value > kMost) {
+  constexpr index_t kMax = Mask::kUnbounded / 2;
+  if (offset.value < -kMax || offset.value > kMax) {
     throw_value("query_offset", "lie in -2^60 .. 2^60", std::to_string(offset.value));
   }
   if (offset.kind != QueryOffset::Kind::per_row) return;
   check_extents("query_offsets", "(batch)", Shape<1>{batch}, offset.values.shape());
   for (index_t b = 0; b < batch; ++b) {
-    if (offset.values(b) < -kMost || offset.values(b) > kMost) {
-      throw_entry("query_offsets", b, -kMost, kMost, offset.values(b));
+    if (offset.values(b) < -kMax || offset.values(b) > kMax) {
+      throw_entry("query_offsets", b, -kMax, kMax, offset.values(b));
     }
   }
 }
@@ -183,8 +183,8 @@ inline void check_positions(const Shape<4>& scores, index_t first_key) {
 /// before it.
 template <class T>
 void check_first_key(const AttentionOptions<T>& options) {
-  constexpr index_t kMost = Mask::kUnbounded / 2;
-  if (options.first_key < 0 || options.first_key > kMost) {
+  constexpr index_t kMax = Mask::kUnbounded / 2;
+  if (options.first_key < 0 || options.first_key > kMax) {
     throw_value("first_key", "lie in 0 .. 2^60", std::to_string(options.first_key));
   }
   if (options.first_key > 0 && options.masked_row == MaskedRow::mean) {

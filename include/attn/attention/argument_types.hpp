@@ -47,8 +47,9 @@ void assert_functor() {
                 "mask_mod: the functor must be callable as f(b, h, i, j)");
 }
 
-/// Of scaled_dot_product_attention(q, k, v, out, .., functors). Where is_good is false, the call is left uncompiled: what
-/// it is made of would add pages of errors. The assertions stand apart: clang takes no constant from where one has failed.
+/// Of scaled_dot_product_attention(q, k, v, out, .., functors). Where is_good is false, the call is
+/// left uncompiled: what it is made of would add pages of errors. The assertions stand apart: clang
+/// takes no constant from where one has failed.
 template <class Q, class K, class V, class Out, class... Functors>
 struct CallTypes {
   using In = scalar_t<Q>;

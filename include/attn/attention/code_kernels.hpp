@@ -37,8 +37,8 @@ struct CodeKernels {
   static constexpr bool kExtended = true;
 
   index_t step;  ///< numbers of a row that products take at once
-  /// d numbers of a row of queries as codes, filled up with zeros to row_bytes; `start` is what sums
-  /// of its products begin with. Returns its scale, NaN where a number is not finite.
+  /// d numbers of a row of queries as codes, filled up with zeros to row_bytes; `start` is what
+  /// sums of its products begin with. Returns its scale, NaN where a number is not finite.
   T(*quantize_query)
   (index_t d, const T* query, std::int8_t* codes, index_t row_bytes, std::int32_t* start);
   /// mean[x * kMostMeans] = the mean of finite rows [first, end) of d numbers, which lie side by

@@ -112,7 +112,8 @@ ATTN_INLINE void close_codes(const detail::CodeQueries<float>& queries,
 /// Numbers that products take in one turn.
 inline constexpr index_t kCodeStep = Tiles::kRowBytes;
 
-/// Sums of 32 rows and columns come from tiles. Nothing is prefetched: a panel takes too little time.
+/// Sums of 32 rows and columns come from tiles. Nothing is prefetched: a panel takes too little
+/// time.
 template <bool kOneMean>
 inline void score_codes(const detail::CodeQueries<float>& queries,
                         const detail::CodePanel<float>& panel, float* scores, index_t stride,

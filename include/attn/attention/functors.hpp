@@ -1,9 +1,10 @@
 // score_mod, mask_mod, prob_mod: ordinary scalar functors, compiled into the loop over a row of scores.
 // SPDX-License-Identifier: Apache-2.0
 //
-// What FlexAttention does with a compiler at run time. A functor is called for whole rows of a tile, in loops that
-// are compiled once per instruction set, so that the compiler inlines it and makes vectors of it; the kernels call
-// those loops by pointer, 1 call per row and block, and may themselves lie in a library.
+// What FlexAttention does with a compiler at run time. A functor is called for whole rows of a
+// tile, in loops that are compiled once per instruction set, so that the compiler inlines it and
+// makes vectors of it; the kernels call those loops by pointer, 1 call per row and block, and may
+// themselves lie in a library.
 #pragma once
 
 #include "attn/attention/problem.hpp"
@@ -98,10 +99,11 @@ struct MaskOr {
 
 }  // namespace detail
 
-/// score = f(score, b, h, i, j) of the scaled score of query i and key j, rows of q and k in batch row b (of packed
-/// sequences: in sequence b, each from 0 on). Positions are passed as int, which vectors of float convert at once. `f`
-/// must be callable at the same time from many threads. Compilers make vectors of it at -O2 where it has no branches:
-/// std::abs(i - j) rather than i > j ? i - j : j - i.
+/// score = f(score, b, h, i, j) of the scaled score of query i and key j, rows of q and k in batch
+/// row b (of packed sequences: in sequence b, each from 0 on). Positions are passed as int, which
+/// vectors of float convert at once. `f` must be callable at the same time from many threads.
+/// Compilers make vectors of it at -O2 where it has no branches: std::abs(i - j) rather than i > j
+/// ? i - j : j - i.
 template <class F>
 detail::ScoreMod<F> score_mod(F f) {
   return {std::move(f)};
@@ -120,16 +122,17 @@ template <class F, class... P>
   requires(TemporaryTensor<P> || ...)
 void score_mod(F f, P&&... parameters) = delete;  // it would view a tensor that is gone
 
-/// Visible where f(b, h, i, j). A functor may have a member classify(b, h, IndexRange queries, IndexRange keys), which
-/// is asked about blocks: Visibility::empty, no pair is visible, and the block is skipped; full, all are, and f is not
-/// asked; partial, f decides. Joined by & or |, either functor's answer counts as far as it decides the whole.
+/// Visible where f(b, h, i, j). A functor may have a member classify(b, h, IndexRange queries,
+/// IndexRange keys), which is asked about blocks: Visibility::empty, no pair is visible, and the
+/// block is skipped; full, all are, and f is not asked; partial, f decides. Joined by & or |,
+/// either functor's answer counts as far as it decides the whole.
 template <class F>
 detail::MaskMod<F> mask_mod(F f) {
   return {std::move(f)};
 }
 
-/// weight = f(weight, b, h, i, j) after softmax, not normalised again; weights of 0 stay 0, whatever f says. Needs a
-/// second pass over the scores, since it acts on final weights.
+/// weight = f(weight, b, h, i, j) after softmax, not normalised again; weights of 0 stay 0,
+/// whatever f says. Needs a second pass over the scores, since it acts on final weights.
 template <class F>
 detail::ProbMod<F> prob_mod(F f) {
   return {std::move(f)};

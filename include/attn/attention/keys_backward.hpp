@@ -8,8 +8,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Keys and values in panels, and keys in rows. Where options have a qv, a key's value stands behind
-/// it, as it does in the products of scores.
+/// Keys and values in panels, and keys in rows. Where options have a qv, a key's value stands
+/// behind it, as it does in the products of scores.
 template <class T>
 class BackwardKeys {
  public:
@@ -23,8 +23,8 @@ class BackwardKeys {
         b_(b),
         kv_head_(kv_head) {}
 
-  /// Those of a block from key `first` on that some row sees; what no row sees is not read but taken
-  /// as 0.
+  /// Those of a block from key `first` on that some row sees; what no row sees is not read but
+  /// taken as 0.
   void pack(index_t first, KeyRange seen) {
     first_ = first;
     const index_t d = forward_.head_dim(), dv = forward_.head_dim_v(), dim = forward_.score_dim();

@@ -111,9 +111,9 @@ class KvCache {
     store(from_v, detail::KvRow::value, detail::KvRow::value_scale, execution);
   }
 
-  /// append() of what keys<E>(), values<E>() and the scales of a like cache showed, bit for bit; views
-  /// without elements where there are no scales. Throws as append(), and DTypeError where the cache
-  /// stores another element.
+  /// append() of what keys<E>(), values<E>() and the scales of a like cache showed, bit for bit;
+  /// views without elements where there are no scales. Throws as append(), and DTypeError where the
+  /// cache stores another element.
   template <class E>
   void append_stored(TensorView4<const E> keys, TensorView4<const E> values,
                      TensorView3<const T> key_scales = {}, TensorView3<const T> value_scales = {}) {
@@ -161,17 +161,17 @@ class KvCache {
   static KvCacheOptions checked(KvCacheOptions options) {
     if (options.head_dim_v == 0) options.head_dim_v = options.head_dim;
     if (!options.element) options.element = dtype_of<T>();
-    constexpr index_t kMost = (std::numeric_limits<index_t>::max)() / 2;
+    constexpr index_t kMax = (std::numeric_limits<index_t>::max)() / 2;
     const auto check = [](std::string_view argument, index_t found, index_t least, index_t most) {
       if (found < least || found > most) {
         detail::throw_cache_range("KvCache", argument, least, most, found);
       }
     };
-    check("batch", options.batch, 1, kMost);
-    check("num_kv_heads", options.num_kv_heads, 1, kMost);
-    check("capacity", options.capacity, 1, kMost);
-    check("head_dim", options.head_dim, 1, kMost / index_t{sizeof(T)});
-    check("head_dim_v", options.head_dim_v, 1, kMost / index_t{sizeof(T)});
+    check("batch", options.batch, 1, kMax);
+    check("num_kv_heads", options.num_kv_heads, 1, kMax);
+    check("capacity", options.capacity, 1, kMax);
+    check("head_dim", options.head_dim, 1, kMax / index_t{sizeof(T)});
+    check("head_dim_v", options.head_dim_v, 1, kMax / index_t{sizeof(T)});
     check("window", options.window, 0, options.capacity - 1);
     check_element(*options.element);
     return options;

@@ -51,11 +51,12 @@ inline void check_t5_buckets(index_t num_buckets, bool bidirectional, index_t ma
 }  // namespace detail
 
 /// Into bias (num_heads, 2 max_distance + 1) from relative_attention_bias.weight (num_buckets,
-/// num_heads), of float where that is of 16 bits: the bias of every distance key - query from -max_distance to max_distance; further
-/// ones share the last bucket. bidirectional: as in encoders, half of the buckets for keys behind
-/// the query; otherwise those share the bucket of distance 0. Throws ShapeError, and ValueError
-/// unless a direction has at least 2 buckets, and max_distance exceeds half of them.
-/// Source: Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 2.1.
+/// num_heads), of float where that is of 16 bits: the bias of every distance key - query from
+/// -max_distance to max_distance; further ones share the last bucket. bidirectional: as in
+/// encoders, half of the buckets for keys behind the query; otherwise those share the bucket of
+/// distance 0. Throws ShapeError, and ValueError unless a direction has at least 2 buckets, and
+/// max_distance exceeds half of them. Source: Raffel et al., "Exploring the Limits of Transfer
+/// Learning" (2020), section 2.1.
 template <TensorLike X, TensorLike Out>
 void t5_relative_bias(const X& weight, bool bidirectional, Out&& bias) {
   static_assert(rank_v<X> == 2, "weight has the axes (num_buckets, num_heads)");

@@ -93,7 +93,8 @@ struct RowKernels {
                           const T* values, index_t value_stride, T* out, index_t out_stride,
                           const T* rescale);
 
-  /// out_r = rows_r.output_scale x_r for n elements of each row; returns whether all of it is finite.
+  /// out_r = rows_r.output_scale x_r for n elements of each row; returns whether all of it is
+  /// finite.
   bool (*scale_rows)(index_t height, index_t n, const QueryRow<T>* rows, const T* x,
                      index_t x_stride, T* out, index_t out_stride);
 };

@@ -36,16 +36,17 @@ AttentionProblem<T> make_problem_with(const StoredView<const void>& q,
 
 /// out = softmax(scale q k^T + masks) v, head by head.
 ///
-/// Shapes: q (batch, num_heads, q_len, head_dim), k (batch, num_kv_heads, kv_len, head_dim),
-/// v (batch, num_kv_heads, kv_len, head_dim_v), out (batch, num_heads, q_len, head_dim_v); any strides with
-/// a unit innermost one. num_heads is a multiple of num_kv_heads: head h reads key/value head
-/// h / (num_heads / num_kv_heads). A query that sees no key gives 0, as where there is none; without queries nothing is
-/// written but outputs on request. out must not overlap q, k or v.
-/// Throws ShapeError, DTypeError or ValueError, before anything is written.
-/// Source: Vaswani et al., "Attention Is All You Need" (2017), equation 1; computed block by block as in
-/// Dao et al., "FlashAttention" (2022), without a score matrix in memory.
+/// Shapes: q (batch, num_heads, q_len, head_dim), k (batch, num_kv_heads, kv_len, head_dim), v
+/// (batch, num_kv_heads, kv_len, head_dim_v), out (batch, num_heads, q_len, head_dim_v); any
+/// strides with a unit innermost one. num_heads is a multiple of num_kv_heads: head h reads
+/// key/value head h / (num_heads / num_kv_heads). A query that sees no key gives 0, as where there
+/// is none; without queries nothing is written but outputs on request. out must not overlap q, k or
+/// v. Throws ShapeError, DTypeError or ValueError, before anything is written. Source: Vaswani et
+/// al., "Attention Is All You Need" (2017), equation 1; computed block by block as in Dao et al.,
+/// "FlashAttention" (2022), without a score matrix in memory.
 ///
-/// Functors follow the options, in any order: score_mod(f), mask_mod(f), prob_mod(f), one of each; see functors.hpp.
+/// Functors follow the options, in any order: score_mod(f), mask_mod(f), prob_mod(f), one of each;
+/// see functors.hpp.
 template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
 void scaled_dot_product_attention(const Q& q, const K& k, const V& v, Out&& out,
                                   const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {},
@@ -97,8 +98,9 @@ void scaled_dot_product_attention(const Q&, const K&, const V&, const F&, const 
                 "score_mod(f))");
 }
 
-/// Bytes that this call takes from its workspace: Workspace(bytes) made beforehand, and no call of these shapes
-/// allocates, on as many threads as options.execution has. Throws what the call itself would throw.
+/// Bytes that this call takes from its workspace: Workspace(bytes) made beforehand, and no call of
+/// these shapes allocates, on as many threads as options.execution has. Throws what the call itself
+/// would throw.
 template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
 std::size_t workspace_bytes(const Q& q, const K& k, const V& v, Out&& out,
                             const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {},

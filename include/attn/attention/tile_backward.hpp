@@ -38,9 +38,9 @@ class BackwardTile {
     }
   }
 
-  /// to[r, j] = scale a_r . b_j for n rows in `a` and the keys of `panels`, each tile of rows against
-  /// `columns` of its own. Panel after panel, which stays in the first cache while the tiles pass:
-  /// tile after tile each would come from the second, which takes 1.1 times as long.
+  /// to[r, j] = scale a_r . b_j for n rows in `a` and the keys of `panels`, each tile of rows
+  /// against `columns` of its own. Panel after panel, which stays in the first cache while the
+  /// tiles pass: tile after tile each would come from the second, which takes 1.1 times as long.
   void multiply(index_t n, index_t dim, const T* a, const T* panels, T scale,
                 const KeyRange* columns, KeyRange seen, T* to) const {
     const index_t NR = kernels_.panel_width, MR = kernels_.tile_rows;

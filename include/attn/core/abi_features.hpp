@@ -1,9 +1,10 @@
 // What the compiler may emit, as tokens: the level of x86-64, and a token for every feature beyond it.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Features whose instructions come from intrinsics alone (AES, SHA, AMX, XSAVE and others) have no token: attn names no
-// intrinsic outside of a target region, whose namespace says what it is. tests/isa_mix holds the tokens against the
-// compiler's flags. Other processors than x86-64 are not told apart.
+// Features whose instructions come from intrinsics alone (AES, SHA, AMX, XSAVE and others) have no
+// token: attn names no intrinsic outside of a target region, whose namespace says what it is.
+// tests/isa_mix holds the tokens against the compiler's flags. Other processors than x86-64 are not
+// told apart.
 #pragma once
 
 #define ATTN_ABI_PASTE_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p) \

@@ -1,10 +1,11 @@
 // The name of the inline namespace: it differs between builds whose code or layout differs.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The linker keeps one copy of an inline function. Were a file compiled with -mbmi2 and one compiled without to share
-// names, the copy with BMI2 could be the one kept, and an old processor would crash in it. So the name spells what the
-// compiler was allowed to emit: v0_1_0_x86v1_omp is version 0.1.0 for x86-64-v1 with OpenMP, v0_1_0_x86v1_bmi2_omp the
-// same with -mbmi2. Every macro is read at the first inclusion only: from GCC 14 on the compiler's change inside a
+// The linker keeps one copy of an inline function. Were a file compiled with -mbmi2 and one
+// compiled without to share names, the copy with BMI2 could be the one kept, and an old processor
+// would crash in it. So the name spells what the compiler was allowed to emit: v0_1_0_x86v1_omp is
+// version 0.1.0 for x86-64-v1 with OpenMP, v0_1_0_x86v1_bmi2_omp the same with -mbmi2. Every macro
+// is read at the first inclusion only: from GCC 14 on the compiler's change inside a
 // `#pragma GCC target` region.
 #pragma once
 
@@ -75,7 +76,8 @@
 #else
 #define ATTN_ABI_CHECKED
 #endif
-// Where the kernels are: in the program, one instruction set of them, or in attn::compiled, whose own they are.
+// Where the kernels are: in the program, one instruction set of them, or in attn::compiled, whose
+// own they are.
 #if defined(ATTN_PIN_ISA)
 #define ATTN_ABI_KERNELS ATTN_ABI_PASTE(_pin_, ATTN_PIN_ISA, , , , , , , , , , , , , , )
 #elif defined(ATTN_COMPILED)

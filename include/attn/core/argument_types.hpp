@@ -1,8 +1,9 @@
 // What the types of a function's arguments must be: one readable line each where they are not, before anything else fails.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A door asserts each argument by a macro, since a static_assert takes its words from literals alone, and then takes it by
-// view_as() as the type asserted: what it is made of is compiled with good types, and adds no errors of its own.
+// A door asserts each argument by a macro, since a static_assert takes its words from literals
+// alone, and then takes it by view_as() as the type asserted: what it is made of is compiled with
+// good types, and adds no errors of its own.
 #pragma once
 
 #include "attn/core/element.hpp"
@@ -61,7 +62,8 @@ constexpr TensorView<T, Rank> view_as(X&& x) {
 
 }  // namespace detail
 
-/// X has as many axes as `count`, a literal. `what` names function and argument, "gemm: a", `axes` what they are.
+/// X has as many axes as `count`, a literal. `what` names function and argument, "gemm: a", `axes`
+/// what they are.
 #define ATTN_ASSERT_AXES(X, count, what, axes)                      \
   static_assert(::attn::detail::axes_found<X, count> != 1,          \
                 what " must have " #count " axes " axes ", has 1"); \

@@ -53,9 +53,10 @@ void combine_to(std::string_view function, const Op& op, const A& a, const B& b,
 
 }  // namespace detail
 
-/// out = a + b, element by element: axes of a and b are aligned at the last, and what is missing or of extent 1 repeats.
-/// 16-bit elements are summed in float and rounded once. out may be a or b, but must not overlap them otherwise. Throws
-/// ShapeError where one does not broadcast to out; nothing is written then.
+/// out = a + b, element by element: axes of a and b are aligned at the last, and what is missing or
+/// of extent 1 repeats. 16-bit elements are summed in float and rounded once. out may be a or b,
+/// but must not overlap them otherwise. Throws ShapeError where one does not broadcast to out;
+/// nothing is written then.
 template <TensorLike A, TensorLike B, TensorLike Out>
 void add(const A& a, const B& b, Out&& out) {
   detail::assert_arithmetic<A, B, Out>();

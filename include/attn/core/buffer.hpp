@@ -44,9 +44,9 @@ class Buffer {
     }
   }
 
-  /// `size` elements whose bytes are 0. Large ones are pages that the system has cleared, which take
-  /// no memory before they are touched: a model whose weights are replaced when it is loaded costs
-  /// nothing before.
+  /// `size` elements whose bytes are 0. Large ones are pages that the system has cleared, which
+  /// take no memory before they are touched: a model whose weights are replaced when it is loaded
+  /// costs nothing before.
   static Buffer zeros(index_t size) {
     constexpr std::size_t kLarge = std::size_t{1} << 20;
     const std::size_t bytes = bytes_of(size);

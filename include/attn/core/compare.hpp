@@ -36,8 +36,8 @@ void each_pair(const TensorView<A, Rank>& a, const TensorView<B, Rank>& b, const
 
 }  // namespace detail
 
-/// The largest |a - b|, in double; 0 of no elements. Equal infinities differ by 0; a NaN in either makes it NaN. The
-/// element types may differ. Throws ShapeError for unlike shapes.
+/// The largest |a - b|, in double; 0 of no elements. Equal infinities differ by 0; a NaN in either
+/// makes it NaN. The element types may differ. Throws ShapeError for unlike shapes.
 template <TensorLike A, TensorLike B>
 double max_abs_difference(const A& a, const B& b) {
   detail::assert_comparable<A, B>();
@@ -56,8 +56,8 @@ double max_abs_difference(const A& a, const B& b) {
   return largest;
 }
 
-/// Whether every |a - b| <= atol + rtol |b|, as in numpy and PyTorch: equal infinities are close, a NaN is close to
-/// nothing, or to a NaN where asked. Throws ShapeError for unlike shapes.
+/// Whether every |a - b| <= atol + rtol |b|, as in numpy and PyTorch: equal infinities are close, a
+/// NaN is close to nothing, or to a NaN where asked. Throws ShapeError for unlike shapes.
 template <TensorLike A, TensorLike B>
 bool all_close(const A& a, const B& b, const CloseOptions& options = {}) {
   detail::assert_comparable<A, B>();

@@ -8,15 +8,16 @@
 /// 10000 * major + 100 * minor + patch; compare with ATTN_VERSION >= 100.
 #define ATTN_VERSION (ATTN_VERSION_MAJOR * 10000 + ATTN_VERSION_MINOR * 100 + ATTN_VERSION_PATCH)
 
-// An #error does not end a compilation, and what follows would be hundreds of errors; a file that is not there does.
+// An #error does not end a compilation, and what follows would be hundreds of errors; a file that
+// is not there does.
 #if __cplusplus < 202002L
 #error "attn needs C++20: compile with -std=c++20"
 #include "attn needs C++20: compile with -std=c++20"
 #endif
 
-// Masks are infinities, a NaN is to show, and exponentials round by adding a large number and taking it away again:
-// results with these flags would be wrong without a word. Clang tells of -ffinite-math-only alone, which its -ffast-math
-// and -Ofast imply.
+// Masks are infinities, a NaN is to show, and exponentials round by adding a large number and
+// taking it away again: results with these flags would be wrong without a word. Clang tells of
+// -ffinite-math-only alone, which its -ffast-math and -Ofast imply.
 #if (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || defined(__ASSOCIATIVE_MATH__)
 #error "attn needs infinities, NaN and sums in order: include it without -ffast-math and -Ofast"
 #endif
@@ -32,8 +33,8 @@
 #define ATTN_ARCH_ARM64 0
 #endif
 
-// Whether x(i, j) throws outside of x: by default where nothing is optimized. -DATTN_CHECK_INDEX and -DATTN_CHECK_INDEX=0
-// say otherwise.
+// Whether x(i, j) throws outside of x: by default where nothing is optimized. -DATTN_CHECK_INDEX
+// and -DATTN_CHECK_INDEX=0 say otherwise.
 #if !defined(ATTN_CHECK_INDEX)
 #if defined(NDEBUG) || defined(__OPTIMIZE__)
 #define ATTN_CHECK_INDEX 0
@@ -63,18 +64,20 @@
 #error "attn::compiled has every instruction set: pin one in a header-only build"
 #endif
 
-// For functions over vectors: passed through memory, or across a target region's edge, a wide register would cost
-// more than the work done on it. And for prefetches (core/prefetch.hpp).
+// For functions over vectors: passed through memory, or across a target region's edge, a wide
+// register would cost more than the work done on it. And for prefetches (core/prefetch.hpp).
 #define ATTN_INLINE inline __attribute__((always_inline))
 
-// Clang then warns of a view of a tensor that is gone at the end of the statement, in a field of options say.
+// Clang then warns of a view of a tensor that is gone at the end of the statement, in a field of
+// options say.
 #if defined(__clang__)
 #define ATTN_LIFETIMEBOUND [[clang::lifetimebound]]
 #else
 #define ATTN_LIFETIMEBOUND
 #endif
 
-// A loop over an array, of vectors or of strides, keeps it in registers only if it is unrolled; g++ 12 has to be told.
+// A loop over an array, of vectors or of strides, keeps it in registers only if it is unrolled; g++
+// 12 has to be told.
 #if defined(__clang__)
 #define ATTN_UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -88,9 +91,9 @@
   }                        \
   }
 
-// The structs that a program and attn::compiled hand each other must be laid out alike: every file that counts on the
-// library asks the linker for the name of its own layout, which no library of another version or with another standard
-// library has.
+// The structs that a program and attn::compiled hand each other must be laid out alike: every file
+// that counts on the library asks the linker for the name of its own layout, which no library of
+// another version or with another standard library has.
 #if defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY)
 #define ATTN_LAYOUT_OF_LIBRARY ATTN_ABI_PASTE(library_, ATTN_LAYOUT, , , , , , , , , , , , , , )
 namespace attn::compiled {

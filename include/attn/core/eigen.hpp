@@ -18,7 +18,8 @@ using EigenMap =
     Eigen::Map<std::conditional_t<std::is_const_v<T>, const EigenMatrix<T>, EigenMatrix<T>>,
                Eigen::Unaligned, Eigen::OuterStride<>>;
 
-/// A matrix view as an Eigen map, without a copy. Throws ShapeError unless the innermost stride is 1.
+/// A matrix view as an Eigen map, without a copy. Throws ShapeError unless the innermost stride is
+/// 1.
 template <class T>
 EigenMap<T> eigen_map(const TensorView<T, 2>& m) {
   if (m.stride(1) != 1 && m.extent(1) > 1) {

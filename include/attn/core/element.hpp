@@ -17,8 +17,9 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The float next to x towards zero, or x, with its last bit set if x is not a float: rounded again to fewer bits, it
-/// gives what rounding x once gives. Source: Boldo and Melquiond, "When double rounding is odd" (2005).
+/// The float next to x towards zero, or x, with its last bit set if x is not a float: rounded again
+/// to fewer bits, it gives what rounding x once gives. Source: Boldo and Melquiond, "When double
+/// rounding is odd" (2005).
 constexpr float round_to_odd(double x) {
   const float nearest = static_cast<float>(x);
   const double back = static_cast<double>(nearest);
@@ -73,8 +74,8 @@ constexpr std::uint16_t narrow_to_bfloat16(float x) {
 
 }  // namespace detail
 
-/// IEEE 754 binary16: 11 bits of precision, largest 65504. Storage: arithmetic converts to float, exactly; what goes
-/// back is rounded once, to nearest even, and says so: `float16(x)`.
+/// IEEE 754 binary16: 11 bits of precision, largest 65504. Storage: arithmetic converts to float,
+/// exactly; what goes back is rounded once, to nearest even, and says so: `float16(x)`.
 class float16 {
  public:
   float16() = default;
@@ -164,8 +165,9 @@ struct AccumulatorOf<std::int8_t> {
 template <class T>
 using Accumulator = typename detail::AccumulatorOf<T>::type;
 
-/// Spelled as in safetensors files. The order is that of the reference implementation, which lays out tensors by
-/// descending type: wide elements first, so that none is misaligned. The types below one byte (F4, F6) are not known here.
+/// Spelled as in safetensors files. The order is that of the reference implementation, which lays
+/// out tensors by descending type: wide elements first, so that none is misaligned. The types below
+/// one byte (F4, F6) are not known here.
 enum class DType : std::uint8_t {
   BOOL,
   U8,

@@ -9,7 +9,8 @@
 
 #include "attn/core/config.hpp"
 
-// Outside of the inline namespace: what one shared library throws another catches, whatever flags each was compiled with.
+// Outside of the inline namespace: what one shared library throws another catches, whatever flags
+// each was compiled with.
 namespace attn {
 
 /// A tensor has the wrong rank, extents or strides.
@@ -36,7 +37,8 @@ struct IoError : std::runtime_error {
 
 ATTN_NAMESPACE_BEGIN
 
-// What throws stays out of the way of what does not: not inlined, compiled for size, one copy a program.
+// What throws stays out of the way of what does not: not inlined, compiled for size, one copy a
+// program.
 #define ATTN_COLD __attribute__((cold, noinline))
 
 /// "[function] argument must expected; found found."

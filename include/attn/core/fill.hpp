@@ -60,8 +60,8 @@ void fill_each(const TensorView<T, Rank>& x, Draw& draw) {
 
 }  // namespace detail
 
-/// Normal numbers, the same for the same seed and shape whatever the strides and the element type, but for rounding.
-/// Throws ValueError unless mean and std are finite and std at least 0.
+/// Normal numbers, the same for the same seed and shape whatever the strides and the element type,
+/// but for rounding. Throws ValueError unless mean and std are finite and std at least 0.
 template <TensorLike X>
 void fill_normal(X&& x, const NormalOptions& options = {}) {
   if (!(options.std >= 0) || !std::isfinite(options.std) || !std::isfinite(options.mean)) {
@@ -74,7 +74,8 @@ void fill_normal(X&& x, const NormalOptions& options = {}) {
   if (view.size() > 0) detail::fill_each(view, draw);
 }
 
-/// Uniform numbers, as fill_normal(). Throws ValueError unless low and high are finite and low at most high.
+/// Uniform numbers, as fill_normal(). Throws ValueError unless low and high are finite and low at
+/// most high.
 template <TensorLike X>
 void fill_uniform(X&& x, const UniformOptions& options = {}) {
   if (!(options.low <= options.high) || !std::isfinite(options.high - options.low)) {

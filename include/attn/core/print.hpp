@@ -45,8 +45,8 @@ inline std::size_t fraction_digits(std::string_view number) {
   return number.size() - number.find('.') - 1;
 }
 
-/// The shortest text that reads as `shortest` again, or, where it has more digits than `precision`, `exact` rounded to
-/// these, without zeros behind.
+/// The shortest text that reads as `shortest` again, or, where it has more digits than `precision`,
+/// `exact` rounded to these, without zeros behind.
 template <class Shortest>
 std::string float_text(Shortest shortest, double exact, int precision, bool is_scientific) {
   char text[400];  // 309 digits in front of the point, or that many zeros behind it
@@ -94,7 +94,8 @@ PrintedElement printed_element(T x, int precision) {
   }
 }
 
-/// Whether exponents are shorter: beyond the digits of a T, at most eight, or beside small numbers. In T, as numpy does.
+/// Whether exponents are shorter: beyond the digits of a T, at most eight, or beside small numbers.
+/// In T, as numpy does.
 template <class T>
 bool needs_exponents(const std::vector<PrintedElement>& elements) {
   double least = std::numeric_limits<double>::infinity(), most = 0;
@@ -218,7 +219,8 @@ void print_elements(const TensorView<const T, Rank>& x, bool is_shortened,
 
 }  // namespace detail
 
-/// The elements as numpy shows them: aligned, shortened where they are many. Throws ValueError for negative options.
+/// The elements as numpy shows them: aligned, shortened where they are many. Throws ValueError for
+/// negative options.
 template <TensorLike X>
 std::string to_string(const X& x, const PrintOptions& options = {}) {
   using T = scalar_t<X>;

@@ -30,8 +30,9 @@ index_t checked_argmax(std::string_view function, const TensorView<const T, 1>& 
 
 }  // namespace detail
 
-/// Where the largest element of each row of the last axis lies, the first of equals: an index_t of one row, else a tensor
-/// of the leading axes. Throws ValueError for a NaN, ShapeError for empty rows.
+/// Where the largest element of each row of the last axis lies, the first of equals: an index_t of
+/// one row, else a tensor of the leading axes. Throws ValueError for a NaN, ShapeError for empty
+/// rows.
 template <TensorLike X>
 auto argmax(const X& x) {
   const auto view = const_view(x);
@@ -83,8 +84,8 @@ void top_k_rows(const TensorView<const T, Rank>& x, const TensorView<T, Rank>& v
 
 }  // namespace detail
 
-/// The k largest of each row of the last axis, the largest first, of equals the first. Throws ValueError unless k is 0 to
-/// the extent, and for a NaN.
+/// The k largest of each row of the last axis, the largest first, of equals the first. Throws
+/// ValueError unless k is 0 to the extent, and for a NaN.
 template <TensorLike X>
 TopK<scalar_t<X>, rank_v<X>> top_k(const X& x, index_t k) {
   using T = scalar_t<X>;

@@ -38,8 +38,8 @@ Tensor<T, Rank> concatenated(int axis, std::span<const TensorView<const T, Rank>
 
 }  // namespace detail
 
-/// Tensors one behind the other along an axis: `concatenate(1, past, present)`. Throws ShapeError where another extent
-/// differs, ValueError for an axis that is none.
+/// Tensors one behind the other along an axis: `concatenate(1, past, present)`. Throws ShapeError
+/// where another extent differs, ValueError for an axis that is none.
 template <TensorLike First, TensorLike... Others>
 Tensor<scalar_t<First>, rank_v<First>> concatenate(int axis, const First& first,
                                                    const Others&... others) {
@@ -68,8 +68,8 @@ auto concatenate(int axis, const Parts& parts) {
   return detail::concatenated<scalar_t<X>, rank_v<X>>(axis, views);
 }
 
-/// out(i, ..) = x(rows(i), ..): rows by their numbers, which may repeat. Shapes: x (n, ..), rows (m), out (m, ..). Throws
-/// ValueError for a number outside of 0 .. n - 1; nothing is written then.
+/// out(i, ..) = x(rows(i), ..): rows by their numbers, which may repeat. Shapes: x (n, ..), rows
+/// (m), out (m, ..). Throws ValueError for a number outside of 0 .. n - 1; nothing is written then.
 template <TensorLike X, TensorLike Rows, TensorLike Out>
 void gather_rows(const X& x, const Rows& rows, Out&& out) {
   using T = scalar_t<X>;

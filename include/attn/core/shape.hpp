@@ -28,7 +28,8 @@ ATTN_COLD inline std::string to_string(std::span<const index_t> shape) {
   return text += ")";
 }
 
-// What throws is a plain function over spans, not a template over the rank: it is compiled once in a file.
+// What throws is a plain function over spans, not a template over the rank: it is compiled once in
+// a file.
 [[noreturn]] ATTN_COLD inline void throw_shape(std::string_view function, std::string_view argument,
                                                std::string_view expected,
                                                std::span<const index_t> found) {
@@ -37,8 +38,8 @@ ATTN_COLD inline std::string to_string(std::span<const index_t> shape) {
 
 namespace detail {
 
-/// a == b without the call of memcmp that compilers make of it: a small call compares thirty such arrays, and took
-/// 1.03 times as long (attn_report's mha_tutorial).
+/// a == b without the call of memcmp that compilers make of it: a small call compares thirty such
+/// arrays, and took 1.03 times as long (attn_report's mha_tutorial).
 template <std::size_t N>
 constexpr bool are_equal(const std::array<index_t, N>& a, const std::array<index_t, N>& b) {
   index_t differences = 0;
@@ -59,7 +60,8 @@ constexpr bool are_equal(const std::array<index_t, N>& a, const std::array<index
 
 }  // namespace detail
 
-/// Throws ShapeError unless `found` is `expected`; `axes` names the axes in the message, or is empty.
+/// Throws ShapeError unless `found` is `expected`; `axes` names the axes in the message, or is
+/// empty.
 template <std::size_t N>
 ATTN_INLINE void check_shape(std::string_view function, std::string_view argument,
                              std::string_view axes, const std::array<index_t, N>& expected,

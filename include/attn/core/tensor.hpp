@@ -151,7 +151,8 @@ void copy_elements(std::span<const index_t> shape, const T* from,
 
 }  // namespace detail
 
-/// Copies elements between tensors or views of equal shape and any strides. Throws ShapeError otherwise.
+/// Copies elements between tensors or views of equal shape and any strides. Throws ShapeError
+/// otherwise.
 template <TensorLike From, TensorLike To>
 void copy(const From& from, To&& to) {
   ATTN_ASSERT_OUTPUT_LIKE(To, From, "copy: to", "from");

@@ -91,8 +91,8 @@ class TensorView {
   constexpr index_t stride(int axis) const { return strides_[at(axis)]; }
   index_t size() const { return size_of(shape_); }
 
-  /// The element at an index. Throws ShapeError outside of the shape where ATTN_CHECK_INDEX is on, as it is without
-  /// optimization; else no bounds check.
+  /// The element at an index. Throws ShapeError outside of the shape where ATTN_CHECK_INDEX is on,
+  /// as it is without optimization; else no bounds check.
   template <class... I>
   constexpr T& operator()(I... i) const {
     static_assert(sizeof...(I) == Rank, "x(i, j, ..): as many indices as x has axes");
@@ -189,8 +189,8 @@ class TensorView {
     return {data_, shape, strides};
   }
 
-  /// Joins an axis with the one behind it, the inverse of split(): (.., a, b, ..) to (.., a * b, ..). Throws ShapeError
-  /// where their strides do not allow it without a copy.
+  /// Joins an axis with the one behind it, the inverse of split(): (.., a, b, ..) to (.., a * b,
+  /// ..). Throws ShapeError where their strides do not allow it without a copy.
   TensorView<T, Rank - 1> merge(int axis) const
     requires(Rank > 1)
   {
@@ -208,8 +208,9 @@ class TensorView {
     return {data_, shape, strides};
   }
 
-  /// The same elements in the same order by other axes, one of which may be -1: what the others leave. Throws
-  /// ShapeError for another number of elements, and where it would need a copy; it never makes one.
+  /// The same elements in the same order by other axes, one of which may be -1: what the others
+  /// leave. Throws ShapeError for another number of elements, and where it would need a copy; it
+  /// never makes one.
   template <std::size_t N>
   TensorView<T, int{N}> reshape(std::array<index_t, N> shape) const {
     detail::complete_shape("reshape", shape_, shape);
@@ -223,7 +224,8 @@ class TensorView {
     return reshape(std::to_array(shape));
   }
 
-  /// Axis i of the result is axis axes[i]: `permute({0, 2, 1, 3})`. Throws ShapeError unless each occurs once.
+  /// Axis i of the result is axis axes[i]: `permute({0, 2, 1, 3})`. Throws ShapeError unless each
+  /// occurs once.
   template <std::size_t N>
   TensorView permute(const int (&axes)[N]) const {
     static_assert(N == Rank, "permute: as many axes as the tensor has");
@@ -236,8 +238,8 @@ class TensorView {
     return result;
   }
 
-  /// Repeats axes of extent 1, and the whole along new leading axes, by strides of 0. Throws ShapeError for a shape that
-  /// it does not broadcast to.
+  /// Repeats axes of extent 1, and the whole along new leading axes, by strides of 0. Throws
+  /// ShapeError for a shape that it does not broadcast to.
   template <std::size_t N>
   TensorView<T, int{N}> expand(const std::array<index_t, N>& shape) const {
     static_assert(N >= std::size_t{Rank}, "expand: no fewer axes than the tensor has");
@@ -308,7 +310,8 @@ using TensorView3 = TensorView<T, 3>;
 template <class T>
 using TensorView4 = TensorView<T, 4>;
 
-// What functions accept: a view, a tensor that owns, or an Eigen matrix; view_of() is the one conversion.
+// What functions accept: a view, a tensor that owns, or an Eigen matrix; view_of() is the one
+// conversion.
 template <class T, int Rank>
 constexpr TensorView<T, Rank> view_of(const TensorView<T, Rank>& v) {
   return v;
@@ -339,15 +342,16 @@ using scalar_t = typename view_t<X>::value_type;
 template <TensorLike X>
 inline constexpr int rank_v = view_t<X>::rank;
 
-/// Owns its elements, as Tensor and Eigen's matrices do (an Eigen map's PlainObject is another type).
+/// Owns its elements, as Tensor and Eigen's matrices do (an Eigen map's PlainObject is another
+/// type).
 template <class X>
 concept OwnsElements =
     TensorLike<X> && (requires(X& x) {
       x.view();
     } || std::same_as<std::remove_cvref_t<X>, typename std::remove_cvref_t<X>::PlainObject>);
 
-/// What X&& deduces from a tensor that is gone at the end of the statement. Functions that keep a view of their argument
-/// delete their overload for it.
+/// What X&& deduces from a tensor that is gone at the end of the statement. Functions that keep a
+/// view of their argument delete their overload for it.
 template <class X>
 concept TemporaryTensor = !std::is_lvalue_reference_v<X> && OwnsElements<X>;
 
@@ -359,8 +363,8 @@ constexpr TensorView<const scalar_t<X>, rank_v<X>> const_view(const X& x) {
 
 namespace detail {
 
-/// f(views), or f of every entry of their first axis where the rows of one do not join up, as those of a part of longer
-/// sequences: f may call rows() of each.
+/// f(views), or f of every entry of their first axis where the rows of one do not join up, as those
+/// of a part of longer sequences: f may call rows() of each.
 template <class F, class View, class... Views>
 void each_joined(const F& f, const View& first, const Views&... others) {
   if constexpr (View::rank > 2) {

@@ -32,14 +32,14 @@ inline index_t second_level_cache() {
 /// written, and 0.6 to 0.97 of it where 128 MB are.
 inline index_t last_level_cache() {
   static const index_t bytes = [] {
-    constexpr index_t kMost = index_t{64} << 20, kUnknown = index_t{32} << 20;
+    constexpr index_t kMax = index_t{64} << 20, kUnknown = index_t{32} << 20;
     std::FILE* file = std::fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
     if (file == nullptr) return kUnknown;
     long kilobytes = 0;
     const bool is_number = std::fscanf(file, "%ldK", &kilobytes) == 1;
     std::fclose(file);
     if (!is_number || kilobytes <= 0) return kUnknown;
-    return (std::min)(index_t{kilobytes}, kMost / 1024) * 1024;
+    return (std::min)(index_t{kilobytes}, kMax / 1024) * 1024;
   }();
   return bytes;
 }

@@ -45,7 +45,8 @@ class BeamSearch {
   /// Best first.
   std::vector<Hypothesis>& finished() { return finished_; }
 
-  /// One token more. Shape: log_probabilities (num_beams or more, vocab_size), of the next token of each live one.
+  /// One token more. Shape: log_probabilities (num_beams or more, vocab_size), of the next token of
+  /// each live one.
   void advance(TensorView2<const T> log_probabilities) {
     choose(log_probabilities);
     if (candidates_.empty()) {
@@ -90,7 +91,8 @@ class BeamSearch {
     index_t token, parent;
   };
 
-  /// candidates_ = the best 2 num_beams continuations, best first: were num_beams of them to stop, as many stay live.
+  /// candidates_ = the best 2 num_beams continuations, best first: were num_beams of them to stop,
+  /// as many stay live.
   void choose(TensorView2<const T> log_probabilities) {
     const auto most = static_cast<std::size_t>(2 * options_.num_beams);
     candidates_.clear();  // a heap, its worst in front
@@ -137,8 +139,8 @@ class BeamSearch {
     if (std::ssize(finished_) > options_.num_beams) finished_.pop_back();
   }
 
-  /// True if no live hypothesis can still come among the best: its probability only falls, and the penalty is at most
-  /// that of the greatest length.
+  /// True if no live hypothesis can still come among the best: its probability only falls, and the
+  /// penalty is at most that of the greatest length.
   bool cannot_improve() const {
     return live_.empty() ||
            (std::ssize(finished_) == options_.num_beams &&
@@ -156,15 +158,17 @@ class BeamSearch {
 
 }  // namespace detail
 
-/// The best continuations of each prompt, best first, at most num_beams of them: sequences up to the stop token or of
-/// max_new_tokens, by score. A search keeps the num_beams likeliest unfinished hypotheses, finished ones apart, and ends
-/// as soon as no unfinished one can come among the num_beams best finished ones.
+/// The best continuations of each prompt, best first, at most num_beams of them: sequences up to
+/// the stop token or of max_new_tokens, by score. A search keeps the num_beams likeliest unfinished
+/// hypotheses, finished ones apart, and ends as soon as no unfinished one can come among the
+/// num_beams best finished ones.
 ///
-/// Shapes: prompts (batch, prompt_len). The model's batch is batch * num_beams: rows b * num_beams and following belong
-/// to prompt b, and each must have seen the same before. Throws ShapeError or ValueError before the model is called, and
-/// what its step() and reorder() throw; ValueError where a logit is NaN or +inf, or where logits leave no live hypothesis
-/// of a prompt a token.
-/// Source: Wu et al., "Google's neural machine translation system" (2016), section 7, without coverage penalty.
+/// Shapes: prompts (batch, prompt_len). The model's batch is batch * num_beams: rows b * num_beams
+/// and following belong to prompt b, and each must have seen the same before. Throws ShapeError or
+/// ValueError before the model is called, and what its step() and reorder() throw; ValueError where
+/// a logit is NaN or +inf, or where logits leave no live hypothesis of a prompt a token. Source: Wu
+/// et al., "Google's neural machine translation system" (2016), section 7, without coverage
+/// penalty.
 template <CachedDecoder Model>
 std::vector<std::vector<Hypothesis>> beam_search(Model& model, TensorView2<const index_t> prompts,
                                                  const BeamSearchOptions& options) {

@@ -19,7 +19,8 @@ inline void check_has_layers(std::string_view function, std::size_t found) {
 
 }  // namespace detail
 
-/// Decodes step by step by a Gpt, which must outlive the session. Memory is that of the caches, taken beforehand.
+/// Decodes step by step by a Gpt, which must outlive the session. Memory is that of the caches,
+/// taken beforehand.
 ///
 ///   GptSession<float> session(model, 1, 512);
 ///   const auto tokens = generate(session, prompt, {.max_new_tokens = 100});
@@ -28,11 +29,12 @@ class GptSession {
  public:
   using value_type = Accumulator<T>;  ///< of logits
 
-  /// Room for `capacity` tokens a row. `options` are those of every call; causal() is added. Where their mask has a
-  /// sliding window shorter than that, no more is remembered than it shows, and `capacity` is what the window and the
-  /// tokens of one step take; but all where key lengths or an offset other than bottom_right move the window, and where
-  /// MaskedRow::mean takes hidden values. `cache_element`: what keys and values are stored as, see KvCacheOptions::element.
-  /// Throws ValueError, also for a model without layers.
+  /// Room for `capacity` tokens a row. `options` are those of every call; causal() is added. Where
+  /// their mask has a sliding window shorter than that, no more is remembered than it shows, and
+  /// `capacity` is what the window and the tokens of one step take; but all where key lengths or an
+  /// offset other than bottom_right move the window, and where MaskedRow::mean takes hidden values.
+  /// `cache_element`: what keys and values are stored as, see KvCacheOptions::element. Throws
+  /// ValueError, also for a model without layers.
   GptSession(const Gpt<T>& model, index_t batch, index_t capacity,
              const AttentionOptions<Accumulator<T>>& options = {},
              std::optional<DType> cache_element = {})
@@ -51,12 +53,13 @@ class GptSession {
   index_t vocab_size() const { return model_->vocab_size(); }
   const Gpt<T>& model() const { return *model_; }
   const AttentionOptions<Accumulator<T>>& options() const { return options_; }
-  /// What is kept of the tokens so far, a cache for each layer; whoever changes one changes all alike.
+  /// What is kept of the tokens so far, a cache for each layer; whoever changes one changes all
+  /// alike.
   std::span<KvCache<T>> caches() { return caches_; }
   std::span<const KvCache<T>> caches() const { return caches_; }
 
-  /// tokens (batch, n), n at least 1, to logits (batch, vocab_size). Throws ShapeError, and ValueError for unknown
-  /// tokens and where the caches are full.
+  /// tokens (batch, n), n at least 1, to logits (batch, vocab_size). Throws ShapeError, and
+  /// ValueError for unknown tokens and where the caches are full.
   void step(TensorView2<const index_t> tokens, TensorView2<Accumulator<T>> logits) {
     model_->forward(tokens, logits.unsqueeze(1), options_, caches_);
   }
@@ -66,10 +69,12 @@ class GptSession {
                 Shape<3>{tokens.extent(0), tokens.extent(1), vocab_size()}, logits.shape());
     model_->forward(tokens, logits, options_, caches_);
   }
-  /// A step of several sessions of one model, each of one row and of any length: token i of tokens (n) to row i of logits
-  /// (n, vocab_size), with the bits of a step of its own, while weights are read once for all of them. Execution is that of
-  /// the first. Throws ShapeError, and ValueError where sessions are not of one model, one row, and alike options that hold
-  /// nothing with an extent of rows, queries or keys; for unknown tokens and full caches; all sessions then are as they were.
+  /// A step of several sessions of one model, each of one row and of any length: token i of tokens
+  /// (n) to row i of logits (n, vocab_size), with the bits of a step of its own, while weights are
+  /// read once for all of them. Execution is that of the first. Throws ShapeError, and ValueError
+  /// where sessions are not of one model, one row, and alike options that hold nothing with an
+  /// extent of rows, queries or keys; for unknown tokens and full caches; all sessions then are as
+  /// they were.
   static void step_together(std::span<GptSession* const> sessions,
                             TensorView1<const index_t> tokens, TensorView2<Accumulator<T>> logits) {
     const index_t n = std::ssize(sessions);
@@ -124,8 +129,8 @@ class GptSession {
   index_t length() const { return caches_[0].length(); }
   /// The most tokens of a row that are held.
   index_t capacity() const { return caches_[0].options().capacity; }
-  /// Tokens a row that further steps can take: what the caches have left, or the model's positions. A session that forgets
-  /// what a window does not show takes any number, if not at once.
+  /// Tokens a row that further steps can take: what the caches have left, or the model's positions.
+  /// A session that forgets what a window does not show takes any number, if not at once.
   index_t room() const {
     index_t room = (std::numeric_limits<index_t>::max)();
     const InputEmbeddingOptions& embedding = model_->embedding.options();
@@ -145,7 +150,8 @@ class GptSession {
   }
 
  private:
-  /// Of what options may hold beside execution where there is nothing with an extent of rows, queries or keys.
+  /// Of what options may hold beside execution where there is nothing with an extent of rows,
+  /// queries or keys.
   static bool are_alike(const AttentionOptions<Accumulator<T>>& a,
                         const AttentionOptions<Accumulator<T>>& b) {
     const auto of = [](const AttentionOptions<Accumulator<T>>& o) {
@@ -166,7 +172,8 @@ class GptSession {
     if (window >= capacity || moves || options.masked_row != MaskedRow::zero) {
       window = 0;  // all
     } else if (window == 0) {
-      // A query sees no key before its own, but a cache keeps all or at least one: room for it comes on top.
+      // A query sees no key before its own, but a cache keeps all or at least one: room for it
+      // comes on top.
       window = 1;
       capacity = (std::min)(capacity, Mask::kUnbounded) + 1;
     }
@@ -179,15 +186,16 @@ class GptSession {
   std::vector<KvCache<T>> caches_;
 };
 
-/// Decodes step by step by a Seq2SeqTransformer, which must outlive the session: the target of given sources.
+/// Decodes step by step by a Seq2SeqTransformer, which must outlive the session: the target of
+/// given sources.
 template <class T>
 class Seq2SeqSession {
  public:
   using value_type = Accumulator<T>;  ///< of logits
 
-  /// Encodes src (batch, src_len). Row b of the session decodes source b / num_beams, so that beam_search() finds each
-  /// source num_beams times. Room for `capacity` tokens of the target. Throws ShapeError or ValueError, also for a model without
-  /// decoder layers.
+  /// Encodes src (batch, src_len). Row b of the session decodes source b / num_beams, so that
+  /// beam_search() finds each source num_beams times. Room for `capacity` tokens of the target.
+  /// Throws ShapeError or ValueError, also for a model without decoder layers.
   template <TensorLike Src>
   Seq2SeqSession(const Seq2SeqTransformer<T>& model, const Src& src, index_t capacity,
                  index_t num_beams = 1, const Execution& execution = {})
@@ -224,8 +232,8 @@ class Seq2SeqSession {
   index_t batch() const { return src_.extent(0); }
   index_t vocab_size() const { return model_->options().tgt_vocab_size; }
 
-  /// tokens (batch, n), n at least 1, to logits (batch, vocab_size). Throws ShapeError, and ValueError for unknown
-  /// tokens and where the caches are full.
+  /// tokens (batch, n), n at least 1, to logits (batch, vocab_size). Throws ShapeError, and
+  /// ValueError for unknown tokens and where the caches are full.
   void step(TensorView2<const index_t> tokens, TensorView2<Accumulator<T>> logits) {
     const index_t seen = caches_[0].self.length(), end = seen + tokens.extent(1);
     TensorView2<bool> padding;
@@ -236,7 +244,8 @@ class Seq2SeqSession {
     model_->decode(tokens, memory_, src_, logits.unsqueeze(1), caches_, execution_, padding);
   }
 
-  /// Tokens of the target that further steps can take: what the caches have left, or the model's positions.
+  /// Tokens of the target that further steps can take: what the caches have left, or the model's
+  /// positions.
   index_t room() const {
     const KvCache<T>& cache = caches_[0].self;
     const index_t left = cache.options().capacity - cache.length();

@@ -46,8 +46,8 @@ class PromptLookup {
 };
 
 /// Guesses by a smaller model of the same tokens, greedily. It is no copy: options take it by
-/// std::ref(). Source: Leviathan et al., "Fast inference from Transformers via speculative decoding"
-/// (2023).
+/// std::ref(). Source: Leviathan et al., "Fast inference from Transformers via speculative
+/// decoding" (2023).
 template <class T>
 class DraftModel {
  public:

@@ -92,13 +92,14 @@ void assert_generates() {
 
 /// New tokens of each batch row, without the prompt: up to the stop token, at most max_new_tokens.
 ///
-/// Shapes: prompts (batch, prompt_len), where batch is the model's. Of shorter prompts only prompt_lengths(b) tokens are
-/// read: rows past theirs generate while others still read, nothing is padded. Row b draws from stream b of the seed,
-/// whatever becomes of the other rows. Prompts continue what the model has seen: a second call goes on behind the first.
-/// Of the result the model has then seen all but the last token, which the next prompt begins with; a row that ends before
-/// others is given its last token until they end, too. clear() of a session begins anew.
-/// A session needs room for prompt_len + max_new_tokens - 1 tokens.
-/// Throws ShapeError or ValueError before the model is called, then what its step() and likeliest_token() throw.
+/// Shapes: prompts (batch, prompt_len), where batch is the model's. Of shorter prompts only
+/// prompt_lengths(b) tokens are read: rows past theirs generate while others still read, nothing is
+/// padded. Row b draws from stream b of the seed, whatever becomes of the other rows. Prompts
+/// continue what the model has seen: a second call goes on behind the first. Of the result the
+/// model has then seen all but the last token, which the next prompt begins with; a row that ends
+/// before others is given its last token until they end, too. clear() of a session begins anew. A
+/// session needs room for prompt_len + max_new_tokens - 1 tokens. Throws ShapeError or ValueError
+/// before the model is called, then what its step() and likeliest_token() throw.
 template <CachedDecoder Model>
 std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index_t> prompts,
                                            const GenerationOptions& options) {

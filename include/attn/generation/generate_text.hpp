@@ -47,7 +47,8 @@ struct GeneratedText {
   /// Of each token, the natural logarithm of what the model gave it, before anything changed the
   /// logits.
   std::vector<double> log_probabilities;
-  /// All tokens up to the last of ids; fewer where the session was full. It has seen all but the last.
+  /// All tokens up to the last of ids; fewer where the session was full. It has seen all but the
+  /// last.
   std::vector<index_t> context;
   index_t drafted = 0, accepted = 0;  ///< guesses verified, and those of them that came true
 };
@@ -107,8 +108,8 @@ class TextGeneration {
 
   GptSession<float>& session() { return session_; }
 
-  /// The token that a step of several sessions may give this one's; nothing where it needs a step of
-  /// its own: to read more than one token, to verify a draft, to shorten its context or to end.
+  /// The token that a step of several sessions may give this one's; nothing where it needs a step
+  /// of its own: to read more than one token, to verify a draft, to shorten its context or to end.
   std::optional<index_t> next_token() const {
     const bool is_one = std::ssize(result_.context) == session_.length() + 1;
     const bool has_room = session_.length() < session_.capacity();
@@ -246,8 +247,8 @@ struct Conversation {
 
 /// Answers of several conversations, of any lengths, each bit for bit what generate_text() gives it
 /// alone. Prompts are read one after the other; then one step decodes a token of each conversation,
-/// which reads the weights once for all of them, until each has come to its own end. One with a draft
-/// takes steps of its own in between. Callbacks of all conversations come from this thread.
+/// which reads the weights once for all of them, until each has come to its own end. One with a
+/// draft takes steps of its own in between. Callbacks of all conversations come from this thread.
 /// Throws as generate_text(), and ValueError where sessions do not fit together, see
 /// GptSession::step_together().
 inline std::vector<GeneratedText> generate_texts(const LanguageModel& model,

@@ -13,8 +13,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// The likeliest token: argmax() of the logits. Shape: logits (vocab_size). Throws ValueError where a
-/// logit is NaN or +inf, or all are -inf.
+/// The likeliest token: argmax() of the logits. Shape: logits (vocab_size). Throws ValueError where
+/// a logit is NaN or +inf, or all are -inf.
 template <TensorLike Logits>
 index_t likeliest_token(const Logits& logits) {
   ATTN_ASSERT_AXES(Logits, 1, "likeliest_token, Sampler: logits", "(vocab_size)");
@@ -65,8 +65,8 @@ class Sampler {
     engine_.seed(words);
   }
 
-  /// The next token. Shape: logits (vocab_size). Throws ValueError as likeliest_token(); nothing is drawn
-  /// then.
+  /// The next token. Shape: logits (vocab_size). Throws ValueError as likeliest_token(); nothing is
+  /// drawn then.
   template <TensorLike Logits>
   index_t operator()(const Logits& logits) {
     ATTN_ASSERT_AXES(Logits, 1, "likeliest_token, Sampler: logits", "(vocab_size)");

@@ -72,9 +72,9 @@ struct StoredCache {
 }  // namespace detail
 
 /// Writes a session of one row, which has seen the first session.length() of ids, as a safetensors
-/// file: these ids, keys and values as they are stored, and logits by which load_session() knows the
-/// model. Throws ValueError for fewer ids, more rows, and a session that forgets keys; IoError where
-/// the file cannot be written, and leaves what was there.
+/// file: these ids, keys and values as they are stored, and logits by which load_session() knows
+/// the model. Throws ValueError for fewer ids, more rows, and a session that forgets keys; IoError
+/// where the file cannot be written, and leaves what was there.
 template <class T>
 void save_session(const std::filesystem::path& path, const GptSession<T>& session,
                   std::span<const index_t> ids) {

@@ -61,8 +61,8 @@ inline std::string json_text(const nlohmann::json& value) {
 
 }  // namespace detail
 
-/// A JSON object. A key whose value is null counts as missing. Errors are ValueErrors that name file
-/// and key. Asking marks keys as read: not for several threads at once.
+/// A JSON object. A key whose value is null counts as missing. Errors are ValueErrors that name
+/// file and key. Asking marks keys as read: not for several threads at once.
 class ConfigFile {
  public:
   /// Throws IoError for a file that cannot be read or is no JSON object.
@@ -79,8 +79,8 @@ class ConfigFile {
     }
   }
 
-  /// The objects of a file that holds a list of them: their keys are called "0.key", "1.key" and so on in errors. Throws
-  /// IoError for a file that cannot be read or is no such list.
+  /// The objects of a file that holds a list of them: their keys are called "0.key", "1.key" and so
+  /// on in errors. Throws IoError for a file that cannot be read or is no such list.
   static std::vector<ConfigFile> list(const std::filesystem::path& path) {
     const std::string file_name = path.string();
     const MappedFile file(path);

@@ -74,12 +74,12 @@ void quantize_gguf_block(const float* from, std::byte* to) {
   } else {
     static_assert(kType == GgufType::Q4_1 || kType == GgufType::Q5_1);
     constexpr bool kFive = kType == GgufType::Q5_1;
-    constexpr int kMost = kFive ? 31 : 15;
+    constexpr int kMax = kFive ? 31 : 15;
     const auto [least, most] = std::minmax_element(from, from + 32);
-    const float d = (*most - *least) / kMost, inverse = inverse_scale(d);
+    const float d = (*most - *least) / kMax, inverse = inverse_scale(d);
     std::array<int, 32> codes;
     for (std::size_t i = 0; i < 32; ++i) {
-      codes[i] = gguf_code(rounded_product(from[i] - *least, inverse) + 0.5f, kMost);
+      codes[i] = gguf_code(rounded_product(from[i] - *least, inverse) + 0.5f, kMax);
     }
     put_gguf_float<float16>(d, to);
     put_gguf_float<float16>(*least, to + 2);

@@ -40,8 +40,9 @@ class NamedTensor {
     detail::assert_tensor_element<scalar_t<X>>();
   }
 
-  /// From the bytes of contiguous elements of any type that files know, last axis fastest; an empty shape is a scalar.
-  /// Throws ShapeError for a shape that nothing can have, ValueError unless the bytes are as many as it says.
+  /// From the bytes of contiguous elements of any type that files know, last axis fastest; an empty
+  /// shape is a scalar. Throws ShapeError for a shape that nothing can have, ValueError unless the
+  /// bytes are as many as it says.
   NamedTensor(std::string name, DType dtype, std::vector<index_t> shape,
               std::span<const std::byte> bytes)
       : name_(std::move(name)),

@@ -18,13 +18,13 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// One array, of a .npy file or a member of a .npz file; const calls are safe from many threads at once. The header is
-/// checked on opening, and that the data are as long as it says. Other types than asked for throw DTypeError, other shapes
-/// ShapeError, naming the file.
+/// One array, of a .npy file or a member of a .npz file; const calls are safe from many threads at
+/// once. The header is checked on opening, and that the data are as long as it says. Other types
+/// than asked for throw DTypeError, other shapes ShapeError, naming the file.
 class NpyArray {
  public:
-  /// Maps the file. Throws IoError where it cannot be read or breaks the format, DTypeError for elements that attn does
-  /// not know (text, objects, structures, complex numbers).
+  /// Maps the file. Throws IoError where it cannot be read or breaks the format, DTypeError for
+  /// elements that attn does not know (text, objects, structures, complex numbers).
   explicit NpyArray(const std::filesystem::path& path)
       : map_(path), bytes_(map_.bytes()), file_name_(path.string()) {
     open();
@@ -52,9 +52,10 @@ class NpyArray {
   /// Whether the first axis lies closest, as in Fortran and in Eigen's matrices.
   bool is_fortran_order() const { return header_.is_fortran_order; }
 
-  /// The array where it lies, without a copy, for the life of this object (moved or not); Fortran's order shows as strides.
-  /// T must be the stored type; bool can only be loaded. A scalar has shape (1). Throws ValueError where the data are of
-  /// the other byte order or not aligned for T: use load().
+  /// The array where it lies, without a copy, for the life of this object (moved or not); Fortran's
+  /// order shows as strides. T must be the stored type; bool can only be loaded. A scalar has shape
+  /// (1). Throws ValueError where the data are of the other byte order or not aligned for T: use
+  /// load().
   template <TensorElement T, int Rank>
   TensorView<const T, Rank> view() const& {
     static_assert(!std::same_as<T, bool>, "bool can only be loaded");
@@ -77,8 +78,9 @@ class NpyArray {
   template <TensorElement T, int Rank>
   TensorView<const T, Rank> view() const&& = delete;  // would dangle
 
-  /// A copy of any alignment, either order of axes and of bytes. Floats of every size are loaded from F16, F32 and F64,
-  /// integers from every integer type, if all values fit, bool from BOOL, as SafetensorsFile::load() does.
+  /// A copy of any alignment, either order of axes and of bytes. Floats of every size are loaded
+  /// from F16, F32 and F64, integers from every integer type, if all values fit, bool from BOOL, as
+  /// SafetensorsFile::load() does.
   template <TensorElement T, int Rank>
   Tensor<T, Rank> load() const {
     const Shape<Rank> shape = shape_as<Rank>("load");
@@ -166,7 +168,8 @@ class NpyArray {
 
 namespace detail {
 
-/// A .npy file's bytes up to its data, which begin at a multiple of 64. Throws DTypeError for a type that numpy has not.
+/// A .npy file's bytes up to its data, which begin at a multiple of 64. Throws DTypeError for a
+/// type that numpy has not.
 inline std::string npy_preamble(std::string_view function, const NamedTensor& tensor) {
   std::string descr;
   for (const NpyType& type : kNpyTypes) {
@@ -198,8 +201,8 @@ inline std::string npy_preamble(std::string_view function, const NamedTensor& te
 
 }  // namespace detail
 
-/// Writes one array, in C's order, atomically: `np.load(path)` reads it. Throws DTypeError for bfloat16, which numpy has not,
-/// IoError naming the file where it cannot be written.
+/// Writes one array, in C's order, atomically: `np.load(path)` reads it. Throws DTypeError for
+/// bfloat16, which numpy has not, IoError naming the file where it cannot be written.
 template <TensorLike X>
 void save_npy(const std::filesystem::path& path, const X& x) {
   const NamedTensor tensor("x", x);

@@ -41,7 +41,8 @@ inline constexpr NpyType kNpyTypes[] = {
 /// numpy's limit is 64 axes.
 inline constexpr std::size_t kMaxNpyAxes = 64;
 
-/// The dictionary of a header, a literal of Python: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }.
+/// The dictionary of a header, a literal of Python: {'descr': '<f4', 'fortran_order': False,
+/// 'shape': (2, 3), }.
 class NpyDictionary {
  public:
   NpyDictionary(std::string_view text, const std::string& file) : rest_(text), file_(file) {}
@@ -168,9 +169,10 @@ class NpyDictionary {
 
 }  // namespace detail
 
-/// Reads the header that `bytes` begin with; the data need not be there yet. Throws IoError where the bytes break the format
-/// (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html), DTypeError for elements that attn does not
-/// know; `file` names the file in errors.
+/// Reads the header that `bytes` begin with; the data need not be there yet. Throws IoError where
+/// the bytes break the format
+/// (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html), DTypeError for
+/// elements that attn does not know; `file` names the file in errors.
 inline NpyHeader parse_npy_header(std::span<const std::byte> bytes, const std::string& file) {
   const auto fail = [&](std::string_view subject, std::string_view expected,
                         std::string_view found) {
@@ -194,7 +196,8 @@ inline NpyHeader parse_npy_header(std::span<const std::byte> bytes, const std::s
   NpyHeader header;
   detail::NpyDictionary(text.substr(begin, size), file).parse_to(header);
   header.data_begin = begin + size;
-  // Extents other than 0 must not overflow either: views have strides even where they have no elements.
+  // Extents other than 0 must not overflow either: views have strides even where they have no
+  // elements.
   auto product = static_cast<index_t>(element_size(header.dtype));
   bool is_empty = false;
   for (index_t extent : header.shape) {

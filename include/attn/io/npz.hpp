@@ -27,7 +27,8 @@ inline std::uint32_t crc_of(std::uint32_t crc, std::span<const std::byte> bytes)
       ::crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
-/// Inflates a raw stream as far as `out` reaches; returns how many bytes that were. Throws IoError for a broken stream.
+/// Inflates a raw stream as far as `out` reaches; returns how many bytes that were. Throws IoError
+/// for a broken stream.
 class Inflater {
  public:
   Inflater(std::span<const std::byte> stored, std::string subject)
@@ -73,8 +74,8 @@ class Inflater {
 
 }  // namespace detail
 
-/// An open file; const calls are safe from many threads at once. Its directory is checked on opening, an array where it is
-/// asked for. Members that are no .npy are left out.
+/// An open file; const calls are safe from many threads at once. Its directory is checked on
+/// opening, an array where it is asked for. Members that are no .npy are left out.
 class NpzFile {
  public:
   /// Maps the file. Throws IoError where it cannot be read or is no zip file.
@@ -98,8 +99,9 @@ class NpzFile {
   }
   bool contains(std::string_view name) const { return members_.contains(name); }
 
-  /// The array of a name: stored ones lie in this file, which must outlive them, compressed ones in memory of their own.
-  /// Throws ValueError for an unknown name, IoError for a broken stream, checksum or header, and what NpyArray throws.
+  /// The array of a name: stored ones lie in this file, which must outlive them, compressed ones in
+  /// memory of their own. Throws ValueError for an unknown name, IoError for a broken stream,
+  /// checksum or header, and what NpyArray throws.
   NpyArray array(std::string_view name) const& {
     const auto at = members_.find(name);
     if (at == members_.end()) {
@@ -190,7 +192,8 @@ class ZipRecord {
   std::string text_;
 };
 
-/// From the version that reads it to the length of the extra field; all sizes stand there, in 64 bits.
+/// From the version that reads it to the length of the extra field; all sizes stand there, in 64
+/// bits.
 inline void zip_fields(ZipRecord& record, std::uint32_t crc, std::string_view name,
                        std::uint64_t extra) {
   constexpr std::uint64_t ones = 0xFFFFFFFF;
@@ -201,9 +204,10 @@ inline void zip_fields(ZipRecord& record, std::uint32_t crc, std::string_view na
 
 }  // namespace detail
 
-/// Writes arrays by name, in C's order and not compressed, atomically: `np.load(path)["weight"]` reads them. Deterministic.
-/// Throws ValueError for a repeated name, one of more than 65531 bytes or one that is not UTF-8, DTypeError for
-/// bfloat16, which numpy has not, IoError naming the file where it cannot be written.
+/// Writes arrays by name, in C's order and not compressed, atomically: `np.load(path)["weight"]`
+/// reads them. Deterministic. Throws ValueError for a repeated name, one of more than 65531 bytes
+/// or one that is not UTF-8, DTypeError for bfloat16, which numpy has not, IoError naming the file
+/// where it cannot be written.
 inline void save_npz(const std::filesystem::path& path, std::span<const NamedTensor> arrays) {
   std::vector<std::string> names, preambles;
   for (const NamedTensor& array : arrays) {

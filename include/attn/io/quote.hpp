@@ -31,8 +31,8 @@ std::string concat(const Parts&... parts) {
   return text;
 }
 
-/// Length of the UTF-8 sequence that `text` begins with; 0 where it begins with none (RFC 3629: no overlong forms, no
-/// surrogates, nothing past U+10FFFF).
+/// Length of the UTF-8 sequence that `text` begins with; 0 where it begins with none (RFC 3629: no
+/// overlong forms, no surrogates, nothing past U+10FFFF).
 inline std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
@@ -52,8 +52,10 @@ inline std::size_t utf8_length(std::string_view text) {
   return length;
 }
 
-/// `text` in double quotes, cut after about 120 bytes, control characters (C0, C1, DEL) and bytes that are no UTF-8 as
-/// \xNN: a hostile name of 100 MB, or one with a NUL that would end what() early, still gives one readable line.
+/// `text` in double quotes, cut after about 120 bytes, control characters (C0, C1, DEL) and bytes
+/// that are no UTF-8 as
+/// \xNN: a hostile name of 100 MB, or one with a NUL that would end what() early, still gives one
+/// readable line.
 inline std::string quote(std::string_view text) {
   constexpr std::size_t longest = 120;
   constexpr const char* digits = "0123456789abcdef";

@@ -30,8 +30,8 @@ std::string renamed(std::string_view name, const Pairs& pairs) {
 }  // namespace detail
 
 /// For LoadOptions::rename: {{"self_attn.out_proj.", "attention.o_proj."}, ..} makes
-/// "layers.0.attention.o_proj.weight" of "layers.0.self_attn.out_proj.weight". Pairs apply in order,
-/// each at the first place where its text stands in what those before it made.
+/// "layers.0.attention.o_proj.weight" of "layers.0.self_attn.out_proj.weight". Pairs apply in
+/// order, each at the first place where its text stands in what those before it made.
 inline std::function<std::string(std::string_view)> rename_by(
     std::vector<std::pair<std::string, std::string>> pairs) {
   return [pairs = std::move(pairs)](std::string_view name) { return detail::renamed(name, pairs); };

@@ -50,7 +50,8 @@ class SafetensorsFile {
   }
 
   bool contains(std::string_view name) const { return header_.tensors.contains(name); }
-  /// Throws DTypeError for a type that attn does not know; such a tensor can be had as bytes() alone.
+  /// Throws DTypeError for a type that attn does not know; such a tensor can be had as bytes()
+  /// alone.
   DType dtype(std::string_view name) const {
     return known_dtype("dtype", name, find("dtype", name));
   }
@@ -63,8 +64,8 @@ class SafetensorsFile {
     return bytes_of(find("bytes", name));
   }
 
-  /// The tensor as stored, whatever its type and rank, to be written again by save_safetensors(); valid for the life
-  /// of this object. Throws DTypeError for a type that attn does not know.
+  /// The tensor as stored, whatever its type and rank, to be written again by save_safetensors();
+  /// valid for the life of this object. Throws DTypeError for a type that attn does not know.
   NamedTensor tensor(std::string_view name) const& {
     const SafetensorsEntry& entry = find("tensor", name);
     return {std::string(name), known_dtype("tensor", name, entry), entry.shape, bytes_of(entry)};
@@ -96,9 +97,9 @@ class SafetensorsFile {
   template <TensorElement T, int Rank>
   TensorView<const T, Rank> view(std::string_view name) const&& = delete;  // would dangle
 
-  /// A copy of any alignment. Floats of every size are loaded from F16, BF16, F32 and F64 (what is wider rounds once,
-  /// to nearest even); integers from every integer type, if all values fit; bool from
-  /// BOOL, if all bytes are 0 or 1, else ValueError. A scalar has shape (1).
+  /// A copy of any alignment. Floats of every size are loaded from F16, BF16, F32 and F64 (what is
+  /// wider rounds once, to nearest even); integers from every integer type, if all values fit; bool
+  /// from BOOL, if all bytes are 0 or 1, else ValueError. A scalar has shape (1).
   template <TensorElement T, int Rank>
   Tensor<T, Rank> load(std::string_view name) const {
     const Shape<Rank> shape = shape_as<Rank>("load", name, find("load", name));

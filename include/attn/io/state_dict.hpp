@@ -1,7 +1,8 @@
 // State dicts: parameters by PyTorch's names, from safetensors files into modules and back.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A module takes part by two members, which call f(name, view) once per parameter, always in the same order:
+// A module takes part by two members, which call f(name, view) once per parameter, always in the
+// same order:
 //
 //   void visit_parameters(const ParameterVisitor<T>& f);  // layers/parameter_visitor.hpp
 //   void visit_parameters(const ParameterVisitor<const T>& f) const;
@@ -219,8 +220,8 @@ struct SaveOptions {
   SafetensorsMetadata metadata = {};  ///< texts by name, in the head of the file
 };
 
-/// The module's parameters in its own order, by PyTorch's names or those that `options` makes of them; the list refers
-/// to the module's memory.
+/// The module's parameters in its own order, by PyTorch's names or those that `options` makes of
+/// them; the list refers to the module's memory.
 template <class Module>
   requires ParameterModule<const Module>
 std::vector<NamedTensor> state_dict(const Module& module, const SaveOptions& options = {}) {

@@ -21,8 +21,8 @@ struct ZipMember {
   std::span<const std::byte> stored;  ///< the bytes in the file
 };
 
-/// Reads the directory behind the members (PKWARE's APPNOTE.TXT 6.3, with the fields of 64 bits that numpy writes). Every
-/// position is checked before it is read.
+/// Reads the directory behind the members (PKWARE's APPNOTE.TXT 6.3, with the fields of 64 bits
+/// that numpy writes). Every position is checked before it is read.
 class ZipDirectory {
  public:
   ZipDirectory(std::span<const std::byte> bytes, const std::string& file)
@@ -122,7 +122,8 @@ class ZipDirectory {
     if (method == 0 && stored != size) {
       fail(subject(), concat("have ", size, " bytes"), concat(stored, " stored"));
     }
-    // Deflate makes 258 bytes of 2 bits at best: what promises more is refused before memory is asked for.
+    // Deflate makes 258 bytes of 2 bits at best: what promises more is refused before memory is
+    // asked for.
     if (method == 8 && size / 1032 > stored) {
       fail(subject(), concat("inflate to at most 1032 times its ", stored, " bytes"),
            concat(size, " bytes"));

@@ -215,9 +215,10 @@ void gelu(const X& x, Out&& out, Activation form = Activation::gelu,
   detail::activate_to("gelu", form, x, out, execution);
 }
 
-/// out = activation(a) b, element by element: the gated linear unit of any activation (GeGLU by gelu, SwiGLU by silu).
-/// Leading axes lie one stride apart and the innermost stride is 1, as in the halves of one product. out may be a or b.
-/// Throws ShapeError. Source: Shazeer, "GLU Variants Improve Transformer" (2020), equation 5.
+/// out = activation(a) b, element by element: the gated linear unit of any activation (GeGLU by
+/// gelu, SwiGLU by silu). Leading axes lie one stride apart and the innermost stride is 1, as in
+/// the halves of one product. out may be a or b. Throws ShapeError. Source: Shazeer, "GLU Variants
+/// Improve Transformer" (2020), equation 5.
 template <TensorLike A, TensorLike B, TensorLike Out>
 void glu(Activation activation, const A& a, const B& b, Out&& out,
          const Execution& execution = {}) {
@@ -261,8 +262,9 @@ auto glu(Activation activation, const A& a, const B& b, const Execution& executi
   return out;
 }
 
-/// out = x / (1 + e^(-alpha x)), element by element; alpha = 1 is silu. out may be x. Throws ShapeError unless shapes
-/// agree. Source: Ramachandran, Zoph, Le, "Searching for Activation Functions" (2017).
+/// out = x / (1 + e^(-alpha x)), element by element; alpha = 1 is silu. out may be x. Throws
+/// ShapeError unless shapes agree. Source: Ramachandran, Zoph, Le, "Searching for Activation
+/// Functions" (2017).
 template <TensorLike X, TensorLike Out>
 void swish(const X& x, Out&& out, double alpha = 1, const Execution& execution = {}) {
   using T = detail::floating_t<X>;
@@ -283,9 +285,9 @@ auto swish(const X& x, double alpha = 1, const Execution& execution = {}) {
   return out;
 }
 
-/// out = a / (1 + e^(-alpha a)) b, element by element: a and b are what the two linear maps of a gated feed-forward
-/// layer gave. out may be a or b. Throws ShapeError unless shapes agree.
-/// Source: Shazeer, "GLU Variants Improve Transformer" (2020), equation 5.
+/// out = a / (1 + e^(-alpha a)) b, element by element: a and b are what the two linear maps of a
+/// gated feed-forward layer gave. out may be a or b. Throws ShapeError unless shapes agree. Source:
+/// Shazeer, "GLU Variants Improve Transformer" (2020), equation 5.
 template <TensorLike A, TensorLike B, TensorLike Out>
 void swiglu(const A& a, const B& b, Out&& out, double alpha = 1, const Execution& execution = {}) {
   using T = detail::floating_t<A>;

@@ -3,15 +3,16 @@
 //
 //   backend<family::Products, T>(isa).gemm(problem, execution)
 //
-// A family's header specialises Backend: pointers to kernels and tile sizes. The family's kernel text fills it in, for
-// each target: `template <class T> struct Row<detail::Backend<family::Norms, T, T>>`. A call instantiates the table of
-// its own family alone.
+// A family's header specialises Backend: pointers to kernels and tile sizes. The family's kernel
+// text fills it in, for each target: `template <class T> struct Row<detail::Backend<family::Norms,
+// T, T>>`. A call instantiates the table of its own family alone.
 //
-// With attn::compiled (ATTN_COMPILED) the tables lie in the library, behind attn::compiled::table(). Its name holds no
-// type of the inline namespace, which differs between a library and programs with other -m flags; the types behind the
-// pointers are laid out alike in all of them. How, is part of the name: headers beside a library of another version, or
-// with fields in another order, fail to link. Virtual functions are not called across: to a sanitizer the executors of
-// the two are different types.
+// With attn::compiled (ATTN_COMPILED) the tables lie in the library, behind
+// attn::compiled::table(). Its name holds no type of the inline namespace, which differs between a
+// library and programs with other -m flags; the types behind the pointers are laid out alike in all
+// of them. How, is part of the name: headers beside a library of another version, or with fields in
+// another order, fail to link. Virtual functions are not called across: to a sanitizer the
+// executors of the two are different types.
 #pragma once
 
 #include <cstddef>
@@ -48,8 +49,9 @@ struct AttentionBackward;
 #if defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY)
 namespace attn::compiled {
 
-/// The executor of a program, for the library: run(executor, count, task), where task is a TaskRef. Its threads are
-/// counted only where that matters: OpenMP takes some nanoseconds, and small calls run on one thread anyway.
+/// The executor of a program, for the library: run(executor, count, task), where task is a TaskRef.
+/// Its threads are counted only where that matters: OpenMP takes some nanoseconds, and small calls
+/// run on one thread anyway.
 struct ExecutorRef {
   const void* executor;
   int (*concurrency)(const void* executor);
@@ -67,8 +69,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// What a target offers for a family, with inputs of In and sums of Acc. Each has a member kLayout, a layout_hash() of
-/// itself and of what its kernels are handed.
+/// What a target offers for a family, with inputs of In and sums of Acc. Each has a member kLayout,
+/// a layout_hash() of itself and of what its kernels are handed.
 template <class Family, class In, class Acc = In>
 struct Backend;
 

@@ -51,7 +51,8 @@ ATTN_NAMESPACE_END
 ATTN_NAMESPACE_BEGIN
 
 /// out(j) += sum over all rows of x(.., j). Shapes: x (.., n) with a unit innermost stride, out
-/// (n), contiguous, of float where x is of 16 bits. Rows are summed in a fixed order. Throws ShapeError.
+/// (n), contiguous, of float where x is of 16 bits. Rows are summed in a fixed order. Throws
+/// ShapeError.
 template <TensorLike X>
 void add_column_sums(const X& x, TensorView1<Accumulator<detail::floating_t<X>>> out,
                      const Execution& execution = {}) {

@@ -1,8 +1,8 @@
 // Kernel text: rows of one element converted to another.
 // SPDX-License-Identifier: Apache-2.0
 
-/// to = from rounded to odd, which narrow() rounds as if from the double itself: see detail::round_to_odd(). Without branches,
-/// in vectors.
+/// to = from rounded to odd, which narrow() rounds as if from the double itself: see
+/// detail::round_to_odd(). Without branches, in vectors.
 inline void round_to_odd(index_t n, const double* from, float* to) {
   for (index_t j = 0; j < n; ++j) {
     const float nearest = static_cast<float>(from[j]);

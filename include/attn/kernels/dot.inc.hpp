@@ -13,8 +13,8 @@ inline constexpr int kStreams = 4;
 
 /// Sums that dot_block() keeps, at most. 8 hide the latency of the FMAs. With 32 registers there
 /// are more: 4 rows by 4 take 8 loads for 16 FMAs, 4 by 2 take 6 for 8, and some cores load one
-/// vector of AVX-512 in a cycle, as they multiply one. One row keeps 4: memory, not latency, is
-/// what it waits for.
+/// vector of AVX-512 in a cycle, as they multiply one. One row keeps 4: memory limits it, not
+/// latency.
 inline constexpr int kDotSums = Registers::kDotSums;
 
 /// Rows of B that dot_block() takes for R rows of A.
@@ -22,10 +22,10 @@ template <int R>
 inline constexpr int kDotColumns = std::min(kStreams, kDotSums / R);
 
 /// out[r J + j] = scale a_r . b_j over k elements for R rows of A and J = kDotColumns rows of B;
-/// prefetches the rows `ahead` of B.
+/// prefetches the rows `to_prefetch` of B.
 template <class T, class E, int R>
 ATTN_INLINE void dot_block(index_t k, const T* a, index_t a_stride, const E* const* b,
-                           const E* const* ahead, T scale, T* out) {
+                           const E* const* to_prefetch, T scale, T* out) {
   using V = Vec<T>;
   constexpr int J = kDotColumns<R>;
   V sums[R * J / 4][4];
@@ -36,7 +36,7 @@ ATTN_INLINE void dot_block(index_t k, const T* a, index_t a_stride, const E* con
     ATTN_UNROLL
     for (int j = 0; j < J; ++j) {
       bv[j] = load_at(b[j] + p);
-      if constexpr (R > 1) __builtin_prefetch(ahead[j] + p, 0, 2);
+      if constexpr (R > 1) __builtin_prefetch(to_prefetch[j] + p, 0, 2);
     }
     ATTN_UNROLL
     for (int r = 0; r < R; ++r) {
@@ -60,15 +60,15 @@ ATTN_INLINE void dot_block(index_t k, const T* a, index_t a_stride, const E* con
   for (int i = 0; i < R * J / 4; ++i) sum_each(sums[i], scale, out + 4 * i);
 }
 
-/// Rows of A at a time where there are more than kMostAlone: every further number would be compiled
-/// by every user, and three rows take the time of four where memory limits (attn_report's
+/// Rows of A at a time where there are more than kMaxRowsAlone: every further number would be
+/// compiled by every user, and three rows take the time of four where memory limits (attn_report's
 /// sdpa_queries). Without FMA no more than one.
 inline constexpr int kRowsAtOnce = Registers::kDotRows;
 
 /// So many rows are taken one after the other while the first cache holds their rows of B. Zen 4:
 /// two take 0.83 of the time of four at once; four would take 1.3 (attn_report's sdpa_queries_2 and
 /// sdpa_decode_gqa).
-inline constexpr index_t kMostAlone = 2;
+inline constexpr index_t kMaxRowsAlone = 2;
 
 /// One row of each of kStreams streams, equal parts of n rows of B, and the row to prefetch for it.
 /// Past the end of B it is the last row.
@@ -76,7 +76,7 @@ template <class E>
 struct Streams {
   static constexpr index_t kDistance = 6;
   index_t at[kStreams];
-  const E *rows[kStreams], *ahead[kStreams];
+  const E *rows[kStreams], *to_prefetch[kStreams];
 
   /// To row x of each stream.
   ATTN_INLINE void go_to(index_t x, const void* const* b, index_t n, index_t length) {
@@ -84,7 +84,7 @@ struct Streams {
     for (int s = 0; s < kStreams; ++s) {
       at[s] = std::min(s * length + x, n - 1);
       rows[s] = static_cast<const E*>(b[at[s]]);
-      ahead[s] = static_cast<const E*>(b[std::min(at[s] + kDistance, n - 1)]);
+      to_prefetch[s] = static_cast<const E*>(b[std::min(at[s] + kDistance, n - 1)]);
     }
   }
 };
@@ -99,7 +99,8 @@ inline void score_rows_alone(index_t height, index_t n, index_t k, const T* a, i
     streams.go_to(x, b, n, length);
     for (index_t r = 0; r < height; ++r) {
       T sums[kStreams];
-      dot_block<T, E, 1>(k, a + r * a_stride, a_stride, streams.rows, streams.ahead, scale, sums);
+      dot_block<T, E, 1>(k, a + r * a_stride, a_stride, streams.rows, streams.to_prefetch, scale,
+                         sums);
       // Unrolled, since g++ would make one scatter of four stores, which is microcode on AMD's
       // machines.
       ATTN_UNROLL
@@ -153,7 +154,7 @@ inline void score_rows_together(index_t height, index_t n, index_t k, const T* a
       for (index_t s = 0; s < kStreams; s += J) {
         for (index_t r = 0; r < height; r += R, to += kTransposed) {
           dot_block<T, E, R>(k, a + r * a_stride, a_stride, streams.rows + s,
-                             (r == 0 ? streams.ahead : streams.rows) + s, scale, to);
+                             (r == 0 ? streams.to_prefetch : streams.rows) + s, scale, to);
         }
       }
     }
@@ -173,23 +174,24 @@ template <class T, class E>
 inline void score_rows(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
                        const void* const* b, T scale, T* out, index_t out_stride) {
   if constexpr (kRowsAtOnce > 1) {
-    if (height > kMostAlone) {
+    if (height > kMaxRowsAlone) {
       return score_rows_together<T, E>(height, n, k, a, a_stride, b, scale, out, out_stride);
     }
   }
   score_rows_alone<T, E>(height, n, k, a, a_stride, b, scale, out, out_stride);
 }
 
-/// c_r += sum over i < N of a[r, i a_step] row_i for R rows of C; prefetches the rows `ahead`.
+/// c_r += sum over i < N of a[r, i a_step] row_i for R rows of C; prefetches the rows
+/// `to_prefetch`.
 template <class T, class E, int R, int N>
 inline void add_block(index_t columns, const T* a, index_t a_stride, index_t a_step,
-                      const E* const* row, const E* const* ahead, T* c, index_t c_stride) {
+                      const E* const* row, const E* const* to_prefetch, T* c, index_t c_stride) {
   using V = Vec<T>;
   // Read once: to the compiler, what is stored below could change the pointers.
   const E *from[N], *next[N];
   for (int i = 0; i < N; ++i) {
     from[i] = row[i];
-    next[i] = ahead[i];
+    next[i] = to_prefetch[i];
   }
   V weight[R][N];
   ATTN_UNROLL
@@ -229,11 +231,11 @@ inline void add_values_rows(index_t height, index_t columns, index_t first, inde
       (V::all(factor[r]) * V::load(c + r * c_stride + x)).store(c + r * c_stride + x);
     }
   }
-  constexpr index_t kRowsAhead = 8;
+  constexpr index_t kPrefetchDistance = 8;
   static_assert(detail::kKeyStep % kStreams == 0);
   const index_t before = first % detail::kKeyStep;
   const index_t length = detail::round_up(before + n, detail::kKeyStep) / kStreams;
-  const E *rows[kStreams], *ahead[kStreams];
+  const E *rows[kStreams], *to_prefetch[kStreams];
   for (index_t at = 0; at < length; ++at) {
     const index_t begin = at - before, last = begin + (kStreams - 1) * length;
     if (begin < 0 || last >= n) {
@@ -249,18 +251,19 @@ inline void add_values_rows(index_t height, index_t columns, index_t first, inde
     }
     for (index_t s = 0; s < kStreams; ++s) {
       rows[s] = static_cast<const E*>(b[begin + s * length]);
-      ahead[s] = static_cast<const E*>(b[std::min(begin + s * length + kRowsAhead, n - 1)]);
+      to_prefetch[s] =
+          static_cast<const E*>(b[std::min(begin + s * length + kPrefetchDistance, n - 1)]);
     }
-    if (height <= kMostAlone) {
+    if (height <= kMaxRowsAlone) {
       for (index_t r = 0; r < height; ++r) {
         add_block<T, E, 1, kStreams>(columns, a + r * a_stride + begin, a_stride, length, rows,
-                                     ahead, c + r * c_stride, c_stride);
+                                     to_prefetch, c + r * c_stride, c_stride);
       }
       continue;
     }
     for (index_t r = 0; r < height; r += kRowsAtOnce) {
       add_block<T, E, kRowsAtOnce, kStreams>(columns, a + r * a_stride + begin, a_stride, length,
-                                             rows, r == 0 ? ahead : rows, c + r * c_stride,
+                                             rows, r == 0 ? to_prefetch : rows, c + r * c_stride,
                                              c_stride);
     }
   }

@@ -6,9 +6,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// What happens to each element of A B on its way out:
-/// c = activation(alpha * (A B) + bias[column]) + beta * residual, where an empty residual means c itself. With beta 0,
-/// which it is unless given, the residual is not read.
+/// What happens to each element of A B on its way out: c = activation(alpha * (A B) + bias[column])
+/// + beta * residual, where an empty residual means c itself. With beta 0, which it is unless
+/// given, the residual is not read.
 template <class T, int Rank = 2>
 struct Epilogue {
   Accumulator<T> alpha = 1;                  ///< the product times this,
@@ -18,14 +18,15 @@ struct Epilogue {
   TensorView<const T, Rank> residual = {};   ///< (m, n); of a batch (batch or 1, m, n)
 };
 
-/// A (k x n) matrix laid out once for the kernels of one instruction set, to multiply by many times.
+/// A (k x n) matrix laid out once for the kernels of one instruction set, to multiply by many
+/// times.
 template <class T>
 class PackedWeights {
  public:
   PackedWeights() = default;
 
-  /// Copies `b` (k, n), of any strides: a Linear's (out, in) weight goes in transposed. Throws ValueError for an
-  /// instruction set that the machine lacks.
+  /// Copies `b` (k, n), of any strides: a Linear's (out, in) weight goes in transposed. Throws
+  /// ValueError for an instruction set that the machine lacks.
   explicit PackedWeights(TensorView2<const T> b, std::optional<Isa> isa = {})
       : k_(b.extent(0)), n_(b.extent(1)), isa_(Execution{.isa = isa}.instruction_set()) {
     const auto& backend = detail::backend<family::Products, T, Accumulator<T>>(isa_);
@@ -68,8 +69,8 @@ class PackedWeights {
 
 namespace detail {
 
-/// From one product of a batch to the next; 0 where all take the same matrix, and where there may be no memory to step
-/// through.
+/// From one product of a batch to the next; 0 where all take the same matrix, and where there may
+/// be no memory to step through.
 template <class T, int Rank>
 index_t batch_stride(const TensorView<T, Rank>& x) {
   return Rank == 2 || x.extent(0) == 1 || x.size() == 0 ? 0 : x.stride(0);
@@ -115,12 +116,12 @@ void check_gemm(std::string_view function, const TensorView<const T, Rank>& a, i
   }
 }
 
-/// One product (Rank 2) or a batch of them (Rank 3) by multiply(problem), in which `b` (.., k, n) may be empty. It may be
-/// asked to begin with beta times c where `can_seed`.
+/// One product (Rank 2) or a batch of them (Rank 3) by multiply(problem), in which `b` (.., k, n)
+/// may be empty. It may accumulate onto beta times c where `can_accumulate`.
 template <class T, int Rank, class Multiply>
 void gemm(std::string_view function, const TensorView<const T, Rank>& a,
           const TensorView<const T, Rank>& b, index_t n, const TensorView<T, Rank>& c,
-          const Epilogue<T, Rank>& epilogue, const Execution& execution, bool can_seed,
+          const Epilogue<T, Rank>& epilogue, const Execution& execution, bool can_accumulate,
           Multiply multiply) {
   check_gemm<T, Rank>(function, a, n, c, epilogue);
   constexpr int kRow = Rank - 2, kColumn = Rank - 1;
@@ -131,10 +132,10 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   // Where the kernels cannot write c as they go (columns that are not contiguous, or a c that the
   // epilogue still has to read), they write scratch memory, and c follows.
   const bool adds_c = in_place && epilogue.beta != T{0};
-  const bool seeds =
-      can_seed && adds_c && epilogue.alpha == T{1} && epilogue.activation == Activation::none;
+  const bool accumulate =
+      can_accumulate && adds_c && epilogue.alpha == T{1} && epilogue.activation == Activation::none;
   const bool through_scratch = (n > 1 && c.stride(kColumn) != 1) ||
-                               (n > 1 && residual.stride(kColumn) != 1) || (adds_c && !seeds);
+                               (n > 1 && residual.stride(kColumn) != 1) || (adds_c && !accumulate);
   GemmProblem<T> problem{m,
                          n,
                          k,
@@ -153,7 +154,7 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
                          epilogue.beta,
                          residual.data(),
                          residual.stride(kRow),
-                         seeds,
+                         accumulate,
                          batch,
                          batch_stride(a),
                          batch_stride(b),
@@ -165,7 +166,7 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   problem.c = product.data();
   problem.c_row = n;
   problem.beta = 0;
-  problem.seeds = false;
+  problem.accumulate = false;
   problem.batch = 1;
   for (index_t at = 0; at < batch; ++at) {
     problem.a = a.data() + at * problem.a_batch;
@@ -251,9 +252,10 @@ void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, con
 
 }  // namespace detail
 
-/// c = a b with an epilogue: a (m, k), b (k, n), c (m, n), any strides, so that transposing a view is all
-/// that transposing takes. Of float, double, bfloat16 or float16; of 16 bits, sums are kept in float and each element of c is
-/// rounded once; or c is of float, and what beta multiplies is c. c must not overlap a, b, itself, or a residual other than c. Throws ShapeError.
+/// c = a b with an epilogue: a (m, k), b (k, n), c (m, n), any strides, so that transposing a view
+/// is all that transposing takes. Of float, double, bfloat16 or float16; of 16 bits, sums are kept
+/// in float and each element of c is rounded once; or c is of float, and what beta multiplies is c.
+/// c must not overlap a, b, itself, or a residual other than c. Throws ShapeError.
 template <TensorLike A, TensorLike B, TensorLike C>
 void gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue = {},
           const Execution& execution = {}) {
@@ -276,8 +278,8 @@ void gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue =
   }
 }
 
-/// c = a b with weights packed beforehand: a (m, k), c (m, n), as for gemm. Runs on the instruction set that they were
-/// packed for. Throws ShapeError.
+/// c = a b with weights packed beforehand: a (m, k), c (m, n), as for gemm. Runs on the instruction
+/// set that they were packed for. Throws ShapeError.
 template <class T, TensorLike A, TensorLike C>
 void gemm(const A& a, const PackedWeights<T>& b, C&& c, const Epilogue<T>& epilogue = {},
           const Execution& execution = {}) {
@@ -292,9 +294,10 @@ void gemm(const A& a, const PackedWeights<T>& b, C&& c, const Epilogue<T>& epilo
   }
 }
 
-/// A batch of products: a (batch, m, k), b (batch, k, n), c and residual (batch, m, n); an extent of 1 in a, b or
-/// residual serves the whole batch. Many products, or small ones, are one thread's each; else threads share each product.
-/// What c must not overlap is as for gemm. Throws ShapeError.
+/// A batch of products: a (batch, m, k), b (batch, k, n), c and residual (batch, m, n); an extent
+/// of 1 in a, b or residual serves the whole batch. Many products, or small ones, are one thread's
+/// each; else threads share each product. What c must not overlap is as for gemm. Throws
+/// ShapeError.
 template <TensorLike A, TensorLike B, TensorLike C>
 void batched_gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>, 3>& epilogue = {},
                   const Execution& execution = {}) {

@@ -64,9 +64,10 @@ inline void pack_b(const detail::GemmProblem<T>& g, index_t k, index_t kc, index
 #include "attn/kernels/gemm_lines.inc.hpp"
 #include "attn/kernels/gemm_small.inc.hpp"
 
-/// Tiles [t0, t1) of rows by columns [j0, j1) of one block of KC: panels of B outermost, so that each stays in the
-/// first-level cache while the tiles of A pass. packed_b: the panels of these columns. Each tile asks for the next one's
-/// C, on which its sums would wait, and for its share of the next panel.
+/// Tiles [t0, t1) of rows by columns [j0, j1) of one block of KC: panels of B outermost, so that
+/// each stays in the first-level cache while the tiles of A pass. packed_b: the panels of these
+/// columns. Each tile prefetches the next tile's C, whose loads its sums would wait for, and its
+/// share of the next panel.
 template <class T, Start kStart>
 inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& tiles, index_t t0,
                            index_t t1, index_t j0, index_t j1, index_t kc, const T* packed_a,
@@ -84,15 +85,16 @@ inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& 
       for (index_t r = i + R; r < std::min(i + 2 * R, end); ++r) {
         detail::prefetch_bytes(g.c + r * g.c_row + j, width * index_t{sizeof(T)});
       }
-      const T* later = packed_b + (j + NR < j1 ? NR * kc : 0);
-      const Ahead ahead{reinterpret_cast<const char*>(later) + (t - t0) * share * kc, share};
+      const T* next_panel = packed_b + (j + NR < j1 ? NR * kc : 0);
+      const TilePrefetch prefetch{reinterpret_cast<const char*>(next_panel) + (t - t0) * share * kc,
+                                  share};
       const auto multiply = [&](T* to, index_t to_stride) {
         const T* a = packed_a + i * kc;
         if (R == MR) {
-          tile_panel<T, MR, kStart>(is_half, kc, a, packed_b, to, to_stride, factor, ahead);
+          tile_panel<T, MR, kStart>(is_half, kc, a, packed_b, to, to_stride, factor, prefetch);
         } else {
           tile_panel<T, TiledRows<T>::kLowMR, kStart>(is_half, kc, a, packed_b, to, to_stride,
-                                                      factor, ahead);
+                                                      factor, prefetch);
         }
       };
       if (width == (is_half ? NR / 2 : NR) && height == R) {
@@ -120,26 +122,27 @@ inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& 
 template <class T>
 struct GemmPlan {
   static constexpr index_t NR = TileShape<T>::NR;
-  index_t KC, kc_most;
+  index_t KC, max_kc;
   bool in_lines, in_rows;  ///< B is read where it lies
-  /// B is packed as a whole where several blocks of rows use it; where there is one (up to MC rows), each
-  /// panel by whoever multiplies by it, just before, so that it is read once and stays in the first-level cache.
+  /// B is packed as a whole where several blocks of rows use it; where there is one (up to MC
+  /// rows), each panel by whoever multiplies by it, just before, so that it is read once and stays
+  /// in the first-level cache.
   bool shares_b, packs_panels;
   index_t a_elements, elements;  ///< A in tiles; and behind it B, or a panel of each thread
 
   GemmPlan(const detail::GemmProblem<T>& g, const TiledRows<T>& tiles, index_t block_tiles,
            index_t concurrency)
       : KC(detail::gemm_kc(g.k)),
-        kc_most(std::min(g.k, KC)),
+        max_kc(std::min(g.k, KC)),
         in_lines(takes_lines(g)),
         in_rows(!in_lines && takes_rows(g)),
         shares_b(g.packed_b == nullptr && tiles.count > block_tiles),
         packs_panels(g.packed_b == nullptr && !shares_b),
-        a_elements(detail::round_up(tiles.begin(tiles.count) * kc_most, NR)) {
+        a_elements(detail::round_up(tiles.begin(tiles.count) * max_kc, NR)) {
     const index_t b_columns = shares_b       ? panel_columns<T>(std::min(g.n, detail::kGemmNC))
                               : packs_panels ? NR * concurrency
                                              : 0;
-    elements = in_lines || in_rows ? 0 : a_elements + b_columns * kc_most;
+    elements = in_lines || in_rows ? 0 : a_elements + b_columns * max_kc;
   }
 };
 
@@ -162,7 +165,7 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
   for (index_t n0 = 0; n0 < g.n; n0 += detail::kGemmNC) {
     const index_t nc = g.n - n0 < detail::kGemmNC ? g.n - n0 : detail::kGemmNC;
     // Blocks of work: rows by MC; columns so that every thread finds some, whatever m is.
-    // One of each is told apart, since a small product feels divisions.
+    // One block of each is a case of its own: divisions cost a small product some percent.
     const index_t row_blocks =
         tiles.count <= block_tiles ? 1 : (tiles.count + block_tiles - 1) / block_tiles;
     const index_t a_packs = (tiles.count + kPackedTiles - 1) / kPackedTiles;
@@ -179,7 +182,7 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
     for (index_t k0 = 0; k0 == 0 || k0 < g.k; k0 += plan.KC) {
       const index_t kc = std::min(g.k - k0, plan.KC);
       const bool last = k0 + plan.KC >= g.k;
-      const T* factor = k0 > 0 ? next : g.seeds ? first : nullptr;
+      const T* factor = k0 > 0 ? next : g.accumulate ? first : nullptr;
       const index_t packs = kc == 0 ? 0 : a_packs + (plan.shares_b ? column_blocks : 0);
       threads.run(packs, [&](index_t task, int) {
         if (task < a_packs) {
@@ -209,7 +212,7 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
           }
         };
         if (plan.packs_panels) {
-          T* panel = b_block + worker * plan.kc_most * NR;
+          T* panel = b_block + worker * plan.max_kc * NR;
           for (index_t j = j0; j < j1; j += NR) {
             const index_t width = std::min(j1 - j, NR);
             if (kc > 0) pack_b(g, k0, kc, j, width, panel);
@@ -222,7 +225,7 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
         }
         if (last) {
           finish_block(g, tiles.begin(t0), std::min(tiles.begin(t1), g.m), j0, j1,
-                       g.beta != T{0} && !g.seeds);
+                       g.beta != T{0} && !g.accumulate);
         }
       });
     }
@@ -236,7 +239,8 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
   const TiledRows<T> tiles(g.m);
   const index_t work = g.m * g.n * g.k;
   const Executor& threads = detail::threads_for(executor, g.batch * work);
-  // Products of a thread each never wait for one another, but the last of a few would leave threads without work.
+  // With one product per thread no thread waits for another; with few products, the last would
+  // leave threads idle.
   constexpr index_t kTasks = 8;  // of each thread
   const bool apart =
       g.batch > 1 && detail::worker_count(threads) > 1 &&

@@ -124,7 +124,8 @@ inline void multiply_panel(const detail::GemmProblem<float>& g, const E* packed,
   using V = Vec<float>;
   constexpr int NV = TileShape<float>::NV;
   constexpr int kVectorBytes = V::kLanes * kElements<E> * int{sizeof(E)};
-  // Panels lie one behind the other. Emerald Rapids, one thread: 0.82 of the time (attn_report's gemv_bf16).
+  // Panels lie one behind the other. Emerald Rapids, one thread: 0.82 of the time (attn_report's
+  // gemv_bf16).
   constexpr index_t kAhead = 8192 / index_t{sizeof(E)};
   const float* a[R];
   V sums[R][NV];

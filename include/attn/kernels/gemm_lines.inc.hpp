@@ -4,18 +4,19 @@
 // Columns are read once and where they lie: packing would write and read them again.
 
 /// Rows whose sums fit the registers beside the lines. More rows pay for packing.
-inline constexpr int kMostLineRows = Registers::kRowTileHeight < 8 ? 4 : 8;
+inline constexpr int kMaxLineRows = Registers::kRowTileHeight < 8 ? 4 : 8;
 
 /// Whether a product takes this path.
 template <class T>
 inline bool takes_lines(const detail::GemmProblem<T>& g) {
-  return kFused && g.b != nullptr && g.k > 0 && g.b_k == 1 && g.a_k == 1 && g.m <= kMostLineRows &&
-         g.n >= Vec<T>::kLanes && !g.seeds;
+  return kFused && g.b != nullptr && g.k > 0 && g.b_k == 1 && g.a_k == 1 && g.m <= kMaxLineRows &&
+         g.n >= Vec<T>::kLanes && !g.accumulate;
 }
 
-/// Up to R rows and `Vectors` vectors of columns of C from column j on. Every element is one chain of FMAs in the order of
-/// k, as in tile(), so that results do not depend on which of the two runs: lanes are columns, and blocks of B are turned
-/// in registers. A line of the caches is used as a whole: rows of B that are a multiple of 4 KB apart evict one another.
+/// Up to R rows and `Vectors` vectors of columns of C from column j on. Every element is one chain
+/// of FMAs in the order of k, as in tile(), so that results do not depend on which of the two runs:
+/// lanes are columns, and blocks of B are turned in registers. A line of the caches is used as a
+/// whole: rows of B that are a multiple of 4 KB apart evict one another.
 template <class T, int R, int Vectors>
 inline void multiply_lines(const detail::GemmProblem<T>& g, index_t j) {
   using V = Vec<T>;
@@ -61,14 +62,15 @@ inline void multiply_lines(const detail::GemmProblem<T>& g, index_t j) {
   }
 }
 
-/// Columns [j0, j1), at least a vector of them. The last vector reaches back over columns that are there already.
+/// Columns [j0, j1), at least a vector of them. The last vector reaches back over columns that are
+/// there already.
 template <class T, int R>
 inline void multiply_lines(const detail::GemmProblem<T>& g, index_t j0, index_t j1) {
   constexpr index_t kLanes = Vec<T>::kLanes;
   index_t j = j0;
   if constexpr (R < 4) {
-    // Two vectors at a time hide the latency of the FMAs where the caches hold B: 0.62 of the time. From memory twice as many
-    // places at once take 1.15 of it, and with four rows there are FMAs enough.
+    // Two vectors at a time hide the latency of the FMAs where the caches hold B: 0.62 of the time.
+    // From memory twice as many streams take 1.15 of it, and four rows have FMAs enough.
     if (2 * g.n * g.k * index_t{sizeof(T)} <= last_level_cache()) {
       for (; j + 2 * kLanes <= j1; j += 2 * kLanes) multiply_lines<T, R, 2>(g, j);
     }
@@ -91,8 +93,8 @@ inline void multiply_lines(const detail::GemmProblem<T>& g, const Executor& thre
       multiply_lines<T, 2>(g, j0, j1);
     } else if (g.m <= 4) {
       multiply_lines<T, 4>(g, j0, j1);
-    } else if constexpr (kMostLineRows > 4) {
-      multiply_lines<T, kMostLineRows>(g, j0, j1);
+    } else if constexpr (kMaxLineRows > 4) {
+      multiply_lines<T, kMaxLineRows>(g, j0, j1);
     }
     finish_block(g, 0, g.m, j0, j1, g.beta != T{0});
   });

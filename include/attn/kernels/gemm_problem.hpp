@@ -10,8 +10,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// B from something else than a matrix of T's: write(matrix, k, kc, column, width, panel) makes a packed panel of k rows
-/// [k, k + kc) and `width` columns from `column` on.
+/// B from something else than a matrix of T's: write(matrix, k, kc, column, width, panel) makes a
+/// packed panel of k rows [k, k + kc) and `width` columns from `column` on.
 template <class T>
 struct PanelSource {
   const void* matrix = nullptr;
@@ -36,7 +36,7 @@ struct GemmProblem {
   T beta;
   const T* residual;
   index_t residual_row;
-  bool seeds;  ///< sums begin with beta times c; otherwise the residual is added
+  bool accumulate;  ///< C = A B + beta C in one chain; otherwise the residual is added after
   index_t batch, a_batch, b_batch, c_batch, residual_batch;  ///< products, and from one to the next
   PanelSource<T> source;
 };
@@ -82,7 +82,7 @@ struct Backend<family::Products, In, Acc> {
                                                         offsetof(Gemm, beta),
                                                         offsetof(Gemm, residual),
                                                         offsetof(Gemm, residual_row),
-                                                        offsetof(Gemm, seeds),
+                                                        offsetof(Gemm, accumulate),
                                                         offsetof(Gemm, batch),
                                                         offsetof(Gemm, a_batch),
                                                         offsetof(Gemm, b_batch),
@@ -91,23 +91,23 @@ struct Backend<family::Products, In, Acc> {
                                                         offsetof(Gemm, source)});
 };
 
-// Block sizes. Each pass over KC of k reads and writes C once more, and rows of C that are a multiple of 4 KB apart evict
-// one another, which costs more than a panel of B (KC x NR floats of AVX2: 32 KB) that leaves a first-level cache of
-// 32 KB no room (attn_report's gemm rows). A block of A (MC x KC) takes 3/8 of the second-level cache, where it stays while
-// the panels of B pass.
-inline constexpr index_t kGemmMostKC = 512;
+// Block sizes. Each pass over KC of k reads and writes C once more, and rows of C that are a
+// multiple of 4 KB apart evict one another, which costs more than a panel of B (KC x NR floats of
+// AVX2: 32 KB) that leaves a first-level cache of 32 KB no room (attn_report's gemm rows). A block
+// of A (MC x KC) takes 3/8 of the second-level cache, where it stays while the panels of B pass.
+inline constexpr index_t kGemmMaxKC = 512;
 inline constexpr index_t kGemmNC = 4096;
 
 /// MC for elements of so many bytes: 192 floats where the cache holds 1 MB.
 inline index_t gemm_mc(index_t element_size) {
-  const index_t rows = second_level_cache() * 3 / 8 / (kGemmMostKC * element_size);
+  const index_t rows = second_level_cache() * 3 / 8 / (kGemmMaxKC * element_size);
   return std::clamp(rows, index_t{48}, index_t{384});
 }
 
 /// KC of a product over k: equal blocks.
 constexpr index_t gemm_kc(index_t k) {
-  const index_t blocks = (k + kGemmMostKC - 1) / kGemmMostKC;
-  return blocks <= 1 ? kGemmMostKC : (k + blocks - 1) / blocks;
+  const index_t blocks = (k + kGemmMaxKC - 1) / kGemmMaxKC;
+  return blocks <= 1 ? kGemmMaxKC : (k + blocks - 1) / blocks;
 }
 
 }  // namespace detail

@@ -3,16 +3,18 @@
 //
 // A is broadcast from where it lies, and B, which the first cache holds, is read there.
 
-/// Whether a product takes this path: packing B would cost as much as a few rows save. There are rows for a whole tile.
+/// Whether a product takes this path: packing B would cost as much as a few rows save. There are
+/// rows for a whole tile.
 template <class T>
 inline bool takes_rows(const detail::GemmProblem<T>& g) {
-  constexpr index_t kMostRows = 128, kMostK = 256, kCache = index_t{32} << 10;
-  return kFused && g.b != nullptr && g.k > 0 && !g.seeds && g.a_k == 1 && g.b_column == 1 &&
-         TiledRows<T>(g.m).height(0) <= g.m && g.m <= kMostRows && g.n >= Vec<T>::kLanes &&
-         g.k <= kMostK && g.k * g.b_k * index_t{sizeof(T)} <= kCache;
+  constexpr index_t kMaxRows = 128, kMaxK = 256, kCache = index_t{32} << 10;
+  return kFused && g.b != nullptr && g.k > 0 && !g.accumulate && g.a_k == 1 && g.b_column == 1 &&
+         TiledRows<T>(g.m).height(0) <= g.m && g.m <= kMaxRows && g.n >= Vec<T>::kLanes &&
+         g.k <= kMaxK && g.k * g.b_k * index_t{sizeof(T)} <= kCache;
 }
 
-/// Rows [i, i + R) of C. The last columns reach back over those that are there already, and come out the same.
+/// Rows [i, i + R) of C. The last columns reach back over those that are there already, and come
+/// out the same.
 template <class T, int R>
 inline void multiply_rows(const detail::GemmProblem<T>& g, index_t i) {
   constexpr index_t kLanes = Vec<T>::kLanes;
@@ -30,8 +32,8 @@ inline void multiply_rows(const detail::GemmProblem<T>& g, index_t i) {
   }
 }
 
-/// A whole product, for which takes_rows() is true. The last rows reach back as the last columns do, into the tile before,
-/// which is of the same task.
+/// A whole product, for which takes_rows() is true. The last rows reach back as the last columns
+/// do, into the tile before, which is of the same task.
 template <class T>
 inline void multiply_rows(const detail::GemmProblem<T>& g, const TiledRows<T>& tiles,
                           const Executor& threads) {

@@ -1,18 +1,20 @@
 // Kernel text: products of bfloat16 by tiles, and the block of tiles that those of 8-bit integers have too.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every element of C is the sum of tiles of 32 k in the order of k, however few rows there are, so that rows have the same bits
-// alone. What the sum within a tile is, docs/precision.md says. K is filled up with zeros to whole tiles.
+// Every element of C is the sum of tiles of 32 k in the order of k, however few rows there are, so
+// that rows have the same bits alone. What the sum within a tile is, docs/precision.md says. K is
+// filled up with zeros to whole tiles.
 
-/// Rows and columns that are multiplied at once: two tiles of rows by two panels of weights, each of which is loaded once for
-/// two products.
+/// Rows and columns that are multiplied at once: two tiles of rows by two panels of weights, each
+/// of which is loaded once for two products.
 inline constexpr index_t kTileRows = 2 * Tiles::kRows, kTileColumns = 2 * Tiles::kRows;
 
-/// K that is multiplied at once, in bytes: what two tiles of rows and two panels hold of it fits the first cache twice, so that
-/// the panels stay there while rows pass.
+/// K that is multiplied at once, in bytes: what two tiles of rows and two panels hold of it fits
+/// the first cache twice, so that the panels stay there while rows pass.
 inline constexpr index_t kTileDepth = 512;
 
-/// Tiles 0 to 3 are a block of 32 x 32 sums at `sums`, its rows `row` apart: read or, where nothing is there yet, zero.
+/// Tiles 0 to 3 are a block of 32 x 32 sums at `sums`, its rows `row` apart: read or, where nothing
+/// is there yet, zero.
 template <class T>
 inline void load_sums(const T* sums, index_t row, bool are_there) {
   if (are_there) {
@@ -76,7 +78,8 @@ inline void fetch_line(const bfloat16* from, index_t step, index_t count, bfloat
   std::fill(to + count, to + kTileK, bfloat16::from_bits(0));
 }
 
-/// Tiles [first, last) of k of a panel of 16 columns from `column` on, 1 KB each: pairs of k by columns.
+/// Tiles [first, last) of k of a panel of 16 columns from `column` on, 1 KB each: pairs of k by
+/// columns.
 inline void pack_tiles(const ElementsMatrix<bfloat16>& b, index_t column, index_t first,
                        index_t last, bfloat16* to) {
   const index_t width = std::min(b.n - column, index_t{16});
@@ -137,10 +140,12 @@ struct TileProduct {
   const float* bias;
 };
 
-/// Columns whose sums are finished together, and the distance of their rows in floats: an odd number of lines.
+/// Columns whose sums are finished together, and the distance of their rows in floats: an odd
+/// number of lines.
 inline constexpr index_t kFinishedColumns = 128, kSumsRow = kFinishedColumns + 16;
 
-/// Rows [i0, i1) by columns [j0, j1), kFinishedColumns at most. `panels`: room for two panels of kTileDepth bytes of k.
+/// Rows [i0, i1) by columns [j0, j1), kFinishedColumns at most. `panels`: room for two panels of
+/// kTileDepth bytes of k.
 inline void multiply_tiles(const TileProduct& g, index_t i0, index_t i1, index_t j0, index_t j1,
                            float* sums, bfloat16* panels) {
   constexpr index_t kSteps = kTileDepth / Tiles::kRowBytes, kTileElements = 16 * kTileK;

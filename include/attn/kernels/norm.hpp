@@ -87,9 +87,10 @@ void norm_rows(std::string_view function,
 
 }  // namespace detail
 
-/// out = (x - mean) / sqrt(variance + eps) * weight + bias over the last axis, the variance that of all
-/// n elements (biased). weight and bias have shape (dim); either may be empty. Leading axes may have any strides; out
-/// may be x. Throws ShapeError. Source: Ba, Kiros, Hinton, "Layer Normalization" (2016), equation 4.
+/// out = (x - mean) / sqrt(variance + eps) * weight + bias over the last axis, the variance that of
+/// all n elements (biased). weight and bias have shape (dim); either may be empty. Leading axes may
+/// have any strides; out may be x. Throws ShapeError. Source: Ba, Kiros, Hinton, "Layer
+/// Normalization" (2016), equation 4.
 template <TensorLike X, TensorLike Out, TensorLike W = TensorView1<const detail::floating_t<X>>,
           TensorLike B = TensorView1<const detail::floating_t<X>>>
 void layer_norm(const X& x, const W& weight, const B& bias, double eps, Out&& out,
@@ -116,10 +117,10 @@ auto layer_norm(const X& x, const W& weight = {}, const B& bias = {}, double eps
   return out;
 }
 
-/// out = x / sqrt(mean of x^2 + eps) * weight over the last axis: layer_norm without a mean and a bias. weight has
-/// shape (dim) and may be empty; strides as in layer_norm, out may be x. Squares are summed in the type of x, of 16 bits in float. Throws
-/// ShapeError. Source: Zhang, Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4; eps as in Llama and
-/// ONNX.
+/// out = x / sqrt(mean of x^2 + eps) * weight over the last axis: layer_norm without a mean and a
+/// bias. weight has shape (dim) and may be empty; strides as in layer_norm, out may be x. Squares
+/// are summed in the type of x, of 16 bits in float. Throws ShapeError. Source: Zhang, Sennrich,
+/// "Root Mean Square Layer Normalization" (2019), equation 4; eps as in Llama and ONNX.
 template <TensorLike X, TensorLike Out, TensorLike W = TensorView1<const detail::floating_t<X>>>
 void rms_norm(const X& x, const W& weight, double eps, Out&& out, const Execution& execution = {}) {
   using T = detail::floating_t<X>;

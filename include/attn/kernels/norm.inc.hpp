@@ -1,8 +1,8 @@
 // Kernel text: normalisation of rows; that of layers in two passes (the one-pass variance cancels).
 // SPDX-License-Identifier: Apache-2.0
 
-/// normalize(row, past_caches) for every row; past_caches: whole vectors of out are aligned, and are to be stored past the
-/// caches, which hold not even half of it.
+/// normalize(row, past_caches) for every row; past_caches: whole vectors of out are aligned, and
+/// are to be stored past the caches, which hold not even half of it.
 template <class T, class F>
 inline void each_norm_row(const detail::NormProblem<T>& problem, const Executor& executor,
                           F normalize) {
@@ -18,7 +18,7 @@ inline void each_norm_row(const detail::NormProblem<T>& problem, const Executor&
   });
 }
 
-/// Whole vectors past the caches if so asked.
+/// Whole vectors, past the caches where past_caches.
 template <class T>
 ATTN_INLINE void store_or_stream(Vec<T> v, T* p, Whole, bool past_caches) {
   past_caches ? stream(v, p) : v.store(p);

@@ -100,8 +100,9 @@ void norm_backward(std::string_view function, bool centers, TensorView<const T, 
 /// Of layer_norm(x, weight, bias, eps), given d_out. With g = d_out weight and n = (x - mean) /
 /// sqrt(variance + eps): d_x = (g - mean of g - n mean of (g n)) / sqrt(variance + eps) + residual;
 /// d_weight += sum over rows of d_out n and d_bias += sum over rows of d_out, where they are given.
-/// d_x may be d_out, x or the residual. Sums over rows are taken in a fixed order. Of 16 bits all is
-/// computed in float: d_x is rounded once, d_weight and d_bias are float. Throws ShapeError. Source: Ba, Kiros, Hinton (2016), equation 4, differentiated.
+/// d_x may be d_out, x or the residual. Sums over rows are taken in a fixed order. Of 16 bits all
+/// is computed in float: d_x is rounded once, d_weight and d_bias are float. Throws ShapeError.
+/// Source: Ba, Kiros, Hinton (2016), equation 4, differentiated.
 template <TensorLike D, TensorLike X, TensorLike DX>
 void layer_norm_backward(const D& d_out, const X& x,
                          TensorView1<const detail::floating_t<X>> weight, double eps, DX&& d_x,

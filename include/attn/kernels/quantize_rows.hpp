@@ -39,9 +39,10 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Of each row x along the last axis: scale = max |x| / 127, codes x / scale to nearest, ties to even. A row of zeros, or whose
-/// scale would be subnormal, has scale 0 and codes 0; a row with a NaN or an infinity has scale NaN. The same bits on
-/// every instruction set. Shapes agree, but for the last axis of scales, which is missing.
+/// Of each row x along the last axis: scale = max |x| / 127, codes x / scale to nearest, ties to
+/// even. A row of zeros, or whose scale would be subnormal, has scale 0 and codes 0; a row with a
+/// NaN or an infinity has scale NaN. The same bits on every instruction set. Shapes agree, but for
+/// the last axis of scales, which is missing.
 template <class T>
 void quantize_rows(const TensorView4<const T>& from, const TensorView4<std::int8_t>& codes,
                    const TensorView3<T>& scales, const Execution& execution) {

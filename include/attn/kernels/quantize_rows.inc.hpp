@@ -18,16 +18,16 @@ ATTN_INLINE void for_pieces(index_t n, const T* from, index_t stride, F f) {
 template <class T>
 inline T quantize_row(index_t n, const T* from, index_t stride, std::int8_t* codes) {
   using V = Vec<T>;
-  V most = V::all(T{0}), odd = most;  // x - x is 0, or NaN where x is not finite
+  V largest = V::all(T{0}), odd = largest;  // x - x is 0, or NaN where x is not finite
   for_pieces(n, from, stride, [&](index_t, index_t count, const T* x) {
     each_vector<T>(count, [&](index_t j, auto lanes) {
       const V v = load(x + j, lanes);
-      most = max(max(v, V::all(T{0}) - v), most);
+      largest = max(max(v, V::all(T{0}) - v), largest);
       odd = odd + (v - v);
     });
   });
   const bool is_finite = sum(odd) == T{0};
-  const T scale = max_lane(most) / T{127};
+  const T scale = max_lane(largest) / T{127};
   if (!is_finite || scale < std::numeric_limits<T>::min()) {
     std::fill_n(codes, n, std::int8_t{0});
     return is_finite ? T{0} : std::numeric_limits<T>::quiet_NaN();

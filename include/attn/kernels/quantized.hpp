@@ -66,7 +66,8 @@ void with_bfloat16_activations(const TensorView2<const float>& a, const Executio
   f(TensorView2<const float>(widened));
 }
 
-/// gemm() by quantised weights one below the other: a is rounded once, and few rows take one region of threads.
+/// gemm() by quantised weights one below the other: a is rounded once, and few rows take one region
+/// of threads.
 inline void gemm(const TensorView2<const float>& a, std::span<const QuantizedMatrix> weights,
                  ActivationFormat activations, const TensorView2<float>& c,
                  const Epilogue<float>& epilogue, const Execution& execution) {
@@ -91,9 +92,10 @@ inline void gemm(const TensorView2<const float>& a, std::span<const QuantizedMat
 
 }  // namespace detail
 
-/// c = a W^T with an epilogue, W (n, k) quantised: a (m, k), c (m, n), as for the other gemm(). An activation that is NaN
-/// or infinite makes its row of c NaN, and no other. Source: contract of the instruction VPDPBUSD; rows of results have the
-/// same bits on every instruction set but for the rounding of multiply-adds. Throws ShapeError.
+/// c = a W^T with an epilogue, W (n, k) quantised: a (m, k), c (m, n), as for the other gemm(). An
+/// activation that is NaN or infinite makes its row of c NaN, and no other. Source: contract of the
+/// instruction VPDPBUSD; rows of results have the same bits on every instruction set but for the
+/// rounding of multiply-adds. Throws ShapeError.
 template <TensorLike A, TensorLike C>
 void gemm(const A& a, const QuantizedWeights& b, ActivationFormat activations, C&& c,
           const Epilogue<float>& epilogue = {}, const Execution& execution = {}) {

@@ -8,7 +8,8 @@ ATTN_INLINE Vec<float> load_scales(const detail::QuantizedMatrix& w, const std::
   return Int8::widen(reinterpret_cast<const float16*>(part) + at);
 }
 
-/// A packed panel of floats for tile_panel(): PanelSource::write. Every weight is that of QuantizedWeights::dequantize().
+/// A packed panel of floats for tile_panel(): PanelSource::write. Every weight is that of
+/// QuantizedWeights::dequantize().
 inline void expand_panel(const void* matrix, index_t k0, index_t kc, index_t column, index_t width,
                          float* to) {
   using V = Vec<float>;
@@ -49,8 +50,8 @@ inline void expand_panel(const void* matrix, index_t k0, index_t kc, index_t col
   }
 }
 
-/// Up to R rows by `columns` columns from j on, a multiple of 16, with weights that are made floats in registers. Every
-/// element is one chain of multiply-adds in the order of k, as in tile().
+/// Up to R rows by `columns` columns from j on, a multiple of 16, with weights that are made floats
+/// in registers. Every element is one chain of multiply-adds in the order of k, as in tile().
 template <int R>
 inline void multiply_exact(const detail::GemmProblem<float>& g, const detail::QuantizedMatrix& w,
                            index_t j, index_t columns) {
@@ -72,7 +73,7 @@ inline void multiply_exact(const detail::GemmProblem<float>& g, const detail::Qu
     for (int x = 0; x < W; ++x) acc[r][x] = V::all(0);
   }
   const index_t block = w.format.block == 0 ? g.k : w.format.block;
-  const index_t ahead = kPanels * w.panel_bytes();
+  const index_t distance = kPanels * w.panel_bytes();
   for (index_t b = 0, k = 0; b < w.blocks(); ++b) {
     V scale[W], offset[W];
     ATTN_UNROLL
@@ -89,7 +90,7 @@ inline void multiply_exact(const detail::GemmProblem<float>& g, const detail::Qu
       for (int x = 0; x < W; ++x) {
         const std::uint8_t* at = codes[x / kParts] + line + x % kParts * 4 * V::kLanes;
         code[x] = Int8::load(at);
-        if (x % kParts == 0) __builtin_prefetch(at + ahead, 0, 2);
+        if (x % kParts == 0) __builtin_prefetch(at + distance, 0, 2);
         if (is_narrow) code[x] = group < 4 ? Int8::low(code[x]) : Int8::high(code[x]);
       }
       for (int t = 0; t < 4 && k < end; ++t, ++k) {
@@ -124,11 +125,12 @@ inline detail::GemmProblem<float> columns_of(detail::GemmProblem<float> g, index
   return g;
 }
 
-/// Products of activations as they are. Few rows take weights straight from their codes, others packed panels of them.
+/// Products of activations as they are. Few rows take weights straight from their codes, others
+/// packed panels of them.
 inline void multiply_floats_by(const detail::QuantizedMatrix& w, detail::GemmProblem<float> g,
                                const Executor& executor, Workspace& workspace) {
-  constexpr index_t kMostRows = 4, kUnit = 32 * Int8::kPanels;
-  if (g.m == 0 || g.m > kMostRows || g.a_k != 1 || g.seeds || g.k == 0) {
+  constexpr index_t kMaxRows = 4, kUnit = 32 * Int8::kPanels;
+  if (g.m == 0 || g.m > kMaxRows || g.a_k != 1 || g.accumulate || g.k == 0) {
     g.source = {&w, expand_panel};
     return gemm(g, executor, workspace);
   }
@@ -159,8 +161,8 @@ inline void multiply_floats(const detail::QuantizedProblem& problem, const Execu
   }
 }
 
-/// Rows of activations in 8 bits, filled up with zeros to whole groups of codes; and per row and piece (a block of weights)
-/// what the sums over it need.
+/// Rows of activations in 8 bits, filled up with zeros to whole groups of codes; and per row and
+/// piece (a block of weights) what the sums over it need.
 struct QuantizedRows {
   std::int8_t* codes;
   index_t row_bytes;      ///< from one row to the next
@@ -331,12 +333,13 @@ inline void int8_rows(index_t height, const CodePanels& b, const QuantizedRows& 
   int8_tile<R, kWide>(b, a, row, first_piece, c, c_row, columns, adds);
 }
 
-/// What one thread makes of its panels before it multiplies by them: codes of 8 bits, scales and offsets in float.
+/// What one thread makes of its panels before it multiplies by them: codes of 8 bits, scales and
+/// offsets in float.
 struct ExpandedPanels {
-  static constexpr index_t kMostK =
+  static constexpr index_t kMaxK =
       1024;  // codes of two panels fill the first cache, 32 KB, and no more
-  std::uint8_t codes[Int8::kPanels][kMostK * 16];
-  float scales[Int8::kPanels][kMostK], offsets[Int8::kPanels][kMostK];  // a block has 16 k at least
+  std::uint8_t codes[Int8::kPanels][kMaxK * 16];
+  float scales[Int8::kPanels][kMaxK], offsets[Int8::kPanels][kMaxK];  // a block has 16 k at least
 };
 
 /// Panels [first, ..) over `pieces` pieces from `first_piece` on.
@@ -393,7 +396,7 @@ inline void multiply_panels(const detail::GemmProblem<float>& g, const detail::Q
   const index_t workers = detail::worker_count(threads);
   const index_t units = (w.panels() + Int8::kPanels - 1) / Int8::kPanels;
   const index_t tasks = std::min(units, workers == 1 ? 1 : 8 * workers);
-  const index_t pieces_at_once = std::max(index_t{1}, ExpandedPanels::kMostK / rows.piece);
+  const index_t pieces_at_once = std::max(index_t{1}, ExpandedPanels::kMaxK / rows.piece);
   threads.run(tasks, [&](index_t task, int worker) {
     constexpr index_t kUnit = 16 * Int8::kPanels;
     const index_t begin = units * task / tasks, end = units * (task + 1) / tasks;
@@ -426,15 +429,15 @@ inline void multiply_int8_by(std::span<const detail::QuantizedMatrix> parts,
                              Workspace& workspace) {
   if (g.n == 0) return;
   const QuantizedFormat& format = parts[0].format;
-  constexpr index_t kMostK = ExpandedPanels::kMostK;
+  constexpr index_t kMaxK = ExpandedPanels::kMaxK;
   const bool is_row = format.block == 0;
-  // Reading and expanding a weight counts as 12 products, once for all rows: decoding SmolLM2 on two
-  // threads takes 0.58 of the time (bench/llm_speed llm_decode, median of three pairs).
+  // Reading and expanding a weight counts as 12 products, once for all rows: decoding SmolLM2 on
+  // two threads takes 0.58 of the time (bench/llm_speed llm_decode, median of three pairs).
   const Executor& threads = detail::threads_for(executor, (g.m / 4 + 3) * g.n * g.k);
   const index_t workers = detail::worker_count(threads);
   QuantizedRows rows{};
   rows.row_bytes = detail::round_up(g.k, index_t{64});
-  rows.piece = is_row ? kMostK : format.block;
+  rows.piece = is_row ? kMaxK : format.block;
   rows.pieces = (g.k + rows.piece - 1) / rows.piece;
   Scratch<std::int8_t> codes(workspace, g.m * rows.row_bytes);
   Scratch<float> scales(workspace, 2 * g.m * rows.pieces);

@@ -1,10 +1,11 @@
 // Kernel text: few rows of 8-bit activations by quantised weights, whose codes are expanded in registers.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory limits these products: a block of Q4_1 is 320 bytes for 512 weights, and AVX-512 VNNI spends 15 cycles of its two
-// vector ports on it, 64 GB/s at 3 GHz where a core reads 13 to 25. So nothing is written but the result, and every line
-// that is read prefetches the line at its place in the next panels, since hardware prefetchers lose the trail at each
-// panel's end. Emerald Rapids, the weights of SmolLM2 in turn, one thread: 0.62 of the time that expanding them first
+// Memory limits these products: a block of Q4_1 is 320 bytes for 512 weights, and AVX-512 VNNI
+// spends 15 cycles of its two vector ports on it, 64 GB/s at 3 GHz where a core reads 13 to 25. So
+// nothing is written but the result, and every line that is read prefetches the line at its place
+// in the next panels, since hardware prefetchers lose the trail at each panel's end. Emerald
+// Rapids, the weights of SmolLM2 in turn, one thread: 0.62 of the time that expanding them first
 // takes; two panels instead of four, 1.1 times as long; no prefetch, 1.5 times.
 
 /// Rows of activations that are multiplied by codes as they lie, and how many of them at once.
@@ -14,12 +15,13 @@ inline constexpr index_t kGemvRows = 8, kGemvTileRows = std::min(Int8::kRows, in
 template <int R>
 inline constexpr int kGemvPanels = R == 1 ? 2 * Int8::kPanels : Int8::kPanels;
 
-/// Up to R rows from `row` on by the panels from column j on: c = x W^T for `columns` columns. The float sums of an element
-/// are those of int8_tile(), in its order. Prefetches panels `ahead` bytes behind.
+/// Up to R rows from `row` on by the panels from column j on: c = x W^T for `columns` columns. The
+/// float sums of an element are those of int8_tile(), in its order. Prefetches panels `distance`
+/// bytes behind.
 template <int R, bool kWide, bool kNarrow>
 inline void gemv_tile(const detail::GemmProblem<float>& g, const detail::QuantizedMatrix& w,
                       const QuantizedRows& a, index_t row, index_t j, index_t columns,
-                      index_t ahead) {
+                      index_t distance) {
   using V = Vec<float>;
   constexpr int kParts = 16 / V::kLanes, kPanels = kGemvPanels<R>, W = kPanels * kParts;
   const std::uint8_t *scales[kPanels], *codes[kPanels];
@@ -56,7 +58,7 @@ inline void gemv_tile(const detail::GemmProblem<float>& g, const detail::Quantiz
       for (int v = 0; v < W; ++v) {
         const std::uint8_t* at = codes[v / kParts] + t * 64 + v % kParts * 4 * V::kLanes;
         code[v] = Int8::load(at);
-        if (v % kParts == 0) __builtin_prefetch(at + ahead, 0, 2);
+        if (v % kParts == 0) __builtin_prefetch(at + distance, 0, 2);
       }
       ATTN_UNROLL
       for (int r = 0; r < R; ++r) {
@@ -96,7 +98,7 @@ inline void gemv_tile(const detail::GemmProblem<float>& g, const detail::Quantiz
       const std::uint8_t* panel = scales[v / kParts];
       const index_t at = entry + v % kParts * V::kLanes;
       const V scale = load_scales(w, panel, at);
-      if (v % kParts == 0) __builtin_prefetch(panel + at * scale_size + ahead, 0, 2);
+      if (v % kParts == 0) __builtin_prefetch(panel + at * scale_size + distance, 0, 2);
       ATTN_UNROLL
       for (int r = 0; r < R; ++r) {
         const V product = Int8::to_float(sums[r][v]) * V::all(a.scales[rows[r] * a.pieces + piece]);
@@ -105,7 +107,7 @@ inline void gemv_tile(const detail::GemmProblem<float>& g, const detail::Quantiz
       if (has_offset) {
         const V offset = load_scales(w, panel + scale_bytes, at);
         if (v % kParts == 0) {
-          __builtin_prefetch(panel + scale_bytes + at * scale_size + ahead, 0, 2);
+          __builtin_prefetch(panel + scale_bytes + at * scale_size + distance, 0, 2);
         }
         ATTN_UNROLL
         for (int r = 0; r < R; ++r) {
@@ -134,10 +136,10 @@ inline void gemv_columns(const detail::GemmProblem<float>& g, const detail::Quan
   constexpr index_t kColumns = 16 * kGemvPanels<R>;
   for (index_t j = begin; j < end; j += kColumns) {
     // Behind the last there is what another thread reads.
-    const index_t ahead = j + kColumns < end ? kGemvPanels<R> * w.panel_bytes() : 0;
+    const index_t distance = j + kColumns < end ? kGemvPanels<R> * w.panel_bytes() : 0;
     for (index_t row = 0; row < g.m; row += R) {
       gemv_tile<R, kWide, kNarrow>(g, w, a, row, j, std::min(end - j, kColumns),
-                                   row == 0 ? ahead : 0);
+                                   row == 0 ? distance : 0);
     }
   }
 }
@@ -158,7 +160,8 @@ inline void multiply_codes(const detail::GemmProblem<float>& g,
   const auto units_of = [](const detail::QuantizedMatrix& w) { return (w.n + kUnit - 1) / kUnit; };
   index_t units = 0;
   for (const detail::QuantizedMatrix& w : parts) units += units_of(w);
-  // Long runs, since each begins without prefetches; where there are many, more than one for each thread, that none waits.
+  // Long runs, since each begins without prefetches; where there are many, more than one for each
+  // thread, that none waits.
   constexpr index_t kRun = 32;
   const index_t workers = detail::worker_count(threads);
   const index_t tasks = std::min(units, std::clamp(units / kRun, workers, 4 * workers));

@@ -29,10 +29,11 @@ struct QuantizedFormat {
 
 namespace detail {
 
-/// Quantised weights W (n, k) as kernels read them, in panels of 16 rows of W: the columns of x W^T. A panel holds the
-/// scales of its blocks (block after block, 16 columns each), then the offsets, then the codes; each part begins at a
-/// multiple of 64 bytes. Codes are in groups of four k: 16 columns with four neighbours each, 64 bytes. Codes of 4 bits: 64
-/// bytes hold groups g (low halves) and g + 4 (high halves) of a block of 32. k is filled up to whole groups.
+/// Quantised weights W (n, k) as kernels read them, in panels of 16 rows of W: the columns of x
+/// W^T. A panel holds the scales of its blocks (block after block, 16 columns each), then the
+/// offsets, then the codes; each part begins at a multiple of 64 bytes. Codes are in groups of four
+/// k: 16 columns with four neighbours each, 64 bytes. Codes of 4 bits: 64 bytes hold groups g (low
+/// halves) and g + 4 (high halves) of a block of 32. k is filled up to whole groups.
 struct QuantizedMatrix {
   static constexpr index_t kPanelColumns = 16, kGroup = 4, kGroupBytes = kPanelColumns * kGroup;
 
@@ -64,7 +65,8 @@ class QuantizedWeights {
  public:
   QuantizedWeights() = default;
 
-  /// All weights 0. Throws ValueError for a format that is none, ShapeError where k is not made of whole blocks.
+  /// All weights 0. Throws ValueError for a format that is none, ShapeError where k is not made of
+  /// whole blocks.
   QuantizedWeights(index_t n, index_t k, const QuantizedFormat& format) {
     const auto check = [](bool good, std::string_view argument, std::string_view expected,
                           index_t found) {
@@ -204,20 +206,20 @@ class QuantizedWeights {
   Tensor1<std::uint8_t> codes_;
 };
 
-/// 8 bits and a scale per row of W: scale = max |w| / 127, codes rounded to nearest even. A row that holds NaN or infinity
-/// gets the scale NaN. Shape: w (n, k).
+/// 8 bits and a scale per row of W: scale = max |w| / 127, codes rounded to nearest even. A row
+/// that holds NaN or infinity gets the scale NaN. Shape: w (n, k).
 inline QuantizedWeights quantize_rows(TensorView2<const float> w) {
   const index_t n = w.extent(0), k = w.extent(1);
   QuantizedWeights result(n, k, {.block = 0, .float_scales = true});
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(k));
   for (index_t row = 0; row < n; ++row) {
-    float most = 0;
+    float largest = 0;
     bool is_finite = true;
     for (index_t i = 0; i < k; ++i) {
       is_finite = is_finite && std::isfinite(w(row, i));
-      most = (std::max)(most, std::abs(w(row, i)));
+      largest = (std::max)(largest, std::abs(w(row, i)));
     }
-    const float scale = is_finite ? most / 127 : std::numeric_limits<float>::quiet_NaN();
+    const float scale = is_finite ? largest / 127 : std::numeric_limits<float>::quiet_NaN();
     const bool is_zero = !is_finite || scale < (std::numeric_limits<float>::min)();
     for (index_t i = 0; i < k; ++i) {
       const float code = is_zero ? 0 : std::nearbyint(w(row, i) / scale);

@@ -8,14 +8,16 @@ struct ByteProducts {
   }
 };
 
-/// Whether tiles take a product. Weights with a scale a row are multiplied as they are stored, those in blocks as signed
-/// numbers, code - zero, so that nothing is left to add to the sums of a block.
+/// Whether tiles take a product. Weights with a scale a row are multiplied as they are stored,
+/// those in blocks as signed numbers, code - zero, so that nothing is left to add to the sums of a
+/// block.
 inline bool takes_tiles(const detail::GemmProblem<float>& g, const QuantizedFormat& format) {
   return g.m > kGemvRows && g.k > 0 &&
          (format.block == 0 || (format.has_wide ? format.zero == 128 : format.zero < 128));
 }
 
-/// Activations as tiles: of 16 rows, one tile of `depth` bytes of k after the other; and per block, what their sums need.
+/// Activations as tiles: of 16 rows, one tile of `depth` bytes of k after the other; and per block,
+/// what their sums need.
 struct TiledActivations {
   index_t depth, steps;  ///< of k: bytes in a tile's row, tiles
   std::int8_t* codes;    ///< (tile of rows, step, 16, depth); of rows up to a multiple of kTileRows
@@ -50,11 +52,11 @@ inline void tile_rows(const QuantizedRows& rows, index_t count, index_t tile,
 
 /// What one thread multiplies by, and the sums of its tiles.
 struct TileScratch {
-  static constexpr index_t kMostK = 1024;  // of two panels: 32 KB, which the first cache holds
+  static constexpr index_t kMaxK = 1024;  // of two panels: 32 KB, which the first cache holds
   alignas(64) std::int32_t sums[8][256];
   alignas(64) float whole[256];
-  alignas(64) std::uint8_t codes[2][kMostK * 16];
-  alignas(64) float scales[2][kMostK], offsets[2][kMostK];  // a block has 16 k at least
+  alignas(64) std::uint8_t codes[2][kMaxK * 16];
+  alignas(64) float scales[2][kMaxK], offsets[2][kMaxK];  // a block has 16 k at least
 };
 
 /// Scales or offsets of `count` blocks of a panel from `block` on.
@@ -65,7 +67,8 @@ inline void expand_scales(const detail::QuantizedMatrix& w, const std::uint8_t* 
   }
 }
 
-/// `height` rows of sums (16 x 16, rows kTileColumns apart), each + start, times both scales: added to c, or in its place.
+/// `height` rows of sums (16 x 16, rows kTileColumns apart), each + start, times both scales: added
+/// to c, or in its place.
 inline void close_row_sums(index_t height, index_t columns, const std::int32_t* sums,
                            const QuantizedRows& a, index_t entry, const float* scales, float* c,
                            index_t c_row, bool adds) {
@@ -86,7 +89,8 @@ inline void multiply_row_tiles(const detail::GemmProblem<float>& g,
   const index_t first = j / 16, second = std::min(first + 1, w.panels() - 1);
   const std::uint8_t* const panels[2] = {w.panel(first), w.panel(second)};
   for (int p = 0; p < 2; ++p) expand_scales(w, panels[p], 0, 1, scratch.scales[p]);
-  // The last groups of a panel fill no tile: what follows them may be nobody's. Activations are 0 there.
+  // The last groups of a panel fill no tile: what follows them may be nobody's. Activations are 0
+  // there.
   const index_t whole = w.groups() / 16 * 64, rest = w.groups() * 4 - whole;
   for (int p = 0; p < 2 && rest > 0; ++p) {
     std::memcpy(scratch.codes[p], panels[p] + w.codes_begin() + whole * 16,
@@ -122,8 +126,8 @@ inline void multiply_row_tiles(const detail::GemmProblem<float>& g,
   }
 }
 
-/// Sixteen rows by one panel over `blocks` blocks of k: each block's sums are scaled and added to c (16 x 16) in turn. Products
-/// of the next blocks are under way meanwhile.
+/// Sixteen rows by one panel over `blocks` blocks of k: each block's sums are scaled and added to c
+/// (16 x 16) in turn. Products of the next blocks are under way meanwhile.
 template <bool kOffsets>
 inline void multiply_blocks(index_t depth, index_t blocks, const std::int8_t* x,
                             const float* x_scales, const float* x_sums, const std::uint8_t* codes,
@@ -208,7 +212,7 @@ inline void expand_blocks(const detail::QuantizedMatrix& w, index_t panel, index
 inline void multiply_block_tiles(const detail::GemmProblem<float>& g,
                                  const detail::QuantizedMatrix& w, const TiledActivations& x,
                                  index_t i0, index_t i1, index_t j, TileScratch& scratch) {
-  const index_t depth = w.format.block, at_once = TileScratch::kMostK / depth;
+  const index_t depth = w.format.block, at_once = TileScratch::kMaxK / depth;
   const index_t panels = std::min(index_t{2}, w.panels() - j / 16);
   for (index_t block = 0; block < x.steps; block += at_once) {
     const index_t blocks = std::min(x.steps - block, at_once);
@@ -263,8 +267,8 @@ inline void multiply_int8_tiles(const detail::GemmProblem<float>& g,
   x.sums = scales.data() + scale_count;
   threads.run(tiles, [&](index_t tile, int) { tile_rows(rows, g.m, tile, x); });
   // A block of rows stays in the second cache while panels of weights pass.
-  const index_t most = second_level_cache() * 3 / 8 / std::max(rows.row_bytes, index_t{64});
-  const index_t MC = std::max(index_t{1}, most / kTileRows) * kTileRows;
+  const index_t max_rows = second_level_cache() * 3 / 8 / std::max(rows.row_bytes, index_t{64});
+  const index_t MC = std::max(index_t{1}, max_rows / kTileRows) * kTileRows;
   const index_t row_blocks = (g.m + MC - 1) / MC;
   const index_t units = (g.n + kTileColumns - 1) / kTileColumns;
   const index_t wanted = workers == 1 ? 1 : (8 * workers + row_blocks - 1) / row_blocks;

@@ -116,9 +116,9 @@ void log_sum_exp(TensorView<const T, Rank> x, TensorView<Accumulator<T>, Rank - 
 
 }  // namespace detail
 
-/// out = e^(x - max) / sum over the last axis; out may be x. A row of -inf only gives zeros (nothing is
-/// visible), a row that holds NaN or +inf gives NaN. Throws ShapeError unless shapes agree and the innermost
-/// strides are 1.
+/// out = e^(x - max) / sum over the last axis; out may be x. A row of -inf only gives zeros
+/// (nothing is visible), a row that holds NaN or +inf gives NaN. Throws ShapeError unless shapes
+/// agree and the innermost strides are 1.
 template <TensorLike X, TensorLike Out>
 void softmax(const X& x, Out&& out, const Execution& execution = {}) {
   using T = detail::floating_t<X>;
@@ -141,9 +141,10 @@ auto softmax(const X& x, const Execution& execution = {}) {
   return out;
 }
 
-/// out = x - max - log(sum of e^(x - max)) over the last axis, the logarithm of softmax without its underflow; out
-/// may be x. A row of -inf only gives -inf (the logarithm of softmax's zeros), a row that holds NaN or +inf gives NaN.
-/// Throws ShapeError unless shapes agree and the innermost strides are 1.
+/// out = x - max - log(sum of e^(x - max)) over the last axis, the logarithm of softmax without its
+/// underflow; out may be x. A row of -inf only gives -inf (the logarithm of softmax's zeros), a row
+/// that holds NaN or +inf gives NaN. Throws ShapeError unless shapes agree and the innermost
+/// strides are 1.
 template <TensorLike X, TensorLike Out>
 void log_softmax(const X& x, Out&& out, const Execution& execution = {}) {
   using T = detail::floating_t<X>;
@@ -166,9 +167,10 @@ auto log_softmax(const X& x, const Execution& execution = {}) {
   return out;
 }
 
-/// out = natural logarithm of the sum of e^x over the last axis, computed from the row's largest element, so
-/// that nothing overflows; -inf for a row of -inf only, NaN for one that holds NaN or +inf. Shapes: x of rank 2 or
-/// more, out without the last axis, of float where x is of 16 bits. Throws ShapeError unless shapes agree and x's innermost stride is 1.
+/// out = natural logarithm of the sum of e^x over the last axis, computed from the row's largest
+/// element, so that nothing overflows; -inf for a row of -inf only, NaN for one that holds NaN or
+/// +inf. Shapes: x of rank 2 or more, out without the last axis, of float where x is of 16 bits.
+/// Throws ShapeError unless shapes agree and x's innermost stride is 1.
 template <TensorLike X, TensorLike Out>
 void log_sum_exp(const X& x, Out&& out, const Execution& execution = {}) {
   using T = detail::floating_t<X>;

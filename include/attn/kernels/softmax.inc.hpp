@@ -11,20 +11,20 @@ inline T row_max(index_t n, const T* x, T least) {
     m0 = max(m0, V::load(x + j));
     m1 = max(m1, V::load(x + j + V::kLanes));
   }
-  T most = max_lane(max(m0, m1));
-  for (; j < n; ++j) most = x[j] > most ? x[j] : most;
-  return most;
+  T largest = max_lane(max(m0, m1));
+  for (; j < n; ++j) largest = x[j] > largest ? x[j] : largest;
+  return largest;
 }
 
-/// What is subtracted from a row with this maximum. Nothing visible: 0 keeps -inf - -inf out, e^-inf gives the
-/// zeros.
+/// What is subtracted from a row with this maximum. Nothing visible: 0 keeps -inf - -inf out,
+/// e^-inf gives the zeros.
 template <class T>
-inline T row_shift(T most) {
-  return most == -std::numeric_limits<T>::infinity() ? T{0} : most;
+inline T row_shift(T largest) {
+  return largest == -std::numeric_limits<T>::infinity() ? T{0} : largest;
 }
 
-/// out = e^(x - shift); returns the sum. out may be x. Needs x <= shift. beside(j, lanes) runs for every vector,
-/// between the load from x and the store to out.
+/// out = e^(x - shift); returns the sum. out may be x. Needs x <= shift. beside(j, lanes) runs for
+/// every vector, between the load from x and the store to out.
 template <class T, class Beside>
 ATTN_INLINE T row_exp(index_t n, const T* x, T shift, T* out, Beside beside) {
   using V = Vec<T>;
@@ -60,16 +60,17 @@ inline void row_scale(index_t n, T factor, T* x) {
   for (; j < n; ++j) x[j] *= factor;
 }
 
-/// Largest of x[0, n) and the logarithm of the sum of e^(x - it); 0 and -inf where nothing is above -inf.
+/// Largest of x[0, n) and the logarithm of the sum of e^(x - it); 0 and -inf where nothing is above
+/// -inf.
 template <class T>
 struct LogSum {
-  T most, log_sum;
+  T row_max, log_sum;
 };
 template <class T>
 inline LogSum<T> row_log_sum(index_t n, const T* x) {
   using V = Vec<T>;
-  const T most = row_max(n, x, -std::numeric_limits<T>::infinity());
-  const T shift = row_shift(most);
+  const T largest = row_max(n, x, -std::numeric_limits<T>::infinity());
+  const T shift = row_shift(largest);
   V total = V::all(T{0});
   index_t j = 0;
   for (; j + V::kLanes <= n; j += V::kLanes)
@@ -85,48 +86,51 @@ inline void log_sum_exp_rows(const detail::LogSumExpProblem<T>& problem, const E
   detail::for_rows(executor, problem.x.extent(0), problem.x.extent(1), [&problem](index_t i) {
     const auto& [x, out] = problem;
     const LogSum<T> row = row_log_sum(x.extent(1), x.data() + i * x.stride(0));
-    out(i) = row.most + row.log_sum;
+    out(i) = row.row_max + row.log_sum;
   });
 }
 
-/// The factor of a row whose e^(x - shift) have this sum. Nothing visible: 1, which keeps the zeros.
+/// The factor of a row whose e^(x - shift) have this sum. Nothing visible: 1, which keeps the
+/// zeros.
 template <class T>
 inline T row_factor(T total) {
   return total != T{0} ? T{1} / total : T{1};
 }
 
-/// Softmax of rows [begin, end), not none, three at once, each at its own step: while e^x of one is computed, the
-/// row before it is scaled and the maximum of the row after it found. 1024 floats a row in the second-level cache take
-/// 0.7 of the time of one row after the other (bench/softmax_bench; AVX-512, Zen 4).
+/// Softmax of rows [begin, end), not none, three at once, each at its own step: while e^x of one is
+/// computed, the row before it is scaled and the maximum of the row after it found. 1024 floats a
+/// row in the second-level cache take 0.7 of the time of one row after the other
+/// (bench/softmax_bench; AVX-512, Zen 4).
 template <class T>
 inline void softmax_row_range(const detail::SoftmaxProblem<T>& problem, index_t begin,
                               index_t end) {
   using V = Vec<T>;
-  constexpr T kLeast = -std::numeric_limits<T>::infinity();
+  constexpr T kLowest = -std::numeric_limits<T>::infinity();
   const index_t n = problem.x.extent(1);
   const auto x = [&](index_t i) { return problem.x.data() + i * problem.x.stride(0); };
   const auto out = [&](index_t i) { return problem.out.data() + i * problem.out.stride(0); };
-  const T first_shift = row_shift(row_max(n, x(begin), kLeast));
+  const T first_shift = row_shift(row_max(n, x(begin), kLowest));
   T total = row_exp(n, x(begin), first_shift, out(begin), [](index_t, auto) {});
-  T most = begin + 1 < end ? row_max(n, x(begin + 1), kLeast) : kLeast;
+  T largest = begin + 1 < end ? row_max(n, x(begin + 1), kLowest) : kLowest;
   for (index_t i = begin + 1; i < end; ++i) {
-    const T* const after = x(i + 1 < end ? i + 1 : i);  // of the last row itself: no one asks
+    const T* const after =
+        x(i + 1 < end ? i + 1 : i);  // behind the last row: that row again, unused
     T* const before = out(i - 1);
-    const T factor = row_factor(total), shift = row_shift(most);
-    most = kLeast;
-    V most_lanes = V::all(kLeast);
-    // All loads come before the stores: a load waits for earlier stores whose addresses end in the same 12 bits,
-    // as those of rows of 4 KB do.
+    const T factor = row_factor(total), shift = row_shift(largest);
+    largest = kLowest;
+    V largest_lanes = V::all(kLowest);
+    // All loads come before the stores: a load waits for earlier stores whose addresses end in the
+    // same 12 bits, as those of rows of 4 KB do.
     total = row_exp(n, x(i), shift, out(i), [&](index_t j, auto lanes) {
       if constexpr (std::is_same_v<decltype(lanes), Whole>) {
-        most_lanes = max(most_lanes, V::load(after + j));
+        largest_lanes = max(largest_lanes, V::load(after + j));
         (V::load(before + j) * V::all(factor)).store(before + j);
       } else {
-        most = row_max(lanes, after + j, most);
+        largest = row_max(lanes, after + j, largest);
         row_scale(lanes, factor, before + j);
       }
     });
-    most = std::max(most, max_lane(most_lanes));
+    largest = std::max(largest, max_lane(largest_lanes));
   }
   row_scale(n, row_factor(total), out(end - 1));
 }
@@ -135,8 +139,8 @@ template <class T>
 inline void softmax_rows(const detail::SoftmaxProblem<T>& problem, const Executor& executor,
                          Workspace&) {
   const index_t rows = problem.x.extent(0), n = problem.x.extent(1);
-  // From memory, a row is better read by a pass of its own, which waits for many lines at once: a vector at a time
-  // beside e^x, rows take 1.5 times as long as one after the other (by hand).
+  // From memory, a row is better read by a pass of its own, which keeps many lines in flight: a
+  // vector at a time beside e^x, rows take 1.5 times as long as one after the other.
   const bool is_near = rows * n <= 4 * second_level_cache() / index_t{sizeof(T)};
   detail::for_row_ranges(executor, rows, n, [&problem, is_near](index_t begin, index_t end) {
     const index_t step = is_near ? end - begin : 1;
@@ -156,9 +160,10 @@ inline void log_softmax_rows(const detail::SoftmaxProblem<T>& problem, const Exe
     const LogSum<T> row = row_log_sum(n, from);
     // Nothing visible: x, which is -inf, less a logarithm of -inf would be NaN.
     const T log_sum = row.log_sum == -std::numeric_limits<T>::infinity() ? T{0} : row.log_sum;
-    // The maximum first: its difference from x is exact where x is large, and their sum would round the logarithm away.
+    // The maximum first: its difference from x is exact where x is large, and their sum would round
+    // the logarithm away.
     each_vector<T>(n, [&](index_t k, auto lanes) {
-      store(load(from + k, lanes) - V::all(row.most) - V::all(log_sum), to + k, lanes);
+      store(load(from + k, lanes) - V::all(row.row_max) - V::all(log_sum), to + k, lanes);
     });
   });
 }

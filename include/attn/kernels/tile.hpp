@@ -9,7 +9,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Most rows of the kernels for few queries on many keys, which take keys and values unpacked.
+/// Most rows of the decode path's kernels, which take keys and values unpacked.
 inline constexpr index_t kMaxDecodeRows = 12;
 /// Memory holds a multiple of so many of them, since kernels take so many at once.
 inline constexpr index_t kDecodeRowsAtOnce = 4;

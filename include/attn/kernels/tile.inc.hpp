@@ -1,9 +1,10 @@
 // Kernel text: C (rows x columns) += A (rows x k) B (k x columns), one register tile at a time.
 // SPDX-License-Identifier: Apache-2.0
 
-/// GEMM's tile, by BLIS's names. MR rows by NV vectors: 6 x 2 leaves 16 registers room for 12 sums, 2 vectors of B and
-/// a broadcast of A; 6 x 4 fills 32 registers with 24 sums, 4 and 1, or 2 or 3 that hold the rows of A in their lanes. Twelve sums hide the FMA's latency of 4 cycles at
-/// 2 a cycle (8 would do).
+/// GEMM's tile, by BLIS's names. MR rows by NV vectors: 6 x 2 leaves 16 registers room for 12 sums,
+/// 2 vectors of B and a broadcast of A; 6 x 4 fills 32 registers with 24 sums, 4 and 1, or 2 or 3
+/// that hold the rows of A in their lanes. Twelve sums hide the FMA's latency of 4 cycles at 2 a
+/// cycle (8 would do).
 template <class T>
 struct TileShape {
   static constexpr int MR = 6;
@@ -11,8 +12,8 @@ struct TileShape {
   static constexpr int NR = NV * Vec<T>::kLanes;
 };
 
-/// How GEMM cuts rows: tiles of MR, and at the end up to two of 4 where fewer rows have to be filled up: 128 rows are
-/// 20 x 6 + 2 x 4, where 22 tiles of 6 would multiply 132.
+/// How GEMM cuts rows: tiles of MR, and at the end up to two of 4 where fewer rows have to be
+/// filled up: 128 rows are 20 x 6 + 2 x 4, where 22 tiles of 6 would multiply 132.
 template <class T>
 struct TiledRows {
   static constexpr index_t MR = TileShape<T>::MR, kLowMR = 4;
@@ -33,9 +34,9 @@ struct TiledRows {
   }
 };
 
-/// Attention's tile: 8 x 2 with 32 registers, since it meets few rows (32 or 128 queries are whole tiles of 8, but an eighth and
-/// a thirtieth more in tiles of 6) and few columns (a head's). GEMM at 8 x 2 takes 1.03 times as long (attn_report's
-/// gemm_1024).
+/// Attention's tile: 8 x 2 with 32 registers, since it meets few rows (32 or 128 queries are whole
+/// tiles of 8, but an eighth and a thirtieth more in tiles of 6) and few columns (a head's). GEMM
+/// at 8 x 2 takes 1.03 times as long (attn_report's gemm_1024).
 template <class T>
 struct RowTileShape {
   static constexpr int MR = Registers::kRowTileHeight;
@@ -43,31 +44,33 @@ struct RowTileShape {
   static constexpr int NR = NV * Vec<T>::kLanes;
 };
 
-/// How A lies in memory: packed (the rows of GEMM's tile interleaved, one k after the other), in rows (of attention's), or
-/// in columns (transposed: a row of memory holds one k of all rows, as attention's backward reads weights).
+/// How A lies in memory: packed (the rows of GEMM's tile interleaved, one k after the other), in
+/// rows (of attention's), or in columns (transposed: a row of memory holds one k of all rows, as
+/// attention's backward reads weights).
 enum class ALayout { interleaved, rows, columns };
 
-/// What a tile does with what C holds: C = A B, C = factor[0] (A B), the same of a B that is near, C = factor[row] C + A B,
-/// or C += A B.
+/// What a tile does with what C holds: C = A B, C = factor[0] (A B), the same of a B that is near,
+/// C = factor[row] C + A B, or C += A B.
 enum class Start { zero, product, near_product, scaled, sum };
 
-/// What a tile asks for while it multiplies: at each k a line of the second cache, `step` bytes after the last. A core
-/// waits for few lines at a time, and a burst of them holds up the products (attn_report's gemm_bert and
-/// sdpa_queries_32). With rows of A `step` is not used, since registers are short there: a product (Start::product) asks for as
-/// much as B has, from `at` on, and sums of values and products of a B in the first cache for nothing.
-struct Ahead {
+/// What a tile asks for while it multiplies: at each k a line of the second cache, `step` bytes
+/// after the last. A core waits for few lines at a time, and a burst of them holds up the products
+/// (attn_report's gemm_bert and sdpa_queries_32). With rows of A `step` is not used, since
+/// registers are short there: a product (Start::product) asks for as much as B has, from `at` on,
+/// and sums of values and products of a B in the first cache for nothing.
+struct TilePrefetch {
   const char* at = nullptr;
   index_t step = 0;
 };
 
-/// One tile of R rows by V vectors. Every element is one chain of FMAs in the order of
-/// k, so that results do not depend on how rows, columns or k are cut. kTail: only the first `columns` lanes
-/// of the last vector exist. Fewer rows than R are filled up with others by the caller: a tile of one row
-/// would take two thirds of the time of six (its two sums wait for each other), and each height costs every
-/// user 0.2 s of compiling.
+/// One tile of R rows by V vectors. Every element is one chain of FMAs in the order of k, so that
+/// results do not depend on how rows, columns or k are cut. kTail: only the first `columns` lanes
+/// of the last vector exist. Fewer rows than R are filled up with others by the caller: a tile of
+/// one row would take two thirds of the time of six (its two sums wait for each other), and each
+/// height costs every user 0.2 s of compiling.
 template <class T, int R, int V, ALayout kLayout, Start kStart, bool kTail>
 inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_stride, T* c,
-                 index_t c_stride, const T* factor, index_t columns, Ahead ahead) {
+                 index_t c_stride, const T* factor, index_t columns, TilePrefetch prefetch) {
   using Vt = Vec<T>;
   Vt sum[R][V];
   ATTN_UNROLL
@@ -91,8 +94,8 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
       ATTN_UNROLL
       for (int step = 0; step < kLaneSteps; ++step, b += b_stride) {
         if constexpr (kStart == Start::product) {
-          __builtin_prefetch(ahead.at, 0, 2);
-          ahead.at += b_stride * index_t{sizeof(T)};
+          __builtin_prefetch(prefetch.at, 0, 2);
+          prefetch.at += b_stride * index_t{sizeof(T)};
         }
         ATTN_UNROLL
         for (int v = 0; v < V; ++v) {
@@ -105,14 +108,14 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
   }
   for (; p < k; ++p) {
     if constexpr (kLayout == ALayout::interleaved) {
-      __builtin_prefetch(ahead.at, 0, 2);
-      ahead.at += ahead.step;
+      __builtin_prefetch(prefetch.at, 0, 2);
+      prefetch.at += prefetch.step;
     } else if constexpr (kStart == Start::product) {
       ATTN_UNROLL
       for (int x = 0; x < V * Vt::kLanes; x += 64 / int{sizeof(T)}) {
-        __builtin_prefetch(reinterpret_cast<const T*>(ahead.at) + x, 0, 2);
+        __builtin_prefetch(reinterpret_cast<const T*>(prefetch.at) + x, 0, 2);
       }
-      ahead.at += b_stride * index_t{sizeof(T)};
+      prefetch.at += b_stride * index_t{sizeof(T)};
     }
     Vt bv[V];
     ATTN_UNROLL
@@ -153,19 +156,19 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
 /// R packed rows of A times one packed panel of B: C (R x NR), or the first half of its columns.
 template <class T, int R, Start kStart>
 inline void tile_panel(bool is_half, index_t k, const T* a, const T* panel, T* c, index_t c_stride,
-                       const T* factor, Ahead ahead) {
+                       const T* factor, TilePrefetch prefetch) {
   using Shape = TileShape<T>;
   if (is_half) {
     tile<T, R, Shape::NV / 2, ALayout::interleaved, kStart, false>(k, a, 0, panel, Shape::NR, c,
-                                                                   c_stride, factor, 0, ahead);
+                                                                   c_stride, factor, 0, prefetch);
   } else {
     tile<T, R, Shape::NV, ALayout::interleaved, kStart, false>(k, a, 0, panel, Shape::NR, c,
-                                                               c_stride, factor, 0, ahead);
+                                                               c_stride, factor, 0, prefetch);
   }
 }
 
-/// C (MR x columns) = factor C + A B or, without factors, C += A B, with A in rows and B unpacked: its columns lie along
-/// the vector.
+/// C (MR x columns) = factor C + A B or, without factors, C += A B, with A in rows and B unpacked:
+/// its columns lie along the vector.
 template <class T, Start kStart = Start::scaled>
 inline void tile_columns(index_t columns, index_t k, const T* a, index_t a_stride, const T* b,
                          index_t b_stride, T* c, index_t c_stride, const T* factor) {
@@ -182,8 +185,8 @@ inline void tile_columns(index_t columns, index_t k, const T* a, index_t a_strid
   }
 }
 
-/// C (rows x columns) += A^T B, with A (k x rows) and B (k x columns) unpacked. Of A and C whole tiles of rows are read and
-/// written.
+/// C (rows x columns) += A^T B, with A (k x rows) and B (k x columns) unpacked. Of A and C whole
+/// tiles of rows are read and written.
 template <class T>
 inline void add_transposed(index_t rows, index_t columns, index_t k, const T* a, index_t a_stride,
                            const T* b, index_t b_stride, T* c, index_t c_stride) {
@@ -212,8 +215,8 @@ inline void pack_tile(index_t R, index_t height, index_t k, const T* a, index_t 
   if (k_stride == 1) {
     for (; p + kSize <= k; p += kSize) {
       const Block<T> block(a + p, row_stride, static_cast<int>(height));
-      // A store writes up to kSize - R elements past its rows, which the next one overwrites. The last is left to the loop
-      // below: nothing may be past it.
+      // A store writes up to kSize - R elements past its rows, which the next one overwrites. The
+      // last is left to the loop below: nothing may be past it.
       const bool is_last = p + kSize == k;
       ATTN_UNROLL
       for (int x = 0; x < kSize - 1; ++x) block.store(x, packed + (p + x) * R);
@@ -236,8 +239,8 @@ inline void pack_tile(index_t R, index_t height, index_t k, const T* a, index_t 
   }
 }
 
-/// Packs `width` columns of k, each contiguous, into a panel of NR, of which `room` columns are left: those after `width`
-/// may become 0 up to the next multiple of a block.
+/// Packs `width` columns of k, each contiguous, into a panel of NR, of which `room` columns are
+/// left: those after `width` may become 0 up to the next multiple of a block.
 template <class T, index_t NR>
 inline void pack_part(index_t width, index_t room, index_t k, const T* b, index_t column_stride,
                       T* panel) {
@@ -282,8 +285,8 @@ inline void pack_panel(index_t width, index_t k, const T* b, index_t k_stride,
   for (index_t p = 0; p < k; ++p) std::fill(panel + p * NR + width, panel + (p + 1) * NR, T{0});
 }
 
-/// Packs k x columns of B into panels of NR columns (the last one filled up with zeros): panel j begins
-/// at j * NR * k, and holds NR columns of one k after the other.
+/// Packs k x columns of B into panels of NR columns (the last one filled up with zeros): panel j
+/// begins at j * NR * k, and holds NR columns of one k after the other.
 template <class T>
 inline void pack_columns(index_t columns, index_t k, const T* b, index_t k_stride,
                          index_t column_stride, T* packed) {

@@ -12,8 +12,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// W (out, in), to multiply by and to take rows of. Const calls are safe from many threads; modules share it with their
-/// copies.
+/// W (out, in), to multiply by and to take rows of. Const calls are safe from many threads; modules
+/// share it with their copies.
 template <class T>
 class CompressedWeight {
  public:
@@ -58,7 +58,8 @@ struct WeightSlot {
 
 namespace detail {
 
-/// The forms of a matrix that is visited in parts, one below the other; used once there are all of them.
+/// The forms of a matrix that is visited in parts, one below the other; used once there are all of
+/// them.
 template <class T>
 class CompressedParts {
  public:

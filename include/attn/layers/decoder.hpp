@@ -7,7 +7,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// PyTorch's nn.TransformerDecoder: x (batch, tgt_len, d_model) and memory (batch, src_len, d_model) to the shape of x.
+/// PyTorch's nn.TransformerDecoder: x (batch, tgt_len, d_model) and memory (batch, src_len,
+/// d_model) to the shape of x.
 template <class T>
 class Decoder : public detail::LayerStack<T, DecoderLayer<T>> {
   using Stack = detail::LayerStack<T, DecoderLayer<T>>;
@@ -39,10 +40,10 @@ class Decoder : public detail::LayerStack<T, DecoderLayer<T>> {
     return out;
   }
 
-  /// Into `out`, which may be x but must not overlap memory. Every layer is told the same options, and functors for
-  /// self-attention: outputs in the options show the last layer. With caches, one per layer, x holds the tokens behind
-  /// those of the caches, and memory is read by the first call alone. Throws ShapeError or ValueError; the caches then
-  /// are as they were.
+  /// Into `out`, which may be x but must not overlap memory. Every layer is told the same options,
+  /// and functors for self-attention: outputs in the options show the last layer. With caches, one
+  /// per layer, x holds the tokens behind those of the caches, and memory is read by the first call
+  /// alone. Throws ShapeError or ValueError; the caches then are as they were.
   template <TensorLike X, TensorLike Memory, TensorLike Out, class... Functors>
   void forward(const X& x, const Memory& memory, Out&& out,
                const AttentionOptions<Accumulator<T>>& options = {},

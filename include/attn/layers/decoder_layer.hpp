@@ -41,8 +41,8 @@ struct DecoderCall {
 };
 
 /// x (batch, tgt_len, d_model) and memory (batch, src_len, d_model) to the shape of x; PyTorch's
-/// nn.TransformerDecoderLayer. Self-attention sees what options.mask shows: causal() for a model of language.
-/// Source: "Attention Is All You Need" (2017), section 3.1.
+/// nn.TransformerDecoderLayer. Self-attention sees what options.mask shows: causal() for a model of
+/// language. Source: "Attention Is All You Need" (2017), section 3.1.
 template <class T>
 class DecoderLayer {
  public:
@@ -63,7 +63,8 @@ class DecoderLayer {
     }
   }
 
-  /// Room for `capacity` tokens and a memory of `memory_len`, stored as `element`: see KvCacheOptions.
+  /// Room for `capacity` tokens and a memory of `memory_len`, stored as `element`: see
+  /// KvCacheOptions.
   DecoderLayerCache<T> make_cache(index_t batch, index_t capacity, index_t memory_len,
                                   std::optional<DType> element = {}) const {
     return {self_attn.make_cache(batch, capacity, 0, element),
@@ -84,8 +85,8 @@ class DecoderLayer {
     return out;
   }
 
-  /// Into `out`, which may be x. Functors act in self-attention. Throws ShapeError or ValueError; the cache then
-  /// is as it was.
+  /// Into `out`, which may be x. Functors act in self-attention. Throws ShapeError or ValueError;
+  /// the cache then is as it was.
   template <TensorLike X, TensorLike Memory, TensorLike Out, class... Functors>
   void forward(const X& x, const Memory& memory, Out&& out,
                const AttentionOptions<Accumulator<T>>& options = {},

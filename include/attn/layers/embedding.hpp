@@ -43,8 +43,9 @@ void check_ids(std::string_view function, std::string_view argument,
 
 }  // namespace detail
 
-/// out(.., :) = table(ids(..), :). Shapes: table (num_embeddings, dim), ids (..) of any integer type, out
-/// (.., dim). Throws ShapeError, and ValueError for an id outside the table, before anything is written.
+/// out(.., :) = table(ids(..), :). Shapes: table (num_embeddings, dim), ids (..) of any integer
+/// type, out (.., dim). Throws ShapeError, and ValueError for an id outside the table, before
+/// anything is written.
 template <TensorLike Table, TensorLike Ids, TensorLike Out>
 void embedding(const Table& table, const Ids& ids, Out&& out) {
   using T = scalar_t<Table>;
@@ -86,7 +87,8 @@ auto embedding(const Table& table, const Ids& ids) {
   return out;
 }
 
-/// PyTorch's nn.Embedding: the table is the parameter `weight` (num_embeddings, embedding_dim), zero until loaded.
+/// PyTorch's nn.Embedding: the table is the parameter `weight` (num_embeddings, embedding_dim),
+/// zero until loaded.
 template <class T>
 class Embedding {
  public:
@@ -115,7 +117,8 @@ class Embedding {
   index_t num_embeddings() const {
     return compressed_ ? compressed_.parts()[0]->shape()[0] : weight.extent(0);
   }
-  /// The table in another form than `weight`, or nullptr; InputEmbedding and tied projections take either.
+  /// The table in another form than `weight`, or nullptr; InputEmbedding and tied projections take
+  /// either.
   const CompressedWeight<T>* compressed() const {
     return compressed_ ? compressed_.parts()[0].get() : nullptr;
   }
@@ -123,7 +126,8 @@ class Embedding {
   /// The same for linear_parts(); empty where there is none.
   auto compressed_parts() const { return compressed_.parts(); }
 
-  /// `weight` was written, or is about to be: what others packed of it is stale. See Linear::touch().
+  /// `weight` was written, or is about to be: what others packed of it is stale. See
+  /// Linear::touch().
   void touch() { version_.touch(); }
   const detail::ParameterVersion& version() const { return version_; }
 

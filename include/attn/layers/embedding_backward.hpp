@@ -32,8 +32,8 @@ void add_to_rows(const TensorView3<const T>& d_out, const TensorView2<Accumulato
 
 /// Of embedding(table, ids): d_table(ids(b, i), :) += d_out(b, i, :), in the order of the ids,
 /// whatever the threads. Shapes: d_out (batch, seq, dim), ids (batch, seq) of any integer type,
-/// d_table (num_embeddings, dim), of float where d_out is of 16 bits. Throws ShapeError, and ValueError for an id outside the table,
-/// before anything is written.
+/// d_table (num_embeddings, dim), of float where d_out is of 16 bits. Throws ShapeError, and
+/// ValueError for an id outside the table, before anything is written.
 template <TensorLike D, TensorLike Ids, TensorLike DTable>
   requires std::integral<scalar_t<Ids>>
 void embedding_backward(const D& d_out, const Ids& ids, DTable&& d_table,

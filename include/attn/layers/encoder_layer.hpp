@@ -6,7 +6,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// PyTorch's nn.TransformerEncoderLayer and nn.TransformerDecoderLayer options, then what they have not.
+/// PyTorch's nn.TransformerEncoderLayer and nn.TransformerDecoderLayer options, then what they have
+/// not.
 struct TransformerLayerOptions {
   index_t d_model = 0;             ///< features of a token
   index_t nhead = 1;               ///< heads of queries
@@ -20,7 +21,8 @@ struct TransformerLayerOptions {
   bool bias = true;  ///< of linear maps and norms
   bool gated = false;               ///< feed-forward: see FeedForwardOptions
   NormKind norm = NormKind::layer;  ///< layer norm or RMS norm
-  /// What else attention can do. embed_dim and num_heads are the layer's; bias only where the layer has it.
+  /// What else attention can do. embed_dim and num_heads are the layer's; bias only where the layer
+  /// has it.
   MultiHeadAttentionOptions attention = {};
 
   MultiHeadAttentionOptions attention_options() const {
@@ -40,8 +42,8 @@ struct TransformerLayerOptions {
   }
 };
 
-/// x (batch, seq, d_model) to the same shape. With a causal mask it is the block of a decoder-only model.
-/// Source: "Attention Is All You Need" (2017), section 3.1.
+/// x (batch, seq, d_model) to the same shape. With a causal mask it is the block of a decoder-only
+/// model. Source: "Attention Is All You Need" (2017), section 3.1.
 template <class T>
 class EncoderLayer {
  public:
@@ -72,8 +74,8 @@ class EncoderLayer {
     return out;
   }
 
-  /// Into `out`, which may be x. call.residual is set by the layer. Throws ShapeError or ValueError; the cache
-  /// then is as it was, but for keys that its window left outside.
+  /// Into `out`, which may be x. call.residual is set by the layer. Throws ShapeError or
+  /// ValueError; the cache then is as it was, but for keys that its window left outside.
   template <TensorLike X, TensorLike Out, class... Functors>
   void forward(const X& x, Out&& out, const AttentionOptions<Accumulator<T>>& options = {},
                const MultiHeadAttentionCall<T>& call = {}, const Functors&... functors) const {

@@ -6,10 +6,11 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// out = activation(x weight1^T + bias1) weight2^T + bias2 + residual. Gated forms: linear(), glu(), linear(), or FeedForward.
-/// Shapes: x (.., d_model), weight1 (dim_feedforward, d_model), weight2 (d_out, dim_feedforward), bias1 (dim_feedforward)
-/// and bias2 (d_out) or empty, out and residual (.., d_out); out may be the residual, not x. Throws ShapeError.
-/// Source: "Attention Is All You Need" (2017), equation 2.
+/// out = activation(x weight1^T + bias1) weight2^T + bias2 + residual. Gated forms: linear(),
+/// glu(), linear(), or FeedForward. Shapes: x (.., d_model), weight1 (dim_feedforward, d_model),
+/// weight2 (d_out, dim_feedforward), bias1 (dim_feedforward) and bias2 (d_out) or empty, out and
+/// residual (.., d_out); out may be the residual, not x. Throws ShapeError. Source: "Attention Is
+/// All You Need" (2017), equation 2.
 template <TensorLike X, TensorLike W1, TensorLike W2, TensorLike Out>
 void feed_forward(const X& x, const W1& weight1, TensorView1<const detail::real_t<X>> bias1,
                   const W2& weight2, TensorView1<const detail::real_t<X>> bias2, Out&& out,
@@ -61,8 +62,8 @@ struct FeedForwardOptions {
   bool bias = true;    ///< of the linear maps
 };
 
-/// (.., d_model) to (.., dim_feedforward) and back. Sources: "Attention Is All You Need" (2017), equation 2; Shazeer,
-/// "GLU Variants Improve Transformer" (2020), equation 6.
+/// (.., d_model) to (.., dim_feedforward) and back. Sources: "Attention Is All You Need" (2017),
+/// equation 2; Shazeer, "GLU Variants Improve Transformer" (2020), equation 6.
 template <class T>
 class FeedForward {
  public:
@@ -82,7 +83,8 @@ class FeedForward {
     return out;
   }
 
-  /// out = linear2(activation(linear1(x))) + residual. out may be the residual, not x. Throws ShapeError.
+  /// out = linear2(activation(linear1(x))) + residual. out may be the residual, not x. Throws
+  /// ShapeError.
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, Out&& out, TensorView<const T, rank_v<X>> residual = {},
                const Execution& execution = {}) const {
@@ -113,7 +115,8 @@ class FeedForward {
     linear2.pack();
   }
 
-  /// Plain: PyTorch's linear1 and linear2. Gated: gate_proj, up_proj and down_proj, as Llama's files name them.
+  /// Plain: PyTorch's linear1 and linear2. Gated: gate_proj, up_proj and down_proj, as Llama's
+  /// files name them.
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 

@@ -69,8 +69,9 @@ class HeadProjections {
   /// All heads' features of q (0), k (1) or v (2).
   index_t width(int which) const { return end(which) - begin(which); }
 
-  /// Weight (out, in) and bias (out, or empty) of q (0), k (1) or v (2), whichever way they are stored. A writable weight
-  /// makes packed copies stale; whoever keeps the view and writes after pack() calls pack() again.
+  /// Weight (out, in) and bias (out, or empty) of q (0), k (1) or v (2), whichever way they are
+  /// stored. A writable weight makes packed copies stale; whoever keeps the view and writes after
+  /// pack() calls pack() again.
   TensorView2<T> weight(int which) {
     version_.touch();
     return weight_of(*this, which);
@@ -79,7 +80,8 @@ class HeadProjections {
   TensorView1<T> bias(int which) { return bias_of(*this, which, which); }
   TensorView1<const T> bias(int which) const { return bias_of(*this, which, which); }
 
-  /// Lays out what self-attention multiplies by, one matrix, or what attention to something else does: see Linear::pack().
+  /// Lays out what self-attention multiplies by, one matrix, or what attention to something else
+  /// does: see Linear::pack().
   void pack(bool self_attention) {
     packed_ = {};
     if (!weight_) return;  // in three matrices, or compressed
@@ -103,8 +105,8 @@ class HeadProjections {
     return batch * (q_len * width(0) + kv_len * (width(1) + width(2)));
   }
 
-  /// Queries, keys and values in `memory`, with room for `appended` keys and values behind the others. An empty key
-  /// makes queries only.
+  /// Queries, keys and values in `memory`, with room for `appended` keys and values behind the
+  /// others. An empty key makes queries only.
   Heads project(const TensorView3<const T>& query, const TensorView3<const T>& key,
                 const TensorView3<const T>& value, index_t appended, T* memory,
                 const Execution& execution) const {
@@ -136,8 +138,8 @@ class HeadProjections {
     return heads;
   }
 
-  /// in_proj_weight where query, key and value have embed_dim features, q_proj_weight, k_proj_weight and v_proj_weight
-  /// otherwise; then in_proj_bias.
+  /// in_proj_weight where query, key and value have embed_dim features, q_proj_weight,
+  /// k_proj_weight and v_proj_weight otherwise; then in_proj_bias.
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 

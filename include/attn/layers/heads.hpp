@@ -8,8 +8,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// (batch, seq, num_heads * head_dim) as (batch, num_heads, seq, head_dim): a view, nothing is copied.
-/// Throws ShapeError unless num_heads divides the last extent.
+/// (batch, seq, num_heads * head_dim) as (batch, num_heads, seq, head_dim): a view, nothing is
+/// copied. Throws ShapeError unless num_heads divides the last extent.
 template <class T>
 TensorView4<T> split_heads(const TensorView3<T>& x, index_t num_heads) {
   if (num_heads <= 0 || x.extent(2) % num_heads != 0) {
@@ -46,17 +46,17 @@ struct QkvHeads {
   TensorView4<T> q, k, v;
 };
 
-/// Packed (batch, seq, (num_heads + 2 num_kv_heads) * head_dim): all query heads, then those of the keys, then those
-/// of the values, as one product makes them; num_kv_heads = 0: as many as num_heads. Views, nothing is copied.
-/// Throws ShapeError unless the heads divide the last extent.
+/// Packed (batch, seq, (num_heads + 2 num_kv_heads) * head_dim): all query heads, then those of the
+/// keys, then those of the values, as one product makes them; num_kv_heads = 0: as many as
+/// num_heads. Views, nothing is copied. Throws ShapeError unless the heads divide the last extent.
 template <TensorLike X>
 auto split_qkv(X&& x, index_t num_heads, index_t num_kv_heads = 0) {
   ATTN_ASSERT_AXES(X, 3, "split_qkv: x", "(batch, seq, (num_heads + 2 num_kv_heads) head_dim)");
   const auto view = detail::view_as<typename view_t<X>::element_type, 3>(x);
   if (num_kv_heads == 0) num_kv_heads = num_heads;
-  constexpr index_t kMost = (std::numeric_limits<index_t>::max)() / 4;  // whose sum is a number
+  constexpr index_t kMax = (std::numeric_limits<index_t>::max)() / 4;  // whose sum is a number
   const bool possible =
-      num_heads > 0 && num_kv_heads > 0 && num_heads <= kMost && num_kv_heads <= kMost;
+      num_heads > 0 && num_kv_heads > 0 && num_heads <= kMax && num_kv_heads <= kMax;
   const index_t all = possible ? num_heads + 2 * num_kv_heads : 1;
   if (!possible || view.extent(2) % all != 0) {
     throw ShapeError(message("split_qkv", "the last extent " + std::to_string(view.extent(2)),

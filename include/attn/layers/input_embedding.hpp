@@ -30,8 +30,8 @@ struct InputEmbeddingOptions {
 struct InputEmbeddingCall {
   index_t first_position = 0;                    ///< of column 0, where there are no position_ids
   TensorView2<const index_t> position_ids = {};  ///< (batch, seq)
-  /// Where packed sequences begin, as AttentionOptions has them, column 0 being token first_position of all of them:
-  /// positions are counted from each of them again.
+  /// Where packed sequences begin, as AttentionOptions has them, column 0 being token
+  /// first_position of all of them: positions are counted from each of them again.
   TensorView1<const index_t> cu_seqlens = {};
   TensorView2<const index_t> token_type_ids = {};  ///< (batch, seq); all 0
   Execution execution = {};                        ///< threads, scratch and instruction set
@@ -80,7 +80,8 @@ class InputEmbedding {
     return out;
   }
 
-  /// Throws ShapeError, and ValueError for an id or a position outside its table, before anything is written.
+  /// Throws ShapeError, and ValueError for an id or a position outside its table, before anything
+  /// is written.
   template <TensorLike Ids, TensorLike Out>
   void forward(const Ids& ids, Out&& out, InputEmbeddingCall call = {}) const {
     ATTN_ASSERT_IDS(Ids, "InputEmbedding: ids");
@@ -91,10 +92,10 @@ class InputEmbedding {
     const bool counts = call.cu_seqlens && !call.position_ids;
     Scratch<index_t> counted(call.execution.scratch(), counts ? seq : 0);
     if (counts) {
-      constexpr index_t kMost = (std::numeric_limits<index_t>::max)();
-      if (call.first_position < 0 || call.first_position > kMost - seq) {
+      constexpr index_t kMax = (std::numeric_limits<index_t>::max)();
+      if (call.first_position < 0 || call.first_position > kMax - seq) {
         throw ValueError(message("InputEmbedding", "first_position",
-                                 "lie in 0 .. " + std::to_string(kMost - seq),
+                                 "lie in 0 .. " + std::to_string(kMax - seq),
                                  std::to_string(call.first_position)));
       }
       check_starts(call.cu_seqlens, call.first_position + seq);

@@ -18,8 +18,8 @@ struct TransformerStackOptions {
   /// Keys before its own that a token sees, by layer: layer n has number n % size; -1: all. Instead
   /// of layer.attention.window.
   std::vector<index_t> windows = {};
-  /// Buckets of distances with a learned bias of scores, which all layers share, as T5 has them: see
-  /// t5_relative_bias(); 0: none.
+  /// Buckets of distances with a learned bias of scores, which all layers share, as T5 has them:
+  /// see t5_relative_bias(); 0: none.
   index_t relative_buckets = 0;
   index_t relative_max_distance = 128;  ///< from there on all share the last bucket
   bool relative_bidirectional = true;   ///< half of the buckets for keys behind the query
@@ -39,8 +39,8 @@ class LayerStack {
       throw ValueError(
           message("TransformerStackOptions", "num_layers", "be at least 0", std::to_string(count)));
     }
-    // Made one by one: copies would write the zeros of the first, which take no memory before they are
-    // replaced.
+    // Made one by one: copies would write the zeros of the first, which take no memory before they
+    // are replaced.
     TransformerLayerOptions others = o;
     others.attention.rotary = {};
     layers.reserve(static_cast<std::size_t>(count));
@@ -77,7 +77,8 @@ class LayerStack {
   bool relative_bidirectional = true;
 
  protected:
-  /// run_layer(layer, in, out, cache or nullptr) of each layer, all but the first in place, then the norm.
+  /// run_layer(layer, in, out, cache or nullptr) of each layer, all but the first in place, then
+  /// the norm.
   template <class Cache, class F>
   void run(std::string_view function, TensorView3<const T> in, TensorView3<T> out,
            std::span<Cache> caches, const Execution& execution, F run_layer) const {

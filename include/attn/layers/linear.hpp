@@ -59,9 +59,9 @@ using linear_result_t =
 
 }  // namespace detail
 
-/// out = activation(x weight^T + bias) + residual.
-/// Shapes: x (.., in), weight (out, in) as PyTorch stores it, bias (out) or empty, out and residual (.., out), of which
-/// leading axes may have any strides. A weight (in, out) is given as weight.transpose(0, 1). Where x is of 16 bits, out may
+/// out = activation(x weight^T + bias) + residual. Shapes: x (.., in), weight (out, in) as PyTorch
+/// stores it, bias (out) or empty, out and residual (.., out), of which leading axes may have any
+/// strides. A weight (in, out) is given as weight.transpose(0, 1). Where x is of 16 bits, out may
 /// be of float, without a residual: sums that are not rounded. Throws ShapeError.
 template <TensorLike X, TensorLike W, TensorLike Out>
 void linear(const X& x, const W& weight, TensorView1<const detail::floating_t<X>> bias, Out&& out,
@@ -119,10 +119,11 @@ struct LinearOptions {
   bool bias = true;          ///< whether it has one
 };
 
-/// PyTorch's nn.Linear: parameters weight (out, in) and bias (out), zero until loaded. After pack() calls use
-/// a copy of the weight laid out for the kernels, instead of laying it out in each. Showing writable parameters, as
-/// load_state_dict() does, makes the copy stale: it is not used until pack() makes a new one. Whoever writes `weight`
-/// directly calls touch() or pack() afterwards. quantize() (attn/models/quantize.hpp) replaces the weight by a smaller form;
+/// PyTorch's nn.Linear: parameters weight (out, in) and bias (out), zero until loaded. After pack()
+/// calls use a copy of the weight laid out for the kernels, instead of laying it out in each.
+/// Showing writable parameters, as load_state_dict() does, makes the copy stale: it is not used
+/// until pack() makes a new one. Whoever writes `weight` directly calls touch() or pack()
+/// afterwards. quantize() (attn/models/quantize.hpp) replaces the weight by a smaller form;
 /// `weight` is empty then.
 template <class T>
 class Linear {

@@ -12,8 +12,9 @@ ATTN_NAMESPACE_BEGIN
 /// Of linear(x, weight, bias), without an activation. d_x = d_out weight + residual; d_weight +=
 /// d_out^T x and d_bias += sum over rows of d_out. d_x, d_weight and d_bias are optional: an empty
 /// view asks for none. Shapes: d_out (.., out), x and d_x (.., in), weight and d_weight (out, in),
-/// d_bias (out), contiguous. Of 16 bits d_weight and d_bias are float, and d_x is rounded once. d_x may be the residual, not d_out. Rows are summed in an order that
-/// their number alone fixes. Throws ShapeError.
+/// d_bias (out), contiguous. Of 16 bits d_weight and d_bias are float, and d_x is rounded once. d_x
+/// may be the residual, not d_out. Rows are summed in an order that their number alone fixes.
+/// Throws ShapeError.
 template <TensorLike D, TensorLike X, TensorLike W>
 void linear_backward(const D& d_out, const X& x, const W& weight,
                      TensorView<scalar_t<X>, rank_v<X>> d_x,

@@ -18,17 +18,17 @@ ATTN_NAMESPACE_BEGIN
 template <class T>
 struct MultiHeadAttentionCall {
   TensorView3<const T> residual = {};  ///< added to the result, which has its shape
-  /// Rotary: where the tokens of query, and of key, stand, (batch, seq). If not given, keys stand from first_key on, or
-  /// behind those of the cache, and the last query at the last key, whatever lengths and offset say; both are counted from
-  /// the beginning of their packed sequence.
+  /// Rotary: where the tokens of query, and of key, stand, (batch, seq). If not given, keys stand
+  /// from first_key on, or behind those of the cache, and the last query at the last key, whatever
+  /// lengths and offset say; both are counted from the beginning of their packed sequence.
   TensorView2<const index_t> position_ids = {};
   KvCache<T>* cache =
       nullptr;  ///< attention runs over all that it holds, and this call's keys become the last of it
   bool append =
       true;  ///< false: key and value are not read; attention runs over what the cache holds
-  /// Instead of `cache`: of each batch row its own, of one row and of any length. Row b is computed as in a call of its own,
-  /// batch row 0, but for the projections, which read their weights once for all rows. Options then hold nothing that has an
-  /// extent of rows, queries or keys.
+  /// Instead of `cache`: of each batch row its own, of one row and of any length. Row b is computed
+  /// as in a call of its own, batch row 0, but for the projections, which read their weights once
+  /// for all rows. Options then hold nothing that has an extent of rows, queries or keys.
   std::span<KvCache<T>* const> row_caches = {};
 };
 
@@ -61,9 +61,10 @@ class CallGuard {
 
 }  // namespace detail
 
-/// Attention takes AttentionOptions and, behind the call, functors as scaled_dot_product_attention does, over (batch,
-/// num_heads, q_len, kv_len + appended_keys()); with a cache, kv_len is all that it holds, and its first_position() is the
-/// first_key: masks, lengths, cu_seqlens_k and functors mean the same keys whatever a window made it forget.
+/// Attention takes AttentionOptions and, behind the call, functors as scaled_dot_product_attention
+/// does, over (batch, num_heads, q_len, kv_len + appended_keys()); with a cache, kv_len is all that
+/// it holds, and its first_position() is the first_key: masks, lengths, cu_seqlens_k and functors
+/// mean the same keys whatever a window made it forget.
 template <class T>
 class MultiHeadAttention {
  public:
@@ -160,9 +161,9 @@ class MultiHeadAttention {
     return out;
   }
 
-  /// Into `out` (batch, q_len, out_dim()), which must overlap none of the inputs but may be the residual.
-  /// Throws ShapeError, DTypeError or ValueError (rotary with more queries than keys needs position_ids); the cache then
-  /// is as it was, but for keys that its window left outside.
+  /// Into `out` (batch, q_len, out_dim()), which must overlap none of the inputs but may be the
+  /// residual. Throws ShapeError, DTypeError or ValueError (rotary with more queries than keys
+  /// needs position_ids); the cache then is as it was, but for keys that its window left outside.
   template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
   void forward(const Q& query, const K& key, const V& value, Out&& out,
                const AttentionOptions<Accumulator<T>>& options = {},
@@ -179,12 +180,13 @@ class MultiHeadAttention {
         detail::view_as<T, 3>(out), options, call, functors...);
   }
 
-  /// Parameters by PyTorch's names: those of HeadProjections, bias_k, bias_v and out_proj; q_norm and k_norm.
+  /// Parameters by PyTorch's names: those of HeadProjections, bias_k, bias_v and out_proj; q_norm
+  /// and k_norm.
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
-  /// Lays out the projections for the kernels: see Linear::pack(). The input projections for self-attention, or for
-  /// attention to something else.
+  /// Lays out the projections for the kernels: see Linear::pack(). The input projections for
+  /// self-attention, or for attention to something else.
   void pack(bool self_attention = true) {
     projections_.pack(self_attention);
     if (options_.output_projection) out_proj_.pack();
@@ -223,9 +225,9 @@ class MultiHeadAttention {
           "divide num_heads = " + std::to_string(o.num_heads), o.num_kv_heads);
     if (o.head_dim == 0) o.head_dim = o.embed_dim / o.num_heads;
     if (o.head_dim_v == 0) o.head_dim_v = o.head_dim;
-    constexpr index_t kMostWidth = index_t{1} << 40;  // sums of widths do not overflow
+    constexpr index_t kMaxWidth = index_t{1} << 40;  // sums of widths do not overflow
     const index_t widest = (std::max)(o.head_dim, o.head_dim_v);
-    check(widest <= kMostWidth / o.num_heads, "head_dim and head_dim_v",
+    check(widest <= kMaxWidth / o.num_heads, "head_dim and head_dim_v",
           "be at most 2^40 / num_heads", widest);
     if (o.kdim == 0) o.kdim = o.embed_dim;
     if (o.vdim == 0) o.vdim = o.embed_dim;
@@ -446,8 +448,8 @@ class MultiHeadAttention {
     guard.commit();
   }
 
-  /// f(b, options) for every batch row: each row on a thread of its own where there are enough of them and of work, else one
-  /// after the other on all threads. Results do not depend on threads.
+  /// f(b, options) for every batch row: each row on a thread of its own where there are enough of
+  /// them and of work, else one after the other on all threads. Results do not depend on threads.
   template <class Work, class F>
   static void for_conversations(index_t batch, const Work& row_work,
                                 const AttentionOptions<Accumulator<T>>& options, const F& f) {
@@ -498,8 +500,8 @@ class MultiHeadAttention {
     detail::for_rotary_rows(*options_.rotary, *rotary_, of_q, k ? of_k : of_q, turn);
   }
 
-  /// x (batch, heads, seq, head_dim) in place, head by head: what (batch, seq) rows of one head have between them is
-  /// one stride.
+  /// x (batch, heads, seq, head_dim) in place, head by head: what (batch, seq) rows of one head
+  /// have between them is one stride.
   static void norm_heads(const Norm<T>& norm, const TensorView4<T>& x, const Execution& execution) {
     for (index_t h = 0; h < x.extent(1); ++h) {
       const TensorView3<T> head = x.select(1, h);

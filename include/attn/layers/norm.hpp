@@ -9,7 +9,8 @@ ATTN_NAMESPACE_BEGIN
 
 enum class NormKind { layer, rms };
 
-/// A normalisation over the last axis, its kind chosen when it is made: weight one and bias zero until loaded.
+/// A normalisation over the last axis, its kind chosen when it is made: weight one and bias zero
+/// until loaded.
 template <class T>
 class Norm {
  public:

@@ -7,8 +7,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Tied ("Using the Output Embedding to Improve Language Models", Press and Wolf 2017), logits are products with the
-/// rows of the embedding's table, which every call is given; its only parameter then is the bias, if it has one.
+/// Tied ("Using the Output Embedding to Improve Language Models", Press and Wolf 2017), logits are
+/// products with the rows of the embedding's table, which every call is given; its only parameter
+/// then is the bias, if it has one.
 template <class T>
 class OutputProjection {
  public:
@@ -23,7 +24,8 @@ class OutputProjection {
 
   bool tied() const { return linear_.in_features() == 0; }
 
-  /// x (batch, seq, d_model), words (vocab_size, d_model), out (batch, seq, vocab_size), of Accumulator<T>. Throws ShapeError.
+  /// x (batch, seq, d_model), words (vocab_size, d_model), out (batch, seq, vocab_size), of
+  /// Accumulator<T>. Throws ShapeError.
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, const Embedding<T>& words, Out&& out,
                const Execution& execution = {}) const {

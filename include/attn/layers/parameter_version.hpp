@@ -35,7 +35,8 @@ class PackedCopy {
   PackedCopy(TensorView2<const T> weight, const ParameterVersion& version)
       : weights_(weight.transpose(0, 1)), version_(version) {}
 
-  /// The copy, or nullptr where there is none, it is stale, or it is for another instruction set than the call's.
+  /// The copy, or nullptr where there is none, it is stale, or it is for another instruction set
+  /// than the call's.
   const PackedWeights<T>* find(const ParameterVersion& now, const Execution& execution) const {
     return version_ == now && weights_.serves(execution) ? &weights_ : nullptr;
   }

@@ -13,9 +13,10 @@ ATTN_NAMESPACE_BEGIN
 template <class T>
 struct WeightSlot;
 
-/// A reference to a callable f(std::string_view name, TensorView<T, Rank> parameter) for ranks 1 to 3, such as a lambda
-/// with `auto`, valid while the callable lives; T is const where the module is. A type of its own and not a template
-/// parameter of every module, so that a module's names are compiled once and not once a callable.
+/// A reference to a callable f(std::string_view name, TensorView<T, Rank> parameter) for ranks 1 to
+/// 3, such as a lambda with `auto`, valid while the callable lives; T is const where the module is.
+/// A type of its own and not a template parameter of every module, so that a module's names are
+/// compiled once and not once a callable.
 template <class T>
 class ParameterVisitor {
  public:
@@ -30,7 +31,8 @@ class ParameterVisitor {
           callee(name, *static_cast<const TensorView<T, 3>*>(view));
         }) {}
 
-  /// A visitor that is shown the places of weight matrices instead: f(name, WeightSlot<T>&). See visit_weights().
+  /// A visitor that is shown the places of weight matrices instead: f(name, WeightSlot<T>&). See
+  /// visit_weights().
   template <class F>
   static ParameterVisitor of_weights(F& f) {
     ParameterVisitor visitor;
@@ -42,8 +44,8 @@ class ParameterVisitor {
     visitor.slots_ = Slots::all;
     return visitor;
   }
-  /// A visitor that is shown both: f(name, WeightSlot<T>&) where a weight is compressed, and all else as f(name, view). F is
-  /// not a visitor of its own kind, and outlives this one.
+  /// A visitor that is shown both: f(name, WeightSlot<T>&) where a weight is compressed, and all
+  /// else as f(name, view). F is not a visitor of its own kind, and outlives this one.
   template <class F>
   static ParameterVisitor of_all(F& f) {
     ParameterVisitor visitor;
@@ -73,8 +75,8 @@ class ParameterVisitor {
   /// Of a visitor that takes_slot().
   void operator()(std::string_view name, WeightSlot<T>& slot) const { show(name, &slot, 0); }
 
-  /// The visitor of a part: "in_proj_weight" under "self_attn." is "self_attn.in_proj_weight". Refers to this one and to
-  /// the prefix.
+  /// The visitor of a part: "in_proj_weight" under "self_attn." is "self_attn.in_proj_weight".
+  /// Refers to this one and to the prefix.
   ParameterVisitor under(std::string_view prefix) const { return {*this, prefix}; }
 
  private:

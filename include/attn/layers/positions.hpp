@@ -9,8 +9,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// table (length, dim): sin(p / base^(j / dim)) for even columns j, cos of the same angle in the column after it. Angles
-/// are computed in double. Source: "Attention Is All You Need" (2017), section 3.5.
+/// table (length, dim): sin(p / base^(j / dim)) for even columns j, cos of the same angle in the
+/// column after it. Angles are computed in double. Source: "Attention Is All You Need" (2017),
+/// section 3.5.
 template <TensorLike Out>
 void sinusoidal_positions(Out&& out, double base = 10000) {
   using T = scalar_t<Out>;
@@ -38,8 +39,8 @@ Tensor2<T> sinusoidal_positions(index_t length, index_t dim, double base = 10000
 
 namespace detail {
 
-/// ids = first, first + 1, ..; or, where packed sequences begin at `starts`, counted from the last start before: token i
-/// is number first + i of all of them.
+/// ids = first, first + 1, ..; or, where packed sequences begin at `starts`, counted from the last
+/// start before: token i is number first + i of all of them.
 inline void count_positions(index_t first, index_t n, TensorView1<const index_t> starts,
                             index_t* ids) {
   index_t sequence = 0;
@@ -51,8 +52,8 @@ inline void count_positions(index_t first, index_t n, TensorView1<const index_t>
   }
 }
 
-/// Positions of the queries of packed sequences, the last of each at its last key. `q_starts` and `k_starts` rise, and are
-/// as many.
+/// Positions of the queries of packed sequences, the last of each at its last key. `q_starts` and
+/// `k_starts` rise, and are as many.
 inline void count_query_positions(TensorView1<const index_t> q_starts,
                                   TensorView1<const index_t> k_starts, index_t* ids) {
   for (index_t b = 0; b + 1 < q_starts.extent(0); ++b) {

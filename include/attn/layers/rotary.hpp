@@ -105,11 +105,12 @@ void rotary(const RotaryProblem<T>& problem, const Execution& execution) {
 
 /// Turns each pair (u, v) of coordinates into (u cos - v sin, v cos + u sin).
 ///
-/// Shapes: x and out (batch, heads, seq, head_dim), cos and sin (max_position, rotary_dim / 2), position_ids (batch, seq)
-/// with elements of 0 .. max_position - 1: row position_ids(b, i) of cos and sin holds the angles of token i, one for each
-/// pair, as Accumulator<scalar of x>. Coordinates from rotary_dim on stay as they are. Any strides with a unit innermost one; out may be x.
-/// Throws ShapeError or ValueError, before anything is written.
-/// Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (2021), equation 34.
+/// Shapes: x and out (batch, heads, seq, head_dim), cos and sin (max_position, rotary_dim / 2),
+/// position_ids (batch, seq) with elements of 0 .. max_position - 1: row position_ids(b, i) of cos
+/// and sin holds the angles of token i, one for each pair, as Accumulator<scalar of x>. Coordinates
+/// from rotary_dim on stay as they are. Any strides with a unit innermost one; out may be x. Throws
+/// ShapeError or ValueError, before anything is written. Source: Su et al., "RoFormer: Enhanced
+/// Transformer with Rotary Position Embedding" (2021), equation 34.
 template <TensorLike X, TensorLike Cos, TensorLike Sin, TensorLike Ids, TensorLike Out>
 void rotary_embedding(const X& x, const Cos& cos, const Sin& sin, const Ids& position_ids,
                       Out&& out, RotaryPairs pairs = RotaryPairs::halves,
@@ -144,10 +145,12 @@ auto rotary_embedding(const X& x, const Cos& cos, const Sin& sin, const Ids& pos
   return out;
 }
 
-/// cos and sin (positions, rotary_dim / 2) of position times frequency, in double before they are rounded.
+/// cos and sin (positions, rotary_dim / 2) of position times frequency, in double before they are
+/// rounded.
 template <class T>
 struct RotaryTable {
-  /// Of options whose `dim` is given, for all positions; with dynamic scaling up to the original ones.
+  /// Of options whose `dim` is given, for all positions; with dynamic scaling up to the original
+  /// ones.
   explicit RotaryTable(const RotaryOptions& options)
       : RotaryTable(options.scaling.kind == RotaryScalingKind::dynamic
                         ? (std::min)(options.max_positions, options.scaling.original_max_positions)

@@ -20,8 +20,8 @@ inline void rotate_halves(index_t pairs, const T* x, const T* cos, const T* sin,
   });
 }
 
-/// The vocabulary of vectors has no shuffle: pairs are taken apart in loops of a fixed length, which compilers turn
-/// into shuffles.
+/// The vocabulary of vectors has no shuffle: pairs are taken apart in loops of a fixed length,
+/// which compilers turn into shuffles.
 template <class T>
 inline void rotate_interleaved(index_t pairs, const T* x, const T* cos, const T* sin, T way,
                                T* out) {

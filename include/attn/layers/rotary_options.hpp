@@ -48,17 +48,17 @@ struct RotaryScaling {
   std::optional<double> attention_factor = {};
 };
 
-/// Up to 256 numbers, held within, so that options are destroyed by doing nothing: of nested braces of others g++ 12
-/// warns (-Wmaybe-uninitialized) in the user's code.
+/// Up to 256 numbers, held within, so that options are destroyed by doing nothing: of nested braces
+/// of others g++ 12 warns (-Wmaybe-uninitialized) in the user's code.
 class RotaryAngles {
  public:
-  static constexpr std::size_t kMost = 256;
+  static constexpr std::size_t kMax = 256;
 
   constexpr RotaryAngles() = default;
-  /// Throws ValueError for more than kMost.
+  /// Throws ValueError for more than kMax.
   RotaryAngles(std::span<const double> values) : size_(values.size()) {
-    if (size_ > kMost) {
-      throw ValueError(message("RotaryAngles", "the angles", "be at most " + std::to_string(kMost),
+    if (size_ > kMax) {
+      throw ValueError(message("RotaryAngles", "the angles", "be at most " + std::to_string(kMax),
                                std::to_string(size_)));
     }
     std::copy(values.begin(), values.end(), values_.begin());
@@ -77,7 +77,7 @@ class RotaryAngles {
   constexpr double operator[](std::size_t i) const { return values_[i]; }
 
  private:
-  std::array<double, kMost> values_{};
+  std::array<double, kMax> values_{};
   std::size_t size_ = 0;
 };
 

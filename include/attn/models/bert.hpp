@@ -52,8 +52,8 @@ struct BertCall {
   TensorView2<const index_t> position_ids = {};    ///< (batch, seq); 0, 1, .. in every sequence
 };
 
-/// ids (batch, seq) of any integer type to hidden states (batch, seq, hidden_size).
-/// Source: Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers" (2019), section 3.
+/// ids (batch, seq) of any integer type to hidden states (batch, seq, hidden_size). Source: Devlin
+/// et al., "BERT: Pre-training of Deep Bidirectional Transformers" (2019), section 3.
 template <class T>
 class Bert {
  public:
@@ -74,9 +74,9 @@ class Bert {
     return out;
   }
 
-  /// Padding is hidden by options.mask: key_lengths() or key_padding_mask(). Without padding, sequences lie one behind
-  /// the other in one row, told apart by options.cu_seqlens_q and cu_seqlens_k. All layers take the functors.
-  /// Throws ShapeError or ValueError.
+  /// Padding is hidden by options.mask: key_lengths() or key_padding_mask(). Without padding,
+  /// sequences lie one behind the other in one row, told apart by options.cu_seqlens_q and
+  /// cu_seqlens_k. All layers take the functors. Throws ShapeError or ValueError.
   template <TensorLike Ids, TensorLike Out, class... Functors>
   void forward(const Ids& ids, Out&& out, const AttentionOptions<Accumulator<T>>& options = {},
                const BertCall& call = {}, const Functors&... functors) const {
@@ -93,7 +93,8 @@ class Bert {
     encoder.forward(embedded, to, options, {}, {}, functors...);
   }
 
-  /// out (batch, hidden_size) = tanh(dense(hidden(:, 0))). Throws ShapeError, and ValueError for a model without a pooler.
+  /// out (batch, hidden_size) = tanh(dense(hidden(:, 0))). Throws ShapeError, and ValueError for a
+  /// model without a pooler.
   template <TensorLike Hidden, TensorLike Out>
   void pool(const Hidden& hidden, Out&& out, const Execution& execution = {}) const {
     ATTN_ASSERT_INPUT(Hidden, T, 3, "Bert::pool: hidden", "(batch, seq, hidden_size)", "the model");
@@ -136,7 +137,8 @@ class Bert {
   }
 };
 
-/// The name that BERT's files have for a parameter of Bert: load_state_dict(bert, file, {.rename = bert_name}).
+/// The name that BERT's files have for a parameter of Bert: load_state_dict(bert, file, {.rename =
+/// bert_name}).
 inline std::string bert_name(std::string_view name) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"embeddings.words.", "embeddings.word_embeddings."},

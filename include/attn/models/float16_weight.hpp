@@ -11,9 +11,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// A weight of 16 bits as a module of floats holds it: half of a float's memory. Products are those of gemm() with the
-/// weights widened to float, bit for bit, and activations as they are or rounded to bfloat16; so many rows of it at a time
-/// are widened as the caches hold.
+/// A weight of 16 bits as a module of floats holds it: half of a float's memory. Products are those
+/// of gemm() with the weights widened to float, bit for bit, and activations as they are or rounded
+/// to bfloat16; so many rows of it at a time are widened as the caches hold.
 template <Float16Element E>
 class Float16Weight final : public CompressedWeight<float> {
  public:
@@ -60,12 +60,12 @@ class Float16Weight final : public CompressedWeight<float> {
   bool rounds_activations_ = false;
 };
 
-/// Has a module of float hold each weight matrix, a table of words among them, as `element`: BF16 or
-/// F16, each number rounded once to nearest even; F32 stays. Norms, biases and tables of positions
-/// stay float, and so do activations, unless they are to be rounded to bfloat16 before they meet
-/// these weights. The floats are gone afterwards: such a module is not trained; save_quantized()
-/// writes it. Weights in another form than tensors stay as they are. Throws ValueError for other
-/// elements.
+/// Has a module of float hold each weight matrix, a table of words among them, as `element`: BF16
+/// or F16, each number rounded once to nearest even; F32 stays. Norms, biases and tables of
+/// positions stay float, and so do activations, unless they are to be rounded to bfloat16 before
+/// they meet these weights. The floats are gone afterwards: such a module is not trained;
+/// save_quantized() writes it. Weights in another form than tensors stay as they are. Throws
+/// ValueError for other elements.
 template <class Module>
 void store_weights(Module& module, DType element, bool rounds_activations = false) {
   const auto store = [&]<class E>(E) {
@@ -80,8 +80,8 @@ void store_weights(Module& module, DType element, bool rounds_activations = fals
       message("store_weights", "element", "be F32, BF16 or F16", std::string(name(element))));
 }
 
-/// load_state_dict() into a module of float that then holds its weight matrices as `weights`: see store_weights(). Throws
-/// what the two throw.
+/// load_state_dict() into a module of float that then holds its weight matrices as `weights`: see
+/// store_weights(). Throws what the two throw.
 template <class Module, TensorFile File>
 LoadReport load_state_dict(Module& module, const File& file, const LoadOptions& options,
                            DType weights) {

@@ -61,8 +61,9 @@ inline Tokenizer gguf_sentencepiece(const GgufFile& file) {
 
 }  // namespace detail
 
-/// The tokenizer of a file, from its keys tokenizer.ggml.*: byte-level BPE, or SentencePiece's BPE. Throws ValueError for
-/// another, or one whose pre-tokenizer is not known, and as Tokenizer() and GgufFile::get().
+/// The tokenizer of a file, from its keys tokenizer.ggml.*: byte-level BPE, or SentencePiece's BPE.
+/// Throws ValueError for another, or one whose pre-tokenizer is not known, and as Tokenizer() and
+/// GgufFile::get().
 inline Tokenizer gguf_tokenizer(const GgufFile& file) {
   constexpr std::string_view kModel = "tokenizer.ggml.model";
   const auto model = file.get<std::string_view>(kModel);
@@ -91,7 +92,8 @@ inline SpecialTokens gguf_special_tokens(const GgufFile& file, const Tokenizer& 
   for (const std::string_view key : {"eos_token_id", "eot_token_id", "eom_token_id"}) {
     if (const auto end = id(key)) result.add_end(*end);
   }
-  // A file without the key leaves it to the tokenizer: texts of SentencePiece and of Llama 3 begin with it.
+  // A file without the key leaves it to the tokenizer: texts of SentencePiece and of Llama 3 begin
+  // with it.
   const bool begins = file.get<std::string_view>("tokenizer.ggml.model", "") == "llama" ||
                       file.get<std::string_view>("tokenizer.ggml.pre", "") == "llama-bpe";
   result.add_bos = result.bos && file.get<bool>("tokenizer.ggml.add_bos_token", begins);

@@ -125,7 +125,8 @@ void put_gguf_block(const std::byte* from, QuantizedWeights& to, index_t row, in
   }
 }
 
-/// A matrix (n, k) of a quantised type, from its blocks in a file; the weights are those of dequantize_gguf().
+/// A matrix (n, k) of a quantised type, from its blocks in a file; the weights are those of
+/// dequantize_gguf().
 inline QuantizedWeights quantized_weights(GgufType type, index_t n, index_t k,
                                           std::span<const std::byte> blocks,
                                           const Execution& execution = {}) {

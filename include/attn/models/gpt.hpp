@@ -12,8 +12,8 @@ struct GptOptions {
   index_t vocab_size = 0;              ///< ids are 0 to vocab_size - 1
   index_t num_layers = 12;             ///< layers, each with weights of its own
   TransformerLayerOptions layer = {};  ///< GPT-2: .activation = gelu_tanh, .norm_first = true
-  /// What is added for where a token stands: learned if not given. With layer.attention.rotary it must be given: none, or
-  /// what a model has beside rotary.
+  /// What is added for where a token stands: learned if not given. With layer.attention.rotary it
+  /// must be given: none, or what a model has beside rotary.
   std::optional<Positions> positions = {};
   index_t max_positions = 1024;  ///< of sinusoidal and learned positions
   bool scale_embedding = false;  ///< by sqrt(d_model)
@@ -57,9 +57,9 @@ void cap_logits(const GptOptions& options, const TensorView3<T>& logits,
 
 }  // namespace detail
 
-/// ids (batch, seq) of any integer type to logits (batch, seq, vocab_size): a token sees itself and those before it. Logits
-/// are T, or float where T has 16 bits.
-/// Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section 2.3.
+/// ids (batch, seq) of any integer type to logits (batch, seq, vocab_size): a token sees itself and
+/// those before it. Logits are T, or float where T has 16 bits. Source: Radford et al., "Language
+/// Models are Unsupervised Multitask Learners" (2019), section 2.3.
 template <class T>
 class Gpt {
  public:
@@ -107,10 +107,10 @@ class Gpt {
     return out;
   }
 
-  /// Into `out` (batch, seq, vocab_size), or (batch, 1, vocab_size) for the logits of the last token alone. causal() is
-  /// added to options.mask, and all layers take the functors. With caches, one per layer, ids are the tokens behind
-  /// those of the caches.
-  /// Throws ShapeError or ValueError; the caches then are as they were, but for keys that a window left outside.
+  /// Into `out` (batch, seq, vocab_size), or (batch, 1, vocab_size) for the logits of the last
+  /// token alone. causal() is added to options.mask, and all layers take the functors. With caches,
+  /// one per layer, ids are the tokens behind those of the caches. Throws ShapeError or ValueError;
+  /// the caches then are as they were, but for keys that a window left outside.
   template <TensorLike Ids, TensorLike Out, class... Functors>
   void forward(const Ids& ids, Out&& out, AttentionOptions<Accumulator<T>> options = {},
                std::span<KvCache<T>> caches = {}, TensorView2<const index_t> position_ids = {},
@@ -131,10 +131,11 @@ class Gpt {
     guard.commit();
   }
 
-  /// The same of conversations of any lengths: row b of ids holds the tokens behind those of conversations[b], a cache of one
-  /// row for each layer, and gets the bits of a call of its own; weights are read once for all rows. Options hold nothing that
-  /// has an extent of rows, queries or keys. Throws ShapeError or ValueError; all caches then are as they were, but for keys
-  /// that a window left outside.
+  /// The same of conversations of any lengths: row b of ids holds the tokens behind those of
+  /// conversations[b], a cache of one row for each layer, and gets the bits of a call of its own;
+  /// weights are read once for all rows. Options hold nothing that has an extent of rows, queries
+  /// or keys. Throws ShapeError or ValueError; all caches then are as they were, but for keys that
+  /// a window left outside.
   template <TensorLike Ids, TensorLike Out, class... Functors>
   void forward_rows(const Ids& ids, Out&& out, AttentionOptions<Accumulator<T>> options,
                     std::span<const std::span<KvCache<T>>> conversations,
@@ -175,7 +176,8 @@ class Gpt {
   OutputProjection<T> lm_head;
 
  private:
-  /// Embeds ids, has run_blocks(hidden) change what they became, and gives the logits of all tokens or of the last.
+  /// Embeds ids, has run_blocks(hidden) change what they became, and gives the logits of all tokens
+  /// or of the last.
   template <class Ids, class F>
   void run(const Ids& ids, const TensorView3<Accumulator<T>>& out, const InputEmbeddingCall& call,
            const F& run_blocks) const {

@@ -68,8 +68,8 @@ void forward(const Gpt<T>& model, const Ids& ids, Output3<Accumulator<T>> logits
   if (model.options().logit_softcap > 0) copy(logits, saved.logits.make(logits.shape()));
 }
 
-/// d_logits (batch, seq, vocab_size), of Accumulator<T> as logits are; the gradients of all parameters are added to `gradients`,
-/// those of a tied table from both its uses.
+/// d_logits (batch, seq, vocab_size), of Accumulator<T> as logits are; the gradients of all
+/// parameters are added to `gradients`, those of a tied table from both its uses.
 template <class T, class... Functors>
 void backward(const Gpt<T>& model, Input3<Accumulator<T>> d_logits, GptSaved<T>& saved,
               Gpt<Accumulator<T>>& gradients, AttentionOptions<Accumulator<T>> options = {},

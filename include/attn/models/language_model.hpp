@@ -16,11 +16,11 @@ struct LanguageModelOptions {
   index_t max_positions = 0;
   /// Lays weights out for the kernels: faster prefill, by a second copy of each (see Gpt::pack()).
   bool pack = true;
-  /// What weights of floats become, as by quantize(); none: they stay. Codes of a GGUF file stay what
-  /// they are.
+  /// What weights of floats become, as by quantize(); none: they stay. Codes of a GGUF file stay
+  /// what they are.
   std::optional<WeightFormat> weights = {};
-  /// What activations become before they meet quantised weights. The scores of attention, norms and what is between are
-  /// float throughout.
+  /// What activations become before they meet quantised weights. The scores of attention, norms and
+  /// what is between are float throughout.
   ActivationFormat activations = ActivationFormat::exact;
   /// Instead of the file's own.
   std::optional<ChatTemplate> chat_template = {};
@@ -40,8 +40,9 @@ class LanguageModel {
  public:
   /// From a GGUF file, or a folder as Hugging Face's transformers writes them: config.json, the
   /// weights and tokenizer.json; see load_pretrained() and pretrained_text(). Throws IoError for a
-  /// file that cannot be read or breaks the format; ValueError, ShapeError or DTypeError for one that
-  /// is another architecture's, or whose parts do not fit together, naming file and tensor or key.
+  /// file that cannot be read or breaks the format; ValueError, ShapeError or DTypeError for one
+  /// that is another architecture's, or whose parts do not fit together, naming file and tensor or
+  /// key.
   explicit LanguageModel(const std::filesystem::path& path,
                          const LanguageModelOptions& options = {}) {
     std::error_code error;

@@ -55,10 +55,10 @@ Model load_type(std::string_view type, const std::filesystem::path& folder,
 ///   Vit<T>                 of vit, with a classifier where the file has one
 ///   Seq2SeqTransformer<T>  of bart or t5
 ///
-/// Results are those of transformers in evaluation. Nothing that the config asks for is passed over:
-/// what attn has not, and keys that it does not know, are errors. Throws IoError for files that
-/// cannot be read or break their format, else ValueError, ShapeError or DTypeError, naming file and
-/// key or tensor.
+/// Results are those of transformers in evaluation. Nothing that the config asks for is passed
+/// over: what attn has not, and keys that it does not know, are errors. Throws IoError for files
+/// that cannot be read or break their format, else ValueError, ShapeError or DTypeError, naming
+/// file and key or tensor.
 template <class Model>
 Model load_pretrained(const std::filesystem::path& folder, const PretrainedOptions& options = {}) {
   return detail::Pretrained<Model>::load(folder, options);

@@ -7,8 +7,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// How the files of BERT and RoBERTa name the parameters of Bert: load_state_dict(bert, file, bert_names()).
-/// Files of a model with a head have the prefix "bert." or "roberta.".
+/// How the files of BERT and RoBERTa name the parameters of Bert: load_state_dict(bert, file,
+/// bert_names()). Files of a model with a head have the prefix "bert." or "roberta.".
 inline LoadOptions bert_names(const std::string& prefix = "") {
   return {.prefix = prefix, .rename = bert_name, .ignore = {"embeddings.position_ids"}};
 }

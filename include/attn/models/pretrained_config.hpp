@@ -19,11 +19,12 @@ ATTN_NAMESPACE_BEGIN
 
 /// How load_pretrained() reads a folder.
 struct PretrainedOptions {
-  /// Positions that there are angles for, where there are rotary embeddings; 0: those of the config.
+  /// Positions that there are angles for, where there are rotary embeddings; 0: those of the
+  /// config.
   index_t max_positions = 0;
   bool pack = true;  ///< lays weights out for the kernels, by a second copy of each
-  /// What a model of float holds its weight matrices as: BF16 or F16, half the memory, and no second
-  /// copy; see store_weights(). None: the model's own element.
+  /// What a model of float holds its weight matrices as: BF16 or F16, half the memory, and no
+  /// second copy; see store_weights(). None: the model's own element.
   std::optional<DType> weights = {};
   /// Keys of config.json that may say what they will: others that are not known are errors.
   std::vector<std::string> ignore_keys = {};
@@ -86,7 +87,8 @@ void check_only(const ConfigFile& config, std::string_view key, const T& value,
 
 /// Throws ValueError for keys that were not read and are not known to change no result.
 inline void check_all_read(const ConfigFile& config, const PretrainedOptions& options) {
-  // Of training, tokenizers, generation, other heads than those read, and how results are handed over.
+  // Of training, tokenizers, generation, other heads than those read, and how results are handed
+  // over.
   static const std::set<std::string, std::less<>> kHarmless = {"_attn_implementation",
                                                                "_attn_implementation_autoset",
                                                                "_commit_hash",

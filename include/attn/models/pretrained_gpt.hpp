@@ -46,8 +46,8 @@ inline LoadOptions gemma2_names(const std::string& prefix = "model.") {
                       prefix + "norm.weight"}};
 }
 
-/// The same of GPT-2, whose linear maps are stored (in, out); q, k and v are one. Files of the model
-/// without its head have no prefix.
+/// The same of GPT-2, whose linear maps are stored (in, out); q, k and v are one. Files of the
+/// model without its head have no prefix.
 inline LoadOptions gpt2_names(const std::string& prefix = "transformer.") {
   return {.rename = rename_by({{"embedding.words.", prefix + "wte."},
                                {"embedding.positions.", prefix + "wpe."},
@@ -169,8 +169,8 @@ inline GptOptions llama_options(const ConfigFile& config, const std::string& typ
 }  // namespace detail
 
 /// The options of Gpt that a config.json asks for: model_type llama, mistral, qwen2, qwen3, gemma,
-/// gemma2 or gpt2. Throws ValueError, naming file and key, for what is missing, of another type or out of its
-/// range, for what attn has not, and for keys that are not known.
+/// gemma2 or gpt2. Throws ValueError, naming file and key, for what is missing, of another type or
+/// out of its range, for what attn has not, and for keys that are not known.
 inline GptOptions gpt_options_of(const ConfigFile& config, const PretrainedOptions& options = {}) {
   const std::string type = detail::check_model_type(
       config, {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gpt2"});

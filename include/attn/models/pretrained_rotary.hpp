@@ -75,8 +75,8 @@ inline RotaryOptions rotary_of(const ConfigFile& config, const PretrainedOptions
   return result;
 }
 
-/// sliding_window n of a config, by which a token sees itself and n - 1 before it, as windows of the
-/// layers: layer_types says which have one, or `slides`.
+/// sliding_window n of a config, by which a token sees itself and n - 1 before it, as windows of
+/// the layers: layer_types says which have one, or `slides`.
 template <class F>
 std::vector<index_t> windows_of(const ConfigFile& config, index_t layers, bool has_window,
                                 F slides) {

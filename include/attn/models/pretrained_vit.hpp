@@ -7,9 +7,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// How the files of ViT name and store the parameters of Vit: load_state_dict(vit, file, vit_names()).
-/// Files of the model without a classifier have no prefix. The convolution's weight (hidden_size,
-/// num_channels, patch_size, patch_size) is the linear map's as it lies.
+/// How the files of ViT name and store the parameters of Vit: load_state_dict(vit, file,
+/// vit_names()). Files of the model without a classifier have no prefix. The convolution's weight
+/// (hidden_size, num_channels, patch_size, patch_size) is the linear map's as it lies.
 inline LoadOptions vit_names(const std::string& prefix = "vit.") {
   return {
       .rename = rename_by({{"patch_embedding.", prefix + "embeddings.patch_embeddings.projection."},

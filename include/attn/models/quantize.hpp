@@ -64,10 +64,11 @@ inline std::shared_ptr<const CompressedWeight<float>> compressed_weight(
 
 }  // namespace detail
 
-/// Replaces every weight matrix of a module, a table of words among them, by codes; norms, biases and tables of positions
-/// stay. The floats are gone afterwards: such a module is not trained, and shows no parameters to save. What is compressed
-/// already stays as it is. Throws ValueError, and changes nothing, where a matrix has other than whole blocks of 32
-/// columns (WeightFormat::int8, bf16 and f16 take any) or holds a scale that float16 does not, and for activations in int8
+/// Replaces every weight matrix of a module, a table of words among them, by codes; norms, biases
+/// and tables of positions stay. The floats are gone afterwards: such a module is not trained, and
+/// shows no parameters to save. What is compressed already stays as it is. Throws ValueError, and
+/// changes nothing, where a matrix has other than whole blocks of 32 columns (WeightFormat::int8,
+/// bf16 and f16 take any) or holds a scale that float16 does not, and for activations in int8
 /// beside WeightFormat::bf16 and f16, which are those of store_weights().
 template <class Module>
 void quantize(Module& module, const QuantizeOptions& options = {}) {
@@ -97,7 +98,8 @@ void quantize(Module& module, const QuantizeOptions& options = {}) {
   });
 }
 
-/// Bytes of a module's weight matrices, as tensors or as codes; copies that pack() made are not counted.
+/// Bytes of a module's weight matrices, as tensors or as codes; copies that pack() made are not
+/// counted.
 template <class Module>
 index_t weight_bytes(Module& module) {
   index_t total = 0;

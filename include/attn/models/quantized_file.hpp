@@ -75,10 +75,11 @@ inline std::string scale_name(const std::string& weight) { return weight + "_sca
 
 }  // namespace detail
 
-/// Writes a module that quantize() made small: weights of WeightFormat::int8 as `weight` (I8, (out, in)) and `weight_scale`
-/// (F32, (out)), each weight being code * scale; those of WeightFormat::bf16 and f16 as BF16 and F16; all else as save_state_dict() does.
-/// Throws ValueError for blocks, which only GGUF files hold (save_gguf()), before anything is written; and as
-/// save_safetensors().
+/// Writes a module that quantize() made small: weights of WeightFormat::int8 as `weight` (I8, (out,
+/// in)) and `weight_scale` (F32, (out)), each weight being code * scale; those of
+/// WeightFormat::bf16 and f16 as BF16 and F16; all else as save_state_dict() does. Throws
+/// ValueError for blocks, which only GGUF files hold (save_gguf()), before anything is written; and
+/// as save_safetensors().
 template <class Module>
 void save_quantized(const std::filesystem::path& path, const Module& module,
                     const SaveOptions& options = {}) {
@@ -110,9 +111,10 @@ void save_quantized(const std::filesystem::path& path, const Module& module,
   save_safetensors(path, tensors, options.metadata);
 }
 
-/// Fills a module of floats, of the saved one's options, from such a file: what is I8, BF16 or F16 there among its weight
-/// matrices becomes so in the module, multiplied with `activations` (16 bits with floats where these are int8); all else is loaded as
-/// load_state_dict() does, whose errors it throws, naming tensors. A failed load leaves the module as it was.
+/// Fills a module of floats, of the saved one's options, from such a file: what is I8, BF16 or F16
+/// there among its weight matrices becomes so in the module, multiplied with `activations` (16 bits
+/// with floats where these are int8); all else is loaded as load_state_dict() does, whose errors it
+/// throws, naming tensors. A failed load leaves the module as it was.
 template <class Module>
 LoadReport load_quantized(Module& module, const SafetensorsFile& file,
                           ActivationFormat activations = ActivationFormat::exact,

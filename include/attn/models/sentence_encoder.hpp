@@ -20,27 +20,30 @@ struct EncodeOptions {
   Execution execution = {};  ///< threads, scratch and instruction set
 };
 
-/// A BERT encoder with its tokenizer, whose hidden states are pooled into one vector a line. quantize() and weight_bytes()
-/// take it as they take a Bert. const member functions are safe to call from many threads at once.
+/// A BERT encoder with its tokenizer, whose hidden states are pooled into one vector a line.
+/// quantize() and weight_bytes() take it as they take a Bert. const member functions are safe to
+/// call from many threads at once.
 ///
 ///   const SentenceEncoder<float> encoder("all-MiniLM-L6-v2");
 ///   const Tensor2<float> vectors = encoder.encode(lines);
 ///
-/// Source: Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks" (2019).
+/// Source: Reimers and Gurevych, "Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks"
+/// (2019).
 template <class T>
 class SentenceEncoder {
  public:
-  /// Reads config.json and model.safetensors of model_type bert or distilbert, vocab.txt or tokenizer.json of uncased
-  /// WordPiece, and where they are there modules.json, the pooling's config.json, sentence_bert_config.json,
-  /// config_sentence_transformers.json and tokenizer_config.json. Without modules.json it is a mean, not normalised.
-  /// Throws IoError for files that cannot be read or break their format; ValueError, ShapeError or
-  /// DTypeError for what is not known, naming file and key.
+  /// Reads config.json and model.safetensors of model_type bert or distilbert, vocab.txt or
+  /// tokenizer.json of uncased WordPiece, and where they are there modules.json, the pooling's
+  /// config.json, sentence_bert_config.json, config_sentence_transformers.json and
+  /// tokenizer_config.json. Without modules.json it is a mean, not normalised. Throws IoError for
+  /// files that cannot be read or break their format; ValueError, ShapeError or DTypeError for what
+  /// is not known, naming file and key.
   explicit SentenceEncoder(const std::filesystem::path& folder,
                            const PretrainedOptions& options = {})
       : SentenceEncoder(folder, options, {}) {}
 
-  /// The vectors (lines, dim()): a row does not depend on the other lines, on batch_size or threads. Throws ValueError for a
-  /// prompt that the model has not, or a batch_size below 1.
+  /// The vectors (lines, dim()): a row does not depend on the other lines, on batch_size or
+  /// threads. Throws ValueError for a prompt that the model has not, or a batch_size below 1.
   Tensor2<T> encode(std::span<const std::string> lines, const EncodeOptions& options = {}) const {
     if (options.batch_size < 1) {
       throw ValueError(message("SentenceEncoder", "batch_size", "be at least 1",
@@ -126,14 +129,15 @@ class SentenceEncoder {
     return tokenizer_.encode(prompt + line, static_cast<std::size_t>(options_.max_tokens));
   }
 
-  /// The first token that a mean counts: behind [CLS] and the prompt's where these are to be left out.
+  /// The first token that a mean counts: behind [CLS] and the prompt's where these are to be left
+  /// out.
   index_t first_of(const std::string& prompt) const {
     if (options_.include_prompt || prompt.empty()) return 0;
     return std::ssize(tokens_of(prompt, "")) - 1;  // less [SEP]
   }
 
-  /// Encodes the lines of these indices into their rows of out. They lie one behind the other in one
-  /// row of tokens: nothing is padding.
+  /// Encodes the lines of these indices into their rows of out. They lie one behind the other in
+  /// one row of tokens: nothing is padding.
   void encode_batch(std::span<const std::vector<std::int32_t>> tokens,
                     std::span<const std::size_t> indices, const Pool& pool,
                     const Execution& execution, Tensor2<T>& out) const {

@@ -143,8 +143,8 @@ inline std::string wordpiece_vocabulary(const std::filesystem::path& path) {
   return text;
 }
 
-/// That of a folder with vocab.txt or tokenizer.json, which must be BERT's uncased one. `tokenizer` is its
-/// tokenizer_config.json.
+/// That of a folder with vocab.txt or tokenizer.json, which must be BERT's uncased one. `tokenizer`
+/// is its tokenizer_config.json.
 inline WordPieceTokenizer wordpiece_of(const std::filesystem::path& folder,
                                        const ConfigFile& tokenizer) {
   check_only(tokenizer, "do_lower_case", true, "true: cased models are not read");

@@ -42,9 +42,9 @@ struct Seq2SeqOptions {
   std::optional<index_t> tgt_pad_id() const { return pad_target ? pad_id : std::nullopt; }
 };
 
-/// src (batch, src_len) and tgt (batch, tgt_len) of any integer type to logits (batch, tgt_len, tgt_vocab_size). A token
-/// of the target sees itself and those before it, and no token sees padding.
-/// Source: "Attention Is All You Need" (2017).
+/// src (batch, src_len) and tgt (batch, tgt_len) of any integer type to logits (batch, tgt_len,
+/// tgt_vocab_size). A token of the target sees itself and those before it, and no token sees
+/// padding. Source: "Attention Is All You Need" (2017).
 template <class T>
 class Seq2SeqTransformer {
  public:
@@ -117,9 +117,10 @@ class Seq2SeqTransformer {
     return transformer.decoder.make_caches(batch, capacity, src_len, element);
   }
 
-  /// tgt (batch, n), memory of encode(src) and src itself, whose padding stays hidden, to logits (batch, n,
-  /// tgt_vocab_size), or (batch, 1, tgt_vocab_size) of the last token alone. With caches tgt holds the tokens behind
-  /// those of the caches, and `tgt_padding` (batch, all tokens) says which of all are padding: none if not given.
+  /// tgt (batch, n), memory of encode(src) and src itself, whose padding stays hidden, to logits
+  /// (batch, n, tgt_vocab_size), or (batch, 1, tgt_vocab_size) of the last token alone. With caches
+  /// tgt holds the tokens behind those of the caches, and `tgt_padding` (batch, all tokens) says
+  /// which of all are padding: none if not given.
   template <TensorLike Tgt, TensorLike Memory, TensorLike Src, TensorLike Out>
   void decode(const Tgt& tgt, const Memory& memory, const Src& src, Out&& out,
               std::span<DecoderLayerCache<T>> caches = {}, const Execution& execution = {},

@@ -134,8 +134,8 @@ class Vit {
  private:
   static const VitOptions& checked(const VitOptions& o) {
     const auto check = [](std::string_view argument, index_t found, index_t least) {
-      constexpr index_t kMost = index_t{1} << 24;
-      if (found >= least && found <= kMost) return;
+      constexpr index_t kMax = index_t{1} << 24;
+      if (found >= least && found <= kMax) return;
       throw ValueError(message("Vit", argument, "lie in " + std::to_string(least) + " .. 2^24",
                                std::to_string(found)));
     };

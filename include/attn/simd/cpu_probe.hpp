@@ -21,7 +21,8 @@ struct CpuidRegisters {
   unsigned eax, ebx, ecx, edx;
 };
 
-/// All 0 of a leaf that the processor does not have. Not by <cpuid.h>, whose macros would be the program's too.
+/// All 0 of a leaf that the processor does not have. Not by <cpuid.h>, whose macros would be the
+/// program's too.
 inline CpuidRegisters cpuid(unsigned leaf, unsigned subleaf) {
   const auto ask = [](unsigned of, unsigned sub) {
     CpuidRegisters r;
@@ -43,7 +44,8 @@ inline sigjmp_buf& tile_probe_return() {
   return where;
 }
 
-/// Whether a tile instruction runs: some virtual machines show the features, grant the state, and raise SIGILL.
+/// Whether a tile instruction runs: some virtual machines show the features, grant the state, and
+/// raise SIGILL.
 inline bool runs_tile_instructions() {
   struct sigaction probe = {}, before = {};
   probe.sa_handler = [](int) { siglongjmp(tile_probe_return(), 1); };
@@ -65,8 +67,9 @@ inline bool runs_tile_instructions() {
   return runs;
 }
 
-/// Tiles of bfloat16 and of 8-bit integers, whose state the system saves and has granted to this process: once asked for, it
-/// is granted to every thread, and signal frames of threads that use tiles grow by 8 KB. Called once in a program.
+/// Tiles of bfloat16 and of 8-bit integers, whose state the system saves and has granted to this
+/// process: once asked for, it is granted to every thread, and signal frames of threads that use
+/// tiles grow by 8 KB. Called once in a program.
 inline bool has_amx() {
   constexpr unsigned kXsaveInUse = 1u << 27;                                // leaf 1, ecx
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;  // leaf 7, edx

@@ -1,12 +1,12 @@
 // Includes ATTN_KERNEL_TEXT once per target of targets.inc, each in a namespace and target region of its own.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A template defined outside a target region cannot be instantiated with wide vectors, so kernel text
-// is not templated on the target but included again: attn::scalar, attn::avx2, attn::avx512. Everything
-// that the text needs must have been included before: nothing is included for the first time here.
-// No include guard: one inclusion per kernel header. Nothing where attn::compiled has the kernels,
-// except for text that only a program can instantiate (ATTN_KERNEL_TEXT_IN_PROGRAM): loops over a user's functor.
-// ATTN_KERNEL_TEXT_EXTENDED: text for targets that extend others too.
+// A template defined outside a target region cannot be instantiated with wide vectors, so kernel
+// text is not templated on the target but included again: attn::scalar, attn::avx2, attn::avx512.
+// Everything that the text needs must have been included before: nothing is included for the first
+// time here. No include guard: one inclusion per kernel header. Nothing where attn::compiled has
+// the kernels, except for text that only a program can instantiate (ATTN_KERNEL_TEXT_IN_PROGRAM):
+// loops over a user's functor. ATTN_KERNEL_TEXT_EXTENDED: text for targets that extend others too.
 
 #if !defined(ATTN_KERNEL_TEXT)
 #error "define ATTN_KERNEL_TEXT before including foreach_isa.hpp"
@@ -16,7 +16,8 @@
 // g++ 12 warns of a signed index into an array of vectors, though not into one of numbers.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-conversion"
-// Some programs define these as macros: headers write (std::min)(a, b), kernel text calls functions of its own.
+// Some programs define these as macros: headers write (std::min)(a, b), kernel text calls functions
+// of its own.
 #pragma push_macro("min")
 #pragma push_macro("max")
 #undef min

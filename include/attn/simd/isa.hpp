@@ -11,14 +11,15 @@
 #include "attn/simd/cpu_probe.hpp"
 #include "attn/simd/pair_speed.hpp"
 
-// What targets.inc makes of a row's features: the arguments of a target region, and a question to the machine.
+// What targets.inc makes of a row's features: the arguments of a target region, and a question to
+// the machine.
 #define ATTN_PRAGMA_(...) _Pragma(#__VA_ARGS__)
 #define ATTN_PRAGMA(...) ATTN_PRAGMA_(__VA_ARGS__)
 #define ATTN_STRING_(...) #__VA_ARGS__
 #define ATTN_STRING(...) ATTN_STRING_(__VA_ARGS__)
 #define ATTN_FEATURE(feature) #feature
 #define ATTN_FEATURE_ALSO(feature) "," #feature
-// It also asks the operating system whether it saves the wide registers.
+// It also checks that the operating system saves the wide registers.
 #define ATTN_CPU_HAS(feature) __builtin_cpu_supports(#feature) != 0
 #define ATTN_CPU_HAS_ALSO(feature) &&__builtin_cpu_supports(#feature) != 0
 #define ATTN_TARGET_IS_(name) ATTN_TARGET_IS_##name
@@ -33,7 +34,8 @@ ATTN_NAMESPACE_BEGIN
 /// - avx512: AVX-512 F, BW, DQ and VL
 /// - avx512vnni: AVX-512 VNNI beside them, for products of 8-bit integers; all else runs as avx512
 /// - avx512bf16: AVX-512-BF16 beside these, for products of bfloat16
-/// - amx: AMX's tiles of bfloat16 and 8-bit integers beside avx512vnni, for products of both; of Linux alone
+/// - amx: AMX's tiles of bfloat16 and 8-bit integers beside avx512vnni, for products of both; of
+///   Linux alone
 /// - neon: what every AArch64 has
 enum class Isa {
 #define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) name,
@@ -57,7 +59,8 @@ inline constexpr std::string_view kIsaNames[] = {
 
 }  // namespace detail
 
-/// The set that `isa` adds instructions to, whose kernels run where these have no use; itself where there is none.
+/// The set that `isa` adds instructions to, whose kernels run where these have no use; itself where
+/// there is none.
 constexpr Isa base(Isa isa) {
   constexpr Isa kBases[] = {
 #define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) Isa::base,
@@ -129,8 +132,8 @@ inline Isa isa_from_name(std::string_view function, std::string_view argument,
 
 }  // namespace detail
 
-/// The set that calls prefer of those that this machine has: avx512bf16 only where a measurement, once in a program, finds
-/// its products faster than those of floats.
+/// The set that calls prefer of those that this machine has: avx512bf16 only where a measurement,
+/// once in a program, finds its products faster than those of floats.
 inline Isa best_isa() {
   static const Isa best = [] {
     detail::IsaSet isas = detail::machine_isas();
@@ -170,8 +173,9 @@ inline Isa require_isa(Isa isa) {
   return detail::require_isa("require_isa", "the instruction set", isa);
 }
 
-/// What calls use that name no set: ATTN_PIN_ISA if the build pins one, else the environment variable
-/// ATTN_ISA (read once), else the best. Throws ValueError for a set that is unknown or missing.
+/// What calls use that name no set: ATTN_PIN_ISA if the build pins one, else the environment
+/// variable ATTN_ISA (read once), else the best. Throws ValueError for a set that is unknown or
+/// missing.
 inline Isa active_isa() {
 #if defined(ATTN_PIN_ISA)
   static const Isa isa = require_isa(Isa::ATTN_PIN_ISA);

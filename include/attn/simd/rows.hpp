@@ -6,8 +6,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Row<Table>::kTable is what a target's kernel text offers for a table: a struct of pointers to its functions and of
-/// its tile sizes. Kernel text specialises it.
+/// Row<Table>::kTable is what a target's kernel text offers for a table: a struct of pointers to
+/// its functions and of its tile sizes. Kernel text specialises it.
 #define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) \
   namespace name {                                           \
   template <class Table>                                     \
@@ -18,7 +18,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Whether a table's kernel text is compiled for targets that extend others: `static constexpr bool kExtended = true`.
+/// Whether a table's kernel text is compiled for targets that extend others:
+/// `static constexpr bool kExtended = true`.
 template <class Table>
 concept ExtendedTable = Table::kExtended;
 

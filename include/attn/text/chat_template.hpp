@@ -94,8 +94,8 @@ inline std::string_view trimmed(std::string_view text, std::string_view letters)
 
 }  // namespace detail
 
-/// How a conversation is written for a model. What messages say is never read as control tokens; in ChatML and Llama 3's
-/// format a role that is none of the three is written as it is given.
+/// How a conversation is written for a model. What messages say is never read as control tokens; in
+/// ChatML and Llama 3's format a role that is none of the three is written as it is given.
 class ChatTemplate {
  public:
   /// What a template is: messages to pieces, of which those with control tokens say so. The answer
@@ -106,9 +106,10 @@ class ChatTemplate {
   explicit ChatTemplate(Function function) : function_(std::move(function)) {}
 
   /// Of a text in Jinja, such as a file's tokenizer.chat_template: ChatML, SmolLM2's and others'
-  /// ChatML with a system message of its own, Llama 3's; without their tools Qwen 2.5's and 3's; Gemma's (1 and 2) and
-  /// Mistral's (7B, versions 0.1 to 0.3). Nothing where it is none of these: a text that is like one may still mean another
-  /// thing. `bos` and `eos` are what the text calls bos_token and eos_token.
+  /// ChatML with a system message of its own, Llama 3's; without their tools Qwen 2.5's and 3's;
+  /// Gemma's (1 and 2) and Mistral's (7B, versions 0.1 to 0.3). Nothing where it is none of these:
+  /// a text that is like one may still mean another thing. `bos` and `eos` are what the text calls
+  /// bos_token and eos_token.
   static std::optional<ChatTemplate> recognise(std::string_view text, std::string_view bos = "",
                                                std::string_view eos = "") {
     std::string normal = detail::normal_template(text);
@@ -163,8 +164,8 @@ class ChatTemplate {
     return result;
   }
 
-  /// The conversation so far, and the beginning of an answer. Throws ValueError for roles, or an order of them, that the
-  /// template does not have.
+  /// The conversation so far, and the beginning of an answer. Throws ValueError for roles, or an
+  /// order of them, that the template does not have.
   std::vector<TextPiece> render(std::span<const ChatMessage> messages) const {
     if (function_) return function_(messages);
     check(messages);
@@ -206,8 +207,8 @@ class ChatTemplate {
 
   ChatTemplate() = default;
 
-  /// Templates too long to compare in full. What is compared is what normal_template() makes of them, without the system
-  /// message that Qwen 2.5's has of its own.
+  /// Templates too long to compare in full. What is compared is what normal_template() makes of
+  /// them, without the system message that Qwen 2.5's has of its own.
   static std::optional<ChatTemplate> of_fingerprint(std::string normal, std::string_view bos,
                                                     std::string_view eos) {
     ChatTemplate result;
@@ -379,7 +380,8 @@ class ChatTemplate {
 
   Function function_;
   std::string bos_, default_system_, assistant_ = "assistant";
-  /// open role role_end gap content close after. Mistral's: open [INST] content role_end [/INST], and gap content close after.
+  /// open role role_end gap content close after. Mistral's: open [INST] content role_end [/INST],
+  /// and gap content close after.
   std::string open_, role_end_, gap_, close_, after_;
   System system_ = System::message;
   bool trims_ = false, trims_answers_ = false, alternates_ = false, only_known_roles_ = false;

@@ -6,8 +6,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// What push() and finish() give, one after the other, is what the tokens add to a text: the bytes of all but control
-/// tokens as valid_utf8() makes them, valid UTF-8 in each piece. The tokenizer must outlive the stream.
+/// What push() and finish() give, one after the other, is what the tokens add to a text: the bytes
+/// of all but control tokens as valid_utf8() makes them, valid UTF-8 in each piece. The tokenizer
+/// must outlive the stream.
 class TextStream {
  public:
   explicit TextStream(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}

@@ -17,20 +17,22 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Turns a text into ids: special tokens are cut out, the longest first, and the vocabulary's kind says what becomes of the
-/// rest.
+/// Turns a text into ids: special tokens are cut out, the longest first, and the vocabulary's kind
+/// says what becomes of the rest.
 ///
-/// Byte-level BPE: it is cut into words; in each word's bytes the most urgent pair merges, the leftmost of equals, as long
-/// as one can. Bytes that have no token in the vocabulary are left out. Any other text, UTF-8 or not, is what decode() makes
-/// of its ids, or that in form C.
+/// Byte-level BPE: it is cut into words; in each word's bytes the most urgent pair merges, the
+/// leftmost of equals, as long as one can. Bytes that have no token in the vocabulary are left out.
+/// Any other text, UTF-8 or not, is what decode() makes of its ids, or that in form C.
 ///
-/// SentencePiece: spaces become the letter U+2581, which may stand before the text too; then pairs of characters and what
-/// they became merge, or the likeliest tokens are found. A character without a token becomes its bytes, where the vocabulary
-/// has them. decode() gives any bytes back, but for U+2581 itself, which becomes a space, and spaces that it leaves out.
+/// SentencePiece: spaces become the letter U+2581, which may stand before the text too; then pairs
+/// of characters and what they became merge, or the likeliest tokens are found. A character without
+/// a token becomes its bytes, where the vocabulary has them. decode() gives any bytes back, but for
+/// U+2581 itself, which becomes a space, and spaces that it leaves out.
 ///
-/// Ids are those of Hugging Face's `tokenizers`. const member functions are safe to call from many threads at once. Source:
-/// Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016); bytes: Radford et al. (2019),
-/// section 2.2; Kudo and Richardson, "SentencePiece" (2018).
+/// Ids are those of Hugging Face's `tokenizers`. const member functions are safe to call from many
+/// threads at once. Source: Sennrich et al., "Neural Machine Translation of Rare Words with Subword
+/// Units" (2016); bytes: Radford et al. (2019), section 2.2; Kudo and Richardson, "SentencePiece"
+/// (2018).
 class Tokenizer {
  public:
   Tokenizer() = default;
@@ -53,10 +55,11 @@ class Tokenizer {
     model_.emplace<detail::ByteLevelBpe>(vocabulary, pieces_, is_text);
   }
 
-  /// Throws ValueError as the other, and where scores are not one finite number a token, or a byte is spelled wrong.
+  /// Throws ValueError as the other, and where scores are not one finite number a token, or a byte
+  /// is spelled wrong.
   explicit Tokenizer(const SentencePieceVocabulary& vocabulary) : strip_(vocabulary.strip) {
-    // Merges by scores are SentencePiece's own: tokens that the user defined are no parts of others.
-    // They are found in texts whose spaces are letters already.
+    // Merges by scores are SentencePiece's own: tokens that the user defined are no parts of
+    // others. They are found in texts whose spaces are letters already.
     const bool is_own = vocabulary.kind == SentencePieceKind::bpe && vocabulary.merges.empty();
     folds_spaces_ = is_own;
     std::vector<bool> is_text;
@@ -121,8 +124,8 @@ class Tokenizer {
     return ids;
   }
 
-  /// The bytes of all tokens, control tokens spelled out or left out, without the space that encode() may have written
-  /// before the text. Throws ValueError for an id that is none.
+  /// The bytes of all tokens, control tokens spelled out or left out, without the space that
+  /// encode() may have written before the text. Throws ValueError for an id that is none.
   std::string decode(std::span<const index_t> ids, bool with_control = true) const {
     std::string text;
     bool is_first = true;

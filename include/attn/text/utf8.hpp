@@ -60,8 +60,8 @@ inline std::size_t unfinished_bytes(std::string_view text) {
   return 0;
 }
 
-/// The text in Unicode's normalisation form C. Bytes that belong to no valid sequence stay what they
-/// are. Throws std::bad_alloc.
+/// The text in Unicode's normalisation form C. Bytes that belong to no valid sequence stay what
+/// they are. Throws std::bad_alloc.
 inline std::string nfc(std::string_view text) {
   std::string result;
   while (!text.empty()) {

@@ -29,7 +29,8 @@ double sum_of_squares(const T* x, index_t n) {
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-/// f(chunk, gradient, n) of chunks of a parameter's gradient, on threads where there is work for them.
+/// f(chunk, gradient, n) of chunks of a parameter's gradient, on threads where there is work for
+/// them.
 template <class T, class F>
 void for_gradient_chunks(const TrainedParameter<T>& p, const Execution& execution, F f) {
   threads_for(execution.threads(), 4 * p.size)

@@ -18,9 +18,11 @@ struct TrainedParameter {
   std::string name;
   T *value, *gradient;
   index_t size;
-  /// Of a model's first: tells the model that its parameters change, so that packed copies are not used any more.
+  /// Of a model's first: tells the model that its parameters change, so that packed copies are not
+  /// used any more.
   std::function<void()> touch = {};
-  /// Gives what follows this parameter its new value: the parameter of 16 bits that it is the master of.
+  /// Gives what follows this parameter its new value: the parameter of 16 bits that it is the
+  /// master of.
   std::function<void(const Execution&)> publish = {};
 };
 
@@ -54,7 +56,8 @@ void each_parameter(Module& module, F f) {
 }  // namespace detail
 
 /// A model's parameters beside `gradients`, of gradients_of(model), in the model's order. Refers to
-/// both, which must stay where they are. Throws ValueError unless the two have the same names and sizes.
+/// both, which must stay where they are. Throws ValueError unless the two have the same names and
+/// sizes.
 template <class T, class Module>
 std::vector<TrainedParameter<T>> parameters_of(Module& model, Module& gradients) {
   std::vector<TrainedParameter<T>> result;
