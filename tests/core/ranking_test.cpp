@@ -19,14 +19,14 @@ using attn_test::error_of;
 using attn_test::Random;
 using attn_test::to_array;
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
 TEST(Argmax, FirstOfTheLargest) {
-  EXPECT_EQ(argmax(Tensor1<float>({5}, {-kInf, 2, 3, 3, 1})), 2);
+  EXPECT_EQ(argmax(Tensor1<float>({5}, {-kInfinity, 2, 3, 3, 1})), 2);
   EXPECT_EQ(argmax(Tensor1<double>({1}, {-1e300})), 0);
-  EXPECT_EQ(argmax(Tensor1<float>({2}, {-kInf, -kInf})), 0);
-  EXPECT_EQ(argmax(Tensor1<float>({3}, {1, kInf, 2})), 1);
+  EXPECT_EQ(argmax(Tensor1<float>({2}, {-kInfinity, -kInfinity})), 0);
+  EXPECT_EQ(argmax(Tensor1<float>({3}, {1, kInfinity, 2})), 1);
   EXPECT_EQ(argmax(Tensor1<int>({3}, {1, 9, 2})), 1);
   const Tensor2<float> table({3, 2}, {0, 1, 5, 0, 2, 9});
   EXPECT_EQ(to_array(argmax(table)).data, (std::vector<index_t>{1, 0, 1}));
@@ -59,7 +59,7 @@ TEST(TopK, IsTheFrontOfAStableSort) {
 }
 
 TEST(RankingErrors, NaNEmptyRowsAndTooMany) {
-  const Tensor1<float> nan({2}, {1, kNaN});
+  const Tensor1<float> nan({2}, {1, kNotANumber});
   EXPECT_EQ(error_of<ValueError>([&] { argmax(nan); }),
             "[argmax] element 1 must be a number; found nan.");
   EXPECT_EQ(error_of<ValueError>([&] { top_k(nan, 1); }),

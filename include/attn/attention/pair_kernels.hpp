@@ -20,13 +20,13 @@ struct PairKernels {
   void (*score_panels)(index_t panels, index_t d, const bfloat16* queries, const T* keys, T scale,
                        T* scores, index_t stride);
   /// to[x] = both[x] and both[n + x], rounded.
-  void (*pair_rows)(index_t n, const T* both, Pair* to);
+  void (*pair_rows)(index_t n, const T* both, ElementPair* to);
   /// to = n weights of a row, rounded.
   void (*round_weights)(index_t n, const T* weights, bfloat16* to);
   /// sums_r = rescale_r sums_r + sum over j of weights[r, j] v_j for kPairRows rows, `columns` (a
   /// multiple of kPairColumns) numbers of a value, and `keys`, a multiple of kPairStep.
   void (*add_values)(index_t columns, index_t keys, const bfloat16* weights, index_t weights_stride,
-                     const Pair* values, T* sums, const T* rescale);
+                     const ElementPair* values, T* sums, const T* rescale);
 };
 
 }  // namespace detail

@@ -1,15 +1,15 @@
 // Kernel text: both products of attention in pairs of bfloat16, by tiles.
 // SPDX-License-Identifier: Apache-2.0
 
-inline void pair_rows(index_t n, const float* both, detail::Pair* to) {
+inline void pair_rows(index_t n, const float* both, detail::ElementPair* to) {
   constexpr index_t kLanes = Vec<float>::kLanes;
   for (index_t x = 0; x < n; x += kLanes) {
     bfloat16 first[kLanes], second[kLanes];
     store(Vec<float>::load(both + x), first, Whole{});
     store(Vec<float>::load(both + n + x), second, Whole{});
     for (index_t i = 0; i < kLanes; ++i) {
-      to[x + i] = static_cast<detail::Pair>(first[i].bits()) |
-                  static_cast<detail::Pair>(second[i].bits()) << 16;
+      to[x + i] = static_cast<detail::ElementPair>(first[i].bits()) |
+                  static_cast<detail::ElementPair>(second[i].bits()) << 16;
     }
   }
 }
@@ -68,7 +68,7 @@ inline void score_pair_panels(index_t panels, index_t d, const bfloat16* queries
 }
 
 inline void add_pair_values(index_t columns, index_t keys, const bfloat16* weights,
-                            index_t weights_stride, const detail::Pair* values, float* sums,
+                            index_t weights_stride, const detail::ElementPair* values, float* sums,
                             const float* rescale) {
   using V = Vec<float>;
   constexpr index_t kRows = Tiles::kRows;

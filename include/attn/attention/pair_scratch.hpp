@@ -11,16 +11,16 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// Two neighbours in the order of what is summed over, side by side.
-using Pair = std::uint32_t;
+using ElementPair = std::uint32_t;
 /// Rows of a tile of queries, columns that products take at once, and numbers of a sum: 16 pairs.
 inline constexpr index_t kPairRows = 32, kPairColumns = 32, kPairStep = 32;
 
 template <class T>
 struct PairScratch {
-  bfloat16* queries = nullptr;  ///< rows of a task, in whole tiles, filled up with zeros
-  T* keys = nullptr;            ///< pairs: panels of one block
-  T* lines = nullptr;           ///< pairs: the keys of a panel
-  Pair* values = nullptr;       ///< (pairs of keys, out_stride)
+  bfloat16* queries = nullptr;    ///< rows of a task, in whole tiles, filled up with zeros
+  T* keys = nullptr;              ///< pairs: panels of one block
+  T* lines = nullptr;             ///< pairs: the keys of a panel
+  ElementPair* values = nullptr;  ///< (pairs of keys, out_stride)
   T* two_values = nullptr;
   bfloat16* weights = nullptr;  ///< of one tile
 
@@ -31,7 +31,7 @@ struct PairScratch {
     queries = layout.take<bfloat16>(height * d);
     keys = layout.take<T>(block_kv * d / 2);
     lines = layout.take<T>(kPairColumns * d / 2);
-    values = layout.take<Pair>(block_kv / 2 * out_stride);
+    values = layout.take<ElementPair>(block_kv / 2 * out_stride);
     two_values = layout.take<T>(2 * out_stride);
     weights = layout.take<bfloat16>(kPairRows * block_kv);
   }

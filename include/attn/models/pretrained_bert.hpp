@@ -106,9 +106,9 @@ Bert<T> bert_from_folder(const std::filesystem::path& folder, const PretrainedOp
   LoadOptions names = type == "distilbert" ? distilbert_names(prefix) : bert_names(prefix);
   if (file.contains(prefix + "embeddings.LayerNorm.gamma")) {  // as files of TensorFlow have it
     names.rename = [rename = names.rename](std::string_view name) {
-      using Pair = std::pair<std::string_view, std::string_view>;
-      return renamed(rename(name), std::array{Pair{"LayerNorm.weight", "LayerNorm.gamma"},
-                                              Pair{"LayerNorm.bias", "LayerNorm.beta"}});
+      using Renamed = std::pair<std::string_view, std::string_view>;
+      return renamed(rename(name), std::array{Renamed{"LayerNorm.weight", "LayerNorm.gamma"},
+                                              Renamed{"LayerNorm.bias", "LayerNorm.beta"}});
     };
   }
   Bert<T> model(bert_options);
