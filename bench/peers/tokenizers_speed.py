@@ -4,7 +4,8 @@ of plays by a small one of SentencePiece (tests/data/sentencepiece).
   python tokenizers_speed.py BUILD [LINES]     # the build folder; 5000 odd lines if not given
 
 Needs what tests/data/smollm2/make_token_ids.py needs, SmolLM2 (examples/fetch_llm.sh) and, for the other rows, the plays
-(examples/fetch_plays.sh). Prints lines whose ids differ, and MB of text a second: the best of several runs of each.
+(examples/fetch_plays.sh). Prints lines whose ids differ, and MB of text a second: the best of several runs of each. Where
+llama-cpp-python is there, too: the odd lines that llama.cpp tokenizes otherwise.
 """
 import json
 import os
@@ -47,10 +48,29 @@ def compare(name, lines, tokenizer, *program):
           f"tokenizers {theirs:.1f} MB/s: {ours / theirs:.1f} x")
 
 
+def list_llama_differences(lines, tokenizer):
+    try:
+        import llama_cpp
+    except ImportError:
+        print("llama-cpp-python is not there: its ids are not compared")
+        return
+    vocabulary = llama_cpp.Llama(make_token_ids.LLM_DIR + "/SmolLM2-135M-Instruct.Q4_1.gguf", vocab_only=True, verbose=False)
+    unequal = 0
+    for line in lines:
+        ids = tokenizer.encode(line, add_special_tokens=False).ids
+        theirs = vocabulary.tokenize(line.encode(), add_bos=False, special=True)
+        if ids != theirs:
+            unequal += 1
+            print(f"  {ascii(line)}: {ids}; llama.cpp {theirs}")
+    print(f"llama.cpp: {len(lines)} odd lines, {unequal} with other ids")
+
+
 def main():
     program = pathlib.Path(sys.argv[1]).resolve() / "bench/tokenizer_speed"
     tokenizer = make_token_ids.make_tokenizer()
-    compare("odd lines", make_token_ids.make_lines(int(sys.argv[2]) if len(sys.argv) > 2 else 5000), tokenizer, program)
+    odd = make_token_ids.make_lines(int(sys.argv[2]) if len(sys.argv) > 2 else 5000)
+    compare("odd lines", odd, tokenizer, program)
+    list_llama_differences(odd, tokenizer)
     texts = [path.read_text(encoding="utf-8", errors="replace") for path in sorted(PLAYS.glob("*.txt"))]
     lines = [line for text in texts for line in text.splitlines()]
     if lines:
