@@ -435,10 +435,8 @@ int main(int argc, char** argv) {
                  "Do not read again what this file has seen of the text; and write it anew")
       ->type_name("FILE");
   app.add_option("--threads", o.threads, "0: as many as OpenMP takes")->capture_default_str();
-  app.add_option(
-         "--precision", o.precision,
-         "Of activations that meet quantised weights, and of what is kept of the text: int8, "
-         "bf16 or exact (float)")
+  app.add_option("--precision", o.precision,
+                 "Of activations and of what is kept of the text: int8, bf16 or exact (float)")
       ->capture_default_str();
   app.add_option("--weights", o.weights,
                  "What weights of floats become: float, int8, q8_0, q5_1, q5_0, q4_1 or q4_0")

@@ -44,7 +44,7 @@ class Timings {
     entry.isa = work.isa;
     entry.beyond_limit = work.beyond_limit;
     const int repeats = repeats_for(first);
-    const bool reads = work.bytes >= kMemoryBound;
+    const bool reads = work.beside_reading || work.bytes >= kMemoryBound;
     Pair best{std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
     double peak = 0;
     const auto for_a_handful = [](double& least, auto time) {

@@ -19,10 +19,11 @@ struct Work {
   std::string name;
   attn::Isa isa;
   double flops = 0;
-  index_t bytes = 0;          ///< that have to be read, where memory is the limit
-  index_t traffic = 0;        ///< bytes of inputs and output, each once
-  bool one_thread = false;    ///< not timed on all
-  bool beyond_limit = false;  ///< its instructions multiply more at once than those of the limit
+  index_t bytes = 0;            ///< that have to be read, where memory is the limit
+  index_t traffic = 0;          ///< bytes of inputs and output, each once
+  bool beside_reading = false;  ///< also where caches could hold `bytes`
+  bool one_thread = false;      ///< not timed on all
+  bool beyond_limit = false;    ///< its instructions multiply more at once than those of the limit
   std::function<void(const attn::Execution&)> run = {};
   std::function<std::string()> complaint =
       {};  ///< about the last run's result; empty where it is right
@@ -261,12 +262,13 @@ inline std::vector<Group> all_groups() {
                               detail::attention_work("sdpa_causal", isa, in, q_len, true)};
                     }});
   groups.push_back(detail::attention_group("short", isa));
-  groups.push_back(
-      {{"sdpa_decode_gqa", "sdpa_decode_gqa_bf16"}, [=]() -> std::vector<Work> {
-         const auto in = detail::attention_inputs("decode_gqa");
-         return {detail::attention_work("sdpa_decode_gqa", isa, in, 1),
-                 detail::cached_work("sdpa_decode_gqa_bf16", isa, in, 1, attn::DType::BF16)};
-       }});
+  groups.push_back({{"sdpa_decode_gqa", "sdpa_decode_gqa_bf16"}, [=]() -> std::vector<Work> {
+                      const auto in = detail::attention_inputs("decode_gqa");
+                      Work halves = detail::cached_work("sdpa_decode_gqa_bf16", isa, in, 1,
+                                                        attn::DType::BF16);
+                      halves.beside_reading = true;
+                      return {detail::attention_work("sdpa_decode_gqa", isa, in, 1), halves};
+                    }});
   Group queries;
   for (index_t n : kQueryCounts) queries.names.push_back("sdpa_queries_" + std::to_string(n));
   queries.names.insert(queries.names.end(), {"sdpa_decode_bf16", "sdpa_decode_int8"});
