@@ -75,5 +75,5 @@ step "train_gpt --seconds 20 --out $build/train_gpt.html"
 "$build/examples/train_gpt" --seconds 20 --out "$build/train_gpt.html"
 echo "Open $build/train_gpt.html in a browser: the loss, and what the model wrote on the way."
 step "chat: two questions to a language model of 135 million weights, in 8 bits"
-printf '%s\n' 'What is the capital of Italy?' 'And of Spain?' | "$build/examples/chat" --stats
+printf '%s\n' 'What is gravity?' 'Why is the sky blue?' | "$build/examples/chat" --stats --tokens 80
 echo "Without input, \`$build/examples/chat\` is a conversation."
