@@ -172,6 +172,9 @@ class Report {
     for (const char* name : {"mha_bert", "encoder_bert"}) {
       for (bool all : {false, true}) add(flops_row(name, all));
     }
+    for (const char* name : {"encoder_bert_bf16", "encoder_bert_int8"}) {
+      for (bool all : {false, true}) add(comparison_row(name, all, "time of encoder_bert"));
+    }
     for (bool all : {false, true}) add(tutorial_row(all));
     for (const char* name : {"sdpa_train_d64", "sdpa_train_d128", "sdpa_train_short"}) {
       for (bool all : {false, true}) add(flops_row(name, all));

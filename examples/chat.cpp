@@ -48,6 +48,8 @@ struct Options {
 
 const std::map<std::string, std::optional<attn::WeightFormat>> kWeights = {
     {"float", std::nullopt},
+    {"bf16", attn::WeightFormat::bf16},
+    {"f16", attn::WeightFormat::f16},
     {"int8", attn::WeightFormat::int8},
     {"q8_0", attn::WeightFormat::q8_0},
     {"q5_1", attn::WeightFormat::q5_1},
@@ -78,7 +80,7 @@ void check(const Options& o) {
   need(examples::kActivations.contains(o.precision), "--precision must be exact, bf16 or int8",
        o.precision);
   need(kWeights.contains(o.weights),
-       "--weights must be float, int8, q8_0, q5_1, q5_0, q4_1 or q4_0", o.weights);
+       "--weights must be float, bf16, f16, int8, q8_0, q5_1, q5_0, q4_1 or q4_0", o.weights);
   need(o.tokens >= 1, "--tokens must be at least 1", std::to_string(o.tokens));
   need(o.context >= 1, "--ctx must be at least 1", std::to_string(o.context));
   need(!o.keep || (*o.keep >= 0 && *o.keep < o.context),
@@ -439,7 +441,8 @@ int main(int argc, char** argv) {
                  "Of activations and of what is kept of the text: int8, bf16 or exact (float)")
       ->capture_default_str();
   app.add_option("--weights", o.weights,
-                 "What weights of floats become: float, int8, q8_0, q5_1, q5_0, q4_1 or q4_0")
+                 "What weights of floats become: float, bf16, f16, int8, q8_0, q5_1, q5_0, q4_1 or "
+                 "q4_0")
       ->capture_default_str();
   app.add_flag("--stats", o.stats,
                "Print on standard error what loading took, and the speed of each answer");

@@ -72,6 +72,7 @@ inline const std::vector<WeightCase>& weight_cases() {
   static const std::vector<WeightCase> cases = {
       {"float", "exact", {}, 1e-6, 1e-6, 1e-7, 1e-7},
       {"bf16", "exact", Options{W::bf16, A::exact}, 2e-3, 2e-3, 1e-4, 5e-4},
+      {"bf16", "bf16", Options{W::bf16, A::bf16}, 3e-3, 3e-3, 1e-4, 5e-4},
       {"f16", "exact", Options{W::f16, A::exact}, 3e-4, 3e-4, 2e-6, 1e-5},
       {"int8", "exact", Options{W::int8, A::exact}, 9e-3, 9e-3, 2e-3, 2e-2},
       {"int8", "int8", Options{W::int8, A::int8}, 0.013, 0.05, 5e-3, 2e-2},

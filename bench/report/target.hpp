@@ -61,6 +61,8 @@ inline Target target_of(std::string_view name) {
       {"mha_bert", {0.90}},
       {"encoder_bert", {0.88}},
       {"encoder_bert@all", {0.88}},
+      {"encoder_bert_bf16", {0.56, kAtMost}},
+      {"encoder_bert_int8", {0.40, kAtMost}},
       {"sdpa_causal", {0.55, kAtMost}},
       {"softmax", {1.0 / 3, kAtMost}},
       {"cost_keep", {1.15, kAtMost}},

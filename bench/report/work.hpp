@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "attn/models/quantize.hpp"
+
 #include "support/check.hpp"
 #include "support/machine.hpp"
 #include "support/modules.hpp"
@@ -172,35 +174,50 @@ inline Group multi_head_group(std::string name, attn::Isa isa) {
       }};
 }
 
-/// One of BERT's layers, packed; its result is compared with the scalar set's.
+/// One of BERT's layers, packed, and the same with weights and activations of bfloat16 and of 8
+/// bits; results are compared with those of the scalar set in float.
 inline Group encoder_layer_group(std::string name, attn::Isa isa) {
   return {
-      {name}, [=]() -> std::vector<Work> {
+      {name, name + "_bf16", name + "_int8"}, [=]() -> std::vector<Work> {
         const auto [_, batch, seq, width, heads, hidden] = shape_of(kModuleShapes, name);
         struct Inputs {
-          attn::EncoderLayer<float> layer;
+          attn::EncoderLayer<float> layer, exact;
           attn::Tensor3<float> x, out;
         };
-        const auto in =
-            std::make_shared<Inputs>(Inputs{random_encoder_layer(width, heads, hidden),
-                                            random_tensor<float, 3>({batch, seq, width}, 2),
-                                            attn::Tensor3<float>({batch, seq, width})});
-        in->layer.pack();
-        Work work{name, isa, encoder_layer_flops(batch, seq, width, hidden)};
-        work.traffic =
-            (in->x.size() + in->out.size() + 4 * width * (width + 1) + 2 * width * hidden) *
-            index_t{sizeof(float)};
-        work.run = [in](const attn::Execution& execution) {
-          in->layer.forward(in->x, in->out, {.execution = execution});
+        std::vector<Work> works;
+        const auto add = [&](const std::string& own, double most, auto prepare) {
+          const auto in =
+              std::make_shared<Inputs>(Inputs{random_encoder_layer(width, heads, hidden),
+                                              random_encoder_layer(width, heads, hidden),
+                                              random_tensor<float, 3>({batch, seq, width}, 2),
+                                              attn::Tensor3<float>({batch, seq, width})});
+          prepare(in->layer);
+          Work work{own, isa, encoder_layer_flops(batch, seq, width, hidden)};
+          work.traffic = (in->x.size() + in->out.size()) * index_t{sizeof(float)} +
+                         attn::weight_bytes(in->layer);
+          work.run = [in](const attn::Execution& execution) {
+            in->layer.forward(in->x, in->out, {.execution = execution});
+          };
+          work.complaint = [=]() -> std::string {
+            const auto other = in->exact(in->x, {.execution = {.isa = attn::Isa::scalar}});
+            const double worst =
+                attn_test::worst(attn_test::to_array(in->out), attn_test::to_array(other)).distance;
+            return worst <= most ? ""
+                                 : "wrong result: off the scalar set's by " + std::to_string(worst);
+          };
+          works.push_back(work);
         };
-        work.complaint = [in]() -> std::string {
-          const auto other = in->layer(in->x, {.execution = {.isa = attn::Isa::scalar}});
-          const double worst =
-              attn_test::worst(attn_test::to_array(in->out), attn_test::to_array(other)).distance;
-          return worst <= 1e-4 ? ""
-                               : "wrong result: off the scalar set's by " + std::to_string(worst);
-        };
-        return {work};
+        add(name, 1e-4, [](auto& layer) { layer.pack(); });
+        // Elements are normal numbers, and the worst of a million is five of the errors in
+        // docs/precision.md off.
+        add(name + "_bf16", 0.05, [](auto& layer) {
+          attn::quantize(layer, {.weights = attn::WeightFormat::bf16,
+                                 .activations = attn::ActivationFormat::bf16});
+        });
+        add(name + "_int8", 0.2, [](auto& layer) {
+          attn::quantize(layer, {.activations = attn::ActivationFormat::int8});
+        });
+        return works;
       }};
 }
 
@@ -210,10 +227,9 @@ inline constexpr index_t kQueryCounts[] = {1, 2, 4, 8, 16, 32, 64};
 inline constexpr index_t kSoftmaxColumns = 1024;
 
 inline std::vector<Comparison> all_comparisons() {
-  return {{"sdpa_causal", "sdpa_4096"},
-          {"sdpa_queries_8", "sdpa_queries_1"},
-          {"sdpa_decode_bf16", "sdpa_queries_1"},
-          {"sdpa_decode_int8", "sdpa_queries_1"},
+  return {{"sdpa_causal", "sdpa_4096"},           {"sdpa_queries_8", "sdpa_queries_1"},
+          {"sdpa_decode_bf16", "sdpa_queries_1"}, {"sdpa_decode_int8", "sdpa_queries_1"},
+          {"encoder_bert_bf16", "encoder_bert"},  {"encoder_bert_int8", "encoder_bert"},
           {"gelu_cached", "relu_cached"}};
 }
 

@@ -20,7 +20,7 @@ inline const std::map<std::string, attn::ActivationFormat> kActivations = {
 
 inline void add_precision(CLI::App& app, std::string& precision) {
   app.add_option("--precision", precision,
-                 "exact (float), bf16, f16 (weights) or int8 (weights and activations): smaller, "
+                 "exact (float), bf16 or int8 (weights and activations) or f16 (weights): smaller, "
                  "less exact")
       ->capture_default_str();
 }
@@ -33,7 +33,10 @@ inline void check_precision(const std::string& precision) {
 
 template <class Module>
 void set_precision(Module& module, const std::string& precision) {
-  if (precision == "bf16") attn::quantize(module, {.weights = attn::WeightFormat::bf16});
+  if (precision == "bf16") {
+    attn::quantize(
+        module, {.weights = attn::WeightFormat::bf16, .activations = attn::ActivationFormat::bf16});
+  }
   if (precision == "f16") attn::quantize(module, {.weights = attn::WeightFormat::f16});
   if (precision == "int8") {
     attn::quantize(module, {.activations = attn::ActivationFormat::int8});

@@ -10,7 +10,9 @@
 #include "attn/models/gpt.hpp"
 
 #include "support/error_of.hpp"
+#include "support/isas.hpp"
 #include "support/random.hpp"
+#include "support/thread_executor.hpp"
 
 namespace attn {
 namespace {
@@ -18,6 +20,7 @@ namespace {
 using attn_test::contains;
 using attn_test::error_of;
 using attn_test::Random;
+using attn_test::ThreadExecutor;
 
 template <class T, int Rank>
 bool quantize_same_bits(const Tensor<T, Rank>& a, const Tensor<T, Rank>& b) {
@@ -179,11 +182,11 @@ TEST(Quantize, WeightsOf16BitsHaveTheBitsOfTheWidenedOnes) {
   EXPECT_TRUE(other.weight);
 }
 
-/// Activations rounded to bfloat16 by hand, in every format of weights.
+/// Activations rounded to bfloat16 by hand, in every format of weights but bfloat16 itself.
 TEST(Quantize, Bfloat16ActivationsHaveTheBitsOfRoundedOnes) {
   for (const WeightFormat format :
        {WeightFormat::int8, WeightFormat::q8_0, WeightFormat::q5_1, WeightFormat::q5_0,
-        WeightFormat::q4_1, WeightFormat::q4_0, WeightFormat::bf16}) {
+        WeightFormat::q4_1, WeightFormat::q4_0, WeightFormat::f16}) {
     Random random(41 + static_cast<std::uint64_t>(format));
     SCOPED_TRACE(random.trace());
     const index_t n = random.integer(1, 200), k = 32 * random.integer(1, 20);
@@ -213,6 +216,79 @@ TEST(Quantize, Bfloat16ActivationsHaveTheBitsOfRoundedOnes) {
         EXPECT_NEAR(found(i, 0), expected(i, 0),
                     1e-7 + magnitude * (1.0 / 512 + 1.2e-7 * static_cast<double>(k)));
       }
+    }
+  }
+}
+
+/// Rows of `x` by `weight`, each alone, have the bits of all together.
+void expect_rows_alone(const CompressedWeight<float>& weight, const Tensor2<float>& x,
+                       const Epilogue<float>& epilogue, const Tensor2<float>& all,
+                       const Execution& execution) {
+  const index_t n = all.extent(1);
+  for (index_t i = 0; i < x.extent(0); ++i) {
+    Tensor2<float> one({1, n});
+    Epilogue<float> own = epilogue;
+    own.residual = epilogue.residual.slice(0, i, i + 1);
+    weight.multiply(x.view().slice(0, i, i + 1), one, own, execution);
+    ASSERT_EQ(std::memcmp(one.data(), &all(i, 0), static_cast<std::size_t>(n) * sizeof(float)), 0)
+        << "row " << i;
+  }
+}
+
+TEST(Quantize, Bfloat16ByBfloat16IsTheProductOfTheRoundedOnesInFloats) {
+  const ThreadExecutor threads(3);
+  for (std::uint64_t draw = 0; draw < 12; ++draw) {
+    Random random(700 + draw);
+    const index_t m = random.pick<index_t>({1, 3, 5, 20, 40}), n = random.integer(1, 300);
+    const index_t k = random.integer(1, 700);
+    const auto x = random.tensor<float, 2>({m, k}), residual = random.tensor<float, 2>({m, n});
+    const auto w = random.tensor<bfloat16, 2>({n, k});
+    const auto bias = random.tensor<float, 1>({n});
+    const Epilogue<float> epilogue{
+        .bias = bias, .activation = Activation::relu, .beta = 1, .residual = residual};
+    for (const Isa isa : attn_test::extended_isas()) {
+      SCOPED_TRACE(random.trace() + ", " + std::string(name(isa)) + ", " + std::to_string(m) +
+                   " x " + std::to_string(n) + " x " + std::to_string(k));
+      const Float16Weight<bfloat16> weight(w, true, isa);
+      Tensor2<float> found({m, n}), shared({m, n}), in_place = residual;
+      weight.multiply(x, found, epilogue, {.isa = isa});
+      for (index_t i = 0; i < m; ++i) {
+        for (index_t j = 0; j < n; ++j) {
+          double sum = 0, magnitude = 0;
+          for (index_t p = 0; p < k; ++p) {
+            const double product =
+                static_cast<double>(bfloat16(x(i, p))) * static_cast<double>(w(j, p));
+            sum += product;
+            magnitude += std::abs(product);
+          }
+          const double expected = std::max(sum + bias(j), 0.0) + residual(i, j);
+          // A rounding of each sum and product, and three of the epilogue.
+          const double bound = 0x1p-23 * (static_cast<double>(k) * magnitude +
+                                          3 * (magnitude + 2 + std::abs(expected)));
+          ASSERT_NEAR(found(i, j), expected, bound) << i << ", " << j;
+        }
+      }
+      weight.multiply(x, shared, epilogue, {.executor = &threads, .isa = isa});
+      EXPECT_TRUE(quantize_same_bits(found, shared));
+      expect_rows_alone(weight, x, epilogue, found, {.isa = isa});
+      Epilogue<float> onto = epilogue;
+      onto.residual = in_place;
+      weight.multiply(x, in_place, onto, {.isa = isa});
+      EXPECT_TRUE(quantize_same_bits(found, in_place));
+      // However it lies, it is the same weight.
+      Tensor2<bfloat16> unpacked;
+      const Tensor2<bfloat16> back(weight.weight(unpacked));
+      EXPECT_TRUE(quantize_same_bits(back, w));
+      Tensor1<float> row({k});
+      weight.row(n - 1, row);
+      for (index_t p = 0; p < k; ++p) ASSERT_EQ(row(p), static_cast<float>(w(n - 1, p)));
+      // Another set than it lies for: the widened product of the rounded activations.
+      if (isa == Isa::scalar) continue;
+      const auto rounded = convert<float>(convert<bfloat16>(x));
+      const auto widened = convert<float>(w);
+      weight.multiply(x, found, epilogue, {.isa = Isa::scalar});
+      gemm(rounded, widened.view().transpose(0, 1), shared, epilogue, {.isa = Isa::scalar});
+      EXPECT_TRUE(quantize_same_bits(found, shared));
     }
   }
 }

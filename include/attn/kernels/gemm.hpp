@@ -55,10 +55,25 @@ class PackedWeights {
   index_t n() const { return n_; }
   Isa isa() const { return isa_; }
   const T* data() const { return packed_.data(); }
+  index_t size() const { return packed_.size(); }  ///< elements it takes
   explicit operator bool() const { return packed_.data() != nullptr; }
   /// True if there are weights, packed for the instruction set that a call runs on.
   bool serves(const Execution& execution) const {
     return *this && execution.instruction_set() == isa_;
+  }
+
+  /// Rows from `first` on of the transpose (n, k), as they were packed, into `to` (rows, k). Throws
+  /// ShapeError.
+  void unpack(index_t first, const TensorView2<T>& to) const
+    requires Float16Element<T>
+  {
+    check_shape("PackedWeights::unpack", "to", "(rows, k)", Shape<2>{to.extent(0), k_}, to.shape());
+    if (first < 0 || to.extent(0) > n_ - first) {
+      throw ShapeError(message("PackedWeights::unpack", "first", "leave so many rows of n",
+                               std::to_string(first)));
+    }
+    detail::backend<family::Products, T, float>(isa_).unpack_weights(
+        {packed_.data(), k_, n_, first, to}, {.isa = isa_});
   }
 
  private:
@@ -85,11 +100,11 @@ TensorView<const T, Rank> residual_of(const TensorView<T, Rank>& c,
 
 /// Throws ShapeError.
 template <class T, int Rank>
-void check_gemm(std::string_view function, const TensorView<const T, Rank>& a, index_t n,
+void check_gemm(std::string_view function, const Shape<Rank>& a, index_t n,
                 const TensorView<T, Rank>& c, const Epilogue<T, Rank>& epilogue) {
   constexpr int kRow = Rank - 2, kColumn = Rank - 1;
   Shape<Rank> expected = c.shape();
-  expected[std::size_t{kRow}] = a.extent(kRow);
+  expected[std::size_t{kRow}] = a[std::size_t{kRow}];
   expected[std::size_t{kColumn}] = n;
   check_shape(function, "c", expected, c.shape());
   const auto& bias = epilogue.bias;
@@ -123,7 +138,7 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
           const TensorView<const T, Rank>& b, index_t n, const TensorView<T, Rank>& c,
           const Epilogue<T, Rank>& epilogue, const Execution& execution, bool can_accumulate,
           Multiply multiply) {
-  check_gemm<T, Rank>(function, a, n, c, epilogue);
+  check_gemm<T, Rank>(function, a.shape(), n, c, epilogue);
   constexpr int kRow = Rank - 2, kColumn = Rank - 1;
   const index_t batch = Rank == 2 ? 1 : c.extent(0), m = a.extent(kRow), k = a.extent(kColumn);
   const auto& bias = epilogue.bias;
@@ -200,18 +215,11 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
           const Execution& execution) {
   const auto& kernel = backend<family::Products, T, Accumulator<T>>(execution).gemm;
   if constexpr (Float16Element<T>) {
-    check_gemm<T, Rank>(function, a, n, c, epilogue);
+    check_gemm<T, Rank>(function, a.shape(), n, c, epilogue);
     const index_t batch = Rank == 2 ? 1 : c.extent(0);
-    kernel({in_batch(a, batch),
-            in_batch(b, batch),
-            packed_b,
-            in_batch(c, batch),
-            epilogue.alpha,
-            epilogue.bias.data(),
-            epilogue.activation,
-            epilogue.beta,
-            in_batch(residual_of(c, epilogue), batch),
-            {}},
+    kernel({in_batch(a, batch), in_batch(b, batch), packed_b, in_batch(c, batch), epilogue.alpha,
+            epilogue.bias.data(), epilogue.activation, epilogue.beta,
+            in_batch(residual_of(c, epilogue), batch)},
            execution);
     return;
   } else {
@@ -222,7 +230,29 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   }
 }
 
-/// Of 16-bit a, by `b` or `packed_b`, into sums of float.
+/// Of 16-bit a, by `b` or `packed_b`, into sums of float, with an epilogue of float and, in place
+/// of its bias, one of 16 bits.
+template <Float16Element E>
+void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, const E* packed_b,
+               index_t n, const TensorView2<float>& c, const Epilogue<float>& epilogue,
+               const Execution& execution, const E* bias = nullptr) {
+  check_gemm<float, 2>("gemm", a.shape(), n, c, epilogue);
+  backend<family::Products, E, float>(execution).gemm({in_batch(a, 1),
+                                                       in_batch(b, 1),
+                                                       packed_b,
+                                                       {},
+                                                       epilogue.alpha,
+                                                       bias,
+                                                       epilogue.activation,
+                                                       epilogue.beta,
+                                                       {},
+                                                       in_batch(c, 1),
+                                                       in_batch(residual_of(c, epilogue), 1),
+                                                       epilogue.bias.data()},
+                                                      execution);
+}
+
+/// The same with an epilogue of 16 bits, which has no residual but c.
 template <Float16Element E>
 void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, const E* packed_b,
                index_t n, const TensorView2<float>& c, const Epilogue<E>& epilogue,
@@ -237,17 +267,9 @@ void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, con
     throw_shape("gemm", "residual", "not be given with a c of float, which beta is of",
                 epilogue.residual.shape());
   }
-  backend<family::Products, E, float>(execution).gemm({in_batch(a, 1),
-                                                       in_batch(b, 1),
-                                                       packed_b,
-                                                       {},
-                                                       epilogue.alpha,
-                                                       bias.data(),
-                                                       epilogue.activation,
-                                                       epilogue.beta,
-                                                       {},
-                                                       in_batch(c, 1)},
-                                                      execution);
+  const Epilogue<float> own{
+      .alpha = epilogue.alpha, .activation = epilogue.activation, .beta = epilogue.beta};
+  gemm_sums<E>(a, b, packed_b, n, c, own, execution, bias.data());
 }
 
 }  // namespace detail

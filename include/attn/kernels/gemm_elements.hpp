@@ -21,10 +21,22 @@ struct ElementsProblem {
   Activation activation;
   float beta;
   TensorView3<const E> residual;  ///< c itself, or another
-  TensorView3<float> sums;  ///< instead of c and residual: sums as they are, beta times itself
+  // Instead of c and residual: the sums as they are, plus beta times a residual of float; and
+  // instead of bias one of float.
+  TensorView3<float> sums = {};
+  TensorView3<const float> sums_residual = {};
+  const float* sums_bias = nullptr;
 
   /// (batch, m, n)
   const Shape<3>& shape() const { return sums ? sums.shape() : c.shape(); }
+};
+
+/// Rows [first, first + to.extent(0)) of the transpose (n, k) of packed weights, as they were.
+template <class E>
+struct UnpackProblem {
+  const E* packed;
+  index_t k, n, first;
+  TensorView2<E> to;
 };
 
 template <Float16Element E>
@@ -34,19 +46,37 @@ struct Backend<family::Products, E, float> {
   index_t k_step;       ///< k that packed weights are filled up to a multiple of
   Kernel<ElementsProblem<E>> gemm;
   Kernel<PackProblem<E>> pack_weights;
+  Kernel<UnpackProblem<E>> unpack_weights;
 
   /// Elements that k x n packed weights take.
   index_t packed_size(index_t k, index_t n) const {
     return round_up(k, k_step) * round_up(n, panel_width);
   }
+  /// Whether elements are multiplied in pairs as they are, or else widened to floats before.
+  bool multiplies_pairs() const { return k_step > 1; }
 
   using Problem = ElementsProblem<E>;
-  static constexpr std::uint64_t kLayout = layout_hash(
-      {sizeof(Backend), offsetof(Backend, k_step), offsetof(Backend, gemm),
-       offsetof(Backend, pack_weights), sizeof(PackProblem<E>), offsetof(PackProblem<E>, packed),
-       sizeof(Problem), offsetof(Problem, b), offsetof(Problem, packed_b), offsetof(Problem, c),
-       offsetof(Problem, alpha), offsetof(Problem, bias), offsetof(Problem, activation),
-       offsetof(Problem, beta), offsetof(Problem, residual), offsetof(Problem, sums)});
+  static constexpr std::uint64_t kLayout = layout_hash({sizeof(Backend),
+                                                        offsetof(Backend, k_step),
+                                                        offsetof(Backend, gemm),
+                                                        offsetof(Backend, pack_weights),
+                                                        offsetof(Backend, unpack_weights),
+                                                        sizeof(PackProblem<E>),
+                                                        offsetof(PackProblem<E>, packed),
+                                                        sizeof(UnpackProblem<E>),
+                                                        offsetof(UnpackProblem<E>, to),
+                                                        sizeof(Problem),
+                                                        offsetof(Problem, b),
+                                                        offsetof(Problem, packed_b),
+                                                        offsetof(Problem, c),
+                                                        offsetof(Problem, alpha),
+                                                        offsetof(Problem, bias),
+                                                        offsetof(Problem, activation),
+                                                        offsetof(Problem, beta),
+                                                        offsetof(Problem, residual),
+                                                        offsetof(Problem, sums),
+                                                        offsetof(Problem, sums_residual),
+                                                        offsetof(Problem, sums_bias)});
 };
 
 }  // namespace detail

@@ -117,6 +117,25 @@ inline void pack_elements(const detail::PackProblem<E>& problem, const Executor&
   }
 }
 
+/// Row by row: one of an embedding, or all where a matrix is taken apart.
+template <class E>
+inline void unpack_elements(const detail::UnpackProblem<E>& problem, const Executor&, Workspace&) {
+  constexpr index_t NR = TileShape<float>::NR, kStep = kElements<E>;
+  const index_t steps = (problem.k + kStep - 1) / kStep, KC = detail::gemm_kc(steps);
+  for (index_t row = 0; row < problem.to.extent(0); ++row) {
+    const index_t column = problem.first + row, j = column / NR * NR;
+    for (index_t k0 = 0; k0 < steps; k0 += KC) {
+      const index_t kc = std::min(steps - k0, KC);
+      const E* const panel =
+          problem.packed + (k0 * panel_columns<float>(problem.n) + j * kc + column - j) * kStep;
+      const index_t end = std::min((k0 + kc) * kStep, problem.k);
+      for (index_t p = k0 * kStep; p < end; ++p) {
+        problem.to(row, p) = panel[(p / kStep - k0) * NR * kStep + p % kStep];
+      }
+    }
+  }
+}
+
 /// Up to R rows of A, k of them, by the panel of packed weights from column j on, which is read
 /// once. Every element is one chain of multiply-adds in the order of k, as in tile().
 template <class E, int R>
@@ -230,7 +249,7 @@ template <class E>
 inline void close_row(const detail::ElementsProblem<E>& g, index_t batch, index_t row, index_t j0,
                       index_t j1, const float* sums) {
   if (g.sums) {
-    close_columns<float>(g.sums, g.sums, g.beta, batch, row, j0, j1, sums);
+    close_columns<float>(g.sums, g.sums_residual, g.beta, batch, row, j0, j1, sums);
   } else {
     close_columns<E>(g.c, g.residual, g.beta, batch, row, j0, j1, sums);
   }
@@ -264,7 +283,7 @@ inline void gemm_elements(const detail::ElementsProblem<E>& g, const Executor& e
   product.c = c.data();
   product.c_row = n;
   product.alpha = g.alpha;
-  product.bias = bias.data();
+  product.bias = g.sums_bias != nullptr ? g.sums_bias : bias.data();
   product.activation = g.activation;
   product.batch = 1;
   const bool is_few = g.packed_b != nullptr && m <= kFew;
@@ -316,7 +335,8 @@ struct Row<detail::Backend<family::Products, E, float>> {
       .panel_width = TileShape<float>::NR,
       .k_step = kElements<E>,
       .gemm = detail::kKernel<gemm_elements<E>>,
-      .pack_weights = detail::kKernel<pack_elements<E>>};
+      .pack_weights = detail::kKernel<pack_elements<E>>,
+      .unpack_weights = detail::kKernel<unpack_elements<E>>};
 };
 
 #if defined(ATTN_TARGET_TILES)

@@ -13,42 +13,86 @@ ATTN_NAMESPACE_BEGIN
 
 /// A weight of 16 bits as a module of floats holds it: half of a float's memory. Products are those
 /// of gemm() with the weights widened to float, bit for bit, and activations as they are or rounded
-/// to bfloat16; so many rows of it at a time are widened as the caches hold.
+/// to bfloat16; so many rows of it at a time are widened as the caches hold. A weight of bfloat16
+/// that meets rounded activations lies as the kernels multiply pairs of them, where the instruction
+/// set that calls run on does: there products are those of gemm() of bfloat16 into floats.
 template <Float16Element E>
 class Float16Weight final : public CompressedWeight<float> {
  public:
-  /// (out, in)
-  explicit Float16Weight(Tensor2<E> weight, bool rounds_activations = false)
-      : weight_(std::move(weight)), rounds_activations_(rounds_activations) {}
+  /// (out, in). Throws ValueError for an instruction set that the machine lacks.
+  explicit Float16Weight(Tensor2<E> weight, bool rounds_activations = false,
+                         std::optional<Isa> isa = {})
+      : shape_(weight.shape()), rounds_activations_(rounds_activations) {
+    if constexpr (std::same_as<E, bfloat16>) {
+      if (rounds_activations &&
+          detail::backend<family::Products, E, float>({.isa = isa}).multiplies_pairs()) {
+        packed_ = PackedWeights<E>(weight.view().transpose(0, 1), isa);
+        return;
+      }
+    }
+    weight_ = std::move(weight);
+  }
 
-  Shape<2> shape() const override { return weight_.shape(); }
+  Shape<2> shape() const override { return shape_; }
   void multiply(TensorView2<const float> x, TensorView2<float> c, const Epilogue<float>& epilogue,
                 const Execution& execution) const override {
     if (!rounds_activations_) return multiply_exact(x, c, epilogue, execution);
+    if constexpr (std::same_as<E, bfloat16>) {
+      if (packed_.serves(execution)) return multiply_pairs(x, c, epilogue, execution);
+    }
     detail::with_bfloat16_activations(x, execution, [&](TensorView2<const float> rounded) {
       multiply_exact(rounded, c, epilogue, execution);
     });
   }
   void row(index_t index, TensorView1<float> out) const override {
-    convert(weight_.view().select(0, index), out);
+    const Execution execution;
+    widen(index, out.unsqueeze(0), execution);
   }
-  index_t bytes() const override { return weight_.size() * index_t{sizeof(E)}; }
-  const Tensor2<E>& weight() const { return weight_; }
+  index_t bytes() const override {
+    return (packed_ ? packed_.size() : weight_.size()) * index_t{sizeof(E)};
+  }
+  /// (out, in), as it was given; in `unpacked` where it lies otherwise.
+  TensorView2<const E> weight(Tensor2<E>& unpacked) const {
+    if (!packed_) return weight_;
+    unpacked = Tensor2<E>::uninitialized(shape_);
+    packed_.unpack(0, unpacked);
+    return unpacked;
+  }
 
  private:
   static constexpr index_t kWidenedElements = index_t{1} << 18;  // 1 MB
 
+  /// Rows of it from `first` on.
+  void widen(index_t first, TensorView2<float> to, const Execution& execution) const {
+    if (!packed_) {
+      return convert(weight_.view().slice(0, first, first + to.extent(0)), to, execution);
+    }
+    Scratch<E> memory(execution.scratch(), to.size());
+    const TensorView2<E> rows(memory.data(), to.shape());
+    packed_.unpack(first, rows);
+    convert(rows, to, execution);
+  }
+
+  void multiply_pairs(TensorView2<const float> x, TensorView2<float> c,
+                      const Epilogue<float>& epilogue, const Execution& execution) const {
+    check_shape("gemm", "a", Shape<2>{x.extent(0), shape_[1]}, x.shape());
+    Scratch<E> memory(execution.scratch(), x.size());
+    const TensorView2<E> rounded(memory.data(), x.shape());
+    convert(x, rounded, execution);
+    detail::gemm_sums<E>(rounded, {}, packed_.data(), shape_[0], c, epilogue, execution);
+  }
+
   void multiply_exact(TensorView2<const float> x, TensorView2<float> c,
                       const Epilogue<float>& epilogue, const Execution& execution) const {
     constexpr index_t kPanel = 64;  // whole panels of columns of c, for every instruction set
-    const index_t n = weight_.extent(0), k = weight_.extent(1);
+    const auto [n, k] = shape_;
     const index_t step =
         (std::max)(kPanel, kWidenedElements / (std::max)(k, index_t{1}) / kPanel * kPanel);
     Scratch<float> memory(execution.scratch(), (std::min)(step, n) * k);
     for (index_t begin = 0; begin < n; begin += step) {
       const index_t end = (std::min)(begin + step, n);
       const TensorView2<float> widened(memory.data(), {end - begin, k});
-      convert(weight_.view().slice(0, begin, end), widened, execution);
+      widen(begin, widened, execution);
       Epilogue<float> part = epilogue;
       if (part.bias) part.bias = part.bias.slice(0, begin, end);
       if (part.residual) part.residual = part.residual.slice(1, begin, end);
@@ -56,7 +100,9 @@ class Float16Weight final : public CompressedWeight<float> {
     }
   }
 
-  Tensor2<E> weight_;
+  Shape<2> shape_;
+  Tensor2<E> weight_;        ///< or
+  PackedWeights<E> packed_;  ///< its transpose
   bool rounds_activations_ = false;
 };
 

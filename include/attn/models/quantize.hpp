@@ -18,7 +18,7 @@ enum class WeightFormat {
   q5_0,  ///< 8.5, of which 5.5 count
   q4_1,  ///< 5; and an offset
   q4_0,  ///< 4.5
-  bf16,  ///< 16: no codes but bfloat16, widened where it is used; activations are exact or bf16
+  bf16,  ///< 16: no codes but bfloat16; activations are exact or bf16
   f16,   ///< the same of float16
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <variant>
 
 #include "attn/io/state_dict.hpp"
 #include "attn/models/float16_weight.hpp"
@@ -85,14 +86,17 @@ void save_quantized(const std::filesystem::path& path, const Module& module,
                     const SaveOptions& options = {}) {
   std::vector<NamedTensor> tensors = state_dict(detail::TensorsOf<const Module>(module), options);
   std::deque<detail::QuantizedRows> rows;  // a deque moves none of them
+  std::deque<std::variant<Tensor2<bfloat16>, Tensor2<float16>>> unpacked;
   visit_weights<const float>(module, [&](std::string_view name, WeightSlot<const float>& slot) {
     if (slot.form == nullptr) return;
     const std::string full =
         options.prefix + (options.rename ? options.rename(name) : std::string(name));
     const auto add_if = [&]<class E>(E) {
       const auto* small = dynamic_cast<const Float16Weight<E>*>(slot.form.get());
-      if (small != nullptr) tensors.emplace_back(full, small->weight().view());
-      return small != nullptr;
+      if (small == nullptr) return false;
+      auto& memory = std::get<Tensor2<E>>(unpacked.emplace_back(Tensor2<E>()));
+      tensors.emplace_back(full, small->weight(memory));
+      return true;
     };
     if (add_if(bfloat16{}) || add_if(float16{})) return;
     const auto* codes = dynamic_cast<const QuantizedWeight*>(slot.form.get());
