@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/code_kernels.hpp"
+#include "attn/attention/pair_values.hpp"
+#include "attn/attention/tile_values.hpp"
 #include "attn/attention/tiled_path.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -10,39 +13,33 @@ namespace detail {
 
 /// scale q . k = scale (q . mean + q . (k - mean)), the second product of codes. Blocks of
 /// kKeysOfMean positions have a mean each, whatever the task's rows see of them, so that a row has
-/// the same bits in every task. Values are those of the tiled path.
-template <class T>
-class CodePath final : public TiledPath<T> {
+/// the same bits in every task.
+template <class T, class Values>
+class CodePath final : public TiledPath<T, Values> {
  public:
-  CodePath(const AttentionProblem<T>& problem, const ForwardKernels<T>& kernels,
-           const SequenceTiling& tiling, const ForwardScratch<T>& scratch, const TaskRows<T>& rows,
-           const QueryTiles<T>& queries, const RowBlock& block, const RowBlock& next)
-      : TiledPath<T>(problem, kernels, tiling, scratch, rows, queries, block, next),
-        problem_(problem),
-        kernels_(*kernels.codes),
-        of_keys_(kernels.of_keys),
-        scratch_(scratch.codes),
-        rows_(rows),
-        queries_(queries),
-        scores_(kernels.rows),
-        at_(block),
-        shown_(problem.keys_seen(block.b)),
-        first_number_(problem.lengths(block.b).first_key),
-        row_bytes_(round_up(problem.score_dim(), kernels.codes->step)) {
-    const index_t d = problem.score_dim(), tile_rows = queries.tile_rows();
+  explicit CodePath(const ForwardTask<T>& task)
+      : TiledPath<T, Values>(task),
+        kernels_(*task.kernels.products.codes),
+        scratch_(task.scratch.codes),
+        panel_width_(task.kernels.rows.panel_width),
+        shown_(task.problem.keys_seen(task.block.b)),
+        first_number_(task.problem.lengths(task.block.b).first_key),
+        row_bytes_(round_up(task.problem.score_dim(), kernels_.step)) {
+    const QueryTiles<T>& queries = task.queries;
+    const index_t d = task.problem.score_dim(), tile_rows = queries.tile_rows();
     for (index_t r = 0; r < queries.count() * tile_rows; ++r) {
       const T* query = queries.tile(r / tile_rows) + r % tile_rows * queries.stride();
       scratch_.query_scales[r] =
-          problem.scale * kernels_.quantize_query(d, query, scratch_.queries + r * row_bytes_,
-                                                  row_bytes_, scratch_.starts + r);
+          task.problem.scale * kernels_.quantize_query(d, query, scratch_.queries + r * row_bytes_,
+                                                       row_bytes_, scratch_.starts + r);
     }
   }
 
   void score(const ScoreTile<T>& tile) override {
-    const index_t first_row = tile.rows - rows_.all().data(), NR = scores_.panel_width;
+    const index_t first_row = tile.rows - task_.rows.all().data(), NR = panel_width_;
     alignas(64) T means[(std::max)(kMostTileRows, kPairRows) * kMostMeans];
-    kernels_.score_means(queries_.tile_rows(), problem_.score_dim(), tile.queries,
-                         tile.query_stride, scratch_.means, problem_.scale, means);
+    kernels_.score_means(task_.queries.tile_rows(), task_.problem.score_dim(), tile.queries,
+                         tile.query_stride, scratch_.means, task_.problem.scale, means);
     const CodeQueries<T> queries{scratch_.queries + first_row * row_bytes_, row_bytes_,
                                  scratch_.query_scales + first_row, scratch_.starts + first_row,
                                  means};
@@ -57,7 +54,7 @@ class CodePath final : public TiledPath<T> {
   }
 
  private:
-  index_t panel_bytes() const override { return scores_.panel_width * row_bytes_; }
+  index_t panel_bytes() const override { return panel_width_ * row_bytes_; }
 
   /// The number of the mean that a key has.
   index_t mean_of(index_t key) const { return (first_number_ + key) / kKeysOfMean; }
@@ -65,7 +62,7 @@ class CodePath final : public TiledPath<T> {
 
   /// Columns of no key have a scale of 0, and codes of any values.
   void pack_keys(index_t first_key, KeyRange block) const override {
-    const index_t d = problem_.score_dim(), NR = scores_.panel_width;
+    const index_t d = task_.problem.score_dim(), NR = panel_width_;
     const index_t first_mean = mean_of(first_key);
     std::fill(scratch_.key_scales + ((block.begin - first_key) & -NR),
               scratch_.key_scales + round_up(block.end - first_key, NR), T{0});
@@ -98,31 +95,41 @@ class CodePath final : public TiledPath<T> {
 
   /// K, and V behind it where there is a qv, side by side.
   void widen_keys(KeyRange keys) const {
-    const index_t d = problem_.head_dim(), score_dim = problem_.score_dim();
+    const index_t d = task_.problem.head_dim(), score_dim = task_.problem.score_dim();
     T* to = scratch_.centered;
     for (index_t j = keys.begin; j < keys.end;) {
-      const index_t end = problem_.run_end(j, keys.end);
-      of_keys_.widen_rows(end - j, d, problem_.keys_from(at_.b, at_.kv_head, j), to, score_dim);
-      if (problem_.options.qv) {
-        of_keys_.widen_rows(end - j, score_dim - d, problem_.values_from(at_.b, at_.kv_head, j),
-                            to + d, score_dim);
+      const index_t end = task_.problem.run_end(j, keys.end);
+      task_.kernels.of_keys.widen_rows(
+          end - j, d, task_.problem.keys_from(task_.block.b, task_.block.kv_head, j), to,
+          score_dim);
+      if (task_.problem.options.qv) {
+        task_.kernels.of_keys.widen_rows(
+            end - j, score_dim - d,
+            task_.problem.values_from(task_.block.b, task_.block.kv_head, j), to + d, score_dim);
       }
       to += (end - j) * score_dim;
       j = end;
     }
   }
 
-  const AttentionProblem<T>& problem_;
+  using TiledPath<T, Values>::task_;
   const CodeKernels<T>& kernels_;
-  const ElementKernels<T>& of_keys_;
   const CodeScratch<T>& scratch_;
-  const TaskRows<T>& rows_;
-  const QueryTiles<T>& queries_;
-  const RowKernels<T>& scores_;
-  RowBlock at_;
+  index_t panel_width_;
   KeyRange shown_;  ///< by intervals, to any query of the sequence
   index_t first_number_, row_bytes_;
 };
+
+/// Where `isa` multiplies pairs, weights and values are of them.
+template <class T>
+TiledProducts<T> code_products(Isa isa) {
+  const CodeKernels<T>& codes = row_of<CodeKernels<T>>(isa);
+  if (isa == Isa::amx) {
+    return {kPairRows, make_path<CodePath<T, PairValues<T>>, T>, &codes,
+            &row_of<PairKernels<T>>(isa)};
+  }
+  return {row_of<RowKernels<T>>(isa).tile_rows, make_path<CodePath<T, TileValues<T>>, T>, &codes};
+}
 
 }  // namespace detail
 

@@ -2,8 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/attention/forward_scratch.hpp"
-#include "attn/attention/score_tile.hpp"
+#include "attn/attention/forward_task.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -14,9 +13,11 @@ namespace detail {
 template <class T>
 class DecodePath final : public ScorePath<T> {
  public:
-  DecodePath(const AttentionProblem<T>& problem, const ForwardKernels<T>& kernels,
-             const ForwardScratch<T>& scratch)
-      : problem_(problem), own_(kernels.own), of_keys_(kernels.of_keys), scratch_(scratch) {}
+  explicit DecodePath(const ForwardTask<T>& task)
+      : problem_(task.problem),
+        own_(task.kernels.own),
+        of_keys_(task.kernels.of_keys),
+        scratch_(task.scratch) {}
 
   // The hardware's prefetchers see what is read in order.
   void load(const KeyBlock&, bool) override {}

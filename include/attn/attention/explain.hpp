@@ -49,7 +49,7 @@ struct AttentionExplanation {
     text += fused ? ", fused" : ", weights in the workspace";
     if (two_pass) text += ", scores computed twice";
     text.append("\nbackend    ").append(name(isa)).append(" of ").append(name(element));
-    if (precision == AttentionPrecision::int8) text += ", q and k in codes of 8 bits";
+    if (precision.is_int8()) text += ", q and k in codes of 8 bits";
     text +=
         ", products of " + std::to_string(product_queries) + " x " + std::to_string(product_keys);
     text += "\ntasks      " + std::to_string(plan.tasks) + " on " +
@@ -129,19 +129,18 @@ ATTN_COLD AttentionExplanation explain(
   const Isa isa = options.execution.instruction_set();
   const auto& backend = detail::backend<family::Attention, scalar_t<K>, T>(isa);
   const index_t tile_rows = problem.takes_pairs(isa) ? detail::kPairRows : backend.tile_rows;
-  AttentionExplanation explanation{.isa = isa,
-                                   .element = dtype_of<scalar_t<K>>(),
-                                   .precision = tiled && problem.has_codes()
-                                                    ? AttentionPrecision::int8
-                                                    : AttentionPrecision::exact,
-                                   .product_queries = tile_rows,
-                                   .product_keys = backend.tile_keys,
-                                   .path = few && tiled ? AttentionPath::mixed
-                                           : few        ? AttentionPath::decode
-                                                        : AttentionPath::tiled,
-                                   .plan = plan,
-                                   .tile_rows = tiled ? tile_rows : detail::kMaxDecodeRows,
-                                   .block_kv = plan.max_block_kv};
+  AttentionExplanation explanation{
+      .isa = isa,
+      .element = dtype_of<scalar_t<K>>(),
+      .precision = tiled && problem.has_codes() ? options.precision : AttentionPrecision::exact,
+      .product_queries = tile_rows,
+      .product_keys = backend.tile_keys,
+      .path = few && tiled ? AttentionPath::mixed
+              : few        ? AttentionPath::decode
+                           : AttentionPath::tiled,
+      .plan = plan,
+      .tile_rows = tiled ? tile_rows : detail::kMaxDecodeRows,
+      .block_kv = plan.max_block_kv};
   explanation.fused = plan.scores_elements == 0;
   explanation.two_pass = options.scores || options.weights || options.average_weights ||
                          options.column_sums || static_cast<bool>(problem.functors.prob);

@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/decode_path.hpp"
 #include "attn/attention/driver_outputs.hpp"
 #include "attn/attention/driver_sums.hpp"
 #include "attn/attention/forward_backend.hpp"
 #include "attn/attention/forward_outputs.hpp"
+#include "attn/attention/tiled_products.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -7,16 +7,10 @@ inline void forward(const detail::AttentionProblem<T>& problem, const Executor& 
                     Workspace& workspace) {
   const detail::ElementKernels<T>& own = ElementRow<T, T>::kTable;
   const detail::ElementKernels<T>& in = ElementRow<T, In>::kTable;
-  const detail::CodeKernels<T>* codes = nullptr;
-  const detail::PairKernels<T>* pairs = nullptr;
-  if constexpr (std::same_as<T, float>) {
-    const Isa isa = problem.options.execution.instruction_set();
-    if (problem.has_codes()) codes = &detail::row_of<detail::CodeKernels<T>>(isa);
-    if (problem.takes_pairs(isa)) pairs = &detail::row_of<detail::PairKernels<T>>(isa);
-  }
-  detail::forward_with<T>({Row<detail::RowKernels<T>>::kTable, own,
-                           problem.widens_queries() ? in : own, in, codes, pairs},
-                          problem, executor, workspace);
+  detail::forward_with<T>(
+      {Row<detail::RowKernels<T>>::kTable, own, problem.widens_queries() ? in : own, in,
+       detail::tiled_products<In>(problem, Row<detail::RowKernels<T>>::kTable)},
+      problem, executor, workspace);
 }
 
 template <class In, class T>

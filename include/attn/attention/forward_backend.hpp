@@ -43,6 +43,8 @@ constexpr std::uint64_t options_layout() {
                       offsetof(Options, max_logits),
                       offsetof(Options, lse),
                       offsetof(Options, execution),
+                      sizeof(AttentionPrecision),
+                      AttentionPrecision::code_products_offset(),
                       sizeof(Mask),
                       offsetof(Mask, dense),
                       offsetof(Mask, num_dense),

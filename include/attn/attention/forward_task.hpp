@@ -2,14 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/attention/code_path.hpp"
-#include "attn/attention/decode_path.hpp"
-#include "attn/attention/exact_path.hpp"
-#include "attn/attention/pair_path.hpp"
+#include "attn/attention/forward_kernels.hpp"
+#include "attn/attention/query_tiles.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
+
+template <class T>
+class DecodePath;
 
 /// What the drivers of one task share. It owns its worker's scratch as long as it lives.
 template <class T>
@@ -19,34 +20,25 @@ struct ForwardTask {
   const SequenceTiling& tiling;
   const ForwardScratch<T>& scratch;
   RowBlock block;
+  RowBlock next;  ///< what its worker does afterwards; without rows where that is not known
   TaskRows<T> rows;
   QueryTiles<T> queries;
   bool changes_scores;  ///< options or functors do, masks aside that leave each query an interval
 
-  /// `next`: what its worker does afterwards, where that is known.
   ForwardTask(const AttentionProblem<T>& call, const ForwardKernels<T>& call_kernels,
               const SequenceTiling& sequence, const ForwardScratch<T>& worker_scratch,
-              const RowBlock& row_block, const RowBlock& next = {})
+              const RowBlock& row_block, const RowBlock& next_block = {})
       : problem(call),
         kernels(call_kernels),
         tiling(sequence),
         scratch(worker_scratch),
         block(row_block),
+        next(next_block),
         rows(call, row_block, worker_scratch.rows),
         queries(call, call_kernels, sequence, worker_scratch, rows, row_block.b),
         changes_scores(detail::changes_scores(call)) {
-    if (sequence.decode) {
-      path_ = &decode_.emplace(call, call_kernels, worker_scratch);
-    } else if (call_kernels.codes == nullptr && call_kernels.pairs != nullptr) {
-      path_ = &pairs_.emplace(call, call_kernels, sequence, worker_scratch, rows, queries,
-                              row_block, next);
-    } else if (call_kernels.codes != nullptr) {
-      path_ = &codes_.emplace(call, call_kernels, sequence, worker_scratch, rows, queries,
-                              row_block, next);
-    } else {
-      path_ = &exact_.emplace(call, call_kernels, sequence, worker_scratch, rows, queries,
-                              row_block, next);
-    }
+    path_ = &(sequence.decode ? make_path<DecodePath<T>, T> : kernels.products.make_path)(
+        path_memory_, *this);
   }
   ForwardTask(const ForwardTask&) = delete;
   ForwardTask& operator=(const ForwardTask&) = delete;
@@ -69,10 +61,7 @@ struct ForwardTask {
 
  private:
   ScorePath<T>* path_;
-  std::optional<ExactPath<T>> exact_;
-  std::optional<CodePath<T>> codes_;
-  std::optional<PairPath<T>> pairs_;
-  std::optional<DecodePath<T>> decode_;
+  alignas(std::max_align_t) PathMemory path_memory_;
 };
 
 /// All tiles of a task, block after block of `keys`, as far as any of their rows sees them:

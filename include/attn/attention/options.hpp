@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "attn/attention/key_range.hpp"
+#include "attn/attention/precision.hpp"
 #include "attn/exec/execution.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -24,20 +25,6 @@ enum class MaskedRow {
 struct Dropout {
   double p = 0;  ///< probability that a weight becomes 0, in [0, 1); what stays is divided by 1 - p
   std::uint64_t seed = 0;  ///< which weights become 0 follows from it and their place
-};
-
-/// In what the products of queries and keys are computed.
-enum class AttentionPrecision {
-  exact,  ///< in the type that softmax is computed in, float or double
-  /// Codes of 8 bits, with a scale for each query and key of a head. Of keys the mean of their
-  /// block of 64 positions (n / 64, counted from first_key on) is taken away first, and what
-  /// queries make of it is added in float: scale (q . mean + q . (k - mean)). Everything after that
-  /// is as ever, but that Isa::amx rounds weights and values to bfloat16. The mean is that of all
-  /// finite keys of the block that lengths, causality, windows, documents and chunks show to some
-  /// query. Decoding (few queries) and keys of more than 65536 numbers are exact, and so are
-  /// gradients. Not of double. docs/precision.md has the errors. Source: Zhang et al.,
-  /// "SageAttention" (2024).
-  int8,
 };
 
 /// Which scores an output of them shows.

@@ -2,9 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/attention/forward_scratch.hpp"
-#include "attn/attention/score_tile.hpp"
-#include "attn/attention/task_rows.hpp"
+#include "attn/attention/forward_task.hpp"
+#include "attn/attention/pair_kernels.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -14,18 +13,15 @@ namespace detail {
 template <class T>
 class PairValues {
  public:
-  PairValues(const AttentionProblem<T>& problem, const ForwardKernels<T>& kernels,
-             const ForwardScratch<T>& scratch, const RowBlock& block)
-      : problem_(problem),
-        kernels_(*kernels.pairs),
-        of_keys_(kernels.of_keys),
-        scratch_(scratch),
-        at_(block) {}
+  explicit PairValues(const ForwardTask<T>& task)
+      : task_(task), kernels_(*task.kernels.products.pairs), scratch_(task.scratch) {}
 
-  /// `keys` of the block that begins with first_key; 0 beside them, up to whole steps, and where
-  /// `shown`, if given, is -inf.
-  void load(index_t first_key, KeyRange keys, const T* shown) const {
-    const index_t n = scratch_.out_stride, dv = problem_.head_dim_v();
+  /// `keys` of the block that begins with first_key; 0 beside them, up to whole steps.
+  void load(index_t first_key, KeyRange keys) const { copy_shown(first_key, keys, nullptr); }
+
+  /// And 0 where `shown`, if given, is -inf.
+  void copy_shown(index_t first_key, KeyRange keys, const T* shown) const {
+    const index_t n = scratch_.out_stride, dv = task_.problem.head_dim_v();
     T* both = scratch_.pairs.two_values;
     std::fill_n(both, 2 * n, T{0});
     const index_t end = round_up(keys.end - first_key, kPairStep);
@@ -35,7 +31,9 @@ class PairValues {
         const bool is_shown = j >= keys.begin && j < keys.end &&
                               (shown == nullptr || shown[j - keys.begin] != kMinusInf<T>);
         if (is_shown) {
-          of_keys_.widen_rows(1, dv, problem_.values_from(at_.b, at_.kv_head, j), both + x * n, n);
+          task_.kernels.of_keys.widen_rows(
+              1, dv, task_.problem.values_from(task_.block.b, task_.block.kv_head, j), both + x * n,
+              n);
         } else {
           std::fill_n(both + x * n, dv, T{0});
         }
@@ -58,13 +56,12 @@ class PairValues {
                         tile.stride, scratch_.pairs.values + first / 2 * scratch_.out_stride,
                         tile.sums, rescale);
   }
+  void add_copied(const ScoreTile<T>& tile, const T* rescale) const { add(tile, rescale); }
 
  private:
-  const AttentionProblem<T>& problem_;
+  const ForwardTask<T>& task_;
   const PairKernels<T>& kernels_;
-  const ElementKernels<T>& of_keys_;
   const ForwardScratch<T>& scratch_;
-  RowBlock at_;
 };
 
 }  // namespace detail

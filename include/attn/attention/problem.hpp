@@ -113,7 +113,7 @@ struct AttentionProblem {
   /// Whether the tiled path multiplies codes of 8 bits. Sums of more products than 65536 would not
   /// fit 32 bits.
   bool has_codes() const {
-    return options.precision == AttentionPrecision::int8 && score_dim() <= (index_t{1} << 16);
+    return options.precision.is_int8() && score_dim() <= (index_t{1} << 16);
   }
   /// Whether all of it is of bfloat16, whose pairs some targets multiply.
   bool has_pairs() const {

@@ -88,7 +88,7 @@ ATTN_COLD AttentionProblem<T> make_problem(const StoredView<const void>& q,
     throw_value("softcap", "be 0 or a positive normal number", to_string(cap));
   }
   if (!(p >= 0 && p < 1)) throw_value("dropout.p", "lie in [0, 1)", to_string(p));
-  if (options.precision == AttentionPrecision::int8 && !std::same_as<T, float>) {
+  if (options.precision.is_int8() && !std::same_as<T, float>) {
     throw_value("precision", "be exact where q is of double", "int8");
   }
   AttentionProblem<T> problem{q,       k,

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/forward_kernels.hpp"
 #include "attn/attention/forward_scratch.hpp"
 #include "attn/attention/task_rows.hpp"
 
@@ -21,7 +22,8 @@ class QueryTiles {
         rows_(rows),
         copies_(scratch.q),
         b_(b),
-        tile_rows_(tiling.decode ? (std::max)(tiling.rows, index_t{1}) : kernels.tile_rows()),
+        tile_rows_(tiling.decode ? (std::max)(tiling.rows, index_t{1})
+                                 : kernels.products.tile_rows),
         height_(tiling.decode ? round_up(tile_rows_, kDecodeRowsAtOnce) : tile_rows_),
         count_((rows.count() + tile_rows_ - 1) / tile_rows_),
         stride_(rows.count() > 1 && !problem.widens_queries() ? query(rows[1]) - query(rows[0])

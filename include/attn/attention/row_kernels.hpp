@@ -5,8 +5,6 @@
 // forward.hpp) is compiled once altogether.
 #pragma once
 
-#include "attn/attention/code_kernels.hpp"
-#include "attn/attention/pair_kernels.hpp"
 #include "attn/attention/problem.hpp"
 #include "attn/kernels/softmax.hpp"
 #include "attn/kernels/tile.hpp"
@@ -122,18 +120,6 @@ struct ElementKernels {
                           index_t out_stride, const T* rescale);
   /// s[r, j] *= factors[j]: what the scales of n keys or values do to as many rows.
   void (*scale_columns)(index_t height, index_t n, const T* factors, T* s, index_t stride);
-};
-
-/// What one call asks of its instruction set.
-template <class T>
-struct ForwardKernels {
-  const RowKernels<T>& rows;
-  const ElementKernels<T>&own, &of_queries, &of_keys;  ///< rows of T; of q and out; of k and v
-  const CodeKernels<T>* codes;                         ///< nullptr where products are not of codes
-  const PairKernels<T>* pairs;  ///< nullptr where weights and values are of T
-
-  /// Rows of a tile on the tiled path.
-  index_t tile_rows() const { return pairs != nullptr ? kPairRows : rows.tile_rows; }
 };
 
 }  // namespace detail

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/attention/argument_types.hpp"
+#include "attn/attention/code_path.hpp"
 #include "attn/attention/forward.hpp"
 #include "attn/attention/functors.hpp"
 #include "attn/attention/problem_checks.hpp"
