@@ -11,22 +11,17 @@ Matrix differential(const Matrix& x, const attn::SafetensorsFile& file, int n) {
   const auto project = [&](const Matrix& from, const char* weight) {
     return Matrix(from * attn::eigen_map(file.view<float, 2>(weight)).transpose());
   };
-  const auto heads = [](auto& m, int count) {
-    return attn::split_heads(attn::view_of(m).unsqueeze(0), count);  // (1, count, seq, dim)
-  };
   const Matrix q = project(x, "q"), k = project(x, "k"), v = project(x, "v");
-  const auto half = [&](auto& m, int i) {
-    return heads(m, n).slice(1, i * n / 2, (i + 1) * n / 2);
-  };
-  const attn::Tensor4<float> values = attn::concatenate(3, half(v, 0), half(v, 1));
-  Matrix seen[2] = {v, v};  // of the right size
-  for (const int i : {0, 1}) {
-    attn::scaled_dot_product_attention(half(q, i), half(k, i), values, heads(seen[i], n / 2),
-                                       {.mask = attn::causal()});
-  }
-  seen[0] -= file.load<float, 1>("lambda")(0) * seen[1];
-  attn::rms_norm(heads(seen[0], n / 2), {}, 1e-5, heads(seen[0], n / 2));
-  return (1 - file.load<float, 1>("lambda_init")(0)) * project(seen[0], "o");
+  // Both halves of the heads as a batch of two: (2, n / 2, seq, dim).
+  const auto halves = [n](auto& m) { return attn::split_heads(m, n).split(1, 2).select(0, 0); };
+  const auto values = attn::concatenate(-1, halves(v).slice(0, 0, 1), halves(v).slice(0, 1, 2));
+  const auto seen = attn::scaled_dot_product_attention(
+      halves(q), halves(k), values.expand({2, -1, -1, -1}), {.mask = attn::causal()});
+  Matrix y(v.rows(), v.cols());
+  const auto out = attn::split_heads(y, n / 2);
+  attn::add(seen.slice(0, 0, 1), seen.slice(0, 1, 2), out, -file.load<float, 1>("lambda")(0));
+  attn::rms_norm(out, {}, 1e-5, out);
+  return (1 - file.load<float, 1>("lambda_init")(0)) * project(y, "o");
 }
 
 int main(int argc, char** argv) {

@@ -161,7 +161,7 @@ TEST(SdpaErrors, MasksThatDoNotBroadcast) {
 TEST(SdpaErrors, MasksOfAnotherElementType) {
   const Tensor2<double> bias({5, 7});
   Call call;
-  call.options.mask = additive_mask(bias);
+  call.options.mask = Mask(additive_mask(bias));  // which no longer says its element
   EXPECT_EQ(call.error<DTypeError>(),
             kName + "an additive mask must have the element type of q, float; found double.");
 }

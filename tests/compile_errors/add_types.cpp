@@ -1,4 +1,4 @@
-// error: add, multiply, scale: each operand must have the element type of out
+// error: add, multiply, scale: the operands and out must have one element type
 #include <attn/core.hpp>
 
 void f(const attn::Tensor2<float>& a, attn::Tensor2<double>& out) { attn::add(a, a, out); }

@@ -29,6 +29,11 @@ void broadcasts() {
     add(a, b.transpose(0, 1), sum);
     multiply(a, b.transpose(0, 1), product.permute({1, 2, 0}));
     scale(a, factor, multiple);
+    Tensor3<T> less(shape);
+    add(a, b.transpose(0, 1), less, -factor);
+    const Tensor3<T> new_sum = add(a, b.transpose(0, 1)),
+                     new_less = add(a, b.transpose(0, 1), -factor);
+    const Tensor3<T> new_product = multiply(b.transpose(0, 1), a), new_multiple = scale(a, factor);
     const auto at = [](index_t i, index_t n) { return n == 1 ? 0 : i; };
     for (index_t i = 0; i < shape[0]; ++i) {
       for (index_t j = 0; j < shape[1]; ++j) {
@@ -38,6 +43,15 @@ void broadcasts() {
           EXPECT_EQ(sum(i, j, k), static_cast<T>(x + y));
           EXPECT_EQ(product(k, i, j), static_cast<T>(x * y));
           EXPECT_EQ(multiple(i, j, k), static_cast<T>(factor * x));
+          EXPECT_EQ(less(i, j, k), static_cast<T>(x + -factor * y));
+          // Of the shape that both broadcast to, which may be less than `shape`.
+          const auto part = [&](const Tensor3<T>& z) {
+            return z(at(i, z.extent(0)), at(j, z.extent(1)), at(k, z.extent(2)));
+          };
+          EXPECT_EQ(part(new_sum), sum(i, j, k));
+          EXPECT_EQ(part(new_less), less(i, j, k));
+          EXPECT_EQ(part(new_product), product(k, i, j));
+          EXPECT_EQ(part(new_multiple), multiple(i, j, k));
         }
       }
     }
@@ -56,6 +70,22 @@ TEST(Arithmetic, InPlace) {
   multiply(x, Tensor1<int>({1}, {5}), x);
   scale(x, 2, x);
   EXPECT_EQ(to_array(x).data, (std::vector<int>{20, 40, 60}));
+}
+
+TEST(Arithmetic, IntoANewTensorOfTheCommonShape) {
+  const Tensor2<float> column({2, 1}, {1, 2});
+  const Tensor1<float> row({3}, {10, 20, 30});
+  EXPECT_EQ(to_array(add(column, row)).data, (std::vector<float>{11, 21, 31, 12, 22, 32}));
+  EXPECT_EQ(to_array(add(row, column, 2)).data, (std::vector<float>{12, 22, 32, 14, 24, 34}));
+  EXPECT_EQ(multiply(column, row).shape(), (Shape<2>{2, 3}));
+  EXPECT_EQ(add(Tensor2<float>({0, 3}), row).shape(), (Shape<2>{0, 3}));
+  EXPECT_EQ(scale(row, -1)(2), -30);
+  EXPECT_EQ(error_of<ShapeError>([&] {
+              add(row, Tensor2<float>({2, 4}));
+            }),
+            "[add] b must broadcast to (2, 3); found (2, 4).");
+  EXPECT_EQ(error_of<ShapeError>([&] { multiply(Tensor1<float>({0}), row); }),
+            "[multiply] b must broadcast to (0); found (3).");
 }
 
 TEST(ArithmeticErrors, ShapesThatDoNotBroadcast) {

@@ -89,7 +89,15 @@ TEST(Eigen, ViewAsMapSharesMemory) {
   EXPECT_EQ(x(2, 2), -5.0);
   const Tensor2<double>& read_only = x;
   EXPECT_EQ(eigen_map(read_only.view()).sum(), 66.0 - 15.0);
+  eigen_map(x)(0, 0) = 1;
+  EXPECT_EQ(eigen_map(read_only).sum(), 66.0 - 14.0);
 }
+
+// The map of a temporary would dangle.
+template <class X>
+concept Mappable = requires(X&& x) { eigen_map(std::forward<X>(x)); };
+static_assert(Mappable<Tensor2<float>&> && Mappable<TensorView2<const float>>);
+static_assert(!Mappable<Tensor2<float>>);
 
 TEST(Eigen, MatrixOfOneBatchEntryAndHead) {
   Tensor4<float> x({2, 3, 4, 5});

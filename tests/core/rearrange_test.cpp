@@ -44,6 +44,7 @@ TEST(Concatenate, TensorsAndViewsAsArguments) {
             (std::vector<int>{1, 2, 3, 4, 1, 2}));
   const std::vector<TensorView2<const int>> views{a, b.transpose(0, 1)};
   EXPECT_EQ(to_array(concatenate(1, views)).data, (std::vector<int>{1, 2, 3, 4}));
+  EXPECT_EQ(to_array(concatenate(-1, views)).data, (std::vector<int>{1, 2, 3, 4}));
 }
 
 TEST(ConcatenateErrors, OtherExtentsAndAxes) {
@@ -51,8 +52,8 @@ TEST(ConcatenateErrors, OtherExtentsAndAxes) {
   EXPECT_EQ(error_of<ShapeError>([&] { concatenate(0, a, a, b); }),
             "[concatenate] part 2 must have shape (1, 2); found (1, 3).");
   EXPECT_TRUE(contains(error_of<ValueError>([&] { concatenate(2, a, b); }),
-                       "[concatenate] axis must be 0 to 1; found 2."));
-  EXPECT_THROW(concatenate(-1, a), ValueError);
+                       "[concatenate] the axis must be -2 to 1; found 2."));
+  EXPECT_THROW(concatenate(-3, a), ValueError);
   EXPECT_THROW(concatenate(0, std::vector<Tensor2<float>>()), ValueError);
 }
 
@@ -71,6 +72,9 @@ TEST(GatherRows, RowsByTheirNumbers) {
   EXPECT_EQ(to_array(gather_rows(line, Tensor1<index_t>({2}, {2, 0}))).data,
             (std::vector<float>{3, 1}));
   EXPECT_EQ(gather_rows(x, Tensor1<index_t>({0})).extent(0), 0);
+  // Numbers of any integer type, as ids are.
+  const Tensor1<std::uint8_t> bytes({4}, {4, 0, 4, 2});
+  EXPECT_EQ(to_array(gather_rows(x, bytes)).data, to_array(y).data);
 }
 
 TEST(GatherRowsErrors, NumbersOutsideWriteNothing) {
@@ -82,6 +86,8 @@ TEST(GatherRowsErrors, NumbersOutsideWriteNothing) {
             }),
             "[gather_rows] rows(1) must be 0 to 2; found 3.");
   EXPECT_THROW(gather_rows(x, Tensor1<index_t>({2}, {-1, 0}), out), ValueError);
+  EXPECT_THROW(gather_rows(x, Tensor1<std::uint64_t>({2}, {~std::uint64_t{0}, 0}), out),
+               ValueError);
   EXPECT_THROW(gather_rows(x, Tensor1<index_t>({3}), out), ShapeError);
   EXPECT_TRUE(attn_test::all_are(out, 7));
 }

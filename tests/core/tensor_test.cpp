@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "attn/core/eigen.hpp"
+
 #include "support/array.hpp"
 #include "support/error_of.hpp"
 
@@ -147,10 +149,21 @@ concept Reshaped = requires(X&& x) {
 };
 template <class X>
 concept Selected = requires(X&& x) { static_cast<X&&>(x).select(0, 0); };
+template <class X>
+concept ViewedSomehow = requires(X&& x) {
+  static_cast<X&&>(x).permute({0, 1});
+} || requires(X&& x) {
+  static_cast<X&&>(x).expand({4, 2, 3});
+} || requires(X&& x) { static_cast<X&&>(x).merge(0); } || requires(X&& x) {
+  static_cast<X&&>(x).split(0, 1);
+} || requires(X&& x) { static_cast<X&&>(x).slice(0, 0, 1); } || requires(X&& x) {
+  static_cast<X&&>(x).transpose(0, 1);
+} || requires(X&& x) { static_cast<X&&>(x).unsqueeze(0); };
 static_assert(Viewed<Tensor2<float>&> && Viewed<const Tensor2<float>&>);
 static_assert(Viewed<TensorView2<float>> && Viewed<TensorView2<const float>&>);
 static_assert(!Reshaped<Tensor2<float>> && !Reshaped<const Tensor2<float>>);
 static_assert(!Selected<Tensor2<float>> && !Selected<const Tensor2<float>>);
+static_assert(!ViewedSomehow<Tensor2<float>> && !ViewedSomehow<const Tensor2<float>>);
 
 TEST(Tensor, ViewsOfItByItsOwnMembers) {
   Tensor2<int> x({2, 3}, {1, 2, 3, 4, 5, 6});

@@ -296,6 +296,45 @@ TEST(View, ExpandRepeats) {
   EXPECT_EQ(y.strides(), (Shape<3>{0, 0, 1}));
   EXPECT_EQ(x.unsqueeze(1).expand({3, 2})(2, 1), 2);
   EXPECT_EQ(x.expand({0, 3}).size(), 0);
+  EXPECT_EQ(x.expand({5, -1}).strides(), (Shape<2>{0, 1}));
+  EXPECT_EQ(x.unsqueeze(0).expand({2, 4, -1, -1}).shape(), (Shape<4>{2, 4, 1, 3}));
+}
+
+TEST(View, NegativeAxesCountFromTheLast) {
+  std::vector<int> memory = numbers(60);
+  const TensorView3<int> x(memory.data(), {3, 4, 5});
+  for (int axis = 0; axis < 3; ++axis) {
+    const int same = axis - 3;
+    EXPECT_EQ(x.extent(same), x.extent(axis));
+    EXPECT_EQ(x.stride(same), x.stride(axis));
+    EXPECT_EQ(to_array(x.select(same, 2)).data, to_array(x.select(axis, 2)).data);
+    EXPECT_EQ(to_array(x.slice(same, 1, 3)).data, to_array(x.slice(axis, 1, 3)).data);
+    EXPECT_EQ(x.split(same, 1).strides(), x.split(axis, 1).strides());
+    EXPECT_EQ(x.transpose(same, 0).strides(), x.transpose(axis, 0).strides());
+  }
+  EXPECT_EQ(x.unsqueeze(-1).shape(), (Shape<4>{3, 4, 5, 1}));
+  EXPECT_EQ(x.unsqueeze(-4).shape(), (Shape<4>{1, 3, 4, 5}));
+  EXPECT_EQ(x.merge(-2).shape(), x.merge(1).shape());
+  EXPECT_EQ(x.permute({0, -1, 1}).shape(), (Shape<3>{3, 5, 4}));
+  EXPECT_EQ(Tensor2<float>({2, 7}).extent(-1), 7);
+}
+
+TEST(ViewErrors, AxesThatAreNone) {
+  std::vector<int> memory = numbers(24);
+  const TensorView3<int> x(memory.data(), {2, 3, 4});
+  const auto error = [](auto f) { return error_of<ValueError>(f); };
+  EXPECT_EQ(error([&] { x.transpose(0, 3); }), "[transpose] the axis must be -3 to 2; found 3.");
+  EXPECT_EQ(error([&] { x.slice(-4, 0, 1); }), "[slice] the axis must be -3 to 2; found -4.");
+  EXPECT_EQ(error([&] { x.select(3, 0); }), "[select] the axis must be -3 to 2; found 3.");
+  EXPECT_EQ(error([&] { x.split(3, 1); }), "[split] the axis must be -3 to 2; found 3.");
+  EXPECT_EQ(error([&] { x.unsqueeze(4); }), "[unsqueeze] the axis must be -4 to 3; found 4.");
+  EXPECT_EQ(error([&] { x.merge(2); }), "[merge] the axis must be -3 to 1; found 2.");
+  EXPECT_THROW(x.merge(-1), ValueError);
+  EXPECT_EQ(error([&] { x.extent(3); }), "[extent] the axis must be -3 to 2; found 3.");
+  EXPECT_THROW(x.stride(-4), ValueError);
+  EXPECT_THROW(Tensor2<float>({2, 3}).extent(2), ValueError);
+  EXPECT_TRUE(contains(error_of<ShapeError>([&] { x.permute({0, 1, -2}); }), "found (0, 1, 1)"));
+  EXPECT_THROW(x.permute({0, 1, -4}), ShapeError);
 }
 
 TEST(ViewErrors, ShapesThatDoNotFit) {

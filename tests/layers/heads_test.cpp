@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "attn/core/eigen.hpp"
+
 #include "support/array.hpp"
 #include "support/error_of.hpp"
 #include "support/reference_layers.hpp"
@@ -25,6 +27,9 @@ concept Splittable = requires(X&& x) { split_heads(std::forward<X>(x), 2); };
 static_assert(Splittable<Tensor3<float>&> && Splittable<const Tensor3<float>&>);
 static_assert(Splittable<TensorView3<const double>>);
 static_assert(!Splittable<Tensor3<float>>);
+static_assert(Splittable<Tensor2<float>&> && Splittable<TensorView2<const double>>);
+static_assert(Splittable<const Eigen::MatrixXf&> && Splittable<Eigen::Map<Eigen::MatrixXf>>);
+static_assert(!Splittable<Tensor2<float>> && !Splittable<Eigen::MatrixXf>);
 
 Tensor3<float> numbers(const Shape<3>& shape) {
   Tensor3<float> x(shape);
@@ -40,6 +45,21 @@ TEST(Heads, SplitIsAView) {
   EXPECT_EQ(to_array(heads).data, reference_split_heads(to_array(x), 3).data);
   heads(1, 2, 4, 3) = -1;
   EXPECT_EQ(x(1, 4, 11), -1.0f);
+}
+
+TEST(Heads, AMatrixIsABatchOfOne) {
+  Tensor3<float> x = numbers({1, 5, 12});
+  Tensor2<float> matrix(x.select(0, 0));
+  const TensorView4<float> heads = split_heads(matrix, 3);
+  EXPECT_EQ(heads.shape(), (Shape<4>{1, 3, 5, 4}));
+  EXPECT_EQ(heads.data(), matrix.data());
+  EXPECT_EQ(to_array(heads).data, to_array(split_heads(x, 3)).data);
+  const Eigen::MatrixXf columns = eigen_map(matrix);  // column-major
+  const TensorView4<const float> same = split_heads(columns, 3);
+  EXPECT_EQ(same.data(), columns.data());
+  EXPECT_EQ(to_array(same).data, to_array(heads).data);
+  EXPECT_EQ(error_of<ShapeError>([&] { split_heads(columns, 5); }),
+            "[split_heads] the last extent 12 must be divisible by num_heads; found 5.");
 }
 
 TEST(Heads, RoundTrip) {

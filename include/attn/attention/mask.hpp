@@ -78,6 +78,41 @@ class Mask {
   }
 };
 
+/// A Mask whose additive parts have elements of T: what additive_mask() gives and `&` keeps, so
+/// that a call of another type does not compile. As a plain Mask it is found at run time.
+template <class T>
+class AdditiveMask : public Mask {
+ public:
+  explicit AdditiveMask(const Mask& mask) : Mask(mask) {}
+
+  friend AdditiveMask operator&(const AdditiveMask& a, const Mask& b) {
+    return AdditiveMask(static_cast<const Mask&>(a) & b);
+  }
+  friend AdditiveMask operator&(const Mask& a, const AdditiveMask& b) {
+    return AdditiveMask(a & static_cast<const Mask&>(b));
+  }
+  template <class U>
+  friend AdditiveMask operator&(const AdditiveMask& a, const AdditiveMask<U>& b) {
+    static_assert(std::same_as<T, U>, "additive_mask: the parts of a mask have one element type");
+    return a & static_cast<const Mask&>(b);
+  }
+};
+
+/// The Mask of a call whose scores are of T, float or double: any, but for additive parts of
+/// another element.
+template <class T>
+class MaskOf : public Mask {
+ public:
+  MaskOf() = default;
+  MaskOf(const Mask& mask) : Mask(mask) {}
+  template <class U>
+  MaskOf(const AdditiveMask<U>& mask) : Mask(mask) {
+    static_assert(
+        std::same_as<T, U>,
+        "additive_mask: bias must have the element type of q (float where q has 16 bits)");
+  }
+};
+
 namespace detail {
 
 template <TensorLike X>
@@ -133,7 +168,7 @@ Mask drop_mask(X&&) = delete;  // the mask would view a tensor that is gone
 
 /// Added to the scaled scores; -inf hides. Of the element type of q. Shapes as keep_mask.
 template <TensorLike X>
-Mask additive_mask(const X& bias) {
+AdditiveMask<scalar_t<X>> additive_mask(const X& bias) {
   static_assert(
       !detail::has_elements<X, bool>,
       "additive_mask: bias is added to scores; of bool, keep_mask() takes true = visible, "
@@ -141,16 +176,16 @@ Mask additive_mask(const X& bias) {
   static_assert(detail::has_real_elements<X> || detail::has_elements<X, bool>,
                 "additive_mask: bias must have elements of float or double, those of q (float "
                 "where q has 16 bits)");
-  return detail::dense_mask(Mask::Dense::Kind::add, bias);
+  return AdditiveMask<scalar_t<X>>(detail::dense_mask(Mask::Dense::Kind::add, bias));
 }
 template <TemporaryTensor X>
-Mask additive_mask(X&&) = delete;  // the mask would view a tensor that is gone
+AdditiveMask<scalar_t<X>> additive_mask(X&&) = delete;  // the mask would view a tensor that is gone
 
 /// PyTorch's key_padding_mask: shape (batch, kv_len), bool (true = hidden) or float (added). One
 /// axis could only be that of the keys of one batch row, (1, kv_len), and is given as
 /// view.unsqueeze(0).
 template <TensorLike X>
-Mask key_padding_mask(const X& padding) {
+auto key_padding_mask(const X& padding) {
   // A column vector of Eigen has two axes by type alone.
   constexpr bool has_axes = rank_v<X> == 2 && !requires { requires X::ColsAtCompileTime == 1; };
   static_assert(has_axes, "key_padding_mask: padding must have 2 axes (batch, kv_len)");
@@ -163,7 +198,7 @@ Mask key_padding_mask(const X& padding) {
   } else if constexpr (has_axes && detail::has_real_elements<X>) {
     return additive_mask(const_view(padding).unsqueeze(1).unsqueeze(1));
   } else {
-    return {};
+    return Mask{};
   }
 }
 template <TemporaryTensor X>

@@ -37,7 +37,7 @@ enum class ScoreStage {
 /// scaled_dot_product_attention(q, k, v, {.mask = causal(), .scale = 0.125})
 template <class T>
 struct AttentionOptions {
-  Mask mask = {};  ///< which keys a query sees; all if not given
+  MaskOf<T> mask = {};  ///< which keys a query sees; all if not given
   /// Any finite number; 1 / sqrt(head_dim) if not given, and 1 / sqrt(head_dim + head_dim_v) with
   /// qv.
   std::optional<double> scale = {};

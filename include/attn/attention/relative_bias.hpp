@@ -59,11 +59,13 @@ inline void check_t5_buckets(index_t num_buckets, bool bidirectional, index_t ma
 /// Learning" (2020), section 2.1.
 template <TensorLike X, TensorLike Out>
 void t5_relative_bias(const X& weight, bool bidirectional, Out&& bias) {
-  static_assert(rank_v<X> == 2, "weight has the axes (num_buckets, num_heads)");
-  ATTN_ASSERT_OUTPUT(Out, Accumulator<scalar_t<X>>, 2, "t5_relative_bias: bias",
+  using T = scalar_t<X>;
+  ATTN_ASSERT_AXES(X, 2, "t5_relative_bias: weight", "(num_buckets, num_heads)");
+  ATTN_ASSERT_FLOATING(X, "t5_relative_bias: weight");
+  ATTN_ASSERT_OUTPUT(Out, Accumulator<T>, 2, "t5_relative_bias: bias",
                      "(num_heads, 2 max_distance + 1)", "weight");
-  const auto table = const_view(weight);
-  const auto to = view_of(bias);
+  const auto table = detail::view_as<const T, 2>(weight);
+  const auto to = detail::view_as<Accumulator<T>, 2>(bias);
   const index_t max_distance = to.extent(1) / 2;
   detail::check_t5_buckets(table.extent(0), bidirectional, max_distance);
   check_shape("t5_relative_bias", "bias", "(num_heads, 2 max_distance + 1)",
@@ -79,8 +81,8 @@ void t5_relative_bias(const X& weight, bool bidirectional, Out&& bias) {
 template <TensorLike X>
 Tensor2<Accumulator<scalar_t<X>>> t5_relative_bias(const X& weight, bool bidirectional,
                                                    index_t max_distance = 128) {
-  static_assert(rank_v<X> == 2, "weight has the axes (num_buckets, num_heads)");
-  const auto table = const_view(weight);
+  ATTN_ASSERT_AXES(X, 2, "t5_relative_bias: weight", "(num_buckets, num_heads)");
+  const auto table = detail::view_as<const scalar_t<X>, 2>(weight);
   detail::check_t5_buckets(table.extent(0), bidirectional, max_distance);
   Tensor2<Accumulator<scalar_t<X>>> bias({table.extent(1), 2 * max_distance + 1});
   t5_relative_bias(table, bidirectional, bias);
@@ -91,11 +93,12 @@ Tensor2<Accumulator<scalar_t<X>>> t5_relative_bias(const X& weight, bool bidirec
 /// Throws as t5_relative_bias().
 template <TensorLike Bias, TensorLike Out>
 void t5_relative_bias_backward(const Bias& d_bias, bool bidirectional, Out&& d_weight) {
-  static_assert(rank_v<Bias> == 2, "d_bias has the axes (num_heads, 2 max_distance + 1)");
-  ATTN_ASSERT_OUTPUT(Out, scalar_t<Bias>, 2, "t5_relative_bias_backward: d_weight",
-                     "(num_buckets, num_heads)", "d_bias");
-  const auto from = const_view(d_bias);
-  const auto table = view_of(d_weight);
+  using T = scalar_t<Bias>;
+  ATTN_ASSERT_AXES(Bias, 2, "t5_relative_bias_backward: d_bias", "(num_heads, 2 max_distance + 1)");
+  ATTN_ASSERT_OUTPUT(Out, T, 2, "t5_relative_bias_backward: d_weight", "(num_buckets, num_heads)",
+                     "d_bias");
+  const auto from = detail::view_as<const T, 2>(d_bias);
+  const auto table = detail::view_as<T, 2>(d_weight);
   const index_t max_distance = from.extent(1) / 2;
   detail::check_t5_buckets(table.extent(0), bidirectional, max_distance);
   check_shape("t5_relative_bias_backward", "d_bias", "(num_heads, 2 max_distance + 1)",

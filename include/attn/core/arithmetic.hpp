@@ -28,62 +28,91 @@ void combine(const Op& op, const TensorView<const T, Rank>& a, const TensorView<
   }
 }
 
-template <class A, class B, class Out>
-constexpr void assert_arithmetic() {
-  static_assert(rank_v<A> <= rank_v<Out> && rank_v<B> <= rank_v<Out>,
-                "add, multiply, scale: out must have no fewer axes than the others");
-  ATTN_ASSERT_ELEMENTS(A, scalar_t<Out>, "add, multiply, scale: each operand", "out");
-  ATTN_ASSERT_ELEMENTS(B, scalar_t<Out>, "add, multiply, scale: each operand", "out");
-  ATTN_ASSERT_WRITABLE(Out, "add, multiply, scale: out");
-}
-
-template <class Op, class A, class B, class Out>
-void combine_to(std::string_view function, const Op& op, const A& a, const B& b, Out&& out) {
+/// Writes op(x, y) of all elements, where the types fit; asserts that they do.
+template <class A, class B, class Out, class Op>
+void combine_to(std::string_view function, const A& a, const B& b, Out&& out, const Op& op) {
   using T = scalar_t<Out>;
   constexpr int kRank = rank_v<Out>;
-  const TensorView<T, kRank> target = view_of(out);
-  const auto widened = [&](const auto& x, std::string_view name) {
-    Shape<kRank> strides{};
-    expand_strides(function, name, x.shape(), x.strides(), target.shape(), strides);
-    return TensorView<const T, kRank>(x.data(), target.shape(), strides);
-  };
-  const auto x = widened(const_view(a), "a"), y = widened(const_view(b), "b");
-  if (target.size() > 0) combine<Op, T, kRank>(op, x, y, target);
+  constexpr bool has_rank = rank_v<A> <= kRank && rank_v<B> <= kRank;
+  constexpr bool is_one_type = has_elements<A, T> && has_elements<B, T>;
+  constexpr bool is_writable = !std::is_const_v<typename view_t<Out>::element_type>;
+  static_assert(has_rank, "add, multiply, scale: out must have no fewer axes than the others");
+  static_assert(is_one_type,
+                "add, multiply, scale: the operands and out must have one element type");
+  ATTN_ASSERT_WRITABLE(Out, "add, multiply, scale: out");
+  if constexpr (has_rank && is_one_type && is_writable) {
+    const TensorView<T, kRank> target = view_of(out);
+    const auto widened = [&](const auto& x, std::string_view name) {
+      Shape<kRank> strides{};
+      expand_strides(function, name, x.shape(), x.strides(), target.shape(), strides);
+      return TensorView<const T, kRank>(x.data(), target.shape(), strides);
+    };
+    const auto x = widened(const_view(a), "a"), y = widened(const_view(b), "b");
+    if (target.size() > 0) combine<Op, T, kRank>(op, x, y, target);
+  }
+}
+
+/// A tensor of the shape that a and b broadcast to, where they do.
+template <class A, class B>
+auto broadcast_tensor(const A& a, const B& b) {
+  constexpr int kRank = (std::max)(rank_v<A>, rank_v<B>);
+  const auto x = const_view(a);
+  const auto y = const_view(b);
+  Shape<kRank> shape{};
+  shape.fill(1);
+  std::copy_backward(x.shape().begin(), x.shape().end(), shape.end());
+  for (int i = 1; i <= rank_v<B>; ++i) {
+    index_t& extent = shape[static_cast<std::size_t>(kRank - i)];
+    if (extent == 1) extent = y.extent(-i);
+  }
+  return Tensor<scalar_t<A>, kRank>::uninitialized(shape);
 }
 
 }  // namespace detail
 
-/// out = a + b, element by element: axes of a and b are aligned at the last, and what is missing or
-/// of extent 1 repeats. 16-bit elements are summed in float and rounded once. out may be a or b,
-/// but must not overlap them otherwise. Throws ShapeError where one does not broadcast to out;
-/// nothing is written then.
+/// out = a + alpha b, element by element: axes of a and b are aligned at the last, and what is
+/// missing or of extent 1 repeats. 16-bit elements are summed in float and rounded once. out may be
+/// a or b, but must not overlap them otherwise. Throws ShapeError where one does not broadcast to
+/// out; nothing is written then.
 template <TensorLike A, TensorLike B, TensorLike Out>
-void add(const A& a, const B& b, Out&& out) {
-  detail::assert_arithmetic<A, B, Out>();
+void add(const A& a, const B& b, Out&& out, Accumulator<scalar_t<Out>> alpha = 1) {
   using T = scalar_t<Out>;
-  detail::combine_to(
-      "add", [](T x, T y) { return static_cast<T>(x + y); }, detail::view_as<const T, rank_v<A>>(a),
-      detail::view_as<const T, rank_v<B>>(b), out);
+  detail::combine_to("add", a, b, out, [alpha](T x, T y) { return static_cast<T>(x + alpha * y); });
+}
+/// The same into a new tensor of the shape that both broadcast to.
+template <TensorLike A, TensorLike B>
+auto add(const A& a, const B& b, Accumulator<scalar_t<A>> alpha = 1) {
+  auto out = detail::broadcast_tensor(a, b);
+  add(a, b, out, alpha);
+  return out;
 }
 
 /// out = a * b, as add().
 template <TensorLike A, TensorLike B, TensorLike Out>
 void multiply(const A& a, const B& b, Out&& out) {
-  detail::assert_arithmetic<A, B, Out>();
   using T = scalar_t<Out>;
-  detail::combine_to(
-      "multiply", [](T x, T y) { return static_cast<T>(x * y); },
-      detail::view_as<const T, rank_v<A>>(a), detail::view_as<const T, rank_v<B>>(b), out);
+  detail::combine_to("multiply", a, b, out, [](T x, T y) { return static_cast<T>(x * y); });
+}
+/// The same into a new tensor of the shape that both broadcast to.
+template <TensorLike A, TensorLike B>
+auto multiply(const A& a, const B& b) {
+  auto out = detail::broadcast_tensor(a, b);
+  multiply(a, b, out);
+  return out;
 }
 
 /// out = factor * x, as add().
 template <TensorLike X, TensorLike Out>
 void scale(const X& x, Accumulator<scalar_t<Out>> factor, Out&& out) {
-  detail::assert_arithmetic<X, X, Out>();
   using T = scalar_t<Out>;
-  const auto from = detail::view_as<const T, rank_v<X>>(x);
-  detail::combine_to(
-      "scale", [factor](T a, T) { return static_cast<T>(factor * a); }, from, from, out);
+  detail::combine_to("scale", x, x, out, [factor](T a, T) { return static_cast<T>(factor * a); });
+}
+/// The same into a new tensor.
+template <TensorLike X>
+Tensor<scalar_t<X>, rank_v<X>> scale(const X& x, Accumulator<scalar_t<X>> factor) {
+  auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
+  scale(x, factor, out);
+  return out;
 }
 
 ATTN_NAMESPACE_END

@@ -4,7 +4,7 @@
 
 #include <Eigen/Core>
 
-#include "attn/core/view.hpp"
+#include "attn/core/argument_types.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -18,15 +18,20 @@ using EigenMap =
     Eigen::Map<std::conditional_t<std::is_const_v<T>, const EigenMatrix<T>, EigenMatrix<T>>,
                Eigen::Unaligned, Eigen::OuterStride<>>;
 
-/// A matrix view as an Eigen map, without a copy. Throws ShapeError unless the innermost stride is
-/// 1.
-template <class T>
-EigenMap<T> eigen_map(const TensorView<T, 2>& m) {
+/// A matrix, a tensor or view of two axes, as an Eigen map, without a copy. Throws ShapeError
+/// unless the innermost stride is 1.
+template <TensorLike X>
+auto eigen_map(X&& x) {
+  using T = typename view_t<X>::element_type;
+  ATTN_ASSERT_AXES(X, 2, "eigen_map: x", "(rows, columns)");
+  const auto m = detail::view_as<T, 2>(x);
   if (m.stride(1) != 1 && m.extent(1) > 1) {
     throw ShapeError(
         message("eigen_map", "the innermost stride", "be 1", std::to_string(m.stride(1))));
   }
-  return {m.data(), m.extent(0), m.extent(1), Eigen::OuterStride<>(m.stride(0))};
+  return EigenMap<T>(m.data(), m.extent(0), m.extent(1), Eigen::OuterStride<>(m.stride(0)));
 }
+template <TemporaryTensor X>
+auto eigen_map(X&& x) = delete;  // it would view a tensor that is gone
 
 ATTN_NAMESPACE_END

@@ -13,10 +13,7 @@ namespace detail {
 
 template <class T, int Rank>
 Tensor<T, Rank> concatenated(int axis, std::span<const TensorView<const T, Rank>> parts) {
-  if (axis < 0 || axis >= Rank) {
-    throw ValueError(message("concatenate", "axis", "be 0 to " + std::to_string(Rank - 1),
-                             std::to_string(axis)));
-  }
+  axis = axis_of("concatenate", Rank, axis);
   if (parts.empty()) throw ValueError(message("concatenate", "the parts", "be at least 1", "none"));
   const auto along = static_cast<std::size_t>(axis);
   Shape<Rank> shape = parts[0].shape();
@@ -38,8 +35,9 @@ Tensor<T, Rank> concatenated(int axis, std::span<const TensorView<const T, Rank>
 
 }  // namespace detail
 
-/// Tensors one behind the other along an axis: `concatenate(1, past, present)`. Throws ShapeError
-/// where another extent differs, ValueError for an axis that is none.
+/// Tensors one behind the other along an axis, negative ones counted from the last:
+/// `concatenate(1, past, present)`. Throws ShapeError where another extent differs, ValueError for
+/// an axis that is none.
 template <TensorLike First, TensorLike... Others>
 Tensor<scalar_t<First>, rank_v<First>> concatenate(int axis, const First& first,
                                                    const Others&... others) {
@@ -74,34 +72,38 @@ template <TensorLike X, TensorLike Rows, TensorLike Out>
 void gather_rows(const X& x, const Rows& rows, Out&& out) {
   using T = scalar_t<X>;
   constexpr int kRank = rank_v<X>;
-  static_assert(rank_v<Rows> == 1 && std::same_as<scalar_t<Rows>, index_t>,
-                "gather_rows: rows must be numbers (m) of type index_t");
-  static_assert(rank_v<Out> == kRank && std::same_as<scalar_t<Out>, T>,
-                "gather_rows: out must have the axes and the element type of x");
+  ATTN_ASSERT_AXES(Rows, 1, "gather_rows: rows", "(m)");
+  ATTN_ASSERT_INTEGERS(Rows, "gather_rows: rows");
+  ATTN_ASSERT_OUTPUT_LIKE(Out, X, "gather_rows: out", "x");
   const TensorView<const T, kRank> from = const_view(x);
-  const TensorView<const index_t, 1> numbers = const_view(rows);
-  const TensorView<T, kRank> to = view_of(out);
+  const auto numbers = detail::view_as<const detail::id_t<Rows>, 1>(rows);
+  const auto to = detail::view_as<T, kRank>(out);
   Shape<kRank> expected = from.shape();
   expected[0] = numbers.extent(0);
   check_shape("gather_rows", "out", expected, to.shape());
   for (index_t i = 0; i < numbers.extent(0); ++i) {
-    if (numbers(i) >= 0 && numbers(i) < from.extent(0)) continue;
+    if (std::cmp_greater_equal(numbers(i), 0) && std::cmp_less(numbers(i), from.extent(0)))
+      continue;
     throw ValueError(message("gather_rows", "rows(" + std::to_string(i) + ")",
                              "be 0 to " + std::to_string(from.extent(0) - 1),
                              std::to_string(numbers(i))));
   }
   for (index_t i = 0; i < numbers.extent(0); ++i) {
-    copy(from.slice(0, numbers(i), numbers(i) + 1), to.slice(0, i, i + 1));
+    const auto row = static_cast<index_t>(numbers(i));
+    copy(from.slice(0, row, row + 1), to.slice(0, i, i + 1));
   }
 }
 
 /// The same into a new tensor.
 template <TensorLike X, TensorLike Rows>
 Tensor<scalar_t<X>, rank_v<X>> gather_rows(const X& x, const Rows& rows) {
+  ATTN_ASSERT_AXES(Rows, 1, "gather_rows: rows", "(m)");
+  ATTN_ASSERT_INTEGERS(Rows, "gather_rows: rows");
+  const auto numbers = detail::view_as<const detail::id_t<Rows>, 1>(rows);
   Shape<rank_v<X>> shape = const_view(x).shape();
-  shape[0] = const_view(rows).extent(0);
+  shape[0] = numbers.extent(0);
   auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(shape);
-  gather_rows(x, rows, out);
+  gather_rows(x, numbers, out);
   return out;
 }
 

@@ -99,6 +99,20 @@ inline index_t size_of(std::span<const index_t> shape) {
 
 namespace detail {
 
+[[noreturn]] ATTN_COLD inline void throw_axis(std::string_view function, int least, int most,
+                                              int found) {
+  throw ValueError(message(function, "the axis",
+                           "be " + std::to_string(least) + " to " + std::to_string(most),
+                           std::to_string(found)));
+}
+
+/// Which of `rank` axes is meant: negative ones count from the last, -1. Throws ValueError for
+/// none of them. Of a constant nothing is left of it in the program.
+constexpr int axis_of(std::string_view function, int rank, int axis) {
+  if (axis < -rank || axis >= rank) throw_axis(function, -rank, rank - 1, axis);
+  return axis < 0 ? axis + rank : axis;
+}
+
 /// n up to the next multiple of `step`.
 constexpr index_t round_up(index_t n, index_t step) { return (n + step - 1) / step * step; }
 

@@ -83,19 +83,17 @@ inline void reshape_strides(Extents shape, Extents strides, Extents target,
 }
 
 /// Throws ShapeError unless each of 0 .. axes.size() - 1 occurs once.
-inline void check_permutation(std::span<const int> axes) {
-  std::string text;
+inline void check_permutation(Extents axes) {
   bool is_good = true;
   for (std::size_t a = 0; a < axes.size(); ++a) {
     is_good = is_good && axes[a] >= 0 && static_cast<std::size_t>(axes[a]) < axes.size() &&
               std::find(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(a), axes[a]) ==
                   axes.begin() + static_cast<std::ptrdiff_t>(a);
-    text += (a > 0 ? ", " : "") + std::to_string(axes[a]);
   }
   if (is_good) return;
   throw ShapeError(message("permute", "the axes",
                            "be 0 to " + std::to_string(axes.size() - 1) + ", each once",
-                           "(" + text + ")"));
+                           to_string(axes)));
 }
 
 /// The strides that repeat a view along `target`, aligned at the last axis. Throws ShapeError

@@ -34,6 +34,8 @@ namespace detail {
 
 /// A view of `Rank` axes over elements of T (const T: read-only) that somebody else owns.
 /// Strides are in elements; 0 repeats an axis. Attention reads axes as (batch, heads, seq, dim).
+/// Members that take the number of an axis count negative ones from the last, -1, and throw
+/// ValueError where there is none of that number.
 template <class T, int Rank>
 class TensorView {
   static_assert(Rank >= 1);
@@ -87,8 +89,8 @@ class TensorView {
   constexpr explicit operator bool() const { return data_ != nullptr; }
   constexpr const Shape<Rank>& shape() const { return shape_; }
   constexpr const Shape<Rank>& strides() const { return strides_; }
-  constexpr index_t extent(int axis) const { return shape_[at(axis)]; }
-  constexpr index_t stride(int axis) const { return strides_[at(axis)]; }
+  constexpr index_t extent(int axis) const { return shape_[at("extent", axis)]; }
+  constexpr index_t stride(int axis) const { return strides_[at("stride", axis)]; }
   index_t size() const { return size_of(shape_); }
 
   /// The element at an index. Throws ShapeError outside of the shape where ATTN_CHECK_INDEX is on,
@@ -128,21 +130,23 @@ class TensorView {
   /// Exchanges two axes.
   constexpr TensorView transpose(int a, int b) const {
     TensorView result = *this;
-    std::swap(result.shape_[at(a)], result.shape_[at(b)]);
-    std::swap(result.strides_[at(a)], result.strides_[at(b)]);
+    const std::size_t i = at("transpose", a), j = at("transpose", b);
+    std::swap(result.shape_[i], result.shape_[j]);
+    std::swap(result.strides_[i], result.strides_[j]);
     return result;
   }
 
   /// Keeps [begin, end) of an axis. Throws ShapeError outside the extent.
   TensorView slice(int axis, index_t begin, index_t end) const {
-    if (begin < 0 || end < begin || end > extent(axis)) {
+    const std::size_t along = at("slice", axis);
+    if (begin < 0 || end < begin || end > shape_[along]) {
       throw ShapeError(message("TensorView::slice", "the range",
-                               "lie within extent " + std::to_string(extent(axis)),
+                               "lie within extent " + std::to_string(shape_[along]),
                                "[" + std::to_string(begin) + ", " + std::to_string(end) + ")"));
     }
     TensorView result = *this;
-    if (begin < end) result.data_ = moved(begin * stride(axis));
-    result.shape_[at(axis)] = end - begin;
+    if (begin < end) result.data_ = moved(begin * strides_[along]);
+    result.shape_[along] = end - begin;
     return result;
   }
 
@@ -150,25 +154,26 @@ class TensorView {
   TensorView<T, Rank - 1> select(int axis, index_t i) const
     requires(Rank > 1)
   {
-    if (i < 0 || i >= extent(axis)) detail::throw_index(extent(axis), i);
+    const std::size_t along = at("select", axis);
+    if (i < 0 || i >= shape_[along]) detail::throw_index(shape_[along], i);
     Shape<Rank - 1> shape{}, strides{};
-    for (int a = 0, to = 0; a < Rank; ++a) {
-      if (a == axis) continue;
-      shape[static_cast<std::size_t>(to)] = shape_[at(a)];
-      strides[static_cast<std::size_t>(to++)] = strides_[at(a)];
+    for (std::size_t a = 0, to = 0; a < std::size_t{Rank}; ++a) {
+      if (a == along) continue;
+      shape[to] = shape_[a];
+      strides[to++] = strides_[a];
     }
-    return {moved(i * stride(axis)), shape, strides};
+    return {moved(i * strides_[along]), shape, strides};
   }
 
-  /// Inserts an axis of extent 1, which broadcasts.
+  /// Inserts an axis of extent 1, which broadcasts: `axis` is its number in the result.
   constexpr TensorView<T, Rank + 1> unsqueeze(int axis) const {
+    const int inserted = detail::axis_of("unsqueeze", Rank + 1, axis);
     Shape<Rank + 1> shape{}, strides{};
-    for (int a = 0, from = 0; a <= Rank; ++a) {
-      const bool inserted = a == axis;
-      shape[static_cast<std::size_t>(a)] = inserted ? 1 : shape_[at(from)];
-      strides[static_cast<std::size_t>(a)] = inserted ? 0 : strides_[at(from)];
-      if (!inserted) ++from;
-      if (from == Rank) from = Rank - 1;
+    shape[static_cast<std::size_t>(inserted)] = 1;
+    for (int a = 0; a < Rank; ++a) {
+      const auto from = static_cast<std::size_t>(a), to = from + (a >= inserted);
+      shape[to] = shape_[from];
+      strides[to] = strides_[from];
     }
     return {data_, shape, strides};
   }
@@ -176,16 +181,17 @@ class TensorView {
   /// Splits one axis in two: (.., n, ..) to (.., outer, n / outer, ..). Throws ShapeError unless
   /// `outer` divides the extent.
   TensorView<T, Rank + 1> split(int axis, index_t outer) const {
-    if (outer <= 0 || extent(axis) % outer != 0) {
-      throw ShapeError(message("TensorView::split", "the extent " + std::to_string(extent(axis)),
+    const std::size_t along = at("split", axis);
+    if (outer <= 0 || shape_[along] % outer != 0) {
+      throw ShapeError(message("TensorView::split", "the extent " + std::to_string(shape_[along]),
                                "be divisible by the parts", std::to_string(outer)));
     }
-    const index_t inner = extent(axis) / outer;
-    TensorView<T, Rank + 1> whole = unsqueeze(axis);
+    const index_t inner = shape_[along] / outer;
+    TensorView<T, Rank + 1> whole = unsqueeze(static_cast<int>(along));
     Shape<Rank + 1> shape = whole.shape(), strides = whole.strides();
-    shape[at(axis)] = outer;
-    strides[at(axis)] = stride(axis) * inner;
-    shape[at(axis) + 1] = inner;
+    shape[along] = outer;
+    strides[along] = strides_[along] * inner;
+    shape[along + 1] = inner;
     return {data_, shape, strides};
   }
 
@@ -194,17 +200,19 @@ class TensorView {
   TensorView<T, Rank - 1> merge(int axis) const
     requires(Rank > 1)
   {
-    const index_t outer = extent(axis), inner = extent(axis + 1);
-    if (outer > 1 && inner > 1 && stride(axis) != stride(axis + 1) * inner) {
+    const std::size_t along = at("merge", axis);
+    if (along + 1 == std::size_t{Rank}) detail::throw_axis("merge", -Rank, Rank - 2, axis);
+    const index_t outer = shape_[along], inner = shape_[along + 1];
+    if (outer > 1 && inner > 1 && strides_[along] != strides_[along + 1] * inner) {
       detail::throw_axes("merge", "lie one stride apart to be joined", shape_, strides_);
     }
     Shape<Rank - 1> shape{}, strides{};
-    for (int a = 0; a < Rank - 1; ++a) {
-      shape[at(a)] = extent(a < axis ? a : a + 1);
-      strides[at(a)] = stride(a < axis ? a : a + 1);
+    for (std::size_t a = 0; a + 1 < std::size_t{Rank}; ++a) {
+      shape[a] = shape_[a < along ? a : a + 1];
+      strides[a] = strides_[a < along ? a : a + 1];
     }
-    shape[at(axis)] = outer * inner;
-    if (inner == 1) strides[at(axis)] = stride(axis);
+    shape[along] = outer * inner;
+    if (inner == 1) strides[along] = strides_[along];
     return {data_, shape, strides};
   }
 
@@ -229,20 +237,27 @@ class TensorView {
   template <std::size_t N>
   TensorView permute(const int (&axes)[N]) const {
     static_assert(N == Rank, "permute: as many axes as the tensor has");
-    detail::check_permutation(axes);
+    Shape<Rank> from{};
+    for (std::size_t a = 0; a < N; ++a) from[a] = axes[a] < 0 ? axes[a] + Rank : axes[a];
+    detail::check_permutation(from);
     TensorView result = *this;
     for (std::size_t a = 0; a < N; ++a) {
-      result.shape_[a] = extent(axes[a]);
-      result.strides_[a] = stride(axes[a]);
+      result.shape_[a] = shape_[static_cast<std::size_t>(from[a])];
+      result.strides_[a] = strides_[static_cast<std::size_t>(from[a])];
     }
     return result;
   }
 
-  /// Repeats axes of extent 1, and the whole along new leading axes, by strides of 0. Throws
-  /// ShapeError for a shape that it does not broadcast to.
+  /// Repeats axes of extent 1, and the whole along new leading axes, by strides of 0; -1 leaves an
+  /// axis as it is: `expand({8, -1, -1})`. Throws ShapeError for a shape that it does not broadcast
+  /// to.
   template <std::size_t N>
-  TensorView<T, int{N}> expand(const std::array<index_t, N>& shape) const {
+  TensorView<T, int{N}> expand(std::array<index_t, N> shape) const {
     static_assert(N >= std::size_t{Rank}, "expand: no fewer axes than the tensor has");
+    for (std::size_t a = 0; a < shape_.size(); ++a) {
+      index_t& extent = shape[N - std::size_t{Rank} + a];
+      if (extent == -1) extent = shape_[a];
+    }
     std::array<index_t, N> strides{};
     detail::expand_strides("expand", "the tensor", shape_, strides_, shape, strides);
     return {data_, shape, strides};
@@ -291,7 +306,9 @@ class TensorView {
   }
 
  private:
-  static constexpr std::size_t at(int axis) { return static_cast<std::size_t>(axis); }
+  static constexpr std::size_t at(std::string_view function, int axis) {
+    return static_cast<std::size_t>(detail::axis_of(function, Rank, axis));
+  }
   /// Views without elements may have no memory.
   constexpr T* moved(index_t offset) const { return data_ == nullptr ? nullptr : data_ + offset; }
 

@@ -32,9 +32,27 @@ TensorView4<const T> split_heads(const Tensor3<T>& x, index_t num_heads) {
 }
 template <class T>
 TensorView4<T> split_heads(const Tensor3<T>&& x, index_t num_heads) = delete;  // it would dangle
+
+namespace detail {
+
+template <class X>
+concept TwoAxes = TensorLike<X> && rank_v<X> == 2;
+
+}  // namespace detail
+
+/// A matrix (seq, num_heads * head_dim), such as one of Eigen's, is a batch of one: (1, num_heads,
+/// seq, head_dim).
+template <detail::TwoAxes X>
+auto split_heads(X&& x, index_t num_heads) {
+  return split_heads(view_of(x).unsqueeze(0), num_heads);
+}
+template <detail::TwoAxes X>
+  requires TemporaryTensor<X>
+auto split_heads(X&& x, index_t num_heads) = delete;  // it would dangle
+
 /// Never: of other tensors.
 template <TensorLike X>
-  requires(rank_v<X> != 3)
+  requires(rank_v<X> != 3 && rank_v<X> != 2)
 TensorView4<scalar_t<X>> split_heads(const X&, index_t) {
   ATTN_ASSERT_AXES(X, 3, "split_heads: x", "(batch, seq, heads * dim)");
   return {};

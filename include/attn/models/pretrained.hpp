@@ -50,10 +50,10 @@ Model load_type(std::string_view type, const std::filesystem::path& folder,
 /// model.safetensors.index.json names; Model is
 ///
 ///   Gpt<T>                 of model_type llama, mistral, qwen2, qwen3, gemma, gemma2 or gpt2
-///   Bert<T>                of bert, roberta or distilbert, without heads; with a pooler where the
-///                          file has one
+///   Bert<T>                of bert, distilbert, roberta, xlm-roberta or camembert, without heads;
+///                          with a pooler where the file has one
 ///   Vit<T>                 of vit, with a classifier where the file has one
-///   Seq2SeqTransformer<T>  of bart or t5
+///   Seq2SeqTransformer<T>  of bart, t5 or mt5
 ///
 /// Results are those of transformers in evaluation. Nothing that the config asks for is passed
 /// over: what attn has not, and keys that it does not know, are errors. Throws IoError for files

@@ -1,4 +1,4 @@
-// Encoders of text from Hugging Face folders: BERT, RoBERTa and DistilBERT as Bert.
+// Encoders of text from Hugging Face folders: BERT, RoBERTa and its like, and DistilBERT as Bert.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -49,11 +49,13 @@ inline BertOptions distilbert_options(const ConfigFile& config) {
 
 }  // namespace detail
 
-/// The options of Bert that a config.json asks for: model_type bert, roberta or distilbert. Throws
-/// as gpt_options_of().
+/// The options of Bert that a config.json asks for: model_type bert, distilbert, roberta,
+/// xlm-roberta or camembert; the last two differ from roberta in nothing. Throws as
+/// gpt_options_of().
 inline BertOptions bert_options_of(const ConfigFile& config,
                                    const PretrainedOptions& options = {}) {
-  const std::string type = detail::check_model_type(config, {"bert", "roberta", "distilbert"});
+  const std::string type = detail::check_model_type(
+      config, {"bert", "distilbert", "roberta", "xlm-roberta", "camembert"});
   BertOptions result;
   if (type == "distilbert") {
     result = detail::distilbert_options(config);
@@ -72,7 +74,7 @@ inline BertOptions bert_options_of(const ConfigFile& config,
               .hidden_act = detail::activation_of(config, "hidden_act", "gelu"),
               .hidden_dropout_prob = config.get<double>("hidden_dropout_prob", 0.1)};
   }
-  if (type == "roberta") {
+  if (type != "bert" && type != "distilbert") {
     // Positions are numbered behind the padding's.
     result.position_offset = config.get<index_t>("pad_token_id", 1) + 1;
     if (result.position_offset < 1 || result.position_offset >= result.max_position_embeddings) {
@@ -101,7 +103,10 @@ Bert<T> bert_from_folder(const std::filesystem::path& folder, const PretrainedOp
       elements_of(stack.layer, stack.num_layers) +
           static_cast<double>(bert_options.hidden_size) *
               static_cast<double>(bert_options.vocab_size + bert_options.max_position_embeddings));
-  const std::string prefix = file.contains("embeddings.word_embeddings.weight") ? "" : type + ".";
+  // Files of a model with a head.
+  const std::string prefix = file.contains("embeddings.word_embeddings.weight") ? ""
+                             : type == "bert" || type == "distilbert"           ? type + "."
+                                                                                : "roberta.";
   bert_options.pooler = file.contains(prefix + "pooler.dense.weight");
   LoadOptions names = type == "distilbert" ? distilbert_names(prefix) : bert_names(prefix);
   if (file.contains(prefix + "embeddings.LayerNorm.gamma")) {  // as files of TensorFlow have it

@@ -138,7 +138,9 @@ inline Seq2SeqOptions bart_options(const ConfigFile& config) {
 }
 
 inline Seq2SeqOptions t5_options(const ConfigFile& config) {
-  const bool tied = config.get<bool>("tie_word_embeddings", true);
+  // mT5 has a table of its own where the file has one, whatever the config says, and never scales.
+  const bool is_mt5 = config.get<std::string>("model_type") == "mt5";
+  const bool tied = config.get<bool>("tie_word_embeddings", true) || is_mt5;
   const index_t dim = config.count("d_model");
   Seq2SeqOptions result{.src_vocab_size = config.count("vocab_size"),
                         .tgt_vocab_size = config.count("vocab_size"),
@@ -147,7 +149,7 @@ inline Seq2SeqOptions t5_options(const ConfigFile& config) {
                         .tied = tied,
                         .pad_target = false};
   result.pad_id = pad_id_of(config, 0);
-  if (config.get<bool>("scale_decoder_outputs", tied)) {
+  if (!is_mt5 && config.get<bool>("scale_decoder_outputs", tied)) {
     result.output_scale = 1 / std::sqrt(static_cast<double>(dim));
   }
   check_only(config, "is_decoder", false, "false");
@@ -160,7 +162,8 @@ inline Seq2SeqOptions t5_options(const ConfigFile& config) {
   layer.norm_first = true;
   layer.bias = false;
   layer.norm = NormKind::rms;
-  const auto feed_forward = config.get<std::string>("feed_forward_proj", "relu");
+  const auto feed_forward =
+      config.get<std::string>("feed_forward_proj", is_mt5 ? "gated-gelu" : "relu");
   constexpr std::tuple<std::string_view, Activation, bool, std::string_view> kKinds[] = {
       {"relu", Activation::relu, false, "relu"},
       {"gelu", Activation::gelu, false, "gelu"},
@@ -202,13 +205,13 @@ inline Seq2SeqOptions t5_options(const ConfigFile& config) {
 
 }  // namespace detail
 
-/// The options of Seq2SeqTransformer that a config.json asks for: model_type bart or t5. Padding is
-/// hidden, of T5 that of the source. Throws as gpt_options_of().
+/// The options of Seq2SeqTransformer that a config.json asks for: model_type bart, t5 or mt5.
+/// Padding is hidden, of T5 that of the source. Throws as gpt_options_of().
 inline Seq2SeqOptions seq2seq_options_of(const ConfigFile& config,
                                          const PretrainedOptions& options = {}) {
-  const std::string type = detail::check_model_type(config, {"bart", "t5"});
+  const std::string type = detail::check_model_type(config, {"bart", "t5", "mt5"});
   const Seq2SeqOptions result =
-      type == "t5" ? detail::t5_options(config) : detail::bart_options(config);
+      type == "bart" ? detail::bart_options(config) : detail::t5_options(config);
   detail::check_all_read(config, options);
   return result;
 }
@@ -222,7 +225,7 @@ Seq2SeqTransformer<T> seq2seq_from_folder(const std::filesystem::path& folder,
   Seq2SeqOptions model_options = seq2seq_options_of(config, options);
   const SafetensorsFolder file(folder);
   const TransformerOptions& t = model_options.transformer;
-  const bool is_t5 = config.get<std::string>("model_type") == "t5";
+  const bool is_t5 = config.get<std::string>("model_type") != "bart";
   const double rows = static_cast<double>(model_options.src_vocab_size) +
                       (is_t5 ? 0.0 : 2 * static_cast<double>(model_options.max_positions));
   check_elements(config, file,

@@ -106,7 +106,8 @@ def decoder(name, model_class, config, *, seed, lengths=(7, 12), edit=None, **op
 
 
 @torch.no_grad()
-def encoder(name, model_class, config, seed, lengths=(7, 12)):
+def encoder(name, model_class, config, seed, lengths=(7, 12), body=None):
+    """`body` names what a model with a head computes hidden states by."""
     torch.manual_seed(seed)
     model = model_class(config).eval()
     draw(model)
@@ -114,7 +115,7 @@ def encoder(name, model_class, config, seed, lengths=(7, 12)):
     golden = {}
     for key, length in zip("ab", lengths):
         ids = ids_of(length, config.vocab_size, seed + length)
-        out = model(ids)
+        out = (getattr(model, body) if body else model)(ids)
         golden[f"ids_{key}"] = ids[0]
         golden[f"hidden_{key}"] = out.last_hidden_state[0]
         if out.get("pooler_output") is not None:
@@ -165,6 +166,7 @@ def encoders():
                  max_position_embeddings=20)
     encoder("bert", hf.BertModel, hf.BertConfig(**sizes), 11)
     encoder("roberta", hf.RobertaModel, hf.RobertaConfig(**sizes, type_vocab_size=1), 12)
+    encoder("xlm_roberta", hf.XLMRobertaForMaskedLM, hf.XLMRobertaConfig(**sizes), 19, body="roberta")
     encoder("distilbert", hf.DistilBertModel,
             hf.DistilBertConfig(vocab_size=96, dim=16, hidden_dim=24, n_layers=2, n_heads=4, max_position_embeddings=20),
             13)
@@ -227,6 +229,7 @@ def t5():
         config.update(tie_word_embeddings=False, n_positions=512, output_past=True)
 
     seq2seq("t5_v1_1", untied, seed=17, edit=v1_1)
+    seq2seq("mt5", lambda: hf.MT5ForConditionalGeneration(hf.MT5Config(**sizes)), seed=20)
 
 
 @torch.no_grad()
