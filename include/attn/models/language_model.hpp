@@ -69,8 +69,9 @@ class LanguageModel {
     if (chat_template_) return *chat_template_;
     throw ValueError(
         message("LanguageModel", "the model's chat template",
-                "be ChatML's, or that of Qwen, Llama 3, Gemma or Mistral (with --raw a text is "
-                "continued as it is; LanguageModelOptions::chat_template takes one of your own)",
+                "be ChatML's, or that of Qwen, Llama, Gemma, Mistral, Phi 3 or Zephyr (with --raw a "
+                "text is continued as it is; LanguageModelOptions::chat_template takes one of your "
+                "own)",
                 "another or none"));
   }
   bool has_chat_template() const { return chat_template_.has_value(); }

@@ -106,10 +106,10 @@ class ChatTemplate {
   explicit ChatTemplate(Function function) : function_(std::move(function)) {}
 
   /// Of a text in Jinja, such as a file's tokenizer.chat_template: ChatML, SmolLM2's and others'
-  /// ChatML with a system message of its own, Llama 3's; without their tools Qwen 2.5's and 3's;
-  /// Gemma's (1 and 2) and Mistral's (7B, versions 0.1 to 0.3). Nothing where it is none of these:
-  /// a text that is like one may still mean another thing. `bos` and `eos` are what the text calls
-  /// bos_token and eos_token.
+  /// ChatML with a system message of its own, Llama 2's and 3's; without their tools Llama 3.1's
+  /// and 3.2's, Qwen 2.5's and 3's; Gemma's (1 to 3, without images), Mistral's (7B, versions 0.1 to 0.3), Phi 3's and 3.5's,
+  /// and Zephyr's. Nothing where it is none of these: a text that is like one may still mean
+  /// another thing. `bos` and `eos` are what the text calls bos_token and eos_token.
   static std::optional<ChatTemplate> recognise(std::string_view text, std::string_view bos = "",
                                                std::string_view eos = "") {
     std::string normal = detail::normal_template(text);
@@ -170,9 +170,12 @@ class ChatTemplate {
     if (function_) return function_(messages);
     check(messages);
     std::vector<TextPiece> pieces;
-    add(pieces, bos_, true);
+    if (!bos_before_questions_) add(pieces, bos_, true);
     if (!default_system_.empty() && (messages.empty() || messages[0].role != "system")) {
       add_message(pieces, {"system", default_system_});
+    }
+    if (!system_head_.empty() && (messages.empty() || messages[0].role != "system")) {
+      add_message(pieces, {"system", ""}, system_head_);
     }
     add_messages(pieces, messages, 0);
     return pieces;
@@ -203,7 +206,13 @@ class ChatTemplate {
 
  private:
   /// What becomes of a system message at the beginning.
-  enum class System { message, none, in_first_question, in_last_question };
+  enum class System {
+    message,
+    none,
+    in_first_question,
+    before_first_question,  ///< the same, trimmed apart from it
+    in_last_question,
+  };
 
   ChatTemplate() = default;
 
@@ -242,6 +251,15 @@ class ChatTemplate {
       result.gap_ = space_before_answer ? " " : "";
       result.after_ = space_behind_answer ? " " : "";
     };
+    // <|user|>, a line, and what ends a message.
+    const auto role_tokens = [&](std::string_view close, std::string_view after) {
+      result.open_ = "<|";
+      result.role_end_ = "|>";
+      result.gap_ = "\n";
+      result.close_ = close;
+      result.after_ = after;
+      result.role_is_token_ = result.only_known_roles_ = true;
+    };
     switch (detail::fingerprint(normal)) {
       case 0xC80132804E683159:  // Qwen 2.5
         if (result.default_system_.empty()) return std::nullopt;
@@ -264,6 +282,44 @@ class ChatTemplate {
         result.assistant_ = "model";
         result.system_ = System::none;
         result.trims_ = result.alternates_ = result.only_known_roles_ = true;
+        return result;
+      case 0x60933F4C9D6F4865:  // Gemma 3
+        result.bos_ = bos;
+        result.open_ = "<start_of_turn>";
+        result.gap_ = "\n";
+        result.close_ = "<end_of_turn>";
+        result.after_ = "\n";
+        result.assistant_ = "model";
+        result.system_ = System::before_first_question;
+        result.trims_ = result.alternates_ = result.only_known_roles_ = true;
+        return result;
+      case 0x9A5A118BCD77C789:  // Llama 2
+        mistral(System::in_first_question, false, true, true, false);
+        result.system_begin_ = "<<SYS>>\n";
+        result.system_end_ = "\n<</SYS>>\n\n";
+        result.behind_answer_ = " ";
+        result.trims_ = result.bos_before_questions_ = true;
+        return result;
+      case 0x8BB9C3C64FB6E3B7:  // Phi 3
+        role_tokens("<|end|>", "\n");
+        return result;
+      case 0x3B6307939C2729E4:  // Phi 3.5
+        role_tokens("<|end|>", "\n");
+        result.leaves_out_empty_system_ = true;
+        return result;
+      case 0x7F1675B530134291:  // Llama 3.1
+      case 0x16ADF31303DB253F:  // Llama 3.2
+        result.bos_ = bos;
+        result.open_ = "<|start_header_id|>";
+        result.role_end_ = "<|end_header_id|>";
+        result.gap_ = "\n\n";
+        result.close_ = "<|eot_id|>";
+        // The day is the one that the template has where it is told none.
+        result.system_head_ = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
+        result.trims_ = result.only_known_roles_ = true;
+        return result;
+      case 0x0B6A1E8EBB1EC584:  // Zephyr
+        role_tokens(eos, "\n");
         return result;
       case 0xBB4524ED7672EE76:  // Mistral 7B 0.1
         mistral(System::none, false, true, false, true);
@@ -310,12 +366,16 @@ class ChatTemplate {
   }
   /// What stands before a message.
   void add_opening(std::vector<TextPiece>& pieces, std::string_view role) const {
-    if (!is_mistral_) {
+    if (role_is_token_) {
+      add(pieces, open_ + std::string(role) + role_end_, true);
+      add(pieces, gap_, false);
+    } else if (!is_mistral_) {
       add(pieces, open_, true);
       add(pieces, role == "assistant" ? assistant_ : role, false);
       add(pieces, role_end_, true);
       add(pieces, gap_, false);
     } else if (role == "user") {
+      if (bos_before_questions_) add(pieces, bos_, true);
       add(pieces, open_, false);
       add(pieces, "[INST]", true);
       add(pieces, " ", false);
@@ -323,14 +383,25 @@ class ChatTemplate {
       add(pieces, gap_, false);
     }
   }
-  void add_message(std::vector<TextPiece>& pieces, const ChatMessage& message) const {
-    add_opening(pieces, message.role);
+  /// Behind `system`, which stands in its text.
+  void add_message(std::vector<TextPiece>& pieces, const ChatMessage& message,
+                   std::string_view system = "") const {
+    if (leaves_out_empty_system_ && message.role == "system" && message.content.empty()) return;
+    const auto trimmed = [](std::string_view text) {
+      return std::string(detail::trimmed(text, " \t\n\v\f\r"));
+    };
     const bool trims = trims_ || (trims_answers_ && message.role == "assistant");
-    add(pieces, trims ? detail::trimmed(message.content, " \t\n\v\f\r") : message.content, false);
+    const bool trims_apart = system_ == System::before_first_question || !system_head_.empty();
+    std::string text =
+        std::string(system) + (trims && trims_apart ? trimmed(message.content) : message.content);
+    if (trims && !trims_apart) text = trimmed(text);
+    add_opening(pieces, message.role);
+    add(pieces, text, false);
     if (is_mistral_ && message.role == "user") {
       add(pieces, role_end_, false);
       add(pieces, "[/INST]", true);
     } else {
+      add(pieces, behind_answer_, false);
       add(pieces, close_, true);
       add(pieces, after_, false);
     }
@@ -351,13 +422,16 @@ class ChatTemplate {
          n < messages.size(); ++n) {
       ChatMessage message = messages[n];
       const bool takes_system =
-          system_ == System::in_first_question ? n == 1 : n + 1 == messages.size();
-      if (moves_system && takes_system && message.role == "user")
-        message.content.insert(0, messages[0].content + "\n\n");
+          system_ == System::in_last_question ? n + 1 == messages.size() : n == 1;
+      const bool has_system = moves_system && takes_system && message.role == "user";
       if (thinks_ && message.role == "assistant")
         message.content =
             with_thoughts(message.content, n > last_question, n + 1 == messages.size());
-      add_message(pieces, message);
+      const bool is_first_system = n == 0 && message.role == "system";
+      add_message(pieces, message,
+                  has_system        ? system_begin_ + messages[0].content + system_end_
+                  : is_first_system ? system_head_
+                                    : std::string());
     }
     if (!is_mistral_) add_opening(pieces, "assistant");
   }
@@ -381,11 +455,14 @@ class ChatTemplate {
   Function function_;
   std::string bos_, default_system_, assistant_ = "assistant";
   /// open role role_end gap content close after. Mistral's: open [INST] content role_end [/INST],
-  /// and gap content close after.
-  std::string open_, role_end_, gap_, close_, after_;
+  /// and gap content behind_answer close after.
+  std::string open_, role_end_, gap_, close_, after_, behind_answer_;
+  std::string system_begin_, system_end_ = "\n\n";  ///< of a system message within a question
+  std::string system_head_;  ///< what a system message begins with, which there always is then
   System system_ = System::message;
   bool trims_ = false, trims_answers_ = false, alternates_ = false, only_known_roles_ = false;
-  bool thinks_ = false, is_mistral_ = false;
+  bool thinks_ = false, is_mistral_ = false, role_is_token_ = false;
+  bool bos_before_questions_ = false, leaves_out_empty_system_ = false;
 };
 
 ATTN_NAMESPACE_END

@@ -132,6 +132,25 @@ MISTRAL_03 = MISTRAL_HEAD.replace("'", '"') + r"""{%- if not tools is defined %}
 """
 
 
+LLAMA_2 = ("{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = "
+           "messages[0]['content'] %}{% else %}{% set loop_messages = messages %}{% set system_message = false %}{% endif %}"
+           "{% for message in loop_messages %}" + ALTERNATE + "{% if loop.index0 == 0 and system_message != false %}{% set content "
+           "= '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}{% else %}{% set content = "
+           "message['content'] %}{% endif %}{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + "
+           "' [/INST]' }}{% elif message['role'] == 'assistant' %}{{ ' '  + content.strip() + ' ' + eos_token }}{% endif %}"
+           "{% endfor %}")
+PHI_35 = ("{% for message in messages %}{% if message['role'] == 'system' and message['content'] %}{{'<|system|>\n' + "
+          "message['content'] + '<|end|>\n'}}{% elif message['role'] == 'user' %}{{'<|user|>\n' + message['content'] + "
+          "'<|end|>\n'}}{% elif message['role'] == 'assistant' %}{{'<|assistant|>\n' + message['content'] + '<|end|>\n'}}"
+          "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% else %}{{ eos_token }}{% endif %}")
+ZEPHYR = "".join(line + "\n" for line in [
+    "{% for message in messages %}",
+    "{% if message['role'] == 'user' %}", "{{ '<|user|>\n' + message['content'] + eos_token }}",
+    "{% elif message['role'] == 'system' %}", "{{ '<|system|>\n' + message['content'] + eos_token }}",
+    "{% elif message['role'] == 'assistant' %}", "{{ '<|assistant|>\n'  + message['content'] + eos_token }}",
+    "{% endif %}", "{% if loop.last and add_generation_prompt %}", "{{ '<|assistant|>' }}", "{% endif %}"]) + "{% endfor %}"
+
+
 def first_qwen3(text):
     """The template with which Qwen 3 came out, in April 2025, from the one that came after it."""
     for later, first in [
@@ -194,8 +213,11 @@ def main():
         "qwen3_2025_04": (first_qwen3(trl("qwen3")), "", "<|im_end|>"),
         "gemma": (trl("gemma"), "<bos>", "<eos>"), "llama3": (trl("llama3"), "<|begin_of_text|>", "<|eot_id|>"),
         "mistral_0_1": (old_mistral(" + ' ' "), "<s>", "</s>"), "mistral_0_2": (old_mistral(""), "<s>", "</s>"),
-        "mistral_2024": (MISTRAL_2024, "<s>", "</s>"), "mistral_0_3": (MISTRAL_03, "<s>", "</s>")}
-    unknown = ["gemma3", "phi3", "qwen2_5_vl", "gemma_training"]
+        "mistral_2024": (MISTRAL_2024, "<s>", "</s>"), "mistral_0_3": (MISTRAL_03, "<s>", "</s>"),
+        "llama3_1": (trl("llama3_1"), "<|begin_of_text|>", "<|eot_id|>"),
+        "llama3_2": (trl("llama3_2"), "<|begin_of_text|>", "<|eot_id|>"), "gemma3": (trl("gemma3"), "<bos>", "<eos>"), "llama2": (LLAMA_2, "<s>", "</s>"),
+        "phi3": (trl("phi3"), "", "<|endoftext|>"), "phi3_5": (PHI_35, "", "<|endoftext|>"), "zephyr": (ZEPHYR, "<s>", "</s>")}
+    unknown = ["qwen2_5_vl", "gemma_training"]
     cases = [case(name, *known[name]) for name in known]
     cases += [{"name": name, "template": trl(name), "known": False} for name in unknown]
     rows = ",\n".join(json.dumps(one, ensure_ascii=True, separators=(",", ":")) for one in cases)
@@ -212,6 +234,9 @@ def case(name, template, bos, eos):
     compiled = environment.from_string(template)
     texts = []
     for messages in CONVERSATIONS:
+        if name == "llama2" and "system" in [message["role"] for message in messages[1:]]:
+            texts.append({"messages": messages, "text": None})  # the template drops it, silently
+            continue
         try:
             text = compiled.render(messages=messages, bos_token=bos, eos_token=eos, add_generation_prompt=True)
         except TemplateError:
