@@ -48,7 +48,7 @@ class Buffer {
   /// take no memory before they are touched: a model whose weights are replaced when it is loaded
   /// costs nothing before.
   static Buffer zeros(index_t size) {
-    constexpr std::size_t kLarge = std::size_t{1} << 20;
+    constexpr std::size_t kLarge = std::size_t{1} << 17;  // from which on glibc maps pages
     const std::size_t bytes = bytes_of(size);
     if (bytes < kLarge) {
       Buffer result(size);

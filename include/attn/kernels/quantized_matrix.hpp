@@ -58,6 +58,65 @@ struct QuantizedMatrix {
   }
 };
 
+/// Writes the blocks of one row of W. A value of its own: compilers keep it in registers, where
+/// members of the matrix would be read again after every byte that is written.
+class QuantizedRowWriter {
+ public:
+  QuantizedRowWriter(const QuantizedMatrix& matrix, std::uint8_t* panel, index_t column)
+      : scales_(panel + column * size_of_scale(matrix.format)),
+        offsets_(matrix.format.has_offset ? scales_ + matrix.scale_bytes() : nullptr),
+        codes_(panel + matrix.codes_begin() + column * QuantizedMatrix::kGroup),
+        count_(matrix.format.block == 0 ? matrix.k : matrix.format.block),
+        bits_(matrix.format.bits),
+        float_scales_(matrix.format.float_scales) {}
+
+  /// As QuantizedWeights::set_block(). Scale: float or float16.
+  template <class Scale>
+  void set(index_t block, const std::uint8_t* codes, Scale scale, Scale offset) const {
+    if (bits_ == 8) return set_bytes(block, codes, scale, offset);
+    std::uint8_t pairs[16];
+    for (std::size_t i = 0; i < 16; ++i) {
+      pairs[i] = static_cast<std::uint8_t>(codes[i] | codes[i + 16] << 4);
+    }
+    set_bytes(block, pairs, scale, offset);
+  }
+  /// The same of bytes as the panel has them: codes of 8 bits, or of 4 bits i and i + 16 in one.
+  template <class Scale>
+  void set_bytes(index_t block, const std::uint8_t* bytes, Scale scale, Scale offset) const {
+    constexpr index_t kGroup = QuantizedMatrix::kGroup;
+    put_scale(scales_, block, scale);
+    if (offsets_ != nullptr) put_scale(offsets_, block, offset);
+    const index_t size = count_ * bits_ / 8;
+    std::uint8_t* to = codes_ + block * size * QuantizedMatrix::kPanelColumns;
+    index_t i = 0;
+    for (; i + kGroup <= size; i += kGroup, to += QuantizedMatrix::kGroupBytes) {
+      std::memcpy(to, bytes + i, std::size_t{kGroup});
+    }
+    for (; i < size; ++i) *to++ = bytes[i];
+  }
+
+ private:
+  static index_t size_of_scale(const QuantizedFormat& format) {
+    return format.float_scales ? index_t{sizeof(float)} : index_t{sizeof(float16)};
+  }
+  template <class Scale>
+  void put_scale(std::uint8_t* part, index_t block, Scale value) const {
+    const index_t at = block * QuantizedMatrix::kPanelColumns;
+    if (float_scales_) {
+      const auto wide = static_cast<float>(value);
+      std::memcpy(part + at * index_t{sizeof wide}, &wide, sizeof wide);
+    } else {
+      const auto half = static_cast<float16>(value);
+      std::memcpy(part + at * index_t{sizeof half}, &half, sizeof half);
+    }
+  }
+
+  std::uint8_t *scales_, *offsets_, *codes_;
+  index_t count_;  ///< of codes in a block
+  int bits_;
+  bool float_scales_;
+};
+
 }  // namespace detail
 
 /// A weight matrix W (n, k) of codes, with all that is needed to multiply by it: x W^T.
@@ -65,9 +124,15 @@ class QuantizedWeights {
  public:
   QuantizedWeights() = default;
 
+  /// What the weights are at first.
+  enum class Fill {
+    zeros,
+    none,  ///< nothing, until set_block() has been called for every block
+  };
+
   /// All weights 0. Throws ValueError for a format that is none, ShapeError where k is not made of
   /// whole blocks.
-  QuantizedWeights(index_t n, index_t k, const QuantizedFormat& format) {
+  QuantizedWeights(index_t n, index_t k, const QuantizedFormat& format, Fill fill = Fill::zeros) {
     const auto check = [](bool good, std::string_view argument, std::string_view expected,
                           index_t found) {
       if (good) return;
@@ -86,11 +151,15 @@ class QuantizedWeights {
                                std::to_string(k)));
     }
     matrix_ = {nullptr, n, k, format};
-    codes_ = Tensor1<std::uint8_t>({matrix_.panels() * matrix_.panel_bytes()});
+    codes_ = Tensor1<std::uint8_t>::uninitialized({matrix_.panels() * matrix_.panel_bytes()});
     // Scales are 0; codes of what fills up the last group and panel stand for 0.
     const auto zero = static_cast<std::uint8_t>(format.bits == 8 ? format.zero : format.zero * 17);
-    for (index_t p = 0; p < matrix_.panels(); ++p) {
+    const bool has_filling = k % detail::QuantizedMatrix::kGroup != 0;
+    const index_t first =
+        fill == Fill::zeros || has_filling ? 0 : n / detail::QuantizedMatrix::kPanelColumns;
+    for (index_t p = first; p < matrix_.panels(); ++p) {
       std::uint8_t* panel = codes_.data() + p * matrix_.panel_bytes();
+      std::fill_n(panel, matrix_.codes_begin(), std::uint8_t{0});
       std::fill(panel + matrix_.codes_begin(), panel + matrix_.panel_bytes(), zero);
     }
   }
@@ -105,26 +174,12 @@ class QuantizedWeights {
   /// Codes of one block (of the whole row where format().block is 0), its scale and its offset.
   void set_block(index_t row, index_t block, const std::uint8_t* codes, float scale,
                  float offset = 0) {
+    writer(row).set(block, codes, scale, offset);
+  }
+  /// For many blocks of one row.
+  detail::QuantizedRowWriter writer(index_t row) {
     constexpr index_t kColumns = detail::QuantizedMatrix::kPanelColumns;
-    std::uint8_t* panel = codes_.data() + row / kColumns * matrix_.panel_bytes();
-    const index_t column = row % kColumns, at = block * kColumns + column;
-    put_scale(panel, at, scale);
-    if (matrix_.format.has_offset) put_scale(panel + matrix_.scale_bytes(), at, offset);
-    const bool is_row = matrix_.format.block == 0;
-    const index_t count = is_row ? matrix_.k : matrix_.format.block;
-    std::uint8_t* to = panel + matrix_.codes_begin() + block * count * kColumns * bits() / 8 +
-                       column * detail::QuantizedMatrix::kGroup;
-    if (bits() == 4) {
-      for (index_t g = 0; g < 4; ++g, to += detail::QuantizedMatrix::kGroupBytes) {
-        for (index_t t = 0; t < 4; ++t) {
-          to[t] = static_cast<std::uint8_t>(codes[4 * g + t] | codes[4 * g + 16 + t] << 4);
-        }
-      }
-      return;
-    }
-    for (index_t i = 0; i < count; ++i) {
-      to[i / 4 * detail::QuantizedMatrix::kGroupBytes + i % 4] = codes[i];
-    }
+    return {matrix_, codes_.data() + row / kColumns * matrix_.panel_bytes(), row % kColumns};
   }
 
   /// What set_block() was given.
@@ -163,14 +218,6 @@ class QuantizedWeights {
  private:
   int bits() const { return matrix_.format.bits; }
 
-  void put_scale(std::uint8_t* part, index_t at, float value) const {
-    if (matrix_.format.float_scales) {
-      std::memcpy(part + at * index_t{sizeof(float)}, &value, sizeof value);
-    } else {
-      const float16 half(value);
-      std::memcpy(part + at * index_t{sizeof half}, &half, sizeof half);
-    }
-  }
   float scale_at(const std::uint8_t* part, index_t at) const {
     if (matrix_.format.float_scales) {
       float value;

@@ -37,8 +37,8 @@ inline std::array<std::int32_t, 256> byte_letters() {
   return letters;
 }
 
-/// The bytes of a token's spelling, or nothing where it holds another letter.
-inline std::optional<std::string> bytes_of_letters(std::string_view spelling) {
+/// Appends the bytes of a token's spelling; false where it holds another letter.
+inline bool append_bytes_of_letters(std::string_view spelling, std::string& to) {
   static const auto bytes = [] {
     std::array<int, 0x180> table{};
     table.fill(-1);
@@ -48,14 +48,19 @@ inline std::optional<std::string> bytes_of_letters(std::string_view spelling) {
     }
     return table;
   }();
-  std::string result;
   while (!spelling.empty()) {
     const Utf8Char c = first_char(spelling);
     const int byte = c.code >= 0 && c.code < 0x180 ? bytes[static_cast<std::size_t>(c.code)] : -1;
-    if (byte < 0) return std::nullopt;
-    result += static_cast<char>(byte);
+    if (byte < 0) return false;
+    to += static_cast<char>(byte);
     spelling.remove_prefix(c.size);
   }
+  return true;
+}
+/// The same, or nothing.
+inline std::optional<std::string> bytes_of_letters(std::string_view spelling) {
+  std::string result;
+  if (!append_bytes_of_letters(spelling, result)) return std::nullopt;
   return result;
 }
 
@@ -80,14 +85,16 @@ class ByteLevelBpe {
       const std::int32_t id = ids_(std::string(1, static_cast<char>(b)));
       byte_ids_[b] = id >= 0 ? id : static_cast<std::int32_t>(vocabulary.unknown.value_or(-1));
     }
-    const auto id_of = [&](std::string_view spelled) {
-      const auto bytes = bytes_of_letters(spelled);
-      return bytes ? ids_(*bytes) : -1;
-    };
+    std::string bytes;
     for (std::size_t rank = 0; rank < vocabulary.merges.size(); ++rank) {
-      add_merge(merges_, vocabulary.merges[rank], rank, id_of,
-                [&](std::string_view left, std::string_view right) {
-                  return id_of(std::string(left) + std::string(right));
+      add_merge(merges_, vocabulary.merges[rank], rank,
+                [&](std::string_view left, std::string_view right) -> MergedIds {
+                  bytes.clear();
+                  if (!append_bytes_of_letters(left, bytes)) return {};
+                  const std::size_t size = bytes.size();
+                  if (!append_bytes_of_letters(right, bytes)) return {};
+                  const std::string_view both = bytes;
+                  return {ids_(both.substr(0, size)), ids_(both.substr(size)), ids_(both)};
                 });
     }
   }

@@ -53,22 +53,23 @@ class MergeTable {
   std::vector<Slot> slots_ = std::vector<Slot>(1);
 };
 
-/// Throws ValueError for a merge "left right", number `rank` of a list, of what are no tokens.
-/// `id_of` gives the id of a spelled token, or -1, `id_of_both` that of both in one.
-template <class IdOf, class IdOfBoth>
-void add_merge(MergeTable& merges, std::string_view merge, std::size_t rank, IdOf&& id_of,
-               IdOfBoth&& id_of_both) {
-  const std::size_t space = merge.find(' ', 1);
+/// Of two tokens, and of both in one; -1: none.
+struct MergedIds {
   std::int32_t left = -1, right = -1, both = -1;
-  if (space != merge.npos) {
-    left = id_of(merge.substr(0, space));
-    right = id_of(merge.substr(space + 1));
-    if (left >= 0 && right >= 0) both = id_of_both(merge.substr(0, space), merge.substr(space + 1));
+};
+
+/// Throws ValueError for a merge "left right", number `rank` of a list, of what are no tokens.
+/// `ids_of(left, right)` gives the ids of how they are spelled.
+template <class IdsOf>
+void add_merge(MergeTable& merges, std::string_view merge, std::size_t rank, IdsOf&& ids_of) {
+  const std::size_t space = merge.find(' ', 1);
+  MergedIds ids;
+  if (space != merge.npos) ids = ids_of(merge.substr(0, space), merge.substr(space + 1));
+  if (ids.left < 0 || ids.right < 0 || ids.both < 0) {
+    check_vocabulary(false, "merge " + std::to_string(rank), "be two tokens that together are one",
+                     "\"" + valid_utf8(merge.substr(0, 100)) + "\"");
   }
-  check_vocabulary(both >= 0, "merge " + std::to_string(rank),
-                   "be two tokens that together are one",
-                   "\"" + valid_utf8(merge.substr(0, 100)) + "\"");
-  merges.add(left, right, {static_cast<std::int32_t>(rank), both});
+  merges.add(ids.left, ids.right, {static_cast<std::int32_t>(rank), ids.both});
 }
 
 /// The tokens of a word as they merge; its memory serves for one word after the other.

@@ -150,11 +150,12 @@ class SentencePiece {
     } else if (by_scores_) {
       ranks_ = ranks_of(vocabulary.scores);
     }
-    const auto id_of = [&](std::string_view token) { return ids_(token); };
+    std::string both;
     for (std::size_t rank = 0; rank < vocabulary.merges.size(); ++rank) {
-      add_merge(merges_, vocabulary.merges[rank], rank, id_of,
-                [&](std::string_view left, std::string_view right) {
-                  return ids_(std::string(left) + std::string(right));
+      add_merge(merges_, vocabulary.merges[rank], rank,
+                [&](std::string_view left, std::string_view right) -> MergedIds {
+                  both.assign(left).append(right);
+                  return {ids_(left), ids_(right), ids_(both)};
                 });
     }
   }

@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <vector>
 
 #include "attn/core/shape.hpp"
 #include "attn/text/utf8.hpp"
@@ -31,35 +33,69 @@ struct TextPiece {
 
 namespace detail {
 
-struct TextHash {
-  using is_transparent = void;  // a string_view is looked up without making a string of it
-  std::size_t operator()(std::string_view text) const {
-    return std::hash<std::string_view>{}(text);
-  }
-};
-
-/// Ids by the bytes of tokens.
-class TokenIds {
- public:
-  void reserve(std::size_t count) { ids_.reserve(count); }
-  /// False where another has these bytes.
-  bool add(std::string_view bytes, std::int32_t id) {
-    return ids_.emplace(std::string(bytes), id).second;
-  }
-  /// -1: none.
-  std::int32_t operator()(std::string_view bytes) const {
-    const auto found = ids_.find(bytes);
-    return found == ids_.end() ? -1 : found->second;
-  }
-
- private:
-  std::unordered_map<std::string, std::int32_t, TextHash, std::equal_to<>> ids_;
-};
-
 inline void check_vocabulary(bool good, std::string_view argument, const std::string& expected,
                              const std::string& found) {
   if (!good) throw ValueError(message("Tokenizer", argument, expected, found));
 }
+/// Ids by the bytes of tokens: an open-addressing table beside the bytes of all, since vocabularies
+/// of 49,152 tokens are read at every start, and a node each takes three times as long to make.
+class TokenIds {
+ public:
+  void reserve(std::size_t count) {
+    if (const std::size_t slots = std::bit_ceil(2 * count + 1); slots > slots_.size())
+      rehash(slots);
+  }
+  /// False where another has these bytes.
+  bool add(std::string_view bytes, std::int32_t id) {
+    check_vocabulary(bytes.size() < std::numeric_limits<std::uint32_t>::max() - bytes_.size(),
+                     "tokens", "have less than 2^32 bytes together", "more");
+    reserve(count_ + 1);
+    Slot& slot = slots_[find(bytes, hash(bytes))];
+    if (slot.id >= 0) return false;
+    slot = {static_cast<std::uint32_t>(bytes_.size()), static_cast<std::uint32_t>(bytes.size()),
+            hash(bytes), id};
+    bytes_.append(bytes);
+    ++count_;
+    return true;
+  }
+  /// -1: none.
+  std::int32_t operator()(std::string_view bytes) const {
+    return slots_[find(bytes, hash(bytes))].id;
+  }
+
+ private:
+  struct Slot {
+    std::uint32_t begin = 0, size = 0, hash = 0;
+    std::int32_t id = -1;
+  };
+
+  static std::uint32_t hash(std::string_view bytes) {
+    return static_cast<std::uint32_t>(std::hash<std::string_view>{}(bytes));
+  }
+  /// The slot of these bytes, or the empty one that they would take.
+  std::size_t find(std::string_view bytes, std::uint32_t hash) const {
+    const std::size_t mask = slots_.size() - 1;
+    const auto is_at = [&](const Slot& slot) {
+      return slot.hash == hash && std::string_view(bytes_).substr(slot.begin, slot.size) == bytes;
+    };
+    std::size_t at = hash & mask;
+    while (slots_[at].id >= 0 && !is_at(slots_[at])) at = (at + 1) & mask;
+    return at;
+  }
+  void rehash(std::size_t count) {
+    std::vector<Slot> old(count);
+    std::swap(old, slots_);
+    for (const Slot& slot : old) {
+      if (slot.id < 0) continue;
+      slots_[find(std::string_view(bytes_).substr(slot.begin, slot.size), slot.hash)] = slot;
+    }
+  }
+
+  std::vector<Slot> slots_ = std::vector<Slot>(1);
+  std::string bytes_;
+  std::size_t count_ = 0;
+};
+
 [[noreturn]] inline void fail_repeated(std::string_view token) {
   throw ValueError(message("Tokenizer", "every token", "occur once",
                            "\"" + valid_utf8(token.substr(0, 100)) + "\" again"));
