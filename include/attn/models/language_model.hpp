@@ -67,12 +67,12 @@ class LanguageModel {
   /// Throws ValueError where there is none, or one that is not recognised.
   const ChatTemplate& chat_template() const {
     if (chat_template_) return *chat_template_;
-    throw ValueError(
-        message("LanguageModel", "the model's chat template",
-                "be ChatML's, or that of Qwen, Llama, Gemma, Mistral, Phi 3 or Zephyr (with --raw a "
-                "text is continued as it is; LanguageModelOptions::chat_template takes one of your "
-                "own)",
-                "another or none"));
+    throw ValueError(message(
+        "LanguageModel", "the model's chat template",
+        "be ChatML's, or that of Qwen, Llama, Gemma, Mistral, Phi 3 or Zephyr (with --raw a "
+        "text is continued as it is; LanguageModelOptions::chat_template takes one of your "
+        "own)",
+        "another or none"));
   }
   bool has_chat_template() const { return chat_template_.has_value(); }
 
