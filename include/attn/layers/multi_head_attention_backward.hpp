@@ -30,7 +30,7 @@ void MultiHeadAttentionTraining<T>::forward(const Module& m, TensorView3<const T
                                             const AttentionOptions<Accumulator<T>>& given,
                                             const MultiHeadAttentionCall<T>& call,
                                             const Functors&... functors) {
-  m.check_call(query, key, value, out.shape(), given, call);
+  check_attention_call(m.options_, m.out_dim(), query, key, value, out.shape(), given, call);
   if (call.cache != nullptr) {
     throw ValueError(message("MultiHeadAttention", "cache", "be none in training", "one"));
   }
@@ -57,8 +57,8 @@ void MultiHeadAttentionTraining<T>::forward(const Module& m, TensorView3<const T
     project(query, 0, made.q);
     project(key, 1, made.k.slice(1, 0, kv_len));
     project(value, 2, made.v.slice(1, 0, kv_len));
-    Module::append_learned(made.k, kv_len, m.bias_k_.view());
-    Module::append_learned(made.v, kv_len, m.bias_v_.view());
+    append_learned(made.k, kv_len, m.bias_k_.view());
+    append_learned(made.v, kv_len, m.bias_v_.view());
   }
   Projected heads = made;
   if (o.query_key_norm) {
@@ -68,9 +68,8 @@ void MultiHeadAttentionTraining<T>::forward(const Module& m, TensorView3<const T
     heads.k = {memory + made.q.size(), made.k.shape()};
     copy(made.q, heads.q);
     copy(made.k, heads.k);
-    Module::norm_heads(m.q_norm_, split_heads(heads.q, o.num_heads), execution);
-    Module::norm_heads(m.k_norm_, split_heads(heads.k, o.num_kv_heads).slice(2, 0, kv_len),
-                       execution);
+    norm_heads(m.q_norm_, split_heads(heads.q, o.num_heads), execution);
+    norm_heads(m.k_norm_, split_heads(heads.k, o.num_kv_heads).slice(2, 0, kv_len), execution);
   }
   const TensorView4<T> q = split_heads(heads.q, o.num_heads),
                        k = split_heads(heads.k, o.num_kv_heads),
@@ -100,7 +99,7 @@ void MultiHeadAttentionTraining<T>::forward(const Module& m, TensorView3<const T
   if (projects) {
     attn::forward(m.out_proj_, context, out, saved.out_proj, call.residual, execution);
   } else if (call.residual) {
-    Module::add(call.residual, context, out);
+    add_residual(call.residual, context, out);
   } else {
     copy(context, out);
   }
