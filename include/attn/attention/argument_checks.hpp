@@ -23,13 +23,12 @@ namespace detail {
 [[noreturn]] ATTN_COLD inline void throw_mask_element(std::string_view expected,
                                                       std::string_view found) {
   throw DTypeError(message("scaled_dot_product_attention", "an additive mask",
-                           "have the element type of q, " + std::string(expected), found));
+                           join({"have the element type of q, ", expected}), found));
 }
 [[noreturn]] ATTN_COLD inline void throw_entry(const char* argument, index_t at, index_t least,
                                                index_t most, index_t found) {
-  throw_value(std::string(argument) + "(" + std::to_string(at) + ")",
-              "lie in " + std::to_string(least) + " .. " + std::to_string(most),
-              std::to_string(found));
+  throw_value(join({argument, "(", to_string(at), ")"}),
+              join({"lie in ", to_string(least), " .. ", to_string(most)}), to_string(found));
 }
 
 template <std::size_t N>
@@ -84,7 +83,7 @@ ATTN_COLD void check_mask(const Mask& mask, const Shape<4>& scores, Lengths leng
     for (std::size_t axis = 0; axis < 4; ++axis) {
       if (part.shape[axis] == 1 || part.shape[axis] == scores[axis]) continue;
       throw_argument("mask",
-                     "broadcast to (batch, num_heads, q_len, kv_len) = " + to_string(scores),
+                     join({"broadcast to (batch, num_heads, q_len, kv_len) = ", to_string(scores)}),
                      part.shape);
     }
   }
@@ -103,7 +102,7 @@ ATTN_COLD void check_mask(const Mask& mask, const Shape<4>& scores, Lengths leng
       for (index_t j = 1; j < numbered; ++j) {
         if (ids(b, j) < ids(b, j - 1)) {
           throw_value("documents", "have ids that never fall along a row",
-                      std::to_string(ids(b, j)) + " after " + std::to_string(ids(b, j - 1)));
+                      join({to_string(ids(b, j)), " after ", to_string(ids(b, j - 1))}));
         }
       }
     }
@@ -115,7 +114,7 @@ ATTN_COLD void check_mask(const Mask& mask, const Shape<4>& scores, Lengths leng
 inline void check_offset(const QueryOffset& offset, index_t batch) {
   constexpr index_t kMax = Mask::kUnbounded / 2;
   if (offset.value < -kMax || offset.value > kMax) {
-    throw_value("query_offset", "lie in -2^60 .. 2^60", std::to_string(offset.value));
+    throw_value("query_offset", "lie in -2^60 .. 2^60", to_string(offset.value));
   }
   if (offset.kind != QueryOffset::Kind::per_row) return;
   check_extents("query_offsets", "(batch)", Shape<1>{batch}, offset.values.shape());
@@ -161,7 +160,7 @@ inline index_t check_chosen(const TensorView1<const index_t>& chosen, index_t he
     }
     for (index_t other = 0; other < n; ++other) {
       if (chosen(other) == chosen(n)) {
-        throw_value("weight_heads", "name each head once", std::to_string(chosen(n)) + " twice");
+        throw_value("weight_heads", "name each head once", join({to_string(chosen(n)), " twice"}));
       }
     }
   }
@@ -175,7 +174,7 @@ inline void check_positions(const Shape<4>& scores, index_t first_key) {
   if (most > (std::numeric_limits<int>::max)()) {
     throw_value("functors",
                 "be given with batch, num_heads, q_len and first_key + kv_len below 2^31",
-                std::to_string(most));
+                to_string(most));
   }
 }
 
@@ -185,11 +184,11 @@ template <class T>
 void check_first_key(const AttentionOptions<T>& options) {
   constexpr index_t kMax = Mask::kUnbounded / 2;
   if (options.first_key < 0 || options.first_key > kMax) {
-    throw_value("first_key", "lie in 0 .. 2^60", std::to_string(options.first_key));
+    throw_value("first_key", "lie in 0 .. 2^60", to_string(options.first_key));
   }
   if (options.first_key > 0 && options.masked_row == MaskedRow::mean) {
     throw_value("first_key", "be 0 with MaskedRow::mean, which takes hidden values, too",
-                std::to_string(options.first_key));
+                to_string(options.first_key));
   }
 }
 

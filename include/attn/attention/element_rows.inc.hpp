@@ -21,7 +21,12 @@ inline void narrow_rows(index_t count, index_t n, const T* rows, index_t stride,
                         index_t to_stride) {
   E* out = static_cast<E*>(to);
   for (index_t r = 0; r < count; ++r, rows += stride, out += to_stride) {
-    each_vector<T>(n, [&](index_t j, auto lanes) { store(load(rows + j, lanes), out + j, lanes); });
+    if constexpr (std::same_as<E, T>) {
+      std::copy_n(rows, n, out);
+    } else {
+      each_vector<T>(n,
+                     [&](index_t j, auto lanes) { store(load(rows + j, lanes), out + j, lanes); });
+    }
   }
 }
 
@@ -63,10 +68,13 @@ struct ElementRow {
         .narrow_rows = nullptr,
         .score_rows = score_rows<T, E>,
         .add_values_rows = add_values_rows<T, E>,
-        .scale_columns = scale_columns<T>,
+        .scale_columns = nullptr,
     };
-    if constexpr (std::floating_point<E> || Float16Element<E>)
+    if constexpr (std::same_as<E, std::int8_t>) {
+      table.scale_columns = scale_columns<T>;
+    } else {
       table.narrow_rows = narrow_rows<T, E>;
+    }
     return table;
   }();
 };

@@ -118,7 +118,7 @@ struct ElementKernels {
   void (*add_values_rows)(index_t height, index_t dv, index_t first, index_t n, const T* weights,
                           index_t weights_stride, const void* const* values, T* out,
                           index_t out_stride, const T* rescale);
-  /// s[r, j] *= factors[j]: what the scales of n keys or values do to as many rows.
+  /// s[r, j] *= factors[j]: what the scales of n keys or values do to as many rows. Of int8 alone.
   void (*scale_columns)(index_t height, index_t n, const T* factors, T* s, index_t stride);
 };
 

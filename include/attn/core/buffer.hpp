@@ -22,7 +22,7 @@ namespace detail {
 
 [[noreturn]] ATTN_COLD inline void throw_buffer_size(index_t size) {
   throw ShapeError(
-      message("Buffer", "the size in bytes", "fit 63 bits", std::to_string(size) + " elements"));
+      message("Buffer", "the size in bytes", "fit 63 bits", join({to_string(size), " elements"})));
 }
 
 }  // namespace detail

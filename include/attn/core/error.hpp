@@ -2,7 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdio>
+#include <cstring>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -41,20 +44,42 @@ ATTN_NAMESPACE_BEGIN
 // program.
 #define ATTN_COLD __attribute__((cold, noinline))
 
+namespace detail {
+
+/// The parts side by side. In C++20 every operation on strings that a file uses is compiled there:
+/// messages take this one alone.
+ATTN_COLD inline std::string join(std::initializer_list<std::string_view> parts) {
+  std::size_t size = 0;
+  for (std::string_view part : parts) size += part.size();
+  std::string text(size, ' ');
+  char* to = text.data();
+  for (std::string_view part : parts) {
+    std::memcpy(to, part.data(), part.size());
+    to += part.size();
+  }
+  return text;
+}
+
+}  // namespace detail
+
 /// "[function] argument must expected; found found."
 ATTN_COLD inline std::string message(std::string_view function, std::string_view argument,
                                      std::string_view expected, std::string_view found) {
-  std::string text;
-  text.append("[").append(function).append("] ").append(argument).append(" must ");
-  text.append(expected).append("; found ").append(found).append(".");
-  return text;
+  return detail::join({"[", function, "] ", argument, " must ", expected, "; found ", found, "."});
 }
 
 /// As short as %g makes it: std::to_string shows 1e-50 as 0.000000.
 ATTN_COLD inline std::string to_string(double x) {
   char text[32];
-  std::snprintf(text, sizeof text, "%g", x);
-  return text;
+  const int size = std::snprintf(text, sizeof text, "%g", x);
+  return detail::join({{text, static_cast<std::size_t>(size)}});
+}
+
+/// A whole number, as std::to_string writes it.
+ATTN_COLD inline std::string to_string(std::ptrdiff_t x) {
+  char text[32];
+  const int size = std::snprintf(text, sizeof text, "%td", x);
+  return detail::join({{text, static_cast<std::size_t>(size)}});
 }
 
 ATTN_NAMESPACE_END

@@ -20,12 +20,11 @@ using Shape = std::array<index_t, static_cast<std::size_t>(Rank)>;
 
 /// "(2, 4, 128, 64)"
 ATTN_COLD inline std::string to_string(std::span<const index_t> shape) {
-  std::string text = "(";
+  std::string text;
   for (std::size_t i = 0; i < shape.size(); ++i) {
-    if (i > 0) text += ", ";
-    text += std::to_string(shape[i]);
+    text = detail::join({text, i > 0 ? ", " : "", to_string(shape[i])});
   }
-  return text += ")";
+  return detail::join({"(", text, ")"});
 }
 
 // What throws is a plain function over spans, not a template over the rank: it is compiled once in
@@ -53,9 +52,8 @@ constexpr bool are_equal(const std::array<index_t, N>& a, const std::array<index
                                                      std::string_view axes,
                                                      std::span<const index_t> expected,
                                                      std::span<const index_t> found) {
-  std::string text = "have shape ";
-  if (!axes.empty()) text.append(axes).append(" = ");
-  throw_shape(function, argument, text.append(to_string(expected)), found);
+  throw_shape(function, argument,
+              join({"have shape ", axes, axes.empty() ? "" : " = ", to_string(expected)}), found);
 }
 
 }  // namespace detail

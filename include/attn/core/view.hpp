@@ -27,7 +27,7 @@ namespace detail {
 
 [[noreturn]] ATTN_COLD inline void throw_index(index_t extent, index_t found) {
   throw ShapeError(message("TensorView::select", "the index",
-                           "lie within extent " + std::to_string(extent), std::to_string(found)));
+                           join({"lie within extent ", to_string(extent)}), to_string(found)));
 }
 
 }  // namespace detail

@@ -50,7 +50,8 @@ namespace detail {
 inline index_t worker_count(const Executor& executor) {
   const int count = executor.concurrency();
   if (count < 1) {
-    throw ValueError(message("Executor", "concurrency()", "be at least 1", std::to_string(count)));
+    throw ValueError(
+        message("Executor", "concurrency()", "be at least 1", to_string(std::ptrdiff_t{count})));
   }
   return count;
 }

@@ -41,7 +41,7 @@ class Workspace {
     std::size_t block, used, total;
   };
 
-  void grow(std::size_t bytes) {
+  ATTN_COLD void grow(std::size_t bytes) {
     // With nothing in use, one block replaces the pieces that growing on demand has left.
     if (total_ == 0) {
       bytes = (std::max)(bytes, capacity());
@@ -92,10 +92,11 @@ class Workspace {
 namespace detail {
 
 inline std::size_t scratch_bytes(index_t size, std::size_t element_size) {
-  if (size > (std::numeric_limits<index_t>::max)() / static_cast<index_t>(2 * element_size)) {
+  index_t twice = 0;
+  if (__builtin_mul_overflow(size, static_cast<index_t>(2 * element_size), &twice)) {
     throw std::bad_alloc();
   }
-  return (static_cast<std::size_t>(size) * element_size + kAlignment - 1) / kAlignment * kAlignment;
+  return (static_cast<std::size_t>(twice) / 2 + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 }  // namespace detail
@@ -137,13 +138,14 @@ class ScratchLayout {
   /// nullptr without memory, and for no elements. Throws std::bad_alloc where bytes overflow.
   template <class T>
   T* take(index_t size) {
-    return reinterpret_cast<T*>(take_bytes(Scratch<T>::bytes(size)));
+    return reinterpret_cast<T*>(take_bytes(size, sizeof(T)));
   }
 
   std::size_t bytes() const { return bytes_; }
 
  private:
-  std::byte* take_bytes(std::size_t bytes) {
+  std::byte* take_bytes(index_t size, std::size_t element_size) {
+    const std::size_t bytes = detail::scratch_bytes(size, element_size);
     std::byte* start = memory_ == nullptr || bytes == 0 ? nullptr : memory_ + bytes_;
     if (__builtin_add_overflow(bytes_, bytes, &bytes_)) throw std::bad_alloc();
     return start;

@@ -127,7 +127,7 @@ inline Isa isa_from_name(std::string_view function, std::string_view argument,
   for (Isa isa : kAllIsas) {
     if (name(isa) == text) return isa;
   }
-  throw ValueError(message(function, argument, kBeAnIsa, "'" + std::string(text) + "'"));
+  throw ValueError(message(function, argument, kBeAnIsa, join({"'", text, "'"})));
 }
 
 }  // namespace detail
@@ -154,7 +154,9 @@ inline Isa require_isa(std::string_view function, std::string_view argument, Isa
   if (is_available(isa)) return isa;
   std::string available;
   for (Isa other : kAllIsas) {
-    if (is_available(other)) available.append(available.empty() ? "" : ", ").append(name(other));
+    if (is_available(other)) {
+      available = join({available, available.empty() ? "" : ", ", name(other)});
+    }
   }
   throw ValueError(message(function, argument,
                            "be one that this machine and this build have (" + available + ")",

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 
 #include "attn/core/config.hpp"
 
@@ -33,15 +32,14 @@ namespace detail {
       : "ecx", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", \
         "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15")
 
-/// Nanoseconds of 768 instructions, best of some rounds: a round that is disturbed does not count.
+/// Ticks of 768 instructions, best of some rounds: a round that is disturbed does not count.
 template <class F>
-double best_of_rounds(F run) {
-  using Clock = std::chrono::steady_clock;
-  double best = 1e9;
+unsigned long long best_of_rounds(F run) {
+  unsigned long long best = ~0ull;
   for (int round = 0; round < 16; ++round) {
-    const Clock::time_point start = Clock::now();
+    const unsigned long long start = __builtin_ia32_rdtsc();
     run();
-    best = (std::min)(best, std::chrono::duration<double, std::nano>(Clock::now() - start).count());
+    best = (std::min)(best, __builtin_ia32_rdtsc() - start);
   }
   return best;
 }
@@ -52,8 +50,8 @@ inline bool has_fast_pairs() {
   if (__builtin_cpu_supports("avx512bf16") == 0) return false;
   const auto floats = [] { ATTN_PAIR_CHAINS("vfmadd231ps"); };
   const auto pairs = [] { ATTN_PAIR_CHAINS("vdpbf16ps"); };
-  const double of_floats = best_of_rounds(floats), of_pairs = best_of_rounds(pairs);
-  return of_pairs < 1.7 * of_floats;
+  const auto of_floats = static_cast<double>(best_of_rounds(floats));
+  return static_cast<double>(best_of_rounds(pairs)) < 1.7 * of_floats;
 }
 #undef ATTN_PAIR_CHAINS
 #undef ATTN_PAIR_CHAIN
