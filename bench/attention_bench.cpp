@@ -1,4 +1,4 @@
-// Benchmarks of scaled_dot_product_attention: long, short, causal, windowed, grouped, decoding, each instruction set.
+// Benchmarks of scaled_dot_product_attention: shapes, masks and decoding, per instruction set.
 #include <benchmark/benchmark.h>
 
 #include "attn/attn.hpp"

@@ -1,4 +1,4 @@
-// What docs/performance.md says of single calls: the first ones on OpenMP's threads, and functors that call std::tanh.
+// What docs/performance.md says of single calls: first ones on OpenMP, functors of std::tanh.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

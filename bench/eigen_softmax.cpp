@@ -1,4 +1,4 @@
-// Softmax in Eigen, compiled with -march=native: prints the nanoseconds of a row, for attn_report to compare with.
+// Softmax in Eigen, compiled with -march=native: prints the nanoseconds of a row.
 //
 // An executable of its own: with these flags Eigen's functions are others than those of programs
 // without them.

@@ -1,4 +1,4 @@
-// Benchmarks of MultiHeadAttention's forward pass: BERT's shape, one long text, and the tutorials' four tokens.
+// Benchmarks of MultiHeadAttention: BERT's shape, one long text, the tutorials' four tokens.
 #include <benchmark/benchmark.h>
 
 #include "attn/attn.hpp"

@@ -1,4 +1,4 @@
-// precision: the tables of docs/precision.md, what each format loses in products, in attention and in embeddings.
+// The tables of docs/precision.md: what formats lose in products, attention and embeddings.
 #include <cstdio>
 #include <iostream>
 

@@ -1,4 +1,4 @@
-// Prints hashes of the results of a fixed set of calls: two trees whose lines agree give the same bits.
+// Prints hashes of the results of fixed calls: trees whose lines agree give the same bits.
 //
 // A line is an instruction set, an element type, a number of threads and an operation. Inputs are
 // made by integer arithmetic, so that they are the same everywhere.

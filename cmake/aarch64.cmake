@@ -1,4 +1,4 @@
-# Toolchain for AArch64 by Debian's cross compiler (g++-aarch64-linux-gnu); tests run under qemu-aarch64 (qemu-user).
+# Toolchain for AArch64 by Debian's cross compiler; tests run under qemu-aarch64.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

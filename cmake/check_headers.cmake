@@ -1,4 +1,4 @@
-# Fails on a header without its first two lines, what lives there and the licence: `cmake -P cmake/check_headers.cmake`.
+# Fails on a header without its first two lines: what lives there, and the licence.
 cmake_minimum_required(VERSION 3.24)
 
 cmake_path(SET include_dir NORMALIZE "${CMAKE_CURRENT_LIST_DIR}/../include")

@@ -1,4 +1,4 @@
-# Draws the include graph of include/attn by folder and fails on an arrow that points up: `cmake -P cmake/check_layers.cmake`.
+# Draws the include graph of include/attn by folder, and fails on an arrow that points up.
 #
 # It reads #include lines and, for kernel text, `#define ATTN_KERNEL_TEXT "..."` and `ATTN_TARGET_VECTORS "..."`, which are included.
 # INCLUDE_DIR may name another tree.

@@ -1,4 +1,4 @@
-# The libraries that attn builds on: an installed copy where there is one, else a pinned release from GitHub.
+# The libraries that attn builds on: installed copies, else pinned releases from GitHub.
 #
 # FETCHCONTENT_SOURCE_DIR_<NAME> (EIGEN3, NLOHMANN_JSON, GOOGLETEST, BENCHMARK, CLI11, UTF8PROC) names an unpacked
 # source tree to use instead of both, for instance without a network.

@@ -1,4 +1,4 @@
-# What holds for attn's own files only and not for those of its users: build type, warnings, sanitizers.
+# What holds for attn's own files and not for its users': build type, warnings, sanitizers.
 #
 # Included after the dependencies: a fetched one is compiled with its own flags.
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

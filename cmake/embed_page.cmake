@@ -1,5 +1,6 @@
-# attn_embed_page(TARGET PAGE.html): gives TARGET a header PAGE_page.hpp with the page as pages::PAGE_page, one text that
-# needs no other file: the style sheets and scripts that it links to by <link> and <script src> lines stand in their place.
+# attn_embed_page(TARGET PAGE.html): gives TARGET a header PAGE_page.hpp with the page as
+# pages::PAGE_page, one text that needs no other file: the style sheets and scripts that it links to
+# by <link> and <script src> lines stand in their place.
 #
 # The same file does the work when it is run at build time: `cmake -DPAGE=... -DHEADER=... -P cmake/embed_page.cmake`.
 if(NOT CMAKE_SCRIPT_MODE_FILE)

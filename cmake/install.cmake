@@ -1,5 +1,5 @@
-# The installed package: headers, CMake package `attn` with the components `io` and `text`, pkg-config files; where asked for, the
-# compiled kernels.
+# The installed package: headers, CMake package `attn` with the components `io` and `text`,
+# pkg-config files; where asked for, the compiled kernels.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 

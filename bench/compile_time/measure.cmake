@@ -1,5 +1,5 @@
-# Prints what one attention call costs to compile, through each door and with attn::compiled, as a ratio to <Eigen/Core> alone
-# in the same run, beside its limit; a slow machine fails nothing.
+# Prints what one attention call costs to compile, through each door and with attn::compiled, as a
+# ratio to <Eigen/Core> alone in the same run, beside its limit; a slow machine fails nothing.
 cmake_minimum_required(VERSION 3.24)
 
 set(common -O2 -std=c++20 -fopenmp)

@@ -1,4 +1,4 @@
-"""attn's side: runs attn_report row by row, minilm_speed and llm_speed, and turns what they say into seconds."""
+"""attn's side: runs attn_report, minilm_speed and llm_speed, and turns their rows into seconds."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What is compared: attn_report's shapes, their inputs, their results in float64, and how a call is timed."""
+"""What is compared: attn_report's shapes, inputs, results in float64, and how a call is timed."""
 
 import math
 import os

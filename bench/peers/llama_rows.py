@@ -1,4 +1,4 @@
-"""llama.cpp's side, by llama-cpp-python, which pip builds for the machine at hand: the same file, prompt and threads."""
+"""llama.cpp's side, by llama-cpp-python built here: the same file, prompt and threads."""
 
 import functools
 import os

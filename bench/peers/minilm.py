@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 as the rivals run it: the names of its files, and text in batches for those that run graphs."""
+"""all-MiniLM-L6-v2 as the rivals run it: the names of its files, and text in batches."""
 
 import os
 

@@ -1,5 +1,7 @@
-"""Writes what the row minilm needs into a folder, `python minilm_files.py FOLDER SENTENCES`: the text, and the model of
-$ATTN_MODEL_DIR in the rivals' formats."""
+"""Writes what the row minilm needs into a folder: `python minilm_files.py FOLDER SENTENCES`.
+
+The text, and the model of $ATTN_MODEL_DIR in the rivals' formats.
+"""
 
 import os
 import random

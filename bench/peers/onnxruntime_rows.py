@@ -1,4 +1,4 @@
-"""ONNX Runtime's side: a graph of one operator, weights as constants, inputs and output bound beforehand."""
+"""ONNX Runtime's side: one operator, weights as constants, inputs and output bound beforehand."""
 
 import numpy as np
 import onnxruntime

@@ -1,5 +1,7 @@
-"""Tokenizer beside the Python package tokenizers, one thread each: ids of odd lines and of plays by SmolLM2's vocabulary, and
-of plays by a small one of SentencePiece (tests/data/sentencepiece).
+"""Tokenizer beside the Python package tokenizers, one thread each.
+
+Ids of odd lines and of plays by SmolLM2's vocabulary, and of plays by a small one of SentencePiece
+(tests/data/sentencepiece).
 
   python tokenizers_speed.py BUILD [LINES]     # the build folder; 5000 odd lines if not given
 

@@ -1,4 +1,4 @@
-// What low precision costs: relative errors of products and of attention, cosines of embeddings, all against double.
+// Errors of low precision against double: of products, of attention, and of embeddings.
 #pragma once
 
 #include <algorithm>

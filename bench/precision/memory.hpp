@@ -1,4 +1,4 @@
-// What a model's weights take of memory by their element: by weight_bytes(), and as a process grows that loads it.
+// The memory of a model's weights by their element: weight_bytes(), and how a process grows.
 #pragma once
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// What options of attention cost, beside the plain call: the calls, and the call that each stands beside.
+// What options of attention cost: the calls, and the plain call that each stands beside.
 #pragma once
 
 #include <numeric>

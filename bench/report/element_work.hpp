@@ -1,5 +1,5 @@
-// Calls that the report times beside products and attention: few rows through a linear layer, small batched products, and
-// what goes element by element or row by row.
+// Calls that the report times beside products and attention: few rows through a linear layer, small
+// batched products, and what goes element by element or row by row.
 #pragma once
 
 #include "report/work.hpp"

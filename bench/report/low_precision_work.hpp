@@ -1,4 +1,4 @@
-// Products and attention of small elements that the report times: bfloat16, int8, quantised weights.
+// Works of the report on small elements: bfloat16, int8 and quantised weights.
 #pragma once
 
 #include <cstdint>

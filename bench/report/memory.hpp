@@ -1,4 +1,4 @@
-// The rows `memory` and `memory_train`: what attention over 65,536 tokens takes beyond its inputs and outputs, in a fresh process.
+// The rows `memory` and `memory_train`: what attention over 65,536 tokens takes in a fresh process.
 #pragma once
 
 #include <fstream>

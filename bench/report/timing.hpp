@@ -1,4 +1,4 @@
-// Timings: the times of every work so far, measured in turn with the limits that it is compared with.
+// Timings: the times of every work, measured in turn with the limits it is compared with.
 #pragma once
 
 #include <algorithm>

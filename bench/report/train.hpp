@@ -1,4 +1,4 @@
-// The report's rows about training: steps of attention, of an encoder layer and of a small model, and AdamW at memory's speed.
+// The report's rows about training: attention, an encoder layer, a small model, AdamW.
 #pragma once
 
 #include "attn/layers/encoder_layer_backward.hpp"

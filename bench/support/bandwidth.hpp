@@ -1,4 +1,4 @@
-// The machine's read bandwidth on a buffer of a given size, measured: the limit of work bound by memory.
+// The machine's measured read bandwidth on a buffer: the limit of work bound by memory.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Checks of a benchmark's result on a sample of its elements, by the tests' references and tolerances.
+// Checks a sample of a benchmark's result by the tests' references and tolerances.
 #pragma once
 
 #include <string>

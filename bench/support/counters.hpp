@@ -1,4 +1,4 @@
-// What a benchmark reports beside its time: FLOP/s, the machine's peak measured around it, their ratio.
+// What a benchmark reports beside its time: FLOP/s, the measured peak around it, their ratio.
 #pragma once
 
 #include <benchmark/benchmark.h>

@@ -1,4 +1,4 @@
-// The machine's peak in float multiply-adds, measured: the limit that every FLOP/s figure stands beside.
+// The machine's measured peak of float multiply-adds, which FLOP/s figures stand beside.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The shapes that are measured, in one table: attn_report's rows, those of attention_bench, and what bench/peers asks of the rivals.
+// The shapes that are measured, in one table for attn_report, attention_bench and bench/peers.
 #pragma once
 
 #include <algorithm>

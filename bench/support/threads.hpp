@@ -1,4 +1,4 @@
-// A start line for measuring threads, so that all of them work at the same time, and the time they took together.
+// A start line for threads that are to work at the same time, and the time they took together.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Door of attention: scaled_dot_product_attention, its masks, options, functors and caches; linear_attention.
+// Door of attention: scaled_dot_product_attention, its options and caches; linear_attention.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Door of generation: sampling, greedy decoding, beam search, drafts, and the sessions that models decode in.
+// Door of generation: sampling, greedy decoding, beam search, drafts and sessions.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Door of kernels: products, softmax, norms, activations, and how calls run. Of core it takes the tensors alone.
+// Door of kernels: products, softmax, norms, activations, and how calls run.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Door of train: backward of functions, layers and models, losses, optimizers, schedules, batches and checkpoints.
+// Door of train: backward, losses, optimizers, schedules, batches and checkpoints.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// AttentionPrecision::int8 against double on what its codes stand for: options, elements, layouts, poison, same bits.
+// AttentionPrecision::int8 against double on what its codes stand for; same bits; poison.
 #include <cmath>
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Dropout: the reference's generator against published vectors, and what the library drops, bit by bit.
+// Dropout: Philox against published vectors, and what the library drops, bit by bit.
 #include <gtest/gtest.h>
 
 #include "attn/attention/sdpa.hpp"

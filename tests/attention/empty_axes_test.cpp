@@ -1,4 +1,4 @@
-// Calls with empty axes: no query leaves nothing to write but what was asked for, no key makes every row one without keys.
+// Empty axes: no query leaves nothing to write, no key makes every row one without keys.
 #include <limits>
 #include <vector>
 

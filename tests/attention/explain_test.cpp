@@ -1,4 +1,4 @@
-// explain(): the plan is the one that the call executes, and the blocks are those that brute force counts.
+// explain(): its plan is the one that runs, its blocks are those that brute force counts.
 #include "attn/attention/explain.hpp"
 
 #include <gmock/gmock.h>

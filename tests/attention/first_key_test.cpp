@@ -1,4 +1,4 @@
-// first_key: keys that are given without those before them keep their numbers, in every mask, bias, functor and layout.
+// first_key: keys keep their numbers in every mask, bias, functor and layout.
 #include <numeric>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// score_mod, mask_mod, prob_mod: the same calls told by options, on every instruction set, and in every combination.
+// score_mod, mask_mod, prob_mod: the same calls told by options, in every combination.
 #include "attn/attention/functors.hpp"
 
 #include <cmath>

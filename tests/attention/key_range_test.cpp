@@ -1,4 +1,4 @@
-// Which interval of keys a query sees: worked examples of causality, windows, lengths, padding, prefix, chunks, documents.
+// Which interval of keys a query sees: worked examples of each kind of mask.
 #include "attn/attention/key_range.hpp"
 
 #include <limits>

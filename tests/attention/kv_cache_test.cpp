@@ -1,4 +1,4 @@
-// KvCache: attention step by step and in chunks against attention at once, windows, reordering, and its errors.
+// KvCache: step by step and in chunks against attention at once, windows, reordering, errors.
 #include "attn/attention/kv_cache.hpp"
 
 #include <limits>

@@ -1,4 +1,4 @@
-// linear_attention: every rule against nested loops, in guarded memory, in pieces and on threads, and what it refuses.
+// linear_attention: every rule against nested loops, in pieces, on threads, and its errors.
 #include "attn/attention/linear_attention.hpp"
 
 #include <limits>

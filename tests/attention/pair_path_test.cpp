@@ -1,4 +1,4 @@
-// Attention of bfloat16 in pairs, on targets that have tiles: against double, same bits, poison. Elsewhere the same of float.
+// Attention of bfloat16 in tiles, elsewhere in float: against double, same bits, poison.
 #include <cmath>
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// scaled_dot_product_attention with bad input: the message names function, argument, expected and found, and nothing is
-// written.
+// scaled_dot_product_attention with bad input: the message names function, argument, expected and
+// found, and nothing is written.
 #include "attn/attention/problem_checks.hpp"
 
 #include <limits>

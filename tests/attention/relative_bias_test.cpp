@@ -1,4 +1,4 @@
-// t5_relative_bias(): the buckets that transformers' T5 gives every distance, and attention with them.
+// t5_relative_bias(): the buckets that transformers' T5 gives, and attention with them.
 #include "attn/attention/relative_bias.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// scaled_dot_product_attention_backward: against central differences, float against double, same bits, hidden NaN.
+// Backward of attention against central differences and double; same bits; hidden NaN.
 #include "attn/attention/sdpa_backward.hpp"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Hidden keys and values: what they hold changes no bit, and those that no query sees are never read.
+// Hidden keys and values change no bit, and those that no query sees are never read.
 #include <tuple>
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Where queries, keys and values may lie: packed sequences, pages and views of larger caches give the bits of plain calls.
+// Packed sequences, pages and views of larger caches give the bits of plain calls.
 #include <limits>
 #include <numeric>
 

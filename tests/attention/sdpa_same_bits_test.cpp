@@ -1,4 +1,4 @@
-// Same inputs, same bits: whatever the threads, the batch size, the place in the batch, the strides and the chunking.
+// Same inputs, same bits, for any threads, batch, place in the batch, strides and chunking.
 #include <thread>
 
 #include <gtest/gtest.h>

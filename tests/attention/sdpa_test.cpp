@@ -1,4 +1,4 @@
-// scaled_dot_product_attention: random combinations of options over random shapes and strides, against nested loops.
+// scaled_dot_product_attention: random options, shapes and strides against nested loops.
 #include "attn/attention/sdpa.hpp"
 
 #include <gtest/gtest.h>

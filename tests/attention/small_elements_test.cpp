@@ -1,4 +1,4 @@
-// Attention on bfloat16, float16 and int8: the bits of float attention on what is stored, or within its error; caches of them.
+// Attention on bfloat16, float16 and int8 against float on what is stored; caches of them.
 #include <gtest/gtest.h>
 
 #include "attn/attention/cached_attention.hpp"

@@ -1,5 +1,6 @@
-# attn_report's page in a browser, drawn from a report of tests/data, so that nothing is measured: attn_report_test.py
-# PROGRAM DIRECTORY, where the directory gets the screenshots. Exits with 77 (skipped) without a browser.
+# attn_report's page in a browser, drawn from a report of tests/data, so that nothing is measured:
+# attn_report_test.py PROGRAM DIRECTORY, where the directory gets the screenshots. Exits with 77
+# (skipped) without a browser.
 import json
 import pathlib
 import subprocess

@@ -1,5 +1,6 @@
-# bench/peers' table with attn's own column: peers_table_test.py TABLE ATTN_REPORT. One short round of a row of each unit; rivals
-# that this python3 has are measured too, and those that it lacks named.
+# bench/peers' table with attn's own column: peers_table_test.py TABLE ATTN_REPORT. One short round
+# of a row of each unit; rivals that this python3 has are measured too, and those that it lacks
+# named.
 import importlib.util
 import json
 import os

@@ -1,4 +1,4 @@
-"""bench/perplexity against what chat says of the same tokens: perplexity_test.py PERPLEXITY CHAT. Skipped (77) without the model."""
+"""bench/perplexity against chat on the same tokens: perplexity_test.py PERPLEXITY CHAT."""
 import json
 import math
 import os

@@ -1,4 +1,4 @@
-# Compiles PROGRAM by COMPILER and fails unless its first error contains what PROGRAM's first line says, in few lines.
+# Compiles PROGRAM, which must fail with the error that its first line says, in few lines.
 cmake_minimum_required(VERSION 3.25)
 
 # A template's error names the calls that led to it, each with its source line.

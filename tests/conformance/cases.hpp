@@ -1,4 +1,4 @@
-// What the conformance suites share: a case's inputs, the gate, and the axis that an operator works along.
+// What the conformance suites share: a case's inputs, the gate, an operator's axis.
 #pragma once
 
 #include <string>

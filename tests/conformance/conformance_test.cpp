@@ -1,4 +1,4 @@
-// Conformance suites: `conformance_test OPERATOR` runs every case that OPERATOR.json lists, on every instruction set.
+// `conformance_test OPERATOR` runs every case of OPERATOR.json on every instruction set.
 //
 // They are looked for where make_cases.sh puts them: in
 // ${ATTN_CONFORMANCE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/onnx-1.23.0}. The last line is

@@ -1,4 +1,4 @@
-// Conformance suite LinearAttention: heads are split by views, and the rule shows in which of decay and beta are given.
+// Suite LinearAttention: heads are views; the rule shows in which of decay and beta are given.
 #include "attn/attention/linear_attention.hpp"
 #include "attn/layers/heads.hpp"
 

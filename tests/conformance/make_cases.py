@@ -1,6 +1,7 @@
-# Writes ONNX's operator cases as the conformance suites read them: make_cases.py DIRECTORY OPERATOR... For each operator
-# OPERATOR.json (a list: name, opset, attributes, names of inputs and outputs) and OPERATOR.safetensors (tensors
-# CASE/in/NAME and CASE/out/NAME), from what the package onnx generates.
+# Writes ONNX's operator cases as the conformance suites read them: make_cases.py DIRECTORY
+# OPERATOR... For each operator OPERATOR.json (a list: name, opset, attributes, names of inputs and
+# outputs) and OPERATOR.safetensors (tensors CASE/in/NAME and CASE/out/NAME), from what the package
+# onnx generates.
 import json
 import pathlib
 import struct

@@ -1,4 +1,4 @@
-# Does what a user of attn would do, in the way that MODE names; LIBRARY is attn (header-only) or compiled.
+# Does what a user would do, in the way of MODE, with LIBRARY: attn or compiled.
 cmake_minimum_required(VERSION 3.24)
 
 set(here "${CMAKE_CURRENT_LIST_DIR}")

@@ -1,4 +1,4 @@
-// Arithmetic with broadcasting: against a loop over all elements, for shapes and strides drawn at random.
+// Arithmetic with broadcasting against loops over all elements, random shapes and strides.
 #include "attn/core/arithmetic.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// x(i, j) outside of x: compiled with and without ATTN_CHECK_INDEX, and as debug builds are. Prints what it meets.
+// Prints what x(i, j) outside of x meets, with and without ATTN_CHECK_INDEX.
 #include <cstdio>
 
 #include <attn/core.hpp>

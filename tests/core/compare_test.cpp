@@ -1,4 +1,4 @@
-// Comparisons: against loops over all elements, with infinities, NaN, mixed element types and any strides.
+// Comparisons against loops over all elements: infinities, NaN, mixed types, any strides.
 #include "attn/core/compare.hpp"
 
 #include <algorithm>

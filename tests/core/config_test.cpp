@@ -1,4 +1,4 @@
-// Configuration: the version as one number, the namespace of this build, and exceptions, which lie outside of it.
+// Configuration: the version, the namespace of this build, exceptions outside of it.
 //
 // What other flags make of the namespace: tests/isa_mix/namespaces.cmake.
 #include "attn/core/config.hpp"

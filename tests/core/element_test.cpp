@@ -1,4 +1,4 @@
-// Elements: all 65,536 values of each 16-bit float, rounding to them, their limits; names, sizes and C++ counterparts.
+// Elements: all 65,536 values of each 16-bit float, rounding, limits, names and sizes.
 #include "attn/core/element.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-"""Writes tests/data/core/printed.json: arrays, options, and the text that numpy makes of them. Needs numpy 2.4.
+"""Writes tests/data/core/printed.json: arrays and the text that numpy 2.4 makes of them.
 
   make_printed.py > tests/data/core/printed.json
 """

@@ -1,4 +1,4 @@
-"""docs/install.md has every option that CMakeLists.txt offers, with its default: install_options_test.py SOURCE_DIRECTORY"""
+"""docs/install.md has every option of CMakeLists.txt: install_options_test.py SOURCE_DIRECTORY"""
 import pathlib
 import re
 import sys

@@ -1,4 +1,4 @@
-// The AVX-512 intrinsics that attn uses, emulated by SIMDe on AVX2: read in the place of <immintrin.h>.
+// The AVX-512 intrinsics that attn uses, by SIMDe on AVX2, in the place of <immintrin.h>.
 //
 // SIMDe's functions stand for Intel's here, not our own: written by others and tested by them
 // against processors that have the instructions, they do not share what we may have misunderstood.

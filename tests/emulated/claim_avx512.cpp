@@ -1,4 +1,4 @@
-// Makes __builtin_cpu_supports say that the machine has AVX-512, for programs whose AVX-512 kernels are emulated.
+// Makes __builtin_cpu_supports claim AVX-512, for programs that emulate it.
 //
 // attn::best_isa() asks it, inside objects that were compiled for the ordinary tests: what it reads
 // is the one place where these can be told. Libraries choose their own code before or elsewhere

@@ -1,5 +1,6 @@
-# attention_map as its user meets it, and its page in a browser: attention_map_test.py PROGRAM DIRECTORY, where the
-# directory gets the screenshots. Exits with 77 (skipped) without the model or a browser.
+# attention_map as its user meets it, and its page in a browser: attention_map_test.py PROGRAM
+# DIRECTORY, where the directory gets the screenshots. Exits with 77 (skipped) without the model or
+# a browser.
 import json
 import math
 import os

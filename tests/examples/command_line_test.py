@@ -1,4 +1,4 @@
-# What the command line of every example does alike: command_line_test.py PROGRAM. None of it needs a model.
+# What every example's command line does alike: command_line_test.py PROGRAM.
 import os
 import pathlib
 import subprocess

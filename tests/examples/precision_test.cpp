@@ -1,4 +1,4 @@
-// The errors of low precision that docs/precision.md shows stay below the bounds that they are promised to have.
+// The errors of low precision in docs/precision.md stay below their promised bounds.
 #include <filesystem>
 #include <string>
 

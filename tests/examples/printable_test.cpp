@@ -1,4 +1,4 @@
-// What acts on a terminal is shown as an escape, everything else as it is; counts agree with their noun.
+// What acts on a terminal is shown as an escape; counts agree with their noun.
 #include "support/printable.hpp"
 
 #include <string>

@@ -1,4 +1,4 @@
-// Execution: what is used where a field is left out, and that the set that a call names is the set it runs on.
+// Execution: the defaults of its fields, and that calls run on the set that they name.
 #include "attn/exec/execution.hpp"
 
 #include <gtest/gtest.h>

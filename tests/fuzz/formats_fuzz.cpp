@@ -1,4 +1,4 @@
-// libFuzzer: quantised products of every format, and attention on caches of every element, out of the fuzzer's bytes.
+// libFuzzer: products of every quantised format, attention on caches of every element.
 #include <cstdlib>
 #include <iostream>
 

@@ -1,5 +1,5 @@
-// A libFuzzer target: any keys of a GGUF file, and any tokenizer.json, give a clear error or a tokenizer, by which any
-// bytes become ids that decode; and any chat template is recognised or not.
+// A libFuzzer target: any keys of a GGUF file, and any tokenizer.json, give a clear error or a
+// tokenizer, by which any bytes become ids that decode; and any chat template is recognised or not.
 //
 //   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude -Itests
 //       tests/fuzz/tokenizer_fuzz.cpp -lutf8proc -o tokenizer_fuzz && ./tokenizer_fuzz

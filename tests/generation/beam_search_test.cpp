@@ -1,4 +1,4 @@
-// beam_search: against all sequences where the beam is wide, against a plain search where it is narrow.
+// beam_search against all sequences where the beam is wide, plain search where narrow.
 #include "attn/generation/beam_search.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Sessions of Gpt and Seq2SeqTransformer: decoding with caches gives the tokens that computing all anew gives.
+// Sessions of Gpt and Seq2SeqTransformer: caches give the tokens of computing all anew.
 #include "attn/generation/decoding_session.hpp"
 
 #include <functional>

@@ -1,4 +1,4 @@
-// likeliest_token and Sampler: which tokens can be drawn and how often, reproducibly, and their errors.
+// likeliest_token and Sampler: which tokens can be drawn, how often, and their errors.
 #include "attn/generation/sampling.hpp"
 
 #include <cmath>

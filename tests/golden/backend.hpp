@@ -1,5 +1,5 @@
-// Backends: the parts of a Transformer in the library and in the references, by the same names, so that a module is
-// composed once and run as both.
+// Backends: the parts of a Transformer in the library and in the references, by the same names, so
+// that a module is composed once and run as both.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Golden suites: `golden_test MANIFEST` runs every case that MANIFEST.json lists against MANIFEST.safetensors.
+// `golden_test MANIFEST` runs every case of MANIFEST.json against MANIFEST.safetensors.
 //
 // Both are looked for in the environment variable ATTN_GOLDEN_DIR, if that is set, else in
 // tests/data. The last line is "Golden.MANIFEST: N passed, M failed, K skipped (names), G

@@ -1,4 +1,4 @@
-// Gradients of golden cases, whose loss is the sum of y times grad_y, against the library's in double and in float.
+// Gradients of golden cases, whose loss is the sum of y grad_y, against double and float.
 #pragma once
 
 #include <string>

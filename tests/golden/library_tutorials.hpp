@@ -1,4 +1,4 @@
-// LibraryTutorials: the systems of tutorial 003 as modules of the library, loaded by the tutorial's names.
+// LibraryTutorials: tutorial 003's systems as the library's modules, by the tutorial's names.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Golden suite `multihead_attention`: MultiHeadAttention, loaded by PyTorch's names, against nn.MultiheadAttention.
+// Golden suite `multihead_attention`: MultiHeadAttention against nn.MultiheadAttention.
 #include "golden/backend.hpp"
 #include "golden/gradients.hpp"
 #include "golden/pytorch.hpp"

@@ -1,4 +1,4 @@
-// PyTorch's conventions: parameter names of nn.MultiheadAttention, and masks whose true means hidden.
+// PyTorch's conventions: names of nn.MultiheadAttention, masks whose true means hidden.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Golden suite `training`: whole runs of four models, against PyTorch's in double: first gradients, losses, norms, ends.
+// Golden suite `training`: whole runs of four models against PyTorch's in double.
 #include "golden/training_models.hpp"
 #include "support/isas.hpp"
 #include "support/tolerance.hpp"

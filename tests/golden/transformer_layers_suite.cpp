@@ -1,5 +1,6 @@
-// Golden suite `transformer_layers`: encoder and decoder layers, stacks and the whole Transformer of PyTorch, as the
-// library's modules of the same names. Which module a case is shows in the names of its tensors.
+// Golden suite `transformer_layers`: encoder and decoder layers, stacks and the whole Transformer
+// of PyTorch, as the library's modules of the same names. Which module a case is shows in the names
+// of its tensors.
 #include "golden/backend.hpp"
 #include "golden/gradients.hpp"
 #include "golden/pytorch.hpp"

@@ -1,4 +1,4 @@
-// Golden suite `tutorials`: the systems of the five tutorials as the library's modules of the same kind.
+// Golden suite `tutorials`: the systems of the five tutorials as the library's modules.
 //
 // Which module a case is shows in the names of its tensors; 004's weights are (in, out), all others
 // (out, in). Masks keep where true. The tutorials fill hidden scores with -1e9, so that a row

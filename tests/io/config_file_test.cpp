@@ -1,4 +1,4 @@
-// ConfigFile: values by key with their types and ranges, objects within, keys that nobody asked for, hostile text.
+// ConfigFile: values by key with types and ranges, nested objects, unasked keys, hostile text.
 #include "attn/io/config_file.hpp"
 
 #include <fstream>

@@ -1,4 +1,4 @@
-"""Writes the .npy and .npz files of tests/data/npy, whose elements are 0, 1, 2, .. in C's order: make_arrays.py FOLDER"""
+"""Writes tests/data/npy, whose elements are 0, 1, 2, .. in C's order: make_arrays.py FOLDER"""
 import sys
 
 import numpy as np

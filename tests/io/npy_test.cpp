@@ -1,4 +1,4 @@
-// .npy files: those that numpy wrote (make_arrays.py), those that attn writes, and what strangers may make of them.
+// .npy files: numpy's (make_arrays.py), attn's own, and what strangers may make of them.
 #include "attn/io/npy.hpp"
 
 #include <gtest/gtest.h>

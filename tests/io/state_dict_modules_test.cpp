@@ -1,4 +1,4 @@
-// State dicts of the layers: PyTorch's names out of a file and back into one, strictness, and the report.
+// State dicts of layers: PyTorch's names out of a file and back, strictness, the report.
 #include <string>
 #include <vector>
 

@@ -1,5 +1,6 @@
-# What the inline namespace says of flags: plain builds are short, flags that change code or layout change the name, and
-# every feature flag of CXX that does not stands in the list of those whose instructions only intrinsics make.
+# What the inline namespace says of flags: plain builds are short, flags that change code or layout
+# change the name, and every feature flag of CXX that does not stands in the list of those whose
+# instructions only intrinsics make.
 cmake_minimum_required(VERSION 3.24)
 
 # name_of(VARIABLE FLAGS...): the namespace of a file compiled with FLAGS; empty if the compiler does not know them.

@@ -1,4 +1,4 @@
-// Backward of activations, norms, softmax, losses, column sums: against central differences, float against double, same bits.
+// Backward of kernels: against central differences, float against double, same bits.
 #include <gtest/gtest.h>
 
 #include "attn/kernels/activation_backward.hpp"

@@ -1,5 +1,6 @@
-# A program links to attn::compiled with the headers that the library was compiled with, and does not with headers whose
-# structs have two fields of one type in another order: their sizes are the same, and results would be wrong without a word.
+# A program links to attn::compiled with the headers that the library was compiled with, and does
+# not with headers whose structs have two fields of one type in another order: their sizes are the
+# same, and results would be wrong without a word.
 #
 # CXX, INCLUDE_DIR, LIBRARY; WORK_DIR for what is written.
 cmake_minimum_required(VERSION 3.24)

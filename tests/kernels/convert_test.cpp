@@ -1,4 +1,4 @@
-// convert(): every 16-bit value, floats and doubles of every magnitude, any strides and lengths, against the scalar conversions.
+// convert(): every 16-bit value, all magnitudes, any strides, against scalar conversions.
 #include "attn/kernels/convert.hpp"
 
 #include <bit>

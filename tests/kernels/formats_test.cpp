@@ -1,4 +1,4 @@
-// A short run of what tests/fuzz/formats_fuzz.cpp draws: formats of weights and elements of caches, hostile numbers.
+// A short run of formats_fuzz's draws: formats of weights, elements of caches, hostile numbers.
 #include <gtest/gtest.h>
 
 #include "support/format_draw.hpp"

@@ -1,4 +1,4 @@
-// gemm with bad input: the message names function, argument, expected and found, and nothing is written.
+// gemm with bad input: what its messages name, and that nothing is written.
 #include <gtest/gtest.h>
 
 #include "attn/kernels/gemm.hpp"

@@ -1,4 +1,4 @@
-// gemm: random products of awkward sizes, strides and epilogues in guarded memory, against nested loops.
+// gemm: awkward sizes, strides and epilogues in guarded memory, against nested loops.
 #include "attn/kernels/gemm.hpp"
 
 #include <vector>

@@ -1,4 +1,4 @@
-"""Fails unless the inner loops of NEON's products multiply by lanes and load little: python3 lane_loads.py OBJDUMP LIBRARY.
+"""Fails unless NEON's inner loops multiply by lanes and load little: lane_loads.py OBJDUMP LIBRARY.
 
 A loop is what lies between the target of a backward branch and the branch, without another such loop in it; what is left
 over of k or of columns has loops of its own, with fewer multiply-adds, which do not count. A load of a pair of registers

@@ -1,4 +1,4 @@
-// layer_norm and rms_norm: random rows in guarded memory and in place, rows far from 0, and rows without variance.
+// layer_norm and rms_norm: random rows, in place, far from 0, and without variance.
 #include "attn/kernels/norm.hpp"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-# Fails unless the compiled kernels ask for memory ahead where they are to: g++ 12 dropped whole functions that did nothing
-# else (core/prefetch.hpp), and results stay the same, so that no other test sees it.
+# Fails unless the compiled kernels ask for memory ahead where they are to: g++ 12 dropped whole
+# functions that did nothing else (core/prefetch.hpp), and results stay the same, so that no other
+# test sees it.
 cmake_minimum_required(VERSION 3.24)
 
 execute_process(COMMAND "${OBJDUMP}" --disassemble "${LIBRARY}" OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)

@@ -1,4 +1,4 @@
-// Products with quantised weights: exact ones by the bits of gemm(), those in 8 bits by plain loops; hostile values.
+// Products with quantised weights: exact by the bits of gemm(), 8 bits by plain loops.
 #include "attn/kernels/quantized.hpp"
 
 #include <cmath>

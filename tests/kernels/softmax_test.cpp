@@ -1,4 +1,4 @@
-// softmax, log_softmax and log_sum_exp: random rows with hidden entries, in guarded memory and in place, against nested loops.
+// softmax, log_softmax, log_sum_exp: rows with hidden entries, in place, against loops.
 #include "attn/kernels/softmax.hpp"
 
 #include <cmath>

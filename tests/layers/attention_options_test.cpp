@@ -1,4 +1,4 @@
-// What a module of attention adds to every call: window, softcap and scale of its own, biases in and out; a window per layer.
+// What a module of attention adds to every call: window, softcap, scale and biases.
 #include <gtest/gtest.h>
 
 #include "attn/layers/decoder.hpp"

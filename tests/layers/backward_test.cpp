@@ -1,4 +1,4 @@
-// Backward of layers: every parameter's and input's gradient against central differences, on random options.
+// Backward of layers: all gradients against central differences, on random options.
 #include <gtest/gtest.h>
 
 #include "attn/layers/dropout.hpp"

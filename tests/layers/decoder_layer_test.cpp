@@ -1,4 +1,4 @@
-// DecoderLayer: post- and pre-norm with every option against composed references, by PyTorch's names, step by step.
+// DecoderLayer: post- and pre-norm, every option, against composed references; step by step.
 #include "attn/layers/decoder_layer.hpp"
 
 #include <string>

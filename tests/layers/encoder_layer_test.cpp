@@ -1,4 +1,4 @@
-// EncoderLayer: post- and pre-norm with every option against composed references, in place, and by PyTorch's names.
+// EncoderLayer: post- and pre-norm, every option, against composed references; in place.
 #include "attn/layers/encoder_layer.hpp"
 
 #include <string>

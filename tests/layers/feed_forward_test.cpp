@@ -1,4 +1,4 @@
-// FeedForward: every activation, plain and gated, with and without a residual, against nested loops.
+// FeedForward: every activation, gated and not, with and without residual, against loops.
 #include "attn/layers/feed_forward.hpp"
 
 #include <string>

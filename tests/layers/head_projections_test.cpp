@@ -1,4 +1,4 @@
-// HeadProjections: one product or three, packed or not, with room behind the keys: always the same three projections.
+// HeadProjections: joined, separate or packed, always the same three projections.
 #include "attn/layers/head_projections.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// InputEmbedding: words, positions of every kind, token types, scale and norm against nested loops; bad ids.
+// InputEmbedding: words, positions, token types, scale and norm against loops; bad ids.
 #include "attn/layers/input_embedding.hpp"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// LayerStack: what Encoder and Decoder have in common - names, no layers, caches, and errors that change nothing.
+// LayerStack: names, no layers, caches, and errors that change nothing.
 #include "attn/layers/layer_stack.hpp"
 
 #include <string>

@@ -1,4 +1,4 @@
-// MultiHeadAttention: what a call can be told - all of attention's options, functors, positions, and a cache.
+// MultiHeadAttention's calls: attention's options, functors, positions and a cache.
 #include <map>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// MultiHeadAttention: random modules and calls against the composed references, and against the library's own functions.
+// MultiHeadAttention: random modules and calls against composed references.
 #include "attn/layers/multi_head_attention.hpp"
 
 #include <map>

@@ -1,4 +1,4 @@
-// find_padding: true where a token is padding; with causal() the masks of the tutorials' Transformer.
+// find_padding: true where a token is padding; with causal() the tutorials' masks.
 #include "attn/layers/padding.hpp"
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Rotary options: scaled frequencies against those of transformers, angles that depend on the length, and what is refused.
+// Rotary options: frequencies against transformers', angles by length, errors.
 #include "attn/layers/rotary_options.hpp"
 
 #include <fstream>

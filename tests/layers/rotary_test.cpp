@@ -1,4 +1,4 @@
-// rotary_embedding: both forms against nested loops, in guarded memory and in place, and what it refuses.
+// rotary_embedding: both forms against nested loops, in place, and what it refuses.
 #include "attn/layers/rotary.hpp"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Conversations of unlike lengths in one call: every row has the bits of a call of its own, and the cache too.
+// Conversations of unlike lengths in one call: every row has the bits of a call of its own.
 #include <deque>
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Sublayers: attention and feed-forward with residual and norm are their parts, in either order, also in place.
+// Sublayers are their parts, in either order of norm and residual, also in place.
 #include "attn/layers/sublayer.hpp"
 
 #include <gtest/gtest.h>

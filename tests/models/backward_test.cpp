@@ -1,4 +1,4 @@
-// Backward of models: gradients of all parameters against central differences; tied tables get both their parts.
+// Backward of models against central differences; tied tables get both their parts.
 #include <gtest/gtest.h>
 
 #include "attn/kernels/loss.hpp"

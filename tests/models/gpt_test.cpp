@@ -1,4 +1,4 @@
-// Gpt: against composed references, and step by step with caches, in the shapes of GPT-2 and of Llama.
+// Gpt against composed references, and step by step, in the shapes of GPT-2 and Llama.
 #include "attn/models/gpt.hpp"
 
 #include <string>

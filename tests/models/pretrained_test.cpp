@@ -1,4 +1,4 @@
-// load_pretrained: tiny models of each architecture against what transformers computed, and what is wrong with a folder.
+// load_pretrained: tiny models of each architecture against transformers, and bad folders.
 #include "attn/models/pretrained.hpp"
 
 #include <algorithm>

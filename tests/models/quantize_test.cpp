@@ -1,4 +1,4 @@
-// quantize, and GGUF's blocks as weights: models of codes against the same models of what the codes mean.
+// quantize and GGUF's blocks: models of codes against models of what the codes mean.
 #include "attn/models/quantize.hpp"
 
 #include <cstring>

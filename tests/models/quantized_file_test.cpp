@@ -1,4 +1,4 @@
-// Quantised modules in files: the same bits after a round trip, what the files hold, what is wrong with them; no training.
+// Quantised modules in files: round trips keep bits, contents, errors; no training.
 #include "attn/models/quantized_file.hpp"
 
 #include <cstring>

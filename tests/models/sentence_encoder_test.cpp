@@ -1,4 +1,4 @@
-// SentenceEncoder: tiny folders against what sentence-transformers computed, batches and threads, what is wrong with a folder.
+// SentenceEncoder: tiny folders against sentence-transformers, batches, threads, errors.
 #include "attn/models/sentence_encoder.hpp"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Vit: packed or not on every instruction set, functors, and what is refused; numbers are those of pretrained_test.cpp.
+// Vit: packed or not on every instruction set, functors, and what is refused.
 #include "attn/models/vit.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// save_state_dicts FOLDER: writes a file for each kind of module that PyTorch has too; state_dicts.py loads them there.
+// save_state_dicts FOLDER: a file per kind of module that PyTorch has, for state_dicts.py.
 #include <cstdio>
 #include <exception>
 #include <filesystem>

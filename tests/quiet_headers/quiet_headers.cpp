@@ -1,4 +1,4 @@
-// Every header and calls of many kinds, in a program whose min and max are macros; compiled with warnings as errors.
+// Every header with min and max as macros and warnings as errors, and calls of many kinds.
 // The standard library first: it does not bear such macros itself.
 #include <bits/stdc++.h>
 

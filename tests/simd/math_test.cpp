@@ -1,5 +1,5 @@
-// exp2, exp, tanh, silu, gelu and log: errors in units in the last place over samples of their whole domain, and what becomes of
-// the extremes. tests/slow has every float.
+// exp2, exp, tanh, silu, gelu and log: errors in units in the last place over samples of their
+// whole domain, and what becomes of the extremes. tests/slow has every float.
 #include <cmath>
 #include <limits>
 #include <vector>

@@ -1,4 +1,4 @@
-// AVX2 and AVX-512 give the same bits, as simd/math.inc promises of sets with FMA: what an emulated set can be held to.
+// AVX2 and AVX-512 give the same bits, as simd/math.inc promises of sets with FMA.
 #include <bit>
 #include <cmath>
 #include <cstdint>

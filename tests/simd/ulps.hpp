@@ -1,4 +1,4 @@
-// UlpRuler: errors of float and double in units in the last place; and exact activations to measure by it.
+// UlpRuler: errors in units in the last place; and exact activations to measure by.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Kernel text: every operation over Vec as a function over arrays, for vec_test.cpp to compare with plain arithmetic.
+// Kernel text: every operation of Vec as a function over arrays, for vec_test.cpp.
 
 /// Whole vectors as long as there are any: the partial loads of the baseline are calls to memcpy.
 template <class T>

@@ -1,4 +1,4 @@
-// Vec: every operation of every instruction set against plain arithmetic, and partial loads and stores at a page's edge.
+// Vec: every operation against plain arithmetic, partial loads at a page's edge.
 #include <cmath>
 #include <functional>
 #include <limits>

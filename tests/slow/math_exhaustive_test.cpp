@@ -1,6 +1,6 @@
-// Every function of simd/math.inc over all 2^32 floats, and over millions of doubles, on every instruction set: no error
-// above the bound that it states. Prints the worst. Four minutes on two cores, for two instruction
-// sets.
+// Every function of simd/math.inc over all 2^32 floats, and over millions of doubles, on every
+// instruction set: no error above the bound that it states. Prints the worst. Four minutes on two
+// cores, for two instruction sets.
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -1,4 +1,4 @@
-// AttentionDraw: a random attention call (shapes, options, strides), and how to run one in the library.
+// AttentionDraw: a random attention call, and how to run one in the library.
 #pragma once
 
 #include <array>

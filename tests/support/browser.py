@@ -1,5 +1,6 @@
-# For tests of programs and of the pages that they write: a headless Chromium, driven by its DevTools protocol over a pipe,
-# which needs no library; a reader of PNG files; a count of what holds.
+# For tests of programs and of the pages that they write: a headless Chromium, driven by its
+# DevTools protocol over a pipe, which needs no library; a reader of PNG files; a count of what
+# holds.
 import base64
 import json
 import os

@@ -1,4 +1,4 @@
-// format_difference: one random call with quantised weights, or of attention on small elements, against what it means.
+// format_difference: a random call on quantised weights or small elements, and what it means.
 #pragma once
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// expect_gradient: a gradient against central differences in double, along one random direction or element by element.
+// expect_gradient: a gradient against central differences, along a direction or by element.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// LibraryOptions: the library's attention options that say what a ReferenceOptions says, with the memory they view.
+// LibraryOptions: attention options that say what a ReferenceOptions says, with their memory.
 #pragma once
 
 #include <deque>

@@ -1,4 +1,4 @@
-// Placed: a tensor laid out with strides of a test's choice in guarded memory, with poison between its rows.
+// Placed: a tensor with a test's strides in guarded memory, poison between its rows.
 #pragma once
 
 #include <array>

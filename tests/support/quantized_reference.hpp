@@ -1,4 +1,4 @@
-// Quantised products as plain loops: formats, random weights of them, and what activations in 8 bits mean, in double.
+// Quantised products as plain loops in double, and random weights of every format.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Random: numbers that are the same on every machine for the same seed, and the seed in words for a failing test.
+// Random: the same numbers on every machine for a seed, and the seed for a failing test.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// References with nested loops, one obvious line per formula: in double the truth, in float "the naive formula".
+// References with nested loops: in double the truth, in float the naive formula.
 //
 // Each is a template on the type it computes in and shares nothing with the library but the names.
 // The attention reference follows the contract's order of one row step by step; the numbers in its

@@ -1,4 +1,4 @@
-// References of layers: linear maps, rotary embedding, activations and multi-head attention, on top of reference.hpp.
+// References of layers: linear, rotary, activations, multi-head attention.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// ToyDecoder: a CachedDecoder whose logits follow from all that a row has seen, so that a mistake in what it saw shows.
+// ToyDecoder: a CachedDecoder whose logits follow from all that a row has seen.
 #pragma once
 
 #include <limits>

@@ -1,4 +1,4 @@
-// Options of small Transformers: random layers, stacks that use what layers have, and the shapes of known models.
+// Options of small Transformers: random layers, stacks, and the shapes of known models.
 #pragma once
 
 #include "attn/models/gpt.hpp"

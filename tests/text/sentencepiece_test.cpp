@@ -1,5 +1,5 @@
-// SentencePiece: ids and texts of the packages sentencepiece and tokenizers, from GGUF files and from tokenizer.json; any
-// bytes there and back, and what is wrong with vocabularies.
+// SentencePiece: ids and texts of the packages sentencepiece and tokenizers, from GGUF files and
+// from tokenizer.json; any bytes there and back, and what is wrong with vocabularies.
 #include "attn/text/sentencepiece.hpp"
 
 #include <cstdlib>

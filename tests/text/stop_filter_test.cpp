@@ -1,5 +1,5 @@
-// StopFilter: whatever the pieces, what comes out is the text up to the first complete stop text, and never
-// a part of one.
+// StopFilter: whatever the pieces, what comes out is the text up to the first complete stop text,
+// and never a part of one.
 #include "attn/text/stop_filter.hpp"
 
 #include <string>

@@ -1,4 +1,4 @@
-// A run that is killed again and again, also while it writes its checkpoint, ends with the bits of one that was not.
+// A run killed again and again ends with the bits of one that was not.
 #include <csignal>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Lora: gradients against central differences, merging against the product of its own, files, and runs that stop and go on.
+// Lora: gradients against central differences, merging, files, and interrupted runs.
 #include <gtest/gtest.h>
 
 #include "attn/train.hpp"

@@ -1,4 +1,4 @@
-// Training: optimizers by their formulas, clipping, schedules, batches, initialisation, and runs that stop and go on.
+// Optimizers by their formulas, clipping, schedules, batches, initialisation, interrupted runs.
 #include <gtest/gtest.h>
 
 #include "attn/train.hpp"

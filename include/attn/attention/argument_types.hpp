@@ -1,4 +1,4 @@
-// What the types of an attention call's arguments must be: one readable line each where they are not.
+// What the types of an attention call's arguments must be, asserted in a readable line each.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

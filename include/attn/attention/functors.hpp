@@ -1,4 +1,4 @@
-// score_mod, mask_mod, prob_mod: ordinary scalar functors, compiled into the loop over a row of scores.
+// score_mod, mask_mod, prob_mod: scalar functors, compiled into a loop over a row of scores.
 // SPDX-License-Identifier: Apache-2.0
 //
 // What FlexAttention does with a compiler at run time. A functor is called for whole rows of a

@@ -1,4 +1,4 @@
-// The derivatives of a score_mod by its score and its parameters and of a prob_mod by its weight, as loops over a row.
+// Derivatives of score_mod and prob_mod, by scores, weights and parameters, over a row.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

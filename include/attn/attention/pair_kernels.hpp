@@ -1,4 +1,4 @@
-// PairKernels: what attention asks of an instruction set that multiplies pairs of bfloat16 in tiles.
+// PairKernels: what attention asks of a target that multiplies pairs of bfloat16 in tiles.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

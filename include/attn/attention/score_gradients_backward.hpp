@@ -1,4 +1,4 @@
-// ScoreGradients: rows of backward attention between its products, from scores and d_p to weights and d_s.
+// ScoreGradients: between backward's products, from scores and d_p to weights and d_s.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// ScoreParameters: numbers that a score functor takes after its indices, one for all heads or one for each.
+// ScoreParameters: numbers that a score functor takes, one for all heads or one for each.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

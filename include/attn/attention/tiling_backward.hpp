@@ -1,4 +1,4 @@
-// BackwardTiling and BackwardScratch: how backward attention is cut, and the memory of one of its workers.
+// BackwardTiling and BackwardScratch: how backward is cut, and the memory of one worker.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

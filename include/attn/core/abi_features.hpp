@@ -1,4 +1,4 @@
-// What the compiler may emit, as tokens: the level of x86-64, and a token for every feature beyond it.
+// What the compiler may emit, as tokens: x86-64's level, and each feature beyond it.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Features whose instructions come from intrinsics alone (AES, SHA, AMX, XSAVE and others) have no

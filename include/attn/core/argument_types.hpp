@@ -1,4 +1,4 @@
-// What the types of a function's arguments must be: one readable line each where they are not, before anything else fails.
+// What the types of arguments must be: one readable line each, before anything else fails.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A door asserts each argument by a macro, since a static_assert takes its words from literals

@@ -1,4 +1,4 @@
-// Arithmetic on whole tensors: sums, products and multiples, with broadcasting, into an output of the caller's.
+// Arithmetic on whole tensors, with broadcasting, into an output of the caller's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Elements: float16 and bfloat16, what tensors hold, what sums of them are kept in, and the names of types in files.
+// Elements: float16, bfloat16, what sums of an element are kept in, and types' names in files.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

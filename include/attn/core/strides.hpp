@@ -1,4 +1,4 @@
-// Strides: what regrouping, reordering and broadcasting axes does to them, as plain functions of any rank.
+// Strides: what regrouping, reordering and broadcasting axes does to them, for any rank.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

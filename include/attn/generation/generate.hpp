@@ -1,4 +1,4 @@
-// generate: the tokens that follow a batch of prompts, by any decoder that remembers what it was given.
+// generate: the tokens that follow a batch of prompts, by any decoder that keeps a cache.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// ConfigFile: settings by name in a JSON file such as a model's config.json, and which of them nobody has asked for.
+// ConfigFile: settings by name in a JSON file, and which of them nobody has asked for.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

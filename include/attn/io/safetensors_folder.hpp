@@ -1,4 +1,4 @@
-// SafetensorsFolder: the tensors of a model's folder, in one safetensors file or in several that an index names.
+// SafetensorsFolder: a model's tensors, in one safetensors file or in several with an index.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Elements as files hold them: which types load as which, whether all values fit, and the conversion.
+// Elements as files hold them: which types load as which, and the conversion.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

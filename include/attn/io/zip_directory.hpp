@@ -1,4 +1,4 @@
-// The directory of a zip file: which members there are and where their bytes lie, checked against the file.
+// The directory of a zip file: its members and where their bytes lie, checked against the file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Activations, element by element: relu, gelu (erf and tanh), silu, their gated products, and swish.
+// Activations, element by element: relu, gelu, silu, their gated products, and swish.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Backends: tables of what a target computes for a family of operations, one of them chosen once per public call.
+// Backends: a target's table of functions for one family of operations, chosen once per call.
 // SPDX-License-Identifier: Apache-2.0
 //
 //   backend<family::Products, T>(isa).gemm(problem, execution)

@@ -1,4 +1,4 @@
-// Kernel text: products of few rows by a matrix whose columns are contiguous, as a Linear's weight has them.
+// Kernel text: products of few rows by a matrix of contiguous columns, as Linear's weight.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Columns are read once and where they lie: packing would write and read them again.

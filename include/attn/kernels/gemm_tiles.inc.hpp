@@ -1,4 +1,4 @@
-// Kernel text: products of bfloat16 by tiles, and the block of tiles that those of 8-bit integers have too.
+// Kernel text: products of bfloat16 by tiles, and the block of tiles that int8 shares.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every element of C is the sum of tiles of 32 k in the order of k, however few rows there are, so

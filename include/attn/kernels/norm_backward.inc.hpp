@@ -1,4 +1,4 @@
-// Kernel text: gradients of normalised rows; first those of the weights, since d_x may take the place of d_out or x.
+// Kernel text: gradients of normalised rows, those of the weights first.
 // SPDX-License-Identifier: Apache-2.0
 
 /// What a row was shifted and scaled by.

@@ -1,4 +1,4 @@
-// Kernel text: panels of quantised weights as floats, and products of codes with activations of 8 bits.
+// Kernel text: products with quantised weights, of activations in float or in 8 bits.
 // SPDX-License-Identifier: Apache-2.0
 
 /// Scales or offsets of one panel from entry `at` on, as floats.

@@ -1,4 +1,4 @@
-// QuantizedWeights: a matrix of 4- or 8-bit codes with scales, laid out once for the kernels of every instruction set.
+// QuantizedWeights: a matrix of 4- or 8-bit codes with scales, packed once for all kernels.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// The micro-kernel: a block of accumulators in registers, shared by GEMM and both products of attention.
+// The micro-kernel: a tile of accumulators, shared by GEMM and attention's two products.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// DecoderLayer: self-attention, attention to an encoder's result, and feed-forward, by PyTorch's names.
+// DecoderLayer: self-attention, cross-attention and feed-forward, by PyTorch's names.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

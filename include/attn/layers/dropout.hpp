@@ -1,4 +1,4 @@
-// Dropout of layers while they train: what is dropped follows from seed, step, layer, place and element alone.
+// Dropout of layers in training: reproducible by seed, step, layer, place and element.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

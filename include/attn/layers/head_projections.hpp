@@ -1,4 +1,4 @@
-// HeadProjections: the weights that make queries, keys and values of features, stored and named as PyTorch does.
+// HeadProjections: the weights that make queries, keys and values, stored as PyTorch does.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

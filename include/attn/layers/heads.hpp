@@ -1,4 +1,4 @@
-// split_heads, split_qkv and combine_heads: between (batch, seq, num_heads * head_dim) and (batch, heads, seq, dim).
+// split_heads, split_qkv, combine_heads: (batch, seq, heads * dim) as (batch, heads, seq, dim).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// InputEmbedding: tokens to vectors - words, where they stand, which segment they are of, and a norm.
+// InputEmbedding: tokens to vectors, of words, positions and segments, with a norm.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// LayerStack: layers of a Transformer one behind the other with a norm behind them, as encoder and decoder are.
+// LayerStack: layers one behind the other and a norm, as encoder and decoder are.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// MultiHeadAttention: projections, attention over heads and the output projection, by PyTorch's names.
+// MultiHeadAttention: projections, attention over heads, output projection; PyTorch's names.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// OutputProjection: from features to a logit for each word, by a weight of its own or by that of the embedding.
+// OutputProjection: features to logits, by a weight of its own or the embedding's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

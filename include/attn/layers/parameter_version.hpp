@@ -1,4 +1,4 @@
-// ParameterVersion: which content a parameter has, so that what was made of an older one is never used.
+// ParameterVersion: a parameter's content by number, so that stale packed copies are not used.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

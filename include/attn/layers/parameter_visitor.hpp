@@ -1,4 +1,4 @@
-// ParameterVisitor: what the parameters of a module are shown to, one by one, under PyTorch's names.
+// ParameterVisitor: is shown a module's parameters one by one, under PyTorch's names.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

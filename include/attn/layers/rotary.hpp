@@ -1,4 +1,4 @@
-// rotary_embedding: turns pairs of coordinates of queries and keys by angles that grow with the position.
+// rotary_embedding: turns pairs of coordinates of queries and keys by their position.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

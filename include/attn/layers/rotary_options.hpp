@@ -1,4 +1,4 @@
-// RotaryOptions: which coordinates a rotary embedding turns, and the frequencies by which it does, scaled for long texts.
+// RotaryOptions: which coordinates a rotary embedding turns, and its (scaled) frequencies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Saved: a tensor that a forward pass leaves for its backward; and gradients, modules of the same shape as theirs.
+// Saved: a tensor that forward leaves for backward; and gradients, modules of the same shape.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sublayers: attention and feed-forward with their residual and norm, which layers of a Transformer are made of.
+// Sublayers: attention and feed-forward with residual and norm, which layers are made of.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Float16Weight: a weight matrix in bfloat16 or float16, multiplied by in float; and modules that hold theirs so.
+// Float16Weight: a weight matrix in bfloat16 or float16, multiplied in float.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// LanguageModel: a decoder with its tokenizer and chat template, from a GGUF file or a Hugging Face folder.
+// LanguageModel: a decoder, tokenizer and chat template from a GGUF file or a folder.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

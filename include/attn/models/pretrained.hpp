@@ -1,4 +1,4 @@
-// load_pretrained: models from folders as Hugging Face's transformers writes them, config.json and safetensors.
+// load_pretrained: models from folders of Hugging Face's transformers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

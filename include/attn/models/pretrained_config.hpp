@@ -1,4 +1,4 @@
-// What the config.json files of different models have in common: activations, sizes, keys that change no result.
+// What config.json files have in common: activations, sizes, keys that change no result.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

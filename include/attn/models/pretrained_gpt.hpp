@@ -1,4 +1,4 @@
-// Decoders from Hugging Face folders: Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2 and GPT-2 as Gpt.
+// Gpt from Hugging Face folders: Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2 and GPT-2.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

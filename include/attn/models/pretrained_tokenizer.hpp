@@ -1,4 +1,4 @@
-// Tokenizer, special tokens and chat template of a Hugging Face folder: tokenizer.json and the files beside it.
+// Tokenizer, special tokens and chat template of a Hugging Face folder.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

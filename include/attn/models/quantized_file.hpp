@@ -1,4 +1,4 @@
-// Quantised modules in safetensors files: int8 weights with a scale per row, and weights of 16 bits, written and read.
+// Quantised modules in safetensors files: int8 with a scale per row, and weights of 16 bits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// SentenceEncoder: lines of text to vectors that lie near one another where meanings do, from a sentence-transformers folder.
+// SentenceEncoder: lines of text to vectors, from a sentence-transformers folder.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a sentence-transformers folder asks for beside its transformer: pooling, prompts, the longest text, the tokenizer.
+// What a sentence-transformers folder says beside its model: pooling, prompts, tokenizer.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

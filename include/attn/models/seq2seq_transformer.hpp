@@ -1,4 +1,4 @@
-// Seq2SeqTransformer: a Transformer from token ids to logits - embeddings, masks of padding, output projection.
+// Seq2SeqTransformer: from token ids to logits, with embeddings, padding masks and generator.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Features that g++ 12 and clang 14 cannot ask a processor for: AVX-VNNI, and AMX, which the system has to grant.
+// Features that compilers cannot ask a processor for: AVX-VNNI, and AMX, which Linux grants.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

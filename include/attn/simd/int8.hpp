@@ -1,4 +1,4 @@
-// Int8: vectors of 8-bit integers and their products, once per instruction set; what quantised weights are multiplied with.
+// Int8: vectors of 8-bit integers and their products, once per instruction set.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

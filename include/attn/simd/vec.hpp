@@ -1,4 +1,4 @@
-// Vec<T>: one hardware vector of float or double, once per instruction set; the vocabulary of all kernels.
+// Vec<T>: one hardware vector of float or double; the vocabulary of all kernels.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Kernel text: Vec of float, double and 64-bit integers of the current instruction set, then the math built on them.
+// Kernel text: Vec of float, double and 64-bit integers, then the math built on them.
 // SPDX-License-Identifier: Apache-2.0
 //
 // The vocabulary, the same in every target (a new target is one new file and one row of

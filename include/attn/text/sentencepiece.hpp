@@ -1,4 +1,4 @@
-// SentencePiece: tokens of characters, in which spaces are a letter, by merges or by probability; other characters are bytes.
+// SentencePiece: tokens of characters, spaces among them, by merges or by probability.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

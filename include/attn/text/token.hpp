@@ -1,4 +1,4 @@
-// Tokens: what kinds of them vocabularies have, pieces of texts, and the ids of tokens by their bytes.
+// Tokens: kinds that vocabularies have, pieces of texts, and ids of tokens by their bytes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Parameters with their gradients, side by side under one name, and which of them an optimizer treats alike.
+// Parameters beside their gradients under one name, and groups that an optimizer treats alike.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,6 +1,7 @@
-# Needs trl==1.16.0 (unpacked, no more than its files) and jinja2 (in a virtual environment): writes cases.json, chat templates
-# as models' files have them, with conversations and the texts that Jinja makes of them as transformers asks it to; null
-# where the template refuses. Templates with "known" false are there to be told apart.
+# Needs trl==1.16.0 (unpacked, no more than its files) and jinja2 (in a virtual environment): writes
+# cases.json, chat templates as models' files have them, with conversations and the texts that Jinja
+# makes of them as transformers asks it to; null where the template refuses. Templates with "known"
+# false are there to be told apart.
 #
 #   python make.py TRL/chat_templates
 import json

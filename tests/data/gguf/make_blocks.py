@@ -1,5 +1,6 @@
-# Needs gguf==0.19.0 numpy==2.4.6 (in a virtual environment): writes blocks.gguf, random blocks of every type that attn reads
-# beside what the package makes of them, and floats beside the blocks that it makes of those.
+# Needs gguf==0.19.0 numpy==2.4.6 (in a virtual environment): writes blocks.gguf, random blocks of
+# every type that attn reads beside what the package makes of them, and floats beside the blocks
+# that it makes of those.
 #
 #   python make_blocks.py
 import pathlib

@@ -1,5 +1,6 @@
-# Needs torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 (in a virtual environment): writes
-# attention.json, what every head of all-MiniLM-L6-v2 attends to in two sentences, as transformers gives it.
+# Needs torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 (in a virtual
+# environment): writes attention.json, what every head of all-MiniLM-L6-v2 attends to in two
+# sentences, as transformers gives it.
 #
 #   HF_HUB_OFFLINE=1 python make_attention.py            with the model from examples/fetch_model.sh
 #

@@ -1,5 +1,6 @@
-# Needs torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 (in a virtual environment): writes
-# embeddings.json, what PyTorch makes of the lines of sentences.txt with all-MiniLM-L6-v2.
+# Needs torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 (in a virtual
+# environment): writes embeddings.json, what PyTorch makes of the lines of sentences.txt with
+# all-MiniLM-L6-v2.
 #
 #   HF_HUB_OFFLINE=1 python make_embeddings.py            with the model from examples/fetch_model.sh
 #

@@ -1,4 +1,4 @@
-# Needs tokenizers==0.23.3 (in a virtual environment): writes token_ids.json, the ids of 500 awkward lines of text.
+# Writes token_ids.json, the ids of 500 awkward lines of text. Needs tokenizers==0.23.3.
 #
 #   python make_token_ids.py            with the model from examples/fetch_model.sh
 #

@@ -1,4 +1,4 @@
-"""Tiny models with random weights, as folders that Hugging Face's transformers writes, and what it computes by them.
+"""Tiny models with random weights as transformers' folders, and what it computes by them.
 
   python make.py [FOLDER]     # beside this script if not given; needs torch, transformers and tokenizers
 

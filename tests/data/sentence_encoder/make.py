@@ -1,4 +1,4 @@
-"""Tiny encoders of sentences with random weights, as folders of sentence-transformers, and what it computes by them.
+"""Tiny encoders as sentence-transformers' folders, and what it computes by them.
 
   HF_HUB_OFFLINE=1 python make.py [FOLDER]     # beside this script if not given
 

@@ -1,7 +1,8 @@
-# Needs sentencepiece==0.2.3 gguf==0.19.0 tokenizers==0.23.3 (in a virtual environment): trains small vocabularies on a few
-# lines in many scripts, and writes them as GGUF files have them (NAME.gguf, without tensors) and as tokenizer.json
-# (NAME/tokenizer.json), and cases.json: lines, and by the tokenizer's name rows of a line's number, the ids that the package
-# gives it, and the text that it makes of these where that is another.
+# Needs sentencepiece==0.2.3 gguf==0.19.0 tokenizers==0.23.3 (in a virtual environment): trains
+# small vocabularies on a few lines in many scripts, and writes them as GGUF files have them
+# (NAME.gguf, without tensors) and as tokenizer.json (NAME/tokenizer.json), and cases.json: lines,
+# and by the tokenizer's name rows of a line's number, the ids that the package gives it, and the
+# text that it makes of these where that is another.
 #
 #   python make.py [LINES]          100 lines if not given
 #

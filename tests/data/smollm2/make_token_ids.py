@@ -1,6 +1,7 @@
-# Needs gguf==0.19.0 tokenizers==0.23.3 numpy (in a virtual environment): writes token_ids.json, lines in many scripts beside
-# the ids that the package tokenizers gives them with SmolLM2's vocabulary, and pre_tokens.json, where it cuts lines for the
-# other pre-tokenizers, of which there is no vocabulary.
+# Needs gguf==0.19.0 tokenizers==0.23.3 numpy (in a virtual environment): writes token_ids.json,
+# lines in many scripts beside the ids that the package tokenizers gives them with SmolLM2's
+# vocabulary, and pre_tokens.json, where it cuts lines for the other pre-tokenizers, of which there
+# is no vocabulary.
 #
 #   python make_token_ids.py [LINES]          with the file from examples/fetch_llm.sh; 300 lines if not given
 #
