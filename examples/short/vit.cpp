@@ -13,9 +13,7 @@ int main(int argc, char** argv) {
 
   const auto images = golden.load<float, 4>("images");  // (batch, channels, height, width)
   const attn::Tensor2<float> logits = vit.classify(images);
-  attn::Tensor2<float> probabilities(logits.shape());
-  attn::softmax(logits, probabilities);
-  const auto [best, labels] = attn::top_k(probabilities, 1);
+  const auto [best, labels] = attn::top_k(attn::softmax(logits), 1);
   for (attn::index_t i = 0; i < images.extent(0); ++i) {
     std::printf("image %td: label %td, %.3f\n", i, labels(i, 0), best(i, 0));
   }

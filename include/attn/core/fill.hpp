@@ -42,19 +42,25 @@ class RandomNumbers {
   std::mt19937_64 engine_;
 };
 
-template <class T>
-concept FloatElement = std::floating_point<T> || Float16Element<T>;
-
 /// Elements in order, last axis fastest, whatever the strides.
 template <class T, int Rank, class Draw>
 void fill_each(const TensorView<T, Rank>& x, Draw& draw) {
-  static_assert(FloatElement<T>, "fill: the elements must be floats that are not const");
   for (index_t i = 0; i < x.extent(0); ++i) {
     if constexpr (Rank == 1) {
       x(i) = static_cast<T>(draw());
     } else {
       fill_each(x.select(0, i), draw);
     }
+  }
+}
+
+template <class X, class Draw>
+void fill_with(X&& x, Draw draw) {
+  ATTN_ASSERT_FLOATING(X, "fill_normal, fill_uniform: x");
+  ATTN_ASSERT_WRITABLE(X, "fill_normal, fill_uniform: x");
+  if constexpr (!std::is_const_v<typename view_t<X>::element_type>) {
+    const auto view = view_of(x);
+    if (view.size() > 0) fill_each(view, draw);
   }
 }
 
@@ -69,9 +75,7 @@ void fill_normal(X&& x, const NormalOptions& options = {}) {
                              to_string(options.mean) + " and " + to_string(options.std)));
   }
   detail::RandomNumbers numbers(options.seed);
-  auto draw = [&] { return options.mean + options.std * numbers.normal(); };
-  const auto view = view_of(x);
-  if (view.size() > 0) detail::fill_each(view, draw);
+  detail::fill_with(x, [&] { return options.mean + options.std * numbers.normal(); });
 }
 
 /// Uniform numbers, as fill_normal(). Throws ValueError unless low and high are finite and low at
@@ -83,9 +87,8 @@ void fill_uniform(X&& x, const UniformOptions& options = {}) {
                              to_string(options.low) + " and " + to_string(options.high)));
   }
   detail::RandomNumbers numbers(options.seed);
-  auto draw = [&] { return options.low + (options.high - options.low) * numbers.uniform(); };
-  const auto view = view_of(x);
-  if (view.size() > 0) detail::fill_each(view, draw);
+  detail::fill_with(x,
+                    [&] { return options.low + (options.high - options.low) * numbers.uniform(); });
 }
 
 ATTN_NAMESPACE_END

@@ -66,6 +66,13 @@ auto concatenate(int axis, const Parts& parts) {
   return detail::concatenated<scalar_t<X>, rank_v<X>>(axis, views);
 }
 
+/// Never: the axis comes first.
+template <TensorLike First, class... Others>
+void concatenate(const First&, const Others&...) {
+  static_assert(!std::same_as<First, First>,
+                "concatenate: the axis comes first, then the tensors: concatenate(0, a, b)");
+}
+
 /// out(i, ..) = x(rows(i), ..): rows by their numbers, which may repeat. Shapes: x (n, ..), rows
 /// (m), out (m, ..). Throws ValueError for a number outside of 0 .. n - 1; nothing is written then.
 template <TensorLike X, TensorLike Rows, TensorLike Out>
