@@ -527,15 +527,22 @@ Json shapes() {
     Json& row = all[std::string(prefix) + std::string(name)] = {{"operation", operation}};
     row.update(shape);
   };
-  for (const bench::AttentionShape& s : bench::kAttentionShapes) {
-    add("sdpa_", s.name, "Attention",
-        {{"batch", s.batch},
-         {"heads", s.num_heads},
-         {"kv_heads", s.num_kv_heads},
-         {"q_len", s.q_len},
-         {"kv_len", s.kv_len},
-         {"dim", s.head_dim},
-         {"causal", s.causal}});
+  const auto add_attention = [&](const bench::AttentionShape& s, bool is_bf16) {
+    Json shape = {{"batch", s.batch},  {"heads", s.num_heads}, {"kv_heads", s.num_kv_heads},
+                  {"q_len", s.q_len},  {"kv_len", s.kv_len},   {"dim", s.head_dim},
+                  {"causal", s.causal}};
+    if (is_bf16) shape["element"] = "bfloat16";
+    add("sdpa_", std::string(s.name) + (is_bf16 ? "_bf16" : ""), "Attention", shape);
+  };
+  for (const bench::AttentionShape& s : bench::kAttentionShapes) add_attention(s, false);
+  for (const char* name : {"d64", "d128", "decode", "decode_gqa"}) {
+    add_attention(bench::shape_of(bench::kAttentionShapes, name), true);
+  }
+  for (const bench::SmallGemmShape& s : bench::kSmallGemmShapes) {
+    // The rivals have no blocks.
+    if (s.element != "bfloat16" && s.element != "int8") continue;
+    add("", s.name, "Gemm",
+        {{"m", s.m}, {"n", s.n}, {"k", s.k}, {"packed", true}, {"element", s.element}});
   }
   for (const bench::GemmShape& s : bench::kGemmShapes) {
     Json shape = {{"m", s.m}, {"n", s.n}, {"k", s.k}};
@@ -560,6 +567,11 @@ Json shapes() {
     Json shape = {{"batch", s.batch}, {"seq", s.seq}, {"width", s.width}, {"heads", s.heads}};
     if (s.hidden > 0) shape["hidden"] = s.hidden;
     add("", s.name, s.hidden > 0 ? "EncoderLayer" : "MultiHead", shape);
+    if (s.hidden == 0) continue;
+    for (const auto& [suffix, element] : {std::pair{"_bf16", "bfloat16"}, {"_int8", "int8"}}) {
+      shape["element"] = element;
+      add("", std::string(s.name) + suffix, "EncoderLayer", shape);
+    }
   }
   for (const bench::AttentionShape& s : bench::kAttentionTrainShapes) {
     add("", s.name, "AttentionTrain",

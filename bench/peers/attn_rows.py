@@ -52,6 +52,7 @@ class AttnReport:
     def _minilm(self, operation, threads, seconds):
         program = Path(self._program).with_name("minilm_speed")
         options = ["--seconds", str(seconds), "--embeddings", operation.embeddings_file]
+        options += ["--precision", operation.precision]
         environment = self._environment | {"OMP_NUM_THREADS": str(threads)}
         done = subprocess.run(
             [program, operation.text_file, *options], env=environment, capture_output=True, text=True

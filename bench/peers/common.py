@@ -27,10 +27,22 @@ def softmax(x):
 
 
 class Operation:
-    """A shape to run. inputs() are the arguments of expected(), which takes them in float64."""
+    """A shape to run. inputs() are the arguments of expected(), which takes them in float64. `element` is what numbers
+    may be rounded to: "float32", "bfloat16", or "int8", which is weights and, in the call, activations."""
 
-    tolerance = 1e-5  # of the largest value: float32 rounding passes, bfloat16 does not
+    element = "float32"
     trains = False
+
+    @property
+    def tolerance(self):
+        """Of the largest value. Of float32 its rounding passes, bfloat16's does not."""
+        return {"float32": self.float32_tolerance, "bfloat16": 0.05, "int8": 0.2}[self.element]
+
+    float32_tolerance = 1e-5
+
+    @property
+    def element_size(self):
+        return {"float32": 4, "bfloat16": 2, "int8": 1}[self.element]
 
     def equivalents(self):
         """Shapes of the same work: a rival may take whichever suits it."""
@@ -45,6 +57,7 @@ class Gemm(Operation):
     n: int
     k: int
     packed: bool = False
+    element: str = "float32"
 
     @property
     def flops(self):
@@ -53,7 +66,7 @@ class Gemm(Operation):
     @property
     def bytes(self):
         """The weights."""
-        return 4 * self.k * self.n
+        return self.element_size * self.k * self.n
 
     def small(self):
         return replace(self, m=33, n=65, k=47)
@@ -129,6 +142,7 @@ class Attention(Operation):
     kv_len: int
     dim: int
     causal: bool = False
+    element: str = "float32"
 
     @property
     def flops(self):
@@ -137,7 +151,7 @@ class Attention(Operation):
     @property
     def bytes(self):
         """Keys and values."""
-        return 2 * 4 * self.batch * self.kv_heads * self.kv_len * self.dim
+        return 2 * self.element_size * self.batch * self.kv_heads * self.kv_len * self.dim
 
     @property
     def group(self):
@@ -228,6 +242,7 @@ class EncoderLayer(Operation):
     width: int
     heads: int
     hidden: int
+    element: str = "float32"
     eps = 1e-5
 
     @property
@@ -275,7 +290,18 @@ class MiniLm(Operation):
 
     folder: str
     sentences: int
-    tolerance = 1e-4
+    element: str = "float32"
+    float32_tolerance = 1e-4
+
+    @property
+    def tolerance(self):
+        """Rivals' int8 is off by a cosine of 0.01: a seventh of a vector's length."""
+        return 1 if self.element == "int8" else super().tolerance
+
+    @property
+    def precision(self):
+        """As attn's programs call it."""
+        return {"float32": "exact", "bfloat16": "bf16", "int8": "int8"}[self.element]
 
     @property
     def text_file(self):
@@ -284,7 +310,7 @@ class MiniLm(Operation):
     @property
     def embeddings_file(self):
         """float32, written by attn's program."""
-        return Path(self.folder, "embeddings.f32")
+        return Path(self.folder, f"embeddings_{self.precision}.f32")
 
     def text(self):
         return self.text_file.read_text().splitlines()[: self.sentences]
@@ -312,7 +338,7 @@ class Llm(Operation):
     decoded: int = 0
     conversations: int = 1
     exact: bool = False
-    tolerance = 1e-9  # it is the same token or another
+    float32_tolerance = 1e-9  # it is the same token or another
 
     @property
     def name(self):
@@ -438,7 +464,8 @@ def operations(shapes, minilm):
         Llm("long", folder, prompt=4096, decoded=16),
         Llm("first", folder, prompt=16),
     ]
-    return made | {"minilm": minilm} | {row.name: row for row in llm}
+    models = {f"minilm_{other.precision}": other for other in (replace(minilm, element=e) for e in ("bfloat16", "int8"))}
+    return made | {"minilm": minilm} | models | {row.name: row for row in llm}
 
 
 def best_seconds(call, seconds):

@@ -9,6 +9,7 @@ SENTENCE_TRANSFORMER = "sentence_transformer"
 TOKENIZER = "tokenizer.json"
 EXPORTED = "exported.onnx"
 OPTIMIZED = "optimized.onnx"
+QUANTIZED = "quantized.onnx"  # the former's weights in int8, activations rounded in the call
 
 
 def let_tokenizers_use(threads):

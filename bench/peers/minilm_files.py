@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from common import MiniLm
-from minilm import EXPORTED, OPTIMIZED, SENTENCE_TRANSFORMER, TOKENIZER
+from minilm import EXPORTED, OPTIMIZED, QUANTIZED, SENTENCE_TRANSFORMER, TOKENIZER
 
 MAX_TOKENS = 256
 
@@ -37,7 +37,9 @@ def write_sentence_transformer(folder, model, tokenizer):
 
 def write_graphs(folder, model):
     """From token ids and mask to embeddings."""
+    import onnx
     import torch
+    from onnxruntime.quantization import quantize_dynamic
     from onnxruntime.transformers import optimizer
 
     class Embed(torch.nn.Module):
@@ -67,6 +69,9 @@ def write_graphs(folder, model):
     )
     fused = optimizer.optimize_model(str(folder / EXPORTED), "bert", num_heads=12, hidden_size=384)
     fused.save_model_to_file(str(folder / OPTIMIZED))
+    # What the optimizer's operators give has no type that it could find.
+    options = {"DefaultTensorType": onnx.TensorProto.FLOAT}
+    quantize_dynamic(folder / OPTIMIZED, folder / QUANTIZED, extra_options=options)
 
 
 def main():

@@ -1,12 +1,17 @@
 """ONNX Runtime's side: one operator, weights as constants, inputs and output bound beforehand."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
+import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import quantize_dynamic
 
 import minilm
 from common import Attention, BatchedGemm, EncoderLayer, Gemm, MiniLm, MultiHead, Softmax
-from rival import Unsupported, Way, serve
+from rival import Unsupported, Way, need_element, serve
 
 CONTRIB = "com.microsoft"
 
@@ -19,7 +24,16 @@ def make_session(model, threads):
     return onnxruntime.InferenceSession(model, options, ["CPUExecutionProvider"])
 
 
-def graph_way(nodes, inputs, constants, threads, layout=lambda y: y):
+def in_int8(model):
+    """Its weights in int8; activations are rounded in the call."""
+    with tempfile.TemporaryDirectory() as folder:
+        quantized = Path(folder, "quantized.onnx")
+        # What its own operators give has no type that it could find.
+        quantize_dynamic(model, quantized, extra_options={"DefaultTensorType": TensorProto.FLOAT})
+        return onnx.load(quantized)
+
+
+def graph_way(nodes, inputs, constants, threads, layout=lambda y: y, is_int8=False):
     """Runs the graph, in float32; layout() gives its output "y" the layout that is expected."""
     info = lambda name, shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
     graph = helper.make_graph(
@@ -31,6 +45,8 @@ def graph_way(nodes, inputs, constants, threads, layout=lambda y: y):
     )
     opsets = [helper.make_opsetid("", 23), helper.make_opsetid(CONTRIB, 1)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=11)
+    if is_int8:
+        model = in_int8(model)
     session = make_session(model.SerializeToString(), threads)
     binding = session.io_binding()
     values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(x) for name, x in inputs.items()}
@@ -69,6 +85,7 @@ def encoder_layer_nodes(operation):
 
 def standard(operation, inputs, threads):
     """Operators of ONNX itself; for a whole module the one that ONNX Runtime's own optimizer makes of it."""
+    need_element(operation, "float32", "int8")
     constants = {}
     match operation:
         case BatchedGemm():
@@ -90,7 +107,7 @@ def standard(operation, inputs, threads):
     if isinstance(operation, (MultiHead, EncoderLayer)):
         constants = {name: np.ascontiguousarray(x.T) for name, x in inputs.items() if name != "x"}
         inputs = {"x": inputs["x"]}
-    return graph_way(nodes, inputs, constants, threads)
+    return graph_way(nodes, inputs, constants, threads, is_int8=operation.element == "int8")
 
 
 def contrib_attention(operation, inputs, threads, combined):
@@ -98,6 +115,7 @@ def contrib_attention(operation, inputs, threads, combined):
     if not isinstance(operation, Attention) or operation.group > 1:
         raise Unsupported(f"no MultiHeadAttention for {operation}")
     combine = lambda x: np.ascontiguousarray(x.swapaxes(1, 2)).reshape(x.shape[0], x.shape[2], -1)
+    need_element(operation, "float32")
     inputs = {name: combine(x) if name in combined else x for name, x in inputs.items()}
     options = {"domain": CONTRIB, "num_heads": operation.heads, "unidirectional": int(operation.causal)}
     nodes = [helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["y"], **options)]
@@ -124,12 +142,14 @@ def encoder(operation, inputs, threads, file):
 
 
 def exported_encoder(operation, inputs, threads):
+    need_element(operation, "float32")
     return encoder(operation, inputs, threads, minilm.EXPORTED)
 
 
 def optimized_encoder(operation, inputs, threads):
     """By its own optimizer for BERT."""
-    return encoder(operation, inputs, threads, minilm.OPTIMIZED)
+    need_element(operation, "float32", "int8")
+    return encoder(operation, inputs, threads, minilm.QUANTIZED if operation.element == "int8" else minilm.OPTIMIZED)
 
 
 serve(onnxruntime.__version__, standard, contrib_projected, contrib_cached, exported_encoder, optimized_encoder)

@@ -27,6 +27,12 @@ class Way(NamedTuple):
     keep: Any = None  # memory that the call reads and the rival does not hold
 
 
+def need_element(operation, *known):
+    """Raises Unsupported where the operation's is not among those known."""
+    if operation.element not in known:
+        raise Unsupported(f"no {operation.element} in {type(operation).__name__}")
+
+
 def check(way, operation, inputs):
     """Raises ArithmeticError where the result is not the operation's."""
     expected = operation.expected(**{name: x.astype(np.float64) for name, x in inputs.items()})

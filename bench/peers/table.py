@@ -121,7 +121,10 @@ def print_table(result):
         " mha_tutorial. OpenVINO's fast decoding needs a model that holds the cache as its state; sdpa_decode is"
         " its operator by itself. minilm is all-MiniLM-L6-v2 on lines of 5 to 60 words, tokenizer included, in batches"
         " of 32 lines of like length: PyTorch by sentence-transformers, ONNX Runtime by the faster of the exported"
-        " graph and what its optimizer makes of it. llm is SmolLM2-135M-Instruct in Q4_1, activations in 8 bits but for"
+        " graph and what its optimizer makes of it. Rows _bf16 and _int8 may round to these: weights are known beforehand,"
+        " activations are rounded in the call; PyTorch by tensors of bfloat16 and quantize_dynamic, ONNX Runtime by"
+        " quantize_dynamic, OpenVINO by its inference precision and, in int8, by weights with a scale a row and dynamic"
+        " quantization. llm is SmolLM2-135M-Instruct in Q4_1, activations in 8 bits but for"
         " llm_prefill_exact: a prompt of 512 tokens, 128 tokens behind 16, as many of each of 8 conversations at once, 16"
         " behind 4,096 with a cache in 8 bits, and the first token behind 16, the model's loading included."
     )
@@ -158,7 +161,8 @@ def compare(options, minilm):
     ]
     present = [rival for rival in rivals if not rival.absence]
     comparison = Comparison(report, present, options.threads, minilm, options.row)
-    minilm_complaints = write_minilm_files(minilm) if "minilm" in comparison.operations else []
+    has_minilm = any(isinstance(operation, common.MiniLm) for operation in comparison.operations.values())
+    minilm_complaints = write_minilm_files(minilm) if has_minilm else []
     for i in range(rounds):
         for name in comparison.operations:
             progress(f"round {i + 1} of {rounds}: {name}")

@@ -19,12 +19,27 @@ def multi_head_state(inputs, prefix=""):
     }
 
 
+def in_int8(module):
+    """Its linear layers with weights in int8; activations are rounded in the call."""
+    return torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear}, torch.qint8)
+
+
+def small(module, element):
+    match element:
+        case "bfloat16":
+            return module.bfloat16()
+        case "int8":
+            return in_int8(module)
+    return module
+
+
 def sentence_transformer(operation, threads):
     # Of this row alone: where it is not installed, the others have their numbers.
     from sentence_transformers import SentenceTransformer
 
     minilm.let_tokenizers_use(threads)
     model = SentenceTransformer(f"{operation.folder}/{minilm.SENTENCE_TRANSFORMER}", device="cpu")
+    model = small(model, operation.element)
     text = operation.text()
     return lambda: model.encode(
         text, batch_size=minilm.BATCH_SIZE, convert_to_tensor=True, show_progress_bar=False
@@ -142,7 +157,14 @@ def eager(operation, inputs, threads):
         return training(operation, inputs, threads)
     torch.set_num_threads(threads)
     t = {name: torch.from_numpy(x) for name, x in inputs.items()}
+    if operation.element == "bfloat16":
+        t = {name: x.bfloat16() for name, x in t.items()}
     match operation:
+        case Gemm(element="int8"):
+            module = torch.nn.Linear(operation.k, operation.n, bias=False)
+            module.weight = torch.nn.Parameter(t["b"].t().contiguous())
+            module = in_int8(module)
+            call = lambda: module(t["a"])
         case Gemm(packed=True):
             weight = t["b"].t().contiguous()
             call = lambda: F.linear(t["a"], weight)
@@ -164,11 +186,13 @@ def eager(operation, inputs, threads):
             module.load_state_dict(multi_head_state(t))
             call = lambda: module(t["x"], t["x"], t["x"], need_weights=False)[0]
         case EncoderLayer():
-            module = encoder(operation, t, 0.0).eval()
+            module = small(encoder(operation, t, 0.0).eval(), operation.element)
+            # Its fast path asks for weights that int8 has not.
+            torch.backends.mha.set_fastpath_enabled(operation.element != "int8")
             call = lambda: module(t["x"])
         case MiniLm():
             call = sentence_transformer(operation, threads)
-    return Way(call, lambda output: output.numpy())
+    return Way(call, lambda output: output.float().numpy())
 
 
 with torch.inference_mode():

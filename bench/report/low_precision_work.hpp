@@ -13,11 +13,9 @@ namespace bench {
 
 namespace detail {
 
-/// Sizes of a product x W^T: x (m, k), W (n, k).
-struct ProductSize {
-  index_t m, n, k;
-  double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n * k); }
-};
+inline double flops_of(const SmallGemmShape& shape) {
+  return 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n * shape.k);
+}
 
 /// Every element of `c` within `share` of the largest element of `expected`, which is float's;
 /// empty where it is.
@@ -31,21 +29,22 @@ inline std::string share_complaint(const attn::Tensor2<float>& c,
 }
 
 /// x and c of bfloat16, W packed. A matrix-vector product is limited by reading W.
-inline Group bf16_group(std::string name, attn::Isa isa, ProductSize size) {
+inline Group bf16_group(const SmallGemmShape& shape, attn::Isa isa) {
+  const std::string name(shape.name);
   return {{name}, [=]() -> std::vector<Work> {
             using attn::bfloat16;
             struct Inputs {
               attn::Tensor2<bfloat16> x, w, c;
               attn::PackedWeights<bfloat16> packed;
             };
-            const auto [m, n, k] = size;
+            const auto [_, element, m, n, k] = shape;
             const auto in = std::make_shared<Inputs>(
                 Inputs{attn::convert<bfloat16>(random_tensor<float, 2>({m, k}, 1)),
                        attn::convert<bfloat16>(random_tensor<float, 2>({n, k}, 2)),
                        attn::Tensor2<bfloat16>({m, n}),
                        {}});
             in->packed = attn::PackedWeights<bfloat16>(in->w.view().transpose(0, 1), isa);
-            Work work{name, isa, size.flops()};
+            Work work{name, isa, flops_of(shape)};
             work.beyond_limit = true;
             work.bytes = in->w.size() * index_t{sizeof(bfloat16)};
             work.traffic = (in->x.size() + in->w.size() + in->c.size()) * index_t{sizeof(bfloat16)};
@@ -64,13 +63,14 @@ inline Group bf16_group(std::string name, attn::Isa isa, ProductSize size) {
 }
 
 /// Codes and scales at random: any weights of `format` take as long.
-inline attn::QuantizedWeights random_codes(ProductSize size, const attn::QuantizedFormat& format) {
-  attn::QuantizedWeights weights(size.n, size.k, format);
-  const index_t block = format.block == 0 ? size.k : format.block;
+inline attn::QuantizedWeights random_codes(const SmallGemmShape& shape,
+                                           const attn::QuantizedFormat& format) {
+  attn::QuantizedWeights weights(shape.n, shape.k, format);
+  const index_t block = format.block == 0 ? shape.k : format.block;
   std::vector<std::uint8_t> codes(static_cast<std::size_t>(block));
   Random random(3);
-  for (index_t row = 0; row < size.n; ++row) {
-    for (index_t at = 0; at * block < size.k; ++at) {
+  for (index_t row = 0; row < shape.n; ++row) {
+    for (index_t at = 0; at * block < shape.k; ++at) {
       for (auto& code : codes) code = static_cast<std::uint8_t>(random.below(1 << format.bits));
       weights.set_block(row, at, codes.data(), 0x1p-8f, format.has_offset ? -0x1p-5f : 0);
     }
@@ -79,17 +79,18 @@ inline attn::QuantizedWeights random_codes(ProductSize size, const attn::Quantiz
 }
 
 /// x and c of float, x rounded to 8 bits in the call.
-inline Group int8_group(std::string name, attn::Isa isa, ProductSize size,
-                        attn::QuantizedFormat format) {
+inline Group int8_group(const SmallGemmShape& shape, attn::Isa isa,
+                        const attn::QuantizedFormat& format) {
+  const std::string name(shape.name);
   return {{name}, [=]() -> std::vector<Work> {
             struct Inputs {
               attn::Tensor2<float> x, c;
               attn::QuantizedWeights weights;
             };
             const auto in = std::make_shared<Inputs>(
-                Inputs{random_tensor<float, 2>({size.m, size.k}, 1),
-                       attn::Tensor2<float>({size.m, size.n}), random_codes(size, format)});
-            Work work{name, isa, size.flops()};
+                Inputs{random_tensor<float, 2>({shape.m, shape.k}, 1),
+                       attn::Tensor2<float>({shape.m, shape.n}), random_codes(shape, format)});
+            Work work{name, isa, flops_of(shape)};
             work.beyond_limit = true;
             work.bytes = in->weights.bytes();
             work.traffic = (in->x.size() + in->c.size()) * index_t{sizeof(float)} + work.bytes;
@@ -145,28 +146,26 @@ Group small_attention_group(const std::string& name, const char* shape, attn::Is
 
 inline std::vector<Group> low_precision_groups() {
   using attn::bfloat16;
-  using attn::QuantizedFormat;
-  using detail::ProductSize;
   constexpr auto exact = attn::AttentionPrecision::exact;
   const attn::Isa isa = attn::active_isa();
-  constexpr ProductSize kCube{1024, 1024, 1024}, kBert{128, 3072, 768}, kModel{512, 4096, 4096},
-      kVector{1, 8192, 8192};
-  const QuantizedFormat rows{.block = 0, .float_scales = true}, q8{},
-      q4{.bits = 4, .zero = 0, .has_offset = true, .has_wide = false};
-  return {detail::bf16_group("gemm_bf16", isa, kCube),
-          detail::bf16_group("gemm_bf16_bert", isa, kBert),
-          detail::int8_group("gemm_int8", isa, kCube, rows),
-          detail::int8_group("gemm_int8_bert", isa, kBert, rows),
-          detail::int8_group("gemm_q8", isa, kModel, q8),
-          detail::int8_group("gemm_q4", isa, kModel, q4),
-          detail::bf16_group("gemv_bf16", isa, kVector),
-          detail::int8_group("gemv_int8", isa, kVector, rows),
-          detail::int8_group("gemv_q8", isa, kVector, q8),
-          detail::int8_group("gemv_q4", isa, kVector, q4),
-          detail::small_attention_group<bfloat16>("sdpa_d64_bf16", "d64", isa, exact),
-          detail::small_attention_group<bfloat16>("sdpa_d128_bf16", "d128", isa, exact),
-          detail::small_attention_group<float>("sdpa_d128_int8", "d128", isa,
-                                               attn::AttentionPrecision::int8)};
+  std::vector<Group> groups;
+  for (const SmallGemmShape& shape : kSmallGemmShapes) {
+    if (shape.element == "bfloat16") {
+      groups.push_back(detail::bf16_group(shape, isa));
+    } else if (shape.element == "int8") {
+      groups.push_back(detail::int8_group(shape, isa, {.block = 0, .float_scales = true}));
+    } else if (shape.element == "q8_0") {
+      groups.push_back(detail::int8_group(shape, isa, {}));
+    } else {
+      groups.push_back(detail::int8_group(
+          shape, isa, {.bits = 4, .zero = 0, .has_offset = true, .has_wide = false}));
+    }
+  }
+  groups.push_back(detail::small_attention_group<bfloat16>("sdpa_d64_bf16", "d64", isa, exact));
+  groups.push_back(detail::small_attention_group<bfloat16>("sdpa_d128_bf16", "d128", isa, exact));
+  groups.push_back(detail::small_attention_group<float>("sdpa_d128_int8", "d128", isa,
+                                                        attn::AttentionPrecision::int8));
+  return groups;
 }
 
 }  // namespace bench

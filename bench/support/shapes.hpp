@@ -80,6 +80,21 @@ inline constexpr LinearShape kLinearShapes[] = {
     {"linear_packed_32", 32, true},
 };
 
+/// Products x W^T of small elements, W packed: "bfloat16", or in codes, x then rounded in the call:
+/// "int8" with a scale a row, "q8_0" or "q4_1".
+struct SmallGemmShape {
+  std::string_view name, element;
+  index_t m, n, k;
+};
+
+inline constexpr SmallGemmShape kSmallGemmShapes[] = {
+    {"gemm_bf16", "bfloat16", 1024, 1024, 1024}, {"gemm_bf16_bert", "bfloat16", 128, 3072, 768},
+    {"gemm_int8", "int8", 1024, 1024, 1024},     {"gemm_int8_bert", "int8", 128, 3072, 768},
+    {"gemm_q8", "q8_0", 512, 4096, 4096},        {"gemm_q4", "q4_1", 512, 4096, 4096},
+    {"gemv_bf16", "bfloat16", 1, 8192, 8192},    {"gemv_int8", "int8", 1, 8192, 8192},
+    {"gemv_q8", "q8_0", 1, 8192, 8192},          {"gemv_q4", "q4_1", 1, 8192, 8192},
+};
+
 /// Rows of 1024 through a function that goes element by element or row by row.
 struct RowsShape {
   std::string_view name, function;

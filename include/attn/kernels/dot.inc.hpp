@@ -70,33 +70,49 @@ inline constexpr int kRowsAtOnce = Registers::kDotRows;
 /// sdpa_decode_gqa).
 inline constexpr index_t kMaxRowsAlone = 2;
 
-/// One row of each of kStreams streams, equal parts of n rows of B, and the row to prefetch for it.
-/// Past the end of B it is the last row.
+/// One row of each of kStreams streams, equal parts of n rows of B, and the row to prefetch for it,
+/// `distance` rows ahead. Past the end of B it is the last row.
 template <class E>
 struct Streams {
-  static constexpr index_t kDistance = 6;
   index_t at[kStreams];
   const E *rows[kStreams], *to_prefetch[kStreams];
 
   /// To row x of each stream.
-  ATTN_INLINE void go_to(index_t x, const void* const* b, index_t n, index_t length) {
+  ATTN_INLINE void go_to(index_t x, const void* const* b, index_t n, index_t length,
+                         index_t distance) {
     ATTN_UNROLL
     for (int s = 0; s < kStreams; ++s) {
       at[s] = std::min(s * length + x, n - 1);
       rows[s] = static_cast<const E*>(b[at[s]]);
-      to_prefetch[s] = static_cast<const E*>(b[std::min(at[s] + kDistance, n - 1)]);
+      to_prefetch[s] = static_cast<const E*>(b[std::min(at[s] + distance, n - 1)]);
     }
   }
 };
+
+/// Prefetches the rows `to_prefetch` of small elements, for one row of A: they pass faster than the
+/// hardware's prefetchers ask for them. Emerald Rapids, one thread: 0.79 of the time in bfloat16,
+/// 0.62 in int8 (attn_report's sdpa_decode_bf16 and sdpa_decode_int8).
+template <class T, class E>
+ATTN_INLINE void prefetch_small_rows(index_t k, const E* const* to_prefetch) {
+  if constexpr (sizeof(E) < sizeof(T)) {
+    for (int s = 0; s < kStreams; ++s) {
+      for (index_t p = 0; p < k; p += 64 / index_t{sizeof(E)}) {
+        __builtin_prefetch(to_prefetch[s] + p, 0, 3);
+      }
+    }
+  }
+}
 
 /// score_rows() for rows of A one after the other.
 template <class T, class E>
 inline void score_rows_alone(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
                              const void* const* b, T scale, T* out, index_t out_stride) {
   const index_t length = (n + kStreams - 1) / kStreams;
+  constexpr index_t kDistance = 6 * index_t{sizeof(T)} / index_t{sizeof(E)};  // as many bytes ahead
   Streams<E> streams;
   for (index_t x = 0; x < length; ++x) {
-    streams.go_to(x, b, n, length);
+    streams.go_to(x, b, n, length, kDistance);
+    prefetch_small_rows<T>(k, streams.to_prefetch);
     for (index_t r = 0; r < height; ++r) {
       T sums[kStreams];
       dot_block<T, E, 1>(k, a + r * a_stride, a_stride, streams.rows, streams.to_prefetch, scale,
@@ -149,7 +165,7 @@ inline void score_rows_together(index_t height, index_t n, index_t k, const T* a
   for (index_t first = 0; first < length; first += kSize) {
     const index_t count = std::min(length - first, kSize);
     for (index_t x = 0; x < count; ++x) {
-      streams.go_to(first + x, b, n, length);
+      streams.go_to(first + x, b, n, length, 6);
       T* to = sums + x * R * J;
       for (index_t s = 0; s < kStreams; s += J) {
         for (index_t r = 0; r < height; r += R, to += kTransposed) {
@@ -231,7 +247,8 @@ inline void add_values_rows(index_t height, index_t columns, index_t first, inde
       (V::all(factor[r]) * V::load(c + r * c_stride + x)).store(c + r * c_stride + x);
     }
   }
-  constexpr index_t kPrefetchDistance = 8;
+  const bool is_alone = height <= kMaxRowsAlone;
+  const index_t distance = is_alone ? 8 * index_t{sizeof(T)} / index_t{sizeof(E)} : 8;
   static_assert(detail::kKeyStep % kStreams == 0);
   const index_t before = first % detail::kKeyStep;
   const index_t length = detail::round_up(before + n, detail::kKeyStep) / kStreams;
@@ -251,10 +268,10 @@ inline void add_values_rows(index_t height, index_t columns, index_t first, inde
     }
     for (index_t s = 0; s < kStreams; ++s) {
       rows[s] = static_cast<const E*>(b[begin + s * length]);
-      to_prefetch[s] =
-          static_cast<const E*>(b[std::min(begin + s * length + kPrefetchDistance, n - 1)]);
+      to_prefetch[s] = static_cast<const E*>(b[std::min(begin + s * length + distance, n - 1)]);
     }
-    if (height <= kMaxRowsAlone) {
+    if (is_alone) {
+      prefetch_small_rows<T>(columns, to_prefetch);
       for (index_t r = 0; r < height; ++r) {
         add_block<T, E, 1, kStreams>(columns, a + r * a_stride + begin, a_stride, length, rows,
                                      to_prefetch, c + r * c_stride, c_stride);
