@@ -116,8 +116,8 @@ TEST(Quantize, PartsOfOneFormOrOfSeveralGiveTheBitsOfEachAlone) {
     if (format == WeightFormat::bf16) {
       return std::make_shared<const Float16Weight<bfloat16>>(random.tensor<bfloat16, 2>({n, k}));
     }
-    return detail::compressed_weight(random.tensor<float, 2>({n, k}),
-                                     {.weights = format, .activations = activations});
+    return detail::compressed_weight<float>(random.tensor<float, 2>({n, k}),
+                                            {.weights = format, .activations = activations});
   };
   using Parts = std::vector<std::shared_ptr<const CompressedWeight<float>>>;
   constexpr auto kInt8 = ActivationFormat::int8, kExact = ActivationFormat::exact;
@@ -290,6 +290,70 @@ TEST(Quantize, Bfloat16ByBfloat16IsTheProductOfTheRoundedOnesInFloats) {
       gemm(rounded, widened.view().transpose(0, 1), shared, epilogue, {.isa = Isa::scalar});
       EXPECT_TRUE(quantize_same_bits(found, shared));
     }
+  }
+}
+
+/// A module of 16 bits is that of float on the widened parameters and inputs, rounded once.
+template <class E>
+void expect_rounded_once(const QuantizeOptions& options, Random& random) {
+  const index_t n = 70, k = 96;
+  Linear<E> linear(k, n);
+  linear.weight = random.tensor<E, 2>({n, k});
+  linear.bias = random.tensor<E, 1>({n});
+  Linear<float> widened(k, n);
+  widened.weight = convert<float>(linear.weight);
+  widened.bias = convert<float>(linear.bias);
+  quantize(linear, options);
+  quantize(widened, options);
+  EXPECT_FALSE(linear.weight);
+  EXPECT_EQ(weight_bytes(linear), weight_bytes(widened));
+  for (const index_t m : {1, 4, 20}) {
+    const auto x = random.tensor<E, 2>({m, k}), residual = random.tensor<E, 2>({m, n});
+    Tensor2<E> found({m, n});
+    Tensor2<float> sums({m, n}), expected({m, n});
+    linear.forward(x, found, Activation::gelu, residual);
+    widened.forward(convert<float>(x), expected, Activation::gelu, convert<float>(residual).view());
+    EXPECT_TRUE(quantize_same_bits(found, convert<E>(expected)));
+    linear.forward(x, sums);
+    widened.forward(convert<float>(x), expected);
+    EXPECT_TRUE(quantize_same_bits(sums, expected));
+  }
+}
+
+TEST(Quantize, ModulesOf16BitsWidenForTheirProducts) {
+  Random random(91);
+  for (const auto& [weights, activations] : {std::pair{WeightFormat::int8, ActivationFormat::int8},
+                                             {WeightFormat::q4_1, ActivationFormat::exact},
+                                             {WeightFormat::q8_0, ActivationFormat::bf16},
+                                             {WeightFormat::bf16, ActivationFormat::bf16},
+                                             {WeightFormat::f16, ActivationFormat::exact}}) {
+    expect_rounded_once<bfloat16>({weights, activations}, random);
+    expect_rounded_once<float16>({weights, activations}, random);
+  }
+  // A whole model, tied, behind a cache as in one piece.
+  Gpt<bfloat16> gpt({.vocab_size = 50,
+                     .num_layers = 2,
+                     .layer = {.d_model = 64, .nhead = 4, .dim_feedforward = 96, .gated = true},
+                     .max_positions = 40});
+  gpt.visit_parameters([&]<int Rank>(std::string_view, TensorView<bfloat16, Rank> p) {
+    for (index_t i = 0; i < p.size(); ++i) {
+      p.data()[i] = bfloat16(static_cast<float>(0.2 * random.normal()));
+    }
+  });
+  const Tensor2<index_t> ids({1, 6}, {3, 1, 4, 1, 5, 9});
+  const Tensor3<float> expected = gpt(ids);
+  quantize(gpt, {.weights = WeightFormat::q8_0});
+  const Tensor3<float> found = gpt(ids);
+  double error = 0, size = 0;
+  for (index_t i = 0; i < found.size(); ++i) {
+    error += std::pow(found.data()[i] - expected.data()[i], 2);
+    size += std::pow(expected.data()[i], 2);
+  }
+  EXPECT_LT(std::sqrt(error / size), 0.03);
+  auto caches = gpt.make_caches(1, 6);
+  for (index_t i = 0; i < 6; ++i) {
+    const Tensor3<float> next = gpt(ids.view().slice(1, i, i + 1), {}, caches);
+    for (index_t x = 0; x < 50; ++x) ASSERT_NEAR(next(0, 0, x), found(0, i, x), 0.05) << i;
   }
 }
 

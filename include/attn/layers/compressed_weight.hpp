@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attn/kernels/gemm.hpp"
+#include "attn/kernels/in_floats.hpp"
 #include "attn/layers/parameter_visitor.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -44,10 +45,11 @@ class CompressedWeight {
   virtual index_t bytes() const = 0;
 };
 
-/// A weight of a module, for the time of a visit; T is const where the module is.
+/// A weight of a module, for the time of a visit; T is const where the module is. Compressed, a
+/// module of 16 bits multiplies in float.
 template <class T>
 struct WeightSlot {
-  using Form = std::shared_ptr<const CompressedWeight<std::remove_const_t<T>>>;
+  using Form = std::shared_ptr<const CompressedWeight<Accumulator<std::remove_const_t<T>>>>;
 
   Shape<2> shape = {};                      ///< (out, in)
   TensorView2<T> dense = {};                ///< empty where the weight is compressed
@@ -90,11 +92,12 @@ class CompressedParts {
   std::size_t missing_ = 0;
 };
 
-/// linear() by parts one below the other.
-template <class T, int Rank>
+/// linear() by parts one below the other, into T or Accumulator<T>. All that is of 16 bits is
+/// widened, and the result rounded once.
+template <class T, int Rank, class To>
 void linear_parts(const TensorView<const T, Rank>& x,
-                  std::span<const std::shared_ptr<const CompressedWeight<T>>> parts,
-                  TensorView1<const T> bias, const TensorView<T, Rank>& out, Activation activation,
+                  std::span<const std::shared_ptr<const CompressedWeight<Accumulator<T>>>> parts,
+                  TensorView1<const T> bias, const TensorView<To, Rank>& out, Activation activation,
                   const TensorView<const T, Rank>& residual, const Execution& execution) {
   auto expected = x.shape();
   check_features("linear", expected, parts[0]->shape()[1]);
@@ -102,16 +105,32 @@ void linear_parts(const TensorView<const T, Rank>& x,
   for (const auto& part : parts) expected.back() += part->shape()[0];
   check_shape("linear", "out", expected, out.shape());
   if (residual) check_shape("linear", "residual", expected, residual.shape());
-  each_joined(
-      [&](const auto& in, const auto& to, const auto& added) {
-        Epilogue<T> epilogue{.bias = bias, .activation = activation};
-        if (residual) {
-          epilogue.beta = T{1};
-          epilogue.residual = added.rows();
-        }
-        parts[0]->multiply_parts(parts, in.rows(), to.rows(), epilogue, execution);
-      },
-      x, out, residual ? residual : TensorView<const T, Rank>(out));
+  if constexpr (!std::same_as<T, Accumulator<T>>) {
+    const WidenedTensor<Rank> in(x, execution), added(residual, execution);
+    const WidenedTensor<1> wide_bias(bias, execution);
+    const WidenedTensor<Rank> sums(std::same_as<To, T> ? expected : Shape<Rank>{}, execution);
+    const auto multiply = [&](const TensorView<float, Rank>& to) {
+      linear_parts<float, Rank>(in.view(), parts, wide_bias.view(), to, activation, added.view(),
+                                execution);
+    };
+    if constexpr (std::same_as<To, T>) {
+      multiply(sums.view());
+      convert(sums.view(), out, execution);
+    } else {
+      multiply(out);
+    }
+  } else {
+    each_joined(
+        [&](const auto& in, const auto& to, const auto& added) {
+          Epilogue<T> epilogue{.bias = bias, .activation = activation};
+          if (residual) {
+            epilogue.beta = T{1};
+            epilogue.residual = added.rows();
+          }
+          parts[0]->multiply_parts(parts, in.rows(), to.rows(), epilogue, execution);
+        },
+        x, out, residual ? residual : TensorView<const T, Rank>(out));
+  }
 }
 
 [[noreturn]] ATTN_COLD inline void throw_compressed(std::string_view module) {

@@ -119,7 +119,7 @@ class Embedding {
   }
   /// The table in another form than `weight`, or nullptr; InputEmbedding and tied projections take
   /// either.
-  const CompressedWeight<T>* compressed() const {
+  const CompressedWeight<Accumulator<T>>* compressed() const {
     return compressed_ ? compressed_.parts()[0].get() : nullptr;
   }
 
@@ -165,7 +165,7 @@ class Embedding {
   }
 
   detail::ParameterVersion version_;
-  detail::CompressedParts<T> compressed_;
+  detail::CompressedParts<Accumulator<T>> compressed_;
 };
 
 ATTN_NAMESPACE_END

@@ -233,9 +233,9 @@ class HeadProjections {
   Tensor2<T> weight_;
   std::array<Tensor2<T>, 3> parts_;  ///< where there is not one matrix
   Tensor1<T> bias_;
-  detail::ParameterVersion version_;             ///< of all weights
-  std::array<detail::PackedCopy<T>, 3> packed_;  ///< all; q; k and v
-  detail::CompressedParts<T> compressed_;        ///< q, k and v
+  detail::ParameterVersion version_;                    ///< of all weights
+  std::array<detail::PackedCopy<T>, 3> packed_;         ///< all; q; k and v
+  detail::CompressedParts<Accumulator<T>> compressed_;  ///< q, k and v
 };
 
 ATTN_NAMESPACE_END

@@ -116,6 +116,9 @@ class InputEmbedding {
     }
     using Acc = Accumulator<T>;
     const Acc scale = options_.scale ? std::sqrt(static_cast<Acc>(dim)) : Acc{1};
+    const auto* compressed = words.compressed();
+    const bool is_widened = compressed != nullptr && !std::same_as<T, Acc>;
+    const Scratch<Acc> widened(call.execution.scratch(), is_widened ? batch * seq * dim : 0);
     detail::for_rows(call.execution.threads(), batch * seq, dim, [&](index_t row) {
       const index_t b = row / seq, i = row % seq;
       const T* position =
@@ -126,19 +129,23 @@ class InputEmbedding {
           token_types.weight ? &token_types.weight(types ? types(b, i) : 0, 0) : nullptr;
       T* to = ov.at_index({b, i, 0});
       const index_t id = static_cast<index_t>(iv(b, i));
-      const T* word = to;
-      index_t step = ov.stride(2);
-      if (words.compressed() != nullptr) {
-        words.compressed()->row(id, {to, {dim}, {step}});
+      const index_t step = ov.stride(2);
+      const auto add = [&](const auto* word, index_t word_step) {
+        for (index_t x = 0; x < dim; ++x) {
+          Acc value = scale * word[x * word_step];
+          if (position != nullptr) value += position[x];
+          if (type != nullptr) value += type[x];
+          to[x * step] = static_cast<T>(value);
+        }
+      };
+      if (compressed == nullptr) return add(&words.weight(id, 0), 1);
+      if constexpr (std::same_as<T, Acc>) {
+        compressed->row(id, {to, {dim}, {step}});
+        add(to, step);
       } else {
-        word = &words.weight(id, 0);
-        step = 1;
-      }
-      for (index_t x = 0; x < dim; ++x) {
-        Acc value = scale * word[x * step];
-        if (position != nullptr) value += position[x];
-        if (type != nullptr) value += type[x];
-        to[x * ov.stride(2)] = static_cast<T>(value);
+        Acc* const word = widened.data() + row * dim;
+        compressed->row(id, {word, {dim}});
+        add(word, 1);
       }
     });
     if (options_.norm) norm.forward(ov, ov, call.execution);

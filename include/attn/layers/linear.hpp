@@ -161,12 +161,10 @@ class Linear {
     const auto from = detail::view_as<const T, kRank>(x);
     const auto to = detail::view_as<To, kRank>(out);
     check_features("Linear", from.shape(), in_features());
-    if constexpr (std::same_as<T, Accumulator<T>>) {  // which alone are compressed
-      if (compressed_) {
-        detail::linear_parts<T, kRank>(from, compressed_.parts(), bias.view(), to, activation,
-                                       residual, execution);
-        return;
-      }
+    if (compressed_) {
+      detail::linear_parts<T, kRank>(from, compressed_.parts(), bias.view(), to, activation,
+                                     residual, execution);
+      return;
     }
     if (const PackedWeights<T>* packed = packed_.find(version_, execution)) {
       linear(from, *packed, bias.view(), to, activation, residual, execution);
@@ -252,7 +250,7 @@ class Linear {
 
   detail::ParameterVersion version_;
   detail::PackedCopy<T> packed_;
-  detail::CompressedParts<T> compressed_;  ///< one, or as many as visit_parts() shows
+  detail::CompressedParts<Accumulator<T>> compressed_;  ///< one, or as many as visit_parts() shows
 };
 
 ATTN_NAMESPACE_END

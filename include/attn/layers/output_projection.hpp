@@ -40,12 +40,10 @@ class OutputProjection {
       return;
     }
     const TensorView1<const T> bias = linear_.bias;
-    if constexpr (std::same_as<T, Logit>) {  // which alone are compressed
-      if (words.compressed() != nullptr) {
-        detail::linear_parts<T, 3>(from, words.compressed_parts(), bias, to, Activation::none, {},
-                                   execution);
-        return;
-      }
+    if (words.compressed() != nullptr) {
+      detail::linear_parts<T, 3>(from, words.compressed_parts(), bias, to, Activation::none, {},
+                                 execution);
+      return;
     }
     if (const PackedWeights<T>* packed = packed_words_.find(words.version(), execution)) {
       attn::linear(from, *packed, bias, to, Activation::none, {}, execution);

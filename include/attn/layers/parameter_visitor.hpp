@@ -96,4 +96,23 @@ class ParameterVisitor {
   enum class Slots { none, compressed, all } slots_ = Slots::none;
 };
 
+namespace detail {
+
+template <class T, class Module>
+std::type_identity<T> visited_element(void (Module::*)(const ParameterVisitor<T>&));
+
+template <class Module>
+struct ParameterElement {
+  using type = float;
+};
+template <class Module>
+  requires requires { visited_element(&Module::visit_parameters); }
+struct ParameterElement<Module> : decltype(visited_element(&Module::visit_parameters)) {};
+
+/// The element of a module's parameters; float where visit_parameters() is a template.
+template <class Module>
+using parameter_t = typename ParameterElement<std::remove_const_t<Module>>::type;
+
+}  // namespace detail
+
 ATTN_NAMESPACE_END

@@ -106,7 +106,7 @@ class Float16Weight final : public CompressedWeight<float> {
   bool rounds_activations_ = false;
 };
 
-/// Has a module of float hold each weight matrix, a table of words among them, as `element`: BF16
+/// Has a module of float, or of 16 bits, hold each weight matrix, a table of words among them, as `element`: BF16
 /// or F16, each number rounded once to nearest even; F32 stays. Norms, biases and tables of
 /// positions stay float, and so do activations, unless they are to be rounded to bfloat16 before
 /// they meet these weights. The floats are gone afterwards: such a module is not trained;
@@ -115,7 +115,8 @@ class Float16Weight final : public CompressedWeight<float> {
 template <class Module>
 void store_weights(Module& module, DType element, bool rounds_activations = false) {
   const auto store = [&]<class E>(E) {
-    visit_weights<float>(module, [=](std::string_view, WeightSlot<float>& slot) {
+    using T = detail::parameter_t<Module>;
+    visit_weights<T>(module, [=](std::string_view, WeightSlot<T>& slot) {
       if (!slot.dense) return;
       slot.compress(
           std::make_shared<const Float16Weight<E>>(convert<E>(slot.dense), rounds_activations));

@@ -56,22 +56,31 @@ inline QuantizedWeights quantized_weights(TensorView2<const float> weight, Weigh
   return quantized_weights(type, weight.extent(0), weight.extent(1), blocks);
 }
 
-inline std::shared_ptr<const CompressedWeight<float>> compressed_weight(
-    TensorView2<const float> weight, const QuantizeOptions& options) {
-  return std::make_shared<const QuantizedWeight>(quantized_weights(weight, options.weights),
-                                                 options.activations);
+template <class T>
+std::shared_ptr<const CompressedWeight<float>> compressed_weight(TensorView2<const T> weight,
+                                                                 const QuantizeOptions& options) {
+  if constexpr (Float16Element<T>) {
+    return compressed_weight<float>(convert<float>(weight), options);
+  } else {
+    return std::make_shared<const QuantizedWeight>(quantized_weights(weight, options.weights),
+                                                   options.activations);
+  }
 }
 
 }  // namespace detail
 
 /// Replaces every weight matrix of a module, a table of words among them, by codes; norms, biases
 /// and tables of positions stay. The floats are gone afterwards: such a module is not trained, and
-/// shows no parameters to save. What is compressed already stays as it is. Throws ValueError, and
+/// shows no parameters to save. A module of 16 bits keeps its activations in 16 bits and widens them
+/// for its products, which it rounds once. What is compressed already stays as it is. Throws ValueError, and
 /// changes nothing, where a matrix has other than whole blocks of 32 columns (WeightFormat::int8,
 /// bf16 and f16 take any) or holds a scale that float16 does not, and for activations in int8
 /// beside WeightFormat::bf16 and f16, which are those of store_weights().
 template <class Module>
 void quantize(Module& module, const QuantizeOptions& options = {}) {
+  using T = detail::parameter_t<Module>;
+  static_assert(std::same_as<Accumulator<T>, float>,
+                "quantize: the module must be of float, bfloat16 or float16");
   const bool is_bf16 = options.weights == WeightFormat::bf16;
   if (is_bf16 || options.weights == WeightFormat::f16) {
     if (options.activations == ActivationFormat::int8) {
@@ -82,17 +91,17 @@ void quantize(Module& module, const QuantizeOptions& options = {}) {
                          options.activations == ActivationFormat::bf16);
   }
   const bool any_width = options.weights == WeightFormat::int8;
-  visit_weights<float>(module, [&](std::string_view name, WeightSlot<float>& slot) {
+  visit_weights<T>(module, [&](std::string_view name, WeightSlot<T>& slot) {
     if (any_width || slot.shape[1] % 32 == 0) return;
     throw ValueError(
         message("quantize", name, "have a multiple of 32 columns", std::to_string(slot.shape[1])));
   });
   std::vector<std::shared_ptr<const CompressedWeight<float>>> forms;
-  visit_weights<float>(module, [&](std::string_view, WeightSlot<float>& slot) {
-    forms.push_back(slot.dense ? detail::compressed_weight(slot.dense, options) : nullptr);
+  visit_weights<T>(module, [&](std::string_view, WeightSlot<T>& slot) {
+    forms.push_back(slot.dense ? detail::compressed_weight<T>(slot.dense, options) : nullptr);
   });
   std::size_t at = 0;
-  visit_weights<float>(module, [&](std::string_view, WeightSlot<float>& slot) {
+  visit_weights<T>(module, [&](std::string_view, WeightSlot<T>& slot) {
     if (forms[at] != nullptr) slot.compress(std::move(forms[at]));
     ++at;
   });
@@ -102,9 +111,9 @@ void quantize(Module& module, const QuantizeOptions& options = {}) {
 /// counted.
 template <class Module>
 index_t weight_bytes(Module& module) {
+  using T = detail::parameter_t<Module>;
   index_t total = 0;
-  visit_weights<float>(module,
-                       [&](std::string_view, WeightSlot<float>& slot) { total += slot.bytes; });
+  visit_weights<T>(module, [&](std::string_view, WeightSlot<T>& slot) { total += slot.bytes; });
   return total;
 }
 

@@ -17,7 +17,8 @@ namespace detail {
 template <class Module>
 class TensorsOf {
  public:
-  using T = std::conditional_t<std::is_const_v<Module>, const float, float>;
+  using Element = parameter_t<Module>;
+  using T = std::conditional_t<std::is_const_v<Module>, const Element, Element>;
 
   explicit TensorsOf(Module& module) : module_(module) {}
 
@@ -87,7 +88,8 @@ void save_quantized(const std::filesystem::path& path, const Module& module,
   std::vector<NamedTensor> tensors = state_dict(detail::TensorsOf<const Module>(module), options);
   std::deque<detail::QuantizedRows> rows;  // a deque moves none of them
   std::deque<std::variant<Tensor2<bfloat16>, Tensor2<float16>>> unpacked;
-  visit_weights<const float>(module, [&](std::string_view name, WeightSlot<const float>& slot) {
+  using T = const detail::parameter_t<Module>;
+  visit_weights<T>(module, [&](std::string_view name, WeightSlot<T>& slot) {
     if (slot.form == nullptr) return;
     const std::string full =
         options.prefix + (options.rename ? options.rename(name) : std::string(name));
@@ -126,7 +128,8 @@ LoadReport load_quantized(Module& module, const SafetensorsFile& file,
   Module loaded = module;
   LoadOptions rest = options;
   std::vector<std::string> compressed;
-  visit_weights<float>(loaded, [&](std::string_view name, WeightSlot<float>& slot) {
+  using T = detail::parameter_t<Module>;
+  visit_weights<T>(loaded, [&](std::string_view name, WeightSlot<T>& slot) {
     const std::string own = options.rename ? options.rename(name) : std::string(name);
     const std::string full = options.prefix + own;
     if (!file.contains(full)) return;
