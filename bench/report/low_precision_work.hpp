@@ -146,7 +146,7 @@ Group small_attention_group(const std::string& name, const char* shape, attn::Is
 
 inline std::vector<Group> low_precision_groups() {
   using attn::bfloat16;
-  constexpr auto exact = attn::AttentionPrecision::exact;
+  const auto exact = attn::AttentionPrecision::exact;
   const attn::Isa isa = attn::active_isa();
   std::vector<Group> groups;
   for (const SmallGemmShape& shape : kSmallGemmShapes) {
