@@ -108,6 +108,7 @@ inline std::optional<std::string> token_before_texts(const ConfigFile& file) {
 struct TokenizerTexts {
   std::vector<std::string> tokens, merges;
   std::vector<TokenKind> kinds;
+  std::map<index_t, TokenEdges> edges;
 
   /// Throws ValueError for an id that is far from all others, or another token's.
   void add(const ConfigFile& file, const std::string& token, index_t id, TokenKind kind) {
@@ -128,15 +129,17 @@ struct TokenizerTexts {
 inline void add_added_tokens(const ConfigFile& file, bool is_normal, TokenizerTexts& texts) {
   if (!file.has("added_tokens")) return;
   for (const ConfigFile& token : file.objects("added_tokens")) {
-    for (const std::string_view key : {"single_word", "lstrip", "rstrip"}) {
-      if (token.get<bool>(key, false)) token.fail(key, "be false", "true");
-    }
+    const TokenEdges edges{.single_word = token.get<bool>("single_word", false),
+                           .lstrip = token.get<bool>("lstrip", false),
+                           .rstrip = token.get<bool>("rstrip", false)};
     const bool is_special = token.get<bool>("special", false);
     if (is_normal && token.get<bool>("normalized", !is_special)) {
       token.fail("normalized", "be false beside a normalizer", "true");
     }
-    texts.add(token, token.get<std::string>("content"), token.get<index_t>("id"),
+    const auto id = token.get<index_t>("id");
+    texts.add(token, token.get<std::string>("content"), id,
               is_special ? TokenKind::control : TokenKind::user_defined);
+    texts.edges[id] = edges;
   }
 }
 
@@ -297,6 +300,7 @@ inline Tokenizer byte_level_bpe_of(const ConfigFile& file, const ConfigFile& mod
   vocabulary.tokens.assign(texts.tokens.begin(), texts.tokens.end());
   vocabulary.merges.assign(texts.merges.begin(), texts.merges.end());
   vocabulary.kinds = std::move(texts.kinds);
+  vocabulary.edges = std::move(texts.edges);
   Tokenizer tokenizer(vocabulary);
   for (int byte = 0; byte < 256 && fuses && vocabulary.unknown; ++byte) {
     if (tokenizer.token(std::string(1, static_cast<char>(byte)))) continue;
@@ -343,6 +347,7 @@ inline Tokenizer sentencepiece_of(const ConfigFile& file, const ConfigFile& mode
   vocabulary.tokens.assign(texts.tokens.begin(), texts.tokens.end());
   vocabulary.merges.assign(texts.merges.begin(), texts.merges.end());
   vocabulary.kinds = std::move(texts.kinds);
+  vocabulary.edges = std::move(texts.edges);
   return Tokenizer(vocabulary);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -14,8 +15,9 @@ ATTN_NAMESPACE_BEGIN
 
 /// What a byte-level tokenizer is made of; read by its constructor, and not kept.
 struct BpeVocabulary {
-  std::vector<std::string_view> tokens;  ///< by id, spelled in the letters that stand for bytes
-  std::vector<TokenKind> kinds = {};     ///< by id; empty: all normal
+  std::vector<std::string_view> tokens;      ///< by id, spelled in the letters that stand for bytes
+  std::vector<TokenKind> kinds = {};         ///< by id; empty: all normal
+  std::map<index_t, TokenEdges> edges = {};  ///< of special tokens, by id; none: all false
   std::vector<std::string_view> merges = {};  ///< "left right", the most urgent first
   PreTokenizer pre_tokenizer = PreTokenizer::gpt2;
   bool ignore_merges = false;  ///< a word that is a token is that token, as in Llama 3

@@ -44,6 +44,21 @@ inline CharKind unicode_kind(std::int32_t code) {
   return CharKind::other;
 }
 
+/// White space, as regular expressions have it in \s.
+inline bool is_white_space(std::int32_t code) {
+  if (code >= 0 && code < 0x80) return code == ' ' || (code >= '\t' && code <= '\r');
+  return code >= 0 && unicode_kind(code) == CharKind::space;
+}
+
+/// What words are made of, as regular expressions have it in \w.
+inline bool is_word_char(std::int32_t code) {
+  if (code < 0) return false;
+  const utf8proc_category_t category = utf8proc_category(code);
+  return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_ND) ||
+         category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_PC || code == 0x200C ||
+         code == 0x200D || (code >= 0x24B6 && code <= 0x24E9);  // circled letters
+}
+
 /// The characters of a text from `at` on, each with what it is. A byte that is no character is
 /// `other`.
 class WordScanner {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -33,9 +34,10 @@ enum class SpaceStrip { none, one, first_token /**< all that its first token has
 
 /// What a SentencePiece tokenizer is made of; read by its constructor, and not kept.
 struct SentencePieceVocabulary {
-  std::vector<std::string_view> tokens;  ///< by id, with U+2581 for spaces and <0x0A> for bytes
-  std::vector<TokenKind> kinds = {};     ///< by id; empty: all normal
-  std::vector<double> scores = {};       ///< by id; of BPE instead of merges
+  std::vector<std::string_view> tokens;      ///< by id, with U+2581 for spaces and <0x0A> for bytes
+  std::vector<TokenKind> kinds = {};         ///< by id; empty: all normal
+  std::map<index_t, TokenEdges> edges = {};  ///< of special tokens, by id; none: all false
+  std::vector<double> scores = {};           ///< by id; of BPE instead of merges
   std::vector<std::string_view> merges = {};  ///< "left right", the most urgent first
   SentencePieceKind kind = SentencePieceKind::bpe;
   SpacePrefix prefix = SpacePrefix::every;

@@ -25,6 +25,13 @@ enum class TokenKind : std::int32_t {
   byte = 6,          ///< one byte, spelled <0x0A>: for characters without a token, in SentencePiece
 };
 
+/// What a special token asks of the text around it, as the added tokens of tokenizer.json do.
+struct TokenEdges {
+  bool single_word = false;  ///< found only where no letter, digit or underscore stands beside it
+  bool lstrip = false;       ///< takes white space before it along,
+  bool rstrip = false;       ///< and behind it
+};
+
 /// A piece of a text. What a user wrote must not become control tokens, whatever it looks like.
 struct TextPiece {
   std::string text;

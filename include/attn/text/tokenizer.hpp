@@ -48,7 +48,7 @@ class Tokenizer {
       const bool is_special = kind == TokenKind::control || kind == TokenKind::user_defined;
       auto bytes = is_special ? std::nullopt : detail::bytes_of_letters(token);
       add(bytes ? *std::move(bytes) : std::string(token), kind == TokenKind::control);
-      if (is_special) add_special(token);
+      if (is_special) add_special(token, vocabulary);
       is_text.push_back(!is_special && kind != TokenKind::unused);
     }
     sort_specials();
@@ -74,7 +74,7 @@ class Tokenizer {
                     : detail::replaced(token, detail::kSpaceLetter, " "),
           is_control);
       if (is_control || is_user_defined)
-        add_special(is_own ? std::string_view(pieces_.back()) : token);
+        add_special(is_own ? std::string_view(pieces_.back()) : token, vocabulary);
       is_text.push_back(kind == TokenKind::normal || (is_user_defined && !is_own));
     }
     sort_specials();
@@ -109,18 +109,18 @@ class Tokenizer {
 
   std::vector<index_t> encode(std::string_view text, bool parse_special = false) const {
     std::vector<index_t> ids;
-    std::string plain;
-    encode_piece(text, parse_special, plain, ids);
-    encode_plain(plain, ids);
+    Rest rest;
+    encode_piece(text, parse_special, rest, ids);
+    encode_plain(rest.text, ids);
     return ids;
   }
 
   /// The ids of the pieces' whole text, in which a control token never stretches over two pieces.
   std::vector<index_t> encode(std::span<const TextPiece> pieces) const {
     std::vector<index_t> ids;
-    std::string plain;
-    for (const TextPiece& piece : pieces) encode_piece(piece.text, piece.parse_special, plain, ids);
-    encode_plain(plain, ids);
+    Rest rest;
+    for (const TextPiece& piece : pieces) encode_piece(piece.text, piece.parse_special, rest, ids);
+    encode_plain(rest.text, ids);
     return ids;
   }
 
@@ -143,6 +143,12 @@ class Tokenizer {
   struct Special {
     std::string text;
     std::int32_t id;
+    TokenEdges edges;
+  };
+  /// What is not yet encoded of the pieces so far.
+  struct Rest {
+    std::string text;
+    bool strips = false;  ///< white space that follows belongs to the last special token
   };
 
   template <class Vocabulary>
@@ -169,11 +175,14 @@ class Tokenizer {
     is_control_.push_back(is_control);
   }
   /// The last token is to be found as this text.
-  void add_special(std::string_view text) {
+  template <class Vocabulary>
+  void add_special(std::string_view text, const Vocabulary& vocabulary) {
     const auto id = static_cast<std::int32_t>(pieces_.size() - 1);
     if (!special_ids_.add(text, id)) detail::fail_repeated(text);
     if (text.empty()) return;
-    specials_[static_cast<unsigned char>(text.front())].push_back({std::string(text), id});
+    const auto edges = vocabulary.edges.find(id);
+    specials_[static_cast<unsigned char>(text.front())].push_back(
+        {std::string(text), id, edges == vocabulary.edges.end() ? TokenEdges{} : edges->second});
   }
   void sort_specials() {
     for (auto& list : specials_) {
@@ -183,27 +192,61 @@ class Tokenizer {
     }
   }
 
-  /// Appends special tokens, and what stands before them in `plain` too, to ids; the rest of the
-  /// text to `plain`.
-  void encode_piece(std::string_view text, bool parse_control, std::string& plain,
+  /// Appends special tokens, and what stands before them in `rest` too, to ids; the rest of the
+  /// text to `rest`.
+  void encode_piece(std::string_view text, bool parse_control, Rest& rest,
                     std::vector<index_t>& ids) const {
     std::string with_spaces;
     if (folds_spaces_) text = with_spaces = detail::replaced(text, detail::kSpaceLetter, " ");
-    std::size_t begin = 0;
-    for (std::size_t at = 0; at < text.size();) {
+    std::size_t begin = rest.strips ? space_begins(text) : 0;
+    if (begin < text.size()) rest.strips = false;
+    for (std::size_t at = begin; at < text.size();) {
       const Special* special = special_at(text.substr(at), parse_control);
       if (special == nullptr) {
         ++at;
         continue;
       }
-      plain.append(text.substr(begin, at - begin));
-      encode_plain(plain, ids);
-      plain.clear();
+      const std::string_view behind = text.substr(at + special->text.size());
+      const std::string_view before = at > 0 ? text.substr(0, at) : std::string_view(rest.text);
+      if (special->edges.single_word && (ends_in_word(before) || begins_word(behind))) {
+        at += special->text.size();
+        continue;
+      }
+      rest.text.append(text.substr(begin, at - begin));
+      if (special->edges.lstrip) rest.text.resize(space_ends(rest.text));
+      encode_plain(rest.text, ids);
+      rest.text.clear();
       ids.push_back(special->id);
-      at += special->text.size();
+      const std::size_t spaces = special->edges.rstrip ? space_begins(behind) : 0;
+      rest.strips = special->edges.rstrip && spaces == behind.size();
+      at += special->text.size() + spaces;
       begin = at;
     }
-    plain.append(text.substr(begin));
+    rest.text.append(text.substr((std::min)(begin, text.size())));
+  }
+
+  /// How many bytes of white space a text begins with.
+  static std::size_t space_begins(std::string_view text) {
+    std::size_t at = 0;
+    while (at < text.size()) {
+      const Utf8Char c = first_char(text.substr(at));
+      if (!detail::is_white_space(c.code)) break;
+      at += c.size;
+    }
+    return at;
+  }
+  /// Where the white space at a text's end begins.
+  static std::size_t space_ends(std::string_view text) {
+    while (!text.empty() && detail::is_white_space(last_char(text).code)) {
+      text.remove_suffix(last_char(text).size);
+    }
+    return text.size();
+  }
+  static bool begins_word(std::string_view text) {
+    return !text.empty() && detail::is_word_char(first_char(text).code);
+  }
+  static bool ends_in_word(std::string_view text) {
+    return !text.empty() && detail::is_word_char(last_char(text).code);
   }
 
   const Special* special_at(std::string_view text, bool parse_control) const {

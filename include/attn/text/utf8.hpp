@@ -34,6 +34,15 @@ inline Utf8Char first_char(std::string_view text) {
   return {code, static_cast<std::size_t>(size)};
 }
 
+/// The last character of a text that is not empty.
+inline Utf8Char last_char(std::string_view text) {
+  for (std::size_t size = 2; size <= 4 && size <= text.size(); ++size) {
+    const Utf8Char c = first_char(text.substr(text.size() - size));
+    if (c.code >= 0 && c.size == size) return c;
+  }
+  return first_char(text.substr(text.size() - 1));
+}
+
 inline void append_utf8(std::int32_t code, std::string& out) {
   utf8proc_uint8_t bytes[4];
   const utf8proc_ssize_t size = utf8proc_encode_char(code, bytes);
