@@ -50,9 +50,9 @@ void check_lengths(const char* argument, const TensorView1<const index_t>& lengt
 
 /// `starts` rises from 0 to `total`. Returns the longest of the lengths between, as far as they lie
 /// from `first` on.
-ATTN_COLD inline index_t check_starts(const char* argument,
-                                      const TensorView1<const index_t>& starts, index_t total,
-                                      index_t first = 0) {
+ATTN_ONCE_A_CALL inline index_t check_starts(const char* argument,
+                                             const TensorView1<const index_t>& starts,
+                                             index_t total, index_t first = 0) {
   const index_t last = starts.extent(0) - 1;
   if (last < 0) throw_argument(argument, "have shape (batch + 1)", starts.shape());
   if (starts(0) != 0) throw_entry(argument, 0, 0, 0, starts(0));
@@ -71,7 +71,7 @@ ATTN_COLD inline index_t check_starts(const char* argument,
 /// Checks a mask against scores of shape (batch, num_heads, q_len, kv_len), where batch row b has
 /// lengths(b).
 template <class T, class Lengths>
-ATTN_COLD void check_mask(const Mask& mask, const Shape<4>& scores, Lengths lengths) {
+ATTN_ONCE_A_CALL void check_mask(const Mask& mask, const Shape<4>& scores, Lengths lengths) {
   const index_t batch = scores[0];
   for (int i = 0; i < mask.num_dense; ++i) {
     const Mask::Dense& part = mask.dense[static_cast<std::size_t>(i)];
@@ -127,8 +127,8 @@ inline void check_offset(const QueryOffset& offset, index_t batch) {
 
 /// (batch, kv_len) of a call with pages, each of whose used entries is a page.
 template <class T>
-ATTN_COLD Shape<2> check_pages(const StoredView<const void>& k,
-                               const AttentionOptions<T>& options) {
+ATTN_ONCE_A_CALL Shape<2> check_pages(const StoredView<const void>& k,
+                                      const AttentionOptions<T>& options) {
   const TensorView2<const index_t>& table = options.block_table;
   const index_t batch = table.extent(0), pages = table.extent(1), size = k.extent(2);
   if (options.cu_seqlens_k) {

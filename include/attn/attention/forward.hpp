@@ -205,9 +205,9 @@ class Forward {
 };
 
 template <class T>
-ATTN_COLD void run_plan(const ForwardKernels<T>& kernels, const AttentionProblem<T>& problem,
-                        const AttentionPlan& plan, const Executor& threads,
-                        const CallScratch<T>& scratch) {
+ATTN_ONCE_A_CALL void run_plan(const ForwardKernels<T>& kernels, const AttentionProblem<T>& problem,
+                               const AttentionPlan& plan, const Executor& threads,
+                               const CallScratch<T>& scratch) {
   const Forward<T> forward(kernels, problem, plan, threads, scratch);
   forward.run();
   const AttentionOptions<T>& options = problem.options;
@@ -219,8 +219,9 @@ ATTN_COLD void run_plan(const ForwardKernels<T>& kernels, const AttentionProblem
 }
 
 template <class T>
-ATTN_COLD void forward_with(const ForwardKernels<T>& kernels, const AttentionProblem<T>& call,
-                            const Executor& executor, Workspace& workspace) {
+ATTN_ONCE_A_CALL void forward_with(const ForwardKernels<T>& kernels,
+                                   const AttentionProblem<T>& call, const Executor& executor,
+                                   Workspace& workspace) {
   if (!call.has_rows()) return fill_without_rows(call.options);
   const AttentionPlan plan(call, executor);
   const SerialExecutor one_thread;

@@ -65,8 +65,8 @@ struct CallScratch {
   T* split_sums;              ///< kMaxDecodeRows rows of each split
   RowState<T>* split_states;  ///< and their states
 
-  ATTN_COLD CallScratch(ScratchLayout& layout, const AttentionProblem<T>& problem,
-                        const AttentionPlan& plan) {
+  ATTN_ONCE_A_CALL CallScratch(ScratchLayout& layout, const AttentionProblem<T>& problem,
+                               const AttentionPlan& plan) {
     weights = layout.take<T>(plan.scores_elements);
     states = layout.take<RowState<T>>(plan.states);
     sequences = layout.take<AttentionPlan::Sequence>(problem.batch());
@@ -80,8 +80,8 @@ struct CallScratch {
 };
 
 template <class T>
-ATTN_COLD std::size_t call_scratch_bytes(const AttentionProblem<T>& problem,
-                                         const AttentionPlan& plan) {
+ATTN_ONCE_A_CALL std::size_t call_scratch_bytes(const AttentionProblem<T>& problem,
+                                                const AttentionPlan& plan) {
   ScratchLayout layout;
   (void)CallScratch<T>(layout, problem, plan);
   return layout.bytes();

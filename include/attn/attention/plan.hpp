@@ -44,7 +44,8 @@ struct AttentionPlan {
   bool operator==(const AttentionPlan&) const = default;
 
   template <class T>
-  ATTN_COLD AttentionPlan(const detail::AttentionProblem<T>& problem, const Executor& executor) {
+  ATTN_ONCE_A_CALL AttentionPlan(const detail::AttentionProblem<T>& problem,
+                                 const Executor& executor) {
     if (!problem.has_rows()) return;
     const index_t batch = problem.batch(), kv_heads = problem.num_kv_heads();
     // Packing a key costs about 1/400 of multiplying it by 384 rows; idle threads, below, cost

@@ -13,11 +13,11 @@ namespace detail {
 
 /// Checks every argument but its element. Throws ShapeError, DTypeError or ValueError.
 template <class T>
-ATTN_COLD AttentionProblem<T> make_problem(const StoredView<const void>& q,
-                                           const StoredView<const void>& k,
-                                           const StoredView<const void>& v,
-                                           const StoredView<void>& out,
-                                           const AttentionOptions<T>& options) {
+ATTN_ONCE_A_CALL AttentionProblem<T> make_problem(const StoredView<const void>& q,
+                                                  const StoredView<const void>& k,
+                                                  const StoredView<const void>& v,
+                                                  const StoredView<void>& out,
+                                                  const AttentionOptions<T>& options) {
   const index_t heads = q.extent(1), head_dim = q.extent(3);
   const index_t kv_heads = k.extent(1), head_dim_v = v.extent(3);
   const auto check_strides = [](std::string_view argument, const auto& view) {

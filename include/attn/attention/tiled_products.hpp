@@ -11,8 +11,8 @@ namespace detail {
 
 /// Keys and values are of In.
 template <class In, class T>
-ATTN_COLD TiledProducts<T> tiled_products(const AttentionProblem<T>& problem,
-                                          const RowKernels<T>& rows) {
+ATTN_ONCE_A_CALL TiledProducts<T> tiled_products(const AttentionProblem<T>& problem,
+                                                 const RowKernels<T>& rows) {
   if constexpr (std::same_as<T, float>) {
     const Isa isa = problem.options.execution.instruction_set();
     if (problem.has_codes()) {
