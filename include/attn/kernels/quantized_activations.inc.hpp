@@ -1,0 +1,61 @@
+// Kernel text: rows of activations as codes of 8 bits, with scales and sums per piece.
+// SPDX-License-Identifier: Apache-2.0
+
+/// Rows of activations in 8 bits, filled up with zeros to whole groups of codes; and per row and
+/// piece (a block of weights) what the sums over it need.
+struct QuantizedRows {
+  std::int8_t* codes;
+  index_t row_bytes;      ///< from one row to the next
+  index_t piece, pieces;  ///< of k
+  float* scales;          ///< (row, piece)
+  float* sums;            ///< scale times the sum of codes, which offsets are multiplied by
+  std::int32_t* starts;   ///< -zero times the sum of codes
+};
+
+/// One row of k activations at `x`, x_k apart. Neighbours of `shared` have one scale.
+inline void quantize_row(const float* x, index_t x_k, index_t k, index_t shared, int zero,
+                         const QuantizedRows& rows, index_t row, float* line) {
+  using V = Vec<float>;
+  std::int8_t* codes = rows.codes + row * rows.row_bytes;
+  if (x_k != 1) {
+    for (index_t i = 0; i < k; ++i) line[i] = x[i * x_k];
+    x = line;
+  }
+  for (index_t begin = 0; begin < k; begin += shared) {
+    const index_t n = std::min(shared, k - begin);
+    V most = V::all(0), check = V::all(0);
+    each_vector<float>(n, [&](index_t i, auto lanes) {
+      const V v = load(x + begin + i, lanes);
+      most = max(most, max(v, V::all(0) - v));
+      check = fma(v, V::all(0), check);  // NaN where one is not finite
+    });
+    const bool is_finite = sum(check) == 0;
+    const float largest = is_finite ? max_lane(most) : 0, step = largest / 127;
+    const bool is_zero = step < std::numeric_limits<float>::min();
+    const float scale = !is_finite ? std::numeric_limits<float>::quiet_NaN() : is_zero ? 0 : step;
+    const V factor = V::all(is_zero ? 0 : 127 / largest);
+    for (index_t at = begin; at < begin + n; at += rows.piece) {
+      const index_t size = std::min(rows.piece, begin + n - at);
+      V total = V::all(0);
+      index_t i = 0;
+      for (; i + V::kLanes <= size; i += V::kLanes) {
+        const V code = is_zero ? V::all(0) : round(V::load(x + at + i) * factor);
+        total = total + code;
+        Int8::narrow(code, codes + at + i);
+      }
+      if (i < size) {
+        const V code = is_zero ? V::all(0) : round(V::load(x + at + i, size - i) * factor);
+        total = total + code;
+        std::int8_t tail[V::kLanes];
+        Int8::narrow(code, tail);
+        std::memcpy(codes + at + i, tail, static_cast<std::size_t>(size - i));
+      }
+      const float codes_sum = sum(total);  // exact: at most 127 times 1024
+      const index_t piece = row * rows.pieces + at / rows.piece;
+      rows.scales[piece] = scale;
+      rows.sums[piece] = scale * codes_sum;
+      rows.starts[piece] = -zero * static_cast<std::int32_t>(codes_sum);
+    }
+  }
+  for (index_t i = k; i < rows.row_bytes; ++i) codes[i] = 0;
+}
