@@ -19,7 +19,7 @@ ATTN_COLD void write_weights(ForwardTask<T>& task) {
     if (at < 0) continue;
     T* out = weights.at_index({b, at, row.i, 0});
     std::fill_n(out, problem.scores[3], T{0});
-    if (row.state.total == T{0} && problem.options.masked_row == MaskedRow::mean) {
+    if (row.state.row_sum == T{0} && problem.options.masked_row == MaskedRow::mean) {
       const KeyRange keys = problem.unpadded_keys(b);
       std::fill(out + keys.begin, out + keys.end, T{1} / static_cast<T>(keys.end - keys.begin));
     }
@@ -36,9 +36,9 @@ ATTN_COLD void write_weights(ForwardTask<T>& task) {
     for (index_t x = 0; x < tile.num_rows; ++x) {
       const QueryRow<T>& row = tile.rows[x];
       const index_t at = problem.weights_at(row.h);
-      if (row.state.total == T{0} || at < 0) continue;
-      task.kernels.rows.weigh(tile.num_keys(), tile.key_scores(x), row.state,
-                              weights.at_index({b, at, row.i, tile.keys.begin}));
+      if (row.state.row_sum == T{0} || at < 0) continue;
+      task.kernels.rows.final_weights(tile.num_keys(), tile.key_scores(x), row.state,
+                                      weights.at_index({b, at, row.i, tile.keys.begin}));
     }
   }
 }
@@ -81,9 +81,9 @@ ATTN_COLD void add_column_sums(ForwardTask<T>& task, KeyRange keys,
     task.score(tile);
     for (index_t x = 0; x < tile.num_rows; ++x) {
       const QueryRow<T>& row = tile.rows[x];
-      if (row.state.total == T{0}) continue;
+      if (row.state.row_sum == T{0}) continue;
       T* s = tile.key_scores(x);
-      task.kernels.rows.weigh(tile.num_keys(), s, row.state, s);
+      task.kernels.rows.final_weights(tile.num_keys(), s, row.state, s);
       for (index_t j = 0; j < tile.num_keys(); ++j) {
         task.problem.options.column_sums(b, row.h, tile.keys.begin + j) += s[j];
       }

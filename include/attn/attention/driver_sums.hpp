@@ -94,10 +94,10 @@ ATTN_COLD void sum_with_final_weights(ForwardTask<T>& task, KeyRange keys,
       const QueryRow<T>& row = tile.rows[x];
       T* s = tile.row_scores(x);
       task.path().prefetch(tile, x);
-      if (row.state.total == T{0}) {
+      if (row.state.row_sum == T{0}) {
         std::fill_n(s, n, T{0});
       } else {
-        task.kernels.rows.weigh(n, s, row.state, s);
+        task.kernels.rows.final_weights(n, s, row.state, s);
       }
       prob.apply(prob.object, n, s, tile.b, row.h, row.i, first_number + number);
     }

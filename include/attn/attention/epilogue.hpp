@@ -20,17 +20,19 @@ void close_rows(ForwardTask<T>& task, RowState<T>* kept_states) {
     const T sink = has_sinks ? problem.options.sinks(row.h) : kMinusInf<T>;
     const bool has_sink = has_sinks && sink != kMinusInf<T>;
     // A row is empty by its masks alone: one that sees nothing but products of -inf has no weights.
-    if (row.state.total == T{0} && !has_sink && sees_key(problem, task.kernels.rows, b, row)) {
-      row.state.total = std::numeric_limits<T>::quiet_NaN();
+    if (row.state.row_sum == T{0} && !has_sink && sees_key(problem, task.kernels.rows, b, row)) {
+      row.state.row_sum = std::numeric_limits<T>::quiet_NaN();
     }
     if (kept_states != nullptr) kept_states[problem.row_at(b, row.h, row.i)] = row.state;
     T rescale = 1;
     if (has_sink) {
-      const T most = (std::max)(row.state.most, sink);
-      rescale = std::exp(row.state.most - most);
-      row.state = {most, row.state.total * rescale + std::exp(sink - most)};
+      const T row_max = (std::max)(row.state.row_max, sink);
+      rescale = std::exp(row.state.row_max - row_max);
+      row.state = {row_max, row.state.row_sum * rescale + std::exp(sink - row_max)};
     }
-    row.output_scale = row.state.total == T{0} ? T{0} : is_final ? T{1} : rescale / row.state.total;
+    row.output_scale = row.state.row_sum == T{0} ? T{0}
+                       : is_final                ? T{1}
+                                                 : rescale / row.state.row_sum;
   }
 }
 
@@ -68,10 +70,10 @@ bool write_rows(const ForwardTask<T>& task, index_t first, index_t count) {
                                                       narrows ? sum_stride : stride);
   if (narrows) of_queries.narrow_rows(count, dv, sums, sum_stride, out, stride);
   for (index_t r = 0; r < count && problem.options.lse; ++r) {
-    problem.lse(b, rows[r].h, rows[r].i) = rows[r].state.most + std::log(rows[r].state.total);
+    problem.lse(b, rows[r].h, rows[r].i) = rows[r].state.row_max + std::log(rows[r].state.row_sum);
   }
   for (index_t r = 0; r < count && problem.options.masked_row == MaskedRow::mean; ++r) {
-    if (rows[r].state.total != T{0}) continue;
+    if (rows[r].state.row_sum != T{0}) continue;
     of_queries.narrow_rows(1, dv, mean_of_values(task, rows[r].h / problem.group), 0,
                            rows_after(out, r, problem.out), 0);
   }

@@ -16,7 +16,7 @@ ATTN_COLD T sum_of_masked_rows(const AttentionProblem<T>& problem, const RowStat
   if (problem.options.masked_row == MaskedRow::zero || problem.sink(h) > kMinusInf<T>) return T{0};
   states += problem.row_at(b, h, 0);
   const index_t rows = std::count_if(states, states + problem.lengths(b).q_len,
-                                     [](const RowState<T>& row) { return row.total == T{0}; });
+                                     [](const RowState<T>& row) { return row.row_sum == T{0}; });
   const KeyRange keys = problem.unpadded_keys(b);
   return static_cast<T>(rows) / static_cast<T>(keys.end - keys.begin);
 }
@@ -26,11 +26,11 @@ template <class T>
 ATTN_COLD void take_max_logits(const AttentionProblem<T>& problem, const RowState<T>* states) {
   for (index_t b = 0; b < problem.batch(); ++b) {
     for (index_t h = 0; h < problem.num_heads(); ++h) {
-      T most = kMinusInf<T>;
+      T row_max = kMinusInf<T>;
       for (index_t i = 0; i < problem.lengths(b).q_len; ++i) {
-        most = (std::max)(most, states[problem.row_at(b, h, i)].most);
+        row_max = (std::max)(row_max, states[problem.row_at(b, h, i)].row_max);
       }
-      problem.options.max_logits(b, h) = most;
+      problem.options.max_logits(b, h) = row_max;
     }
   }
 }

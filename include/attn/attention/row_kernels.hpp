@@ -16,10 +16,10 @@ namespace detail {
 template <class T>
 inline constexpr T kMinusInf = -std::numeric_limits<T>::infinity();
 
-/// Online softmax state of one row: largest score so far and the sum of e^(s - most).
+/// Online softmax state of one row: the largest score so far and the sum of e^(s - row_max).
 template <class T>
 struct RowState {
-  T most, total;
+  T row_max, row_sum;
 };
 
 /// One query of one head. Row r of a key/value head is head r / q_len of its group, query r %
@@ -35,18 +35,18 @@ struct QueryRow {
 /// Adds one part of the keys to a row's state and to its sum of n elements.
 template <class T>
 void merge_part(index_t n, const RowState<T>& part, const T* part_sum, RowState<T>& row, T* sum) {
-  if (part.total == T{0}) {  // no weights: a sum of 0, or NaN of a value times a weight of 0
+  if (part.row_sum == T{0}) {  // no weights: a sum of 0, or NaN of a value times a weight of 0
     for (index_t x = 0; x < n; ++x) sum[x] += part_sum[x];
     return;
   }
-  const T most = (std::max)(row.most, part.most);
-  if (most == kMinusInf<T>) {  // nothing but NaN, which the largest passes over
-    row.total += part.total;
+  const T row_max = (std::max)(row.row_max, part.row_max);
+  if (row_max == kMinusInf<T>) {  // nothing but NaN, which the largest passes over
+    row.row_sum += part.row_sum;
     return;
   }
-  const T old = std::exp(row.most - most), added = std::exp(part.most - most);
+  const T old = std::exp(row.row_max - row_max), added = std::exp(part.row_max - row_max);
   for (index_t x = 0; x < n; ++x) sum[x] = sum[x] * old + part_sum[x] * added;
-  row = {most, row.total * old + part.total * added};
+  row = {row_max, row.row_sum * old + part.row_sum * added};
 }
 
 /// Rows of the highest tile of any target, for which scratch is laid out.
@@ -79,8 +79,8 @@ struct RowKernels {
   /// sums of a row are to be multiplied by its `rescale`.
   void (*online_softmax)(index_t height, index_t n, T* s, index_t stride, QueryRow<T>* rows,
                          T* rescale);
-  /// out = e^(s - most) / total over n scores of a row whose state is final.
-  void (*weigh)(index_t n, const T* s, const RowState<T>& state, T* out);
+  /// out = e^(s - row_max) / row_sum over n scores of a row whose state is final.
+  void (*final_weights)(index_t n, const T* s, const RowState<T>& state, T* out);
 
   /// Dropout of keys [first_key, first_key + n) of one query.
   void (*drop)(index_t n, T* weights, const Dropout& dropout, index_t b, index_t h, index_t i,

@@ -115,16 +115,16 @@ inline void online_softmax(index_t height, index_t n, T* s, index_t stride,
   for (index_t r = 0; r < height; ++r, s += stride) {
     mask_out_beyond(n, s);
     detail::RowState<T>& state = rows[r].state;
-    V m0 = V::all(state.most), m1 = m0;
+    V m0 = V::all(state.row_max), m1 = m0;
     index_t first = 0;
     for (; first + kPair <= whole; first += kPair) {
       m0 = max(V::load(s + first), m0);
       m1 = max(V::load(s + first + V::kLanes), m1);
     }
     if (first < whole) m0 = max(V::load(s + first), m0);
-    const T most = max_lane(max(m0, m1));
+    const T row_max = max_lane(max(m0, m1));
     // Nothing visible yet: shift by 0, so that -inf - -inf never occurs; all weights come out 0.
-    const V shift = V::all(most == detail::kMinusInf<T> ? T{0} : most);
+    const V shift = V::all(row_max == detail::kMinusInf<T> ? T{0} : row_max);
     // One vector at a time: two side by side would take more than the 16 registers of AVX2, and
     // cores overlap them anyway.
     V total = V::all(T{0});
@@ -135,17 +135,17 @@ inline void online_softmax(index_t height, index_t n, T* s, index_t stride,
     }
     // By vectors too: a call of std::exp costs as much as eight vectors of scores. There is nothing
     // to rescale at first.
-    rescale[r] = state.total == T{0} ? T{0} : max_lane(exp_flush(V::all(state.most) - shift));
-    state = {most, state.total * rescale[r] + sum(total)};
+    rescale[r] = state.row_sum == T{0} ? T{0} : max_lane(exp_flush(V::all(state.row_max) - shift));
+    state = {row_max, state.row_sum * rescale[r] + sum(total)};
   }
 }
 
 template <class T>
-inline void weigh(index_t n, const T* s, const detail::RowState<T>& state, T* out) {
+inline void final_weights(index_t n, const T* s, const detail::RowState<T>& state, T* out) {
   using V = Vec<T>;
-  const V most = V::all(state.most), factor = V::all(T{1} / state.total);
+  const V row_max = V::all(state.row_max), factor = V::all(T{1} / state.row_sum);
   each_vector<T>(n, [&](index_t j, auto lanes) {
-    store(exp_flush(load(s + j, lanes) - most) * factor, out + j, lanes);
+    store(exp_flush(load(s + j, lanes) - row_max) * factor, out + j, lanes);
   });
 }
 
@@ -181,7 +181,7 @@ struct Row<detail::RowKernels<T>> {
       .mask_out = mask_out<T>,
       .add_alibi = add_alibi<T>,
       .online_softmax = online_softmax<T>,
-      .weigh = weigh<T>,
+      .final_weights = final_weights<T>,
       .drop = drop<T>,
       .add_values_tile = tile_columns<T>,
       .scale_rows = scale_rows<T>,

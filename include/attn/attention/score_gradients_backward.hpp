@@ -56,7 +56,7 @@ class ScoreGradients {
     if (n == 0) return;
     const index_t first = first_key + from, number = forward_.lengths(b_).first_key + first;
     const ScoreRow<T> scores{b_, row.h, row.i, first, number, n, s};
-    weigh(scores, row.state, all_visible, finite);
+    find_weights(scores, row.state, all_visible, finite);
     if (dropped != s) std::copy_n(s, n, dropped);
     change_weights(scores, dropped, d_s);
     if (makes_deltas) {
@@ -79,8 +79,8 @@ class ScoreGradients {
 
  private:
   /// From scores to weights, and what the derivatives of score functor and softcap are at them.
-  void weigh(const ScoreRow<T>& scores, const RowState<T>& state, bool all_visible,
-             bool finite) const {
+  void find_weights(const ScoreRow<T>& scores, const RowState<T>& state, bool all_visible,
+                    bool finite) const {
     const index_t n = scores.n;
     T* s = scores.s;
     if (scratch_.slope != nullptr) {
@@ -104,10 +104,10 @@ class ScoreGradients {
     }
     mask_row(forward_, kernels_, scores, all_visible);
     if (finite) {
-      kernels_.weigh(n, s, state, s);
+      kernels_.final_weights(n, s, state, s);
     } else {
       for (index_t j = 0; j < n; ++j) {
-        s[j] = s[j] == kMinusInf<T> ? T{0} : std::exp(s[j] - state.most);
+        s[j] = s[j] == kMinusInf<T> ? T{0} : std::exp(s[j] - state.row_max);
       }
     }
   }

@@ -211,7 +211,7 @@ class BackwardTask {
       scratch_.delta[r] = delta;
       // Of a row without a key all scores are -inf: weights e^(-inf - 0) are 0.
       row.state = {lse == kMinusInf<T> ? T{0} : lse, T{1}};
-      finite = finite && std::isfinite(row.state.most) && std::isfinite(delta);
+      finite = finite && std::isfinite(row.state.row_max) && std::isfinite(delta);
     }
     const index_t filled = round_up(count, kernels_.tile_rows);
     std::fill_n(scratch_.q + count * d, (filled - count) * d, T{0});
