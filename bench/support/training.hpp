@@ -92,8 +92,8 @@ class GptStep {
     const double loss =
         attn::cross_entropy_backward(rows, targets_, rows, {.execution = execution});
     attn::backward(model_, logits_, saved_, gradients_, {.execution = execution});
-    attn::clip_gradient_norm(parameters_, 1, execution);
-    adamw_.step(shape_.width > 128 ? 3e-4 : 3e-3, execution);
+    const double norm = attn::gradient_norm(parameters_, execution);
+    adamw_.step(shape_.width > 128 ? 3e-4 : 3e-3, execution, attn::clip_factor(norm, 1));
     return loss;
   }
 

@@ -22,6 +22,7 @@
 #include "attn/train/initialize.hpp"            // PyTorch's initial parameters
 #include "attn/train/parameters.hpp"            // a model's parameters beside their gradients; groups
 #include "attn/train/clipping.hpp"              // the norm of all gradients
+#include "attn/train/loss_scale.hpp"            // for float16
 #include "attn/train/optimizer.hpp"             // Sgd, Adam, AdamW
 #include "attn/train/lora.hpp"                  // low-rank adapters of weights
 #include "attn/train/schedule.hpp"              // learning rates by step

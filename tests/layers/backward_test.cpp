@@ -7,6 +7,7 @@
 
 #include "support/isas.hpp"
 #include "support/module_gradients.hpp"
+#include "support/reference.hpp"
 #include "support/thread_executor.hpp"
 
 namespace attn_test {
@@ -47,6 +48,35 @@ attn::MultiHeadAttentionOptions draw_attention(Random& random, bool self) {
                                    .max_positions = 32};
   }
   return o;
+}
+
+/// Which elements of a layer are dropped, by the reference's random numbers.
+TEST(LayerDropout, FollowsSeedStepLayerPlaceAndElement) {
+  const ThreadExecutor three(3);
+  for (std::uint64_t n = 0; n < 20; ++n) {
+    Random random(n);
+    const attn::detail::DropoutPlace place{
+        random.pick<double>({0.1, 0.5, 0.9}),
+        {.seed = n << 40 | 7, .step = random.integer(0, 1 << 30), .layer = random.integer(0, 50)},
+        random.integer(0, 4)};
+    const auto x = random.tensor<float, 3>({2, random.integer(1, 9), random.integer(1, 150)});
+    const auto residual = random.tensor<float, 3>(x.shape());
+    for (attn::Isa isa : available_isas()) {
+      Tensor3<float> out(x.shape());
+      attn::detail::drop<float>(place, x, out, residual, {.executor = &three, .isa = isa});
+      const auto word = [](Index value) { return static_cast<std::uint32_t>(value); };
+      for (Index e = 0; e < x.size(); ++e) {
+        const auto words = philox({word(16 * (e / 64) + e % 16), word(place.place),
+                                   word(place.at.step), word(place.at.layer)},
+                                  place.at.seed);
+        const double drawn =
+            std::ldexp(static_cast<double>(words[static_cast<std::size_t>(e / 16 % 4)] >> 8), -24);
+        const float factor = drawn >= place.p ? static_cast<float>(1 / (1 - place.p)) : 0.0f;
+        EXPECT_EQ(out.data()[e], x.data()[e] * factor + residual.data()[e])
+            << random.trace() << " element " << e << " on " << attn::name(isa);
+      }
+    }
+  }
 }
 
 TEST(MultiHeadAttentionBackward, AgreesWithCentralDifferences) {

@@ -1,5 +1,6 @@
 // Mixed precision: backward of modules of 16 bits, float masters and their checkpoints.
 #include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 
@@ -21,7 +22,7 @@
 namespace attn_test {
 namespace {
 
-using attn::bfloat16, attn::float16, attn::Tensor1, attn::Tensor2, attn::Tensor3;
+using attn::bfloat16, attn::float16, attn::index_t, attn::Tensor1, attn::Tensor2, attn::Tensor3;
 
 template <class E>
 class MixedPrecisionTest : public ::testing::Test {};
@@ -441,6 +442,166 @@ TYPED_TEST(MixedPrecisionTest, CheckpointsGoOnWithTheSameBits) {
   expect_rounded_masters(resumed);
   resumed.batches.move_to(state.batches);
   for (int n = 6; n < 12; ++n) EXPECT_EQ(resumed.step(), losses[static_cast<std::size_t>(n)]);
+}
+
+/// MixedRun of float16 whose loss is divided by so much that the gradients of activations are below
+/// 6e-8, and scaled.
+struct ScaledRun : MixedRun<float16> {
+  double divisor = 32 * 1e6;
+  attn::LossScale scale;
+  index_t taken = 0;
+
+  ScaledRun(const attn::Executor& executor, const attn::LossScaleOptions& options)
+      : MixedRun(executor), scale(options) {}
+
+  /// Of what SmallRun learns; returns the loss, as a mean over targets.
+  double step() {
+    Tensor2<index_t> ids({4, 8});
+    Tensor1<index_t> targets({32});
+    index_t row = 0;
+    for (index_t example : batches.next()) {
+      for (index_t i = 0; i < 8; ++i) {
+        ids(row, i) = (example + i * i) % 11;
+        targets(8 * row + i) = (example + (i + 1) * (i + 1)) % 11;
+      }
+      ++row;
+    }
+    Tensor3<float> logits({4, 8, 11});
+    const attn::TensorView2<float> rows(logits.data(), {32, 11});
+    attn::clear_gradients(parameters);
+    attn::forward(model, ids, logits, saved, {.execution = execution});
+    const double loss = attn::cross_entropy_backward(
+        rows, targets, rows,
+        {.divisor = divisor, .gradient_scale = scale.factor(), .execution = execution});
+    attn::backward(model, logits, saved, gradients, {.execution = execution});
+    const double once = 1 / scale.factor();
+    if (scale.update(once * attn::gradient_norm(parameters))) {
+      adam->step(0.01, execution, once);
+      ++taken;
+    }
+    return loss * divisor / 32;
+  }
+};
+
+/// The rules of torch.amp.GradScaler: growth_interval finite steps in a row grow the factor, one
+/// that is not finite shrinks it and begins anew.
+TEST(LossScale, FollowsGradScaler) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  attn::LossScale scale({.initial = 8, .growth = 4, .backoff = 0.25, .growth_interval = 3});
+  const std::pair<double, double> steps[] = {
+      {1, 8}, {1, 8}, {1, 32}, {1, 32},           {1, 32},       {infinity, 8},
+      {1, 8}, {0, 8}, {1, 32}, {std::nan(""), 8}, {infinity, 2}, {1, 2}};
+  for (const auto& [norm, factor] : steps) {
+    EXPECT_EQ(scale.update(norm), std::isfinite(norm));
+    EXPECT_EQ(scale.factor(), factor);
+  }
+  attn::LossScale defaults;
+  EXPECT_EQ(defaults.factor(), 65536);
+  for (int n = 0; n < 1999; ++n) defaults.update(1);
+  EXPECT_EQ(defaults.factor(), 65536);
+  defaults.update(1);
+  EXPECT_EQ(defaults.factor(), 131072);
+  // It does not grow beyond the range of float.
+  attn::LossScale large({.initial = 0x1p127, .growth_interval = 1});
+  large.update(1);
+  EXPECT_EQ(large.factor(), 0x1p127);
+
+  EXPECT_EQ(error_of<attn::ValueError>([] { attn::LossScale({.growth = 1}); }),
+            "[LossScale] growth must be finite and above 1; found 1.000000.");
+  EXPECT_THROW(attn::LossScale({.backoff = 1}), attn::ValueError);
+  EXPECT_THROW(attn::LossScale({.backoff = std::nan("")}), attn::ValueError);
+  EXPECT_THROW(attn::LossScale({.growth_interval = 0}), attn::ValueError);
+  EXPECT_THROW(attn::LossScale({.initial = infinity}), attn::ValueError);
+  EXPECT_THROW(scale.move_to({}), attn::ValueError);
+  EXPECT_THROW(scale.move_to({1, -1}), attn::ValueError);
+}
+
+/// Without it those of deep parameters are 0; with it they are those of a loss that is not divided,
+/// within the roundings of float16 (both runs round, at other places).
+TEST(LossScale, BringsBackGradientsThatFloat16Loses) {
+  const attn::SerialExecutor one;
+  const auto gradients_with = [&](double divisor, double factor) {
+    ScaledRun run(one, {.initial = factor});
+    run.divisor = divisor;
+    run.step();
+    auto found = attn_test::parameters_of<double>(run.gradients);
+    for (auto& [name, value] : found) {
+      for (double& x : value.data) x *= divisor / factor;
+    }
+    return found;
+  };
+  const auto size = [](const Array<double>& x) {
+    double sum = 0;
+    for (double value : x.data) sum += value * value;
+    return std::sqrt(sum);
+  };
+  const auto whole = gradients_with(32, 1), lost = gradients_with(32e6, 1),
+             scaled = gradients_with(32e6, 65536);
+  for (const auto& [name, value] : whole) {
+    if (name.find("in_proj_bias") != std::string::npos) continue;  // a third is 0 but for roundings
+    Array<double> off = value;
+    for (std::size_t i = 0; i < off.data.size(); ++i) off.data[i] -= scaled.at(name).data[i];
+    EXPECT_LE(size(off), 2 * gradient_bound<float16>(2) * size(value)) << name;
+  }
+  const std::string deep = "blocks.layers.0.linear1.weight";
+  ASSERT_TRUE(whole.contains(deep)) << whole.begin()->first;
+  EXPECT_GT(size(whole.at(deep)), 0);
+  EXPECT_LT(size(lost.at(deep)), 0.1 * size(whole.at(deep)));
+}
+
+/// From a factor that overflows: steps are left out until it fits, masters stay as they are, and
+/// then the run learns.
+TEST(LossScale, LeavesOutStepsThatAreNotFinite) {
+  const attn::SerialExecutor one;
+  ScaledRun run(one, {.initial = 0x1p50});
+  const auto before = attn_test::parameters_of<float>(run.masters);
+  const double first = run.step();
+  EXPECT_EQ(run.taken, 0);
+  EXPECT_EQ(run.adam->steps(), 0);
+  EXPECT_EQ(run.scale.factor(), 0x1p49);
+  for (const auto& [name, value] : attn_test::parameters_of<float>(run.masters)) {
+    EXPECT_TRUE(same_bits(value, before.at(name))) << name;
+  }
+  double last = first;
+  for (int n = 0; n < 80; ++n) last = run.step();
+  EXPECT_GT(run.taken, 50);
+  EXPECT_LT(run.scale.factor(), 0x1p45);
+  EXPECT_LT(last, 0.4 * first);
+}
+
+/// Also in the middle of a growth interval, and of steps that are left out.
+TEST(LossScale, CheckpointsGoOnWithTheSameBits) {
+  const TempFolder folder;
+  const auto path = folder.path() / "run.safetensors";
+  const attn::SerialExecutor one;
+  const ThreadExecutor three(3);
+  const attn::LossScaleOptions options{.initial = 0x1.8p47, .growth_interval = 7};
+  for (const int stop : {2, 5, 19}) {
+    ScaledRun whole(one, options), stopped(three, options), resumed(one, options);
+    std::vector<double> losses;
+    for (int n = 0; n < 30; ++n) losses.push_back(whole.step());
+    for (int n = 0; n < stop; ++n) {
+      EXPECT_EQ(stopped.step(), losses[static_cast<std::size_t>(n)]);
+    }
+    attn::save_checkpoint(path, stopped.masters, *stopped.adam,
+                          {.step = stop,
+                           .batches = stopped.batches.position(),
+                           .loss_scale = stopped.scale.position()});
+    const auto state = attn::load_checkpoint(path, resumed.masters, *resumed.adam);
+    EXPECT_EQ(state.loss_scale, stopped.scale.position());
+    EXPECT_TRUE(state.more.empty());
+    resumed.scale.move_to(state.loss_scale);
+    resumed.batches.move_to(state.batches);
+    for (int n = stop; n < 30; ++n) {
+      EXPECT_EQ(resumed.step(), losses[static_cast<std::size_t>(n)]);
+    }
+    EXPECT_EQ(resumed.scale.position(), whole.scale.position());
+  }
+  // A run without it: none is saved, and files from before it are read.
+  MixedRun<float16> plain(one);
+  attn::save_checkpoint(path, plain.masters, *plain.adam, {});
+  EXPECT_EQ(attn::load_checkpoint(path, plain.masters, *plain.adam).loss_scale,
+            attn::LossScale::Position());
 }
 
 TEST(MixedPrecision, AnotherModelIsNoMaster) {

@@ -1,9 +1,15 @@
 // Optimizers by their formulas, clipping, schedules, batches, initialisation, interrupted runs.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+
 #include <gtest/gtest.h>
 
 #include "attn/train.hpp"
 
 #include "support/error_of.hpp"
+#include "support/isas.hpp"
 #include "support/random.hpp"
 #include "support/small_run.hpp"
 #include "support/temp_folder.hpp"
@@ -131,6 +137,58 @@ TEST(Clipping, ScalesToTheNorm) {
   drawn.gradients.bias(3) = std::numeric_limits<double>::quiet_NaN();
   EXPECT_TRUE(contains(error_of<attn::ValueError>([&] { attn::check_gradients(drawn.parameters); }),
                        "bias"));
+}
+
+/// What a step scales gradients by is what scaling them before gives, bit by bit; and clip_factor()
+/// is what clip_gradient_norm() scales by.
+TEST(Clipping, AStepScalesGradientsAsItReadsThem) {
+  Random random;
+  attn::Linear<float> drawn(41, 1003), drawn_gradients = attn::gradients_of(drawn);
+  for (attn::Linear<float>* one : {&drawn, &drawn_gradients}) {
+    for (float& x : one->weight.elements()) x = static_cast<float>(random.normal());
+    for (float& x : one->bias.elements()) x = static_cast<float>(random.normal());
+  }
+  const ThreadExecutor three(3);
+  const auto expect_same = [&](auto make, attn::Isa isa) {
+    attn::Linear<float> a = drawn, b = drawn, of_a = drawn_gradients, of_b = drawn_gradients;
+    const auto in_a = attn::parameters_of<float>(a, of_a),
+               in_b = attn::parameters_of<float>(b, of_b);
+    auto first = make(in_a), second = make(in_b);
+    for (int n = 0; n < 3; ++n) {
+      const double norm = attn::clip_gradient_norm(in_a, 3, {.isa = isa});
+      first->step(0.01, {.isa = isa});
+      EXPECT_EQ(attn::gradient_norm(in_b, {.executor = &three, .isa = isa}), norm);
+      second->step(0.01, {.executor = &three, .isa = isa}, attn::clip_factor(norm, 3));
+      of_a = of_b = drawn_gradients;
+    }
+    EXPECT_TRUE(std::ranges::equal(a.weight.elements(), b.weight.elements()));
+    EXPECT_TRUE(std::ranges::equal(a.bias.elements(), b.bias.elements()));
+    EXPECT_FALSE(std::ranges::equal(a.weight.elements(), drawn.weight.elements()));
+  };
+  for (attn::Isa isa : available_isas()) {
+    SCOPED_TRACE(attn::name(isa));
+    expect_same(
+        [](const auto& parameters) {
+          return std::make_unique<attn::Adam<float>>(
+              parameters, attn::AdamOptions{.weight_decay = 0.1, .decoupled = true});
+        },
+        isa);
+    expect_same(
+        [](const auto& parameters) {
+          return std::make_unique<attn::Sgd<float>>(
+              parameters, attn::SgdOptions{.momentum = 0.9, .weight_decay = 0.1});
+        },
+        isa);
+  }
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(attn::clip_factor(0.5, 1), 1);
+  EXPECT_EQ(attn::clip_factor(infinity, 1), 1);
+  EXPECT_EQ(attn::clip_factor(std::nan(""), 1), 1);
+  EXPECT_NEAR(attn::clip_factor(4, 1), 0.25, 1e-6);
+  // Squares that overflow a float do not overflow the norm.
+  drawn_gradients.weight(40, 1002) = 3e38f;
+  const auto parameters = attn::parameters_of<float>(drawn, drawn_gradients);
+  EXPECT_NEAR(attn::gradient_norm(parameters), 3e38, 1e32);
 }
 
 TEST(Schedules, WarmUpAndFall) {

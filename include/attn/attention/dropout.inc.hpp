@@ -43,25 +43,40 @@ struct Philox {
   }
 };
 
+/// What dropout multiplies each number of one word of random.word by: 1 / (1 - p), or 0.
+template <class T>
+struct DropoutFactors {
+  T kept;
+  std::int32_t least;
+
+  // (word >> 8) 2^-24 >= p for a word iff word >> 8 reaches `least`; both fit 24 bits, which signed
+  // comparisons take too.
+  explicit DropoutFactors(double p)
+      : kept(T(1 / (1 - p))), least(static_cast<std::int32_t>(std::ceil(p * 16777216))) {}
+
+  ATTN_INLINE void write(const std::uint32_t (&word)[Philox::kCounters],
+                         T (&factor)[Philox::kCounters]) const {
+    const T one = kept;  // kept and least as members are read again for each, behind a branch
+    const std::int32_t bound = least;
+    for (index_t x = 0; x < Philox::kCounters; ++x) {
+      factor[x] = static_cast<std::int32_t>(word[x] >> 8) >= bound ? one : T{0};
+    }
+  }
+};
+
 /// Key j takes word (j / 16) % 4 of counter 16 (j / 64) + j % 16; it stays iff (word >> 8) 2^-24 >=
 /// p.
 template <class T>
 inline void drop(index_t n, T* weights, const Dropout& dropout, index_t b, index_t h, index_t i,
                  index_t first_key) {
   constexpr index_t kLanes = Philox::kCounters, kGroup = 4 * kLanes;
-  const T kept = T(1 / (1 - dropout.p));
-  // (word >> 8) 2^-24 >= p for a word iff word >> 8 reaches this; both fit 24 bits, which signed
-  // comparisons take too.
-  const auto least = static_cast<std::int32_t>(std::ceil(dropout.p * 16777216));
+  const DropoutFactors<T> factors(dropout.p);
   for (index_t group = first_key / kGroup; group * kGroup < first_key + n; ++group) {
     const Philox random(dropout.seed, group * kLanes, i, h, b);
     for (index_t part = 0; part < 4; ++part) {
-      const auto& word = random.word[part];
       const index_t at = group * kGroup + part * kLanes - first_key;
       T factor[kLanes];
-      for (index_t x = 0; x < kLanes; ++x) {
-        factor[x] = static_cast<std::int32_t>(word[x] >> 8) >= least ? kept : T{0};
-      }
+      factors.write(random.word[part], factor);
       if (at >= 0 && at + kLanes <= n) {
         for (index_t x = 0; x < kLanes; ++x) weights[at + x] *= factor[x];
       } else {

@@ -1,21 +1,39 @@
 // Kernel text: sums over rows, column by column.
 // SPDX-License-Identifier: Apache-2.0
 
-/// out[c] += sum over rows of f(row, c, lanes), a vector, for columns [begin, end).
+/// out[c] += sum over rows of f(row, c, lanes), a vector, for columns [begin, end). Four vectors at a
+/// time where there are as many: a line of memory that a row has is read while it is there, and
+/// four sums do not wait for one another.
 template <class T, class F>
 ATTN_INLINE void sum_over_rows(index_t rows, index_t begin, index_t end, T* out, F f) {
   using V = Vec<T>;
-  const auto add = [&](index_t c, auto lanes) __attribute__((always_inline)) {
-    V total = load(out + c, lanes);
+  const auto add = [&]<int N>(index_t c, auto lanes, std::integral_constant<int, N>)
+      __attribute__((always_inline)) {
+    V total[N];
+    ATTN_UNROLL
+    for (int n = 0; n < N; ++n) total[n] = load(out + c + n * V::kLanes, lanes);
     for (index_t row = 0; row < rows;) {
       const index_t stop = std::min(row + detail::kRowsOfPartSum, rows);
-      V part = V::all(T{0});
-      for (; row < stop; ++row) part = part + f(row, c, lanes);
-      total = total + part;
+      V part[N];
+      ATTN_UNROLL
+      for (int n = 0; n < N; ++n) part[n] = V::all(T{0});
+      for (; row < stop; ++row) {
+        ATTN_UNROLL
+        for (int n = 0; n < N; ++n) part[n] = part[n] + f(row, c + n * V::kLanes, lanes);
+      }
+      ATTN_UNROLL
+      for (int n = 0; n < N; ++n) total[n] = total[n] + part[n];
     }
-    store(total, out + c, lanes);
+    ATTN_UNROLL
+    for (int n = 0; n < N; ++n) store(total[n], out + c + n * V::kLanes, lanes);
   };
-  each_vector<T>(end - begin, [&](index_t c, auto lanes) { add(begin + c, lanes); });
+  constexpr int kAtOnce = 4;
+  index_t c = begin;
+  for (; c + kAtOnce * V::kLanes <= end; c += kAtOnce * V::kLanes) {
+    add(c, Whole{}, std::integral_constant<int, kAtOnce>{});
+  }
+  each_vector<T>(
+      end - c, [&](index_t x, auto lanes) { add(c + x, lanes, std::integral_constant<int, 1>{}); });
 }
 
 template <class T>

@@ -187,7 +187,15 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
       threads.run(packs, [&](index_t task, int) {
         if (task < a_packs) {
           const index_t end = std::min((task + 1) * kPackedTiles, tiles.count);
-          for (index_t t = task * kPackedTiles; t < end; ++t) {
+          index_t t = task * kPackedTiles;
+          if (g.a_row == 1) {
+            const index_t whole = std::min(end, std::min(tiles.high, g.m / MR)), i = tiles.begin(t);
+            if (t < whole) {
+              pack_transposed_tiles(whole - t, kc, g.a + i + k0 * g.a_k, g.a_k, a_block + i * kc);
+              t = whole;
+            }
+          }
+          for (; t < end; ++t) {
             const index_t i = tiles.begin(t), R = tiles.height(t);
             pack_tile(R, std::min(g.m - i, R), kc, g.a + i * g.a_row + k0 * g.a_k, g.a_row, g.a_k,
                       a_block + i * kc);

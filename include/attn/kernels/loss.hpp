@@ -17,7 +17,8 @@ struct CrossEntropyOptions {
   /// What the sum of losses is divided by; the weights of the targets that are not ignored. Steps
   /// over parts of a batch give the whole batch's, so that their gradients add up to it.
   std::optional<double> divisor = {};
-  Execution execution = {};  ///< how the call runs
+  double gradient_scale = 1;  ///< of the gradient, not of the loss: LossScale's factor()
+  Execution execution = {};   ///< how the call runs
 };
 
 namespace detail {
@@ -100,10 +101,10 @@ double cross_entropy(std::string_view function, TensorView2<const T> logits,
   divisor = options.divisor.value_or(divisor);
   Scratch<T> losses(workspace, rows);
   backend<family::Losses, T>(options.execution)
-      .cross_entropy(
-          {logits, classes_of.data(), weights.data(), static_cast<T>(smoothing),
-           static_cast<T>(total_weight), static_cast<T>(1 / divisor), losses.data(), d_logits},
-          options.execution);
+      .cross_entropy({logits, classes_of.data(), weights.data(), static_cast<T>(smoothing),
+                      static_cast<T>(total_weight),
+                      static_cast<T>(options.gradient_scale / divisor), losses.data(), d_logits},
+                     options.execution);
   double sum = 0;
   for (index_t i = 0; i < rows; ++i) sum += static_cast<double>(losses.data()[i]);
   return sum / divisor;

@@ -229,12 +229,25 @@ inline void pack_tile(index_t R, index_t height, index_t k, const T* a, index_t 
     }
     if (p == k && k > 0) --p;
   }
-  if (row_stride == 1 && height == R) {  // A transposed, as gradients of weights are
-    for (; p < k; ++p) std::copy_n(a + p * k_stride, R, packed + p * R);
-  }
   for (index_t r = 0; r < R; ++r) {
     for (index_t x = p; x < k; ++x) {
       packed[x * R + r] = r < height ? a[r * row_stride + x * k_stride] : T{0};
+    }
+  }
+}
+
+/// Packs whole tiles of MR rows, one after the other, of an A whose columns are contiguous, as
+/// gradients of weights have it. k is outermost, so that each line of memory is read once: rows of
+/// A^T are often a multiple of 4 KB apart and evict one another.
+template <class T>
+inline void pack_transposed_tiles(index_t tiles, index_t k, const T* a, index_t k_stride,
+                                  T* packed) {
+  constexpr index_t MR = TileShape<T>::MR;
+  for (index_t p = 0; p < k; ++p) {
+    const T* from = a + p * k_stride;
+    T* to = packed + p * MR;
+    for (index_t t = 0; t < tiles; ++t, from += MR, to += MR * k) {
+      std::memcpy(to, from, MR * sizeof(T));  // of a known size: two moves
     }
   }
 }

@@ -7,6 +7,7 @@
 
 #include "attn/io/state_dict.hpp"
 #include "attn/train/batches.hpp"
+#include "attn/train/loss_scale.hpp"
 #include "attn/train/optimizer.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -15,7 +16,8 @@ ATTN_NAMESPACE_BEGIN
 struct TrainingState {
   index_t step = 0;
   Batches::Position batches = {};
-  SafetensorsMetadata more = {};  ///< texts of the program's own
+  LossScale::Position loss_scale = {};  ///< of float16; by default none, and a file without it
+  SafetensorsMetadata more = {};        ///< texts of the program's own
 };
 
 namespace detail {
@@ -33,6 +35,12 @@ Number number_in(const SafetensorsMetadata& metadata, const std::string& key) {
   }
   throw ValueError(message("load_checkpoint", "the metadata", "hold a number " + key,
                            at == metadata.end() ? "none" : quote(at->second)));
+}
+
+/// The shortest decimal number that is read as `x` again.
+inline std::string exact_text(double x) {
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof text, x).ptr};
 }
 
 }  // namespace detail
@@ -54,6 +62,10 @@ void save_checkpoint(const std::filesystem::path& path, const Model& model, Opti
   metadata["training.seed"] = std::to_string(state.batches.seed);
   metadata["training.epoch"] = std::to_string(state.batches.epoch);
   metadata["training.batch"] = std::to_string(state.batches.batch);
+  if (state.loss_scale.factor != 0) {
+    metadata["training.loss_scale"] = detail::exact_text(state.loss_scale.factor);
+    metadata["training.finite_steps"] = std::to_string(state.loss_scale.finite_steps);
+  }
   save_safetensors(path, tensors, metadata);
 }
 
@@ -71,6 +83,10 @@ TrainingState load_checkpoint(const std::filesystem::path& path, Model& model,
   state.batches = {detail::number_in<std::uint64_t>(state.more, "training.seed"),
                    detail::number_in<index_t>(state.more, "training.epoch"),
                    detail::number_in<index_t>(state.more, "training.batch")};
+  if (state.more.contains("training.loss_scale")) {
+    state.loss_scale = {detail::number_in<double>(state.more, "training.loss_scale"),
+                        detail::number_in<index_t>(state.more, "training.finite_steps")};
+  }
   const index_t steps = detail::number_in<index_t>(state.more, "training.optimizer_steps");
   std::erase_if(state.more, [](const auto& entry) { return entry.first.starts_with("training."); });
   const auto name_of = [](const std::string& name) {

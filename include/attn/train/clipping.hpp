@@ -14,68 +14,49 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Sum of squares in double, in eight chains, so that its order is fixed and its speed that of
-/// memory.
-template <class T>
-double sum_of_squares(const T* x, index_t n) {
-  double sums[8] = {};
-  index_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    for (index_t c = 0; c < 8; ++c) {
-      sums[c] += static_cast<double>(x[i + c]) * static_cast<double>(x[i + c]);
-    }
-  }
-  for (; i < n; ++i) sums[i % 8] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
-}
-
-/// f(chunk, gradient, n) of chunks of a parameter's gradient, on threads where there is work for
-/// them.
-template <class T, class F>
-void for_gradient_chunks(const TrainedParameter<T>& p, const Execution& execution, F f) {
-  threads_for(execution.threads(), 4 * p.size)
-      .run((p.size + kUpdateChunk - 1) / kUpdateChunk, [&](index_t chunk, int) {
-        const index_t begin = chunk * kUpdateChunk;
-        f(chunk, p.gradient + begin, (std::min)(kUpdateChunk, p.size - begin));
-      });
-}
+/// Chunks that kernels cut `size` elements into.
+inline index_t update_chunks(index_t size) { return (size + kUpdateChunk - 1) / kUpdateChunk; }
 
 }  // namespace detail
 
 /// The Euclidean norm of all gradients as one vector: sums of chunks, added in their order, so that
-/// it has the same bits on any number of threads.
+/// it has the same bits on any number of threads. In double, where no square of a float overflows:
+/// it is finite where all gradients of float are.
 template <class T>
 double gradient_norm(const std::vector<TrainedParameter<T>>& parameters,
                      const Execution& execution = {}) {
   index_t most = 0;
   for (const TrainedParameter<T>& p : parameters) most = (std::max)(most, p.size);
-  Scratch<double> sums(execution.scratch(),
-                       (most + detail::kUpdateChunk - 1) / detail::kUpdateChunk);
+  Scratch<double> sums(execution.scratch(), detail::update_chunks(most));
   double sum = 0;
   for (const TrainedParameter<T>& p : parameters) {
-    detail::for_gradient_chunks(p, execution, [&](index_t chunk, const T* gradient, index_t n) {
-      sums.data()[chunk] = detail::sum_of_squares(gradient, n);
-    });
-    for (index_t begin = 0; begin < p.size; begin += detail::kUpdateChunk) {
-      sum += sums.data()[begin / detail::kUpdateChunk];
+    detail::backend<family::Optimizers, T>(execution).square_sums({p.size, p.gradient, sums.data()},
+                                                                  execution);
+    for (index_t chunk = 0; chunk < detail::update_chunks(p.size); ++chunk) {
+      sum += sums.data()[chunk];
     }
   }
   return std::sqrt(sum);
 }
 
-/// Scales all gradients by min(1, most / (norm + 1e-6)), and returns their norm before;
-/// torch.nn.utils.clip_grad_norm_. A norm that is not finite changes nothing. Source: Pascanu,
-/// Mikolov, Bengio (2013), algorithm 1.
+/// What gradients of this norm are to be scaled by, so that their norm is `most` at most: min(1,
+/// most / (norm + 1e-6)), and 1 for a norm that is not finite. For an optimizer's step(), which
+/// scales them as it reads them. Source: Pascanu, Mikolov, Bengio (2013), algorithm 1.
+inline double clip_factor(double norm, double most) {
+  return std::isfinite(norm) ? (std::min)(1.0, most / (norm + 1e-6)) : 1.0;
+}
+
+/// Scales all gradients by clip_factor(), and returns their norm before;
+/// torch.nn.utils.clip_grad_norm_. A norm that is not finite changes nothing.
 template <class T>
 double clip_gradient_norm(const std::vector<TrainedParameter<T>>& parameters, double most,
                           const Execution& execution = {}) {
   const double norm = gradient_norm(parameters, execution);
-  const T scale = static_cast<T>(most / (norm + 1e-6));
-  if (!(scale < T{1}) || !std::isfinite(norm)) return norm;
+  const T factor = static_cast<T>(clip_factor(norm, most));
+  if (!(factor < T{1})) return norm;
   for (const TrainedParameter<T>& p : parameters) {
-    detail::for_gradient_chunks(p, execution, [&](index_t, T* gradient, index_t n) {
-      for (index_t i = 0; i < n; ++i) gradient[i] *= scale;
-    });
+    detail::backend<family::Optimizers, T>(execution).scale({p.size, p.gradient, factor},
+                                                            execution);
   }
   return norm;
 }
@@ -108,8 +89,11 @@ template <class T>
 void clear_gradients(const std::vector<TrainedParameter<T>>& parameters,
                      const Execution& execution = {}) {
   for (const TrainedParameter<T>& p : parameters) {
-    detail::for_gradient_chunks(
-        p, execution, [](index_t, T* gradient, index_t n) { std::fill_n(gradient, n, T{0}); });
+    detail::threads_for(execution.threads(), 4 * p.size)
+        .run(detail::update_chunks(p.size), [&](index_t chunk, int) {
+          const index_t begin = chunk * detail::kUpdateChunk;
+          std::fill_n(p.gradient + begin, (std::min)(detail::kUpdateChunk, p.size - begin), T{0});
+        });
   }
 }
 

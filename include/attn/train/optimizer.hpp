@@ -114,14 +114,17 @@ class Sgd : public detail::OptimizerState<T> {
                                                        : std::vector<std::string>{}),
         options_(options) {}
 
-  void step(double learning_rate, const Execution& execution = {}) {
+  /// Of gradients that are gradient_scale times those that stand there: clipping's factor, and one
+  /// over that of a LossScale, without a pass of their own.
+  void step(double learning_rate, const Execution& execution = {}, double gradient_scale = 1) {
     const bool first = this->steps_++ == 0, has_momentum = options_.momentum > 0;
     this->each(execution, [&](const TrainedParameter<T>& p, const ParameterGroup& group,
                               Tensor1<T>* states) {
       detail::backend<family::Optimizers, T>(execution).sgd(
           {p.size, p.value, p.gradient, has_momentum ? states[0].data() : nullptr,
-           static_cast<T>(learning_rate * group.learning_rate), static_cast<T>(options_.momentum),
-           static_cast<T>(group.weight_decay), first, options_.nesterov},
+           static_cast<T>(gradient_scale), static_cast<T>(learning_rate * group.learning_rate),
+           static_cast<T>(options_.momentum), static_cast<T>(group.weight_decay), first,
+           options_.nesterov},
           execution);
     });
   }
@@ -143,15 +146,17 @@ class Adam : public detail::OptimizerState<T> {
                                   {"exp_avg", "exp_avg_sq"}),
         options_(options) {}
 
-  void step(double learning_rate, const Execution& execution = {}) {
+  /// Of gradients that are gradient_scale times those that stand there, as Sgd::step().
+  void step(double learning_rate, const Execution& execution = {}, double gradient_scale = 1) {
     const double t = static_cast<double>(++this->steps_);
     const AdamOptions& o = options_;
     this->each(execution, [&](const TrainedParameter<T>& p, const ParameterGroup& group,
                               Tensor1<T>* states) {
       const double rate = learning_rate * group.learning_rate, decay = group.weight_decay;
       detail::backend<family::Optimizers, T>(execution).adam(
-          {p.size, p.value, p.gradient, states[0].data(), states[1].data(), static_cast<T>(o.beta1),
-           static_cast<T>(o.beta2), static_cast<T>(1 - o.beta1), static_cast<T>(1 - o.beta2),
+          {p.size, p.value, p.gradient, states[0].data(), states[1].data(),
+           static_cast<T>(gradient_scale), static_cast<T>(o.beta1), static_cast<T>(o.beta2),
+           static_cast<T>(1 - o.beta1), static_cast<T>(1 - o.beta2),
            static_cast<T>(rate / (1 - std::pow(o.beta1, t))),
            static_cast<T>(1 / std::sqrt(1 - std::pow(o.beta2, t))), static_cast<T>(o.eps),
            static_cast<T>(o.decoupled ? 1 - rate * decay : 1),

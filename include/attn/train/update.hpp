@@ -1,4 +1,4 @@
-// update_adam and update_sgd: one parameter's step, in one pass over memory.
+// What training does to one parameter or its gradient in one pass: Adam, SGD, squares, scaling.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,6 +17,7 @@ struct AdamUpdate {
   T* parameter;
   const T* gradient;
   T *moment1, *moment2;
+  T gradient_scale;              ///< the gradient is this times what stands there
   T beta1, beta2, rest1, rest2;  ///< rest = 1 - beta, rounded from double
   T step_size;                   ///< rate / (1 - beta1^t)
   T root_scale;                  ///< 1 / sqrt(1 - beta2^t)
@@ -32,8 +33,26 @@ struct SgdUpdate {
   T* parameter;
   const T* gradient;
   T* momentum;
+  T gradient_scale;
   T rate, mu, l2;
   bool first, nesterov;
+};
+
+/// The sum of squares of each chunk of n elements, in double: neither overflows nor depends on
+/// threads.
+template <class T>
+struct SquareSums {
+  index_t n;
+  const T* x;
+  double* sums;  ///< of each chunk
+};
+
+/// n elements *= factor.
+template <class T>
+struct Scaling {
+  index_t n;
+  T* x;
+  T factor;
 };
 
 /// Elements of one task.
@@ -43,16 +62,21 @@ template <class In, class Acc>
 struct Backend<family::Optimizers, In, Acc> {
   Kernel<AdamUpdate<In>> adam;
   Kernel<SgdUpdate<In>> sgd;
+  Kernel<SquareSums<In>> square_sums;
+  Kernel<Scaling<In>> scale;
 
   static constexpr std::uint64_t kLayout = layout_hash({sizeof(Backend),
                                                         offsetof(Backend, adam),
                                                         offsetof(Backend, sgd),
+                                                        offsetof(Backend, square_sums),
+                                                        offsetof(Backend, scale),
                                                         sizeof(AdamUpdate<In>),
                                                         offsetof(AdamUpdate<In>, n),
                                                         offsetof(AdamUpdate<In>, parameter),
                                                         offsetof(AdamUpdate<In>, gradient),
                                                         offsetof(AdamUpdate<In>, moment1),
                                                         offsetof(AdamUpdate<In>, moment2),
+                                                        offsetof(AdamUpdate<In>, gradient_scale),
                                                         offsetof(AdamUpdate<In>, beta1),
                                                         offsetof(AdamUpdate<In>, beta2),
                                                         offsetof(AdamUpdate<In>, rest1),
@@ -67,11 +91,20 @@ struct Backend<family::Optimizers, In, Acc> {
                                                         offsetof(SgdUpdate<In>, parameter),
                                                         offsetof(SgdUpdate<In>, gradient),
                                                         offsetof(SgdUpdate<In>, momentum),
+                                                        offsetof(SgdUpdate<In>, gradient_scale),
                                                         offsetof(SgdUpdate<In>, rate),
                                                         offsetof(SgdUpdate<In>, mu),
                                                         offsetof(SgdUpdate<In>, l2),
                                                         offsetof(SgdUpdate<In>, first),
-                                                        offsetof(SgdUpdate<In>, nesterov)});
+                                                        offsetof(SgdUpdate<In>, nesterov),
+                                                        sizeof(SquareSums<In>),
+                                                        offsetof(SquareSums<In>, n),
+                                                        offsetof(SquareSums<In>, x),
+                                                        offsetof(SquareSums<In>, sums),
+                                                        sizeof(Scaling<In>),
+                                                        offsetof(Scaling<In>, n),
+                                                        offsetof(Scaling<In>, x),
+                                                        offsetof(Scaling<In>, factor)});
 };
 
 }  // namespace detail

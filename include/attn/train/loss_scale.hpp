@@ -1,0 +1,93 @@
+// LossScale: keeps small gradients of float16 within its range, by torch.amp.GradScaler's rules.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include "attn/core/error.hpp"
+#include "attn/core/shape.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// GradScaler's options and defaults.
+struct LossScaleOptions {
+  double initial = 65536;          ///< the first factor
+  double growth = 2;               ///< what the factor is multiplied by after growth_interval steps
+  double backoff = 0.5;            ///< what it is multiplied by after gradients that are not finite
+  index_t growth_interval = 2000;  ///< steps in a row whose gradients are finite
+};
+
+/// What the gradient of the loss is multiplied by, so that the gradients of activations, which
+/// float16 holds down to 6e-8, do not become 0. Gradients of parameters are that many times too
+/// large: an optimizer's step() takes its inverse. A step whose gradients are not finite is left
+/// out, and the factor falls; it grows again after many that were finite.
+///
+///   cross_entropy_backward(rows, targets, rows, {.gradient_scale = scale.factor()});
+///   backward(model, logits, saved, gradients);
+///   const double once = 1 / scale.factor(), norm = once * gradient_norm(parameters);
+///   if (scale.update(norm)) adam.step(rate, {}, once * clip_factor(norm, 1));
+///
+/// Source: Micikevicius et al., "Mixed Precision Training" (2018), section 3.2.
+class LossScale {
+ public:
+  /// What a checkpoint saves. A factor of 0: none.
+  struct Position {
+    double factor = 0;
+    index_t finite_steps = 0;  ///< in a row, since the factor changed
+    bool operator==(const Position&) const = default;
+  };
+
+  /// Throws ValueError unless initial is positive and finite, growth above 1, backoff between 0 and
+  /// 1, and growth_interval at least 1.
+  explicit LossScale(const LossScaleOptions& options = {}) : options_(options) {
+    const auto require = [](bool holds, std::string_view name, std::string_view what,
+                            double found) {
+      if (!holds) throw ValueError(message("LossScale", name, what, std::to_string(found)));
+    };
+    require(options.growth > 1 && std::isfinite(options.growth), "growth", "be finite and above 1",
+            options.growth);
+    require(options.backoff > 0 && options.backoff < 1, "backoff", "lie between 0 and 1",
+            options.backoff);
+    require(options.growth_interval >= 1, "growth_interval", "be at least 1",
+            static_cast<double>(options.growth_interval));
+    move_to({options.initial, 0});
+  }
+
+  double factor() const { return position_.factor; }
+  const Position& position() const { return position_; }
+
+  /// As if update() had led there. Throws ValueError for a factor that is not positive and finite,
+  /// and a negative number of steps.
+  void move_to(const Position& position) {
+    if (!(position.factor > 0) || !std::isfinite(position.factor)) {
+      throw ValueError(message("LossScale", "the factor", "be positive and finite",
+                               std::to_string(position.factor)));
+    }
+    if (position.finite_steps < 0) {
+      throw ValueError(message("LossScale", "finite_steps", "be at least 0",
+                               std::to_string(position.finite_steps)));
+    }
+    position_ = position;
+  }
+
+  /// After backward, by gradient_norm(), which is finite where all gradients are: whether the step
+  /// is to be taken. The factor is the next step's from here on.
+  bool update(double norm) {
+    if (!std::isfinite(norm)) {
+      position_ = {position_.factor * options_.backoff, 0};
+      return false;
+    }
+    if (++position_.finite_steps >= options_.growth_interval) {
+      const double grown = position_.factor * options_.growth;
+      position_ = {std::isfinite(static_cast<float>(grown)) ? grown : position_.factor, 0};
+    }
+    return true;
+  }
+
+ private:
+  LossScaleOptions options_;
+  Position position_;
+};
+
+ATTN_NAMESPACE_END
