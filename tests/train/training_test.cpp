@@ -159,7 +159,9 @@ TEST(Clipping, AStepScalesGradientsAsItReadsThem) {
       first->step(0.01, {.isa = isa});
       EXPECT_EQ(attn::gradient_norm(in_b, {.executor = &three, .isa = isa}), norm);
       second->step(0.01, {.executor = &three, .isa = isa}, attn::clip_factor(norm, 3));
-      of_a = of_b = drawn_gradients;
+      // Whose memory parameters_of() refers to.
+      std::ranges::copy(drawn_gradients.weight.elements(), of_a.weight.data());
+      std::ranges::copy(drawn_gradients.bias.elements(), of_a.bias.data());
     }
     EXPECT_TRUE(std::ranges::equal(a.weight.elements(), b.weight.elements()));
     EXPECT_TRUE(std::ranges::equal(a.bias.elements(), b.bias.elements()));
@@ -186,7 +188,7 @@ TEST(Clipping, AStepScalesGradientsAsItReadsThem) {
   EXPECT_EQ(attn::clip_factor(std::nan(""), 1), 1);
   EXPECT_NEAR(attn::clip_factor(4, 1), 0.25, 1e-6);
   // Squares that overflow a float do not overflow the norm.
-  drawn_gradients.weight(40, 1002) = 3e38f;
+  drawn_gradients.weight(1002, 40) = 3e38f;
   const auto parameters = attn::parameters_of<float>(drawn, drawn_gradients);
   EXPECT_NEAR(attn::gradient_norm(parameters), 3e38, 1e32);
 }
