@@ -271,11 +271,11 @@ class TensorView {
   constexpr bool has_rows() const {
     bool first = true, joined = true, empty = false;
     index_t next = 0;
-    for (int a = Rank - 2; a >= 0; --a) {
-      empty = empty || extent(a) == 0;
-      if (extent(a) == 1) continue;
-      joined = joined && (first || stride(a) == next);
-      next = stride(a) * extent(a);
+    for (std::size_t a = shape_.size() - 1; a-- > 0;) {
+      empty = empty || shape_[a] == 0;
+      if (shape_[a] == 1) continue;
+      joined = joined && (first || strides_[a] == next);
+      next = strides_[a] * shape_[a];
       first = false;
     }
     return joined || empty;
@@ -290,9 +290,9 @@ class TensorView {
                                "strides " + to_string(strides_) + " of " + to_string(shape_)));
     }
     index_t count = 1, step = 0;
-    for (int a = 0; a < Rank - 1; ++a) {
-      if (extent(a) != 1) step = stride(a);
-      count *= extent(a);
+    for (std::size_t a = 0; a + 1 < shape_.size(); ++a) {
+      if (shape_[a] != 1) step = strides_[a];
+      count *= shape_[a];
     }
     return {data_, {count, extent(Rank - 1)}, {step, stride(Rank - 1)}};
   }
