@@ -31,7 +31,7 @@ step "Configuring in $build"
 CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S . -B "$build" --log-level=WARNING
 
 step "Building the examples"
-cmake --build "$build" --parallel "$jobs" --target quickstart tutorials generate semantic_search attention_map chat quantize train_reverse train_gpt finetune_search models classify_image
+cmake --build "$build" --parallel "$jobs" --target quickstart tutorials generate semantic_search attention_map chat quantize train_reverse train_gpt finetune_search finetune_chat models classify_image
 
 step "Fetching the weights of all-MiniLM-L6-v2"
 sh examples/fetch_model.sh
@@ -67,6 +67,9 @@ step "train_reverse: a Transformer learns to reverse sequences, for 20 s"
 
 step "finetune_search --seeds 1: the encoder learns which line of a help centre answers a question"
 "$build/examples/finetune_search" --seeds 1
+
+step "finetune_chat --steps 10: the language model learns to answer as the help centre does"
+"$build/examples/finetune_chat" --steps 10 --save "$build/finetune_chat.safetensors"
 
 step "Fetching Shakespeare's plays"
 sh examples/fetch_plays.sh

@@ -91,6 +91,7 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions) 
   options.layer = {.d_model = dim,
                    .nhead = heads,
                    .dim_feedforward = keys.count("feed_forward_length"),
+                   .dropout = 0,  // as these were trained; the file says nothing
                    .activation = is_gemma ? Activation::gelu_tanh : Activation::silu,
                    .layer_norm_eps = keys.get<double>("attention.layer_norm_rms_epsilon"),
                    .norm_first = true,

@@ -19,6 +19,8 @@ struct LanguageModelOptions {
   /// What weights of floats become, as by quantize(); none: they stay. Codes of a GGUF file stay
   /// what they are.
   std::optional<WeightFormat> weights = {};
+  /// Quantised weights of a GGUF file become float: what training and Lora want.
+  bool dequantize = false;
   /// What activations become before they meet quantised weights. The scores of attention, norms and
   /// what is between are float throughout.
   ActivationFormat activations = ActivationFormat::exact;
@@ -58,6 +60,7 @@ class LanguageModel {
   }
 
   const Gpt<float>& gpt() const { return gpt_; }
+  Gpt<float>& gpt() { return gpt_; }
   const Tokenizer& tokenizer() const { return tokenizer_; }
   /// Positions that there are angles for: the longest context.
   index_t max_positions() const { return max_positions_; }
@@ -108,7 +111,7 @@ class LanguageModel {
     }
     chat_template_ = gguf_chat_template(file, tokenizer_, special_);
     gpt_ = Gpt<float>(gpt_options);
-    load_weights(file, options.activations);
+    load_weights(file, options);
     finish(options);
   }
 
@@ -143,27 +146,30 @@ class LanguageModel {
     if (options.pack) gpt_.pack();
   }
 
-  void load_weights(const GgufFile& file, ActivationFormat activations) {
+  void load_weights(const GgufFile& file, const LanguageModelOptions& options) {
+    const auto keeps_codes = [&](const GgufTensor& tensor) {
+      return !options.dequantize && detail::is_quantized(tensor.type);
+    };
     std::vector<std::string> used;
     gpt_.visit_parameters([&]<int Rank>(std::string_view name, TensorView<float, Rank> out) {
       const std::string& theirs = used.emplace_back(gguf_name(name));
       file.check(theirs, out.shape());
-      if (detail::is_quantized(file.tensor(theirs).type)) return;
+      if (keeps_codes(file.tensor(theirs))) return;
       file.load(theirs, out);
       file.release(theirs);
     });
     visit_weights<float>(gpt_, [&](std::string_view name, WeightSlot<float>& slot) {
       const GgufTensor tensor = file.tensor(gguf_name(name));
-      if (!detail::is_quantized(tensor.type)) return;
+      if (!keeps_codes(tensor)) return;
       slot.compress(std::make_shared<const QuantizedWeight>(
           detail::quantized_weights(tensor.type, slot.shape[0], slot.shape[1], tensor.bytes),
-          activations));
+          options.activations));
       file.release(gguf_name(name));
     });
     // What shares a product with a matrix of floats is one too.
     visit_weights<float>(gpt_, [&](std::string_view name, WeightSlot<float>& slot) {
       const std::string theirs = gguf_name(name);
-      if (slot.dense && detail::is_quantized(file.tensor(theirs).type)) {
+      if (slot.dense && keeps_codes(file.tensor(theirs))) {
         file.load(theirs, slot.dense);
       }
     });
