@@ -147,8 +147,9 @@ class Report {
     for (const bench::LinearShape& shape : bench::kLinearShapes) {
       const std::string name(shape.name);
       for (bool all : {false, true}) {
-        add(shape.packed ? flops_row(name, all)
-                         : reading_row(name, name, "weights as they are", all));
+        add(bench::is_read_once(shape) ? reading_row(name, name, "weights as they are", all)
+            : bench::is_cached(shape)  ? comparison_row(name, all, "time of packed weights")
+                                       : flops_row(name, all));
       }
     }
     for (const char* name : {"batched_16", "batched_128"}) {

@@ -36,7 +36,7 @@ class Field:
             return f"`{self.default}`" if self.default else "none: it must be given"
         if re.match(r"std::(vector|string|function|span|array)|RotaryAngles|\w*Metadata", self.type):
             return "empty"
-        if re.match(r"std::optional|TensorView|std::shared_ptr|Draft|.*Processor|.*Callback", self.type) or self.type.endswith("*"):
+        if re.match(r"std::optional|TensorView|OptionView|std::shared_ptr|Draft|.*Processor|.*Callback", self.type) or self.type.endswith("*"):
             return "not given"
         return "its own defaults"
 

@@ -8,37 +8,43 @@ namespace bench {
 
 namespace detail {
 
-/// Rows through a weight (out, in).
+/// Rows through a weight (out, in), as it is or packed before.
+inline Work linear_work(std::string name, attn::Isa isa, const LinearShape& shape, bool packed) {
+  struct Inputs {
+    attn::Tensor2<float> x, weight, out;
+    attn::PackedWeights<float> packed;
+  };
+  const auto in = std::make_shared<Inputs>(
+      Inputs{random_tensor<float, 2>({shape.rows, shape.in_features}, 1),
+             random_tensor<float, 2>({shape.out_features, shape.in_features}, 2),
+             attn::Tensor2<float>({shape.rows, shape.out_features}),
+             {}});
+  if (packed) in->packed = attn::PackedWeights<float>(in->weight.view().transpose(0, 1), isa);
+  Work work{std::move(name), isa, 2 * static_cast<double>(shape.rows * in->weight.size())};
+  work.traffic = (in->x.size() + in->weight.size() + in->out.size()) * index_t{sizeof(float)};
+  if (is_read_once(shape)) work.bytes = in->weight.size() * index_t{sizeof(float)};
+  work.run = [in, packed](const attn::Execution& execution) {
+    if (packed) {
+      attn::linear(in->x, in->packed, {}, in->out, attn::Activation::none, {}, execution);
+    } else {
+      attn::linear(in->x, in->weight, {}, in->out, attn::Activation::none, {}, execution);
+    }
+  };
+  work.complaint = [in] {
+    return gemm_complaint<float>(in->x, in->weight.view().transpose(0, 1), in->out);
+  };
+  return work;
+}
+
+/// A row of the report; beside one with weights that the caches hold, the same with packed ones.
 inline Group linear_group(const LinearShape& shape, attn::Isa isa) {
-  const std::string name(shape.name);
-  return {{name}, [=]() -> std::vector<Work> {
-            struct Inputs {
-              attn::Tensor2<float> x, weight, out;
-              attn::PackedWeights<float> packed;
-            };
-            const auto in = std::make_shared<Inputs>(
-                Inputs{random_tensor<float, 2>({shape.rows, shape.in_features}, 1),
-                       random_tensor<float, 2>({shape.out_features, shape.in_features}, 2),
-                       attn::Tensor2<float>({shape.rows, shape.out_features}),
-                       {}});
-            if (shape.packed) {
-              in->packed = attn::PackedWeights<float>(in->weight.view().transpose(0, 1), isa);
-            }
-            Work work{name, isa, 2 * static_cast<double>(shape.rows * in->weight.size())};
-            work.traffic =
-                (in->x.size() + in->weight.size() + in->out.size()) * index_t{sizeof(float)};
-            if (!shape.packed) work.bytes = in->weight.size() * index_t{sizeof(float)};
-            work.run = [in, packed = shape.packed](const attn::Execution& execution) {
-              if (packed) {
-                attn::linear(in->x, in->packed, {}, in->out, attn::Activation::none, {}, execution);
-              } else {
-                attn::linear(in->x, in->weight, {}, in->out, attn::Activation::none, {}, execution);
-              }
-            };
-            work.complaint = [in] {
-              return gemm_complaint<float>(in->x, in->weight.view().transpose(0, 1), in->out);
-            };
-            return {work};
+  const std::string name(shape.name), packed = name + "_packed";
+  if (!is_cached(shape)) {
+    return {{name},
+            [=]() -> std::vector<Work> { return {linear_work(name, isa, shape, shape.packed)}; }};
+  }
+  return {{name, packed}, [=]() -> std::vector<Work> {
+            return {linear_work(name, isa, shape, false), linear_work(packed, isa, shape, true)};
           }};
 }
 

@@ -227,10 +227,16 @@ inline constexpr index_t kQueryCounts[] = {1, 2, 4, 8, 16, 32, 64};
 inline constexpr index_t kSoftmaxColumns = 1024;
 
 inline std::vector<Comparison> all_comparisons() {
-  return {{"sdpa_causal", "sdpa_4096"},           {"sdpa_queries_8", "sdpa_queries_1"},
-          {"sdpa_decode_bf16", "sdpa_queries_1"}, {"sdpa_decode_int8", "sdpa_queries_1"},
-          {"encoder_bert_bf16", "encoder_bert"},  {"encoder_bert_int8", "encoder_bert"},
-          {"gelu_cached", "relu_cached"}};
+  std::vector<Comparison> all = {
+      {"sdpa_causal", "sdpa_4096"},           {"sdpa_queries_8", "sdpa_queries_1"},
+      {"sdpa_decode_bf16", "sdpa_queries_1"}, {"sdpa_decode_int8", "sdpa_queries_1"},
+      {"encoder_bert_bf16", "encoder_bert"},  {"encoder_bert_int8", "encoder_bert"},
+      {"gelu_cached", "relu_cached"}};
+  for (const LinearShape& shape : kLinearShapes) {
+    const std::string name(shape.name);
+    if (is_cached(shape)) all.push_back({name, name + "_packed"});
+  }
+  return all;
 }
 
 /// Rows such that input and output fill half of the second-level cache.

@@ -63,7 +63,7 @@ inline constexpr GemmShape kGemmShapes[] = {
     {"batched_128", 96, 128, 64, 128},
 };
 
-/// Rows through a weight (4096, 4096), as PyTorch stores it or packed before.
+/// Rows through a weight (4096, 4096), or a smaller one, as PyTorch stores it or packed before.
 struct LinearShape {
   std::string_view name;
   index_t rows;
@@ -71,13 +71,28 @@ struct LinearShape {
   index_t in_features = 4096, out_features = 4096;
 };
 
+/// Whether a weight is small enough to stay in the caches from call to call: its row of the report
+/// is a time over packed weights.
+constexpr bool is_cached(const LinearShape& shape) { return shape.in_features < 1024; }
+
+/// Whether memory limits it.
+constexpr bool is_read_once(const LinearShape& shape) {
+  return !shape.packed && !is_cached(shape) && shape.rows <= 8;
+}
+
 inline constexpr LinearShape kLinearShapes[] = {
     {"linear_1", 1},
     {"linear_4", 4},
     {"linear_8", 8},
+    {"linear_16", 16},
+    {"linear_32", 32},
+    {"linear_64", 64},
     {"linear_packed_8", 8, true},
     {"linear_packed_16", 16, true},
     {"linear_packed_32", 32, true},
+    {"linear_768_1", 1, false, 768, 768},
+    {"linear_768_4", 4, false, 768, 768},
+    {"linear_768_16", 16, false, 768, 768},
 };
 
 /// Products x W^T of small elements, W packed: "bfloat16", or in codes, x then rounded in the call:

@@ -104,12 +104,13 @@ TYPED_TEST(SdpaScoresTest, RandomCalls) {
   }
 }
 
-/// lse of a single key is its score: that of softcap within 1.5 ULP (without FMA 1.9) of cap tanh(s
-/// / cap).
+/// lse of a single key is its score: that of softcap within 1.5 ULP (without FMA 1.7) of cap tanh(s
+/// / cap). Around a score of cap, where two formulas meet, results near a power of two are worst.
 TYPED_TEST(SdpaScoresTest, SoftcapIsWithinItsBound) {
   using T = TypeParam;
   constexpr Index kRows = 4000;
-  const T caps[] = {T(50), T(30), T(20), T(1.5)}, spans[] = {T(0.3), T(1.2), T(4), T(25)};
+  const T caps[] = {T(50), T(30), T(20), T(1.5), T(1.29238), T(1.33), T(41.9)};
+  const T spans[] = {T(0.3), T(1.05), T(1.2), T(4), T(25)};
   for (Isa isa : available_isas()) {
     for (T cap : caps) {
       for (T span : spans) {
@@ -130,7 +131,7 @@ TYPED_TEST(SdpaScoresTest, SoftcapIsWithinItsBound) {
           const T near = std::abs(static_cast<T>(exact));
           const long double ulp = std::nextafter(near, std::numeric_limits<T>::infinity()) - near;
           ASSERT_LE(std::abs(static_cast<long double>(lse(0, 0, i)) - exact) / ulp,
-                    isa == Isa::scalar ? 1.9L : 1.5L)
+                    isa == Isa::scalar && cap < T(30) ? 1.7L : 1.5L)
               << "of " << q(0, 0, i, 0) << " capped by " << cap << " on " << name(isa);
         }
       }

@@ -6,6 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include "attn/core/argument_types.hpp"
+#include "attn/core/eigen.hpp"
+#include "attn/core/tensor.hpp"
+
 #include "support/array.hpp"
 #include "support/error_of.hpp"
 #include "support/random.hpp"
@@ -31,7 +35,7 @@ static_assert(Selectable<TensorView2<float>> && !Selectable<TensorView1<float>>)
 template <class V>
 concept HasMatrices = requires(V v) { &V::matrix; };
 static_assert(!HasMatrices<TensorView3<float>>);
-static_assert(TensorLike<TensorView3<const double>> && !TensorLike<std::vector<float>>);
+static_assert(TensorLike<TensorView3<const double>> && TensorLike<std::vector<float>>);
 static_assert(std::is_same_v<scalar_t<TensorView2<const float>>, float>);
 static_assert(rank_v<TensorView<int, 6>> == 6);
 
@@ -366,6 +370,55 @@ TEST(ViewErrors, ShapesThatDoNotFit) {
             }),
             "[expand] the tensor must broadcast to (4, 5); found (4, 6).");
   EXPECT_THROW(x.expand({-1, 4, 6}), ShapeError);
+}
+
+/// A std::vector is a tensor of one axis; what only resembles one is none.
+TEST(TensorView, OfVectors) {
+  std::vector<float> x{1, 2, 3};
+  const std::vector<float>& fixed = x;
+  const TensorView1<float> view = x;
+  const TensorView1<const float> read = fixed;
+  EXPECT_EQ(view.data(), x.data());
+  EXPECT_EQ(read.shape(), (Shape<1>{3}));
+  EXPECT_EQ(view_of(x).data(), x.data());
+  static_assert(std::same_as<decltype(view_of(fixed)), TensorView1<const float>>);
+  static_assert(!std::convertible_to<std::vector<double>&, TensorView1<const float>>);
+  static_assert(!std::convertible_to<const std::vector<float>&, TensorView1<float>>);
+  static_assert(!std::convertible_to<std::vector<float>&, TensorView2<const float>>);
+  static_assert(TemporaryTensor<std::vector<float>> && !TemporaryTensor<std::vector<float>&>);
+  static_assert(!TensorLike<std::vector<bool>> && !TensorLike<std::string>);
+  static_assert(!TensorLike<std::array<float, 3>> && !TensorLike<std::span<float>>);
+}
+
+/// Overloads by element or rank stay apart, whatever options make of other types.
+int which(TensorView1<const float>) { return 1; }
+int which(TensorView1<const double>) { return 2; }
+int which(TensorView2<const float>) { return 3; }
+
+TEST(TensorView, OverloadsStayApart) {
+  const std::vector<double> doubles{1};
+  EXPECT_EQ(which(doubles), 2);
+  EXPECT_EQ(which(Tensor1<float>({1})), 1);
+  EXPECT_EQ(which(Tensor2<float>({1, 1})), 3);
+}
+
+TEST(OptionView, TakesWhatViewsTake) {
+  struct Options {
+    OptionView<const float, 1> slopes = {};
+    OptionView<float, 2> out = {};
+  };
+  const std::vector<float> x{1, 2};
+  Tensor2<float> out({2, 2});
+  Eigen::RowVectorXf row(3);
+  EXPECT_FALSE(Options{}.slopes);
+  EXPECT_EQ((Options{.slopes = x, .out = out}.out.data()), out.data());
+  EXPECT_EQ((Options{.slopes = {x.data(), {2}}}.slopes.extent(0)), 2);
+  EXPECT_EQ((Options{.slopes = row}.slopes.extent(0)), 3);
+  Options options;
+  options.out = out.view().transpose(0, 1);
+  EXPECT_EQ(options.out.stride(0), 1);
+  options.out = {};
+  EXPECT_FALSE(options.out);
 }
 
 }  // namespace

@@ -58,6 +58,7 @@ struct DropoutFactors {
                          T (&factor)[Philox::kCounters]) const {
     const T one = kept;  // kept and least as members are read again for each, behind a branch
     const std::int32_t bound = least;
+    ATTN_VECTOR_LOOP
     for (index_t x = 0; x < Philox::kCounters; ++x) {
       factor[x] = static_cast<std::int32_t>(word[x] >> 8) >= bound ? one : T{0};
     }

@@ -6,6 +6,7 @@
 
 #include "attn/attention/key_range.hpp"
 #include "attn/attention/precision.hpp"
+#include "attn/core/argument_types.hpp"
 #include "attn/exec/execution.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -51,17 +52,17 @@ struct AttentionOptions {
   /// (dense masks, weights, scores, column_sums) has that of those given; documents have first_key
   /// + kv_len.
   index_t first_key = 0;
-  TensorView1<const T> alibi_slopes = {};        ///< (num_heads): score -= slope |position - j|
-  TensorView2<const T> batch_alibi_slopes = {};  ///< (batch, num_heads), instead of alibi_slopes
+  OptionView<const T, 1> alibi_slopes = {};        ///< (num_heads): score -= slope |position - j|
+  OptionView<const T, 2> batch_alibi_slopes = {};  ///< (batch, num_heads), instead of alibi_slopes
   /// (num_heads, 2 n + 1): score += relative_bias(h, n + clamp(j - position, -n, n));
   /// t5_relative_bias() makes T5's.
-  TensorView2<const T> relative_bias = {};
+  OptionView<const T, 2> relative_bias = {};
   /// (num_heads): one more logit in the denominator, without a value
-  TensorView1<const T> sinks = {};
+  OptionView<const T, 1> sinks = {};
   /// (batch, num_heads, q_len, head_dim_v), innermost stride 1: score = scale (q . k + qv . v), as
   /// where keys are a part with positions beside what the values tell. Source: FlashAttention 3,
   /// `qv`.
-  TensorView4<const T> qv = {};
+  OptionView<const T, 4> qv = {};
   MaskedRow masked_row = MaskedRow::zero;  ///< what a query gets that sees no key
   Dropout dropout = {};  ///< on the weights that multiply v; `weights` shows them before
   AttentionPrecision precision = AttentionPrecision::exact;  ///< of q . k
@@ -71,34 +72,34 @@ struct AttentionOptions {
   /// Shape (batch + 1), rising from 0 to the length of q and of k. Both or neither; with a
   /// block_table, cu_seqlens_q alone. With a first_key, cu_seqlens_k rises to first_key + the
   /// length of k: a sequence that began before it lacks its first keys.
-  TensorView1<const index_t> cu_seqlens_q = {};
-  TensorView1<const index_t> cu_seqlens_k = {};  ///< see cu_seqlens_q
+  OptionView<const index_t, 1> cu_seqlens_q = {};
+  OptionView<const index_t, 1> cu_seqlens_k = {};  ///< see cu_seqlens_q
   /// Paged keys and values: key j of batch row b is row j % page_size of page block_table(b, j /
   /// page_size) of k (num_pages, num_kv_heads, page_size, head_dim) and v. Shape (batch, pages);
   /// kv_len = pages * page_size, which key_lengths() shortens; entries beyond the lengths are not
   /// read.
-  TensorView2<const index_t> block_table = {};
+  OptionView<const index_t, 2> block_table = {};
 
   // Outputs on request. Of packed sequences, q_len and kv_len are the longest ones, and what lies
   // beyond a sequence is 0 (of scores -inf).
   /// Scores (batch, num_heads, q_len, kv_len). Stages before the masks read every key up to the key
   /// lengths.
-  TensorView4<T> scores = {};
+  OptionView<T, 4> scores = {};
   ScoreStage score_stage = ScoreStage::masked;  ///< which scores `scores` shows
   /// Softmax weights (batch, num_heads, q_len, kv_len), before prob_mod and dropout.
-  TensorView4<T> weights = {};
+  OptionView<T, 4> weights = {};
   /// Heads that `weights` shows, each once: (n), and weights (batch, n, q_len, kv_len). All where
   /// not given.
-  TensorView1<const index_t> weight_heads = {};
-  TensorView3<T> average_weights =
-      {};                           ///< mean of the weights over all heads (batch, q_len, kv_len)
-  TensorView3<T> column_sums = {};  ///< their sum over the queries (batch, num_heads, kv_len)
-  TensorView2<T> max_logits =
+  OptionView<const index_t, 1> weight_heads = {};
+  OptionView<T, 3> average_weights =
+      {};                             ///< mean of the weights over all heads (batch, q_len, kv_len)
+  OptionView<T, 3> column_sums = {};  ///< their sum over the queries (batch, num_heads, kv_len)
+  OptionView<T, 2> max_logits =
       {};  ///< largest score of a visible key (batch, num_heads); -inf where none is
   /// Natural log of the sum of exponentials, sinks among them (batch, num_heads, q_len); of packed
   /// sequences
   /// (1, num_heads, total).
-  TensorView3<T> lse = {};
+  OptionView<T, 3> lse = {};
   Execution execution = {};  ///< threads, scratch and instruction set
 };
 

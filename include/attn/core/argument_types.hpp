@@ -60,7 +60,36 @@ constexpr TensorView<T, Rank> view_as(X&& x) {
   }
 }
 
+template <class X, class T, int Rank>
+inline constexpr bool is_viewed_as =
+    has_axes<X, Rank> && std::convertible_to<typename view_t<X>::element_type*, T*>;
+
 }  // namespace detail
+
+/// A view among options, which may be left out. What a call in braces gives it of another type is
+/// one readable error, instead of a function that does not match.
+template <class T, int Rank>
+struct OptionView : TensorView<T, Rank> {
+  using TensorView<T, Rank>::TensorView;
+
+  /// Anything of these elements and axes.
+  template <TensorLike X>
+  constexpr OptionView(X&& x)  // NOLINT(bugprone-forwarding-reference-overload): as a view is made
+      : TensorView<T, Rank>(viewed(x)) {}
+
+ private:
+  template <class X>
+  static constexpr TensorView<T, Rank> viewed(X& x) {
+    static_assert(detail::has_axes<X, Rank>, "an option is given a tensor of another rank");
+    static_assert(!detail::has_axes<X, Rank> || detail::is_viewed_as<X, T, Rank>,
+                  "an option is given a tensor of other elements, or a const one to write");
+    if constexpr (detail::is_viewed_as<X, T, Rank>) {
+      return detail::view_as<T, Rank>(x);
+    } else {
+      return {};
+    }
+  }
+};
 
 /// X has as many axes as `count`, a literal. `what` names function and argument, "gemm: a", `axes`
 /// what they are.

@@ -23,6 +23,15 @@ concept MatrixLike = requires(M& m) {
   { m.cols() } -> std::convertible_to<index_t>;
 };
 
+/// A std::vector, which is a tensor of one axis. Recognised by its members, which strings have, too.
+template <class V>
+concept VectorLike = requires(V& v) {
+  { v.data() } -> std::convertible_to<const void*>;
+  { v.size() } -> std::convertible_to<std::size_t>;
+  v.capacity();
+  v.get_allocator();
+} && !requires(V& v) { v.c_str(); };
+
 namespace detail {
 
 [[noreturn]] ATTN_COLD inline void throw_index(index_t extent, index_t found) {
@@ -77,6 +86,12 @@ class TensorView {
              std::convertible_to<decltype(std::declval<M&>().data()), T*>)
   TensorView(M&& m)  // NOLINT(bugprone-forwarding-reference-overload): MatrixLike excludes views
       : data_(m.data()), shape_{m.size()}, strides_{m.innerStride()} {}
+
+  /// Over a std::vector, without a copy.
+  template <VectorLike V>
+    requires(Rank == 1 && std::convertible_to<decltype(std::declval<V&>().data()), T*>)
+  TensorView(V&& v)  // NOLINT(bugprone-forwarding-reference-overload): VectorLike excludes views
+      : TensorView(v.data(), {static_cast<index_t>(v.size())}) {}
 
   /// A writable view serves where a read-only one is asked for.
   constexpr operator TensorView<const T, Rank>() const
@@ -327,8 +342,8 @@ using TensorView3 = TensorView<T, 3>;
 template <class T>
 using TensorView4 = TensorView<T, 4>;
 
-// What functions accept: a view, a tensor that owns, or an Eigen matrix; view_of() is the one
-// conversion.
+// What functions accept: a view, a tensor that owns, an Eigen matrix or a std::vector; view_of() is
+// the one conversion.
 template <class T, int Rank>
 constexpr TensorView<T, Rank> view_of(const TensorView<T, Rank>& v) {
   return v;
@@ -341,8 +356,13 @@ constexpr auto view_of(X&& x) {
 }
 
 template <MatrixLike M>
-auto view_of(M&& m) {
-  return TensorView<std::remove_pointer_t<decltype(m.data())>, 2>(m);
+auto view_of(M&& m) -> TensorView<std::remove_pointer_t<decltype(m.data())>, 2> {
+  return m;
+}
+
+template <VectorLike V>
+auto view_of(V&& v) -> TensorView<std::remove_pointer_t<decltype(v.data())>, 1> {
+  return v;
 }
 
 /// Anything that view_of() takes.
@@ -359,11 +379,11 @@ using scalar_t = typename view_t<X>::value_type;
 template <TensorLike X>
 inline constexpr int rank_v = view_t<X>::rank;
 
-/// Owns its elements, as Tensor and Eigen's matrices do (an Eigen map's PlainObject is another
-/// type).
+/// Owns its elements, as Tensor, std::vector and Eigen's matrices do (an Eigen map's PlainObject is
+/// another type).
 template <class X>
 concept OwnsElements =
-    TensorLike<X> && (requires(X& x) {
+    TensorLike<X> && (VectorLike<X> || requires(X& x) {
       x.view();
     } || std::same_as<std::remove_cvref_t<X>, typename std::remove_cvref_t<X>::PlainObject>);
 

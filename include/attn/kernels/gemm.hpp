@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/core/argument_types.hpp"
 #include "attn/kernels/gemm_elements.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -12,10 +13,10 @@ ATTN_NAMESPACE_BEGIN
 template <class T, int Rank = 2>
 struct Epilogue {
   Accumulator<T> alpha = 1;                  ///< the product times this,
-  TensorView1<const T> bias = {};            ///< (n), contiguous, added to each row,
+  OptionView<const T, 1> bias = {};          ///< (n), contiguous, added to each row,
   Activation activation = Activation::none;  ///< of the sum; then
   Accumulator<T> beta = 0;                   ///< times the residual is added
-  TensorView<const T, Rank> residual = {};   ///< (m, n); of a batch (batch or 1, m, n)
+  OptionView<const T, Rank> residual = {};   ///< (m, n); of a batch (batch or 1, m, n)
 };
 
 /// A (k x n) matrix laid out once for the kernels of one instruction set, to multiply by many
@@ -27,6 +28,8 @@ class PackedWeights {
 
   /// Copies `b` (k, n), of any strides: a Linear's (out, in) weight goes in transposed. Throws
   /// ValueError for an instruction set that the machine lacks.
+  template <TensorLike B>
+  explicit PackedWeights(const B& b, std::optional<Isa> isa = {}) : PackedWeights(matrix(b), isa) {}
   explicit PackedWeights(TensorView2<const T> b, std::optional<Isa> isa = {})
       : k_(b.extent(0)), n_(b.extent(1)), isa_(Execution{.isa = isa}.instruction_set()) {
     const auto& backend = detail::backend<family::Products, T, Accumulator<T>>(isa_);
@@ -77,10 +80,19 @@ class PackedWeights {
   }
 
  private:
+  template <class B>
+  static TensorView2<const T> matrix(const B& b) {
+    ATTN_ASSERT_INPUT(B, T, 2, "PackedWeights: b", "(k, n)", "PackedWeights<T>");
+    return detail::view_as<const T, 2>(b);
+  }
+
   Tensor1<T> packed_;
   index_t k_ = 0, n_ = 0;
   Isa isa_ = Isa::scalar;
 };
+
+template <TensorLike B>
+PackedWeights(const B&, std::optional<Isa> = {}) -> PackedWeights<scalar_t<B>>;
 
 namespace detail {
 
@@ -95,7 +107,8 @@ index_t batch_stride(const TensorView<T, Rank>& x) {
 template <class T, int Rank>
 TensorView<const T, Rank> residual_of(const TensorView<T, Rank>& c,
                                       const Epilogue<T, Rank>& epilogue) {
-  return epilogue.residual ? epilogue.residual : TensorView<const T, Rank>(c);
+  if (epilogue.residual) return epilogue.residual;
+  return c;
 }
 
 /// Throws ShapeError.

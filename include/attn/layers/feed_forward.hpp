@@ -11,16 +11,19 @@ ATTN_NAMESPACE_BEGIN
 /// weight2 (d_out, dim_feedforward), bias1 (dim_feedforward) and bias2 (d_out) or empty, out and
 /// residual (.., d_out); out may be the residual, not x. Throws ShapeError. Source: "Attention Is
 /// All You Need" (2017), equation 2.
-template <TensorLike X, TensorLike W1, TensorLike W2, TensorLike Out>
-void feed_forward(const X& x, const W1& weight1, TensorView1<const detail::real_t<X>> bias1,
-                  const W2& weight2, TensorView1<const detail::real_t<X>> bias2, Out&& out,
-                  Activation activation = Activation::relu,
+template <TensorLike X, TensorLike W1, TensorLike W2, TensorLike Out,
+          TensorLike B1 = TensorView1<const detail::real_t<X>>,
+          TensorLike B2 = TensorView1<const detail::real_t<X>>>
+void feed_forward(const X& x, const W1& weight1, const B1& bias1, const W2& weight2,
+                  const B2& bias2, Out&& out, Activation activation = Activation::relu,
                   TensorView<const detail::real_t<X>, rank_v<X>> residual = {},
                   const Execution& execution = {}) {
   using T = detail::real_t<X>;
   ATTN_ASSERT_REAL(X, "feed_forward: x");
   ATTN_ASSERT_INPUT(W1, scalar_t<X>, 2, "feed_forward: weight1", "(dim_feedforward, d_model)", "x");
   ATTN_ASSERT_INPUT(W2, scalar_t<X>, 2, "feed_forward: weight2", "(d_out, dim_feedforward)", "x");
+  ATTN_ASSERT_INPUT(B1, T, 1, "feed_forward: bias1", "(dim_feedforward)", "x");
+  ATTN_ASSERT_INPUT(B2, T, 1, "feed_forward: bias2", "(d_out)", "x");
   ATTN_ASSERT_OUTPUT_LIKE(Out, X, "feed_forward: out", "x");
   const auto from = detail::view_as<const T, rank_v<X>>(x);
   const auto to = detail::view_as<T, rank_v<X>>(out);
@@ -32,25 +35,30 @@ void feed_forward(const X& x, const W1& weight1, TensorView1<const detail::real_
   shape.back() = w1.extent(0);
   Scratch<T> memory(execution.scratch(), size_of(shape));
   const TensorView<T, rank_v<X>> hidden(memory.data(), shape);
-  linear(from, w1, bias1, hidden, activation, {}, execution);
-  linear(hidden, w2, bias2, to, Activation::none, residual, execution);
+  linear(from, w1, detail::view_as<const T, 1>(bias1), hidden, activation, {}, execution);
+  linear(hidden, w2, detail::view_as<const T, 1>(bias2), to, Activation::none, residual, execution);
 }
 
 /// The same into a new tensor.
-template <TensorLike X, TensorLike W1, TensorLike W2>
-auto feed_forward(const X& x, const W1& weight1, TensorView1<const detail::real_t<X>> bias1,
-                  const W2& weight2, TensorView1<const detail::real_t<X>> bias2,
-                  Activation activation = Activation::relu, const Execution& execution = {}) {
+template <TensorLike X, TensorLike W1, TensorLike W2,
+          TensorLike B1 = TensorView1<const detail::real_t<X>>,
+          TensorLike B2 = TensorView1<const detail::real_t<X>>>
+auto feed_forward(const X& x, const W1& weight1, const B1& bias1, const W2& weight2,
+                  const B2& bias2, Activation activation = Activation::relu,
+                  const Execution& execution = {}) {
   using T = detail::real_t<X>;
   ATTN_ASSERT_REAL(X, "feed_forward: x");
   ATTN_ASSERT_INPUT(W1, scalar_t<X>, 2, "feed_forward: weight1", "(dim_feedforward, d_model)", "x");
   ATTN_ASSERT_INPUT(W2, scalar_t<X>, 2, "feed_forward: weight2", "(d_out, dim_feedforward)", "x");
+  ATTN_ASSERT_INPUT(B1, T, 1, "feed_forward: bias1", "(dim_feedforward)", "x");
+  ATTN_ASSERT_INPUT(B2, T, 1, "feed_forward: bias2", "(d_out)", "x");
   const auto from = detail::view_as<const T, rank_v<X>>(x);
   const auto w1 = detail::view_as<const T, 2>(weight1), w2 = detail::view_as<const T, 2>(weight2);
   auto shape = from.shape();
   shape.back() = w2.extent(0);
   auto out = Tensor<T, rank_v<X>>::uninitialized(shape);
-  feed_forward(from, w1, bias1, w2, bias2, out, activation, {}, execution);
+  feed_forward(from, w1, detail::view_as<const T, 1>(bias1), w2, detail::view_as<const T, 1>(bias2),
+               out, activation, {}, execution);
   return out;
 }
 

@@ -63,8 +63,9 @@ using linear_result_t =
 /// stores it, bias (out) or empty, out and residual (.., out), of which leading axes may have any
 /// strides. A weight (in, out) is given as weight.transpose(0, 1). Where x is of 16 bits, out may
 /// be of float, without a residual: sums that are not rounded. Throws ShapeError.
-template <TensorLike X, TensorLike W, TensorLike Out>
-void linear(const X& x, const W& weight, TensorView1<const detail::floating_t<X>> bias, Out&& out,
+template <TensorLike X, TensorLike W, TensorLike Out,
+          TensorLike B = TensorView1<const detail::floating_t<X>>>
+void linear(const X& x, const W& weight, const B& bias, Out&& out,
             Activation activation = Activation::none,
             TensorView<const detail::floating_t<X>, rank_v<X>> residual = {},
             const Execution& execution = {}) {
@@ -72,43 +73,46 @@ void linear(const X& x, const W& weight, TensorView1<const detail::floating_t<X>
   constexpr int kRank = rank_v<X>;
   ATTN_ASSERT_FLOATING(X, "linear: x");
   ATTN_ASSERT_INPUT(W, scalar_t<X>, 2, "linear: weight", "(out, in)", "x");
+  ATTN_ASSERT_INPUT(B, T, 1, "linear: bias", "(out)", "x");
   using To = detail::linear_result_t<T, Out>;
   ATTN_ASSERT_OUTPUT(Out, To, kRank, "linear: out", "(.., out)", "x");
   detail::linear_rows<T, kRank, To>(
-      detail::view_as<const T, kRank>(x), detail::view_as<const T, 2>(weight), nullptr, bias,
-      detail::view_as<To, kRank>(out), activation, residual, execution);
+      detail::view_as<const T, kRank>(x), detail::view_as<const T, 2>(weight), nullptr,
+      detail::view_as<const T, 1>(bias), detail::view_as<To, kRank>(out), activation, residual,
+      execution);
 }
 
 /// The same with a weight packed before: PackedWeights(weight.transpose(0, 1)).
-template <TensorLike X, TensorLike Out>
-void linear(const X& x, const PackedWeights<detail::floating_t<X>>& weight,
-            TensorView1<const detail::floating_t<X>> bias, Out&& out,
-            Activation activation = Activation::none,
+template <TensorLike X, TensorLike Out, TensorLike B = TensorView1<const detail::floating_t<X>>>
+void linear(const X& x, const PackedWeights<detail::floating_t<X>>& weight, const B& bias,
+            Out&& out, Activation activation = Activation::none,
             TensorView<const detail::floating_t<X>, rank_v<X>> residual = {},
             const Execution& execution = {}) {
   using T = detail::floating_t<X>;
   constexpr int kRank = rank_v<X>;
   ATTN_ASSERT_FLOATING(X, "linear: x");
+  ATTN_ASSERT_INPUT(B, T, 1, "linear: bias", "(out)", "x");
   using To = detail::linear_result_t<T, Out>;
   ATTN_ASSERT_OUTPUT(Out, To, kRank, "linear: out", "(.., out)", "x");
-  detail::linear_rows<T, kRank, To>(detail::view_as<const T, kRank>(x), {}, &weight, bias,
-                                    detail::view_as<To, kRank>(out), activation, residual,
-                                    execution);
+  detail::linear_rows<T, kRank, To>(
+      detail::view_as<const T, kRank>(x), {}, &weight, detail::view_as<const T, 1>(bias),
+      detail::view_as<To, kRank>(out), activation, residual, execution);
 }
 
 /// The same into a new tensor.
-template <TensorLike X, TensorLike W>
-auto linear(const X& x, const W& weight, TensorView1<const detail::floating_t<X>> bias = {},
+template <TensorLike X, TensorLike W, TensorLike B = TensorView1<const detail::floating_t<X>>>
+auto linear(const X& x, const W& weight, const B& bias = {},
             Activation activation = Activation::none, const Execution& execution = {}) {
   using T = detail::floating_t<X>;
   ATTN_ASSERT_FLOATING(X, "linear: x");
   ATTN_ASSERT_INPUT(W, scalar_t<X>, 2, "linear: weight", "(out, in)", "x");
+  ATTN_ASSERT_INPUT(B, T, 1, "linear: bias", "(out)", "x");
   const auto from = detail::view_as<const T, rank_v<X>>(x);
   const auto by = detail::view_as<const T, 2>(weight);
   auto shape = from.shape();
   shape.back() = by.extent(0);
   auto out = Tensor<T, rank_v<X>>::uninitialized(shape);
-  linear(from, by, bias, out, activation, {}, execution);
+  linear(from, by, detail::view_as<const T, 1>(bias), out, activation, {}, execution);
   return out;
 }
 
