@@ -90,7 +90,7 @@ struct Streams {
 };
 
 /// Prefetches the rows `to_prefetch` of small elements, for one row of A: they pass faster than the
-/// hardware's prefetchers ask for them. Emerald Rapids, one thread, in different runs: 2.5 to 3.0 ms
+/// hardware's prefetchers ask for them. Emerald Rapids, one thread, in different runs: 2.5 to 3 ms
 /// instead of 3.7 to 3.9 in int8 (attn_report's sdpa_decode_int8).
 template <class T, class E>
 ATTN_INLINE void prefetch_small_rows(index_t k, const E* const* to_prefetch) {
