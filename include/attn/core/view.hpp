@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "attn/core/element.hpp"
 #include "attn/core/strides.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -23,14 +24,15 @@ concept MatrixLike = requires(M& m) {
   { m.cols() } -> std::convertible_to<index_t>;
 };
 
-/// A std::vector, which is a tensor of one axis. Recognised by its members, which strings have, too.
+/// A std::vector of elements, which is a tensor of one axis. Recognised by its members, which
+/// strings have, too. One of tensors is none: concatenate() takes it for its parts.
 template <class V>
 concept VectorLike = requires(V& v) {
   { v.data() } -> std::convertible_to<const void*>;
   { v.size() } -> std::convertible_to<std::size_t>;
   v.capacity();
   v.get_allocator();
-} && !requires(V& v) { v.c_str(); };
+} && TensorElement<typename std::remove_cvref_t<V>::value_type> && !requires(V& v) { v.c_str(); };
 
 namespace detail {
 
