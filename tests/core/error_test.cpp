@@ -15,6 +15,8 @@ static_assert(std::is_base_of_v<std::runtime_error, attn::IoError>);
 TEST(Error, MessageNamesFunctionArgumentExpectedAndFound) {
   EXPECT_EQ(attn::message("softmax", "out", "have shape (2, 3)", "(2, 4)"),
             "[softmax] out must have shape (2, 3); found (2, 4).");
+  // Parts without memory, of which UndefinedBehaviorSanitizer sees a copy.
+  EXPECT_EQ(attn::message("softmax", {}, "be", {}), "[softmax]  must be; found .");
 }
 
 }  // namespace

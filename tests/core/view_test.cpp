@@ -338,7 +338,7 @@ TEST(ViewErrors, AxesThatAreNone) {
   EXPECT_THROW(x.stride(-4), ValueError);
   EXPECT_THROW(Tensor2<float>({2, 3}).extent(2), ValueError);
   EXPECT_TRUE(contains(error_of<ShapeError>([&] { x.permute({0, 1, -2}); }), "found (0, 1, 1)"));
-  EXPECT_THROW(x.permute({0, 1, -4}), ShapeError);
+  EXPECT_TRUE(contains(error_of<ShapeError>([&] { x.permute({0, 1, -4}); }), "found (0, 1, -4)"));
 }
 
 TEST(ViewErrors, ShapesThatDoNotFit) {

@@ -59,6 +59,7 @@ ATTN_COLD inline std::string join(std::initializer_list<std::string_view> parts)
   std::string text(size, ' ');
   char* to = text.data();
   for (std::string_view part : parts) {
+    if (part.empty()) continue;  // it may have no memory, of which memcpy takes not even 0 bytes
     std::memcpy(to, part.data(), part.size());
     to += part.size();
   }

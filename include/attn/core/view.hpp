@@ -255,7 +255,10 @@ class TensorView {
   TensorView permute(const int (&axes)[N]) const {
     static_assert(N == Rank, "permute: as many axes as the tensor has");
     Shape<Rank> from{};
-    for (std::size_t a = 0; a < N; ++a) from[a] = axes[a] < 0 ? axes[a] + Rank : axes[a];
+    for (std::size_t a = 0; a < N; ++a) {
+      const int axis = axes[a];
+      from[a] = axis < 0 && axis >= -Rank ? axis + Rank : axis;  // others are told as given
+    }
     detail::check_permutation(from);
     TensorView result = *this;
     for (std::size_t a = 0; a < N; ++a) {
