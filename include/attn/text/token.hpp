@@ -54,7 +54,7 @@ class TokenIds {
   }
   /// False where another has these bytes.
   bool add(std::string_view bytes, std::int32_t id) {
-    check_vocabulary(bytes.size() < std::numeric_limits<std::uint32_t>::max() - bytes_.size(),
+    check_vocabulary(bytes.size() < (std::numeric_limits<std::uint32_t>::max)() - bytes_.size(),
                      "tokens", "have less than 2^32 bytes together", "more");
     reserve(count_ + 1);
     Slot& slot = slots_[find(bytes, hash(bytes))];
