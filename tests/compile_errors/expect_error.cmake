@@ -11,9 +11,13 @@ set(standard 20)
 if(head MATCHES "// standard: ([0-9]+)")
   set(standard ${CMAKE_MATCH_1})
 endif()
+set(flags "")
+if(head MATCHES "// flags: ([^;]+)")
+  separate_arguments(flags UNIX_COMMAND "${CMAKE_MATCH_1}")
+endif()
 
 execute_process(
-  COMMAND ${COMPILER} -std=c++${standard} -fsyntax-only "-I${INCLUDE}" ${PROGRAM}
+  COMMAND ${COMPILER} -std=c++${standard} -fsyntax-only ${flags} "-I${INCLUDE}" ${PROGRAM}
   RESULT_VARIABLE result
   OUTPUT_VARIABLE output
   ERROR_VARIABLE output)

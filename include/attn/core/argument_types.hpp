@@ -76,6 +76,12 @@ struct OptionView : TensorView<T, Rank> {
   template <TensorLike X>
   constexpr OptionView(X&& x)  // NOLINT(bugprone-forwarding-reference-overload): as a view is made
       : TensorView<T, Rank>(viewed(x)) {}
+  // The same, of which clang tells that a tensor is gone at the end of the statement.
+  template <TemporaryTensor X>
+  constexpr OptionView(X&& x ATTN_LIFETIMEBOUND) : TensorView<T, Rank>(viewed(x)) {}
+  template <class U, int OtherRank>
+  constexpr OptionView(TensorView<U, OtherRank> x ATTN_LIFETIMEBOUND)
+      : TensorView<T, Rank>(viewed(x)) {}
 
  private:
   template <class X>

@@ -92,7 +92,8 @@ class TensorView {
   /// Over a std::vector, without a copy.
   template <VectorLike V>
     requires(Rank == 1 && std::convertible_to<decltype(std::declval<V&>().data()), T*>)
-  TensorView(V&& v)  // NOLINT(bugprone-forwarding-reference-overload): VectorLike excludes views
+  TensorView(V&& v  // NOLINT(bugprone-forwarding-reference-overload): VectorLike excludes views
+                 ATTN_LIFETIMEBOUND)
       : TensorView(v.data(), {static_cast<index_t>(v.size())}) {}
 
   /// A writable view serves where a read-only one is asked for.
