@@ -330,6 +330,12 @@ TEST(Quantize, ModulesOf16BitsWidenForTheirProducts) {
     expect_rounded_once<bfloat16>({weights, activations}, random);
     expect_rounded_once<float16>({weights, activations}, random);
   }
+  // No rows are no error, as in float.
+  Linear<bfloat16> linear(64, 32);
+  quantize(linear);
+  Tensor3<bfloat16> nothing({0, 5, 32}), no_sequence({2, 0, 32});
+  linear.forward(Tensor3<bfloat16>({0, 5, 64}), nothing);
+  linear.forward(Tensor3<bfloat16>({2, 0, 64}), no_sequence, Activation::none, no_sequence);
   // A whole model, tied, behind a cache as in one piece.
   Gpt<bfloat16> gpt({.vocab_size = 50,
                      .num_layers = 2,
@@ -344,6 +350,7 @@ TEST(Quantize, ModulesOf16BitsWidenForTheirProducts) {
   const Tensor3<float> expected = gpt(ids);
   quantize(gpt, {.weights = WeightFormat::q8_0});
   const Tensor3<float> found = gpt(ids);
+  EXPECT_EQ(gpt(Tensor2<index_t>({0, 6})).shape(), (Shape<3>{0, 6, 50}));
   double error = 0, size = 0;
   for (index_t i = 0; i < found.size(); ++i) {
     error += std::pow(found.data()[i] - expected.data()[i], 2);

@@ -171,6 +171,8 @@ TEST(ChatTemplate, WritesWhatJinjaMakesOfTheTemplates) {
         EXPECT_EQ(marked(pieces).find(message.content + " "), std::string::npos);
       for (std::size_t n = 0; n < messages.size(); ++n) {
         if (messages[n].role != "assistant") continue;
+        // A space follows answers, whose tokens a session has without it.
+        if (name.starts_with("llama2")) EXPECT_FALSE(found->render_after(messages, n));
         if (const auto rest = found->render_after(messages, n)) {
           EXPECT_TRUE(whole.ends_with(text_of(*rest))) << n;
           EXPECT_TRUE(text_of(*rest).starts_with(found->end_of_message()));
@@ -181,6 +183,29 @@ TEST(ChatTemplate, WritesWhatJinjaMakesOfTheTemplates) {
   EXPECT_GT(texts, 100);
   EXPECT_GT(refused, 10);
   EXPECT_EQ(unknown, 2);
+}
+
+/// In the place of Qwen 2.5's own system message.
+TEST(ChatTemplate, AnExpressionIsNoSystemMessageOfTheTemplate) {
+  std::ifstream file(ATTN_TEST_DATA_DIR "/chat_templates/cases.json");
+  int tried = 0;
+  for (const nlohmann::json& one : nlohmann::json::parse(file)) {
+    auto source = one.at("template").get<std::string>();
+    const std::string own = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
+    if (!one.at("known").get<bool>() || source.find(own) == std::string::npos) continue;
+    ++tried;
+    const auto with = [&](const std::string& text) {
+      std::string changed = source;
+      for (std::size_t at = 0; (at = changed.find(own, at)) != std::string::npos;
+           at += text.size()) {
+        changed.replace(at, own.size(), text);
+      }
+      return changed;
+    };
+    EXPECT_TRUE(ChatTemplate::recognise(with("Be brief.")));
+    EXPECT_FALSE(ChatTemplate::recognise(with("' + messages[0]['role'] + '")));
+  }
+  EXPECT_GT(tried, 0);
 }
 
 TEST(ChatTemplate, RolesThatATemplateHasNotAreNamed) {

@@ -95,6 +95,18 @@ TEST(Bpe, SpecialTokensAreTheLongestAndOnlyWhereAskedFor) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(pieces), false), "hell<s><s>");
 }
 
+/// Regular expressions of \w take letters in circles and squares, which are no letters elsewhere.
+TEST(Bpe, WholeWordsEndBeforeAnyLetter) {
+  for (const std::int32_t code : {0x41, 0x5F, 0x301, 0x661, 0x2167, 0x200D, 0x24B6, 0x24E9, 0x1F130,
+                                  0x1F149, 0x1F150, 0x1F169, 0x1F170, 0x1F189}) {
+    EXPECT_TRUE(detail::is_word_char(code)) << code;
+  }
+  for (const std::int32_t code :
+       {0x20, 0x2D, 0xBD, 0x200B, 0x200E, 0x24B5, 0x24EA, 0x1F12F, 0x1F14A, 0x1F16A, 0x1F18A}) {
+    EXPECT_FALSE(detail::is_word_char(code)) << code;
+  }
+}
+
 TEST(Bpe, AnyBytesAreHadBackAndStreamedInWholeCharacters) {
   for (const auto pre :
        {PreTokenizer::gpt2, PreTokenizer::smollm, PreTokenizer::llama_bpe, PreTokenizer::qwen2}) {

@@ -505,6 +505,10 @@ TEST(LossScale, FollowsGradScaler) {
   attn::LossScale large({.initial = 0x1p127, .growth_interval = 1});
   large.update(1);
   EXPECT_EQ(large.factor(), 0x1p127);
+  // Nor falls out of it, to where no step could be taken any more.
+  attn::LossScale small({.initial = 1});
+  for (int n = 0; n < 2000; ++n) small.update(infinity);
+  EXPECT_EQ(small.factor(), 0x1p-126);
 
   EXPECT_EQ(error_of<attn::ValueError>([] { attn::LossScale({.growth = 1}); }),
             "[LossScale] growth must be finite and above 1; found 1.000000.");

@@ -69,7 +69,8 @@ class WidenedVector {
   Scratch<float> floats_;
 };
 
-/// A tensor widened in scratch memory, contiguous; empty where it is.
+/// A tensor widened in scratch memory, contiguous; empty where it is, in the same shape: one without
+/// elements is no tensor that is not given.
 template <int Rank>
 class WidenedTensor {
  public:
@@ -80,7 +81,7 @@ class WidenedTensor {
   WidenedTensor(const TensorView<const E, Rank>& x, const Execution& execution)
       : WidenedTensor(x.shape(), execution) {
     if (x) convert(x, view_, execution);
-    if (!x) view_ = {};
+    if (!x) view_ = {nullptr, x.shape()};
   }
 
   const TensorView<float, Rank>& view() const { return view_; }

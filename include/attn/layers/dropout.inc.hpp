@@ -1,8 +1,8 @@
 // Kernel text: dropout of elements by their number.
 // SPDX-License-Identifier: Apache-2.0
 
-/// Element e takes word (e / 16) % 4 of counter (16 (e / 64) + e % 16, place, step, layer), as key j
-/// of attention does; it stays iff (word >> 8) 2^-24 >= p.
+/// Element e takes word (e / 16) % 4 of counter (16 (e / 64) + e % 16, place, step, layer), as key
+/// j of attention does; it stays iff (word >> 8) 2^-24 >= p.
 template <class T>
 inline void drop_elements(const detail::DropoutProblem<T>& problem, const Executor& executor,
                           Workspace&) {

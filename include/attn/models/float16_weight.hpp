@@ -24,7 +24,7 @@ class Float16Weight final : public CompressedWeight<float> {
                          std::optional<Isa> isa = {})
       : shape_(weight.shape()), rounds_activations_(rounds_activations) {
     if constexpr (std::same_as<E, bfloat16>) {
-      if (rounds_activations &&
+      if (rounds_activations && weight.size() > 0 &&
           detail::backend<family::Products, E, float>({.isa = isa}).multiplies_pairs()) {
         packed_ = PackedWeights<E>(weight.view().transpose(0, 1), isa);
         return;
@@ -106,12 +106,12 @@ class Float16Weight final : public CompressedWeight<float> {
   bool rounds_activations_ = false;
 };
 
-/// Has a module of float, or of 16 bits, hold each weight matrix, a table of words among them, as `element`: BF16
-/// or F16, each number rounded once to nearest even; F32 stays. Norms, biases and tables of
-/// positions stay float, and so do activations, unless they are to be rounded to bfloat16 before
-/// they meet these weights. The floats are gone afterwards: such a module is not trained;
-/// save_quantized() writes it. Weights in another form than tensors stay as they are. Throws
-/// ValueError for other elements.
+/// Has a module of float, or of 16 bits, hold each weight matrix, a table of words among them, as
+/// `element`: BF16 or F16, each number rounded once to nearest even; F32 stays. Norms, biases and
+/// tables of positions stay what they are, and so do activations, unless they are to be rounded to
+/// bfloat16 before they meet these weights. The floats are gone afterwards: such a module is not
+/// trained; save_quantized() writes it. Weights in another form than tensors stay as they are.
+/// Throws ValueError for other elements.
 template <class Module>
 void store_weights(Module& module, DType element, bool rounds_activations = false) {
   const auto store = [&]<class E>(E) {

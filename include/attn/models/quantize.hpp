@@ -71,11 +71,11 @@ std::shared_ptr<const CompressedWeight<float>> compressed_weight(TensorView2<con
 
 /// Replaces every weight matrix of a module, a table of words among them, by codes; norms, biases
 /// and tables of positions stay. The floats are gone afterwards: such a module is not trained, and
-/// shows no parameters to save. A module of 16 bits keeps its activations in 16 bits and widens them
-/// for its products, which it rounds once. What is compressed already stays as it is. Throws ValueError, and
-/// changes nothing, where a matrix has other than whole blocks of 32 columns (WeightFormat::int8,
-/// bf16 and f16 take any) or holds a scale that float16 does not, and for activations in int8
-/// beside WeightFormat::bf16 and f16, which are those of store_weights().
+/// shows no parameters to save. A module of 16 bits keeps its activations in 16 bits and widens
+/// them for its products, which it rounds once. What is compressed already stays as it is. Throws
+/// ValueError, and changes nothing, where a matrix has other than whole blocks of 32 columns
+/// (WeightFormat::int8, bf16 and f16 take any) or holds a scale that float16 does not, and for
+/// activations in int8 beside WeightFormat::bf16 and f16, which are those of store_weights().
 template <class Module>
 void quantize(Module& module, const QuantizeOptions& options = {}) {
   using T = detail::parameter_t<Module>;

@@ -107,9 +107,10 @@ class ChatTemplate {
 
   /// Of a text in Jinja, such as a file's tokenizer.chat_template: ChatML, SmolLM2's and others'
   /// ChatML with a system message of its own, Llama 2's and 3's; without their tools Llama 3.1's
-  /// and 3.2's, Qwen 2.5's and 3's; Gemma's (1 to 3, without images), Mistral's (7B, versions 0.1 to 0.3), Phi 3's and 3.5's,
-  /// and Zephyr's. Nothing where it is none of these: a text that is like one may still mean
-  /// another thing. `bos` and `eos` are what the text calls bos_token and eos_token.
+  /// and 3.2's, Qwen 2.5's and 3's; Gemma's (1 to 3, without images), Mistral's (7B, versions 0.1
+  /// to 0.3), Phi 3's and 3.5's, and Zephyr's. Nothing where it is none of these: a text that is
+  /// like one may still mean another thing. `bos` and `eos` are what the text calls bos_token and
+  /// eos_token.
   static std::optional<ChatTemplate> recognise(std::string_view text, std::string_view bos = "",
                                                std::string_view eos = "") {
     std::string normal = detail::normal_template(text);
@@ -184,14 +185,15 @@ class ChatTemplate {
   /// What follows the last answer, which is message `answer`, in render(messages): nothing before
   /// it is written again, so that a session that has seen an answer goes on from its own tokens.
   /// Nothing for a function of the caller's, and where the template writes what came before in
-  /// another way once there is more: without Qwen 3's thoughts, or Mistral's system message, which
-  /// goes with the last question. Throws as render().
+  /// another way once there is more: without Qwen 3's thoughts, with a space behind an answer of
+  /// Llama 2's, or Mistral's system message, which goes with the last question. Throws as render().
   std::optional<std::vector<TextPiece>> render_after(std::span<const ChatMessage> messages,
                                                      std::size_t answer) const {
     if (function_ || answer >= messages.size()) return std::nullopt;
     if (thinks_ && messages[answer].content.find("</think>") != std::string::npos)
       return std::nullopt;
     if (system_ == System::in_last_question && messages[0].role == "system") return std::nullopt;
+    if (!behind_answer_.empty()) return std::nullopt;
     check(messages);
     std::vector<TextPiece> pieces;
     add(pieces, close_, true);
@@ -226,7 +228,8 @@ class ChatTemplate {
     if (const std::size_t at = normal.find(kBefore); at != normal.npos) {
       const std::string_view rest = std::string_view(normal).substr(at + kBefore.size());
       const std::size_t end = rest.find(kBehind);
-      if (end == rest.npos || end == 0) return std::nullopt;
+      // What holds a quote may be no text but an expression.
+      if (end == rest.npos || end == 0 || rest.find('\'') < end) return std::nullopt;
       result.default_system_ = rest.substr(0, end);
       for (std::size_t one = normal.find(result.default_system_); one != normal.npos;
            one = normal.find(result.default_system_, one)) {

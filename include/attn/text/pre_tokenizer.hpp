@@ -54,9 +54,14 @@ inline bool is_white_space(std::int32_t code) {
 inline bool is_word_char(std::int32_t code) {
   if (code < 0) return false;
   const utf8proc_category_t category = utf8proc_category(code);
+  const auto lies = [code](std::int32_t first, std::int32_t last) {
+    return code >= first && code <= last;
+  };
+  // Joiners, and letters in circles and squares.
   return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_ND) ||
-         category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_PC || code == 0x200C ||
-         code == 0x200D || (code >= 0x24B6 && code <= 0x24E9);  // circled letters
+         category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_PC ||
+         lies(0x200C, 0x200D) || lies(0x24B6, 0x24E9) || lies(0x1F130, 0x1F149) ||
+         lies(0x1F150, 0x1F169) || lies(0x1F170, 0x1F189);
 }
 
 /// The characters of a text from `at` on, each with what it is. A byte that is no character is

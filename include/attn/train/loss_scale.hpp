@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "attn/core/error.hpp"
@@ -21,7 +23,8 @@ struct LossScaleOptions {
 /// What the gradient of the loss is multiplied by, so that the gradients of activations, which
 /// float16 holds down to 6e-8, do not become 0. Gradients of parameters are that many times too
 /// large: an optimizer's step() takes its inverse. A step whose gradients are not finite is left
-/// out, and the factor falls; it grows again after many that were finite.
+/// out, and the factor falls; it grows again after many that were finite. It stays among the normal
+/// numbers of float, where GradScaler's falls to 0 and none of its steps is taken any more.
 ///
 ///   cross_entropy_backward(rows, targets, rows, {.gradient_scale = scale.factor()});
 ///   backward(model, logits, saved, gradients);
@@ -75,7 +78,8 @@ class LossScale {
   /// is to be taken. The factor is the next step's from here on.
   bool update(double norm) {
     if (!std::isfinite(norm)) {
-      position_ = {position_.factor * options_.backoff, 0};
+      constexpr double kLeast = std::numeric_limits<float>::min();
+      position_ = {(std::max)(position_.factor * options_.backoff, kLeast), 0};
       return false;
     }
     if (++position_.finite_steps >= options_.growth_interval) {
