@@ -20,8 +20,7 @@ inline const std::map<std::string, attn::ActivationFormat> kActivations = {
 
 inline void add_precision(CLI::App& app, std::string& precision) {
   app.add_option("--precision", precision,
-                 "exact (float), bf16 or int8 (weights and activations) or f16 (weights): smaller, "
-                 "less exact")
+                 "exact (float), bf16 or int8 (weights and activations), f16 (weights)")
       ->capture_default_str();
 }
 

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -75,6 +76,8 @@ TEST(Print, ViewsOfAnyStridesAndStreams) {
   EXPECT_EQ(to_string(Tensor1<bfloat16>({3}, {bfloat16(0.1F), bfloat16(-2.0F), bfloat16(12.8F)})),
             "[ 0.1 -2.  12.8]");
   EXPECT_EQ(to_string(Tensor3<float>()), "[]");
+  EXPECT_EQ(to_string(std::vector<float>{1, 2.5F}), "[1.  2.5]");
+  EXPECT_EQ(to_string(std::vector<index_t>{1, 2}), "(1, 2)");  // a shape
 }
 
 TEST(PrintErrors, NegativeOptions) {

@@ -219,9 +219,10 @@ void print_elements(const TensorView<const T, Rank>& x, bool is_shortened,
 
 }  // namespace detail
 
-/// The elements as numpy shows them: aligned, shortened where they are many. Throws ValueError for
-/// negative options.
+/// The elements as numpy shows them: aligned, shortened where they are many. A std::vector of
+/// index_t is a shape, which core/shape.hpp shows. Throws ValueError for negative options.
 template <TensorLike X>
+  requires(!(VectorLike<X> && std::same_as<scalar_t<X>, index_t>))
 std::string to_string(const X& x, const PrintOptions& options = {}) {
   using T = scalar_t<X>;
   constexpr bool is_printed = TensorElement<T> || std::same_as<T, char>;
