@@ -157,15 +157,36 @@ TYPED_TEST(GemmElementsTest, ARowHasTheSameBitsAlone) {
              b = random.array<float>({1100, 70}).template as<E>();
   for (Isa isa : extended_isas()) {
     const PackedWeights<E> packed(b.template view<2>(), isa);
-    Tensor2<E> all({401, 70}), one({1, 70}), three({3, 70});
+    Tensor2<E> all({401, 70});
     gemm(a.template view<2>(), packed, all);
-    for (Index row : {0, 5, 398}) {
-      gemm(a.template view<2>().slice(0, row, row + 1), packed, one);
-      gemm(a.template view<2>().slice(0, row, row + 3), packed, three);
-      for (Index j = 0; j < 70; ++j) {
-        ASSERT_EQ(one(0, j).bits(), all(row, j).bits()) << name(isa);
-        ASSERT_EQ(three(2, j).bits(), all(row + 2, j).bits()) << name(isa);
+    for (Index count : {1, 3, 16, 17}) {
+      Tensor2<E> some({count, 70});
+      for (Index row : {0, 5, 384}) {
+        gemm(a.template view<2>().slice(0, row, row + count), packed, some);
+        ASSERT_TRUE(same_bits(attn_test::to_array(some),
+                              attn_test::to_array(all.slice(0, row, row + count))))
+            << name(isa) << ", " << count << " rows from " << row << " on";
       }
+    }
+  }
+}
+
+TYPED_TEST(GemmElementsTest, PackedWeightsAreWhatTheyWere) {
+  using E = TypeParam;
+  Random random(6);
+  for (const auto& [n, k] : {std::array<Index, 2>{1, 1}, {17, 33}, {70, 1100}, {130, 31}, {5, 0}}) {
+    const auto weight = random.array<float>({n, k}).template as<E>();
+    const TensorView2<const E> w = weight.template view<2>();
+    for (Isa isa : extended_isas()) {
+      const PackedWeights<E> packed(w.transpose(0, 1), isa);
+      Tensor2<E> all({n, k}), last({1, k});
+      packed.unpack(0, all);
+      packed.unpack(n - 1, last);
+      EXPECT_TRUE(same_bits(attn_test::to_array(all), weight)) << name(isa);
+      EXPECT_TRUE(same_bits(attn_test::to_array(last), attn_test::to_array(w.slice(0, n - 1, n))));
+      EXPECT_THROW(packed.unpack(n, last), ShapeError);
+      EXPECT_THROW(packed.unpack(-1, last), ShapeError);
+      EXPECT_THROW(packed.unpack(0, Tensor2<E>({1, k + 1})), ShapeError);
     }
   }
 }

@@ -75,6 +75,7 @@ class PackedWeights {
       throw ShapeError(message("PackedWeights::unpack", "first", "leave so many rows of n",
                                std::to_string(first)));
     }
+    if (to.size() == 0) return;  // without k there is no memory to step through
     detail::backend<family::Products, T, float>(isa_).unpack_weights(
         {packed_.data(), k_, n_, first, to}, {.isa = isa_});
   }
