@@ -13,6 +13,7 @@
 #include "attn/io/safetensors_header.hpp"  // the header, parsed and checked
 #include "attn/io/safetensors.hpp"         // SafetensorsFile: open, view, load
 #include "attn/io/safetensors_writer.hpp"  // save_safetensors
+#include "attn/io/base64.hpp"              // bytes that JSON files spell in letters
 #include "attn/io/config_file.hpp"         // settings by name in a JSON file
 #include "attn/io/safetensors_folder.hpp"  // one file or several with an index
 #include "attn/io/rename.hpp"              // rename_by: other names in files

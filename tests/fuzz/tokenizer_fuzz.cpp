@@ -1,5 +1,6 @@
-// A libFuzzer target: any keys of a GGUF file, and any tokenizer.json, give a clear error or a
-// tokenizer, by which any bytes become ids that decode; and any chat template is recognised or not.
+// A libFuzzer target: any keys of a GGUF file, any tokenizer.json, and any table of characters give
+// a clear error or a tokenizer, by which any bytes become ids that decode; and any chat template is
+// recognised or not.
 //
 //   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude -Itests
 //       tests/fuzz/tokenizer_fuzz.cpp -lutf8proc -o tokenizer_fuzz && ./tokenizer_fuzz
@@ -59,6 +60,16 @@ constexpr std::string_view kJson =
     R"("model":{"type":"Unigram","unk_id":0,"byte_fallback":false,)"
     R"("vocab":[["<unk>",0],["<s>",0],["▁",-3.5],["a",-2],["b",-2.5],["ab",-3],["▁a",-3]]}})";
 
+/// A table of one block of units, in which 'a' becomes "bc".
+std::string sample_charsmap() {
+  std::uint32_t units[256] = {1 << 10};  // to 1
+  units[1 ^ 'a'] = 'a' | 1 << 8 | (1 ^ 'a' ^ 2) << 10;
+  units[2] = 1u << 31 | 1;
+  std::string bytes = gguf_number(std::uint32_t{sizeof units});
+  for (const std::uint32_t unit : units) bytes += gguf_number(unit);
+  return bytes + std::string("\0bc\0", 4);
+}
+
 void use(const attn::Tokenizer& tokenizer, std::string_view text) {
   for (const bool parse_special : {false, true}) {
     const auto ids = tokenizer.encode(text, parse_special);
@@ -95,6 +106,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const attn::ConfigFile file(changed(std::string(kJson), data, size), "tokenizer.json");
     use(attn::detail::tokenizer_of(file, 0), input);
   } catch (const attn::IoError&) {
+  } catch (const std::invalid_argument&) {
+  }
+  try {
+    static const std::string table = sample_charsmap();
+    const attn::Charsmap charsmap(changed(table, data, size));
+    if (charsmap(input).size() > 4 * input.size()) std::abort();
   } catch (const std::invalid_argument&) {
   }
   static_cast<void>(attn::ChatTemplate::recognise(input, "<s>", "</s>"));

@@ -192,11 +192,11 @@ TEST(SentencePieceFiles, NameWhatTheyCannotFollow) {
     EXPECT_TRUE(
         contains(error_of<std::invalid_argument>([&] { pretrained_text(folder / "."); }), part));
   };
-  json_fails("llama", "be Replace, Prepend and Replace, or none; found \"NFKC\"", "/normalizer",
+  json_fails("llama", "type\" must be Precompiled, Strip or Replace, in this order", "/normalizer",
              {{"type", "NFKC"}});
   json_fails("llama", "prepend\" must be U+2581", "/normalizer/normalizers/0/prepend", "_");
   json_fails("llama", "content\" must be", "/normalizer/normalizers/1/content", "_");
-  json_fails("llama", "must be Metaspace, or none beside a normalizer", "/pre_tokenizer",
+  json_fails("llama", "or none beside a normalizer that replaces spaces", "/pre_tokenizer",
              {{"type", "Digits"}});
   json_fails("llama", "have a token for each byte, as <0x0A>; found 255", "/model/vocab", [&] {
     json vocab = read(kData / "llama" / "tokenizer.json").at("model").at("vocab");

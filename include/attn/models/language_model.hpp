@@ -127,6 +127,12 @@ class LanguageModel {
           detail::concat("have a token for each of the model's ", gpt_.vocab_size(), " rows"),
           std::to_string(text.tokenizer.vocab_size())));
     }
+    if (text.special.behind) {
+      throw ValueError(message(
+          "LanguageModel", detail::quote((folder / "tokenizer.json").string()),
+          "have a post_processor that writes no token behind texts, since answers go on there",
+          detail::quote(text.tokenizer.piece(*text.special.behind))));
+    }
     tokenizer_ = std::move(text.tokenizer);
     special_ = std::move(text.special);
     chat_template_ = std::move(text.chat_template);

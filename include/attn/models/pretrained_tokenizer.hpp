@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "attn/io/base64.hpp"
 #include "attn/io/config_file.hpp"
 #include "attn/models/special_tokens.hpp"
 #include "attn/text/chat_template.hpp"
@@ -81,9 +82,13 @@ inline bool has_nfc(const ConfigFile& file) {
   return !steps.empty();
 }
 
-/// The token that a post-processor writes before a text, if it does.
-inline std::optional<std::string> token_before_texts(const ConfigFile& file) {
-  std::optional<std::string> result;
+/// The tokens that a post-processor writes before and behind a text, if it does.
+struct TokensAround {
+  std::optional<std::string> before = {}, behind = {};
+};
+
+inline TokensAround tokens_around_texts(const ConfigFile& file) {
+  TokensAround result;
   for (const ConfigFile& step : tokenizer_steps(file, "post_processor", "processors")) {
     const auto type = step.get<std::string>("type");
     if (type == "ByteLevel") continue;  // which is about offsets
@@ -94,11 +99,11 @@ inline std::optional<std::string> token_before_texts(const ConfigFile& file) {
     for (const ConfigFile& part : step.objects("single")) {
       if (part.has("Sequence")) {
         has_text = true;
-      } else if (!has_text && !result) {
-        result = part.object("SpecialToken").get<std::string>("id");
-      } else {
-        step.fail("single", "be a text, or one token and a text", "more");
+        continue;
       }
+      auto& token = has_text ? result.behind : result.before;
+      if (token) step.fail("single", "be a text, with one token before and behind it", "more");
+      token = part.object("SpecialToken").get<std::string>("id");
     }
   }
   return result;
@@ -146,8 +151,9 @@ inline void add_added_tokens(const ConfigFile& file, bool is_normal, TokenizerTe
 /// What a tokenizer.json of SentencePiece says of spaces.
 struct SpaceRules {
   SpacePrefix prefix = SpacePrefix::none;
-  bool cuts_words = false;
+  bool cuts_words = false, drops_space = false;
   SpaceStrip strip = SpaceStrip::none;
+  SentencePieceNormal normal = {};
 };
 
 /// Where a step replaces one text by another: spaces by U+2581, or the other way round.
@@ -179,33 +185,82 @@ inline std::string step_types(const std::vector<ConfigFile>& steps) {
   return types;
 }
 
-/// Replace, or Prepend and Replace, as Llama's files have it; or Metaspace.
+inline Charsmap charsmap_of(const ConfigFile& step) {
+  constexpr std::string_view kKey = "precompiled_charsmap";
+  const auto bytes = bytes_of_base64(step.get<std::string>(kKey));
+  if (!bytes) step.fail(kKey, "be base64", "another text");
+  try {
+    return Charsmap(*bytes);
+  } catch (const ValueError& error) {
+    step.fail(kKey, "be a table of characters", quote(error.what()));
+  }
+}
+
+/// Precompiled, Strip and a Replace of several spaces: any of them, in this order.
+inline SentencePieceNormal sentencepiece_normal(const std::vector<ConfigFile>& steps) {
+  constexpr std::string_view kOrder[] = {"Precompiled", "Strip", "Replace"};
+  SentencePieceNormal normal;
+  std::size_t next = 0;
+  for (const ConfigFile& step : steps) {
+    const auto type = step.get<std::string>("type");
+    while (next < std::size(kOrder) && kOrder[next] != type) ++next;
+    if (next == std::size(kOrder)) {
+      step.fail("type", "be Precompiled, Strip or Replace, in this order", quote(type));
+    }
+    ++next;
+    if (type == "Precompiled") {
+      normal.charsmap = charsmap_of(step);
+    } else if (type == "Strip") {
+      normal.strips_left = step.get<bool>("strip_left");
+      normal.strips_right = step.get<bool>("strip_right");
+    } else {
+      const auto pattern = step.object("pattern").get<std::string>("Regex", "");
+      if (pattern != " {2,}") step.fail("pattern", "be \" {2,}\"", quote(pattern));
+      normal.several_spaces = step.get<std::string>("content");
+    }
+  }
+  return normal;
+}
+
+/// Replace, or Prepend and Replace, as Llama's files have it; or Metaspace, as T5's and
+/// XLM-RoBERTa's do.
 inline SpaceRules space_rules_of(const ConfigFile& file, bool has_bytes) {
   SpaceRules rules;
   const auto normalizers = tokenizer_steps(file, "normalizer", "normalizers");
   const std::string normal = step_types(normalizers);
-  if (normal == "Replace" || normal == "Prepend, Replace") {
+  const bool has_letters = normal == "Prepend, Replace" ||
+                           (normal == "Replace" && normalizers[0].object("pattern").has("String"));
+  if (has_letters) {
     check_replaces(normalizers.back(), " ", kSpaceLetter);
     if (normalizers.size() == 2) {
       const auto text = normalizers[0].get<std::string>("prepend");
       if (text != kSpaceLetter) normalizers[0].fail("prepend", "be U+2581", quote(text));
       rules.prefix = SpacePrefix::every;
     }
-  } else if (!normal.empty()) {
-    file.fail("normalizer", "be Replace, Prepend and Replace, or none", quote(normal));
+  } else {
+    rules.normal = sentencepiece_normal(normalizers);
   }
   const auto cutters = tokenizer_steps(file, "pre_tokenizer", "pretokenizers");
   const std::string cuts = step_types(cutters);
-  if (cuts == "Metaspace" && normal.empty()) {
-    rules.prefix = metaspace_prefix(cutters[0]);
-    rules.cuts_words = cutters[0].get<bool>("split", true);
-  } else if (cuts == "Split" && !normal.empty()) {
+  if ((cuts == "Metaspace" || cuts == "WhitespaceSplit, Metaspace") && !has_letters) {
+    rules.prefix = metaspace_prefix(cutters.back());
+    rules.cuts_words = cutters.back().get<bool>("split", true);
+    rules.drops_space = cutters.size() == 2;
+    // A word that white space stood before is not the first, though that was taken away.
+    if ((rules.drops_space || rules.normal.strips_left) &&
+        rules.prefix == SpacePrefix::first_word) {
+      cutters.back().fail("prepend_scheme",
+                          "be always or never behind WhitespaceSplit and a Strip of the left",
+                          "first");
+    }
+  } else if (cuts == "Split" && has_letters) {
     // At spaces, of which the normalizer has left none.
     const auto pattern = cutters[0].object("pattern").get<std::string>("String", "");
     if (pattern != " ") cutters[0].fail("pattern", "be a space", quote(pattern));
-  } else if (!cuts.empty() || normal.empty()) {
+  } else if (!cuts.empty() || !has_letters) {
     file.fail("pre_tokenizer",
-              "be Metaspace, or none beside a normalizer that replaces spaces, for SentencePiece",
+              "be Metaspace, perhaps behind WhitespaceSplit, or none beside a normalizer that "
+              "replaces spaces, for SentencePiece",
               quote(cuts.empty() ? "none" : cuts));
   }
   const auto decoders = tokenizer_steps(file, "decoder", "decoders");
@@ -236,6 +291,12 @@ inline SpaceRules space_rules_of(const ConfigFile& file, bool has_bytes) {
               quote(step_types(decoders)));
   }
   return rules;
+}
+
+/// Which old files do not say.
+inline std::string model_type(const ConfigFile& model) {
+  if (model.has("type")) return model.get<std::string>("type");
+  return model.has("unk_id") ? "Unigram" : "BPE";
 }
 
 inline void check_bpe(const ConfigFile& model) {
@@ -311,7 +372,7 @@ inline Tokenizer byte_level_bpe_of(const ConfigFile& file, const ConfigFile& mod
 
 inline Tokenizer sentencepiece_of(const ConfigFile& file, const ConfigFile& model,
                                   index_t vocab_size) {
-  const bool is_unigram = model.get<std::string>("type") == "Unigram";
+  const bool is_unigram = model_type(model) == "Unigram";
   const bool has_bytes = model.get<bool>("byte_fallback", false);
   const SpaceRules rules = space_rules_of(file, has_bytes);
   SentencePieceVocabulary vocabulary{
@@ -319,7 +380,9 @@ inline Tokenizer sentencepiece_of(const ConfigFile& file, const ConfigFile& mode
       .kind = is_unigram ? SentencePieceKind::unigram : SentencePieceKind::bpe,
       .prefix = rules.prefix,
       .cuts_words = rules.cuts_words,
-      .strip = rules.strip};
+      .drops_space = rules.drops_space,
+      .strip = rules.strip,
+      .normal = rules.normal};
   TokenizerTexts texts;
   if (is_unigram) {
     for (const auto& [token, score] : model.numbered_texts("vocab")) {
@@ -354,7 +417,7 @@ inline Tokenizer sentencepiece_of(const ConfigFile& file, const ConfigFile& mode
 /// tokenizer.json; `vocab_size` rows of a model may be more than it has tokens.
 inline Tokenizer tokenizer_of(const ConfigFile& file, index_t vocab_size) {
   const ConfigFile model = file.object("model");
-  const auto type = model.get<std::string>("type", "BPE");
+  const std::string type = model_type(model);
   if (type != "BPE" && type != "Unigram") model.fail("type", "be BPE or Unigram", quote(type));
   if (type == "Unigram" || model.get<bool>("byte_fallback", false))
     return sentencepiece_of(file, model, vocab_size);
@@ -395,10 +458,11 @@ inline std::optional<std::string> chat_template_text(const std::filesystem::path
 
 /// Reads tokenizer.json, and where they are there tokenizer_config.json, chat_template.jinja, and
 /// the end tokens of generation_config.json and config.json. Ids are those of the Python package
-/// tokenizers, Unicode's form C included where the file asks for it; ids from the file's tokens to
-/// vocab_size - 1 are tokens without text. Throws IoError for files that cannot be read, ValueError
-/// for a tokenizer that is neither byte-level BPE nor SentencePiece's BPE or Unigram, or has parts
-/// that are not known, naming file and key.
+/// tokenizers, Unicode's form C and SentencePiece's tables of characters included where the file
+/// asks for them, its truncation and padding not; ids from the file's tokens to vocab_size - 1 are
+/// tokens without text. Throws IoError for files that cannot be read, ValueError for a tokenizer
+/// that is neither byte-level BPE nor SentencePiece's BPE or Unigram, or has parts that are not
+/// known, naming file and key.
 inline PretrainedText pretrained_text(const std::filesystem::path& folder, index_t vocab_size = 0) {
   const ConfigFile file(folder / "tokenizer.json");
   PretrainedText result{.tokenizer = detail::tokenizer_of(file, vocab_size)};
@@ -419,10 +483,12 @@ inline PretrainedText pretrained_text(const std::filesystem::path& folder, index
     if (const auto token = detail::named_token(*config, "eos_token"))
       special.add_end(id_of(*config, "eos_token", eos = *token));
   }
-  if (const auto token = detail::token_before_texts(file)) {
-    special.bos = id_of(file, "post_processor", *token);
+  const detail::TokensAround around = detail::tokens_around_texts(file);
+  if (around.before) {
+    special.bos = id_of(file, "post_processor", *around.before);
     special.add_bos = true;
   }
+  if (around.behind) special.behind = id_of(file, "post_processor", *around.behind);
   for (const char* name : {"generation_config.json", "config.json"}) {
     const auto of = detail::optional_config(folder / name);
     if (!of || !of->has("eos_token_id")) continue;

@@ -50,6 +50,34 @@ inline bool is_white_space(std::int32_t code) {
   return code >= 0 && unicode_kind(code) == CharKind::space;
 }
 
+/// How many bytes of white space a text begins with.
+inline std::size_t space_begins(std::string_view text) {
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const Utf8Char c = first_char(text.substr(at));
+    if (!is_white_space(c.code)) break;
+    at += c.size;
+  }
+  return at;
+}
+/// How many bytes a text has before its first white space.
+inline std::size_t word_ends(std::string_view text) {
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const Utf8Char c = first_char(text.substr(at));
+    if (is_white_space(c.code)) break;
+    at += c.size;
+  }
+  return at;
+}
+/// Where the white space at a text's end begins.
+inline std::size_t space_ends(std::string_view text) {
+  while (!text.empty() && is_white_space(last_char(text).code)) {
+    text.remove_suffix(last_char(text).size);
+  }
+  return text.size();
+}
+
 /// What words are made of, as regular expressions have it in \w.
 inline bool is_word_char(std::int32_t code) {
   if (code < 0) return false;

@@ -11,7 +11,9 @@
 #include <span>
 #include <vector>
 
+#include "attn/text/charsmap.hpp"
 #include "attn/text/merges.hpp"
+#include "attn/text/pre_tokenizer.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -32,6 +34,14 @@ enum class SpacePrefix {
 /// Spaces that decode() leaves out at the beginning of a text.
 enum class SpaceStrip { none, one, first_token /**< all that its first token has */ };
 
+/// What a text, or what stands between its special tokens, becomes before it is cut: in this order.
+struct SentencePieceNormal {
+  std::optional<Charsmap> charsmap = {};           ///< none: characters stay
+  bool strips_left = false, strips_right = false;  ///< white space at its beginning and end
+  /// What two spaces or more in a row become; none: they stay.
+  std::optional<std::string> several_spaces = {};
+};
+
 /// What a SentencePiece tokenizer is made of; read by its constructor, and not kept.
 struct SentencePieceVocabulary {
   std::vector<std::string_view> tokens;      ///< by id, with U+2581 for spaces and <0x0A> for bytes
@@ -42,11 +52,14 @@ struct SentencePieceVocabulary {
   SentencePieceKind kind = SentencePieceKind::bpe;
   SpacePrefix prefix = SpacePrefix::every;
   bool cuts_words = false;     ///< no token stretches over a space within the text
+  bool drops_space = false;    ///< texts are the parts between white space, each with its prefix
   bool ignore_merges = false;  ///< a text, or a word, that is a token is that token
   /// Of characters that have neither token nor bytes; none: they are left out.
   std::optional<index_t> unknown = {};
   bool fuse_unknown = true;  ///< several of them in a row are one
   SpaceStrip strip = SpaceStrip::one;
+  /// What texts become first, special tokens in them apart.
+  SentencePieceNormal normal = {};
 };
 
 namespace detail {
@@ -61,6 +74,20 @@ inline std::string replaced(std::string_view text, std::string_view from, std::s
     text.remove_prefix(at + from.size());
   }
   return result.append(text);
+}
+
+/// The text with two spaces or more in a row become `to`.
+inline std::string joined_spaces(std::string_view text, std::string_view to) {
+  std::string result;
+  while (!text.empty()) {
+    const std::size_t count = (std::min)(text.find_first_not_of(' '), text.size());
+    result.append(count > 1 ? to : text.substr(0, count));
+    text.remove_prefix(count);
+    const std::size_t size = (std::min)(text.find(' '), text.size());
+    result.append(text.substr(0, size));
+    text.remove_prefix(size);
+  }
+  return result;
 }
 
 /// The byte that <0x0A> stands for, or -1.
@@ -114,10 +141,12 @@ class SentencePiece {
         kind_(vocabulary.kind),
         prefix_(vocabulary.prefix),
         cuts_words_(vocabulary.cuts_words),
+        drops_space_(vocabulary.drops_space),
         ignore_merges_(vocabulary.ignore_merges),
         by_scores_(vocabulary.merges.empty()),
         fuse_unknown_(vocabulary.fuse_unknown),
-        unknown_(static_cast<std::int32_t>(vocabulary.unknown.value_or(-1))) {
+        unknown_(static_cast<std::int32_t>(vocabulary.unknown.value_or(-1))),
+        normal_(vocabulary.normal) {
     const auto& tokens = vocabulary.tokens;
     const bool has_scores = kind_ == SentencePieceKind::unigram || by_scores_;
     check_vocabulary(!has_scores || vocabulary.scores.size() == tokens.size(), "scores",
@@ -167,6 +196,22 @@ class SentencePiece {
 
   /// `is_first`: nothing stands before it, special tokens among that.
   void encode(std::string_view part, bool is_first, std::vector<index_t>& ids) const {
+    std::string normal;
+    if (normal_.charsmap) part = normal = (*normal_.charsmap)(part);
+    if (normal_.strips_left) part.remove_prefix(space_begins(part));
+    if (normal_.strips_right) part = part.substr(0, space_ends(part));
+    if (normal_.several_spaces) part = normal = joined_spaces(part, *normal_.several_spaces);
+    if (!drops_space_) encode_text(part, is_first, ids);
+    while (drops_space_ && !part.empty()) {
+      part.remove_prefix(space_begins(part));
+      const std::string_view word = part.substr(0, word_ends(part));
+      encode_text(word, is_first, ids);
+      part.remove_prefix(word.size());
+    }
+  }
+
+ private:
+  void encode_text(std::string_view part, bool is_first, std::vector<index_t>& ids) const {
     if (part.empty()) return;
     check_vocabulary(part.size() < std::size_t{1} << 28, "a text", "have less than 2^28 bytes",
                      std::to_string(part.size()));
@@ -192,7 +237,6 @@ class SentencePiece {
     }
   }
 
- private:
   /// Of a score, 0 for the highest; equal scores have equal ranks.
   static std::vector<std::int32_t> ranks_of(std::span<const double> scores) {
     std::vector<std::size_t> order(scores.size());
@@ -300,8 +344,10 @@ class SentencePiece {
   double unknown_score_ = 0;
   SentencePieceKind kind_ = SentencePieceKind::bpe;
   SpacePrefix prefix_ = SpacePrefix::every;
-  bool cuts_words_ = false, ignore_merges_ = false, by_scores_ = false, fuse_unknown_ = true;
+  bool cuts_words_ = false, drops_space_ = false, ignore_merges_ = false, by_scores_ = false,
+       fuse_unknown_ = true;
   std::int32_t unknown_ = -1;
+  SentencePieceNormal normal_;
 };
 
 }  // namespace detail

@@ -24,10 +24,11 @@ ATTN_NAMESPACE_BEGIN
 /// leftmost of equals, as long as one can. Bytes that have no token in the vocabulary are left out.
 /// Any other text, UTF-8 or not, is what decode() makes of its ids, or that in form C.
 ///
-/// SentencePiece: spaces become the letter U+2581, which may stand before the text too; then pairs
-/// of characters and what they became merge, or the likeliest tokens are found. A character without
-/// a token becomes its bytes, where the vocabulary has them. decode() gives any bytes back, but for
-/// U+2581 itself, which becomes a space, and spaces that it leaves out.
+/// SentencePiece: the text may be normalised first; spaces become the letter U+2581, which may stand
+/// before the text too; then pairs of characters and what they became merge, or the likeliest tokens
+/// are found. A character without a token becomes its bytes, where the vocabulary has them. decode()
+/// gives any bytes back, but for U+2581 itself, which becomes a space, spaces that it leaves out, and
+/// what was normalised.
 ///
 /// Ids are those of Hugging Face's `tokenizers`. const member functions are safe to call from many
 /// threads at once. Source: Sennrich et al., "Neural Machine Translation of Rare Words with Subword
@@ -198,7 +199,7 @@ class Tokenizer {
                     std::vector<index_t>& ids) const {
     std::string with_spaces;
     if (folds_spaces_) text = with_spaces = detail::replaced(text, detail::kSpaceLetter, " ");
-    std::size_t begin = rest.strips ? space_begins(text) : 0;
+    std::size_t begin = rest.strips ? detail::space_begins(text) : 0;
     if (begin < text.size()) rest.strips = false;
     for (std::size_t at = begin; at < text.size();) {
       const Special* special = special_at(text.substr(at), parse_control);
@@ -213,11 +214,11 @@ class Tokenizer {
         continue;
       }
       rest.text.append(text.substr(begin, at - begin));
-      if (special->edges.lstrip) rest.text.resize(space_ends(rest.text));
+      if (special->edges.lstrip) rest.text.resize(detail::space_ends(rest.text));
       encode_plain(rest.text, ids);
       rest.text.clear();
       ids.push_back(special->id);
-      const std::size_t spaces = special->edges.rstrip ? space_begins(behind) : 0;
+      const std::size_t spaces = special->edges.rstrip ? detail::space_begins(behind) : 0;
       rest.strips = special->edges.rstrip && spaces == behind.size();
       at += special->text.size() + spaces;
       begin = at;
@@ -225,23 +226,6 @@ class Tokenizer {
     rest.text.append(text.substr((std::min)(begin, text.size())));
   }
 
-  /// How many bytes of white space a text begins with.
-  static std::size_t space_begins(std::string_view text) {
-    std::size_t at = 0;
-    while (at < text.size()) {
-      const Utf8Char c = first_char(text.substr(at));
-      if (!detail::is_white_space(c.code)) break;
-      at += c.size;
-    }
-    return at;
-  }
-  /// Where the white space at a text's end begins.
-  static std::size_t space_ends(std::string_view text) {
-    while (!text.empty() && detail::is_white_space(last_char(text).code)) {
-      text.remove_suffix(last_char(text).size);
-    }
-    return text.size();
-  }
   static bool begins_word(std::string_view text) {
     return !text.empty() && detail::is_word_char(first_char(text).code);
   }
