@@ -107,6 +107,19 @@ TEST(LanguageModelFolder, QuantisesWeightsWhereAskedTo) {
   const Tensor2<index_t> ids({1, 5}, {1, 5, 200, 17, 262});
   const auto found = model.gpt()(ids), expected = other(ids);
   for (index_t i = 0; i < expected.size(); ++i) ASSERT_EQ(found.data()[i], expected.data()[i]);
+  // Activations in 8 bits, as chat has them, are for codes.
+  for (const auto& [weights, activations] :
+       {std::pair{WeightFormat::bf16, ActivationFormat::bf16},
+        std::pair{WeightFormat::f16, ActivationFormat::exact}}) {
+    const LanguageModel small(kPretrained / "qwen3",
+                              {.weights = weights, .activations = ActivationFormat::int8});
+    auto same = load_pretrained<Gpt<float>>(kPretrained / "qwen3");
+    quantize(same, {.weights = weights, .activations = activations});
+    const auto of_small = small.gpt()(ids), of_same = same(ids);
+    for (index_t i = 0; i < of_same.size(); ++i) {
+      ASSERT_EQ(of_small.data()[i], of_same.data()[i]);
+    }
+  }
 }
 
 /// A copy of a folder in which one JSON file is changed.
@@ -171,7 +184,8 @@ TEST(PretrainedTokenizer, NamesWhatItCannotFollow) {
   fails("qwen2", "key \"model.vocab\" must be whole numbers from 0 on; found \"-1\"",
         set("/model/vocab/he", -1));
   fails("qwen2", "key \"model.id\" must be that of one token", set("/model/vocab/he", 0));
-  fails("qwen2", "must be below 2^24; found 9999999999", set("/model/vocab/he", 9999999999));
+  fails("qwen2", "must lie in 0 .. 2^24 - 1; found 9999999999", set("/model/vocab/he", 9999999999));
+  fails("qwen2", "must lie in 0 .. 2^24 - 1; found -1", set("/added_tokens/1/id", -1));
   fails("qwen2", "key \"normalizer\" must be NFC or none; found \"Prepend\"",
         set("/normalizer", {{"type", "Prepend"}, {"prepend", "_"}}));
   fails("qwen2", "key \"pre_tokenizer\" must be ByteLevel, alone or behind",

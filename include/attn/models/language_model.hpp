@@ -21,8 +21,9 @@ struct LanguageModelOptions {
   std::optional<WeightFormat> weights = {};
   /// Quantised weights of a GGUF file become float: what training and Lora want.
   bool dequantize = false;
-  /// What activations become before they meet quantised weights. The scores of attention, norms and
-  /// what is between are float throughout.
+  /// What activations become before they meet quantised weights; int8, which is for codes, counts
+  /// as bf16 with weights of bfloat16 and as exact with those of float16. The scores of attention,
+  /// norms and what is between are float throughout.
   ActivationFormat activations = ActivationFormat::exact;
   /// Instead of the file's own.
   std::optional<ChatTemplate> chat_template = {};
@@ -147,7 +148,12 @@ class LanguageModel {
       if (end) special_.add_end(*end);
     }
     if (options.weights) {
-      quantize(gpt_, {.weights = *options.weights, .activations = options.activations});
+      ActivationFormat activations = options.activations;
+      if (activations == ActivationFormat::int8) {
+        if (*options.weights == WeightFormat::bf16) activations = ActivationFormat::bf16;
+        if (*options.weights == WeightFormat::f16) activations = ActivationFormat::exact;
+      }
+      quantize(gpt_, {.weights = *options.weights, .activations = activations});
     }
     if (options.pack) gpt_.pack();
   }

@@ -118,7 +118,9 @@ struct TokenizerTexts {
   /// Throws ValueError for an id that is far from all others, or another token's.
   void add(const ConfigFile& file, const std::string& token, index_t id, TokenKind kind) {
     const auto at = static_cast<std::size_t>(id);
-    if (id >= index_t{1} << 24) file.fail("id", "be below 2^24", std::to_string(id));
+    if (id < 0 || id >= index_t{1} << 24) {
+      file.fail("id", "lie in 0 .. 2^24 - 1", std::to_string(id));
+    }
     if (at >= tokens.size()) {
       tokens.resize(at + 1);
       kinds.resize(at + 1, TokenKind::unused);
