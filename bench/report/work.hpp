@@ -179,7 +179,7 @@ inline Group multi_head_group(std::string name, attn::Isa isa) {
 inline Group encoder_layer_group(std::string name, attn::Isa isa) {
   return {
       {name, name + "_bf16", name + "_int8"}, [=]() -> std::vector<Work> {
-        const auto [_, batch, seq, width, heads, hidden] = shape_of(kModuleShapes, name);
+        const auto& s = shape_of(kModuleShapes, name);
         struct Inputs {
           attn::EncoderLayer<float> layer, exact;
           attn::Tensor3<float> x, out;
@@ -187,12 +187,12 @@ inline Group encoder_layer_group(std::string name, attn::Isa isa) {
         std::vector<Work> works;
         const auto add = [&](const std::string& own, double most, auto prepare) {
           const auto in =
-              std::make_shared<Inputs>(Inputs{random_encoder_layer(width, heads, hidden),
-                                              random_encoder_layer(width, heads, hidden),
-                                              random_tensor<float, 3>({batch, seq, width}, 2),
-                                              attn::Tensor3<float>({batch, seq, width})});
+              std::make_shared<Inputs>(Inputs{random_encoder_layer(s.width, s.heads, s.hidden),
+                                              random_encoder_layer(s.width, s.heads, s.hidden),
+                                              random_tensor<float, 3>({s.batch, s.seq, s.width}, 2),
+                                              attn::Tensor3<float>({s.batch, s.seq, s.width})});
           prepare(in->layer);
-          Work work{own, isa, encoder_layer_flops(batch, seq, width, hidden)};
+          Work work{own, isa, encoder_layer_flops(s.batch, s.seq, s.width, s.hidden)};
           work.traffic = (in->x.size() + in->out.size()) * index_t{sizeof(float)} +
                          attn::weight_bytes(in->layer);
           work.run = [in](const attn::Execution& execution) {
