@@ -14,6 +14,7 @@
 #include <fstream>
 #include <optional>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,10 @@ Data read_data(const std::filesystem::path& dir) {
     const bool is_last = n + 1 == pairs.size() || pairs[n + 1].answer != pairs[n].answer;
     (is_last ? data.held_out : data.learned).push_back(pairs[n]);
   }
+  if (data.learned.empty()) {
+    throw examples::UsageError(path.string() +
+                               " needs two ways to ask of an answer, one after the other");
+  }
   return data;
 }
 
@@ -101,8 +106,8 @@ class Tuning {
   void save(const std::string& path) const {
     attn::save_state_dict(path, lora_, {.prefix = kPrefix});
   }
-  void load(const std::string& path) {
-    attn::load_state_dict(lora_, attn::SafetensorsFile(path), {.prefix = kPrefix});
+  void load(const attn::SafetensorsFile& file) {
+    attn::load_state_dict(lora_, file, {.prefix = kPrefix});
     lora_.merge(model_.gpt());
   }
 
@@ -161,15 +166,31 @@ class Tuning {
 
 void print_answers(const attn::LanguageModel& model, const std::vector<Pair>& pairs) {
   for (const Pair& pair : pairs) {
-    std::printf("  %s\n    %s\n", pair.question.c_str(),
-                examples::printable(ask(model, pair.question)).c_str());
+    std::printf("  %s\n", examples::printable(pair.question).c_str());
+    std::istringstream answer(ask(model, pair.question));
+    for (std::string line; std::getline(answer, line);) {
+      std::printf("    %s\n", examples::printable(line).c_str());
+    }
   }
   std::fflush(stdout);
+}
+
+// Told before minutes of training are lost.
+void check_folder_of(const std::string& path) {
+  const auto folder = std::filesystem::absolute(path).parent_path();
+  if (std::filesystem::is_directory(folder)) return;
+  throw examples::UsageError("--save: there is no folder " + folder.string());
 }
 
 void run(const Options& options) {
   if (!examples::llm_is_present()) throw examples::UsageError(examples::missing_llm_message());
   const Data data = read_data(options.data);
+  std::optional<attn::SafetensorsFile> adapters;
+  if (options.load) {
+    adapters.emplace(*options.load);
+  } else {
+    check_folder_of(options.save);
+  }
   attn::LanguageModel model(examples::llm_path(),
                             {.max_positions = 512, .pack = false, .dequantize = true});
   std::mt19937_64 random(static_cast<std::uint64_t>(options.seed));
@@ -182,8 +203,8 @@ void run(const Options& options) {
       data.learned.size(), data.held_out.size(), measured.size());
   std::printf("\nBefore: %.2f nats a token of the answers\n", tuning.loss(measured));
   print_answers(model, shown);
-  if (options.load) {
-    tuning.load(*options.load);
+  if (adapters) {
+    tuning.load(*adapters);
     std::printf("\nWith %s: %.2f nats a token\n", options.load->c_str(), tuning.loss(measured));
     return print_answers(model, shown);
   }

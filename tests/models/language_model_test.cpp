@@ -56,6 +56,7 @@ TEST(LanguageModel, CodesBesideBiasesHaveTheBitsOfFloats) {
   TinyLlama tiny(11, false, "qwen2");
   const TempFolder folder;
   const LanguageModel codes(tiny.save(folder));
+  LanguageModel trained(tiny.save(folder), {.dequantize = true});
   for (auto& [name, weight] : tiny.weights) {
     weight.type = GgufType::F32;
     const auto bytes = std::as_bytes(std::span(weight.values));
@@ -64,7 +65,17 @@ TEST(LanguageModel, CodesBesideBiasesHaveTheBitsOfFloats) {
   const LanguageModel floats(tiny.save(folder));
   const Tensor2<index_t> ids({1, 9}, {260, 5, 17, 99, 256, 3, 200, 41, 8});
   const auto found = codes.gpt()(ids), expected = floats.gpt()(ids);
-  for (index_t i = 0; i < expected.size(); ++i) ASSERT_EQ(found.data()[i], expected.data()[i]);
+  const auto of_trained = trained.gpt()(ids);
+  for (index_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(found.data()[i], expected.data()[i]);
+    ASSERT_EQ(of_trained.data()[i], expected.data()[i]);
+  }
+  // Of floats on demand, whose parameters are shown, and trained without dropout.
+  index_t shown = 0;
+  trained.gpt().visit_parameters([&](std::string_view, const auto& p) { shown += p.size(); });
+  EXPECT_GT(shown, 262 * 32);
+  EXPECT_EQ(trained.gpt().options().layer.dropout, 0);
+  EXPECT_THROW(codes.gpt().visit_parameters([](std::string_view, const auto&) {}), ValueError);
   // Without its biases it is another model.
   EXPECT_EQ(codes.gpt().options().layer.attention.in_proj_bias, true);
 }

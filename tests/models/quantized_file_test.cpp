@@ -25,9 +25,9 @@ using attn_test::TempFolder;
 template <class Module>
 void draw_parameters(Module& module, std::uint64_t seed) {
   Random random(seed);
-  module.visit_parameters([&]<int Rank>(std::string_view, TensorView<float, Rank> p) {
+  module.visit_parameters([&]<class T, int Rank>(std::string_view, TensorView<T, Rank> p) {
     for (index_t i = 0; i < p.size(); ++i) {
-      p.data()[i] = static_cast<float>(0.2 * random.normal());
+      p.data()[i] = static_cast<T>(static_cast<float>(0.2 * random.normal()));
     }
   });
 }
@@ -79,10 +79,12 @@ TEST(QuantizedFile, ModelsComeBackWithTheirBits) {
   const QuantizeOptions ways[] = {{},
                                   {.activations = ActivationFormat::int8},
                                   {.weights = WeightFormat::bf16},
+                                  {WeightFormat::bf16, ActivationFormat::bf16},
                                   {.weights = WeightFormat::f16}};
   for (const QuantizeOptions& how : ways) {
     check_round_trip<Bert<float>>(kSmallBert, how, {.prefix = "bert.", .rename = bert_name});
     check_round_trip<Gpt<float>>(kSmallGpt, how);
+    check_round_trip<Gpt<bfloat16>>(kSmallGpt, how);
   }
   TransformerStackOptions stack{.num_layers = 1, .layer = {.d_model = 8, .nhead = 2}};
   Encoder<float> encoder(stack), loaded(stack);  // whose projections are one matrix of another name
