@@ -78,7 +78,7 @@ class LossScale {
   /// is to be taken. The factor is the next step's from here on.
   bool update(double norm) {
     if (!std::isfinite(norm)) {
-      constexpr double kLeast = std::numeric_limits<float>::min();
+      constexpr double kLeast = (std::numeric_limits<float>::min)();
       position_ = {(std::max)(position_.factor * options_.backoff, kLeast), 0};
       return false;
     }
