@@ -1,8 +1,8 @@
 // Kernel text: dropout of elements by their number.
 // SPDX-License-Identifier: Apache-2.0
 
-/// Element e takes word (e / 16) % 4 of counter (16 (e / 64) + e % 16, place, step, layer), as key
-/// j of attention does; it stays iff (word >> 8) 2^-24 >= p.
+/// Element e takes word e % 4 of counter (e / 4, place, step, layer); it stays iff (word >> 8)
+/// 2^-24 >= p.
 template <class T>
 inline void drop_elements(const detail::DropoutProblem<T>& problem, const Executor& executor,
                           Workspace&) {
@@ -13,17 +13,17 @@ inline void drop_elements(const detail::DropoutProblem<T>& problem, const Execut
   detail::for_rows(executor, (problem.n + kGroup - 1) / kGroup, 4 * kGroup, [&](index_t group) {
     const Philox random(place.at.seed, group * kLanes, low(place.place), low(place.at.step),
                         low(place.at.layer));
-    for (index_t part = 0; part < 4; ++part) {
-      const index_t first = group * kGroup + part * kLanes;
-      if (first >= problem.n) break;
-      T factor[kLanes];
-      factors.write(random.word[part], factor);
-      each_vector<T>(std::min(kLanes, problem.n - first), [&](index_t k, auto lanes) {
-        Vec<T> y = load(problem.x + first + k, lanes) * load(factor + k, lanes);
-        if (problem.residual != nullptr) y = y + load(problem.residual + first + k, lanes);
-        store(y, problem.out + first + k, lanes);
-      });
+    T of_word[4][kLanes], factor[kGroup];
+    for (index_t w = 0; w < 4; ++w) factors.write(random.word[w], of_word[w]);
+    for (index_t x = 0; x < kLanes; ++x) {
+      for (index_t w = 0; w < 4; ++w) factor[4 * x + w] = of_word[w][x];
     }
+    const index_t first = group * kGroup;
+    each_vector<T>(std::min(kGroup, problem.n - first), [&](index_t k, auto lanes) {
+      Vec<T> y = load(problem.x + first + k, lanes) * load(factor + k, lanes);
+      if (problem.residual != nullptr) y = y + load(problem.residual + first + k, lanes);
+      store(y, problem.out + first + k, lanes);
+    });
   });
 }
 
