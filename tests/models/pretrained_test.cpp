@@ -95,6 +95,45 @@ TEST(Pretrained, ConfigsBecomeOptions) {
   EXPECT_EQ(gemma2.logit_softcap, 5);
 }
 
+TEST(Pretrained, WhatAConfigLeavesOutIsAsInTransformers) {
+  const TempFolder folder;
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(kPretrained / "gemma/config.json"));
+  config.erase("hidden_act");
+  config.erase("hidden_activation");
+  std::ofstream(folder.path() / "config.json") << config;
+  EXPECT_EQ(gpt_options_of(ConfigFile(folder.path() / "config.json")).layer.activation,
+            Activation::gelu_tanh);
+}
+
+/// A head of zeros behind the tensors of a model whose config ties it.
+TEST(Pretrained, AHeadInTheFileIsNotTied) {
+  const TempFolder folder;
+  std::filesystem::copy(kPretrained / "gemma2", folder.path());
+  std::ifstream in(kPretrained / "gemma2/model.safetensors", std::ios::binary);
+  std::uint64_t size = 0;
+  in.read(reinterpret_cast<char*>(&size), sizeof size);
+  std::string text(size, ' ');
+  in.read(text.data(), static_cast<std::streamsize>(size));
+  const std::string data{std::istreambuf_iterator<char>(in), {}};
+  nlohmann::json header = nlohmann::json::parse(text);
+  const nlohmann::json& words = header.at("model.embed_tokens.weight");
+  const std::size_t bytes =
+      words["data_offsets"][1].get<std::size_t>() - words["data_offsets"][0].get<std::size_t>();
+  header["lm_head.weight"] = words;
+  header["lm_head.weight"]["data_offsets"] = {data.size(), data.size() + bytes};
+  text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  size = text.size();
+  std::ofstream out(folder.path() / "model.safetensors", std::ios::binary);
+  out.write(reinterpret_cast<const char*>(&size), sizeof size)
+      << text << data << std::string(bytes, '\0');
+  out.close();
+  const auto model = load_gemma2<float>(folder.path());
+  EXPECT_FALSE(model.options().tied);
+  const auto logits = model(Golden("gemma2").ids("ids_a"));
+  EXPECT_EQ(max_abs_difference(logits, Tensor3<float>(logits.shape())), 0);
+}
+
 template <class T>
 void check_encoder(const std::string& name, const Bert<T>& model, bool pools) {
   SCOPED_TRACE(name);
@@ -407,8 +446,11 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
       // positions by it; bart and t5 hide it, which the prompts do not have.
       return (name == "bart" || is_t5) ? is_count : !name.ends_with("roberta");
     }
-    if (key == "n_positions" && is_t5) return true;                                // has none
-    if (key == "tie_word_embeddings" && name == "mt5") return other.is_boolean();  // the file says
+    if (key == "n_positions" && is_t5) return true;  // has none
+    // Of a file with a head, which is not tied.
+    const bool has_head = name == "mt5" || name == "qwen2" || name == "mistral" ||
+                          name == "llama" || name == "llama_dynamic";
+    if (key == "tie_word_embeddings" && has_head) return other.is_boolean();
     // More positions than are asked for.
     if (key == "max_position_embeddings") return is_count;
     // layer_types say it already.

@@ -102,7 +102,7 @@ inline GptOptions llama_options(const ConfigFile& config, const std::string& typ
       .nhead = heads,
       .dim_feedforward = config.count("intermediate_size"),
       .dropout = 0,
-      .activation = activation_of(config, "hidden_act", is_gemma2 ? "gelu_pytorch_tanh" : "silu"),
+      .activation = activation_of(config, "hidden_act", is_gemma ? "gelu_pytorch_tanh" : "silu"),
       .layer_norm_eps = config.get<double>("rms_norm_eps", 1e-6),
       .norm_first = true,
       .norm_behind = is_gemma2,
@@ -185,21 +185,23 @@ namespace detail {
 template <class T>
 Gpt<T> gpt_from_folder(const std::filesystem::path& folder, const PretrainedOptions& options) {
   const ConfigFile config(folder / "config.json");
-  const GptOptions gpt_options = gpt_options_of(config, options);
+  GptOptions gpt_options = gpt_options_of(config, options);
   const auto type = config.get<std::string>("model_type");
   const SafetensorsFolder file(folder);
+  // transformers does not tie tables that differ: a head in the file counts, whatever the config
+  // says.
+  if (file.contains("lm_head.weight")) gpt_options.tied = false;
   const double words =
       static_cast<double>(gpt_options.vocab_size) * static_cast<double>(gpt_options.layer.d_model);
   check_elements(
       config, file,
       elements_of(gpt_options.layer, gpt_options.num_layers) + (gpt_options.tied ? 1 : 2) * words);
   // Without a head the names begin with those of the model itself.
-  LoadOptions names =
+  const LoadOptions names =
       type == "gpt2"     ? gpt2_names(file.contains("wte.weight") ? "" : "transformer.")
       : type == "gemma2" ? gemma2_names(file.contains("embed_tokens.weight") ? "" : "model.")
       : type == "gemma"  ? gemma_names(file.contains("embed_tokens.weight") ? "" : "model.")
                          : llama_names(file.contains("embed_tokens.weight") ? "" : "model.");
-  if (gpt_options.tied) names.ignore.push_back("lm_head.weight");
   Gpt<T> model(gpt_options);
   load_state_dict(model, file, names);
   finish_weights<T>(model, options);
