@@ -103,6 +103,15 @@ TEST(Pretrained, WhatAConfigLeavesOutIsAsInTransformers) {
   std::ofstream(folder.path() / "config.json") << config;
   EXPECT_EQ(gpt_options_of(ConfigFile(folder.path() / "config.json")).layer.activation,
             Activation::gelu_tanh);
+  config = nlohmann::json::parse(std::ifstream(kPretrained / "mistral/config.json"));
+  const auto windows = [&] {
+    std::ofstream(folder.path() / "config.json") << config;
+    return gpt_options_of(ConfigFile(folder.path() / "config.json")).windows;
+  };
+  config["sliding_window"] = nullptr;
+  EXPECT_EQ(windows(), (std::vector<index_t>{-1, -1}));
+  config.erase("sliding_window");
+  EXPECT_EQ(windows(), (std::vector<index_t>{4095, 4095}));
 }
 
 /// A head of zeros behind the tensors of a model whose config ties it.

@@ -117,6 +117,8 @@ class ConfigFile {
     read_.insert(std::string(key));
     return !found->is_null();
   }
+  /// Whether not even null stands there.
+  bool lacks(std::string_view key) const { return json_->find(key) == json_->end(); }
 
   /// T is bool, an integer type, double or std::string. Integers must fit, numbers be finite.
   template <class T>

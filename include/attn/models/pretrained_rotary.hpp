@@ -76,13 +76,16 @@ inline RotaryOptions rotary_of(const ConfigFile& config, const PretrainedOptions
 }
 
 /// sliding_window n of a config, by which a token sees itself and n - 1 before it, as windows of
-/// the layers: layer_types says which have one, or `slides`.
+/// the layers: layer_types says which have one, or `slides`. null is none, and no word of it 4096,
+/// transformers' default.
 template <class F>
 std::vector<index_t> windows_of(const ConfigFile& config, index_t layers, bool has_window,
                                 F slides) {
   std::vector<index_t> windows;
-  const index_t window =
-      has_window && config.has("sliding_window") ? config.count("sliding_window") - 1 : -1;
+  const index_t window = !has_window                      ? -1
+                         : config.has("sliding_window")   ? config.count("sliding_window") - 1
+                         : config.lacks("sliding_window") ? 4095
+                                                          : -1;
   std::vector<std::string> types;
   if (config.has("layer_types")) {
     types = config.texts("layer_types");
