@@ -114,33 +114,43 @@ TEST(Pretrained, WhatAConfigLeavesOutIsAsInTransformers) {
   EXPECT_EQ(windows(), (std::vector<index_t>{4095, 4095}));
 }
 
-/// A head of zeros behind the tensors of a model whose config ties it.
-TEST(Pretrained, AHeadInTheFileIsNotTied) {
-  const TempFolder folder;
-  std::filesystem::copy(kPretrained / "gemma2", folder.path());
-  std::ifstream in(kPretrained / "gemma2/model.safetensors", std::ios::binary);
+/// Copies a folder, whose config ties the head, with a head of zeros behind its tensors.
+void add_head(const Path& from, const std::string& table, const Path& to) {
+  std::filesystem::copy(from, to);
+  std::ifstream in(from / "model.safetensors", std::ios::binary);
   std::uint64_t size = 0;
   in.read(reinterpret_cast<char*>(&size), sizeof size);
   std::string text(size, ' ');
   in.read(text.data(), static_cast<std::streamsize>(size));
   const std::string data{std::istreambuf_iterator<char>(in), {}};
   nlohmann::json header = nlohmann::json::parse(text);
-  const nlohmann::json& words = header.at("model.embed_tokens.weight");
+  nlohmann::json head = header.at(table);
   const std::size_t bytes =
-      words["data_offsets"][1].get<std::size_t>() - words["data_offsets"][0].get<std::size_t>();
-  header["lm_head.weight"] = words;
-  header["lm_head.weight"]["data_offsets"] = {data.size(), data.size() + bytes};
+      head["data_offsets"][1].get<std::size_t>() - head["data_offsets"][0].get<std::size_t>();
+  head["data_offsets"] = {data.size(), data.size() + bytes};
+  header["lm_head.weight"] = head;
   text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   size = text.size();
-  std::ofstream out(folder.path() / "model.safetensors", std::ios::binary);
-  out.write(reinterpret_cast<const char*>(&size), sizeof size)
-      << text << data << std::string(bytes, '\0');
-  out.close();
-  const auto model = load_gemma2<float>(folder.path());
-  EXPECT_FALSE(model.options().tied);
-  const auto logits = model(Golden("gemma2").ids("ids_a"));
+  std::ofstream out(to / "model.safetensors", std::ios::binary);
+  out.write(reinterpret_cast<const char*>(&size), sizeof size);
+  out << text << data << std::string(bytes, '\0');
+}
+
+TEST(Pretrained, AHeadInTheFileIsNotTied) {
+  const TempFolder folder;
+  add_head(kPretrained / "gemma2", "model.embed_tokens.weight", folder / "gemma2");
+  const auto gemma = load_gemma2<float>(folder / "gemma2");
+  EXPECT_FALSE(gemma.options().tied);
+  const auto logits = gemma(Golden("gemma2").ids("ids_a"));
   EXPECT_EQ(max_abs_difference(logits, Tensor3<float>(logits.shape())), 0);
+  add_head(kPretrained / "bart", "model.shared.weight", folder / "bart");
+  const auto bart = load_bart<float>(folder / "bart");
+  EXPECT_FALSE(bart.options().tied);
+  // No more than final_logits_bias, behind every token.
+  const Golden golden("bart");
+  const auto biases = bart(golden.ids("ids_a"), golden.ids("target_a"));
+  EXPECT_EQ(max_abs_difference(biases.view().select(1, 0), biases.view().select(1, 1)), 0);
 }
 
 template <class T>

@@ -25,19 +25,20 @@ inline LoadOptions bart_names(const std::string& prefix = "model.") {
                                 {".linear2.", ".fc2."},
                                 {".norm1.", ".self_attn_layer_norm."},
                                 {".norm3.", ".final_layer_norm."},
-                                {"generator.bias", "final_logits_bias"}});
-  return {.rename =
-              [parts](std::string_view name) {
-                // The second norm is the last of an encoder's layer.
-                const bool encodes = name.starts_with("transformer.encoder.");
-                return detail::renamed(
-                    parts(name),
-                    std::array{std::pair<std::string_view, std::string_view>{
-                        ".norm2.", encodes ? ".final_layer_norm." : ".encoder_attn_layer_norm."}});
-              },
-          .ignore = {prefix + "encoder.embed_tokens.weight", prefix + "decoder.embed_tokens.weight",
-                     "lm_head.weight"},
-          .reshape = {"final_logits_bias"}};
+                                {"generator.bias", "final_logits_bias"},
+                                {"generator.weight", "lm_head.weight"}});
+  return {
+      .rename =
+          [parts](std::string_view name) {
+            // The second norm is the last of an encoder's layer.
+            const bool encodes = name.starts_with("transformer.encoder.");
+            return detail::renamed(
+                parts(name),
+                std::array{std::pair<std::string_view, std::string_view>{
+                    ".norm2.", encodes ? ".final_layer_norm." : ".encoder_attn_layer_norm."}});
+          },
+      .ignore = {prefix + "encoder.embed_tokens.weight", prefix + "decoder.embed_tokens.weight"},
+      .reshape = {"final_logits_bias"}};
 }
 
 /// The same of T5. Its stacks' first layers hold the bias of distances that all layers add.
@@ -233,7 +234,7 @@ Seq2SeqTransformer<T> seq2seq_from_folder(const std::filesystem::path& folder,
                      static_cast<double>(t.layer.d_model) * rows);
   // A table of its own counts, whatever the config says: newer versions of transformers write
   // tie_word_embeddings = true for each T5, and do not tie tables that differ.
-  if (is_t5 && file.contains("lm_head.weight")) model_options.tied = false;
+  if (file.contains("lm_head.weight")) model_options.tied = false;
   Seq2SeqTransformer<T> model(model_options);
   load_state_dict(model, file, is_t5 ? t5_names() : bart_names());
   finish_weights<T>(model, options);
