@@ -172,7 +172,9 @@ TEST(ChatTemplate, WritesWhatJinjaMakesOfTheTemplates) {
       for (std::size_t n = 0; n < messages.size(); ++n) {
         if (messages[n].role != "assistant") continue;
         // A space follows answers, whose tokens a session has without it.
-        if (name.starts_with("llama2")) EXPECT_FALSE(found->render_after(messages, n));
+        if (name.starts_with("llama2")) {
+          EXPECT_FALSE(found->render_after(messages, n));
+        }
         if (const auto rest = found->render_after(messages, n)) {
           EXPECT_TRUE(whole.ends_with(text_of(*rest))) << n;
           EXPECT_TRUE(text_of(*rest).starts_with(found->end_of_message()));
