@@ -263,6 +263,16 @@ class ChatTemplate {
       result.after_ = after;
       result.role_is_token_ = result.only_known_roles_ = true;
     };
+    const auto gemma = [&](System system) {
+      result.bos_ = bos;
+      result.open_ = "<start_of_turn>";
+      result.gap_ = "\n";
+      result.close_ = "<end_of_turn>";
+      result.after_ = "\n";
+      result.assistant_ = "model";
+      result.system_ = system;
+      result.trims_ = result.alternates_ = result.only_known_roles_ = true;
+    };
     switch (detail::fingerprint(normal)) {
       case 0xC80132804E683159:  // Qwen 2.5
         if (result.default_system_.empty()) return std::nullopt;
@@ -277,24 +287,10 @@ class ChatTemplate {
         result.thinks_ = true;
         return result;
       case 0xD9AFBF5BD37C8A7F:  // Gemma 1 and 2
-        result.bos_ = bos;
-        result.open_ = "<start_of_turn>";
-        result.gap_ = "\n";
-        result.close_ = "<end_of_turn>";
-        result.after_ = "\n";
-        result.assistant_ = "model";
-        result.system_ = System::none;
-        result.trims_ = result.alternates_ = result.only_known_roles_ = true;
+        gemma(System::none);
         return result;
       case 0x60933F4C9D6F4865:  // Gemma 3
-        result.bos_ = bos;
-        result.open_ = "<start_of_turn>";
-        result.gap_ = "\n";
-        result.close_ = "<end_of_turn>";
-        result.after_ = "\n";
-        result.assistant_ = "model";
-        result.system_ = System::before_first_question;
-        result.trims_ = result.alternates_ = result.only_known_roles_ = true;
+        gemma(System::before_first_question);
         return result;
       case 0x9A5A118BCD77C789:  // Llama 2
         mistral(System::in_first_question, false, true, true, false);

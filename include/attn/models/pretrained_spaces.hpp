@@ -1,0 +1,174 @@
+// What a tokenizer.json of SentencePiece says of spaces and of normal forms.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attn/io/base64.hpp"
+#include "attn/io/config_file.hpp"
+#include "attn/text/tokenizer.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// The steps of a Sequence, or the one step that there is, or none.
+inline std::vector<ConfigFile> tokenizer_steps(const ConfigFile& file, std::string_view key,
+                                               std::string_view list) {
+  if (!file.has(key)) return {};
+  const ConfigFile one = file.object(key);
+  if (one.get<std::string>("type") != "Sequence") return {one};
+  return one.objects(list);
+}
+
+/// What a tokenizer.json of SentencePiece says of spaces.
+struct SpaceRules {
+  SpacePrefix prefix = SpacePrefix::none;
+  bool cuts_words = false, drops_space = false;
+  SpaceStrip strip = SpaceStrip::none;
+  SentencePieceNormal normal = {};
+};
+
+/// Where a step replaces one text by another: spaces by U+2581, or the other way round.
+inline void check_replaces(const ConfigFile& step, std::string_view from, std::string_view to) {
+  if (const auto text = step.object("pattern").get<std::string>("String", ""); text != from)
+    step.fail("pattern", concat("be the text ", quote(from)), quote(text));
+  if (const auto text = step.get<std::string>("content"); text != to)
+    step.fail("content", concat("be ", quote(to)), quote(text));
+}
+
+inline SpacePrefix metaspace_prefix(const ConfigFile& step) {
+  if (const auto letter = step.get<std::string>("replacement"); letter != kSpaceLetter)
+    step.fail("replacement", "be U+2581", quote(letter));
+  const auto scheme = step.get<std::string>("prepend_scheme", "always");
+  const bool has_prefix = step.get<bool>("add_prefix_space", scheme != "never");
+  if (has_prefix != (scheme != "never"))
+    step.fail("add_prefix_space", "fit prepend_scheme", scheme);
+  if (scheme == "always") return SpacePrefix::every_word;
+  if (scheme == "first") return SpacePrefix::first_word;
+  if (scheme != "never") step.fail("prepend_scheme", "be always, first or never", quote(scheme));
+  return SpacePrefix::none;
+}
+
+/// The names of the steps' types, one after the other.
+inline std::string step_types(const std::vector<ConfigFile>& steps) {
+  std::string types;
+  for (const ConfigFile& step : steps)
+    types += (types.empty() ? "" : ", ") + step.get<std::string>("type");
+  return types;
+}
+
+inline Charsmap charsmap_of(const ConfigFile& step) {
+  constexpr std::string_view kKey = "precompiled_charsmap";
+  const auto bytes = bytes_of_base64(step.get<std::string>(kKey));
+  if (!bytes) step.fail(kKey, "be base64", "another text");
+  try {
+    return Charsmap(*bytes);
+  } catch (const ValueError& error) {
+    step.fail(kKey, "be a table of characters", quote(error.what()));
+  }
+}
+
+/// Precompiled, Strip and a Replace of several spaces: any of them, in this order.
+inline SentencePieceNormal sentencepiece_normal(const std::vector<ConfigFile>& steps) {
+  constexpr std::string_view kOrder[] = {"Precompiled", "Strip", "Replace"};
+  SentencePieceNormal normal;
+  std::size_t next = 0;
+  for (const ConfigFile& step : steps) {
+    const auto type = step.get<std::string>("type");
+    while (next < std::size(kOrder) && kOrder[next] != type) ++next;
+    if (next == std::size(kOrder)) {
+      step.fail("type", "be Precompiled, Strip or Replace, in this order", quote(type));
+    }
+    ++next;
+    if (type == "Precompiled") {
+      normal.charsmap = charsmap_of(step);
+    } else if (type == "Strip") {
+      normal.strips_left = step.get<bool>("strip_left");
+      normal.strips_right = step.get<bool>("strip_right");
+    } else {
+      const auto pattern = step.object("pattern").get<std::string>("Regex", "");
+      if (pattern != " {2,}") step.fail("pattern", "be \" {2,}\"", quote(pattern));
+      normal.several_spaces = step.get<std::string>("content");
+    }
+  }
+  return normal;
+}
+
+/// Replace, or Prepend and Replace, as Llama's files have it; or Metaspace, as T5's and
+/// XLM-RoBERTa's do.
+inline SpaceRules space_rules_of(const ConfigFile& file, bool has_bytes) {
+  SpaceRules rules;
+  const auto normalizers = tokenizer_steps(file, "normalizer", "normalizers");
+  const std::string normal = step_types(normalizers);
+  const bool has_letters = normal == "Prepend, Replace" ||
+                           (normal == "Replace" && normalizers[0].object("pattern").has("String"));
+  if (has_letters) {
+    check_replaces(normalizers.back(), " ", kSpaceLetter);
+    if (normalizers.size() == 2) {
+      const auto text = normalizers[0].get<std::string>("prepend");
+      if (text != kSpaceLetter) normalizers[0].fail("prepend", "be U+2581", quote(text));
+      rules.prefix = SpacePrefix::every;
+    }
+  } else {
+    rules.normal = sentencepiece_normal(normalizers);
+  }
+  const auto cutters = tokenizer_steps(file, "pre_tokenizer", "pretokenizers");
+  const std::string cuts = step_types(cutters);
+  if ((cuts == "Metaspace" || cuts == "WhitespaceSplit, Metaspace") && !has_letters) {
+    rules.prefix = metaspace_prefix(cutters.back());
+    rules.cuts_words = cutters.back().get<bool>("split", true);
+    rules.drops_space = cutters.size() == 2;
+    // A word that white space stood before is not the first, though that was taken away.
+    if ((rules.drops_space || rules.normal.strips_left) &&
+        rules.prefix == SpacePrefix::first_word) {
+      cutters.back().fail("prepend_scheme",
+                          "be always or never behind WhitespaceSplit and a Strip of the left",
+                          "first");
+    }
+  } else if (cuts == "Split" && has_letters) {
+    // At spaces, of which the normalizer has left none.
+    const auto pattern = cutters[0].object("pattern").get<std::string>("String", "");
+    if (pattern != " ") cutters[0].fail("pattern", "be a space", quote(pattern));
+  } else if (!cuts.empty() || !has_letters) {
+    file.fail("pre_tokenizer",
+              "be Metaspace, perhaps behind WhitespaceSplit, or none beside a normalizer that "
+              "replaces spaces, for SentencePiece",
+              quote(cuts.empty() ? "none" : cuts));
+  }
+  const auto decoders = tokenizer_steps(file, "decoder", "decoders");
+  bool has_spaces = false, joins_bytes = false;
+  for (const ConfigFile& step : decoders) {
+    const auto type = step.get<std::string>("type");
+    if (type == "Replace") {
+      check_replaces(step, kSpaceLetter, " ");
+      has_spaces = true;
+    } else if (type == "Metaspace") {
+      has_spaces = true;
+      if (metaspace_prefix(step) != SpacePrefix::none) rules.strip = SpaceStrip::first_token;
+    } else if (type == "Strip") {
+      if (step.get<std::string>("content") != " " || step.get<index_t>("start") != 1 ||
+          step.get<index_t>("stop") != 0) {
+        step.fail("start", "be that of one space at the beginning", "another");
+      }
+      rules.strip = SpaceStrip::one;
+    } else if (type == "ByteFallback") {
+      joins_bytes = true;
+    } else if (type != "Fuse") {
+      file.fail("decoder", "be of Replace, ByteFallback, Fuse, Strip and Metaspace", quote(type));
+    }
+  }
+  if (!has_spaces || joins_bytes != has_bytes) {
+    file.fail("decoder",
+              "make spaces of U+2581, by Replace or Metaspace, and bytes where byte_fallback is",
+              quote(step_types(decoders)));
+  }
+  return rules;
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
