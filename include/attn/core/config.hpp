@@ -85,7 +85,7 @@
 #endif
 
 // A loop that becomes whole vectors. clang 14 unrolls it first and then finds vectors of odd sizes
-// in it, whose stores later loads wait for: dropout of a row took 1.5 times as long.
+// in it, whose stores later loads wait for.
 #if defined(__clang__)
 #define ATTN_VECTOR_LOOP _Pragma("clang loop unroll(disable)")
 #else
