@@ -289,8 +289,9 @@ TEST(View, MergeUndoesSplit) {
   }
   EXPECT_EQ(x.slice(1, 0, 1).merge(1).strides(), (Shape<2>{30, 1}));
   EXPECT_EQ(x.slice(1, 0, 1).merge(0).strides(), (Shape<2>{30, 1}));
-  EXPECT_TRUE(contains(error_of<ShapeError>([&] { x.transpose(0, 1).merge(0); }),
-                       "[merge] the axes must lie one stride apart to be joined; found strides"));
+  EXPECT_TRUE(contains(
+      error_of<ShapeError>([&] { x.transpose(0, 1).merge(0); }),
+      "[TensorView::merge] the axes must lie one stride apart to be joined; found strides"));
 }
 
 TEST(View, ExpandRepeats) {
@@ -327,14 +328,19 @@ TEST(ViewErrors, AxesThatAreNone) {
   std::vector<int> memory = numbers(24);
   const TensorView3<int> x(memory.data(), {2, 3, 4});
   const auto error = [](auto f) { return error_of<ValueError>(f); };
-  EXPECT_EQ(error([&] { x.transpose(0, 3); }), "[transpose] the axis must be -3 to 2; found 3.");
-  EXPECT_EQ(error([&] { x.slice(-4, 0, 1); }), "[slice] the axis must be -3 to 2; found -4.");
-  EXPECT_EQ(error([&] { x.select(3, 0); }), "[select] the axis must be -3 to 2; found 3.");
-  EXPECT_EQ(error([&] { x.split(3, 1); }), "[split] the axis must be -3 to 2; found 3.");
-  EXPECT_EQ(error([&] { x.unsqueeze(4); }), "[unsqueeze] the axis must be -4 to 3; found 4.");
-  EXPECT_EQ(error([&] { x.merge(2); }), "[merge] the axis must be -3 to 1; found 2.");
+  EXPECT_EQ(error([&] { x.transpose(0, 3); }),
+            "[TensorView::transpose] the axis must be -3 to 2; found 3.");
+  EXPECT_EQ(error([&] { x.slice(-4, 0, 1); }),
+            "[TensorView::slice] the axis must be -3 to 2; found -4.");
+  EXPECT_EQ(error([&] { x.select(3, 0); }),
+            "[TensorView::select] the axis must be -3 to 2; found 3.");
+  EXPECT_EQ(error([&] { x.split(3, 1); }),
+            "[TensorView::split] the axis must be -3 to 2; found 3.");
+  EXPECT_EQ(error([&] { x.unsqueeze(4); }),
+            "[TensorView::unsqueeze] the axis must be -4 to 3; found 4.");
+  EXPECT_EQ(error([&] { x.merge(2); }), "[TensorView::merge] the axis must be -3 to 1; found 2.");
   EXPECT_THROW(x.merge(-1), ValueError);
-  EXPECT_EQ(error([&] { x.extent(3); }), "[extent] the axis must be -3 to 2; found 3.");
+  EXPECT_EQ(error([&] { x.extent(3); }), "[TensorView::extent] the axis must be -3 to 2; found 3.");
   EXPECT_THROW(x.stride(-4), ValueError);
   EXPECT_THROW(Tensor2<float>({2, 3}).extent(2), ValueError);
   EXPECT_TRUE(contains(error_of<ShapeError>([&] { x.permute({0, 1, -2}); }), "found (0, 1, 1)"));
@@ -345,11 +351,11 @@ TEST(ViewErrors, ShapesThatDoNotFit) {
   std::vector<int> memory = numbers(24);
   const TensorView2<int> x(memory.data(), {4, 6});
   const auto error = [](auto f) { return error_of<ShapeError>(f); };
-  EXPECT_EQ(
-      error([&] {
-        x.reshape({5, 5});
-      }),
-      "[reshape] the shape must have the 24 elements of (4, 6), -1 at most once; found (5, 5).");
+  EXPECT_EQ(error([&] {
+              x.reshape({5, 5});
+            }),
+            "[TensorView::reshape] the shape must have the 24 elements of (4, 6), -1 at most once; "
+            "found (5, 5).");
   EXPECT_TRUE(contains(error([&] { x.reshape({-1, 5}); }), "found (-1, 5)"));
   EXPECT_TRUE(contains(error([&] { x.reshape({-1, -1, 4}); }), "found (-1, -1, 4)"));
   EXPECT_TRUE(contains(error([&] { x.reshape({-2, -12}); }), "found (-2, -12)"));
@@ -359,16 +365,16 @@ TEST(ViewErrors, ShapesThatDoNotFit) {
                        }),
                        "found (0, -1)"));
   EXPECT_TRUE(contains(error([&] { x.transpose(0, 1).reshape({24}); }),
-                       "[reshape] the axes must lie so that (24) views them"));
+                       "[TensorView::reshape] the axes must lie so that (24) views them"));
   EXPECT_EQ(error([&] {
               x.permute({1, 1});
             }),
-            "[permute] the axes must be 0 to 1, each once; found (1, 1).");
+            "[TensorView::permute] the axes must be 0 to 1, each once; found (1, 1).");
   EXPECT_THROW(x.permute({0, 2}), ShapeError);
   EXPECT_EQ(error([&] {
               x.expand({4, 5});
             }),
-            "[expand] the tensor must broadcast to (4, 5); found (4, 6).");
+            "[TensorView::expand] the tensor must broadcast to (4, 5); found (4, 6).");
   EXPECT_THROW(x.expand({-1, 4, 6}), ShapeError);
 }
 

@@ -70,7 +70,7 @@ inline void reshape_strides(Extents shape, Extents strides, Extents target,
       }
     }
     if (rest % target[to] != 0) {
-      throw_axes("reshape",
+      throw_axes("TensorView::reshape",
                  "lie so that " + to_string(target) +
                      " views them (a Tensor of the view is a copy "
                      "that any shape views)",
@@ -91,7 +91,7 @@ inline void check_permutation(Extents axes) {
                   axes.begin() + static_cast<std::ptrdiff_t>(a);
   }
   if (is_good) return;
-  throw ShapeError(message("permute", "the axes",
+  throw ShapeError(message("TensorView::permute", "the axes",
                            "be 0 to " + std::to_string(axes.size() - 1) + ", each once",
                            to_string(axes)));
 }

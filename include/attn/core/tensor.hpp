@@ -77,7 +77,7 @@ class Tensor {
   const T* data() const { return buffer_.data(); }
   const Shape<Rank>& shape() const { return shape_; }
   index_t extent(int axis) const {
-    return shape_[static_cast<std::size_t>(detail::axis_of("extent", Rank, axis))];
+    return shape_[static_cast<std::size_t>(detail::axis_of("Tensor::extent", Rank, axis))];
   }
   index_t size() const { return buffer_.size(); }
   /// False for a default-made tensor, which stands for "none" where one is optional.

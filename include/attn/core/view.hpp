@@ -107,8 +107,8 @@ class TensorView {
   constexpr explicit operator bool() const { return data_ != nullptr; }
   constexpr const Shape<Rank>& shape() const { return shape_; }
   constexpr const Shape<Rank>& strides() const { return strides_; }
-  constexpr index_t extent(int axis) const { return shape_[at("extent", axis)]; }
-  constexpr index_t stride(int axis) const { return strides_[at("stride", axis)]; }
+  constexpr index_t extent(int axis) const { return shape_[at("TensorView::extent", axis)]; }
+  constexpr index_t stride(int axis) const { return strides_[at("TensorView::stride", axis)]; }
   index_t size() const { return size_of(shape_); }
 
   /// The element at an index. Throws ShapeError outside of the shape where ATTN_CHECK_INDEX is on,
@@ -148,7 +148,7 @@ class TensorView {
   /// Exchanges two axes.
   constexpr TensorView transpose(int a, int b) const {
     TensorView result = *this;
-    const std::size_t i = at("transpose", a), j = at("transpose", b);
+    const std::size_t i = at("TensorView::transpose", a), j = at("TensorView::transpose", b);
     std::swap(result.shape_[i], result.shape_[j]);
     std::swap(result.strides_[i], result.strides_[j]);
     return result;
@@ -156,7 +156,7 @@ class TensorView {
 
   /// Keeps [begin, end) of an axis. Throws ShapeError outside the extent.
   TensorView slice(int axis, index_t begin, index_t end) const {
-    const std::size_t along = at("slice", axis);
+    const std::size_t along = at("TensorView::slice", axis);
     if (begin < 0 || end < begin || end > shape_[along]) {
       throw ShapeError(message("TensorView::slice", "the range",
                                "lie within extent " + std::to_string(shape_[along]),
@@ -172,7 +172,7 @@ class TensorView {
   TensorView<T, Rank - 1> select(int axis, index_t i) const
     requires(Rank > 1)
   {
-    const std::size_t along = at("select", axis);
+    const std::size_t along = at("TensorView::select", axis);
     if (i < 0 || i >= shape_[along]) detail::throw_index(shape_[along], i);
     Shape<Rank - 1> shape{}, strides{};
     for (std::size_t a = 0, to = 0; a < std::size_t{Rank}; ++a) {
@@ -185,7 +185,7 @@ class TensorView {
 
   /// Inserts an axis of extent 1, which broadcasts: `axis` is its number in the result.
   constexpr TensorView<T, Rank + 1> unsqueeze(int axis) const {
-    const int inserted = detail::axis_of("unsqueeze", Rank + 1, axis);
+    const int inserted = detail::axis_of("TensorView::unsqueeze", Rank + 1, axis);
     Shape<Rank + 1> shape{}, strides{};
     shape[static_cast<std::size_t>(inserted)] = 1;
     for (int a = 0; a < Rank; ++a) {
@@ -199,7 +199,7 @@ class TensorView {
   /// Splits one axis in two: (.., n, ..) to (.., outer, n / outer, ..). Throws ShapeError unless
   /// `outer` divides the extent.
   TensorView<T, Rank + 1> split(int axis, index_t outer) const {
-    const std::size_t along = at("split", axis);
+    const std::size_t along = at("TensorView::split", axis);
     if (outer <= 0 || shape_[along] % outer != 0) {
       throw ShapeError(message("TensorView::split", "the extent " + std::to_string(shape_[along]),
                                "be divisible by the parts", std::to_string(outer)));
@@ -218,11 +218,13 @@ class TensorView {
   TensorView<T, Rank - 1> merge(int axis) const
     requires(Rank > 1)
   {
-    const std::size_t along = at("merge", axis);
-    if (along + 1 == std::size_t{Rank}) detail::throw_axis("merge", -Rank, Rank - 2, axis);
+    const std::size_t along = at("TensorView::merge", axis);
+    if (along + 1 == std::size_t{Rank})
+      detail::throw_axis("TensorView::merge", -Rank, Rank - 2, axis);
     const index_t outer = shape_[along], inner = shape_[along + 1];
     if (outer > 1 && inner > 1 && strides_[along] != strides_[along + 1] * inner) {
-      detail::throw_axes("merge", "lie one stride apart to be joined", shape_, strides_);
+      detail::throw_axes("TensorView::merge", "lie one stride apart to be joined", shape_,
+                         strides_);
     }
     Shape<Rank - 1> shape{}, strides{};
     for (std::size_t a = 0; a + 1 < std::size_t{Rank}; ++a) {
@@ -239,7 +241,7 @@ class TensorView {
   /// never makes one.
   template <std::size_t N>
   TensorView<T, int{N}> reshape(std::array<index_t, N> shape) const {
-    detail::complete_shape("reshape", shape_, shape);
+    detail::complete_shape("TensorView::reshape", shape_, shape);
     std::array<index_t, N> strides{};
     detail::reshape_strides(shape_, strides_, shape, strides);
     return {data_, shape, strides};
@@ -280,7 +282,7 @@ class TensorView {
       if (extent == -1) extent = shape_[a];
     }
     std::array<index_t, N> strides{};
-    detail::expand_strides("expand", "the tensor", shape_, strides_, shape, strides);
+    detail::expand_strides("TensorView::expand", "the tensor", shape_, strides_, shape, strides);
     return {data_, shape, strides};
   }
   template <std::size_t N>
