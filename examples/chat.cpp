@@ -2,6 +2,7 @@
 // or ask how likely a text is to it.
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -81,21 +82,18 @@ void check(const Options& o) {
        o.precision);
   need(kWeights.contains(o.weights),
        "--weights must be float, bf16, f16, int8, q8_0, q5_1, q5_0, q4_1 or q4_0", o.weights);
-  need(o.tokens >= 1, "--tokens must be at least 1", std::to_string(o.tokens));
-  need(o.context >= 1, "--ctx must be at least 1", std::to_string(o.context));
-  need(!o.keep || (*o.keep >= 0 && *o.keep < o.context),
-       "--keep must be at least 0 and below --ctx", std::to_string(o.keep.value_or(0)));
-  need(o.lookup >= 0, "--lookup must be at least 0", std::to_string(o.lookup));
-  need(o.threads >= 0, "--threads must be at least 0", std::to_string(o.threads));
+  need(!o.keep || *o.keep < o.context, "--keep must be below --ctx",
+       std::to_string(o.keep.value_or(0)));
 #if !defined(_OPENMP)
   need(o.threads <= 1, "--threads must be at most 1 in a program without OpenMP",
        std::to_string(o.threads));
 #endif
-  need(o.temperature >= 0, "--temperature must be at least 0", attn::to_string(o.temperature));
-  need(o.top_k >= 0, "--top-k must be at least 0", std::to_string(o.top_k));
+  need(o.temperature >= 0 && std::isfinite(o.temperature),
+       "--temperature must be finite and at least 0", attn::to_string(o.temperature));
   need(o.top_p > 0 && o.top_p <= 1, "--top-p must lie in (0, 1]", attn::to_string(o.top_p));
   need(o.min_p >= 0 && o.min_p <= 1, "--min-p must lie in [0, 1]", attn::to_string(o.min_p));
-  need(o.repeat_penalty > 0, "--repeat-penalty must be above 0", attn::to_string(o.repeat_penalty));
+  need(o.repeat_penalty > 0 && std::isfinite(o.repeat_penalty),
+       "--repeat-penalty must be finite and above 0", attn::to_string(o.repeat_penalty));
   for (const std::string& stop : o.stop) need(!stop.empty(), "--stop must not be empty", "''");
   if (o.json && !o.prompt && !o.file && !o.score) {
     throw UsageError("--json needs --prompt, --file or --score");
@@ -409,12 +407,12 @@ int main(int argc, char** argv) {
       app.add_option("--score", o.score, "Print the log-probability of each token of this text");
   prompt->excludes(file)->excludes(score);
   file->excludes(score);
-  app.add_option("--tokens", o.tokens, "The most tokens of an answer, its end counted")
-      ->capture_default_str();
+  examples::add_number(app, "--tokens", o.tokens, index_t{1},
+                       "The most tokens of an answer, its end counted");
   app.add_option("--temperature", o.temperature, "Of draws; 0: always the likeliest token")
       ->capture_default_str();
-  app.add_option("--top-k", o.top_k, "Draw from the k likeliest; 0: from all")
-      ->capture_default_str();
+  examples::add_number(app, "--top-k", o.top_k, index_t{0},
+                       "Draw from the k likeliest; 0: from all");
   app.add_option("--top-p", o.top_p, "Draw from the likeliest that have this share together")
       ->capture_default_str();
   app.add_option("--min-p", o.min_p, "Draw from those this many times as likely as the likeliest")
@@ -424,19 +422,20 @@ int main(int argc, char** argv) {
   app.add_option("--stop", o.stop, "A text before which an answer ends; may be given again")
       ->take_all()
       ->allow_extra_args(false);
-  app.add_option("--seed", o.seed, "Of draws")->capture_default_str();
-  app.add_option("--ctx", o.context, "The most tokens of a conversation")->capture_default_str();
-  app.add_option("--keep", o.keep,
-                 "Of a full context keep so many first tokens and the newest half; else it ends");
-  CLI::Option* lookup = app.add_option(
-      "--lookup", o.lookup, "Guess repetitions of up to so many last tokens; the same answer");
-  lookup->capture_default_str();
+  examples::add_number(app, "--seed", o.seed, std::uint64_t{0}, "Of draws");
+  examples::add_number(app, "--ctx", o.context, index_t{1}, "The most tokens of a conversation");
+  examples::add_number(
+      app, "--keep", o.keep, index_t{0},
+      "Of a full context keep so many first tokens and the newest half; else it ends");
+  CLI::Option* lookup =
+      examples::add_number(app, "--lookup", o.lookup, index_t{0},
+                           "Guess repetitions of up to so many last tokens; the same answer");
   app.add_option("--draft", o.draft, "A smaller model of the same tokens that guesses; the same")
       ->excludes(lookup);
   app.add_option("--prompt-cache", o.prompt_cache,
                  "Do not read again what this file has seen of the text; and write it anew")
       ->type_name("FILE");
-  app.add_option("--threads", o.threads, "0: as many as OpenMP takes")->capture_default_str();
+  examples::add_number(app, "--threads", o.threads, 0, "0: as many as OpenMP takes");
   app.add_option("--precision", o.precision,
                  "Of activations and of what is kept of the text: int8, bf16 or exact (float)")
       ->capture_default_str();

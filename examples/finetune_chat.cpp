@@ -23,12 +23,15 @@
 #include <attn/generation/generate_text.hpp>
 #include <attn/train.hpp>
 
+#include "support/check_writable.hpp"
 #include "support/command_line.hpp"
 #include "support/model_dir.hpp"
 
 namespace {
 
 using attn::index_t;
+
+constexpr std::size_t kAdapterBytes = 10'000'000;  // of rank 8, in float
 
 struct Options {
   std::string data = FINETUNE_DATA_DIR;
@@ -175,22 +178,12 @@ void print_answers(const attn::LanguageModel& model, const std::vector<Pair>& pa
   std::fflush(stdout);
 }
 
-// Told before minutes of training are lost.
-void check_folder_of(const std::string& path) {
-  const auto folder = std::filesystem::absolute(path).parent_path();
-  if (std::filesystem::is_directory(folder)) return;
-  throw examples::UsageError("--save: there is no folder " + folder.string());
-}
-
 void run(const Options& options) {
+  if (!options.load) examples::check_writable(options.save, kAdapterBytes);
   if (!examples::llm_is_present()) throw examples::UsageError(examples::missing_llm_message());
   const Data data = read_data(options.data);
   std::optional<attn::SafetensorsFile> adapters;
-  if (options.load) {
-    adapters.emplace(*options.load);
-  } else {
-    check_folder_of(options.save);
-  }
+  if (options.load) adapters.emplace(*options.load);
   attn::LanguageModel model(examples::llm_path(),
                             {.max_positions = 512, .pack = false, .dequantize = true});
   std::mt19937_64 random(static_cast<std::uint64_t>(options.seed));
@@ -205,7 +198,8 @@ void run(const Options& options) {
   print_answers(model, shown);
   if (adapters) {
     tuning.load(*adapters);
-    std::printf("\nWith %s: %.2f nats a token\n", options.load->c_str(), tuning.loss(measured));
+    std::printf("\nWith %s: %.2f nats a token\n", examples::printable(*options.load).c_str(),
+                tuning.loss(measured));
     return print_answers(model, shown);
   }
   std::printf("\n");
@@ -229,7 +223,7 @@ void run(const Options& options) {
   std::printf("\nAfter: %.2f nats a token\n", tuning.loss(measured));
   print_answers(model, shown);
   tuning.save(options.save);
-  std::printf("\nThe adapters are in %s.\n", options.save.c_str());
+  std::printf("\nThe adapters are in %s.\n", examples::printable(options.save).c_str());
 }
 
 }  // namespace
@@ -241,8 +235,7 @@ int main(int argc, char** argv) {
   examples::add_number(app, "--steps", options.steps, index_t{1}, "Steps of training");
   examples::add_number(app, "--batch", options.batch, index_t{1}, "Pairs in each step");
   examples::add_number(app, "--seed", options.seed, index_t{0}, "What is drawn");
-  app.add_option("--rate", options.rate, "Learning rate at its highest")
-      ->check(CLI::PositiveNumber);
+  examples::add_positive(app, "--rate", options.rate, "Learning rate at its highest");
   auto* save = app.add_option("--save", options.save, "Write the adapters to this file");
   app.add_option("--load", options.load, "Train nothing; take adapters from this file")
       ->excludes(save);

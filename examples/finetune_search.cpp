@@ -230,7 +230,7 @@ void run(const Options& options) {
   for (std::size_t n = 0; n < std::min<std::size_t>(order.size(), 4); ++n) {
     const auto& [question, line] = asked[order[n]];
     std::printf("  from %td to %td: %s\n    %s\n", before[order[n]], after[order[n]],
-                question.c_str(), line.c_str());
+                examples::printable(question).c_str(), examples::printable(line).c_str());
   }
 }
 
@@ -243,8 +243,7 @@ int main(int argc, char** argv) {
   examples::add_number(app, "--steps", options.steps, index_t{1},
                        "Steps of training for each seed");
   examples::add_number(app, "--seeds", options.seeds, index_t{1}, "How often to train anew");
-  app.add_option("--rate", options.rate, "Learning rate at its highest")
-      ->check(CLI::PositiveNumber);
+  examples::add_positive(app, "--rate", options.rate, "Learning rate at its highest");
   app.add_option("--data", options.data, "Folder of help_center.txt and help_questions.txt");
   return examples::run_program(app, "finetune_search", argc, argv, [&] { run(options); });
 }

@@ -157,9 +157,16 @@ int main(int argc, char** argv) {
       "model_type llama, mistral, qwen2, qwen3, gemma or gpt2. In the repository: "
       "tests/data/pretrained/llama\n"
       "A golden.safetensors in it, as those have, says what transformers generates.");
-  app.add_option("--ids", options.ids, "The prompt's tokens, such as --ids 1,2,3")
+  const auto read_prompt = [&](const CLI::results_t& words) {
+    options.ids.clear();
+    for (const std::string& word : words) {
+      options.ids.push_back(examples::read_number("--ids", word, index_t{0}));
+    }
+    return true;
+  };
+  app.add_option("--ids", read_prompt, "The prompt's tokens, such as --ids 1,2,3")
       ->delimiter(',')
-      ->check(CLI::NonNegativeNumber)
+      ->expected(1, CLI::detail::expected_max_vector_size)
       ->type_name("IDS");
   examples::add_number<index_t>(app, "--tokens", options.tokens, 1, "How many to generate");
   app.add_option("FOLDER", options.folder, "The model's folder");

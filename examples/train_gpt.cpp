@@ -2,13 +2,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
+#include <limits>
 #include <random>
+#include <span>
 
 #include <attn/generation.hpp>
 #include <attn/train.hpp>
 
 #include "pages/page.hpp"
+#include "support/check_writable.hpp"
 #include "support/command_line.hpp"
 #include "support/plays.hpp"
 #include "train_gpt_page.hpp"
@@ -17,9 +19,11 @@ namespace {
 
 using attn::index_t;
 
+constexpr std::size_t kWrittenBytes = 10'000'000;  // a checkpoint's, and more than a page's
+
 struct Options {
   index_t steps = 2200, batch = 12, context = 64;
-  double seconds = 0;  // end the run after so many; 0: after its steps
+  double seconds = std::numeric_limits<double>::infinity();  // the run ends after so many
   std::string out, checkpoint;
 };
 
@@ -130,6 +134,9 @@ class Training {
 };
 
 void run(const Options& options) {
+  for (const std::string& path : {options.out, options.checkpoint}) {
+    if (!path.empty()) examples::check_writable(path, kWrittenBytes);
+  }
   if (!examples::plays_are_present()) {
     throw std::runtime_error("the plays are not in " + examples::plays_dir().string() +
                              "; `sh examples/fetch_plays.sh` downloads them (5 MB)");
@@ -151,14 +158,14 @@ void run(const Options& options) {
   double sum = 0;
   index_t summed = 0, last = first - 1;
   for (index_t n = first; n <= options.steps; ++n) {
-    if (options.seconds > 0 && passed() >= options.seconds) break;
+    if (passed() >= options.seconds) break;
     sum += training.step(n);
     last = n;
     ++summed;
     if (n % 50 != 0 && n != options.steps) continue;
     const double rate = static_cast<double>(n - first + 1) / passed();
-    double left = static_cast<double>(options.steps - n) / rate;
-    if (options.seconds > 0) left = std::min(left, options.seconds - passed());
+    const double left =
+        std::min(static_cast<double>(options.steps - n) / rate, options.seconds - passed());
     std::printf("step %5td of %td  loss %.3f  %6.0f tokens/s  %3.0f s left\n", n, options.steps,
                 sum / static_cast<double>(summed),
                 rate * static_cast<double>(options.batch * options.context), std::max(left, 0.0));
@@ -184,9 +191,12 @@ void run(const Options& options) {
               trained_for, held, text.c_str());
   if (options.out.empty()) return;
   samples.push_back({{"step", last}, {"text", text}});
-  std::ofstream(options.out, std::ios::binary) << pages::with_data(
+  const std::string page = pages::with_data(
       pages::train_gpt_page,
       {{"curve", curve}, {"samples", samples}, {"held", held}, {"seconds", trained_for}});
+  attn::AtomicFile file(options.out);
+  file.write(std::as_bytes(std::span(page)));
+  file.commit();
 }
 
 }  // namespace
@@ -194,8 +204,8 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   CLI::App app("Trains a small GPT on Shakespeare's plays, character by character.");
   Options options;
-  app.add_option("--steps", options.steps, "Steps of training")->check(CLI::PositiveNumber);
-  app.add_option("--seconds", options.seconds, "End after so many seconds");
+  examples::add_number(app, "--steps", options.steps, index_t{1}, "Steps of training");
+  examples::add_positive(app, "--seconds", options.seconds, "End after so many seconds");
   app.add_option("--out", options.out, "Write a page with the loss and the samples");
   app.add_option("--checkpoint", options.checkpoint, "Go on from this file, and save to it");
   return examples::run_program(app, "train_gpt", argc, argv, [&] { run(options); });

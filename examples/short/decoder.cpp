@@ -1,4 +1,4 @@
-// A Llama or Mistral from a folder: its logits and 20 tokens, beside transformers' own: decoder FOLDER
+// A Llama or Mistral from a folder: its logits and 20 tokens, beside transformers' own: short_decoder FOLDER
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -8,8 +8,9 @@
 #include <attn/io.hpp>
 #include <attn/models/pretrained.hpp>
 
-int main(int argc, char** argv) {
-  const std::filesystem::path folder = argc > 1 ? argv[1] : "tests/data/pretrained/llama";
+#include "support/command_line.hpp"
+
+int run(const std::filesystem::path& folder) {
   const auto model = attn::load_pretrained<attn::Gpt<float>>(folder);
   const attn::SafetensorsFile golden(folder / "golden.safetensors");  // what transformers computed
 
@@ -30,4 +31,11 @@ int main(int argc, char** argv) {
     good = good && difference < 1e-5 && same;
   }
   return good ? 0 : 1;
+}
+
+int main(int argc, char** argv) {
+  std::string folder = "tests/data/pretrained/llama";
+  CLI::App app("Continues two prompts by the model in FOLDER, and compares with transformers.");
+  app.add_option("FOLDER", folder, "A Llama or Mistral with golden.safetensors");
+  return examples::run_program(app, "short_decoder", argc, argv, [&] { return run(folder); });
 }

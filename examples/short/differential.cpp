@@ -1,8 +1,11 @@
-// Differential attention (Ye et al., 2024) on Eigen matrices, beside PyTorch's: differential FILE
+// Differential attention (Ye et al., 2024) on Eigen matrices, beside PyTorch's: short_differential FILE
 #include <cstdio>
+#include <string>
 
 #include <attn/attn.hpp>
 #include <attn/io.hpp>
+
+#include "support/command_line.hpp"
 
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
@@ -24,10 +27,17 @@ Matrix differential(const Matrix& x, const attn::SafetensorsFile& file, int n) {
   return (1 - file.load<float, 1>("lambda_init")(0)) * project(y, "o");
 }
 
-int main(int argc, char** argv) {
-  const attn::SafetensorsFile file(argc > 1 ? argv[1] : "differential.safetensors");
+int run(const std::string& path) {
+  const attn::SafetensorsFile file(path);
   const Matrix y = differential(attn::eigen_map(file.view<float, 2>("x")), file, 4);
   const double difference = attn::max_abs_difference(y, file.load<float, 2>("out"));
   std::printf("largest difference from PyTorch's result: %.1e\n", difference);
   return difference < 1e-5 ? 0 : 1;
+}
+
+int main(int argc, char** argv) {
+  std::string path = "tests/data/pretrained/differential.safetensors";
+  CLI::App app("Computes differential attention, and compares with PyTorch.");
+  app.add_option("FILE", path, "Inputs, weights and PyTorch's result");
+  return examples::run_program(app, "short_differential", argc, argv, [&] { return run(path); });
 }

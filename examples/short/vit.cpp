@@ -1,13 +1,15 @@
-// A vision transformer from a folder, and how far its logits are from PyTorch's: vit FOLDER
+// A vision transformer from a folder, and how far its logits are from PyTorch's: short_vit FOLDER
 #include <cstdio>
 #include <filesystem>
+#include <string>
 
 #include <attn/attn.hpp>
 #include <attn/io.hpp>
 #include <attn/models/pretrained.hpp>
 
-int main(int argc, char** argv) {
-  const std::filesystem::path folder = argc > 1 ? argv[1] : "tests/data/pretrained/vit";
+#include "support/command_line.hpp"
+
+int run(const std::filesystem::path& folder) {
   const auto vit = attn::load_vit<float>(folder);
   const attn::SafetensorsFile golden(folder / "golden.safetensors");  // what transformers computed
 
@@ -21,4 +23,11 @@ int main(int argc, char** argv) {
   const double difference = attn::max_abs_difference(logits, golden.load<float, 2>("logits"));
   std::printf("largest difference from PyTorch's logits: %.1e\n", difference);
   return difference < 1e-5 ? 0 : 1;
+}
+
+int main(int argc, char** argv) {
+  std::string folder = "tests/data/pretrained/vit";
+  CLI::App app("Labels images by the model in FOLDER, and compares with PyTorch.");
+  app.add_option("FOLDER", folder, "A ViT with golden.safetensors");
+  return examples::run_program(app, "short_vit", argc, argv, [&] { return run(folder); });
 }

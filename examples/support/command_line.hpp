@@ -3,12 +3,14 @@
 #pragma once
 
 #include <charconv>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <ios>
 #include <iostream>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <system_error>
@@ -25,32 +27,62 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Adds an option that takes a decimal number, of at least `least`. Numbers past the range of `Int`
-// are refused: CLI11's own conversion takes them for the largest, and 010 for eight.
+// The decimal number `word`, of at least `least`. Numbers past the range of `Int` are refused:
+// CLI11's own conversion takes them for the largest, and 010 for eight.
+template <class Int>
+Int read_number(const std::string& name, const std::string& word, Int least) {
+  const auto fail = [&](const std::string& expected) {
+    throw CLI::ValidationError(name + " must be " + expected + "; found " + word);
+  };
+  Int value = least;
+  const char* end = word.data() + word.size();
+  const auto [stop, error] = std::from_chars(word.data(), end, value);
+  if (word.empty() || stop != end || error == std::errc::invalid_argument) fail("a whole number");
+  if (value < least || (error == std::errc::result_out_of_range && word.front() == '-')) {
+    fail("at least " + std::to_string(least));
+  }
+  if (error == std::errc::result_out_of_range) {
+    fail("at most " + std::to_string(std::numeric_limits<Int>::max()));
+  }
+  return value;
+}
+
+// Adds an option that takes such a number.
 template <class Int>
 CLI::Option* add_number(CLI::App& app, const std::string& name, Int& value, Int least,
                         const std::string& description) {
   const auto read = [name, &value, least](const CLI::results_t& words) {
-    const std::string& word = words.back();
-    const auto fail = [&](const std::string& expected) {
-      throw CLI::ValidationError(name + " must be " + expected + "; found " + word);
-    };
-    const char* end = word.data() + word.size();
-    const auto [stop, error] = std::from_chars(word.data(), end, value);
-    if (word.empty() || stop != end || error == std::errc::invalid_argument) {
-      fail("a whole number");
-    }
-    if (value < least || (error == std::errc::result_out_of_range && word.front() == '-')) {
-      fail("at least " + std::to_string(least));
-    }
-    if (error == std::errc::result_out_of_range) {
-      fail("at most " + std::to_string(std::numeric_limits<Int>::max()));
-    }
+    value = read_number(name, words.back(), least);
     return true;
   };
   return app.add_option(name, read, description)
       ->type_name("NUMBER")
       ->default_str(std::to_string(value));
+}
+// The same, which may be left out.
+template <class Int>
+CLI::Option* add_number(CLI::App& app, const std::string& name, std::optional<Int>& value,
+                        Int least, const std::string& description) {
+  const auto read = [name, &value, least](const CLI::results_t& words) {
+    value = read_number(name, words.back(), least);
+    return true;
+  };
+  return app.add_option(name, read, description)->type_name("NUMBER");
+}
+
+// Adds an option that takes a finite number above 0: CLI11's own check lets NaN pass.
+inline CLI::Option* add_positive(CLI::App& app, const std::string& name, double& value,
+                                 const std::string& description) {
+  const auto read = [name, &value](const CLI::results_t& words) {
+    const std::string& word = words.back();
+    const char* end = word.data() + word.size();
+    const auto [stop, error] = std::from_chars(word.data(), end, value);
+    if (error != std::errc() || stop != end || !(value > 0) || !std::isfinite(value)) {
+      throw CLI::ValidationError(name + " must be a number above 0; found " + word);
+    }
+    return true;
+  };
+  return app.add_option(name, read, description)->type_name("FLOAT");
 }
 
 // Makes a failed write to std::cout throw std::ios_base::failure, while it lives: std::cout itself

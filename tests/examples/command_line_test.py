@@ -1,6 +1,7 @@
 # What every example's command line does alike: command_line_test.py PROGRAM.
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from browser import Checks
 program = pathlib.Path(sys.argv[1]).resolve()
 checks = Checks(f"command line of {program.name}")
 TAKES_NOTHING = {"quickstart", "tutorials", "generate"}  # runs without a word
+WRITES = {"train_gpt": "--out", "finetune_chat": "--save"}  # after minutes
 ODD = "a\x1b[2J\u202eb\u0085"  # clears the screen, turns the line around
 
 
@@ -36,6 +38,19 @@ checks.rejects("an unknown option of one letter", 2, "-x", program, "-x")
 checks.rejects("control characters are shown, not done", 2, r"a\u001b[2J\u202eb\u0085", program, "--" + ODD)
 if program.name in TAKES_NOTHING:
     checks.rejects("an argument too many", 2, "surplus", program, "surplus")
+
+# Numbers past their range, or none at all: told in a line that can be read, before anything is done.
+for name, kind in re.findall(r"(--[a-z-]+) (NUMBER|FLOAT|INT|UINT)", text):
+    checks.holds(f"{name} takes whole numbers by add_number()", kind in ("NUMBER", "FLOAT"), kind)
+    for number in ["99999999999999999999", "-1", "1.5", "x", ""] if kind == "NUMBER" else ["nan", "inf", "-1", "x"]:
+        checks.rejects(f"{name} {number!r}", 2, name, program, f"{name}={number}")
+        error = run(f"{name}={number}", stdout=subprocess.PIPE).stderr
+        checks.holds(f"{name} {number!r} is told in short", len(error) < 200, error)
+if program.name in WRITES:
+    checks.rejects("a folder that is missing, before the work", 1, "No such file", program, WRITES[program.name],
+                   "/nonexistent/file")
+    if os.access("/dev/full", os.W_OK):
+        checks.rejects("a full disk, before the work", 1, "No space", program, WRITES[program.name], "/dev/full")
 
 if program.name == "quickstart":
     readme = (pathlib.Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
