@@ -1,6 +1,7 @@
 """What a reader of the site relies on: site_test.py HTML_DIRECTORY BUILD_COMMAND...
 
-Members of option structs have descriptions, and the search knows the guides by their titles and sections.
+Members of option structs have descriptions, and the search knows the guides by their titles and sections,
+and the guides' links lead somewhere.
 """
 import html
 import pathlib
@@ -61,5 +62,21 @@ for guide in sorted(guides.glob("*.md")):
 for query, page in (("pytorch", "from_pytorch"), ("beam", "decoding"), ("safetensors", "io"), ("cmake", "install"), ("sigbus", "io")):
     if f"md_docs_{page}.html" not in {at for _, at in found(query)}:
         fail(f"the search for {query!r} does not find {page}.md")
+# Links of guides lead to pages and sections that are there: what lies outside of docs/ is not on the site.
+anchors = {}
+for page in [site / "index.html", *sorted(site.glob("md_docs_*.html"))]:
+    text = page.read_text(encoding="utf-8")
+    for link in re.findall(r'href="([^"]+)"', text[text.index('<div class="contents">'):]):
+        name, _, anchor = html.unescape(link).partition("#")
+        target = site / (name or page.name)
+        if re.match(r"[a-z]+:", link):
+            continue
+        if not target.is_file():
+            fail(f"{page.name}: the link to {link} leads nowhere")
+        elif anchor and target.suffix == ".html":
+            if target not in anchors:
+                anchors[target] = set(re.findall(r'(?:id|name)="([^"]+)"', target.read_text(encoding="utf-8")))
+            if html.unescape(anchor) not in anchors[target]:
+                fail(f"{page.name}: {link} has no such section")
 print(f"{len(structs)} structs of {members} members; {bad} complaints")
 sys.exit(1 if bad else 0)
