@@ -52,6 +52,25 @@ TEST(Gguf, BlocksOfEveryTypeBecomeTheFloatsOfThePythonPackage) {
   }
 }
 
+TEST(Gguf, ScalesThatAreNotFiniteReadAsThoseOfThePythonPackage) {
+  for (const char* type : {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"}) {
+    const auto found = golden().load<2>(detail::concat("hostile.", type));
+    const auto expected = golden().view<2>(detail::concat("hostile.", type, ".expected"));
+    ASSERT_EQ(found.shape(), expected.shape()) << type;
+    int infinite = 0, nan = 0;
+    for (index_t i = 0; i < found.size(); ++i) {
+      const float a = found.data()[i], b = expected.data()[i];
+      infinite += std::isinf(b), nan += std::isnan(b);
+      ASSERT_TRUE(a == b || (std::isnan(a) && std::isnan(b))) << type << ", " << i << ": " << a;
+    }
+    EXPECT_GT(nan, 0) << type;
+    // Of the formats with an offset, infinity less infinity is NaN.
+    if (std::string_view(type).ends_with("_0")) {
+      EXPECT_GT(infinite, 0) << type;
+    }
+  }
+}
+
 TEST(Gguf, FloatsBecomeTheBlocksOfThePythonPackage) {
   for (const char* type : {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "F16", "BF16"}) {
     const bool is_float = block_elements(*gguf_type(std::string_view(type))) == 1;
@@ -184,6 +203,22 @@ TEST(Gguf, WhatCannotBeWrittenIsNamed) {
                        "finite; found inf at element 1"));
   EXPECT_TRUE(
       contains(error_of<ValueError>([&] { quantize_gguf(GgufType::Q4_K, one); }), "found Q4_K"));
+  // A scale, and an offset, past float16.
+  for (const GgufType type :
+       {GgufType::Q8_0, GgufType::Q4_0, GgufType::Q4_1, GgufType::Q5_0, GgufType::Q5_1}) {
+    for (const float large : {1e9f, -3e38f}) {
+      std::vector<float> values(96, 1.0f);
+      values[70] = large;
+      values[80] = -large;  // their difference is infinite
+      EXPECT_TRUE(contains(error_of<ValueError>([&] { quantize_gguf(type, values); }),
+                           "of at most 65504 (float16); found a larger one in the block that "
+                           "begins with element 64"))
+          << name(type);
+    }
+  }
+  const std::vector<float> alike(32, 70000.0f);  // the offset alone
+  EXPECT_THROW(quantize_gguf(GgufType::Q4_1, alike), ValueError);
+  EXPECT_NO_THROW(quantize_gguf(GgufType::Q8_0, alike));
   const auto bytes = quantize_gguf(GgufType::F32, one);
   const attn_test::TempFolder folder;
   const auto save = [&](std::vector<NamedGgufTensor> tensors) {

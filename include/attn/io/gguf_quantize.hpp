@@ -36,9 +36,9 @@ inline void put_gguf_codes(const std::array<int, 32>& codes, std::byte* high, st
   }
 }
 
-/// x truncated to a code in 0 .. most.
+/// x truncated to a code in 0 .. most; 0 for NaN, which is of a block with an infinite scale.
 inline int gguf_code(float x, int most) {
-  return static_cast<int>(std::clamp(x, 0.0f, static_cast<float>(most)));
+  return x > 0 ? static_cast<int>((std::min)(x, static_cast<float>(most))) : 0;
 }
 
 template <GgufType kType>
@@ -87,6 +87,14 @@ void quantize_gguf_block(const float* from, std::byte* to) {
   }
 }
 
+/// Whether the scale of a block of codes, and the offset of those that have one, are finite.
+template <GgufType kType>
+bool has_finite_scale(const std::byte* block) {
+  constexpr bool kHasOffset = kType == GgufType::Q4_1 || kType == GgufType::Q5_1;
+  return std::isfinite(gguf_float<float16>(block)) &&
+         (!kHasOffset || std::isfinite(gguf_float<float16>(block + sizeof(float16))));
+}
+
 }  // namespace detail
 
 /// Whether quantize_gguf() makes this type: all but Q4_K, Q5_K and Q6_K.
@@ -95,7 +103,8 @@ constexpr bool can_quantize(GgufType type) {
 }
 
 /// Blocks of `values`, which are finite where the type is quantised. Throws ValueError for a type
-/// that is not made and for values that are not finite, ShapeError unless there are whole blocks.
+/// that is not made, for values that are not finite and for a block whose scale or offset float16
+/// does not hold, ShapeError unless there are whole blocks.
 inline std::vector<std::byte> quantize_gguf(GgufType type, std::span<const float> values) {
   if (!can_quantize(type)) {
     throw ValueError(message("quantize_gguf", "type",
@@ -119,8 +128,14 @@ inline std::vector<std::byte> quantize_gguf(GgufType type, std::span<const float
   detail::with_gguf_type(type, [&](auto constant) {
     if constexpr (can_quantize(constant.value)) {
       for (std::size_t n = 0; n < values.size() / elements; ++n) {
-        detail::quantize_gguf_block<constant.value>(values.data() + n * elements,
-                                                    result.data() + n * bytes);
+        std::byte* block = result.data() + n * bytes;
+        detail::quantize_gguf_block<constant.value>(values.data() + n * elements, block);
+        if constexpr (block_elements(constant.value) > 1) {
+          if (detail::has_finite_scale<constant.value>(block)) continue;
+          throw ValueError(message(
+              "quantize_gguf", "values", "have scales and offsets of at most 65504 (float16)",
+              detail::concat("a larger one in the block that begins with element ", n * elements)));
+        }
       }
     }
   });

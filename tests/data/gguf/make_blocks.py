@@ -59,6 +59,14 @@ def main():
     with np.errstate(over="ignore"):
         writer.add_tensor("made.F16", floats.astype(np.float16))
     writer.add_tensor("made.BF16", quants.quantize(floats, Type.BF16), raw_dtype=Type.BF16)
+    for kind in READ:  # scales that are no number, and blocks of zeros
+        raw = random_blocks(kind, 8)
+        blocks = raw.reshape(8, -1)
+        for at in HALVES[kind]:
+            blocks[:5, at:at + 2] = np.array([0x7C00, 0xFC00, 0x7E00, 0, 1], np.uint16).view(np.uint8).reshape(5, 2)
+        writer.add_tensor(f"hostile.{kind.name}", raw, raw_dtype=kind)
+        with np.errstate(invalid="ignore"):
+            writer.add_tensor(f"hostile.{kind.name}.expected", quants.dequantize(raw, kind))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
