@@ -36,9 +36,9 @@ def need_element(operation, *known):
 def check(way, operation, inputs):
     """Raises ArithmeticError where the result is not the operation's."""
     expected = operation.expected(**{name: x.astype(np.float64) for name, x in inputs.items()})
-    error = np.abs(way.result(way.call()) - expected).max() / np.abs(expected).max()
+    error = operation.error(way.result(way.call()), expected)
     if not error < operation.tolerance:
-        raise ArithmeticError(f"wrong by {error:.1e} of the largest value on {operation}")
+        raise ArithmeticError(f"wrong by {error:.1e}, {operation.tolerance:g} allowed, on {operation}")
 
 
 def best_way(ways, operation, threads, seconds):
