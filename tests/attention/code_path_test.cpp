@@ -7,6 +7,7 @@
 #include "attn/attention/explain.hpp"
 
 #include "support/attention_draw.hpp"
+#include "support/coded_call.hpp"
 #include "support/error_of.hpp"
 #include "support/format_draw.hpp"
 #include "support/isas.hpp"
@@ -19,6 +20,7 @@ namespace {
 using attn_test::Array;
 using attn_test::AttentionDraw;
 using attn_test::available_isas;
+using attn_test::CodedCall;
 using attn_test::error_of;
 using attn_test::Index;
 using attn_test::LibraryOptions;
@@ -29,104 +31,9 @@ using attn_test::same_bits;
 using attn_test::ThreadExecutor;
 using attn_test::to_array;
 
-constexpr Index kShared = 64;  // positions of one mean
-
-/// Rows as their codes: the scale of each is its largest magnitude over 127; NaN where a number is
-/// not finite.
-void round_to_codes(Array<double>& x) {
-  const Index n = x.extent(3);
-  for (Index row = 0; row < x.size() / n; ++row) {
-    double* at = &x.data[static_cast<std::size_t>(row * n)];
-    double most = 0;
-    bool finite = true;
-    for (Index i = 0; i < n; ++i) {
-      most = std::max(most, std::abs(at[i]));
-      finite = finite && std::isfinite(at[i]);
-    }
-    for (Index i = 0; i < n; ++i) {
-      at[i] = !finite     ? std::nan("")
-              : most == 0 ? 0
-                          : std::nearbyint(at[i] / most * 127) * most / 127;
-    }
-  }
-}
-
-/// x and y side by side along the last axis.
-Array<double> joined(const Array<double>& x, const Array<double>& y) {
-  const Index n = x.extent(3), m = y.extent(3);
-  Array<double> result({x.extent(0), x.extent(1), x.extent(2), n + m});
-  for (Index row = 0; row < x.size() / n; ++row) {
-    double* to = &result.data[static_cast<std::size_t>(row * (n + m))];
-    std::copy_n(&x.data[static_cast<std::size_t>(row * n)], n, to);
-    std::copy_n(&y.data[static_cast<std::size_t>(row * m)], m, to + n);
-  }
-  return result;
-}
-
-/// What the call computes, in double: exact attention of [codes of q, q] and [codes of k - mean,
-/// mean].
-struct CodedCall {
-  Array<double> q, k;
-  ReferenceOptions options;
-  double flip = 0;  ///< what a code that is rounded the other way does to a score, at most
-
-  explicit CodedCall(const AttentionDraw<float>& call) : options(call.options) {
-    Array<double> queries = call.q.as<double>(), keys = call.k.as<double>();
-    if (options.qv) {
-      queries = joined(queries, options.qv);
-      keys = joined(keys, call.v.as<double>());
-      options.qv = {};
-    }
-    const Index n = queries.extent(3);
-    options.scale = options.scale.value_or(1 / std::sqrt(static_cast<double>(n)));
-    const auto [batch, heads, q_len, kv_len] = call.scores();
-    Array<double> means(keys.shape);
-    for (Index b = 0; b < batch; ++b) {
-      // From the first key that some query sees by position to the last.
-      const Index offset = attn_test::reference_offset(options, b, q_len, kv_len);
-      Index first = kv_len, end = 0;
-      for (Index i = 0; i < q_len; ++i) {
-        for (Index j = 0; j < kv_len; ++j) {
-          if (!attn_test::is_in_reach(options, b, i, j, i + offset)) continue;
-          first = std::min(first, j), end = std::max(end, j + 1);
-        }
-      }
-      for (Index h = 0; h < keys.extent(1); ++h) {
-        for (Index j = 0; j < kv_len; ++j) {
-          const Index block = (options.first_key + j) / kShared;
-          const auto is_shared = [&](Index at) {
-            if (at < first || at >= end || (options.first_key + at) / kShared != block)
-              return false;
-            for (Index x = 0; x < n; ++x) {
-              if (!std::isfinite(keys(b, h, at, x))) return false;
-            }
-            return true;
-          };
-          Index count = 0;
-          for (Index at = std::max<Index>(j - kShared, 0); at < std::min(j + kShared, kv_len);
-               ++at) {
-            if (!is_shared(at)) continue;
-            ++count;
-            for (Index x = 0; x < n; ++x) means(b, h, j, x) += keys(b, h, at, x);
-          }
-          for (Index x = 0; x < n && count > 0; ++x)
-            means(b, h, j, x) /= static_cast<double>(count);
-        }
-      }
-    }
-    for (std::size_t i = 0; i < keys.data.size(); ++i) keys.data[i] -= means.data[i];
-    flip = 2 * std::abs(*options.scale) * max_abs(queries) * max_abs(keys) / 127;
-    Array<double> codes = queries;
-    round_to_codes(codes);
-    round_to_codes(keys);
-    q = joined(codes, queries);
-    k = joined(keys, means);
-  }
-};
-
-/// Where pairs of bfloat16 are multiplied, weights and values are rounded, to 2^-9 each.
+/// Where pairs of bfloat16 are multiplied, weights and values are rounded, by 2^-8 of each at most.
 double of_pairs(Isa isa, const Array<float>& v) {
-  return isa == Isa::amx ? 0x1p-8 * max_abs(v) : 0;
+  return isa == Isa::amx ? 0x1p-7 * max_abs(v) : 0;
 }
 
 ReferenceResult<float> run_coded(const AttentionDraw<float>& call, const Execution& execution) {
@@ -167,7 +74,7 @@ TEST(CodePath, AnyOptionsWithinFloatsErrorOnItsCodes) {
     if (!is_coded(call)) continue;
     ++calls;
     SCOPED_TRACE(random.trace() + ": " + call.text());
-    const CodedCall coded(call);
+    const CodedCall coded(call.q, call.k, call.v, call.options);
     const auto exact =
         attn_test::reference_attention(coded.q, coded.k, call.v.as<double>(), coded.options);
     const auto naive = attn_test::reference_attention(coded.q.as<float>(), coded.k.as<float>(),
@@ -361,7 +268,7 @@ TEST(CodePath, FunctorsTakeTheScoresOfCodes) {
     return (i + j) % 3 == 0 ? -p : p;
   };
   call.options.mask_mod = [](int, int, int i, int j) { return (i * 7 + j) % 5 != 0; };
-  const CodedCall coded(call);
+  const CodedCall coded(call.q, call.k, call.v, call.options);
   const auto exact =
       attn_test::reference_attention(coded.q, coded.k, call.v.as<double>(), coded.options).y;
   for (Isa isa : available_isas()) {
@@ -404,7 +311,7 @@ TEST(CodePath, PoisonShowsWhereItIsSeenAndNowhereElse) {
         const auto got = run_coded(poisoned, {.isa = isa}).y;
         AttentionDraw<float> known = poisoned;
         // What a hidden number stands for does not matter, but in means, which leave it out.
-        const CodedCall coded(poisoned);
+        const CodedCall coded(poisoned.q, poisoned.k, poisoned.v, poisoned.options);
         Array<double> k = coded.k, v = poisoned.v.as<double>();
         for (Index n = 0; n < k.extent(3); ++n) k(0, 0, 300, n) = 0;
         for (Index n = 0; n < 24; ++n) v(0, 0, 300, n) = 0;

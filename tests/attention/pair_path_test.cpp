@@ -57,7 +57,7 @@ TEST(PairPath, AnyOptionsWithinTheRoundingOfWeights) {
     SCOPED_TRACE(random.trace() + ": " + call.text());
     const auto exact = attn_test::reference_attention(call.q.as<double>(), call.k.as<double>(),
                                                       call.v.as<double>(), call.options);
-    // 2^-9 of each weight, as much of the result; scores are off by some roundings of float.
+    // 2^-8 of each weight, as much of the result; scores are off by some roundings of float.
     const double bound = 0x1p-7 * max_abs(call.v) / (1 - call.options.dropout);
     for (Isa isa : available_isas()) {
       const PairResult got = run_pairs(call, {.isa = isa});

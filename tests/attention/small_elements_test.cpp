@@ -77,7 +77,7 @@ void make_hostile(Random& random, Array<float>& x) {
   }
 }
 
-/// All of bfloat16, which some targets multiply in pairs: weights are rounded, to 2^-9, before they
+/// All of bfloat16, which some targets multiply in pairs: weights are rounded, to 2^-8, before they
 /// meet the values.
 template <class EQ, class EK>
 constexpr bool may_take_pairs = std::is_same_v<EQ, bfloat16> && std::is_same_v<EK, bfloat16>;

@@ -28,6 +28,8 @@ template <class Scalar>
 struct ReferenceBackend {
   using T = Scalar;
   Order order = Order::forward;
+  /// What each tensor of the call, and what a module stores, is rounded by; none: nothing.
+  T (*store)(T) = nullptr;
 
   ReferenceResult<T> attention(const ReferenceHeads<T>& heads, const Array<T>& q, const Array<T>& k,
                                const Array<T>& v, const ReferenceOptions& options,
@@ -66,12 +68,17 @@ struct ReferenceBackend {
   }
 };
 
-/// The library in float, on one instruction set. Activations are of rank 3: (batch, seq, features).
-struct LibraryBackend {
-  using T = float;
+/// The library on tensors and modules of E, on one instruction set.
+template <class E>
+struct ElementBackend {
   attn::Isa isa;
 
   attn::Execution execution() const { return {.isa = isa}; }
+};
+
+/// In float. Activations are of rank 3: (batch, seq, features).
+struct LibraryBackend : ElementBackend<float> {
+  using T = float;
 
   ReferenceResult<T> attention(const ReferenceHeads<T>& heads, const Array<T>& q, const Array<T>& k,
                                const Array<T>& v, const ReferenceOptions& options,
@@ -164,7 +171,7 @@ void check_outputs(Case& c, Compose compose, StoredWithin stored_within = {}) {
   std::map<Order, Outputs<float>> naive;
   for (Order order : kOrders) naive[order] = compose(ReferenceBackend<float>{order});
   for (attn::Isa isa : available_isas()) {
-    const Outputs<float> got = compose(LibraryBackend{isa});
+    const Outputs<float> got = compose(LibraryBackend{{isa}});
     for (const auto& output : got) {
       const std::string& name = output.first;
       const Array<float>& value = output.second;
@@ -178,6 +185,39 @@ void check_outputs(Case& c, Compose compose, StoredWithin stored_within = {}) {
                                                   : stored_within.relative * size;
       c.expect(
           difference(squeezed_like(value, stored.shape), stored, bound, isa, name + " (stored)"));
+    }
+  }
+}
+
+template <class E>
+float rounded_to(float x) {
+  return E(x);
+}
+
+/// The same on tensors and modules of E, 16 bits: within twice the error of the naive formula in
+/// float that rounds to E what is given and stored. `pairs`: what the rounding of weights adds
+/// where the set multiplies pairs, by name.
+template <class E, class Compose>
+void check_small_outputs(Case& c, Compose compose,
+                         const std::map<std::string, double>& pairs = {}) {
+  const Outputs<double> exact = compose(ReferenceBackend<double>{});
+  std::map<Order, Outputs<float>> naive;
+  for (Order order : kOrders) {
+    naive[order] = compose(ReferenceBackend<float>{order, rounded_to<E>});
+  }
+  for (attn::Isa isa : extended_isas()) {
+    for (const auto& output : compose(ElementBackend<E>{isa})) {
+      const std::string& name = output.first;
+      const Array<float>& value = output.second;
+      const Array<double>& e = exact.at(name);
+      const double bound = twice_naive([&](Order order) { return naive[order].at(name); }, e) +
+                           (isa == attn::Isa::amx && pairs.contains(name) ? pairs.at(name) : 0);
+      const std::string what = name + " in " + std::string(attn::name(attn::dtype_of<E>()));
+      c.expect(difference(value, e, bound, isa, what));
+      if (!c.has(name)) continue;
+      const Array<float> stored = c.load<float>(name);
+      c.expect(difference(squeezed_like(value, stored.shape), stored,
+                          bound + 1e-5 * std::max(1.0, max_abs(stored)), isa, what + " (stored)"));
     }
   }
 }

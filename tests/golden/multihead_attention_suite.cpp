@@ -34,12 +34,17 @@ ReferenceOptions read_masks(const Case& c) {
 
 template <class T>
 Outputs<T> attend(const ReferenceBackend<T>& backend, const Case& c) {
-  const Inputs<T> in(c);
+  Inputs<T> in(c);
   auto heads = load_heads<T>(c, "", c.required<Index>("num_heads"));
   heads.add_zero_attn = c.attribute<bool>("add_zero_attn").value_or(false);
+  heads.store = backend.store;
+  for (Array<T>* x : {&in.q, &in.k, &in.v, &heads.wq, &heads.wk, &heads.wv, &heads.bq, &heads.bk,
+                      &heads.bv, &heads.bias_k, &heads.bias_v, &heads.wo, &heads.bo}) {
+    *x = reference_stored(*x, backend.store);
+  }
   const auto result = backend.attention(heads, in.q, in.k, in.v, read_masks(c));
   return {
-      {"y", result.y},
+      {"y", reference_stored(result.y, backend.store)},
       {"weights", averages_weights(c) ? reference_average_heads(result.weights) : result.weights}};
 }
 
@@ -54,16 +59,19 @@ attn::MultiHeadAttentionOptions module_options(const Case& c) {
 }
 
 /// As a user would: options by PyTorch's names, load_state_dict, weights per head or averaged.
-Outputs<float> attend(const LibraryBackend& backend, const Case& c) {
+template <class E>
+Outputs<float> attend(const ElementBackend<E>& backend, const Case& c) {
   const Inputs<float> in(c);
+  const auto q = in.q.template as<E>(), k = in.k.template as<E>(), v = in.v.template as<E>();
   const attn::MultiHeadAttentionOptions options = module_options(c);
-  attn::MultiHeadAttention<float> module(options);
+  attn::MultiHeadAttention<E> module(options);
   load_module(module, c, "");
 
   const LibraryOptions<float> masks(read_masks(c));
   const Index batch = in.q.extent(0), q_len = in.q.extent(1);
   const Index keys = in.k.extent(1) + module.appended_keys();
-  Array<float> y({batch, q_len, module.out_dim()}), weights;
+  Array<E> y({batch, q_len, module.out_dim()});
+  Array<float> weights;
   attn::AttentionOptions<float> call = masks.get();
   call.execution = backend.execution();
   if (averages_weights(c)) {
@@ -74,11 +82,13 @@ Outputs<float> attend(const LibraryBackend& backend, const Case& c) {
     call.weights = weights.view<4>();
   }
   if (c.has("k")) {
-    module.forward(in.q.view<3>(), in.k.view<3>(), in.v.view<3>(), y.view<3>(), call);
+    module.forward(q.template view<3>(), k.template view<3>(), v.template view<3>(),
+                   y.template view<3>(), call);
   } else {
-    module.forward(in.q.view<3>(), in.q.view<3>(), in.q.view<3>(), y.view<3>(), call);
+    module.forward(q.template view<3>(), q.template view<3>(), q.template view<3>(),
+                   y.template view<3>(), call);
   }
-  return {{"y", y}, {"weights", weights}};
+  return {{"y", y.template as<float>()}, {"weights", weights}};
 }
 
 template <class T>
@@ -111,7 +121,10 @@ void check_multi_head_gradients(Case& c, attn::Isa isa) {
 void check_multihead_attention(Case& c) {
   if (c.attribute<double>("dropout").value_or(0) != 0) throw Unsupported("dropout");
   if (!c.attribute<bool>("batch_first").value_or(true)) throw Unsupported("batch_first = false");
-  check_outputs(c, [&](const auto& backend) { return attend(backend, c); });
+  const auto compose = [&](const auto& backend) { return attend(backend, c); };
+  check_outputs(c, compose);
+  check_small_outputs<attn::bfloat16>(c, compose);
+  check_small_outputs<attn::float16>(c, compose);
   if (!c.has("grad_y")) return;
   check_gradients_in_both(
       [&](auto t, attn::Isa isa) { check_multi_head_gradients<decltype(t)>(c, isa); });

@@ -2,6 +2,8 @@
 #include "golden/backend.hpp"
 #include "golden/gradients.hpp"
 #include "golden/sdpa_options.hpp"
+#include "support/coded_call.hpp"
+#include "support/format_draw.hpp"
 
 namespace attn_test {
 namespace {
@@ -9,25 +11,42 @@ namespace {
 template <class T>
 ReferenceResult<T> attend(const ReferenceBackend<T>& backend, const Case& c,
                           const ReferenceOptions& options) {
-  return reference_attention(c.load<T>("q"), c.load<T>("k"), c.load<T>("v"), options,
-                             backend.order);
+  const auto load = [&](const char* name) {
+    return reference_stored(c.load<T>(name), backend.store);
+  };
+  auto result = reference_attention(load("q"), load("k"), load("v"), options, backend.order);
+  result.y = reference_stored(result.y, backend.store);
+  return result;
 }
 
-ReferenceResult<float> attend(const LibraryBackend& backend, const Case& c,
-                              const ReferenceOptions& reference_options) {
+/// What call(options, y) gives, for outputs of the case's shapes; y is of E.
+template <class E, class Call>
+ReferenceResult<float> with_outputs(const Case& c, const ReferenceOptions& reference_options,
+                                    attn::Isa isa, Call call) {
   const auto q = c.load<float>("q"), k = c.load<float>("k"), v = c.load<float>("v");
   const Index batch = q.extent(0), heads = q.extent(1), q_len = q.extent(2), kv_len = k.extent(2);
-  ReferenceResult<float> result{Array<float>({batch, heads, q_len, v.extent(3)}),
-                                Array<float>({batch, heads, q_len, kv_len}),
-                                Array<float>({batch, heads, q_len})};
+  Array<E> y({batch, heads, q_len, v.extent(3)});
+  ReferenceResult<float> result{
+      {}, Array<float>({batch, heads, q_len, kv_len}), Array<float>({batch, heads, q_len})};
   const LibraryOptions<float> library(reference_options);
   attn::AttentionOptions<float> options = library.get();
   options.weights = result.weights.view<4>();
   options.lse = result.lse.view<3>();
-  options.execution = backend.execution();
-  attn::scaled_dot_product_attention(q.view<4>(), k.view<4>(), v.view<4>(), result.y.view<4>(),
-                                     options);
+  options.execution.isa = isa;
+  call(options, y.template view<4>());
+  result.y = y.template as<float>();
   return result;
+}
+
+template <class E>
+ReferenceResult<float> attend(const ElementBackend<E>& backend, const Case& c,
+                              const ReferenceOptions& reference_options) {
+  const auto load = [&](const char* name) { return c.load<float>(name).template as<E>(); };
+  const Array<E> q = load("q"), k = load("k"), v = load("v");
+  return with_outputs<E>(c, reference_options, backend.isa, [&](const auto& options, auto y) {
+    attn::scaled_dot_product_attention(q.template view<4>(), k.template view<4>(),
+                                       v.template view<4>(), y, options);
+  });
 }
 
 /// The manifest says in words what the tensors' shapes say.
@@ -65,15 +84,86 @@ void check_sdpa_gradients(Case& c, const ReferenceOptions& reference_options, at
   expect_stored_gradient<T>(c, isa, "grad_v", d_v, within);
 }
 
+template <class Result>
+auto outputs_of(const Result& result) {
+  using T = typename decltype(result.y.data)::value_type;
+  return Outputs<T>{{"y", result.y}, {"weights", result.weights}, {"lse", result.lse}};
+}
+
+/// The outputs of attend(isa) against the case: within twice the error of the naive formula on the
+/// q, k and v that they stand for, and `of_y_in_pairs` in y where pairs are multiplied.
+template <class Attend>
+void check_rounded(Case& c, const ReferenceOptions& options, const Array<float>& q,
+                   const Array<float>& k, const Array<float>& v,
+                   const ReferenceOptions& rounded_options, std::string_view what, Attend attend,
+                   double of_y_in_pairs = 0) {
+  const auto exact = outputs_of(
+      reference_attention(c.load<double>("q"), c.load<double>("k"), c.load<double>("v"), options));
+  std::map<Order, Outputs<float>> naive;
+  for (Order order : kOrders) {
+    naive[order] = outputs_of(reference_attention(q, k, v, rounded_options, order));
+  }
+  for (attn::Isa isa : available_isas()) {
+    for (const auto& output : outputs_of(attend(isa))) {
+      const std::string& name = output.first;
+      const Array<double>& e = exact.at(name);
+      const double bound = twice_naive([&](Order order) { return naive[order].at(name); }, e) +
+                           (name == "y" && isa == attn::Isa::amx ? of_y_in_pairs : 0);
+      c.expect(difference(output.second, e, bound, isa, name + " of " + std::string(what)));
+      if (!c.has(name)) continue;
+      const auto stored = c.load<float>(name);
+      c.expect(difference(output.second, stored, bound + epsilon<float> / 2 * max_abs(stored), isa,
+                          name + " of " + std::string(what) + " (stored)"));
+    }
+  }
+}
+
+/// Float queries on a cache of other elements.
+void check_cache(Case& c, const ReferenceOptions& options, attn::DType element) {
+  const auto q = c.load<float>("q"), k = c.load<float>("k"), v = c.load<float>("v");
+  attn::KvCache<float> cache({.batch = k.extent(0),
+                              .num_kv_heads = k.extent(1),
+                              .capacity = k.extent(2),
+                              .head_dim = k.extent(3),
+                              .head_dim_v = v.extent(3),
+                              .element = element});
+  cache.append(k.view<4>(), v.view<4>());
+  const auto [held_k, held_v] = held(cache);
+  check_rounded(c, options, q, held_k, held_v, options,
+                "a cache in " + std::string(attn::name(element)), [&](attn::Isa isa) {
+                  return with_outputs<float>(c, options, isa, [&](const auto& call, auto y) {
+                    attn::scaled_dot_product_attention(q.view<4>(), cache, y, call);
+                  });
+                });
+}
+
+/// q and k as codes of 8 bits; few queries are exact.
+void check_codes(Case& c, const ReferenceOptions& options) {
+  const auto q = c.load<float>("q"), k = c.load<float>("k"), v = c.load<float>("v");
+  const CodedCall coded(q, k, v, options);
+  // 2^-8 of the weights and of the values, where both are rounded to bfloat16.
+  check_rounded(
+      c, options, coded.q.as<float>(), coded.k.as<float>(), v, coded.options, "codes",
+      [&](attn::Isa isa) {
+        return with_outputs<float>(c, options, isa, [&](auto call, auto y) {
+          call.precision = attn::AttentionPrecision::int8;
+          attn::scaled_dot_product_attention(q.view<4>(), k.view<4>(), v.view<4>(), y, call);
+        });
+      },
+      0x1p-7 * max_abs(v));
+}
+
 void check_sdpa(Case& c) {
   check_extents(c);
   const ReferenceOptions options = sdpa_options(c);
-  const auto compose = [&](const auto& backend) {
-    const auto result = attend(backend, c, options);
-    return Outputs<typename std::decay_t<decltype(backend)>::T>{
-        {"y", result.y}, {"weights", result.weights}, {"lse", result.lse}};
-  };
+  const auto compose = [&](const auto& backend) { return outputs_of(attend(backend, c, options)); };
   check_outputs(c, compose, {.as_exact = true});
+  check_small_outputs<attn::bfloat16>(c, compose, {{"y", 0x1p-8 * max_abs(c.load<float>("v"))}});
+  check_small_outputs<attn::float16>(c, compose);
+  for (const auto element : {attn::DType::BF16, attn::DType::F16, attn::DType::I8}) {
+    check_cache(c, options, element);
+  }
+  check_codes(c, options);
   if (!c.has("grad_y")) return;
   check_gradients_in_both(
       [&](auto t, attn::Isa isa) { check_sdpa_gradients<decltype(t)>(c, options, isa); });

@@ -55,17 +55,20 @@ struct Masks {
 template <class T>
 Outputs<T> run(const ReferenceBackend<T>& backend, const Case& c) {
   ReferenceTransformer<T> model{{}, read_options(c), backend.order};
+  model.store = backend.store;
+  const auto stored = [&](const Array<T>& x) { return reference_stored(x, backend.store); };
   for (const std::string& full : c.file().names()) {
     if (!full.starts_with(c.prefix())) continue;
     const std::string name = full.substr(c.prefix().size());
     if (name.starts_with("grad")) continue;
     if (name.find("weight") != std::string::npos || name.find("bias") != std::string::npos) {
-      model.parameters[name] = c.load<T>(name);
+      model.parameters[name] = stored(c.load<T>(name));
     }
   }
   const Masks masks(c, model.options.nhead);
   const Kind kind(c);
-  const auto src = c.load_if<T>("src"), tgt = c.load_if<T>("tgt"), memory = c.load_if<T>("memory");
+  const auto src = stored(c.load_if<T>("src")), tgt = stored(c.load_if<T>("tgt")),
+             memory = stored(c.load_if<T>("memory"));
   if (kind.transformer) {
     const auto encoded = model.encoder("encoder.", src, masks.src);
     return {{"y", model.decoder("decoder.", tgt, encoded, masks.tgt, masks.memory)}};
@@ -84,7 +87,8 @@ Index layers_of(const Case& c, const std::string& prefix) {
   return n;
 }
 
-Outputs<float> run(const LibraryBackend& backend, const Case& c) {
+template <class E>
+Outputs<float> run(const ElementBackend<E>& backend, const Case& c) {
   const attn::TransformerLayerOptions layer = read_options(c);
   const Masks masks(c, layer.nhead);
   const LibraryOptions<float> src_masks(masks.src), tgt_masks(masks.tgt),
@@ -94,39 +98,40 @@ Outputs<float> run(const LibraryBackend& backend, const Case& c) {
     options.execution = backend.execution();
     return options;
   };
-  const auto src = c.load_if<float>("src"), tgt = c.load_if<float>("tgt"),
-             memory = c.load_if<float>("memory");
-  const attn::DecoderCall<float> call{.memory = memory_masks.get()};
+  const auto load = [&](const char* name) { return c.load_if<float>(name).as<E>(); };
+  const Array<E> src = load("src"), tgt = load("tgt"), memory = load("memory");
+  const auto floats = [](const auto& y) { return to_array(y).template as<float>(); };
+  const attn::DecoderCall<E> call{.memory = memory_masks.get()};
   const auto encode = [&](auto module) {
     load_module(module, c, "");
-    return Outputs<float>{{"y", to_array(module(src.view<3>(), on(src_masks)))}};
+    return Outputs<float>{{"y", floats(module(src.template view<3>(), on(src_masks)))}};
   };
   const auto decode = [&](auto module) {
     load_module(module, c, "");
-    return Outputs<float>{
-        {"y", to_array(module(tgt.view<3>(), memory.view<3>(), on(tgt_masks), call))}};
+    return Outputs<float>{{"y", floats(module(tgt.template view<3>(), memory.template view<3>(),
+                                              on(tgt_masks), call))}};
   };
   const Kind kind(c);
   if (kind.transformer) {
-    attn::Transformer<float> module({.layer = layer,
-                                     .num_encoder_layers = layers_of(c, "encoder."),
-                                     .num_decoder_layers = layers_of(c, "decoder."),
-                                     .norm = c.has("encoder.norm.weight")});
+    attn::Transformer<E> module({.layer = layer,
+                                 .num_encoder_layers = layers_of(c, "encoder."),
+                                 .num_decoder_layers = layers_of(c, "decoder."),
+                                 .norm = c.has("encoder.norm.weight")});
     load_module(module, c, "");
-    return {{"y", to_array(module(src.view<3>(), tgt.view<3>(),
-                                  {.src = src_masks.get(),
-                                   .tgt = tgt_masks.get(),
-                                   .memory = memory_masks.get(),
-                                   .execution = backend.execution()}))}};
+    return {{"y", floats(module(src.template view<3>(), tgt.template view<3>(),
+                                {.src = src_masks.get(),
+                                 .tgt = tgt_masks.get(),
+                                 .memory = memory_masks.get(),
+                                 .execution = backend.execution()}))}};
   }
   const attn::TransformerStackOptions stack{
       .num_layers = layers_of(c, ""), .layer = layer, .norm = c.has("norm.weight")};
   if (kind.decoder) {
-    if (kind.stack) return decode(attn::Decoder<float>(stack));
-    return decode(attn::DecoderLayer<float>(layer));
+    if (kind.stack) return decode(attn::Decoder<E>(stack));
+    return decode(attn::DecoderLayer<E>(layer));
   }
-  if (kind.stack) return encode(attn::Encoder<float>(stack));
-  return encode(attn::EncoderLayer<float>(layer));
+  if (kind.stack) return encode(attn::Encoder<E>(stack));
+  return encode(attn::EncoderLayer<E>(layer));
 }
 
 template <class T>
@@ -195,7 +200,10 @@ void check_layer_gradients(Case& c, attn::Isa isa) {
 void check_transformer_layers(Case& c) {
   if (c.attribute<double>("dropout").value_or(0) != 0) throw Unsupported("dropout");
   if (!c.attribute<bool>("batch_first").value_or(true)) throw Unsupported("batch_first = false");
-  check_outputs(c, [&](const auto& backend) { return run(backend, c); });
+  const auto compose = [&](const auto& backend) { return run(backend, c); };
+  check_outputs(c, compose);
+  check_small_outputs<attn::bfloat16>(c, compose);
+  check_small_outputs<attn::float16>(c, compose);
   if (!c.has("grad_y")) return;
   check_gradients_in_both(
       [&](auto t, attn::Isa isa) { check_layer_gradients<decltype(t)>(c, isa); });

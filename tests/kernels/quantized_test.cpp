@@ -221,35 +221,135 @@ TEST(Quantized, AnActivationThatIsNotFiniteSpoilsItsRowAlone) {
   }
 }
 
-/// 70,000 products of extreme codes, where sums of pairs in 16 bits or of all in 32 would overflow.
+/// 70,000 products of extreme codes, where sums of pairs in 16 bits or of all in 32 would overflow:
+/// every lane of every panel meets all of one extreme, the other, both in turns, and -128 beside
+/// +-127 in another place. One row, few, and as many as tiles take.
 TEST(Quantized, ExtremeCodesDoNotOverflow) {
-  constexpr Index k = 70016;
-  for (const Index block : {0, 32}) {
-    QuantizedWeights weights(3, k, {.block = block, .float_scales = true});
-    std::vector<std::uint8_t> codes(static_cast<std::size_t>(block == 0 ? k : block));
-    for (Index row = 0; row < 3; ++row) {
-      // -128, +127, and both in turns.
-      for (std::size_t i = 0; i < codes.size(); ++i) {
-        codes[i] = row == 0 ? 0 : row == 1 ? 255 : i % 2 == 0 ? 0 : 255;
+  constexpr Index n = 35, m = 18;
+  const std::vector<QuantizedFormat> formats = {
+      {.block = 0, .float_scales = true},                                // -128 .. 127
+      {.block = 32, .float_scales = true},                               //
+      {.block = 0, .zero = 0, .has_wide = false, .float_scales = true},  // 0 .. 127
+      {.zero = 16, .has_wide = false},                                   // -16 .. 111
+      {.bits = 4, .zero = 8, .has_wide = false}};                        // -8 .. 7
+  for (const QuantizedFormat& format : formats) {
+    const Index k = format.block == 0 ? 70016 : 4096;  // blocks are summed one by one
+    QuantizedWeights weights(n, k, format);
+    const int top = format.bits == 4 ? 15 : format.has_wide ? 255 : 127;
+    const auto code_of = [&](Index row, Index i) {
+      switch (row % 4) {
+        case 0:
+          return 0;
+        case 1:
+          return top;
+        case 2:
+          return i % 2 == 0 ? 0 : top;
+        default:  // the least, the least but one, the greatest
+          return (i + row / 4) % 3 == 0 ? 0 : (i + row / 4) % 3 == 1 ? 1 : top;
       }
-      for (Index b = 0; b < (block == 0 ? 1 : k / block); ++b) {
+    };
+    const Index block = format.block == 0 ? k : format.block;
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(block));
+    for (Index row = 0; row < n; ++row) {
+      for (Index b = 0; b < k / block; ++b) {
+        for (Index i = 0; i < block; ++i) {
+          codes[static_cast<std::size_t>(i)] =
+              static_cast<std::uint8_t>(code_of(row, b * block + i));
+        }
         weights.set_block(row, b, codes.data(), 1);
       }
     }
-    Tensor2<float> x({18, k});  // as many as tiles take, where there are some
-    for (Index i = 0; i < 18; ++i) {
+    Tensor2<float> x({m, k});
+    for (Index i = 0; i < m; ++i) {
       for (Index p = 0; p < k; ++p) x(i, p) = i % 2 == 1 && p % 2 == 0 ? -127.0f : 127.0f;
     }
+    double expected[2][n];  // by the parity of the row of x
+    for (Index j = 0; j < n; ++j) {
+      std::int64_t even = 0, odd = 0;
+      for (Index p = 0; p < k; ++p) {
+        const std::int64_t code = code_of(j, p) - format.zero;
+        even += 127 * code;
+        odd += p % 2 == 0 ? -127 * code : 127 * code;
+      }
+      expected[0][j] = static_cast<double>(even), expected[1][j] = static_cast<double>(odd);
+    }
+    // A rounding of the sum for each block.
+    const auto blocks = static_cast<double>(format.block == 0 ? 70 : k / 32);
+    const double bound =
+        6e-8 * blocks * 127 * std::max(top - format.zero, format.zero) * static_cast<double>(k);
     for (Isa isa : extended_isas()) {
-      Tensor2<float> y({18, 3});
-      gemm(x, weights, ActivationFormat::int8, y, {}, {.isa = isa});
-      const double all = 127.0 * k, blocks = block == 0 ? 70 : 1.0 * k / 32;
-      const double expected[2][3] = {{-128 * all, 127 * all, -0.5 * all}, {0, 0, 127.5 * all}};
-      for (Index i = 0; i < 18; ++i) {
-        for (Index j = 0; j < 3; ++j) {
-          // A rounding of the sum for each block.
-          EXPECT_NEAR(y(i, j), expected[i % 2][j], 6e-8 * blocks * 128 * all)
-              << name(isa) << ", " << i << ", " << j;
+      for (const Index rows : {Index{1}, Index{7}, m}) {
+        Tensor2<float> y({rows, n});
+        gemm(x.view().slice(0, 0, rows), weights, ActivationFormat::int8, y, {}, {.isa = isa});
+        for (Index i = 0; i < rows; ++i) {
+          for (Index j = 0; j < n; ++j) {
+            ASSERT_NEAR(y(i, j), expected[i % 2][j], bound)
+                << name(isa) << ", bits " << format.bits << ", block " << format.block << ", "
+                << rows << " rows: " << i << ", " << j;
+          }
+        }
+      }
+    }
+  }
+}
+
+/// Scales of blocks as a file may hold them: infinite, NaN, 0, the least and the greatest of
+/// float16. What is not finite spoils its column alone, and blocks of zeros, of weights or of
+/// activations, give 0.
+TEST(Quantized, ScalesOfBlocksThatAreNotFiniteSpoilTheirColumnAlone) {
+  constexpr float inf = std::numeric_limits<float>::infinity();
+  const Index n = 50, k = 192;
+  for (const QuantizedFormat& format : quantized_formats()) {
+    Random random(7000 + static_cast<std::uint64_t>(format.zero));
+    const Index block = format.block == 0 ? k : format.block;
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(block));
+    const QuantizedWeights plain = random_weights(random, n, k, format);
+    QuantizedWeights hostile = plain;
+    const auto set_scale = [&](Index row, Index b, float scale) {
+      float old_scale, offset;
+      hostile.get_block(row, b, codes.data(), old_scale, offset);
+      hostile.set_block(row, b, codes.data(), scale, scale == 0 ? 0 : offset);
+    };
+    const Index last = k / block - 1;
+    set_scale(3, 0, inf);
+    set_scale(16, last, -inf);
+    set_scale(31, last / 2, std::nanf(""));
+    set_scale(33, last, 65504);
+    set_scale(34, 0, 0x1p-24f);
+    for (Index b = 0; b <= last; ++b) set_scale(49, b, 0);
+    const auto is_spoiled = [](Index j) { return j == 3 || j == 16 || j == 31; };
+    Tensor2<float> dense({n, k});
+    hostile.dequantize(dense.view());
+    for (const Index m : {1, 3, 6, 40}) {
+      Tensor2<float> x = random_rows(random, m, k);
+      for (Index p = 0; p < k; ++p) x(m - 1, p) = 0;
+      for (Isa isa : extended_isas()) {
+        SCOPED_TRACE(std::string(name(isa)) + ", bits " + std::to_string(format.bits) + ", block " +
+                     std::to_string(format.block) + ", rows " + std::to_string(m));
+        Tensor2<float> expected({m, n}), found({m, n});
+        gemm(x, dense.view().transpose(0, 1), expected, {}, {.isa = isa});
+        gemm(x, hostile, ActivationFormat::exact, found, {}, {.isa = isa});
+        for (Index i = 0; i < m; ++i) {
+          for (Index j = 0; j < n; ++j) {
+            ASSERT_TRUE(found(i, j) == expected(i, j) ||
+                        (std::isnan(found(i, j)) && std::isnan(expected(i, j))))
+                << "exact " << i << ", " << j;
+          }
+        }
+        gemm(x, plain, ActivationFormat::int8, expected, {}, {.isa = isa});
+        gemm(x, hostile, ActivationFormat::int8, found, {}, {.isa = isa});
+        for (Index i = 0; i < m; ++i) {
+          for (Index j = 0; j < n; ++j) {
+            if (is_spoiled(j)) {
+              ASSERT_FALSE(std::isfinite(found(i, j))) << "int8 " << i << ", " << j;
+            } else if (j == 49 || i == m - 1) {
+              ASSERT_EQ(found(i, j), 0) << "int8 " << i << ", " << j;
+            } else if (j == 33 || j == 34) {
+              ASSERT_TRUE(std::isfinite(found(i, j))) << "int8 " << i << ", " << j;
+            } else {
+              ASSERT_EQ(found(i, j), expected(i, j)) << "int8 " << i << ", " << j;
+            }
+          }
         }
       }
     }
