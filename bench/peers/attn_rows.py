@@ -62,8 +62,8 @@ class AttnReport:
         if done.returncode != 0:
             return {"error": done.stderr.strip()}
         lost = operation.error(operation.embeddings(), operation.expected())
-        if not lost <= 1:
-            return {"error": f"wrong: {lost:.2f} of what {operation.precision} may lose"}
+        if not lost < operation.tolerance:
+            return {"error": f"wrong by {lost:.1e}, {operation.tolerance:g} allowed, on {operation}"}
         return {"seconds": json.loads(done.stdout)["seconds"]}
 
     def _run(self, only, seconds):

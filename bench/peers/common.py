@@ -296,16 +296,16 @@ class MiniLm(Operation):
     sentences: int
     element: str = "float32"
     float32_tolerance = 1e-4
-    # What attn may lose by rounding, as tests/examples/precision_test.cpp has it: 1 - cosine, mean and worst of all lines.
+    # 1 - cosine, mean and worst of all lines, that attn is held to on those of tests/examples/precision_test.cpp.
     losses = {"bfloat16": (1e-4, 5e-4), "int8": (5e-3, 2e-2)}
 
     @property
     def tolerance(self):
-        """Where numbers are rounded, a rival may lose four times what attn may: ONNX Runtime's int8 loses 0.012."""
+        """Where numbers are rounded, four times as much on these lines of random words: ONNX Runtime's int8 loses 0.012."""
         return 4 if self.element in self.losses else self.float32_tolerance
 
     def error(self, found, expected):
-        """What rounding loses, over what attn may lose; else of the largest value."""
+        """What rounding loses over `losses`; else of the largest value."""
         if self.element not in self.losses:
             return super().error(found, expected)
         sizes = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
