@@ -37,7 +37,7 @@ class CodePath final : public TiledPath<T, Values> {
 
   void score(const ScoreTile<T>& tile) override {
     const index_t first_row = tile.rows - task_.rows.all().data(), NR = panel_width_;
-    alignas(64) T means[(std::max)(kMostTileRows, kPairRows) * kMostMeans];
+    alignas(64) T means[(std::max)(kMaxTileRows, kPairRows) * kMaxMeans];
     kernels_.score_means(task_.queries.tile_rows(), task_.problem.score_dim(), tile.queries,
                          tile.query_stride, scratch_.means, task_.problem.scale, means);
     const CodeQueries<T> queries{scratch_.queries + first_row * row_bytes_, row_bytes_,
@@ -66,7 +66,7 @@ class CodePath final : public TiledPath<T, Values> {
     const index_t first_mean = mean_of(first_key);
     std::fill(scratch_.key_scales + ((block.begin - first_key) & -NR),
               scratch_.key_scales + round_up(block.end - first_key, NR), T{0});
-    std::fill_n(scratch_.means, d * kMostMeans, T{0});
+    std::fill_n(scratch_.means, d * kMaxMeans, T{0});
     for (index_t mean = mean_of(block.begin); first_key_of(mean) < block.end; ++mean) {
       // Scores before the masks are also asked of keys that no query sees, which take no part in
       // the mean.
@@ -120,16 +120,18 @@ class CodePath final : public TiledPath<T, Values> {
   index_t first_number_, row_bytes_;
 };
 
-/// Where `isa` multiplies pairs, weights and values are of them.
 template <class T>
-TiledProducts<T> code_products(Isa isa) {
-  const CodeKernels<T>& codes = row_of<CodeKernels<T>>(isa);
-  if (isa == Isa::amx) {
-    return {kPairRows, make_path<CodePath<T, PairValues<T>>, T>, &codes,
-            &row_of<PairKernels<T>>(isa)};
+struct CodeProducts {
+  /// Where `isa` multiplies pairs, weights and values are of them.
+  static TiledProducts<T> on(Isa isa) {
+    const CodeKernels<T>& codes = row_of<CodeKernels<T>>(isa);
+    if (isa == Isa::amx) {
+      return {kPairRows, make_path<CodePath<T, PairValues<T>>, T>, &codes,
+              &row_of<PairKernels<T>>(isa)};
+    }
+    return {row_of<RowKernels<T>>(isa).tile_rows, make_path<CodePath<T, TileValues<T>>, T>, &codes};
   }
-  return {row_of<RowKernels<T>>(isa).tile_rows, make_path<CodePath<T, TileValues<T>>, T>, &codes};
-}
+};
 
 }  // namespace detail
 

@@ -13,9 +13,27 @@ namespace detail {
 template <class T>
 struct TiledProducts;
 
-/// Products of codes on `isa`: see code_path.hpp, which sdpa.hpp includes.
+/// on(isa), products of codes: see code_path.hpp, which sdpa.hpp includes.
 template <class T>
-TiledProducts<T> code_products(Isa isa);
+struct CodeProducts;
+
+/// That, or null where attn::compiled has it.
+template <class T>
+constexpr auto code_products() -> TiledProducts<T> (*)(Isa) {
+#if defined(ATTN_COMPILED)
+  return nullptr;
+#else
+  constexpr bool is_included = requires { &CodeProducts<T>::on; };
+  static_assert(is_included,
+                "AttentionPrecision::int8 compiles its kernels where it is named: include "
+                "attn/attention.hpp or attn/attention/sdpa.hpp");
+  if constexpr (is_included) {
+    return &CodeProducts<T>::on;
+  } else {
+    return nullptr;
+  }
+#endif
+}
 
 /// The values of AttentionPrecision. Members of a template, since a program instantiates, and so
 /// compiles kernels for, only those that it names.
@@ -40,7 +58,8 @@ struct AttentionPrecisions {
 /// "SageAttention" (2024).
 class AttentionPrecision : public detail::AttentionPrecisions<AttentionPrecision> {
  public:
-  using CodeProducts = detail::TiledProducts<float> (*)(Isa);
+  using Element = float;  ///< what sums of products of codes become
+  using CodeProducts = detail::TiledProducts<Element> (*)(Isa);
 
   /// Exact.
   constexpr AttentionPrecision() = default;
@@ -72,13 +91,8 @@ namespace detail {
 template <class Precision>
 constexpr Precision AttentionPrecisions<Precision>::exact{};
 template <class Precision>
-constexpr Precision AttentionPrecisions<Precision>::int8 {
-#if defined(ATTN_COMPILED)
-  typename Precision::CodeProducts{nullptr}
-#else
-  &detail::code_products<float>
-#endif
-};
+constexpr Precision AttentionPrecisions<Precision>::int8{
+    code_products<typename Precision::Element>()};
 
 }  // namespace detail
 

@@ -17,7 +17,7 @@ ATTN_ONCE_A_CALL TiledProducts<T> tiled_products(const AttentionProblem<T>& prob
     const Isa isa = problem.options.execution.instruction_set();
     if (problem.has_codes()) {
 #if defined(ATTN_COMPILED_LIBRARY)
-      return code_products<T>(isa);
+      return CodeProducts<T>::on(isa);
 #else
       return problem.options.precision.code_products()(isa);
 #endif
