@@ -12,8 +12,8 @@
 // clang-format off
 #include "attn/core.hpp"        // views and tensors, errors
 #include "attn/core/eigen.hpp"  // Eigen's matrices as views, and views as Eigen's maps
-#include "attn/kernels.hpp"     // gemm, softmax, norms, activations; threads, memory and instruction set of a call
-#include "attn/attention.hpp"   // masks, options, functors, scaled_dot_product_attention, caches; linear_attention
+#include "attn/kernels.hpp"     // gemm, softmax, norms, activations; how a call runs
+#include "attn/attention.hpp"   // scaled_dot_product_attention, options, caches; linear_attention
 #include "attn/layers.hpp"      // what a Transformer is made of
 #include "attn/models.hpp"      // Gpt, Bert, Seq2SeqTransformer
 #include "attn/generation.hpp"  // sampling, generate, beam_search, sessions

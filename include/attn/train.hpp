@@ -20,7 +20,7 @@
 #include "attn/models/gpt_backward.hpp"
 #include "attn/models/seq2seq_transformer_backward.hpp"
 #include "attn/train/initialize.hpp"            // PyTorch's initial parameters
-#include "attn/train/parameters.hpp"            // a model's parameters beside their gradients; groups
+#include "attn/train/parameters.hpp"            // a model's parameters, gradients and groups
 #include "attn/train/clipping.hpp"              // the norm of all gradients
 #include "attn/train/loss_scale.hpp"            // for float16
 #include "attn/train/optimizer.hpp"             // Sgd, Adam, AdamW

@@ -25,10 +25,10 @@ namespace detail {
   throw DTypeError(message("scaled_dot_product_attention", "an additive mask",
                            join({"have the element type of q, ", expected}), found));
 }
-[[noreturn]] ATTN_COLD inline void throw_entry(const char* argument, index_t at, index_t least,
-                                               index_t most, index_t found) {
+[[noreturn]] ATTN_COLD inline void throw_entry(const char* argument, index_t at, index_t lowest,
+                                               index_t highest, index_t found) {
   throw_value(join({argument, "(", to_string(at), ")"}),
-              join({"lie in ", to_string(least), " .. ", to_string(most)}), to_string(found));
+              join({"lie in ", to_string(lowest), " .. ", to_string(highest)}), to_string(found));
 }
 
 template <std::size_t N>
@@ -37,14 +37,15 @@ void check_extents(std::string_view argument, std::string_view axes,
   check_shape("scaled_dot_product_attention", argument, axes, expected, found);
 }
 
-/// One entry for each batch row, in 0 .. most(b).
-template <class Most>
+/// One entry for each batch row, in 0 .. max_length(b).
+template <class MaxLength>
 void check_lengths(const char* argument, const TensorView1<const index_t>& lengths, index_t batch,
-                   Most most) {
+                   MaxLength max_length) {
   if (!lengths) return;
   check_extents(argument, "(batch)", Shape<1>{batch}, lengths.shape());
   for (index_t b = 0; b < batch; ++b) {
-    if (lengths(b) < 0 || lengths(b) > most(b)) throw_entry(argument, b, 0, most(b), lengths(b));
+    if (lengths(b) < 0 || lengths(b) > max_length(b))
+      throw_entry(argument, b, 0, max_length(b), lengths(b));
   }
 }
 
@@ -59,9 +60,9 @@ ATTN_ONCE_A_CALL inline index_t check_starts(const char* argument,
   if (last == 0 && total != 0) throw_entry(argument, 0, total, total, 0);
   index_t longest = 0;
   for (index_t b = 0; b < last; ++b) {
-    const index_t least = b + 1 == last ? total : starts(b);
-    if (starts(b + 1) < least || starts(b + 1) > total) {
-      throw_entry(argument, b + 1, least, total, starts(b + 1));
+    const index_t lowest = b + 1 == last ? total : starts(b);
+    if (starts(b + 1) < lowest || starts(b + 1) > total) {
+      throw_entry(argument, b + 1, lowest, total, starts(b + 1));
     }
     longest = (std::max)(longest, starts(b + 1) - (std::max)(starts(b), first));
   }
@@ -169,12 +170,12 @@ inline index_t check_chosen(const TensorView1<const index_t>& chosen, index_t he
 
 /// Functors take positions as int. Throws ValueError where one of them would not fit.
 inline void check_positions(const Shape<4>& scores, index_t first_key) {
-  const index_t most =
+  const index_t largest =
       (std::max)(*std::max_element(scores.begin(), scores.end()), first_key + scores[3]);
-  if (most > (std::numeric_limits<int>::max)()) {
+  if (largest > (std::numeric_limits<int>::max)()) {
     throw_value("functors",
                 "be given with batch, num_heads, q_len and first_key + kv_len below 2^31",
-                to_string(most));
+                to_string(largest));
   }
 }
 

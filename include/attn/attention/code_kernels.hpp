@@ -20,7 +20,7 @@ struct CodeQueries {
   index_t row_bytes;
   const T* scales;             ///< of the rows, times that of the call
   const std::int32_t* starts;  ///< of their sums
-  const T* means;              ///< scale q . mean (rows, kMostMeans)
+  const T* means;              ///< scale q . mean (rows, kMaxMeans)
 };
 
 /// A panel of keys in codes: four neighbours of each column side by side, column by column.
@@ -41,20 +41,20 @@ struct CodeKernels {
   /// sums of its products begin with. Returns its scale, NaN where a number is not finite.
   T(*quantize_query)
   (index_t d, const T* query, std::int8_t* codes, index_t row_bytes, std::int32_t* start);
-  /// mean[x * kMostMeans] = the mean of finite rows [first, end) of d numbers, which lie side by
+  /// mean[x * kMaxMeans] = the mean of finite rows [first, end) of d numbers, which lie side by
   /// side; takes it away from all `count` rows.
   void (*center_rows)(index_t count, index_t first, index_t end, index_t d, T* rows, T* mean);
   /// `count` rows of d numbers, side by side, as columns of a panel of codes, and their scales.
   /// `line` has room for one row of codes.
   void (*pack_codes)(index_t count, index_t d, const T* rows, index_t row_bytes, std::int8_t* line,
                      std::uint8_t* panel, T* scales);
-  /// out (rows, kMostMeans) = scale q . mean for tiles of queries of d numbers.
+  /// out (rows, kMaxMeans) = scale q . mean for tiles of queries of d numbers.
   void (*score_means)(index_t rows, index_t d, const T* queries, index_t queries_stride,
                       const T* means, T scale, T* out);
   /// scores[r, j] = scale q_r . k_j for a tile of queries and a panel; prefetches as many bytes as
-  /// the panel has from `ahead` on.
+  /// the panel has from `to_prefetch` on.
   void (*score_panel)(const CodeQueries<T>& queries, const CodePanel<T>& panel, T* scores,
-                      index_t stride, const void* ahead);
+                      index_t stride, const void* to_prefetch);
 };
 
 }  // namespace detail

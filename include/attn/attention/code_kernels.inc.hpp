@@ -38,7 +38,7 @@ inline void center_rows(index_t count, index_t first, index_t end, index_t d, fl
     float each[V::kLanes];
     m.store(each);
     const index_t columns = std::min(d - x, index_t{V::kLanes});
-    for (index_t i = 0; i < columns; ++i) mean[(x + i) * detail::kMostMeans] = each[i];
+    for (index_t i = 0; i < columns; ++i) mean[(x + i) * detail::kMaxMeans] = each[i];
     for (index_t r = 0; r < count; ++r) {
       float* row = rows + r * d + x;
       store(load(row, lanes) - m, row, lanes);
@@ -64,12 +64,12 @@ inline void pack_codes(index_t count, index_t d, const float* rows, index_t row_
 
 inline void score_means(index_t rows, index_t d, const float* queries, index_t queries_stride,
                         const float* means, float scale, float* out) {
-  constexpr index_t kMostMeans = detail::kMostMeans;
+  constexpr index_t kMaxMeans = detail::kMaxMeans;
   constexpr index_t MR = RowTileShape<float>::MR;
-  for (index_t r = 0; r < rows; r += MR, queries += MR * queries_stride, out += MR * kMostMeans) {
-    for (index_t g = 0; g < kMostMeans; g += Vec<float>::kLanes) {
+  for (index_t r = 0; r < rows; r += MR, queries += MR * queries_stride, out += MR * kMaxMeans) {
+    for (index_t g = 0; g < kMaxMeans; g += Vec<float>::kLanes) {
       tile<float, MR, 1, ALayout::rows, Start::product, false>(
-          d, queries, queries_stride, means + g, kMostMeans, out + g, kMostMeans, &scale, 0,
+          d, queries, queries_stride, means + g, kMaxMeans, out + g, kMaxMeans, &scale, 0,
           {reinterpret_cast<const char*>(means)});
     }
   }
@@ -97,7 +97,7 @@ ATTN_INLINE void close_codes(const detail::CodeQueries<float>& queries,
     }
     ATTN_UNROLL
     for (int r = 0; r < kCodeRows; ++r) {
-      const float* of_row = queries.means + (first + r) * detail::kMostMeans + panel.mean;
+      const float* of_row = queries.means + (first + r) * detail::kMaxMeans + panel.mean;
       V mean = V::all(of_row[0]);
       if constexpr (!kOneMean) mean = select(less(column, shared), mean, V::all(of_row[1]));
       const V product = Int8::to_float(sums[r][v]) * key_scale;
@@ -167,16 +167,16 @@ inline constexpr index_t kCodeStep = 16;
 template <bool kOneMean>
 inline void score_codes(const detail::CodeQueries<float>& queries,
                         const detail::CodePanel<float>& panel, float* scores, index_t stride,
-                        const void* ahead) {
+                        const void* to_prefetch) {
   using V = Vec<float>;
   using Shape = RowTileShape<float>;
   constexpr index_t kQuad = 4 * Shape::NR, kLine = 64;
-  static_assert(Shape::MR % kCodeRows == 0 && detail::kMostMeans % V::kLanes == 0);
+  static_assert(Shape::MR % kCodeRows == 0 && detail::kMaxMeans % V::kLanes == 0);
   for (int first = 0; first < Shape::MR; first += kCodeRows) {
     const std::int8_t* x = queries.codes + first * queries.row_bytes;
     const std::uint8_t* codes = panel.codes;
-    // Other rows than the first ask again for the same lines, which then are there.
-    const char* line = static_cast<const char*>(ahead);
+    // The rows behind the first prefetch the same lines again, which are there by then.
+    const char* line = static_cast<const char*>(to_prefetch);
     CodeSums sums;
     ATTN_UNROLL
     for (int r = 0; r < kCodeRows; ++r) {
@@ -208,11 +208,11 @@ inline void score_codes(const detail::CodeQueries<float>& queries,
 
 inline void score_code_panel(const detail::CodeQueries<float>& queries,
                              const detail::CodePanel<float>& panel, float* scores, index_t stride,
-                             const void* ahead) {
+                             const void* to_prefetch) {
   if (panel.shared == RowTileShape<float>::NR) {
-    score_codes<true>(queries, panel, scores, stride, ahead);
+    score_codes<true>(queries, panel, scores, stride, to_prefetch);
   } else {
-    score_codes<false>(queries, panel, scores, stride, ahead);
+    score_codes<false>(queries, panel, scores, stride, to_prefetch);
   }
 }
 

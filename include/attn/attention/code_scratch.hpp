@@ -14,15 +14,15 @@ namespace detail {
 /// Positions that share a mean of their keys.
 inline constexpr index_t kKeysOfMean = 64;
 /// Means of one block of keys, at most: those of 512 keys that begin within one.
-inline constexpr index_t kMostMeans = 16;
+inline constexpr index_t kMaxMeans = 16;
 /// Products take so many numbers at once, at most: rows of codes are filled up with zeros.
-inline constexpr index_t kMostCodeStep = 64;
+inline constexpr index_t kMaxCodeStep = 64;
 
 template <class T>
 struct CodeScratch {
   std::uint8_t* keys = nullptr;    ///< panels of one block
   T* key_scales = nullptr;         ///< of its columns
-  T* means = nullptr;              ///< (score_dim, kMostMeans)
+  T* means = nullptr;              ///< (score_dim, kMaxMeans)
   T* centered = nullptr;           ///< keys of one mean
   std::int8_t* line = nullptr;     ///< a key in codes
   std::int8_t* queries = nullptr;  ///< rows of a task, in whole tiles
@@ -31,10 +31,10 @@ struct CodeScratch {
 
   CodeScratch() = default;
   CodeScratch(ScratchLayout& layout, index_t score_dim, index_t block_kv, index_t height) {
-    const index_t row_bytes = round_up(score_dim, kMostCodeStep);
+    const index_t row_bytes = round_up(score_dim, kMaxCodeStep);
     keys = layout.take<std::uint8_t>(block_kv * row_bytes);
     key_scales = layout.take<T>(block_kv);
-    means = layout.take<T>(score_dim * kMostMeans);
+    means = layout.take<T>(score_dim * kMaxMeans);
     centered = layout.take<T>(kKeysOfMean * score_dim);
     line = layout.take<std::int8_t>(row_bytes);
     queries = layout.take<std::int8_t>(height * row_bytes);

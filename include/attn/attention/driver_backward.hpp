@@ -141,7 +141,7 @@ class Backward {
         for (index_t x = 0; call.d_relative_bias && x < call.d_relative_bias.extent(1); ++x) {
           call.d_relative_bias(h, x) += sums[1 + x];
         }
-        for (std::size_t k = 0; k < kMostScoreParameters; ++k) {
+        for (std::size_t k = 0; k < kMaxScoreParameters; ++k) {
           const TensorView1<T>& to = call.d_score_parameters[k];
           if (to) to(to.extent(0) == 1 ? 0 : h) += sums[problem_.parameter_sum(k)];
         }

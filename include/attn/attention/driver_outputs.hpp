@@ -43,7 +43,7 @@ ATTN_COLD void write_weights(ForwardTask<T>& task) {
   }
 }
 
-/// options.scores. The last of a task's drivers, since it forgets what rows see.
+/// options.scores. The last of a task's drivers, since show_all() overwrites what rows see.
 template <class T>
 ATTN_COLD void write_scores(ForwardTask<T>& task) {
   const AttentionProblem<T>& problem = task.problem;

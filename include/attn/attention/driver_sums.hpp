@@ -31,8 +31,8 @@ void add_weighted_values(ForwardTask<T>& task, const ScoreTile<T>& tile, const T
     const index_t number = problem.lengths(tile.b).first_key + tile.first_key + tile.columns.begin;
     for (index_t x = 0; x < tile.num_rows; ++x) {
       const QueryRow<T>& row = tile.rows[x];
-      task.kernels.rows.drop(tile.num_columns(), tile.row_scores(x), dropout, tile.b, row.h, row.i,
-                             number);
+      task.kernels.rows.apply_dropout(tile.num_columns(), tile.row_scores(x), dropout, tile.b,
+                                      row.h, row.i, number);
     }
   }
   if (shown_to == nullptr) return task.path().add_values(tile, rescale);
@@ -41,7 +41,7 @@ void add_weighted_values(ForwardTask<T>& task, const ScoreTile<T>& tile, const T
 }
 
 /// Rows of a tile's memory, at most.
-inline constexpr index_t kMaxTileHeight = (std::max)({kMostTileRows, kMaxDecodeRows, kPairRows});
+inline constexpr index_t kMaxTileHeight = (std::max)({kMaxTileRows, kMaxDecodeRows, kPairRows});
 
 /// One pass over `keys`: online softmax and sums of values together. Source: Dao et al.,
 /// "FlashAttention" (2022).
@@ -51,10 +51,13 @@ void sum_values(ForwardTask<T>& task, KeyRange keys, const QueryRow<T>* shown_to
   while (tiles.next()) {
     const ScoreTile<T>& tile = tiles.tile();
     task.score(tile);
-    T rescale[kMaxTileHeight] = {};  // of rows that fill up the tile, too
-    for (index_t x = 0; x < tile.num_rows; ++x) {
+    T rescale[kMaxTileHeight];
+    std::fill(rescale + tile.num_rows, rescale + task.queries.height(), T{0});
+    // The decode path prefetches nothing between rows.
+    const index_t step = task.tiling.decode ? tile.num_rows : 1;
+    for (index_t x = 0; x < tile.num_rows; x += step) {
       task.path().prefetch(tile, x);
-      task.kernels.rows.online_softmax(1, tile.num_columns(), tile.row_scores(x), tile.stride,
+      task.kernels.rows.online_softmax(step, tile.num_columns(), tile.row_scores(x), tile.stride,
                                        tile.rows + x, rescale + x);
     }
     add_weighted_values(task, tile, rescale, shown_to);

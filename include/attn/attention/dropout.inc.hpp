@@ -47,17 +47,17 @@ struct Philox {
 template <class T>
 struct DropoutFactors {
   T kept;
-  std::int32_t least;
+  std::int32_t threshold;
 
-  // (word >> 8) 2^-24 >= p for a word iff word >> 8 reaches `least`; both fit 24 bits, which signed
-  // comparisons take too.
+  // (word >> 8) 2^-24 >= p for a word iff word >> 8 reaches `threshold`; both fit 24 bits, which
+  // signed comparisons take too.
   explicit DropoutFactors(double p)
-      : kept(T(1 / (1 - p))), least(static_cast<std::int32_t>(std::ceil(p * 16777216))) {}
+      : kept(T(1 / (1 - p))), threshold(static_cast<std::int32_t>(std::ceil(p * 16777216))) {}
 
   ATTN_INLINE void write(const std::uint32_t (&word)[Philox::kCounters],
                          T (&factor)[Philox::kCounters]) const {
-    const T one = kept;  // kept and least as members are read again for each, behind a branch
-    const std::int32_t bound = least;
+    const T one = kept;  // kept and threshold as members are read again for each, behind a branch
+    const std::int32_t bound = threshold;
     ATTN_VECTOR_LOOP
     for (index_t x = 0; x < Philox::kCounters; ++x) {
       factor[x] = static_cast<std::int32_t>(word[x] >> 8) >= bound ? one : T{0};
@@ -68,8 +68,8 @@ struct DropoutFactors {
 /// Key j takes word (j / 16) % 4 of counter 16 (j / 64) + j % 16; it stays iff (word >> 8) 2^-24 >=
 /// p.
 template <class T>
-inline void drop(index_t n, T* weights, const Dropout& dropout, index_t b, index_t h, index_t i,
-                 index_t first_key) {
+inline void apply_dropout(index_t n, T* weights, const Dropout& dropout, index_t b, index_t h,
+                          index_t i, index_t first_key) {
   constexpr index_t kLanes = Philox::kCounters, kGroup = 4 * kLanes;
   const DropoutFactors<T> factors(dropout.p);
   for (index_t group = first_key / kGroup; group * kGroup < first_key + n; ++group) {

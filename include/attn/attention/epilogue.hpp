@@ -74,7 +74,7 @@ bool write_rows(const ForwardTask<T>& task, index_t first, index_t count) {
   }
   for (index_t r = 0; r < count && problem.options.masked_row == MaskedRow::mean; ++r) {
     if (rows[r].state.row_sum != T{0}) continue;
-    of_queries.narrow_rows(1, dv, mean_of_values(task, rows[r].h / problem.group), 0,
+    of_queries.narrow_rows(1, dv, mean_of_values(task, rows[r].h / problem.heads_per_kv_head), 0,
                            rows_after(out, r, problem.out), 0);
   }
   return is_finite;
@@ -83,7 +83,7 @@ bool write_rows(const ForwardTask<T>& task, index_t first, index_t count) {
 /// Outputs and lse of all rows; false where an output is not finite.
 template <class T>
 bool write_outputs(const ForwardTask<T>& task) {
-  const index_t q_len = task.tiling.rows / task.problem.group;
+  const index_t q_len = task.tiling.rows / task.problem.heads_per_kv_head;
   const QueryTiles<T>& queries = task.queries;
   bool is_finite = true;
   for (index_t r = 0; r < task.rows.count(); r += queries.tile_rows()) {

@@ -122,9 +122,9 @@ ATTN_COLD AttentionExplanation explain(
       const_view(q), const_view(k), const_view(v), out, options, functors...);
   const AttentionPlan plan(problem, options.execution.threads());
 
-  bool few = false, tiled = false;
+  bool decode = false, tiled = false;
   for (index_t b = 0; b < problem.batch(); ++b) {
-    (detail::tiling_of(problem, b).decode ? few : tiled) = true;
+    (detail::tiling_of(problem, b).decode ? decode : tiled) = true;
   }
   const Isa isa = options.execution.instruction_set();
   const auto& backend = detail::backend<family::Attention, scalar_t<K>, T>(isa);
@@ -135,9 +135,9 @@ ATTN_COLD AttentionExplanation explain(
       .precision = tiled && problem.has_codes() ? options.precision : AttentionPrecision::exact,
       .product_queries = tile_rows,
       .product_keys = backend.tile_keys,
-      .path = few && tiled ? AttentionPath::mixed
-              : few        ? AttentionPath::decode
-                           : AttentionPath::tiled,
+      .path = decode && tiled ? AttentionPath::mixed
+              : decode        ? AttentionPath::decode
+                              : AttentionPath::tiled,
       .plan = plan,
       .tile_rows = tiled ? tile_rows : detail::kMaxDecodeRows,
       .block_kv = plan.max_block_kv};

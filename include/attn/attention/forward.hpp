@@ -66,12 +66,6 @@ class Forward {
 
   const SequenceTiling& tiling_at(index_t b) const { return scratch_.sequences[b].tiling; }
 
-  ForwardScratch<T> scratch_of(int worker) const {
-    ScratchLayout layout(scratch_.workers +
-                         static_cast<std::size_t>(worker) * scratch_.worker_bytes);
-    return {layout, problem_, plan_};
-  }
-
   /// Rows of one task from `row` on; of several heads all.
   RowBlock block(index_t b, index_t kv_head, index_t row, const SequenceTiling& tiling,
                  index_t heads = 1) const {
@@ -110,7 +104,7 @@ class Forward {
   void run_task(index_t i, int worker) const {
     const auto [b, first, piece] = place_of(i);
     const SequenceTiling& tiling = tiling_at(b);
-    const ForwardScratch<T> scratch = scratch_of(worker);
+    const ForwardScratch<T>& scratch = scratch_.workers[worker];
     const index_t heads = (std::min)(plan_.heads_per_task, problem_.num_kv_heads() - first);
     if (tiling.kv_splits == 1) {
       const RowBlock rows = block(b, first, piece * plan_.rows_per_task, tiling, heads);
@@ -130,7 +124,7 @@ class Forward {
   void merge(index_t b, index_t kv_head, int worker) const {
     const SequenceTiling& tiling = tiling_at(b);
     if (tiling.kv_splits == 1) return;
-    const ForwardScratch<T> scratch = scratch_of(worker);
+    const ForwardScratch<T>& scratch = scratch_.workers[worker];
     const index_t row = first_split_row(b, kv_head);
     compute(tiling, scratch, block(b, kv_head, 0, tiling), {}, [&](ForwardTask<T>& task) {
       merge_splits(task, scratch_.split_sums + row * scratch.out_stride,
@@ -165,9 +159,9 @@ class Forward {
   ATTN_COLD void sum_again(const SequenceTiling& tiling, const ForwardScratch<T>& scratch,
                            const RowBlock& rows) const {
     if (!problem_.hides_keys()) return;
-    const index_t q_len = tiling.rows / problem_.group;
+    const index_t q_len = tiling.rows / problem_.heads_per_kv_head;
     for (index_t row = rows.first_row; row < rows.first_row + rows.num_rows; ++row) {
-      const index_t h = rows.kv_head * problem_.group + row / q_len;
+      const index_t h = rows.kv_head * problem_.heads_per_kv_head + row / q_len;
       const void* out = problem_.output(rows.b, h, row % q_len);
       if (is_finite_output(problem_, kernels_, scratch, out)) continue;
       const index_t kv_head = rows.kv_head + row / tiling.rows;
@@ -181,14 +175,15 @@ class Forward {
   ATTN_COLD void sum_columns(index_t b, index_t kv_head, KeyRange block_keys, int worker) const {
     const SequenceTiling& tiling = tiling_at(b);
     const KeyRange unpadded = problem_.unpadded_keys(b);
-    for (index_t h = kv_head * problem_.group; h < (kv_head + 1) * problem_.group; ++h) {
+    for (index_t h = kv_head * problem_.heads_per_kv_head;
+         h < (kv_head + 1) * problem_.heads_per_kv_head; ++h) {
       const T masked = sum_of_masked_rows(problem_, scratch_.states, b, h);
       for (index_t j = block_keys.begin; j < block_keys.end; ++j) {
         const bool is_unpadded = j >= unpadded.begin && j < unpadded.end;
         problem_.options.column_sums(b, h, j) = is_unpadded ? masked : T{0};
       }
     }
-    const ForwardScratch<T> scratch = scratch_of(worker);
+    const ForwardScratch<T>& scratch = scratch_.workers[worker];
     const KeyRange keys{block_keys.begin, (std::min)(block_keys.end, tiling.kv_len)};
     for (index_t row = 0; row < tiling.rows; row += plan_.rows_per_task) {
       ForwardTask<T> task(problem_, kernels_, tiling, scratch, block(b, kv_head, row, tiling));
@@ -234,8 +229,8 @@ ATTN_ONCE_A_CALL void forward_with(const ForwardKernels<T>& kernels,
   options.weights = {scratch.weights, call.scores};
   options.weight_heads = {};
   run_plan(kernels,
-           {call.q, call.k, call.v, call.out, options, call.scale, call.scores, call.group,
-            call.alibi_slopes, call.functors, call.k_scales, call.v_scales},
+           {call.q, call.k, call.v, call.out, options, call.scale, call.scores,
+            call.heads_per_kv_head, call.alibi_slopes, call.functors, call.k_scales, call.v_scales},
            plan, threads, scratch);
   if (call.options.weights) copy_chosen(options.weights, call.options);
 }

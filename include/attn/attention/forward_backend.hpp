@@ -91,7 +91,7 @@ struct Backend<family::Attention, In, Acc> {
                                                         offsetof(Problem, out),
                                                         offsetof(Problem, scale),
                                                         offsetof(Problem, scores),
-                                                        offsetof(Problem, group),
+                                                        offsetof(Problem, heads_per_kv_head),
                                                         offsetof(Problem, alibi_slopes),
                                                         offsetof(Problem, functors),
                                                         offsetof(Problem, k_scales),

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <new>
+
 #include "attn/attention/code_scratch.hpp"
 #include "attn/attention/pair_scratch.hpp"
 #include "attn/attention/plan.hpp"
@@ -33,7 +35,7 @@ struct ForwardScratch {
     const AttentionOptions<T>& options = problem.options;
     const index_t block_kv = plan.max_block_kv, score_dim = problem.score_dim();
     const bool may_take_pairs = plan.packs_keys && problem.may_take_pairs();
-    const index_t tile_rows = may_take_pairs ? kPairRows : kMostTileRows;
+    const index_t tile_rows = may_take_pairs ? kPairRows : kMaxTileRows;
     const index_t height =
         plan.heads_per_task * (std::max)(plan.max_rows + tile_rows - 1, kMaxDecodeRows);
     const bool has_codes = plan.packs_keys && problem.has_codes();
@@ -60,20 +62,24 @@ struct CallScratch {
   T* weights;           ///< of which only the average is wanted; each null where it is not taken
   RowState<T>* states;  ///< of all rows, where they outlive their task
   AttentionPlan::Sequence* sequences;
-  std::size_t worker_bytes;
-  std::byte* workers;         ///< a ForwardScratch each
-  T* split_sums;              ///< kMaxDecodeRows rows of each split
-  RowState<T>* split_states;  ///< and their states
+  ForwardScratch<T>* workers;  ///< of each thread
+  T* split_sums;               ///< kMaxDecodeRows rows of each split
+  RowState<T>* split_states;   ///< and their states
 
   ATTN_ONCE_A_CALL CallScratch(ScratchLayout& layout, const AttentionProblem<T>& problem,
                                const AttentionPlan& plan) {
     weights = layout.take<T>(plan.scores_elements);
     states = layout.take<RowState<T>>(plan.states);
     sequences = layout.take<AttentionPlan::Sequence>(problem.batch());
-    ScratchLayout worker;
-    const index_t out_stride = ForwardScratch<T>(worker, problem, plan).out_stride;
-    worker_bytes = worker.bytes();
-    workers = layout.take<std::byte>(static_cast<index_t>(worker_bytes) * plan.concurrency);
+    ScratchLayout one;
+    const index_t out_stride = ForwardScratch<T>(one, problem, plan).out_stride;
+    const auto bytes = static_cast<index_t>(one.bytes());
+    workers = layout.take<ForwardScratch<T>>(plan.concurrency);
+    std::byte* memory = layout.take<std::byte>(bytes * plan.concurrency);
+    for (index_t n = 0; memory != nullptr && n < plan.concurrency; ++n) {
+      ScratchLayout own(memory + n * bytes);
+      ::new (workers + n) ForwardScratch<T>(own, problem, plan);
+    }
     split_sums = layout.take<T>(plan.parts * kMaxDecodeRows * out_stride);
     split_states = layout.take<RowState<T>>(plan.parts * kMaxDecodeRows);
   }

@@ -53,10 +53,11 @@ struct ForwardTask {
     mask_tile(problem, kernels.rows, tile, stage, changes_scores);
   }
 
+  /// Sums of tile t, row after row.
+  T* tile_sums(index_t t) const { return scratch.sums + t * queries.height() * scratch.out_stride; }
   /// Sums of row r.
   T* sums(index_t r) const {
-    const index_t t = r / queries.tile_rows();
-    return scratch.sums + (t * queries.height() + r % queries.tile_rows()) * scratch.out_stride;
+    return tile_sums(r / queries.tile_rows()) + r % queries.tile_rows() * scratch.out_stride;
   }
 
  private:
@@ -132,7 +133,7 @@ class ScoreTiles {
              .columns = {(keys.begin - block_.first) & -panel_width, keys.end - block_.first},
              .scores = task_.scratch.scores,
              .stride = task_.tiling.block_kv,
-             .sums = task_.sums(r),
+             .sums = task_.tile_sums(t_),
              .is_all_visible = rows.visibility(r, num_rows, keys) == Visibility::full,
              .is_last_block = block_.is_last()};
     return true;
@@ -141,9 +142,9 @@ class ScoreTiles {
   ForwardTask<T>& task_;
   KeyRange all_;
   bool with_values_;
-  KeyBlock block_{};
+  KeyBlock block_;
   index_t t_;
-  ScoreTile<T> tile_{};
+  ScoreTile<T> tile_;  ///< set by next()
 };
 
 }  // namespace detail

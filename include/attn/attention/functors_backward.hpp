@@ -46,10 +46,10 @@ RowFunctor<T> slope_of(Isa isa, const Mod<F>& functor) {
 /// row = the derivatives of a score functor by those of its parameters that have a view among
 /// `wanted`, where row is scores.
 template <class T, class F>
-std::array<RowFunctor<T>, kMostScoreParameters> slopes_along(
+std::array<RowFunctor<T>, kMaxScoreParameters> slopes_along(
     Isa isa, const ScoreMod<F>& functor,
-    const std::array<TensorView1<T>, kMostScoreParameters>& wanted) {
-  std::array<RowFunctor<T>, kMostScoreParameters> result{};
+    const std::array<TensorView1<T>, kMaxScoreParameters>& wanted) {
+  std::array<RowFunctor<T>, kMaxScoreParameters> result{};
   if constexpr (is_bound_score<F>) {
     const auto add = [&]<std::size_t K>(std::integral_constant<std::size_t, K>) {
       if (wanted[K]) result[K] = {&functor.f, row_of<SlopeAlongLoop<T, F, K>>(isa).apply};

@@ -16,7 +16,7 @@ struct GradientKernels {
   /// C (one tile of rows x columns) += A B, with A in rows: see tile.inc.hpp.
   void (*add_product)(index_t columns, index_t k, const T* a, index_t a_stride, const T* b,
                       index_t b_stride, T* c, index_t c_stride);
-  /// C (rows x columns) += A^T B: see tile.inc.hpp. Whole tiles of kMostTileRows rows may be read
+  /// C (rows x columns) += A^T B: see tile.inc.hpp. Whole tiles of kMaxTileRows rows may be read
   /// and written.
   void (*add_transposed)(index_t rows, index_t columns, index_t k, const T* a, index_t a_stride,
                          const T* b, index_t b_stride, T* c, index_t c_stride);

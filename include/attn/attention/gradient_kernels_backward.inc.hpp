@@ -40,8 +40,8 @@ inline void softcap_slope(index_t n, const T* s, T cap, T* slope) {
 template <class T>
 inline Vec<T> product_where(Vec<T> x, Vec<T> y) {
   using V = Vec<T>;
-  const V zero = V::all(T{0}), least = V::all(std::numeric_limits<T>::denorm_min());
-  return select(less(max(x, zero - x), least), zero, x * y);  // a NaN in x stays one
+  const V zero = V::all(T{0}), smallest = V::all(std::numeric_limits<T>::denorm_min());
+  return select(less(max(x, zero - x), smallest), zero, x * y);  // a NaN in x stays one
 }
 
 template <class T>

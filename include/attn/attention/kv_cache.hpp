@@ -16,10 +16,10 @@ ATTN_NAMESPACE_BEGIN
 /// positions, which grow at the end. Memory is allocated by the constructor and by no other call.
 ///
 ///   cache.append(k, v);
-///   scaled_dot_product_attention(q, cache, out, {.mask = causal()});  // attention/cached_attention.hpp
+///   scaled_dot_product_attention(q, cache, out, {.mask = causal()});
 ///
-/// q holds the last positions, which is how causal() and sliding_window() take it unless told
-/// otherwise. All batch rows have the same length.
+/// attention/cached_attention.hpp has that. q holds the last positions, which is how causal() and
+/// sliding_window() take it unless told otherwise. All batch rows have the same length.
 ///
 /// With a window, all but the last `window` keys are forgotten where new ones come: a step then
 /// sees what sliding_window(window, 0) over everything shows, and first_key keeps the numbers of
@@ -162,9 +162,10 @@ class KvCache {
     if (options.head_dim_v == 0) options.head_dim_v = options.head_dim;
     if (!options.element) options.element = dtype_of<T>();
     constexpr index_t kMax = (std::numeric_limits<index_t>::max)() / 2;
-    const auto check = [](std::string_view argument, index_t found, index_t least, index_t most) {
-      if (found < least || found > most) {
-        detail::throw_cache_range("KvCache", argument, least, most, found);
+    const auto check = [](std::string_view argument, index_t found, index_t lowest,
+                          index_t highest) {
+      if (found < lowest || found > highest) {
+        detail::throw_cache_range("KvCache", argument, lowest, highest, found);
       }
     };
     check("batch", options.batch, 1, kMax);

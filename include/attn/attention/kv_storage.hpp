@@ -16,10 +16,10 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 [[noreturn]] ATTN_COLD inline void throw_cache_range(std::string_view function,
-                                                     std::string_view argument, index_t least,
-                                                     index_t most, index_t found) {
+                                                     std::string_view argument, index_t lowest,
+                                                     index_t highest, index_t found) {
   throw ValueError(message(function, argument,
-                           "lie in " + std::to_string(least) + " .. " + std::to_string(most),
+                           "lie in " + std::to_string(lowest) + " .. " + std::to_string(highest),
                            std::to_string(found)));
 }
 
@@ -90,12 +90,12 @@ class KvStorage {
   void make_room(std::string_view function, index_t n) {
     const index_t window = options_.window;
     const index_t kept = window == 0 ? size() : (std::min)(size(), window);
-    const index_t most = options_.capacity - kept;
-    if (n < 0 || n > most) {
+    const index_t room = options_.capacity - kept;
+    if (n < 0 || n > room) {
       throw_cache_range(function,
                         "n, beside the " + std::to_string(kept) + " kept in a capacity of " +
                             std::to_string(options_.capacity) + ",",
-                        0, most, n);
+                        0, room, n);
     }
     begin_ = end_ - kept;
     if (end_ + n > options_.capacity + window) {
@@ -113,17 +113,17 @@ class KvStorage {
   }
 
   void truncate(index_t n) {
-    if (n < 0 || n > most_truncated()) {
-      throw_cache_range("KvCache::truncate", "n", 0, most_truncated(), n);
+    if (n < 0 || n > max_truncated()) {
+      throw_cache_range("KvCache::truncate", "n", 0, max_truncated(), n);
     }
     end_ -= n;
     length_ -= n;
   }
 
   void truncate_to(index_t length) {
-    const index_t least = length_ - most_truncated();
-    if (length < least || length > length_) {
-      throw_cache_range("KvCache::truncate_to", "length", least, length_, length);
+    const index_t lowest = length_ - max_truncated();
+    if (length < lowest || length > length_) {
+      throw_cache_range("KvCache::truncate_to", "length", lowest, length_, length);
     }
     truncate(length_ - length);
   }
@@ -178,7 +178,7 @@ class KvStorage {
         .slice(2, end_ - count, end_);
   }
 
-  index_t most_truncated() const { return size() == length_ ? size() : size() - options_.window; }
+  index_t max_truncated() const { return size() == length_ ? size() : size() - options_.window; }
 
   /// f(rows, h) of each kind of rows and head.
   template <class F>

@@ -119,7 +119,7 @@ inline void attend_columns(const detail::LinearAttentionProblem<T>& problem, ind
   using V = Vec<T>;
   constexpr int kVectors = Columns::kVectors;
   const index_t seq = problem.k.extent(2), key_dim = problem.k.extent(3);
-  const index_t group = problem.q.extent(1) / problem.k.extent(1);
+  const index_t heads_per_kv_head = problem.q.extent(1) / problem.k.extent(1);
   const index_t left = problem.v.extent(3) - first;
   Columns columns{key_dim, left < Columns::kWidth ? left : Columns::kWidth, scratch};
   T* factors = scratch + key_dim * Columns::kWidth;
@@ -142,7 +142,7 @@ inline void attend_columns(const detail::LinearAttentionProblem<T>& problem, ind
       for (int r = 0; r < kVectors; ++r) v[r] = beta * (v[r] - old[r]);
     }
     columns.write(k, v);
-    for (index_t member = h * group; member < (h + 1) * group; ++member) {
+    for (index_t member = h * heads_per_kv_head; member < (h + 1) * heads_per_kv_head; ++member) {
       V out[kVectors];
       columns.scale_and_read(nullptr, problem.q.at_index({b, member, t, 0}), out);
       ATTN_UNROLL

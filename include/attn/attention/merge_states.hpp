@@ -14,7 +14,8 @@ ATTN_NAMESPACE_BEGIN
 
 /// Attention over the keys of a and of b together, from attention over each: with m = max(lse_a,
 /// lse_b),
-///   out = (out_a e^(lse_a - m) + out_b e^(lse_b - m)) / (e^(lse_a - m) + e^(lse_b - m)),  lse = m + log(the divisor).
+///   out = (out_a e^(lse_a - m) + out_b e^(lse_b - m)) / (e^(lse_a - m) + e^(lse_b - m)),
+///   lse = m + log(the divisor).
 /// Where one side saw no key (lse -inf) the other is taken as it is, where neither did: 0 and -inf.
 ///
 /// Shapes: out_a, out_b, out (batch, num_heads, q_len, head_dim_v); lse_a, lse_b, lse (batch,
@@ -54,9 +55,9 @@ void merge_states(const OutA& out_a, const LseA& lse_a, const OutB& out_b, const
     constexpr T kNothing = -std::numeric_limits<T>::infinity();
     // The output of a side that saw no key is not looked at, so that it may be anything.
     const bool has_a = la != kNothing, has_b = lb != kNothing;
-    const T most = (std::max)(la, lb);
-    const T part_a = has_a ? std::exp(la - most) : T{0},
-            part_b = has_b ? std::exp(lb - most) : T{0};
+    const T largest = (std::max)(la, lb);
+    const T part_a = has_a ? std::exp(la - largest) : T{0},
+            part_b = has_b ? std::exp(lb - largest) : T{0};
     const T total = has_a || has_b ? part_a + part_b : T{1};
     const T *from_a = a.at_index(at), *from_b = b.at_index(at);
     T* into = to.at_index(at);
@@ -65,7 +66,7 @@ void merge_states(const OutA& out_a, const LseA& lse_a, const OutB& out_b, const
       const T term_b = has_b ? from_b[x * b.stride(3)] * part_b : T{0};
       into[x * to.stride(3)] = (term_a + term_b) / total;
     }
-    *log_to.at_index(at_log) = most + std::log(total);
+    *log_to.at_index(at_log) = largest + std::log(total);
   };
   detail::for_rows(execution.threads(), size_of(per_query), dim, merge_row);
 }

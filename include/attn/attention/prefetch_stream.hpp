@@ -64,7 +64,7 @@ class PrefetchStream {
     share_ = (count_ + steps + products - 1) / (steps + products);
     if (queries.num_rows == 0) return;
     q_len_ = problem.lengths(queries.b).q_len;
-    h_ = queries.kv_head * problem.group + queries.first_row / q_len_;
+    h_ = queries.kv_head * problem.heads_per_kv_head + queries.first_row / q_len_;
     i_ = queries.first_row % q_len_;
   }
 

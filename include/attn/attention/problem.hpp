@@ -46,7 +46,7 @@ struct AttentionProblem {
   const AttentionOptions<T>& options;
   T scale;
   Shape<4> scores;  ///< (batch, num_heads, q_len, kv_len), the longest of packed sequences
-  index_t group;    ///< heads that share keys
+  index_t heads_per_kv_head;
   TensorView2<const T> alibi_slopes = {};  ///< (batch, num_heads)
   RowFunctors<T> functors = {};
   /// Of int8 keys and values, without the axis of their elements; the last stride is 1.

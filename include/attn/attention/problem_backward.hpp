@@ -24,7 +24,7 @@ struct AttentionBackwardCall {
   TensorView2<T> d_relative_bias = {};       ///< (num_heads, 2 n + 1)
   TensorView4<T> d_qv = {};                  ///< of options.qv, with its shape
   /// Of the parameters of a score_mod, in their order: (1) of a number, (num_heads) of a view.
-  std::array<TensorView1<T>, detail::kMostScoreParameters> d_score_parameters = {};
+  std::array<TensorView1<T>, detail::kMaxScoreParameters> d_score_parameters = {};
 };
 
 namespace detail {
@@ -39,7 +39,7 @@ struct BackwardProblem {
   RowFunctor<T> score_slope = {};  ///< the derivative of the score functor
   RowFunctor<T> prob_slope = {};   ///< and of the prob functor
   /// Its derivatives by those parameters whose gradients are wanted.
-  std::array<RowFunctor<T>, kMostScoreParameters> parameter_slopes = {};
+  std::array<RowFunctor<T>, kMaxScoreParameters> parameter_slopes = {};
 
   /// The row of query i in q, out and their gradients.
   template <class V>
@@ -74,7 +74,7 @@ struct BackwardProblem {
         wants_slopes() || call.d_relative_bias ||
         std::any_of(parameter_slopes.begin(), parameter_slopes.end(),
                     [](const RowFunctor<T>& slope) { return static_cast<bool>(slope); });
-    return any ? parameter_sum(kMostScoreParameters) : 0;
+    return any ? parameter_sum(kMaxScoreParameters) : 0;
   }
   /// Where the sum of a score parameter stands among them.
   index_t parameter_sum(std::size_t parameter) const {

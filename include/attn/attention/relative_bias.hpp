@@ -12,13 +12,13 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// The bucket of `n` steps among `count`: one each for the first half, then wider ones, by
-/// logarithm, up to `most`. In float, as the models were trained.
-inline index_t t5_bucket(index_t n, index_t count, index_t most) {
+/// logarithm, up to `max_distance`. In float, as the models were trained.
+inline index_t t5_bucket(index_t n, index_t count, index_t max_distance) {
   const index_t exact = count / 2;
   if (n < exact) return n;
   const float share =
       std::log(static_cast<float>(n) / static_cast<float>(exact)) /
-      static_cast<float>(std::log(static_cast<double>(most) / static_cast<double>(exact)));
+      static_cast<float>(std::log(static_cast<double>(max_distance) / static_cast<double>(exact)));
   return (std::min)(exact + static_cast<index_t>(share * static_cast<float>(count - exact)),
                     count - 1);
 }

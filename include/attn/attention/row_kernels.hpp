@@ -22,8 +22,8 @@ struct RowState {
   T row_max, row_sum;
 };
 
-/// One query of one head. Row r of a key/value head is head r / q_len of its group, query r %
-/// q_len.
+/// One query of one head. Row r of a key/value head is query r % q_len of the head r / q_len of
+/// those that share it.
 template <class T>
 struct QueryRow {
   index_t h, i;
@@ -50,7 +50,7 @@ void merge_part(index_t n, const RowState<T>& part, const T* part_sum, RowState<
 }
 
 /// Rows of the highest tile of any target, for which scratch is laid out.
-inline constexpr index_t kMostTileRows = 8;
+inline constexpr index_t kMaxTileRows = 8;
 
 template <class T>
 struct RowKernels {
@@ -62,9 +62,9 @@ struct RowKernels {
                     T* panel);
 
   /// scores[r, j] = scale q_r . k_j for the queries of one tile and the keys of a packed panel;
-  /// prefetches a panel's worth of memory from `ahead` on.
+  /// prefetches a panel's worth of memory from `to_prefetch` on.
   void (*score_panel)(index_t d, const T* queries, index_t queries_stride, const T* panel, T scale,
-                      T* scores, index_t stride, const void* ahead);
+                      T* scores, index_t stride, const void* to_prefetch);
 
   /// s = cap tanh(s / cap)
   void (*softcap)(index_t n, T* s, T cap);
@@ -83,8 +83,8 @@ struct RowKernels {
   void (*final_weights)(index_t n, const T* s, const RowState<T>& state, T* out);
 
   /// Dropout of keys [first_key, first_key + n) of one query.
-  void (*drop)(index_t n, T* weights, const Dropout& dropout, index_t b, index_t h, index_t i,
-               index_t first_key);
+  void (*apply_dropout)(index_t n, T* weights, const Dropout& dropout, index_t b, index_t h,
+                        index_t i, index_t first_key);
 
   /// out_r = rescale_r out_r + sum over j of weights[r, j] v_j for one tile.
   void (*add_values_tile)(index_t dv, index_t n, const T* weights, index_t weights_stride,

@@ -3,13 +3,13 @@
 
 template <class T>
 inline void score_panel(index_t d, const T* queries, index_t queries_stride, const T* panel,
-                        T scale, T* scores, index_t stride, const void* ahead) {
+                        T scale, T* scores, index_t stride, const void* to_prefetch) {
   using Shape = RowTileShape<T>;
   // The scale goes onto the product and not into the queries: one rounding of each score, not of
   // each factor.
   tile<T, Shape::MR, Shape::NV, ALayout::rows, Start::product, false>(
       d, queries, queries_stride, panel, Shape::NR, scores, stride, &scale, 0,
-      {static_cast<const char*>(ahead)});
+      {static_cast<const char*>(to_prefetch)});
 }
 
 template <class T>
@@ -165,7 +165,7 @@ inline bool scale_rows(index_t height, index_t n, const detail::QueryRow<T>* row
   return sum(odd) == T{0};
 }
 
-static_assert(RowTileShape<float>::MR <= detail::kMostTileRows);
+static_assert(RowTileShape<float>::MR <= detail::kMaxTileRows);
 static_assert(detail::kDecodeRowsAtOnce % kRowsAtOnce == 0);
 static_assert((RowTileShape<float>::NR & (RowTileShape<float>::NR - 1)) == 0);
 
@@ -182,7 +182,7 @@ struct Row<detail::RowKernels<T>> {
       .add_alibi = add_alibi<T>,
       .online_softmax = online_softmax<T>,
       .final_weights = final_weights<T>,
-      .drop = drop<T>,
+      .apply_dropout = apply_dropout<T>,
       .add_values_tile = tile_columns<T>,
       .scale_rows = scale_rows<T>,
   };

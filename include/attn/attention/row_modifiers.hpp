@@ -13,15 +13,16 @@ template <class T>
 void add_relative_bias(const AttentionProblem<T>& problem, const RowKernels<T>& kernels, index_t h,
                        index_t position, index_t first_key, index_t n, T* s) {
   const TensorView2<const T>& bias = problem.options.relative_bias;
-  const index_t most = bias.extent(1) / 2;
-  // Keys up to `near` lie further than `most` before the query, those from `far` on further behind
-  // it.
-  const index_t near = std::clamp(position - most - first_key, index_t{0}, n);
-  const index_t far = std::clamp(position + most - first_key, near, n);
-  const index_t middle = std::clamp(first_key + near - position + most, index_t{0}, 2 * most);
+  const index_t max_distance = bias.extent(1) / 2;
+  // Keys up to `near` lie more than max_distance before the query, those from `far` on as much
+  // behind it.
+  const index_t near = std::clamp(position - max_distance - first_key, index_t{0}, n);
+  const index_t far = std::clamp(position + max_distance - first_key, near, n);
+  const index_t middle =
+      std::clamp(first_key + near - position + max_distance, index_t{0}, 2 * max_distance);
   kernels.add_bias(near, s, &bias(h, 0), 0);
   kernels.add_bias(far - near, s + near, &bias(h, middle), 1);
-  kernels.add_bias(n - far, s + far, &bias(h, 2 * most), 0);
+  kernels.add_bias(n - far, s + far, &bias(h, 2 * max_distance), 0);
 }
 
 /// Scores of one query against keys [first_key, first_key + n) of those given, which begin with the

@@ -90,7 +90,7 @@ class ScoreGradients {
         std::fill_n(scratch_.slope, n, T{1});
       }
     }
-    for (std::size_t k = 0; k < kMostScoreParameters; ++k) {
+    for (std::size_t k = 0; k < kMaxScoreParameters; ++k) {
       if (!problem_.parameter_slopes[k]) continue;
       apply_to_copy(scores, problem_.parameter_slopes[k], scratch_.parameter_slopes[k]);
     }
@@ -120,8 +120,8 @@ class ScoreGradients {
       apply_to_copy(weights, forward_.functors.prob, dropped);
     }
     if (const Dropout& dropout = forward_.options.dropout; dropout.p > 0) {
-      kernels_.drop(n, dropped, dropout, b, h, i, number);
-      kernels_.drop(n, d_p, dropout, b, h, i, number);
+      kernels_.apply_dropout(n, dropped, dropout, b, h, i, number);
+      kernels_.apply_dropout(n, d_p, dropout, b, h, i, number);
     }
     if (problem_.prob_slope) {
       for (index_t j = 0; j < n; ++j) d_p[j] *= scratch_.prob_slope[j];
@@ -173,12 +173,13 @@ class ScoreGradients {
       sums[0] += sum;
     }
     if (problem_.call.d_relative_bias) {
-      const index_t most = forward_.options.relative_bias.extent(1) / 2;
+      const index_t max_distance = forward_.options.relative_bias.extent(1) / 2;
       for (index_t j = 0; j < row.n; ++j) {
-        sums[1 + most + std::clamp(row.number + j - position, -most, most)] += d_s[j];
+        sums[1 + max_distance +
+             std::clamp(row.number + j - position, -max_distance, max_distance)] += d_s[j];
       }
     }
-    for (std::size_t k = 0; k < kMostScoreParameters; ++k) {
+    for (std::size_t k = 0; k < kMaxScoreParameters; ++k) {
       if (scratch_.parameter_slopes[k] == nullptr) continue;
       sums[problem_.parameter_sum(k)] +=
           gradients_.dot_where(row.n, d_s, scratch_.parameter_slopes[k]);

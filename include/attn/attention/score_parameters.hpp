@@ -14,7 +14,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-inline constexpr std::size_t kMostScoreParameters = 4;
+inline constexpr std::size_t kMaxScoreParameters = 4;
 
 /// A held parameter, and where backward adds its gradient: see with_gradient().
 template <class P, class T>
@@ -50,7 +50,7 @@ template <class F, class... P>
 class BoundScore {
  public:
   static constexpr std::size_t kCount = sizeof...(P);
-  static_assert(kCount <= kMostScoreParameters, "score_mod: too many parameters");
+  static_assert(kCount <= kMaxScoreParameters, "score_mod: too many parameters");
 
   explicit BoundScore(F f, const P&... parameters) : f_(std::move(f)), parameters_(parameters...) {}
 
@@ -73,8 +73,8 @@ class BoundScore {
 
   /// How many numbers each parameter is; 0 behind the last. Throws ShapeError unless a view has one
   /// for each head.
-  std::array<index_t, kMostScoreParameters> extents(index_t num_heads) const {
-    std::array<index_t, kMostScoreParameters> result{};
+  std::array<index_t, kMaxScoreParameters> extents(index_t num_heads) const {
+    std::array<index_t, kMaxScoreParameters> result{};
     std::size_t at = 0;
     const auto add = [&](const auto& with) {
       const auto& parameter = plain(with);
@@ -92,7 +92,7 @@ class BoundScore {
 
   /// Where a parameter came with its gradient, that into the place of its number.
   template <class T>
-  void add_gradients_held(std::array<TensorView1<T>, kMostScoreParameters>& to) const {
+  void add_gradients_held(std::array<TensorView1<T>, kMaxScoreParameters>& to) const {
     std::size_t at = 0;
     const auto add = [&](const auto& parameter) {
       using X = std::remove_cvref_t<decltype(parameter)>;
@@ -138,7 +138,7 @@ inline constexpr bool is_bound_score<BoundScore<F, P...>> = true;
 
 /// Of any score functor: see BoundScore::extents().
 template <class F>
-std::array<index_t, kMostScoreParameters> parameter_extents(const F& f, index_t num_heads) {
+std::array<index_t, kMaxScoreParameters> parameter_extents(const F& f, index_t num_heads) {
   if constexpr (is_bound_score<F>) {
     return f.extents(num_heads);
   } else {
@@ -148,7 +148,7 @@ std::array<index_t, kMostScoreParameters> parameter_extents(const F& f, index_t 
 
 /// Of any score functor: see BoundScore::add_gradients_held().
 template <class T, class F>
-void add_gradients_held(const F& f, std::array<TensorView1<T>, kMostScoreParameters>& to) {
+void add_gradients_held(const F& f, std::array<TensorView1<T>, kMaxScoreParameters>& to) {
   if constexpr (is_bound_score<F>) f.add_gradients_held(to);
 }
 

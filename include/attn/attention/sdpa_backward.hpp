@@ -14,7 +14,7 @@ namespace detail {
 /// `parameters`: how many numbers each parameter of the score_mod is.
 template <class T>
 void check_backward(const BackwardProblem<T>& problem,
-                    const std::array<index_t, kMostScoreParameters>& parameters) {
+                    const std::array<index_t, kMaxScoreParameters>& parameters) {
   constexpr std::string_view kFunction = "scaled_dot_product_attention_backward";
   const AttentionProblem<T>& forward = problem.forward;
   const AttentionOptions<T>& options = forward.options;
@@ -144,7 +144,7 @@ void scaled_dot_product_attention_backward(
         view_of(d_k),
         view_of(d_v),
         call};
-    std::array<index_t, detail::kMostScoreParameters> parameters{};
+    std::array<index_t, detail::kMaxScoreParameters> parameters{};
     [[maybe_unused]] const auto take_slopes = [&](const auto& functor) {
       using Functor = std::remove_cvref_t<decltype(functor)>;
       const Isa isa = execution.instruction_set();

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "attn/attention/keys_backward.hpp"
+#include "attn/attention/queries_backward.hpp"
 #include "attn/attention/tile_backward.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -27,20 +28,18 @@ class BackwardTask {
         gradients_(gradients),
         tiling_(tiling),
         scratch_(scratch),
-        share_(share),
-        deltas_(deltas),
         b_(b),
         kv_head_(kv_head),
+        queries_(problem, kernels, gradients, scratch, share, deltas, b, kv_head),
         keys_(problem.forward, kernels, gradients, scratch, b, kv_head),
-        tile_(problem, kernels, gradients, scratch, share, deltas, b),
-        num_rows_(forward_.group * forward_.lengths(b).q_len) {}
+        tile_(problem, kernels, gradients, scratch, share, deltas, b) {}
 
   /// Before run() of any part, with a prob functor: delta of each row += the sum over its keys of p
   /// d_p, in order.
   void add_to_deltas() {
     makes_deltas_ = true;
     const KeyRange keys{0, forward_.lengths(b_).kv_len};
-    find_seen(keys);
+    queries_.find_seen(keys);
     for (index_t first = 0; first < keys.end; first += tiling_.block_kv) {
       pass_over_block({first, (std::min)(first + tiling_.block_kv, keys.end)});
     }
@@ -51,11 +50,8 @@ class BackwardTask {
     const index_t kv_len = forward_.lengths(b_).kv_len;
     const KeyRange keys{(std::min)(part * tiling_.keys_of_part, kv_len),
                         (std::min)((part + 1) * tiling_.keys_of_part, kv_len)};
-    find_seen(keys);
-    for (index_t r = 0; r < num_rows_; ++r) {
-      std::fill_n(d_q_row(r), share_.d_q == nullptr ? forward_.head_dim() : forward_.score_dim(),
-                  T{0});
-    }
+    queries_.find_seen(keys);
+    queries_.clear_gradients();
     for (index_t first = keys.begin; first < keys.end; first += tiling_.block_kv) {
       run_block({first, (std::min)(first + tiling_.block_kv, keys.end)});
     }
@@ -63,35 +59,7 @@ class BackwardTask {
   }
 
  private:
-  static constexpr index_t kRows = BackwardTiling::kBlockQ;
-
-  void find_seen(KeyRange keys) const {
-    for (index_t first = 0, n = 0; first < num_rows_; first += kRows, ++n) {
-      scratch_.seen[n] = rows_from(first).seen(keys);
-    }
-  }
-
-  TaskRows<T> rows_from(index_t first) const {
-    return {forward_, {b_, kv_head_, first, (std::min)(kRows, num_rows_ - first)}, scratch_.rows};
-  }
-
-  T* d_q_row(index_t r) const {
-    const index_t q_len = forward_.lengths(b_).q_len;
-    const index_t h = kv_head_ * forward_.group + r / q_len, i = r % q_len;
-    if (share_.d_q == nullptr) return problem_.query_row(problem_.d_q, b_, h, i);
-    return share_.d_q + forward_.row_at(b_, h, i) * forward_.score_dim();
-  }
-
-  /// What the block's keys give row r of d_q and d_qv.
-  void add_to_query(index_t r, const T* d_q) const {
-    const index_t d = forward_.head_dim(), dim = forward_.score_dim();
-    gradients_.add_scaled(share_.d_q == nullptr ? d : dim, forward_.scale, d_q, d_q_row(r));
-    if (share_.d_q != nullptr || !problem_.call.d_qv) return;
-    const index_t q_len = forward_.lengths(b_).q_len;
-    const index_t h = kv_head_ * forward_.group + r / q_len, i = r % q_len;
-    gradients_.add_scaled(dim - d, forward_.scale, d_q + d,
-                          problem_.query_row(problem_.call.d_qv, b_, h, i));
-  }
+  static constexpr index_t kRows = BackwardQueries<T>::kRows;
 
   static KeyRange both(KeyRange a, KeyRange b) {
     return {(std::max)(a.begin, b.begin), (std::min)(a.end, b.end)};
@@ -105,7 +73,7 @@ class BackwardTask {
   /// One block of keys against all rows that see any of it.
   void pass_over_block(KeyRange block) {
     KeyRange used{block.end, block.begin};
-    for (index_t first = 0, n = 0; first < num_rows_; first += kRows, ++n) {
+    for (index_t first = 0, n = 0; first < queries_.count(); first += kRows, ++n) {
       const KeyRange seen = both(scratch_.seen[n], block);
       if (seen.begin < seen.end) {
         used = {(std::min)(used.begin, seen.begin), (std::max)(used.end, seen.end)};
@@ -113,7 +81,7 @@ class BackwardTask {
     }
     if (used.begin >= used.end) return;
     keys_.pack(block.begin, used);
-    for (index_t first = 0, n = 0; first < num_rows_; first += kRows, ++n) {
+    for (index_t first = 0, n = 0; first < queries_.count(); first += kRows, ++n) {
       const KeyRange seen = both(scratch_.seen[n], used);
       if (seen.begin < seen.end) add_rows(first, seen);
     }
@@ -122,7 +90,7 @@ class BackwardTask {
   /// d_k and d_v of one block of keys, and what it gives d_q.
   void run_block(KeyRange block) {
     const index_t d = forward_.head_dim(), dv = forward_.head_dim_v();
-    const index_t filled = block.end - block.begin + kMostTileRows;
+    const index_t filled = block.end - block.begin + kMaxTileRows;
     std::fill_n(scratch_.d_k, filled * scratch_.d_stride, T{0});
     std::fill_n(scratch_.d_v, filled * scratch_.dv_stride, T{0});
     pass_over_block(block);
@@ -139,10 +107,10 @@ class BackwardTask {
 
   /// One block of rows against the keys of the block that some of them see.
   void add_rows(index_t first, KeyRange seen) {
-    const TaskRows<T> rows = rows_from(first);
+    const TaskRows<T> rows = queries_.rows_from(first);
     const index_t d = forward_.score_dim(), dv = forward_.head_dim_v(), count = rows.count();
     const index_t MR = kernels_.tile_rows;
-    const bool finite = copy_rows(rows) && keys_.is_finite();
+    const bool finite = queries_.copy(rows) && keys_.is_finite();
     const KeyRange all = columns(seen);
     KeyRange of_tile[kRows];
     for (index_t r = 0; r < count; r += MR) {
@@ -166,7 +134,7 @@ class BackwardTask {
       add_visible(count, all);
     }
     for (index_t r = 0; r < count; ++r) {
-      add_to_query(first + r, scratch_.d_q + r * scratch_.d_stride);
+      queries_.add_gradient(first + r, scratch_.d_q + r * scratch_.d_stride);
     }
   }
 
@@ -194,32 +162,6 @@ class BackwardTask {
                               scratch_.d_k + begin * scratch_.d_stride, scratch_.d_stride);
   }
 
-  /// Queries and gradients of outputs side by side, in whole tiles, and what is known of each row.
-  /// Returns whether all is finite.
-  bool copy_rows(const TaskRows<T>& rows) const {
-    const index_t d = forward_.score_dim(), dv = forward_.head_dim_v(), count = rows.count();
-    bool finite = true;
-    for (index_t r = 0; r < count; ++r) {
-      QueryRow<T>& row = rows[r];
-      T* q = std::copy_n(static_cast<const T*>(forward_.query(b_, row.h, row.i)),
-                         forward_.head_dim(), scratch_.q + r * d);
-      if (forward_.options.qv) std::copy_n(forward_.query_of_values(b_, row.h, row.i), dv, q);
-      std::copy_n(problem_.query_row(problem_.d_out, b_, row.h, row.i), dv,
-                  scratch_.d_out + r * dv);
-      const T lse = problem_.of_query(problem_.lse, b_, row.h, row.i);
-      const T delta = deltas_[forward_.row_at(b_, row.h, row.i)];
-      scratch_.delta[r] = delta;
-      // Of a row without a key all scores are -inf: weights e^(-inf - 0) are 0.
-      row.state = {lse == kMinusInf<T> ? T{0} : lse, T{1}};
-      finite = finite && std::isfinite(row.state.row_max) && std::isfinite(delta);
-    }
-    const index_t filled = round_up(count, kernels_.tile_rows);
-    std::fill_n(scratch_.q + count * d, (filled - count) * d, T{0});
-    std::fill_n(scratch_.d_out + count * dv, (filled - count) * dv, T{0});
-    return finite && gradients_.all_finite(count, d, scratch_.q, d) &&
-           gradients_.all_finite(count, dv, scratch_.d_out, dv);
-  }
-
   /// The products pair by pair, where something is not finite: pairs of weight 0 give nothing, else
   /// 0 times a hidden NaN would leak.
   void add_visible(index_t count, KeyRange columns) const {
@@ -241,13 +183,13 @@ class BackwardTask {
   /// d_v of `keys` += its share of the rows that see no key, whose output is the mean of all
   /// values.
   void add_means(KeyRange keys) const {
-    const index_t dv = forward_.head_dim_v(), q_len = forward_.lengths(b_).q_len;
+    const index_t dv = forward_.head_dim_v();
     const KeyRange all = forward_.unpadded_keys(b_), own = both(keys, all);
     if (own.begin >= own.end) return;
     T* sum = scratch_.d_v;
     std::fill_n(sum, dv, T{0});
-    for (index_t r = 0; r < num_rows_; ++r) {
-      const index_t h = kv_head_ * forward_.group + r / q_len, i = r % q_len;
+    for (index_t r = 0; r < queries_.count(); ++r) {
+      const auto [h, i] = queries_.query(r);
       if (problem_.of_query(problem_.lse, b_, h, i) != kMinusInf<T>) continue;
       gradients_.add_scaled(dv, T{1}, problem_.query_row(problem_.d_out, b_, h, i), sum);
     }
@@ -263,12 +205,10 @@ class BackwardTask {
   const GradientKernels<T>& gradients_;
   const BackwardTiling& tiling_;
   const BackwardScratch<T>& scratch_;
-  BackwardShare<T> share_;
-  T* deltas_;  ///< of all rows: see AttentionProblem::row_at()
   index_t b_, kv_head_;
+  BackwardQueries<T> queries_;
   BackwardKeys<T> keys_;
   BackwardTile<T> tile_;
-  index_t num_rows_;
   bool makes_deltas_ = false;  ///< of this pass only the deltas are wanted
 };
 

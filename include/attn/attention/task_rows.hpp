@@ -28,7 +28,7 @@ class TaskRows {
         classifies_(problem.functors.classify != nullptr) {
     if (count_ == 0) return;  // a packed sequence may have keys and no queries
     const index_t q_len = problem.lengths(b_).q_len;
-    index_t h = block.kv_head * problem.group + block.first_row / q_len;
+    index_t h = block.kv_head * problem.heads_per_kv_head + block.first_row / q_len;
     index_t i = block.first_row % q_len;
     KeyRange keys = problem.keys_seen(b_, i);
     for (index_t r = 0; r < count_; ++r) {
@@ -56,21 +56,7 @@ class TaskRows {
 
   /// The same of rows [r, r + count).
   KeyRange seen_by(index_t r, index_t count, KeyRange keys) const {
-    const auto of_row = [&](index_t x) -> KeyRange {
-      return {(std::max)(rows_[x].keys.begin, keys.begin), (std::min)(rows_[x].keys.end, keys.end)};
-    };
-    KeyRange seen{keys.end, keys.begin};
-    if (uniform_) {
-      seen = of_row(r);
-    } else {
-      for (index_t x = r; x < r + count; ++x) {
-        const KeyRange part = of_row(x);
-        if (part.begin >= part.end) continue;
-        seen = {(std::min)(seen.begin, part.begin), (std::max)(seen.end, part.end)};
-      }
-    }
-    if (classifies_) trim(r, count, seen);
-    return seen;
+    return uniform_ && !classifies_ ? seen_by_row(r, keys) : seen_by_any(r, count, keys);
   }
 
   /// What the mask functor says of rows [r, r + count), head by head.
@@ -93,6 +79,21 @@ class TaskRows {
   }
 
  private:
+  KeyRange seen_by_row(index_t r, KeyRange keys) const {
+    return {(std::max)(rows_[r].keys.begin, keys.begin), (std::min)(rows_[r].keys.end, keys.end)};
+  }
+
+  KeyRange seen_by_any(index_t r, index_t count, KeyRange keys) const {
+    KeyRange seen{keys.end, keys.begin};
+    for (index_t x = r; x < r + (uniform_ ? 1 : count); ++x) {
+      const KeyRange part = seen_by_row(x, keys);
+      if (part.begin >= part.end) continue;
+      seen = {(std::min)(seen.begin, part.begin), (std::max)(seen.end, part.end)};
+    }
+    if (classifies_) trim(r, count, seen);
+    return seen;
+  }
+
   /// Keys of which a mask functor is asked at once.
   static constexpr index_t kChunk = 64;
 

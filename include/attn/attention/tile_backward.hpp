@@ -26,7 +26,7 @@ class BackwardTile {
   /// Weights and score gradients are 0 where rows [r, r + height) see nothing but others of the
   /// block do; up to a whole tile of keys.
   void clear_beyond(index_t r, index_t height, KeyRange columns, KeyRange seen) const {
-    const index_t end = seen.end + kMostTileRows;  // score_stride has room
+    const index_t end = seen.end + kMaxTileRows;  // score_stride has room
     const bool any = columns.begin < columns.end;
     const index_t from = any ? columns.begin : end, to = any ? columns.end : end;
     for (index_t x = r; x < r + height; ++x) {

@@ -11,7 +11,7 @@ namespace detail {
 /// How the keys of one batch row are cut. A part of the keys is a task, which makes d_k and d_v of
 /// its keys and a part of d_q; all of it follows from the length alone.
 struct BackwardTiling {
-  static constexpr index_t kMostParts = 4, kKeysOfPart = 1024;
+  static constexpr index_t kMaxParts = 4, kKeysOfPart = 1024;
   static constexpr index_t kBlockQ = 96;  ///< whole tiles of 6 and of 8 rows
 
   index_t block_kv, parts, keys_of_part;
@@ -20,7 +20,7 @@ struct BackwardTiling {
       // Weights and score gradients of 96 x 128 floats are 48 KB each; packed keys and values,
       // copies and sums of 128 x 64 floats five times 32 KB.
       : block_kv(has_large_second_level_cache() ? 256 : 128),
-        parts(std::clamp((kv_len + kKeysOfPart - 1) / kKeysOfPart, index_t{1}, kMostParts)),
+        parts(std::clamp((kv_len + kKeysOfPart - 1) / kKeysOfPart, index_t{1}, kMaxParts)),
         keys_of_part(round_up((kv_len + parts - 1) / parts, block_kv)) {}
 };
 
@@ -29,7 +29,7 @@ template <class T>
 struct BackwardScratch {
   T *k_panels, *v_panels, *k, *q, *d_out, *weights, *dropped, *d_s, *slope, *prob_slope, *d_q, *d_k,
       *d_v, *delta;
-  std::array<T*, kMostScoreParameters> parameter_slopes{};
+  std::array<T*, kMaxScoreParameters> parameter_slopes{};
   QueryRow<T>* rows;
   KeyRange* seen;  ///< by the rows of each block
   index_t d_stride, dv_stride, score_stride, elements = 0;
@@ -61,16 +61,16 @@ struct BackwardScratch {
     d_s = take(kRows * score_stride);
     slope = bends ? take(score_stride) : nullptr;
     prob_slope = problem.prob_slope ? take(score_stride) : nullptr;
-    for (std::size_t n = 0; n < kMostScoreParameters; ++n) {
+    for (std::size_t n = 0; n < kMaxScoreParameters; ++n) {
       if (problem.parameter_slopes[n]) parameter_slopes[n] = take(score_stride);
     }
     d_q = take(kRows * d_stride);
-    d_k = take((block_kv + kMostTileRows) * d_stride);
-    d_v = take((block_kv + kMostTileRows) * dv_stride);
+    d_k = take((block_kv + kMaxTileRows) * d_stride);
+    d_v = take((block_kv + kMaxTileRows) * dv_stride);
     delta = take(kRows);
     rows = take_array(static_cast<QueryRow<T>*>(nullptr), kRows);
-    const index_t most_rows = forward.group * forward.scores[2];
-    seen = take_array(static_cast<KeyRange*>(nullptr), (most_rows + kRows - 1) / kRows);
+    const index_t max_rows = forward.heads_per_kv_head * forward.scores[2];
+    seen = take_array(static_cast<KeyRange*>(nullptr), (max_rows + kRows - 1) / kRows);
   }
 };
 

@@ -97,11 +97,11 @@ inline index_t size_of(std::span<const index_t> shape) {
 
 namespace detail {
 
-[[noreturn]] ATTN_COLD inline void throw_axis(std::string_view function, int least, int most,
-                                              int found) {
+[[noreturn]] ATTN_COLD inline void throw_axis(std::string_view function, index_t lowest,
+                                              index_t highest, index_t found) {
   throw ValueError(message(function, "the axis",
-                           "be " + std::to_string(least) + " to " + std::to_string(most),
-                           std::to_string(found)));
+                           join({"be ", to_string(lowest), " to ", to_string(highest)}),
+                           to_string(found)));
 }
 
 /// Which of `rank` axes is meant: negative ones count from the last, -1. Throws ValueError for

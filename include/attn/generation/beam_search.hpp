@@ -94,7 +94,7 @@ class BeamSearch {
   /// candidates_ = the best 2 num_beams continuations, best first: were num_beams of them to stop,
   /// as many stay live.
   void choose(TensorView2<const T> log_probabilities) {
-    const auto most = static_cast<std::size_t>(2 * options_.num_beams);
+    const auto max_candidates = static_cast<std::size_t>(2 * options_.num_beams);
     candidates_.clear();  // a heap, its worst in front
     for (index_t beam = 0; beam < std::ssize(live_); ++beam) {
       for (index_t token = 0; token < log_probabilities.extent(1); ++token) {
@@ -107,7 +107,7 @@ class BeamSearch {
         if (std::isinf(added)) continue;
         const Candidate candidate{live_[static_cast<std::size_t>(beam)].log_probability + added,
                                   beam, token};
-        if (candidates_.size() == most) {
+        if (candidates_.size() == max_candidates) {
           if (!(candidate < candidates_.front())) continue;
           std::pop_heap(candidates_.begin(), candidates_.end());
           candidates_.pop_back();

@@ -104,15 +104,16 @@ class GptSession {
     const bool hides = mask.num_dense > 0 || mask.has_intervals() || options_.dropout.p > 0 ||
                        options_.offset.kind != QueryOffset::Kind::bottom_right;
     if (hides || caches_[0].options().window > 0) return 1;
-    index_t most = (std::max)(capacity() - length(), index_t{1});
+    index_t max_tokens = (std::max)(capacity() - length(), index_t{1});
     for (const auto& layer : model_->blocks.layers) {
       const MultiHeadAttentionOptions& o = layer.self_attn.options();
       if (o.rotary && o.rotary->scaling.kind == RotaryScalingKind::dynamic) return 1;
-      if (o.window >= 0) most = (std::min)(most, (std::max)(o.window + 1 - length(), index_t{1}));
-      most =
-          (std::min)(most, detail::max_decode_queries(o.num_heads / o.num_kv_heads, length() + 1));
+      if (o.window >= 0)
+        max_tokens = (std::min)(max_tokens, (std::max)(o.window + 1 - length(), index_t{1}));
+      max_tokens = (std::min)(
+          max_tokens, detail::max_decode_queries(o.num_heads / o.num_kv_heads, length() + 1));
     }
-    return most;
+    return max_tokens;
   }
 
   /// See KvCache::reorder().

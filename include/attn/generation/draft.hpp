@@ -10,8 +10,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// What may follow `ids`, at most `most` tokens; nothing where there is no good guess.
-using Draft = std::function<std::vector<index_t>(std::span<const index_t> ids, index_t most)>;
+/// What may follow `ids`, at most `max_tokens` tokens; nothing where there is no good guess.
+using Draft = std::function<std::vector<index_t>(std::span<const index_t> ids, index_t max_tokens)>;
 
 /// Guesses that what followed the last tokens before follows again: the longest of their sequences
 /// of at most max_ngram that occurred, and of its occurrences the latest. Source: Saxena, "Prompt
@@ -23,7 +23,7 @@ class PromptLookup {
     detail::check_generation("PromptLookup", "max_ngram", max_ngram, 1);
   }
 
-  std::vector<index_t> operator()(std::span<const index_t> ids, index_t most) const {
+  std::vector<index_t> operator()(std::span<const index_t> ids, index_t max_tokens) const {
     const index_t length = std::ssize(ids);
     index_t longest = 0, after = length;
     for (index_t end = length - 1; end >= 1 && longest < max_ngram_; --end) {
@@ -33,7 +33,7 @@ class PromptLookup {
       if (same > longest) longest = same, after = end;
     }
     const auto begin = ids.begin() + after;
-    return {begin, begin + (std::min)(most, length - after)};
+    return {begin, begin + (std::min)(max_tokens, length - after)};
   }
 
  private:
@@ -62,16 +62,16 @@ class DraftModel {
   DraftModel& operator=(const DraftModel&) = delete;
 
   /// Nothing where the session has no room.
-  std::vector<index_t> operator()(std::span<const index_t> ids, index_t most) {
-    most = (std::min)(most, session_->capacity() - std::ssize(ids) + 1);
+  std::vector<index_t> operator()(std::span<const index_t> ids, index_t max_tokens) {
+    max_tokens = (std::min)(max_tokens, session_->capacity() - std::ssize(ids) + 1);
     std::vector<index_t> draft;
-    if (ids.empty() || most < 1) return draft;
+    if (ids.empty() || max_tokens < 1) return draft;
     // The last token is always computed: its logits are not kept.
     const auto known = std::mismatch(seen_.begin(), seen_.end(), ids.begin(), ids.end() - 1);
     seen_.erase(known.first, seen_.end());
     session_->truncate_to(std::ssize(seen_));
     std::vector<index_t> next(known.second, ids.end());
-    while (std::ssize(draft) < most) {
+    while (std::ssize(draft) < max_tokens) {
       session_->step({next.data(), {1, std::ssize(next)}}, logits_);
       seen_.insert(seen_.end(), next.begin(), next.end());
       draft.push_back(likeliest_token(logits_.view().select(0, 0)));

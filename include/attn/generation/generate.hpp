@@ -10,7 +10,8 @@ ATTN_NAMESPACE_BEGIN
 
 /// A decoder that remembers, by key/value caches, the tokens of every batch row so far.
 ///
-///   step(tokens, logits)  takes the next tokens (batch, n), gives the logits (batch, vocab_size) behind the last one
+///   step(tokens, logits)  takes the next tokens (batch, n), gives the logits (batch, vocab_size)
+///                         behind the last one
 ///   reorder(rows)         row b goes on from what row rows(b) (batch) has seen; rows may repeat
 ///   batch(), vocab_size() of const models; value_type is what logits are of
 template <class Model>
@@ -33,10 +34,11 @@ struct GenerationOptions {
 namespace detail {
 
 inline void check_generation(std::string_view function, std::string_view argument, index_t found,
-                             index_t least, index_t most = (std::numeric_limits<index_t>::max)()) {
-  if (found >= least && found <= most) return;
+                             index_t lowest,
+                             index_t highest = (std::numeric_limits<index_t>::max)()) {
+  if (found >= lowest && found <= highest) return;
   throw ValueError(message(function, argument,
-                           "lie in " + std::to_string(least) + " .. " + std::to_string(most),
+                           "lie in " + std::to_string(lowest) + " .. " + std::to_string(highest),
                            std::to_string(found)));
 }
 

@@ -55,12 +55,12 @@ struct GeneratedText {
 
 /// log(softmax(logits))(id), summed in double. Shape: logits (vocab_size).
 inline double log_probability(TensorView1<const float> logits, index_t id) {
-  double most = -std::numeric_limits<double>::infinity(), sum = 0;
+  double max_logit = -std::numeric_limits<double>::infinity(), sum = 0;
   for (index_t i = 0; i < logits.extent(0); ++i)
-    most = (std::max)(most, static_cast<double>(logits(i)));
+    max_logit = (std::max)(max_logit, static_cast<double>(logits(i)));
   for (index_t i = 0; i < logits.extent(0); ++i)
-    sum += std::exp(static_cast<double>(logits(i)) - most);
-  return static_cast<double>(logits(id)) - most - std::log(sum);
+    sum += std::exp(static_cast<double>(logits(i)) - max_logit);
+  return static_cast<double>(logits(id)) - max_logit - std::log(sum);
 }
 
 /// The first `keep` of ids and the newest half of the others, again and again while there are more
@@ -162,12 +162,13 @@ class TextGeneration {
   std::vector<index_t> guesses() {
     if (!options_.draft) return {};
     // The last token that is wanted needs no step of its own.
-    const index_t most = (std::min)(session_.max_decode_tokens(),
-                                    options_.max_new_tokens - std::ssize(result_.ids)) -
-                         1;
-    if (most < 1) return {};
-    std::vector<index_t> draft = options_.draft(result_.context, most);
-    check_generation("generate_text", "the number of drafted tokens", std::ssize(draft), 0, most);
+    const index_t max_drafted = (std::min)(session_.max_decode_tokens(),
+                                           options_.max_new_tokens - std::ssize(result_.ids)) -
+                                1;
+    if (max_drafted < 1) return {};
+    std::vector<index_t> draft = options_.draft(result_.context, max_drafted);
+    check_generation("generate_text", "the number of drafted tokens", std::ssize(draft), 0,
+                     max_drafted);
     return draft;
   }
 

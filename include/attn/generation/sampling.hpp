@@ -20,10 +20,10 @@ index_t likeliest_token(const Logits& logits) {
   ATTN_ASSERT_AXES(Logits, 1, "likeliest_token, Sampler: logits", "(vocab_size)");
   const auto row = detail::view_as<const scalar_t<Logits>, 1>(logits);
   const index_t best = argmax(row);
-  const auto most = static_cast<double>(row(best));
-  if (!std::isfinite(most)) {
+  const auto largest = static_cast<double>(row(best));
+  if (!std::isfinite(largest)) {
     throw ValueError(message("likeliest_token", "the largest logit", "be finite",
-                             to_string(most) + " at " + std::to_string(best)));
+                             to_string(largest) + " at " + std::to_string(best)));
   }
   return best;
 }
@@ -71,11 +71,11 @@ class Sampler {
   index_t operator()(const Logits& logits) {
     ATTN_ASSERT_AXES(Logits, 1, "likeliest_token, Sampler: logits", "(vocab_size)");
     const auto row = detail::view_as<const scalar_t<Logits>, 1>(logits);
-    const auto most = static_cast<double>(row(likeliest_token(row)));
+    const auto largest = static_cast<double>(row(likeliest_token(row)));
     candidates_.clear();
     for (index_t i = 0; i < row.extent(0); ++i) {
       const auto logit = static_cast<double>(row(i));
-      const double weight = std::exp((logit - most) / options_.temperature);
+      const double weight = std::exp((logit - largest) / options_.temperature);
       if (weight > 0) candidates_.push_back({weight, logit, i});
     }
     keep_top_k();
@@ -123,9 +123,10 @@ class Sampler {
     const double total = sum();
     // Candidates below this share hold less than 1 - top_p together: they are not needed, nor to be
     // sorted.
-    const double least = (1 - options_.top_p) * total / static_cast<double>(candidates_.size());
+    const double min_weight =
+        (1 - options_.top_p) * total / static_cast<double>(candidates_.size());
     std::erase_if(candidates_,
-                  [&](const Candidate& candidate) { return candidate.weight < least; });
+                  [&](const Candidate& candidate) { return candidate.weight < min_weight; });
     std::sort(candidates_.begin(), candidates_.end());
     double reached = 0;
     std::size_t kept = 0;

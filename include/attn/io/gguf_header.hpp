@@ -120,11 +120,11 @@ inline GgufValue gguf_value(GgufCursor& cursor, std::span<const std::byte> file,
 
 /// Of one tensor, without a look at the data; `begin` still counts from where the data begin.
 inline GgufEntry gguf_entry(GgufCursor& cursor, std::string_view tensor) {
-  constexpr std::uint32_t kMostDims = 4;
+  constexpr std::uint32_t kMaxDims = 4;
   const std::string what = concat("tensor ", quote(tensor));
   GgufEntry entry;
   const auto dims = cursor.number<std::uint32_t>(what);
-  if (dims > kMostDims) cursor.fail(what, "have at most 4 extents", std::to_string(dims));
+  if (dims > kMaxDims) cursor.fail(what, "have at most 4 extents", std::to_string(dims));
   bool overflow = false;
   for (std::uint32_t i = 0; i < dims; ++i) {
     const auto extent = cursor.number<std::uint64_t>(what);

@@ -1,8 +1,8 @@
 // Kernel text: sums over rows, column by column.
 // SPDX-License-Identifier: Apache-2.0
 
-/// out[c] += sum over rows of f(row, c, lanes), a vector, for columns [begin, end). Four vectors at a
-/// time where there are as many: a line of memory that a row has is read while it is there, and
+/// out[c] += sum over rows of f(row, c, lanes), a vector, for columns [begin, end). Four vectors at
+/// a time where there are as many: a line of memory that a row has is read while it is there, and
 /// four sums do not wait for one another.
 template <class T, class F>
 ATTN_INLINE void sum_over_rows(index_t rows, index_t begin, index_t end, T* out, F f) {

@@ -259,9 +259,16 @@ inline void add_values_rows(index_t height, index_t columns, index_t first, inde
       for (index_t j = begin; j < n; j += length) {
         if (j < 0) continue;
         const E* row = static_cast<const E*>(b[j]);
-        for (index_t r = 0; r < height; ++r) {
-          add_block<T, E, 1, 1>(columns, a + r * a_stride + j, a_stride, 0, &row, &row,
-                                c + r * c_stride, c_stride);
+        if (is_alone) {
+          for (index_t r = 0; r < height; ++r) {
+            add_block<T, E, 1, 1>(columns, a + r * a_stride + j, a_stride, 0, &row, &row,
+                                  c + r * c_stride, c_stride);
+          }
+          continue;
+        }
+        for (index_t r = 0; r < height; r += kRowsAtOnce) {
+          add_block<T, E, kRowsAtOnce, 1>(columns, a + r * a_stride + j, a_stride, 0, &row, &row,
+                                          c + r * c_stride, c_stride);
         }
       }
       continue;

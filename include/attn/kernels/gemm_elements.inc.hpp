@@ -145,7 +145,7 @@ inline void multiply_panel(const detail::GemmProblem<float>& g, const E* packed,
   constexpr int kVectorBytes = V::kLanes * kElements<E> * int{sizeof(E)};
   // Panels lie one behind the other. Emerald Rapids, one thread: 0.82 of the time (attn_report's
   // gemv_bf16).
-  constexpr index_t kAhead = 8192 / index_t{sizeof(E)};
+  constexpr index_t kPrefetchDistance = 8192 / index_t{sizeof(E)};
   const float* a[R];
   V sums[R][NV];
   ATTN_UNROLL
@@ -161,7 +161,7 @@ inline void multiply_panel(const detail::GemmProblem<float>& g, const E* packed,
     for (index_t p = k0; p < k0 + kc; ++p) {
       ATTN_UNROLL
       for (int v = 0; v < NV; ++v, panel += V::kLanes * kElements<E>) {
-        if (v * kVectorBytes % 64 == 0) __builtin_prefetch(panel + kAhead, 0, 2);
+        if (v * kVectorBytes % 64 == 0) __builtin_prefetch(panel + kPrefetchDistance, 0, 2);
         ATTN_UNROLL
         for (int r = 0; r < R; ++r) {
 #if defined(ATTN_TARGET_PAIRS)
@@ -265,9 +265,9 @@ inline void gemm_elements(const detail::ElementsProblem<E>& g, const Executor& e
   const index_t batch = shape[0], m = shape[1], n = shape[2], k = g.a.extent(2);
   if (batch == 0 || m == 0 || n == 0) return;
   const index_t steps = (k + kStep - 1) / kStep;
-  const index_t most_rows = std::min(m, detail::gemm_mc(sizeof(float)) / MR * MR);
-  const Executor& threads = detail::threads_for(executor, most_rows * n * k);
-  Scratch<float> a(workspace, most_rows * steps), c(workspace, most_rows * n);
+  const index_t max_rows = std::min(m, detail::gemm_mc(sizeof(float)) / MR * MR);
+  const Executor& threads = detail::threads_for(executor, max_rows * n * k);
+  Scratch<float> a(workspace, max_rows * steps), c(workspace, max_rows * n);
   Scratch<float> bias(workspace, g.bias != nullptr ? n : 0);
   if (g.bias != nullptr) {
     each_vector<float>(
@@ -297,8 +297,8 @@ inline void gemm_elements(const detail::ElementsProblem<E>& g, const Executor& e
   constexpr index_t kTaskRows = 16;
   for (index_t at = 0; at < batch; ++at) {
     if (g.packed_b == nullptr) b.data = g.b.at_index({at, 0, 0});
-    for (index_t i = 0; i < m; i += most_rows) {
-      product.m = std::min(m - i, most_rows);
+    for (index_t i = 0; i < m; i += max_rows) {
+      product.m = std::min(m - i, max_rows);
       const auto each_row = [&](auto f) {
         threads.run((product.m + kTaskRows - 1) / kTaskRows, [&](index_t task, int) {
           const index_t end = std::min((task + 1) * kTaskRows, product.m);

@@ -64,17 +64,17 @@ template <class Products>
 inline void add_products_of_few(index_t steps, const char* a, index_t a_row, index_t a_step,
                                 const char* b0, const char* b1) {
   // Emerald Rapids, one thread, one row: 0.6 of the time (attn_report's gemv_bf16).
-  constexpr index_t kAhead = 8 * Tiles::kBytes;
-  const auto ask = [](const char* at) {
+  constexpr index_t kDistance = 8 * Tiles::kBytes;
+  const auto prefetch = [](const char* at) {
     ATTN_UNROLL
     for (int line = 0; line < Tiles::kBytes; line += 64) __builtin_prefetch(at + line, 0, 2);
   };
   for (index_t s = 0; s < steps; ++s, a += a_step, b0 += Tiles::kBytes, b1 += Tiles::kBytes) {
     Tiles::load<4>(a, a_row);
-    ask(b0 + kAhead);
+    prefetch(b0 + kDistance);
     Tiles::load<6>(b0, 64);
     Products::template add<0, 4, 6>();
-    ask(b1 + kAhead);
+    prefetch(b1 + kDistance);
     Tiles::load<7>(b1, 64);
     Products::template add<1, 4, 7>();
   }
@@ -245,15 +245,15 @@ inline void gemm_tiles(const detail::ElementsProblem<bfloat16>& g, const Executo
   // A block of rows stays in the second cache while panels of B pass.
   const index_t row_bytes = std::max(steps, index_t{1}) * Tiles::kRowBytes;
   const index_t wanted_rows = second_level_cache() * 3 / 8 / row_bytes / kTileRows * kTileRows;
-  const index_t most_rows =
+  const index_t max_rows =
       std::min(detail::round_up(m, kTileRows), std::clamp(wanted_rows, kTileRows, index_t{512}));
-  const Executor& threads = detail::threads_for(executor, std::min(most_rows, m) * n * k);
+  const Executor& threads = detail::threads_for(executor, std::min(max_rows, m) * n * k);
   const index_t workers = detail::worker_count(threads);
   const index_t groups = (n + kFinishedColumns - 1) / kFinishedColumns;
   // Columns are shared out; rows too where there are too few of them.
   const index_t wanted = workers == 1 ? 1 : (4 * workers + groups - 1) / groups;
-  const index_t task_rows = detail::round_up((most_rows + wanted - 1) / wanted, kTileRows);
-  Scratch<bfloat16> a(workspace, most_rows * steps * kTileK);
+  const index_t task_rows = detail::round_up((max_rows + wanted - 1) / wanted, kTileRows);
+  Scratch<bfloat16> a(workspace, max_rows * steps * kTileK);
   Scratch<float> bias(workspace, g.bias != nullptr ? n : 0);
   Scratch<float> sums(workspace, workers * task_rows * kSumsRow);
   constexpr index_t kPanels = 2 * kTileDepth * 16 / index_t{sizeof(bfloat16)};
@@ -265,8 +265,8 @@ inline void gemm_tiles(const detail::ElementsProblem<bfloat16>& g, const Executo
   for (index_t at = 0; at < batch; ++at) {
     ElementsMatrix<bfloat16> b{nullptr, g.b.stride(1), g.b.stride(2), k, n};
     if (g.packed_b == nullptr) b.data = g.b.at_index({at, 0, 0});
-    for (index_t i = 0; i < m; i += most_rows) {
-      const index_t rows = std::min(m - i, most_rows);
+    for (index_t i = 0; i < m; i += max_rows) {
+      const index_t rows = std::min(m - i, max_rows);
       // Of one row 16 copies are loaded from one.
       const bool is_few = g.packed_b != nullptr && rows <= Tiles::kRows;
       const index_t tiles = is_few ? 1 : detail::round_up(rows, kTileRows) / 16;

@@ -69,8 +69,8 @@ class WidenedVector {
   Scratch<float> floats_;
 };
 
-/// A tensor widened in scratch memory, contiguous; empty where it is, in the same shape: one without
-/// elements is no tensor that is not given.
+/// A tensor widened in scratch memory, contiguous; empty where it is, in the same shape: one
+/// without elements is no tensor that is not given.
 template <int Rank>
 class WidenedTensor {
  public:

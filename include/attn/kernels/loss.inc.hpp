@@ -18,10 +18,10 @@ inline void cross_entropy_rows(const detail::CrossEntropyProblem<T>& problem,
       return;
     }
     const V lowest = V::all(-std::numeric_limits<T>::infinity());
-    V most = lowest;
+    V largest_lanes = lowest;
     index_t j = 0;
-    for (; j + V::kLanes <= n; j += V::kLanes) most = max(V::load(x + j), most);
-    T largest = max_lane(most);
+    for (; j + V::kLanes <= n; j += V::kLanes) largest_lanes = max(V::load(x + j), largest_lanes);
+    T largest = max_lane(largest_lanes);
     for (; j < n; ++j) largest = x[j] > largest ? x[j] : largest;
     V total = V::all(T{0});
     T rest = 0;

@@ -14,8 +14,12 @@ ATTN_NAMESPACE_BEGIN
 /// What activations become before they meet quantised weights.
 enum class ActivationFormat {
   exact,  ///< floats as they are: the products of the weights that dequantize() gives, bit for bit
-  bf16,  ///< rounded to bfloat16, to nearest even: then as exact, but by WeightFormat::bf16 in pairs where that is faster
-  int8,  ///< scale = max |x| / 127 of every 32 neighbours (of the row where weights have one scale a row), sums in integers
+  /// Rounded to bfloat16, to nearest even: then as exact, but by WeightFormat::bf16 in pairs where
+  /// that is faster.
+  bf16,
+  /// scale = max |x| / 127 of every 32 neighbours (of the row where weights have one scale a row),
+  /// sums in integers.
+  int8,
 };
 
 namespace detail {

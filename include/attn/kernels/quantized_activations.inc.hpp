@@ -23,14 +23,14 @@ inline void quantize_row(const float* x, index_t x_k, index_t k, index_t shared,
   }
   for (index_t begin = 0; begin < k; begin += shared) {
     const index_t n = std::min(shared, k - begin);
-    V most = V::all(0), check = V::all(0);
+    V largest_lanes = V::all(0), check = V::all(0);
     each_vector<float>(n, [&](index_t i, auto lanes) {
       const V v = load(x + begin + i, lanes);
-      most = max(most, max(v, V::all(0) - v));
+      largest_lanes = max(largest_lanes, max(v, V::all(0) - v));
       check = fma(v, V::all(0), check);  // NaN where one is not finite
     });
     const bool is_finite = sum(check) == 0;
-    const float largest = is_finite ? max_lane(most) : 0, step = largest / 127;
+    const float largest = is_finite ? max_lane(largest_lanes) : 0, step = largest / 127;
     const bool is_zero = step < std::numeric_limits<float>::min();
     const float scale = !is_finite ? std::numeric_limits<float>::quiet_NaN() : is_zero ? 0 : step;
     const V factor = V::all(is_zero ? 0 : 127 / largest);

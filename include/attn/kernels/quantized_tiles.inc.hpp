@@ -134,7 +134,7 @@ inline void multiply_blocks(index_t depth, index_t blocks, const std::int8_t* x,
                             const float* scales, const float* offsets, std::int32_t (*sums)[256],
                             float* c, index_t c_row, bool adds) {
   using V = Vec<float>;
-  constexpr index_t kAhead = 4;
+  constexpr index_t kBlocksAtOnce = 4;
   V acc[16];
   ATTN_UNROLL
   for (int r = 0; r < 16; ++r) acc[r] = adds ? V::load(c + r * c_row) : V::all(0);
@@ -146,7 +146,7 @@ inline void multiply_blocks(index_t depth, index_t blocks, const std::int8_t* x,
     Tiles::add_signed_bytes<kTile, 4, 6>();
   };
   const auto multiply_some = [&](index_t block) __attribute__((always_inline)) {
-    std::int32_t(*to)[256] = sums + block / kAhead % 2 * kAhead;
+    std::int32_t(*to)[256] = sums + block / kBlocksAtOnce % 2 * kBlocksAtOnce;
     const index_t last = blocks - 1;
     multiply(std::integral_constant<int, 0>{}, std::min(block, last));
     multiply(std::integral_constant<int, 1>{}, std::min(block + 1, last));
@@ -158,10 +158,10 @@ inline void multiply_blocks(index_t depth, index_t blocks, const std::int8_t* x,
     Tiles::store<3>(to[3], 64);
   };
   multiply_some(0);
-  for (index_t begin = 0; begin < blocks; begin += kAhead) {
-    if (begin + kAhead < blocks) multiply_some(begin + kAhead);
-    const std::int32_t* from = sums[begin / kAhead % 2 * kAhead];
-    const index_t count = std::min(kAhead, blocks - begin);
+  for (index_t begin = 0; begin < blocks; begin += kBlocksAtOnce) {
+    if (begin + kBlocksAtOnce < blocks) multiply_some(begin + kBlocksAtOnce);
+    const std::int32_t* from = sums[begin / kBlocksAtOnce % 2 * kBlocksAtOnce];
+    const index_t count = std::min(kBlocksAtOnce, blocks - begin);
     for (index_t block = 0; block < count; ++block, from += 256, x_scales += 16, scales += 16) {
       const V scale = V::load(scales);
       ATTN_UNROLL

@@ -1,11 +1,11 @@
 // Kernel text: softmax of rows, its logarithm, and log-sum-exp.
 // SPDX-License-Identifier: Apache-2.0
 
-/// Largest of x[0, n), not below `least`. A NaN may be passed over: it shows in the sum.
+/// Largest of x[0, n), not below `lowest`. A NaN may be passed over: it shows in the sum.
 template <class T>
-inline T row_max(index_t n, const T* x, T least) {
+inline T row_max(index_t n, const T* x, T lowest) {
   using V = Vec<T>;
-  V m0 = V::all(least), m1 = m0;
+  V m0 = V::all(lowest), m1 = m0;
   index_t j = 0;
   for (; j + 2 * V::kLanes <= n; j += 2 * V::kLanes) {
     m0 = max(m0, V::load(x + j));

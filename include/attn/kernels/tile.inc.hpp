@@ -49,15 +49,15 @@ struct RowTileShape {
 /// attention's backward reads weights).
 enum class ALayout { interleaved, rows, columns };
 
-/// What a tile does with what C holds: C = A B, C = factor[0] (A B), the same of a B that is near,
+/// What a tile does with what C holds: C = A B, C = factor[0] (A B), the same of a B in L1,
 /// C = factor[row] C + A B, or C += A B.
 enum class Start { zero, product, near_product, scaled, sum };
 
-/// What a tile asks for while it multiplies: at each k a line of the second cache, `step` bytes
-/// after the last. A core waits for few lines at a time, and a burst of them holds up the products
-/// (attn_report's gemm_bert and sdpa_queries_32). With rows of A `step` is not used, since
-/// registers are short there: a product (Start::product) asks for as much as B has, from `at` on,
-/// and sums of values and products of a B in the first cache for nothing.
+/// What a tile prefetches while it multiplies: at each k one line into L2, `step` bytes after the
+/// last. A core has few fill buffers, and a burst of prefetches stalls the products (attn_report's
+/// gemm_bert and sdpa_queries_32). With rows of A `step` is not used, since registers are short
+/// there: a product (Start::product) prefetches as much as B has, from `at` on; sums of values and
+/// products of a B in L1 prefetch nothing.
 struct TilePrefetch {
   const char* at = nullptr;
   index_t step = 0;

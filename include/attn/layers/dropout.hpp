@@ -82,9 +82,9 @@ namespace detail {
 /// out = dropout(x) + residual (which may be empty), all contiguous; out may be either. Throws
 /// ShapeError for other strides, ValueError for a p outside [0, 1).
 template <class T>
-void drop(const DropoutPlace& place, std::type_identity_t<TensorView3<const T>> x,
-          const TensorView3<T>& out, std::type_identity_t<TensorView3<const T>> residual,
-          const Execution& execution) {
+void apply_dropout(const DropoutPlace& place, std::type_identity_t<TensorView3<const T>> x,
+                   const TensorView3<T>& out, std::type_identity_t<TensorView3<const T>> residual,
+                   const Execution& execution) {
   if (!(place.p >= 0 && place.p < 1)) {
     throw ValueError(message("dropout", "p", "lie in [0, 1)", to_string(place.p)));
   }
@@ -93,7 +93,7 @@ void drop(const DropoutPlace& place, std::type_identity_t<TensorView3<const T>> 
   }
   if constexpr (Float16Element<T>) {
     const WidenedTensor<3> floats(x, execution), added(residual, execution);
-    drop<float>(place, floats.view(), floats.view(), added.view(), execution);
+    apply_dropout<float>(place, floats.view(), floats.view(), added.view(), execution);
     convert(floats.view(), out, execution);
   } else {
     backend<family::Dropout, T>(execution).drop(

@@ -42,7 +42,7 @@ void add_branch(const DropoutPlace& place, const TensorView3<const T>& residual,
                 const TensorView3<T>& out, const Execution& execution, F f) {
   if (!place) return f(residual);
   f(TensorView3<const T>());
-  drop<T>(place, out, out, residual, execution);
+  apply_dropout<T>(place, out, out, residual, execution);
 }
 
 /// What the gradient of a branch is, of d_out: d_out itself, or in `memory` what dropout leaves of
@@ -51,7 +51,7 @@ template <class T>
 TensorView3<const T> branch_gradient(const DropoutPlace& place, const TensorView3<const T>& d_out,
                                      const TensorView3<T>& memory, const Execution& execution) {
   if (!place) return d_out;
-  drop<T>(place, d_out, memory, {}, execution);
+  apply_dropout<T>(place, d_out, memory, {}, execution);
   return memory;
 }
 

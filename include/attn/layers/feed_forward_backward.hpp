@@ -33,7 +33,7 @@ void forward(const FeedForward<T>& layer, Input3<T> x, Output3<T> out, FeedForwa
   } else {
     activate(layer.activation, before, hidden, execution);
   }
-  if (saved.dropout) detail::drop<T>(saved.dropout, hidden, hidden, {}, execution);
+  if (saved.dropout) detail::apply_dropout<T>(saved.dropout, hidden, hidden, {}, execution);
   forward(layer.linear2, hidden, out, saved.linear2, residual, execution);
 }
 
@@ -52,7 +52,7 @@ void backward(const FeedForward<T>& layer, Input3<T> d_out, const FeedForwardSav
   const TensorView3<T> d_hidden =
       layer.gated ? TensorView3<T>(memory.data() + before.size(), shape) : d_before;
   backward(layer.linear2, d_out, saved.linear2, d_hidden, gradients.linear2, {}, execution);
-  if (saved.dropout) detail::drop<T>(saved.dropout, d_hidden, d_hidden, {}, execution);
+  if (saved.dropout) detail::apply_dropout<T>(saved.dropout, d_hidden, d_hidden, {}, execution);
   if (layer.gated) {
     glu_backward(layer.activation, d_hidden, before.slice(2, 0, half),
                  before.slice(2, half, 2 * half), d_before.slice(2, 0, half),

@@ -24,8 +24,8 @@ struct MultiHeadAttentionOptions {
   index_t head_dim_v = 0;      ///< of values (d_v); head_dim
   bool output_projection = true;     ///< false: the result is the heads side by side
   std::optional<double> scale = {};  ///< 1 / sqrt(head_dim); a call's own comes first
-  std::optional<NormKind> query_key_norm =
-      {};  ///< of each head's query and key, before rotary: q_norm and k_norm, as Qwen3 and Gemma have them
+  /// Of each head's query and key, before rotary: q_norm and k_norm, as Qwen3 and Gemma have them.
+  std::optional<NormKind> query_key_norm = {};
   double query_key_norm_eps = 1e-6;  ///< of those norms
   double softcap = 0;                ///< of scores; a call's own comes first
   index_t window = -1;  ///< keys before its own that a query sees, whatever the mask; -1: all

@@ -27,7 +27,7 @@ void forward(const InputEmbedding<T>& layer, const Ids& ids, Output3<T> out,
   if (layer.words.compressed() != nullptr) detail::throw_compressed("InputEmbedding");
   layer.forward(ids, out, call);
   const detail::DropoutPlace place{layer.options().dropout, saved.dropout, detail::kAfterEmbedding};
-  if (place) detail::drop<T>(place, out, out, {}, call.execution);
+  if (place) detail::apply_dropout<T>(place, out, out, {}, call.execution);
   const auto iv = const_view(ids);
   const index_t batch = iv.extent(0), seq = iv.extent(1), dim = out.extent(2);
   const TensorView2<index_t> kept = saved.ids.make({batch, seq}),
@@ -71,7 +71,7 @@ void backward(const InputEmbedding<T>& layer, Input3<T> d_out, const InputEmbedd
   Scratch<T> memory(execution.scratch(), layer.options().norm || place ? d_out.size() : 0);
   const TensorView3<T> d_sum(memory.data(), d_out.shape());
   if (place) {
-    detail::drop<T>(place, d_out, d_sum, {}, execution);
+    detail::apply_dropout<T>(place, d_out, d_sum, {}, execution);
     d_out = d_sum;
   }
   if (layer.options().norm) {

@@ -18,8 +18,8 @@ struct MultiHeadAttentionCall {
   /// from first_key on, or behind those of the cache, and the last query at the last key, whatever
   /// lengths and offset say; both are counted from the beginning of their packed sequence.
   TensorView2<const index_t> position_ids = {};
-  KvCache<T>* cache =
-      nullptr;  ///< attention runs over all that it holds, and this call's keys become the last of it
+  /// Attention runs over all that it holds, and this call's keys become the last of it.
+  KvCache<T>* cache = nullptr;
   bool append =
       true;  ///< false: key and value are not read; attention runs over what the cache holds
   /// Instead of `cache`: of each batch row its own, of one row and of any length. Row b is computed

@@ -150,8 +150,8 @@ inline bool is_available(Isa isa) {
 
 namespace detail {
 
-inline Isa require_isa(std::string_view function, std::string_view argument, Isa isa) {
-  if (is_available(isa)) return isa;
+[[noreturn]] ATTN_COLD inline void throw_isa(std::string_view function, std::string_view argument,
+                                             Isa isa) {
   std::string available;
   for (Isa other : kAllIsas) {
     if (is_available(other)) {
@@ -159,8 +159,13 @@ inline Isa require_isa(std::string_view function, std::string_view argument, Isa
     }
   }
   throw ValueError(message(function, argument,
-                           "be one that this machine and this build have (" + available + ")",
+                           join({"be one that this machine and this build have (", available, ")"}),
                            name(isa)));
+}
+
+inline Isa require_isa(std::string_view function, std::string_view argument, Isa isa) {
+  if (!is_available(isa)) throw_isa(function, argument, isa);
+  return isa;
 }
 
 }  // namespace detail

@@ -3,15 +3,19 @@
 //
 // The vocabulary, the same in every target (a new target is one new file and one row of
 // targets.inc):
-//   V::kLanes, V::load(p), V::load(p, n), V::all(x), v.store(p), v.store(p, n)  (n lanes, others 0 / kept)
+//   V::kLanes, V::load(p), V::load(p, n), V::all(x), v.store(p), v.store(p, n)  (n lanes, others 0
+//   / kept)
 //   + - * /, fma(a, b, c) = a b + c, fnma = c - a b, max, min (of a NaN the second operand), sqrt
-//   stream(v, p): store past the caches, p aligned to the vector; then streamed(), once, before others may read it
+//   stream(v, p): store past the caches, p aligned to the vector; then streamed(), once, before
+//   others may read it
 //   are_set<T>(const bool* p) -> V::Mask, of as many as there are lanes
 //   less(a, b) -> V::Mask, select(mask, yes, no), round (to nearest even), sum, max_lane
-//   exponent_bits(v): the lowest 9 (double: 12) bits of each lane, moved to where sign and exponent are
+//   exponent_bits(v): the lowest 9 (double: 12) bits of each lane, moved to where sign and exponent
+//   are
 //   exponent(v): floor(log2 v) of positive normal v; of others some number
 // Of Vec<float> in sets with FMA, for exp_flush:
-//   pow2_eighths(v): 2^((m - 1016) / 8) of the number m in the lowest 12 bits of each lane, m in [8, 2040)
+//   pow2_eighths(v): 2^((m - 1016) / 8) of the number m in the lowest 12 bits of each lane, m in
+//   [8, 2040)
 //   zero_if_less(x, least, y): y, but 0 where x < least
 // Of Vec<std::uint64_t>, which random numbers are made of: kLanes, load(p), all(x), ^, high() >>
 // 32, and

@@ -98,8 +98,8 @@ class Charsmap {
   }
 
   void append_cluster(std::string_view cluster, std::string& out) const {
-    constexpr std::size_t kMost = 5;  // bytes that are looked up as a whole
-    if (cluster.size() <= kMost) {
+    constexpr std::size_t kMax = 5;  // bytes that are looked up as a whole
+    if (cluster.size() <= kMax) {
       if (const auto replacement = find(cluster)) {
         out += *replacement;
         return;

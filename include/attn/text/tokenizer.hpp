@@ -24,11 +24,11 @@ ATTN_NAMESPACE_BEGIN
 /// leftmost of equals, as long as one can. Bytes that have no token in the vocabulary are left out.
 /// Any other text, UTF-8 or not, is what decode() makes of its ids, or that in form C.
 ///
-/// SentencePiece: the text may be normalised first; spaces become the letter U+2581, which may stand
-/// before the text too; then pairs of characters and what they became merge, or the likeliest tokens
-/// are found. A character without a token becomes its bytes, where the vocabulary has them. decode()
-/// gives any bytes back, but for U+2581 itself, which becomes a space, spaces that it leaves out, and
-/// what was normalised.
+/// SentencePiece: the text may be normalised first; spaces become the letter U+2581, which may
+/// stand before the text too; then pairs of characters and what they became merge, or the likeliest
+/// tokens are found. A character without a token becomes its bytes, where the vocabulary has them.
+/// decode() gives any bytes back, but for U+2581 itself, which becomes a space, spaces that it
+/// leaves out, and what was normalised.
 ///
 /// Ids are those of Hugging Face's `tokenizers`. const member functions are safe to call from many
 /// threads at once. Source: Sennrich et al., "Neural Machine Translation of Rare Words with Subword
