@@ -5,6 +5,7 @@ The tables below the page's marker are made from the headers. --check writes not
 import pathlib
 import re
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/options.md"
@@ -85,6 +86,10 @@ def fields_of(body, where):
     return fields
 
 
+def wrapped(text):
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False)
+
+
 def cell(text):
     return text.replace("|", "\\|")
 
@@ -103,7 +108,7 @@ def tables():
                     continue
                 words = unindented(re.sub(r"^ *///", "", line) for line in comment.splitlines())
                 path = header.relative_to(ROOT / "include")
-                lines = [f"### {name}", "", f"{words} `{path}`".strip(), "", "| field | type | default | meaning |", "| --- | --- | --- | --- |"]
+                lines = [f"### {name}", "", wrapped(f"{words} `{path}`".strip()), "", "| field | type | default | meaning |", "| --- | --- | --- | --- |"]
                 for f in fields:
                     lines.append(f"| `{f.name}` | `{cell(f.type)}` | {cell(f.shown_default())} | {cell(f.comment)} |")
                 names.append(name)
@@ -116,7 +121,8 @@ def tables():
 page = PAGE.read_text(encoding="utf-8")
 head = page[:page.index(MARKER) + len(MARKER)]
 made, names = tables()
-expected = head + "\n" + made + "\nReference: " + ", ".join(f"attn::{name}" for name in names) + ".\n"
+reference = wrapped("Reference: " + ", ".join(f"attn::{name}" for name in names) + ".")
+expected = head + "\n" + made + "\n" + reference + "\n"
 if len(names) < 40:
     sys.exit(f"only {names} found: the headers are written otherwise than this script believes")
 if "--check" not in sys.argv:

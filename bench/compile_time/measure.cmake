@@ -7,7 +7,8 @@ foreach(dir IN LISTS INCLUDE_DIRS)
   list(APPEND common "-I${dir}")
 endforeach()
 
-# What is compiled, in turns: a name for the reader, the macros that choose it, and its limit in hundredths of <Eigen/Core>.
+# What is compiled, in turns: a name for the reader, the macros that choose it, and its limit in
+# hundredths of <Eigen/Core>.
 set(names eigen all attention compiled)
 set(eigen_what "<Eigen/Core> alone")
 set(eigen_options -DEIGEN_ALONE)
@@ -24,7 +25,9 @@ set(compiled_limit 190)
 foreach(run RANGE 1 5)
   foreach(name IN LISTS names)
     string(TIMESTAMP begin "%s%f")
-    execute_process(COMMAND "${CXX}" ${common} ${${name}_options} -c "${SOURCE}" -o "${OUTPUT}" COMMAND_ERROR_IS_FATAL ANY)
+    execute_process(
+      COMMAND "${CXX}" ${common} ${${name}_options} -c "${SOURCE}" -o "${OUTPUT}"
+      COMMAND_ERROR_IS_FATAL ANY)
     string(TIMESTAMP end "%s%f")
     math(EXPR hundredths "(${end} - ${begin}) / 10000")
     if(NOT ${name}_time OR hundredths LESS ${name}_time)
@@ -54,5 +57,6 @@ foreach(name IN LISTS names)
   if(ratio GREATER ${name}_limit)
     set(verdict "ABOVE")
   endif()
-  message("${${name}_what} compiles in ${seconds} s, ${ratio_text} times <Eigen/Core>: ${verdict} the limit of ${limit_text}")
+  message("${${name}_what} compiles in ${seconds} s, ${ratio_text} times <Eigen/Core>: "
+    "${verdict} the limit of ${limit_text}")
 endforeach()

@@ -15,7 +15,9 @@ class AttnReport:
         self._environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
         self.machine = self._run("mha_tutorial", 1)["machine"]  # the quickest row
         if self.machine["threads"] != threads:
-            raise SystemExit(f"attn_report runs on {self.machine['threads']} threads, not on {threads}.")
+            raise SystemExit(
+                f"attn_report runs on {self.machine['threads']} threads, not on {threads}."
+            )
         shapes = subprocess.run([program, "--shapes"], capture_output=True, check=True)
         self.shapes = json.loads(shapes.stdout)
 
@@ -25,15 +27,20 @@ class AttnReport:
         return f"{patch // 10000}.{patch // 100 % 100}.{patch % 100}"
 
     def best(self, name, operation, seconds):
-        """{"seconds": s} or {"error": why} by the row's full name: NAME on one thread, NAME@all on all of them."""
+        """{"seconds": s} or {"error": why} by the row's full name: NAME on one thread, NAME@all on
+        all of them."""
         if isinstance(operation, MiniLm):
             rows = {name: 1, name + "@all": self.machine["threads"]}
             if not operation.exact().embeddings_file.exists():
                 self._minilm(operation.exact(), 1, 0)
-            return {row: self._minilm(operation, threads, seconds / 2) for row, threads in rows.items()}
+            return {
+                row: self._minilm(operation, threads, seconds / 2) for row, threads in rows.items()
+            }
         if isinstance(operation, Llm):
             rows = {name: 1, name + "@all": self.machine["threads"]}
-            return {row: self._llm(operation, threads, seconds / 2) for row, threads in rows.items()}
+            return {
+                row: self._llm(operation, threads, seconds / 2) for row, threads in rows.items()
+            }
         return {
             row["name"]: answer(row, operation)
             for row in self._run(name, seconds)["rows"]
@@ -57,13 +64,18 @@ class AttnReport:
         options += ["--precision", operation.precision]
         environment = self._environment | {"OMP_NUM_THREADS": str(threads)}
         done = subprocess.run(
-            [program, operation.text_file, *options], env=environment, capture_output=True, text=True
+            [program, operation.text_file, *options],
+            env=environment,
+            capture_output=True,
+            text=True,
         )
         if done.returncode != 0:
             return {"error": done.stderr.strip()}
         lost = operation.error(operation.embeddings(), operation.expected())
         if not lost < operation.tolerance:
-            return {"error": f"wrong by {lost:.1e}, {operation.tolerance:g} allowed, on {operation}"}
+            return {
+                "error": f"wrong by {lost:.1e}, {operation.tolerance:g} allowed, on {operation}"
+            }
         return {"seconds": json.loads(done.stdout)["seconds"]}
 
     def _run(self, only, seconds):
@@ -71,7 +83,10 @@ class AttnReport:
             json_file = Path(folder, "report.json")
             options = ["--only", only, "--seconds", str(max(1, seconds)), "--json", json_file]
             subprocess.run(
-                [self._program, *options], env=self._environment, stdout=subprocess.DEVNULL, check=True
+                [self._program, *options],
+                env=self._environment,
+                stdout=subprocess.DEVNULL,
+                check=True,
             )
             return json.loads(json_file.read_text())
 

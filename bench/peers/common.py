@@ -27,8 +27,9 @@ def softmax(x):
 
 
 class Operation:
-    """A shape to run. inputs() are the arguments of expected(), which takes them in float64. `element` is what numbers
-    may be rounded to: "float32", "bfloat16", or "int8", which is weights and, in the call, activations."""
+    """A shape to run. inputs() are the arguments of expected(), which takes them in float64.
+    `element` is what numbers may be rounded to: "float32", "bfloat16", or "int8", which is weights
+    and, in the call, activations. """
 
     element = "float32"
     trains = False
@@ -55,7 +56,8 @@ class Operation:
 
 @dataclass(frozen=True)
 class Gemm(Operation):
-    """(m, k) times (k, n); where `packed`, b is known beforehand and may be laid out as one likes."""
+    """(m, k) times (k, n); where `packed`, b is known beforehand and may be laid out as one
+    likes."""
 
     m: int
     n: int
@@ -99,7 +101,10 @@ class BatchedGemm(Operation):
         return replace(self, batch=3)
 
     def inputs(self):
-        return {"a": random(1, self.batch, self.m, self.k), "b": random(2, self.batch, self.k, self.n)}
+        return {
+            "a": random(1, self.batch, self.m, self.k),
+            "b": random(2, self.batch, self.k, self.n),
+        }
 
     def expected(self, a, b):
         return a @ b
@@ -132,7 +137,9 @@ class Elements(Operation):
             case "silu":
                 return x / (1 + np.exp(-x))
             case "layer_norm":
-                return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + self.eps)
+                return (x - x.mean(-1, keepdims=True)) / np.sqrt(
+                    x.var(-1, keepdims=True) + self.eps
+                )
 
 
 @dataclass(frozen=True)
@@ -162,13 +169,16 @@ class Attention(Operation):
         return self.heads // self.kv_heads
 
     def equivalents(self):
-        """One query of each head that shares keys is as many queries of one head: the same numbers in memory."""
+        """One query of each head that shares keys is as many queries of one head: the same numbers
+        in memory."""
         if self.q_len > 1 or self.group == 1:
             return [self]
         return [self, replace(self, heads=self.kv_heads, q_len=self.group)]
 
     def small(self):
-        return replace(self, batch=2, heads=2 * self.group, kv_heads=2, q_len=min(self.q_len, 41), kv_len=41)
+        return replace(
+            self, batch=2, heads=2 * self.group, kv_heads=2, q_len=min(self.q_len, 41), kv_len=41
+        )
 
     def inputs(self):
         return {
@@ -204,7 +214,8 @@ class Softmax(Operation):
 
 @dataclass(frozen=True)
 class MultiHead(Operation):
-    """Self-attention with biases, as PyTorch's nn.MultiheadAttention: weights are (out, in), q over k over v."""
+    """Self-attention with biases, as PyTorch's nn.MultiheadAttention: weights are (out, in), q over
+    k over v."""
 
     batch: int
     seq: int
@@ -281,7 +292,9 @@ class EncoderLayer(Operation):
             normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + self.eps)
             return normal * weights[name + "_weight"] + weights[name + "_bias"]
 
-        attention = {name: weights[name] for name in ("in_weight", "in_bias", "out_weight", "out_bias")}
+        attention = {
+            name: weights[name] for name in ("in_weight", "in_bias", "out_weight", "out_bias")
+        }
         y = norm("norm1", x + self.attention.expected(x, **attention))
         hidden = linear("linear1", y)
         hidden *= 0.5 * (1 + np.vectorize(math.erf)(hidden / math.sqrt(2)))
@@ -296,12 +309,14 @@ class MiniLm(Operation):
     sentences: int
     element: str = "float32"
     float32_tolerance = 1e-4
-    # 1 - cosine, mean and worst of all lines, that attn is held to on those of tests/examples/precision_test.cpp.
+    # 1 - cosine, mean and worst of all lines, that attn is held to on those of
+    # tests/examples/precision_test.cpp.
     losses = {"bfloat16": (1e-4, 5e-4), "int8": (5e-3, 2e-2)}
 
     @property
     def tolerance(self):
-        """Where numbers are rounded, four times as much on these lines of random words: ONNX Runtime's int8 loses 0.012."""
+        """Where numbers are rounded, four times as much on these lines of random words: ONNX
+        Runtime's int8 loses 0.012."""
         return 4 if self.element in self.losses else self.float32_tolerance
 
     def error(self, found, expected):
@@ -343,15 +358,16 @@ class MiniLm(Operation):
         return replace(self, element="float32")
 
     def expected(self):
-        """attn's in float: all are to agree with it; its tests compare it with PyTorch in double precision."""
+        """attn's in float: all are to agree with it; its tests compare it with PyTorch in double
+        precision."""
         return self.exact().embeddings().astype(np.float64)
 
 
 @dataclass(frozen=True)
 class Llm(Operation):
-    """A language model in a GGUF file: "prompt" tokens read whole, or `decoded` more behind them one by one ("decode",
-    "batch" of conversations, "long" with a cache in 8 bits), or from the file to the "first" token. attn's program leaves
-    the likeliest next token in a file of `folder`."""
+    """A language model in a GGUF file: "prompt" tokens read whole, or `decoded` more behind them
+    one by one ("decode", "batch" of conversations, "long" with a cache in 8 bits), or from the file
+    to the "first" token. attn's program leaves the likeliest next token in a file of `folder`."""
 
     kind: str
     folder: str
@@ -363,7 +379,13 @@ class Llm(Operation):
 
     @property
     def name(self):
-        names = {"prompt": "prefill", "decode": "decode", "batch": "decode_batch", "long": "long", "first": "first_token"}
+        names = {
+            "prompt": "prefill",
+            "decode": "decode",
+            "batch": "decode_batch",
+            "long": "long",
+            "first": "first_token",
+        }
         return f"llm_{names[self.kind]}" + "_exact" * self.exact
 
     @property
@@ -416,7 +438,11 @@ class AttentionTrain(Attention):
             scores += np.triu(np.full(scores.shape[2:], -np.inf), 1)
         weights = softmax(scores)
         d_weights = d_out @ v.swapaxes(2, 3)
-        d_scores = weights * (d_weights - (weights * d_weights).sum(-1, keepdims=True)) / math.sqrt(self.dim)
+        d_scores = (
+            weights
+            * (d_weights - (weights * d_weights).sum(-1, keepdims=True))
+            / math.sqrt(self.dim)
+        )
         return np.stack([d_scores @ k, d_scores.swapaxes(2, 3) @ q, weights.swapaxes(2, 3) @ d_out])
 
 
@@ -438,7 +464,8 @@ class EncoderTrain(EncoderLayer):
 
 @dataclass(frozen=True)
 class GptTrain(Operation):
-    """A step of a GPT with tied embeddings, clipping and AdamW; the check is that the loss falls."""
+    """A step of a GPT with tied embeddings, clipping and AdamW; the check is that the loss
+    falls."""
 
     trains = True
 
@@ -485,12 +512,16 @@ def operations(shapes, minilm):
         Llm("long", folder, prompt=4096, decoded=16),
         Llm("first", folder, prompt=16),
     ]
-    models = {f"minilm_{other.precision}": other for other in (replace(minilm, element=e) for e in ("bfloat16", "int8"))}
+    models = {
+        f"minilm_{other.precision}": other
+        for other in (replace(minilm, element=e) for e in ("bfloat16", "int8"))
+    }
     return made | {"minilm": minilm} | models | {row.name: row for row in llm}
 
 
 def best_seconds(call, seconds):
-    """The shortest of many samples, of at least 0.1 ms each so that reading the clock costs nothing."""
+    """The shortest of many samples, of at least 0.1 ms each so that reading the clock costs
+    nothing."""
     call()
     timer = timeit.Timer(call)
     repeats = 1

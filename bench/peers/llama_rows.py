@@ -36,12 +36,15 @@ def likeliest(model):
 
 
 def ids_of(operation, model):
-    return model.tokenize(operation.text.encode(), add_bos=False)[: operation.prompt + operation.decoded]
+    return model.tokenize(operation.text.encode(), add_bos=False)[
+        : operation.prompt + operation.decoded
+    ]
 
 
 @functools.cache  # reading a long prompt takes longer than what is measured
 def loaded(operation, threads, flash):
-    """The prompt whole, or what is decoded behind it token by token; a long context with a cache in 8 bits."""
+    """The prompt whole, or what is decoded behind it token by token; a long context with a cache in
+    8 bits."""
     if isinstance(operation, Llm) and operation.kind not in ("prompt", "decode", "long"):
         raise Unsupported(f"one conversation at a time, and a loaded model: {operation}")
     is_long = isinstance(operation, Llm) and operation.kind == "long"

@@ -13,13 +13,15 @@ QUANTIZED = "quantized.onnx"  # the former's weights in int8, activations rounde
 
 
 def let_tokenizers_use(threads):
-    """They read the first for every batch and the second when they start threads, which one alone does not."""
+    """They read the first for every batch and the second when they start threads, which one alone
+    does not."""
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
     os.environ["RAYON_NUM_THREADS"] = str(threads)
 
 
 def embedder(operation, threads, run):
-    """A function that embeds the operation's text; run(ids, mask) are the embeddings of a padded batch."""
+    """A function that embeds the operation's text; run(ids, mask) are the embeddings of a padded
+    batch."""
     from tokenizers import Tokenizer  # of this row alone
 
     let_tokenizers_use(threads)

@@ -16,10 +16,14 @@ MAX_TOKENS = 256
 
 def write_text(operation):
     """Lines of 5 to 60 of the vocabulary's words, the same in every run."""
-    entries = Path(os.environ["ATTN_MODEL_DIR"], "vocab.txt").read_text(encoding="utf-8").splitlines()
+    entries = (
+        Path(os.environ["ATTN_MODEL_DIR"], "vocab.txt").read_text(encoding="utf-8").splitlines()
+    )
     words = [entry for entry in entries if entry.isascii() and entry.isalpha() and len(entry) > 3]
     source = random.Random(1)
-    lines = (" ".join(source.choices(words, k=source.randint(5, 60))) for _ in range(operation.sentences))
+    lines = (
+        " ".join(source.choices(words, k=source.randint(5, 60))) for _ in range(operation.sentences)
+    )
     operation.text_file.write_text("".join(line + "\n" for line in lines))
 
 
@@ -28,9 +32,16 @@ def write_sentence_transformer(folder, model, tokenizer):
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
     from transformers import PreTrainedTokenizerFast
 
-    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    special = {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+    }
     model.save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=MAX_TOKENS, **special).save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=MAX_TOKENS, **special
+    ).save_pretrained(folder)
     modules = [Transformer(folder, max_seq_length=MAX_TOKENS), Pooling(384, "mean"), Normalize()]
     SentenceTransformer(modules=modules, device="cpu").save(folder)
 

@@ -59,7 +59,9 @@ def graph_way(nodes, inputs, constants, threads, layout=lambda y: y, is_int8=Fal
 
 def multi_head_nodes(heads, output):
     return [
-        helper.make_node("Attention", ["x", "in_weight", "in_bias"], ["heads"], domain=CONTRIB, num_heads=heads),
+        helper.make_node(
+            "Attention", ["x", "in_weight", "in_bias"], ["heads"], domain=CONTRIB, num_heads=heads
+        ),
         helper.make_node("MatMul", ["heads", "out_weight"], ["projected"]),
         helper.make_node("Add", ["projected", "out_bias"], [output]),
     ]
@@ -70,7 +72,9 @@ def encoder_layer_nodes(operation):
 
     def norm(name, x, skip, output):
         inputs = [x, skip, name + "_weight", name + "_bias"]
-        return helper.make_node("SkipLayerNormalization", inputs, [output], epsilon=operation.eps, **fused)
+        return helper.make_node(
+            "SkipLayerNormalization", inputs, [output], epsilon=operation.eps, **fused
+        )
 
     return [
         *multi_head_nodes(operation.heads, "attended"),
@@ -84,7 +88,8 @@ def encoder_layer_nodes(operation):
 
 
 def standard(operation, inputs, threads):
-    """Operators of ONNX itself; for a whole module the one that ONNX Runtime's own optimizer makes of it."""
+    """Operators of ONNX itself; for a whole module the one that ONNX Runtime's own optimizer makes
+    of it."""
     need_element(operation, "float32", "int8")
     constants = {}
     match operation:
@@ -95,7 +100,11 @@ def standard(operation, inputs, threads):
             if operation.packed:
                 inputs, constants = {"a": inputs["a"]}, {"b": inputs["b"]}
         case Attention():
-            nodes = [helper.make_node("Attention", ["q", "k", "v"], ["y"], is_causal=int(operation.causal))]
+            nodes = [
+                helper.make_node(
+                    "Attention", ["q", "k", "v"], ["y"], is_causal=int(operation.causal)
+                )
+            ]
         case Softmax():
             nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=-1)]
         case MultiHead():
@@ -111,13 +120,18 @@ def standard(operation, inputs, threads):
 
 
 def contrib_attention(operation, inputs, threads, combined):
-    """Its own MultiHeadAttention, which takes the inputs named in `combined` as (batch, seq, heads * dim)."""
+    """Its own MultiHeadAttention, which takes the inputs named in `combined` as (batch, seq, heads
+    * dim)."""
     if not isinstance(operation, Attention) or operation.group > 1:
         raise Unsupported(f"no MultiHeadAttention for {operation}")
     combine = lambda x: np.ascontiguousarray(x.swapaxes(1, 2)).reshape(x.shape[0], x.shape[2], -1)
     need_element(operation, "float32")
     inputs = {name: combine(x) if name in combined else x for name, x in inputs.items()}
-    options = {"domain": CONTRIB, "num_heads": operation.heads, "unidirectional": int(operation.causal)}
+    options = {
+        "domain": CONTRIB,
+        "num_heads": operation.heads,
+        "unidirectional": int(operation.causal),
+    }
     nodes = [helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["y"], **options)]
     split = (operation.batch, operation.q_len, operation.heads, operation.dim)
     return graph_way(nodes, inputs, {}, threads, layout=lambda y: y.reshape(split).swapaxes(1, 2))
@@ -149,7 +163,19 @@ def exported_encoder(operation, inputs, threads):
 def optimized_encoder(operation, inputs, threads):
     """By its own optimizer for BERT."""
     need_element(operation, "float32", "int8")
-    return encoder(operation, inputs, threads, minilm.QUANTIZED if operation.element == "int8" else minilm.OPTIMIZED)
+    return encoder(
+        operation,
+        inputs,
+        threads,
+        minilm.QUANTIZED if operation.element == "int8" else minilm.OPTIMIZED,
+    )
 
 
-serve(onnxruntime.__version__, standard, contrib_projected, contrib_cached, exported_encoder, optimized_encoder)
+serve(
+    onnxruntime.__version__,
+    standard,
+    contrib_projected,
+    contrib_cached,
+    exported_encoder,
+    optimized_encoder,
+)

@@ -12,7 +12,8 @@ core = openvino.Core()
 
 
 def weight_node(operation, weight):
-    """A weight (out, in); of int8 codes with a scale a row, which the plugin multiplies by activations of 8 bits."""
+    """A weight (out, in); of int8 codes with a scale a row, which the plugin multiplies by
+    activations of 8 bits."""
     if operation.element != "int8":
         return weight
     scale = np.abs(weight).max(1, keepdims=True) / 127
@@ -21,7 +22,8 @@ def weight_node(operation, weight):
 
 
 def multi_head(operation, x, in_weight, in_bias, out_weight, out_bias):
-    """Self-attention from its parts: three projections, attention head by head, the last projection."""
+    """Self-attention from its parts: three projections, attention head by head, the last
+    projection."""
     split = [operation.batch, operation.seq, operation.heads, operation.width // operation.heads]
 
     def heads(weight, bias):
@@ -60,7 +62,9 @@ def make_request(model, threads, element="float32"):
 
 
 def encoder(operation, threads):
-    need_element(operation, "float32", "bfloat16")  # codes are made of a graph by a package of its own
+    need_element(
+        operation, "float32", "bfloat16"
+    )  # codes are made of a graph by a package of its own
     request = make_request(f"{operation.folder}/{minilm.EXPORTED}", threads, operation.element)
     run = lambda ids, mask: request.infer({"input_ids": ids, "attention_mask": mask})[0]
     return Way(minilm.embedder(operation, threads, run), lambda embeddings: embeddings)
@@ -95,7 +99,9 @@ def compiled(operation, inputs, threads):
             result = encoder_layer(operation, nodes["x"], **constants)
         case _:
             raise Unsupported(f"no graph for {operation}")
-    request = make_request(openvino.Model([result], list(parameters.values())), threads, operation.element)
+    request = make_request(
+        openvino.Model([result], list(parameters.values())), threads, operation.element
+    )
     for i, x in enumerate(inputs.values()):
         request.set_input_tensor(i, openvino.Tensor(x, shared_memory=True))
     return Way(request.infer, lambda _: request.get_output_tensor().data, keep=inputs)

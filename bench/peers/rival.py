@@ -23,7 +23,9 @@ class Way(NamedTuple):
     """One of the rival's ways to run an operation."""
 
     call: Callable[[], Any]
-    result: Callable[[Any], np.ndarray]  # of what call() returned, laid out as Operation.expected() is
+    result: Callable[
+        [Any], np.ndarray
+    ]  # of what call() returned, laid out as Operation.expected() is
     keep: Any = None  # memory that the call reads and the rival does not hold
 
 
@@ -38,7 +40,9 @@ def check(way, operation, inputs):
     expected = operation.expected(**{name: x.astype(np.float64) for name, x in inputs.items()})
     error = operation.error(way.result(way.call()), expected)
     if not error < operation.tolerance:
-        raise ArithmeticError(f"wrong by {error:.1e}, {operation.tolerance:g} allowed, on {operation}")
+        raise ArithmeticError(
+            f"wrong by {error:.1e}, {operation.tolerance:g} allowed, on {operation}"
+        )
 
 
 def best_way(ways, operation, threads, seconds):
@@ -61,7 +65,8 @@ def best_way(ways, operation, threads, seconds):
 
 
 def serve(version, *ways, trains=False):
-    """Answers until the input ends. A way is a function of (operation, inputs, threads) that makes a Way."""
+    """Answers until the input ends. A way is a function of (operation, inputs, threads) that makes
+    a Way."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the rival prints is no answer
     print(json.dumps({"version": version}), file=answers, flush=True)
@@ -95,7 +100,9 @@ class Rival:
             if self._process is None:
                 self._start()
             ask = {"operation": type(operation).__name__, "shape": dataclasses.asdict(operation)}
-            self._process.stdin.write(json.dumps({**ask, "threads": threads, "seconds": seconds}) + "\n")
+            self._process.stdin.write(
+                json.dumps({**ask, "threads": threads, "seconds": seconds}) + "\n"
+            )
             self._process.stdin.flush()
             return self._answer()
         except (ChildProcessError, BrokenPipeError) as error:

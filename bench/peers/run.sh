@@ -1,10 +1,13 @@
 #!/bin/sh
-# Compares attn's speed with PyTorch's, ONNX Runtime's, OpenVINO's and llama.cpp's on this machine and prints a Markdown table:
-# `sh bench/peers/run.sh [--threads N] [--quick] [--row NAME]... [--json FILE]`, from any directory. It takes about 25
-# minutes, with --row less; --quick takes three and shows that it works, not how fast anything is.
+# Compares attn's speed with PyTorch's, ONNX Runtime's, OpenVINO's and llama.cpp's on this machine
+# and prints a Markdown table:
+# `sh bench/peers/run.sh [--threads N] [--quick] [--row NAME]... [--json FILE]`, from any directory.
+# It takes about 25 minutes, with --row less; --quick takes three and shows that it works, not how
+# fast anything is.
 #
-# pip installs the rivals, by its own settings, into a virtual environment: ${XDG_CACHE_HOME:-~/.cache}/attn/peers-venv.
-# That takes 6 GB, most of them CUDA, unless PIP_EXTRA_INDEX_URL names PyTorch's index of CPU builds.
+# pip installs the rivals, by its own settings, into a virtual environment:
+# ${XDG_CACHE_HOME:-~/.cache}/attn/peers-venv. That takes 6 GB, most of them CUDA, unless
+# PIP_EXTRA_INDEX_URL names PyTorch's index of CPU builds.
 # ATTN_BUILD_DIR names the build directory (default: build; from the top of the repository).
 set -eu
 
@@ -50,14 +53,16 @@ if ! "$python" -m pip --version >/dev/null 2>&1; then
 fi
 step "Installing numpy"
 pinned numpy
-for packages in torch "onnxruntime onnx" openvino "sentence-transformers transformers tokenizers safetensors"; do
+for packages in torch "onnxruntime onnx" openvino \
+    "sentence-transformers transformers tokenizers safetensors"; do
   step "Installing $packages"
   # shellcheck disable=SC2086  # a list of words
   pinned $packages || step "Could not install $packages: going on without"
 done
 
 step "Building llama-cpp-python, which takes minutes"
-# With AMX, as g++ 12 compiles it, this llama.cpp ends with a segmentation fault: such machines take their AVX-512.
+# With AMX, as g++ 12 compiles it, this llama.cpp ends with a segmentation fault: such machines take
+# their AVX-512.
 flags=
 if echo | "${CXX:-c++}" -march=native -dM -E -x c++ - 2>/dev/null | grep -q __AMX_TILE__; then
   flags="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"

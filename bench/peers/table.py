@@ -20,8 +20,12 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--report", required=True, metavar="PROGRAM", help="attn_report")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), metavar="N")
-    parser.add_argument("--quick", action="store_true", help="one short round: whether it works, not how fast")
-    parser.add_argument("--row", metavar="NAME", action="append", help="this row; may be given again (default: all)")
+    parser.add_argument(
+        "--quick", action="store_true", help="one short round: whether it works, not how fast"
+    )
+    parser.add_argument(
+        "--row", metavar="NAME", action="append", help="this row; may be given again (default: all)"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the same as JSON")
     options = parser.parse_args()
     if options.threads < 1:
@@ -51,7 +55,8 @@ class Comparison:
         self.errors = {}  # likewise: the last thing that went wrong
 
     def measure(self, name, seconds):
-        """A row of attn, then at once the same of every rival: what disturbs one disturbs the others."""
+        """A row of attn, then at once the same of every rival: what disturbs one disturbs the
+        others."""
         operation = self.operations[name]
         for row, answer in self.report.best(name, operation, 2 * seconds).items():
             self._keep(row, "attn", answer)
@@ -67,8 +72,8 @@ class Comparison:
             self.errors[row, who] = answer["error"]
 
     def rows(self):
-        """[{"name", "threads", "seconds", "rivals": {name: {"seconds", "ratio"}}}], null where there is no number;
-        "sentences" or "tokens" where they are what is done in those seconds."""
+        """[{"name", "threads", "seconds", "rivals": {name: {"seconds", "ratio"}}}], null where
+        there is no number; "sentences" or "tokens" where they are what is done in those seconds."""
         return [
             self._row(name + end, threads) | work_of(operation)
             for name, operation in self.operations.items()
@@ -107,7 +112,11 @@ def ratio_text(ratio):
 
 def print_table(result):
     machine, versions = result["machine"], result["versions"]
-    rounds = f"best of {result['rounds']} rounds" if result["rounds"] > 1 else "one quick round, not to be trusted"
+    rounds = (
+        f"best of {result['rounds']} rounds"
+        if result["rounds"] > 1
+        else "one quick round, not to be trusted"
+    )
     print(f"{machine['name']}, {machine['isa']}, threads: {machine['threads']}; {rounds}.  ")
     print("; ".join(f"{name} {version}" for name, version in versions.items()) + ".  ")
     print("A rival's number is its time over attn's: above 1, attn is faster.\n")
@@ -115,18 +124,23 @@ def print_table(result):
     print("| --- | ---: | ---: |" + " ---: |" * len(result["rivals"]))
     for row in result["rows"]:
         ratios = [ratio_text(rival["ratio"]) for rival in row["rivals"].values()]
-        print("| " + " | ".join([row["name"], str(row["threads"]), speed_text(row), *ratios]) + " |")
+        print(
+            "| " + " | ".join([row["name"], str(row["threads"]), speed_text(row), *ratios]) + " |"
+        )
     print(
-        "\nThe rivals are called from Python, which costs them some microseconds a call: much of softmax and"
-        " mha_tutorial. OpenVINO's fast decoding needs a model that holds the cache as its state; sdpa_decode is"
-        " its operator by itself. minilm is all-MiniLM-L6-v2 on lines of 5 to 60 words, tokenizer included, in batches"
-        " of 32 lines of like length: PyTorch by sentence-transformers, ONNX Runtime by the faster of the exported"
-        " graph and what its optimizer makes of it. Rows _bf16 and _int8 may round to these: weights are known beforehand,"
-        " activations are rounded in the call; PyTorch by tensors of bfloat16 and quantize_dynamic, ONNX Runtime by"
-        " quantize_dynamic, OpenVINO by its inference precision and, in int8, by weights with a scale a row and dynamic"
-        " quantization. llm is SmolLM2-135M-Instruct in Q4_1, activations in 8 bits but for"
-        " llm_prefill_exact: a prompt of 512 tokens, 128 tokens behind 16, as many of each of 8 conversations at once, 16"
-        " behind 4,096 with a cache in 8 bits, and the first token behind 16, the model's loading included."
+        "\nThe rivals are called from Python, which costs them some microseconds a call: much of"
+        " softmax and mha_tutorial. OpenVINO's fast decoding needs a model that holds the cache as"
+        " its state; sdpa_decode is its operator by itself. minilm is all-MiniLM-L6-v2 on lines of"
+        " 5 to 60 words, tokenizer included, in batches of 32 lines of like length: PyTorch by"
+        " sentence-transformers, ONNX Runtime by the faster of the exported graph and what its"
+        " optimizer makes of it. Rows _bf16 and _int8 may round to these: weights are known"
+        " beforehand, activations are rounded in the call; PyTorch by tensors of bfloat16 and"
+        " quantize_dynamic, ONNX Runtime by quantize_dynamic, OpenVINO by its inference precision"
+        " and, in int8, by weights with a scale a row and dynamic quantization. llm is"
+        " SmolLM2-135M-Instruct in Q4_1, activations in 8 bits but for llm_prefill_exact: a prompt"
+        " of 512 tokens, 128 tokens behind 16, as many of each of 8 conversations at once, 16"
+        " behind 4,096 with a cache in 8 bits, and the first token behind 16, the model's loading"
+        " included."
     )
     for complaint in result["complaints"]:
         print(f"\n{complaint}")
@@ -135,7 +149,12 @@ def print_table(result):
 def write_minilm_files(minilm):
     """Complaints, if the rivals lack something."""
     progress("minilm: the model in the rivals' formats")
-    command = [sys.executable, Path(__file__).with_name("minilm_files.py"), minilm.folder, str(minilm.sentences)]
+    command = [
+        sys.executable,
+        Path(__file__).with_name("minilm_files.py"),
+        minilm.folder,
+        str(minilm.sentences),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode == 0:
         return []
@@ -161,7 +180,9 @@ def compare(options, minilm):
     ]
     present = [rival for rival in rivals if not rival.absence]
     comparison = Comparison(report, present, options.threads, minilm, options.row)
-    has_minilm = any(isinstance(operation, common.MiniLm) for operation in comparison.operations.values())
+    has_minilm = any(
+        isinstance(operation, common.MiniLm) for operation in comparison.operations.values()
+    )
     minilm_complaints = write_minilm_files(minilm) if has_minilm else []
     for i in range(rounds):
         for name in comparison.operations:
@@ -169,8 +190,12 @@ def compare(options, minilm):
             comparison.measure(name, seconds)
     progress("")
     versions = {"attn": f"{report.version} (compiler {report.machine['compiler']})"}
-    complaints = [f"{rival.name} does not run here: {rival.absence}" for rival in rivals if rival.absence]
-    complaints += minilm_complaints + [f"{who}, {row}: {error}" for (row, who), error in comparison.errors.items()]
+    complaints = [
+        f"{rival.name} does not run here: {rival.absence}" for rival in rivals if rival.absence
+    ]
+    complaints += minilm_complaints + [
+        f"{who}, {row}: {error}" for (row, who), error in comparison.errors.items()
+    ]
     result = {
         "machine": report.machine,
         "versions": versions | {rival.name: rival.version for rival in present},

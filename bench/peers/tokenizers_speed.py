@@ -5,10 +5,12 @@ Ids of odd lines and of plays by SmolLM2's vocabulary, and of plays by a small o
 
   python tokenizers_speed.py BUILD [LINES]     # the build folder; 5000 odd lines if not given
 
-Needs what tests/data/smollm2/make_token_ids.py needs, SmolLM2 (examples/fetch_llm.sh) and, for the other rows, the plays
-(examples/fetch_plays.sh). Prints lines whose ids differ, and MB of text a second: the best of several runs of each. Where
-llama-cpp-python is there, too: the odd lines that llama.cpp tokenizes otherwise.
+Needs what tests/data/smollm2/make_token_ids.py needs, SmolLM2 (examples/fetch_llm.sh) and, for the
+other rows, the plays (examples/fetch_plays.sh). Prints lines whose ids differ, and MB of text a
+second: the best of several runs of each. Where llama-cpp-python is there, too: the odd lines that
+llama.cpp tokenizes otherwise.
 """
+
 import json
 import os
 import pathlib
@@ -24,8 +26,10 @@ sys.path.insert(0, str(ROOT / "tests/data/smollm2"))
 import make_token_ids
 from tokenizers import Tokenizer
 
-PLAYS = pathlib.Path(os.environ.get("ATTN_PLAYS_DIR") or (
-    os.environ.get("XDG_CACHE_HOME") or os.environ["HOME"] + "/.cache") + "/attn/plays")
+PLAYS = pathlib.Path(
+    os.environ.get("ATTN_PLAYS_DIR")
+    or (os.environ.get("XDG_CACHE_HOME") or os.environ["HOME"] + "/.cache") + "/attn/plays"
+)
 
 
 def best_seconds(f, seconds=3):
@@ -41,13 +45,19 @@ def compare(name, lines, tokenizer, *program):
     ids = [tokenizer.encode(line, add_special_tokens=False).ids for line in lines]
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "lines.json"
-        path.write_text(json.dumps([{"text": line, "ids": i} for line, i in zip(lines, ids, strict=True)]))
+        path.write_text(
+            json.dumps([{"text": line, "ids": i} for line, i in zip(lines, ids, strict=True)])
+        )
         found = json.loads(subprocess.run([*program, path], check=True, capture_output=True).stdout)
     megabytes = sum(len(line.encode()) for line in lines) / 1e6
-    theirs = megabytes / best_seconds(lambda: tokenizer.encode_batch_fast(lines, add_special_tokens=False))
+    theirs = megabytes / best_seconds(
+        lambda: tokenizer.encode_batch_fast(lines, add_special_tokens=False)
+    )
     ours = found["mb_per_second"]
-    print(f"{name}: {len(lines)} lines, {megabytes:.2f} MB, {found['unequal']} with other ids; attn {ours:.1f} MB/s, "
-          f"tokenizers {theirs:.1f} MB/s: {ours / theirs:.1f} x")
+    print(
+        f"{name}: {len(lines)} lines, {megabytes:.2f} MB, {found['unequal']} with other ids; "
+        f"attn {ours:.1f} MB/s, tokenizers {theirs:.1f} MB/s: {ours / theirs:.1f} x"
+    )
 
 
 def list_llama_differences(lines, tokenizer):
@@ -56,7 +66,9 @@ def list_llama_differences(lines, tokenizer):
     except ImportError:
         print("llama-cpp-python is not there: its ids are not compared")
         return
-    vocabulary = llama_cpp.Llama(make_token_ids.LLM_DIR + "/SmolLM2-135M-Instruct.Q4_1.gguf", vocab_only=True, verbose=False)
+    vocabulary = llama_cpp.Llama(
+        make_token_ids.LLM_DIR + "/SmolLM2-135M-Instruct.Q4_1.gguf", vocab_only=True, verbose=False
+    )
     unequal = 0
     for line in lines:
         ids = tokenizer.encode(line, add_special_tokens=False).ids
@@ -73,13 +85,21 @@ def main():
     odd = make_token_ids.make_lines(int(sys.argv[2]) if len(sys.argv) > 2 else 5000)
     compare("odd lines", odd, tokenizer, program)
     list_llama_differences(odd, tokenizer)
-    texts = [path.read_text(encoding="utf-8", errors="replace") for path in sorted(PLAYS.glob("*.txt"))]
+    texts = [
+        path.read_text(encoding="utf-8", errors="replace") for path in sorted(PLAYS.glob("*.txt"))
+    ]
     lines = [line for text in texts for line in text.splitlines()]
     if lines:
         compare("plays", lines, tokenizer, program)
         folder = ROOT / "tests/data/sentencepiece"
-        compare("plays by SentencePiece", lines, Tokenizer.from_file(str(folder / "llama/tokenizer.json")), program, "--model",
-                folder / "llama.gguf")
+        compare(
+            "plays by SentencePiece",
+            lines,
+            Tokenizer.from_file(str(folder / "llama/tokenizer.json")),
+            program,
+            "--model",
+            folder / "llama.gguf",
+        )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,17 @@ import torch
 import torch.nn.functional as F
 
 import minilm
-from common import Attention, AttentionTrain, BatchedGemm, Elements, EncoderLayer, EncoderTrain, Gemm, GptTrain, MiniLm
+from common import (
+    Attention,
+    AttentionTrain,
+    BatchedGemm,
+    Elements,
+    EncoderLayer,
+    EncoderTrain,
+    Gemm,
+    GptTrain,
+    MiniLm,
+)
 from common import MultiHead, Softmax
 from rival import Way, serve
 
@@ -71,11 +81,15 @@ class Gpt(torch.nn.Module):
         self.position = torch.nn.Embedding(shape.seq, shape.width)
         for table in (self.token, self.position):
             torch.nn.init.normal_(table.weight, std=0.02)
-        self.blocks = torch.nn.Sequential(*[Block(shape.width, shape.heads) for _ in range(shape.layers)])
+        self.blocks = torch.nn.Sequential(
+            *[Block(shape.width, shape.heads) for _ in range(shape.layers)]
+        )
         self.norm = torch.nn.LayerNorm(shape.width)
 
     def forward(self, ids):
-        return F.linear(self.norm(self.blocks(self.token(ids) + self.position.weight)), self.token.weight)
+        return F.linear(
+            self.norm(self.blocks(self.token(ids) + self.position.weight)), self.token.weight
+        )
 
 
 def gpt_step(shape):
@@ -84,7 +98,9 @@ def gpt_step(shape):
     text = count * count % shape.vocab
     ids, targets = text[:-1].view(shape.batch, shape.seq), text[1:]
     model = Gpt(shape)
-    adamw = torch.optim.AdamW(model.parameters(), lr=3e-4 if shape.width > 128 else 3e-3, weight_decay=0.1)
+    adamw = torch.optim.AdamW(
+        model.parameters(), lr=3e-4 if shape.width > 128 else 3e-3, weight_decay=0.1
+    )
 
     def step():
         adamw.zero_grad()
@@ -133,7 +149,9 @@ def training(operation, inputs, threads):
             step = with_gradients(gpt_step(operation))
 
             def falls(first):
-                return torch.tensor([1.0 if [step() for _ in range(3)][-1] < first else 0.0]).numpy()
+                return torch.tensor(
+                    [1.0 if [step() for _ in range(3)][-1] < first else 0.0]
+                ).numpy()
 
             return Way(step, falls)
 
@@ -144,10 +162,17 @@ def with_gradients(call):
 
 
 def encoder(operation, t, dropout):
-    options = {"activation": "gelu", "layer_norm_eps": operation.eps, "batch_first": True, "dropout": dropout}
+    options = {
+        "activation": "gelu",
+        "layer_norm_eps": operation.eps,
+        "batch_first": True,
+        "dropout": dropout,
+    }
     shape = operation.width, operation.heads, operation.hidden
     module = torch.nn.TransformerEncoderLayer(*shape, **options)
-    own = {name.replace("_", "."): x for name, x in t.items() if name.startswith(("linear", "norm"))}
+    own = {
+        name.replace("_", "."): x for name, x in t.items() if name.startswith(("linear", "norm"))
+    }
     module.load_state_dict(multi_head_state(t, "self_attn.") | own)
     return module
 
@@ -182,7 +207,9 @@ def eager(operation, inputs, threads):
         case Softmax():
             call = lambda: torch.softmax(t["x"], -1)
         case MultiHead():
-            module = torch.nn.MultiheadAttention(operation.width, operation.heads, batch_first=True).eval()
+            module = torch.nn.MultiheadAttention(
+                operation.width, operation.heads, batch_first=True
+            ).eval()
             module.load_state_dict(multi_head_state(t))
             call = lambda: module(t["x"], t["x"], t["x"], need_weights=False)[0]
         case EncoderLayer():

@@ -63,7 +63,7 @@ TEST(LayerDropout, FollowsSeedStepLayerPlaceAndElement) {
     const auto residual = random.tensor<float, 3>(x.shape());
     for (attn::Isa isa : available_isas()) {
       Tensor3<float> out(x.shape());
-      attn::detail::drop<float>(place, x, out, residual, {.executor = &three, .isa = isa});
+      attn::detail::apply_dropout<float>(place, x, out, residual, {.executor = &three, .isa = isa});
       const auto word = [](Index value) { return static_cast<std::uint32_t>(value); };
       for (Index e = 0; e < x.size(); ++e) {
         const auto words =
@@ -284,7 +284,7 @@ TEST(LayerDropout, FollowsSeedStepLayerAndPlace) {
   const attn::detail::DropoutPlace place{0.3, {.seed = 9, .step = 2, .layer = 1}, 1};
   const auto dropped = [&](const attn::detail::DropoutPlace& at, const attn::Execution& execution) {
     Tensor3<float> out(x.shape());
-    attn::detail::drop<float>(at, x, out.view(), {}, execution);
+    attn::detail::apply_dropout<float>(at, x, out.view(), {}, execution);
     return std::vector<float>(out.elements().begin(), out.elements().end());
   };
   const auto first = dropped(place, {});

@@ -123,8 +123,8 @@ TYPED_TEST(MixedPrecisionTest, FunctionsAreThoseOfFloatRoundedOnce) {
       }
 
       const attn::detail::DropoutPlace place{0.4, {.seed = n, .step = 3, .layer = 1}, 2};
-      attn::detail::drop<E>(place, x, d_x, gate, on);
-      attn::detail::drop<float>(place, wide_x, wide_d_x, wide_gate, on);
+      attn::detail::apply_dropout<E>(place, x, d_x, gate, on);
+      attn::detail::apply_dropout<float>(place, wide_x, wide_d_x, wide_gate, on);
       expect_rounded();
     }
   }
