@@ -84,12 +84,10 @@ class Tuning {
  public:
   explicit Tuning(attn::LanguageModel& model, const Options& options)
       : model_(model),
-        gradients_(attn::gradients_of(model.gpt())),
+        gradients_(attn::gradients_of(model.gpt(), attn::LoraOptions().takes)),
         lora_(model.gpt(),
               {.rank = 8, .alpha = 16, .seed = static_cast<std::uint64_t>(options.seed)}),
-        rate_{attn::Schedule::Kind::cosine, options.rate, 0, 5, options.steps} {
-    gradients_.embedding.words.weight = {};  // frozen, and a fifth of the products
-  }
+        rate_{attn::Schedule::Kind::cosine, options.rate, 0, 5, options.steps} {}
 
   // The loss of one step: nats per token of the answers.
   double step(const std::vector<Pair>& pairs, index_t n) {

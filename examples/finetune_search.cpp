@@ -180,7 +180,7 @@ class Tuning {
   Encoder& model_;
   std::mt19937_64 random_;
   attn::Schedule rate_;
-  attn::Bert<float> gradients_ = attn::gradients_of(model_.bert());
+  attn::Bert<float> gradients_ = attn::gradients_of(model_.bert(), attn::LoraOptions().takes);
   attn::Lora<float> lora_{model_, {.rank = 8, .alpha = 16, .seed = random_()}};
   attn::Lora<float> lora_gradients_ = attn::gradients_of(lora_);
   std::vector<attn::TrainedParameter<float>> adapters_ =

@@ -13,6 +13,7 @@
 #include "attn/attention/kv_cache.hpp"
 #include "attn/generation/decoding_session.hpp"
 #include "attn/models/bert.hpp"
+#include "attn/train.hpp"
 
 #include "support/isas.hpp"
 #include "support/random.hpp"
@@ -31,7 +32,12 @@
 
 namespace {
 
-std::atomic<long> allocations{0};
+std::atomic<long> allocations{0}, allocated_bytes{0};
+
+[[maybe_unused]] void count(std::size_t bytes) {
+  ++allocations;
+  allocated_bytes += static_cast<long>(bytes);
+}
 
 }  // namespace
 
@@ -43,19 +49,19 @@ void* __libc_realloc(void*, std::size_t);
 void* __libc_memalign(std::size_t, std::size_t);
 
 void* malloc(std::size_t size) {
-  ++allocations;
+  count(size);
   return __libc_malloc(size);
 }
-void* calloc(std::size_t count, std::size_t size) {
-  ++allocations;
-  return __libc_calloc(count, size);
+void* calloc(std::size_t count_of, std::size_t size) {
+  count(count_of * size);
+  return __libc_calloc(count_of, size);
 }
 void* realloc(void* p, std::size_t size) {
-  ++allocations;
+  count(size);
   return __libc_realloc(p, size);
 }
 void* memalign(std::size_t alignment, std::size_t size) {
-  ++allocations;
+  count(size);
   return __libc_memalign(alignment, size);
 }
 void* aligned_alloc(std::size_t alignment, std::size_t size) { return memalign(alignment, size); }
@@ -215,6 +221,136 @@ TEST_F(Allocation, NoneInModels) {
               seq2seq.decode(ids, y, ids, last, decoder_caches, on);
               seq2seq.decode(step, y, ids, last, decoder_caches, on);
             }),
+            0);
+}
+
+/// Warm steps: forward, loss, backward, clipping and optimizer. And what a saved says that it owns
+/// is what the first forward into it allocates, but for vectors of its layers.
+TEST_F(Allocation, NoneInTraining) {
+  const Execution on{.executor = &serial, .workspace = &workspace};
+  const TransformerLayerOptions layer{.d_model = 32, .nhead = 4, .dim_feedforward = 48};
+  const Tensor2<int> ids({2, 9}, {1, 2, 3, 4, 5, 6, 1, 2, 3, 2, 3, 4, 5, 6, 1, 2, 3, 4});
+  Tensor3<float> logits({2, 9, 7});
+  const TensorView2<float> rows(logits.data(), {18, 7});
+  const TensorView1<const int> targets(ids.data(), {18});
+  const auto expect_none = [&](const char* name, auto& model, auto forward_of, auto backward_of,
+                               auto saved) {
+    SCOPED_TRACE(name);
+    auto gradients = gradients_of(model);
+    const auto parameters = parameters_of<float>(model, gradients);
+    Adam<float> adam(parameters, {.weight_decay = 0.1, .decoupled = true});
+    Sgd<float> sgd(parameters, {.momentum = 0.9});
+    for (const double dropout : {0.0, 0.1}) {
+      EXPECT_EQ(allocations_of([&] {
+                  saved.dropout = {.seed = 1, .step = dropout > 0 ? 1 : 2};
+                  clear_gradients(parameters, on);
+                  forward_of(saved);
+                  cross_entropy_backward(rows, targets, rows,
+                                         {.label_smoothing = 0.1, .execution = on});
+                  backward_of(saved, gradients);
+                  clip_gradient_norm(parameters, 1, on);
+                  check_gradients(parameters);
+                  adam.step(1e-3, on);
+                  sgd.step(1e-3, on);
+                }),
+                0);
+    }
+    auto other = decltype(saved)();
+    const long before = allocated_bytes;
+    forward_of(other);
+    const long bytes = allocated_bytes - before;
+    EXPECT_GE(bytes, other.bytes());
+    EXPECT_LE(bytes, other.bytes() + 8000);  // vectors of layers
+    EXPECT_GT(other.bytes(), 20000);
+  };
+
+  Gpt<float> gpt({.vocab_size = 7, .num_layers = 2, .layer = layer, .max_positions = 16});
+  const auto gpt_forward = [&](auto& saved) {
+    forward(gpt, ids, logits, saved, {.execution = on});
+  };
+  const auto gpt_backward = [&](auto& saved, auto& gradients) {
+    backward(gpt, logits, saved, gradients, {.execution = on});
+  };
+  expect_none("Gpt", gpt, gpt_forward, gpt_backward, GptSaved<float>());
+
+  GptSaved<float> recomputes;
+  recomputes.blocks.recompute = true;
+  auto gpt_gradients = gradients_of(gpt);
+  EXPECT_EQ(allocations_of([&] {
+              gpt_forward(recomputes);
+              gpt_backward(recomputes, gpt_gradients);
+            }),
+            0);
+
+  Lora<float> lora(gpt, {.rank = 2});
+  auto lora_gradients = gradients_of(lora);
+  const auto adapters = parameters_of<float>(lora, lora_gradients);
+  Adam<float> of_adapters(adapters);
+  GptSaved<float> saved;
+  EXPECT_EQ(allocations_of([&] {
+              gpt_forward(saved);
+              gpt_backward(saved, gpt_gradients);
+              lora.backward(gpt_gradients, lora_gradients, on);
+              of_adapters.step(1e-3, on);
+              lora.merge(gpt, on);
+            }),
+            0);
+
+  Bert<float> bert({.vocab_size = 7,
+                    .hidden_size = 32,
+                    .num_hidden_layers = 2,
+                    .num_attention_heads = 4,
+                    .intermediate_size = 48});
+  Linear<float> head(32, 7), head_gradients(32, 7);
+  Tensor3<float> hidden({2, 9, 32});
+  LinearSaved<float> of_head;
+  expect_none(
+      "Bert", bert,
+      [&](auto& bert_saved) { forward(bert, ids, hidden, bert_saved, {.execution = on}); },
+      [&](auto& bert_saved, auto& gradients) {
+        forward(head, hidden, logits, of_head, {}, on);
+        backward(head, logits, of_head, hidden, head_gradients, {}, on);
+        backward(bert, hidden, bert_saved, gradients, {.execution = on});
+      },
+      BertSaved<float>());
+
+  Encoder<float> encoder({.num_layers = 2, .layer = layer, .norm = true});
+  const Tensor3<float> x({2, 9, 32});
+  expect_none(
+      "Encoder", encoder,
+      [&](auto& encoder_saved) { forward(encoder, x, hidden, encoder_saved, {.execution = on}); },
+      [&](auto& encoder_saved, auto& gradients) {
+        backward(encoder, hidden, encoder_saved, hidden, gradients, {.execution = on});
+      },
+      EncoderSaved<float>());
+
+  Seq2SeqTransformer<float> seq2seq(
+      {.src_vocab_size = 7,
+       .tgt_vocab_size = 7,
+       .transformer = {.layer = layer, .num_encoder_layers = 2, .num_decoder_layers = 2},
+       .pad_id = 1});
+  expect_none(
+      "Seq2SeqTransformer", seq2seq,
+      [&](auto& both) { forward(seq2seq, ids, ids, logits, both, on); },
+      [&](auto& both, auto& gradients) { backward(seq2seq, logits, both, gradients, on); },
+      Seq2SeqSaved<float>());
+
+  // 16 bits beside masters.
+  Gpt<bfloat16> small({.vocab_size = 7, .num_layers = 2, .layer = layer, .max_positions = 16});
+  const auto both = parameters_of<float>(gpt, gpt_gradients, small);
+  Adam<float> of_masters(both);
+  GptSaved<bfloat16> of_small;
+  EXPECT_EQ(allocations_of([&] {
+              forward(small, ids, logits, of_small, {.execution = on});
+              cross_entropy_backward(rows, targets, rows, {.execution = on});
+              backward(small, logits, of_small, gpt_gradients, {.execution = on});
+              of_masters.step(1e-3, on);
+            }),
+            0);
+
+  Tensor2<float> a({4, 8}), b({4, 8}), d_a({4, 8}), d_b({4, 8});
+  a.fill(1), b.fill(2);
+  EXPECT_EQ(allocations_of([&] { contrastive_loss_backward(a, b, d_a, d_b, {.execution = on}); }),
             0);
 }
 

@@ -177,6 +177,40 @@ TEST(CrossEntropy, AgreesWithItsFormulaAndCentralDifferences) {
   }
 }
 
+/// Gradients of parts, each divided by the whole batch's weight of targets that count, are the
+/// whole batch's, and so is the sum of the losses.
+TEST(CrossEntropy, PartsOfABatchAddUpToIt) {
+  for (std::uint64_t n = 0; n < 20; ++n) {
+    Random random(n);
+    const Index rows = random.integer(2, 9), classes = random.integer(2, 40);
+    const Index cut = random.integer(1, rows - 1);
+    const auto x = random.tensor<double, 2>({rows, classes}, 2);
+    auto weights = random.tensor<double, 1>({classes});
+    for (double& w : weights.elements()) w = std::abs(w) + 0.1;
+    attn::CrossEntropyOptions<double> options{.ignore_index = 0, .label_smoothing = 0.2};
+    if (random.chance(0.5)) options.class_weights = weights;
+    Tensor1<int> targets({rows});
+    double divisor = 0;
+    for (int& target : targets.elements()) {
+      target = static_cast<int>(random.integer(0, classes - 1));
+      if (target != 0) divisor += options.class_weights ? weights(target) : 1;
+    }
+    if (divisor == 0) continue;
+    Tensor2<double> whole(x.shape()), parts(x.shape());
+    const double loss = cross_entropy_backward(x, targets, whole, options);
+    options.divisor = divisor;
+    double sum = 0;
+    for (const auto& [begin, end] : {std::pair<Index, Index>{0, cut}, {cut, rows}}) {
+      sum += cross_entropy_backward(x.slice(0, begin, end), targets.slice(0, begin, end),
+                                    parts.slice(0, begin, end), options);
+    }
+    EXPECT_NEAR(sum, loss, 1e-12 * (1 + loss)) << random.trace();
+    for (Index i = 0; i < whole.size(); ++i) {
+      EXPECT_NEAR(parts.data()[i], whole.data()[i], 1e-15) << random.trace();
+    }
+  }
+}
+
 TEST(CrossEntropy, RefusesTargetsThatAreNoClass) {
   Tensor2<float> x({2, 3});
   Tensor1<int> targets({2}, {0, 3});

@@ -17,7 +17,7 @@ attn::TransformerLayerOptions layer(Random& random) {
   return {.d_model = 8,
           .nhead = 2,
           .dim_feedforward = 12,
-          .dropout = 0,
+          .dropout = random.chance(0.5) ? 0.3 : 0,
           .activation = attn::Activation::gelu_tanh,
           .layer_norm_eps = 0.01,
           .norm_first = random.chance(0.5)};
@@ -46,40 +46,44 @@ TEST(GptBackward, AgreesWithCentralDifferences) {
     const auto ids = draw_ids(random, 2, 5, 7), targets = draw_ids(random, 1, 10, 7);
     Tensor3<double> logits({2, 5, 7});
     const attn::TensorView2<double> rows(logits.data(), {10, 7});
-    attn::GptSaved<double> saved;
+    attn::GptSaved<double> saved, other;
+    saved.dropout = other.dropout = {.seed = 3, .step = random.integer(1, 9)};
     auto gradients = attn::gradients_of(model);
     attn::forward(model, ids, logits, saved);
     attn::cross_entropy_backward(rows, targets.view().select(0, 0), rows);
     attn::backward(model, logits, saved, gradients);
     expect_module_gradients(random, model, gradients, [&] {
-      model.forward(ids, logits);
+      attn::forward(model, ids, logits, other);
       return attn::cross_entropy(rows, targets.view().select(0, 0));
     });
   }
 }
 
 TEST(BertBackward, AgreesWithCentralDifferences) {
-  Random random;
-  attn::Bert<double> model({.vocab_size = 7,
-                            .hidden_size = 8,
-                            .num_hidden_layers = 2,
-                            .num_attention_heads = 2,
-                            .intermediate_size = 10,
-                            .max_position_embeddings = 6,
-                            .layer_norm_eps = 0.01,
-                            .hidden_dropout_prob = 0});
-  draw_parameters(random, model);
-  const auto ids = draw_ids(random, 2, 5, 7), types = draw_ids(random, 2, 5, 2);
-  Tensor3<double> out({2, 5, 8});
-  const auto d = random.tensor<double, 3>(out.shape());
-  attn::BertSaved<double> saved;
-  auto gradients = attn::gradients_of(model);
-  attn::forward(model, ids, out, saved, {}, {.token_type_ids = types});
-  attn::backward(model, d, saved, gradients);
-  expect_module_gradients(random, model, gradients, [&] {
-    model.forward(ids, out, {}, {.token_type_ids = types});
-    return weighted_sum(d.elements(), out.elements());
-  });
+  for (const double dropout : {0.0, 0.2}) {
+    Random random;
+    attn::Bert<double> model({.vocab_size = 7,
+                              .hidden_size = 8,
+                              .num_hidden_layers = 2,
+                              .num_attention_heads = 2,
+                              .intermediate_size = 10,
+                              .max_position_embeddings = 6,
+                              .layer_norm_eps = 0.01,
+                              .hidden_dropout_prob = dropout});
+    draw_parameters(random, model);
+    const auto ids = draw_ids(random, 2, 5, 7), types = draw_ids(random, 2, 5, 2);
+    Tensor3<double> out({2, 5, 8});
+    const auto d = random.tensor<double, 3>(out.shape());
+    attn::BertSaved<double> saved, other;
+    saved.dropout = other.dropout = {.seed = 3, .step = 4};
+    auto gradients = attn::gradients_of(model);
+    attn::forward(model, ids, out, saved, {}, {.token_type_ids = types});
+    attn::backward(model, d, saved, gradients);
+    expect_module_gradients(random, model, gradients, [&] {
+      attn::forward(model, ids, out, other, {}, {.token_type_ids = types});
+      return weighted_sum(d.elements(), out.elements());
+    });
+  }
 }
 
 TEST(Seq2SeqBackward, AgreesWithCentralDifferences) {
@@ -116,13 +120,14 @@ TEST(Seq2SeqBackward, AgreesWithCentralDifferences) {
     const auto src = draw_ids(random, 2, 6, 7), tgt = draw_ids(random, 2, 5, 9);
     Tensor3<double> logits({2, 5, 9});
     const auto d = random.tensor<double, 3>(logits.shape());
-    attn::Seq2SeqSaved<double> saved;
+    attn::Seq2SeqSaved<double> saved, other;
+    saved.dropout = other.dropout = {.seed = 3, .step = random.integer(1, 9)};
     saved.transformer.encoder.recompute = saved.transformer.decoder.recompute = n % 2 == 1;
     auto gradients = attn::gradients_of(model);
     attn::forward(model, src, tgt, logits, saved);
     attn::backward(model, d, saved, gradients);
     expect_module_gradients(random, model, gradients, [&] {
-      model.forward(src, tgt, logits);
+      attn::forward(model, src, tgt, logits, other);
       return weighted_sum(d.elements(), logits.elements());
     });
   }

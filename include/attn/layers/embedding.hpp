@@ -144,7 +144,7 @@ class Embedding {
   static void visit(Self& self, const ParameterVisitor<Visited>& f) {
     if (!f.takes_slot(static_cast<bool>(self.compressed_))) {
       if (self.compressed_) detail::throw_compressed("Embedding");
-      return f("weight", self.weight.view());
+      return f.visit("weight", self.weight);
     }
     WeightSlot<Visited> slot;
     if (self.compressed_) {

@@ -160,11 +160,16 @@ class HeadProjections {
     return bias ? bias.slice(0, self.begin(first), self.end(last)) : bias;
   }
 
+  static constexpr std::string_view kWeights[] = {"q_proj_weight", "k_proj_weight",
+                                                  "v_proj_weight"};
+  static constexpr std::string_view kBiases[] = {"q_proj_bias", "k_proj_bias", "v_proj_bias"};
+
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
-    constexpr std::string_view kWeights[] = {"q_proj_weight", "k_proj_weight", "v_proj_weight"};
-    constexpr std::string_view kBiases[] = {"q_proj_bias", "k_proj_bias", "v_proj_bias"};
-    if constexpr (!std::is_const_v<Self>) self.version_.touch();
+    if constexpr (!std::is_const_v<Self>) {
+      self.version_.touch();
+      if (f.takes_away()) return take_away(self, f);
+    }
     const bool one_weight = self.weight_ && !self.separate_names_;
     if (f.takes_slot(static_cast<bool>(self.compressed_))) {
       for (int which = 0; which < 3; ++which) show_slot(self, f, kWeights[which], which);
@@ -173,11 +178,26 @@ class HeadProjections {
     } else if (one_weight) {
       f("in_proj_weight", self.weight_.view());
     } else {
-      for (int which = 0; which < 3; ++which) f(kWeights[which], self.weight(which));
+      for (int which = 0; which < 3; ++which) {
+        const auto weight = self.weight(which);
+        if (weight) f(kWeights[which], weight);
+      }
     }
     if (!self.bias_) return;
     if (!self.separate_names_) return f("in_proj_bias", self.bias_.view());
     for (int which = 0; which < 3; ++which) f(kBiases[which], self.bias(which));
+  }
+
+  /// What is one tensor, where all of its names are to go.
+  static void take_away(HeadProjections& self, const ParameterVisitor<T>& f) {
+    const auto go = [&](std::string_view joined, const auto& names) {
+      if (!self.separate_names_) return f.goes(joined);
+      return std::all_of(std::begin(names), std::end(names),
+                         [&](std::string_view name) { return f.goes(name); });
+    };
+    if (self.weight_ && go("in_proj_weight", kWeights)) self.weight_ = {};
+    for (std::size_t which = 0; which < 3; ++which) f.visit(kWeights[which], self.parts_[which]);
+    if (self.bias_ && go("in_proj_bias", kBiases)) self.bias_ = {};
   }
 
   template <class Self, class Visited>

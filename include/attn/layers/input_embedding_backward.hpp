@@ -16,6 +16,10 @@ struct InputEmbeddingSaved {
   Saved<index_t, 2> ids, positions, token_types;  ///< (batch, seq), rows of the tables
   NormSaved<T> norm;                              ///< where the embedding has one
   DropoutStep dropout;
+
+  index_t bytes() const {
+    return ids.bytes() + positions.bytes() + token_types.bytes() + norm.bytes();
+  }
 };
 
 /// InputEmbedding::forward() that saves: ids (batch, seq), out (batch, seq, d_model). Throws

@@ -119,11 +119,11 @@ class LayerStack {
  private:
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
-    if (self.relative_bias) f("relative_bias", self.relative_bias.view());
+    f.visit("relative_bias", self.relative_bias);
     for (std::size_t n = 0; n < self.layers.size(); ++n) {
       self.layers[n].visit_parameters(f.under("layers." + std::to_string(n) + "."));
     }
-    if (self.norm.weight) self.norm.visit_parameters(f.under("norm."));
+    self.norm.visit_parameters(f.under("norm."));
   }
 };
 

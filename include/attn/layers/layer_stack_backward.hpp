@@ -112,6 +112,7 @@ class StackBiasGradient {
   void finish(StackSaved<LayerSaved, T>& saved, Gradients& gradients) const {
     if (memory_.size() == 0) return;
     for (LayerSaved& layer : saved.layers) layer.self_attn.d_relative_bias = {};
+    if (!gradients.relative_bias) return;
     t5_relative_bias_backward(d_bias_, gradients.relative_bidirectional, gradients.relative_bias);
   }
 

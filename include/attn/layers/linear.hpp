@@ -215,8 +215,13 @@ class Linear {
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f,
                     std::initializer_list<std::string_view> prefixes) {
+    if constexpr (!std::is_const_v<Self>) {
+      if (f.takes_away()) return take_away(self, f, prefixes);
+    }
     const std::size_t count = prefixes.size();
-    const index_t rows = self.out_features() / static_cast<index_t>(count);
+    const bool has_weight = self.weight || self.compressed_;
+    const index_t rows =
+        (has_weight ? self.out_features() : self.bias.extent(0)) / static_cast<index_t>(count);
     for (std::size_t n = 0; n < count; ++n) {
       const auto part = f.under(prefixes.begin()[n]);
       const index_t begin = static_cast<index_t>(n) * rows, end = begin + rows;
@@ -224,10 +229,21 @@ class Linear {
         show_slot(self, part, n, count, rows);
       } else {
         if (self.compressed_) detail::throw_compressed("Linear");
-        part("weight", self.weight.view().slice(0, begin, end));
+        if (self.weight) part("weight", self.weight.view().slice(0, begin, end));
       }
       if (self.bias) part("bias", self.bias.view().slice(0, begin, end));
     }
+  }
+
+  /// Weight and bias, each where all of its parts are to go.
+  static void take_away(Linear& self, const ParameterVisitor<T>& f,
+                        std::initializer_list<std::string_view> prefixes) {
+    const auto all_go = [&](std::string_view name) {
+      return std::all_of(prefixes.begin(), prefixes.end(),
+                         [&](std::string_view prefix) { return f.under(prefix).goes(name); });
+    };
+    if (self.weight && all_go("weight")) self.weight = {};
+    if (self.bias && all_go("bias")) self.bias = {};
   }
 
   template <class Self, class Visited>

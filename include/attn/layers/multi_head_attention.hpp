@@ -177,8 +177,8 @@ class MultiHeadAttention {
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
     self.projections_.visit_parameters(f);
-    if (self.bias_k_) f("bias_k", self.bias_k_.view());
-    if (self.bias_v_) f("bias_v", self.bias_v_.view());
+    f.visit("bias_k", self.bias_k_);
+    f.visit("bias_v", self.bias_v_);
     if (self.options_.output_projection) self.out_proj_.visit_parameters(f.under("out_proj."));
     if (self.options_.query_key_norm) {
       self.q_norm_.visit_parameters(f.under("q_norm."));

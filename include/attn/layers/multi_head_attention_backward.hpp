@@ -173,12 +173,13 @@ void MultiHeadAttentionTraining<T>::backward(const Module& m, TensorView3<const 
     backward_of_heads(m.k_norm_, d_new_k, split_heads(made.k, o.num_kv_heads).slice(2, 0, kv_len),
                       gradients.k_norm_, execution);
   }
-  if (m.bias_k_) {
-    for (index_t b = 0; b < batch; ++b) {
-      for (index_t x = 0; x < p.width(1); ++x) gradients.bias_k_(0, 0, x) += d.k(b, kv_len, x);
-      for (index_t x = 0; x < p.width(2); ++x) gradients.bias_v_(0, 0, x) += d.v(b, kv_len, x);
+  const auto add_appended = [&](const TensorView3<T>& from, Tensor3<Accumulator<T>>& to) {
+    for (index_t b = 0; b < batch && to; ++b) {
+      for (index_t x = 0; x < to.extent(2); ++x) to(0, 0, x) += from(b, kv_len, x);
     }
-  }
+  };
+  add_appended(d.k, gradients.bias_k_);
+  add_appended(d.v, gradients.bias_v_);
   HeadProjections<Accumulator<T>>& d_p = gradients.projections_;
   if (joined) {
     linear_backward(d.all, query, all_weights(p), inputs.d_query, all_weights(d_p), all_biases(d_p),

@@ -56,8 +56,8 @@ class Norm {
  private:
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
-    f("weight", self.weight.view());
-    if (self.bias) f("bias", self.bias.view());
+    f.visit("weight", self.weight);
+    f.visit("bias", self.bias);
   }
 };
 

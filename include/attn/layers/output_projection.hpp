@@ -72,7 +72,7 @@ class OutputProjection {
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
     if (!self.tied()) return self.linear_.visit_parameters(f);
-    if (self.linear_.bias) f("bias", self.linear_.bias.view());
+    f.visit("bias", self.linear_.bias);
   }
 
   Linear<T> linear_;  ///< tied: without a weight

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -61,6 +62,39 @@ class ParameterVisitor {
     visitor.slots_ = Slots::compressed;
     return visitor;
   }
+  /// A visitor that takes parameters away instead: those that f(name) is true of. See
+  /// gradients_of().
+  template <class F>
+  static ParameterVisitor of_names(F& f) {
+    ParameterVisitor visitor;
+    visitor.object_ = std::addressof(f);
+    visitor.call_ = [](const void* object, std::string_view name, const void* goes, int) {
+      *static_cast<bool*>(const_cast<void*>(goes)) =
+          (*static_cast<F*>(const_cast<void*>(object)))(name);
+    };
+    visitor.slots_ = Slots::names;
+    return visitor;
+  }
+  bool takes_away() const { return slots_ == Slots::names; }
+  /// Of a visitor that takes_away(): whether this parameter is to go.
+  bool goes(std::string_view name) const {
+    bool result = false;
+    show(name, &result, 0);
+    return result;
+  }
+  /// A parameter that is a whole tensor: shown, unless it was taken away, or taken away.
+  template <class Owned>
+  void visit(std::string_view name, Owned& tensor) const {
+    if (!tensor) return;
+    if constexpr (!std::is_const_v<Owned>) {
+      if (takes_away()) {
+        if (goes(name)) tensor = {};
+        return;
+      }
+    }
+    (*this)(name, tensor.view());
+  }
+
   bool is_of_weights() const { return slots_ == Slots::all; }
   /// Whether a weight, compressed or not, is to be shown as a slot.
   bool takes_slot(bool is_compressed) const {
@@ -70,7 +104,7 @@ class ParameterVisitor {
   template <int Rank>
   void operator()(std::string_view name, const TensorView<T, Rank>& parameter) const {
     static_assert(Rank >= 1 && Rank <= 3);
-    if (slots_ != Slots::all) show(name, &parameter, Rank);
+    if (slots_ != Slots::all && slots_ != Slots::names) show(name, &parameter, Rank);
   }
   /// Of a visitor that takes_slot().
   void operator()(std::string_view name, WeightSlot<T>& slot) const { show(name, &slot, 0); }
@@ -86,14 +120,19 @@ class ParameterVisitor {
 
   void show(std::string_view name, const void* view, int rank) const {
     if (call_ != nullptr) return call_(object_, name, view, rank);
-    static_cast<const ParameterVisitor*>(object_)->show(std::string(prefix_).append(name), view,
-                                                        rank);
+    const ParameterVisitor& whole = *static_cast<const ParameterVisitor*>(object_);
+    // On the stack, so that visits allocate nothing: models are visited in each step of training.
+    char joined[160];
+    const std::size_t size = prefix_.size() + name.size();
+    if (size > sizeof joined) return whole.show(std::string(prefix_).append(name), view, rank);
+    std::copy(name.begin(), name.end(), std::copy(prefix_.begin(), prefix_.end(), joined));
+    whole.show({joined, size}, view, rank);
   }
 
   const void* object_ = nullptr;  ///< the callable, or the visitor of the whole
   void (*call_)(const void* object, std::string_view name, const void* view, int rank) = nullptr;
   std::string_view prefix_ = {};
-  enum class Slots { none, compressed, all } slots_ = Slots::none;
+  enum class Slots { none, compressed, all, names } slots_ = Slots::none;
 };
 
 namespace detail {

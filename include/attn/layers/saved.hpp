@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
+#include <string_view>
 #include <type_traits>
 
 #include "attn/core/tensor.hpp"
@@ -75,6 +77,20 @@ void fill_parameters(Module& module, double value) {
 template <class Module>
 Module gradients_of(const Module& module) {
   Module gradients = module;
+  fill_parameters(gradients, 0);
+  return gradients;
+}
+
+/// The same without those of frozen parameters, whose names trained(name) is false of: they have no
+/// memory, backward computes none of them, and parameters_of() leaves them out. Parameters that are
+/// one tensor (in_proj_weight where its thirds have names of their own; gate and up of a gated
+/// FeedForward) are frozen where all of them are.
+template <class Module, class F>
+  requires std::predicate<const F&, std::string_view>
+Module gradients_of(const Module& module, const F& trained) {
+  Module gradients = module;
+  const auto is_frozen = [&](std::string_view name) { return !trained(name); };
+  gradients.visit_parameters(ParameterVisitor<detail::parameter_t<Module>>::of_names(is_frozen));
   fill_parameters(gradients, 0);
   return gradients;
 }

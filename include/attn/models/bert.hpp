@@ -20,7 +20,7 @@ struct BertOptions {
   index_t type_vocab_size = 2;               ///< segments
   double layer_norm_eps = 1e-12;             ///< of all norms
   Activation hidden_act = Activation::gelu;  ///< the feed-forward's activation
-  double hidden_dropout_prob = 0.1;          ///< in training; nothing here
+  double hidden_dropout_prob = 0.1;          ///< only in calls that save for backward
   bool pooler = false;                       ///< tanh of a linear map of the first token
 
   InputEmbeddingOptions embedding_options() const {

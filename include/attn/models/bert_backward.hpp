@@ -13,6 +13,8 @@ struct BertSaved {
   InputEmbeddingSaved<T> embeddings;
   EncoderSaved<T> encoder;
   DropoutStep dropout;
+
+  index_t bytes() const { return embeddings.bytes() + encoder.bytes(); }
 };
 
 /// Bert::forward() that saves: ids (batch, seq) to hidden states (batch, seq, hidden_size). The

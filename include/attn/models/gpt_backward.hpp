@@ -16,6 +16,10 @@ struct GptSaved {
   Saved<T, 3> embedded;             ///< where there is no layer that would save it
   Saved<Accumulator<T>, 3> logits;  ///< where they are capped
   DropoutStep dropout;
+
+  index_t bytes() const {
+    return embedding.bytes() + blocks.bytes() + lm_head.bytes() + embedded.bytes() + logits.bytes();
+  }
 };
 
 namespace detail {

@@ -15,6 +15,11 @@ struct Seq2SeqSaved {
   LinearSaved<T> generator;
   Saved<bool, 2> src_padding, tgt_padding;
   DropoutStep dropout;
+
+  index_t bytes() const {
+    return src_embedding.bytes() + tgt_embedding.bytes() + transformer.bytes() + generator.bytes() +
+           src_padding.bytes() + tgt_padding.bytes();
+  }
 };
 
 namespace detail {

@@ -123,9 +123,10 @@ class Lora {
   template <class Self>
   static void visit(Self& self, const auto& f) {
     for (auto& adapter : self.adapters_) {
-      const std::string prefix = adapter.name.substr(0, adapter.name.size() - kWeight.size());
-      f(prefix + "lora_A.weight", adapter.a.view());
-      f(prefix + "lora_B.weight", adapter.b.view());
+      const std::string_view name = adapter.name;
+      const auto of = f.under(name.substr(0, name.size() - kWeight.size()));
+      of.visit("lora_A.weight", adapter.a);
+      of.visit("lora_B.weight", adapter.b);
     }
   }
 

@@ -73,6 +73,7 @@ class OptimizerState {
     }
     for (const TrainedParameter<T>& parameter : parameters_) {
       if (parameter.publish) parameter.publish(execution);
+      if (parameter.publish_frozen) parameter.publish_frozen(execution);
     }
   }
 

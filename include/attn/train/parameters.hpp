@@ -24,6 +24,8 @@ struct TrainedParameter {
   /// Gives what follows this parameter its new value: the parameter of 16 bits that it is the
   /// master of.
   std::function<void(const Execution&)> publish = {};
+  /// Of a model's first: the same of frozen parameters, after they were loaded.
+  std::function<void(const Execution&)> publish_frozen = {};
 };
 
 /// Parameters that an optimizer treats alike.
@@ -55,32 +57,29 @@ void each_parameter(Module& module, F f) {
 
 }  // namespace detail
 
-/// A model's parameters beside `gradients`, of gradients_of(model), in the model's order. Refers to
-/// both, which must stay where they are. Throws ValueError unless the two have the same names and
-/// sizes.
+/// A model's parameters beside `gradients`, of gradients_of(model), in the model's order, but for
+/// those that have none: they are frozen. Refers to both, which must stay where they are. Throws
+/// ValueError for gradients of another model, by names and sizes.
 template <class T, class Module>
 std::vector<TrainedParameter<T>> parameters_of(Module& model, Module& gradients) {
-  std::vector<TrainedParameter<T>> result;
-  detail::each_parameter(model, [&](std::string_view name, const auto& view) {
-    result.push_back({std::string(name), view.data(), nullptr, view.size()});
-  });
-  if (!result.empty()) {
-    // A view that may be written counts as a write.
-    result.front().touch = [&model] { model.visit_parameters([](std::string_view, auto) {}); };
-  }
-  std::size_t at = 0;
+  std::vector<TrainedParameter<T>> found;
   detail::each_parameter(gradients, [&](std::string_view name, const auto& view) {
-    if (at == result.size() || result[at].name != name || result[at].size != view.size()) {
-      throw ValueError(message("parameters_of", "gradients", "be gradients_of() the model",
-                               "another parameter, " + std::string(name)));
-    }
-    result[at++].gradient = view.data();
+    found.push_back({std::string(name), nullptr, view.data(), view.size()});
   });
-  if (at != result.size()) {
-    throw ValueError(
-        message("parameters_of", "gradients", "be gradients_of() the model", "fewer parameters"));
+  std::size_t at = 0;
+  detail::each_parameter(model, [&](std::string_view name, const auto& view) {
+    if (at == found.size() || found[at].name != name || found[at].size != view.size()) return;
+    found[at++].value = view.data();
+  });
+  if (at != found.size()) {
+    throw ValueError(message("parameters_of", "gradients", "be gradients_of() the model",
+                             "another parameter, " + found[at].name));
   }
-  return result;
+  if (!found.empty()) {
+    // A view that may be written counts as a write.
+    found.front().touch = [&model] { model.visit_parameters([](std::string_view, auto) {}); };
+  }
+  return found;
 }
 
 /// Of mixed precision: `masters`, a module of float, beside their gradients; each parameter of
@@ -95,28 +94,42 @@ std::vector<TrainedParameter<T>> parameters_of(Module& masters, Module& gradient
     throw ValueError(
         message("parameters_of", "model", "have the parameters of its masters", found));
   };
-  std::size_t at = 0;
+  std::vector<TrainedParameter<T>> all;  // frozen ones among them
+  detail::each_parameter(masters, [&](std::string_view name, const auto& view) {
+    all.push_back({std::string(name), view.data(), nullptr, view.size()});
+  });
+  std::vector<std::function<void(const Execution&)>> frozen;
+  std::size_t at = 0, trained = 0;
   detail::each_parameter(
       model, [&]<class E, int Rank>(std::string_view name, TensorView<E, Rank> view) {
         static_assert(Float16Element<E>, "parameters_of: the model must be of bfloat16 or float16");
-        if (at == result.size() || result[at].name != name || result[at].size != view.size()) {
+        if (at == all.size() || all[at].name != name || all[at].size != view.size()) {
           fail("another, " + std::string(name));
         }
-        TrainedParameter<T>& master = result[at++];
+        const TrainedParameter<T>& master = all[at++];
         const Shape<1> size{master.size};
-        const TensorView1<const T> value(master.value, size);
-        const TensorView1<E> rounded(view.data(), size);
-        master.publish = [value, rounded](const Execution& execution) {
-          convert(value, rounded, execution);
+        const auto publish = [value = TensorView1<const T>(master.value, size),
+                              rounded = TensorView1<E>(view.data(), size)](const Execution& on) {
+          convert(value, rounded, on);
         };
-        master.publish({});
+        publish({});
+        if (trained < result.size() && result[trained].name == name) {
+          result[trained++].publish = publish;
+        } else {
+          frozen.emplace_back(publish);
+        }
       });
-  if (at != result.size()) fail("fewer");
+  if (at != all.size()) fail("fewer");
   if (!result.empty()) {
     result.front().touch = [touch_masters = result.front().touch, &model] {
       touch_masters();
       model.visit_parameters([](std::string_view, auto) {});
     };
+    if (!frozen.empty()) {
+      result.front().publish_frozen = [frozen](const Execution& on) {
+        for (const auto& publish : frozen) publish(on);
+      };
+    }
   }
   return result;
 }
