@@ -498,6 +498,17 @@ TEST(SdpaBackward, ChecksItsArguments) {
   EXPECT_THROW(attn::scaled_dot_product_attention_backward(out, q, k, k, out, lse.view(), q, k, k,
                                                            {}, {.d_sinks = sinks.view()}),
                attn::ValueError);
+  attn::Tensor4<float> weights({1, 2, 3, 5});
+  attn::AttentionOptions<float> shows_weights, shows_scores;
+  shows_weights.weights = weights;
+  shows_scores.scores = weights;
+  for (const auto& options : {shows_weights, shows_scores}) {
+    EXPECT_TRUE(contains(error_of<attn::ValueError>([&] {
+                           attn::scaled_dot_product_attention_backward(out, q, k, k, out, lse, q, k,
+                                                                       k, options);
+                         }),
+                         "no gradient passes through it"));
+  }
   const auto mod = attn::score_mod(
       [](auto score, int, int, int, int, auto factor) { return score * factor; }, sinks);
   EXPECT_THROW(attn::scaled_dot_product_attention_backward(

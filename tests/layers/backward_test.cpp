@@ -277,6 +277,24 @@ TEST(StackSaved, RecomputesLayersInLessMemory) {
   EXPECT_LT(3 * inputs, whole);
 }
 
+TEST(StackSaved, OfAnotherStackIsRefused) {
+  const attn::TransformerLayerOptions layer{.d_model = 8, .nhead = 2, .dim_feedforward = 4};
+  const attn::Encoder<float> one({.num_layers = 1, .layer = layer}),
+      two({.num_layers = 2, .layer = layer});
+  const Tensor3<float> x({1, 3, 8});
+  Tensor3<float> y(x.shape());
+  for (const bool recompute : {false, true}) {
+    attn::EncoderSaved<float> of_one, of_two;
+    of_one.recompute = of_two.recompute = recompute;
+    attn::forward(one, x, y, of_one);
+    attn::forward(two, x, y, of_two);
+    auto d_one = attn::gradients_of(one), d_two = attn::gradients_of(two);
+    EXPECT_THROW(attn::backward(two, y, of_one, y, d_two), attn::ValueError);
+    EXPECT_THROW(attn::backward(two, y, of_two, y, d_one), attn::ValueError);
+    EXPECT_NO_THROW(attn::backward(two, y, of_two, y, d_two));
+  }
+}
+
 TEST(LayerDropout, FollowsSeedStepLayerAndPlace) {
   constexpr Index kSize = 40000;
   Tensor3<float> x({1, 4, kSize / 4}), a(x.shape()), b(x.shape());

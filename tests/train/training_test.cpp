@@ -86,6 +86,44 @@ TEST(Sgd, FollowsItsFormula) {
   }
 }
 
+TEST(Optimizers, CheckTheirNumbers) {
+  Random random;
+  Drawn drawn(random);
+  const auto& p = drawn.parameters;
+  const double nan = std::nan("");
+  const auto of = [](auto f) { return error_of<attn::ValueError>(f); };
+  using Sgd = attn::Sgd<double>;
+  using Adam = attn::Adam<double>;
+  EXPECT_EQ(of([&] { Sgd(p, {.momentum = -1}); }),
+            "[Sgd] momentum must be finite and at least 0; found -1.000000.");
+  EXPECT_EQ(of([&] { Sgd(p, {.nesterov = true}); }),
+            "[Sgd] momentum must be above 0 with nesterov; found 0.000000.");
+  EXPECT_EQ(of([&] { Sgd(p, {.weight_decay = -0.1}); }),
+            "[Sgd] weight_decay must be finite and at least 0; found -0.100000.");
+  EXPECT_EQ(of([&] { Adam(p, {.beta1 = 1}); }),
+            "[Adam] beta1 must be at least 0 and below 1; found 1.000000.");
+  EXPECT_EQ(of([&] { Adam(p, {.beta2 = nan}); }),
+            "[Adam] beta2 must be at least 0 and below 1; found nan.");
+  EXPECT_EQ(of([&] { Adam(p, {.eps = -1}); }),
+            "[Adam] eps must be finite and at least 0; found -1.000000.");
+  EXPECT_EQ(of([&] {
+              Adam(p, {.groups = {{attn::decays, -2.0, 0.5}}});
+            }),
+            "[Adam] a group's learning_rate must be finite and at least 0; found -2.000000.");
+  Adam adam(p);
+  const auto before = drawn.layer.weight;
+  EXPECT_EQ(of([&] { adam.step(nan); }),
+            "[Adam] step's learning_rate must be finite and at least 0; found nan.");
+  EXPECT_EQ(of([&] { adam.step(0.1, {}, nan); }),
+            "[Adam] step's gradient_scale must be finite; found nan.");
+  EXPECT_EQ(adam.steps(), 0);
+  EXPECT_TRUE(std::ranges::equal(before.elements(), drawn.layer.weight.elements()));
+  EXPECT_EQ(of([&] { attn::clip_gradient_norm(p, -1); }),
+            "[clip_factor] most must be at least 0; found -1.000000.");
+  EXPECT_EQ(of([&] { attn::clip_gradient_values(p, nan); }),
+            "[clip_gradient_values] most must be at least 0; found nan.");
+}
+
 TEST(ParameterGroups, FirstThatTakesAParameterCounts) {
   Random random;
   Drawn drawn(random);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/prefetch_stream.hpp"
 #include "attn/attention/row_modifiers.hpp"
 #include "attn/attention/tiling_backward.hpp"
 
@@ -35,6 +36,21 @@ class ScoreGradients {
         share_(share),
         deltas_(deltas),
         b_(b) {}
+
+  /// Brings nearer what a later row reads of dense masks, and what it adds to of their gradients:
+  /// see prefetch_masks(). A bias of (1, 1, 1024, 1024) and its gradient are 8 MB, which every head
+  /// passes through.
+  ATTN_INLINE void prefetch(const QueryRow<T>& later, KeyRange keys) const {
+    prefetch_masks(forward_, b_, later, keys);
+    for (const TensorView4<T>& d_bias : problem_.call.d_bias) {
+      if (!d_bias || d_bias.extent(2) == 1 || d_bias.extent(3) == 1 || d_bias.stride(3) != 1) {
+        continue;
+      }
+      const T* row = d_bias.at_index({d_bias.extent(0) == 1 ? 0 : b_,
+                                      d_bias.extent(1) == 1 ? 0 : later.h, later.i, keys.begin});
+      prefetch_bytes<1>(row, (keys.end - keys.begin) * index_t{sizeof(T)});
+    }
+  }
 
   /// Of row r of the block, against keys [first_key + columns.begin, first_key + columns.end): from
   /// scores and d_p to weights, dropped weights and score gradients, and what these give biases.

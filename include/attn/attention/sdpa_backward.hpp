@@ -29,6 +29,18 @@ void check_backward(const BackwardProblem<T>& problem,
     throw ValueError(
         message(kFunction, "block_table", "not be given: pages have no gradient", "one"));
   }
+  // Their gradients are not computed, so that nobody takes them for part of d_q.
+  const auto refuse = [&](std::string_view name, bool given) {
+    if (!given) return;
+    throw ValueError(message(kFunction, name,
+                             "not be given: no gradient passes through it (forward may have it)",
+                             "one"));
+  };
+  refuse("weights", static_cast<bool>(options.weights));
+  refuse("average_weights", static_cast<bool>(options.average_weights));
+  refuse("column_sums", static_cast<bool>(options.column_sums));
+  refuse("scores", static_cast<bool>(options.scores));
+  refuse("max_logits", static_cast<bool>(options.max_logits));
   check("d_out", forward.out.shape(), problem.d_out);
   check("d_q", forward.q.shape(), problem.d_q);
   check("d_k", forward.k.shape(), problem.d_k);
@@ -93,8 +105,8 @@ struct Widened {
 /// slopes, sinks, qv and score parameters: see AttentionBackwardCall.
 ///
 /// Shapes as of the call itself, d_q as q, d_k as k, d_v as v, each overwritten; innermost strides
-/// are 1. options are those of the call; its outputs are not written, and no gradient passes
-/// through them. Sums over queries, keys and heads are cut by shapes alone: the same bits on any
+/// are 1. options are those of the call, without weights, scores and sums of them: no gradient
+/// passes through these, and they are refused; lse is not written. Sums over queries, keys and heads are cut by shapes alone: the same bits on any
 /// number of threads. Rows that see no key, and hidden keys, have gradient 0. A score_mod and a
 /// prob_mod are called with a Dual and must be generic over their first argument, a score_mod over
 /// its parameters, too. Tensors of 16 bits are widened in scratch memory; their gradients are

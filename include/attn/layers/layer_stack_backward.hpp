@@ -78,6 +78,19 @@ template <class T, class Stack, class LayerSaved, class Gradients, class Again, 
 void backward_stack(const Stack& stack, TensorView3<const T> d_out, TensorView3<T> d_x,
                     StackSaved<LayerSaved, T>& saved, Gradients& gradients,
                     const Execution& execution, Again again, F run) {
+  const std::size_t count = stack.layers.size();
+  const auto require_layers = [&](std::string_view name, std::size_t expected, std::size_t found) {
+    if (found == expected) return;
+    throw ValueError(message("backward", name,
+                             "have " + std::to_string(expected) + " layers, as the stack has",
+                             std::to_string(found)));
+  };
+  require_layers("gradients", count, gradients.layers.size());
+  if (saved.recompute) {
+    require_layers("saved.inputs", count, saved.inputs.size());
+  } else {
+    require_layers("saved", count, saved.layers.size());
+  }
   if (stack.norm.weight) {
     backward(stack.norm, d_out, saved.norm, d_x, gradients.norm, {}, execution);
   } else if (d_x.data() != d_out.data()) {
@@ -85,7 +98,7 @@ void backward_stack(const Stack& stack, TensorView3<const T> d_out, TensorView3<
   }
   Scratch<T> memory(execution.scratch(), saved.recompute ? d_x.size() : 0);
   const TensorView3<T> unused(memory.data(), d_x.shape());
-  for (std::size_t n = stack.layers.size(); n-- > 0;) {
+  for (std::size_t n = count; n-- > 0;) {
     LayerSaved& kept = saved.of_layer(n);
     if (saved.recompute) {
       kept.dropout.layer = saved.dropout.layer + static_cast<index_t>(n);

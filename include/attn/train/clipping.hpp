@@ -39,10 +39,21 @@ double gradient_norm(const std::vector<TrainedParameter<T>>& parameters,
   return std::sqrt(sum);
 }
 
+namespace detail {
+
+inline void check_clip(std::string_view function, double most) {
+  if (most >= 0) return;
+  throw ValueError(message(function, "most", "be at least 0", std::to_string(most)));
+}
+
+}  // namespace detail
+
 /// What gradients of this norm are to be scaled by, so that their norm is `most` at most: min(1,
 /// most / (norm + 1e-6)), and 1 for a norm that is not finite. For an optimizer's step(), which
-/// scales them as it reads them. Source: Pascanu, Mikolov, Bengio (2013), algorithm 1.
+/// scales them as it reads them. Throws ValueError unless most >= 0. Source: Pascanu, Mikolov,
+/// Bengio (2013), algorithm 1.
 inline double clip_factor(double norm, double most) {
+  detail::check_clip("clip_factor", most);
   return std::isfinite(norm) ? (std::min)(1.0, most / (norm + 1e-6)) : 1.0;
 }
 
@@ -61,9 +72,10 @@ double clip_gradient_norm(const std::vector<TrainedParameter<T>>& parameters, do
   return norm;
 }
 
-/// Clamps each element to -most .. most; a NaN stays one.
+/// Clamps each element to -most .. most; a NaN stays one. Throws ValueError unless most >= 0.
 template <class T>
 void clip_gradient_values(const std::vector<TrainedParameter<T>>& parameters, double most) {
+  detail::check_clip("clip_gradient_values", most);
   const T bound = static_cast<T>(most);
   for (const TrainedParameter<T>& p : parameters) {
     for (index_t i = 0; i < p.size; ++i) p.gradient[i] = std::clamp(p.gradient[i], -bound, bound);

@@ -29,15 +29,32 @@ struct AdamOptions {
 
 namespace detail {
 
+/// Throws ValueError unless `holds`.
+inline void check_number(bool holds, std::string_view function, std::string_view name,
+                         std::string_view what, double found) {
+  if (!holds) throw ValueError(message(function, name, what, std::to_string(found)));
+}
+/// Of rates and decays.
+inline void check_not_negative(std::string_view function, std::string_view name, double x) {
+  check_number(x >= 0 && std::isfinite(x), function, name, "be finite and at least 0", x);
+}
+
 /// What parameters have in common: their groups, and state of their sizes by PyTorch's names.
 template <class T>
 class OptimizerState {
  public:
-  OptimizerState(std::vector<TrainedParameter<T>> parameters, std::vector<ParameterGroup> groups,
-                 double weight_decay, std::vector<std::string> state_names)
-      : parameters_(std::move(parameters)),
+  OptimizerState(std::string_view optimizer, std::vector<TrainedParameter<T>> parameters,
+                 std::vector<ParameterGroup> groups, double weight_decay,
+                 std::vector<std::string> state_names)
+      : optimizer_(optimizer),
+        parameters_(std::move(parameters)),
         groups_(std::move(groups)),
         names_(std::move(state_names)) {
+    check_not_negative(optimizer_, "weight_decay", weight_decay);
+    for (const ParameterGroup& group : groups_) {
+      check_not_negative(optimizer_, "a group's learning_rate", group.learning_rate);
+      check_not_negative(optimizer_, "a group's weight_decay", group.weight_decay);
+    }
     if (groups_.empty()) {
       groups_.push_back({[](std::string_view) { return true; }, 1, weight_decay});
     }
@@ -78,6 +95,13 @@ class OptimizerState {
   }
 
  protected:
+  /// Before anything is written.
+  void check_step(double learning_rate, double gradient_scale) const {
+    check_not_negative(optimizer_, "step's learning_rate", learning_rate);
+    check_number(std::isfinite(gradient_scale), optimizer_, "step's gradient_scale", "be finite",
+                 gradient_scale);
+  }
+
   /// f(parameter, group, states) of each parameter that has a group, which it may write.
   template <class F>
   void each(const Execution& execution, F f) {
@@ -94,6 +118,7 @@ class OptimizerState {
   index_t steps_ = 0;
 
  private:
+  std::string_view optimizer_;  ///< for errors
   std::vector<TrainedParameter<T>> parameters_;
   std::vector<ParameterGroup> groups_;
   std::vector<const ParameterGroup*> group_of_;
@@ -108,16 +133,24 @@ class OptimizerState {
 template <class T>
 class Sgd : public detail::OptimizerState<T> {
  public:
-  /// Refers to the parameters, which must stay where they are.
+  /// Refers to the parameters, which must stay where they are. Throws ValueError for a negative
+  /// momentum or decay, and for nesterov without momentum.
   explicit Sgd(std::vector<TrainedParameter<T>> parameters, const SgdOptions& options = {})
-      : detail::OptimizerState<T>(std::move(parameters), options.groups, options.weight_decay,
+      : detail::OptimizerState<T>("Sgd", std::move(parameters), options.groups,
+                                  options.weight_decay,
                                   options.momentum > 0 ? std::vector<std::string>{"momentum_buffer"}
                                                        : std::vector<std::string>{}),
-        options_(options) {}
+        options_(options) {
+    detail::check_not_negative("Sgd", "momentum", options.momentum);
+    detail::check_number(!options.nesterov || options.momentum > 0, "Sgd", "momentum",
+                         "be above 0 with nesterov", options.momentum);
+  }
 
   /// Of gradients that are gradient_scale times those that stand there: clipping's factor, and one
-  /// over that of a LossScale, without a pass of their own.
+  /// over that of a LossScale, without a pass of their own. Throws ValueError for a rate that is
+  /// negative or not finite, and for a scale that is not finite.
   void step(double learning_rate, const Execution& execution = {}, double gradient_scale = 1) {
+    this->check_step(learning_rate, gradient_scale);
     const bool first = this->steps_++ == 0, has_momentum = options_.momentum > 0;
     this->each(execution, [&](const TrainedParameter<T>& p, const ParameterGroup& group,
                               Tensor1<T>* states) {
@@ -141,14 +174,23 @@ class Sgd : public detail::OptimizerState<T> {
 template <class T>
 class Adam : public detail::OptimizerState<T> {
  public:
-  /// Refers to the parameters, which must stay where they are.
+  /// Refers to the parameters, which must stay where they are. Throws ValueError for a beta outside
+  /// [0, 1), and for a negative eps or decay.
   explicit Adam(std::vector<TrainedParameter<T>> parameters, const AdamOptions& options = {})
-      : detail::OptimizerState<T>(std::move(parameters), options.groups, options.weight_decay,
-                                  {"exp_avg", "exp_avg_sq"}),
-        options_(options) {}
+      : detail::OptimizerState<T>("Adam", std::move(parameters), options.groups,
+                                  options.weight_decay, {"exp_avg", "exp_avg_sq"}),
+        options_(options) {
+    const auto check_beta = [](std::string_view name, double beta) {
+      detail::check_number(beta >= 0 && beta < 1, "Adam", name, "be at least 0 and below 1", beta);
+    };
+    check_beta("beta1", options.beta1);
+    check_beta("beta2", options.beta2);
+    detail::check_not_negative("Adam", "eps", options.eps);
+  }
 
   /// Of gradients that are gradient_scale times those that stand there, as Sgd::step().
   void step(double learning_rate, const Execution& execution = {}, double gradient_scale = 1) {
+    this->check_step(learning_rate, gradient_scale);
     const double t = static_cast<double>(++this->steps_);
     const AdamOptions& o = options_;
     this->each(execution, [&](const TrainedParameter<T>& p, const ParameterGroup& group,
