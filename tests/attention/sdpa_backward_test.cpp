@@ -141,7 +141,9 @@ std::map<std::string, const Array<T>*> by_name(const Gradients<T>& g) {
   return result;
 }
 
-/// Float against nested loops in double: at most twice the error of the same loops in float.
+/// Float against nested loops in double: at most twice the error of the same loops in float. Of
+/// calls with 256 weights between 0 and 1: with few, and with a key that has its query for itself,
+/// all cancels, and too few rounding errors are left to take the largest of.
 TEST(SdpaBackward, HasAtMostTwiceTheErrorOfTheNaiveFormula) {
   std::size_t compared = 0;
   for (std::uint64_t n = 100; n < 160; ++n) {
@@ -149,6 +151,10 @@ TEST(SdpaBackward, HasAtMostTwiceTheErrorOfTheNaiveFormula) {
     const auto draw = AttentionDraw<float>(random, 60000);
     SCOPED_TRACE(random.trace() + ": " + draw.text());
     const auto [batch, heads, q_len, kv_len] = draw.scores();
+    const auto weights = reference_attention(draw.q, draw.k, draw.v, draw.options).weights;
+    const auto between = std::ranges::count_if(
+        weights.data, [](float weight) { return weight > 1e-3f && weight < 0.999f; });
+    if (static_cast<double>(between) * (1 - draw.options.dropout) < 256) continue;
     const auto d_y = random.array<float>({batch, heads, q_len, draw.v.extent(3)});
     const auto d_lse =
         random.chance(0.5) ? random.array<float>({batch, heads, q_len}) : Array<float>();
@@ -170,7 +176,7 @@ TEST(SdpaBackward, HasAtMostTwiceTheErrorOfTheNaiveFormula) {
       }
     }
   }
-  EXPECT_GT(compared, 200u);
+  EXPECT_GT(compared, 50u);
 }
 
 TEST(SdpaBackward, SameBitsOnAnyThreadsAndInAnyBatch) {

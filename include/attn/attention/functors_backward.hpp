@@ -34,13 +34,21 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
+template <class T, class F>
+inline constexpr bool takes_dual = std::is_invocable_v<const F&, Dual<T>, int, int, int, int>;
+
 /// row = f'(row), of a functor that must outlive the call.
 template <class T, template <class> class Mod, class F>
 RowFunctor<T> slope_of(Isa isa, const Mod<F>& functor) {
-  static_assert(std::is_invocable_v<const F&, Dual<T>, int, int, int, int>,
+  static_assert(takes_dual<T, F>,
                 "backward calls a score_mod or prob_mod with a Dual: its first argument must be of "
-                "any type, as in score_mod([](auto score, int b, int h, int i, int j) { .. })");
-  return {&functor.f, row_of<SlopeLoop<T, F>>(isa).apply};
+                "any type, as in score_mod([](auto score, int b, int h, int i, int j) { .. }), and "
+                "so must its parameters");
+  if constexpr (takes_dual<T, F>) {
+    return {&functor.f, row_of<SlopeLoop<T, F>>(isa).apply};
+  } else {
+    return {};  // as asserted
+  }
 }
 
 /// row = the derivatives of a score functor by those of its parameters that have a view among
@@ -50,7 +58,7 @@ std::array<RowFunctor<T>, kMaxScoreParameters> slopes_along(
     Isa isa, const ScoreMod<F>& functor,
     const std::array<TensorView1<T>, kMaxScoreParameters>& wanted) {
   std::array<RowFunctor<T>, kMaxScoreParameters> result{};
-  if constexpr (is_bound_score<F>) {
+  if constexpr (is_bound_score<F> && takes_dual<T, F>) {
     const auto add = [&]<std::size_t K>(std::integral_constant<std::size_t, K>) {
       if (wanted[K]) result[K] = {&functor.f, row_of<SlopeAlongLoop<T, F, K>>(isa).apply};
     };
