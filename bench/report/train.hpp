@@ -165,6 +165,9 @@ inline std::vector<Work> optimizer_works() {
   const auto in = std::make_shared<Inputs>();
   Random random(6);
   for (float& x : in->gradients.weight.elements()) x = random.number<float>();
+  // Zeros take no memory before they are written: the first step would be one of page faults.
+  in->adamw.step(1e-3);
+  for (attn::Tensor1<float>& moment : in->moments) moment.fill(0);
   Work plain{"adamw_plain", attn::active_isa(), 3.0 * kSize},
       adamw{"adamw", attn::active_isa(), 12.0 * kSize};
   plain.traffic = adamw.traffic = 7 * kSize * index_t{sizeof(float)};
