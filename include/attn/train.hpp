@@ -12,6 +12,7 @@
 #include "attn/kernels/softmax_backward.hpp"
 #include "attn/kernels/loss.hpp"                // cross_entropy, mse_loss
 #include "attn/kernels/contrastive_loss.hpp"    // InfoNCE over cosines
+#include "attn/kernels/cosine_loss.hpp"         // pairs that are to be alike or unlike
 #include "attn/attention/sdpa_backward.hpp"     // attention, from its output and lse
 #include "attn/layers/saved.hpp"                // what forward leaves for backward; gradients_of()
 #include "attn/layers/layer_stack_backward.hpp" // Linear to Transformer

@@ -4,6 +4,7 @@
 #include "attn/kernels/activation_backward.hpp"
 #include "attn/kernels/column_sums.hpp"
 #include "attn/kernels/contrastive_loss.hpp"
+#include "attn/kernels/cosine_loss.hpp"
 #include "attn/kernels/loss.hpp"
 #include "attn/kernels/norm_backward.hpp"
 #include "attn/kernels/softmax_backward.hpp"
@@ -255,6 +256,44 @@ TEST(ContrastiveLoss, AgreesWithItsFormulaAndCentralDifferences) {
     expect_gradient("x", random, x.elements(), d_x.elements(), run);
     expect_gradient("y", random, y.elements(), d_y.elements(), run);
   }
+}
+
+TEST(CosineEmbeddingLoss, AgreesWithItsFormulaAndCentralDifferences) {
+  for (std::uint64_t n = 0; n < 20; ++n) {
+    Random random(n);
+    const attn::Shape<2> shape{random.integer(1, 6), random.pick(kSizes)};
+    auto x = random.tensor<double, 2>(shape), y = random.tensor<double, 2>(shape);
+    Tensor2<double> d_x(shape), d_y(shape);
+    Tensor1<int> targets({shape[0]});
+    for (int& target : targets.elements()) target = random.chance(0.5) ? 1 : -1;
+    const attn::CosineEmbeddingOptions options{.margin = random.chance(0.5) ? 0.1 : 0.0};
+    double expected = 0;
+    for (Index i = 0; i < shape[0]; ++i) {
+      double xy = 0, xx = 0, yy = 0;
+      for (Index c = 0; c < shape[1]; ++c) {
+        xy += x(i, c) * y(i, c), xx += x(i, c) * x(i, c), yy += y(i, c) * y(i, c);
+      }
+      const double cosine = xy / std::sqrt(xx * yy);
+      expected += targets(i) == 1 ? 1 - cosine : std::max(0.0, cosine - options.margin);
+    }
+    expected /= static_cast<double>(shape[0]);
+    EXPECT_NEAR(cosine_embedding_loss_backward(x, y, targets, d_x, d_y, options), expected, 1e-14);
+    const auto run = [&] { return cosine_embedding_loss(x, y, targets, options); };
+    EXPECT_NEAR(run(), expected, 1e-14);
+    expect_gradient("x", random, x.elements(), d_x.elements(), run);
+    expect_gradient("y", random, y.elements(), d_y.elements(), run);
+    auto gx = x, gy = y;  // in place
+    cosine_embedding_loss_backward(gx, gy, targets, gx, gy, options);
+    EXPECT_TRUE(std::ranges::equal(gx.elements(), d_x.elements()));
+    EXPECT_TRUE(std::ranges::equal(gy.elements(), d_y.elements()));
+  }
+  Tensor2<float> zeros({1, 3}), ones({1, 3}, {1, 1, 1}), d_x({1, 3}), d_y({1, 3});
+  const Tensor1<int> alike({1}, {1}), wrong({1}, {0});
+  EXPECT_EQ(cosine_embedding_loss_backward(zeros, ones, alike, d_x, d_y), 1.0);
+  EXPECT_EQ(d_x(0, 0), 0.0f);
+  EXPECT_EQ(d_y(0, 0), 0.0f);
+  EXPECT_THROW(cosine_embedding_loss(zeros, ones, wrong), attn::ValueError);
+  EXPECT_THROW(cosine_embedding_loss(zeros, ones, alike, {.margin = 2}), attn::ValueError);
 }
 
 TEST(ColumnSums, AddUpAllRows) {
