@@ -278,8 +278,10 @@ TEST(SdpaBackward, NanOfKeysThatNobodySeesChangesNothing) {
       const auto got = run(dirty, d_y, {}, {.isa = isa});
       const auto a = all_of(clean), b = all_of(got);
       for (std::size_t i = 0; i < a.size(); ++i) {
-        // Where something is not finite products are summed pair by pair, in another order.
-        EXPECT_EQ(difference(*b[i].second, *a[i].second, near(*a[i].second), isa, a[i].first), "");
+        // Where something is not finite products are summed pair by pair, in another order; with one
+        // key for a query all that is left of score gradients is rounding.
+        const double bound = near(*a[i].second) + 1e-4;
+        EXPECT_EQ(difference(*b[i].second, *a[i].second, bound, isa, a[i].first), "");
       }
       for (Index h = 0; h < draw.k.extent(1); ++h) {
         for (Index x = 0; x < draw.k.extent(3); ++x) EXPECT_EQ(got.d_k(0, h, hidden, x), 0.0f);
