@@ -36,12 +36,12 @@ std::map<std::string, Array<T>> reference_backward(const Array<T>& q, const Arra
   if (options.batch_alibi_slopes) d["d_batch_slopes"] = Array<T>({batch, heads});
   if (options.relative_bias) d["d_relative"] = Array<T>(options.relative_bias.shape);
   if (options.qv) d["d_qv"] = Array<T>(options.qv.shape);
-  std::vector<std::pair<const ReferenceOptions::Mask*, Array<T>*>> d_bias;
+  std::vector<Array<T>*> d_bias;
   for (const auto& mask : options.masks) {
     if (mask.kind != ReferenceOptions::Mask::Kind::add) continue;
     Array<T>& to = d["d_bias" + std::to_string(d_bias.size())];
     to = Array<T>(mask.values.shape);
-    d_bias.emplace_back(&mask, &to);
+    d_bias.push_back(&to);
   }
   for (Index b = 0; b < batch; ++b) {
     const Index keys = reference_keys(options, b, kv_len);
@@ -92,7 +92,7 @@ std::map<std::string, Array<T>> reference_backward(const Array<T>& q, const Arra
           }
           if (is_mean) continue;
           T d_s = weight * (d_p - delta);
-          for (const auto& [mask, to] : d_bias) {
+          for (Array<T>* to : d_bias) {
             const auto one = [&](std::size_t axis, Index at) {
               return to->extent(axis) == 1 ? 0 : at;
             };
