@@ -106,14 +106,14 @@ struct Widened {
 ///
 /// Shapes as of the call itself, d_q as q, d_k as k, d_v as v, each overwritten; innermost strides
 /// are 1. options are those of the call, without weights, scores and sums of them: no gradient
-/// passes through these, and they are refused; lse is not written. Sums over queries, keys and heads are cut by shapes alone: the same bits on any
-/// number of threads. Rows that see no key, and hidden keys, have gradient 0. A score_mod and a
-/// prob_mod are called with a Dual and must be generic over their first argument, a score_mod over
-/// its parameters, too. Tensors of 16 bits are widened in scratch memory; their gradients are
-/// computed in float and rounded once. Throws ShapeError, DTypeError or ValueError (pages) before
-/// anything is written. With D = d_out . out - d_lse, row by row: d_s = p (d_p - D), d_p = d_out
-/// v^T; d_q = scale d_s k, d_k = scale d_s^T q, d_v = p^T d_out. Source: Dao, "FlashAttention-2"
-/// (2023), section 3.1.2.
+/// passes through these, and they are refused; lse is not written. Sums over queries, keys and
+/// heads are cut by shapes alone: the same bits on any number of threads. Rows that see no key, and
+/// hidden keys, have gradient 0. A score_mod and a prob_mod are called with a Dual and must be
+/// generic over their first argument, a score_mod over its parameters, too. Tensors of 16 bits are
+/// widened in scratch memory; their gradients are computed in float and rounded once. Throws
+/// ShapeError, DTypeError or ValueError (pages) before anything is written. With D = d_out . out -
+/// d_lse, row by row: d_s = p (d_p - D), d_p = d_out v^T; d_q = scale d_s k, d_k = scale d_s^T q,
+/// d_v = p^T d_out. Source: Dao, "FlashAttention-2" (2023), section 3.1.2.
 template <TensorLike D, TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, TensorLike DQ,
           TensorLike DK, TensorLike DV, class... Functors>
 void scaled_dot_product_attention_backward(
