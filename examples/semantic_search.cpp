@@ -253,9 +253,8 @@ int main(int argc, char** argv) {
       "examples/fetch_model.sh, "
       "or --model.");
   app.add_option("--file", options.file, "Text to search; standard input if not given");
-  app.add_option(
-      "--model", options.model,
-      "Folder of sentence-transformers (BERT, DistilBERT); all-MiniLM-L6-v2 if not given");
+  app.add_option("--model", options.model,
+                 "Folder of sentence-transformers (BERT, RoBERTa); all-MiniLM-L6-v2 if not given");
   examples::add_precision(app, options.precision);
   examples::add_number(app, "--top", options.top, 1LL, "How many lines to answer with");
   CLI::Option* json = app.add_flag("--json", options.json,

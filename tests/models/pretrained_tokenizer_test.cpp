@@ -202,7 +202,9 @@ TEST(PretrainedTokenizer, NamesWhatItCannotFollow) {
         set("/pre_tokenizer/pretokenizers/1/add_prefix_space", true));
   fails("qwen2", "key \"decoder\" must be ByteLevel; found \"Fuse\"",
         set("/decoder", {{"type", "Fuse"}}));
-  fails("qwen2", "key \"post_processor\" must be ByteLevel or TemplateProcessing",
+  fails("qwen2", "must be ByteLevel, TemplateProcessing, RobertaProcessing or BertProcessing",
+        set("/post_processor", {{"type", "SplitProcessing"}}));
+  fails("qwen2", "key \"post_processor.cls\" must be given",
         set("/post_processor", {{"type", "BertProcessing"}}));
   fails("qwen2", "writes no token behind texts, since answers go on there; found \"<|im_end|>\"",
         set("/post_processor",

@@ -52,7 +52,7 @@ void check_sentences(const std::string& name, double bound) {
 }
 
 TEST(SentenceEncoder, EmbeddingsAreThoseOfSentenceTransformers) {
-  for (const std::string name : {"mean", "cls"}) {
+  for (const std::string name : {"mean", "cls", "multilingual", "roberta"}) {
     check_sentences<float>(name, 5e-6);
     check_sentences<double>(name, 1e-11);
   }
@@ -82,6 +82,31 @@ TEST(SentenceEncoder, ReadsWhatTheFolderAsksFor) {
   EXPECT_TRUE(mean.is_cut(words(13)));
   EXPECT_FALSE(mean.is_cut(words(10), "query"));
   EXPECT_TRUE(mean.is_cut(words(11), "query"));
+}
+
+TEST(SentenceEncoder, TakesTokenizersOfOtherKinds) {
+  const SentenceEncoder<float> unigram(kSentenceEncoders / "multilingual"),
+      bytes(kSentenceEncoders / "roberta");
+  EXPECT_EQ(unigram.options().max_tokens, 12);
+  EXPECT_EQ(bytes.options().max_tokens, 20);  // of 22 positions
+  for (const auto* encoder : {&unigram, &bytes}) {
+    // <s> and </s>; one token more where nothing else is spelled out.
+    EXPECT_EQ(encoder->tokenizer().encode(""), (std::vector<std::int32_t>{0, 2}));
+    EXPECT_EQ(encoder->tokenizer().encode("<pad>"), (std::vector<std::int32_t>{0, 1, 2}));
+    EXPECT_EQ(encoder->tokenizer().encode("hello hello hello", 3).size(), 3u);
+    EXPECT_EQ(encoder->tokenizer().encode("hello hello hello", 3).back(), 2);
+    EXPECT_EQ(encoder->tokenizer().encode("hello", 2), (std::vector<std::int32_t>{0, 2}));
+    EXPECT_TRUE(contains(error_of<ValueError>([&] { encoder->tokenizer().encode("hello", 1); }),
+                         "max_tokens must be at least 2; found 1"));
+    const index_t limit = encoder->options().max_tokens;
+    std::string line;
+    for (index_t i = 0; i < limit - 2; ++i) line += "<mask>";
+    EXPECT_EQ(encoder->count_tokens(line), limit);
+    EXPECT_FALSE(encoder->is_cut(line));
+    EXPECT_TRUE(encoder->is_cut(line + "<mask>"));
+  }
+  EXPECT_EQ(unigram.tokenizer().piece(unigram.tokenizer().encode("hello")[1]), " hello");
+  EXPECT_EQ(bytes.tokenizer().piece(bytes.tokenizer().encode("hello")[1]), "hello");
 }
 
 TEST(SentenceEncoder, LinesHaveTheSameBitsInAnyCompany) {
@@ -203,10 +228,20 @@ TEST(SentenceEncoderErrors, NameFileAndKey) {
   fails("cls", "0_Transformer/sentence_bert_config.json", set("do_lower_case", true),
         "must be false or missing");
   fails("cls", "0_Transformer/config.json", set("model_type", "mpnet"),
-        "must be one of bert, distilbert; found \"mpnet\"");
+        "must be one of bert, distilbert, roberta, xlm-roberta, camembert; found \"mpnet\"");
   fails(
-      "mean", "tokenizer.json", [](Json& j) { j["model"]["type"] = "Unigram"; },
-      "key \"model.type\" must be WordPiece, the one kind that is read here; found \"Unigram\"");
+      "mean", "tokenizer.json", [](Json& j) { j["model"]["type"] = "WordLevel"; },
+      "key \"model.type\" must be BPE or Unigram; found \"WordLevel\"");
+  fails(
+      "roberta", "tokenizer.json", [](Json& j) { j["post_processor"]["sep"] = "</s>"; },
+      "key \"post_processor.sep\" must be a");
+  fails(
+      "roberta", "tokenizer.json", [](Json& j) { j["post_processor"]["cls"][0] = "[CLS]"; },
+      "key \"post_processor\" must be a token; found \"[CLS]\"");
+  fails(
+      "multilingual", "tokenizer.json",
+      [](Json& j) { j["post_processor"]["type"] = "SplitProcessing"; },
+      "must be ByteLevel, TemplateProcessing, RobertaProcessing or BertProcessing");
   fails(
       "mean", "tokenizer.json", [](Json& j) { j["model"]["vocab"]["cat"] = 8; },
       "key \"model.vocab\" must give each piece an id of its own, with no gap between them");

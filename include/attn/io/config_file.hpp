@@ -203,16 +203,15 @@ class ConfigFile {
     }
     return result;
   }
-  /// A list of pairs of a text and a finite number.
+  /// A pair of a text and a finite number.
+  std::pair<std::string, double> numbered_text(std::string_view key) const {
+    return numbered_text(key, "be a pair of a text and a finite number", array(key));
+  }
+  /// A list of such pairs.
   std::vector<std::pair<std::string, double>> numbered_texts(std::string_view key) const {
     std::vector<std::pair<std::string, double>> result;
-    for (const nlohmann::json& pair : array(key)) {
-      if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_number() ||
-          !std::isfinite(pair[1].get<double>())) {
-        fail(key, "be pairs of a text and a finite number", detail::json_text(pair));
-      }
-      result.emplace_back(pair[0].get<std::string>(), pair[1].get<double>());
-    }
+    for (const nlohmann::json& pair : array(key))
+      result.push_back(numbered_text(key, "be pairs of a text and a finite number", pair));
     return result;
   }
   /// An object of whole numbers from 0 on, by key, sorted.
@@ -282,6 +281,15 @@ class ConfigFile {
       fail(key, "be whole numbers from 0 on", detail::json_text(value));
     }
     return value.get<index_t>();
+  }
+
+  std::pair<std::string, double> numbered_text(std::string_view key, std::string_view expected,
+                                               const nlohmann::json& pair) const {
+    if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_number() ||
+        !std::isfinite(pair[1].get<double>())) {
+      fail(key, expected, detail::json_text(pair));
+    }
+    return {pair[0].get<std::string>(), pair[1].get<double>()};
   }
 
   const nlohmann::json& array(std::string_view key) const {

@@ -82,8 +82,14 @@ inline TokensAround tokens_around_texts(const ConfigFile& file) {
   for (const ConfigFile& step : tokenizer_steps(file, "post_processor", "processors")) {
     const auto type = step.get<std::string>("type");
     if (type == "ByteLevel") continue;  // which is about offsets
+    if (type == "RobertaProcessing" || type == "BertProcessing") {
+      result = {step.numbered_text("cls").first, step.numbered_text("sep").first};
+      continue;
+    }
     if (type != "TemplateProcessing") {
-      file.fail("post_processor", "be ByteLevel or TemplateProcessing", quote(type));
+      file.fail("post_processor",
+                "be ByteLevel, TemplateProcessing, RobertaProcessing or BertProcessing",
+                quote(type));
     }
     bool has_text = false;
     for (const ConfigFile& part : step.objects("single")) {
@@ -301,6 +307,50 @@ inline std::optional<std::string> chat_template_text(const std::filesystem::path
   return std::nullopt;
 }
 
+/// `file` is the folder's tokenizer.json.
+inline PretrainedText pretrained_text_of(const ConfigFile& file,
+                                         const std::filesystem::path& folder,
+                                         index_t vocab_size = 0) {
+  PretrainedText result{.tokenizer = tokenizer_of(file, vocab_size)};
+  const Tokenizer& tokenizer = result.tokenizer;
+  SpecialTokens& special = result.special;
+  const auto id_of = [&](const ConfigFile& of, std::string_view key, const std::string& token) {
+    const auto id = tokenizer.token(token);
+    if (!id) of.fail(key, "be a token", quote(token));
+    return *id;
+  };
+  const auto config = optional_config(folder / "tokenizer_config.json");
+  std::string bos, eos;
+  if (config) {
+    if (const auto token = named_token(*config, "bos_token")) {
+      special.bos = id_of(*config, "bos_token", bos = *token);
+      special.add_bos = config->get<bool>("add_bos_token", false);
+    }
+    if (const auto token = named_token(*config, "eos_token"))
+      special.add_end(id_of(*config, "eos_token", eos = *token));
+  }
+  const TokensAround around = tokens_around_texts(file);
+  if (around.before) {
+    special.bos = id_of(file, "post_processor", *around.before);
+    special.add_bos = true;
+  }
+  if (around.behind) special.behind = id_of(file, "post_processor", *around.behind);
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    const auto of = optional_config(folder / name);
+    if (!of || !of->has("eos_token_id")) continue;
+    for (const index_t id : of->indices("eos_token_id")) {
+      if (id >= tokenizer.vocab_size()) {
+        of->fail("eos_token_id", concat("lie in 0 .. ", tokenizer.vocab_size() - 1),
+                 std::to_string(id));
+      }
+      special.add_end(id);
+    }
+  }
+  if (const auto text = chat_template_text(folder, config))
+    result.chat_template = ChatTemplate::recognise(*text, bos, eos);
+  return result;
+}
+
 }  // namespace detail
 
 /// Reads tokenizer.json, and where they are there tokenizer_config.json, chat_template.jinja, and
@@ -311,45 +361,7 @@ inline std::optional<std::string> chat_template_text(const std::filesystem::path
 /// that is neither byte-level BPE nor SentencePiece's BPE or Unigram, or has parts that are not
 /// known, naming file and key.
 inline PretrainedText pretrained_text(const std::filesystem::path& folder, index_t vocab_size = 0) {
-  const ConfigFile file(folder / "tokenizer.json");
-  PretrainedText result{.tokenizer = detail::tokenizer_of(file, vocab_size)};
-  const Tokenizer& tokenizer = result.tokenizer;
-  SpecialTokens& special = result.special;
-  const auto id_of = [&](const ConfigFile& of, std::string_view key, const std::string& token) {
-    const auto id = tokenizer.token(token);
-    if (!id) of.fail(key, "be a token", detail::quote(token));
-    return *id;
-  };
-  const auto config = detail::optional_config(folder / "tokenizer_config.json");
-  std::string bos, eos;
-  if (config) {
-    if (const auto token = detail::named_token(*config, "bos_token")) {
-      special.bos = id_of(*config, "bos_token", bos = *token);
-      special.add_bos = config->get<bool>("add_bos_token", false);
-    }
-    if (const auto token = detail::named_token(*config, "eos_token"))
-      special.add_end(id_of(*config, "eos_token", eos = *token));
-  }
-  const detail::TokensAround around = detail::tokens_around_texts(file);
-  if (around.before) {
-    special.bos = id_of(file, "post_processor", *around.before);
-    special.add_bos = true;
-  }
-  if (around.behind) special.behind = id_of(file, "post_processor", *around.behind);
-  for (const char* name : {"generation_config.json", "config.json"}) {
-    const auto of = detail::optional_config(folder / name);
-    if (!of || !of->has("eos_token_id")) continue;
-    for (const index_t id : of->indices("eos_token_id")) {
-      if (id >= tokenizer.vocab_size()) {
-        of->fail("eos_token_id", detail::concat("lie in 0 .. ", tokenizer.vocab_size() - 1),
-                 std::to_string(id));
-      }
-      special.add_end(id);
-    }
-  }
-  if (const auto text = detail::chat_template_text(folder, config))
-    result.chat_template = ChatTemplate::recognise(*text, bos, eos);
-  return result;
+  return detail::pretrained_text_of(ConfigFile(folder / "tokenizer.json"), folder, vocab_size);
 }
 
 ATTN_NAMESPACE_END

@@ -20,7 +20,7 @@ struct EncodeOptions {
   Execution execution = {};  ///< threads, scratch and instruction set
 };
 
-/// A BERT encoder with its tokenizer, whose hidden states are pooled into one vector a line.
+/// A BERT or RoBERTa encoder with its tokenizer, whose hidden states are pooled into one vector a line.
 /// quantize() and weight_bytes() take it as they take a Bert. const member functions are safe to
 /// call from many threads at once.
 ///
@@ -32,8 +32,8 @@ struct EncodeOptions {
 template <class T>
 class SentenceEncoder {
  public:
-  /// Reads config.json and model.safetensors of model_type bert or distilbert, vocab.txt or
-  /// tokenizer.json of uncased WordPiece, and where they are there modules.json, the pooling's
+  /// Reads config.json and model.safetensors of model_type bert, distilbert, roberta, xlm-roberta or
+  /// camembert, what SentenceTokenizer reads, and where they are there modules.json, the pooling's
   /// config.json, sentence_bert_config.json, config_sentence_transformers.json and
   /// tokenizer_config.json. Without modules.json it is a mean, not normalised. Throws IoError for
   /// files that cannot be read or break their format; ValueError, ShapeError or DTypeError for what
@@ -70,7 +70,8 @@ class SentenceEncoder {
 
   /// Numbers of a vector.
   index_t dim() const { return bert_.embeddings.options().d_model; }
-  /// Tokens of a line, [CLS], [SEP] and a prompt included, from which on encode() cuts it.
+  /// Tokens of a line, a prompt and those before and behind the two included; encode() cuts what is
+  /// more than options().max_tokens, see is_cut().
   index_t count_tokens(std::string_view line, std::string_view prompt = {}) const {
     return std::ssize(tokenizer_.encode(prompt_of(prompt) + std::string(line), std::string::npos));
   }
@@ -81,7 +82,7 @@ class SentenceEncoder {
 
   /// What the folder asks for.
   const SentenceEncoderOptions& options() const { return options_; }
-  const WordPieceTokenizer& tokenizer() const { return tokenizer_; }
+  const SentenceTokenizer& tokenizer() const { return tokenizer_; }
   const Bert<T>& bert() const { return bert_; }
 
   /// Those of bert().
@@ -97,14 +98,13 @@ class SentenceEncoder {
 
   SentenceEncoder(const std::filesystem::path& folder, const PretrainedOptions& options,
                   std::filesystem::path transformer)
-      : options_(detail::sentence_options_of(folder, transformer)),
-        tokenizer_(detail::wordpiece_of(
-            transformer, detail::config_if_there(transformer / "tokenizer_config.json"))) {
-    detail::check_model_type(ConfigFile(transformer / "config.json"), {"bert", "distilbert"});
+      : options_(detail::sentence_options_of(folder, transformer)), tokenizer_(transformer) {
     bert_ = detail::bert_from_folder<T>(transformer, options);
     bert_.pooler = {};  // that of next-sentence prediction, which takes no part
+    // Of RoBERTa's positions two are the padding's.
+    options_.max_tokens = (std::min)(options_.max_tokens, bert_.embeddings.options().max_positions);
     const index_t known = bert_.embeddings.words.num_embeddings();
-    if (static_cast<index_t>(tokenizer_.vocab_size()) > known) {
+    if (tokenizer_.vocab_size() > known) {
       throw ValueError(message("SentenceEncoder", detail::quote(folder.string()),
                                detail::concat("have no more than ", known,
                                               " pieces in its vocabulary, the model's words"),
@@ -129,11 +129,11 @@ class SentenceEncoder {
     return tokenizer_.encode(prompt + line, static_cast<std::size_t>(options_.max_tokens));
   }
 
-  /// The first token that a mean counts: behind [CLS] and the prompt's where these are to be left
-  /// out.
+  /// The first token that a mean counts: behind [CLS], or <s>, and the prompt's where these are to
+  /// be left out.
   index_t first_of(const std::string& prompt) const {
     if (options_.include_prompt || prompt.empty()) return 0;
-    return std::ssize(tokens_of(prompt, "")) - 1;  // less [SEP]
+    return std::ssize(tokens_of(prompt, "")) - tokenizer_.num_behind();
   }
 
   /// Encodes the lines of these indices into their rows of out. They lie one behind the other in
@@ -164,7 +164,7 @@ class SentenceEncoder {
   void pool_line(TensorView2<const T> states, const Pool& pool, TensorView1<T> out) const {
     const bool is_mean = options_.pooling == Pooling::mean;
     const index_t begin = is_mean ? (std::min)(pool.first, states.extent(0)) : 0;
-    const index_t end = is_mean ? states.extent(0) : 1;
+    const index_t end = is_mean ? states.extent(0) : (std::min)(index_t{1}, states.extent(0));
     // In double, where rounding does not count.
     std::vector<double> sum(static_cast<std::size_t>(dim()));
     for (index_t t = begin; t < end; ++t) {
@@ -175,13 +175,14 @@ class SentenceEncoder {
         pool.normalize ? std::sqrt(std::inner_product(sum.begin(), sum.end(), sum.begin(), 0.0))
                        : static_cast<double>(end - begin);
     for (index_t i = 0; i < dim(); ++i) {
-      // A prompt that leaves nothing of the line: 0, as sentence-transformers has it.
+      // A prompt that leaves nothing of the line, or no token at all: 0, as sentence-transformers
+      // has it.
       out(i) = divisor == 0 ? T{0} : static_cast<T>(sum[static_cast<std::size_t>(i)] / divisor);
     }
   }
 
   SentenceEncoderOptions options_;
-  WordPieceTokenizer tokenizer_;
+  SentenceTokenizer tokenizer_;
   Bert<T> bert_;
 };
 

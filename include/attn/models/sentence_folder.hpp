@@ -1,18 +1,17 @@
-// What a sentence-transformers folder says beside its model: pooling, prompts, tokenizer.
+// What a sentence-transformers folder says beside its model and tokenizer: pooling and prompts.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>
 
-#include "attn/models/pretrained_config.hpp"
-#include "attn/text/wordpiece.hpp"
+#include "attn/models/sentence_tokenizer.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 /// How the hidden states of a text's tokens become one vector.
 enum class Pooling {
-  mean,  ///< that of all tokens, [CLS] and [SEP] included
-  cls,   ///< the first token's, [CLS]
+  mean,  ///< that of all tokens, those before and behind a text included
+  cls,   ///< the first token's: [CLS], or <s>
 };
 
 struct SentenceEncoderOptions {
@@ -20,7 +19,7 @@ struct SentenceEncoderOptions {
   bool normalize = false;           ///< vectors are divided by their lengths
   bool include_prompt = true;       ///< a mean counts the prompt's tokens
   index_t max_tokens =
-      512;  ///< of a text with prompt, [CLS] and [SEP]; what comes after them is cut
+      512;  ///< of a text with prompt, [CLS] and [SEP] or the like; what comes after them is cut
   std::map<std::string, std::string> prompts =
       {};                           ///< what goes before a text, by the prompt's name
   std::string default_prompt = {};  ///< name of the prompt of calls that name none; empty: none
@@ -89,12 +88,6 @@ inline void read_modules(const std::filesystem::path& folder, SentenceEncoderOpt
   }
 }
 
-/// A JSON object's settings, or none where there is no such file.
-inline ConfigFile config_if_there(const std::filesystem::path& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error) ? ConfigFile(path) : ConfigFile("{}", path.string());
-}
-
 inline void read_prompts(const std::filesystem::path& folder, SentenceEncoderOptions& options) {
   const ConfigFile config = config_if_there(folder / "config_sentence_transformers.json");
   if (config.has("prompts")) {
@@ -107,56 +100,6 @@ inline void read_prompts(const std::filesystem::path& folder, SentenceEncoderOpt
   if (!options.default_prompt.empty() && !options.prompts.contains(options.default_prompt)) {
     config.fail("default_prompt_name", "be one of the prompts", quote(options.default_prompt));
   }
-}
-
-/// The vocabulary of a tokenizer.json as the text of a vocab.txt.
-inline std::string wordpiece_vocabulary(const std::filesystem::path& path) {
-  const ConfigFile file(path);
-  const ConfigFile model = file.object("model");
-  const auto type = model.get<std::string>("type");
-  if (type != "WordPiece") {
-    model.fail("type", "be WordPiece, the one kind that is read here", quote(type));
-  }
-  check_only<std::string>(model, "continuing_subword_prefix", "##", "##");
-  check_only<std::string>(model, "unk_token", "[UNK]", "[UNK]");
-  check_only<index_t>(model, "max_input_chars_per_word", 100, "100");
-  if (file.has("normalizer")) {
-    const ConfigFile normalizer = file.object("normalizer");
-    check_only<std::string>(normalizer, "type", "BertNormalizer", "BertNormalizer");
-    check_only(normalizer, "clean_text", true, "true");
-    check_only(normalizer, "handle_chinese_chars", true, "true");
-    check_only(normalizer, "lowercase", true, "true");
-    check_only(normalizer, "strip_accents", true, "true");
-  }
-  const auto vocabulary = model.named_indices("vocab");
-  std::vector<const std::string*> by_id(vocabulary.size(), nullptr);
-  for (const auto& [piece, id] : vocabulary) {
-    const auto at = static_cast<std::size_t>(id);
-    if (at >= by_id.size() || by_id[at] != nullptr || piece.find('\n') != piece.npos) {
-      model.fail("vocab", "give each piece an id of its own, with no gap between them",
-                 concat(quote(piece), ": ", id));
-    }
-    by_id[at] = &piece;
-  }
-  std::string text;
-  for (const std::string* piece : by_id) text.append(*piece).append("\n");
-  return text;
-}
-
-/// That of a folder with vocab.txt or tokenizer.json, which must be BERT's uncased one. `tokenizer`
-/// is its tokenizer_config.json.
-inline WordPieceTokenizer wordpiece_of(const std::filesystem::path& folder,
-                                       const ConfigFile& tokenizer) {
-  check_only(tokenizer, "do_lower_case", true, "true: cased models are not read");
-  check_only(tokenizer, "strip_accents", true, "true");
-  check_only(tokenizer, "tokenize_chinese_chars", true, "true");
-  std::error_code error;
-  const std::filesystem::path text = folder / "vocab.txt", json = folder / "tokenizer.json";
-  if (!std::filesystem::exists(text, error) && std::filesystem::exists(json, error)) {
-    return WordPieceTokenizer(wordpiece_vocabulary(json), json.string());
-  }
-  const MappedFile file(text);
-  return WordPieceTokenizer(text_of(file), text.string());
 }
 
 /// What a folder says of itself; `transformer` becomes the folder of the transformer's own files.

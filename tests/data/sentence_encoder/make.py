@@ -5,7 +5,8 @@
 Needs sentence-transformers==6.2.0 torch==2.15.0 transformers==5.24.0 tokenizers==0.23.3 (in a virtual environment).
 `mean` is a BERT as that version saves it: its tokenizer in tokenizer.json, a mean without the prompt's tokens, normalised.
 `cls` is a DistilBERT as versions before 3 wrote it: a transformer in a folder of its own, vocab.txt, a key for each kind of
-pooling. golden.json has the embeddings of some lines by weights in double, by the name of the prompt ("" for none).
+pooling. `multilingual` is a BERT with the kind of tokenizer that XLM-RoBERTa has (Unigram), as paraphrase-multilingual-MiniLM
+is; `roberta` a RoBERTa with byte-level BPE. golden.json has the embeddings of some lines by weights in double, by the name of the prompt ("" for none).
 """
 import json
 import pathlib
@@ -18,10 +19,15 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules.normalize import Normalize
 from sentence_transformers.base.modules.transformer import Transformer
 from sentence_transformers.sentence_transformer.modules.pooling import Pooling
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 FOLDER = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
 PIECES = """[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog ##s sat run ##ning query passage : , . ! e ##e on mat in rain
 is what who ran ##k represent sentence""".split()
+PRECOMPILED = pathlib.Path(__file__).parents[1] / "pretrained/precompiled"
+MULTILINGUAL = ["", "hello world", "\uff28\uff45\uff4c\uff4c\uff4f  \u4e2d\u6587, \ufb03 caf\u00e9 \u65e5!", "the <mask> world", "offer\u2122 12 \u2167\u20ac",
+                "hello world the offer " * 4, "\u30ac\uac00 world\n"]
+ROBERTA = ["", "hello world", "he  said: hello", "caf\u00e9 \u4e2d\u6587 \U0001f642", "the <mask> we'll", "hello 123 " * 9, " world\n"]
 LINES = ["", "The cat sat on the mat.", "Dogs running in rain!", "é", "unknownword 猫",
          "the the the the the the the the the the the the the the the the", "Who ran, what ranks?"]
 
@@ -47,11 +53,11 @@ def new(folder):
     folder.mkdir(parents=True)
 
 
-def golden(folder, prompts):
+def golden(folder, prompts, lines=LINES):
     model = SentenceTransformer(str(folder), device="cpu").double()
     write(folder / "golden.json", {
         prompt: {line: [round(float(x), 12) for x in vector]
-                 for line, vector in zip(LINES, model.encode(LINES, prompt_name=prompt or None), strict=True)}
+                 for line, vector in zip(lines, model.encode(lines, prompt_name=prompt or None), strict=True)}
         for prompt in prompts})
 
 
@@ -94,5 +100,51 @@ def make_cls():
     golden(folder, ["", "query", "passage"])
 
 
+def save(folder, model, tokenizer, modules, prompts, max_seq_length):
+    base = FOLDER / "base"
+    new(folder)
+    draw(model).save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    modules = [Transformer(str(base), max_seq_length=max_seq_length), *modules]
+    SentenceTransformer(modules=modules, prompts=prompts, device="cpu").save(str(folder), create_model_card=False)
+    shutil.rmtree(base)
+
+
+def fast_tokenizer(tokenizer):
+    return hf.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", cls_token="<s>", eos_token="</s>", sep_token="</s>", unk_token="<unk>",
+        pad_token="<pad>", mask_token=AddedToken("<mask>", lstrip=True, special=True), model_max_length=512)
+
+
+def make_multilingual():
+    folder = FOLDER / "multilingual"
+    tokenizer = Tokenizer.from_file(str(PRECOMPILED / "xlm_roberta/tokenizer.json"))
+    config = hf.BertConfig(vocab_size=tokenizer.get_vocab_size() + 3, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+                           intermediate_size=24, max_position_embeddings=24, pad_token_id=1)
+    save(folder, hf.BertModel(config), fast_tokenizer(tokenizer), [Pooling(16, "mean", include_prompt=False)],
+         {"query": "the world: "}, 12)
+    golden(folder, ["", "query"], MULTILINGUAL)
+
+
+def make_roberta():
+    folder = FOLDER / "roberta"
+    merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("\u0120", "w"), ("\u00c3", "\u00a9"), ("1", "2"), ("\u0120", "1")]
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *sorted(pre_tokenizers.ByteLevel.alphabet()), *(a + b for a, b in merges)]
+    tokenizer = Tokenizer(models.BPE(vocab={piece: i for i, piece in enumerate(pieces)}, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.RobertaProcessing(sep=("</s>", 2), cls_token=("<s>", 0), add_prefix_space=False)
+    # 2 of the 22 positions are the padding's: lines are cut behind 20 tokens.
+    config = hf.RobertaConfig(vocab_size=len(pieces) + 1, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+                              intermediate_size=24, max_position_embeddings=22, type_vocab_size=1)
+    save(folder, hf.RobertaModel(config), fast_tokenizer(tokenizer), [Pooling(16, "cls"), Normalize()], {"query": "hello: "}, 20)
+    (folder / "sentence_bert_config.json").write_text("{}\n")
+    path = folder / "tokenizer_config.json"
+    write(path, json.loads(path.read_text()) | {"model_max_length": 20})
+    golden(folder, ["", "query"], ROBERTA)
+
+
 make_mean()
 make_cls()
+make_multilingual()
+make_roberta()
