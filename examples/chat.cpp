@@ -254,8 +254,12 @@ class Chat {
         !std::filesystem::exists(*options_.prompt_cache)) {
       return;
     }
+    // More tokens than decoding takes at a time are read by tiles, whose sums round otherwise. What
+    // is left of such a text is read by tiles, too: the answer is that without the file.
+    const index_t few = session_.max_decode_tokens(), left = std::ssize(ids_) > few ? few + 1 : 1;
     const std::vector<index_t> seen = attn::load_session(*options_.prompt_cache, session_);
-    const auto same = std::mismatch(seen.begin(), seen.end(), ids_.begin(), ids_.end() - 1).first;
+    const auto same =
+        std::mismatch(seen.begin(), seen.end(), ids_.begin(), ids_.end() - left).first;
     session_.truncate_to(same - seen.begin());
   }
   void check_same_tokens() const {
