@@ -315,9 +315,12 @@ class MiniLm(Operation):
 
     @property
     def tolerance(self):
-        """Where numbers are rounded, four times as much on these lines of random words: ONNX
-        Runtime's int8 loses 0.012."""
-        return 4 if self.element in self.losses else self.float32_tolerance
+        """A rival's. Where numbers are rounded, over `losses`: in int8, on these lines of random
+        words, PyTorch loses 20 times and ONNX Runtime 15 times as much (attn 1.04 times). At 25,
+        cosines are still 0.875 on average, which lines of other words do not have."""
+        return {"float32": self.float32_tolerance, "bfloat16": 4, "int8": 25}[self.element]
+
+    own_tolerance = 1.25  # attn's
 
     def error(self, found, expected):
         """What rounding loses over `losses`; else of the largest value."""
