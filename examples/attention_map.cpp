@@ -166,8 +166,8 @@ void run(Options options) {
   }
   const examples::AttentionMap map = map_of(options);
   if (map.num_tokens > map.tokens.size()) {
-    std::cerr << "the text is cut: of its " << map.num_tokens << " tokens the model reads "
-              << map.tokens.size() << '\n';
+    std::cerr << "the text is cut: of its " << examples::counted(map.num_tokens, "token")
+              << " the model reads " << map.tokens.size() << '\n';
   }
   if (options.out) save(*options.out, page(options, map));
   if (options.png)

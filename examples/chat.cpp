@@ -28,6 +28,7 @@
 #include "support/memory.hpp"
 #include "support/model_dir.hpp"
 #include "support/precision.hpp"
+#include "support/printable.hpp"
 
 namespace {
 
@@ -222,12 +223,14 @@ class Chat {
   // Where --stats asks for it, on standard error.
   void print_stats() const {
     if (!options_.stats) return;
-    std::cerr << std::fixed << std::setprecision(1) << tokens_read << " tokens read, "
-              << prefill_rate << " a second; " << tokens_said << " tokens said, " << decode_rate
-              << " a second; " << session_.length() << " of " << session_.capacity()
-              << " tokens of context";
+    std::cerr << std::fixed << std::setprecision(1) << examples::counted(tokens_read, "token")
+              << " read, " << prefill_rate << " a second; "
+              << examples::counted(tokens_said, "token") << " said, " << decode_rate
+              << " a second; " << session_.length() << " of "
+              << examples::counted(session_.capacity(), "token") << " of context";
     if (drafted > 0) {
-      std::cerr << "; " << accepted << " of " << drafted << " drafted tokens accepted, "
+      std::cerr << "; " << accepted << " of " << examples::counted(drafted, "drafted token")
+                << " accepted, "
                 << 100 * static_cast<double>(accepted) / static_cast<double>(drafted) << " %";
     }
     std::cerr << '\n';
@@ -240,7 +243,7 @@ class Chat {
 
  private:
   static UsageError too_long(index_t length, index_t capacity) {
-    return UsageError("the text has " + std::to_string(length) + " tokens, the context " +
+    return UsageError("the text has " + examples::counted(length, "token") + ", the context " +
                       std::to_string(capacity) + " (--ctx)");
   }
   static attn::LanguageModelOptions model_options(const Options& options) {

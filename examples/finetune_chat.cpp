@@ -189,9 +189,9 @@ void run(const Options& options) {
   std::sample(data.held_out.begin(), data.held_out.end(), std::back_inserter(measured), 12, random);
   shown.assign(measured.begin(), measured.begin() + std::min<index_t>(3, std::ssize(measured)));
   Tuning tuning(model, options);
-  std::printf(
-      "%zu pairs to learn from; %zu ways to ask that are held out, of which %zu are measured\n",
-      data.learned.size(), data.held_out.size(), measured.size());
+  std::printf("%s to learn from; held out: %s of asking, of which it measures %zu\n",
+              examples::counted(data.learned.size(), "pair").c_str(),
+              examples::counted(data.held_out.size(), "way").c_str(), measured.size());
   std::printf("\nBefore: %.2f nats a token of the answers\n", tuning.loss(measured));
   print_answers(model, shown);
   if (adapters) {

@@ -201,8 +201,10 @@ void run(const Options& options) {
     for (const Answer& answer : answers) pairs += answer.questions.size();
     return pairs;
   };
-  std::printf("%zu pairs to learn from; %zu questions about %zu other lines, searched in %zu\n\n",
-              count(data.learned), count(data.held_out), data.held_out.size(), data.lines.size());
+  std::printf("%s to learn from; %s about %s, searched in %zu\n\n",
+              examples::counted(count(data.learned), "pair").c_str(),
+              examples::counted(count(data.held_out), "question").c_str(),
+              examples::counted(data.held_out.size(), "other line").c_str(), data.lines.size());
   std::printf("%-24s %20s %9s %12s\n", "", "mean reciprocal rank", "found 1st", "in first 3");
   print("before", before);
   std::vector<index_t> after;
@@ -214,7 +216,8 @@ void run(const Options& options) {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     after = ranks(model, data);
     char name[64];
-    std::snprintf(name, sizeof(name), "seed %td, %td steps, %.0f s", seed, options.steps, seconds);
+    std::snprintf(name, sizeof(name), "seed %td, %s, %.0f s", seed,
+                  examples::counted(options.steps, "step").c_str(), seconds);
     print(name, after);
   }
   std::printf("\nMoved up most, with the last seed:\n");

@@ -47,9 +47,10 @@ void print_file(const attn::SafetensorsFolder& file) {
     elements += size;
   }
   std::cout << "1. The files: " << examples::printable(file.file_name()) << '\n'
-            << "   " << examples::counted(file.names().size(), "tensor") << ", " << elements
-            << " numbers:";
-  for (const auto& [type, count] : bytes) std::cout << ' ' << type << ' ' << count << " bytes";
+            << "   " << examples::counted(file.names().size(), "tensor") << ", "
+            << examples::counted(elements, "number") << ':';
+  for (const auto& [type, count] : bytes)
+    std::cout << ' ' << type << ' ' << examples::counted(count, "byte");
   std::cout << '\n';
 }
 
@@ -57,10 +58,10 @@ void print_options(const attn::ConfigFile& config, const attn::GptOptions& o) {
   const attn::MultiHeadAttentionOptions& a = o.layer.attention;
   std::cout << "\n2. config.json as GptOptions\n"
             << "   model_type " << examples::printable(config.get<std::string>("model_type"))
-            << ": " << o.num_layers << " layers of width " << o.layer.d_model << ", "
-            << o.layer.nhead << " heads";
+            << ": " << examples::counted(o.num_layers, "layer") << " of width " << o.layer.d_model
+            << ", " << examples::counted(o.layer.nhead, "head");
   if (a.num_kv_heads > 0) std::cout << " on " << a.num_kv_heads << " of keys and values";
-  std::cout << ", " << o.vocab_size << " tokens\n   "
+  std::cout << ", " << examples::counted(o.vocab_size, "token") << "\n   "
             << (o.layer.norm == attn::NormKind::rms ? "RMS norm" : "layer norm") << ", "
             << (o.layer.gated ? "gated " : "") << "feed-forward of " << o.layer.dim_feedforward
             << ", " << (o.tied ? "tied" : "own") << " weights of the logits\n   ";
@@ -139,8 +140,8 @@ int run(Options options) {
   print_next(logits);
   std::cout << "\n5. A session, which keeps keys and values\n";
   print_ids("the likeliest each time:", answer);
-  std::cout << "   " << session.length() << " tokens held, room for " << session.room()
-            << " more\n";
+  std::cout << "   " << examples::counted(session.length(), "token") << " held, room for "
+            << session.room() << " more\n";
   if (expected.empty()) return 0;
   const bool is_same = answer == expected;
   std::cout << "   " << (is_same ? "the tokens of" : "NOT the tokens of") << " transformers, as "
@@ -167,6 +168,7 @@ int main(int argc, char** argv) {
   app.add_option("--ids", read_prompt, "The prompt's tokens, such as --ids 1,2,3")
       ->delimiter(',')
       ->expected(1, CLI::detail::expected_max_vector_size)
+      ->allow_extra_args(false)  // what follows is FOLDER
       ->type_name("IDS");
   examples::add_number<index_t>(app, "--tokens", options.tokens, 1, "How many to generate");
   app.add_option("FOLDER", options.folder, "The model's folder");

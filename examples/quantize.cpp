@@ -76,9 +76,10 @@ void run(const Options& options) {
     tensors.push_back({name, tensor});
   }
   attn::save_gguf(options.out, metadata, tensors);
-  std::cout << std::fixed << std::setprecision(1) << made.size() << " of " << tensors.size()
-            << " tensors became " << options.type << ": " << static_cast<double>(before) / 1e6
-            << " MB, now " << static_cast<double>(after) / 1e6 << " MB\n";
+  std::cout << std::fixed << std::setprecision(1) << made.size() << " of "
+            << examples::counted(tensors.size(), "tensor") << " became " << options.type << ": "
+            << static_cast<double>(before) / 1e6 << " MB, now " << static_cast<double>(after) / 1e6
+            << " MB\n";
 }
 
 }  // namespace

@@ -142,7 +142,7 @@ void run(const Options& options) {
                              "; `sh examples/fetch_plays.sh` downloads them (5 MB)");
   }
   const examples::Plays plays(examples::plays_dir());
-  std::printf("%td characters, %td different\n", std::ssize(plays.ids),
+  std::printf("%s, %td different\n", examples::counted(std::ssize(plays.ids), "character").c_str(),
               std::ssize(plays.characters));
   Training training(options, plays);
   index_t first = 1;
@@ -187,8 +187,8 @@ void run(const Options& options) {
   }
   const double trained_for = passed(), held = training.held_out(100);
   const std::string text = training.sample(600);
-  std::printf("after %td steps and %.0f s: %.3f nats a character on the held-out tenth\n%s\n", last,
-              trained_for, held, text.c_str());
+  std::printf("after %s and %.0f s: %.3f nats a character on the held-out tenth\n%s\n",
+              examples::counted(last, "step").c_str(), trained_for, held, text.c_str());
   if (options.out.empty()) return;
   samples.push_back({{"step", last}, {"text", text}});
   const std::string page = pages::with_data(

@@ -46,7 +46,8 @@ inline std::string printable(std::string_view text) {
 }
 
 // "1 line", "2 lines".
-inline std::string counted(std::size_t count, std::string_view noun) {
+template <class Int>
+std::string counted(Int count, std::string_view noun) {
   return std::to_string(count) + ' ' + std::string(noun) + (count == 1 ? "" : "s");
 }
 

@@ -130,7 +130,7 @@ elseif(MODE STREQUAL "shared_library")
   execute_process(COMMAND ${NM} -C -D --defined-only ${plugin}
     OUTPUT_VARIABLE exported COMMAND_ERROR_IS_FATAL ANY)
   message("the plugin exports:\n${exported}")
-  if(exported MATCHES "attn::")
+  if(exported MATCHES "attn(::|_)")
     message(FATAL_ERROR "the plugin exports what is attn's")
   endif()
 

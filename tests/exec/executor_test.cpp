@@ -8,8 +8,9 @@
 
 #include <gtest/gtest.h>
 
-#include "attn/attention/sdpa.hpp"
+#include "attn/attention/sdpa_backward.hpp"
 #include "attn/kernels/gemm.hpp"
+#include "attn/kernels/softmax.hpp"
 
 #include "support/error_of.hpp"
 #include "support/thread_executor.hpp"
@@ -126,15 +127,24 @@ class Claims final : public Executor {
 TEST(ExecutorErrors, WithoutThreads) {
   Tensor2<float> a({128, 128}), c({128, 128});
   Tensor4<float> q({1, 2, 128, 64}), out({1, 2, 128, 64});
+  Tensor3<float> lse({1, 2, 128});
+  Tensor2<float> rows({1024, 256}), results({1024, 256});
   for (const int threads : {0, -1, std::numeric_limits<int>::min()}) {
     const Claims executor(threads);
+    const Execution execution{.executor = &executor};
     const std::string expected =
         "[Executor] concurrency() must be at least 1; found " + std::to_string(threads) + ".";
     EXPECT_EQ(attn_test::error_of<ValueError>([&] { gemm(a, a, c, {}, {.executor = &executor}); }),
               expected);
+    EXPECT_EQ(attn_test::error_of<ValueError>(
+                  [&] { scaled_dot_product_attention(q, q, q, out, {.execution = execution}); }),
+              expected);
     EXPECT_EQ(attn_test::error_of<ValueError>([&] {
-                scaled_dot_product_attention(q, q, q, out, {.execution = {.executor = &executor}});
+                scaled_dot_product_attention_backward(out, q, q, q, out, lse, out, out, out,
+                                                      {.execution = execution});
               }),
+              expected);
+    EXPECT_EQ(attn_test::error_of<ValueError>([&] { softmax(rows, results, execution); }),
               expected);
   }
 }

@@ -22,7 +22,7 @@ class Backward {
         parts_(BackwardTiling(forward_.scores[3]).parts),
         head_stride_(problem.head_sums()),
         scratch_elements_(BackwardScratch<T>(nullptr, problem, block_kv()).elements),
-        memory_(workspace, scratch_elements_ * threads_.concurrency()),
+        memory_(workspace, scratch_elements_ * worker_count(threads_)),
         deltas_(workspace, rows_),
         part_d_q_(workspace, (parts_ - 1) * rows_ * forward_.score_dim()),
         head_sums_(workspace, parts_ * forward_.batch() * forward_.num_heads() * head_stride_) {}

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <type_traits>
 
@@ -87,13 +88,13 @@ class OpenMPExecutor final : public Executor {
     // An exception, such as a functor's, must not leave the threads' region: one of them goes on
     // behind it.
     std::exception_ptr error;
+    std::atomic_flag is_kept;  // no omp critical: its lock is a symbol that libraries would export
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
     for (index_t i = 0; i < count; ++i) {
       try {
         task(i, omp_get_thread_num());
       } catch (...) {
-#pragma omp critical(attn_executor_error)
-        error = std::current_exception();
+        if (!is_kept.test_and_set()) error = std::current_exception();
       }
     }
     if (error) std::rethrow_exception(error);

@@ -11,10 +11,12 @@ namespace detail {
 /// Below a million multiplications, about 30 us, waking threads costs more than they save.
 constexpr bool is_worth_threads(index_t multiplications) { return multiplications >= 1000000; }
 
-/// The executor for so much work.
+/// The executor for so much work. Throws ValueError where that is one without workers.
 inline const Executor& threads_for(const Executor& executor, index_t multiplications) {
   static const SerialExecutor one_thread;
-  return is_worth_threads(multiplications) ? executor : one_thread;
+  if (!is_worth_threads(multiplications)) return one_thread;
+  static_cast<void>(worker_count(executor));
+  return executor;
 }
 
 /// f(begin, end) for ranges of rows that make up all of them; an element of softmax or of a norm
