@@ -329,7 +329,7 @@ TYPED_TEST(GemmTest, FewRowsByAWeightAsItLies) {
   using T = TypeParam;
   for (std::uint64_t draw = 0; draw < 150; ++draw) {
     Random random(draw);
-    const Index m = random.integer(1, 9), n = random.pick(kSizes), k = random.pick(kSizes);
+    const Index m = random.integer(1, 25), n = random.pick(kSizes), k = random.pick(kSizes);
     SCOPED_TRACE(random.trace() + ": " + std::to_string(m) + ", " + std::to_string(n) + ", " +
                  std::to_string(k));
     const auto a = random.array<T>({m, k}), bias = random.array<T>({n}),
