@@ -59,7 +59,7 @@ class BackwardTask {
   }
 
  private:
-  static constexpr index_t kRows = BackwardQueries<T>::kRows;
+  static constexpr index_t kRows = BackwardTiling::kBlockQ;
 
   static KeyRange both(KeyRange a, KeyRange b) {
     return {(std::max)(a.begin, b.begin), (std::min)(a.end, b.end)};
