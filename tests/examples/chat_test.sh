@@ -87,21 +87,17 @@ check '--file' same "$("$program" --precision exact --file "$scratch/prompt.txt"
 check '--stop' same "$("$program" --precision exact --prompt 'Name three primary colors.' --stop 'lue, a')" 'The primary colors are: Red, B'
 check '--tokens' same "$("$program" --precision exact --prompt 'Name three primary colors.' --tokens 2)" 'The primary'
 cached() { "$program" --prompt 'Name three primary colors.' --prompt-cache "$scratch/cache" --stats 2>"$scratch/err"; }
-tokens_read() { sed -n 's/ tokens read.*//p' "$scratch/err"; }
+tokens_read() { sed -n 's/ tokens\{0,1\} read.*//p' "$scratch/err"; }
 cached >"$scratch/first"
 all=$(tokens_read)
 check '--prompt-cache writes' [ -s "$scratch/cache" ]
 check '--prompt-cache reads' same "$(cached)" "$(cat "$scratch/first")"
-<<<<<<< HEAD
 check 'what it has seen is not read again' [ "$(tokens_read)" -lt "$all" ]
 # Here rounding decides between two words.
 rm "$scratch/cache"
 cached_more() { "$program" --prompt 'Name three colours.' --tokens 32 "$@"; }
 cached_more --prompt-cache "$scratch/cache" >"$scratch/first"
 check 'a prompt cache changes no answer' same "$(cached_more --prompt-cache "$scratch/cache")" "$(cached_more)"
-=======
-check 'what it has seen is not read again' grep -q '^1 token read' "$scratch/err"
->>>>>>> 517c498 (An executor without workers is refused by backward and by rows, too; a library with OpenMP exports no lock; counts of every example are grammatical)
 check 'a --prompt-cache of another precision' rejects 'must hold F32 as the cache does' "$program" --precision exact --prompt x --prompt-cache "$scratch/cache"
 check 'a --prompt-cache that is none' rejects 'prompt.txt' "$program" --prompt x --prompt-cache "$scratch/prompt.txt"
 check '--raw' same "$("$program" --raw --prompt 'The capital of France is' --tokens 2)" ' Paris.'
