@@ -200,20 +200,21 @@ class Chat {
     // The first logits are there when the prompt has been read.
     const Clock::time_point start = Clock::now();
     double prefill = 0;
+    Clock::time_point begin_decode = start;
     generation.logit_processor = [&](attn::TensorView1<float>, std::span<const index_t>) {
-      if (prefill == 0) prefill = seconds_since(start);
+      if (prefill > 0) return;
+      prefill = seconds_since(start);
+      write_prompt_cache();
+      begin_decode = Clock::now();
     };
     attn::GeneratedText result = attn::generate_text(model_, session_, ids_, generation);
-    const double decode = seconds_since(start) - prefill;
+    const double decode = seconds_since(begin_decode);
     tokens_read = new_tokens;
     tokens_said = std::ssize(result.ids);
     prefill_rate = rate(tokens_read, prefill);
     decode_rate = rate(tokens_said - 1, decode);
     drafted = result.drafted;
     accepted = result.accepted;
-    if (options_.prompt_cache) {
-      attn::save_session(*options_.prompt_cache, session_, result.context);
-    }
     ids_ = result.context;
     if (model_.is_end(ids_.back())) ids_.pop_back();  // the template writes it
     if (!options_.raw) messages_.push_back({"assistant", result.text});
@@ -257,13 +258,20 @@ class Chat {
         !std::filesystem::exists(*options_.prompt_cache)) {
       return;
     }
-    // More tokens than decoding takes at a time are read by tiles, whose sums round otherwise. What
-    // is left of such a text is read by tiles, too: the answer is that without the file.
-    const index_t few = session_.max_decode_tokens(), left = std::ssize(ids_) > few ? few + 1 : 1;
+    // Without the file all tokens are read at once. 13 of them are read by tiles, as more are, after
+    // however many; fewer may take the decode path, whose sums round otherwise: the answer would be
+    // another.
+    const index_t left = std::min<index_t>(std::ssize(ids_), 13);
     const std::vector<index_t> seen = attn::load_session(*options_.prompt_cache, session_);
     const auto same =
         std::mismatch(seen.begin(), seen.end(), ids_.begin(), ids_.end() - left).first;
     session_.truncate_to(same - seen.begin());
+  }
+  // Of the first text alone: what answers add is not read at once.
+  void write_prompt_cache() {
+    if (!options_.prompt_cache || cache_is_written_) return;
+    attn::save_session(*options_.prompt_cache, session_, ids_);
+    cache_is_written_ = true;
   }
   void check_same_tokens() const {
     const attn::Tokenizer &ours = model_.tokenizer(), &theirs = draft_model_->tokenizer();
@@ -288,6 +296,7 @@ class Chat {
   }
 
   Options options_;
+  bool cache_is_written_ = false;
   attn::LanguageModel model_;
 #if defined(_OPENMP)
   attn::OpenMPExecutor threads_;

@@ -32,7 +32,9 @@ class AttnReport:
         if isinstance(operation, MiniLm):
             rows = {name: 1, name + "@all": self.machine["threads"]}
             if not operation.exact().embeddings_file.exists():
-                self._minilm(operation.exact(), 1, 0)
+                exact = self._minilm(operation.exact(), 1, 0)
+                if "error" in exact:
+                    return dict.fromkeys(rows, exact)
             return {
                 row: self._minilm(operation, threads, seconds / 2) for row, threads in rows.items()
             }

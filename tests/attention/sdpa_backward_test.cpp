@@ -239,7 +239,7 @@ TEST(SdpaBackward, NanOfHiddenKeysReachesNoGradient) {
   }
 }
 
-/// NaN in keys and values that no query sees, hidden in every way: gradients keep their bits, and
+/// NaN in keys and values that no query sees, hidden in every way: gradients stay what they are, and
 /// those of the hidden keys are 0.
 TEST(SdpaBackward, NanOfKeysThatNobodySeesChangesNothing) {
   using Mask = ReferenceOptions::Mask;
@@ -515,7 +515,7 @@ TEST(SdpaBackward, ChecksItsArguments) {
                            attn::scaled_dot_product_attention_backward(out, q, k, k, out, lse, q, k,
                                                                        k, options);
                          }),
-                         "no gradient passes through it"));
+                         "none passes through it"));
   }
   const auto mod = attn::score_mod(
       [](auto score, int, int, int, int, auto factor) { return score * factor; }, sinks);

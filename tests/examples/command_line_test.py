@@ -49,6 +49,7 @@ for name, kind in re.findall(r"(--[a-z-]+) (NUMBER|FLOAT|INT|UINT)", text):
 if program.name in WRITES:
     checks.rejects("a folder that is missing, before the work", 1, "No such file", program, WRITES[program.name],
                    "/nonexistent/file")
+    checks.rejects("a folder in its place, before the work", 1, "a folder", program, WRITES[program.name], "/tmp")
     if os.access("/dev/full", os.W_OK):
         checks.rejects("a full disk, before the work", 1, "No space", program, WRITES[program.name], "/dev/full")
 

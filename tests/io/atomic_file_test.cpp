@@ -98,11 +98,8 @@ TEST(AtomicFile, NamesTheFileAndTheReason) {
 
   std::filesystem::create_directory(folder / "taken");
   folder.write("taken/inside", "");
-  EXPECT_TRUE(contains(error_of<IoError>([&] {
-                         AtomicFile file(folder / "taken");
-                         file.commit();
-                       }),
-                       "must be replaceable"));
+  EXPECT_TRUE(contains(error_of<IoError>([&] { AtomicFile file(folder / "taken"); }),
+                       "must be a file; found a folder"));
   EXPECT_EQ(folder.number_of_files(), 1u);
 }
 

@@ -293,6 +293,18 @@ TEST(CosineEmbeddingLoss, AgreesWithItsFormulaAndCentralDifferences) {
   EXPECT_EQ(d_x(0, 0), 0.0f);
   EXPECT_EQ(d_y(0, 0), 0.0f);
   EXPECT_THROW(cosine_embedding_loss(zeros, ones, wrong), attn::ValueError);
+  // A NaN passes, whatever the target; at the margin the gradient is that of a pair beyond it.
+  const Tensor2<float> spoilt({1, 3}, {NAN, 1, 1}), first({1, 3}, {1, 0, 0}),
+      second({1, 3}, {0, 1, 0});
+  const Tensor1<int> unlike({1}, {-1});
+  EXPECT_TRUE(std::isnan(cosine_embedding_loss_backward(spoilt, ones, unlike, d_x, d_y)));
+  EXPECT_TRUE(std::isnan(d_x(0, 1)));
+  EXPECT_TRUE(std::isnan(cosine_embedding_loss(spoilt, ones, alike)));
+  EXPECT_EQ(cosine_embedding_loss_backward(first, second, unlike, d_x, d_y), 0.0);
+  EXPECT_EQ(d_x(0, 1), 1.0f);
+  EXPECT_EQ(d_y(0, 0), 1.0f);
+  Tensor2<float> none;
+  EXPECT_THROW(cosine_embedding_loss_backward(first, second, unlike, d_x, none), attn::ShapeError);
   EXPECT_THROW(cosine_embedding_loss(zeros, ones, alike, {.margin = 2}), attn::ValueError);
 }
 

@@ -25,6 +25,7 @@ template <class Module, class Backward>
 void expect_only_trained(Random& random, Module& module, Backward backward_of) {
   std::map<std::string, bool> drawn;
   for (const std::string& name : names_of(module)) drawn[name] = random.chance(0.5);
+  drawn.begin()->second = true;
   const auto trained = [&](std::string_view name) { return drawn.at(std::string(name)); };
   Module all = attn::gradients_of(module), some = attn::gradients_of(module, trained);
   backward_of(all);
@@ -35,9 +36,10 @@ void expect_only_trained(Random& random, Module& module, Backward backward_of) {
   }
   for (const auto& [name, is_trained] : drawn) {
     // Gate and up of a gated unit are one tensor, and so are q, k and v by names of their own.
-    const bool may_be_part = name.find("_proj_") != std::string::npos ||
-                             name.find("gate_proj") != std::string::npos ||
-                             name.find("up_proj") != std::string::npos;
+    const bool may_be_part =
+        name.find("q_proj_") != std::string::npos || name.find("k_proj_") != std::string::npos ||
+        name.find("v_proj_") != std::string::npos || name.find("gate_proj") != std::string::npos ||
+        name.find("up_proj") != std::string::npos;
     if (is_trained || !may_be_part) {
       EXPECT_EQ(got.contains(name), is_trained) << name << ", " << random.trace();
     }
@@ -172,6 +174,41 @@ TEST(Frozen, AdaptersNeedGradientsOfTheirWeightsAlone) {
   }
 }
 
+TEST(Frozen, HalfOfAnAdapterHasTheBitsOfTheWhole) {
+  const attn::SerialExecutor one;
+  SmallRun run(one);
+  attn::Lora<float> lora(run.model, {.rank = 2});
+  const auto takes = [](std::string_view name) { return name.ends_with("lora_B.weight"); };
+  auto all = attn::gradients_of(lora), some = attn::gradients_of(lora, takes);
+  run.gradient_step();
+  lora.backward(run.gradients, all);
+  lora.backward(run.gradients, some);
+  const auto expected = parameters_of<double>(all);
+  const auto got = parameters_of<double>(some);
+  EXPECT_EQ(2 * got.size(), expected.size());
+  for (const auto& [name, gradient] : got) {
+    EXPECT_EQ(gradient.data, expected.at(name).data) << name;
+  }
+}
+
+TEST(Frozen, APoolersBiasTrainsAlone) {
+  Random random;
+  attn::Bert<double> model({.vocab_size = 7,
+                            .hidden_size = 8,
+                            .num_hidden_layers = 1,
+                            .num_attention_heads = 2,
+                            .intermediate_size = 12,
+                            .max_position_embeddings = 4,
+                            .pooler = true});
+  draw_parameters(random, model);
+  auto gradients =
+      attn::gradients_of(model, [](std::string_view name) { return name == "pooler.bias"; });
+  const auto parameters = attn::parameters_of<double>(model, gradients);
+  ASSERT_EQ(parameters.size(), 1u);
+  EXPECT_EQ(parameters[0].name, "pooler.bias");
+  for (const double x : gradients.pooler.bias.elements()) EXPECT_EQ(x, 0.0);
+}
+
 /// In 16 bits they are their masters rounded, after loading, too.
 TEST(Frozen, FollowTheirMasters) {
   const TempFolder folder;
@@ -206,7 +243,9 @@ TEST(Frozen, FollowTheirMasters) {
 }
 
 TEST(Frozen, GradientsOfAnotherModelAreRefused) {
-  attn::Linear<float> layer(2, 3, false);
+  attn::Linear<float> layer(2, 3, false), none;
+  EXPECT_EQ(error_of<attn::ValueError>([&] { attn::parameters_of<float>(layer, none); }),
+            "[parameters_of] gradients must be gradients_of() the model; found none.");
   auto other = attn::gradients_of(attn::Linear<float>(2, 3));
   EXPECT_EQ(error_of<attn::ValueError>([&] { attn::parameters_of<float>(layer, other); }),
             "[parameters_of] gradients must be gradients_of() the model; found another parameter, "

@@ -1,4 +1,5 @@
 // A run killed again and again ends with the bits of one that was not.
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <limits>
@@ -62,6 +63,10 @@ TEST(Checkpoint, SurvivesKills) {
   const TempFolder folder;
   const auto whole = folder / "whole", killed = folder / "killed";
   Random random;
+  const auto begin = std::chrono::steady_clock::now();
+  train(whole, 1);
+  const std::chrono::duration<double, std::micro> one_step =
+      std::chrono::steady_clock::now() - begin;
   for (int kills = 0; kills < kKills; ++kills) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
@@ -69,14 +74,16 @@ TEST(Checkpoint, SurvivesKills) {
       train(killed, std::numeric_limits<attn::index_t>::max());
       _exit(0);
     }
-    usleep(static_cast<useconds_t>(random.integer(500, 6000)));
+    const double steps = 0.03 * static_cast<double>(random.integer(1, 100));
+    usleep(static_cast<useconds_t>(steps * one_step.count()));
     kill(child, SIGKILL);
     ASSERT_TRUE(was_killed(child)) << random.trace();
   }
   // What a kill in the middle of writing leaves.
-  const auto unfinished = std::distance(std::filesystem::directory_iterator(folder.path()), {}) - 1;
+  const auto unfinished = std::distance(std::filesystem::directory_iterator(folder.path()), {}) - 2;
   RecordProperty("kills_while_writing", static_cast<int>(unfinished));
   const attn::index_t done = train(killed, 0);
+  EXPECT_GT(done, 0);
   train(killed, done + 20);
   train(whole, done + 20);
   expect_same(whole, killed);

@@ -11,6 +11,22 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
+/// Throws ValueError for outputs on request whose gradients are not computed, so that nobody takes
+/// them for part of d_q.
+template <class T>
+void refuse_without_gradient(std::string_view function, const AttentionOptions<T>& options) {
+  const auto refuse = [&](std::string_view name, bool given) {
+    if (!given) return;
+    throw ValueError(message(
+        function, name, "not be given where gradients are to come: none passes through it", "one"));
+  };
+  refuse("weights", static_cast<bool>(options.weights));
+  refuse("average_weights", static_cast<bool>(options.average_weights));
+  refuse("column_sums", static_cast<bool>(options.column_sums));
+  refuse("scores", static_cast<bool>(options.scores));
+  refuse("max_logits", static_cast<bool>(options.max_logits));
+}
+
 /// `parameters`: how many numbers each parameter of the score_mod is.
 template <class T>
 void check_backward(const BackwardProblem<T>& problem,
@@ -29,18 +45,7 @@ void check_backward(const BackwardProblem<T>& problem,
     throw ValueError(
         message(kFunction, "block_table", "not be given: pages have no gradient", "one"));
   }
-  // Their gradients are not computed, so that nobody takes them for part of d_q.
-  const auto refuse = [&](std::string_view name, bool given) {
-    if (!given) return;
-    throw ValueError(message(kFunction, name,
-                             "not be given: no gradient passes through it (forward may have it)",
-                             "one"));
-  };
-  refuse("weights", static_cast<bool>(options.weights));
-  refuse("average_weights", static_cast<bool>(options.average_weights));
-  refuse("column_sums", static_cast<bool>(options.column_sums));
-  refuse("scores", static_cast<bool>(options.scores));
-  refuse("max_logits", static_cast<bool>(options.max_logits));
+  refuse_without_gradient(kFunction, options);
   check("d_out", forward.out.shape(), problem.d_out);
   check("d_q", forward.q.shape(), problem.d_q);
   check("d_k", forward.k.shape(), problem.d_k);
@@ -111,9 +116,9 @@ struct Widened {
 /// hidden keys, have gradient 0. A score_mod and a prob_mod are called with a Dual and must be
 /// generic over their first argument, a score_mod over its parameters, too. Tensors of 16 bits are
 /// widened in scratch memory; their gradients are computed in float and rounded once. Throws
-/// ShapeError, DTypeError or ValueError (pages) before anything is written. With D = d_out . out -
-/// d_lse, row by row: d_s = p (d_p - D), d_p = d_out v^T; d_q = scale d_s k, d_k = scale d_s^T q,
-/// d_v = p^T d_out. Source: Dao, "FlashAttention-2" (2023), section 3.1.2.
+/// ShapeError, DTypeError or ValueError (pages, requested weights) before anything is written. With
+/// D = d_out . out - d_lse, row by row: d_s = p (d_p - D), d_p = d_out v^T; d_q = scale d_s k,
+/// d_k = scale d_s^T q, d_v = p^T d_out. Source: Dao, "FlashAttention-2" (2023), section 3.1.2.
 template <TensorLike D, TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, TensorLike DQ,
           TensorLike DK, TensorLike DV, class... Functors>
 void scaled_dot_product_attention_backward(

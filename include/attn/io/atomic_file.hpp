@@ -26,7 +26,9 @@ class AtomicFile {
     namespace fs = std::filesystem;
     std::error_code error;
     const fs::file_status older = fs::status(path, error);
-    replaces_ = !fs::exists(older) || fs::is_regular_file(older) || fs::is_directory(older);
+    if (fs::is_directory(older))
+      detail::throw_io_error("AtomicFile", path, "be a file", "a folder");
+    replaces_ = !fs::exists(older) || fs::is_regular_file(older);
     if (replaces_ && fs::is_symlink(path, error)) {
       const fs::path target = fs::weakly_canonical(path, error);
       if (!error) path_ = target;

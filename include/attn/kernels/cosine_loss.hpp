@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "attn/kernels/loss.hpp"
 
@@ -19,10 +20,10 @@ double cosine_embedding_loss(std::string_view function, const TensorView2<const 
                              const TensorView2<const T>& y, const TensorView1<const Id>& targets,
                              const TensorView2<T>& d_x, const TensorView2<T>& d_y,
                              const CosineEmbeddingOptions& options) {
+  static_assert(std::is_signed_v<Id>,
+                "cosine_embedding_loss: targets must have signed integers as elements");
   check_shape(function, "y", x.shape(), y.shape());
   check_shape(function, "targets", Shape<1>{x.extent(0)}, targets.shape());
-  if (d_x) check_shape(function, "d_x", x.shape(), d_x.shape());
-  if (d_y) check_shape(function, "d_y", x.shape(), d_y.shape());
   if (!(options.margin >= -1 && options.margin <= 1)) {
     throw ValueError(message(function, "margin", "lie in -1 .. 1", to_string(options.margin)));
   }
@@ -40,10 +41,10 @@ double cosine_embedding_loss(std::string_view function, const TensorView2<const 
       xy += a * b, xx += a * a, yy += b * b;
     }
     const double lengths = std::sqrt(xx) * std::sqrt(yy);
-    const double cosine = lengths > 0 ? xy / lengths : 0;
+    const double cosine = lengths == 0 ? 0 : xy / lengths;
     const bool alike = targets(i) == Id{1};
     // A NaN passes.
-    const bool counts = alike || !(cosine <= options.margin);
+    const bool counts = alike || !(cosine < options.margin);
     if (counts) sum += alike ? 1 - cosine : cosine - options.margin;
     if (!d_x) continue;
     const double slope = counts && lengths != 0 ? (alike ? -1 : 1) / rows : 0;
@@ -59,9 +60,10 @@ double cosine_embedding_loss(std::string_view function, const TensorView2<const 
 }  // namespace detail
 
 /// The mean over rows of 1 - cosine(x_i, y_i) where targets(i) is 1, and of max(0, cosine - margin)
-/// where it is -1, summed in double: torch.nn.functional.cosine_embedding_loss. A row of zeros has
-/// cosine 0. Shapes: x and y (n, dim), targets (n) of any signed integers. Throws ShapeError, and
-/// ValueError for other targets and a margin outside -1 .. 1.
+/// where it is -1, summed in double: torch.nn.functional.cosine_embedding_loss, without the 1e-12
+/// that it adds to squared lengths. A row of zeros has cosine 0. Shapes: x and y (n, dim), targets
+/// (n) of any signed integers. Throws ShapeError, and ValueError for other targets and a margin
+/// outside -1 .. 1.
 template <TensorLike X, TensorLike Y, TensorLike Targets>
 double cosine_embedding_loss(const X& x, const Y& y, const Targets& targets,
                              const CosineEmbeddingOptions& options = {}) {
@@ -77,8 +79,9 @@ double cosine_embedding_loss(const X& x, const Y& y, const Targets& targets,
       detail::view_as<const Id, 1>(targets), {}, {}, options);
 }
 
-/// The same, and its gradients into d_x and d_y (n, dim), which may be x and y: of a pair that
-/// counts -+ (y / |x||y| - cosine x / |x|^2) / n, and 0 where one is a row of zeros.
+/// The same, and its gradients into d_x and d_y (n, dim), which may be x and y: of a pair that is
+/// alike, or whose cosine is at least the margin, -+ (y / |x||y| - cosine x / |x|^2) / n, and 0
+/// where one is a row of zeros. Throws ShapeError for other shapes.
 template <TensorLike X, TensorLike Y, TensorLike Targets, TensorLike DX, TensorLike DY>
 double cosine_embedding_loss_backward(const X& x, const Y& y, const Targets& targets, DX&& d_x,
                                       DY&& d_y, const CosineEmbeddingOptions& options = {}) {
@@ -91,10 +94,14 @@ double cosine_embedding_loss_backward(const X& x, const Y& y, const Targets& tar
   ATTN_ASSERT_INTEGERS(Targets, "cosine_embedding_loss_backward: targets");
   ATTN_ASSERT_OUTPUT_LIKE(DX, X, "cosine_embedding_loss_backward: d_x", "x");
   ATTN_ASSERT_OUTPUT_LIKE(DY, X, "cosine_embedding_loss_backward: d_y", "x");
-  return detail::cosine_embedding_loss<T, Id>(
-      "cosine_embedding_loss_backward", detail::view_as<const T, 2>(x),
-      detail::view_as<const T, 2>(y), detail::view_as<const Id, 1>(targets),
-      detail::view_as<T, 2>(d_x), detail::view_as<T, 2>(d_y), options);
+  constexpr std::string_view kFunction = "cosine_embedding_loss_backward";
+  const auto xv = detail::view_as<const T, 2>(x);
+  const auto dxv = detail::view_as<T, 2>(d_x), dyv = detail::view_as<T, 2>(d_y);
+  detail::check_shape(kFunction, "d_x", xv.shape(), dxv.shape());
+  detail::check_shape(kFunction, "d_y", xv.shape(), dyv.shape());
+  return detail::cosine_embedding_loss<T, Id>(kFunction, xv, detail::view_as<const T, 2>(y),
+                                              detail::view_as<const Id, 1>(targets), dxv, dyv,
+                                              options);
 }
 
 ATTN_NAMESPACE_END

@@ -7,13 +7,19 @@
 inline constexpr int kLineRows = Registers::kRowTileHeight < 8 ? 4 : 8;
 /// More rows pay for packing. Of 768 x 768 on Emerald Rapids 9 and 16 rows take 0.62 and 0.67 of
 /// its time, 24 take 0.8, 8 of AVX2 0.94; 32, and 12 of AVX2, take more.
-inline constexpr int kMaxLineRows = Registers::kRowTileHeight < 8 ? 8 : 24;
+inline constexpr int kMaxLineRows = Vec<float>::kLanes < 16 ? 8 : 24;
 
-/// Whether a product takes this path.
+/// Whether a product takes this path. Rows beyond kLineRows read a strip of columns again, from the
+/// second-level cache where A is there, too.
 template <class T>
 inline bool takes_lines(const detail::GemmProblem<T>& g) {
-  return kFused && g.b != nullptr && g.k > 0 && g.b_k == 1 && g.a_k == 1 && g.m <= kMaxLineRows &&
-         g.n >= Vec<T>::kLanes && !g.accumulate;
+  if (!kFused || g.b == nullptr || g.k <= 0 || g.b_k != 1 || g.a_k != 1 || g.accumulate ||
+      g.n < Vec<T>::kLanes) {
+    return false;
+  }
+  const index_t lines = 2 * Vec<T>::kLanes + g.m;
+  return g.m <= kLineRows ||
+         (g.m <= kMaxLineRows && lines * g.k * index_t{sizeof(T)} <= second_level_cache());
 }
 
 /// Up to R rows and `Vectors` vectors of columns of C from column j on. Every element is one chain

@@ -34,6 +34,7 @@ void MultiHeadAttentionTraining<T>::forward(const Module& m, TensorView3<const T
   if (call.cache != nullptr) {
     throw ValueError(message("MultiHeadAttention", "cache", "be none in training", "one"));
   }
+  refuse_without_gradient("MultiHeadAttention", given);
   const MultiHeadAttentionOptions& o = m.options_;
   const Execution& execution = given.execution;
   const index_t batch = query.extent(0), q_len = query.extent(1), kv_len = key.extent(1);
@@ -202,8 +203,9 @@ void MultiHeadAttentionTraining<T>::backward(const Module& m, TensorView3<const 
 
 }  // namespace detail
 
-/// MultiHeadAttention::forward() that saves. A cache is refused. Throws ShapeError, DTypeError or
-/// ValueError.
+/// MultiHeadAttention::forward() that saves. A cache is refused, and so are weights and scores on
+/// request, which have no gradient: forward() without `saved` gives them. Throws ShapeError,
+/// DTypeError or ValueError.
 template <class T, class... Functors>
 void forward(const MultiHeadAttention<T>& layer, Input3<T> query, Input3<T> key, Input3<T> value,
              Output3<T> out, MultiHeadAttentionSaved<T>& saved,

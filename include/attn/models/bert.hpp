@@ -133,7 +133,10 @@ class Bert {
   static void visit(Self& self, const Visitor& f) {
     self.embeddings.visit_parameters(f.under("embeddings."));
     self.encoder.visit_parameters(f.under("encoder."));
-    if (self.pooler.in_features() > 0) self.pooler.visit_parameters(f.under("pooler."));
+    // Gradients may have its bias alone.
+    if (self.pooler.in_features() > 0 || self.pooler.bias) {
+      self.pooler.visit_parameters(f.under("pooler."));
+    }
   }
 };
 

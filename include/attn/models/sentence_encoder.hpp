@@ -20,9 +20,9 @@ struct EncodeOptions {
   Execution execution = {};  ///< threads, scratch and instruction set
 };
 
-/// A BERT or RoBERTa encoder with its tokenizer, whose hidden states are pooled into one vector a line.
-/// quantize() and weight_bytes() take it as they take a Bert. const member functions are safe to
-/// call from many threads at once.
+/// A BERT or RoBERTa encoder with its tokenizer, whose hidden states are pooled into one vector a
+/// line. quantize() and weight_bytes() take it as they take a Bert. const member functions are safe
+/// to call from many threads at once.
 ///
 ///   const SentenceEncoder<float> encoder("all-MiniLM-L6-v2");
 ///   const Tensor2<float> vectors = encoder.encode(lines);
@@ -32,9 +32,9 @@ struct EncodeOptions {
 template <class T>
 class SentenceEncoder {
  public:
-  /// Reads config.json and model.safetensors of model_type bert, distilbert, roberta, xlm-roberta or
-  /// camembert, what SentenceTokenizer reads, and where they are there modules.json, the pooling's
-  /// config.json, sentence_bert_config.json, config_sentence_transformers.json and
+  /// Reads config.json and model.safetensors of model_type bert, distilbert, roberta, xlm-roberta
+  /// or camembert, what SentenceTokenizer reads, and where they are there modules.json, the
+  /// pooling's config.json, sentence_bert_config.json, config_sentence_transformers.json and
   /// tokenizer_config.json. Without modules.json it is a mean, not normalised. Throws IoError for
   /// files that cannot be read or break their format; ValueError, ShapeError or DTypeError for what
   /// is not known, naming file and key.

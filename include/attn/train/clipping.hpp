@@ -58,10 +58,12 @@ inline double clip_factor(double norm, double most) {
 }
 
 /// Scales all gradients by clip_factor(), and returns their norm before;
-/// torch.nn.utils.clip_grad_norm_. A norm that is not finite changes nothing.
+/// torch.nn.utils.clip_grad_norm_. A norm that is not finite changes nothing. Throws ValueError
+/// unless most >= 0.
 template <class T>
 double clip_gradient_norm(const std::vector<TrainedParameter<T>>& parameters, double most,
                           const Execution& execution = {}) {
+  detail::check_clip("clip_gradient_norm", most);
   const double norm = gradient_norm(parameters, execution);
   const T factor = static_cast<T>(clip_factor(norm, most));
   if (!(factor < T{1})) return norm;

@@ -101,8 +101,9 @@ class Lora {
       const Adapter& of = adapters_[n];
       Adapter& to = gradients.adapters_[n];
       const Epilogue<T> add{.alpha = scale_, .beta = T{1}};
-      gemm(d_weight, of.a.view().transpose(0, 1), to.b, add, execution);
-      gemm(of.b.view().transpose(0, 1), d_weight, to.a, add, execution);
+      // Either may be frozen.
+      if (to.b) gemm(d_weight, of.a.view().transpose(0, 1), to.b, add, execution);
+      if (to.a) gemm(of.b.view().transpose(0, 1), d_weight, to.a, add, execution);
     });
   }
 

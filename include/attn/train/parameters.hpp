@@ -59,7 +59,8 @@ void each_parameter(Module& module, F f) {
 
 /// A model's parameters beside `gradients`, of gradients_of(model), in the model's order, but for
 /// those that have none: they are frozen. Refers to both, which must stay where they are. Throws
-/// ValueError for gradients of another model, by names and sizes.
+/// ValueError where there is no gradient, and for one of which the model has no parameter of the
+/// same name and size.
 template <class T, class Module>
 std::vector<TrainedParameter<T>> parameters_of(Module& model, Module& gradients) {
   std::vector<TrainedParameter<T>> found;
@@ -71,14 +72,12 @@ std::vector<TrainedParameter<T>> parameters_of(Module& model, Module& gradients)
     if (at == found.size() || found[at].name != name || found[at].size != view.size()) return;
     found[at++].value = view.data();
   });
-  if (at != found.size()) {
+  if (at != found.size() || found.empty()) {
     throw ValueError(message("parameters_of", "gradients", "be gradients_of() the model",
-                             "another parameter, " + found[at].name));
+                             found.empty() ? "none" : "another parameter, " + found[at].name));
   }
-  if (!found.empty()) {
-    // A view that may be written counts as a write.
-    found.front().touch = [&model] { model.visit_parameters([](std::string_view, auto) {}); };
-  }
+  // A view that may be written counts as a write.
+  found.front().touch = [&model] { model.visit_parameters([](std::string_view, auto) {}); };
   return found;
 }
 
@@ -120,16 +119,14 @@ std::vector<TrainedParameter<T>> parameters_of(Module& masters, Module& gradient
         }
       });
   if (at != all.size()) fail("fewer");
-  if (!result.empty()) {
-    result.front().touch = [touch_masters = result.front().touch, &model] {
-      touch_masters();
-      model.visit_parameters([](std::string_view, auto) {});
+  result.front().touch = [touch_masters = result.front().touch, &model] {
+    touch_masters();
+    model.visit_parameters([](std::string_view, auto) {});
+  };
+  if (!frozen.empty()) {
+    result.front().publish_frozen = [frozen](const Execution& on) {
+      for (const auto& publish : frozen) publish(on);
     };
-    if (!frozen.empty()) {
-      result.front().publish_frozen = [frozen](const Execution& on) {
-        for (const auto& publish : frozen) publish(on);
-      };
-    }
   }
   return result;
 }
