@@ -97,8 +97,8 @@ double cosine_embedding_loss_backward(const X& x, const Y& y, const Targets& tar
   constexpr std::string_view kFunction = "cosine_embedding_loss_backward";
   const auto xv = detail::view_as<const T, 2>(x);
   const auto dxv = detail::view_as<T, 2>(d_x), dyv = detail::view_as<T, 2>(d_y);
-  detail::check_shape(kFunction, "d_x", xv.shape(), dxv.shape());
-  detail::check_shape(kFunction, "d_y", xv.shape(), dyv.shape());
+  check_shape(kFunction, "d_x", xv.shape(), dxv.shape());
+  check_shape(kFunction, "d_y", xv.shape(), dyv.shape());
   return detail::cosine_embedding_loss<T, Id>(kFunction, xv, detail::view_as<const T, 2>(y),
                                               detail::view_as<const Id, 1>(targets), dxv, dyv,
                                               options);
