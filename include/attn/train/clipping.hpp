@@ -67,9 +67,9 @@ double clip_gradient_norm(const std::vector<TrainedParameter<T>>& parameters, do
   const double norm = gradient_norm(parameters, execution);
   const T factor = static_cast<T>(clip_factor(norm, most));
   if (!(factor < T{1})) return norm;
+  const auto& kernels = detail::backend<family::Optimizers, T>(execution);
   for (const TrainedParameter<T>& p : parameters) {
-    detail::backend<family::Optimizers, T>(execution).scale({p.size, p.gradient, factor},
-                                                            execution);
+    kernels.scale({p.size, p.gradient, factor}, execution);
   }
   return norm;
 }
