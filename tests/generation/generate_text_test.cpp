@@ -74,7 +74,10 @@ TEST(GenerateText, EndsWhereItIsTold) {
   const Ids prompt = tiny_model().encode_raw("hello");
   const GeneratedText all = answer_to(prompt, {.max_new_tokens = 30});
   ASSERT_GT(all.text.size(), 8u);
-  const std::string stop = all.text.substr(4, 3);
+  std::size_t at = 4;
+  while ((static_cast<unsigned char>(all.text[at]) & 0xC0) == 0x80) ++at;
+  const std::string_view behind = std::string_view(all.text).substr(at);
+  const std::string stop(behind.substr(0, first_char(behind).size));
   const GeneratedText stopped = answer_to(prompt, {.max_new_tokens = 30, .stop = {stop}});
   EXPECT_EQ(stopped.end, AnswerEnd::stop_text);
   EXPECT_EQ(stopped.text, all.text.substr(0, all.text.find(stop)));
@@ -94,6 +97,19 @@ TEST(GenerateText, EndsWhereItIsTold) {
   EXPECT_EQ(full.end, AnswerEnd::context);
   EXPECT_EQ(full.ids, Ids(all.ids.begin(), all.ids.begin() + 4));
   EXPECT_EQ(answer_to(prompt, {.max_new_tokens = 3}).end, AnswerEnd::length);
+  // The model's 128 positions end it too, in a session that has room for more.
+  const GeneratedText whole = answer_to(prompt, {.max_new_tokens = 200}, 4096);
+  EXPECT_EQ(whole.end, AnswerEnd::context);
+  EXPECT_EQ(std::ssize(whole.context), 129);
+  for (const std::optional<index_t> kept : {std::optional<index_t>(), std::optional<index_t>(3)}) {
+    for (const bool drafts : {false, true}) {
+      options = {.max_new_tokens = 200, .log_probabilities = true, .keep = kept};
+      if (drafts) options.draft = PromptLookup(2);
+      const GeneratedText found = answer_to(prompt, options, 4096);
+      options.draft = {};
+      attn_test::expect_same(found, answer_to(prompt, options, 128));
+    }
+  }
   EXPECT_TRUE(contains(error_of<ValueError>([&] { answer_to(prompt, {.max_new_tokens = 3}, 2); }),
                        "lie in 1 .. 2; found 3"));
 

@@ -103,6 +103,7 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
         "and no others; found 9 others (\"blk.1.attn_norm.weight\"");
   fails(set("llama.block_count", ~std::uint32_t{0}), "lie in 1 .. 2^24; found 4294967295");
   fails(set("llama.context_length", std::uint32_t{0}), "lie in 1 .. 2^24; found 0");
+  fails(set("llama.context_length", std::uint32_t{1} << 24), "be at most 2097152");
   fails(set("llama.feed_forward_length", std::uint32_t{1} << 24),
         "tensor \"blk.0.ffn_gate.weight\"");
   fails(set("llama.attention.head_count_kv", std::uint32_t{3}), "tensor \"blk.0.attn_k.weight\"");

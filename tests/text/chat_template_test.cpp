@@ -85,6 +85,10 @@ TEST(ChatTemplate, Llama3) {
       "brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
       "Hi there<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n";
   EXPECT_EQ(rendered(kLlama3, {{"system", "Be brief."}, {"user", " \n Hi there\t"}}), expected);
+  // Jinja's trim is Python's.
+  EXPECT_EQ(rendered(kLlama3, {{"system", "\u3000Be brief.\u00a0\x1f"},
+                               {"user", "\u2003\u0085Hi there\u2028\u3000"}}),
+            expected);
 }
 
 TEST(ChatTemplate, OthersAreNotGuessed) {
@@ -95,6 +99,12 @@ TEST(ChatTemplate, OthersAreNotGuessed) {
         kSmolLm2.substr(0, kSmolLm2.size() - 1), kLlama3 + kLlama3,
         std::string("{% for message in messages"), std::string("{%"), std::string("{{ 'a")}) {
     EXPECT_FALSE(ChatTemplate::recognise(other)) << other;
+  }
+  // A tab, a space and nothing to Jinja.
+  for (const std::string_view escape : {"\\t", "\\u0020", "\\\n"}) {
+    std::string escaped = kSmolLm2;
+    escaped.replace(escaped.find("You are") + 3, 1, escape);
+    EXPECT_FALSE(ChatTemplate::recognise(escaped)) << escaped;
   }
   std::string renamed = kSmolLm2;
   renamed.replace(renamed.find("assistant\n'"), 9, "helper");

@@ -53,6 +53,8 @@ TEST(StopFilter, HoldsBackNoMoreThanItMust) {
   EXPECT_EQ(filter.push("X E"), "ENX ");
   EXPECT_EQ(filter.finish(), "E");
   EXPECT_THROW(StopFilter({"a", ""}), ValueError);
+  EXPECT_THROW(StopFilter({"\x9F of an \u00df"}), ValueError);
+  EXPECT_EQ(StopFilter({"\u00df\ufffd"}).push("stra\u00df"), "stra");
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ class GptSession {
     const bool hides = mask.num_dense > 0 || mask.has_intervals() || options_.dropout.p > 0 ||
                        options_.offset.kind != QueryOffset::Kind::bottom_right;
     if (hides || caches_[0].options().window > 0) return 1;
-    index_t max_tokens = (std::max)(capacity() - length(), index_t{1});
+    index_t max_tokens = (std::max)(room(), index_t{1});
     for (const auto& layer : model_->blocks.layers) {
       const MultiHeadAttentionOptions& o = layer.self_attn.options();
       if (o.rotary && o.rotary->scaling.kind == RotaryScalingKind::dynamic) return 1;

@@ -10,6 +10,17 @@
 
 ATTN_NAMESPACE_BEGIN
 
+namespace detail {
+
+/// What a session's caches hold, and not more than the model has positions.
+template <class T>
+index_t max_session_tokens(const GptSession<T>& session) {
+  const index_t seen = session.length();
+  return seen + (std::min)(session.capacity() - seen, session.room());
+}
+
+}  // namespace detail
+
 /// What may follow `ids`, at most `max_tokens` tokens; nothing where there is no good guess.
 using Draft = std::function<std::vector<index_t>(std::span<const index_t> ids, index_t max_tokens)>;
 
@@ -63,7 +74,8 @@ class DraftModel {
 
   /// Nothing where the session has no room.
   std::vector<index_t> operator()(std::span<const index_t> ids, index_t max_tokens) {
-    max_tokens = (std::min)(max_tokens, session_->capacity() - std::ssize(ids) + 1);
+    const index_t room = detail::max_session_tokens(*session_) - std::ssize(ids);
+    max_tokens = (std::min)(max_tokens, room + 1);
     std::vector<index_t> draft;
     if (ids.empty() || max_tokens < 1) return draft;
     // The last token is always computed: its logits are not kept.

@@ -84,16 +84,17 @@ class TextGeneration {
       : model_(model),
         session_(session),
         options_(options),
+        limit_(max_session_tokens(session)),
         filter_(options.stop),
         stream_(model.tokenizer()) {
-    const index_t seen = session.length(), capacity = session.capacity();
+    const index_t seen = session.length();
     check_generation("generate_text", "the session's batch", session.batch(), 1, 1);
     check_generation("generate_text", "max_new_tokens", options.max_new_tokens, 1);
     if (options.keep) {
-      check_generation("generate_text", "keep", *options.keep, 0, capacity - 1);
+      check_generation("generate_text", "keep", *options.keep, 0, limit_ - 1);
       check_generation("generate_text", "the number of ids", std::ssize(ids), seen + 1);
     } else {
-      check_generation("generate_text", "the number of ids", std::ssize(ids), seen + 1, capacity);
+      check_generation("generate_text", "the number of ids", std::ssize(ids), seen + 1, limit_);
     }
     if (options.sampling) sampler_.emplace(*options.sampling, session.vocab_size());
     result_.context.assign(ids.begin(), ids.end());
@@ -112,7 +113,7 @@ class TextGeneration {
   /// of its own: to read more than one token, to verify a draft, to shorten its context or to end.
   std::optional<index_t> next_token() const {
     const bool is_one = std::ssize(result_.context) == session_.length() + 1;
-    const bool has_room = session_.length() < session_.capacity();
+    const bool has_room = session_.length() < limit_;
     if (!is_one || !has_room || options_.draft) return std::nullopt;
     return result_.context.back();
   }
@@ -123,9 +124,9 @@ class TextGeneration {
   /// on.
   bool step() {
     std::vector<index_t>& all = result_.context;
-    if (std::ssize(all) > session_.capacity()) {
+    if (std::ssize(all) > limit_) {
       if (!options_.keep) return finish(AnswerEnd::context);
-      all = shortened_context(std::move(all), session_.capacity(), *options_.keep);
+      all = shortened_context(std::move(all), limit_, *options_.keep);
       session_.clear();
     }
     std::vector<index_t> tokens(all.begin() + session_.length(), all.end());
@@ -219,6 +220,7 @@ class TextGeneration {
   const LanguageModel& model_;
   GptSession<float>& session_;
   const TextGenerationOptions& options_;
+  index_t limit_;
   std::optional<Sampler> sampler_;
   StopFilter filter_;
   TextStream stream_;

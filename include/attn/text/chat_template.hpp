@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "attn/text/token.hpp"
+#include "attn/text/utf8.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -23,7 +24,8 @@ namespace detail {
 
 /// A template's text in one of its many spellings: white space and the quotes' kind within tags,
 /// line ends behind tags and what the tags' dashes take away do not count. Text and strings stay as
-/// they are, \n in strings becomes a line end.
+/// they are, \n in strings becomes a line end; other escapes than of n, quotes and \ leave a quote,
+/// which no known template has there.
 inline std::string normal_template(std::string_view text) {
   std::string result;
   const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; };
@@ -53,6 +55,7 @@ inline std::string normal_template(std::string_view text) {
       const char c = text[at++];
       if (quote != 0 && c == '\\' && at < text.size()) {
         const char escaped = text[at++];
+        if (escaped != 'n' && escaped != '\'' && escaped != '"' && escaped != '\\') result += '\'';
         result += escaped == 'n' ? '\n' : escaped;
       } else if (quote != 0 && c != quote) {
         result += c;
@@ -90,6 +93,21 @@ constexpr std::uint64_t fingerprint(std::string_view text) {
 inline std::string_view trimmed(std::string_view text, std::string_view letters) {
   text.remove_prefix((std::min)(text.find_first_not_of(letters), text.size()));
   return text.substr(0, text.find_last_not_of(letters) + 1);
+}
+
+/// What Python's text.strip() takes away.
+constexpr bool is_python_space(std::int32_t code) {
+  return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 ||
+         code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 ||
+         code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;
+}
+/// Python's text.strip(), which is Jinja's trim.
+inline std::string_view stripped(std::string_view text) {
+  while (!text.empty() && is_python_space(first_char(text).code))
+    text.remove_prefix(first_char(text).size);
+  while (!text.empty() && is_python_space(last_char(text).code))
+    text.remove_suffix(last_char(text).size);
+  return text;
 }
 
 }  // namespace detail
@@ -386,9 +404,7 @@ class ChatTemplate {
   void add_message(std::vector<TextPiece>& pieces, const ChatMessage& message,
                    std::string_view system = "") const {
     if (leaves_out_empty_system_ && message.role == "system" && message.content.empty()) return;
-    const auto trimmed = [](std::string_view text) {
-      return std::string(detail::trimmed(text, " \t\n\v\f\r"));
-    };
+    const auto trimmed = [](std::string_view text) { return std::string(detail::stripped(text)); };
     const bool trims = trims_ || (trims_answers_ && message.role == "assistant");
     const bool trims_apart = system_ == System::before_first_question || !system_head_.empty();
     std::string text =

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attn/core/error.hpp"
+#include "attn/text/utf8.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -16,11 +17,15 @@ ATTN_NAMESPACE_BEGIN
 /// known. A stop text may come in any pieces.
 class StopFilter {
  public:
-  /// Throws ValueError for a stop text that is empty.
+  /// Throws ValueError for a stop text that is empty or no UTF-8: a part of a character would wait
+  /// for the rest of such a one.
   explicit StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)) {
     for (const std::string& stop : stops_) {
       if (stop.empty()) {
         throw ValueError(message("StopFilter", "every stop text", "not be empty", "\"\""));
+      }
+      if (valid_utf8(stop) != stop) {
+        throw ValueError(message("StopFilter", "every stop text", "be UTF-8", "other bytes"));
       }
     }
   }
