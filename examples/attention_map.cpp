@@ -113,7 +113,9 @@ std::string json(const examples::AttentionMap& map) {
     }
     layers.push_back(std::move(heads));
   }
-  return examples::printable(Json{{"tokens", map.tokens}, {"weights", std::move(layers)}}.dump()) +
+  // A token may be a part of a character only.
+  return examples::printable(Json{{"tokens", map.tokens}, {"weights", std::move(layers)}}.dump(
+             -1, ' ', false, Json::error_handler_t::replace)) +
          '\n';
 }
 

@@ -155,6 +155,9 @@ def check_decoder():
     worst = max(abs(a - b) for head, rows in zip(found["weights"][0], first_layer(model, case["ids"]), strict=True)
                 for row, expected in zip(head, rows, strict=True) for a, b in zip(row, expected, strict=True))
     checks.holds("weights of the first layer", worst <= 1e-5, worst)
+    run("--model", model, "--json", "map.json", "\U0001f600")
+    tokens = json.loads((folder / "map.json").read_text(encoding="utf-8"))["tokens"]
+    checks.same("tokens that are parts of a character", set(tokens), {"\ufffd"})
     checks.rejects("a model that is not there", 1, "none.gguf", program, "--model", "none.gguf", "x", cwd=folder)
     for name in ("map.json", "page.html", "map.png"):
         (folder / name).unlink()
