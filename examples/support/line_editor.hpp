@@ -18,7 +18,7 @@
 namespace examples {
 
 // Ctrl-C while one of these lives is remembered instead of ending the program, and a terminal shows
-// no ^C for it.
+// neither ^C for it nor what else is typed, which waits for the next line.
 class Interrupt {
  public:
   Interrupt() {
@@ -32,7 +32,7 @@ class Interrupt {
         tcgetpgrp(STDIN_FILENO) == getpgrp() && tcgetattr(STDIN_FILENO, &terminal_) == 0;
     if (!has_terminal_) return;
     termios quiet = terminal_;
-    quiet.c_lflag &= ~static_cast<tcflag_t>(ECHOCTL);
+    quiet.c_lflag &= ~static_cast<tcflag_t>(ECHO);
     tcsetattr(STDIN_FILENO, TCSANOW, &quiet);
   }
   Interrupt(const Interrupt&) = delete;
