@@ -129,8 +129,8 @@ class SentenceEncoder {
     return tokenizer_.encode(prompt + line, static_cast<std::size_t>(options_.max_tokens));
   }
 
-  /// The first token that a mean counts: behind [CLS], or <s>, and the prompt's where these are to
-  /// be left out.
+  /// The first token that a mean counts: behind [CLS], or `<s>`, and the prompt's where these are
+  /// to be left out.
   index_t first_of(const std::string& prompt) const {
     if (options_.include_prompt || prompt.empty()) return 0;
     return std::ssize(tokens_of(prompt, "")) - tokenizer_.num_behind();

@@ -11,7 +11,7 @@ ATTN_NAMESPACE_BEGIN
 /// How the hidden states of a text's tokens become one vector.
 enum class Pooling {
   mean,  ///< that of all tokens, those before and behind a text included
-  cls,   ///< the first token's: [CLS], or <s>
+  cls,   ///< the first token's: [CLS], or `<s>`
 };
 
 struct SentenceEncoderOptions {

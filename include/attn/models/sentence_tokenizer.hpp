@@ -66,9 +66,9 @@ inline WordPieceTokenizer wordpiece_of(const std::filesystem::path& folder,
 }  // namespace detail
 
 /// Texts to the ids that an encoder takes, with the tokens before and behind them: [CLS] and [SEP]
-/// of BERT, <s> and </s> of RoBERTa. Tokens such as [MASK] or <mask> that are spelled out in a text
-/// are such tokens, as in sentence-transformers. const member functions are safe to call from many
-/// threads at once.
+/// of BERT, `<s>` and `</s>` of RoBERTa. Tokens such as [MASK] or `<mask>` that are spelled out in
+/// a text are such tokens, as in sentence-transformers. const member functions are safe to call
+/// from many threads at once.
 class SentenceTokenizer {
  public:
   /// Reads vocab.txt of uncased WordPiece or, where there is none, tokenizer.json of uncased
