@@ -26,6 +26,7 @@ def main():
             assert result.returncode == 2 and expected in result.stderr and not result.stdout, (words, result)
         scores = run(chat, "--score", TEXT, "--json", "--precision", "exact")
         if b"fetch_llm.sh" in scores.stderr:
+            print(scores.stderr.decode(), end="", file=sys.stderr)
             sys.exit(77)
         of_chat = json.loads(scores.stdout)
         count = len(of_chat["ids"])

@@ -14,6 +14,7 @@ def main():
     for shape in ["", "{", "3", '"string"']:
         result = run("--shape", shape)
         if b"fetch_llm.sh" in result.stderr:
+            print(result.stderr.decode(), end="", file=sys.stderr)
             sys.exit(77)
         assert result.returncode == 2 and b"--shape must be an object or an array" in result.stderr, result
     result = run("Tell me about Bern.", "--shape", json.dumps(SHAPE))

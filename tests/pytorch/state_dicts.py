@@ -16,7 +16,8 @@ try:
     import torch
     from safetensors import safe_open
 except ImportError as error:
-    print(f"state_dicts.py needs torch and safetensors: {error}", file=sys.stderr)
+    print(f"state_dicts.py needs torch and safetensors: {error}; `sh bench/peers/run.sh` makes a virtual environment that has them, "
+          "`cmake -B build -D Python3_EXECUTABLE=$HOME/.cache/attn/peers-venv/bin/python` takes it", file=sys.stderr)
     sys.exit(77)
 
 

@@ -15,7 +15,8 @@ try:
     import torch
     from transformers.models.t5.modeling_t5 import T5Attention
 except ImportError as error:
-    print(f"t5_buckets.py needs torch and transformers: {error}", file=sys.stderr)
+    print(f"t5_buckets.py needs torch and transformers: {error}; `sh bench/peers/run.sh` makes a virtual environment that has them, "
+          "`cmake -B build -D Python3_EXECUTABLE=$HOME/.cache/attn/peers-venv/bin/python` takes it", file=sys.stderr)
     sys.exit(77)
 
 TEST = Path(__file__).parents[1] / "attention/relative_bias_test.cpp"
