@@ -78,7 +78,12 @@ elseif(MODE STREQUAL "pkg_config")
   build_by_pkg_config("${prefix}/${LIBDIR}/pkgconfig")
 
 elseif(MODE STREQUAL "add_subdirectory")
-  build_and_run(add_subdirectory -D "ATTN_SOURCE_DIR=${ATTN_SOURCE_DIR}" -D "CMAKE_INSTALL_PREFIX=${build_dir}/prefix")
+  set(fetch OFF)
+  if(LIBRARY STREQUAL "compiled")  # one library by each of the two ways
+    set(fetch ON)
+  endif()
+  build_and_run(add_subdirectory -D "ATTN_SOURCE_DIR=${ATTN_SOURCE_DIR}" -D "CMAKE_INSTALL_PREFIX=${build_dir}/prefix"
+    -D FETCH=${fetch})
   file(GLOB_RECURSE libraries "${build_dir}/*.a")
   if(LIBRARY STREQUAL "attn" AND libraries)
     message(FATAL_ERROR "a library is built that nobody links to: ${libraries}")
