@@ -119,6 +119,39 @@ TEST(MultiHeadAttentionBackward, AgreesWithCentralDifferences) {
   }
 }
 
+/// Fewer queries than keys, the first key numbered: queries and keys stand where they do in
+/// inference, and gradients are of that.
+TEST(MultiHeadAttentionBackward, PackedQueriesStandAtTheEndOfTheirKeys) {
+  Random random(4);
+  attn::MultiHeadAttention<double> module(
+      {.embed_dim = 8, .num_heads = 2, .rotary = attn::RotaryOptions{.max_positions = 32}});
+  draw_parameters(random, module);
+  auto q = random.tensor<double, 3>({1, 5, 8}), kv = random.tensor<double, 3>({1, 9, 8});
+  const attn::Tensor1<Index> q_starts({3}, {0, 2, 5});
+  for (const Index first_key : {0, 2}) {
+    const attn::Tensor1<Index> k_starts({3}, {0, 6, first_key + 9});
+    const attn::AttentionOptions<double> options{.mask = attn::causal(),
+                                                 .first_key = first_key,
+                                                 .cu_seqlens_q = q_starts,
+                                                 .cu_seqlens_k = k_starts};
+    Tensor3<double> out({1, 5, 8}), d_q(q.shape()), d_kv(kv.shape());
+    const auto d = random.tensor<double, 3>(out.shape());
+    const auto loss = [&] {
+      module.forward(q, kv, kv, out, options);
+      return loss_of(d, out);
+    };
+    attn::MultiHeadAttentionSaved<double> saved;
+    auto gradients = attn::gradients_of(module);
+    attn::forward(module, q, kv, kv, out, saved, options);
+    EXPECT_NEAR(loss_of(d, out), loss(), 1e-12 * (1 + std::abs(loss())));
+    attn::backward(module, d, saved, {.d_query = d_q.view(), .d_key = d_kv.view()}, gradients,
+                   options);
+    expect_gradient("query", random, q.elements(), d_q.elements(), loss);
+    expect_gradient("key", random, kv.elements(), d_kv.elements(), loss);
+    expect_module_gradients(random, module, gradients, loss);
+  }
+}
+
 attn::TransformerLayerOptions draw_layer(Random& random) {
   attn::TransformerLayerOptions o;
   o.nhead = random.pick<Index>({1, 2});

@@ -49,6 +49,19 @@ void add_residual(const TensorView3<const T>& x,
   }
 }
 
+/// Where the q_len tokens of queries stand and the kv_len of keys, which `before` others precede:
+/// the last query at the last key, of packed sequences that of each.
+template <class T>
+void count_rotary_positions(const AttentionOptions<T>& options, index_t before, index_t q_len,
+                            index_t kv_len, index_t* q_ids, index_t* k_ids) {
+  if (options.cu_seqlens_q && options.cu_seqlens_k) {
+    count_query_positions(options.cu_seqlens_q, options.cu_seqlens_k, q_ids);
+  } else {
+    count_positions(before + kv_len - q_len, q_len, {}, q_ids);
+  }
+  count_positions(before, kv_len, options.cu_seqlens_k, k_ids);
+}
+
 /// Turns q, and k, which may be empty, in place. `before`: keys that stand before k.
 template <class T>
 void rotate_heads(const RotaryOptions& rotary, const RotaryTable<Accumulator<T>>& whole,
@@ -60,12 +73,7 @@ void rotate_heads(const RotaryOptions& rotary, const RotaryTable<Accumulator<T>>
   TensorView2<const index_t> of_q = call.position_ids, of_k = call.position_ids;
   if (!call.position_ids) {
     index_t *q_ids = memory.data(), *k_ids = q_ids + q_len;
-    if (options.cu_seqlens_q && options.cu_seqlens_k) {
-      count_query_positions(options.cu_seqlens_q, options.cu_seqlens_k, q_ids);
-    } else {
-      count_positions(before + kv_len - q_len, q_len, {}, q_ids);
-    }
-    count_positions(before, kv_len, options.cu_seqlens_k, k_ids);
+    count_rotary_positions(options, before, q_len, kv_len, q_ids, k_ids);
     of_q = {q_ids, {batch, q_len}, {0, 1}};
     of_k = {k_ids, {batch, kv_len}, {0, 1}};
   }

@@ -95,8 +95,8 @@ struct MultiHeadAttentionTraining {
     Scratch<index_t> ids(workspace, m.rotary_ && !position_ids ? q_len + kv_len : 0);
     TensorView2<const index_t> of_q = position_ids, of_k = position_ids;
     if (ids.size() > 0) {
-      count_positions(kv_len - q_len, q_len, options.cu_seqlens_q, ids.data());
-      count_positions(0, kv_len, options.cu_seqlens_k, ids.data() + q_len);
+      count_rotary_positions(options, options.first_key, q_len, kv_len, ids.data(),
+                             ids.data() + q_len);
       of_q = {ids.data(), {batch, q_len}, {0, 1}};
       of_k = {ids.data() + q_len, {batch, kv_len}, {0, 1}};
     }
