@@ -14,8 +14,8 @@ void add_relative_bias(const AttentionProblem<T>& problem, const RowKernels<T>& 
                        index_t position, index_t first_key, index_t n, T* s) {
   const TensorView2<const T>& bias = problem.options.relative_bias;
   const index_t max_distance = bias.extent(1) / 2;
-  // Keys up to `near` lie more than max_distance before the query, those from `far` on as much
-  // behind it.
+  // Keys before `near` lie more than max_distance before the query, those from `far` on at least
+  // max_distance behind it.
   const index_t near = std::clamp(position - max_distance - first_key, index_t{0}, n);
   const index_t far = std::clamp(position + max_distance - first_key, near, n);
   const index_t middle =

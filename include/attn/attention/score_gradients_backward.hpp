@@ -40,8 +40,9 @@ class ScoreGradients {
   /// Brings nearer what a later row reads of dense masks, and what it adds to of their gradients:
   /// see prefetch_masks(). A bias of (1, 1, 1024, 1024) and its gradient are 8 MB, which every head
   /// passes through.
-  ATTN_INLINE void prefetch(const QueryRow<T>& later, KeyRange keys) const {
+  ATTN_INLINE void prefetch(const QueryRow<T>& later, KeyRange keys, bool makes_deltas) const {
     prefetch_masks(forward_, b_, later, keys);
+    if (makes_deltas) return;  // which adds to none
     for (const TensorView4<T>& d_bias : problem_.call.d_bias) {
       if (!d_bias || d_bias.extent(2) == 1 || d_bias.extent(3) == 1 || d_bias.stride(3) != 1) {
         continue;

@@ -67,7 +67,7 @@ class BackwardTile {
     const KeyRange keys{first_key + begin, first_key + end};
     const bool all_visible = rows.visibility(r, height, keys) == Visibility::full;
     for (index_t x = r; x < r + height; ++x) {
-      if (x + height < rows.count()) rows_.prefetch(rows[x + height], keys);
+      if (x + height < rows.count()) rows_.prefetch(rows[x + height], keys, makes_deltas);
       clear(scratch_.weights, x, {first, last}, columns);
       clear(scratch_.d_s, x, {first, last}, columns);
       rows_.make_row(rows[x], x, first_key, columns, all_visible, finite, makes_deltas);

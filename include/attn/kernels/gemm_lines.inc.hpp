@@ -5,8 +5,7 @@
 
 /// Rows whose sums fit the registers beside the lines.
 inline constexpr int kLineRows = Registers::kRowTileHeight < 8 ? 4 : 8;
-/// More rows pay for packing. Of 768 x 768 on Emerald Rapids 9 and 16 rows take 0.62 and 0.67 of
-/// its time, 24 take 0.8, 8 of AVX2 0.94; 32, and 12 of AVX2, take more.
+/// More rows pay for packing (bench/peers has 16 as linear_768_16).
 inline constexpr int kMaxLineRows = Vec<float>::kLanes < 16 ? 8 : 24;
 
 /// Whether a product takes this path. Rows beyond kLineRows read a strip of columns again, from the

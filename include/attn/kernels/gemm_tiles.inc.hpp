@@ -64,17 +64,17 @@ template <class Products>
 inline void add_products_of_few(index_t steps, const char* a, index_t a_row, index_t a_step,
                                 const char* b0, const char* b1) {
   // Emerald Rapids, one thread, one row: 0.6 of the time (attn_report's gemv_bf16).
-  constexpr index_t kDistance = 8 * Tiles::kBytes;
+  constexpr index_t kPrefetchDistance = 8 * Tiles::kBytes;
   const auto prefetch = [](const char* at) {
     ATTN_UNROLL
     for (int line = 0; line < Tiles::kBytes; line += 64) __builtin_prefetch(at + line, 0, 2);
   };
   for (index_t s = 0; s < steps; ++s, a += a_step, b0 += Tiles::kBytes, b1 += Tiles::kBytes) {
     Tiles::load<4>(a, a_row);
-    prefetch(b0 + kDistance);
+    prefetch(b0 + kPrefetchDistance);
     Tiles::load<6>(b0, 64);
     Products::template add<0, 4, 6>();
-    prefetch(b1 + kDistance);
+    prefetch(b1 + kPrefetchDistance);
     Tiles::load<7>(b1, 64);
     Products::template add<1, 4, 7>();
   }

@@ -19,8 +19,7 @@ namespace detail {
 
 /// A JSON object's settings, or none where there is no such file.
 inline ConfigFile config_if_there(const std::filesystem::path& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error) ? ConfigFile(path) : ConfigFile("{}", path.string());
+  return optional_config(path).value_or(ConfigFile("{}", path.string()));
 }
 
 /// The vocabulary of a tokenizer.json as the text of a vocab.txt.
