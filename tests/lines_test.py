@@ -23,7 +23,7 @@ def long_lines(page):
 
 pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
 sources = [path for folder in ("include", "bench") for path in (ROOT / folder).rglob("*")
-           if path.suffix in (".hpp", ".inc", ".cpp", ".cmake", ".txt", ".sh", ".py")]
+           if path.suffix in (".hpp", ".inc", ".cpp", ".cmake", ".txt", ".sh", ".py", ".js", ".html")]
 if len(pages) < 10 or len(sources) < 200:
     sys.exit(f"only {len(pages)} pages and {len(sources)} sources below {ROOT}")
 found = [f"{path.relative_to(ROOT)}:{number}: {len(line)} columns: {line}"

@@ -121,10 +121,10 @@ TEST(Explain, SplitKeysOfOneQuery) {
   const AttentionExplanation found = explain(q, kv, kv);
   EXPECT_EQ(found.path, AttentionPath::decode);
   EXPECT_EQ(found.plan.tasks, 3);
-  EXPECT_EQ(found.plan.parts, 3);
+  EXPECT_EQ(found.plan.kv_splits, 3);
   const auto halve = prob_mod([](float p, int, int, int, int) { return p / 2; });
   const AttentionExplanation whole = explain(q, kv, kv, {}, halve);
-  EXPECT_EQ(whole.plan.parts, 0);  // it needs final weights
+  EXPECT_EQ(whole.plan.kv_splits, 0);  // it needs final weights
   EXPECT_TRUE(whole.two_pass);
 }
 
@@ -137,7 +137,7 @@ TEST(Explain, HeadsOfOneTask) {
   const AttentionPlan plan = explain(q, side_by_side, side_by_side, options).plan;
   EXPECT_EQ(plan.heads_per_task, AttentionPlan::kMaxHeads);
   EXPECT_EQ(plan.tasks, 3 * 2);
-  EXPECT_EQ(plan.parts, 40 * 2);
+  EXPECT_EQ(plan.kv_splits, 40 * 2);
   const auto one = side_by_side.slice(2, 0, 2000).slice(1, 0, 4);
   const AttentionPlan small = explain(q.view().slice(1, 0, 4), one, one, options).plan;
   EXPECT_EQ(small.heads_per_task, 4) << "too little work for threads";

@@ -16,7 +16,7 @@ inline void tile_op(int depth, const void* a, const void* b, T* c, F add) {
 }
 
 template <>
-struct Row<TileOps> {
+struct TargetTable<TileOps> {
 #if defined(ATTN_TARGET_TILES)
   static void add_pairs(int depth, const void* a, const void* b, float* c) {
     tile_op(depth, a, b, c, [] { Tiles::add_pairs<3, 4, 7>(); });

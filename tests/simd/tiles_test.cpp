@@ -15,7 +15,7 @@ namespace {
 
 const TileOps* tile_ops() {
   if (!is_available(Isa::amx)) return nullptr;
-  return &detail::row_of<TileOps>(Isa::amx);
+  return &detail::table_of<TileOps>(Isa::amx);
 }
 
 /// Sums of even and of odd k, each a chain of multiply-adds from 0; then both, then C.

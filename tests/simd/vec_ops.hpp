@@ -62,7 +62,7 @@ ATTN_NAMESPACE_BEGIN
 
 template <class T>
 const VecTable<T>& vec_ops(Isa isa) {
-  return detail::row_of<VecTable<T>>(require_isa(isa));
+  return detail::table_of<VecTable<T>>(require_isa(isa));
 }
 
 ATTN_NAMESPACE_END

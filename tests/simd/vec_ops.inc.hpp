@@ -113,7 +113,7 @@ inline void vec_integers(index_t n, const std::uint64_t* a, const std::uint64_t*
 }
 
 template <class T>
-struct Row<VecTable<T>> {
+struct TargetTable<VecTable<T>> {
   static constexpr VecTable<T> kTable{.lanes = Vec<T>::kLanes,
                                       .apply = vec_apply<T>,
                                       .copy = vec_copy<T>,
@@ -123,6 +123,6 @@ struct Row<VecTable<T>> {
                                       .all = vec_all<T>};
 };
 template <>
-struct Row<VecTable<std::uint64_t>> {
+struct TargetTable<VecTable<std::uint64_t>> {
   static constexpr VecTable<std::uint64_t> kTable{.apply = vec_integers};
 };

@@ -119,9 +119,9 @@ TEST(Optimizers, CheckTheirNumbers) {
   EXPECT_EQ(adam.steps(), 0);
   EXPECT_TRUE(std::ranges::equal(before.elements(), drawn.layer.weight.elements()));
   EXPECT_EQ(of([&] { attn::clip_gradient_norm(p, -1); }),
-            "[clip_gradient_norm] most must be at least 0; found -1.000000.");
+            "[clip_gradient_norm] max_norm must be at least 0; found -1.000000.");
   EXPECT_EQ(of([&] { attn::clip_gradient_values(p, nan); }),
-            "[clip_gradient_values] most must be at least 0; found nan.");
+            "[clip_gradient_values] max_value must be at least 0; found nan.");
 }
 
 TEST(ParameterGroups, FirstThatTakesAParameterCounts) {

@@ -10,7 +10,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-// The messages of the checks below, which keep the conditions.
+// Out of line, so that the checks below inline to their conditions.
 [[noreturn]] ATTN_COLD inline void throw_argument(std::string_view argument,
                                                   std::string_view expected,
                                                   std::span<const index_t> found) {
@@ -49,8 +49,8 @@ void check_lengths(const char* argument, const TensorView1<const index_t>& lengt
   }
 }
 
-/// `starts` rises from 0 to `total`. Returns the longest of the lengths between, as far as they lie
-/// from `first` on.
+/// Checks that `starts` rises from 0 to `total`. Returns the longest length between two starts,
+/// counting positions from `first` on.
 ATTN_ONCE_A_CALL inline index_t check_starts(const char* argument,
                                              const TensorView1<const index_t>& starts,
                                              index_t total, index_t first = 0) {
@@ -88,7 +88,7 @@ ATTN_ONCE_A_CALL void check_mask(const Mask& mask, const Shape<4>& scores, Lengt
                      part.shape);
     }
   }
-  const auto keys = [&](index_t b) { return lengths(b).numbered(); };
+  const auto keys = [&](index_t b) { return lengths(b).total_kv_len(); };
   check_lengths("key_lengths", mask.key_lengths, batch, keys);
   check_lengths("query_lengths", mask.query_lengths, batch,
                 [&](index_t b) { return lengths(b).q_len; });
@@ -110,8 +110,8 @@ ATTN_ONCE_A_CALL void check_mask(const Mask& mask, const Shape<4>& scores, Lengt
   }
 }
 
-/// Offsets that leave room for adding lengths and windows to them, and that a window without bounds
-/// covers.
+/// Offsets are bounded so that adding lengths and windows to them does not overflow, and an open
+/// window covers every key.
 inline void check_offset(const QueryOffset& offset, index_t batch) {
   constexpr index_t kMax = Mask::kUnbounded / 2;
   if (offset.value < -kMax || offset.value > kMax) {
@@ -179,8 +179,8 @@ inline void check_positions(const Shape<4>& scores, index_t first_key) {
   }
 }
 
-/// A first key that leaves room for adding lengths to it. The mean of all values would need those
-/// before it.
+/// Bounded so that adding lengths does not overflow. MaskedRow::mean would need the values of the
+/// keys that are not given.
 template <class T>
 void check_first_key(const AttentionOptions<T>& options) {
   constexpr index_t kMax = Mask::kUnbounded / 2;

@@ -13,7 +13,7 @@ namespace detail {
 /// What is wrong with the type of a functor.
 enum class FunctorFault { none, is_mutable, takes_others, is_bare };
 
-/// Threads call one functor at the same time, as a const one.
+/// Functors must be callable as const, since threads call one at the same time.
 template <class F, class... Arguments>
 inline constexpr FunctorFault fault_of =
     std::is_invocable_v<const F&, Arguments...> ? FunctorFault::none
@@ -47,9 +47,9 @@ void assert_functor() {
                 "mask_mod: the functor must be callable as f(b, h, i, j)");
 }
 
-/// Of scaled_dot_product_attention(q, k, v, out, .., functors). Where is_good is false, the call is
-/// left uncompiled: what it is made of would add pages of errors. The assertions stand apart: clang
-/// takes no constant from where one has failed.
+/// Checks of the types of scaled_dot_product_attention(q, k, v, out, .., functors). Where is_good
+/// is false the call's body is not compiled, since it would add pages of errors. Apart from the
+/// assertions, since clang refuses constants of a class in which one failed.
 template <class Q, class K, class V, class Out, class... Functors>
 struct CallTypes {
   using In = scalar_t<Q>;
@@ -83,7 +83,8 @@ void assert_call_types() {
   (assert_functor<Functors, typename Types::T>(), ...);
 }
 
-/// And of scaled_dot_product_attention_backward(): all others like q, but for elements of 16 bits.
+/// The same for scaled_dot_product_attention_backward(): all elements must be q's, but 16-bit ones
+/// may stand beside float.
 template <class D, class Q, class K, class V, class Out, class DQ, class DK, class DV,
           class... Functors>
 struct BackwardTypes {

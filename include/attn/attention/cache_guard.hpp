@@ -1,4 +1,4 @@
-// CacheGuard: takes back what a call that throws has added to caches.
+// CacheGuard: removes from caches what a call appended before it threw.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,8 +12,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Takes back what was added to caches, unless commit() is reached. Caches of unlike lengths, which
-/// whoever is to add to them refuses, stay as they are.
+/// Truncates caches to their lengths at construction, unless commit() was called. Caches of unequal
+/// lengths stay as they are: what would append to them refuses them.
 template <class Cache>
 class CacheGuard {
  public:

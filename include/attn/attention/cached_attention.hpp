@@ -9,7 +9,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// f(backend, problem) of a call over all that a cache holds.
+/// f(backend, problem) for a call over all keys and values that a cache holds.
 template <class T, class F, class... Functors>
 void with_cache(const TensorView4<const T>& q, const KvCache<T>& cache, const TensorView4<T>& out,
                 AttentionOptions<Accumulator<T>> options, const F& f, const Functors&... functors) {

@@ -68,7 +68,7 @@ inline void score_means(index_t rows, index_t d, const float* queries, index_t q
   constexpr index_t MR = RowTileShape<float>::MR;
   for (index_t r = 0; r < rows; r += MR, queries += MR * queries_stride, out += MR * kMaxMeans) {
     for (index_t g = 0; g < kMaxMeans; g += Vec<float>::kLanes) {
-      tile<float, MR, 1, ALayout::rows, Start::product, false>(
+      tile<float, MR, 1, ALayout::rows, TileUpdate::scale, false>(
           d, queries, queries_stride, means + g, kMaxMeans, out + g, kMaxMeans, &scale, 0,
           {reinterpret_cast<const char*>(means)});
     }
@@ -217,7 +217,7 @@ inline void score_code_panel(const detail::CodeQueries<float>& queries,
 }
 
 template <>
-struct Row<detail::CodeKernels<float>> {
+struct TargetTable<detail::CodeKernels<float>> {
   static constexpr detail::CodeKernels<float> kTable{.step = kCodeStep,
                                                      .quantize_query = quantize_query,
                                                      .center_rows = center_rows,

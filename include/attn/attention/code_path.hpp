@@ -23,7 +23,7 @@ class CodePath final : public TiledPath<T, Values> {
         scratch_(task.scratch.codes),
         panel_width_(task.kernels.rows.panel_width),
         shown_(task.problem.keys_seen(task.block.b)),
-        first_number_(task.problem.lengths(task.block.b).first_key),
+        first_position_(task.problem.lengths(task.block.b).first_key),
         row_bytes_(round_up(task.problem.score_dim(), kernels_.step)) {
     const QueryTiles<T>& queries = task.queries;
     const index_t d = task.problem.score_dim(), tile_rows = queries.tile_rows();
@@ -57,8 +57,8 @@ class CodePath final : public TiledPath<T, Values> {
   index_t panel_bytes() const override { return panel_width_ * row_bytes_; }
 
   /// The number of the mean that a key has.
-  index_t mean_of(index_t key) const { return (first_number_ + key) / kKeysOfMean; }
-  index_t first_key_of(index_t mean) const { return mean * kKeysOfMean - first_number_; }
+  index_t mean_of(index_t key) const { return (first_position_ + key) / kKeysOfMean; }
+  index_t first_key_of(index_t mean) const { return mean * kKeysOfMean - first_position_; }
 
   /// Columns of no key have a scale of 0, and codes of any values.
   void pack_keys(index_t first_key, KeyRange block) const override {
@@ -117,19 +117,20 @@ class CodePath final : public TiledPath<T, Values> {
   const CodeScratch<T>& scratch_;
   index_t panel_width_;
   KeyRange shown_;  ///< by intervals, to any query of the sequence
-  index_t first_number_, row_bytes_;
+  index_t first_position_, row_bytes_;
 };
 
 template <class T>
 struct CodeProducts {
   /// Where `isa` multiplies pairs, weights and values are of them.
   static TiledProducts<T> on(Isa isa) {
-    const CodeKernels<T>& codes = row_of<CodeKernels<T>>(isa);
+    const CodeKernels<T>& codes = table_of<CodeKernels<T>>(isa);
     if (isa == Isa::amx) {
       return {kPairRows, make_path<CodePath<T, PairValues<T>>, T>, &codes,
-              &row_of<PairKernels<T>>(isa)};
+              &table_of<PairKernels<T>>(isa)};
     }
-    return {row_of<RowKernels<T>>(isa).tile_rows, make_path<CodePath<T, TileValues<T>>, T>, &codes};
+    return {table_of<RowKernels<T>>(isa).tile_rows, make_path<CodePath<T, TileValues<T>>, T>,
+            &codes};
   }
 };
 

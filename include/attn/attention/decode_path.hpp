@@ -1,4 +1,4 @@
-// DecodePath: attention's products for few queries, on keys where they lie; limited by memory.
+// DecodePath: attention's products for few queries, with unpacked keys; limited by memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,8 +8,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Keys and values pass once, unpacked, by pointers to their rows. A tile is all rows of a
-/// key/value head; scales of int8 keys multiply scores, those of values the weights.
+/// Keys and values are read once, unpacked, by pointers to their rows. A tile is all rows of a
+/// key/value head. Scales of int8 keys multiply the scores, those of int8 values the weights.
 template <class T>
 class DecodePath final : public ScorePath<T> {
  public:
@@ -19,7 +19,7 @@ class DecodePath final : public ScorePath<T> {
         of_keys_(task.kernels.of_keys),
         scratch_(task.scratch) {}
 
-  // The hardware's prefetchers see what is read in order.
+  // Nothing to do: hardware prefetchers follow what is read in order.
   void load(const KeyBlock&, bool) override {}
   void prefetch(const ScoreTile<T>&, index_t) override {}
 
@@ -47,7 +47,7 @@ class DecodePath final : public ScorePath<T> {
     add(of_keys_, tile, point_to(problem_.v, tile), rescale);
   }
 
-  /// Values as they are stored, and their scales, or 0, beside them.
+  /// Copies values without their scales; the scales, or 0, go to scratch.scales.
   ATTN_COLD void copy_shown_values(const ScoreTile<T>& tile, KeyRange keys,
                                    const T* shown) override {
     const index_t dv = problem_.head_dim_v(), stride = scratch_.out_stride;
@@ -87,8 +87,7 @@ class DecodePath final : public ScorePath<T> {
     return scratch_.pointers;
   }
 
-  /// Multiplies a tile's scores, or weights, by the scales of its keys, or values, where there are
-  /// any.
+  /// Multiplies a tile's scores (weights) by the scales of its int8 keys (values), if any.
   void apply_scales(const TensorView3<const T>& scales, const ScoreTile<T>& tile, T* s,
                     index_t stride) const {
     if (!scales) return;

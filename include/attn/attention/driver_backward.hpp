@@ -1,8 +1,8 @@
-// Backward attention: one call, cut into tasks whose shares are added in a fixed order.
+// Backward attention: one call, cut into tasks whose partial gradients are added in a fixed order.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/attention/task_backward.hpp"
+#include "attn/attention/loop_backward.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -19,39 +19,42 @@ class Backward {
         forward_(problem.forward),
         threads_(threads_for(executor, work())),
         rows_(forward_.batch() * forward_.num_heads() * forward_.scores[2]),
-        parts_(BackwardTiling(forward_.scores[3]).parts),
+        kv_splits_(BackwardTiling(forward_.scores[3]).kv_splits),
         head_stride_(problem.head_sums()),
         scratch_elements_(BackwardScratch<T>(nullptr, problem, block_kv()).elements),
         memory_(workspace, scratch_elements_ * worker_count(threads_)),
         deltas_(workspace, rows_),
-        part_d_q_(workspace, (parts_ - 1) * rows_ * forward_.score_dim()),
-        head_sums_(workspace, parts_ * forward_.batch() * forward_.num_heads() * head_stride_) {}
+        split_d_q_(workspace, (kv_splits_ - 1) * rows_ * forward_.score_dim()),
+        head_sums_(workspace, kv_splits_ * forward_.batch() * forward_.num_heads() * head_stride_) {
+  }
 
   void run() {
     make_deltas();
-    if (problem_.prob_slope) add_to_deltas();
+    if (problem_.prob_derivative) add_to_deltas();
     std::fill_n(head_sums_.data(), head_sums_.size(), T{0});
-    // Tasks that would add to the same element of a bias's gradient are one task, in order.
-    bool joins_heads = false, joins_parts = false;
+    // Work that adds to the same element of a bias's gradient is joined into one task, so that it
+    // is added in order and without a race.
+    bool joins_heads = false, joins_splits = false;
     for (const TensorView4<T>& d_bias : problem_.call.d_bias) {
       if (!d_bias) continue;
       joins_heads = joins_heads || d_bias.extent(0) < forward_.batch() ||
                     d_bias.extent(1) < forward_.num_heads();
-      joins_parts = joins_parts || d_bias.extent(3) < forward_.scores[3];
+      joins_splits = joins_splits || d_bias.extent(3) < forward_.scores[3];
     }
     const index_t kv_heads = forward_.num_kv_heads(), heads = forward_.batch() * kv_heads;
-    const index_t head_tasks = joins_heads ? 1 : heads, part_tasks = joins_parts ? 1 : parts_;
-    threads_.run(head_tasks * part_tasks, [&](index_t task, int worker) {
+    const index_t head_tasks = joins_heads ? 1 : heads, split_tasks = joins_splits ? 1 : kv_splits_;
+    threads_.run(head_tasks * split_tasks, [&](index_t task, int worker) {
       const BackwardScratch<T> scratch(memory_.data() + worker * scratch_elements_, problem_,
                                        block_kv());
-      const index_t head = task / part_tasks, part = task % part_tasks;
+      const index_t head = task / split_tasks, split = task % split_tasks;
       for (index_t n = joins_heads ? 0 : head; n < (joins_heads ? heads : head + 1); ++n) {
-        for (index_t p = joins_parts ? 0 : part; p < (joins_parts ? parts_ : part + 1); ++p) {
-          run_part(n / kv_heads, n % kv_heads, p, scratch);
+        for (index_t p = joins_splits ? 0 : split; p < (joins_splits ? kv_splits_ : split + 1);
+             ++p) {
+          run_split(n / kv_heads, n % kv_heads, p, scratch);
         }
       }
     });
-    add_shares();
+    add_partial_gradients();
   }
 
  private:
@@ -72,54 +75,53 @@ class Backward {
       const BackwardScratch<T> scratch(memory_.data() + worker * scratch_elements_, problem_,
                                        block_kv());
       const BackwardTiling tiling(forward_.lengths(n / kv_heads).kv_len);
-      BackwardTask<T>(problem_, kernels_, gradients_, tiling, scratch, {nullptr, nullptr},
-                      deltas_.data(), n / kv_heads, n % kv_heads)
-          .add_to_deltas();
+      const BackwardTask<T> task{problem_, kernels_,       gradients_,   tiling,      scratch,
+                                 {},       deltas_.data(), n / kv_heads, n % kv_heads};
+      BackwardLoop<T>(task).add_to_deltas();
     });
   }
 
-  void run_part(index_t b, index_t kv_head, index_t part, const BackwardScratch<T>& scratch) {
+  void run_split(index_t b, index_t kv_head, index_t split, const BackwardScratch<T>& scratch) {
     const BackwardTiling tiling(forward_.lengths(b).kv_len);
-    if (part >= tiling.parts) return;
-    const BackwardShare<T> share{
-        part == 0 ? nullptr : part_d_q_.data() + (part - 1) * rows_ * forward_.score_dim(),
+    if (split >= tiling.kv_splits) return;
+    const PartialGradients<T> partial{
+        split == 0 ? nullptr : split_d_q_.data() + (split - 1) * rows_ * forward_.score_dim(),
         head_stride_ == 0
             ? nullptr
-            : head_sums_.data() + part * forward_.batch() * forward_.num_heads() * head_stride_};
-    BackwardTask<T>(problem_, kernels_, gradients_, tiling, scratch, share, deltas_.data(), b,
-                    kv_head)
-        .run(part);
+            : head_sums_.data() + split * forward_.batch() * forward_.num_heads() * head_stride_};
+    const BackwardTask<T> task{problem_, kernels_,       gradients_, tiling, scratch,
+                               partial,  deltas_.data(), b,          kv_head};
+    BackwardLoop<T>(task).run(split);
   }
 
-  /// D - d_lse of each row, D = d_out . out.
+  /// deltas_ = D - d_lse of each row, with D = d_out . out.
   void make_deltas() {
     const index_t heads = forward_.num_heads(), dv = forward_.head_dim_v();
     for_rows(threads_, forward_.batch() * heads, forward_.scores[2] * dv, [&](index_t n) {
       const index_t b = n / heads, h = n % heads;
       for (index_t i = 0; i < forward_.lengths(b).q_len; ++i) {
         const T* d_out = problem_.query_row(problem_.d_out, b, h, i);
-        // With a prob functor D is not d_out . out, but the sum of p d_p, which comes in a pass of
-        // its own.
-        T delta = problem_.prob_slope
+        // With a prob functor D is the sum of p d_p instead, which add_to_deltas() computes.
+        T delta = problem_.prob_derivative
                       ? T{0}
                       : gradients_.dot(dv, d_out, static_cast<const T*>(forward_.output(b, h, i)));
         if (problem_.call.d_lse) delta -= problem_.of_query(problem_.call.d_lse, b, h, i);
-        // Rows without a key give nothing, whatever their d_lse.
+        // Rows without a key have no gradient, whatever their d_lse.
         if (problem_.of_query(problem_.lse, b, h, i) == kMinusInf<T>) delta = T{0};
         deltas_.data()[forward_.row_at(b, h, i)] = delta;
       }
     });
   }
 
-  /// What tasks left apart, in the order of parts, batch rows and queries.
-  void add_shares() {
+  /// Adds up the tasks' partial gradients, in the order of splits, batch rows and queries.
+  void add_partial_gradients() {
     const index_t heads = forward_.num_heads(), d = forward_.head_dim(), dim = forward_.score_dim();
-    if (parts_ > 1) {
+    if (kv_splits_ > 1) {
       for_rows(threads_, forward_.batch() * heads, forward_.scores[2] * dim, [&](index_t n) {
         const index_t b = n / heads, h = n % heads;
         const SequenceLengths lengths = forward_.lengths(b);
-        for (index_t part = 1; part < BackwardTiling(lengths.kv_len).parts; ++part) {
-          const T* from = part_d_q_.data() + (part - 1) * rows_ * dim;
+        for (index_t split = 1; split < BackwardTiling(lengths.kv_len).kv_splits; ++split) {
+          const T* from = split_d_q_.data() + (split - 1) * rows_ * dim;
           for (index_t i = 0; i < lengths.q_len; ++i) {
             const T* row = from + forward_.row_at(b, h, i) * dim;
             gradients_.add_scaled(d, T{1}, row, problem_.query_row(problem_.d_q, b, h, i));
@@ -132,7 +134,7 @@ class Backward {
     }
     const AttentionBackwardCall<T>& call = problem_.call;
     for (index_t h = 0; h < heads; ++h) {
-      for (index_t n = 0; n < parts_ * forward_.batch() && head_stride_ > 0; ++n) {
+      for (index_t n = 0; n < kv_splits_ * forward_.batch() && head_stride_ > 0; ++n) {
         const T* sums = head_sums_.data() + (n * heads + h) * head_stride_;
         if (call.d_alibi_slopes) call.d_alibi_slopes(h) += sums[0];
         if (call.d_batch_alibi_slopes) {
@@ -164,8 +166,8 @@ class Backward {
   const BackwardProblem<T>& problem_;
   const AttentionProblem<T>& forward_;
   const Executor& threads_;
-  index_t rows_, parts_, head_stride_, scratch_elements_;
-  Scratch<T> memory_, deltas_, part_d_q_, head_sums_;
+  index_t rows_, kv_splits_, head_stride_, scratch_elements_;
+  Scratch<T> memory_, deltas_, split_d_q_, head_sums_;
 };
 
 #pragma GCC diagnostic push
@@ -186,9 +188,9 @@ struct Backend<family::AttentionBackward, In, Acc> {
                    offsetof(BackwardProblem<In>, d_k),
                    offsetof(BackwardProblem<In>, d_v),
                    offsetof(BackwardProblem<In>, call),
-                   offsetof(BackwardProblem<In>, score_slope),
-                   offsetof(BackwardProblem<In>, prob_slope),
-                   offsetof(BackwardProblem<In>, parameter_slopes),
+                   offsetof(BackwardProblem<In>, score_derivative),
+                   offsetof(BackwardProblem<In>, prob_derivative),
+                   offsetof(BackwardProblem<In>, parameter_derivatives),
                    sizeof(AttentionBackwardCall<In>),
                    offsetof(AttentionBackwardCall<In>, d_lse),
                    offsetof(AttentionBackwardCall<In>, d_bias),

@@ -8,7 +8,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// options.weights of closed rows.
+/// Writes options.weights, from the final states of the task's rows.
 template <class T>
 ATTN_COLD void write_weights(ForwardTask<T>& task) {
   const AttentionProblem<T>& problem = task.problem;
@@ -27,7 +27,7 @@ ATTN_COLD void write_weights(ForwardTask<T>& task) {
   ScoreTiles<T> tiles(task, {0, task.tiling.kv_len}, false);
   while (tiles.next()) {
     const ScoreTile<T>& tile = tiles.tile();
-    bool is_shown = false;  // any of the heads
+    bool is_shown = false;  // whether weight_heads names a head of the tile
     for (index_t x = 0; x < tile.num_rows; ++x) {
       is_shown = is_shown || problem.weights_at(tile.rows[x].h) >= 0;
     }
@@ -43,7 +43,7 @@ ATTN_COLD void write_weights(ForwardTask<T>& task) {
   }
 }
 
-/// options.scores. The last of a task's drivers, since show_all() overwrites what rows see.
+/// Writes options.scores. Must be a task's last driver, since show_all() overwrites what rows see.
 template <class T>
 ATTN_COLD void write_scores(ForwardTask<T>& task) {
   const AttentionProblem<T>& problem = task.problem;
@@ -65,8 +65,8 @@ ATTN_COLD void write_scores(ForwardTask<T>& task) {
   }
 }
 
-/// options.column_sums += the weights of these rows over `keys`, which lie in one block, from the
-/// states that close_rows() kept.
+/// options.column_sums += the weights of the task's rows over `keys`, which lie in one block.
+/// kept_states: see finalize_rows().
 template <class T>
 ATTN_COLD void add_column_sums(ForwardTask<T>& task, KeyRange keys,
                                const RowState<T>* kept_states) {
@@ -74,7 +74,7 @@ ATTN_COLD void add_column_sums(ForwardTask<T>& task, KeyRange keys,
   for (QueryRow<T>& row : task.rows.all()) {
     row.state = kept_states[task.problem.row_at(b, row.h, row.i)];
   }
-  close_rows<T>(task, nullptr);
+  finalize_rows<T>(task, nullptr);
   ScoreTiles<T> tiles(task, keys, false);
   while (tiles.next()) {
     const ScoreTile<T>& tile = tiles.tile();

@@ -1,4 +1,4 @@
-// Drivers of attention itself: online softmax and weights times values, of all keys or parts.
+// Drivers of attention itself: online softmax and weights times values, over all keys or a split.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,7 +8,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// scratch.v = values of a tile's keys; 0 where `row` does not see the key, whatever its score is.
+/// Copies the values of a tile's keys to scratch.v, with 0 for keys that `row` does not see.
 template <class T>
 ATTN_COLD void copy_values_shown_to(const QueryRow<T>& row, ForwardTask<T>& task,
                                     const ScoreTile<T>& tile) {
@@ -20,19 +20,20 @@ ATTN_COLD void copy_values_shown_to(const QueryRow<T>& row, ForwardTask<T>& task
   }
 }
 
-/// tile.sums = rescale times themselves + weights, after dropout, times values. shown_to: null, or
-/// the row whose hidden values are taken as 0.
+/// Applies dropout to the tile's weights, then tile.sums = rescale tile.sums + weights v. shown_to:
+/// null, or the row whose hidden values are taken as 0.
 template <class T>
 void add_weighted_values(ForwardTask<T>& task, const ScoreTile<T>& tile, const T* rescale,
                          const QueryRow<T>* shown_to) {
   const AttentionProblem<T>& problem = task.problem;
   const Dropout& dropout = problem.options.dropout;
   if (dropout.p > 0) {
-    const index_t number = problem.lengths(tile.b).first_key + tile.first_key + tile.columns.begin;
+    const index_t first_position =
+        problem.lengths(tile.b).first_key + tile.first_key + tile.columns.begin;
     for (index_t x = 0; x < tile.num_rows; ++x) {
       const QueryRow<T>& row = tile.rows[x];
       task.kernels.rows.apply_dropout(tile.num_columns(), tile.row_scores(x), dropout, tile.b,
-                                      row.h, row.i, number);
+                                      row.h, row.i, first_position);
     }
   }
   if (shown_to == nullptr) return task.path().add_values(tile, rescale);
@@ -40,11 +41,11 @@ void add_weighted_values(ForwardTask<T>& task, const ScoreTile<T>& tile, const T
   task.path().add_copied_values(tile, rescale);
 }
 
-/// Rows of a tile's memory, at most.
+/// Most rows of a tile in memory, on any path.
 inline constexpr index_t kMaxTileHeight = (std::max)({kMaxTileRows, kMaxDecodeRows, kPairRows});
 
-/// One pass over `keys`: online softmax and sums of values together. Source: Dao et al.,
-/// "FlashAttention" (2022).
+/// One pass over `keys`: online softmax and weighted sums of values together, tile by tile. Source:
+/// Dao et al., "FlashAttention" (2022), algorithm 1.
 template <class T>
 void sum_values(ForwardTask<T>& task, KeyRange keys, const QueryRow<T>* shown_to) {
   ScoreTiles<T> tiles(task, keys, shown_to == nullptr);
@@ -53,7 +54,7 @@ void sum_values(ForwardTask<T>& task, KeyRange keys, const QueryRow<T>* shown_to
     task.score(tile);
     T rescale[kMaxTileHeight];
     std::fill(rescale + tile.num_rows, rescale + task.queries.height(), T{0});
-    // The decode path prefetches nothing between rows.
+    // All rows at once on the decode path, which prefetches nothing between rows.
     const index_t step = task.tiling.decode ? tile.num_rows : 1;
     for (index_t x = 0; x < tile.num_rows; x += step) {
       task.path().prefetch(tile, x);
@@ -80,19 +81,20 @@ ATTN_COLD void find_states(ForwardTask<T>& task, KeyRange keys) {
   }
 }
 
-/// The second: values with what the prob functor makes of final weights.
+/// The second pass: recomputes the scores, applies the prob functor to the final weights, and sums
+/// weighted values.
 template <class T>
 ATTN_COLD void sum_with_final_weights(ForwardTask<T>& task, KeyRange keys,
                                       const QueryRow<T>* shown_to) {
   const RowFunctor<T>& prob = task.problem.functors.prob;
-  const index_t first_number = task.problem.lengths(task.block.b).first_key;
+  const index_t first_position = task.problem.lengths(task.block.b).first_key;
   T rescale[kMaxTileHeight];
   std::fill_n(rescale, kMaxTileHeight, T{1});
   ScoreTiles<T> tiles(task, keys, shown_to == nullptr);
   while (tiles.next()) {
     const ScoreTile<T>& tile = tiles.tile();
     task.score(tile);
-    const index_t n = tile.num_columns(), number = tile.first_key + tile.columns.begin;
+    const index_t n = tile.num_columns(), first_key = tile.first_key + tile.columns.begin;
     for (index_t x = 0; x < tile.num_rows; ++x) {
       const QueryRow<T>& row = tile.rows[x];
       T* s = tile.row_scores(x);
@@ -102,7 +104,7 @@ ATTN_COLD void sum_with_final_weights(ForwardTask<T>& task, KeyRange keys,
       } else {
         task.kernels.rows.final_weights(n, s, row.state, s);
       }
-      prob.apply(prob.object, n, s, tile.b, row.h, row.i, first_number + number);
+      prob.apply(prob.object, n, s, tile.b, row.h, row.i, first_position + first_key);
     }
     add_weighted_values(task, tile, rescale, shown_to);
   }
@@ -114,7 +116,7 @@ void clear_sums(const ForwardTask<T>& task) {
               task.queries.count() * task.queries.height() * task.scratch.out_stride, T{0});
 }
 
-/// All keys: the rows' sums and states, closed. kept_states: see close_rows().
+/// Sums and final states of the task's rows over all keys. kept_states: see finalize_rows().
 template <class T>
 void sum_all_keys(ForwardTask<T>& task, RowState<T>* kept_states,
                   const QueryRow<T>* shown_to = nullptr) {
@@ -122,14 +124,14 @@ void sum_all_keys(ForwardTask<T>& task, RowState<T>* kept_states,
   clear_sums(task);
   if (!task.problem.functors.prob) {
     sum_values(task, keys, shown_to);
-    return close_rows(task, kept_states);
+    return finalize_rows(task, kept_states);
   }
   find_states(task, keys);
-  close_rows(task, kept_states);
+  finalize_rows(task, kept_states);
   sum_with_final_weights(task, keys, shown_to);
 }
 
-/// One of the parts that keys are split into: the rows' sums and states.
+/// Sums and states of the task's rows over one split of the keys.
 template <class T>
 void sum_split(ForwardTask<T>& task, index_t split, const QueryRow<T>* shown_to = nullptr) {
   const index_t begin = split * SequenceTiling::kSplitKV;
@@ -138,7 +140,7 @@ void sum_split(ForwardTask<T>& task, index_t split, const QueryRow<T>* shown_to 
              shown_to);
 }
 
-/// What sum_split() left of one of its key/value heads, for merge_splits().
+/// Stores the result of sum_split() for one of the task's key/value heads, for merge_splits().
 template <class T>
 void store_split(const ForwardTask<T>& task, index_t head, T* sums, RowState<T>* states) {
   const index_t first = head * task.queries.tile_rows();
@@ -147,8 +149,8 @@ void store_split(const ForwardTask<T>& task, index_t head, T* sums, RowState<T>*
   for (index_t r = 0; r < num_rows; ++r) states[r] = task.rows[first + r].state;
 }
 
-/// Merges the splits, kMaxDecodeRows rows each in `sums` and `states`, in their order; closes the
-/// rows.
+/// Merges stored splits in their order, and finalizes the rows. `sums` and `states` have
+/// kMaxDecodeRows rows for each split.
 template <class T>
 void merge_splits(ForwardTask<T>& task, const T* sums, const RowState<T>* states,
                   RowState<T>* kept_states) {
@@ -156,15 +158,15 @@ void merge_splits(ForwardTask<T>& task, const T* sums, const RowState<T>* states
   clear_sums(task);
   for (index_t r = 0; r < task.rows.count(); ++r) {
     for (index_t at = r; at < task.tiling.kv_splits * kMaxDecodeRows; at += kMaxDecodeRows) {
-      merge_part(n, states[at], sums + at * n, task.rows[r].state, task.sums(r));
+      merge_state(n, states[at], sums + at * n, task.rows[r].state, task.sums(r));
     }
   }
-  close_rows(task, kept_states);
+  finalize_rows(task, kept_states);
 }
 
 /// Recomputes row x with hidden values as 0, since 0 * NaN would leak; same splits, same bits.
 template <class T>
-ATTN_COLD void sum_again_without_hidden(ForwardTask<T>& task, index_t x) {
+ATTN_COLD void recompute_without_hidden(ForwardTask<T>& task, index_t x) {
   QueryRow<T>& row = task.rows[x];
   if (task.tiling.kv_splits == 1) {
     sum_all_keys<T>(task, nullptr, &row);
@@ -176,11 +178,11 @@ ATTN_COLD void sum_again_without_hidden(ForwardTask<T>& task, index_t x) {
     for (index_t split = 0; split < task.tiling.kv_splits; ++split) {
       for (QueryRow<T>& each : task.rows.all()) each.state = {kMinusInf<T>, T{0}};
       sum_split(task, split, &row);
-      merge_part(n, row.state, task.sums(x), state, merged);
+      merge_state(n, row.state, task.sums(x), state, merged);
     }
     row.state = state;
     std::copy_n(merged, n, task.sums(x));
-    close_rows<T>(task, nullptr);
+    finalize_rows<T>(task, nullptr);
   }
   write_rows(task, x, 1);
 }

@@ -1,10 +1,10 @@
-// Kernel text: random numbers by counters, and dropout of one row of weights.
+// Kernel text: counter-based random numbers (Philox), and dropout of one row of weights.
 // SPDX-License-Identifier: Apache-2.0
 
 /// Philox 4x32-10 of 16 counters: word[w][x] is word w of counter (first + x, i, h, b), `first` a
-/// multiple of 16. Numbers stand in the low halves of 64 bits, where one instruction multiplies
-/// them. Two vectors at a time hide its latency: even counters and odd ones, whose words interleave
-/// to 32 bits in order.
+/// multiple of 16. Words stand in the low halves of 64-bit lanes, as the multiplication of 32 by 32
+/// bits takes them. Two vectors at a time hide its latency: even counters and odd ones, whose words
+/// store_low() interleaves.
 struct Philox {
   static constexpr int kCounters = 16;
   std::uint32_t word[4][kCounters];
@@ -43,7 +43,7 @@ struct Philox {
   }
 };
 
-/// What dropout multiplies each number of one word of random.word by: 1 / (1 - p), or 0.
+/// The factor of each weight, from its random word: 1 / (1 - p) if it is kept, else 0.
 template <class T>
 struct DropoutFactors {
   T kept;
@@ -56,7 +56,7 @@ struct DropoutFactors {
 
   ATTN_INLINE void write(const std::uint32_t (&word)[Philox::kCounters],
                          T (&factor)[Philox::kCounters]) const {
-    const T one = kept;  // kept and threshold as members are read again for each, behind a branch
+    const T one = kept;  // locals: as members both would be read again for each word
     const std::int32_t bound = threshold;
     ATTN_VECTOR_LOOP
     for (index_t x = 0; x < Philox::kCounters; ++x) {
@@ -65,8 +65,8 @@ struct DropoutFactors {
   }
 };
 
-/// Key j takes word (j / 16) % 4 of counter 16 (j / 64) + j % 16; it stays iff (word >> 8) 2^-24 >=
-/// p.
+/// The key at position j takes word (j / 16) % 4 of counter 16 (j / 64) + j % 16; it is kept iff
+/// (word >> 8) 2^-24 >= p.
 template <class T>
 inline void apply_dropout(index_t n, T* weights, const Dropout& dropout, index_t b, index_t h,
                           index_t i, index_t first_key) {

@@ -10,28 +10,33 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// value + slope e with e^2 = 0. Any number converts to it, with slope 0. A functor that calls
-/// functions of a score names them so that both numbers and duals find theirs: `using std::tanh;
-/// return tanh(score);`. Comparisons look at values.
+/// value + derivative e with e^2 = 0. Any number converts to it, with derivative 0. A functor that
+/// calls functions of a score names them so that both numbers and duals find theirs: `using
+/// std::tanh; return tanh(score);`. Comparisons compare values.
 template <class T>
 struct Dual {
-  T value{}, slope{};
+  T value{}, derivative{};
 
   constexpr Dual() = default;
-  constexpr Dual(T v, T s) : value(v), slope(s) {}
+  constexpr Dual(T v, T s) : value(v), derivative(s) {}
   template <class X>
     requires std::is_arithmetic_v<X>
   constexpr Dual(X x)  // NOLINT(google-explicit-constructor): numbers and duals mix
-      : value(static_cast<T>(x)), slope(0) {}
+      : value(static_cast<T>(x)), derivative(0) {}
 
-  friend constexpr Dual operator+(Dual a, Dual b) { return {a.value + b.value, a.slope + b.slope}; }
-  friend constexpr Dual operator-(Dual a, Dual b) { return {a.value - b.value, a.slope - b.slope}; }
-  friend constexpr Dual operator-(Dual a) { return {-a.value, -a.slope}; }
+  friend constexpr Dual operator+(Dual a, Dual b) {
+    return {a.value + b.value, a.derivative + b.derivative};
+  }
+  friend constexpr Dual operator-(Dual a, Dual b) {
+    return {a.value - b.value, a.derivative - b.derivative};
+  }
+  friend constexpr Dual operator-(Dual a) { return {-a.value, -a.derivative}; }
   friend constexpr Dual operator*(Dual a, Dual b) {
-    return {a.value * b.value, a.slope * b.value + a.value * b.slope};
+    return {a.value * b.value, a.derivative * b.value + a.value * b.derivative};
   }
   friend constexpr Dual operator/(Dual a, Dual b) {
-    return {a.value / b.value, (a.slope * b.value - a.value * b.slope) / (b.value * b.value)};
+    return {a.value / b.value,
+            (a.derivative * b.value - a.value * b.derivative) / (b.value * b.value)};
   }
   constexpr Dual& operator+=(Dual b) { return *this = *this + b; }
   constexpr Dual& operator-=(Dual b) { return *this = *this - b; }
@@ -44,21 +49,21 @@ struct Dual {
   friend constexpr bool operator<=(Dual a, Dual b) { return a.value <= b.value; }
   friend constexpr bool operator>=(Dual a, Dual b) { return a.value >= b.value; }
 
-  friend Dual exp(Dual a) { return {std::exp(a.value), a.slope * std::exp(a.value)}; }
-  friend Dual log(Dual a) { return {std::log(a.value), a.slope / a.value}; }
+  friend Dual exp(Dual a) { return {std::exp(a.value), a.derivative * std::exp(a.value)}; }
+  friend Dual log(Dual a) { return {std::log(a.value), a.derivative / a.value}; }
   friend Dual sqrt(Dual a) {
     const T root = std::sqrt(a.value);
-    return {root, a.slope / (2 * root)};
+    return {root, a.derivative / (2 * root)};
   }
   friend Dual tanh(Dual a) {
     const T t = std::tanh(a.value);
-    return {t, a.slope * (1 - t * t)};
+    return {t, a.derivative * (1 - t * t)};
   }
-  friend Dual sin(Dual a) { return {std::sin(a.value), a.slope * std::cos(a.value)}; }
-  friend Dual cos(Dual a) { return {std::cos(a.value), -a.slope * std::sin(a.value)}; }
+  friend Dual sin(Dual a) { return {std::sin(a.value), a.derivative * std::cos(a.value)}; }
+  friend Dual cos(Dual a) { return {std::cos(a.value), -a.derivative * std::sin(a.value)}; }
   friend Dual abs(Dual a) { return a.value < 0 ? -a : a; }
   friend Dual pow(Dual a, T n) {
-    return {std::pow(a.value, n), a.slope * n * std::pow(a.value, n - 1)};
+    return {std::pow(a.value, n), a.derivative * n * std::pow(a.value, n - 1)};
   }
   friend Dual(max)(Dual a, Dual b) { return a.value < b.value ? b : a; }
   friend Dual(min)(Dual a, Dual b) { return b.value < a.value ? b : a; }

@@ -1,4 +1,4 @@
-// Kernel text: rows of other elements, widened to compute with and narrowed to outputs.
+// Kernel text: rows of stored elements, widened to T for computing and narrowed for outputs.
 // SPDX-License-Identifier: Apache-2.0
 
 template <class T, class E>
@@ -30,7 +30,7 @@ inline void narrow_rows(index_t count, index_t n, const T* rows, index_t stride,
   }
 }
 
-/// Other elements are widened in pieces that stay in the first cache.
+/// Elements other than T are widened in pieces that stay in L1.
 template <class T, class E>
 inline void pack_rows(index_t width, index_t room, index_t k, detail::StoredRows<T> rows,
                       T* panel) {
@@ -58,9 +58,9 @@ inline void scale_columns(index_t height, index_t n, const T* factors, T* s, ind
   }
 }
 
-/// Of rows of E, computed in T.
+/// The table for rows of element E, computed in T.
 template <class T, class E>
-struct ElementRow {
+struct ElementTable {
   static constexpr detail::ElementKernels<T> kTable = [] {
     detail::ElementKernels<T> table{
         .pack_rows = pack_rows<T, E>,

@@ -1,4 +1,4 @@
-// The epilogue of a task: rows are closed, and from their sums and states come outputs and lse.
+// The epilogue of a task: finalizes the rows' softmax states and writes outputs and lse.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,10 +8,10 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Sinks join the states, which are then final. kept_states: null, or of all rows (batch,
-/// num_heads, q_len), those before the sinks.
+/// Makes the rows' states final: adds the sinks, and sets output_scale. kept_states: null, or where
+/// the states without sinks are stored, (batch, num_heads, q_len).
 template <class T>
-void close_rows(ForwardTask<T>& task, RowState<T>* kept_states) {
+void finalize_rows(ForwardTask<T>& task, RowState<T>* kept_states) {
   const AttentionProblem<T>& problem = task.problem;
   const index_t b = task.block.b;
   const bool has_sinks = static_cast<bool>(problem.options.sinks),
@@ -19,7 +19,7 @@ void close_rows(ForwardTask<T>& task, RowState<T>* kept_states) {
   for (QueryRow<T>& row : task.rows.all()) {
     const T sink = has_sinks ? problem.options.sinks(row.h) : kMinusInf<T>;
     const bool has_sink = has_sinks && sink != kMinusInf<T>;
-    // A row is empty by its masks alone: one that sees nothing but products of -inf has no weights.
+    // Masks alone make a row empty. One that sees keys, but all with scores of -inf, gives NaN.
     if (row.state.row_sum == T{0} && !has_sink && sees_key(problem, task.kernels.rows, b, row)) {
       row.state.row_sum = std::numeric_limits<T>::quiet_NaN();
     }
@@ -36,8 +36,8 @@ void close_rows(ForwardTask<T>& task, RowState<T>* kept_states) {
   }
 }
 
-/// Averages v over all unpadded keys, masked or not: what filling scores with -1e9 gives. Takes two
-/// rows of scratch.v, of which the mean is the second.
+/// Averages v over all unpadded keys, masked or not: what filling scores with -1e9 gives. Uses two
+/// rows of scratch.v and returns the second.
 template <class T>
 ATTN_COLD const T* mean_of_values(const ForwardTask<T>& task, index_t kv_head) {
   const AttentionProblem<T>& problem = task.problem;
@@ -52,8 +52,8 @@ ATTN_COLD const T* mean_of_values(const ForwardTask<T>& task, index_t kv_head) {
   return mean;
 }
 
-/// Outputs and lse of rows [first, first + count) of one tile and head; false where an output is
-/// not finite.
+/// Writes outputs and lse of rows [first, first + count) of one tile and head; returns whether all
+/// outputs are finite.
 template <class T>
 bool write_rows(const ForwardTask<T>& task, index_t first, index_t count) {
   const AttentionProblem<T>& problem = task.problem;
@@ -80,7 +80,7 @@ bool write_rows(const ForwardTask<T>& task, index_t first, index_t count) {
   return is_finite;
 }
 
-/// Outputs and lse of all rows; false where an output is not finite.
+/// Writes outputs and lse of all rows; returns whether all outputs are finite.
 template <class T>
 bool write_outputs(const ForwardTask<T>& task) {
   const index_t q_len = task.tiling.rows / task.problem.heads_per_kv_head;
@@ -97,7 +97,7 @@ bool write_outputs(const ForwardTask<T>& task) {
   return is_finite;
 }
 
-/// Whether a row of outputs is. Takes a row of scratch.v.
+/// Whether one row of outputs is finite. Uses a row of scratch.v.
 template <class T>
 bool is_finite_output(const AttentionProblem<T>& problem, const ForwardKernels<T>& kernels,
                       const ForwardScratch<T>& scratch, const void* out) {

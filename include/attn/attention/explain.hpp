@@ -27,8 +27,8 @@ struct AttentionExplanation {
   AttentionPlan plan;
   index_t tile_rows;  ///< queries of one tile, at most
   index_t block_kv;   ///< keys of one block
-  /// Tiles of queries against blocks of keys: all hidden, and so never read; some hidden, or maybe,
-  /// which only the mask tells; all visible.
+  /// Pairs of a tile of queries and a block of keys. empty: all hidden, never read; full: all
+  /// visible; partial: some hidden, or not known without reading the mask.
   index_t empty = 0, partial = 0, full = 0;
   double flops = 0;   ///< of both products, over the keys that blocks are trimmed to
   double bytes = 0;   ///< of queries, keys, values and outputs, once each, hidden keys left out
@@ -53,7 +53,7 @@ struct AttentionExplanation {
     text +=
         ", products of " + std::to_string(product_queries) + " x " + std::to_string(product_keys);
     text += "\ntasks      " + std::to_string(plan.tasks) + " on " +
-            std::to_string(plan.concurrency) + " threads, " + std::to_string(plan.parts) +
+            std::to_string(plan.concurrency) + " threads, " + std::to_string(plan.kv_splits) +
             " of them parts of split keys, " + std::to_string(plan.heads_per_task) +
             (plan.heads_per_task == 1 ? " key/value head each" : " key/value heads each") +
             "\ntiles      " + std::to_string(tile_rows) + " queries x " + std::to_string(block_kv) +

@@ -1,4 +1,4 @@
-// extend_mask: any mask as one dense bias with further keys behind, which every query sees.
+// extend_mask: any mask as one dense bias, extended by keys that every query sees.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,7 +8,7 @@ ATTN_NAMESPACE_BEGIN
 
 /// out (batch, num_heads, q_len, kv_len + appended) = -inf where `mask` hides, the sum of its
 /// additive parts elsewhere, 0 for the appended keys. For PyTorch's add_bias_kv and add_zero_attn,
-/// whose keys are never masked: a copy, but of a mask that no view can express. Throws what
+/// whose keys are never masked. A copy, since no view can express it. Throws what
 /// scaled_dot_product_attention throws.
 template <class T>
 void extend_mask(const Mask& mask, const QueryOffset& offset, index_t appended,

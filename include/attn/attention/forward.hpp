@@ -13,7 +13,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// One call's tasks, on the instruction set that `kernels` are of.
+/// Runs one call's tasks with the kernels of one instruction set.
 template <class T>
 class Forward {
  public:
@@ -25,19 +25,19 @@ class Forward {
         threads_(threads),
         scratch_(scratch),
         heads_in_turn_(share_mask_rows(problem.options.mask)) {
-    index_t first_task = 0, first_part = 0;
+    index_t first_task = 0, first_split = 0;
     for (index_t b = 0; b < problem.batch(); ++b) {
       const SequenceTiling tiling = tiling_of(problem, b);
-      scratch.sequences[b] = {tiling, first_task, first_part};
+      scratch.sequences[b] = {tiling, first_task, first_split};
       first_task += plan.tasks_of(tiling, problem.num_kv_heads());
-      first_part += problem.num_kv_heads() * tiling.parts();
+      first_split += problem.num_kv_heads() * tiling.stored_splits();
     }
   }
 
   /// Outputs, lse, weights, scores and states.
   void run() const {
     threads_.run(plan_.tasks, [&](index_t i, int worker) { run_task(i, worker); });
-    if (plan_.parts == 0) return;
+    if (plan_.kv_splits == 0) return;
     threads_.run(problem_.batch() * problem_.num_kv_heads(), [&](index_t i, int worker) {
       merge(i / problem_.num_kv_heads(), i % problem_.num_kv_heads(), worker);
     });
@@ -66,20 +66,20 @@ class Forward {
 
   const SequenceTiling& tiling_at(index_t b) const { return scratch_.sequences[b].tiling; }
 
-  /// Rows of one task from `row` on; of several heads all.
+  /// The rows of one task, from `row` on; of several heads all rows.
   RowBlock block(index_t b, index_t kv_head, index_t row, const SequenceTiling& tiling,
                  index_t heads = 1) const {
     if (heads > 1) return {b, kv_head, 0, heads * tiling.rows};
     return {b, kv_head, row, (std::min)(plan_.rows_per_task, tiling.rows - row)};
   }
 
-  /// Where task i is: of which batch row, of which key/value heads, and which piece of their rows
-  /// or keys.
-  struct Place {
+  /// Which work task i is: its batch row, its first key/value head, and which block of their rows,
+  /// or which split of their keys, counted from 0.
+  struct TaskIndex {
     index_t b, first_head, piece;
   };
 
-  Place place_of(index_t i) const {
+  TaskIndex index_of(index_t i) const {
     const AttentionPlan::Sequence* first = scratch_.sequences;
     const auto* after = std::upper_bound(
         first, first + problem_.batch(), i,
@@ -91,18 +91,17 @@ class Forward {
             heads_in_turn_ ? at / groups : at % tasks};
   }
 
-  /// The rows that a worker takes after task i, if all tasks take the same time; none where that is
-  /// nothing to prefetch:
-  /// the decode path passes over memory in a way of its own.
+  /// The rows that task i's worker is likely to take next, for prefetching: those of task i +
+  /// concurrency. None on the decode path, which reads memory in order.
   RowBlock rows_after_task(index_t i) const {
     if (i + plan_.concurrency >= plan_.tasks) return {};
-    const auto [b, head, piece] = place_of(i + plan_.concurrency);
+    const auto [b, head, piece] = index_of(i + plan_.concurrency);
     if (tiling_at(b).decode) return {};
     return block(b, head, piece * plan_.rows_per_task, tiling_at(b));
   }
 
   void run_task(index_t i, int worker) const {
-    const auto [b, first, piece] = place_of(i);
+    const auto [b, first, piece] = index_of(i);
     const SequenceTiling& tiling = tiling_at(b);
     const ForwardScratch<T>& scratch = scratch_.workers[worker];
     const index_t heads = (std::min)(plan_.heads_per_task, problem_.num_kv_heads() - first);
@@ -120,7 +119,7 @@ class Forward {
     }
   }
 
-  /// One key/value head, if its keys were split.
+  /// Merges the splits of one key/value head, if its keys were split.
   void merge(index_t b, index_t kv_head, int worker) const {
     const SequenceTiling& tiling = tiling_at(b);
     if (tiling.kv_splits == 1) return;
@@ -132,7 +131,7 @@ class Forward {
     });
   }
 
-  /// One task up to its outputs. `sum`: the sums of its rows, which it closes.
+  /// One task up to its outputs. sum(task) makes the sums and final states of its rows.
   template <class Sum>
   void compute(const SequenceTiling& tiling, const ForwardScratch<T>& scratch, const RowBlock& rows,
                const RowBlock& next, Sum sum) const {
@@ -144,20 +143,21 @@ class Forward {
       if (problem_.options.weights) write_weights(task);
       if (problem_.options.scores) write_scores(task);
     }
-    if (!is_finite) sum_again(tiling, scratch, rows);
+    if (!is_finite) recompute_non_finite(tiling, scratch, rows);
   }
 
-  /// Of the splits of one key/value head.
+  /// Row of split_sums and split_states at which a key/value head's splits begin.
   index_t first_split_row(index_t b, index_t kv_head) const {
     const AttentionPlan::Sequence& sequence = scratch_.sequences[b];
-    return (sequence.first_part + kv_head * sequence.tiling.parts()) * kMaxDecodeRows;
+    return (sequence.first_split + kv_head * sequence.tiling.stored_splits()) * kMaxDecodeRows;
   }
 
-  /// Weight 0 times a hidden NaN is NaN: rows that are not finite are summed again, if keys are
-  /// hidden from them. Alone, where the order of sums does not depend on other rows; on the decode
-  /// path it follows from the keys that any of them sees.
-  ATTN_COLD void sum_again(const SequenceTiling& tiling, const ForwardScratch<T>& scratch,
-                           const RowBlock& rows) const {
+  /// A weight of 0 times a hidden NaN is NaN, so rows that came out non-finite are recomputed
+  /// without hidden values. One row at a time on the tiled path; all rows together on the decode
+  /// path, where the order of sums depends on the keys that any of the rows sees.
+  ATTN_COLD void recompute_non_finite(const SequenceTiling& tiling,
+                                      const ForwardScratch<T>& scratch,
+                                      const RowBlock& rows) const {
     if (!problem_.hides_keys()) return;
     const index_t q_len = tiling.rows / problem_.heads_per_kv_head;
     for (index_t row = rows.first_row; row < rows.first_row + rows.num_rows; ++row) {
@@ -168,7 +168,7 @@ class Forward {
       const RowBlock again = tiling.decode ? RowBlock{rows.b, kv_head, 0, tiling.rows}
                                            : RowBlock{rows.b, kv_head, row, 1};
       ForwardTask<T> task(problem_, kernels_, tiling, scratch, again);
-      sum_again_without_hidden(task, tiling.decode ? row % tiling.rows : 0);
+      recompute_without_hidden(task, tiling.decode ? row % tiling.rows : 0);
     }
   }
 
@@ -196,7 +196,8 @@ class Forward {
   const AttentionPlan& plan_;
   const Executor& threads_;
   const CallScratch<T>& scratch_;
-  bool heads_in_turn_;  ///< all heads' tasks over some rows, then over the next; else head by head
+  /// Order of tasks: all heads over one block of rows, then over the next; else head by head.
+  bool heads_in_turn_;
 };
 
 template <class T>

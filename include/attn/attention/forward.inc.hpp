@@ -1,20 +1,20 @@
 // Kernel text: attention's forward pass on this target.
 // SPDX-License-Identifier: Apache-2.0
 
-/// Keys and values of In; queries and outputs of In or T.
+/// For keys and values of element In, queries and outputs of In or T.
 template <class In, class T>
 inline void forward(const detail::AttentionProblem<T>& problem, const Executor& executor,
                     Workspace& workspace) {
-  const detail::ElementKernels<T>& own = ElementRow<T, T>::kTable;
-  const detail::ElementKernels<T>& in = ElementRow<T, In>::kTable;
+  const detail::ElementKernels<T>& own = ElementTable<T, T>::kTable;
+  const detail::ElementKernels<T>& in = ElementTable<T, In>::kTable;
   detail::forward_with<T>(
-      {Row<detail::RowKernels<T>>::kTable, own, problem.widens_queries() ? in : own, in,
-       detail::tiled_products<In>(problem, Row<detail::RowKernels<T>>::kTable)},
+      {TargetTable<detail::RowKernels<T>>::kTable, own, problem.widens_queries() ? in : own, in,
+       detail::tiled_products<In>(problem, TargetTable<detail::RowKernels<T>>::kTable)},
       problem, executor, workspace);
 }
 
 template <class In, class T>
-struct Row<detail::Backend<family::Attention, In, T>> {
+struct TargetTable<detail::Backend<family::Attention, In, T>> {
   static constexpr detail::Backend<family::Attention, In, T> kTable{
       .tile_rows = RowTileShape<T>::MR,
       .tile_keys = RowTileShape<T>::NR,

@@ -1,4 +1,4 @@
-// The backend of attention: the forward pass of one call, and the tiles that it takes.
+// Attention's backend table: the forward pass of one call, and the size of its score tile.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,7 +12,7 @@ namespace detail {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"  // std::optional's
 
-/// Of what an AttentionProblem refers to, all of which attn::compiled reads.
+/// layout_hash() of everything that an AttentionProblem refers to, which attn::compiled reads.
 template <class T>
 constexpr std::uint64_t options_layout() {
   using Options = AttentionOptions<T>;
@@ -72,7 +72,7 @@ constexpr std::uint64_t options_layout() {
                       offsetof(Dropout, seed)});
 }
 
-/// Keys and values of In; queries and outputs of In or Acc. std::int8_t has scales.
+/// In: element of keys and values, std::int8_t with scales; queries and outputs are In or Acc.
 template <class In, class Acc>
 struct Backend<family::Attention, In, Acc> {
   index_t tile_rows, tile_keys;  ///< of scores, on the tiled path

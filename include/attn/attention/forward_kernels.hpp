@@ -1,4 +1,4 @@
-// ForwardKernels: the tables of one call, among them how the tiled path multiplies.
+// ForwardKernels: the kernel tables of one call, among them how the tiled path multiplies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,15 +21,15 @@ struct PairKernels;
 template <class T>
 struct ForwardTask;
 
-/// Memory of a task for its path.
+/// Where a task's ScorePath object is constructed, without an allocation.
 using PathMemory = std::array<std::byte, 512>;
 
-/// How the tiled path multiplies: in T, in codes of 8 bits, or in pairs of bfloat16. Programs
-/// compile the paths that their elements and options name, and reach them by pointers.
+/// How the tiled path multiplies: in T, in 8-bit codes, or in pairs of bfloat16. Reached by
+/// pointers, so that a program compiles only the paths that its elements and options name.
 template <class T>
 struct TiledProducts {
   index_t tile_rows;  ///< queries of a tile
-  /// The path of a task, which outlives it; no destructor is to be called.
+  /// Constructs the path of `task` in `memory`; it is trivially destructible.
   ScorePath<T>& (*make_path)(PathMemory& memory, const ForwardTask<T>& task);
   const CodeKernels<T>* codes = nullptr;  ///< of products of codes
   const PairKernels<T>* pairs = nullptr;  ///< where the target multiplies pairs
@@ -41,7 +41,7 @@ ScorePath<T>& make_path(PathMemory& memory, const ForwardTask<T>& task) {
   return *::new (memory.data()) Path(task);
 }
 
-/// What one call asks of its instruction set.
+/// The tables of the instruction set that one call runs on.
 template <class T>
 struct ForwardKernels {
   const RowKernels<T>& rows;

@@ -1,4 +1,4 @@
-// Outputs on request that take a whole call: largest logits, averages and choices of heads.
+// Outputs on request that are made once a call is done: largest logits, averages over heads.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,7 +9,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// What the queries of a head that see no key put on every key.
+/// What a head's queries without a key add to each unpadded key's column sum: 1 / keys each with
+/// MaskedRow::mean, else 0.
 template <class T>
 ATTN_COLD T sum_of_masked_rows(const AttentionProblem<T>& problem, const RowState<T>* states,
                                index_t b, index_t h) {
@@ -51,7 +52,7 @@ ATTN_COLD void average_heads(const AttentionProblem<T>& problem, const Executor&
   });
 }
 
-/// The heads that `wanted` names out of all weights.
+/// Copies the heads that wanted.weight_heads names out of the weights of all heads.
 template <class T>
 ATTN_COLD void copy_chosen(const TensorView4<T>& all, const AttentionOptions<T>& wanted) {
   const auto [batch, heads, q_len, kv_len] = wanted.weights.shape();
@@ -65,7 +66,7 @@ ATTN_COLD void copy_chosen(const TensorView4<T>& all, const AttentionOptions<T>&
   }
 }
 
-/// Rows of weights or scores that packed sequences leave over.
+/// Fills the rows of weights or scores that lie beyond the length of a packed sequence.
 template <class T>
 ATTN_COLD void fill_padding(const AttentionProblem<T>& problem, const TensorView4<T>& matrix,
                             T value) {
@@ -80,7 +81,7 @@ ATTN_COLD void fill_padding(const AttentionProblem<T>& problem, const TensorView
   }
 }
 
-/// Outputs on request of a call without any query: empty sums and the largest of nothing.
+/// Outputs on request of a call without queries: sums are 0, maxima -inf.
 template <class T>
 ATTN_COLD void fill_without_rows(const AttentionOptions<T>& options) {
   const auto fill = [](const auto& rows, T value) {

@@ -13,10 +13,10 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Of one worker, for any task of the call.
+/// Scratch memory of one worker thread, large enough for any task of the call.
 template <class T>
 struct ForwardScratch {
-  index_t out_stride;     ///< between rows of sums and of copied values
+  index_t out_stride;     ///< elements between rows of `sums` and of `v`
   T* k;                   ///< packed panels of one block, on the tiled path
   T* v;                   ///< copied values of one block
   T* scores;              ///< of one tile
@@ -26,8 +26,8 @@ struct ForwardScratch {
   T* q;                   ///< copied queries, in whole tiles
   T* sums;                ///< of weights times values, in whole tiles
   QueryRow<T>* rows;
-  CodeScratch<T> codes;  ///< instead of k, where products are of codes
-  PairScratch<T> pairs;  ///< where targets that multiply pairs of bfloat16 would
+  CodeScratch<T> codes;  ///< in place of k, where 8-bit codes are multiplied
+  PairScratch<T> pairs;  ///< where some target would multiply pairs of bfloat16
 
   ForwardScratch(ScratchLayout& layout, const AttentionProblem<T>& problem,
                  const AttentionPlan& plan)
@@ -56,10 +56,10 @@ struct ForwardScratch {
   }
 };
 
-/// Of one call.
+/// Scratch memory of one call. Pointers to what the call does not need are null.
 template <class T>
 struct CallScratch {
-  T* weights;           ///< of which only the average is wanted; each null where it is not taken
+  T* weights;           ///< where only their average is requested
   RowState<T>* states;  ///< of all rows, where they outlive their task
   AttentionPlan::Sequence* sequences;
   ForwardScratch<T>* workers;  ///< of each thread
@@ -80,8 +80,8 @@ struct CallScratch {
       ScratchLayout own(memory + n * bytes);
       ::new (workers + n) ForwardScratch<T>(own, problem, plan);
     }
-    split_sums = layout.take<T>(plan.parts * kMaxDecodeRows * out_stride);
-    split_states = layout.take<RowState<T>>(plan.parts * kMaxDecodeRows);
+    split_sums = layout.take<T>(plan.kv_splits * kMaxDecodeRows * out_stride);
+    split_states = layout.take<RowState<T>>(plan.kv_splits * kMaxDecodeRows);
   }
 };
 

@@ -12,7 +12,8 @@ namespace detail {
 template <class T>
 class DecodePath;
 
-/// What the drivers of one task share. It owns its worker's scratch as long as it lives.
+/// What the drivers of one task share: the call, the task's rows and queries, and its path. While
+/// it lives, no other task may use its worker's scratch.
 template <class T>
 struct ForwardTask {
   const AttentionProblem<T>& problem;
@@ -20,10 +21,10 @@ struct ForwardTask {
   const SequenceTiling& tiling;
   const ForwardScratch<T>& scratch;
   RowBlock block;
-  RowBlock next;  ///< what its worker does afterwards; without rows where that is not known
+  RowBlock next;  ///< the worker's next task, to prefetch; no rows if there is none
   TaskRows<T> rows;
   QueryTiles<T> queries;
-  bool changes_scores;  ///< options or functors do, masks aside that leave each query an interval
+  bool changes_scores;  ///< see changes_scores(): something besides intervals of keys acts on them
 
   ForwardTask(const AttentionProblem<T>& call, const ForwardKernels<T>& call_kernels,
               const SequenceTiling& sequence, const ForwardScratch<T>& worker_scratch,
@@ -45,7 +46,7 @@ struct ForwardTask {
 
   ScorePath<T>& path() { return *path_; }
 
-  /// tile.scores = scores up to `stage`; those of `masked` are -inf where a row does not see the
+  /// tile.scores = scores up to `stage`; with ScoreStage::masked, -inf where a row does not see the
   /// key.
   void score(const ScoreTile<T>& tile, ScoreStage stage = ScoreStage::masked) {
     path().score(tile);
@@ -65,7 +66,8 @@ struct ForwardTask {
   alignas(std::max_align_t) PathMemory path_memory_;
 };
 
-/// All tiles of a task, block after block of `keys`, as far as any of their rows sees them:
+/// Iterates over a task's tiles, for one block of `keys` after another; skips blocks and tiles of
+/// which no row sees a key:
 ///
 ///   ScoreTiles<T> tiles(task, keys, with_values);
 ///   while (tiles.next()) { .. tiles.tile() .. }
@@ -85,7 +87,7 @@ class ScoreTiles {
     block_.first = all_.begin / step * step - step;
   }
 
-  /// Moves on to the next tile; false behind the last. A row that sees no key is in none.
+  /// Moves on to the next tile; false after the last one.
   bool next() {
     for (;;) {
       for (++t_; t_ < task_.queries.count(); ++t_) {
@@ -99,7 +101,7 @@ class ScoreTiles {
   const ScoreTile<T>& tile() const { return tile_; }
 
  private:
-  /// The next block of which some row sees something.
+  /// Moves on to the next block of which some row sees a key.
   bool enter_block() {
     const index_t step = task_.tiling.block_kv;
     for (block_.first += step; block_.first < all_.end; block_.first += step) {
@@ -114,7 +116,7 @@ class ScoreTiles {
     return false;
   }
 
-  /// Whether rows of tile t_ see something of the block.
+  /// Sets tile_ to tile t_; false if none of its rows sees a key of the block.
   bool enter_tile() {
     const QueryTiles<T>& queries = task_.queries;
     const TaskRows<T>& rows = task_.rows;

@@ -1,15 +1,15 @@
 // score_mod, mask_mod, prob_mod: scalar functors, compiled into a loop over a row of scores.
 // SPDX-License-Identifier: Apache-2.0
 //
-// What FlexAttention does with a compiler at run time. A functor is called for whole rows of a
-// tile, in loops that are compiled once per instruction set, so that the compiler inlines it and
-// makes vectors of it; the kernels call those loops by pointer, 1 call per row and block, and may
-// themselves lie in a library.
+// FlexAttention's functors, at compile time instead of by a compiler at run time. The loop over a
+// row of scores is compiled together with the functor, once per instruction set, so that the
+// compiler inlines and vectorises it. Kernels, which may lie in a library, call the loop by
+// pointer, once per row and block.
 #pragma once
 
 #include "attn/attention/problem.hpp"
 #include "attn/attention/score_parameters.hpp"
-#include "attn/simd/rows.hpp"
+#include "attn/simd/tables.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -50,7 +50,7 @@ concept Classifies = requires(const F& f, index_t n, IndexRange r) {
   { f.classify(n, n, r, r) } -> std::same_as<Visibility>;
 };
 
-/// What a mask that says nothing of blocks would say: partial.
+/// f.classify(); partial for a mask without classify().
 template <class F>
 Visibility visibility(const F& f, index_t batch, index_t h, IndexRange queries, IndexRange keys) {
   if constexpr (Classifies<F>) {
@@ -60,13 +60,13 @@ Visibility visibility(const F& f, index_t batch, index_t h, IndexRange queries, 
   }
 }
 
-/// Both: visible where both are.
+/// a & b: visible where both say so.
 template <class A, class B>
 struct MaskAnd {
   A a;
   B b;
   bool operator()(int batch, int h, int i, int j) const {
-    // Not &&: a branch would keep the loop from becoming vectors.
+    // Not &&: its branch would keep the loop from being vectorised.
     return (static_cast<int>(a(batch, h, i, j)) & static_cast<int>(b(batch, h, i, j))) != 0;
   }
   Visibility classify(index_t batch, index_t h, IndexRange queries, IndexRange keys) const
@@ -79,7 +79,7 @@ struct MaskAnd {
   }
 };
 
-/// Either: visible where one of them is.
+/// a | b: visible where one of them says so.
 template <class A, class B>
 struct MaskOr {
   A a;
@@ -99,19 +99,19 @@ struct MaskOr {
 
 }  // namespace detail
 
-/// score = f(score, b, h, i, j) of the scaled score of query i and key j, rows of q and k in batch
-/// row b (of packed sequences: in sequence b, each from 0 on). Positions are passed as int, which
-/// vectors of float convert at once. `f` must be callable at the same time from many threads.
-/// Compilers make vectors of it at -O2 where it has no branches: std::abs(i - j) rather than i > j
-/// ? i - j : j - i.
+/// score = f(score, b, h, i, j): f takes the scaled score of query i and key j of head h in batch
+/// row b (of packed sequences: in sequence b, each from 0 on); with a first_key, j is the position
+/// of the key. Indices are int, which vectors of float convert in one instruction. `f` is called
+/// from many threads at the same time. Compilers vectorise it at -O2 if it has no branches: write
+/// std::abs(i - j), not i > j ? i - j : j - i.
 template <class F>
 detail::ScoreMod<F> score_mod(F f) {
   return {std::move(f)};
 }
 
-/// score = f(score, b, h, i, j, parameters...), of up to 4 parameters that backward gives gradients
-/// of: numbers, or tensors and views (num_heads), of which f is handed that of head h, and which
-/// must outlive the call. All are handed over in the type of the score.
+/// score = f(score, b, h, i, j, parameters...) with up to 4 parameters, whose gradients backward
+/// can compute. A parameter is a number, or a tensor or view (num_heads) that outlives the call, of
+/// which f takes the element of head h. f takes all of them in the type of the score.
 template <class F, class... P>
   requires(sizeof...(P) > 0 && !(TemporaryTensor<P> || ...))
 auto score_mod(F f, P&&... parameters) {
@@ -122,17 +122,17 @@ template <class F, class... P>
   requires(TemporaryTensor<P> || ...)
 void score_mod(F f, P&&... parameters) = delete;  // it would view a tensor that is gone
 
-/// Visible where f(b, h, i, j). A functor may have a member classify(b, h, IndexRange queries,
-/// IndexRange keys), which is asked about blocks: Visibility::empty, no pair is visible, and the
-/// block is skipped; full, all are, and f is not asked; partial, f decides. Joined by & or |,
-/// either functor's answer counts as far as it decides the whole.
+/// Key j is visible to query i where f(b, h, i, j) is true. A functor may have a member classify(b,
+/// h, IndexRange queries, IndexRange keys), which is called for blocks. Visibility::empty: no key
+/// of the block is visible, and it is skipped; full: all are, and f is not called; partial: f
+/// decides. & and | combine two mask_mods, and their classify().
 template <class F>
 detail::MaskMod<F> mask_mod(F f) {
   return {std::move(f)};
 }
 
-/// weight = f(weight, b, h, i, j) after softmax, not normalised again; weights of 0 stay 0,
-/// whatever f says. Needs a second pass over the scores, since it acts on final weights.
+/// weight = f(weight, b, h, i, j) after softmax; weights are not normalised again, and weights of 0
+/// stay 0, whatever f returns. Takes a second pass over the scores, since f needs final weights.
 template <class F>
 detail::ProbMod<F> prob_mod(F f) {
   return {std::move(f)};
@@ -140,7 +140,7 @@ detail::ProbMod<F> prob_mod(F f) {
 
 namespace detail {
 
-// In the namespace of their operands, where a caller outside of attn finds them.
+// In the namespace of their operands, so that callers find them by argument-dependent lookup.
 template <class A, class B>
 auto operator&(const MaskMod<A>& a, const MaskMod<B>& b) {
   return mask_mod(MaskAnd<A, B>{a.f, b.f});
@@ -150,7 +150,7 @@ auto operator|(const MaskMod<A>& a, const MaskMod<B>& b) {
   return mask_mod(MaskOr<A, B>{a.f, b.f});
 }
 
-/// A functor over a row of scores or weights, compiled for a target.
+/// The loop over a row of scores or weights that a functor is compiled into, for each target.
 template <class T, class Functor>
 struct FunctorLoop {
   decltype(RowFunctor<T>::apply) apply;
@@ -169,7 +169,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Hangs a functor, which must outlive the call, into `functors`.
+/// Adds a functor, which must outlive the call, to `functors`.
 template <class T, class Functor>
 void bind(Isa isa, const Functor& functor, RowFunctors<T>& functors) {
   if constexpr (is_mod<MaskMod, Functor> && Classifies<decltype(functor.f)>) {
@@ -182,7 +182,7 @@ void bind(Isa isa, const Functor& functor, RowFunctors<T>& functors) {
   RowFunctor<T>& bound = is_mod<ScoreMod, Functor>  ? functors.score
                          : is_mod<MaskMod, Functor> ? functors.mask
                                                     : functors.prob;
-  bound = {&functor.f, row_of<FunctorLoop<T, Functor>>(isa).apply};
+  bound = {&functor.f, table_of<FunctorLoop<T, Functor>>(isa).apply};
 }
 
 }  // namespace detail

@@ -1,8 +1,8 @@
 // Kernel text: a user's functor over one row of scores.
 // SPDX-License-Identifier: Apache-2.0
 
-/// row[x] = f(row[x], x) in chunks of a fixed length and into an array of its own, which nothing
-/// that the functor refers to can overlap: g++ -O2 makes vectors of such loops only.
+/// row[x] = f(row[x], x). g++ -O2 vectorises only loops of a fixed length whose stores cannot
+/// overlap what the functor refers to: hence chunks, written to a local array first.
 template <class T, class F>
 inline void apply_in_chunks(index_t n, T* row, F f) {
   constexpr int kChunk = 16;
@@ -50,14 +50,14 @@ inline void apply_prob_mod(const void* object, index_t n, T* row, index_t b, ind
 }
 
 template <class T, class F>
-struct Row<detail::FunctorLoop<T, detail::ScoreMod<F>>> {
+struct TargetTable<detail::FunctorLoop<T, detail::ScoreMod<F>>> {
   static constexpr detail::FunctorLoop<T, detail::ScoreMod<F>> kTable{apply_score_mod<T, F>};
 };
 template <class T, class F>
-struct Row<detail::FunctorLoop<T, detail::ProbMod<F>>> {
+struct TargetTable<detail::FunctorLoop<T, detail::ProbMod<F>>> {
   static constexpr detail::FunctorLoop<T, detail::ProbMod<F>> kTable{apply_prob_mod<T, F>};
 };
 template <class T, class F>
-struct Row<detail::FunctorLoop<T, detail::MaskMod<F>>> {
+struct TargetTable<detail::FunctorLoop<T, detail::MaskMod<F>>> {
   static constexpr detail::FunctorLoop<T, detail::MaskMod<F>> kTable{apply_mask_mod<T, F>};
 };

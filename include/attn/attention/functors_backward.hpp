@@ -1,4 +1,4 @@
-// Derivatives of score_mod and prob_mod, by scores, weights and parameters, over a row.
+// Derivatives of score_mod and prob_mod with respect to scores, weights and parameters.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,15 +9,15 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The loop over a row of scores that the derivative of a functor F is compiled into.
+/// The loop over a row that the derivative of functor F is compiled into, for each target.
 template <class T, class F>
-struct SlopeLoop {
+struct DerivativeLoop {
   decltype(RowFunctor<T>::apply) apply;
 };
 
-/// The same of its derivative by parameter K.
+/// The same for its derivative with respect to parameter K.
 template <class T, class F, std::size_t K>
-struct SlopeAlongLoop {
+struct ParameterDerivativeLoop {
   decltype(RowFunctor<T>::apply) apply;
 };
 
@@ -37,30 +37,32 @@ namespace detail {
 template <class T, class F>
 inline constexpr bool takes_dual = std::is_invocable_v<const F&, Dual<T>, int, int, int, int>;
 
-/// row = f'(row), of a functor that must outlive the call.
+/// The functor's derivative: applied to a row of scores or weights x, it gives f'(x). The functor
+/// must outlive the call.
 template <class T, template <class> class Mod, class F>
-RowFunctor<T> slope_of(Isa isa, const Mod<F>& functor) {
+RowFunctor<T> derivative_of(Isa isa, const Mod<F>& functor) {
   static_assert(takes_dual<T, F>,
                 "backward calls a score_mod or prob_mod with a Dual: its first argument must be of "
                 "any type, as in score_mod([](auto score, int b, int h, int i, int j) { .. }), and "
                 "so must its parameters");
   if constexpr (takes_dual<T, F>) {
-    return {&functor.f, row_of<SlopeLoop<T, F>>(isa).apply};
+    return {&functor.f, table_of<DerivativeLoop<T, F>>(isa).apply};
   } else {
     return {};  // as asserted
   }
 }
 
-/// row = the derivatives of a score functor by those of its parameters that have a view among
-/// `wanted`, where row is scores.
+/// The score functor's derivatives with respect to the parameters whose gradient is in `wanted`;
+/// each takes a row of scores.
 template <class T, class F>
-std::array<RowFunctor<T>, kMaxScoreParameters> slopes_along(
+std::array<RowFunctor<T>, kMaxScoreParameters> parameter_derivatives_of(
     Isa isa, const ScoreMod<F>& functor,
     const std::array<TensorView1<T>, kMaxScoreParameters>& wanted) {
   std::array<RowFunctor<T>, kMaxScoreParameters> result{};
   if constexpr (is_bound_score<F> && takes_dual<T, F>) {
     const auto add = [&]<std::size_t K>(std::integral_constant<std::size_t, K>) {
-      if (wanted[K]) result[K] = {&functor.f, row_of<SlopeAlongLoop<T, F, K>>(isa).apply};
+      if (wanted[K])
+        result[K] = {&functor.f, table_of<ParameterDerivativeLoop<T, F, K>>(isa).apply};
     };
     [&]<std::size_t... K>(std::index_sequence<K...>) {
       (add(std::integral_constant<std::size_t, K>{}), ...);

@@ -1,4 +1,4 @@
-// GradientKernels: what backward attention asks of an instruction set beyond RowKernels.
+// GradientKernels: the inner loops of backward attention that RowKernels does not have.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,7 +10,7 @@ namespace detail {
 
 template <class T>
 struct GradientKernels {
-  /// RowKernels' score_panel() of a panel that is in the first cache.
+  /// RowKernels' score_panel() for a panel in L1: prefetches nothing.
   void (*score_panel)(index_t d, const T* queries, index_t queries_stride, const T* panel, T scale,
                       T* scores, index_t stride);
   /// C (one tile of rows x columns) += A B, with A in rows: see tile.inc.hpp.
@@ -20,16 +20,16 @@ struct GradientKernels {
   /// and written.
   void (*add_transposed)(index_t rows, index_t columns, index_t k, const T* a, index_t a_stride,
                          const T* b, index_t b_stride, T* c, index_t c_stride);
-  /// d_s = p (d_p - delta) into d_p; 0 where p is.
+  /// d_p becomes d_s = p (d_p - delta); 0 where p is 0.
   void (*score_gradient)(index_t n, const T* p, T delta, T* d_p);
-  /// slope *= 1 - (s / cap)^2, the derivative of softcap where it gave s.
-  void (*softcap_slope)(index_t n, const T* s, T cap, T* slope);
-  /// x *= y; 0 where x is, whatever y: the slope of a hidden score may be NaN.
+  /// derivative *= 1 - (s / cap)^2, the derivative of softcap where its result is s.
+  void (*softcap_derivative)(index_t n, const T* s, T cap, T* derivative);
+  /// x *= y; 0 where x is, whatever y: the derivative at a hidden score may be NaN.
   void (*multiply)(index_t n, T* x, const T* y);
   /// y += a x
   void (*add_scaled)(index_t n, T a, const T* x, T* y);
   T (*dot)(index_t n, const T* x, const T* y);
-  /// The same without what x is 0 at, whatever y.
+  /// The same, skipping elements where x is 0: y may be NaN there.
   T (*dot_where)(index_t n, const T* x, const T* y);
   bool (*all_finite)(index_t rows, index_t n, const T* x, index_t stride);
 };

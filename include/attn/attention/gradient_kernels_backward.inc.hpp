@@ -5,14 +5,14 @@ template <class T>
 inline void score_near_panel(index_t d, const T* queries, index_t queries_stride, const T* panel,
                              T scale, T* scores, index_t stride) {
   using Shape = RowTileShape<T>;
-  tile<T, Shape::MR, Shape::NV, ALayout::rows, Start::near_product, false>(
+  tile<T, Shape::MR, Shape::NV, ALayout::rows, TileUpdate::scale_b_in_l1, false>(
       d, queries, queries_stride, panel, Shape::NR, scores, stride, &scale, 0, {});
 }
 
 template <class T>
 inline void add_product(index_t columns, index_t k, const T* a, index_t a_stride, const T* b,
                         index_t b_stride, T* c, index_t c_stride) {
-  tile_columns<T, Start::sum>(columns, k, a, a_stride, b, b_stride, c, c_stride, nullptr);
+  tile_columns<T, TileUpdate::add>(columns, k, a, a_stride, b, b_stride, c, c_stride, nullptr);
 }
 
 template <class T>
@@ -27,16 +27,16 @@ inline void score_gradient(index_t n, const T* p, T delta, T* d_p) {
 }
 
 template <class T>
-inline void softcap_slope(index_t n, const T* s, T cap, T* slope) {
+inline void softcap_derivative(index_t n, const T* s, T cap, T* derivative) {
   using V = Vec<T>;
   const V by = V::all(T{1} / cap), one = V::all(T{1});
   each_vector<T>(n, [&](index_t j, auto lanes) {
     const V tanh = load(s + j, lanes) * by;
-    store(load(slope + j, lanes) * fnma(tanh, tanh, one), slope + j, lanes);
+    store(load(derivative + j, lanes) * fnma(tanh, tanh, one), derivative + j, lanes);
   });
 }
 
-/// x y, and 0 where x is, whatever y.
+/// x y; 0 where x is 0, even if y is NaN.
 template <class T>
 inline Vec<T> product_where(Vec<T> x, Vec<T> y) {
   using V = Vec<T>;
@@ -82,14 +82,14 @@ inline T dot_where(index_t n, const T* x, const T* y) {
 template <class T>
 inline bool all_finite(index_t rows, index_t n, const T* x, index_t stride) {
   using V = Vec<T>;
-  V odd = V::all(T{0});  // y - y is 0, or NaN where y is not finite
+  V not_finite = V::all(T{0});  // y - y is 0, or NaN where y is not finite
   for (index_t r = 0; r < rows; ++r, x += stride) {
     each_vector<T>(n, [&](index_t j, auto lanes) {
       const V y = load(x + j, lanes);
-      odd = odd + (y - y);
+      not_finite = not_finite + (y - y);
     });
   }
-  return sum(odd) == T{0};
+  return sum(not_finite) == T{0};
 }
 
 template <class T>
@@ -98,7 +98,7 @@ inline constexpr detail::GradientKernels<T> kGradientKernels{
     .add_product = add_product<T>,
     .add_transposed = add_transposed<T>,
     .score_gradient = score_gradient<T>,
-    .softcap_slope = softcap_slope<T>,
+    .softcap_derivative = softcap_derivative<T>,
     .multiply = multiply<T>,
     .add_scaled = add_scaled<T>,
     .dot = dot_rows<T>,

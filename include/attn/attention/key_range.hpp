@@ -1,4 +1,4 @@
-// QueryOffset, Visibility, and which interval of keys a query sees by causality, windows, lengths
+// QueryOffset, Visibility, and the interval of keys that causality, windows and lengths leave.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -32,7 +32,7 @@ QueryOffset query_offsets(const X& offsets) {
 template <TemporaryTensor X>
 QueryOffset query_offsets(X&&) = delete;  // it would view a tensor that is gone
 
-/// What a mask functor says of a block of queries and keys.
+/// What a mask functor's classify() answers for a block of queries and keys.
 enum class Visibility { empty, partial, full };
 
 namespace detail {
@@ -45,12 +45,12 @@ struct KeyRange {
 /// One batch row of a call: its lengths as stored, before key and query lengths.
 struct SequenceLengths {
   index_t b, q_len, kv_len;
-  index_t first_key = 0;  ///< the number of the first of kv_len keys; those before it are not given
+  index_t first_key = 0;  ///< position of the first of the kv_len keys that are given
 
-  /// How many keys there are with those before the first.
-  index_t numbered() const { return first_key + kv_len; }
+  /// Keys with those before the first one given.
+  index_t total_kv_len() const { return first_key + kv_len; }
   index_t keys(const Mask& mask) const {
-    return mask.key_lengths ? mask.key_lengths(b) : numbered();
+    return mask.key_lengths ? mask.key_lengths(b) : total_kv_len();
   }
   index_t queries(const Mask& mask) const {
     return mask.query_lengths ? mask.query_lengths(b) : q_len;
@@ -92,8 +92,8 @@ inline KeyRange document_at(TensorView1<const index_t> ids, index_t p) {
   return {first(0, ids(p)), first(p, ids(p) + 1)};
 }
 
-/// What all but the dense parts of a mask leave of the keys given: always one interval, counted
-/// from the first of them.
+/// The keys that query i sees by all of a mask but its dense parts: always one interval, as indices
+/// of the keys given.
 inline KeyRange keys_seen(const Mask& mask, const QueryOffset& offset, const SequenceLengths& row,
                           index_t i) {
   if (i >= row.queries(mask)) return {0, 0};

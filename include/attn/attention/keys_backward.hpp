@@ -2,47 +2,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/attention/tiling_backward.hpp"
+#include "attn/attention/task_backward.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Keys and values in panels, and keys in rows. Where options have a qv, a key's value stands
-/// behind it, as it does in the products of scores.
+/// Keys and values packed into panels, and keys in rows. With options.qv, each key is followed by
+/// its value, as in the products q . k + qv . v.
 template <class T>
 class BackwardKeys {
  public:
-  BackwardKeys(const AttentionProblem<T>& forward, const RowKernels<T>& kernels,
-               const GradientKernels<T>& gradients, const BackwardScratch<T>& scratch, index_t b,
-               index_t kv_head)
-      : forward_(forward),
-        kernels_(kernels),
-        gradients_(gradients),
-        scratch_(scratch),
-        b_(b),
-        kv_head_(kv_head) {}
+  explicit BackwardKeys(const BackwardTask<T>& task)
+      : task_(task), forward_(task.problem.forward) {}
 
-  /// Those of a block from key `first` on that some row sees; what no row sees is not read but
-  /// taken as 0.
+  /// Packs the keys `seen`, which some row sees, of the block that begins at key `first`. Other
+  /// keys are not read; in panels they are 0.
   void pack(index_t first, KeyRange seen) {
     first_ = first;
     const index_t d = forward_.head_dim(), dv = forward_.head_dim_v(), dim = forward_.score_dim();
-    pack_panels(forward_.k, d, seen, scratch_.k_panels, 0, dim);
-    if (dim > d) pack_panels(forward_.v, dv, seen, scratch_.k_panels, d, dim);
-    pack_panels(forward_.v, dv, seen, scratch_.v_panels, 0, dv);
+    pack_panels(forward_.k, d, seen, task_.scratch.k_panels, 0, dim);
+    if (dim > d) pack_panels(forward_.v, dv, seen, task_.scratch.k_panels, d, dim);
+    pack_panels(forward_.v, dv, seen, task_.scratch.v_panels, 0, dv);
     const T *k = rows(forward_.k, seen.begin), *v = rows(forward_.v, seen.begin);
     for (index_t j = seen.begin; j < seen.end; ++j) {
-      T* to = scratch_.k + (j - first) * scratch_.d_stride;
+      T* to = task_.scratch.k + (j - first) * task_.scratch.d_stride;
       std::copy_n(k, d, to);
       if (dim > d) std::copy_n(v, dv, to + d);
       k += forward_.k.stride(2);
       v += forward_.v.stride(2);
     }
     const index_t n = seen.end - seen.begin;
-    is_finite_ = gradients_.all_finite(n, d, scratch_.k + (seen.begin - first) * scratch_.d_stride,
-                                       scratch_.d_stride) &&
-                 gradients_.all_finite(n, dv, rows(forward_.v, seen.begin), forward_.v.stride(2));
+    is_finite_ =
+        task_.gradients.all_finite(n, d,
+                                   task_.scratch.k + (seen.begin - first) * task_.scratch.d_stride,
+                                   task_.scratch.d_stride) &&
+        task_.gradients.all_finite(n, dv, rows(forward_.v, seen.begin), forward_.v.stride(2));
   }
 
   /// The first key of the block.
@@ -51,27 +46,24 @@ class BackwardKeys {
 
  private:
   const T* rows(const StoredView<const void>& of, index_t j) const {
-    return static_cast<const T*>(forward_.key(of, b_, kv_head_, j));
+    return static_cast<const T*>(forward_.key(of, task_.b, task_.kv_head, j));
   }
 
-  /// `dim` elements of each key of `keys` into panels of `all`, from element `from` on.
+  /// Packs `dim` elements of each of `keys` as elements [from, from + dim) of `all` in each panel.
   void pack_panels(const StoredView<const void>& of, index_t dim, KeyRange keys, T* panels,
                    index_t from, index_t all) const {
-    const index_t NR = kernels_.panel_width, end = keys.end - first_;
+    const index_t NR = task_.kernels.panel_width, end = keys.end - first_;
     for (index_t j = (keys.begin - first_) & -NR; j < end; j += NR) {
       const index_t begin = (std::max)(j, keys.begin - first_), stop = (std::min)(j + NR, end);
       T* panel = panels + j * all + from * NR;
       if (stop - begin < NR) std::fill_n(panel, NR * dim, T{0});
-      kernels_.pack_part(stop - begin, j + NR - begin, dim, rows(of, first_ + begin), of.stride(2),
-                         panel + (begin - j));
+      task_.kernels.pack_part(stop - begin, j + NR - begin, dim, rows(of, first_ + begin),
+                              of.stride(2), panel + (begin - j));
     }
   }
 
+  const BackwardTask<T>& task_;
   const AttentionProblem<T>& forward_;
-  const RowKernels<T>& kernels_;
-  const GradientKernels<T>& gradients_;
-  const BackwardScratch<T>& scratch_;
-  index_t b_, kv_head_;
   index_t first_ = 0;
   bool is_finite_ = true;
 };

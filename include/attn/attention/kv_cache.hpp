@@ -21,14 +21,15 @@ ATTN_NAMESPACE_BEGIN
 /// attention/cached_attention.hpp has that. q holds the last positions, which is how causal() and
 /// sliding_window() take it unless told otherwise. All batch rows have the same length.
 ///
-/// With a window, all but the last `window` keys are forgotten where new ones come: a step then
-/// sees what sliding_window(window, 0) over everything shows, and first_key keeps the numbers of
-/// what is left. The memory is a line of capacity + window positions. Where its end is reached, the
-/// keys still kept move to its front, after at least `window` new ones: a key is copied at most
-/// once on average, and keys() always is one strided view.
+/// With a window, appending forgets all keys but the last `window` before the new ones. A step then
+/// sees the same keys as with sliding_window(window, 0) over the whole sequence, since
+/// first_position() keeps their positions. The memory has room for capacity + window positions.
+/// When its end is reached, the keys still held move to the front; at least `window` keys were
+/// appended since the last move, so that a key is copied at most once on average, and keys() always
+/// is one strided view.
 ///
-/// Rows of int8: scale = max |x| / 127 of one token and head, codes x / scale to nearest, ties to
-/// even. A key or value with a NaN or an infinity becomes NaN whole, and no other does.
+/// int8 rows: scale = max |x| / 127 of one token and head, code = x / scale to nearest, ties to
+/// even. A key or value with a NaN or an infinity becomes NaN as a whole; others are not affected.
 template <class T>
 class KvCache {
  public:
@@ -40,7 +41,7 @@ class KvCache {
   explicit KvCache(const KvCacheOptions& options)
       : storage_(checked(options), options.element == DType::I8 ? index_t{sizeof(T)} : 0) {}
 
-  /// With head_dim_v, window and element as they are in effect.
+  /// The options in effect: head_dim_v and element are set.
   const KvCacheOptions& options() const { return storage_.options(); }
 
   /// Keys held.
@@ -50,8 +51,8 @@ class KvCache {
   /// Position of keys()(.., 0, ..): AttentionOptions::first_key.
   index_t first_position() const { return length() - size(); }
 
-  /// Whether both have the same batch, positions and room: how many more one takes, the other does,
-  /// too. Heads may differ, as those of different layers.
+  /// Whether both have the same batch, length, size and room. Heads may differ, as in caches of
+  /// different layers.
   bool is_like(const KvCache& other) const {
     const KvCacheOptions &a = options(), &b = other.options();
     return length() == other.length() && size() == other.size() && a.batch == b.batch &&
@@ -79,7 +80,7 @@ class KvCache {
     return scales(storage_.template last<T>(detail::KvRow::value_scale, size()));
   }
 
-  /// Memory of keys and values, those that might come included.
+  /// Memory of keys and values at full capacity.
   std::size_t bytes() const { return storage_.bytes(); }
 
   /// Makes room for n more positions: views of (batch, num_kv_heads, n, dim), uninitialised and
@@ -157,7 +158,7 @@ class KvCache {
   void reorder(TensorView1<const index_t> rows) { storage_.reorder(rows); }
 
  private:
-  /// With head_dim_v and element.
+  /// Checks the options, and sets head_dim_v and element.
   static KvCacheOptions checked(KvCacheOptions options) {
     if (options.head_dim_v == 0) options.head_dim_v = options.head_dim;
     if (!options.element) options.element = dtype_of<T>();
@@ -187,7 +188,7 @@ class KvCache {
                              name(element)));
   }
 
-  /// That elements are of E.
+  /// Throws DTypeError unless the cache stores elements of E.
   template <class E>
   void check_shown(std::string_view function) const {
     if (*options().element == dtype_of<E>()) return;
@@ -200,7 +201,7 @@ class KvCache {
     return rows ? rows.select(3, 0) : TensorView3<const T>();
   }
 
-  /// The last of a kind = rows, rounded to options().element.
+  /// Writes `rows` to the last rows of a kind, rounded to options().element.
   void store(const TensorView4<const T>& rows, detail::KvRow kind, detail::KvRow scale,
              const Execution& execution) {
     const index_t n = rows.extent(2);

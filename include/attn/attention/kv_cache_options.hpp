@@ -14,8 +14,9 @@ struct KvCacheOptions {
   index_t num_kv_heads = 1;  ///< heads of keys and values
   index_t capacity = 0;      ///< most keys held at once
   index_t head_dim = 0;      ///< of a key
-  index_t head_dim_v = 0;    ///< head_dim
-  /// Keys kept before added ones: those of sliding_window(window, 0), below capacity; 0: all.
+  index_t head_dim_v = 0;    ///< of a value; 0: head_dim
+  /// Keys kept when new ones are appended, as sliding_window(window, 0) sees; below capacity. 0:
+  /// all.
   index_t window = 0;
   /// What keys and values are stored as; the cache's own type if not given. A cache of float may
   /// take DType::BF16, DType::F16 or DType::I8: half or, with a scale per token and head, about a

@@ -23,15 +23,14 @@ namespace detail {
                            std::to_string(found)));
 }
 
-/// What a row of a cache is; scales where rows have them.
+/// The kinds of rows of a cache; scales exist for int8 alone.
 enum class KvRow { key, value, key_scale, value_scale };
 
 /// Rows (batch, num_kv_heads, capacity + window, bytes) of four kinds, of which [begin, end) are
-/// held, and how they grow, rescale, are forgotten and change places. Its errors are those of
-/// KvCache.
+/// held: appending, forgetting and reordering them. Its errors are KvCache's.
 class KvStorage {
  public:
-  /// options: with head_dim_v and element. scale_size: bytes; 0: rows have no scales.
+  /// `options` with head_dim_v and element set. scale_size: bytes of a scale; 0: no scales.
   KvStorage(const KvCacheOptions& options, index_t scale_size) : options_(options) {
     const auto size = static_cast<index_t>(element_size(*options.element));
     const index_t bytes[] = {options.head_dim * size, options.head_dim_v * size, scale_size,
@@ -138,8 +137,9 @@ class KvStorage {
       throw_cache_range("KvCache::reorder", "rows(" + std::to_string(b) + ")", 0, batch - 1,
                         rows(b));
     }
-    // A row may be written once nobody reads its old content any more. Rows that nobody reads come
-    // first, each then frees its source; what is left are cycles, which swaps turn.
+    // In place: a row may be overwritten once no other row still needs its old content. Rows that
+    // none needs come first, and each copy may free its source; what is left are cycles, done by
+    // swaps.
     readers_.fill(0);
     for (index_t b = 0; b < batch; ++b) readers_(rows(b)) += 1;
     for (index_t b = 0; b < batch; ++b) {

@@ -11,9 +11,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Which of decay and beta are given is the rule: neither is linear attention, decay alone the
-/// gated rule (RetNet, GLA, Mamba-2), beta alone the delta rule (DeltaNet), both the gated delta
-/// rule. In both an extent of 1 broadcasts.
+/// decay and beta choose the rule: neither is linear attention, decay alone the gated rule (RetNet,
+/// GLA, Mamba-2), beta alone the delta rule (DeltaNet), both the gated delta rule. An extent of 1
+/// broadcasts in either.
 template <class T>
 struct LinearAttentionOptions {
   std::optional<double> scale = {};  ///< any finite number; 1 / sqrt(key_dim) if not given

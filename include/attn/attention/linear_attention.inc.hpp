@@ -171,7 +171,7 @@ inline void linear_attention_states(const detail::LinearAttentionProblem<T>& pro
 }
 
 template <class T>
-struct Row<detail::Backend<family::LinearAttention, T, T>> {
+struct TargetTable<detail::Backend<family::LinearAttention, T, T>> {
   static constexpr detail::Backend<family::LinearAttention, T, T> kTable{
       .attend = detail::kKernel<linear_attention_states<T>>};
 };

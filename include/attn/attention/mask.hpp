@@ -78,8 +78,8 @@ class Mask {
   }
 };
 
-/// A Mask whose additive parts have elements of T: what additive_mask() gives and `&` keeps, so
-/// that a call of another type does not compile. As a plain Mask it is found at run time.
+/// A Mask whose additive parts have elements of T. additive_mask() returns it and `&` keeps it, so
+/// that a call of another type does not compile; a plain Mask is checked at run time.
 template <class T>
 class AdditiveMask : public Mask {
  public:
@@ -98,8 +98,8 @@ class AdditiveMask : public Mask {
   }
 };
 
-/// The Mask of a call whose scores are of T, float or double: any, but for additive parts of
-/// another element.
+/// The Mask of a call whose scores are T, float or double: any mask but one whose additive parts
+/// have another element.
 template <class T>
 class MaskOf : public Mask {
  public:

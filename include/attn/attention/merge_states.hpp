@@ -16,7 +16,7 @@ ATTN_NAMESPACE_BEGIN
 /// lse_b),
 ///   out = (out_a e^(lse_a - m) + out_b e^(lse_b - m)) / (e^(lse_a - m) + e^(lse_b - m)),
 ///   lse = m + log(the divisor).
-/// Where one side saw no key (lse -inf) the other is taken as it is, where neither did: 0 and -inf.
+/// If one side saw no key (lse -inf), the result is the other side; if neither did, 0 and -inf.
 ///
 /// Shapes: out_a, out_b, out (batch, num_heads, q_len, head_dim_v); lse_a, lse_b, lse (batch,
 /// num_heads, q_len), of any strides; out and lse may be those of a or b. Attention sinks belong to
@@ -53,7 +53,7 @@ void merge_states(const OutA& out_a, const LseA& lse_a, const OutB& out_b, const
     const Shape<4> at{at_log[0], at_log[1], at_log[2], 0};
     const T la = *log_a.at_index(at_log), lb = *log_b.at_index(at_log);
     constexpr T kNothing = -std::numeric_limits<T>::infinity();
-    // The output of a side that saw no key is not looked at, so that it may be anything.
+    // The output of a side that saw no key is not used: it may be anything.
     const bool has_a = la != kNothing, has_b = lb != kNothing;
     const T largest = (std::max)(la, lb);
     const T part_a = has_a ? std::exp(la - largest) : T{0},

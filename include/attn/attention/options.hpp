@@ -14,15 +14,14 @@ ATTN_NAMESPACE_BEGIN
 /// What a query that sees no key gets.
 enum class MaskedRow {
   zero,  ///< output 0, weights 0, lse -inf
-  /// The mean of all values that lengths and padding leave, hidden ones too, as filling scores with
-  /// -1e9 gives; lse -inf.
+  /// Averages v over all unpadded keys, masked or not: what filling scores with -1e9 gives; lse
+  /// -inf.
   mean,
 };
 
 /// Attention dropout, reproducible: what is dropped follows from seed, batch row, head, query and
 /// key alone, whatever the tiling, the threads and the instruction set. Source: Salmon et al.,
-/// "Parallel random numbers:
-/// as easy as 1, 2, 3" (2011), Philox 4x32-10.
+/// "Parallel random numbers: as easy as 1, 2, 3" (2011), Philox 4x32-10.
 struct Dropout {
   double p = 0;  ///< probability that a weight becomes 0, in [0, 1); what stays is divided by 1 - p
   std::uint64_t seed = 0;  ///< which weights become 0 follows from it and their place
@@ -45,12 +44,12 @@ struct AttentionOptions {
   double softcap = 0;  ///< score = softcap tanh(score / softcap); 0: none
   /// Which key a query stands at: causal masks, windows and ALiBi count from there.
   QueryOffset offset = bottom_right;
-  /// The number of the first key given: positions, lengths, chunks, prefixes, documents, ALiBi,
-  /// relative bias, dropout and functors count keys from there, and kv_len in the offset is
-  /// first_key + the keys given. 0 .. 2^60. Caches that forgot keys set it
-  /// (KvCache::first_position()), as do parts of one sequence. What has the extent of the keys
-  /// (dense masks, weights, scores, column_sums) has that of those given; documents have first_key
-  /// + kv_len.
+  /// Position of the first key in k and v; key j of them has position first_key + j. Masks by
+  /// position, lengths, chunks, prefixes, documents, ALiBi, relative bias, dropout and functors
+  /// take positions, and kv_len in the offset is first_key + the keys given. 0 .. 2^60. Set it for
+  /// a cache that forgot its first keys (KvCache::first_position()), and for pieces of one
+  /// sequence. Dense masks, weights, scores and column_sums have the extent of the keys given;
+  /// documents have first_key + kv_len.
   index_t first_key = 0;
   OptionView<const T, 1> alibi_slopes = {};        ///< (num_heads): score -= slope |position - j|
   OptionView<const T, 2> batch_alibi_slopes = {};  ///< (batch, num_heads), instead of alibi_slopes
@@ -59,9 +58,9 @@ struct AttentionOptions {
   OptionView<const T, 2> relative_bias = {};
   /// (num_heads): one more logit in the denominator, without a value
   OptionView<const T, 1> sinks = {};
-  /// (batch, num_heads, q_len, head_dim_v), innermost stride 1: score = scale (q . k + qv . v), as
-  /// where keys are a part with positions beside what the values tell. Source: FlashAttention 3,
-  /// `qv`.
+  /// (batch, num_heads, q_len, head_dim_v), innermost stride 1: score = scale (q . k + qv . v). For
+  /// multi-head latent attention (MLA), where k holds rotary features only and v the latent ones.
+  /// Source: FlashAttention 3, `qv`.
   OptionView<const T, 4> qv = {};
   MaskedRow masked_row = MaskedRow::zero;  ///< what a query gets that sees no key
   Dropout dropout = {};  ///< on the weights that multiply v; `weights` shows them before
@@ -80,8 +79,8 @@ struct AttentionOptions {
   /// read.
   OptionView<const index_t, 2> block_table = {};
 
-  // Outputs on request. Of packed sequences, q_len and kv_len are the longest ones, and what lies
-  // beyond a sequence is 0 (of scores -inf).
+  // Outputs on request. With packed sequences, q_len and kv_len are those of the longest one, and
+  // elements beyond a sequence are 0 (scores: -inf).
   /// Scores (batch, num_heads, q_len, kv_len). Stages before the masks read every key up to the key
   /// lengths.
   OptionView<T, 4> scores = {};
@@ -97,8 +96,7 @@ struct AttentionOptions {
   OptionView<T, 2> max_logits =
       {};  ///< largest score of a visible key (batch, num_heads); -inf where none is
   /// Natural log of the sum of exponentials, sinks among them (batch, num_heads, q_len); of packed
-  /// sequences
-  /// (1, num_heads, total).
+  /// sequences (1, num_heads, total).
   OptionView<T, 3> lse = {};
   Execution execution = {};  ///< threads, scratch and instruction set
 };

@@ -95,7 +95,7 @@ inline void add_pair_values(index_t columns, index_t keys, const bfloat16* weigh
 }
 
 template <>
-struct Row<detail::PairKernels<float>> {
+struct TargetTable<detail::PairKernels<float>> {
   static constexpr detail::PairKernels<float> kTable{.score_panels = score_pair_panels,
                                                      .pair_rows = pair_rows,
                                                      .round_weights = round_weights,
@@ -105,7 +105,7 @@ struct Row<detail::PairKernels<float>> {
 #else
 
 template <>
-struct Row<detail::PairKernels<float>> {
+struct TargetTable<detail::PairKernels<float>> {
   static constexpr detail::PairKernels<float> kTable{};
 };
 

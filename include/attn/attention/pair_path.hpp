@@ -72,7 +72,7 @@ class PairPath final : public TiledPath<T, PairValues<T>> {
 /// On `isa`, which multiplies pairs.
 template <class T>
 TiledProducts<T> pair_products(Isa isa) {
-  return {kPairRows, make_path<PairPath<T>, T>, nullptr, &row_of<PairKernels<T>>(isa)};
+  return {kPairRows, make_path<PairPath<T>, T>, nullptr, &table_of<PairKernels<T>>(isa)};
 }
 
 }  // namespace detail

@@ -24,20 +24,20 @@ struct AttentionPlan {
   /// Key/value heads that one task takes in turn, at most.
   static constexpr index_t kMaxHeads = 16;
 
-  /// One batch row: where its tasks begin, and the parts that tasks leave to be merged.
+  /// One batch row: its first task, and the first of its splits, whose results are merged.
   struct Sequence {
     detail::SequenceTiling tiling;
-    index_t first_task, first_part;
+    index_t first_task, first_split;
   };
 
   index_t concurrency = 1;     ///< threads
   index_t rows_per_task = 0;   ///< queries, of all heads that share keys
   index_t heads_per_task = 1;  ///< key/value heads, which take blocks of keys in turn
-  index_t tasks = 0;           ///< blocks of rows, and parts of split keys, of the whole batch
-  index_t parts = 0;           ///< of split keys, merged at the end
+  index_t tasks = 0;           ///< blocks of rows, and splits of keys, of the whole batch
+  index_t kv_splits = 0;       ///< splits of keys, merged at the end
   index_t max_rows = 0, max_block_kv = 0;  ///< of any task
   bool packs_keys = false;                 ///< some sequence takes the tiled path
-  index_t scores_elements = 0;  ///< weights in scratch memory, of which only the average is wanted
+  index_t scores_elements = 0;  ///< weights in scratch memory, if only their average is requested
   index_t states = 0;           ///< rows whose softmax states outlive their task
   std::size_t workspace_bytes = 0;
 
@@ -48,8 +48,9 @@ struct AttentionPlan {
                                  const Executor& executor) {
     if (!problem.has_rows()) return;
     const index_t batch = problem.batch(), kv_heads = problem.num_kv_heads();
-    // Packing a key costs about 1/400 of multiplying it by 384 rows; idle threads, below, cost
-    // more. Queries and outputs of 768 x 64 floats are 192 KB each.
+    // Many rows a task, since each task packs the keys again: packing a key costs about 1/400 of
+    // multiplying it by 384 rows. Idle threads cost more, hence the halving below. Queries and
+    // outputs of 768 x 64 floats are 192 KB each.
     rows_per_task = detail::has_large_second_level_cache() ? 768 : 384;
     index_t products = 0;
     for (index_t b = 0; b < batch; ++b) {
@@ -58,7 +59,7 @@ struct AttentionPlan {
       max_rows = (std::max)(max_rows, tiling.rows);
       max_block_kv = (std::max)(max_block_kv, tiling.block_kv);
       packs_keys = packs_keys || !tiling.decode;
-      parts += kv_heads * tiling.parts();
+      kv_splits += kv_heads * tiling.stored_splits();
     }
     if (detail::is_worth_threads(products * kv_heads *
                                  (problem.score_dim() + problem.head_dim_v()))) {
@@ -70,9 +71,9 @@ struct AttentionPlan {
         tasks += tasks_of(detail::tiling_of(problem, b), kv_heads);
       }
     };
-    // Where memory holds a key's rows of several heads side by side, heads visit a block one after
-    // another: one head alone reads a piece of every page, which takes keys of (batch, seq, heads,
-    // dim) twice as long (attn_report's cost_seq_major and cost_paged).
+    // With keys in (batch, seq, heads, dim) or in pages, the rows of several heads lie side by side
+    // in memory. A task then takes several heads, block by block: one head alone reads a piece of
+    // every page, and took twice as long (attn_report's cost_seq_major and cost_paged).
     if (!packs_keys && (problem.paged() || problem.k.stride(1) < problem.k.stride(2))) {
       heads_per_task = std::clamp(kv_heads, index_t{1}, kMaxHeads);
     }

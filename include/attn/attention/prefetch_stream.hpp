@@ -11,8 +11,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Prefetches a row of x: short sequences come from memory once, so their reader would wait for
-/// every row. kWrite: 1 for a row that will be written.
+/// Prefetches a row of x, for short sequences, which hardware prefetchers notice too late. kWrite:
+/// 1 for a row that will be written.
 template <int kWrite, class Void>
 ATTN_INLINE void prefetch_row(const void* row, const StoredView<Void>& x) {
   prefetch_bytes<kWrite>(row, x.row_bytes());
@@ -36,17 +36,18 @@ ATTN_INLINE void prefetch_masks(const AttentionProblem<T>& problem, index_t b,
   }
 }
 
-/// Prefetches some queries, keys and values. A core has few fill buffers, so the requests are
-/// spread out: contiguous rows line by line during products, others a few rows at each step
-/// (attn_report's sdpa_short, sdpa_queries_32, cost_seq_major).
+/// Prefetches the queries, keys and values of the next block or task. A core has few fill buffers,
+/// so requests are spread over the current block's work: contiguous rows line by line during the
+/// products, others a few rows at each step (attn_report's sdpa_short, sdpa_queries_32,
+/// cost_seq_major).
 template <class T>
 class PrefetchStream {
  public:
   /// Nothing to prefetch.
   PrefetchStream() = default;
-  /// Rows with gaps between them are spread over `products` calls of next_panel() and `steps` more
-  /// of advance(); each next_panel() also takes `panel_bytes` of contiguous keys or values.
-  /// `queries` names the heads that the keys belong to, even if it has no rows.
+  /// Rows with gaps between them are spread over `products` calls of next_panel() and `steps` calls
+  /// of advance(); each next_panel() also takes panel_bytes of contiguous keys or values. `queries`
+  /// says which key/value head the keys belong to, even if it has no rows.
   PrefetchStream(const AttentionProblem<T>& problem, const RowBlock& queries, KeyRange keys,
                  index_t steps, index_t products, index_t panel_bytes)
       : problem_(&problem), queries_(queries), keys_(keys), panel_(panel_bytes) {
@@ -85,8 +86,8 @@ class PrefetchStream {
     }
   }
 
-  /// What score_panel() is to prefetch, panel_bytes of memory; `otherwise`, which is in a cache,
-  /// once all is done.
+  /// The panel_bytes that score_panel() shall prefetch next; `otherwise`, which is in a cache, once
+  /// everything was prefetched.
   ATTN_INLINE const void* next_panel(const void* otherwise) {
     advance();
     for (Stream& stream : streams_) {
@@ -111,12 +112,12 @@ class PrefetchStream {
 
   const AttentionProblem<T>* problem_ = nullptr;
   RowBlock queries_{};
-  KeyRange keys_{};  ///< whose rows have gaps between them
+  KeyRange keys_{};  ///< keys whose rows have gaps between them
   std::array<Stream, 2> streams_{};
-  index_t panel_ = 0;  ///< bytes that score_panel() prefetches
-  index_t count_ = 0, share_ = 0;
+  index_t panel_ = 0;                  ///< bytes that score_panel() prefetches
+  index_t count_ = 0, share_ = 0;      ///< rows to prefetch, in all and at each step
   index_t q_len_ = 0, h_ = 0, i_ = 0;  ///< the next query
-  index_t next_ = 0;                   ///< of count_
+  index_t next_ = 0;                   ///< rows prefetched, of count_
 };
 
 }  // namespace detail

@@ -9,13 +9,14 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A user's functor, applied to keys of the numbers [first_key, first_key + n) of one query: by
-/// pointers, since kernels may lie in a library that was compiled before it. Made by functors.hpp.
+/// A user's functor over one query's row of n scores or weights, whose keys have the positions
+/// [first_position, first_position + n). A pointer, since kernels may lie in a library that was
+/// compiled before the functor. Made by functors.hpp.
 template <class T>
 struct RowFunctor {
   const void* object = nullptr;
   void (*apply)(const void* object, index_t n, T* row, index_t b, index_t h, index_t i,
-                index_t first_key) = nullptr;
+                index_t first_position) = nullptr;
 
   explicit operator bool() const { return apply != nullptr; }
 };
@@ -23,13 +24,13 @@ struct RowFunctor {
 template <class T>
 struct RowFunctors {
   RowFunctor<T> score = {}, mask = {}, prob = {};
-  /// Of the mask, and optional.
+  /// The mask functor's classify(); nullptr if it has none.
   Visibility (*classify)(const void* object, index_t b, index_t h, KeyRange queries,
                          KeyRange keys) = nullptr;
 };
 
-/// Rows where they lie, `stride` elements apart; row r stands for scales[r] times what is stored,
-/// where there are scales.
+/// Rows in the caller's memory, `stride` elements apart. With scales, the value of row r is
+/// scales[r] times what is stored.
 template <class T>
 struct StoredRows {
   const void* data;
@@ -37,8 +38,8 @@ struct StoredRows {
   const T* scales = nullptr;
 };
 
-/// Computes in T. q and out are of one element, k and v of one, which the backend that it is given
-/// to knows. Refers to the caller's options, which must outlive it.
+/// One call, computed in T. q and out share an element type, and so do k and v; the backend that
+/// runs the call knows both. Refers to the caller's options, which must outlive it.
 template <class T>
 struct AttentionProblem {
   StoredView<const void> q, k, v;
@@ -49,7 +50,7 @@ struct AttentionProblem {
   index_t heads_per_kv_head;
   TensorView2<const T> alibi_slopes = {};  ///< (batch, num_heads)
   RowFunctors<T> functors = {};
-  /// Of int8 keys and values, without the axis of their elements; the last stride is 1.
+  /// Scales of int8 keys and values (batch, num_kv_heads, kv_len), last stride 1; empty for others.
   TensorView3<const T> k_scales = {}, v_scales = {};
 
   /// Whether queries and outputs, or keys and values, are of another element than T.
@@ -61,7 +62,7 @@ struct AttentionProblem {
   index_t num_kv_heads() const { return k.extent(1); }
   index_t head_dim() const { return q.extent(3); }
   index_t head_dim_v() const { return v.extent(3); }
-  /// Products of one score.
+  /// Length of the dot product of one score.
   index_t score_dim() const { return head_dim() + (options.qv ? head_dim_v() : 0); }
   bool packed() const { return static_cast<bool>(options.cu_seqlens_q); }
   bool paged() const { return static_cast<bool>(options.block_table); }
@@ -74,17 +75,16 @@ struct AttentionProblem {
     const index_t first = std::clamp(options.first_key, begin, end);
     return {b, q_len, end - first, first - begin};
   }
-  /// One more logit of head h, or -inf.
+  /// The attention sink of head h, a logit without a value; -inf without sinks.
   T sink(index_t h) const {
     return options.sinks ? options.sinks(h) : -std::numeric_limits<T>::infinity();
   }
-  /// Keys given of the batch row, as far as its length goes.
+  /// Keys given of the batch row, within its key length.
   index_t keys_of(index_t b) const {
     const SequenceLengths row = lengths(b);
     return (std::max)(row.keys(options.mask) - row.first_key, index_t{0});
   }
-  /// Keys of the batch row, padding left out: what a query that sees no key may take the mean of.
-  /// Then first_key is 0.
+  /// Keys of the batch row without padding, which MaskedRow::mean averages; first_key is 0 then.
   KeyRange unpadded_keys(index_t b) const {
     const auto& padding = options.mask.left_padding;
     const index_t end = keys_of(b);
@@ -97,7 +97,7 @@ struct AttentionProblem {
     return detail::keys_seen(options.mask, options.offset, lengths(b), i);
   }
 
-  /// The smallest range with all keys given that any query of the batch row sees by intervals.
+  /// The smallest range of the keys given that holds keys_seen() of every query of the batch row.
   KeyRange keys_seen(index_t b) const {
     const index_t q_len = lengths(b).q_len;
     if (q_len == 0 || !options.mask.has_intervals()) return keys_seen(b, 0);
@@ -110,16 +110,16 @@ struct AttentionProblem {
     return all;
   }
 
-  /// Whether the tiled path multiplies codes of 8 bits. Sums of more products than 65536 would not
-  /// fit 32 bits.
+  /// Whether the tiled path multiplies 8-bit codes. Sums of more than 65536 products would not fit
+  /// 32 bits.
   bool has_codes() const {
     return options.precision.is_int8() && score_dim() <= (index_t{1} << 16);
   }
-  /// Whether all of it is of bfloat16, whose pairs some targets multiply.
+  /// Whether q, k and v are bfloat16, which some targets multiply in pairs.
   bool has_pairs() const {
     return q.element() == DType::BF16 && k.element() == DType::BF16 && !options.qv;
   }
-  /// Whether a target that multiplies pairs would, of weights and values at least.
+  /// Whether a target that multiplies pairs does so here, at least for weights times values.
   bool may_take_pairs() const { return has_pairs() || has_codes(); }
   /// And whether `isa` does.
   bool takes_pairs(Isa isa) const { return isa == Isa::amx && may_take_pairs(); }
@@ -130,12 +130,12 @@ struct AttentionProblem {
     return options.mask.num_dense > 0 || options.mask.has_intervals() || options.relative_bias ||
            functors.mask || functors.score;
   }
-  /// Number of a query among those of all heads and batch rows.
+  /// Index of a query in (batch, num_heads, q_len).
   index_t row_at(index_t b, index_t h, index_t i) const {
     return (b * scores[1] + h) * scores[2] + i;
   }
 
-  /// Query i of q, and what stands in its place in out and lse.
+  /// Row i of q; its row of qv, of out and its element of lse follow.
   const void* query(index_t b, index_t h, index_t i) const { return q.at_index(row(b, h, i)); }
   const T* query_of_values(index_t b, index_t h, index_t i) const {
     return options.qv.at_index(row(b, h, i));
@@ -146,7 +146,7 @@ struct AttentionProblem {
     return options.lse(at[0], at[1], at[2]);
   }
 
-  /// Where head h stands in options.weights; -1: not among those asked for.
+  /// Index of head h in options.weights; -1 if weight_heads does not name it.
   index_t weights_at(index_t h) const {
     const auto& chosen = options.weight_heads;
     if (!chosen) return h;
@@ -160,14 +160,14 @@ struct AttentionProblem {
   const void* key(const StoredView<const void>& of, index_t b, index_t kv_head, index_t j) const {
     return of.at_index(key_index(b, kv_head, j));
   }
-  /// Keys, or values, from j on, as far as run_end().
+  /// Keys, or values, [j, run_end(j, ..)).
   StoredRows<T> keys_from(index_t b, index_t kv_head, index_t j) const {
     return {key(k, b, kv_head, j), k.stride(2), scales_from(k_scales, b, kv_head, j)};
   }
   StoredRows<T> values_from(index_t b, index_t kv_head, index_t j) const {
     return {key(v, b, kv_head, j), v.stride(2), scales_from(v_scales, b, kv_head, j)};
   }
-  /// Their scales, of k_scales or v_scales; nullptr where there are none.
+  /// Their scales, out of k_scales or v_scales; nullptr without scales.
   const T* scales_from(const TensorView3<const T>& scales, index_t b, index_t kv_head,
                        index_t j) const {
     if (!scales) return nullptr;

@@ -10,8 +10,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Gradients of what options hold beside q, k and v, each on request, and what else a call of
-/// backward may add. They are added to what the views hold.
+/// What one call of backward may take beyond the options: d_lse, and the gradients of biases,
+/// slopes, sinks, qv and score parameters, each on request. Gradients are added to what the views
+/// hold.
 template <class T>
 struct AttentionBackwardCall {
   TensorView3<const T> d_lse = {};  ///< of lse, with its shape
@@ -36,10 +37,10 @@ struct BackwardProblem {
   TensorView3<const T> lse;
   TensorView4<T> d_q, d_k, d_v;
   AttentionBackwardCall<T> call;
-  RowFunctor<T> score_slope = {};  ///< the derivative of the score functor
-  RowFunctor<T> prob_slope = {};   ///< and of the prob functor
-  /// Its derivatives by those parameters whose gradients are wanted.
-  std::array<RowFunctor<T>, kMaxScoreParameters> parameter_slopes = {};
+  RowFunctor<T> score_derivative = {};  ///< the score functor's derivative
+  RowFunctor<T> prob_derivative = {};   ///< the prob functor's
+  /// The score functor's derivatives with respect to parameters whose gradients are requested.
+  std::array<RowFunctor<T>, kMaxScoreParameters> parameter_derivatives = {};
 
   /// The row of query i in q, out and their gradients.
   template <class V>
@@ -60,23 +61,24 @@ struct BackwardProblem {
     const index_t first = (std::max)(starts(b) - forward.options.first_key, index_t{0});
     return of.at_index({0, kv_head, first + j, 0});
   }
-  /// Whether scores pass something whose derivative is not 1.
-  bool bends_scores() const {
-    return forward.options.softcap > 0 || static_cast<bool>(score_slope);
+  /// Whether a score functor or softcap stands between q . k and the softmax.
+  bool has_score_derivative() const {
+    return forward.options.softcap > 0 || static_cast<bool>(score_derivative);
   }
 
   /// Whether gradients of ALiBi's slopes are wanted.
-  bool wants_slopes() const { return call.d_alibi_slopes || call.d_batch_alibi_slopes; }
+  bool wants_alibi_slopes() const { return call.d_alibi_slopes || call.d_batch_alibi_slopes; }
 
-  /// Numbers that each head sums up over its scores: see BackwardShare::head_sums.
+  /// Elements of PartialGradients::head_sums for each head: gradients that are sums over its
+  /// scores.
   index_t head_sums() const {
     const bool any =
-        wants_slopes() || call.d_relative_bias ||
-        std::any_of(parameter_slopes.begin(), parameter_slopes.end(),
-                    [](const RowFunctor<T>& slope) { return static_cast<bool>(slope); });
+        wants_alibi_slopes() || call.d_relative_bias ||
+        std::any_of(parameter_derivatives.begin(), parameter_derivatives.end(),
+                    [](const RowFunctor<T>& derivative) { return static_cast<bool>(derivative); });
     return any ? parameter_sum(kMaxScoreParameters) : 0;
   }
-  /// Where the sum of a score parameter stands among them.
+  /// Index of a score parameter's sum among them.
   index_t parameter_sum(std::size_t parameter) const {
     return 1 + call.d_relative_bias.extent(1) + static_cast<index_t>(parameter);
   }

@@ -1,4 +1,4 @@
-// QueryTiles: the queries of one task in whole tiles, where they lie or copied.
+// QueryTiles: the queries of one task in whole tiles, read in place or copied.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,7 +13,7 @@ namespace detail {
 template <class T>
 class QueryTiles {
  public:
-  /// Copies into scratch.q, unless tiles can be read where they lie.
+  /// Copies into scratch.q, unless all tiles can be read in place.
   QueryTiles(const AttentionProblem<T>& problem, const ForwardKernels<T>& kernels,
              const SequenceTiling& tiling, const ForwardScratch<T>& scratch,
              const TaskRows<T>& rows, index_t b)
@@ -28,36 +28,37 @@ class QueryTiles {
         count_((rows.count() + tile_rows_ - 1) / tile_rows_),
         stride_(rows.count() > 1 && !problem.widens_queries() ? query(rows[1]) - query(rows[0])
                                                               : problem.head_dim()) {
-    // Copying always takes sdpa_short and sdpa_512 of attn_report 1.01 times as long. But many rows
-    // of a decode step, read again for each of many keys, may evict one another where they lie.
+    // Read in place where possible: copying always takes attn_report's sdpa_short and sdpa_512 1.01
+    // times as long. But the many rows of a decode step are read again for each key, and rows a
+    // power of two apart may evict one another.
     has_copies_ = problem.options.qv || problem.widens_queries() ||
                   (tiling.decode && tile_rows_ > kDecodeRowsAtOnce) || !fill_tiles();
     if (has_copies_) copy();
   }
 
-  /// Rows of a tile: MR of one key/value head, on the decode path all of one.
+  /// Rows of a tile: MR, on the decode path all rows of a key/value head.
   index_t tile_rows() const { return tile_rows_; }
-  /// The same in memory: as many as kernels take at once.
+  /// tile_rows() rounded up to what kernels read and write at once.
   index_t height() const { return height_; }
-  /// Tiles.
+  /// Number of tiles.
   index_t count() const { return count_; }
-  /// Rows of the tile that begins with row r.
+  /// Number of rows in the tile that begins with row r.
   index_t rows_from(index_t r) const { return (std::min)(rows_.count() - r, tile_rows_); }
 
   const T* tile(index_t t) const {
     return has_copies_ ? copies_ + t * height_ * problem_.score_dim()
                        : query(rows_[t * tile_rows_]);
   }
-  /// Between the rows of a tile.
+  /// Elements between the rows of a tile.
   index_t stride() const { return stride_; }
 
  private:
-  /// Of queries that are of T.
+  /// Only for queries whose element is T.
   const T* query(const QueryRow<T>& row) const {
     return static_cast<const T*>(problem_.query(b_, row.h, row.i));
   }
 
-  /// Whether queries fill their tiles, and those of each tile lie stride_ apart.
+  /// Whether queries fill whole tiles, and the rows of each tile lie stride_ apart.
   bool fill_tiles() const {
     const index_t last = tile_rows_ - 1;
     if (height_ != tile_rows_ || rows_.count() != count_ * tile_rows_) return false;
@@ -67,7 +68,7 @@ class QueryTiles {
     return true;
   }
 
-  /// With rows of 0 behind them, up to whole tiles.
+  /// Copies, and fills up the last tile with rows of 0.
   void copy() {
     const index_t d = problem_.head_dim(), score_dim = problem_.score_dim();
     stride_ = score_dim;

@@ -11,8 +11,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The bucket of `n` steps among `count`: one each for the first half, then wider ones, by
-/// logarithm, up to `max_distance`. In float, as the models were trained.
+/// The bucket of distance n among `count`: the first half of the buckets hold one distance each,
+/// the others grow logarithmically up to max_distance. In float, as the models were trained.
 inline index_t t5_bucket(index_t n, index_t count, index_t max_distance) {
   const index_t exact = count / 2;
   if (n < exact) return n;

@@ -1,8 +1,8 @@
-// RowKernels: what attention asks of an instruction set, as a table of functions over plain arrays.
+// RowKernels: attention's inner loops, a table of functions over plain arrays per instruction set.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Only this is compiled once per set. How a call is cut into tasks, blocks and tiles (tiling.hpp,
-// forward.hpp) is compiled once altogether.
+// Only these are compiled once per set. How a call is cut into tasks, blocks and tiles (tiling.hpp,
+// forward.hpp) is compiled once for all sets.
 #pragma once
 
 #include "attn/attention/problem.hpp"
@@ -28,28 +28,29 @@ template <class T>
 struct QueryRow {
   index_t h, i;
   KeyRange keys;
-  RowState<T> state;  ///< without a sink until all keys are in
-  T output_scale;     ///< output = output_scale times the sum of weights times values
+  RowState<T> state;  ///< the sink joins it in finalize_rows(), after all keys
+  T output_scale;     ///< set by finalize_rows(): output = output_scale * (sum of weights v)
 };
 
-/// Adds one part of the keys to a row's state and to its sum of n elements.
+/// Merges one split's state and sum of n elements into the row's, as merge_states() does.
 template <class T>
-void merge_part(index_t n, const RowState<T>& part, const T* part_sum, RowState<T>& row, T* sum) {
-  if (part.row_sum == T{0}) {  // no weights: a sum of 0, or NaN of a value times a weight of 0
-    for (index_t x = 0; x < n; ++x) sum[x] += part_sum[x];
+void merge_state(index_t n, const RowState<T>& split, const T* split_sum, RowState<T>& row,
+                 T* sum) {
+  if (split.row_sum == T{0}) {  // no weights: the sum is 0, or NaN from 0 times a value
+    for (index_t x = 0; x < n; ++x) sum[x] += split_sum[x];
     return;
   }
-  const T row_max = (std::max)(row.row_max, part.row_max);
-  if (row_max == kMinusInf<T>) {  // nothing but NaN, which the largest passes over
-    row.row_sum += part.row_sum;
+  const T row_max = (std::max)(row.row_max, split.row_max);
+  if (row_max == kMinusInf<T>) {  // all scores are NaN, which row_max ignores and row_sum keeps
+    row.row_sum += split.row_sum;
     return;
   }
-  const T old = std::exp(row.row_max - row_max), added = std::exp(part.row_max - row_max);
-  for (index_t x = 0; x < n; ++x) sum[x] = sum[x] * old + part_sum[x] * added;
-  row = {row_max, row.row_sum * old + part.row_sum * added};
+  const T rescale = std::exp(row.row_max - row_max), added = std::exp(split.row_max - row_max);
+  for (index_t x = 0; x < n; ++x) sum[x] = sum[x] * rescale + split_sum[x] * added;
+  row = {row_max, row.row_sum * rescale + split.row_sum * added};
 }
 
-/// Rows of the highest tile of any target, for which scratch is laid out.
+/// MR of the tallest tile of any target; scratch is sized for it.
 inline constexpr index_t kMaxTileRows = 8;
 
 template <class T>
@@ -57,12 +58,12 @@ struct RowKernels {
   index_t tile_rows;    ///< MR: rows of a tile
   index_t panel_width;  ///< NR: keys of a packed panel
 
-  /// Packing of rows of T: see tile.inc.hpp.
+  /// Packs rows of T into columns of a panel: see tile.inc.hpp.
   void (*pack_part)(index_t width, index_t room, index_t k, const T* b, index_t column_stride,
                     T* panel);
 
-  /// scores[r, j] = scale q_r . k_j for the queries of one tile and the keys of a packed panel;
-  /// prefetches a panel's worth of memory from `to_prefetch` on.
+  /// scores[r, j] = scale q_r . k_j over d elements, for the MR queries of one tile and the NR keys
+  /// of a packed panel; prefetches as many bytes as the panel has from `to_prefetch` on.
   void (*score_panel)(index_t d, const T* queries, index_t queries_stride, const T* panel, T scale,
                       T* scores, index_t stride, const void* to_prefetch);
 
@@ -70,21 +71,22 @@ struct RowKernels {
   void (*softcap)(index_t n, T* s, T cap);
   /// s += bias; -inf where the bias is.
   void (*add_bias)(index_t n, T* s, const T* bias, index_t stride);
-  /// s = -inf where shown[j] == hidden.
-  void (*mask_out)(index_t n, T* s, const bool* shown, index_t stride, bool hidden);
-  /// s[j] -= slope |distance - j|
+  /// s[j] = -inf where mask[j * stride] == hidden: true of a drop mask, false of a keep mask.
+  void (*mask_out)(index_t n, T* s, const bool* mask, index_t stride, bool hidden);
+  /// s[j] -= slope |distance - j|, `distance` from key 0 of the row to the query.
   void (*add_alibi)(index_t n, T* s, T slope, index_t distance);
 
-  /// s = e^(s - row maximum) over n scores of each row; memory holds whole panels of them. Earlier
-  /// sums of a row are to be multiplied by its `rescale`.
+  /// One block of online softmax: updates each row's state, sets s = e^(s - row_max) over n scores
+  /// of each row (memory holds whole panels), and `rescale`, by which the caller multiplies the
+  /// row's earlier sums.
   void (*online_softmax)(index_t height, index_t n, T* s, index_t stride, QueryRow<T>* rows,
                          T* rescale);
   /// out = e^(s - row_max) / row_sum over n scores of a row whose state is final.
   void (*final_weights)(index_t n, const T* s, const RowState<T>& state, T* out);
 
-  /// Dropout of keys [first_key, first_key + n) of one query.
+  /// Dropout of one query's weights of the keys at positions [first_position, first_position + n).
   void (*apply_dropout)(index_t n, T* weights, const Dropout& dropout, index_t b, index_t h,
-                        index_t i, index_t first_key);
+                        index_t i, index_t first_position);
 
   /// out_r = rescale_r out_r + sum over j of weights[r, j] v_j for one tile.
   void (*add_values_tile)(index_t dv, index_t n, const T* weights, index_t weights_stride,
@@ -97,8 +99,8 @@ struct RowKernels {
                      index_t x_stride, T* out, index_t out_stride);
 };
 
-/// What attention asks of an instruction set for rows of one element, as they are stored; it
-/// computes in T.
+/// Attention's inner loops over rows of one stored element type (float, double, bfloat16, float16
+/// or int8), which compute in T.
 template <class T>
 struct ElementKernels {
   /// Rows into the columns of a panel: see pack_part in tile.inc.hpp.
@@ -109,16 +111,17 @@ struct ElementKernels {
   void (*narrow_rows)(index_t count, index_t n, const T* rows, index_t stride, void* to,
                       index_t to_stride);
 
-  /// scores[r, j] = scale q_r . k_j for `height` (at most kMaxDecodeRows) rows of queries and n
-  /// rows of keys, wherever they lie; without the scales of the keys.
+  /// The decode path's scores[r, j] = scale q_r . k_j for `height` (at most kMaxDecodeRows) queries
+  /// and n keys, by pointers to their rows; scales of int8 keys are not applied.
   void (*score_rows)(index_t height, index_t n, index_t d, const T* queries, index_t queries_stride,
                      const void* const* keys, T scale, T* scores, index_t stride);
-  /// out_r = rescale_r out_r + sum over j of weights[r, j] v_j for as many rows, without the scales
-  /// of the values, which are those of keys from `first` of their block on.
+  /// The decode path's out_r = rescale_r out_r + sum over j of weights[r, j] v_j for as many rows;
+  /// scales of int8 values are not applied. `first`: index of v_0 in its block of keys.
   void (*add_values_rows)(index_t height, index_t dv, index_t first, index_t n, const T* weights,
                           index_t weights_stride, const void* const* values, T* out,
                           index_t out_stride, const T* rescale);
-  /// s[r, j] *= factors[j]: what the scales of n keys or values do to as many rows. Of int8 alone.
+  /// s[r, j] *= factors[j]: applies the scales of n int8 keys or values. nullptr for other
+  /// elements.
   void (*scale_columns)(index_t height, index_t n, const T* factors, T* s, index_t stride);
 };
 

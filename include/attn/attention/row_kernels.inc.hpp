@@ -1,4 +1,4 @@
-// Kernel text: rows of scores between attention's two products, and the table of all of it.
+// Kernel text: rows of scores between attention's two products, and the table RowKernels.
 // SPDX-License-Identifier: Apache-2.0
 
 template <class T>
@@ -7,7 +7,7 @@ inline void score_panel(index_t d, const T* queries, index_t queries_stride, con
   using Shape = RowTileShape<T>;
   // The scale goes onto the product and not into the queries: one rounding of each score, not of
   // each factor.
-  tile<T, Shape::MR, Shape::NV, ALayout::rows, Start::product, false>(
+  tile<T, Shape::MR, Shape::NV, ALayout::rows, TileUpdate::scale, false>(
       d, queries, queries_stride, panel, Shape::NR, scores, stride, &scale, 0,
       {static_cast<const char*>(to_prefetch)});
 }
@@ -42,19 +42,19 @@ inline void add_bias(index_t n, T* s, const T* bias, index_t stride) {
 }
 
 template <class T>
-inline void mask_out(index_t n, T* s, const bool* shown, index_t stride, bool hidden) {
+inline void mask_out(index_t n, T* s, const bool* mask, index_t stride, bool hidden) {
   using V = Vec<T>;
   const V minus_inf = V::all(detail::kMinusInf<T>);
   index_t j = 0;
   if (stride == 1) {
     for (; j + V::kLanes <= n; j += V::kLanes) {
-      const auto set = are_set<T>(shown + j);
+      const auto set = are_set<T>(mask + j);
       const V x = V::load(s + j);
       (hidden ? select(set, minus_inf, x) : select(set, x, minus_inf)).store(s + j);
     }
   }
   for (; j < n; ++j) {
-    if (shown[j * stride] == hidden) s[j] = detail::kMinusInf<T>;
+    if (mask[j * stride] == hidden) s[j] = detail::kMinusInf<T>;
   }
 }
 
@@ -67,8 +67,8 @@ inline void add_alibi(index_t n, T* s, T slope, index_t distance) {
   const auto add = [&](T * at, V away, auto lanes) __attribute__((always_inline)) {
     store(fnma(by, max(away, zero - away), load(at, lanes)), at, lanes);
   };
-  // Counted down and not converted anew: exact up to 2^24 keys in float. Two counts, since each
-  // waits for its last.
+  // Distances are counted down rather than converted from integers: exact up to 2^24 keys in float.
+  // Two counters, since each subtraction waits for the one before.
   V even = V::all(static_cast<T>(distance)) - V::load(steps), odd = even - apart;
   index_t j = 0;
   for (; j + 2 * V::kLanes <= n; j += 2 * V::kLanes) {
@@ -83,8 +83,8 @@ inline void add_alibi(index_t n, T* s, T slope, index_t distance) {
   });
 }
 
-/// 0 for each lane of a vector, then -inf for each. A member, which g++ hides from other libraries
-/// where it is told to hide what is not exported; a variable template it does not.
+/// Lanes of 0, then as many of -inf. A static member, since g++ exports variable templates even
+/// where -fvisibility=hidden is given.
 template <class T>
 struct ShownThenHidden {
   static constexpr auto kLanes = [] {
@@ -94,7 +94,7 @@ struct ShownThenHidden {
   }();
 };
 
-/// s[n..] = -inf up to a whole vector.
+/// Sets s[n] and on to -inf up to a whole vector.
 template <class T>
 ATTN_INLINE void mask_out_beyond(index_t n, T* s) {
   constexpr index_t kLanes = Vec<T>::kLanes;
@@ -133,8 +133,8 @@ inline void online_softmax(index_t height, index_t n, T* s, index_t stride,
       e.store(s + j);
       total = total + e;
     }
-    // By vectors too: a call of std::exp costs as much as eight vectors of scores. There is nothing
-    // to rescale at first.
+    // exp_flush of one value, since a call of std::exp costs as much as eight vectors of scores. A
+    // row's first block has nothing to rescale.
     rescale[r] = state.row_sum == T{0} ? T{0} : max_lane(exp_flush(V::all(state.row_max) - shift));
     state = {row_max, state.row_sum * rescale[r] + sum(total)};
   }
@@ -153,16 +153,16 @@ template <class T>
 inline bool scale_rows(index_t height, index_t n, const detail::QueryRow<T>* rows, const T* x,
                        index_t x_stride, T* out, index_t out_stride) {
   using V = Vec<T>;
-  V odd = V::all(T{0});  // y - y is 0, or NaN where y is not finite
+  V not_finite = V::all(T{0});  // y - y is 0, or NaN where y is not finite
   for (index_t r = 0; r < height; ++r, x += x_stride, out += out_stride) {
     const V factor = V::all(rows[r].output_scale);
     each_vector<T>(n, [&](index_t j, auto lanes) {
       const V y = load(x + j, lanes) * factor;
       store(y, out + j, lanes);
-      odd = odd + (y - y);
+      not_finite = not_finite + (y - y);
     });
   }
-  return sum(odd) == T{0};
+  return sum(not_finite) == T{0};
 }
 
 static_assert(RowTileShape<float>::MR <= detail::kMaxTileRows);
@@ -170,7 +170,7 @@ static_assert(detail::kDecodeRowsAtOnce % kRowsAtOnce == 0);
 static_assert((RowTileShape<float>::NR & (RowTileShape<float>::NR - 1)) == 0);
 
 template <class T>
-struct Row<detail::RowKernels<T>> {
+struct TargetTable<detail::RowKernels<T>> {
   static constexpr detail::RowKernels<T> kTable{
       .tile_rows = RowTileShape<T>::MR,
       .panel_width = RowTileShape<T>::NR,

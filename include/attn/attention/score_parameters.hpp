@@ -1,4 +1,4 @@
-// ScoreParameters: numbers that a score functor takes, one for all heads or one for each.
+// Parameters of a score functor: numbers, one for all heads or one for each head.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,7 +16,7 @@ namespace detail {
 
 inline constexpr std::size_t kMaxScoreParameters = 4;
 
-/// A held parameter, and where backward adds its gradient: see with_gradient().
+/// A parameter and the view to which backward adds its gradient: see with_gradient().
 template <class P, class T>
 struct ParameterWithGradient {
   P parameter;
@@ -27,7 +27,7 @@ inline constexpr bool has_gradient = false;
 template <class P, class T>
 inline constexpr bool has_gradient<ParameterWithGradient<P, T>> = true;
 
-/// A parameter as it is held: a number, or a view of one for each head; with its gradient or not.
+/// A parameter as BoundScore stores it: a number, or a view (num_heads); with its gradient or not.
 template <class P>
 auto held(const P& parameter) {
   if constexpr (std::is_arithmetic_v<P> || has_gradient<P>) {
@@ -44,8 +44,8 @@ using Held = decltype(held(std::declval<const P&>()));
 template <class, class S>
 using Always = S;
 
-/// f with the parameters P.. bound: a score functor of (score, b, h, i, j). All parameters are
-/// handed to f in the type of the score.
+/// f with its parameters bound: a score functor of (score, b, h, i, j). f takes all parameters in
+/// the type of the score.
 template <class F, class... P>
 class BoundScore {
  public:
@@ -62,17 +62,17 @@ class BoundScore {
     }(std::index_sequence_for<P...>{});
   }
 
-  /// The derivative by parameter K, with D a Dual.
+  /// A Dual whose derivative is that with respect to parameter K. D: Dual.
   template <std::size_t K, class D>
-  D along(D score, int b, int h, int i, int j) const {
+  D derivative_by(D score, int b, int h, int i, int j) const {
     return [&]<std::size_t... N>(std::index_sequence<N...>) {
       return D(f_(score, b, h, i, j,
                   D(parameter<D>(std::get<N>(parameters_), h).value, N == K ? 1 : 0)...));
     }(std::index_sequence_for<P...>{});
   }
 
-  /// How many numbers each parameter is; 0 behind the last. Throws ShapeError unless a view has one
-  /// for each head.
+  /// Extent of each parameter: 1, or num_heads for a view; 0 for those that do not exist. Throws
+  /// ShapeError unless a view has an element for each head.
   std::array<index_t, kMaxScoreParameters> extents(index_t num_heads) const {
     std::array<index_t, kMaxScoreParameters> result{};
     std::size_t at = 0;
@@ -90,7 +90,7 @@ class BoundScore {
     return result;
   }
 
-  /// Where a parameter came with its gradient, that into the place of its number.
+  /// to[n] = the gradient of parameter n, where with_gradient() gave one.
   template <class T>
   void add_gradients_held(std::array<TensorView1<T>, kMaxScoreParameters>& to) const {
     std::size_t at = 0;
@@ -155,9 +155,9 @@ void add_gradients_held(const F& f, std::array<TensorView1<T>, kMaxScoreParamete
 }  // namespace detail
 
 /// A parameter of a score_mod together with its gradient, to which backward adds: (1) of a number,
-/// (num_heads) of a view. So gradients pass through layers, stacks and models, which hand the
-/// functor on; a parameter that several layers share gets the sum over them. Both must outlive the
-/// calls. Layers compute forward as without it.
+/// (num_heads) of a view. For layers, stacks and models, which hand the functor on: a parameter
+/// that several layers share gets the sum over them. Both must outlive the calls. Forward is the
+/// same with and without it.
 template <class P, TensorLike D>
   requires(!TemporaryTensor<P> && !TemporaryTensor<D>)
 auto with_gradient(P&& parameter, D&& gradient) {

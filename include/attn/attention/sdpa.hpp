@@ -1,4 +1,4 @@
-// scaled_dot_product_attention: the public door of attention.
+// scaled_dot_product_attention: attention's public function.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,7 +12,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The call, checked, with its functors, which must outlive it.
+/// make_problem() with functors, which must outlive the call.
 template <class T, class... Functors>
 AttentionProblem<T> make_problem_with(const StoredView<const void>& q,
                                       const StoredView<const void>& k,
@@ -40,11 +40,11 @@ AttentionProblem<T> make_problem_with(const StoredView<const void>& q,
 /// Shapes: q (batch, num_heads, q_len, head_dim), k (batch, num_kv_heads, kv_len, head_dim), v
 /// (batch, num_kv_heads, kv_len, head_dim_v), out (batch, num_heads, q_len, head_dim_v); any
 /// strides with a unit innermost one. num_heads is a multiple of num_kv_heads: head h reads
-/// key/value head h / (num_heads / num_kv_heads). A query that sees no key gives 0, as where there
-/// is none; without queries nothing is written but outputs on request. out must not overlap q, k or
-/// v. Throws ShapeError, DTypeError or ValueError, before anything is written. Source: Vaswani et
-/// al., "Attention Is All You Need" (2017), equation 1; computed block by block as in Dao et al.,
-/// "FlashAttention" (2022), without a score matrix in memory.
+/// key/value head h / (num_heads / num_kv_heads). A query that sees no key has output 0. Without
+/// queries only outputs on request are written. out must not overlap q, k or v. Throws ShapeError,
+/// DTypeError or ValueError, before anything is written. Source: Vaswani et al., "Attention Is All
+/// You Need" (2017), equation 1; computed block by block as in Dao et al., "FlashAttention" (2022),
+/// without a score matrix in memory.
 ///
 /// Functors follow the options, in any order: score_mod(f), mask_mod(f), prob_mod(f), one of each;
 /// see functors.hpp.
@@ -85,13 +85,13 @@ inline constexpr bool is_options = false;
 template <class T>
 inline constexpr bool is_options<AttentionOptions<T>> = true;
 
-/// Neither out nor options: a functor that stands before them.
+/// Neither out nor options: a functor in the wrong place.
 template <class X>
 concept NoOptions = !TensorLike<X> && !is_options<X>;
 
 }  // namespace detail
 
-/// Never: a functor follows the options.
+/// Not callable: functors follow the options. It exists for the message.
 template <TensorLike Q, TensorLike K, TensorLike V, detail::NoOptions F, class... Others>
 void scaled_dot_product_attention(const Q&, const K&, const V&, const F&, const Others&...) {
   static_assert(!std::is_same_v<F, F>,

@@ -11,8 +11,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Throws ValueError for outputs on request whose gradients are not computed, so that nobody takes
-/// them for part of d_q.
+/// Throws ValueError for outputs on request through which no gradient passes: otherwise a loss of
+/// them would silently be ignored.
 template <class T>
 void refuse_without_gradient(std::string_view function, const AttentionOptions<T>& options) {
   const auto refuse = [&](std::string_view name, bool given) {
@@ -27,7 +27,7 @@ void refuse_without_gradient(std::string_view function, const AttentionOptions<T
   refuse("max_logits", static_cast<bool>(options.max_logits));
 }
 
-/// `parameters`: how many numbers each parameter of the score_mod is.
+/// `parameters`: the extent of each parameter of the score_mod.
 template <class T>
 void check_backward(const BackwardProblem<T>& problem,
                     const std::array<index_t, kMaxScoreParameters>& parameters) {
@@ -88,7 +88,7 @@ void check_backward(const BackwardProblem<T>& problem,
   }
 }
 
-/// A tensor in scratch memory, for one of another element.
+/// A copy in scratch memory, widened to T.
 template <class T>
 struct Widened {
   Widened(const Shape<4>& shape, const Execution& execution)
@@ -162,20 +162,20 @@ void scaled_dot_product_attention_backward(
         view_of(d_v),
         call};
     std::array<index_t, detail::kMaxScoreParameters> parameters{};
-    [[maybe_unused]] const auto take_slopes = [&](const auto& functor) {
+    [[maybe_unused]] const auto bind_derivatives = [&](const auto& functor) {
       using Functor = std::remove_cvref_t<decltype(functor)>;
       const Isa isa = execution.instruction_set();
       if constexpr (detail::is_mod<detail::ScoreMod, Functor>) {
         parameters = detail::parameter_extents(functor.f, problem.forward.num_heads());
         auto& wanted = problem.call.d_score_parameters;
         detail::add_gradients_held(functor.f, wanted);
-        problem.score_slope = detail::slope_of<T>(isa, functor);
-        problem.parameter_slopes = detail::slopes_along<T>(isa, functor, wanted);
+        problem.score_derivative = detail::derivative_of<T>(isa, functor);
+        problem.parameter_derivatives = detail::parameter_derivatives_of<T>(isa, functor, wanted);
       } else if constexpr (detail::is_mod<detail::ProbMod, Functor>) {
-        problem.prob_slope = detail::slope_of<T>(isa, functor);
+        problem.prob_derivative = detail::derivative_of<T>(isa, functor);
       }
     };
-    (take_slopes(functors), ...);
+    (bind_derivatives(functors), ...);
     detail::check_backward(problem, parameters);
     detail::backend<family::AttentionBackward, T>(execution).backward(problem, execution);
   }

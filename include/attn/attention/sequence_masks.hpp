@@ -8,12 +8,12 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Also of an Eigen vector, which view_of() takes for a matrix.
+/// True for an Eigen vector and Rank 1, too, which view_of() takes for a matrix.
 template <class X, int Rank>
 inline constexpr bool has_rank =
     std::convertible_to<const X&, TensorView<const scalar_t<X>, Rank>> || rank_v<X> == Rank;
 
-/// Empty where elements or axes are others: whoever asks has said so.
+/// An empty view where elements or axes differ, which the caller's static_assert reports.
 template <int Rank, class X>
 TensorView<const index_t, Rank> index_view(const X& x) {
   if constexpr (std::convertible_to<const X&, TensorView<const index_t, Rank>>) {
@@ -91,8 +91,7 @@ inline Mask chunked(index_t size) {
 }
 
 /// Sequences packed into one: position p sees the keys j with ids(b, j) = ids(b, p). Shape (batch,
-/// kv_len) or
-/// (1, kv_len), never falling along a row; ids in any order are for a mask_mod.
+/// kv_len) or (1, kv_len). Ids must not fall along a row; for ids in any order use a mask_mod.
 template <TensorLike X>
 Mask documents(const X& ids) {
   static_assert(detail::has_rank<X, 2>, "documents takes ids, (batch, kv_len)");

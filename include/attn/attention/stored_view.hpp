@@ -1,4 +1,4 @@
-// StoredView: tensors where they lie, of an element that only a call's kernels know.
+// StoredView: a view of a tensor whose element type is known at run time only.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,9 +11,9 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// (batch, heads, seq, dim), innermost stride 1; strides are in elements. Void is const where it is
-/// only read. What cuts a call into tasks takes any element by addresses, and is compiled once for
-/// all of them.
+/// Shape (batch, heads, seq, dim), innermost stride 1; strides are in elements. Void: void, or
+/// const void for what is only read. Planning and drivers use these, so that they are compiled once
+/// for all element types; kernels know the element.
 template <class Void>
 class StoredView {
  public:
@@ -47,7 +47,7 @@ class StoredView {
   index_t element_size_;
 };
 
-/// `rows` rows of them after a row at p.
+/// The address `rows` rows after the row at p.
 template <class Void>
 auto* rows_after(Void* p, index_t rows, const StoredView<Void>& x) {
   using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;

@@ -8,8 +8,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Rows [first_row, first_row + num_rows) of one batch row and key/value head; behind the last row
-/// of a head come those of the next.
+/// Rows [first_row, first_row + num_rows) of batch row b, counted from the first row of key/value
+/// head kv_head; after the last row of a head come those of the next.
 struct RowBlock {
   index_t b, kv_head, first_row, num_rows;
 };
@@ -22,7 +22,7 @@ class TaskRows {
       : problem_(problem),
         b_(block.b),
         count_(block.num_rows),
-        first_number_(problem.lengths(block.b).first_key),
+        first_position_(problem.lengths(block.b).first_key),
         rows_(rows),
         uniform_(block.num_rows > 0 && !problem.options.mask.has_intervals()),
         classifies_(problem.functors.classify != nullptr) {
@@ -38,7 +38,7 @@ class TaskRows {
     }
   }
 
-  /// From now on every row sees keys [0, keys), whatever the masks say.
+  /// Makes every row see keys [0, keys), whatever the masks say.
   void show_all(index_t keys) {
     for (index_t r = 0; r < count_; ++r) rows_[r].keys = {0, keys};
     uniform_ = count_ > 0;
@@ -46,12 +46,12 @@ class TaskRows {
   }
 
   index_t count() const { return count_; }
-  /// Every row sees all keys up to the same one.
+  /// Whether all rows see the same interval of keys.
   bool uniform() const { return uniform_; }
   QueryRow<T>& operator[](index_t r) const { return rows_[r]; }
   std::span<QueryRow<T>> all() const { return {rows_, static_cast<std::size_t>(count_)}; }
 
-  /// The smallest range with all keys of `keys` that any row sees.
+  /// The smallest range that holds every key of `keys` that some row sees.
   KeyRange seen(KeyRange keys) const { return seen_by(0, count_, keys); }
 
   /// The same of rows [r, r + count).
@@ -59,7 +59,7 @@ class TaskRows {
     return uniform_ && !classifies_ ? seen_by_row(r, keys) : seen_by_any(r, count, keys);
   }
 
-  /// What the mask functor says of rows [r, r + count), head by head.
+  /// The mask functor's classify() of rows [r, r + count), which may be of several heads.
   Visibility visibility(index_t r, index_t count, KeyRange keys) const {
     const RowFunctors<T>& functors = problem_.functors;
     if (!classifies_) return Visibility::partial;
@@ -70,7 +70,7 @@ class TaskRows {
       while (end < r + count && rows_[end].h == first.h) ++end;
       const Visibility part =
           functors.classify(functors.mask.object, b_, first.h, {first.i, first.i + end - x},
-                            {keys.begin + first_number_, keys.end + first_number_});
+                            {keys.begin + first_position_, keys.end + first_position_});
       some = some || part != Visibility::empty;
       all = all && part == Visibility::full;
       x = end;
@@ -94,10 +94,10 @@ class TaskRows {
     return seen;
   }
 
-  /// Keys of which a mask functor is asked at once.
+  /// Most keys of one call of classify() in trim().
   static constexpr index_t kChunk = 64;
 
-  /// Takes off `seen` at both ends what the mask functor says is empty.
+  /// Shortens `seen` at both ends by chunks that classify() calls empty.
   void trim(index_t r, index_t count, KeyRange& seen) const {
     while (seen.begin < seen.end) {
       const index_t next = (std::min)((seen.begin / kChunk + 1) * kChunk, seen.end);
@@ -113,10 +113,10 @@ class TaskRows {
 
   const AttentionProblem<T>& problem_;
   index_t b_, count_;
-  index_t first_number_;  ///< of the first key given
+  index_t first_position_;  ///< of key 0
   QueryRow<T>* rows_;
   bool uniform_;
-  bool classifies_;  ///< a mask functor says what it shows of blocks
+  bool classifies_;  ///< the mask functor has classify()
 };
 
 }  // namespace detail

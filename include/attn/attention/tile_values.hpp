@@ -1,4 +1,4 @@
-// TileValues: weights times values of T, where they lie or copied side by side.
+// TileValues: weights times values of T, read in place or copied to contiguous rows.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,7 +16,7 @@ class TileValues {
         has_copies_(task.problem.paged() || task.problem.widens_keys() ||
                     task.problem.v.stride(2) != task.problem.head_dim_v()) {}
 
-  /// `keys` of the block that begins with first_key.
+  /// Copies the values of `keys`, if needed, of the block that begins at first_key.
   void load(index_t first_key, KeyRange keys) const {
     if (!has_copies_) return;
     const AttentionProblem<T>& problem = task_.problem;
@@ -27,7 +27,7 @@ class TileValues {
     }
   }
 
-  /// tile.sums = rescale times themselves + weights, in the place of the scores, times values.
+  /// tile.sums = rescale tile.sums + weights v; the weights stand in tile.scores.
   void add(const ScoreTile<T>& tile, const T* rescale) const {
     if (has_copies_) return add_copied(tile, rescale);
     const auto& v = task_.problem.v;
@@ -35,7 +35,7 @@ class TileValues {
     add(tile, static_cast<const T*>(values), v.stride(2), rescale);
   }
 
-  /// Copies as load(), but 0 where `shown` is -inf for a key.
+  /// Copies as load(), but 0 for keys whose `shown` is -inf.
   void copy_shown(index_t first_key, KeyRange keys, const T* shown) const {
     for (index_t j = keys.begin; j < keys.end; ++j) {
       if (shown[j - keys.begin] == kMinusInf<T>) {
@@ -46,7 +46,7 @@ class TileValues {
     }
   }
 
-  /// As add(), with those copies.
+  /// As add(), with these copies as v.
   void add_copied(const ScoreTile<T>& tile, const T* rescale) const {
     add(tile, copy_of(tile.first_column()), task_.scratch.out_stride, rescale);
   }
@@ -54,7 +54,7 @@ class TileValues {
  private:
   T* copy_of(index_t column) const { return task_.scratch.v + column * task_.scratch.out_stride; }
 
-  /// Keys [begin, end), which lie one stride apart.
+  /// Copies the values of keys [begin, end), which lie one stride apart.
   void copy(index_t first_key, index_t begin, index_t end) const {
     const AttentionProblem<T>& problem = task_.problem;
     task_.kernels.of_keys.widen_rows(end - begin, problem.head_dim_v(),
@@ -70,9 +70,9 @@ class TileValues {
   }
 
   const ForwardTask<T>& task_;
-  /// Values of a block are copied side by side, once for all tiles: rows apart by a power of two,
-  /// as in (batch, seq, 16 heads, 64), fall into few sets of the caches, which took up to 1.2 times
-  /// as long (attention_bench's attention_1024_seq_major).
+  /// Values of a block are copied to contiguous rows, once for all tiles, unless they are
+  /// contiguous floats: rows a power of two apart, as in (batch, seq, 16 heads, 64), map to few
+  /// cache sets, which took up to 1.2 times as long (attention_bench's attention_1024_seq_major).
   bool has_copies_;
 };
 

@@ -1,4 +1,4 @@
-// TiledPath: what paths have in common that pack keys and multiply a tile of queries by them.
+// TiledPath: base of the paths that pack keys into panels and multiply tiles of queries by them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,11 +9,11 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Values: tile_values.hpp or pair_values.hpp.
+/// Values: TileValues or PairValues, the second product.
 template <class T, class Values>
 class TiledPath : public ScorePath<T> {
  public:
-  /// For the rows of one key/value head.
+  /// `task` has rows of one key/value head.
   explicit TiledPath(const ForwardTask<T>& task) : task_(task), values_(task) {
     // With paged keys, only queries are prefetched: unused page-table entries may be invalid.
     const RowBlock& next = task.next;
@@ -62,9 +62,9 @@ class TiledPath : public ScorePath<T> {
  protected:
   ~TiledPath() = default;
 
-  /// Keys that some row of the task sees, of the block that begins with first_key.
+  /// Packs `keys`, which some row of the task sees, of the block that begins at first_key.
   virtual void pack_keys(index_t first_key, KeyRange keys) const = 0;
-  /// What a panel of keys takes: score() prefetches as much.
+  /// Bytes of a packed panel of keys: each product prefetches as many.
   virtual index_t panel_bytes() const = 0;
 
   const void* next_panel(const void* otherwise) { return stream_.next_panel(otherwise); }
@@ -73,7 +73,7 @@ class TiledPath : public ScorePath<T> {
 
  private:
   Values values_;
-  index_t next_keys_ = 0;  ///< of the next task, where it begins with other keys
+  index_t next_keys_ = 0;  ///< keys of the next task's first block, unless they are this task's
   PrefetchStream<T> stream_;
 };
 

@@ -9,7 +9,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Keys and values are of In.
+/// For keys and values of element In.
 template <class In, class T>
 ATTN_ONCE_A_CALL TiledProducts<T> tiled_products(const AttentionProblem<T>& problem,
                                                  const RowKernels<T>& rows) {

@@ -8,30 +8,30 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// How the keys of one batch row are cut. A part of the keys is a task, which makes d_k and d_v of
-/// its keys and a part of d_q; all of it follows from the length alone.
+/// How the keys of one batch row are cut. Each split of the keys is a task, which computes d_k and
+/// d_v of its keys and a partial d_q. It depends on kv_len and the machine alone.
 struct BackwardTiling {
-  static constexpr index_t kMaxParts = 4, kKeysOfPart = 1024;
+  static constexpr index_t kMaxSplits = 4, kKeysPerSplit = 1024;
   static constexpr index_t kBlockQ = 96;  ///< whole tiles of 6 and of 8 rows
 
-  index_t block_kv, parts, keys_of_part;
+  index_t block_kv, kv_splits, keys_per_split;
 
   explicit BackwardTiling(index_t kv_len)
-      // Weights and score gradients of 96 x 128 floats are 48 KB each; packed keys and values,
-      // copies and sums of 128 x 64 floats five times 32 KB.
+      // With 128 keys of 64 floats, weights and score gradients (96 x 128) take 48 KB each, and
+      // packed keys, packed values, copied keys, d_k and d_v 32 KB each.
       : block_kv(has_large_second_level_cache() ? 256 : 128),
-        parts(std::clamp((kv_len + kKeysOfPart - 1) / kKeysOfPart, index_t{1}, kMaxParts)),
-        keys_of_part(round_up((kv_len + parts - 1) / parts, block_kv)) {}
+        kv_splits(std::clamp((kv_len + kKeysPerSplit - 1) / kKeysPerSplit, index_t{1}, kMaxSplits)),
+        keys_per_split(round_up((kv_len + kv_splits - 1) / kv_splits, block_kv)) {}
 };
 
 /// Scratch of one worker, cut from `elements` of T at `memory`.
 template <class T>
 struct BackwardScratch {
-  T *k_panels, *v_panels, *k, *q, *d_out, *weights, *dropped, *d_s, *slope, *prob_slope, *d_q, *d_k,
-      *d_v, *delta;
-  std::array<T*, kMaxScoreParameters> parameter_slopes{};
+  T *k_panels, *v_panels, *k, *q, *d_out, *weights, *dropped, *d_s, *score_derivative,
+      *prob_derivative, *d_q, *d_k, *d_v, *delta;
+  std::array<T*, kMaxScoreParameters> parameter_derivatives{};
   QueryRow<T>* rows;
-  KeyRange* seen;  ///< by the rows of each block
+  KeyRange* seen;  ///< keys that each block of rows sees
   index_t d_stride, dv_stride, score_stride, elements = 0;
 
   BackwardScratch(T* memory, const BackwardProblem<T>& problem, index_t block_kv) {
@@ -50,19 +50,19 @@ struct BackwardScratch {
       const index_t bytes = n * index_t{sizeof(X)};
       return reinterpret_cast<X*>(take((bytes + index_t{sizeof(T)} - 1) / index_t{sizeof(T)}));
     };
-    const bool drops = forward.options.dropout.p > 0, bends = problem.bends_scores();
+    const bool drops = forward.options.dropout.p > 0, bends = problem.has_score_derivative();
     k_panels = take(block_kv * d);
     v_panels = take(block_kv * dv);
     k = take(block_kv * d_stride);
     q = take(kRows * d);
     d_out = take(kRows * dv);
     weights = take(kRows * score_stride);
-    dropped = drops || problem.prob_slope ? take(kRows * score_stride) : weights;
+    dropped = drops || problem.prob_derivative ? take(kRows * score_stride) : weights;
     d_s = take(kRows * score_stride);
-    slope = bends ? take(score_stride) : nullptr;
-    prob_slope = problem.prob_slope ? take(score_stride) : nullptr;
+    score_derivative = bends ? take(score_stride) : nullptr;
+    prob_derivative = problem.prob_derivative ? take(score_stride) : nullptr;
     for (std::size_t n = 0; n < kMaxScoreParameters; ++n) {
-      if (problem.parameter_slopes[n]) parameter_slopes[n] = take(score_stride);
+      if (problem.parameter_derivatives[n]) parameter_derivatives[n] = take(score_stride);
     }
     d_q = take(kRows * d_stride);
     d_k = take((block_kv + kMaxTileRows) * d_stride);

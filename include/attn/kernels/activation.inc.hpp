@@ -1,7 +1,7 @@
-// Kernel text: one row through an activation; its product with a second row; swish, with a factor.
+// Kernel text: activations of rows, gated products, and swish.
 // SPDX-License-Identifier: Apache-2.0
 
-/// use(f) with the activation as a function f of one vector; nothing for Activation::none.
+/// Calls use(f), where f maps a vector to its activation; does nothing for Activation::none.
 template <class T, class Use>
 inline void with_activation(Activation activation, Use use) {
   const auto all = [](double value) { return Vec<T>::all(static_cast<T>(value)); };
@@ -23,8 +23,7 @@ inline void with_activation(Activation activation, Use use) {
   }
 }
 
-/// Distance of the prefetch. It pays beyond L2: 4096 x 1024 takes 0.81 of the time (gelu), 0.77
-/// (silu).
+/// Prefetch distance. It pays beyond L2: 4096 x 1024 takes 0.81 of the time (gelu), 0.77 (silu).
 inline constexpr index_t kPrefetchBytes = 4096;
 
 /// Prefetches the line of p + kPrefetchBytes, which may lie past the end.
@@ -34,8 +33,8 @@ ATTN_INLINE void prefetch_ahead(const T* p) {
   __builtin_prefetch(reinterpret_cast<const void*>(at), kWrite);
 }
 
-/// out may be x. With `past_caches` out is not read first and pushes nothing out of the caches;
-/// streamed() is due.
+/// One row; out may be x. past_caches: non-temporal stores, which neither read out first nor evict
+/// anything; the caller calls streamed() afterwards.
 template <class T>
 inline void activate_row(Activation activation, index_t n, const T* x, T* out, bool past_caches) {
   constexpr index_t kLanes = Vec<T>::kLanes;
@@ -45,7 +44,7 @@ inline void activate_row(Activation activation, index_t n, const T* x, T* out, b
     };
     index_t k = 0;
     if (past_caches) {
-      // Up to where whole vectors are aligned.
+      // Elements before the first aligned vector.
       const auto past = static_cast<index_t>(reinterpret_cast<std::uintptr_t>(out) / sizeof(T));
       k = std::min((kLanes - past % kLanes) % kLanes, n);
       if (k > 0) part(0, k);
@@ -83,7 +82,7 @@ template <class T>
 inline void activate_elements(const detail::ActivationProblem<T>& problem, const Executor& executor,
                               Workspace&) {
   constexpr index_t kRow = 4096;
-  // What is in place is in the caches already.
+  // In place, out is in the caches already.
   const bool past_caches =
       problem.x != problem.out && 2 * problem.n * index_t{sizeof(T)} >= last_level_cache();
   const index_t rows = (problem.n + kRow - 1) / kRow;
@@ -117,7 +116,7 @@ inline void swiglu_elements(const detail::SwigluProblem<T>& problem, const Execu
 }
 
 template <class T>
-struct Row<detail::Backend<family::Elementwise, T, T>> {
+struct TargetTable<detail::Backend<family::Elementwise, T, T>> {
   static constexpr detail::Backend<family::Elementwise, T, T> kTable{
       .activate = detail::kKernel<activate_elements<T>>,
       .glu = detail::kKernel<glu_rows<T>>,

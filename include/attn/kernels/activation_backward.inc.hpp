@@ -1,49 +1,49 @@
 // Kernel text: derivatives of activations, by rows.
 // SPDX-License-Identifier: Apache-2.0
 
-/// use(f) with f(v, value, slope): the activation of one vector and its derivative there.
+/// Calls use(f), where f(v, value, derivative) sets the activation of vector v and its derivative.
 template <class T, class Use>
 inline void with_derivative(Activation activation, Use use) {
   using V = Vec<T>;
   const auto all = [](double value) { return V::all(static_cast<T>(value)); };
   switch (activation) {
     case Activation::none:
-      return use([&](V v, V& value, V& slope) {
+      return use([&](V v, V& value, V& derivative) {
         value = v;
-        slope = all(1);
+        derivative = all(1);
       });
     case Activation::relu:
-      return use([&](V v, V& value, V& slope) {
+      return use([&](V v, V& value, V& derivative) {
         value = max(all(0), v);
-        slope = select(less(all(0), v), all(1), all(0));
+        derivative = select(less(all(0), v), all(1), all(0));
       });
     case Activation::silu:
       // With s = 1 / (1 + e^-v): (v s)' = s (1 + v (1 - s))
-      return use([&](V v, V& value, V& slope) {
+      return use([&](V v, V& value, V& derivative) {
         const V s = all(1) / (all(1) + exp(all(0) - v));
         value = v * s;
-        slope = s * fma(v, all(1) - s, all(1));
+        derivative = s * fma(v, all(1) - s, all(1));
       });
     case Activation::gelu_tanh:
       // (1 + tanh u) / 2 = s(2u) = 1 / (1 + e^-2u): the derivative is s + v s (1 - s) (2u)'
-      return use([&](V v, V& value, V& slope) {
+      return use([&](V v, V& value, V& derivative) {
         const V squared = v * v;
         const V u = all(1.5957691216057307) * fma(all(0.044715) * v, squared, v);
         const V s = all(1) / (all(1) + exp(all(0) - u));
         const V du = all(1.5957691216057307) * fma(all(3 * 0.044715), squared, all(1));
         value = v * s;
-        // Beyond any slope s (1 - s) is 0, and u may be infinite.
-        const V bend = s * (all(1) - s);
-        slope = fma(v * bend, select(less(all(0), bend), du, all(0)), s);
+        // Far from 0, s (1 - s) is 0, and u may be infinite.
+        const V factor = s * (all(1) - s);
+        derivative = fma(v * factor, select(less(all(0), factor), du, all(0)), s);
       });
     case Activation::gelu:
       // With the normal distribution's P and density p: (v P(v))' = P + v p
-      return use([&](V v, V& value, V& slope) {
+      return use([&](V v, V& value, V& derivative) {
         const V whole = normal_cdf(v);
         const V near = min(max(v, all(-40)), all(40));  // where the density is 0 anyway
         const V density = all(0.39894228040143267794) * exp(all(-0.5) * near * near);
         value = v * whole;
-        slope = fma(near, density, whole);
+        derivative = fma(near, density, whole);
       });
   }
 }
@@ -62,19 +62,19 @@ inline void activation_backward_rows(const detail::ActivationBackwardProblem<T>&
       T* dx = row_of(problem.d_x, row);
       if (!problem.b) {
         each_vector<T>(n, [&](index_t k, auto lanes) {
-          V value, slope;
-          f(load(x + k, lanes), value, slope);
-          store(load(dy + k, lanes) * slope, dx + k, lanes);
+          V value, derivative;
+          f(load(x + k, lanes), value, derivative);
+          store(load(dy + k, lanes) * derivative, dx + k, lanes);
         });
         return;
       }
       const T* b = row_of(problem.b, row);
       T* db = row_of(problem.d_b, row);
       each_vector<T>(n, [&](index_t k, auto lanes) {
-        V value, slope;
-        f(load(x + k, lanes), value, slope);
+        V value, derivative;
+        f(load(x + k, lanes), value, derivative);
         const V d = load(dy + k, lanes), other = load(b + k, lanes);
-        store(d * other * slope, dx + k, lanes);
+        store(d * other * derivative, dx + k, lanes);
         store(d * value, db + k, lanes);
       });
     });
@@ -82,7 +82,7 @@ inline void activation_backward_rows(const detail::ActivationBackwardProblem<T>&
 }
 
 template <class T>
-struct Row<detail::Backend<family::ElementwiseBackward, T, T>> {
+struct TargetTable<detail::Backend<family::ElementwiseBackward, T, T>> {
   static constexpr detail::Backend<family::ElementwiseBackward, T, T> kTable{
       .activate = detail::kKernel<activation_backward_rows<T>>};
 };

@@ -4,15 +4,16 @@
 //   backend<family::Products, T>(isa).gemm(problem, execution)
 //
 // A family's header specialises Backend: pointers to kernels and tile sizes. The family's kernel
-// text fills it in, for each target: `template <class T> struct Row<detail::Backend<family::Norms,
-// T, T>>`. A call instantiates the table of its own family alone.
+// text fills it in, for each target: `template <class T> struct
+// TargetTable<detail::Backend<family::Norms, T, T>>`. A call instantiates the table of its own
+// family alone.
 //
 // With attn::compiled (ATTN_COMPILED) the tables lie in the library, behind
-// attn::compiled::table(). Its name holds no type of the inline namespace, which differs between a
-// library and programs with other -m flags; the types behind the pointers are laid out alike in all
-// of them. How, is part of the name: headers beside a library of another version, or with fields in
-// another order, fail to link. Virtual functions are not called across: to a sanitizer the
-// executors of the two are different types.
+// attn::compiled::table(). Its mangled name holds no type of the inline namespace, which differs
+// between a library and programs with other -m flags; the types that pointers refer to have the
+// same layout in all of them. A hash of that layout is part of the name, so that headers of another
+// version, or with fields in another order, fail to link. Virtual functions are not called across
+// the boundary: to a sanitizer, the executors on its two sides are different types.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +23,7 @@
 #include "attn/core/element.hpp"
 #include "attn/exec/execution.hpp"
 #include "attn/exec/row_ranges.hpp"
-#include "attn/simd/rows.hpp"
+#include "attn/simd/tables.hpp"
 
 /// Families of operations; outside the inline namespace, since names in the library hold them.
 namespace attn::family {
@@ -49,9 +50,9 @@ struct AttentionBackward;
 #if defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY)
 namespace attn::compiled {
 
-/// The executor of a program, for the library: run(executor, count, task), where task is a TaskRef.
-/// Its threads are counted only where that matters: OpenMP takes some nanoseconds, and small calls
-/// run on one thread anyway.
+/// A program's executor, as the library sees it: run(executor, count, task), where task is a
+/// TaskRef. concurrency() is a function, called only if needed: OpenMP takes nanoseconds to answer,
+/// and small calls run on one thread anyway.
 struct ExecutorRef {
   const void* executor;
   int (*concurrency)(const void* executor);
@@ -69,12 +70,12 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// What a target offers for a family, with inputs of In and sums of Acc. Each has a member kLayout,
-/// a layout_hash() of itself and of what its kernels are handed.
+/// A target's table for one family, with inputs of In and sums of Acc: specialised by each family's
+/// header. Member kLayout is a layout_hash() of the table and of its kernels' arguments.
 template <class Family, class In, class Acc = In>
 struct Backend;
 
-/// Of sizes and offsets, in an order that names fix, and of the version: FNV-1a.
+/// FNV-1a hash of sizes and offsets, in a fixed order of the members, and of the version.
 constexpr std::uint64_t layout_hash(std::initializer_list<std::uint64_t> numbers) {
   std::uint64_t hash = 0xcbf29ce484222325u ^ ATTN_VERSION;
   for (std::uint64_t number : numbers) {
@@ -86,7 +87,7 @@ constexpr std::uint64_t layout_hash(std::initializer_list<std::uint64_t> numbers
 
 #if defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY)
 
-/// A function of a Backend: what it does to a problem on the threads of a call.
+/// A function of a Backend, called with a problem and the Execution of the call.
 template <class Problem>
 struct Kernel {
   void (*function)(const void* problem, const attn::compiled::ExecutorRef& executor,
@@ -105,7 +106,7 @@ struct Kernel {
   }
 };
 
-/// The executor of the program that called.
+/// An Executor that forwards to the calling program's.
 class ProgramsExecutor final : public Executor {
  public:
   explicit ProgramsExecutor(const attn::compiled::ExecutorRef& program) : program_(program) {}
@@ -128,7 +129,7 @@ constexpr Kernel<Problem> make_kernel(void (*)(const Problem&, const Executor&, 
 
 #else
 
-/// A function of a Backend: what it does to a problem on the threads of a call.
+/// A function of a Backend, called with a problem and the Execution of the call.
 template <class Problem>
 struct Kernel {
   void (*function)(const Problem& problem, const Executor& executor, Workspace& workspace);
@@ -145,11 +146,11 @@ constexpr Kernel<Problem> make_kernel(void (*)(const Problem&, const Executor&, 
 
 #endif
 
-/// Kernel text's function(problem, executor, workspace) as an entry of a Backend.
+/// A function(problem, executor, workspace) of kernel text as an entry of a Backend.
 template <auto kFunction>
 inline constexpr auto kKernel = make_kernel<kFunction>(kFunction);
 
-/// The backend of a target that is_available().
+/// The backend of `isa`, for which is_available() is true.
 template <class Family, class In, class Acc = In>
 const Backend<Family, In, Acc>& backend(Isa isa) {
   using Table = Backend<Family, In, Acc>;
@@ -159,7 +160,7 @@ const Backend<Family, In, Acc>& backend(Isa isa) {
                             static_cast<int>(dtype_of<Acc>()), Table::kLayout>(
           static_cast<int>(isa)));
 #else
-  return row_of<Table>(isa);
+  return table_of<Table>(isa);
 #endif
 }
 

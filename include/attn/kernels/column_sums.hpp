@@ -1,4 +1,4 @@
-// add_column_sums: the gradient of what every row was given, such as a bias.
+// add_column_sums: sums over rows, which are the gradient of a bias.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,8 +19,8 @@ struct ColumnSumsProblem {
 
 /// Columns of one task, which sums all rows in order: the same bits on any number of threads.
 inline constexpr index_t kColumnsOfTask = 64;
-/// Rows that are summed before they join the sum of all: errors grow with this and with rows /
-/// this, not with rows.
+/// Rows are summed in groups of so many, and the groups' sums then added up: errors grow with the
+/// group's size plus the number of groups, not with the number of rows.
 inline constexpr index_t kRowsOfPartSum = 64;
 
 /// f(begin, end) for ranges of columns that make up all of them.

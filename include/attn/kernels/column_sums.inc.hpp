@@ -1,9 +1,8 @@
 // Kernel text: sums over rows, column by column.
 // SPDX-License-Identifier: Apache-2.0
 
-/// out[c] += sum over rows of f(row, c, lanes), a vector, for columns [begin, end). Four vectors at
-/// a time where there are as many: a line of memory that a row has is read while it is there, and
-/// four sums do not wait for one another.
+/// out[c] += sum over rows of the vectors f(row, c, lanes), for columns [begin, end). Four vectors
+/// at a time, to use whole cache lines and to have four independent sums.
 template <class T, class F>
 ATTN_INLINE void sum_over_rows(index_t rows, index_t begin, index_t end, T* out, F f) {
   using V = Vec<T>;
@@ -50,7 +49,7 @@ inline void column_sums(const detail::ColumnSumsProblem<T>& problem, const Execu
 }
 
 template <class T>
-struct Row<detail::Backend<family::ColumnSums, T, T>> {
+struct TargetTable<detail::Backend<family::ColumnSums, T, T>> {
   static constexpr detail::Backend<family::ColumnSums, T, T> kTable{
       .add = detail::kKernel<column_sums<T>>};
 };

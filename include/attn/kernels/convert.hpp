@@ -43,7 +43,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// An axis whose neighbours lie side by side in both; the last where there is none.
+/// An axis with stride 1 in both views; the last axis if there is none.
 template <class From, class To, int Rank>
 int joint_axis(const TensorView<From, Rank>& from, const TensorView<To, Rank>& to) {
   for (int a = Rank - 1; a >= 0; --a) {

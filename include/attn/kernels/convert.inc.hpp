@@ -1,8 +1,8 @@
 // Kernel text: rows of one element converted to another.
 // SPDX-License-Identifier: Apache-2.0
 
-/// to = from rounded to odd, which narrow() rounds as if from the double itself: see
-/// detail::round_to_odd(). Without branches, in vectors.
+/// to = from rounded to odd, so that narrow() gives the result of rounding the double once: see
+/// detail::round_to_odd(). Without branches, so that compilers vectorise it.
 inline void round_to_odd(index_t n, const double* from, float* to) {
   for (index_t j = 0; j < n; ++j) {
     const float nearest = static_cast<float>(from[j]);
@@ -60,7 +60,7 @@ inline void convert_elements(const detail::ConversionProblem<From, To>& problem,
 }
 
 template <class From, class To>
-struct Row<detail::Backend<family::Conversions, From, To>> {
+struct TargetTable<detail::Backend<family::Conversions, From, To>> {
   static constexpr detail::Backend<family::Conversions, From, To> kTable{
       .convert = detail::kKernel<convert_elements<From, To>>};
 };

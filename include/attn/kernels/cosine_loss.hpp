@@ -43,15 +43,15 @@ double cosine_embedding_loss(std::string_view function, const TensorView2<const 
     const double lengths = std::sqrt(xx) * std::sqrt(yy);
     const double cosine = lengths == 0 ? 0 : xy / lengths;
     const bool alike = targets(i) == Id{1};
-    // A NaN passes.
+    // Written so that a NaN counts.
     const bool counts = alike || !(cosine < options.margin);
     if (counts) sum += alike ? 1 - cosine : cosine - options.margin;
     if (!d_x) continue;
-    const double slope = counts && lengths != 0 ? (alike ? -1 : 1) / rows : 0;
+    const double d_cosine = counts && lengths != 0 ? (alike ? -1 : 1) / rows : 0;
     for (index_t j = 0; j < x.extent(1); ++j) {
       const double a = static_cast<double>(x(i, j)), b = static_cast<double>(y(i, j));
-      d_x(i, j) = static_cast<T>(slope == 0 ? 0 : slope * (b / lengths - cosine * a / xx));
-      d_y(i, j) = static_cast<T>(slope == 0 ? 0 : slope * (a / lengths - cosine * b / yy));
+      d_x(i, j) = static_cast<T>(d_cosine == 0 ? 0 : d_cosine * (b / lengths - cosine * a / xx));
+      d_y(i, j) = static_cast<T>(d_cosine == 0 ? 0 : d_cosine * (a / lengths - cosine * b / yy));
     }
   }
   return sum / rows;

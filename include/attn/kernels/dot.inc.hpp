@@ -1,20 +1,18 @@
-// Kernel text: products of few rows with many others, along the vector, for what memory limits.
+// Kernel text: dot products of few rows of A with many unpacked rows of B, limited by memory.
 // SPDX-License-Identifier: Apache-2.0
 //
-// One row or two leave memory to the hardware's prefetchers. More rows prefetch, line by line
-// between their FMAs and into L2, since L1 has fewer fill buffers (attn_report's sdpa_decode_gqa).
+// With one or two rows of A, hardware prefetchers suffice. With more, B is prefetched line by line
+// between the FMAs, into L2, since L1 has fewer fill buffers (attn_report's sdpa_decode_gqa).
 
-/// Streams of B that are read in turn, one row of each. Hardware prefetchers follow several
-/// streams, each within its pages; two streams in one page defeat them. Zen 4, one query on keys
-/// and values from memory: four streams take 0.83 of the time of one stream of values and eight of
-/// keys
-/// (attn_report's sdpa_decode).
+/// B is read as so many streams, equal parts of its rows, one row of each in turn. Hardware
+/// prefetchers follow several streams, but not two within one page. Zen 4, one query on keys and
+/// values from memory: four streams of each take 0.83 of the time of eight streams of keys and one
+/// of values (attn_report's sdpa_decode).
 inline constexpr int kStreams = 4;
 
-/// Sums that dot_block() keeps, at most. 8 hide the latency of the FMAs. With 32 registers there
-/// are more: 4 rows by 4 take 8 loads for 16 FMAs, 4 by 2 take 6 for 8, and some cores load one
-/// vector of AVX-512 in a cycle, as they multiply one. One row keeps 4: memory limits it, not
-/// latency.
+/// Most sums that dot_block() keeps. 8 hide the latency of the FMAs. 32 registers allow 16: 4 rows
+/// by 4 take 8 loads for 16 FMAs where 4 by 2 take 6 for 8, and some cores load only one AVX-512
+/// vector a cycle. One row of A keeps 4 sums, since memory limits it, not latency.
 inline constexpr int kDotSums = Registers::kDotSums;
 
 /// Rows of B that dot_block() takes for R rows of A.
@@ -60,18 +58,18 @@ ATTN_INLINE void dot_block(index_t k, const T* a, index_t a_stride, const E* con
   for (int i = 0; i < R * J / 4; ++i) sum_each(sums[i], scale, out + 4 * i);
 }
 
-/// Rows of A at a time where there are more than kMaxRowsAlone: every further number would be
-/// compiled by every user, and three rows take the time of four where memory limits (attn_report's
-/// sdpa_queries). Without FMA no more than one.
+/// Rows of A at once, if there are more than kMaxRowsAlone. One number only: each further one costs
+/// compile time, and three rows take the time of four where memory limits (attn_report's
+/// sdpa_queries). Without FMA, one.
 inline constexpr int kRowsAtOnce = Registers::kDotRows;
 
-/// So many rows are taken one after the other while the first cache holds their rows of B. Zen 4:
-/// two take 0.83 of the time of four at once; four would take 1.3 (attn_report's sdpa_queries_2 and
-/// sdpa_decode_gqa).
+/// Up to so many rows of A are multiplied one after the other by rows of B that L1 holds meanwhile.
+/// Zen 4: two rows take 0.83 of the time of a block of four; four one by one would take 1.3
+/// (attn_report's sdpa_queries_2 and sdpa_decode_gqa).
 inline constexpr index_t kMaxRowsAlone = 2;
 
-/// One row of each of kStreams streams, equal parts of n rows of B, and the row to prefetch for it,
-/// `distance` rows ahead. Past the end of B it is the last row.
+/// One row of each stream, and the row to prefetch for it, `distance` rows ahead. Rows past the end
+/// of B are its last row instead.
 template <class E>
 struct Streams {
   index_t at[kStreams];
@@ -89,8 +87,8 @@ struct Streams {
   }
 };
 
-/// Prefetches the rows `to_prefetch` of small elements, for one row of A: they pass faster than the
-/// hardware's prefetchers ask for them. Emerald Rapids, one thread, in different runs: 2.5 to 3 ms
+/// Prefetches the rows `to_prefetch` if elements are 16 or 8 bits: they are consumed faster than
+/// hardware prefetchers run ahead. Emerald Rapids, one thread, in different runs: 2.5 to 3 ms
 /// instead of 3.7 to 3.9 in int8 (attn_report's sdpa_decode_int8).
 template <class T, class E>
 ATTN_INLINE void prefetch_small_rows(index_t k, const E* const* to_prefetch) {
@@ -103,7 +101,7 @@ ATTN_INLINE void prefetch_small_rows(index_t k, const E* const* to_prefetch) {
   }
 }
 
-/// score_rows() for rows of A one after the other.
+/// score_rows() with one row of A at a time.
 template <class T, class E>
 inline void score_rows_alone(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
                              const void* const* b, T scale, T* out, index_t out_stride) {
@@ -125,8 +123,8 @@ inline void score_rows_alone(index_t height, index_t n, index_t k, const T* a, i
   }
 }
 
-/// to[r, s length + x] = from[x, r J + s] for kRowsAtOnce rows, J = kDotColumns streams and
-/// x < count, as far as there are columns: `room`, from `to` on.
+/// to[r, s length + x] = from[x, r J + s] for kRowsAtOnce rows r, J = kDotColumns streams s and
+/// x < count; `to` has `room` columns left.
 template <class T>
 inline void transpose_sums(index_t length, index_t count, index_t room, const T* from, T* to,
                            index_t to_stride) {
@@ -151,9 +149,9 @@ inline void transpose_sums(index_t length, index_t count, index_t room, const T*
   }
 }
 
-/// score_rows() for kRowsAtOnce rows of A at a time. Sums of several rows of each stream are
-/// transposed in registers: with 16 single stores after as many sums, grouped decoding took 1.07
-/// times as long (attn_report's sdpa_decode_gqa).
+/// score_rows() with kRowsAtOnce rows of A at a time. Sums for several rows of each stream are
+/// collected and transposed in registers: 16 single stores after each 16 sums took 1.07 times as
+/// long (attn_report's sdpa_decode_gqa).
 template <class T, class E>
 inline void score_rows_together(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
                                 const void* const* b, T scale, T* out, index_t out_stride) {
@@ -184,8 +182,9 @@ inline void score_rows_together(index_t height, index_t n, index_t k, const T* a
   }
 }
 
-/// out[r, j] = scale a_r . b_j for `height` rows of A and n rows of B, which are of E. Of a and out
-/// memory holds a multiple of detail::kDecodeRowsAtOnce rows, all of which may be used.
+/// out[r, j] = scale a_r . b_j for `height` rows of A and n rows of B, whose elements are E. `a`
+/// and `out` have memory for a multiple of detail::kDecodeRowsAtOnce rows, all of which may be
+/// used.
 template <class T, class E>
 inline void score_rows(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
                        const void* const* b, T scale, T* out, index_t out_stride) {
@@ -232,11 +231,12 @@ inline void add_block(index_t columns, const T* a, index_t a_stride, index_t a_s
   });
 }
 
-/// c_r = factor_r c_r + sum over j < n of a[r, j] b_j, rows of `columns` elements, b of E, c in
-/// whole vectors; where there are several queries, rows share the loads of c and of b.
+/// c_r = factor_r c_r + sum over j < n of a[r, j] b_j, for rows of `columns` elements; elements of
+/// b are E, and c has memory for whole vectors. Several rows share the loads of b.
 ///
-/// The order of sums follows from the steps of detail::kKeyStep keys, counted from `first` keys
-/// before b[0], that hold any key: one more key within them changes it for no other.
+/// b[0] is number `first` of its block. The order of sums depends only on which steps of
+/// detail::kKeyStep rows of the block are touched, so that a further row within the last step does
+/// not change it.
 template <class T, class E>
 inline void add_values_rows(index_t height, index_t columns, index_t first, index_t n, const T* a,
                             index_t a_stride, const void* const* b, T* c, index_t c_stride,

@@ -7,9 +7,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// What happens to each element of A B on its way out: c = activation(alpha * (A B) + bias[column])
-/// + beta * residual, where an empty residual means c itself. With beta 0, which it is unless
-/// given, the residual is not read.
+/// What is applied to each element of A B before it is stored: c = activation(alpha * (A B) +
+/// bias[column]) + beta * residual. An empty residual is c itself; with beta 0, the default, it is
+/// not read.
 template <class T, int Rank = 2>
 struct Epilogue {
   Accumulator<T> alpha = 1;                  ///< the product times this,
@@ -97,14 +97,14 @@ PackedWeights(const B&, std::optional<Isa> = {}) -> PackedWeights<scalar_t<B>>;
 
 namespace detail {
 
-/// From one product of a batch to the next; 0 where all take the same matrix, and where there may
-/// be no memory to step through.
+/// Elements from one product of a batch to the next; 0 where all use the same matrix, and for empty
+/// views, which may have no memory.
 template <class T, int Rank>
 index_t batch_stride(const TensorView<T, Rank>& x) {
   return Rank == 2 || x.extent(0) == 1 || x.size() == 0 ? 0 : x.stride(0);
 }
 
-/// What c begins with, or the residual of an epilogue.
+/// The epilogue's residual; c if it has none.
 template <class T, int Rank>
 TensorView<const T, Rank> residual_of(const TensorView<T, Rank>& c,
                                       const Epilogue<T, Rank>& epilogue) {
@@ -158,8 +158,8 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   const auto& bias = epilogue.bias;
   const TensorView<const T, Rank> residual = residual_of(c, epilogue);
   const bool in_place = residual.data() == c.data();
-  // Where the kernels cannot write c as they go (columns that are not contiguous, or a c that the
-  // epilogue still has to read), they write scratch memory, and c follows.
+  // Where the kernels cannot write c directly (columns that are not contiguous, or a c that the
+  // epilogue has yet to read), they write scratch memory, which is then copied to c.
   const bool adds_c = in_place && epilogue.beta != T{0};
   const bool accumulate =
       can_accumulate && adds_c && epilogue.alpha == T{1} && epilogue.activation == Activation::none;
@@ -213,7 +213,7 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   }
 }
 
-/// One matrix, or those of a batch, for `batch` products.
+/// x as (batch, rows, columns); one matrix is repeated by a stride of 0.
 template <class T, int Rank>
 TensorView3<T> in_batch(const TensorView<T, Rank>& x, index_t batch) {
   return {x.data(),
@@ -331,7 +331,7 @@ void gemm(const A& a, const PackedWeights<T>& b, C&& c, const Epilogue<T>& epilo
 }
 
 /// A batch of products: a (batch, m, k), b (batch, k, n), c and residual (batch, m, n); an extent
-/// of 1 in a, b or residual serves the whole batch. Many products, or small ones, are one thread's
+/// of 1 in a, b or residual serves the whole batch. Many products, or small ones, run on one thread
 /// each; else threads share each product. What c must not overlap is as for gemm. Throws
 /// ShapeError.
 template <TensorLike A, TensorLike B, TensorLike C>

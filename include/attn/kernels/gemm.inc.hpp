@@ -4,7 +4,7 @@
 #include "attn/kernels/gemm_blocked.inc.hpp"
 
 template <class T>
-struct Row<detail::Backend<family::Products, T, T>> {
+struct TargetTable<detail::Backend<family::Products, T, T>> {
   static constexpr detail::Backend<family::Products, T, T> kTable{
       .panel_width = TileShape<T>::NR,
       .gemm = detail::kKernel<gemm<T>>,

@@ -7,7 +7,7 @@ ATTN_INLINE index_t panel_columns(index_t n) {
   return detail::round_up(n, TileShape<T>::NR);
 }
 
-/// Blocks of KC rows one after the other, each in panels of NR columns.
+/// Packs weights: blocks of KC rows one after the other, each in panels of NR columns.
 template <class T>
 inline void pack_weights(const detail::PackProblem<T>& problem, const Executor&, Workspace&) {
   const auto& [b, packed] = problem;
@@ -19,10 +19,10 @@ inline void pack_weights(const detail::PackProblem<T>& problem, const Executor&,
   }
 }
 
-/// bias, activation and residual on a finished block of C, which is still in the first cache.
+/// Applies alpha, bias, activation and residual to a finished block of C, which is still in L1.
 template <class T>
-inline void finish_block(const detail::GemmProblem<T>& g, index_t i0, index_t i1, index_t j0,
-                         index_t j1, bool add_residual) {
+inline void apply_epilogue(const detail::GemmProblem<T>& g, index_t i0, index_t i1, index_t j0,
+                           index_t j1, bool add_residual) {
   using V = Vec<T>;
   const bool scales = g.alpha != T{1} || g.bias != nullptr;
   if (!scales && g.activation == Activation::none && !add_residual) return;
@@ -64,16 +64,16 @@ inline void pack_b(const detail::GemmProblem<T>& g, index_t k, index_t kc, index
 #include "attn/kernels/gemm_lines.inc.hpp"
 #include "attn/kernels/gemm_small.inc.hpp"
 
-/// Tiles [t0, t1) of rows by columns [j0, j1) of one block of KC: panels of B outermost, so that
-/// each stays in the first-level cache while the tiles of A pass. packed_b: the panels of these
-/// columns. Each tile prefetches the next tile's C, whose loads its sums would wait for, and its
-/// share of the next panel.
-template <class T, Start kStart>
+/// BLIS's macro-kernel: tiles [t0, t1) of rows by columns [j0, j1) of one block of KC. Panels of B
+/// are the outer loop, so that each stays in L1 while the tiles of A pass. packed_b: the panels of
+/// these columns. Each tile prefetches the next tile's C, for whose loads the sums would wait, and
+/// its share of the next panel of B.
+template <class T, TileUpdate kUpdate>
 inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& tiles, index_t t0,
                            index_t t1, index_t j0, index_t j1, index_t kc, const T* packed_a,
                            const T* packed_b, const T* factor) {
   constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
-  index_t share = NR * index_t{sizeof(T)};  // bytes a k
+  index_t share = NR * index_t{sizeof(T)};  // bytes to prefetch for each k
   if (t1 - t0 > 1) share /= t1 - t0;
   const index_t end = std::min(tiles.begin(t1), g.m);
   for (index_t j = j0; j < j1; j += NR, packed_b += NR * kc) {
@@ -91,19 +91,19 @@ inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& 
       const auto multiply = [&](T* to, index_t to_stride) {
         const T* a = packed_a + i * kc;
         if (R == MR) {
-          tile_panel<T, MR, kStart>(is_half, kc, a, packed_b, to, to_stride, factor, prefetch);
+          tile_panel<T, MR, kUpdate>(is_half, kc, a, packed_b, to, to_stride, factor, prefetch);
         } else {
-          tile_panel<T, TiledRows<T>::kLowMR, kStart>(is_half, kc, a, packed_b, to, to_stride,
-                                                      factor, prefetch);
+          tile_panel<T, TiledRows<T>::kLowMR, kUpdate>(is_half, kc, a, packed_b, to, to_stride,
+                                                       factor, prefetch);
         }
       };
       if (width == (is_half ? NR / 2 : NR) && height == R) {
         multiply(c, g.c_row);
         continue;
       }
-      // The tile reaches beyond C: through a whole one of its own.
+      // The tile reaches beyond C: compute a whole one in a buffer, and copy its part of C.
       T whole[MR * NR];
-      if constexpr (kStart == Start::scaled) std::fill_n(whole, R * NR, T{0});
+      if constexpr (kUpdate == TileUpdate::rescale_and_add) std::fill_n(whole, R * NR, T{0});
       const auto copy = [&](const T* from, index_t from_row, T* to, index_t to_row) {
         for (index_t r = 0; r < height; ++r) {
           each_vector<T>(width, [&](index_t x, auto lanes) {
@@ -111,24 +111,24 @@ inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& 
           });
         }
       };
-      if constexpr (kStart == Start::scaled) copy(c, g.c_row, whole, NR);
+      if constexpr (kUpdate == TileUpdate::rescale_and_add) copy(c, g.c_row, whole, NR);
       multiply(whole, NR);
       copy(whole, NR, c, g.c_row);
     }
   }
 }
 
-/// How one product is laid out for so many threads, and the scratch memory that it takes.
+/// How one product is computed on `concurrency` threads, and the scratch memory that it takes.
 template <class T>
 struct GemmPlan {
   static constexpr index_t NR = TileShape<T>::NR;
   index_t KC, max_kc;
-  bool in_lines, in_rows;  ///< B is read where it lies
-  /// B is packed as a whole where several blocks of rows use it; where there is one (up to MC
-  /// rows), each panel by whoever multiplies by it, just before, so that it is read once and stays
-  /// in the first-level cache.
+  bool in_lines, in_rows;  ///< B is not packed: gemm_lines.inc.hpp, gemm_small.inc.hpp
+  /// shares_b: several blocks of rows use B, which is packed as a whole. packs_panels: one block of
+  /// rows (up to MC) does, and each thread packs a panel just before it multiplies by it, so that
+  /// the panel is read once and stays in L1.
   bool shares_b, packs_panels;
-  index_t a_elements, elements;  ///< A in tiles; and behind it B, or a panel of each thread
+  index_t a_elements, elements;  ///< of packed A; of A and packed B, or a panel for each thread
 
   GemmPlan(const detail::GemmProblem<T>& g, const TiledRows<T>& tiles, index_t block_tiles,
            index_t concurrency)
@@ -146,7 +146,7 @@ struct GemmPlan {
   }
 };
 
-/// The product that `g` begins with.
+/// The first product of the batch `g`.
 template <class T>
 inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& tiles,
                          index_t block_tiles, const GemmPlan<T>& plan, const Executor& threads,
@@ -156,7 +156,7 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
     if (plan.in_rows) return multiply_rows(g, tiles, threads);
   }
   constexpr index_t NR = TileShape<T>::NR, MR = TileShape<T>::MR;
-  constexpr index_t kPackedTiles = 8;  // by one task: all threads pack a block of rows
+  constexpr index_t kPackedTiles = 8;  // tiles of A that one task packs
   T first[MR], next[MR];
   std::fill_n(first, MR, g.beta);
   std::fill_n(next, MR, T{1});
@@ -164,8 +164,9 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
 
   for (index_t n0 = 0; n0 < g.n; n0 += detail::kGemmNC) {
     const index_t nc = g.n - n0 < detail::kGemmNC ? g.n - n0 : detail::kGemmNC;
-    // Blocks of work: rows by MC; columns so that every thread finds some, whatever m is.
-    // One block of each is a case of its own: divisions cost a small product some percent.
+    // Tasks: blocks of MC rows by blocks of columns, as many as keep every thread busy, whatever m
+    // is. One block of each is a case of its own, since divisions cost a small product some
+    // percent.
     const index_t row_blocks =
         tiles.count <= block_tiles ? 1 : (tiles.count + block_tiles - 1) / block_tiles;
     const index_t a_packs = (tiles.count + kPackedTiles - 1) / kPackedTiles;
@@ -178,7 +179,7 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
       column_blocks = (nc + step - 1) / step;
     }
 
-    // k = 0 still takes one round: the product is 0, the epilogue is due.
+    // k = 0 still takes one round: the product is 0, and the epilogue is applied.
     for (index_t k0 = 0; k0 == 0 || k0 < g.k; k0 += plan.KC) {
       const index_t kc = std::min(g.k - k0, plan.KC);
       const bool last = k0 + plan.KC >= g.k;
@@ -212,11 +213,11 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
         const index_t j0 = n0 + column_block * step, j1 = std::min(j0 + step, n0 + nc);
         const auto multiply = [&](index_t from, index_t to, const T* packed_b) {
           if (factor == nullptr) {
-            multiply_block<T, Start::zero>(g, tiles, t0, t1, from, to, kc, a_block, packed_b,
-                                           factor);
+            multiply_block<T, TileUpdate::assign>(g, tiles, t0, t1, from, to, kc, a_block, packed_b,
+                                                  factor);
           } else {
-            multiply_block<T, Start::scaled>(g, tiles, t0, t1, from, to, kc, a_block, packed_b,
-                                             factor);
+            multiply_block<T, TileUpdate::rescale_and_add>(g, tiles, t0, t1, from, to, kc, a_block,
+                                                           packed_b, factor);
           }
         };
         if (plan.packs_panels) {
@@ -232,8 +233,8 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
           multiply(j0, j1, g.packed_b + k0 * panel_columns<T>(g.n) + j0 * kc);
         }
         if (last) {
-          finish_block(g, tiles.begin(t0), std::min(tiles.begin(t1), g.m), j0, j1,
-                       g.beta != T{0} && !g.accumulate);
+          apply_epilogue(g, tiles.begin(t0), std::min(tiles.begin(t1), g.m), j0, j1,
+                         g.beta != T{0} && !g.accumulate);
         }
       });
     }
@@ -247,9 +248,9 @@ inline void gemm(const detail::GemmProblem<T>& g, const Executor& executor, Work
   const TiledRows<T> tiles(g.m);
   const index_t work = g.m * g.n * g.k;
   const Executor& threads = detail::threads_for(executor, g.batch * work);
-  // With one product per thread no thread waits for another; with few products, the last would
-  // leave threads idle.
-  constexpr index_t kTasks = 8;  // of each thread
+  // Many or small products run on one thread each, without synchronisation within a product. With
+  // few large ones, the last would leave threads idle, so that threads share each product.
+  constexpr index_t kTasks = 8;  // per thread
   const bool apart =
       g.batch > 1 && detail::worker_count(threads) > 1 &&
       (g.batch >= kTasks * detail::worker_count(threads) || !detail::is_worth_threads(work));

@@ -9,20 +9,20 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A batch of products as Epilogue has them, all checked; matrices that serve the whole batch have
-/// batch stride 0.
+/// A checked batch of products with an epilogue; matrices that serve the whole batch have batch
+/// stride 0.
 template <class E>
 struct ElementsProblem {
   TensorView3<const E> a, b;  ///< (batch, m, k), (batch, k, n)
-  const E* packed_b;          ///< in the place of b
+  const E* packed_b;          ///< instead of b; or nullptr
   TensorView3<E> c;
   float alpha;
   const E* bias;
   Activation activation;
   float beta;
-  TensorView3<const E> residual;  ///< c itself, or another
-  // Instead of c and residual: the sums as they are, plus beta times a residual of float; and
-  // instead of bias one of float.
+  TensorView3<const E> residual;  ///< may be c
+  // For a c of float, instead of c and residual: unrounded sums plus beta times a residual of
+  // float. sums_bias: a bias of float, instead of bias.
   TensorView3<float> sums = {};
   TensorView3<const float> sums_residual = {};
   const float* sums_bias = nullptr;
@@ -31,7 +31,7 @@ struct ElementsProblem {
   const Shape<3>& shape() const { return sums ? sums.shape() : c.shape(); }
 };
 
-/// Rows [first, first + to.extent(0)) of the transpose (n, k) of packed weights, as they were.
+/// Restores rows [first, first + to.extent(0)) of the transpose (n, k) of packed weights.
 template <class E>
 struct UnpackProblem {
   const E* packed;
@@ -43,7 +43,7 @@ template <Float16Element E>
 struct Backend<family::Products, E, float> {
   static constexpr bool kExtended = true;
   index_t panel_width;  ///< columns of a panel of packed weights
-  index_t k_step;       ///< k that packed weights are filled up to a multiple of
+  index_t k_step;       ///< packed weights are filled up to a multiple of so many k
   Kernel<ElementsProblem<E>> gemm;
   Kernel<PackProblem<E>> pack_weights;
   Kernel<UnpackProblem<E>> unpack_weights;
@@ -52,7 +52,7 @@ struct Backend<family::Products, E, float> {
   index_t packed_size(index_t k, index_t n) const {
     return round_up(k, k_step) * round_up(n, panel_width);
   }
-  /// Whether elements are multiplied in pairs as they are, or else widened to floats before.
+  /// Whether pairs of elements are multiplied, rather than elements widened to float.
   bool multiplies_pairs() const { return k_step > 1; }
 
   using Problem = ElementsProblem<E>;

@@ -205,7 +205,7 @@ inline void multiply_few(const detail::GemmProblem<float>& g, const E* packed,
         multiply_panel<E, 4>(g, packed, j);
       }
     }
-    finish_block(g, 0, g.m, begin, end, false);
+    apply_epilogue(g, 0, g.m, begin, end, false);
   });
 }
 
@@ -330,7 +330,7 @@ inline void gemm_elements(const detail::ElementsProblem<E>& g, const Executor& e
 }
 
 template <Float16Element E>
-struct Row<detail::Backend<family::Products, E, float>> {
+struct TargetTable<detail::Backend<family::Products, E, float>> {
   static constexpr detail::Backend<family::Products, E, float> kTable{
       .panel_width = TileShape<float>::NR,
       .k_step = kElements<E>,

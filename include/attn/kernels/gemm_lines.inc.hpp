@@ -1,15 +1,16 @@
-// Kernel text: products of few rows by a matrix of contiguous columns, as Linear's weight.
+// Kernel text: products of few rows by an unpacked B of contiguous columns, such as a Linear.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Columns are read once and where they lie: packing would write and read them again.
+// Columns of B are read once, in place, cache line by cache line, and transposed in registers:
+// packing would write and read them again.
 
-/// Rows whose sums fit the registers beside the lines.
+/// Most rows whose sums fit the registers beside the transposed lines.
 inline constexpr int kLineRows = Registers::kRowTileHeight < 8 ? 4 : 8;
-/// More rows pay for packing (bench/peers has 16 as linear_768_16).
+/// Most rows of this path; with more, packing pays (bench/peers' linear_768_16 has 16).
 inline constexpr int kMaxLineRows = Vec<float>::kLanes < 16 ? 8 : 24;
 
-/// Whether a product takes this path. Rows beyond kLineRows read a strip of columns again, from the
-/// second-level cache where A is there, too.
+/// Whether a product takes this path. Beyond kLineRows rows, a strip of columns is read once for
+/// each group of kLineRows, which L2 must hold together with A.
 template <class T>
 inline bool takes_lines(const detail::GemmProblem<T>& g) {
   if (!kFused || g.b == nullptr || g.k <= 0 || g.b_k != 1 || g.a_k != 1 || g.accumulate ||
@@ -21,10 +22,10 @@ inline bool takes_lines(const detail::GemmProblem<T>& g) {
          (g.m <= kMaxLineRows && lines * g.k * index_t{sizeof(T)} <= second_level_cache());
 }
 
-/// Up to R rows and `Vectors` vectors of columns of C from column j on. Every element is one chain
-/// of FMAs in the order of k, as in tile(), so that results do not depend on which of the two runs:
-/// lanes are columns, and blocks of B are turned in registers. A line of the caches is used as a
-/// whole: rows of B that are a multiple of 4 KB apart evict one another.
+/// Up to R rows by `Vectors` vectors of columns of C, from column j on. Lanes are columns: blocks
+/// of B are transposed in registers, and every element is one chain of FMAs in the order of k, as
+/// in tile(), so that results do not depend on which of the two runs. Whole cache lines are used at
+/// a time, since columns of B a multiple of 4 KB apart evict one another.
 template <class T, int R, int Vectors>
 inline void multiply_lines(const detail::GemmProblem<T>& g, index_t j) {
   using V = Vec<T>;
@@ -70,15 +71,16 @@ inline void multiply_lines(const detail::GemmProblem<T>& g, index_t j) {
   }
 }
 
-/// Columns [j0, j1), at least a vector of them. The last vector reaches back over columns that are
-/// there already.
+/// Columns [j0, j1), at least a vector of them. The last vector overlaps columns that were computed
+/// already.
 template <class T, int R>
 inline void multiply_lines(const detail::GemmProblem<T>& g, index_t j0, index_t j1) {
   constexpr index_t kLanes = Vec<T>::kLanes;
   index_t j = j0;
   if constexpr (R < 4) {
-    // Two vectors at a time hide the latency of the FMAs where the caches hold B: 0.62 of the time.
-    // From memory twice as many streams take 1.15 of it, and four rows have FMAs enough.
+    // Two vectors at a time hide the latency of the FMAs if the caches hold B: 0.62 of the time.
+    // From memory, twice as many streams take 1.15 times as long. Four rows have enough FMAs
+    // anyway.
     if (2 * g.n * g.k * index_t{sizeof(T)} <= last_level_cache()) {
       for (; j + 2 * kLanes <= j1; j += 2 * kLanes) multiply_lines<T, R, 2>(g, j);
     }
@@ -112,7 +114,7 @@ inline void multiply_lines(const detail::GemmProblem<T>& g, const Executor& thre
     if (g.m <= kLineRows) {
       multiply_line_rows(g, j0, j1);
     } else {
-      // A strip of columns stays in the second-level cache until all rows have it.
+      // A strip of columns stays in L2 until all rows were multiplied by it.
       for (index_t j = j0; j < j1; j += kStrip) {
         detail::GemmProblem<T> rows = g;
         for (index_t row = 0; row < g.m; row += kLineRows) {
@@ -123,6 +125,6 @@ inline void multiply_lines(const detail::GemmProblem<T>& g, const Executor& thre
         }
       }
     }
-    finish_block(g, 0, g.m, j0, j1, g.beta != T{0});
+    apply_epilogue(g, 0, g.m, j0, j1, g.beta != T{0});
   });
 }

@@ -1,4 +1,4 @@
-// Products as kernels take them: checked, with blocks of the caches' sizes.
+// GemmProblem: a checked product as kernels take it; the backend table; cache block sizes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,8 +10,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// B from something else than a matrix of T's: write(matrix, k, kc, column, width, panel) makes a
-/// packed panel of k rows [k, k + kc) and `width` columns from `column` on.
+/// A B that is not a matrix of T (16-bit or quantised): write() makes a packed panel of rows [k, k
+/// + kc) and `width` columns from `column` on.
 template <class T>
 struct PanelSource {
   const void* matrix = nullptr;
@@ -36,7 +36,7 @@ struct GemmProblem {
   T beta;
   const T* residual;
   index_t residual_row;
-  bool accumulate;  ///< C = A B + beta C in one chain; otherwise the residual is added after
+  bool accumulate;  ///< C = beta C + A B, summed from beta C on; else the residual is added last
   index_t batch, a_batch, b_batch, c_batch, residual_batch;  ///< products, and from one to the next
   PanelSource<T> source;
 };
@@ -91,10 +91,10 @@ struct Backend<family::Products, In, Acc> {
                                                         offsetof(Gemm, source)});
 };
 
-// Block sizes. Each pass over KC of k reads and writes C once more, and rows of C that are a
-// multiple of 4 KB apart evict one another, which costs more than a panel of B (KC x NR floats of
-// AVX2: 32 KB) that leaves a first-level cache of 32 KB no room (attn_report's gemm rows). A block
-// of A (MC x KC) takes 3/8 of the second-level cache, where it stays while the panels of B pass.
+// BLIS's block sizes. KC: each block of k reads and writes C once more, and rows of C a multiple of
+// 4 KB apart evict one another. A large KC therefore pays even though a panel of B (KC x NR floats
+// of AVX2: 32 KB) then fills an L1 of 32 KB (attn_report's gemm rows). MC: a block of A (MC x KC)
+// takes 3/8 of L2, where it stays while the panels of B pass.
 inline constexpr index_t kGemmMaxKC = 512;
 inline constexpr index_t kGemmNC = 4096;
 

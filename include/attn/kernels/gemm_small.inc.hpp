@@ -1,10 +1,10 @@
-// Kernel text: products of small matrices in rows, without packing.
+// Kernel text: products of small row-major matrices, without packing.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A is broadcast from where it lies, and B, which the first cache holds, is read there.
+// A and B are read in place; B fits L1.
 
-/// Whether a product takes this path: packing B would cost as much as a few rows save. There are
-/// rows for a whole tile.
+/// Whether a product takes this path: with few rows, packing B would cost as much as it saves. m is
+/// at least a tile's height.
 template <class T>
 inline bool takes_rows(const detail::GemmProblem<T>& g) {
   constexpr index_t kMaxRows = 128, kMaxK = 256, kCache = index_t{32} << 10;
@@ -13,8 +13,8 @@ inline bool takes_rows(const detail::GemmProblem<T>& g) {
          g.k <= kMaxK && g.k * g.b_k * index_t{sizeof(T)} <= kCache;
 }
 
-/// Rows [i, i + R) of C. The last columns reach back over those that are there already, and come
-/// out the same.
+/// Rows [i, i + R) of C. The last vector overlaps columns that were computed already, and computes
+/// the same values again.
 template <class T, int R>
 inline void multiply_rows(const detail::GemmProblem<T>& g, index_t i) {
   constexpr index_t kLanes = Vec<T>::kLanes;
@@ -22,18 +22,18 @@ inline void multiply_rows(const detail::GemmProblem<T>& g, index_t i) {
   T* c = g.c + i * g.c_row;
   index_t j = 0;
   for (; j + 2 * kLanes <= g.n; j += 2 * kLanes) {
-    tile<T, R, 2, ALayout::rows, Start::zero, false>(g.k, a, g.a_row, g.b + j, g.b_k, c + j,
-                                                     g.c_row, nullptr, 0, {});
+    tile<T, R, 2, ALayout::rows, TileUpdate::assign, false>(g.k, a, g.a_row, g.b + j, g.b_k, c + j,
+                                                            g.c_row, nullptr, 0, {});
   }
   for (; j < g.n; j += kLanes) {
     const index_t at = std::min(j, g.n - kLanes);
-    tile<T, R, 1, ALayout::rows, Start::zero, false>(g.k, a, g.a_row, g.b + at, g.b_k, c + at,
-                                                     g.c_row, nullptr, 0, {});
+    tile<T, R, 1, ALayout::rows, TileUpdate::assign, false>(g.k, a, g.a_row, g.b + at, g.b_k,
+                                                            c + at, g.c_row, nullptr, 0, {});
   }
 }
 
-/// A whole product, for which takes_rows() is true. The last rows reach back as the last columns
-/// do, into the tile before, which is of the same task.
+/// A whole product for which takes_rows() is true. The last tile overlaps the one before it, of the
+/// same task, as the last vector does.
 template <class T>
 inline void multiply_rows(const detail::GemmProblem<T>& g, const TiledRows<T>& tiles,
                           const Executor& threads) {
@@ -46,7 +46,7 @@ inline void multiply_rows(const detail::GemmProblem<T>& g, const TiledRows<T>& t
         multiply_rows<T, TiledRows<T>::kLowMR>(g, i);
       }
     }
-    finish_block(g, tiles.begin(t0), std::min(tiles.begin(t1), g.m), 0, g.n, g.beta != T{0});
+    apply_epilogue(g, tiles.begin(t0), std::min(tiles.begin(t1), g.m), 0, g.n, g.beta != T{0});
   };
   // A product of 16 x 16 x 16 takes 100 ns, of which divisions and calls would be a good part.
   if (tiles.count < 4 || detail::worker_count(threads) == 1) return multiply(0, tiles.count);

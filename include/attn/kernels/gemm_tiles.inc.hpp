@@ -127,16 +127,16 @@ inline void pack_tiles(const ElementsMatrix<bfloat16>& b, index_t column, index_
       fetch_line(from + x * b.column_stride, b.k_stride, count, line);
       std::memcpy(pairs + x * 16, line, sizeof line);
     }
-    float turned[16 * 16];
+    float transposed[16 * 16];
     constexpr index_t kSize = Block<float>::kSize;
     for (index_t x = 0; x < 16; x += kSize) {
       for (index_t p = 0; p < 16; p += kSize) {
         const Block<float> block(pairs + x * 16 + p, 16, kSize);
         ATTN_UNROLL
-        for (int y = 0; y < kSize; ++y) block.store(y, turned + (p + y) * 16 + x);
+        for (int y = 0; y < kSize; ++y) block.store(y, transposed + (p + y) * 16 + x);
       }
     }
-    std::memcpy(to, turned, sizeof turned);
+    std::memcpy(to, transposed, sizeof transposed);
   }
 }
 
@@ -230,7 +230,7 @@ inline void multiply_tiles(const TileProduct& g, index_t i0, index_t i1, index_t
   product.alpha = g.problem.alpha;
   product.bias = g.bias == nullptr ? nullptr : g.bias + j0;
   product.activation = g.problem.activation;
-  finish_block(product, 0, i1 - i0, 0, j1 - j0, false);
+  apply_epilogue(product, 0, i1 - i0, 0, j1 - j0, false);
   for (index_t i = i0; i < i1; ++i) {
     close_row(g.problem, g.batch, g.first_row + i, j0, j1, sums + (i - i0) * kSumsRow);
   }
@@ -299,7 +299,7 @@ inline void gemm_tiles(const detail::ElementsProblem<bfloat16>& g, const Executo
 }
 
 template <>
-struct Row<detail::Backend<family::Products, bfloat16, float>> {
+struct TargetTable<detail::Backend<family::Products, bfloat16, float>> {
   static constexpr detail::Backend<family::Products, bfloat16, float> kTable{
       .panel_width = 16,
       .k_step = kTileK,

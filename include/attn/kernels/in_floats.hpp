@@ -12,18 +12,17 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// f(first, floats of out, floats of each input, execution) for ranges of rows from `first` on,
-/// whatever range: all of `out`'s floats are f's to write, and are rounded into its rows
-/// afterwards. Inputs have out's rows, each of its own length; out may be one of them. The ranges
-/// run on the threads of `execution`, f on one. With an `out` that has no elements nothing is
-/// stored.
+/// Calls f(first, out, inputs.., execution) for ranges of rows from row `first` on, with each input
+/// widened to float and a float buffer for out, which f writes and which is then rounded into out's
+/// rows. Inputs have as many rows as out, of any length; out may be one of them. Ranges run on the
+/// threads of `execution`, each call of f on one. If out has no columns, nothing is stored.
 template <class F, Float16Element E, class... In>
 void in_floats(const F& f, const Execution& execution, const TensorView2<E>& out,
                const TensorView2<const In>&... inputs) {
   constexpr index_t kFloats = index_t{1}
-                              << 14;  // of a range, 64 KB: near, and enough to hide calls
+                              << 14;  // of a range: 64 KB, in L2, and enough to hide calls
   const index_t rows = out.extent(0);
-  // At least 1, so that rows of nothing, which still may have a result, lie somewhere.
+  // At least 1: rows without elements still may have a result, such as an empty sum.
   const index_t length =
       (std::max)(index_t{1}, out.extent(1) + (index_t{0} + ... + inputs.extent(1)));
   if (rows == 0) return;
@@ -54,7 +53,7 @@ void in_floats(const F& f, const Execution& execution, const TensorView2<E>& out
   });
 }
 
-/// A vector widened, in scratch memory; empty where it is.
+/// A vector widened to float in scratch memory; data() is nullptr if the vector is empty.
 class WidenedVector {
  public:
   template <Float16Element E>
@@ -69,8 +68,8 @@ class WidenedVector {
   Scratch<float> floats_;
 };
 
-/// A tensor widened in scratch memory, contiguous; empty where it is, in the same shape: one
-/// without elements is no tensor that is not given.
+/// A tensor widened to float in scratch memory, contiguous. An empty view (one not given) stays an
+/// empty view of the same shape.
 template <int Rank>
 class WidenedTensor {
  public:

@@ -23,7 +23,7 @@ struct CrossEntropyOptions {
 
 namespace detail {
 
-/// Rows with a unit stride inside, targets checked: -1 = ignored.
+/// Rows have innermost stride 1. targets: checked; -1 = ignored.
 template <class T>
 struct CrossEntropyProblem {
   TensorView2<const T> logits;
@@ -195,11 +195,11 @@ double mse_loss_backward(const X& x, const Target& target, DX&& d_x) {
   ATTN_ASSERT_OUTPUT_LIKE(DX, X, "mse_loss_backward: d_x", "x");
   const auto from = detail::view_as<const T, kRank>(x),
              to = detail::view_as<const T, kRank>(target);
-  const auto slope = detail::view_as<T, kRank>(d_x);
+  const auto gradient = detail::view_as<T, kRank>(d_x);
   check_shape("mse_loss_backward", "target", from.shape(), to.shape());
-  check_shape("mse_loss_backward", "d_x", from.shape(), slope.shape());
+  check_shape("mse_loss_backward", "d_x", from.shape(), gradient.shape());
   const double size = static_cast<double>(from.size());
-  return detail::add_squares<T, kRank>(from, to, slope, 2 / size) / size;
+  return detail::add_squares<T, kRank>(from, to, gradient, 2 / size) / size;
 }
 
 ATTN_NAMESPACE_END

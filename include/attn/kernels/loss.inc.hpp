@@ -37,7 +37,7 @@ inline void cross_entropy_rows(const detail::CrossEntropyProblem<T>& problem,
     if (smoothing > T{0}) {
       V all = V::all(T{0});
       each_vector<T>(n, [&](index_t k, auto lanes) {
-        // Lanes past the end: the logit counts as log_sum + largest, whose part is 0.
+        // Lanes past the end are discarded below.
         V part = V::all(log_sum) - (load(x + k, lanes) - V::all(largest));
         if (weights != nullptr) part = part * load(weights + k, lanes);
         if constexpr (std::is_same_v<decltype(lanes), Whole>) {
@@ -67,7 +67,7 @@ inline void cross_entropy_rows(const detail::CrossEntropyProblem<T>& problem,
 }
 
 template <class T>
-struct Row<detail::Backend<family::Losses, T, T>> {
+struct TargetTable<detail::Backend<family::Losses, T, T>> {
   static constexpr detail::Backend<family::Losses, T, T> kTable{
       .cross_entropy = detail::kKernel<cross_entropy_rows<T>>};
 };

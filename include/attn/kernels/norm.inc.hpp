@@ -1,8 +1,8 @@
-// Kernel text: normalisation of rows; that of layers in two passes (the one-pass variance cancels).
+// Kernel text: normalisation of rows, in two passes, since a one-pass variance cancels digits.
 // SPDX-License-Identifier: Apache-2.0
 
-/// normalize(row, past_caches) for every row; past_caches: whole vectors of out are aligned, and
-/// are to be stored past the caches, which hold not even half of it.
+/// Calls normalize(row, past_caches) for every row. past_caches: store whole vectors, which are
+/// aligned, with non-temporal stores, since the caches do not hold even half of out.
 template <class T, class F>
 inline void each_norm_row(const detail::NormProblem<T>& problem, const Executor& executor,
                           F normalize) {
@@ -18,7 +18,7 @@ inline void each_norm_row(const detail::NormProblem<T>& problem, const Executor&
   });
 }
 
-/// Whole vectors, past the caches where past_caches.
+/// Stores v, with a non-temporal store if past_caches and it is a whole vector.
 template <class T>
 ATTN_INLINE void store_or_stream(Vec<T> v, T* p, Whole, bool past_caches) {
   past_caches ? stream(v, p) : v.store(p);
@@ -82,7 +82,7 @@ inline void rms_norm_rows(const detail::NormProblem<T>& problem, const Executor&
 }
 
 template <class T>
-struct Row<detail::Backend<family::Norms, T, T>> {
+struct TargetTable<detail::Backend<family::Norms, T, T>> {
   static constexpr detail::Backend<family::Norms, T, T> kTable{
       .layer_norm = detail::kKernel<layer_norm_rows<T>>,
       .rms_norm = detail::kKernel<rms_norm_rows<T>>};

@@ -1,7 +1,7 @@
 // Kernel text: gradients of normalised rows, those of the weights first.
 // SPDX-License-Identifier: Apache-2.0
 
-/// What a row was shifted and scaled by.
+/// A row's mean and 1 / sqrt(variance + eps), as forward computed them.
 template <class T>
 struct RowMoments {
   T mean, scale;
@@ -81,7 +81,7 @@ inline void norm_backward_rows(const detail::NormBackwardProblem<T>& problem,
 }
 
 template <class T>
-struct Row<detail::Backend<family::NormsBackward, T, T>> {
+struct TargetTable<detail::Backend<family::NormsBackward, T, T>> {
   static constexpr detail::Backend<family::NormsBackward, T, T> kTable{
       .norm = detail::kKernel<norm_backward_rows<T>>};
 };

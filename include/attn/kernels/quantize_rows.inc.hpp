@@ -54,7 +54,7 @@ inline void quantize_all(const detail::QuantizationProblem<T>& problem, const Ex
 }
 
 template <class T>
-struct Row<detail::Backend<family::RowQuantization, T, std::int8_t>> {
+struct TargetTable<detail::Backend<family::RowQuantization, T, std::int8_t>> {
   static constexpr detail::Backend<family::RowQuantization, T, std::int8_t> kTable{
       .quantize = detail::kKernel<quantize_all<T>>};
 };

@@ -81,7 +81,7 @@ inline void multiply_int8(const detail::QuantizedProblem& problem, const Executo
 }
 
 template <>
-struct Row<detail::Backend<family::QuantizedProducts, float, float>> {
+struct TargetTable<detail::Backend<family::QuantizedProducts, float, float>> {
   static constexpr detail::Backend<family::QuantizedProducts, float, float> kTable{
       .multiply_floats = detail::kKernel<multiply_floats>,
       .multiply_int8 = detail::kKernel<multiply_int8>};

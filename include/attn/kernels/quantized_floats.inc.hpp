@@ -147,7 +147,7 @@ inline void multiply_floats_by(const detail::QuantizedMatrix& w, detail::GemmPro
         multiply_exact<4>(g, w, j, columns);
       }
     }
-    finish_block(g, 0, g.m, begin * kUnit, std::min(end * kUnit, g.n), g.beta != 0);
+    apply_epilogue(g, 0, g.m, begin * kUnit, std::min(end * kUnit, g.n), g.beta != 0);
   });
 }
 

@@ -172,7 +172,7 @@ inline void multiply_codes(const detail::GemmProblem<float>& g,
       if (j0 < j1) {
         const detail::GemmProblem<float> part = columns_of(g, column, w.n);
         multiply(part, w, a, j0, j1);
-        finish_block(part, 0, g.m, j0, j1, g.beta != 0);
+        apply_epilogue(part, 0, g.m, j0, j1, g.beta != 0);
       }
       begin -= units_of(w);
       end -= units_of(w);

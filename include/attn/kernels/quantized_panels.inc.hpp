@@ -194,6 +194,6 @@ inline void multiply_panels(const detail::GemmProblem<float>& g, const detail::Q
         }
       }
     }
-    finish_block(g, 0, g.m, begin * kUnit, std::min(end * kUnit, g.n), g.beta != 0);
+    apply_epilogue(g, 0, g.m, begin * kUnit, std::min(end * kUnit, g.n), g.beta != 0);
   });
 }

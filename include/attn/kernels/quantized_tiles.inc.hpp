@@ -287,7 +287,7 @@ inline void multiply_int8_tiles(const detail::GemmProblem<float>& g,
       } else {
         multiply_block_tiles(g, w, x, i0, i1, j, scratch.data()[worker]);
       }
-      finish_block(g, i0, i1, j, std::min(j + kTileColumns, g.n), g.beta != 0);
+      apply_epilogue(g, i0, i1, j, std::min(j + kTileColumns, g.n), g.beta != 0);
     }
   });
 }

@@ -1,7 +1,7 @@
 // Kernel text: softmax of rows, its logarithm, and log-sum-exp.
 // SPDX-License-Identifier: Apache-2.0
 
-/// Largest of x[0, n), not below `lowest`. A NaN may be passed over: it shows in the sum.
+/// max(lowest, x[0], .., x[n - 1]). May ignore a NaN, which then shows in the sum.
 template <class T>
 inline T row_max(index_t n, const T* x, T lowest) {
   using V = Vec<T>;
@@ -16,8 +16,8 @@ inline T row_max(index_t n, const T* x, T lowest) {
   return largest;
 }
 
-/// What is subtracted from a row with this maximum. Nothing visible: 0 keeps -inf - -inf out,
-/// e^-inf gives the zeros.
+/// What is subtracted from a row with this maximum. A row of -inf takes 0, since -inf - -inf is
+/// NaN; its e^-inf are 0.
 template <class T>
 inline T row_shift(T largest) {
   return largest == -std::numeric_limits<T>::infinity() ? T{0} : largest;
@@ -60,8 +60,8 @@ inline void row_scale(index_t n, T factor, T* x) {
   for (; j < n; ++j) x[j] *= factor;
 }
 
-/// Largest of x[0, n) and the logarithm of the sum of e^(x - it); 0 and -inf where nothing is above
-/// -inf.
+/// row_max = max(x[0], .., x[n - 1]) and log_sum = log(sum of e^(x - row_max)); 0 and -inf for a
+/// row of -inf.
 template <class T>
 struct LogSum {
   T row_max, log_sum;
@@ -90,17 +90,16 @@ inline void log_sum_exp_rows(const detail::LogSumExpProblem<T>& problem, const E
   });
 }
 
-/// The factor of a row whose e^(x - shift) have this sum. Nothing visible: 1, which keeps the
-/// zeros.
+/// 1 / total; 1 for a row of -inf, whose weights stay 0.
 template <class T>
 inline T row_factor(T total) {
   return total != T{0} ? T{1} / total : T{1};
 }
 
-/// Softmax of rows [begin, end), not none, three at once, each at its own step: while e^x of one is
-/// computed, the row before it is scaled and the maximum of the row after it found. 1024 floats a
-/// row in the second-level cache take 0.7 of the time of one row after the other
-/// (bench/softmax_bench; AVX-512, Zen 4).
+/// Softmax of rows [begin, end), at least one, as a pipeline of three rows: while e^x of one is
+/// computed, the row before it is scaled and the maximum of the row after it found. Rows of 1024
+/// floats in L2 take 0.7 of the time of one row after the other (bench/softmax_bench; AVX-512, Zen
+/// 4).
 template <class T>
 inline void softmax_row_range(const detail::SoftmaxProblem<T>& problem, index_t begin,
                               index_t end) {
@@ -119,8 +118,8 @@ inline void softmax_row_range(const detail::SoftmaxProblem<T>& problem, index_t 
     const T factor = row_factor(total), shift = row_shift(largest);
     largest = kLowest;
     V largest_lanes = V::all(kLowest);
-    // All loads come before the stores: a load waits for earlier stores whose addresses end in the
-    // same 12 bits, as those of rows of 4 KB do.
+    // All loads come before the stores: a load waits for earlier stores whose addresses agree in
+    // the low 12 bits (4K aliasing), as in rows of 4 KB.
     total = row_exp(n, x(i), shift, out(i), [&](index_t j, auto lanes) {
       if constexpr (std::is_same_v<decltype(lanes), Whole>) {
         largest_lanes = max(largest_lanes, V::load(after + j));
@@ -139,8 +138,8 @@ template <class T>
 inline void softmax_rows(const detail::SoftmaxProblem<T>& problem, const Executor& executor,
                          Workspace&) {
   const index_t rows = problem.x.extent(0), n = problem.x.extent(1);
-  // From memory, a row is better read by a pass of its own, which keeps many lines in flight: a
-  // vector at a time beside e^x, rows take 1.5 times as long as one after the other.
+  // Rows that come from memory are better read by a pass of their own, which keeps many cache lines
+  // in flight: the pipeline takes 1.5 times as long there.
   const bool is_near = rows * n <= 4 * second_level_cache() / index_t{sizeof(T)};
   detail::for_row_ranges(executor, rows, n, [&problem, is_near](index_t begin, index_t end) {
     const index_t step = is_near ? end - begin : 1;
@@ -158,10 +157,10 @@ inline void log_softmax_rows(const detail::SoftmaxProblem<T>& problem, const Exe
     const T* from = x.data() + i * x.stride(0);
     T* to = out.data() + i * out.stride(0);
     const LogSum<T> row = row_log_sum(n, from);
-    // Nothing visible: x, which is -inf, less a logarithm of -inf would be NaN.
+    // A row of -inf: x - log_sum would be -inf - -inf, which is NaN.
     const T log_sum = row.log_sum == -std::numeric_limits<T>::infinity() ? T{0} : row.log_sum;
-    // The maximum first: its difference from x is exact where x is large, and their sum would round
-    // the logarithm away.
+    // row_max is subtracted first: x - row_max is exact where x is large, while row_max + log_sum
+    // would round the logarithm away.
     each_vector<T>(n, [&](index_t k, auto lanes) {
       store(load(from + k, lanes) - V::all(row.row_max) - V::all(log_sum), to + k, lanes);
     });
@@ -169,7 +168,7 @@ inline void log_softmax_rows(const detail::SoftmaxProblem<T>& problem, const Exe
 }
 
 template <class T>
-struct Row<detail::Backend<family::Softmax, T, T>> {
+struct TargetTable<detail::Backend<family::Softmax, T, T>> {
   static constexpr detail::Backend<family::Softmax, T, T> kTable{
       .softmax = detail::kKernel<softmax_rows<T>>,
       .log_softmax = detail::kKernel<log_softmax_rows<T>>,

@@ -30,7 +30,7 @@ inline void softmax_backward_rows(const detail::SoftmaxBackwardProblem<T>& probl
 }
 
 template <class T>
-struct Row<detail::Backend<family::SoftmaxBackward, T, T>> {
+struct TargetTable<detail::Backend<family::SoftmaxBackward, T, T>> {
   static constexpr detail::Backend<family::SoftmaxBackward, T, T> kTable{
       .softmax = detail::kKernel<softmax_backward_rows<T>>};
 };

@@ -9,12 +9,13 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Most rows of the decode path's kernels, which take keys and values unpacked.
+/// Most rows of A in products with unpacked rows of B (dot.inc.hpp): attention's decode path.
 inline constexpr index_t kMaxDecodeRows = 12;
-/// Memory holds a multiple of so many of them, since kernels take so many at once.
+/// These kernels take up to so many rows of A at once; memory must hold a multiple of them.
 inline constexpr index_t kDecodeRowsAtOnce = 4;
 static_assert(kMaxDecodeRows % kDecodeRowsAtOnce == 0);
-/// Their sums over keys are in the same order for any number of keys that takes as many steps.
+/// Sums over n rows of B are made in an order that depends on ceil(n / kKeyStep) only, so that one
+/// more row often changes no other's share.
 inline constexpr index_t kKeyStep = 16;
 
 }  // namespace detail

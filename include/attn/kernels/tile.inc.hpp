@@ -1,10 +1,10 @@
 // Kernel text: C (rows x columns) += A (rows x k) B (k x columns), one register tile at a time.
 // SPDX-License-Identifier: Apache-2.0
 
-/// GEMM's tile, by BLIS's names. MR rows by NV vectors: 6 x 2 leaves 16 registers room for 12 sums,
-/// 2 vectors of B and a broadcast of A; 6 x 4 fills 32 registers with 24 sums, 4 and 1, or 2 or 3
-/// that hold the rows of A in their lanes. Twelve sums hide the FMA's latency of 4 cycles at 2 a
-/// cycle (8 would do).
+/// GEMM's register tile, by BLIS's names: MR rows by NR columns, which are NV vectors. With 16
+/// registers, 6 x 2 vectors: 12 sums, 2 vectors of B and a broadcast of A. With 32, 6 x 4: 24 sums,
+/// 4 vectors of B, and a broadcast (NEON: 2 or 3 vectors) of A. An FMA takes 4 cycles and 2 start
+/// each cycle, so that 8 independent sums hide its latency.
 template <class T>
 struct TileShape {
   static constexpr int MR = 6;
@@ -12,17 +12,17 @@ struct TileShape {
   static constexpr int NR = NV * Vec<T>::kLanes;
 };
 
-/// How GEMM cuts rows: tiles of MR, and at the end up to two of 4 where fewer rows have to be
-/// filled up: 128 rows are 20 x 6 + 2 x 4, where 22 tiles of 6 would multiply 132.
+/// How GEMM cuts the rows of C: tiles of MR = 6, and at the end up to two of 4 where that leaves
+/// fewer rows to fill up: 128 rows are 20 x 6 + 2 x 4, where 22 tiles of 6 would compute 132.
 template <class T>
 struct TiledRows {
   static constexpr index_t MR = TileShape<T>::MR, kLowMR = 4;
   static_assert(MR == 6);
-  index_t high, count;  ///< tiles of MR, and all
+  index_t high, count;  ///< tiles of MR rows, and all tiles
 
   explicit TiledRows(index_t rows) {
     const index_t rest = rows % MR;
-    // One or two rows are left: a tile of 6 and they make two of 4.
+    // One or two rows left over: together with a tile of 6 they are two tiles of 4.
     const index_t low = rest == 0 || rest == 5 ? 0 : rest > 2 || rows < MR ? 1 : 2;
     high = rows / MR + (rest == 5 ? 1 : low == 2 ? -1 : 0);
     count = high + low;
@@ -34,9 +34,9 @@ struct TiledRows {
   }
 };
 
-/// Attention's tile: 8 x 2 with 32 registers, since it meets few rows (32 or 128 queries are whole
-/// tiles of 8, but an eighth and a thirtieth more in tiles of 6) and few columns (a head's). GEMM
-/// at 8 x 2 takes 1.03 times as long (attn_report's gemm_1024).
+/// Register tile of products with few rows and columns, such as attention's: 8 x 2 vectors with 32
+/// registers. 32 and 128 rows are whole tiles of 8, while tiles of 6 would compute 36 and 132. GEMM
+/// with 8 x 2 takes 1.03 times as long (attn_report's gemm_1024).
 template <class T>
 struct RowTileShape {
   static constexpr int MR = Registers::kRowTileHeight;
@@ -44,20 +44,25 @@ struct RowTileShape {
   static constexpr int NR = NV * Vec<T>::kLanes;
 };
 
-/// How A lies in memory: packed (the rows of GEMM's tile interleaved, one k after the other), in
-/// rows (of attention's), or in columns (transposed: a row of memory holds one k of all rows, as
-/// attention's backward reads weights).
+/// Memory layout of A. interleaved: packed, MR elements of one k after the other; rows: row-major;
+/// columns: transposed, a row of memory holds one k of all rows, as attention's backward reads the
+/// weights.
 enum class ALayout { interleaved, rows, columns };
 
-/// What a tile does with what C holds: C = A B, C = factor[0] (A B), the same of a B in L1,
-/// C = factor[row] C + A B, or C += A B.
-enum class Start { zero, product, near_product, scaled, sum };
+/// How a tile updates C.
+enum class TileUpdate {
+  assign,           ///< C = A B
+  scale,            ///< C = factor[0] (A B), prefetching as many bytes as B has
+  scale_b_in_l1,    ///< the same without prefetches
+  rescale_and_add,  ///< C = factor[row] C + A B
+  add,              ///< C += A B
+};
 
-/// What a tile prefetches while it multiplies: at each k one line into L2, `step` bytes after the
-/// last. A core has few fill buffers, and a burst of prefetches stalls the products (attn_report's
-/// gemm_bert and sdpa_queries_32). With rows of A `step` is not used, since registers are short
-/// there: a product (Start::product) prefetches as much as B has, from `at` on; sums of values and
-/// products of a B in L1 prefetch nothing.
+/// What a tile prefetches into L2 while it multiplies. With packed A: at each k one cache line,
+/// `step` bytes after the last. With A in rows, where no register is left for a step,
+/// TileUpdate::scale prefetches as many bytes as B has from `at` on, and other updates nothing.
+/// Spread over the products, since a core has few fill buffers and a burst of prefetches stalls it
+/// (attn_report's gemm_bert and sdpa_queries_32).
 struct TilePrefetch {
   const char* at = nullptr;
   index_t step = 0;
@@ -65,10 +70,10 @@ struct TilePrefetch {
 
 /// One tile of R rows by V vectors. Every element is one chain of FMAs in the order of k, so that
 /// results do not depend on how rows, columns or k are cut. kTail: only the first `columns` lanes
-/// of the last vector exist. Fewer rows than R are filled up with others by the caller: a tile of
-/// one row would take two thirds of the time of six (its two sums wait for each other), and each
-/// height costs every user 0.2 s of compiling.
-template <class T, int R, int V, ALayout kLayout, Start kStart, bool kTail>
+/// of the last vector exist. R rows are always read: a caller with fewer provides memory for R. A
+/// tile of one row would save only a third of the time of six (its sums wait for their latency),
+/// and each height costs every user 0.2 s of compile time.
+template <class T, int R, int V, ALayout kLayout, TileUpdate kUpdate, bool kTail>
 inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_stride, T* c,
                  index_t c_stride, const T* factor, index_t columns, TilePrefetch prefetch) {
   using Vt = Vec<T>;
@@ -77,12 +82,13 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
   for (int r = 0; r < R; ++r) {
     ATTN_UNROLL
     for (int v = 0; v < V; ++v) {
-      if constexpr (kStart != Start::scaled && kStart != Start::sum) {
+      if constexpr (kUpdate != TileUpdate::rescale_and_add && kUpdate != TileUpdate::add) {
         sum[r][v] = Vt::all(T{0});
       } else {
         const T* p = c + r * c_stride + v * Vt::kLanes;
         sum[r][v] = kTail && v == V - 1 ? Vt::load(p, columns) : Vt::load(p);
-        if constexpr (kStart == Start::scaled) sum[r][v] = Vt::all(factor[r]) * sum[r][v];
+        if constexpr (kUpdate == TileUpdate::rescale_and_add)
+          sum[r][v] = Vt::all(factor[r]) * sum[r][v];
       }
     }
   }
@@ -93,7 +99,7 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
       Vt bv[std::max(kLaneSteps, 1)][V];
       ATTN_UNROLL
       for (int step = 0; step < kLaneSteps; ++step, b += b_stride) {
-        if constexpr (kStart == Start::product) {
+        if constexpr (kUpdate == TileUpdate::scale) {
           __builtin_prefetch(prefetch.at, 0, 2);
           prefetch.at += b_stride * index_t{sizeof(T)};
         }
@@ -110,7 +116,7 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
     if constexpr (kLayout == ALayout::interleaved) {
       __builtin_prefetch(prefetch.at, 0, 2);
       prefetch.at += prefetch.step;
-    } else if constexpr (kStart == Start::product) {
+    } else if constexpr (kUpdate == TileUpdate::scale) {
       ATTN_UNROLL
       for (int x = 0; x < V * Vt::kLanes; x += 64 / int{sizeof(T)}) {
         __builtin_prefetch(reinterpret_cast<const T*>(prefetch.at) + x, 0, 2);
@@ -141,7 +147,7 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
     ATTN_UNROLL
     for (int v = 0; v < V; ++v) {
       T* to = c + r * c_stride + v * Vt::kLanes;
-      if constexpr (kStart == Start::product || kStart == Start::near_product) {
+      if constexpr (kUpdate == TileUpdate::scale || kUpdate == TileUpdate::scale_b_in_l1) {
         sum[r][v] = Vt::all(factor[0]) * sum[r][v];
       }
       if (kTail && v == V - 1) {
@@ -154,39 +160,39 @@ inline void tile(index_t k, const T* a, index_t a_stride, const T* b, index_t b_
 }
 
 /// R packed rows of A times one packed panel of B: C (R x NR), or the first half of its columns.
-template <class T, int R, Start kStart>
+template <class T, int R, TileUpdate kUpdate>
 inline void tile_panel(bool is_half, index_t k, const T* a, const T* panel, T* c, index_t c_stride,
                        const T* factor, TilePrefetch prefetch) {
   using Shape = TileShape<T>;
   if (is_half) {
-    tile<T, R, Shape::NV / 2, ALayout::interleaved, kStart, false>(k, a, 0, panel, Shape::NR, c,
-                                                                   c_stride, factor, 0, prefetch);
+    tile<T, R, Shape::NV / 2, ALayout::interleaved, kUpdate, false>(k, a, 0, panel, Shape::NR, c,
+                                                                    c_stride, factor, 0, prefetch);
   } else {
-    tile<T, R, Shape::NV, ALayout::interleaved, kStart, false>(k, a, 0, panel, Shape::NR, c,
-                                                               c_stride, factor, 0, prefetch);
+    tile<T, R, Shape::NV, ALayout::interleaved, kUpdate, false>(k, a, 0, panel, Shape::NR, c,
+                                                                c_stride, factor, 0, prefetch);
   }
 }
 
-/// C (MR x columns) = factor C + A B or, without factors, C += A B, with A in rows and B unpacked:
-/// its columns lie along the vector.
-template <class T, Start kStart = Start::scaled>
+/// Updates C (MR x columns) by A B, with A and B row-major and unpacked: a vector holds columns of
+/// B.
+template <class T, TileUpdate kUpdate = TileUpdate::rescale_and_add>
 inline void tile_columns(index_t columns, index_t k, const T* a, index_t a_stride, const T* b,
                          index_t b_stride, T* c, index_t c_stride, const T* factor) {
   using Shape = RowTileShape<T>;
   constexpr int kLanes = Vec<T>::kLanes;
   index_t j = 0;
   for (; j + Shape::NR <= columns; j += Shape::NR) {
-    tile<T, Shape::MR, Shape::NV, ALayout::rows, kStart, false>(k, a, a_stride, b + j, b_stride,
-                                                                c + j, c_stride, factor, 0, {});
+    tile<T, Shape::MR, Shape::NV, ALayout::rows, kUpdate, false>(k, a, a_stride, b + j, b_stride,
+                                                                 c + j, c_stride, factor, 0, {});
   }
   for (; j < columns; j += kLanes) {
-    tile<T, Shape::MR, 1, ALayout::rows, kStart, true>(k, a, a_stride, b + j, b_stride, c + j,
-                                                       c_stride, factor, columns - j, {});
+    tile<T, Shape::MR, 1, ALayout::rows, kUpdate, true>(k, a, a_stride, b + j, b_stride, c + j,
+                                                        c_stride, factor, columns - j, {});
   }
 }
 
-/// C (rows x columns) += A^T B, with A (k x rows) and B (k x columns) unpacked. Of A and C whole
-/// tiles of rows are read and written.
+/// C (rows x columns) += A^T B, with A (k x rows) and B (k x columns) unpacked. Reads and writes
+/// rows of C, and columns of A, up to whole tiles of MR.
 template <class T>
 inline void add_transposed(index_t rows, index_t columns, index_t k, const T* a, index_t a_stride,
                            const T* b, index_t b_stride, T* c, index_t c_stride) {
@@ -195,11 +201,11 @@ inline void add_transposed(index_t rows, index_t columns, index_t k, const T* a,
   for (index_t i = 0; i < rows; i += Shape::MR, a += Shape::MR, c += Shape::MR * c_stride) {
     index_t j = 0;
     for (; j + Shape::NR <= columns; j += Shape::NR) {
-      tile<T, Shape::MR, Shape::NV, ALayout::columns, Start::sum, false>(
+      tile<T, Shape::MR, Shape::NV, ALayout::columns, TileUpdate::add, false>(
           k, a, a_stride, b + j, b_stride, c + j, c_stride, nullptr, 0, {});
     }
     for (; j < columns; j += kLanes) {
-      tile<T, Shape::MR, 1, ALayout::columns, Start::sum, true>(
+      tile<T, Shape::MR, 1, ALayout::columns, TileUpdate::add, true>(
           k, a, a_stride, b + j, b_stride, c + j, c_stride, nullptr, columns - j, {});
     }
   }
@@ -215,8 +221,8 @@ inline void pack_tile(index_t R, index_t height, index_t k, const T* a, index_t 
   if (k_stride == 1) {
     for (; p + kSize <= k; p += kSize) {
       const Block<T> block(a + p, row_stride, static_cast<int>(height));
-      // A store writes up to kSize - R elements past its rows, which the next one overwrites. The
-      // last is left to the loop below: nothing may be past it.
+      // A store writes up to kSize - R elements too many, which the next store overwrites. The last
+      // k is left to the loop below, since nothing may be written after it.
       const bool is_last = p + kSize == k;
       ATTN_UNROLL
       for (int x = 0; x < kSize - 1; ++x) block.store(x, packed + (p + x) * R);
@@ -236,8 +242,8 @@ inline void pack_tile(index_t R, index_t height, index_t k, const T* a, index_t 
   }
 }
 
-/// Packs whole tiles of MR rows, one after the other, of an A whose columns are contiguous, as
-/// gradients of weights have it. k is outermost, so that each line of memory is read once: rows of
+/// Packs whole tiles of MR rows, one after the other, of an A with contiguous columns, as products
+/// for weight gradients have. k is the outer loop, so that each cache line is read once: rows of
 /// A^T are often a multiple of 4 KB apart and evict one another.
 template <class T>
 inline void pack_transposed_tiles(index_t tiles, index_t k, const T* a, index_t k_stride,
@@ -252,8 +258,8 @@ inline void pack_transposed_tiles(index_t tiles, index_t k, const T* a, index_t 
   }
 }
 
-/// Packs `width` columns of k, each contiguous, into a panel of NR, of which `room` columns are
-/// left: those after `width` may become 0 up to the next multiple of a block.
+/// Packs `width` columns of k elements, each contiguous, into a panel of NR columns of which `room`
+/// are left. Columns after `width` may be set to 0, up to a multiple of Block<T>::kSize.
 template <class T, index_t NR>
 inline void pack_part(index_t width, index_t room, index_t k, const T* b, index_t column_stride,
                       T* panel) {
@@ -274,7 +280,7 @@ inline void pack_part(index_t width, index_t room, index_t k, const T* b, index_
   }
 }
 
-/// Packs one panel of B: `width` columns of k, the rest of NR filled up with zeros.
+/// Packs one panel of B: `width` columns of k elements, the rest of NR filled up with zeros.
 template <class T>
 inline void pack_panel(index_t width, index_t k, const T* b, index_t k_stride,
                        index_t column_stride, T* panel) {

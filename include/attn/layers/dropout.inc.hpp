@@ -28,7 +28,7 @@ inline void drop_elements(const detail::DropoutProblem<T>& problem, const Execut
 }
 
 template <class T>
-struct Row<detail::Backend<family::Dropout, T, T>> {
+struct TargetTable<detail::Backend<family::Dropout, T, T>> {
   static constexpr detail::Backend<family::Dropout, T, T> kTable{
       .drop = detail::kKernel<drop_elements<T>>};
 };

@@ -67,7 +67,7 @@ inline void rotary_rows(const detail::RotaryProblem<T>& problem, const Executor&
 }
 
 template <class T>
-struct Row<detail::Backend<family::Rotary, T, T>> {
+struct TargetTable<detail::Backend<family::Rotary, T, T>> {
   static constexpr detail::Backend<family::Rotary, T, T> kTable{
       .rotary = detail::kKernel<rotary_rows<T>>};
 };

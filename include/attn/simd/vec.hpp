@@ -13,7 +13,7 @@
 
 #include "attn/core/element.hpp"
 #include "attn/core/shape.hpp"
-#include "attn/simd/rows.hpp"
+#include "attn/simd/tables.hpp"
 
 #if ATTN_ARCH_X86 && !defined(ATTN_COMPILED)
 #include <immintrin.h>

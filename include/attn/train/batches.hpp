@@ -13,8 +13,7 @@
 ATTN_NAMESPACE_BEGIN
 
 /// Indices of examples 0 .. count - 1, batch after batch. An epoch's order follows from the seed
-/// and the epoch's number alone; examples that do not fill the last batch of an epoch are left out
-/// of it.
+/// and the epoch's number alone. Examples that do not fill the last batch of an epoch are skipped.
 class Batches {
  public:
   /// What a checkpoint saves.
@@ -37,8 +36,7 @@ class Batches {
   const Position& position() const { return position_; }
   index_t per_epoch() const { return static_cast<index_t>(order_.size()) / size_; }
 
-  /// As if next() had been called that often. Throws ValueError for a batch that an epoch does not
-  /// have.
+  /// Continues from a saved position. Throws ValueError for a batch that an epoch does not have.
   void move_to(const Position& position) {
     if (position.batch < 0 || position.batch > per_epoch()) {
       throw ValueError(message("Batches", "position.batch",
@@ -61,7 +59,7 @@ class Batches {
   }
 
  private:
-  /// Fisher and Yates; mt19937_64 is specified to the bit, std::shuffle is not.
+  /// Fisher-Yates by hand: the standard specifies mt19937_64 to the bit, but not std::shuffle.
   void shuffle() {
     std::iota(order_.begin(), order_.end(), index_t{0});
     std::seed_seq seed{static_cast<std::uint32_t>(position_.seed),

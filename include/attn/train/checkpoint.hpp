@@ -16,8 +16,8 @@ ATTN_NAMESPACE_BEGIN
 struct TrainingState {
   index_t step = 0;
   Batches::Position batches = {};
-  LossScale::Position loss_scale = {};  ///< of float16; by default none, and a file without it
-  SafetensorsMetadata more = {};        ///< texts of the program's own
+  LossScale::Position loss_scale = {};  ///< for float16; with factor 0, the default, not saved
+  SafetensorsMetadata more = {};        ///< the program's own entries
 };
 
 namespace detail {
@@ -37,7 +37,7 @@ Number number_in(const SafetensorsMetadata& metadata, const std::string& key) {
                            at == metadata.end() ? "none" : quote(at->second)));
 }
 
-/// The shortest decimal number that is read as `x` again.
+/// The shortest decimal text that reads back as x.
 inline std::string exact_text(double x) {
   char text[32];
   return {text, std::to_chars(text, text + sizeof text, x).ptr};
@@ -45,8 +45,8 @@ inline std::string exact_text(double x) {
 
 }  // namespace detail
 
-/// Writes `path` whole or not at all: a run that is stopped while it writes finds the checkpoint
-/// before. Tensors: model.NAME, and optimizer.NAME.exp_avg and the like by PyTorch's names. Throws
+/// Replaces `path` atomically: if the program is stopped while it writes, the previous checkpoint
+/// stays. Tensors: model.NAME, and optimizer.NAME.exp_avg and others by PyTorch's names. Throws
 /// IoError or ValueError as save_safetensors() does.
 template <class Model, class Optimizer>
 void save_checkpoint(const std::filesystem::path& path, const Model& model, Optimizer& optimizer,
@@ -69,10 +69,10 @@ void save_checkpoint(const std::filesystem::path& path, const Model& model, Opti
   save_safetensors(path, tensors, metadata);
 }
 
-/// Reads what save_checkpoint() wrote into a model and an optimizer made as those were: training
-/// goes on with the same bits. In mixed precision the model is that of the masters, and the one of
-/// 16 bits follows. Throws IoError for a file that cannot be read, ValueError or
-/// ShapeError for one of another model or optimizer.
+/// Reads what save_checkpoint() wrote into a model and an optimizer that were constructed alike:
+/// training continues with the same bits. In mixed precision `model` holds the float masters; the
+/// 16-bit model is updated from them. Throws IoError for a file that cannot be read, ValueError or
+/// ShapeError for the file of another model or optimizer.
 template <class Model, class Optimizer>
 TrainingState load_checkpoint(const std::filesystem::path& path, Model& model,
                               Optimizer& optimizer) {

@@ -14,20 +14,20 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Chunks that kernels cut `size` elements into.
+/// Number of chunks that kernels cut `size` elements into.
 inline index_t update_chunks(index_t size) { return (size + kUpdateChunk - 1) / kUpdateChunk; }
 
 }  // namespace detail
 
-/// The Euclidean norm of all gradients as one vector: sums of chunks, added in their order, so that
-/// it has the same bits on any number of threads. In double, where no square of a float overflows:
-/// it is finite where all gradients of float are.
+/// The Euclidean norm of all gradients as one vector. Chunks are summed, and their sums added in
+/// order: the same bits on any number of threads. In double, where no square of a float overflows:
+/// with gradients of float it is finite exactly if all of them are.
 template <class T>
 double gradient_norm(const std::vector<TrainedParameter<T>>& parameters,
                      const Execution& execution = {}) {
-  index_t most = 0;
-  for (const TrainedParameter<T>& p : parameters) most = (std::max)(most, p.size);
-  Scratch<double> sums(execution.scratch(), detail::update_chunks(most));
+  index_t max_size = 0;
+  for (const TrainedParameter<T>& p : parameters) max_size = (std::max)(max_size, p.size);
+  Scratch<double> sums(execution.scratch(), detail::update_chunks(max_size));
   double sum = 0;
   for (const TrainedParameter<T>& p : parameters) {
     detail::backend<family::Optimizers, T>(execution).square_sums({p.size, p.gradient, sums.data()},
@@ -41,31 +41,31 @@ double gradient_norm(const std::vector<TrainedParameter<T>>& parameters,
 
 namespace detail {
 
-inline void check_clip(std::string_view function, double most) {
-  if (most >= 0) return;
-  throw ValueError(message(function, "most", "be at least 0", std::to_string(most)));
+inline void check_clip(std::string_view function, std::string_view name, double bound) {
+  if (bound >= 0) return;
+  throw ValueError(message(function, name, "be at least 0", std::to_string(bound)));
 }
 
 }  // namespace detail
 
-/// What gradients of this norm are to be scaled by, so that their norm is `most` at most: min(1,
-/// most / (norm + 1e-6)), and 1 for a norm that is not finite. For an optimizer's step(), which
-/// scales them as it reads them. Throws ValueError unless most >= 0. Source: Pascanu, Mikolov,
-/// Bengio (2013), algorithm 1.
-inline double clip_factor(double norm, double most) {
-  detail::check_clip("clip_factor", most);
-  return std::isfinite(norm) ? (std::min)(1.0, most / (norm + 1e-6)) : 1.0;
+/// The factor that brings gradients of this norm to a norm of at most max_norm: min(1, max_norm /
+/// (norm + 1e-6)); 1 for a norm that is not finite. For an optimizer's step(), which scales
+/// gradients as it reads them. Throws ValueError unless max_norm >= 0. Source: Pascanu, Mikolov,
+/// Bengio, "On the difficulty of training recurrent neural networks" (2013), algorithm 1.
+inline double clip_factor(double norm, double max_norm) {
+  detail::check_clip("clip_factor", "max_norm", max_norm);
+  return std::isfinite(norm) ? (std::min)(1.0, max_norm / (norm + 1e-6)) : 1.0;
 }
 
 /// Scales all gradients by clip_factor(), and returns their norm before;
 /// torch.nn.utils.clip_grad_norm_. A norm that is not finite changes nothing. Throws ValueError
-/// unless most >= 0.
+/// unless max_norm >= 0.
 template <class T>
-double clip_gradient_norm(const std::vector<TrainedParameter<T>>& parameters, double most,
+double clip_gradient_norm(const std::vector<TrainedParameter<T>>& parameters, double max_norm,
                           const Execution& execution = {}) {
-  detail::check_clip("clip_gradient_norm", most);
+  detail::check_clip("clip_gradient_norm", "max_norm", max_norm);
   const double norm = gradient_norm(parameters, execution);
-  const T factor = static_cast<T>(clip_factor(norm, most));
+  const T factor = static_cast<T>(clip_factor(norm, max_norm));
   if (!(factor < T{1})) return norm;
   const auto& kernels = detail::backend<family::Optimizers, T>(execution);
   for (const TrainedParameter<T>& p : parameters) {
@@ -74,18 +74,19 @@ double clip_gradient_norm(const std::vector<TrainedParameter<T>>& parameters, do
   return norm;
 }
 
-/// Clamps each element to -most .. most; a NaN stays one. Throws ValueError unless most >= 0.
+/// Clamps each element to -max_value .. max_value; a NaN stays one. Throws ValueError unless
+/// max_value >= 0.
 template <class T>
-void clip_gradient_values(const std::vector<TrainedParameter<T>>& parameters, double most) {
-  detail::check_clip("clip_gradient_values", most);
-  const T bound = static_cast<T>(most);
+void clip_gradient_values(const std::vector<TrainedParameter<T>>& parameters, double max_value) {
+  detail::check_clip("clip_gradient_values", "max_value", max_value);
+  const T bound = static_cast<T>(max_value);
   for (const TrainedParameter<T>& p : parameters) {
     for (index_t i = 0; i < p.size; ++i) p.gradient[i] = std::clamp(p.gradient[i], -bound, bound);
   }
 }
 
-/// Throws ValueError that names the first parameter with a gradient that is not finite. To be
-/// called before a step, which would carry it into the parameters.
+/// Throws ValueError, which names the parameter, if a gradient is not finite. Call it before a
+/// step, which would carry NaN into the parameters.
 template <class T>
 void check_gradients(const std::vector<TrainedParameter<T>>& parameters) {
   for (const TrainedParameter<T>& p : parameters) {
@@ -98,7 +99,7 @@ void check_gradients(const std::vector<TrainedParameter<T>>& parameters) {
   }
 }
 
-/// Sets all gradients to 0: what backward adds to in the next step.
+/// Sets all gradients to 0, before the next step's backward adds to them.
 template <class T>
 void clear_gradients(const std::vector<TrainedParameter<T>>& parameters,
                      const Execution& execution = {}) {

@@ -11,19 +11,19 @@
 ATTN_NAMESPACE_BEGIN
 
 struct InitializeOptions {
-  std::uint64_t seed = 0;  ///< the draws follow from it
-  /// Standard deviation of embeddings; 1 in PyTorch. GPT-2 has 0.02, which tied logits need.
+  std::uint64_t seed = 0;  ///< of the random numbers
+  /// Standard deviation of embeddings; 1 in PyTorch, 0.02 in GPT-2, whose logits share them.
   double embedding_std = 1;
 };
 
-/// What PyTorch's constructors draw, told by the parameters' names: linear weights and their biases
+/// Initialises parameters as PyTorch's constructors do, by their names: linear weights and biases
 /// uniform within 1 / sqrt(in) (Kaiming with a = sqrt 5); attention's input projections within
 /// sqrt(6 / (in + out)) (Xavier, of the matrix as it is stored), their biases and that of out_proj
 /// 0; bias_k and bias_v normal; embeddings normal; norms 1 and 0.
 template <class Module>
 void initialize(Module& module, const InitializeOptions& options = {}) {
   detail::RandomNumbers numbers(options.seed);
-  double bound = 0;  // of the last weight, which a bias behind it shares
+  double bound = 0;  // of the last weight, which the bias after it shares
   module.visit_parameters([&]<class T, int Rank>(std::string_view name, TensorView<T, Rank> x) {
     const TensorView<T, 1> all(x.data(), {x.size()});
     const auto draw = [&](auto number) {

@@ -20,27 +20,27 @@ ATTN_NAMESPACE_BEGIN
 struct LoraOptions {
   index_t rank = 8;  ///< rows of A and columns of B of each adapter
   double alpha = 8;  ///< adapters are scaled by alpha / rank
-  /// Which weights get an adapter, by name; all but those of embeddings and norms. Only matrices
-  /// whose names end in "weight" are asked about.
+  /// Whether a weight gets an adapter, by its name; by default all but embeddings and norms. Called
+  /// only for matrices whose names end in "weight".
   std::function<bool(std::string_view)> takes = [](std::string_view name) {
     return decays(name) && name.find("embedding") == std::string_view::npos;
   };
-  std::uint64_t seed = 0;  ///< the first A follows from it; the first B is 0
+  std::uint64_t seed = 0;  ///< of A's initial values; B starts as 0
 };
 
 /// Adapters of the weight matrices W of a model, which runs with W + (alpha / rank) B A. Only
-/// A (rank, in) and B (out, rank) are trained: they are the parameters of this module. The weights
-/// themselves hold the sum, so that a step costs what it costs without adapters, on any layer, and
-/// what was trained runs as it is; W is kept apart and comes back bit by bit. Copies share W.
+/// A (rank, in) and B (out, rank) are trained: they are the parameters of this module. The model's
+/// weights hold the merged sum, so that any layer runs as without adapters, in training and after
+/// it. W is stored here, and unmerge() restores it bit by bit. Copies share W.
 /// Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (2021), section 4.1.
 template <class T>
 class Lora {
  public:
   Lora() = default;
 
-  /// Of the weights that `model` has now; A is uniform within 1 / sqrt(in) and B is 0, as in PEFT.
-  /// Throws ValueError for a rank below 1, an alpha that is not finite, and a model without a
-  /// weight that options.takes.
+  /// Makes adapters for the model's present weights W. A is uniform within 1 / sqrt(in), B is 0, as
+  /// in PEFT. Throws ValueError for a rank below 1, an alpha that is not finite, and a model
+  /// without a weight that options.takes accepts.
   template <class Module>
   explicit Lora(Module& model, const LoraOptions& options = {})
       : scale_(static_cast<T>(options.alpha / static_cast<double>(options.rank))) {
@@ -71,9 +71,9 @@ class Lora {
     weights_ = std::make_shared<const std::vector<Tensor2<T>>>(std::move(weights));
   }
 
-  /// Sets the model's weights to W + (alpha / rank) B A: after each step of an optimizer, and after
-  /// loading. Packed copies of them are stale then. Throws ValueError or ShapeError, before
-  /// anything is written, unless the model has the weights that this was made of.
+  /// Sets the model's weights to W + (alpha / rank) B A. Call it after each step of an optimizer,
+  /// and after loading; packed copies of the weights become stale. Throws ValueError or ShapeError,
+  /// before anything is written, unless the model has the weights that this was constructed from.
   template <class Module>
   void merge(Module& model, const Execution& execution = {}) const {
     check("Lora::merge", std::as_const(model));
@@ -83,16 +83,15 @@ class Lora {
     });
   }
 
-  /// Sets them to W, with the bits that they had. Throws as merge() does.
+  /// Restores the model's weights W, bit by bit. Throws as merge() does.
   template <class Module>
   void unmerge(Module& model) const {
     check("Lora::unmerge", std::as_const(model));
     each(model, [&](std::size_t n, const auto& weight) { copy((*weights_)[n].view(), weight); });
   }
 
-  /// The gradients of A and B, added to `gradients` of gradients_of(*this), from those of the model
-  /// that its weights were merged into: d_B = scale d_W A^T, d_A = scale B^T d_W. Throws as merge()
-  /// does.
+  /// Adds the gradients of A and B to `gradients`, which gradients_of(*this) made, given those of
+  /// the merged model: d_B = scale d_W A^T, d_A = scale B^T d_W. Throws as merge() does.
   template <class Module>
   void backward(const Module& model_gradients, Lora& gradients,
                 const Execution& execution = {}) const {
@@ -131,7 +130,8 @@ class Lora {
     }
   }
 
-  /// f(n, weight) of the weight of each adapter n: modules show their parameters in one order.
+  /// Calls f(n, weight) with the model's weight of each adapter n, in order. Returns how many it
+  /// found.
   template <class Module, class F>
   std::size_t each(Module& model, F f) const {
     std::size_t n = 0;

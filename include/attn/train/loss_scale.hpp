@@ -15,16 +15,16 @@ ATTN_NAMESPACE_BEGIN
 /// GradScaler's options and defaults.
 struct LossScaleOptions {
   double initial = 65536;          ///< the first factor
-  double growth = 2;               ///< what the factor is multiplied by after growth_interval steps
-  double backoff = 0.5;            ///< what it is multiplied by after gradients that are not finite
-  index_t growth_interval = 2000;  ///< steps in a row whose gradients are finite
+  double growth = 2;               ///< multiplies the factor after growth_interval finite steps
+  double backoff = 0.5;            ///< multiplies it after gradients that are not finite
+  index_t growth_interval = 2000;  ///< consecutive steps with finite gradients
 };
 
-/// What the gradient of the loss is multiplied by, so that the gradients of activations, which
-/// float16 holds down to 6e-8, do not become 0. Gradients of parameters are that many times too
-/// large: an optimizer's step() takes its inverse. A step whose gradients are not finite is left
-/// out, and the factor falls; it grows again after many that were finite. It stays among the normal
-/// numbers of float, where GradScaler's falls to 0 and none of its steps is taken any more.
+/// The factor on the loss's gradient that keeps gradients of activations from becoming 0 in
+/// float16, whose smallest number is 6e-8. Gradients of parameters are too large by that factor,
+/// and an optimizer's step() takes its inverse. A step whose gradients are not finite is skipped,
+/// and the factor falls; after many finite steps it grows again. Unlike GradScaler's, which may
+/// fall to 0 and then skip every step, it stays a normal float.
 ///
 ///   cross_entropy_backward(rows, targets, rows, {.gradient_scale = scale.factor()});
 ///   backward(model, logits, saved, gradients);
@@ -34,10 +34,10 @@ struct LossScaleOptions {
 /// Source: Micikevicius et al., "Mixed Precision Training" (2018), section 3.2.
 class LossScale {
  public:
-  /// What a checkpoint saves. A factor of 0: none.
+  /// What a checkpoint saves. A factor of 0: no loss scale.
   struct Position {
     double factor = 0;
-    index_t finite_steps = 0;  ///< in a row, since the factor changed
+    index_t finite_steps = 0;  ///< consecutive, since the factor changed
     bool operator==(const Position&) const = default;
   };
 
@@ -60,8 +60,8 @@ class LossScale {
   double factor() const { return position_.factor; }
   const Position& position() const { return position_; }
 
-  /// As if update() had led there. Throws ValueError for a factor that is not positive and finite,
-  /// and a negative number of steps.
+  /// Continues from a saved position. Throws ValueError for a factor that is not positive and
+  /// finite, and for negative steps.
   void move_to(const Position& position) {
     if (!(position.factor > 0) || !std::isfinite(position.factor)) {
       throw ValueError(message("LossScale", "the factor", "be positive and finite",
@@ -74,12 +74,12 @@ class LossScale {
     position_ = position;
   }
 
-  /// After backward, by gradient_norm(), which is finite where all gradients are: whether the step
-  /// is to be taken. The factor is the next step's from here on.
+  /// Call it after backward with gradient_norm(), which is finite exactly if all gradients are.
+  /// Returns whether to take the step, and sets factor() for the next one.
   bool update(double norm) {
     if (!std::isfinite(norm)) {
-      constexpr double kLeast = (std::numeric_limits<float>::min)();
-      position_ = {(std::max)(position_.factor * options_.backoff, kLeast), 0};
+      constexpr double kMinFactor = (std::numeric_limits<float>::min)();
+      position_ = {(std::max)(position_.factor * options_.backoff, kMinFactor), 0};
       return false;
     }
     if (++position_.finite_steps >= options_.growth_interval) {

@@ -10,20 +10,20 @@
 ATTN_NAMESPACE_BEGIN
 
 struct SgdOptions {
-  double momentum = 0;    ///< of the buffer that gradients join; 0: none
-  bool nesterov = false;  ///< steps by the gradient and the buffer's next one
-  /// Added to the gradient, times the parameter, in groups that have no decay of their own.
+  double momentum = 0;    ///< 0: no momentum buffer
+  bool nesterov = false;  ///< Nesterov momentum
+  /// L2 penalty, weight_decay * parameter added to the gradient, if no groups are given.
   double weight_decay = 0;
   std::vector<ParameterGroup> groups = {};  ///< none: all parameters, with weight_decay
 };
 
 struct AdamOptions {
-  double beta1 = 0.9;       ///< of the running mean of gradients
-  double beta2 = 0.999;     ///< of the running mean of their squares
+  double beta1 = 0.9;       ///< decay of the running mean of gradients
+  double beta2 = 0.999;     ///< decay of the running mean of their squares
   double eps = 1e-8;        ///< added to the root of the latter
-  double weight_decay = 0;  ///< in groups that have no decay of their own
-  bool decoupled =
-      false;  ///< AdamW: parameters shrink by rate times decay; else decay joins the gradient
+  double weight_decay = 0;  ///< if no groups are given
+  /// AdamW: parameters shrink by rate * weight_decay; else weight_decay is an L2 penalty as in Sgd.
+  bool decoupled = false;
   std::vector<ParameterGroup> groups = {};  ///< none: all parameters, with weight_decay
 };
 
@@ -39,7 +39,8 @@ inline void check_not_negative(std::string_view function, std::string_view name,
   check_number(x >= 0 && std::isfinite(x), function, name, "be finite and at least 0", x);
 }
 
-/// What parameters have in common: their groups, and state of their sizes by PyTorch's names.
+/// Base of the optimizers: the parameters, their groups, and states of their sizes by PyTorch's
+/// names.
 template <class T>
 class OptimizerState {
  public:
@@ -72,8 +73,8 @@ class OptimizerState {
 
   index_t steps() const { return steps_; }
 
-  /// The state, by PyTorch's names behind the parameters': blocks.norm.weight.exp_avg; for
-  /// checkpoints.
+  /// Calls f(name, view) for each state, for checkpoints. Names are the parameter's and PyTorch's:
+  /// blocks.norm.weight.exp_avg.
   template <class F>
   void visit_state(const F& f) {
     for (std::size_t n = 0; n < states_.size(); ++n) {
@@ -83,7 +84,8 @@ class OptimizerState {
   }
   void set_steps(index_t steps) { steps_ = steps; }
 
-  /// After parameters were written otherwise than by a step: what follows them does.
+  /// Call it after parameters were written other than by step(): marks packed copies stale and
+  /// updates the 16-bit model of mixed precision.
   void publish(const Execution& execution = {}) {
     for (const TrainedParameter<T>& parameter : parameters_) {
       if (parameter.touch) parameter.touch();
@@ -102,7 +104,7 @@ class OptimizerState {
                  gradient_scale);
   }
 
-  /// f(parameter, group, states) of each parameter that has a group, which it may write.
+  /// Calls f(parameter, group, states), which updates them, for each parameter that has a group.
   template <class F>
   void each(const Execution& execution, F f) {
     for (const TrainedParameter<T>& parameter : parameters_) {
@@ -146,9 +148,9 @@ class Sgd : public detail::OptimizerState<T> {
                          "be above 0 with nesterov", options.momentum);
   }
 
-  /// Of gradients that are gradient_scale times those that stand there: clipping's factor, and one
-  /// over that of a LossScale, without a pass of their own. Throws ValueError for a rate that is
-  /// negative or not finite, and for a scale that is not finite.
+  /// One step, with gradients multiplied by gradient_scale as they are read: the factor of clipping
+  /// times 1 / LossScale::factor(), which then take no pass of their own. Throws ValueError for a
+  /// rate that is negative or not finite, and for a scale that is not finite.
   void step(double learning_rate, const Execution& execution = {}, double gradient_scale = 1) {
     this->check_step(learning_rate, gradient_scale);
     const bool first = this->steps_++ == 0, has_momentum = options_.momentum > 0;
@@ -188,7 +190,7 @@ class Adam : public detail::OptimizerState<T> {
     detail::check_not_negative("Adam", "eps", options.eps);
   }
 
-  /// Of gradients that are gradient_scale times those that stand there, as Sgd::step().
+  /// One step, with gradients multiplied by gradient_scale: see Sgd::step().
   void step(double learning_rate, const Execution& execution = {}, double gradient_scale = 1) {
     this->check_step(learning_rate, gradient_scale);
     const double t = static_cast<double>(++this->steps_);

@@ -18,22 +18,21 @@ struct TrainedParameter {
   std::string name;
   T *value, *gradient;
   index_t size;
-  /// Of a model's first: tells the model that its parameters change, so that packed copies are not
-  /// used any more.
+  /// Set on a model's first parameter: tells the model that its parameters change, so that packed
+  /// copies are no longer used.
   std::function<void()> touch = {};
-  /// Gives what follows this parameter its new value: the parameter of 16 bits that it is the
-  /// master of.
+  /// In mixed precision: rounds this master into the 16-bit model's parameter.
   std::function<void(const Execution&)> publish = {};
-  /// Of a model's first: the same of frozen parameters, after they were loaded.
+  /// Set on a model's first parameter: the same for frozen parameters, after loading.
   std::function<void(const Execution&)> publish_frozen = {};
 };
 
 /// Parameters that an optimizer treats alike.
 struct ParameterGroup {
-  /// By name; a parameter belongs to the first group that takes it, and to none if none does: then
-  /// it stays as it is.
+  /// Whether a parameter, by its name, is in the group. It belongs to the first group that takes
+  /// it; a parameter that none takes is not updated.
   std::function<bool(std::string_view)> takes;
-  double learning_rate = 1;  ///< times the step's
+  double learning_rate = 1;  ///< multiplies the step's
   double weight_decay = 0;
 };
 
@@ -57,10 +56,10 @@ void each_parameter(Module& module, F f) {
 
 }  // namespace detail
 
-/// A model's parameters beside `gradients`, of gradients_of(model), in the model's order, but for
-/// those that have none: they are frozen. Refers to both, which must stay where they are. Throws
-/// ValueError where there is no gradient, and for one of which the model has no parameter of the
-/// same name and size.
+/// A model's parameters with their `gradients`, which gradients_of(model) made, in the model's
+/// order. Parameters without a gradient are frozen and left out. Refers to both modules, which must
+/// not move. Throws ValueError if there is no gradient at all, or one for which the model has no
+/// parameter of the same name and size.
 template <class T, class Module>
 std::vector<TrainedParameter<T>> parameters_of(Module& model, Module& gradients) {
   std::vector<TrainedParameter<T>> found;
@@ -76,16 +75,17 @@ std::vector<TrainedParameter<T>> parameters_of(Module& model, Module& gradients)
     throw ValueError(message("parameters_of", "gradients", "be gradients_of() the model",
                              found.empty() ? "none" : "another parameter, " + found[at].name));
   }
-  // A view that may be written counts as a write.
+  // visit_parameters() of a mutable model counts as a write: packed copies become stale.
   found.front().touch = [&model] { model.visit_parameters([](std::string_view, auto) {}); };
   return found;
 }
 
-/// Of mixed precision: `masters`, a module of float, beside their gradients; each parameter of
-/// `model`, a module of 16 bits made as they were, is its master rounded to nearest even, now and
-/// after each step of an optimizer. Backward of the model adds to `gradients`, and checkpoints hold
-/// the masters. Refers to all three. Throws ValueError unless they have the same names and sizes.
-/// Source: Micikevicius et al., "Mixed Precision Training" (2018), section 3.1.
+/// For mixed precision: the parameters of `masters`, a module of float, with their gradients. Each
+/// parameter of `model`, a module of 16 bits constructed alike, is set to its master rounded to
+/// nearest even, now and after each step of an optimizer. Backward of `model` adds to `gradients`;
+/// checkpoints hold the masters. Refers to all three. Throws ValueError unless their parameters
+/// have the same names and sizes. Source: Micikevicius et al., "Mixed Precision Training" (2018),
+/// section 3.1.
 template <class T, class Module, class Model>
 std::vector<TrainedParameter<T>> parameters_of(Module& masters, Module& gradients, Model& model) {
   std::vector<TrainedParameter<T>> result = parameters_of<T>(masters, gradients);

@@ -10,8 +10,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Steps are counted from 1. For `warm_up` steps the rate grows evenly to `peak`, then falls to
-/// `least` at step `steps` and stays there.
+/// The learning rate at each step, counted from 1: grows linearly to `peak` at step warm_up, then
+/// falls to `least` at step `steps`, and stays there.
 struct Schedule {
   enum class Kind {
     constant,  ///< stays at peak

@@ -17,13 +17,13 @@ struct AdamUpdate {
   T* parameter;
   const T* gradient;
   T *moment1, *moment2;
-  T gradient_scale;              ///< the gradient is this times what stands there
+  T gradient_scale;              ///< multiplies the gradient
   T beta1, beta2, rest1, rest2;  ///< rest = 1 - beta, rounded from double
   T step_size;                   ///< rate / (1 - beta1^t)
   T root_scale;                  ///< 1 / sqrt(1 - beta2^t)
   T eps;
-  T kept;  ///< decoupled decay: parameter *= kept first
-  T l2;    ///< decay that joins the gradient
+  T kept;  ///< decoupled weight decay: parameter *= kept first
+  T l2;    ///< L2 penalty: gradient += l2 * parameter
 };
 
 /// n elements; momentum may be nullptr.
@@ -38,8 +38,8 @@ struct SgdUpdate {
   bool first, nesterov;
 };
 
-/// The sum of squares of each chunk of n elements, in double: neither overflows nor depends on
-/// threads.
+/// The sum of squares of each chunk of n elements. In double, so that squares of floats do not
+/// overflow; one sum per chunk, so that results do not depend on threads.
 template <class T>
 struct SquareSums {
   index_t n;

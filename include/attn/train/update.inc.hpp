@@ -52,8 +52,9 @@ inline void update_sgd(const detail::SgdUpdate<T>& u, const Executor& executor, 
   });
 }
 
-/// In sixteen chains, whose order is fixed: two vectors of doubles with AVX-512. Squares of floats
-/// are exact in double, so that the sums have the same bits on every instruction set.
+/// In sixteen sums, which AVX-512 keeps in two vectors, so that the order of additions does not
+/// depend on the instruction set. Squares of floats are exact in double, hence the same bits on
+/// every set.
 template <class T>
 inline void sum_squares(const detail::SquareSums<T>& problem, const Executor& executor,
                         Workspace&) {
@@ -89,7 +90,7 @@ inline void scale_elements(const detail::Scaling<T>& problem, const Executor& ex
 }
 
 template <class T>
-struct Row<detail::Backend<family::Optimizers, T, T>> {
+struct TargetTable<detail::Backend<family::Optimizers, T, T>> {
   static constexpr detail::Backend<family::Optimizers, T, T> kTable{
       .adam = detail::kKernel<update_adam<T>>,
       .sgd = detail::kKernel<update_sgd<T>>,

@@ -1,4 +1,4 @@
-// row_of(): a table's row of one target, the one switch between targets.
+// table_of(): a target's table of kernels; the only switch over targets.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,12 +6,12 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Row<Table>::kTable is what a target's kernel text offers for a table: a struct of pointers to
-/// its functions and of its tile sizes. Kernel text specialises it.
+/// TargetTable<Table>::kTable, in each target's namespace, is that target's Table: a struct of
+/// pointers to kernels and of tile sizes. Kernel text specialises it.
 #define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) \
   namespace name {                                           \
   template <class Table>                                     \
-  struct Row;                                                \
+  struct TargetTable;                                        \
   }
 #include "attn/simd/targets.inc"
 #undef ATTN_TARGET_ENTRY
@@ -23,14 +23,15 @@ namespace detail {
 template <class Table>
 concept ExtendedTable = Table::kExtended;
 
-/// `isa` is one that is_available(): require_isa() and active_isa() let no other through.
+/// The Table of `isa`, for which is_available() is true: require_isa() and active_isa() throw for
+/// others.
 template <class Table>
-const Table& row_of(Isa isa) {
+const Table& table_of(Isa isa) {
   switch (ExtendedTable<Table> ? isa : base(isa)) {
 #define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there)                              \
   case Isa::name:                                                                         \
     if constexpr (is_compiled != 0 && (Isa::name == Isa::base || ExtendedTable<Table>)) { \
-      return name::Row<Table>::kTable;                                                    \
+      return name::TargetTable<Table>::kTable;                                            \
     }                                                                                     \
     break;
 #include "attn/simd/targets.inc"
