@@ -72,8 +72,9 @@ class ScoreGradients {
     }
     add_biases(scores, d_s);
     if (task_.partial.head_sums != nullptr) add_head_sums(scores, d_s);
-    if (task_.scratch.score_derivative != nullptr)
+    if (task_.scratch.score_derivative != nullptr) {
       task_.gradients.multiply(n, d_s, task_.scratch.score_derivative);
+    }
   }
 
  private:
