@@ -1,4 +1,4 @@
-// AttentionPrecision: in what the products of queries and keys are computed.
+// AttentionPrecision: the arithmetic of the products of queries and keys.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -44,18 +44,17 @@ struct AttentionPrecisions {
 
 }  // namespace detail
 
-/// In what the products of queries and keys are computed.
+/// The arithmetic of the products of queries and keys.
 ///
-/// AttentionPrecision::exact: in the type that softmax is computed in, float or double.
+/// AttentionPrecision::exact: that of the softmax, float or double.
 ///
-/// AttentionPrecision::int8: in codes of 8 bits, with a scale for each query and key of a head. Of
-/// keys the mean of their block of 64 positions (n / 64, counted from first_key on) is taken away
-/// first, and what queries make of it is added in float: scale (q . mean + q . (k - mean)).
-/// Everything after that is as ever, but that Isa::amx rounds weights and values to bfloat16. The
-/// mean is that of all finite keys of the block that lengths, causality, windows, documents and
-/// chunks show to some query. Decoding (few queries) and keys of more than 65536 numbers are exact,
-/// and so are gradients. Not of double. docs/precision.md has the errors. Source: Zhang et al.,
-/// "SageAttention" (2024).
+/// AttentionPrecision::int8: 8-bit codes, with a scale for each query and each key of a head. The
+/// mean of each block of 64 positions is subtracted from its keys first, and its product with the
+/// query is added in float: scale (q . mean + q . (k - mean)). The mean is taken over the block's
+/// finite keys that lengths, causality, windows, documents and chunks show to some query.
+/// Everything else is computed as with exact, except that Isa::amx rounds weights and values to
+/// bfloat16. Decoding (few queries), keys of more than 65536 elements, and gradients are exact. Not
+/// for double. docs/precision.md has the errors. Source: Zhang et al., "SageAttention" (2024).
 class AttentionPrecision : public detail::AttentionPrecisions<AttentionPrecision> {
  public:
   using Element = float;  ///< what sums of products of codes become

@@ -1,4 +1,4 @@
-// Cache sizes of the machine, which tile sizes follow, and stores past the caches.
+// Cache sizes of the machine, on which tile sizes and non-temporal stores depend.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,11 +25,11 @@ inline index_t second_level_cache() {
   return bytes;
 }
 
-/// Bytes of the last-level cache that one core reaches: at most 64 MB, 32 MB where the system does
-/// not say. Linux tells the cache of one group of cores; glibc adds up all of them, of which a core
-/// of AMD's reaches 32 MB. Of a larger one, that other cores use too, no more is taken: on one of
-/// 480 MB, stores past it take 1.05 (gelu) to 1.4 (layer_norm) of the time where 32 MB are read and
-/// written, and 0.6 to 0.97 of it where 128 MB are.
+/// Bytes of the last-level cache that one core can use: at most 64 MB, 32 MB where the system does
+/// not say. Read from /sys, which gives the cache of one group of cores; sysconf() adds up all
+/// groups, though an AMD core reaches 32 MB of them. Capped at 64 MB, since other cores use larger
+/// ones too: with 480 MB, non-temporal stores take 1.05 (gelu) to 1.4 (layer_norm) times as long
+/// when 32 MB are read and written, and 0.6 to 0.97 times when 128 MB are.
 inline index_t last_level_cache() {
   static const index_t bytes = [] {
     constexpr index_t kMax = index_t{64} << 20, kUnknown = index_t{32} << 20;

@@ -1,4 +1,4 @@
-// Executors: who runs the independent tasks of one call: one thread, OpenMP, or a pool.
+// Executors run the independent tasks of one call: on one thread, by OpenMP, or on a user's pool.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -32,11 +32,11 @@ class TaskRef {
   void (*call_)(void*, index_t, int);
 };
 
-/// Runs tasks 0 .. count-1, each once, in any order and on any thread, and returns when all are
-/// done. concurrency() is at least 1, or calls that are worth threads throw ValueError. `worker` is
-/// in [0, concurrency()) and no two tasks that run at the same time share one:
-/// it names their scratch memory. Results never depend on either. What a task throws, as functors
-/// may, run() throws.
+/// Runs tasks 0 .. count - 1, each once, in any order and on any thread, and returns when all are
+/// done. `worker` is in [0, concurrency()) and differs between tasks that run at the same time: it
+/// selects their scratch memory. Results depend on neither order nor worker. If a task throws, as a
+/// functor may, run() throws. concurrency() is at least 1; else calls that are worth threads throw
+/// ValueError.
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -46,8 +46,8 @@ class Executor {
 
 namespace detail {
 
-/// concurrency() as a number whose small multiples do not overflow. Throws ValueError below 1:
-/// scratch memory is made for so many workers.
+/// concurrency() as index_t, whose small multiples do not overflow. Throws ValueError below 1,
+/// since scratch memory is allocated for so many workers.
 inline index_t worker_count(const Executor& executor) {
   const int count = executor.concurrency();
   if (count < 1) {
@@ -68,7 +68,7 @@ class SerialExecutor final : public Executor {
 };
 
 #if defined(_OPENMP)
-/// OpenMP threads. Inside somebody's parallel region it runs serially: the cores are taken already.
+/// OpenMP threads. Within a parallel region of the caller it runs serially: the cores are busy.
 class OpenMPExecutor final : public Executor {
  public:
   /// threads = 0: as many as omp_get_max_threads() says at each call.
@@ -85,8 +85,7 @@ class OpenMPExecutor final : public Executor {
       for (index_t i = 0; i < count; ++i) task(i, 0);
       return;
     }
-    // An exception, such as a functor's, must not leave the threads' region: one of them goes on
-    // behind it.
+    // An exception must not leave an OpenMP region: the first one is kept and rethrown after it.
     std::exception_ptr error;
     std::atomic_flag is_kept;  // no omp critical: its lock is a symbol that libraries would export
 #pragma omp parallel for schedule(dynamic, 1) num_threads(threads)

@@ -1,4 +1,4 @@
-// for_rows(): rows of numbers over an executor's threads, and how much work is worth them.
+// for_rows(): distributes rows over an executor's threads, if there is enough work.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +11,8 @@ namespace detail {
 /// Below a million multiplications, about 30 us, waking threads costs more than they save.
 constexpr bool is_worth_threads(index_t multiplications) { return multiplications >= 1000000; }
 
-/// The executor for so much work. Throws ValueError where that is one without workers.
+/// `executor`, or one thread for too little work. Throws ValueError for an executor without
+/// workers.
 inline const Executor& threads_for(const Executor& executor, index_t multiplications) {
   static const SerialExecutor one_thread;
   if (!is_worth_threads(multiplications)) return one_thread;
@@ -19,8 +20,8 @@ inline const Executor& threads_for(const Executor& executor, index_t multiplicat
   return executor;
 }
 
-/// f(begin, end) for ranges of rows that make up all of them; an element of softmax or of a norm
-/// counts as 16 multiplications.
+/// Calls f(begin, end) for ranges that cover all rows. An element counts as 16 multiplications,
+/// about what softmax and norms take.
 template <class F>
 void for_row_ranges(const Executor& executor, index_t rows, index_t elements_per_row, F f) {
   constexpr index_t kRangeElements = index_t{1} << 14;

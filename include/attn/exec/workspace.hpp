@@ -11,9 +11,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// A stack of scratch memory. Use one from one thread at a time; a call that runs on several
-/// threads takes their share beforehand. Once a sequence of calls has run, the same sequence
-/// allocates nothing.
+/// A stack of scratch memory, used by one thread at a time: a call on several threads takes memory
+/// for all of them before they start. Once a sequence of calls has run, running it again allocates
+/// nothing.
 class Workspace {
  public:
   Workspace() = default;
@@ -42,7 +42,7 @@ class Workspace {
   };
 
   ATTN_COLD void grow(std::size_t bytes) {
-    // With nothing in use, one block replaces the pieces that growing on demand has left.
+    // If nothing is in use, one block replaces those that growing on demand left.
     if (total_ == 0) {
       bytes = (std::max)(bytes, capacity());
       blocks_.clear();
@@ -77,7 +77,7 @@ class Workspace {
       try {
         grow(capacity());  // so that the next call of the same size finds one block
       } catch (const std::bad_alloc&) {
-        // The pieces are gone, the workspace is empty and valid: the next call allocates again.
+        // The old blocks are gone; the workspace is empty but valid, and the next call allocates.
       }
     }
   }
@@ -111,7 +111,7 @@ class Scratch {
     if (size > 0) data_ = static_cast<T*>(workspace.take(bytes(size)));
   }
 
-  /// What `size` elements take of a workspace. Throws std::bad_alloc where bytes overflow.
+  /// Bytes that `size` elements take of a workspace. Throws std::bad_alloc on overflow.
   static std::size_t bytes(index_t size) { return detail::scratch_bytes(size, sizeof(T)); }
 
   Scratch(const Scratch&) = delete;
@@ -128,14 +128,14 @@ class Scratch {
   index_t size_;
 };
 
-/// Cuts arrays, each 64-byte aligned, from one piece of memory; without memory it adds up what they
-/// take. A call writes its layout once, as a constructor that takes one of these, and uses it for
-/// the size and for the arrays.
+/// Cuts arrays, each 64-byte aligned, from one piece of memory; without memory it only adds up
+/// their sizes. A struct of arrays has a constructor that takes one of these: run without memory it
+/// gives the size, run with memory the arrays.
 class ScratchLayout {
  public:
   explicit ScratchLayout(std::byte* memory = nullptr) : memory_(memory) {}
 
-  /// nullptr without memory, and for no elements. Throws std::bad_alloc where bytes overflow.
+  /// nullptr without memory and for size 0. Throws std::bad_alloc on overflow.
   template <class T>
   T* take(index_t size) {
     return reinterpret_cast<T*>(take_bytes(size, sizeof(T)));
@@ -155,7 +155,7 @@ class ScratchLayout {
   std::size_t bytes_ = 0;
 };
 
-/// The workspace of calls that were given none: one per thread.
+/// The workspace of calls without one: one per thread.
 inline Workspace& default_workspace() {
   thread_local Workspace workspace;
   return workspace;

@@ -59,8 +59,8 @@ inline constexpr std::string_view kIsaNames[] = {
 
 }  // namespace detail
 
-/// The set that `isa` adds instructions to, whose kernels run where these have no use; itself where
-/// there is none.
+/// The set that `isa` extends, whose kernels run where the additional instructions are of no use;
+/// isa itself if it extends none.
 constexpr Isa base(Isa isa) {
   constexpr Isa kBases[] = {
 #define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) Isa::base,
@@ -180,8 +180,8 @@ inline Isa require_isa(Isa isa) {
   return detail::require_isa("require_isa", "the instruction set", isa);
 }
 
-/// What calls use that name no set: ATTN_PIN_ISA if the build pins one, else the environment
-/// variable ATTN_ISA (read once), else the best. Throws ValueError for a set that is unknown or
+/// The set of calls that name none: ATTN_PIN_ISA if the build pins one, else the environment
+/// variable ATTN_ISA (read once), else best_isa(). Throws ValueError for a set that is unknown or
 /// missing.
 inline Isa active_isa() {
 #if defined(ATTN_PIN_ISA)

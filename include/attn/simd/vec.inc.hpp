@@ -1,30 +1,29 @@
 // Kernel text: Vec of float, double and 64-bit integers, then the math built on them.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The vocabulary, the same in every target (a new target is one new file and one row of
-// targets.inc):
-//   V::kLanes, V::load(p), V::load(p, n), V::all(x), v.store(p), v.store(p, n)  (n lanes, others 0
-//   / kept)
-//   + - * /, fma(a, b, c) = a b + c, fnma = c - a b, max, min (of a NaN the second operand), sqrt
-//   stream(v, p): store past the caches, p aligned to the vector; then streamed(), once, before
-//   others may read it
-//   are_set<T>(const bool* p) -> V::Mask, of as many as there are lanes
-//   less(a, b) -> V::Mask, select(mask, yes, no), round (to nearest even), sum, max_lane
-//   exponent_bits(v): the lowest 9 (double: 12) bits of each lane, moved to where sign and exponent
-//   are
-//   exponent(v): floor(log2 v) of positive normal v; of others some number
-// Of Vec<float> in sets with FMA, for exp_flush:
-//   pow2_eighths(v): 2^((m - 1016) / 8) of the number m in the lowest 12 bits of each lane, m in
-//   [8, 2040)
-//   zero_if_less(x, least, y): y, but 0 where x < least
-// Of Vec<std::uint64_t>, which random numbers are made of: kLanes, load(p), all(x), ^, high() >>
-// 32, and
-//   low_product(a, b): the whole product of the low halves
-//   store_low(even, odd, p): their low halves, in turn
-// Of Vec<float>, for elements of 16 and 8 bits (bfloat16, float16, std::int8_t), of whole vectors:
-//   widen(p): exactly
-//   narrow(v, p): to nearest, ties to even; to std::int8_t numbers within +-127
-// Registers, which says what tiles they hold. Where a target has better than transpose.inc: Block
+// What each target's file defines (a new target is one new file and one row of targets.inc). For
+// V = Vec<float> and Vec<double>:
+//   V::kLanes, V::all(x), V::load(p), v.store(p)
+//   V::load(p, n), v.store(p, n): the first n lanes; others are 0, or are not written
+//   + - * /, fma(a, b, c) = a b + c, fnma(a, b, c) = c - a b, sqrt, sum, max_lane
+//   max, min: the second operand if either is NaN
+//   round: to nearest, ties to even
+//   less(a, b) -> V::Mask, select(mask, yes, no)
+//   are_set<T>(const bool* p) -> V::Mask, from kLanes bools
+//   stream(v, p): a non-temporal store to an aligned p; streamed(): a fence after them
+//   exponent_bits(v): the low 9 (double: 12) bits of each lane, moved to sign and exponent
+//   exponent(v): floor(log2 v) of positive normal v, of others any number
+// For Vec<float> in targets with FMA (exp_flush):
+//   pow2_eighths(v): 2^((m - 1016) / 8), where m in [8, 2040) is in the low 12 bits of each lane
+//   zero_if_less(x, bound, y): y, but 0 where x < bound
+// For Vec<float> and 16- and 8-bit elements (bfloat16, float16, std::int8_t), whole vectors:
+//   widen(p): exact
+//   narrow(v, p): to nearest, ties to even; for std::int8_t values are within +-127
+// Vec<std::uint64_t>, for random numbers: kLanes, load(p), all(x), ^, and
+//   high(): each lane >> 32
+//   low_product(a, b): 64-bit products of the low halves
+//   store_low(even, odd, p): the low halves of both, interleaved
+// Registers: the shapes of register tiles. If a target has better ones than transpose.inc: Block
 // and sum_each().
 template <class T>
 struct Vec;
@@ -35,7 +34,7 @@ inline constexpr bool kFused = ATTN_TARGET_FUSED != 0;
 #include "attn/simd/transpose.inc"
 #include ATTN_TARGET_VECTORS
 
-/// What a tile of a product does; text for pairs of elements has another.
+/// The multiply-add of a product's tile; text for pairs of elements defines another.
 struct MultiplyAdd {
   template <class V>
   static ATTN_INLINE V add(V a, V b, V sum) {
@@ -43,7 +42,7 @@ struct MultiplyAdd {
   }
 };
 
-/// All lanes of a vector, where a number would say how many.
+/// A tag in place of a number of lanes: all of them.
 struct Whole {};
 template <class T>
 ATTN_INLINE Vec<T> load(const T* p, Whole) {
@@ -62,8 +61,8 @@ ATTN_INLINE void store(Vec<T> v, T* p, index_t n) {
   v.store(p, n);
 }
 
-/// Elements of 16 and 8 bits, widened where they are loaded and rounded where they are stored. What
-/// is left of a row goes through memory: no target but AVX-512 has masks for it.
+/// Elements of 16 and 8 bits are widened when loaded and rounded when stored. The rest of a row
+/// goes through a buffer, since only AVX-512 has masked loads of them.
 template <class E>
   requires(sizeof(E) < sizeof(float))
 ATTN_INLINE Vec<float> load(const E* p, Whole) {
@@ -89,8 +88,8 @@ ATTN_INLINE void store(Vec<float> v, E* p, index_t n) {
   std::copy_n(lanes, n < Vec<float>::kLanes ? n : Vec<float>::kLanes, p);
 }
 
-/// f(j, lanes) over [0, n) by vectors: lanes is Whole for whole ones and what is left for the last.
-/// Partial stores only where they must be: AVX2's are microcode on AMD's machines.
+/// Calls f(j, lanes) for each vector of [0, n): lanes is Whole{}, or the number of lanes left in
+/// the last one. Partial stores only there: AVX2's masked stores are microcoded on AMD processors.
 template <class T, class F>
 ATTN_INLINE void each_vector(index_t n, F f) {
   index_t j = 0;
