@@ -1,10 +1,10 @@
 // Kernel text: products of 16-bit elements by the blocks and tiles of float.
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is packed are floats: elements widened, or, where the target multiplies pairs, two
-// neighbours along k in the 32 bits of one. So blocks, panels and tiles are those of float
-// products, over k or half as many pairs; only what a tile does with three vectors differs. C is
-// float until it is finished.
+// Packed numbers are 32 bits: an element widened to float, or, where the target multiplies pairs,
+// two neighbours along k. So blocks, panels and tiles are those of float products, over k numbers
+// or half as many pairs; only the tile's multiply-add differs. C is float until the epilogue is
+// done.
 
 #if defined(ATTN_TARGET_PAIRS)
 namespace pairs {
@@ -22,11 +22,11 @@ template <class E>
 inline constexpr bool kInPairs = false;
 #endif
 
-/// Elements of one packed number.
+/// Elements in one packed number.
 template <class E>
 inline constexpr index_t kElements = kInPairs<E> ? 2 : 1;
 
-/// `count` elements, `step` apart, as they are packed. Half a pair is filled up with 0.
+/// Converts `count` elements, `step` apart, to packed numbers. Half a pair is filled up with 0.
 template <class E>
 inline void fetch(const E* from, index_t step, index_t count, float* to) {
   if constexpr (kInPairs<E>) {
@@ -57,7 +57,7 @@ struct ElementsMatrix {
   index_t k_stride, column_stride, k, n;
 };
 
-/// PanelSource::write of a matrix as it lies.
+/// PanelSource::write for a matrix that is not packed.
 template <class E>
 inline void write_panel(const void* matrix, index_t k0, index_t kc, index_t column, index_t width,
                         float* panel) {
@@ -83,7 +83,7 @@ inline void write_panel(const void* matrix, index_t k0, index_t kc, index_t colu
   }
 }
 
-/// The same of packed weights that are no pairs.
+/// PanelSource::write for packed weights that are not in pairs: widens them.
 template <class E>
 inline void widen_panel(const void* matrix, index_t k0, index_t kc, index_t column, index_t,
                         float* panel) {
@@ -91,7 +91,7 @@ inline void widen_panel(const void* matrix, index_t k0, index_t kc, index_t colu
   fetch(b.data + k0 * panel_columns<float>(b.n) + column * kc, 1, kc * TileShape<float>::NR, panel);
 }
 
-/// As pack_weights() has it: blocks of KC packed numbers one after the other, each in panels.
+/// Packs weights in the layout of pack_weights(): blocks of KC packed numbers, each in panels.
 template <class E>
 inline void pack_elements(const detail::PackProblem<E>& problem, const Executor&, Workspace&) {
   constexpr index_t NR = TileShape<float>::NR, kStep = kElements<E>;
@@ -117,7 +117,7 @@ inline void pack_elements(const detail::PackProblem<E>& problem, const Executor&
   }
 }
 
-/// Row by row: one of an embedding, or all where a matrix is taken apart.
+/// Restores rows of packed weights: one row for an embedding, or the whole matrix.
 template <class E>
 inline void unpack_elements(const detail::UnpackProblem<E>& problem, const Executor&, Workspace&) {
   constexpr index_t NR = TileShape<float>::NR, kStep = kElements<E>;
@@ -136,15 +136,15 @@ inline void unpack_elements(const detail::UnpackProblem<E>& problem, const Execu
   }
 }
 
-/// Up to R rows of A, k of them, by the panel of packed weights from column j on, which is read
-/// once. Every element is one chain of multiply-adds in the order of k, as in tile().
+/// Up to R rows of A by the panel of packed weights that begins at column j, which is read once.
+/// Every element is one chain of multiply-adds in the order of k, as in tile().
 template <class E, int R>
 inline void multiply_panel(const detail::GemmProblem<float>& g, const E* packed, index_t j) {
   using V = Vec<float>;
   constexpr int NV = TileShape<float>::NV;
   constexpr int kVectorBytes = V::kLanes * kElements<E> * int{sizeof(E)};
-  // Panels lie one behind the other. Emerald Rapids, one thread: 0.82 of the time (attn_report's
-  // gemv_bf16).
+  // Into the next panel, too, which follows in memory. Emerald Rapids, one thread: 0.82 of the time
+  // (attn_report's gemv_bf16).
   constexpr index_t kPrefetchDistance = 8192 / index_t{sizeof(E)};
   const float* a[R];
   V sums[R][NV];
@@ -209,8 +209,8 @@ inline void multiply_few(const detail::GemmProblem<float>& g, const E* packed,
   });
 }
 
-/// Columns [j0, j1) of one row of C, of 16 bits or of float: the finished sums and beta times the
-/// residual, rounded.
+/// Stores columns [j0, j1) of one row of C, of 16 bits or float: the sums after the epilogue, plus
+/// beta times the residual, rounded once.
 template <class C>
 inline void close_columns(const TensorView3<C>& c, const TensorView3<const C>& residual,
                           float factor, index_t batch, index_t row, index_t j0, index_t j1,
@@ -244,7 +244,7 @@ inline void close_columns(const TensorView3<C>& c, const TensorView3<const C>& r
   }
 }
 
-/// The same of the problem's C.
+/// The same, to the problem's c or sums.
 template <class E>
 inline void close_row(const detail::ElementsProblem<E>& g, index_t batch, index_t row, index_t j0,
                       index_t j1, const float* sums) {
@@ -255,8 +255,8 @@ inline void close_row(const detail::ElementsProblem<E>& g, index_t batch, index_
   }
 }
 
-/// As many rows at once as the second cache holds of A, in floats: they and their sums are all the
-/// scratch memory there is.
+/// Converts as many rows of A at once as fit L2 as packed numbers; these and their float sums are
+/// the scratch memory that a product takes.
 template <class E>
 inline void gemm_elements(const detail::ElementsProblem<E>& g, const Executor& executor,
                           Workspace& workspace) {

@@ -1,20 +1,20 @@
 // Kernel text: products of bfloat16 by tiles, and the block of tiles that int8 shares.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every element of C is the sum of tiles of 32 k in the order of k, however few rows there are, so
-// that rows have the same bits alone. What the sum within a tile is, docs/precision.md says. K is
-// filled up with zeros to whole tiles.
+// Every element of C is the sum over tiles of 32 k, in the order of k, however few rows there are,
+// so that a row has the same bits alone as among others. docs/precision.md says how a tile sums. k
+// is filled up with zeros to whole tiles.
 
-/// Rows and columns that are multiplied at once: two tiles of rows by two panels of weights, each
-/// of which is loaded once for two products.
+/// Rows and columns of one block of sums: two tiles of rows by two panels of weights, so that each
+/// tile is loaded once for two products.
 inline constexpr index_t kTileRows = 2 * Tiles::kRows, kTileColumns = 2 * Tiles::kRows;
 
-/// K that is multiplied at once, in bytes: what two tiles of rows and two panels hold of it fits
-/// the first cache twice, so that the panels stay there while rows pass.
+/// Bytes of k that are multiplied at once: two tiles of rows and two panels of this depth fit L1
+/// twice, so that the panels stay there while the rows pass.
 inline constexpr index_t kTileDepth = 512;
 
-/// Tiles 0 to 3 are a block of 32 x 32 sums at `sums`, its rows `row` apart: read or, where nothing
-/// is there yet, zero.
+/// Tile registers 0 to 3 = the block of 32 x 32 sums at `sums`, whose rows lie `row` elements
+/// apart, or zero unless are_there.
 template <class T>
 inline void load_sums(const T* sums, index_t row, bool are_there) {
   if (are_there) {
@@ -39,7 +39,7 @@ inline void store_sums(T* sums, index_t row) {
   Tiles::store<3>(sums + 16 * row + 16, bytes);
 }
 
-/// Tiles 0 to 3 += two tiles of rows by two panels, `steps` tiles of each, one after the other.
+/// Tile registers 0 to 3 += two rows of tiles of A by two panels of B, over `steps` tiles of k.
 template <class Products>
 inline void add_products(index_t steps, const void* a0, const void* a1, const void* b0,
                          const void* b1) {
@@ -58,8 +58,8 @@ inline void add_products(index_t steps, const void* a0, const void* a1, const vo
   }
 }
 
-/// Tiles 0 and 1 += one tile of rows by two panels: of up to 16 rows, whose time is that of reading
-/// the panels. Rows of A are `a_row` bytes apart, its tiles `a_step`.
+/// Tile registers 0 and 1 += one row of tiles of A by two panels of B, for up to 16 rows, whose
+/// time is that of reading the panels. Rows of A are a_row bytes apart, its tiles a_step.
 template <class Products>
 inline void add_products_of_few(index_t steps, const char* a, index_t a_row, index_t a_step,
                                 const char* b0, const char* b1) {
@@ -87,10 +87,10 @@ struct PairProducts {
   }
 };
 
-/// K of a tile of bfloat16.
+/// k of one tile of bfloat16.
 inline constexpr index_t kTileK = 32;
 
-/// Up to 32 elements `step` apart, filled up with 0.
+/// Copies up to 32 elements, `step` apart, and fills up with 0.
 inline void fetch_line(const bfloat16* from, index_t step, index_t count, bfloat16* to) {
   if (step == 1) {
     std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(bfloat16));
@@ -100,8 +100,8 @@ inline void fetch_line(const bfloat16* from, index_t step, index_t count, bfloat
   std::fill(to + count, to + kTileK, bfloat16::from_bits(0));
 }
 
-/// Tiles [first, last) of k of a panel of 16 columns from `column` on, 1 KB each: pairs of k by
-/// columns.
+/// Packs tiles [first, last) of k of the panel of 16 columns from `column` on. A tile is 1 KB: 16
+/// pairs of k by 16 columns.
 inline void pack_tiles(const ElementsMatrix<bfloat16>& b, index_t column, index_t first,
                        index_t last, bfloat16* to) {
   const index_t width = std::min(b.n - column, index_t{16});
@@ -140,7 +140,7 @@ inline void pack_tiles(const ElementsMatrix<bfloat16>& b, index_t column, index_
   }
 }
 
-/// Panels of 16 columns one after the other, each all tiles of k.
+/// Packs weights: panels of 16 columns one after the other, each with all its tiles of k.
 inline void pack_weight_tiles(const detail::PackProblem<bfloat16>& problem, const Executor&,
                               Workspace&) {
   const TensorView2<const bfloat16>& b = problem.b;
@@ -162,7 +162,7 @@ inline void unpack_weight_tiles(const detail::UnpackProblem<bfloat16>& problem, 
   }
 }
 
-/// One product of a batch: rows of A in tiles, and what C is finished with.
+/// One product of a batch: rows of A packed into tiles, and the epilogue's bias.
 struct TileProduct {
   const detail::ElementsProblem<bfloat16>& problem;
   ElementsMatrix<bfloat16> b;      ///< where problem.packed_b is not given
@@ -175,12 +175,12 @@ struct TileProduct {
   bool is_few() const { return problem.packed_b != nullptr && rows <= Tiles::kRows; }
 };
 
-/// Columns whose sums are finished together, and the distance of their rows in floats: an odd
-/// number of lines.
+/// Columns to which the epilogue is applied at once, and the floats between rows of their sums: an
+/// odd number of cache lines, so that rows fall into different sets.
 inline constexpr index_t kFinishedColumns = 128, kSumsRow = kFinishedColumns + 16;
 
-/// Rows [i0, i1) by columns [j0, j1), kFinishedColumns at most. `panels`: room for two panels of
-/// kTileDepth bytes of k.
+/// Rows [i0, i1) by columns [j0, j1), at most kFinishedColumns. `panels`: room for two panels of
+/// kTileDepth bytes of k, where B is not packed.
 inline void multiply_tiles(const TileProduct& g, index_t i0, index_t i1, index_t j0, index_t j1,
                            float* sums, bfloat16* panels) {
   constexpr index_t kSteps = kTileDepth / Tiles::kRowBytes, kTileElements = 16 * kTileK;
@@ -200,7 +200,7 @@ inline void multiply_tiles(const TileProduct& g, index_t i0, index_t i1, index_t
       Tiles::store<1>(sums + j - j0 + 16, kSumsRow * index_t{sizeof(float)});
       continue;
     }
-    // Without k still once: the sums are 0.
+    // Once even without k: the sums are 0.
     for (index_t step = 0; step == 0 || step < g.steps; step += kSteps) {
       const index_t count = std::min(g.steps - step, kSteps);
       const bfloat16 *b0, *b1;
@@ -242,7 +242,7 @@ inline void gemm_tiles(const detail::ElementsProblem<bfloat16>& g, const Executo
   const index_t batch = shape[0], m = shape[1], n = shape[2], k = g.a.extent(2);
   if (batch == 0 || m == 0 || n == 0) return;
   const index_t steps = (k + kTileK - 1) / kTileK;
-  // A block of rows stays in the second cache while panels of B pass.
+  // A block of rows stays in L2 while panels of B pass.
   const index_t row_bytes = std::max(steps, index_t{1}) * Tiles::kRowBytes;
   const index_t wanted_rows = second_level_cache() * 3 / 8 / row_bytes / kTileRows * kTileRows;
   const index_t max_rows =
@@ -250,7 +250,7 @@ inline void gemm_tiles(const detail::ElementsProblem<bfloat16>& g, const Executo
   const Executor& threads = detail::threads_for(executor, std::min(max_rows, m) * n * k);
   const index_t workers = detail::worker_count(threads);
   const index_t groups = (n + kFinishedColumns - 1) / kFinishedColumns;
-  // Columns are shared out; rows too where there are too few of them.
+  // Tasks are groups of columns; blocks of rows, too, if that would be too few tasks.
   const index_t wanted = workers == 1 ? 1 : (4 * workers + groups - 1) / groups;
   const index_t task_rows = detail::round_up((max_rows + wanted - 1) / wanted, kTileRows);
   Scratch<bfloat16> a(workspace, max_rows * steps * kTileK);
@@ -267,7 +267,7 @@ inline void gemm_tiles(const detail::ElementsProblem<bfloat16>& g, const Executo
     if (g.packed_b == nullptr) b.data = g.b.at_index({at, 0, 0});
     for (index_t i = 0; i < m; i += max_rows) {
       const index_t rows = std::min(m - i, max_rows);
-      // Of one row 16 copies are loaded from one.
+      // A single row is stored once: a tile load with stride 0 repeats it.
       const bool is_few = g.packed_b != nullptr && rows <= Tiles::kRows;
       const index_t tiles = is_few ? 1 : detail::round_up(rows, kTileRows) / 16;
       const index_t tile_rows = is_few && rows == 1 ? 1 : 16;
@@ -276,7 +276,7 @@ inline void gemm_tiles(const detail::ElementsProblem<bfloat16>& g, const Executo
         bfloat16* to = a.data() + tile * steps * 16 * kTileK;
         for (index_t step = 0; step < steps; ++step) {
           for (index_t r = 0; r < tile_rows; ++r, to += kTileK) {
-            // Rows past the last are the last again: nothing reads what comes of them.
+            // Rows past the last repeat it; their sums are not used.
             const index_t row = i + std::min(tile * 16 + r, rows - 1);
             fetch_line(g.a.at_index({at, row, 0}) + step * kTileK * g.a.stride(2), g.a.stride(2),
                        std::min(k - step * kTileK, kTileK), to);
