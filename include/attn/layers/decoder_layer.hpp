@@ -10,7 +10,7 @@ ATTN_NAMESPACE_BEGIN
 template <class T>
 struct DecoderLayerCache {
   KvCache<T> self;  ///< of the tokens so far
-  /// Of the encoder's result: the first call fills it, later ones do not read memory again.
+  /// Of memory, the encoder's result: filled by the first call; later calls do not read memory.
   KvCache<T> memory;
 
   struct Length {
@@ -32,7 +32,7 @@ struct DecoderLayerCache {
   }
 };
 
-/// What a call can be told beside the AttentionOptions of self-attention.
+/// What one call may set beyond the AttentionOptions of self-attention.
 template <class T>
 struct DecoderCall {
   AttentionOptions<Accumulator<T>> memory =
@@ -41,8 +41,8 @@ struct DecoderCall {
 };
 
 /// x (batch, tgt_len, d_model) and memory (batch, src_len, d_model) to the shape of x; PyTorch's
-/// nn.TransformerDecoderLayer. Self-attention sees what options.mask shows: causal() for a model of
-/// language. Source: "Attention Is All You Need" (2017), section 3.1.
+/// nn.TransformerDecoderLayer. Language models pass causal() as options.mask of self-attention.
+/// Source: "Attention Is All You Need" (2017), section 3.1.
 template <class T>
 class DecoderLayer {
  public:

@@ -7,8 +7,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Set in what a call saves, before forward: saved.dropout = {.seed = 1, .step = n}. Backward finds
-/// it there.
+/// Selects a training step's dropout. Set it before forward in the struct that saves activations,
+/// saved.dropout = {.seed = 1, .step = n}, where backward reads it again.
 struct DropoutStep {
   std::uint64_t seed = 0;
   index_t step = 0;

@@ -1,7 +1,7 @@
-// Kernel text: dropout of elements by their number.
+// Kernel text: dropout of elements by their index.
 // SPDX-License-Identifier: Apache-2.0
 
-/// Element e takes word e % 4 of counter (e / 4, place, step, layer); it stays iff (word >> 8)
+/// Element e takes word e % 4 of counter (e / 4, place, step, layer); it is kept iff (word >> 8)
 /// 2^-24 >= p.
 template <class T>
 inline void drop_elements(const detail::DropoutProblem<T>& problem, const Executor& executor,

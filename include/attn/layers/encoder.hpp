@@ -37,10 +37,10 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
     return out;
   }
 
-  /// Into `out`, which may be x. Every layer is told the same options and functors: outputs in the
-  /// options show the last layer. With caches, one per layer, x holds the tokens behind those of
-  /// the caches. Throws ShapeError or ValueError; the caches then are as they were, but for keys
-  /// that a window left outside.
+  /// Into `out`, which may be x. All layers take the same options and functors; outputs in the
+  /// options are those of the last layer. With caches, one per layer, x holds the tokens after
+  /// those of the caches. Throws ShapeError or ValueError, and then leaves the caches as they were,
+  /// except for keys that a window forgot.
   template <TensorLike X, TensorLike Out, class... Functors>
   void forward(const X& x, Out&& out, const AttentionOptions<Accumulator<T>>& options = {},
                TensorView2<const index_t> position_ids = {}, std::span<KvCache<T>> caches = {},
@@ -56,11 +56,11 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
               });
   }
 
-  /// The same of conversations of any lengths: row b of x holds the tokens behind those of
-  /// conversations[b], a cache of one row for each layer, and is computed as in a call of its own,
-  /// but for linear maps, which read their weights once for all rows. See
-  /// MultiHeadAttentionCall::row_caches for what options may hold. Throws ShapeError or ValueError;
-  /// all caches then are as they were, but for keys that a window left outside.
+  /// The same for several conversations of any lengths: row b of x holds the tokens after those of
+  /// conversations[b], which has a cache of one row for each layer. The result is that of a call
+  /// for each row, but linear maps read their weights once for all rows. See
+  /// MultiHeadAttentionCall::row_caches for what options may hold. Throws ShapeError or ValueError,
+  /// and then leaves all caches as they were, except for keys that a window forgot.
   template <TensorLike X, TensorLike Out, class... Functors>
   void forward_rows(const X& x, Out&& out, const AttentionOptions<Accumulator<T>>& options,
                     std::span<const std::span<KvCache<T>>> conversations,

@@ -6,8 +6,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// PyTorch's nn.TransformerEncoderLayer and nn.TransformerDecoderLayer options, then what they have
-/// not.
+/// PyTorch's options of nn.TransformerEncoderLayer and nn.TransformerDecoderLayer, then further
+/// ones.
 struct TransformerLayerOptions {
   index_t d_model = 0;             ///< features of a token
   index_t nhead = 1;               ///< heads of queries
@@ -21,8 +21,8 @@ struct TransformerLayerOptions {
   bool bias = true;  ///< of linear maps and norms
   bool gated = false;               ///< feed-forward: see FeedForwardOptions
   NormKind norm = NormKind::layer;  ///< layer norm or RMS norm
-  /// What else attention can do. embed_dim and num_heads are the layer's; bias only where the layer
-  /// has it.
+  /// Further options of attention. embed_dim and num_heads are set by the layer; bias needs the
+  /// layer's bias.
   MultiHeadAttentionOptions attention = {};
 
   MultiHeadAttentionOptions attention_options() const {

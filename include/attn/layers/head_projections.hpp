@@ -8,7 +8,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// PyTorch's nn.MultiheadAttention options, then what it has not. 0 = the default.
+/// PyTorch's options of nn.MultiheadAttention, then further ones. 0: the default.
 struct MultiHeadAttentionOptions {
   index_t embed_dim = 0;  ///< features of query and result
   index_t num_heads = 1;  ///< heads of queries
@@ -17,19 +17,19 @@ struct MultiHeadAttentionOptions {
   std::optional<bool> out_proj_bias = {};  ///< of that of the result
   index_t kdim = 0;                        ///< features of key; embed_dim
   index_t vdim = 0;                        ///< features of value; embed_dim
-  bool add_bias_kv = false;    ///< a learned key and value after the others, never masked
-  bool add_zero_attn = false;  ///< then a key and value of zeros, never masked
-  index_t num_kv_heads = 0;    ///< num_heads, or a divisor of it: heads that share keys and values
-  index_t head_dim = 0;        ///< of queries and keys (d_k); embed_dim / num_heads
-  index_t head_dim_v = 0;      ///< of values (d_v); head_dim
-  bool output_projection = true;     ///< false: the result is the heads side by side
+  bool add_bias_kv = false;                ///< append a learned key and value, never masked
+  bool add_zero_attn = false;              ///< append a key and value of zeros, never masked
+  index_t num_kv_heads = 0;  ///< num_heads, or a divisor of it: heads that share keys and values
+  index_t head_dim = 0;      ///< of queries and keys (d_k); embed_dim / num_heads
+  index_t head_dim_v = 0;    ///< of values (d_v); head_dim
+  bool output_projection = true;     ///< false: the result is the concatenated heads
   std::optional<double> scale = {};  ///< 1 / sqrt(head_dim); a call's own comes first
   /// Of each head's query and key, before rotary: q_norm and k_norm, as Qwen3 and Gemma have them.
   std::optional<NormKind> query_key_norm = {};
   double query_key_norm_eps = 1e-6;  ///< of those norms
   double softcap = 0;                ///< of scores; a call's own comes first
   index_t window = -1;  ///< keys before its own that a query sees, whatever the mask; -1: all
-  std::optional<RotaryOptions> rotary = {};  ///< turns queries and keys by their positions
+  std::optional<RotaryOptions> rotary = {};  ///< rotary embedding of queries and keys
   bool separate_in_proj =
       false;           ///< input projections are named one by one: q_proj_weight, q_proj_bias, ..
   double dropout = 0;  ///< of the weights, in training of layers; a call has its own
@@ -80,8 +80,8 @@ class HeadProjections {
   TensorView1<T> bias(int which) { return bias_of(*this, which, which); }
   TensorView1<const T> bias(int which) const { return bias_of(*this, which, which); }
 
-  /// Lays out what self-attention multiplies by, one matrix, or what attention to something else
-  /// does: see Linear::pack().
+  /// Packs the one matrix of self-attention's projections, or those of cross-attention: see
+  /// Linear::pack().
   void pack(bool self_attention) {
     packed_ = {};
     if (!weight_) return;  // in three matrices, or compressed

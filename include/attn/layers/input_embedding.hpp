@@ -16,7 +16,7 @@ enum class Positions { none, sinusoidal, learned };
 struct InputEmbeddingOptions {
   index_t vocab_size = 0;                 ///< ids are 0 to vocab_size - 1
   index_t d_model = 0;                    ///< features of a token
-  Positions positions = Positions::none;  ///< what is added for where a token stands
+  Positions positions = Positions::none;  ///< which position embedding is added
   index_t max_positions = 0;              ///< of sinusoidal and learned positions
   index_t position_offset = 0;   ///< rows of the learned table before position 0: RoBERTa has 2
   index_t num_token_types = 0;   ///< segments, as BERT has them; 0: none
@@ -26,7 +26,7 @@ struct InputEmbeddingOptions {
   double dropout = 0;            ///< of the result, only in calls that save for backward
 };
 
-/// What one forward call can be told.
+/// What one forward call may set.
 struct InputEmbeddingCall {
   index_t first_position = 0;                    ///< of column 0, where there are no position_ids
   TensorView2<const index_t> position_ids = {};  ///< (batch, seq)

@@ -1,4 +1,4 @@
-// LayerStack: layers one behind the other and a norm, as encoder and decoder are.
+// LayerStack: a sequence of layers and a norm, the base of encoder and decoder.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,8 +15,8 @@ struct TransformerStackOptions {
   index_t num_layers = 6;              ///< layers, each with weights of its own
   TransformerLayerOptions layer = {};  ///< of each
   bool norm = false;                   ///< of the last layer's result, as pre-norm stacks have it
-  /// Keys before its own that a token sees, by layer: layer n has number n % size; -1: all. Instead
-  /// of layer.attention.window.
+  /// Sliding window of each layer, instead of layer.attention.window: layer n takes entry n % size.
+  /// -1: all keys.
   std::vector<index_t> windows = {};
   /// Buckets of distances with a learned bias of scores, which all layers share, as T5 has them:
   /// see t5_relative_bias(); 0: none.

@@ -52,7 +52,7 @@ void linear_rows(const TensorView<const T, Rank>& x, const TensorView2<const T>&
   }
 }
 
-/// What linear() of T gives in an Out: T, or Accumulator<T> where Out has that.
+/// The element that linear() of T writes to an Out: T, or Accumulator<T> if that is Out's.
 template <class T, class Out>
 using linear_result_t =
     std::conditional_t<std::same_as<scalar_t<Out>, Accumulator<T>>, Accumulator<T>, T>;
@@ -123,12 +123,12 @@ struct LinearOptions {
   bool bias = true;          ///< whether it has one
 };
 
-/// PyTorch's nn.Linear: parameters weight (out, in) and bias (out), zero until loaded. After pack()
-/// calls use a copy of the weight laid out for the kernels, instead of laying it out in each.
-/// Showing writable parameters, as load_state_dict() does, makes the copy stale: it is not used
-/// until pack() makes a new one. Whoever writes `weight` directly calls touch() or pack()
-/// afterwards. quantize() (attn/models/quantize.hpp) replaces the weight by a smaller form;
-/// `weight` is empty then.
+/// PyTorch's nn.Linear: parameters weight (out, in) and bias (out), zero until loaded. After
+/// pack(), calls use a packed copy of the weight instead of packing it in each call. Visiting the
+/// parameters of a mutable module, as load_state_dict() does, makes the copy stale: it is not used
+/// until pack() is called again. After writing `weight` directly, call touch() or pack().
+/// quantize() (attn/models/quantize.hpp) replaces the weight by a smaller form; `weight` is empty
+/// then.
 template <class T>
 class Linear {
  public:

@@ -20,10 +20,10 @@ struct MultiHeadAttentionTraining;
 
 }  // namespace detail
 
-/// Attention takes AttentionOptions and, behind the call, functors as scaled_dot_product_attention
-/// does, over (batch, num_heads, q_len, kv_len + appended_keys()); with a cache, kv_len is all that
-/// it holds, and its first_position() is the first_key: masks, lengths, cu_seqlens_k and functors
-/// mean the same keys whatever a window made it forget.
+/// Calls take AttentionOptions and, after MultiHeadAttentionCall, functors, as
+/// scaled_dot_product_attention does; scores are (batch, num_heads, q_len, kv_len +
+/// appended_keys()). With a cache, kv_len is its size() and first_key its first_position(), so that
+/// masks, lengths, cu_seqlens_k and functors mean the same keys whatever a window forgot.
 template <class T>
 class MultiHeadAttention {
  public:
@@ -58,8 +58,7 @@ class MultiHeadAttention {
     options_.window = window;
   }
 
-  /// Turns queries and keys as `other` does, by its table of angles. Throws ValueError where their
-  /// heads differ in size.
+  /// Shares the rotary table of `other`. Throws ValueError if head sizes differ.
   void share_rotary(const MultiHeadAttention& other) {
     if (other.options_.head_dim != options_.head_dim) {
       throw ValueError(message("MultiHeadAttention::share_rotary", "other",
@@ -71,7 +70,7 @@ class MultiHeadAttention {
     rotary_ = other.rotary_;
   }
 
-  /// Features of the result: embed_dim, or all heads' values where there is no output projection.
+  /// Features of the result: embed_dim, or num_heads * head_dim_v without an output projection.
   index_t out_dim() const {
     return options_.output_projection ? options_.embed_dim : context_width();
   }
@@ -209,7 +208,7 @@ class MultiHeadAttention {
       k = split_heads(made.k, o.num_kv_heads);
       v = split_heads(made.v, o.num_kv_heads);
     }
-    // Learned keys, behind the others, are taken as they are.
+    // Appended keys are not rotated.
     const TensorView4<T> new_k = call.append ? k.slice(2, 0, kv_len) : k;
     if (o.query_key_norm) {
       detail::norm_heads(q_norm_, q, execution);

@@ -1,4 +1,4 @@
-// MultiHeadAttentionCall: what one call of the module is told beside AttentionOptions.
+// MultiHeadAttentionCall: what one call of the module may set beyond AttentionOptions.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,21 +10,22 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// What a call of the module can be told beside AttentionOptions.
+/// What one call of the module may set beyond AttentionOptions.
 template <class T>
 struct MultiHeadAttentionCall {
   TensorView3<const T> residual = {};  ///< added to the result, which has its shape
-  /// Rotary: where the tokens of query, and of key, stand, (batch, seq). If not given, keys stand
-  /// from first_key on, or behind those of the cache, and the last query at the last key, whatever
-  /// lengths and offset say; both are counted from the beginning of their packed sequence.
+  /// Positions of the tokens of query and of key for rotary, (batch, seq). If not given, keys have
+  /// the positions from first_key on, or those after the cache's, and the last query that of the
+  /// last key, whatever lengths and offset say; in packed sequences both count from the sequence's
+  /// start.
   TensorView2<const index_t> position_ids = {};
-  /// Attention runs over all that it holds, and this call's keys become the last of it.
+  /// This call's keys and values are appended to it, and attention runs over all that it holds.
   KvCache<T>* cache = nullptr;
   bool append =
       true;  ///< false: key and value are not read; attention runs over what the cache holds
-  /// Instead of `cache`: of each batch row its own, of one row and of any length. Row b is computed
-  /// as in a call of its own, batch row 0, but for the projections, which read their weights once
-  /// for all rows. Options then hold nothing that has an extent of rows, queries or keys.
+  /// Instead of `cache`: a cache for each batch row, of batch 1 and any length. The result is that
+  /// of a call for each row (whose batch index is 0), but projections read their weights once for
+  /// all rows. Options must not hold tensors with an axis of batch rows, queries or keys.
   std::span<KvCache<T>* const> row_caches = {};
 };
 

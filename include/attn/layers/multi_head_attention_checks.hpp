@@ -1,4 +1,4 @@
-// What MultiHeadAttention demands of its options and of a call: shapes, positions and caches.
+// Checks of MultiHeadAttention's options and of a call: shapes, positions and caches.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// MultiHeadAttentionSaved: what a call leaves for backward, and what both passes share.
+// MultiHeadAttentionSaved: what a call saves for backward, and what both passes share.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// ParameterVersion: a parameter's content by number, so that stale packed copies are not used.
+// ParameterVersion: the version of a parameter's content, so that stale packed copies are not used.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +11,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A number that no other content has: copies keep it, every write takes a new one.
+/// A number that identifies a content: copies of a module keep it, every write takes a new one.
 class ParameterVersion {
  public:
   void touch() { number_ = next(); }

@@ -1,4 +1,4 @@
-// rotary_embedding: turns pairs of coordinates of queries and keys by their position.
+// rotary_embedding: rotates pairs of coordinates of queries and keys by their position.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -103,7 +103,7 @@ void rotary(const RotaryProblem<T>& problem, const Execution& execution) {
 
 }  // namespace detail
 
-/// Turns each pair (u, v) of coordinates into (u cos - v sin, v cos + u sin).
+/// Rotates each pair (u, v) of coordinates to (u cos - v sin, v cos + u sin).
 ///
 /// Shapes: x and out (batch, heads, seq, head_dim), cos and sin (max_position, rotary_dim / 2),
 /// position_ids (batch, seq) with elements of 0 .. max_position - 1: row position_ids(b, i) of cos

@@ -1,4 +1,4 @@
-// RotaryOptions: which coordinates a rotary embedding turns, and its (scaled) frequencies.
+// RotaryOptions: which coordinates a rotary embedding rotates, and its (scaled) frequencies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,7 +17,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Which coordinates turn together. Models differ: the wrong one gives plausible nonsense.
+/// Which coordinates form a pair. Models differ, and the wrong choice gives plausible nonsense.
 enum class RotaryPairs {
   halves,       ///< (j, j + rotary_dim / 2), as Llama and GPT-NeoX have it
   interleaved,  ///< (2 j, 2 j + 1), as the paper and GPT-J have it
@@ -81,12 +81,12 @@ class RotaryAngles {
   std::size_t size_ = 0;
 };
 
-/// What a rotary embedding turns, and how far.
+/// Which coordinates a rotary embedding rotates, and by which angles.
 struct RotaryOptions {
-  index_t dim = 0;  ///< the first coordinates of a head, which turn; 0: head_dim
-  RotaryPairs pairs = RotaryPairs::halves;  ///< which coordinates turn together
+  index_t dim = 0;  ///< rotates the first `dim` coordinates of a head; 0: head_dim
+  RotaryPairs pairs = RotaryPairs::halves;  ///< which coordinates form a pair
   double theta = 10000;                     ///< base of the frequencies
-  index_t max_positions = 4096;             ///< positions from 0 that there are angles for
+  index_t max_positions = 4096;             ///< size of the table of angles
   RotaryScaling scaling = {};               ///< of the frequencies, for long texts
   /// Angles per position, one for each pair, instead of those of theta and scaling.
   RotaryAngles frequencies = {};

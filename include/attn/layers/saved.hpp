@@ -17,11 +17,12 @@ using Input3 = std::type_identity_t<TensorView3<const T>>;
 template <class T>
 using Output3 = std::type_identity_t<TensorView3<T>>;
 
-/// Owns memory that grows to what calls need and is then used again: warm steps allocate nothing.
+/// A tensor that forward saves. Its memory grows to what calls need and is reused: after the first
+/// steps nothing is allocated.
 ///
-/// Whoever makes what a layer takes may write it right into the place where the layer will save it:
-/// make() there, and keep() of that view copies nothing. So a stack of layers holds each activation
-/// once.
+/// The producer of a layer's input may write it directly into the memory where the layer saves it:
+/// make() returns that memory, and keep() of the same view copies nothing. So a stack of layers
+/// holds each activation once.
 template <class T, int Rank>
 class Saved {
  public:

@@ -31,7 +31,7 @@ struct TransformerOptions {
   }
 };
 
-/// What each attention of one forward call is told.
+/// The options of each attention in one forward call.
 template <class T>
 struct TransformerCall {
   AttentionOptions<Accumulator<T>> src = {};  ///< of the encoder
