@@ -20,7 +20,7 @@ struct Accuracy {
   Errors golden, large_logits;
   int cases = 0, skipped = 0;
 
-  /// Of the two, the one that is further from double as the naive formula counts.
+  /// The worse of the two, by the ratio to the naive formula's distance.
   const Errors& worse() const {
     return golden.ratio() > large_logits.ratio() ? golden : large_logits;
   }
@@ -28,7 +28,7 @@ struct Accuracy {
 
 namespace detail {
 
-/// Adds one problem on every instruction set that the machine has.
+/// Adds the distances of one problem on every instruction set that the machine has.
 inline void add_attention(Errors& errors, const attn_test::Array<float>& q,
                           const attn_test::Array<float>& k, const attn_test::Array<float>& v,
                           const attn_test::ReferenceOptions& options, const std::string& what) {

@@ -1,4 +1,4 @@
-// Child processes: what other programs, or this one started afresh, print.
+// Child processes: other programs, or this one started again, whose output is read.
 #pragma once
 
 #include <optional>
@@ -36,8 +36,8 @@ class Child {
   Child& operator=(const Child&) = delete;
   ~Child() { number(); }
 
-  /// Waits for the end. The first number printed, or nothing where the program could not run or
-  /// failed.
+  /// Waits for the program to end. Returns the first number that it printed, or nothing if it could
+  /// not run or failed.
   std::optional<double> number() {
     if (id_ <= 0) return std::nullopt;
     std::string text;

@@ -1,4 +1,4 @@
-// What options of attention cost: the calls, and the plain call that each stands beside.
+// The cost of attention's options: each call and the plain call that it is compared with.
 #pragma once
 
 #include <numeric>

@@ -10,12 +10,12 @@
 
 namespace bench {
 
-/// Why a row is not to be believed; empty where it is. `limits`: how fast its limit was in each
-/// pass; `share`: what the row has of the limit, where it can have no more than all of it, else
-/// NaN.
+/// Why a row's measurement is unreliable; empty if it is not. `limits`: the speed of its limit in
+/// each pass. `share`: the row's share of its limit if that cannot exceed 1, else NaN.
 ///
-/// Another program takes from the limit as well as from the row, and not at the same moments: the
-/// limit that fell says that one ran, and a share above 1 that the limit is not the machine's.
+/// Another program slows down the limit as well as the row, but not at the same moments. A limit
+/// that fell between passes shows that one ran, and a share above 1 that the limit was measured too
+/// low.
 inline std::string disturbance(std::span<const double> limits, double share) {
   constexpr double kVaries = 0.1;
   char text[64] = "";

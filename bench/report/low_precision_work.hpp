@@ -17,8 +17,8 @@ inline double flops_of(const SmallGemmShape& shape) {
   return 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n * shape.k);
 }
 
-/// Every element of `c` within `share` of the largest element of `expected`, which is float's;
-/// empty where it is.
+/// Empty if every element of `c` is within `share` of the largest element of `expected`, the result
+/// in float; else what is wrong.
 inline std::string share_complaint(const attn::Tensor2<float>& c,
                                    const attn::Tensor2<float>& expected, double share) {
   const auto wanted = attn_test::to_array(expected);
@@ -62,7 +62,7 @@ inline Group bf16_group(const SmallGemmShape& shape, attn::Isa isa) {
           }};
 }
 
-/// Codes and scales at random: any weights of `format` take as long.
+/// Random codes and scales, since the time does not depend on the weights.
 inline attn::QuantizedWeights random_codes(const SmallGemmShape& shape,
                                            const attn::QuantizedFormat& format) {
   attn::QuantizedWeights weights(shape.n, shape.k, format);

@@ -22,7 +22,7 @@ struct Row {
   double limit = kAbsent;       ///< what the machine can do, or a baseline's time, in the same unit
   std::string limit_name = {};  ///< "FMA peak"
   std::string note = {};
-  std::string disturbed = {};  ///< why value and limit are not to be believed; empty where they are
+  std::string disturbed = {};  ///< why value and limit are unreliable; empty if they are not
   int times_measured = 1;      ///< more than once where it was disturbed
   Target target = {};
   double gflops = kAbsent;     ///< with `intensity`, the row's place under the roofline
@@ -31,7 +31,7 @@ struct Row {
   double ratio() const { return value / limit; }
 };
 
-/// null where x is not a number: JSON has none.
+/// null for NaN, which JSON lacks.
 inline nlohmann::ordered_json to_json(double x) {
   return std::isfinite(x) ? nlohmann::ordered_json(x) : nlohmann::ordered_json();
 }

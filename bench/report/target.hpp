@@ -1,4 +1,4 @@
-// Target: what a row of the report is to reach, or not to exceed.
+// Target: the value that a row of the report must reach, or must not exceed.
 #pragma once
 
 #include <algorithm>

@@ -17,11 +17,11 @@
 
 namespace bench {
 
-/// On a machine that others use too, each of many short measurements is either disturbed or not:
-/// the best of them is the machine's own, for works and limits alike. A work that is compared with
-/// another one lasts too long for that: the two run in turn, and the median of the ratios is
-/// theirs. So it is with reading and work that memory limits, since others take memory's bandwidth
-/// for seconds: the best of both within each call of measure().
+/// On a shared machine, each of many short measurements is either disturbed or not, so that the
+/// best of them is the machine's, for works and limits alike. A work that is compared with another
+/// one lasts too long for that: the two run in turn, and the median of their ratios counts. The
+/// same holds for work that memory limits, beside reading, since other programs take bandwidth for
+/// seconds: the best of both within each call of measure() is compared.
 class Timings {
  public:
   /// A work's time and that of its baseline, the mean of those before and after it.
@@ -84,14 +84,13 @@ class Timings {
     entry.limits.push_back(1 / least);
   }
 
-  /// What was measured beside another program: the work starts anew, but for what its check said.
+  /// Discards measurements that another program disturbed; the result of the work's check stays.
   void forget(const std::string& name, bool all) {
     Entry& entry = entries_.at({name, all});
     entry = {.complaint = entry.complaint, .times_measured = entry.times_measured + 1};
   }
 
-  /// Why the work's time and limit are not to be believed; empty where they are, and where it was
-  /// not measured.
+  /// Why the work's time and limit are unreliable; empty if they are not, or were not measured.
   std::string disturbance(const std::string& name, bool all) const {
     const auto found = entries_.find({name, all});
     if (found == entries_.end()) return "";

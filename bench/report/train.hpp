@@ -33,7 +33,7 @@ inline Group training_group(std::string name) {
           [=]() -> std::vector<Work> { return {training_work(name, attention_step(name))}; }};
 }
 
-/// What gradients of options cost, on one thread.
+/// The cost of the gradients of options, on one thread.
 inline std::vector<Work> training_cost_works() {
   constexpr index_t kHeads = 8, kSeq = 1024;
   struct Inputs {

@@ -31,8 +31,9 @@ struct Work {
       {};  ///< about the last run's result; empty where it is right
 };
 
-/// Inputs live while the works do. They are made again for every pass: where its pages happen to
-/// lie makes a difference of some percent, and the best of several draws is the machine's.
+/// Inputs live as long as the works. They are allocated anew for every pass, since the physical
+/// pages that they get make a difference of some percent: the best of several draws is the
+/// machine's.
 struct Group {
   std::vector<std::string> names;
   std::function<std::vector<Work>()> make;

@@ -1,4 +1,4 @@
-// What a benchmark reports beside its time: FLOP/s, the measured peak around it, their ratio.
+// Counters of a benchmark: FLOP/s, the peak measured before and after it, and their ratio.
 #pragma once
 
 #include <benchmark/benchmark.h>
