@@ -2,8 +2,10 @@
 // element or of a broken file is taken.
 #include "attn/generation/saved_session.hpp"
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include <gtest/gtest.h>
 
@@ -94,6 +96,26 @@ TEST(SavedSession, TakesNothingThatDoesNotFit) {
                          save_session(path, session, Ids{1, 2});
                        }),
                        "[save_session] the number of ids must lie in"));
+  // Ids that the model has not, in a file that is right otherwise.
+  std::string bytes;
+  {
+    std::ifstream in(path, std::ios::binary);
+    bytes.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  const auto ids_at =
+      bytes.find(std::string_view(reinterpret_cast<const char*>(ids.data()), 2 * sizeof(index_t)));
+  ASSERT_NE(ids_at, std::string::npos);
+  for (const index_t bad : {index_t{-1}, model.gpt().vocab_size(), index_t{1} << 62}) {
+    std::string changed = bytes;
+    std::memcpy(changed.data() + ids_at + sizeof(index_t), &bad, sizeof(bad));
+    const auto of_others = folder.path() / "others.safetensors";
+    std::ofstream(of_others, std::ios::binary) << changed;
+    GptSession<float> into(model.gpt(), 1, 60);
+    EXPECT_TRUE(contains(
+        error_of<ValueError>([&] { (void)load_session(of_others, into); }),
+        detail::concat("must hold ids of 0 .. ", model.gpt().vocab_size() - 1, "; found ", bad)));
+    EXPECT_EQ(into.length(), 0);
+  }
   const auto size = std::filesystem::file_size(path);
   for (const auto cut : {size - 1, size / 2, std::uintmax_t{100}, std::uintmax_t{0}}) {
     std::filesystem::resize_file(path, cut);

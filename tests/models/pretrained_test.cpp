@@ -327,6 +327,8 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
   fails("gpt2", "n_embd", 17, "divide the width of 17");
   fails("llama", "num_hidden_layers", 1 << 24, "describe a model that ");
   fails("llama", "vocab_size", 1 << 24, "describe a model that ");
+  fails("llama", "max_position_embeddings", 1 << 24, "for weights of this size");
+  fails("gpt2", "n_positions", 1 << 24, "describe a model that ");
   fails("llama", "num_key_value_heads", 3, "divide num_attention_heads = 4; found 3");
   fails("llama", "rms_norm_eps", "no", "key \"rms_norm_eps\" must be a finite number");
   fails("llama", "tie_word_embeddings", 1, "key \"tie_word_embeddings\" must be true or false");

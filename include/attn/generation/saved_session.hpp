@@ -98,7 +98,7 @@ void save_session(const std::filesystem::path& path, const GptSession<T>& sessio
 /// Has a session of one row see what save_session() wrote, instead of what it saw, and returns the
 /// ids of it: what follows has the bits that it had there. Throws IoError for a file that cannot be
 /// read, is cut or breaks the format; ValueError for one of another model, of other options or made
-/// on another instruction set, whose bits differ, and where the session has no room; ShapeError or
+/// on another instruction set, whose bits differ, for ids that the model has not, and where the session has no room; ShapeError or
 /// DTypeError for another shape or cache element. The session then is as it was.
 template <class T>
 std::vector<index_t> load_session(const std::filesystem::path& path, GptSession<T>& session) {
@@ -114,6 +114,11 @@ std::vector<index_t> load_session(const std::filesystem::path& path, GptSession<
   const Tensor1<index_t> ids = file.load<index_t, 1>("ids");
   const index_t length = ids.size();
   detail::check_generation("load_session", "the number of ids", length, 0, session.capacity());
+  const index_t vocab_size = session.vocab_size();
+  for (index_t i = 0; i < length; ++i) {
+    if (ids(i) >= 0 && ids(i) < vocab_size) continue;
+    fails(detail::concat("hold ids of 0 .. ", vocab_size - 1), std::to_string(ids(i)));
+  }
   const std::span<KvCache<T>> caches = session.caches();
   detail::with_cache_element<T>(*caches[0].options().element, [&]<class E>(E) {
     std::vector<detail::StoredCache<T, E>> stored;

@@ -32,24 +32,6 @@ inline void check_gguf_tensors(const GgufFile& file, const GptOptions& options) 
   }
 }
 
-/// Throws where the angles of so many positions take much more memory than the weights, of which
-/// options tell some that are known to be there.
-inline void check_gguf_positions(const GgufKeys& keys, const GptOptions& options) {
-  const auto number = [](index_t n) { return static_cast<double>(n); };
-  const double weights = number(options.layer.d_model) *
-                         (number(options.vocab_size) +
-                          number(options.num_layers) * number(options.layer.dim_feedforward));
-  constexpr double kSmall = 1 << 24;  // 64 MB: for small models, too
-  const double most =
-      std::floor((std::max)(weights, kSmall) / number(options.layer.attention.rotary->dim));
-  if (number(options.max_positions) <= most) return;
-  keys.fail_key(
-      "context_length",
-      concat("be at most ", static_cast<index_t>(most),
-             " for weights of this size (LanguageModelOptions::max_positions takes fewer)"),
-      std::to_string(options.max_positions));
-}
-
 /// attention.sliding_window n, by which a token sees itself and n - 1 before it, as windows of the
 /// layers; attention.sliding_window_pattern says which have one: one bool each, or a number p, by
 /// which every p-th has none. Without it all have, of gemma2 every other one from the first on.
@@ -144,7 +126,11 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions) 
   }
   attention.rotary = gguf_rotary(file, keys, attention.head_dim, options.max_positions);
   check_gguf_tensors(file, options);
-  if (max_positions == 0) check_gguf_positions(keys, options);
+  if (max_positions == 0) {
+    check_positions(options, [&](const std::string& expected, const std::string& found) {
+      keys.fail_key("context_length", expected, found);
+    });
+  }
   return options;
 }
 

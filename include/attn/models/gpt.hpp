@@ -38,6 +38,24 @@ struct GptOptions {
 
 namespace detail {
 
+/// fail(expected, found) where a file asks for rotary angles of so many positions that they take
+/// more memory than the weights, of which options tell some, and than 64 MB, for small models.
+template <class Fail>
+void check_positions(const GptOptions& options, const Fail& fail) {
+  const auto number = [](index_t n) { return static_cast<double>(n); };
+  const MultiHeadAttentionOptions& attention = options.layer.attention;
+  const index_t dim = attention.rotary->dim > 0 ? attention.rotary->dim : attention.head_dim;
+  const double weights = number(options.layer.d_model) *
+                         (number(options.vocab_size) +
+                          number(options.num_layers) * number(options.layer.dim_feedforward));
+  constexpr double kSmall = 1 << 24;
+  const double most = std::floor((std::max)(weights, kSmall) / number(dim));
+  if (number(options.max_positions) <= most) return;
+  fail("be at most " + std::to_string(static_cast<index_t>(most)) +
+           " for weights of this size (the option max_positions takes fewer)",
+       std::to_string(options.max_positions));
+}
+
 /// logits (batch, seq, vocab_size) scaled and capped in place, as GptOptions say.
 template <class T>
 void cap_logits(const GptOptions& options, const TensorView3<T>& logits,

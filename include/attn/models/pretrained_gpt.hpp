@@ -163,6 +163,11 @@ inline GptOptions llama_options(const ConfigFile& config, const std::string& typ
     }
     check_only(config, "use_bidirectional_attention", false, "false");
   }
+  if (given.max_positions == 0) {
+    check_positions(options, [&](const std::string& expected, const std::string& found) {
+      config.fail("max_position_embeddings", expected, found);
+    });
+  }
   return options;
 }
 
@@ -191,11 +196,12 @@ Gpt<T> gpt_from_folder(const std::filesystem::path& folder, const PretrainedOpti
   // transformers does not tie tables that differ: a head in the file counts, whatever the config
   // says.
   if (file.contains("lm_head.weight")) gpt_options.tied = false;
-  const double words =
-      static_cast<double>(gpt_options.vocab_size) * static_cast<double>(gpt_options.layer.d_model);
-  check_elements(
-      config, file,
-      elements_of(gpt_options.layer, gpt_options.num_layers) + (gpt_options.tied ? 1 : 2) * words);
+  const auto number = [](index_t n) { return static_cast<double>(n); };
+  const double rows = (gpt_options.tied ? 1 : 2) * number(gpt_options.vocab_size) +
+                      (type == "gpt2" ? number(gpt_options.max_positions) : 0);
+  check_elements(config, file,
+                 elements_of(gpt_options.layer, gpt_options.num_layers) +
+                     number(gpt_options.layer.d_model) * rows);
   // Without a head the names begin with those of the model itself.
   const LoadOptions names =
       type == "gpt2"     ? gpt2_names(file.contains("wte.weight") ? "" : "transformer.")
