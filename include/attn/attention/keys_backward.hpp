@@ -62,7 +62,7 @@ class BackwardKeys {
     }
   }
 
-  const BackwardTask<T>& task_;
+  BackwardTask<T> task_;
   const AttentionProblem<T>& forward_;
   index_t first_ = 0;
   bool is_finite_ = true;

@@ -191,7 +191,7 @@ class BackwardLoop {
     }
   }
 
-  const BackwardTask<T>& task_;
+  BackwardTask<T> task_;
   const AttentionProblem<T>& forward_;
   BackwardQueries<T> queries_;
   BackwardKeys<T> keys_;

@@ -95,7 +95,7 @@ class BackwardQueries {
     return task_.partial.d_q + forward_.row_at(task_.b, h, i) * forward_.score_dim();
   }
 
-  const BackwardTask<T>& task_;
+  BackwardTask<T> task_;
   const AttentionProblem<T>& forward_;
   index_t q_len_;
 };

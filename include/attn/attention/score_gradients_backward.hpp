@@ -189,7 +189,7 @@ class ScoreGradients {
     }
   }
 
-  const BackwardTask<T>& task_;
+  BackwardTask<T> task_;
   const AttentionProblem<T>& forward_;
 };
 

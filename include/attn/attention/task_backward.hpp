@@ -20,8 +20,8 @@ struct PartialGradients {
   T* head_sums;
 };
 
-/// Keys of one key/value head against the queries that share it. It owns its worker's scratch as
-/// long as it lives.
+/// Keys of one key/value head against the queries that share it. While it lives, no other task may
+/// use its worker's scratch. Classes hold a copy, which saves a load at each use.
 template <class T>
 struct BackwardTask {
   const BackwardProblem<T>& problem;

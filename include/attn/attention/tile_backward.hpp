@@ -77,7 +77,7 @@ class BackwardTile {
     std::fill(s + columns.end, s + panels.end, T{0});
   }
 
-  const BackwardTask<T>& task_;
+  BackwardTask<T> task_;
   ScoreGradients<T> rows_;
 };
 
