@@ -1,6 +1,7 @@
 // The tables of docs/precision.md: what formats lose in products, attention and embeddings.
 #include <cstdio>
 #include <iostream>
+#include <optional>
 
 #include <CLI/CLI.hpp>
 
@@ -27,11 +28,10 @@ void print_attention() {
   }
 }
 
-void print_cosines(bool say_worst) {
+void print_cosines(const std::vector<std::string>& lines, bool say_worst) {
   if (!examples::model_is_present()) {
     throw examples::UsageError(examples::missing_model_message());
   }
-  const std::vector<std::string> lines = bench::precision_lines(ATTN_REPOSITORY);
   const attn::Tensor2<double> expected =
       attn::SentenceEncoder<double>(examples::model_dir()).encode(lines);
   std::printf("\n| weights | activations | 1 - cosine, mean | worst of %zu |\n", lines.size());
@@ -48,6 +48,7 @@ void print_cosines(bool say_worst) {
 
 int main(int argc, char** argv) {
   bool say_worst = false, only_memory = false;
+  std::optional<std::uint64_t> seed;
   CLI::App app("Prints what each format of weights, activations and caches loses against double.");
   app.footer(
       "Relative errors of products and attention, and 1 - cosine of the embeddings of "
@@ -55,6 +56,9 @@ int main(int argc, char** argv) {
   app.add_flag("--worst", say_worst, "Say on standard error which line is the worst of each row");
   app.add_flag("--memory", only_memory,
                "Print only what the weights of all-MiniLM-L6-v2 take of memory");
+  app.add_option("--random", seed,
+                 "Print only what embeddings lose on 512 lines of random words in 20 scripts, "
+                 "drawn by this seed");
   return examples::run_program(app, "precision", argc, argv, [&] {
     if (only_memory) {
       if (!examples::model_is_present()) {
@@ -63,8 +67,9 @@ int main(int argc, char** argv) {
       bench::print_memory(examples::model_dir());
       return;
     }
+    if (seed) return print_cosines(bench::random_lines(*seed, 512), say_worst);
     print_products();
     print_attention();
-    print_cosines(say_worst);
+    print_cosines(bench::precision_lines(ATTN_REPOSITORY), say_worst);
   });
 }

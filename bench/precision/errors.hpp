@@ -13,6 +13,7 @@
 #include "attn/layers/linear.hpp"
 #include "attn/models/quantize.hpp"
 #include "attn/models/sentence_encoder.hpp"
+#include "attn/text/utf8.hpp"
 
 #include "support/inputs.hpp"
 
@@ -187,6 +188,48 @@ inline std::vector<std::string> precision_lines(const std::filesystem::path& rep
   const auto odd = attn::ConfigFile::list(repository / "tests/data/minilm/token_ids.json");
   for (std::size_t i = 0; i < odd.size() && lines.size() < kLines; ++i) {
     lines.push_back(odd[i].get<std::string>("text"));
+  }
+  return lines;
+}
+
+/// Lines of random words, of one script each in turn: what no model was made for.
+inline std::vector<std::string> random_lines(std::uint64_t seed, index_t count) {
+  struct Letters {
+    std::int32_t first, last;
+  };
+  constexpr Letters kScripts[] = {
+      {0x61, 0x7A},      // Latin
+      {0xE0, 0x17F},     // with accents
+      {0x3B1, 0x3C9},    // Greek
+      {0x430, 0x44F},    // Cyrillic
+      {0x561, 0x586},    // Armenian
+      {0x5D0, 0x5EA},    // Hebrew
+      {0x627, 0x64A},    // Arabic
+      {0x905, 0x939},    // Devanagari
+      {0x985, 0x9B9},    // Bengali
+      {0xB85, 0xBB9},    // Tamil
+      {0xC05, 0xC39},    // Telugu
+      {0xE01, 0xE2E},    // Thai
+      {0x1000, 0x102A},  // Burmese
+      {0x10D0, 0x10F0},  // Georgian
+      {0x1200, 0x1248},  // Ethiopic
+      {0x1780, 0x17B3},  // Khmer
+      {0x3041, 0x3096},  // Hiragana
+      {0x30A1, 0x30FA},  // Katakana
+      {0x4E00, 0x9FA5},  // Han
+      {0xAC00, 0xD7A3},  // Hangul
+  };
+  Random random(seed);
+  std::vector<std::string> lines(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const Letters& script = kScripts[i % std::size(kScripts)];
+    for (index_t words = 1 + random.below(24); words > 0; --words) {
+      for (index_t letters = 1 + random.below(9); letters > 0; --letters) {
+        const auto offset = random.below(script.last - script.first + 1);
+        attn::append_utf8(script.first + static_cast<std::int32_t>(offset), lines[i]);
+      }
+      if (words > 1) lines[i] += ' ';
+    }
   }
   return lines;
 }

@@ -47,4 +47,18 @@ TEST(Precision, EmbeddingsOfOddLinesStayNearThoseInDouble) {
   }
 }
 
+// The same of lines for which no model was made, by what --precision offers.
+TEST(Precision, EmbeddingsOfRandomWordsStayNearThoseInDouble) {
+  if (!examples::model_is_present()) GTEST_SKIP() << examples::missing_model_message();
+  const std::vector<std::string> lines = bench::random_lines(1, 60);
+  const attn::Tensor2<double> expected =
+      attn::SentenceEncoder<double>(examples::model_dir()).encode(lines);
+  for (const bench::WeightCase& one : bench::weight_cases()) {
+    if (one.weights != "int8" && one.weights != "bf16") continue;
+    const auto error = bench::cosine_error(examples::model_dir(), one, lines, expected);
+    EXPECT_LT(error.mean, one.most_mean) << name_of(one);
+    EXPECT_LT(error.worst, one.most_worst) << name_of(one) << ": " << error.worst_line;
+  }
+}
+
 }  // namespace

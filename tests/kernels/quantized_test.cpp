@@ -23,6 +23,7 @@ using attn_test::int8_reference;
 using attn_test::quantized_formats;
 using attn_test::Random;
 using attn_test::random_weights;
+using attn_test::shared_activations;
 using attn_test::ThreadExecutor;
 
 Tensor2<float> random_rows(Random& random, Index m, Index k) {
@@ -84,10 +85,10 @@ TEST(Quantized, ProductsInEightBitsAreThoseOfTheRoundedActivations) {
     const Tensor2<float> x = random_rows(random, m, k);
     Tensor2<double> magnitude({m, n});
     const Tensor2<double> expected =
-        int8_reference(x, dense, format.block == 0 ? k : 32, magnitude);
+        int8_reference(x, dense, shared_activations(k, format), magnitude);
     // Sums of integers are exact; a block's scaling rounds four times, its addition once, and so
     // does each weight's offset.
-    const Index blocks = format.block == 0 ? 1 + k / 1024 : k / format.block;
+    const Index blocks = format.block == 0 ? 2 + k / 1024 : k / format.block;
     const double bound = 1.2e-7 * static_cast<double>(6 + blocks);
     for (Isa isa : extended_isas()) {
       SCOPED_TRACE(random.trace() + ", " + std::string(name(isa)) + ", bits " +

@@ -41,7 +41,7 @@ inline std::string product_difference(Random& random) {
   weights.dequantize(dense.view());
   attn::Tensor2<double> magnitude({m, n});
   const attn::Tensor2<double> wanted =
-      int8_reference(x, dense, format.block == 0 ? k : 32, magnitude);
+      int8_reference(x, dense, shared_activations(k, format), magnitude);
   // As in tests/kernels/quantized_test.cpp.
   const Index blocks = format.block == 0 ? 2 : k / format.block;
   const double bound = 1.2e-7 * static_cast<double>(6 + blocks) * (format.has_offset ? 16 : 1);
@@ -125,7 +125,7 @@ inline std::string attention_difference_of_cache(Random& random) {
   std::tie(stored.k, stored.v) = held(cache);
   const auto [batch, heads, q_len, kv_len] = call.scores();
   const LibraryOptions<float> library(call.options);
-  for (const attn::Isa isa : available_isas()) {
+  for (const attn::Isa isa : extended_isas()) {
     ReferenceResult<float> got{Array<float>({batch, heads, q_len, call.v.extent(3)}),
                                Array<float>({batch, heads, q_len, kv_len}),
                                Array<float>({batch, heads, q_len})};

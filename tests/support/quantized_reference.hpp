@@ -48,6 +48,17 @@ inline attn::QuantizedWeights random_weights(Random& random, Index n, Index k,
   return weights;
 }
 
+/// Neighbours of k activations that share a scale: 32, or of weights with a scale a row as many
+/// whole runs of 64 as half of them takes (k up to 2048; a third of longer ones, and so on).
+inline Index shared_activations(Index k, const attn::QuantizedFormat& format) {
+  if (format.block != 0) return 32;
+  Index parts = 2;
+  while (parts * 1024 < k) ++parts;
+  Index runs = 1;
+  while (runs * 64 * parts < k) ++runs;
+  return runs * 64;
+}
+
 /// What ActivationFormat::int8 means, in double but for the activations' scales and codes.
 inline attn::Tensor2<double> int8_reference(const attn::Tensor2<float>& x,
                                             const attn::Tensor2<float>& dense, Index shared,

@@ -17,8 +17,8 @@ enum class ActivationFormat {
   /// Rounded to bfloat16, to nearest even: then as exact, but by WeightFormat::bf16 in pairs where
   /// that is faster.
   bf16,
-  /// scale = max |x| / 127 of every 32 neighbours (of the row where weights have one scale a row),
-  /// sums in integers.
+  /// scale = max |x| / 127 of every 32 neighbours (of each half of the row where weights have one
+  /// scale a row, of thirds and so on where halves would be longer than 1024), sums in integers.
   int8,
 };
 

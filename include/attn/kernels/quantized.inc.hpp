@@ -9,13 +9,22 @@
 #include "attn/kernels/quantized_tiles.inc.hpp"
 #endif
 
+/// The activations, of k, that have a scale beside weights with one scale a row: half of them, or
+/// fewer, as many as sums of codes are exact for; whole tiles. What is large takes the codes from
+/// half of a row: MiniLM's embeddings of random words lose a third less than by one scale
+/// (bench/precision --random).
+inline index_t row_piece(index_t k) {
+  constexpr index_t kTile = 64, kMax = ExpandedPanels::kMaxK;
+  const index_t pieces = std::max(index_t{2}, (k + kMax - 1) / kMax);
+  return std::max(kTile, detail::round_up((k + pieces - 1) / pieces, kTile));
+}
+
 /// Products of activations in 8 bits by weights of one format, one below the other.
 inline void multiply_int8_by(std::span<const detail::QuantizedMatrix> parts,
                              const detail::GemmProblem<float>& g, const Executor& executor,
                              Workspace& workspace) {
   if (g.n == 0) return;
   const QuantizedFormat& format = parts[0].format;
-  constexpr index_t kMaxK = ExpandedPanels::kMaxK;
   const bool is_row = format.block == 0;
   // Reading and expanding a weight counts as 12 products, once for all rows: decoding SmolLM2 on
   // two threads takes 0.58 of the time (bench/llm_speed llm_decode, median of three pairs).
@@ -23,7 +32,7 @@ inline void multiply_int8_by(std::span<const detail::QuantizedMatrix> parts,
   const index_t workers = detail::worker_count(threads);
   QuantizedRows rows{};
   rows.row_bytes = detail::round_up(g.k, index_t{64});
-  rows.piece = is_row ? kMaxK : format.block;
+  rows.piece = is_row ? row_piece(g.k) : format.block;
   rows.pieces = (g.k + rows.piece - 1) / rows.piece;
   Scratch<std::int8_t> codes(workspace, g.m * rows.row_bytes);
   Scratch<float> scales(workspace, 2 * g.m * rows.pieces);
@@ -34,7 +43,7 @@ inline void multiply_int8_by(std::span<const detail::QuantizedMatrix> parts,
   rows.sums = scales.data() + g.m * rows.pieces;
   rows.starts = starts.data();
   const int zero = Int8::zero(format.zero, format.has_wide);
-  const index_t shared = is_row ? std::max(g.k, index_t{1}) : 32;
+  const index_t shared = is_row ? rows.piece : 32;
 
   constexpr index_t kTaskRows = 16;
   const auto quantize = [&](index_t task, int worker) {
