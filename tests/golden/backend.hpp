@@ -210,8 +210,9 @@ void check_small_outputs(Case& c, Compose compose,
       const std::string& name = output.first;
       const Array<float>& value = output.second;
       const Array<double>& e = exact.at(name);
-      const double bound = twice_naive([&](Order order) { return naive[order].at(name); }, e) +
-                           (isa == attn::Isa::amx && pairs.contains(name) ? pairs.at(name) : 0);
+      const double bound =
+          twice_naive([&](Order order) { return naive[order].at(name); }, e) +
+          (attn::multiplies_pairs(isa) && pairs.contains(name) ? pairs.at(name) : 0);
       const std::string what = name + " in " + std::string(attn::name(attn::dtype_of<E>()));
       c.expect(difference(value, e, bound, isa, what));
       if (!c.has(name)) continue;

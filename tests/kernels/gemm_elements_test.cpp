@@ -28,9 +28,6 @@ using attn_test::rounding_difference;
 using attn_test::same_bits;
 using attn_test::ThreadExecutor;
 
-/// Of bfloat16: two neighbours along k at once, denormals as 0.
-bool multiplies_pairs(Isa isa) { return isa == Isa::avx512bf16 || isa == Isa::amx; }
-
 template <class E>
 class GemmElementsTest : public ::testing::Test {};
 using SmallTypes = ::testing::Types<bfloat16, float16>;

@@ -93,7 +93,7 @@ TYPED_TEST(MixedPrecisionTest, FunctionsAreThoseOfFloatRoundedOnce) {
               to_array(d_x).template as<float>(), to_array(wide_d_x),
               gemm_bound<float>(out, 5, 5) + epsilon<E> * static_cast<double>(out) * most / 2, isa),
           "");
-      const bool in_pairs = isa == attn::Isa::avx512bf16 || isa == attn::Isa::amx;
+      const bool in_pairs = attn::multiplies_pairs(isa);
       if (!in_pairs || std::is_same_v<E, float16>) {
         EXPECT_TRUE(same_bits(to_array(d_weight), to_array(wide_d_weight)));
         expect_rounded();

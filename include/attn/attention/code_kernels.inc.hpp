@@ -171,8 +171,13 @@ inline void score_codes(const detail::CodeQueries<float>& queries,
   using V = Vec<float>;
   using Shape = RowTileShape<float>;
   constexpr index_t kQuad = 4 * Shape::NR, kLine = 64;
-  static_assert(Shape::MR % kCodeRows == 0 && detail::kMaxMeans % V::kLanes == 0);
-  for (int first = 0; first < Shape::MR; first += kCodeRows) {
+#if defined(ATTN_TARGET_PAIRS)
+  constexpr int kTileRows = detail::kPairRows;  // of PairValues
+#else
+  constexpr int kTileRows = Shape::MR;
+#endif
+  static_assert(kTileRows % kCodeRows == 0 && detail::kMaxMeans % V::kLanes == 0);
+  for (int first = 0; first < kTileRows; first += kCodeRows) {
     const std::int8_t* x = queries.codes + first * queries.row_bytes;
     const std::uint8_t* codes = panel.codes;
     // The rows behind the first prefetch the same lines again, which are there by then.

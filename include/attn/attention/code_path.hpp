@@ -125,7 +125,7 @@ struct CodeProducts {
   /// Where `isa` multiplies pairs, weights and values are of them.
   static TiledProducts<T> on(Isa isa) {
     const CodeKernels<T>& codes = table_of<CodeKernels<T>>(isa);
-    if (isa == Isa::amx) {
+    if (multiplies_pairs(isa)) {
       return {kPairRows, make_path<CodePath<T, PairValues<T>>, T>, &codes,
               &table_of<PairKernels<T>>(isa)};
     }

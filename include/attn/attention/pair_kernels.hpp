@@ -1,16 +1,17 @@
-// PairKernels: what attention asks of a target that multiplies pairs of bfloat16 in tiles.
+// PairKernels: what attention asks of a target that multiplies pairs of bfloat16.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "attn/attention/pair_scratch.hpp"
 #include "attn/kernels/tile.hpp"
+#include "attn/simd/pairs.hpp"
 #include "attn/simd/tiles.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// All null where the target has no tiles.
+/// All null where the target multiplies none.
 template <class T>
 struct PairKernels {
   static constexpr bool kExtended = true;

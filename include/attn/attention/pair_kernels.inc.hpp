@@ -1,4 +1,4 @@
-// Kernel text: both products of attention in pairs of bfloat16, by tiles.
+// Kernel text: both products of attention in pairs of bfloat16, by tiles or by vectors.
 // SPDX-License-Identifier: Apache-2.0
 
 inline void pair_rows(index_t n, const float* both, detail::ElementPair* to) {
@@ -93,6 +93,93 @@ inline void add_pair_values(index_t columns, index_t keys, const bfloat16* weigh
     Tiles::store<3>(to + kRows * columns + kRows, bytes);
   }
 }
+
+#elif defined(ATTN_TARGET_PAIRS)
+
+/// Rows and vectors of columns whose sums registers hold, beside what is multiplied.
+inline constexpr int kPairSumRows = 8, kPairSumVectors = 2;
+using PairSums = Vec<float>[kPairSumRows][kPairSumVectors];
+
+/// sums[r][v] += a row of A, rows `a_stride` elements apart, times columns of B, of which two
+/// neighbours k stand in rows `b_stride` pairs apart. Every sum is one chain in the order of k.
+ATTN_INLINE void add_pair_products(index_t count, const bfloat16* a, index_t a_stride,
+                                   const float* b, index_t b_stride, PairSums& sums) {
+  using V = Vec<float>;
+  for (index_t p = 0; p < count; ++p, a += 2, b += b_stride) {
+    V columns[kPairSumVectors];
+    ATTN_UNROLL
+    for (int v = 0; v < kPairSumVectors; ++v) columns[v] = V::load(b + v * V::kLanes);
+    ATTN_UNROLL
+    for (int r = 0; r < kPairSumRows; ++r) {
+      float pair;
+      std::memcpy(&pair, a + r * a_stride, sizeof pair);
+      ATTN_UNROLL
+      for (int v = 0; v < kPairSumVectors; ++v) {
+        sums[r][v] = pairs::MultiplyAdd::add(V::all(pair), columns[v], sums[r][v]);
+      }
+    }
+  }
+}
+
+inline void score_pair_panels(index_t panels, index_t d, const bfloat16* queries, const float* keys,
+                              float scale, float* scores, index_t stride) {
+  using V = Vec<float>;
+  constexpr index_t kColumns = kPairSumVectors * V::kLanes;
+  static_assert(detail::kPairColumns == kColumns && detail::kPairRows % kPairSumRows == 0);
+  const V by = V::all(scale);
+  for (index_t p = 0; p < panels; ++p, keys += kColumns * d / 2, scores += kColumns) {
+    for (index_t first = 0; first < detail::kPairRows; first += kPairSumRows) {
+      PairSums sums;
+      ATTN_UNROLL
+      for (int r = 0; r < kPairSumRows; ++r) {
+        ATTN_UNROLL
+        for (int v = 0; v < kPairSumVectors; ++v) sums[r][v] = V::all(0);
+      }
+      add_pair_products(d / 2, queries + first * d, d, keys, kColumns, sums);
+      ATTN_UNROLL
+      for (int r = 0; r < kPairSumRows; ++r) {
+        ATTN_UNROLL
+        for (int v = 0; v < kPairSumVectors; ++v) {
+          (sums[r][v] * by).store(scores + (first + r) * stride + v * V::kLanes);
+        }
+      }
+    }
+  }
+}
+
+inline void add_pair_values(index_t columns, index_t keys, const bfloat16* weights,
+                            index_t weights_stride, const detail::ElementPair* values, float* sums,
+                            const float* rescale) {
+  using V = Vec<float>;
+  const float* const pairs_of_values = reinterpret_cast<const float*>(values);
+  for (index_t c = 0; c < columns; c += detail::kPairColumns) {
+    for (index_t first = 0; first < detail::kPairRows; first += kPairSumRows) {
+      float* const to = sums + first * columns + c;
+      PairSums all;
+      ATTN_UNROLL
+      for (int r = 0; r < kPairSumRows; ++r) {
+        const V by = V::all(rescale[first + r]);
+        ATTN_UNROLL
+        for (int v = 0; v < kPairSumVectors; ++v) {
+          all[r][v] = V::load(to + r * columns + v * V::kLanes) * by;
+        }
+      }
+      add_pair_products(keys / 2, weights + first * weights_stride, weights_stride,
+                        pairs_of_values + c, columns, all);
+      ATTN_UNROLL
+      for (int r = 0; r < kPairSumRows; ++r) {
+        ATTN_UNROLL
+        for (int v = 0; v < kPairSumVectors; ++v) {
+          all[r][v].store(to + r * columns + v * V::kLanes);
+        }
+      }
+    }
+  }
+}
+
+#endif
+
+#if defined(ATTN_TARGET_TILES) || defined(ATTN_TARGET_PAIRS)
 
 template <>
 struct TargetTable<detail::PairKernels<float>> {

@@ -52,9 +52,10 @@ struct AttentionPrecisions {
 /// mean of each block of 64 positions is subtracted from its keys first, and its product with the
 /// query is added in float: scale (q . mean + q . (k - mean)). The mean is taken over the block's
 /// finite keys that lengths, causality, windows, documents and chunks show to some query.
-/// Everything else is computed as with exact, except that Isa::amx rounds weights and values to
-/// bfloat16. Decoding (few queries), keys of more than 65536 elements, and gradients are exact. Not
-/// for double. docs/precision.md has the errors. Source: Zhang et al., "SageAttention" (2024).
+/// Everything else is computed as with exact, except that Isa::avx512bf16 and Isa::amx round
+/// weights and values to bfloat16. Decoding (few queries), keys of more than 65536 elements, and
+/// gradients are exact. Not for double. docs/precision.md has the errors. Source: Zhang et al.,
+/// "SageAttention" (2024).
 class AttentionPrecision : public detail::AttentionPrecisions<AttentionPrecision> {
  public:
   using Element = float;  ///< what sums of products of codes become

@@ -122,7 +122,7 @@ struct AttentionProblem {
   /// Whether a target that multiplies pairs does so here, at least for weights times values.
   bool may_take_pairs() const { return has_pairs() || has_codes(); }
   /// And whether `isa` does.
-  bool takes_pairs(Isa isa) const { return isa == Isa::amx && may_take_pairs(); }
+  bool takes_pairs(Isa isa) const { return multiplies_pairs(isa) && may_take_pairs(); }
   /// Whether there is any query.
   bool has_rows() const { return batch() > 0 && num_heads() > 0 && scores[2] > 0; }
   /// Whether anything may hide keys from queries.

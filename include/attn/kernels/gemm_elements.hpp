@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/kernels/gemm_problem.hpp"
+#include "attn/simd/pairs.hpp"
 #include "attn/simd/tiles.hpp"
 
 ATTN_NAMESPACE_BEGIN

@@ -10,7 +10,6 @@
 namespace pairs {
 // In this order:
 // clang-format off
-#include ATTN_TARGET_PAIRS
 #include "attn/kernels/tile.inc.hpp"
 #include "attn/kernels/gemm_blocked.inc.hpp"
 // clang-format on

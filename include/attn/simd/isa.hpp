@@ -70,6 +70,9 @@ constexpr Isa base(Isa isa) {
   return kBases[static_cast<std::size_t>(isa)];
 }
 
+/// Whether products of bfloat16 are those of neighbours in pairs: by vectors, or in tiles.
+constexpr bool multiplies_pairs(Isa isa) { return isa == Isa::avx512bf16 || isa == Isa::amx; }
+
 constexpr std::string_view name(Isa isa) {
   return detail::kIsaNames[static_cast<std::size_t>(isa)];
 }

@@ -1,0 +1,9 @@
+// Pairs: vectors of two bfloat16 a lane, on targets that multiply them (ATTN_TARGET_PAIRS).
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/simd/vec.hpp"
+
+#define ATTN_KERNEL_TEXT_EXTENDED
+#define ATTN_KERNEL_TEXT "attn/simd/pairs.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"

@@ -1,0 +1,14 @@
+// Kernel text: whether the current instruction set has vectors of pairs; then MultiplyAdd of them.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The vocabulary. A vector of floats holds pairs: in each lane two neighbours k of bfloat16.
+//   pairs::MultiplyAdd::add(a, b, sum): sum + both products of each lane
+
+#if defined(ATTN_TARGET_PAIRS)
+namespace pairs {
+#include ATTN_TARGET_PAIRS
+}  // namespace pairs
+constexpr bool has_pairs() { return true; }
+#else
+constexpr bool has_pairs() { return false; }
+#endif
