@@ -28,6 +28,7 @@ TEST(Isa, NamesGoBothWays) {
   EXPECT_EQ(name(Isa::avx512bf16), "avx512bf16");
   EXPECT_EQ(name(Isa::amx), "amx");
   EXPECT_EQ(name(Isa::neon), "neon");
+  EXPECT_EQ(name(Isa::neondot), "neondot");
 }
 
 TEST(Isa, ASetThatAddsInstructionsHasABase) {
@@ -35,6 +36,7 @@ TEST(Isa, ASetThatAddsInstructionsHasABase) {
   EXPECT_EQ(base(Isa::avx512vnni), Isa::avx512);
   EXPECT_EQ(base(Isa::avx512bf16), Isa::avx512);
   EXPECT_EQ(base(Isa::amx), Isa::avx512);
+  EXPECT_EQ(base(Isa::neondot), Isa::neon);
   for (Isa isa : {Isa::scalar, Isa::avx2, Isa::avx512, Isa::neon}) EXPECT_EQ(base(isa), isa);
   for (Isa isa : kAllIsas) {
     EXPECT_TRUE(!is_available(isa) || is_available(base(isa)));
@@ -44,7 +46,7 @@ TEST(Isa, ASetThatAddsInstructionsHasABase) {
 TEST(Isa, UnknownNameThrows) {
   EXPECT_EQ(error_of<ValueError>([] { isa_from_name("sse9"); }),
             "[isa_from_name] the instruction set must be one of: scalar avx2 avxvnni avx512 "
-            "avx512vnni avx512bf16 amx neon; found 'sse9'.");
+            "avx512vnni avx512bf16 amx neon neondot; found 'sse9'.");
   EXPECT_THROW(isa_from_name(""), ValueError);
   EXPECT_THROW(isa_from_name("AVX2"), ValueError);
 }
@@ -107,7 +109,7 @@ TEST_F(IsaDeathTest, NonsenseInTheEnvironmentThrows) {
   ::setenv("ATTN_ISA", "mmx", 1);
   EXPECT_EXIT(std::exit(active_or_99()), ::testing::ExitedWithCode(99),
               "active_isa. the variable ATTN_ISA must be one of: scalar avx2 avxvnni avx512 "
-              "avx512vnni avx512bf16 amx neon; found 'mmx'");
+              "avx512vnni avx512bf16 amx neon neondot; found 'mmx'");
   if (!is_available(Isa::avx512)) {
     ::setenv("ATTN_ISA", "avx512", 1);
     EXPECT_EXIT(std::exit(active_or_99()), ::testing::ExitedWithCode(99),

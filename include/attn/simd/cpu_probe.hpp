@@ -1,4 +1,4 @@
-// Features that compilers cannot ask a processor for: AVX-VNNI, and AMX, which Linux grants.
+// Features that compilers cannot ask a processor for: AVX-VNNI, Linux's AMX, NEON's dot product.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,6 +9,8 @@
 #include <csignal>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif ATTN_ARCH_ARM64 && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 ATTN_NAMESPACE_BEGIN
@@ -86,6 +88,19 @@ inline bool has_amx() {
 
 #elif ATTN_ARCH_X86
 inline bool has_amx() { return false; }
+#elif ATTN_ARCH_ARM64
+
+/// SDOT: of programs that are compiled for it, as all of Apple's are, and where Linux says so.
+inline bool has_neondot() {
+#if defined(__ARM_FEATURE_DOTPROD)
+  return true;
+#elif defined(__linux__)
+  constexpr unsigned long kDotProducts = 1ul << 20;  // HWCAP_ASIMDDP
+  return (getauxval(AT_HWCAP) & kDotProducts) != 0;
+#else
+  return false;
+#endif
+}
 #endif
 
 }  // namespace detail

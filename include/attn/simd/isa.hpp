@@ -37,6 +37,7 @@ ATTN_NAMESPACE_BEGIN
 /// - amx: AMX's tiles of bfloat16 and 8-bit integers beside avx512vnni, for products of both; of
 ///   Linux alone
 /// - neon: what every AArch64 has
+/// - neondot: the dot product of ARMv8.2 beside it, for products of 8-bit integers
 enum class Isa {
 #define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) name,
 #include "attn/simd/targets.inc"
