@@ -14,9 +14,10 @@ using attn_test::Array;
 using attn_test::AttentionDraw;
 using attn_test::available_isas;
 using attn_test::difference;
+using attn_test::in_order;
 using attn_test::Index;
 using attn_test::LibraryOptions;
-using attn_test::max_abs;
+using attn_test::Order;
 using attn_test::Random;
 using attn_test::Wider;
 
@@ -25,10 +26,10 @@ class SdpaScoresTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(SdpaScoresTest, Types);
 
-/// Scores at a stage by nested loops, in Wider<T>.
-template <class T>
-Array<Wider<T>> reference_scores(const AttentionDraw<T>& call, ScoreStage stage) {
-  using W = Wider<T>;
+/// Scores at a stage by nested loops, in W.
+template <class W, class T>
+Array<W> reference_scores(const AttentionDraw<T>& call, ScoreStage stage,
+                          Order order = Order::forward) {
   const auto [batch, heads, q_len, kv_len] = call.scores();
   const Index group = heads / call.k.extent(1), dim = call.q.extent(3);
   const auto& options = call.options;
@@ -48,10 +49,12 @@ Array<Wider<T>> reference_scores(const AttentionDraw<T>& call, ScoreStage stage)
           const auto bias = attn_test::reference_bias<W>(options, b, h, i, j, i + offset);
           if (stage == ScoreStage::masked && !bias) continue;
           W sum = 0;
-          for (Index x = 0; x < dim; ++x) {
+          for (Index n = 0; n < dim; ++n) {
+            const Index x = in_order(order, n, dim);
             sum += static_cast<W>(call.q(b, h, i, x)) * static_cast<W>(call.k(b, h / group, j, x));
           }
-          for (Index x = 0; x < of_values; ++x) {
+          for (Index n = 0; n < of_values; ++n) {
+            const Index x = in_order(order, n, of_values);
             sum +=
                 static_cast<W>(options.qv(b, h, i, x)) * static_cast<W>(call.v(b, h / group, j, x));
           }
@@ -75,17 +78,9 @@ TYPED_TEST(SdpaScoresTest, RandomCalls) {
         random.pick<ScoreStage>({ScoreStage::scaled, ScoreStage::softcapped, ScoreStage::masked});
     SCOPED_TRACE(random.trace() + ": " + call.text() + ", stage " +
                  std::to_string(static_cast<int>(stage)));
-    const auto expected = reference_scores(call, stage);
-    const Index num_products = call.q.extent(3) + (call.options.qv ? call.v.extent(3) : 0);
-    const double dim = static_cast<double>(num_products);
-    const double scale = std::abs(call.options.scale.value_or(1 / std::sqrt(dim)));
-    // The sum of dim products, scaled; what follows adds a few roundings of numbers of the scores'
-    // size.
-    const double bound =
-        attn_test::gemm_bound<T>(num_products, std::max(max_abs(call.q), max_abs(call.options.qv)),
-                                 std::max(max_abs(call.k), max_abs(call.v))) *
-            scale +
-        8 * attn_test::epsilon<T> * (1 + max_abs(expected));
+    const auto expected = reference_scores<Wider<T>>(call, stage);
+    const double bound = attn_test::twice_naive(
+        [&](Order order) { return reference_scores<T>(call, stage, order); }, expected);
     const LibraryOptions<T> library(call.options);
     const auto q = call.q.template view<4>(), k = call.k.template view<4>(),
                v = call.v.template view<4>();

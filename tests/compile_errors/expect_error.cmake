@@ -17,7 +17,7 @@ if(head MATCHES "// flags: ([^;]+)")
 endif()
 
 execute_process(
-  COMMAND ${COMPILER} -std=c++${standard} -fsyntax-only ${flags} "-I${INCLUDE}" ${PROGRAM}
+  COMMAND ${COMPILER} -std=c++${standard} -fsyntax-only ${flags} "-I${INCLUDE}" -isystem "${EIGEN}" ${PROGRAM}
   RESULT_VARIABLE result
   OUTPUT_VARIABLE output
   ERROR_VARIABLE output)

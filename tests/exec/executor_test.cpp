@@ -149,6 +149,13 @@ TEST(ExecutorErrors, WithoutThreads) {
   }
 }
 
+#if defined(_OPENMP)
+TEST(ExecutorErrors, OpenMPThreadsAreNotNegative) {
+  EXPECT_EQ(attn_test::error_of<ValueError>([] { const OpenMPExecutor executor(-1); }),
+            "[OpenMPExecutor] threads must be at least 0; found -1.");
+}
+#endif
+
 /// Multiples of the number of threads do not overflow.
 TEST(Executor, AsManyThreadsAsCanBeCounted) {
   const Claims executor(std::numeric_limits<int>::max());

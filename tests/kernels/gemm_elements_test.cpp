@@ -66,27 +66,26 @@ struct SmallProduct {
            (residual ? ", residual" : ", in place");
   }
 
-  Array<double> exact() const {
-    Array<double> result =
-        attn_test::reference_matmul(a.template as<double>(), b.template as<double>());
+  Array<double> exact() const { return in<double>(); }
+
+  /// Computed in T, by the naive formula.
+  template <class T>
+  Array<T> in(attn_test::Order order = attn_test::Order::forward) const {
+    Array<T> result = attn_test::reference_matmul(a.template as<T>(), b.template as<T>(), order);
     for (Index i = 0; i < m; ++i) {
       for (Index j = 0; j < n; ++j) {
-        double x = double{alpha} * result(i, j) + (bias ? double{bias(j)} : 0);
-        if (activation == Activation::relu) x = std::max(x, 0.0);
-        result(i, j) = x + double{beta} * double{residual ? residual(i, j) : c(i, j)};
+        T x = T{alpha} * result(i, j) + (bias ? T{float{bias(j)}} : 0);
+        if (activation == Activation::relu) x = std::max(x, T{0});
+        result(i, j) = x + T{beta} * T{float{residual ? residual(i, j) : c(i, j)}};
       }
     }
     return result;
   }
 
-  /// What float arithmetic may be off by; each of the steps after the sum rounds what it gives.
-  /// What pairs take for 0 is less than 2^-126 a product, which no element here feels.
-  double bound() const {
-    const auto most = [](const Array<E>& x) { return max_abs(x.template as<float>()); };
-    const double sum = std::abs(double{alpha}) * attn_test::gemm_bound<float>(k, most(a), most(b));
-    return sum + 4 * attn_test::epsilon<float> *
-                     (sum / attn_test::epsilon<float> + (bias ? most(bias) : 0) +
-                      std::abs(double{beta}) * most(residual ? residual : c));
+  /// Of float arithmetic. What pairs take for 0 is less than 2^-126 a product, which no element
+  /// here feels.
+  double bound(const Array<double>& exact) const {
+    return attn_test::twice_naive([&](attn_test::Order order) { return in<float>(order); }, exact);
   }
 
   Epilogue<E> epilogue() const {
@@ -105,6 +104,7 @@ TYPED_TEST(GemmElementsTest, RandomProductsAreThoseOfDoubleRoundedOnce) {
     const SmallProduct<E> p(random);
     SCOPED_TRACE(random.trace() + ": " + p.text());
     const auto exact = p.exact();
+    const double bound = p.bound(exact);
     const Placed<E, 2> a(p.a, Layout<2>::any(random, false)), b(p.b, Layout<2>::any(random, false));
     const auto c_layout = Layout<2>::any(random, random.chance(0.8));
     for (Isa isa : extended_isas()) {
@@ -117,7 +117,7 @@ TYPED_TEST(GemmElementsTest, RandomProductsAreThoseOfDoubleRoundedOnce) {
       }
       gemm(a.read(), b.read(), c.view(), epilogue,
            {.executor = draw % 2 == 0 ? &threads : nullptr, .isa = isa});
-      ASSERT_EQ(rounding_difference(c.values(), exact, p.bound(), isa), "");
+      ASSERT_EQ(rounding_difference(c.values(), exact, bound, isa), "");
       ASSERT_TRUE(c.gaps_untouched());
       const PackedWeights<E> packed(b.read(), isa);
       gemm(a.read(), packed, packed_c.view(), packed_epilogue);

@@ -20,8 +20,9 @@ using attn_test::difference;
 using attn_test::error_of;
 using attn_test::Index;
 using attn_test::Layout;
-using attn_test::max_abs;
+using attn_test::module_bound;
 using attn_test::names_of;
+using attn_test::Order;
 using attn_test::Placed;
 using attn_test::Random;
 using attn_test::reference_add;
@@ -50,12 +51,14 @@ TYPED_TEST(LinearTest, RandomSizesWithBiasActivationAndResidual) {
     SCOPED_TRACE(random.trace() + ": " + attn_test::shape_text(x.shape) + " to " +
                  std::to_string(out));
 
-    auto exact =
-        reference_linear(x.template as<W>(), weight.template as<W>(), bias.template as<W>());
-    if (relu_between) exact = reference_map(exact, attn_test::reference_relu<W>);
-    if (residual) exact = reference_add(exact, residual.template as<W>());
-    const double bound = attn_test::gemm_bound<T>(in + 2, max_abs(x), max_abs(weight)) +
-                         2 * attn_test::epsilon<T> * (max_abs(bias) + max_abs(residual));
+    const auto naive = [&]<class X>(X, Order order) {
+      auto y = reference_linear(x.template as<X>(), weight.template as<X>(), bias.template as<X>(),
+                                order);
+      if (relu_between) y = reference_map(y, attn_test::reference_relu<X>);
+      return residual ? reference_add(y, residual.template as<X>()) : y;
+    };
+    const auto exact = naive(W{}, Order::forward);
+    const double bound = module_bound<T>(naive, exact);
 
     auto padded = Layout<3>::contiguous();
     padded.gap = random.integer(0, 5);
@@ -77,7 +80,11 @@ TYPED_TEST(LinearTest, EveryRankAndTransposedWeights) {
   Random random(1);
   const auto x = random.array<T>({2, 3, 2, 5}), weight = random.array<T>({4, 5});
   const auto exact = reference_linear(x.template as<double>(), weight.template as<double>(), {});
-  const double bound = attn_test::gemm_bound<T>(5, max_abs(x), max_abs(weight));
+  const double bound = module_bound<T>(
+      [&]<class X>(X, Order order) {
+        return reference_linear(x.template as<X>(), weight.template as<X>(), {}, order);
+      },
+      exact);
   Tensor2<T> in_out({5, 4});
   copy(weight.template view<2>(), in_out.view().transpose(0, 1));
   for (Isa isa : available_isas()) {
@@ -100,14 +107,17 @@ TYPED_TEST(LinearTest, AResidualMayBeTheOutput) {
   Random random(2);
   const auto x = random.array<T>({6, 5}), weight = random.array<T>({7, 5}),
              before = random.array<T>({6, 7});
-  const auto exact = reference_add(reference_linear(x, weight, {}), before);
+  const auto naive = [&]<class X>(X, Order order) {
+    return reference_add(reference_linear(x.template as<X>(), weight.template as<X>(), {}, order),
+                         before.template as<X>());
+  };
+  const auto exact = naive(Wider<T>{}, Order::forward);
+  const double bound = module_bound<T>(naive, exact);
   for (Isa isa : available_isas()) {
     Array<T> y = before;
     linear(x.template view<2>(), weight.template view<2>(), {}, y.template view<2>(),
            Activation::none, static_cast<const Array<T>&>(y).template view<2>(), {.isa = isa});
-    EXPECT_EQ(
-        difference(y, exact, 2 * attn_test::gemm_bound<T>(7, max_abs(x), max_abs(weight)), isa),
-        "");
+    EXPECT_EQ(difference(y, exact, bound, isa), "");
   }
 }
 

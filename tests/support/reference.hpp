@@ -48,11 +48,12 @@ inline Index in_order(Order order, Index i, Index n) {
 
 /// (m, k) (k, n)
 template <class T>
-Array<T> reference_matmul(const Array<T>& a, const Array<T>& b) {
+Array<T> reference_matmul(const Array<T>& a, const Array<T>& b, Order order = Order::forward) {
   Array<T> c({a.extent(0), b.extent(1)});
-  for (Index i = 0; i < a.extent(0); ++i) {
-    for (Index j = 0; j < b.extent(1); ++j) {
-      for (Index p = 0; p < a.extent(1); ++p) c(i, j) += a(i, p) * b(p, j);
+  for (Index n = 0; n < a.extent(1); ++n) {
+    const Index p = in_order(order, n, a.extent(1));
+    for (Index i = 0; i < a.extent(0); ++i) {
+      for (Index j = 0; j < b.extent(1); ++j) c(i, j) += a(i, p) * b(p, j);
     }
   }
   return c;

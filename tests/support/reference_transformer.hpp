@@ -179,11 +179,4 @@ struct ReferenceTransformer {
   }
 };
 
-/// Twice the error of `reference(T{}, order)` beside `exact`: the tolerance of a module that
-/// computes in T.
-template <class T, class Reference, class W>
-double module_bound(Reference reference, const Array<W>& exact) {
-  return twice_naive([&](Order order) { return reference(T{}, order); }, exact);
-}
-
 }  // namespace attn_test

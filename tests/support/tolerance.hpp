@@ -89,6 +89,13 @@ double twice_naive(Naive naive, const Array<Exact>& exact) {
   return is_few(exact.size()) ? 2 * bound : bound;
 }
 
+/// Twice the error of `reference(T{}, order)` beside `exact`: the tolerance of a module that
+/// computes in T.
+template <class T, class Reference, class W>
+double module_bound(Reference reference, const Array<W>& exact) {
+  return twice_naive([&](Order order) { return reference(T{}, order); }, exact);
+}
+
 /// 16 epsilon of the largest element: between results whose sums the library takes in another
 /// order.
 template <class T>
@@ -106,15 +113,17 @@ std::string unlike(const X& a, const X& b) {
   return difference(to_array(a), to_array(b), near(b), attn::active_isa());
 }
 
-/// A sum of k products, in any order, and alpha, bias and residual after it.
-template <class T>
-double gemm_bound(Index k, double most_a, double most_b) {
-  return static_cast<double>(std::max<Index>(k, 1)) * epsilon<T> * most_a * most_b;
-}
-
 /// What a result of T is checked against: float against double, double against x86's 80 bits.
 template <class T>
 using Wider = std::conditional_t<std::is_same_v<T, float>, double, long double>;
+
+/// twice_naive() of a (m, k) times b (k, n).
+template <class T>
+double gemm_bound(const Array<T>& a, const Array<T>& b) {
+  using W = Wider<T>;
+  return twice_naive([&](Order order) { return reference_matmul(a, b, order); },
+                     reference_matmul(a.template as<W>(), b.template as<W>()));
+}
 
 /// Checks all outputs of one attention call (those that are given) against the reference in
 /// Wider<T>, with twice the error of the naive formula in T. Where few results miss that bound, the

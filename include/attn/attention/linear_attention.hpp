@@ -22,6 +22,8 @@ struct LinearAttentionOptions {
   TensorView4<const T> initial_state =
       {};  ///< (batch, num_kv_heads, key_dim, value_dim); zeros if not given
   TensorView4<T> final_state = {};  ///< out: of the same shape; may be initial_state
+
+  ATTN_REFUSE_OTHER_ELEMENTS(LinearAttentionOptions)
 };
 
 namespace detail {

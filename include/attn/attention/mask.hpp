@@ -111,6 +111,13 @@ class MaskOf : public Mask {
         std::same_as<T, U>,
         "additive_mask: bias must have the element type of q (float where q has 16 bits)");
   }
+  /// Not callable: a bare tensor has no polarity. It exists for the message.
+  template <TensorLike X>
+  MaskOf(const X&) {
+    static_assert(!std::same_as<X, X>,
+                  "a mask says what its elements mean: keep_mask(m) where true is visible, "
+                  "drop_mask(m) where true is hidden, additive_mask(m)");
+  }
 };
 
 namespace detail {

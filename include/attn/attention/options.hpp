@@ -99,6 +99,8 @@ struct AttentionOptions {
   /// sequences (1, num_heads, total).
   OptionView<T, 3> lse = {};
   Execution execution = {};  ///< threads, scratch and instruction set
+
+  ATTN_REFUSE_OTHER_ELEMENTS(AttentionOptions)
 };
 
 ATTN_NAMESPACE_END

@@ -91,12 +91,21 @@ concept NoOptions = !TensorLike<X> && !is_options<X>;
 
 }  // namespace detail
 
-/// Not callable: functors follow the options. It exists for the message.
+/// Not callable: functors follow the options, and a mask is one of them. It exists for the message.
 template <TensorLike Q, TensorLike K, TensorLike V, detail::NoOptions F, class... Others>
 void scaled_dot_product_attention(const Q&, const K&, const V&, const F&, const Others&...) {
   static_assert(!std::is_same_v<F, F>,
-                "attention: functors follow the options: scaled_dot_product_attention(q, k, v, {}, "
-                "score_mod(f))");
+                "attention: functors follow the options, of which masks are: "
+                "scaled_dot_product_attention(q, k, v, {.mask = causal()}, score_mod(f))");
+}
+
+/// Not callable: q, k and v are tensors. It exists for the message.
+template <class Q, class K, class V, class... Others>
+  requires(!TensorLike<Q> || (TensorLike<K> && !TensorLike<V>))
+void scaled_dot_product_attention(const Q&, const K&, const V&, const Others&...) {
+  static_assert(!std::is_same_v<Q, Q>,
+                "attention: q, k and v come first, and each is a tensor, a view or an Eigen "
+                "matrix; TensorView4<const float>(pointer, {batch, heads, seq, dim}) is a view");
 }
 
 /// Bytes that this call takes from its workspace: Workspace(bytes) made beforehand, and no call of

@@ -72,7 +72,7 @@
 #define ATTN_ABI_NO_MMAP
 #endif
 #if ATTN_CHECK_INDEX
-#define ATTN_ABI_CHECKED _checked
+#define ATTN_ABI_CHECKED _chk
 #else
 #define ATTN_ABI_CHECKED
 #endif

@@ -66,6 +66,16 @@ inline constexpr bool is_viewed_as =
 
 }  // namespace detail
 
+/// In a struct of options: passing it to a call of another element type is one readable error.
+#define ATTN_REFUSE_OTHER_ELEMENTS(Options)                                                     \
+  template <class U>                                                                            \
+  operator Options<U>() const {                                                                 \
+    static_assert(!std::same_as<U, U>, #Options                                                 \
+                  "<T>: T must be the element type of the call (of attention's options float, " \
+                  "where elements have 16 bits)");                                              \
+    return {};                                                                                  \
+  }
+
 /// A view among options, which may be left out. What a call in braces gives it of another type is
 /// one readable error, instead of a function that does not match.
 template <class T, int Rank>
@@ -76,8 +86,10 @@ struct OptionView : TensorView<T, Rank> {
   template <TensorLike X>
   constexpr OptionView(X&& x)  // NOLINT(bugprone-forwarding-reference-overload): as a view is made
       : TensorView<T, Rank>(viewed(x)) {}
-  // The same, of which clang tells that a tensor is gone at the end of the statement.
-  template <TemporaryTensor X>
+  // The same, of which clang tells where the tensor is gone before the view: at the end of the
+  // statement, or of the function that returns the options.
+  template <TensorLike X>
+    requires OwnsElements<X>
   constexpr OptionView(X&& x ATTN_LIFETIMEBOUND) : TensorView<T, Rank>(viewed(x)) {}
   template <class U, int OtherRank>
   constexpr OptionView(TensorView<U, OtherRank> x ATTN_LIFETIMEBOUND)

@@ -34,6 +34,17 @@ concept VectorLike = requires(V& v) {
   v.get_allocator();
 } && TensorElement<typename std::remove_cvref_t<V>::value_type> && !requires(V& v) { v.c_str(); };
 
+/// Owns its elements, as Tensor, std::vector and Eigen's matrices do (an Eigen map's PlainObject is
+/// another type).
+template <class X>
+concept OwnsElements = VectorLike<X> || requires(X& x) {
+  x.view();
+} || std::same_as<std::remove_cvref_t<X>, typename std::remove_cvref_t<X>::PlainObject>;
+
+/// What X&& deduces from an owner that is gone at the end of the statement.
+template <class X>
+concept TemporaryOwner = !std::is_lvalue_reference_v<X> && OwnsElements<X>;
+
 namespace detail {
 
 [[noreturn]] ATTN_COLD inline void throw_index(index_t extent, index_t found) {
@@ -78,16 +89,24 @@ class TensorView {
 
   /// Over an Eigen matrix or map (rows, cols), of either storage order, without a copy.
   template <MatrixLike M>
-    requires(Rank == 2 && std::convertible_to<decltype(std::declval<M&>().data()), T*>)
+    requires(Rank == 2 && std::convertible_to<decltype(std::declval<M&>().data()), T*> &&
+             !TemporaryOwner<M>)
   TensorView(M&& m)  // NOLINT(bugprone-forwarding-reference-overload): MatrixLike excludes views
       : data_(m.data()), shape_{m.rows(), m.cols()}, strides_{m.rowStride(), m.colStride()} {}
 
   /// Over an Eigen vector, row or column, without a copy: a bias, slopes, lengths.
   template <MatrixLike M>
     requires(Rank == 1 && bool{std::remove_cvref_t<M>::IsVectorAtCompileTime} &&
-             std::convertible_to<decltype(std::declval<M&>().data()), T*>)
+             std::convertible_to<decltype(std::declval<M&>().data()), T*> && !TemporaryOwner<M>)
   TensorView(M&& m)  // NOLINT(bugprone-forwarding-reference-overload): MatrixLike excludes views
       : data_(m.data()), shape_{m.size()}, strides_{m.innerStride()} {}
+
+  // Over a temporary one, for the length of a call: clang tells where a view outlives it.
+  template <MatrixLike M>
+    requires(TemporaryOwner<M> && std::constructible_from<TensorView, M&>)
+  TensorView(M&& m  // NOLINT(bugprone-forwarding-reference-overload): MatrixLike excludes views
+                 ATTN_LIFETIMEBOUND)
+      : TensorView(m) {}
 
   /// Over a std::vector, without a copy.
   template <VectorLike V>
@@ -350,6 +369,19 @@ using TensorView3 = TensorView<T, 3>;
 template <class T>
 using TensorView4 = TensorView<T, 4>;
 
+/// What has elements that a view can be made of: a tensor, an Eigen matrix or a std::vector.
+template <class X>
+concept Viewable = MatrixLike<X> || VectorLike<X> || requires(X& x) { x.view(); };
+
+/// An Eigen expression, whose elements are computed where it is evaluated.
+template <class X>
+concept EigenExpression = !MatrixLike<X> && requires(X& x) {
+  typename std::remove_cvref_t<X>::Scalar;
+  x.rows();
+  x.cols();
+  x.eval();
+};
+
 // What functions accept: a view, a tensor that owns, an Eigen matrix or a std::vector; view_of() is
 // the one conversion.
 template <class T, int Rank>
@@ -357,28 +389,33 @@ constexpr TensorView<T, Rank> view_of(const TensorView<T, Rank>& v) {
   return v;
 }
 
-template <class X>
-  requires requires(X& x) { x.view(); }
+template <Viewable X>
 constexpr auto view_of(X&& x) {
-  return x.view();
+  if constexpr (MatrixLike<X> || VectorLike<X>) {
+    constexpr int kRank = MatrixLike<X> ? 2 : 1;
+    return TensorView<std::remove_pointer_t<decltype(x.data())>, kRank>(x);
+  } else {
+    return x.view();
+  }
+}
+template <Viewable X>
+  requires TemporaryOwner<X>
+void view_of(X&&) = delete;  // it would view what is gone
+
+/// Not callable: an expression passes for a tensor so that every function refuses it by this message.
+template <EigenExpression X>
+TensorView<const typename std::remove_cvref_t<X>::Scalar, 2> view_of(X&&) {
+  static_assert(!std::same_as<X, X>,
+                "an Eigen expression has no elements to view: give its .eval() a name");
+  return {};
 }
 
-template <MatrixLike M>
-auto view_of(M&& m) -> TensorView<std::remove_pointer_t<decltype(m.data())>, 2> {
-  return m;
-}
-
-template <VectorLike V>
-auto view_of(V&& v) -> TensorView<std::remove_pointer_t<decltype(v.data())>, 1> {
-  return v;
-}
-
-/// Anything that view_of() takes.
+/// Anything of which view_of() takes what has a name.
 template <class X>
-concept TensorLike = requires(X&& x) { view_of(std::forward<X>(x)); };
+concept TensorLike = requires(X& x) { view_of(x); };
 
 template <TensorLike X>
-using view_t = decltype(view_of(std::declval<X>()));
+using view_t = decltype(view_of(std::declval<X&>()));
 
 /// Element type without const: float or double for most functions.
 template <TensorLike X>
@@ -387,24 +424,18 @@ using scalar_t = typename view_t<X>::value_type;
 template <TensorLike X>
 inline constexpr int rank_v = view_t<X>::rank;
 
-/// Owns its elements, as Tensor, std::vector and Eigen's matrices do (an Eigen map's PlainObject is
-/// another type).
+/// A TemporaryOwner of a tensor. Functions that keep a view of their argument delete their overload
+/// for it.
 template <class X>
-concept OwnsElements =
-    TensorLike<X> && (VectorLike<X> || requires(X& x) {
-      x.view();
-    } || std::same_as<std::remove_cvref_t<X>, typename std::remove_cvref_t<X>::PlainObject>);
+concept TemporaryTensor = TensorLike<X> && TemporaryOwner<X>;
 
-/// What X&& deduces from a tensor that is gone at the end of the statement. Functions that keep a
-/// view of their argument delete their overload for it.
-template <class X>
-concept TemporaryTensor = !std::is_lvalue_reference_v<X> && OwnsElements<X>;
-
-/// A read-only view of anything tensor-like.
+/// A read-only view of anything tensor-like that has a name.
 template <TensorLike X>
 constexpr TensorView<const scalar_t<X>, rank_v<X>> const_view(const X& x) {
   return view_of(x);
 }
+template <TemporaryTensor X>
+void const_view(const X&&) = delete;  // it would view a tensor that is gone
 
 namespace detail {
 

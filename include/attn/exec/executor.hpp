@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <exception>
+#include <string>
 #include <type_traits>
 
 #include "attn/core/shape.hpp"
@@ -71,8 +72,14 @@ class SerialExecutor final : public Executor {
 /// OpenMP threads. Within a parallel region of the caller it runs serially: the cores are busy.
 class OpenMPExecutor final : public Executor {
  public:
-  /// threads = 0: as many as omp_get_max_threads() says at each call.
-  explicit OpenMPExecutor(int threads = 0) : threads_(threads) {}
+  /// threads = 0: as many as omp_get_max_threads() says at each call. Throws ValueError for a
+  /// negative number.
+  explicit OpenMPExecutor(int threads = 0) : threads_(threads) {
+    if (threads < 0) {
+      throw ValueError(
+          message("OpenMPExecutor", "threads", "be at least 0", std::to_string(threads)));
+    }
+  }
 
   int concurrency() const override {
     if (omp_in_parallel()) return 1;

@@ -17,6 +17,15 @@ struct Epilogue {
   Activation activation = Activation::none;  ///< of the sum; then
   Accumulator<T> beta = 0;                   ///< times the residual is added
   OptionView<const T, Rank> residual = {};   ///< (m, n); of a batch (batch or 1, m, n)
+
+  /// Not callable: see ATTN_REFUSE_OTHER_ELEMENTS.
+  template <class U, int OtherRank>
+  operator Epilogue<U, OtherRank>() const {
+    static_assert(!std::same_as<U, U>,
+                  "Epilogue<T, Rank>: T must be the element type of a, Rank that of batched_gemm "
+                  "(3) or gemm (2)");
+    return {};
+  }
 };
 
 /// A (k x n) matrix laid out once for the kernels of one instruction set, to multiply by many
@@ -299,34 +308,36 @@ void gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue =
   ATTN_ASSERT_AXES(A, 2, "gemm: a", "(m, k)");
   ATTN_ASSERT_INPUT(B, T, 2, "gemm: b", "(k, n)", "a");
   constexpr bool gives_sums = Float16Element<T> && std::same_as<scalar_t<C>, float>;
-  if constexpr (gives_sums) {
-    ATTN_ASSERT_OUTPUT(C, float, 2, "gemm: c", "(m, n)", "a");
-  } else {
-    ATTN_ASSERT_OUTPUT(C, T, 2, "gemm: c", "(m, n)", "a");
-  }
+  using Result = std::conditional_t<gives_sums, float, T>;
+  ATTN_ASSERT_OUTPUT(C, Result, 2, "gemm: c", "(m, n)", "a");
   const auto av = detail::view_as<const T, 2>(a), bv = detail::view_as<const T, 2>(b);
+  const auto cv = detail::view_as<Result, 2>(c);
   check_shape("gemm", "b", Shape<2>{av.extent(1), bv.extent(1)}, bv.shape());
   if constexpr (gives_sums) {
-    detail::gemm_sums<T>(av, bv, nullptr, bv.extent(1), view_of(c), epilogue, execution);
+    detail::gemm_sums<T>(av, bv, nullptr, bv.extent(1), cv, epilogue, execution);
   } else {
-    detail::gemm<T, 2>("gemm", av, bv, nullptr, bv.extent(1), detail::view_as<T, 2>(c), epilogue,
-                       execution);
+    detail::gemm<T, 2>("gemm", av, bv, nullptr, bv.extent(1), cv, epilogue, execution);
   }
 }
 
 /// c = a b with weights packed beforehand: a (m, k), c (m, n), as for gemm. Runs on the instruction
 /// set that they were packed for. Throws ShapeError.
 template <class T, TensorLike A, TensorLike C>
-void gemm(const A& a, const PackedWeights<T>& b, C&& c, const Epilogue<T>& epilogue = {},
-          const Execution& execution = {}) {
-  const TensorView2<const T> av = const_view(a);
+void gemm(const A& a, const PackedWeights<T>& b, C&& c,
+          const Epilogue<std::type_identity_t<T>>& epilogue = {}, const Execution& execution = {}) {
+  ATTN_ASSERT_INPUT(A, T, 2, "gemm: a", "(m, k)", "the packed weights");
+  constexpr bool gives_sums = Float16Element<T> && std::same_as<scalar_t<C>, float>;
+  using Result = std::conditional_t<gives_sums, float, scalar_t<A>>;
+  ATTN_ASSERT_OUTPUT(C, Result, 2, "gemm: c", "(m, n)", "a");
+  const auto av = detail::view_as<const T, 2>(a);
+  const auto cv = detail::view_as<std::conditional_t<gives_sums, float, T>, 2>(c);
   check_shape("gemm", "a", Shape<2>{av.extent(0), b.k()}, av.shape());
   Execution on = execution;
   on.isa = b.isa();
-  if constexpr (Float16Element<T> && std::same_as<scalar_t<C>, float>) {
-    detail::gemm_sums<T>(av, {}, b.data(), b.n(), view_of(c), epilogue, on);
+  if constexpr (gives_sums) {
+    detail::gemm_sums<T>(av, {}, b.data(), b.n(), cv, epilogue, on);
   } else {
-    detail::gemm<T, 2>("gemm", av, {}, b.data(), b.n(), view_of(c), epilogue, on);
+    detail::gemm<T, 2>("gemm", av, {}, b.data(), b.n(), cv, epilogue, on);
   }
 }
 

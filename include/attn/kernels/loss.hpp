@@ -19,6 +19,8 @@ struct CrossEntropyOptions {
   std::optional<double> divisor = {};
   double gradient_scale = 1;  ///< of the gradient, not of the loss: LossScale's factor()
   Execution execution = {};   ///< how the call runs
+
+  ATTN_REFUSE_OTHER_ELEMENTS(CrossEntropyOptions)
 };
 
 namespace detail {

@@ -38,6 +38,8 @@ struct DecoderCall {
   AttentionOptions<Accumulator<T>> memory =
       {};  ///< of attention to memory; its execution is that of self-attention
   TensorView2<const index_t> position_ids = {};  ///< of x: see MultiHeadAttentionCall
+
+  ATTN_REFUSE_OTHER_ELEMENTS(DecoderCall)
 };
 
 /// x (batch, tgt_len, d_model) and memory (batch, src_len, d_model) to the shape of x; PyTorch's

@@ -9,54 +9,28 @@
 ATTN_NAMESPACE_BEGIN
 
 /// (batch, seq, num_heads * head_dim) as (batch, num_heads, seq, head_dim): a view, nothing is
-/// copied. Throws ShapeError unless num_heads divides the last extent.
-template <class T>
-TensorView4<T> split_heads(const TensorView3<T>& x, index_t num_heads) {
-  if (num_heads <= 0 || x.extent(2) % num_heads != 0) {
-    throw ShapeError(message("split_heads", "the last extent " + std::to_string(x.extent(2)),
-                             "be divisible by num_heads", std::to_string(num_heads)));
-  }
-  const index_t dim = x.extent(2) / num_heads;
-  // At once, and not by split() and transpose(): attn_report's mha_tutorial splits four times.
-  return {x.data(),
-          {x.extent(0), num_heads, x.extent(1), dim},
-          {x.stride(0), dim * x.stride(2), x.stride(1), x.stride(2)}};
-}
-template <class T>
-TensorView4<T> split_heads(Tensor3<T>& x, index_t num_heads) {
-  return split_heads(x.view(), num_heads);
-}
-template <class T>
-TensorView4<const T> split_heads(const Tensor3<T>& x, index_t num_heads) {
-  return split_heads(x.view(), num_heads);
-}
-template <class T>
-TensorView4<T> split_heads(const Tensor3<T>&& x, index_t num_heads) = delete;  // it would dangle
-
-namespace detail {
-
-template <class X>
-concept TwoAxes = TensorLike<X> && rank_v<X> == 2;
-
-}  // namespace detail
-
-/// A matrix (seq, num_heads * head_dim), such as one of Eigen's, is a batch of one: (1, num_heads,
-/// seq, head_dim).
-template <detail::TwoAxes X>
-auto split_heads(X&& x, index_t num_heads) {
-  return split_heads(view_of(x).unsqueeze(0), num_heads);
-}
-template <detail::TwoAxes X>
-  requires TemporaryTensor<X>
-auto split_heads(X&& x, index_t num_heads) = delete;  // it would dangle
-
-/// Never: of other tensors.
+/// copied. A matrix (seq, num_heads * head_dim), such as one of Eigen's, is a batch of one: (1,
+/// num_heads, seq, head_dim). Throws ShapeError unless num_heads divides the last extent.
 template <TensorLike X>
-  requires(rank_v<X> != 3 && rank_v<X> != 2)
-TensorView4<scalar_t<X>> split_heads(const X&, index_t) {
-  ATTN_ASSERT_AXES(X, 3, "split_heads: x", "(batch, seq, heads * dim)");
-  return {};
+auto split_heads(X&& x, index_t num_heads) {
+  using T = typename view_t<X>::element_type;
+  if constexpr (rank_v<X> == 2) {
+    return split_heads(view_of(x).unsqueeze(0), num_heads);
+  } else {
+    ATTN_ASSERT_AXES(X, 3, "split_heads: x", "(batch, seq, heads * dim)");
+    const auto view = detail::view_as<T, 3>(x);
+    if (num_heads <= 0 || view.extent(2) % num_heads != 0) {
+      throw ShapeError(message("split_heads", "the last extent " + std::to_string(view.extent(2)),
+                               "be divisible by num_heads", std::to_string(num_heads)));
+    }
+    const index_t dim = view.extent(2) / num_heads;
+    // At once, and not by split() and transpose(): attn_report's mha_tutorial splits four times.
+    return TensorView4<T>(view.data(), {view.extent(0), num_heads, view.extent(1), dim},
+                          {view.stride(0), dim * view.stride(2), view.stride(1), view.stride(2)});
+  }
 }
+template <TemporaryTensor X>
+void split_heads(X&& x, index_t num_heads) = delete;  // it would dangle
 
 /// Query, key and value heads of one tensor.
 template <class T>

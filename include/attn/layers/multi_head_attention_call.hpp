@@ -27,6 +27,8 @@ struct MultiHeadAttentionCall {
   /// of a call for each row (whose batch index is 0), but projections read their weights once for
   /// all rows. Options must not hold tensors with an axis of batch rows, queries or keys.
   std::span<KvCache<T>* const> row_caches = {};
+
+  ATTN_REFUSE_OTHER_ELEMENTS(MultiHeadAttentionCall)
 };
 
 namespace detail {

@@ -39,6 +39,8 @@ struct TransformerCall {
   AttentionOptions<Accumulator<T>> memory =
       {};                    ///< of the decoder's attention to the encoder's result
   Execution execution = {};  ///< of all
+
+  ATTN_REFUSE_OTHER_ELEMENTS(TransformerCall)
 };
 
 /// src (batch, src_len, d_model) and tgt (batch, tgt_len, d_model) to the shape of tgt.

@@ -1,0 +1,7 @@
+// error: AttentionOptions<T>: T must be the element type of the call
+#include <attn/layers.hpp>
+
+auto f(const attn::MultiHeadAttention<float>& layer, const attn::Tensor3<float>& x) {
+  const attn::AttentionOptions<double> options;
+  return layer(x, options);
+}
