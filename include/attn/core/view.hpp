@@ -402,7 +402,8 @@ template <Viewable X>
   requires TemporaryOwner<X>
 void view_of(X&&) = delete;  // it would view what is gone
 
-/// Not callable: an expression passes for a tensor so that every function refuses it by this message.
+/// Not callable: an expression passes for a tensor, so that every function refuses it by this
+/// message.
 template <EigenExpression X>
 TensorView<const typename std::remove_cvref_t<X>::Scalar, 2> view_of(X&&) {
   static_assert(!std::same_as<X, X>,
