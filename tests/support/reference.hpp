@@ -50,10 +50,14 @@ inline Index in_order(Order order, Index i, Index n) {
 template <class T>
 Array<T> reference_matmul(const Array<T>& a, const Array<T>& b, Order order = Order::forward) {
   Array<T> c({a.extent(0), b.extent(1)});
+  const Index columns = b.extent(1);
   for (Index n = 0; n < a.extent(1); ++n) {
     const Index p = in_order(order, n, a.extent(1));
+    const T* row = b.data.data() + p * columns;
     for (Index i = 0; i < a.extent(0); ++i) {
-      for (Index j = 0; j < b.extent(1); ++j) c(i, j) += a(i, p) * b(p, j);
+      const T x = a(i, p);
+      T* to = c.data.data() + i * columns;
+      for (Index j = 0; j < columns; ++j) to[j] += x * row[j];
     }
   }
   return c;
