@@ -98,8 +98,9 @@ void save_session(const std::filesystem::path& path, const GptSession<T>& sessio
 /// Has a session of one row see what save_session() wrote, instead of what it saw, and returns the
 /// ids of it: what follows has the bits that it had there. Throws IoError for a file that cannot be
 /// read, is cut or breaks the format; ValueError for one of another model, of other options or made
-/// on another instruction set, whose bits differ, for ids that the model has not, and where the session has no room; ShapeError or
-/// DTypeError for another shape or cache element. The session then is as it was.
+/// on another instruction set, whose bits differ, for ids that the model has not, and where the
+/// session has no room; ShapeError or DTypeError for another shape or cache element. The session
+/// then is as it was.
 template <class T>
 std::vector<index_t> load_session(const std::filesystem::path& path, GptSession<T>& session) {
   detail::check_savable("load_session", session);
