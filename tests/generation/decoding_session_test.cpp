@@ -47,7 +47,8 @@ class Uncached {
     copy(tokens_, all.view().slice(1, 0, seen));
     copy(tokens, all.view().slice(1, seen, seq));
     tokens_ = std::move(all);
-    copy(const_view(model_(tokens_)).select(1, seq - 1), logits);
+    const auto all_logits = model_(tokens_);
+    copy(all_logits.select(1, seq - 1), logits);
   }
   void reorder(TensorView1<const index_t> rows) {
     const Tensor2<index_t> old = tokens_;
