@@ -108,6 +108,54 @@ TEST(Quantized, ProductsInEightBitsAreThoseOfTheRoundedActivations) {
   }
 }
 
+TEST(Quantized, ProductsInSixteenBitsAreOffByATwoHundredFiftyFourthOfThoseInEight) {
+  for (std::uint64_t draw = 0; draw < 30; ++draw) {
+    Random random(7000 + draw);
+    const QuantizedFormat& format = random.pick(quantized_formats());
+    const auto [m, n, k] = random_sizes(random, format);
+    const QuantizedWeights weights = random_weights(random, n, k, format);
+    Tensor2<float> dense({n, k});
+    weights.dequantize(dense.view());
+    // Strided, and with a value that is far above its neighbours.
+    Tensor2<float> columns = random_rows(random, k, m);
+    columns(random.integer(0, k - 1), random.integer(0, m - 1)) = 1000;
+    const TensorView2<const float> x = columns.view().transpose(0, 1);
+    const Tensor2<float> residual = random_rows(random, m, n);
+    const Epilogue<float> epilogue{.alpha = 0.5f, .beta = 2, .residual = residual};
+    const Index block = shared_activations(k, format);
+    for (Isa isa : extended_isas()) {
+      SCOPED_TRACE(random.trace() + ", " + std::string(name(isa)) + ", bits " +
+                   std::to_string(format.bits) + ", " + std::to_string(m) + " x " +
+                   std::to_string(n) + " x " + std::to_string(k));
+      Tensor2<float> found({m, n});
+      gemm(x, weights, ActivationFormat::int16, found, epilogue, {.isa = isa});
+      for (Index i = 0; i < m; ++i) {
+        for (Index j = 0; j < n; ++j) {
+          // Half a step of the second codes; and the rounding of products in 8 bits, see above,
+          // where offsets are less than 0.5.
+          double expected = 0, step = 0, magnitude = 0;
+          for (Index begin = 0; begin < k; begin += block) {
+            double largest = 0, of_weights = 0;
+            for (Index p = begin; p < std::min(begin + block, k); ++p) {
+              const double a = x(i, p), w = dense(j, p);
+              expected += a * w;
+              magnitude += std::abs(a) * (std::abs(w) + 0.5);
+              largest = std::max(largest, std::abs(a));
+              of_weights += std::abs(w);
+            }
+            step += largest * of_weights / (254 * 127);
+          }
+          const double rounding = 2.4e-7 * static_cast<double>(6 + (k + block - 1) / block);
+          const double with_residual = 0.5 * expected + 2 * double{residual(i, j)};
+          ASSERT_NEAR(found(i, j), with_residual,
+                      0.5 * (0.505 * step + rounding * magnitude) + 2e-6)
+              << i << ", " << j;
+        }
+      }
+    }
+  }
+}
+
 TEST(Quantized, RowsHaveTheSameBitsAloneAndOnAnyThreads) {
   for (const QuantizedFormat& format : quantized_formats()) {
     Random random(2000);
@@ -115,7 +163,8 @@ TEST(Quantized, RowsHaveTheSameBitsAloneAndOnAnyThreads) {
     const QuantizedWeights weights = random_weights(random, n, k, format);
     const Tensor2<float> x = random_rows(random, m, k);
     const ThreadExecutor threads(3);
-    for (const auto activations : {ActivationFormat::exact, ActivationFormat::int8}) {
+    for (const auto activations :
+         {ActivationFormat::exact, ActivationFormat::int8, ActivationFormat::int16}) {
       for (Isa isa : extended_isas()) {
         SCOPED_TRACE(std::string(name(isa)) + ", bits " + std::to_string(format.bits));
         Tensor2<float> all({m, n}), shared({m, n}), one({1, n});
@@ -172,7 +221,8 @@ TEST(Quantized, MatricesOneBelowTheOtherGiveTheBitsOfEachAlone) {
     Tensor1<float> bias({n});
     for (Index j = 0; j < n; ++j) bias(j) = static_cast<float>(random.normal());
     const ThreadExecutor threads(3);
-    for (const auto activations : {ActivationFormat::exact, ActivationFormat::int8}) {
+    for (const auto activations :
+         {ActivationFormat::exact, ActivationFormat::int8, ActivationFormat::int16}) {
       for (Isa isa : extended_isas()) {
         SCOPED_TRACE(random.trace() + ", " + std::string(name(isa)) + ", " + std::to_string(m) +
                      " x " + std::to_string(n) + " x " + std::to_string(k));
@@ -202,11 +252,13 @@ TEST(Quantized, AnActivationThatIsNotFiniteSpoilsItsRowAlone) {
     const Tensor2<float> plain = random_rows(random, 9, 96);
     for (Isa isa : extended_isas()) {
       Tensor2<float> x = plain, expected({9, 40}), found({9, 40});
-      gemm(x, weights, ActivationFormat::int8, expected, {}, {.isa = isa});
+      const auto activations =
+          random.pick<ActivationFormat>({ActivationFormat::int8, ActivationFormat::int16});
+      gemm(x, weights, activations, expected, {}, {.isa = isa});
       x(2, 50) = std::numeric_limits<float>::infinity();
       x(5, 0) = std::numeric_limits<float>::quiet_NaN();
       for (Index p = 0; p < 96; ++p) x(7, p) = 1e-42f;  // subnormal: counts as 0
-      gemm(x, weights, ActivationFormat::int8, found, {}, {.isa = isa});
+      gemm(x, weights, activations, found, {}, {.isa = isa});
       for (Index i = 0; i < 9; ++i) {
         for (Index j = 0; j < 40; ++j) {
           if (i == 2 || i == 5) {

@@ -254,15 +254,15 @@ TEST(SmolLm2, HasTheStoredLogProbabilitiesAndContinuations) {
       difference.empty() ? ++passed : ++failed;
       EXPECT_EQ(difference, "") << "of " << one.at("text").dump(-1, ' ', true);
     }
-    // With other activations, on average over all cases. With AVX-512 0.0653 and 0.0037 in 8 bits,
-    // 0.0113 and 0.00012 in bfloat16; the last bits of other sets move them as another rounding of
-    // activations would.
+    // With other activations, on average over all cases: in 8 bits 0.0548 and 0.0024 with AVX-512,
+    // 0.0551 and 0.0025 with AVX2 (ATTN_ISA), in bfloat16 0.0113 and 0.00012. The last bits of
+    // other sets move them as another rounding of activations would.
     struct Bounds {
       ActivationFormat format;
       const char* name;
       double error, divergence;
     };
-    for (const Bounds& bounds : {Bounds{ActivationFormat::int8, "8 bits", 0.08, 5e-3},
+    for (const Bounds& bounds : {Bounds{ActivationFormat::int8, "8 bits", 0.065, 5e-3},
                                  Bounds{ActivationFormat::bf16, "bfloat16", 0.02, 3e-4}}) {
       const LanguageModel small(examples::llm_path(), {.activations = bounds.format});
       double error = 0, count = 0, divergence = 0, positions = 0;

@@ -20,6 +20,9 @@ enum class ActivationFormat {
   /// scale = max |x| / 127 of every 32 neighbours (of each half of the row where weights have one
   /// scale a row, of thirds and so on where halves would be longer than 1024), sums in integers.
   int8,
+  /// Twice so: the codes that int8 makes, and those of what they leave, in one product of two rows
+  /// for each. The error is a 254th of int8's.
+  int16,
 };
 
 namespace detail {
@@ -33,16 +36,16 @@ struct QuantizedProblem {
 template <class Acc>
 struct Backend<family::QuantizedProducts, float, Acc> {
   static constexpr bool kExtended = true;
-  Kernel<QuantizedProblem> multiply_floats, multiply_int8;
+  Kernel<QuantizedProblem> multiply_floats, multiply_int8, multiply_int16;
 
   static constexpr std::uint64_t kLayout = layout_hash(
-      {sizeof(Backend), offsetof(Backend, multiply_int8), sizeof(QuantizedProblem),
-       offsetof(QuantizedProblem, product), offsetof(QuantizedProblem, weights),
-       offsetof(QuantizedProblem, parts), sizeof(QuantizedMatrix), offsetof(QuantizedMatrix, n),
-       offsetof(QuantizedMatrix, k), offsetof(QuantizedMatrix, format), sizeof(QuantizedFormat),
-       offsetof(QuantizedFormat, block), offsetof(QuantizedFormat, zero),
-       offsetof(QuantizedFormat, has_offset), offsetof(QuantizedFormat, has_wide),
-       offsetof(QuantizedFormat, float_scales)});
+      {sizeof(Backend), offsetof(Backend, multiply_int8), offsetof(Backend, multiply_int16),
+       sizeof(QuantizedProblem), offsetof(QuantizedProblem, product),
+       offsetof(QuantizedProblem, weights), offsetof(QuantizedProblem, parts),
+       sizeof(QuantizedMatrix), offsetof(QuantizedMatrix, n), offsetof(QuantizedMatrix, k),
+       offsetof(QuantizedMatrix, format), sizeof(QuantizedFormat), offsetof(QuantizedFormat, block),
+       offsetof(QuantizedFormat, zero), offsetof(QuantizedFormat, has_offset),
+       offsetof(QuantizedFormat, has_wide), offsetof(QuantizedFormat, float_scales)});
 };
 
 }  // namespace detail
@@ -87,7 +90,9 @@ inline void gemm(const TensorView2<const float>& a, std::span<const QuantizedMat
   }
   const auto& kernels = backend<family::QuantizedProducts, float>(execution);
   const bool is_exact = activations == ActivationFormat::exact;
-  const auto& kernel = is_exact ? kernels.multiply_floats : kernels.multiply_int8;
+  const auto& kernel = is_exact                                ? kernels.multiply_floats
+                       : activations == ActivationFormat::int8 ? kernels.multiply_int8
+                                                               : kernels.multiply_int16;
   gemm<float, 2>("gemm", a, {}, n, c, epilogue, execution, is_exact,
                  [&](const GemmProblem<float>& problem) {
                    kernel({problem, weights.data(), std::ssize(weights)}, execution);

@@ -12,9 +12,10 @@ struct QuantizedRows {
   std::int32_t* starts;   ///< -zero times the sum of codes
 };
 
-/// One row of k activations at `x`, x_k apart. Neighbours of `shared` have one scale.
+/// One row of k activations at `x`, x_k apart. Neighbours of `shared` have one scale. With
+/// `has_rest` the line, which may be x, becomes what the codes leave of them.
 inline void quantize_row(const float* x, index_t x_k, index_t k, index_t shared, int zero,
-                         const QuantizedRows& rows, index_t row, float* line) {
+                         const QuantizedRows& rows, index_t row, float* line, bool has_rest) {
   using V = Vec<float>;
   std::int8_t* codes = rows.codes + row * rows.row_bytes;
   if (x_k != 1) {
@@ -33,19 +34,22 @@ inline void quantize_row(const float* x, index_t x_k, index_t k, index_t shared,
     const float largest = is_finite ? max_lane(largest_lanes) : 0, step = largest / 127;
     const bool is_zero = step < std::numeric_limits<float>::min();
     const float scale = !is_finite ? std::numeric_limits<float>::quiet_NaN() : is_zero ? 0 : step;
-    const V factor = V::all(is_zero ? 0 : 127 / largest);
+    const V factor = V::all(is_zero ? 0 : 127 / largest), by = V::all(-scale);
     for (index_t at = begin; at < begin + n; at += rows.piece) {
       const index_t size = std::min(rows.piece, begin + n - at);
       V total = V::all(0);
       index_t i = 0;
       for (; i + V::kLanes <= size; i += V::kLanes) {
-        const V code = is_zero ? V::all(0) : round(V::load(x + at + i) * factor);
+        const V v = V::load(x + at + i), code = is_zero ? V::all(0) : round(v * factor);
         total = total + code;
         Int8::narrow(code, codes + at + i);
+        if (has_rest) fma(code, by, v).store(line + at + i);
       }
       if (i < size) {
-        const V code = is_zero ? V::all(0) : round(V::load(x + at + i, size - i) * factor);
+        const V v = V::load(x + at + i, size - i);
+        const V code = is_zero ? V::all(0) : round(v * factor);
         total = total + code;
+        if (has_rest) fma(code, by, v).store(line + at + i, size - i);
         std::int8_t tail[V::kLanes];
         Int8::narrow(code, tail);
         std::memcpy(codes + at + i, tail, static_cast<std::size_t>(size - i));

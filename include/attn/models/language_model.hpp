@@ -22,8 +22,9 @@ struct LanguageModelOptions {
   /// Quantised weights of a GGUF file become float: what training and Lora want.
   bool dequantize = false;
   /// What activations become before they meet quantised weights; int8, which is for codes, counts
-  /// as bf16 with weights of bfloat16 and as exact with those of float16. The scores of attention,
-  /// norms and what is between are float throughout.
+  /// as int16 where a GGUF file's codes make queries, keys and values, as bf16 with weights of
+  /// bfloat16 and as exact with those of float16. The scores of attention, norms and what is
+  /// between are float throughout.
   ActivationFormat activations = ActivationFormat::exact;
   /// Instead of the file's own.
   std::optional<ChatTemplate> chat_template = {};
@@ -149,13 +150,22 @@ class LanguageModel {
     }
     if (options.weights) {
       ActivationFormat activations = options.activations;
-      if (activations == ActivationFormat::int8) {
+      if (activations == ActivationFormat::int8 || activations == ActivationFormat::int16) {
         if (*options.weights == WeightFormat::bf16) activations = ActivationFormat::bf16;
         if (*options.weights == WeightFormat::f16) activations = ActivationFormat::exact;
       }
       quantize(gpt_, {.weights = *options.weights, .activations = activations});
     }
     if (options.pack) gpt_.pack();
+  }
+
+  /// Queries, keys and values are where 8 bits lose most: they make 0.040 of the mean error of
+  /// SmolLM2's log-probabilities, 0.061, with an eighth of its weights.
+  static ActivationFormat activations_of(std::string_view name, ActivationFormat activations) {
+    const bool makes_heads =
+        name.find(".self_attn.") != name.npos && name.find(".out_proj.") == name.npos;
+    return makes_heads && activations == ActivationFormat::int8 ? ActivationFormat::int16
+                                                                : activations;
   }
 
   void load_weights(const GgufFile& file, const LanguageModelOptions& options) {
@@ -175,7 +185,7 @@ class LanguageModel {
       if (!keeps_codes(tensor)) return;
       slot.compress(std::make_shared<const QuantizedWeight>(
           detail::quantized_weights(tensor.type, slot.shape[0], slot.shape[1], tensor.bytes),
-          options.activations));
+          activations_of(name, options.activations)));
       file.release(gguf_name(name));
     });
     // What shares a product with a matrix of floats is one too.

@@ -75,7 +75,7 @@ std::shared_ptr<const CompressedWeight<float>> compressed_weight(TensorView2<con
 /// them for its products, which it rounds once. What is compressed already stays as it is. Throws
 /// ValueError, and changes nothing, where a matrix has other than whole blocks of 32 columns
 /// (WeightFormat::int8, bf16 and f16 take any) or holds a scale that float16 does not, and for
-/// activations in int8 beside WeightFormat::bf16 and f16, which are those of store_weights().
+/// activations in int8 or int16 beside WeightFormat::bf16 and f16, those of store_weights().
 template <class Module>
 void quantize(Module& module, const QuantizeOptions& options = {}) {
   using T = detail::parameter_t<Module>;
@@ -83,9 +83,11 @@ void quantize(Module& module, const QuantizeOptions& options = {}) {
                 "quantize: the module must be of float, bfloat16 or float16");
   const bool is_bf16 = options.weights == WeightFormat::bf16;
   if (is_bf16 || options.weights == WeightFormat::f16) {
-    if (options.activations == ActivationFormat::int8) {
-      throw ValueError(
-          message("quantize", "activations", "be exact or bf16 with weights of 16 bits", "int8"));
+    if (options.activations == ActivationFormat::int8 ||
+        options.activations == ActivationFormat::int16) {
+      throw ValueError(message("quantize", "activations",
+                               "be exact or bf16 with weights of 16 bits",
+                               options.activations == ActivationFormat::int8 ? "int8" : "int16"));
     }
     return store_weights(module, is_bf16 ? DType::BF16 : DType::F16,
                          options.activations == ActivationFormat::bf16);
