@@ -2,6 +2,7 @@
 #include "attn/core/fill.hpp"
 
 #include <cmath>
+#include <random>
 
 #include <gtest/gtest.h>
 
@@ -14,6 +15,20 @@ namespace {
 using attn_test::contains;
 using attn_test::error_of;
 using attn_test::to_array;
+
+TEST(MersenneTwister, HasTheBitsOfTheStandards) {
+  for (const std::uint64_t seed : {0ULL, 1ULL, 5489ULL, ~0ULL}) {
+    detail::MersenneTwister found(seed);
+    std::mt19937_64 expected(seed);
+    for (int i = 0; i < 2000; ++i) ASSERT_EQ(found(), expected()) << seed << ", " << i;
+  }
+  for (const std::uint32_t word : {0U, 7U, ~0U}) {
+    detail::MersenneTwister found({word, 3U, ~word});
+    std::seed_seq words{word, 3U, ~word};
+    std::mt19937_64 expected(words);
+    for (int i = 0; i < 2000; ++i) ASSERT_EQ(found(), expected()) << word << ", " << i;
+  }
+}
 
 TEST(Fill, FollowsFromTheSeed) {
   Tensor2<float> a({5, 7}), b({7, 5}), other({5, 7});

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstdint>
 #include <numbers>
-#include <random>
 
 #include "attn/core/element.hpp"
+#include "attn/core/random.hpp"
 #include "attn/core/tensor.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -39,7 +39,7 @@ class RandomNumbers {
   }
 
  private:
-  std::mt19937_64 engine_;
+  MersenneTwister engine_;
 };
 
 /// Elements in order, last axis fastest, whatever the strides.

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <random>
 #include <string>
 #include <vector>
 
+#include "attn/core/random.hpp"
 #include "attn/core/ranking.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -45,7 +45,9 @@ class Sampler {
  public:
   /// Throws ValueError for an option out of its range.
   Sampler(const SamplingOptions& options, index_t vocab_size, std::uint32_t stream = 0)
-      : options_(options) {
+      : options_(options),
+        engine_({static_cast<std::uint32_t>(options.seed),
+                 static_cast<std::uint32_t>(options.seed >> 32), stream}) {
     const auto check = [](bool good, std::string_view argument, std::string_view expected,
                           auto found) {
       if (good) return;
@@ -59,10 +61,6 @@ class Sampler {
     check(options.min_p >= 0 && options.min_p <= 1, "min_p", "lie in [0, 1]", options.min_p);
     check(vocab_size >= 1, "vocab_size", "be at least 1", vocab_size);
     candidates_.reserve(static_cast<std::size_t>(vocab_size));
-    // The standard specifies this engine and its seeding to the bit, but no distribution.
-    std::seed_seq words{static_cast<std::uint32_t>(options.seed),
-                        static_cast<std::uint32_t>(options.seed >> 32), stream};
-    engine_.seed(words);
   }
 
   /// The next token. Shape: logits (vocab_size). Throws ValueError as likeliest_token(); nothing is
@@ -143,7 +141,7 @@ class Sampler {
   }
 
   SamplingOptions options_;
-  std::mt19937_64 engine_;
+  detail::MersenneTwister engine_;
   std::vector<Candidate> candidates_;
 };
 

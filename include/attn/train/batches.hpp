@@ -4,10 +4,10 @@
 
 #include <cstdint>
 #include <numeric>
-#include <random>
 #include <vector>
 
 #include "attn/core/error.hpp"
+#include "attn/core/random.hpp"
 #include "attn/core/shape.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -59,13 +59,12 @@ class Batches {
   }
 
  private:
-  /// Fisher-Yates by hand: the standard specifies mt19937_64 to the bit, but not std::shuffle.
+  /// Fisher-Yates by hand: the standard does not specify std::shuffle to the bit.
   void shuffle() {
     std::iota(order_.begin(), order_.end(), index_t{0});
-    std::seed_seq seed{static_cast<std::uint32_t>(position_.seed),
-                       static_cast<std::uint32_t>(position_.seed >> 32),
-                       static_cast<std::uint32_t>(position_.epoch)};
-    std::mt19937_64 random(seed);
+    detail::MersenneTwister random({static_cast<std::uint32_t>(position_.seed),
+                                    static_cast<std::uint32_t>(position_.seed >> 32),
+                                    static_cast<std::uint32_t>(position_.epoch)});
     for (std::size_t n = order_.size(); n > 1; --n) {
       std::swap(order_[n - 1], order_[random() % n]);
     }
