@@ -1,4 +1,6 @@
 // quantize: a GGUF file with its matrices in another type.
+#include <algorithm>
+#include <cmath>
 #include <iomanip>
 #include <iostream>
 #include <string>
@@ -42,6 +44,27 @@ std::uint32_t file_type(GgufType type) {
   }
 }
 
+// The tensor's elements in another type; errors say whose they are.
+std::vector<std::byte> converted(const std::string& name, const attn::GgufTensor& tensor,
+                                 GgufType type) {
+  std::vector<float> values(static_cast<std::size_t>(attn::size_of(tensor.shape)));
+  attn::dequantize_gguf(tensor.type, tensor.bytes, values);
+  // F16 as the format has it makes infinity of larger ones: no model survives that.
+  constexpr float kLargest = 65504;
+  const auto too_large = std::find_if(values.begin(), values.end(), [&](float x) {
+    return type == GgufType::F16 && std::isfinite(x) && std::abs(x) > kLargest;
+  });
+  if (too_large != values.end()) {
+    throw attn::ValueError("tensor " + name + ": F16 holds at most 65504; found " +
+                           std::to_string(*too_large));
+  }
+  try {
+    return attn::quantize_gguf(type, values);
+  } catch (const attn::ValueError& error) {
+    throw attn::ValueError("tensor " + name + ": " + error.what());
+  }
+}
+
 void run(const Options& options) {
   if (options.out.empty()) throw UsageError("IN and OUT are needed; see --help");
   const auto type = attn::gguf_type(std::string_view(options.type));
@@ -66,9 +89,7 @@ void run(const Options& options) {
     const bool is_matrix = tensor.shape.size() > 1;
     if (is_matrix && tensor.type != *type &&
         tensor.shape.back() % static_cast<attn::index_t>(attn::block_elements(*type)) == 0) {
-      std::vector<float> values(static_cast<std::size_t>(attn::size_of(tensor.shape)));
-      attn::dequantize_gguf(tensor.type, tensor.bytes, values);
-      made.push_back(attn::quantize_gguf(*type, values));
+      made.push_back(converted(name, tensor, *type));
       tensor.type = *type;
       tensor.bytes = made.back();
     }
