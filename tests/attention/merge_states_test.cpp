@@ -59,7 +59,7 @@ MergedStates<T> attend_part(const Array<T>& q, const Array<T>& k, const Array<T>
 
 TYPED_TEST(MergeStatesTest, TwoPartsOfTheKeysAreTheWhole) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     const Index q_len = random.integer(1, 40), kv_len = random.integer(2, 150),

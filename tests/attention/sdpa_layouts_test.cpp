@@ -38,7 +38,7 @@ Tensor1<index_t> starts_of(const std::vector<Index>& lengths) {
 
 TYPED_TEST(SdpaLayoutsTest, PackedSequencesHaveTheBitsOfEachAlone) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 12; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(25); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     std::vector<Index> q_lens, kv_lens;

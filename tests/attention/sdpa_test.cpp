@@ -36,7 +36,7 @@ TYPED_TEST_SUITE(SdpaTest, Types);
 // strides.
 TYPED_TEST(SdpaTest, RandomCallsInGuardedMemory) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 1000; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(1000); ++draw) {
     Random random(draw);
     AttentionDraw<T> call(random, 150000);
     const FunctorDraw functors = random.chance(0.4) ? FunctorDraw(random) : FunctorDraw();

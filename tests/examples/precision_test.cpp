@@ -6,6 +6,7 @@
 
 #include "precision/errors.hpp"
 #include "support/model_dir.hpp"
+#include "support/random.hpp"
 
 namespace {
 
@@ -37,7 +38,8 @@ TEST(Precision, EmbeddingsOfOddLinesStayNearThoseInDouble) {
   ASSERT_EQ(all.size(), 512U);
   // One in eight, the worst for most formats among them: the program precision reads all.
   std::vector<std::string> lines;
-  for (std::size_t i = 7; i < all.size(); i += 8) lines.push_back(all[i]);
+  const std::size_t step = all.size() / attn_test::draws(64);
+  for (std::size_t i = step - 1; i < all.size(); i += step) lines.push_back(all[i]);
   const attn::Tensor2<double> expected =
       attn::SentenceEncoder<double>(examples::model_dir()).encode(lines);
   for (const bench::WeightCase& one : bench::weight_cases()) {
@@ -50,7 +52,8 @@ TEST(Precision, EmbeddingsOfOddLinesStayNearThoseInDouble) {
 // The same of lines for which no model was made, by what --precision offers.
 TEST(Precision, EmbeddingsOfRandomWordsStayNearThoseInDouble) {
   if (!examples::model_is_present()) GTEST_SKIP() << examples::missing_model_message();
-  const std::vector<std::string> lines = bench::random_lines(1, 60);
+  const std::vector<std::string> lines =
+      bench::random_lines(1, static_cast<attn::index_t>(attn_test::draws(60)));
   const attn::Tensor2<double> expected =
       attn::SentenceEncoder<double>(examples::model_dir()).encode(lines);
   for (const bench::WeightCase& one : bench::weight_cases()) {

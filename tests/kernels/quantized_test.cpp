@@ -75,7 +75,7 @@ TEST(Quantized, ExactProductsAreThoseOfTheDequantisedWeights) {
 }
 
 TEST(Quantized, ProductsInEightBitsAreThoseOfTheRoundedActivations) {
-  for (std::uint64_t draw = 0; draw < 40; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(1000 + draw);
     const QuantizedFormat& format = random.pick(quantized_formats());
     const auto [m, n, k] = random_sizes(random, format);
@@ -109,7 +109,7 @@ TEST(Quantized, ProductsInEightBitsAreThoseOfTheRoundedActivations) {
 }
 
 TEST(Quantized, ProductsInSixteenBitsAreOffByATwoHundredFiftyFourthOfThoseInEight) {
-  for (std::uint64_t draw = 0; draw < 30; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(30); ++draw) {
     Random random(7000 + draw);
     const QuantizedFormat& format = random.pick(quantized_formats());
     const auto [m, n, k] = random_sizes(random, format);
