@@ -20,8 +20,8 @@ inline std::uint64_t test_seed() {
   return text != nullptr && *text != '\0' ? std::strtoull(text, nullptr, 10) : 20170612;
 }
 
-/// How many draws a long test makes of these: a quarter where the address sanitizer slows down code
-/// that is compiled at -O0 besides (ATTN_QUICK_BUILD).
+/// How many draws a long test makes of these: a quarter by the address sanitizer, which takes
+/// several times as long.
 constexpr std::uint64_t draws(std::uint64_t all) {
 #if defined(__clang__)
 #if __has_feature(address_sanitizer)
