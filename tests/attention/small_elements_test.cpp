@@ -66,6 +66,13 @@ Array<E> rounded_to(Array<float>& x) {
   return result;
 }
 
+/// Elements that are NaN in a or in b become 0 in both.
+void drop_nans(Array<float>& a, Array<float>& b) {
+  for (std::size_t n = 0; n < a.data.size(); ++n) {
+    if (std::isnan(a.data[n]) || std::isnan(b.data[n])) a.data[n] = b.data[n] = 0;
+  }
+}
+
 /// NaN, infinities and rows of zeros at places drawn at random.
 void make_hostile(Random& random, Array<float>& x) {
   const Index n = x.extent(3);
@@ -121,7 +128,7 @@ TYPED_TEST(SmallElementsTest, TheBitsOfFloatAttentionOnWhatIsStoredRoundedOnce) 
     for (Isa isa : extended_isas()) {
       ReferenceResult<float> expected = run_library(call, {.isa = isa});
       rounded_to<EQ>(expected.y);
-      const auto got = run_with_outputs<EQ>(call, {.isa = isa}, [&](const auto& options, auto y) {
+      auto got = run_with_outputs<EQ>(call, {.isa = isa}, [&](const auto& options, auto y) {
         scaled_dot_product_attention(q.read(), k.read(), v.read(), y, options);
       });
       for (const auto& [a, b] : {std::pair{&got.y, &expected.y},
@@ -133,9 +140,10 @@ TYPED_TEST(SmallElementsTest, TheBitsOfFloatAttentionOnWhatIsStoredRoundedOnce) 
         double bound = 0;
         if (may_take_pairs<EQ, EK> && multiplies_pairs(isa)) {
           // Hidden keys have the weight NaN in a row that is NaN, but 0 where no row of its tile
-          // sees them, and these tiles have other rows.
+          // sees them, and these tiles have other rows: of hostile numbers what is NaN in neither
+          // is compared.
           if (is_hostile && (a == &got.weights || a == &got.average || a == &got.column_sums)) {
-            continue;
+            drop_nans(*a, *b);
           }
           // Weights and the result are rounded, and scores summed in another order.
           bound = 1e-4 * (1 + most_of(*b));

@@ -37,24 +37,37 @@ bool same_bits(const Tensor2<float>& a, const Tensor2<float>& b) {
          std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(float)) == 0;
 }
 
-struct Sizes {
-  Index m, n, k;
+/// A product drawn at random: m rows of k activations by weights (n, k) of some format.
+struct Draw {
+  Random random;
+  const QuantizedFormat& format;
+  Index k, m, n;
+  QuantizedWeights weights;
+  Tensor2<float> dense;  ///< the weights, dequantised
+
+  explicit Draw(std::uint64_t seed)
+      : random(seed),
+        format(random.pick(quantized_formats())),
+        k(format.block == 0 ? random.pick<Index>({1, 3, 64, 130, 1027, 2100})
+                            : 32 * random.pick<Index>({1, 2, 5, 33, 65})),
+        m(random.pick<Index>({1, 2, 3, 4, 5, 6, 7, 13, 70, 200})),
+        n(random.pick<Index>({1, 15, 16, 17, 33, 64, 100, 130})),
+        weights(random_weights(random, n, k, format)),
+        dense({n, k}) {
+    weights.dequantize(dense.view());
+  }
+
+  std::string text(Isa isa) const {
+    return random.trace() + ", " + std::string(name(isa)) + ", bits " +
+           std::to_string(format.bits) + ", " + std::to_string(m) + " x " + std::to_string(n) +
+           " x " + std::to_string(k);
+  }
 };
-Sizes random_sizes(Random& random, const QuantizedFormat& format) {
-  const Index k = format.block == 0 ? random.pick<Index>({1, 3, 64, 130, 1027, 2100})
-                                    : 32 * random.pick<Index>({1, 2, 5, 33, 65});
-  return {random.pick<Index>({1, 2, 3, 4, 5, 6, 7, 13, 70, 200}),
-          random.pick<Index>({1, 15, 16, 17, 33, 64, 100, 130}), k};
-}
 
 TEST(Quantized, ExactProductsAreThoseOfTheDequantisedWeights) {
   for (std::uint64_t draw = 0; draw < 60; ++draw) {
-    Random random(draw);
-    const QuantizedFormat& format = random.pick(quantized_formats());
-    const auto [m, n, k] = random_sizes(random, format);
-    const QuantizedWeights weights = random_weights(random, n, k, format);
-    Tensor2<float> dense({n, k});
-    weights.dequantize(dense.view());
+    Draw drawn(draw);
+    auto& [random, format, k, m, n, weights, dense] = drawn;
     const Tensor2<float> x = random_rows(random, m, k), residual = random_rows(random, m, n);
     Tensor1<float> bias({n});
     bias.fill(0.5f);
@@ -62,9 +75,7 @@ TEST(Quantized, ExactProductsAreThoseOfTheDequantisedWeights) {
         .bias = bias, .activation = Activation::silu, .beta = 1, .residual = residual};
     const ThreadExecutor threads(3);
     for (Isa isa : extended_isas()) {
-      SCOPED_TRACE(random.trace() + ", " + std::string(name(isa)) + ", bits " +
-                   std::to_string(format.bits) + ", " + std::to_string(m) + " x " +
-                   std::to_string(n) + " x " + std::to_string(k));
+      SCOPED_TRACE(drawn.text(isa));
       Tensor2<float> expected({m, n}), found({m, n});
       gemm(x, dense.view().transpose(0, 1), expected, epilogue, {.isa = isa});
       gemm(x, weights, ActivationFormat::exact, found, epilogue,
@@ -76,12 +87,8 @@ TEST(Quantized, ExactProductsAreThoseOfTheDequantisedWeights) {
 
 TEST(Quantized, ProductsInEightBitsAreThoseOfTheRoundedActivations) {
   for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
-    Random random(1000 + draw);
-    const QuantizedFormat& format = random.pick(quantized_formats());
-    const auto [m, n, k] = random_sizes(random, format);
-    const QuantizedWeights weights = random_weights(random, n, k, format);
-    Tensor2<float> dense({n, k});
-    weights.dequantize(dense.view());
+    Draw drawn(1000 + draw);
+    auto& [random, format, k, m, n, weights, dense] = drawn;
     const Tensor2<float> x = random_rows(random, m, k);
     Tensor2<double> magnitude({m, n});
     const Tensor2<double> expected =
@@ -91,9 +98,7 @@ TEST(Quantized, ProductsInEightBitsAreThoseOfTheRoundedActivations) {
     const Index blocks = format.block == 0 ? 2 + k / 1024 : k / format.block;
     const double bound = 1.2e-7 * static_cast<double>(6 + blocks);
     for (Isa isa : extended_isas()) {
-      SCOPED_TRACE(random.trace() + ", " + std::string(name(isa)) + ", bits " +
-                   std::to_string(format.bits) + ", " + std::to_string(m) + " x " +
-                   std::to_string(n) + " x " + std::to_string(k));
+      SCOPED_TRACE(drawn.text(isa));
       Tensor2<float> found({m, n});
       gemm(x, weights, ActivationFormat::int8, found, {}, {.isa = isa});
       // With an offset, both terms of a block are large where their sum is small.
@@ -110,12 +115,8 @@ TEST(Quantized, ProductsInEightBitsAreThoseOfTheRoundedActivations) {
 
 TEST(Quantized, ProductsInSixteenBitsAreOffByATwoHundredFiftyFourthOfThoseInEight) {
   for (std::uint64_t draw = 0; draw < attn_test::draws(30); ++draw) {
-    Random random(7000 + draw);
-    const QuantizedFormat& format = random.pick(quantized_formats());
-    const auto [m, n, k] = random_sizes(random, format);
-    const QuantizedWeights weights = random_weights(random, n, k, format);
-    Tensor2<float> dense({n, k});
-    weights.dequantize(dense.view());
+    Draw drawn(7000 + draw);
+    auto& [random, format, k, m, n, weights, dense] = drawn;
     // Strided, and with a value that is far above its neighbours.
     Tensor2<float> columns = random_rows(random, k, m);
     columns(random.integer(0, k - 1), random.integer(0, m - 1)) = 1000;
@@ -124,9 +125,7 @@ TEST(Quantized, ProductsInSixteenBitsAreOffByATwoHundredFiftyFourthOfThoseInEigh
     const Epilogue<float> epilogue{.alpha = 0.5f, .beta = 2, .residual = residual};
     const Index block = shared_activations(k, format);
     for (Isa isa : extended_isas()) {
-      SCOPED_TRACE(random.trace() + ", " + std::string(name(isa)) + ", bits " +
-                   std::to_string(format.bits) + ", " + std::to_string(m) + " x " +
-                   std::to_string(n) + " x " + std::to_string(k));
+      SCOPED_TRACE(drawn.text(isa));
       Tensor2<float> found({m, n});
       gemm(x, weights, ActivationFormat::int16, found, epilogue, {.isa = isa});
       for (Index i = 0; i < m; ++i) {
@@ -186,15 +185,12 @@ TEST(Quantized, TilesGiveTheBitsOfVectors) {
   if (!is_available(Isa::amx)) GTEST_SKIP() << "needs AMX";
   const ThreadExecutor threads(3);
   for (std::uint64_t draw = 0; draw < 100; ++draw) {
-    Random random(5000 + draw);
-    const QuantizedFormat& format = random.pick(quantized_formats());
-    const auto [m, n, k] = random_sizes(random, format);
-    const QuantizedWeights weights = random_weights(random, n, k, format);
+    Draw drawn(5000 + draw);
+    auto& [random, format, k, m, n, weights, dense] = drawn;
     const Tensor2<float> x = random_rows(random, m, k), residual = random_rows(random, m, n);
     const Epilogue<float> epilogue{
         .alpha = 0.5f, .activation = Activation::gelu, .beta = 2, .residual = residual};
-    SCOPED_TRACE(random.trace() + ", bits " + std::to_string(format.bits) + ", " +
-                 std::to_string(m) + " x " + std::to_string(n) + " x " + std::to_string(k));
+    SCOPED_TRACE(drawn.text(Isa::amx));
     Tensor2<float> expected({m, n}), found({m, n});
     gemm(x, weights, ActivationFormat::int8, expected, epilogue, {.isa = Isa::avx512vnni});
     gemm(x, weights, ActivationFormat::int8, found, epilogue,

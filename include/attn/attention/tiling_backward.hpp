@@ -50,7 +50,7 @@ struct BackwardScratch {
       const index_t bytes = n * index_t{sizeof(X)};
       return reinterpret_cast<X*>(take((bytes + index_t{sizeof(T)} - 1) / index_t{sizeof(T)}));
     };
-    const bool drops = forward.options.dropout.p > 0, bends = problem.has_score_derivative();
+    const bool drops = forward.options.dropout.p > 0;
     k_panels = take(block_kv * d);
     v_panels = take(block_kv * dv);
     k = take(block_kv * d_stride);
@@ -59,7 +59,7 @@ struct BackwardScratch {
     weights = take(kRows * score_stride);
     dropped = drops || problem.prob_derivative ? take(kRows * score_stride) : weights;
     d_s = take(kRows * score_stride);
-    score_derivative = bends ? take(score_stride) : nullptr;
+    score_derivative = problem.has_score_derivative() ? take(score_stride) : nullptr;
     prob_derivative = problem.prob_derivative ? take(score_stride) : nullptr;
     for (std::size_t n = 0; n < kMaxScoreParameters; ++n) {
       if (problem.parameter_derivatives[n]) parameter_derivatives[n] = take(score_stride);

@@ -27,6 +27,11 @@ enum class ActivationFormat {
 
 namespace detail {
 
+/// Whether activations become integer codes.
+constexpr bool is_integer(ActivationFormat activations) {
+  return activations == ActivationFormat::int8 || activations == ActivationFormat::int16;
+}
+
 struct QuantizedProblem {
   GemmProblem<float> product;      ///< without B
   const QuantizedMatrix* weights;  ///< one below the other, of as many columns

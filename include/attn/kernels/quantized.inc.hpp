@@ -9,10 +9,9 @@
 #include "attn/kernels/quantized_tiles.inc.hpp"
 #endif
 
-/// The activations, of k, that have a scale beside weights with one scale a row: half of them, or
-/// fewer, as many as sums of codes are exact for; whole tiles. What is large takes the codes from
-/// half of a row: MiniLM's embeddings of random words lose a third less than by one scale
-/// (bench/precision --random).
+/// How many of k activations share a scale beside weights with one scale a row: half of them, or
+/// fewer, as many as sums of codes are exact for; whole tiles. A large activation takes the codes
+/// from its half of the row alone (bench/precision prints what embeddings lose).
 inline index_t row_piece(index_t k) {
   constexpr index_t kTile = 64, kMax = ExpandedPanels::kMaxK;
   const index_t pieces = std::max(index_t{2}, (k + kMax - 1) / kMax);

@@ -83,8 +83,7 @@ void quantize(Module& module, const QuantizeOptions& options = {}) {
                 "quantize: the module must be of float, bfloat16 or float16");
   const bool is_bf16 = options.weights == WeightFormat::bf16;
   if (is_bf16 || options.weights == WeightFormat::f16) {
-    if (options.activations == ActivationFormat::int8 ||
-        options.activations == ActivationFormat::int16) {
+    if (detail::is_integer(options.activations)) {
       throw ValueError(message("quantize", "activations",
                                "be exact or bf16 with weights of 16 bits",
                                options.activations == ActivationFormat::int8 ? "int8" : "int16"));

@@ -1,4 +1,4 @@
-// Kernel text: whether the current instruction set has vectors of pairs; then MultiplyAdd of them.
+// Kernel text: MultiplyAdd of pairs, where the current instruction set has vectors of them.
 // SPDX-License-Identifier: Apache-2.0
 //
 // The vocabulary. A vector of floats holds pairs: in each lane two neighbours k of bfloat16.
@@ -8,7 +8,4 @@
 namespace pairs {
 #include ATTN_TARGET_PAIRS
 }  // namespace pairs
-constexpr bool has_pairs() { return true; }
-#else
-constexpr bool has_pairs() { return false; }
 #endif
