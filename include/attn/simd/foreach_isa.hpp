@@ -16,6 +16,10 @@
 // g++ 12 warns of a signed index into an array of vectors, though not into one of numbers.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-conversion"
+#if defined(__clang__)
+// A text may be empty for a target: pairs, where it has no vectors of them.
+#pragma clang diagnostic ignored "-Wpragma-clang-attribute"
+#endif
 // Some programs define these as macros: headers write (std::min)(a, b), kernel text calls functions
 // of its own.
 #pragma push_macro("min")
