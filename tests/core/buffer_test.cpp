@@ -1,7 +1,14 @@
 // Buffers: alignment whatever the size and type, checked sizes, ownership.
 #include "attn/core/buffer.hpp"
 
+#if ATTN_HAS_ZERO_PAGES
+#include <unistd.h>
+#endif
+
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -41,6 +48,50 @@ TEST(Buffer, NothingHasNoMemory) {
   EXPECT_EQ(Buffer<float>(0).data(), nullptr);
   EXPECT_EQ(Buffer<float>(0).size(), 0);
 }
+
+TEST(Buffer, ZerosWhereMemoryWasUsedBefore) {
+  for (const index_t size : {1, 1000, 1 << 15, (1 << 15) + 1, 1 << 20}) {
+    for (const bool pages : {false, true}) {
+      {
+        const Buffer<float> used(size);
+        std::fill_n(used.data(), size, 1.0f);
+      }
+      Buffer<float> made = pages ? Buffer<float>::zero_pages(size) : Buffer<float>::zeros(size);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(made.data()) % 64, 0u) << size;
+      Buffer<float> moved(1);
+      moved = std::move(made);
+      ASSERT_EQ(moved.size(), size);
+      EXPECT_EQ(std::count(moved.data(), moved.data() + size, 0.0f), size) << "pages: " << pages;
+      moved.data()[size - 1] = 1;
+    }
+  }
+  EXPECT_EQ(Buffer<float>::zero_pages(0).data(), nullptr);
+  EXPECT_THROW(Buffer<float>::zero_pages(-1), ShapeError);
+}
+
+#if ATTN_HAS_ZERO_PAGES
+TEST(Buffer, ZeroPagesTakeNoMemoryBeforeTheyAreTouched) {
+  constexpr index_t kSize = 1 << 24;
+  const auto page = static_cast<index_t>(::sysconf(_SC_PAGESIZE));
+  const auto resident = [&](const Buffer<char>& buffer) {
+    std::vector<unsigned char> pages(static_cast<std::size_t>((kSize + page - 1) / page));
+    EXPECT_EQ(::mincore(buffer.data(), kSize, pages.data()), 0);
+    return std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return (p & 1) != 0; });
+  };
+  for (int i = 0; i < 2; ++i) {  // a heap that has freed some hands out what it has
+    std::vector<Buffer<char>> used;
+    for (int n = 0; n < 64; ++n) {
+      used.emplace_back(kSize / 64);
+      std::fill_n(used.back().data(), kSize / 64, 'x');
+    }
+    used.clear();
+    const Buffer<char> made = Buffer<char>::zero_pages(kSize);
+    EXPECT_EQ(resident(made), 0);
+    made.data()[kSize / 2] = 'x';
+    EXPECT_GT(resident(made), 0);
+  }
+}
+#endif
 
 TEST(Buffer, SizesThatDoNotFitThrow) {
   EXPECT_TRUE(contains(error_of<ShapeError>([] { Buffer<double>(index_t{1} << 60); }),

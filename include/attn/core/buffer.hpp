@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <new>
@@ -12,6 +10,20 @@
 #include <utility>
 
 #include "attn/core/shape.hpp"
+
+// ATTN_NO_MMAP forces what other systems get.
+#if (defined(__unix__) || defined(__APPLE__)) && !defined(ATTN_NO_MMAP)
+#define ATTN_HAS_MMAP 1
+#include <sys/mman.h>
+#else
+#define ATTN_HAS_MMAP 0
+#endif
+// AddressSanitizer sees a read past the end of a heap block, but not past that of a map.
+#if ATTN_HAS_MMAP && !defined(__SANITIZE_ADDRESS__) && !ATTN_ABI_HAS_FEATURE(address_sanitizer)
+#define ATTN_HAS_ZERO_PAGES 1
+#else
+#define ATTN_HAS_ZERO_PAGES 0
+#endif
 
 ATTN_NAMESPACE_BEGIN
 
@@ -44,46 +56,54 @@ class Buffer {
     }
   }
 
-  /// `size` elements whose bytes are 0. Large ones are pages that the system has cleared, which
-  /// take no memory before they are touched: a model whose weights are replaced when it is loaded
-  /// costs nothing before.
+  /// `size` elements whose bytes are 0.
   static Buffer zeros(index_t size) {
-    constexpr std::size_t kLarge = std::size_t{1} << 17;  // from which on glibc maps pages
+    Buffer result(size);
+    if (size > 0) std::memset(static_cast<void*>(result.data_), 0, bytes_of(size));
+    return result;
+  }
+
+  /// The same, for weights, which loading replaces: large ones are pages of their own, which take
+  /// neither memory nor time before they are touched. calloc's are such pages only until a program
+  /// has freed some. Whoever writes all elements at once is served faster by zeros().
+  static Buffer zero_pages(index_t size) {
+#if ATTN_HAS_ZERO_PAGES
+    constexpr std::size_t kLarge = std::size_t{1} << 17;  // less loses part of its last page
     const std::size_t bytes = bytes_of(size);
-    if (bytes < kLarge) {
-      Buffer result(size);
-      if (bytes > 0) std::memset(static_cast<void*>(result.data()), 0, bytes);
+    if (bytes >= kLarge) {
+      void* const start =
+          ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (start == MAP_FAILED) throw std::bad_alloc();
+      Buffer result;
+      result.data_ = static_cast<T*>(start);
+      result.size_ = size;
+      result.is_map_ = true;
       return result;
     }
-    Buffer result;
-    void* start = std::calloc(bytes + kAlignment, 1);
-    if (start == nullptr) throw std::bad_alloc();
-    const std::size_t beyond = reinterpret_cast<std::uintptr_t>(start) % kAlignment;
-    result.zeros_ = start;
-    result.data_ =
-        reinterpret_cast<T*>(static_cast<std::byte*>(start) + (kAlignment - beyond) % kAlignment);
-    result.size_ = size;
-    return result;
+#endif
+    return zeros(size);
   }
 
   /// What was moved from is empty: its memory is gone, and a size without memory would be read.
   Buffer(Buffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
-        zeros_(std::exchange(other.zeros_, nullptr)),
-        size_(std::exchange(other.size_, 0)) {}
+        size_(std::exchange(other.size_, 0)),
+        is_map_(std::exchange(other.is_map_, false)) {}
   Buffer& operator=(Buffer&& other) noexcept {
     Buffer taken(std::move(other));
     std::swap(data_, taken.data_);
-    std::swap(zeros_, taken.zeros_);
     std::swap(size_, taken.size_);
+    std::swap(is_map_, taken.is_map_);
     return *this;
   }
   ~Buffer() {
-    if (zeros_ != nullptr) {
-      std::free(zeros_);
-    } else {
-      ::operator delete(data_, std::align_val_t{kAlignment});
+#if ATTN_HAS_ZERO_PAGES
+    if (is_map_) {
+      ::munmap(data_, bytes_of(size_));
+      return;
     }
+#endif
+    ::operator delete(data_, std::align_val_t{kAlignment});
   }
 
   T* data() const { return data_; }
@@ -98,8 +118,8 @@ class Buffer {
 
   // Not std::unique_ptr: <memory> would be a tenth of what reading attention.hpp takes a compiler.
   T* data_ = nullptr;
-  void* zeros_ = nullptr;  ///< of zeros(): where calloc's memory begins
   index_t size_ = 0;
+  bool is_map_ = false;  ///< of zero_pages()
 };
 
 ATTN_NAMESPACE_END

@@ -68,6 +68,15 @@ class Tensor {
     return result;
   }
 
+  /// Zeros that take neither memory nor time before they are touched, where the system can do it:
+  /// for weights, which loading replaces.
+  static Tensor zero_pages(const Shape<Rank>& shape) {
+    Tensor result;
+    result.buffer_ = Buffer<T>::zero_pages(size_of(shape));
+    result.shape_ = shape;
+    return result;
+  }
+
   TensorView<T, Rank> view() ATTN_LIFETIMEBOUND { return {buffer_.data(), shape_}; }
   TensorView<const T, Rank> view() const ATTN_LIFETIMEBOUND { return {buffer_.data(), shape_}; }
   operator TensorView<T, Rank>() ATTN_LIFETIMEBOUND { return view(); }

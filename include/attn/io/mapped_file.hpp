@@ -10,20 +10,16 @@
 #include <system_error>
 #include <utility>
 
-// ATTN_NO_MMAP forces the plain read, which is what other systems get.
-#if (defined(__unix__) || defined(__APPLE__)) && !defined(ATTN_NO_MMAP)
-#define ATTN_HAS_MMAP 1
+#include "attn/core/buffer.hpp"
+#include "attn/io/quote.hpp"
+
+#if ATTN_HAS_MMAP
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #else
-#define ATTN_HAS_MMAP 0
 #include <fstream>
 #endif
-
-#include "attn/core/buffer.hpp"
-#include "attn/io/quote.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -95,7 +95,7 @@ class Embedding {
   Embedding() = default;
   /// Throws ValueError for a table without rows.
   Embedding(index_t num_embeddings, index_t embedding_dim)
-      : weight({num_embeddings, embedding_dim}) {
+      : weight(Tensor2<T>::zero_pages({num_embeddings, embedding_dim})) {
     if (num_embeddings < 1) {
       throw ValueError(
           message("Embedding", "num_embeddings", "be at least 1", std::to_string(num_embeddings)));

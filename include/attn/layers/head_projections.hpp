@@ -58,10 +58,12 @@ class HeadProjections {
               (o.num_heads + o.num_kv_heads) * o.head_dim + o.num_kv_heads * o.head_dim_v},
         separate_names_(o.separate_in_proj) {
     if (o.kdim == o.embed_dim && o.vdim == o.embed_dim) {
-      weight_ = Tensor2<T>({ends_[2], o.embed_dim});
+      weight_ = Tensor2<T>::zero_pages({ends_[2], o.embed_dim});
     } else {
-      parts_ = {Tensor2<T>({width(0), o.embed_dim}), Tensor2<T>({width(1), o.kdim}),
-                Tensor2<T>({width(2), o.vdim})};
+      const auto part = [&](int which, index_t features) {
+        return Tensor2<T>::zero_pages({width(which), features});
+      };
+      parts_ = {part(0, o.embed_dim), part(1, o.kdim), part(2, o.vdim)};
     }
     if (o.in_proj_bias.value_or(o.bias)) bias_ = Tensor1<T>({ends_[2]});
   }

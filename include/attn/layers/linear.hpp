@@ -135,7 +135,7 @@ class Linear {
   Linear() = default;
   /// Throws ShapeError for negative numbers.
   explicit Linear(const LinearOptions& options)
-      : weight({options.out_features, options.in_features}) {
+      : weight(Tensor2<T>::zero_pages({options.out_features, options.in_features})) {
     if (options.bias) bias = Tensor1<T>({options.out_features});
   }
   Linear(index_t in_features, index_t out_features, bool with_bias = true)
