@@ -22,15 +22,20 @@ inline index_t row_piece(index_t k) {
 inline void multiply_rows(const detail::GemmProblem<float>& g,
                           std::span<const detail::QuantizedMatrix> parts, const QuantizedRows& rows,
                           const Executor& threads, Workspace& workspace) {
-  if (g.m <= kGemvRows) return multiply_codes(g, parts, rows, threads);
-
+  bool is_in_tiles = false;
+#if defined(ATTN_TARGET_TILES)
+  is_in_tiles = takes_tiles(g, parts[0].format);
+#endif
+  if (g.m <= kGemvRows && !is_in_tiles) {
+    return multiply_codes(g, parts, rows, threads, workspace);
+  }
   Scratch<ExpandedPanels> expanded(workspace, detail::worker_count(threads));
   index_t column = 0;
   for (const detail::QuantizedMatrix& w : parts) {
     const detail::GemmProblem<float> part = columns_of(g, column, w.n);
     column += w.n;
 #if defined(ATTN_TARGET_TILES)
-    if (takes_tiles(part, w.format)) {
+    if (is_in_tiles) {
       multiply_int8_tiles(part, w, rows, threads, workspace);
       continue;
     }
