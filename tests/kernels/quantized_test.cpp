@@ -50,7 +50,7 @@ struct Draw {
         format(random.pick(quantized_formats())),
         k(format.block == 0 ? random.pick<Index>({1, 3, 64, 130, 1027, 2100})
                             : 32 * random.pick<Index>({1, 2, 5, 33, 65})),
-        m(random.pick<Index>({1, 2, 3, 4, 5, 6, 7, 13, 70, 200})),
+        m(random.pick<Index>({1, 2, 3, 4, 5, 7, 8, 9, 10, 13, 16, 17, 70, 200})),
         n(random.pick<Index>({1, 15, 16, 17, 33, 64, 100, 130})),
         weights(random_weights(random, n, k, format)),
         dense({n, k}) {
