@@ -151,12 +151,19 @@ void run(const Options& options) {
       options.model.empty() ? examples::llm_path() : std::filesystem::path(options.model);
   attn::LanguageModelOptions loading{.activations = attn::ActivationFormat::int8};
   if (options.row == "llm_prefill_exact") loading.activations = attn::ActivationFormat::exact;
+  if (options.row == "llm_prefill_bf16") {
+    loading.activations = attn::ActivationFormat::bf16;
+    loading.dequantize = true;
+    loading.weights = attn::WeightFormat::bf16;
+  }
   const double s = options.seconds;
   const auto of_model = [&](auto f) { return f(attn::LanguageModel(path, loading)); };
   using Model = attn::LanguageModel;
   const std::map<std::string, std::function<Measured()>> rows = {
       {"llm_prefill", [&] { return of_model([&](const Model& m) { return prefill(m, s); }); }},
       {"llm_prefill_exact",
+       [&] { return of_model([&](const Model& m) { return prefill(m, s); }); }},
+      {"llm_prefill_bf16",
        [&] { return of_model([&](const Model& m) { return prefill(m, s); }); }},
       {"llm_decode",
        [&] {

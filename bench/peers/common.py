@@ -377,8 +377,8 @@ class Llm(Operation):
     prompt: int
     decoded: int = 0
     conversations: int = 1
-    exact: bool = False
-    float32_tolerance = 1e-9  # it is the same token or another
+    element: str = "int8"
+    tolerance = 1e-9  # it is the same token or another
 
     @property
     def name(self):
@@ -389,7 +389,8 @@ class Llm(Operation):
             "long": "long",
             "first": "first_token",
         }
-        return f"llm_{names[self.kind]}" + "_exact" * self.exact
+        ends = {"float32": "_exact", "bfloat16": "_bf16", "int8": ""}
+        return f"llm_{names[self.kind]}{ends[self.element]}"
 
     @property
     def model(self):
@@ -509,7 +510,8 @@ def operations(shapes, minilm):
     folder = minilm.folder
     llm = [
         Llm("prompt", folder, prompt=512),
-        Llm("prompt", folder, prompt=512, exact=True),
+        Llm("prompt", folder, prompt=512, element="float32"),
+        Llm("prompt", folder, prompt=512, element="bfloat16"),
         Llm("decode", folder, prompt=16, decoded=128),
         Llm("batch", folder, prompt=16, decoded=128, conversations=8),
         Llm("long", folder, prompt=4096, decoded=16),

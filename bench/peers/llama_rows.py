@@ -13,6 +13,8 @@ from rival import Unsupported, Way, serve
 def open_model(operation, threads, **options):
     if not isinstance(operation, Llm):
         raise Unsupported(f"no language model: {operation}")
+    if operation.element == "bfloat16":
+        raise Unsupported("weights are in the file's codes")
     context = operation.prompt + operation.decoded
     return llama_cpp.Llama(
         os.fspath(operation.model),

@@ -54,7 +54,7 @@ fi
 step "Installing numpy"
 pinned numpy
 for packages in torch "onnxruntime onnx" openvino \
-    "sentence-transformers transformers tokenizers safetensors"; do
+    "sentence-transformers transformers tokenizers safetensors" "gguf accelerate"; do
   step "Installing $packages"
   # shellcheck disable=SC2086  # a list of words
   pinned $packages || step "Could not install $packages: going on without"

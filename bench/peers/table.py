@@ -137,10 +137,12 @@ def print_table(result):
         " beforehand, activations are rounded in the call; PyTorch by tensors of bfloat16 and"
         " quantize_dynamic, ONNX Runtime by quantize_dynamic, OpenVINO by its inference precision"
         " and, in int8, by weights with a scale a row and dynamic quantization. llm is"
-        " SmolLM2-135M-Instruct in Q4_1, activations in 8 bits but for llm_prefill_exact: a prompt"
+        " SmolLM2-135M-Instruct in Q4_1, activations in 8 bits but for llm_prefill_exact, and"
+        " llm_prefill_bf16, whose weights become bfloat16, too: a prompt"
         " of 512 tokens, 128 tokens behind 16, as many of each of 8 conversations at once, 16"
         " behind 4,096 with a cache in 8 bits, and the first token behind 16, the model's loading"
-        " included."
+        " included; PyTorch by transformers, which turns the file's codes into floats, and these by"
+        " quantize_dynamic or into bfloat16."
     )
     for complaint in result["complaints"]:
         print(f"\n{complaint}")

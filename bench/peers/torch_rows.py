@@ -1,5 +1,7 @@
 """PyTorch's side: eager calls as a user writes them, with gradients where training is measured."""
 
+import functools
+
 import torch
 import torch.nn.functional as F
 
@@ -13,6 +15,7 @@ from common import (
     EncoderTrain,
     Gemm,
     GptTrain,
+    Llm,
     MiniLm,
 )
 from common import MultiHead, Softmax
@@ -54,6 +57,85 @@ def sentence_transformer(operation, threads):
     return lambda: model.encode(
         text, batch_size=minilm.BATCH_SIZE, convert_to_tensor=True, show_progress_bar=False
     )
+
+
+def load_transformers(path):
+    """Codes become floats: transformers has no products of them."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32
+    )
+
+
+@functools.cache
+def llm_ids(path, text):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    return tokenizer(text, return_tensors="pt").input_ids[0]
+
+
+# Reading a file takes ten seconds, a long prompt as many; steps forget what they added.
+@functools.cache
+def llm_in(path, element):
+    return small(load_transformers(path), element)
+
+
+@functools.cache
+def llm_behind_prompts(path, element, lengths, text):
+    """Model, cache and mask behind the first tokens of the text, as many as each conversation has,
+    padded on the left."""
+    model, ids = llm_in(path, element), llm_ids(path, text)
+    longest = max(lengths)
+    rows = torch.stack([F.pad(ids[:n], (longest - n, 0)) for n in lengths])
+    mask = torch.stack([torch.arange(longest) >= longest - n for n in lengths]).long()
+    out = model(
+        rows,
+        attention_mask=mask,
+        position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
+        logits_to_keep=1,
+        use_cache=True,
+    )
+    return model, out.past_key_values, mask
+
+
+def language_model(operation, threads):
+    """By transformers: weights in the operation's element, in bfloat16 the cache too."""
+    torch.set_num_threads(threads)
+    path, element = operation.model, operation.element
+    ids = llm_ids(path, operation.text)
+    likeliest = lambda out: out.logits[0, -1].argmax().float().reshape(1).numpy()
+    if not operation.decoded:
+        prompt = ids[None, : operation.prompt]
+        model = None if operation.kind == "first" else llm_in(path, element)
+        return Way(
+            lambda: (model or load_transformers(path))(prompt, logits_to_keep=1, use_cache=True),
+            likeliest,
+        )
+
+    lengths = tuple(operation.prompt + n for n in range(operation.conversations))
+    model, cache, mask = llm_behind_prompts(path, element, lengths, operation.text)
+
+    def decode():
+        added = cache.get_seq_length() - mask.shape[1]
+        if added:
+            cache.crop(-added)
+        seen = mask
+        for i in range(operation.decoded):
+            tokens = torch.stack([ids[n + i] for n in lengths])[:, None]
+            positions = torch.tensor(lengths)[:, None] + i
+            seen = F.pad(seen, (0, 1), value=1)
+            out = model(
+                tokens,
+                attention_mask=seen,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+            )
+        return out
+
+    return Way(decode, likeliest)
 
 
 class Block(torch.nn.Module):
@@ -180,6 +262,8 @@ def encoder(operation, t, dropout):
 def eager(operation, inputs, threads):
     if isinstance(operation, (AttentionTrain, EncoderTrain, GptTrain)):
         return training(operation, inputs, threads)
+    if isinstance(operation, Llm):
+        return language_model(operation, threads)
     torch.set_num_threads(threads)
     t = {name: torch.from_numpy(x) for name, x in inputs.items()}
     if operation.element == "bfloat16":
