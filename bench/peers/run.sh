@@ -2,7 +2,7 @@
 # Compares attn's speed with PyTorch's, ONNX Runtime's, OpenVINO's and llama.cpp's on this machine
 # and prints a Markdown table:
 # `sh bench/peers/run.sh [--threads N] [--quick] [--row NAME]... [--json FILE]`, from any directory.
-# It takes about 25 minutes, with --row less; --quick takes three and shows that it works, not how
+# It takes about 35 minutes, with --row less; --quick takes three and shows that it works, not how
 # fast anything is.
 #
 # pip installs the rivals, by its own settings, into a virtual environment:
