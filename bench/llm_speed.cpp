@@ -163,8 +163,7 @@ void run(const Options& options) {
       {"llm_prefill", [&] { return of_model([&](const Model& m) { return prefill(m, s); }); }},
       {"llm_prefill_exact",
        [&] { return of_model([&](const Model& m) { return prefill(m, s); }); }},
-      {"llm_prefill_bf16",
-       [&] { return of_model([&](const Model& m) { return prefill(m, s); }); }},
+      {"llm_prefill_bf16", [&] { return of_model([&](const Model& m) { return prefill(m, s); }); }},
       {"llm_decode",
        [&] {
          return of_model([&](const Model& m) {

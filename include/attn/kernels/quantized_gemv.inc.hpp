@@ -8,8 +8,8 @@
 // Rapids, the weights of SmolLM2 in turn, one thread: 0.62 of the time that expanding them first
 // takes; two panels instead of four, 1.1 times as long; no prefetch, 1.5 times.
 
-/// The most rows that a tile takes. Each tile reads and expands the codes again: SmolLM2's layers on
-/// Emerald Rapids, 8 rows at once take 0.79 of the time of 4 and 4.
+/// The most rows that a tile takes. Each tile reads and expands the codes again: on Emerald Rapids,
+/// SmolLM2's layers by 8 rows at once take 0.79 of the time of 4 and 4.
 inline constexpr int kMaxGemvHeight = Int8::kRows < 4 ? int{Int8::kRows} : 8;
 /// Rows of activations that are multiplied by codes as they lie.
 inline constexpr index_t kGemvRows = std::max(8, 2 * kMaxGemvHeight);
@@ -51,9 +51,9 @@ inline GemvRows interleave_rows(const QuantizedRows& a, index_t m, index_t row, 
   return {height, codes, scales, sums, starts};
 }
 
-/// Rows from `row` on by the panels from column j on: c = x W^T for `columns` columns. The
-/// float sums of an element are those of int8_tile(), in its order. Prefetches panels `distance`
-/// bytes behind.
+/// Rows from `row` on by the panels from column j on: c = x W^T for `columns` columns. The float
+/// sums of an element are those of int8_tile(), in its order. Prefetches panels `distance` bytes
+/// behind.
 template <int R, bool kWide, bool kNarrow>
 inline void gemv_tile(const detail::GemmProblem<float>& g, const detail::QuantizedMatrix& w,
                       const QuantizedRows& rows, const GemvRows& a, index_t row, index_t j,

@@ -8,9 +8,9 @@ struct ByteProducts {
   }
 };
 
-/// Whether tiles take a product. Weights with a scale a row are multiplied as they are stored, which
-/// pays above 8 rows; those in blocks as signed numbers, code - zero, so that nothing is left to add
-/// to the sums of a block.
+/// Whether tiles take a product. Weights with a scale a row are multiplied as they are stored,
+/// which pays above 8 rows; those in blocks as signed numbers, code - zero, so that nothing is left
+/// to add to the sums of a block.
 inline bool takes_tiles(const detail::GemmProblem<float>& g, const QuantizedFormat& format) {
   return g.k > 0 && g.m > (format.block == 0 ? 8 : kGemvRows) &&
          (format.block == 0 || (format.has_wide ? format.zero == 128 : format.zero < 128));
