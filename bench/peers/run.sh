@@ -2,8 +2,8 @@
 # Compares attn's speed with PyTorch's, ONNX Runtime's, OpenVINO's and llama.cpp's on this machine
 # and prints a Markdown table:
 # `sh bench/peers/run.sh [--threads N] [--quick] [--row NAME]... [--json FILE]`, from any directory.
-# It takes about 35 minutes, with --row less; --quick takes three and shows that it works, not how
-# fast anything is.
+# It takes about an hour, with --row less; --quick takes ten minutes and shows that it works, not
+# how fast anything is.
 #
 # pip installs the rivals, by its own settings, into a virtual environment:
 # ${XDG_CACHE_HOME:-~/.cache}/attn/peers-venv. That takes 6 GB, most of them CUDA, unless
