@@ -8,9 +8,8 @@
 // Rapids, the weights of SmolLM2 in turn, one thread: 0.62 of the time that expanding them first
 // takes; two panels instead of four, 1.1 times as long; no prefetch, 1.5 times.
 
-/// The most rows that a tile takes. Each tile reads and expands the codes again: on Emerald Rapids,
-/// two threads, 8 rows at once give 1.16 times the tokens a second of 4 and 4 (llm_speed's
-/// llm_decode_batch).
+/// The most rows that a tile takes. Each tile reads and expands the codes again, as 8 conversations
+/// notice (llm_speed's llm_decode_batch).
 inline constexpr int kMaxGemvHeight = Int8::kRows < 4 ? int{Int8::kRows} : 8;
 /// Rows of activations that are multiplied by codes as they lie.
 inline constexpr index_t kGemvRows = std::max(8, 2 * kMaxGemvHeight);
