@@ -9,7 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "attn/models/gguf_tokenizer.hpp"
+#include "attn/models/gguf/tokenizer.hpp"
 
 #include "support/command_line.hpp"
 #include "support/model_dir.hpp"

@@ -1,5 +1,8 @@
 # Draws the include graph of include/attn by folder, and fails on an arrow that points up.
 #
+# Between the folders of one folder (attention/tasks and attention/paths) arrows may have any order, but no cycle; a folder's
+# own files and those of the folders in it may include each other.
+#
 # It reads #include lines and, for kernel text, `#define ATTN_KERNEL_TEXT "..."` and `ATTN_TARGET_VECTORS "..."`, which are included.
 # INCLUDE_DIR may name another tree.
 cmake_minimum_required(VERSION 3.24)
@@ -52,6 +55,14 @@ foreach(header IN LISTS headers)
     endif()
     if(EXISTS "${INCLUDE_DIR}/${target}")
       string(REGEX REPLACE "^attn/([^/.]+).*" "\\1" to "${target}")
+      string(REGEX MATCH "^attn/([^/]+/[^/]+)/" from_folder "${header}")
+      set(from_folder "${CMAKE_MATCH_1}")
+      string(REGEX MATCH "^attn/([^/]+/[^/]+)/" to_folder "${target}")
+      set(to_folder "${CMAKE_MATCH_1}")
+      if(to STREQUAL from AND from_folder AND to_folder AND NOT to_folder STREQUAL from_folder)
+        list(APPEND inner_folders ${from_folder} ${to_folder})
+        list(APPEND "${from_folder}_includes" ${to_folder})
+      endif()
       if(NOT to STREQUAL from)
         list(APPEND "${from}_includes" "${to}")
         if(NOT to IN_LIST "${from}_may")
@@ -74,6 +85,26 @@ foreach(header IN LISTS headers)
     endforeach()
   endif()
 endforeach()
+
+# Takes away folders that include none of the rest, until none is left or all that are left lie on or above a cycle.
+list(REMOVE_DUPLICATES inner_folders)
+while(inner_folders)
+  set(rest "")
+  foreach(folder IN LISTS inner_folders)
+    foreach(included IN LISTS "${folder}_includes")
+      if(included IN_LIST inner_folders)
+        list(APPEND rest ${folder})
+        break()
+      endif()
+    endforeach()
+  endforeach()
+  if(rest STREQUAL inner_folders)
+    list(JOIN rest ", " names)
+    list(APPEND problems "these folders include each other in a cycle: ${names}")
+    break()
+  endif()
+  set(inner_folders ${rest})
+endwhile()
 
 list(LENGTH headers count)
 message("include graph of ${count} headers, by folder (number of include lines):")

@@ -98,7 +98,7 @@ def tables():
     parts, names = [], []
     for room, title in ROOMS.items():
         sections = []
-        for header in sorted((ROOT / "include/attn" / room).glob("*.hpp")):
+        for header in sorted((ROOT / "include/attn" / room).rglob("*.hpp")):
             text = re.sub(r"\nnamespace detail \{.*?\n\}  // namespace detail", "", header.read_text(encoding="utf-8"), flags=re.DOTALL)
             for comment, name, body in STRUCT.findall(text):
                 if not NAME.match(name):

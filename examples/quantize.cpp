@@ -8,7 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "attn/io/gguf_writer.hpp"
+#include "attn/io/gguf/writer.hpp"
 
 #include "support/command_line.hpp"
 

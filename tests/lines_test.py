@@ -21,7 +21,7 @@ def long_lines(page):
             yield number, line
 
 
-pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 sources = [path for folder in ("include", "bench") for path in (ROOT / folder).rglob("*")
            if path.suffix in (".hpp", ".inc", ".cpp", ".cmake", ".txt", ".sh", ".py", ".js", ".html")]
 if len(pages) < 10 or len(sources) < 200:
@@ -29,7 +29,7 @@ if len(pages) < 10 or len(sources) < 200:
 found = [f"{path.relative_to(ROOT)}:{number}: {len(line)} columns: {line}"
          for path in sorted(pages + sources) for number, line in long_lines(path)]
 print(*found, sep="\n")
-for path in sorted((ROOT / "include/attn/attention").iterdir()):
+for path in sorted((ROOT / "include/attn/attention").rglob("*.hpp")):
     count = len(path.read_text(encoding="utf-8").splitlines())
     if count > LINES:
         found.append(path)

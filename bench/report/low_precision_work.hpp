@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "attn/kernels/convert.hpp"
-#include "attn/kernels/quantized.hpp"
+#include "attn/kernels/quantized/quantized.hpp"
+#include "attn/kernels/rows/convert.hpp"
 
 #include "report/work.hpp"
 

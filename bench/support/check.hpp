@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "support/draws/library_options.hpp"
 #include "support/inputs.hpp"
-#include "support/library_options.hpp"
-#include "support/reference_layers.hpp"
+#include "support/references/reference_layers.hpp"
 #include "support/tolerance.hpp"
 
 namespace bench {

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "attn/kernels/loss.hpp"
+#include "attn/kernels/losses/loss.hpp"
 #include "attn/models/gpt_backward.hpp"
 #include "attn/train/clipping.hpp"
 #include "attn/train/initialize.hpp"

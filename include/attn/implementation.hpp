@@ -12,13 +12,13 @@
 
 #include "attn/attention/sdpa_backward.hpp"
 #include "attn/generation.hpp"
-#include "attn/kernels/activation_backward.hpp"
-#include "attn/kernels/column_sums.hpp"
-#include "attn/kernels/loss.hpp"
-#include "attn/kernels/norm_backward.hpp"
-#include "attn/kernels/quantized.hpp"
-#include "attn/kernels/softmax_backward.hpp"
-#include "attn/layers/dropout.hpp"
+#include "attn/kernels/losses/loss.hpp"
+#include "attn/kernels/quantized/quantized.hpp"
+#include "attn/kernels/rows/activation_backward.hpp"
+#include "attn/kernels/rows/column_sums.hpp"
+#include "attn/kernels/rows/norm_backward.hpp"
+#include "attn/kernels/rows/softmax_backward.hpp"
+#include "attn/layers/module/dropout.hpp"
 #include "attn/train/update.hpp"
 
 /// A table for inputs of In and sums of Acc: see attn/kernels/backend.hpp.

@@ -6,27 +6,27 @@
 // checkpoints need a JSON parser.
 // clang-format off
 #include "attn/models.hpp"
-#include "attn/kernels/column_sums.hpp"         // sums over rows: gradients of biases
-#include "attn/kernels/activation_backward.hpp"
-#include "attn/kernels/norm_backward.hpp"
-#include "attn/kernels/softmax_backward.hpp"
-#include "attn/kernels/loss.hpp"                // cross_entropy, mse_loss
-#include "attn/kernels/contrastive_loss.hpp"    // InfoNCE over cosines
-#include "attn/kernels/cosine_loss.hpp"         // pairs that are to be alike or unlike
-#include "attn/attention/sdpa_backward.hpp"     // attention, from its output and lse
-#include "attn/layers/saved.hpp"                // what forward leaves for backward; gradients_of()
-#include "attn/layers/layer_stack_backward.hpp" // Linear to Transformer
-#include "attn/layers/input_embedding_backward.hpp"
+#include "attn/kernels/rows/column_sums.hpp"              // sums over rows: gradients of biases
+#include "attn/kernels/rows/activation_backward.hpp"
+#include "attn/kernels/rows/norm_backward.hpp"
+#include "attn/kernels/rows/softmax_backward.hpp"
+#include "attn/kernels/losses/loss.hpp"                   // cross_entropy, mse_loss
+#include "attn/kernels/losses/contrastive_loss.hpp"       // InfoNCE over cosines
+#include "attn/kernels/losses/cosine_loss.hpp"            // pairs that are to be alike or unlike
+#include "attn/attention/sdpa_backward.hpp"               // attention, from its output and lse
+#include "attn/layers/module/saved.hpp"                   // what forward saves
+#include "attn/layers/layer_stack_backward.hpp"           // Linear to Transformer
+#include "attn/layers/embedding/input_embedding_backward.hpp"
 #include "attn/models/bert_backward.hpp"
 #include "attn/models/gpt_backward.hpp"
 #include "attn/models/seq2seq_transformer_backward.hpp"
-#include "attn/train/initialize.hpp"            // PyTorch's initial parameters
-#include "attn/train/parameters.hpp"            // a model's parameters, gradients and groups
-#include "attn/train/clipping.hpp"              // the norm of all gradients
-#include "attn/train/loss_scale.hpp"            // for float16
-#include "attn/train/optimizer.hpp"             // Sgd, Adam, AdamW
-#include "attn/train/lora.hpp"                  // low-rank adapters of weights
-#include "attn/train/schedule.hpp"              // learning rates by step
-#include "attn/train/batches.hpp"               // examples in a drawn order
-#include "attn/train/checkpoint.hpp"            // stop and go on with the same bits
+#include "attn/train/initialize.hpp"                      // PyTorch's initial parameters
+#include "attn/train/parameters.hpp"                      // parameters, gradients, groups
+#include "attn/train/clipping.hpp"                        // the norm of all gradients
+#include "attn/train/loss_scale.hpp"                      // for float16
+#include "attn/train/optimizer.hpp"                       // Sgd, Adam, AdamW
+#include "attn/train/lora.hpp"                            // low-rank adapters of weights
+#include "attn/train/schedule.hpp"                        // learning rates by step
+#include "attn/train/batches.hpp"                         // examples in a drawn order
+#include "attn/train/checkpoint.hpp"                      // stop and go on with the same bits
 // clang-format on

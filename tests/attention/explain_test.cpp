@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "support/attention_draw.hpp"
+#include "support/draws/attention_draw.hpp"
 
 namespace attn {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "support/attention_draw.hpp"
+#include "support/draws/attention_draw.hpp"
 
 namespace attn {
 namespace {

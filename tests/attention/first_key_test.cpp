@@ -9,7 +9,7 @@
 #include "attn/attention/sdpa.hpp"
 
 #include "support/array.hpp"
-#include "support/attention_draw.hpp"
+#include "support/draws/attention_draw.hpp"
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
 #include "support/tolerance.hpp"

@@ -9,7 +9,7 @@
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
 #include "support/placed.hpp"
-#include "support/reference.hpp"
+#include "support/references/reference.hpp"
 #include "support/thread_executor.hpp"
 #include "support/tolerance.hpp"
 

@@ -7,8 +7,8 @@
 
 #include "attn/attention/sdpa.hpp"
 
+#include "support/draws/library_options.hpp"
 #include "support/error_of.hpp"
-#include "support/library_options.hpp"
 #include "support/placed.hpp"
 #include "support/random.hpp"
 #include "support/thread_executor.hpp"

@@ -6,11 +6,11 @@
 
 #include <gtest/gtest.h>
 
-#include "support/attention_draw.hpp"
+#include "support/draws/attention_draw.hpp"
 #include "support/error_of.hpp"
 #include "support/gradient_check.hpp"
 #include "support/isas.hpp"
-#include "support/reference_backward.hpp"
+#include "support/references/reference_backward.hpp"
 #include "support/thread_executor.hpp"
 #include "support/tolerance.hpp"
 

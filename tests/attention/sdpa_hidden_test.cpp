@@ -6,7 +6,7 @@
 #include "attn/attention/extend_mask.hpp"
 #include "attn/attention/sdpa.hpp"
 
-#include "support/attention_draw.hpp"
+#include "support/draws/attention_draw.hpp"
 #include "support/isas.hpp"
 
 namespace attn {

@@ -7,7 +7,7 @@
 #include "attn/attention/sdpa.hpp"
 
 #include "support/array.hpp"
-#include "support/attention_draw.hpp"
+#include "support/draws/attention_draw.hpp"
 #include "support/isas.hpp"
 
 namespace attn {

@@ -5,7 +5,7 @@
 
 #include "attn/attention/explain.hpp"
 
-#include "support/attention_draw.hpp"
+#include "support/draws/attention_draw.hpp"
 #include "support/isas.hpp"
 #include "support/thread_executor.hpp"
 

@@ -3,7 +3,7 @@
 
 #include "attn/attention/sdpa.hpp"
 
-#include "support/attention_draw.hpp"
+#include "support/draws/attention_draw.hpp"
 #include "support/isas.hpp"
 #include "support/tolerance.hpp"
 

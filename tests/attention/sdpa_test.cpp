@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "support/attention_draw.hpp"
-#include "support/functor_draw.hpp"
+#include "support/draws/attention_draw.hpp"
+#include "support/draws/functor_draw.hpp"
 #include "support/isas.hpp"
 #include "support/tolerance.hpp"
 

@@ -4,9 +4,9 @@
 #include "attn/attention/cached_attention.hpp"
 #include "attn/attention/explain.hpp"
 
-#include "support/attention_draw.hpp"
+#include "support/draws/attention_draw.hpp"
+#include "support/draws/format_draw.hpp"
 #include "support/error_of.hpp"
-#include "support/format_draw.hpp"
 #include "support/isas.hpp"
 #include "support/thread_executor.hpp"
 #include "support/tolerance.hpp"

@@ -1,5 +1,5 @@
 // Conformance suites Gelu, Swish and SwiGLU.
-#include "attn/kernels/activation.hpp"
+#include "attn/kernels/rows/activation.hpp"
 
 #include "conformance/cases.hpp"
 

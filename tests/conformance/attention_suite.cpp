@@ -4,11 +4,11 @@
 // an external cache are key lengths. Scores, which the operator can return, are told from the
 // library's weights and lse.
 #include "attn/attention/sdpa.hpp"
-#include "attn/layers/heads.hpp"
+#include "attn/layers/attention/heads.hpp"
 
 #include "conformance/cases.hpp"
 #include "golden/sdpa_options.hpp"
-#include "support/library_options.hpp"
+#include "support/draws/library_options.hpp"
 
 namespace attn_test {
 namespace {

@@ -1,6 +1,6 @@
 // Suite LinearAttention: heads are views; the rule shows in which of decay and beta are given.
 #include "attn/attention/linear_attention.hpp"
-#include "attn/layers/heads.hpp"
+#include "attn/layers/attention/heads.hpp"
 
 #include "conformance/cases.hpp"
 

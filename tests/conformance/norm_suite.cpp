@@ -1,7 +1,7 @@
 // Conformance suites LayerNormalization and RMSNormalization: the axes from `axis` on are one row.
 #include <iostream>
 
-#include "attn/kernels/norm.hpp"
+#include "attn/kernels/rows/norm.hpp"
 
 #include "conformance/cases.hpp"
 

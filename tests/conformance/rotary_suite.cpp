@@ -1,7 +1,7 @@
 // Conformance suite RotaryEmbedding. Without position ids the caches hold one row per token,
 // (batch, seq, rotary_dim / 2): joined into one cache, with the tokens' own numbers as positions.
-#include "attn/layers/heads.hpp"
-#include "attn/layers/rotary.hpp"
+#include "attn/layers/attention/heads.hpp"
+#include "attn/layers/attention/rotary.hpp"
 
 #include "conformance/cases.hpp"
 

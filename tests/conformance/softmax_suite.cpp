@@ -1,5 +1,5 @@
 // Conformance suites Softmax and LogSoftmax, along any axis.
-#include "attn/kernels/softmax.hpp"
+#include "attn/kernels/rows/softmax.hpp"
 
 #include "conformance/cases.hpp"
 

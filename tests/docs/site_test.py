@@ -49,10 +49,10 @@ def found(query):
     return {(html.unescape(name), page) for word, name, page in entries if word.startswith(query)}
 
 
-for guide in sorted(guides.glob("*.md")):
+for guide in sorted(guides.rglob("*.md")):
     if guide.name == "index.md":
         continue
-    page = f"md_docs_{guide.stem}.html"
+    page = "md_docs_" + "_".join(guide.relative_to(guides).with_suffix("").parts) + ".html"
     text = re.sub(r"^```.*?^```$", "", guide.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     for title in re.findall(r"^##? (.+)$", text, re.MULTILINE):
         title = title.replace("`", "")

@@ -5,9 +5,9 @@
 
 #include "attn/generation/generate_text.hpp"
 
+#include "support/files/temp_folder.hpp"
+#include "support/models/tiny_llama.hpp"
 #include "support/random.hpp"
-#include "support/temp_folder.hpp"
-#include "support/tiny_llama.hpp"
 
 namespace {
 

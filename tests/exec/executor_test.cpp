@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "attn/attention/sdpa_backward.hpp"
-#include "attn/kernels/gemm.hpp"
-#include "attn/kernels/softmax.hpp"
+#include "attn/kernels/gemm/gemm.hpp"
+#include "attn/kernels/rows/softmax.hpp"
 
 #include "support/error_of.hpp"
 #include "support/thread_executor.hpp"

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "support/attention_draw.hpp"
-#include "support/functor_draw.hpp"
+#include "support/draws/attention_draw.hpp"
+#include "support/draws/functor_draw.hpp"
 #include "support/isas.hpp"
 #include "support/placed.hpp"
 #include "support/tolerance.hpp"

@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "support/format_draw.hpp"
+#include "support/draws/format_draw.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   attn_test::Random random(std::span(data, size));

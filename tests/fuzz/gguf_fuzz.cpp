@@ -7,7 +7,7 @@
 #include <cstring>
 #include <span>
 
-#include "support/gguf_bytes.hpp"
+#include "support/files/gguf_bytes.hpp"
 
 namespace {
 

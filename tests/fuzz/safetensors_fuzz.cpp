@@ -8,7 +8,7 @@
 
 #include "attn/io.hpp"
 
-#include "support/safetensors_bytes.hpp"
+#include "support/files/safetensors_bytes.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {

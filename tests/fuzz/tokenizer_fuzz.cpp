@@ -10,10 +10,10 @@
 #include <string>
 #include <string_view>
 
-#include "attn/models/gguf_tokenizer.hpp"
-#include "attn/models/pretrained_tokenizer.hpp"
+#include "attn/models/gguf/tokenizer.hpp"
+#include "attn/models/pretrained/tokenizer.hpp"
 
-#include "support/gguf_bytes.hpp"
+#include "support/files/gguf_bytes.hpp"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "support/error_of.hpp"
-#include "support/toy_decoder.hpp"
+#include "support/models/toy_decoder.hpp"
 
 namespace attn {
 namespace {

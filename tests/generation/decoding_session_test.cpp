@@ -7,11 +7,11 @@
 
 #include "attn/generation/beam_search.hpp"
 
+#include "support/draws/transformer_options.hpp"
 #include "support/error_of.hpp"
+#include "support/models/toy_decoder.hpp"
 #include "support/placed.hpp"
-#include "support/reference_transformer.hpp"
-#include "support/toy_decoder.hpp"
-#include "support/transformer_options.hpp"
+#include "support/references/reference_transformer.hpp"
 
 namespace attn {
 namespace {

@@ -6,9 +6,9 @@
 #include "attn/generation/generate_text.hpp"
 
 #include "support/error_of.hpp"
-#include "support/generated_text.hpp"
-#include "support/temp_folder.hpp"
-#include "support/tiny_llama.hpp"
+#include "support/files/temp_folder.hpp"
+#include "support/models/generated_text.hpp"
+#include "support/models/tiny_llama.hpp"
 
 namespace attn {
 namespace {

@@ -9,9 +9,9 @@
 #include "attn/attn.hpp"
 
 #include "golden/case.hpp"
+#include "support/draws/library_options.hpp"
 #include "support/isas.hpp"
-#include "support/library_options.hpp"
-#include "support/reference_layers.hpp"
+#include "support/references/reference_layers.hpp"
 #include "support/tolerance.hpp"
 
 namespace attn_test {

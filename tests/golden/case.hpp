@@ -14,7 +14,7 @@
 
 #include "attn/io/safetensors.hpp"
 
-#include "support/reference.hpp"
+#include "support/references/reference.hpp"
 
 namespace attn_test {
 

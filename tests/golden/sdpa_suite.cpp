@@ -2,8 +2,8 @@
 #include "golden/backend.hpp"
 #include "golden/gradients.hpp"
 #include "golden/sdpa_options.hpp"
-#include "support/coded_call.hpp"
-#include "support/format_draw.hpp"
+#include "support/draws/coded_call.hpp"
+#include "support/draws/format_draw.hpp"
 
 namespace attn_test {
 namespace {

@@ -4,7 +4,7 @@
 #include "golden/backend.hpp"
 #include "golden/gradients.hpp"
 #include "golden/pytorch.hpp"
-#include "support/reference_transformer.hpp"
+#include "support/references/reference_transformer.hpp"
 
 namespace attn_test {
 namespace {

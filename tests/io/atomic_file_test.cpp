@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "support/error_of.hpp"
-#include "support/temp_folder.hpp"
+#include "support/files/temp_folder.hpp"
 
 #if ATTN_HAS_MMAP
 #include <sys/resource.h>

@@ -8,12 +8,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "attn/io/gguf_writer.hpp"
+#include "attn/io/gguf/writer.hpp"
 
 #include "support/error_of.hpp"
-#include "support/gguf_bytes.hpp"
+#include "support/files/gguf_bytes.hpp"
+#include "support/files/temp_folder.hpp"
 #include "support/random.hpp"
-#include "support/temp_folder.hpp"
 
 namespace attn {
 namespace {

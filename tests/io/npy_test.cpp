@@ -5,8 +5,8 @@
 
 #include "support/array.hpp"
 #include "support/error_of.hpp"
+#include "support/files/temp_folder.hpp"
 #include "support/random.hpp"
-#include "support/temp_folder.hpp"
 
 namespace attn {
 namespace {

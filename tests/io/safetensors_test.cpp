@@ -12,8 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "support/error_of.hpp"
-#include "support/safetensors_bytes.hpp"
-#include "support/temp_folder.hpp"
+#include "support/files/safetensors_bytes.hpp"
+#include "support/files/temp_folder.hpp"
 
 namespace attn {
 namespace {

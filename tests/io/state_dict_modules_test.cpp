@@ -10,8 +10,8 @@
 #include "attn/models/seq2seq_transformer.hpp"
 
 #include "support/error_of.hpp"
-#include "support/reference_transformer.hpp"
-#include "support/temp_folder.hpp"
+#include "support/files/temp_folder.hpp"
+#include "support/references/reference_transformer.hpp"
 
 namespace attn {
 namespace {

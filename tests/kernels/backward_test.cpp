@@ -1,13 +1,13 @@
 // Backward of kernels: against central differences, float against double, same bits.
 #include <gtest/gtest.h>
 
-#include "attn/kernels/activation_backward.hpp"
-#include "attn/kernels/column_sums.hpp"
-#include "attn/kernels/contrastive_loss.hpp"
-#include "attn/kernels/cosine_loss.hpp"
-#include "attn/kernels/loss.hpp"
-#include "attn/kernels/norm_backward.hpp"
-#include "attn/kernels/softmax_backward.hpp"
+#include "attn/kernels/losses/contrastive_loss.hpp"
+#include "attn/kernels/losses/cosine_loss.hpp"
+#include "attn/kernels/losses/loss.hpp"
+#include "attn/kernels/rows/activation_backward.hpp"
+#include "attn/kernels/rows/column_sums.hpp"
+#include "attn/kernels/rows/norm_backward.hpp"
+#include "attn/kernels/rows/softmax_backward.hpp"
 
 #include "support/gradient_check.hpp"
 #include "support/isas.hpp"

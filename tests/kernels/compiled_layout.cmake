@@ -8,13 +8,13 @@ cmake_minimum_required(VERSION 3.24)
 file(REMOVE_RECURSE ${WORK_DIR})
 file(COPY ${INCLUDE_DIR}/attn DESTINATION ${WORK_DIR}/changed)
 set(fields "index_t a_row, a_k;")
-file(READ ${INCLUDE_DIR}/attn/kernels/gemm_problem.hpp text)
+file(READ ${INCLUDE_DIR}/attn/kernels/gemm/gemm_problem.hpp text)
 if(NOT text MATCHES "${fields}")
-  message(FATAL_ERROR "attn/kernels/gemm_problem.hpp has no '${fields}': this test has to follow")
+  message(FATAL_ERROR "attn/kernels/gemm/gemm_problem.hpp has no '${fields}': this test has to follow")
 endif()
 string(REPLACE "${fields}" "index_t a_k, a_row;" text "${text}")
-file(WRITE ${WORK_DIR}/changed/attn/kernels/gemm_problem.hpp "${text}")
-file(WRITE ${WORK_DIR}/main.cpp "#include \"attn/kernels/gemm.hpp\"
+file(WRITE ${WORK_DIR}/changed/attn/kernels/gemm/gemm_problem.hpp "${text}")
+file(WRITE ${WORK_DIR}/main.cpp "#include \"attn/kernels/gemm/gemm.hpp\"
 int main() {
   attn::Tensor2<float> a({3, 3}), c({3, 3});
   attn::gemm(a, a, c);

@@ -7,8 +7,8 @@
 
 #include "support/array.hpp"
 #include "support/error_of.hpp"
-#include "support/module_gradients.hpp"
-#include "support/parameters.hpp"
+#include "support/models/module_gradients.hpp"
+#include "support/models/parameters.hpp"
 
 namespace attn {
 namespace {

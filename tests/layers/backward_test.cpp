@@ -1,13 +1,13 @@
 // Backward of layers: all gradients against central differences, on random options.
 #include <gtest/gtest.h>
 
-#include "attn/layers/dropout.hpp"
-#include "attn/layers/input_embedding_backward.hpp"
+#include "attn/layers/embedding/input_embedding_backward.hpp"
 #include "attn/layers/layer_stack_backward.hpp"
+#include "attn/layers/module/dropout.hpp"
 
 #include "support/isas.hpp"
-#include "support/module_gradients.hpp"
-#include "support/reference.hpp"
+#include "support/models/module_gradients.hpp"
+#include "support/references/reference.hpp"
 #include "support/thread_executor.hpp"
 
 namespace attn_test {

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "support/draws/transformer_options.hpp"
 #include "support/isas.hpp"
-#include "support/reference_transformer.hpp"
-#include "support/steps.hpp"
-#include "support/transformer_options.hpp"
+#include "support/models/steps.hpp"
+#include "support/references/reference_transformer.hpp"
 
 namespace attn {
 namespace {

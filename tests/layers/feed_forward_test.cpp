@@ -8,7 +8,7 @@
 
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
-#include "support/reference_transformer.hpp"
+#include "support/references/reference_transformer.hpp"
 
 namespace attn {
 namespace {

@@ -11,9 +11,9 @@
 #include "attn/layers/encoder.hpp"
 
 #include "support/array.hpp"
+#include "support/draws/transformer_options.hpp"
 #include "support/error_of.hpp"
-#include "support/parameters.hpp"
-#include "support/transformer_options.hpp"
+#include "support/models/parameters.hpp"
 
 namespace attn {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
-#include "support/parameters.hpp"
+#include "support/models/parameters.hpp"
 #include "support/placed.hpp"
-#include "support/reference_layers.hpp"
+#include "support/references/reference_layers.hpp"
 #include "support/tolerance.hpp"
 
 namespace attn {

@@ -8,9 +8,9 @@
 
 #include <gtest/gtest.h>
 
-#include "support/attention_draw.hpp"
+#include "support/draws/attention_draw.hpp"
 #include "support/isas.hpp"
-#include "support/reference_layers.hpp"
+#include "support/references/reference_layers.hpp"
 #include "support/thread_executor.hpp"
 #include "support/tolerance.hpp"
 

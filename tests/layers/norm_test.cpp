@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "support/parameters.hpp"
+#include "support/models/parameters.hpp"
 
 namespace attn {
 namespace {

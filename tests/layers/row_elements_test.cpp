@@ -3,13 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include "attn/kernels/activation.hpp"
-#include "attn/kernels/norm.hpp"
-#include "attn/kernels/softmax.hpp"
-#include "attn/layers/embedding.hpp"
+#include "attn/kernels/rows/activation.hpp"
+#include "attn/kernels/rows/norm.hpp"
+#include "attn/kernels/rows/softmax.hpp"
+#include "attn/layers/attention/rotary.hpp"
+#include "attn/layers/embedding/embedding.hpp"
 #include "attn/layers/linear.hpp"
 #include "attn/layers/norm.hpp"
-#include "attn/layers/rotary.hpp"
 
 #include "support/isas.hpp"
 #include "support/placed.hpp"

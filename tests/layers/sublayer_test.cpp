@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "support/error_of.hpp"
-#include "support/reference_transformer.hpp"
+#include "support/references/reference_transformer.hpp"
 
 namespace attn {
 namespace {

@@ -6,10 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include "support/draws/library_options.hpp"
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
-#include "support/library_options.hpp"
-#include "support/reference_transformer.hpp"
+#include "support/references/reference_transformer.hpp"
 
 namespace attn {
 namespace {

@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include "attn/kernels/softmax.hpp"
+#include "attn/kernels/rows/softmax.hpp"
+#include "attn/layers/embedding/padding.hpp"
 #include "attn/layers/encoder_layer.hpp"
-#include "attn/layers/padding.hpp"
 
-#include "support/reference_transformer.hpp"
+#include "support/references/reference_transformer.hpp"
 
 namespace attn {
 namespace {

@@ -1,12 +1,12 @@
 // Backward of models against central differences; tied tables get both their parts.
 #include <gtest/gtest.h>
 
-#include "attn/kernels/loss.hpp"
+#include "attn/kernels/losses/loss.hpp"
 #include "attn/models/bert_backward.hpp"
 #include "attn/models/gpt_backward.hpp"
 #include "attn/models/seq2seq_transformer_backward.hpp"
 
-#include "support/module_gradients.hpp"
+#include "support/models/module_gradients.hpp"
 
 namespace attn_test {
 namespace {

@@ -12,9 +12,9 @@
 #include "attn/generation/generate_text.hpp"
 
 #include "support/error_of.hpp"
+#include "support/files/temp_folder.hpp"
 #include "support/model_dir.hpp"
-#include "support/temp_folder.hpp"
-#include "support/tiny_llama.hpp"
+#include "support/models/tiny_llama.hpp"
 
 namespace attn {
 namespace {

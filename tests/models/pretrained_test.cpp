@@ -12,8 +12,8 @@
 #include "attn/generation/decoding_session.hpp"
 
 #include "support/error_of.hpp"
-#include "support/pretrained_goldens.hpp"
-#include "support/temp_folder.hpp"
+#include "support/files/temp_folder.hpp"
+#include "support/references/pretrained_goldens.hpp"
 
 namespace attn {
 namespace {

@@ -11,8 +11,8 @@
 #include "attn/train/parameters.hpp"
 
 #include "support/error_of.hpp"
+#include "support/files/temp_folder.hpp"
 #include "support/random.hpp"
-#include "support/temp_folder.hpp"
 
 namespace attn {
 namespace {

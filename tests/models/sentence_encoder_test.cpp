@@ -10,7 +10,7 @@
 #include "attn/models/quantize.hpp"
 
 #include "support/error_of.hpp"
-#include "support/temp_folder.hpp"
+#include "support/files/temp_folder.hpp"
 #include "support/thread_executor.hpp"
 
 namespace attn {

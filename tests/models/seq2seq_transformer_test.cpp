@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "support/error_of.hpp"
-#include "support/reference_transformer.hpp"
-#include "support/steps.hpp"
+#include "support/models/steps.hpp"
+#include "support/references/reference_transformer.hpp"
 
 namespace attn {
 namespace {

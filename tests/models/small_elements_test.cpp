@@ -8,13 +8,13 @@
 #include "attn/models/gpt.hpp"
 #include "attn/models/seq2seq_transformer.hpp"
 
+#include "support/draws/transformer_options.hpp"
+#include "support/files/temp_folder.hpp"
 #include "support/isas.hpp"
+#include "support/models/steps.hpp"
 #include "support/placed.hpp"
-#include "support/reference_transformer.hpp"
-#include "support/steps.hpp"
-#include "support/temp_folder.hpp"
+#include "support/references/reference_transformer.hpp"
 #include "support/thread_executor.hpp"
-#include "support/transformer_options.hpp"
 
 namespace attn {
 namespace {

@@ -6,7 +6,7 @@
 #include "support/array.hpp"
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
-#include "support/parameters.hpp"
+#include "support/models/parameters.hpp"
 
 namespace attn {
 namespace {

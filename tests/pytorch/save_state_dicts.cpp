@@ -7,7 +7,7 @@
 #include "attn/io/state_dict.hpp"
 #include "attn/layers/transformer.hpp"
 
-#include "support/reference_transformer.hpp"
+#include "support/references/reference_transformer.hpp"
 
 namespace {
 

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "attn/simd/vec.hpp"
+#include "attn/simd/vec/vec.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

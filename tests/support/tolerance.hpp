@@ -12,7 +12,7 @@
 
 #include "attn/simd/isa.hpp"
 
-#include "support/reference.hpp"
+#include "support/references/reference.hpp"
 
 namespace attn_test {
 

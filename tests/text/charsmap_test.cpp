@@ -12,11 +12,11 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/io/base64.hpp"
-#include "attn/models/pretrained_tokenizer.hpp"
+#include "attn/models/pretrained/tokenizer.hpp"
 
 #include "support/error_of.hpp"
+#include "support/files/temp_folder.hpp"
 #include "support/random.hpp"
-#include "support/temp_folder.hpp"
 
 namespace attn {
 namespace {

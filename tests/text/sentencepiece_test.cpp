@@ -12,14 +12,14 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "attn/io/gguf_writer.hpp"
-#include "attn/models/gguf_tokenizer.hpp"
-#include "attn/models/pretrained_tokenizer.hpp"
+#include "attn/io/gguf/writer.hpp"
+#include "attn/models/gguf/tokenizer.hpp"
+#include "attn/models/pretrained/tokenizer.hpp"
 #include "attn/text/text_stream.hpp"
 
 #include "support/error_of.hpp"
+#include "support/files/temp_folder.hpp"
 #include "support/random.hpp"
-#include "support/temp_folder.hpp"
 
 namespace attn {
 namespace {

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "attn/models/gguf_tokenizer.hpp"
+#include "attn/models/gguf/tokenizer.hpp"
 #include "attn/text/text_stream.hpp"
 
 #include "support/error_of.hpp"

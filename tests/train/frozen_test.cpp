@@ -8,10 +8,10 @@
 #include "attn/train.hpp"
 
 #include "support/error_of.hpp"
-#include "support/module_gradients.hpp"
-#include "support/parameters.hpp"
-#include "support/small_run.hpp"
-#include "support/temp_folder.hpp"
+#include "support/files/temp_folder.hpp"
+#include "support/models/module_gradients.hpp"
+#include "support/models/parameters.hpp"
+#include "support/models/small_run.hpp"
 #include "support/tolerance.hpp"
 
 namespace attn_test {

@@ -9,9 +9,9 @@
 
 #include <gtest/gtest.h>
 
+#include "support/files/temp_folder.hpp"
+#include "support/models/small_run.hpp"
 #include "support/random.hpp"
-#include "support/small_run.hpp"
-#include "support/temp_folder.hpp"
 
 namespace attn_test {
 namespace {

@@ -4,9 +4,9 @@
 #include "attn/train.hpp"
 
 #include "support/error_of.hpp"
-#include "support/module_gradients.hpp"
-#include "support/small_run.hpp"
-#include "support/temp_folder.hpp"
+#include "support/files/temp_folder.hpp"
+#include "support/models/module_gradients.hpp"
+#include "support/models/small_run.hpp"
 
 namespace attn_test {
 namespace {

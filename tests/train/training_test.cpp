@@ -9,10 +9,10 @@
 #include "attn/train.hpp"
 
 #include "support/error_of.hpp"
+#include "support/files/temp_folder.hpp"
 #include "support/isas.hpp"
+#include "support/models/small_run.hpp"
 #include "support/random.hpp"
-#include "support/small_run.hpp"
-#include "support/temp_folder.hpp"
 #include "support/thread_executor.hpp"
 
 namespace attn_test {

@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "attn/attention/sdpa.hpp"
-#include "attn/attention/task_rows.hpp"
+#include "attn/attention/tasks/task_rows.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/attention/problem_checks.hpp"
+#include "attn/attention/call/problem_checks.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

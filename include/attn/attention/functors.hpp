@@ -7,8 +7,8 @@
 // pointer, once per row and block.
 #pragma once
 
-#include "attn/attention/problem.hpp"
-#include "attn/attention/score_parameters.hpp"
+#include "attn/attention/call/problem.hpp"
+#include "attn/attention/functors/score_parameters.hpp"
 #include "attn/simd/tables.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -161,7 +161,7 @@ struct FunctorLoop {
 ATTN_NAMESPACE_END
 
 #define ATTN_KERNEL_TEXT_IN_PROGRAM
-#define ATTN_KERNEL_TEXT "attn/attention/functors.inc.hpp"
+#define ATTN_KERNEL_TEXT "attn/attention/functors/functors.inc.hpp"
 #include "attn/simd/foreach_isa.hpp"
 #undef ATTN_KERNEL_TEXT_IN_PROGRAM
 

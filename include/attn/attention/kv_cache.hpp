@@ -5,10 +5,10 @@
 #include <limits>
 #include <string>
 
-#include "attn/attention/cache_guard.hpp"
-#include "attn/attention/kv_storage.hpp"
-#include "attn/kernels/convert.hpp"
-#include "attn/kernels/quantize_rows.hpp"
+#include "attn/attention/cache/cache_guard.hpp"
+#include "attn/attention/cache/kv_storage.hpp"
+#include "attn/kernels/quantized/quantize_rows.hpp"
+#include "attn/kernels/rows/convert.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

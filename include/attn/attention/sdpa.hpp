@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/attention/argument_types.hpp"
-#include "attn/attention/code_path.hpp"
-#include "attn/attention/forward.hpp"
+#include "attn/attention/call/argument_types.hpp"
+#include "attn/attention/call/problem_checks.hpp"
+#include "attn/attention/forward/forward.hpp"
 #include "attn/attention/functors.hpp"
-#include "attn/attention/problem_checks.hpp"
+#include "attn/attention/paths/code_path.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

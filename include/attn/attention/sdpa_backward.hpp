@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/attention/driver_backward.hpp"
-#include "attn/attention/functors_backward.hpp"
+#include "attn/attention/backward/driver.hpp"
+#include "attn/attention/functors/functors_backward.hpp"
 #include "attn/attention/sdpa.hpp"
-#include "attn/kernels/convert.hpp"
+#include "attn/kernels/rows/convert.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

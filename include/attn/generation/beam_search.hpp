@@ -3,7 +3,7 @@
 #pragma once
 
 #include "attn/generation/generate.hpp"
-#include "attn/kernels/softmax.hpp"
+#include "attn/kernels/rows/softmax.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -4,7 +4,7 @@
 
 #include "attn/generation/decoding_session.hpp"
 #include "attn/io/safetensors.hpp"
-#include "attn/io/safetensors_writer.hpp"
+#include "attn/io/safetensors/writer.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "attn/core/tensor.hpp"
-#include "attn/io/gguf_blocks.hpp"
-#include "attn/io/gguf_header.hpp"
+#include "attn/io/gguf/blocks.hpp"
+#include "attn/io/gguf/header.hpp"
 #include "attn/io/mapped_file.hpp"
 
 ATTN_NAMESPACE_BEGIN

@@ -13,7 +13,7 @@
 #include "attn/io/atomic_file.hpp"
 #include "attn/io/mapped_file.hpp"
 #include "attn/io/named_tensor.hpp"
-#include "attn/io/npy_header.hpp"
+#include "attn/io/numpy/npy_header.hpp"
 #include "attn/io/stored_elements.hpp"
 
 ATTN_NAMESPACE_BEGIN

@@ -16,7 +16,7 @@
 #include <zlib.h>
 
 #include "attn/io/npy.hpp"
-#include "attn/io/zip_directory.hpp"
+#include "attn/io/numpy/zip_directory.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -13,7 +13,7 @@
 #include "attn/core/tensor.hpp"
 #include "attn/io/mapped_file.hpp"
 #include "attn/io/named_tensor.hpp"
-#include "attn/io/safetensors_header.hpp"
+#include "attn/io/safetensors/header.hpp"
 #include "attn/io/stored_elements.hpp"
 
 ATTN_NAMESPACE_BEGIN

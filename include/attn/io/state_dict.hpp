@@ -22,7 +22,7 @@
 #include "attn/io/named_tensor.hpp"
 #include "attn/io/rename.hpp"
 #include "attn/io/safetensors.hpp"
-#include "attn/io/safetensors_writer.hpp"
+#include "attn/io/safetensors/writer.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

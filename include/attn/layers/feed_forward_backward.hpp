@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/layers/dropout.hpp"
 #include "attn/layers/feed_forward.hpp"
 #include "attn/layers/linear_backward.hpp"
+#include "attn/layers/module/dropout.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

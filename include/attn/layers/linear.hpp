@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/kernels/gemm.hpp"
-#include "attn/layers/compressed_weight.hpp"
-#include "attn/layers/parameter_version.hpp"
-#include "attn/layers/parameter_visitor.hpp"
+#include "attn/kernels/gemm/gemm.hpp"
+#include "attn/layers/module/compressed_weight.hpp"
+#include "attn/layers/module/parameter_version.hpp"
+#include "attn/layers/module/parameter_visitor.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/kernels/activation_backward.hpp"
-#include "attn/kernels/column_sums.hpp"
+#include "attn/kernels/rows/activation_backward.hpp"
+#include "attn/kernels/rows/column_sums.hpp"
 #include "attn/layers/linear.hpp"
-#include "attn/layers/saved.hpp"
+#include "attn/layers/module/saved.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -6,10 +6,10 @@
 
 #include "attn/attention/cached_attention.hpp"
 #include "attn/attention/extend_mask.hpp"
-#include "attn/layers/head_projections.hpp"
-#include "attn/layers/head_steps.hpp"
-#include "attn/layers/heads.hpp"
-#include "attn/layers/multi_head_attention_checks.hpp"
+#include "attn/layers/attention/head_projections.hpp"
+#include "attn/layers/attention/head_steps.hpp"
+#include "attn/layers/attention/heads.hpp"
+#include "attn/layers/attention/multi_head_attention_checks.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

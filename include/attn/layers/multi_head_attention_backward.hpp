@@ -3,9 +3,9 @@
 #pragma once
 
 #include "attn/attention/sdpa_backward.hpp"
-#include "attn/layers/multi_head_attention_saved.hpp"
+#include "attn/layers/attention/multi_head_attention_saved.hpp"
+#include "attn/layers/attention/rotary_backward.hpp"
 #include "attn/layers/norm_backward.hpp"
-#include "attn/layers/rotary_backward.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/kernels/norm.hpp"
-#include "attn/layers/parameter_visitor.hpp"
+#include "attn/kernels/rows/norm.hpp"
+#include "attn/layers/module/parameter_visitor.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/kernels/norm_backward.hpp"
+#include "attn/kernels/rows/norm_backward.hpp"
+#include "attn/layers/module/saved.hpp"
 #include "attn/layers/norm.hpp"
-#include "attn/layers/saved.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "attn/io/rename.hpp"
+#include "attn/layers/embedding/input_embedding.hpp"
 #include "attn/layers/encoder.hpp"
-#include "attn/layers/input_embedding.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/layers/input_embedding_backward.hpp"
+#include "attn/layers/embedding/input_embedding_backward.hpp"
 #include "attn/layers/layer_stack_backward.hpp"
 #include "attn/models/bert.hpp"
 

@@ -6,8 +6,8 @@
 
 #include "attn/exec/execution.hpp"
 #include "attn/io/state_dict.hpp"
-#include "attn/kernels/quantized.hpp"
-#include "attn/layers/compressed_weight.hpp"
+#include "attn/kernels/quantized/quantized.hpp"
+#include "attn/layers/module/compressed_weight.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/layers/embedding/input_embedding.hpp"
+#include "attn/layers/embedding/output_projection.hpp"
 #include "attn/layers/encoder.hpp"
-#include "attn/layers/input_embedding.hpp"
-#include "attn/layers/output_projection.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

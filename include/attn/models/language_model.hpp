@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/models/gguf_options.hpp"
-#include "attn/models/gguf_tokenizer.hpp"
-#include "attn/models/gguf_weights.hpp"
-#include "attn/models/pretrained_gpt.hpp"
-#include "attn/models/pretrained_tokenizer.hpp"
+#include "attn/models/gguf/options.hpp"
+#include "attn/models/gguf/tokenizer.hpp"
+#include "attn/models/gguf/weights.hpp"
+#include "attn/models/pretrained/gpt.hpp"
+#include "attn/models/pretrained/tokenizer.hpp"
 #include "attn/models/quantize.hpp"
 
 ATTN_NAMESPACE_BEGIN

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/models/pretrained_bert.hpp"
-#include "attn/models/pretrained_gpt.hpp"
-#include "attn/models/pretrained_seq2seq.hpp"
-#include "attn/models/pretrained_vit.hpp"
+#include "attn/models/pretrained/bert.hpp"
+#include "attn/models/pretrained/gpt.hpp"
+#include "attn/models/pretrained/seq2seq.hpp"
+#include "attn/models/pretrained/vit.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

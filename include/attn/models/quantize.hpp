@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/io/gguf_quantize.hpp"
-#include "attn/kernels/quantized.hpp"
-#include "attn/layers/compressed_weight.hpp"
+#include "attn/io/gguf/quantize.hpp"
+#include "attn/kernels/quantized/quantized.hpp"
+#include "attn/layers/module/compressed_weight.hpp"
 #include "attn/models/float16_weight.hpp"
-#include "attn/models/gguf_weights.hpp"
+#include "attn/models/gguf/weights.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

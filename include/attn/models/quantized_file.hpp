@@ -7,7 +7,7 @@
 
 #include "attn/io/state_dict.hpp"
 #include "attn/models/float16_weight.hpp"
-#include "attn/models/gguf_weights.hpp"
+#include "attn/models/gguf/weights.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -6,8 +6,8 @@
 #include <numeric>
 #include <span>
 
-#include "attn/models/pretrained_bert.hpp"
-#include "attn/models/sentence_folder.hpp"
+#include "attn/models/pretrained/bert.hpp"
+#include "attn/models/sentence/folder.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "attn/core/arithmetic.hpp"
-#include "attn/layers/input_embedding.hpp"
-#include "attn/layers/output_projection.hpp"
-#include "attn/layers/padding.hpp"
+#include "attn/layers/embedding/input_embedding.hpp"
+#include "attn/layers/embedding/output_projection.hpp"
+#include "attn/layers/embedding/padding.hpp"
 #include "attn/layers/transformer.hpp"
 
 ATTN_NAMESPACE_BEGIN

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/layers/embedding/patches.hpp"
 #include "attn/layers/encoder.hpp"
-#include "attn/layers/patches.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/simd/vec.hpp"
+#include "attn/simd/vec/vec.hpp"
 
 #define ATTN_KERNEL_TEXT_EXTENDED
 #define ATTN_KERNEL_TEXT "attn/simd/tiles.inc.hpp"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "attn/core/fill.hpp"
-#include "attn/kernels/gemm.hpp"
-#include "attn/layers/parameter_visitor.hpp"
+#include "attn/kernels/gemm/gemm.hpp"
+#include "attn/layers/module/parameter_visitor.hpp"
 #include "attn/train/parameters.hpp"
 
 ATTN_NAMESPACE_BEGIN

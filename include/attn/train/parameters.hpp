@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "attn/kernels/convert.hpp"
-#include "attn/layers/saved.hpp"
+#include "attn/kernels/rows/convert.hpp"
+#include "attn/layers/module/saved.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

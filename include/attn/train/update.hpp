@@ -4,7 +4,7 @@
 
 #include "attn/core/tensor.hpp"
 #include "attn/kernels/backend.hpp"
-#include "attn/simd/vec.hpp"
+#include "attn/simd/vec/vec.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -1,0 +1,213 @@
+// Backward attention: one call, cut into tasks whose partial gradients are added in a fixed order.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/backward/loop.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+template <class T>
+class Backward {
+ public:
+  Backward(const RowKernels<T>& kernels, const GradientKernels<T>& gradients,
+           const BackwardProblem<T>& problem, const Executor& executor, Workspace& workspace)
+      : kernels_(kernels),
+        gradients_(gradients),
+        problem_(problem),
+        forward_(problem.forward),
+        threads_(threads_for(executor, work())),
+        rows_(forward_.batch() * forward_.num_heads() * forward_.scores[2]),
+        kv_splits_(BackwardTiling(forward_.scores[3]).kv_splits),
+        head_stride_(problem.head_sums()),
+        scratch_elements_(BackwardScratch<T>(nullptr, problem, block_kv()).elements),
+        memory_(workspace, scratch_elements_ * worker_count(threads_)),
+        deltas_(workspace, rows_),
+        split_d_q_(workspace, (kv_splits_ - 1) * rows_ * forward_.score_dim()),
+        head_sums_(workspace, kv_splits_ * forward_.batch() * forward_.num_heads() * head_stride_) {
+  }
+
+  void run() {
+    make_deltas();
+    if (problem_.prob_derivative) add_to_deltas();
+    std::fill_n(head_sums_.data(), head_sums_.size(), T{0});
+    // Work that adds to the same element of a bias's gradient is joined into one task, so that it
+    // is added in order and without a race.
+    bool joins_heads = false, joins_splits = false;
+    for (const TensorView4<T>& d_bias : problem_.call.d_bias) {
+      if (!d_bias) continue;
+      joins_heads = joins_heads || d_bias.extent(0) < forward_.batch() ||
+                    d_bias.extent(1) < forward_.num_heads();
+      joins_splits = joins_splits || d_bias.extent(3) < forward_.scores[3];
+    }
+    const index_t kv_heads = forward_.num_kv_heads(), heads = forward_.batch() * kv_heads;
+    const index_t head_tasks = joins_heads ? 1 : heads, split_tasks = joins_splits ? 1 : kv_splits_;
+    threads_.run(head_tasks * split_tasks, [&](index_t task, int worker) {
+      const BackwardScratch<T> scratch(memory_.data() + worker * scratch_elements_, problem_,
+                                       block_kv());
+      const index_t head = task / split_tasks, split = task % split_tasks;
+      for (index_t n = joins_heads ? 0 : head; n < (joins_heads ? heads : head + 1); ++n) {
+        for (index_t p = joins_splits ? 0 : split; p < (joins_splits ? kv_splits_ : split + 1);
+             ++p) {
+          run_split(n / kv_heads, n % kv_heads, p, scratch);
+        }
+      }
+    });
+    add_partial_gradients();
+  }
+
+ private:
+  index_t work() const {
+    index_t products = 0;
+    for (index_t b = 0; b < forward_.batch(); ++b) {
+      const SequenceLengths lengths = forward_.lengths(b);
+      products += lengths.q_len * lengths.kv_len;
+    }
+    return products * forward_.num_heads() * (3 * forward_.score_dim() + 2 * forward_.head_dim_v());
+  }
+
+  static index_t block_kv() { return BackwardTiling(1).block_kv; }
+
+  void add_to_deltas() {
+    const index_t kv_heads = forward_.num_kv_heads();
+    threads_.run(forward_.batch() * kv_heads, [&](index_t n, int worker) {
+      const BackwardScratch<T> scratch(memory_.data() + worker * scratch_elements_, problem_,
+                                       block_kv());
+      const BackwardTiling tiling(forward_.lengths(n / kv_heads).kv_len);
+      const BackwardTask<T> task{problem_, kernels_,       gradients_,   tiling,      scratch,
+                                 {},       deltas_.data(), n / kv_heads, n % kv_heads};
+      BackwardLoop<T>(task).add_to_deltas();
+    });
+  }
+
+  void run_split(index_t b, index_t kv_head, index_t split, const BackwardScratch<T>& scratch) {
+    const BackwardTiling tiling(forward_.lengths(b).kv_len);
+    if (split >= tiling.kv_splits) return;
+    const PartialGradients<T> partial{
+        split == 0 ? nullptr : split_d_q_.data() + (split - 1) * rows_ * forward_.score_dim(),
+        head_stride_ == 0
+            ? nullptr
+            : head_sums_.data() + split * forward_.batch() * forward_.num_heads() * head_stride_};
+    const BackwardTask<T> task{problem_, kernels_,       gradients_, tiling, scratch,
+                               partial,  deltas_.data(), b,          kv_head};
+    BackwardLoop<T>(task).run(split);
+  }
+
+  /// deltas_ = D - d_lse of each row, with D = d_out . out.
+  void make_deltas() {
+    const index_t heads = forward_.num_heads(), dv = forward_.head_dim_v();
+    for_rows(threads_, forward_.batch() * heads, forward_.scores[2] * dv, [&](index_t n) {
+      const index_t b = n / heads, h = n % heads;
+      for (index_t i = 0; i < forward_.lengths(b).q_len; ++i) {
+        const T* d_out = problem_.query_row(problem_.d_out, b, h, i);
+        // With a prob functor D is the sum of p d_p instead, which add_to_deltas() computes.
+        T delta = problem_.prob_derivative
+                      ? T{0}
+                      : gradients_.dot(dv, d_out, static_cast<const T*>(forward_.output(b, h, i)));
+        if (problem_.call.d_lse) delta -= problem_.of_query(problem_.call.d_lse, b, h, i);
+        // Rows without a key have no gradient, whatever their d_lse.
+        if (problem_.of_query(problem_.lse, b, h, i) == kMinusInf<T>) delta = T{0};
+        deltas_.data()[forward_.row_at(b, h, i)] = delta;
+      }
+    });
+  }
+
+  /// Adds up the tasks' partial gradients, in the order of splits, batch rows and queries.
+  void add_partial_gradients() {
+    const index_t heads = forward_.num_heads(), d = forward_.head_dim(), dim = forward_.score_dim();
+    if (kv_splits_ > 1) {
+      for_rows(threads_, forward_.batch() * heads, forward_.scores[2] * dim, [&](index_t n) {
+        const index_t b = n / heads, h = n % heads;
+        const SequenceLengths lengths = forward_.lengths(b);
+        for (index_t split = 1; split < BackwardTiling(lengths.kv_len).kv_splits; ++split) {
+          const T* from = split_d_q_.data() + (split - 1) * rows_ * dim;
+          for (index_t i = 0; i < lengths.q_len; ++i) {
+            const T* row = from + forward_.row_at(b, h, i) * dim;
+            gradients_.add_scaled(d, T{1}, row, problem_.query_row(problem_.d_q, b, h, i));
+            if (!problem_.call.d_qv) continue;
+            gradients_.add_scaled(dim - d, T{1}, row + d,
+                                  problem_.query_row(problem_.call.d_qv, b, h, i));
+          }
+        }
+      });
+    }
+    const AttentionBackwardCall<T>& call = problem_.call;
+    for (index_t h = 0; h < heads; ++h) {
+      for (index_t n = 0; n < kv_splits_ * forward_.batch() && head_stride_ > 0; ++n) {
+        const T* sums = head_sums_.data() + (n * heads + h) * head_stride_;
+        if (call.d_alibi_slopes) call.d_alibi_slopes(h) += sums[0];
+        if (call.d_batch_alibi_slopes) {
+          call.d_batch_alibi_slopes(n % forward_.batch(), h) += sums[0];
+        }
+        for (index_t x = 0; call.d_relative_bias && x < call.d_relative_bias.extent(1); ++x) {
+          call.d_relative_bias(h, x) += sums[1 + x];
+        }
+        for (std::size_t k = 0; k < kMaxScoreParameters; ++k) {
+          const TensorView1<T>& to = call.d_score_parameters[k];
+          if (to) to(to.extent(0) == 1 ? 0 : h) += sums[problem_.parameter_sum(k)];
+        }
+      }
+      if (!call.d_sinks) continue;
+      T sum = 0;
+      for (index_t b = 0; b < forward_.batch(); ++b) {
+        for (index_t i = 0; i < forward_.lengths(b).q_len; ++i) {
+          const T lse = problem_.of_query(problem_.lse, b, h, i);
+          if (lse == kMinusInf<T>) continue;
+          sum -= std::exp(forward_.sink(h) - lse) * deltas_.data()[forward_.row_at(b, h, i)];
+        }
+      }
+      call.d_sinks(h) += sum;
+    }
+  }
+
+  const RowKernels<T>& kernels_;
+  const GradientKernels<T>& gradients_;
+  const BackwardProblem<T>& problem_;
+  const AttentionProblem<T>& forward_;
+  const Executor& threads_;
+  index_t rows_, kv_splits_, head_stride_, scratch_elements_;
+  Scratch<T> memory_, deltas_, split_d_q_, head_sums_;
+};
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // std::optional's, in the options
+
+template <class In, class Acc>
+struct Backend<family::AttentionBackward, In, Acc> {
+  Kernel<BackwardProblem<In>> backward;
+
+  static constexpr std::uint64_t kLayout =
+      layout_hash({sizeof(Backend),
+                   offsetof(Backend, backward),
+                   sizeof(BackwardProblem<In>),
+                   offsetof(BackwardProblem<In>, forward),
+                   offsetof(BackwardProblem<In>, d_out),
+                   offsetof(BackwardProblem<In>, lse),
+                   offsetof(BackwardProblem<In>, d_q),
+                   offsetof(BackwardProblem<In>, d_k),
+                   offsetof(BackwardProblem<In>, d_v),
+                   offsetof(BackwardProblem<In>, call),
+                   offsetof(BackwardProblem<In>, score_derivative),
+                   offsetof(BackwardProblem<In>, prob_derivative),
+                   offsetof(BackwardProblem<In>, parameter_derivatives),
+                   sizeof(AttentionBackwardCall<In>),
+                   offsetof(AttentionBackwardCall<In>, d_lse),
+                   offsetof(AttentionBackwardCall<In>, d_bias),
+                   offsetof(AttentionBackwardCall<In>, d_sinks),
+                   offsetof(AttentionBackwardCall<In>, d_alibi_slopes),
+                   offsetof(AttentionBackwardCall<In>, d_batch_alibi_slopes),
+                   offsetof(AttentionBackwardCall<In>, d_relative_bias),
+                   offsetof(AttentionBackwardCall<In>, d_qv),
+                   offsetof(AttentionBackwardCall<In>, d_score_parameters),
+                   Backend<family::Attention, In, Acc>::kLayout});
+};
+
+#pragma GCC diagnostic pop
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT "attn/attention/backward/driver.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"

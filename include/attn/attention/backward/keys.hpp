@@ -1,0 +1,73 @@
+// BackwardKeys: a block of keys and values, laid out for the products of backward attention.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/backward/task.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Keys and values packed into panels, and keys in rows. With options.qv, each key is followed by
+/// its value, as in the products q . k + qv . v.
+template <class T>
+class BackwardKeys {
+ public:
+  explicit BackwardKeys(const BackwardTask<T>& task)
+      : task_(task), forward_(task.problem.forward) {}
+
+  /// Packs the keys `seen`, which some row sees, of the block that begins at key `first`. Other
+  /// keys are not read; in panels they are 0.
+  void pack(index_t first, KeyRange seen) {
+    first_ = first;
+    const index_t d = forward_.head_dim(), dv = forward_.head_dim_v(), dim = forward_.score_dim();
+    pack_panels(forward_.k, d, seen, task_.scratch.k_panels, 0, dim);
+    if (dim > d) pack_panels(forward_.v, dv, seen, task_.scratch.k_panels, d, dim);
+    pack_panels(forward_.v, dv, seen, task_.scratch.v_panels, 0, dv);
+    const T *k = rows(forward_.k, seen.begin), *v = rows(forward_.v, seen.begin);
+    for (index_t j = seen.begin; j < seen.end; ++j) {
+      T* to = task_.scratch.k + (j - first) * task_.scratch.d_stride;
+      std::copy_n(k, d, to);
+      if (dim > d) std::copy_n(v, dv, to + d);
+      k += forward_.k.stride(2);
+      v += forward_.v.stride(2);
+    }
+    const index_t n = seen.end - seen.begin;
+    is_finite_ =
+        task_.gradients.all_finite(n, d,
+                                   task_.scratch.k + (seen.begin - first) * task_.scratch.d_stride,
+                                   task_.scratch.d_stride) &&
+        task_.gradients.all_finite(n, dv, rows(forward_.v, seen.begin), forward_.v.stride(2));
+  }
+
+  /// The first key of the block.
+  index_t first() const { return first_; }
+  bool is_finite() const { return is_finite_; }
+
+ private:
+  const T* rows(const StoredView<const void>& of, index_t j) const {
+    return static_cast<const T*>(forward_.key(of, task_.b, task_.kv_head, j));
+  }
+
+  /// Packs `dim` elements of each of `keys` as elements [from, from + dim) of `all` in each panel.
+  void pack_panels(const StoredView<const void>& of, index_t dim, KeyRange keys, T* panels,
+                   index_t from, index_t all) const {
+    const index_t NR = task_.kernels.panel_width, end = keys.end - first_;
+    for (index_t j = (keys.begin - first_) & -NR; j < end; j += NR) {
+      const index_t begin = (std::max)(j, keys.begin - first_), stop = (std::min)(j + NR, end);
+      T* panel = panels + j * all + from * NR;
+      if (stop - begin < NR) std::fill_n(panel, NR * dim, T{0});
+      task_.kernels.pack_part(stop - begin, j + NR - begin, dim, rows(of, first_ + begin),
+                              of.stride(2), panel + (begin - j));
+    }
+  }
+
+  BackwardTask<T> task_;
+  const AttentionProblem<T>& forward_;
+  index_t first_ = 0;
+  bool is_finite_ = true;
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

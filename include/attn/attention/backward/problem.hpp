@@ -1,0 +1,89 @@
+// BackwardProblem: one checked call of backward attention, and where its rows lie in memory.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+
+#include "attn/attention/backward/gradient_kernels.hpp"
+#include "attn/attention/functors/score_parameters.hpp"
+#include "attn/attention/tasks/tiling.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// What one call of backward may take beyond the options: d_lse, and the gradients of biases,
+/// slopes, sinks, qv and score parameters, each on request. Gradients are added to what the views
+/// hold.
+template <class T>
+struct AttentionBackwardCall {
+  TensorView3<const T> d_lse = {};  ///< of lse, with its shape
+  /// Of the additive parts of options.mask, in their order; each with the part's shape, from the
+  /// right, and summed over the axes that broadcast. An empty view: not wanted.
+  std::array<TensorView4<T>, Mask::kMaxDense> d_bias = {};
+  TensorView1<T> d_sinks = {};               ///< (num_heads)
+  TensorView1<T> d_alibi_slopes = {};        ///< (num_heads)
+  TensorView2<T> d_batch_alibi_slopes = {};  ///< (batch, num_heads)
+  TensorView2<T> d_relative_bias = {};       ///< (num_heads, 2 n + 1)
+  TensorView4<T> d_qv = {};                  ///< of options.qv, with its shape
+  /// Of the parameters of a score_mod, in their order: (1) of a number, (num_heads) of a view.
+  std::array<TensorView1<T>, detail::kMaxScoreParameters> d_score_parameters = {};
+};
+
+namespace detail {
+
+template <class T>
+struct BackwardProblem {
+  AttentionProblem<T> forward;  ///< its out is only read
+  TensorView4<const T> d_out;
+  TensorView3<const T> lse;
+  TensorView4<T> d_q, d_k, d_v;
+  AttentionBackwardCall<T> call;
+  RowFunctor<T> score_derivative = {};  ///< the score functor's derivative
+  RowFunctor<T> prob_derivative = {};   ///< the prob functor's
+  /// The score functor's derivatives with respect to parameters whose gradients are requested.
+  std::array<RowFunctor<T>, kMaxScoreParameters> parameter_derivatives = {};
+
+  /// The row of query i in q, out and their gradients.
+  template <class V>
+  auto* query_row(const V& of, index_t b, index_t h, index_t i) const {
+    const auto& starts = forward.options.cu_seqlens_q;
+    return starts ? of.at_index({0, h, starts(b) + i, 0}) : of.at_index({b, h, i, 0});
+  }
+  template <class V>
+  auto& of_query(const V& of, index_t b, index_t h, index_t i) const {
+    const auto& starts = forward.options.cu_seqlens_q;
+    return starts ? of(0, h, starts(b) + i) : of(b, h, i);
+  }
+  /// The row of key j in k, v and their gradients.
+  template <class V>
+  auto* key_row(const V& of, index_t b, index_t kv_head, index_t j) const {
+    const auto& starts = forward.options.cu_seqlens_k;
+    if (!starts) return of.at_index({b, kv_head, j, 0});
+    const index_t first = (std::max)(starts(b) - forward.options.first_key, index_t{0});
+    return of.at_index({0, kv_head, first + j, 0});
+  }
+  /// Whether a score functor or softcap stands between q . k and the softmax.
+  bool has_score_derivative() const {
+    return forward.options.softcap > 0 || static_cast<bool>(score_derivative);
+  }
+
+  /// Whether gradients of ALiBi's slopes are wanted.
+  bool wants_alibi_slopes() const { return call.d_alibi_slopes || call.d_batch_alibi_slopes; }
+
+  /// Elements of PartialGradients::head_sums for each head: gradients that are sums over its
+  /// scores.
+  index_t head_sums() const {
+    const bool any =
+        wants_alibi_slopes() || call.d_relative_bias ||
+        std::any_of(parameter_derivatives.begin(), parameter_derivatives.end(),
+                    [](const RowFunctor<T>& derivative) { return static_cast<bool>(derivative); });
+    return any ? parameter_sum(kMaxScoreParameters) : 0;
+  }
+  /// Index of a score parameter's sum among them.
+  index_t parameter_sum(std::size_t parameter) const {
+    return 1 + call.d_relative_bias.extent(1) + static_cast<index_t>(parameter);
+  }
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,86 @@
+// BackwardTile: weights and score gradients of a block of rows against a block of keys.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/backward/score_gradients.hpp"
+#include "attn/attention/tasks/task_rows.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Columns number the keys of the block from its first key on.
+template <class T>
+class BackwardTile {
+ public:
+  explicit BackwardTile(const BackwardTask<T>& task) : task_(task), rows_(task) {}
+
+  /// Clears weights and score gradients of rows [r, r + height) outside of `columns`, the keys that
+  /// they see, within `seen`, the keys that the block of rows sees, up to a whole tile of keys.
+  void clear_beyond(index_t r, index_t height, KeyRange columns, KeyRange seen) const {
+    const index_t end = seen.end + kMaxTileRows;  // score_stride has room
+    const bool any = columns.begin < columns.end;
+    const index_t from = any ? columns.begin : end, to = any ? columns.end : end;
+    for (index_t x = r; x < r + height; ++x) {
+      for (T* row : {task_.scratch.weights, task_.scratch.dropped, task_.scratch.d_s}) {
+        row += x * task_.scratch.score_stride;
+        std::fill(row + seen.begin, row + from, T{0});
+        std::fill(row + to, row + end, T{0});
+      }
+    }
+  }
+
+  /// to[r, j] = scale a_r . b_j for n rows of `a` and the keys of `panels`; columns[t] are those
+  /// that tile t of the rows needs. Panels are the outer loop, so that each stays in L1 while the
+  /// tiles pass; with tiles outermost panels come from L2, which took 1.1 times as long.
+  void multiply(index_t n, index_t dim, const T* a, const T* panels, T scale,
+                const KeyRange* columns, KeyRange seen, T* to) const {
+    const index_t NR = task_.kernels.panel_width, MR = task_.kernels.tile_rows;
+    for (index_t j = seen.begin & -NR; j < seen.end; j += NR) {
+      for (index_t r = 0, t = 0; r < n; r += MR, ++t) {
+        const auto [begin, end] = columns[t];
+        if (begin >= end || j >= end || j + NR <= begin) continue;
+        task_.gradients.score_panel(dim, a + r * dim, dim, panels + j * dim, scale,
+                                    to + r * task_.scratch.score_stride + j,
+                                    task_.scratch.score_stride);
+      }
+    }
+  }
+
+  /// ScoreGradients::make_row() for rows [r, r + height) over `columns` of the block that begins at
+  /// first_key.
+  void make(const TaskRows<T>& rows, index_t r, index_t height, index_t first_key, KeyRange columns,
+            bool finite, bool only_deltas) const {
+    const index_t NR = task_.kernels.panel_width;
+    const auto [begin, end] = columns;
+    // Products filled whole panels; columns beyond `columns` belong to keys that no row of the tile
+    // sees, and are cleared again.
+    const index_t first = begin & -NR, last = round_up(end, NR);
+    const KeyRange keys{first_key + begin, first_key + end};
+    const bool all_visible = rows.visibility(r, height, keys) == Visibility::full;
+    for (index_t x = r; x < r + height; ++x) {
+      if (x + height < rows.count()) rows_.prefetch(rows[x + height], keys, only_deltas);
+      clear(task_.scratch.weights, x, {first, last}, columns);
+      clear(task_.scratch.d_s, x, {first, last}, columns);
+      rows_.make_row(rows[x], x, first_key, columns, all_visible, finite, only_deltas);
+      if (task_.scratch.dropped != task_.scratch.weights) {
+        clear(task_.scratch.dropped, x, {first, last}, columns);
+      }
+    }
+  }
+
+ private:
+  /// 0 in the columns of `panels` beyond `columns`.
+  void clear(T* scores, index_t row, KeyRange panels, KeyRange columns) const {
+    T* s = scores + row * task_.scratch.score_stride;
+    std::fill(s + panels.begin, s + columns.begin, T{0});
+    std::fill(s + columns.end, s + panels.end, T{0});
+  }
+
+  BackwardTask<T> task_;
+  ScoreGradients<T> rows_;
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,203 @@
+// AttentionProblem: one checked call, and where its rows lie in batches, sequences or pages.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/call/stored_view.hpp"
+#include "attn/attention/options.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// A user's functor over one query's row of n scores or weights, whose keys have the positions
+/// [first_position, first_position + n). A pointer, since kernels may lie in a library that was
+/// compiled before the functor. Made by functors.hpp.
+template <class T>
+struct RowFunctor {
+  const void* object = nullptr;
+  void (*apply)(const void* object, index_t n, T* row, index_t b, index_t h, index_t i,
+                index_t first_position) = nullptr;
+
+  explicit operator bool() const { return apply != nullptr; }
+};
+
+template <class T>
+struct RowFunctors {
+  RowFunctor<T> score = {}, mask = {}, prob = {};
+  /// The mask functor's classify(); nullptr if it has none.
+  Visibility (*classify)(const void* object, index_t b, index_t h, KeyRange queries,
+                         KeyRange keys) = nullptr;
+};
+
+/// Rows in the caller's memory, `stride` elements apart. With scales, the value of row r is
+/// scales[r] times what is stored.
+template <class T>
+struct StoredRows {
+  const void* data;
+  index_t stride;
+  const T* scales = nullptr;
+};
+
+/// One call, computed in T. q and out share an element type, and so do k and v; the backend that
+/// runs the call knows both. Refers to the caller's options, which must outlive it.
+template <class T>
+struct AttentionProblem {
+  StoredView<const void> q, k, v;
+  StoredView<void> out;
+  const AttentionOptions<T>& options;
+  T scale;
+  Shape<4> scores;  ///< (batch, num_heads, q_len, kv_len), the longest of packed sequences
+  index_t heads_per_kv_head;
+  TensorView2<const T> alibi_slopes = {};  ///< (batch, num_heads)
+  RowFunctors<T> functors = {};
+  /// Scales of int8 keys and values (batch, num_kv_heads, kv_len), last stride 1; empty for others.
+  TensorView3<const T> k_scales = {}, v_scales = {};
+
+  /// Whether queries and outputs, or keys and values, are of another element than T.
+  bool widens_queries() const { return q.element_size() != index_t{sizeof(T)}; }
+  bool widens_keys() const { return k.element_size() != index_t{sizeof(T)}; }
+
+  index_t batch() const { return scores[0]; }
+  index_t num_heads() const { return scores[1]; }
+  index_t num_kv_heads() const { return k.extent(1); }
+  index_t head_dim() const { return q.extent(3); }
+  index_t head_dim_v() const { return v.extent(3); }
+  /// Length of the dot product of one score.
+  index_t score_dim() const { return head_dim() + (options.qv ? head_dim_v() : 0); }
+  bool packed() const { return static_cast<bool>(options.cu_seqlens_q); }
+  bool paged() const { return static_cast<bool>(options.block_table); }
+
+  SequenceLengths lengths(index_t b) const {
+    const auto &q_starts = options.cu_seqlens_q, &k_starts = options.cu_seqlens_k;
+    const index_t q_len = q_starts ? q_starts(b + 1) - q_starts(b) : scores[2];
+    if (!k_starts) return {b, q_len, scores[3], options.first_key};
+    const index_t begin = k_starts(b), end = k_starts(b + 1);
+    const index_t first = std::clamp(options.first_key, begin, end);
+    return {b, q_len, end - first, first - begin};
+  }
+  /// The attention sink of head h, a logit without a value; -inf without sinks.
+  T sink(index_t h) const {
+    return options.sinks ? options.sinks(h) : -std::numeric_limits<T>::infinity();
+  }
+  /// Keys given of the batch row, within its key length.
+  index_t keys_of(index_t b) const {
+    const SequenceLengths row = lengths(b);
+    return (std::max)(row.keys(options.mask) - row.first_key, index_t{0});
+  }
+  /// Keys of the batch row without padding, which MaskedRow::mean averages; first_key is 0 then.
+  KeyRange unpadded_keys(index_t b) const {
+    const auto& padding = options.mask.left_padding;
+    const index_t end = keys_of(b);
+    return {padding ? (std::min)(padding(b), end) : 0, end};
+  }
+  index_t position(index_t b, index_t i) const {
+    return detail::position(options.mask, options.offset, lengths(b), i);
+  }
+  KeyRange keys_seen(index_t b, index_t i) const {
+    return detail::keys_seen(options.mask, options.offset, lengths(b), i);
+  }
+
+  /// The smallest range of the keys given that holds keys_seen() of every query of the batch row.
+  KeyRange keys_seen(index_t b) const {
+    const index_t q_len = lengths(b).q_len;
+    if (q_len == 0 || !options.mask.has_intervals()) return keys_seen(b, 0);
+    KeyRange all{keys_of(b), 0};
+    for (index_t i = 0; i < q_len; ++i) {
+      const KeyRange seen = keys_seen(b, i);
+      if (seen.begin >= seen.end) continue;
+      all = {(std::min)(all.begin, seen.begin), (std::max)(all.end, seen.end)};
+    }
+    return all;
+  }
+
+  /// Whether the tiled path multiplies 8-bit codes. Sums of more than 65536 products would not fit
+  /// 32 bits.
+  bool has_codes() const {
+    return options.precision.is_int8() && score_dim() <= (index_t{1} << 16);
+  }
+  /// Whether q, k and v are bfloat16, which some targets multiply in pairs.
+  bool has_pairs() const {
+    return q.element() == DType::BF16 && k.element() == DType::BF16 && !options.qv;
+  }
+  /// Whether a target that multiplies pairs does so here, at least for weights times values.
+  bool may_take_pairs() const { return has_pairs() || has_codes(); }
+  /// And whether `isa` does.
+  bool takes_pairs(Isa isa) const { return multiplies_pairs(isa) && may_take_pairs(); }
+  /// Whether there is any query.
+  bool has_rows() const { return batch() > 0 && num_heads() > 0 && scores[2] > 0; }
+  /// Whether anything may hide keys from queries.
+  bool hides_keys() const {
+    return options.mask.num_dense > 0 || options.mask.has_intervals() || options.relative_bias ||
+           functors.mask || functors.score;
+  }
+  /// Index of a query in (batch, num_heads, q_len).
+  index_t row_at(index_t b, index_t h, index_t i) const {
+    return (b * scores[1] + h) * scores[2] + i;
+  }
+
+  /// Row i of q; its row of qv, of out and its element of lse follow.
+  const void* query(index_t b, index_t h, index_t i) const { return q.at_index(row(b, h, i)); }
+  const T* query_of_values(index_t b, index_t h, index_t i) const {
+    return options.qv.at_index(row(b, h, i));
+  }
+  void* output(index_t b, index_t h, index_t i) const { return out.at_index(row(b, h, i)); }
+  T& lse(index_t b, index_t h, index_t i) const {
+    const Shape<4> at = row(b, h, i);
+    return options.lse(at[0], at[1], at[2]);
+  }
+
+  /// Index of head h in options.weights; -1 if weight_heads does not name it.
+  index_t weights_at(index_t h) const {
+    const auto& chosen = options.weight_heads;
+    if (!chosen) return h;
+    for (index_t n = 0; n < chosen.extent(0); ++n) {
+      if (chosen(n) == h) return n;
+    }
+    return -1;
+  }
+
+  /// Key j, of those given, of k or v.
+  const void* key(const StoredView<const void>& of, index_t b, index_t kv_head, index_t j) const {
+    return of.at_index(key_index(b, kv_head, j));
+  }
+  /// Keys, or values, [j, run_end(j, ..)).
+  StoredRows<T> keys_from(index_t b, index_t kv_head, index_t j) const {
+    return {key(k, b, kv_head, j), k.stride(2), scales_from(k_scales, b, kv_head, j)};
+  }
+  StoredRows<T> values_from(index_t b, index_t kv_head, index_t j) const {
+    return {key(v, b, kv_head, j), v.stride(2), scales_from(v_scales, b, kv_head, j)};
+  }
+  /// Their scales, out of k_scales or v_scales; nullptr without scales.
+  const T* scales_from(const TensorView3<const T>& scales, index_t b, index_t kv_head,
+                       index_t j) const {
+    if (!scales) return nullptr;
+    const Shape<4> at = key_index(b, kv_head, j);
+    return scales.at_index({at[0], at[1], at[2]});
+  }
+
+  /// Keys [j, run_end(j, end)) lie one stride apart: up to `end`, or the end of the page.
+  index_t run_end(index_t j, index_t end) const {
+    return paged() ? (std::min)((j / k.extent(2) + 1) * k.extent(2), end) : end;
+  }
+
+ private:
+  Shape<4> key_index(index_t b, index_t kv_head, index_t j) const {
+    if (paged()) {
+      const index_t size = k.extent(2);
+      return {options.block_table(b, j / size), kv_head, j % size, 0};
+    }
+    const auto& starts = options.cu_seqlens_k;
+    if (!starts) return {b, kv_head, j, 0};
+    const index_t first = (std::max)(starts(b) - options.first_key, index_t{0});
+    return {0, kv_head, first + j, 0};
+  }
+
+  Shape<4> row(index_t b, index_t h, index_t i) const {
+    const auto& starts = options.cu_seqlens_q;
+    return starts ? Shape<4>{0, h, starts(b) + i, 0} : Shape<4>{b, h, i, 0};
+  }
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,192 @@
+// Drivers of attention itself: online softmax and weights times values, over all keys or a split.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/forward/epilogue.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Copies the values of a tile's keys to scratch.v, with 0 for keys that `row` does not see.
+template <class T>
+ATTN_COLD void copy_values_shown_to(const QueryRow<T>& row, ForwardTask<T>& task,
+                                    const ScoreTile<T>& tile) {
+  T shown[kKeysShown];
+  for (index_t j = tile.keys.begin; j < tile.keys.end; j += kKeysShown) {
+    const KeyRange keys{j, (std::min)(j + kKeysShown, tile.keys.end)};
+    show_keys(task.problem, task.kernels.rows, tile.b, row, keys, tile.is_all_visible, shown);
+    task.path().copy_shown_values(tile, keys, shown);
+  }
+}
+
+/// Applies dropout to the tile's weights, then tile.sums = rescale tile.sums + weights v. shown_to:
+/// null, or the row whose hidden values are taken as 0.
+template <class T>
+void add_weighted_values(ForwardTask<T>& task, const ScoreTile<T>& tile, const T* rescale,
+                         const QueryRow<T>* shown_to) {
+  const AttentionProblem<T>& problem = task.problem;
+  const Dropout& dropout = problem.options.dropout;
+  if (dropout.p > 0) {
+    const index_t first_position =
+        problem.lengths(tile.b).first_key + tile.first_key + tile.columns.begin;
+    for (index_t x = 0; x < tile.num_rows; ++x) {
+      const QueryRow<T>& row = tile.rows[x];
+      task.kernels.rows.apply_dropout(tile.num_columns(), tile.row_scores(x), dropout, tile.b,
+                                      row.h, row.i, first_position);
+    }
+  }
+  if (shown_to == nullptr) return task.path().add_values(tile, rescale);
+  copy_values_shown_to(*shown_to, task, tile);
+  task.path().add_copied_values(tile, rescale);
+}
+
+/// Most rows of a tile in memory, on any path.
+inline constexpr index_t kMaxTileHeight = (std::max)({kMaxTileRows, kMaxDecodeRows, kPairRows});
+
+/// One pass over `keys`: online softmax and weighted sums of values together, tile by tile. Source:
+/// Dao et al., "FlashAttention" (2022), algorithm 1.
+template <class T>
+void sum_values(ForwardTask<T>& task, KeyRange keys, const QueryRow<T>* shown_to) {
+  ScoreTiles<T> tiles(task, keys, shown_to == nullptr);
+  while (tiles.next()) {
+    const ScoreTile<T>& tile = tiles.tile();
+    task.score(tile);
+    T rescale[kMaxTileHeight];
+    std::fill(rescale + tile.num_rows, rescale + task.queries.height(), T{0});
+    // All rows at once on the decode path, which prefetches nothing between rows.
+    const index_t step = task.tiling.decode ? tile.num_rows : 1;
+    for (index_t x = 0; x < tile.num_rows; x += step) {
+      task.path().prefetch(tile, x);
+      task.kernels.rows.online_softmax(step, tile.num_columns(), tile.row_scores(x), tile.stride,
+                                       tile.rows + x, rescale + x);
+    }
+    add_weighted_values(task, tile, rescale, shown_to);
+  }
+}
+
+/// The first of two passes, for a prob functor, which needs final weights: online softmax alone.
+template <class T>
+ATTN_COLD void find_states(ForwardTask<T>& task, KeyRange keys) {
+  ScoreTiles<T> tiles(task, keys, false);
+  while (tiles.next()) {
+    const ScoreTile<T>& tile = tiles.tile();
+    task.score(tile);
+    for (index_t x = 0; x < tile.num_rows; ++x) {
+      T rescale;
+      task.path().prefetch(tile, x);
+      task.kernels.rows.online_softmax(1, tile.num_columns(), tile.row_scores(x), tile.stride,
+                                       tile.rows + x, &rescale);
+    }
+  }
+}
+
+/// The second pass: recomputes the scores, applies the prob functor to the final weights, and sums
+/// weighted values.
+template <class T>
+ATTN_COLD void sum_with_final_weights(ForwardTask<T>& task, KeyRange keys,
+                                      const QueryRow<T>* shown_to) {
+  const RowFunctor<T>& prob = task.problem.functors.prob;
+  const index_t first_position = task.problem.lengths(task.block.b).first_key;
+  T rescale[kMaxTileHeight];
+  std::fill_n(rescale, kMaxTileHeight, T{1});
+  ScoreTiles<T> tiles(task, keys, shown_to == nullptr);
+  while (tiles.next()) {
+    const ScoreTile<T>& tile = tiles.tile();
+    task.score(tile);
+    const index_t n = tile.num_columns(), first_key = tile.first_key + tile.columns.begin;
+    for (index_t x = 0; x < tile.num_rows; ++x) {
+      const QueryRow<T>& row = tile.rows[x];
+      T* s = tile.row_scores(x);
+      task.path().prefetch(tile, x);
+      if (row.state.row_sum == T{0}) {
+        std::fill_n(s, n, T{0});
+      } else {
+        task.kernels.rows.final_weights(n, s, row.state, s);
+      }
+      prob.apply(prob.object, n, s, tile.b, row.h, row.i, first_position + first_key);
+    }
+    add_weighted_values(task, tile, rescale, shown_to);
+  }
+}
+
+template <class T>
+void clear_sums(const ForwardTask<T>& task) {
+  std::fill_n(task.scratch.sums,
+              task.queries.count() * task.queries.height() * task.scratch.out_stride, T{0});
+}
+
+/// Sums and final states of the task's rows over all keys. kept_states: see finalize_rows().
+template <class T>
+void sum_all_keys(ForwardTask<T>& task, RowState<T>* kept_states,
+                  const QueryRow<T>* shown_to = nullptr) {
+  const KeyRange keys{0, task.tiling.kv_len};
+  clear_sums(task);
+  if (!task.problem.functors.prob) {
+    sum_values(task, keys, shown_to);
+    return finalize_rows(task, kept_states);
+  }
+  find_states(task, keys);
+  finalize_rows(task, kept_states);
+  sum_with_final_weights(task, keys, shown_to);
+}
+
+/// Sums and states of the task's rows over one split of the keys.
+template <class T>
+void sum_split(ForwardTask<T>& task, index_t split, const QueryRow<T>* shown_to = nullptr) {
+  const index_t begin = split * SequenceTiling::kSplitKV;
+  clear_sums(task);
+  sum_values(task, {begin, (std::min)(begin + SequenceTiling::kSplitKV, task.tiling.kv_len)},
+             shown_to);
+}
+
+/// Stores the result of sum_split() for one of the task's key/value heads, for merge_splits().
+template <class T>
+void store_split(const ForwardTask<T>& task, index_t head, T* sums, RowState<T>* states) {
+  const index_t first = head * task.queries.tile_rows();
+  const index_t num_rows = task.queries.rows_from(first);
+  std::copy_n(task.sums(first), num_rows * task.scratch.out_stride, sums);
+  for (index_t r = 0; r < num_rows; ++r) states[r] = task.rows[first + r].state;
+}
+
+/// Merges stored splits in their order, and finalizes the rows. `sums` and `states` have
+/// kMaxDecodeRows rows for each split.
+template <class T>
+void merge_splits(ForwardTask<T>& task, const T* sums, const RowState<T>* states,
+                  RowState<T>* kept_states) {
+  const index_t n = task.scratch.out_stride;
+  clear_sums(task);
+  for (index_t r = 0; r < task.rows.count(); ++r) {
+    for (index_t at = r; at < task.tiling.kv_splits * kMaxDecodeRows; at += kMaxDecodeRows) {
+      merge_state(n, states[at], sums + at * n, task.rows[r].state, task.sums(r));
+    }
+  }
+  finalize_rows(task, kept_states);
+}
+
+/// Recomputes row x with hidden values as 0, since 0 * NaN would leak; same splits, same bits.
+template <class T>
+ATTN_COLD void recompute_without_hidden(ForwardTask<T>& task, index_t x) {
+  QueryRow<T>& row = task.rows[x];
+  if (task.tiling.kv_splits == 1) {
+    sum_all_keys<T>(task, nullptr, &row);
+  } else {
+    const index_t n = task.scratch.out_stride;
+    RowState<T> state{kMinusInf<T>, T{0}};
+    T* merged = task.scratch.sums + task.queries.height() * n;  // behind the task's one tile
+    std::fill_n(merged, n, T{0});
+    for (index_t split = 0; split < task.tiling.kv_splits; ++split) {
+      for (QueryRow<T>& each : task.rows.all()) each.state = {kMinusInf<T>, T{0}};
+      sum_split(task, split, &row);
+      merge_state(n, row.state, task.sums(x), state, merged);
+    }
+    row.state = state;
+    std::copy_n(merged, n, task.sums(x));
+    finalize_rows<T>(task, nullptr);
+  }
+  write_rows(task, x, 1);
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,244 @@
+// Forward attention: one call, planned and run by tasks on the caller's threads.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/forward/backend.hpp"
+#include "attn/attention/forward/driver_outputs.hpp"
+#include "attn/attention/forward/driver_sums.hpp"
+#include "attn/attention/forward/outputs.hpp"
+#include "attn/attention/paths/decode_path.hpp"
+#include "attn/attention/paths/tiled_products.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Runs one call's tasks with the kernels of one instruction set.
+template <class T>
+class Forward {
+ public:
+  Forward(const ForwardKernels<T>& kernels, const AttentionProblem<T>& problem,
+          const AttentionPlan& plan, const Executor& threads, const CallScratch<T>& scratch)
+      : kernels_(kernels),
+        problem_(problem),
+        plan_(plan),
+        threads_(threads),
+        scratch_(scratch),
+        heads_in_turn_(share_mask_rows(problem.options.mask)) {
+    index_t first_task = 0, first_split = 0;
+    for (index_t b = 0; b < problem.batch(); ++b) {
+      const SequenceTiling tiling = tiling_of(problem, b);
+      scratch.sequences[b] = {tiling, first_task, first_split};
+      first_task += plan.tasks_of(tiling, problem.num_kv_heads());
+      first_split += problem.num_kv_heads() * tiling.stored_splits();
+    }
+  }
+
+  /// Outputs, lse, weights, scores and states.
+  void run() const {
+    threads_.run(plan_.tasks, [&](index_t i, int worker) { run_task(i, worker); });
+    if (plan_.kv_splits == 0) return;
+    threads_.run(problem_.batch() * problem_.num_kv_heads(), [&](index_t i, int worker) {
+      merge(i / problem_.num_kv_heads(), i % problem_.num_kv_heads(), worker);
+    });
+  }
+
+  /// column_sums from the states that run() left. A task is one block of keys against all rows, in
+  /// order: sums without a race, and the same on any number of threads.
+  void sum_columns() const {
+    const index_t kv_heads = problem_.num_kv_heads();
+    const index_t blocks = (problem_.scores[3] + plan_.max_block_kv - 1) / plan_.max_block_kv;
+    threads_.run(problem_.batch() * kv_heads * blocks, [&](index_t i, int worker) {
+      const index_t b = i / blocks / kv_heads, kv_head = i / blocks % kv_heads;
+      const index_t begin = i % blocks * plan_.max_block_kv;
+      sum_columns(b, kv_head, {begin, (std::min)(begin + plan_.max_block_kv, problem_.scores[3])},
+                  worker);
+    });
+  }
+
+ private:
+  /// Whether heads read the same rows of a dense mask: those of one task stay in a cache until the
+  /// next head's, where a whole matrix may not (attn_report's cost_additive).
+  static bool share_mask_rows(const Mask& mask) {
+    return std::any_of(mask.dense.begin(), mask.dense.begin() + mask.num_dense,
+                       [](const Mask::Dense& x) { return x.strides[1] == 0 && x.strides[2] != 0; });
+  }
+
+  const SequenceTiling& tiling_at(index_t b) const { return scratch_.sequences[b].tiling; }
+
+  /// The rows of one task, from `row` on; of several heads all rows.
+  RowBlock block(index_t b, index_t kv_head, index_t row, const SequenceTiling& tiling,
+                 index_t heads = 1) const {
+    if (heads > 1) return {b, kv_head, 0, heads * tiling.rows};
+    return {b, kv_head, row, (std::min)(plan_.rows_per_task, tiling.rows - row)};
+  }
+
+  /// Which work task i is: its batch row, its first key/value head, and which block of their rows,
+  /// or which split of their keys, counted from 0.
+  struct TaskIndex {
+    index_t b, first_head, piece;
+  };
+
+  TaskIndex index_of(index_t i) const {
+    const AttentionPlan::Sequence* first = scratch_.sequences;
+    const auto* after = std::upper_bound(
+        first, first + problem_.batch(), i,
+        [](index_t task, const AttentionPlan::Sequence& x) { return task < x.first_task; });
+    const index_t b = after - first - 1, at = i - first[b].first_task;
+    const index_t tasks = first[b].tiling.tasks(plan_.rows_per_task);
+    const index_t groups = plan_.head_groups(problem_.num_kv_heads());
+    return {b, (heads_in_turn_ ? at % groups : at / tasks) * plan_.heads_per_task,
+            heads_in_turn_ ? at / groups : at % tasks};
+  }
+
+  /// The rows that task i's worker is likely to take next, for prefetching: those of task i +
+  /// concurrency. None on the decode path, which reads memory in order.
+  RowBlock rows_after_task(index_t i) const {
+    if (i + plan_.concurrency >= plan_.tasks) return {};
+    const auto [b, head, piece] = index_of(i + plan_.concurrency);
+    if (tiling_at(b).decode) return {};
+    return block(b, head, piece * plan_.rows_per_task, tiling_at(b));
+  }
+
+  void run_task(index_t i, int worker) const {
+    const auto [b, first, piece] = index_of(i);
+    const SequenceTiling& tiling = tiling_at(b);
+    const ForwardScratch<T>& scratch = scratch_.workers[worker];
+    const index_t heads = (std::min)(plan_.heads_per_task, problem_.num_kv_heads() - first);
+    if (tiling.kv_splits == 1) {
+      const RowBlock rows = block(b, first, piece * plan_.rows_per_task, tiling, heads);
+      return compute(tiling, scratch, rows, tiling.decode ? RowBlock{} : rows_after_task(i),
+                     [&](ForwardTask<T>& task) { sum_all_keys(task, scratch_.states); });
+    }
+    ForwardTask<T> task(problem_, kernels_, tiling, scratch, block(b, first, 0, tiling, heads));
+    sum_split(task, piece);
+    for (index_t n = 0; n < heads; ++n) {
+      const index_t row = first_split_row(b, first + n) + piece * kMaxDecodeRows;
+      store_split(task, n, scratch_.split_sums + row * scratch.out_stride,
+                  scratch_.split_states + row);
+    }
+  }
+
+  /// Merges the splits of one key/value head, if its keys were split.
+  void merge(index_t b, index_t kv_head, int worker) const {
+    const SequenceTiling& tiling = tiling_at(b);
+    if (tiling.kv_splits == 1) return;
+    const ForwardScratch<T>& scratch = scratch_.workers[worker];
+    const index_t row = first_split_row(b, kv_head);
+    compute(tiling, scratch, block(b, kv_head, 0, tiling), {}, [&](ForwardTask<T>& task) {
+      merge_splits(task, scratch_.split_sums + row * scratch.out_stride,
+                   scratch_.split_states + row, scratch_.states);
+    });
+  }
+
+  /// One task up to its outputs. sum(task) makes the sums and final states of its rows.
+  template <class Sum>
+  void compute(const SequenceTiling& tiling, const ForwardScratch<T>& scratch, const RowBlock& rows,
+               const RowBlock& next, Sum sum) const {
+    bool is_finite = true;
+    {
+      ForwardTask<T> task(problem_, kernels_, tiling, scratch, rows, next);
+      sum(task);
+      is_finite = write_outputs(task);
+      if (problem_.options.weights) write_weights(task);
+      if (problem_.options.scores) write_scores(task);
+    }
+    if (!is_finite) recompute_non_finite(tiling, scratch, rows);
+  }
+
+  /// Row of split_sums and split_states at which a key/value head's splits begin.
+  index_t first_split_row(index_t b, index_t kv_head) const {
+    const AttentionPlan::Sequence& sequence = scratch_.sequences[b];
+    return (sequence.first_split + kv_head * sequence.tiling.stored_splits()) * kMaxDecodeRows;
+  }
+
+  /// A weight of 0 times a hidden NaN is NaN, so rows that came out non-finite are recomputed
+  /// without hidden values. One row at a time on the tiled path; all rows together on the decode
+  /// path, where the order of sums depends on the keys that any of the rows sees.
+  ATTN_COLD void recompute_non_finite(const SequenceTiling& tiling,
+                                      const ForwardScratch<T>& scratch,
+                                      const RowBlock& rows) const {
+    if (!problem_.hides_keys()) return;
+    const index_t q_len = tiling.rows / problem_.heads_per_kv_head;
+    for (index_t row = rows.first_row; row < rows.first_row + rows.num_rows; ++row) {
+      const index_t h = rows.kv_head * problem_.heads_per_kv_head + row / q_len;
+      const void* out = problem_.output(rows.b, h, row % q_len);
+      if (is_finite_output(problem_, kernels_, scratch, out)) continue;
+      const index_t kv_head = rows.kv_head + row / tiling.rows;
+      const RowBlock again = tiling.decode ? RowBlock{rows.b, kv_head, 0, tiling.rows}
+                                           : RowBlock{rows.b, kv_head, row, 1};
+      ForwardTask<T> task(problem_, kernels_, tiling, scratch, again);
+      recompute_without_hidden(task, tiling.decode ? row % tiling.rows : 0);
+    }
+  }
+
+  ATTN_COLD void sum_columns(index_t b, index_t kv_head, KeyRange block_keys, int worker) const {
+    const SequenceTiling& tiling = tiling_at(b);
+    const KeyRange unpadded = problem_.unpadded_keys(b);
+    for (index_t h = kv_head * problem_.heads_per_kv_head;
+         h < (kv_head + 1) * problem_.heads_per_kv_head; ++h) {
+      const T masked = sum_of_masked_rows(problem_, scratch_.states, b, h);
+      for (index_t j = block_keys.begin; j < block_keys.end; ++j) {
+        const bool is_unpadded = j >= unpadded.begin && j < unpadded.end;
+        problem_.options.column_sums(b, h, j) = is_unpadded ? masked : T{0};
+      }
+    }
+    const ForwardScratch<T>& scratch = scratch_.workers[worker];
+    const KeyRange keys{block_keys.begin, (std::min)(block_keys.end, tiling.kv_len)};
+    for (index_t row = 0; row < tiling.rows; row += plan_.rows_per_task) {
+      ForwardTask<T> task(problem_, kernels_, tiling, scratch, block(b, kv_head, row, tiling));
+      add_column_sums(task, keys, scratch_.states);
+    }
+  }
+
+  const ForwardKernels<T>& kernels_;
+  const AttentionProblem<T>& problem_;
+  const AttentionPlan& plan_;
+  const Executor& threads_;
+  const CallScratch<T>& scratch_;
+  /// Order of tasks: all heads over one block of rows, then over the next; else head by head.
+  bool heads_in_turn_;
+};
+
+template <class T>
+ATTN_ONCE_A_CALL void run_plan(const ForwardKernels<T>& kernels, const AttentionProblem<T>& problem,
+                               const AttentionPlan& plan, const Executor& threads,
+                               const CallScratch<T>& scratch) {
+  const Forward<T> forward(kernels, problem, plan, threads, scratch);
+  forward.run();
+  const AttentionOptions<T>& options = problem.options;
+  if (options.column_sums) forward.sum_columns();
+  if (options.max_logits) take_max_logits(problem, scratch.states);
+  fill_padding(problem, options.weights, T{0});
+  fill_padding(problem, options.scores, kMinusInf<T>);
+  if (options.average_weights) average_heads(problem, threads);
+}
+
+template <class T>
+ATTN_ONCE_A_CALL void forward_with(const ForwardKernels<T>& kernels,
+                                   const AttentionProblem<T>& call, const Executor& executor,
+                                   Workspace& workspace) {
+  if (!call.has_rows()) return fill_without_rows(call.options);
+  const AttentionPlan plan(call, executor);
+  const SerialExecutor one_thread;
+  const Executor& threads = plan.concurrency == 1 ? one_thread : executor;
+  const Scratch<std::byte> memory(workspace, static_cast<index_t>(plan.workspace_bytes));
+  ScratchLayout layout(memory.data());
+  const CallScratch<T> scratch(layout, call, plan);
+  if (plan.scores_elements == 0) return run_plan(kernels, call, plan, threads, scratch);
+  AttentionOptions<T> options = call.options;
+  options.weights = {scratch.weights, call.scores};
+  options.weight_heads = {};
+  run_plan(kernels,
+           {call.q, call.k, call.v, call.out, options, call.scale, call.scores,
+            call.heads_per_kv_head, call.alibi_slopes, call.functors, call.k_scales, call.v_scales},
+           plan, threads, scratch);
+  if (call.options.weights) copy_chosen(options.weights, call.options);
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT "attn/attention/forward/forward.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"

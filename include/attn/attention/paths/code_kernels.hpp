@@ -1,0 +1,66 @@
+// CodeKernels: what attention asks of an instruction set for products of codes of 8 bits.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/tasks/code_scratch.hpp"
+#include "attn/attention/tasks/pair_scratch.hpp"
+#include "attn/kernels/gemm/tile.hpp"
+#include "attn/kernels/quantized/quantize_rows.hpp"
+#include "attn/simd/int8/int8.hpp"
+#include "attn/simd/tiles.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// A tile of queries in codes.
+template <class T>
+struct CodeQueries {
+  const std::int8_t* codes;  ///< rows, `row_bytes` apart, a multiple of `step`
+  index_t row_bytes;
+  const T* scales;             ///< of the rows, times that of the call
+  const std::int32_t* starts;  ///< of their sums
+  const T* means;              ///< scale q . mean (rows, kMaxMeans)
+};
+
+/// A panel of keys in codes: four neighbours of each column side by side, column by column.
+template <class T>
+struct CodePanel {
+  const std::uint8_t* codes;
+  const T* scales;
+  index_t mean;    ///< of the first columns
+  index_t shared;  ///< how many; the others have the next mean
+};
+
+template <class T>
+struct CodeKernels {
+  static constexpr bool kExtended = true;
+
+  index_t step;  ///< numbers of a row that products take at once
+  /// d numbers of a row of queries as codes, filled up with zeros to row_bytes; `start` is what
+  /// sums of its products begin with. Returns its scale, NaN where a number is not finite.
+  T(*quantize_query)
+  (index_t d, const T* query, std::int8_t* codes, index_t row_bytes, std::int32_t* start);
+  /// mean[x * kMaxMeans] = the mean of finite rows [first, end) of d numbers, which lie side by
+  /// side; takes it away from all `count` rows.
+  void (*center_rows)(index_t count, index_t first, index_t end, index_t d, T* rows, T* mean);
+  /// `count` rows of d numbers, side by side, as columns of a panel of codes, and their scales.
+  /// `line` has room for one row of codes.
+  void (*pack_codes)(index_t count, index_t d, const T* rows, index_t row_bytes, std::int8_t* line,
+                     std::uint8_t* panel, T* scales);
+  /// out (rows, kMaxMeans) = scale q . mean for tiles of queries of d numbers.
+  void (*score_means)(index_t rows, index_t d, const T* queries, index_t queries_stride,
+                      const T* means, T scale, T* out);
+  /// scores[r, j] = scale q_r . k_j for a tile of queries and a panel; prefetches as many bytes as
+  /// the panel has from `to_prefetch` on.
+  void (*score_panel)(const CodeQueries<T>& queries, const CodePanel<T>& panel, T* scores,
+                      index_t stride, const void* to_prefetch);
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT_EXTENDED
+#define ATTN_KERNEL_TEXT "attn/attention/paths/code_kernels.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"

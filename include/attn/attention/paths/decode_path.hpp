@@ -1,0 +1,121 @@
+// DecodePath: attention's products for few queries, with unpacked keys; limited by memory.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/tasks/task.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Keys and values are read once, unpacked, by pointers to their rows. A tile is all rows of a
+/// key/value head. Scales of int8 keys multiply the scores, those of int8 values the weights.
+template <class T>
+class DecodePath final : public ScorePath<T> {
+ public:
+  explicit DecodePath(const ForwardTask<T>& task)
+      : problem_(task.problem),
+        own_(task.kernels.own),
+        of_keys_(task.kernels.of_keys),
+        scratch_(task.scratch) {}
+
+  // Nothing to do: hardware prefetchers follow what is read in order.
+  void load(const KeyBlock&, bool) override {}
+  void prefetch(const ScoreTile<T>&, index_t) override {}
+
+  void score(const ScoreTile<T>& tile) override {
+    const index_t d = problem_.head_dim(), n = tile.num_keys();
+    T* scores = tile.key_scores(0);
+    of_keys_.score_rows(tile.num_rows, n, d, tile.queries, tile.query_stride,
+                        point_to(problem_.k, tile), problem_.scale, scores, tile.stride);
+    apply_scales(problem_.k_scales, tile, scores, tile.stride);
+    if (!problem_.options.qv) return;
+    // scores += scale qv . v
+    of_keys_.score_rows(tile.num_rows, n, problem_.head_dim_v(), tile.queries + d,
+                        tile.query_stride, point_to(problem_.v, tile), problem_.scale,
+                        scratch_.products, n);
+    apply_scales(problem_.v_scales, tile, scratch_.products, n);
+    for (index_t x = 0; x < tile.num_rows; ++x) {
+      T* s = tile.key_scores(x);
+      const T* products = scratch_.products + x * n;
+      for (index_t j = 0; j < n; ++j) s[j] += products[j];
+    }
+  }
+
+  void add_values(const ScoreTile<T>& tile, const T* rescale) override {
+    apply_scales(problem_.v_scales, tile, tile.key_scores(0), tile.stride);
+    add(of_keys_, tile, point_to(problem_.v, tile), rescale);
+  }
+
+  /// Copies values without their scales; the scales, or 0, go to scratch.scales.
+  ATTN_COLD void copy_shown_values(const ScoreTile<T>& tile, KeyRange keys,
+                                   const T* shown) override {
+    const index_t dv = problem_.head_dim_v(), stride = scratch_.out_stride;
+    for (index_t j = keys.begin; j < keys.end; ++j) {
+      T* to = scratch_.v + (j - tile.first_key) * stride;
+      const bool is_shown = shown[j - keys.begin] != kMinusInf<T>;
+      StoredRows<T> value = problem_.values_from(tile.b, tile.kv_head, j);
+      if (value.scales != nullptr) {
+        scratch_.scales[j - tile.first_key] = is_shown ? *value.scales : T{0};
+        value.scales = nullptr;
+      }
+      if (is_shown) {
+        of_keys_.widen_rows(1, dv, value, to, stride);
+      } else {
+        std::fill_n(to, dv, T{0});
+      }
+    }
+  }
+
+  void add_copied_values(const ScoreTile<T>& tile, const T* rescale) override {
+    const index_t stride = scratch_.out_stride;
+    const T* copies = scratch_.v + tile.first_column() * stride;
+    for (index_t j = 0; j < tile.num_keys(); ++j) scratch_.pointers[j] = copies + j * stride;
+    if (problem_.v_scales) multiply_by_scales(tile, tile.key_scores(0), tile.stride);
+    add(own_, tile, scratch_.pointers, rescale);
+  }
+
+ private:
+  /// scratch.pointers to the rows of the tile's keys in k or v.
+  const void* const* point_to(const StoredView<const void>& of, const ScoreTile<T>& tile) const {
+    const void** to = scratch_.pointers;
+    for (index_t j = tile.keys.begin; j < tile.keys.end;) {
+      const index_t end = problem_.run_end(j, tile.keys.end);
+      const void* row = problem_.key(of, tile.b, tile.kv_head, j);
+      for (; j < end; ++j, row = rows_after(row, 1, of)) *to++ = row;
+    }
+    return scratch_.pointers;
+  }
+
+  /// Multiplies a tile's scores (weights) by the scales of its int8 keys (values), if any.
+  void apply_scales(const TensorView3<const T>& scales, const ScoreTile<T>& tile, T* s,
+                    index_t stride) const {
+    if (!scales) return;
+    for (index_t j = tile.keys.begin; j < tile.keys.end;) {
+      const index_t end = problem_.run_end(j, tile.keys.end);
+      std::copy_n(problem_.scales_from(scales, tile.b, tile.kv_head, j), end - j,
+                  scratch_.scales + (j - tile.first_key));
+      j = end;
+    }
+    multiply_by_scales(tile, s, stride);
+  }
+  void multiply_by_scales(const ScoreTile<T>& tile, T* s, index_t stride) const {
+    of_keys_.scale_columns(tile.num_rows, tile.num_keys(), scratch_.scales + tile.first_column(), s,
+                           stride);
+  }
+
+  void add(const ElementKernels<T>& of_values, const ScoreTile<T>& tile, const void* const* values,
+           const T* rescale) const {
+    of_values.add_values_rows(tile.num_rows, problem_.head_dim_v(), tile.first_column(),
+                              tile.num_keys(), tile.key_scores(0), tile.stride, values, tile.sums,
+                              scratch_.out_stride, rescale);
+  }
+
+  const AttentionProblem<T>& problem_;
+  const ElementKernels<T>&own_, &of_keys_;  ///< for rows of T; for keys and values
+  const ForwardScratch<T>& scratch_;
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,39 @@
+// PairKernels: what attention asks of a target that multiplies pairs of bfloat16.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/tasks/pair_scratch.hpp"
+#include "attn/kernels/gemm/tile.hpp"
+#include "attn/simd/pairs.hpp"
+#include "attn/simd/tiles.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// All null where the target multiplies none.
+template <class T>
+struct PairKernels {
+  static constexpr bool kExtended = true;
+
+  /// scores[r, j] = scale q_r . k_j for kPairRows rows of queries of d numbers (a multiple of
+  /// kPairStep) and `panels` panels of keys.
+  void (*score_panels)(index_t panels, index_t d, const bfloat16* queries, const T* keys, T scale,
+                       T* scores, index_t stride);
+  /// to[x] = both[x] and both[n + x], rounded.
+  void (*pair_rows)(index_t n, const T* both, ElementPair* to);
+  /// to = n weights of a row, rounded.
+  void (*round_weights)(index_t n, const T* weights, bfloat16* to);
+  /// sums_r = rescale_r sums_r + sum over j of weights[r, j] v_j for kPairRows rows, `columns` (a
+  /// multiple of kPairColumns) numbers of a value, and `keys`, a multiple of kPairStep.
+  void (*add_values)(index_t columns, index_t keys, const bfloat16* weights, index_t weights_stride,
+                     const ElementPair* values, T* sums, const T* rescale);
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT_EXTENDED
+#define ATTN_KERNEL_TEXT "attn/attention/paths/pair_kernels.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"

@@ -1,0 +1,80 @@
+// PairPath: the tiled path of tensors of bfloat16 where pairs of them are multiplied.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/paths/pair_values.hpp"
+#include "attn/attention/paths/tiled_path.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Products of elements as they are stored, summed in T.
+template <class T>
+class PairPath final : public TiledPath<T, PairValues<T>> {
+ public:
+  explicit PairPath(const ForwardTask<T>& task)
+      : TiledPath<T, PairValues<T>>(task),
+        kernels_(*task.kernels.products.pairs),
+        scratch_(task.scratch.pairs),
+        d_(round_up(task.problem.head_dim(), kPairStep)) {
+    const TaskRows<T>& rows = task.rows;
+    for (index_t r = 0; r < rows.count(); ++r) {
+      copy_row(task.problem.query(task.block.b, rows[r].h, rows[r].i), scratch_.queries + r * d_);
+    }
+    // Rows that fill up the last tile.
+    std::fill(scratch_.queries + rows.count() * d_,
+              scratch_.queries + task.queries.count() * kPairRows * d_, bfloat16{});
+  }
+
+  void score(const ScoreTile<T>& tile) override {
+    const index_t first_row = tile.rows - task_.rows.all().data();
+    const index_t panels = (tile.num_columns() + kPairColumns - 1) / kPairColumns;
+    kernels_.score_panels(panels, d_, scratch_.queries + first_row * d_,
+                          scratch_.keys + tile.columns.begin * d_ / 2, task_.problem.scale,
+                          tile.scores + tile.columns.begin, tile.stride);
+  }
+
+ private:
+  index_t panel_bytes() const override { return kPairColumns * d_ * index_t{sizeof(bfloat16)}; }
+
+  /// Filled up with zeros.
+  void copy_row(const void* from, void* to) const {
+    const index_t size = task_.problem.head_dim() * index_t{sizeof(bfloat16)};
+    std::memcpy(to, from, static_cast<std::size_t>(size));
+    std::memset(static_cast<std::byte*>(to) + size, 0,
+                static_cast<std::size_t>(d_ * index_t{sizeof(bfloat16)} - size));
+  }
+
+  void pack_keys(index_t first_key, KeyRange block) const override {
+    const index_t pairs = d_ / 2;
+    const index_t first_column = (block.begin - first_key) & -kPairColumns;
+    T* panel = scratch_.keys + first_column * pairs;
+    for (index_t j = first_key + first_column; j < block.end;
+         j += kPairColumns, panel += kPairColumns * pairs) {
+      const KeyRange keys{(std::max)(j, block.begin), (std::min)(j + kPairColumns, block.end)};
+      if (keys.end - keys.begin < kPairColumns) std::fill_n(panel, kPairColumns * pairs, T{0});
+      for (index_t x = keys.begin; x < keys.end; ++x) {
+        copy_row(task_.problem.key(task_.problem.k, task_.block.b, task_.block.kv_head, x),
+                 scratch_.lines + (x - keys.begin) * pairs);
+      }
+      task_.kernels.rows.pack_part(keys.end - keys.begin, j + kPairColumns - keys.begin, pairs,
+                                   scratch_.lines, pairs, panel + (keys.begin - j));
+    }
+  }
+
+  using TiledPath<T, PairValues<T>>::task_;
+  const PairKernels<T>& kernels_;
+  const PairScratch<T>& scratch_;
+  index_t d_;  ///< of rows that are filled up
+};
+
+/// On `isa`, which multiplies pairs.
+template <class T>
+TiledProducts<T> pair_products(Isa isa) {
+  return {kPairRows, make_path<PairPath<T>, T>, nullptr, &table_of<PairKernels<T>>(isa)};
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

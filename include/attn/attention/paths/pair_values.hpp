@@ -1,0 +1,69 @@
+// PairValues: values of one block in pairs of bfloat16, and weights times them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/paths/pair_kernels.hpp"
+#include "attn/attention/tasks/task.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// For targets that multiply pairs: values and weights are rounded to bfloat16, sums are of T.
+template <class T>
+class PairValues {
+ public:
+  explicit PairValues(const ForwardTask<T>& task)
+      : task_(task), kernels_(*task.kernels.products.pairs), scratch_(task.scratch) {}
+
+  /// `keys` of the block that begins with first_key; 0 beside them, up to whole steps.
+  void load(index_t first_key, KeyRange keys) const { copy_shown(first_key, keys, nullptr); }
+
+  /// And 0 where `shown`, if given, is -inf.
+  void copy_shown(index_t first_key, KeyRange keys, const T* shown) const {
+    const index_t n = scratch_.out_stride, dv = task_.problem.head_dim_v();
+    T* both = scratch_.pairs.two_values;
+    std::fill_n(both, 2 * n, T{0});
+    const index_t end = round_up(keys.end - first_key, kPairStep);
+    for (index_t column = (keys.begin - first_key) & -kPairStep; column < end; column += 2) {
+      for (index_t x = 0; x < 2; ++x) {
+        const index_t j = first_key + column + x;
+        const bool is_shown = j >= keys.begin && j < keys.end &&
+                              (shown == nullptr || shown[j - keys.begin] != kMinusInf<T>);
+        if (is_shown) {
+          task_.kernels.of_keys.widen_rows(
+              1, dv, task_.problem.values_from(task_.block.b, task_.block.kv_head, j), both + x * n,
+              n);
+        } else {
+          std::fill_n(both + x * n, dv, T{0});
+        }
+      }
+      kernels_.pair_rows(n, both, scratch_.pairs.values + column / 2 * n);
+    }
+  }
+
+  /// tile.sums = rescale times themselves + weights, in the place of the scores, times values.
+  void add(const ScoreTile<T>& tile, const T* rescale) const {
+    const index_t begin = tile.first_column(), end = begin + tile.num_keys();
+    const index_t first = begin & -kPairStep, last = round_up(end, kPairStep);
+    for (index_t x = 0; x < tile.num_rows; ++x) {
+      bfloat16* weights = scratch_.pairs.weights + x * tile.stride;
+      std::fill(weights + first, weights + begin, bfloat16{});
+      kernels_.round_weights(end - begin, tile.key_scores(x), weights + begin);
+      std::fill(weights + end, weights + last, bfloat16{});
+    }
+    kernels_.add_values(scratch_.out_stride, last - first, scratch_.pairs.weights + first,
+                        tile.stride, scratch_.pairs.values + first / 2 * scratch_.out_stride,
+                        tile.sums, rescale);
+  }
+  void add_copied(const ScoreTile<T>& tile, const T* rescale) const { add(tile, rescale); }
+
+ private:
+  const ForwardTask<T>& task_;
+  const PairKernels<T>& kernels_;
+  const ForwardScratch<T>& scratch_;
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,34 @@
+// tiled_products(): how the tiled path of a call multiplies queries and keys.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/paths/exact_path.hpp"
+#include "attn/attention/paths/pair_path.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// For keys and values of element In.
+template <class In, class T>
+ATTN_ONCE_A_CALL TiledProducts<T> tiled_products(const AttentionProblem<T>& problem,
+                                                 const RowKernels<T>& rows) {
+  if constexpr (std::same_as<T, float>) {
+    const Isa isa = problem.options.execution.instruction_set();
+    if (problem.has_codes()) {
+#if defined(ATTN_COMPILED_LIBRARY)
+      return CodeProducts<T>::on(isa);
+#else
+      return problem.options.precision.code_products()(isa);
+#endif
+    }
+    if constexpr (std::same_as<In, bfloat16>) {
+      if (problem.takes_pairs(isa)) return pair_products<T>(isa);
+    }
+  }
+  return {rows.tile_rows, make_path<ExactPath<T>, T>};
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

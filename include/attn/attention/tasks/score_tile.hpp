@@ -1,0 +1,101 @@
+// ScoreTile: scores of a tile of queries and a block of keys, and which of them are visible.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/tasks/row_modifiers.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// A view: it owns nothing, and says where the tile's queries, keys, scores and sums lie. All
+/// drivers (online softmax, weights and scores on request, column sums) loop over these.
+template <class T>
+struct ScoreTile {
+  index_t b, kv_head;
+  QueryRow<T>* rows;
+  index_t num_rows;
+  const T* queries;  ///< followed by rows of any values, up to the height of a tile
+  index_t query_stride;
+
+  index_t first_key;  ///< of the block: column 0 of the scores
+  KeyRange keys;      ///< that some of the rows see
+  /// Columns of the scores of `keys`, from the start of a panel on, so that each lane adds up the
+  /// same keys whatever other rows a tile holds.
+  KeyRange columns;
+  T* scores;  ///< (rows, keys of a block)
+  index_t stride;
+
+  T* sums;              ///< of weights times values, out_stride of the scratch apart
+  bool is_all_visible;  ///< by the mask functor
+  bool is_last_block;
+
+  index_t num_keys() const { return keys.end - keys.begin; }
+  index_t num_columns() const { return columns.end - columns.begin; }
+  /// Column of keys.begin.
+  index_t first_column() const { return keys.begin - first_key; }
+  /// Scores of row x, of all columns.
+  T* row_scores(index_t x) const { return scores + x * stride + columns.begin; }
+  /// Scores of row x, of `keys`.
+  T* key_scores(index_t x) const { return scores + x * stride + first_column(); }
+};
+
+/// From scaled products to scores: applies options and functors up to `stage`, and sets -inf where
+/// a row does not see the key. changes_scores: see changes_scores().
+template <class T>
+void mask_tile(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
+               const ScoreTile<T>& tile, ScoreStage stage, bool changes_scores) {
+  const KeyRange columns = tile.columns;
+  const index_t first_position = problem.lengths(tile.b).first_key;
+  for (index_t x = 0; x < tile.num_rows; ++x) {
+    const QueryRow<T>& row = tile.rows[x];
+    T* s = tile.scores + x * tile.stride;
+    const index_t begin = std::clamp((std::max)(row.keys.begin, tile.keys.begin) - tile.first_key,
+                                     columns.begin, columns.end);
+    const index_t end =
+        std::clamp((std::min)(row.keys.end, tile.keys.end) - tile.first_key, begin, columns.end);
+    std::fill(s + columns.begin, s + begin, kMinusInf<T>);
+    std::fill(s + end, s + columns.end, kMinusInf<T>);
+    if (begin >= end || !changes_scores || stage == ScoreStage::scaled) continue;
+    const index_t first = tile.first_key + begin;
+    const ScoreRow<T> scores{tile.b,      row.h,    row.i, first, first_position + first,
+                             end - begin, s + begin};
+    cap_row(problem, kernels, scores);
+    if (stage == ScoreStage::masked) mask_row(problem, kernels, scores, tile.is_all_visible);
+  }
+}
+
+/// The keys of one block that a task visits, and those of its next block, which may be empty.
+struct KeyBlock {
+  index_t first;  ///< of the whole block
+  KeyRange keys;  ///< that some row of the task sees
+  KeyRange next;
+
+  bool is_last() const { return next.begin >= next.end; }
+};
+
+/// How one path computes both products of a tile: tiled_path.hpp, decode_path.hpp.
+template <class T>
+class ScorePath {
+ public:
+  /// Prepares a block, such as packing its keys, before its tiles are scored.
+  virtual void load(const KeyBlock& block, bool with_values) = 0;
+  /// tile.scores = scale q k^T
+  virtual void score(const ScoreTile<T>& tile) = 0;
+  /// Called before row x of a tile's scores: prefetches what later rows and blocks need.
+  virtual void prefetch(const ScoreTile<T>& tile, index_t x) = 0;
+  /// tile.sums = rescale tile.sums + weights v; the weights stand in tile.scores.
+  virtual void add_values(const ScoreTile<T>& tile, const T* rescale) = 0;
+
+  /// Copies the values of `keys` of a tile; 0 for keys whose `shown` is -inf.
+  virtual void copy_shown_values(const ScoreTile<T>& tile, KeyRange keys, const T* shown) = 0;
+  /// As add_values(), with these copies as v.
+  virtual void add_copied_values(const ScoreTile<T>& tile, const T* rescale) = 0;
+
+ protected:
+  ~ScorePath() = default;
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,98 @@
+// ForwardScratch and CallScratch: the scratch memory of one worker and of a whole call.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <new>
+
+#include "attn/attention/tasks/code_scratch.hpp"
+#include "attn/attention/tasks/pair_scratch.hpp"
+#include "attn/attention/tasks/plan.hpp"
+#include "attn/exec/workspace.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Scratch memory of one worker thread, large enough for any task of the call.
+template <class T>
+struct ForwardScratch {
+  index_t out_stride;     ///< elements between rows of `sums` and of `v`
+  T* k;                   ///< packed panels of one block, on the tiled path
+  T* v;                   ///< copied values of one block
+  T* scores;              ///< of one tile
+  T* products;            ///< scale qv . v of one tile, on the decode path
+  T* scales;              ///< of the int8 keys or values of one block
+  const void** pointers;  ///< to the keys or values of one block, on the decode path
+  T* q;                   ///< copied queries, in whole tiles
+  T* sums;                ///< of weights times values, in whole tiles
+  QueryRow<T>* rows;
+  CodeScratch<T> codes;  ///< in place of k, where 8-bit codes are multiplied
+  PairScratch<T> pairs;  ///< where some target would multiply pairs of bfloat16
+
+  ForwardScratch(ScratchLayout& layout, const AttentionProblem<T>& problem,
+                 const AttentionPlan& plan)
+      : out_stride(round_up(problem.head_dim_v(), problem.may_take_pairs() ? kPairColumns : 16)) {
+    const AttentionOptions<T>& options = problem.options;
+    const index_t block_kv = plan.max_block_kv, score_dim = problem.score_dim();
+    const bool may_take_pairs = plan.packs_keys && problem.may_take_pairs();
+    const index_t tile_rows = may_take_pairs ? kPairRows : kMaxTileRows;
+    const index_t height =
+        plan.heads_per_task * (std::max)(plan.max_rows + tile_rows - 1, kMaxDecodeRows);
+    const bool has_codes = plan.packs_keys && problem.has_codes();
+    k = layout.take<T>(plan.packs_keys && !has_codes ? block_kv * score_dim : 0);
+    v = layout.take<T>(block_kv * out_stride);
+    scores = layout.take<T>((std::max)(tile_rows, kMaxDecodeRows) * block_kv);
+    products = layout.take<T>(options.qv ? kMaxDecodeRows * block_kv : 0);
+    scales = layout.take<T>(problem.k_scales ? block_kv : 0);
+    pointers = layout.take<const void*>(block_kv);
+    q = layout.take<T>(height * score_dim);
+    sums = layout.take<T>(height * out_stride);
+    rows = layout.take<QueryRow<T>>(plan.heads_per_task * plan.max_rows);
+    if (may_take_pairs) {
+      pairs = PairScratch<T>(layout, problem.has_pairs() ? problem.head_dim() : 0, out_stride,
+                             block_kv, height);
+    }
+    if (has_codes) codes = CodeScratch<T>(layout, score_dim, block_kv, height);
+  }
+};
+
+/// Scratch memory of one call. Pointers to what the call does not need are null.
+template <class T>
+struct CallScratch {
+  T* weights;           ///< where only their average is requested
+  RowState<T>* states;  ///< of all rows, where they outlive their task
+  AttentionPlan::Sequence* sequences;
+  ForwardScratch<T>* workers;  ///< of each thread
+  T* split_sums;               ///< kMaxDecodeRows rows of each split
+  RowState<T>* split_states;   ///< and their states
+
+  ATTN_ONCE_A_CALL CallScratch(ScratchLayout& layout, const AttentionProblem<T>& problem,
+                               const AttentionPlan& plan) {
+    weights = layout.take<T>(plan.scores_elements);
+    states = layout.take<RowState<T>>(plan.states);
+    sequences = layout.take<AttentionPlan::Sequence>(problem.batch());
+    ScratchLayout one;
+    const index_t out_stride = ForwardScratch<T>(one, problem, plan).out_stride;
+    const auto bytes = static_cast<index_t>(one.bytes());
+    workers = layout.take<ForwardScratch<T>>(plan.concurrency);
+    std::byte* memory = layout.take<std::byte>(bytes * plan.concurrency);
+    for (index_t n = 0; memory != nullptr && n < plan.concurrency; ++n) {
+      ScratchLayout own(memory + n * bytes);
+      ::new (workers + n) ForwardScratch<T>(own, problem, plan);
+    }
+    split_sums = layout.take<T>(plan.kv_splits * kMaxDecodeRows * out_stride);
+    split_states = layout.take<RowState<T>>(plan.kv_splits * kMaxDecodeRows);
+  }
+};
+
+template <class T>
+ATTN_ONCE_A_CALL std::size_t call_scratch_bytes(const AttentionProblem<T>& problem,
+                                                const AttentionPlan& plan) {
+  ScratchLayout layout;
+  (void)CallScratch<T>(layout, problem, plan);
+  return layout.bytes();
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,154 @@
+// ForwardTask: the rows of one task; ScoreTiles: the loop over them that every driver takes.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/tasks/kernels.hpp"
+#include "attn/attention/tasks/query_tiles.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+template <class T>
+class DecodePath;
+
+/// What the drivers of one task share: the call, the task's rows and queries, and its path. While
+/// it lives, no other task may use its worker's scratch.
+template <class T>
+struct ForwardTask {
+  const AttentionProblem<T>& problem;
+  const ForwardKernels<T>& kernels;
+  const SequenceTiling& tiling;
+  const ForwardScratch<T>& scratch;
+  RowBlock block;
+  RowBlock next;  ///< the worker's next task, to prefetch; no rows if there is none
+  TaskRows<T> rows;
+  QueryTiles<T> queries;
+  bool changes_scores;  ///< see changes_scores(): something besides intervals of keys acts on them
+
+  ForwardTask(const AttentionProblem<T>& call, const ForwardKernels<T>& call_kernels,
+              const SequenceTiling& sequence, const ForwardScratch<T>& worker_scratch,
+              const RowBlock& row_block, const RowBlock& next_block = {})
+      : problem(call),
+        kernels(call_kernels),
+        tiling(sequence),
+        scratch(worker_scratch),
+        block(row_block),
+        next(next_block),
+        rows(call, row_block, worker_scratch.rows),
+        queries(call, call_kernels, sequence, worker_scratch, rows, row_block.b),
+        changes_scores(detail::changes_scores(call)) {
+    path_ = &(sequence.decode ? make_path<DecodePath<T>, T> : kernels.products.make_path)(
+        path_memory_, *this);
+  }
+  ForwardTask(const ForwardTask&) = delete;
+  ForwardTask& operator=(const ForwardTask&) = delete;
+
+  ScorePath<T>& path() { return *path_; }
+
+  /// tile.scores = scores up to `stage`; with ScoreStage::masked, -inf where a row does not see the
+  /// key.
+  void score(const ScoreTile<T>& tile, ScoreStage stage = ScoreStage::masked) {
+    path().score(tile);
+    if (rows.uniform() && !changes_scores) return;
+    mask_tile(problem, kernels.rows, tile, stage, changes_scores);
+  }
+
+  /// Sums of tile t, row after row.
+  T* tile_sums(index_t t) const { return scratch.sums + t * queries.height() * scratch.out_stride; }
+  /// Sums of row r.
+  T* sums(index_t r) const {
+    return tile_sums(r / queries.tile_rows()) + r % queries.tile_rows() * scratch.out_stride;
+  }
+
+ private:
+  ScorePath<T>* path_;
+  alignas(std::max_align_t) PathMemory path_memory_;
+};
+
+/// Iterates over a task's tiles, for one block of `keys` after another; skips blocks and tiles of
+/// which no row sees a key:
+///
+///   ScoreTiles<T> tiles(task, keys, with_values);
+///   while (tiles.next()) { .. tiles.tile() .. }
+///
+/// Blocks begin at multiples of block_kv whatever the rows are, so that a row is summed in the same
+/// order in every task.
+template <class T>
+class ScoreTiles {
+ public:
+  /// with_values: add_values() of the path will be called.
+  ScoreTiles(ForwardTask<T>& task, KeyRange keys, bool with_values)
+      : task_(task),
+        all_(task.rows.seen(keys)),
+        with_values_(with_values),
+        t_(task.queries.count()) {
+    const index_t step = task.tiling.block_kv;
+    block_.first = all_.begin / step * step - step;
+  }
+
+  /// Moves on to the next tile; false after the last one.
+  bool next() {
+    for (;;) {
+      for (++t_; t_ < task_.queries.count(); ++t_) {
+        if (enter_tile()) return true;
+      }
+      if (!enter_block()) return false;
+      t_ = -1;
+    }
+  }
+
+  const ScoreTile<T>& tile() const { return tile_; }
+
+ private:
+  /// Moves on to the next block of which some row sees a key.
+  bool enter_block() {
+    const index_t step = task_.tiling.block_kv;
+    for (block_.first += step; block_.first < all_.end; block_.first += step) {
+      const index_t end = block_.first + step;
+      block_.keys =
+          task_.rows.seen({(std::max)(block_.first, all_.begin), (std::min)(end, all_.end)});
+      if (block_.keys.begin >= block_.keys.end) continue;
+      block_.next = {end, (std::min)(end + step, all_.end)};
+      task_.path().load(block_, with_values_);
+      return true;
+    }
+    return false;
+  }
+
+  /// Sets tile_ to tile t_; false if none of its rows sees a key of the block.
+  bool enter_tile() {
+    const QueryTiles<T>& queries = task_.queries;
+    const TaskRows<T>& rows = task_.rows;
+    const index_t r = t_ * queries.tile_rows(), num_rows = queries.rows_from(r);
+    const KeyRange keys = rows.seen_by(r, num_rows, block_.keys);
+    if (keys.begin >= keys.end) return false;
+    const index_t panel_width = task_.kernels.rows.panel_width;  // a power of two
+    tile_ = {.b = task_.block.b,
+             .kv_head = task_.block.kv_head + (task_.tiling.decode ? t_ : 0),
+             .rows = &rows[r],
+             .num_rows = num_rows,
+             .queries = queries.tile(t_),
+             .query_stride = queries.stride(),
+             .first_key = block_.first,
+             .keys = keys,
+             .columns = {(keys.begin - block_.first) & -panel_width, keys.end - block_.first},
+             .scores = task_.scratch.scores,
+             .stride = task_.tiling.block_kv,
+             .sums = task_.tile_sums(t_),
+             .is_all_visible = rows.visibility(r, num_rows, keys) == Visibility::full,
+             .is_last_block = block_.is_last()};
+    return true;
+  }
+
+  ForwardTask<T>& task_;
+  KeyRange all_;
+  bool with_values_;
+  KeyBlock block_;
+  index_t t_;
+  ScoreTile<T> tile_;  ///< set by next()
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

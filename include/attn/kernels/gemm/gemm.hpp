@@ -1,0 +1,368 @@
+// Matrix multiplication over strided views: packed weights, batches, and an epilogue.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/core/argument_types.hpp"
+#include "attn/kernels/gemm/gemm_elements.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// What is applied to each element of A B before it is stored: c = activation(alpha * (A B) +
+/// bias[column]) + beta * residual. An empty residual is c itself; with beta 0, the default, it is
+/// not read.
+template <class T, int Rank = 2>
+struct Epilogue {
+  Accumulator<T> alpha = 1;                  ///< the product times this,
+  OptionView<const T, 1> bias = {};          ///< (n), contiguous, added to each row,
+  Activation activation = Activation::none;  ///< of the sum; then
+  Accumulator<T> beta = 0;                   ///< times the residual is added
+  OptionView<const T, Rank> residual = {};   ///< (m, n); of a batch (batch or 1, m, n)
+
+  /// Not callable: see ATTN_REFUSE_OTHER_ELEMENTS.
+  template <class U, int OtherRank>
+  operator Epilogue<U, OtherRank>() const {
+    static_assert(!std::same_as<U, U>,
+                  "Epilogue<T, Rank>: T must be the element type of a, Rank that of batched_gemm "
+                  "(3) or gemm (2)");
+    return {};
+  }
+};
+
+/// A (k x n) matrix laid out once for the kernels of one instruction set, to multiply by many
+/// times.
+template <class T>
+class PackedWeights {
+ public:
+  PackedWeights() = default;
+
+  /// Copies `b` (k, n), of any strides: a Linear's (out, in) weight goes in transposed. Throws
+  /// ValueError for an instruction set that the machine lacks.
+  template <TensorLike B>
+  explicit PackedWeights(const B& b, std::optional<Isa> isa = {}) : PackedWeights(matrix(b), isa) {}
+  explicit PackedWeights(TensorView2<const T> b, std::optional<Isa> isa = {})
+      : k_(b.extent(0)), n_(b.extent(1)), isa_(Execution{.isa = isa}.instruction_set()) {
+    const auto& backend = detail::backend<family::Products, T, Accumulator<T>>(isa_);
+    packed_ = Tensor1<T>::uninitialized({backend.packed_size(k_, n_)});
+    if (packed_.size() > 0) backend.pack_weights({b, packed_.data()}, {.isa = isa_});
+  }
+
+  PackedWeights(const PackedWeights&) = default;
+  PackedWeights& operator=(const PackedWeights&) = default;
+  /// What was moved from is (0 x 0).
+  PackedWeights(PackedWeights&& other) noexcept
+      : packed_(std::move(other.packed_)),
+        k_(std::exchange(other.k_, 0)),
+        n_(std::exchange(other.n_, 0)),
+        isa_(other.isa_) {}
+  PackedWeights& operator=(PackedWeights&& other) noexcept {
+    packed_ = std::move(other.packed_);
+    k_ = std::exchange(other.k_, 0);
+    n_ = std::exchange(other.n_, 0);
+    isa_ = other.isa_;
+    return *this;
+  }
+  ~PackedWeights() = default;
+
+  index_t k() const { return k_; }
+  index_t n() const { return n_; }
+  Isa isa() const { return isa_; }
+  const T* data() const { return packed_.data(); }
+  index_t size() const { return packed_.size(); }  ///< elements it takes
+  explicit operator bool() const { return packed_.data() != nullptr; }
+  /// True if there are weights, packed for the instruction set that a call runs on.
+  bool serves(const Execution& execution) const {
+    return *this && execution.instruction_set() == isa_;
+  }
+
+  /// Rows from `first` on of the transpose (n, k), as they were packed, into `to` (rows, k). Throws
+  /// ShapeError.
+  void unpack(index_t first, const TensorView2<T>& to) const
+    requires Float16Element<T>
+  {
+    check_shape("PackedWeights::unpack", "to", "(rows, k)", Shape<2>{to.extent(0), k_}, to.shape());
+    if (first < 0 || to.extent(0) > n_ - first) {
+      throw ShapeError(message("PackedWeights::unpack", "first", "leave so many rows of n",
+                               std::to_string(first)));
+    }
+    if (to.size() == 0) return;  // without k there is no memory to step through
+    detail::backend<family::Products, T, float>(isa_).unpack_weights(
+        {packed_.data(), k_, n_, first, to}, {.isa = isa_});
+  }
+
+ private:
+  template <class B>
+  static TensorView2<const T> matrix(const B& b) {
+    ATTN_ASSERT_INPUT(B, T, 2, "PackedWeights: b", "(k, n)", "PackedWeights<T>");
+    return detail::view_as<const T, 2>(b);
+  }
+
+  Tensor1<T> packed_;
+  index_t k_ = 0, n_ = 0;
+  Isa isa_ = Isa::scalar;
+};
+
+template <TensorLike B>
+PackedWeights(const B&, std::optional<Isa> = {}) -> PackedWeights<scalar_t<B>>;
+
+namespace detail {
+
+/// Elements from one product of a batch to the next; 0 where all use the same matrix, and for empty
+/// views, which may have no memory.
+template <class T, int Rank>
+index_t batch_stride(const TensorView<T, Rank>& x) {
+  return Rank == 2 || x.extent(0) == 1 || x.size() == 0 ? 0 : x.stride(0);
+}
+
+/// The epilogue's residual; c if it has none.
+template <class T, int Rank>
+TensorView<const T, Rank> residual_of(const TensorView<T, Rank>& c,
+                                      const Epilogue<T, Rank>& epilogue) {
+  if (epilogue.residual) return epilogue.residual;
+  return c;
+}
+
+/// Throws ShapeError.
+template <class T, int Rank>
+void check_gemm(std::string_view function, const Shape<Rank>& a, index_t n,
+                const TensorView<T, Rank>& c, const Epilogue<T, Rank>& epilogue) {
+  constexpr int kRow = Rank - 2, kColumn = Rank - 1;
+  Shape<Rank> expected = c.shape();
+  expected[std::size_t{kRow}] = a[std::size_t{kRow}];
+  expected[std::size_t{kColumn}] = n;
+  check_shape(function, "c", expected, c.shape());
+  const auto& bias = epilogue.bias;
+  if (bias && (bias.extent(0) != n || !bias.is_contiguous())) {
+    throw ShapeError(message(function, "bias",
+                             "be contiguous with shape (" + std::to_string(n) + ")",
+                             to_string(bias.shape())));
+  }
+  const TensorView<const T, Rank> residual = residual_of(c, epilogue);
+  const bool in_place = residual.data() == c.data();
+  if (epilogue.residual) {
+    if (Rank > 2 && residual.extent(0) == 1) expected[0] = 1;
+    check_shape(function, "residual", expected, residual.shape());
+    for (int axis = 0; axis < Rank && in_place; ++axis) {
+      if (c.size() == 0 || c.extent(axis) == 1) continue;
+      if (residual.extent(axis) > 1 && residual.stride(axis) == c.stride(axis)) continue;
+      const auto layout = [](const auto& x) {
+        return "shape " + to_string(x.shape()) + " and strides " + to_string(x.strides());
+      };
+      throw ShapeError(message(function, "residual",
+                               "have c's " + layout(c) + ", if it begins with c",
+                               layout(residual)));
+    }
+  }
+}
+
+/// One product (Rank 2) or a batch of them (Rank 3) by multiply(problem), in which `b` (.., k, n)
+/// may be empty. It may accumulate onto beta times c where `can_accumulate`.
+template <class T, int Rank, class Multiply>
+void gemm(std::string_view function, const TensorView<const T, Rank>& a,
+          const TensorView<const T, Rank>& b, index_t n, const TensorView<T, Rank>& c,
+          const Epilogue<T, Rank>& epilogue, const Execution& execution, bool can_accumulate,
+          Multiply multiply) {
+  check_gemm<T, Rank>(function, a.shape(), n, c, epilogue);
+  constexpr int kRow = Rank - 2, kColumn = Rank - 1;
+  const index_t batch = Rank == 2 ? 1 : c.extent(0), m = a.extent(kRow), k = a.extent(kColumn);
+  const auto& bias = epilogue.bias;
+  const TensorView<const T, Rank> residual = residual_of(c, epilogue);
+  const bool in_place = residual.data() == c.data();
+  // Where the kernels cannot write c directly (columns that are not contiguous, or a c that the
+  // epilogue has yet to read), they write scratch memory, which is then copied to c.
+  const bool adds_c = in_place && epilogue.beta != T{0};
+  const bool accumulate =
+      can_accumulate && adds_c && epilogue.alpha == T{1} && epilogue.activation == Activation::none;
+  const bool through_scratch = (n > 1 && c.stride(kColumn) != 1) ||
+                               (n > 1 && residual.stride(kColumn) != 1) || (adds_c && !accumulate);
+  GemmProblem<T> problem{m,
+                         n,
+                         k,
+                         a.data(),
+                         a.stride(kRow),
+                         a.stride(kColumn),
+                         b.data(),
+                         b.stride(kRow),
+                         b.stride(kColumn),
+                         nullptr,
+                         c.data(),
+                         c.stride(kRow),
+                         epilogue.alpha,
+                         bias.data(),
+                         epilogue.activation,
+                         epilogue.beta,
+                         residual.data(),
+                         residual.stride(kRow),
+                         accumulate,
+                         batch,
+                         batch_stride(a),
+                         batch_stride(b),
+                         batch_stride(c),
+                         batch_stride(residual),
+                         {}};
+  if (!through_scratch) return multiply(problem);
+  Scratch<T> product(execution.scratch(), m * n);
+  problem.c = product.data();
+  problem.c_row = n;
+  problem.beta = 0;
+  problem.accumulate = false;
+  problem.batch = 1;
+  for (index_t at = 0; at < batch; ++at) {
+    problem.a = a.data() + at * problem.a_batch;
+    problem.b = b.data() + at * problem.b_batch;
+    multiply(problem);
+    for (index_t i = 0; i < m; ++i) {
+      for (index_t j = 0; j < n; ++j) {
+        const auto element = [&](const auto& x) {
+          return x.data() + at * batch_stride(x) + i * x.stride(kRow) + j * x.stride(kColumn);
+        };
+        const T kept = epilogue.beta != T{0} ? epilogue.beta * *element(residual) : T{0};
+        *element(c) = product.data()[i * n + j] + kept;
+      }
+    }
+  }
+}
+
+/// x as (batch, rows, columns); one matrix is repeated by a stride of 0.
+template <class T, int Rank>
+TensorView3<T> in_batch(const TensorView<T, Rank>& x, index_t batch) {
+  return {x.data(),
+          {batch, x.extent(Rank - 2), x.extent(Rank - 1)},
+          {batch_stride(x), x.stride(Rank - 2), x.stride(Rank - 1)}};
+}
+
+/// The same by `b`, or by `packed_b` where that is given.
+template <class T, int Rank>
+void gemm(std::string_view function, const TensorView<const T, Rank>& a,
+          const TensorView<const T, Rank>& b, const T* packed_b, index_t n,
+          const TensorView<T, Rank>& c, const Epilogue<T, Rank>& epilogue,
+          const Execution& execution) {
+  const auto& kernel = backend<family::Products, T, Accumulator<T>>(execution).gemm;
+  if constexpr (Float16Element<T>) {
+    check_gemm<T, Rank>(function, a.shape(), n, c, epilogue);
+    const index_t batch = Rank == 2 ? 1 : c.extent(0);
+    kernel({in_batch(a, batch), in_batch(b, batch), packed_b, in_batch(c, batch), epilogue.alpha,
+            epilogue.bias.data(), epilogue.activation, epilogue.beta,
+            in_batch(residual_of(c, epilogue), batch)},
+           execution);
+    return;
+  } else {
+    gemm<T, Rank>(function, a, b, n, c, epilogue, execution, true, [&](GemmProblem<T>& problem) {
+      problem.packed_b = packed_b;
+      kernel(problem, execution);
+    });
+  }
+}
+
+/// Of 16-bit a, by `b` or `packed_b`, into sums of float, with an epilogue of float and, in place
+/// of its bias, one of 16 bits.
+template <Float16Element E>
+void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, const E* packed_b,
+               index_t n, const TensorView2<float>& c, const Epilogue<float>& epilogue,
+               const Execution& execution, const E* bias = nullptr) {
+  check_gemm<float, 2>("gemm", a.shape(), n, c, epilogue);
+  backend<family::Products, E, float>(execution).gemm({in_batch(a, 1),
+                                                       in_batch(b, 1),
+                                                       packed_b,
+                                                       {},
+                                                       epilogue.alpha,
+                                                       bias,
+                                                       epilogue.activation,
+                                                       epilogue.beta,
+                                                       {},
+                                                       in_batch(c, 1),
+                                                       in_batch(residual_of(c, epilogue), 1),
+                                                       epilogue.bias.data()},
+                                                      execution);
+}
+
+/// The same with an epilogue of 16 bits, which has no residual but c.
+template <Float16Element E>
+void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, const E* packed_b,
+               index_t n, const TensorView2<float>& c, const Epilogue<E>& epilogue,
+               const Execution& execution) {
+  check_shape("gemm", "c", Shape<2>{a.extent(0), n}, c.shape());
+  const auto& bias = epilogue.bias;
+  if (bias && (bias.extent(0) != n || !bias.is_contiguous())) {
+    throw_shape("gemm", "bias", "be contiguous with shape (" + std::to_string(n) + ")",
+                bias.shape());
+  }
+  if (epilogue.residual) {
+    throw_shape("gemm", "residual", "not be given with a c of float, which beta is of",
+                epilogue.residual.shape());
+  }
+  const Epilogue<float> own{
+      .alpha = epilogue.alpha, .activation = epilogue.activation, .beta = epilogue.beta};
+  gemm_sums<E>(a, b, packed_b, n, c, own, execution, bias.data());
+}
+
+}  // namespace detail
+
+/// c = a b with an epilogue: a (m, k), b (k, n), c (m, n), any strides, so that transposing a view
+/// is all that transposing takes. Of float, double, bfloat16 or float16; of 16 bits, sums are kept
+/// in float and each element of c is rounded once; or c is of float, and what beta multiplies is c.
+/// c must not overlap a, b, itself, or a residual other than c. Throws ShapeError.
+template <TensorLike A, TensorLike B, TensorLike C>
+void gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue = {},
+          const Execution& execution = {}) {
+  using T = scalar_t<A>;
+  ATTN_ASSERT_AXES(A, 2, "gemm: a", "(m, k)");
+  ATTN_ASSERT_INPUT(B, T, 2, "gemm: b", "(k, n)", "a");
+  constexpr bool gives_sums = Float16Element<T> && std::same_as<scalar_t<C>, float>;
+  using Result = std::conditional_t<gives_sums, float, T>;
+  ATTN_ASSERT_OUTPUT(C, Result, 2, "gemm: c", "(m, n)", "a");
+  const auto av = detail::view_as<const T, 2>(a), bv = detail::view_as<const T, 2>(b);
+  const auto cv = detail::view_as<Result, 2>(c);
+  check_shape("gemm", "b", Shape<2>{av.extent(1), bv.extent(1)}, bv.shape());
+  if constexpr (gives_sums) {
+    detail::gemm_sums<T>(av, bv, nullptr, bv.extent(1), cv, epilogue, execution);
+  } else {
+    detail::gemm<T, 2>("gemm", av, bv, nullptr, bv.extent(1), cv, epilogue, execution);
+  }
+}
+
+/// c = a b with weights packed beforehand: a (m, k), c (m, n), as for gemm. Runs on the instruction
+/// set that they were packed for. Throws ShapeError.
+template <class T, TensorLike A, TensorLike C>
+void gemm(const A& a, const PackedWeights<T>& b, C&& c,
+          const Epilogue<std::type_identity_t<T>>& epilogue = {}, const Execution& execution = {}) {
+  ATTN_ASSERT_INPUT(A, T, 2, "gemm: a", "(m, k)", "the packed weights");
+  constexpr bool gives_sums = Float16Element<T> && std::same_as<scalar_t<C>, float>;
+  using Result = std::conditional_t<gives_sums, float, scalar_t<A>>;
+  ATTN_ASSERT_OUTPUT(C, Result, 2, "gemm: c", "(m, n)", "a");
+  const auto av = detail::view_as<const T, 2>(a);
+  const auto cv = detail::view_as<std::conditional_t<gives_sums, float, T>, 2>(c);
+  check_shape("gemm", "a", Shape<2>{av.extent(0), b.k()}, av.shape());
+  Execution on = execution;
+  on.isa = b.isa();
+  if constexpr (gives_sums) {
+    detail::gemm_sums<T>(av, {}, b.data(), b.n(), cv, epilogue, on);
+  } else {
+    detail::gemm<T, 2>("gemm", av, {}, b.data(), b.n(), cv, epilogue, on);
+  }
+}
+
+/// A batch of products: a (batch, m, k), b (batch, k, n), c and residual (batch, m, n); an extent
+/// of 1 in a, b or residual serves the whole batch. Many products, or small ones, run on one thread
+/// each; else threads share each product. What c must not overlap is as for gemm. Throws
+/// ShapeError.
+template <TensorLike A, TensorLike B, TensorLike C>
+void batched_gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>, 3>& epilogue = {},
+                  const Execution& execution = {}) {
+  using T = scalar_t<A>;
+  ATTN_ASSERT_AXES(A, 3, "batched_gemm: a", "(batch, m, k)");
+  ATTN_ASSERT_INPUT(B, T, 3, "batched_gemm: b", "(batch, k, n)", "a");
+  ATTN_ASSERT_OUTPUT(C, T, 3, "batched_gemm: c", "(batch, m, n)", "a");
+  const auto av = detail::view_as<const T, 3>(a), bv = detail::view_as<const T, 3>(b);
+  const auto cv = detail::view_as<T, 3>(c);
+  const index_t batch = cv.extent(0);
+  for (auto [name, extent] : {std::pair{"a", av.extent(0)}, std::pair{"b", bv.extent(0)}}) {
+    if (extent != batch && extent != 1) {
+      throw ShapeError(message("batched_gemm", name, "have batch 1 or " + std::to_string(batch),
+                               std::to_string(extent)));
+    }
+  }
+  check_shape("batched_gemm", "b", Shape<3>{bv.extent(0), av.extent(2), bv.extent(2)}, bv.shape());
+  detail::gemm<T, 3>("batched_gemm", av, bv, nullptr, bv.extent(2), cv, epilogue, execution);
+}
+
+ATTN_NAMESPACE_END

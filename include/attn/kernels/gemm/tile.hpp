@@ -1,0 +1,26 @@
+// The micro-kernel: a tile of accumulators, shared by GEMM and attention's two products.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/core/prefetch.hpp"
+#include "attn/simd/vec/vec.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Most rows of A in products with unpacked rows of B (dot.inc.hpp): attention's decode path.
+inline constexpr index_t kMaxDecodeRows = 12;
+/// These kernels take up to so many rows of A at once; memory must hold a multiple of them.
+inline constexpr index_t kDecodeRowsAtOnce = 4;
+static_assert(kMaxDecodeRows % kDecodeRowsAtOnce == 0);
+/// Sums over n rows of B are made in an order that depends on ceil(n / kKeyStep) only, so that one
+/// more row often changes no other's share.
+inline constexpr index_t kKeyStep = 16;
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT "attn/kernels/gemm/tile.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"

@@ -1,0 +1,123 @@
+// Products with quantised weights: x W^T from codes, with activations as they are or in 8 bits.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <span>
+
+#include "attn/kernels/gemm/gemm.hpp"
+#include "attn/kernels/quantized/quantized_matrix.hpp"
+#include "attn/kernels/rows/convert.hpp"
+#include "attn/simd/int8/int8.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// What activations become before they meet quantised weights.
+enum class ActivationFormat {
+  exact,  ///< floats as they are: the products of the weights that dequantize() gives, bit for bit
+  /// Rounded to bfloat16, to nearest even: then as exact, but by WeightFormat::bf16 in pairs where
+  /// that is faster.
+  bf16,
+  /// scale = max |x| / 127 of every 32 neighbours (of each half of the row where weights have one
+  /// scale a row, of thirds and so on where halves would be longer than 1024), sums in integers.
+  int8,
+  /// Twice so: the codes that int8 makes, and those of what they leave, in one product of two rows
+  /// for each. The error is a 254th of int8's.
+  int16,
+};
+
+namespace detail {
+
+/// Whether activations become integer codes.
+constexpr bool is_integer(ActivationFormat activations) {
+  return activations == ActivationFormat::int8 || activations == ActivationFormat::int16;
+}
+
+struct QuantizedProblem {
+  GemmProblem<float> product;      ///< without B
+  const QuantizedMatrix* weights;  ///< one below the other, of as many columns
+  index_t parts;                   ///< of them
+};
+
+template <class Acc>
+struct Backend<family::QuantizedProducts, float, Acc> {
+  static constexpr bool kExtended = true;
+  Kernel<QuantizedProblem> multiply_floats, multiply_int8, multiply_int16;
+
+  static constexpr std::uint64_t kLayout = layout_hash(
+      {sizeof(Backend), offsetof(Backend, multiply_int8), offsetof(Backend, multiply_int16),
+       sizeof(QuantizedProblem), offsetof(QuantizedProblem, product),
+       offsetof(QuantizedProblem, weights), offsetof(QuantizedProblem, parts),
+       sizeof(QuantizedMatrix), offsetof(QuantizedMatrix, n), offsetof(QuantizedMatrix, k),
+       offsetof(QuantizedMatrix, format), sizeof(QuantizedFormat), offsetof(QuantizedFormat, block),
+       offsetof(QuantizedFormat, zero), offsetof(QuantizedFormat, has_offset),
+       offsetof(QuantizedFormat, has_wide), offsetof(QuantizedFormat, float_scales)});
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT_EXTENDED
+#define ATTN_KERNEL_TEXT "attn/kernels/quantized/quantized.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// f(rounded), activations (m, k) as floats that bfloat16 has.
+template <class F>
+void with_bfloat16_activations(const TensorView2<const float>& a, const Execution& execution,
+                               F&& f) {
+  Scratch<bfloat16> narrow(execution.scratch(), a.size());
+  const TensorView2<bfloat16> rounded(narrow.data(), a.shape());
+  convert(a, rounded, execution);
+  Scratch<float> wide(execution.scratch(), a.size());
+  const TensorView2<float> widened(wide.data(), a.shape());
+  convert(rounded, widened, execution);
+  f(TensorView2<const float>(widened));
+}
+
+/// gemm() by quantised weights one below the other: a is rounded once, and few rows take one region
+/// of threads.
+inline void gemm(const TensorView2<const float>& a, std::span<const QuantizedMatrix> weights,
+                 ActivationFormat activations, const TensorView2<float>& c,
+                 const Epilogue<float>& epilogue, const Execution& execution) {
+  index_t n = 0;
+  for (const QuantizedMatrix& part : weights) {
+    check_shape("gemm", "a", Shape<2>{a.extent(0), part.k}, a.shape());
+    n += part.n;
+  }
+  if (activations == ActivationFormat::bf16) {
+    return with_bfloat16_activations(a, execution, [&](const TensorView2<const float>& rounded) {
+      gemm(rounded, weights, ActivationFormat::exact, c, epilogue, execution);
+    });
+  }
+  const auto& kernels = backend<family::QuantizedProducts, float>(execution);
+  const bool is_exact = activations == ActivationFormat::exact;
+  const auto& kernel = is_exact                                ? kernels.multiply_floats
+                       : activations == ActivationFormat::int8 ? kernels.multiply_int8
+                                                               : kernels.multiply_int16;
+  gemm<float, 2>("gemm", a, {}, n, c, epilogue, execution, is_exact,
+                 [&](const GemmProblem<float>& problem) {
+                   kernel({problem, weights.data(), std::ssize(weights)}, execution);
+                 });
+}
+
+}  // namespace detail
+
+/// c = a W^T with an epilogue, W (n, k) quantised: a (m, k), c (m, n), as for the other gemm(). An
+/// activation that is NaN or infinite makes its row of c NaN, and no other. Source: contract of the
+/// instruction VPDPBUSD; rows of results have the same bits on every instruction set but for the
+/// rounding of multiply-adds. Throws ShapeError.
+template <TensorLike A, TensorLike C>
+void gemm(const A& a, const QuantizedWeights& b, ActivationFormat activations, C&& c,
+          const Epilogue<float>& epilogue = {}, const Execution& execution = {}) {
+  ATTN_ASSERT_INPUT(A, float, 2, "gemm: a", "(m, k)", "what quantised weights multiply, float");
+  ATTN_ASSERT_OUTPUT(C, float, 2, "gemm: c", "(m, n)", "what quantised weights give, float");
+  const detail::QuantizedMatrix matrix = b.matrix();
+  detail::gemm(detail::view_as<const float, 2>(a), {&matrix, 1}, activations,
+               detail::view_as<float, 2>(c), epilogue, execution);
+}
+
+ATTN_NAMESPACE_END

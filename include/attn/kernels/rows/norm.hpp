@@ -1,0 +1,146 @@
+// Layer and root-mean-square normalisation over the last axis.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/core/tensor.hpp"
+#include "attn/exec/caches.hpp"
+#include "attn/kernels/rows/in_floats.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Rows with a unit stride inside; weight and bias may be nullptr, out may be x.
+template <class T>
+struct NormProblem {
+  TensorView2<const T> x;
+  const T *weight, *bias;
+  T eps;
+  TensorView2<T> out;
+};
+
+template <class In, class Acc>
+struct Backend<family::Norms, In, Acc> {
+  Kernel<NormProblem<In>> layer_norm, rms_norm;
+
+  using Norm = NormProblem<In>;
+  static constexpr std::uint64_t kLayout =
+      layout_hash({sizeof(Backend), offsetof(Backend, layer_norm), offsetof(Backend, rms_norm),
+                   sizeof(Norm), offsetof(Norm, x), offsetof(Norm, weight), offsetof(Norm, bias),
+                   offsetof(Norm, eps), offsetof(Norm, out)});
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
+
+#define ATTN_KERNEL_TEXT "attn/kernels/rows/norm.inc.hpp"
+#include "attn/simd/foreach_isa.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Checks every argument of `function` and leaves rows to `normalize`.
+template <class T, int Rank>
+void norm_rows(std::string_view function,
+               Kernel<NormProblem<Accumulator<T>>>
+                   Backend<family::Norms, Accumulator<T>, Accumulator<T>>::*normalize,
+               TensorView<const T, Rank> x, TensorView1<const T> weight, TensorView1<const T> bias,
+               double eps, TensorView<T, Rank> out, const Execution& execution) {
+  const index_t dim = x.extent(Rank - 1);
+  check_shape(function, "out", x.shape(), out.shape());
+  for (auto [name, v] : {std::pair{"weight", weight}, std::pair{"bias", bias}}) {
+    if (v && (v.extent(0) != dim || !v.is_contiguous())) {
+      throw ShapeError(message(function, name,
+                               "be contiguous with shape (" + std::to_string(dim) + ")",
+                               to_string(v.shape())));
+    }
+  }
+  if (dim > 1 && (x.stride(Rank - 1) != 1 || out.stride(Rank - 1) != 1)) {
+    throw ShapeError(message(function, "the innermost strides", "be 1",
+                             to_string(x.strides()) + " and " + to_string(out.strides())));
+  }
+  if (out.size() == 0) return;  // which may have no address
+  using Acc = Accumulator<T>;
+  const Kernel<NormProblem<Acc>>& kernel = backend<family::Norms, Acc>(execution).*normalize;
+  const Acc epsilon = static_cast<Acc>(eps);
+  if constexpr (Float16Element<T>) {
+    const WidenedVector factors(weight, execution), summands(bias, execution);
+    each_joined(
+        [&](const auto& from, const auto& to) {
+          in_floats(
+              [&](index_t, const auto& result, const auto& floats, const Execution& alone) {
+                kernel({floats, factors.data(), summands.data(), epsilon, result}, alone);
+              },
+              execution, to.rows(), from.rows());
+        },
+        x, out);
+  } else {
+    each_joined(
+        [&](const auto& from, const auto& to) {
+          kernel({from.rows(), weight.data(), bias.data(), epsilon, to.rows()}, execution);
+        },
+        x, out);
+  }
+}
+
+}  // namespace detail
+
+/// out = (x - mean) / sqrt(variance + eps) * weight + bias over the last axis, the variance that of
+/// all n elements (biased). weight and bias have shape (dim); either may be empty. Leading axes may
+/// have any strides; out may be x. Throws ShapeError. Source: Ba, Kiros, Hinton, "Layer
+/// Normalization" (2016), equation 4.
+template <TensorLike X, TensorLike Out, TensorLike W = TensorView1<const detail::floating_t<X>>,
+          TensorLike B = TensorView1<const detail::floating_t<X>>>
+void layer_norm(const X& x, const W& weight, const B& bias, double eps, Out&& out,
+                const Execution& execution = {}) {
+  using T = detail::floating_t<X>;
+  constexpr int kRank = rank_v<X>;
+  ATTN_ASSERT_FLOATING(X, "layer_norm: x");
+  ATTN_ASSERT_INPUT(W, T, 1, "layer_norm: weight", "(dim)", "x");
+  ATTN_ASSERT_INPUT(B, T, 1, "layer_norm: bias", "(dim)", "x");
+  ATTN_ASSERT_OUTPUT_LIKE(Out, X, "layer_norm: out", "x");
+  detail::norm_rows<T, kRank>(
+      "layer_norm", &detail::Backend<family::Norms, Accumulator<T>, Accumulator<T>>::layer_norm,
+      detail::view_as<const T, kRank>(x), detail::view_as<const T, 1>(weight),
+      detail::view_as<const T, 1>(bias), eps, detail::view_as<T, kRank>(out), execution);
+}
+
+/// The same into a new tensor.
+template <TensorLike X, TensorLike W = TensorView1<const detail::floating_t<X>>,
+          TensorLike B = TensorView1<const detail::floating_t<X>>>
+auto layer_norm(const X& x, const W& weight = {}, const B& bias = {}, double eps = 1e-5,
+                const Execution& execution = {}) {
+  auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
+  layer_norm(x, weight, bias, eps, out, execution);
+  return out;
+}
+
+/// out = x / sqrt(mean of x^2 + eps) * weight over the last axis: layer_norm without a mean and a
+/// bias. weight has shape (dim) and may be empty; strides as in layer_norm, out may be x. Squares
+/// are summed in the type of x, of 16 bits in float. Throws ShapeError. Source: Zhang, Sennrich,
+/// "Root Mean Square Layer Normalization" (2019), equation 4; eps as in Llama and ONNX.
+template <TensorLike X, TensorLike Out, TensorLike W = TensorView1<const detail::floating_t<X>>>
+void rms_norm(const X& x, const W& weight, double eps, Out&& out, const Execution& execution = {}) {
+  using T = detail::floating_t<X>;
+  constexpr int kRank = rank_v<X>;
+  ATTN_ASSERT_FLOATING(X, "rms_norm: x");
+  ATTN_ASSERT_INPUT(W, T, 1, "rms_norm: weight", "(dim)", "x");
+  ATTN_ASSERT_OUTPUT_LIKE(Out, X, "rms_norm: out", "x");
+  detail::norm_rows<T, kRank>(
+      "rms_norm", &detail::Backend<family::Norms, Accumulator<T>, Accumulator<T>>::rms_norm,
+      detail::view_as<const T, kRank>(x), detail::view_as<const T, 1>(weight), {}, eps,
+      detail::view_as<T, kRank>(out), execution);
+}
+
+/// The same into a new tensor.
+template <TensorLike X, TensorLike W = TensorView1<const detail::floating_t<X>>>
+auto rms_norm(const X& x, const W& weight = {}, double eps = 1e-5,
+              const Execution& execution = {}) {
+  auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
+  rms_norm(x, weight, eps, out, execution);
+  return out;
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,263 @@
+// HeadProjections: the weights that make queries, keys and values, stored as PyTorch does.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/layers/attention/rotary.hpp"
+#include "attn/layers/linear.hpp"
+#include "attn/layers/norm.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// PyTorch's options of nn.MultiheadAttention, then further ones. 0: the default.
+struct MultiHeadAttentionOptions {
+  index_t embed_dim = 0;  ///< features of query and result
+  index_t num_heads = 1;  ///< heads of queries
+  bool bias = true;       ///< of the projections in and out, unless they have their own:
+  std::optional<bool> in_proj_bias = {};   ///< of those of queries, keys and values
+  std::optional<bool> out_proj_bias = {};  ///< of that of the result
+  index_t kdim = 0;                        ///< features of key; embed_dim
+  index_t vdim = 0;                        ///< features of value; embed_dim
+  bool add_bias_kv = false;                ///< append a learned key and value, never masked
+  bool add_zero_attn = false;              ///< append a key and value of zeros, never masked
+  index_t num_kv_heads = 0;  ///< num_heads, or a divisor of it: heads that share keys and values
+  index_t head_dim = 0;      ///< of queries and keys (d_k); embed_dim / num_heads
+  index_t head_dim_v = 0;    ///< of values (d_v); head_dim
+  bool output_projection = true;     ///< false: the result is the concatenated heads
+  std::optional<double> scale = {};  ///< 1 / sqrt(head_dim); a call's own comes first
+  /// Of each head's query and key, before rotary: q_norm and k_norm, as Qwen3 and Gemma have them.
+  std::optional<NormKind> query_key_norm = {};
+  double query_key_norm_eps = 1e-6;  ///< of those norms
+  double softcap = 0;                ///< of scores; a call's own comes first
+  index_t window = -1;  ///< keys before its own that a query sees, whatever the mask; -1: all
+  std::optional<RotaryOptions> rotary = {};  ///< rotary embedding of queries and keys
+  bool separate_in_proj =
+      false;           ///< input projections are named one by one: q_proj_weight, q_proj_bias, ..
+  double dropout = 0;  ///< of the weights, in training of layers; a call has its own
+};
+
+namespace detail {
+
+/// Whether two views show the same elements.
+template <class T, int Rank>
+bool is_same_view(const TensorView<T, Rank>& a, const TensorView<T, Rank>& b) {
+  return a.data() == b.data() && are_equal(a.shape(), b.shape()) &&
+         are_equal(a.strides(), b.strides());
+}
+
+}  // namespace detail
+
+/// The three projections, in one matrix where query, key and value have embed_dim features.
+template <class T>
+class HeadProjections {
+ public:
+  HeadProjections() = default;
+
+  /// Of options with every default filled in.
+  explicit HeadProjections(const MultiHeadAttentionOptions& o)
+      : ends_{o.num_heads * o.head_dim, (o.num_heads + o.num_kv_heads) * o.head_dim,
+              (o.num_heads + o.num_kv_heads) * o.head_dim + o.num_kv_heads * o.head_dim_v},
+        separate_names_(o.separate_in_proj) {
+    if (o.kdim == o.embed_dim && o.vdim == o.embed_dim) {
+      weight_ = Tensor2<T>::zero_pages({ends_[2], o.embed_dim});
+    } else {
+      const auto part = [&](int which, index_t features) {
+        return Tensor2<T>::zero_pages({width(which), features});
+      };
+      parts_ = {part(0, o.embed_dim), part(1, o.kdim), part(2, o.vdim)};
+    }
+    if (o.in_proj_bias.value_or(o.bias)) bias_ = Tensor1<T>({ends_[2]});
+  }
+
+  /// All heads' features of q (0), k (1) or v (2).
+  index_t width(int which) const { return end(which) - begin(which); }
+
+  /// Weight (out, in) and bias (out, or empty) of q (0), k (1) or v (2), whichever way they are
+  /// stored. A writable weight makes packed copies stale; whoever keeps the view and writes after
+  /// pack() calls pack() again.
+  TensorView2<T> weight(int which) {
+    version_.touch();
+    return weight_of(*this, which);
+  }
+  TensorView2<const T> weight(int which) const { return weight_of(*this, which); }
+  TensorView1<T> bias(int which) { return bias_of(*this, which, which); }
+  TensorView1<const T> bias(int which) const { return bias_of(*this, which, which); }
+
+  /// Packs the one matrix of self-attention's projections, or those of cross-attention: see
+  /// Linear::pack().
+  void pack(bool self_attention) {
+    packed_ = {};
+    if (!weight_) return;  // in three matrices, or compressed
+    const auto rows = [&](int first, int last) {
+      return detail::PackedCopy<T>(weight_.view().slice(0, begin(first), end(last)), version_);
+    };
+    if (self_attention) {
+      packed_[0] = rows(0, 2);
+    } else {
+      packed_[1] = rows(0, 0);
+      packed_[2] = rows(1, 2);
+    }
+  }
+
+  struct Heads {
+    TensorView3<T> q, k, v;  ///< (batch, seq, width)
+  };
+
+  /// Elements of memory that project() takes.
+  index_t elements(index_t batch, index_t q_len, index_t kv_len) const {
+    return batch * (q_len * width(0) + kv_len * (width(1) + width(2)));
+  }
+
+  /// Queries, keys and values in `memory`, with room for `appended` keys and values behind the
+  /// others. An empty key makes queries only.
+  Heads project(const TensorView3<const T>& query, const TensorView3<const T>& key,
+                const TensorView3<const T>& value, index_t appended, T* memory,
+                const Execution& execution) const {
+    const index_t batch = query.extent(0), q_len = query.extent(1);
+    const index_t kv_len = key ? key.extent(1) : 0, keys = kv_len + appended;
+    if ((weight_ || compressed_) && appended == 0 && detail::is_same_view(key, value)) {
+      if (detail::is_same_view(query, key)) {
+        // One product for all three: x is read, and packed, once.
+        const TensorView3<T> qkv(memory, {batch, q_len, ends_[2]});
+        multiply(query, 0, 2, packed_[0], qkv, execution);
+        return {qkv.slice(2, 0, ends_[0]), qkv.slice(2, ends_[0], ends_[1]),
+                qkv.slice(2, ends_[1], ends_[2])};
+      }
+      const TensorView3<T> q(memory, {batch, q_len, width(0)});
+      const TensorView3<T> kv(memory + q.size(), {batch, kv_len, width(1) + width(2)});
+      multiply(query, 0, 0, packed_[1], q, execution);
+      if (key) multiply(key, 1, 2, packed_[2], kv, execution);
+      return {q, kv.slice(2, 0, width(1)), kv.slice(2, width(1), width(1) + width(2))};
+    }
+    Heads heads;
+    heads.q = {memory, {batch, q_len, width(0)}};
+    heads.k = {heads.q.data() + heads.q.size(), {batch, keys, width(1)}};
+    heads.v = {heads.k.data() + heads.k.size(), {batch, keys, width(2)}};
+    project_one(query, 0, heads.q, execution);
+    if (key) {
+      project_one(key, 1, heads.k.slice(1, 0, kv_len), execution);
+      project_one(value, 2, heads.v.slice(1, 0, kv_len), execution);
+    }
+    return heads;
+  }
+
+  /// in_proj_weight where query, key and value have embed_dim features, q_proj_weight,
+  /// k_proj_weight and v_proj_weight otherwise; then in_proj_bias.
+  void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
+  void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
+
+ private:
+  index_t begin(int which) const { return which == 0 ? 0 : end(which - 1); }
+  index_t end(int which) const { return ends_[static_cast<std::size_t>(which)]; }
+
+  template <class Self>
+  static auto weight_of(Self& self, int which) {
+    if (self.compressed_) detail::throw_compressed("MultiHeadAttention");
+    if (self.weight_) return self.weight_.view().slice(0, self.begin(which), self.end(which));
+    return self.parts_[static_cast<std::size_t>(which)].view();
+  }
+
+  template <class Self>
+  static auto bias_of(Self& self, int first, int last) {
+    auto bias = self.bias_.view();
+    return bias ? bias.slice(0, self.begin(first), self.end(last)) : bias;
+  }
+
+  static constexpr std::string_view kWeights[] = {"q_proj_weight", "k_proj_weight",
+                                                  "v_proj_weight"};
+  static constexpr std::string_view kBiases[] = {"q_proj_bias", "k_proj_bias", "v_proj_bias"};
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, const Visitor& f) {
+    if constexpr (!std::is_const_v<Self>) {
+      self.version_.touch();
+      if (f.takes_away()) return take_away(self, f);
+    }
+    const bool one_weight = self.weight_ && !self.separate_names_;
+    if (f.takes_slot(static_cast<bool>(self.compressed_))) {
+      for (int which = 0; which < 3; ++which) show_slot(self, f, kWeights[which], which);
+    } else if (self.compressed_) {
+      detail::throw_compressed("MultiHeadAttention");
+    } else if (one_weight) {
+      f("in_proj_weight", self.weight_.view());
+    } else {
+      for (int which = 0; which < 3; ++which) {
+        const auto weight = self.weight(which);
+        if (weight) f(kWeights[which], weight);
+      }
+    }
+    if (!self.bias_) return;
+    if (!self.separate_names_) return f("in_proj_bias", self.bias_.view());
+    for (int which = 0; which < 3; ++which) f(kBiases[which], self.bias(which));
+  }
+
+  /// What is one tensor, where all of its names are to go.
+  static void take_away(HeadProjections& self, const ParameterVisitor<T>& f) {
+    const auto go = [&](std::string_view joined, const auto& names) {
+      if (!self.separate_names_) return f.goes(joined);
+      return std::all_of(std::begin(names), std::end(names),
+                         [&](std::string_view name) { return f.goes(name); });
+    };
+    if (self.weight_ && go("in_proj_weight", kWeights)) self.weight_ = {};
+    for (std::size_t which = 0; which < 3; ++which) f.visit(kWeights[which], self.parts_[which]);
+    if (self.bias_ && go("in_proj_bias", kBiases)) self.bias_ = {};
+  }
+
+  template <class Self, class Visited>
+  static void show_slot(Self& self, const ParameterVisitor<Visited>& f, std::string_view name,
+                        int which) {
+    const auto n = static_cast<std::size_t>(which);
+    WeightSlot<Visited> slot;
+    if (self.compressed_) {
+      slot.form = self.compressed_.parts()[n];
+      slot.shape = slot.form->shape();
+      slot.bytes = slot.form->bytes();
+    } else {
+      slot.dense = self.weight(which);
+      slot.shape = slot.dense.shape();
+      slot.bytes = slot.dense.size() * index_t{sizeof(T)};
+    }
+    if constexpr (!std::is_const_v<Self>) {
+      slot.compress = [&self, n, shape = slot.shape](auto form) {
+        if (!self.compressed_.set(n, 3, shape, std::move(form))) return;
+        self.weight_ = {};
+        self.parts_ = {};
+        self.packed_ = {};
+      };
+    }
+    f(name, slot);
+  }
+
+  /// to = from W^T + b for neighbouring projections of the one matrix, or of the compressed ones.
+  void multiply(const TensorView3<const T>& from, int first, int last,
+                const detail::PackedCopy<T>& copy, const TensorView3<T>& to,
+                const Execution& execution) const {
+    const TensorView1<const T> bias = bias_of(*this, first, last);
+    if (compressed_) {
+      const auto parts = compressed_.parts().subspan(static_cast<std::size_t>(first),
+                                                     static_cast<std::size_t>(last - first + 1));
+      detail::linear_parts<T, 3>(from, parts, bias, to, Activation::none, {}, execution);
+    } else if (const PackedWeights<T>* packed = copy.find(version_, execution)) {
+      linear(from, *packed, bias, to, Activation::none, {}, execution);
+    } else {
+      linear(from, weight_.view().slice(0, begin(first), end(last)), bias, to, Activation::none, {},
+             execution);
+    }
+  }
+
+  void project_one(const TensorView3<const T>& from, int which, const TensorView3<T>& to,
+                   const Execution& execution) const {
+    if (compressed_) return multiply(from, which, which, {}, to, execution);
+    linear(from, weight(which), bias(which), to, Activation::none, {}, execution);
+  }
+
+  std::array<index_t, 3> ends_{};  ///< rows of q, of k and of v end here
+  bool separate_names_ = false;
+  Tensor2<T> weight_;
+  std::array<Tensor2<T>, 3> parts_;  ///< where there is not one matrix
+  Tensor1<T> bias_;
+  detail::ParameterVersion version_;                    ///< of all weights
+  std::array<detail::PackedCopy<T>, 3> packed_;         ///< all; q; k and v
+  detail::CompressedParts<Accumulator<T>> compressed_;  ///< q, k and v
+};
+
+ATTN_NAMESPACE_END

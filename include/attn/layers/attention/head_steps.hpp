@@ -1,0 +1,115 @@
+// What happens to heads between the projections and attention, and how conversations share threads.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <type_traits>
+
+#include "attn/attention/options.hpp"
+#include "attn/exec/row_ranges.hpp"
+#include "attn/layers/attention/multi_head_attention_call.hpp"
+#include "attn/layers/attention/rotary.hpp"
+#include "attn/layers/embedding/positions.hpp"
+#include "attn/layers/norm.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// x (batch, heads, seq, head_dim) in place, head by head: what (batch, seq) rows of one head
+/// have between them is one stride.
+template <class T>
+void norm_heads(const Norm<T>& norm, const TensorView4<T>& x, const Execution& execution) {
+  for (index_t h = 0; h < x.extent(1); ++h) {
+    const TensorView3<T> head = x.select(1, h);
+    norm.forward(head, head, execution);
+  }
+}
+
+/// The learned key or value, then zeros, behind the first kv_len.
+template <class T>
+void append_learned(const TensorView3<T>& to, index_t kv_len,
+                    const TensorView3<const std::type_identity_t<T>>& learned) {
+  for (index_t b = 0; b < to.extent(0); ++b) {
+    for (index_t j = kv_len; j < to.extent(1); ++j) {
+      const bool is_learned = learned && j == kv_len;
+      for (index_t x = 0; x < to.extent(2); ++x) to(b, j, x) = is_learned ? learned(0, 0, x) : T{0};
+    }
+  }
+}
+
+/// out = x + y
+template <class T>
+void add_residual(const TensorView3<const T>& x,
+                  const std::type_identity_t<TensorView3<const T>>& y, const TensorView3<T>& out) {
+  for (index_t b = 0; b < out.extent(0); ++b) {
+    for (index_t i = 0; i < out.extent(1); ++i) {
+      for (index_t j = 0; j < out.extent(2); ++j)
+        out(b, i, j) = static_cast<T>(x(b, i, j) + y(b, i, j));
+    }
+  }
+}
+
+/// Where the q_len tokens of queries stand and the kv_len of keys, which `before` others precede:
+/// the last query at the last key, of packed sequences that of each.
+template <class T>
+void count_rotary_positions(const AttentionOptions<T>& options, index_t before, index_t q_len,
+                            index_t kv_len, index_t* q_ids, index_t* k_ids) {
+  if (options.cu_seqlens_q && options.cu_seqlens_k) {
+    count_query_positions(options.cu_seqlens_q, options.cu_seqlens_k, q_ids);
+  } else {
+    count_positions(before + kv_len - q_len, q_len, {}, q_ids);
+  }
+  count_positions(before, kv_len, options.cu_seqlens_k, k_ids);
+}
+
+/// Turns q, and k, which may be empty, in place. `before`: keys that stand before k.
+template <class T>
+void rotate_heads(const RotaryOptions& rotary, const RotaryTable<Accumulator<T>>& whole,
+                  const TensorView4<T>& q, const TensorView4<T>& k, index_t before,
+                  const AttentionOptions<Accumulator<T>>& options,
+                  const MultiHeadAttentionCall<T>& call) {
+  const index_t batch = q.extent(0), q_len = q.extent(2), kv_len = k.extent(2);
+  Scratch<index_t> memory(options.execution.scratch(), call.position_ids ? 0 : q_len + kv_len);
+  TensorView2<const index_t> of_q = call.position_ids, of_k = call.position_ids;
+  if (!call.position_ids) {
+    index_t *q_ids = memory.data(), *k_ids = q_ids + q_len;
+    count_rotary_positions(options, before, q_len, kv_len, q_ids, k_ids);
+    of_q = {q_ids, {batch, q_len}, {0, 1}};
+    of_k = {k_ids, {batch, kv_len}, {0, 1}};
+  }
+  const RotaryPairs pairs = rotary.pairs;
+  const auto turn = [&](index_t begin, index_t end, const RotaryTable<Accumulator<T>>& table,
+                        const auto& q_ids, const auto& k_ids) {
+    const TensorView4<T> queries = q.slice(0, begin, end);
+    rotary_embedding(queries, table.cos, table.sin, q_ids, queries, pairs, options.execution);
+    if (k) {
+      const TensorView4<T> keys = k.slice(0, begin, end);
+      rotary_embedding(keys, table.cos, table.sin, k_ids, keys, pairs, options.execution);
+    }
+  };
+  for_rotary_rows(rotary, whole, of_q, k ? of_k : of_q, turn);
+}
+
+/// f(b, options) for every batch row: each row on a thread of its own where there are enough of
+/// them and of work, else one after the other on all threads. Results do not depend on threads.
+template <class T, class Work, class F>
+void for_conversations(index_t batch, const Work& row_work, const AttentionOptions<T>& options,
+                       const F& f) {
+  constexpr index_t kCallWork = index_t{1} << 16;  // what a call costs beside its products
+  index_t work = 0;
+  for (index_t b = 0; b < batch; ++b) work += row_work(b) + kCallWork;
+  const Executor& threads = threads_for(options.execution.threads(), work);
+  if (batch < worker_count(threads)) {
+    for (index_t b = 0; b < batch; ++b) f(b, options);
+    return;
+  }
+  static const SerialExecutor serial;
+  AttentionOptions<T> of_one = options;
+  of_one.execution.executor = &serial;
+  of_one.execution.workspace = nullptr;  // that of the thread
+  threads.run(batch, [&](index_t b, int) { f(b, of_one); });
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

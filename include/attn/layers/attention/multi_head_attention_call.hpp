@@ -1,0 +1,60 @@
+// MultiHeadAttentionCall: what one call of the module may set beyond AttentionOptions.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <list>
+#include <span>
+
+#include "attn/attention/cache/cache_guard.hpp"
+#include "attn/attention/kv_cache.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// What one call of the module may set beyond AttentionOptions.
+template <class T>
+struct MultiHeadAttentionCall {
+  TensorView3<const T> residual = {};  ///< added to the result, which has its shape
+  /// Positions of the tokens of query and of key for rotary, (batch, seq). If not given, keys have
+  /// the positions from first_key on, or those after the cache's, and the last query that of the
+  /// last key, whatever lengths and offset say; in packed sequences both count from the sequence's
+  /// start.
+  TensorView2<const index_t> position_ids = {};
+  /// This call's keys and values are appended to it, and attention runs over all that it holds.
+  KvCache<T>* cache = nullptr;
+  bool append =
+      true;  ///< false: key and value are not read; attention runs over what the cache holds
+  /// Instead of `cache`: a cache for each batch row, of batch 1 and any length. The result is that
+  /// of a call for each row (whose batch index is 0), but projections read their weights once for
+  /// all rows. Options must not hold tensors with an axis of batch rows, queries or keys.
+  std::span<KvCache<T>* const> row_caches = {};
+
+  ATTN_REFUSE_OTHER_ELEMENTS(MultiHeadAttentionCall)
+};
+
+namespace detail {
+
+/// CacheGuard of every cache of a call.
+template <class T>
+class CallGuard {
+ public:
+  explicit CallGuard(const MultiHeadAttentionCall<T>& call) : of_cache_(call.cache) {
+    for (KvCache<T>* cache : call.row_caches) of_rows_.emplace_back(cache);
+  }
+  /// Of conversations, each of one cache per layer.
+  explicit CallGuard(std::span<const std::span<KvCache<T>>> conversations)
+      : of_cache_(static_cast<KvCache<T>*>(nullptr)) {
+    for (const std::span<KvCache<T>> caches : conversations) of_rows_.emplace_back(caches);
+  }
+  void commit() {
+    of_cache_.commit();
+    for (CacheGuard<KvCache<T>>& guard : of_rows_) guard.commit();
+  }
+
+ private:
+  CacheGuard<KvCache<T>> of_cache_;
+  std::list<CacheGuard<KvCache<T>>> of_rows_;  ///< which allocates nothing where there are none
+};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,166 @@
+// Checks of MultiHeadAttention's options and of a call: shapes, positions and caches.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "attn/attention/call/problem_checks.hpp"
+#include "attn/layers/attention/head_projections.hpp"
+#include "attn/layers/attention/multi_head_attention_call.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Every default filled in. Throws ValueError for options that contradict each other.
+inline MultiHeadAttentionOptions resolved_attention(MultiHeadAttentionOptions o) {
+  const auto check = [](bool good, std::string_view argument, const std::string& expected,
+                        index_t found) {
+    if (!good)
+      throw ValueError(message("MultiHeadAttention", argument, expected, std::to_string(found)));
+  };
+  check(o.embed_dim > 0, "embed_dim", "be positive", o.embed_dim);
+  check(o.num_heads > 0, "num_heads", "be positive", o.num_heads);
+  check(o.kdim >= 0 && o.vdim >= 0 && o.head_dim >= 0 && o.head_dim_v >= 0,
+        "kdim, vdim and head sizes", "not be negative",
+        (std::min)({o.kdim, o.vdim, o.head_dim, o.head_dim_v}));
+  check(o.head_dim > 0 || o.embed_dim % o.num_heads == 0, "num_heads",
+        "divide embed_dim = " + std::to_string(o.embed_dim), o.num_heads);
+  if (o.num_kv_heads == 0) o.num_kv_heads = o.num_heads;
+  check(o.num_kv_heads > 0 && o.num_heads % o.num_kv_heads == 0, "num_kv_heads",
+        "divide num_heads = " + std::to_string(o.num_heads), o.num_kv_heads);
+  if (o.head_dim == 0) o.head_dim = o.embed_dim / o.num_heads;
+  if (o.head_dim_v == 0) o.head_dim_v = o.head_dim;
+  constexpr index_t kMaxWidth = index_t{1} << 40;  // sums of widths do not overflow
+  const index_t widest = (std::max)(o.head_dim, o.head_dim_v);
+  check(widest <= kMaxWidth / o.num_heads, "head_dim and head_dim_v", "be at most 2^40 / num_heads",
+        widest);
+  if (o.kdim == 0) o.kdim = o.embed_dim;
+  if (o.vdim == 0) o.vdim = o.embed_dim;
+  check(o.window >= -1, "window", "be at least -1", o.window);
+  if (o.rotary) o.rotary = resolved_rotary(*std::move(o.rotary), o.head_dim);
+  return o;
+}
+
+/// Keys that add_bias_kv and add_zero_attn append.
+inline index_t appended_keys(const MultiHeadAttentionOptions& o) {
+  return index_t{o.add_bias_kv} + index_t{o.add_zero_attn};
+}
+
+/// Whether options mean a certain batch, queries or keys.
+template <class T>
+bool has_extents(const AttentionOptions<T>& o) {
+  const Mask& m = o.mask;
+  const bool in_mask = m.num_dense > 0 || m.key_lengths || m.query_lengths || m.left_padding ||
+                       m.prefix_lengths || m.documents;
+  const bool in_inputs = o.offset.kind == QueryOffset::Kind::per_row || o.batch_alibi_slopes ||
+                         o.qv || o.cu_seqlens_q || o.cu_seqlens_k || o.block_table;
+  const bool in_outputs =
+      o.scores || o.weights || o.average_weights || o.column_sums || o.max_logits || o.lse;
+  return in_mask || in_inputs || in_outputs;
+}
+
+/// Keys before those of this call.
+template <class T>
+index_t keys_before(const AttentionOptions<Accumulator<T>>& options,
+                    const MultiHeadAttentionCall<T>& call) {
+  return call.cache != nullptr ? call.cache->length() : options.first_key;
+}
+
+/// That each query has a key to stand at.
+template <class T>
+void check_key_positions(index_t q_len, index_t kv_len,
+                         const AttentionOptions<Accumulator<T>>& options,
+                         const MultiHeadAttentionCall<T>& call) {
+  check_first_key(options);
+  const auto check = [](index_t queries, index_t keys) {
+    if (queries <= keys) return;
+    throw ValueError(message("MultiHeadAttention", "q_len",
+                             "be at most the number of keys, " + std::to_string(keys) +
+                                 ", with rotary and no position_ids",
+                             std::to_string(queries)));
+  };
+  const auto &q_starts = options.cu_seqlens_q, &k_starts = options.cu_seqlens_k;
+  const index_t keys = keys_before(options, call) + kv_len;
+  if (!q_starts || !k_starts) return check(q_len, keys);
+  check_starts("cu_seqlens_q", q_starts, q_len);
+  check_starts("cu_seqlens_k", k_starts, keys);
+  check_shape("MultiHeadAttention", "cu_seqlens_k", "(batch + 1)", q_starts.shape(),
+              k_starts.shape());
+  for (index_t b = 0; b + 1 < q_starts.extent(0); ++b) {
+    check(q_starts(b + 1) - q_starts(b), k_starts(b + 1) - k_starts(b));
+  }
+}
+
+/// Throws ShapeError or ValueError unless a call fits the module's options, `o`, and the other
+/// arguments. `out`: the shape of the result; its last extent is `out_dim`.
+template <class T>
+void check_attention_call(const MultiHeadAttentionOptions& o, index_t out_dim,
+                          const TensorView3<const T>& query, const TensorView3<const T>& key,
+                          const TensorView3<const T>& value, const Shape<3>& out,
+                          const AttentionOptions<Accumulator<T>>& options,
+                          const MultiHeadAttentionCall<T>& call) {
+  const auto check_value = [](bool good, std::string_view argument, std::string_view expected,
+                              std::string_view found) {
+    if (!good) throw ValueError(message("MultiHeadAttention", argument, expected, found));
+  };
+  const auto check = [](std::string_view argument, const Shape<3>& expected,
+                        const Shape<3>& found) {
+    check_shape("MultiHeadAttention", argument, expected, found);
+  };
+  const index_t appended = appended_keys(o);
+  const index_t batch = query.extent(0), q_len = query.extent(1), kv_len = key.extent(1);
+  check("query", {batch, q_len, o.embed_dim}, query.shape());
+  if (call.append) {
+    check("key", {batch, kv_len, o.kdim}, key.shape());
+    check("value", {batch, kv_len, o.vdim}, value.shape());
+  }
+  check("out", {batch, q_len, out_dim}, out);
+  if (call.residual) check("residual", out, call.residual.shape());
+  check_value(call.cache != nullptr || call.append, "append", "be true without a cache", "false");
+  check_value(call.cache == nullptr || appended == 0, "cache",
+              "be none with add_bias_kv or add_zero_attn", "one");
+  check_value(!options.cu_seqlens_q || appended == 0, "cu_seqlens_q and cu_seqlens_k",
+              "be none with add_bias_kv or add_zero_attn", "some");
+  check_value(options.first_key == 0 || appended == 0, "first_key",
+              "be 0 with add_bias_kv or add_zero_attn", std::to_string(options.first_key));
+  if (o.rotary && !call.position_ids && call.row_caches.empty()) {
+    check_key_positions(q_len, kv_len, options, call);
+  }
+  check_value(!o.rotary || o.rotary->scaling.kind != RotaryScalingKind::dynamic ||
+                  (!options.cu_seqlens_q && !options.cu_seqlens_k),
+              "cu_seqlens_q and cu_seqlens_k",
+              "be none with dynamic rotary scaling, by which a sequence's length counts", "some");
+  if (call.position_ids && call.append) {
+    check_shape("MultiHeadAttention", "position_ids", "(batch, q_len) = (batch, kv_len)",
+                Shape<2>{batch, kv_len}, call.position_ids.shape());
+  }
+  const auto check_cache = [&](const KvCache<T>& cache, index_t rows) {
+    const KvCacheOptions& c = cache.options();
+    check_shape("MultiHeadAttention", "cache", "(batch, num_kv_heads, head_dim, head_dim_v)",
+                Shape<4>{rows, o.num_kv_heads, o.head_dim, o.head_dim_v},
+                Shape<4>{c.batch, c.num_kv_heads, c.head_dim, c.head_dim_v});
+    check_value(c.window == 0 || options.masked_row == MaskedRow::zero, "cache",
+                "have no window with MaskedRow::mean, which takes hidden values, too", "one");
+  };
+  if (call.cache != nullptr) check_cache(*call.cache, batch);
+  if (call.row_caches.empty()) return;
+  check_value(call.cache == nullptr && call.append && appended == 0, "row_caches",
+              "be none with a cache, without append, with add_bias_kv or add_zero_attn", "some");
+  check_value(std::ssize(call.row_caches) == batch, "row_caches",
+              "number one per batch row, " + std::to_string(batch),
+              std::to_string(call.row_caches.size()));
+  check_value(!has_extents(options), "options with row_caches",
+              "hold nothing that has an extent of rows, queries or keys", "some");
+  for (auto cache = call.row_caches.begin(); cache != call.row_caches.end(); ++cache) {
+    check_value(*cache != nullptr && std::find(call.row_caches.begin(), cache, *cache) == cache,
+                "row_caches", "be a cache of its own for each batch row", "one twice or none");
+    check_cache(**cache, 1);
+    if (o.rotary && !call.position_ids)
+      check_key_positions<T>(q_len, kv_len, options, {.cache = *cache});
+  }
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,133 @@
+// Backward of InputEmbedding and OutputProjection, with what their forward saves.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/layers/embedding/embedding_backward.hpp"
+#include "attn/layers/embedding/input_embedding.hpp"
+#include "attn/layers/embedding/output_projection.hpp"
+#include "attn/layers/linear_backward.hpp"
+#include "attn/layers/module/dropout.hpp"
+#include "attn/layers/norm_backward.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+template <class T>
+struct InputEmbeddingSaved {
+  Saved<index_t, 2> ids, positions, token_types;  ///< (batch, seq), rows of the tables
+  NormSaved<T> norm;                              ///< where the embedding has one
+  DropoutStep dropout;
+
+  index_t bytes() const {
+    return ids.bytes() + positions.bytes() + token_types.bytes() + norm.bytes();
+  }
+};
+
+/// InputEmbedding::forward() that saves: ids (batch, seq), out (batch, seq, d_model). Throws
+/// ShapeError or ValueError.
+template <class T, TensorLike Ids>
+  requires std::integral<scalar_t<Ids>>
+void forward(const InputEmbedding<T>& layer, const Ids& ids, Output3<T> out,
+             InputEmbeddingSaved<T>& saved, const InputEmbeddingCall& call = {}) {
+  if (layer.words.compressed() != nullptr) detail::throw_compressed("InputEmbedding");
+  layer.forward(ids, out, call);
+  const detail::DropoutPlace place{layer.options().dropout, saved.dropout, detail::kAfterEmbedding};
+  if (place) detail::apply_dropout<T>(place, out, out, {}, call.execution);
+  const auto iv = const_view(ids);
+  const index_t batch = iv.extent(0), seq = iv.extent(1), dim = out.extent(2);
+  const TensorView2<index_t> kept = saved.ids.make({batch, seq}),
+                             positions = saved.positions.make({batch, seq}),
+                             types = saved.token_types.make({batch, seq});
+  for (index_t b = 0; b < batch; ++b) {
+    if (!call.position_ids) {
+      detail::count_positions(call.first_position, seq, call.cu_seqlens, &positions(b, 0));
+    }
+    for (index_t i = 0; i < seq; ++i) {
+      kept(b, i) = static_cast<index_t>(iv(b, i));
+      if (call.position_ids) positions(b, i) = call.position_ids(b, i);
+      positions(b, i) += layer.options().position_offset;
+      types(b, i) = call.token_type_ids ? call.token_type_ids(b, i) : 0;
+    }
+  }
+  if (!layer.options().norm) return;
+  // The sum before the norm, which forward left in no memory of its own.
+  using Acc = Accumulator<T>;
+  const Acc scale = layer.options().scale ? std::sqrt(static_cast<Acc>(dim)) : Acc{1};
+  const TensorView3<T> sum = saved.norm.x.make({batch, seq, dim});
+  for (index_t b = 0; b < batch; ++b) {
+    for (index_t i = 0; i < seq; ++i) {
+      for (index_t x = 0; x < dim; ++x) {
+        Acc value = scale * layer.words.weight(kept(b, i), x);
+        if (layer.positions.weight) value += layer.positions.weight(positions(b, i), x);
+        if (layer.token_types.weight) value += layer.token_types.weight(types(b, i), x);
+        sum(b, i, x) = static_cast<T>(value);
+      }
+    }
+  }
+}
+
+/// d_out (batch, seq, d_model); the gradients of the tables and of the norm are added to
+/// `gradients`. Sinusoidal positions have none.
+template <class T>
+void backward(const InputEmbedding<T>& layer, Input3<T> d_out, const InputEmbeddingSaved<T>& saved,
+              InputEmbedding<Accumulator<T>>& gradients, const Execution& execution = {}) {
+  using Acc = Accumulator<T>;
+  const detail::DropoutPlace place{layer.options().dropout, saved.dropout, detail::kAfterEmbedding};
+  Scratch<T> memory(execution.scratch(), layer.options().norm || place ? d_out.size() : 0);
+  const TensorView3<T> d_sum(memory.data(), d_out.shape());
+  if (place) {
+    detail::apply_dropout<T>(place, d_out, d_sum, {}, execution);
+    d_out = d_sum;
+  }
+  if (layer.options().norm) {
+    backward(static_cast<const Norm<T>&>(layer.norm), d_out, saved.norm, d_sum, gradients.norm, {},
+             execution);
+    d_out = d_sum;
+  }
+  const auto add = [&](Embedding<Acc>& table, const TensorView2<const index_t>& ids, Acc scale) {
+    if (!table.weight) return;
+    detail::add_to_rows<T>(d_out, table.weight.view(), scale, execution, ids);
+  };
+  add(gradients.words, saved.ids.view(),
+      layer.options().scale ? std::sqrt(static_cast<Acc>(d_out.extent(2))) : Acc{1});
+  if (layer.options().positions == Positions::learned) {
+    add(gradients.positions, saved.positions.view(), Acc{1});
+  }
+  add(gradients.token_types, saved.token_types.view(), Acc{1});
+}
+
+/// OutputProjection::forward() that saves: x (batch, seq, d_model), out (batch, seq, vocab_size).
+template <class T>
+void forward(const OutputProjection<T>& layer, Input3<T> x,
+             std::type_identity_t<TensorView2<const T>> table, Output3<Accumulator<T>> out,
+             LinearSaved<T>& saved, const Execution& execution = {}) {
+  const Linear<T>& own = layer.linear();
+  if (!layer.tied() && !own.weight) detail::throw_compressed("OutputProjection");
+  linear(saved.x.keep(x), layer.tied() ? table : own.weight.view(), own.bias.view(), out,
+         Activation::none, {}, execution);
+}
+
+/// d_x (batch, seq, d_model). Tied, the weight's gradient is added to d_table (vocab_size,
+/// d_model), that of the embedding.
+template <class T>
+void backward(const OutputProjection<T>& layer, Input3<Accumulator<T>> d_out,
+              std::type_identity_t<TensorView2<const T>> table, const LinearSaved<T>& saved,
+              Output3<T> d_x, OutputProjection<Accumulator<T>>& gradients,
+              std::type_identity_t<TensorView2<Accumulator<T>>> d_table,
+              const Execution& execution = {}) {
+  constexpr bool rounds = !std::same_as<T, Accumulator<T>>;
+  Scratch<T> memory(execution.scratch(), rounds ? d_out.size() : 0);
+  TensorView3<const T> d;
+  if constexpr (rounds) {
+    const TensorView3<T> rounded(memory.data(), d_out.shape());
+    convert(d_out, rounded, execution);
+    d = rounded;
+  } else {
+    d = d_out;
+  }
+  if (!layer.tied()) {
+    return backward(layer.linear(), d, saved, d_x, gradients.linear(), {}, execution);
+  }
+  linear_backward(d, saved.x.view(), table, d_x, d_table, {}, {}, execution);
+}
+
+ATTN_NAMESPACE_END

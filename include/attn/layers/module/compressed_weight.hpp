@@ -1,0 +1,151 @@
+// CompressedWeight: a weight matrix that is not a tensor, such as quantised blocks.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "attn/kernels/gemm/gemm.hpp"
+#include "attn/kernels/rows/in_floats.hpp"
+#include "attn/layers/module/parameter_visitor.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// W (out, in), to multiply by and to take rows of. Const calls are safe from many threads; modules
+/// share it with their copies.
+template <class T>
+class CompressedWeight {
+ public:
+  virtual ~CompressedWeight() = default;
+
+  /// (out, in)
+  virtual Shape<2> shape() const = 0;
+  /// c = x W^T with an epilogue, as gemm(). Shapes: x (rows, in), c (rows, out). Throws ShapeError.
+  virtual void multiply(TensorView2<const T> x, TensorView2<T> c, const Epilogue<T>& epilogue,
+                        const Execution& execution) const = 0;
+  /// The same by `parts`, this one first, one below the other: c (rows, out of all).
+  virtual void multiply_parts(std::span<const std::shared_ptr<const CompressedWeight>> parts,
+                              TensorView2<const T> x, TensorView2<T> c, const Epilogue<T>& epilogue,
+                              const Execution& execution) const {
+    index_t begin = 0;
+    for (const auto& part : parts) {
+      const index_t end = begin + part->shape()[0];
+      Epilogue<T> own = epilogue;
+      if (own.bias) own.bias = own.bias.slice(0, begin, end);
+      if (own.residual) own.residual = own.residual.slice(1, begin, end);
+      part->multiply(x, c.slice(1, begin, end), own, execution);
+      begin = end;
+    }
+  }
+  /// Row `index` of W, as an embedding takes it: `out` (in).
+  virtual void row(index_t index, TensorView1<T> out) const = 0;
+  /// What it takes of memory.
+  virtual index_t bytes() const = 0;
+};
+
+/// A weight of a module, for the time of a visit; T is const where the module is. Compressed, a
+/// module of 16 bits multiplies in float.
+template <class T>
+struct WeightSlot {
+  using Form = std::shared_ptr<const CompressedWeight<Accumulator<std::remove_const_t<T>>>>;
+
+  Shape<2> shape = {};                      ///< (out, in)
+  TensorView2<T> dense = {};                ///< empty where the weight is compressed
+  index_t bytes = 0;                        ///< of what holds it
+  Form form = nullptr;                      ///< nullptr where the weight is dense
+  std::function<void(Form)> compress = {};  ///< in place of the dense one; of const modules none
+};
+
+namespace detail {
+
+/// The forms of a matrix that is visited in parts, one below the other; used once there are all of
+/// them.
+template <class T>
+class CompressedParts {
+ public:
+  explicit operator bool() const { return !parts_.empty() && missing_ == 0; }
+
+  /// Part `at` of `count`, of `shape`. True if it was the last one missing.
+  bool set(std::size_t at, std::size_t count, const Shape<2>& shape,
+           std::shared_ptr<const CompressedWeight<T>> form) {
+    check_shape("compress", "weight", "(out, in)", shape, form->shape());
+    if (parts_.empty()) {
+      parts_.resize(count);
+      missing_ = count;
+    }
+    if (parts_[at] == nullptr) --missing_;
+    parts_[at] = std::move(form);
+    return missing_ == 0;
+  }
+
+  std::span<const std::shared_ptr<const CompressedWeight<T>>> parts() const { return parts_; }
+  index_t bytes() const {
+    index_t total = 0;
+    for (const auto& part : parts_) total += part->bytes();
+    return total;
+  }
+
+ private:
+  std::vector<std::shared_ptr<const CompressedWeight<T>>> parts_;
+  std::size_t missing_ = 0;
+};
+
+/// linear() by parts one below the other, into T or Accumulator<T>. All that is of 16 bits is
+/// widened, and the result rounded once.
+template <class T, int Rank, class To>
+void linear_parts(const TensorView<const T, Rank>& x,
+                  std::span<const std::shared_ptr<const CompressedWeight<Accumulator<T>>>> parts,
+                  TensorView1<const T> bias, const TensorView<To, Rank>& out, Activation activation,
+                  const TensorView<const T, Rank>& residual, const Execution& execution) {
+  auto expected = x.shape();
+  check_features("linear", expected, parts[0]->shape()[1]);
+  expected.back() = 0;
+  for (const auto& part : parts) expected.back() += part->shape()[0];
+  check_shape("linear", "out", expected, out.shape());
+  if (residual) check_shape("linear", "residual", expected, residual.shape());
+  if constexpr (!std::same_as<T, Accumulator<T>>) {
+    const WidenedTensor<Rank> in(x, execution), added(residual, execution);
+    const WidenedTensor<1> wide_bias(bias, execution);
+    const WidenedTensor<Rank> sums(std::same_as<To, T> ? expected : Shape<Rank>{}, execution);
+    const auto multiply = [&](const TensorView<float, Rank>& to) {
+      linear_parts<float, Rank>(in.view(), parts, wide_bias.view(), to, activation, added.view(),
+                                execution);
+    };
+    if constexpr (std::same_as<To, T>) {
+      multiply(sums.view());
+      convert(sums.view(), out, execution);
+    } else {
+      multiply(out);
+    }
+  } else {
+    each_joined(
+        [&](const auto& in, const auto& to, const auto& added) {
+          Epilogue<T> epilogue{.bias = bias, .activation = activation};
+          if (residual) {
+            epilogue.beta = T{1};
+            epilogue.residual = added.rows();
+          }
+          parts[0]->multiply_parts(parts, in.rows(), to.rows(), epilogue, execution);
+        },
+        x, out, residual ? residual : TensorView<const T, Rank>(out));
+  }
+}
+
+[[noreturn]] ATTN_COLD inline void throw_compressed(std::string_view module) {
+  throw ValueError(message(module, "the weight",
+                           "be a tensor, to be shown, trained, loaded or saved (save_quantized() "
+                           "writes a quantised module)",
+                           "quantised blocks"));
+}
+
+}  // namespace detail
+
+/// f(name, WeightSlot<T>&) for every weight matrix of a module, under the names of its parameters.
+template <class T, class Module, class F>
+void visit_weights(Module& module, F&& f) {
+  module.visit_parameters(ParameterVisitor<T>::of_weights(f));
+}
+
+ATTN_NAMESPACE_END

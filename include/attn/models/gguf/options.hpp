@@ -1,0 +1,163 @@
+// What a GGUF file's keys ask of a Gpt: its options, and the names of its tensors.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+
+#include "attn/io/rename.hpp"
+#include "attn/models/gguf/rotary.hpp"
+#include "attn/models/gpt.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Throws where a tensor is missing or of another shape: before memory is taken for it.
+inline void check_gguf_tensors(const GgufFile& file, const GptOptions& options) {
+  const index_t dim = options.layer.d_model, heads = options.layer.nhead;
+  const MultiHeadAttentionOptions& attention = options.layer.attention;
+  const auto check = [&](const std::string& name, std::initializer_list<index_t> shape) {
+    file.check(name, std::span(shape.begin(), shape.size()));
+  };
+  check("token_embd.weight", {options.vocab_size, dim});
+  for (index_t n = 0; n < options.num_layers; ++n) {
+    const auto weight = [&](std::string_view name) {
+      return concat("blk.", n, ".", name, ".weight");
+    };
+    check(weight("attn_q"), {heads * attention.head_dim, dim});
+    check(weight("attn_k"), {attention.num_kv_heads * attention.head_dim, dim});
+    check(weight("attn_v"), {attention.num_kv_heads * attention.head_dim_v, dim});
+    check(weight("attn_output"), {dim, heads * attention.head_dim_v});
+    check(weight("ffn_gate"), {options.layer.dim_feedforward, dim});
+  }
+}
+
+/// attention.sliding_window n, by which a token sees itself and n - 1 before it, as windows of the
+/// layers; attention.sliding_window_pattern says which have one: one bool each, or a number p, by
+/// which every p-th has none. Without it all have, of gemma2 every other one from the first on.
+inline std::vector<index_t> gguf_windows(const GgufFile& file, const GgufKeys& keys,
+                                         index_t layers) {
+  constexpr std::string_view kWindow = "attention.sliding_window",
+                             kPattern = "attention.sliding_window_pattern";
+  if (keys.get<std::uint64_t>(kWindow, 0) == 0) return {};
+  const index_t window = keys.count(kWindow) - 1;
+  if (!keys.has(kPattern)) {
+    if (keys.architecture() == "gemma2") return {window, -1};
+    return {window};
+  }
+  const auto& value = file.metadata().find(keys.key(kPattern))->second;
+  if (!value.is_array()) {
+    // Where there are fewer layers than p none is the p-th.
+    const index_t pattern = (std::min)(keys.count(kPattern), layers + 1);
+    std::vector<index_t> windows(static_cast<std::size_t>(pattern), window);
+    windows.back() = -1;
+    return windows;
+  }
+  const auto slides = file.array<bool>(keys.key(kPattern));
+  if (std::ssize(slides) != layers) {
+    keys.fail_key(kPattern, concat("be one for each of ", layers, " layers"),
+                  std::to_string(slides.size()));
+  }
+  std::vector<index_t> windows;
+  for (const bool one : slides) windows.push_back(one ? window : -1);
+  return windows;
+}
+
+/// The options of a model of architecture llama (Mistral's files have the same), qwen2, qwen3,
+/// gemma or gemma2, from a file's keys and tensors.
+inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions) {
+  const GgufKeys keys(file);
+  const std::string& architecture = keys.architecture();
+  const bool is_gemma2 = architecture == "gemma2", is_gemma = is_gemma2 || architecture == "gemma",
+             is_qwen3 = architecture == "qwen3";
+  if (!is_gemma && !is_qwen3 && architecture != "llama" && architecture != "qwen2") {
+    keys.fail("general.architecture", "be llama, qwen2, qwen3, gemma or gemma2",
+              quote(architecture));
+  }
+  if (const auto experts = keys.get<std::uint64_t>("expert_count", 0); experts != 0) {
+    keys.fail_key("expert_count", "be 0 or missing", std::to_string(experts));
+  }
+  GptOptions options;
+  const index_t dim = keys.count("embedding_length"), heads = keys.count("attention.head_count");
+  if (dim % heads != 0 && !keys.has("attention.key_length")) {
+    keys.fail("the number of heads", concat("divide ", dim), std::to_string(heads));
+  }
+  const std::string embedding = "token_embd.weight";
+  options.vocab_size = file.shape(embedding).empty() ? 0 : file.shape(embedding)[0];
+  options.num_layers = keys.count("block_count");
+  options.tied = !file.contains("output.weight");
+  options.scale_embedding = is_gemma;
+  options.positions = Positions::none;
+  options.max_positions = max_positions > 0 ? max_positions : keys.count("context_length");
+  options.windows = gguf_windows(file, keys, options.num_layers);
+  options.layer = {.d_model = dim,
+                   .nhead = heads,
+                   .dim_feedforward = keys.count("feed_forward_length"),
+                   .dropout = 0,  // as these were trained; the file says nothing
+                   .activation = is_gemma ? Activation::gelu_tanh : Activation::silu,
+                   .layer_norm_eps = keys.get<double>("attention.layer_norm_rms_epsilon"),
+                   .norm_first = true,
+                   .norm_behind = is_gemma2,
+                   .bias = file.contains("blk.0.ffn_up.bias"),
+                   .gated = true,
+                   .norm = NormKind::rms};
+  if (!(options.layer.layer_norm_eps >= 0)) {
+    keys.fail_key("attention.layer_norm_rms_epsilon", "not be negative",
+                  attn::to_string(options.layer.layer_norm_eps));
+  }
+  MultiHeadAttentionOptions& attention = options.layer.attention;
+  attention.num_kv_heads = keys.count("attention.head_count_kv", heads);
+  attention.head_dim = keys.count("attention.key_length", (std::max)(dim / heads, index_t{1}));
+  attention.head_dim_v = keys.count("attention.value_length", attention.head_dim);
+  attention.separate_in_proj = true;
+  attention.in_proj_bias = file.contains("blk.0.attn_q.bias");
+  attention.out_proj_bias = file.contains("blk.0.attn_output.bias");
+  if (is_qwen3) {
+    attention.query_key_norm = NormKind::rms;
+    attention.query_key_norm_eps = options.layer.layer_norm_eps;
+  }
+  if (is_gemma2) {
+    // Files do not say the scale: of the model of 46 layers alone it is not that of head_dim.
+    constexpr index_t kLayersOf27B = 46;
+    if (options.num_layers == kLayersOf27B)
+      attention.scale = 1 / std::sqrt(static_cast<double>(dim) / static_cast<double>(heads));
+    attention.softcap = keys.get<double>("attn_logit_softcapping", 50);
+    options.logit_softcap = keys.get<double>("final_logit_softcapping", 30);
+  }
+  attention.rotary = gguf_rotary(file, keys, attention.head_dim, options.max_positions);
+  check_gguf_tensors(file, options);
+  if (max_positions == 0) {
+    check_positions(options, [&](const std::string& expected, const std::string& found) {
+      keys.fail_key("context_length", expected, found);
+    });
+  }
+  return options;
+}
+
+}  // namespace detail
+
+/// The name that GGUF files have for a parameter of Gpt.
+inline std::string gguf_name(std::string_view name) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"embedding.words.", "token_embd."},
+      {"lm_head.", "output."},
+      {"blocks.norm.", "output_norm."},
+      {"blocks.layers.", "blk."},
+      {".self_attn.q_norm.", ".attn_q_norm."},
+      {".self_attn.k_norm.", ".attn_k_norm."},
+      {".self_attn.q_proj_", ".attn_q."},
+      {".self_attn.k_proj_", ".attn_k."},
+      {".self_attn.v_proj_", ".attn_v."},
+      {".self_attn.out_proj.", ".attn_output."},
+      {".norm1.", ".attn_norm."},
+      {".norm1_behind.", ".post_attention_norm."},
+      {".norm2_behind.", ".post_ffw_norm."},
+      {".norm2.", ".ffn_norm."},
+      {".gate_proj.", ".ffn_gate."},
+      {".up_proj.", ".ffn_up."},
+      {".down_proj.", ".ffn_down."},
+  };
+  return detail::renamed(name, kNames);
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,235 @@
+// What config.json files have in common: activations, sizes, keys that change no result.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "attn/io/config_file.hpp"
+#include "attn/io/safetensors/folder.hpp"
+#include "attn/io/state_dict.hpp"
+#include "attn/layers/multi_head_attention.hpp"
+#include "attn/models/float16_weight.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// How load_pretrained() reads a folder.
+struct PretrainedOptions {
+  /// Positions that there are angles for, where there are rotary embeddings; 0: those of the
+  /// config.
+  index_t max_positions = 0;
+  bool pack = true;  ///< lays weights out for the kernels, by a second copy of each
+  /// What a model of float holds its weight matrices as: BF16 or F16, half the memory, and no
+  /// second copy; see store_weights(). None: the model's own element.
+  std::optional<DType> weights = {};
+  /// Keys of config.json that may say what they will: others that are not known are errors.
+  std::vector<std::string> ignore_keys = {};
+};
+
+namespace detail {
+
+/// What `options` say of the weights of a loaded model of T. Throws ValueError for another element
+/// than T's beside T other than float.
+template <class T, class Model>
+void finish_weights(Model& model, const PretrainedOptions& options) {
+  const DType element = options.weights.value_or(dtype_of<T>());
+  if constexpr (std::same_as<T, float>) {
+    store_weights(model, element);
+  } else if (element != dtype_of<T>()) {
+    throw ValueError(message("load_pretrained", "weights",
+                             "be " + std::string(name(dtype_of<T>())) + ", the model's own",
+                             name(element)));
+  }
+  if (options.pack) model.pack();
+}
+
+/// Throws ValueError unless the config is of one of these models.
+inline std::string check_model_type(const ConfigFile& config,
+                                    std::initializer_list<std::string_view> known) {
+  const auto type = config.get<std::string>("model_type");
+  if (std::find(known.begin(), known.end(), type) != known.end()) return type;
+  std::string list;
+  for (const std::string_view one : known) list.append(list.empty() ? "" : ", ").append(one);
+  config.fail("model_type", known.size() == 1 ? "be " + list : "be one of " + list, quote(type));
+}
+
+inline Activation activation_of(const ConfigFile& config, std::string_view key,
+                                const std::string& otherwise) {
+  const std::string name = config.get<std::string>(key, otherwise);
+  constexpr std::pair<std::string_view, Activation> kNames[] = {
+      {"relu", Activation::relu},
+      {"gelu", Activation::gelu},
+      {"gelu_python", Activation::gelu},
+      {"gelu_new", Activation::gelu_tanh},
+      {"gelu_pytorch_tanh", Activation::gelu_tanh},
+      {"gelu_fast", Activation::gelu_tanh},
+      {"silu", Activation::silu},
+      {"swish", Activation::silu},
+  };
+  for (const auto& [theirs, ours] : kNames) {
+    if (name == theirs) return ours;
+  }
+  config.fail(key, "be relu, gelu, gelu_new, gelu_pytorch_tanh or silu", quote(name));
+}
+
+/// Throws ValueError where a key asks for what there is not: it must be missing or this.
+template <class T>
+void check_only(const ConfigFile& config, std::string_view key, const T& value,
+                std::string_view shown) {
+  if (config.get<T>(key, value) != value) {
+    config.fail(key, concat("be ", shown, " or missing"), "another value");
+  }
+}
+
+/// Throws ValueError for keys that were not read and are not known to change no result.
+inline void check_all_read(const ConfigFile& config, const PretrainedOptions& options) {
+  // Of training, tokenizers, generation, other heads than those read, and how results are handed
+  // over.
+  static const std::set<std::string, std::less<>> kHarmless = {"_attn_implementation",
+                                                               "_attn_implementation_autoset",
+                                                               "_commit_hash",
+                                                               "_name_or_path",
+                                                               "_num_labels",
+                                                               "activation_dropout",
+                                                               "architectures",
+                                                               "attention_dropout",
+                                                               "attention_probs_dropout_prob",
+                                                               "attn_pdrop",
+                                                               "auto_map",
+                                                               "bad_words_ids",
+                                                               "begin_suppress_tokens",
+                                                               "bos_token_id",
+                                                               "cache_implementation",
+                                                               "chunk_size_feed_forward",
+                                                               "classif_dropout",
+                                                               "classifier_dropout",
+                                                               "cross_attention_hidden_size",
+                                                               "decoder_layerdrop",
+                                                               "decoder_start_token_id",
+                                                               "diversity_penalty",
+                                                               "do_sample",
+                                                               "dropout",
+                                                               "dtype",
+                                                               "early_stopping",
+                                                               "embd_pdrop",
+                                                               "encoder_layerdrop",
+                                                               "encoder_no_repeat_ngram_size",
+                                                               "encoder_stride",
+                                                               "eos_token_id",
+                                                               "exponential_decay_length_penalty",
+                                                               "finetuning_task",
+                                                               "forced_bos_token_id",
+                                                               "forced_eos_token_id",
+                                                               "gradient_checkpointing",
+                                                               "hidden_dropout_prob",
+                                                               "id2label",
+                                                               "init_std",
+                                                               "initializer_factor",
+                                                               "initializer_range",
+                                                               "is_encoder_decoder",
+                                                               "label2id",
+                                                               "layerdrop",
+                                                               "length_penalty",
+                                                               "max_length",
+                                                               "min_length",
+                                                               "model_type",
+                                                               "no_repeat_ngram_size",
+                                                               "num_beam_groups",
+                                                               "num_beams",
+                                                               "num_return_sequences",
+                                                               "output_attentions",
+                                                               "output_hidden_states",
+                                                               "output_past",
+                                                               "output_scores",
+                                                               "pad_token_id",
+                                                               "prefix",
+                                                               "pretraining_tp",
+                                                               "problem_type",
+                                                               "qa_dropout",
+                                                               "remove_invalid_values",
+                                                               "reorder_and_upcast_attn",
+                                                               "repetition_penalty",
+                                                               "resid_pdrop",
+                                                               "return_dict",
+                                                               "return_dict_in_generate",
+                                                               "save_step",
+                                                               "sep_token_id",
+                                                               "seq_classif_dropout",
+                                                               "summary_activation",
+                                                               "summary_first_dropout",
+                                                               "summary_proj_to_labels",
+                                                               "summary_type",
+                                                               "summary_use_proj",
+                                                               "suppress_tokens",
+                                                               "task_specific_params",
+                                                               "temperature",
+                                                               "tf_legacy_loss",
+                                                               "tie_encoder_decoder",
+                                                               "tie_weights_",
+                                                               "tie_word_embeddings",
+                                                               "tokenizer_class",
+                                                               "top_k",
+                                                               "top_p",
+                                                               "torch_dtype",
+                                                               "torchscript",
+                                                               "transformers_version",
+                                                               "typical_p",
+                                                               "use_bfloat16",
+                                                               "use_cache"};
+  if (config.has("pruned_heads") && !config.object("pruned_heads").keys().empty()) {
+    config.fail("pruned_heads", "be empty or missing", "some");
+  }
+  std::vector<std::string> unknown;
+  for (const std::string& key : config.unread()) {
+    if (!kHarmless.contains(key) && !is_listed(options.ignore_keys, key)) unknown.push_back(key);
+  }
+  if (unknown.empty()) return;
+  throw ValueError(
+      message("load_pretrained", quote(config.file_name()),
+              "have no keys that are not known (PretrainedOptions::ignore_keys passes over some)",
+              list_text(unknown, "of them")));
+}
+
+/// Throws ValueError where a config describes more parameters than its files have elements: before
+/// memory is taken for them.
+inline void check_elements(const ConfigFile& config, const SafetensorsFolder& file,
+                           double expected) {
+  double found = 0;
+  for (const std::string& name : file.names()) {
+    double elements = 1;
+    for (const index_t extent : file.shape(name)) elements *= static_cast<double>(extent);
+    found += elements;
+  }
+  if (expected <= found) return;
+  throw ValueError(message("load_pretrained", quote(config.file_name()),
+                           concat("describe a model that ", quote(file.file_name()),
+                                  " holds, of up to ", attn::to_string(found), " numbers"),
+                           attn::to_string(expected)));
+}
+
+/// Parameters of layers of these options, less their biases and norms.
+template <class LayerOptions>
+double elements_of(const LayerOptions& o, index_t layers) {
+  const auto number = [](index_t n) { return static_cast<double>(n); };
+  const MultiHeadAttentionOptions& a = o.attention;
+  const double dim = number(o.d_model), heads = number(o.nhead);
+  const double head_dim = a.head_dim > 0 ? number(a.head_dim) : std::floor(dim / heads);
+  const double kv_heads = a.num_kv_heads > 0 ? number(a.num_kv_heads) : heads;
+  return number(layers) * dim *
+         (2 * (heads + kv_heads) * head_dim + (o.gated ? 3 : 2) * number(o.dim_feedforward));
+}
+
+/// Throws ValueError where heads do not divide the width.
+inline void check_heads(const ConfigFile& config, std::string_view key, index_t width,
+                        index_t heads) {
+  if (width % heads == 0) return;
+  config.fail(key, concat("divide the width of ", width), std::to_string(heads));
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,117 @@
+// Rotary embeddings and windows that a config.json asks for.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/models/pretrained/config.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Of rope_scaling, or of rope_parameters as newer files have it, beside rope_theta.
+inline RotaryOptions rotary_of(const ConfigFile& config, const PretrainedOptions& options) {
+  const index_t positions = config.count("max_position_embeddings");
+  RotaryOptions result{.theta = config.get<double>("rope_theta", 10000),
+                       .max_positions = positions};
+  check_only<double>(config, "partial_rotary_factor", 1, "1");
+  const char* key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  if (config.has(key)) {
+    const ConfigFile rope = config.object(key);
+    const auto old_type = rope.get<std::string>("type", "default");
+    const auto type = rope.get<std::string>("rope_type", old_type);
+    result.theta = rope.get<double>("rope_theta", result.theta);
+    check_only<double>(rope, "partial_rotary_factor", 1, "1");
+    RotaryScaling& s = result.scaling;
+    using Kind = RotaryScalingKind;
+    if (type == "linear") {
+      s.kind = Kind::linear;
+    } else if (type == "dynamic") {
+      s.kind = Kind::dynamic;
+    } else if (type == "llama3") {
+      s.kind = Kind::llama3;
+    } else if (type == "yarn") {
+      s.kind = Kind::yarn;
+    } else if (type != "default") {
+      rope.fail("rope_type", "be default, linear, dynamic, llama3 or yarn", quote(type));
+    }
+    if (s.kind == Kind::dynamic) s.original_max_positions = positions;
+    if (s.kind == Kind::llama3 || s.kind == Kind::yarn) {
+      s.original_max_positions = rope.count("original_max_position_embeddings", positions);
+    }
+    if (s.kind == Kind::yarn && !rope.has("factor")) {
+      s.factor = static_cast<double>(positions) / static_cast<double>(s.original_max_positions);
+    } else if (s.kind != Kind::none) {
+      s.factor = rope.get<double>("factor");
+    }
+    if (s.kind == Kind::llama3) {
+      s.low_freq_factor = rope.get<double>("low_freq_factor");
+      s.high_freq_factor = rope.get<double>("high_freq_factor");
+    } else if (s.kind == Kind::yarn) {
+      s.beta_fast = rope.get<double>("beta_fast", s.beta_fast);
+      s.beta_slow = rope.get<double>("beta_slow", s.beta_slow);
+      s.truncate = rope.get<bool>("truncate", true);
+      const double mscale = rope.get<double>("mscale", 0),
+                   all = rope.get<double>("mscale_all_dim", 0);
+      const auto grown = [&](double by) {
+        return s.factor > 1 ? 0.1 * by * std::log(s.factor) + 1 : 1;
+      };
+      if (rope.has("attention_factor")) {
+        s.attention_factor = rope.get<double>("attention_factor");
+      } else if (mscale != 0 && all != 0) {
+        s.attention_factor = grown(mscale) / grown(all);
+      }
+    }
+    if (const auto unread = rope.unread(); !unread.empty()) {
+      throw ValueError(message("load_pretrained", quote(config.file_name()),
+                               "have no keys that are not known", list_text(unread, "of them")));
+    }
+    // Longer texts are what scaling is for.
+    const double trained =
+        static_cast<double>(s.original_max_positions > 0 ? s.original_max_positions : positions);
+    const double reach = (std::min)(s.factor * trained, 16777216.0);
+    result.max_positions = (std::max)(positions, static_cast<index_t>((std::max)(reach, 1.0)));
+  }
+  if (options.max_positions > 0) result.max_positions = options.max_positions;
+  return result;
+}
+
+/// sliding_window n of a config, by which a token sees itself and n - 1 before it, as windows of
+/// the layers: layer_types says which have one, or `slides`. null is none, and no word of it 4096,
+/// transformers' default.
+template <class F>
+std::vector<index_t> windows_of(const ConfigFile& config, index_t layers, bool has_window,
+                                F slides) {
+  std::vector<index_t> windows;
+  const index_t window = !has_window                      ? -1
+                         : config.has("sliding_window")   ? config.count("sliding_window") - 1
+                         : config.lacks("sliding_window") ? 4095
+                                                          : -1;
+  std::vector<std::string> types;
+  if (config.has("layer_types")) {
+    types = config.texts("layer_types");
+    if (std::ssize(types) != layers) {
+      config.fail("layer_types", concat("be one for each of ", layers, " layers"),
+                  std::to_string(types.size()));
+    }
+  }
+  for (index_t n = 0; n < layers; ++n) {
+    bool is_sliding = slides(n);
+    if (!types.empty()) {
+      const std::string& type = types[static_cast<std::size_t>(n)];
+      is_sliding = type == "sliding_attention";
+      if (!is_sliding && type != "full_attention") {
+        config.fail("layer_types", "hold full_attention and sliding_attention alone", quote(type));
+      }
+      if (is_sliding && window < 0) {
+        config.fail("layer_types", "hold full_attention alone where there is no sliding_window",
+                    quote(type));
+      }
+    }
+    windows.push_back(is_sliding ? window : -1);
+  }
+  return windows;
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,367 @@
+// Tokenizer, special tokens and chat template of a Hugging Face folder.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <filesystem>
+
+#include "attn/models/pretrained/spaces.hpp"
+#include "attn/models/special_tokens.hpp"
+#include "attn/text/chat_template.hpp"
+#include "attn/text/tokenizer.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// What a folder says of texts.
+struct PretrainedText {
+  Tokenizer tokenizer;
+  SpecialTokens special = {};
+  /// If it has one that is recognised.
+  std::optional<ChatTemplate> chat_template = {};
+};
+
+namespace detail {
+
+inline PreTokenizer pre_tokenizer_of(const ConfigFile& file) {
+  constexpr std::string_view kKey = "pre_tokenizer";
+  // Two spellings of the contractions, which take the same texts.
+  constexpr std::string_view kContractions[] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+                                                "'(?i:[sdmt]|ll|ve|re)"};
+  constexpr std::string_view kLetters = R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})",
+                             kRest = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  std::string found;
+  std::optional<PreTokenizer> kind;  // of what stands before ByteLevel
+  for (const ConfigFile& step : tokenizer_steps(file, kKey, "pretokenizers")) {
+    const auto type = step.get<std::string>("type");
+    found += (found.empty() ? "" : ", ") + type;
+    if (type == "ByteLevel") {
+      if (step.get<bool>("add_prefix_space", true)) {
+        step.fail("add_prefix_space", "be false", "true");
+      }
+      const bool cuts = step.get<bool>("use_regex", true);
+      if (!kind && cuts) return PreTokenizer::gpt2;
+      if (kind && cuts == (*kind == PreTokenizer::smollm)) return *kind;
+      found += cuts ? " with its own pattern" : " without a pattern";
+    } else if (type == "Digits" && !kind && step.get<bool>("individual_digits", false)) {
+      kind = PreTokenizer::smollm;
+    } else if (type == "Split" && !kind) {
+      const auto pattern = step.object("pattern").get<std::string>("Regex", "");
+      for (const std::string_view contractions : kContractions) {
+        if (pattern == concat(contractions, kLetters, kRest)) kind = PreTokenizer::qwen2;
+        if (pattern == concat(contractions, kLetters, "{1,3}", kRest))
+          kind = PreTokenizer::llama_bpe;
+      }
+      if (!kind || step.get<std::string>("behavior") != "Isolated" ||
+          step.get<bool>("invert", false)) {
+        step.fail("pattern", "be Llama 3's or Qwen2's, each match a word", quote(pattern));
+      }
+    }
+  }
+  file.fail(kKey,
+            "be ByteLevel, alone or behind Digits or a Split by the pattern of Llama 3 or Qwen2",
+            quote(found.empty() ? "none" : found));
+}
+
+/// Whether texts become form C.
+inline bool has_nfc(const ConfigFile& file) {
+  const auto steps = tokenizer_steps(file, "normalizer", "normalizers");
+  for (const ConfigFile& step : steps) {
+    if (const auto type = step.get<std::string>("type"); type != "NFC") {
+      file.fail("normalizer", "be NFC or none", quote(type));
+    }
+  }
+  return !steps.empty();
+}
+
+/// The tokens that a post-processor writes before and behind a text, if it does.
+struct TokensAround {
+  std::optional<std::string> before = {}, behind = {};
+};
+
+inline TokensAround tokens_around_texts(const ConfigFile& file) {
+  TokensAround result;
+  for (const ConfigFile& step : tokenizer_steps(file, "post_processor", "processors")) {
+    const auto type = step.get<std::string>("type");
+    if (type == "ByteLevel") continue;  // which is about offsets
+    if (type == "RobertaProcessing" || type == "BertProcessing") {
+      result = {step.numbered_text("cls").first, step.numbered_text("sep").first};
+      continue;
+    }
+    if (type != "TemplateProcessing") {
+      file.fail("post_processor",
+                "be ByteLevel, TemplateProcessing, RobertaProcessing or BertProcessing",
+                quote(type));
+    }
+    bool has_text = false;
+    for (const ConfigFile& part : step.objects("single")) {
+      if (part.has("Sequence")) {
+        has_text = true;
+        continue;
+      }
+      auto& token = has_text ? result.behind : result.before;
+      if (token) step.fail("single", "be a text, with one token before and behind it", "more");
+      token = part.object("SpecialToken").get<std::string>("id");
+    }
+  }
+  return result;
+}
+
+/// The parts of tokenizer.json that BpeVocabulary views.
+struct TokenizerTexts {
+  std::vector<std::string> tokens, merges;
+  std::vector<TokenKind> kinds;
+  std::map<index_t, TokenEdges> edges;
+
+  /// Throws ValueError for an id that is far from all others, or another token's.
+  void add(const ConfigFile& file, const std::string& token, index_t id, TokenKind kind) {
+    const auto at = static_cast<std::size_t>(id);
+    if (id < 0 || id >= index_t{1} << 24) {
+      file.fail("id", "lie in 0 .. 2^24 - 1", std::to_string(id));
+    }
+    if (at >= tokens.size()) {
+      tokens.resize(at + 1);
+      kinds.resize(at + 1, TokenKind::unused);
+    }
+    if (kinds[at] != TokenKind::unused && tokens[at] != token) {
+      file.fail("id", concat("be that of one token, ", quote(tokens[at])), quote(token));
+    }
+    tokens[at] = token;
+    kinds[at] = kind;
+  }
+};
+
+inline void add_added_tokens(const ConfigFile& file, bool is_normal, TokenizerTexts& texts) {
+  if (!file.has("added_tokens")) return;
+  for (const ConfigFile& token : file.objects("added_tokens")) {
+    const TokenEdges edges{.single_word = token.get<bool>("single_word", false),
+                           .lstrip = token.get<bool>("lstrip", false),
+                           .rstrip = token.get<bool>("rstrip", false)};
+    const bool is_special = token.get<bool>("special", false);
+    if (is_normal && token.get<bool>("normalized", !is_special)) {
+      token.fail("normalized", "be false beside a normalizer", "true");
+    }
+    const auto id = token.get<index_t>("id");
+    texts.add(token, token.get<std::string>("content"), id,
+              is_special ? TokenKind::control : TokenKind::user_defined);
+    texts.edges[id] = edges;
+  }
+}
+
+/// Which old files do not say.
+inline std::string model_type(const ConfigFile& model) {
+  if (model.has("type")) return model.get<std::string>("type");
+  return model.has("unk_id") ? "Unigram" : "BPE";
+}
+
+inline void check_bpe(const ConfigFile& model) {
+  if (model.get<double>("dropout", 0) != 0) model.fail("dropout", "be 0 or none", "another");
+  for (const std::string_view key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const auto text = model.get<std::string>(key, "");
+    if (!text.empty()) model.fail(key, "be empty or none", quote(text));
+  }
+}
+
+/// The parts of "model": its tokens, merges and the unknown token.
+inline TokenizerTexts bpe_texts(const ConfigFile& model, std::optional<index_t>& unknown) {
+  TokenizerTexts texts;
+  for (const auto& [token, id] : model.named_indices("vocab"))
+    texts.add(model, token, id, TokenKind::normal);
+  if (model.has("unk_token")) {
+    const auto name = model.get<std::string>("unk_token");
+    const auto at = std::find(texts.tokens.begin(), texts.tokens.end(), name);
+    if (at == texts.tokens.end()) model.fail("unk_token", "be a token", quote(name));
+    unknown = at - texts.tokens.begin();
+  }
+  if (model.holds_text("merges")) {
+    texts.merges = model.texts("merges");
+  } else {
+    for (const std::vector<std::string>& pair : model.text_lists("merges")) {
+      if (pair.size() != 2) model.fail("merges", "be pairs of tokens", std::to_string(pair.size()));
+      texts.merges.push_back(concat(pair[0], " ", pair[1]));
+    }
+  }
+  return texts;
+}
+
+/// What is left to check and to fill once the model's own tokens are there.
+inline void finish_texts(const ConfigFile& file, const ConfigFile& model, index_t vocab_size,
+                         bool is_normal, TokenizerTexts& texts) {
+  add_added_tokens(file, is_normal, texts);
+  if (std::ssize(texts.tokens) < vocab_size) {
+    texts.tokens.resize(static_cast<std::size_t>(vocab_size));
+    texts.kinds.resize(static_cast<std::size_t>(vocab_size), TokenKind::unused);
+  }
+  if (const auto unread = model.unread(); !unread.empty()) {
+    throw ValueError(message("pretrained_text", quote(file.file_name()),
+                             "have no keys that are not known", list_text(unread, "of them")));
+  }
+}
+
+inline Tokenizer byte_level_bpe_of(const ConfigFile& file, const ConfigFile& model,
+                                   index_t vocab_size) {
+  check_bpe(model);
+  BpeVocabulary vocabulary{.tokens = {},
+                           .pre_tokenizer = pre_tokenizer_of(file),
+                           .ignore_merges = model.get<bool>("ignore_merges", false),
+                           .nfc = has_nfc(file)};
+  for (const ConfigFile& step : tokenizer_steps(file, "decoder", "decoders")) {
+    if (const auto name = step.get<std::string>("type"); name != "ByteLevel") {
+      file.fail("decoder", "be ByteLevel", quote(name));
+    }
+  }
+  TokenizerTexts texts = bpe_texts(model, vocabulary.unknown);
+  const bool fuses = model.get<bool>("fuse_unk", false);
+  finish_texts(file, model, vocab_size, vocabulary.nfc, texts);
+  vocabulary.tokens.assign(texts.tokens.begin(), texts.tokens.end());
+  vocabulary.merges.assign(texts.merges.begin(), texts.merges.end());
+  vocabulary.kinds = std::move(texts.kinds);
+  vocabulary.edges = std::move(texts.edges);
+  Tokenizer tokenizer(vocabulary);
+  for (int byte = 0; byte < 256 && fuses && vocabulary.unknown; ++byte) {
+    if (tokenizer.token(std::string(1, static_cast<char>(byte)))) continue;
+    model.fail("fuse_unk", "be false where a byte has no token", "true");
+  }
+  return tokenizer;
+}
+
+inline Tokenizer sentencepiece_of(const ConfigFile& file, const ConfigFile& model,
+                                  index_t vocab_size) {
+  const bool is_unigram = model_type(model) == "Unigram";
+  const bool has_bytes = model.get<bool>("byte_fallback", false);
+  const SpaceRules rules = space_rules_of(file, has_bytes);
+  SentencePieceVocabulary vocabulary{
+      .tokens = {},
+      .kind = is_unigram ? SentencePieceKind::unigram : SentencePieceKind::bpe,
+      .prefix = rules.prefix,
+      .cuts_words = rules.cuts_words,
+      .drops_space = rules.drops_space,
+      .strip = rules.strip,
+      .normal = rules.normal};
+  TokenizerTexts texts;
+  if (is_unigram) {
+    for (const auto& [token, score] : model.numbered_texts("vocab")) {
+      texts.add(model, token, std::ssize(texts.tokens), TokenKind::normal);
+      vocabulary.scores.push_back(score);
+    }
+    if (model.has("unk_id")) vocabulary.unknown = model.get<index_t>("unk_id");
+  } else {
+    check_bpe(model);
+    texts = bpe_texts(model, vocabulary.unknown);
+    if (texts.merges.empty()) model.fail("merges", "be given for SentencePiece", "none");
+    vocabulary.ignore_merges = model.get<bool>("ignore_merges", false);
+    vocabulary.fuse_unknown = model.get<bool>("fuse_unk", false);
+  }
+  index_t bytes = 0;
+  for (std::size_t i = 0; i < texts.tokens.size() && has_bytes; ++i) {
+    if (byte_of_token(texts.tokens[i]) < 0) continue;
+    texts.kinds[i] = TokenKind::byte;
+    ++bytes;
+  }
+  if (has_bytes && bytes != 256)
+    model.fail("vocab", "have a token for each byte, as <0x0A>", std::to_string(bytes));
+  finish_texts(file, model, vocab_size, file.has("normalizer"), texts);
+  vocabulary.scores.resize(is_unigram ? texts.tokens.size() : 0);
+  vocabulary.tokens.assign(texts.tokens.begin(), texts.tokens.end());
+  vocabulary.merges.assign(texts.merges.begin(), texts.merges.end());
+  vocabulary.kinds = std::move(texts.kinds);
+  vocabulary.edges = std::move(texts.edges);
+  return Tokenizer(vocabulary);
+}
+
+/// tokenizer.json; `vocab_size` rows of a model may be more than it has tokens.
+inline Tokenizer tokenizer_of(const ConfigFile& file, index_t vocab_size) {
+  const ConfigFile model = file.object("model");
+  const std::string type = model_type(model);
+  if (type != "BPE" && type != "Unigram") model.fail("type", "be BPE or Unigram", quote(type));
+  if (type == "Unigram" || model.get<bool>("byte_fallback", false))
+    return sentencepiece_of(file, model, vocab_size);
+  return byte_level_bpe_of(file, model, vocab_size);
+}
+
+/// A JSON file of a folder that need not be there.
+inline std::optional<ConfigFile> optional_config(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::nullopt;
+  return ConfigFile(path);
+}
+
+/// A token of tokenizer_config.json, which is a text or an object that holds one.
+inline std::optional<std::string> named_token(const ConfigFile& config, std::string_view key) {
+  if (!config.has(key)) return std::nullopt;
+  if (config.holds_text(key)) return config.get<std::string>(key);
+  return config.object(key).get<std::string>("content");
+}
+
+/// chat_template.jinja, or that of tokenizer_config.json; of several the one called "default".
+inline std::optional<std::string> chat_template_text(const std::filesystem::path& folder,
+                                                     const std::optional<ConfigFile>& config) {
+  constexpr std::string_view kKey = "chat_template";
+  std::error_code error;
+  if (const auto path = folder / "chat_template.jinja"; std::filesystem::exists(path, error)) {
+    return std::string(text_of(MappedFile(path)));
+  }
+  if (!config || !config->has(kKey)) return std::nullopt;
+  if (config->holds_text(kKey)) return config->get<std::string>(kKey);
+  for (const ConfigFile& one : config->objects(kKey)) {
+    if (one.get<std::string>("name") == "default") return one.get<std::string>("template");
+  }
+  return std::nullopt;
+}
+
+/// `file` is the folder's tokenizer.json.
+inline PretrainedText pretrained_text_of(const ConfigFile& file,
+                                         const std::filesystem::path& folder,
+                                         index_t vocab_size = 0) {
+  PretrainedText result{.tokenizer = tokenizer_of(file, vocab_size)};
+  const Tokenizer& tokenizer = result.tokenizer;
+  SpecialTokens& special = result.special;
+  const auto id_of = [&](const ConfigFile& of, std::string_view key, const std::string& token) {
+    const auto id = tokenizer.token(token);
+    if (!id) of.fail(key, "be a token", quote(token));
+    return *id;
+  };
+  const auto config = optional_config(folder / "tokenizer_config.json");
+  std::string bos, eos;
+  if (config) {
+    if (const auto token = named_token(*config, "bos_token")) {
+      special.bos = id_of(*config, "bos_token", bos = *token);
+      special.add_bos = config->get<bool>("add_bos_token", false);
+    }
+    if (const auto token = named_token(*config, "eos_token"))
+      special.add_end(id_of(*config, "eos_token", eos = *token));
+  }
+  const TokensAround around = tokens_around_texts(file);
+  if (around.before) {
+    special.bos = id_of(file, "post_processor", *around.before);
+    special.add_bos = true;
+  }
+  if (around.behind) special.behind = id_of(file, "post_processor", *around.behind);
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    const auto of = optional_config(folder / name);
+    if (!of || !of->has("eos_token_id")) continue;
+    for (const index_t id : of->indices("eos_token_id")) {
+      if (id >= tokenizer.vocab_size()) {
+        of->fail("eos_token_id", concat("lie in 0 .. ", tokenizer.vocab_size() - 1),
+                 std::to_string(id));
+      }
+      special.add_end(id);
+    }
+  }
+  if (const auto text = chat_template_text(folder, config))
+    result.chat_template = ChatTemplate::recognise(*text, bos, eos);
+  return result;
+}
+
+}  // namespace detail
+
+/// Reads tokenizer.json, and where they are there tokenizer_config.json, chat_template.jinja, and
+/// the end tokens of generation_config.json and config.json. Ids are those of the Python package
+/// tokenizers, Unicode's form C and SentencePiece's tables of characters included where the file
+/// asks for them, its truncation and padding not; ids from the file's tokens to vocab_size - 1 are
+/// tokens without text. Throws IoError for files that cannot be read, ValueError for a tokenizer
+/// that is neither byte-level BPE nor SentencePiece's BPE or Unigram, or has parts that are not
+/// known, naming file and key.
+inline PretrainedText pretrained_text(const std::filesystem::path& folder, index_t vocab_size = 0) {
+  return detail::pretrained_text_of(ConfigFile(folder / "tokenizer.json"), folder, vocab_size);
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,136 @@
+// What a sentence-transformers folder says beside its model and tokenizer: pooling and prompts.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <map>
+
+#include "attn/models/sentence/tokenizer.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// How the hidden states of a text's tokens become one vector.
+enum class Pooling {
+  mean,  ///< that of all tokens, those before and behind a text included
+  cls,   ///< the first token's: [CLS], or `<s>`
+};
+
+struct SentenceEncoderOptions {
+  Pooling pooling = Pooling::mean;  ///< how tokens become one vector
+  bool normalize = false;           ///< vectors are divided by their lengths
+  bool include_prompt = true;       ///< a mean counts the prompt's tokens
+  index_t max_tokens =
+      512;  ///< of a text with prompt, [CLS] and [SEP] or the like; what comes after them is cut
+  std::map<std::string, std::string> prompts =
+      {};                           ///< what goes before a text, by the prompt's name
+  std::string default_prompt = {};  ///< name of the prompt of calls that name none; empty: none
+};
+
+namespace detail {
+
+/// A folder within a folder, as a file names it: "" or "1_Pooling".
+inline std::filesystem::path module_folder(const std::filesystem::path& folder,
+                                           const ConfigFile& module) {
+  const auto name = module.get<std::string>("path", "");
+  const bool leaves = name.find_first_of("\\:") != name.npos || name.find('\0') != name.npos ||
+                      name.starts_with('/') || name.find("..") != name.npos;
+  if (leaves) module.fail("path", "be a folder within the model's", quote(name));
+  return folder / name;
+}
+
+/// "sentence_transformers.models.Pooling" is a Pooling; its packages move from version to version.
+inline std::string module_kind(const ConfigFile& module) {
+  const auto type = module.get<std::string>("type");
+  return type.substr(type.rfind('.') + 1);
+}
+
+inline Pooling pooling_of(const ConfigFile& config) {
+  std::vector<std::string> modes;
+  for (const std::string& key : config.keys()) {
+    constexpr std::string_view kOld = "pooling_mode_";  // of versions before 6: a key for each
+    if (key == "pooling_mode") {
+      modes.push_back(config.get<std::string>(key));
+    } else if (key.starts_with(kOld) && config.get<bool>(key)) {
+      const std::string mode = key.substr(kOld.size());
+      modes.push_back(mode == "mean_tokens" ? "mean" : mode == "cls_token" ? "cls" : mode);
+    }
+  }
+  if (modes.size() == 1 && modes[0] == "mean") return Pooling::mean;
+  if (modes.size() == 1 && modes[0] == "cls") return Pooling::cls;
+  config.fail("pooling_mode", "be mean or cls", list_text(modes, "modes"));
+}
+
+inline void read_modules(const std::filesystem::path& folder, SentenceEncoderOptions& options,
+                         std::filesystem::path& transformer) {
+  std::error_code error;
+  // Without the list, a mean of what the transformer gives: sentence-transformers' own default.
+  if (!std::filesystem::exists(folder / "modules.json", error)) return;
+  constexpr std::string_view kKinds[] = {"Transformer", "Pooling", "Normalize"};
+  const auto modules = ConfigFile::list(folder / "modules.json");
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    const std::string kind = module_kind(modules[i]);
+    if (i >= std::size(kKinds) || kind != kKinds[i]) {
+      modules[i].fail("type", "be a Transformer, then a Pooling, then perhaps a Normalize",
+                      quote(kind));
+    }
+    const std::filesystem::path path = module_folder(folder, modules[i]);
+    if (i == 0) transformer = path;
+    if (i == 1) {
+      const ConfigFile config(path / "config.json");
+      options.pooling = pooling_of(config);
+      options.include_prompt = config.get<bool>("include_prompt", true);
+    }
+    if (i == 2) options.normalize = true;
+  }
+  if (modules.size() < 2) {
+    throw ValueError(message("SentenceEncoder", quote((folder / "modules.json").string()),
+                             "list a Transformer and a Pooling",
+                             concat(modules.size(), " modules")));
+  }
+}
+
+inline void read_prompts(const std::filesystem::path& folder, SentenceEncoderOptions& options) {
+  const ConfigFile config = config_if_there(folder / "config_sentence_transformers.json");
+  if (config.has("prompts")) {
+    const ConfigFile prompts = config.object("prompts");
+    for (const std::string& name : prompts.keys()) {
+      options.prompts[name] = prompts.get<std::string>(name);
+    }
+  }
+  options.default_prompt = config.get<std::string>("default_prompt_name", "");
+  if (!options.default_prompt.empty() && !options.prompts.contains(options.default_prompt)) {
+    config.fail("default_prompt_name", "be one of the prompts", quote(options.default_prompt));
+  }
+}
+
+/// What a folder says of itself; `transformer` becomes the folder of the transformer's own files.
+inline SentenceEncoderOptions sentence_options_of(const std::filesystem::path& folder,
+                                                  std::filesystem::path& transformer) {
+  SentenceEncoderOptions options;
+  transformer = folder;
+  read_modules(folder, options, transformer);
+  read_prompts(folder, options);
+  const ConfigFile limits = config_if_there(transformer / "sentence_bert_config.json"),
+                   tokenizer = config_if_there(transformer / "tokenizer_config.json"),
+                   config(transformer / "config.json");
+  check_only(limits, "do_lower_case", false, "false");
+  options.max_tokens = config.count("max_position_embeddings", options.max_tokens);
+  if (limits.has("max_seq_length")) {
+    options.max_tokens = (std::min)(options.max_tokens, limits.count("max_seq_length"));
+  } else if (tokenizer.has("model_max_length")) {
+    // Where there is no limit it is written as 1e30.
+    const auto most = tokenizer.get<double>("model_max_length");
+    if (most < static_cast<double>(options.max_tokens)) {
+      options.max_tokens = tokenizer.count("model_max_length");
+    }
+  }
+  if (options.max_tokens < 2) {
+    throw ValueError(message("SentenceEncoder", quote(folder.string()),
+                             "take texts of at least 2 tokens, [CLS] and [SEP]",
+                             std::to_string(options.max_tokens)));
+  }
+  return options;
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,17 @@
+// A short run of formats_fuzz's draws: formats of weights, elements of caches, hostile numbers.
+#include <gtest/gtest.h>
+
+#include "support/draws/format_draw.hpp"
+
+namespace attn {
+namespace {
+
+TEST(Formats, RandomCallsAreWhatTheyMean) {
+  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+    attn_test::Random random(9000 + draw);
+    ASSERT_EQ(attn_test::format_difference(random), "") << random.trace();
+  }
+}
+
+}  // namespace
+}  // namespace attn

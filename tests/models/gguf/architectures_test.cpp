@@ -1,0 +1,270 @@
+// LanguageModel from GGUF files of each architecture: tiny models as the files of llama.cpp hold
+// them, against what transformers computed.
+#include <cmath>
+#include <fstream>
+#include <numbers>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "attn/generation/decoding_session.hpp"
+#include "attn/generation/generate_text.hpp"
+#include "attn/io/gguf/writer.hpp"
+#include "attn/io/rename.hpp"
+#include "attn/io/safetensors/folder.hpp"
+#include "attn/models/language_model.hpp"
+
+#include "support/files/temp_folder.hpp"
+#include "support/references/pretrained_goldens.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::kPretrained;
+using attn_test::TempFolder;
+using Path = std::filesystem::path;
+
+/// A folder of tests/data/pretrained/make.py as a GGUF file, and that in memory of its own.
+class TinyGguf {
+ public:
+  TinyGguf(const std::string& name, std::string architecture)
+      : golden(kPretrained / name / "golden.safetensors"), architecture_(std::move(architecture)) {
+    const ConfigFile config(kPretrained / name / "config.json");
+    const index_t heads = config.count("num_attention_heads"),
+                  kv_heads = config.count("num_key_value_heads");
+    const index_t head_dim = config.count("head_dim", config.count("hidden_size") / heads);
+    metadata.set("general.architecture", architecture_);
+    number("block_count", config.count("num_hidden_layers"));
+    number("context_length", config.count("max_position_embeddings"));
+    number("embedding_length", config.count("hidden_size"));
+    number("feed_forward_length", config.count("intermediate_size"));
+    number("attention.head_count", heads);
+    number("attention.head_count_kv", kv_heads);
+    number("attention.key_length", head_dim);
+    number("attention.value_length", head_dim);
+    number("rope.dimension_count", head_dim);
+    set("attention.layer_norm_rms_epsilon", static_cast<float>(config.get<double>("rms_norm_eps")));
+    set("rope.freq_base", static_cast<float>(config.get<double>("rope_theta", 10000)));
+    add_tokenizer(config.count("vocab_size"));
+
+    const bool is_gemma2 = architecture_ == "gemma2";
+    if (is_gemma2) {
+      set("attn_logit_softcapping",
+          static_cast<float>(config.get<double>("attn_logit_softcapping")));
+      set("final_logit_softcapping",
+          static_cast<float>(config.get<double>("final_logit_softcapping")));
+      number("attention.sliding_window", config.count("sliding_window"));
+    }
+    // What the queries are multiplied by, which no file says, is that of head_dim.
+    const double scale =
+        std::sqrt(static_cast<double>(head_dim) /
+                  config.get<double>("query_pre_attn_scalar", static_cast<double>(head_dim)));
+
+    const SafetensorsFolder file(kPretrained / name);
+    const auto rename =
+        rename_by({{"model.embed_tokens.", "token_embd."},
+                   {"lm_head.", "output."},
+                   {"model.norm.", "output_norm."},
+                   {"model.layers.", "blk."},
+                   {"self_attn.q_proj", "attn_q"},
+                   {"self_attn.k_proj", "attn_k"},
+                   {"self_attn.v_proj", "attn_v"},
+                   {"self_attn.o_proj", "attn_output"},
+                   {"self_attn.q_norm", "attn_q_norm"},
+                   {"self_attn.k_norm", "attn_k_norm"},
+                   {"input_layernorm", "attn_norm"},
+                   {"post_attention_layernorm", is_gemma2 ? "post_attention_norm" : "ffn_norm"},
+                   {"pre_feedforward_layernorm", "ffn_norm"},
+                   {"post_feedforward_layernorm", "post_ffw_norm"},
+                   {"mlp.gate_proj", "ffn_gate"},
+                   {"mlp.up_proj", "ffn_up"},
+                   {"mlp.down_proj", "ffn_down"}});
+    for (const std::string& theirs : file.names()) {
+      const std::string ours = rename(theirs);
+      const std::vector<index_t> shape = file.shape(theirs);
+      std::vector<float> values(static_cast<std::size_t>(size_of(shape)));
+      if (shape.size() == 1) {
+        file.load(theirs, TensorView1<float>(values.data(), {shape[0]}));
+      } else {
+        file.load(theirs, TensorView2<float>(values.data(), {shape[0], shape[1]}));
+      }
+      if (architecture_.starts_with("gemma") && ours.find("_norm.") != ours.npos) {
+        for (float& value : values) value += 1;
+      }
+      if (ours.find(".attn_q.") != ours.npos)
+        for (float& value : values) value = static_cast<float>(value * scale);
+      if (architecture_ == "llama" && ours.find(".attn_q.") != ours.npos)
+        interleave(values, heads, head_dim);
+      if (architecture_ == "llama" && ours.find(".attn_k.") != ours.npos)
+        interleave(values, kv_heads, head_dim);
+      add(ours, shape, std::move(values));
+    }
+  }
+
+  void add(const std::string& name, std::vector<index_t> shape, std::vector<float> values) {
+    names_.push_back(name);
+    shapes_.push_back(std::move(shape));
+    values_.push_back(std::move(values));
+  }
+  template <class T>
+  void set(std::string_view key, const T& value) {
+    metadata.set(architecture_ + "." + std::string(key), value);
+  }
+  void number(std::string_view key, index_t value) { set(key, static_cast<std::uint32_t>(value)); }
+
+  Path save() const {
+    std::vector<NamedGgufTensor> list;
+    for (std::size_t n = 0; n < names_.size(); ++n) {
+      list.push_back(
+          {names_[n], {GgufType::F32, shapes_[n], std::as_bytes(std::span(values_[n]))}});
+    }
+    save_gguf(folder_ / "model.gguf", metadata, list);
+    return folder_ / "model.gguf";
+  }
+
+  GgufMetadata metadata;
+  SafetensorsFile golden;
+
+ private:
+  /// Of each head's rows, those of the first half and of the second by turns.
+  static void interleave(std::vector<float>& values, index_t heads, index_t head_dim) {
+    const std::vector<float> from = values;
+    const index_t width = std::ssize(values) / (heads * head_dim), half = head_dim / 2;
+    for (index_t h = 0; h < heads; ++h) {
+      for (index_t row = 0; row < head_dim; ++row) {
+        const index_t source = h * head_dim + row % 2 * half + row / 2;
+        std::copy_n(from.begin() + source * width, width,
+                    values.begin() + (h * head_dim + row) * width);
+      }
+    }
+  }
+
+  void add_tokenizer(index_t count) {
+    std::vector<std::string> tokens;
+    for (index_t id = 0; id < count; ++id) tokens.push_back("t" + std::to_string(id));
+    metadata.set("tokenizer.ggml.model", std::string("gpt2"));
+    metadata.set("tokenizer.ggml.pre", std::string("qwen2"));
+    metadata.set("tokenizer.ggml.tokens", tokens);
+    metadata.set("tokenizer.ggml.merges", std::vector<std::string>{});
+  }
+
+  std::string architecture_;
+  std::vector<std::string> names_;
+  std::vector<std::vector<index_t>> shapes_;
+  std::vector<std::vector<float>> values_;
+  TempFolder folder_;
+};
+
+/// Logits of both prompts within 1e-4 of the largest, and the tokens of greedy decoding.
+void check(const TinyGguf& tiny) {
+  for (const bool pack : {true, false}) {
+    const LanguageModel model(tiny.save(), {.pack = pack});
+    for (const std::string key : {"a", "b"}) {
+      const auto list = tiny.golden.load<index_t, 1>("ids_" + key);
+      const TensorView2<const index_t> ids(list.data(), {1, list.size()});
+      const auto expected = tiny.golden.load<float, 2>("logits_" + key);
+      // A few dozen roundings of float.
+      EXPECT_LT(attn_test::relative_difference(model.gpt()(ids), expected), 1e-5);
+      const auto tokens = tiny.golden.load<index_t, 1>("greedy_" + key);
+      GptSession<float> session(model.gpt(), 1, ids.size() + tokens.size());
+      EXPECT_EQ(generate(session, ids, {.max_new_tokens = tokens.size()})[0],
+                std::vector<index_t>(tokens.elements().begin(), tokens.elements().end()));
+    }
+  }
+}
+
+TEST(GgufArchitectures, LlamaWithFrequencyFactors) {
+  TinyGguf tiny("llama", "llama");
+  // Llama 3's scaling of 8 of a model trained on 16 positions, as converters write it.
+  std::vector<float> factors;
+  for (const double frequency : {1.0, 0.01}) {
+    const double turns = 16 * frequency / (2 * std::numbers::pi);
+    const double smooth = std::clamp((turns - 1) / (4 - 1), 0.0, 1.0);
+    factors.push_back(static_cast<float>(1 / ((1 - smooth) / 8 + smooth)));
+  }
+  tiny.add("rope_freqs.weight", {2}, factors);
+  check(tiny);
+}
+
+TEST(GgufArchitectures, LlamaWithYarnAndBiases) {
+  TinyGguf tiny("llama_yarn", "llama");
+  tiny.set("rope.scaling.type", std::string("yarn"));
+  tiny.set("rope.scaling.factor", 4.0f);
+  tiny.number("rope.scaling.original_context_length", 16);
+  check(tiny);
+}
+
+TEST(GgufArchitectures, MistralWithWindowAndLinearScaling) {
+  TinyGguf tiny("mistral", "llama");
+  tiny.number("attention.sliding_window", 5);
+  tiny.set("rope.scaling.type", std::string("linear"));
+  tiny.set("rope.scaling.factor", 2.0f);
+  check(tiny);
+}
+
+TEST(GgufArchitectures, Qwen2WithAWindowInTheSecondLayer) {
+  TinyGguf tiny("qwen2", "qwen2");
+  tiny.number("attention.sliding_window", 4);
+  tiny.set("attention.sliding_window_pattern", std::vector<bool>{false, true});
+  check(tiny);
+}
+
+TEST(GgufArchitectures, Qwen3) { check(TinyGguf("qwen3", "qwen3")); }
+
+TEST(GgufArchitectures, Gemma) { check(TinyGguf("gemma", "gemma")); }
+
+// Windows in every other layer, norms behind, capped scores and logits.
+TEST(GgufArchitectures, Gemma2) { check(TinyGguf("gemma2", "gemma2")); }
+
+// As Gemma's files have them: SentencePiece, a turn's marks as control tokens, and a template of
+// them.
+TEST(GgufArchitectures, Gemma2FromTextToText) {
+  TinyGguf tiny("gemma2", "gemma2");
+  std::vector<std::string> tokens = {"<unk>",         "<bos>",  "<eos>", "<start_of_turn>",
+                                     "<end_of_turn>", "\u2581", "\n",    "\u2581hi"};
+  std::vector<std::int32_t> kinds = {2, 3, 3, 3, 3, 1, 1, 1};
+  for (char letter = 'a'; letter <= 'z'; ++letter) tokens.emplace_back(1, letter);
+  for (std::size_t id = 0; id < 10; ++id) tokens.push_back("<0xC" + std::to_string(id) + ">");
+  kinds.resize(8 + 26, 1);
+  kinds.resize(tokens.size(), 6);
+  while (tokens.size() < 96) tokens.push_back("t" + std::to_string(tokens.size()));
+  kinds.resize(96, 1);
+  std::vector<float> scores;
+  for (std::size_t id = 0; id < 96; ++id) scores.push_back(-static_cast<float>(id));
+  tiny.metadata.set("tokenizer.ggml.model", std::string("llama"));
+  tiny.metadata.set("tokenizer.ggml.tokens", tokens);
+  tiny.metadata.set("tokenizer.ggml.scores", scores);
+  tiny.metadata.set("tokenizer.ggml.token_type", kinds);
+  tiny.metadata.set("tokenizer.ggml.bos_token_id", std::uint32_t{1});
+  tiny.metadata.set("tokenizer.ggml.eos_token_id", std::uint32_t{2});
+  tiny.metadata.set("tokenizer.ggml.add_space_prefix", false);
+  std::ifstream file(ATTN_TEST_DATA_DIR "/chat_templates/cases.json");
+  for (const nlohmann::json& one : nlohmann::json::parse(file)) {
+    if (one.at("name") == "gemma")
+      tiny.metadata.set("tokenizer.chat_template", one.at("template").get<std::string>());
+  }
+  const LanguageModel model(tiny.save());
+  // Texts begin with <bos> where the file does not say so.
+  EXPECT_EQ(model.encode_raw("a b"), (std::vector<index_t>{1, 8, 5, 9}));
+  EXPECT_EQ(model.encode_raw("z hi<eos>"), (std::vector<index_t>{1, 33, 5, 15, 16, 2}));
+  const std::vector<ChatMessage> messages = {{"user", "hi<eos>"}};
+  const std::vector<index_t> ids = model.encode_chat(messages);
+  EXPECT_EQ(model.tokenizer().decode(ids, false), "user\nhieos\nmodel\n");
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), 3), 2);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), 2), 0);
+  EXPECT_EQ(model.end_tokens(), (std::vector<index_t>{2, 4}));
+  GptSession<float> session(model.gpt(), 1, 64);
+  const GeneratedText answer = generate_text(model, session, ids, {.max_new_tokens = 10});
+  EXPECT_EQ(answer.ids.size(), 10u);
+  EXPECT_FALSE(answer.text.empty());
+}
+
+TEST(GgufArchitectures, WindowsByANumberLeaveOutTheLastOfEachPeriod) {
+  TinyGguf tiny("qwen2", "qwen2");
+  tiny.number("attention.sliding_window", 4);
+  tiny.number("attention.sliding_window_pattern", 3);
+  EXPECT_EQ(LanguageModel(tiny.save()).gpt().options().windows, (std::vector<index_t>{3, 3, -1}));
+}
+
+}  // namespace
+}  // namespace attn
