@@ -1,4 +1,4 @@
-// Quickstart: six words look at themselves and at those before them; prints how much at which.
+// Quickstart: causal attention over six words; prints the attention weights.
 #include <cstdio>
 
 #include <attn/attn.hpp>
@@ -9,7 +9,7 @@ namespace {
 
 void run() {
   const char* words[] = {"red", "cat", "blue", "dog", "green", "bird"};
-  // (batch, heads, tokens, dim): how much of a colour each word is, and how much of an animal.
+  // (batch, heads, tokens, dim): each word has a colour score and an animal score.
   const attn::Tensor4<float> x({1, 1, 6, 2}, {2, 0, 0, 2, 2, .5f, .5f, 2, 2, 1, 0, 2});
   attn::Tensor4<float> weights({1, 1, 6, 6});
 
@@ -26,7 +26,7 @@ void run() {
       std::printf("  %s %.2f", shades[int(4.99f * weight)], weight);
     }
   }
-  std::printf("\nWhat bird has seen: %.2f colour, %.2f animal\n", y(0, 0, 5, 0), y(0, 0, 5, 1));
+  std::printf("\nOutput of bird: %.2f colour, %.2f animal\n", y(0, 0, 5, 0), y(0, 0, 5, 1));
 }
 
 }  // namespace
