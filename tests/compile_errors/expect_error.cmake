@@ -1,7 +1,7 @@
 # Compiles PROGRAM, which must fail with the error that its first line says, in few lines.
 cmake_minimum_required(VERSION 3.25)
 
-# A template's error names the calls that led to it, each with its source line.
+# A template's error names the calls that led to it, each with its source line. Lines that list includes do not count.
 set(most_lines 45)
 
 file(STRINGS ${PROGRAM} head LIMIT_COUNT 2)
@@ -16,8 +16,21 @@ if(head MATCHES "// flags: ([^;]+)")
   separate_arguments(flags UNIX_COMMAND "${CMAKE_MATCH_1}")
 endif()
 
+# A precompiled header serves programs of the same standard and flags that include it first.
+set(precompiled "")
+if(standard EQUAL 20 AND NOT flags)
+  file(STRINGS ${PROGRAM} includes REGEX "^#include <attn/" LIMIT_COUNT 1)
+  string(REGEX REPLACE "^#include <(.*)>.*" "${PRECOMPILED}/\\1.gch" header "${includes}")
+  if(NOT EXISTS "${header}")
+    set(precompiled "")
+  elseif(COMPILER_ID STREQUAL "Clang")
+    set(precompiled -include-pch "${header}")
+  else()
+    set(precompiled "-I${PRECOMPILED}")
+  endif()
+endif()
 execute_process(
-  COMMAND ${COMPILER} -std=c++${standard} -fsyntax-only ${flags} "-I${INCLUDE}" -isystem "${EIGEN}" ${PROGRAM}
+  COMMAND ${COMPILER} -std=c++${standard} -fsyntax-only ${flags} ${precompiled} "-I${INCLUDE}" -isystem "${EIGEN}" ${PROGRAM}
   RESULT_VARIABLE result
   OUTPUT_VARIABLE output
   ERROR_VARIABLE output)
@@ -29,6 +42,7 @@ string(FIND "${first}" "${expected}" at)
 if(at EQUAL -1)
   message(FATAL_ERROR "the first error is\n${first}\ninstead of\n${expected}\nin\n${output}")
 endif()
+string(REGEX REPLACE "(In file included|                 )from [^\n]*\n" "" output "${output}")
 string(REGEX MATCHALL "\n" lines "${output}")
 list(LENGTH lines lines)
 if(lines GREATER most_lines)
