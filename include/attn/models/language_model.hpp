@@ -28,7 +28,8 @@ struct LanguageModelOptions {
   ActivationFormat activations = ActivationFormat::exact;
   /// Instead of the file's own.
   std::optional<ChatTemplate> chat_template = {};
-  /// Of a folder's config.json: see PretrainedOptions.
+  /// Unknown keys of a folder's config.json (see PretrainedOptions) or of a GGUF file's
+  /// architecture, with or without its name ("llama.logit_scale"), to accept.
   std::vector<std::string> ignore_keys = {};
 };
 
@@ -104,7 +105,8 @@ class LanguageModel {
     check(options);
     tokenizer_ = gguf_tokenizer(file);
     special_ = gguf_special_tokens(file, tokenizer_);
-    const GptOptions gpt_options = detail::gguf_gpt_options(file, options.max_positions);
+    const GptOptions gpt_options =
+        detail::gguf_gpt_options(file, options.max_positions, options.ignore_keys);
     if (gpt_options.vocab_size != tokenizer_.vocab_size()) {
       throw ShapeError(message(
           "LanguageModel", detail::concat(detail::quote(file.file_name()), ": token_embd.weight"),

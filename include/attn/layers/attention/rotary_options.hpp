@@ -44,7 +44,7 @@ struct RotaryScaling {
   double beta_fast = 32;               ///< yarn: what turns more often stays
   double beta_slow = 1;                ///< yarn: what turns less often is slowed by the factor
   bool truncate = true;                ///< yarn: those borders fall on whole pairs
-  /// yarn: of cos and sin; 0.1 ln(factor) + 1 if not given.
+  /// Multiplies cos and sin, whatever the kind; if not given, 0.1 ln(factor) + 1 with yarn, else 1.
   std::optional<double> attention_factor = {};
 };
 
@@ -105,10 +105,11 @@ struct RotaryFrequencies {
 /// linear scaling Chen et al., "Extending Context Window of Large Language Models via Positional
 /// Interpolation" (2023), of yarn Peng et al., "YaRN" (2023), section 3.
 inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_t length = 0) {
-  if (!options.frequencies.empty()) {
-    return {{options.frequencies.begin(), options.frequencies.end()}};
-  }
   const RotaryScaling& scaling = options.scaling;
+  if (!options.frequencies.empty()) {
+    return {{options.frequencies.begin(), options.frequencies.end()},
+            scaling.attention_factor.value_or(1)};
+  }
   const double dim = static_cast<double>(options.dim), factor = scaling.factor;
   const double original = static_cast<double>(scaling.original_max_positions);
   double theta = options.theta;
@@ -116,7 +117,7 @@ inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_
     const double stretch = factor * static_cast<double>(length) / original - (factor - 1);
     theta *= std::pow(stretch, dim / (dim - 2));
   }
-  RotaryFrequencies result;
+  RotaryFrequencies result{.values = {}, .attention_factor = scaling.attention_factor.value_or(1)};
   for (index_t j = 0; j < options.dim / 2; ++j) {
     result.values.push_back(std::pow(theta, -2 * static_cast<double>(j) / dim));
   }
@@ -181,6 +182,7 @@ inline RotaryOptions resolved_rotary(RotaryOptions o, index_t head_dim) {
     for (const double value : o.frequencies)
       check(std::isfinite(value), "rotary.frequencies", "be finite", attn::to_string(value));
   }
+  check_positive("rotary.scaling.attention_factor", s.attention_factor.value_or(1));
   if (kind == RotaryScalingKind::none) {
     check(s.factor == 1, "rotary.scaling.factor", "be 1 without a kind of scaling",
           attn::to_string(s.factor));
@@ -203,7 +205,6 @@ inline RotaryOptions resolved_rotary(RotaryOptions o, index_t head_dim) {
   } else {
     check_positive("rotary.scaling.beta_fast", s.beta_fast);
     check_positive("rotary.scaling.beta_slow", s.beta_slow);
-    check_positive("rotary.scaling.attention_factor", s.attention_factor.value_or(1));
     check(o.theta != 1, "rotary.theta", "not be 1 with yarn", "1");
   }
   return o;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "attn/io/rename.hpp"
+#include "attn/models/gguf/keys.hpp"
 #include "attn/models/gguf/rotary.hpp"
 #include "attn/models/gpt.hpp"
 
@@ -39,9 +40,10 @@ inline std::vector<index_t> gguf_windows(const GgufFile& file, const GgufKeys& k
                                          index_t layers) {
   constexpr std::string_view kWindow = "attention.sliding_window",
                              kPattern = "attention.sliding_window_pattern";
+  const bool has_pattern = keys.has(kPattern);
   if (keys.get<std::uint64_t>(kWindow, 0) == 0) return {};
   const index_t window = keys.count(kWindow) - 1;
-  if (!keys.has(kPattern)) {
+  if (!has_pattern) {
     if (keys.architecture() == "gemma2") return {window, -1};
     return {window};
   }
@@ -64,8 +66,10 @@ inline std::vector<index_t> gguf_windows(const GgufFile& file, const GgufKeys& k
 }
 
 /// The options of a model of architecture llama (Mistral's files have the same), qwen2, qwen3,
-/// gemma or gemma2, from a file's keys and tensors.
-inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions) {
+/// gemma or gemma2, from a file's keys and tensors. Throws ValueError for a key that may change
+/// results and is not read, unless ignore_keys contains it.
+inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
+                                   std::span<const std::string> ignore_keys = {}) {
   const GgufKeys keys(file);
   const std::string& architecture = keys.architecture();
   const bool is_gemma2 = architecture == "gemma2", is_gemma = is_gemma2 || architecture == "gemma",
@@ -73,9 +77,6 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions) 
   if (!is_gemma && !is_qwen3 && architecture != "llama" && architecture != "qwen2") {
     keys.fail("general.architecture", "be llama, qwen2, qwen3, gemma or gemma2",
               quote(architecture));
-  }
-  if (const auto experts = keys.get<std::uint64_t>("expert_count", 0); experts != 0) {
-    keys.fail_key("expert_count", "be 0 or missing", std::to_string(experts));
   }
   GptOptions options;
   const index_t dim = keys.count("embedding_length"), heads = keys.count("attention.head_count");
@@ -116,15 +117,19 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions) 
     attention.query_key_norm = NormKind::rms;
     attention.query_key_norm_eps = options.layer.layer_norm_eps;
   }
+  // 0 means 1 / sqrt(head_dim).
+  const auto scale = keys.get<double>("attention.scale", 0);
+  if (scale != 0) attention.scale = scale;
   if (is_gemma2) {
     // Files do not say the scale: of the model of 46 layers alone it is not that of head_dim.
     constexpr index_t kLayersOf27B = 46;
-    if (options.num_layers == kLayersOf27B)
+    if (options.num_layers == kLayersOf27B && scale == 0)
       attention.scale = 1 / std::sqrt(static_cast<double>(dim) / static_cast<double>(heads));
     attention.softcap = keys.get<double>("attn_logit_softcapping", 50);
     options.logit_softcap = keys.get<double>("final_logit_softcapping", 30);
   }
   attention.rotary = gguf_rotary(file, keys, attention.head_dim, options.max_positions);
+  keys.check_all_used(ignore_keys);
   check_gguf_tensors(file, options);
   if (max_positions == 0) {
     check_positions(options, [&](const std::string& expected, const std::string& found) {

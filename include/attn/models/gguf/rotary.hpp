@@ -1,89 +1,45 @@
-// Keys of a GGUF file's architecture, and the rotary embeddings that they ask for.
+// The rotary embeddings that the keys of a GGUF file describe.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/io/gguf.hpp"
+#include <cmath>
+
 #include "attn/layers/attention/rotary_options.hpp"
+#include "attn/models/gguf/keys.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Keys such as "llama.block_count" by what stands behind the architecture's name, with errors that
-/// name file and key.
-class GgufKeys {
- public:
-  explicit GgufKeys(const GgufFile& file)
-      : file_(file), architecture_(file.get<std::string_view>("general.architecture")) {}
-
-  const std::string& architecture() const { return architecture_; }
-  std::string key(std::string_view name) const { return concat(architecture_, ".", name); }
-  bool has(std::string_view name) const { return file_.has(key(name)); }
-  template <GgufElement T>
-  T get(std::string_view name) const {
-    return file_.get<T>(key(name));
-  }
-  template <GgufElement T>
-  T get(std::string_view name, T otherwise) const {
-    return file_.get<T>(key(name), otherwise);
-  }
-
-  /// A size: 1 .. 2^24.
-  index_t count(std::string_view name) const {
-    const index_t value{get<std::uint32_t>(name)};
-    if (value < 1 || value > index_t{1} << 24) {
-      fail_key(name, "lie in 1 .. 2^24", std::to_string(value));
-    }
-    return value;
-  }
-  index_t count(std::string_view name, index_t otherwise) const {
-    return has(name) ? count(name) : otherwise;
-  }
-
-  [[noreturn]] void fail(std::string_view what, std::string_view expected,
-                         std::string_view found) const {
-    throw ValueError(
-        message("LanguageModel", concat(quote(file_.file_name()), ": ", what), expected, found));
-  }
-  [[noreturn]] void fail_key(std::string_view name, std::string_view expected,
-                             std::string_view found) const {
-    fail(concat("key ", quote(key(name))), expected, found);
-  }
-
- private:
-  const GgufFile& file_;
-  std::string architecture_;
-};
-
 /// The tensor that divides each frequency, where there is one: Llama 3's scaling.
 inline constexpr std::string_view kGgufFrequencyFactors = "rope_freqs.weight";
 
+/// Scaling as llama.cpp reads it: a factor without a type is linear, a factor of 0 is 1, and
+/// attn_factor multiplies cos and sin whatever the type. rope.scale_linear is the old name of the
+/// factor.
 inline RotaryScaling gguf_rotary_scaling(const GgufKeys& keys, index_t max_positions) {
-  if (keys.has("rope.scale_linear")) {
-    keys.fail_key("rope.scale_linear", "be spelled as newer files have it: rope.scaling.factor",
-                  "one");
-  }
   RotaryScaling scaling;
-  const auto type = keys.get<std::string_view>("rope.scaling.type", "none");
-  if (type == "none") return scaling;
-  if (type != "linear" && type != "yarn") {
+  const auto type = keys.get<std::string_view>("rope.scaling.type", "linear");
+  if (type != "none" && type != "linear" && type != "yarn") {
     keys.fail_key("rope.scaling.type", "be none, linear or yarn", quote(type));
   }
-  const bool is_yarn = type == "yarn";
-  scaling.kind = is_yarn ? RotaryScalingKind::yarn : RotaryScalingKind::linear;
-  scaling.factor = keys.get<double>("rope.scaling.factor");
-  if (!is_yarn) return scaling;
-  scaling.original_max_positions =
-      keys.count("rope.scaling.original_context_length", max_positions);
-  scaling.beta_fast = keys.get<double>("rope.scaling.yarn_beta_fast", 32);
-  scaling.beta_slow = keys.get<double>("rope.scaling.yarn_beta_slow", 1);
-  // The files' factor is one more beside that of the method.
-  const double growth = scaling.factor > 1 ? 0.1 * std::log(scaling.factor) + 1 : 1;
-  scaling.attention_factor = keys.get<double>("rope.scaling.attn_factor", 1) * growth;
-  for (const std::string_view name :
-       {"rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor",
-        "rope.scaling.yarn_log_multiplier"}) {
-    if (keys.has(name)) keys.fail_key(name, "be missing", "one");
+  const auto old_factor = keys.get<double>("rope.scale_linear", 0);
+  const auto factor = keys.get<double>("rope.scaling.factor", old_factor);
+  const auto attention_factor = keys.get<double>("rope.scaling.attn_factor", 1);
+  if (attention_factor != 1) scaling.attention_factor = attention_factor;
+  if (type == "yarn") {
+    scaling.kind = RotaryScalingKind::yarn;
+    scaling.factor = factor == 0 ? 1 : factor;
+    scaling.original_max_positions =
+        keys.count("rope.scaling.original_context_length", max_positions);
+    scaling.beta_fast = keys.get<double>("rope.scaling.yarn_beta_fast", 32);
+    scaling.beta_slow = keys.get<double>("rope.scaling.yarn_beta_slow", 1);
+    // attn_factor multiplies the method's own factor.
+    const double growth = scaling.factor > 1 ? 0.1 * std::log(scaling.factor) + 1 : 1;
+    scaling.attention_factor = attention_factor * growth;
+  } else if (type == "linear" && factor != 0 && factor != 1) {
+    scaling.kind = RotaryScalingKind::linear;
+    scaling.factor = factor;
   }
   return scaling;
 }
@@ -108,7 +64,7 @@ inline RotaryOptions gguf_rotary(const GgufFile& file, const GgufKeys& keys, ind
     keys.fail(tensor, "be missing where there is yarn's scaling", "both");
   }
   rotary.frequencies = rotary_frequencies(rotary).values;
-  rotary.scaling = {};
+  rotary.scaling = {.attention_factor = rotary.scaling.attention_factor};
   const Tensor1<float> factors = file.load<1>(kGgufFrequencyFactors);
   for (index_t j = 0; j < pairs[0]; ++j) {
     const auto factor = static_cast<double>(factors(j));

@@ -74,8 +74,20 @@ inline Tokenizer gguf_tokenizer(const GgufFile& file) {
       model);
 }
 
-/// Its special tokens, from tokenizer.ggml.*. Throws ValueError for an id that is none of the
-/// tokenizer's.
+namespace detail {
+
+/// Texts of control tokens that end an answer, whichever of them the file calls its eos. Source:
+/// llama.cpp, src/llama-vocab.cpp.
+inline constexpr std::string_view kEndTokens[] = {
+    "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>",
+    "<|return|>",    "<end_of_turn>",   "<eos>",      "</s>",       "<EOT>",      "<|EOT|>",
+};
+
+}  // namespace detail
+
+/// The special tokens of a file: tokenizer.ggml.bos_token_id; as ends the ids of eos, eot and eom
+/// and control tokens with well-known names. Throws ValueError for an id outside the vocabulary,
+/// and for add_eos_token, which would end a prompt before its answer.
 inline SpecialTokens gguf_special_tokens(const GgufFile& file, const Tokenizer& tokenizer) {
   SpecialTokens result;
   const auto id = [&](std::string_view key) -> std::optional<index_t> {
@@ -91,6 +103,10 @@ inline SpecialTokens gguf_special_tokens(const GgufFile& file, const Tokenizer& 
   result.bos = id("bos_token_id");
   for (const std::string_view key : {"eos_token_id", "eot_token_id", "eom_token_id"}) {
     if (const auto end = id(key)) result.add_end(*end);
+  }
+  for (const std::string_view text : detail::kEndTokens) {
+    const auto end = tokenizer.token(text);
+    if (end && tokenizer.is_control(*end)) result.add_end(*end);
   }
   // A file without the key leaves it to the tokenizer: texts of SentencePiece and of Llama 3 begin
   // with it.
