@@ -38,6 +38,7 @@ using examples::Json;
 struct Options {
   std::optional<std::string> out, png, json, model;
   std::string text, precision = "exact";
+  std::vector<std::string> ignore_keys;
 };
 
 // Weights as the page reads them: hundred-thousandths in base-64 digits of which small numbers take
@@ -150,8 +151,9 @@ examples::AttentionMap map_of(const Options& options) {
       throw examples::UsageError("--precision is that of all-MiniLM-L6-v2, without --model");
     }
     constexpr attn::index_t kMostTokens = 256;  // all-MiniLM-L6-v2's
-    return examples::heads_of(attn::LanguageModel(*options.model, {.pack = false}), options.text,
-                              kMostTokens);
+    const attn::LanguageModel model(*options.model,
+                                    {.pack = false, .ignore_keys = options.ignore_keys});
+    return examples::heads_of(model, options.text, kMostTokens);
   }
   if (!examples::model_is_present()) throw examples::UsageError(examples::missing_model_message());
   attn::SentenceEncoder<float> encoder(examples::model_dir());
@@ -191,6 +193,7 @@ int main(int argc, char** argv) {
       "Without --model it needs the weights of all-MiniLM-L6-v2: sh examples/fetch_model.sh");
   app.add_option("--model", options.model, "A language model: a GGUF file or a Hugging Face folder")
       ->type_name("FILE");
+  examples::add_ignored_keys(app, options.ignore_keys);
   app.add_option("--out", options.out, "Write a page for a browser, which needs no other file")
       ->type_name("PAGE.html");
   app.add_option("--png", options.png, "Write a picture of all heads, layers down and heads across")

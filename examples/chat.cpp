@@ -38,7 +38,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Options {
   std::optional<std::string> model, system, prompt, file, score, draft, prompt_cache;
-  std::vector<std::string> stop;
+  std::vector<std::string> stop, ignore_keys;
   index_t tokens = 512, top_k = 0, context = 4096, lookup = 0;
   std::optional<index_t> keep;
   double temperature = 0, top_p = 1, min_p = 0, repeat_penalty = 1;
@@ -249,7 +249,8 @@ class Chat {
   }
   static attn::LanguageModelOptions model_options(const Options& options) {
     return {.weights = kWeights.at(options.weights),
-            .activations = examples::kActivations.at(options.precision)};
+            .activations = examples::kActivations.at(options.precision),
+            .ignore_keys = options.ignore_keys};
   }
   // The first text begins as one of an earlier run did: what that has seen of it is not computed
   // again.
@@ -416,6 +417,7 @@ int main(int argc, char** argv) {
       "--file or --score.");
   app.footer("Without --model it is SmolLM2-135M-Instruct: sh examples/fetch_llm.sh");
   app.add_option("--model", o.model, "A GGUF file, or a Hugging Face folder");
+  examples::add_ignored_keys(app, o.ignore_keys);
   app.add_option("--system", o.system, "The system message; the model's own if not given");
   CLI::Option* prompt = app.add_option("--prompt", o.prompt, "Answer this and end");
   CLI::Option* file = app.add_option("--file", o.file, "Answer what this file says and end");

@@ -49,15 +49,6 @@ std::vector<std::byte> converted(const std::string& name, const attn::GgufTensor
                                  GgufType type) {
   std::vector<float> values(static_cast<std::size_t>(attn::size_of(tensor.shape)));
   attn::dequantize_gguf(tensor.type, tensor.bytes, values);
-  // F16 as the format has it makes infinity of larger ones: no model survives that.
-  constexpr float kLargest = 65504;
-  const auto too_large = std::find_if(values.begin(), values.end(), [&](float x) {
-    return type == GgufType::F16 && std::isfinite(x) && std::abs(x) > kLargest;
-  });
-  if (too_large != values.end()) {
-    throw attn::ValueError("tensor " + name + ": F16 holds at most 65504; found " +
-                           std::to_string(*too_large));
-  }
   try {
     return attn::quantize_gguf(type, values);
   } catch (const attn::ValueError& error) {

@@ -38,6 +38,7 @@ namespace {
 struct Options {
   std::optional<std::string> file, model;
   std::string query, precision = "exact";
+  std::vector<std::string> ignore_keys;
   long long top = 5;
   bool json = false;
   bool embed = false;
@@ -229,7 +230,8 @@ void run(const Options& options) {
     throw UsageError(examples::missing_model_message());
   }
   const std::vector<std::string> lines = read_input(options.file);
-  Encoder model(options.model ? std::filesystem::path(*options.model) : examples::model_dir());
+  Encoder model(options.model ? std::filesystem::path(*options.model) : examples::model_dir(),
+                {.ignore_keys = options.ignore_keys});
   examples::set_precision(model, options.precision);
   if (options.embed) {
     print_embeddings(model, lines);
@@ -255,6 +257,7 @@ int main(int argc, char** argv) {
   app.add_option("--file", options.file, "Text to search; standard input if not given");
   app.add_option("--model", options.model,
                  "Folder of sentence-transformers (BERT, RoBERTa); all-MiniLM-L6-v2 if not given");
+  examples::add_ignored_keys(app, options.ignore_keys);
   examples::add_precision(app, options.precision);
   examples::add_number(app, "--top", options.top, 1LL, "How many lines to answer with");
   CLI::Option* json = app.add_flag("--json", options.json,

@@ -15,6 +15,7 @@
 #include <string>
 #include <system_error>
 #include <type_traits>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -45,6 +46,16 @@ Int read_number(const std::string& name, const std::string& word, Int least) {
     fail("at most " + std::to_string(std::numeric_limits<Int>::max()));
   }
   return value;
+}
+
+// Adds --ignore-key, which may be given again.
+inline void add_ignored_keys(CLI::App& app, std::vector<std::string>& keys) {
+  app.add_option("--ignore-key", keys,
+                 "Accept this key of the model's config.json or GGUF file although it is unknown; "
+                 "may be given again")
+      ->type_name("NAME")
+      ->take_all()
+      ->allow_extra_args(false);
 }
 
 // Adds an option that takes such a number.

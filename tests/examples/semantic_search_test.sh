@@ -54,6 +54,15 @@ without_model() { ATTN_MODEL_DIR=$scratch/empty rejects 'fetch_model.sh' --file 
 check 'no model' without_model
 check 'a model that is not there' rejects 'config.json' --model "$scratch/none" --file "$text" "$query"
 check 'a folder that is no model' rejects 'config.json' --model "$scratch/empty" --file "$text" "$query"
+# A tiny model whose config has a key that nobody knows.
+cp -r "$(dirname "$0")/../data/sentence_encoder/mean" "$scratch/tiny"
+sed 's/{/{"made_up": 1, "made_too": 2,/;t end;b;:end;n;b end' "$scratch/tiny/config.json" >"$scratch/config.json"
+cp "$scratch/config.json" "$scratch/tiny/config.json"
+check 'an unknown key' rejects 'made_too' --model "$scratch/tiny" --ignore-key made_up --file "$text" "$query"
+ignored() {
+  "$program" --model "$scratch/tiny" --ignore-key made_up --ignore-key made_too --file "$text" "$query" >"$scratch/out"
+}
+check 'unknown keys that are accepted' ignored
 help() { "$program" --help >"$scratch/out" 2>"$scratch/err" && [ ! -s "$scratch/err" ] && grep -q -- --embed "$scratch/out"; }
 check '--help' help
 

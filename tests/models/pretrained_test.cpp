@@ -527,6 +527,105 @@ TEST(Pretrained, KeysCanBePassedOver) {
   check_decoder("llama", load_pretrained<Gpt<float>>(changed.dir(), {.ignore_keys = {"made_by"}}));
 }
 
+TEST(Pretrained, KeysWithinObjectsCanBePassedOver) {
+  for (const char* ignored : {"rope_scaling.attn_factor", "attn_factor"}) {
+    Changed changed("qwen3");
+    // As in the config of DeepSeek-R1-0528-Qwen3-8B.
+    changed.config.erase("rope_parameters");
+    changed.config["rope_scaling"] = {{"rope_type", "default"}, {"attn_factor", 0.878}};
+    EXPECT_TRUE(
+        contains(changed.error<Gpt<float>>(), "found 1 of them (\"rope_scaling.attn_factor\")"));
+    load_pretrained<Gpt<float>>(changed.dir(), {.ignore_keys = {ignored}});
+  }
+}
+
+// Keys of much used models that change no result, by the folder of their model_type.
+TEST(Pretrained, KeysWithoutEffect) {
+  using Json = nlohmann::json;
+  const std::pair<const char*, Json> models[] = {
+      {"llama",
+       {{"is_llama_config", true},  // SmolLM2
+        {"rope_interleaved", false},
+        {"transformers.js_config", {{"dtype", "q4"}}},
+        {"pretraining_tp", 1},
+        {"_attn_implementation", "sdpa"}}},
+      {"llama", {{"max_sequence_length", 2048}}},  // first files of Llama
+      {"llama", {{"unsloth_version", "2024.9"}, {"unsloth_fixed", true}}},
+      {"gpt2", {{"n_special", 0}, {"predict_special_tokens", true}}},  // gpt2-medium
+      {"gpt2", {{"_num_labels", 1}, {"summary_type", "cls_index"}}},   // distilgpt2
+      {"bert",
+       {{"directionality", "bidi"},  // bert-base-chinese, multilingual BERT
+        {"pooler_fc_size", 768},
+        {"pooler_num_attention_heads", 12},
+        {"pooler_num_fc_layers", 3},
+        {"pooler_size_per_head", 128},
+        {"pooler_type", "first_token_transform"}}},
+      {"bert",
+       {{"cell", Json::object()},  // TinyBERT
+        {"structure", Json::array()},
+        {"pre_trained", ""},
+        {"training", ""}}},
+      {"bert", {{"sbert_ce_default_activation_function", "torch.nn.modules.linear.Identity"}}},
+      {"xlm_roberta", {{"output_past", true}, {"sentence_transformers", {{"version", "4.1"}}}}},
+      {"qwen2", {{"use_mrope", false}}},  // Qwen2.5 and its distillates
+      {"bart",
+       {{"extra_pos_embeddings", 2},
+        {"force_bos_token_to_be_generated", true},
+        {"replacing_rate", 0},
+        {"do_blenderbot_90_layernorm", false}}},
+      {"t5", {{"output_past", true}, {"task_specific_params", {{"summarization", {}}}}}},
+  };
+  for (const auto& [name, keys] : models) {
+    SCOPED_TRACE(name);
+    const std::vector<float> expected = result_of(name, kPretrained / name);
+    Changed changed(name);
+    for (const auto& [key, value] : keys.items()) changed.config[key] = value;
+    std::ofstream(changed.path()) << changed.config.dump();
+    EXPECT_EQ(result_of(name, changed.dir()), expected);
+  }
+  for (const auto& [name, key] : {std::pair("llama", "rope_interleaved"), {"qwen2", "use_mrope"}}) {
+    Changed changed(name);
+    changed.config[key] = true;
+    EXPECT_TRUE(contains(changed.error<Gpt<float>>(), std::string("(\"") + key + "\")"));
+  }
+}
+
+/// Renames a tensor in the one file of a folder, to a name that is no longer than its own.
+void rename_tensor(const Path& dir, const std::string& from, const std::string& to) {
+  std::ifstream in(dir / "model.safetensors", std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(in), {}};
+  const std::size_t at = bytes.find("\"" + from + "\":");
+  ASSERT_NE(at, bytes.npos);
+  const std::string quoted = "\"" + to + "\"", spaces(from.size() - to.size(), ' ');
+  bytes.replace(at, from.size() + 2, quoted + spaces);
+  std::ofstream(dir / "model.safetensors", std::ios::binary) << bytes;
+}
+
+// A tied table may be stored under the name of any layer that shares it.
+TEST(Pretrained, TiedTablesUnderOtherNames) {
+  const std::tuple<const char*, const char*, const char*> files[] = {
+      {"gemma", "model.embed_tokens.weight", "lm_head.weight"},
+      {"qwen3", "model.embed_tokens.weight", "lm_head.weight"},
+      {"gpt2", "transformer.wte.weight", "lm_head.weight"},
+  };
+  for (const auto& [name, from, to] : files) {
+    SCOPED_TRACE(name);
+    Changed changed(name);
+    rename_tensor(changed.dir(), from, to);
+    const auto model = load_pretrained<Gpt<float>>(changed.dir());
+    EXPECT_TRUE(model.options().tied);
+    check_decoder(name, model);
+  }
+  Changed bart("bart");
+  rename_tensor(bart.dir(), "model.shared.weight", "lm_head.weight");
+  EXPECT_EQ(result_of("bart", bart.dir()), result_of("bart", kPretrained / "bart"));
+  // A model that ties nothing has one table too few.
+  Changed untied("gemma");
+  rename_tensor(untied.dir(), "model.embed_tokens.weight", "lm_head.weight");
+  untied.config["tie_word_embeddings"] = false;
+  EXPECT_TRUE(contains(untied.error<Gpt<float>>(), "describe a model that"));
+}
+
 TEST(Pretrained, FoldersThatLackSomething) {
   const TempFolder folder;
   EXPECT_TRUE(contains(error_of<IoError>([&] { load_pretrained<Gpt<float>>(folder / "none"); }),

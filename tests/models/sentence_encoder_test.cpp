@@ -51,6 +51,13 @@ void check_sentences(const std::string& name, double bound) {
   }
 }
 
+// "<pad>" in a text is padding to RoBERTa's positions, as in sentence-transformers.
+TEST(SentenceEncoder, PaddingWrittenInAText) {
+  const SentenceEncoder<double> encoder(kSentenceEncoders / "roberta");
+  const std::vector<std::string> lines = {"hello<pad>"};
+  EXPECT_NEAR(encoder.encode(lines)(0, 0), 0.1544, 5e-5);
+}
+
 TEST(SentenceEncoder, EmbeddingsAreThoseOfSentenceTransformers) {
   for (const std::string name : {"mean", "cls", "multilingual", "roberta"}) {
     check_sentences<float>(name, 5e-6);

@@ -17,6 +17,7 @@ struct BertOptions {
   index_t intermediate_size = 3072;          ///< features in the middle of the feed-forward
   index_t max_position_embeddings = 512;     ///< longest sequence
   index_t position_offset = 0;               ///< rows of positions before the first: RoBERTa has 2
+  bool skip_padding = false;                 ///< RoBERTa: see InputEmbeddingOptions
   index_t type_vocab_size = 2;               ///< segments
   double layer_norm_eps = 1e-12;             ///< of all norms
   Activation hidden_act = Activation::gelu;  ///< the feed-forward's activation
@@ -29,6 +30,7 @@ struct BertOptions {
             .positions = Positions::learned,
             .max_positions = max_position_embeddings,
             .position_offset = position_offset,
+            .skip_padding = skip_padding,
             .num_token_types = type_vocab_size,
             .norm = true,
             .layer_norm_eps = layer_norm_eps,

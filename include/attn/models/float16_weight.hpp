@@ -111,11 +111,17 @@ class Float16Weight final : public CompressedWeight<float> {
 /// tables of positions stay what they are, and so do activations, unless they are to be rounded to
 /// bfloat16 before they meet these weights. The floats are gone afterwards: such a module is not
 /// trained; save_quantized() writes it. Weights in another form than tensors stay as they are.
-/// Throws ValueError for other elements.
+/// Throws ValueError, and changes nothing, for other elements and for a finite weight that the
+/// element rounds to infinity.
 template <class Module>
 void store_weights(Module& module, DType element, bool rounds_activations = false) {
   const auto store = [&]<class E>(E) {
     using T = detail::parameter_t<Module>;
+    visit_weights<T>(module, [&](std::string_view name, WeightSlot<T>& slot) {
+      if (!slot.dense) return;
+      const Tensor2<T> weight(slot.dense);
+      detail::check_overflow<E>("store_weights", name, std::span<const T>(weight.elements()));
+    });
     visit_weights<T>(module, [=](std::string_view, WeightSlot<T>& slot) {
       if (!slot.dense) return;
       slot.compress(

@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include "attn/layers/embedding/input_embedding_backward.hpp"
+
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
 #include "support/references/reference_transformer.hpp"
@@ -164,6 +166,78 @@ TEST(InputEmbeddingErrors, SequencesFarAway) {
     EXPECT_EQ(
         error_of<ValueError>([&] { module(ids, {.cu_seqlens = starts}); }),
         "[InputEmbedding] cu_seqlens(1) must lie in 0 .. 3; found " + std::to_string(start) + ".");
+  }
+}
+
+// transformers' create_position_ids_from_input_ids(): padding has the row of its id, other tokens
+// are counted from the next row on.
+TEST(InputEmbedding, PositionsOfRobertaFollowTheIds) {
+  const InputEmbeddingOptions options{.vocab_size = 9,
+                                      .d_model = 1,
+                                      .positions = Positions::learned,
+                                      .max_positions = 8,
+                                      .position_offset = 2,
+                                      .skip_padding = true};
+  InputEmbedding<float> layer(options);
+  for (index_t row = 0; row < 10; ++row) layer.positions.weight(row, 0) = static_cast<float>(row);
+  const auto rows = [&](const std::vector<int>& ids, const InputEmbeddingCall& call = {}) {
+    const Tensor3<float> out =
+        layer(TensorView2<const int>(ids.data(), {1, std::ssize(ids)}), call);
+    return std::vector<float>(out.data(), out.data() + out.size());
+  };
+  EXPECT_EQ(rows({0, 5, 1, 7, 8, 2}), (std::vector<float>{2, 3, 1, 4, 5, 6}));
+  EXPECT_EQ(rows({1, 1, 0, 1, 2, 1}), (std::vector<float>{1, 1, 2, 1, 3, 1}));
+  const Tensor1<index_t> starts({4}, {0, 3, 3, 6});
+  EXPECT_EQ(rows({0, 1, 2, 1, 0, 5}, {.cu_seqlens = starts}),
+            (std::vector<float>{2, 1, 3, 1, 2, 3}));
+  // Eleven tokens on eight positions, three of them padding.
+  EXPECT_EQ(rows({0, 1, 2, 1, 0, 5, 6, 7, 8, 8, 1}).back(), 1);
+  EXPECT_THROW(rows({0, 0, 2, 0, 0, 5, 6, 7, 8, 8, 1}), ValueError);
+  const Tensor2<index_t> named({1, 3}, {-1, -2, 7});
+  EXPECT_EQ(rows({3, 4, 5}, {.position_ids = named}), (std::vector<float>{1, 0, 9}));
+  const Tensor2<index_t> beyond({1, 3}, {-3, 0, 0});
+  EXPECT_EQ(error_of<ValueError>([&] {
+              rows({3, 4, 5}, {.position_ids = beyond});
+            }),
+            "[InputEmbedding] position_ids(0, 0) must lie in -2 .. 7; found -3.");
+}
+
+TEST(InputEmbedding, PositionsOfRobertaInForwardAndBackward) {
+  for (std::uint64_t draw = 0; draw < 200; ++draw) {
+    Random random(draw);
+    SCOPED_TRACE(random.trace());
+    const index_t batch = random.integer(1, 3), seq = random.integer(0, 12),
+                  padding = random.integer(0, 2);
+    InputEmbedding<double> layer({.vocab_size = 5,
+                                  .d_model = 3,
+                                  .positions = Positions::learned,
+                                  .max_positions = 14,
+                                  .position_offset = padding + 1,
+                                  .skip_padding = true});
+    layer.visit_parameters([&](std::string_view, auto view) {
+      for (index_t n = 0; n < view.size(); ++n) view.data()[n] = random.normal();
+    });
+    Tensor2<int> ids({batch, seq});
+    for (int& id : ids.elements()) id = static_cast<int>(random.integer(0, 4));
+    Tensor3<double> out({batch, seq, 3});
+    InputEmbeddingSaved<double> saved;
+    forward(layer, ids, out, saved);
+    Tensor2<double> expected({15 + padding, 3});
+    for (index_t b = 0; b < batch; ++b) {
+      index_t next = padding + 1;
+      for (index_t i = 0; i < seq; ++i) {
+        const index_t row = ids(b, i) == padding ? padding : next++;
+        for (index_t x = 0; x < 3; ++x) {
+          EXPECT_EQ(out(b, i, x),
+                    layer.words.weight(ids(b, i), x) + layer.positions.weight(row, x));
+          expected(row, x) += out(b, i, x);
+        }
+      }
+    }
+    InputEmbedding<double> gradients = gradients_of(layer);
+    backward(layer, out, saved, gradients);
+    for (index_t n = 0; n < expected.size(); ++n)
+      EXPECT_EQ(gradients.positions.weight.data()[n], expected.data()[n]);
   }
 }
 

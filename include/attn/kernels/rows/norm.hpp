@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+
 #include "attn/core/tensor.hpp"
 #include "attn/exec/caches.hpp"
 #include "attn/kernels/rows/in_floats.hpp"
@@ -29,6 +32,25 @@ struct Backend<family::Norms, In, Acc> {
                    sizeof(Norm), offsetof(Norm, x), offsetof(Norm, weight), offsetof(Norm, bias),
                    offsetof(Norm, eps), offsetof(Norm, out)});
 };
+
+/// For a finite row whose sum of squares overflows: to = s from, with s the power of two that puts
+/// the largest magnitude into [0.5, 1). Returns s, or 0 for a row that is not finite or is 0, and
+/// then writes nothing. to may be from. A normalised row does not change with s if eps becomes
+/// s^2 eps.
+template <class T>
+ATTN_COLD T shrink_row(index_t n, const T* from, T* to) {
+  T largest = 0;
+  for (index_t k = 0; k < n; ++k) {
+    if (!std::isfinite(from[k])) return 0;
+    largest = (std::max)(largest, std::abs(from[k]));
+  }
+  if (largest == 0) return 0;
+  int exponent = 0;
+  std::frexp(largest, &exponent);
+  const T s = std::ldexp(T{1}, -exponent);
+  for (index_t k = 0; k < n; ++k) to[k] = from[k] * s;
+  return s;
+}
 
 }  // namespace detail
 
@@ -88,7 +110,7 @@ void norm_rows(std::string_view function,
 }  // namespace detail
 
 /// out = (x - mean) / sqrt(variance + eps) * weight + bias over the last axis, the variance that of
-/// all n elements (biased). weight and bias have shape (dim); either may be empty. Leading axes may
+/// all n elements (biased). A row whose squares overflow is scaled down first. weight and bias have shape (dim); either may be empty. Leading axes may
 /// have any strides; out may be x. Throws ShapeError. Source: Ba, Kiros, Hinton, "Layer
 /// Normalization" (2016), equation 4.
 template <TensorLike X, TensorLike Out, TensorLike W = TensorView1<const detail::floating_t<X>>,

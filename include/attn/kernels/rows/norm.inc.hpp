@@ -28,56 +28,69 @@ ATTN_INLINE void store_or_stream(Vec<T> v, T* p, index_t n, bool) {
   v.store(p, n);
 }
 
+/// One row. Where the sum of squares is not finite the row is scaled down into `to` first.
 template <class T>
-inline void layer_norm_rows(const detail::NormProblem<T>& problem, const Executor& executor,
-                            Workspace&) {
-  each_norm_row(problem, executor, [&problem](index_t i, bool past_caches) {
-    using V = Vec<T>;
-    const index_t n = problem.x.extent(1);
-    const T* from = problem.x.data() + i * problem.x.stride(0);
-    const T *weight = problem.weight, *bias = problem.bias;
-    T* to = problem.out.data() + i * problem.out.stride(0);
-    V total = V::all(T{0});
-    each_vector<T>(n, [&](index_t k, auto lanes) { total = total + load(from + k, lanes); });
-    const T mean = sum(total) / static_cast<T>(n);
-    V squares = V::all(T{0});
-    index_t j = 0;
-    for (; j + V::kLanes <= n; j += V::kLanes) {
-      const V d = V::load(from + j) - V::all(mean);
-      squares = fma(d, d, squares);
-    }
-    T square = sum(squares);
-    for (; j < n; ++j) square += (from[j] - mean) * (from[j] - mean);
-    const T scale = T{1} / std::sqrt(square / static_cast<T>(n) + problem.eps);
-    each_vector<T>(n, [&](index_t k, auto lanes) {
-      V y = (load(from + k, lanes) - V::all(mean)) * V::all(scale);
-      if (weight != nullptr) y = y * load(weight + k, lanes);
-      if (bias != nullptr) y = y + load(bias + k, lanes);
-      store_or_stream(y, to + k, lanes, past_caches);
-    });
+inline void layer_norm_row(index_t n, const T* from, const T* weight, const T* bias, T eps, T* to,
+                           bool past_caches) {
+  using V = Vec<T>;
+  V total = V::all(T{0});
+  each_vector<T>(n, [&](index_t k, auto lanes) { total = total + load(from + k, lanes); });
+  const T mean = sum(total) / static_cast<T>(n);
+  V squares = V::all(T{0});
+  index_t j = 0;
+  for (; j + V::kLanes <= n; j += V::kLanes) {
+    const V d = V::load(from + j) - V::all(mean);
+    squares = fma(d, d, squares);
+  }
+  T square = sum(squares);
+  for (; j < n; ++j) square += (from[j] - mean) * (from[j] - mean);
+  const T scale = T{1} / std::sqrt(square / static_cast<T>(n) + eps);
+  if (!(scale > T{0})) {
+    const T s = detail::shrink_row(n, from, to);
+    if (s > T{0}) return layer_norm_row<T>(n, to, weight, bias, eps * s * s, to, past_caches);
+  }
+  each_vector<T>(n, [&](index_t k, auto lanes) {
+    V y = (load(from + k, lanes) - V::all(mean)) * V::all(scale);
+    if (weight != nullptr) y = y * load(weight + k, lanes);
+    if (bias != nullptr) y = y + load(bias + k, lanes);
+    store_or_stream(y, to + k, lanes, past_caches);
   });
 }
 
 template <class T>
-inline void rms_norm_rows(const detail::NormProblem<T>& problem, const Executor& executor,
-                          Workspace&) {
-  each_norm_row(problem, executor, [&problem](index_t i, bool past_caches) {
-    using V = Vec<T>;
-    const index_t n = problem.x.extent(1);
-    const T* from = problem.x.data() + i * problem.x.stride(0);
-    const T* weight = problem.weight;
-    T* to = problem.out.data() + i * problem.out.stride(0);
-    V squares = V::all(T{0});
-    each_vector<T>(n, [&](index_t k, auto lanes) {
-      const V v = load(from + k, lanes);
-      squares = fma(v, v, squares);
-    });
-    const T scale = T{1} / std::sqrt(sum(squares) / static_cast<T>(n) + problem.eps);
-    each_vector<T>(n, [&](index_t k, auto lanes) {
-      V y = load(from + k, lanes) * V::all(scale);
-      if (weight != nullptr) y = y * load(weight + k, lanes);
-      store_or_stream(y, to + k, lanes, past_caches);
-    });
+inline void rms_norm_row(index_t n, const T* from, const T* weight, T eps, T* to,
+                         bool past_caches) {
+  using V = Vec<T>;
+  V squares = V::all(T{0});
+  each_vector<T>(n, [&](index_t k, auto lanes) {
+    const V v = load(from + k, lanes);
+    squares = fma(v, v, squares);
+  });
+  const T scale = T{1} / std::sqrt(sum(squares) / static_cast<T>(n) + eps);
+  if (!(scale > T{0})) {
+    const T s = detail::shrink_row(n, from, to);
+    if (s > T{0}) return rms_norm_row<T>(n, to, weight, eps * s * s, to, past_caches);
+  }
+  each_vector<T>(n, [&](index_t k, auto lanes) {
+    V y = load(from + k, lanes) * V::all(scale);
+    if (weight != nullptr) y = y * load(weight + k, lanes);
+    store_or_stream(y, to + k, lanes, past_caches);
+  });
+}
+
+template <class T>
+inline void layer_norm_rows(const detail::NormProblem<T>& p, const Executor& executor, Workspace&) {
+  each_norm_row(p, executor, [&p](index_t i, bool past_caches) {
+    layer_norm_row<T>(p.x.extent(1), p.x.data() + i * p.x.stride(0), p.weight, p.bias, p.eps,
+                      p.out.data() + i * p.out.stride(0), past_caches);
+  });
+}
+
+template <class T>
+inline void rms_norm_rows(const detail::NormProblem<T>& p, const Executor& executor, Workspace&) {
+  each_norm_row(p, executor, [&p](index_t i, bool past_caches) {
+    rms_norm_row<T>(p.x.extent(1), p.x.data() + i * p.x.stride(0), p.weight, p.eps,
+                    p.out.data() + i * p.out.stride(0), past_caches);
   });
 }
 

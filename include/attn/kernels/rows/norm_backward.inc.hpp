@@ -1,10 +1,12 @@
 // Kernel text: gradients of normalised rows, those of the weights first.
 // SPDX-License-Identifier: Apache-2.0
 
-/// A row's mean and 1 / sqrt(variance + eps), as forward computed them.
+/// A row with its mean and 1 / sqrt(variance + eps), as forward computed them. `shrunk` is 1, or what
+/// detail::shrink_row() multiplied x by.
 template <class T>
 struct RowMoments {
-  T mean, scale;
+  const T* x;
+  T mean, scale, shrunk;
 };
 
 template <class T>
@@ -23,7 +25,27 @@ inline RowMoments<T> moments_of(index_t n, const T* x, T eps, bool centers) {
   }
   T square = sum(squares);
   for (; j < n; ++j) square += (x[j] - mean) * (x[j] - mean);
-  return {mean, T{1} / std::sqrt(square / static_cast<T>(n) + eps)};
+  return {x, mean, T{1} / std::sqrt(square / static_cast<T>(n) + eps), T{1}};
+}
+
+/// Copies rows whose squares overflowed, scaled down, to `copies`, if it is not null; returns how
+/// many.
+template <class T>
+ATTN_COLD index_t shrink_large_rows(const detail::NormBackwardProblem<T>& problem,
+                                    RowMoments<T>* moments, T* copies) {
+  const index_t rows = problem.x.extent(0), n = problem.x.extent(1);
+  index_t count = 0;
+  for (index_t i = 0; i < rows; ++i) {
+    if (moments[i].scale > T{0}) continue;
+    T* const to = copies == nullptr ? nullptr : copies + count * n;
+    ++count;
+    if (to == nullptr) continue;
+    const T s = detail::shrink_row(n, moments[i].x, to);
+    if (!(s > T{0})) continue;
+    moments[i] = moments_of(n, static_cast<const T*>(to), problem.eps * s * s, problem.centers);
+    moments[i].shrunk = s;
+  }
+  return count;
 }
 
 template <class T>
@@ -38,12 +60,16 @@ inline void norm_backward_rows(const detail::NormBackwardProblem<T>& problem,
   detail::for_rows(executor, rows, n, [&](index_t i) {
     moments[i] = moments_of(n, x + i * x_stride, problem.eps, problem.centers);
   });
+  const auto is_large = [](const RowMoments<T>& row) { return !(row.scale > T{0}); };
+  const bool any_large = std::any_of(moments, moments + rows, is_large);
+  Scratch<T> copies(workspace, any_large ? n * shrink_large_rows<T>(problem, moments, nullptr) : 0);
+  if (any_large) shrink_large_rows<T>(problem, moments, copies.data());
   if (problem.d_weight != nullptr || problem.d_bias != nullptr) {
     detail::for_column_ranges(executor, rows, n, [&](index_t begin, index_t end) {
       if (problem.d_weight != nullptr) {
         sum_over_rows(rows, begin, end, problem.d_weight, [&](index_t i, index_t c, auto lanes) {
           return load(d_out + i * d_stride + c, lanes) * V::all(moments[i].scale) *
-                 (load(x + i * x_stride + c, lanes) - V::all(moments[i].mean));
+                 (load(moments[i].x + c, lanes) - V::all(moments[i].mean));
         });
       }
       if (problem.d_bias != nullptr) {
@@ -54,9 +80,9 @@ inline void norm_backward_rows(const detail::NormBackwardProblem<T>& problem,
     });
   }
   detail::for_rows(executor, rows, n, [&](index_t i) {
-    const T *dy = d_out + i * d_stride, *from = x + i * x_stride;
+    const T *dy = d_out + i * d_stride, *from = moments[i].x;
     T* to = problem.d_x.data() + i * problem.d_x.stride(0);
-    const V mean = V::all(moments[i].mean), scale = V::all(moments[i].scale);
+    const V mean = V::all(moments[i].mean);
     const auto g_of = [&](index_t k, auto lanes) __attribute__((always_inline)) {
       const V d = load(dy + k, lanes);
       return weight == nullptr ? d : d * load(weight + k, lanes);
@@ -70,8 +96,9 @@ inline void norm_backward_rows(const detail::NormBackwardProblem<T>& problem,
     const T size = static_cast<T>(n);
     const V mean_g = V::all(problem.centers ? sum(sum_g) / size : T{0});
     const V along = V::all(sum(sum_gx) / size * moments[i].scale * moments[i].scale);
+    const V slope = V::all(moments[i].scale * moments[i].shrunk);
     each_vector<T>(n, [&](index_t k, auto lanes) {
-      V d = (g_of(k, lanes) - mean_g - (load(from + k, lanes) - mean) * along) * scale;
+      V d = (g_of(k, lanes) - mean_g - (load(from + k, lanes) - mean) * along) * slope;
       if (problem.residual) {
         d = d + load(problem.residual.data() + i * problem.residual.stride(0) + k, lanes);
       }

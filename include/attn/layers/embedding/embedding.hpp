@@ -26,18 +26,19 @@ void each_id(const TensorView<Ids, Rank>& ids, F f) {
   }
 }
 
-/// Throws ValueError for an id outside 0 .. count - 1.
+/// Throws ValueError for an id outside first .. count - 1.
 template <class Ids, int Rank>
 void check_ids(std::string_view function, std::string_view argument,
-               const TensorView<Ids, Rank>& ids, index_t count) {
+               const TensorView<Ids, Rank>& ids, index_t count, index_t first = 0) {
   each_id(ids, [&](const auto& index) {
     const auto id = *ids.at_index(index);
-    if (std::in_range<index_t>(id) && static_cast<index_t>(id) >= 0 &&
+    if (std::in_range<index_t>(id) && static_cast<index_t>(id) >= first &&
         static_cast<index_t>(id) < count) {
       return;
     }
     throw ValueError(message(function, std::string(argument) + to_string(index),
-                             "lie in 0 .. " + std::to_string(count - 1), std::to_string(id)));
+                             "lie in " + std::to_string(first) + " .. " + std::to_string(count - 1),
+                             std::to_string(id)));
   });
 }
 

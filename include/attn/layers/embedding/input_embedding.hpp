@@ -18,7 +18,10 @@ struct InputEmbeddingOptions {
   index_t d_model = 0;                    ///< features of a token
   Positions positions = Positions::none;  ///< which position embedding is added
   index_t max_positions = 0;              ///< of sinusoidal and learned positions
-  index_t position_offset = 0;   ///< rows of the learned table before position 0: RoBERTa has 2
+  index_t position_offset = 0;  ///< rows of the learned table before position 0: RoBERTa has 2
+  /// RoBERTa: tokens with the id position_offset - 1 are padding. They have the row of this number
+  /// and are not counted in the positions of the others.
+  bool skip_padding = false;
   index_t num_token_types = 0;   ///< segments, as BERT has them; 0: none
   bool scale = false;            ///< words times sqrt(d_model), before positions
   bool norm = false;             ///< layer norm of the sum
@@ -28,8 +31,9 @@ struct InputEmbeddingOptions {
 
 /// What one forward call may set.
 struct InputEmbeddingCall {
-  index_t first_position = 0;                    ///< of column 0, where there are no position_ids
-  TensorView2<const index_t> position_ids = {};  ///< (batch, seq)
+  index_t first_position = 0;  ///< of column 0, where there are no position_ids
+  /// (batch, seq); -n names the n-th row before position 0, where there are such rows.
+  TensorView2<const index_t> position_ids = {};
   /// Where packed sequences begin, as AttentionOptions has them, column 0 being token
   /// first_position of all of them: positions are counted from each of them again.
   TensorView1<const index_t> cu_seqlens = {};
@@ -47,6 +51,11 @@ class InputEmbedding {
     if (options.positions != Positions::learned && options.position_offset != 0) {
       throw ValueError(message("InputEmbedding", "position_offset",
                                "be 0 without learned positions",
+                               std::to_string(options.position_offset)));
+    }
+    if (options.skip_padding && options.position_offset < 1) {
+      throw ValueError(message("InputEmbedding", "position_offset",
+                               "be at least 1 with skip_padding",
                                std::to_string(options.position_offset)));
     }
     if (options.positions != Positions::none && options.max_positions < 1) {
@@ -89,8 +98,9 @@ class InputEmbedding {
     const auto iv = detail::view_as<const detail::id_t<Ids>, 2>(ids);
     const auto ov = detail::view_as<T, 3>(out);
     const index_t batch = iv.extent(0), seq = iv.extent(1), dim = options_.d_model;
-    const bool counts = call.cu_seqlens && !call.position_ids;
-    Scratch<index_t> counted(call.execution.scratch(), counts ? seq : 0);
+    const bool counts = (call.cu_seqlens || options_.skip_padding) && !call.position_ids;
+    const index_t counted_rows = options_.skip_padding ? batch : 1;
+    Scratch<index_t> counted(call.execution.scratch(), counts ? counted_rows * seq : 0);
     if (counts) {
       constexpr index_t kMax = (std::numeric_limits<index_t>::max)();
       if (call.first_position < 0 || call.first_position > kMax - seq) {
@@ -99,8 +109,10 @@ class InputEmbedding {
                                  std::to_string(call.first_position)));
       }
       check_starts(call.cu_seqlens, call.first_position + seq);
-      detail::count_positions(call.first_position, seq, call.cu_seqlens, counted.data());
-      call.position_ids = {counted.data(), {batch, seq}, {0, 1}};
+      for (index_t b = 0; b < (std::min)(counted_rows, batch); ++b) {
+        count_positions(iv.select(0, b), call, counted.data() + b * seq);
+      }
+      call.position_ids = {counted.data(), {batch, seq}, {options_.skip_padding ? seq : 0, 1}};
     }
     const auto& types = call.token_type_ids;
     check_shape("InputEmbedding", "out", Shape<3>{batch, seq, dim}, ov.shape());
@@ -151,6 +163,18 @@ class InputEmbedding {
     if (options_.norm) norm.forward(ov, ov, call.execution);
   }
 
+  /// Positions of one row of tokens, without position_ids: what forward() and its backward add.
+  template <class Id>
+  void count_positions(const TensorView1<const Id>& tokens, const InputEmbeddingCall& call,
+                       index_t* ids) const {
+    if (options_.skip_padding) {
+      detail::count_unpadded_positions(call.first_position, tokens, options_.position_offset - 1,
+                                       call.cu_seqlens, ids);
+    } else {
+      detail::count_positions(call.first_position, tokens.extent(0), call.cu_seqlens, ids);
+    }
+  }
+
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
@@ -174,7 +198,8 @@ class InputEmbedding {
     const index_t count = options_.max_positions;
     if (call.position_ids) {
       check_shape("InputEmbedding", "position_ids", shape, call.position_ids.shape());
-      detail::check_ids("InputEmbedding", "position_ids", call.position_ids, count);
+      detail::check_ids("InputEmbedding", "position_ids", call.position_ids, count,
+                        -options_.position_offset);
     } else if (call.first_position < 0 || call.first_position > count - shape[1]) {
       throw ValueError(message("InputEmbedding", "positions",
                                "lie in 0 .. " + std::to_string(count - 1),

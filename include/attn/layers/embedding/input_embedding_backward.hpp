@@ -39,7 +39,8 @@ void forward(const InputEmbedding<T>& layer, const Ids& ids, Output3<T> out,
                              types = saved.token_types.make({batch, seq});
   for (index_t b = 0; b < batch; ++b) {
     if (!call.position_ids) {
-      detail::count_positions(call.first_position, seq, call.cu_seqlens, &positions(b, 0));
+      layer.count_positions(TensorView2<const scalar_t<Ids>>(iv).select(0, b), call,
+                            positions.data() + b * seq);
     }
     for (index_t i = 0; i < seq; ++i) {
       kept(b, i) = static_cast<index_t>(iv(b, i));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "attn/core/tensor.hpp"
 
@@ -49,6 +50,24 @@ inline void count_positions(index_t first, index_t n, TensorView1<const index_t>
     if (starts.size() == 0) continue;
     while (sequence + 1 < starts.extent(0) && starts(sequence + 1) <= ids[i]) ++sequence;
     ids[i] -= std::clamp(starts(sequence), index_t{0}, ids[i]);
+  }
+}
+
+/// Positions of RoBERTa's family: count_positions() of the tokens that are not padding_id; padding
+/// has position -1. Source: transformers, create_position_ids_from_input_ids().
+template <class Id>
+void count_unpadded_positions(index_t first, const TensorView1<const Id>& tokens,
+                              index_t padding_id, TensorView1<const index_t> starts, index_t* ids) {
+  const index_t n = tokens.extent(0);
+  count_positions(first, n, starts, ids);
+  index_t padding = 0;  // before this token, in its sequence
+  for (index_t i = 0; i < n; ++i) {
+    if (ids[i] == 0) padding = 0;
+    ids[i] -= padding;
+    if (std::cmp_equal(tokens(i), padding_id)) {
+      ids[i] = -1;
+      ++padding;
+    }
   }
 }
 

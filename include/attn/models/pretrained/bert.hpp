@@ -63,6 +63,8 @@ inline BertOptions bert_options_of(const ConfigFile& config,
     detail::check_only(config, "is_decoder", false, "false");
     detail::check_only(config, "add_cross_attention", false, "false");
     detail::check_only<std::string>(config, "position_embedding_type", "absolute", "absolute");
+    // TinyBERT's files repeat the width.
+    detail::check_only(config, "emb_size", config.count("hidden_size"), "hidden_size");
     result = {.vocab_size = config.count("vocab_size"),
               .hidden_size = config.count("hidden_size"),
               .num_hidden_layers = config.count("num_hidden_layers"),
@@ -75,7 +77,8 @@ inline BertOptions bert_options_of(const ConfigFile& config,
               .hidden_dropout_prob = config.get<double>("hidden_dropout_prob", 0.1)};
   }
   if (type != "bert" && type != "distilbert") {
-    // Positions are numbered behind the padding's.
+    // The padding's position is the row of its id; others follow it.
+    result.skip_padding = true;
     result.position_offset = config.get<index_t>("pad_token_id", 1) + 1;
     if (result.position_offset < 1 || result.position_offset >= result.max_position_embeddings) {
       config.fail("pad_token_id", "lie in 0 .. max_position_embeddings - 2",
@@ -85,7 +88,7 @@ inline BertOptions bert_options_of(const ConfigFile& config,
   }
   detail::check_heads(config, type == "distilbert" ? "n_heads" : "num_attention_heads",
                       result.hidden_size, result.num_attention_heads);
-  detail::check_all_read(config, options);
+  detail::check_config_read(config, options);
   return result;
 }
 

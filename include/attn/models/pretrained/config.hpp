@@ -26,7 +26,8 @@ struct PretrainedOptions {
   /// What a model of float holds its weight matrices as: BF16 or F16, half the memory, and no
   /// second copy; see store_weights(). None: the model's own element.
   std::optional<DType> weights = {};
-  /// Keys of config.json that may say what they will: others that are not known are errors.
+  /// Unknown keys of config.json to accept, such as "attn_factor" or "rope_scaling.attn_factor"
+  /// within an object; other unknown keys are errors.
   std::vector<std::string> ignore_keys = {};
 };
 
@@ -85,113 +86,91 @@ void check_only(const ConfigFile& config, std::string_view key, const T& value,
   }
 }
 
-/// Throws ValueError for keys that were not read and are not known to change no result.
+/// Keys of training, tokenizers, generation, other heads and output formats, which change no result
+/// whatever their value.
+// clang-format off
+inline constexpr std::string_view kKeysWithoutEffect[] = {
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
+    "_flash_attn_2_enabled", "_name_or_path", "_num_labels", "activation_dropout", "architectures",
+    "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "auto_map", "bad_words_ids",
+    "begin_suppress_tokens", "bos_token_id", "cache_implementation", "cell",
+    "chunk_size_feed_forward", "classif_dropout", "classifier_dropout",
+    "cross_attention_hidden_size", "decoder_layerdrop", "decoder_start_token_id", "directionality",
+    "diversity_penalty", "do_sample", "dropout", "dtype", "early_stopping", "embd_pdrop",
+    "encoder_layerdrop", "encoder_no_repeat_ngram_size", "encoder_stride", "eos_token_id",
+    "exponential_decay_length_penalty", "extra_pos_embeddings", "finetuning_task",
+    "force_bos_token_to_be_generated", "forced_bos_token_id", "forced_eos_token_id",
+    "gradient_checkpointing", "hidden_dropout_prob", "id2label", "init_std", "initializer_factor",
+    "initializer_range", "is_encoder_decoder", "is_llama_config", "label2id", "layerdrop",
+    "length_penalty", "max_length", "max_sequence_length", "min_length", "model_type", "n_special",
+    "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences",
+    "output_attentions", "output_hidden_states", "output_past", "output_scores", "pad_token_id",
+    "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
+    "pooler_type", "pre_trained", "predict_special_tokens", "prefix", "pretraining_tp",
+    "problem_type", "qa_dropout", "remove_invalid_values", "reorder_and_upcast_attn",
+    "repetition_penalty", "replacing_rate", "resid_pdrop", "return_dict",
+    "return_dict_in_generate", "save_step", "sbert_ce_default_activation_function",
+    "sentence_transformers", "sep_token_id", "seq_classif_dropout", "structure",
+    "student_decoder_layers", "student_encoder_layers", "summary_activation",
+    "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+    "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
+    "tie_encoder_decoder", "tie_weights_", "tie_word_embeddings", "tokenizer_class", "top_k",
+    "top_p", "torch_dtype", "torchscript", "training", "transformers.js_config",
+    "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version", "use_bfloat16",
+    "use_cache"};
+// clang-format on
+
+/// Keys that change no result with this value.
+inline constexpr std::pair<std::string_view, bool> kKeysOffAt[] = {
+    {"do_blenderbot_90_layernorm", false}, {"rope_interleaved", false}, {"use_mrope", false}};
+
+/// Whether ignore_keys contains a key, which may lie in an object: "rope_scaling.attn_factor" or
+/// "attn_factor".
+inline bool is_ignored(const PretrainedOptions& options, std::string_view key) {
+  const std::size_t dot = key.rfind('.');
+  return is_listed(options.ignore_keys, key) ||
+         (dot != key.npos && is_listed(options.ignore_keys, key.substr(dot + 1)));
+}
+
+/// Throws ValueError for keys of the config, or of an object in it, that were neither read nor
+/// ignored and may change results.
 inline void check_all_read(const ConfigFile& config, const PretrainedOptions& options) {
-  // Of training, tokenizers, generation, other heads than those read, and how results are handed
-  // over.
-  static const std::set<std::string, std::less<>> kHarmless = {"_attn_implementation",
-                                                               "_attn_implementation_autoset",
-                                                               "_commit_hash",
-                                                               "_name_or_path",
-                                                               "_num_labels",
-                                                               "activation_dropout",
-                                                               "architectures",
-                                                               "attention_dropout",
-                                                               "attention_probs_dropout_prob",
-                                                               "attn_pdrop",
-                                                               "auto_map",
-                                                               "bad_words_ids",
-                                                               "begin_suppress_tokens",
-                                                               "bos_token_id",
-                                                               "cache_implementation",
-                                                               "chunk_size_feed_forward",
-                                                               "classif_dropout",
-                                                               "classifier_dropout",
-                                                               "cross_attention_hidden_size",
-                                                               "decoder_layerdrop",
-                                                               "decoder_start_token_id",
-                                                               "diversity_penalty",
-                                                               "do_sample",
-                                                               "dropout",
-                                                               "dtype",
-                                                               "early_stopping",
-                                                               "embd_pdrop",
-                                                               "encoder_layerdrop",
-                                                               "encoder_no_repeat_ngram_size",
-                                                               "encoder_stride",
-                                                               "eos_token_id",
-                                                               "exponential_decay_length_penalty",
-                                                               "finetuning_task",
-                                                               "forced_bos_token_id",
-                                                               "forced_eos_token_id",
-                                                               "gradient_checkpointing",
-                                                               "hidden_dropout_prob",
-                                                               "id2label",
-                                                               "init_std",
-                                                               "initializer_factor",
-                                                               "initializer_range",
-                                                               "is_encoder_decoder",
-                                                               "label2id",
-                                                               "layerdrop",
-                                                               "length_penalty",
-                                                               "max_length",
-                                                               "min_length",
-                                                               "model_type",
-                                                               "no_repeat_ngram_size",
-                                                               "num_beam_groups",
-                                                               "num_beams",
-                                                               "num_return_sequences",
-                                                               "output_attentions",
-                                                               "output_hidden_states",
-                                                               "output_past",
-                                                               "output_scores",
-                                                               "pad_token_id",
-                                                               "prefix",
-                                                               "pretraining_tp",
-                                                               "problem_type",
-                                                               "qa_dropout",
-                                                               "remove_invalid_values",
-                                                               "reorder_and_upcast_attn",
-                                                               "repetition_penalty",
-                                                               "resid_pdrop",
-                                                               "return_dict",
-                                                               "return_dict_in_generate",
-                                                               "save_step",
-                                                               "sep_token_id",
-                                                               "seq_classif_dropout",
-                                                               "summary_activation",
-                                                               "summary_first_dropout",
-                                                               "summary_proj_to_labels",
-                                                               "summary_type",
-                                                               "summary_use_proj",
-                                                               "suppress_tokens",
-                                                               "task_specific_params",
-                                                               "temperature",
-                                                               "tf_legacy_loss",
-                                                               "tie_encoder_decoder",
-                                                               "tie_weights_",
-                                                               "tie_word_embeddings",
-                                                               "tokenizer_class",
-                                                               "top_k",
-                                                               "top_p",
-                                                               "torch_dtype",
-                                                               "torchscript",
-                                                               "transformers_version",
-                                                               "typical_p",
-                                                               "use_bfloat16",
-                                                               "use_cache"};
+  std::vector<std::string> unknown;
+  for (const std::string& key : config.unread()) {
+    const auto* off = std::ranges::find(kKeysOffAt, key, &std::pair<std::string_view, bool>::first);
+    const bool is_off = off != std::ranges::end(kKeysOffAt) && config.get<bool>(key) == off->second;
+    if (!is_off && std::ranges::count(kKeysWithoutEffect, key) == 0 && !is_ignored(options, key)) {
+      unknown.push_back(key);
+    }
+  }
+  if (unknown.empty()) return;
+  throw ValueError(message("load_pretrained", quote(config.file_name()),
+                           "have no unknown keys (PretrainedOptions::ignore_keys accepts them)",
+                           list_text(unknown, "of them")));
+}
+
+/// check_all_read() of a whole config.json.
+inline void check_config_read(const ConfigFile& config, const PretrainedOptions& options) {
   if (config.has("pruned_heads") && !config.object("pruned_heads").keys().empty()) {
     config.fail("pruned_heads", "be empty or missing", "some");
   }
-  std::vector<std::string> unknown;
-  for (const std::string& key : config.unread()) {
-    if (!kHarmless.contains(key) && !is_listed(options.ignore_keys, key)) unknown.push_back(key);
-  }
-  if (unknown.empty()) return;
-  throw ValueError(
-      message("load_pretrained", quote(config.file_name()),
-              "have no keys that are not known (PretrainedOptions::ignore_keys passes over some)",
-              list_text(unknown, "of them")));
+  check_all_read(config, options);
+}
+
+/// names, with the table `parameter` under the first of `others` that the file contains where it
+/// lacks the usual name: a file may store a tied table under the name of any layer that shares it.
+inline LoadOptions with_tied_table(LoadOptions names, const SafetensorsFolder& file,
+                                   std::string parameter,
+                                   std::initializer_list<std::string_view> others) {
+  if (file.contains(names.rename(parameter))) return names;
+  const auto* found =
+      std::ranges::find_if(others, [&](std::string_view name) { return file.contains(name); });
+  if (found == others.end()) return names;
+  names.rename = [usual = std::move(names.rename), parameter = std::move(parameter),
+                  stored = std::string(*found)](std::string_view name) {
+    return name == parameter ? stored : usual(name);
+  };
+  return names;
 }
 
 /// Throws ValueError where a config describes more parameters than its files have elements: before

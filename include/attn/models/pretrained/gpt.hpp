@@ -153,6 +153,11 @@ inline GptOptions llama_options(const ConfigFile& config, const std::string& typ
     options.logit_softcap = config.get<double>("final_logit_softcapping");
     options.windows =
         windows_of(config, options.num_layers, true, [](index_t n) { return n % 2 == 0; });
+    // The first files of Gemma 2 repeat the window.
+    if (config.has("sliding_window_size")) {
+      check_only(config, "sliding_window_size", config.count("sliding_window", 4096),
+                 "sliding_window");
+    }
   }
   if (is_gemma) {
     // What older files call gelu was always the approximation.
@@ -181,7 +186,7 @@ inline GptOptions gpt_options_of(const ConfigFile& config, const PretrainedOptio
       config, {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gpt2"});
   const GptOptions result =
       type == "gpt2" ? detail::gpt2_options(config) : detail::llama_options(config, type, options);
-  detail::check_all_read(config, options);
+  detail::check_config_read(config, options);
   return result;
 }
 
@@ -193,21 +198,27 @@ Gpt<T> gpt_from_folder(const std::filesystem::path& folder, const PretrainedOpti
   GptOptions gpt_options = gpt_options_of(config, options);
   const auto type = config.get<std::string>("model_type");
   const SafetensorsFolder file(folder);
-  // transformers does not tie tables that differ: a head in the file counts, whatever the config
-  // says.
-  if (file.contains("lm_head.weight")) gpt_options.tied = false;
+  // Files of the model without its head have no prefix.
+  const bool is_gpt2 = type == "gpt2";
+  const std::string prefix = is_gpt2 ? (file.contains("ln_f.weight") ? "" : "transformer.")
+                                     : (file.contains("norm.weight") ? "" : "model.");
+  const std::string table = prefix + (is_gpt2 ? "wte.weight" : "embed_tokens.weight");
+  // transformers does not tie tables that differ: a head beside the table counts, whatever the
+  // config says. A head without a table is both if the config ties them.
+  if (file.contains("lm_head.weight") && file.contains(table)) gpt_options.tied = false;
   const auto number = [](index_t n) { return static_cast<double>(n); };
   const double rows = (gpt_options.tied ? 1 : 2) * number(gpt_options.vocab_size) +
-                      (type == "gpt2" ? number(gpt_options.max_positions) : 0);
+                      (is_gpt2 ? number(gpt_options.max_positions) : 0);
   check_elements(config, file,
                  elements_of(gpt_options.layer, gpt_options.num_layers) +
                      number(gpt_options.layer.d_model) * rows);
-  // Without a head the names begin with those of the model itself.
-  const LoadOptions names =
-      type == "gpt2"     ? gpt2_names(file.contains("wte.weight") ? "" : "transformer.")
-      : type == "gemma2" ? gemma2_names(file.contains("embed_tokens.weight") ? "" : "model.")
-      : type == "gemma"  ? gemma_names(file.contains("embed_tokens.weight") ? "" : "model.")
-                         : llama_names(file.contains("embed_tokens.weight") ? "" : "model.");
+  LoadOptions names = is_gpt2            ? gpt2_names(prefix)
+                      : type == "gemma2" ? gemma2_names(prefix)
+                      : type == "gemma"  ? gemma_names(prefix)
+                                         : llama_names(prefix);
+  if (gpt_options.tied) {
+    names = with_tied_table(std::move(names), file, "embedding.words.weight", {"lm_head.weight"});
+  }
   Gpt<T> model(gpt_options);
   load_state_dict(model, file, names);
   finish_weights<T>(model, options);

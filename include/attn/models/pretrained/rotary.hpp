@@ -61,10 +61,7 @@ inline RotaryOptions rotary_of(const ConfigFile& config, const PretrainedOptions
         s.attention_factor = grown(mscale) / grown(all);
       }
     }
-    if (const auto unread = rope.unread(); !unread.empty()) {
-      throw ValueError(message("load_pretrained", quote(config.file_name()),
-                               "have no keys that are not known", list_text(unread, "of them")));
-    }
+    check_all_read(rope, options);
     // Longer texts are what scaling is for.
     const double trained =
         static_cast<double>(s.original_max_positions > 0 ? s.original_max_positions : positions);

@@ -213,7 +213,7 @@ inline Seq2SeqOptions seq2seq_options_of(const ConfigFile& config,
   const std::string type = detail::check_model_type(config, {"bart", "t5", "mt5"});
   const Seq2SeqOptions result =
       type == "bart" ? detail::bart_options(config) : detail::t5_options(config);
-  detail::check_all_read(config, options);
+  detail::check_config_read(config, options);
   return result;
 }
 
@@ -232,11 +232,24 @@ Seq2SeqTransformer<T> seq2seq_from_folder(const std::filesystem::path& folder,
   check_elements(config, file,
                  elements_of(t.layer, t.num_encoder_layers + t.num_decoder_layers) +
                      static_cast<double>(t.layer.d_model) * rows);
-  // A table of its own counts, whatever the config says: newer versions of transformers write
+  LoadOptions names = is_t5 ? t5_names() : bart_names();
+  const std::string prefix = is_t5 ? "" : "model.",
+                    encoder = prefix + "encoder.embed_tokens.weight",
+                    decoder = prefix + "decoder.embed_tokens.weight";
+  const std::string source = "src_embedding.words.weight", target = "tgt_embedding.words.weight";
+  for (const std::string& parameter : {source, target}) {
+    names = with_tied_table(std::move(names), file, parameter, {encoder, decoder});
+    if (model_options.tied) {
+      names = with_tied_table(std::move(names), file, parameter, {"lm_head.weight"});
+    }
+  }
+  // A head beside the table counts, whatever the config says: newer versions of transformers write
   // tie_word_embeddings = true for each T5, and do not tie tables that differ.
-  if (file.contains("lm_head.weight")) model_options.tied = false;
+  if (file.contains("lm_head.weight") && names.rename(source) != "lm_head.weight") {
+    model_options.tied = false;
+  }
   Seq2SeqTransformer<T> model(model_options);
-  load_state_dict(model, file, is_t5 ? t5_names() : bart_names());
+  load_state_dict(model, file, names);
   finish_weights<T>(model, options);
   return model;
 }

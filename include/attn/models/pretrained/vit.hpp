@@ -60,7 +60,7 @@ inline VitOptions vit_options_of(const ConfigFile& config, const PretrainedOptio
   for (const std::string_view key : {"pooler_act", "pooler_output_size"}) {
     static_cast<void>(config.has(key));  // the pooler is not read
   }
-  detail::check_all_read(config, options);
+  detail::check_config_read(config, options);
   return result;
 }
 
