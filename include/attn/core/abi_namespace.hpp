@@ -3,8 +3,8 @@
 //
 // The linker keeps one copy of an inline function. Were a file compiled with -mbmi2 and one
 // compiled without to share names, the copy with BMI2 could be the one kept, and an old processor
-// would crash in it. So the name spells what the compiler was allowed to emit: v0_1_0_x86v1_omp is
-// version 0.1.0 for x86-64-v1 with OpenMP, v0_1_0_x86v1_bmi2_omp the same with -mbmi2. Every macro
+// would crash in it. So the name spells what the compiler was allowed to emit: v0_2_0_x86v1_omp is
+// version 0.2.0 for x86-64-v1 with OpenMP, v0_2_0_x86v1_bmi2_omp the same with -mbmi2. Every macro
 // is read at the first inclusion only: from GCC 14 on the compiler's change inside a
 // `#pragma GCC target` region.
 #pragma once
@@ -26,7 +26,7 @@
 #else
 #define ATTN_ABI_LIBRARY
 #endif
-/// Such as v0_1_0, or v0_1_0_debug with _GLIBCXX_DEBUG.
+/// Such as v0_2_0, or v0_2_0_debug with _GLIBCXX_DEBUG.
 #define ATTN_LAYOUT                                                                   \
   ATTN_ABI_PASTE(v, ATTN_VERSION_MAJOR, _, ATTN_VERSION_MINOR, _, ATTN_VERSION_PATCH, \
                  ATTN_ABI_DEBUG, ATTN_ABI_LIBRARY, , , , , , , , )
@@ -88,7 +88,7 @@
 #define ATTN_ABI_KERNELS
 #endif
 
-/// The inline namespace inside `attn`, such as v0_1_0_x86v1_omp.
+/// The inline namespace inside `attn`, such as v0_2_0_x86v1_omp.
 #define ATTN_ABI_NAMESPACE                                                                     \
   ATTN_ABI_PASTE(ATTN_LAYOUT, _, ATTN_ABI_PROCESSOR, ATTN_ABI_VECTORS, ATTN_ABI_SCALAR_TOKENS, \
                  ATTN_ABI_AVX_TOKENS, ATTN_ABI_AVX512_TOKENS, ATTN_ABI_RECIP, ATTN_ABI_NSZ,    \

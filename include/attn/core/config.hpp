@@ -3,9 +3,9 @@
 #pragma once
 
 #define ATTN_VERSION_MAJOR 0
-#define ATTN_VERSION_MINOR 1
+#define ATTN_VERSION_MINOR 2
 #define ATTN_VERSION_PATCH 0
-/// 10000 * major + 100 * minor + patch; compare with ATTN_VERSION >= 100.
+/// 10000 * major + 100 * minor + patch; compare with ATTN_VERSION >= 200.
 #define ATTN_VERSION (ATTN_VERSION_MAJOR * 10000 + ATTN_VERSION_MINOR * 100 + ATTN_VERSION_PATCH)
 
 // An #error does not end a compilation, and what follows would be hundreds of errors; a file that
