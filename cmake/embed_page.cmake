@@ -2,7 +2,8 @@
 # pages::PAGE_page, one text that needs no other file: the style sheets and scripts that it links to
 # by <link> and <script src> lines stand in their place.
 #
-# The same file does the work when it is run at build time: `cmake -DPAGE=... -DHEADER=... -P cmake/embed_page.cmake`.
+# The same file does the work, when the build is configured: as a step of the build Ninja would begin it last, and after it
+# what includes the header. `cmake -DPAGE=... -DHEADER=... -P cmake/embed_page.cmake`.
 if(NOT CMAKE_SCRIPT_MODE_FILE)
   set(attn_embed_page_script ${CMAKE_CURRENT_LIST_FILE})
 
@@ -15,11 +16,9 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
     file(GLOB parts CONFIGURE_DEPENDS
       ${folder}/*.css ${folder}/*.js ${PROJECT_SOURCE_DIR}/examples/pages/*.css
       ${PROJECT_SOURCE_DIR}/examples/pages/*.js)
-    add_custom_command(OUTPUT ${header}
-      COMMAND ${CMAKE_COMMAND} -DPAGE=${page} -DHEADER=${header} -P ${attn_embed_page_script}
-      DEPENDS ${page} ${parts} ${attn_embed_page_script}
-      COMMENT "Embedding ${name}.html"
-      VERBATIM)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${page} ${parts})
+    execute_process(COMMAND ${CMAKE_COMMAND} -DPAGE=${page} -DHEADER=${header} -P ${attn_embed_page_script}
+      COMMAND_ERROR_IS_FATAL ANY)
     target_sources(${target} PRIVATE ${header})
     target_include_directories(${target} PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/embedded)
   endfunction()
@@ -45,7 +44,7 @@ inline_links("<script src=\"([^\"]*)\"></script>" "<script>" "</script>")
 if(text MATCHES "\\)page\"")
   message(FATAL_ERROR "${PAGE}: contains the end of the C++ literal that it becomes")
 endif()
-file(WRITE "${HEADER}" "// ${name}.html with all that it links to.
+set(header "// ${name}.html with all that it links to.
 #pragma once
 
 #include <string_view>
@@ -56,3 +55,11 @@ inline constexpr std::string_view ${name}_page = R\"page(${text})page\";
 
 }  // namespace pages
 ")
+# Written only if it changes, or each configuration would compile the program again.
+set(old "")
+if(EXISTS "${HEADER}")
+  file(READ "${HEADER}" old)
+endif()
+if(NOT old STREQUAL header)
+  file(WRITE "${HEADER}" "${header}")
+endif()

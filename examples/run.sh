@@ -1,52 +1,67 @@
 #!/bin/sh
-# Installs what is missing, builds the examples and runs each of them: `sh examples/run.sh`, from any directory.
+# Installs what is missing, compiles five examples and runs them, or all examples: see --help. From any directory.
 #
 # ATTN_BUILD_DIR names the build directory (default: build; from the top of the repository).
 set -eu
 
-case "${1-}" in
-  '') ;;
-  -h | --help)
-    echo "Usage: sh examples/run.sh
-Installs what is missing, builds the examples and runs each of them. ATTN_BUILD_DIR names the build directory."
+usage="Usage: sh examples/run.sh [all]
+Installs what is missing, compiles the examples and runs them. ATTN_BUILD_DIR names the build directory.
+
+  (nothing)  quickstart, tutorials, semantic_search, attention_map, chat: about 90 seconds on two cores,
+             175 MB of models to download, 45 MB in the build directory
+  all        these and the other examples, of which four train a model: about six minutes on two cores,
+             180 MB of models and texts to download, 250 MB in the build directory"
+
+case "$# ${1-}" in
+  '0 ' | '1 all') ;;
+  '1 -h' | '1 --help')
+    echo "$usage"
     exit
     ;;
   *)
-    echo "run.sh: takes no argument; see --help" >&2
+    echo "run.sh: takes all or no argument; see --help" >&2
     exit 2
     ;;
 esac
 
 cd "$(dirname "$0")/.."
+. cmake/functions.sh
 build=${ATTN_BUILD_DIR:-build}
 jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
-step() { echo "==> $*"; }
+programs='quickstart tutorials semantic_search attention_map chat'
+if [ "${1-}" = all ]; then
+  programs="$programs generate models classify_image quantize json_answer train_reverse finetune_search finetune_chat train_gpt"
+fi
+echo "$usage" | grep -A 1 "^  ${1:-(nothing)} "
+echo "             and what apt installs, if anything"
 
 step "Looking for what the build needs"
-sh tests/setup.sh
+sh examples/setup.sh
 
-step "Configuring in $build"
-# By the variable, not by -G: a directory that is configured already keeps its generator.
-CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S . -B "$build" --log-level=WARNING
+if [ -f "$build/CMakeCache.txt" ]; then
+  configure "$build"
+else
+  configure "$build" -D ATTN_BUILD_TESTS=OFF -D ATTN_BUILD_BENCHMARKS=OFF
+fi
 
-step "Building the examples"
-cmake --build "$build" --parallel "$jobs" --target quickstart tutorials generate semantic_search attention_map chat quantize train_reverse train_gpt finetune_search finetune_chat models classify_image
+step "Compiling attn::compiled, which all examples share, and $programs"
+# A line for each file, in a terminal too: there Ninja would write over the lines of busy().
+# shellcheck disable=SC2086  # a list of words
+busy compiling env TERM=dumb NINJA_STATUS='    after %e s, %f of %t done: ' \
+  cmake --build "$build" --parallel "$jobs" --target $programs
 
-step "Fetching the weights of all-MiniLM-L6-v2"
-sh examples/fetch_model.sh
+step "Fetching all-MiniLM-L6-v2"
+busy downloading sh examples/fetch_model.sh
 
 step "Fetching SmolLM2-135M-Instruct"
-sh examples/fetch_llm.sh
+busy downloading sh examples/fetch_llm.sh
 
 step "quickstart: the smallest program"
 "$build/examples/quickstart"
 
 step "tutorials: the numbers of the tutorials"
 "$build/examples/tutorials"
-
-step "generate: a rhyme, continued by a GPT that nobody trained"
-"$build/examples/generate"
 
 step 'semantic_search --file examples/data/help_center.txt "How do I get my money back?"'
 "$build/examples/semantic_search" --file examples/data/help_center.txt "How do I get my money back?"
@@ -56,27 +71,43 @@ step "attention_map --out $build/attention_map.html --png $build/attention_map.p
 "$build/examples/attention_map" --out "$build/attention_map.html" --png "$build/attention_map.png" "$sentence"
 echo "Open $build/attention_map.html in a browser: every head, and where each token looks."
 
+step "chat: two questions to a language model of 135 million weights, in 8 bits"
+printf '%s\n' 'What is gravity?' 'Why is the sky blue?' | "$build/examples/chat" --stats --tokens 80
+echo "Without input, \`$build/examples/chat\` is a conversation."
+
+if [ "${1-}" != all ]; then
+  step "Done. \`sh examples/run.sh all\` runs the other examples too."
+  exit
+fi
+
+step "generate: a rhyme, continued by a GPT that nobody trained"
+"$build/examples/generate"
+
 step "models tests/data/pretrained/llama: from a Hugging Face folder to its next tokens"
 "$build/examples/models" tests/data/pretrained/llama
 
 step "classify_image $build/attention_map.png: a vision transformer of random weights"
 "$build/examples/classify_image" "$build/attention_map.png"
 
+llm=${ATTN_LLM_DIR:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/attn/SmolLM2-135M-Instruct}/SmolLM2-135M-Instruct.Q4_1.gguf
+step "quantize SmolLM2-135M-Instruct.Q4_1.gguf $build/SmolLM2.Q8_0.gguf: the language model's file with codes of 8 bits"
+"$build/examples/quantize" "$llm" "$build/SmolLM2.Q8_0.gguf"
+
+step "json_answer: a language model fills in a shape of JSON"
+busy answering "$build/examples/json_answer"
+
 step "train_reverse: a Transformer learns to reverse sequences, for 20 s"
-"$build/examples/train_reverse"
+busy training "$build/examples/train_reverse"
 
 step "finetune_search --seeds 1: the encoder learns which line of a help centre answers a question"
-"$build/examples/finetune_search" --seeds 1
+busy training "$build/examples/finetune_search" --seeds 1
 
 step "finetune_chat --steps 10: the language model learns to answer as the help centre does"
-"$build/examples/finetune_chat" --steps 10 --save "$build/finetune_chat.safetensors"
+busy training "$build/examples/finetune_chat" --steps 10 --save "$build/finetune_chat.safetensors"
 
 step "Fetching Shakespeare's plays"
-sh examples/fetch_plays.sh
+busy downloading sh examples/fetch_plays.sh
 
 step "train_gpt --seconds 20 --out $build/train_gpt.html"
-"$build/examples/train_gpt" --seconds 20 --out "$build/train_gpt.html"
+busy training "$build/examples/train_gpt" --seconds 20 --out "$build/train_gpt.html"
 echo "Open $build/train_gpt.html in a browser: the loss, and what the model wrote on the way."
-step "chat: two questions to a language model of 135 million weights, in 8 bits"
-printf '%s\n' 'What is gravity?' 'Why is the sky blue?' | "$build/examples/chat" --stats --tokens 80
-echo "Without input, \`$build/examples/chat\` is a conversation."

@@ -5,10 +5,9 @@
 set -eu
 
 cd "$(dirname "$0")/.."
+. cmake/functions.sh
 build=${ATTN_BUILD_DIR:-build}
 jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-
-step() { echo "==> $*"; }
 
 step "Looking for what the build needs"
 sh tests/setup.sh
@@ -22,10 +21,8 @@ sh examples/fetch_llm.sh || echo "Going on without the model: the tests that nee
 step "Looking for ONNX's operator cases, which conformance tests run"
 sh tests/conformance/make_cases.sh || echo "Going on without them: the tests of conformance are skipped and say so."
 
-step "Configuring in $build"
-# By the variable, not by -G: a directory that is configured already keeps its generator. Several test files at once compile
-# sooner.
-CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S . -B "$build" -D ATTN_UNITY_TESTS=ON --log-level=WARNING
+# Several test files at once compile sooner. Examples alone may have been configured there, by examples/run.sh.
+configure "$build" -D ATTN_UNITY_TESTS=ON -D ATTN_BUILD_TESTS=ON -D ATTN_BUILD_BENCHMARKS=ON
 
 step "Building the tests, benchmarks and examples"
 cmake --build "$build" --parallel "$jobs"

@@ -11,6 +11,13 @@
 
 #if defined(_OPENMP)
 #include <omp.h>
+// g++ links libgomp, which does not notice fork(): a child waits forever for the parent's threads.
+// Clang links libomp, which starts new threads in a child.
+#if !defined(__clang__) && __has_include(<sys/wait.h>)
+#define ATTN_WATCH_FORK 1
+#include <pthread.h>
+#include <sys/stat.h>
+#endif
 #endif
 
 ATTN_NAMESPACE_BEGIN
@@ -68,8 +75,36 @@ class SerialExecutor final : public Executor {
   }
 };
 
+#if defined(ATTN_WATCH_FORK)
+namespace detail {
+
+/// Of each thread.
+struct ForkState {
+  bool had_threads = false;   ///< at its last fork(), its process had other threads
+  bool lost_threads = false;  ///< it is a child's copy of such a thread
+};
+inline thread_local constinit ForkState fork_state;
+
+/// Whether the process has other threads than the calling one; true if the system does not say. On
+/// Linux the folder's number of links is two more than the number of threads.
+inline bool has_other_threads() noexcept {
+  struct stat folder;
+  return stat("/proc/self/task", &folder) != 0 || folder.st_nlink != 3;
+}
+
+/// Counts all threads, since libgomp does not say whether it has started some: any OpenMP region of
+/// the program does that, such as one of Eigen's. So the handlers are registered before main().
+/// libgomp's state is per thread, as this one: threads that a child starts work as usual.
+inline const int fork_watch =
+    pthread_atfork([] { fork_state.had_threads = has_other_threads(); }, nullptr,
+                   [] { fork_state.lost_threads |= fork_state.had_threads; });
+
+}  // namespace detail
+#endif
+
 #if defined(_OPENMP)
-/// OpenMP threads. Within a parallel region of the caller it runs serially: the cores are busy.
+/// OpenMP threads. Runs serially within a parallel region of the caller, since the cores are busy,
+/// and in a child of fork() whose parent had threads, since libgomp (g++) would wait for those.
 class OpenMPExecutor final : public Executor {
  public:
   /// threads = 0: as many as omp_get_max_threads() says at each call. Throws ValueError for a
@@ -82,6 +117,9 @@ class OpenMPExecutor final : public Executor {
   }
 
   int concurrency() const override {
+#if defined(ATTN_WATCH_FORK)
+    if (detail::fork_state.lost_threads) return 1;
+#endif
     if (omp_in_parallel()) return 1;
     return threads_ > 0 ? threads_ : omp_get_max_threads();
   }

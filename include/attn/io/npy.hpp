@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -21,12 +22,23 @@ ATTN_NAMESPACE_BEGIN
 /// One array, of a .npy file or a member of a .npz file; const calls are safe from many threads at
 /// once. The header is checked on opening, and that the data are as long as it says. Other types
 /// than asked for throw DTypeError, other shapes ShapeError, naming the file.
+///
+/// A file may hold several arrays one after the other, as np.save() to one open file writes them:
+/// next_offset() says where the next one begins.
 class NpyArray {
  public:
-  /// Maps the file. Throws IoError where it cannot be read or breaks the format, DTypeError for
-  /// elements that attn does not know (text, objects, structures, complex numbers).
-  explicit NpyArray(const std::filesystem::path& path)
-      : map_(path), bytes_(map_.bytes()), file_name_(path.string()) {
+  /// Maps the file; the array begins at `offset`, in bytes. Throws ValueError for an offset beyond
+  /// the file, IoError where the file cannot be read or breaks the format, DTypeError for elements
+  /// that attn does not know (text, objects, structures, complex numbers).
+  explicit NpyArray(const std::filesystem::path& path, std::size_t offset = 0)
+      : map_(path), bytes_(map_.bytes()), offset_(offset), file_name_(path.string()) {
+    if (offset > bytes_.size()) {
+      throw ValueError(
+          message("NpyArray", detail::concat(file_name_, ": offset"),
+                  detail::concat("lie within the ", bytes_.size(), " bytes of the file"),
+                  std::to_string(offset)));
+    }
+    bytes_ = bytes_.subspan(offset);
     open();
   }
   /// Over a file's bytes that the caller keeps alive; `name` stands for the file in errors.
@@ -51,6 +63,12 @@ class NpyArray {
   const std::vector<index_t>& shape() const { return header_.shape; }
   /// Whether the first axis lies closest, as in Fortran and in Eigen's matrices.
   bool is_fortran_order() const { return header_.is_fortran_order; }
+  /// The `offset` of the next array, in bytes from the start of the file or memory; none if this
+  /// array is the last one.
+  std::optional<std::size_t> next_offset() const {
+    const std::size_t end = header_.data_begin + header_.data_size;
+    return end < bytes_.size() ? std::optional(offset_ + end) : std::nullopt;
+  }
 
   /// The array where it lies, without a copy, for the life of this object (moved or not); Fortran's
   /// order shows as strides. T must be the stored type; bool can only be loaded. A scalar has shape
@@ -71,7 +89,7 @@ class NpyArray {
       throw ValueError(error("view",
                              detail::concat("lie on a multiple of ", alignof(T),
                                             " bytes to be viewed (load() copies it)"),
-                             detail::concat("an offset of ", header_.data_begin)));
+                             detail::concat("an offset of ", offset_ + header_.data_begin)));
     }
     return ordered<T, Rank>(reinterpret_cast<const T*>(data().data()), shape);
   }
@@ -114,13 +132,16 @@ class NpyArray {
  private:
   void open() {
     header_ = parse_npy_header(bytes_, file_name_);
-    const std::size_t found = bytes_.size() - header_.data_begin;
-    if (found != header_.data_size) {
+    const std::span<const std::byte> rest = bytes_.subspan(header_.data_begin);
+    // Other bytes than another array's are refused: the header or the data are damaged.
+    if (rest.size() < header_.data_size ||
+        (rest.size() > header_.data_size && !detail::begins_npy(rest.subspan(header_.data_size)))) {
       throw IoError(
           message("NpyArray", detail::concat(file_name_, ": the data"),
                   detail::concat("have the ", header_.data_size, " bytes of ", name(header_.dtype),
-                                 " ", detail::shape_text(header_.shape)),
-                  detail::concat(found, " bytes")));
+                                 " ", detail::shape_text(header_.shape),
+                                 " and end there or before another array"),
+                  detail::concat(rest.size(), " bytes")));
     }
   }
 
@@ -131,7 +152,9 @@ class NpyArray {
   }
 
   static std::string_view name(DType dtype) { return attn::name(dtype); }
-  std::span<const std::byte> data() const { return bytes_.subspan(header_.data_begin); }
+  std::span<const std::byte> data() const {
+    return bytes_.subspan(header_.data_begin, header_.data_size);
+  }
 
   template <int Rank>
   Shape<Rank> shape_as(std::string_view function) const {
@@ -161,7 +184,8 @@ class NpyArray {
 
   MappedFile map_;
   Buffer<std::byte> storage_;
-  std::span<const std::byte> bytes_;
+  std::span<const std::byte> bytes_;  // from this array's header to the end of the file
+  std::size_t offset_ = 0;
   std::string file_name_;
   NpyHeader header_;
 };

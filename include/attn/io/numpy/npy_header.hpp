@@ -20,7 +20,7 @@ struct NpyHeader {
   bool is_big_endian = false;
   bool is_fortran_order = false;  ///< the first axis lies closest
   std::vector<index_t> shape;
-  std::size_t data_begin = 0;  ///< position of the data within the file
+  std::size_t data_begin = 0;  ///< from the start of the header
   std::size_t data_size = 0;   ///< bytes
 };
 
@@ -28,14 +28,35 @@ namespace detail {
 
 struct NpyType {
   DType dtype;
-  std::string_view name;  ///< behind the byte order
+  std::string_view name;
 };
 
-/// bool has no byte order, as integers of one byte.
+/// The names that are written, after the byte order. bool and integers of one byte have no order.
 inline constexpr NpyType kNpyTypes[] = {
     {DType::BOOL, "b1"}, {DType::U8, "u1"},  {DType::I8, "i1"},  {DType::U16, "u2"},
     {DType::I16, "i2"},  {DType::U32, "u4"}, {DType::I32, "i4"}, {DType::U64, "u8"},
     {DType::I64, "i8"},  {DType::F16, "f2"}, {DType::F32, "f4"}, {DType::F64, "f8"},
+};
+
+/// Other names that numpy.dtype() takes for them on 64-bit Linux. Letters may follow a byte order.
+inline constexpr NpyType kNpyAliases[] = {
+    {DType::BOOL, "?"},       {DType::BOOL, "bool"},  {DType::BOOL, "bool_"},
+    {DType::U8, "B"},         {DType::U8, "uint8"},   {DType::U8, "ubyte"},
+    {DType::I8, "b"},         {DType::I8, "int8"},    {DType::I8, "byte"},
+    {DType::U16, "H"},        {DType::U16, "uint16"}, {DType::U16, "ushort"},
+    {DType::I16, "h"},        {DType::I16, "int16"},  {DType::I16, "short"},
+    {DType::U32, "I"},        {DType::U32, "uint32"}, {DType::U32, "uintc"},
+    {DType::I32, "i"},        {DType::I32, "int32"},  {DType::I32, "intc"},
+    {DType::U64, "L"},        {DType::U64, "N"},      {DType::U64, "P"},
+    {DType::U64, "Q"},        {DType::U64, "uint64"}, {DType::U64, "uint"},
+    {DType::U64, "ulong"},    {DType::U64, "uintp"},  {DType::U64, "ulonglong"},
+    {DType::I64, "l"},        {DType::I64, "n"},      {DType::I64, "p"},
+    {DType::I64, "q"},        {DType::I64, "int64"},  {DType::I64, "int"},
+    {DType::I64, "int_"},     {DType::I64, "long"},   {DType::I64, "intp"},
+    {DType::I64, "longlong"}, {DType::F16, "e"},      {DType::F16, "float16"},
+    {DType::F16, "half"},     {DType::F32, "f"},      {DType::F32, "float32"},
+    {DType::F32, "single"},   {DType::F64, "d"},      {DType::F64, "float64"},
+    {DType::F64, "double"},   {DType::F64, "float"},
 };
 
 /// numpy's limit is 64 axes.
@@ -87,9 +108,7 @@ class NpyDictionary {
   }
 
   void skip_spaces() {
-    while (!rest_.empty() && (rest_.front() == ' ' || rest_.front() == '\n')) {
-      rest_.remove_prefix(1);
-    }
+    rest_.remove_prefix((std::min)(rest_.find_first_not_of(" \t\n\r\f"), rest_.size()));
   }
   bool accept(char c) {
     skip_spaces();
@@ -107,8 +126,10 @@ class NpyDictionary {
     return true;
   }
 
-  /// Without escapes, which no type and no key has.
+  /// With any prefix of Python's but b. Without escapes, which no type and no key has.
   std::string_view string() {
+    skip_spaces();
+    if (!rest_.empty() && std::string_view("uUrR").find(rest_.front()) < 4) rest_.remove_prefix(1);
     const char mark = accept('"') ? '"' : '\'';
     if (mark == '\'') expect('\'');
     const std::size_t end = rest_.find(mark);
@@ -139,6 +160,7 @@ class NpyDictionary {
       accept('L');  // as Python 2 wrote
       result.push_back(extent);
       if (!accept(',')) {
+        if (result.size() == 1) expect(',');  // (3) is a number
         expect(')');
         break;
       }
@@ -152,11 +174,13 @@ class NpyDictionary {
     const std::string_view descr = is_structured ? rest_.substr(0, 1) : string();
     const bool has_order = !descr.empty() && std::string_view("<>=|").find(descr[0]) < 4;
     const std::string_view name = descr.substr(has_order ? 1 : 0);
-    for (const NpyType& type : kNpyTypes) {
-      if (type.name != name && !(name == "?" && type.dtype == DType::BOOL)) continue;
-      header.dtype = type.dtype;
-      header.is_big_endian = descr[0] == '>' && element_size(type.dtype) > 1;
-      return;
+    for (std::span<const NpyType> types : {std::span<const NpyType>(kNpyTypes), {kNpyAliases}}) {
+      for (const NpyType& type : types) {
+        if (type.name != name || (has_order && name.size() > 2)) continue;
+        header.dtype = type.dtype;
+        header.is_big_endian = descr[0] == '>' && element_size(type.dtype) > 1;
+        return;
+      }
     }
     throw DTypeError(message("NpyArray", concat(file_, ": the elements"),
                              "be bool, integers or floats of up to 64 bits",
@@ -166,6 +190,12 @@ class NpyDictionary {
   std::string_view rest_;
   const std::string& file_;
 };
+
+/// Whether the bytes begin with what every .npy file begins with.
+inline bool begins_npy(std::span<const std::byte> bytes) {
+  return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())
+      .starts_with("\x93NUMPY");
+}
 
 }  // namespace detail
 
@@ -179,12 +209,14 @@ inline NpyHeader parse_npy_header(std::span<const std::byte> bytes, const std::s
     throw IoError(message("NpyArray", detail::concat(file, ": ", subject), expected, found));
   };
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  constexpr std::string_view magic = "\x93NUMPY";
-  if (!text.starts_with(magic) || text.size() < 10) {
+  if (!detail::begins_npy(bytes) || text.size() < 10) {
     fail("the file", "begin with \\x93NUMPY and a version", detail::quote(text.substr(0, 10)));
   }
   const int version = static_cast<unsigned char>(text[6]);
-  if (version < 1 || version > 3) fail("the version", "be 1, 2 or 3", std::to_string(version));
+  if (version < 1 || version > 3 || text[7] != 0) {
+    fail("the version", "be 1.0, 2.0 or 3.0",
+         detail::concat(version, ".", int{static_cast<unsigned char>(text[7])}));
+  }
   const std::size_t begin = version == 1 ? 10 : 12;
   std::size_t size = 0;
   for (std::size_t at = (std::min)(begin, text.size()); at-- > 8;) {
