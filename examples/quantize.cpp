@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 
 #include "attn/io/gguf/writer.hpp"
+#include "attn/io/stored_elements.hpp"
 
 #include "support/command_line.hpp"
 
@@ -49,6 +50,13 @@ std::vector<std::byte> converted(const std::string& name, const attn::GgufTensor
                                  GgufType type) {
   std::vector<float> values(static_cast<std::size_t>(attn::size_of(tensor.shape)));
   attn::dequantize_gguf(tensor.type, tensor.bytes, values);
+  const std::span<const float> numbers(values);
+  if (type == GgufType::F16) {
+    attn::detail::check_overflow<attn::float16>("quantize", "tensor " + name, numbers);
+  }
+  if (type == GgufType::BF16) {
+    attn::detail::check_overflow<attn::bfloat16>("quantize", "tensor " + name, numbers);
+  }
   try {
     return attn::quantize_gguf(type, values);
   } catch (const attn::ValueError& error) {

@@ -107,6 +107,55 @@ TEST(NormBackward, AgreesWithCentralDifferences) {
   }
 }
 
+// d_x of rows whose sum of squares overflows, against long double; ordinary rows beside them.
+TEST(NormBackward, LargeFiniteRows) {
+  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+    Random random(draw);
+    SCOPED_TRACE(random.trace());
+    const attn::index_t n = random.pick<attn::index_t>({2, 7, 16, 33, 257}), rows = 4;
+    const bool centers = random.chance(0.5);
+    attn::Tensor2<float> x({rows, n}), d_out({rows, n}), d_x({rows, n});
+    for (attn::index_t i = 0; i < rows; ++i) {
+      const int exponent = static_cast<int>(random.integer(0, 100));
+      for (attn::index_t k = 0; k < n; ++k) {
+        x(i, k) = std::ldexp(static_cast<float>(random.normal()), exponent);
+        d_out(i, k) = std::ldexp(static_cast<float>(random.normal()), exponent);
+      }
+    }
+    for (const attn::Isa isa : attn_test::available_isas()) {
+      attn::Tensor1<float> d_weight({n});
+      if (centers) {
+        attn::layer_norm_backward(d_out, x, {}, 1e-5, d_x, d_weight, {}, {}, {.isa = isa});
+      } else {
+        attn::rms_norm_backward(d_out, x, {}, 1e-5, d_x, d_weight, {}, {.isa = isa});
+      }
+      for (attn::index_t i = 0; i < rows; ++i) {
+        const long double size = static_cast<long double>(n);
+        long double mean = 0, square = 0, mean_g = 0, along = 0;
+        for (attn::index_t k = 0; k < n && centers; ++k) mean += x(i, k) / size;
+        for (attn::index_t k = 0; k < n; ++k) square += (x(i, k) - mean) * (x(i, k) - mean);
+        const long double length = std::sqrt(square / size + static_cast<long double>(1e-5F));
+        for (attn::index_t k = 0; k < n; ++k) {
+          if (centers) mean_g += d_out(i, k) / size;
+          along += d_out(i, k) * (x(i, k) - mean) / length / size;
+        }
+        long double largest = 0;
+        for (attn::index_t k = 0; k < n; ++k)
+          largest =
+              std::max(largest, (std::abs(static_cast<long double>(d_out(i, k))) +
+                                 std::abs(mean_g) + std::abs((x(i, k) - mean) / length * along)) /
+                                    length);
+        for (attn::index_t k = 0; k < n; ++k) {
+          const long double expected =
+              (d_out(i, k) - mean_g - (x(i, k) - mean) / length * along) / length;
+          EXPECT_NEAR(static_cast<double>((d_x(i, k) - expected) / largest), 0, 1e-4) << name(isa);
+        }
+      }
+      for (attn::index_t k = 0; k < n; ++k) EXPECT_TRUE(std::isfinite(d_weight(k)));
+    }
+  }
+}
+
 TEST(NormBackward, SameBitsOnAnyThreads) {
   Random random;
   const auto x = random.tensor<float, 2>({700, 300}), d = random.tensor<float, 2>({700, 300});

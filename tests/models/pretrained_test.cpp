@@ -277,6 +277,23 @@ TEST(Pretrained, WeightsAreOfTheElementThatIsAskedFor) {
   EXPECT_EQ(loaded(one)(0, 1), float{float16(0.4f)});
 }
 
+// transformers keeps parts of T5 in float, and the residual stream of Gemma passes 65504.
+TEST(Pretrained, ActivationsThatOverflowFloat16AreRefused) {
+  for (const char* name : {"t5", "t5_v1_1", "mt5"}) {
+    EXPECT_TRUE(contains(error_of<ValueError>([&] {
+                           load_pretrained<Seq2SeqTransformer<float16>>(kPretrained / name);
+                         }),
+                         "be a model whose activations fit float16"));
+    load_pretrained<Seq2SeqTransformer<float>>(kPretrained / name, {.weights = DType::F16});
+  }
+  for (const char* name : {"gemma", "gemma2"}) {
+    EXPECT_TRUE(
+        contains(error_of<ValueError>([&] { load_pretrained<Gpt<float16>>(kPretrained / name); }),
+                 "be a model whose activations fit float16"));
+    load_pretrained<Gpt<bfloat16>>(kPretrained / name);
+  }
+}
+
 TEST(Pretrained, NameMapsAreOfUseAlone) {
   GptOptions options = gpt_options_of(ConfigFile(kPretrained / "gpt2" / "config.json"));
   Gpt<float> model(options);

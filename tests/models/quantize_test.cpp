@@ -10,6 +10,7 @@
 #include "attn/models/gpt.hpp"
 
 #include "support/error_of.hpp"
+#include "support/files/temp_folder.hpp"
 #include "support/isas.hpp"
 #include "support/random.hpp"
 #include "support/thread_executor.hpp"
@@ -20,6 +21,7 @@ namespace {
 using attn_test::contains;
 using attn_test::error_of;
 using attn_test::Random;
+using attn_test::TempFolder;
 using attn_test::ThreadExecutor;
 
 template <class T, int Rank>
@@ -396,6 +398,34 @@ TEST(Quantize, MakesModelsSmallAndKeepsThemShared) {
   copy.pack();  // has nothing to pack, and says nothing
   const Tensor2<index_t> ids({1, 3}, {1, 2, 3});
   EXPECT_TRUE(quantize_same_bits(copy(ids), gpt(ids)));
+}
+
+TEST(QuantizeErrors, WeightsThatOverflow16Bits) {
+  Linear<float> linear(4, 3);
+  linear.weight.fill(1);
+  linear.weight(2, 1) = 70000;
+  const std::string expected =
+      "[store_weights] weight must hold numbers that fit F16, at most 65504; found 70000 at "
+      "element 9.";
+  EXPECT_EQ(error_of<ValueError>([&] { quantize(linear, {.weights = WeightFormat::f16}); }),
+            expected);
+  EXPECT_EQ(error_of<ValueError>([&] { store_weights(linear, DType::F16); }), expected);
+  EXPECT_EQ(linear.weight(2, 1), 70000);
+  const TempFolder folder;
+  save_state_dict(folder / "linear.safetensors", linear);
+  const SafetensorsFile file(folder / "linear.safetensors");
+  Linear<float> loaded(4, 3);
+  EXPECT_EQ(error_of<ValueError>([&] { load_state_dict(loaded, file, {}, DType::F16); }), expected);
+  Linear<float16> small(4, 3);
+  EXPECT_TRUE(contains(error_of<ValueError>([&] { load_state_dict(small, file); }),
+                       "fit F16, at most 65504; found 70000 at element 9"));
+  EXPECT_EQ(float{small.weight(0, 0)}, 0);
+  linear.weight(2, 1) = std::numeric_limits<float>::max();
+  EXPECT_TRUE(
+      contains(error_of<ValueError>([&] { quantize(linear, {.weights = WeightFormat::bf16}); }),
+               "fit BF16"));
+  linear.weight(2, 1) = -65519;  // rounds to -65504
+  quantize(linear, {.weights = WeightFormat::f16});
 }
 
 TEST(QuantizeErrors, SayWhatIsWrong) {

@@ -158,7 +158,8 @@ struct StoredAs {
 /// Copies tensors of `file` into the module's parameters, with the conversions of
 /// SafetensorsFile::load(). Everything is checked before anything is written: a failed load leaves
 /// the module as it was. Throws ShapeError or DTypeError for a tensor that does not fit, naming it
-/// and both shapes; in strict mode ValueError that lists the missing and the unexpected names.
+/// and both shapes, ValueError for a number that float16 would round to infinity; in strict mode
+/// ValueError that lists the missing and the unexpected names.
 template <ParameterModule Module, TensorFile File>
   requires(!std::is_const_v<Module>)
 LoadReport load_state_dict(Module& module, const File& file, const LoadOptions& options = {}) {
@@ -171,7 +172,16 @@ LoadReport load_state_dict(Module& module, const File& file, const LoadOptions& 
     const std::string& full = names.emplace_back(
         options.prefix + (options.rename ? options.rename(name) : std::string(name)));
     if (file.contains(full)) {
-      detail::StoredAs(options, without_prefix(full)).check(file, full, out);
+      const detail::StoredAs stored(options, without_prefix(full));
+      stored.check(file, full, out);
+      if constexpr (std::is_same_v<T, float16>) {
+        Tensor<float, Rank> values(out.shape());
+        stored.load(file, full, values.view());
+        detail::check_overflow<float16>(
+            "load_state_dict",
+            detail::concat(detail::quote(file.file_name()), ": tensor ", detail::quote(full)),
+            std::span<const float>(values.elements()));
+      }
       report.loaded.push_back(full);
     } else {
       report.missing.push_back(full);

@@ -69,7 +69,7 @@ bool overflows(T value) {
   return std::isfinite(number) && !std::isfinite(static_cast<double>(static_cast<E>(value)));
 }
 
-/// Throws ValueError for a number that overflows(): the one check before weights are stored in fewer
+/// Throws ValueError for a number that overflows(): the check before weights are stored in fewer
 /// bits.
 template <class E, class T>
 void check_overflow(std::string_view function, std::string_view what, std::span<const T> values) {
@@ -84,26 +84,12 @@ void check_overflow(std::string_view function, std::string_view what, std::span<
   }
 }
 
-/// Calls fail(expected, found) where an element does not fit T: an integer outside its range, or a
-/// finite number that overflows.
+/// Calls fail(expected, found) where an integer does not fit T; floats are rounded, if need be to
+/// infinity.
 template <class T, class Fail>
 void check_stored_values(DType dtype, std::span<const std::byte> data, bool is_swapped,
                          const Fail& fail) {
-  if constexpr (is_float_element<T>) {
-    with_stored_type<T>(dtype, [&]<class Stored>(Stored) {
-      if constexpr (sizeof(Stored) > sizeof(T) || Float16Element<T>) {
-        if constexpr (!std::is_same_v<T, Stored>) {
-          for (std::size_t at = 0; at < data.size(); at += sizeof(Stored)) {
-            const auto value = stored_element<Stored>(data.data() + at, is_swapped);
-            if (!overflows<T>(value)) continue;
-            fail(concat("fit ", attn::name(dtype_of<T>())),
-                 concat(attn::to_string(static_cast<double>(value)), " at element ",
-                        at / sizeof(Stored)));
-          }
-        }
-      }
-    });
-  } else {
+  if constexpr (!is_float_element<T>) {
     with_stored_type<T>(dtype, [&]<class Stored>(Stored) {
       constexpr bool is_bool = std::is_same_v<T, bool>;
       if constexpr (!is_bool && std::is_same_v<T, Stored>) return;

@@ -2,6 +2,8 @@
 #include "attn/kernels/rows/norm.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -126,6 +128,73 @@ TYPED_TEST(LayerNormKernelTest, RowsWithoutVarianceGiveTheBias) {
   for (Isa isa : available_isas()) {
     const auto y = layer_norm(x, {}, bias, 1e-5, {.isa = isa});
     for (T value : y.elements()) EXPECT_EQ(value, T(0.25)) << name(isa);
+  }
+}
+
+// Sums of squares that overflow although every element and result is finite.
+TYPED_TEST(LayerNormKernelTest, LargeFiniteRows) {
+  using T = TypeParam;
+  const int max_exponent = std::numeric_limits<T>::max_exponent - 4;
+  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+    Random random(draw);
+    SCOPED_TRACE(random.trace());
+    const index_t n = random.pick<index_t>({2, 7, 16, 33, 512, 1025});
+    const double eps = random.pick<double>({0, 1e-5});
+    Tensor2<T> x({3, n});
+    for (index_t i = 0; i < 3; ++i) {
+      const int exponent = static_cast<int>(random.integer(0, max_exponent));
+      for (index_t k = 0; k < n; ++k)
+        x(i, k) = std::ldexp(static_cast<T>(random.normal()), exponent);
+    }
+    const auto wide = [&](index_t i, bool centers) {
+      long double mean = 0, square = 0;
+      for (index_t k = 0; k < n && centers; ++k) mean += x(i, k) / static_cast<long double>(n);
+      for (index_t k = 0; k < n; ++k) square += (x(i, k) - mean) * (x(i, k) - mean);
+      const long double length = std::sqrt(square / static_cast<long double>(n) +
+                                           static_cast<long double>(static_cast<T>(eps)));
+      return std::pair(mean, length);
+    };
+    for (const Isa isa : available_isas()) {
+      const Tensor2<T> layer = layer_norm(x, {}, {}, eps, {.isa = isa});
+      const Tensor2<T> rms = rms_norm(x, {}, eps, {.isa = isa});
+      for (index_t i = 0; i < 3; ++i) {
+        const auto [mean, deviation] = wide(i, true);
+        const long double length = wide(i, false).second;
+        for (index_t k = 0; k < n; ++k) {
+          const long double bound =
+              64 * static_cast<long double>(std::numeric_limits<T>::epsilon()) *
+              (1 + (std::abs(mean) + std::abs(static_cast<long double>(x(i, k)))) / deviation);
+          EXPECT_NEAR(static_cast<double>(layer(i, k) - (x(i, k) - mean) / deviation), 0,
+                      static_cast<double>(bound))
+              << name(isa);
+          EXPECT_NEAR(static_cast<double>(rms(i, k) - x(i, k) / length), 0,
+                      static_cast<double>(bound))
+              << name(isa);
+        }
+      }
+    }
+  }
+}
+
+TEST(LayerNormLarge, KnownRows) {
+  for (const Isa isa : available_isas()) {
+    Tensor2<float> same({1, 512}), two({1, 512});
+    same.fill(1e18F);
+    for (index_t k = 0; k < 512; ++k) two(0, k) = k % 2 == 0 ? 1e19F : 2e19F;
+    const Tensor2<float> ones = rms_norm(same, {}, 1e-5, {.isa = isa}),
+                         signs = layer_norm(two, {}, {}, 1e-5, {.isa = isa});
+    for (index_t k = 0; k < 512; ++k) {
+      EXPECT_NEAR(ones(0, k), 1, 1e-6);
+      EXPECT_NEAR(signs(0, k), k % 2 == 0 ? -1 : 1, 1e-5);
+    }
+    Tensor2<bfloat16> small({1, 512});
+    small.fill(bfloat16(1e20F));
+    EXPECT_EQ(float{rms_norm(small, {}, 1e-5, {.isa = isa})(0, 5)}, 1);
+    // NaN and infinity stay what they were.
+    same(0, 3) = std::numeric_limits<float>::infinity();
+    const Tensor2<float> infinite = rms_norm(same, {}, 1e-5, {.isa = isa});
+    EXPECT_EQ(infinite(0, 0), 0);
+    EXPECT_TRUE(std::isnan(infinite(0, 3)));
   }
 }
 

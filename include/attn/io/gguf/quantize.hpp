@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "attn/io/gguf/blocks.hpp"
-#include "attn/io/stored_elements.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -104,8 +103,8 @@ constexpr bool can_quantize(GgufType type) {
 }
 
 /// Blocks of `values`, which are finite where the type is quantised. Throws ValueError for a type
-/// that is not made, for values that are not finite or that F16 or BF16 would round to infinity, and
-/// for a block whose scale or offset overflows float16; ShapeError unless there are whole blocks.
+/// that is not made, for values that are not finite and for a block whose scale or offset overflows
+/// float16, ShapeError unless there are whole blocks. F16 and BF16 round large values to infinity.
 inline std::vector<std::byte> quantize_gguf(GgufType type, std::span<const float> values) {
   if (!can_quantize(type)) {
     throw ValueError(message("quantize_gguf", "type",
@@ -125,8 +124,6 @@ inline std::vector<std::byte> quantize_gguf(GgufType type, std::span<const float
                   detail::concat(to_string(static_cast<double>(values[i])), " at element ", i)));
     }
   }
-  if (type == GgufType::F16) detail::check_overflow<float16>("quantize_gguf", "values", values);
-  if (type == GgufType::BF16) detail::check_overflow<bfloat16>("quantize_gguf", "values", values);
   std::vector<std::byte> result(values.size() / elements * bytes);
   detail::with_gguf_type(type, [&](auto constant) {
     if constexpr (can_quantize(constant.value)) {

@@ -110,9 +110,9 @@ void norm_rows(std::string_view function,
 }  // namespace detail
 
 /// out = (x - mean) / sqrt(variance + eps) * weight + bias over the last axis, the variance that of
-/// all n elements (biased). A row whose squares overflow is scaled down first. weight and bias have shape (dim); either may be empty. Leading axes may
-/// have any strides; out may be x. Throws ShapeError. Source: Ba, Kiros, Hinton, "Layer
-/// Normalization" (2016), equation 4.
+/// all n elements (biased). A row whose squares overflow is scaled down first. weight and bias have
+/// shape (dim); either may be empty. Leading axes may have any strides; out may be x. Throws
+/// ShapeError. Source: Ba, Kiros, Hinton, "Layer Normalization" (2016), equation 4.
 template <TensorLike X, TensorLike Out, TensorLike W = TensorView1<const detail::floating_t<X>>,
           TensorLike B = TensorView1<const detail::floating_t<X>>>
 void layer_norm(const X& x, const W& weight, const B& bias, double eps, Out&& out,

@@ -1,8 +1,8 @@
 // Kernel text: gradients of normalised rows, those of the weights first.
 // SPDX-License-Identifier: Apache-2.0
 
-/// A row with its mean and 1 / sqrt(variance + eps), as forward computed them. `shrunk` is 1, or what
-/// detail::shrink_row() multiplied x by.
+/// A row with its mean and 1 / sqrt(variance + eps), as forward computed them. `shrunk` is the
+/// factor of detail::shrink_row(), or 1.
 template <class T>
 struct RowMoments {
   const T* x;

@@ -14,7 +14,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Keys that change no logits of the decoders read here. Source: llama.cpp, gguf-py/gguf/constants.py.
+/// Keys that change no logits of the decoders read here. Source: llama.cpp,
+/// gguf-py/gguf/constants.py.
 inline constexpr std::string_view kGgufKeysWithoutEffect[] = {
     "attention.layer_norm_epsilon",  // norms here are root-mean-square norms
     "context_length",

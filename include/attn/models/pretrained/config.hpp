@@ -48,6 +48,22 @@ void finish_weights(Model& model, const PretrainedOptions& options) {
   if (options.pack) model.pack();
 }
 
+/// Throws ValueError for activations of float16 in models whose residual stream exceeds 65504:
+/// transformers keeps parts of T5 in float, and clamps; it recommends bfloat16 for Gemma.
+template <class T>
+void check_activations(const ConfigFile& config) {
+  if constexpr (std::same_as<T, float16>) {
+    const auto type = config.get<std::string>("model_type");
+    for (const std::string_view one : {"t5", "mt5", "gemma", "gemma2"}) {
+      if (type != one) continue;
+      config.fail("model_type",
+                  "be a model whose activations fit float16 (load this one in float or bfloat16; "
+                  "PretrainedOptions::weights = F16 stores its weights in float16)",
+                  quote(type));
+    }
+  }
+}
+
 /// Throws ValueError unless the config is of one of these models.
 inline std::string check_model_type(const ConfigFile& config,
                                     std::initializer_list<std::string_view> known) {

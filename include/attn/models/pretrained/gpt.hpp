@@ -195,6 +195,7 @@ namespace detail {
 template <class T>
 Gpt<T> gpt_from_folder(const std::filesystem::path& folder, const PretrainedOptions& options) {
   const ConfigFile config(folder / "config.json");
+  check_activations<T>(config);
   GptOptions gpt_options = gpt_options_of(config, options);
   const auto type = config.get<std::string>("model_type");
   const SafetensorsFolder file(folder);

@@ -223,6 +223,7 @@ template <class T>
 Seq2SeqTransformer<T> seq2seq_from_folder(const std::filesystem::path& folder,
                                           const PretrainedOptions& options) {
   const ConfigFile config(folder / "config.json");
+  check_activations<T>(config);
   Seq2SeqOptions model_options = seq2seq_options_of(config, options);
   const SafetensorsFolder file(folder);
   const TransformerOptions& t = model_options.transformer;
