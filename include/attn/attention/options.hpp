@@ -19,15 +19,15 @@ enum class MaskedRow {
   mean,
 };
 
-/// Attention dropout, reproducible: what is dropped follows from seed, batch row, head, query and
-/// key alone, whatever the tiling, the threads and the instruction set. Source: Salmon et al.,
-/// "Parallel random numbers: as easy as 1, 2, 3" (2011), Philox 4x32-10.
+/// Reproducible attention dropout: the mask depends only on seed, batch row, head, query and key, not
+/// on tiling, threads or instruction set. Source: Salmon et al., "Parallel random numbers: as easy
+/// as 1, 2, 3" (2011), Philox 4x32-10.
 struct Dropout {
-  double p = 0;  ///< probability that a weight becomes 0, in [0, 1); what stays is divided by 1 - p
-  std::uint64_t seed = 0;  ///< which weights become 0 follows from it and their place
+  double p = 0;  ///< probability of dropping a weight, in [0, 1); kept weights are divided by 1 - p
+  std::uint64_t seed = 0;  ///< seed of the mask
 };
 
-/// Which scores an output of them shows.
+/// Stage of the scores that a call returns.
 enum class ScoreStage {
   scaled,      ///< scale q k^T
   softcapped,  ///< after score_mod and softcap
@@ -37,12 +37,13 @@ enum class ScoreStage {
 /// scaled_dot_product_attention(q, k, v, {.mask = causal(), .scale = 0.125})
 template <class T>
 struct AttentionOptions {
-  MaskOf<T> mask = {};  ///< which keys a query sees; all if not given
+  MaskOf<T> mask = {};  ///< keys that each query attends to; default: all
   /// Any finite number; 1 / sqrt(head_dim) if not given, and 1 / sqrt(head_dim + head_dim_v) with
   /// qv.
   std::optional<double> scale = {};
   double softcap = 0;  ///< score = softcap tanh(score / softcap); 0: none
-  /// Which key a query stands at: causal masks, windows and ALiBi count from there.
+  /// Position of the first query relative to the keys: causal masks, windows and ALiBi count from
+  /// there.
   QueryOffset offset = bottom_right;
   /// Position of the first key in k and v; key j of them has position first_key + j. Masks by
   /// position, lengths, chunks, prefixes, documents, ALiBi, relative bias, dropout and functors
@@ -56,15 +57,16 @@ struct AttentionOptions {
   /// (num_heads, 2 n + 1): score += relative_bias(h, n + clamp(j - position, -n, n));
   /// t5_relative_bias() makes T5's.
   OptionView<const T, 2> relative_bias = {};
-  /// (num_heads): one more logit in the denominator, without a value
+  /// (num_heads): one logit per head that joins the denominator, without a value.
   OptionView<const T, 1> sinks = {};
   /// (batch, num_heads, q_len, head_dim_v), innermost stride 1: score = scale (q . k + qv . v). For
   /// multi-head latent attention (MLA), where k holds rotary features only and v the latent ones.
   /// Source: FlashAttention 3, `qv`.
   OptionView<const T, 4> qv = {};
-  MaskedRow masked_row = MaskedRow::zero;  ///< what a query gets that sees no key
-  Dropout dropout = {};  ///< on the weights that multiply v; `weights` shows them before
-  AttentionPrecision precision = AttentionPrecision::exact;  ///< of q . k
+  MaskedRow masked_row = MaskedRow::zero;  ///< output of fully masked queries
+  /// Applied to the weights that multiply v, but not to the output `weights`.
+  Dropout dropout = {};
+  AttentionPrecision precision = AttentionPrecision::exact;  ///< arithmetic of q k^T
 
   /// Packed sequences: sequence b has queries [cu_seqlens_q(b), cu_seqlens_q(b + 1)) of q, out and
   /// lse, whose batch extent is 1, and keys [cu_seqlens_k(b), cu_seqlens_k(b + 1)) of k and v.
@@ -84,18 +86,19 @@ struct AttentionOptions {
   /// Scores (batch, num_heads, q_len, kv_len). Stages before the masks read every key up to the key
   /// lengths.
   OptionView<T, 4> scores = {};
-  ScoreStage score_stage = ScoreStage::masked;  ///< which scores `scores` shows
+  ScoreStage score_stage = ScoreStage::masked;  ///< stage that `scores` returns
   /// Softmax weights (batch, num_heads, q_len, kv_len), before prob_mod and dropout.
   OptionView<T, 4> weights = {};
-  /// Heads that `weights` shows, each once: (n), and weights (batch, n, q_len, kv_len). All where
-  /// not given.
+  /// Heads that `weights` returns, each once: (n), and weights (batch, n, q_len, kv_len); default:
+  /// all.
   OptionView<const index_t, 1> weight_heads = {};
-  OptionView<T, 3> average_weights =
-      {};                             ///< mean of the weights over all heads (batch, q_len, kv_len)
-  OptionView<T, 3> column_sums = {};  ///< their sum over the queries (batch, num_heads, kv_len)
-  OptionView<T, 2> max_logits =
-      {};  ///< largest score of a visible key (batch, num_heads); -inf where none is
-  /// Natural log of the sum of exponentials, sinks among them (batch, num_heads, q_len); of packed
+  /// Mean of the weights over heads (batch, q_len, kv_len).
+  OptionView<T, 3> average_weights = {};
+  /// Sum of the weights over queries (batch, num_heads, kv_len).
+  OptionView<T, 3> column_sums = {};
+  /// Largest unmasked score (batch, num_heads); -inf if all are masked.
+  OptionView<T, 2> max_logits = {};
+  /// Natural logarithm of the sum of exponentials, including sinks (batch, num_heads, q_len); of packed
   /// sequences (1, num_heads, total).
   OptionView<T, 3> lse = {};
   Execution execution = {};  ///< threads, scratch and instruction set

@@ -10,9 +10,9 @@ ATTN_NAMESPACE_BEGIN
 
 /// What all_close() allows: |a - b| <= atol + rtol |b|.
 struct CloseOptions {
-  double rtol = 1e-5;      ///< of the second's magnitude
-  double atol = 1e-8;      ///< whatever the magnitude
-  bool equal_nan = false;  ///< whether two NaNs are equal
+  double rtol = 1e-5;      ///< tolerance relative to the second tensor
+  double atol = 1e-8;      ///< absolute tolerance
+  bool equal_nan = false;  ///< whether two NaNs compare equal
 };
 
 namespace detail {

@@ -13,15 +13,15 @@
 ATTN_NAMESPACE_BEGIN
 
 struct NormalOptions {
-  double mean = 0;         ///< of the distribution
+  double mean = 0;         ///< mean of the distribution
   double std = 1;          ///< standard deviation, at least 0
-  std::uint64_t seed = 0;  ///< the numbers follow from it
+  std::uint64_t seed = 0;  ///< seed of the random numbers
 };
 
 struct UniformOptions {
-  double low = 0;          ///< the least number
-  double high = 1;         ///< numbers lie below, but for rounding
-  std::uint64_t seed = 0;  ///< the numbers follow from it
+  double low = 0;          ///< smallest number
+  double high = 1;         ///< upper bound, exclusive before rounding
+  std::uint64_t seed = 0;  ///< seed of the random numbers
 };
 
 namespace detail {

@@ -19,10 +19,10 @@ ATTN_NAMESPACE_BEGIN
 
 /// How to_string() shows a tensor.
 struct PrintOptions {
-  int precision = 4;         ///< digits behind the point at most; fewer where they say it all
-  index_t edge = 3;          ///< elements shown at each end of an axis that is shortened
-  index_t threshold = 1000;  ///< tensors of more elements are shortened
-  index_t line_width = 75;   ///< characters after which rows go on in the next line
+  int precision = 4;         ///< maximum digits after the decimal point
+  index_t edge = 3;          ///< elements shown at each end of an abbreviated axis
+  index_t threshold = 1000;  ///< tensors with more elements are abbreviated
+  index_t line_width = 75;   ///< characters per line before a row is wrapped
 };
 
 namespace detail {

@@ -10,11 +10,12 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Last argument of every function; each field may be left out.
+/// How a call runs: the last argument of every function.
 struct Execution {
-  const Executor* executor = nullptr;  ///< default_executor()
-  Workspace* workspace = nullptr;      ///< one per thread
-  std::optional<Isa> isa = {};  ///< active_isa(); throws ValueError for one the machine lacks
+  const Executor* executor = nullptr;  ///< threads; default_executor() if null
+  Workspace* workspace = nullptr;      ///< scratch memory; one per thread if null
+  /// Instruction set; active_isa() if not given, ValueError if the machine lacks it.
+  std::optional<Isa> isa = {};
 
   const Executor& threads() const { return executor != nullptr ? *executor : default_executor(); }
   Workspace& scratch() const { return workspace != nullptr ? *workspace : default_workspace(); }

@@ -8,11 +8,12 @@
 ATTN_NAMESPACE_BEGIN
 
 struct BeamSearchOptions {
-  index_t num_beams = 4;                   ///< per prompt, as many as the session has rows for it
-  index_t max_new_tokens = 0;              ///< per hypothesis; 1 at least
-  std::optional<index_t> stop_token = {};  ///< ends a hypothesis, of which it is the last token
-  double length_penalty = 0.6;             ///< alpha, at least 0; 0: none, more: longer hypotheses
-  Execution execution = {};                ///< of the search itself; the session has its own
+  index_t num_beams = 4;       ///< hypotheses per prompt; the session has as many rows per prompt
+  index_t max_new_tokens = 0;  ///< per hypothesis, at least 1
+  std::optional<index_t> stop_token = {};  ///< ends a hypothesis and is its last token
+  /// Alpha, at least 0; 0: none, larger values favour longer hypotheses.
+  double length_penalty = 0.6;
+  Execution execution = {};  ///< of the search; the session has its own
 };
 
 /// One continuation of a prompt.

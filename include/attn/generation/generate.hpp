@@ -25,9 +25,9 @@ concept CachedDecoder =
     };
 
 struct GenerationOptions {
-  index_t max_new_tokens = 0;                    ///< per row; 1 at least
-  std::optional<index_t> stop_token = {};        ///< the last token of the row that gives it
-  std::optional<SamplingOptions> sampling = {};  ///< if not given, greedy: the likeliest each time
+  index_t max_new_tokens = 0;                      ///< per row, at least 1
+  std::optional<index_t> stop_token = {};          ///< ends a row and is its last token
+  std::optional<SamplingOptions> sampling = {};    ///< greedy if not given
   TensorView1<const index_t> prompt_lengths = {};  ///< (batch); all prompt_len if not given
 };
 

@@ -14,22 +14,22 @@
 ATTN_NAMESPACE_BEGIN
 
 struct TextGenerationOptions {
-  index_t max_new_tokens = 0;                    ///< 1 at least; the end token counts
+  index_t max_new_tokens = 0;                    ///< at least 1, including the end token
   std::optional<SamplingOptions> sampling = {};  ///< if not given, greedy
-  LogitOptions logits = {};                      ///< penalties count the prompt's tokens too
+  LogitOptions logits = {};  ///< penalties and biases; penalties include the prompt's tokens
   /// Called with the logits (vocab_size) and all tokens so far, before penalties: may change the
   /// logits.
   std::function<void(TensorView1<float>, std::span<const index_t>)> logit_processor = {};
-  std::vector<std::string> stop = {};  ///< texts before which the answer ends, in whatever tokens
+  std::vector<std::string> stop = {};  ///< texts before which the answer ends, even across tokens
   /// Called with each piece of the text as soon as it is certain, whole characters; false ends the
   /// answer.
   std::function<bool(std::string_view)> on_text = {};
-  bool log_probabilities = false;  ///< of each token, natural logarithms
-  /// Where the session is full, its first `keep` tokens and the newest half of the others stay, and
-  /// are read again at their new places: see shortened_context(). If not given, the answer ends.
+  /// Return the natural logarithm of the probability of each token.
+  bool log_probabilities = false;
+  /// When the session is full, keep its first `keep` tokens and the newest half of the others, and
+  /// prefill them at their new positions: see shortened_context(). If not given, the answer ends.
   std::optional<index_t> keep = {};
-  /// Guesses of which those that come true save steps, without changing a bit of the result.
-  Draft draft = {};
+  Draft draft = {};  ///< proposes tokens for speculative decoding, which does not change the result
 };
 
 enum class AnswerEnd {

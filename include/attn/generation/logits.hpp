@@ -14,10 +14,11 @@
 ATTN_NAMESPACE_BEGIN
 
 struct LogitOptions {
-  double repetition_penalty = 1;  ///< of tokens that occur: logits above 0 are divided by it
-  double presence_penalty = 0;    ///< what a token that occurs loses
-  double frequency_penalty = 0;   ///< what it loses each time that it occurs
-  std::vector<std::pair<index_t, float>> bias = {};  ///< (token, what its logit gains)
+  /// Divides positive logits of tokens that occurred, multiplies negative ones.
+  double repetition_penalty = 1;
+  double presence_penalty = 0;   ///< subtracted from the logit of each token that occurred
+  double frequency_penalty = 0;  ///< subtracted once per occurrence
+  std::vector<std::pair<index_t, float>> bias = {};  ///< (token, value added to its logit)
 
   bool changes() const {
     return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0 ||

@@ -28,13 +28,13 @@ index_t likeliest_token(const Logits& logits) {
   return best;
 }
 
-/// How tokens are drawn from softmax(logits / temperature).
+/// Sampling from softmax(logits / temperature).
 struct SamplingOptions {
-  double temperature = 1;  ///< above 0; towards 0 the likeliest token
-  index_t top_k = 0;       ///< only the k likeliest, of equals those of lower index; 0: all
-  double top_p = 1;        ///< of these only the fewest likeliest whose share reaches p, in (0, 1]
-  double min_p = 0;  ///< of these only those at least p times as likely as the likeliest, in [0, 1]
-  std::uint64_t seed = 0;  ///< the draws follow from it, the row and the logits
+  double temperature = 1;  ///< above 0; towards 0 the most likely token
+  index_t top_k = 0;       ///< sample only from the k most likely tokens; 0: all
+  double top_p = 1;        ///< then from the smallest set whose probabilities reach p, in (0, 1]
+  double min_p = 0;  ///< then from tokens with at least p times the largest probability, in [0, 1]
+  std::uint64_t seed = 0;  ///< seed of the draws
 };
 
 /// Draws tokens. Seed and stream fix what follows from the same logits; a stream for each row of a

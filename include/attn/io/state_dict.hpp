@@ -44,19 +44,19 @@ concept ParameterModule = requires(M& module, const detail::AnyParameterVisitor&
 };
 
 struct LoadOptions {
-  /// Stands before every name in the file: "encoder.layer.0." loads one layer of a model.
+  /// Prefix of all names in the file: "encoder.layer.0." loads one layer of a model.
   std::string prefix = {};
-  /// Missing and unexpected tensors are errors; otherwise they are only reported.
+  /// Missing and unexpected tensors are errors; otherwise the LoadReport lists them.
   bool strict = true;
   /// From the module's name to the file's (without prefix), for files of other naming schemes.
   std::function<std::string(std::string_view)> rename = {};
-  /// What the file may hold beside the module's tensors: names without prefix, or with a dot at the
-  /// end all below, or with a dot in front all that end so. The lists after it are such lists, too.
+  /// Unexpected tensors to accept: names without prefix, beginnings that end with a dot, or ends
+  /// that start with a dot. The lists below use the same patterns.
   std::vector<std::string> ignore = {};
-  std::vector<std::string> transpose = {};  ///< matrices that the file has transposed: (in, out)
-  /// Tensors whose shape in the file is another, of as many elements in the same order.
+  std::vector<std::string> transpose = {};  ///< matrices that the file stores transposed: (in, out)
+  /// Tensors that the file stores in another shape, elements in the same order.
   std::vector<std::string> reshape = {};
-  std::vector<std::string> add_one = {};  ///< to which 1 is added, such as the norms of Gemma
+  std::vector<std::string> add_one = {};  ///< tensors to add 1 to, such as Gemma's norms
 };
 
 /// Names as in the file, prefix included.

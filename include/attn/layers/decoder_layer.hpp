@@ -32,12 +32,12 @@ struct DecoderLayerCache {
   }
 };
 
-/// What one call may set beyond the AttentionOptions of self-attention.
+/// Options of one call beyond the AttentionOptions of self-attention.
 template <class T>
 struct DecoderCall {
   AttentionOptions<Accumulator<T>> memory =
       {};  ///< of attention to memory; its execution is that of self-attention
-  TensorView2<const index_t> position_ids = {};  ///< of x: see MultiHeadAttentionCall
+  TensorView2<const index_t> position_ids = {};  ///< positions of x: see MultiHeadAttentionCall
 
   ATTN_REFUSE_OTHER_ELEMENTS(DecoderCall)
 };

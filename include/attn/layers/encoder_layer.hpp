@@ -6,23 +6,23 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// PyTorch's options of nn.TransformerEncoderLayer and nn.TransformerDecoderLayer, then further
-/// ones.
+/// PyTorch's options of nn.TransformerEncoderLayer and nn.TransformerDecoderLayer, followed by
+/// attn's own.
 struct TransformerLayerOptions {
   index_t d_model = 0;             ///< features of a token
-  index_t nhead = 1;               ///< heads of queries
-  index_t dim_feedforward = 2048;  ///< features in the middle of the feed-forward
-  double dropout = 0.1;            ///< where PyTorch has it, only in calls that save for backward
-  Activation activation = Activation::relu;  ///< the feed-forward's
-  double layer_norm_eps = 1e-5;              ///< of the norms
-  bool norm_first = false;  ///< pre-norm: x + f(norm(x)); else post-norm: norm(x + f(x))
-  bool norm_behind =
-      false;         ///< with norm_first: x + norm(f(norm(x))), as Gemma 2 has it; not in training
-  bool bias = true;  ///< of linear maps and norms
-  bool gated = false;               ///< feed-forward: see FeedForwardOptions
+  index_t nhead = 1;               ///< query heads
+  index_t dim_feedforward = 2048;  ///< hidden features of the feed-forward
+  double dropout = 0.1;            ///< at PyTorch's places, only in calls that save for backward
+  Activation activation = Activation::relu;  ///< of the feed-forward
+  double layer_norm_eps = 1e-5;              ///< epsilon of the norms
+  bool norm_first = false;  ///< pre-norm: x + f(norm(x)); otherwise post-norm: norm(x + f(x))
+  /// With norm_first: x + norm(f(norm(x))), as in Gemma 2; no backward.
+  bool norm_behind = false;
+  bool bias = true;                 ///< of linear maps and norms
+  bool gated = false;               ///< gated feed-forward: see FeedForwardOptions
   NormKind norm = NormKind::layer;  ///< layer norm or RMS norm
-  /// Further options of attention. embed_dim and num_heads are set by the layer; bias needs the
-  /// layer's bias.
+  /// Further options of attention; the layer sets embed_dim and num_heads, and bias only if it has
+  /// biases.
   MultiHeadAttentionOptions attention = {};
 
   MultiHeadAttentionOptions attention_options() const {

@@ -63,10 +63,10 @@ auto feed_forward(const X& x, const W1& weight1, const B1& bias1, const W2& weig
 }
 
 struct FeedForwardOptions {
-  index_t d_model = 0;                       ///< features of input and result
-  index_t dim_feedforward = 2048;            ///< features in the middle
+  index_t d_model = 0;                       ///< features of input and output
+  index_t dim_feedforward = 2048;            ///< hidden features
   Activation activation = Activation::relu;  ///< silu is swish
-  bool gated = false;  ///< activation(gate(x)) up(x) in the middle: SwiGLU by silu, GeGLU by gelu
+  bool gated = false;  ///< hidden = activation(gate(x)) up(x): SwiGLU with silu, GeGLU with gelu
   bool bias = true;    ///< of the linear maps
 };
 

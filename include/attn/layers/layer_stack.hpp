@@ -10,19 +10,19 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Of an encoder or a decoder.
+/// Options of an encoder or decoder.
 struct TransformerStackOptions {
-  index_t num_layers = 6;              ///< layers, each with weights of its own
-  TransformerLayerOptions layer = {};  ///< of each
-  bool norm = false;                   ///< of the last layer's result, as pre-norm stacks have it
-  /// Sliding window of each layer, instead of layer.attention.window: layer n takes entry n % size.
-  /// -1: all keys.
+  index_t num_layers = 6;              ///< layers with separate weights
+  TransformerLayerOptions layer = {};  ///< options of each layer
+  bool norm = false;                   ///< final norm, as in pre-norm stacks
+  /// Sliding window per layer, instead of layer.attention.window: layer n uses entry n % size; -1:
+  /// all keys.
   std::vector<index_t> windows = {};
-  /// Buckets of distances with a learned bias of scores, which all layers share, as T5 has them:
-  /// see t5_relative_bias(); 0: none.
+  /// Buckets of distances with a learned bias shared by all layers (T5): see t5_relative_bias(); 0:
+  /// none.
   index_t relative_buckets = 0;
-  index_t relative_max_distance = 128;  ///< from there on all share the last bucket
-  bool relative_bidirectional = true;   ///< half of the buckets for keys behind the query
+  index_t relative_max_distance = 128;  ///< larger distances share the last bucket
+  bool relative_bidirectional = true;   ///< half of the buckets are for keys after the query
 };
 
 namespace detail {

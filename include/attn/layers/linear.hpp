@@ -119,8 +119,8 @@ auto linear(const X& x, const W& weight, const B& bias = {},
 /// PyTorch's nn.Linear options.
 struct LinearOptions {
   index_t in_features = 0;   ///< features of x
-  index_t out_features = 0;  ///< features of the result
-  bool bias = true;          ///< whether it has one
+  index_t out_features = 0;  ///< features of the output
+  bool bias = true;          ///< whether it has a bias
 };
 
 /// PyTorch's nn.Linear: parameters weight (out, in) and bias (out), zero until loaded. After

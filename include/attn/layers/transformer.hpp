@@ -7,14 +7,14 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// PyTorch's nn.Transformer options, those of its layers in `layer`.
+/// PyTorch's nn.Transformer options; `layer` contains those of its layers.
 struct TransformerOptions {
-  TransformerLayerOptions layer = {.d_model = 512, .nhead = 8};  ///< of both stacks
-  index_t num_encoder_layers = 6;                                ///< layers of the encoder
-  index_t num_decoder_layers = 6;                                ///< layers of the decoder
-  bool norm = true;                                              ///< behind each of the two stacks
-  index_t relative_buckets = 0;  ///< see TransformerStackOptions: in each stack's self-attention
-  index_t relative_max_distance = 128;  ///< from there on all share the last bucket
+  TransformerLayerOptions layer = {.d_model = 512, .nhead = 8};  ///< layers of both stacks
+  index_t num_encoder_layers = 6;                                ///< encoder layers
+  index_t num_decoder_layers = 6;                                ///< decoder layers
+  bool norm = true;                                              ///< final norm of both stacks
+  index_t relative_buckets = 0;  ///< of each stack's self-attention: see TransformerStackOptions
+  index_t relative_max_distance = 128;  ///< larger distances share the last bucket
 
   TransformerStackOptions encoder_options() const {
     return {.num_layers = num_encoder_layers,
@@ -34,11 +34,11 @@ struct TransformerOptions {
 /// The options of each attention in one forward call.
 template <class T>
 struct TransformerCall {
-  AttentionOptions<Accumulator<T>> src = {};  ///< of the encoder
-  AttentionOptions<Accumulator<T>> tgt = {};  ///< of the decoder's self-attention: .mask = causal()
+  AttentionOptions<Accumulator<T>> src = {};  ///< encoder self-attention
+  AttentionOptions<Accumulator<T>> tgt = {};  ///< decoder self-attention: .mask = causal()
   AttentionOptions<Accumulator<T>> memory =
       {};                    ///< of the decoder's attention to the encoder's result
-  Execution execution = {};  ///< of all
+  Execution execution = {};  ///< of all attentions
 
   ATTN_REFUSE_OTHER_ELEMENTS(TransformerCall)
 };

@@ -8,19 +8,19 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// By the words of a model's config.json.
+/// Named as in config.json.
 struct BertOptions {
-  index_t vocab_size = 30522;                ///< ids are 0 to vocab_size - 1
-  index_t hidden_size = 768;                 ///< features of a token
-  index_t num_hidden_layers = 12;            ///< layers of the encoder
-  index_t num_attention_heads = 12;          ///< heads of each layer
-  index_t intermediate_size = 3072;          ///< features in the middle of the feed-forward
-  index_t max_position_embeddings = 512;     ///< longest sequence
-  index_t position_offset = 0;               ///< rows of positions before the first: RoBERTa has 2
-  bool skip_padding = false;                 ///< RoBERTa: see InputEmbeddingOptions
-  index_t type_vocab_size = 2;               ///< segments
-  double layer_norm_eps = 1e-12;             ///< of all norms
-  Activation hidden_act = Activation::gelu;  ///< the feed-forward's activation
+  index_t vocab_size = 30522;             ///< ids are 0 .. vocab_size - 1
+  index_t hidden_size = 768;              ///< features of a token
+  index_t num_hidden_layers = 12;         ///< encoder layers
+  index_t num_attention_heads = 12;       ///< heads per layer
+  index_t intermediate_size = 3072;       ///< hidden features of the feed-forward
+  index_t max_position_embeddings = 512;  ///< maximum sequence length
+  index_t position_offset = 0;    ///< rows of the position table before position 0 (RoBERTa: 2)
+  bool skip_padding = false;      ///< RoBERTa: see InputEmbeddingOptions
+  index_t type_vocab_size = 2;    ///< segments
+  double layer_norm_eps = 1e-12;  ///< epsilon of all norms
+  Activation hidden_act = Activation::gelu;  ///< activation of the feed-forward
   double hidden_dropout_prob = 0.1;          ///< only in calls that save for backward
   bool pooler = false;                       ///< tanh of a linear map of the first token
 
@@ -48,10 +48,11 @@ struct BertOptions {
   }
 };
 
-/// What a call can be told beside AttentionOptions.
+/// Options of one call beyond AttentionOptions.
 struct BertCall {
-  TensorView2<const index_t> token_type_ids = {};  ///< (batch, seq); all 0
-  TensorView2<const index_t> position_ids = {};    ///< (batch, seq); 0, 1, .. in every sequence
+  TensorView2<const index_t> token_type_ids = {};  ///< (batch, seq); 0 if not given
+  /// (batch, seq); 0, 1, .. in each sequence if not given.
+  TensorView2<const index_t> position_ids = {};
 };
 
 /// ids (batch, seq) of any integer type to hidden states (batch, seq, hidden_size). Source: Devlin

@@ -9,18 +9,18 @@
 ATTN_NAMESPACE_BEGIN
 
 struct GptOptions {
-  index_t vocab_size = 0;              ///< ids are 0 to vocab_size - 1
-  index_t num_layers = 12;             ///< layers, each with weights of its own
+  index_t vocab_size = 0;              ///< ids are 0 .. vocab_size - 1
+  index_t num_layers = 12;             ///< layers with separate weights
   TransformerLayerOptions layer = {};  ///< GPT-2: .activation = gelu_tanh, .norm_first = true
-  /// What is added for where a token stands: learned if not given. With layer.attention.rotary it
-  /// must be given: none, or what a model has beside rotary.
+  /// Position embedding; learned if not given. Required with layer.attention.rotary, usually
+  /// Positions::none.
   std::optional<Positions> positions = {};
   index_t max_positions = 1024;  ///< of sinusoidal and learned positions
-  bool scale_embedding = false;  ///< by sqrt(d_model)
-  bool norm = true;              ///< before the logits
-  bool tied = true;              ///< logits by the words' embedding, not by a weight of their own
-  double logit_scale = 1;        ///< logits are multiplied by it,
-  double logit_softcap = 0;      ///< then are softcap tanh(logit / softcap); 0: stay
+  bool scale_embedding = false;  ///< multiply embeddings by sqrt(d_model)
+  bool norm = true;              ///< final norm before the logits
+  bool tied = true;        ///< compute logits with the word embedding instead of a separate weight
+  double logit_scale = 1;  ///< factor of the logits
+  double logit_softcap = 0;           ///< then logit = softcap tanh(logit / softcap); 0: none
   std::vector<index_t> windows = {};  ///< see TransformerStackOptions
 
   InputEmbeddingOptions embedding_options() const {

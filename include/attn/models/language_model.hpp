@@ -12,22 +12,20 @@
 ATTN_NAMESPACE_BEGIN
 
 struct LanguageModelOptions {
-  /// Positions that there are angles for; 0: those that the file says.
-  index_t max_positions = 0;
-  /// Lays weights out for the kernels: faster prefill, by a second copy of each (see Gpt::pack()).
+  index_t max_positions = 0;  ///< positions in the rotary table; 0: the file's
+  /// Pack weights for faster prefill, which stores a second copy of each (see Gpt::pack()).
   bool pack = true;
-  /// What weights of floats become, as by quantize(); none: they stay. Codes of a GGUF file stay
-  /// what they are.
+  /// Format of float weights, as in quantize(); if not given they stay float. Quantised weights of
+  /// a GGUF file keep their format.
   std::optional<WeightFormat> weights = {};
-  /// Quantised weights of a GGUF file become float: what training and Lora want.
+  /// Dequantise the weights of a GGUF file to float, as training and Lora require.
   bool dequantize = false;
-  /// What activations become before they meet quantised weights; int8, which is for codes, counts
-  /// as int16 where a GGUF file's codes make queries, keys and values, as bf16 with weights of
-  /// bfloat16 and as exact with those of float16. The scores of attention, norms and what is
-  /// between are float throughout.
+  /// Format of activations in products with quantised weights. int8 becomes int16 (the value and
+  /// its residual) for the query, key and value projections of a GGUF file, bf16 with bfloat16
+  /// weights, and exact with float16 weights. Attention scores, norms and other operations are
+  /// float.
   ActivationFormat activations = ActivationFormat::exact;
-  /// Instead of the file's own.
-  std::optional<ChatTemplate> chat_template = {};
+  std::optional<ChatTemplate> chat_template = {};  ///< replaces the file's chat template
   /// Unknown keys of a folder's config.json (see PretrainedOptions) or of a GGUF file's
   /// architecture, with or without its name ("llama.logit_scale"), to accept.
   std::vector<std::string> ignore_keys = {};

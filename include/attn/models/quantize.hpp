@@ -23,8 +23,8 @@ enum class WeightFormat {
 };
 
 struct QuantizeOptions {
-  WeightFormat weights = WeightFormat::int8;               ///< how they are stored
-  ActivationFormat activations = ActivationFormat::exact;  ///< what they are multiplied with
+  WeightFormat weights = WeightFormat::int8;               ///< format of stored weights
+  ActivationFormat activations = ActivationFormat::exact;  ///< format of activations in products
 };
 
 namespace detail {

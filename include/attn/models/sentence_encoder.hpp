@@ -11,13 +11,12 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// How SentenceEncoder::encode() goes about it.
+/// Options of SentenceEncoder::encode().
 struct EncodeOptions {
-  std::string_view prompt =
-      {};                    ///< name of the prompt that goes before each line; empty: the default
-  bool normalize = false;    ///< vectors of length 1, also where the folder asks for none
-  index_t batch_size = 32;   ///< lines that are computed at a time, those of like length together
-  Execution execution = {};  ///< threads, scratch and instruction set
+  std::string_view prompt = {};  ///< name of the prompt before each line; empty: the default
+  bool normalize = false;        ///< normalise vectors even if the folder does not
+  index_t batch_size = 32;       ///< lines per batch, sorted by length
+  Execution execution = {};      ///< threads, scratch and instruction set
 };
 
 /// A BERT or RoBERTa encoder with its tokenizer, whose hidden states are pooled into one vector a

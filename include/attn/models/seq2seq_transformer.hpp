@@ -11,21 +11,21 @@
 ATTN_NAMESPACE_BEGIN
 
 struct Seq2SeqOptions {
-  index_t src_vocab_size = 0;                   ///< ids of the source are below it
-  index_t tgt_vocab_size = 0;                   ///< ids of the target are below it
+  index_t src_vocab_size = 0;                   ///< source ids are below it
+  index_t tgt_vocab_size = 0;                   ///< target ids are below it
   TransformerOptions transformer = {};          ///< both stacks
-  Positions positions = Positions::sinusoidal;  ///< what is added for where a token stands
+  Positions positions = Positions::sinusoidal;  ///< position embedding
   index_t max_positions = 512;                  ///< of sinusoidal and learned positions
-  index_t position_offset = 0;                  ///< rows of positions before the first: BART has 2
-  bool scale_embedding = true;                  ///< by sqrt(d_model)
-  bool embedding_norm = false;                  ///< a norm before the first layer of each stack
-  bool tied = false;         ///< logits by the target's embedding, not by a weight of their own
-  bool output_bias = false;  ///< of the logits' linear map
-  double output_scale = 1;   ///< of what the logits are made of: tied T5 has 1 / sqrt(d_model)
-  std::optional<index_t> pad_id = {};  ///< tokens that nobody sees
-  bool pad_target =
-      true;  ///< false: pad_id is a token of the target like others, as T5 begins with it
-  MaskedRow masked_row = MaskedRow::zero;  ///< what a query gets that sees no key
+  index_t position_offset = 0;  ///< rows of the position table before position 0 (BART: 2)
+  bool scale_embedding = true;  ///< multiply embeddings by sqrt(d_model)
+  bool embedding_norm = false;  ///< norm before the first layer of each stack
+  bool tied = false;  ///< compute logits with the target's embedding instead of a separate weight
+  bool output_bias = false;  ///< bias of the logits
+  double output_scale = 1;   ///< factor of the decoder's output: 1 / sqrt(d_model) in tied T5
+  std::optional<index_t> pad_id = {};  ///< padding id; padding tokens are masked out
+  /// False: pad_id is an ordinary target token, as T5's start token.
+  bool pad_target = true;
+  MaskedRow masked_row = MaskedRow::zero;  ///< output of fully masked queries
 
   InputEmbeddingOptions embedding_options(index_t vocab_size) const {
     const TransformerLayerOptions& layer = transformer.layer;

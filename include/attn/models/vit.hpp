@@ -7,19 +7,19 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// By the words of a model's config.json.
+/// Named as in config.json.
 struct VitOptions {
-  index_t image_height = 224;                ///< pixels
-  index_t image_width = 224;                 ///< pixels
-  index_t patch_size = 16;                   ///< pixels of a patch's side, which divide both
-  index_t num_channels = 3;                  ///< colours of a pixel
-  index_t hidden_size = 768;                 ///< features of a patch
-  index_t num_hidden_layers = 12;            ///< layers of the encoder
-  index_t num_attention_heads = 12;          ///< heads of each layer
-  index_t intermediate_size = 3072;          ///< features in the middle of the feed-forward
-  double layer_norm_eps = 1e-12;             ///< of all norms
-  Activation hidden_act = Activation::gelu;  ///< the feed-forward's activation
-  bool qkv_bias = true;                      ///< of the projections of queries, keys and values
+  index_t image_height = 224;        ///< pixels
+  index_t image_width = 224;         ///< pixels
+  index_t patch_size = 16;           ///< side of a patch in pixels, which divides height and width
+  index_t num_channels = 3;          ///< channels of a pixel
+  index_t hidden_size = 768;         ///< features of a patch
+  index_t num_hidden_layers = 12;    ///< encoder layers
+  index_t num_attention_heads = 12;  ///< heads per layer
+  index_t intermediate_size = 3072;  ///< hidden features of the feed-forward
+  double layer_norm_eps = 1e-12;     ///< epsilon of all norms
+  Activation hidden_act = Activation::gelu;  ///< activation of the feed-forward
+  bool qkv_bias = true;                      ///< bias of the query, key and value projections
   index_t num_labels = 0;                    ///< classes; 0: no classifier
 
   index_t num_patches() const { return (image_height / patch_size) * (image_width / patch_size); }

@@ -11,9 +11,8 @@
 ATTN_NAMESPACE_BEGIN
 
 struct InitializeOptions {
-  std::uint64_t seed = 0;  ///< of the random numbers
-  /// Standard deviation of embeddings; 1 in PyTorch, 0.02 in GPT-2, whose logits share them.
-  double embedding_std = 1;
+  std::uint64_t seed = 0;    ///< seed of the random numbers
+  double embedding_std = 1;  ///< standard deviation of embeddings: 1 in PyTorch, 0.02 in GPT-2
 };
 
 /// Initialises parameters as PyTorch's constructors do, by their names: linear weights and biases

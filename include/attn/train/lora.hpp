@@ -18,14 +18,14 @@
 ATTN_NAMESPACE_BEGIN
 
 struct LoraOptions {
-  index_t rank = 8;  ///< rows of A and columns of B of each adapter
+  index_t rank = 8;  ///< rows of A and columns of B
   double alpha = 8;  ///< adapters are scaled by alpha / rank
   /// Whether a weight gets an adapter, by its name; by default all but embeddings and norms. Called
   /// only for matrices whose names end in "weight".
   std::function<bool(std::string_view)> takes = [](std::string_view name) {
     return decays(name) && name.find("embedding") == std::string_view::npos;
   };
-  std::uint64_t seed = 0;  ///< of A's initial values; B starts as 0
+  std::uint64_t seed = 0;  ///< seed of the initial A; B is initially 0
 };
 
 /// Adapters of the weight matrices W of a model, which runs with W + (alpha / rank) B A. Only

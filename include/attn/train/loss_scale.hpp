@@ -12,11 +12,11 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// GradScaler's options and defaults.
+/// Options and defaults of PyTorch's GradScaler.
 struct LossScaleOptions {
-  double initial = 65536;          ///< the first factor
+  double initial = 65536;          ///< initial factor
   double growth = 2;               ///< multiplies the factor after growth_interval finite steps
-  double backoff = 0.5;            ///< multiplies it after gradients that are not finite
+  double backoff = 0.5;            ///< multiplies it after non-finite gradients
   index_t growth_interval = 2000;  ///< consecutive steps with finite gradients
 };
 

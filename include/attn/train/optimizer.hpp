@@ -12,19 +12,21 @@ ATTN_NAMESPACE_BEGIN
 struct SgdOptions {
   double momentum = 0;    ///< 0: no momentum buffer
   bool nesterov = false;  ///< Nesterov momentum
-  /// L2 penalty, weight_decay * parameter added to the gradient, if no groups are given.
+  /// L2 penalty: adds weight_decay * parameter to the gradient, without groups.
   double weight_decay = 0;
-  std::vector<ParameterGroup> groups = {};  ///< none: all parameters, with weight_decay
+  /// Parameter groups; empty: all parameters with weight_decay.
+  std::vector<ParameterGroup> groups = {};
 };
 
 struct AdamOptions {
   double beta1 = 0.9;       ///< decay of the running mean of gradients
-  double beta2 = 0.999;     ///< decay of the running mean of their squares
-  double eps = 1e-8;        ///< added to the root of the latter
-  double weight_decay = 0;  ///< if no groups are given
-  /// AdamW: parameters shrink by rate * weight_decay; else weight_decay is an L2 penalty as in Sgd.
+  double beta2 = 0.999;     ///< decay of the running mean of squared gradients
+  double eps = 1e-8;        ///< added to the root of the mean square
+  double weight_decay = 0;  ///< without groups
+  /// AdamW: parameters shrink by rate * weight_decay; otherwise an L2 penalty as in Sgd.
   bool decoupled = false;
-  std::vector<ParameterGroup> groups = {};  ///< none: all parameters, with weight_decay
+  /// Parameter groups; empty: all parameters with weight_decay.
+  std::vector<ParameterGroup> groups = {};
 };
 
 namespace detail {

@@ -10,12 +10,12 @@
 ATTN_NAMESPACE_BEGIN
 
 struct KvCacheOptions {
-  index_t batch = 1;         ///< rows, each a sequence of its own
-  index_t num_kv_heads = 1;  ///< heads of keys and values
-  index_t capacity = 0;      ///< most keys held at once
-  index_t head_dim = 0;      ///< of a key
-  index_t head_dim_v = 0;    ///< of a value; 0: head_dim
-  /// Keys kept when new ones are appended, as sliding_window(window, 0) sees; below capacity. 0:
+  index_t batch = 1;         ///< rows, each an independent sequence
+  index_t num_kv_heads = 1;  ///< key/value heads
+  index_t capacity = 0;      ///< maximum number of keys held
+  index_t head_dim = 0;      ///< dimension of a key
+  index_t head_dim_v = 0;    ///< dimension of a value; 0: head_dim
+  /// Keys kept when new ones are appended, enough for sliding_window(window, 0); below capacity; 0:
   /// all.
   index_t window = 0;
   /// What keys and values are stored as; the cache's own type if not given. A cache of float may

@@ -7,16 +7,16 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// What is applied to each element of A B before it is stored: c = activation(alpha * (A B) +
+/// Operations on each element of A B before it is stored: c = activation(alpha * (A B) +
 /// bias[column]) + beta * residual. An empty residual is c itself; with beta 0, the default, it is
 /// not read.
 template <class T, int Rank = 2>
 struct Epilogue {
-  Accumulator<T> alpha = 1;                  ///< the product times this,
-  OptionView<const T, 1> bias = {};          ///< (n), contiguous, added to each row,
-  Activation activation = Activation::none;  ///< of the sum; then
-  Accumulator<T> beta = 0;                   ///< times the residual is added
-  OptionView<const T, Rank> residual = {};   ///< (m, n); of a batch (batch or 1, m, n)
+  Accumulator<T> alpha = 1;                  ///< factor of the product
+  OptionView<const T, 1> bias = {};          ///< (n), contiguous, added to each row
+  Activation activation = Activation::none;  ///< applied to alpha (A B) + bias
+  Accumulator<T> beta = 0;                   ///< factor of the residual
+  OptionView<const T, Rank> residual = {};   ///< (m, n); in batches (batch or 1, m, n)
 
   /// Not callable: see ATTN_REFUSE_OTHER_ELEMENTS.
   template <class U, int OtherRank>

@@ -10,8 +10,8 @@
 ATTN_NAMESPACE_BEGIN
 
 struct ContrastiveOptions {
-  double temperature = 0.05;  ///< above 0; similarities are divided by it
-  Execution execution = {};   ///< how the call runs
+  double temperature = 0.05;  ///< divides similarities; above 0
+  Execution execution = {};   ///< threads, scratch and instruction set
 };
 
 namespace detail {

@@ -10,7 +10,7 @@
 ATTN_NAMESPACE_BEGIN
 
 struct CosineEmbeddingOptions {
-  double margin = 0;  ///< in [-1, 1]: unlike pairs with at most this cosine have no loss
+  double margin = 0;  ///< in [-1, 1]: negative pairs with at most this cosine have no loss
 };
 
 namespace detail {

@@ -8,17 +8,19 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// PyTorch's options of cross_entropy; the mean over targets that are not ignored.
+/// PyTorch's options of cross_entropy, which averages over targets that are not ignored.
 template <class T>
 struct CrossEntropyOptions {
-  std::optional<index_t> ignore_index = {};  ///< rows with this target count for nothing
-  double label_smoothing = 0;  ///< in [0, 1]: this share of the target goes to all classes alike
-  TensorView1<const T> class_weights = {};  ///< (classes), at least 0; 1 each
-  /// What the sum of losses is divided by; the weights of the targets that are not ignored. Steps
-  /// over parts of a batch give the whole batch's, so that their gradients add up to it.
+  std::optional<index_t> ignore_index = {};  ///< rows with this target are ignored
+  double label_smoothing = 0;  ///< in [0, 1]: share of the target distributed over all classes
+  TensorView1<const T> class_weights = {};  ///< (classes), at least 0; default 1
+  /// Divides the sum of losses; default: the sum of the weights of targets that are not ignored.
+  /// For part of a batch, pass the value of the whole batch, so that gradients add up to those of
+  /// the batch.
   std::optional<double> divisor = {};
-  double gradient_scale = 1;  ///< of the gradient, not of the loss: LossScale's factor()
-  Execution execution = {};   ///< how the call runs
+  /// Factor of the gradient but not of the loss, such as LossScale's factor().
+  double gradient_scale = 1;
+  Execution execution = {};  ///< threads, scratch and instruction set
 
   ATTN_REFUSE_OTHER_ELEMENTS(CrossEntropyOptions)
 };

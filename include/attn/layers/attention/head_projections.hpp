@@ -8,31 +8,32 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// PyTorch's options of nn.MultiheadAttention, then further ones. 0: the default.
+/// PyTorch's options of nn.MultiheadAttention, followed by attn's own.
 struct MultiHeadAttentionOptions {
-  index_t embed_dim = 0;  ///< features of query and result
-  index_t num_heads = 1;  ///< heads of queries
-  bool bias = true;       ///< of the projections in and out, unless they have their own:
-  std::optional<bool> in_proj_bias = {};   ///< of those of queries, keys and values
-  std::optional<bool> out_proj_bias = {};  ///< of that of the result
-  index_t kdim = 0;                        ///< features of key; embed_dim
-  index_t vdim = 0;                        ///< features of value; embed_dim
-  bool add_bias_kv = false;                ///< append a learned key and value, never masked
-  bool add_zero_attn = false;              ///< append a key and value of zeros, never masked
-  index_t num_kv_heads = 0;  ///< num_heads, or a divisor of it: heads that share keys and values
-  index_t head_dim = 0;      ///< of queries and keys (d_k); embed_dim / num_heads
-  index_t head_dim_v = 0;    ///< of values (d_v); head_dim
-  bool output_projection = true;     ///< false: the result is the concatenated heads
-  std::optional<double> scale = {};  ///< 1 / sqrt(head_dim); a call's own comes first
-  /// Of each head's query and key, before rotary: q_norm and k_norm, as Qwen3 and Gemma have them.
+  index_t embed_dim = 0;                   ///< features of query and output
+  index_t num_heads = 1;                   ///< query heads
+  bool bias = true;                        ///< of all projections, unless set separately:
+  std::optional<bool> in_proj_bias = {};   ///< of the query, key and value projections
+  std::optional<bool> out_proj_bias = {};  ///< of the output projection
+  index_t kdim = 0;                        ///< features of key; 0: embed_dim
+  index_t vdim = 0;                        ///< features of value; 0: embed_dim
+  bool add_bias_kv = false;                ///< append a learned key and value that is never masked
+  bool add_zero_attn = false;              ///< append a zero key and value that is never masked
+  index_t num_kv_heads = 0;       ///< key/value heads, a divisor of num_heads; 0: num_heads
+  index_t head_dim = 0;           ///< of queries and keys (d_k); 0: embed_dim / num_heads
+  index_t head_dim_v = 0;         ///< of values (d_v); 0: head_dim
+  bool output_projection = true;  ///< false: return the concatenated heads
+  /// 1 / sqrt(head_dim) if not given; the scale of a call takes precedence.
+  std::optional<double> scale = {};
+  /// Norm of each head of queries and keys before rotary: q_norm and k_norm of Qwen3 and Gemma.
   std::optional<NormKind> query_key_norm = {};
-  double query_key_norm_eps = 1e-6;  ///< of those norms
-  double softcap = 0;                ///< of scores; a call's own comes first
-  index_t window = -1;  ///< keys before its own that a query sees, whatever the mask; -1: all
+  double query_key_norm_eps = 1e-6;  ///< epsilon of these norms
+  double softcap = 0;                ///< of scores; the softcap of a call takes precedence
+  index_t window = -1;  ///< sliding window before the query, combined with the mask; -1: none
   std::optional<RotaryOptions> rotary = {};  ///< rotary embedding of queries and keys
-  bool separate_in_proj =
-      false;           ///< input projections are named one by one: q_proj_weight, q_proj_bias, ..
-  double dropout = 0;  ///< of the weights, in training of layers; a call has its own
+  /// Name the input projections separately: q_proj_weight, q_proj_bias, ..
+  bool separate_in_proj = false;
+  double dropout = 0;  ///< of attention weights in training; calls have their own
 };
 
 namespace detail {

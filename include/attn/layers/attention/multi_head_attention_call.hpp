@@ -13,16 +13,16 @@ ATTN_NAMESPACE_BEGIN
 /// What one call of the module may set beyond AttentionOptions.
 template <class T>
 struct MultiHeadAttentionCall {
-  TensorView3<const T> residual = {};  ///< added to the result, which has its shape
+  TensorView3<const T> residual = {};  ///< added to the output, of the same shape
   /// Positions of the tokens of query and of key for rotary, (batch, seq). If not given, keys have
   /// the positions from first_key on, or those after the cache's, and the last query that of the
   /// last key, whatever lengths and offset say; in packed sequences both count from the sequence's
   /// start.
   TensorView2<const index_t> position_ids = {};
-  /// This call's keys and values are appended to it, and attention runs over all that it holds.
+  /// Appends the keys and values of this call, and attends to all keys of the cache.
   KvCache<T>* cache = nullptr;
-  bool append =
-      true;  ///< false: key and value are not read; attention runs over what the cache holds
+  /// False: do not read key and value; attend only to the cache.
+  bool append = true;
   /// Instead of `cache`: a cache for each batch row, of batch 1 and any length. The result is that
   /// of a call for each row (whose batch index is 0), but projections read their weights once for
   /// all rows. Options must not hold tensors with an axis of batch rows, queries or keys.

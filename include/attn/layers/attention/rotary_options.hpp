@@ -36,14 +36,15 @@ enum class RotaryScalingKind {
 };
 
 struct RotaryScaling {
-  RotaryScalingKind kind = RotaryScalingKind::none;  ///< what is done
-  double factor = 1;                                 ///< how many times longer texts get
-  index_t original_max_positions = 0;  ///< trained on: dynamic, llama3 and yarn need it
-  double low_freq_factor = 1;          ///< llama3: waves longer than original / this are slowed
-  double high_freq_factor = 4;         ///< llama3: waves shorter than original / this are not
-  double beta_fast = 32;               ///< yarn: what turns more often stays
-  double beta_slow = 1;                ///< yarn: what turns less often is slowed by the factor
-  bool truncate = true;                ///< yarn: those borders fall on whole pairs
+  RotaryScalingKind kind = RotaryScalingKind::none;  ///< scaling method
+  double factor = 1;                                 ///< ratio of the new and the trained length
+  index_t original_max_positions = 0;  ///< trained length; required by dynamic, llama3 and yarn
+  double low_freq_factor = 1;  ///< llama3: wavelengths above original / low_freq_factor are scaled
+  /// Llama3: wavelengths below original / high_freq_factor are not scaled.
+  double high_freq_factor = 4;
+  double beta_fast = 32;  ///< yarn: frequencies with more turns are not scaled
+  double beta_slow = 1;   ///< yarn: frequencies with fewer turns are scaled by the factor
+  bool truncate = true;   ///< yarn: round these bounds to whole pairs
   /// Multiplies cos and sin, whatever the kind; if not given, 0.1 ln(factor) + 1 with yarn, else 1.
   std::optional<double> attention_factor = {};
 };
@@ -87,9 +88,8 @@ struct RotaryOptions {
   RotaryPairs pairs = RotaryPairs::halves;  ///< which coordinates form a pair
   double theta = 10000;                     ///< base of the frequencies
   index_t max_positions = 4096;             ///< size of the table of angles
-  RotaryScaling scaling = {};               ///< of the frequencies, for long texts
-  /// Angles per position, one for each pair, instead of those of theta and scaling.
-  RotaryAngles frequencies = {};
+  RotaryScaling scaling = {};               ///< of the frequencies, for longer texts
+  RotaryAngles frequencies = {};  ///< angle per position of each pair; replaces theta and scaling
 };
 
 static_assert(std::is_trivially_destructible_v<RotaryOptions>);

@@ -14,30 +14,30 @@ ATTN_NAMESPACE_BEGIN
 enum class Positions { none, sinusoidal, learned };
 
 struct InputEmbeddingOptions {
-  index_t vocab_size = 0;                 ///< ids are 0 to vocab_size - 1
+  index_t vocab_size = 0;                 ///< ids are 0 .. vocab_size - 1
   index_t d_model = 0;                    ///< features of a token
-  Positions positions = Positions::none;  ///< which position embedding is added
+  Positions positions = Positions::none;  ///< position embedding
   index_t max_positions = 0;              ///< of sinusoidal and learned positions
-  index_t position_offset = 0;  ///< rows of the learned table before position 0: RoBERTa has 2
-  /// RoBERTa: tokens with the id position_offset - 1 are padding. They have the row of this number
-  /// and are not counted in the positions of the others.
+  index_t position_offset = 0;  ///< rows of the learned table before position 0 (RoBERTa: 2)
+  /// RoBERTa: tokens with id position_offset - 1 are padding: their position row has this number,
+  /// and they do not count in the positions of other tokens.
   bool skip_padding = false;
-  index_t num_token_types = 0;   ///< segments, as BERT has them; 0: none
-  bool scale = false;            ///< words times sqrt(d_model), before positions
+  index_t num_token_types = 0;   ///< segments (BERT); 0: none
+  bool scale = false;            ///< multiply word embeddings by sqrt(d_model), before positions
   bool norm = false;             ///< layer norm of the sum
-  double layer_norm_eps = 1e-5;  ///< of that norm
-  double dropout = 0;            ///< of the result, only in calls that save for backward
+  double layer_norm_eps = 1e-5;  ///< epsilon of the norm
+  double dropout = 0;            ///< of the sum, only in calls that save for backward
 };
 
-/// What one forward call may set.
+/// Options of one forward call.
 struct InputEmbeddingCall {
-  index_t first_position = 0;  ///< of column 0, where there are no position_ids
-  /// (batch, seq); -n names the n-th row before position 0, where there are such rows.
+  index_t first_position = 0;  ///< position of column 0, without position_ids
+  /// (batch, seq); -n is the n-th row before position 0.
   TensorView2<const index_t> position_ids = {};
-  /// Where packed sequences begin, as AttentionOptions has them, column 0 being token
-  /// first_position of all of them: positions are counted from each of them again.
+  /// Starts of packed sequences, as in AttentionOptions: positions restart at each; column 0 is
+  /// token first_position of all.
   TensorView1<const index_t> cu_seqlens = {};
-  TensorView2<const index_t> token_type_ids = {};  ///< (batch, seq); all 0
+  TensorView2<const index_t> token_type_ids = {};  ///< (batch, seq); 0 if not given
   Execution execution = {};                        ///< threads, scratch and instruction set
 };
 

@@ -17,14 +17,12 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// How load_pretrained() reads a folder.
+/// Options of load_pretrained().
 struct PretrainedOptions {
-  /// Positions that there are angles for, where there are rotary embeddings; 0: those of the
-  /// config.
-  index_t max_positions = 0;
-  bool pack = true;  ///< lays weights out for the kernels, by a second copy of each
-  /// What a model of float holds its weight matrices as: BF16 or F16, half the memory, and no
-  /// second copy; see store_weights(). None: the model's own element.
+  index_t max_positions = 0;  ///< positions in the rotary table; 0: the config's
+  bool pack = true;           ///< pack weights for the kernels, which stores a second copy of each
+  /// Element of the weight matrices of a float model: BF16 or F16 halve their memory, without
+  /// packed copies; see store_weights(). If not given, the model's element.
   std::optional<DType> weights = {};
   /// Unknown keys of config.json to accept, such as "attn_factor" or "rope_scaling.attn_factor"
   /// within an object; other unknown keys are errors.

@@ -15,14 +15,13 @@ enum class Pooling {
 };
 
 struct SentenceEncoderOptions {
-  Pooling pooling = Pooling::mean;  ///< how tokens become one vector
-  bool normalize = false;           ///< vectors are divided by their lengths
-  bool include_prompt = true;       ///< a mean counts the prompt's tokens
-  index_t max_tokens =
-      512;  ///< of a text with prompt, [CLS] and [SEP] or the like; what comes after them is cut
-  std::map<std::string, std::string> prompts =
-      {};                           ///< what goes before a text, by the prompt's name
-  std::string default_prompt = {};  ///< name of the prompt of calls that name none; empty: none
+  Pooling pooling = Pooling::mean;  ///< how token vectors are combined
+  bool normalize = false;           ///< normalise vectors to length 1
+  bool include_prompt = true;       ///< include the prompt's tokens in the mean
+  /// Maximum tokens of a line, including prompt and special tokens; longer lines are truncated.
+  index_t max_tokens = 512;
+  std::map<std::string, std::string> prompts = {};  ///< prompts by name
+  std::string default_prompt = {};  ///< name of the prompt used by default; empty: none
 };
 
 namespace detail {
