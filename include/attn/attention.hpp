@@ -1,4 +1,4 @@
-// Door of attention: scaled_dot_product_attention, its options and caches; linear_attention.
+// Attention: scaled_dot_product_attention, options, masks, functors, KV caches.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// attn: tensors, attention and Transformer layers on CPUs; this front door lists what there is.
+// attn: tensors, attention and Transformer layers on CPUs; all but training, files and text.
 // SPDX-License-Identifier: Apache-2.0
 //
 //   attn::Tensor4<float> q({1, 8, 128, 64}), k = q, v = q;  // (batch, heads, seq, dim)

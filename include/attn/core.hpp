@@ -1,4 +1,4 @@
-// Door of core: views and tensors over memory, their shapes, daily functions and errors; no Eigen.
+// Core: tensors and views, shapes, printing, arithmetic and errors; no Eigen.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Door of generation: sampling, greedy decoding, beam search, drafts and sessions.
+// Generation: sampling, greedy decoding, beam search, speculative decoding, sessions.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

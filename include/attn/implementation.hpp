@@ -1,4 +1,4 @@
-// The kernels' tables of every target, for whoever is compiled with ATTN_COMPILED.
+// Kernel tables of every target, for files compiled with ATTN_COMPILED.
 // SPDX-License-Identifier: Apache-2.0
 //
 // attn/attn.hpp includes this where ATTN_IMPLEMENTATION is defined, in one file of a program that

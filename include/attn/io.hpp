@@ -1,4 +1,4 @@
-// Front door of io: includes only. Apart from attn/attn.hpp because it needs nlohmann/json.
+// Files: safetensors, GGUF, .npy, config.json; needs nlohmann/json.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

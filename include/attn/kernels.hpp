@@ -1,4 +1,4 @@
-// Door of kernels: products, softmax, norms, activations, and how calls run.
+// Kernels: matrix products, softmax, norms, activations, execution.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Door of layers: what a Transformer is made of, by PyTorch's names.
+// Layers of a Transformer, with PyTorch's names.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

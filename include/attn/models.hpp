@@ -1,4 +1,4 @@
-// Door of models: whole models from token ids: Gpt, Bert, Vit, Seq2SeqTransformer.
+// Models: Gpt, Bert, Vit, Seq2SeqTransformer.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

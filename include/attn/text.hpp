@@ -1,4 +1,4 @@
-// Door of text: tokenizers, streaming decoding and chat templates; needs utf8proc.
+// Text: tokenizers, incremental decoding, chat templates; needs utf8proc.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

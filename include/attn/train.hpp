@@ -1,4 +1,4 @@
-// Door of train: backward, losses, optimizers, schedules, batches and checkpoints.
+// Training: backward, losses, optimizers, schedules, batches, checkpoints.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Attention over a KvCache, of whatever element it stores.
+// Attention over a KvCache of any element.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// explain(): what a call of scaled_dot_product_attention will do, without doing it.
+// explain(): the plan of an attention call, without running it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// extend_mask: any mask as one dense bias, extended by keys that every query sees.
+// extend_mask: any mask as a dense bias, extended by unmasked keys.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

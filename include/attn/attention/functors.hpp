@@ -1,4 +1,4 @@
-// score_mod, mask_mod, prob_mod: scalar functors, compiled into a loop over a row of scores.
+// score_mod, mask_mod, prob_mod: user functors, compiled into the loop over scores.
 // SPDX-License-Identifier: Apache-2.0
 //
 // FlexAttention's functors, at compile time instead of by a compiler at run time. The loop over a

@@ -1,4 +1,4 @@
-// QueryOffset, Visibility, and the interval of keys that causality, windows and lengths leave.
+// QueryOffset, Visibility, and the range of keys that causality, windows and lengths keep.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// KvCache: the keys and values of all positions so far, for decoding step by step.
+// KvCache: keys and values of previous positions, for step-by-step decoding.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// linear_attention: a state per head instead of a softmax; linear, gated and delta rules.
+// linear_attention: linear, gated and delta rules with a state per head.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

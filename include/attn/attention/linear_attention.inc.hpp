@@ -1,4 +1,4 @@
-// Kernel text: linear attention, by blocks of columns of the state.
+// Kernel text: linear attention by blocks of state columns.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Column c of S depends on no other: element c of v writes it and element c of out reads it. So a

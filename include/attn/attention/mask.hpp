@@ -1,4 +1,4 @@
-// Mask, and masks whose meaning is in their type: keep, drop, additive, causal, windows.
+// Mask, and typed masks: keep, drop, additive, causal, windows.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// merge_states: one attention result out of two over different keys.
+// merge_states: combines attention over two sets of keys.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// AttentionOptions: everything that one attention call can be told, as an aggregate.
+// AttentionOptions: the options of one attention call.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,9 +19,9 @@ enum class MaskedRow {
   mean,
 };
 
-/// Reproducible attention dropout: the mask depends only on seed, batch row, head, query and key, not
-/// on tiling, threads or instruction set. Source: Salmon et al., "Parallel random numbers: as easy
-/// as 1, 2, 3" (2011), Philox 4x32-10.
+/// Reproducible attention dropout: the mask depends only on seed, batch row, head, query and key,
+/// not on tiling, threads or instruction set. Source: Salmon et al., "Parallel random numbers: as
+/// easy as 1, 2, 3" (2011), Philox 4x32-10.
 struct Dropout {
   double p = 0;  ///< probability of dropping a weight, in [0, 1); kept weights are divided by 1 - p
   std::uint64_t seed = 0;  ///< seed of the mask
@@ -98,8 +98,8 @@ struct AttentionOptions {
   OptionView<T, 3> column_sums = {};
   /// Largest unmasked score (batch, num_heads); -inf if all are masked.
   OptionView<T, 2> max_logits = {};
-  /// Natural logarithm of the sum of exponentials, including sinks (batch, num_heads, q_len); of packed
-  /// sequences (1, num_heads, total).
+  /// Natural logarithm of the sum of exponentials, including sinks (batch, num_heads, q_len); of
+  /// packed sequences (1, num_heads, total).
   OptionView<T, 3> lse = {};
   Execution execution = {};  ///< threads, scratch and instruction set
 

@@ -1,4 +1,4 @@
-// AttentionPrecision: the arithmetic of the products of queries and keys.
+// AttentionPrecision: arithmetic of the product of queries and keys.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

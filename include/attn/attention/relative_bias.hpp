@@ -1,4 +1,4 @@
-// t5_relative_bias(): T5's learned buckets of distances as AttentionOptions::relative_bias.
+// t5_relative_bias(): T5's bucketed relative position bias.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// scaled_dot_product_attention: attention's public function.
+// scaled_dot_product_attention: the public attention function.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

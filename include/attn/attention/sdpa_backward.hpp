@@ -1,4 +1,4 @@
-// scaled_dot_product_attention_backward: the gradients of attention, from its output and lse.
+// scaled_dot_product_attention_backward: gradients of attention from output and lse.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

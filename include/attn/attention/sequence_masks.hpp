@@ -1,4 +1,4 @@
-// Masks by lengths, padding, prefixes, chunks and documents: an interval of keys for each query.
+// Masks by lengths, padding, prefixes, chunks and documents: a key interval per query.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

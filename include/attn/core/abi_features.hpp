@@ -1,4 +1,4 @@
-// What the compiler may emit, as tokens: x86-64's level, and each feature beyond it.
+// Instruction set features that the compiler may use, as tokens of the inline namespace.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Features whose instructions come from intrinsics alone (AES, SHA, AMX, XSAVE and others) have no

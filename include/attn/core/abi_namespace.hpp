@@ -1,4 +1,4 @@
-// The name of the inline namespace: it differs between builds whose code or layout differs.
+// Name of the inline namespace, which differs between builds with different code or layout.
 // SPDX-License-Identifier: Apache-2.0
 //
 // The linker keeps one copy of an inline function. Were a file compiled with -mbmi2 and one

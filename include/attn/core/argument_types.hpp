@@ -1,4 +1,4 @@
-// What the types of arguments must be: one readable line each, before anything else fails.
+// Assertions of argument types, each a one-line error message before other errors.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A door asserts each argument by a macro, since a static_assert takes its words from literals

@@ -1,4 +1,4 @@
-// Arithmetic on whole tensors, with broadcasting, into an output of the caller's.
+// add, multiply, scale: broadcast arithmetic on tensors.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

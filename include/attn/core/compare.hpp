@@ -1,4 +1,4 @@
-// Comparing tensors: how far two lie apart, and whether that is close.
+// max_abs_difference, all_close: comparison of tensors.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Build configuration: version, processor family, and the namespace that keeps unlike builds apart.
+// Build configuration: version, processor family, inline namespace, macros.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// The meeting point with Eigen: views as row-major maps. The only file that names Eigen.
+// Conversions between Eigen and views. The only header that names Eigen.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

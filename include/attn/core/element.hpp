@@ -1,4 +1,4 @@
-// Elements: float16, bfloat16, what sums of an element are kept in, and types' names in files.
+// Element types: float16, bfloat16, their accumulators, and names of types in files.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

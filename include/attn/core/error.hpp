@@ -1,4 +1,4 @@
-// Exceptions, and the one way every check words its message.
+// Exceptions, and the format of error messages.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Filling tensors with numbers that follow from a seed.
+// fill_normal, fill_uniform: random tensors from a seed.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

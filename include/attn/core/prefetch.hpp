@@ -1,4 +1,4 @@
-// prefetch_bytes(): brings memory into a cache before it is needed.
+// prefetch_bytes(): prefetches memory into a cache.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

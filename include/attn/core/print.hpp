@@ -1,4 +1,4 @@
-// Printing: tensors as text, laid out as numpy lays them out.
+// to_string and <<: tensors as text in numpy's format.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Random bits: the standard's 64-bit Mersenne Twister, as code of attn's own.
+// Random bits: the standard's 64-bit Mersenne Twister, in attn's namespace.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// The largest elements along the last axis: argmax and top_k.
+// argmax, top_k: the largest elements along the last axis.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

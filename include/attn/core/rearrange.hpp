@@ -1,4 +1,4 @@
-// Rearranging tensors: parts joined along an axis, and rows picked by their numbers.
+// concatenate, gather_rows: joins tensors along an axis, selects rows by index.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Shapes: extents as fixed-rank arrays of 64-bit integers, with checked sizes and readable text.
+// Shape: extents as fixed-rank arrays of 64-bit integers, with checked sizes and text.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Strides: what regrouping, reordering and broadcasting axes does to them, for any rank.
+// Strides of reshaped, permuted and broadcast views, for any rank.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

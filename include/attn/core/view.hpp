@@ -1,4 +1,4 @@
-// TensorView: a non-owning strided view of 1 to 4 (or more) axes; every function takes these.
+// TensorView: a non-owning strided view, the argument type of every function.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Cache sizes of the machine, on which tile sizes and non-temporal stores depend.
+// Cache sizes of the machine, which determine tile sizes and streaming stores.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Execution: how one call runs: its threads, its scratch memory, its instruction set.
+// Execution: how a call runs: executor, workspace, instruction set.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Executors run the independent tasks of one call: on one thread, by OpenMP, or on a user's pool.
+// Executors: run the independent tasks of a call on one thread, OpenMP or your thread pool.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

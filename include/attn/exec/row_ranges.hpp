@@ -1,4 +1,4 @@
-// for_rows(): distributes rows over an executor's threads, if there is enough work.
+// for_rows(): distributes rows over an executor's threads if the work is worth it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

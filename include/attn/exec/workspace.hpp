@@ -1,4 +1,4 @@
-// Workspace: scratch memory that grows to what calls need and is then reused without allocating.
+// Workspace: reusable scratch memory that grows to the largest call.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

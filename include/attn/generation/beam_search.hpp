@@ -1,4 +1,4 @@
-// beam_search: the likeliest continuations of a batch of prompts, several at a time.
+// beam_search: the most likely continuations of a batch of prompts.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sessions: a model and the caches of one batch, as generate() and beam_search() take them.
+// Decoding sessions: a model with the caches of one batch, for generate() and beam_search().
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

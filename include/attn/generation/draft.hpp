@@ -1,4 +1,4 @@
-// Drafts: cheap guesses at the next tokens, which generate_text() verifies several at once.
+// Drafts: proposals of the next tokens for speculative decoding.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// generate: the tokens that follow a batch of prompts, by any decoder that keeps a cache.
+// generate: continues a batch of prompts with any decoder that has a cache.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

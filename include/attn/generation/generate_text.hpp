@@ -1,4 +1,4 @@
-// generate_text: a language model's answer as text, or several at once; score_text: a text's odds.
+// generate_text, generate_texts, score_text: text in, text or log-probabilities out.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

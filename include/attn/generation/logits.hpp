@@ -1,4 +1,4 @@
-// Changes to logits before a token is chosen: penalties for what was said already, and biases.
+// adjust_logits: repetition, presence and frequency penalties, and biases.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sampling: the next token from a row of logits, the likeliest one or a draw.
+// Sampling: greedy or random choice of the next token from logits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

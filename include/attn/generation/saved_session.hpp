@@ -1,4 +1,4 @@
-// Sessions in files: what a session has seen, for another to go on from.
+// save_session, load_session: a session's tokens, keys and values in a file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

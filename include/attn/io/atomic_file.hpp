@@ -1,4 +1,4 @@
-// AtomicFile: a file that appears whole under its name, or not at all.
+// AtomicFile: writes a file completely or not at all.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

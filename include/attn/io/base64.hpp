@@ -1,4 +1,4 @@
-// Base64: bytes out of the letters that JSON files spell them in.
+// Base64 decoding.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

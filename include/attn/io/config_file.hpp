@@ -1,4 +1,4 @@
-// ConfigFile: settings by name in a JSON file, and which of them nobody has asked for.
+// ConfigFile: typed access to a JSON file, which records the keys that were not read.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// MappedFile: a whole file as read-only bytes, mapped into memory where the system can do it.
+// MappedFile: a read-only memory-mapped file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

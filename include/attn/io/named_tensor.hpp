@@ -1,4 +1,4 @@
-// NamedTensor: a name and a read-only view whose type and rank are known at run time.
+// NamedTensor: a name and a read-only view with run-time type and rank.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// NpyArray: numpy's .npy files read, viewed where they lie or loaded; save_npy writes them.
+// NpyArray, save_npy: numpy's .npy files.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

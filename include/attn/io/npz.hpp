@@ -1,4 +1,4 @@
-// NpzFile: numpy's .npz files, arrays by name, compressed or not; save_npz writes them. Needs zlib.
+// NpzFile, save_npz: numpy's .npz files; needs zlib.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Not part of attn/io.hpp: a program that includes this links zlib, by CMake's ZLIB::ZLIB.

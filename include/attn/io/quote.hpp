@@ -1,4 +1,4 @@
-// How io errors quote text, shapes and lists that come from a file nobody has vouched for.
+// Quoting of untrusted text, shapes and lists in error messages.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

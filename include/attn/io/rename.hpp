@@ -1,4 +1,4 @@
-// rename_by: from a module's names of parameters to those of a file.
+// rename_by: maps a module's parameter names to those of a file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

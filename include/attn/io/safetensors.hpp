@@ -1,4 +1,4 @@
-// SafetensorsFile: tensors by name in a memory-mapped safetensors file, viewed or copied.
+// SafetensorsFile: tensors of a memory-mapped safetensors file by name.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// State dicts: parameters by PyTorch's names, from safetensors files into modules and back.
+// load_state_dict, save_state_dict: module parameters by PyTorch's names.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A module takes part by two members, which call f(name, view) once per parameter, always in the

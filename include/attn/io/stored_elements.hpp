@@ -1,12 +1,14 @@
-// Elements as files hold them: which types load as which, and the conversion.
+// Element types in files: which types load as which, conversion, overflow.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string_view>

@@ -1,4 +1,4 @@
-// Backends: a target's table of functions for one family of operations, chosen once per call.
+// Backend: a target's table of kernels for one family of operations.
 // SPDX-License-Identifier: Apache-2.0
 //
 //   backend<family::Products, T>(isa).gemm(problem, execution)

@@ -1,4 +1,4 @@
-// Decoder: a stack of decoder layers with a norm behind it, by PyTorch's names.
+// Decoder: a stack of decoder layers with a final norm, PyTorch's nn.TransformerDecoder.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

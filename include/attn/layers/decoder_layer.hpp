@@ -1,4 +1,4 @@
-// DecoderLayer: self-attention, cross-attention and feed-forward, by PyTorch's names.
+// DecoderLayer: self-attention, cross-attention, feed-forward: nn.TransformerDecoderLayer.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

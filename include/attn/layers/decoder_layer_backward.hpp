@@ -1,4 +1,4 @@
-// Backward of DecoderLayer, with what its forward saves.
+// Backward of DecoderLayer.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

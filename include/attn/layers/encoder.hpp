@@ -1,4 +1,4 @@
-// Encoder: a stack of encoder layers with a norm behind it, by PyTorch's names.
+// Encoder: a stack of encoder layers with a final norm, PyTorch's nn.TransformerEncoder.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

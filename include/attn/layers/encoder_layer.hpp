@@ -1,4 +1,4 @@
-// EncoderLayer: self-attention and feed-forward with residuals and norms, by PyTorch's names.
+// EncoderLayer: self-attention and feed-forward: PyTorch's nn.TransformerEncoderLayer.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

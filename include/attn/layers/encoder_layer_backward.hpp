@@ -1,4 +1,4 @@
-// Backward of EncoderLayer, with what its forward saves.
+// Backward of EncoderLayer.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// feed_forward and FeedForward: two linear maps with an activation between, plain or gated.
+// feed_forward, FeedForward: two linear maps with an activation, plain or gated.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

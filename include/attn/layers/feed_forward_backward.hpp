@@ -1,4 +1,4 @@
-// Backward of FeedForward, with what its forward saves.
+// Backward of FeedForward.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

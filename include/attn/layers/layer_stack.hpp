@@ -1,4 +1,4 @@
-// LayerStack: a sequence of layers and a norm, the base of encoder and decoder.
+// LayerStack: layers and a final norm, the base of Encoder and Decoder.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

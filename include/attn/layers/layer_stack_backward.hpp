@@ -1,4 +1,4 @@
-// Backward of Encoder, Decoder and Transformer, with what their forward saves.
+// Backward of Encoder, Decoder and Transformer.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

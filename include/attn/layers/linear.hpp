@@ -1,4 +1,4 @@
-// linear: x W^T + b, as a function and as a layer that holds its weight.
+// linear, Linear: x W^T + b.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

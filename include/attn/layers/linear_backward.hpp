@@ -1,4 +1,4 @@
-// Backward of linear, and of Linear with what its forward saves.
+// Backward of linear and Linear.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

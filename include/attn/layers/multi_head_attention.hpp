@@ -1,4 +1,4 @@
-// MultiHeadAttention: projections, attention over heads, output projection; PyTorch's names.
+// MultiHeadAttention: projections, attention, output projection: PyTorch's nn.MultiheadAttention.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

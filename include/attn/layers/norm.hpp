@@ -1,4 +1,4 @@
-// LayerNorm and RMSNorm as layers that hold their parameters, and Norm, which is either.
+// LayerNorm, RMSNorm, and Norm, which is either.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Backward of Norm, with what its forward saves.
+// Backward of Norm.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sublayers: attention and feed-forward with residual and norm, which layers are made of.
+// Sublayers: attention or feed-forward with residual and norm.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

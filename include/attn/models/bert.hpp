@@ -1,4 +1,4 @@
-// Bert: an encoder from token ids to hidden states, and the names that its files use.
+// Bert: an encoder from token ids to hidden states.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

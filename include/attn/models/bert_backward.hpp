@@ -1,4 +1,4 @@
-// Backward of Bert, with what its forward saves.
+// Backward of Bert.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

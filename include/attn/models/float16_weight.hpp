@@ -1,4 +1,4 @@
-// Float16Weight: a weight matrix in bfloat16 or float16, multiplied in float.
+// Float16Weight, store_weights: weight matrices in bfloat16 or float16.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Gpt: a decoder-only Transformer from token ids to logits, whole or step by step.
+// Gpt: a decoder-only Transformer from token ids to logits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

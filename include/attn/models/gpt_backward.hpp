@@ -1,4 +1,4 @@
-// Backward of Gpt, with what its forward saves.
+// Backward of Gpt.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

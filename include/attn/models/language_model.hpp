@@ -1,4 +1,4 @@
-// LanguageModel: a decoder, tokenizer and chat template from a GGUF file or a folder.
+// LanguageModel: decoder, tokenizer and chat template from a GGUF file or a folder.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

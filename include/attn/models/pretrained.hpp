@@ -1,4 +1,4 @@
-// load_pretrained: models from folders of Hugging Face's transformers.
+// load_pretrained: models from Hugging Face folders.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

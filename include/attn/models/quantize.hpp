@@ -1,4 +1,4 @@
-// quantize: weight matrices of a loaded module as codes of 4 to 8 bits, bfloat16 or float16.
+// quantize: weight matrices of a module in 4 to 8 bits, bfloat16 or float16.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

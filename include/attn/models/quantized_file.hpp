@@ -1,4 +1,4 @@
-// Quantised modules in safetensors files: int8 with a scale per row, and weights of 16 bits.
+// save_quantized, load_quantized: quantised modules in safetensors files.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

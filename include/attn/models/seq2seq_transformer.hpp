@@ -1,4 +1,4 @@
-// Seq2SeqTransformer: from token ids to logits, with embeddings, padding masks and generator.
+// Seq2SeqTransformer: an encoder-decoder from token ids to logits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

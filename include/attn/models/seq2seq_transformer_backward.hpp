@@ -1,4 +1,4 @@
-// Backward of Seq2SeqTransformer, with what its forward saves.
+// Backward of Seq2SeqTransformer.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// SpecialTokens: the tokens with which texts begin and answers end.
+// SpecialTokens: beginning and end tokens.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Vit: an encoder from images to hidden states, and to classes where it has a classifier.
+// Vit: a vision transformer from images to hidden states and class logits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

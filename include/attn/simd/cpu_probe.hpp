@@ -1,4 +1,4 @@
-// Features that compilers cannot ask a processor for: AVX-VNNI, Linux's AMX, NEON's dot product.
+// Detection of features that compilers cannot query: AVX-VNNI, AMX on Linux, NEON's dot product.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

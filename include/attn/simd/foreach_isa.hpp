@@ -1,4 +1,4 @@
-// Includes ATTN_KERNEL_TEXT once per target of targets.inc, in its namespace and region.
+// Includes ATTN_KERNEL_TEXT once per target, in the target's namespace and compiler region.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A template defined outside a target region cannot be instantiated with wide vectors, so kernel

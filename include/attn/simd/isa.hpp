@@ -1,4 +1,4 @@
-// Instruction sets: which ones are compiled in, which the machine has, and which one calls use.
+// Isa: instruction sets that are compiled in, available and selected.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

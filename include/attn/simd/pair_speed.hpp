@@ -1,4 +1,4 @@
-// has_fast_pairs(): whether pairs of bfloat16 multiply faster than floats.
+// has_fast_pairs(): whether bfloat16 pairs multiply faster than float.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Pairs: vectors of two bfloat16 a lane, on targets that multiply them (ATTN_TARGET_PAIRS).
+// Pairs: vectors of bfloat16 pairs, on targets that multiply them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Kernel text: MultiplyAdd of pairs, where the current instruction set has vectors of them.
+// Kernel text: multiply-add of bfloat16 pairs.
 // SPDX-License-Identifier: Apache-2.0
 //
 // The vocabulary. A vector of floats holds pairs: in each lane two neighbours k of bfloat16.

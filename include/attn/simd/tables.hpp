@@ -1,4 +1,4 @@
-// table_of(): a target's table of kernels; the only switch over targets.
+// table_of(): the kernel table of a target; the only switch over targets.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

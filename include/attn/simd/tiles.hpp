@@ -1,4 +1,4 @@
-// Tiles: registers of matrices, on targets that have them (ATTN_TARGET_TILES).
+// Tiles: matrix registers, on targets that have them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

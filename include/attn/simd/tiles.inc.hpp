@@ -1,4 +1,4 @@
-// Kernel text: whether the current instruction set has tiles; then Tiles and TileScope.
+// Kernel text: Tiles and TileScope of the current target.
 // SPDX-License-Identifier: Apache-2.0
 //
 // The vocabulary. Tiles are eight, numbered from 0, since registers are: 16 rows of 64 bytes each.

@@ -1,4 +1,4 @@
-// Byte-level byte-pair encoding, as GPT-2 and most models since then have it.
+// Byte-level byte-pair encoding, as in GPT-2.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Charsmap: SentencePiece's compiled table of characters and what they become, as form NFKC is one.
+// Charsmap: SentencePiece's compiled table of character replacements.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

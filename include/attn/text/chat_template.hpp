@@ -1,4 +1,4 @@
-// ChatTemplate: messages to the text that a model was trained to continue.
+// ChatTemplate: chat messages to the prompt format of a model.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

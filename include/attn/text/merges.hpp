@@ -1,4 +1,4 @@
-// Byte-pair merges: neighbours within a word become one token, the most urgent pair first.
+// Byte-pair merges by rank.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Pre-tokenizers of byte-level BPE: where a text is cut into words, within which pieces are merged.
+// Pre-tokenizers of byte-level BPE: split text into words.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

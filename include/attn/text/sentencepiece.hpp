@@ -1,4 +1,4 @@
-// SentencePiece: tokens of characters, spaces among them, by merges or by probability.
+// SentencePiece: BPE by scores or merges, and Unigram.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

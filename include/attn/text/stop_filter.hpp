@@ -1,4 +1,4 @@
-// StopFilter: a text piece by piece, up to where the first complete stop text begins.
+// StopFilter: incremental text up to the first stop text.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

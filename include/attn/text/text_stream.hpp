@@ -1,4 +1,4 @@
-// TextStream: tokens to text one by one, never half a character.
+// TextStream: decodes tokens incrementally into whole characters.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Tokens: kinds that vocabularies have, pieces of texts, and ids of tokens by their bytes.
+// Token kinds, pieces of text, and token lookup by bytes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Tokenizer: texts to ids and back, by byte-level byte-pair encoding or by SentencePiece.
+// Tokenizer: text to token ids and back, by byte-level BPE or SentencePiece.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// UTF-8: one character at a time out of any bytes, and where a text is cut within one.
+// UTF-8 decoding and encoding of single characters.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

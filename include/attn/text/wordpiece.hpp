@@ -1,4 +1,4 @@
-// WordPieceTokenizer: that of the uncased BERT models, with the ids of Hugging Face's `tokenizers`.
+// WordPieceTokenizer: the tokenizer of uncased BERT models.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Batches: examples in an order drawn anew for each epoch, whose position can be saved.
+// Batches: example indices in a random order per epoch, resumable.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

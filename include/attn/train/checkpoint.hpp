@@ -1,4 +1,4 @@
-// Checkpoints: a model, its optimizer's state and where training stands, in one safetensors file.
+// Checkpoints: model, optimizer state and position in one safetensors file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

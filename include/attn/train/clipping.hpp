@@ -1,4 +1,4 @@
-// Gradients as a whole: their norm, clipping, and the first that is not finite.
+// Gradient norm, clipping, and check for non-finite gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

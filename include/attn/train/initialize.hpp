@@ -1,4 +1,4 @@
-// initialize: parameters drawn by PyTorch's rules, the same for the same seed.
+// initialize: random parameters by PyTorch's rules.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Lora: low-rank adapters of weight matrices, trained alone, merged, saved by PEFT's names.
+// Lora: low-rank adapters of weight matrices, with PEFT's names.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// LossScale: keeps small gradients of float16 within its range, by torch.amp.GradScaler's rules.
+// LossScale: dynamic loss scaling for float16, as torch.amp.GradScaler.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sgd and Adam (AdamW): optimizers by PyTorch's formulas and defaults.
+// Sgd, Adam: optimizers with PyTorch's formulas and defaults.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

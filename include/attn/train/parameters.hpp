@@ -1,4 +1,4 @@
-// Parameters beside their gradients under one name, and groups that an optimizer treats alike.
+// Parameters with their gradients by name, and parameter groups.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// What training does to one parameter or its gradient in one pass: Adam, SGD, squares, scaling.
+// Single-pass updates of one parameter or gradient: Adam, SGD, squares, scaling.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

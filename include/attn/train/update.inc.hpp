@@ -1,4 +1,4 @@
-// Kernel text: what training does to a parameter or its gradient, element by element.
+// Kernel text: single-pass updates of parameters and gradients.
 // SPDX-License-Identifier: Apache-2.0
 
 /// f(begin, end) of chunks that make up n elements.

@@ -1,4 +1,4 @@
-// Backward attention: one call, cut into tasks whose partial gradients are added in a fixed order.
+// Backward attention: splits a call into tasks and adds their gradients in a fixed order.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

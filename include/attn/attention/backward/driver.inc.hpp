@@ -1,4 +1,4 @@
-// Kernel text: attention's backward pass on this instruction set.
+// Kernel text: backward attention.
 // SPDX-License-Identifier: Apache-2.0
 
 static_assert(detail::BackwardTiling::kBlockQ % RowTileShape<float>::MR == 0);

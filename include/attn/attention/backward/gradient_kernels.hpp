@@ -1,4 +1,4 @@
-// GradientKernels: the inner loops of backward attention that RowKernels does not have.
+// GradientKernels: additional inner loops of backward attention.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Kernel text: rows of weights and score gradients between the five products of backward attention.
+// Kernel text: rows of weights and score gradients between the products of backward attention.
 // SPDX-License-Identifier: Apache-2.0
 
 template <class T>

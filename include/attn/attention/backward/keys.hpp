@@ -1,4 +1,4 @@
-// BackwardKeys: a block of keys and values, laid out for the products of backward attention.
+// BackwardKeys: a block of keys and values, packed for the products of backward attention.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

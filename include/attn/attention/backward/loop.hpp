@@ -1,4 +1,4 @@
-// BackwardLoop: one split of the keys of one key/value head against all of its queries.
+// BackwardLoop: one split of keys of one key/value head with all of its queries.
 // SPDX-License-Identifier: Apache-2.0
 //
 // It computes d_k and d_v of these keys, and partial sums of d_q and of the biases' gradients.

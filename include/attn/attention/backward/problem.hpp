@@ -1,4 +1,4 @@
-// BackwardProblem: one checked call of backward attention, and where its rows lie in memory.
+// BackwardProblem: a checked call of backward attention.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

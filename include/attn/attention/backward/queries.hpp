@@ -1,4 +1,4 @@
-// BackwardQueries: the queries of one key/value head: their copies for the products, and d_q.
+// BackwardQueries: packed queries of one key/value head, and d_q.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// ScoreGradients: the step between backward's products, from scores and d_p to weights and d_s.
+// ScoreGradients: from scores and d_p to weights and d_s, between backward's products.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

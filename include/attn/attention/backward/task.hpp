@@ -1,4 +1,4 @@
-// BackwardTask: what the classes of one task of backward attention share.
+// BackwardTask: shared state of one task of backward attention.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// BackwardTile: weights and score gradients of a block of rows against a block of keys.
+// BackwardTile: weights and score gradients of a block of rows and a block of keys.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

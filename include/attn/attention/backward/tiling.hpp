@@ -1,4 +1,4 @@
-// BackwardTiling and BackwardScratch: how backward is cut, and the memory of one worker.
+// BackwardTiling, BackwardScratch: splits of backward attention and scratch memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

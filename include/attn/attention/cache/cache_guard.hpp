@@ -1,4 +1,4 @@
-// CacheGuard: removes from caches what a call appended before it threw.
+// CacheGuard: removes appended keys from caches if a call throws.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

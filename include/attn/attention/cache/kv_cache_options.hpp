@@ -1,4 +1,4 @@
-// KvCacheOptions: the shape of a cache of keys and values, and what it stores them as.
+// KvCacheOptions: shape, window and element of a KV cache.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

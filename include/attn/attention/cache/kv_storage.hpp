@@ -1,4 +1,4 @@
-// KvStorage: the memory of a cache of keys and values, compiled once for all elements.
+// KvStorage: memory of a KV cache, compiled once for all elements.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

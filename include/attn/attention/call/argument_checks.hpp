@@ -1,4 +1,4 @@
-// Checks of an attention call's single arguments: lengths, masks, offsets, pages, heads.
+// Checks of single arguments of an attention call: lengths, masks, offsets, pages, heads.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the types of an attention call's arguments must be, asserted in a readable line each.
+// Assertions of the argument types of an attention call.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

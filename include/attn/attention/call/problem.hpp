@@ -1,4 +1,4 @@
-// AttentionProblem: one checked call, and where its rows lie in batches, sequences or pages.
+// AttentionProblem: a checked call, and the position of its rows in batches, sequences or pages.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

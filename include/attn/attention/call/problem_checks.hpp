@@ -1,4 +1,4 @@
-// make_problem(): every argument of an attention call checked, before anything is written.
+// make_problem(): checks every argument of an attention call.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// StoredView: a view of a tensor whose element type is known at run time only.
+// StoredView: a view whose element type is known at run time.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

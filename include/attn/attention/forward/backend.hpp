@@ -1,4 +1,4 @@
-// Attention's backend table: the forward pass of one call, and the size of its score tile.
+// Backend table of attention.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Drivers of outputs on request: weights, scores, column sums, by another pass over scores.
+// Drivers of extra outputs (weights, scores, column sums), which recompute the scores.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

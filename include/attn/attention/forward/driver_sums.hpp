@@ -1,4 +1,4 @@
-// Drivers of attention itself: online softmax and weights times values, over all keys or a split.
+// Drivers of attention: online softmax and weighted values, over all keys or a split.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

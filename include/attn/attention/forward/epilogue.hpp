@@ -1,4 +1,4 @@
-// The epilogue of a task: finalizes the rows' softmax states and writes outputs and lse.
+// Epilogue of a task: finalises softmax states, writes outputs and lse.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Forward attention: one call, planned and run by tasks on the caller's threads.
+// Forward attention: plans a call and runs its tasks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

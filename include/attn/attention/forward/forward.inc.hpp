@@ -1,4 +1,4 @@
-// Kernel text: attention's forward pass on this target.
+// Kernel text: forward attention.
 // SPDX-License-Identifier: Apache-2.0
 
 /// For keys and values of element In, queries and outputs of In or T.

@@ -1,4 +1,4 @@
-// Outputs on request that are made once a call is done: largest logits, averages over heads.
+// Extra outputs computed after a call: largest logits, averages over heads.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Dual: a number with its derivative; score functors called with it are differentiated.
+// Dual: a number with its derivative, which differentiates score functors.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Kernel text: a user's functor over one row of scores.
+// Kernel text: a user functor over a row of scores.
 // SPDX-License-Identifier: Apache-2.0
 
 /// row[x] = f(row[x], x). g++ -O2 vectorises only loops of a fixed length whose stores cannot

@@ -1,4 +1,4 @@
-// Derivatives of score_mod and prob_mod with respect to scores, weights and parameters.
+// Derivatives of score_mod and prob_mod.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

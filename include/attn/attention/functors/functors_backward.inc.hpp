@@ -1,4 +1,4 @@
-// Kernel text: the derivative of a user's functor over one row of scores or weights.
+// Kernel text: derivative of a user functor over a row.
 // SPDX-License-Identifier: Apache-2.0
 
 template <class T, class F>

@@ -1,4 +1,4 @@
-// Parameters of a score functor: numbers, one for all heads or one for each head.
+// Parameters of a score functor: numbers, one for all heads or one per head.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

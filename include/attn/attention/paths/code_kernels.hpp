@@ -1,4 +1,4 @@
-// CodeKernels: what attention asks of an instruction set for products of codes of 8 bits.
+// CodeKernels: kernels for products of 8-bit queries and keys.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Kernel text: queries and keys in codes of 8 bits, and their products.
+// Kernel text: quantisation of queries and keys to 8 bits, and their products.
 // SPDX-License-Identifier: Apache-2.0
 
 /// See CodeKernels. Codes of keys are unsigned, 128 for 0, which sums begin without.

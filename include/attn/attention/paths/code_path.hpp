@@ -1,4 +1,4 @@
-// CodePath: the tiled path with queries and keys in codes of 8 bits.
+// CodePath: the tiled path with 8-bit queries and keys.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

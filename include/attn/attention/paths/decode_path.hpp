@@ -1,4 +1,4 @@
-// DecodePath: attention's products for few queries, with unpacked keys; limited by memory.
+// DecodePath: products for few queries with unpacked keys, limited by memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

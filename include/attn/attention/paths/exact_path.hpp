@@ -1,4 +1,4 @@
-// ExactPath: the tiled path with keys widened to T where they are packed, and products in T.
+// ExactPath: the tiled path with keys widened when packed.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

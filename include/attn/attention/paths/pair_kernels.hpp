@@ -1,4 +1,4 @@
-// PairKernels: what attention asks of a target that multiplies pairs of bfloat16.
+// PairKernels: kernels that multiply bfloat16 pairs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

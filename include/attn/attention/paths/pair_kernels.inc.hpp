@@ -1,4 +1,4 @@
-// Kernel text: both products of attention in pairs of bfloat16, by tiles or by vectors.
+// Kernel text: both products of attention in bfloat16 pairs, by tiles or vectors.
 // SPDX-License-Identifier: Apache-2.0
 
 inline void pair_rows(index_t n, const float* both, detail::ElementPair* to) {

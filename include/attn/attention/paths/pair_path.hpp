@@ -1,4 +1,4 @@
-// PairPath: the tiled path of tensors of bfloat16 where pairs of them are multiplied.
+// PairPath: the tiled path for bfloat16 tensors on targets that multiply pairs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// PairValues: values of one block in pairs of bfloat16, and weights times them.
+// PairValues: a block of values in bfloat16 pairs, and its product with weights.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// TileValues: weights times values of T, read in place or copied to contiguous rows.
+// TileValues: weights times values, in place or copied.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

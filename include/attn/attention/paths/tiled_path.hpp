@@ -1,4 +1,4 @@
-// TiledPath: base of the paths that pack keys into panels and multiply tiles of queries by them.
+// TiledPath: base of the paths that pack keys into panels.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// tiled_products(): how the tiled path of a call multiplies queries and keys.
+// tiled_products(): selects how the tiled path multiplies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

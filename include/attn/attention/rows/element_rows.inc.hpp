@@ -1,4 +1,4 @@
-// Kernel text: rows of stored elements, widened to T for computing and narrowed for outputs.
+// Kernel text: rows of stored elements, widened for computation and narrowed for output.
 // SPDX-License-Identifier: Apache-2.0
 
 template <class T, class E>

@@ -1,4 +1,4 @@
-// RowKernels: attention's inner loops, a table of functions over plain arrays per instruction set.
+// RowKernels: inner loops of attention over rows of scores.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Only these are compiled once per set. How a call is cut into tasks, blocks and tiles (tiling.hpp,

@@ -1,4 +1,4 @@
-// Kernel text: rows of scores between attention's two products, and the table RowKernels.
+// Kernel text: rows of scores between attention's two products.
 // SPDX-License-Identifier: Apache-2.0
 
 template <class T>

@@ -1,4 +1,4 @@
-// CodeScratch: the memory of one worker for queries and keys in codes of 8 bits.
+// CodeScratch: scratch memory for 8-bit queries and keys.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

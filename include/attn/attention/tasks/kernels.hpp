@@ -1,4 +1,4 @@
-// ForwardKernels: the kernel tables of one call, among them how the tiled path multiplies.
+// ForwardKernels: the kernel tables of one call.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// PairScratch: the memory of one worker for tensors in pairs of bfloat16.
+// PairScratch: scratch memory for bfloat16 pairs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// AttentionPlan: how one call is cut into tasks for its threads.
+// AttentionPlan: how a call is split into tasks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

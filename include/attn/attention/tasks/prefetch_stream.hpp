@@ -1,4 +1,4 @@
-// PrefetchStream: prefetches the next block of keys or the next task's rows during products.
+// PrefetchStream: prefetches the next key block or task during products.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// QueryTiles: the queries of one task in whole tiles, read in place or copied.
+// QueryTiles: the queries of a task in whole tiles, in place or copied.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

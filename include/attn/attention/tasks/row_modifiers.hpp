@@ -1,4 +1,4 @@
-// cap_row(), mask_row(): apply options and functors to one query's scores, in a fixed order.
+// cap_row(), mask_row(): apply options and functors to a row of scores.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

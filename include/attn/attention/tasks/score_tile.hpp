@@ -1,4 +1,4 @@
-// ScoreTile: scores of a tile of queries and a block of keys, and which of them are visible.
+// ScoreTile: scores of a tile of queries and a block of keys, with their visibility.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

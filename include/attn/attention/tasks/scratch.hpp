@@ -1,4 +1,4 @@
-// ForwardScratch and CallScratch: the scratch memory of one worker and of a whole call.
+// ForwardScratch, CallScratch: scratch memory of a worker and of a call.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// ForwardTask: the rows of one task; ScoreTiles: the loop over them that every driver takes.
+// ForwardTask: state of one task; ScoreTiles: its loop over score tiles.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// TaskRows: the queries of one task, and which keys some of them see.
+// TaskRows: the queries of a task and the keys that they attend to.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

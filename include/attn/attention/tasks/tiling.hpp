@@ -1,4 +1,4 @@
-// SequenceTiling: how a sequence is cut into rows, splits and blocks, and the path it takes.
+// SequenceTiling: rows, splits and blocks of a sequence, and its path.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A row is one query of one head; a key/value head has heads_per_kv_head * q_len of them. The tiled

@@ -1,4 +1,4 @@
-// Blocks of GGUF tensors to float, bit for bit as ggml's own tools have it.
+// Dequantisation of GGUF blocks, bit for bit as ggml.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

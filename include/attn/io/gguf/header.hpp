@@ -1,4 +1,4 @@
-// The header of a GGUF file: metadata and tensors' places, checked whole before any data are read.
+// Header of a GGUF file: metadata and tensor positions, checked before data is read.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

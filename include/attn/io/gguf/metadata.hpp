@@ -1,4 +1,4 @@
-// GgufValue: one value of a GGUF file's metadata, typed when it is asked for.
+// GgufValue: a typed metadata value of a GGUF file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

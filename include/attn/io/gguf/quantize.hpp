@@ -1,4 +1,4 @@
-// Float to blocks of GGUF tensors: float types and the simple quantised ones.
+// quantize_gguf: float to GGUF blocks.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

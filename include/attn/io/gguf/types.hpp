@@ -1,4 +1,4 @@
-// GgufType: the element types of GGUF tensors, by how many elements and bytes a block of each has.
+// GgufType: element types of GGUF tensors, with block sizes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

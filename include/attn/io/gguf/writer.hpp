@@ -1,4 +1,4 @@
-// Writing GGUF files: metadata and tensors in the order given, whole or not at all.
+// save_gguf: writes GGUF files completely or not at all.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

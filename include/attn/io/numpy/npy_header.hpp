@@ -1,4 +1,4 @@
-// The header of .npy files: type, order and shape, parsed and checked.
+// Header of .npy files: type, order and shape.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

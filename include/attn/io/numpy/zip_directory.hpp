@@ -1,4 +1,4 @@
-// The directory of a zip file: its members and where their bytes lie, checked against the file.
+// Directory of a zip file: members and their positions.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

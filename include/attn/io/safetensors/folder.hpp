@@ -1,4 +1,4 @@
-// SafetensorsFolder: a model's tensors, in one safetensors file or in several with an index.
+// SafetensorsFolder: a model in one safetensors file or several with an index.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// The header of a safetensors file: parsed from JSON and checked whole before any data are read.
+// Header of a safetensors file, parsed and checked before data is read.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

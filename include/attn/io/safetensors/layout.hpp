@@ -1,4 +1,4 @@
-// Where the tensors of a safetensors file lie, and the check that they tile its data exactly.
+// Positions of tensors in a safetensors file, and the check that they tile its data.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

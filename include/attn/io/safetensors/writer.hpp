@@ -1,4 +1,4 @@
-// Writing safetensors files: deterministic, aligned for zero-copy reading, whole or not at all.
+// save_safetensors: deterministic, aligned safetensors files, written completely or not at all.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Kernel text: dot products of few rows of A with many unpacked rows of B, limited by memory.
+// Kernel text: dot products of few rows of A with unpacked rows of B, limited by memory.
 // SPDX-License-Identifier: Apache-2.0
 //
 // With one or two rows of A, hardware prefetchers suffice. With more, B is prefetched line by line

@@ -1,4 +1,4 @@
-// Kernel text: the table of products.
+// Kernel text: the table of matrix products.
 // SPDX-License-Identifier: Apache-2.0
 
 #include "attn/kernels/gemm/gemm_blocked.inc.hpp"

@@ -1,4 +1,4 @@
-// Products of 16-bit elements, widened where they are packed or multiplied in pairs.
+// Products of 16-bit elements, widened when packed or multiplied in pairs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

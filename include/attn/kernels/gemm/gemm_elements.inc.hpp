@@ -1,4 +1,4 @@
-// Kernel text: products of 16-bit elements by the blocks and tiles of float.
+// Kernel text: products of 16-bit elements.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Packed numbers are 32 bits: an element widened to float, or, where the target multiplies pairs,

@@ -1,4 +1,4 @@
-// Kernel text: products of few rows by a B of contiguous columns, such as a Linear's weight.
+// Kernel text: products of few rows with an unpacked weight of contiguous columns.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Columns of B are read once, in place, cache line by cache line, and transposed in registers:

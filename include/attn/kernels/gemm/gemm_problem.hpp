@@ -1,4 +1,4 @@
-// GemmProblem: a checked product as kernels take it; the backend table; cache block sizes.
+// GemmProblem: a checked product; its backend table; cache block sizes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

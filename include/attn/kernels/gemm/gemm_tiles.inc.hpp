@@ -1,4 +1,4 @@
-// Kernel text: products of bfloat16 by tiles, and the block of tiles that int8 shares.
+// Kernel text: bfloat16 products in tiles, and the tile block shared with int8.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every element of C is the sum over tiles of 32 k, in the order of k, however few rows there are,

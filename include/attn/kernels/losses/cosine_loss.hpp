@@ -1,4 +1,4 @@
-// Cosine embedding loss: pairs that are to be alike or unlike, with its gradients.
+// Cosine embedding loss of positive and negative pairs, with its gradients.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

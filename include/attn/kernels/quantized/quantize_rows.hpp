@@ -1,4 +1,4 @@
-// quantize_rows(): rows of floats as int8 codes with a scale each, as caches keep keys and values.
+// quantize_rows(): rows of floats to int8 with one scale each, as in KV caches.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Kernel text: one row of numbers as int8 codes and their scale.
+// Kernel text: one row to int8 and its scale.
 // SPDX-License-Identifier: Apache-2.0
 
 /// f(first, count, x) for pieces of a row, side by side at x.

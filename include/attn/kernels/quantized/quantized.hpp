@@ -1,4 +1,4 @@
-// Products with quantised weights: x W^T from codes, with activations as they are or in 8 bits.
+// gemm with quantised weights: x W^T with activations in float or 8 bits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Kernel text: products with quantised weights, of activations in float or in 8 bits.
+// Kernel text: products with quantised weights.
 // SPDX-License-Identifier: Apache-2.0
 
 #include "attn/kernels/quantized/quantized_activations.inc.hpp"

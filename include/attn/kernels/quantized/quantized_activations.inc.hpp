@@ -1,4 +1,4 @@
-// Kernel text: rows of activations as codes of 8 bits, with scales and sums per piece.
+// Kernel text: activations to 8 bits, with scales and sums per group.
 // SPDX-License-Identifier: Apache-2.0
 
 /// Rows of activations in 8 bits, filled up with zeros to whole groups of codes; and per row and

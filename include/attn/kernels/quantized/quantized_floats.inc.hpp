@@ -1,4 +1,4 @@
-// Kernel text: activations in float by quantised weights, which become floats on the way.
+// Kernel text: float activations by quantised weights, dequantised on the fly.
 // SPDX-License-Identifier: Apache-2.0
 
 /// Scales or offsets of one panel from entry `at` on, as floats.

@@ -1,4 +1,4 @@
-// Kernel text: few rows of 8-bit activations by codes that are expanded in registers.
+// Kernel text: few rows of 8-bit activations by quantised weights, expanded in registers.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Memory limits these products: a block of Q4_1 is 320 bytes for 512 weights, and AVX-512 VNNI

@@ -1,4 +1,4 @@
-// QuantizedWeights: a matrix of 4- or 8-bit codes with scales, packed once for all kernels.
+// QuantizedWeights: a matrix of 4- or 8-bit values with scales, packed for all kernels.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

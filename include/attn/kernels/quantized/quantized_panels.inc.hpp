@@ -1,4 +1,4 @@
-// Kernel text: many rows of 8-bit activations by panels of codes, which are expanded once for all.
+// Kernel text: many rows of 8-bit activations by expanded panels of quantised weights.
 // SPDX-License-Identifier: Apache-2.0
 
 /// Panels of codes that a tile multiplies by, over a few pieces of k.

@@ -1,4 +1,4 @@
-// Kernel text: many rows of 8-bit activations by codes, in tiles; the bits are those of vectors.
+// Kernel text: many rows of 8-bit activations by quantised weights in tiles.
 // SPDX-License-Identifier: Apache-2.0
 
 struct ByteProducts {

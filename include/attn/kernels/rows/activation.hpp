@@ -1,4 +1,4 @@
-// Activations, element by element: relu, gelu, silu, their gated products, and swish.
+// Activations: relu, gelu, silu, swish and gated products.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

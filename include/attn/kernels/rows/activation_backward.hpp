@@ -1,4 +1,4 @@
-// Backward of activations and of their gated products, element by element.
+// Backward of activations and gated products.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Kernel text: derivatives of activations, by rows.
+// Kernel text: derivatives of activations.
 // SPDX-License-Identifier: Apache-2.0
 
 /// Calls use(f), where f(v, value, derivative) sets the activation of vector v and its derivative.

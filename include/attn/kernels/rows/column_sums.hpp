@@ -1,4 +1,4 @@
-// add_column_sums: sums over rows, which are the gradient of a bias.
+// add_column_sums: sums over rows, the gradient of a bias.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// convert(): tensors into another element: float, double, bfloat16, float16; over any strides.
+// convert(): tensors between float, double, bfloat16 and float16.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// HeadProjections: the weights that make queries, keys and values, stored as PyTorch does.
+// HeadProjections: query, key and value projections with PyTorch's parameter layout.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

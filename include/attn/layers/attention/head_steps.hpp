@@ -1,4 +1,4 @@
-// What happens to heads between the projections and attention, and how conversations share threads.
+// Norm, rotation and caching of heads between the projections and attention.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// MultiHeadAttentionCall: what one call of the module may set beyond AttentionOptions.
+// MultiHeadAttentionCall: options of one call beyond AttentionOptions.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Checks of MultiHeadAttention's options and of a call: shapes, positions and caches.
+// Checks of MultiHeadAttention's options and calls.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// MultiHeadAttentionSaved: what a call saves for backward, and what both passes share.
+// MultiHeadAttentionSaved: tensors that forward saves for backward, and steps of both.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// rotary_embedding: rotates pairs of coordinates of queries and keys by their position.
+// rotary_embedding: rotates pairs of coordinates by position.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Kernel text: rotary embedding of rows, by vectors of pairs.
+// Kernel text: rotary embedding of rows.
 // SPDX-License-Identifier: Apache-2.0
 
 /// (u, v) turned; u and v may be where they came from. `way` is 1, or -1 to turn back.

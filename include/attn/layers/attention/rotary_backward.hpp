@@ -1,4 +1,4 @@
-// Backward of rotary_embedding: turning back.
+// Backward of rotary_embedding.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

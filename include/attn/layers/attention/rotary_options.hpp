@@ -1,4 +1,4 @@
-// RotaryOptions: which coordinates a rotary embedding rotates, and its (scaled) frequencies.
+// RotaryOptions: rotated coordinates and frequencies of a rotary embedding.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// embedding: rows of a table by index, as a function and as a layer that holds the table.
+// embedding, Embedding: rows of a table by index.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

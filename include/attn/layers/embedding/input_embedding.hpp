@@ -1,4 +1,4 @@
-// InputEmbedding: tokens to vectors, of words, positions and segments, with a norm.
+// InputEmbedding: word, position and segment embeddings with a norm.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

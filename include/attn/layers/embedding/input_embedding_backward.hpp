@@ -1,4 +1,4 @@
-// Backward of InputEmbedding and OutputProjection, with what their forward saves.
+// Backward of InputEmbedding and OutputProjection.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

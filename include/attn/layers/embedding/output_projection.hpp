@@ -1,4 +1,4 @@
-// OutputProjection: features to logits, by a weight of its own or the embedding's.
+// OutputProjection: features to logits, by its own weight or the tied embedding.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// find_padding: which tokens of a batch are padding, for key_padding_mask().
+// find_padding: marks the padding tokens of a batch, for key_padding_mask().
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Patches: images cut into squares, as vision transformers read them.
+// Patches: cuts images into the patches of a vision transformer.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Where tokens stand: the table of sinusoidal_positions, and counting through packed sequences.
+// sinusoidal_positions, and position counts in packed sequences.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

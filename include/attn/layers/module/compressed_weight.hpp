@@ -1,4 +1,4 @@
-// CompressedWeight: a weight matrix that is not a tensor, such as quantised blocks.
+// CompressedWeight: a weight matrix in quantised or 16-bit form.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Dropout of layers in training: reproducible by seed, step, layer, place and element.
+// Dropout of layers in training, reproducible from seed, step, layer, place and element.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

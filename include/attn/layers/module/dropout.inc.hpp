@@ -1,4 +1,4 @@
-// Kernel text: dropout of elements by their index.
+// Kernel text: dropout of elements by index.
 // SPDX-License-Identifier: Apache-2.0
 
 /// Element e takes word e % 4 of counter (e / 4, place, step, layer); it is kept iff (word >> 8)

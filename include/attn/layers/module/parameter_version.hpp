@@ -1,4 +1,4 @@
-// ParameterVersion: the version of a parameter's content, so that stale packed copies are not used.
+// ParameterVersion: detects packed copies of changed parameters.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

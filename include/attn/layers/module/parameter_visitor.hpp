@@ -1,4 +1,4 @@
-// ParameterVisitor: visits a module's parameters one by one, under PyTorch's names.
+// ParameterVisitor: visits a module's parameters under PyTorch's names.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Saved: a tensor that forward leaves for backward; and gradients, modules of the same shape.
+// Saved: a tensor that forward saves for backward; gradients_of().
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

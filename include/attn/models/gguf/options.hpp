@@ -1,4 +1,4 @@
-// What a GGUF file's keys ask of a Gpt: its options, and the names of its tensors.
+// Options of Gpt from the metadata of a GGUF file, and its tensor names.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

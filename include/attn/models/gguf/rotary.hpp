@@ -1,4 +1,4 @@
-// The rotary embeddings that the keys of a GGUF file describe.
+// Rotary embedding from the metadata of a GGUF file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// The tokenizer and the chat template that a GGUF file holds.
+// Tokenizer, special tokens and chat template of a GGUF file.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Quantised tensors of GGUF files as weights that kernels multiply by.
+// Quantised GGUF tensors as weights of linear layers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Encoders of text from Hugging Face folders: BERT, RoBERTa and its like, and DistilBERT as Bert.
+// Bert from Hugging Face folders: BERT, RoBERTa, XLM-RoBERTa, CamemBERT, DistilBERT.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

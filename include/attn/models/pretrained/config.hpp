@@ -1,4 +1,4 @@
-// What config.json files have in common: activations, sizes, keys that change no result.
+// Common parts of config.json files: activations, sizes, keys without effect.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

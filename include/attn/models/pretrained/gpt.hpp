@@ -1,4 +1,4 @@
-// Gpt from Hugging Face folders: Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2 and GPT-2.
+// Gpt from Hugging Face folders: Llama, Mistral, Qwen2, Qwen3, Gemma, Gemma 2, GPT-2.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// Rotary embeddings and windows that a config.json asks for.
+// Rotary embedding and sliding windows from config.json.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

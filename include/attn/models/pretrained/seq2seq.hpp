@@ -1,4 +1,4 @@
-// Encoder-decoders from Hugging Face folders: BART and T5 as Seq2SeqTransformer.
+// Seq2SeqTransformer from Hugging Face folders: BART, T5, mT5.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

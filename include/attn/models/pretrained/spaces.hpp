@@ -1,4 +1,4 @@
-// What a tokenizer.json of SentencePiece says of spaces and of normal forms.
+// Spaces and Unicode normalisation of SentencePiece tokenizers in tokenizer.json.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

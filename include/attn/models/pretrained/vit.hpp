@@ -1,4 +1,4 @@
-// Encoders of images from Hugging Face folders: ViT as Vit.
+// Vit from Hugging Face folders.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a sentence-transformers folder says beside its model and tokenizer: pooling and prompts.
+// Pooling and prompts of a sentence-transformers folder.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

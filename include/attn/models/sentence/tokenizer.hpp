@@ -1,4 +1,4 @@
-// SentenceTokenizer: that of a folder of an encoder of sentences, of any kind that is read.
+// SentenceTokenizer: the tokenizer of a sentence-transformers folder.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
