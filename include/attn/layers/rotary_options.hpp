@@ -44,7 +44,7 @@ struct RotaryScaling {
   double beta_fast = 32;               ///< yarn: what turns more often stays
   double beta_slow = 1;                ///< yarn: what turns less often is slowed by the factor
   bool truncate = true;                ///< yarn: those borders fall on whole pairs
-  /// yarn: of cos and sin; 0.1 ln(factor) + 1 if not given.
+  /// Multiplies cos and sin, of any kind; not given: 0.1 ln(factor) + 1 of yarn, else 1.
   std::optional<double> attention_factor = {};
 };
 
@@ -88,7 +88,8 @@ struct RotaryOptions {
   double theta = 10000;                     ///< base of the frequencies
   index_t max_positions = 4096;             ///< size of the table of angles
   RotaryScaling scaling = {};               ///< of the frequencies, for long texts
-  /// Angles per position, one for each pair, instead of those of theta and scaling.
+  /// Angles per position, one for each pair, instead of those of theta and scaling, of which only
+  /// the attention_factor counts.
   RotaryAngles frequencies = {};
 };
 
@@ -105,10 +106,11 @@ struct RotaryFrequencies {
 /// linear scaling Chen et al., "Extending Context Window of Large Language Models via Positional
 /// Interpolation" (2023), of yarn Peng et al., "YaRN" (2023), section 3.
 inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_t length = 0) {
-  if (!options.frequencies.empty()) {
-    return {{options.frequencies.begin(), options.frequencies.end()}};
-  }
   const RotaryScaling& scaling = options.scaling;
+  if (!options.frequencies.empty()) {
+    return {{options.frequencies.begin(), options.frequencies.end()},
+            scaling.attention_factor.value_or(1)};
+  }
   const double dim = static_cast<double>(options.dim), factor = scaling.factor;
   const double original = static_cast<double>(scaling.original_max_positions);
   double theta = options.theta;
@@ -117,6 +119,7 @@ inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_
     theta *= std::pow(stretch, dim / (dim - 2));
   }
   RotaryFrequencies result;
+  result.attention_factor = scaling.attention_factor.value_or(1);
   for (index_t j = 0; j < options.dim / 2; ++j) {
     result.values.push_back(std::pow(theta, -2 * static_cast<double>(j) / dim));
   }
@@ -146,8 +149,8 @@ inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_
       const double slowed = std::clamp((static_cast<double>(j) - low) / (high - low), 0.0, 1.0);
       result.values[j] *= 1 - slowed + slowed / factor;
     }
-    const double usual = factor > 1 ? 0.1 * std::log(factor) + 1 : 1;
-    result.attention_factor = scaling.attention_factor.value_or(usual);
+    if (!scaling.attention_factor && factor > 1)
+      result.attention_factor = 0.1 * std::log(factor) + 1;
   }
   return result;
 }
@@ -170,6 +173,7 @@ inline RotaryOptions resolved_rotary(RotaryOptions o, index_t head_dim) {
   check(o.max_positions > 0, "rotary.max_positions", "be positive",
         std::to_string(o.max_positions));
   check_positive("rotary.theta", o.theta);
+  check_positive("rotary.scaling.attention_factor", o.scaling.attention_factor.value_or(1));
   const RotaryScaling& s = o.scaling;
   const RotaryScalingKind kind = s.kind;
   if (!o.frequencies.empty()) {
@@ -203,7 +207,6 @@ inline RotaryOptions resolved_rotary(RotaryOptions o, index_t head_dim) {
   } else {
     check_positive("rotary.scaling.beta_fast", s.beta_fast);
     check_positive("rotary.scaling.beta_slow", s.beta_slow);
-    check_positive("rotary.scaling.attention_factor", s.attention_factor.value_or(1));
     check(o.theta != 1, "rotary.theta", "not be 1 with yarn", "1");
   }
   return o;

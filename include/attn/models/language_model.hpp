@@ -28,7 +28,9 @@ struct LanguageModelOptions {
   ActivationFormat activations = ActivationFormat::exact;
   /// Instead of the file's own.
   std::optional<ChatTemplate> chat_template = {};
-  /// Of a folder's config.json: see PretrainedOptions.
+  /// Of a folder's config.json: see PretrainedOptions. Of a GGUF file: keys that count as missing,
+  /// as "llama.attention.causal" or without the architecture's name; others that are not known, or
+  /// have a value that attn does not do, are errors.
   std::vector<std::string> ignore_keys = {};
 };
 
@@ -45,8 +47,8 @@ class LanguageModel {
   /// From a GGUF file, or a folder as Hugging Face's transformers writes them: config.json, the
   /// weights and tokenizer.json; see load_pretrained() and pretrained_text(). Throws IoError for a
   /// file that cannot be read or breaks the format; ValueError, ShapeError or DTypeError for one
-  /// that is another architecture's, or whose parts do not fit together, naming file and tensor or
-  /// key.
+  /// that is another architecture's, asks for what attn has not, or whose parts do not fit
+  /// together, naming file and tensor or key.
   explicit LanguageModel(const std::filesystem::path& path,
                          const LanguageModelOptions& options = {}) {
     std::error_code error;
@@ -102,9 +104,18 @@ class LanguageModel {
 
   void load_file(const GgufFile& file, const LanguageModelOptions& options) {
     check(options);
-    tokenizer_ = gguf_tokenizer(file);
-    special_ = gguf_special_tokens(file, tokenizer_);
-    const GptOptions gpt_options = detail::gguf_gpt_options(file, options.max_positions);
+    tokenizer_ = gguf_tokenizer(file, options.ignore_keys);
+    special_ = gguf_special_tokens(file, tokenizer_, options.ignore_keys);
+    if (special_.behind) {
+      throw ValueError(message(
+          "LanguageModel",
+          detail::concat(detail::quote(file.file_name()), ": key \"tokenizer.ggml.add_eos_token\""),
+          "be false or missing, since answers go on behind a text "
+          "(ignore_keys passes over it)",
+          "true"));
+    }
+    const GptOptions gpt_options =
+        detail::gguf_gpt_options(file, options.max_positions, options.ignore_keys);
     if (gpt_options.vocab_size != tokenizer_.vocab_size()) {
       throw ShapeError(message(
           "LanguageModel", detail::concat(detail::quote(file.file_name()), ": token_embd.weight"),
