@@ -334,6 +334,69 @@ TEST(LanguageModel, AChatTemplateThatIsNotKnownIsAnErrorWhereItIsNeeded) {
   EXPECT_EQ(LanguageModel(path, options).encode_chat(messages), (Ids{260, 256, 257, 'o'}));
 }
 
+/// The tokens of a model in which one has another name and kind (TokenKind, as files have it).
+TinyLlama with_token(index_t id, const std::string& name, std::int32_t kind) {
+  TinyLlama tiny(7);
+  const TempFolder folder;
+  const GgufFile file(tiny.save(folder));
+  std::vector<std::string> tokens;
+  for (const auto token : file.array<std::string_view>("tokenizer.ggml.tokens"))
+    tokens.emplace_back(token);
+  auto kinds = file.array<std::int32_t>("tokenizer.ggml.token_type");
+  tokens[static_cast<std::size_t>(id)] = name;
+  kinds[static_cast<std::size_t>(id)] = kind;
+  tiny.metadata.set("tokenizer.ggml.tokens", tokens);
+  tiny.metadata.set("tokenizer.ggml.token_type", kinds);
+  return tiny;
+}
+
+TEST(LanguageModel, ControlTokensWithTheNamesOfEndsEndAnswers) {
+  const auto ends = [](const TinyLlama& tiny) {
+    const TempFolder folder;
+    return LanguageModel(tiny.save(folder)).end_tokens();
+  };
+  for (const char* name :
+       {"<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|end_of_text|>", "<end_of_turn>",
+        "<eos>", "</s>", "<EOT>", "[EOS]", "<\uff5cend\u2581of\u2581sentence\uff5c>"}) {
+    EXPECT_EQ(ends(with_token(200, name, 3)), (Ids{261, 200})) << name;
+    // As a word of the text, which </s> is in files of Qwen, or as one that a user defined.
+    for (const std::int32_t kind : {1, 4})
+      EXPECT_EQ(ends(with_token(200, name, kind)), (Ids{261})) << name << " of kind " << kind;
+  }
+  EXPECT_EQ(ends(with_token(200, "<|fim_prefix|>", 3)), (Ids{261}));
+  // <|im_end|>, where the file has another end: of the template, and by its name without one.
+  TinyLlama other = with_token(200, "<|endoftext|>", 3);
+  other.metadata.set("tokenizer.ggml.eos_token_id", std::uint32_t{200});
+  EXPECT_EQ(ends(other), (Ids{200, 261}));
+  other.metadata.set("tokenizer.chat_template", std::string("{{ messages }}"));
+  EXPECT_EQ(ends(other), (Ids{200, 261}));
+  for (const char* key : {"eot_token_id", "eom_token_id"}) {
+    TinyLlama named(7);
+    named.metadata.set("tokenizer.ggml." + std::string(key), std::uint32_t{77});
+    EXPECT_EQ(ends(named), (Ids{261, 77})) << key;
+  }
+  TinyLlama list(7);
+  list.metadata.set("tokenizer.ggml.eos_token_ids", std::vector<std::int32_t>{261, 78, 79});
+  EXPECT_EQ(ends(list), (Ids{261, 78, 79}));
+}
+
+TEST(LanguageModel, AnAnswerEndsWithTheTokenOfAnEndsName) {
+  const Ids ids = {5, 90, 33};
+  const auto answer = [&](const TinyLlama& tiny) {
+    const TempFolder folder;
+    const LanguageModel model(tiny.save(folder));
+    GptSession<float> session(model.gpt(), 1, 64);
+    return generate_text(model, session, ids, {.max_new_tokens = 12});
+  };
+  const GeneratedText whole = answer(TinyLlama(7));
+  ASSERT_EQ(whole.ids.size(), 12u);
+  const index_t fifth = whole.ids[4];
+  const auto first = std::find(whole.ids.begin(), whole.ids.end(), fifth);
+  const GeneratedText found = answer(with_token(fifth, "<|endoftext|>", 3));
+  EXPECT_EQ(found.ids, Ids(whole.ids.begin(), first + 1));
+  EXPECT_EQ(found.end, AnswerEnd::end_token);
+}
+
 TEST(LanguageModel, WritesTheBeginningOfTextOnlyWhereTheFileSaysSo) {
   TinyLlama tiny(7);
   const TempFolder folder;

@@ -56,6 +56,7 @@ inline const GgufUnreadKeys& gguf_unread_tokenizer_keys() {
       {"add_eos_token", {}},
       {"bos_token_id", {}},
       {"eos_token_id", {}},
+      {"eos_token_ids", {}},
       {"eot_token_id", {}},
       {"eom_token_id", {}},
       // Byte-level BPE writes no space before a text, has no scores and needs no unknown token;
@@ -93,6 +94,23 @@ inline const GgufUnreadKeys& gguf_unread_tokenizer_keys() {
   };
   return kKeys;
 }
+
+/// Control tokens of these names end answers, whether a key names them or not: behind them models
+/// go on to another text. They are those of llama.cpp that models of the architectures above have.
+/// llama.cpp takes tokens of any kind; but </s> is a word of the text in files of Qwen and Gemma.
+inline constexpr std::string_view kGgufEndNames[] = {"<|endoftext|>",
+                                                     "<|im_end|>",
+                                                     "<|eot_id|>",
+                                                     "<|eom_id|>",
+                                                     "<|end|>",
+                                                     "<|end_of_text|>",
+                                                     "<end_of_turn>",
+                                                     "<end_of_utterance>",
+                                                     "<eos>",
+                                                     "</s>",
+                                                     "<EOT>",
+                                                     "[EOS]",
+                                                     "<\uff5cend\u2581of\u2581sentence\uff5c>"};
 
 }  // namespace detail
 
@@ -136,6 +154,14 @@ inline SpecialTokens gguf_special_tokens(const GgufFile& file, const Tokenizer& 
   if (eos) result.add_end(*eos);
   for (const std::string_view key : {"eot_token_id", "eom_token_id"}) {
     if (const auto end = id_of(key)) result.add_end(*end);
+  }
+  if (keys.has("eos_token_ids")) {
+    for (const auto id : keys.array<std::uint32_t>("eos_token_ids"))
+      result.add_end(checked("eos_token_ids", id));
+  }
+  for (const std::string_view name : detail::kGgufEndNames) {
+    const auto end = tokenizer.token(name);
+    if (end && tokenizer.is_control(*end)) result.add_end(*end);
   }
   // A file without the key leaves it to the tokenizer: texts of SentencePiece and of Llama 3 begin
   // with it.
