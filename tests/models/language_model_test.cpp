@@ -93,7 +93,7 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
     return [=](TinyLlama& t) { t.metadata.set(key, value); };
   };
   fails(set("general.architecture", std::string("gpt2")),
-        "general.architecture must be llama, qwen2, qwen3, gemma or gemma2; found \"gpt2\"");
+        "general.architecture\" must be llama, qwen2, qwen3, gemma or gemma2; found \"gpt2\"");
   fails(set("llama.embedding_length", std::uint32_t{33}), "divide 33");
   fails(set("llama.embedding_length", std::uint32_t{64}),
         "tensor \"token_embd.weight\" must have shape (262, 64); found (262, 32)");
@@ -107,10 +107,17 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
   fails(set("llama.feed_forward_length", std::uint32_t{1} << 24),
         "tensor \"blk.0.ffn_gate.weight\"");
   fails(set("llama.attention.head_count_kv", std::uint32_t{3}), "tensor \"blk.0.attn_k.weight\"");
-  fails(set("llama.expert_count", std::uint32_t{8}),
-        "llama.expert_count\" must be 0, since attn does not implement it");
+  fails(set("llama.expert_count", std::uint32_t{8}), "llama.expert_count\" must be 0 or missing");
   fails(set("llama.rope.scaling.type", std::string("longrope")),
         "must be none, linear or yarn; found \"longrope\"");
+  fails(set("llama.rope.scaling.type", std::string("linear")),
+        "key \"llama.rope.scaling.factor\" must be in the file beside the type linear");
+  fails(set("llama.rope.scaling.factor", -4.0f),
+        "key \"llama.rope.scaling.factor\" must not be negative; found -4");
+  fails(set("llama.rope.scale_linear", -4.0f),
+        "key \"llama.rope.scale_linear\" must not be negative; found -4");
+  fails(set("llama.rope.scaling.attn_factor", 0.0f),
+        "key \"llama.rope.scaling.attn_factor\" must be positive; found 0");
   fails(
       [&](TinyLlama& t) {
         set("llama.attention.sliding_window", std::uint32_t{8})(t);
@@ -147,6 +154,170 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
         "tensor \"output_norm.weight\" must be in the file");
 }
 
+/// The largest difference between a model's logits and plain loops, in relation to the largest
+/// logit: whole, and token by token behind a prompt of three.
+double logit_error(const TinyLlama& tiny, const TinyLlama::Arithmetic& arithmetic,
+                   const LanguageModelOptions& options = {}) {
+  const TempFolder folder;
+  const LanguageModel model(tiny.save(folder), options);
+  const Ids ids = {5, 90, 33, 200, 17, 64, 1, 2, 3, 250, 100, 31};
+  const auto expected = tiny.logits(ids, arithmetic);
+  double most = 0, worst = 0;
+  const auto compare = [&](index_t i, const Tensor3<float>& found, index_t row) {
+    for (index_t j = 0; j < TinyLlama::kVocab; ++j) {
+      const double e = expected[static_cast<std::size_t>(i)][static_cast<std::size_t>(j)];
+      most = std::max(most, std::abs(e));
+      worst = std::max(worst, std::abs(static_cast<double>(found(0, row, j)) - e));
+    }
+  };
+  const TensorView2<const index_t> all(ids.data(), {1, std::ssize(ids)});
+  const auto whole = model.gpt()(all);
+  for (index_t i = 0; i < all.extent(1); ++i) compare(i, whole, i);
+  auto caches = model.gpt().make_caches(1, 16);
+  for (index_t begin = 0, end = 3; end <= all.extent(1); begin = end++) {
+    compare(end - 1, model.gpt()(all.slice(1, begin, end), {}, caches), end - begin - 1);
+  }
+  return worst / most;
+}
+
+// 1e-5 of the largest logit is 80 roundings, of products of up to 64 in some ten steps.
+constexpr double kLogitTolerance = 1e-5;
+
+TEST(GgufKeys, ThatAttnDoesChangeTheLogits) {
+  const auto check = [](auto value, std::string_view key, auto change) {
+    TinyLlama tiny(7);
+    tiny.metadata.set("llama." + std::string(key), value);
+    TinyLlama::Arithmetic arithmetic;
+    EXPECT_GT(logit_error(tiny, arithmetic), 1e-3) << key << " changes nothing";
+    change(arithmetic);
+    EXPECT_LT(logit_error(tiny, arithmetic), kLogitTolerance) << key;
+    // It counts as missing on request.
+    for (const std::string& name : {"llama." + std::string(key), std::string(key)})
+      EXPECT_LT(logit_error(tiny, {}, {.ignore_keys = {name}}), kLogitTolerance) << name;
+  };
+  using A = TinyLlama::Arithmetic;
+  check(0.7f, "attention.scale", [](A& a) { a.scale = static_cast<double>(0.7f); });
+  check(2.0f, "attn_logit_softcapping", [](A& a) { a.softcap = 2; });
+  check(5.0f, "final_logit_softcapping", [](A& a) { a.logit_softcap = 5; });
+  check(1.25f, "rope.scaling.attn_factor", [](A& a) { a.rotary_factor = 1.25; });
+  for (const char* factor : {"rope.scaling.factor", "rope.scale_linear"}) {
+    check(4.0f, factor, [](A& a) {
+      for (const double pair : {0.0, 0.25, 0.5, 0.75})
+        a.frequencies.push_back(std::pow(TinyLlama::kTheta, -pair) / 4);
+    });
+  }
+}
+
+TEST(GgufKeys, OfRotaryScalingCombineAsInLlamaCpp) {
+  using Strings = std::vector<std::pair<std::string, std::string>>;
+  using Numbers = std::vector<std::pair<std::string, float>>;
+  const auto check = [](const Strings& strings, const Numbers& numbers,
+                        const std::vector<float>& factors, const TinyLlama::Arithmetic& arithmetic,
+                        const LanguageModelOptions& options = {}) {
+    TinyLlama tiny(7);
+    for (const auto& [key, value] : strings) tiny.metadata.set("llama.rope." + key, value);
+    for (const auto& [key, value] : numbers) tiny.metadata.set("llama.rope." + key, value);
+    tiny.metadata.set("llama.rope.scaling.finetuned", true);
+    if (!factors.empty()) {
+      const auto bytes = std::as_bytes(std::span(factors));
+      tiny.order.push_back("rope_freqs.weight");
+      tiny.weights["rope_freqs.weight"] = {
+          GgufType::F32, {4}, {bytes.begin(), bytes.end()}, factors};
+    }
+    EXPECT_LT(logit_error(tiny, arithmetic, options), kLogitTolerance)
+        << testing::PrintToString(strings) << testing::PrintToString(numbers);
+  };
+  std::vector<double> plain, linear, divided, yarn, yarn_divided;
+  const std::vector<float> factors = {1, 2, 0.5f, 8};
+  // Pairs 0 and 1 turn more than 32 and less than 1 times in 128 positions: the ramp between
+  // floor(4 log(128 / (2 pi 32)) / log(5000)) = -1, taken as 0, and
+  // ceil(4 log(128 / (2 pi)) / log(5000)) = 2.
+  const double ramp[] = {0, 0.5, 1, 1};
+  for (std::size_t j = 0; j < 4; ++j) {
+    plain.push_back(std::pow(TinyLlama::kTheta, -0.25 * static_cast<double>(j)));
+    linear.push_back(plain[j] / 4);
+    divided.push_back(linear[j] / static_cast<double>(factors[j]));
+    yarn.push_back(plain[j] * (1 - ramp[j] + ramp[j] / 4));
+    yarn_divided.push_back(yarn[j] / static_cast<double>(factors[j]));
+  }
+  const double growth = 0.1 * std::log(4.0) + 1;
+  check({{"scaling.type", "none"}}, {{"scaling.factor", 4}}, {}, {});
+  check({{"scaling.type", "none"}}, {{"scaling.attn_factor", 1.5f}}, {}, {.rotary_factor = 1.5});
+  check({}, {{"scaling.factor", 0}}, {}, {});
+  check({}, {{"scaling.factor", 4}, {"scale_linear", 9}}, {}, {.frequencies = linear});
+  check({{"scaling.type", "linear"}}, {{"scale_linear", 4}, {"scaling.attn_factor", 0.75f}}, {},
+        {.frequencies = linear, .rotary_factor = 0.75});
+  check({}, {{"scaling.factor", 4}, {"scaling.attn_factor", 0.75f}}, factors,
+        {.frequencies = divided, .rotary_factor = 0.75});
+  check({{"scaling.type", "yarn"}}, {{"scaling.factor", 4}}, {},
+        {.frequencies = yarn, .rotary_factor = growth});
+  // However many positions a user asks for, the file's count.
+  check({{"scaling.type", "yarn"}}, {{"scaling.factor", 4}, {"scaling.attn_factor", 0.75f}}, {},
+        {.frequencies = yarn, .rotary_factor = 0.75 * growth}, {.max_positions = 16});
+  check({{"scaling.type", "yarn"}}, {{"scaling.factor", 4}, {"scaling.attn_factor", 0.75f}},
+        factors, {.frequencies = yarn_divided, .rotary_factor = 0.75 * growth});
+}
+
+TEST(GgufKeys, WithoutEffectPassAndOthersAreNamed) {
+  const auto with = [](const std::string& key, auto value) {
+    TinyLlama tiny(7);
+    tiny.metadata.set(key, value);
+    return tiny;
+  };
+  const auto passes = [&](const std::string& key, auto value) {
+    EXPECT_LT(logit_error(with(key, value), {}), kLogitTolerance) << key;
+  };
+  const auto fails = [&](const std::string& key, auto value, std::string_view part) {
+    const TinyLlama tiny = with(key, value);
+    const TempFolder folder;
+    const auto path = tiny.save(folder);
+    const std::string error = error_of<ValueError>([&] { LanguageModel model(path); });
+    EXPECT_TRUE(contains(error, path.filename().string())) << error;
+    EXPECT_TRUE(contains(error, "\"" + key + "\"")) << error;
+    EXPECT_TRUE(contains(error, part)) << error;
+    EXPECT_TRUE(contains(error, "ignore_keys accepts")) << error;
+    EXPECT_LT(logit_error(tiny, {}, {.ignore_keys = {key}}), kLogitTolerance) << key;
+  };
+  passes("llama.attention.causal", true);
+  fails("llama.attention.causal", false, "must be true or missing");
+  for (const char* key : {"attention.clamp_kqv", "attention.max_alibi_bias"}) {
+    passes(detail::concat("llama.", key), 0.0f);
+    fails(detail::concat("llama.", key), 8.0f, "must be 0 or missing");
+  }
+  for (const char* key : {"logit_scale", "embedding_scale", "residual_scale"}) {
+    passes(detail::concat("llama.", key), 0.0f);
+    passes(detail::concat("llama.", key), 1.0);
+    fails(detail::concat("llama.", key), 0.25f, "must be 0, 1 or missing");
+    fails(detail::concat("llama.", key), std::string("0.25"), "found a text");
+    fails(detail::concat("llama.", key), std::vector<float>{1, 2}, "found an array");
+  }
+  passes("llama.attention.scale", 0.0f);
+  passes("llama.attention.sliding_window", std::uint32_t{0});
+  passes("llama.attention.sliding_window_pattern", std::uint32_t{2});
+  passes("llama.expert_count", std::uint32_t{0});
+  passes("llama.expert_used_count", std::uint32_t{0});
+  passes("llama.pooling_type", std::uint32_t{3});
+  passes("llama.vocab_size", std::uint32_t{262});
+  passes("llama.use_parallel_residual", false);
+  fails("llama.use_parallel_residual", true, "must be false or missing");
+  passes("llama.rope.scaling.yarn_ext_factor", -1.0f);
+  fails("llama.rope.scaling.yarn_ext_factor", 0.5f, "must be -1 or missing");
+  fails("llama.rope.scaling.yarn_log_multiplier", 0.1f, "must be 0 or missing");
+  fails("llama.attention.made_up", 1.0f, "have only known keys");
+  fails("llama.made_up", std::vector<std::int32_t>{}, "have only known keys");
+  // Of another architecture, and of the file as a whole.
+  passes("qwen2.attention.causal", false);
+  passes("general.made_up", std::string("x"));
+  passes("tokenizer.ggml.add_space_prefix", true);
+  passes("tokenizer.ggml.add_sep_token", false);
+  fails("tokenizer.ggml.add_sep_token", true, "must be false or missing");
+  passes("tokenizer.ggml.add_eos_token", false);
+  fails("tokenizer.ggml.add_eos_token", true, "must be false or missing");
+  fails("tokenizer.ggml.normalizer.lowercase", true, "must be false or missing");
+  fails("tokenizer.ggml.remove_extra_whitespaces", true, "must be false or missing");
+  fails("tokenizer.ggml.suppress_tokens", std::vector<std::int32_t>{5}, "have only known keys");
+}
+
 TEST(LanguageModel, AChatTemplateThatIsNotKnownIsAnErrorWhereItIsNeeded) {
   TinyLlama tiny(7);
   tiny.metadata.set("tokenizer.chat_template", std::string("{{ messages }}"));
@@ -163,6 +334,69 @@ TEST(LanguageModel, AChatTemplateThatIsNotKnownIsAnErrorWhereItIsNeeded) {
   EXPECT_EQ(LanguageModel(path, options).encode_chat(messages), (Ids{260, 256, 257, 'o'}));
 }
 
+/// The tokens of a model in which one has another name and kind (TokenKind, as files have it).
+TinyLlama with_token(index_t id, const std::string& name, std::int32_t kind) {
+  TinyLlama tiny(7);
+  const TempFolder folder;
+  const GgufFile file(tiny.save(folder));
+  std::vector<std::string> tokens;
+  for (const auto token : file.array<std::string_view>("tokenizer.ggml.tokens"))
+    tokens.emplace_back(token);
+  auto kinds = file.array<std::int32_t>("tokenizer.ggml.token_type");
+  tokens[static_cast<std::size_t>(id)] = name;
+  kinds[static_cast<std::size_t>(id)] = kind;
+  tiny.metadata.set("tokenizer.ggml.tokens", tokens);
+  tiny.metadata.set("tokenizer.ggml.token_type", kinds);
+  return tiny;
+}
+
+TEST(LanguageModel, ControlTokensWithTheNamesOfEndsEndAnswers) {
+  const auto ends = [](const TinyLlama& tiny) {
+    const TempFolder folder;
+    return LanguageModel(tiny.save(folder)).end_tokens();
+  };
+  for (const char* name :
+       {"<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|end_of_text|>", "<end_of_turn>",
+        "<eos>", "</s>", "<EOT>", "[EOS]", "<\uff5cend\u2581of\u2581sentence\uff5c>"}) {
+    EXPECT_EQ(ends(with_token(200, name, 3)), (Ids{261, 200})) << name;
+    // As a word of the text, which </s> is in files of Qwen, or as one that a user defined.
+    for (const std::int32_t kind : {1, 4})
+      EXPECT_EQ(ends(with_token(200, name, kind)), (Ids{261})) << name << " of kind " << kind;
+  }
+  EXPECT_EQ(ends(with_token(200, "<|fim_prefix|>", 3)), (Ids{261}));
+  // <|im_end|>, where the file has another end: of the template, and by its name without one.
+  TinyLlama other = with_token(200, "<|endoftext|>", 3);
+  other.metadata.set("tokenizer.ggml.eos_token_id", std::uint32_t{200});
+  EXPECT_EQ(ends(other), (Ids{200, 261}));
+  other.metadata.set("tokenizer.chat_template", std::string("{{ messages }}"));
+  EXPECT_EQ(ends(other), (Ids{200, 261}));
+  for (const char* key : {"eot_token_id", "eom_token_id"}) {
+    TinyLlama named(7);
+    named.metadata.set("tokenizer.ggml." + std::string(key), std::uint32_t{77});
+    EXPECT_EQ(ends(named), (Ids{261, 77})) << key;
+  }
+  TinyLlama list(7);
+  list.metadata.set("tokenizer.ggml.eos_token_ids", std::vector<std::int32_t>{261, 78, 79});
+  EXPECT_EQ(ends(list), (Ids{261, 78, 79}));
+}
+
+TEST(LanguageModel, AnAnswerEndsWithTheTokenOfAnEndsName) {
+  const Ids ids = {5, 90, 33};
+  const auto answer = [&](const TinyLlama& tiny) {
+    const TempFolder folder;
+    const LanguageModel model(tiny.save(folder));
+    GptSession<float> session(model.gpt(), 1, 64);
+    return generate_text(model, session, ids, {.max_new_tokens = 12});
+  };
+  const GeneratedText whole = answer(TinyLlama(7));
+  ASSERT_EQ(whole.ids.size(), 12u);
+  const index_t fifth = whole.ids[4];
+  const auto first = std::find(whole.ids.begin(), whole.ids.end(), fifth);
+  const GeneratedText found = answer(with_token(fifth, "<|endoftext|>", 3));
+  EXPECT_EQ(found.ids, Ids(whole.ids.begin(), first + 1));
+  EXPECT_EQ(found.end, AnswerEnd::end_token);
+}
+
 TEST(LanguageModel, WritesTheBeginningOfTextOnlyWhereTheFileSaysSo) {
   TinyLlama tiny(7);
   const TempFolder folder;
@@ -172,6 +406,12 @@ TEST(LanguageModel, WritesTheBeginningOfTextOnlyWhereTheFileSaysSo) {
   EXPECT_EQ(model.encode_raw("he"), (Ids{260, 256}));
   EXPECT_EQ(model.encode_chat(std::vector<ChatMessage>{}).front(), 260);
   EXPECT_EQ(model.end_tokens(), (Ids{261}));
+  // Without the key files of Llama 3's pre-tokenizer have it, by any of its names.
+  for (const char* pre : {"llama-bpe", "llama3", "llama-v3"}) {
+    TinyLlama llama3(7);
+    llama3.metadata.set("tokenizer.ggml.pre", std::string(pre));
+    EXPECT_EQ(LanguageModel(llama3.save(folder)).encode_raw("he"), (Ids{260, 256})) << pre;
+  }
 }
 
 /// Cases of tests/data/smollm2/smollm2.json, or of the file that ATTN_SMOLLM2_CASES names.

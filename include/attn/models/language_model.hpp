@@ -26,8 +26,9 @@ struct LanguageModelOptions {
   /// float.
   ActivationFormat activations = ActivationFormat::exact;
   std::optional<ChatTemplate> chat_template = {};  ///< replaces the file's chat template
-  /// Unknown keys of a folder's config.json (see PretrainedOptions) or of a GGUF file's
-  /// architecture, with or without its name ("llama.logit_scale"), to accept.
+  /// Keys to accept of config.json (see PretrainedOptions), or metadata keys of a GGUF file to
+  /// treat as missing, with or without the architecture's name: "llama.logit_scale" or
+  /// "logit_scale". Other unknown or unsupported keys are errors.
   std::vector<std::string> ignore_keys = {};
 };
 
@@ -44,8 +45,8 @@ class LanguageModel {
   /// From a GGUF file, or a folder as Hugging Face's transformers writes them: config.json, the
   /// weights and tokenizer.json; see load_pretrained() and pretrained_text(). Throws IoError for a
   /// file that cannot be read or breaks the format; ValueError, ShapeError or DTypeError for one
-  /// that is another architecture's, or whose parts do not fit together, naming file and tensor or
-  /// key.
+  /// that is another architecture's, asks for what attn has not, or whose parts do not fit
+  /// together, naming file and tensor or key.
   explicit LanguageModel(const std::filesystem::path& path,
                          const LanguageModelOptions& options = {}) {
     std::error_code error;
@@ -101,8 +102,16 @@ class LanguageModel {
 
   void load_file(const GgufFile& file, const LanguageModelOptions& options) {
     check(options);
-    tokenizer_ = gguf_tokenizer(file);
-    special_ = gguf_special_tokens(file, tokenizer_);
+    tokenizer_ = gguf_tokenizer(file, options.ignore_keys);
+    special_ = gguf_special_tokens(file, tokenizer_, options.ignore_keys);
+    if (special_.behind) {
+      throw ValueError(message(
+          "LanguageModel",
+          detail::concat(detail::quote(file.file_name()), ": key \"tokenizer.ggml.add_eos_token\""),
+          "be false or missing, because an answer continues the text "
+          "(ignore_keys accepts the key)",
+          "true"));
+    }
     const GptOptions gpt_options =
         detail::gguf_gpt_options(file, options.max_positions, options.ignore_keys);
     if (gpt_options.vocab_size != tokenizer_.vocab_size()) {

@@ -59,6 +59,32 @@ TEST(RotaryOptions, FrequenciesAreThoseOfTransformers) {
   }
 }
 
+TEST(RotaryOptions, TheAttentionFactorMultipliesCosAndSinOfEveryKind) {
+  using Kind = RotaryScalingKind;
+  for (const Kind kind : {Kind::none, Kind::linear, Kind::dynamic, Kind::llama3, Kind::yarn}) {
+    RotaryOptions options{.dim = 8, .max_positions = 40};
+    options.scaling = {.kind = kind, .original_max_positions = 16};
+    if (kind != Kind::none) options.scaling.factor = 2;
+    RotaryOptions plain = options;
+    plain.scaling.attention_factor = 1.0;
+    options.scaling.attention_factor = 1.25;
+    for (const bool given : {false, true}) {
+      if (given) {
+        options.scaling = {.attention_factor = 1.25};
+        plain.scaling = {};
+        options.frequencies = plain.frequencies = {1, 0.5, -0.25, 3};
+      }
+      const RotaryTable<double> table(options), of_1(plain);
+      for (index_t p = 0; p < table.cos.extent(0); ++p) {
+        for (index_t j = 0; j < 4; ++j) {
+          ASSERT_NEAR(table.cos(p, j), 1.25 * of_1.cos(p, j), 1e-15);
+          ASSERT_NEAR(table.sin(p, j), 1.25 * of_1.sin(p, j), 1e-15);
+        }
+      }
+    }
+  }
+}
+
 TEST(RotaryOptions, GivenFrequenciesAndPartsOfAHead) {
   RotaryOptions given{.dim = 4, .max_positions = 9, .frequencies = {0.5, -2}};
   const RotaryTable<double> table(given);
@@ -167,6 +193,7 @@ TEST(RotaryOptions, WhatIsRefused) {
                      .original_max_positions = 4,
                      .attention_factor = 0.0}},
         "attention_factor must be positive");
+  fails({.scaling = {.attention_factor = -1.0}}, "attention_factor must be positive");
 }
 
 TEST(RotaryAngles, HeldWithin) {

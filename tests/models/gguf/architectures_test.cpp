@@ -259,6 +259,15 @@ TEST(GgufArchitectures, Gemma2FromTextToText) {
   EXPECT_FALSE(answer.text.empty());
 }
 
+TEST(GgufArchitectures, Gemma2WithoutAKeyHasItsWindow) {
+  TinyGguf tiny("gemma2", "gemma2");
+  const LanguageModelOptions without{.ignore_keys = {"attention.sliding_window"}};
+  EXPECT_EQ(LanguageModel(tiny.save(), without).gpt().options().windows,
+            (std::vector<index_t>{4095, -1}));
+  tiny.number("attention.sliding_window", 0);
+  EXPECT_TRUE(LanguageModel(tiny.save()).gpt().options().windows.empty());
+}
+
 TEST(GgufArchitectures, WindowsByANumberLeaveOutTheLastOfEachPeriod) {
   TinyGguf tiny("qwen2", "qwen2");
   tiny.number("attention.sliding_window", 4);

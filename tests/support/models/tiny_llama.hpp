@@ -94,9 +94,22 @@ struct TinyLlama {
     return folder / "tiny.gguf";
   }
 
+  /// What keys of a file may change in the arithmetic.
+  struct Arithmetic {
+    /// Angles per position, one for each pair of a head; empty: those of kTheta.
+    std::vector<double> frequencies = {};
+    double rotary_factor = 1;  ///< of cos and sin
+    double scale = 1 / std::sqrt(static_cast<double>(kHeadDim));
+    double softcap = 0, logit_softcap = 0;  ///< 0: none
+  };
+
   /// Logits (seq, vocab) of the tokens, in double. Source: Touvron et al., "LLaMA" (2023), section
   /// 2.2.
   std::vector<std::vector<double>> logits(const std::vector<attn::index_t>& ids) const {
+    return logits(ids, Arithmetic{});
+  }
+  std::vector<std::vector<double>> logits(const std::vector<attn::index_t>& ids,
+                                          const Arithmetic& arithmetic) const {
     using Row = std::vector<double>;
     const auto size = [](Index n) { return static_cast<std::size_t>(n); };
     std::vector<Row> x;
@@ -125,13 +138,20 @@ struct TinyLlama {
     };
     const auto turn = [&](Row& row, std::size_t position) {
       for (std::size_t at = 0; at < row.size(); at += 2) {
-        const double pair =
-            static_cast<double>(at % size(kHeadDim)) / static_cast<double>(kHeadDim);
-        const double angle = static_cast<double>(position) * std::pow(kTheta, -pair);
-        const double u = row[at], v = row[at + 1];
+        const std::size_t in_head = at % size(kHeadDim);
+        const double pair = static_cast<double>(in_head) / static_cast<double>(kHeadDim);
+        const double frequency = arithmetic.frequencies.empty()
+                                     ? std::pow(kTheta, -pair)
+                                     : arithmetic.frequencies[in_head / 2];
+        const double angle = static_cast<double>(position) * frequency;
+        const double u = arithmetic.rotary_factor * row[at],
+                     v = arithmetic.rotary_factor * row[at + 1];
         row[at] = u * std::cos(angle) - v * std::sin(angle);
         row[at + 1] = v * std::cos(angle) + u * std::sin(angle);
       }
+    };
+    const auto cap = [](double score, double most) {
+      return most > 0 ? most * std::tanh(score / most) : score;
     };
     for (Index n = 0; n < kLayers; ++n) {
       const auto name = [&](std::string_view part) {
@@ -156,7 +176,7 @@ struct TinyLlama {
           for (std::size_t j = 0; j <= i; ++j) {
             double dot = 0;
             for (std::size_t d = 0; d < size(kHeadDim); ++d) dot += q[i][at + d] * k[j][kv + d];
-            total += p[j] = std::exp(dot / std::sqrt(static_cast<double>(kHeadDim)));
+            total += p[j] = std::exp(cap(arithmetic.scale * dot, arithmetic.softcap));
           }
           for (std::size_t j = 0; j <= i; ++j) {
             for (std::size_t d = 0; d < size(kHeadDim); ++d)
@@ -178,6 +198,7 @@ struct TinyLlama {
       result.push_back(multiply(norm(row, "output_norm.weight"), weights.contains("output.weight")
                                                                      ? "output.weight"
                                                                      : "token_embd.weight"));
+      for (double& logit : result.back()) logit = cap(logit, arithmetic.logit_softcap);
     }
     return result;
   }

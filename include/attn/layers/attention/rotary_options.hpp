@@ -45,7 +45,7 @@ struct RotaryScaling {
   double beta_fast = 32;  ///< yarn: frequencies with more turns are not scaled
   double beta_slow = 1;   ///< yarn: frequencies with fewer turns are scaled by the factor
   bool truncate = true;   ///< yarn: round these bounds to whole pairs
-  /// Multiplies cos and sin, whatever the kind; if not given, 0.1 ln(factor) + 1 with yarn, else 1.
+  /// Multiplies cos and sin, of any kind; not given: 0.1 ln(factor) + 1 of yarn, else 1.
   std::optional<double> attention_factor = {};
 };
 
@@ -117,7 +117,8 @@ inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_
     const double stretch = factor * static_cast<double>(length) / original - (factor - 1);
     theta *= std::pow(stretch, dim / (dim - 2));
   }
-  RotaryFrequencies result{.values = {}, .attention_factor = scaling.attention_factor.value_or(1)};
+  RotaryFrequencies result;
+  result.attention_factor = scaling.attention_factor.value_or(1);
   for (index_t j = 0; j < options.dim / 2; ++j) {
     result.values.push_back(std::pow(theta, -2 * static_cast<double>(j) / dim));
   }
@@ -147,8 +148,8 @@ inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_
       const double slowed = std::clamp((static_cast<double>(j) - low) / (high - low), 0.0, 1.0);
       result.values[j] *= 1 - slowed + slowed / factor;
     }
-    const double usual = factor > 1 ? 0.1 * std::log(factor) + 1 : 1;
-    result.attention_factor = scaling.attention_factor.value_or(usual);
+    if (!scaling.attention_factor && factor > 1)
+      result.attention_factor = 0.1 * std::log(factor) + 1;
   }
   return result;
 }
@@ -171,6 +172,7 @@ inline RotaryOptions resolved_rotary(RotaryOptions o, index_t head_dim) {
   check(o.max_positions > 0, "rotary.max_positions", "be positive",
         std::to_string(o.max_positions));
   check_positive("rotary.theta", o.theta);
+  check_positive("rotary.scaling.attention_factor", o.scaling.attention_factor.value_or(1));
   const RotaryScaling& s = o.scaling;
   const RotaryScalingKind kind = s.kind;
   if (!o.frequencies.empty()) {
@@ -182,7 +184,6 @@ inline RotaryOptions resolved_rotary(RotaryOptions o, index_t head_dim) {
     for (const double value : o.frequencies)
       check(std::isfinite(value), "rotary.frequencies", "be finite", attn::to_string(value));
   }
-  check_positive("rotary.scaling.attention_factor", s.attention_factor.value_or(1));
   if (kind == RotaryScalingKind::none) {
     check(s.factor == 1, "rotary.scaling.factor", "be 1 without a kind of scaling",
           attn::to_string(s.factor));

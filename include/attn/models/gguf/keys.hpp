@@ -1,12 +1,10 @@
-// GgufKeys: metadata of a GGUF file's architecture, with a check that every key was used.
+// GgufKeys: metadata of a GGUF file, in which every key is read, without effect, or an error.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
+#include <cmath>
+#include <map>
 #include <set>
-#include <span>
-#include <string>
-#include <string_view>
 
 #include "attn/io/gguf.hpp"
 
@@ -14,74 +12,49 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Keys that change no logits of the decoders read here. Source: llama.cpp,
-/// gguf-py/gguf/constants.py.
-inline constexpr std::string_view kGgufKeysWithoutEffect[] = {
-    "attention.layer_norm_epsilon",  // norms here are root-mean-square norms
-    "context_length",
-    "embedding_length_per_layer_input",
-    "pooling_type",
-    "rope.scaling.finetuned",
-    "rope.scaling.original_context_length",  // read with yarn only
-    "rope.scaling.yarn_beta_fast",           // read with yarn only
-    "rope.scaling.yarn_beta_slow",           // read with yarn only
-    "tensor_data_layout",
-    "vocab_size",
-};
+/// Keys that nothing reads, without their prefix, and the values (false and true are 0 and 1) with
+/// which a key is without effect: with any value where the list is empty.
+using GgufUnreadKeys = std::map<std::string_view, std::vector<double>>;
 
-/// Keys of operations that Gpt does not have: a file may contain them with a value that turns the
-/// operation off.
-struct GgufNeutralKey {
-  std::string_view name;
-  double off, also_off;
-};
-inline constexpr GgufNeutralKey kGgufNeutralKeys[] = {
-    {"attention.causal", 1, 1},
-    {"attention.clamp_kqv", 0, 0},
-    {"attention.group_norm_groups", 0, 0},
-    {"attention.max_alibi_bias", 0, 0},
-    {"attn_logit_softcapping", 0, 0},
-    {"embedding_scale", 1, 0},
-    {"expert_count", 0, 0},
-    {"final_logit_softcapping", 0, 0},
-    {"leading_dense_block_count", 0, 0},
-    {"logit_scale", 1, 0},
-    {"nextn_predict_layers", 0, 0},
-    {"residual_scale", 1, 0},
-    {"rope.scaling.yarn_attn_factor", 1, 1},
-    {"swin_norm", 0, 0},
-    {"use_parallel_residual", 0, 0},
-};
-
-/// Keys such as "llama.block_count" by their name after the architecture. Errors name file and key.
-/// Reading a key marks it as used: one thread at a time.
+/// The keys that begin with a prefix such as "llama.", by what follows it. Errors begin with a
+/// function's name, and name file and key. Reading marks keys: not for several threads at once.
 class GgufKeys {
  public:
-  explicit GgufKeys(const GgufFile& file)
-      : file_(file), architecture_(file.get<std::string_view>("general.architecture")) {}
+  /// Keys of `ignore`, with the prefix or without, count as missing.
+  GgufKeys(const GgufFile& file, std::string prefix, std::string_view function,
+           std::span<const std::string> ignore)
+      : file_(file), prefix_(std::move(prefix)), function_(function), ignore_(ignore) {}
 
-  const std::string& architecture() const { return architecture_; }
-  std::string key(std::string_view name) const { return concat(architecture_, ".", name); }
+  std::string key(std::string_view name) const { return prefix_ + std::string(name); }
   bool has(std::string_view name) const {
-    used_.emplace(name);
-    return file_.has(key(name));
+    const std::string full = key(name);
+    read_.insert(full);
+    return file_.has(full) && !is_ignored(full);
   }
+  bool has_array(std::string_view name) const {
+    return has(name) && file_.metadata().find(key(name))->second.is_array();
+  }
+
   template <GgufElement T>
   T get(std::string_view name) const {
-    used_.emplace(name);
+    require(name);
     return file_.get<T>(key(name));
   }
   template <GgufElement T>
   T get(std::string_view name, T otherwise) const {
-    used_.emplace(name);
-    return file_.get<T>(key(name), otherwise);
+    return has(name) ? get<T>(name) : otherwise;
+  }
+  template <GgufElement T>
+  std::vector<T> array(std::string_view name) const {
+    require(name);
+    return file_.array<T>(key(name));
   }
 
   /// A size: 1 .. 2^24.
   index_t count(std::string_view name) const {
     const index_t value{get<std::uint32_t>(name)};
     if (value < 1 || value > index_t{1} << 24) {
-      fail_key(name, "lie in 1 .. 2^24", std::to_string(value));
+      fail(name, "lie in 1 .. 2^24", std::to_string(value));
     }
     return value;
   }
@@ -89,79 +62,90 @@ class GgufKeys {
     return has(name) ? count(name) : otherwise;
   }
 
-  /// Throws ValueError for the first key of the architecture that was not read and may change
-  /// results. `ignored`: keys to accept anyway, with or without the architecture's name.
-  void check_all_used(std::span<const std::string> ignored) const {
-    const std::string prefix = architecture_ + ".";
-    const auto& metadata = file_.metadata();
-    for (auto it = metadata.lower_bound(prefix);
-         it != metadata.end() && it->first.starts_with(prefix); ++it) {
-      const std::string name = it->first.substr(prefix.size());
-      const auto is_name = [&](const std::string& one) { return one == name || one == it->first; };
-      if (used_.contains(name) || std::ranges::any_of(ignored, is_name) ||
-          std::ranges::count(kGgufKeysWithoutEffect, name) > 0) {
-        continue;
-      }
-      const auto* neutral =
-          std::ranges::find(kGgufNeutralKeys, std::string_view(name), &GgufNeutralKey::name);
-      // Without experts (expert_count) their settings are unused.
-      if (name != "expert_count" && name.starts_with("expert_")) continue;
-      if (neutral == std::ranges::end(kGgufNeutralKeys)) {
-        fail_key(name, "be one that attn implements (LanguageModelOptions::ignore_keys accepts it)",
-                 "unknown");
-      }
-      const double value = number(it->second);
-      if (value != neutral->off && value != neutral->also_off) {
-        fail_key(name,
-                 concat("be ", attn::to_string(neutral->off),
-                        ", since attn does not implement it "
-                        "(LanguageModelOptions::ignore_keys accepts it)"),
-                 attn::to_string(value));
-      }
-    }
+  /// Numbers; errors where there is none and no `otherwise` either.
+  double finite(std::string_view name, std::optional<double> otherwise = {}) const {
+    const auto value = otherwise ? get<double>(name, *otherwise) : get<double>(name);
+    if (!std::isfinite(value)) fail(name, "be finite", attn::to_string(value));
+    return value;
+  }
+  double not_negative(std::string_view name, std::optional<double> otherwise = {}) const {
+    const double value = finite(name, otherwise);
+    if (value < 0) fail(name, "not be negative", attn::to_string(value));
+    return value;
+  }
+  double positive(std::string_view name, std::optional<double> otherwise = {}) const {
+    const double value = finite(name, otherwise);
+    if (!(value > 0)) fail(name, "be positive", attn::to_string(value));
+    return value;
   }
 
-  [[noreturn]] void fail(std::string_view what, std::string_view expected,
-                         std::string_view found) const {
-    throw ValueError(
-        message("LanguageModel", concat(quote(file_.file_name()), ": ", what), expected, found));
+  /// Throws ValueError for keys that were not read, unless `unread` lets them pass.
+  void check_all_read(const GgufUnreadKeys& unread) const {
+    std::vector<std::string> unknown;
+    for (const auto& [full, value] : file_.metadata()) {
+      if (!full.starts_with(prefix_) || read_.contains(full) || is_ignored(full)) continue;
+      const std::string_view name = std::string_view(full).substr(prefix_.size());
+      if (const auto known = unread.find(name); known != unread.end()) {
+        check_value(name, value, known->second);
+      } else {
+        unknown.push_back(full);
+      }
+    }
+    if (unknown.empty()) return;
+    throw ValueError(message(function_, quote(file_.file_name()),
+                             "have only known keys (ignore_keys accepts others)",
+                             list_text(unknown, "of them")));
   }
-  [[noreturn]] void fail_key(std::string_view name, std::string_view expected,
-                             std::string_view found) const {
-    fail(concat("key ", quote(key(name))), expected, found);
+
+  [[noreturn]] void fail(std::string_view name, std::string_view expected,
+                         std::string_view found) const {
+    throw ValueError(message(
+        function_, concat(quote(file_.file_name()), ": key ", quote(key(name))), expected, found));
   }
 
  private:
-  /// A single number or bool as a number; NaN for anything else.
-  static double number(const GgufValue& value) {
-    constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-    if (value.is_array()) return kNone;
-    switch (value.type()) {
-      case GgufValueType::BOOL:
-        return value.get<bool>("") ? 1 : 0;
-      case GgufValueType::F32:
-      case GgufValueType::F64:
-        return value.get<double>("");
-      case GgufValueType::STRING:
-      case GgufValueType::ARRAY:
-        return kNone;
-      case GgufValueType::U64:
-        return static_cast<double>(value.get<std::uint64_t>(""));
-      case GgufValueType::U8:
-      case GgufValueType::I8:
-      case GgufValueType::U16:
-      case GgufValueType::I16:
-      case GgufValueType::U32:
-      case GgufValueType::I32:
-      case GgufValueType::I64:
-        break;
+  bool is_ignored(std::string_view full) const {
+    return std::any_of(ignore_.begin(), ignore_.end(), [&](const std::string& one) {
+      return full == one || full.substr(prefix_.size()) == one;
+    });
+  }
+  void require(std::string_view name) const {
+    if (!has(name)) fail(name, "be in the file", "none");
+  }
+
+  void check_value(std::string_view name, const GgufValue& value,
+                   const std::vector<double>& passing) const {
+    if (passing.empty()) return;
+    const bool is_bool = value.type() == GgufValueType::BOOL;
+    const auto text = [&](double number) {
+      return is_bool ? std::string(number != 0 ? "true" : "false") : attn::to_string(number);
+    };
+    const std::optional<double> number = number_of(name, value);
+    std::string expected = "be ";
+    for (const double one : passing) {
+      if (number == one) return;
+      expected.append(text(one)).append(one == passing.back() ? " or missing" : ", ");
     }
-    return static_cast<double>(value.get<std::int64_t>(""));
+    fail(name, expected + ", because attn implements nothing else (ignore_keys accepts the key)",
+         number             ? text(*number)
+         : value.is_array() ? "an array"
+                            : "a text");
+  }
+
+  /// A number or a bool; none of arrays and texts.
+  std::optional<double> number_of(std::string_view name, const GgufValue& value) const {
+    const GgufValueType type = value.type();
+    if (value.is_array() || type == GgufValueType::STRING) return std::nullopt;
+    if (type == GgufValueType::BOOL) return get<bool>(name) ? 1 : 0;
+    if (type == GgufValueType::F32 || type == GgufValueType::F64) return get<double>(name);
+    return static_cast<double>(get<std::int64_t>(name));
   }
 
   const GgufFile& file_;
-  std::string architecture_;
-  mutable std::set<std::string, std::less<>> used_;
+  std::string prefix_;
+  std::string_view function_;
+  std::span<const std::string> ignore_;
+  mutable std::set<std::string, std::less<>> read_;
 };
 
 }  // namespace detail

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "attn/io/rename.hpp"
-#include "attn/models/gguf/keys.hpp"
 #include "attn/models/gguf/rotary.hpp"
 #include "attn/models/gpt.hpp"
 
@@ -35,53 +34,81 @@ inline void check_gguf_tensors(const GgufFile& file, const GptOptions& options) 
 
 /// attention.sliding_window n, by which a token sees itself and n - 1 before it, as windows of the
 /// layers; attention.sliding_window_pattern says which have one: one bool each, or a number p, by
-/// which every p-th has none. Without it all have, of gemma2 every other one from the first on.
-inline std::vector<index_t> gguf_windows(const GgufFile& file, const GgufKeys& keys,
-                                         index_t layers) {
+/// which every p-th has none. Without it all have, of gemma2 every other one from the first on,
+/// with a window of 4096 unless the file has another.
+inline std::vector<index_t> gguf_windows(const GgufKeys& keys, bool is_gemma2, index_t layers) {
   constexpr std::string_view kWindow = "attention.sliding_window",
                              kPattern = "attention.sliding_window_pattern";
   const bool has_pattern = keys.has(kPattern);
-  if (keys.get<std::uint64_t>(kWindow, 0) == 0) return {};
-  const index_t window = keys.count(kWindow) - 1;
+  if (keys.get<std::uint64_t>(kWindow, is_gemma2 ? 4096 : 0) == 0) return {};
+  const index_t window = keys.count(kWindow, 4096) - 1;
   if (!has_pattern) {
-    if (keys.architecture() == "gemma2") return {window, -1};
+    if (is_gemma2) return {window, -1};
     return {window};
   }
-  const auto& value = file.metadata().find(keys.key(kPattern))->second;
-  if (!value.is_array()) {
+  if (!keys.has_array(kPattern)) {
     // Where there are fewer layers than p none is the p-th.
     const index_t pattern = (std::min)(keys.count(kPattern), layers + 1);
     std::vector<index_t> windows(static_cast<std::size_t>(pattern), window);
     windows.back() = -1;
     return windows;
   }
-  const auto slides = file.array<bool>(keys.key(kPattern));
+  const auto slides = keys.array<bool>(kPattern);
   if (std::ssize(slides) != layers) {
-    keys.fail_key(kPattern, concat("be one for each of ", layers, " layers"),
-                  std::to_string(slides.size()));
+    keys.fail(kPattern, concat("be one for each of ", layers, " layers"),
+              std::to_string(slides.size()));
   }
   std::vector<index_t> windows;
   for (const bool one : slides) windows.push_back(one ? window : -1);
   return windows;
 }
 
+/// Keys of an architecture that Gpt's options do not come from. Those with values change results
+/// where they have others, which attn has not; logit_scale multiplies logits in files of some
+/// architectures and divides them in those of others.
+inline const GgufUnreadKeys& gguf_unread_model_keys() {
+  static const GgufUnreadKeys kKeys = {
+      {"vocab_size", {}},                    // token_embd.weight has as many rows
+      {"context_length", {}},                // where other keys and max_positions say more
+      {"tensor_data_layout", {}},            // a remark of old converters
+      {"pooling_type", {}},                  // of embeddings, not of logits
+      {"attention.layer_norm_epsilon", {}},  // of layer norms, where these models have RMS norms
+      {"rope.scaling.finetuned", {}},        // a remark on training
+      {"attention.causal", {1}},
+      {"attention.clamp_kqv", {0}},
+      {"attention.max_alibi_bias", {0}},
+      {"embedding_scale", {0, 1}},
+      {"expert_count", {0}},
+      {"expert_used_count", {0}},
+      {"logit_scale", {0, 1}},
+      {"residual_scale", {0, 1}},
+      {"rope.scaling.alpha", {0, 1}},
+      {"rope.scaling.yarn_attn_factor", {1}},
+      {"rope.scaling.yarn_ext_factor", {-1}},
+      {"rope.scaling.yarn_log_multiplier", {0}},
+      {"use_parallel_residual", {0}},
+  };
+  return kKeys;
+}
+
 /// The options of a model of architecture llama (Mistral's files have the same), qwen2, qwen3,
-/// gemma or gemma2, from a file's keys and tensors. Throws ValueError for a key that may change
-/// results and is not read, unless ignore_keys contains it.
+/// gemma or gemma2, from a file's keys and tensors. Throws ValueError, naming file and key, for
+/// keys that are not known or ask for what attn has not; those of `ignore_keys` count as missing.
 inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
-                                   std::span<const std::string> ignore_keys = {}) {
-  const GgufKeys keys(file);
-  const std::string& architecture = keys.architecture();
+                                   std::span<const std::string> ignore_keys) {
+  const std::string architecture(file.get<std::string_view>("general.architecture"));
   const bool is_gemma2 = architecture == "gemma2", is_gemma = is_gemma2 || architecture == "gemma",
-             is_qwen3 = architecture == "qwen3";
-  if (!is_gemma && !is_qwen3 && architecture != "llama" && architecture != "qwen2") {
-    keys.fail("general.architecture", "be llama, qwen2, qwen3, gemma or gemma2",
-              quote(architecture));
+             is_qwen3 = architecture == "qwen3", is_llama = architecture == "llama";
+  if (!is_gemma && !is_qwen3 && !is_llama && architecture != "qwen2") {
+    throw ValueError(message("LanguageModel",
+                             concat(quote(file.file_name()), ": key \"general.architecture\""),
+                             "be llama, qwen2, qwen3, gemma or gemma2", quote(architecture)));
   }
+  const GgufKeys keys(file, architecture + ".", "LanguageModel", ignore_keys);
   GptOptions options;
   const index_t dim = keys.count("embedding_length"), heads = keys.count("attention.head_count");
   if (dim % heads != 0 && !keys.has("attention.key_length")) {
-    keys.fail("the number of heads", concat("divide ", dim), std::to_string(heads));
+    keys.fail("attention.head_count", concat("divide ", dim), std::to_string(heads));
   }
   const std::string embedding = "token_embd.weight";
   options.vocab_size = file.shape(embedding).empty() ? 0 : file.shape(embedding)[0];
@@ -90,22 +117,18 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
   options.scale_embedding = is_gemma;
   options.positions = Positions::none;
   options.max_positions = max_positions > 0 ? max_positions : keys.count("context_length");
-  options.windows = gguf_windows(file, keys, options.num_layers);
+  options.windows = gguf_windows(keys, is_gemma2, options.num_layers);
   options.layer = {.d_model = dim,
                    .nhead = heads,
                    .dim_feedforward = keys.count("feed_forward_length"),
                    .dropout = 0,  // as these were trained; the file says nothing
                    .activation = is_gemma ? Activation::gelu_tanh : Activation::silu,
-                   .layer_norm_eps = keys.get<double>("attention.layer_norm_rms_epsilon"),
+                   .layer_norm_eps = keys.not_negative("attention.layer_norm_rms_epsilon"),
                    .norm_first = true,
                    .norm_behind = is_gemma2,
                    .bias = file.contains("blk.0.ffn_up.bias"),
                    .gated = true,
                    .norm = NormKind::rms};
-  if (!(options.layer.layer_norm_eps >= 0)) {
-    keys.fail_key("attention.layer_norm_rms_epsilon", "not be negative",
-                  attn::to_string(options.layer.layer_norm_eps));
-  }
   MultiHeadAttentionOptions& attention = options.layer.attention;
   attention.num_kv_heads = keys.count("attention.head_count_kv", heads);
   attention.head_dim = keys.count("attention.key_length", (std::max)(dim / heads, index_t{1}));
@@ -117,23 +140,27 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
     attention.query_key_norm = NormKind::rms;
     attention.query_key_norm_eps = options.layer.layer_norm_eps;
   }
-  // 0 means 1 / sqrt(head_dim).
-  const auto scale = keys.get<double>("attention.scale", 0);
-  if (scale != 0) attention.scale = scale;
-  if (is_gemma2) {
-    // Files do not say the scale: of the model of 46 layers alone it is not that of head_dim.
-    constexpr index_t kLayersOf27B = 46;
-    if (options.num_layers == kLayersOf27B && scale == 0)
-      attention.scale = 1 / std::sqrt(static_cast<double>(dim) / static_cast<double>(heads));
-    attention.softcap = keys.get<double>("attn_logit_softcapping", 50);
-    options.logit_softcap = keys.get<double>("final_logit_softcapping", 30);
+  // Files of gemma2 do not say the scale: of the model of 46 layers alone it is not that of
+  // head_dim.
+  constexpr index_t kLayersOf27B = 46;
+  const double scale = keys.finite("attention.scale", 0);
+  if (scale != 0) {
+    attention.scale = scale;
+  } else if (is_gemma2 && options.num_layers == kLayersOf27B) {
+    attention.scale = 1 / std::sqrt(static_cast<double>(dim) / static_cast<double>(heads));
   }
-  attention.rotary = gguf_rotary(file, keys, attention.head_dim, options.max_positions);
-  keys.check_all_used(ignore_keys);
+  attention.softcap = keys.not_negative("attn_logit_softcapping", is_gemma2 ? 50 : 0);
+  options.logit_softcap = keys.not_negative("final_logit_softcapping", is_gemma2 ? 30 : 0);
+  // Files of llama have the rows of q and k in the order of the paper, others in that of Hugging
+  // Face's files.
+  attention.rotary =
+      gguf_rotary(file, keys, is_llama ? RotaryPairs::interleaved : RotaryPairs::halves,
+                  attention.head_dim, options.max_positions);
+  keys.check_all_read(gguf_unread_model_keys());
   check_gguf_tensors(file, options);
   if (max_positions == 0) {
     check_positions(options, [&](const std::string& expected, const std::string& found) {
-      keys.fail_key("context_length", expected, found);
+      keys.fail("context_length", expected, found);
     });
   }
   return options;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/io/gguf.hpp"
+#include "attn/models/gguf/keys.hpp"
 #include "attn/models/special_tokens.hpp"
 #include "attn/text/chat_template.hpp"
 #include "attn/text/tokenizer.hpp"
@@ -11,108 +11,165 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-[[noreturn]] inline void fail_gguf_tokenizer(const GgufFile& file, std::string_view key,
-                                             std::string_view expected, std::string_view found) {
-  throw ValueError(message("gguf_tokenizer", concat(quote(file.file_name()), ": key ", quote(key)),
-                           expected, quote(found)));
-}
+inline constexpr std::string_view kGgufTokenizerPrefix = "tokenizer.ggml.";
 
-inline std::vector<TokenKind> gguf_token_kinds(const GgufFile& file) {
+inline std::vector<TokenKind> gguf_token_kinds(const GgufKeys& keys) {
   std::vector<TokenKind> kinds;
-  if (!file.has("tokenizer.ggml.token_type")) return kinds;
-  for (const auto number : file.array<std::int32_t>("tokenizer.ggml.token_type"))
+  if (!keys.has("token_type")) return kinds;
+  for (const auto number : keys.array<std::int32_t>("token_type"))
     kinds.push_back(static_cast<TokenKind>(number));
   return kinds;
 }
 
-inline Tokenizer gguf_byte_level_bpe(const GgufFile& file) {
-  const auto name = file.get<std::string_view>("tokenizer.ggml.pre", "default");
+inline Tokenizer gguf_byte_level_bpe(const GgufKeys& keys) {
+  const auto name = keys.get<std::string_view>("pre", "default");
   const auto kind = pre_tokenizer(name);
-  if (!kind) {
-    fail_gguf_tokenizer(file, "tokenizer.ggml.pre", "be smollm, gpt-2, llama-bpe or qwen2", name);
-  }
-  return Tokenizer(BpeVocabulary{.tokens = file.array<std::string_view>("tokenizer.ggml.tokens"),
-                                 .kinds = gguf_token_kinds(file),
-                                 .merges = file.array<std::string_view>("tokenizer.ggml.merges"),
+  if (!kind) keys.fail("pre", "be smollm, gpt-2, llama-bpe or qwen2", quote(name));
+  return Tokenizer(BpeVocabulary{.tokens = keys.array<std::string_view>("tokens"),
+                                 .kinds = gguf_token_kinds(keys),
+                                 .merges = keys.array<std::string_view>("merges"),
                                  .pre_tokenizer = *kind,
                                  .ignore_merges = *kind == PreTokenizer::llama_bpe});
 }
 
-inline Tokenizer gguf_sentencepiece(const GgufFile& file) {
-  constexpr std::string_view kTrims = "tokenizer.ggml.remove_extra_whitespaces",
-                             kUnknown = "tokenizer.ggml.unknown_token_id",
-                             kMap = "tokenizer.ggml.precompiled_charsmap";
-  if (file.get<bool>(kTrims, false)) fail_gguf_tokenizer(file, kTrims, "be false", "true");
-  if (file.has(kMap)) fail_gguf_tokenizer(file, kMap, "be missing", "given");
-  const bool has_prefix = file.get<bool>("tokenizer.ggml.add_space_prefix", true);
-  SentencePieceVocabulary vocabulary{
-      .tokens = file.array<std::string_view>("tokenizer.ggml.tokens"),
-      .kinds = gguf_token_kinds(file),
-      .prefix = has_prefix ? SpacePrefix::every : SpacePrefix::none,
-      .strip = has_prefix ? SpaceStrip::one : SpaceStrip::none};
+inline Tokenizer gguf_sentencepiece(const GgufKeys& keys) {
+  const bool has_prefix = keys.get<bool>("add_space_prefix", true);
+  SentencePieceVocabulary vocabulary{.tokens = keys.array<std::string_view>("tokens"),
+                                     .kinds = gguf_token_kinds(keys),
+                                     .prefix = has_prefix ? SpacePrefix::every : SpacePrefix::none,
+                                     .strip = has_prefix ? SpaceStrip::one : SpaceStrip::none};
   if (vocabulary.kinds.empty()) {
-    fail_gguf_tokenizer(file, "tokenizer.ggml.token_type", "say which tokens are bytes", "none");
+    keys.fail("token_type", "say which tokens are bytes", "none");
   }
-  const auto scores = file.array<float>("tokenizer.ggml.scores");
+  const auto scores = keys.array<float>("scores");
   vocabulary.scores.assign(scores.begin(), scores.end());
-  if (file.has(kUnknown)) vocabulary.unknown = index_t{file.get<std::uint32_t>(kUnknown)};
+  if (keys.has("unknown_token_id"))
+    vocabulary.unknown = index_t{keys.get<std::uint32_t>("unknown_token_id")};
   return Tokenizer(vocabulary);
 }
+
+/// Keys tokenizer.ggml.* that a tokenizer is not made of.
+inline const GgufUnreadKeys& gguf_unread_tokenizer_keys() {
+  static const GgufUnreadKeys kKeys = {
+      // gguf_special_tokens() reads these.
+      {"add_bos_token", {}},
+      {"add_eos_token", {}},
+      {"bos_token_id", {}},
+      {"eos_token_id", {}},
+      {"eos_token_ids", {}},
+      {"eot_token_id", {}},
+      {"eom_token_id", {}},
+      // Byte-level BPE writes no space before a text, has no scores and needs no unknown token;
+      // SentencePiece has no merges, and cuts a text in one way.
+      {"add_space_prefix", {}},
+      {"merges", {}},
+      {"pre", {}},
+      {"scores", {}},
+      {"unknown_token_id", {}},
+      // Names of tokens, and what is added to texts of encoders.
+      {"add_mask_token", {}},
+      {"add_padding_token", {}},
+      {"add_unknown_token", {}},
+      {"added_tokens", {}},
+      {"cls_token_id", {}},
+      {"fim_mid_token_id", {}},
+      {"fim_pad_token_id", {}},
+      {"fim_pre_token_id", {}},
+      {"fim_rep_token_id", {}},
+      {"fim_sep_token_id", {}},
+      {"fim_suf_token_id", {}},
+      {"mask_token_id", {}},
+      {"middle_token_id", {}},
+      {"padding_token_id", {}},
+      {"prefix_token_id", {}},
+      {"separator_token_id", {}},
+      {"seperator_token_id", {}},  // as llama.cpp spells it
+      {"suffix_token_id", {}},
+      {"token_type_count", {}},
+      // These change the ids of texts.
+      {"add_sep_token", {0}},
+      {"normalizer.lowercase", {0}},
+      {"normalizer.strip_accents", {0}},
+      {"remove_extra_whitespaces", {0}},
+  };
+  return kKeys;
+}
+
+/// Control tokens of these names end answers, whether a key names them or not: behind them models
+/// go on to another text. They are those of llama.cpp that models of the architectures above have.
+/// llama.cpp takes tokens of any kind; but </s> is a word of the text in files of Qwen and Gemma.
+inline constexpr std::string_view kGgufEndNames[] = {"<|endoftext|>",
+                                                     "<|im_end|>",
+                                                     "<|eot_id|>",
+                                                     "<|eom_id|>",
+                                                     "<|end|>",
+                                                     "<|end_of_text|>",
+                                                     "<end_of_turn>",
+                                                     "<end_of_utterance>",
+                                                     "<eos>",
+                                                     "</s>",
+                                                     "<EOT>",
+                                                     "[EOS]",
+                                                     "<\uff5cend\u2581of\u2581sentence\uff5c>"};
 
 }  // namespace detail
 
 /// The tokenizer of a file, from its keys tokenizer.ggml.*: byte-level BPE, or SentencePiece's BPE.
-/// Throws ValueError for another, or one whose pre-tokenizer is not known, and as Tokenizer() and
-/// GgufFile::get().
-inline Tokenizer gguf_tokenizer(const GgufFile& file) {
-  constexpr std::string_view kModel = "tokenizer.ggml.model";
-  const auto model = file.get<std::string_view>(kModel);
-  if (model == "gpt2") return detail::gguf_byte_level_bpe(file);
-  if (model == "llama") return detail::gguf_sentencepiece(file);
-  detail::fail_gguf_tokenizer(
-      file, kModel, "be gpt2 (byte-level BPE) or llama (SentencePiece's BPE): no other is read",
-      model);
+/// Throws ValueError for another, for one whose pre-tokenizer is not known, for keys that are not
+/// known or ask for what attn has not, unless `ignore_keys` names them, with "tokenizer.ggml." or
+/// without: they count as missing. Throws also as Tokenizer() and GgufFile::get().
+inline Tokenizer gguf_tokenizer(const GgufFile& file,
+                                std::span<const std::string> ignore_keys = {}) {
+  const detail::GgufKeys keys(file, std::string(detail::kGgufTokenizerPrefix), "gguf_tokenizer",
+                              ignore_keys);
+  const auto model = keys.get<std::string_view>("model");
+  if (model != "gpt2" && model != "llama") {
+    keys.fail("model", "be gpt2 (byte-level BPE) or llama (SentencePiece's BPE): no other is read",
+              detail::quote(model));
+  }
+  Tokenizer result =
+      model == "gpt2" ? detail::gguf_byte_level_bpe(keys) : detail::gguf_sentencepiece(keys);
+  keys.check_all_read(detail::gguf_unread_tokenizer_keys());
+  return result;
 }
 
-namespace detail {
-
-/// Texts of control tokens that end an answer, whichever of them the file calls its eos. Source:
-/// llama.cpp, src/llama-vocab.cpp.
-inline constexpr std::string_view kEndTokens[] = {
-    "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>",
-    "<|return|>",    "<end_of_turn>",   "<eos>",      "</s>",       "<EOT>",      "<|EOT|>",
-};
-
-}  // namespace detail
-
-/// The special tokens of a file: tokenizer.ggml.bos_token_id; as ends the ids of eos, eot and eom
-/// and control tokens with well-known names. Throws ValueError for an id outside the vocabulary,
-/// and for add_eos_token, which would end a prompt before its answer.
-inline SpecialTokens gguf_special_tokens(const GgufFile& file, const Tokenizer& tokenizer) {
+/// Its special tokens, from tokenizer.ggml.*: answers end with the tokens that keys name, and with
+/// control tokens with well-known names of ends, such as <|endoftext|>. Throws ValueError for an id
+/// that is none of the tokenizer's. `ignore_keys` as for gguf_tokenizer().
+inline SpecialTokens gguf_special_tokens(const GgufFile& file, const Tokenizer& tokenizer,
+                                         std::span<const std::string> ignore_keys = {}) {
+  const detail::GgufKeys keys(file, std::string(detail::kGgufTokenizerPrefix),
+                              "gguf_special_tokens", ignore_keys);
   SpecialTokens result;
-  const auto id = [&](std::string_view key) -> std::optional<index_t> {
-    const std::string full = detail::concat("tokenizer.ggml.", key);
-    if (!file.has(full)) return std::nullopt;
-    const auto value = file.get<std::uint32_t>(full);
-    if (value < static_cast<std::uint64_t>(tokenizer.vocab_size())) return index_t{value};
-    throw ValueError(
-        message("gguf_special_tokens",
-                detail::concat(detail::quote(file.file_name()), ": key ", detail::quote(full)),
-                detail::concat("lie in 0 .. ", tokenizer.vocab_size() - 1), std::to_string(value)));
+  const auto checked = [&](std::string_view key, std::uint32_t id) {
+    if (id < static_cast<std::uint64_t>(tokenizer.vocab_size())) return index_t{id};
+    keys.fail(key, detail::concat("lie in 0 .. ", tokenizer.vocab_size() - 1), std::to_string(id));
   };
-  result.bos = id("bos_token_id");
-  for (const std::string_view key : {"eos_token_id", "eot_token_id", "eom_token_id"}) {
-    if (const auto end = id(key)) result.add_end(*end);
+  const auto id_of = [&](std::string_view key) -> std::optional<index_t> {
+    if (!keys.has(key)) return std::nullopt;
+    return checked(key, keys.get<std::uint32_t>(key));
+  };
+  result.bos = id_of("bos_token_id");
+  const std::optional<index_t> eos = id_of("eos_token_id");
+  if (eos) result.add_end(*eos);
+  for (const std::string_view key : {"eot_token_id", "eom_token_id"}) {
+    if (const auto end = id_of(key)) result.add_end(*end);
   }
-  for (const std::string_view text : detail::kEndTokens) {
-    const auto end = tokenizer.token(text);
+  if (keys.has("eos_token_ids")) {
+    for (const auto id : keys.array<std::uint32_t>("eos_token_ids"))
+      result.add_end(checked("eos_token_ids", id));
+  }
+  for (const std::string_view name : detail::kGgufEndNames) {
+    const auto end = tokenizer.token(name);
     if (end && tokenizer.is_control(*end)) result.add_end(*end);
   }
   // A file without the key leaves it to the tokenizer: texts of SentencePiece and of Llama 3 begin
   // with it.
-  const bool begins = file.get<std::string_view>("tokenizer.ggml.model", "") == "llama" ||
-                      file.get<std::string_view>("tokenizer.ggml.pre", "") == "llama-bpe";
-  result.add_bos = result.bos && file.get<bool>("tokenizer.ggml.add_bos_token", begins);
+  const bool begins =
+      keys.get<std::string_view>("model", "") == "llama" ||
+      pre_tokenizer(keys.get<std::string_view>("pre", "")) == PreTokenizer::llama_bpe;
+  result.add_bos = result.bos && keys.get<bool>("add_bos_token", begins);
+  if (keys.get<bool>("add_eos_token", false)) result.behind = eos;
   return result;
 }
 
