@@ -585,6 +585,9 @@ TEST(Pretrained, KeysWithoutEffect) {
       {"bert", {{"sbert_ce_default_activation_function", "torch.nn.modules.linear.Identity"}}},
       {"xlm_roberta", {{"output_past", true}, {"sentence_transformers", {{"version", "4.1"}}}}},
       {"qwen2", {{"use_mrope", false}}},  // Qwen2.5 and its distillates
+      {"qwen2", {{"attention_bias", false}, {"mlp_bias", false}}},
+      {"mistral", {{"attention_bias", false}}},
+      {"xlm_roberta", {{"language", "english"}, {"name", "XLMRoberta"}}},
       {"bart",
        {{"extra_pos_embeddings", 2},
         {"force_bos_token_to_be_generated", true},

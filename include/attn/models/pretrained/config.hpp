@@ -115,19 +115,19 @@ inline constexpr std::string_view kKeysWithoutEffect[] = {
     "exponential_decay_length_penalty", "extra_pos_embeddings", "finetuning_task",
     "force_bos_token_to_be_generated", "forced_bos_token_id", "forced_eos_token_id",
     "gradient_checkpointing", "hidden_dropout_prob", "id2label", "init_std", "initializer_factor",
-    "initializer_range", "is_encoder_decoder", "is_llama_config", "label2id", "layerdrop",
-    "length_penalty", "max_length", "max_sequence_length", "min_length", "model_type", "n_special",
-    "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences",
-    "output_attentions", "output_hidden_states", "output_past", "output_scores", "pad_token_id",
-    "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
-    "pooler_type", "pre_trained", "predict_special_tokens", "prefix", "pretraining_tp",
-    "problem_type", "qa_dropout", "remove_invalid_values", "reorder_and_upcast_attn",
-    "repetition_penalty", "replacing_rate", "resid_pdrop", "return_dict",
-    "return_dict_in_generate", "save_step", "sbert_ce_default_activation_function",
-    "sentence_transformers", "sep_token_id", "seq_classif_dropout", "structure",
-    "student_decoder_layers", "student_encoder_layers", "summary_activation",
-    "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
-    "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
+    "initializer_range", "is_encoder_decoder", "is_llama_config", "label2id", "language",
+    "layerdrop", "length_penalty", "max_length", "max_sequence_length", "min_length", "model_type",
+    "n_special", "name", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
+    "num_return_sequences", "output_attentions", "output_hidden_states", "output_past",
+    "output_scores", "pad_token_id", "pooler_fc_size", "pooler_num_attention_heads",
+    "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "pre_trained",
+    "predict_special_tokens", "prefix", "pretraining_tp", "problem_type", "qa_dropout",
+    "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty", "replacing_rate",
+    "resid_pdrop", "return_dict", "return_dict_in_generate", "save_step",
+    "sbert_ce_default_activation_function", "sentence_transformers", "sep_token_id",
+    "seq_classif_dropout", "structure", "student_decoder_layers", "student_encoder_layers",
+    "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
+    "summary_use_proj", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
     "tie_encoder_decoder", "tie_weights_", "tie_word_embeddings", "tokenizer_class", "top_k",
     "top_p", "torch_dtype", "torchscript", "training", "transformers.js_config",
     "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version", "use_bfloat16",
@@ -136,7 +136,11 @@ inline constexpr std::string_view kKeysWithoutEffect[] = {
 
 /// Keys that change no result with this value.
 inline constexpr std::pair<std::string_view, bool> kKeysOffAt[] = {
-    {"do_blenderbot_90_layernorm", false}, {"rope_interleaved", false}, {"use_mrope", false}};
+    {"attention_bias", false},
+    {"do_blenderbot_90_layernorm", false},
+    {"mlp_bias", false},
+    {"rope_interleaved", false},
+    {"use_mrope", false}};
 
 /// Whether ignore_keys contains a key, which may lie in an object: "rope_scaling.attn_factor" or
 /// "attn_factor".
