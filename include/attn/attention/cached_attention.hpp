@@ -9,7 +9,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// f(backend, problem) for a call over all keys and values that a cache holds.
+/// Calls f(backend, problem) for attention over all keys and values that a cache holds.
 template <class T, class F, class... Functors>
 void with_cache(const TensorView4<const T>& q, const KvCache<T>& cache, const TensorView4<T>& out,
                 AttentionOptions<Accumulator<T>> options, const F& f, const Functors&... functors) {
@@ -28,11 +28,11 @@ void with_cache(const TensorView4<const T>& q, const KvCache<T>& cache, const Te
 
 }  // namespace detail
 
-/// out = attention of q (batch, num_heads, q_len, head_dim) over all that the cache holds, as
-/// scaled_dot_product_attention(q, cache.keys(), cache.values(), out, options, functors...) with
-/// options.first_key = cache.first_position(), but of any element that the cache stores: keys and
-/// values are read as they are stored, widened in registers or where they are packed, and never
-/// copied whole. Throws what that call throws.
+/// out = attention of q (batch, num_heads, q_len, head_dim) over all keys and values in the cache.
+/// Equals scaled_dot_product_attention(q, cache.keys(), cache.values(), out, options, functors...)
+/// with options.first_key = cache.first_position(), for a cache of any element type: 16-bit and
+/// int8 rows are widened in registers or while packing, never copied as a whole. Throws what that
+/// call throws.
 template <TensorLike Q, class T, TensorLike Out, class... Functors>
 void scaled_dot_product_attention(const Q& q, const KvCache<T>& cache, Out&& out,
                                   const AttentionOptions<Accumulator<T>>& options = {},
@@ -48,7 +48,7 @@ void scaled_dot_product_attention(const Q& q, const KvCache<T>& cache, Out&& out
   }
 }
 
-/// The same into a new tensor.
+/// Returns the output as a new tensor.
 template <TensorLike Q, class T, class... Functors>
 Tensor4<T> scaled_dot_product_attention(const Q& q, const KvCache<T>& cache,
                                         const AttentionOptions<Accumulator<T>>& options = {},

@@ -9,26 +9,26 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Which kernels the rows of a key/value head take.
+/// The kernels that compute the rows of one key/value head.
 enum class AttentionPath {
   tiled,   ///< keys packed in panels, tiles of queries: limited by arithmetic
   decode,  ///< few queries, one pass over keys and values where they lie: limited by memory
   mixed,   ///< packed sequences of both kinds
 };
 
-/// The plan that the call executes, and the work it amounts to.
+/// The plan that the call executes and the amount of work.
 struct AttentionExplanation {
   Isa isa;
   DType element;                 ///< with isa, the backend
   AttentionPrecision precision;  ///< of q . k; exact where nothing takes the tiled path
-  /// The backend's register tile of scores, on the tiled path.
+  /// The register tile of scores (rows x columns) on the tiled path.
   index_t product_queries, product_keys;
   AttentionPath path;
   AttentionPlan plan;
   index_t tile_rows;  ///< queries of one tile, at most
   index_t block_kv;   ///< keys of one block
-  /// Pairs of a tile of queries and a block of keys. empty: all hidden, never read; full: all
-  /// visible; partial: some hidden, or not known without reading the mask.
+  /// Pairs of a query tile and a key block. empty: fully masked, never read; full: nothing masked;
+  /// partial: some keys masked, or unknown without reading the mask.
   index_t empty = 0, partial = 0, full = 0;
   double flops = 0;   ///< of both products, over the keys that blocks are trimmed to
   double bytes = 0;   ///< of queries, keys, values and outputs, once each, hidden keys left out
@@ -36,7 +36,7 @@ struct AttentionExplanation {
   bool two_pass =
       false;  ///< scores are computed twice: for prob_mod, scores, weights or column sums
 
-  /// All of it in words, a line each.
+  /// The plan in words, one fact per line.
   std::string text() const {
     constexpr std::string_view kPaths[] = {"tiled", "decode", "mixed"};
     const auto with = [](double value, const char* unit) {
@@ -106,9 +106,9 @@ ATTN_COLD void count_blocks(const AttentionProblem<T>& problem, const SequenceTi
 
 }  // namespace detail
 
-/// The plan that scaled_dot_product_attention(q, k, v, options, functors...) executes, and the work
-/// it amounts to, from shapes, options and classify() of a mask functor; elements of q, k, v and of
-/// dense masks are not read. Throws what the call itself would throw.
+/// Returns the plan that scaled_dot_product_attention(q, k, v, options, functors...) executes and
+/// the amount of work. Uses shapes, options and classify() of a mask functor; reads no element of
+/// q, k, v or of dense masks. Throws what the call itself throws.
 template <TensorLike Q, TensorLike K, TensorLike V, class... Functors>
 ATTN_COLD AttentionExplanation explain(
     const Q& q, const K& k, const V& v,

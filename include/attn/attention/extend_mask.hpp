@@ -6,10 +6,10 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// out (batch, num_heads, q_len, kv_len + appended) = -inf where `mask` hides, the sum of its
-/// additive parts elsewhere, 0 for the appended keys. For PyTorch's add_bias_kv and add_zero_attn,
-/// whose keys are never masked. A copy, since no view can express it. Throws what
-/// scaled_dot_product_attention throws.
+/// out (batch, num_heads, q_len, kv_len + appended): -inf where `mask` masks out a key, otherwise
+/// the sum of its additive parts; 0 for the appended keys. Implements PyTorch's add_bias_kv and
+/// add_zero_attn, whose keys are never masked. This is a copy, because no view can express it.
+/// Throws what scaled_dot_product_attention throws.
 template <class T>
 void extend_mask(const Mask& mask, const QueryOffset& offset, index_t appended,
                  TensorView4<T> out) {
@@ -51,7 +51,7 @@ void extend_mask(const Mask& mask, const QueryOffset& offset, index_t appended,
               value += bias;
             }
           }
-          // Selected, not added: the bias of a hidden key may be NaN.
+          // Select, do not add: the bias of a masked key may be NaN.
           out(b, h, i, j) = hidden ? kHidden : value;
         }
       }

@@ -1,10 +1,10 @@
 // score_mod, mask_mod, prob_mod: user functors, compiled into the loop over scores.
 // SPDX-License-Identifier: Apache-2.0
 //
-// FlexAttention's functors, at compile time instead of by a compiler at run time. The loop over a
-// row of scores is compiled together with the functor, once per instruction set, so that the
-// compiler inlines and vectorises it. Kernels, which may lie in a library, call the loop by
-// pointer, once per row and block.
+// The functors of FlexAttention, compiled by the C++ compiler instead of at run time. The loop over
+// a row of scores is compiled together with the functor, once per instruction set, so that the
+// compiler inlines and vectorises it. Kernels call this loop through a pointer, once per row and
+// key block, because they may be compiled in a library.
 #pragma once
 
 #include "attn/attention/call/problem.hpp"
@@ -13,7 +13,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Which keys or queries: [begin, end).
+/// A range of keys or queries: [begin, end).
 using IndexRange = detail::KeyRange;
 
 namespace detail {
@@ -39,7 +39,7 @@ inline constexpr bool is_mod<Mod, Mod<F>> = true;
 template <class X>
 inline constexpr bool is_functor = is_mod<ScoreMod, X> || is_mod<ProbMod, X> || is_mod<MaskMod, X>;
 
-/// Throws ShapeError unless the parameters of a score_mod fit the heads of a call.
+/// Throws ShapeError if the parameters of a score_mod do not fit the number of heads.
 template <class Functor>
 void check_parameters(const Functor& functor, index_t num_heads) {
   if constexpr (is_mod<ScoreMod, Functor>) parameter_extents(functor.f, num_heads);
@@ -50,7 +50,7 @@ concept Classifies = requires(const F& f, index_t n, IndexRange r) {
   { f.classify(n, n, r, r) } -> std::same_as<Visibility>;
 };
 
-/// f.classify(); partial for a mask without classify().
+/// Returns f.classify(); partial for a mask without classify().
 template <class F>
 Visibility visibility(const F& f, index_t batch, index_t h, IndexRange queries, IndexRange keys) {
   if constexpr (Classifies<F>) {
@@ -60,13 +60,13 @@ Visibility visibility(const F& f, index_t batch, index_t h, IndexRange queries, 
   }
 }
 
-/// a & b: visible where both say so.
+/// a & b: visible where both keep the key.
 template <class A, class B>
 struct MaskAnd {
   A a;
   B b;
   bool operator()(int batch, int h, int i, int j) const {
-    // Not &&: its branch would keep the loop from being vectorised.
+    // Not &&: its branch would prevent vectorisation.
     return (static_cast<int>(a(batch, h, i, j)) & static_cast<int>(b(batch, h, i, j))) != 0;
   }
   Visibility classify(index_t batch, index_t h, IndexRange queries, IndexRange keys) const
@@ -79,7 +79,7 @@ struct MaskAnd {
   }
 };
 
-/// a | b: visible where one of them says so.
+/// a | b: visible where at least one keeps the key.
 template <class A, class B>
 struct MaskOr {
   A a;
@@ -100,18 +100,18 @@ struct MaskOr {
 }  // namespace detail
 
 /// score = f(score, b, h, i, j): f takes the scaled score of query i and key j of head h in batch
-/// row b (of packed sequences: in sequence b, each from 0 on); with a first_key, j is the position
-/// of the key. Indices are int, which vectors of float convert in one instruction. `f` is called
-/// from many threads at the same time. Compilers vectorise it at -O2 if it has no branches: write
-/// std::abs(i - j), not i > j ? i - j : j - i.
+/// row b. With packed sequences b is the sequence, and i and j count from 0 in each sequence; with
+/// a first_key, j is the position of the key. Indices are int, which vectors of float convert in
+/// one instruction. Several threads call f at the same time. Compilers vectorise f at -O2 if it has
+/// no branches: write std::abs(i - j), not i > j ? i - j : j - i.
 template <class F>
 detail::ScoreMod<F> score_mod(F f) {
   return {std::move(f)};
 }
 
 /// score = f(score, b, h, i, j, parameters...) with up to 4 parameters, whose gradients backward
-/// can compute. A parameter is a number, or a tensor or view (num_heads) that outlives the call, of
-/// which f takes the element of head h. f takes all of them in the type of the score.
+/// can compute. A parameter is a number, or a tensor or view (num_heads) that outlives the call;
+/// then f takes the element of head h. All parameters are converted to the type of the score.
 template <class F, class... P>
   requires(sizeof...(P) > 0 && !(TemporaryTensor<P> || ...))
 auto score_mod(F f, P&&... parameters) {
@@ -120,19 +120,21 @@ auto score_mod(F f, P&&... parameters) {
 }
 template <class F, class... P>
   requires(TemporaryTensor<P> || ...)
-void score_mod(F f, P&&... parameters) = delete;  // it would view a tensor that is gone
+void score_mod(F f, P&&... parameters) = delete;  // it would view a temporary tensor
 
 /// Key j is visible to query i where f(b, h, i, j) is true. A functor may have a member classify(b,
-/// h, IndexRange queries, IndexRange keys), which is called for blocks. Visibility::empty: no key
-/// of the block is visible, and it is skipped; full: all are, and f is not called; partial: f
-/// decides. & and | combine two mask_mods, and their classify().
+/// h, IndexRange queries, IndexRange keys), which is called once per block. It returns
+/// Visibility::empty where no key of the block is visible (the block is skipped), full where all
+/// are (f is not called), or partial (f is called for each pair). & and | combine two mask_mods and
+/// their classify().
 template <class F>
 detail::MaskMod<F> mask_mod(F f) {
   return {std::move(f)};
 }
 
-/// weight = f(weight, b, h, i, j) after softmax; weights are not normalised again, and weights of 0
-/// stay 0, whatever f returns. Takes a second pass over the scores, since f needs final weights.
+/// weight = f(weight, b, h, i, j) after softmax. The weights are not normalised again, and weights
+/// of 0 stay 0 whatever f returns. Needs a second pass over the scores, because f takes final
+/// weights.
 template <class F>
 detail::ProbMod<F> prob_mod(F f) {
   return {std::move(f)};
@@ -140,7 +142,7 @@ detail::ProbMod<F> prob_mod(F f) {
 
 namespace detail {
 
-// In the namespace of their operands, so that callers find them by argument-dependent lookup.
+// Defined in the namespace of the operands, so that argument-dependent lookup finds them.
 template <class A, class B>
 auto operator&(const MaskMod<A>& a, const MaskMod<B>& b) {
   return mask_mod(MaskAnd<A, B>{a.f, b.f});
@@ -150,7 +152,7 @@ auto operator|(const MaskMod<A>& a, const MaskMod<B>& b) {
   return mask_mod(MaskOr<A, B>{a.f, b.f});
 }
 
-/// The loop over a row of scores or weights that a functor is compiled into, for each target.
+/// For each target, the loop over a row of scores or weights that contains the functor.
 template <class T, class Functor>
 struct FunctorLoop {
   decltype(RowFunctor<T>::apply) apply;
@@ -169,7 +171,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Adds a functor, which must outlive the call, to `functors`.
+/// Adds a functor to `functors`. The functor must outlive the call.
 template <class T, class Functor>
 void bind(Isa isa, const Functor& functor, RowFunctors<T>& functors) {
   if constexpr (is_mod<MaskMod, Functor> && Classifies<decltype(functor.f)>) {

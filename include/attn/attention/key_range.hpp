@@ -6,8 +6,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Where queries stand among the keys: query i has position i + offset, for causal, windows and
-/// ALiBi alike.
+/// The position of query i is i + offset. Causal masks, windows and ALiBi use it.
 struct QueryOffset {
   enum class Kind { bottom_right, top_left, fixed, per_row };
   Kind kind = Kind::bottom_right;
@@ -15,14 +14,14 @@ struct QueryOffset {
   TensorView1<const index_t> values = {};
 };
 
-/// The last query stands at the last key: offset = kv_len - q_len, by the lengths of each batch
-/// row.
+/// The last query is aligned with the last key: offset = kv_len - q_len, from the lengths of each
+/// batch row.
 inline constexpr QueryOffset bottom_right{};
-/// The first query stands at the first key, as PyTorch's is_causal has it: offset = 0.
+/// The first query is aligned with the first key, as in PyTorch's is_causal: offset = 0.
 inline constexpr QueryOffset top_left{QueryOffset::Kind::top_left, 0, {}};
-/// An offset of one's own, which may be negative.
+/// An explicit offset, which may be negative.
 constexpr QueryOffset query_offset(index_t value) { return {QueryOffset::Kind::fixed, value, {}}; }
-/// One for each batch row. Shape (batch).
+/// One offset per batch row. Shape (batch).
 template <TensorLike X>
 QueryOffset query_offsets(const X& offsets) {
   static_assert(detail::has_rank<X, 1>, "query_offsets takes offsets, (batch)");
@@ -30,9 +29,9 @@ QueryOffset query_offsets(const X& offsets) {
   return {QueryOffset::Kind::per_row, 0, detail::index_view<1>(offsets)};
 }
 template <TemporaryTensor X>
-QueryOffset query_offsets(X&&) = delete;  // it would view a tensor that is gone
+QueryOffset query_offsets(X&&) = delete;  // it would view a temporary tensor
 
-/// What a mask functor's classify() answers for a block of queries and keys.
+/// What classify() of a mask functor returns for a block of queries and keys.
 enum class Visibility { empty, partial, full };
 
 namespace detail {
@@ -42,12 +41,12 @@ struct KeyRange {
   index_t begin, end;
 };
 
-/// One batch row of a call: its lengths as stored, before key and query lengths.
+/// One batch row of a call: stored lengths, before key_lengths and query_lengths apply.
 struct SequenceLengths {
   index_t b, q_len, kv_len;
   index_t first_key = 0;  ///< position of the first of the kv_len keys that are given
 
-  /// Keys with those before the first one given.
+  /// Number of keys, including those before first_key.
   index_t total_kv_len() const { return first_key + kv_len; }
   index_t keys(const Mask& mask) const {
     return mask.key_lengths ? mask.key_lengths(b) : total_kv_len();
@@ -76,7 +75,7 @@ inline index_t position(const Mask& mask, const QueryOffset& offset, const Seque
 /// The keys of the document that position p belongs to.
 inline KeyRange document_at(TensorView1<const index_t> ids, index_t p) {
   if (p < 0 || p >= ids.extent(0)) return {0, 0};
-  // The first key at or after `from` whose id is at least `id`: ids never fall.
+  // The first key at or after `from` whose id is at least `id`; ids never decrease.
   const auto first = [&](index_t from, index_t id) {
     index_t end = ids.extent(0);
     while (from < end) {
@@ -92,8 +91,8 @@ inline KeyRange document_at(TensorView1<const index_t> ids, index_t p) {
   return {first(0, ids(p)), first(p, ids(p) + 1)};
 }
 
-/// The keys that query i sees by all of a mask but its dense parts: always one interval, as indices
-/// of the keys given.
+/// The keys that all parts of a mask except the dense ones keep for query i. This is always one
+/// interval; indices count from the first key given.
 inline KeyRange keys_seen(const Mask& mask, const QueryOffset& offset, const SequenceLengths& row,
                           index_t i) {
   if (i >= row.queries(mask)) return {0, 0};

@@ -13,23 +13,23 @@
 ATTN_NAMESPACE_BEGIN
 
 /// Keys (batch, num_kv_heads, size, head_dim) and values (.., head_dim_v) of the last `size`
-/// positions, which grow at the end. Memory is allocated by the constructor and by no other call.
+/// positions; new positions are appended at the end. Only the constructor allocates memory.
 ///
 ///   cache.append(k, v);
 ///   scaled_dot_product_attention(q, cache, out, {.mask = causal()});
 ///
-/// attention/cached_attention.hpp has that. q holds the last positions, which is how causal() and
-/// sliding_window() take it unless told otherwise. All batch rows have the same length.
+/// That overload is in attention/cached_attention.hpp. q holds the last positions, which is the
+/// default alignment of causal() and sliding_window(). All batch rows have the same length.
 ///
-/// With a window, appending forgets all keys but the last `window` before the new ones. A step then
-/// sees the same keys as with sliding_window(window, 0) over the whole sequence, since
+/// With a window, append() forgets all keys but the last `window` before the new ones. Each decode
+/// step then sees the same keys as with sliding_window(window, 0) over the whole sequence, because
 /// first_position() keeps their positions. The memory has room for capacity + window positions.
-/// When its end is reached, the keys still held move to the front; at least `window` keys were
-/// appended since the last move, so that a key is copied at most once on average, and keys() always
-/// is one strided view.
+/// When the end is reached, the remaining keys move to the front; at least `window` keys were
+/// appended since the previous move, so each key is copied at most once on average, and keys() is
+/// always one strided view.
 ///
-/// int8 rows: scale = max |x| / 127 of one token and head, code = x / scale to nearest, ties to
-/// even. A key or value with a NaN or an infinity becomes NaN as a whole; others are not affected.
+/// int8 rows: scale = max |x| / 127 for each token and head, value = x / scale rounded to nearest,
+/// ties to even. A row with a NaN or an infinity becomes NaN as a whole; other rows are unaffected.
 template <class T>
 class KvCache {
  public:
@@ -37,31 +37,31 @@ class KvCache {
     TensorView4<T> keys, values;
   };
 
-  /// Throws ValueError for an option out of its range.
+  /// Throws ValueError for an option out of range.
   explicit KvCache(const KvCacheOptions& options)
       : storage_(checked(options), options.element == DType::I8 ? index_t{sizeof(T)} : 0) {}
 
-  /// The options in effect: head_dim_v and element are set.
+  /// The effective options: head_dim_v and element are set.
   const KvCacheOptions& options() const { return storage_.options(); }
 
-  /// Keys held.
+  /// Number of keys held.
   index_t size() const { return storage_.size(); }
-  /// Positions so far, forgotten ones included: the position of the next key.
+  /// Number of positions appended, including forgotten ones: the position of the next key.
   index_t length() const { return storage_.length(); }
-  /// Position of keys()(.., 0, ..): AttentionOptions::first_key.
+  /// Position of the first key held, keys()(.., 0, ..). Pass it as AttentionOptions::first_key.
   index_t first_position() const { return length() - size(); }
 
-  /// Whether both have the same batch, length, size and room. Heads may differ, as in caches of
-  /// different layers.
+  /// Whether both caches have the same batch, length, size and capacity. Heads may differ, as in
+  /// caches of different layers.
   bool is_like(const KvCache& other) const {
     const KvCacheOptions &a = options(), &b = other.options();
     return length() == other.length() && size() == other.size() && a.batch == b.batch &&
            a.capacity == b.capacity && a.window == b.window;
   }
 
-  /// All keys held, in the order of positions; valid until the next call that changes the cache.
-  /// Throws DTypeError where options().element is not E: keys<bfloat16>() shows those of
-  /// DType::BF16, keys<std::int8_t>() the codes.
+  /// All keys held, in order of position; valid until the next call that changes the cache. Throws
+  /// DTypeError if options().element is not E: use keys<bfloat16>() for DType::BF16 and
+  /// keys<std::int8_t>() for the quantised values of DType::I8.
   template <class E = T>
   TensorView4<const E> keys() const {
     check_shown<E>("KvCache::keys");
@@ -72,7 +72,7 @@ class KvCache {
     check_shown<E>("KvCache::values");
     return storage_.template last<E>(detail::KvRow::value, size());
   }
-  /// Of DType::I8, (batch, num_kv_heads, size), by which codes are multiplied; else empty views.
+  /// The scales of a cache of DType::I8, (batch, num_kv_heads, size); otherwise empty views.
   TensorView3<const T> key_scales() const {
     return scales(storage_.template last<T>(detail::KvRow::key_scale, size()));
   }
@@ -80,12 +80,12 @@ class KvCache {
     return scales(storage_.template last<T>(detail::KvRow::value_scale, size()));
   }
 
-  /// Memory of keys and values at full capacity.
+  /// Memory of keys and values at full capacity, in bytes.
   std::size_t bytes() const { return storage_.bytes(); }
 
-  /// Makes room for n more positions: views of (batch, num_kv_heads, n, dim), uninitialised and
-  /// from now on part of keys() and values(), for the caller to write. Throws ValueError where more
-  /// than `capacity` keys would be held, DTypeError where the cache stores another element than T.
+  /// Appends n positions for the caller to write: returns views (batch, num_kv_heads, n, dim),
+  /// uninitialised and from now on part of keys() and values(). Throws ValueError if the cache
+  /// would hold more than `capacity` keys, DTypeError if it stores another element than T.
   Views extend(index_t n) {
     check_shown<T>("KvCache::extend");
     storage_.make_room("KvCache::extend", n);
@@ -93,9 +93,9 @@ class KvCache {
             storage_.template last<T>(detail::KvRow::value, n)};
   }
 
-  /// Copies n more positions in, rounded to options().element. Shapes: k (batch, num_kv_heads, n,
-  /// head_dim), v (.., n, head_dim_v), of any strides, not views of this cache. Throws ShapeError,
-  /// and ValueError as extend().
+  /// Appends a copy of n positions, rounded to options().element. Shapes: k (batch, num_kv_heads,
+  /// n, head_dim), v (.., n, head_dim_v), of any strides, not views of this cache. Throws
+  /// ShapeError, and ValueError for the reasons of extend().
   template <TensorLike K, TensorLike V>
   void append(const K& k, const V& v, const Execution& execution = {}) {
     ATTN_ASSERT_INPUT(K, T, 4, "KvCache: k", "(batch, num_kv_heads, n, head_dim)", "the cache");
@@ -112,9 +112,9 @@ class KvCache {
     store(from_v, detail::KvRow::value, detail::KvRow::value_scale, execution);
   }
 
-  /// append() of what keys<E>(), values<E>() and the scales of a like cache showed, bit for bit;
-  /// views without elements where there are no scales. Throws as append(), and DTypeError where the
-  /// cache stores another element.
+  /// Appends rows that keys<E>(), values<E>() and the scales of a cache with the same element type
+  /// returned, bit for bit; pass empty views where there are no scales. Throws for the reasons of
+  /// append(), and DTypeError if the cache stores another element.
   template <class E>
   void append_stored(TensorView4<const E> keys, TensorView4<const E> values,
                      TensorView3<const T> key_scales = {}, TensorView3<const T> value_scales = {}) {
@@ -141,24 +141,24 @@ class KvCache {
     copy(value_scales, storage_.template last<T>(KvRow::value_scale, n).select(3, 0));
   }
 
-  /// Forgets the last n positions, as speculative decoding does with rejected ones. Throws
-  /// ValueError where they are not held, or where forgotten ones would be missing in the window:
-  /// what one extend() added can always be taken back.
+  /// Removes the last n positions, for example tokens rejected by speculative decoding. Throws
+  /// ValueError if fewer than n positions are held, or if the window would then lack keys already
+  /// forgotten. Everything that the last extend() added can always be removed.
   void truncate(index_t n) { storage_.truncate(n); }
 
-  /// truncate() to so many positions.
+  /// Removes the last positions until `positions` remain, by truncate().
   void truncate_to(index_t length) { storage_.truncate_to(length); }
 
-  /// Forgets everything.
+  /// Removes all positions.
   void clear() { storage_.clear(); }
 
-  /// Batch row b becomes what row rows(b) was, for every b; rows may repeat. Shape: rows (batch).
-  /// Throws ShapeError, and ValueError for a row outside the batch. A row that stays is not
-  /// touched.
+  /// Beam reordering: batch row b becomes a copy of the previous row rows(b), for every b; rows may
+  /// repeat. Shape: rows (batch). Throws ShapeError, and ValueError for a row outside the batch.
+  /// Rows with rows(b) = b are not touched.
   void reorder(TensorView1<const index_t> rows) { storage_.reorder(rows); }
 
  private:
-  /// Checks the options, and sets head_dim_v and element.
+  /// Checks the options and sets head_dim_v and element.
   static KvCacheOptions checked(KvCacheOptions options) {
     if (options.head_dim_v == 0) options.head_dim_v = options.head_dim;
     if (!options.element) options.element = dtype_of<T>();
@@ -188,7 +188,7 @@ class KvCache {
                              name(element)));
   }
 
-  /// Throws DTypeError unless the cache stores elements of E.
+  /// Throws DTypeError unless the cache stores elements of type E.
   template <class E>
   void check_shown(std::string_view function) const {
     if (*options().element == dtype_of<E>()) return;
@@ -201,7 +201,7 @@ class KvCache {
     return rows ? rows.select(3, 0) : TensorView3<const T>();
   }
 
-  /// Writes `rows` to the last rows of a kind, rounded to options().element.
+  /// Writes `rows` to the last positions of keys or values, rounded to options().element.
   void store(const TensorView4<const T>& rows, detail::KvRow kind, detail::KvRow scale,
              const Execution& execution) {
     const index_t n = rows.extent(2);

@@ -11,9 +11,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// decay and beta choose the rule: neither is linear attention, decay alone the gated rule (RetNet,
-/// GLA, Mamba-2), beta alone the delta rule (DeltaNet), both the gated delta rule. An extent of 1
-/// broadcasts in either.
+/// decay and beta select the rule: with neither, linear attention; with decay, the gated rule
+/// (RetNet, GLA, Mamba-2); with beta, the delta rule (DeltaNet); with both, the gated delta rule.
+/// Extents of 1 in either broadcast.
 template <class T>
 struct LinearAttentionOptions {
   std::optional<double> scale = {};  ///< any finite number; 1 / sqrt(key_dim) if not given
@@ -28,7 +28,7 @@ struct LinearAttentionOptions {
 
 namespace detail {
 
-/// Checked; innermost strides are 1, decay and beta have the extents of k.
+/// After the checks: innermost strides are 1, and decay and beta have the extents of k.
 template <class T>
 struct LinearAttentionProblem {
   TensorView4<const T> q, k, v;
@@ -52,7 +52,7 @@ struct Backend<family::LinearAttention, In, Acc> {
                    offsetof(Problem, final_state), offsetof(Problem, scale)});
 };
 
-/// The view with extents of 1 repeated, where `shape` has more.
+/// The view with axes of extent 1 broadcast to `shape`.
 template <class T, int Rank>
 TensorView<const T, Rank> broadcast_gate(std::string_view argument, std::string_view axes,
                                          TensorView<const T, Rank> x, const Shape<Rank>& shape) {
@@ -122,17 +122,18 @@ ATTN_NAMESPACE_END
 
 ATTN_NAMESPACE_BEGIN
 
-/// Token by token, with one state S (key_dim, value_dim) for each key/value head, zero at first:
-///   S <- e^decay S (row by row), v <- beta (v - S^T k), S <- S + k v^T, out = scale S^T q,
-/// the first two where decay and beta are given. Causal by nature; time is linear in seq, memory
-/// does not depend on it.
+/// Linear attention, token by token, with one state S (key_dim, value_dim) per key/value head. S
+/// starts at zero, and each token computes
+///   S <- e^decay S (row by row), v <- beta (v - S^T k), S <- S + k v^T, out = scale S^T q.
+/// The first step needs decay and the second beta; a step without its input is left out. The result
+/// is causal; time is linear in seq, and memory does not depend on seq.
 ///
-/// Shapes: q (batch, num_heads, seq, key_dim), k (batch, num_kv_heads, seq, key_dim),
-/// v (batch, num_kv_heads, seq, value_dim), out (batch, num_heads, seq, value_dim); any strides
-/// with a unit innermost one. num_heads is a multiple of num_kv_heads: head h reads state h /
-/// (num_heads / num_kv_heads). out must not overlap q, k or v. A sequence in pieces, each begun
-/// with the final state of the last, gives the bits of the whole. Throws ShapeError or ValueError,
-/// before anything is written.
+/// Shapes: q (batch, num_heads, seq, key_dim), k (batch, num_kv_heads, seq, key_dim), v (batch,
+/// num_kv_heads, seq, value_dim), out (batch, num_heads, seq, value_dim); any strides with a unit
+/// innermost one. num_heads is a multiple of num_kv_heads: head h reads state h / (num_heads /
+/// num_kv_heads). out must not overlap q, k or v. A sequence may be computed in pieces: start each
+/// with the final state of the previous one, and the bits equal those of one call. Throws
+/// ShapeError or ValueError before anything is written.
 /// Source: Katharopoulos et al., "Transformers are RNNs" (2020), equation 18 without feature map
 /// and normaliser; Yang, Kautz, Hatamizadeh, "Gated Delta Networks" (2024); ONNX LinearAttention.
 template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out>
@@ -155,7 +156,7 @@ void linear_attention(const Q& q, const K& k, const V& v, Out&& out,
       execution);
 }
 
-/// The same into a new tensor.
+/// Returns the output as a new tensor.
 template <TensorLike Q, TensorLike K, TensorLike V>
 Tensor4<detail::real_t<Q>> linear_attention(
     const Q& q, const K& k, const V& v,

@@ -1,12 +1,12 @@
 // Kernel text: linear attention by blocks of state columns.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Column c of S depends on no other: element c of v writes it and element c of out reads it. So a
-// block of columns is carried through the whole sequence before the next: 128 rows of 4 vectors are
-// 16 KB with AVX2 and 32 KB with AVX-512, which stay in the first cache or nearly, where the whole
-// state of a head (64 KB for 128 x 128) would not.
+// The columns of S are independent: column c depends on element c of v only and gives element c of
+// out. So each block of columns passes through the whole sequence before the next one: 128 rows of
+// 4 vectors are 16 KB with AVX2 and 32 KB with AVX-512, which fit L1 or nearly; the whole state of
+// a head (64 KB for 128 x 128) does not.
 
-/// As many columns as 4 vectors have: sums that hide the latency of the FMAs.
+/// A block is 4 vectors wide: 4 independent sums hide the latency of the FMAs.
 template <class T>
 struct StateColumns {
   static constexpr int kVectors = 4, kWidth = kVectors * Vec<T>::kLanes;
@@ -38,7 +38,7 @@ struct StateColumns {
     }
   }
 
-  /// `from` is the first of these columns, or nullptr.
+  /// `from` points to the first of these columns, or is nullptr.
   void begin(const T* from, index_t stride) {
     for (index_t d = 0; d < key_dim; ++d) {
       V row[kVectors] = {V::all(T{0}), V::all(T{0}), V::all(T{0}), V::all(T{0})};
@@ -56,10 +56,10 @@ struct StateColumns {
     }
   }
 
-  // Sums, pointers and lengths are copied to locals: stores to the state might overlap what is
-  // behind a reference.
+  // Copy sums, pointers and lengths to locals: the compiler must assume that stores to the state
+  // change what is read through a reference.
 
-  /// result = S^T x, after S has been scaled by `factors` row by row, unless they are nullptr.
+  /// result = S^T x. Scales row by row with `factors` first, unless nullptr.
   void scale_and_read(const T* factors, const T* x, V (&result)[kVectors]) const {
     V sums[kVectors];
     ATTN_UNROLL
@@ -110,8 +110,8 @@ inline void decay_factors(index_t key_dim, const T* decay, index_t stride, T* fa
   });
 }
 
-/// Columns from `first` on of one state, through the whole sequence. scratch: key_dim (kWidth + 1)
-/// elements.
+/// Runs the columns from `first` on of one state through the whole sequence. scratch: key_dim
+/// (kWidth + 1) elements.
 template <class T>
 inline void attend_columns(const detail::LinearAttentionProblem<T>& problem, index_t b, index_t h,
                            index_t first, T* scratch) {

@@ -7,12 +7,12 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Which keys a query sees. Made by the functions below and combined with `&`: a key is visible
-/// where every part shows it. Dense parts are views, never copies; what they view must outlive the
-/// call.
+/// Defines the keys that each query sees. Masks are made by the functions below and combined with
+/// `&`: a key is visible where every part keeps it. Dense parts are views, never copies; the viewed
+/// tensors must outlive the call.
 class Mask {
  public:
-  /// How many dense parts one mask can combine.
+  /// The maximal number of dense parts in one mask.
   static constexpr int kMaxDense = 4;
 
   struct Dense {
@@ -27,9 +27,9 @@ class Mask {
 
   Mask() = default;
 
-  /// AND of two masks; additive parts add up. Throws ValueError past kMaxDense dense parts, or
-  /// where both give what a mask has once: key or query lengths, left padding, prefix lengths,
-  /// chunks, documents.
+  /// AND of two masks; additive parts add up. Throws ValueError for more than kMaxDense dense
+  /// parts, or if both masks set what a mask holds once: key or query lengths, left padding, prefix
+  /// lengths, chunks, documents.
   friend Mask operator&(const Mask& a, const Mask& b) {
     Mask result = a;
     if (a.num_dense + b.num_dense > kMaxDense) {
@@ -50,10 +50,10 @@ class Mask {
     return result;
   }
 
-  /// A distance that no sequence reaches: the window is open on that side.
+  /// A distance longer than any sequence: the window is open on this side.
   static constexpr index_t kUnbounded = index_t{1} << 61;
 
-  // Read by the kernels, filled in by the functions below.
+  // The functions below write these fields; the kernels read them.
   std::array<Dense, kMaxDense> dense{};
   int num_dense = 0;
   bool causal = false;
@@ -64,7 +64,7 @@ class Mask {
 
   void add(const Dense& part) { dense[static_cast<std::size_t>(num_dense++)] = part; }
 
-  /// Whether anything but dense parts hides keys.
+  /// Whether the mask has parts other than dense ones.
   bool has_intervals() const {
     return causal || left < kUnbounded || right < kUnbounded || key_lengths || query_lengths ||
            left_padding || prefix_lengths || chunk > 0 || documents;
@@ -78,8 +78,8 @@ class Mask {
   }
 };
 
-/// A Mask whose additive parts have elements of T. additive_mask() returns it and `&` keeps it, so
-/// that a call of another type does not compile; a plain Mask is checked at run time.
+/// A Mask whose additive parts have elements of type T. additive_mask() returns it and `&` keeps
+/// the type, so that a call of another type does not compile; a plain Mask is checked at run time.
 template <class T>
 class AdditiveMask : public Mask {
  public:
@@ -98,8 +98,8 @@ class AdditiveMask : public Mask {
   }
 };
 
-/// The Mask of a call whose scores are T, float or double: any mask but one whose additive parts
-/// have another element.
+/// The mask argument of a call with scores of type T, float or double: any mask except one whose
+/// additive parts have another element type.
 template <class T>
 class MaskOf : public Mask {
  public:
@@ -111,7 +111,7 @@ class MaskOf : public Mask {
         std::same_as<T, U>,
         "additive_mask: bias must have the element type of q (float where q has 16 bits)");
   }
-  /// Not callable: a bare tensor has no polarity. It exists for the message.
+  /// Deleted, because a bare tensor has no polarity; exists for its error message.
   template <TensorLike X>
   MaskOf(const X&) {
     static_assert(!std::same_as<X, X>,
@@ -148,9 +148,9 @@ Mask dense_mask(Mask::Dense::Kind kind, const X& x) {
 
 }  // namespace detail
 
-/// True = visible: the polarity of PyTorch's scaled_dot_product_attention. Shape (batch, heads,
-/// q_len, kv_len) or fewer axes from the right; an extent of 1 broadcasts. A mask (batch, q_len,
-/// kv_len) is given as mask.view().unsqueeze(1).
+/// True keeps the key: the polarity of PyTorch's scaled_dot_product_attention. Shape (batch, heads,
+/// q_len, kv_len) or fewer axes from the right; extents of 1 broadcast. Pass a mask (batch, q_len,
+/// kv_len) as mask.view().unsqueeze(1).
 template <TensorLike X>
 Mask keep_mask(const X& visible) {
   static_assert(detail::has_elements<X, bool>,
@@ -159,10 +159,10 @@ Mask keep_mask(const X& visible) {
   return detail::dense_mask(Mask::Dense::Kind::keep, visible);
 }
 template <TemporaryTensor X>
-Mask keep_mask(X&&) = delete;  // the mask would view a tensor that is gone
+Mask keep_mask(X&&) = delete;  // the mask would view a temporary tensor
 
-/// True = hidden: the polarity of PyTorch's modules (key_padding_mask, attn_mask). Shapes as
-/// keep_mask.
+/// True masks the key out: the polarity of PyTorch's modules (key_padding_mask, attn_mask). Shapes:
+/// see keep_mask.
 template <TensorLike X>
 Mask drop_mask(const X& hidden) {
   static_assert(detail::has_elements<X, bool>,
@@ -171,9 +171,10 @@ Mask drop_mask(const X& hidden) {
   return detail::dense_mask(Mask::Dense::Kind::drop, hidden);
 }
 template <TemporaryTensor X>
-Mask drop_mask(X&&) = delete;  // the mask would view a tensor that is gone
+Mask drop_mask(X&&) = delete;  // the mask would view a temporary tensor
 
-/// Added to the scaled scores; -inf hides. Of the element type of q. Shapes as keep_mask.
+/// Added to the scaled scores; -inf masks the key out. Has the element type of the scores. Shapes:
+/// see keep_mask.
 template <TensorLike X>
 AdditiveMask<scalar_t<X>> additive_mask(const X& bias) {
   static_assert(
@@ -186,14 +187,14 @@ AdditiveMask<scalar_t<X>> additive_mask(const X& bias) {
   return AdditiveMask<scalar_t<X>>(detail::dense_mask(Mask::Dense::Kind::add, bias));
 }
 template <TemporaryTensor X>
-AdditiveMask<scalar_t<X>> additive_mask(X&&) = delete;  // the mask would view a tensor that is gone
+AdditiveMask<scalar_t<X>> additive_mask(X&&) = delete;  // the mask would view a temporary tensor
 
-/// PyTorch's key_padding_mask: shape (batch, kv_len), bool (true = hidden) or float (added). One
-/// axis could only be that of the keys of one batch row, (1, kv_len), and is given as
-/// view.unsqueeze(0).
+/// PyTorch's key_padding_mask: shape (batch, kv_len), bool (true masks the key out) or float
+/// (added). A mask with one axis must hold the keys of one batch row: pass view.unsqueeze(0), (1,
+/// kv_len).
 template <TensorLike X>
 auto key_padding_mask(const X& padding) {
-  // A column vector of Eigen has two axes by type alone.
+  // The type of an Eigen column vector has two axes.
   constexpr bool has_axes = rank_v<X> == 2 && !requires { requires X::ColsAtCompileTime == 1; };
   static_assert(has_axes, "key_padding_mask: padding must have 2 axes (batch, kv_len)");
   constexpr bool is_bool = detail::has_elements<X, bool>;
@@ -209,18 +210,17 @@ auto key_padding_mask(const X& padding) {
   }
 }
 template <TemporaryTensor X>
-Mask key_padding_mask(X&&) = delete;  // the mask would view a tensor that is gone
+Mask key_padding_mask(X&&) = delete;  // the mask would view a temporary tensor
 
-/// Query i sees keys up to its own position i + offset; AttentionOptions::offset says where queries
-/// stand.
+/// Query i sees keys up to its own position i + offset; see AttentionOptions::offset.
 inline Mask causal() {
   Mask mask;
   mask.causal = true;
   return mask;
 }
 
-/// The query at position p sees keys p - left .. p + right; -1 leaves a side open. Throws
-/// ValueError below -1.
+/// The query at position p sees keys p - left .. p + right; -1 opens a side. Throws ValueError
+/// below -1.
 inline Mask sliding_window(index_t left, index_t right) {
   if (left < -1 || right < -1) {
     throw ValueError(message("sliding_window", "left and right", "be at least -1",

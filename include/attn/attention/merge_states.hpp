@@ -12,15 +12,15 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Attention over the keys of a and of b together, from attention over each: with m = max(lse_a,
+/// Merges attention over the keys of a and of b into attention over both. With m = max(lse_a,
 /// lse_b),
 ///   out = (out_a e^(lse_a - m) + out_b e^(lse_b - m)) / (e^(lse_a - m) + e^(lse_b - m)),
 ///   lse = m + log(the divisor).
-/// If one side saw no key (lse -inf), the result is the other side; if neither did, 0 and -inf.
+/// A fully masked side (lse -inf) leaves the result of the other side; if both are, 0 and -inf.
 ///
 /// Shapes: out_a, out_b, out (batch, num_heads, q_len, head_dim_v); lse_a, lse_b, lse (batch,
-/// num_heads, q_len), of any strides; out and lse may be those of a or b. Attention sinks belong to
-/// one of the sides. Throws ShapeError.
+/// num_heads, q_len), of any strides; out and lse may be those of a or b. Pass attention sinks to
+/// one of the two calls only. Throws ShapeError.
 /// Source: Dao, "Flash-Decoding for long-context inference" (2023).
 template <TensorLike OutA, TensorLike LseA, TensorLike OutB, TensorLike LseB, TensorLike Out,
           TensorLike Lse>
@@ -53,7 +53,7 @@ void merge_states(const OutA& out_a, const LseA& lse_a, const OutB& out_b, const
     const Shape<4> at{at_log[0], at_log[1], at_log[2], 0};
     const T la = *log_a.at_index(at_log), lb = *log_b.at_index(at_log);
     constexpr T kNothing = -std::numeric_limits<T>::infinity();
-    // The output of a side that saw no key is not used: it may be anything.
+    // The output of a fully masked side is not read: it may hold anything.
     const bool has_a = la != kNothing, has_b = lb != kNothing;
     const T largest = (std::max)(la, lb);
     const T part_a = has_a ? std::exp(la - largest) : T{0},
@@ -78,7 +78,7 @@ struct MergedStates {
   Tensor3<T> lse;  ///< (batch, num_heads, q_len)
 };
 
-/// The same into new tensors.
+/// Returns the result as new tensors.
 template <TensorLike OutA, TensorLike LseA, TensorLike OutB, TensorLike LseB>
 MergedStates<scalar_t<OutA>> merge_states(const OutA& out_a, const LseA& lse_a, const OutB& out_b,
                                           const LseB& lse_b, const Execution& execution = {}) {

@@ -11,10 +11,10 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// What a query that sees no key gets.
+/// The output of a fully masked query.
 enum class MaskedRow {
   zero,  ///< output 0, weights 0, lse -inf
-  /// Averages v over all unpadded keys, masked or not: what filling scores with -1e9 gives; lse
+  /// Averages v over all unpadded keys, masked or not: what filling scores with -1e9 gives; lse is
   /// -inf.
   mean,
 };
@@ -38,18 +38,16 @@ enum class ScoreStage {
 template <class T>
 struct AttentionOptions {
   MaskOf<T> mask = {};  ///< keys that each query attends to; default: all
-  /// Any finite number; 1 / sqrt(head_dim) if not given, and 1 / sqrt(head_dim + head_dim_v) with
-  /// qv.
+  /// Any finite number; default 1 / sqrt(head_dim), and 1 / sqrt(head_dim + head_dim_v) with qv.
   std::optional<double> scale = {};
   double softcap = 0;  ///< score = softcap tanh(score / softcap); 0: none
-  /// Position of the first query relative to the keys: causal masks, windows and ALiBi count from
-  /// there.
+  /// Position of the first query relative to the keys, for causal masks, windows and ALiBi.
   QueryOffset offset = bottom_right;
-  /// Position of the first key in k and v; key j of them has position first_key + j. Masks by
-  /// position, lengths, chunks, prefixes, documents, ALiBi, relative bias, dropout and functors
-  /// take positions, and kv_len in the offset is first_key + the keys given. 0 .. 2^60. Set it for
-  /// a cache that forgot its first keys (KvCache::first_position()), and for pieces of one
-  /// sequence. Dense masks, weights, scores and column_sums have the extent of the keys given;
+  /// Position of the first key in k and v: key j has position first_key + j. Masks by position,
+  /// lengths, chunks, prefixes, documents, ALiBi, relative bias, dropout and functors take
+  /// positions, and kv_len in the offset is first_key + the number of keys given. 0 .. 2^60. Set it
+  /// for a cache that forgot its first keys (KvCache::first_position()), and to process a sequence
+  /// in pieces. Dense masks, weights, scores and column_sums have the extent of the keys given;
   /// documents have first_key + kv_len.
   index_t first_key = 0;
   OptionView<const T, 1> alibi_slopes = {};        ///< (num_heads): score -= slope |position - j|
@@ -57,10 +55,10 @@ struct AttentionOptions {
   /// (num_heads, 2 n + 1): score += relative_bias(h, n + clamp(j - position, -n, n));
   /// t5_relative_bias() makes T5's.
   OptionView<const T, 2> relative_bias = {};
-  /// (num_heads): one logit per head that joins the denominator, without a value.
+  /// (num_heads): one logit per head that is added to the denominator and has no value.
   OptionView<const T, 1> sinks = {};
   /// (batch, num_heads, q_len, head_dim_v), innermost stride 1: score = scale (q . k + qv . v). For
-  /// multi-head latent attention (MLA), where k holds rotary features only and v the latent ones.
+  /// multi-head latent attention (MLA), where k holds only rotary features and v the latent ones.
   /// Source: FlashAttention 3, `qv`.
   OptionView<const T, 4> qv = {};
   MaskedRow masked_row = MaskedRow::zero;  ///< output of fully masked queries
@@ -70,9 +68,9 @@ struct AttentionOptions {
 
   /// Packed sequences: sequence b has queries [cu_seqlens_q(b), cu_seqlens_q(b + 1)) of q, out and
   /// lse, whose batch extent is 1, and keys [cu_seqlens_k(b), cu_seqlens_k(b + 1)) of k and v.
-  /// Shape (batch + 1), rising from 0 to the length of q and of k. Both or neither; with a
-  /// block_table, cu_seqlens_q alone. With a first_key, cu_seqlens_k rises to first_key + the
-  /// length of k: a sequence that began before it lacks its first keys.
+  /// Shape (batch + 1), increasing from 0 to the length of q and of k. Give both or neither; with a
+  /// block_table, only cu_seqlens_q. With a first_key, cu_seqlens_k increases to first_key + the
+  /// length of k: a sequence that began before first_key lacks its first keys.
   OptionView<const index_t, 1> cu_seqlens_q = {};
   OptionView<const index_t, 1> cu_seqlens_k = {};  ///< see cu_seqlens_q
   /// Paged keys and values: key j of batch row b is row j % page_size of page block_table(b, j /
@@ -89,8 +87,8 @@ struct AttentionOptions {
   ScoreStage score_stage = ScoreStage::masked;  ///< stage that `scores` returns
   /// Softmax weights (batch, num_heads, q_len, kv_len), before prob_mod and dropout.
   OptionView<T, 4> weights = {};
-  /// Heads that `weights` returns, each once: (n), and weights (batch, n, q_len, kv_len); default:
-  /// all.
+  /// The heads that `weights` returns, each at most once: shape (n); weights then has shape (batch,
+  /// n, q_len, kv_len). Default: all heads.
   OptionView<const index_t, 1> weight_heads = {};
   /// Mean of the weights over heads (batch, q_len, kv_len).
   OptionView<T, 3> average_weights = {};
@@ -98,8 +96,8 @@ struct AttentionOptions {
   OptionView<T, 3> column_sums = {};
   /// Largest unmasked score (batch, num_heads); -inf if all are masked.
   OptionView<T, 2> max_logits = {};
-  /// Natural logarithm of the sum of exponentials, including sinks (batch, num_heads, q_len); of
-  /// packed sequences (1, num_heads, total).
+  /// Logarithm of the sum of exponentials, including sinks (batch, num_heads, q_len); for packed
+  /// sequences (1, num_heads, total).
   OptionView<T, 3> lse = {};
   Execution execution = {};  ///< threads, scratch and instruction set
 

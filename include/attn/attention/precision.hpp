@@ -13,11 +13,11 @@ namespace detail {
 template <class T>
 struct TiledProducts;
 
-/// on(isa), products of codes: see code_path.hpp, which sdpa.hpp includes.
+/// Returns the int8 kernels of an instruction set: see code_path.hpp, which sdpa.hpp includes.
 template <class T>
 struct CodeProducts;
 
-/// That, or null where attn::compiled has it.
+/// Returns these kernels, or null where attn::compiled provides them.
 template <class T>
 constexpr auto code_products() -> TiledProducts<T> (*)(Isa) {
 #if defined(ATTN_COMPILED)
@@ -35,8 +35,8 @@ constexpr auto code_products() -> TiledProducts<T> (*)(Isa) {
 #endif
 }
 
-/// The values of AttentionPrecision. Members of a template, since a program instantiates, and so
-/// compiles kernels for, only those that it names.
+/// The values of AttentionPrecision. They are members of a template because a program instantiates,
+/// and so compiles kernels for, only those that it names.
 template <class Precision>
 struct AttentionPrecisions {
   static const Precision exact, int8;
@@ -46,33 +46,33 @@ struct AttentionPrecisions {
 
 /// The arithmetic of the products of queries and keys.
 ///
-/// AttentionPrecision::exact: that of the softmax, float or double.
+/// AttentionPrecision::exact: the arithmetic of the softmax, float or double.
 ///
-/// AttentionPrecision::int8: 8-bit codes, with a scale for each query and each key of a head. The
-/// mean of each block of 64 positions is subtracted from its keys first, and its product with the
-/// query is added in float: scale (q . mean + q . (k - mean)). The mean is taken over the block's
-/// finite keys that lengths, causality, windows, documents and chunks show to some query.
-/// Everything else is computed as with exact, except that Isa::avx512bf16 and Isa::amx round
-/// weights and values to bfloat16. Decoding (few queries), keys of more than 65536 elements, and
-/// gradients are exact. Not for double. docs/precision.md has the errors. Source: Zhang et al.,
-/// "SageAttention" (2024).
+/// AttentionPrecision::int8: queries and keys are quantised to 8 bits, with one scale per query and
+/// per key of a head. The mean of each block of 64 positions is subtracted from its keys first, and
+/// its product with the query is added in float: scale (q . mean + q . (k - mean)). The mean is
+/// taken over the finite keys of the block that lengths, causality, windows, documents and chunks
+/// keep for at least one query. Everything else is computed as with exact, except that
+/// Isa::avx512bf16 and Isa::amx round weights and values to bfloat16. The decode path (few
+/// queries), keys of more than 65536 elements, and gradients are exact. Not for double.
+/// docs/precision.md lists the errors. Source: Zhang et al., "SageAttention" (2024).
 class AttentionPrecision : public detail::AttentionPrecisions<AttentionPrecision> {
  public:
   using Element = float;  ///< what sums of products of codes become
   using CodeProducts = detail::TiledProducts<Element> (*)(Isa);
 
-  /// Exact.
+  /// Constructs AttentionPrecision::exact.
   constexpr AttentionPrecision() = default;
 
   friend constexpr bool operator==(const AttentionPrecision& a, const AttentionPrecision& b) {
     return a.is_int8_ == b.is_int8_;
   }
 
-  /// Whether it is int8: without naming that, which would compile its kernels.
+  /// Whether it is int8. Does not name AttentionPrecision::int8, which would compile its kernels.
   constexpr bool is_int8() const { return is_int8_; }
-  /// Kernels of int8; null where attn::compiled has them.
+  /// The int8 kernels; null where attn::compiled provides them.
   constexpr CodeProducts code_products() const { return code_products_; }
-  /// Where that lies, to compare with attn::compiled.
+  /// The address that identifies them, to compare with attn::compiled.
   static constexpr std::size_t code_products_offset() {
     return offsetof(AttentionPrecision, code_products_);
   }

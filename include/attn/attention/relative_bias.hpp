@@ -12,7 +12,7 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// The bucket of distance n among `count`: the first half of the buckets hold one distance each,
-/// the others grow logarithmically up to max_distance. In float, as the models were trained.
+/// the others grow logarithmically up to max_distance. Computed in float, as in T5's training code.
 inline index_t t5_bucket(index_t n, index_t count, index_t max_distance) {
   const index_t exact = count / 2;
   if (n < exact) return n;
@@ -23,7 +23,7 @@ inline index_t t5_bucket(index_t n, index_t count, index_t max_distance) {
                     count - 1);
 }
 
-/// f(column, bucket) for each distance of t5_relative_bias().
+/// Calls f(column, bucket) for each distance of t5_relative_bias().
 template <class F>
 void for_t5_buckets(index_t num_buckets, bool bidirectional, index_t max_distance, F f) {
   const index_t count = bidirectional ? num_buckets / 2 : num_buckets;
@@ -50,13 +50,13 @@ inline void check_t5_buckets(index_t num_buckets, bool bidirectional, index_t ma
 
 }  // namespace detail
 
-/// Into bias (num_heads, 2 max_distance + 1) from relative_attention_bias.weight (num_buckets,
-/// num_heads), of float where that is of 16 bits: the bias of every distance key - query from
-/// -max_distance to max_distance; further ones share the last bucket. bidirectional: as in
-/// encoders, half of the buckets for keys behind the query; otherwise those share the bucket of
-/// distance 0. Throws ShapeError, and ValueError unless a direction has at least 2 buckets, and
-/// max_distance exceeds half of them. Source: Raffel et al., "Exploring the Limits of Transfer
-/// Learning" (2020), section 2.1.
+/// Fills bias (num_heads, 2 max_distance + 1) with the bias of every distance key - query from
+/// -max_distance to max_distance, from relative_attention_bias.weight (num_buckets, num_heads);
+/// further distances share the last bucket. 16-bit weights give a float bias. bidirectional: as in
+/// encoders, half of the buckets are for keys behind the query; otherwise those keys share the
+/// bucket of distance 0. Throws ShapeError, and ValueError unless each direction has at least 2
+/// buckets and max_distance exceeds half of them. Source: Raffel et al., "Exploring the Limits of
+/// Transfer Learning" (2020), section 2.1.
 template <TensorLike X, TensorLike Out>
 void t5_relative_bias(const X& weight, bool bidirectional, Out&& bias) {
   using T = scalar_t<X>;
@@ -77,7 +77,7 @@ void t5_relative_bias(const X& weight, bool bidirectional, Out&& bias) {
                          });
 }
 
-/// The same into a new tensor.
+/// Returns the bias as a new tensor.
 template <TensorLike X>
 Tensor2<Accumulator<scalar_t<X>>> t5_relative_bias(const X& weight, bool bidirectional,
                                                    index_t max_distance = 128) {
@@ -89,8 +89,8 @@ Tensor2<Accumulator<scalar_t<X>>> t5_relative_bias(const X& weight, bool bidirec
   return bias;
 }
 
-/// d_weight (num_buckets, num_heads) += its gradient, from d_bias (num_heads, 2 max_distance + 1).
-/// Throws as t5_relative_bias().
+/// d_weight (num_buckets, num_heads) += the gradient of the weight, from d_bias (num_heads, 2
+/// max_distance + 1). Throws for the reasons of t5_relative_bias().
 template <TensorLike Bias, TensorLike Out>
 void t5_relative_bias_backward(const Bias& d_bias, bool bidirectional, Out&& d_weight) {
   using T = scalar_t<Bias>;

@@ -12,7 +12,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// make_problem() with functors, which must outlive the call.
+/// Calls make_problem() with functors, which must outlive the call.
 template <class T, class... Functors>
 AttentionProblem<T> make_problem_with(const StoredView<const void>& q,
                                       const StoredView<const void>& k,
@@ -40,14 +40,14 @@ AttentionProblem<T> make_problem_with(const StoredView<const void>& q,
 /// Shapes: q (batch, num_heads, q_len, head_dim), k (batch, num_kv_heads, kv_len, head_dim), v
 /// (batch, num_kv_heads, kv_len, head_dim_v), out (batch, num_heads, q_len, head_dim_v); any
 /// strides with a unit innermost one. num_heads is a multiple of num_kv_heads: head h reads
-/// key/value head h / (num_heads / num_kv_heads). A query that sees no key has output 0. Without
-/// queries only outputs on request are written. out must not overlap q, k or v. Throws ShapeError,
-/// DTypeError or ValueError, before anything is written. Source: Vaswani et al., "Attention Is All
+/// key/value head h / (num_heads / num_kv_heads). A fully masked query has output 0. A call without
+/// queries writes only the outputs on request. out must not overlap q, k or v. Throws ShapeError,
+/// DTypeError or ValueError before anything is written. Source: Vaswani et al., "Attention Is All
 /// You Need" (2017), equation 1; computed block by block as in Dao et al., "FlashAttention" (2022),
 /// without a score matrix in memory.
 ///
-/// Functors follow the options, in any order: score_mod(f), mask_mod(f), prob_mod(f), one of each;
-/// see functors.hpp.
+/// Functors follow the options, in any order: score_mod(f), mask_mod(f), prob_mod(f), at most one
+/// of each; see functors.hpp.
 template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
 void scaled_dot_product_attention(const Q& q, const K& k, const V& v, Out&& out,
                                   const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {},
@@ -62,7 +62,7 @@ void scaled_dot_product_attention(const Q& q, const K& k, const V& v, Out&& out,
   }
 }
 
-/// The same into a new tensor.
+/// Returns the output as a new tensor.
 template <TensorLike Q, TensorLike K, TensorLike V, class... Functors>
 Tensor4<scalar_t<Q>> scaled_dot_product_attention(
     const Q& q, const K& k, const V& v,
@@ -85,13 +85,14 @@ inline constexpr bool is_options = false;
 template <class T>
 inline constexpr bool is_options<AttentionOptions<T>> = true;
 
-/// Neither out nor options: a functor in the wrong place.
+/// Whether T is neither an output nor options: a functor in the wrong place.
 template <class X>
 concept NoOptions = !TensorLike<X> && !is_options<X>;
 
 }  // namespace detail
 
-/// Not callable: functors follow the options, and a mask is one of them. It exists for the message.
+/// Deleted: functors follow the options, and a mask is a field of them. Exists for its error
+/// message.
 template <TensorLike Q, TensorLike K, TensorLike V, detail::NoOptions F, class... Others>
 void scaled_dot_product_attention(const Q&, const K&, const V&, const F&, const Others&...) {
   static_assert(!std::is_same_v<F, F>,
@@ -99,7 +100,7 @@ void scaled_dot_product_attention(const Q&, const K&, const V&, const F&, const 
                 "scaled_dot_product_attention(q, k, v, {.mask = causal()}, score_mod(f))");
 }
 
-/// Not callable: q, k and v are tensors. It exists for the message.
+/// Deleted: q, k and v must be tensors. Exists for its error message.
 template <class Q, class K, class V, class... Others>
   requires(!TensorLike<Q> || (TensorLike<K> && !TensorLike<V>))
 void scaled_dot_product_attention(const Q&, const K&, const V&, const Others&...) {
@@ -108,9 +109,9 @@ void scaled_dot_product_attention(const Q&, const K&, const V&, const Others&...
                 "matrix; TensorView4<const float>(pointer, {batch, heads, seq, dim}) is a view");
 }
 
-/// Bytes that this call takes from its workspace: Workspace(bytes) made beforehand, and no call of
-/// these shapes allocates, on as many threads as options.execution has. Throws what the call itself
-/// would throw.
+/// Returns the number of bytes that this call takes from its workspace. A call of these shapes with
+/// a Workspace(bytes) made beforehand allocates nothing, on as many threads as options.execution
+/// has. Throws what the call itself throws.
 template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
 std::size_t workspace_bytes(const Q& q, const K& k, const V& v, Out&& out,
                             const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {},

@@ -11,8 +11,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Throws ValueError for outputs on request through which no gradient passes: otherwise a loss of
-/// them would silently be ignored.
+/// Throws ValueError for outputs on request that have no gradient: otherwise a loss that uses them
+/// would silently lose its gradient.
 template <class T>
 void refuse_without_gradient(std::string_view function, const AttentionOptions<T>& options) {
   const auto refuse = [&](std::string_view name, bool given) {
@@ -105,20 +105,21 @@ struct Widened {
 
 }  // namespace detail
 
-/// d_q, d_k and d_v of scaled_dot_product_attention(q, k, v, out, options, functors...), given
-/// d_out, the out that it gave and the lse that options.lse asked it for. Gradients of biases,
-/// slopes, sinks, qv and score parameters: see AttentionBackwardCall.
+/// d_q, d_k and d_v of scaled_dot_product_attention(q, k, v, out, options, functors...), from
+/// d_out, the out that the call returned and the lse that options.lse requested. For gradients of
+/// biases, slopes, sinks, qv and score parameters see AttentionBackwardCall.
 ///
-/// Shapes as of the call itself, d_q as q, d_k as k, d_v as v, each overwritten; innermost strides
-/// are 1. options are those of the call, without weights, scores and sums of them: no gradient
-/// passes through these, and they are refused; lse is not written. Sums over queries, keys and
-/// heads are cut by shapes alone: the same bits on any number of threads. Rows that see no key, and
-/// hidden keys, have gradient 0. A score_mod and a prob_mod are called with a Dual and must be
-/// generic over their first argument, a score_mod over its parameters, too. Tensors of 16 bits are
-/// widened in scratch memory; their gradients are computed in float and rounded once. Throws
-/// ShapeError, DTypeError or ValueError (pages, requested weights) before anything is written. With
-/// D = d_out . out - d_lse, row by row: d_s = p (d_p - D), d_p = d_out v^T; d_q = scale d_s k,
-/// d_k = scale d_s^T q, d_v = p^T d_out. Source: Dao, "FlashAttention-2" (2023), section 3.1.2.
+/// Shapes are those of the forward call; d_q has the shape of q, d_k of k, d_v of v. Each is
+/// overwritten; innermost strides are 1. Pass the same options to backward as to forward, but
+/// without weights, scores and their sums: these have no gradient and are refused; lse is not
+/// written. Sums over queries, keys and heads are split by shape alone: the bits are the same on
+/// any number of threads. Fully masked rows and masked keys have gradient 0. A score_mod and a
+/// prob_mod are called with a Dual and must be generic over their first argument, a score_mod also
+/// over its parameters. 16-bit tensors are widened in scratch memory; their gradients are computed
+/// in float and rounded once. Throws ShapeError, DTypeError or ValueError (pages, requested
+/// weights) before anything is written. With D = d_out . out - d_lse, row by row: d_s = p (d_p -
+/// D), d_p = d_out v^T; d_q = scale d_s k, d_k = scale d_s^T q, d_v = p^T d_out.
+/// Source: Dao, "FlashAttention-2" (2023), section 3.1.2.
 template <TensorLike D, TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, TensorLike DQ,
           TensorLike DK, TensorLike DV, class... Functors>
 void scaled_dot_product_attention_backward(
@@ -135,7 +136,7 @@ void scaled_dot_product_attention_backward(
       std::same_as<scalar_t<DK>, T> && std::same_as<scalar_t<DV>, T>;
   detail::assert_backward_types<D, Q, K, V, Out, DQ, DK, DV, Functors...>();
   if constexpr (!detail::BackwardTypes<D, Q, K, V, Out, DQ, DK, DV, Functors...>::is_good) {
-    // As asserted.
+    // The assertion above ensures this.
   } else if constexpr (!is_of_one_element) {
     using Wide = detail::Widened<T>;
     const Wide wide_d_out(d_out, execution), wide_q(q, execution), wide_k(k, execution),
@@ -150,7 +151,7 @@ void scaled_dot_product_attention_backward(
     convert(wide_d_v.view, d_v, execution);
   } else {
     const TensorView4<const T> made = const_view(out);
-    // Read only, as BackwardProblem says.
+    // BackwardProblem holds it for reading only.
     const TensorView4<T> result(const_cast<T*>(made.data()), made.shape(), made.strides());
     detail::BackwardProblem<T> problem{
         detail::make_problem_with<T>(const_view(q), const_view(k), const_view(v), result, options,

@@ -8,12 +8,12 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// True for an Eigen vector and Rank 1, too, which view_of() takes for a matrix.
+/// Also true for an Eigen vector and Rank 1, although view_of() gives a matrix for it.
 template <class X, int Rank>
 inline constexpr bool has_rank =
     std::convertible_to<const X&, TensorView<const scalar_t<X>, Rank>> || rank_v<X> == Rank;
 
-/// An empty view where elements or axes differ, which the caller's static_assert reports.
+/// An empty view if elements or axes differ, which the static_assert of the caller reports.
 template <int Rank, class X>
 TensorView<const index_t, Rank> index_view(const X& x) {
   if constexpr (std::convertible_to<const X&, TensorView<const index_t, Rank>>) {
@@ -27,9 +27,9 @@ TensorView<const index_t, Rank> index_view(const X& x) {
 
 }  // namespace detail
 
-// In what follows kv_len is first_key + the keys given (AttentionOptions::first_key).
+// Below, kv_len is first_key + the number of keys given (AttentionOptions::first_key).
 
-/// Batch row b has lengths(b) keys, 0 .. kv_len; what lies beyond is never read. Shape (batch).
+/// Batch row b has lengths(b) keys, 0 .. kv_len; keys beyond are never read. Shape (batch).
 template <TensorLike X>
 Mask key_lengths(const X& lengths) {
   static_assert(detail::has_rank<X, 1>, "key_lengths takes lengths, (batch)");
@@ -39,9 +39,9 @@ Mask key_lengths(const X& lengths) {
   return mask;
 }
 template <TemporaryTensor X>
-Mask key_lengths(X&&) = delete;  // the mask would view a tensor that is gone
+Mask key_lengths(X&&) = delete;  // the mask would view a temporary tensor
 
-/// Batch row b has lengths(b) queries, 0 .. q_len; those beyond see no key. Shape (batch).
+/// Batch row b has lengths(b) queries, 0 .. q_len; queries beyond are fully masked. Shape (batch).
 template <TensorLike X>
 Mask query_lengths(const X& lengths) {
   static_assert(detail::has_rank<X, 1>, "query_lengths takes lengths, (batch)");
@@ -51,10 +51,10 @@ Mask query_lengths(const X& lengths) {
   return mask;
 }
 template <TemporaryTensor X>
-Mask query_lengths(X&&) = delete;  // the mask would view a tensor that is gone
+Mask query_lengths(X&&) = delete;  // the mask would view a temporary tensor
 
-/// The first padding(b) keys of batch row b are padding, which no query sees and which is never
-/// read; 0 .. kv_len. Shape (batch).
+/// The first padding(b) keys of batch row b are padding, 0 .. kv_len: masked out and never read.
+/// Shape (batch).
 template <TensorLike X>
 Mask left_padding(const X& padding) {
   static_assert(detail::has_rank<X, 1>, "left_padding takes numbers of keys, (batch)");
@@ -64,9 +64,9 @@ Mask left_padding(const X& padding) {
   return mask;
 }
 template <TemporaryTensor X>
-Mask left_padding(X&&) = delete;  // the mask would view a tensor that is gone
+Mask left_padding(X&&) = delete;  // the mask would view a temporary tensor
 
-/// Prefix LM: every query sees the first lengths(b) keys, and those up to its own position. Shape
+/// Prefix LM: every query sees the first lengths(b) keys and those up to its own position. Shape
 /// (batch).
 template <TensorLike X>
 Mask prefix_lm(const X& lengths) {
@@ -77,10 +77,10 @@ Mask prefix_lm(const X& lengths) {
   return mask;
 }
 template <TemporaryTensor X>
-Mask prefix_lm(X&&) = delete;  // the mask would view a tensor that is gone
+Mask prefix_lm(X&&) = delete;  // the mask would view a temporary tensor
 
-/// Position p sees the keys of its own chunk, [p / size * size, p / size * size + size); often `&
-/// causal()`. Throws ValueError below 1.
+/// Position p sees the keys of its own chunk, [p / size * size, p / size * size + size); often
+/// combined with causal(). Throws ValueError for size < 1.
 inline Mask chunked(index_t size) {
   if (size < 1) {
     throw ValueError(message("chunked", "size", "be at least 1", std::to_string(size)));
@@ -90,8 +90,8 @@ inline Mask chunked(index_t size) {
   return mask;
 }
 
-/// Sequences packed into one: position p sees the keys j with ids(b, j) = ids(b, p). Shape (batch,
-/// kv_len) or (1, kv_len). Ids must not fall along a row; for ids in any order use a mask_mod.
+/// Packed sequences: position p sees the keys j with ids(b, j) = ids(b, p). Shape (batch, kv_len)
+/// or (1, kv_len). Ids must not decrease along a row; for ids in any order use a mask_mod.
 template <TensorLike X>
 Mask documents(const X& ids) {
   static_assert(detail::has_rank<X, 2>, "documents takes ids, (batch, kv_len)");
@@ -101,11 +101,11 @@ Mask documents(const X& ids) {
   return mask;
 }
 template <TemporaryTensor X>
-Mask documents(X&&) = delete;  // the mask would view a tensor that is gone
+Mask documents(X&&) = delete;  // the mask would view a temporary tensor
 
-/// Ids for documents() of sequences packed one behind the other in every batch row: lengths 2 and 3
-/// give 0 0 1 1 1, (1, sum of the lengths), which broadcasts. Throws ValueError for a negative
-/// length.
+/// Returns ids for documents() from the lengths of sequences packed one after another: lengths 2
+/// and 3 give 0 0 1 1 1. Shape (1, sum of the lengths), which broadcasts. Throws ValueError for a
+/// negative length.
 inline Tensor2<index_t> documents_of(std::span<const index_t> lengths) {
   index_t total = 0;
   for (index_t length : lengths) {
@@ -125,7 +125,7 @@ inline Tensor2<index_t> documents_of(std::span<const index_t> lengths) {
 inline Tensor2<index_t> documents_of(std::initializer_list<index_t> lengths) {
   return documents_of(std::span(lengths.begin(), lengths.size()));
 }
-/// The same of lengths (n).
+/// Takes the lengths as a tensor (n).
 template <TensorLike X>
 Tensor2<index_t> documents_of(const X& lengths) {
   static_assert(detail::has_rank<X, 1>, "documents_of takes lengths, (documents)");

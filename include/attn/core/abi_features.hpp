@@ -1,19 +1,19 @@
 // Instruction set features that the compiler may use, as tokens of the inline namespace.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Features whose instructions come from intrinsics alone (AES, SHA, AMX, XSAVE and others) have no
-// token: attn names no intrinsic outside of a target region, whose namespace says what it is.
-// tests/isa_mix holds the tokens against the compiler's flags. Other processors than x86-64 are not
-// told apart.
+// Features available only through intrinsics (AES, SHA, AMX, XSAVE and others) have no token: attn
+// uses intrinsics only inside target regions, whose namespace names the target. tests/isa_mix
+// compares the tokens with the compiler's flags. Processors other than x86-64 are not
+// distinguished.
 #pragma once
 
 #define ATTN_ABI_PASTE_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p) \
   a##b##c##d##e##f##g##h##i##j##k##l##m##n##o##p
-/// Up to 16 tokens, each expanded, as one.
+/// Joins up to 16 tokens, each expanded first.
 #define ATTN_ABI_PASTE(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p) \
   ATTN_ABI_PASTE_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p)
 
-// The level: the highest whose every feature is there.
+// The x86-64 level: the highest one whose features are all enabled.
 #if !ATTN_ARCH_X86
 #define ATTN_ABI_LEVEL 0
 #define ATTN_ABI_PROCESSOR generic
@@ -53,7 +53,7 @@
 #define ATTN_ABI_VECTORS
 #endif
 
-// Scalar instructions; what follows a level is part of it from there on.
+// Scalar instructions; each is left out from the level on that contains it.
 #if defined(__GCC_HAVE_SYNC_COMPARE_AND_SWAP_16) && ATTN_ABI_LEVEL < 2
 #define ATTN_ABI_CX16 _cx16
 #else

@@ -1,19 +1,19 @@
 // Name of the inline namespace, which differs between builds with different code or layout.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The linker keeps one copy of an inline function. Were a file compiled with -mbmi2 and one
-// compiled without to share names, the copy with BMI2 could be the one kept, and an old processor
-// would crash in it. So the name spells what the compiler was allowed to emit: v0_2_0_x86v1_omp is
-// version 0.2.0 for x86-64-v1 with OpenMP, v0_2_0_x86v1_bmi2_omp the same with -mbmi2. Every macro
-// is read at the first inclusion only: from GCC 14 on the compiler's change inside a
-// `#pragma GCC target` region.
+// The linker keeps one copy of an inline function. If a file compiled with -mbmi2 and one compiled
+// without shared names, the linker could keep the copy with BMI2, and an old processor would crash
+// in it. So the name encodes what the compiler may emit: v0_2_0_x86v1_omp is version 0.2.0 for
+// x86-64-v1 with OpenMP, v0_2_0_x86v1_bmi2_omp the same with -mbmi2. Every macro is read at the
+// first inclusion only: from GCC 14 on the compiler's macros change inside a `#pragma GCC target`
+// region.
 #pragma once
 
 #include <cstddef>  // the standard library's own macros
 
 #include "attn/core/abi_features.hpp"
 
-// The layout of structs: the version, and what the standard library's types look like.
+// The layout of structs: the version, and properties of the standard library's types.
 #if defined(_GLIBCXX_DEBUG)
 #define ATTN_ABI_DEBUG _debug
 #else
@@ -31,7 +31,7 @@
   ATTN_ABI_PASTE(v, ATTN_VERSION_MAJOR, _, ATTN_VERSION_MINOR, _, ATTN_VERSION_PATCH, \
                  ATTN_ABI_DEBUG, ATTN_ABI_LIBRARY, , , , , , , , )
 
-// What else changes code, of what a compiler tells of.
+// Other compiler settings that change code.
 #if defined(__RECIPROCAL_MATH__)
 #define ATTN_ABI_RECIP _recip
 #else
@@ -76,8 +76,8 @@
 #else
 #define ATTN_ABI_CHECKED
 #endif
-// Where the kernels are: in the program, one instruction set of them, or in attn::compiled, whose
-// own they are.
+// Where the kernels are: in the program, of one pinned instruction set, or in attn::compiled, which
+// has its own.
 #if defined(ATTN_PIN_ISA)
 #define ATTN_ABI_KERNELS ATTN_ABI_PASTE(_pin_, ATTN_PIN_ISA, , , , , , , , , , , , , , )
 #elif defined(ATTN_COMPILED)

@@ -1,9 +1,9 @@
 // Assertions of argument types, each a one-line error message before other errors.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A door asserts each argument by a macro, since a static_assert takes its words from literals
-// alone, and then takes it by view_as() as the type asserted: what it is made of is compiled with
-// good types, and adds no errors of its own.
+// A public function asserts the type of each argument by a macro, because static_assert takes only
+// literal messages. Then it converts the argument by view_as() to the asserted type, so that the
+// body compiles with valid types and adds no errors of its own.
 #pragma once
 
 #include "attn/core/element.hpp"
@@ -13,13 +13,13 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// An Eigen vector is one axis as well as two.
+/// An Eigen vector counts as one axis and as two.
 template <class X, int Rank>
 inline constexpr bool has_axes =
     rank_v<X> == Rank ||
     std::convertible_to<const std::remove_reference_t<X>&, TensorView<const scalar_t<X>, Rank>>;
 
-/// Axes that an assertion tells as found; 0 where they are as many as there should be.
+/// The number of axes that an assertion reports as found; 0 if it is correct.
 template <class X, int Rank>
 inline constexpr int axes_found = has_axes<X, Rank> ? 0 : rank_v<X>;
 
@@ -33,19 +33,21 @@ inline constexpr bool has_floating_elements = has_real_elements<X> || Float16Ele
 template <class X, class T>
 inline constexpr bool has_elements = std::same_as<scalar_t<X>, T>;
 
-/// The element type of x, or float where kernels have none for it, which then is asserted.
+/// The element type of x, or float if kernels have no such type, which is then reported by an
+/// assertion.
 template <TensorLike X>
 using real_t = std::conditional_t<has_real_elements<X>, scalar_t<X>, float>;
 
-/// The same where kernels have those of 16 bits, too.
+/// As above, for functions whose kernels also have 16-bit types.
 template <TensorLike X>
 using floating_t = std::conditional_t<has_floating_elements<X>, scalar_t<X>, float>;
 
-/// The element type of ids, or index_t where they are no integers, which then is asserted.
+/// The element type of ids, or index_t if they are not integers, which is then reported by an
+/// assertion.
 template <TensorLike Ids>
 using id_t = std::conditional_t<std::integral<scalar_t<Ids>>, scalar_t<Ids>, index_t>;
 
-/// A view of x, whose type has been asserted.
+/// A view of x, whose type was asserted.
 template <class T, int Rank, class X>
 constexpr TensorView<T, Rank> view_as(X&& x) {
   constexpr bool is_view = std::convertible_to<view_t<X>, TensorView<T, Rank>>;
@@ -66,7 +68,8 @@ inline constexpr bool is_viewed_as =
 
 }  // namespace detail
 
-/// In a struct of options: passing it to a call of another element type is one readable error.
+/// A struct of options that reports its element type readably when passed to a call of another
+/// type.
 #define ATTN_REFUSE_OTHER_ELEMENTS(Options)                                                     \
   template <class U>                                                                            \
   operator Options<U>() const {                                                                 \
@@ -76,18 +79,18 @@ inline constexpr bool is_viewed_as =
     return {};                                                                                  \
   }
 
-/// A view among options, which may be left out. What a call in braces gives it of another type is
-/// one readable error, instead of a function that does not match.
+/// An optional view in a struct of options. A view of the wrong type in a braced call gives one
+/// readable error instead of "no matching function".
 template <class T, int Rank>
 struct OptionView : TensorView<T, Rank> {
   using TensorView<T, Rank>::TensorView;
 
-  /// Anything of these elements and axes.
+  /// Accepts any tensor-like argument with these elements and axes.
   template <TensorLike X>
   constexpr OptionView(X&& x)  // NOLINT(bugprone-forwarding-reference-overload): as a view is made
       : TensorView<T, Rank>(viewed(x)) {}
-  // The same, of which clang tells where the tensor is gone before the view: at the end of the
-  // statement, or of the function that returns the options.
+  // Accepts temporaries too. Clang warns if the temporary is destroyed before the view: at the end
+  // of the statement, or of the function that returns the options.
   template <TensorLike X>
     requires OwnsElements<X>
   constexpr OptionView(X&& x ATTN_LIFETIMEBOUND) : TensorView<T, Rank>(viewed(x)) {}
@@ -109,8 +112,8 @@ struct OptionView : TensorView<T, Rank> {
   }
 };
 
-/// X has as many axes as `count`, a literal. `what` names function and argument, "gemm: a", `axes`
-/// what they are.
+/// Asserts that X has `count` axes, a literal. `what` names function and argument, "gemm: a";
+/// `axes` names the axes.
 #define ATTN_ASSERT_AXES(X, count, what, axes)                      \
   static_assert(::attn::detail::axes_found<X, count> != 1,          \
                 what " must have " #count " axes " axes ", has 1"); \
@@ -123,20 +126,20 @@ struct OptionView : TensorView<T, Rank> {
   static_assert(::attn::detail::axes_found<X, count> <= 4,          \
                 what " must have " #count " axes " axes ", has more than 4")
 
-/// X has the axes of Y, whose argument is called `whose`.
+/// Asserts that X has as many axes as Y, whose argument is called `whose`.
 #define ATTN_ASSERT_AXES_OF(X, Y, what, whose) \
   static_assert(::attn::rank_v<X> == ::attn::rank_v<Y>, what " must have as many axes as " whose)
 
-/// The elements of X are T, those of `whose`.
+/// Asserts that X has elements of type T, the type of `whose`.
 #define ATTN_ASSERT_ELEMENTS(X, T, what, whose) \
   static_assert(::attn::detail::has_elements<X, T>, what " must have the element type of " whose)
 
-/// Those that kernels are made for; see real_t.
+/// Asserts an element type of the kernels; see real_t.
 #define ATTN_ASSERT_REAL(X, what)                     \
   static_assert(::attn::detail::has_real_elements<X>, \
                 what " must have elements of float or double; convert() takes those of 16 bits")
 
-/// See floating_t.
+/// Asserts a floating-point type; see floating_t.
 #define ATTN_ASSERT_FLOATING(X, what)                     \
   static_assert(::attn::detail::has_floating_elements<X>, \
                 what " must have elements of float, double, bfloat16 or float16")
@@ -144,7 +147,7 @@ struct OptionView : TensorView<T, Rank> {
 #define ATTN_ASSERT_INTEGERS(X, what) \
   static_assert(std::is_integral_v<::attn::scalar_t<X>>, what " must have integers as elements")
 
-/// What masks count by.
+/// Asserts the integer type of lengths and positions in masks.
 #define ATTN_ASSERT_INDICES(X, what)                              \
   static_assert(::attn::detail::has_elements<X, ::attn::index_t>, \
                 what " must have elements of attn::index_t (std::ptrdiff_t)")
@@ -153,27 +156,27 @@ struct OptionView : TensorView<T, Rank> {
   static_assert(!std::is_const_v<typename ::attn::view_t<X>::element_type>, \
                 what " must not be const: it is written")
 
-/// Ids of tokens, (batch, seq).
+/// Token ids, (batch, seq).
 #define ATTN_ASSERT_IDS(X, what)                \
   ATTN_ASSERT_AXES(X, 2, what, "(batch, seq)"); \
   ATTN_ASSERT_INTEGERS(X, what)
 
-/// Read: `count` axes of elements T.
+/// Input: `count` axes of elements T.
 #define ATTN_ASSERT_INPUT(X, T, count, what, axes, whose) \
   ATTN_ASSERT_AXES(X, count, what, axes);                 \
   ATTN_ASSERT_ELEMENTS(X, T, what, whose)
 
-/// Written: `count` axes of elements T.
+/// Output: `count` axes of elements T.
 #define ATTN_ASSERT_OUTPUT(X, T, count, what, axes, whose) \
   ATTN_ASSERT_INPUT(X, T, count, what, axes, whose);       \
   ATTN_ASSERT_WRITABLE(X, what)
 
-/// Read: axes and elements of Y.
+/// Input: axes and elements of Y.
 #define ATTN_ASSERT_INPUT_LIKE(X, Y, what, whose) \
   ATTN_ASSERT_AXES_OF(X, Y, what, whose);         \
   ATTN_ASSERT_ELEMENTS(X, ::attn::scalar_t<Y>, what, whose)
 
-/// Written: axes and elements of Y.
+/// Output: axes and elements of Y.
 #define ATTN_ASSERT_OUTPUT_LIKE(X, Y, what, whose) \
   ATTN_ASSERT_INPUT_LIKE(X, Y, what, whose);       \
   ATTN_ASSERT_WRITABLE(X, what)

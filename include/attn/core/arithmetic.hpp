@@ -28,7 +28,7 @@ void combine(const Op& op, const TensorView<const T, Rank>& a, const TensorView<
   }
 }
 
-/// Writes op(x, y) of all elements, where the types fit; asserts that they do.
+/// Writes op(x, y) for all elements; asserts that the types fit.
 template <class A, class B, class Out, class Op>
 void combine_to(std::string_view function, const A& a, const B& b, Out&& out, const Op& op) {
   using T = scalar_t<Out>;
@@ -52,7 +52,7 @@ void combine_to(std::string_view function, const A& a, const B& b, Out&& out, co
   }
 }
 
-/// A tensor of the shape that a and b broadcast to, where they do.
+/// A tensor of the shape to which a and b broadcast.
 template <class A, class B>
 auto broadcast_tensor(const A& a, const B& b) {
   constexpr int kRank = (std::max)(rank_v<A>, rank_v<B>);
@@ -70,16 +70,16 @@ auto broadcast_tensor(const A& a, const B& b) {
 
 }  // namespace detail
 
-/// out = a + alpha b, element by element: axes of a and b are aligned at the last, and what is
-/// missing or of extent 1 repeats. 16-bit elements are summed in float and rounded once. out may be
-/// a or b, but must not overlap them otherwise. Throws ShapeError where one does not broadcast to
-/// out; nothing is written then.
+/// out = a + alpha b, element by element. Axes of a and b are aligned at the last one; missing axes
+/// and extents of 1 broadcast. 16-bit elements are added in float and rounded once. out may be a or
+/// b, but must not overlap them otherwise. Throws ShapeError if one does not broadcast to out,
+/// before anything is written.
 template <TensorLike A, TensorLike B, TensorLike Out>
 void add(const A& a, const B& b, Out&& out, Accumulator<scalar_t<Out>> alpha = 1) {
   using T = scalar_t<Out>;
   detail::combine_to("add", a, b, out, [alpha](T x, T y) { return static_cast<T>(x + alpha * y); });
 }
-/// The same into a new tensor of the shape that both broadcast to.
+/// Returns the result as a new tensor of the shape to which both broadcast.
 template <TensorLike A, TensorLike B>
 auto add(const A& a, const B& b, Accumulator<scalar_t<A>> alpha = 1) {
   auto out = detail::broadcast_tensor(a, b);
@@ -87,13 +87,13 @@ auto add(const A& a, const B& b, Accumulator<scalar_t<A>> alpha = 1) {
   return out;
 }
 
-/// out = a * b, as add().
+/// out = a * b, with the rules of add().
 template <TensorLike A, TensorLike B, TensorLike Out>
 void multiply(const A& a, const B& b, Out&& out) {
   using T = scalar_t<Out>;
   detail::combine_to("multiply", a, b, out, [](T x, T y) { return static_cast<T>(x * y); });
 }
-/// The same into a new tensor of the shape that both broadcast to.
+/// Returns the result as a new tensor of the shape to which both broadcast.
 template <TensorLike A, TensorLike B>
 auto multiply(const A& a, const B& b) {
   auto out = detail::broadcast_tensor(a, b);
@@ -101,13 +101,13 @@ auto multiply(const A& a, const B& b) {
   return out;
 }
 
-/// out = factor * x, as add().
+/// out = factor * x, with the rules of add().
 template <TensorLike X, TensorLike Out>
 void scale(const X& x, Accumulator<scalar_t<Out>> factor, Out&& out) {
   using T = scalar_t<Out>;
   detail::combine_to("scale", x, x, out, [factor](T a, T) { return static_cast<T>(factor * a); });
 }
-/// The same into a new tensor.
+/// Returns the result as a new tensor.
 template <TensorLike X>
 Tensor<scalar_t<X>, rank_v<X>> scale(const X& x, Accumulator<scalar_t<X>> factor) {
   auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());

@@ -11,14 +11,14 @@
 
 #include "attn/core/shape.hpp"
 
-// ATTN_NO_MMAP forces what other systems get.
+// ATTN_NO_MMAP selects the fallback of systems without mmap.
 #if (defined(__unix__) || defined(__APPLE__)) && !defined(ATTN_NO_MMAP)
 #define ATTN_HAS_MMAP 1
 #include <sys/mman.h>
 #else
 #define ATTN_HAS_MMAP 0
 #endif
-// AddressSanitizer sees a read past the end of a heap block, but not past that of a map.
+// AddressSanitizer detects a read past the end of a heap block, but not past that of a mapping.
 #if ATTN_HAS_MMAP && !defined(__SANITIZE_ADDRESS__) && !ATTN_ABI_HAS_FEATURE(address_sanitizer)
 #define ATTN_HAS_ZERO_PAGES 1
 #else
@@ -39,9 +39,8 @@ namespace detail {
 
 }  // namespace detail
 
-/// `size` elements of T, uninitialised. Throws std::bad_alloc, and ShapeError where the bytes
-/// overflow. Never over-allocates: a read past the end is a read past the heap block, which
-/// AddressSanitizer sees.
+/// `size` elements of T, uninitialised. Throws std::bad_alloc, and ShapeError if the number of
+/// bytes overflows. Never over-allocates: AddressSanitizer then detects a read past the end.
 template <class T>
 class Buffer {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -63,12 +62,13 @@ class Buffer {
     return result;
   }
 
-  /// The same, for weights, which loading replaces: large ones are pages of their own, which take
-  /// neither memory nor time before they are touched. calloc's are such pages only until a program
-  /// has freed some. Whoever writes all elements at once is served faster by zeros().
+  /// As zeros(), for weights, which loading replaces: large buffers are fresh pages, which take
+  /// neither memory nor time before they are touched. calloc returns such pages only until the
+  /// program has freed some. Code that writes all elements at once is faster with zeros().
   static Buffer zero_pages(index_t size) {
 #if ATTN_HAS_ZERO_PAGES
-    constexpr std::size_t kLarge = std::size_t{1} << 17;  // less loses part of its last page
+    // smaller buffers would waste part of the last page
+    constexpr std::size_t kLarge = std::size_t{1} << 17;
     const std::size_t bytes = bytes_of(size);
     if (bytes >= kLarge) {
       void* const start =
@@ -84,7 +84,7 @@ class Buffer {
     return zeros(size);
   }
 
-  /// What was moved from is empty: its memory is gone, and a size without memory would be read.
+  /// A moved-from buffer is empty: its memory is gone, and a size without memory would be read.
   Buffer(Buffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
         size_(std::exchange(other.size_, 0)),
@@ -116,7 +116,7 @@ class Buffer {
     return static_cast<std::size_t>(size) * sizeof(T);
   }
 
-  // Not std::unique_ptr: <memory> would be a tenth of what reading attention.hpp takes a compiler.
+  // Not std::unique_ptr: including <memory> takes a tenth of the compile time of attention.hpp.
   T* data_ = nullptr;
   index_t size_ = 0;
   bool is_map_ = false;  ///< of zero_pages()

@@ -8,7 +8,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// What all_close() allows: |a - b| <= atol + rtol |b|.
+/// The tolerance of all_close(): |a - b| <= atol + rtol |b|.
 struct CloseOptions {
   double rtol = 1e-5;      ///< tolerance relative to the second tensor
   double atol = 1e-8;      ///< absolute tolerance
@@ -22,7 +22,7 @@ void assert_comparable() {
   ATTN_ASSERT_AXES_OF(B, A, "comparing tensors: the second", "the first");
 }
 
-/// f(a, b) of every pair of elements, as doubles.
+/// Calls f(a, b) for every pair of elements, as doubles.
 template <class A, class B, int Rank, class F>
 void each_pair(const TensorView<A, Rank>& a, const TensorView<B, Rank>& b, const F& f) {
   for (index_t i = 0; i < a.extent(0); ++i) {
@@ -36,8 +36,8 @@ void each_pair(const TensorView<A, Rank>& a, const TensorView<B, Rank>& b, const
 
 }  // namespace detail
 
-/// The largest |a - b|, in double; 0 of no elements. Equal infinities differ by 0; a NaN in either
-/// makes it NaN. The element types may differ. Throws ShapeError for unlike shapes.
+/// The largest |a - b|, in double; 0 for empty tensors. Equal infinities differ by 0; a NaN in
+/// either tensor gives NaN. The element types may differ. Throws ShapeError for different shapes.
 template <TensorLike A, TensorLike B>
 double max_abs_difference(const A& a, const B& b) {
   detail::assert_comparable<A, B>();
@@ -56,8 +56,9 @@ double max_abs_difference(const A& a, const B& b) {
   return largest;
 }
 
-/// Whether every |a - b| <= atol + rtol |b|, as in numpy and PyTorch: equal infinities are close, a
-/// NaN is close to nothing, or to a NaN where asked. Throws ShapeError for unlike shapes.
+/// Whether |a - b| <= atol + rtol |b| for all elements, as in numpy and PyTorch: equal infinities
+/// are close; a NaN is close to nothing, or with equal_nan to a NaN. Throws ShapeError for
+/// different shapes.
 template <TensorLike A, TensorLike B>
 bool all_close(const A& a, const B& b, const CloseOptions& options = {}) {
   detail::assert_comparable<A, B>();

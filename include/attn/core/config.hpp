@@ -8,16 +8,16 @@
 /// 10000 * major + 100 * minor + patch; compare with ATTN_VERSION >= 200.
 #define ATTN_VERSION (ATTN_VERSION_MAJOR * 10000 + ATTN_VERSION_MINOR * 100 + ATTN_VERSION_PATCH)
 
-// An #error does not end a compilation, and what follows would be hundreds of errors; a file that
-// is not there does.
+// An #error does not end a compilation, and hundreds of errors would follow; including a file that
+// does not exist does end it.
 #if __cplusplus < 202002L
 #error "attn needs C++20: compile with -std=c++20"
 #include "attn needs C++20: compile with -std=c++20"
 #endif
 
-// Masks are infinities, a NaN is to show, and exponentials round by adding a large number and
-// taking it away again: results with these flags would be wrong without a word. Clang tells of
-// -ffinite-math-only alone, which its -ffast-math and -Ofast imply.
+// Masks are infinities, a NaN must be detected, and exponentials round by adding and subtracting a
+// large number: with these flags results would be silently wrong. Clang defines a macro for
+// -ffinite-math-only only, which its -ffast-math and -Ofast imply.
 #if (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || defined(__ASSOCIATIVE_MATH__)
 #error "attn needs infinities, NaN and sums in order: include it without -ffast-math and -Ofast"
 #endif
@@ -33,8 +33,8 @@
 #define ATTN_ARCH_ARM64 0
 #endif
 
-// Whether x(i, j) throws outside of x: by default where nothing is optimized. -DATTN_CHECK_INDEX
-// and -DATTN_CHECK_INDEX=0 say otherwise.
+// Whether x(i, j) throws for an index outside of x: by default only without optimization. Override
+// by -DATTN_CHECK_INDEX or -DATTN_CHECK_INDEX=0.
 #if !defined(ATTN_CHECK_INDEX)
 #if defined(NDEBUG) || defined(__OPTIMIZE__)
 #define ATTN_CHECK_INDEX 0
@@ -43,7 +43,7 @@
 #endif
 #endif
 
-// A file that holds kernels for those compiled with ATTN_COMPILED: see implementation.hpp.
+// A file that contains the kernels for files compiled with ATTN_COMPILED: see implementation.hpp.
 #if defined(ATTN_IMPLEMENTATION)
 #define ATTN_IMPLEMENTATION_FLOAT
 #define ATTN_IMPLEMENTATION_DOUBLE
@@ -57,35 +57,35 @@
 
 #include "attn/core/abi_namespace.hpp"
 
-// ATTN_PIN_ISA (a name of simd/targets.inc) compiles that one instruction set only. ATTN_COMPILED,
+// ATTN_PIN_ISA (a name of simd/targets.inc) compiles that instruction set only. ATTN_COMPILED,
 // which linking to attn::compiled defines, compiles none: the kernels are in the library, or in the
 // program's file with ATTN_IMPLEMENTATION (ATTN_COMPILED_LIBRARY there).
 #if defined(ATTN_PIN_ISA) && (defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY))
 #error "attn::compiled has every instruction set: pin one in a header-only build"
 #endif
 
-// For functions over vectors: passed through memory, or across a target region's edge, a wide
-// register would cost more than the work done on it. And for prefetches (core/prefetch.hpp).
+// For functions over vectors: passing a wide register through memory, or across the edge of a
+// target region, would cost more than the work on it. Also for prefetches (core/prefetch.hpp).
 #define ATTN_INLINE inline __attribute__((always_inline))
 
-// Clang then warns of a view of a tensor that is gone at the end of the statement, in a field of
-// options say.
+// Makes clang warn of a view of a tensor that is destroyed at the end of the statement, for example
+// in a field of options.
 #if defined(__clang__)
 #define ATTN_LIFETIMEBOUND [[clang::lifetimebound]]
 #else
 #define ATTN_LIFETIMEBOUND
 #endif
 
-// A loop over an array, of vectors or of strides, keeps it in registers only if it is unrolled; g++
-// 12 has to be told.
+// A loop over an array of vectors or strides keeps it in registers only if it is unrolled; g++ 12
+// must be told.
 #if defined(__clang__)
 #define ATTN_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define ATTN_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-// A loop that becomes whole vectors. clang 14 unrolls it first and then finds vectors of odd sizes
-// in it, whose stores later loads wait for.
+// A loop that should become whole vectors. clang 14 otherwise unrolls it first and then vectorises
+// in odd sizes, whose stores stall later loads.
 #if defined(__clang__)
 #define ATTN_VECTOR_LOOP _Pragma("clang loop unroll(disable)")
 #else
@@ -99,9 +99,9 @@
   }                        \
   }
 
-// The structs that a program and attn::compiled hand each other must be laid out alike: every file
-// that counts on the library asks the linker for the name of its own layout, which no library of
-// another version or with another standard library has.
+// The structs that a program and attn::compiled exchange must have the same layout: every file that
+// uses the library references a symbol named after its own layout, which a library of another
+// version or with another standard library does not define.
 #if defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY)
 #define ATTN_LAYOUT_OF_LIBRARY ATTN_ABI_PASTE(library_, ATTN_LAYOUT, , , , , , , , , , , , , , )
 namespace attn::compiled {

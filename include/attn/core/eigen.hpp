@@ -18,7 +18,7 @@ using EigenMap =
     Eigen::Map<std::conditional_t<std::is_const_v<T>, const EigenMatrix<T>, EigenMatrix<T>>,
                Eigen::Unaligned, Eigen::OuterStride<>>;
 
-/// A matrix, a tensor or view of two axes, as an Eigen map, without a copy. Throws ShapeError
+/// Maps a matrix, a tensor or view of two axes, as an Eigen map, without a copy. Throws ShapeError
 /// unless the innermost stride is 1.
 template <TensorLike X>
 auto eigen_map(X&& x) {
@@ -32,6 +32,6 @@ auto eigen_map(X&& x) {
   return EigenMap<T>(m.data(), m.extent(0), m.extent(1), Eigen::OuterStride<>(m.stride(0)));
 }
 template <TemporaryTensor X>
-auto eigen_map(X&& x) = delete;  // it would view a tensor that is gone
+auto eigen_map(X&& x) = delete;  // it would view a temporary tensor
 
 ATTN_NAMESPACE_END

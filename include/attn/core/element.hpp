@@ -17,9 +17,9 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The float next to x towards zero, or x, with its last bit set if x is not a float: rounded again
-/// to fewer bits, it gives what rounding x once gives. Source: Boldo and Melquiond, "When double
-/// rounding is odd" (2005).
+/// Rounds to odd: returns the float next to x towards zero, with its last bit set unless x is a
+/// float. Rounding this again to fewer bits gives the result of rounding x once. Source: Boldo and
+/// Melquiond, "When double rounding is odd" (2005).
 constexpr float round_to_odd(double x) {
   const float nearest = static_cast<float>(x);
   const double back = static_cast<double>(nearest);
@@ -47,7 +47,7 @@ constexpr float widen_float16(std::uint16_t half) {
   return std::bit_cast<float>(sign | magnitude);
 }
 
-/// To nearest, ties to even; a NaN becomes quiet and keeps its upper payload, as F16C does it.
+/// Rounds to nearest, ties to even; a NaN becomes quiet and keeps its upper payload, as in F16C.
 constexpr std::uint16_t narrow_to_float16(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7FFFFFFFu;
@@ -65,7 +65,7 @@ constexpr std::uint16_t narrow_to_float16(float x) {
   return static_cast<std::uint16_t>(sign | half);
 }
 
-/// To nearest, ties to even; a NaN becomes quiet.
+/// Rounds to nearest, ties to even; a NaN becomes quiet.
 constexpr std::uint16_t narrow_to_bfloat16(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   if (x != x) return static_cast<std::uint16_t>(bits >> 16 | 0x40u);
@@ -74,8 +74,9 @@ constexpr std::uint16_t narrow_to_bfloat16(float x) {
 
 }  // namespace detail
 
-/// IEEE 754 binary16: 11 bits of precision, largest 65504. Storage: arithmetic converts to float,
-/// exactly; what goes back is rounded once, to nearest even, and says so: `float16(x)`.
+/// IEEE 754 binary16: 11 bits of precision, largest value 65504. A storage type: arithmetic
+/// converts to float, exactly; conversion back is explicit, `float16(x)`, and rounds once, to
+/// nearest even.
 class float16 {
  public:
   float16() = default;
@@ -96,7 +97,7 @@ class float16 {
   std::uint16_t bits_;
 };
 
-/// The upper half of a float: 8 bits of precision, a float's range. Storage, as float16 is.
+/// The upper half of a float: 8 bits of precision, the range of float. A storage type like float16.
 class bfloat16 {
  public:
   bfloat16() = default;
@@ -119,28 +120,29 @@ class bfloat16 {
 
 static_assert(std::is_trivially_copyable_v<float16> && std::is_trivially_copyable_v<bfloat16>);
 
-/// Floats of 16 bits.
+/// 16-bit floating-point types.
 template <class T>
 concept Float16Element = std::same_as<T, float16> || std::same_as<T, bfloat16>;
 
-/// Integers of 8 to 64 bits, signed or not; characters and bool are none.
+/// Integers of 8 to 64 bits, signed or unsigned; excludes character types and bool.
 template <class T>
 concept IntegerElement =
     std::integral<T> && sizeof(T) <= 8 && !std::same_as<T, bool> && !std::same_as<T, char> &&
     !std::same_as<T, wchar_t> && !std::same_as<T, char8_t> && !std::same_as<T, char16_t> &&
     !std::same_as<T, char32_t>;
 
-/// What a tensor read from a file, or written to one, may hold.
+/// Element types that files may hold.
 template <class T>
 concept TensorElement = std::same_as<T, float> || std::same_as<T, double> || Float16Element<T> ||
                         std::same_as<T, bool> || IntegerElement<T>;
 
 namespace detail {
 
-/// For overloads that take what a constraint refuses, so that the error is one line.
+/// For overloads that catch types that a constraint refuses, so that the error is one line.
 template <class T>
 void assert_tensor_element() {
-  constexpr bool is_element = TensorElement<T>;  // named, for clang would tell why it is not
+  // named, because clang would otherwise print why it is not satisfied
+  constexpr bool is_element = TensorElement<T>;
   static_assert(is_element,
                 "tensors in files have elements of float, double, bfloat16, float16, bool or an "
                 "integer of 8 to 64 bits");
@@ -161,13 +163,14 @@ struct AccumulatorOf<std::int8_t> {
 
 }  // namespace detail
 
-/// What sums of T's are kept in: float for floats of 16 bits, std::int32_t for std::int8_t, else T.
+/// The type in which sums of T are kept: float for 16-bit floats, std::int32_t for std::int8_t,
+/// otherwise T.
 template <class T>
 using Accumulator = typename detail::AccumulatorOf<T>::type;
 
-/// Spelled as in safetensors files. The order is that of the reference implementation, which lays
-/// out tensors by descending type: wide elements first, so that none is misaligned. The types below
-/// one byte (F4, F6) are not known here.
+/// Spelled as in safetensors files. Ordered as in the reference implementation, which lays out
+/// tensors by descending type: wide elements first, so that all are aligned. Types below one byte
+/// (F4, F6) are not supported here.
 enum class DType : std::uint8_t {
   BOOL,
   U8,
@@ -217,7 +220,7 @@ constexpr std::size_t element_size(DType dtype) {
   return detail::kDTypes[static_cast<std::size_t>(dtype)].size;
 }
 
-/// Nothing for an unknown name. Names are upper case.
+/// Empty for an unknown name. Names are upper case.
 constexpr std::optional<DType> dtype_from_name(std::string_view text) {
   for (const detail::DTypeRow& row : detail::kDTypes) {
     if (row.name == text) return row.dtype;
@@ -225,7 +228,7 @@ constexpr std::optional<DType> dtype_from_name(std::string_view text) {
   return std::nullopt;
 }
 
-/// The type that a T is stored as without conversion.
+/// The DType in which a T is stored without conversion.
 template <TensorElement T>
 constexpr DType dtype_of() {
   if constexpr (std::same_as<T, bool>) {
@@ -250,13 +253,14 @@ constexpr DType dtype_of() {
 
 namespace detail {
 
-/// f(E{}) with the one of the Elements that is stored as `dtype`; false where none is.
+/// Calls f(E{}) with the type of Elements that is stored as `dtype`; returns false if there is
+/// none.
 template <class... Elements, class F>
 bool with_dtype(DType dtype, F&& f) {
   return ((dtype == dtype_of<Elements>() && (f(Elements{}), true)) || ...);
 }
 
-/// numeric_limits of a binary format of 16 bits, of so many bits of precision and exponents.
+/// numeric_limits of a 16-bit binary format with the given bits of precision and exponent.
 template <class T, int kDigits, int kMaxExponent>
 struct Float16Limits {
   static constexpr bool is_specialized = true, is_signed = true, is_integer = false;
@@ -274,7 +278,7 @@ struct Float16Limits {
   static constexpr T(min)() { return bits(1u << kMantissa); }
   static constexpr T(max)() { return bits(kInfinity - 1); }
   static constexpr T lowest() { return bits(0x8000u | (kInfinity - 1)); }
-  /// 2^(1 - digits); 1 has the exponent's bits kMaxExponent - 1.
+  /// 2^(1 - digits); the exponent bits of 1 are kMaxExponent - 1.
   static constexpr T epsilon() {
     return bits(static_cast<unsigned>(kMaxExponent - kDigits) << kMantissa);
   }

@@ -26,13 +26,13 @@ struct UniformOptions {
 
 namespace detail {
 
-/// Uniform and normal numbers; the standard distributions are not specified to the bit.
+/// Uniform and normal random numbers; the standard distributions are not specified to the bit.
 class RandomNumbers {
  public:
   explicit RandomNumbers(std::uint64_t seed) : engine_(seed) {}
   /// [0, 1)
   double uniform() { return static_cast<double>(engine_() >> 11) * 0x1p-53; }
-  /// Box and Muller's.
+  /// The Box-Muller transform.
   double normal() {
     const double radius = std::sqrt(-2 * std::log(1 - uniform()));
     return radius * std::cos(2 * std::numbers::pi * uniform());
@@ -42,7 +42,7 @@ class RandomNumbers {
   MersenneTwister engine_;
 };
 
-/// Elements in order, last axis fastest, whatever the strides.
+/// Visits elements in order, last axis fastest, whatever the strides.
 template <class T, int Rank, class Draw>
 void fill_each(const TensorView<T, Rank>& x, Draw& draw) {
   for (index_t i = 0; i < x.extent(0); ++i) {
@@ -66,8 +66,9 @@ void fill_with(X&& x, Draw draw) {
 
 }  // namespace detail
 
-/// Normal numbers, the same for the same seed and shape whatever the strides and the element type,
-/// but for rounding. Throws ValueError unless mean and std are finite and std at least 0.
+/// Fills x with normal random numbers: the same for the same seed and shape, whatever the strides
+/// and, up to rounding, the element type. Throws ValueError unless mean and std are finite and std
+/// >= 0.
 template <TensorLike X>
 void fill_normal(X&& x, const NormalOptions& options = {}) {
   if (!(options.std >= 0) || !std::isfinite(options.std) || !std::isfinite(options.mean)) {
@@ -78,8 +79,8 @@ void fill_normal(X&& x, const NormalOptions& options = {}) {
   detail::fill_with(x, [&] { return options.mean + options.std * numbers.normal(); });
 }
 
-/// Uniform numbers, as fill_normal(). Throws ValueError unless low and high are finite and low at
-/// most high.
+/// Fills x with uniform random numbers; otherwise like fill_normal(). Throws ValueError unless low
+/// and high are finite and low <= high.
 template <TensorLike X>
 void fill_uniform(X&& x, const UniformOptions& options = {}) {
   if (!(options.low <= options.high) || !std::isfinite(options.high - options.low)) {

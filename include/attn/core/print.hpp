@@ -17,7 +17,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// How to_string() shows a tensor.
+/// How to_string() formats a tensor.
 struct PrintOptions {
   int precision = 4;         ///< maximum digits after the decimal point
   index_t edge = 3;          ///< elements shown at each end of an abbreviated axis
@@ -27,7 +27,8 @@ struct PrintOptions {
 
 namespace detail {
 
-/// One element: integers and bool have a text alone, floats are aligned at their points.
+/// One formatted element: integers and bool have only a text; floats are aligned at their decimal
+/// points.
 struct PrintedElement {
   enum class Kind { text, finite, nan, infinite } kind;
   std::string text;        ///< of a float the positional form, "-0.25"
@@ -39,17 +40,17 @@ ATTN_COLD inline void drop_zeros(std::string& digits) {
   while (digits.back() == '0') digits.pop_back();
 }
 
-/// Digits behind the point of "1.25" or "1.25e+00".
+/// Number of digits after the point of "1.25" or "1.25e+00".
 inline std::size_t fraction_digits(std::string_view number) {
   number = number.substr(0, number.find('e'));
   return number.size() - number.find('.') - 1;
 }
 
-/// The shortest text that reads as `shortest` again, or, where it has more digits than `precision`,
-/// `exact` rounded to these, without zeros behind.
+/// The shortest text that reads back as `shortest`; if it has more digits than `precision`, `exact`
+/// rounded to these, without trailing zeros.
 template <class Shortest>
 std::string float_text(Shortest shortest, double exact, int precision, bool is_scientific) {
-  char text[400];  // 309 digits in front of the point, or that many zeros behind it
+  char text[400];  // up to 309 digits before the point, or zeros after it
   const auto form = is_scientific ? std::chars_format::scientific : std::chars_format::fixed;
   std::string number(text, std::to_chars(text, text + sizeof text, shortest, form).ptr);
   std::size_t end = (std::min)(number.find('e'), number.size());
@@ -81,7 +82,7 @@ PrintedElement printed_element(T x, int precision) {
     if constexpr (std::is_floating_point_v<T>) {
       return text(x);
     } else {
-      // The shortest decimal of 16 bits is found by trying.
+      // The shortest decimal of a 16-bit value is found by trial.
       char digits[32];
       double shortest = value;
       for (int n = 0; n < 6; ++n) {
@@ -94,8 +95,8 @@ PrintedElement printed_element(T x, int precision) {
   }
 }
 
-/// Whether exponents are shorter: beyond the digits of a T, at most eight, or beside small numbers.
-/// In T, as numpy does.
+/// Whether to print exponents: for more digits than a T has (at most eight), or for a wide range.
+/// Computed in T, as numpy does.
 template <class T>
 bool needs_exponents(const std::vector<PrintedElement>& elements) {
   double least = std::numeric_limits<double>::infinity(), most = 0;
@@ -109,7 +110,7 @@ bool needs_exponents(const std::vector<PrintedElement>& elements) {
                       static_cast<double>(T(most / least)) > 1000);
 }
 
-/// Texts of one width, points below one another.
+/// Pads texts to one width, with decimal points aligned.
 ATTN_COLD inline std::vector<std::string> aligned(std::vector<PrintedElement> elements,
                                                   bool is_scientific) {
   using Kind = PrintedElement::Kind;
@@ -123,7 +124,8 @@ ATTN_COLD inline std::vector<std::string> aligned(std::vector<PrintedElement> el
   }
   for (PrintedElement& x : elements) {
     if (x.kind == Kind::finite && is_scientific) {
-      // As many digits for all: where fewer say it, further ones of the value.
+      // Prints all with the same number of digits: values with fewer get further digits of their
+      // exact value.
       char text[400];
       const auto form = std::chars_format::scientific;
       const auto end = std::to_chars(text, text + sizeof text, x.value, form, int(right));
@@ -136,7 +138,7 @@ ATTN_COLD inline std::vector<std::string> aligned(std::vector<PrintedElement> el
     }
     width = (std::max)(width, x.text.size());
   }
-  // With points below one another the widest may be wider than any.
+  // With aligned points the column may be wider than any single text.
   for (const PrintedElement& x : elements) {
     if (x.kind == Kind::finite) width = (std::max)(width, left + x.text.size() - x.text.find('.'));
   }
@@ -147,7 +149,7 @@ ATTN_COLD inline std::vector<std::string> aligned(std::vector<PrintedElement> el
   return texts;
 }
 
-/// Positions shown of an axis; -1 stands for those left out.
+/// Indices of an axis to print; -1 stands for the ones left out.
 inline std::vector<index_t> shown(index_t extent, bool is_shortened, index_t edge) {
   std::vector<index_t> result;
   for (index_t i = 0; i < extent; ++i) {
@@ -160,7 +162,7 @@ inline std::vector<index_t> shown(index_t extent, bool is_shortened, index_t edg
   return result;
 }
 
-/// Puts brackets around texts, and lines between them.
+/// Adds brackets around texts, and line breaks between them.
 class PrintedLayout {
  public:
   PrintedLayout(Extents shape, bool is_shortened, const PrintOptions& options,
@@ -219,8 +221,8 @@ void print_elements(const TensorView<const T, Rank>& x, bool is_shortened,
 
 }  // namespace detail
 
-/// The elements as numpy shows them: aligned, shortened where they are many. A std::vector of
-/// index_t is a shape, which core/shape.hpp shows. Throws ValueError for negative options.
+/// Formats the elements as numpy does: aligned, and abbreviated if there are many. A std::vector of
+/// index_t is a shape, which core/shape.hpp formats. Throws ValueError for negative options.
 template <TensorLike X>
   requires(!(VectorLike<X> && std::same_as<scalar_t<X>, index_t>))
 std::string to_string(const X& x, const PrintOptions& options = {}) {
@@ -245,7 +247,7 @@ std::string to_string(const X& x, const PrintOptions& options = {}) {
   return detail::PrintedLayout(view.shape(), is_shortened, options, texts)();
 }
 
-/// to_string(x) into a stream.
+/// Prints to_string(x) to a stream.
 template <class Traits, class T, int Rank>
 std::basic_ostream<char, Traits>& operator<<(std::basic_ostream<char, Traits>& stream,
                                              const TensorView<T, Rank>& x) {

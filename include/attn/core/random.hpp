@@ -14,12 +14,12 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// std::mt19937_64 and its seeding by std::seed_seq, to the bit ([rand.eng.mers],
-/// [rand.util.seedseq]). The standard library's are functions that every file of a program shares
-/// by name: of two files with different -m flags the linker keeps one, which an old processor need
-/// not run. These lie in attn's namespace, which says the flags.
+/// [rand.util.seedseq]). All files of a program share the functions of the standard library by
+/// name: of two files with different -m flags the linker keeps one copy, which an old processor may
+/// not be able to run. These lie in attn's namespace, whose name encodes the flags.
 class MersenneTwister {
  public:
-  /// As std::mt19937_64(seed).
+  /// Seeds like std::mt19937_64(seed).
   explicit MersenneTwister(std::uint64_t seed) {
     state_[0] = seed;
     for (std::size_t i = 1; i < kSize; ++i) {
@@ -27,7 +27,7 @@ class MersenneTwister {
     }
   }
 
-  /// As std::mt19937_64 of std::seed_seq(words).
+  /// Seeds like std::mt19937_64 of std::seed_seq(words).
   explicit MersenneTwister(std::initializer_list<std::uint32_t> words) {
     constexpr std::size_t n = 2 * kSize, t = 11, p = (n - t) / 2, q = p + t;
     std::array<std::uint32_t, n> b;

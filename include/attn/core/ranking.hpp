@@ -18,7 +18,7 @@ index_t checked_argmax(std::string_view function, const TensorView<const T, 1>& 
   T largest = row(0);
   for (index_t i = 0; i < row.extent(0); ++i) {
     const T x = row(i);
-    if (x <= largest) continue;  // as most are; a NaN is not
+    if (x <= largest) continue;  // true for most elements; false for a NaN
     if (x != x) {
       throw ValueError(message(function, "element " + std::to_string(i), "be a number", "nan"));
     }
@@ -30,9 +30,9 @@ index_t checked_argmax(std::string_view function, const TensorView<const T, 1>& 
 
 }  // namespace detail
 
-/// Where the largest element of each row of the last axis lies, the first of equals: an index_t of
-/// one row, else a tensor of the leading axes. Throws ValueError for a NaN, ShapeError for empty
-/// rows.
+/// Returns the index of the largest element of each row of the last axis, the first one if several
+/// are equal: an index_t for one row, otherwise a tensor of the leading axes. Throws ValueError for
+/// a NaN, ShapeError for empty rows.
 template <TensorLike X>
 auto argmax(const X& x) {
   const auto view = const_view(x);
@@ -54,7 +54,7 @@ auto argmax(const X& x) {
   }
 }
 
-/// What top_k() finds: both (.., k), the largest first.
+/// The result of top_k(): both (.., k), largest first.
 template <class T, int Rank>
 struct TopK {
   Tensor<T, Rank> values;
@@ -71,7 +71,7 @@ void top_k_rows(const TensorView<const T, Rank>& x, const TensorView<T, Rank>& v
       top_k_rows<T, Rank - 1>(x.select(0, i), values.select(0, i), indices.select(0, i), order);
     }
   } else {
-    checked_argmax("top_k", x);  // for its errors: a NaN has no place in an order
+    checked_argmax("top_k", x);  // for its errors: a NaN cannot be ordered
     for (index_t i = 0; i < x.extent(0); ++i) order[static_cast<std::size_t>(i)] = i;
     std::partial_sort(order.begin(), order.begin() + values.extent(0), order.end(),
                       [&](index_t a, index_t b) { return x(a) != x(b) ? x(a) > x(b) : a < b; });
@@ -84,8 +84,8 @@ void top_k_rows(const TensorView<const T, Rank>& x, const TensorView<T, Rank>& v
 
 }  // namespace detail
 
-/// The k largest of each row of the last axis, the largest first, of equals the first. Throws
-/// ValueError unless k is 0 to the extent, and for a NaN.
+/// Returns the k largest elements of each row of the last axis, largest first; of equal elements
+/// the first one comes first. Throws ValueError unless k is 0 to the extent, and for a NaN.
 template <TensorLike X>
 TopK<scalar_t<X>, rank_v<X>> top_k(const X& x, index_t k) {
   using T = scalar_t<X>;

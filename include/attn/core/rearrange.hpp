@@ -35,9 +35,8 @@ Tensor<T, Rank> concatenated(int axis, std::span<const TensorView<const T, Rank>
 
 }  // namespace detail
 
-/// Tensors one behind the other along an axis, negative ones counted from the last:
-/// `concatenate(1, past, present)`. Throws ShapeError where another extent differs, ValueError for
-/// an axis that is none.
+/// Concatenates tensors along an axis; negative axes count from the last: `concatenate(1, past,
+/// present)`. Throws ShapeError if another extent differs, ValueError for an axis out of range.
 template <TensorLike First, TensorLike... Others>
 Tensor<scalar_t<First>, rank_v<First>> concatenate(int axis, const First& first,
                                                    const Others&... others) {
@@ -56,7 +55,7 @@ Tensor<scalar_t<First>, rank_v<First>> concatenate(int axis, const First& first,
   }
 }
 
-/// The same of a range of tensors, such as a vector.
+/// Takes a range of tensors, such as a vector.
 template <class Parts>
   requires(!TensorLike<Parts> && TensorLike<typename Parts::value_type>)
 auto concatenate(int axis, const Parts& parts) {
@@ -66,15 +65,16 @@ auto concatenate(int axis, const Parts& parts) {
   return detail::concatenated<scalar_t<X>, rank_v<X>>(axis, views);
 }
 
-/// Never: the axis comes first.
+/// Deleted: the axis comes first.
 template <TensorLike First, class... Others>
 void concatenate(const First&, const Others&...) {
   static_assert(!std::same_as<First, First>,
                 "concatenate: the axis comes first, then the tensors: concatenate(0, a, b)");
 }
 
-/// out(i, ..) = x(rows(i), ..): rows by their numbers, which may repeat. Shapes: x (n, ..), rows
-/// (m), out (m, ..). Throws ValueError for a number outside of 0 .. n - 1; nothing is written then.
+/// out(i, ..) = x(rows(i), ..): gathers rows by index; indices may repeat. Shapes: x (n, ..), rows
+/// (m), out (m, ..). Throws ValueError for an index outside of 0 .. n - 1, before anything is
+/// written.
 template <TensorLike X, TensorLike Rows, TensorLike Out>
 void gather_rows(const X& x, const Rows& rows, Out&& out) {
   using T = scalar_t<X>;
@@ -101,7 +101,7 @@ void gather_rows(const X& x, const Rows& rows, Out&& out) {
   }
 }
 
-/// The same into a new tensor.
+/// Returns the result as a new tensor.
 template <TensorLike X, TensorLike Rows>
 Tensor<scalar_t<X>, rank_v<X>> gather_rows(const X& x, const Rows& rows) {
   ATTN_ASSERT_AXES(Rows, 1, "gather_rows: rows", "(m)");

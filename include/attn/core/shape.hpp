@@ -12,7 +12,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Extents, strides (in elements) and positions: signed and 64 bits wide throughout.
+/// Extents, strides (in elements) and indices: signed and 64 bits wide throughout.
 using index_t = std::ptrdiff_t;
 
 template <int Rank>
@@ -27,8 +27,8 @@ ATTN_COLD inline std::string to_string(std::span<const index_t> shape) {
   return detail::join({"(", text, ")"});
 }
 
-// What throws is a plain function over spans, not a template over the rank: it is compiled once in
-// a file.
+// The code that throws is a plain function over spans, not a template over the rank: it is compiled
+// once per file.
 [[noreturn]] ATTN_COLD inline void throw_shape(std::string_view function, std::string_view argument,
                                                std::string_view expected,
                                                std::span<const index_t> found) {
@@ -37,8 +37,8 @@ ATTN_COLD inline std::string to_string(std::span<const index_t> shape) {
 
 namespace detail {
 
-/// a == b without the call of memcmp that compilers make of it: a small call compares thirty such
-/// arrays, and took 1.03 times as long (attn_report's mha_tutorial).
+/// a == b without the call of memcmp that compilers generate: a small call compares thirty such
+/// arrays, and took 1.03 times as long (attn_report mha_tutorial).
 template <std::size_t N>
 constexpr bool are_equal(const std::array<index_t, N>& a, const std::array<index_t, N>& b) {
   index_t differences = 0;
@@ -58,7 +58,7 @@ constexpr bool are_equal(const std::array<index_t, N>& a, const std::array<index
 
 }  // namespace detail
 
-/// Throws ShapeError unless `found` is `expected`; `axes` names the axes in the message, or is
+/// Throws ShapeError unless `found` equals `expected`; `axes` names the axes in the message, or is
 /// empty.
 template <std::size_t N>
 ATTN_INLINE void check_shape(std::string_view function, std::string_view argument,
@@ -104,14 +104,14 @@ namespace detail {
                            to_string(found)));
 }
 
-/// Which of `rank` axes is meant: negative ones count from the last, -1. Throws ValueError for
-/// none of them. Of a constant nothing is left of it in the program.
+/// Resolves an axis: negative ones count from the last, -1. Throws ValueError for an axis outside
+/// of `rank`. Folds to a constant for a constant axis.
 constexpr int axis_of(std::string_view function, int rank, int axis) {
   if (axis < -rank || axis >= rank) throw_axis(function, -rank, rank - 1, axis);
   return axis < 0 ? axis + rank : axis;
 }
 
-/// n up to the next multiple of `step`.
+/// n rounded up to a multiple of `step`.
 constexpr index_t round_up(index_t n, index_t step) { return (n + step - 1) / step * step; }
 
 }  // namespace detail

@@ -19,8 +19,8 @@ using Extents = std::span<const index_t>;
                            "strides " + to_string(strides) + " of " + to_string(shape)));
 }
 
-/// Replaces the one extent of -1 in `target` by what `size` elements leave. Throws ShapeError
-/// unless the sizes agree.
+/// Replaces the one extent of -1 in `target` so that the sizes agree. Throws ShapeError if that is
+/// impossible.
 inline void complete_shape(std::string_view function, Extents shape, std::span<index_t> target) {
   const index_t size = size_of(shape);
   index_t* open = nullptr;
@@ -48,16 +48,16 @@ inline void complete_shape(std::string_view function, Extents shape, std::span<i
   }
 }
 
-/// The strides that give `target`, of the same size, the elements in the same order. Throws
-/// ShapeError where none do.
+/// The strides with which `target`, of the same size, views the elements in the same order. Throws
+/// ShapeError if there are none.
 inline void reshape_strides(Extents shape, Extents strides, Extents target,
                             std::span<index_t> result) {
   if (size_of(shape) == 0) {
     std::fill(result.begin(), result.end(), 0);
     return;
   }
-  // Axes that lie one stride apart are joined to a run, of which the new axes take their parts from
-  // the last on.
+  // Axes that lie one stride apart are joined into runs, which are then split into the new axes,
+  // from the last on.
   std::size_t from = shape.size();
   index_t rest = 1, step = 1;
   for (std::size_t to = target.size(); to-- > 0;) {
@@ -96,8 +96,8 @@ inline void check_permutation(Extents axes) {
                            to_string(axes)));
 }
 
-/// The strides that repeat a view along `target`, aligned at the last axis. Throws ShapeError
-/// unless each extent is that of `target`, or 1.
+/// The strides that broadcast a view to `target`, aligned at the last axis. Throws ShapeError
+/// unless each extent equals that of `target` or is 1.
 inline void expand_strides(std::string_view function, std::string_view argument, Extents shape,
                            Extents strides, Extents target, std::span<index_t> result) {
   bool is_good = shape.size() <= target.size();

@@ -11,7 +11,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// A member of TensorView as one of Tensor: it views what a named tensor owns.
+/// Declares a member of TensorView as a member of Tensor: it views the elements of a named tensor.
 #define ATTN_VIEWED(parameters, signature, call)                              \
   parameters auto signature& ATTN_LIFETIMEBOUND { return view().call; }       \
   parameters auto signature const& ATTN_LIFETIMEBOUND { return view().call; } \
@@ -26,12 +26,12 @@ class Tensor {
 
   Tensor() = default;
 
-  /// Zeros. Throws ShapeError for a negative extent or a size past 2^63 - 1, std::bad_alloc where
-  /// memory does not suffice.
+  /// All elements are 0. Throws ShapeError for a negative extent or a size past 2^63 - 1,
+  /// std::bad_alloc if memory does not suffice.
   explicit Tensor(const Shape<Rank>& shape)
       : buffer_(Buffer<T>::zeros(size_of(shape))), shape_(shape) {}
 
-  /// From values in order, last axis fastest. Throws ShapeError unless the sizes agree.
+  /// Takes values in order, last axis fastest. Throws ShapeError unless the sizes agree.
   Tensor(const Shape<Rank>& shape, std::initializer_list<T> values) : Tensor(uninitialized(shape)) {
     if (static_cast<index_t>(values.size()) != size()) {
       throw ShapeError(message("Tensor", "the values", "number " + std::to_string(size()),
@@ -50,7 +50,7 @@ class Tensor {
     if (this != &other) *this = Tensor(other.view());
     return *this;
   }
-  /// What was moved from has size 0 and extents 0, as a default-made tensor.
+  /// A moved-from tensor has size 0 and extents 0, like a default-constructed one.
   Tensor(Tensor&& other) noexcept
       : buffer_(std::move(other.buffer_)), shape_(std::exchange(other.shape_, {})) {}
   Tensor& operator=(Tensor&& other) noexcept {
@@ -60,7 +60,7 @@ class Tensor {
   }
   ~Tensor() = default;
 
-  /// For results that are about to be overwritten whole.
+  /// Uninitialised elements, for results that are about to be overwritten.
   static Tensor uninitialized(const Shape<Rank>& shape) {
     Tensor result;
     result.buffer_ = Buffer<T>(size_of(shape));
@@ -68,7 +68,7 @@ class Tensor {
     return result;
   }
 
-  /// Zeros that take neither memory nor time before they are touched, where the system can do it:
+  /// Zeros that take neither memory nor time before they are touched, if the system supports it:
   /// for weights, which loading replaces.
   static Tensor zero_pages(const Shape<Rank>& shape) {
     Tensor result;
@@ -89,10 +89,10 @@ class Tensor {
     return shape_[static_cast<std::size_t>(detail::axis_of("Tensor::extent", Rank, axis))];
   }
   index_t size() const { return buffer_.size(); }
-  /// False for a default-made tensor, which stands for "none" where one is optional.
+  /// False for a default-constructed tensor, which means "none" where one is optional.
   explicit operator bool() const { return buffer_.data() != nullptr; }
 
-  // Views, as those of view() and none of a temporary.
+  // Members that return views, those of view(); deleted for temporaries.
   ATTN_VIEWED(, transpose(int a, int b), transpose(a, b))
   ATTN_VIEWED(, slice(int axis, index_t begin, index_t end), slice(axis, begin, end))
   ATTN_VIEWED(, select(int axis, index_t i), select(axis, i))
@@ -140,7 +140,7 @@ using Tensor4 = Tensor<T, 4>;
 
 namespace detail {
 
-/// Axis by axis; all spans have the length of `shape`, which is at least 1.
+/// Copies axis by axis; all spans have the length of `shape`, which is at least 1.
 template <class T>
 void copy_elements(std::span<const index_t> shape, const T* from,
                    std::span<const index_t> from_strides, T* to,

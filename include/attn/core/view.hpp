@@ -25,7 +25,7 @@ concept MatrixLike = requires(M& m) {
 };
 
 /// A std::vector of elements, which is a tensor of one axis. Recognised by its members, which
-/// strings have, too. One of tensors is none: concatenate() takes it for its parts.
+/// strings have, too. A vector of tensors is not one: concatenate() takes it as a list.
 template <class V>
 concept VectorLike = requires(V& v) {
   { v.data() } -> std::convertible_to<const void*>;
@@ -34,14 +34,14 @@ concept VectorLike = requires(V& v) {
   v.get_allocator();
 } && TensorElement<typename std::remove_cvref_t<V>::value_type> && !requires(V& v) { v.c_str(); };
 
-/// Owns its elements, as Tensor, std::vector and Eigen's matrices do (an Eigen map's PlainObject is
-/// another type).
+/// Owns its elements, like Tensor, std::vector and Eigen's matrices (the PlainObject of an Eigen
+/// map is another type).
 template <class X>
 concept OwnsElements = VectorLike<X> || requires(X& x) {
   x.view();
 } || std::same_as<std::remove_cvref_t<X>, typename std::remove_cvref_t<X>::PlainObject>;
 
-/// What X&& deduces from an owner that is gone at the end of the statement.
+/// The type that X&& deduces from an owner that is destroyed at the end of the statement.
 template <class X>
 concept TemporaryOwner = !std::is_lvalue_reference_v<X> && OwnsElements<X>;
 
@@ -54,10 +54,9 @@ namespace detail {
 
 }  // namespace detail
 
-/// A view of `Rank` axes over elements of T (const T: read-only) that somebody else owns.
-/// Strides are in elements; 0 repeats an axis. Attention reads axes as (batch, heads, seq, dim).
-/// Members that take the number of an axis count negative ones from the last, -1, and throw
-/// ValueError where there is none of that number.
+/// A view of `Rank` axes over elements of T (const T: read-only) owned elsewhere. Strides are in
+/// elements; 0 repeats an axis. Attention reads axes as (batch, heads, seq, dim). Members that take
+/// an axis count negative ones from the last, -1, and throw ValueError for an axis out of range.
 template <class T, int Rank>
 class TensorView {
   static_assert(Rank >= 1);
@@ -67,7 +66,7 @@ class TensorView {
   using value_type = std::remove_const_t<T>;
   static constexpr int rank = Rank;
 
-  /// No data; stands for "not given" where an argument is optional.
+  /// No data; means "not given" where an argument is optional.
   constexpr TensorView() = default;
 
   /// Contiguous, last axis fastest.
@@ -77,7 +76,7 @@ class TensorView {
   constexpr TensorView(T* data, const Shape<Rank>& shape, const Shape<Rank>& strides)
       : data_(data), shape_(shape), strides_(strides) {}
 
-  /// Contiguous over a span. Throws ShapeError unless the sizes agree.
+  /// Contiguous, over a span. Throws ShapeError unless the sizes agree.
   TensorView(std::span<T> elements, const Shape<Rank>& shape) : TensorView(elements.data(), shape) {
     if (size_of(shape) != static_cast<index_t>(elements.size())) {
       throw ShapeError(message(
@@ -101,7 +100,7 @@ class TensorView {
   TensorView(M&& m)  // NOLINT(bugprone-forwarding-reference-overload): MatrixLike excludes views
       : data_(m.data()), shape_{m.size()}, strides_{m.innerStride()} {}
 
-  // Over a temporary one, for the length of a call: clang tells where a view outlives it.
+  // Over a temporary one, for the duration of a call: clang warns if a view outlives it.
   template <MatrixLike M>
     requires(TemporaryOwner<M> && std::constructible_from<TensorView, M&>)
   TensorView(M&& m  // NOLINT(bugprone-forwarding-reference-overload): MatrixLike excludes views
@@ -115,7 +114,7 @@ class TensorView {
                  ATTN_LIFETIMEBOUND)
       : TensorView(v.data(), {static_cast<index_t>(v.size())}) {}
 
-  /// A writable view serves where a read-only one is asked for.
+  /// A writable view converts to a read-only one.
   constexpr operator TensorView<const T, Rank>() const
     requires(!std::is_const_v<T>)
   {
@@ -130,8 +129,8 @@ class TensorView {
   constexpr index_t stride(int axis) const { return strides_[at("TensorView::stride", axis)]; }
   index_t size() const { return size_of(shape_); }
 
-  /// The element at an index. Throws ShapeError outside of the shape where ATTN_CHECK_INDEX is on,
-  /// as it is without optimization; else no bounds check.
+  /// The element at an index. Throws ShapeError for an index out of bounds if ATTN_CHECK_INDEX is
+  /// on, which is the default without optimization; otherwise no bounds check.
   template <class... I>
   constexpr T& operator()(I... i) const {
     static_assert(sizeof...(I) == Rank, "x(i, j, ..): as many indices as x has axes");
@@ -148,13 +147,13 @@ class TensorView {
 
   /// Address of the element at `index`; no bounds check.
   constexpr T* at_index(const Shape<Rank>& index) const {
-    // Without a loop, which compilers keep, through memory, at every row of a call.
+    // Not a loop, which compilers would keep, through memory, for every row of a call.
     return [&]<std::size_t... a>(std::index_sequence<a...>) {
       return data_ + (index_t{0} + ... + (index[a] * strides_[a]));
     }(std::make_index_sequence<std::size_t{Rank}>());
   }
 
-  /// True if the elements lie without gaps, last axis fastest.
+  /// True if the elements are contiguous, last axis fastest.
   constexpr bool is_contiguous() const {
     index_t expected = 1;
     for (std::size_t a = shape_.size(); a-- > 0;) {
@@ -202,7 +201,7 @@ class TensorView {
     return {moved(i * strides_[along]), shape, strides};
   }
 
-  /// Inserts an axis of extent 1, which broadcasts: `axis` is its number in the result.
+  /// Inserts an axis of extent 1, which broadcasts: `axis` is its index in the result.
   constexpr TensorView<T, Rank + 1> unsqueeze(int axis) const {
     const int inserted = detail::axis_of("TensorView::unsqueeze", Rank + 1, axis);
     Shape<Rank + 1> shape{}, strides{};
@@ -232,8 +231,8 @@ class TensorView {
     return {data_, shape, strides};
   }
 
-  /// Joins an axis with the one behind it, the inverse of split(): (.., a, b, ..) to (.., a * b,
-  /// ..). Throws ShapeError where their strides do not allow it without a copy.
+  /// Joins an axis with the next one, the inverse of split(): (.., a, b, ..) to (.., a * b, ..).
+  /// Throws ShapeError if their strides do not allow it without a copy.
   TensorView<T, Rank - 1> merge(int axis) const
     requires(Rank > 1)
   {
@@ -255,9 +254,9 @@ class TensorView {
     return {data_, shape, strides};
   }
 
-  /// The same elements in the same order by other axes, one of which may be -1: what the others
-  /// leave. Throws ShapeError for another number of elements, and where it would need a copy; it
-  /// never makes one.
+  /// Views the same elements in the same order by other axes; one extent may be -1 and is computed
+  /// from the others. Throws ShapeError for another number of elements, and if it would need a
+  /// copy; it never makes one.
   template <std::size_t N>
   TensorView<T, int{N}> reshape(std::array<index_t, N> shape) const {
     detail::complete_shape("TensorView::reshape", shape_, shape);
@@ -279,7 +278,7 @@ class TensorView {
     Shape<Rank> from{};
     for (std::size_t a = 0; a < N; ++a) {
       const int axis = axes[a];
-      from[a] = axis < 0 && axis >= -Rank ? axis + Rank : axis;  // others are told as given
+      from[a] = axis < 0 && axis >= -Rank ? axis + Rank : axis;  // the others stay as given
     }
     detail::check_permutation(from);
     TensorView result = *this;
@@ -290,9 +289,8 @@ class TensorView {
     return result;
   }
 
-  /// Repeats axes of extent 1, and the whole along new leading axes, by strides of 0; -1 leaves an
-  /// axis as it is: `expand({8, -1, -1})`. Throws ShapeError for a shape that it does not broadcast
-  /// to.
+  /// Broadcasts axes of extent 1, and the whole along new leading axes, by strides of 0; -1 keeps
+  /// an axis: `expand({8, -1, -1})`. Throws ShapeError for a shape that it does not broadcast to.
   template <std::size_t N>
   TensorView<T, int{N}> expand(std::array<index_t, N> shape) const {
     static_assert(N >= std::size_t{Rank}, "expand: no fewer axes than the tensor has");
@@ -309,7 +307,7 @@ class TensorView {
     return expand(std::to_array(shape));
   }
 
-  /// Whether the leading axes lie one stride apart, as rows() needs them.
+  /// Whether the leading axes lie one stride apart, which rows() requires.
   constexpr bool has_rows() const {
     bool first = true, joined = true, empty = false;
     index_t next = 0;
@@ -323,8 +321,8 @@ class TensorView {
     return joined || empty;
   }
 
-  /// Joins all leading axes into one: (.., dim) to (rows, dim). Throws ShapeError where their
-  /// strides do not allow it without a copy.
+  /// Joins all leading axes into one: (.., dim) to (rows, dim). Throws ShapeError if their strides
+  /// do not allow it without a copy.
   TensorView<T, 2> rows() const {
     if (!has_rows()) {
       throw ShapeError(message("TensorView::rows", "the leading axes",
@@ -369,11 +367,11 @@ using TensorView3 = TensorView<T, 3>;
 template <class T>
 using TensorView4 = TensorView<T, 4>;
 
-/// What has elements that a view can be made of: a tensor, an Eigen matrix or a std::vector.
+/// Anything with elements that a view can be made of: a tensor, an Eigen matrix or a std::vector.
 template <class X>
 concept Viewable = MatrixLike<X> || VectorLike<X> || requires(X& x) { x.view(); };
 
-/// An Eigen expression, whose elements are computed where it is evaluated.
+/// An Eigen expression, whose elements are computed when it is evaluated.
 template <class X>
 concept EigenExpression = !MatrixLike<X> && requires(X& x) {
   typename std::remove_cvref_t<X>::Scalar;
@@ -382,8 +380,8 @@ concept EigenExpression = !MatrixLike<X> && requires(X& x) {
   x.eval();
 };
 
-// What functions accept: a view, a tensor that owns, an Eigen matrix or a std::vector; view_of() is
-// the one conversion.
+// The arguments that functions accept: a view, an owning tensor, an Eigen matrix or a std::vector;
+// view_of() is the only conversion.
 template <class T, int Rank>
 constexpr TensorView<T, Rank> view_of(const TensorView<T, Rank>& v) {
   return v;
@@ -400,10 +398,9 @@ constexpr auto view_of(X&& x) {
 }
 template <Viewable X>
   requires TemporaryOwner<X>
-void view_of(X&&) = delete;  // it would view what is gone
+void view_of(X&&) = delete;  // it would view a temporary
 
-/// Not callable: an expression passes for a tensor, so that every function refuses it by this
-/// message.
+/// Deleted: an expression passes for a tensor, so that every function refuses it by this message.
 template <EigenExpression X>
 TensorView<const typename std::remove_cvref_t<X>::Scalar, 2> view_of(X&&) {
   static_assert(!std::same_as<X, X>,
@@ -411,7 +408,7 @@ TensorView<const typename std::remove_cvref_t<X>::Scalar, 2> view_of(X&&) {
   return {};
 }
 
-/// Anything of which view_of() takes what has a name.
+/// Any named argument that view_of() accepts.
 template <class X>
 concept TensorLike = requires(X& x) { view_of(x); };
 
@@ -430,18 +427,18 @@ inline constexpr int rank_v = view_t<X>::rank;
 template <class X>
 concept TemporaryTensor = TensorLike<X> && TemporaryOwner<X>;
 
-/// A read-only view of anything tensor-like that has a name.
+/// A read-only view of any named tensor-like argument.
 template <TensorLike X>
 constexpr TensorView<const scalar_t<X>, rank_v<X>> const_view(const X& x) {
   return view_of(x);
 }
 template <TemporaryTensor X>
-void const_view(const X&&) = delete;  // it would view a tensor that is gone
+void const_view(const X&&) = delete;  // it would view a temporary tensor
 
 namespace detail {
 
-/// f(views), or f of every entry of their first axis where the rows of one do not join up, as those
-/// of a part of longer sequences: f may call rows() of each.
+/// Calls f(views), or f for every entry of their first axis if the rows of one view cannot be
+/// joined, for example slices of longer sequences: f may call rows() on each.
 template <class F, class View, class... Views>
 void each_joined(const F& f, const View& first, const Views&... others) {
   if constexpr (View::rank > 2) {

@@ -22,7 +22,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// A reference to a callable void(task, worker), valid while the callable lives; never allocates.
+/// A reference to a callable void(task, worker), valid while the callable exists; never allocates.
 class TaskRef {
  public:
   template <class F>
@@ -42,9 +42,9 @@ class TaskRef {
 
 /// Runs tasks 0 .. count - 1, each once, in any order and on any thread, and returns when all are
 /// done. `worker` is in [0, concurrency()) and differs between tasks that run at the same time: it
-/// selects their scratch memory. Results depend on neither order nor worker. If a task throws, as a
-/// functor may, run() throws. concurrency() is at least 1; else calls that are worth threads throw
-/// ValueError.
+/// selects their scratch memory. Results depend on neither order nor worker. If a task throws, for
+/// example in a functor, run() throws. concurrency() must be at least 1; otherwise calls with
+/// enough work for threads throw ValueError.
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -55,7 +55,7 @@ class Executor {
 namespace detail {
 
 /// concurrency() as index_t, whose small multiples do not overflow. Throws ValueError below 1,
-/// since scratch memory is allocated for so many workers.
+/// because scratch memory is allocated per worker.
 inline index_t worker_count(const Executor& executor) {
   const int count = executor.concurrency();
   if (count < 1) {
@@ -78,23 +78,24 @@ class SerialExecutor final : public Executor {
 #if defined(ATTN_WATCH_FORK)
 namespace detail {
 
-/// Of each thread.
+/// One per thread.
 struct ForkState {
   bool had_threads = false;   ///< at its last fork(), its process had other threads
   bool lost_threads = false;  ///< it is a child's copy of such a thread
 };
 inline thread_local constinit ForkState fork_state;
 
-/// Whether the process has other threads than the calling one; true if the system does not say. On
-/// Linux the folder's number of links is two more than the number of threads.
+/// Whether the process has other threads than the calling one; true if the system does not report
+/// it. On Linux the link count of the folder is two more than the number of threads.
 inline bool has_other_threads() noexcept {
   struct stat folder;
   return stat("/proc/self/task", &folder) != 0 || folder.st_nlink != 3;
 }
 
-/// Counts all threads, since libgomp does not say whether it has started some: any OpenMP region of
-/// the program does that, such as one of Eigen's. So the handlers are registered before main().
-/// libgomp's state is per thread, as this one: threads that a child starts work as usual.
+/// Counts all threads, because libgomp does not reveal whether it has started some: any OpenMP
+/// region of the program does, for example one in Eigen. So the handlers are registered before
+/// main(). libgomp's state is per thread, and so is this: threads that a child starts work as
+/// usual.
 inline const int fork_watch =
     pthread_atfork([] { fork_state.had_threads = has_other_threads(); }, nullptr,
                    [] { fork_state.lost_threads |= fork_state.had_threads; });
@@ -104,11 +105,11 @@ inline const int fork_watch =
 
 #if defined(_OPENMP)
 /// OpenMP threads. Runs serially within a parallel region of the caller, since the cores are busy,
-/// and in a child of fork() whose parent had threads, since libgomp (g++) would wait for those.
+/// and in a child of fork() whose parent had threads, since libgomp (g++) would wait for them.
 class OpenMPExecutor final : public Executor {
  public:
-  /// threads = 0: as many as omp_get_max_threads() says at each call. Throws ValueError for a
-  /// negative number.
+  /// threads = 0: the number that omp_get_max_threads() returns at each call. Throws ValueError for
+  /// a negative number.
   explicit OpenMPExecutor(int threads = 0) : threads_(threads) {
     if (threads < 0) {
       throw ValueError(
@@ -149,7 +150,7 @@ class OpenMPExecutor final : public Executor {
 };
 #endif
 
-/// OpenMP where the program is compiled with it, else serial.
+/// OpenMP if the program is compiled with it, otherwise serial.
 inline const Executor& default_executor() {
 #if defined(_OPENMP)
   static const OpenMPExecutor executor;

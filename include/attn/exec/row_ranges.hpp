@@ -8,11 +8,11 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Below a million multiplications, about 30 us, waking threads costs more than they save.
+/// Below a million multiplications, about 30 us, waking threads costs more than it saves.
 constexpr bool is_worth_threads(index_t multiplications) { return multiplications >= 1000000; }
 
-/// `executor`, or one thread for too little work. Throws ValueError for an executor without
-/// workers.
+/// Returns `executor`, or a serial one for too little work. Throws ValueError for an executor
+/// without workers.
 inline const Executor& threads_for(const Executor& executor, index_t multiplications) {
   static const SerialExecutor one_thread;
   if (!is_worth_threads(multiplications)) return one_thread;
@@ -21,7 +21,7 @@ inline const Executor& threads_for(const Executor& executor, index_t multiplicat
 }
 
 /// Calls f(begin, end) for ranges that cover all rows. An element counts as 16 multiplications,
-/// about what softmax and norms take.
+/// about the cost of softmax and norms.
 template <class F>
 void for_row_ranges(const Executor& executor, index_t rows, index_t elements_per_row, F f) {
   constexpr index_t kRangeElements = index_t{1} << 14;
@@ -32,7 +32,7 @@ void for_row_ranges(const Executor& executor, index_t rows, index_t elements_per
   });
 }
 
-/// f(row) for every row.
+/// Calls f(row) for every row.
 template <class F>
 void for_rows(const Executor& executor, index_t rows, index_t elements_per_row, F f) {
   for_row_ranges(executor, rows, elements_per_row, [&f](index_t begin, index_t end) {

@@ -12,12 +12,12 @@
 ATTN_NAMESPACE_BEGIN
 
 /// A stack of scratch memory, used by one thread at a time: a call on several threads takes memory
-/// for all of them before they start. Once a sequence of calls has run, running it again allocates
-/// nothing.
+/// for all of them before they start. After a sequence of calls has run once, running it again
+/// allocates nothing.
 class Workspace {
  public:
   Workspace() = default;
-  /// Allocates `bytes` now, so that calls needing no more never allocate.
+  /// Allocates `bytes` now, so that calls that need no more never allocate.
   explicit Workspace(std::size_t bytes) { reserve(bytes); }
 
   void reserve(std::size_t bytes) {
@@ -30,7 +30,7 @@ class Workspace {
     return total;
   }
 
-  /// Most bytes ever in use at once: what to reserve for the same work.
+  /// The most bytes ever in use at once: the number to reserve for the same work.
   std::size_t peak() const { return peak_; }
 
  private:
@@ -42,7 +42,7 @@ class Workspace {
   };
 
   ATTN_COLD void grow(std::size_t bytes) {
-    // If nothing is in use, one block replaces those that growing on demand left.
+    // If nothing is in use, one block replaces those that were added on demand.
     if (total_ == 0) {
       bytes = (std::max)(bytes, capacity());
       blocks_.clear();
@@ -77,7 +77,7 @@ class Workspace {
       try {
         grow(capacity());  // so that the next call of the same size finds one block
       } catch (const std::bad_alloc&) {
-        // The old blocks are gone; the workspace is empty but valid, and the next call allocates.
+        // The old blocks are freed; the workspace is empty but valid, and the next call allocates.
       }
     }
   }
@@ -102,7 +102,7 @@ inline std::size_t scratch_bytes(index_t size, std::size_t element_size) {
 }  // namespace detail
 
 /// `size` uninitialised elements from a workspace until the end of the scope; 64-byte aligned.
-/// Scopes nest: the last taken is released first.
+/// Scopes nest: the last one taken is released first.
 template <class T>
 class Scratch {
  public:
@@ -111,7 +111,7 @@ class Scratch {
     if (size > 0) data_ = static_cast<T*>(workspace.take(bytes(size)));
   }
 
-  /// Bytes that `size` elements take of a workspace. Throws std::bad_alloc on overflow.
+  /// Number of bytes that `size` elements take from a workspace. Throws std::bad_alloc on overflow.
   static std::size_t bytes(index_t size) { return detail::scratch_bytes(size, sizeof(T)); }
 
   Scratch(const Scratch&) = delete;
@@ -128,9 +128,9 @@ class Scratch {
   index_t size_;
 };
 
-/// Cuts arrays, each 64-byte aligned, from one piece of memory; without memory it only adds up
-/// their sizes. A struct of arrays has a constructor that takes one of these: run without memory it
-/// gives the size, run with memory the arrays.
+/// Cuts 64-byte aligned arrays from one piece of memory; without memory it only adds up their
+/// sizes. A struct of arrays has a constructor that takes one of these: without memory it computes
+/// the size, with memory the arrays.
 class ScratchLayout {
  public:
   explicit ScratchLayout(std::byte* memory = nullptr) : memory_(memory) {}
@@ -155,7 +155,7 @@ class ScratchLayout {
   std::size_t bytes_ = 0;
 };
 
-/// The workspace of calls without one: one per thread.
+/// The workspace of calls that are given none: one per thread.
 inline Workspace& default_workspace() {
   thread_local Workspace workspace;
   return workspace;

@@ -11,7 +11,7 @@ struct BeamSearchOptions {
   index_t num_beams = 4;       ///< hypotheses per prompt; the session has as many rows per prompt
   index_t max_new_tokens = 0;  ///< per hypothesis, at least 1
   std::optional<index_t> stop_token = {};  ///< ends a hypothesis and is its last token
-  /// Alpha, at least 0; 0: none, larger values favour longer hypotheses.
+  /// Length penalty alpha, at least 0; 0: none; larger values favour longer hypotheses.
   double length_penalty = 0.6;
   Execution execution = {};  ///< of the search; the session has its own
 };
@@ -25,7 +25,7 @@ struct Hypothesis {
 
 namespace detail {
 
-/// The search of one prompt. Live hypotheses are paths in a tree of tokens.
+/// The search for one prompt. Live hypotheses are paths in a tree of tokens.
 template <class T>
 class BeamSearch {
  public:
@@ -38,16 +38,16 @@ class BeamSearch {
   explicit BeamSearch(const BeamSearchOptions& options)
       : options_(options), live_{{0, kRoot, 0}}, max_penalty_(penalty(options.max_new_tokens)) {}
 
-  /// Best first; none once the search has ended.
+  /// Live hypotheses, best first; none once the search has ended.
   const std::vector<Beam>& live() const { return live_; }
   index_t last_token(const Beam& beam) const {
     return nodes_[static_cast<std::size_t>(beam.node)].token;
   }
-  /// Best first.
+  /// Finished hypotheses, best first.
   std::vector<Hypothesis>& finished() { return finished_; }
 
-  /// One token more. Shape: log_probabilities (num_beams or more, vocab_size), of the next token of
-  /// each live one.
+  /// Adds one token. Shape: log_probabilities (num_beams or more, vocab_size), of the next token of
+  /// each live hypothesis.
   void advance(TensorView2<const T> log_probabilities) {
     choose(log_probabilities);
     if (candidates_.empty()) {
@@ -82,7 +82,7 @@ class BeamSearch {
     double log_probability;
     index_t beam, token;
 
-    /// The likelier first; a strict order, so that there is one result.
+    /// The more likely first; a strict order, so that the result is unique.
     friend bool operator<(const Candidate& a, const Candidate& b) {
       if (a.log_probability != b.log_probability) return a.log_probability > b.log_probability;
       return a.beam != b.beam ? a.beam < b.beam : a.token < b.token;
@@ -92,11 +92,11 @@ class BeamSearch {
     index_t token, parent;
   };
 
-  /// candidates_ = the best 2 num_beams continuations, best first: were num_beams of them to stop,
+  /// candidates_ = the best 2 num_beams continuations, best first: even if num_beams of them end,
   /// as many stay live.
   void choose(TensorView2<const T> log_probabilities) {
     const auto max_candidates = static_cast<std::size_t>(2 * options_.num_beams);
-    candidates_.clear();  // a heap, its worst in front
+    candidates_.clear();  // a heap with the worst on top
     for (index_t beam = 0; beam < std::ssize(live_); ++beam) {
       for (index_t token = 0; token < log_probabilities.extent(1); ++token) {
         const auto added = static_cast<double>(log_probabilities(beam, token));
@@ -124,7 +124,7 @@ class BeamSearch {
     return std::pow((5 + static_cast<double>(length)) / 6, options_.length_penalty);
   }
 
-  /// Keeps it if it is among the best num_beams.
+  /// Keeps the hypothesis if it is among the best num_beams.
   void finish(const Beam& beam) {
     Hypothesis hypothesis{{}, beam.log_probability, beam.log_probability / penalty(length_)};
     const auto is_better = [](const Hypothesis& a, const Hypothesis& b) {
@@ -140,7 +140,7 @@ class BeamSearch {
     if (std::ssize(finished_) > options_.num_beams) finished_.pop_back();
   }
 
-  /// True if no live hypothesis can still come among the best: its probability only falls, and the
+  /// True if no live hypothesis can become one of the best: its probability only decreases, and the
   /// penalty is at most that of the greatest length.
   bool cannot_improve() const {
     return live_.empty() ||
@@ -160,16 +160,16 @@ class BeamSearch {
 }  // namespace detail
 
 /// The best continuations of each prompt, best first, at most num_beams of them: sequences up to
-/// the stop token or of max_new_tokens, by score. A search keeps the num_beams likeliest unfinished
-/// hypotheses, finished ones apart, and ends as soon as no unfinished one can come among the
-/// num_beams best finished ones.
+/// the stop token or of max_new_tokens, by score. The search keeps the num_beams most likely
+/// unfinished hypotheses, stores finished ones separately, and ends as soon as no unfinished one
+/// can become one of the num_beams best finished ones.
 ///
 /// Shapes: prompts (batch, prompt_len). The model's batch is batch * num_beams: rows b * num_beams
-/// and following belong to prompt b, and each must have seen the same before. Throws ShapeError or
-/// ValueError before the model is called, and what its step() and reorder() throw; ValueError where
-/// a logit is NaN or +inf, or where logits leave no live hypothesis of a prompt a token. Source: Wu
-/// et al., "Google's neural machine translation system" (2016), section 7, without coverage
-/// penalty.
+/// to (b + 1) * num_beams - 1 belong to prompt b, and must hold the same tokens before the call.
+/// Throws ShapeError or ValueError before the model is called, and what its step() and reorder()
+/// throw; ValueError if a logit is NaN or +inf, or if logits leave no live hypothesis of a prompt a
+/// token. Source: Wu et al., "Google's neural machine translation system" (2016), section 7,
+/// without coverage penalty.
 template <CachedDecoder Model>
 std::vector<std::vector<Hypothesis>> beam_search(Model& model, TensorView2<const index_t> prompts,
                                                  const BeamSearchOptions& options) {
@@ -221,7 +221,7 @@ std::vector<std::vector<Hypothesis>> beam_search(Model& model, TensorView2<const
   return result;
 }
 
-/// Never: a session comes first, then ids.
+/// Deleted: a session comes first, then ids.
 template <class Model, TensorLike Prompts>
   requires(!detail::Generates<Model, Prompts>)
 void beam_search(Model&, const Prompts&, const BeamSearchOptions&) {

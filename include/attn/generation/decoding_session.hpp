@@ -12,15 +12,15 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The caches of layers know how many tokens there were.
+/// The caches of the layers hold the number of tokens.
 inline void check_has_layers(std::string_view function, std::size_t found) {
   if (found == 0) throw ValueError(message(function, "model", "have at least one layer", "none"));
 }
 
 }  // namespace detail
 
-/// Decodes step by step by a Gpt, which must outlive the session. Memory is that of the caches,
-/// taken beforehand.
+/// Incremental decoding with a Gpt, which must outlive the session. The constructor allocates the
+/// memory of the caches.
 ///
 ///   GptSession<float> session(model, 1, 512);
 ///   const auto tokens = generate(session, prompt, {.max_new_tokens = 100});
@@ -29,11 +29,11 @@ class GptSession {
  public:
   using value_type = Accumulator<T>;  ///< of logits
 
-  /// Room for `capacity` tokens a row. `options` are those of every call; causal() is added. Where
-  /// their mask has a sliding window shorter than that, no more is remembered than it shows, and
-  /// `capacity` is what the window and the tokens of one step take; but all where key lengths or an
-  /// offset other than bottom_right move the window, and where MaskedRow::mean takes hidden values.
-  /// `cache_element`: what keys and values are stored as, see KvCacheOptions::element. Throws
+  /// Allocates room for `capacity` tokens per row. `options` apply to every call; causal() is
+  /// added. If their mask has a sliding window shorter than `capacity`, the session keeps only the
+  /// keys in the window, and `capacity` is the window plus the tokens of one step; except where key
+  /// lengths or an offset other than bottom_right move the window, or MaskedRow::mean needs masked
+  /// values. `cache_element`: element type of the cache, see KvCacheOptions::element. Throws
   /// ValueError, also for a model without layers.
   GptSession(const Gpt<T>& model, index_t batch, index_t capacity,
              const AttentionOptions<Accumulator<T>>& options = {},
@@ -47,34 +47,34 @@ class GptSession {
 
   GptSession(const Gpt<T>&& model, index_t batch, index_t capacity,
              const AttentionOptions<Accumulator<T>>& options = {},
-             std::optional<DType> cache_element = {}) = delete;  // the model would be gone
+             std::optional<DType> cache_element = {}) = delete;  // the model would be destroyed
 
   index_t batch() const { return batch_; }
   index_t vocab_size() const { return model_->vocab_size(); }
   const Gpt<T>& model() const { return *model_; }
   const AttentionOptions<Accumulator<T>>& options() const { return options_; }
-  /// What is kept of the tokens so far, a cache for each layer; whoever changes one changes all
-  /// alike.
+  /// The keys and values of the tokens so far, one cache per layer; code that changes one must
+  /// change all alike.
   std::span<KvCache<T>> caches() { return caches_; }
   std::span<const KvCache<T>> caches() const { return caches_; }
 
   /// tokens (batch, n), n at least 1, to logits (batch, vocab_size). Throws ShapeError, and
-  /// ValueError for unknown tokens and where the caches are full.
+  /// ValueError for ids outside the vocabulary and for full caches.
   void step(TensorView2<const index_t> tokens, TensorView2<Accumulator<T>> logits) {
     model_->forward(tokens, logits.unsqueeze(1), options_, caches_);
   }
-  /// The same with the logits behind every token (batch, n, vocab_size).
+  /// As step(), with the logits of every token (batch, n, vocab_size).
   void step(TensorView2<const index_t> tokens, TensorView3<Accumulator<T>> logits) {
     check_shape("GptSession::step", "logits", "(batch, n, vocab_size)",
                 Shape<3>{tokens.extent(0), tokens.extent(1), vocab_size()}, logits.shape());
     model_->forward(tokens, logits, options_, caches_);
   }
-  /// A step of several sessions of one model, each of one row and of any length: token i of tokens
-  /// (n) to row i of logits (n, vocab_size), with the bits of a step of its own, while weights are
-  /// read once for all of them. Execution is that of the first. Throws ShapeError, and ValueError
-  /// where sessions are not of one model, one row, and alike options that hold nothing with an
-  /// extent of rows, queries or keys; for unknown tokens and full caches; all sessions then are as
-  /// they were.
+  /// One step of several sessions of one model, each of one row and any length: token i of tokens
+  /// (n) to row i of logits (n, vocab_size). Each row has the bits of a step of its own, but
+  /// weights are read once for all rows. Uses the execution of the first session. Throws
+  /// ShapeError; ValueError unless all sessions have the same model, one row, and the same options,
+  /// which must not hold tensors with an axis of rows, queries or keys; ValueError for ids outside
+  /// the vocabulary and full caches. On error all sessions stay unchanged.
   static void step_together(std::span<GptSession* const> sessions,
                             TensorView1<const index_t> tokens, TensorView2<Accumulator<T>> logits) {
     const index_t n = std::ssize(sessions);
@@ -94,10 +94,10 @@ class GptSession {
     first.model_->forward_rows(tokens.unsqueeze(1), logits.unsqueeze(1), first.options_,
                                conversations);
   }
-  /// How many tokens a row the next step may take at most so that each has, bit for bit, the logits
-  /// of a step of its own: a few, since products have the same bits for any number of rows and so
-  /// has attention as long as it is limited by memory. 1 where options hide keys or forget them, or
-  /// angles follow from the length.
+  /// The maximal number of tokens per row in the next step for which each token has, bit for bit,
+  /// the logits of a step of its own. Several, since products have the same bits for any number of
+  /// rows, and so has attention on the decode path. 1 if options mask or forget keys, or if rotary
+  /// angles depend on the length.
   index_t max_decode_tokens() const {
     Mask mask = options_.mask;
     mask.causal = false;
@@ -126,12 +126,12 @@ class GptSession {
     for (KvCache<T>& cache : caches_) cache.clear();
   }
 
-  /// Tokens a row so far.
+  /// Number of tokens per row so far.
   index_t length() const { return caches_[0].length(); }
-  /// The most tokens of a row that are held.
+  /// The maximal number of tokens per row that the caches hold.
   index_t capacity() const { return caches_[0].options().capacity; }
-  /// Tokens a row that further steps can take: what the caches have left, or the model's positions.
-  /// A session that forgets what a window does not show takes any number, if not at once.
+  /// Number of tokens per row that further steps can take: limited by the caches and by the model's
+  /// positions. A session that forgets keys outside a window takes any number, but not in one step.
   index_t room() const {
     index_t room = (std::numeric_limits<index_t>::max)();
     const InputEmbeddingOptions& embedding = model_->embedding.options();
@@ -145,14 +145,15 @@ class GptSession {
     }
     return room;
   }
-  /// Forgets all but the first `length` tokens. Throws ValueError as KvCache::truncate().
+  /// Removes all but the first `length` tokens. Throws ValueError for the reasons of
+  /// KvCache::truncate().
   void truncate_to(index_t length) {
     for (KvCache<T>& cache : caches_) cache.truncate_to(length);
   }
 
  private:
-  /// Of what options may hold beside execution where there is nothing with an extent of rows,
-  /// queries or keys.
+  /// Keeps the options that remain, besides execution, when no option has an axis of rows, queries
+  /// or keys.
   static bool are_alike(const AttentionOptions<Accumulator<T>>& a,
                         const AttentionOptions<Accumulator<T>>& b) {
     const auto of = [](const AttentionOptions<Accumulator<T>>& o) {
@@ -173,8 +174,8 @@ class GptSession {
     if (window >= capacity || moves || options.masked_row != MaskedRow::zero) {
       window = 0;  // all
     } else if (window == 0) {
-      // A query sees no key before its own, but a cache keeps all or at least one: room for it
-      // comes on top.
+      // A query sees no key before its own, but a cache keeps all or at least one: this needs extra
+      // room.
       window = 1;
       capacity = (std::min)(capacity, Mask::kUnbounded) + 1;
     }
@@ -187,16 +188,16 @@ class GptSession {
   std::vector<KvCache<T>> caches_;
 };
 
-/// Decodes step by step by a Seq2SeqTransformer, which must outlive the session: the target of
-/// given sources.
+/// Incremental decoding with a Seq2SeqTransformer, which must outlive the session: generates the
+/// target of given sources.
 template <class T>
 class Seq2SeqSession {
  public:
   using value_type = Accumulator<T>;  ///< of logits
 
   /// Encodes src (batch, src_len). Row b of the session decodes source b / num_beams, so that
-  /// beam_search() finds each source num_beams times. Room for `capacity` tokens of the target.
-  /// Throws ShapeError or ValueError, also for a model without decoder layers.
+  /// beam_search() has num_beams rows per source. Room for `capacity` tokens of the target. Throws
+  /// ShapeError or ValueError, also for a model without decoder layers.
   template <TensorLike Src>
   Seq2SeqSession(const Seq2SeqTransformer<T>& model, const Src& src, index_t capacity,
                  index_t num_beams = 1, const Execution& execution = {})
@@ -234,7 +235,7 @@ class Seq2SeqSession {
   index_t vocab_size() const { return model_->options().tgt_vocab_size; }
 
   /// tokens (batch, n), n at least 1, to logits (batch, vocab_size). Throws ShapeError, and
-  /// ValueError for unknown tokens and where the caches are full.
+  /// ValueError for ids outside the vocabulary and for full caches.
   void step(TensorView2<const index_t> tokens, TensorView2<Accumulator<T>> logits) {
     const index_t seen = caches_[0].self.length(), end = seen + tokens.extent(1);
     TensorView2<bool> padding;
@@ -245,7 +246,7 @@ class Seq2SeqSession {
     model_->decode(tokens, memory_, src_, logits.unsqueeze(1), caches_, execution_, padding);
   }
 
-  /// Tokens of the target that further steps can take: what the caches have left, or the model's
+  /// Number of target tokens that further steps can take: limited by the caches and by the model's
   /// positions.
   index_t room() const {
     const KvCache<T>& cache = caches_[0].self;
@@ -255,7 +256,8 @@ class Seq2SeqSession {
     return (std::min)(left, embedding.max_positions - cache.length());
   }
 
-  /// See KvCache::reorder(). Rows go on from rows of the same source: throws ValueError otherwise.
+  /// See KvCache::reorder(). Rows may only be replaced by rows of the same source: throws
+  /// ValueError otherwise.
   void reorder(TensorView1<const index_t> rows) {
     check_shape("Seq2SeqSession::reorder", "rows", "(batch)", Shape<1>{batch()}, rows.shape());
     for (index_t b = 0; b < batch(); ++b) {

@@ -12,7 +12,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// What a session's caches hold, and not more than the model has positions.
+/// Capacity of a session's caches, at most the model's number of positions.
 template <class T>
 index_t max_session_tokens(const GptSession<T>& session) {
   const index_t seen = session.length();
@@ -21,15 +21,15 @@ index_t max_session_tokens(const GptSession<T>& session) {
 
 }  // namespace detail
 
-/// What may follow `ids`, at most `max_tokens` tokens; nothing where there is no good guess.
+/// Proposes tokens that may follow `ids`, at most `max_tokens`; none without a good guess.
 using Draft = std::function<std::vector<index_t>(std::span<const index_t> ids, index_t max_tokens)>;
 
-/// Guesses that what followed the last tokens before follows again: the longest of their sequences
-/// of at most max_ngram that occurred, and of its occurrences the latest. Source: Saxena, "Prompt
-/// lookup decoding" (2023).
+/// Prompt lookup: guesses that the last tokens continue as they did before. Searches their longest
+/// sequence of at most max_ngram tokens that occurred earlier, and takes the latest occurrence.
+/// Source: Saxena, "Prompt lookup decoding" (2023).
 class PromptLookup {
  public:
-  /// Throws ValueError below 1.
+  /// Throws ValueError for max_ngram < 1.
   explicit PromptLookup(index_t max_ngram) : max_ngram_(max_ngram) {
     detail::check_generation("PromptLookup", "max_ngram", max_ngram, 1);
   }
@@ -56,14 +56,14 @@ class PromptLookup {
   index_t max_ngram_;
 };
 
-/// Guesses by a smaller model of the same tokens, greedily. It is no copy: options take it by
+/// Greedy guesses of a smaller model with the same vocabulary. Not copyable: options take it by
 /// std::ref(). Source: Leviathan et al., "Fast inference from Transformers via speculative
 /// decoding" (2023).
 template <class T>
 class DraftModel {
  public:
-  /// The session, of one row, must outlive this, which says what it sees. Throws ValueError for
-  /// more rows, and where it has seen anything.
+  /// The session, of one row, must outlive this draft, which keeps track of its tokens. Throws
+  /// ValueError for more rows, and for a session that already holds tokens.
   explicit DraftModel(GptSession<T>& session) : session_(&session) {
     detail::check_generation("DraftModel", "the session's batch", session.batch(), 1, 1);
     detail::check_generation("DraftModel", "the session's length", session.length(), 0, 0);
@@ -72,13 +72,13 @@ class DraftModel {
   DraftModel(const DraftModel&) = delete;
   DraftModel& operator=(const DraftModel&) = delete;
 
-  /// Nothing where the session has no room.
+  /// Proposes nothing if the session has no room.
   std::vector<index_t> operator()(std::span<const index_t> ids, index_t max_tokens) {
     const index_t room = detail::max_session_tokens(*session_) - std::ssize(ids);
     max_tokens = (std::min)(max_tokens, room + 1);
     std::vector<index_t> draft;
     if (ids.empty() || max_tokens < 1) return draft;
-    // The last token is always computed: its logits are not kept.
+    // Always computes the last token: its logits are not stored.
     const auto known = std::mismatch(seen_.begin(), seen_.end(), ids.begin(), ids.end() - 1);
     seen_.erase(known.first, seen_.end());
     session_->truncate_to(std::ssize(seen_));

@@ -8,12 +8,12 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// A decoder that remembers, by key/value caches, the tokens of every batch row so far.
+/// A decoder with state: its key/value caches hold the tokens of every batch row so far.
 ///
-///   step(tokens, logits)  takes the next tokens (batch, n), gives the logits (batch, vocab_size)
-///                         behind the last one
-///   reorder(rows)         row b goes on from what row rows(b) (batch) has seen; rows may repeat
-///   batch(), vocab_size() of const models; value_type is what logits are of
+///   step(tokens, logits)  takes the next tokens (batch, n), returns the logits (batch, vocab_size)
+///                         of the last one
+///   reorder(rows)         row b continues from the state of row rows(b) (batch); rows may repeat
+///   batch(), vocab_size() of const models; value_type is the type of logits
 template <class Model>
 concept CachedDecoder =
     requires(Model& model, const Model& same, TensorView2<const index_t> tokens,
@@ -42,7 +42,8 @@ inline void check_generation(std::string_view function, std::string_view argumen
                            std::to_string(found)));
 }
 
-/// How many tokens a row more than it holds a session takes; one that does not say takes all.
+/// The number of further tokens per row that a session takes; unlimited for a session without
+/// room().
 template <class Model>
 index_t room_of(const Model& model) {
   if constexpr (requires {
@@ -54,7 +55,7 @@ index_t room_of(const Model& model) {
   }
 }
 
-/// Of the prompt and all new tokens but the last, which is not read.
+/// Tokens of the prompt and all new ones but the last, which is not processed.
 template <class Model>
 void check_room(std::string_view function, const Model& model, index_t prompt_len,
                 index_t max_new_tokens) {
@@ -67,7 +68,7 @@ void check_room(std::string_view function, const Model& model, index_t prompt_le
                            "room for " + std::to_string(room)));
 }
 
-/// batch * num_beams is a number, and so is what a search counts of each beam twice.
+/// Checks that batch * num_beams, and twice that, does not overflow.
 inline void check_num_beams(std::string_view function, index_t num_beams, index_t batch) {
   check_generation(function, "num_beams", num_beams, 1,
                    (std::numeric_limits<index_t>::max)() / 2 / (std::max)(batch, index_t{1}));
@@ -92,16 +93,17 @@ void assert_generates() {
 
 }  // namespace detail
 
-/// New tokens of each batch row, without the prompt: up to the stop token, at most max_new_tokens.
+/// Generates new tokens for each batch row, without the prompt: up to the stop token, at most
+/// max_new_tokens.
 ///
 /// Shapes: prompts (batch, prompt_len), where batch is the model's. Of shorter prompts only
-/// prompt_lengths(b) tokens are read: rows past theirs generate while others still read, nothing is
-/// padded. Row b draws from stream b of the seed, whatever becomes of the other rows. Prompts
-/// continue what the model has seen: a second call goes on behind the first. Of the result the
-/// model has then seen all but the last token, which the next prompt begins with; a row that ends
-/// before others is given its last token until they end, too. clear() of a session begins anew. A
-/// session needs room for prompt_len + max_new_tokens - 1 tokens. Throws ShapeError or ValueError
-/// before the model is called, then what its step() and likeliest_token() throw.
+/// prompt_lengths(b) tokens are read: rows with shorter prompts generate while others still read
+/// theirs, without padding. Row b draws from stream b of the seed, independently of the other rows.
+/// Prompts continue the model's state: a second call continues after the first. Afterwards the
+/// model has processed all tokens of the result but the last, which the next prompt must begin
+/// with; a row that ends before others is fed its last token until they end. clear() of a session
+/// starts anew. A session needs room for prompt_len + max_new_tokens - 1 tokens. Throws ShapeError
+/// or ValueError before the model is called, then what its step() and likeliest_token() throw.
 template <CachedDecoder Model>
 std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index_t> prompts,
                                            const GenerationOptions& options) {
@@ -146,7 +148,7 @@ std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index
         next(b, 0) = options.sampling ? samplers[static_cast<std::size_t>(b)](scores)
                                       : likeliest_token(scores);
         row.push_back(next(b, 0));
-      }  // else its last token once more: what the model makes of it is not looked at
+      }  // otherwise its last token again; the result is ignored
       is_any_left = is_any_left || !is_done();
     }
     if (!is_any_left) return generated;
@@ -154,7 +156,7 @@ std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index
   }
 }
 
-/// Never: a session comes first, then ids.
+/// Deleted: a session comes first, then ids.
 template <class Model, TensorLike Prompts>
   requires(!detail::Generates<Model, Prompts>)
 void generate(Model&, const Prompts&, const GenerationOptions&) {

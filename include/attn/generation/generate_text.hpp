@@ -17,7 +17,7 @@ struct TextGenerationOptions {
   index_t max_new_tokens = 0;                    ///< at least 1, including the end token
   std::optional<SamplingOptions> sampling = {};  ///< if not given, greedy
   LogitOptions logits = {};  ///< penalties and biases; penalties include the prompt's tokens
-  /// Called with the logits (vocab_size) and all tokens so far, before penalties: may change the
+  /// Called with the logits (vocab_size) and all tokens so far, before penalties; may change the
   /// logits.
   std::function<void(TensorView1<float>, std::span<const index_t>)> logit_processor = {};
   std::vector<std::string> stop = {};  ///< texts before which the answer ends, even across tokens
@@ -44,11 +44,11 @@ struct GeneratedText {
   std::vector<index_t> ids;  ///< the end token included
   std::string text;          ///< without it, and without a stop text; valid UTF-8
   AnswerEnd end = AnswerEnd::length;
-  /// Of each token, the natural logarithm of what the model gave it, before anything changed the
-  /// logits.
+  /// For each token, the natural logarithm of its probability in the model, before any change of
+  /// the logits.
   std::vector<double> log_probabilities;
-  /// All tokens up to the last of ids; fewer where the session was full. It has seen all but the
-  /// last.
+  /// All tokens up to the last of ids; fewer if the context was shortened. The session has
+  /// processed all but the last.
   std::vector<index_t> context;
   index_t drafted = 0, accepted = 0;  ///< guesses verified, and those of them that came true
 };
@@ -63,8 +63,8 @@ inline double log_probability(TensorView1<const float> logits, index_t id) {
   return static_cast<double>(logits(id)) - max_logit - std::log(sum);
 }
 
-/// The first `keep` of ids and the newest half of the others, again and again while there are more
-/// than `capacity`. Throws ValueError unless keep is in 0 .. capacity - 1.
+/// The first `keep` of ids and the newest half of the others, repeated while there are more than
+/// `capacity`. Throws ValueError unless keep is in 0 .. capacity - 1.
 inline std::vector<index_t> shortened_context(std::vector<index_t> ids, index_t capacity,
                                               index_t keep) {
   detail::check_generation("shortened_context", "keep", keep, 0, capacity - 1);
@@ -76,7 +76,7 @@ inline std::vector<index_t> shortened_context(std::vector<index_t> ids, index_t 
 
 namespace detail {
 
-/// One call of generate_text(): its tokens, and what each next one does to the answer.
+/// One call of generate_text(): its tokens, and how each new one extends the answer.
 class TextGeneration {
  public:
   TextGeneration(const LanguageModel& model, GptSession<float>& session,
@@ -109,19 +109,20 @@ class TextGeneration {
 
   GptSession<float>& session() { return session_; }
 
-  /// The token that a step of several sessions may give this one's; nothing where it needs a step
-  /// of its own: to read more than one token, to verify a draft, to shorten its context or to end.
+  /// The token of this conversation for a joint step of several sessions; none if it needs a step
+  /// of its own: to prefill, to verify a draft, to shorten its context or to end.
   std::optional<index_t> next_token() const {
     const bool is_one = std::ssize(result_.context) == session_.length() + 1;
     const bool has_room = session_.length() < limit_;
     if (!is_one || !has_room || options_.draft) return std::nullopt;
     return result_.context.back();
   }
-  /// What that step said comes next, (vocab_size). Returns whether the answer goes on.
+  /// Takes the logits of the next token from a joint step, (vocab_size). Returns whether the answer
+  /// continues.
   bool accept(TensorView1<float> logits) { return take(choose(logits)); }
 
-  /// Gives the session what it has not seen, and a draft behind it. Returns whether the answer goes
-  /// on.
+  /// Feeds the session its unprocessed tokens, and a draft after them. Returns whether the answer
+  /// continues.
   bool step() {
     std::vector<index_t>& all = result_.context;
     if (std::ssize(all) > limit_) {
@@ -151,7 +152,7 @@ class TextGeneration {
   }
 
  private:
-  /// Takes back what the session has seen of a draft that did not come true, whatever is thrown.
+  /// Removes rejected draft tokens from the session, also if an exception is thrown.
   struct Rejection {
     GptSession<float>& session;
     index_t length;
@@ -162,7 +163,7 @@ class TextGeneration {
 
   std::vector<index_t> guesses() {
     if (!options_.draft) return {};
-    // The last token that is wanted needs no step of its own.
+    // The last requested token needs no step of its own.
     const index_t max_drafted = (std::min)(session_.max_decode_tokens(),
                                            options_.max_new_tokens - std::ssize(result_.ids)) -
                                 1;
@@ -186,7 +187,7 @@ class TextGeneration {
     return id;
   }
 
-  /// Returns whether the answer goes on behind this token.
+  /// Returns whether the answer continues after this token.
   bool take(index_t id) {
     result_.context.push_back(id);
     result_.ids.push_back(id);
@@ -203,7 +204,7 @@ class TextGeneration {
     return false;
   }
 
-  /// The same with the text that waited for more.
+  /// Adds the text and the text that was held back before it.
   bool finish(AnswerEnd how) {
     say(filter_.push(stream_.finish()));
     if (filter_.stopped()) return end(AnswerEnd::stop_text);
@@ -230,29 +231,29 @@ class TextGeneration {
 
 }  // namespace detail
 
-/// What the model says behind `ids`, of which the session, of one row and of this model, has seen
-/// the first session.length(): only the rest is computed. Of the result it has then seen all but
-/// the last token. Throws ValueError for options out of their range, where ids are not more than
-/// what was seen, or do not fit the session; what the callbacks throw leaves the session behind the
-/// tokens that it has seen.
+/// Generates an answer after `ids`. The session, of one row and of this model, must have processed
+/// the first session.length() of ids: only the rest is computed. Afterwards it has processed all
+/// tokens but the last. Throws ValueError for options out of range, and if ids do not extend the
+/// processed tokens or do not fit in the session; if a callback throws, the session keeps the
+/// tokens that it has processed.
 inline GeneratedText generate_text(const LanguageModel& model, GptSession<float>& session,
                                    std::span<const index_t> ids,
                                    const TextGenerationOptions& options) {
   return detail::TextGeneration(model, session, ids, options).run();
 }
 
-/// One of several that generate_texts() answers together.
+/// One of several conversations that generate_texts() answers together.
 struct Conversation {
   GptSession<float>* session = nullptr;  ///< as of generate_text(), and of no other conversation
   std::vector<index_t> ids = {};         ///< of which the session has seen the first
   TextGenerationOptions options = {};    ///< of this conversation alone
 };
 
-/// Answers of several conversations, of any lengths, each bit for bit what generate_text() gives it
-/// alone. Prompts are read one after the other; then one step decodes a token of each conversation,
-/// which reads the weights once for all of them, until each has come to its own end. One with a
-/// draft takes steps of its own in between. Callbacks of all conversations come from this thread.
-/// Throws as generate_text(), and ValueError where sessions do not fit together, see
+/// Answers several conversations of any lengths, each bit for bit as generate_text() alone. Prompts
+/// are prefilled sequentially; then one step decodes a token of each conversation, which reads the
+/// weights once for all of them, until every answer has ended. A conversation with a draft takes
+/// steps of its own in between. All callbacks come from this thread. Throws for the reasons of
+/// generate_text(), and ValueError if sessions do not fit together, see
 /// GptSession::step_together().
 inline std::vector<GeneratedText> generate_texts(const LanguageModel& model,
                                                  std::span<const Conversation> conversations) {
@@ -297,8 +298,8 @@ inline std::vector<GeneratedText> generate_texts(const LanguageModel& model,
   return result;
 }
 
-/// result[i] = log P(ids[first + i] | those before), natural. Throws ValueError for ids that are no
-/// tokens or more than the model has positions, and where `first` is below 1.
+/// result[i] = log P(ids[first + i] | the ids before), natural logarithm. Throws ValueError for ids
+/// outside the vocabulary, more ids than the model has positions, and first < 1.
 inline std::vector<double> score_text(const LanguageModel& model, std::span<const index_t> ids,
                                       const Execution& execution = {}, index_t first = 1) {
   std::vector<double> result;
@@ -309,7 +310,7 @@ inline std::vector<double> score_text(const LanguageModel& model, std::span<cons
   auto caches = model.gpt().make_caches(1, count);
   AttentionOptions<float> options;
   options.execution = execution;
-  // The logits of so many tokens at a time: 12 MB for a vocabulary of 49,152.
+  // Computes the logits of this many tokens at a time: 12 MB for a vocabulary of 49,152.
   constexpr index_t kAtOnce = 64;
   for (index_t begin = 0, n = 0; begin < count; begin += n) {
     const bool is_scored = begin >= first - 1;

@@ -26,11 +26,11 @@ struct LogitOptions {
   }
 };
 
-/// logits (vocab_size) of the token behind `ids`, in place: the repetition penalty (logits below 0
-/// are multiplied by it), the other penalties, then biases; -inf stays -inf. Throws ValueError for
-/// a penalty out of its range and for an id that is no token's, before anything is written.
-/// Sources: Keskar et al., "CTRL" (2019), section 4.1; the API of OpenAI for presence and
-/// frequency.
+/// Changes logits (vocab_size) of the token after `ids`, in place: applies the repetition penalty
+/// (divides positive logits of tokens in `ids`, multiplies negative ones), the other penalties,
+/// then biases; -inf stays -inf. Throws ValueError for a penalty out of range and for an id outside
+/// the vocabulary, before anything is written. Sources: Keskar et al., "CTRL" (2019), section 4.1;
+/// the API of OpenAI for presence and frequency.
 template <class T>
 void adjust_logits(TensorView1<T> logits, std::span<const index_t> ids,
                    const LogitOptions& options) {

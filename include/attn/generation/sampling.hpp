@@ -13,7 +13,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// The likeliest token: argmax() of the logits. Shape: logits (vocab_size). Throws ValueError where
+/// The most likely token: argmax() of the logits. Shape: logits (vocab_size). Throws ValueError if
 /// a logit is NaN or +inf, or all are -inf.
 template <TensorLike Logits>
 index_t likeliest_token(const Logits& logits) {
@@ -37,13 +37,13 @@ struct SamplingOptions {
   std::uint64_t seed = 0;  ///< seed of the draws
 };
 
-/// Draws tokens. Seed and stream fix what follows from the same logits; a stream for each row of a
-/// batch makes the rows independent of one another. Made for one size of vocabulary, beyond which a
-/// call allocates nothing. Sources: top_p: Holtzman et al., "The curious case of neural text
-/// degeneration" (2020); min_p: Nguyen et al., "Turning up the heat: min-p sampling" (2024).
+/// Draws tokens. Seed and stream determine the draws for given logits; one stream per batch row
+/// makes rows independent of one another. Constructed for one vocabulary size; calls then allocate
+/// nothing. Sources: top_p: Holtzman et al., "The curious case of neural text degeneration" (2020);
+/// min_p: Nguyen et al., "Turning up the heat: min-p sampling" (2024).
 class Sampler {
  public:
-  /// Throws ValueError for an option out of its range.
+  /// Throws ValueError for an option out of range.
   Sampler(const SamplingOptions& options, index_t vocab_size, std::uint32_t stream = 0)
       : options_(options),
         engine_({static_cast<std::uint32_t>(options.seed),
@@ -63,8 +63,8 @@ class Sampler {
     candidates_.reserve(static_cast<std::size_t>(vocab_size));
   }
 
-  /// The next token. Shape: logits (vocab_size). Throws ValueError as likeliest_token(); nothing is
-  /// drawn then.
+  /// Draws the next token. Shape: logits (vocab_size). Throws ValueError for the reasons of
+  /// likeliest_token(), and then draws nothing.
   template <TensorLike Logits>
   index_t operator()(const Logits& logits) {
     ATTN_ASSERT_AXES(Logits, 1, "likeliest_token, Sampler: logits", "(vocab_size)");
@@ -79,8 +79,7 @@ class Sampler {
     keep_top_k();
     keep_top_p();
     keep_min_p();
-    // 53 bits in [0, 1). Where rounding lets the sum end below the target, the last candidate is
-    // taken.
+    // 53 bits in [0, 1). If rounding makes the sum end below the target, takes the last candidate.
     const double target = static_cast<double>(engine_() >> 11) * 0x1p-53 * sum();
     double reached = 0;
     for (const Candidate& candidate : candidates_) {
@@ -96,7 +95,7 @@ class Sampler {
     double logit;   ///< tells apart what rounds to the same weight
     index_t token;
 
-    /// The likelier first; a strict order, so that sorting has one result.
+    /// The more likely first; a strict order, so that sorting has a unique result.
     friend bool operator<(const Candidate& a, const Candidate& b) {
       return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
     }
@@ -119,7 +118,7 @@ class Sampler {
   void keep_top_p() {
     if (options_.top_p == 1) return;
     const double total = sum();
-    // Candidates below this share hold less than 1 - top_p together: they are not needed, nor to be
+    // Candidates below this share have less than 1 - top_p in total: they are not needed and not
     // sorted.
     const double min_weight =
         (1 - options_.top_p) * total / static_cast<double>(candidates_.size());
@@ -133,7 +132,7 @@ class Sampler {
     candidates_.resize(kept);
   }
 
-  /// The likeliest has the weight 1.
+  /// The most likely candidate has weight 1.
   void keep_min_p() {
     if (options_.min_p == 0) return;
     std::erase_if(candidates_,

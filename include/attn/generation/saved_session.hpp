@@ -10,8 +10,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Logits (1, vocab_size) behind a few tokens in a new session of the same model, options and
-/// element: every weight and option has its part in them.
+/// Logits (1, vocab_size) of a few tokens in a new session with the same model, options and element
+/// type: a fingerprint that depends on every weight and option.
 template <class T>
 Tensor2<Accumulator<T>> probe_logits(const GptSession<T>& session) {
   constexpr index_t kTokens = 4;
@@ -24,7 +24,8 @@ Tensor2<Accumulator<T>> probe_logits(const GptSession<T>& session) {
   return logits;
 }
 
-/// f(name, view) of all that a cache holds of its element E, by the names that the file has.
+/// Calls f(name, view) for all tensors of a cache with elements of type E, under the names in the
+/// file.
 template <class E, class T, class F>
 void visit_cache(const KvCache<T>& cache, std::size_t layer, const F& f) {
   const std::string prefix = concat("layers.", layer, ".");
@@ -42,7 +43,7 @@ void check_savable(std::string_view function, const GptSession<T>& session) {
                    session.caches()[0].options().window, 0, 0);
 }
 
-/// What a file holds of one layer's cache.
+/// The part of a file that belongs to one layer's cache.
 template <class T, class E>
 struct StoredCache {
   Tensor4<E> keys, values;
@@ -71,10 +72,10 @@ struct StoredCache {
 
 }  // namespace detail
 
-/// Writes a session of one row, which has seen the first session.length() of ids, as a safetensors
-/// file: these ids, keys and values as they are stored, and logits by which load_session() knows
-/// the model. Throws ValueError for fewer ids, more rows, and a session that forgets keys; IoError
-/// where the file cannot be written, and leaves what was there.
+/// Saves a session of one row, which has processed the first session.length() of ids, as a
+/// safetensors file: these ids, keys and values as stored, and logits by which load_session()
+/// recognises the model. Throws ValueError for fewer ids, more rows, and a session that forgets
+/// keys; IoError if the file cannot be written, and then keeps the previous file.
 template <class T>
 void save_session(const std::filesystem::path& path, const GptSession<T>& session,
                   std::span<const index_t> ids) {
@@ -95,12 +96,12 @@ void save_session(const std::filesystem::path& path, const GptSession<T>& sessio
   save_safetensors(path, tensors, {{"format", "attn session"}});
 }
 
-/// Has a session of one row see what save_session() wrote, instead of what it saw, and returns the
-/// ids of it: what follows has the bits that it had there. Throws IoError for a file that cannot be
-/// read, is cut or breaks the format; ValueError for one of another model, of other options or made
-/// on another instruction set, whose bits differ, for ids that the model has not, and where the
-/// session has no room; ShapeError or DTypeError for another shape or cache element. The session
-/// then is as it was.
+/// Restores what save_session() saved into a session of one row, replacing its state, and returns
+/// the ids: decoding continues with the same bits. Throws IoError for a file that cannot be read,
+/// is truncated or breaks the format; ValueError for a file of another model, of other options or
+/// from another instruction set, whose bits differ, for ids outside the vocabulary, and if the
+/// session has no room; ShapeError or DTypeError for another shape or cache element. On error the
+/// session stays unchanged.
 template <class T>
 std::vector<index_t> load_session(const std::filesystem::path& path, GptSession<T>& session) {
   detail::check_savable("load_session", session);

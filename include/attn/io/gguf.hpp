@@ -11,26 +11,27 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Quantised rows as they lie in a file: `bytes` are whole blocks, row by row.
+/// Quantised rows as stored in a file: `bytes` are whole blocks, row by row.
 struct GgufTensor {
   GgufType type;
   std::vector<index_t> shape;  ///< outermost first; empty for a scalar
   std::span<const std::byte> bytes;
 };
 
-/// An open file; const calls are safe from many threads at once. The whole header is checked on
-/// opening: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3. Unknown
-/// names throw ValueError, types that are not read DTypeError, other shapes than asked for
-/// ShapeError, all naming file and tensor: such a tensor keeps nobody from the others.
+/// An open GGUF file; const calls are thread-safe. Opening checks the whole header:
+/// https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3. Unknown names throw
+/// ValueError, unsupported types DTypeError, unexpected shapes ShapeError, all naming file and
+/// tensor; other tensors can still be loaded.
 class GgufFile {
  public:
-  /// Maps the file. Throws IoError where it cannot be read or breaks the format.
+  /// Maps the file. Throws IoError if it cannot be read or breaks the format.
   explicit GgufFile(const std::filesystem::path& path)
       : map_(path), bytes_(map_.bytes()), file_name_(path.string()) {
     header_ = parse_gguf_header(bytes_, file_name_);
   }
 
-  /// Over a file's bytes that the caller keeps alive; `name` stands for the file in errors.
+  /// Reads a file's bytes from memory that the caller keeps alive; `name` stands for the file in
+  /// errors.
   explicit GgufFile(std::span<const std::byte> bytes, std::string name = "memory")
       : bytes_(bytes), file_name_(std::move(name)) {
     header_ = parse_gguf_header(bytes_, file_name_);
@@ -41,17 +42,17 @@ class GgufFile {
 
   const std::string& file_name() const { return file_name_; }
 
-  /// By key, sorted.
+  /// Metadata keys, sorted.
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return header_.metadata; }
   bool has(std::string_view key) const { return header_.metadata.contains(key); }
 
-  /// The value of a key. Throws ValueError where it is missing or does not fit T, DTypeError where
-  /// it is of another kind.
+  /// The value of a key. Throws ValueError if it is missing or does not fit T, DTypeError if it has
+  /// another kind.
   template <GgufElement T>
   T get(std::string_view key) const {
     return value(key).template get<T>(subject(key));
   }
-  /// The same, or `otherwise` where it is missing.
+  /// The value of a key, or `otherwise` if it is missing.
   template <GgufElement T>
   T get(std::string_view key, T otherwise) const {
     return has(key) ? get<T>(key) : otherwise;
@@ -61,27 +62,27 @@ class GgufFile {
     return value(key).template array<T>(subject(key));
   }
 
-  /// Of tensors, in the file's order.
+  /// Tensor names, in the file's order.
   const std::vector<std::string>& names() const { return header_.names; }
   bool contains(std::string_view name) const { return header_.tensors.contains(name); }
   /// Empty for a scalar.
   const std::vector<index_t>& shape(std::string_view name) const { return find(name).shape; }
 
-  /// Gives the memory that a tensor's bytes take back, until they are read again: of a file that is
-  /// mapped, whole pages of it.
+  /// Releases the memory of a tensor's bytes until they are read again: for a mapped file, its
+  /// whole pages.
   void release(std::string_view name) const {
     if (!map_.bytes().empty()) map_.release(bytes_of(find(name)));
   }
 
-  /// Type, shape and bytes where they lie, for the life of this object (moved or not).
+  /// Type, shape and stored bytes of a tensor, valid for the life of this object (moved or not).
   GgufTensor tensor(std::string_view name) const& {
     const GgufEntry& entry = find(name);
     return {type_of("tensor", name, entry), entry.shape, bytes_of(entry)};
   }
   GgufTensor tensor(std::string_view name) const&& = delete;  // would dangle
 
-  /// A tensor of F32 where it lies. A scalar has shape (1). Throws ValueError where the data are
-  /// not aligned for float.
+  /// A view of a tensor of F32 in the file. A scalar has shape (1). Throws ValueError if the data
+  /// are not aligned for float.
   template <int Rank>
   TensorView<const float, Rank> view(std::string_view name) const& {
     const GgufEntry& entry = find(name);
@@ -100,7 +101,7 @@ class GgufFile {
   template <int Rank>
   TensorView<const float, Rank> view(std::string_view name) const&& = delete;  // would dangle
 
-  /// A copy in float, of any type that is read. A scalar has shape (1).
+  /// A copy in float, of any supported type. A scalar has shape (1).
   template <int Rank>
   Tensor<float, Rank> load(std::string_view name) const {
     const GgufEntry& entry = find(name);
@@ -110,7 +111,7 @@ class GgufFile {
     return result;
   }
 
-  /// The same into contiguous memory of the caller. Throws before the first write.
+  /// Loads into contiguous memory of the caller. Throws before the first write.
   template <int Rank>
   void load(std::string_view name, TensorView<float, Rank> out) const {
     check(name, out.shape());
@@ -171,7 +172,7 @@ class GgufFile {
   }
 
   std::span<const std::byte> bytes_of(const GgufEntry& entry) const {
-    if (entry.bytes == 0) return {};  // such a place may lie behind the file's end
+    if (entry.bytes == 0) return {};  // such an offset may lie beyond the file's end
     return bytes_.subspan(static_cast<std::size_t>(entry.begin),
                           static_cast<std::size_t>(entry.bytes));
   }

@@ -38,9 +38,9 @@ inline std::string reason(int error_number) {
 
 }  // namespace detail
 
-/// The bytes stay valid for the life of the object and wherever it is moved. With a map they are
-/// the file itself: pages are read when first touched and shared between processes; who shortens
-/// the file meanwhile gets the reader killed (SIGBUS), so replace files by renaming, as
+/// The bytes stay valid for the life of the object and wherever it is moved. If mapped, they are
+/// the file itself: pages are read when first touched and shared between processes. If the file is
+/// shortened meanwhile, the reader is killed (SIGBUS), so replace files by renaming, as
 /// save_safetensors() does. Throws IoError naming the file and the reason.
 class MappedFile {
  public:
@@ -59,8 +59,8 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
 
-  /// Gives the memory of whole pages in a part of bytes() back: they are read again when they are
-  /// touched. Nothing where the file is no map.
+  /// Releases the memory of whole pages in a part of bytes(): they are read again when touched.
+  /// Does nothing if the file is not mapped.
   void release(std::span<const std::byte> part) const;
 
  private:
@@ -70,7 +70,7 @@ class MappedFile {
   }
 
   std::span<const std::byte> bytes_;
-  Buffer<std::byte> storage_;  // empty where the bytes are a map
+  Buffer<std::byte> storage_;  // empty if the bytes are mapped
 };
 
 #if ATTN_HAS_MMAP
@@ -79,10 +79,10 @@ inline MappedFile::MappedFile(const std::filesystem::path& path) {
   struct Descriptor {
     int number;
     ~Descriptor() {
-      if (number >= 0) ::close(number);  // a map outlives its descriptor
+      if (number >= 0) ::close(number);  // a mapping outlives its descriptor
     }
   };
-  // O_NONBLOCK: opening a named pipe would otherwise wait for somebody to write into it.
+  // O_NONBLOCK: opening a named pipe would otherwise wait for a writer.
   const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   struct stat status;
   if (file.number < 0 || ::fstat(file.number, &status) != 0) {
@@ -116,7 +116,7 @@ inline void MappedFile::release(std::span<const std::byte> part) const {
   const std::size_t begin = (offset + page - 1) / page * page;
   const std::size_t end = (offset + part.size()) / page * page;
   if (begin >= end) return;
-  // A hint: where it fails nothing is lost.
+  // A hint: failure has no consequence.
   auto* start = const_cast<std::byte*>(bytes_.data()) + begin;
   static_cast<void>(::madvise(start, end - begin, MADV_DONTNEED));
 }

@@ -15,11 +15,11 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Refers to elements that somebody else owns and must outlive it.
+/// Refers to elements that must outlive it.
 class NamedTensor {
  public:
-  /// From a view of any strides, a tensor, or an Eigen matrix. Throws ShapeError for a shape that
-  /// nothing can have.
+  /// From a view of any strides, a tensor, or an Eigen matrix. Throws ShapeError for an invalid
+  /// shape.
   template <TensorLike X>
     requires TensorElement<scalar_t<X>>
   NamedTensor(std::string name, const X& tensor)
@@ -40,9 +40,9 @@ class NamedTensor {
     detail::assert_tensor_element<scalar_t<X>>();
   }
 
-  /// From the bytes of contiguous elements of any type that files know, last axis fastest; an empty
-  /// shape is a scalar. Throws ShapeError for a shape that nothing can have, ValueError unless the
-  /// bytes are as many as it says.
+  /// From the bytes of contiguous elements of any type that files may hold, last axis fastest; an
+  /// empty shape is a scalar. Throws ShapeError for an invalid shape, ValueError unless the number
+  /// of bytes matches.
   NamedTensor(std::string name, DType dtype, std::vector<index_t> shape,
               std::span<const std::byte> bytes)
       : name_(std::move(name)),
@@ -51,7 +51,7 @@ class NamedTensor {
         strides_(shape_.size()),
         data_(bytes.data()),
         size_(size_of(shape_)) {
-    // Strides of empty tensors may be more than fit; nothing is read by them.
+    // Strides of empty tensors may overflow; nothing is read with them.
     index_t stride = 1;
     for (std::size_t axis = shape_.size(); axis-- > 0 && size_ > 0;) {
       strides_[axis] = stride;
@@ -72,7 +72,7 @@ class NamedTensor {
   /// Number of elements.
   index_t size() const { return size_; }
 
-  /// Throws DTypeError or ShapeError unless T and Rank are those of the tensor.
+  /// Throws DTypeError or ShapeError unless T and Rank match the tensor.
   template <TensorElement T, int Rank>
   TensorView<const T, Rank> view() const {
     if (dtype_of<T>() != dtype_) {
@@ -90,13 +90,12 @@ class NamedTensor {
     return {reinterpret_cast<const T*>(data_), shape, strides};
   }
 
-  /// Gives the elements in order, last axis fastest, to `sink(std::span<const std::byte>)`, in as
+  /// Writes the elements in order, last axis fastest, to `sink(std::span<const std::byte>)`, in as
   /// few pieces as the strides allow.
   template <class Sink>
   void for_each_run(Sink&& sink) const {
     if (size_ == 0) return;
-    // The trailing axes that lie without gaps make one run; the others are counted like an
-    // odometer.
+    // The trailing axes without gaps form one run; the others are counted like an odometer.
     index_t run = 1;
     std::size_t outer = shape_.size();
     while (outer > 0 && (shape_[outer - 1] == 1 || strides_[outer - 1] == run)) {

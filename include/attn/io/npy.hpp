@@ -19,17 +19,17 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// One array, of a .npy file or a member of a .npz file; const calls are safe from many threads at
-/// once. The header is checked on opening, and that the data are as long as it says. Other types
-/// than asked for throw DTypeError, other shapes ShapeError, naming the file.
+/// One array, from a .npy file or a member of a .npz file; const calls are thread-safe. Opening
+/// checks the header and the length of the data. Unexpected types throw DTypeError, unexpected
+/// shapes ShapeError, naming the file.
 ///
-/// A file may hold several arrays one after the other, as np.save() to one open file writes them:
-/// next_offset() says where the next one begins.
+/// A file may hold several arrays one after another, as np.save() to one open file writes them:
+/// next_offset() is where the next one begins.
 class NpyArray {
  public:
   /// Maps the file; the array begins at `offset`, in bytes. Throws ValueError for an offset beyond
-  /// the file, IoError where the file cannot be read or breaks the format, DTypeError for elements
-  /// that attn does not know (text, objects, structures, complex numbers).
+  /// the file, IoError if the file cannot be read or breaks the format, DTypeError for unsupported
+  /// elements (text, objects, structures, complex numbers).
   explicit NpyArray(const std::filesystem::path& path, std::size_t offset = 0)
       : map_(path), bytes_(map_.bytes()), offset_(offset), file_name_(path.string()) {
     if (offset > bytes_.size()) {
@@ -41,12 +41,13 @@ class NpyArray {
     bytes_ = bytes_.subspan(offset);
     open();
   }
-  /// Over a file's bytes that the caller keeps alive; `name` stands for the file in errors.
+  /// Reads a file's bytes from memory that the caller keeps alive; `name` stands for the file in
+  /// errors.
   explicit NpyArray(std::span<const std::byte> bytes, std::string name = "memory")
       : bytes_(bytes), file_name_(std::move(name)) {
     open();
   }
-  /// Over a file's bytes that are its own from here on.
+  /// Owns the bytes of the file.
   NpyArray(Buffer<std::byte> bytes, std::string name)
       : storage_(std::move(bytes)),
         bytes_(storage_.data(), static_cast<std::size_t>(storage_.size())),
@@ -61,7 +62,7 @@ class NpyArray {
   DType dtype() const { return header_.dtype; }
   /// Empty for a scalar.
   const std::vector<index_t>& shape() const { return header_.shape; }
-  /// Whether the first axis lies closest, as in Fortran and in Eigen's matrices.
+  /// Whether the first axis is contiguous, as in Fortran and in Eigen's matrices.
   bool is_fortran_order() const { return header_.is_fortran_order; }
   /// The `offset` of the next array, in bytes from the start of the file or memory; none if this
   /// array is the last one.
@@ -70,10 +71,10 @@ class NpyArray {
     return end < bytes_.size() ? std::optional(offset_ + end) : std::nullopt;
   }
 
-  /// The array where it lies, without a copy, for the life of this object (moved or not); Fortran's
-  /// order shows as strides. T must be the stored type; bool can only be loaded. A scalar has shape
-  /// (1). Throws ValueError where the data are of the other byte order or not aligned for T: use
-  /// load().
+  /// A view of the array in the file, without a copy, for the life of this object (moved or not);
+  /// Fortran order appears as strides. T must be the stored type; bool can only be loaded. A scalar
+  /// has shape (1). Throws ValueError if the data have the other byte order or are not aligned for
+  /// T: use load().
   template <TensorElement T, int Rank>
   TensorView<const T, Rank> view() const& {
     static_assert(!std::same_as<T, bool>, "bool can only be loaded");
@@ -96,8 +97,8 @@ class NpyArray {
   template <TensorElement T, int Rank>
   TensorView<const T, Rank> view() const&& = delete;  // would dangle
 
-  /// A copy of any alignment, either order of axes and of bytes. Floats of every size are loaded
-  /// from F16, F32 and F64, integers from every integer type, if all values fit, bool from BOOL, as
+  /// A copy, for any alignment, order of axes and byte order. Floats of every size are loaded from
+  /// F16, F32 and F64; integers from every integer type, if all values fit; bool from BOOL, as
   /// SafetensorsFile::load() does.
   template <TensorElement T, int Rank>
   Tensor<T, Rank> load() const {
@@ -113,7 +114,7 @@ class NpyArray {
                                      throw ValueError(error("load", expected, found));
                                    });
     auto result = Tensor<T, Rank>::uninitialized(shape);
-    // In the order of the file: its last axis fastest, which is the first one in Fortran's order.
+    // In the order of the file: its last axis fastest, which is the first one in Fortran order.
     TensorView<T, Rank> target = result.view();
     if (header_.is_fortran_order) target = reversed(target);
     detail::decode_stored<T, Rank>(header_.dtype, data(), header_.is_big_endian, target);
@@ -133,7 +134,7 @@ class NpyArray {
   void open() {
     header_ = parse_npy_header(bytes_, file_name_);
     const std::span<const std::byte> rest = bytes_.subspan(header_.data_begin);
-    // Other bytes than another array's are refused: the header or the data are damaged.
+    // Bytes that are not those of another array are refused: the header or the data are damaged.
     if (rest.size() < header_.data_size ||
         (rest.size() > header_.data_size && !detail::begins_npy(rest.subspan(header_.data_size)))) {
       throw IoError(
@@ -193,7 +194,7 @@ class NpyArray {
 namespace detail {
 
 /// A .npy file's bytes up to its data, which begin at a multiple of 64. Throws DTypeError for a
-/// type that numpy has not.
+/// type that numpy lacks.
 inline std::string npy_preamble(std::string_view function, const NamedTensor& tensor) {
   std::string descr;
   for (const NpyType& type : kNpyTypes) {
@@ -225,8 +226,8 @@ inline std::string npy_preamble(std::string_view function, const NamedTensor& te
 
 }  // namespace detail
 
-/// Writes one array, in C's order, atomically: `np.load(path)` reads it. Throws DTypeError for
-/// bfloat16, which numpy has not, IoError naming the file where it cannot be written.
+/// Writes one array, in C order, atomically: `np.load(path)` reads it. Throws DTypeError for
+/// bfloat16, which numpy lacks, IoError naming the file if it cannot be written.
 template <TensorLike X>
 void save_npy(const std::filesystem::path& path, const X& x) {
   const NamedTensor tensor("x", x);

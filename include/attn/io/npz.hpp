@@ -27,7 +27,7 @@ inline std::uint32_t crc_of(std::uint32_t crc, std::span<const std::byte> bytes)
       ::crc32_z(crc, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
-/// Inflates a raw stream as far as `out` reaches; returns how many bytes that were. Throws IoError
+/// Inflates a raw stream until `out` is full; returns the number of bytes written. Throws IoError
 /// for a broken stream.
 class Inflater {
  public:
@@ -74,16 +74,17 @@ class Inflater {
 
 }  // namespace detail
 
-/// An open file; const calls are safe from many threads at once. Its directory is checked on
-/// opening, an array where it is asked for. Members that are no .npy are left out.
+/// An open .npz file; const calls are thread-safe. Opening checks the directory; an array is
+/// checked when it is requested. Members that are not .npy files are ignored.
 class NpzFile {
  public:
-  /// Maps the file. Throws IoError where it cannot be read or is no zip file.
+  /// Maps the file. Throws IoError if it cannot be read or is not a zip file.
   explicit NpzFile(const std::filesystem::path& path)
       : map_(path), bytes_(map_.bytes()), file_name_(path.string()) {
     open();
   }
-  /// Over a file's bytes that the caller keeps alive; `name` stands for the file in errors.
+  /// Reads a file's bytes from memory that the caller keeps alive; `name` stands for the file in
+  /// errors.
   explicit NpzFile(std::span<const std::byte> bytes, std::string name = "memory")
       : bytes_(bytes), file_name_(std::move(name)) {
     open();
@@ -91,7 +92,7 @@ class NpzFile {
 
   const std::string& file_name() const { return file_name_; }
 
-  /// As np.savez() was given them; sorted.
+  /// Names as given to np.savez(), sorted.
   std::vector<std::string> names() const {
     std::vector<std::string> result;
     for (const auto& item : members_) result.push_back(item.first);
@@ -99,8 +100,8 @@ class NpzFile {
   }
   bool contains(std::string_view name) const { return members_.contains(name); }
 
-  /// The array of a name: stored ones lie in this file, which must outlive them, compressed ones in
-  /// memory of their own. Throws ValueError for an unknown name, IoError for a broken stream,
+  /// The array of a name. Stored arrays refer to this file, which must outlive them; compressed
+  /// ones own their memory. Throws ValueError for an unknown name, IoError for a broken stream,
   /// checksum or header, and what NpyArray throws.
   NpyArray array(std::string_view name) const& {
     const auto at = members_.find(name);
@@ -143,11 +144,11 @@ class NpzFile {
     throw IoError(message("NpzFile", subject(name), "have its checksum", "another"));
   }
 
-  /// The header comes first, so that memory is asked for only where it agrees with the directory.
+  /// The header comes first, so that memory is allocated only if it agrees with the directory.
   Buffer<std::byte> inflated(std::string_view name, const detail::ZipMember& member,
                              const std::string& text) const {
     const auto size = static_cast<std::size_t>(member.size);
-    constexpr std::size_t enough = 1 << 17;  // of any header that numpy writes
+    constexpr std::size_t enough = 1 << 17;  // at least the size of any header that numpy writes
     std::vector<std::byte> head((std::min)(size, enough));
     head.resize(detail::Inflater(member.stored, subject(name))(head));
     const NpyHeader header = parse_npy_header(head, text);
@@ -175,7 +176,7 @@ class NpzFile {
 
 namespace detail {
 
-/// Little-endian fields, one behind the other.
+/// Little-endian fields, one after another.
 class ZipRecord {
  public:
   ZipRecord& operator()(std::uint64_t number, int bytes) {
@@ -192,8 +193,8 @@ class ZipRecord {
   std::string text_;
 };
 
-/// From the version that reads it to the length of the extra field; all sizes stand there, in 64
-/// bits.
+/// The fields from the version needed to the length of the extra field; all sizes are in the extra
+/// field, in 64 bits.
 inline void zip_fields(ZipRecord& record, std::uint32_t crc, std::string_view name,
                        std::uint64_t extra) {
   constexpr std::uint64_t ones = 0xFFFFFFFF;
@@ -204,10 +205,10 @@ inline void zip_fields(ZipRecord& record, std::uint32_t crc, std::string_view na
 
 }  // namespace detail
 
-/// Writes arrays by name, in C's order and not compressed, atomically: `np.load(path)["weight"]`
-/// reads them. Deterministic. Throws ValueError for a repeated name, one of more than 65531 bytes
-/// or one that is not UTF-8, DTypeError for bfloat16, which numpy has not, IoError naming the file
-/// where it cannot be written.
+/// Writes arrays by name, in C order and uncompressed, atomically: `np.load(path)["weight"]` reads
+/// them. Deterministic. Throws ValueError for a repeated name, one of more than 65531 bytes or one
+/// that is not UTF-8; DTypeError for bfloat16, which numpy lacks; IoError naming the file if it
+/// cannot be written.
 inline void save_npz(const std::filesystem::path& path, std::span<const NamedTensor> arrays) {
   std::vector<std::string> names, preambles;
   for (const NamedTensor& array : arrays) {

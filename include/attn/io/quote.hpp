@@ -15,8 +15,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The parts one after another, whole numbers in decimal. (Also because g++ 12, in "text" + string,
-/// warns of an overlap that is not there.)
+/// The parts one after another, integers in decimal. (Also because g++ 12 warns of an overlap in
+/// "text" + string that does not exist.)
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::string text;
@@ -31,8 +31,8 @@ std::string concat(const Parts&... parts) {
   return text;
 }
 
-/// Length of the UTF-8 sequence that `text` begins with; 0 where it begins with none (RFC 3629: no
-/// overlong forms, no surrogates, nothing past U+10FFFF).
+/// Length of the UTF-8 sequence at the start of `text`; 0 if there is none (RFC 3629: no overlong
+/// forms, no surrogates, nothing past U+10FFFF).
 inline std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
@@ -52,10 +52,9 @@ inline std::size_t utf8_length(std::string_view text) {
   return length;
 }
 
-/// `text` in double quotes, cut after about 120 bytes, control characters (C0, C1, DEL) and bytes
-/// that are no UTF-8 as
-/// \xNN: a hostile name of 100 MB, or one with a NUL that would end what() early, still gives one
-/// readable line.
+/// `text` in double quotes, cut after about 120 bytes, with control characters (C0, C1, DEL) and
+/// invalid bytes as \xNN: a hostile name of 100 MB, or one with a NUL that would end what() early,
+/// still gives one readable line.
 inline std::string quote(std::string_view text) {
   constexpr std::size_t longest = 120;
   constexpr const char* digits = "0123456789abcdef";
@@ -82,7 +81,7 @@ inline std::string quote(std::string_view text) {
   return result += at < text.size() ? "...\"" : "\"";
 }
 
-/// "(2, 3)", as to_string() gives for shapes of fixed rank; "()" for a scalar.
+/// "(2, 3)", as to_string() prints shapes of fixed rank; "()" for a scalar.
 inline std::string shape_text(std::span<const index_t> shape) {
   constexpr std::size_t most = 16;
   std::string text = "(";
@@ -94,7 +93,7 @@ inline std::string shape_text(std::span<const index_t> shape) {
   return text += ")";
 }
 
-/// "2 missing ("a", "b")"; the first 50 names, and how many more there are.
+/// "2 missing ("a", "b")"; the first 50 names, and the number of others.
 inline std::string list_text(std::span<const std::string> names, std::string_view what) {
   constexpr std::size_t most = 50;
   std::string text = concat(names.size(), " ", what);

@@ -15,7 +15,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Of each pair, in order, the first place of its first text becomes its second.
+/// For each pair, in order, replaces the first occurrence of its first text by its second.
 template <class Pairs>
 std::string renamed(std::string_view name, const Pairs& pairs) {
   std::string result(name);
@@ -29,9 +29,9 @@ std::string renamed(std::string_view name, const Pairs& pairs) {
 
 }  // namespace detail
 
-/// For LoadOptions::rename: {{"self_attn.out_proj.", "attention.o_proj."}, ..} makes
-/// "layers.0.attention.o_proj.weight" of "layers.0.self_attn.out_proj.weight". Pairs apply in
-/// order, each at the first place where its text stands in what those before it made.
+/// For LoadOptions::rename: {{"self_attn.out_proj.", "attention.o_proj."}, ..} turns
+/// "layers.0.self_attn.out_proj.weight" into "layers.0.attention.o_proj.weight". Pairs apply in
+/// order, each at the first occurrence of its text in the result so far.
 inline std::function<std::string(std::string_view)> rename_by(
     std::vector<std::pair<std::string, std::string>> pairs) {
   return [pairs = std::move(pairs)](std::string_view name) { return detail::renamed(name, pairs); };

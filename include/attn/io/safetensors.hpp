@@ -18,19 +18,19 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// An open file; const calls are safe from many threads at once. The whole header is checked on
-/// opening: https://github.com/huggingface/safetensors#format. Unknown names throw ValueError,
-/// other element types than asked for DTypeError, other shapes ShapeError, all naming file and
-/// tensor.
+/// An open safetensors file; const calls are thread-safe. Opening checks the whole header:
+/// https://github.com/huggingface/safetensors#format. Unknown names throw ValueError, unexpected
+/// element types DTypeError, unexpected shapes ShapeError, all naming file and tensor.
 class SafetensorsFile {
  public:
-  /// Maps the file. Throws IoError where it cannot be read or breaks the format.
+  /// Maps the file. Throws IoError if it cannot be read or breaks the format.
   explicit SafetensorsFile(const std::filesystem::path& path)
       : map_(path), bytes_(map_.bytes()), file_name_(path.string()) {
     header_ = parse_safetensors_header(bytes_, file_name_);
   }
 
-  /// Over a file's bytes that the caller keeps alive; `name` stands for the file in errors.
+  /// Reads a file's bytes from memory that the caller keeps alive; `name` stands for the file in
+  /// errors.
   explicit SafetensorsFile(std::span<const std::byte> bytes, std::string name = "memory")
       : bytes_(bytes), file_name_(std::move(name)) {
     header_ = parse_safetensors_header(bytes_, file_name_);
@@ -42,7 +42,7 @@ class SafetensorsFile {
   const std::string& file_name() const { return file_name_; }
   const SafetensorsMetadata& metadata() const { return header_.metadata; }
 
-  /// Sorted.
+  /// Tensor names, sorted.
   std::vector<std::string> names() const {
     std::vector<std::string> result;
     for (const auto& item : header_.tensors) result.push_back(item.first);
@@ -50,8 +50,7 @@ class SafetensorsFile {
   }
 
   bool contains(std::string_view name) const { return header_.tensors.contains(name); }
-  /// Throws DTypeError for a type that attn does not know; such a tensor can be had as bytes()
-  /// alone.
+  /// Throws DTypeError for an unsupported type; such a tensor is available only as bytes().
   DType dtype(std::string_view name) const {
     return known_dtype("dtype", name, find("dtype", name));
   }
@@ -64,17 +63,18 @@ class SafetensorsFile {
     return bytes_of(find("bytes", name));
   }
 
-  /// The tensor as stored, whatever its type and rank, to be written again by save_safetensors();
-  /// valid for the life of this object. Throws DTypeError for a type that attn does not know.
+  /// The tensor as stored, of any type and rank, to be written again by save_safetensors(); valid
+  /// for the life of this object. Throws DTypeError for an unsupported type.
   NamedTensor tensor(std::string_view name) const& {
     const SafetensorsEntry& entry = find("tensor", name);
     return {std::string(name), known_dtype("tensor", name, entry), entry.shape, bytes_of(entry)};
   }
   NamedTensor tensor(std::string_view name) const&& = delete;  // would dangle
 
-  /// The tensor where it lies, without a copy, for the life of this object (moved or not). T must
-  /// be the stored type; bool cannot be viewed, since a stored byte other than 0 and 1 is no bool.
-  /// A scalar has shape (1). Throws ValueError where the data are not aligned for T: use load().
+  /// A view of the tensor in the file, without a copy, for the life of this object (moved or not).
+  /// T must be the stored type; bool cannot be viewed, since a stored byte other than 0 and 1 is
+  /// not a valid bool. A scalar has shape (1). Throws ValueError if the data are not aligned for T:
+  /// use load().
   template <TensorElement T, int Rank>
   TensorView<const T, Rank> view(std::string_view name) const& {
     static_assert(!std::same_as<T, bool>, "bool can only be loaded");
@@ -97,9 +97,9 @@ class SafetensorsFile {
   template <TensorElement T, int Rank>
   TensorView<const T, Rank> view(std::string_view name) const&& = delete;  // would dangle
 
-  /// A copy of any alignment. Floats of every size are loaded from F16, BF16, F32 and F64 (what is
-  /// wider rounds once, to nearest even); integers from every integer type, if all values fit; bool
-  /// from BOOL, if all bytes are 0 or 1, else ValueError. A scalar has shape (1).
+  /// A copy, for any alignment. Floats of every size are loaded from F16, BF16, F32 and F64 (wider
+  /// types are rounded once, to nearest even); integers from every integer type, if all values fit;
+  /// bool from BOOL, if all bytes are 0 or 1, otherwise ValueError. A scalar has shape (1).
   template <TensorElement T, int Rank>
   Tensor<T, Rank> load(std::string_view name) const {
     const Shape<Rank> shape = shape_as<Rank>("load", name, find("load", name));
@@ -110,7 +110,7 @@ class SafetensorsFile {
     return result;
   }
 
-  /// The same into memory of the caller, of any strides. Throws before the first write.
+  /// Loads into memory of the caller, of any strides. Throws before the first write.
   template <TensorElement T, int Rank>
   void load(std::string_view name, TensorView<T, Rank> out) const {
     check<T>(name, out.shape());

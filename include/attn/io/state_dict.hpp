@@ -1,13 +1,13 @@
 // load_state_dict, save_state_dict: module parameters by PyTorch's names.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A module takes part by two members, which call f(name, view) once per parameter, always in the
+// A module supports this by two members, which call f(name, view) once per parameter, always in the
 // same order:
 //
-//   void visit_parameters(const ParameterVisitor<T>& f);  // layers/parameter_visitor.hpp
+//   void visit_parameters(const ParameterVisitor<T>& f);  // layers/module/parameter_visitor.hpp
 //   void visit_parameters(const ParameterVisitor<const T>& f) const;
 //
-// or, where its parameters have several element types, by templates over f.
+// or, if its parameters have several element types, by templates over f.
 #pragma once
 
 #include <algorithm>
@@ -48,13 +48,13 @@ struct LoadOptions {
   std::string prefix = {};
   /// Missing and unexpected tensors are errors; otherwise the LoadReport lists them.
   bool strict = true;
-  /// From the module's name to the file's (without prefix), for files of other naming schemes.
+  /// From the module's name to the file's (without prefix), for files with another naming scheme.
   std::function<std::string(std::string_view)> rename = {};
   /// Unexpected tensors to accept: names without prefix, beginnings that end with a dot, or ends
   /// that start with a dot. The lists below use the same patterns.
   std::vector<std::string> ignore = {};
   std::vector<std::string> transpose = {};  ///< matrices that the file stores transposed: (in, out)
-  /// Tensors that the file stores in another shape, elements in the same order.
+  /// Tensors that the file stores in another shape, with the elements in the same order.
   std::vector<std::string> reshape = {};
   std::vector<std::string> add_one = {};  ///< tensors to add 1 to, such as Gemma's norms
 };
@@ -77,7 +77,7 @@ concept TensorFile = requires(const File& file, std::string_view name, TensorVie
 
 namespace detail {
 
-/// Whether a list of LoadOptions has a name, given without prefix.
+/// Whether a list of LoadOptions contains a name, given without prefix.
 inline bool is_listed(std::span<const std::string> list, std::string_view name) {
   return std::any_of(list.begin(), list.end(), [&](const std::string& one) {
     return name == one || (one.ends_with('.') && name.starts_with(one)) ||
@@ -85,7 +85,7 @@ inline bool is_listed(std::span<const std::string> list, std::string_view name) 
   });
 }
 
-/// How one parameter lies in its file.
+/// How one parameter is stored in its file.
 struct StoredAs {
   bool transposed, reshaped, less_one;
 
@@ -157,14 +157,14 @@ struct StoredAs {
 
 /// Copies tensors of `file` into the module's parameters, with the conversions of
 /// SafetensorsFile::load(). Everything is checked before anything is written: a failed load leaves
-/// the module as it was. Throws ShapeError or DTypeError for a tensor that does not fit, naming it
-/// and both shapes, ValueError for a number that float16 would round to infinity; in strict mode
+/// the module unchanged. Throws ShapeError or DTypeError for a tensor that does not fit, naming it
+/// and both shapes; ValueError for a number that float16 would round to infinity; in strict mode
 /// ValueError that lists the missing and the unexpected names.
 template <ParameterModule Module, TensorFile File>
   requires(!std::is_const_v<Module>)
 LoadReport load_state_dict(Module& module, const File& file, const LoadOptions& options = {}) {
   LoadReport report;
-  std::vector<std::string> names;  // one per parameter: renaming is not asked twice
+  std::vector<std::string> names;  // one per parameter: rename is called once each
   const auto without_prefix = [&](std::string_view name) {
     return name.substr(options.prefix.size());
   };
@@ -211,7 +211,7 @@ LoadReport load_state_dict(Module& module, const File& file, const LoadOptions& 
   return report;
 }
 
-/// Never: a module comes first, a file second.
+/// Deleted: a module comes first, a file second.
 template <class Module, class File>
   requires(!(ParameterModule<Module> && TensorFile<File>) || std::is_const_v<Module>)
 void load_state_dict(Module&, const File&, const LoadOptions& = {}) {
@@ -224,14 +224,14 @@ void load_state_dict(Module&, const File&, const LoadOptions& = {}) {
 }
 
 struct SaveOptions {
-  /// As those of LoadOptions: the same two load what was saved.
+  /// The same options as LoadOptions, so that equal values load what was saved.
   std::string prefix = {};
   std::function<std::string(std::string_view)> rename = {};  ///< as that of LoadOptions
   SafetensorsMetadata metadata = {};  ///< texts by name, in the head of the file
 };
 
-/// The module's parameters in its own order, by PyTorch's names or those that `options` makes of
-/// them; the list refers to the module's memory.
+/// The module's parameters in its own order, under PyTorch's names or those that `options` derive
+/// from them; the list refers to the module's memory.
 template <class Module>
   requires ParameterModule<const Module>
 std::vector<NamedTensor> state_dict(const Module& module, const SaveOptions& options = {}) {
@@ -243,7 +243,7 @@ std::vector<NamedTensor> state_dict(const Module& module, const SaveOptions& opt
   return tensors;
 }
 
-/// Writes a file that load_state_dict() and PyTorch read. Throws as save_safetensors() does.
+/// Writes a file that load_state_dict() and PyTorch read. Throws what save_safetensors() throws.
 template <class Module>
   requires ParameterModule<const Module>
 void save_state_dict(const std::filesystem::path& path, const Module& module,
@@ -251,7 +251,7 @@ void save_state_dict(const std::filesystem::path& path, const Module& module,
   save_safetensors(path, state_dict(module, options), options.metadata);
 }
 
-/// Never: it is a module that has parameters.
+/// Deleted: only a module has parameters.
 template <class Module>
   requires(!ParameterModule<const Module>)
 void save_state_dict(const std::filesystem::path&, const Module&, const SaveOptions& = {}) {

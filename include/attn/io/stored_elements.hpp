@@ -30,7 +30,7 @@ namespace detail {
 template <class T>
 inline constexpr bool is_float_element = std::is_floating_point_v<T> || Float16Element<T>;
 
-/// What a tensor must hold to be loaded as T's, for errors.
+/// The stored types from which a T can be loaded, for errors.
 template <class T>
 constexpr std::string_view loadable_types() {
   return is_float_element<T>       ? "hold F16, BF16, F32 or F64"
@@ -53,7 +53,7 @@ bool with_stored_type(const std::optional<DType>& dtype, F&& f) {
   }
 }
 
-/// The element at `from`, aligned or not. Swapped: of the other byte order.
+/// The element at `from`, aligned or not. Swapped: with the other byte order.
 template <class Stored>
 Stored stored_element(const std::byte* from, bool is_swapped) {
   std::byte bytes[sizeof(Stored)];
@@ -86,7 +86,7 @@ void check_overflow(std::string_view function, std::string_view what, std::span<
   }
 }
 
-/// Calls fail(expected, found) where an integer does not fit T; floats are rounded, if need be to
+/// Calls fail(expected, found) if an integer does not fit T; floats are rounded, if necessary to
 /// infinity.
 template <class T, class Fail>
 void check_stored_values(DType dtype, std::span<const std::byte> data, bool is_swapped,
@@ -132,7 +132,7 @@ const std::byte* decode_elements(const std::byte* from, bool is_swapped, TensorV
   return from;
 }
 
-/// The whole data, in order, into `out`; the types have been found to agree.
+/// Converts the whole data, in order, into `out`; the types were checked.
 template <class T, int Rank>
 void decode_stored(DType dtype, std::span<const std::byte> data, bool is_swapped,
                    TensorView<T, Rank> out) {

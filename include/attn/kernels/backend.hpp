@@ -3,17 +3,17 @@
 //
 //   backend<family::Products, T>(isa).gemm(problem, execution)
 //
-// A family's header specialises Backend: pointers to kernels and tile sizes. The family's kernel
-// text fills it in, for each target: `template <class T> struct
-// TargetTable<detail::Backend<family::Norms, T, T>>`. A call instantiates the table of its own
-// family alone.
+// The header of a family specialises Backend: pointers to kernels and tile sizes. The family's
+// kernel text fills it in, for each target: `template <class T> struct
+// TargetTable<detail::Backend<family::Norms, T, T>>`. A call instantiates only the table of its own
+// family.
 //
-// With attn::compiled (ATTN_COMPILED) the tables lie in the library, behind
-// attn::compiled::table(). Its mangled name holds no type of the inline namespace, which differs
+// With attn::compiled (ATTN_COMPILED) the tables are in the library, behind
+// attn::compiled::table(). Its mangled name contains no type of the inline namespace, which differs
 // between a library and programs with other -m flags; the types that pointers refer to have the
 // same layout in all of them. A hash of that layout is part of the name, so that headers of another
 // version, or with fields in another order, fail to link. Virtual functions are not called across
-// the boundary: to a sanitizer, the executors on its two sides are different types.
+// the boundary: sanitizers regard the executors on the two sides as different types.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +50,7 @@ struct AttentionBackward;
 #if defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY)
 namespace attn::compiled {
 
-/// A program's executor, as the library sees it: run(executor, count, task), where task is a
+/// A program's executor as the library uses it: run(executor, count, task), where task is a
 /// TaskRef. concurrency() is a function, called only if needed: OpenMP takes nanoseconds to answer,
 /// and small calls run on one thread anyway.
 struct ExecutorRef {
@@ -70,8 +70,9 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A target's table for one family, with inputs of In and sums of Acc: specialised by each family's
-/// header. Member kLayout is a layout_hash() of the table and of its kernels' arguments.
+/// A target's table for one family, with inputs of type In and sums of type Acc: specialised by
+/// each family's header. Its member kLayout is a layout_hash() of the table and of its kernels'
+/// arguments.
 template <class Family, class In, class Acc = In>
 struct Backend;
 
@@ -80,7 +81,7 @@ constexpr std::uint64_t layout_hash(std::initializer_list<std::uint64_t> numbers
   std::uint64_t hash = 0xcbf29ce484222325u ^ ATTN_VERSION;
   for (std::uint64_t number : numbers) {
     hash = (hash ^ number) * 0x100000001b3u;
-    hash ^= hash >> 29;  // or numbers would not reach the bits below their own
+    hash ^= hash >> 29;  // otherwise numbers would not affect lower bits
   }
   return hash;
 }
@@ -146,7 +147,7 @@ constexpr Kernel<Problem> make_kernel(void (*)(const Problem&, const Executor&, 
 
 #endif
 
-/// A function(problem, executor, workspace) of kernel text as an entry of a Backend.
+/// Wraps function(problem, executor, workspace) of kernel text as an entry of a Backend.
 template <auto kFunction>
 inline constexpr auto kKernel = make_kernel<kFunction>(kFunction);
 

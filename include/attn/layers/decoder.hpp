@@ -40,10 +40,10 @@ class Decoder : public detail::LayerStack<T, DecoderLayer<T>> {
     return out;
   }
 
-  /// Into `out`, which may be x but must not overlap memory. All layers take the same options, and
-  /// functors for self-attention; outputs in the options are those of the last layer. With caches,
-  /// one per layer, x holds the tokens after those of the caches, and only the first call reads
-  /// memory. Throws ShapeError or ValueError, and then leaves the caches as they were.
+  /// Writes to `out`, which may be x but must not overlap memory. All layers get the same options,
+  /// and functors for self-attention; outputs on request are those of the last layer. With caches,
+  /// one per layer, x holds the tokens after those in the caches, and only the first call reads
+  /// memory. Throws ShapeError or ValueError, and then leaves the caches unchanged.
   template <TensorLike X, TensorLike Memory, TensorLike Out, class... Functors>
   void forward(const X& x, const Memory& memory, Out&& out,
                const AttentionOptions<Accumulator<T>>& options = {},

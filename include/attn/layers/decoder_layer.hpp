@@ -6,11 +6,12 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// The keys and values that one decoder layer keeps from call to call.
+/// The keys and values that one decoder layer keeps between calls.
 template <class T>
 struct DecoderLayerCache {
   KvCache<T> self;  ///< of the tokens so far
-  /// Of memory, the encoder's result: filled by the first call; later calls do not read memory.
+  /// Keys and values of memory, the encoder's result: filled by the first call; later calls do not
+  /// read memory.
   KvCache<T> memory;
 
   struct Length {
@@ -49,7 +50,7 @@ template <class T>
 class DecoderLayer {
  public:
   DecoderLayer() = default;
-  /// options.attention.rotary and window are those of self-attention alone. Throws ValueError for
+  /// options.attention.rotary and window apply to self-attention only. Throws ValueError for
   /// norm_behind.
   explicit DecoderLayer(const TransformerLayerOptions& options)
       : self_attn(options.attention_options()),
@@ -65,7 +66,7 @@ class DecoderLayer {
     }
   }
 
-  /// Room for `capacity` tokens and a memory of `memory_len`, stored as `element`: see
+  /// Capacity for `capacity` tokens and a memory of `memory_len`, stored as `element`: see
   /// KvCacheOptions.
   DecoderLayerCache<T> make_cache(index_t batch, index_t capacity, index_t memory_len,
                                   std::optional<DType> element = {}) const {
@@ -87,8 +88,8 @@ class DecoderLayer {
     return out;
   }
 
-  /// Into `out`, which may be x. Functors act in self-attention. Throws ShapeError or ValueError;
-  /// the cache then is as it was.
+  /// Writes to `out`, which may be x. Functors apply to self-attention. Throws ShapeError or
+  /// ValueError, and then leaves the cache unchanged.
   template <TensorLike X, TensorLike Memory, TensorLike Out, class... Functors>
   void forward(const X& x, const Memory& memory, Out&& out,
                const AttentionOptions<Accumulator<T>>& options = {},

@@ -24,7 +24,7 @@ struct DecoderLayerSaved {
 
 namespace detail {
 
-/// Dropout behind self-attention, attention to memory and feed-forward.
+/// Indices of the dropout after self-attention, attention to memory and feed-forward.
 struct DecoderDropout {
   DropoutPlace self, memory, feed_forward;
 
@@ -34,7 +34,7 @@ struct DecoderDropout {
         feed_forward{p, at, kAfterFeedForward} {}
 };
 
-/// The options of attention to memory, on the execution of self-attention.
+/// The options of attention to memory, with the execution of self-attention.
 template <class T>
 AttentionOptions<Accumulator<T>> memory_options(const DecoderCall<T>& call,
                                                 const Execution& execution) {
@@ -45,8 +45,8 @@ AttentionOptions<Accumulator<T>> memory_options(const DecoderCall<T>& call,
 
 }  // namespace detail
 
-/// DecoderLayer::forward() that saves: x and out (batch, tgt_len, d_model), memory (batch, src_len,
-/// d_model). Functors act in self-attention. Throws ShapeError or ValueError.
+/// DecoderLayer::forward() that saves activations: x and out (batch, tgt_len, d_model), memory
+/// (batch, src_len, d_model). Functors apply to self-attention. Throws ShapeError or ValueError.
 template <class T, class... Functors>
 void forward(const DecoderLayer<T>& layer, Input3<T> x, Input3<T> memory, Output3<T> out,
              DecoderLayerSaved<T>& saved, const AttentionOptions<Accumulator<T>>& options = {},
@@ -105,8 +105,8 @@ void forward(const DecoderLayer<T>& layer, Input3<T> x, Input3<T> memory, Output
   }
 }
 
-/// d_x (batch, tgt_len, d_model), which may be d_out; d_memory (batch, src_len, d_model) += its
-/// gradient; those of the parameters are added to `gradients`.
+/// Computes d_x (batch, tgt_len, d_model), which may be d_out; adds to d_memory (batch, src_len,
+/// d_model) and to the gradients of the parameters in `gradients`.
 template <class T, class... Functors>
 void backward(const DecoderLayer<T>& layer, Input3<T> d_out, DecoderLayerSaved<T>& saved,
               Output3<T> d_x, Output3<T> d_memory, DecoderLayer<Accumulator<T>>& gradients,

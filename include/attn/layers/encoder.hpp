@@ -37,9 +37,9 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
     return out;
   }
 
-  /// Into `out`, which may be x. All layers take the same options and functors; outputs in the
-  /// options are those of the last layer. With caches, one per layer, x holds the tokens after
-  /// those of the caches. Throws ShapeError or ValueError, and then leaves the caches as they were,
+  /// Writes to `out`, which may be x. All layers get the same options and functors; outputs on
+  /// request are those of the last layer. With caches, one per layer, x holds the tokens after
+  /// those in the caches. Throws ShapeError or ValueError, and then leaves the caches unchanged,
   /// except for keys that a window forgot.
   template <TensorLike X, TensorLike Out, class... Functors>
   void forward(const X& x, Out&& out, const AttentionOptions<Accumulator<T>>& options = {},
@@ -56,11 +56,11 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
               });
   }
 
-  /// The same for several conversations of any lengths: row b of x holds the tokens after those of
-  /// conversations[b], which has a cache of one row for each layer. The result is that of a call
-  /// for each row, but linear maps read their weights once for all rows. See
-  /// MultiHeadAttentionCall::row_caches for what options may hold. Throws ShapeError or ValueError,
-  /// and then leaves all caches as they were, except for keys that a window forgot.
+  /// Forward for several conversations of any lengths: row b of x holds the tokens after those of
+  /// conversations[b], which has a cache of one row per layer. The result equals one call per row,
+  /// but linear layers read their weights once for all rows. See MultiHeadAttentionCall::row_caches
+  /// for the options allowed. Throws ShapeError or ValueError, and then leaves all caches
+  /// unchanged, except for keys that a window forgot.
   template <TensorLike X, TensorLike Out, class... Functors>
   void forward_rows(const X& x, Out&& out, const AttentionOptions<Accumulator<T>>& options,
                     std::span<const std::span<KvCache<T>>> conversations,
@@ -75,7 +75,7 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
     detail::CallGuard<T> guard(conversations);
     std::vector<KvCache<T>*> rows(conversations.size());
     const detail::StackBias<T> own("Encoder", *this, options);
-    std::size_t n = 0;  // the layer's number
+    std::size_t n = 0;  // index of the layer
     this->run("Encoder", const_view(x), view_of(out), std::span<KvCache<T>>(), options.execution,
               [&](const EncoderLayer<T>& layer, auto from, auto to, KvCache<T>*) {
                 std::transform(conversations.begin(), conversations.end(), rows.begin(),

@@ -16,7 +16,7 @@ struct TransformerLayerOptions {
   Activation activation = Activation::relu;  ///< of the feed-forward
   double layer_norm_eps = 1e-5;              ///< epsilon of the norms
   bool norm_first = false;  ///< pre-norm: x + f(norm(x)); otherwise post-norm: norm(x + f(x))
-  /// With norm_first: x + norm(f(norm(x))), as in Gemma 2; no backward.
+  /// With norm_first: x + norm(f(norm(x))), as in Gemma 2; has no backward.
   bool norm_behind = false;
   bool bias = true;                 ///< of linear maps and norms
   bool gated = false;               ///< gated feed-forward: see FeedForwardOptions
@@ -74,8 +74,8 @@ class EncoderLayer {
     return out;
   }
 
-  /// Into `out`, which may be x. call.residual is set by the layer. Throws ShapeError or
-  /// ValueError; the cache then is as it was, but for keys that its window left outside.
+  /// Writes to `out`, which may be x. The layer sets call.residual. Throws ShapeError or
+  /// ValueError, and then leaves the cache unchanged, except for keys that its window forgot.
   template <TensorLike X, TensorLike Out, class... Functors>
   void forward(const X& x, Out&& out, const AttentionOptions<Accumulator<T>>& options = {},
                const MultiHeadAttentionCall<T>& call = {}, const Functors&... functors) const {
@@ -114,7 +114,7 @@ class EncoderLayer {
   double dropout = 0;  ///< in training
 
  private:
-  /// With a norm before each part and one behind. `in` may be `to`; `attended` is scratch.
+  /// The layer with a norm before and after each sublayer. `in` may be `to`; `attended` is scratch.
   template <class... Functors>
   void forward_between(const TensorView3<const T>& in, const TensorView3<T>& attended,
                        const TensorView3<T>& to, const AttentionOptions<Accumulator<T>>& options,

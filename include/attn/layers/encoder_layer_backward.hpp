@@ -8,7 +8,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Each activation once: what one part makes is written where the next one saves it.
+/// Stores each activation once: a sublayer writes its output where the next one saves its input.
 template <class T>
 struct EncoderLayerSaved {
   MultiHeadAttentionSaved<T> self_attn;
@@ -25,7 +25,7 @@ struct EncoderLayerSaved {
 
 namespace detail {
 
-/// The options of attention at a place of a layer: its own dropout, where the call has none.
+/// The attention options of a training step: the layer's dropout, unless the call sets its own.
 template <class T>
 AttentionOptions<Accumulator<T>> training_options(AttentionOptions<Accumulator<T>> options,
                                                   const MultiHeadAttention<T>& layer,
@@ -36,7 +36,7 @@ AttentionOptions<Accumulator<T>> training_options(AttentionOptions<Accumulator<T
   return options;
 }
 
-/// out = residual + dropout(f(.., out, its residual)): one pass where nothing is dropped.
+/// out = residual + dropout(f(.., out, its residual)): one pass if nothing is dropped.
 template <class T, class F>
 void add_branch(const DropoutPlace& place, const TensorView3<const T>& residual,
                 const TensorView3<T>& out, const Execution& execution, F f) {
@@ -45,8 +45,7 @@ void add_branch(const DropoutPlace& place, const TensorView3<const T>& residual,
   apply_dropout<T>(place, out, out, residual, execution);
 }
 
-/// What the gradient of a branch is, of d_out: d_out itself, or in `memory` what dropout leaves of
-/// it.
+/// The gradient of a branch from d_out: d_out itself, or d_out after dropout, in `memory`.
 template <class T>
 TensorView3<const T> branch_gradient(const DropoutPlace& place, const TensorView3<const T>& d_out,
                                      const TensorView3<T>& memory, const Execution& execution) {
@@ -57,8 +56,8 @@ TensorView3<const T> branch_gradient(const DropoutPlace& place, const TensorView
 
 }  // namespace detail
 
-/// EncoderLayer::forward() that saves: x and out (batch, seq, d_model). Throws ShapeError or
-/// ValueError.
+/// EncoderLayer::forward() that saves activations: x and out (batch, seq, d_model). Throws
+/// ShapeError or ValueError.
 template <class T, class... Functors>
 void forward(const EncoderLayer<T>& layer, Input3<T> x, Output3<T> out, EncoderLayerSaved<T>& saved,
              const AttentionOptions<Accumulator<T>>& options = {},
@@ -104,7 +103,8 @@ void forward(const EncoderLayer<T>& layer, Input3<T> x, Output3<T> out, EncoderL
   }
 }
 
-/// d_x (batch, seq, d_model), which may be d_out; those of the parameters are added to `gradients`.
+/// Computes d_x (batch, seq, d_model), which may be d_out; adds the gradients of the parameters to
+/// `gradients`.
 template <class T, class... Functors>
 void backward(const EncoderLayer<T>& layer, Input3<T> d_out, EncoderLayerSaved<T>& saved,
               Output3<T> d_x, EncoderLayer<Accumulator<T>>& gradients,
@@ -117,7 +117,7 @@ void backward(const EncoderLayer<T>& layer, Input3<T> d_out, EncoderLayerSaved<T
   const TensorView3<T> first(memory.data(), d_out.shape());
   const TensorView3<T> second(memory.data() + d_out.size(), d_out.shape());
   const TensorView3<T> dropped(memory.data() + 2 * d_out.size(), d_out.shape());
-  // d_x = what attention's branch gives of d, + residual.
+  // d_x = the gradient of the attention branch from d + residual.
   const auto attend = [&](const TensorView3<const T>& d, const TensorView3<T>& to,
                           const TensorView3<const T>& residual) {
     backward(layer.self_attn, detail::branch_gradient<T>(after_attention, d, dropped, execution),

@@ -6,11 +6,11 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// out = activation(x weight1^T + bias1) weight2^T + bias2 + residual. Gated forms: linear(),
-/// glu(), linear(), or FeedForward. Shapes: x (.., d_model), weight1 (dim_feedforward, d_model),
-/// weight2 (d_out, dim_feedforward), bias1 (dim_feedforward) and bias2 (d_out) or empty, out and
-/// residual (.., d_out); out may be the residual, not x. Throws ShapeError. Source: "Attention Is
-/// All You Need" (2017), equation 2.
+/// out = activation(x weight1^T + bias1) weight2^T + bias2 + residual. For gated forms use
+/// linear(), glu(), linear(), or FeedForward. Shapes: x (.., d_model), weight1 (dim_feedforward,
+/// d_model), weight2 (d_out, dim_feedforward), bias1 (dim_feedforward) and bias2 (d_out) or empty,
+/// out and residual (.., d_out); out may be the residual, not x. Throws ShapeError. Source:
+/// "Attention Is All You Need" (2017), equation 2.
 template <TensorLike X, TensorLike W1, TensorLike W2, TensorLike Out,
           TensorLike B1 = TensorView1<const detail::real_t<X>>,
           TensorLike B2 = TensorView1<const detail::real_t<X>>>
@@ -39,7 +39,7 @@ void feed_forward(const X& x, const W1& weight1, const B1& bias1, const W2& weig
   linear(hidden, w2, detail::view_as<const T, 1>(bias2), to, Activation::none, residual, execution);
 }
 
-/// The same into a new tensor.
+/// Returns the result as a new tensor.
 template <TensorLike X, TensorLike W1, TensorLike W2,
           TensorLike B1 = TensorView1<const detail::real_t<X>>,
           TensorLike B2 = TensorView1<const detail::real_t<X>>>
@@ -123,8 +123,8 @@ class FeedForward {
     linear2.pack();
   }
 
-  /// Plain: PyTorch's linear1 and linear2. Gated: gate_proj, up_proj and down_proj, as Llama's
-  /// files name them.
+  /// Plain: linear1 and linear2 as in PyTorch. Gated: gate_proj, up_proj and down_proj as in Llama
+  /// checkpoints.
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 

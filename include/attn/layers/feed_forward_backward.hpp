@@ -17,7 +17,8 @@ struct FeedForwardSaved {
   index_t bytes() const { return linear1.bytes() + linear2.bytes() + before.bytes(); }
 };
 
-/// FeedForward::forward() that saves: x, out and residual (batch, seq, d_model). Throws ShapeError.
+/// FeedForward::forward() that saves activations: x, out and residual (batch, seq, d_model). Throws
+/// ShapeError.
 template <class T>
 void forward(const FeedForward<T>& layer, Input3<T> x, Output3<T> out, FeedForwardSaved<T>& saved,
              Input3<T> residual = {}, const Execution& execution = {}) {
@@ -37,8 +38,8 @@ void forward(const FeedForward<T>& layer, Input3<T> x, Output3<T> out, FeedForwa
   forward(layer.linear2, hidden, out, saved.linear2, residual, execution);
 }
 
-/// d_x (batch, seq, d_model) = its gradient + residual; those of the parameters are added to
-/// `gradients`.
+/// Computes d_x (batch, seq, d_model) = its gradient + residual; adds the gradients of the
+/// parameters to `gradients`.
 template <class T>
 void backward(const FeedForward<T>& layer, Input3<T> d_out, const FeedForwardSaved<T>& saved,
               Output3<T> d_x, FeedForward<Accumulator<T>>& gradients, Input3<T> residual = {},

@@ -31,7 +31,7 @@ template <class T, class Layer>
 class LayerStack {
  public:
   LayerStack() = default;
-  /// The layers share one rotary table. Throws ValueError for options out of their range.
+  /// The layers share one rotary table. Throws ValueError for options out of range.
   explicit LayerStack(const TransformerStackOptions& options) {
     const index_t count = options.num_layers;
     const TransformerLayerOptions& o = options.layer;
@@ -39,8 +39,8 @@ class LayerStack {
       throw ValueError(
           message("TransformerStackOptions", "num_layers", "be at least 0", std::to_string(count)));
     }
-    // Made one by one: copies would write the zeros of the first, which take no memory before they
-    // are replaced.
+    // Constructed one by one: copies would write the zeros of the first, which take no memory until
+    // they are replaced.
     TransformerLayerOptions others = o;
     others.attention.rotary = {};
     layers.reserve(static_cast<std::size_t>(count));
@@ -77,13 +77,13 @@ class LayerStack {
   bool relative_bidirectional = true;
 
  protected:
-  /// run_layer(layer, in, out, cache or nullptr) of each layer, all but the first in place, then
-  /// the norm.
+  /// Calls run_layer(layer, in, out, cache or nullptr) for each layer, all but the first in place,
+  /// then the norm.
   template <class Cache, class F>
   void run(std::string_view function, TensorView3<const T> in, TensorView3<T> out,
            std::span<Cache> caches, const Execution& execution, F run_layer) const {
     check_shape(function, "out", in.shape(), out.shape());
-    if (out.extent(2) > 1 && out.stride(2) != 1) {  // what the norm of the second layer needs
+    if (out.extent(2) > 1 && out.stride(2) != 1) {  // which the norm of the second layer needs
       throw_shape(function, "out", "have innermost stride 1 (these are the strides)",
                   out.strides());
     }
@@ -101,7 +101,7 @@ class LayerStack {
     guard.commit();
   }
 
-  /// One for each layer, of the same positions.
+  /// One cache per layer, all at the same position.
   template <class Cache>
   void check_caches(std::string_view function, std::span<Cache> caches) const {
     if (caches.size() != layers.size()) {
@@ -127,7 +127,8 @@ class LayerStack {
   }
 };
 
-/// The options of one call's self-attention with the stack's own bias, for as long as this lasts.
+/// The options of one call's self-attention with the bias of the stack, valid while this object
+/// exists.
 template <class T>
 class StackBias {
  public:

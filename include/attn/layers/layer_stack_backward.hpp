@@ -9,9 +9,10 @@ ATTN_NAMESPACE_BEGIN
 
 template <class LayerSaved, class T>
 struct StackSaved {
-  /// Keeps of each layer its input alone, and runs it again in backward, into one place for all
-  /// layers: about 1.3 times the work, and a fraction of the memory. Set before forward. Source:
-  /// Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016).
+  /// Activation checkpointing: saves only the input of each layer and runs the layer again in
+  /// backward, into one buffer shared by all layers: about 1.3 times the work, and a fraction of
+  /// the memory. Set it before forward. Source: Chen et al., "Training Deep Nets with Sublinear
+  /// Memory Cost" (2016).
   bool recompute = false;
   std::vector<LayerSaved> layers;   ///< with recompute one, which all layers use
   std::vector<Saved<T, 3>> inputs;  ///< with recompute
@@ -25,13 +26,13 @@ struct StackSaved {
     return sum;
   }
 
-  /// Where layer n of a stack finds what it saved, and where its input is saved.
+  /// Where layer n of a stack finds its saved activations, and where its input is saved.
   LayerSaved& of_layer(std::size_t n) { return layers[recompute ? 0 : n]; }
   template <class Stack>
   Saved<T, 3>& input(const Stack& stack, std::size_t n) {
     return recompute ? inputs[n] : layers[n].input(stack.layers[n].norm_first);
   }
-  /// Before any of the two.
+  /// Call this before of_layer() and input().
   void resize(std::size_t count) {
     layers.resize(recompute ? (std::min)(count, std::size_t{1}) : count);
     inputs.resize(recompute ? count : 0);
@@ -44,8 +45,8 @@ using DecoderSaved = StackSaved<DecoderLayerSaved<T>, T>;
 
 namespace detail {
 
-/// run(layer, saved, in, out) of each layer, whose output is written where the next one saves it;
-/// then the norm.
+/// Calls run(layer, saved, in, out) for each layer, which writes its output where the next one
+/// saves it; then the norm.
 template <class T, class Stack, class LayerSaved, class F>
 void forward_stack(const Stack& stack, TensorView3<const T> in, TensorView3<T> out,
                    StackSaved<LayerSaved, T>& saved, const Execution& execution, F run) {
@@ -72,8 +73,8 @@ void forward_stack(const Stack& stack, TensorView3<const T> in, TensorView3<T> o
   }
 }
 
-/// The norm, then run(layer, saved, gradients) of each layer from the last on, with d_x in place;
-/// before it again(layer, saved, in, out) of a layer of which only the input was kept.
+/// Backward of the norm, then run(layer, saved, gradients) for each layer from the last one on,
+/// with d_x in place; before it again(layer, saved, in, out) for a layer with only its input saved.
 template <class T, class Stack, class LayerSaved, class Gradients, class Again, class F>
 void backward_stack(const Stack& stack, TensorView3<const T> d_out, TensorView3<T> d_x,
                     StackSaved<LayerSaved, T>& saved, Gradients& gradients,
@@ -108,7 +109,7 @@ void backward_stack(const Stack& stack, TensorView3<const T> d_out, TensorView3<
   }
 }
 
-/// The place of the gradient of a stack's relative bias during one backward.
+/// Holds the gradient of a stack's relative bias during one backward.
 template <class T>
 class StackBiasGradient {
  public:
@@ -120,7 +121,7 @@ class StackBiasGradient {
     fill(d_bias_, Accumulator<T>{0});
     for (LayerSaved& layer : saved.layers) layer.self_attn.d_relative_bias = d_bias_;
   }
-  /// Once all layers have added theirs.
+  /// Call this once all layers have added their gradients.
   template <class LayerSaved, class Gradients>
   void finish(StackSaved<LayerSaved, T>& saved, Gradients& gradients) const {
     if (memory_.size() == 0) return;
@@ -136,7 +137,8 @@ class StackBiasGradient {
 
 }  // namespace detail
 
-/// Encoder::forward() that saves: x and out (batch, seq, d_model). Throws ShapeError or ValueError.
+/// Encoder::forward() that saves activations: x and out (batch, seq, d_model). Throws ShapeError or
+/// ValueError.
 template <class T, class... Functors>
 void forward(const Encoder<T>& stack, Input3<T> x, Output3<T> out, EncoderSaved<T>& saved,
              const AttentionOptions<Accumulator<T>>& options = {},
@@ -149,7 +151,8 @@ void forward(const Encoder<T>& stack, Input3<T> x, Output3<T> out, EncoderSaved<
                            });
 }
 
-/// d_x (batch, seq, d_model), which may be d_out; those of the parameters are added to `gradients`.
+/// Computes d_x (batch, seq, d_model), which may be d_out; adds the gradients of the parameters to
+/// `gradients`.
 template <class T, class... Functors>
 void backward(const Encoder<T>& stack, Input3<T> d_out, EncoderSaved<T>& saved, Output3<T> d_x,
               Encoder<Accumulator<T>>& gradients,
@@ -168,8 +171,8 @@ void backward(const Encoder<T>& stack, Input3<T> d_out, EncoderSaved<T>& saved, 
   d_bias.finish(saved, gradients);
 }
 
-/// Decoder::forward() that saves: x and out (batch, tgt_len, d_model), memory (batch, src_len,
-/// d_model).
+/// Decoder::forward() that saves activations: x and out (batch, tgt_len, d_model), memory (batch,
+/// src_len, d_model).
 template <class T, class... Functors>
 void forward(const Decoder<T>& stack, Input3<T> x, Input3<T> memory, Output3<T> out,
              DecoderSaved<T>& saved, const AttentionOptions<Accumulator<T>>& options = {},
@@ -182,8 +185,8 @@ void forward(const Decoder<T>& stack, Input3<T> x, Input3<T> memory, Output3<T> 
                            });
 }
 
-/// d_x (batch, tgt_len, d_model), which may be d_out; d_memory (batch, src_len, d_model) += its
-/// gradient.
+/// Computes d_x (batch, tgt_len, d_model), which may be d_out; d_memory (batch, src_len, d_model)
+/// += its gradient.
 template <class T, class... Functors>
 void backward(const Decoder<T>& stack, Input3<T> d_out, DecoderSaved<T>& saved, Output3<T> d_x,
               Output3<T> d_memory, Decoder<Accumulator<T>>& gradients,
@@ -191,7 +194,7 @@ void backward(const Decoder<T>& stack, Input3<T> d_out, DecoderSaved<T>& saved, 
               const Functors&... functors) {
   const detail::StackBias<T> own("Decoder", stack, options);
   const detail::StackBiasGradient<T> d_bias(own, saved, options.execution);
-  // All layers attend to one memory, which the one place that they use holds.
+  // All layers attend to one memory, which is saved once.
   detail::backward_stack<T>(
       stack, d_out, d_x, saved, gradients, options.execution,
       [&](const auto& layer, auto& kept, const auto& in, const auto& to) {
@@ -214,8 +217,8 @@ struct TransformerSaved {
   index_t bytes() const { return encoder.bytes() + decoder.bytes() + memory.bytes(); }
 };
 
-/// Transformer::forward() that saves: src (batch, src_len, d_model), tgt and out (batch, tgt_len,
-/// d_model).
+/// Transformer::forward() that saves activations: src (batch, src_len, d_model), tgt and out
+/// (batch, tgt_len, d_model).
 template <class T>
 void forward(const Transformer<T>& model, Input3<T> src, Input3<T> tgt, Output3<T> out,
              TransformerSaved<T>& saved, TransformerCall<T> call = {}) {
@@ -227,7 +230,8 @@ void forward(const Transformer<T>& model, Input3<T> src, Input3<T> tgt, Output3<
   forward(model.decoder, tgt, memory, out, saved.decoder, call.tgt, {.memory = call.memory});
 }
 
-/// d_src and d_tgt, of which d_tgt may be d_out; those of the parameters are added to `gradients`.
+/// Computes d_src and d_tgt (d_tgt may be d_out); adds the gradients of the parameters to
+/// `gradients`.
 template <class T>
 void backward(const Transformer<T>& model, Input3<T> d_out, TransformerSaved<T>& saved,
               Output3<T> d_src, Output3<T> d_tgt, Transformer<Accumulator<T>>& gradients,

@@ -11,8 +11,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// linear() by `weight` (out, in), or by `packed` if that is not nullptr; into T or, without a
-/// residual, Accumulator<T>.
+/// linear() with `weight` (out, in), or with `packed` if that is not nullptr; writes T or, without
+/// a residual, Accumulator<T>.
 template <class T, int Rank, class To>
 void linear_rows(const TensorView<const T, Rank>& x, const TensorView2<const T>& weight,
                  const PackedWeights<T>* packed, TensorView1<const T> bias,
@@ -52,7 +52,7 @@ void linear_rows(const TensorView<const T, Rank>& x, const TensorView2<const T>&
   }
 }
 
-/// The element that linear() of T writes to an Out: T, or Accumulator<T> if that is Out's.
+/// The element type that linear() of T writes to an Out: T, or Accumulator<T> if Out has that type.
 template <class T, class Out>
 using linear_result_t =
     std::conditional_t<std::same_as<scalar_t<Out>, Accumulator<T>>, Accumulator<T>, T>;
@@ -60,9 +60,9 @@ using linear_result_t =
 }  // namespace detail
 
 /// out = activation(x weight^T + bias) + residual. Shapes: x (.., in), weight (out, in) as PyTorch
-/// stores it, bias (out) or empty, out and residual (.., out), of which leading axes may have any
-/// strides. A weight (in, out) is given as weight.transpose(0, 1). Where x is of 16 bits, out may
-/// be of float, without a residual: sums that are not rounded. Throws ShapeError.
+/// stores it, bias (out) or empty, out and residual (.., out); leading axes may have any strides.
+/// Pass a weight (in, out) as weight.transpose(0, 1). If x has 16 bits, out may be float, without a
+/// residual: the sums are then not rounded. Throws ShapeError.
 template <TensorLike X, TensorLike W, TensorLike Out,
           TensorLike B = TensorView1<const detail::floating_t<X>>>
 void linear(const X& x, const W& weight, const B& bias, Out&& out,
@@ -82,7 +82,7 @@ void linear(const X& x, const W& weight, const B& bias, Out&& out,
       execution);
 }
 
-/// The same with a weight packed before: PackedWeights(weight.transpose(0, 1)).
+/// Takes weights packed in advance: PackedWeights(weight.transpose(0, 1)).
 template <TensorLike X, TensorLike Out, TensorLike B = TensorView1<const detail::floating_t<X>>>
 void linear(const X& x, const PackedWeights<detail::floating_t<X>>& weight, const B& bias,
             Out&& out, Activation activation = Activation::none,
@@ -99,7 +99,7 @@ void linear(const X& x, const PackedWeights<detail::floating_t<X>>& weight, cons
       detail::view_as<To, kRank>(out), activation, residual, execution);
 }
 
-/// The same into a new tensor.
+/// Returns the result as a new tensor.
 template <TensorLike X, TensorLike W, TensorLike B = TensorView1<const detail::floating_t<X>>>
 auto linear(const X& x, const W& weight, const B& bias = {},
             Activation activation = Activation::none, const Execution& execution = {}) {
@@ -127,8 +127,8 @@ struct LinearOptions {
 /// pack(), calls use a packed copy of the weight instead of packing it in each call. Visiting the
 /// parameters of a mutable module, as load_state_dict() does, makes the copy stale: it is not used
 /// until pack() is called again. After writing `weight` directly, call touch() or pack().
-/// quantize() (attn/models/quantize.hpp) replaces the weight by a smaller form; `weight` is empty
-/// then.
+/// quantize() (attn/models/quantize.hpp) replaces the weight by a compressed form; `weight` is
+/// empty then.
 template <class T>
 class Linear {
  public:
@@ -153,7 +153,7 @@ class Linear {
     return out;
   }
 
-  /// See linear(): also into floats where T has 16 bits.
+  /// See linear(): `out` may be float if T has 16 bits.
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, Out&& out, Activation activation = Activation::none,
                TensorView<const T, rank_v<X>> residual = {},
@@ -187,18 +187,18 @@ class Linear {
     return total;
   }
 
-  /// Nothing where the weight is compressed.
+  /// Does nothing if the weight is compressed.
   void pack() {
     if (weight) packed_ = {weight, version_};
   }
 
-  /// `weight` was written, or is about to be: the packed copy is stale.
+  /// Marks the packed copy as stale after, or before, `weight` is written.
   void touch() { version_.touch(); }
 
   void visit_parameters(const ParameterVisitor<T>& f) { visit_parts(f, {""}); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit_parts(f, {""}); }
 
-  /// The same with weight and bias in parts of as many rows each, each under a prefix of its own.
+  /// Visits weight and bias in parts of equal numbers of rows, each under its own prefix.
   void visit_parts(const ParameterVisitor<T>& f, std::initializer_list<std::string_view> prefixes) {
     touch();
     visit(*this, f, prefixes);
@@ -235,7 +235,7 @@ class Linear {
     }
   }
 
-  /// Weight and bias, each where all of its parts are to go.
+  /// Removes weight or bias if all of its parts are to be removed.
   static void take_away(Linear& self, const ParameterVisitor<T>& f,
                         std::initializer_list<std::string_view> prefixes) {
     const auto all_go = [&](std::string_view name) {

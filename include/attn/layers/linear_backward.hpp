@@ -9,12 +9,12 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Of linear(x, weight, bias), without an activation. d_x = d_out weight + residual; d_weight +=
-/// d_out^T x and d_bias += sum over rows of d_out. d_x, d_weight and d_bias are optional: an empty
-/// view asks for none. Shapes: d_out (.., out), x and d_x (.., in), weight and d_weight (out, in),
-/// d_bias (out), contiguous. Of 16 bits d_weight and d_bias are float, and d_x is rounded once. d_x
-/// may be the residual, not d_out. Rows are summed in an order that their number alone fixes.
-/// Throws ShapeError.
+/// The gradients of linear(x, weight, bias), without an activation. d_x = d_out weight + residual;
+/// d_weight += d_out^T x and d_bias += sum over rows of d_out. d_x, d_weight and d_bias are
+/// optional: an empty view skips one. Shapes: d_out (.., out), x and d_x (.., in), weight and
+/// d_weight (out, in), d_bias (out), contiguous. For 16-bit inputs d_weight and d_bias are float,
+/// and d_x is rounded once. d_x may be the residual, not d_out. The order of summation depends only
+/// on the number of rows. Throws ShapeError.
 template <TensorLike D, TensorLike X, TensorLike W>
 void linear_backward(const D& d_out, const X& x, const W& weight,
                      TensorView<scalar_t<X>, rank_v<X>> d_x,
@@ -61,8 +61,9 @@ struct LinearSaved {
   index_t bytes() const { return x.bytes(); }
 };
 
-/// Linear::forward() that saves: x (batch, seq, in), out and residual (batch, seq, out). A packed
-/// copy of the weight is not used, since training changes the weight. Throws ShapeError.
+/// Linear::forward() that saves activations: x (batch, seq, in), out and residual (batch, seq,
+/// out). Does not use a packed copy of the weight, since training changes the weight. Throws
+/// ShapeError.
 template <class T>
 void forward(const Linear<T>& layer, Input3<T> x, Output3<T> out, LinearSaved<T>& saved,
              Input3<T> residual = {}, const Execution& execution = {}) {
@@ -71,8 +72,8 @@ void forward(const Linear<T>& layer, Input3<T> x, Output3<T> out, LinearSaved<T>
          execution);
 }
 
-/// d_x (batch, seq, in), empty: not wanted, = its gradient + residual; those of the parameters are
-/// added to `gradients`, but for parameters that it has not.
+/// Computes d_x (batch, seq, in) = its gradient + residual, unless the view is empty; adds the
+/// gradients of the parameters to `gradients`, except frozen ones.
 template <class T>
 void backward(const Linear<T>& layer, Input3<T> d_out, const LinearSaved<T>& saved, Output3<T> d_x,
               Linear<Accumulator<T>>& gradients, Input3<T> residual = {},

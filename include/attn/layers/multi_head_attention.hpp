@@ -20,10 +20,10 @@ struct MultiHeadAttentionTraining;
 
 }  // namespace detail
 
-/// Calls take AttentionOptions and, after MultiHeadAttentionCall, functors, as
-/// scaled_dot_product_attention does; scores are (batch, num_heads, q_len, kv_len +
+/// PyTorch's nn.MultiheadAttention. Calls take AttentionOptions and, after MultiHeadAttentionCall,
+/// functors, as scaled_dot_product_attention does; scores are (batch, num_heads, q_len, kv_len +
 /// appended_keys()). With a cache, kv_len is its size() and first_key its first_position(), so that
-/// masks, lengths, cu_seqlens_k and functors mean the same keys whatever a window forgot.
+/// masks, lengths, cu_seqlens_k and functors use the same key positions whatever a window forgot.
 template <class T>
 class MultiHeadAttention {
  public:
@@ -49,7 +49,7 @@ class MultiHeadAttention {
     }
   }
 
-  /// With every default filled in.
+  /// The options with every default filled in.
   const MultiHeadAttentionOptions& options() const { return options_; }
 
   /// Changes options().window. Throws ValueError below -1.
@@ -75,10 +75,10 @@ class MultiHeadAttention {
     return options_.output_projection ? options_.embed_dim : context_width();
   }
 
-  /// Keys that add_bias_kv and add_zero_attn append.
+  /// Number of keys that add_bias_kv and add_zero_attn append.
   index_t appended_keys() const { return detail::appended_keys(options_); }
 
-  /// A cache for this module's keys and values. `window` and `element`: see KvCacheOptions.
+  /// Returns a cache for this module's keys and values. `window` and `element`: see KvCacheOptions.
   KvCache<T> make_cache(index_t batch, index_t capacity, index_t window = 0,
                         std::optional<DType> element = {}) const {
     return KvCache<T>({.batch = batch,
@@ -117,9 +117,10 @@ class MultiHeadAttention {
     return out;
   }
 
-  /// Into `out` (batch, q_len, out_dim()), which must overlap none of the inputs but may be the
+  /// Writes to `out` (batch, q_len, out_dim()), which must not overlap any input but may be the
   /// residual. Throws ShapeError, DTypeError or ValueError (rotary with more queries than keys
-  /// needs position_ids); the cache then is as it was, but for keys that its window left outside.
+  /// needs position_ids), and then leaves the cache unchanged, except for keys that its window
+  /// forgot.
   template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
   void forward(const Q& query, const K& key, const V& value, Out&& out,
                const AttentionOptions<Accumulator<T>>& options = {},
@@ -136,19 +137,19 @@ class MultiHeadAttention {
         detail::view_as<T, 3>(out), options, call, functors...);
   }
 
-  /// Parameters by PyTorch's names: those of HeadProjections, bias_k, bias_v and out_proj; q_norm
-  /// and k_norm.
+  /// Visits the parameters under PyTorch's names: those of HeadProjections, bias_k, bias_v and
+  /// out_proj; q_norm and k_norm.
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
-  /// Lays out the projections for the kernels: see Linear::pack(). The input projections for
-  /// self-attention, or for attention to something else.
+  /// Packs the projections for the kernels: see Linear::pack(). Packs the input projections for
+  /// self-attention, or for attention to another sequence.
   void pack(bool self_attention = true) {
     projections_.pack(self_attention);
     if (options_.output_projection) out_proj_.pack();
   }
 
-  // The three input projections (out, in) and their biases, whichever way they are stored.
+  // The three input projections (out, in) and their biases, however they are stored.
   TensorView2<T> q_weight() { return projections_.weight(0); }
   TensorView2<T> k_weight() { return projections_.weight(1); }
   TensorView2<T> v_weight() { return projections_.weight(2); }
@@ -165,7 +166,7 @@ class MultiHeadAttention {
 
   index_t context_width() const { return options_.num_heads * options_.head_dim_v; }
 
-  /// A call's options with what the module adds to them.
+  /// The options of a call together with those of the module.
   AttentionOptions<Accumulator<T>> with_own(AttentionOptions<Accumulator<T>> options) const {
     if (!options.scale) options.scale = options_.scale;
     if (options.softcap == 0) options.softcap = options_.softcap;
@@ -208,7 +209,7 @@ class MultiHeadAttention {
       k = split_heads(made.k, o.num_kv_heads);
       v = split_heads(made.v, o.num_kv_heads);
     }
-    // Appended keys are not rotated.
+    // Rotary does not rotate appended keys.
     const TensorView4<T> new_k = call.append ? k.slice(2, 0, kv_len) : k;
     if (o.query_key_norm) {
       detail::norm_heads(q_norm_, q, execution);
@@ -222,21 +223,22 @@ class MultiHeadAttention {
     if (appended_keys() > 0) {
       const TensorView4<Accumulator<T>> extended(extended_memory.data(), extended_shape);
       extend_mask(options.mask, options.offset, appended_keys(), extended);
-      // The appended keys move no query, nor does losing the lengths.
+      // Appended keys do not change the positions of queries, and neither does dropping the
+      // lengths.
       for (index_t b = 0; b < offsets.size(); ++b) {
         offsets.data()[b] = detail::position(options.mask, options.offset, {b, q_len, kv_len}, 0);
       }
       options.offset = query_offsets(TensorView1<const index_t>(offsets.data(), {batch}));
       options.mask = additive_mask(extended);
     }
-    // Attention may write to `out` only where nothing is read after it: `out` may be the residual.
+    // Attention may write to `out` only if nothing is read after it: `out` may be the residual.
     const bool direct = !o.output_projection && !call.residual;
     const Shape<3> context_shape{batch, q_len, context_width()};
     Scratch<T> context_memory(workspace, direct ? 0 : size_of(context_shape));
     const TensorView3<T> context =
         direct ? out : TensorView3<T>(context_memory.data(), context_shape);
     const TensorView4<T> context_heads = split_heads(context, o.num_heads);
-    // Of batch rows [begin, end), over their cache.
+    // For batch rows [begin, end), each with its cache.
     const auto attend_cached = [&](index_t begin, index_t end, KvCache<T>& cache,
                                    const AttentionOptions<Accumulator<T>>& of_rows) {
       const auto rows = [&](const auto& x) { return x ? x.slice(0, begin, end) : x; };
@@ -268,7 +270,8 @@ class MultiHeadAttention {
     guard.commit();
   }
 
-  /// Turns q, and k, which may be empty, in place. `before`: keys that stand before k.
+  /// Applies rotary to q, and to k, which may be empty, in place. `before`: number of keys before
+  /// k.
   void rotate(const TensorView4<T>& q, const TensorView4<T>& k, index_t before,
               const AttentionOptions<Accumulator<T>>& options,
               const MultiHeadAttentionCall<T>& call) const {

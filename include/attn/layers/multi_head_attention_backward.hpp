@@ -11,7 +11,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Of a norm of each head: x and d (batch, heads, seq, head_dim), d in place.
+/// Backward of the norm of each head: x and d (batch, heads, seq, head_dim), d in place.
 template <class T>
 void backward_of_heads(const Norm<T>& norm, const TensorView4<T>& d,
                        std::type_identity_t<TensorView4<const T>> x,
@@ -203,8 +203,8 @@ void MultiHeadAttentionTraining<T>::backward(const Module& m, TensorView3<const 
 
 }  // namespace detail
 
-/// MultiHeadAttention::forward() that saves. A cache is refused, and so are weights and scores on
-/// request, which have no gradient: forward() without `saved` gives them. Throws ShapeError,
+/// MultiHeadAttention::forward() that saves activations. Refuses a cache, and weights and scores on
+/// request, which have no gradient: use forward() without `saved` for them. Throws ShapeError,
 /// DTypeError or ValueError.
 template <class T, class... Functors>
 void forward(const MultiHeadAttention<T>& layer, Input3<T> query, Input3<T> key, Input3<T> value,
@@ -215,8 +215,9 @@ void forward(const MultiHeadAttention<T>& layer, Input3<T> query, Input3<T> key,
                                                  call, functors...);
 }
 
-/// Gradients of the inputs of the call that saved, whose options, positions and functors are given
-/// again; those of the parameters are added to `gradients`. d_out (batch, q_len, out_dim()).
+/// Computes the gradients of the inputs and adds those of the parameters to `gradients`. Pass the
+/// same options, positions and functors as to the forward call that saved. d_out (batch, q_len,
+/// out_dim()).
 template <class T, class... Functors>
 void backward(const MultiHeadAttention<T>& layer, Input3<T> d_out,
               MultiHeadAttentionSaved<T>& saved,

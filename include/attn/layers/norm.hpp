@@ -9,13 +9,13 @@ ATTN_NAMESPACE_BEGIN
 
 enum class NormKind { layer, rms };
 
-/// A normalisation over the last axis, its kind chosen when it is made: weight one and bias zero
-/// until loaded.
+/// A normalisation over the last axis, whose kind is chosen at construction: weight one and bias
+/// zero until loaded.
 template <class T>
 class Norm {
  public:
   Norm() = default;
-  /// `bias` is that of layer norm; RMS norm has none.
+  /// `bias` applies to layer norm; RMS norm has none.
   Norm(NormKind norm_kind, index_t dim, double epsilon, bool with_bias = true)
       : weight({dim}), eps(epsilon), kind(norm_kind) {
     weight.fill(T{1});
@@ -31,7 +31,7 @@ class Norm {
     return out;
   }
 
-  /// Into `out`, which may be x. Throws ShapeError.
+  /// Writes to `out`, which may be x. Throws ShapeError.
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, Out&& out, const Execution& execution = {}) const {
     ATTN_ASSERT_ELEMENTS(X, T, "LayerNorm, RMSNorm: x", "the layer");

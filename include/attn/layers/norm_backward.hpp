@@ -15,7 +15,7 @@ struct NormSaved {
   index_t bytes() const { return x.bytes(); }
 };
 
-/// Norm::forward() that saves: x and out (batch, seq, dim). Throws ShapeError.
+/// Norm::forward() that saves activations: x and out (batch, seq, dim). Throws ShapeError.
 template <class T>
 void forward(const Norm<T>& layer, Input3<T> x, Output3<T> out, NormSaved<T>& saved,
              const Execution& execution = {}) {
@@ -24,7 +24,7 @@ void forward(const Norm<T>& layer, Input3<T> x, Output3<T> out, NormSaved<T>& sa
 
 namespace detail {
 
-/// Of a norm of x, of any rank.
+/// For x of any rank.
 template <class T, int Rank>
 void backward_of_norm(const Norm<T>& layer, const TensorView<const T, Rank>& d_out,
                       const TensorView<const T, Rank>& x, const TensorView<T, Rank>& d_x,
@@ -41,8 +41,8 @@ void backward_of_norm(const Norm<T>& layer, const TensorView<const T, Rank>& d_o
 
 }  // namespace detail
 
-/// d_x (batch, seq, dim), which may be d_out, = its gradient + residual; those of the parameters
-/// are added to `gradients`.
+/// Computes d_x (batch, seq, dim), which may be d_out, = its gradient + residual; adds the
+/// gradients of the parameters to `gradients`.
 template <class T>
 void backward(const Norm<T>& layer, Input3<T> d_out, const NormSaved<T>& saved, Output3<T> d_x,
               Norm<Accumulator<T>>& gradients, Input3<T> residual = {},

@@ -7,10 +7,10 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// out = norm(x + attention(x, key, value)); with norm_first x + attention(norm(x), ..). A key or
-/// value that is x becomes norm(x) with it. out may be x, not another key or value. call.residual
-/// is set here. Throws ShapeError or ValueError as MultiHeadAttention::forward(). Source:
-/// "Attention Is All You Need" (2017), section 3.1.
+/// out = norm(x + attention(x, key, value)); with norm_first x + attention(norm(x), ..). If key or
+/// value is x, it also becomes norm(x). out may be x, not another key or value. Sets call.residual.
+/// Throws ShapeError or ValueError as MultiHeadAttention::forward(). Source: "Attention Is All You
+/// Need" (2017), section 3.1.
 template <class T, class... Functors>
 void attention_sublayer(const MultiHeadAttention<T>& attention, const Norm<T>& norm,
                         bool norm_first, TensorView3<const T> x, TensorView3<const T> key,

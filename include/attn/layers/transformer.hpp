@@ -62,7 +62,7 @@ class Transformer {
     return out;
   }
 
-  /// Into `out`, which may be tgt. Throws ShapeError or ValueError.
+  /// Writes to `out`, which may be tgt. Throws ShapeError or ValueError.
   template <TensorLike Src, TensorLike Tgt, TensorLike Out>
   void forward(const Src& src, const Tgt& tgt, Out&& out, TransformerCall<T> call = {}) const {
     ATTN_ASSERT_INPUT(Src, T, 3, "Transformer: src", "(batch, src_len, d_model)", "the layer");

@@ -51,7 +51,7 @@ struct BertOptions {
 /// Options of one call beyond AttentionOptions.
 struct BertCall {
   TensorView2<const index_t> token_type_ids = {};  ///< (batch, seq); 0 if not given
-  /// (batch, seq); 0, 1, .. in each sequence if not given.
+  /// (batch, seq); default: 0, 1, .. in each sequence.
   TensorView2<const index_t> position_ids = {};
 };
 
@@ -77,9 +77,9 @@ class Bert {
     return out;
   }
 
-  /// Padding is hidden by options.mask: key_lengths() or key_padding_mask(). Without padding,
-  /// sequences lie one behind the other in one row, told apart by options.cu_seqlens_q and
-  /// cu_seqlens_k. All layers take the functors. Throws ShapeError or ValueError.
+  /// options.mask must mask out padding: key_lengths() or key_padding_mask(). Without padding, pass
+  /// sequences one after another in one row, with options.cu_seqlens_q and cu_seqlens_k. All layers
+  /// get the functors. Throws ShapeError or ValueError.
   template <TensorLike Ids, TensorLike Out, class... Functors>
   void forward(const Ids& ids, Out&& out, const AttentionOptions<Accumulator<T>>& options = {},
                const BertCall& call = {}, const Functors&... functors) const {
@@ -136,14 +136,14 @@ class Bert {
   static void visit(Self& self, const Visitor& f) {
     self.embeddings.visit_parameters(f.under("embeddings."));
     self.encoder.visit_parameters(f.under("encoder."));
-    // Gradients may have its bias alone.
+    // In gradients it may have only its bias.
     if (self.pooler.in_features() > 0 || self.pooler.bias) {
       self.pooler.visit_parameters(f.under("pooler."));
     }
   }
 };
 
-/// The name that BERT's files have for a parameter of Bert: load_state_dict(bert, file, {.rename =
+/// The name of a parameter of Bert in BERT's files: load_state_dict(bert, file, {.rename =
 /// bert_name}).
 inline std::string bert_name(std::string_view name) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {

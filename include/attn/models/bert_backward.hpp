@@ -17,8 +17,8 @@ struct BertSaved {
   index_t bytes() const { return embeddings.bytes() + encoder.bytes(); }
 };
 
-/// Bert::forward() that saves: ids (batch, seq) to hidden states (batch, seq, hidden_size). The
-/// pooler is not part of it. Throws ShapeError or ValueError.
+/// Bert::forward() that saves activations: ids (batch, seq) to hidden states (batch, seq,
+/// hidden_size), without the pooler. Throws ShapeError or ValueError.
 template <class T, TensorLike Ids, class... Functors>
   requires(std::integral<scalar_t<Ids>> && (detail::is_functor<Functors> && ...))
 void forward(const Bert<T>& model, const Ids& ids, Output3<T> out, BertSaved<T>& saved,
@@ -36,7 +36,7 @@ void forward(const Bert<T>& model, const Ids& ids, Output3<T> out, BertSaved<T>&
   forward(model.encoder, embedded, out, saved.encoder, options, {}, functors...);
 }
 
-/// d_out (batch, seq, hidden_size); the gradients of all parameters but the pooler's are added to
+/// d_out (batch, seq, hidden_size); adds the gradients of all parameters but the pooler's to
 /// `gradients`.
 template <class T, class... Functors>
 void backward(const Bert<T>& model, Input3<T> d_out, BertSaved<T>& saved,

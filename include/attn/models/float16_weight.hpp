@@ -11,11 +11,11 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// A weight of 16 bits as a module of floats holds it: half of a float's memory. Products are those
-/// of gemm() with the weights widened to float, bit for bit, and activations as they are or rounded
-/// to bfloat16; so many rows of it at a time are widened as the caches hold. A weight of bfloat16
-/// that meets rounded activations lies as the kernels multiply pairs of them, where the instruction
-/// set that calls run on does: there products are those of gemm() of bfloat16 into floats.
+/// A 16-bit weight in a float module: half the memory of float. Products equal those of gemm() with
+/// the weights widened to float, bit for bit, with activations as they are or rounded to bfloat16;
+/// rows are widened in groups that fit in the caches. If calls run on an instruction set with pair
+/// products, a bfloat16 weight for rounded activations is stored in pairs: then products equal
+/// those of gemm() of bfloat16 into float.
 template <Float16Element E>
 class Float16Weight final : public CompressedWeight<float> {
  public:
@@ -51,7 +51,7 @@ class Float16Weight final : public CompressedWeight<float> {
   index_t bytes() const override {
     return (packed_ ? packed_.size() : weight_.size()) * index_t{sizeof(E)};
   }
-  /// (out, in), as it was given; in `unpacked` where it lies otherwise.
+  /// (out, in), as it was given; unpacked into `unpacked` if it is stored otherwise.
   TensorView2<const E> weight(Tensor2<E>& unpacked) const {
     if (!packed_) return weight_;
     unpacked = Tensor2<E>::uninitialized(shape_);
@@ -62,7 +62,7 @@ class Float16Weight final : public CompressedWeight<float> {
  private:
   static constexpr index_t kWidenedElements = index_t{1} << 18;  // 1 MB
 
-  /// Rows of it from `first` on.
+  /// Its rows from `first` on.
   void widen(index_t first, TensorView2<float> to, const Execution& execution) const {
     if (!packed_) {
       return convert(weight_.view().slice(0, first, first + to.extent(0)), to, execution);
@@ -106,13 +106,12 @@ class Float16Weight final : public CompressedWeight<float> {
   bool rounds_activations_ = false;
 };
 
-/// Has a module of float, or of 16 bits, hold each weight matrix, a table of words among them, as
-/// `element`: BF16 or F16, each number rounded once to nearest even; F32 stays. Norms, biases and
-/// tables of positions stay what they are, and so do activations, unless they are to be rounded to
-/// bfloat16 before they meet these weights. The floats are gone afterwards: such a module is not
-/// trained; save_quantized() writes it. Weights in another form than tensors stay as they are.
-/// Throws ValueError, and changes nothing, for other elements and for a finite weight that the
-/// element rounds to infinity.
+/// Converts each weight matrix of a float or 16-bit module, including word tables, to `element`:
+/// BF16 or F16, each number rounded once to nearest even; F32 leaves them. Norms, biases, position
+/// tables and activations stay unchanged; activations may optionally be rounded to bfloat16 before
+/// they meet these weights. The float weights are freed: such a module cannot be trained;
+/// save_quantized() writes it. Weights that are already compressed stay. Throws ValueError, and
+/// changes nothing, for other element types and for a finite weight that would round to infinity.
 template <class Module>
 void store_weights(Module& module, DType element, bool rounds_activations = false) {
   const auto store = [&]<class E>(E) {
@@ -133,7 +132,7 @@ void store_weights(Module& module, DType element, bool rounds_activations = fals
       message("store_weights", "element", "be F32, BF16 or F16", std::string(name(element))));
 }
 
-/// load_state_dict() into a module of float that then holds its weight matrices as `weights`: see
+/// load_state_dict() into a float module that then stores its weight matrices as `weights`: see
 /// store_weights(). Throws what the two throw.
 template <class Module, TensorFile File>
 LoadReport load_state_dict(Module& module, const File& file, const LoadOptions& options,

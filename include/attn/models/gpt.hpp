@@ -12,7 +12,7 @@ struct GptOptions {
   index_t vocab_size = 0;              ///< ids are 0 .. vocab_size - 1
   index_t num_layers = 12;             ///< layers with separate weights
   TransformerLayerOptions layer = {};  ///< GPT-2: .activation = gelu_tanh, .norm_first = true
-  /// Position embedding; learned if not given. Required with layer.attention.rotary, usually
+  /// Position embedding; default: learned. Required with layer.attention.rotary, usually
   /// Positions::none.
   std::optional<Positions> positions = {};
   index_t max_positions = 1024;  ///< of sinusoidal and learned positions
@@ -38,8 +38,8 @@ struct GptOptions {
 
 namespace detail {
 
-/// fail(expected, found) where a file asks for rotary angles of so many positions that they take
-/// more memory than the weights, of which options tell some, and than 64 MB, for small models.
+/// Calls fail(expected, found) if a file requests rotary angles of so many positions that they take
+/// more memory than the weights, estimated from options, and more than 64 MB, for small models.
 template <class Fail>
 void check_positions(const GptOptions& options, const Fail& fail) {
   const auto number = [](index_t n) { return static_cast<double>(n); };
@@ -56,7 +56,7 @@ void check_positions(const GptOptions& options, const Fail& fail) {
        std::to_string(options.max_positions));
 }
 
-/// logits (batch, seq, vocab_size) scaled and capped in place, as GptOptions say.
+/// Scales and caps logits (batch, seq, vocab_size) in place, as set in GptOptions.
 template <class T>
 void cap_logits(const GptOptions& options, const TensorView3<T>& logits,
                 const Execution& execution) {
@@ -75,9 +75,10 @@ void cap_logits(const GptOptions& options, const TensorView3<T>& logits,
 
 }  // namespace detail
 
-/// ids (batch, seq) of any integer type to logits (batch, seq, vocab_size): a token sees itself and
-/// those before it. Logits are T, or float where T has 16 bits. Source: Radford et al., "Language
-/// Models are Unsupervised Multitask Learners" (2019), section 2.3.
+/// A decoder-only language model: ids (batch, seq) of any integer type to logits (batch, seq,
+/// vocab_size); each token sees itself and those before it. Logits are T, or float if T has 16
+/// bits. Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019),
+/// section 2.3.
 template <class T>
 class Gpt {
  public:
@@ -125,10 +126,10 @@ class Gpt {
     return out;
   }
 
-  /// Into `out` (batch, seq, vocab_size), or (batch, 1, vocab_size) for the logits of the last
-  /// token alone. causal() is added to options.mask, and all layers take the functors. With caches,
-  /// one per layer, ids are the tokens behind those of the caches. Throws ShapeError or ValueError;
-  /// the caches then are as they were, but for keys that a window left outside.
+  /// Writes to `out` (batch, seq, vocab_size), or (batch, 1, vocab_size) for the logits of the last
+  /// token only. causal() is added to options.mask, and all layers get the functors. With caches,
+  /// one per layer, ids are the tokens after those in the caches. Throws ShapeError or ValueError,
+  /// and then leaves the caches unchanged, except for keys that a window forgot.
   template <TensorLike Ids, TensorLike Out, class... Functors>
   void forward(const Ids& ids, Out&& out, AttentionOptions<Accumulator<T>> options = {},
                std::span<KvCache<T>> caches = {}, TensorView2<const index_t> position_ids = {},
@@ -149,11 +150,11 @@ class Gpt {
     guard.commit();
   }
 
-  /// The same of conversations of any lengths: row b of ids holds the tokens behind those of
-  /// conversations[b], a cache of one row for each layer, and gets the bits of a call of its own;
-  /// weights are read once for all rows. Options hold nothing that has an extent of rows, queries
-  /// or keys. Throws ShapeError or ValueError; all caches then are as they were, but for keys that
-  /// a window left outside.
+  /// Forward for several conversations of any lengths: row b of ids holds the tokens after those of
+  /// conversations[b], a cache of one row per layer, and gets the bits of a call of its own;
+  /// weights are read once for all rows. Options must not hold tensors with an axis of rows,
+  /// queries or keys. Throws ShapeError or ValueError, and then leaves all caches unchanged, except
+  /// for keys that a window forgot.
   template <TensorLike Ids, TensorLike Out, class... Functors>
   void forward_rows(const Ids& ids, Out&& out, AttentionOptions<Accumulator<T>> options,
                     std::span<const std::span<KvCache<T>>> conversations,
@@ -194,8 +195,8 @@ class Gpt {
   OutputProjection<T> lm_head;
 
  private:
-  /// Embeds ids, has run_blocks(hidden) change what they became, and gives the logits of all tokens
-  /// or of the last.
+  /// Embeds ids, calls run_blocks(hidden), which changes the embeddings in place, and computes the
+  /// logits of all tokens or of the last one.
   template <class Ids, class F>
   void run(const Ids& ids, const TensorView3<Accumulator<T>>& out, const InputEmbeddingCall& call,
            const F& run_blocks) const {

@@ -24,7 +24,7 @@ struct GptSaved {
 
 namespace detail {
 
-/// Of cap_logits(), whose result y is saved: d_out = scale (1 - (y / softcap)^2) d_logits.
+/// Backward of cap_logits(), whose result y is saved: d_out = scale (1 - (y / softcap)^2) d_logits.
 template <class T>
 void uncap_gradient(const GptOptions& options, const TensorView3<const T>& d_logits,
                     const Saved<T, 3>& logits, const TensorView3<T>& d_out,
@@ -43,8 +43,8 @@ void uncap_gradient(const GptOptions& options, const TensorView3<const T>& d_log
 
 }  // namespace detail
 
-/// Gpt::forward() that saves: ids (batch, seq) to logits (batch, seq, vocab_size). causal() is
-/// added to options.mask. Throws ShapeError or ValueError.
+/// Gpt::forward() that saves activations: ids (batch, seq) to logits (batch, seq, vocab_size).
+/// causal() is added to options.mask. Throws ShapeError or ValueError.
 template <class T, TensorLike Ids, class... Functors>
   requires(std::integral<scalar_t<Ids>> && (detail::is_functor<Functors> && ...))
 void forward(const Gpt<T>& model, const Ids& ids, Output3<Accumulator<T>> logits,
@@ -72,8 +72,8 @@ void forward(const Gpt<T>& model, const Ids& ids, Output3<Accumulator<T>> logits
   if (model.options().logit_softcap > 0) copy(logits, saved.logits.make(logits.shape()));
 }
 
-/// d_logits (batch, seq, vocab_size), of Accumulator<T> as logits are; the gradients of all
-/// parameters are added to `gradients`, those of a tied table from both its uses.
+/// d_logits (batch, seq, vocab_size), of type Accumulator<T> like the logits; adds the gradients of
+/// all parameters to `gradients`, for a tied table from both uses.
 template <class T, class... Functors>
 void backward(const Gpt<T>& model, Input3<Accumulator<T>> d_logits, GptSaved<T>& saved,
               Gpt<Accumulator<T>>& gradients, AttentionOptions<Accumulator<T>> options = {},

@@ -33,8 +33,8 @@ struct LanguageModelOptions {
 };
 
 /// A language model of the Llama family (llama, mistral, qwen2, qwen3, gemma; gpt2 from folders),
-/// ready to be asked. Quantised weights stay as small as they are in the file; those in float16 and
-/// bfloat16 become float, 4 bytes a parameter and 4 more for the packed copy.
+/// ready to generate text. Quantised weights keep the size that they have in the file; float16 and
+/// bfloat16 weights become float, 4 bytes a parameter and 4 more for the packed copy.
 ///
 ///   const LanguageModel model("SmolLM2-135M-Instruct.Q4_1.gguf");
 ///   GptSession<float> session(model.gpt(), 1, 4096);
@@ -42,11 +42,11 @@ struct LanguageModelOptions {
 ///   const GeneratedText answer = generate_text(model, session, ids, {.max_new_tokens = 100});
 class LanguageModel {
  public:
-  /// From a GGUF file, or a folder as Hugging Face's transformers writes them: config.json, the
+  /// Loads a GGUF file, or a folder in the format of Hugging Face's transformers: config.json, the
   /// weights and tokenizer.json; see load_pretrained() and pretrained_text(). Throws IoError for a
-  /// file that cannot be read or breaks the format; ValueError, ShapeError or DTypeError for one
-  /// that is another architecture's, asks for what attn has not, or whose parts do not fit
-  /// together, naming file and tensor or key.
+  /// file that cannot be read or breaks the format; ValueError, ShapeError or DTypeError for
+  /// another architecture, for unsupported values, or for parts that do not fit together, naming
+  /// file and tensor or key.
   explicit LanguageModel(const std::filesystem::path& path,
                          const LanguageModelOptions& options = {}) {
     std::error_code error;
@@ -64,12 +64,12 @@ class LanguageModel {
   const Gpt<float>& gpt() const { return gpt_; }
   Gpt<float>& gpt() { return gpt_; }
   const Tokenizer& tokenizer() const { return tokenizer_; }
-  /// Positions that there are angles for: the longest context.
+  /// The number of positions with rotary angles: the longest context.
   index_t max_positions() const { return max_positions_; }
   /// The tokens that end an answer.
   const std::vector<index_t>& end_tokens() const { return special_.ends; }
   bool is_end(index_t id) const { return special_.is_end(id); }
-  /// Throws ValueError where there is none, or one that is not recognised.
+  /// Throws ValueError if there is none, or an unknown one.
   const ChatTemplate& chat_template() const {
     if (chat_template_) return *chat_template_;
     throw ValueError(message(
@@ -81,14 +81,15 @@ class LanguageModel {
   }
   bool has_chat_template() const { return chat_template_.has_value(); }
 
-  /// Ids of a text to be continued as it is: control tokens written out in it are these tokens, and
-  /// the file says whether the first is its beginning-of-text token.
+  /// Encodes a text to be continued: control tokens spelled out in it become these tokens, and the
+  /// file determines whether the first one is its beginning-of-text token.
   std::vector<index_t> encode_raw(std::string_view text) const {
     std::vector<index_t> ids = tokenizer_.encode(text, true);
     if (special_.add_bos) ids.insert(ids.begin(), *special_.bos);
     return ids;
   }
-  /// Ids of a conversation, and of the beginning of an answer to it. Throws as chat_template().
+  /// Encodes a conversation and the beginning of an answer to it. Throws what chat_template()
+  /// throws.
   std::vector<index_t> encode_chat(std::span<const ChatMessage> messages) const {
     return tokenizer_.encode(chat_template().render(messages));
   }
@@ -168,7 +169,7 @@ class LanguageModel {
     if (options.pack) gpt_.pack();
   }
 
-  /// Queries, keys and values are where 8 bits lose most, by few weights: an eighth of SmolLM2's.
+  /// Queries, keys and values lose most from 8 bits, and have few weights: an eighth of SmolLM2's.
   static ActivationFormat activations_of(std::string_view name, ActivationFormat activations) {
     const bool makes_heads =
         name.find(".self_attn.") != name.npos && name.find(".out_proj.") == name.npos;
@@ -196,7 +197,7 @@ class LanguageModel {
           activations_of(name, options.activations)));
       file.release(gguf_name(name));
     });
-    // What shares a product with a matrix of floats is one too.
+    // A matrix that shares a product with a float matrix is float, too.
     visit_weights<float>(gpt_, [&](std::string_view name, WeightSlot<float>& slot) {
       const std::string theirs = gguf_name(name);
       if (slot.dense && keeps_codes(file.tensor(theirs))) {

@@ -36,7 +36,7 @@ struct Pretrained<Seq2SeqTransformer<T>> {
   static constexpr auto load = seq2seq_from_folder<T>;
 };
 
-/// The folder's model, which must be of this model_type.
+/// The folder's model, which must have this model_type.
 template <class Model>
 Model load_type(std::string_view type, const std::filesystem::path& folder,
                 const PretrainedOptions& options) {
@@ -46,25 +46,25 @@ Model load_type(std::string_view type, const std::filesystem::path& folder,
 
 }  // namespace detail
 
-/// The model of a folder with config.json and model.safetensors, or the parts that
-/// model.safetensors.index.json names; Model is
+/// Loads the model of a folder with config.json and model.safetensors, or the parts named in
+/// model.safetensors.index.json; Model is
 ///
-///   Gpt<T>                 of model_type llama, mistral, qwen2, qwen3, gemma, gemma2 or gpt2
-///   Bert<T>                of bert, distilbert, roberta, xlm-roberta or camembert, without heads;
-///                          with a pooler where the file has one
-///   Vit<T>                 of vit, with a classifier where the file has one
-///   Seq2SeqTransformer<T>  of bart, t5 or mt5
+///   Gpt<T>                 for model_type llama, mistral, qwen2, qwen3, gemma, gemma2 or gpt2
+///   Bert<T>                for bert, distilbert, roberta, xlm-roberta or camembert, without heads;
+///                          with a pooler if the file has one
+///   Vit<T>                 for vit, with a classifier if the file has one
+///   Seq2SeqTransformer<T>  for bart, t5 or mt5
 ///
-/// Results are those of transformers in evaluation. Nothing that the config asks for is passed
-/// over: what attn has not, and keys that it does not know, are errors. Throws IoError for files
-/// that cannot be read or break their format, else ValueError, ShapeError or DTypeError, naming
-/// file and key or tensor.
+/// Results equal those of transformers in evaluation mode. Every key of the config is accounted
+/// for: unsupported values and unknown keys are errors. Throws IoError for files that cannot be
+/// read or break their format, otherwise ValueError, ShapeError or DTypeError, naming file and key
+/// or tensor.
 template <class Model>
 Model load_pretrained(const std::filesystem::path& folder, const PretrainedOptions& options = {}) {
   return detail::Pretrained<Model>::load(folder, options);
 }
 
-// The same of one model_type: another is an error.
+// Loads one model_type only: another is an error.
 template <class T>
 Gpt<T> load_llama(const std::filesystem::path& folder, const PretrainedOptions& options = {}) {
   return detail::load_type<Gpt<T>>("llama", folder, options);

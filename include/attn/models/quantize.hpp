@@ -10,7 +10,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// How weights are stored: bits a weight, scales included.
+/// How weights are stored: bits per weight, including scales.
 enum class WeightFormat {
   int8,  ///< 8 and a float a row
   q8_0,  ///< 8.5: the blocks of GGUF's types, 32 neighbours with a scale
@@ -69,13 +69,13 @@ std::shared_ptr<const CompressedWeight<float>> compressed_weight(TensorView2<con
 
 }  // namespace detail
 
-/// Replaces every weight matrix of a module, a table of words among them, by codes; norms, biases
-/// and tables of positions stay. The floats are gone afterwards: such a module is not trained, and
-/// shows no parameters to save. A module of 16 bits keeps its activations in 16 bits and widens
-/// them for its products, which it rounds once. What is compressed already stays as it is. Throws
-/// ValueError, and changes nothing, where a matrix has other than whole blocks of 32 columns
-/// (WeightFormat::int8, bf16 and f16 take any) or holds a scale that float16 does not, and for
-/// activations in int8 or int16 beside WeightFormat::bf16 and f16, those of store_weights().
+/// Quantises every weight matrix of a module, including word tables; norms, biases and position
+/// tables stay. The float weights are freed: such a module cannot be trained, and has no parameters
+/// to save. A 16-bit module keeps its activations in 16 bits and widens them for its products,
+/// which it rounds once. Weights that are already compressed stay. Throws ValueError, and changes
+/// nothing, if the columns of a matrix are not a multiple of 32 (WeightFormat::int8, bf16 and f16
+/// accept any) or a scale overflows float16; also for activations in int8 or int16 with
+/// WeightFormat::bf16 and f16, and for the reasons of store_weights().
 template <class Module>
 void quantize(Module& module, const QuantizeOptions& options = {}) {
   using T = detail::parameter_t<Module>;
@@ -108,7 +108,7 @@ void quantize(Module& module, const QuantizeOptions& options = {}) {
   });
 }
 
-/// Bytes of a module's weight matrices, as tensors or as codes; copies that pack() made are not
+/// Bytes of a module's weight matrices, as tensors or quantised; copies made by pack() are not
 /// counted.
 template <class Module>
 index_t weight_bytes(Module& module) {

@@ -13,7 +13,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The parameters of a module that are tensors, as state_dict() and load_state_dict() ask for them.
+/// The parameters of a module that are tensors, in the form that state_dict() and load_state_dict()
+/// require.
 template <class Module>
 class TensorsOf {
  public:
@@ -42,7 +43,7 @@ class TensorsOf {
   Module& module_;
 };
 
-/// Codes and scales of a matrix with one scale a row.
+/// Codes (int8 values) and scales of a matrix with one scale per row.
 struct QuantizedRows {
   Tensor2<std::int8_t> codes;
   Tensor1<float> scales;
@@ -77,16 +78,16 @@ inline std::string scale_name(const std::string& weight) { return weight + "_sca
 
 }  // namespace detail
 
-/// Writes a module that quantize() made small: weights of WeightFormat::int8 as `weight` (I8, (out,
-/// in)) and `weight_scale` (F32, (out)), each weight being code * scale; those of
-/// WeightFormat::bf16 and f16 as BF16 and F16; all else as save_state_dict() does. Throws
-/// ValueError for blocks, which only GGUF files hold (save_gguf()), before anything is written; and
-/// as save_safetensors().
+/// Saves a module that quantize() compressed: weights of WeightFormat::int8 as `weight` (I8, (out,
+/// in)) and `weight_scale` (F32, (out)), where each weight is code * scale; those of
+/// WeightFormat::bf16 and f16 as BF16 and F16; everything else as save_state_dict() does. Throws
+/// ValueError for formats with blocks, which only GGUF files hold (save_gguf()), before anything is
+/// written, and what save_safetensors() throws.
 template <class Module>
 void save_quantized(const std::filesystem::path& path, const Module& module,
                     const SaveOptions& options = {}) {
   std::vector<NamedTensor> tensors = state_dict(detail::TensorsOf<const Module>(module), options);
-  std::deque<detail::QuantizedRows> rows;  // a deque moves none of them
+  std::deque<detail::QuantizedRows> rows;  // a deque does not move its elements
   std::deque<std::variant<Tensor2<bfloat16>, Tensor2<float16>>> unpacked;
   using T = const detail::parameter_t<Module>;
   visit_weights<T>(module, [&](std::string_view name, WeightSlot<T>& slot) {
@@ -117,10 +118,10 @@ void save_quantized(const std::filesystem::path& path, const Module& module,
   save_safetensors(path, tensors, options.metadata);
 }
 
-/// Fills a module of floats, of the saved one's options, from such a file: what is I8, BF16 or F16
-/// there among its weight matrices becomes so in the module, multiplied with `activations` (16 bits
-/// with floats where these are int8); all else is loaded as load_state_dict() does, whose errors it
-/// throws, naming tensors. A failed load leaves the module as it was.
+/// Loads such a file into a float module with the options of the saved one: weight matrices of I8,
+/// BF16 or F16 keep that format in the module and are multiplied with `activations` (16 bits with
+/// float activations if these are int8); everything else is loaded as by load_state_dict(), with
+/// its errors, naming tensors. A failed load leaves the module unchanged.
 template <class Module>
 LoadReport load_quantized(Module& module, const SafetensorsFile& file,
                           ActivationFormat activations = ActivationFormat::exact,
@@ -140,7 +141,7 @@ LoadReport load_quantized(Module& module, const SafetensorsFile& file,
           file.load<E, 2>(full), activations == ActivationFormat::bf16));
     };
     if (detail::with_dtype<bfloat16, float16>(stored, take)) {
-      // Taken.
+      // Already loaded.
     } else if (stored == DType::I8) {
       const std::string scale = detail::scale_name(full);
       file.check<std::int8_t>(full, slot.shape);

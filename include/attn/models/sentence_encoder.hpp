@@ -19,9 +19,9 @@ struct EncodeOptions {
   Execution execution = {};      ///< threads, scratch and instruction set
 };
 
-/// A BERT or RoBERTa encoder with its tokenizer, whose hidden states are pooled into one vector a
-/// line. quantize() and weight_bytes() take it as they take a Bert. const member functions are safe
-/// to call from many threads at once.
+/// A BERT or RoBERTa encoder with its tokenizer, whose hidden states are pooled into one vector per
+/// line. quantize() and weight_bytes() accept it like a Bert. const member functions are
+/// thread-safe.
 ///
 ///   const SentenceEncoder<float> encoder("all-MiniLM-L6-v2");
 ///   const Tensor2<float> vectors = encoder.encode(lines);
@@ -32,17 +32,17 @@ template <class T>
 class SentenceEncoder {
  public:
   /// Reads config.json and model.safetensors of model_type bert, distilbert, roberta, xlm-roberta
-  /// or camembert, what SentenceTokenizer reads, and where they are there modules.json, the
+  /// or camembert, the files that SentenceTokenizer reads, and, if they exist, modules.json, the
   /// pooling's config.json, sentence_bert_config.json, config_sentence_transformers.json and
-  /// tokenizer_config.json. Without modules.json it is a mean, not normalised. Throws IoError for
-  /// files that cannot be read or break their format; ValueError, ShapeError or DTypeError for what
-  /// is not known, naming file and key.
+  /// tokenizer_config.json. Without modules.json the pooling is an unnormalised mean. Throws
+  /// IoError for files that cannot be read or break their format; ValueError, ShapeError or
+  /// DTypeError for unknown keys and unsupported values, naming file and key.
   explicit SentenceEncoder(const std::filesystem::path& folder,
                            const PretrainedOptions& options = {})
       : SentenceEncoder(folder, options, {}) {}
 
   /// The vectors (lines, dim()): a row does not depend on the other lines, on batch_size or
-  /// threads. Throws ValueError for a prompt that the model has not, or a batch_size below 1.
+  /// threads. Throws ValueError for an unknown prompt, or a batch_size below 1.
   Tensor2<T> encode(std::span<const std::string> lines, const EncodeOptions& options = {}) const {
     if (options.batch_size < 1) {
       throw ValueError(message("SentenceEncoder", "batch_size", "be at least 1",
@@ -67,10 +67,10 @@ class SentenceEncoder {
     return out;
   }
 
-  /// Numbers of a vector.
+  /// Length of a vector.
   index_t dim() const { return bert_.embeddings.options().d_model; }
-  /// Tokens of a line, a prompt and those before and behind the two included; encode() cuts what is
-  /// more than options().max_tokens, see is_cut().
+  /// Number of tokens of a line, including prompt and special tokens; encode() truncates to
+  /// options().max_tokens, see is_cut().
   index_t count_tokens(std::string_view line, std::string_view prompt = {}) const {
     return std::ssize(tokenizer_.encode(prompt_of(prompt) + std::string(line), std::string::npos));
   }
@@ -79,12 +79,12 @@ class SentenceEncoder {
     return tokenizer_.encode(prompt_of(prompt) + std::string(line), limit + 1).size() > limit;
   }
 
-  /// What the folder asks for.
+  /// The options of the folder.
   const SentenceEncoderOptions& options() const { return options_; }
   const SentenceTokenizer& tokenizer() const { return tokenizer_; }
   const Bert<T>& bert() const { return bert_; }
 
-  /// Those of bert().
+  /// The parameters of bert().
   void visit_parameters(const ParameterVisitor<T>& f) { bert_.visit_parameters(f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { bert_.visit_parameters(f); }
 
@@ -99,8 +99,8 @@ class SentenceEncoder {
                   std::filesystem::path transformer)
       : options_(detail::sentence_options_of(folder, transformer)), tokenizer_(transformer) {
     bert_ = detail::bert_from_folder<T>(transformer, options);
-    bert_.pooler = {};  // that of next-sentence prediction, which takes no part
-    // Of RoBERTa's positions two are the padding's.
+    bert_.pooler = {};  // the pooler of next-sentence prediction, which is not used
+    // RoBERTa reserves two positions for padding.
     options_.max_tokens = (std::min)(options_.max_tokens, bert_.embeddings.options().max_positions);
     const index_t known = bert_.embeddings.words.num_embeddings();
     if (tokenizer_.vocab_size() > known) {
@@ -128,15 +128,15 @@ class SentenceEncoder {
     return tokenizer_.encode(prompt + line, static_cast<std::size_t>(options_.max_tokens));
   }
 
-  /// The first token that a mean counts: behind [CLS], or `<s>`, and the prompt's where these are
-  /// to be left out.
+  /// The first token of the mean: after [CLS], or `<s>`, and after the prompt if these are
+  /// excluded.
   index_t first_of(const std::string& prompt) const {
     if (options_.include_prompt || prompt.empty()) return 0;
     return std::ssize(tokens_of(prompt, "")) - tokenizer_.num_behind();
   }
 
-  /// Encodes the lines of these indices into their rows of out. They lie one behind the other in
-  /// one row of tokens: nothing is padding.
+  /// Encodes the lines of these indices into their rows of out. The lines are packed one after
+  /// another in one row of tokens, without padding.
   void encode_batch(std::span<const std::vector<std::int32_t>> tokens,
                     std::span<const std::size_t> indices, const Pool& pool,
                     const Execution& execution, Tensor2<T>& out) const {
@@ -164,18 +164,18 @@ class SentenceEncoder {
     const bool is_mean = options_.pooling == Pooling::mean;
     const index_t begin = is_mean ? (std::min)(pool.first, states.extent(0)) : 0;
     const index_t end = is_mean ? states.extent(0) : (std::min)(index_t{1}, states.extent(0));
-    // In double, where rounding does not count.
+    // In double, where rounding is negligible.
     std::vector<double> sum(static_cast<std::size_t>(dim()));
     for (index_t t = begin; t < end; ++t) {
       for (index_t i = 0; i < dim(); ++i) sum[static_cast<std::size_t>(i)] += states(t, i);
     }
-    // The sum points where the mean does.
+    // The sum has the direction of the mean.
     const double divisor =
         pool.normalize ? std::sqrt(std::inner_product(sum.begin(), sum.end(), sum.begin(), 0.0))
                        : static_cast<double>(end - begin);
     for (index_t i = 0; i < dim(); ++i) {
-      // A prompt that leaves nothing of the line, or no token at all: 0, as sentence-transformers
-      // has it.
+      // A prompt that leaves nothing of the line, or no token at all: 0, as in
+      // sentence-transformers.
       out(i) = divisor == 0 ? T{0} : static_cast<T>(sum[static_cast<std::size_t>(i)] / divisor);
     }
   }

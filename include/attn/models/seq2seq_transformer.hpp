@@ -43,8 +43,8 @@ struct Seq2SeqOptions {
 };
 
 /// src (batch, src_len) and tgt (batch, tgt_len) of any integer type to logits (batch, tgt_len,
-/// tgt_vocab_size). A token of the target sees itself and those before it, and no token sees
-/// padding. Source: "Attention Is All You Need" (2017).
+/// tgt_vocab_size). A target token sees itself and those before it; padding is masked out. Source:
+/// "Attention Is All You Need" (2017).
 template <class T>
 class Seq2SeqTransformer {
  public:
@@ -111,16 +111,16 @@ class Seq2SeqTransformer {
         {.mask = padding.mask(), .masked_row = options_.masked_row, .execution = execution});
   }
 
-  /// Room for `capacity` tokens of the target and src_len of the source.
+  /// Allocates caches for `capacity` target tokens and src_len source tokens.
   std::vector<DecoderLayerCache<T>> make_caches(index_t batch, index_t capacity, index_t src_len,
                                                 std::optional<DType> element = {}) const {
     return transformer.decoder.make_caches(batch, capacity, src_len, element);
   }
 
-  /// tgt (batch, n), memory of encode(src) and src itself, whose padding stays hidden, to logits
-  /// (batch, n, tgt_vocab_size), or (batch, 1, tgt_vocab_size) of the last token alone. With caches
-  /// tgt holds the tokens behind those of the caches, and `tgt_padding` (batch, all tokens) says
-  /// which of all are padding: none if not given.
+  /// Decodes tgt (batch, n), with memory from encode(src) and src itself, whose padding is masked
+  /// out, to logits (batch, n, tgt_vocab_size), or (batch, 1, tgt_vocab_size) for the last token
+  /// only. With caches tgt holds the tokens after those in the caches, and `tgt_padding` (batch,
+  /// all tokens) marks the padding among all of them; default: none.
   template <TensorLike Tgt, TensorLike Memory, TensorLike Src, TensorLike Out>
   void decode(const Tgt& tgt, const Memory& memory, const Src& src, Out&& out,
               std::span<DecoderLayerCache<T>> caches = {}, const Execution& execution = {},
@@ -175,7 +175,7 @@ class Seq2SeqTransformer {
   OutputProjection<T> generator;
 
  private:
-  /// The mask of a call's padding, for as long as the call lasts.
+  /// The padding mask of a call, valid while this object exists.
   class Padding {
    public:
     template <TensorLike Ids>

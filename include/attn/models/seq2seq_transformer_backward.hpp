@@ -44,8 +44,8 @@ TransformerCall<T> seq2seq_call(const Seq2SeqOptions& options, const Seq2SeqSave
 
 }  // namespace detail
 
-/// Seq2SeqTransformer::forward() that saves: src (batch, src_len) and tgt (batch, tgt_len) to
-/// logits (batch, tgt_len, tgt_vocab_size). Throws ShapeError or ValueError.
+/// Seq2SeqTransformer::forward() that saves activations: src (batch, src_len) and tgt (batch,
+/// tgt_len) to logits (batch, tgt_len, tgt_vocab_size). Throws ShapeError or ValueError.
 template <class T, TensorLike Src, TensorLike Tgt>
   requires(std::integral<scalar_t<Src>> && std::integral<scalar_t<Tgt>>)
 void forward(const Seq2SeqTransformer<T>& model, const Src& src, const Tgt& tgt,
@@ -83,8 +83,7 @@ void forward(const Seq2SeqTransformer<T>& model, const Src& src, const Tgt& tgt,
           execution);
 }
 
-/// d_logits (batch, tgt_len, tgt_vocab_size); the gradients of all parameters are added to
-/// `gradients`.
+/// d_logits (batch, tgt_len, tgt_vocab_size); adds the gradients of all parameters to `gradients`.
 template <class T>
 void backward(const Seq2SeqTransformer<T>& model, Input3<Accumulator<T>> d_logits,
               Seq2SeqSaved<T>& saved, Seq2SeqTransformer<Accumulator<T>>& gradients,

@@ -10,7 +10,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Ids of tokens that a tokenizer's file names.
+/// Ids of the special tokens that a tokenizer's file names.
 struct SpecialTokens {
   std::optional<index_t> bos;
   std::vector<index_t> ends;           ///< with any of which an answer, or a text, ends
@@ -18,7 +18,7 @@ struct SpecialTokens {
   std::optional<index_t> behind = {};  ///< texts that are read whole, as encoders do
 
   bool is_end(index_t id) const { return std::find(ends.begin(), ends.end(), id) != ends.end(); }
-  /// Adds one to `ends` unless it is there.
+  /// Adds an id to `ends` unless it is already there.
   void add_end(index_t id) {
     if (!is_end(id)) ends.push_back(id);
   }

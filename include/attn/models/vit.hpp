@@ -37,14 +37,14 @@ struct VitOptions {
   }
 };
 
-/// images (batch, num_channels, image_height, image_width), as its processor made them, to hidden
-/// states (batch, 1 + num_patches(), hidden_size): a class token, then the patches row by row.
-/// Source: Dosovitskiy et al., "An Image is Worth 16x16 Words" (2021), section 3.1.
+/// images (batch, num_channels, image_height, image_width), already preprocessed, to hidden states
+/// (batch, 1 + num_patches(), hidden_size): a class token, then the patches row by row. Source:
+/// Dosovitskiy et al., "An Image is Worth 16x16 Words" (2021), section 3.1.
 template <class T>
 class Vit {
  public:
   Vit() = default;
-  /// Throws ValueError for options out of their range.
+  /// Throws ValueError for options out of range.
   explicit Vit(const VitOptions& options) : options_(checked(options)) {
     const VitOptions& o = options;
     const index_t pixels = o.num_channels * o.patch_size * o.patch_size;
@@ -68,7 +68,7 @@ class Vit {
     return out;
   }
 
-  /// Into `out`. All layers take the options and functors. Throws ShapeError or ValueError.
+  /// Writes to `out`. All layers get the options and functors. Throws ShapeError or ValueError.
   template <TensorLike Images, TensorLike Out, class... Functors>
   void forward(const Images& images, Out&& out,
                const AttentionOptions<Accumulator<T>>& options = {},
@@ -87,7 +87,7 @@ class Vit {
     const Tensor3<T> patches = extract_patches(x, o.patch_size);
     Scratch<T> memory(execution.scratch(), to.size());
     const TensorView3<T> embedded(memory.data(), to.shape());
-    // Positions are added as the product is stored: one of each image at a time.
+    // Adds positions while the product is stored, one image at a time.
     for (index_t b = 0; b < batch; ++b) {
       patch_embedding.forward(patches.view().select(0, b),
                               embedded.select(0, b).slice(0, 1, 1 + count), Activation::none,

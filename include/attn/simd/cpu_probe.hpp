@@ -23,8 +23,8 @@ struct CpuidRegisters {
   unsigned eax, ebx, ecx, edx;
 };
 
-/// All 0 of a leaf that the processor does not have. Not by <cpuid.h>, whose macros would be the
-/// program's too.
+/// All 0 for a leaf that the processor does not have. Does not use <cpuid.h>, whose macros would
+/// leak into the program.
 inline CpuidRegisters cpuid(unsigned leaf, unsigned subleaf) {
   const auto ask = [](unsigned of, unsigned sub) {
     CpuidRegisters r;
@@ -34,7 +34,7 @@ inline CpuidRegisters cpuid(unsigned leaf, unsigned subleaf) {
   return ask(0, 0).eax < leaf ? CpuidRegisters{} : ask(leaf, subleaf);
 }
 
-/// Beside AVX2, of which __builtin_cpu_supports() knows whether the system saves its registers.
+/// Requires AVX2, for which __builtin_cpu_supports() checks that the system saves its registers.
 inline bool has_avxvnni() { return cpuid(7, 0).eax >= 1 && (cpuid(7, 1).eax >> 4 & 1) != 0; }
 
 #endif
@@ -46,7 +46,7 @@ inline sigjmp_buf& tile_probe_return() {
   return where;
 }
 
-/// Whether a tile instruction runs: some virtual machines show the features, grant the state, and
+/// Whether a tile instruction runs: some virtual machines report the features, grant the state, and
 /// raise SIGILL.
 inline bool runs_tile_instructions() {
   struct sigaction probe = {}, before = {};
@@ -69,9 +69,9 @@ inline bool runs_tile_instructions() {
   return runs;
 }
 
-/// Tiles of bfloat16 and of 8-bit integers, whose state the system saves and has granted to this
-/// process: once asked for, it is granted to every thread, and signal frames of threads that use
-/// tiles grow by 8 KB. Called once in a program.
+/// Whether tiles of bfloat16 and of 8-bit integers are available, and the system grants this
+/// process their state: one request holds for every thread, and signal frames of threads that use
+/// tiles grow by 8 KB. Called once per program.
 inline bool has_amx() {
   constexpr unsigned kXsaveInUse = 1u << 27;                                // leaf 1, ecx
   constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;  // leaf 7, edx
@@ -90,7 +90,7 @@ inline bool has_amx() {
 inline bool has_amx() { return false; }
 #elif ATTN_ARCH_ARM64
 
-/// SDOT: of programs that are compiled for it, as all of Apple's are, and where Linux says so.
+/// SDOT: true if the program is compiled for it, as all of Apple's are, or if Linux reports it.
 inline bool has_neondot() {
 #if defined(__ARM_FEATURE_DOTPROD)
   return true;

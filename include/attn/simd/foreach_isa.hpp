@@ -4,9 +4,10 @@
 // A template defined outside a target region cannot be instantiated with wide vectors, so kernel
 // text is not templated on the target but included again: attn::scalar, attn::avx2, attn::avx512.
 // Everything that the text needs must have been included before: nothing is included for the first
-// time here. No include guard: one inclusion per kernel header. Nothing where attn::compiled has
-// the kernels, except for text that only a program can instantiate (ATTN_KERNEL_TEXT_IN_PROGRAM):
-// loops over a user's functor. ATTN_KERNEL_TEXT_EXTENDED: text for targets that extend others too.
+// time here. No include guard: one inclusion per kernel header. Includes nothing if attn::compiled
+// has the kernels, except for text that only a program can instantiate
+// (ATTN_KERNEL_TEXT_IN_PROGRAM): loops over a user's functor. ATTN_KERNEL_TEXT_EXTENDED: text for
+// targets that extend others too.
 
 #if !defined(ATTN_KERNEL_TEXT)
 #error "define ATTN_KERNEL_TEXT before including foreach_isa.hpp"
@@ -17,7 +18,7 @@
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 #if defined(__clang__)
-// A text may be empty for a target: pairs, where it has no vectors of them.
+// A text may be empty for a target, for example pairs on targets without pair products.
 #pragma clang diagnostic ignored "-Wpragma-clang-attribute"
 #endif
 // Some programs define these as macros: headers write (std::min)(a, b), kernel text calls functions

@@ -11,15 +11,15 @@
 #include "attn/simd/cpu_probe.hpp"
 #include "attn/simd/pair_speed.hpp"
 
-// What targets.inc makes of a row's features: the arguments of a target region, and a question to
-// the machine.
+// Turns the features of a row of targets.inc into the arguments of a target region, and into a
+// check of the machine.
 #define ATTN_PRAGMA_(...) _Pragma(#__VA_ARGS__)
 #define ATTN_PRAGMA(...) ATTN_PRAGMA_(__VA_ARGS__)
 #define ATTN_STRING_(...) #__VA_ARGS__
 #define ATTN_STRING(...) ATTN_STRING_(__VA_ARGS__)
 #define ATTN_FEATURE(feature) #feature
 #define ATTN_FEATURE_ALSO(feature) "," #feature
-// It also checks that the operating system saves the wide registers.
+// Also checks that the operating system saves the wide registers.
 #define ATTN_CPU_HAS(feature) __builtin_cpu_supports(#feature) != 0
 #define ATTN_CPU_HAS_ALSO(feature) &&__builtin_cpu_supports(#feature) != 0
 #define ATTN_TARGET_IS_(name) ATTN_TARGET_IS_##name
@@ -27,17 +27,16 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// The rows of simd/targets.inc, which says what each one needs:
-/// - scalar: what every machine of the family has, SSE2 on x86-64, plain vectors elsewhere
+/// The rows of simd/targets.inc, which lists the features that each one needs:
+/// - scalar: the baseline of the family, SSE2 on x86-64, plain vectors elsewhere
 /// - avx2: AVX2 and FMA
-/// - avxvnni: AVX-VNNI beside them, for products of 8-bit integers; all else runs as avx2
+/// - avxvnni: also AVX-VNNI, for products of 8-bit integers; everything else runs as avx2
 /// - avx512: AVX-512 F, BW, DQ and VL
-/// - avx512vnni: AVX-512 VNNI beside them, for products of 8-bit integers; all else runs as avx512
-/// - avx512bf16: AVX-512-BF16 beside these, for products of bfloat16
-/// - amx: AMX's tiles of bfloat16 and 8-bit integers beside avx512vnni, for products of both; of
-///   Linux alone
-/// - neon: what every AArch64 has
-/// - neondot: the dot product of ARMv8.2 beside it, for products of 8-bit integers
+/// - avx512vnni: also AVX-512 VNNI, for products of 8-bit integers; everything else runs as avx512
+/// - avx512bf16: also AVX-512-BF16, for products of bfloat16
+/// - amx: avx512vnni and AMX tiles of bfloat16 and 8-bit integers, for products of both; Linux only
+/// - neon: the baseline of AArch64
+/// - neondot: also the dot product of ARMv8.2, for products of 8-bit integers
 enum class Isa {
 #define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) name,
 #include "attn/simd/targets.inc"
@@ -60,8 +59,8 @@ inline constexpr std::string_view kIsaNames[] = {
 
 }  // namespace detail
 
-/// The set that `isa` extends, whose kernels run where the additional instructions are of no use;
-/// isa itself if it extends none.
+/// The set that `isa` extends, whose kernels run if the additional instructions do not help; isa
+/// itself if it extends none.
 constexpr Isa base(Isa isa) {
   constexpr Isa kBases[] = {
 #define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) Isa::base,
@@ -71,7 +70,7 @@ constexpr Isa base(Isa isa) {
   return kBases[static_cast<std::size_t>(isa)];
 }
 
-/// Whether products of bfloat16 are those of neighbours in pairs: by vectors, or in tiles.
+/// Whether bfloat16 products take neighbours in pairs: by vectors, or in tiles.
 constexpr bool multiplies_pairs(Isa isa) { return isa == Isa::avx512bf16 || isa == Isa::amx; }
 
 constexpr std::string_view name(Isa isa) {
@@ -86,7 +85,7 @@ class IsaSet {
   constexpr void insert(Isa isa) { bits_ |= bit(isa); }
   constexpr void remove(Isa isa) { bits_ &= ~bit(isa); }
   constexpr bool contains(Isa isa) const { return (bits_ & bit(isa)) != 0; }
-  /// Of a set that is not empty.
+  /// For a set that is not empty.
   constexpr Isa last() const { return static_cast<Isa>(std::bit_width(bits_) - 1); }
 
  private:
@@ -94,7 +93,7 @@ class IsaSet {
   unsigned bits_ = 0;
 };
 
-/// Those whose features this machine has, compiled or not.
+/// The sets whose features this machine has, compiled or not.
 inline IsaSet machine_isas() {
   static const IsaSet isas = [] {
 #if ATTN_ARCH_X86
@@ -110,7 +109,7 @@ inline IsaSet machine_isas() {
   return isas;
 }
 
-/// Those that the program was compiled with.
+/// The sets that the program was compiled with.
 inline constexpr IsaSet kCompiledIsas = [] {
   IsaSet compiled;
 #define ATTN_TARGET_ENTRY(name, base, is_compiled, is_there) \
@@ -136,8 +135,8 @@ inline Isa isa_from_name(std::string_view function, std::string_view argument,
 
 }  // namespace detail
 
-/// The set that calls prefer of those that this machine has: avx512bf16 only where a measurement,
-/// once in a program, finds its products faster than those of floats.
+/// The preferred set among those of this machine: avx512bf16 only if a measurement, once per
+/// program, finds its products faster than those of floats.
 inline Isa best_isa() {
   static const Isa best = [] {
     detail::IsaSet isas = detail::machine_isas();
@@ -184,9 +183,9 @@ inline Isa require_isa(Isa isa) {
   return detail::require_isa("require_isa", "the instruction set", isa);
 }
 
-/// The set of calls that name none: ATTN_PIN_ISA if the build pins one, else the environment
-/// variable ATTN_ISA (read once), else best_isa(). Throws ValueError for a set that is unknown or
-/// missing.
+/// The set of calls that name none: ATTN_PIN_ISA if the build pins one, otherwise the environment
+/// variable ATTN_ISA (read once), otherwise best_isa(). Throws ValueError for a set that is unknown
+/// or missing.
 inline Isa active_isa() {
 #if defined(ATTN_PIN_ISA)
   static const Isa isa = require_isa(Isa::ATTN_PIN_ISA);

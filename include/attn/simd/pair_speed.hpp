@@ -11,8 +11,8 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 #if ATTN_ARCH_X86
-// Twelve chains keep two units of four cycles' latency busy; from zeros, which no processor is slow
-// with. In the words of the assembler, since this header stands before those of intrinsics.
+// Twelve chains keep two units of four cycles' latency busy; the operands are zeros, which are not
+// slow on any processor. Written in assembler, since this header precedes those of intrinsics.
 #define ATTN_PAIR_CHAIN(instruction, sum) instruction " %%zmm0, %%zmm0, %%zmm" #sum "\n\t"
 #define ATTN_PAIR_CHAINS(instruction) \
   asm volatile(                                                                              \
@@ -32,7 +32,7 @@ namespace detail {
       : "ecx", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", \
         "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15")
 
-/// Ticks of 768 instructions, best of some rounds: a round that is disturbed does not count.
+/// Ticks of 768 instructions, best of several rounds, so that interrupted rounds do not count.
 template <class F>
 unsigned long long best_of_rounds(F run) {
   unsigned long long best = ~0ull;
@@ -44,7 +44,7 @@ unsigned long long best_of_rounds(F run) {
   return best;
 }
 
-/// A pair is two products: of the processors that have the instruction, AMD's Zen 4 and 5 run it as
+/// A pair is two products. Of the processors with the instruction, AMD's Zen 4 and 5 execute it as
 /// often as a multiply-add of floats (a ratio of 1), Intel's Emerald Rapids a quarter as often (4).
 inline bool has_fast_pairs() {
   if (__builtin_cpu_supports("avx512bf16") == 0) return false;

@@ -13,7 +13,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// What a byte-level tokenizer is made of; read by its constructor, and not kept.
+/// The parts of a byte-level tokenizer; read by its constructor, and not kept.
 struct BpeVocabulary {
   std::vector<std::string_view> tokens;      ///< by id, spelled in the letters that stand for bytes
   std::vector<TokenKind> kinds = {};         ///< by id; empty: all normal
@@ -27,8 +27,8 @@ struct BpeVocabulary {
 
 namespace detail {
 
-/// The letter that stands for each byte in vocabularies: itself if it prints, else one from U+0100
-/// on.
+/// The letter that stands for each byte in vocabularies: itself if printable, otherwise one from
+/// U+0100 on.
 inline std::array<std::int32_t, 256> byte_letters() {
   std::array<std::int32_t, 256> letters{};
   std::int32_t next = 0x100;
@@ -39,7 +39,7 @@ inline std::array<std::int32_t, 256> byte_letters() {
   return letters;
 }
 
-/// Appends the bytes of a token's spelling; false where it holds another letter.
+/// Appends the bytes of a token's spelling; returns false if it contains another letter.
 inline bool append_bytes_of_letters(std::string_view spelling, std::string& to) {
   static const auto bytes = [] {
     std::array<int, 0x180> table{};
@@ -59,19 +59,20 @@ inline bool append_bytes_of_letters(std::string_view spelling, std::string& to) 
   }
   return true;
 }
-/// The same, or nothing.
+/// As above; returns nothing in that case.
 inline std::optional<std::string> bytes_of_letters(std::string_view spelling) {
   std::string result;
   if (!append_bytes_of_letters(spelling, result)) return std::nullopt;
   return result;
 }
 
-/// Texts without special tokens to ids: a text is cut into words, in whose bytes pairs merge.
+/// Converts texts without special tokens to ids: splits a text into words, and merges pairs of
+/// bytes in each word.
 class ByteLevelBpe {
  public:
   ByteLevelBpe() = default;
 
-  /// `pieces` are the bytes of all tokens, `is_text` says which of them texts become.
+  /// `pieces` are the bytes of all tokens, `is_text` marks those that texts may become.
   ByteLevelBpe(const BpeVocabulary& vocabulary, std::span<const std::string> pieces,
                const std::vector<bool>& is_text)
       : merges_(vocabulary.merges.size()),

@@ -14,20 +14,20 @@
 ATTN_NAMESPACE_BEGIN
 
 /// The precompiled_charsmap of a SentencePiece model: the size in bytes of a double-array trie, its
-/// units, numbers of 32 bits whose low bytes come first, and replacements that each end with a zero
-/// byte. A unit has the byte that leads to it in its low 8 bits, bit 8 where a key ends there, and
-/// from bit 10 on, 8 places higher with bit 9, what its place is combined with (exclusive or) to
-/// give that of its value; byte b leads from there to that place combined with b. A value has bit
-/// 31, and says where its replacement begins.
+/// units (32-bit little-endian numbers), and zero-terminated replacements. Bits 0-7 of a unit are
+/// the byte that leads to it, bit 8 is set if a key ends there, and bits 10 and up, shifted left by
+/// 8 more if bit 9 is set, are its offset. The unit of the value is at (own index xor offset); byte
+/// b leads from there to that index xor b. A value has bit 31 set, and the index of its replacement
+/// in the other bits.
 ///
-/// Texts become what Hugging Face's `tokenizers` makes of them: each grapheme cluster of at most 5
-/// bytes that begins with a key is replaced by what the shortest such key becomes, whatever follows
-/// it in the cluster; in other clusters each character is, or stays. Bytes that belong to no valid
-/// sequence stay what they are. Source: Yata et al., "A compact static double-array keeping
+/// The normalisation is that of Hugging Face's `tokenizers`: each grapheme cluster of at most 5
+/// bytes that begins with a key is replaced by the replacement of the shortest such key, whatever
+/// follows it in the cluster; in other clusters each character is replaced by its own replacement,
+/// if it has one. Invalid bytes stay. Source: Yata et al., "A compact static double-array keeping
 /// character codes" (2007); clusters: Unicode Standard Annex 29.
 class Charsmap {
  public:
-  /// Throws ValueError for what is no such table.
+  /// Throws ValueError for an invalid table.
   explicit Charsmap(std::string_view bytes) {
     const std::size_t size = bytes.size() < 4 ? 0 : word(bytes, 0);
     check(size > 0 && size % (4 * kBlock) == 0 && size <= bytes.size() - 4,
@@ -37,8 +37,8 @@ class Charsmap {
     texts_ = bytes.substr(4 + size);
     check(texts_.ends_with('\0'), "end with a zero byte, as each replacement does", "none");
     check(valid_utf8(texts_) == texts_, "have replacements in UTF-8", "other bytes");
-    // With these, no lookup leaves units and replacements: a block of 256 units holds all that
-    // bytes lead to.
+    // These checks keep every lookup within units and replacements: a block of 256 units holds the
+    // targets of all bytes.
     check(!is_value(units_[0]), "have a trie with a root", "a value");
     for (std::size_t at = 0; at < units_.size(); ++at) {
       if (is_value(units_[at])) continue;
@@ -83,7 +83,7 @@ class Charsmap {
   /// Of a character.
   static bool is_begin(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }
 
-  /// How many bytes the first grapheme cluster has; of bytes that are no text, one.
+  /// Number of bytes of the first grapheme cluster; 1 for bytes that are not text.
   static std::size_t cluster(std::string_view text) {
     Utf8Char last = first_char(text);
     std::size_t size = last.size;
@@ -112,7 +112,7 @@ class Charsmap {
     }
   }
 
-  /// What the shortest key becomes that the text begins with.
+  /// The replacement of the shortest key at the start of the text.
   std::optional<std::string_view> find(std::string_view text) const {
     std::size_t at = offset(units_[0]);
     for (const char c : text) {

@@ -22,14 +22,14 @@ struct ChatMessage {
 
 namespace detail {
 
-/// A template's text in one of its many spellings: white space and the quotes' kind within tags,
-/// line ends behind tags and what the tags' dashes take away do not count. Text and strings stay as
-/// they are, \n in strings becomes a line end; other escapes than of n, quotes and \ leave a quote,
-/// which no known template has there.
+/// A canonical form of a template's text: ignores white space and the kind of quotes within tags,
+/// line ends after tags and text that dashes of tags strip. Other text and strings stay, \n in
+/// strings becomes a line end; escapes other than of n, quotes and \ leave a quote, which no known
+/// template has there.
 inline std::string normal_template(std::string_view text) {
   std::string result;
   const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; };
-  std::size_t text_begin = 0;  // within result: of the text since the last tag
+  std::size_t text_begin = 0;  // within result: start of the text after the last tag
   bool begins_line = true;     // there
   for (std::size_t at = 0; at < text.size();) {
     const std::string_view open = text.substr(at, 2);
@@ -45,7 +45,7 @@ inline std::string normal_template(std::string_view text) {
       std::size_t end = result.size();
       while (end > text_begin && is_space(result[end - 1]) && (strips || result[end - 1] != '\n'))
         --end;
-      // Before a block tag only what indents it.
+      // Before a block tag only its indentation.
       const bool indents = end == text_begin ? begins_line : result[end - 1] == '\n';
       if (strips || indents) result.resize(end);
     }
@@ -82,7 +82,7 @@ inline std::string normal_template(std::string_view text) {
   return result;
 }
 
-/// FNV-1a of 64 bits: tells known templates apart from all others.
+/// FNV-1a, 64 bits: distinguishes known templates from all others.
 constexpr std::uint64_t fingerprint(std::string_view text) {
   std::uint64_t hash = 0xCBF29CE484222325u;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
@@ -95,7 +95,7 @@ inline std::string_view trimmed(std::string_view text, std::string_view letters)
   return text.substr(0, text.find_last_not_of(letters) + 1);
 }
 
-/// What Python's text.strip() takes away.
+/// The characters that Python's text.strip() removes.
 constexpr bool is_python_space(std::int32_t code) {
   return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 ||
          code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 ||
@@ -112,23 +112,23 @@ inline std::string_view stripped(std::string_view text) {
 
 }  // namespace detail
 
-/// How a conversation is written for a model. What messages say is never read as control tokens; in
-/// ChatML and Llama 3's format a role that is none of the three is written as it is given.
+/// How a conversation is formatted for a model. Text in messages never becomes control tokens; in
+/// ChatML and Llama 3's format a role other than the three is written as given.
 class ChatTemplate {
  public:
-  /// What a template is: messages to pieces, of which those with control tokens say so. The answer
-  /// is to follow.
+  /// A template: converts messages to pieces, marked if they contain control tokens, up to the
+  /// beginning of an answer.
   using Function = std::function<std::vector<TextPiece>(std::span<const ChatMessage>)>;
 
-  /// One of the caller's own.
+  /// A function of the caller.
   explicit ChatTemplate(Function function) : function_(std::move(function)) {}
 
-  /// Of a text in Jinja, such as a file's tokenizer.chat_template: ChatML, SmolLM2's and others'
-  /// ChatML with a system message of its own, Llama 2's and 3's; without their tools Llama 3.1's
-  /// and 3.2's, Qwen 2.5's and 3's; Gemma's (1 to 3, without images), Mistral's (7B, versions 0.1
-  /// to 0.3), Phi 3's and 3.5's, and Zephyr's. Nothing where it is none of these: a text that is
-  /// like one may still mean another thing. `bos` and `eos` are what the text calls bos_token and
-  /// eos_token.
+  /// From a Jinja text, such as a file's tokenizer.chat_template. Known templates: ChatML,
+  /// SmolLM2's and other variants of ChatML with a default system message, Llama 2's and 3's;
+  /// without tools Llama 3.1's and 3.2's, Qwen 2.5's and 3's; Gemma's (1 to 3, without images),
+  /// Mistral's (7B, versions 0.1 to 0.3), Phi 3's and 3.5's, and Zephyr's. Returns nothing for
+  /// others: even a similar text may have another meaning. `bos` and `eos` are the values of
+  /// bos_token and eos_token in the text.
   static std::optional<ChatTemplate> recognise(std::string_view text, std::string_view bos = "",
                                                std::string_view eos = "") {
     std::string normal = detail::normal_template(text);
@@ -184,7 +184,7 @@ class ChatTemplate {
   }
 
   /// The conversation so far, and the beginning of an answer. Throws ValueError for roles, or an
-  /// order of them, that the template does not have.
+  /// order of them, that the template does not support.
   std::vector<TextPiece> render(std::span<const ChatMessage> messages) const {
     if (function_) return function_(messages);
     check(messages);
@@ -200,11 +200,11 @@ class ChatTemplate {
     return pieces;
   }
 
-  /// What follows the last answer, which is message `answer`, in render(messages): nothing before
-  /// it is written again, so that a session that has seen an answer goes on from its own tokens.
-  /// Nothing for a function of the caller's, and where the template writes what came before in
-  /// another way once there is more: without Qwen 3's thoughts, with a space behind an answer of
-  /// Llama 2's, or Mistral's system message, which goes with the last question. Throws as render().
+  /// The text after the last answer, which is message `answer`, in render(messages): nothing before
+  /// it is written again, so that a session continues from its own tokens. Returns nothing for a
+  /// function of the caller, and if the template rewrites earlier messages once there are more:
+  /// Qwen 3 removes thoughts, Llama 2 adds a space after an answer, and Mistral moves the system
+  /// message to the last question. Throws what render() throws.
   std::optional<std::vector<TextPiece>> render_after(std::span<const ChatMessage> messages,
                                                      std::size_t answer) const {
     if (function_ || answer >= messages.size()) return std::nullopt;
@@ -220,12 +220,11 @@ class ChatTemplate {
     return pieces;
   }
 
-  /// The control token behind each message, with which an answer ends; empty where that is not
-  /// known.
+  /// The control token after each message, which ends an answer; empty if unknown.
   const std::string& end_of_message() const { return close_; }
 
  private:
-  /// What becomes of a system message at the beginning.
+  /// What happens to a system message at the beginning.
   enum class System {
     message,
     none,
@@ -236,8 +235,8 @@ class ChatTemplate {
 
   ChatTemplate() = default;
 
-  /// Templates too long to compare in full. What is compared is what normal_template() makes of
-  /// them, without the system message that Qwen 2.5's has of its own.
+  /// Templates too long to compare in full: compared by the hash of normal_template(), without the
+  /// default system message of Qwen 2.5.
   static std::optional<ChatTemplate> of_fingerprint(std::string normal, std::string_view bos,
                                                     std::string_view eos) {
     ChatTemplate result;
@@ -246,7 +245,7 @@ class ChatTemplate {
     if (const std::size_t at = normal.find(kBefore); at != normal.npos) {
       const std::string_view rest = std::string_view(normal).substr(at + kBefore.size());
       const std::size_t end = rest.find(kBehind);
-      // What holds a quote may be no text but an expression.
+      // A text that contains a quote may be an expression.
       if (end == rest.npos || end == 0 || rest.find('\'') < end) return std::nullopt;
       result.default_system_ = rest.substr(0, end);
       for (std::size_t one = normal.find(result.default_system_); one != normal.npos;
@@ -300,7 +299,7 @@ class ChatTemplate {
         chat_ml();
         return result;
       case 0xD9FF075E61A59303:  // Qwen 3
-      case 0x838A6250646E1860:  // the same, later
+      case 0x838A6250646E1860:  // a later version
         chat_ml();
         result.thinks_ = true;
         return result;
@@ -331,7 +330,7 @@ class ChatTemplate {
         result.role_end_ = "<|end_header_id|>";
         result.gap_ = "\n\n";
         result.close_ = "<|eot_id|>";
-        // The day is the one that the template has where it is told none.
+        // The date is the template's default.
         result.system_head_ = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n";
         result.trims_ = result.only_known_roles_ = true;
         return result;
@@ -344,7 +343,7 @@ class ChatTemplate {
       case 0xDD39F833422AA4A9:  // Mistral 7B 0.2
         mistral(System::none, false, true, false, false);
         return result;
-      case 0x43BCA759783C354A:  // the same of September 2024
+      case 0x43BCA759783C354A:  // the version of September 2024
         mistral(System::in_first_question, true, true, true, false);
         return result;
       case 0x4454795C8CCD2DF3:  // Mistral 7B 0.3
@@ -381,7 +380,7 @@ class ChatTemplate {
   static void add(std::vector<TextPiece>& pieces, std::string_view text, bool special) {
     if (!text.empty()) pieces.push_back({std::string(text), special});
   }
-  /// What stands before a message.
+  /// The text before a message.
   void add_opening(std::vector<TextPiece>& pieces, std::string_view role) const {
     if (role_is_token_) {
       add(pieces, open_ + std::string(role) + role_end_, true);
@@ -400,7 +399,7 @@ class ChatTemplate {
       add(pieces, gap_, false);
     }
   }
-  /// Behind `system`, which stands in its text.
+  /// The text after `system`, inside its own text.
   void add_message(std::vector<TextPiece>& pieces, const ChatMessage& message,
                    std::string_view system = "") const {
     if (leaves_out_empty_system_ && message.role == "system" && message.content.empty()) return;
@@ -450,7 +449,7 @@ class ChatTemplate {
     }
     if (!is_mistral_) add_opening(pieces, "assistant");
   }
-  /// An answer of Qwen 3: behind the last question with its thoughts, before it without.
+  /// An answer of Qwen 3: after the last question with its thoughts, before it without.
   static std::string with_thoughts(const std::string& content, bool is_behind, bool is_last) {
     constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
     std::string thoughts, answer = content;

@@ -12,13 +12,13 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// What two neighbours become, and how urgently.
+/// The token that two neighbours merge into, and the priority of the merge.
 struct Merge {
   std::int32_t rank = -1;  ///< -1: these two do not merge
   std::int32_t token = -1;
 };
 
-/// Merges of pairs of tokens: an open-addressing table, in which a lookup mostly touches one line.
+/// Merges of pairs of tokens: an open-addressing table, in which a lookup usually touches one line.
 class MergeTable {
  public:
   MergeTable() = default;
@@ -53,13 +53,13 @@ class MergeTable {
   std::vector<Slot> slots_ = std::vector<Slot>(1);
 };
 
-/// Of two tokens, and of both in one; -1: none.
+/// The ids of two tokens and of their merge; -1: none.
 struct MergedIds {
   std::int32_t left = -1, right = -1, both = -1;
 };
 
-/// Throws ValueError for a merge "left right", number `rank` of a list, of what are no tokens.
-/// `ids_of(left, right)` gives the ids of how they are spelled.
+/// Throws ValueError for a merge "left right", number `rank` of a list, with parts that are not
+/// tokens. `ids_of(left, right)` returns the ids for their spelling.
 template <class IdsOf>
 void add_merge(MergeTable& merges, std::string_view merge, std::size_t rank, IdsOf&& ids_of) {
   const std::size_t space = merge.find(' ', 1);
@@ -72,7 +72,7 @@ void add_merge(MergeTable& merges, std::string_view merge, std::size_t rank, Ids
   merges.add(ids.left, ids.right, {static_cast<std::int32_t>(rank), ids.both});
 }
 
-/// The tokens of a word as they merge; its memory serves for one word after the other.
+/// The tokens of a word during merging; its memory is reused for the next word.
 class MergedWord {
  public:
   struct Symbol {
@@ -94,8 +94,8 @@ class MergedWord {
         {id, static_cast<std::int32_t>(begin), static_cast<std::int32_t>(size), at - 1, -1});
   }
 
-  /// merge(left, right) gives the Merge of two symbols. The leftmost of equally urgent pairs comes
-  /// first.
+  /// merge(left, right) returns the Merge of two symbols. Of equal priorities the leftmost pair
+  /// comes first.
   template <class F>
   void merge(F&& merge) {
     const auto symbol = [&](std::int32_t at) -> Symbol& {
@@ -116,7 +116,7 @@ class MergedWord {
       std::pop_heap(heap_.begin(), heap_.end());
       heap_.pop_back();
       Symbol& left = symbol(best.left);
-      // Merged away, or with another neighbour than it had: both together only ever grow.
+      // Merged away, or with a new neighbour: lengths only grow.
       if (left.size == 0 || left.next < 0 || left.size + symbol(left.next).size != best.size)
         continue;
       Symbol& right = symbol(left.next);
@@ -130,7 +130,7 @@ class MergedWord {
     }
   }
 
-  /// f(symbol) for all that are left, in order.
+  /// Calls f(symbol) for all remaining symbols, in order.
   template <class F>
   void for_each(F&& f) const {
     for (std::int32_t at = symbols_.empty() ? -1 : 0; at >= 0;
@@ -140,11 +140,11 @@ class MergedWord {
   }
 
  private:
-  /// A pair that may merge, unless it has changed since then.
+  /// A candidate pair, unless one side has changed since.
   struct Candidate {
     std::int32_t rank, left, token, size;
 
-    /// For a heap whose top is the most urgent, the leftmost of equals.
+    /// Order of a heap: highest priority on top, the leftmost of equals.
     friend bool operator<(const Candidate& a, const Candidate& b) {
       return a.rank != b.rank ? a.rank > b.rank : a.left > b.left;
     }

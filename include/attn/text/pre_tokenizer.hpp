@@ -9,7 +9,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// By the names that GGUF files have for them (tokenizer.ggml.pre).
+/// Named as in GGUF files (tokenizer.ggml.pre).
 enum class PreTokenizer {
   gpt2,    ///< contractions, letters, digits, other signs, the last three with a space before them
   smollm,  ///< the same, every digit a word of its own
@@ -17,7 +17,7 @@ enum class PreTokenizer {
   qwen2,      ///< the same, every digit a word of its own
 };
 
-/// Of a name such as "llama-bpe", if it is known.
+/// The pre-tokenizer of a name such as "llama-bpe", if it is known.
 inline std::optional<PreTokenizer> pre_tokenizer(std::string_view name) {
   if (name == "gpt2" || name == "gpt-2") return PreTokenizer::gpt2;
   if (name == "smollm") return PreTokenizer::smollm;
@@ -28,12 +28,12 @@ inline std::optional<PreTokenizer> pre_tokenizer(std::string_view name) {
 
 namespace detail {
 
-/// What the patterns tell apart.
+/// The classes of characters that the patterns distinguish.
 enum class CharKind : std::uint8_t { letter, number, newline, space, other, none };
 
 inline CharKind unicode_kind(std::int32_t code) {
   if (code == 0x85) return CharKind::space;
-  // Subclasses of one general category (L, N, Z) are numbered side by side.
+  // Subclasses of one general category (L, N, Z) have consecutive numbers.
   const utf8proc_category_t category = utf8proc_category(code);
   const auto lies = [category](utf8proc_category_t first, utf8proc_category_t last) {
     return category >= first && category <= last;
@@ -44,13 +44,13 @@ inline CharKind unicode_kind(std::int32_t code) {
   return CharKind::other;
 }
 
-/// White space, as regular expressions have it in \s.
+/// White space in the sense of \s in regular expressions.
 inline bool is_white_space(std::int32_t code) {
   if (code >= 0 && code < 0x80) return code == ' ' || (code >= '\t' && code <= '\r');
   return code >= 0 && unicode_kind(code) == CharKind::space;
 }
 
-/// How many bytes of white space a text begins with.
+/// Number of bytes of white space at the start of a text.
 inline std::size_t space_begins(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {
@@ -60,7 +60,7 @@ inline std::size_t space_begins(std::string_view text) {
   }
   return at;
 }
-/// How many bytes a text has before its first white space.
+/// Number of bytes before the first white space.
 inline std::size_t word_ends(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {
@@ -70,7 +70,7 @@ inline std::size_t word_ends(std::string_view text) {
   }
   return at;
 }
-/// Where the white space at a text's end begins.
+/// Start of the white space at a text's end.
 inline std::size_t space_ends(std::string_view text) {
   while (!text.empty() && is_white_space(last_char(text).code)) {
     text.remove_suffix(last_char(text).size);
@@ -78,7 +78,7 @@ inline std::size_t space_ends(std::string_view text) {
   return text.size();
 }
 
-/// What words are made of, as regular expressions have it in \w.
+/// Word characters in the sense of \w in regular expressions.
 inline bool is_word_char(std::int32_t code) {
   if (code < 0) return false;
   const utf8proc_category_t category = utf8proc_category(code);
@@ -92,7 +92,7 @@ inline bool is_word_char(std::int32_t code) {
          lies(0x1F150, 0x1F169) || lies(0x1F170, 0x1F189);
 }
 
-/// The characters of a text from `at` on, each with what it is. A byte that is no character is
+/// The characters of a text from `at` on, each with its class. A byte that is not a character is
 /// `other`.
 class WordScanner {
  public:
@@ -104,7 +104,7 @@ class WordScanner {
 
   explicit WordScanner(std::string_view text) : text_(text) {}
 
-  /// `none` behind the end.
+  /// `none` after the end.
   Char at(std::size_t place) const {
     if (place >= text_.size()) return {CharKind::none, -1, place};
     const Utf8Char c = first_char(text_.substr(place));
@@ -126,14 +126,14 @@ class WordScanner {
     return {kind, c.code, place + c.size};
   }
 
-  /// The end of the characters of this kind from `place` on, at most `most` of them.
+  /// The end of the characters of this class from `place` on, at most `most` of them.
   std::size_t run(std::size_t place, CharKind kind,
                   std::size_t most = std::string_view::npos) const {
     for (Char c = at(place); c.kind == kind && most > 0; c = at(place), --most) place = c.end;
     return place;
   }
 
-  /// The end of the white space from `place` on, line ends among it.
+  /// The end of the white space from `place` on, including line ends.
   std::size_t run_of_space(std::size_t place) const {
     for (Char c = at(place); c.kind == CharKind::space || c.kind == CharKind::newline;
          c = at(place)) {
@@ -142,8 +142,8 @@ class WordScanner {
     return place;
   }
 
-  /// The end of 's, 't, 're, 've, 'm, 'll or 'd at `place`, or `place`. Where capitals count too,
-  /// so does the long s (U+017F), of which S is the capital.
+  /// The end of 's, 't, 're, 've, 'm, 'll or 'd at `place`, or `place`. If upper case counts, so
+  /// does the long s (U+017F), whose upper case is S.
   std::size_t contraction(std::size_t place, bool any_case) const {
     if (place >= text_.size() || text_[place] != '\'') return place;
     const auto letter = [&](std::size_t from) {
@@ -177,8 +177,8 @@ class WordScanner {
   std::string_view text_;
 };
 
-/// White space from `begin` to `end` before `next`: the last of it belongs to the word that
-/// follows, if one does.
+/// White space from `begin` to `end` before `next`: its last character belongs to the following
+/// word, if there is one.
 inline std::size_t space_before_word(const WordScanner& scan, std::size_t begin, std::size_t end) {
   if (end == scan.text().size()) return end;
   std::size_t last = end - 1;
@@ -220,7 +220,7 @@ inline std::size_t llama3_word(const WordScanner& scan, std::size_t place, std::
     return scan.run(scan.run(signs, CharKind::other), CharKind::newline);
   }
   const std::size_t end = scan.run_of_space(place);
-  // Up to the last line end of this white space.
+  // Up to the last line end in this white space.
   for (std::size_t last = end; last > place; --last) {
     if (scan.text()[last - 1] == '\n' || scan.text()[last - 1] == '\r') return last;
   }
@@ -229,15 +229,15 @@ inline std::size_t llama3_word(const WordScanner& scan, std::size_t place, std::
 
 }  // namespace detail
 
-/// f(word) for every word of `text`, which together are the text. Bytes that are not UTF-8 count as
-/// signs. Categories are those of utf8proc's Unicode version. Source of the patterns: `tokenizers`
-/// files of GPT-2, SmolLM2, Llama 3 and Qwen2; of the last without its normalisation (NFC), after
-/// which not every text could be had back.
+/// Calls f(word) for every word of `text`; the words together are the text. Bytes that are not
+/// UTF-8 count as symbols. Categories are those of utf8proc's Unicode version. Source of the
+/// patterns: `tokenizers` files of GPT-2, SmolLM2, Llama 3 and Qwen2; Qwen2 without its
+/// normalisation (NFC), which would lose some texts.
 template <class F>
 void for_each_word(PreTokenizer kind, std::string_view text, F&& f) {
   using detail::CharKind;
   if (kind == PreTokenizer::smollm) {
-    // Digits are cut out first: the white space before one is whole.
+    // Digits are split off first: white space before one is not divided.
     const detail::WordScanner digits(text);
     for (std::size_t begin = 0; begin < text.size();) {
       std::size_t end = begin;

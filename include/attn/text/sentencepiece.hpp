@@ -17,7 +17,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// How a text, or what stands between its special tokens, becomes tokens.
+/// How a text, or the part between its special tokens, is split into tokens.
 enum class SentencePieceKind {
   bpe,      ///< of two neighbours that are a token together the one with the highest score merges
   unigram,  ///< the tokens whose scores, logarithms of probabilities, have the largest sum
@@ -31,18 +31,19 @@ enum class SpacePrefix {
   first_word,  ///< before the first part, unless it begins with one
 };
 
-/// Spaces that decode() leaves out at the beginning of a text.
+/// Spaces that decode() removes at the beginning of a text.
 enum class SpaceStrip { none, one, first_token /**< all that its first token has */ };
 
-/// What a text, or what stands between its special tokens, becomes before it is cut: in this order.
+/// How a text, or the part between its special tokens, is normalised before it is split: in this
+/// order.
 struct SentencePieceNormal {
   std::optional<Charsmap> charsmap = {};           ///< none: characters stay
   bool strips_left = false, strips_right = false;  ///< white space at its beginning and end
-  /// What two spaces or more in a row become; none: they stay.
+  /// The replacement of two or more spaces in a row; none: they stay.
   std::optional<std::string> several_spaces = {};
 };
 
-/// What a SentencePiece tokenizer is made of; read by its constructor, and not kept.
+/// The parts of a SentencePiece tokenizer; read by its constructor, and not kept.
 struct SentencePieceVocabulary {
   std::vector<std::string_view> tokens;      ///< by id, with U+2581 for spaces and <0x0A> for bytes
   std::vector<TokenKind> kinds = {};         ///< by id; empty: all normal
@@ -54,11 +55,11 @@ struct SentencePieceVocabulary {
   bool cuts_words = false;     ///< no token stretches over a space within the text
   bool drops_space = false;    ///< texts are the parts between white space, each with its prefix
   bool ignore_merges = false;  ///< a text, or a word, that is a token is that token
-  /// Of characters that have neither token nor bytes; none: they are left out.
+  /// The token of characters that have neither token nor bytes; none: they are left out.
   std::optional<index_t> unknown = {};
   bool fuse_unknown = true;  ///< several of them in a row are one
   SpaceStrip strip = SpaceStrip::one;
-  /// What texts become first, special tokens in them apart.
+  /// How texts are normalised first, except for special tokens.
   SentencePieceNormal normal = {};
 };
 
@@ -66,7 +67,7 @@ namespace detail {
 
 inline constexpr std::string_view kSpaceLetter = "\xE2\x96\x81";  // U+2581
 
-/// The text with all of `from` become `to`.
+/// The text with all occurrences of `from` replaced by `to`.
 inline std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
   std::string result;
   for (std::size_t at = text.find(from); at != text.npos; at = text.find(from)) {
@@ -76,7 +77,7 @@ inline std::string replaced(std::string_view text, std::string_view from, std::s
   return result.append(text);
 }
 
-/// The text with two spaces or more in a row become `to`.
+/// The text with each run of two or more spaces replaced by `to`.
 inline std::string joined_spaces(std::string_view text, std::string_view to) {
   std::string result;
   while (!text.empty()) {
@@ -102,7 +103,7 @@ inline int byte_of_token(std::string_view token) {
   return value;
 }
 
-/// Tokens by their bytes, sorted, to find all that a text begins with.
+/// Tokens sorted by their bytes, to find all that a text begins with.
 class SortedTokens {
  public:
   SortedTokens() = default;
@@ -111,7 +112,7 @@ class SortedTokens {
     std::sort(tokens_.begin(), tokens_.end());
   }
 
-  /// f(bytes, id) for each token that the text begins with, the shortest first.
+  /// Calls f(bytes, id) for each token that the text begins with, the shortest first.
   template <class F>
   void for_each_prefix(std::string_view text, F&& f) const {
     auto begin = tokens_.begin(), end = tokens_.end();
@@ -130,12 +131,12 @@ class SortedTokens {
   std::vector<std::pair<std::string, std::int32_t>> tokens_;
 };
 
-/// Texts without special tokens to ids.
+/// Converts texts without special tokens to ids.
 class SentencePiece {
  public:
   SentencePiece() = default;
 
-  /// `is_text` says which tokens texts become.
+  /// `is_text` marks the tokens that texts may become.
   SentencePiece(const SentencePieceVocabulary& vocabulary, const std::vector<bool>& is_text)
       : merges_(vocabulary.merges.size()),
         kind_(vocabulary.kind),
@@ -168,14 +169,14 @@ class SentencePiece {
       } else if (is_text[i] && !tokens[i].empty()) {
         if (!ids_.add(tokens[i], id)) fail_repeated(tokens[i]);
       }
-      // Unigram of tokenizers takes a byte that is spelled out for that byte.
+      // Unigram in `tokenizers` treats a spelled-out byte token as that byte.
       if (kind_ == SentencePieceKind::unigram && (is_byte || is_text[i]))
         sorted.emplace_back(tokens[i], id);
     }
     if (kind_ == SentencePieceKind::unigram) {
       sorted_ = SortedTokens(std::move(sorted));
       scores_ = vocabulary.scores;
-      constexpr double kBelow = 10;  // the penalty of tokenizers and of SentencePiece
+      constexpr double kBelow = 10;  // the penalty in `tokenizers` and SentencePiece
       unknown_score_ =
           scores_.empty() ? -kBelow : *std::min_element(scores_.begin(), scores_.end()) - kBelow;
     } else if (by_scores_) {
@@ -191,10 +192,10 @@ class SentencePiece {
     }
   }
 
-  /// -1: none. Of bytes with spaces.
+  /// -1: none. The token of bytes with spaces.
   std::int32_t id(std::string_view bytes) const { return ids_(replaced(bytes, " ", kSpaceLetter)); }
 
-  /// `is_first`: nothing stands before it, special tokens among that.
+  /// `is_first`: nothing precedes it, not even special tokens.
   void encode(std::string_view part, bool is_first, std::vector<index_t>& ids) const {
     std::string normal;
     if (normal_.charsmap) part = normal = (*normal_.charsmap)(part);
@@ -221,7 +222,7 @@ class SentencePiece {
         (prefix_ == SpacePrefix::first_word && !has_space && is_first)) {
       text.insert(0, kSpaceLetter);
     }
-    bool is_known = true;  // whether the last token is
+    bool is_known = true;  // whether the last token is unknown
     MergedWord merged;
     std::vector<Step> steps;
     for (std::string_view rest = text; !rest.empty();) {
@@ -237,7 +238,7 @@ class SentencePiece {
     }
   }
 
-  /// Of a score, 0 for the highest; equal scores have equal ranks.
+  /// The rank of a score, 0 for the highest; equal scores have equal ranks.
   static std::vector<std::int32_t> ranks_of(std::span<const double> scores) {
     std::vector<std::size_t> order(scores.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
@@ -252,7 +253,7 @@ class SentencePiece {
     return ranks;
   }
 
-  /// A character without a token: its bytes if all have one, else the unknown token.
+  /// A character without a token: its bytes if all have a token, otherwise the unknown token.
   void add_bytes(std::string_view bytes, bool& is_known, std::vector<index_t>& ids) const {
     const auto byte_id = [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
     if (std::all_of(bytes.begin(), bytes.end(), [&](char byte) { return byte_id(byte) >= 0; })) {
@@ -296,14 +297,14 @@ class SentencePiece {
     });
   }
 
-  /// The best tokens up to a byte: the last of them, and where it begins.
+  /// The best segmentation up to a byte: its last token, and where that begins.
   struct Step {
     double score = -std::numeric_limits<double>::infinity();
     std::int32_t id = -1;  ///< -1: a character without a token
     std::size_t begin = 0;
   };
 
-  /// Source: Kudo, "Subword Regularization" (2018), section 3.2, by Viterbi's algorithm.
+  /// Viterbi's algorithm. Source: Kudo, "Subword Regularization" (2018), section 3.2.
   void likeliest(std::string_view word, std::vector<Step>& steps, bool& is_known,
                  std::vector<index_t>& ids) const {
     steps.assign(word.size() + 1, {});

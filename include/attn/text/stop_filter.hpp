@@ -13,12 +13,12 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Gives what it is given, but for what may be the beginning of a stop text: that waits until it is
-/// known. A stop text may come in any pieces.
+/// Passes text on, but holds back what may be the beginning of a stop text. A stop text may arrive
+/// in any pieces.
 class StopFilter {
  public:
-  /// Throws ValueError for a stop text that is empty or no UTF-8: a part of a character would wait
-  /// for the rest of such a one.
+  /// Throws ValueError for a stop text that is empty or not UTF-8: part of a character could not be
+  /// completed.
   explicit StopFilter(std::vector<std::string> stops) : stops_(std::move(stops)) {
     for (const std::string& stop : stops_) {
       if (stop.empty()) {
@@ -30,11 +30,12 @@ class StopFilter {
     }
   }
 
-  /// What is certain now. Nothing once a stop text has come.
+  /// The text that is certain now. Empty after a stop text.
   std::string push(std::string_view text) {
     if (stopped_) return {};
     pending_ += text;
-    // The stop text that is complete first, whatever the pieces; of those at one place the longest.
+    // The stop text that is complete first, however the text is divided; of those at one position
+    // the longest.
     std::size_t end = pending_.size() - longest_beginning(), complete = pending_.npos;
     for (const std::string& stop : stops_) {
       const std::size_t begin = pending_.find(stop);
@@ -50,11 +51,11 @@ class StopFilter {
 
   bool stopped() const { return stopped_; }
 
-  /// What waited for more that does not come.
+  /// The text that was still held back.
   std::string finish() { return stopped_ ? std::string() : std::exchange(pending_, {}); }
 
  private:
-  /// Of a stop text, at the end of pending_.
+  /// The beginning of a stop text at the end of pending_.
   std::size_t longest_beginning() const {
     std::size_t longest = 0;
     for (const std::string& stop : stops_) {

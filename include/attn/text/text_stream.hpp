@@ -6,16 +6,16 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// What push() and finish() give, one after the other, is what the tokens add to a text: the bytes
-/// of all but control tokens as valid_utf8() makes them, valid UTF-8 in each piece. The tokenizer
+/// Decodes tokens incrementally: the results of push() and finish(), joined, are the bytes of all
+/// tokens but control tokens, made valid by valid_utf8(); each piece is valid UTF-8. The tokenizer
 /// must outlive the stream.
 class TextStream {
  public:
   explicit TextStream(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
-  explicit TextStream(Tokenizer&&) = delete;  // would be gone
+  explicit TextStream(Tokenizer&&) = delete;  // would be destroyed
 
-  /// The text that this token completes; nothing for a control token. Throws ValueError for an id
-  /// that is none.
+  /// The text that this token completes; empty for a control token. Throws ValueError for an id
+  /// outside the vocabulary.
   std::string push(index_t id) {
     if (!tokenizer_->is_control(id)) pending_ += tokenizer_->piece(id);
     const std::size_t whole = pending_.size() - unfinished_bytes(pending_);
@@ -24,7 +24,7 @@ class TextStream {
     return text;
   }
 
-  /// What is left of a character that was not completed: U+FFFD for each of its bytes.
+  /// The rest of an incomplete character: U+FFFD for each of its bytes.
   std::string finish() { return valid_utf8(std::exchange(pending_, {})); }
 
  private:

@@ -15,7 +15,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// By the numbers that GGUF files have for them.
+/// Numbered as in GGUF files.
 enum class TokenKind : std::int32_t {
   normal = 1,
   unknown = 2,
@@ -25,14 +25,14 @@ enum class TokenKind : std::int32_t {
   byte = 6,          ///< one byte, spelled <0x0A>: for characters without a token, in SentencePiece
 };
 
-/// What a special token asks of the text around it, as the added tokens of tokenizer.json do.
+/// How a special token treats the text around it, as in the added tokens of tokenizer.json.
 struct TokenEdges {
   bool single_word = false;  ///< found only where no letter, digit or underscore stands beside it
   bool lstrip = false;       ///< takes white space before it along,
   bool rstrip = false;       ///< and behind it
 };
 
-/// A piece of a text. What a user wrote must not become control tokens, whatever it looks like.
+/// A piece of a text. Text from a user must not become control tokens, whatever it looks like.
 struct TextPiece {
   std::string text;
   bool parse_special = false;  ///< whether control tokens written out in it are these tokens
@@ -44,15 +44,16 @@ inline void check_vocabulary(bool good, std::string_view argument, const std::st
                              const std::string& found) {
   if (!good) throw ValueError(message("Tokenizer", argument, expected, found));
 }
-/// Ids by the bytes of tokens: an open-addressing table beside the bytes of all, since vocabularies
-/// of 49,152 tokens are read at every start, and a node each takes three times as long to make.
+/// Ids by the bytes of tokens: an open-addressing table beside the bytes of all tokens. A
+/// vocabulary of 49,152 tokens is read at every start, and a table with one node per token takes
+/// three times as long to build.
 class TokenIds {
  public:
   void reserve(std::size_t count) {
     if (const std::size_t slots = std::bit_ceil(2 * count + 1); slots > slots_.size())
       rehash(slots);
   }
-  /// False where another has these bytes.
+  /// Returns false if another token has these bytes.
   bool add(std::string_view bytes, std::int32_t id) {
     check_vocabulary(bytes.size() < (std::numeric_limits<std::uint32_t>::max)() - bytes_.size(),
                      "tokens", "have less than 2^32 bytes together", "more");
@@ -79,7 +80,7 @@ class TokenIds {
   static std::uint32_t hash(std::string_view bytes) {
     return static_cast<std::uint32_t>(std::hash<std::string_view>{}(bytes));
   }
-  /// The slot of these bytes, or the empty one that they would take.
+  /// The slot of these bytes, or the empty slot for them.
   std::size_t find(std::string_view bytes, std::uint32_t hash) const {
     const std::size_t mask = slots_.size() - 1;
     const auto is_at = [&](const Slot& slot) {

@@ -17,29 +17,28 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Turns a text into ids: special tokens are cut out, the longest first, and the vocabulary's kind
-/// says what becomes of the rest.
+/// Converts a text to ids: special tokens are split off, the longest first, and the kind of
+/// vocabulary determines the rest.
 ///
-/// Byte-level BPE: it is cut into words; in each word's bytes the most urgent pair merges, the
-/// leftmost of equals, as long as one can. Bytes that have no token in the vocabulary are left out.
-/// Any other text, UTF-8 or not, is what decode() makes of its ids, or that in form C.
+/// Byte-level BPE: the text is split into words; in each word's bytes the pair of highest priority
+/// merges, the leftmost of equals, until none can. Bytes without a token in the vocabulary are left
+/// out. decode() restores any other text, UTF-8 or not, possibly in normalisation form C.
 ///
-/// SentencePiece: the text may be normalised first; spaces become the letter U+2581, which may
-/// stand before the text too; then pairs of characters and what they became merge, or the likeliest
-/// tokens are found. A character without a token becomes its bytes, where the vocabulary has them.
-/// decode() gives any bytes back, but for U+2581 itself, which becomes a space, spaces that it
-/// leaves out, and what was normalised.
+/// SentencePiece: the text may be normalised first; spaces become the letter U+2581, which may also
+/// be written before the text; then pairs of symbols merge, or the most likely tokens are found. A
+/// character without a token becomes its bytes, if the vocabulary has them. decode() restores any
+/// bytes, except for U+2581 itself, which becomes a space, spaces that it removes, and normalised
+/// characters.
 ///
-/// Ids are those of Hugging Face's `tokenizers`. const member functions are safe to call from many
-/// threads at once. Source: Sennrich et al., "Neural Machine Translation of Rare Words with Subword
-/// Units" (2016); bytes: Radford et al. (2019), section 2.2; Kudo and Richardson, "SentencePiece"
-/// (2018).
+/// Ids equal those of Hugging Face's `tokenizers`. const member functions are thread-safe. Source:
+/// Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units" (2016); bytes:
+/// Radford et al. (2019), section 2.2; Kudo and Richardson, "SentencePiece" (2018).
 class Tokenizer {
  public:
   Tokenizer() = default;
 
-  /// Throws ValueError where kinds and tokens differ in number, a token occurs twice, a merge names
-  /// what is no token, or `unknown` is none.
+  /// Throws ValueError if kinds and tokens differ in number, a token occurs twice, a merge names a
+  /// text that is not a token, or `unknown` is not a token.
   explicit Tokenizer(const BpeVocabulary& vocabulary) {
     std::vector<bool> is_text;
     start(vocabulary);
@@ -56,11 +55,11 @@ class Tokenizer {
     model_.emplace<detail::ByteLevelBpe>(vocabulary, pieces_, is_text);
   }
 
-  /// Throws ValueError as the other, and where scores are not one finite number a token, or a byte
-  /// is spelled wrong.
+  /// Throws ValueError for the reasons above, and unless scores are one finite number per token and
+  /// bytes are spelled correctly.
   explicit Tokenizer(const SentencePieceVocabulary& vocabulary) : strip_(vocabulary.strip) {
-    // Merges by scores are SentencePiece's own: tokens that the user defined are no parts of
-    // others. They are found in texts whose spaces are letters already.
+    // Merging by scores is specific to SentencePiece: user-defined tokens are not merged into
+    // others. They are searched after spaces have become letters.
     const bool is_own = vocabulary.kind == SentencePieceKind::bpe && vocabulary.merges.empty();
     folds_spaces_ = is_own;
     std::vector<bool> is_text;
@@ -84,8 +83,8 @@ class Tokenizer {
 
   index_t vocab_size() const { return std::ssize(pieces_); }
 
-  /// The bytes of a token, which need not be whole characters. Throws ValueError for an id that is
-  /// none.
+  /// The bytes of a token, which may be part of a character. Throws ValueError for an id outside
+  /// the vocabulary.
   const std::string& piece(index_t id) const {
     if (id < 0 || id >= vocab_size()) {
       throw ValueError(message("Tokenizer::piece", "id",
@@ -95,7 +94,7 @@ class Tokenizer {
     return pieces_[static_cast<std::size_t>(id)];
   }
 
-  /// Whether it is a control token, which is no text.
+  /// Whether it is a control token, which is not text.
   bool is_control(index_t id) const {
     static_cast<void>(piece(id));
     return is_control_[static_cast<std::size_t>(id)];
@@ -116,7 +115,7 @@ class Tokenizer {
     return ids;
   }
 
-  /// The ids of the pieces' whole text, in which a control token never stretches over two pieces.
+  /// The ids of the joined text of the pieces; a control token never spans two pieces.
   std::vector<index_t> encode(std::span<const TextPiece> pieces) const {
     std::vector<index_t> ids;
     Rest rest;
@@ -126,7 +125,7 @@ class Tokenizer {
   }
 
   /// The bytes of all tokens, control tokens spelled out or left out, without the space that
-  /// encode() may have written before the text. Throws ValueError for an id that is none.
+  /// encode() may have added before the text. Throws ValueError for an id outside the vocabulary.
   std::string decode(std::span<const index_t> ids, bool with_control = true) const {
     std::string text;
     bool is_first = true;
@@ -146,7 +145,7 @@ class Tokenizer {
     std::int32_t id;
     TokenEdges edges;
   };
-  /// What is not yet encoded of the pieces so far.
+  /// The text of the pieces so far that is not encoded yet.
   struct Rest {
     std::string text;
     bool strips = false;  ///< white space that follows belongs to the last special token
@@ -175,7 +174,7 @@ class Tokenizer {
     pieces_.push_back(std::move(piece));
     is_control_.push_back(is_control);
   }
-  /// The last token is to be found as this text.
+  /// Makes the last token a special token that this text names.
   template <class Vocabulary>
   void add_special(std::string_view text, const Vocabulary& vocabulary) {
     const auto id = static_cast<std::int32_t>(pieces_.size() - 1);
@@ -193,8 +192,8 @@ class Tokenizer {
     }
   }
 
-  /// Appends special tokens, and what stands before them in `rest` too, to ids; the rest of the
-  /// text to `rest`.
+  /// Appends special tokens, and the text before them including `rest`, to ids; the remaining text
+  /// to `rest`.
   void encode_piece(std::string_view text, bool parse_control, Rest& rest,
                     std::vector<index_t>& ids) const {
     std::string with_spaces;

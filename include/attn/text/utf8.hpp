@@ -49,15 +49,15 @@ inline void append_utf8(std::int32_t code, std::string& out) {
   out.append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(size));
 }
 
-/// How many bytes at the end are the beginning of a character whose rest is still to come: 0 to 3.
+/// Number of bytes at the end that begin an incomplete character: 0 to 3.
 inline std::size_t unfinished_bytes(std::string_view text) {
   for (std::size_t back = 1; back <= 3 && back <= text.size(); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);
-    if ((byte & 0xC0) == 0x80) continue;  // the first byte lies further back
-    // Of two, three or four bytes; what begins no character at all is not waited for.
+    if ((byte & 0xC0) == 0x80) continue;  // the first byte is further back
+    // First byte of two, three or four; bytes that begin no character are not held back.
     const std::size_t size = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : 2;
     if (byte < 0xC2 || byte > 0xF4 || back >= size) return 0;
-    // The second byte already tells overlong forms, surrogates and what lies past U+10FFFF.
+    // The second byte already reveals overlong forms, surrogates and code points past U+10FFFF.
     if (back >= 2) {
       const auto second = static_cast<unsigned char>(text[text.size() - back + 1]);
       const unsigned least = byte == 0xE0 ? 0xA0 : byte == 0xF0 ? 0x90 : 0x80;
@@ -69,8 +69,7 @@ inline std::size_t unfinished_bytes(std::string_view text) {
   return 0;
 }
 
-/// The text in Unicode's normalisation form C. Bytes that belong to no valid sequence stay what
-/// they are. Throws std::bad_alloc.
+/// The text in Unicode normalisation form C. Invalid bytes stay. Throws std::bad_alloc.
 inline std::string nfc(std::string_view text) {
   std::string result;
   while (!text.empty()) {
@@ -102,7 +101,7 @@ inline std::string nfc(std::string_view text) {
   return result;
 }
 
-/// The text with U+FFFD for every byte that belongs to no valid sequence.
+/// The text with U+FFFD for every invalid byte.
 inline std::string valid_utf8(std::string_view text) {
   std::string result;
   result.reserve(text.size());

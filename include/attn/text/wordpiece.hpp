@@ -21,28 +21,28 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Turns one text into ids in four steps, in the order of `tokenizers` (the order is visible in the
-/// result: a compatibility ideograph must be set apart before the decomposition, an accent stripped
-/// before the capital beneath it is lowered):
-///   1. a special token written out in the text, such as "[MASK]", is cut out and is its own id;
-///   2. the rest is normalised: control characters go, white space becomes ' ', ideographs get
-///      spaces around them, canonical decomposition (NFD) and removal of non-spacing marks strip
-///      the accents, letters become lower case;
+/// Converts one text to ids in four steps, in the order of `tokenizers` (the order affects the
+/// result: a compatibility ideograph must be separated before the decomposition, an accent stripped
+/// before its capital letter is lowered):
+///   1. a special token spelled out in the text, such as "[MASK]", is split off and becomes its id;
+///   2. the rest is normalised: control characters are removed, white space becomes ' ', ideographs
+///      get spaces around them, canonical decomposition (NFD) and removal of non-spacing marks
+///      strip the accents, letters become lower case;
 ///   3. it is split into words at spaces, and every punctuation character is a word of its own;
 ///   4. a word becomes the longest pieces of the vocabulary, read from the left, or [UNK] as a
 ///      whole.
 ///
-/// Unicode properties come from utf8proc. `tokenizers` carries the general categories of Unicode 8
+/// Unicode properties come from utf8proc. `tokenizers` uses the general categories of Unicode 8
 /// (2015) and the lower case of Unicode 17, so about 600 characters added or changed since, nearly
 /// all of historic or minority scripts, may be treated differently; over the whole of Unicode every
 /// other character was found to agree.
 ///
-/// const member functions are safe to call from many threads at once.
+/// const member functions are thread-safe.
 class WordPieceTokenizer {
  public:
-  /// From the text of a vocabulary: one piece per line, whose id is the line's number from 0 on;
-  /// `name` stands for it in errors. Throws ValueError where it lacks one of the five special
-  /// tokens.
+  /// From the text of a vocabulary: one piece per line, whose id is the line number from 0 on;
+  /// `name` stands for it in errors. Throws ValueError if one of the five special tokens is
+  /// missing.
   explicit WordPieceTokenizer(std::string_view vocabulary, std::string_view name = "memory") {
     for (std::int32_t id = 0; !vocabulary.empty(); ++id) {
       std::string_view line = vocabulary.substr(0, vocabulary.find('\n'));
@@ -68,16 +68,16 @@ class WordPieceTokenizer {
     return pieces_.at(static_cast<std::size_t>(id));
   }
 
-  /// The ids of `text` (UTF-8) between [CLS] and [SEP], at most max_tokens with these two: the
-  /// pieces past that are cut off. Bytes that are not valid UTF-8 are skipped: just as if each had
-  /// been replaced by U+FFFD, which step 2 removes. Throws ValueError if max_tokens
-  /// leaves no room for [CLS] and [SEP].
+  /// The ids of `text` (UTF-8) between [CLS] and [SEP], at most max_tokens including these two: the
+  /// pieces beyond are truncated. Bytes that are not valid UTF-8 are skipped: as if each were
+  /// U+FFFD, which step 2 removes. Throws ValueError if max_tokens leaves no room for [CLS] and
+  /// [SEP].
   std::vector<std::int32_t> encode(std::string_view text, std::size_t max_tokens = 256) const {
     if (max_tokens < 2) {
       throw ValueError(
           message("WordPieceTokenizer", "max_tokens", "be at least 2", std::to_string(max_tokens)));
     }
-    const std::size_t limit = max_tokens - 1;  // the last place is [SEP]'s
+    const std::size_t limit = max_tokens - 1;  // the last position is for [SEP]
     std::vector<std::int32_t> ids = {special_ids_[kCls]};
     while (!text.empty() && ids.size() < limit) {
       const auto [position, special] = find_special(text);
@@ -95,18 +95,17 @@ class WordPieceTokenizer {
                                                                      "[SEP]", "[MASK]"};
   static constexpr std::size_t kUnk = 1, kCls = 2, kSep = 3, kNone = kSpecialTokens.size();
   static constexpr std::size_t kMaxCharsPerWord =
-      100;  // a longer word is [UNK]: it bounds the cost of step 4
+      100;  // a longer word is [UNK], which bounds the cost of step 4
 
   struct Hash {
-    using is_transparent =
-        void;  // so that a string_view is looked up without making a string of it
+    using is_transparent = void;  // so that a string_view can be looked up without a copy
     std::size_t operator()(std::string_view text) const {
       return std::hash<std::string_view>{}(text);
     }
   };
 
   // The first special token in `text`: its position and its index in kSpecialTokens, or (npos,
-  // kNone). None of them begins with another, so there is no question of the longest one.
+  // kNone). None of them is a prefix of another, so the longest match is unique.
   static std::pair<std::size_t, std::size_t> find_special(std::string_view text) {
     for (std::size_t at = text.find('['); at != text.npos; at = text.find('[', at + 1)) {
       for (std::size_t i = 0; i < kSpecialTokens.size(); ++i) {
@@ -116,8 +115,8 @@ class WordPieceTokenizer {
     return {text.npos, kNone};
   }
 
-  // CJK ideographs as BERT's authors delimited them: kana and Hangul are written with spaces or in
-  // longer words and so are not among them, nor are the extensions that came later.
+  // CJK ideographs as BERT defines them: kana and Hangul are written with spaces or in longer words
+  // and are excluded, and so are later extensions.
   static bool is_ideograph(utf8proc_int32_t c) {
     return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) ||
            (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B73F) ||
@@ -125,8 +124,8 @@ class WordPieceTokenizer {
            (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
   }
 
-  // Unicode's punctuation, and all of ASCII that is neither letter, digit nor space: '$' or '~' are
-  // symbols to Unicode.
+  // Unicode punctuation, and all of ASCII that is neither letter, digit nor space: '$' and '~' are
+  // symbols in Unicode.
   static bool is_punctuation(utf8proc_int32_t c) {
     if (c < 0x80)
       return (c > 0x20 && c < '0') || (c > '9' && c < 'A') || (c > 'Z' && c < 'a') ||
@@ -135,9 +134,9 @@ class WordPieceTokenizer {
     return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
   }
 
-  // What cleaning leaves of a character: itself, ' ' for white space, or 0 if it is to be removed.
-  // U+000B, U+000C and U+0085 are white space elsewhere, but here their category, control
-  // character, comes first.
+  // The result of cleaning a character: itself, ' ' for white space, or 0 if it is removed. U+000B,
+  // U+000C and U+0085 are white space elsewhere, but here their category, control character, takes
+  // precedence.
   static utf8proc_int32_t clean(utf8proc_int32_t c) {
     if (c == '\t' || c == '\n' || c == '\r') return ' ';
     if (c == 0xFFFD) return 0;
@@ -163,8 +162,8 @@ class WordPieceTokenizer {
     return utf8proc_get_property(c)->combining_class;
   }
 
-  // Canonical order of combining marks. utf8proc_decompose() sorts by neighbours, whose time is the
-  // square of the marks on one letter.
+  // Canonical order of combining marks. utf8proc_decompose() sorts by adjacent swaps, in time
+  // quadratic in the number of marks on one letter.
   static void order_marks(std::vector<utf8proc_int32_t>& points) {
     const auto is_mark = [](auto c) { return combining_class(c) != 0; };
     for (auto begin = points.begin(); begin != points.end();) {
@@ -184,8 +183,8 @@ class WordPieceTokenizer {
     for (auto left = static_cast<utf8proc_ssize_t>(text.size()); left > 0;) {
       utf8proc_int32_t c = 0;
       const utf8proc_ssize_t count = utf8proc_iterate(next, left, &c);
-      // After a bad byte it is enough to go one on: what follows in a broken sequence cannot begin
-      // a valid one.
+      // After an invalid byte, continue with the next: the rest of a broken sequence cannot begin a
+      // valid one.
       const utf8proc_ssize_t step = count > 0 ? count : 1;
       next += step;
       left -= step;
@@ -197,13 +196,13 @@ class WordPieceTokenizer {
     }
     order_marks(points);
     std::erase_if(points, [](auto c) { return utf8proc_category(c) == UTF8PROC_CATEGORY_MN; });
-    // Character by character: a sigma is never final, and the dotted capital I has lost its dot
-    // just above.
+    // Character by character: a sigma is never final, and the dotted capital I has already lost its
+    // dot.
     for (auto& c : points) c = utf8proc_tolower(c);
     return points;
   }
 
-  // Steps 3 and 4; stops once there are `limit` ids.
+  // Steps 3 and 4; stops after `limit` ids.
   void append_words(const std::vector<utf8proc_int32_t>& points, std::size_t limit,
                     std::vector<std::int32_t>& ids) const {
     std::string word;

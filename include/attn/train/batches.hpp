@@ -12,11 +12,11 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Indices of examples 0 .. count - 1, batch after batch. An epoch's order follows from the seed
-/// and the epoch's number alone. Examples that do not fill the last batch of an epoch are skipped.
+/// Batches of indices of examples 0 .. count - 1. An epoch's order depends only on the seed and the
+/// epoch's number. Examples that do not fill the last batch of an epoch are skipped.
 class Batches {
  public:
-  /// What a checkpoint saves.
+  /// The state that a checkpoint saves.
   struct Position {
     std::uint64_t seed = 0;
     index_t epoch = 0, batch = 0;
@@ -36,7 +36,7 @@ class Batches {
   const Position& position() const { return position_; }
   index_t per_epoch() const { return static_cast<index_t>(order_.size()) / size_; }
 
-  /// Continues from a saved position. Throws ValueError for a batch that an epoch does not have.
+  /// Continues from a saved position. Throws ValueError for a batch outside the epoch.
   void move_to(const Position& position) {
     if (position.batch < 0 || position.batch > per_epoch()) {
       throw ValueError(message("Batches", "position.batch",
@@ -59,7 +59,7 @@ class Batches {
   }
 
  private:
-  /// Fisher-Yates by hand: the standard does not specify std::shuffle to the bit.
+  /// Fisher-Yates: the standard does not specify std::shuffle to the bit.
   void shuffle() {
     std::iota(order_.begin(), order_.end(), index_t{0});
     detail::MersenneTwister random({static_cast<std::uint32_t>(position_.seed),

@@ -12,7 +12,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Where training stands.
+/// The position of training.
 struct TrainingState {
   index_t step = 0;
   Batches::Position batches = {};
@@ -45,9 +45,9 @@ inline std::string exact_text(double x) {
 
 }  // namespace detail
 
-/// Replaces `path` atomically: if the program is stopped while it writes, the previous checkpoint
-/// stays. Tensors: model.NAME, and optimizer.NAME.exp_avg and others by PyTorch's names. Throws
-/// IoError or ValueError as save_safetensors() does.
+/// Replaces `path` atomically: if the program stops while it writes, the previous checkpoint stays.
+/// Tensors: model.NAME, and optimizer.NAME.exp_avg and others by PyTorch's names. Throws what
+/// save_safetensors() throws.
 template <class Model, class Optimizer>
 void save_checkpoint(const std::filesystem::path& path, const Model& model, Optimizer& optimizer,
                      const TrainingState& state) {
@@ -69,10 +69,10 @@ void save_checkpoint(const std::filesystem::path& path, const Model& model, Opti
   save_safetensors(path, tensors, metadata);
 }
 
-/// Reads what save_checkpoint() wrote into a model and an optimizer that were constructed alike:
-/// training continues with the same bits. In mixed precision `model` holds the float masters; the
-/// 16-bit model is updated from them. Throws IoError for a file that cannot be read, ValueError or
-/// ShapeError for the file of another model or optimizer.
+/// Loads the file of save_checkpoint() into a model and an optimizer with the same options:
+/// training continues with the same bits. In mixed precision `model` holds the float master
+/// weights; the 16-bit model is updated from them. Throws IoError for a file that cannot be read,
+/// ValueError or ShapeError for the file of another model or optimizer.
 template <class Model, class Optimizer>
 TrainingState load_checkpoint(const std::filesystem::path& path, Model& model,
                               Optimizer& optimizer) {

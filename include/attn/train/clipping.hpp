@@ -14,14 +14,14 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Number of chunks that kernels cut `size` elements into.
+/// Number of chunks into which kernels cut `size` elements.
 inline index_t update_chunks(index_t size) { return (size + kUpdateChunk - 1) / kUpdateChunk; }
 
 }  // namespace detail
 
 /// The Euclidean norm of all gradients as one vector. Chunks are summed, and their sums added in
-/// order: the same bits on any number of threads. In double, where no square of a float overflows:
-/// with gradients of float it is finite exactly if all of them are.
+/// order: the same bits on any number of threads. In double, so that squares of floats do not
+/// overflow: for float gradients the norm is finite if and only if all of them are.
 template <class T>
 double gradient_norm(const std::vector<TrainedParameter<T>>& parameters,
                      const Execution& execution = {}) {
@@ -48,7 +48,7 @@ inline void check_clip(std::string_view function, std::string_view name, double 
 
 }  // namespace detail
 
-/// The factor that brings gradients of this norm to a norm of at most max_norm: min(1, max_norm /
+/// The factor that scales gradients of this norm to a norm of at most max_norm: min(1, max_norm /
 /// (norm + 1e-6)); 1 for a norm that is not finite. For an optimizer's step(), which scales
 /// gradients as it reads them. Throws ValueError unless max_norm >= 0. Source: Pascanu, Mikolov,
 /// Bengio, "On the difficulty of training recurrent neural networks" (2013), algorithm 1.
@@ -57,7 +57,7 @@ inline double clip_factor(double norm, double max_norm) {
   return std::isfinite(norm) ? (std::min)(1.0, max_norm / (norm + 1e-6)) : 1.0;
 }
 
-/// Scales all gradients by clip_factor(), and returns their norm before;
+/// Scales all gradients by clip_factor() and returns their previous norm;
 /// torch.nn.utils.clip_grad_norm_. A norm that is not finite changes nothing. Throws ValueError
 /// unless max_norm >= 0.
 template <class T>
@@ -74,7 +74,7 @@ double clip_gradient_norm(const std::vector<TrainedParameter<T>>& parameters, do
   return norm;
 }
 
-/// Clamps each element to -max_value .. max_value; a NaN stays one. Throws ValueError unless
+/// Clamps each element to -max_value .. max_value; a NaN stays NaN. Throws ValueError unless
 /// max_value >= 0.
 template <class T>
 void clip_gradient_values(const std::vector<TrainedParameter<T>>& parameters, double max_value) {
@@ -85,8 +85,8 @@ void clip_gradient_values(const std::vector<TrainedParameter<T>>& parameters, do
   }
 }
 
-/// Throws ValueError, which names the parameter, if a gradient is not finite. Call it before a
-/// step, which would carry NaN into the parameters.
+/// Throws ValueError that names the parameter if a gradient is not finite. Call it before a step,
+/// which would otherwise write NaN to the parameters.
 template <class T>
 void check_gradients(const std::vector<TrainedParameter<T>>& parameters) {
   for (const TrainedParameter<T>& p : parameters) {

@@ -38,8 +38,8 @@ class Lora {
  public:
   Lora() = default;
 
-  /// Makes adapters for the model's present weights W. A is uniform within 1 / sqrt(in), B is 0, as
-  /// in PEFT. Throws ValueError for a rank below 1, an alpha that is not finite, and a model
+  /// Constructs adapters for the model's present weights W. A is uniform within 1 / sqrt(in), B is
+  /// 0, as in PEFT. Throws ValueError for a rank below 1, an alpha that is not finite, and a model
   /// without a weight that options.takes accepts.
   template <class Module>
   explicit Lora(Module& model, const LoraOptions& options = {})
@@ -73,7 +73,8 @@ class Lora {
 
   /// Sets the model's weights to W + (alpha / rank) B A. Call it after each step of an optimizer,
   /// and after loading; packed copies of the weights become stale. Throws ValueError or ShapeError,
-  /// before anything is written, unless the model has the weights that this was constructed from.
+  /// before anything is written, unless the model has the weights from which this object was
+  /// constructed.
   template <class Module>
   void merge(Module& model, const Execution& execution = {}) const {
     check("Lora::merge", std::as_const(model));
@@ -83,15 +84,15 @@ class Lora {
     });
   }
 
-  /// Restores the model's weights W, bit by bit. Throws as merge() does.
+  /// Restores the model's weights W, bit by bit. Throws what merge() throws.
   template <class Module>
   void unmerge(Module& model) const {
     check("Lora::unmerge", std::as_const(model));
     each(model, [&](std::size_t n, const auto& weight) { copy((*weights_)[n].view(), weight); });
   }
 
-  /// Adds the gradients of A and B to `gradients`, which gradients_of(*this) made, given those of
-  /// the merged model: d_B = scale d_W A^T, d_A = scale B^T d_W. Throws as merge() does.
+  /// Adds the gradients of A and B to `gradients`, made by gradients_of(*this), from those of the
+  /// merged model: d_B = scale d_W A^T, d_A = scale B^T d_W. Throws what merge() throws.
   template <class Module>
   void backward(const Module& model_gradients, Lora& gradients,
                 const Execution& execution = {}) const {

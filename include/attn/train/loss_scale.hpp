@@ -20,11 +20,11 @@ struct LossScaleOptions {
   index_t growth_interval = 2000;  ///< consecutive steps with finite gradients
 };
 
-/// The factor on the loss's gradient that keeps gradients of activations from becoming 0 in
+/// The factor on the loss's gradient that keeps gradients of activations from underflowing in
 /// float16, whose smallest number is 6e-8. Gradients of parameters are too large by that factor,
 /// and an optimizer's step() takes its inverse. A step whose gradients are not finite is skipped,
-/// and the factor falls; after many finite steps it grows again. Unlike GradScaler's, which may
-/// fall to 0 and then skip every step, it stays a normal float.
+/// and the factor decreases; after many finite steps it grows again. Unlike the factor of
+/// GradScaler, which may reach 0 and then skip every step, it stays a normal float.
 ///
 ///   cross_entropy_backward(rows, targets, rows, {.gradient_scale = scale.factor()});
 ///   backward(model, logits, saved, gradients);
@@ -34,7 +34,7 @@ struct LossScaleOptions {
 /// Source: Micikevicius et al., "Mixed Precision Training" (2018), section 3.2.
 class LossScale {
  public:
-  /// What a checkpoint saves. A factor of 0: no loss scale.
+  /// The state that a checkpoint saves. A factor of 0: no loss scale.
   struct Position {
     double factor = 0;
     index_t finite_steps = 0;  ///< consecutive, since the factor changed
@@ -74,7 +74,7 @@ class LossScale {
     position_ = position;
   }
 
-  /// Call it after backward with gradient_norm(), which is finite exactly if all gradients are.
+  /// Call it after backward with gradient_norm(), which is finite if and only if all gradients are.
   /// Returns whether to take the step, and sets factor() for the next one.
   bool update(double norm) {
     if (!std::isfinite(norm)) {

@@ -36,7 +36,7 @@ inline void check_number(bool holds, std::string_view function, std::string_view
                          std::string_view what, double found) {
   if (!holds) throw ValueError(message(function, name, what, std::to_string(found)));
 }
-/// Of rates and decays.
+/// For rates and decays.
 inline void check_not_negative(std::string_view function, std::string_view name, double x) {
   check_number(x >= 0 && std::isfinite(x), function, name, "be finite and at least 0", x);
 }
@@ -75,8 +75,8 @@ class OptimizerState {
 
   index_t steps() const { return steps_; }
 
-  /// Calls f(name, view) for each state, for checkpoints. Names are the parameter's and PyTorch's:
-  /// blocks.norm.weight.exp_avg.
+  /// Calls f(name, view) for each state, for checkpoints. Names combine the parameter's name and
+  /// PyTorch's: blocks.norm.weight.exp_avg.
   template <class F>
   void visit_state(const F& f) {
     for (std::size_t n = 0; n < states_.size(); ++n) {
@@ -99,14 +99,14 @@ class OptimizerState {
   }
 
  protected:
-  /// Before anything is written.
+  /// Checks before anything is written.
   void check_step(double learning_rate, double gradient_scale) const {
     check_not_negative(optimizer_, "step's learning_rate", learning_rate);
     check_number(std::isfinite(gradient_scale), optimizer_, "step's gradient_scale", "be finite",
                  gradient_scale);
   }
 
-  /// Calls f(parameter, group, states), which updates them, for each parameter that has a group.
+  /// Calls f(parameter, group, states), which updates the parameter, for each one that has a group.
   template <class F>
   void each(const Execution& execution, F f) {
     for (const TrainedParameter<T>& parameter : parameters_) {
@@ -137,8 +137,8 @@ class OptimizerState {
 template <class T>
 class Sgd : public detail::OptimizerState<T> {
  public:
-  /// Refers to the parameters, which must stay where they are. Throws ValueError for a negative
-  /// momentum or decay, and for nesterov without momentum.
+  /// Refers to the parameters, which must not move. Throws ValueError for a negative momentum or
+  /// decay, and for nesterov without momentum.
   explicit Sgd(std::vector<TrainedParameter<T>> parameters, const SgdOptions& options = {})
       : detail::OptimizerState<T>("Sgd", std::move(parameters), options.groups,
                                   options.weight_decay,
@@ -150,9 +150,9 @@ class Sgd : public detail::OptimizerState<T> {
                          "be above 0 with nesterov", options.momentum);
   }
 
-  /// One step, with gradients multiplied by gradient_scale as they are read: the factor of clipping
-  /// times 1 / LossScale::factor(), which then take no pass of their own. Throws ValueError for a
-  /// rate that is negative or not finite, and for a scale that is not finite.
+  /// One step, with gradients multiplied by gradient_scale as they are read: clip_factor() times 1
+  /// / LossScale::factor(), which then need no separate pass. Throws ValueError for a rate that is
+  /// negative or not finite, and for a scale that is not finite.
   void step(double learning_rate, const Execution& execution = {}, double gradient_scale = 1) {
     this->check_step(learning_rate, gradient_scale);
     const bool first = this->steps_++ == 0, has_momentum = options_.momentum > 0;
@@ -178,8 +178,8 @@ class Sgd : public detail::OptimizerState<T> {
 template <class T>
 class Adam : public detail::OptimizerState<T> {
  public:
-  /// Refers to the parameters, which must stay where they are. Throws ValueError for a beta outside
-  /// [0, 1), and for a negative eps or decay.
+  /// Refers to the parameters, which must not move. Throws ValueError for a beta outside [0, 1),
+  /// and for a negative eps or decay.
   explicit Adam(std::vector<TrainedParameter<T>> parameters, const AdamOptions& options = {})
       : detail::OptimizerState<T>("Adam", std::move(parameters), options.groups,
                                   options.weight_decay, {"exp_avg", "exp_avg_sq"}),

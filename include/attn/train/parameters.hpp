@@ -18,32 +18,32 @@ struct TrainedParameter {
   std::string name;
   T *value, *gradient;
   index_t size;
-  /// Set on a model's first parameter: tells the model that its parameters change, so that packed
-  /// copies are no longer used.
+  /// Set on a model's first parameter: notifies the model that its parameters change, so that
+  /// packed copies are no longer used.
   std::function<void()> touch = {};
-  /// In mixed precision: rounds this master into the 16-bit model's parameter.
+  /// In mixed precision: rounds this master weight into the 16-bit model's parameter.
   std::function<void(const Execution&)> publish = {};
-  /// Set on a model's first parameter: the same for frozen parameters, after loading.
+  /// Set on a model's first parameter: rounds frozen parameters, after loading.
   std::function<void(const Execution&)> publish_frozen = {};
 };
 
 /// Parameters that an optimizer treats alike.
 struct ParameterGroup {
-  /// Whether a parameter, by its name, is in the group. It belongs to the first group that takes
-  /// it; a parameter that none takes is not updated.
+  /// Whether a parameter, by its name, is in the group. It belongs to the first group that accepts
+  /// it; a parameter in no group is not updated.
   std::function<bool(std::string_view)> takes;
   double learning_rate = 1;  ///< multiplies the step's
   double weight_decay = 0;
 };
 
-/// Whether decay acts on a parameter in most recipes: not on norms and biases.
+/// Whether weight decay applies to a parameter in most recipes: not to norms and biases.
 inline bool decays(std::string_view name) {
   return !name.ends_with("bias") && name.find("norm") == std::string_view::npos;
 }
 
 namespace detail {
 
-/// f(name, view) of a module's parameters. Throws ShapeError for one that is not contiguous.
+/// Calls f(name, view) for a module's parameters. Throws ShapeError for one that is not contiguous.
 template <class Module, class F>
 void each_parameter(Module& module, F f) {
   module.visit_parameters([&]<class T, int Rank>(std::string_view name, TensorView<T, Rank> view) {
@@ -56,10 +56,10 @@ void each_parameter(Module& module, F f) {
 
 }  // namespace detail
 
-/// A model's parameters with their `gradients`, which gradients_of(model) made, in the model's
-/// order. Parameters without a gradient are frozen and left out. Refers to both modules, which must
-/// not move. Throws ValueError if there is no gradient at all, or one for which the model has no
-/// parameter of the same name and size.
+/// A model's parameters with their `gradients`, made by gradients_of(model), in the model's order.
+/// Parameters without a gradient are frozen and left out. Refers to both modules, which must not
+/// move. Throws ValueError if there is no gradient at all, or one without a parameter of the same
+/// name and size in the model.
 template <class T, class Module>
 std::vector<TrainedParameter<T>> parameters_of(Module& model, Module& gradients) {
   std::vector<TrainedParameter<T>> found;
@@ -80,12 +80,12 @@ std::vector<TrainedParameter<T>> parameters_of(Module& model, Module& gradients)
   return found;
 }
 
-/// For mixed precision: the parameters of `masters`, a module of float, with their gradients. Each
-/// parameter of `model`, a module of 16 bits constructed alike, is set to its master rounded to
-/// nearest even, now and after each step of an optimizer. Backward of `model` adds to `gradients`;
-/// checkpoints hold the masters. Refers to all three. Throws ValueError unless their parameters
-/// have the same names and sizes. Source: Micikevicius et al., "Mixed Precision Training" (2018),
-/// section 3.1.
+/// For mixed precision: the parameters of `masters`, a float module, with their gradients. Each
+/// parameter of `model`, a 16-bit module with the same options, is set to its master weight rounded
+/// to nearest even, now and after each step of an optimizer. Backward of `model` adds to
+/// `gradients`; checkpoints hold the master weights. Refers to all three. Throws ValueError unless
+/// their parameters have the same names and sizes. Source: Micikevicius et al., "Mixed Precision
+/// Training" (2018), section 3.1.
 template <class T, class Module, class Model>
 std::vector<TrainedParameter<T>> parameters_of(Module& masters, Module& gradients, Model& model) {
   std::vector<TrainedParameter<T>> result = parameters_of<T>(masters, gradients);
@@ -93,7 +93,7 @@ std::vector<TrainedParameter<T>> parameters_of(Module& masters, Module& gradient
     throw ValueError(
         message("parameters_of", "model", "have the parameters of its masters", found));
   };
-  std::vector<TrainedParameter<T>> all;  // frozen ones among them
+  std::vector<TrainedParameter<T>> all;  // including frozen ones
   detail::each_parameter(masters, [&](std::string_view name, const auto& view) {
     all.push_back({std::string(name), view.data(), nullptr, view.size()});
   });

@@ -1,7 +1,7 @@
 // Kernel text: single-pass updates of parameters and gradients.
 // SPDX-License-Identifier: Apache-2.0
 
-/// f(begin, end) of chunks that make up n elements.
+/// Calls f(begin, end) for chunks that cover n elements.
 template <class F>
 inline void for_update_chunks(const Executor& executor, index_t n, F f) {
   constexpr index_t kChunk = detail::kUpdateChunk;

@@ -32,8 +32,8 @@ class Backward {
     make_deltas();
     if (problem_.prob_derivative) add_to_deltas();
     std::fill_n(head_sums_.data(), head_sums_.size(), T{0});
-    // Work that adds to the same element of a bias's gradient is joined into one task, so that it
-    // is added in order and without a race.
+    // Work that adds to the same element of a bias's gradient is joined into one task, so that
+    // additions are ordered and race-free.
     bool joins_heads = false, joins_splits = false;
     for (const TensorView4<T>& d_bias : problem_.call.d_bias) {
       if (!d_bias) continue;
@@ -106,14 +106,14 @@ class Backward {
                       ? T{0}
                       : gradients_.dot(dv, d_out, static_cast<const T*>(forward_.output(b, h, i)));
         if (problem_.call.d_lse) delta -= problem_.of_query(problem_.call.d_lse, b, h, i);
-        // Rows without a key have no gradient, whatever their d_lse.
+        // Fully masked rows have gradient 0, whatever their d_lse is.
         if (problem_.of_query(problem_.lse, b, h, i) == kMinusInf<T>) delta = T{0};
         deltas_.data()[forward_.row_at(b, h, i)] = delta;
       }
     });
   }
 
-  /// Adds up the tasks' partial gradients, in the order of splits, batch rows and queries.
+  /// Adds up the partial gradients of the tasks, in the order of splits, batch rows and queries.
   void add_partial_gradients() {
     const index_t heads = forward_.num_heads(), d = forward_.head_dim(), dim = forward_.score_dim();
     if (kv_splits_ > 1) {
@@ -171,7 +171,7 @@ class Backward {
 };
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // std::optional's, in the options
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // for std::optional in the options
 
 template <class In, class Acc>
 struct Backend<family::AttentionBackward, In, Acc> {

@@ -21,7 +21,7 @@ inline void score_gradient(index_t n, const T* p, T delta, T* d_p) {
   const V zero = V::all(T{0}), off = V::all(delta);
   each_vector<T>(n, [&](index_t j, auto lanes) {
     const V weight = load(p + j, lanes);
-    // Selected, not multiplied: d_p of a hidden key may overflow.
+    // Selected, not multiplied: d_p of a masked key may overflow.
     store(select(less(zero, weight), weight * (load(d_p + j, lanes) - off), zero), d_p + j, lanes);
   });
 }
@@ -41,7 +41,7 @@ template <class T>
 inline Vec<T> product_where(Vec<T> x, Vec<T> y) {
   using V = Vec<T>;
   const V zero = V::all(T{0}), smallest = V::all(std::numeric_limits<T>::denorm_min());
-  return select(less(max(x, zero - x), smallest), zero, x * y);  // a NaN in x stays one
+  return select(less(max(x, zero - x), smallest), zero, x * y);  // a NaN in x stays NaN
 }
 
 template <class T>

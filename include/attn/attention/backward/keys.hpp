@@ -8,16 +8,16 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Keys and values packed into panels, and keys in rows. With options.qv, each key is followed by
-/// its value, as in the products q . k + qv . v.
+/// Keys and values packed into panels, and keys also in rows. With options.qv, each key is followed
+/// by its value, as in the products q . k + qv . v.
 template <class T>
 class BackwardKeys {
  public:
   explicit BackwardKeys(const BackwardTask<T>& task)
       : task_(task), forward_(task.problem.forward) {}
 
-  /// Packs the keys `seen`, which some row sees, of the block that begins at key `first`. Other
-  /// keys are not read; in panels they are 0.
+  /// Packs the keys `seen`, each visible to at least one row, of the block that begins at key
+  /// `first`. Other keys are not read; their columns are 0.
   void pack(index_t first, KeyRange seen) {
     first_ = first;
     const index_t d = forward_.head_dim(), dv = forward_.head_dim_v(), dim = forward_.score_dim();

@@ -1,7 +1,7 @@
 // BackwardLoop: one split of keys of one key/value head with all of its queries.
 // SPDX-License-Identifier: Apache-2.0
 //
-// It computes d_k and d_v of these keys, and partial sums of d_q and of the biases' gradients.
+// Computes d_k and d_v of these keys, and partial sums of d_q and of the gradients of biases.
 // Scores are recomputed block by block from q, k and lse, so that no score matrix is stored.
 // Source: Dao, "FlashAttention-2" (2023), algorithm 2.
 #pragma once
@@ -51,12 +51,12 @@ class BackwardLoop {
     return {(std::max)(a.begin, b.begin), (std::min)(a.end, b.end)};
   }
 
-  /// Columns of keys in the block's matrices of scores.
+  /// Key columns in the score matrices of the block.
   KeyRange columns(KeyRange keys) const {
     return {keys.begin - keys_.first(), keys.end - keys_.first()};
   }
 
-  /// One block of keys against all blocks of rows that see any of it.
+  /// Multiplies one block of keys with all blocks of rows that see any of it.
   void pass_over_block(KeyRange block) {
     KeyRange used{block.end, block.begin};
     for (index_t first = 0, n = 0; first < queries_.count(); first += kRows, ++n) {
@@ -91,7 +91,7 @@ class BackwardLoop {
     }
   }
 
-  /// One block of rows against those keys of the block that some of them see.
+  /// Multiplies one block of rows with those keys of the block that at least one of the rows sees.
   void add_rows(index_t first, KeyRange seen) {
     const TaskRows<T> rows = queries_.rows_from(first);
     const index_t d = forward_.score_dim(), dv = forward_.head_dim_v(), count = rows.count();
@@ -127,7 +127,7 @@ class BackwardLoop {
 
   /// d_q += d_s k, d_v += p^T d_out, d_k += d_s^T q, for `count` rows and the keys in `columns`.
   void add_products(index_t count, const KeyRange* of_tile, KeyRange columns) const {
-    // 64 keys of 64 floats are 16 KB: they stay in L1 while the tiles of rows pass.
+    // 64 keys of 64 floats are 16 KB: they stay in L1 for all row tiles.
     constexpr index_t kKeys = 64;
     const index_t d = forward_.score_dim(), dv = forward_.head_dim_v();
     const index_t stride = task_.scratch.score_stride, MR = task_.kernels.tile_rows;
@@ -150,8 +150,8 @@ class BackwardLoop {
         task_.scratch.d_k + begin * task_.scratch.d_stride, task_.scratch.d_stride);
   }
 
-  /// The same products pair by pair, for blocks that are not finite: pairs of weight 0 are skipped,
-  /// since 0 times a hidden NaN would leak.
+  /// Computes the same products pair by pair, for blocks with non-finite elements: skips pairs of
+  /// weight 0, because 0 times a masked NaN would leak.
   void add_visible(index_t count, KeyRange columns) const {
     const index_t d = forward_.score_dim(), dv = forward_.head_dim_v(),
                   stride = task_.scratch.score_stride;
@@ -170,8 +170,8 @@ class BackwardLoop {
     }
   }
 
-  /// MaskedRow::mean: adds to d_v of `keys` from the rows that see no key, whose output is the mean
-  /// of all unpadded values.
+  /// MaskedRow::mean: adds to d_v of `keys` the contribution of fully masked rows, whose output is
+  /// the mean of all unpadded values.
   void add_means(KeyRange keys) const {
     const index_t dv = forward_.head_dim_v();
     const KeyRange all = forward_.unpadded_keys(task_.b), own = intersection(keys, all);

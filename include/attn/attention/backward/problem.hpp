@@ -10,21 +10,21 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// What one call of backward may take beyond the options: d_lse, and the gradients of biases,
-/// slopes, sinks, qv and score parameters, each on request. Gradients are added to what the views
-/// hold.
+/// Optional inputs and outputs of backward beyond the options: d_lse, and the gradients of biases,
+/// slopes, sinks, qv and score parameters. Each gradient is added to the contents of its view.
 template <class T>
 struct AttentionBackwardCall {
   TensorView3<const T> d_lse = {};  ///< of lse, with its shape
-  /// Of the additive parts of options.mask, in their order; each with the part's shape, from the
-  /// right, and summed over the axes that broadcast. An empty view: not wanted.
+  /// Gradients of the additive parts of options.mask, in their order. Each has the shape of its
+  /// part, aligned at the right, and is summed over broadcast axes. Leave a view empty to skip it.
   std::array<TensorView4<T>, Mask::kMaxDense> d_bias = {};
   TensorView1<T> d_sinks = {};               ///< (num_heads)
   TensorView1<T> d_alibi_slopes = {};        ///< (num_heads)
   TensorView2<T> d_batch_alibi_slopes = {};  ///< (batch, num_heads)
   TensorView2<T> d_relative_bias = {};       ///< (num_heads, 2 n + 1)
   TensorView4<T> d_qv = {};                  ///< of options.qv, with its shape
-  /// Of the parameters of a score_mod, in their order: (1) of a number, (num_heads) of a view.
+  /// Gradients of the parameters of a score_mod, in their order: (1) for a number, (num_heads) for
+  /// a view.
   std::array<TensorView1<T>, detail::kMaxScoreParameters> d_score_parameters = {};
 };
 
@@ -39,7 +39,7 @@ struct BackwardProblem {
   AttentionBackwardCall<T> call;
   RowFunctor<T> score_derivative = {};  ///< the score functor's derivative
   RowFunctor<T> prob_derivative = {};   ///< the prob functor's
-  /// The score functor's derivatives with respect to parameters whose gradients are requested.
+  /// Derivatives of the score functor with respect to the parameters whose gradients are requested.
   std::array<RowFunctor<T>, kMaxScoreParameters> parameter_derivatives = {};
 
   /// The row of query i in q, out and their gradients.
@@ -61,16 +61,16 @@ struct BackwardProblem {
     const index_t first = (std::max)(starts(b) - forward.options.first_key, index_t{0});
     return of.at_index({0, kv_head, first + j, 0});
   }
-  /// Whether a score functor or softcap stands between q . k and the softmax.
+  /// Whether a score functor or softcap is applied between q . k and the softmax.
   bool has_score_derivative() const {
     return forward.options.softcap > 0 || static_cast<bool>(score_derivative);
   }
 
-  /// Whether gradients of ALiBi's slopes are wanted.
+  /// Whether gradients of ALiBi slopes are requested.
   bool wants_alibi_slopes() const { return call.d_alibi_slopes || call.d_batch_alibi_slopes; }
 
-  /// Elements of PartialGradients::head_sums for each head: gradients that are sums over its
-  /// scores.
+  /// Elements of PartialGradients::head_sums per head: gradients that are sums over the scores of a
+  /// head.
   index_t head_sums() const {
     const bool any =
         wants_alibi_slopes() || call.d_relative_bias ||
@@ -78,7 +78,7 @@ struct BackwardProblem {
                     [](const RowFunctor<T>& derivative) { return static_cast<bool>(derivative); });
     return any ? parameter_sum(kMaxScoreParameters) : 0;
   }
-  /// Index of a score parameter's sum among them.
+  /// Index of a score parameter's sum in head_sums.
   index_t parameter_sum(std::size_t parameter) const {
     return 1 + call.d_relative_bias.extent(1) + static_cast<index_t>(parameter);
   }

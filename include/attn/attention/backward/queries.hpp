@@ -9,8 +9,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Row r is query r % q_len of the r / q_len-th head that shares the keys. Rows are copied to
-/// scratch one block of kRows after another.
+/// Row r is query r % q_len of the (r / q_len)-th query head that shares the keys. Rows are copied
+/// to scratch in blocks of kRows.
 template <class T>
 class BackwardQueries {
  public:
@@ -29,7 +29,7 @@ class BackwardQueries {
     return {task_.kv_head * forward_.heads_per_kv_head + r / q_len_, r % q_len_};
   }
 
-  /// The block of rows that begins with row `first`; its rows lie in scratch.rows.
+  /// The block of rows that begins with row `first`; scratch.rows holds its rows.
   TaskRows<T> rows_from(index_t first) const {
     return {forward_,
             {task_.b, task_.kv_head, first, (std::min)(kRows, count() - first)},
@@ -44,7 +44,7 @@ class BackwardQueries {
   }
 
   /// Copies a block's queries and d_out into whole tiles, and sets each row's state (from lse) and
-  /// delta. Returns whether all of it is finite.
+  /// delta. Returns whether all elements are finite.
   bool copy(const TaskRows<T>& rows) const {
     const index_t d = forward_.score_dim(), dv = forward_.head_dim_v(), count = rows.count();
     bool finite = true;
@@ -58,8 +58,8 @@ class BackwardQueries {
       const T lse = task_.problem.of_query(task_.problem.lse, task_.b, row.h, row.i);
       const T delta = task_.deltas[forward_.row_at(task_.b, row.h, row.i)];
       task_.scratch.delta[r] = delta;
-      // A row without a key has lse -inf and scores -inf; with 0 instead its weights e^(-inf - 0)
-      // are 0, not NaN.
+      // A fully masked row has lse -inf and scores -inf; with 0 instead of lse its weights e^(-inf
+      // - 0) are 0, not NaN.
       row.state = {lse == kMinusInf<T> ? T{0} : lse, T{1}};
       finite = finite && std::isfinite(row.state.row_max) && std::isfinite(delta);
     }
@@ -76,7 +76,7 @@ class BackwardQueries {
     for (index_t r = 0; r < count(); ++r) std::fill_n(d_q_row(r), n, T{0});
   }
 
-  /// Adds a block of keys' contribution d_s k to row r of d_q, and d_s v to its row of d_qv.
+  /// Adds the contribution d_s k of a block of keys to row r of d_q, and d_s v to row r of d_qv.
   void add_gradient(index_t r, const T* d_q) const {
     const index_t d = forward_.head_dim(), dim = forward_.score_dim();
     task_.gradients.add_scaled(task_.partial.d_q == nullptr ? d : dim, forward_.scale, d_q,

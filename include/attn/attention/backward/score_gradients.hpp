@@ -16,7 +16,7 @@ class ScoreGradients {
   explicit ScoreGradients(const BackwardTask<T>& task)
       : task_(task), forward_(task.problem.forward) {}
 
-  /// Prefetches a later row's dense masks, as prefetch_masks(), and its part of d_bias. A bias of
+  /// Prefetches a later row's dense masks, by prefetch_masks(), and its part of d_bias. A bias of
   /// (1, 1, 1024, 1024) and its gradient are 8 MB, which every head reads again.
   ATTN_INLINE void prefetch(const QueryRow<T>& later, KeyRange keys, bool only_deltas) const {
     prefetch_masks(forward_, task_.b, later, keys);
@@ -31,10 +31,10 @@ class ScoreGradients {
     }
   }
 
-  /// Row r of the block against keys [first_key + columns.begin, first_key + columns.end): turns
-  /// scores and d_p into weights, weights after dropout and d_s, and adds d_s to the gradients of
-  /// biases. all_visible: as in mask_row(). finite: no input of the block is NaN or infinite.
-  /// only_deltas: adds the sum of p d_p to the row's delta, nothing else.
+  /// Computes row r of the block for keys [first_key + columns.begin, first_key + columns.end):
+  /// turns scores and d_p into weights, weights after dropout and d_s, and adds d_s to the
+  /// gradients of biases. all_visible: as in mask_row(). finite: all inputs of the block are
+  /// finite. only_deltas: only adds the sum of p d_p to the row's delta.
   void make_row(const QueryRow<T>& row, index_t r, index_t first_key, KeyRange columns,
                 bool all_visible, bool finite, bool only_deltas) const {
     const index_t begin = columns.begin, end = columns.end, at = r * task_.scratch.score_stride;
@@ -78,7 +78,7 @@ class ScoreGradients {
   }
 
  private:
-  /// Turns scores into weights, and stores the derivatives of score functor and softcap.
+  /// Turns scores into weights and stores the derivatives of score functor and softcap.
   void find_weights(const ScoreRow<T>& scores, const RowState<T>& state, bool all_visible,
                     bool finite) const {
     const index_t n = scores.n;
@@ -137,7 +137,7 @@ class ScoreGradients {
     row.apply(functor);
   }
 
-  /// d_bias += d_s, summed over the axes that broadcast, for each additive mask.
+  /// d_bias += d_s for each additive mask, summed over broadcast axes.
   void add_biases(const ScoreRow<T>& row, const T* d_s) const {
     const AttentionOptions<T>& options = forward_.options;
     int part = 0;

@@ -9,18 +9,18 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// Gradients that several tasks add to. Each task has its own copy; the copies are added up in a
-/// fixed order once all tasks are done.
+/// fixed order after all tasks have finished.
 template <class T>
 struct PartialGradients {
-  /// (batch, num_heads, q_len, score_dim) of this split of the keys: d_q, then d_qv; nullptr: the
-  /// call's own.
+  /// (batch, num_heads, q_len, score_dim) for this split of the keys: d_q, then d_qv; nullptr: use
+  /// the output of the call.
   T* d_q;
   /// (batch, num_heads, BackwardProblem::head_sums()): d_alibi_slope, d_relative_bias, then score
-  /// parameters; nullptr where none is wanted.
+  /// parameters; nullptr if none is requested.
   T* head_sums;
 };
 
-/// Keys of one key/value head against the queries that share it. While it lives, no other task may
+/// Keys of one key/value head with the queries that share it. While it exists, no other task may
 /// use its worker's scratch. Classes hold a copy, which saves a load at each use.
 template <class T>
 struct BackwardTask {

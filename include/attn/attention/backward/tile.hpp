@@ -9,14 +9,15 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Columns number the keys of the block from its first key on.
+/// Columns count the keys of the block from its first key on.
 template <class T>
 class BackwardTile {
  public:
   explicit BackwardTile(const BackwardTask<T>& task) : task_(task), rows_(task) {}
 
   /// Clears weights and score gradients of rows [r, r + height) outside of `columns`, the keys that
-  /// they see, within `seen`, the keys that the block of rows sees, up to a whole tile of keys.
+  /// these rows see, within `seen`, the keys that the block of rows sees, up to a whole tile of
+  /// keys.
   void clear_beyond(index_t r, index_t height, KeyRange columns, KeyRange seen) const {
     const index_t end = seen.end + kMaxTileRows;  // score_stride has room
     const bool any = columns.begin < columns.end;
@@ -31,8 +32,8 @@ class BackwardTile {
   }
 
   /// to[r, j] = scale a_r . b_j for n rows of `a` and the keys of `panels`; columns[t] are those
-  /// that tile t of the rows needs. Panels are the outer loop, so that each stays in L1 while the
-  /// tiles pass; with tiles outermost panels come from L2, which took 1.1 times as long.
+  /// that row tile t needs. Panels are the outer loop, so that each stays in L1 for all tiles; with
+  /// tiles outermost, panels come from L2, which took 1.1 times as long.
   void multiply(index_t n, index_t dim, const T* a, const T* panels, T scale,
                 const KeyRange* columns, KeyRange seen, T* to) const {
     const index_t NR = task_.kernels.panel_width, MR = task_.kernels.tile_rows;
@@ -53,8 +54,8 @@ class BackwardTile {
             bool finite, bool only_deltas) const {
     const index_t NR = task_.kernels.panel_width;
     const auto [begin, end] = columns;
-    // Products filled whole panels; columns beyond `columns` belong to keys that no row of the tile
-    // sees, and are cleared again.
+    // Products filled whole panels; clears the columns beyond `columns`, keys that no row of the
+    // tile sees.
     const index_t first = begin & -NR, last = round_up(end, NR);
     const KeyRange keys{first_key + begin, first_key + end};
     const bool all_visible = rows.visibility(r, height, keys) == Visibility::full;
@@ -70,7 +71,7 @@ class BackwardTile {
   }
 
  private:
-  /// 0 in the columns of `panels` beyond `columns`.
+  /// Clears the columns of `panels` beyond `columns`.
   void clear(T* scores, index_t row, KeyRange panels, KeyRange columns) const {
     T* s = scores + row * task_.scratch.score_stride;
     std::fill(s + panels.begin, s + columns.begin, T{0});

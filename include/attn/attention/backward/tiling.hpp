@@ -9,7 +9,7 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// How the keys of one batch row are cut. Each split of the keys is a task, which computes d_k and
-/// d_v of its keys and a partial d_q. It depends on kv_len and the machine alone.
+/// d_v of its keys and a partial d_q. Depends on kv_len and the machine alone.
 struct BackwardTiling {
   static constexpr index_t kMaxSplits = 4, kKeysPerSplit = 1024;
   static constexpr index_t kBlockQ = 96;  ///< whole tiles of 6 and of 8 rows
@@ -24,7 +24,7 @@ struct BackwardTiling {
         keys_per_split(round_up((kv_len + kv_splits - 1) / kv_splits, block_kv)) {}
 };
 
-/// Scratch of one worker, cut from `elements` of T at `memory`.
+/// Scratch of one worker, cut from `elements` elements of T at `memory`.
 template <class T>
 struct BackwardScratch {
   T *k_panels, *v_panels, *k, *q, *d_out, *weights, *dropped, *d_s, *score_derivative,
@@ -40,7 +40,7 @@ struct BackwardScratch {
     constexpr index_t kRows = BackwardTiling::kBlockQ;
     d_stride = round_up(d, 16);
     dv_stride = round_up(dv, 16);
-    score_stride = block_kv + 16;  // the columns of the last tile, and no power of two between rows
+    score_stride = block_kv + 16;  // the columns of the last tile; avoids rows a power of two apart
     const auto take = [&](index_t n) {
       T* start = memory == nullptr ? nullptr : memory + elements;
       elements += round_up(n, 16);

@@ -12,8 +12,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Truncates caches to their lengths at construction, unless commit() was called. Caches of unequal
-/// lengths stay as they are: what would append to them refuses them.
+/// On destruction, truncates caches to their lengths at construction unless commit() was called.
+/// Ignores caches of unequal lengths, which the call that appends to them refuses.
 template <class Cache>
 class CacheGuard {
  public:

@@ -15,19 +15,20 @@ struct KvCacheOptions {
   index_t capacity = 0;      ///< maximum number of keys held
   index_t head_dim = 0;      ///< dimension of a key
   index_t head_dim_v = 0;    ///< dimension of a value; 0: head_dim
-  /// Keys kept when new ones are appended, enough for sliding_window(window, 0); below capacity; 0:
-  /// all.
+  /// Keys kept when new ones are appended, enough for sliding_window(window, 0); must be below
+  /// capacity; 0 keeps all.
   index_t window = 0;
-  /// What keys and values are stored as; the cache's own type if not given. A cache of float may
-  /// take DType::BF16, DType::F16 or DType::I8: half or, with a scale per token and head, about a
-  /// quarter of the memory, which limits decoding. Queries, products and softmax stay float. See
-  /// docs/precision.md.
+  /// Element type in which keys and values are stored; default: the type of the cache. A cache of
+  /// float may use DType::BF16, DType::F16 or DType::I8: half or, with a scale per token and head,
+  /// about a quarter of the memory, which limits decoding. Queries, products and softmax stay
+  /// float. See docs/precision.md.
   std::optional<DType> element = {};
 };
 
 namespace detail {
 
-/// f(E{}) with the type E of an element that a KvCache<T> may store; false for others.
+/// Calls f(E{}) with the type E of an element that a KvCache<T> may store; returns false for
+/// others.
 template <class T, class F>
 bool with_cache_element(DType element, const F& f) {
   if constexpr (std::same_as<T, float>) {

@@ -23,14 +23,14 @@ namespace detail {
                            std::to_string(found)));
 }
 
-/// The kinds of rows of a cache; scales exist for int8 alone.
+/// The kinds of rows of a cache. Only int8 has scales.
 enum class KvRow { key, value, key_scale, value_scale };
 
-/// Rows (batch, num_kv_heads, capacity + window, bytes) of four kinds, of which [begin, end) are
-/// held: appending, forgetting and reordering them. Its errors are KvCache's.
+/// Rows (batch, num_kv_heads, capacity + window, bytes) of up to four kinds, of which [begin, end)
+/// are held: appends, forgets and reorders them. Its errors are those of KvCache.
 class KvStorage {
  public:
-  /// `options` with head_dim_v and element set. scale_size: bytes of a scale; 0: no scales.
+  /// `options` has head_dim_v and element set. scale_size: bytes of a scale; 0: no scales.
   KvStorage(const KvCacheOptions& options, index_t scale_size) : options_(options) {
     const auto size = static_cast<index_t>(element_size(*options.element));
     const index_t bytes[] = {options.head_dim * size, options.head_dim_v * size, scale_size,
@@ -45,7 +45,7 @@ class KvStorage {
 
   KvStorage(const KvStorage&) = default;
   KvStorage& operator=(const KvStorage&) = default;
-  /// What was moved from holds no keys and has room for none.
+  /// A moved-from storage holds no keys and has capacity 0.
   KvStorage(KvStorage&& other) noexcept
       : options_(std::exchange(other.options_, nothing(other.options_))),
         rows_(std::move(other.rows_)),
@@ -65,7 +65,7 @@ class KvStorage {
   ~KvStorage() = default;
 
   const KvCacheOptions& options() const { return options_; }
-  /// Positions held, and all so far.
+  /// Number of positions held, and number of positions appended so far.
   index_t size() const { return end_ - begin_; }
   index_t length() const { return length_; }
 
@@ -75,7 +75,8 @@ class KvStorage {
     return sum;
   }
 
-  /// The last `count` rows of a kind, which are of E; empty where there are none of that kind.
+  /// The last `count` rows of a kind, with elements of type E; empty if the cache has none of that
+  /// kind.
   template <class E>
   TensorView4<E> last(KvRow kind, index_t count) {
     return last_of<E>(rows_[static_cast<std::size_t>(kind)], count);
@@ -85,7 +86,7 @@ class KvStorage {
     return last_of<const E>(rows_[static_cast<std::size_t>(kind)], count);
   }
 
-  /// Makes room for n positions, which are the last from then on.
+  /// Appends n positions.
   void make_room(std::string_view function, index_t n) {
     const index_t window = options_.window;
     const index_t kept = window == 0 ? size() : (std::min)(size(), window);
@@ -137,9 +138,9 @@ class KvStorage {
       throw_cache_range("KvCache::reorder", "rows(" + std::to_string(b) + ")", 0, batch - 1,
                         rows(b));
     }
-    // In place: a row may be overwritten once no other row still needs its old content. Rows that
-    // none needs come first, and each copy may free its source; what is left are cycles, done by
-    // swaps.
+    // In place: a row may be overwritten once no other row still needs its old content. Such rows
+    // come first, and each copy may free its source; the remaining rows form cycles, which are
+    // swapped.
     readers_.fill(0);
     for (index_t b = 0; b < batch; ++b) readers_(rows(b)) += 1;
     for (index_t b = 0; b < batch; ++b) {
@@ -168,7 +169,7 @@ class KvStorage {
     return {.batch = 0, .num_kv_heads = 0, .element = options.element};
   }
 
-  /// `rows` is empty where there are none of a kind.
+  /// `rows` is empty if the cache has none of a kind.
   template <class E, class Rows>
   TensorView4<E> last_of(Rows& rows, index_t count) const {
     if (!rows) return {};
@@ -180,7 +181,7 @@ class KvStorage {
 
   index_t max_truncated() const { return size() == length_ ? size() : size() - options_.window; }
 
-  /// f(rows, h) of each kind of rows and head.
+  /// Calls f(rows, h) for each kind of rows and each head.
   template <class F>
   void each_head(F f) {
     for (Tensor4<std::byte>& rows : rows_) {
@@ -189,7 +190,8 @@ class KvStorage {
     }
   }
 
-  /// f(first byte held of batch row `from`, of row `to`, how many) of each kind of rows and head.
+  /// Calls f(first byte held of batch row `from`, first byte held of row `to`, number of bytes) for
+  /// each kind of rows and each head.
   template <class F>
   void each_pair(index_t from, index_t to, F f) {
     each_head([&](const TensorView4<std::byte>& rows, index_t h) {

@@ -10,7 +10,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-// Out of line, so that the checks below inline to their conditions.
+// Not inlined, so that of each check below only the condition is inlined.
 [[noreturn]] ATTN_COLD inline void throw_argument(std::string_view argument,
                                                   std::string_view expected,
                                                   std::span<const index_t> found) {
@@ -37,7 +37,7 @@ void check_extents(std::string_view argument, std::string_view axes,
   check_shape("scaled_dot_product_attention", argument, axes, expected, found);
 }
 
-/// One entry for each batch row, in 0 .. max_length(b).
+/// Checks lengths with one entry per batch row, each in 0 .. max_length(b).
 template <class MaxLength>
 void check_lengths(const char* argument, const TensorView1<const index_t>& lengths, index_t batch,
                    MaxLength max_length) {
@@ -49,8 +49,8 @@ void check_lengths(const char* argument, const TensorView1<const index_t>& lengt
   }
 }
 
-/// Checks that `starts` rises from 0 to `total`. Returns the longest length between two starts,
-/// counting positions from `first` on.
+/// Checks that `starts` increases from 0 to `total`. Returns the longest distance between two
+/// starts, counting positions from `first` on.
 ATTN_ONCE_A_CALL inline index_t check_starts(const char* argument,
                                              const TensorView1<const index_t>& starts,
                                              index_t total, index_t first = 0) {
@@ -69,8 +69,8 @@ ATTN_ONCE_A_CALL inline index_t check_starts(const char* argument,
   return longest;
 }
 
-/// Checks a mask against scores of shape (batch, num_heads, q_len, kv_len), where batch row b has
-/// lengths(b).
+/// Checks a mask against scores of shape (batch, num_heads, q_len, kv_len); batch row b has
+/// lengths(b) keys.
 template <class T, class Lengths>
 ATTN_ONCE_A_CALL void check_mask(const Mask& mask, const Shape<4>& scores, Lengths lengths) {
   const index_t batch = scores[0];
@@ -110,8 +110,8 @@ ATTN_ONCE_A_CALL void check_mask(const Mask& mask, const Shape<4>& scores, Lengt
   }
 }
 
-/// Offsets are bounded so that adding lengths and windows to them does not overflow, and an open
-/// window covers every key.
+/// Bounds offsets, so that adding lengths and windows to them does not overflow and an open window
+/// covers every key.
 inline void check_offset(const QueryOffset& offset, index_t batch) {
   constexpr index_t kMax = Mask::kUnbounded / 2;
   if (offset.value < -kMax || offset.value > kMax) {
@@ -126,7 +126,8 @@ inline void check_offset(const QueryOffset& offset, index_t batch) {
   }
 }
 
-/// (batch, kv_len) of a call with pages, each of whose used entries is a page.
+/// Checks the block_table of a call with paged keys: shape (batch, pages), and every entry in use
+/// is a valid page. Returns (batch, kv_len).
 template <class T>
 ATTN_ONCE_A_CALL Shape<2> check_pages(const StoredView<const void>& k,
                                       const AttentionOptions<T>& options) {
@@ -152,7 +153,7 @@ ATTN_ONCE_A_CALL Shape<2> check_pages(const StoredView<const void>& k,
   return {batch, pages * size};
 }
 
-/// How many heads `chosen` names, each once; all where it is not given.
+/// Returns how many heads `chosen` names, each at most once; all heads if it is not given.
 inline index_t check_chosen(const TensorView1<const index_t>& chosen, index_t heads) {
   if (!chosen) return heads;
   for (index_t n = 0; n < chosen.extent(0); ++n) {
@@ -168,7 +169,7 @@ inline index_t check_chosen(const TensorView1<const index_t>& chosen, index_t he
   return chosen.extent(0);
 }
 
-/// Functors take positions as int. Throws ValueError where one of them would not fit.
+/// Functors take positions as int. Throws ValueError if a position does not fit.
 inline void check_positions(const Shape<4>& scores, index_t first_key) {
   const index_t largest =
       (std::max)(*std::max_element(scores.begin(), scores.end()), first_key + scores[3]);
@@ -179,8 +180,8 @@ inline void check_positions(const Shape<4>& scores, index_t first_key) {
   }
 }
 
-/// Bounded so that adding lengths does not overflow. MaskedRow::mean would need the values of the
-/// keys that are not given.
+/// Bounds first_key, so that adding lengths does not overflow. Refuses MaskedRow::mean, which needs
+/// the values of all keys, also those before first_key.
 template <class T>
 void check_first_key(const AttentionOptions<T>& options) {
   constexpr index_t kMax = Mask::kUnbounded / 2;

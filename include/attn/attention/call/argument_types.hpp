@@ -10,10 +10,10 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// What is wrong with the type of a functor.
+/// The error in the type of a functor.
 enum class FunctorFault { none, is_mutable, takes_others, is_bare };
 
-/// Functors must be callable as const, since threads call one at the same time.
+/// Functors must be callable as const, because several threads call one at the same time.
 template <class F, class... Arguments>
 inline constexpr FunctorFault fault_of =
     std::is_invocable_v<const F&, Arguments...> ? FunctorFault::none
@@ -47,18 +47,19 @@ void assert_functor() {
                 "mask_mod: the functor must be callable as f(b, h, i, j)");
 }
 
-/// Checks of the types of scaled_dot_product_attention(q, k, v, out, .., functors). Where is_good
-/// is false the call's body is not compiled, since it would add pages of errors. Apart from the
-/// assertions, since clang refuses constants of a class in which one failed.
+/// Checks of the argument types of scaled_dot_product_attention(q, k, v, out, .., functors). Where
+/// is_good is false, the body of the call is not compiled, since it would add pages of errors. The
+/// assertions are separate, because clang rejects constants of a class in which an assertion
+/// failed.
 template <class Q, class K, class V, class Out, class... Functors>
 struct CallTypes {
   using In = scalar_t<Q>;
-  using T = Accumulator<In>;  // what functors take
+  using T = Accumulator<In>;  // the score type that functors take
   static constexpr bool has_ranks =
       rank_v<Q> == 4 && rank_v<K> == 4 && rank_v<V> == 4 && rank_v<Out> == 4;
   static constexpr bool is_float =
       std::same_as<In, float> || std::same_as<In, double> || Float16Element<In>;
-  /// Or float queries on keys and values of 16 bits.
+  /// Or float queries with 16-bit keys and values.
   static constexpr bool is_one_type =
       std::same_as<scalar_t<V>, scalar_t<K>> && std::same_as<scalar_t<Out>, In> &&
       (std::same_as<scalar_t<K>, In> || (std::same_as<In, float> && Float16Element<scalar_t<K>>));
@@ -83,8 +84,8 @@ void assert_call_types() {
   (assert_functor<Functors, typename Types::T>(), ...);
 }
 
-/// The same for scaled_dot_product_attention_backward(): all elements must be q's, but 16-bit ones
-/// may stand beside float.
+/// The same checks for scaled_dot_product_attention_backward(): all tensors have the element type
+/// of q, but 16-bit tensors may be mixed with float.
 template <class D, class Q, class K, class V, class Out, class DQ, class DK, class DV,
           class... Functors>
 struct BackwardTypes {

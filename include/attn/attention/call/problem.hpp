@@ -9,9 +9,9 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A user's functor over one query's row of n scores or weights, whose keys have the positions
-/// [first_position, first_position + n). A pointer, since kernels may lie in a library that was
-/// compiled before the functor. Made by functors.hpp.
+/// A user's functor applied to a row of n scores or weights of one query, whose keys have the
+/// positions [first_position, first_position + n). Called through a pointer, because kernels may be
+/// compiled in a library before the functor is. functors.hpp makes these.
 template <class T>
 struct RowFunctor {
   const void* object = nullptr;
@@ -24,13 +24,13 @@ struct RowFunctor {
 template <class T>
 struct RowFunctors {
   RowFunctor<T> score = {}, mask = {}, prob = {};
-  /// The mask functor's classify(); nullptr if it has none.
+  /// classify() of the mask functor; nullptr if it has none.
   Visibility (*classify)(const void* object, index_t b, index_t h, KeyRange queries,
                          KeyRange keys) = nullptr;
 };
 
 /// Rows in the caller's memory, `stride` elements apart. With scales, the value of row r is
-/// scales[r] times what is stored.
+/// scales[r] times the stored elements.
 template <class T>
 struct StoredRows {
   const void* data;
@@ -38,8 +38,9 @@ struct StoredRows {
   const T* scales = nullptr;
 };
 
-/// One call, computed in T. q and out share an element type, and so do k and v; the backend that
-/// runs the call knows both. Refers to the caller's options, which must outlive it.
+/// One call, computed in type T. q and out share an element type, and so do k and v; the backend
+/// that runs the call is instantiated for both. Refers to the caller's options, which must outlive
+/// it.
 template <class T>
 struct AttentionProblem {
   StoredView<const void> q, k, v;
@@ -53,7 +54,7 @@ struct AttentionProblem {
   /// Scales of int8 keys and values (batch, num_kv_heads, kv_len), last stride 1; empty for others.
   TensorView3<const T> k_scales = {}, v_scales = {};
 
-  /// Whether queries and outputs, or keys and values, are of another element than T.
+  /// Whether queries and outputs, or keys and values, have another element type than T.
   bool widens_queries() const { return q.element_size() != index_t{sizeof(T)}; }
   bool widens_keys() const { return k.element_size() != index_t{sizeof(T)}; }
 
@@ -79,12 +80,13 @@ struct AttentionProblem {
   T sink(index_t h) const {
     return options.sinks ? options.sinks(h) : -std::numeric_limits<T>::infinity();
   }
-  /// Keys given of the batch row, within its key length.
+  /// Number of the given keys within the key length of the batch row.
   index_t keys_of(index_t b) const {
     const SequenceLengths row = lengths(b);
     return (std::max)(row.keys(options.mask) - row.first_key, index_t{0});
   }
-  /// Keys of the batch row without padding, which MaskedRow::mean averages; first_key is 0 then.
+  /// Number of unpadded keys of the batch row, which MaskedRow::mean averages; requires first_key
+  /// 0.
   KeyRange unpadded_keys(index_t b) const {
     const auto& padding = options.mask.left_padding;
     const index_t end = keys_of(b);
@@ -97,7 +99,8 @@ struct AttentionProblem {
     return detail::keys_seen(options.mask, options.offset, lengths(b), i);
   }
 
-  /// The smallest range of the keys given that holds keys_seen() of every query of the batch row.
+  /// The smallest range of the given keys that contains keys_seen() of every query of the batch
+  /// row.
   KeyRange keys_seen(index_t b) const {
     const index_t q_len = lengths(b).q_len;
     if (q_len == 0 || !options.mask.has_intervals()) return keys_seen(b, 0);
@@ -110,7 +113,7 @@ struct AttentionProblem {
     return all;
   }
 
-  /// Whether the tiled path multiplies 8-bit codes. Sums of more than 65536 products would not fit
+  /// Whether the tiled path multiplies int8 values. Sums of more than 65536 products would overflow
   /// 32 bits.
   bool has_codes() const {
     return options.precision.is_int8() && score_dim() <= (index_t{1} << 16);
@@ -119,13 +122,13 @@ struct AttentionProblem {
   bool has_pairs() const {
     return q.element() == DType::BF16 && k.element() == DType::BF16 && !options.qv;
   }
-  /// Whether a target that multiplies pairs does so here, at least for weights times values.
+  /// Whether a target with pair products uses them here, at least for weights times values.
   bool may_take_pairs() const { return has_pairs() || has_codes(); }
-  /// And whether `isa` does.
+  /// Whether `isa` uses pair products for this call.
   bool takes_pairs(Isa isa) const { return multiplies_pairs(isa) && may_take_pairs(); }
-  /// Whether there is any query.
+  /// Whether the call has queries.
   bool has_rows() const { return batch() > 0 && num_heads() > 0 && scores[2] > 0; }
-  /// Whether anything may hide keys from queries.
+  /// Whether any key may be masked out.
   bool hides_keys() const {
     return options.mask.num_dense > 0 || options.mask.has_intervals() || options.relative_bias ||
            functors.mask || functors.score;
@@ -135,7 +138,7 @@ struct AttentionProblem {
     return (b * scores[1] + h) * scores[2] + i;
   }
 
-  /// Row i of q; its row of qv, of out and its element of lse follow.
+  /// Row i of q. The functions below return its row of qv, its row of out and its element of lse.
   const void* query(index_t b, index_t h, index_t i) const { return q.at_index(row(b, h, i)); }
   const T* query_of_values(index_t b, index_t h, index_t i) const {
     return options.qv.at_index(row(b, h, i));
@@ -156,18 +159,18 @@ struct AttentionProblem {
     return -1;
   }
 
-  /// Key j, of those given, of k or v.
+  /// Row of the j-th given key in k or v.
   const void* key(const StoredView<const void>& of, index_t b, index_t kv_head, index_t j) const {
     return of.at_index(key_index(b, kv_head, j));
   }
-  /// Keys, or values, [j, run_end(j, ..)).
+  /// Rows of keys or values [j, run_end(j, ..)).
   StoredRows<T> keys_from(index_t b, index_t kv_head, index_t j) const {
     return {key(k, b, kv_head, j), k.stride(2), scales_from(k_scales, b, kv_head, j)};
   }
   StoredRows<T> values_from(index_t b, index_t kv_head, index_t j) const {
     return {key(v, b, kv_head, j), v.stride(2), scales_from(v_scales, b, kv_head, j)};
   }
-  /// Their scales, out of k_scales or v_scales; nullptr without scales.
+  /// Scales of these rows, from k_scales or v_scales; nullptr without scales.
   const T* scales_from(const TensorView3<const T>& scales, index_t b, index_t kv_head,
                        index_t j) const {
     if (!scales) return nullptr;
@@ -175,7 +178,7 @@ struct AttentionProblem {
     return scales.at_index({at[0], at[1], at[2]});
   }
 
-  /// Keys [j, run_end(j, end)) lie one stride apart: up to `end`, or the end of the page.
+  /// The end of the keys from j on that lie one stride apart: `end`, or the end of the page.
   index_t run_end(index_t j, index_t end) const {
     return paged() ? (std::min)((j / k.extent(2) + 1) * k.extent(2), end) : end;
   }

@@ -11,7 +11,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Checks every argument but its element. Throws ShapeError, DTypeError or ValueError.
+/// Checks every argument except its element type. Throws ShapeError, DTypeError or ValueError.
 template <class T>
 ATTN_ONCE_A_CALL AttentionProblem<T> make_problem(const StoredView<const void>& q,
                                                   const StoredView<const void>& k,
@@ -39,7 +39,7 @@ ATTN_ONCE_A_CALL AttentionProblem<T> make_problem(const StoredView<const void>& 
   const bool packed = static_cast<bool>(options.cu_seqlens_q),
              paged = static_cast<bool>(options.block_table);
   check_first_key(options);
-  // (batch, num_heads, q_len, kv_len), and what the batch axes of q and k hold.
+  // (batch, num_heads, q_len, kv_len), and the batch extents of q and k.
   Shape<4> scores{q.extent(0), heads, q.extent(2), k.extent(2)};
   index_t stored_q = q.extent(0), stored_k = q.extent(0);
   if (packed) {

@@ -11,9 +11,9 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Shape (batch, heads, seq, dim), innermost stride 1; strides are in elements. Void: void, or
-/// const void for what is only read. Planning and drivers use these, so that they are compiled once
-/// for all element types; kernels know the element.
+/// A view without its element type. Shape (batch, heads, seq, dim), innermost stride 1; strides are
+/// in elements. Void: void, or const void for read-only views. Planning and drivers use it so that
+/// they are compiled once for all element types; only kernels are compiled per type.
 template <class Void>
 class StoredView {
  public:
@@ -30,7 +30,7 @@ class StoredView {
   index_t extent(int axis) const { return shape_[static_cast<std::size_t>(axis)]; }
   index_t stride(int axis) const { return strides_[static_cast<std::size_t>(axis)]; }
   DType element() const { return element_; }
-  /// Bytes.
+  /// In bytes.
   index_t element_size() const { return element_size_; }
   index_t row_bytes() const { return shape_[3] * element_size_; }
 
@@ -47,7 +47,7 @@ class StoredView {
   index_t element_size_;
 };
 
-/// The address `rows` rows after the row at p.
+/// The address of the row `rows` rows after p.
 template <class Void>
 auto* rows_after(Void* p, index_t rows, const StoredView<Void>& x) {
   using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;

@@ -10,9 +10,10 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // std::optional's
+#pragma GCC diagnostic ignored "-Winvalid-offsetof"  // for std::optional
 
-/// layout_hash() of everything that an AttentionProblem refers to, which attn::compiled reads.
+/// Combines layout_hash() of all types that an AttentionProblem refers to; attn::compiled compares
+/// it.
 template <class T>
 constexpr std::uint64_t options_layout() {
   using Options = AttentionOptions<T>;
@@ -72,7 +73,8 @@ constexpr std::uint64_t options_layout() {
                       offsetof(Dropout, seed)});
 }
 
-/// In: element of keys and values, std::int8_t with scales; queries and outputs are In or Acc.
+/// In: element type of keys and values, std::int8_t with scales. Queries and outputs have type In
+/// or Acc.
 template <class In, class Acc>
 struct Backend<family::Attention, In, Acc> {
   index_t tile_rows, tile_keys;  ///< of scores, on the tiled path

@@ -8,7 +8,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Writes options.weights, from the final states of the task's rows.
+/// Writes options.weights from the final states of the task's rows.
 template <class T>
 ATTN_COLD void write_weights(ForwardTask<T>& task) {
   const AttentionProblem<T>& problem = task.problem;
@@ -43,7 +43,8 @@ ATTN_COLD void write_weights(ForwardTask<T>& task) {
   }
 }
 
-/// Writes options.scores. Must be a task's last driver, since show_all() overwrites what rows see.
+/// Writes options.scores. Must be the last driver of a task, because show_all() overwrites the
+/// ranges that rows see.
 template <class T>
 ATTN_COLD void write_scores(ForwardTask<T>& task) {
   const AttentionProblem<T>& problem = task.problem;
@@ -65,7 +66,7 @@ ATTN_COLD void write_scores(ForwardTask<T>& task) {
   }
 }
 
-/// options.column_sums += the weights of the task's rows over `keys`, which lie in one block.
+/// options.column_sums += the weights of the task's rows for `keys`, which lie in one block.
 /// kept_states: see finalize_rows().
 template <class T>
 ATTN_COLD void add_column_sums(ForwardTask<T>& task, KeyRange keys,

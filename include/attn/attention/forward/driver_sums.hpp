@@ -21,7 +21,7 @@ ATTN_COLD void copy_values_shown_to(const QueryRow<T>& row, ForwardTask<T>& task
 }
 
 /// Applies dropout to the tile's weights, then tile.sums = rescale tile.sums + weights v. shown_to:
-/// null, or the row whose hidden values are taken as 0.
+/// null, or the row whose masked values are taken as 0.
 template <class T>
 void add_weighted_values(ForwardTask<T>& task, const ScoreTile<T>& tile, const T* rescale,
                          const QueryRow<T>* shown_to) {
@@ -41,11 +41,11 @@ void add_weighted_values(ForwardTask<T>& task, const ScoreTile<T>& tile, const T
   task.path().add_copied_values(tile, rescale);
 }
 
-/// Most rows of a tile in memory, on any path.
+/// The maximal number of rows of a tile, on any path.
 inline constexpr index_t kMaxTileHeight = (std::max)({kMaxTileRows, kMaxDecodeRows, kPairRows});
 
-/// One pass over `keys`: online softmax and weighted sums of values together, tile by tile. Source:
-/// Dao et al., "FlashAttention" (2022), algorithm 1.
+/// One pass over `keys`, tile by tile: online softmax and weighted sums of values. Source: Dao et
+/// al., "FlashAttention" (2022), algorithm 1.
 template <class T>
 void sum_values(ForwardTask<T>& task, KeyRange keys, const QueryRow<T>* shown_to) {
   ScoreTiles<T> tiles(task, keys, shown_to == nullptr);
@@ -54,7 +54,7 @@ void sum_values(ForwardTask<T>& task, KeyRange keys, const QueryRow<T>* shown_to
     task.score(tile);
     T rescale[kMaxTileHeight];
     std::fill(rescale + tile.num_rows, rescale + task.queries.height(), T{0});
-    // All rows at once on the decode path, which prefetches nothing between rows.
+    // All rows at once on the decode path, which does not prefetch between rows.
     const index_t step = task.tiling.decode ? tile.num_rows : 1;
     for (index_t x = 0; x < tile.num_rows; x += step) {
       task.path().prefetch(tile, x);
@@ -65,7 +65,7 @@ void sum_values(ForwardTask<T>& task, KeyRange keys, const QueryRow<T>* shown_to
   }
 }
 
-/// The first of two passes, for a prob functor, which needs final weights: online softmax alone.
+/// The first of two passes, for a prob functor, which needs final weights: only the online softmax.
 template <class T>
 ATTN_COLD void find_states(ForwardTask<T>& task, KeyRange keys) {
   ScoreTiles<T> tiles(task, keys, false);
@@ -116,7 +116,8 @@ void clear_sums(const ForwardTask<T>& task) {
               task.queries.count() * task.queries.height() * task.scratch.out_stride, T{0});
 }
 
-/// Sums and final states of the task's rows over all keys. kept_states: see finalize_rows().
+/// Computes sums and final states of the task's rows over all keys. kept_states: see
+/// finalize_rows().
 template <class T>
 void sum_all_keys(ForwardTask<T>& task, RowState<T>* kept_states,
                   const QueryRow<T>* shown_to = nullptr) {
@@ -131,7 +132,7 @@ void sum_all_keys(ForwardTask<T>& task, RowState<T>* kept_states,
   sum_with_final_weights(task, keys, shown_to);
 }
 
-/// Sums and states of the task's rows over one split of the keys.
+/// Computes sums and states of the task's rows over one split of the keys.
 template <class T>
 void sum_split(ForwardTask<T>& task, index_t split, const QueryRow<T>* shown_to = nullptr) {
   const index_t begin = split * SequenceTiling::kSplitKV;
@@ -140,7 +141,7 @@ void sum_split(ForwardTask<T>& task, index_t split, const QueryRow<T>* shown_to 
              shown_to);
 }
 
-/// Stores the result of sum_split() for one of the task's key/value heads, for merge_splits().
+/// Stores the result of sum_split() for one key/value head of the task, for merge_splits().
 template <class T>
 void store_split(const ForwardTask<T>& task, index_t head, T* sums, RowState<T>* states) {
   const index_t first = head * task.queries.tile_rows();
@@ -149,8 +150,8 @@ void store_split(const ForwardTask<T>& task, index_t head, T* sums, RowState<T>*
   for (index_t r = 0; r < num_rows; ++r) states[r] = task.rows[first + r].state;
 }
 
-/// Merges stored splits in their order, and finalizes the rows. `sums` and `states` have
-/// kMaxDecodeRows rows for each split.
+/// Merges stored splits in order and finalizes the rows. `sums` and `states` have kMaxDecodeRows
+/// rows for each split.
 template <class T>
 void merge_splits(ForwardTask<T>& task, const T* sums, const RowState<T>* states,
                   RowState<T>* kept_states) {
@@ -164,7 +165,7 @@ void merge_splits(ForwardTask<T>& task, const T* sums, const RowState<T>* states
   finalize_rows(task, kept_states);
 }
 
-/// Recomputes row x with hidden values as 0, since 0 * NaN would leak; same splits, same bits.
+/// Recomputes row x with masked values as 0, since 0 * NaN would leak; same splits, same bits.
 template <class T>
 ATTN_COLD void recompute_without_hidden(ForwardTask<T>& task, index_t x) {
   QueryRow<T>& row = task.rows[x];

@@ -8,8 +8,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Makes the rows' states final: adds the sinks, and sets output_scale. kept_states: null, or where
-/// the states without sinks are stored, (batch, num_heads, q_len).
+/// Finalizes the rows' states: adds the sinks and sets output_scale. kept_states: null, or where to
+/// store the states without sinks, (batch, num_heads, q_len).
 template <class T>
 void finalize_rows(ForwardTask<T>& task, RowState<T>* kept_states) {
   const AttentionProblem<T>& problem = task.problem;
@@ -19,7 +19,7 @@ void finalize_rows(ForwardTask<T>& task, RowState<T>* kept_states) {
   for (QueryRow<T>& row : task.rows.all()) {
     const T sink = has_sinks ? problem.options.sinks(row.h) : kMinusInf<T>;
     const bool has_sink = has_sinks && sink != kMinusInf<T>;
-    // Masks alone make a row empty. One that sees keys, but all with scores of -inf, gives NaN.
+    // Only masks make a row empty. A row with visible keys whose scores are all -inf gives NaN.
     if (row.state.row_sum == T{0} && !has_sink && sees_key(problem, task.kernels.rows, b, row)) {
       row.state.row_sum = std::numeric_limits<T>::quiet_NaN();
     }
@@ -97,7 +97,7 @@ bool write_outputs(const ForwardTask<T>& task) {
   return is_finite;
 }
 
-/// Whether one row of outputs is finite. Uses a row of scratch.v.
+/// Returns whether one row of outputs is finite. Uses a row of scratch.v.
 template <class T>
 bool is_finite_output(const AttentionProblem<T>& problem, const ForwardKernels<T>& kernels,
                       const ForwardScratch<T>& scratch, const void* out) {

@@ -13,7 +13,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Runs one call's tasks with the kernels of one instruction set.
+/// Runs the tasks of one call with the kernels of one instruction set.
 template <class T>
 class Forward {
  public:
@@ -34,7 +34,7 @@ class Forward {
     }
   }
 
-  /// Outputs, lse, weights, scores and states.
+  /// Writes outputs, lse, weights, scores and states.
   void run() const {
     threads_.run(plan_.tasks, [&](index_t i, int worker) { run_task(i, worker); });
     if (plan_.kv_splits == 0) return;
@@ -43,8 +43,9 @@ class Forward {
     });
   }
 
-  /// column_sums from the states that run() left. A task is one block of keys against all rows, in
-  /// order: sums without a race, and the same on any number of threads.
+  /// Computes column_sums from the states that run() stored. A task is one block of keys with all
+  /// rows, in order: no two tasks add to the same element, so the bits do not depend on the number
+  /// of threads.
   void sum_columns() const {
     const index_t kv_heads = problem_.num_kv_heads();
     const index_t blocks = (problem_.scores[3] + plan_.max_block_kv - 1) / plan_.max_block_kv;
@@ -57,8 +58,8 @@ class Forward {
   }
 
  private:
-  /// Whether heads read the same rows of a dense mask: those of one task stay in a cache until the
-  /// next head's, where a whole matrix may not (attn_report's cost_additive).
+  /// Whether heads read the same rows of a dense mask. Processing the heads of one row block
+  /// together keeps these rows in a cache; a whole matrix may not fit (attn_report cost_additive).
   static bool share_mask_rows(const Mask& mask) {
     return std::any_of(mask.dense.begin(), mask.dense.begin() + mask.num_dense,
                        [](const Mask::Dense& x) { return x.strides[1] == 0 && x.strides[2] != 0; });
@@ -66,15 +67,15 @@ class Forward {
 
   const SequenceTiling& tiling_at(index_t b) const { return scratch_.sequences[b].tiling; }
 
-  /// The rows of one task, from `row` on; of several heads all rows.
+  /// The rows of one task, from `row` on; if it takes several heads, all rows.
   RowBlock block(index_t b, index_t kv_head, index_t row, const SequenceTiling& tiling,
                  index_t heads = 1) const {
     if (heads > 1) return {b, kv_head, 0, heads * tiling.rows};
     return {b, kv_head, row, (std::min)(plan_.rows_per_task, tiling.rows - row)};
   }
 
-  /// Which work task i is: its batch row, its first key/value head, and which block of their rows,
-  /// or which split of their keys, counted from 0.
+  /// The part of the call that task i computes: its batch row, its first key/value head, and the
+  /// index of its block of rows or split of keys.
   struct TaskIndex {
     index_t b, first_head, piece;
   };
@@ -91,7 +92,7 @@ class Forward {
             heads_in_turn_ ? at / groups : at % tasks};
   }
 
-  /// The rows that task i's worker is likely to take next, for prefetching: those of task i +
+  /// The rows that the worker of task i probably takes next, to prefetch them: those of task i +
   /// concurrency. None on the decode path, which reads memory in order.
   RowBlock rows_after_task(index_t i) const {
     if (i + plan_.concurrency >= plan_.tasks) return {};
@@ -131,7 +132,7 @@ class Forward {
     });
   }
 
-  /// One task up to its outputs. sum(task) makes the sums and final states of its rows.
+  /// Runs one task including its outputs. sum(task) computes the sums and final states of its rows.
   template <class Sum>
   void compute(const SequenceTiling& tiling, const ForwardScratch<T>& scratch, const RowBlock& rows,
                const RowBlock& next, Sum sum) const {
@@ -146,15 +147,15 @@ class Forward {
     if (!is_finite) recompute_non_finite(tiling, scratch, rows);
   }
 
-  /// Row of split_sums and split_states at which a key/value head's splits begin.
+  /// First row of a key/value head's splits in split_sums and split_states.
   index_t first_split_row(index_t b, index_t kv_head) const {
     const AttentionPlan::Sequence& sequence = scratch_.sequences[b];
     return (sequence.first_split + kv_head * sequence.tiling.stored_splits()) * kMaxDecodeRows;
   }
 
-  /// A weight of 0 times a hidden NaN is NaN, so rows that came out non-finite are recomputed
-  /// without hidden values. One row at a time on the tiled path; all rows together on the decode
-  /// path, where the order of sums depends on the keys that any of the rows sees.
+  /// A weight of 0 times a masked NaN is NaN, so rows with non-finite outputs are recomputed
+  /// without masked values: one row at a time on the tiled path; all rows together on the decode
+  /// path, where the order of sums depends on the keys that at least one of the rows sees.
   ATTN_COLD void recompute_non_finite(const SequenceTiling& tiling,
                                       const ForwardScratch<T>& scratch,
                                       const RowBlock& rows) const {
@@ -196,7 +197,7 @@ class Forward {
   const AttentionPlan& plan_;
   const Executor& threads_;
   const CallScratch<T>& scratch_;
-  /// Order of tasks: all heads over one block of rows, then over the next; else head by head.
+  /// Order of tasks: all heads for one block of rows, then the next block; otherwise head by head.
   bool heads_in_turn_;
 };
 

@@ -1,7 +1,7 @@
 // Kernel text: forward attention.
 // SPDX-License-Identifier: Apache-2.0
 
-/// For keys and values of element In, queries and outputs of In or T.
+/// For keys and values of type In, queries and outputs of type In or T.
 template <class In, class T>
 inline void forward(const detail::AttentionProblem<T>& problem, const Executor& executor,
                     Workspace& workspace) {

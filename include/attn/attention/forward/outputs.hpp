@@ -9,8 +9,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// What a head's queries without a key add to each unpadded key's column sum: 1 / keys each with
-/// MaskedRow::mean, else 0.
+/// What the fully masked queries of a head add to the column sum of each unpadded key: 1 / keys
+/// each with MaskedRow::mean, otherwise 0.
 template <class T>
 ATTN_COLD T sum_of_masked_rows(const AttentionProblem<T>& problem, const RowState<T>* states,
                                index_t b, index_t h) {
@@ -22,7 +22,7 @@ ATTN_COLD T sum_of_masked_rows(const AttentionProblem<T>& problem, const RowStat
   return static_cast<T>(rows) / static_cast<T>(keys.end - keys.begin);
 }
 
-/// max_logits from the states of all rows.
+/// Computes max_logits from the states of all rows.
 template <class T>
 ATTN_COLD void take_max_logits(const AttentionProblem<T>& problem, const RowState<T>* states) {
   for (index_t b = 0; b < problem.batch(); ++b) {
@@ -36,7 +36,7 @@ ATTN_COLD void take_max_logits(const AttentionProblem<T>& problem, const RowStat
   }
 }
 
-/// average_weights from the weights.
+/// Computes average_weights from the weights.
 template <class T>
 ATTN_COLD void average_heads(const AttentionProblem<T>& problem, const Executor& threads) {
   const index_t heads = problem.scores[1], q_len = problem.scores[2], kv_len = problem.scores[3];
@@ -52,7 +52,7 @@ ATTN_COLD void average_heads(const AttentionProblem<T>& problem, const Executor&
   });
 }
 
-/// Copies the heads that wanted.weight_heads names out of the weights of all heads.
+/// Copies the heads that wanted.weight_heads names from the weights of all heads.
 template <class T>
 ATTN_COLD void copy_chosen(const TensorView4<T>& all, const AttentionOptions<T>& wanted) {
   const auto [batch, heads, q_len, kv_len] = wanted.weights.shape();
@@ -66,7 +66,7 @@ ATTN_COLD void copy_chosen(const TensorView4<T>& all, const AttentionOptions<T>&
   }
 }
 
-/// Fills the rows of weights or scores that lie beyond the length of a packed sequence.
+/// Fills the rows of weights or scores beyond the length of a packed sequence.
 template <class T>
 ATTN_COLD void fill_padding(const AttentionProblem<T>& problem, const TensorView4<T>& matrix,
                             T value) {
@@ -81,7 +81,7 @@ ATTN_COLD void fill_padding(const AttentionProblem<T>& problem, const TensorView
   }
 }
 
-/// Outputs on request of a call without queries: sums are 0, maxima -inf.
+/// Writes the outputs on request of a call without queries: sums are 0, maxima -inf.
 template <class T>
 ATTN_COLD void fill_without_rows(const AttentionOptions<T>& options) {
   const auto fill = [](const auto& rows, T value) {

@@ -10,9 +10,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// value + derivative e with e^2 = 0. Any number converts to it, with derivative 0. A functor that
-/// calls functions of a score names them so that both numbers and duals find theirs: `using
-/// std::tanh; return tanh(score);`. Comparisons compare values.
+/// A dual number: value + derivative e with e^2 = 0. Numbers convert to it, with derivative 0. A
+/// functor that calls functions of a score must find them for numbers and duals: `using std::tanh;
+/// return tanh(score);`. Comparisons compare values.
 template <class T>
 struct Dual {
   T value{}, derivative{};

@@ -1,8 +1,8 @@
 // Kernel text: a user functor over a row of scores.
 // SPDX-License-Identifier: Apache-2.0
 
-/// row[x] = f(row[x], x). g++ -O2 vectorises only loops of a fixed length whose stores cannot
-/// overlap what the functor refers to: hence chunks, written to a local array first.
+/// row[x] = f(row[x], x). g++ -O2 vectorises only loops of a fixed length whose stores cannot alias
+/// what the functor refers to: hence chunks, written to a local array first.
 template <class T, class F>
 inline void apply_in_chunks(index_t n, T* row, F f) {
   constexpr int kChunk = 16;

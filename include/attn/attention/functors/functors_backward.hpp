@@ -9,13 +9,14 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The loop over a row that the derivative of functor F is compiled into, for each target.
+/// For each target, the loop over a row that contains the derivative of functor F.
 template <class T, class F>
 struct DerivativeLoop {
   decltype(RowFunctor<T>::apply) apply;
 };
 
-/// The same for its derivative with respect to parameter K.
+/// For each target, the loop over a row that contains the derivative of F with respect to parameter
+/// K.
 template <class T, class F, std::size_t K>
 struct ParameterDerivativeLoop {
   decltype(RowFunctor<T>::apply) apply;
@@ -37,8 +38,8 @@ namespace detail {
 template <class T, class F>
 inline constexpr bool takes_dual = std::is_invocable_v<const F&, Dual<T>, int, int, int, int>;
 
-/// The functor's derivative: applied to a row of scores or weights x, it gives f'(x). The functor
-/// must outlive the call.
+/// The derivative of a functor: turns a row of scores or weights x into f'(x). The functor must
+/// outlive the call.
 template <class T, template <class> class Mod, class F>
 RowFunctor<T> derivative_of(Isa isa, const Mod<F>& functor) {
   static_assert(takes_dual<T, F>,
@@ -48,11 +49,11 @@ RowFunctor<T> derivative_of(Isa isa, const Mod<F>& functor) {
   if constexpr (takes_dual<T, F>) {
     return {&functor.f, table_of<DerivativeLoop<T, F>>(isa).apply};
   } else {
-    return {};  // as asserted
+    return {};  // the assertion above ensures this
   }
 }
 
-/// The score functor's derivatives with respect to the parameters whose gradient is in `wanted`;
+/// Derivatives of the score functor with respect to the parameters whose gradient is in `wanted`;
 /// each takes a row of scores.
 template <class T, class F>
 std::array<RowFunctor<T>, kMaxScoreParameters> parameter_derivatives_of(

@@ -27,7 +27,8 @@ inline constexpr bool has_gradient = false;
 template <class P, class T>
 inline constexpr bool has_gradient<ParameterWithGradient<P, T>> = true;
 
-/// A parameter as BoundScore stores it: a number, or a view (num_heads); with its gradient or not.
+/// A parameter as BoundScore stores it: a number or a view (num_heads), with or without its
+/// gradient.
 template <class P>
 auto held(const P& parameter) {
   if constexpr (std::is_arithmetic_v<P> || has_gradient<P>) {
@@ -44,7 +45,7 @@ using Held = decltype(held(std::declval<const P&>()));
 template <class, class S>
 using Always = S;
 
-/// f with its parameters bound: a score functor of (score, b, h, i, j). f takes all parameters in
+/// f with bound parameters: a score functor of (score, b, h, i, j). All parameters are converted to
 /// the type of the score.
 template <class F, class... P>
 class BoundScore {
@@ -62,7 +63,7 @@ class BoundScore {
     }(std::index_sequence_for<P...>{});
   }
 
-  /// A Dual whose derivative is that with respect to parameter K. D: Dual.
+  /// f with Dual parameters: the derivative of the result is that with respect to parameter K.
   template <std::size_t K, class D>
   D derivative_by(D score, int b, int h, int i, int j) const {
     return [&]<std::size_t... N>(std::index_sequence<N...>) {
@@ -71,8 +72,8 @@ class BoundScore {
     }(std::index_sequence_for<P...>{});
   }
 
-  /// Extent of each parameter: 1, or num_heads for a view; 0 for those that do not exist. Throws
-  /// ShapeError unless a view has an element for each head.
+  /// Extent of each parameter: 1, or num_heads for a view; 0 for parameters that do not exist.
+  /// Throws ShapeError unless a view has an element for each head.
   std::array<index_t, kMaxScoreParameters> extents(index_t num_heads) const {
     std::array<index_t, kMaxScoreParameters> result{};
     std::size_t at = 0;
@@ -90,7 +91,7 @@ class BoundScore {
     return result;
   }
 
-  /// to[n] = the gradient of parameter n, where with_gradient() gave one.
+  /// to[n] = the gradient view of parameter n, if with_gradient() gave one.
   template <class T>
   void add_gradients_held(std::array<TensorView1<T>, kMaxScoreParameters>& to) const {
     std::size_t at = 0;
@@ -136,7 +137,7 @@ inline constexpr bool is_bound_score = false;
 template <class F, class... P>
 inline constexpr bool is_bound_score<BoundScore<F, P...>> = true;
 
-/// Of any score functor: see BoundScore::extents().
+/// Defined for every score functor: see BoundScore::extents().
 template <class F>
 std::array<index_t, kMaxScoreParameters> parameter_extents(const F& f, index_t num_heads) {
   if constexpr (is_bound_score<F>) {
@@ -146,7 +147,7 @@ std::array<index_t, kMaxScoreParameters> parameter_extents(const F& f, index_t n
   }
 }
 
-/// Of any score functor: see BoundScore::add_gradients_held().
+/// Defined for every score functor: see BoundScore::add_gradients_held().
 template <class T, class F>
 void add_gradients_held(const F& f, std::array<TensorView1<T>, kMaxScoreParameters>& to) {
   if constexpr (is_bound_score<F>) f.add_gradients_held(to);
@@ -154,10 +155,10 @@ void add_gradients_held(const F& f, std::array<TensorView1<T>, kMaxScoreParamete
 
 }  // namespace detail
 
-/// A parameter of a score_mod together with its gradient, to which backward adds: (1) of a number,
-/// (num_heads) of a view. For layers, stacks and models, which hand the functor on: a parameter
-/// that several layers share gets the sum over them. Both must outlive the calls. Forward is the
-/// same with and without it.
+/// A parameter of a score_mod together with its gradient, to which backward adds: (1) for a number,
+/// (num_heads) for a view. For layers, stacks and models, which pass the functor on: a parameter
+/// shared by several layers gets the sum over them. Both must outlive the calls. Forward ignores
+/// the gradient.
 template <class P, TensorLike D>
   requires(!TemporaryTensor<P> && !TemporaryTensor<D>)
 auto with_gradient(P&& parameter, D&& gradient) {

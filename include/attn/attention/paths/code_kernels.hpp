@@ -13,7 +13,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A tile of queries in codes.
+/// A tile of quantised queries.
 template <class T>
 struct CodeQueries {
   const std::int8_t* codes;  ///< rows, `row_bytes` apart, a multiple of `step`
@@ -23,7 +23,8 @@ struct CodeQueries {
   const T* means;              ///< scale q . mean (rows, kMaxMeans)
 };
 
-/// A panel of keys in codes: four neighbours of each column side by side, column by column.
+/// A panel of quantised keys, column by column; four neighbouring elements of a column are
+/// adjacent.
 template <class T>
 struct CodePanel {
   const std::uint8_t* codes;
@@ -37,18 +38,18 @@ struct CodeKernels {
   static constexpr bool kExtended = true;
 
   index_t step;  ///< numbers of a row that products take at once
-  /// d numbers of a row of queries as codes, filled up with zeros to row_bytes; `start` is what
-  /// sums of its products begin with. Returns its scale, NaN where a number is not finite.
+  /// Quantises a row of d query elements and pads it with zeros to row_bytes; `start` is the
+  /// initial value of the sums of its products. Returns the scale, NaN if an element is not finite.
   T(*quantize_query)
   (index_t d, const T* query, std::int8_t* codes, index_t row_bytes, std::int32_t* start);
-  /// mean[x * kMaxMeans] = the mean of finite rows [first, end) of d numbers, which lie side by
-  /// side; takes it away from all `count` rows.
+  /// mean[x * kMaxMeans] = the mean of the finite rows among [first, end), rows of d contiguous
+  /// elements; subtracts it from all `count` rows.
   void (*center_rows)(index_t count, index_t first, index_t end, index_t d, T* rows, T* mean);
-  /// `count` rows of d numbers, side by side, as columns of a panel of codes, and their scales.
-  /// `line` has room for one row of codes.
+  /// Quantises `count` contiguous rows of d elements into columns of a panel, with their scales.
+  /// `line` has room for one quantised row.
   void (*pack_codes)(index_t count, index_t d, const T* rows, index_t row_bytes, std::int8_t* line,
                      std::uint8_t* panel, T* scales);
-  /// out (rows, kMaxMeans) = scale q . mean for tiles of queries of d numbers.
+  /// out (rows, kMaxMeans) = scale q . mean for tiles of queries of d elements.
   void (*score_means)(index_t rows, index_t d, const T* queries, index_t queries_stride,
                       const T* means, T scale, T* out);
   /// scores[r, j] = scale q_r . k_j for a tile of queries and a panel; prefetches as many bytes as

@@ -1,10 +1,11 @@
 // Kernel text: quantisation of queries and keys to 8 bits, and their products.
 // SPDX-License-Identifier: Apache-2.0
 
-/// See CodeKernels. Codes of keys are unsigned, 128 for 0, which sums begin without.
+/// See CodeKernels. Quantised keys are stored unsigned with zero point 128, whose contribution the
+/// initial values of the sums subtract.
 inline float quantize_query(index_t d, const float* query, std::int8_t* codes, index_t row_bytes,
                             std::int32_t* start) {
-  // The target's base has it; this namespace may have another of that name.
+  // Named explicitly: this namespace may contain another one of the same name.
   const float scale = ATTN_TARGET_BASE::quantize_row(d, query, index_t{1}, codes);
   Vec<float> total = Vec<float>::all(0);  // exact: at most 127 times 65536
   each_vector<float>(d, [&](index_t x, auto lanes) { total = total + load(codes + x, lanes); });
@@ -28,7 +29,7 @@ inline void center_rows(index_t count, index_t first, index_t end, index_t d, fl
     n += is_finite[r];
   }
   if (n == 0) return;
-  // Of shares, whose sum does not overflow.
+  // Sums x / count instead of x, so that the sum does not overflow.
   const V share = V::all(1.0f / static_cast<float>(n));
   each_vector<float>(d, [&](index_t x, auto lanes) {
     V m = V::all(0);
@@ -75,11 +76,11 @@ inline void score_means(index_t rows, index_t d, const float* queries, index_t q
   }
 }
 
-/// Rows whose sums registers hold, by two vectors.
+/// Number of rows whose sums fit in registers, two vectors wide.
 inline constexpr int kCodeRows = Int8::kRows > 2 ? RowTileShape<float>::MR : Int8::kRows;
 using CodeSums = Int8::Sums[kCodeRows][RowTileShape<float>::NV];
 
-/// kCodeRows rows from `first` on: scores from the sums of products.
+/// Scores of kCodeRows rows from `first` on, from their sums of products.
 template <bool kOneMean>
 ATTN_INLINE void close_codes(const detail::CodeQueries<float>& queries,
                              const detail::CodePanel<float>& panel, const CodeSums& sums, int first,
@@ -109,11 +110,10 @@ ATTN_INLINE void close_codes(const detail::CodeQueries<float>& queries,
 
 #if defined(ATTN_TARGET_TILES)
 
-/// Numbers that products take in one turn.
+/// Elements that one step of the products takes.
 inline constexpr index_t kCodeStep = Tiles::kRowBytes;
 
-/// Sums of 32 rows and columns come from tiles. Nothing is prefetched: a panel takes too little
-/// time.
+/// Sums of 32 rows x 32 columns in AMX tiles. Prefetches nothing: a panel takes too little time.
 template <bool kOneMean>
 inline void score_codes(const detail::CodeQueries<float>& queries,
                         const detail::CodePanel<float>& panel, float* scores, index_t stride,
@@ -161,7 +161,8 @@ inline void score_codes(const detail::CodeQueries<float>& queries,
 
 #else
 
-/// Numbers that products take in one turn: g++ 12 copies all sums at the ends of a loop over them.
+/// Elements that one step of the products takes: g++ 12 copies all sums at the ends of a loop over
+/// steps.
 inline constexpr index_t kCodeStep = 16;
 
 template <bool kOneMean>
@@ -180,7 +181,7 @@ inline void score_codes(const detail::CodeQueries<float>& queries,
   for (int first = 0; first < kTileRows; first += kCodeRows) {
     const std::int8_t* x = queries.codes + first * queries.row_bytes;
     const std::uint8_t* codes = panel.codes;
-    // The rows behind the first prefetch the same lines again, which are there by then.
+    // Later rows prefetch the same lines again; these are hits by then.
     const char* line = static_cast<const char*>(to_prefetch);
     CodeSums sums;
     ATTN_UNROLL

@@ -11,8 +11,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// scale q . k = scale (q . mean + q . (k - mean)), the second product of codes. Blocks of
-/// kKeysOfMean positions have a mean each, whatever the task's rows see of them, so that a row has
+/// scale q . k = scale (q . mean + q . (k - mean)); the second product uses int8 values. Each block
+/// of kKeysOfMean positions has its own mean, whatever keys the task's rows see, so that a row has
 /// the same bits in every task.
 template <class T, class Values>
 class CodePath final : public TiledPath<T, Values> {
@@ -56,11 +56,11 @@ class CodePath final : public TiledPath<T, Values> {
  private:
   index_t panel_bytes() const override { return panel_width_ * row_bytes_; }
 
-  /// The number of the mean that a key has.
+  /// Index of the mean that belongs to a key.
   index_t mean_of(index_t key) const { return (first_position_ + key) / kKeysOfMean; }
   index_t first_key_of(index_t mean) const { return mean * kKeysOfMean - first_position_; }
 
-  /// Columns of no key have a scale of 0, and codes of any values.
+  /// Columns without a key have a scale of 0 and arbitrary int8 values.
   void pack_keys(index_t first_key, KeyRange block) const override {
     const index_t d = task_.problem.score_dim(), NR = panel_width_;
     const index_t first_mean = mean_of(first_key);
@@ -68,8 +68,8 @@ class CodePath final : public TiledPath<T, Values> {
               scratch_.key_scales + round_up(block.end - first_key, NR), T{0});
     std::fill_n(scratch_.means, d * kMaxMeans, T{0});
     for (index_t mean = mean_of(block.begin); first_key_of(mean) < block.end; ++mean) {
-      // Scores before the masks are also asked of keys that no query sees, which take no part in
-      // the mean.
+      // Scores before the masks are also requested for fully masked keys, which are not part of the
+      // mean.
       const index_t first = first_key_of(mean), end = first + kKeysOfMean;
       const KeyRange packed{(std::max)(first, block.begin), (std::min)(end, block.end)};
       const KeyRange shown{std::clamp(shown_.begin, first, end),
@@ -93,7 +93,7 @@ class CodePath final : public TiledPath<T, Values> {
     }
   }
 
-  /// K, and V behind it where there is a qv, side by side.
+  /// K, and with qv also V, side by side.
   void widen_keys(KeyRange keys) const {
     const index_t d = task_.problem.head_dim(), score_dim = task_.problem.score_dim();
     T* to = scratch_.centered;
@@ -122,7 +122,7 @@ class CodePath final : public TiledPath<T, Values> {
 
 template <class T>
 struct CodeProducts {
-  /// Where `isa` multiplies pairs, weights and values are of them.
+  /// Targets with pair products use pairs for weights and values.
   static TiledProducts<T> on(Isa isa) {
     const CodeKernels<T>& codes = table_of<CodeKernels<T>>(isa);
     if (multiplies_pairs(isa)) {

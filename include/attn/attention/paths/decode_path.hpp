@@ -8,8 +8,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Keys and values are read once, unpacked, by pointers to their rows. A tile is all rows of a
-/// key/value head. Scales of int8 keys multiply the scores, those of int8 values the weights.
+/// Reads keys and values once, unpacked, through pointers to their rows. A tile is all rows of a
+/// key/value head. Scales of int8 keys multiply the scores, scales of int8 values the weights.
 template <class T>
 class DecodePath final : public ScorePath<T> {
  public:
@@ -19,7 +19,7 @@ class DecodePath final : public ScorePath<T> {
         of_keys_(task.kernels.of_keys),
         scratch_(task.scratch) {}
 
-  // Nothing to do: hardware prefetchers follow what is read in order.
+  // Nothing to prefetch: hardware prefetchers follow in-order reads.
   void load(const KeyBlock&, bool) override {}
   void prefetch(const ScoreTile<T>&, index_t) override {}
 
@@ -47,7 +47,7 @@ class DecodePath final : public ScorePath<T> {
     add(of_keys_, tile, point_to(problem_.v, tile), rescale);
   }
 
-  /// Copies values without their scales; the scales, or 0, go to scratch.scales.
+  /// Copies values without their scales; the scales, or 0 for masked keys, go to scratch.scales.
   ATTN_COLD void copy_shown_values(const ScoreTile<T>& tile, KeyRange keys,
                                    const T* shown) override {
     const index_t dv = problem_.head_dim_v(), stride = scratch_.out_stride;
@@ -76,7 +76,7 @@ class DecodePath final : public ScorePath<T> {
   }
 
  private:
-  /// scratch.pointers to the rows of the tile's keys in k or v.
+  /// Sets scratch.pointers to the rows of the tile's keys in k or v.
   const void* const* point_to(const StoredView<const void>& of, const ScoreTile<T>& tile) const {
     const void** to = scratch_.pointers;
     for (index_t j = tile.keys.begin; j < tile.keys.end;) {
@@ -87,7 +87,7 @@ class DecodePath final : public ScorePath<T> {
     return scratch_.pointers;
   }
 
-  /// Multiplies a tile's scores (weights) by the scales of its int8 keys (values), if any.
+  /// Multiplies a tile's scores (or weights) by the scales of its int8 keys (or values), if any.
   void apply_scales(const TensorView3<const T>& scales, const ScoreTile<T>& tile, T* s,
                     index_t stride) const {
     if (!scales) return;

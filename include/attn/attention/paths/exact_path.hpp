@@ -30,8 +30,8 @@ class ExactPath final : public TiledPath<T, TileValues<T>> {
     return task_.kernels.rows.panel_width * task_.problem.score_dim() * index_t{sizeof(T)};
   }
 
-  /// Packs K, and with qv also V as further elements of each key, into panels of NR keys. Keys that
-  /// no row sees are not read; their columns are 0.
+  /// Packs K, and with qv also V as further elements of each key, into panels of NR keys. Fully
+  /// masked keys are not read; their columns are 0.
   void pack_keys(index_t first_key, KeyRange block) const override {
     const AttentionProblem<T>& problem = task_.problem;
     const ElementKernels<T>& of_keys = task_.kernels.of_keys;

@@ -11,21 +11,21 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// All null where the target multiplies none.
+/// All null if the target has no pair products.
 template <class T>
 struct PairKernels {
   static constexpr bool kExtended = true;
 
-  /// scores[r, j] = scale q_r . k_j for kPairRows rows of queries of d numbers (a multiple of
+  /// scores[r, j] = scale q_r . k_j for kPairRows query rows of d elements (a multiple of
   /// kPairStep) and `panels` panels of keys.
   void (*score_panels)(index_t panels, index_t d, const bfloat16* queries, const T* keys, T scale,
                        T* scores, index_t stride);
-  /// to[x] = both[x] and both[n + x], rounded.
+  /// Rounds both[x] and both[n + x] into the pair to[x].
   void (*pair_rows)(index_t n, const T* both, ElementPair* to);
-  /// to = n weights of a row, rounded.
+  /// to = n weights of a row, rounded to bfloat16.
   void (*round_weights)(index_t n, const T* weights, bfloat16* to);
   /// sums_r = rescale_r sums_r + sum over j of weights[r, j] v_j for kPairRows rows, `columns` (a
-  /// multiple of kPairColumns) numbers of a value, and `keys`, a multiple of kPairStep.
+  /// multiple of kPairColumns) elements of a value, and `keys`, a multiple of kPairStep.
   void (*add_values)(index_t columns, index_t keys, const bfloat16* weights, index_t weights_stride,
                      const ElementPair* values, T* sums, const T* rescale);
 };

@@ -21,8 +21,8 @@ inline void round_weights(index_t n, const float* weights, bfloat16* to) {
 
 #if defined(ATTN_TARGET_TILES)
 
-/// Four tiles of sums, two by two, of `steps` times 32 numbers: rows of A are `a_bytes` apart, rows
-/// of B, which are of two tiles side by side, `b_bytes`.
+/// Four tiles of sums, two by two, over `steps` steps of 32 elements: rows of A are `a_bytes`
+/// apart; rows of B, which hold two tiles side by side, are `b_bytes` apart.
 ATTN_INLINE void add_pair_products(index_t steps, const bfloat16* a, index_t a_bytes, const void* b,
                                    index_t b_bytes) {
   const char* left = reinterpret_cast<const char*>(a);
@@ -96,12 +96,12 @@ inline void add_pair_values(index_t columns, index_t keys, const bfloat16* weigh
 
 #elif defined(ATTN_TARGET_PAIRS)
 
-/// Rows and vectors of columns whose sums registers hold, beside what is multiplied.
+/// Rows and vectors of columns whose sums fit in registers beside the operands.
 inline constexpr int kPairSumRows = 8, kPairSumVectors = 2;
 using PairSums = Vec<float>[kPairSumRows][kPairSumVectors];
 
-/// sums[r][v] += a row of A, rows `a_stride` elements apart, times columns of B, of which two
-/// neighbours k stand in rows `b_stride` pairs apart. Every sum is one chain in the order of k.
+/// sums[r][v] += a row of A (rows `a_stride` elements apart) times columns of B, which stores
+/// neighbouring k in pairs, rows `b_stride` pairs apart. Each sum is one chain in the order of k.
 ATTN_INLINE void add_pair_products(index_t count, const bfloat16* a, index_t a_stride,
                                    const float* b, index_t b_stride, PairSums& sums) {
   using V = Vec<float>;

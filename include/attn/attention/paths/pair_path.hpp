@@ -9,7 +9,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Products of elements as they are stored, summed in T.
+/// Multiplies elements as stored and sums in T.
 template <class T>
 class PairPath final : public TiledPath<T, PairValues<T>> {
  public:
@@ -22,7 +22,7 @@ class PairPath final : public TiledPath<T, PairValues<T>> {
     for (index_t r = 0; r < rows.count(); ++r) {
       copy_row(task.problem.query(task.block.b, rows[r].h, rows[r].i), scratch_.queries + r * d_);
     }
-    // Rows that fill up the last tile.
+    // Rows that pad the last tile.
     std::fill(scratch_.queries + rows.count() * d_,
               scratch_.queries + task.queries.count() * kPairRows * d_, bfloat16{});
   }
@@ -38,7 +38,7 @@ class PairPath final : public TiledPath<T, PairValues<T>> {
  private:
   index_t panel_bytes() const override { return kPairColumns * d_ * index_t{sizeof(bfloat16)}; }
 
-  /// Filled up with zeros.
+  /// Padded with zeros.
   void copy_row(const void* from, void* to) const {
     const index_t size = task_.problem.head_dim() * index_t{sizeof(bfloat16)};
     std::memcpy(to, from, static_cast<std::size_t>(size));
@@ -69,7 +69,7 @@ class PairPath final : public TiledPath<T, PairValues<T>> {
   index_t d_;  ///< of rows that are filled up
 };
 
-/// On `isa`, which multiplies pairs.
+/// For `isa` with pair products.
 template <class T>
 TiledProducts<T> pair_products(Isa isa) {
   return {kPairRows, make_path<PairPath<T>, T>, nullptr, &table_of<PairKernels<T>>(isa)};

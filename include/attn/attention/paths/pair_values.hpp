@@ -9,17 +9,18 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// For targets that multiply pairs: values and weights are rounded to bfloat16, sums are of T.
+/// For targets with pair products: rounds values and weights to bfloat16 and sums in T.
 template <class T>
 class PairValues {
  public:
   explicit PairValues(const ForwardTask<T>& task)
       : task_(task), kernels_(*task.kernels.products.pairs), scratch_(task.scratch) {}
 
-  /// `keys` of the block that begins with first_key; 0 beside them, up to whole steps.
+  /// Packs the values of `keys` of the block that begins with first_key; pads with 0 to whole
+  /// steps.
   void load(index_t first_key, KeyRange keys) const { copy_shown(first_key, keys, nullptr); }
 
-  /// And 0 where `shown`, if given, is -inf.
+  /// Also 0 where `shown`, if given, is -inf.
   void copy_shown(index_t first_key, KeyRange keys, const T* shown) const {
     const index_t n = scratch_.out_stride, dv = task_.problem.head_dim_v();
     T* both = scratch_.pairs.two_values;
@@ -42,7 +43,7 @@ class PairValues {
     }
   }
 
-  /// tile.sums = rescale times themselves + weights, in the place of the scores, times values.
+  /// tile.sums = rescale tile.sums + weights v; the weights are stored in tile.scores.
   void add(const ScoreTile<T>& tile, const T* rescale) const {
     const index_t begin = tile.first_column(), end = begin + tile.num_keys();
     const index_t first = begin & -kPairStep, last = round_up(end, kPairStep);

@@ -27,7 +27,7 @@ class TileValues {
     }
   }
 
-  /// tile.sums = rescale tile.sums + weights v; the weights stand in tile.scores.
+  /// tile.sums = rescale tile.sums + weights v; the weights are stored in tile.scores.
   void add(const ScoreTile<T>& tile, const T* rescale) const {
     if (has_copies_) return add_copied(tile, rescale);
     const auto& v = task_.problem.v;
@@ -35,7 +35,7 @@ class TileValues {
     add(tile, static_cast<const T*>(values), v.stride(2), rescale);
   }
 
-  /// Copies as load(), but 0 for keys whose `shown` is -inf.
+  /// Copies values like load(), but writes 0 for keys whose `shown` is -inf.
   void copy_shown(index_t first_key, KeyRange keys, const T* shown) const {
     for (index_t j = keys.begin; j < keys.end; ++j) {
       if (shown[j - keys.begin] == kMinusInf<T>) {
@@ -46,7 +46,7 @@ class TileValues {
     }
   }
 
-  /// As add(), with these copies as v.
+  /// tile.sums = rescale tile.sums + weights v for the values that copy_shown() copied.
   void add_copied(const ScoreTile<T>& tile, const T* rescale) const {
     add(tile, copy_of(tile.first_column()), task_.scratch.out_stride, rescale);
   }
@@ -72,7 +72,7 @@ class TileValues {
   const ForwardTask<T>& task_;
   /// Values of a block are copied to contiguous rows, once for all tiles, unless they are
   /// contiguous floats: rows a power of two apart, as in (batch, seq, 16 heads, 64), map to few
-  /// cache sets, which took up to 1.2 times as long (attention_bench's attention_1024_seq_major).
+  /// cache sets, which took up to 1.2 times as long (attention_bench attention_1024_seq_major).
   bool has_copies_;
 };
 

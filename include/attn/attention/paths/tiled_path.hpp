@@ -9,7 +9,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Values: TileValues or PairValues, the second product.
+/// Values computes the second product: TileValues or PairValues.
 template <class T, class Values>
 class TiledPath : public ScorePath<T> {
  public:
@@ -62,9 +62,10 @@ class TiledPath : public ScorePath<T> {
  protected:
   ~TiledPath() = default;
 
-  /// Packs `keys`, which some row of the task sees, of the block that begins at first_key.
+  /// Packs `keys`, each visible to at least one row of the task, of the block that begins at
+  /// first_key.
   virtual void pack_keys(index_t first_key, KeyRange keys) const = 0;
-  /// Bytes of a packed panel of keys: each product prefetches as many.
+  /// Size in bytes of a packed panel of keys; each product prefetches as many bytes.
   virtual index_t panel_bytes() const = 0;
 
   const void* next_panel(const void* otherwise) { return stream_.next_panel(otherwise); }

@@ -9,7 +9,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// For keys and values of element In.
+/// For keys and values of type In.
 template <class In, class T>
 ATTN_ONCE_A_CALL TiledProducts<T> tiled_products(const AttentionProblem<T>& problem,
                                                  const RowKernels<T>& rows) {

@@ -1,10 +1,10 @@
 // Kernel text: counter-based random numbers (Philox), and dropout of one row of weights.
 // SPDX-License-Identifier: Apache-2.0
 
-/// Philox 4x32-10 of 16 counters: word[w][x] is word w of counter (first + x, i, h, b), `first` a
-/// multiple of 16. Words stand in the low halves of 64-bit lanes, as the multiplication of 32 by 32
-/// bits takes them. Two vectors at a time hide its latency: even counters and odd ones, whose words
-/// store_low() interleaves.
+/// Philox 4x32-10 for 16 counters: word[w][x] is word w of counter (first + x, i, h, b), with
+/// `first` a multiple of 16. Words occupy the low halves of 64-bit lanes, as the 32 x 32-bit
+/// multiplication requires. Two vectors at a time hide its latency: even counters and odd ones,
+/// whose words store_low() interleaves.
 struct Philox {
   static constexpr int kCounters = 16;
   std::uint32_t word[4][kCounters];
@@ -43,20 +43,20 @@ struct Philox {
   }
 };
 
-/// The factor of each weight, from its random word: 1 / (1 - p) if it is kept, else 0.
+/// The factor of each weight, from its random word: 1 / (1 - p) if it is kept, otherwise 0.
 template <class T>
 struct DropoutFactors {
   T kept;
   std::int32_t threshold;
 
-  // (word >> 8) 2^-24 >= p for a word iff word >> 8 reaches `threshold`; both fit 24 bits, which
-  // signed comparisons take too.
+  // (word >> 8) 2^-24 >= p if and only if word >> 8 >= `threshold`; both fit in 24 bits, so a
+  // signed comparison is correct.
   explicit DropoutFactors(double p)
       : kept(T(1 / (1 - p))), threshold(static_cast<std::int32_t>(std::ceil(p * 16777216))) {}
 
   ATTN_INLINE void write(const std::uint32_t (&word)[Philox::kCounters],
                          T (&factor)[Philox::kCounters]) const {
-    const T one = kept;  // locals: as members both would be read again for each word
+    const T one = kept;  // locals: members would be reloaded for each word
     const std::int32_t bound = threshold;
     ATTN_VECTOR_LOOP
     for (index_t x = 0; x < Philox::kCounters; ++x) {
@@ -65,8 +65,8 @@ struct DropoutFactors {
   }
 };
 
-/// The key at position j takes word (j / 16) % 4 of counter 16 (j / 64) + j % 16; it is kept iff
-/// (word >> 8) 2^-24 >= p.
+/// The key at position j uses word (j / 16) % 4 of counter 16 (j / 64) + j % 16; it is kept if and
+/// only if (word >> 8) 2^-24 >= p.
 template <class T>
 inline void apply_dropout(index_t n, T* weights, const Dropout& dropout, index_t b, index_t h,
                           index_t i, index_t first_key) {

@@ -58,7 +58,7 @@ inline void scale_columns(index_t height, index_t n, const T* factors, T* s, ind
   }
 }
 
-/// The table for rows of element E, computed in T.
+/// The table for rows of element type E, computed in T.
 template <class T, class E>
 struct ElementTable {
   static constexpr detail::ElementKernels<T> kTable = [] {

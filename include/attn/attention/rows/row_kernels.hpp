@@ -1,8 +1,8 @@
 // RowKernels: inner loops of attention over rows of scores.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Only these are compiled once per set. How a call is cut into tasks, blocks and tiles (tiling.hpp,
-// forward.hpp) is compiled once for all sets.
+// Only these are compiled once per instruction set. The code that cuts a call into tasks, blocks
+// and tiles (tiling.hpp, forward.hpp) is compiled once for all sets.
 #pragma once
 
 #include "attn/attention/call/problem.hpp"
@@ -22,8 +22,8 @@ struct RowState {
   T row_max, row_sum;
 };
 
-/// One query of one head. Row r of a key/value head is query r % q_len of the head r / q_len of
-/// those that share it.
+/// One query of one head. Row r of a key/value head is query r % q_len of the (r / q_len)-th query
+/// head that shares it.
 template <class T>
 struct QueryRow {
   index_t h, i;
@@ -32,7 +32,8 @@ struct QueryRow {
   T output_scale;     ///< set by finalize_rows(): output = output_scale * (sum of weights v)
 };
 
-/// Merges one split's state and sum of n elements into the row's, as merge_states() does.
+/// Merges state and sum (n elements) of one split into those of the row, by the formula of
+/// merge_states().
 template <class T>
 void merge_state(index_t n, const RowState<T>& split, const T* split_sum, RowState<T>& row,
                  T* sum) {
@@ -50,7 +51,7 @@ void merge_state(index_t n, const RowState<T>& split, const T* split_sum, RowSta
   row = {row_max, row.row_sum * rescale + split.row_sum * added};
 }
 
-/// MR of the tallest tile of any target; scratch is sized for it.
+/// MR of the tallest tile of any target; determines the size of scratch.
 inline constexpr index_t kMaxTileRows = 8;
 
 template <class T>
@@ -69,22 +70,23 @@ struct RowKernels {
 
   /// s = cap tanh(s / cap)
   void (*softcap)(index_t n, T* s, T cap);
-  /// s += bias; -inf where the bias is.
+  /// s += bias; -inf where the bias is -inf.
   void (*add_bias)(index_t n, T* s, const T* bias, index_t stride);
-  /// s[j] = -inf where mask[j * stride] == hidden: true of a drop mask, false of a keep mask.
+  /// s[j] = -inf where mask[j * stride] == hidden: true for a drop mask, false for a keep mask.
   void (*mask_out)(index_t n, T* s, const bool* mask, index_t stride, bool hidden);
-  /// s[j] -= slope |distance - j|, `distance` from key 0 of the row to the query.
+  /// s[j] -= slope |distance - j|; `distance` is the query's position minus that of key 0 of the
+  /// row.
   void (*add_alibi)(index_t n, T* s, T slope, index_t distance);
 
   /// One block of online softmax: updates each row's state, sets s = e^(s - row_max) over n scores
-  /// of each row (memory holds whole panels), and `rescale`, by which the caller multiplies the
-  /// row's earlier sums.
+  /// of each row (memory holds whole panels), and sets `rescale`, by which the caller multiplies
+  /// the row's earlier sums.
   void (*online_softmax)(index_t height, index_t n, T* s, index_t stride, QueryRow<T>* rows,
                          T* rescale);
-  /// out = e^(s - row_max) / row_sum over n scores of a row whose state is final.
+  /// out = e^(s - row_max) / row_sum over n scores of a row with a final state.
   void (*final_weights)(index_t n, const T* s, const RowState<T>& state, T* out);
 
-  /// Dropout of one query's weights of the keys at positions [first_position, first_position + n).
+  /// Dropout of one query's weights for the keys at positions [first_position, first_position + n).
   void (*apply_dropout)(index_t n, T* weights, const Dropout& dropout, index_t b, index_t h,
                         index_t i, index_t first_position);
 
@@ -93,35 +95,35 @@ struct RowKernels {
                           const T* values, index_t value_stride, T* out, index_t out_stride,
                           const T* rescale);
 
-  /// out_r = rows_r.output_scale x_r for n elements of each row; returns whether all of it is
+  /// out_r = rows_r.output_scale x_r for n elements of each row; returns whether all of them are
   /// finite.
   bool (*scale_rows)(index_t height, index_t n, const QueryRow<T>* rows, const T* x,
                      index_t x_stride, T* out, index_t out_stride);
 };
 
 /// Attention's inner loops over rows of one stored element type (float, double, bfloat16, float16
-/// or int8), which compute in T.
+/// or int8), computed in T.
 template <class T>
 struct ElementKernels {
-  /// Rows into the columns of a panel: see pack_part in tile.inc.hpp.
+  /// Packs rows into columns of a panel: see pack_part in tile.inc.hpp.
   void (*pack_rows)(index_t width, index_t room, index_t k, StoredRows<T> rows, T* panel);
-  /// to = rows, times their scales.
+  /// to = rows, multiplied by their scales.
   void (*widen_rows)(index_t count, index_t n, StoredRows<T> rows, T* to, index_t to_stride);
-  /// to = rows, each element rounded once. Not of int8.
+  /// to = rows, each element rounded once. Not for int8.
   void (*narrow_rows)(index_t count, index_t n, const T* rows, index_t stride, void* to,
                       index_t to_stride);
 
-  /// The decode path's scores[r, j] = scale q_r . k_j for `height` (at most kMaxDecodeRows) queries
-  /// and n keys, by pointers to their rows; scales of int8 keys are not applied.
+  /// scores[r, j] = scale q_r . k_j of the decode path for `height` (at most kMaxDecodeRows)
+  /// queries and n keys, through pointers to their rows; scales of int8 keys are not applied.
   void (*score_rows)(index_t height, index_t n, index_t d, const T* queries, index_t queries_stride,
                      const void* const* keys, T scale, T* scores, index_t stride);
-  /// The decode path's out_r = rescale_r out_r + sum over j of weights[r, j] v_j for as many rows;
+  /// out_r = rescale_r out_r + sum over j of weights[r, j] v_j of the decode path for as many rows;
   /// scales of int8 values are not applied. `first`: index of v_0 in its block of keys.
   void (*add_values_rows)(index_t height, index_t dv, index_t first, index_t n, const T* weights,
                           index_t weights_stride, const void* const* values, T* out,
                           index_t out_stride, const T* rescale);
-  /// s[r, j] *= factors[j]: applies the scales of n int8 keys or values. nullptr for other
-  /// elements.
+  /// s[r, j] *= factors[j]: applies the scales of n int8 keys or values. nullptr for other element
+  /// types.
   void (*scale_columns)(index_t height, index_t n, const T* factors, T* s, index_t stride);
 };
 

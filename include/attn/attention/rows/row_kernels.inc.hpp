@@ -5,8 +5,8 @@ template <class T>
 inline void score_panel(index_t d, const T* queries, index_t queries_stride, const T* panel,
                         T scale, T* scores, index_t stride, const void* to_prefetch) {
   using Shape = RowTileShape<T>;
-  // The scale goes onto the product and not into the queries: one rounding of each score, not of
-  // each factor.
+  // Scales the product instead of the queries: each score is rounded once more, instead of each
+  // factor.
   tile<T, Shape::MR, Shape::NV, ALayout::rows, TileUpdate::scale, false>(
       d, queries, queries_stride, panel, Shape::NR, scores, stride, &scale, 0,
       {static_cast<const char*>(to_prefetch)});
@@ -34,8 +34,7 @@ inline void add_bias(index_t n, T* s, const T* bias, index_t stride) {
   }
   each_vector<T>(n, [&](index_t j, auto lanes) {
     const V b = stride == 0 ? V::all(bias[0]) : load(bias + j, lanes);
-    // Selected, not added: the score of a hidden key may be NaN, as may be what another bias that
-    // hides it.
+    // Selected, not added: the score of a masked key may be NaN, and so may another bias.
     const V x = select(less(b, lowest), hidden, load(s + j, lanes));
     store(select(less(x, lowest), x, x + b), s + j, lanes);
   });
@@ -67,8 +66,8 @@ inline void add_alibi(index_t n, T* s, T slope, index_t distance) {
   const auto add = [&](T * at, V away, auto lanes) __attribute__((always_inline)) {
     store(fnma(by, max(away, zero - away), load(at, lanes)), at, lanes);
   };
-  // Distances are counted down rather than converted from integers: exact up to 2^24 keys in float.
-  // Two counters, since each subtraction waits for the one before.
+  // Counts distances down instead of converting integers: exact up to 2^24 keys in float. Two
+  // counters, because each subtraction depends on the previous one.
   V even = V::all(static_cast<T>(distance)) - V::load(steps), odd = even - apart;
   index_t j = 0;
   for (; j + 2 * V::kLanes <= n; j += 2 * V::kLanes) {
@@ -83,8 +82,8 @@ inline void add_alibi(index_t n, T* s, T slope, index_t distance) {
   });
 }
 
-/// Lanes of 0, then as many of -inf. A static member, since g++ exports variable templates even
-/// where -fvisibility=hidden is given.
+/// Lanes of 0, then as many of -inf. A static member, because g++ exports variable templates even
+/// with -fvisibility=hidden.
 template <class T>
 struct ShownThenHidden {
   static constexpr auto kLanes = [] {
@@ -94,7 +93,7 @@ struct ShownThenHidden {
   }();
 };
 
-/// Sets s[n] and on to -inf up to a whole vector.
+/// Sets s[n] and the following scores to -inf, up to a whole vector.
 template <class T>
 ATTN_INLINE void mask_out_beyond(index_t n, T* s) {
   constexpr index_t kLanes = Vec<T>::kLanes;
@@ -123,18 +122,18 @@ inline void online_softmax(index_t height, index_t n, T* s, index_t stride,
     }
     if (first < whole) m0 = max(V::load(s + first), m0);
     const T row_max = max_lane(max(m0, m1));
-    // Nothing visible yet: shift by 0, so that -inf - -inf never occurs; all weights come out 0.
+    // No key is visible yet: shift by 0, so that -inf - -inf never occurs; all weights become 0.
     const V shift = V::all(row_max == detail::kMinusInf<T> ? T{0} : row_max);
-    // One vector at a time: two side by side would take more than the 16 registers of AVX2, and
-    // cores overlap them anyway.
+    // One vector at a time: two side by side would need more than the 16 registers of AVX2, and
+    // out-of-order cores overlap them anyway.
     V total = V::all(T{0});
     for (index_t j = 0; j < whole; j += V::kLanes) {
       const V e = exp_flush(V::load(s + j) - shift);
       e.store(s + j);
       total = total + e;
     }
-    // exp_flush of one value, since a call of std::exp costs as much as eight vectors of scores. A
-    // row's first block has nothing to rescale.
+    // exp_flush of one value: a call of std::exp costs as much as eight vectors of scores. The
+    // first block of a row has nothing to rescale.
     rescale[r] = state.row_sum == T{0} ? T{0} : max_lane(exp_flush(V::all(state.row_max) - shift));
     state = {row_max, state.row_sum * rescale[r] + sum(total)};
   }

@@ -11,11 +11,12 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Positions that share a mean of their keys.
+/// Number of consecutive positions whose keys share a mean.
 inline constexpr index_t kKeysOfMean = 64;
-/// Means of one block of keys, at most: those of 512 keys that begin within one.
+/// Maximal number of means of one block of keys: those of 512 keys that begin within one.
 inline constexpr index_t kMaxMeans = 16;
-/// Products take so many numbers at once, at most: rows of codes are filled up with zeros.
+/// Maximal number of elements that one step of the products takes: quantised rows are padded with
+/// zeros to a multiple.
 inline constexpr index_t kMaxCodeStep = 64;
 
 template <class T>

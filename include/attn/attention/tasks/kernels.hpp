@@ -21,11 +21,11 @@ struct PairKernels;
 template <class T>
 struct ForwardTask;
 
-/// Where a task's ScorePath object is constructed, without an allocation.
+/// Memory in which a task constructs its ScorePath object without an allocation.
 using PathMemory = std::array<std::byte, 512>;
 
-/// How the tiled path multiplies: in T, in 8-bit codes, or in pairs of bfloat16. Reached by
-/// pointers, so that a program compiles only the paths that its elements and options name.
+/// The arithmetic of the tiled path: in T, in int8, or in pairs of bfloat16. Reached through
+/// pointers, so that a program compiles only the paths that its element types and options name.
 template <class T>
 struct TiledProducts {
   index_t tile_rows;  ///< queries of a tile

@@ -10,9 +10,9 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Two neighbours in the order of what is summed over, side by side.
+/// Two neighbouring elements in the order of summation, side by side.
 using ElementPair = std::uint32_t;
-/// Rows of a tile of queries, columns that products take at once, and numbers of a sum: 16 pairs.
+/// Rows of a query tile, columns per product, and elements per summation step (16 pairs).
 inline constexpr index_t kPairRows = 32, kPairColumns = 32, kPairStep = 32;
 
 template <class T>

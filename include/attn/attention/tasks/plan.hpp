@@ -16,12 +16,12 @@ std::size_t call_scratch_bytes(const AttentionProblem<T>& problem, const Attenti
 
 }  // namespace detail
 
-/// How one call is cut into tasks and what scratch memory it takes, known before it runs; the same
-/// on every instruction set. explain() shows it.
+/// How one call is cut into tasks, and the scratch memory it needs, computed before it runs;
+/// independent of the instruction set. explain() prints it.
 struct AttentionPlan {
-  /// Rows of one task, at least.
+  /// Minimal number of rows of one task.
   static constexpr index_t kMinRows = 96;
-  /// Key/value heads that one task takes in turn, at most.
+  /// Maximal number of key/value heads of one task, processed in turn.
   static constexpr index_t kMaxHeads = 16;
 
   /// One batch row: its first task, and the first of its splits, whose results are merged.
@@ -48,7 +48,7 @@ struct AttentionPlan {
                                  const Executor& executor) {
     if (!problem.has_rows()) return;
     const index_t batch = problem.batch(), kv_heads = problem.num_kv_heads();
-    // Many rows a task, since each task packs the keys again: packing a key costs about 1/400 of
+    // Many rows per task, since each task packs the keys again: packing a key costs about 1/400 of
     // multiplying it by 384 rows. Idle threads cost more, hence the halving below. Queries and
     // outputs of 768 x 64 floats are 192 KB each.
     rows_per_task = detail::has_large_second_level_cache() ? 768 : 384;
@@ -71,9 +71,9 @@ struct AttentionPlan {
         tasks += tasks_of(detail::tiling_of(problem, b), kv_heads);
       }
     };
-    // With keys in (batch, seq, heads, dim) or in pages, the rows of several heads lie side by side
-    // in memory. A task then takes several heads, block by block: one head alone reads a piece of
-    // every page, and took twice as long (attn_report's cost_seq_major and cost_paged).
+    // With keys in (batch, seq, heads, dim) or in pages, the rows of several heads are adjacent in
+    // memory. A task then takes several heads, block by block: one head alone reads a piece of
+    // every page, which took twice as long (attn_report cost_seq_major and cost_paged).
     if (!packs_keys && (problem.paged() || problem.k.stride(1) < problem.k.stride(2))) {
       heads_per_task = std::clamp(kv_heads, index_t{1}, kMaxHeads);
     }
@@ -94,7 +94,7 @@ struct AttentionPlan {
     workspace_bytes = detail::call_scratch_bytes(problem, *this);
   }
 
-  /// Groups of heads_per_task key/value heads; the last may be smaller.
+  /// Number of groups of heads_per_task key/value heads; the last may be smaller.
   index_t head_groups(index_t kv_heads) const {
     return (kv_heads + heads_per_task - 1) / heads_per_task;
   }

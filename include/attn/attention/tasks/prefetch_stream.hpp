@@ -11,15 +11,15 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Prefetches a row of x, for short sequences, which hardware prefetchers notice too late. kWrite:
+/// Prefetches a row of x. For short sequences, which hardware prefetchers detect too late. kWrite:
 /// 1 for a row that will be written.
 template <int kWrite, class Void>
 ATTN_INLINE void prefetch_row(const void* row, const StoredView<Void>& x) {
   prefetch_bytes<kWrite>(row, x.row_bytes());
 }
 
-/// Prefetches the dense masks of one query over `keys`, where each query has a mask row of its own.
-/// Called between rows of scores, one row at a time: a core has few fill buffers (attn_report's
+/// Prefetches the dense masks of one query for `keys`, if each query has its own mask row. Called
+/// between rows of scores, one row at a time: a core has few fill buffers (attn_report
 /// cost_additive).
 template <class T>
 ATTN_INLINE void prefetch_masks(const AttentionProblem<T>& problem, index_t b,
@@ -38,16 +38,16 @@ ATTN_INLINE void prefetch_masks(const AttentionProblem<T>& problem, index_t b,
 
 /// Prefetches the queries, keys and values of the next block or task. A core has few fill buffers,
 /// so requests are spread over the current block's work: contiguous rows line by line during the
-/// products, others a few rows at each step (attn_report's sdpa_short, sdpa_queries_32,
+/// products, others a few rows at each step (attn_report sdpa_short, sdpa_queries_32,
 /// cost_seq_major).
 template <class T>
 class PrefetchStream {
  public:
-  /// Nothing to prefetch.
+  /// Prefetches nothing.
   PrefetchStream() = default;
-  /// Rows with gaps between them are spread over `products` calls of next_panel() and `steps` calls
-  /// of advance(); each next_panel() also takes panel_bytes of contiguous keys or values. `queries`
-  /// says which key/value head the keys belong to, even if it has no rows.
+  /// Spreads rows with gaps between them over `products` calls of next_panel() and `steps` calls of
+  /// advance(); each next_panel() also takes panel_bytes of contiguous keys or values. `queries`
+  /// identifies the key/value head, even if it has no rows.
   PrefetchStream(const AttentionProblem<T>& problem, const RowBlock& queries, KeyRange keys,
                  index_t steps, index_t products, index_t panel_bytes)
       : problem_(&problem), queries_(queries), keys_(keys), panel_(panel_bytes) {
@@ -86,8 +86,8 @@ class PrefetchStream {
     }
   }
 
-  /// The panel_bytes that score_panel() shall prefetch next; `otherwise`, which is in a cache, once
-  /// everything was prefetched.
+  /// Returns the next panel_bytes for score_panel() to prefetch; once everything was prefetched,
+  /// returns `otherwise`, which is in a cache.
   ATTN_INLINE const void* next_panel(const void* otherwise) {
     advance();
     for (Stream& stream : streams_) {

@@ -13,7 +13,7 @@ namespace detail {
 template <class T>
 class QueryTiles {
  public:
-  /// Copies into scratch.q, unless all tiles can be read in place.
+  /// Copies the queries into scratch.q, unless all tiles can be read in place.
   QueryTiles(const AttentionProblem<T>& problem, const ForwardKernels<T>& kernels,
              const SequenceTiling& tiling, const ForwardScratch<T>& scratch,
              const TaskRows<T>& rows, index_t b)
@@ -28,15 +28,15 @@ class QueryTiles {
         count_((rows.count() + tile_rows_ - 1) / tile_rows_),
         stride_(rows.count() > 1 && !problem.widens_queries() ? query(rows[1]) - query(rows[0])
                                                               : problem.head_dim()) {
-    // Read in place where possible: copying always takes attn_report's sdpa_short and sdpa_512 1.01
-    // times as long. But the many rows of a decode step are read again for each key, and rows a
-    // power of two apart may evict one another.
+    // Reads in place where possible: always copying takes 1.01 times as long in attn_report
+    // sdpa_short and sdpa_512. But the many rows of a decode step are read again for each key, and
+    // rows a power of two apart may evict one another.
     has_copies_ = problem.options.qv || problem.widens_queries() ||
                   (tiling.decode && tile_rows_ > kDecodeRowsAtOnce) || !fill_tiles();
     if (has_copies_) copy();
   }
 
-  /// Rows of a tile: MR, on the decode path all rows of a key/value head.
+  /// Rows of a tile: MR; on the decode path all rows of a key/value head.
   index_t tile_rows() const { return tile_rows_; }
   /// tile_rows() rounded up to what kernels read and write at once.
   index_t height() const { return height_; }
@@ -53,12 +53,12 @@ class QueryTiles {
   index_t stride() const { return stride_; }
 
  private:
-  /// Only for queries whose element is T.
+  /// Only for queries of type T.
   const T* query(const QueryRow<T>& row) const {
     return static_cast<const T*>(problem_.query(b_, row.h, row.i));
   }
 
-  /// Whether queries fill whole tiles, and the rows of each tile lie stride_ apart.
+  /// Whether queries fill whole tiles and the rows of each tile lie stride_ apart.
   bool fill_tiles() const {
     const index_t last = tile_rows_ - 1;
     if (height_ != tile_rows_ || rows_.count() != count_ * tile_rows_) return false;
@@ -68,7 +68,7 @@ class QueryTiles {
     return true;
   }
 
-  /// Copies, and fills up the last tile with rows of 0.
+  /// Copies the queries and pads the last tile with rows of 0.
   void copy() {
     const index_t d = problem_.head_dim(), score_dim = problem_.score_dim();
     stride_ = score_dim;

@@ -8,7 +8,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// s += relative_bias of a query at `position` over keys at [first_position, first_position + n).
+/// s += relative_bias of a query at `position` for keys at [first_position, first_position + n).
 template <class T>
 void add_relative_bias(const AttentionProblem<T>& problem, const RowKernels<T>& kernels, index_t h,
                        index_t position, index_t first_position, index_t n, T* s) {
@@ -25,8 +25,8 @@ void add_relative_bias(const AttentionProblem<T>& problem, const RowKernels<T>& 
   kernels.add_bias(n - far, s + far, &bias(h, 2 * max_distance), 0);
 }
 
-/// Scores of one query against n keys, from index first_key of the keys given on, whose position is
-/// first_position.
+/// Scores of one query with n keys, from index first_key of the given keys on; their first position
+/// is first_position.
 template <class T>
 struct ScoreRow {
   index_t b, h, i, first_key, first_position, n;
@@ -55,9 +55,9 @@ void cap_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
   }
 }
 
-/// Applies ALiBi, relative and additive biases, then boolean masks and the mask functor: masks come
-/// last, so that a NaN in a hidden key's bias is hidden, too. all_visible: the mask functor showed
-/// all of these keys (Visibility::full) and is not asked.
+/// Applies ALiBi, relative and additive biases, then boolean masks and the mask functor. Masks come
+/// last, so that they also mask out a NaN in the bias of a masked key. all_visible: classify() of
+/// the mask functor returned Visibility::full for these keys, so it is not called.
 template <class T>
 void mask_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
               const ScoreRow<T>& row, bool all_visible) {
@@ -87,12 +87,12 @@ void mask_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
   if (problem.functors.mask && !all_visible) row.apply(problem.functors.mask);
 }
 
-/// Most keys of one call of show_keys().
+/// Maximal number of keys in one call of show_keys().
 inline constexpr index_t kKeysShown = 512;
 
-/// shown[j - keys.begin] = -inf where lengths, functors, masks or biases hide key j of `keys` from
-/// a query, else another number. Starts from scores of 0, since a product q . k of -inf hides
-/// nothing. all_visible: as in mask_row().
+/// shown[j - keys.begin] = -inf where lengths, functors, masks or biases mask out key j of `keys`
+/// for a query, otherwise another number. Starts from scores of 0, because a product q . k of -inf
+/// does not mask out a key. all_visible: as in mask_row().
 template <class T>
 ATTN_COLD void show_keys(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
                          index_t b, const QueryRow<T>& row, KeyRange keys, bool all_visible,

@@ -8,8 +8,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A view: it owns nothing, and says where the tile's queries, keys, scores and sums lie. All
-/// drivers (online softmax, weights and scores on request, column sums) loop over these.
+/// A non-owning view of a tile: pointers to its queries, keys, scores and sums. All drivers (online
+/// softmax, weights and scores on request, column sums) loop over tiles.
 template <class T>
 struct ScoreTile {
   index_t b, kv_head;
@@ -20,8 +20,8 @@ struct ScoreTile {
 
   index_t first_key;  ///< of the block: column 0 of the scores
   KeyRange keys;      ///< that some of the rows see
-  /// Columns of the scores of `keys`, from the start of a panel on, so that each lane adds up the
-  /// same keys whatever other rows a tile holds.
+  /// Score columns of `keys`, from the start of a panel on, so that each lane adds up the same keys
+  /// whatever other rows a tile holds.
   KeyRange columns;
   T* scores;  ///< (rows, keys of a block)
   index_t stride;
@@ -34,14 +34,14 @@ struct ScoreTile {
   index_t num_columns() const { return columns.end - columns.begin; }
   /// Column of keys.begin.
   index_t first_column() const { return keys.begin - first_key; }
-  /// Scores of row x, of all columns.
+  /// Scores of row x, all columns.
   T* row_scores(index_t x) const { return scores + x * stride + columns.begin; }
-  /// Scores of row x, of `keys`.
+  /// Scores of row x for `keys`.
   T* key_scores(index_t x) const { return scores + x * stride + first_column(); }
 };
 
-/// From scaled products to scores: applies options and functors up to `stage`, and sets -inf where
-/// a row does not see the key. changes_scores: see changes_scores().
+/// Turns scaled products into scores: applies options and functors up to `stage`, and sets -inf
+/// where a key is masked out. changes_scores: see changes_scores().
 template <class T>
 void mask_tile(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
                const ScoreTile<T>& tile, ScoreStage stage, bool changes_scores) {
@@ -74,22 +74,22 @@ struct KeyBlock {
   bool is_last() const { return next.begin >= next.end; }
 };
 
-/// How one path computes both products of a tile: tiled_path.hpp, decode_path.hpp.
+/// How one path computes both products of a tile. Implemented in paths/.
 template <class T>
 class ScorePath {
  public:
-  /// Prepares a block, such as packing its keys, before its tiles are scored.
+  /// Prepares a block, for example packs its keys, before its tiles are scored.
   virtual void load(const KeyBlock& block, bool with_values) = 0;
   /// tile.scores = scale q k^T
   virtual void score(const ScoreTile<T>& tile) = 0;
   /// Called before row x of a tile's scores: prefetches what later rows and blocks need.
   virtual void prefetch(const ScoreTile<T>& tile, index_t x) = 0;
-  /// tile.sums = rescale tile.sums + weights v; the weights stand in tile.scores.
+  /// tile.sums = rescale tile.sums + weights v; the weights are stored in tile.scores.
   virtual void add_values(const ScoreTile<T>& tile, const T* rescale) = 0;
 
   /// Copies the values of `keys` of a tile; 0 for keys whose `shown` is -inf.
   virtual void copy_shown_values(const ScoreTile<T>& tile, KeyRange keys, const T* shown) = 0;
-  /// As add_values(), with these copies as v.
+  /// tile.sums = rescale tile.sums + weights v for the values that copy_shown_values() stored.
   virtual void add_copied_values(const ScoreTile<T>& tile, const T* rescale) = 0;
 
  protected:

@@ -56,7 +56,7 @@ struct ForwardScratch {
   }
 };
 
-/// Scratch memory of one call. Pointers to what the call does not need are null.
+/// Scratch memory of one call. Pointers to parts that the call does not need are null.
 template <class T>
 struct CallScratch {
   T* weights;           ///< where only their average is requested

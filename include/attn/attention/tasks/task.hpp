@@ -12,8 +12,8 @@ namespace detail {
 template <class T>
 class DecodePath;
 
-/// What the drivers of one task share: the call, the task's rows and queries, and its path. While
-/// it lives, no other task may use its worker's scratch.
+/// State shared by the drivers of one task: the call, the task's rows and queries, and its path.
+/// While it exists, no other task may use its worker's scratch.
 template <class T>
 struct ForwardTask {
   const AttentionProblem<T>& problem;
@@ -46,8 +46,7 @@ struct ForwardTask {
 
   ScorePath<T>& path() { return *path_; }
 
-  /// tile.scores = scores up to `stage`; with ScoreStage::masked, -inf where a row does not see the
-  /// key.
+  /// tile.scores = scores up to `stage`; with ScoreStage::masked, -inf where a key is masked out.
   void score(const ScoreTile<T>& tile, ScoreStage stage = ScoreStage::masked) {
     path().score(tile);
     if (rows.uniform() && !changes_scores) return;
@@ -66,8 +65,8 @@ struct ForwardTask {
   alignas(std::max_align_t) PathMemory path_memory_;
 };
 
-/// Iterates over a task's tiles, for one block of `keys` after another; skips blocks and tiles of
-/// which no row sees a key:
+/// Iterates over a task's tiles, for one block of `keys` after another; skips blocks and tiles that
+/// are fully masked:
 ///
 ///   ScoreTiles<T> tiles(task, keys, with_values);
 ///   while (tiles.next()) { .. tiles.tile() .. }
@@ -101,7 +100,7 @@ class ScoreTiles {
   const ScoreTile<T>& tile() const { return tile_; }
 
  private:
-  /// Moves on to the next block of which some row sees a key.
+  /// Moves on to the next block with a key visible to at least one row.
   bool enter_block() {
     const index_t step = task_.tiling.block_kv;
     for (block_.first += step; block_.first < all_.end; block_.first += step) {
@@ -116,7 +115,7 @@ class ScoreTiles {
     return false;
   }
 
-  /// Sets tile_ to tile t_; false if none of its rows sees a key of the block.
+  /// Sets tile_ to tile t_; returns false if the block is fully masked for the rows of the tile.
   bool enter_tile() {
     const QueryTiles<T>& queries = task_.queries;
     const TaskRows<T>& rows = task_.rows;

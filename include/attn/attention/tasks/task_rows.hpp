@@ -9,7 +9,7 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// Rows [first_row, first_row + num_rows) of batch row b, counted from the first row of key/value
-/// head kv_head; after the last row of a head come those of the next.
+/// head kv_head; the last row of a head is followed by the first of the next.
 struct RowBlock {
   index_t b, kv_head, first_row, num_rows;
 };
@@ -38,7 +38,7 @@ class TaskRows {
     }
   }
 
-  /// Makes every row see keys [0, keys), whatever the masks say.
+  /// Makes all rows see keys [0, keys), whatever the masks are.
   void show_all(index_t keys) {
     for (index_t r = 0; r < count_; ++r) rows_[r].keys = {0, keys};
     uniform_ = count_ > 0;
@@ -51,15 +51,15 @@ class TaskRows {
   QueryRow<T>& operator[](index_t r) const { return rows_[r]; }
   std::span<QueryRow<T>> all() const { return {rows_, static_cast<std::size_t>(count_)}; }
 
-  /// The smallest range that holds every key of `keys` that some row sees.
+  /// The smallest range that contains every key of `keys` visible to at least one row.
   KeyRange seen(KeyRange keys) const { return seen_by(0, count_, keys); }
 
-  /// The same of rows [r, r + count).
+  /// As above, for rows [r, r + count).
   KeyRange seen_by(index_t r, index_t count, KeyRange keys) const {
     return uniform_ && !classifies_ ? seen_by_row(r, keys) : seen_by_any(r, count, keys);
   }
 
-  /// The mask functor's classify() of rows [r, r + count), which may be of several heads.
+  /// classify() of the mask functor for rows [r, r + count), which may belong to several heads.
   Visibility visibility(index_t r, index_t count, KeyRange keys) const {
     const RowFunctors<T>& functors = problem_.functors;
     if (!classifies_) return Visibility::partial;
@@ -94,10 +94,10 @@ class TaskRows {
     return seen;
   }
 
-  /// Most keys of one call of classify() in trim().
+  /// Maximal number of keys in one call of classify() in trim().
   static constexpr index_t kChunk = 64;
 
-  /// Shortens `seen` at both ends by chunks that classify() calls empty.
+  /// Shortens `seen` at both ends by chunks for which classify() returns empty.
   void trim(index_t r, index_t count, KeyRange& seen) const {
     while (seen.begin < seen.end) {
       const index_t next = (std::min)((seen.begin / kChunk + 1) * kChunk, seen.end);

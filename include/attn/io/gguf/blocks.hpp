@@ -28,8 +28,8 @@ void put_gguf_float(float value, std::byte* to) {
   std::memcpy(to, &narrow, sizeof narrow);
 }
 
-/// 32 codes of 4 bits, the low halves of 16 bytes before the high ones; with `high`, 32 bits more,
-/// a fifth bit each.
+/// 32 codes of 4 bits, the low halves of 16 bytes before the high ones; with `high`, 32 more bits,
+/// a fifth bit for each code.
 inline std::array<int, 32> gguf_nibbles(const std::byte* from, const std::byte* high) {
   std::array<int, 32> codes;
   for (std::size_t i = 0; i < 16; ++i) {
@@ -42,9 +42,9 @@ inline std::array<int, 32> gguf_nibbles(const std::byte* from, const std::byte* 
   return codes;
 }
 
-/// Scale and offset, 6 bits each, of part `j` of a block of Q4_K or Q5_K: those of parts 0 .. 3
-/// fill the low bits of the first 8 of 12 bytes; of parts 4 .. 7 the last 4 bytes hold 4 bits each,
-/// the high bits of the first 8 the rest.
+/// Scale and offset, 6 bits each, of part `j` of a block of Q4_K or Q5_K. Parts 0 .. 3 use the low
+/// bits of the first 8 of 12 bytes; parts 4 .. 7 use 4 bits each of the last 4 bytes, and the high
+/// bits of the first 8.
 struct GgufScale {
   int scale, offset;
 };
@@ -54,8 +54,8 @@ inline GgufScale gguf_scale(const std::byte* from, std::size_t j) {
   return {(at(j + 4) & 15) | (at(j - 4) >> 6) << 4, at(j + 4) >> 4 | (at(j) >> 6) << 4};
 }
 
-// Products below are exact in float: a float16 has 11 bits, scales and codes 12 more at most. So
-// there is one rounding, that of the offset, and neither the order of products nor a fused
+// Products below are exact in float: a float16 has 11 bits, scales and codes at most 12 more. So
+// only the addition of the offset rounds, and neither the order of products nor a fused
 // multiply-add changes a bit.
 
 template <GgufType kType>
@@ -99,7 +99,7 @@ void gguf_block(const std::byte* from, float* out) {
     static_assert(kType == GgufType::Q6_K);
     const std::byte *high = from + 128, *scales = from + 192;
     const float d = gguf_float<float16>(from + 208);
-    for (std::size_t j = 0; j < 8; ++j) {  // runs of 32, of which four share 64 bytes
+    for (std::size_t j = 0; j < 8; ++j) {  // runs of 32; four runs share 64 bytes
       const std::size_t half = j / 4, quarter = j % 4;
       for (std::size_t i = 0; i < 32; ++i) {
         const int low =
@@ -112,7 +112,7 @@ void gguf_block(const std::byte* from, float* out) {
   }
 }
 
-/// f(std::integral_constant<GgufType, type>).
+/// Calls f(std::integral_constant<GgufType, type>).
 template <class F>
 auto with_gguf_type(GgufType type, F&& f) {
   switch (type) {
@@ -137,7 +137,7 @@ auto with_gguf_type(GgufType type, F&& f) {
 
 }  // namespace detail
 
-/// Elements of whole blocks: out(i) for every element that `blocks` hold. Throws ShapeError unless
+/// Dequantises whole blocks: out(i) for every element that `blocks` hold. Throws ShapeError unless
 /// the sizes agree. Sources: ggml's layouts (`ggml-common.h`); the results are those of the Python
 /// package gguf, bit for bit.
 inline void dequantize_gguf(GgufType type, std::span<const std::byte> blocks,

@@ -33,7 +33,7 @@ struct GgufHeader {
 
 namespace detail {
 
-/// Reads a file from front to back; what would end past the file is an error.
+/// Reads a file from front to back; reading past the end throws.
 class GgufCursor {
  public:
   GgufCursor(std::span<const std::byte> file, std::string_view file_name)
@@ -66,7 +66,7 @@ class GgufCursor {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
 
-  /// A number of things, of which each takes at least `least` bytes: no more than the rest of the
+  /// A count of items that take at least `least` bytes each: at most as many as the rest of the
   /// file can hold.
   std::uint64_t count(std::string_view what, std::uint64_t least) {
     const auto value = number<std::uint64_t>(what);
@@ -104,7 +104,7 @@ inline GgufValue gguf_value(GgufCursor& cursor, std::span<const std::byte> file,
     return {type, false, 1, file.subspan(begin, cursor.at() - begin)};
   }
   const GgufValueType element = gguf_value_type(cursor, what);
-  // ggml's own reader has none either.
+  // ggml's own reader accepts none either.
   if (element == GgufValueType::ARRAY) cursor.fail(what, "be an array of values", "one of arrays");
   const bool strings = element == GgufValueType::STRING;
   const std::uint64_t count =
@@ -118,7 +118,7 @@ inline GgufValue gguf_value(GgufCursor& cursor, std::span<const std::byte> file,
   return {element, true, static_cast<std::size_t>(count), file.subspan(begin, cursor.at() - begin)};
 }
 
-/// Of one tensor, without a look at the data; `begin` still counts from where the data begin.
+/// Reads one tensor's entry without its data; `begin` still counts from the start of the data.
 inline GgufEntry gguf_entry(GgufCursor& cursor, std::string_view tensor) {
   constexpr std::uint32_t kMaxDims = 4;
   const std::string what = concat("tensor ", quote(tensor));
@@ -132,7 +132,7 @@ inline GgufEntry gguf_entry(GgufCursor& cursor, std::string_view tensor) {
       cursor.fail(what, "have extents below 2^63", std::to_string(extent));
     }
     entry.shape.insert(entry.shape.begin(), static_cast<index_t>(extent));
-    // Strides of what has no elements must not overflow either.
+    // Strides of tensors without elements must not overflow either.
     overflow = overflow ||
                __builtin_mul_overflow(
                    entry.size, std::max<index_t>(static_cast<index_t>(extent), 1), &entry.size);
@@ -158,7 +158,7 @@ inline GgufEntry gguf_entry(GgufCursor& cursor, std::string_view tensor) {
   return entry;
 }
 
-/// Places within the file, each aligned, within it and apart from the others.
+/// Offsets within the file: each aligned, within the file, and without overlap.
 inline void place_gguf_tensors(GgufHeader& header, const GgufCursor& cursor,
                                std::size_t file_size) {
   const std::uint64_t alignment = header.alignment;
@@ -194,8 +194,8 @@ inline void place_gguf_tensors(GgufHeader& header, const GgufCursor& cursor,
 }  // namespace detail
 
 /// Parses and checks the header of `file`, the whole file's bytes, to which the result refers;
-/// `file_name` is for errors. Throws IoError that names the file, the key or tensor, what the
-/// format demands and what was found; a part of a split file is one.
+/// `file_name` is for errors. Throws IoError that names the file, the key or tensor, the
+/// requirement of the format and the value found; also for a part of a split file.
 inline GgufHeader parse_gguf_header(std::span<const std::byte> file, std::string_view file_name) {
   detail::GgufCursor cursor(file, file_name);
   constexpr std::string_view kMagic = "GGUF";

@@ -17,7 +17,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// By their numbers in the files.
+/// Numbered as in the files.
 enum class GgufValueType : std::uint32_t {
   U8,
   I8,
@@ -57,8 +57,8 @@ V gguf_number(const std::byte* from) {
 
 }  // namespace detail
 
-/// What a GgufValue is asked for: bool; an integer, from any integer type that it fits; float or
-/// double, from either; std::string_view, which lives as long as the file.
+/// Types in which a GgufValue can be read: bool; an integer, from any integer type that it fits;
+/// float or double, from either; std::string_view, valid as long as the file.
 template <class T>
 concept GgufElement = std::same_as<T, bool> || std::integral<T> || std::floating_point<T> ||
                       std::same_as<T, std::string_view>;
@@ -67,27 +67,27 @@ concept GgufElement = std::same_as<T, bool> || std::integral<T> || std::floating
 class GgufValue {
  public:
   GgufValue() = default;
-  /// Of an array: the elements' type, how many there are, and their bytes.
+  /// For an array: the elements' type, their number, and their bytes.
   GgufValue(GgufValueType type, bool is_array, std::size_t count, std::span<const std::byte> bytes)
       : type_(type), is_array_(is_array), count_(count), bytes_(bytes) {}
 
-  /// Of an array, that of its elements.
+  /// The type; for an array, that of its elements.
   GgufValueType type() const { return type_; }
   bool is_array() const { return is_array_; }
-  /// Elements; 1 of a single value.
+  /// Number of elements; 1 for a single value.
   std::size_t size() const { return count_; }
   /// The value's bytes in the file, without an array's type and count.
   std::span<const std::byte> bytes() const { return bytes_; }
 
-  /// Throws DTypeError, naming `subject`, where the value is an array or of another kind;
-  /// ValueError where a number does not fit.
+  /// Throws DTypeError, naming `subject`, if the value is an array or has another kind; ValueError
+  /// if a number does not fit.
   template <GgufElement T>
   T get(std::string_view subject) const {
     if (is_array_) fail<T>(subject, "be a single ");
     return read<T>(bytes_.data(), subject);
   }
 
-  /// The same of all elements of an array.
+  /// Reads all elements of an array, with the same errors.
   template <GgufElement T>
   std::vector<T> array(std::string_view subject) const {
     if (!is_array_) fail<T>(subject, "be an array of ");

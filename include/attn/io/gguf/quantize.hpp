@@ -13,19 +13,19 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// x y rounded to float: the product of two floats is exact in double, and not one half of a fused
+/// x y rounded to float. The product of two floats is exact in double; this prevents a fused
 /// multiply-add, which could round to another code.
 inline float rounded_product(float x, float y) {
   return static_cast<float>(static_cast<double>(x) * static_cast<double>(y));
 }
 
-/// 1 / d, or 0 where that is no number: then all codes are 0, as is the float16 nearest to d.
+/// 1 / d, or 0 if that is not finite: then all codes are 0, as is the float16 nearest to d.
 inline float inverse_scale(float d) {
   const float inverse = 1 / d;
   return std::isfinite(inverse) ? inverse : 0;
 }
 
-/// Of 4 or 5 bits; `codes` are those of the block.
+/// For 4 or 5 bits; `codes` are those of the block.
 inline void put_gguf_codes(const std::array<int, 32>& codes, std::byte* high, std::byte* to) {
   for (std::size_t i = 0; i < 16; ++i) {
     to[i] = static_cast<std::byte>((codes[i] & 15) | (codes[i + 16] & 15) << 4);
@@ -36,7 +36,7 @@ inline void put_gguf_codes(const std::array<int, 32>& codes, std::byte* high, st
   }
 }
 
-/// x truncated to a code in 0 .. most; 0 for NaN, which is of a block with an infinite scale.
+/// x truncated to a code in 0 .. most; 0 for NaN, which occurs in a block with an infinite scale.
 inline int gguf_code(float x, int most) {
   return x > 0 ? static_cast<int>((std::min)(x, static_cast<float>(most))) : 0;
 }
@@ -61,7 +61,8 @@ void quantize_gguf_block(const float* from, std::byte* to) {
   } else if constexpr (kType == GgufType::Q4_0 || kType == GgufType::Q5_0) {
     constexpr bool kFive = kType == GgufType::Q5_0;
     constexpr float kMiddle = kFive ? 16 : 8;
-    // The first of the greatest magnitude becomes code 0: it is met exactly, whatever its sign.
+    // The first element of the greatest magnitude becomes code 0, which represents it exactly,
+    // whatever its sign.
     const float most = *std::max_element(
         from, from + 32, [](float a, float b) { return std::abs(a) < std::abs(b); });
     const float d = most / -kMiddle, inverse = inverse_scale(d);
@@ -87,7 +88,7 @@ void quantize_gguf_block(const float* from, std::byte* to) {
   }
 }
 
-/// Whether the scale of a block of codes, and the offset of those that have one, are finite.
+/// Whether the scale of a block, and its offset if it has one, are finite.
 template <GgufType kType>
 bool has_finite_scale(const std::byte* block) {
   constexpr bool kHasOffset = kType == GgufType::Q4_1 || kType == GgufType::Q5_1;
@@ -97,14 +98,15 @@ bool has_finite_scale(const std::byte* block) {
 
 }  // namespace detail
 
-/// Whether quantize_gguf() makes this type: all but Q4_K, Q5_K and Q6_K.
+/// Whether quantize_gguf() supports this type: all but Q4_K, Q5_K and Q6_K.
 constexpr bool can_quantize(GgufType type) {
   return type != GgufType::Q4_K && type != GgufType::Q5_K && type != GgufType::Q6_K;
 }
 
-/// Blocks of `values`, which are finite where the type is quantised. Throws ValueError for a type
-/// that is not made, for values that are not finite and for a block whose scale or offset overflows
-/// float16, ShapeError unless there are whole blocks. F16 and BF16 round large values to infinity.
+/// Quantises `values`, which must be finite for quantised types, into blocks. Throws ValueError for
+/// an unsupported type, for values that are not finite and for a block whose scale or offset
+/// overflows float16, ShapeError unless there are whole blocks. F16 and BF16 round large values to
+/// infinity.
 inline std::vector<std::byte> quantize_gguf(GgufType type, std::span<const float> values) {
   if (!can_quantize(type)) {
     throw ValueError(message("quantize_gguf", "type",

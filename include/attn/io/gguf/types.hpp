@@ -12,8 +12,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// The types that are read, by their numbers in the files. Source: ggml, `docs/gguf.md`, enum
-/// ggml_type.
+/// The supported types, numbered as in the files. Source: ggml, `docs/gguf.md`, enum ggml_type.
 enum class GgufType : std::uint32_t {
   F32 = 0,
   F16 = 1,
@@ -75,13 +74,13 @@ constexpr std::size_t block_bytes(GgufType type) {
   return detail::gguf_type_row(static_cast<std::uint32_t>(type))->block_bytes;
 }
 
-/// The type of that number, if it is one that is read.
+/// The type of that number, if it is supported.
 constexpr std::optional<GgufType> gguf_type(std::uint32_t number) {
   const detail::GgufTypeRow* row = detail::gguf_type_row(number);
   if (row == nullptr || row->block_bytes == 0) return std::nullopt;
   return static_cast<GgufType>(number);
 }
-/// The type of that name, such as "Q8_0", if it is one that is read.
+/// The type of that name, such as "Q8_0", if it is supported.
 constexpr std::optional<GgufType> gguf_type(std::string_view name) {
   for (const detail::GgufTypeRow& row : detail::kGgufTypes) {
     if (row.name == name) return gguf_type(row.number);

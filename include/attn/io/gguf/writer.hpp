@@ -11,16 +11,17 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Keys and values of a file to be written, in order.
+/// Metadata keys and values of a file to be written, in order.
 class GgufMetadata {
  public:
-  /// A bool, an integer of 8 to 64 bits, float, double or text (std::string_view and what becomes
-  /// one); the type that is written is that of the value. A key that is set again keeps its place.
+  /// Sets a bool, an integer of 8 to 64 bits, float, double or text (std::string_view or
+  /// convertible to it); the written type is that of the value. Setting a key again keeps its
+  /// place.
   template <class T>
   void set(std::string_view key, const T& value) {
     entry(key) = encoded_type<T>() + encoded(value);
   }
-  /// An array of these.
+  /// Sets an array of these types.
   template <class T>
   void set(std::string_view key, const std::vector<T>& values) {
     std::string text = number(static_cast<std::uint32_t>(GgufValueType::ARRAY)) +
@@ -28,7 +29,7 @@ class GgufMetadata {
     for (const auto& value : values) text += encoded(value);
     entry(key) = std::move(text);
   }
-  /// As it is in another file.
+  /// Copies a value from another file.
   void set(std::string_view key, const GgufValue& value) {
     std::string text;
     if (value.is_array()) text += number(static_cast<std::uint32_t>(GgufValueType::ARRAY));
@@ -38,17 +39,17 @@ class GgufMetadata {
     entry(key) = std::move(text);
   }
 
-  /// Keys, each with its type and value as the file has them.
+  /// Keys, each with its type and value in the file's encoding.
   const std::vector<std::pair<std::string, std::string>>& entries() const { return entries_; }
 
-  /// A number as the file has it.
+  /// A number in the file's encoding.
   template <class V>
   static std::string number(V value) {
     std::string bytes(sizeof value, '\0');
     std::memcpy(bytes.data(), &value, sizeof value);
     return bytes;
   }
-  /// A text as the file has it.
+  /// A text in the file's encoding.
   static std::string text(std::string_view value) {
     return number(std::uint64_t{value.size()}).append(value);
   }
@@ -99,16 +100,16 @@ class GgufMetadata {
   std::vector<std::pair<std::string, std::string>> entries_;
 };
 
-/// A tensor to be written: its blocks, which somebody else owns.
+/// A tensor to be written: refers to its blocks, which must outlive it.
 struct NamedGgufTensor {
   std::string name;
   GgufTensor tensor;
 };
 
 /// Writes `path` atomically, version 3, tensors aligned to 32 bytes: a reader sees the old file or
-/// the whole new one. Throws ValueError for a repeated name, ShapeError for more than 4 extents,
-/// for rows that are not whole blocks and for bytes that are not those of the shape; IoError naming
-/// the file where it cannot be written.
+/// the whole new one. Throws ValueError for a repeated name; ShapeError for more than 4 extents,
+/// for rows that are not whole blocks and for a number of bytes that does not match the shape;
+/// IoError naming the file if it cannot be written.
 inline void save_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
                       std::span<const NamedGgufTensor> tensors) {
   constexpr std::uint64_t kAlign = 32;
@@ -118,7 +119,7 @@ inline void save_gguf(const std::filesystem::path& path, const GgufMetadata& met
   std::string entries;
   std::uint64_t keys = 0;
   for (const auto& [key, value] : metadata.entries()) {
-    if (key == "general.alignment") continue;  // of the file that it came from
+    if (key == "general.alignment") continue;  // alignment of the file that it came from
     entries += GgufMetadata::text(key).append(value);
     ++keys;
   }

@@ -31,14 +31,14 @@ struct NpyType {
   std::string_view name;
 };
 
-/// The names that are written, after the byte order. bool and integers of one byte have no order.
+/// The names written, after the byte order. bool and one-byte integers have no byte order.
 inline constexpr NpyType kNpyTypes[] = {
     {DType::BOOL, "b1"}, {DType::U8, "u1"},  {DType::I8, "i1"},  {DType::U16, "u2"},
     {DType::I16, "i2"},  {DType::U32, "u4"}, {DType::I32, "i4"}, {DType::U64, "u8"},
     {DType::I64, "i8"},  {DType::F16, "f2"}, {DType::F32, "f4"}, {DType::F64, "f8"},
 };
 
-/// Other names that numpy.dtype() takes for them on 64-bit Linux. Letters may follow a byte order.
+/// Other names that numpy.dtype() accepts on 64-bit Linux. Letters may follow a byte order.
 inline constexpr NpyType kNpyAliases[] = {
     {DType::BOOL, "?"},       {DType::BOOL, "bool"},  {DType::BOOL, "bool_"},
     {DType::U8, "B"},         {DType::U8, "uint8"},   {DType::U8, "ubyte"},
@@ -62,8 +62,8 @@ inline constexpr NpyType kNpyAliases[] = {
 /// numpy's limit is 64 axes.
 inline constexpr std::size_t kMaxNpyAxes = 64;
 
-/// The dictionary of a header, a literal of Python: {'descr': '<f4', 'fortran_order': False,
-/// 'shape': (2, 3), }.
+/// The dictionary of a header, a Python literal: {'descr': '<f4', 'fortran_order': False, 'shape':
+/// (2, 3), }.
 class NpyDictionary {
  public:
   NpyDictionary(std::string_view text, const std::string& file) : rest_(text), file_(file) {}
@@ -126,7 +126,7 @@ class NpyDictionary {
     return true;
   }
 
-  /// With any prefix of Python's but b. Without escapes, which no type and no key has.
+  /// A string with any prefix of Python but b. Without escapes, which occur in no type and no key.
   std::string_view string() {
     skip_spaces();
     if (!rest_.empty() && std::string_view("uUrR").find(rest_.front()) < 4) rest_.remove_prefix(1);
@@ -157,7 +157,7 @@ class NpyDictionary {
              quote(rest_));
       }
       rest_.remove_prefix(static_cast<std::size_t>(end - rest_.data()));
-      accept('L');  // as Python 2 wrote
+      accept('L');  // as Python 2 wrote it
       result.push_back(extent);
       if (!accept(',')) {
         if (result.size() == 1) expect(',');  // (3) is a number
@@ -191,7 +191,7 @@ class NpyDictionary {
   const std::string& file_;
 };
 
-/// Whether the bytes begin with what every .npy file begins with.
+/// Whether the bytes begin with the magic string of .npy files.
 inline bool begins_npy(std::span<const std::byte> bytes) {
   return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())
       .starts_with("\x93NUMPY");
@@ -199,10 +199,9 @@ inline bool begins_npy(std::span<const std::byte> bytes) {
 
 }  // namespace detail
 
-/// Reads the header that `bytes` begin with; the data need not be there yet. Throws IoError where
-/// the bytes break the format
-/// (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html), DTypeError for
-/// elements that attn does not know; `file` names the file in errors.
+/// Reads the header at the start of `bytes`; the data may be missing. Throws IoError if the bytes
+/// break the format (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html),
+/// DTypeError for unsupported elements; `file` names the file in errors.
 inline NpyHeader parse_npy_header(std::span<const std::byte> bytes, const std::string& file) {
   const auto fail = [&](std::string_view subject, std::string_view expected,
                         std::string_view found) {
@@ -228,8 +227,7 @@ inline NpyHeader parse_npy_header(std::span<const std::byte> bytes, const std::s
   NpyHeader header;
   detail::NpyDictionary(text.substr(begin, size), file).parse_to(header);
   header.data_begin = begin + size;
-  // Extents other than 0 must not overflow either: views have strides even where they have no
-  // elements.
+  // Extents other than 0 must not overflow either: views have strides even without elements.
   auto product = static_cast<index_t>(element_size(header.dtype));
   bool is_empty = false;
   for (index_t extent : header.shape) {

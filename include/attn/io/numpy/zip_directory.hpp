@@ -21,7 +21,7 @@ struct ZipMember {
   std::span<const std::byte> stored;  ///< the bytes in the file
 };
 
-/// Reads the directory behind the members (PKWARE's APPNOTE.TXT 6.3, with the fields of 64 bits
+/// Reads the directory at the end of the file (PKWARE's APPNOTE.TXT 6.3, with the 64-bit fields
 /// that numpy writes). Every position is checked before it is read.
 class ZipDirectory {
  public:
@@ -122,8 +122,8 @@ class ZipDirectory {
     if (method == 0 && stored != size) {
       fail(subject(), concat("have ", size, " bytes"), concat(stored, " stored"));
     }
-    // Deflate makes 258 bytes of 2 bits at best: what promises more is refused before memory is
-    // asked for.
+    // Deflate expands by at most 258 bytes per 2 bits: a larger size is refused before memory is
+    // allocated.
     if (method == 8 && size / 1032 > stored) {
       fail(subject(), concat("inflate to at most 1032 times its ", stored, " bytes"),
            concat(size, " bytes"));
@@ -132,7 +132,7 @@ class ZipDirectory {
             bytes_.subspan(local + head, stored)};
   }
 
-  /// Fields of 32 ones stand in the extra field of 64 bits, those alone, in this order.
+  /// Fields of 32 one bits are stored in the 64-bit extra field, only those, in this order.
   void read_64(std::uint64_t entry, std::uint64_t& size, std::uint64_t& stored,
                std::uint64_t& local) const {
     std::uint64_t at = entry + kEntry + number(entry + 28, 2);

@@ -13,13 +13,13 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Reads like one SafetensorsFile; const calls are safe from many threads at once. All files are
-/// mapped and their headers checked on opening.
+/// Reads like one SafetensorsFile; const calls are thread-safe. The constructor maps all files and
+/// checks their headers.
 class SafetensorsFolder {
  public:
-  /// model.safetensors, or else the files of model.safetensors.index.json. Throws IoError where
-  /// there is neither, a file cannot be read or breaks the format, or a tensor is not where the
-  /// index says.
+  /// Opens model.safetensors, or else the files of model.safetensors.index.json. Throws IoError if
+  /// there is neither, if a file cannot be read or breaks the format, or if a tensor is not in the
+  /// file that the index names.
   explicit SafetensorsFolder(const std::filesystem::path& folder) {
     const std::filesystem::path one = folder / "model.safetensors",
                                 index = folder / "model.safetensors.index.json";
@@ -48,7 +48,7 @@ class SafetensorsFolder {
       const std::string what = detail::concat("the file of tensor ", detail::quote(name));
       if (!value.is_string()) fail(what, "be a text", detail::json_text(value));
       const auto file = value.get<std::string>();
-      // A name, and no way out of the folder.
+      // A file name without a path out of the folder.
       if (file.find_first_of("/\\") != file.npos || file.find('\0') != file.npos ||
           !file.ends_with(".safetensors")) {
         fail(what, "be the name of a .safetensors file beside the index", detail::quote(file));
@@ -69,9 +69,9 @@ class SafetensorsFolder {
     }
   }
 
-  /// The one file, or the index.
+  /// The only file, or the index.
   const std::string& file_name() const { return file_name_; }
-  /// Sorted.
+  /// Tensor names, sorted.
   std::vector<std::string> names() const {
     std::vector<std::string> result;
     for (const auto& item : places_) result.push_back(item.first);
@@ -79,7 +79,7 @@ class SafetensorsFolder {
   }
   bool contains(std::string_view name) const { return places_.contains(name); }
 
-  /// The file that holds a tensor. Throws ValueError for a name that is in none.
+  /// The file that holds a tensor. Throws ValueError for an unknown name.
   const SafetensorsFile& file_of(std::string_view name) const {
     const auto found = places_.find(name);
     if (found != places_.end()) return files_[found->second];

@@ -20,14 +20,15 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// As in the reference implementation: a longer header is an attack rather than a model.
+/// The limit of the reference implementation: a longer header is an attack rather than a model.
 inline constexpr std::size_t kMaxSafetensorsHeader = 100'000'000;
 
 namespace detail {
 
 /// Receives the parser's events. The format has three levels (file, tensor, list of numbers), so
-/// the state is where we are, and anything deeper is an error at its first bracket: no document is
-/// built, no nesting can exhaust the stack, and a repeated key is seen rather than merged.
+/// the state is the current level, and anything deeper is an error at its first bracket: no
+/// document is built, nesting cannot exhaust the stack, and a repeated key is detected rather than
+/// merged.
 class SafetensorsJsonHandler {
  public:
   using Json = nlohmann::json;
@@ -105,7 +106,7 @@ class SafetensorsJsonHandler {
     if (level_ == Level::kMetadata) {
       *text_ = std::move(text);
     } else if (level_ == Level::kTensor && field_ == kDtype) {
-      // One that is unknown here makes this tensor unreadable, not the file.
+      // An unknown type makes this tensor unreadable, not the file.
       entry_->dtype = dtype_from_name(text);
       if (!entry_->dtype) entry_->unknown_dtype = std::move(text);
     } else {
@@ -132,7 +133,7 @@ class SafetensorsJsonHandler {
   bool number_float(double, const std::string& text) { unexpected(quote(text)); }
   bool binary(Json::binary_t&) { unexpected("binary data"); }
 
-  // The parser's own text repeats what it read, however long: only the place is kept.
+  // The parser's own text repeats its input, however long: keep only the position.
   bool parse_error(std::size_t position, const std::string& token, const Json::exception&) {
     errors_.fail("the header", "be valid JSON in UTF-8",
                  concat("an error at its byte ", position, ", near ", quote(token)));
@@ -183,9 +184,9 @@ class SafetensorsJsonHandler {
 }  // namespace detail
 
 /// Parses and checks the header of `file`, the whole file's bytes; `file_name` is for errors.
-/// Throws IoError that names the file, the tensor, what the format demands and what was found.
-/// Stricter than the reference: a tensor has no keys but its three, and extents beside a 0 must not
-/// overflow.
+/// Throws IoError that names the file, the tensor, the requirement of the format and the value
+/// found. Stricter than the reference: a tensor has only its three keys, and extents beside a 0
+/// must not overflow.
 inline SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file,
                                                   std::string_view file_name) {
   const detail::SafetensorsErrors errors{detail::quote(file_name)};
@@ -207,7 +208,7 @@ inline SafetensorsHeader parse_safetensors_header(std::span<const std::byte> fil
                 detail::concat(length, " bytes after the first 8"));
   }
   const auto* text = reinterpret_cast<const char*>(file.data()) + prefix;
-  // The parser would skip a byte order mark, and takes a NUL for the end of its input.
+  // The parser would skip a byte order mark, and takes a NUL as the end of its input.
   if (length == 0 || text[0] != '{') {
     errors.fail("the header", "begin with {",
                 length == 0 ? "nothing" : detail::quote({text, std::min<std::size_t>(length, 8)}));

@@ -36,7 +36,7 @@ struct SafetensorsHeader {
 
 namespace detail {
 
-/// Wording of everything that can be wrong with a file.
+/// Wording of all errors of a file.
 struct SafetensorsErrors {
   std::string file;
 
@@ -51,8 +51,8 @@ struct SafetensorsErrors {
   }
 };
 
-/// Size in bytes of a tensor whose type is known. The extents other than 0 must not overflow
-/// either: views have strides even where they have no elements.
+/// Size in bytes of a tensor of known type. The extents other than 0 must not overflow either:
+/// views have strides even without elements.
 inline std::uint64_t checked_bytes(std::string_view name, const SafetensorsEntry& entry,
                                    const SafetensorsErrors& errors) {
   index_t bytes = static_cast<index_t>(element_size(*entry.dtype));
@@ -67,9 +67,9 @@ inline std::uint64_t checked_bytes(std::string_view name, const SafetensorsEntry
   return empty ? 0 : static_cast<std::uint64_t>(bytes);
 }
 
-/// The tensors must tile the data: each lies inside and is as long as its shape says, if its type
-/// is known, none overlaps another, no byte belongs to none. (Bytes outside all tensors could hide
-/// a second file.)
+/// The tensors must tile the data: each lies inside and is as long as its shape requires, if its
+/// type is known; none overlaps another, and every byte belongs to one. (Bytes outside all tensors
+/// could hide a second file.)
 inline void check_layout(const SafetensorsHeader& header, std::uint64_t data_size,
                          const SafetensorsErrors& errors) {
   const auto interval = [](const SafetensorsEntry& entry) {

@@ -60,8 +60,8 @@ inline std::string safetensors_preamble(std::span<const NamedTensor* const> tens
     header += concat("],\"data_offsets\":[", begin, ",", offset, "]}");
   }
   header += '}';
-  // Spaces, so that the data start on a multiple of 64: views are aligned to a cache line where the
-  // sizes before them allow it.
+  // Pads with spaces, so that the data start at a multiple of 64: views are aligned to a cache line
+  // if the sizes before them allow it.
   constexpr std::size_t prefix = sizeof(std::uint64_t);
   while ((prefix + header.size()) % kAlignment != 0) header += ' ';
   if (header.size() > kMaxSafetensorsHeader) {
@@ -78,7 +78,7 @@ inline std::string safetensors_preamble(std::span<const NamedTensor* const> tens
 
 }  // namespace detail
 
-/// Gives the file's bytes, piece by piece, to `sink(std::span<const std::byte>)`. See
+/// Writes the file's bytes, piece by piece, to `sink(std::span<const std::byte>)`. See
 /// save_safetensors() for order and errors, which come before the first piece.
 template <class Sink>
 void write_safetensors(std::span<const NamedTensor> tensors, const SafetensorsMetadata& metadata,
@@ -102,9 +102,9 @@ void write_safetensors(std::span<const NamedTensor> tensors, const SafetensorsMe
 }
 
 /// Writes `path` atomically: a reader sees the old file or the whole new one. Deterministic:
-/// tensors are laid out by descending type, then by name, as the reference implementation does.
+/// tensors are laid out by descending type, then by name, as in the reference implementation.
 /// Throws ValueError for a repeated name, "__metadata__" as a name and text that is not UTF-8;
-/// IoError naming the file where it cannot be written.
+/// IoError naming the file if it cannot be written.
 inline void save_safetensors(const std::filesystem::path& path,
                              std::span<const NamedTensor> tensors,
                              const SafetensorsMetadata& metadata = {}) {

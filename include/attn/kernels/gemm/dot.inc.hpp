@@ -2,20 +2,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // With one or two rows of A, hardware prefetchers suffice. With more, B is prefetched line by line
-// between the FMAs, into L2, since L1 has fewer fill buffers (attn_report's sdpa_decode_gqa).
+// between the FMAs, into L2, since L1 has fewer fill buffers (attn_report sdpa_decode_gqa).
 
-/// B is read as so many streams, equal parts of its rows, one row of each in turn. Hardware
+/// B is read as this many streams, equal parts of its rows, one row of each in turn. Hardware
 /// prefetchers follow several streams, but not two within one page. Zen 4, one query on keys and
 /// values from memory: four streams of each take 0.83 of the time of eight streams of keys and one
-/// of values (attn_report's sdpa_decode).
+/// of values (attn_report sdpa_decode).
 inline constexpr int kStreams = 4;
 
-/// Most sums that dot_block() keeps. 8 hide the latency of the FMAs. 32 registers allow 16: 4 rows
-/// by 4 take 8 loads for 16 FMAs where 4 by 2 take 6 for 8, and some cores load only one AVX-512
-/// vector a cycle. One row of A keeps 4 sums, since memory limits it, not latency.
+/// The most sums that dot_block() keeps. 8 hide the latency of the FMAs. 32 registers allow 16: 4
+/// rows by 4 take 8 loads for 16 FMAs where 4 by 2 take 6 for 8, and some cores load only one
+/// AVX-512 vector a cycle. One row of A keeps 4 sums, since memory limits it, not latency.
 inline constexpr int kDotSums = Registers::kDotSums;
 
-/// Rows of B that dot_block() takes for R rows of A.
+/// Number of rows of B that dot_block() takes with R rows of A.
 template <int R>
 inline constexpr int kDotColumns = std::min(kStreams, kDotSums / R);
 
@@ -58,24 +58,24 @@ ATTN_INLINE void dot_block(index_t k, const T* a, index_t a_stride, const E* con
   for (int i = 0; i < R * J / 4; ++i) sum_each(sums[i], scale, out + 4 * i);
 }
 
-/// Rows of A at once, if there are more than kMaxRowsAlone. One number only: each further one costs
-/// compile time, and three rows take the time of four where memory limits (attn_report's
-/// sdpa_queries). Without FMA, one.
+/// Rows of A at once, if there are more than kMaxRowsAlone. Only one size: each further one costs
+/// compile time, and three rows take the time of four if memory limits (attn_report sdpa_queries).
+/// Without FMA, one.
 inline constexpr int kRowsAtOnce = Registers::kDotRows;
 
-/// Up to so many rows of A are multiplied one after the other by rows of B that L1 holds meanwhile.
-/// Zen 4: two rows take 0.83 of the time of a block of four; four one by one would take 1.3
-/// (attn_report's sdpa_queries_2 and sdpa_decode_gqa).
+/// Up to this many rows of A are multiplied one after another by rows of B that stay in L1. Zen 4:
+/// two rows take 0.83 of the time of a block of four; four one by one would take 1.3 (attn_report
+/// sdpa_queries_2 and sdpa_decode_gqa).
 inline constexpr index_t kMaxRowsAlone = 2;
 
 /// One row of each stream, and the row to prefetch for it, `distance` rows ahead. Rows past the end
-/// of B are its last row instead.
+/// of B are replaced by its last row.
 template <class E>
 struct Streams {
   index_t at[kStreams];
   const E *rows[kStreams], *to_prefetch[kStreams];
 
-  /// To row x of each stream.
+  /// Moves to row x of each stream.
   ATTN_INLINE void go_to(index_t x, const void* const* b, index_t n, index_t length,
                          index_t distance) {
     ATTN_UNROLL
@@ -87,9 +87,9 @@ struct Streams {
   }
 };
 
-/// Prefetches the rows `to_prefetch` if elements are 16 or 8 bits: they are consumed faster than
+/// Prefetches the rows `to_prefetch` if elements have 16 or 8 bits: they are consumed faster than
 /// hardware prefetchers run ahead. Emerald Rapids, one thread, in different runs: 2.5 to 3 ms
-/// instead of 3.7 to 3.9 in int8 (attn_report's sdpa_decode_int8).
+/// instead of 3.7 to 3.9 in int8 (attn_report sdpa_decode_int8).
 template <class T, class E>
 ATTN_INLINE void prefetch_small_rows(index_t k, const E* const* to_prefetch) {
   if constexpr (sizeof(E) < sizeof(T)) {
@@ -115,8 +115,8 @@ inline void score_rows_alone(index_t height, index_t n, index_t k, const T* a, i
       T sums[kStreams];
       dot_block<T, E, 1>(k, a + r * a_stride, a_stride, streams.rows, streams.to_prefetch, scale,
                          sums);
-      // Unrolled, since g++ would make one scatter of four stores, which is microcode on AMD's
-      // machines.
+      // Unrolled, since g++ would merge four stores into a scatter, which is microcoded on AMD
+      // processors.
       ATTN_UNROLL
       for (int s = 0; s < kStreams; ++s) out[r * out_stride + streams.at[s]] = sums[s];
     }
@@ -151,7 +151,7 @@ inline void transpose_sums(index_t length, index_t count, index_t room, const T*
 
 /// score_rows() with kRowsAtOnce rows of A at a time. Sums for several rows of each stream are
 /// collected and transposed in registers: 16 single stores after each 16 sums took 1.07 times as
-/// long (attn_report's sdpa_decode_gqa).
+/// long (attn_report sdpa_decode_gqa).
 template <class T, class E>
 inline void score_rows_together(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
                                 const void* const* b, T scale, T* out, index_t out_stride) {
@@ -182,9 +182,9 @@ inline void score_rows_together(index_t height, index_t n, index_t k, const T* a
   }
 }
 
-/// out[r, j] = scale a_r . b_j for `height` rows of A and n rows of B, whose elements are E. `a`
-/// and `out` have memory for a multiple of detail::kDecodeRowsAtOnce rows, all of which may be
-/// used.
+/// out[r, j] = scale a_r . b_j for `height` rows of A and n rows of B, whose elements are of type
+/// E. `a` and `out` have memory for a multiple of detail::kDecodeRowsAtOnce rows, all of which may
+/// be accessed.
 template <class T, class E>
 inline void score_rows(index_t height, index_t n, index_t k, const T* a, index_t a_stride,
                        const void* const* b, T scale, T* out, index_t out_stride) {
@@ -202,7 +202,7 @@ template <class T, class E, int R, int N>
 inline void add_block(index_t columns, const T* a, index_t a_stride, index_t a_step,
                       const E* const* row, const E* const* to_prefetch, T* c, index_t c_stride) {
   using V = Vec<T>;
-  // Read once: to the compiler, what is stored below could change the pointers.
+  // Read once: for the compiler, the stores below could change the pointers.
   const E *from[N], *next[N];
   for (int i = 0; i < N; ++i) {
     from[i] = row[i];
@@ -232,9 +232,9 @@ inline void add_block(index_t columns, const T* a, index_t a_stride, index_t a_s
 }
 
 /// c_r = factor_r c_r + sum over j < n of a[r, j] b_j, for rows of `columns` elements; elements of
-/// b are E, and c has memory for whole vectors. Several rows share the loads of b.
+/// b are of type E, and c has memory for whole vectors. Several rows share the loads of b.
 ///
-/// b[0] is number `first` of its block. The order of sums depends only on which steps of
+/// b[0] has index `first` in its block. The order of sums depends only on which steps of
 /// detail::kKeyStep rows of the block are touched, so that a further row within the last step does
 /// not change it.
 template <class T, class E>

@@ -18,7 +18,7 @@ struct Epilogue {
   Accumulator<T> beta = 0;                   ///< factor of the residual
   OptionView<const T, Rank> residual = {};   ///< (m, n); in batches (batch or 1, m, n)
 
-  /// Not callable: see ATTN_REFUSE_OTHER_ELEMENTS.
+  /// Deleted: see ATTN_REFUSE_OTHER_ELEMENTS.
   template <class U, int OtherRank>
   operator Epilogue<U, OtherRank>() const {
     static_assert(!std::same_as<U, U>,
@@ -28,15 +28,14 @@ struct Epilogue {
   }
 };
 
-/// A (k x n) matrix laid out once for the kernels of one instruction set, to multiply by many
-/// times.
+/// A (k x n) matrix packed once for the kernels of one instruction set and multiplied many times.
 template <class T>
 class PackedWeights {
  public:
   PackedWeights() = default;
 
-  /// Copies `b` (k, n), of any strides: a Linear's (out, in) weight goes in transposed. Throws
-  /// ValueError for an instruction set that the machine lacks.
+  /// Packs a copy of `b` (k, n), of any strides: pass the transpose of a Linear's (out, in) weight.
+  /// Throws ValueError for an instruction set that the machine lacks.
   template <TensorLike B>
   explicit PackedWeights(const B& b, std::optional<Isa> isa = {}) : PackedWeights(matrix(b), isa) {}
   explicit PackedWeights(TensorView2<const T> b, std::optional<Isa> isa = {})
@@ -48,7 +47,7 @@ class PackedWeights {
 
   PackedWeights(const PackedWeights&) = default;
   PackedWeights& operator=(const PackedWeights&) = default;
-  /// What was moved from is (0 x 0).
+  /// A moved-from object is (0 x 0).
   PackedWeights(PackedWeights&& other) noexcept
       : packed_(std::move(other.packed_)),
         k_(std::exchange(other.k_, 0)),
@@ -74,8 +73,7 @@ class PackedWeights {
     return *this && execution.instruction_set() == isa_;
   }
 
-  /// Rows from `first` on of the transpose (n, k), as they were packed, into `to` (rows, k). Throws
-  /// ShapeError.
+  /// Unpacks rows from `first` on of the transpose (n, k) into `to` (rows, k). Throws ShapeError.
   void unpack(index_t first, const TensorView2<T>& to) const
     requires Float16Element<T>
   {
@@ -84,7 +82,7 @@ class PackedWeights {
       throw ShapeError(message("PackedWeights::unpack", "first", "leave so many rows of n",
                                std::to_string(first)));
     }
-    if (to.size() == 0) return;  // without k there is no memory to step through
+    if (to.size() == 0) return;  // k = 0: there is no memory to step through
     detail::backend<family::Products, T, float>(isa_).unpack_weights(
         {packed_.data(), k_, n_, first, to}, {.isa = isa_});
   }
@@ -106,7 +104,7 @@ PackedWeights(const B&, std::optional<Isa> = {}) -> PackedWeights<scalar_t<B>>;
 
 namespace detail {
 
-/// Elements from one product of a batch to the next; 0 where all use the same matrix, and for empty
+/// Elements from one product of a batch to the next; 0 if all use the same matrix, and for empty
 /// views, which may have no memory.
 template <class T, int Rank>
 index_t batch_stride(const TensorView<T, Rank>& x) {
@@ -154,8 +152,8 @@ void check_gemm(std::string_view function, const Shape<Rank>& a, index_t n,
   }
 }
 
-/// One product (Rank 2) or a batch of them (Rank 3) by multiply(problem), in which `b` (.., k, n)
-/// may be empty. It may accumulate onto beta times c where `can_accumulate`.
+/// Runs one product (Rank 2) or a batch (Rank 3) by multiply(problem), where `b` (.., k, n) may be
+/// empty. The product may accumulate onto beta times c if `can_accumulate`.
 template <class T, int Rank, class Multiply>
 void gemm(std::string_view function, const TensorView<const T, Rank>& a,
           const TensorView<const T, Rank>& b, index_t n, const TensorView<T, Rank>& c,
@@ -167,8 +165,8 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   const auto& bias = epilogue.bias;
   const TensorView<const T, Rank> residual = residual_of(c, epilogue);
   const bool in_place = residual.data() == c.data();
-  // Where the kernels cannot write c directly (columns that are not contiguous, or a c that the
-  // epilogue has yet to read), they write scratch memory, which is then copied to c.
+  // If the kernels cannot write c directly (columns that are not contiguous, or a c that the
+  // epilogue still reads), they write scratch memory, which is then copied to c.
   const bool adds_c = in_place && epilogue.beta != T{0};
   const bool accumulate =
       can_accumulate && adds_c && epilogue.alpha == T{1} && epilogue.activation == Activation::none;
@@ -230,7 +228,7 @@ TensorView3<T> in_batch(const TensorView<T, Rank>& x, index_t batch) {
           {batch_stride(x), x.stride(Rank - 2), x.stride(Rank - 1)}};
 }
 
-/// The same by `b`, or by `packed_b` where that is given.
+/// Multiplies by `b`, or by `packed_b` if it is given.
 template <class T, int Rank>
 void gemm(std::string_view function, const TensorView<const T, Rank>& a,
           const TensorView<const T, Rank>& b, const T* packed_b, index_t n,
@@ -253,8 +251,8 @@ void gemm(std::string_view function, const TensorView<const T, Rank>& a,
   }
 }
 
-/// Of 16-bit a, by `b` or `packed_b`, into sums of float, with an epilogue of float and, in place
-/// of its bias, one of 16 bits.
+/// 16-bit a times `b` or `packed_b`, into float sums, with a float epilogue and optionally a 16-bit
+/// bias in place of its bias.
 template <Float16Element E>
 void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, const E* packed_b,
                index_t n, const TensorView2<float>& c, const Epilogue<float>& epilogue,
@@ -275,7 +273,7 @@ void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, con
                                                       execution);
 }
 
-/// The same with an epilogue of 16 bits, which has no residual but c.
+/// As above with a 16-bit epilogue, which has no residual but c.
 template <Float16Element E>
 void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, const E* packed_b,
                index_t n, const TensorView2<float>& c, const Epilogue<E>& epilogue,
@@ -297,10 +295,10 @@ void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, con
 
 }  // namespace detail
 
-/// c = a b with an epilogue: a (m, k), b (k, n), c (m, n), any strides, so that transposing a view
-/// is all that transposing takes. Of float, double, bfloat16 or float16; of 16 bits, sums are kept
-/// in float and each element of c is rounded once; or c is of float, and what beta multiplies is c.
-/// c must not overlap a, b, itself, or a residual other than c. Throws ShapeError.
+/// c = a b with an epilogue: a (m, k), b (k, n), c (m, n), any strides, so that a transposed
+/// operand is a transposed view. Element types: float, double, bfloat16 or float16. For 16 bits
+/// sums are kept in float and each element of c is rounded once; or c is float, and beta then
+/// multiplies c. c must not overlap a, b, itself, or a residual other than c. Throws ShapeError.
 template <TensorLike A, TensorLike B, TensorLike C>
 void gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue = {},
           const Execution& execution = {}) {
@@ -320,8 +318,8 @@ void gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>>& epilogue =
   }
 }
 
-/// c = a b with weights packed beforehand: a (m, k), c (m, n), as for gemm. Runs on the instruction
-/// set that they were packed for. Throws ShapeError.
+/// c = a b with weights packed in advance: a (m, k), c (m, n), as for gemm. Runs on the instruction
+/// set for which they were packed. Throws ShapeError.
 template <class T, TensorLike A, TensorLike C>
 void gemm(const A& a, const PackedWeights<T>& b, C&& c,
           const Epilogue<std::type_identity_t<T>>& epilogue = {}, const Execution& execution = {}) {
@@ -342,8 +340,8 @@ void gemm(const A& a, const PackedWeights<T>& b, C&& c,
 }
 
 /// A batch of products: a (batch, m, k), b (batch, k, n), c and residual (batch, m, n); an extent
-/// of 1 in a, b or residual serves the whole batch. Many products, or small ones, run on one thread
-/// each; else threads share each product. What c must not overlap is as for gemm. Throws
+/// of 1 in a, b or residual broadcasts. Many products, or small ones, run on one thread each;
+/// otherwise threads share each product. c must not overlap the tensors named for gemm. Throws
 /// ShapeError.
 template <TensorLike A, TensorLike B, TensorLike C>
 void batched_gemm(const A& a, const B& b, C&& c, const Epilogue<scalar_t<A>, 3>& epilogue = {},

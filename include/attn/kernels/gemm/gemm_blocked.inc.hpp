@@ -7,7 +7,7 @@ ATTN_INLINE index_t panel_columns(index_t n) {
   return detail::round_up(n, TileShape<T>::NR);
 }
 
-/// Packs weights: blocks of KC rows one after the other, each in panels of NR columns.
+/// Packs weights: blocks of KC rows one after another, each in panels of NR columns.
 template <class T>
 inline void pack_weights(const detail::PackProblem<T>& problem, const Executor&, Workspace&) {
   const auto& [b, packed] = problem;
@@ -65,9 +65,9 @@ inline void pack_b(const detail::GemmProblem<T>& g, index_t k, index_t kc, index
 #include "attn/kernels/gemm/gemm_small.inc.hpp"
 
 /// BLIS's macro-kernel: tiles [t0, t1) of rows by columns [j0, j1) of one block of KC. Panels of B
-/// are the outer loop, so that each stays in L1 while the tiles of A pass. packed_b: the panels of
-/// these columns. Each tile prefetches the next tile's C, for whose loads the sums would wait, and
-/// its share of the next panel of B.
+/// are the outer loop, so that each stays in L1 for all tiles of A. packed_b: the panels of these
+/// columns. Each tile prefetches the next tile's C, for whose loads the sums would wait, and its
+/// share of the next panel of B.
 template <class T, TileUpdate kUpdate>
 inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& tiles, index_t t0,
                            index_t t1, index_t j0, index_t j1, index_t kc, const T* packed_a,
@@ -101,7 +101,7 @@ inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& 
         multiply(c, g.c_row);
         continue;
       }
-      // The tile reaches beyond C: compute a whole one in a buffer, and copy its part of C.
+      // The tile extends beyond C: compute it in a buffer, and copy the part inside C.
       T whole[MR * NR];
       if constexpr (kUpdate == TileUpdate::rescale_and_add) std::fill_n(whole, R * NR, T{0});
       const auto copy = [&](const T* from, index_t from_row, T* to, index_t to_row) {
@@ -118,15 +118,15 @@ inline void multiply_block(const detail::GemmProblem<T>& g, const TiledRows<T>& 
   }
 }
 
-/// How one product is computed on `concurrency` threads, and the scratch memory that it takes.
+/// How one product is computed on `concurrency` threads, and the scratch memory that it needs.
 template <class T>
 struct GemmPlan {
   static constexpr index_t NR = TileShape<T>::NR;
   index_t KC, max_kc;
   bool in_lines, in_rows;  ///< B is not packed: gemm_lines.inc.hpp, gemm_small.inc.hpp
-  /// shares_b: several blocks of rows use B, which is packed as a whole. packs_panels: one block of
-  /// rows (up to MC) does, and each thread packs a panel just before it multiplies by it, so that
-  /// the panel is read once and stays in L1.
+  /// shares_b: several blocks of rows use B, which is packed as a whole. packs_panels: only one
+  /// block of rows (up to MC) does, and each thread packs a panel just before it multiplies by it,
+  /// so that the panel is read once and stays in L1.
   bool shares_b, packs_panels;
   index_t a_elements, elements;  ///< of packed A; of A and packed B, or a panel for each thread
 
@@ -146,7 +146,7 @@ struct GemmPlan {
   }
 };
 
-/// The first product of the batch `g`.
+/// Computes the first product of the batch `g`.
 template <class T>
 inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& tiles,
                          index_t block_tiles, const GemmPlan<T>& plan, const Executor& threads,
@@ -164,9 +164,8 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
 
   for (index_t n0 = 0; n0 < g.n; n0 += detail::kGemmNC) {
     const index_t nc = g.n - n0 < detail::kGemmNC ? g.n - n0 : detail::kGemmNC;
-    // Tasks: blocks of MC rows by blocks of columns, as many as keep every thread busy, whatever m
-    // is. One block of each is a case of its own, since divisions cost a small product some
-    // percent.
+    // Tasks: blocks of MC rows by blocks of columns, enough to keep every thread busy for any m.
+    // One block of each is a separate case, since divisions cost a small product some percent.
     const index_t row_blocks =
         tiles.count <= block_tiles ? 1 : (tiles.count + block_tiles - 1) / block_tiles;
     const index_t a_packs = (tiles.count + kPackedTiles - 1) / kPackedTiles;
@@ -179,7 +178,7 @@ inline void multiply_one(const detail::GemmProblem<T>& g, const TiledRows<T>& ti
       column_blocks = (nc + step - 1) / step;
     }
 
-    // k = 0 still takes one round: the product is 0, and the epilogue is applied.
+    // k = 0 still takes one pass: the product is 0, and the epilogue is applied.
     for (index_t k0 = 0; k0 == 0 || k0 < g.k; k0 += plan.KC) {
       const index_t kc = std::min(g.k - k0, plan.KC);
       const bool last = k0 + plan.KC >= g.k;

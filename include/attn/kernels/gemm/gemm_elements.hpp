@@ -10,8 +10,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A checked batch of products with an epilogue; matrices that serve the whole batch have batch
-/// stride 0.
+/// A batch of products with an epilogue, after the checks; matrices that serve the whole batch have
+/// batch stride 0.
 template <class E>
 struct ElementsProblem {
   TensorView3<const E> a, b;  ///< (batch, m, k), (batch, k, n)
@@ -22,8 +22,8 @@ struct ElementsProblem {
   Activation activation;
   float beta;
   TensorView3<const E> residual;  ///< may be c
-  // For a c of float, instead of c and residual: unrounded sums plus beta times a residual of
-  // float. sums_bias: a bias of float, instead of bias.
+  // For a float c, instead of c and residual: unrounded sums plus beta times a float residual.
+  // sums_bias: a float bias, instead of bias.
   TensorView3<float> sums = {};
   TensorView3<const float> sums_residual = {};
   const float* sums_bias = nullptr;
@@ -32,7 +32,7 @@ struct ElementsProblem {
   const Shape<3>& shape() const { return sums ? sums.shape() : c.shape(); }
 };
 
-/// Restores rows [first, first + to.extent(0)) of the transpose (n, k) of packed weights.
+/// Unpacks rows [first, first + to.extent(0)) of the transpose (n, k) of packed weights.
 template <class E>
 struct UnpackProblem {
   const E* packed;
@@ -49,11 +49,11 @@ struct Backend<family::Products, E, float> {
   Kernel<PackProblem<E>> pack_weights;
   Kernel<UnpackProblem<E>> unpack_weights;
 
-  /// Elements that k x n packed weights take.
+  /// Number of elements that packed k x n weights take.
   index_t packed_size(index_t k, index_t n) const {
     return round_up(k, k_step) * round_up(n, panel_width);
   }
-  /// Whether pairs of elements are multiplied, rather than elements widened to float.
+  /// Whether pairs of elements are multiplied, instead of elements widened to float.
   bool multiplies_pairs() const { return k_step > 1; }
 
   using Problem = ElementsProblem<E>;

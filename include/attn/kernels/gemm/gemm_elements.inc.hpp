@@ -1,10 +1,9 @@
 // Kernel text: products of 16-bit elements.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Packed numbers are 32 bits: an element widened to float, or, where the target multiplies pairs,
-// two neighbours along k. So blocks, panels and tiles are those of float products, over k numbers
-// or half as many pairs; only the tile's multiply-add differs. C is float until the epilogue is
-// done.
+// Packed values have 32 bits: an element widened to float or, for targets with pair products, two
+// neighbours along k. So blocks, panels and tiles are those of float products, over k values or
+// half as many pairs; only the tile's multiply-add differs. C is float until the epilogue is done.
 
 #if defined(ATTN_TARGET_PAIRS)
 namespace pairs {
@@ -21,11 +20,11 @@ template <class E>
 inline constexpr bool kInPairs = false;
 #endif
 
-/// Elements in one packed number.
+/// Elements per packed value.
 template <class E>
 inline constexpr index_t kElements = kInPairs<E> ? 2 : 1;
 
-/// Converts `count` elements, `step` apart, to packed numbers. Half a pair is filled up with 0.
+/// Converts `count` elements, `step` apart, to packed values. An incomplete pair is padded with 0.
 template <class E>
 inline void fetch(const E* from, index_t step, index_t count, float* to) {
   if constexpr (kInPairs<E>) {
@@ -90,7 +89,7 @@ inline void widen_panel(const void* matrix, index_t k0, index_t kc, index_t colu
   fetch(b.data + k0 * panel_columns<float>(b.n) + column * kc, 1, kc * TileShape<float>::NR, panel);
 }
 
-/// Packs weights in the layout of pack_weights(): blocks of KC packed numbers, each in panels.
+/// Packs weights in the layout of pack_weights(): blocks of KC packed values, each in panels.
 template <class E>
 inline void pack_elements(const detail::PackProblem<E>& problem, const Executor&, Workspace&) {
   constexpr index_t NR = TileShape<float>::NR, kStep = kElements<E>;
@@ -116,7 +115,7 @@ inline void pack_elements(const detail::PackProblem<E>& problem, const Executor&
   }
 }
 
-/// Restores rows of packed weights: one row for an embedding, or the whole matrix.
+/// Unpacks rows of packed weights: one row for an embedding, or the whole matrix.
 template <class E>
 inline void unpack_elements(const detail::UnpackProblem<E>& problem, const Executor&, Workspace&) {
   constexpr index_t NR = TileShape<float>::NR, kStep = kElements<E>;
@@ -142,14 +141,14 @@ inline void multiply_panel(const detail::GemmProblem<float>& g, const E* packed,
   using V = Vec<float>;
   constexpr int NV = TileShape<float>::NV;
   constexpr int kVectorBytes = V::kLanes * kElements<E> * int{sizeof(E)};
-  // Into the next panel, too, which follows in memory. Emerald Rapids, one thread: 0.82 of the time
-  // (attn_report's gemv_bf16).
+  // Prefetches into the next panel, too, which follows in memory. Emerald Rapids, one thread: 0.82
+  // of the time (attn_report gemv_bf16).
   constexpr index_t kPrefetchDistance = 8192 / index_t{sizeof(E)};
   const float* a[R];
   V sums[R][NV];
   ATTN_UNROLL
   for (int r = 0; r < R; ++r) {
-    a[r] = g.a + std::min(index_t{r}, g.m - 1) * g.a_row;  // rows past the last are the last again
+    a[r] = g.a + std::min(index_t{r}, g.m - 1) * g.a_row;  // rows past the last repeat it
     ATTN_UNROLL
     for (int v = 0; v < NV; ++v) sums[r][v] = V::all(0);
   }
@@ -208,8 +207,8 @@ inline void multiply_few(const detail::GemmProblem<float>& g, const E* packed,
   });
 }
 
-/// Stores columns [j0, j1) of one row of C, of 16 bits or float: the sums after the epilogue, plus
-/// beta times the residual, rounded once.
+/// Stores columns [j0, j1) of one row of C, 16-bit or float: the sums after the epilogue, plus beta
+/// times the residual, rounded once.
 template <class C>
 inline void close_columns(const TensorView3<C>& c, const TensorView3<const C>& residual,
                           float factor, index_t batch, index_t row, index_t j0, index_t j1,
@@ -243,7 +242,7 @@ inline void close_columns(const TensorView3<C>& c, const TensorView3<const C>& r
   }
 }
 
-/// The same, to the problem's c or sums.
+/// Stores to the problem's c or sums.
 template <class E>
 inline void close_row(const detail::ElementsProblem<E>& g, index_t batch, index_t row, index_t j0,
                       index_t j1, const float* sums) {
@@ -254,8 +253,8 @@ inline void close_row(const detail::ElementsProblem<E>& g, index_t batch, index_
   }
 }
 
-/// Converts as many rows of A at once as fit L2 as packed numbers; these and their float sums are
-/// the scratch memory that a product takes.
+/// Converts as many rows of A at once as fit in L2 as packed values; these and their float sums are
+/// the scratch memory of a product.
 template <class E>
 inline void gemm_elements(const detail::ElementsProblem<E>& g, const Executor& executor,
                           Workspace& workspace) {
@@ -304,7 +303,7 @@ inline void gemm_elements(const detail::ElementsProblem<E>& g, const Executor& e
           for (index_t row = task * kTaskRows; row < end; ++row) f(row);
         });
       };
-      // Without k there may be no A to step through.
+      // k = 0: there may be no A to step through.
       if (k > 0) {
         each_row([&](index_t row) {
           fetch(g.a.at_index({at, i + row, 0}), g.a.stride(2), k, a.data() + row * steps);

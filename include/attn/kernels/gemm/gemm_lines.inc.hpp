@@ -4,9 +4,9 @@
 // Columns of B are read once, in place, cache line by cache line, and transposed in registers:
 // packing would write and read them again.
 
-/// Most rows whose sums fit the registers beside the transposed lines.
+/// The most rows whose sums fit in registers beside the transposed lines.
 inline constexpr int kLineRows = Registers::kRowTileHeight < 8 ? 4 : 8;
-/// Most rows of this path; with more, packing pays (bench/peers' linear_768_16 has 16).
+/// The most rows of this path; with more, packing pays (bench/peers linear_768_16 has 16).
 inline constexpr int kMaxLineRows = Vec<float>::kLanes < 16 ? 8 : 24;
 
 /// Whether a product takes this path. Beyond kLineRows rows, a strip of columns is read once for
@@ -24,8 +24,8 @@ inline bool takes_lines(const detail::GemmProblem<T>& g) {
 
 /// Up to R rows by `Vectors` vectors of columns of C, from column j on. Lanes are columns: blocks
 /// of B are transposed in registers, and every element is one chain of FMAs in the order of k, as
-/// in tile(), so that results do not depend on which of the two runs. Whole cache lines are used at
-/// a time, since columns of B a multiple of 4 KB apart evict one another.
+/// in tile(), so that both give the same bits. Whole cache lines are used at a time, since columns
+/// of B a multiple of 4 KB apart evict one another.
 template <class T, int R, int Vectors>
 inline void multiply_lines(const detail::GemmProblem<T>& g, index_t j) {
   using V = Vec<T>;
@@ -34,7 +34,7 @@ inline void multiply_lines(const detail::GemmProblem<T>& g, index_t j) {
   V sums[R][Vectors];
   ATTN_UNROLL
   for (int r = 0; r < R; ++r) {
-    a[r] = g.a + std::min(index_t{r}, g.m - 1) * g.a_row;  // rows past the last are the last again
+    a[r] = g.a + std::min(index_t{r}, g.m - 1) * g.a_row;  // rows past the last repeat it
     ATTN_UNROLL
     for (int v = 0; v < Vectors; ++v) sums[r][v] = V::all(T{0});
   }
@@ -88,7 +88,7 @@ inline void multiply_lines(const detail::GemmProblem<T>& g, index_t j0, index_t 
   for (; j < j1; j += kLanes) multiply_lines<T, R, 1>(g, std::min(j, j1 - kLanes));
 }
 
-/// The same of up to kLineRows rows.
+/// Up to kLineRows rows.
 template <class T>
 inline void multiply_line_rows(const detail::GemmProblem<T>& g, index_t j0, index_t j1) {
   if (g.m == 1) {

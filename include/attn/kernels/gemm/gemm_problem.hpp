@@ -19,7 +19,8 @@ struct PanelSource {
                 T* panel) = nullptr;
 };
 
-/// Products as the kernels take them: pointers and strides, all checked, c with unit column stride.
+/// Products as the kernels take them: pointers and strides, after the checks, c with unit column
+/// stride.
 template <class T>
 struct GemmProblem {
   index_t m, n, k;
@@ -41,7 +42,7 @@ struct GemmProblem {
   PanelSource<T> source;
 };
 
-/// b (k, n) of any strides, into `packed`, k times panel_columns() elements.
+/// Packs b (k, n) of any strides into `packed`, k times panel_columns() elements.
 template <class T>
 struct PackProblem {
   TensorView2<const T> b;
@@ -54,7 +55,7 @@ struct Backend<family::Products, In, Acc> {
   Kernel<GemmProblem<In>> gemm;
   Kernel<PackProblem<In>> pack_weights;
 
-  /// Elements that k x n packed weights take.
+  /// Number of elements that packed k x n weights take.
   index_t packed_size(index_t k, index_t n) const { return k * round_up(n, panel_width); }
 
   using Gemm = GemmProblem<In>;
@@ -98,7 +99,7 @@ struct Backend<family::Products, In, Acc> {
 inline constexpr index_t kGemmMaxKC = 512;
 inline constexpr index_t kGemmNC = 4096;
 
-/// MC for elements of so many bytes: 192 floats where the cache holds 1 MB.
+/// MC for elements of the given size in bytes: 192 floats for a cache of 1 MB.
 inline index_t gemm_mc(index_t element_size) {
   const index_t rows = second_level_cache() * 3 / 8 / (kGemmMaxKC * element_size);
   return std::clamp(rows, index_t{48}, index_t{384});

@@ -2,19 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every element of C is the sum over tiles of 32 k, in the order of k, however few rows there are,
-// so that a row has the same bits alone as among others. docs/precision.md says how a tile sums. k
-// is filled up with zeros to whole tiles.
+// so that a row has the same bits alone and together with others. docs/precision.md describes how a
+// tile sums. k is padded with zeros to whole tiles.
 
 /// Rows and columns of one block of sums: two tiles of rows by two panels of weights, so that each
 /// tile is loaded once for two products.
 inline constexpr index_t kTileRows = 2 * Tiles::kRows, kTileColumns = 2 * Tiles::kRows;
 
-/// Bytes of k that are multiplied at once: two tiles of rows and two panels of this depth fit L1
-/// twice, so that the panels stay there while the rows pass.
+/// Bytes of k that are multiplied at once: two tiles of rows and two panels of this depth fit in L1
+/// twice, so that the panels stay there for all rows.
 inline constexpr index_t kTileDepth = 512;
 
-/// Tile registers 0 to 3 = the block of 32 x 32 sums at `sums`, whose rows lie `row` elements
-/// apart, or zero unless are_there.
+/// Loads tile registers 0 to 3 with the block of 32 x 32 sums at `sums`, whose rows lie `row`
+/// elements apart, or with zero unless are_there.
 template <class T>
 inline void load_sums(const T* sums, index_t row, bool are_there) {
   if (are_there) {
@@ -58,12 +58,12 @@ inline void add_products(index_t steps, const void* a0, const void* a1, const vo
   }
 }
 
-/// Tile registers 0 and 1 += one row of tiles of A by two panels of B, for up to 16 rows, whose
-/// time is that of reading the panels. Rows of A are a_row bytes apart, its tiles a_step.
+/// Tile registers 0 and 1 += one row of tiles of A by two panels of B, for up to 16 rows; the time
+/// is that of reading the panels. Rows of A are a_row bytes apart, its tiles a_step.
 template <class Products>
 inline void add_products_of_few(index_t steps, const char* a, index_t a_row, index_t a_step,
                                 const char* b0, const char* b1) {
-  // Emerald Rapids, one thread, one row: 0.6 of the time (attn_report's gemv_bf16).
+  // Emerald Rapids, one thread, one row: 0.6 of the time (attn_report gemv_bf16).
   constexpr index_t kPrefetchDistance = 8 * Tiles::kBytes;
   const auto prefetch = [](const char* at) {
     ATTN_UNROLL
@@ -90,7 +90,7 @@ struct PairProducts {
 /// k of one tile of bfloat16.
 inline constexpr index_t kTileK = 32;
 
-/// Copies up to 32 elements, `step` apart, and fills up with 0.
+/// Copies up to 32 elements, `step` apart, and pads with 0.
 inline void fetch_line(const bfloat16* from, index_t step, index_t count, bfloat16* to) {
   if (step == 1) {
     std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(bfloat16));
@@ -140,7 +140,7 @@ inline void pack_tiles(const ElementsMatrix<bfloat16>& b, index_t column, index_
   }
 }
 
-/// Packs weights: panels of 16 columns one after the other, each with all its tiles of k.
+/// Packs weights: panels of 16 columns one after another, each with all its tiles of k.
 inline void pack_weight_tiles(const detail::PackProblem<bfloat16>& problem, const Executor&,
                               Workspace&) {
   const TensorView2<const bfloat16>& b = problem.b;
@@ -175,12 +175,12 @@ struct TileProduct {
   bool is_few() const { return problem.packed_b != nullptr && rows <= Tiles::kRows; }
 };
 
-/// Columns to which the epilogue is applied at once, and the floats between rows of their sums: an
-/// odd number of cache lines, so that rows fall into different sets.
+/// Number of columns to which the epilogue is applied at once, and the floats between rows of their
+/// sums: an odd number of cache lines, so that rows map to different sets.
 inline constexpr index_t kFinishedColumns = 128, kSumsRow = kFinishedColumns + 16;
 
 /// Rows [i0, i1) by columns [j0, j1), at most kFinishedColumns. `panels`: room for two panels of
-/// kTileDepth bytes of k, where B is not packed.
+/// kTileDepth bytes of k, if B is not packed.
 inline void multiply_tiles(const TileProduct& g, index_t i0, index_t i1, index_t j0, index_t j1,
                            float* sums, bfloat16* panels) {
   constexpr index_t kSteps = kTileDepth / Tiles::kRowBytes, kTileElements = 16 * kTileK;
@@ -200,7 +200,7 @@ inline void multiply_tiles(const TileProduct& g, index_t i0, index_t i1, index_t
       Tiles::store<1>(sums + j - j0 + 16, kSumsRow * index_t{sizeof(float)});
       continue;
     }
-    // Once even without k: the sums are 0.
+    // One pass even for k = 0: the sums are 0.
     for (index_t step = 0; step == 0 || step < g.steps; step += kSteps) {
       const index_t count = std::min(g.steps - step, kSteps);
       const bfloat16 *b0, *b1;
@@ -242,7 +242,7 @@ inline void gemm_tiles(const detail::ElementsProblem<bfloat16>& g, const Executo
   const index_t batch = shape[0], m = shape[1], n = shape[2], k = g.a.extent(2);
   if (batch == 0 || m == 0 || n == 0) return;
   const index_t steps = (k + kTileK - 1) / kTileK;
-  // A block of rows stays in L2 while panels of B pass.
+  // A block of rows stays in L2 for all panels of B.
   const index_t row_bytes = std::max(steps, index_t{1}) * Tiles::kRowBytes;
   const index_t wanted_rows = second_level_cache() * 3 / 8 / row_bytes / kTileRows * kTileRows;
   const index_t max_rows =
@@ -271,7 +271,7 @@ inline void gemm_tiles(const detail::ElementsProblem<bfloat16>& g, const Executo
       const bool is_few = g.packed_b != nullptr && rows <= Tiles::kRows;
       const index_t tiles = is_few ? 1 : detail::round_up(rows, kTileRows) / 16;
       const index_t tile_rows = is_few && rows == 1 ? 1 : 16;
-      // Without k there may be no A to step through.
+      // k = 0: there may be no A to step through.
       threads.run(k == 0 ? 0 : tiles, [&](index_t tile, int) {
         bfloat16* to = a.data() + tile * steps * 16 * kTileK;
         for (index_t step = 0; step < steps; ++step) {

@@ -9,13 +9,13 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Most rows of A in products with unpacked rows of B (dot.inc.hpp): attention's decode path.
+/// The most rows of A in products with unpacked rows of B (dot.inc.hpp): attention's decode path.
 inline constexpr index_t kMaxDecodeRows = 12;
-/// These kernels take up to so many rows of A at once; memory must hold a multiple of them.
+/// These kernels take up to this many rows of A at once; memory must hold a multiple of them.
 inline constexpr index_t kDecodeRowsAtOnce = 4;
 static_assert(kMaxDecodeRows % kDecodeRowsAtOnce == 0);
-/// Sums over n rows of B are made in an order that depends on ceil(n / kKeyStep) only, so that one
-/// more row often changes no other's share.
+/// The order of sums over n rows of B depends only on ceil(n / kKeyStep), so that one more row
+/// often changes no other's share.
 inline constexpr index_t kKeyStep = 16;
 
 }  // namespace detail

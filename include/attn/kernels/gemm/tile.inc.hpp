@@ -12,8 +12,8 @@ struct TileShape {
   static constexpr int NR = NV * Vec<T>::kLanes;
 };
 
-/// How GEMM cuts the rows of C: tiles of MR = 6, and at the end up to two of 4 where that leaves
-/// fewer rows to fill up: 128 rows are 20 x 6 + 2 x 4, where 22 tiles of 6 would compute 132.
+/// How GEMM cuts the rows of C: tiles of MR = 6, and at the end up to two of 4 if that leaves fewer
+/// rows to pad: 128 rows are 20 x 6 + 2 x 4, where 22 tiles of 6 would compute 132.
 template <class T>
 struct TiledRows {
   static constexpr index_t MR = TileShape<T>::MR, kLowMR = 4;
@@ -22,7 +22,7 @@ struct TiledRows {
 
   explicit TiledRows(index_t rows) {
     const index_t rest = rows % MR;
-    // One or two rows left over: together with a tile of 6 they are two tiles of 4.
+    // One or two remaining rows: together with a tile of 6 they are two tiles of 4.
     const index_t low = rest == 0 || rest == 5 ? 0 : rest > 2 || rows < MR ? 1 : 2;
     high = rows / MR + (rest == 5 ? 1 : low == 2 ? -1 : 0);
     count = high + low;
@@ -36,7 +36,7 @@ struct TiledRows {
 
 /// Register tile of products with few rows and columns, such as attention's: 8 x 2 vectors with 32
 /// registers. 32 and 128 rows are whole tiles of 8, while tiles of 6 would compute 36 and 132. GEMM
-/// with 8 x 2 takes 1.03 times as long (attn_report's gemm_1024).
+/// with 8 x 2 takes 1.03 times as long (attn_report gemm_1024).
 template <class T>
 struct RowTileShape {
   static constexpr int MR = Registers::kRowTileHeight;
@@ -44,9 +44,9 @@ struct RowTileShape {
   static constexpr int NR = NV * Vec<T>::kLanes;
 };
 
-/// Memory layout of A. interleaved: packed, MR elements of one k after the other; rows: row-major;
-/// columns: transposed, a row of memory holds one k of all rows, as attention's backward reads the
-/// weights.
+/// Memory layout of A. interleaved: packed, MR elements of one k after another; rows: row-major;
+/// columns: transposed, where a row of memory holds one k of all rows, as attention's backward
+/// reads the weights.
 enum class ALayout { interleaved, rows, columns };
 
 /// How a tile updates C.
@@ -62,7 +62,7 @@ enum class TileUpdate {
 /// `step` bytes after the last. With A in rows, where no register is left for a step,
 /// TileUpdate::scale prefetches as many bytes as B has from `at` on, and other updates nothing.
 /// Spread over the products, since a core has few fill buffers and a burst of prefetches stalls it
-/// (attn_report's gemm_bert and sdpa_queries_32).
+/// (attn_report gemm_bert and sdpa_queries_32).
 struct TilePrefetch {
   const char* at = nullptr;
   index_t step = 0;
@@ -211,7 +211,7 @@ inline void add_transposed(index_t rows, index_t columns, index_t k, const T* a,
   }
 }
 
-/// Packs one tile of A: `height` rows of k, interleaved, filled up with zeros to R rows.
+/// Packs one tile of A: `height` rows of k, interleaved, padded with zeros to R rows.
 template <class T>
 inline void pack_tile(index_t R, index_t height, index_t k, const T* a, index_t row_stride,
                       index_t k_stride, T* packed) {
@@ -221,13 +221,13 @@ inline void pack_tile(index_t R, index_t height, index_t k, const T* a, index_t 
   if (k_stride == 1) {
     for (; p + kSize <= k; p += kSize) {
       const Block<T> block(a + p, row_stride, static_cast<int>(height));
-      // A store writes up to kSize - R elements too many, which the next store overwrites. The last
-      // k is left to the loop below, since nothing may be written after it.
+      // A store writes up to kSize - R elements too many, which the next store overwrites. The loop
+      // below handles the last k, since nothing may be written after it.
       const bool is_last = p + kSize == k;
       ATTN_UNROLL
       for (int x = 0; x < kSize - 1; ++x) block.store(x, packed + (p + x) * R);
       if (!is_last) block.store(kSize - 1, packed + (p + kSize - 1) * R);
-      for (index_t r = kSize; r < R; ++r) {  // only where a block is lower than a tile
+      for (index_t r = kSize; r < R; ++r) {  // only if a block is lower than a tile
         for (index_t x = 0; x < kSize; ++x) {
           packed[(p + x) * R + r] = r < height ? a[r * row_stride + p + x] : T{0};
         }
@@ -242,9 +242,9 @@ inline void pack_tile(index_t R, index_t height, index_t k, const T* a, index_t 
   }
 }
 
-/// Packs whole tiles of MR rows, one after the other, of an A with contiguous columns, as products
-/// for weight gradients have. k is the outer loop, so that each cache line is read once: rows of
-/// A^T are often a multiple of 4 KB apart and evict one another.
+/// Packs whole tiles of MR rows, one after another, of an A with contiguous columns, as in products
+/// for weight gradients. k is the outer loop, so that each cache line is read once: rows of A^T are
+/// often a multiple of 4 KB apart and evict one another.
 template <class T>
 inline void pack_transposed_tiles(index_t tiles, index_t k, const T* a, index_t k_stride,
                                   T* packed) {
@@ -253,7 +253,7 @@ inline void pack_transposed_tiles(index_t tiles, index_t k, const T* a, index_t 
     const T* from = a + p * k_stride;
     T* to = packed + p * MR;
     for (index_t t = 0; t < tiles; ++t, from += MR, to += MR * k) {
-      std::memcpy(to, from, MR * sizeof(T));  // of a known size: two moves
+      std::memcpy(to, from, MR * sizeof(T));  // constant size: two moves
     }
   }
 }
@@ -280,7 +280,7 @@ inline void pack_part(index_t width, index_t room, index_t k, const T* b, index_
   }
 }
 
-/// Packs one panel of B: `width` columns of k elements, the rest of NR filled up with zeros.
+/// Packs one panel of B: `width` columns of k elements, padded with zeros to NR.
 template <class T>
 inline void pack_panel(index_t width, index_t k, const T* b, index_t k_stride,
                        index_t column_stride, T* panel) {
@@ -304,8 +304,8 @@ inline void pack_panel(index_t width, index_t k, const T* b, index_t k_stride,
   for (index_t p = 0; p < k; ++p) std::fill(panel + p * NR + width, panel + (p + 1) * NR, T{0});
 }
 
-/// Packs k x columns of B into panels of NR columns (the last one filled up with zeros): panel j
-/// begins at j * NR * k, and holds NR columns of one k after the other.
+/// Packs k x columns of B into panels of NR columns (the last one padded with zeros): panel j
+/// begins at j * NR * k, and holds NR columns of one k after another.
 template <class T>
 inline void pack_columns(index_t columns, index_t k, const T* b, index_t k_stride,
                          index_t column_stride, T* packed) {

@@ -16,7 +16,7 @@ struct ContrastiveOptions {
 
 namespace detail {
 
-/// rows of `to` = those of x divided by their lengths, which are kept; a row of zeros stays one.
+/// rows of `to` = rows of x divided by their lengths, which are stored; a row of zeros stays zero.
 template <class T>
 void normalize_rows(const TensorView2<const T>& x, const TensorView2<T>& to, T* lengths) {
   for (index_t i = 0; i < x.extent(0); ++i) {
@@ -31,7 +31,7 @@ void normalize_rows(const TensorView2<const T>& x, const TensorView2<T>& to, T* 
   }
 }
 
-/// d = the gradient of x, of which d is that of its unit vectors: (d - u (u . d)) / length.
+/// d = the gradient of x from d, the gradient of its unit vectors u: (d - u (u . d)) / length.
 template <class T>
 void normalize_rows_backward(const TensorView2<const T>& unit, const T* lengths,
                              const TensorView2<T>& d) {
@@ -46,11 +46,11 @@ void normalize_rows_backward(const TensorView2<const T>& unit, const T* lengths,
 
 }  // namespace detail
 
-/// Row i of x belongs to row i of y, and to no other: the mean over i of -log softmax over j of
-/// cosine(x_i, y_j) / temperature at j = i; d_x and d_y are its gradients, overwritten. Shapes: all
-/// (n, dim). Throws ShapeError, and ValueError for a temperature that is not above 0. Source: van
-/// den Oord, Li, Vinyals, "Representation Learning with Contrastive Predictive Coding" (2018),
-/// equation 4, with cosines.
+/// The contrastive loss of pairs: row i of x belongs to row i of y only. The mean over i of -log
+/// softmax over j of cosine(x_i, y_j) / temperature at j = i; overwrites d_x and d_y with its
+/// gradients. Shapes: all (n, dim). Throws ShapeError, and ValueError for a temperature <= 0.
+/// Source: van den Oord, Li, Vinyals, "Representation Learning with Contrastive Predictive Coding"
+/// (2018), equation 4, with cosines.
 template <TensorLike X, TensorLike Y, TensorLike DX, TensorLike DY>
 double contrastive_loss_backward(const X& x, const Y& y, DX&& d_x, DY&& d_y,
                                  const ContrastiveOptions& options = {}) {

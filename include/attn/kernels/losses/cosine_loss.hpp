@@ -43,7 +43,7 @@ double cosine_embedding_loss(std::string_view function, const TensorView2<const 
     const double lengths = std::sqrt(xx) * std::sqrt(yy);
     const double cosine = lengths == 0 ? 0 : xy / lengths;
     const bool alike = targets(i) == Id{1};
-    // Written so that a NaN counts.
+    // Written so that a NaN takes the active branch.
     const bool counts = alike || !(cosine < options.margin);
     if (counts) sum += alike ? 1 - cosine : cosine - options.margin;
     if (!d_x) continue;
@@ -79,9 +79,9 @@ double cosine_embedding_loss(const X& x, const Y& y, const Targets& targets,
       detail::view_as<const Id, 1>(targets), {}, {}, options);
 }
 
-/// The same, and its gradients into d_x and d_y (n, dim), which may be x and y: of a pair that is
-/// alike, or whose cosine is at least the margin, -+ (y / |x||y| - cosine x / |x|^2) / n, and 0
-/// where one is a row of zeros. Throws ShapeError for other shapes.
+/// Returns the loss and writes its gradients to d_x and d_y (n, dim), which may be x and y: for a
+/// similar pair, or one whose cosine is at least the margin, -+ (y / |x||y| - cosine x / |x|^2) /
+/// n, and 0 if one is a row of zeros. Throws ShapeError for other shapes.
 template <TensorLike X, TensorLike Y, TensorLike Targets, TensorLike DX, TensorLike DY>
 double cosine_embedding_loss_backward(const X& x, const Y& y, const Targets& targets, DX&& d_x,
                                       DY&& d_y, const CosineEmbeddingOptions& options = {}) {

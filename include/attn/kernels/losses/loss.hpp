@@ -27,7 +27,7 @@ struct CrossEntropyOptions {
 
 namespace detail {
 
-/// Rows have innermost stride 1. targets: checked; -1 = ignored.
+/// Rows have innermost stride 1. targets: after the checks; -1 = ignored.
 template <class T>
 struct CrossEntropyProblem {
   TensorView2<const T> logits;
@@ -117,10 +117,10 @@ double cross_entropy(std::string_view function, TensorView2<const T> logits,
 }  // namespace detail
 
 /// The mean over rows of (1 - s) w(target) (-log p(target)) + s / classes * sum over c of w(c)
-/// (-log p(c)), where p is softmax(logits), s label_smoothing and w the classes' weights, divided
-/// by the mean w(target) as in PyTorch. NaN where every target is ignored. Shapes: logits (rows,
-/// classes) with a unit innermost stride, targets (rows) of any integer type. Rows are summed in
-/// order, in double. Throws ShapeError, and ValueError for a target that is no class.
+/// (-log p(c)), where p is softmax(logits), s label_smoothing and w the class weights, divided by
+/// the mean w(target) as in PyTorch. NaN if every target is ignored. Shapes: logits (rows, classes)
+/// with a unit innermost stride, targets (rows) of any integer type. Rows are summed in order, in
+/// double. Throws ShapeError, and ValueError for a target out of range.
 template <TensorLike X, TensorLike Targets>
 double cross_entropy(const X& logits, const Targets& targets,
                      const CrossEntropyOptions<detail::real_t<X>>& options = {}) {
@@ -134,8 +134,9 @@ double cross_entropy(const X& logits, const Targets& targets,
                                       detail::view_as<const Id, 1>(targets), {}, options);
 }
 
-/// The same, and its gradient into d_logits (rows, classes), which may be logits: softmax and loss
-/// share one pass, and logits and their gradient need not both stand in memory. Ignored rows get 0.
+/// Returns the loss and writes its gradient to d_logits (rows, classes), which may be logits:
+/// softmax and loss share one pass, and memory need not hold both logits and their gradient.
+/// Ignored rows get 0.
 template <TensorLike X, TensorLike Targets, TensorLike DX>
 double cross_entropy_backward(const X& logits, const Targets& targets, DX&& d_logits,
                               const CrossEntropyOptions<detail::real_t<X>>& options = {}) {
@@ -153,8 +154,8 @@ double cross_entropy_backward(const X& logits, const Targets& targets, DX&& d_lo
 
 namespace detail {
 
-/// Mean squared difference, and its gradient where d_x is given; both views have one shape and any
-/// strides.
+/// Mean squared difference, and its gradient if d_x is given; both views have the same shape and
+/// any strides.
 template <class T, int Rank>
 double add_squares(TensorView<const T, Rank> x, TensorView<const T, Rank> target,
                    TensorView<T, Rank> d_x, double scale) {
@@ -188,8 +189,8 @@ double mse_loss(const X& x, const Target& target) {
   return detail::add_squares<T, kRank>(from, to, {}, 0) / static_cast<double>(from.size());
 }
 
-/// The same, and its gradient 2 (x - target) / elements into d_x, which may be x. Throws
-/// ShapeError.
+/// Returns the loss and writes its gradient 2 (x - target) / elements to d_x, which may be x.
+/// Throws ShapeError.
 template <TensorLike X, TensorLike Target, TensorLike DX>
 double mse_loss_backward(const X& x, const Target& target, DX&& d_x) {
   using T = detail::real_t<X>;

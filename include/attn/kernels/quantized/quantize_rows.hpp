@@ -10,7 +10,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// codes with innermost stride 1.
+/// Quantised values with innermost stride 1.
 template <class T>
 struct QuantizationProblem {
   TensorView4<const T> from;
@@ -39,10 +39,10 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Of each row x along the last axis: scale = max |x| / 127, codes x / scale to nearest, ties to
-/// even. A row of zeros, or whose scale would be subnormal, has scale 0 and codes 0; a row with a
-/// NaN or an infinity has scale NaN. The same bits on every instruction set. Shapes agree, but for
-/// the last axis of scales, which is missing.
+/// Quantises each row x along the last axis: scale = max |x| / 127, value = x / scale rounded to
+/// nearest, ties to even. A row of zeros, or whose scale would be subnormal, has scale 0 and values
+/// 0; a row with a NaN or an infinity has scale NaN. The same bits on every instruction set. Shapes
+/// agree, except that scales lack the last axis.
 template <class T>
 void quantize_rows(const TensorView4<const T>& from, const TensorView4<std::int8_t>& codes,
                    const TensorView3<T>& scales, const Execution& execution) {

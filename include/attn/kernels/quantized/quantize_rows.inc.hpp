@@ -1,7 +1,7 @@
 // Kernel text: one row to int8 and its scale.
 // SPDX-License-Identifier: Apache-2.0
 
-/// f(first, count, x) for pieces of a row, side by side at x.
+/// Calls f(first, count, x) for pieces of a row, contiguous at x.
 template <class T, class F>
 ATTN_INLINE void for_pieces(index_t n, const T* from, index_t stride, F f) {
   constexpr index_t kPiece = 256;

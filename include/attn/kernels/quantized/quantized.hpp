@@ -11,23 +11,24 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// What activations become before they meet quantised weights.
+/// How activations are converted before they are multiplied by quantised weights.
 enum class ActivationFormat {
   exact,  ///< floats as they are: the products of the weights that dequantize() gives, bit for bit
-  /// Rounded to bfloat16, to nearest even: then as exact, but by WeightFormat::bf16 in pairs where
-  /// that is faster.
+  /// Rounded to bfloat16, to nearest even; then computed as with exact, but with WeightFormat::bf16
+  /// in pairs where that is faster.
   bf16,
-  /// scale = max |x| / 127 of every 32 neighbours (of each half of the row where weights have one
-  /// scale a row, of thirds and so on where halves would be longer than 1024), sums in integers.
+  /// Quantised to 8 bits: scale = max |x| / 127 for every 32 neighbours (if weights have one scale
+  /// per row: for each half of the row, or each third and so on if halves would be longer than
+  /// 1024); sums are integers.
   int8,
-  /// Twice so: the codes that int8 makes, and those of what they leave, in one product of two rows
-  /// for each. The error is a 254th of int8's.
+  /// Quantised in two terms: the values of int8 and their residual, also in 8 bits; one product of
+  /// two rows each. The error is a 254th of int8's.
   int16,
 };
 
 namespace detail {
 
-/// Whether activations become integer codes.
+/// Whether activations become integers.
 constexpr bool is_integer(ActivationFormat activations) {
   return activations == ActivationFormat::int8 || activations == ActivationFormat::int16;
 }
@@ -65,7 +66,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// f(rounded), activations (m, k) as floats that bfloat16 has.
+/// Calls f(rounded) with activations (m, k) as floats that are exact in bfloat16.
 template <class F>
 void with_bfloat16_activations(const TensorView2<const float>& a, const Execution& execution,
                                F&& f) {
@@ -78,8 +79,8 @@ void with_bfloat16_activations(const TensorView2<const float>& a, const Executio
   f(TensorView2<const float>(widened));
 }
 
-/// gemm() by quantised weights one below the other: a is rounded once, and few rows take one region
-/// of threads.
+/// gemm() with several quantised weights stacked along the columns of c: rounds a once, and few
+/// rows take one parallel region.
 inline void gemm(const TensorView2<const float>& a, std::span<const QuantizedMatrix> weights,
                  ActivationFormat activations, const TensorView2<float>& c,
                  const Epilogue<float>& epilogue, const Execution& execution) {
@@ -106,10 +107,10 @@ inline void gemm(const TensorView2<const float>& a, std::span<const QuantizedMat
 
 }  // namespace detail
 
-/// c = a W^T with an epilogue, W (n, k) quantised: a (m, k), c (m, n), as for the other gemm(). An
-/// activation that is NaN or infinite makes its row of c NaN, and no other. Source: contract of the
-/// instruction VPDPBUSD; rows of results have the same bits on every instruction set but for the
-/// rounding of multiply-adds. Throws ShapeError.
+/// c = a W^T with an epilogue, W (n, k) quantised: a (m, k), c (m, n), as for the other gemm(). A
+/// NaN or infinity in a makes its row of c NaN, and no other. Source: contract of the instruction
+/// VPDPBUSD; rows of results have the same bits on every instruction set except for the rounding of
+/// multiply-adds. Throws ShapeError.
 template <TensorLike A, TensorLike C>
 void gemm(const A& a, const QuantizedWeights& b, ActivationFormat activations, C&& c,
           const Epilogue<float>& epilogue = {}, const Execution& execution = {}) {

@@ -9,16 +9,16 @@
 #include "attn/kernels/quantized/quantized_tiles.inc.hpp"
 #endif
 
-/// How many of k activations share a scale beside weights with one scale a row: half of them, or
-/// fewer, as many as sums of codes are exact for; whole tiles. A large activation takes the codes
-/// from its half of the row alone (bench/precision prints what embeddings lose).
+/// How many of k activations share a scale if weights have one scale per row: half of them, or
+/// fewer, so that integer sums are exact; whole tiles. A large activation then degrades only its
+/// half of the row (bench/precision prints the error of embeddings).
 inline index_t row_piece(index_t k) {
   constexpr index_t kTile = 64, kMax = ExpandedPanels::kMaxK;
   const index_t pieces = std::max(index_t{2}, (k + kMax - 1) / kMax);
   return std::max(kTile, detail::round_up((k + pieces - 1) / pieces, kTile));
 }
 
-/// Products of `rows`, which are quantised, by weights of one format, one below the other.
+/// Products of `rows`, which are quantised, by stacked weights of one format.
 inline void multiply_rows(const detail::GemmProblem<float>& g,
                           std::span<const detail::QuantizedMatrix> parts, const QuantizedRows& rows,
                           const Executor& threads, Workspace& workspace) {
@@ -44,8 +44,8 @@ inline void multiply_rows(const detail::GemmProblem<float>& g,
   }
 }
 
-/// Products of activations in 8 bits by weights of one format, one below the other; of activations
-/// in 16 bits as two rows of 8 each, the second of which is what the first leaves.
+/// Products of 8-bit activations by stacked weights of one format; 16-bit activations are two rows
+/// of 8 bits each, the value and its residual.
 inline void quantize_and_multiply(std::span<const detail::QuantizedMatrix> parts,
                                   const detail::GemmProblem<float>& g, bool is_int16,
                                   const Executor& executor, Workspace& workspace) {

@@ -1,8 +1,8 @@
 // Kernel text: activations to 8 bits, with scales and sums per group.
 // SPDX-License-Identifier: Apache-2.0
 
-/// Rows of activations in 8 bits, filled up with zeros to whole groups of codes; and per row and
-/// piece (a block of weights) what the sums over it need.
+/// Rows of 8-bit activations, padded with zeros to whole groups; and, per row and piece (a block of
+/// weights), the terms that its sums need.
 struct QuantizedRows {
   std::int8_t* codes;
   index_t row_bytes;      ///< from one row to the next
@@ -12,8 +12,8 @@ struct QuantizedRows {
   std::int32_t* starts;   ///< -zero times the sum of codes
 };
 
-/// One row of k activations at `x`, x_k apart. Neighbours of `shared` have one scale. With
-/// `has_rest` the line, which may be x, becomes what the codes leave of them.
+/// Quantises one row of k activations at `x`, x_k apart. `shared` neighbours have one scale. With
+/// `has_rest` the line, which may be x, becomes the residual.
 inline void quantize_row(const float* x, index_t x_k, index_t k, index_t shared, int zero,
                          const QuantizedRows& rows, index_t row, float* line, bool has_rest) {
   using V = Vec<float>;
@@ -28,7 +28,7 @@ inline void quantize_row(const float* x, index_t x_k, index_t k, index_t shared,
     each_vector<float>(n, [&](index_t i, auto lanes) {
       const V v = load(x + begin + i, lanes);
       largest_lanes = max(largest_lanes, max(v, V::all(0) - v));
-      check = fma(v, V::all(0), check);  // NaN where one is not finite
+      check = fma(v, V::all(0), check);  // NaN if one is not finite
     });
     const bool is_finite = sum(check) == 0;
     const float largest = is_finite ? max_lane(largest_lanes) : 0, step = largest / 127;

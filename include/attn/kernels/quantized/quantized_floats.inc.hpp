@@ -8,7 +8,7 @@ ATTN_INLINE Vec<float> load_scales(const detail::QuantizedMatrix& w, const std::
   return Int8::widen(reinterpret_cast<const float16*>(part) + at);
 }
 
-/// A packed panel of floats for tile_panel(): PanelSource::write. Every weight is that of
+/// Writes a packed panel of floats for tile_panel(): PanelSource::write. Every weight equals
 /// QuantizedWeights::dequantize().
 inline void expand_panel(const void* matrix, index_t k0, index_t kc, index_t column, index_t width,
                          float* to) {
@@ -50,8 +50,8 @@ inline void expand_panel(const void* matrix, index_t k0, index_t kc, index_t col
   }
 }
 
-/// Up to R rows by `columns` columns from j on, a multiple of 16, with weights that are made floats
-/// in registers. Every element is one chain of multiply-adds in the order of k, as in tile().
+/// Up to R rows by `columns` columns from j on, a multiple of 16, with weights dequantised in
+/// registers. Every element is one chain of multiply-adds in the order of k, as in tile().
 template <int R>
 inline void multiply_exact(const detail::GemmProblem<float>& g, const detail::QuantizedMatrix& w,
                            index_t j, index_t columns) {
@@ -68,7 +68,7 @@ inline void multiply_exact(const detail::GemmProblem<float>& g, const detail::Qu
   V acc[R][W];
   ATTN_UNROLL
   for (int r = 0; r < R; ++r) {
-    a[r] = g.a + std::min(index_t{r}, g.m - 1) * g.a_row;  // rows past the last are the last again
+    a[r] = g.a + std::min(index_t{r}, g.m - 1) * g.a_row;  // rows past the last repeat it
     ATTN_UNROLL
     for (int x = 0; x < W; ++x) acc[r][x] = V::all(0);
   }
@@ -125,7 +125,7 @@ inline detail::GemmProblem<float> columns_of(detail::GemmProblem<float> g, index
   return g;
 }
 
-/// Products of activations as they are. Few rows take weights straight from their codes, others
+/// Products of unconverted activations. Few rows dequantise weights in registers, others multiply
 /// packed panels of them.
 inline void multiply_floats_by(const detail::QuantizedMatrix& w, detail::GemmProblem<float> g,
                                const Executor& executor, Workspace& workspace) {

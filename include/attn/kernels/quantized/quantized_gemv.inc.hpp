@@ -3,26 +3,26 @@
 //
 // Memory limits these products: a block of Q4_1 is 320 bytes for 512 weights, and AVX-512 VNNI
 // spends 15 cycles of its two vector ports on it, 64 GB/s at 3 GHz where a core reads 13 to 25. So
-// nothing is written but the result, and every line that is read prefetches the line at its place
-// in the next panels, since hardware prefetchers lose the trail at each panel's end. Emerald
-// Rapids, the weights of SmolLM2 in turn, one thread: 0.62 of the time that expanding them first
-// takes; two panels instead of four, 1.1 times as long; no prefetch, 1.5 times.
+// only the result is written, and every line read prefetches the line at the same place in the next
+// panels, because hardware prefetchers restart at each panel's end. Emerald Rapids, the weights of
+// SmolLM2 in turn, one thread: 0.62 of the time of expanding them first; two panels instead of
+// four, 1.1 times as long; no prefetch, 1.5 times.
 
-/// The most rows that a tile takes. Each tile reads and expands the codes again, as 8 conversations
-/// notice (llm_speed's llm_decode_batch).
+/// The most rows of a tile. Each tile reads and expands the weights again, which slows 8
+/// conversations (llm_speed llm_decode_batch).
 inline constexpr int kMaxGemvHeight = Int8::kRows < 4 ? int{Int8::kRows} : 8;
-/// Rows of activations that are multiplied by codes as they lie.
+/// Rows of activations that are multiplied directly from their stored layout.
 inline constexpr index_t kGemvRows = std::max(8, 2 * kMaxGemvHeight);
 
-/// Panels that a tile takes. Of 8 rows, the sums in integers and those in floats are all 32
-/// registers of AVX-512; the latter wait in memory for the end of a block, which takes less than
-/// reading every activation for half the columns.
+/// Panels of a tile. For 8 rows, the integer and float sums fill all 32 registers of AVX-512; the
+/// float sums wait in memory for the end of a block, which costs less than reading every activation
+/// for half the columns.
 constexpr int gemv_panels(int height) {
   const bool is_low = height == 1 || (height == 2 && kMaxGemvHeight > 2);
   return is_low ? 2 * Int8::kPanels : Int8::kPanels;
 }
 
-/// The rows of one tile side by side, so that it reads them from one address on.
+/// The rows of one tile, stored side by side, so that the tile reads them from one address on.
 struct GemvRows {
   int height;
   const std::int8_t* codes;    ///< (group of four k, row, 4)
@@ -30,8 +30,8 @@ struct GemvRows {
   const std::int32_t* starts;  ///< (piece, row)
 };
 
-/// Rows from `row` on; those past the last are the last again. `codes`, `scales` and `starts` have
-/// room for them: height rows, twice in `scales`.
+/// Rows from `row` on; rows past the last repeat it. `codes`, `scales` and `starts` have room for
+/// `height` rows, twice in `scales`.
 inline GemvRows interleave_rows(const QuantizedRows& a, index_t m, index_t row, int height,
                                 std::int8_t* codes, float* scales, std::int32_t* starts) {
   float* const sums = scales + height * a.pieces;
@@ -52,8 +52,8 @@ inline GemvRows interleave_rows(const QuantizedRows& a, index_t m, index_t row, 
 }
 
 /// Rows from `row` on by the panels from column j on: c = x W^T for `columns` columns. The float
-/// sums of an element are those of int8_tile(), in its order. Prefetches panels `distance` bytes
-/// behind.
+/// sums of an element are those of int8_tile(), in the same order. Prefetches panels `distance`
+/// bytes ahead.
 template <int R, bool kWide, bool kNarrow>
 inline void gemv_tile(const detail::GemmProblem<float>& g, const detail::QuantizedMatrix& w,
                       const QuantizedRows& rows, const GemvRows& a, index_t row, index_t j,
@@ -84,7 +84,7 @@ inline void gemv_tile(const detail::GemmProblem<float>& g, const detail::Quantiz
       ATTN_UNROLL
       for (int v = 0; v < W; ++v) sums[r][v] = start;
     }
-    // The line `t` of codes: group g of four k, or groups g and g + 4.
+    // Line `t` of quantised weights: group g of four k, or groups g and g + 4.
     const auto add_line = [&](index_t t) __attribute__((always_inline)) {
       Int8::Codes code[W];
       ATTN_UNROLL
@@ -170,7 +170,7 @@ inline void gemv_columns(const detail::GemmProblem<float>& g, const detail::Quan
                          index_t end) {
   constexpr int kPanels = gemv_panels(1);
   for (index_t j = begin; j < end; j += 16 * kPanels) {
-    // Behind the last there is what another thread reads.
+    // After the last panel follows what another thread reads.
     index_t row = 0, distance = j + 16 * kPanels < end ? kPanels * w.panel_bytes() : 0;
     for (const GemvRows& tile : tiles) {
       const auto multiply = [&](auto height) {
@@ -195,16 +195,16 @@ inline void gemv_columns(const detail::GemmProblem<float>& g, const detail::Quan
           multiply(std::integral_constant<int, 8>{});
       }
       row += tile.height;
-      distance = 0;  // they are on their way
+      distance = 0;  // their prefetches are under way
     }
   }
 }
 
-/// Up to kGemvRows rows by weights of one format, one below the other.
+/// Up to kGemvRows rows by stacked weights of one format.
 inline void multiply_codes(const detail::GemmProblem<float>& g,
                            std::span<const detail::QuantizedMatrix> parts, const QuantizedRows& a,
                            const Executor& threads, Workspace& workspace) {
-  const bool is_one = g.m == 1;  // which lies as its tile reads it
+  const bool is_one = g.m == 1;  // stored in the layout of its tile
   const index_t room = is_one ? 0 : detail::round_up(g.m, index_t{kMaxGemvHeight});
   Scratch<std::int8_t> codes(workspace, room * a.row_bytes);
   Scratch<float> scales(workspace, 2 * room * a.pieces);
@@ -227,8 +227,8 @@ inline void multiply_codes(const detail::GemmProblem<float>& g,
   const auto units_of = [](const detail::QuantizedMatrix& w) { return (w.n + kUnit - 1) / kUnit; };
   index_t units = 0;
   for (const detail::QuantizedMatrix& w : parts) units += units_of(w);
-  // Long runs, since each begins without prefetches; where there are many, more than one for each
-  // thread, that none waits.
+  // Long runs of panels, since each begins without prefetches; if there are many panels, several
+  // runs per thread, for balance.
   constexpr index_t kRun = 32;
   const index_t workers = detail::worker_count(threads);
   const index_t tasks = std::min(units, std::clamp(units / kRun, workers, 4 * workers));

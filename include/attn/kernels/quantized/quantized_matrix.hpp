@@ -13,7 +13,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// What codes mean: weight = scale * (code - zero) + offset.
+/// How quantised values are decoded: weight = scale * (code - zero) + offset.
 struct QuantizedFormat {
   int bits = 8;  ///< 4 or 8, that a code takes
   index_t block =
@@ -29,11 +29,12 @@ struct QuantizedFormat {
 
 namespace detail {
 
-/// Quantised weights W (n, k) as kernels read them, in panels of 16 rows of W: the columns of x
-/// W^T. A panel holds the scales of its blocks (block after block, 16 columns each), then the
-/// offsets, then the codes; each part begins at a multiple of 64 bytes. Codes are in groups of four
-/// k: 16 columns with four neighbours each, 64 bytes. Codes of 4 bits: 64 bytes hold groups g (low
-/// halves) and g + 4 (high halves) of a block of 32. k is filled up to whole groups.
+/// Quantised weights W (n, k) in the layout of the kernels, panels of 16 rows of W: the columns of
+/// x W^T. A panel holds the scales of its blocks (block after block, 16 columns each), then the
+/// offsets, then the codes (quantised values); each part begins at a multiple of 64 bytes. Codes
+/// are in groups of four k: 16 columns with four neighbours each, 64 bytes. 4-bit codes: 64 bytes
+/// hold groups g (low halves) and g + 4 (high halves) of a block of 32. k is padded to whole
+/// groups.
 struct QuantizedMatrix {
   static constexpr index_t kPanelColumns = 16, kGroup = 4, kGroupBytes = kPanelColumns * kGroup;
 
@@ -58,8 +59,8 @@ struct QuantizedMatrix {
   }
 };
 
-/// Writes the blocks of one row of W. A value of its own: compilers keep it in registers, where
-/// members of the matrix would be read again after every byte that is written.
+/// Writes the blocks of one row of W. A separate value: compilers keep it in registers, while
+/// members of the matrix would be reloaded after every byte written.
 class QuantizedRowWriter {
  public:
   QuantizedRowWriter(const QuantizedMatrix& matrix, std::uint8_t* panel, index_t column)
@@ -80,7 +81,8 @@ class QuantizedRowWriter {
     }
     set_bytes(block, pairs, scale, offset);
   }
-  /// The same of bytes as the panel has them: codes of 8 bits, or of 4 bits i and i + 16 in one.
+  /// As above with bytes in the layout of the panel: 8-bit codes, or 4-bit codes i and i + 16 in
+  /// one byte.
   template <class Scale>
   void set_bytes(index_t block, const std::uint8_t* bytes, Scale scale, Scale offset) const {
     constexpr index_t kGroup = QuantizedMatrix::kGroup;
@@ -119,19 +121,19 @@ class QuantizedRowWriter {
 
 }  // namespace detail
 
-/// A weight matrix W (n, k) of codes, with all that is needed to multiply by it: x W^T.
+/// A quantised weight matrix W (n, k) that can be multiplied: x W^T.
 class QuantizedWeights {
  public:
   QuantizedWeights() = default;
 
-  /// What the weights are at first.
+  /// The initial values of the weights.
   enum class Fill {
     zeros,
     none,  ///< nothing, until set_block() has been called for every block
   };
 
-  /// All weights 0. Throws ValueError for a format that is none, ShapeError where k is not made of
-  /// whole blocks.
+  /// All weights are 0. Throws ValueError for an invalid format, ShapeError unless k is a multiple
+  /// of the block size.
   QuantizedWeights(index_t n, index_t k, const QuantizedFormat& format, Fill fill = Fill::zeros) {
     const auto check = [](bool good, std::string_view argument, std::string_view expected,
                           index_t found) {
@@ -152,7 +154,7 @@ class QuantizedWeights {
     }
     matrix_ = {nullptr, n, k, format};
     codes_ = Tensor1<std::uint8_t>::uninitialized({matrix_.panels() * matrix_.panel_bytes()});
-    // Scales are 0; codes of what fills up the last group and panel stand for 0.
+    // Scales are 0; the codes that pad the last group and panel decode to 0.
     const auto zero = static_cast<std::uint8_t>(format.bits == 8 ? format.zero : format.zero * 17);
     const bool has_filling = k % detail::QuantizedMatrix::kGroup != 0;
     const index_t first =
@@ -168,21 +170,22 @@ class QuantizedWeights {
   index_t n() const { return matrix_.n; }
   index_t k() const { return matrix_.k; }
   const QuantizedFormat& format() const { return matrix_.format; }
-  /// What the matrix takes.
+  /// Memory of the matrix in bytes.
   index_t bytes() const { return codes_.size(); }
 
-  /// Codes of one block (of the whole row where format().block is 0), its scale and its offset.
+  /// Sets the codes of one block (of the whole row if format().block is 0), its scale and its
+  /// offset.
   void set_block(index_t row, index_t block, const std::uint8_t* codes, float scale,
                  float offset = 0) {
     writer(row).set(block, codes, scale, offset);
   }
-  /// For many blocks of one row.
+  /// For setting many blocks of one row.
   detail::QuantizedRowWriter writer(index_t row) {
     constexpr index_t kColumns = detail::QuantizedMatrix::kPanelColumns;
     return {matrix_, codes_.data() + row / kColumns * matrix_.panel_bytes(), row % kColumns};
   }
 
-  /// What set_block() was given.
+  /// Returns what set_block() stored.
   void get_block(index_t row, index_t block, std::uint8_t* codes, float& scale,
                  float& offset) const {
     constexpr index_t kColumns = detail::QuantizedMatrix::kPanelColumns;
@@ -196,14 +199,14 @@ class QuantizedWeights {
     }
   }
 
-  /// The weights as float, (n, k): one rounding each, that of the offset's addition.
+  /// The weights as float, (n, k); each is rounded once, by the addition of the offset.
   void dequantize(TensorView2<float> out) const {
     check_shape("QuantizedWeights::dequantize", "out", Shape<2>{n(), k()}, out.shape());
     for (index_t row = 0; row < n(); ++row) {
       for (index_t i = 0; i < k(); ++i) out(row, i) = at(row, i);
     }
   }
-  /// One row of them, as an embedding takes it: `out` (k).
+  /// Dequantises one row, for an embedding: `out` (k).
   void dequantize_row(index_t row, TensorView1<float> out) const {
     for (index_t i = 0; i < k(); ++i) out(i) = at(row, i);
   }
@@ -253,8 +256,8 @@ class QuantizedWeights {
   Tensor1<std::uint8_t> codes_;
 };
 
-/// 8 bits and a scale per row of W: scale = max |w| / 127, codes rounded to nearest even. A row
-/// that holds NaN or infinity gets the scale NaN. Shape: w (n, k).
+/// Quantises w (n, k) to 8 bits with one scale per row: scale = max |w| / 127, codes rounded to
+/// nearest, ties to even. A row that holds a NaN or an infinity gets the scale NaN.
 inline QuantizedWeights quantize_rows(TensorView2<const float> w) {
   const index_t n = w.extent(0), k = w.extent(1);
   QuantizedWeights result(n, k, {.block = 0, .float_scales = true});

@@ -39,7 +39,7 @@ inline void int8_tile(const CodePanels& b, const QuantizedRows& a, index_t row, 
       for (int w = 0; w < W; ++w) sums[r][w] = start;
     }
     const index_t groups = piece + 1 == b.pieces ? b.last_groups : b.groups;
-    // g++ 12 copies all sums at the ends of such a loop, so that each turn takes several groups.
+    // g++ 12 copies all sums at the ends of such a loop, so each iteration takes several groups.
     constexpr int kTurn = 4;
     const auto add_group = [&](int t) __attribute__((always_inline)) {
       Int8::Codes code[W];
@@ -112,13 +112,12 @@ inline void int8_rows(index_t height, const CodePanels& b, const QuantizedRows& 
   int8_tile<R, kWide>(b, a, row, first_piece, c, c_row, columns, adds);
 }
 
-/// What one thread makes of its panels before it multiplies by them: codes of 8 bits, scales and
-/// offsets in float.
+/// What one thread expands of its panels before it multiplies: 8-bit codes, float scales and
+/// offsets.
 struct ExpandedPanels {
-  static constexpr index_t kMaxK =
-      1024;  // codes of two panels fill the first cache, 32 KB, and no more
+  static constexpr index_t kMaxK = 1024;  // codes of two panels fill L1 (32 KB)
   std::uint8_t codes[Int8::kPanels][kMaxK * 16];
-  float scales[Int8::kPanels][kMaxK], offsets[Int8::kPanels][kMaxK];  // a block has 16 k at least
+  float scales[Int8::kPanels][kMaxK], offsets[Int8::kPanels][kMaxK];  // a block has at least 16 k
 };
 
 /// Panels [first, ..) over `pieces` pieces from `first_piece` on.
@@ -177,7 +176,7 @@ inline void multiply_panels(const detail::GemmProblem<float>& g, const detail::Q
     const index_t begin = units * task / tasks, end = units * (task + 1) / tasks;
     for (index_t unit = begin; unit < end; ++unit) {
       const index_t j = unit * kUnit, columns = std::min(g.n - j, kUnit);
-      // k = 0 still takes one round: the product is 0, the epilogue is due.
+      // k = 0 still takes one pass: the product is 0, and the epilogue is applied.
       for (index_t piece = 0; piece == 0 || piece < rows.pieces; piece += pieces_at_once) {
         const index_t pieces = std::min(pieces_at_once, rows.pieces - piece);
         const CodePanels b =

@@ -8,16 +8,16 @@ struct ByteProducts {
   }
 };
 
-/// Whether tiles take a product. Weights with a scale a row are multiplied as they are stored,
-/// which pays above 8 rows; those in blocks as signed numbers, code - zero, so that nothing is left
-/// to add to the sums of a block.
+/// Whether tiles take a product. Weights with one scale per row are multiplied as stored, which
+/// pays above 8 rows; weights in blocks are multiplied as signed numbers, code - zero, so that the
+/// sums of a block need no correction.
 inline bool takes_tiles(const detail::GemmProblem<float>& g, const QuantizedFormat& format) {
   return g.k > 0 && g.m > (format.block == 0 ? 8 : kGemvRows) &&
          (format.block == 0 || (format.has_wide ? format.zero == 128 : format.zero < 128));
 }
 
-/// Activations as tiles: of 16 rows, one tile of `depth` bytes of k after the other; and per block,
-/// what their sums need.
+/// Activations in tiles: 16 rows each, one tile of `depth` bytes of k after another; and, per
+/// block, the terms that their sums need.
 struct TiledActivations {
   index_t depth, steps;  ///< of k: bytes in a tile's row, tiles
   std::int8_t* codes;    ///< (tile of rows, step, 16, depth); of rows up to a multiple of kTileRows
@@ -28,14 +28,14 @@ struct TiledActivations {
   }
 };
 
-/// Sixteen rows as they were quantised, from row 16 `tile` on.
+/// Copies sixteen quantised rows, from row 16 `tile` on.
 inline void tile_rows(const QuantizedRows& rows, index_t count, index_t tile,
                       const TiledActivations& to) {
   const auto depth = static_cast<std::size_t>(to.depth);
   std::int8_t* codes = to.codes + tile * to.steps * to.depth * 16;
   for (index_t step = 0; step < to.steps; ++step) {
     for (index_t row = tile * 16; row < tile * 16 + 16; ++row, codes += depth) {
-      // Rows past the last are the last again: nothing reads what comes of them.
+      // Rows past the last repeat it: their results are not used.
       const index_t from = std::min(row, count - 1);
       std::memcpy(codes, rows.codes + from * rows.row_bytes + step * to.depth, depth);
     }
@@ -52,11 +52,11 @@ inline void tile_rows(const QuantizedRows& rows, index_t count, index_t tile,
 
 /// What one thread multiplies by, and the sums of its tiles.
 struct TileScratch {
-  static constexpr index_t kMaxK = 1024;  // of two panels: 32 KB, which the first cache holds
+  static constexpr index_t kMaxK = 1024;  // of two panels: 32 KB, which fits in L1
   alignas(64) std::int32_t sums[8][256];
   alignas(64) float whole[256];
   alignas(64) std::uint8_t codes[2][kMaxK * 16];
-  alignas(64) float scales[2][kMaxK], offsets[2][kMaxK];  // a block has 16 k at least
+  alignas(64) float scales[2][kMaxK], offsets[2][kMaxK];  // a block has at least 16 k
 };
 
 /// Scales or offsets of `count` blocks of a panel from `block` on.
@@ -68,7 +68,7 @@ inline void expand_scales(const detail::QuantizedMatrix& w, const std::uint8_t* 
 }
 
 /// `height` rows of sums (16 x 16, rows kTileColumns apart) of `pieces` pieces, each + start, times
-/// both scales: added to c, or in its place.
+/// both scales: added to c, or written to c.
 inline void close_row_sums(index_t height, index_t columns, index_t pieces,
                            const std::int32_t* sums, const QuantizedRows& a, index_t entry,
                            const float* scales, float* c, index_t c_row, bool adds) {
@@ -85,7 +85,7 @@ inline void close_row_sums(index_t height, index_t columns, index_t pieces,
   }
 }
 
-/// Rows [i0, i1) by columns from j on of weights with one scale a row.
+/// Rows [i0, i1) by columns from j on of weights with one scale per row.
 inline void multiply_row_tiles(const detail::GemmProblem<float>& g,
                                const detail::QuantizedMatrix& w, const QuantizedRows& a,
                                const TiledActivations& x, index_t i0, index_t i1, index_t j,
@@ -96,14 +96,14 @@ inline void multiply_row_tiles(const detail::GemmProblem<float>& g,
   const index_t first = j / 16, second = std::min(first + 1, w.panels() - 1);
   const std::uint8_t* const panels[2] = {w.panel(first), w.panel(second)};
   for (int p = 0; p < 2; ++p) expand_scales(w, panels[p], 0, 1, scratch.scales[p]);
-  // The last groups of a panel fill no tile: what follows them may be nobody's. Activations are 0
-  // there.
+  // The last groups of a panel do not fill a tile: the memory after them may not belong to the
+  // panel. Activations are 0 there.
   const index_t whole = w.groups() / 16 * 64, rest = w.groups() * 4 - whole;
   for (int p = 0; p < 2 && rest > 0; ++p) {
     std::memcpy(scratch.codes[p], panels[p] + w.codes_begin() + whole * 16,
                 static_cast<std::size_t>(rest * 16));
   }
-  // Two where the first cache holds what both panels have of them: C is written once.
+  // Two panels if both fit in L1: C is written once.
   const index_t at_once = 2 * a.piece <= TileScratch::kMaxK ? 2 : 1;
   for (index_t piece = 0; piece < a.pieces; piece += at_once) {
     const index_t pieces = std::min(at_once, a.pieces - piece);
@@ -134,7 +134,7 @@ inline void multiply_row_tiles(const detail::GemmProblem<float>& g,
 }
 
 /// Sixteen rows by one panel over `blocks` blocks of k: each block's sums are scaled and added to c
-/// (16 x 16) in turn. Products of the next blocks are under way meanwhile.
+/// (16 x 16) in turn, while products of the next blocks run.
 template <bool kOffsets>
 inline void multiply_blocks(index_t depth, index_t blocks, const std::int8_t* x,
                             const float* x_scales, const float* x_sums, const std::uint8_t* codes,
@@ -189,7 +189,8 @@ inline void multiply_blocks(index_t depth, index_t blocks, const std::int8_t* x,
   for (int r = 0; r < 16; ++r) acc[r].store(c + r * c_row);
 }
 
-/// Blocks [block, block + blocks) of a panel as signed numbers, code - zero, and their scales.
+/// Expands blocks [block, block + blocks) of a panel to signed numbers, code - zero, and their
+/// scales.
 inline void expand_blocks(const detail::QuantizedMatrix& w, index_t panel, index_t block,
                           index_t blocks, std::uint8_t* to, float* scales, float* offsets) {
   const std::uint8_t* const from_panel = w.panel(panel);
@@ -242,7 +243,7 @@ inline void multiply_block_tiles(const detail::GemmProblem<float>& g,
           multiply(c, g.c_row);
           continue;
         }
-        // The tile reaches beyond C: through a whole one of its own.
+        // The tile extends beyond C: compute it in a buffer.
         float* const whole = scratch.whole;
         for (index_t r = 0; r < height && block > 0; ++r) {
           std::copy_n(c + r * g.c_row, columns, whole + r * 16);
@@ -256,7 +257,7 @@ inline void multiply_block_tiles(const detail::GemmProblem<float>& g,
   }
 }
 
-/// A whole product by activations that are quantised.
+/// A whole product by quantised activations.
 inline void multiply_int8_tiles(const detail::GemmProblem<float>& g,
                                 const detail::QuantizedMatrix& w, const QuantizedRows& rows,
                                 const Executor& threads, Workspace& workspace) {
@@ -273,7 +274,7 @@ inline void multiply_int8_tiles(const detail::GemmProblem<float>& g,
   x.scales = scales.data();
   x.sums = scales.data() + scale_count;
   threads.run(tiles, [&](index_t tile, int) { tile_rows(rows, g.m, tile, x); });
-  // A block of rows stays in the second cache while panels of weights pass.
+  // A block of rows stays in L2 for all panels of weights.
   const index_t max_rows = second_level_cache() * 3 / 8 / std::max(rows.row_bytes, index_t{64});
   const index_t MC = std::max(index_t{1}, max_rows / kTileRows) * kTileRows;
   const index_t row_blocks = (g.m + MC - 1) / MC;

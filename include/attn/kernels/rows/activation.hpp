@@ -27,7 +27,7 @@ struct ActivationProblem {
   T* out;
 };
 
-/// Rows with a unit stride inside; out may be a or b.
+/// Rows with unit inner stride; out may be a or b.
 template <class T>
 struct GluProblem {
   Activation activation;
@@ -116,7 +116,7 @@ void activate_view(Activation activation, const TensorView<const T, Rank>& x,
   }
 }
 
-/// An empty b is none.
+/// An empty b means no b.
 template <class T, int Rank>
 void swiglu(Accumulator<T> alpha, TensorView<const T, Rank> a, TensorView<const T, Rank> b,
             TensorView<T, Rank> out, const Execution& execution) {
@@ -186,7 +186,7 @@ void activate(Activation activation, const X& x, Out&& out, const Execution& exe
   detail::activate_to("activate", activation, x, out, execution);
 }
 
-/// The same into a new tensor.
+/// Returns the result as a new tensor.
 template <TensorLike X>
 auto activate(Activation activation, const X& x, const Execution& execution = {}) {
   auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
@@ -194,7 +194,7 @@ auto activate(Activation activation, const X& x, const Execution& execution = {}
   return out;
 }
 
-/// activate(Activation::relu, x).
+/// Calls activate(Activation::relu, x).
 template <TensorLike X>
 auto relu(const X& x, const Execution& execution = {}) {
   return activate(Activation::relu, x, execution);
@@ -215,8 +215,8 @@ void gelu(const X& x, Out&& out, Activation form = Activation::gelu,
   detail::activate_to("gelu", form, x, out, execution);
 }
 
-/// out = activation(a) b, element by element: the gated linear unit of any activation (GeGLU by
-/// gelu, SwiGLU by silu). Leading axes lie one stride apart and the innermost stride is 1, as in
+/// out = activation(a) b, element by element: the gated linear unit with any activation (GeGLU with
+/// gelu, SwiGLU with silu). Leading axes lie one stride apart and the innermost stride is 1, as in
 /// the halves of one product. out may be a or b. Throws ShapeError. Source: Shazeer, "GLU Variants
 /// Improve Transformer" (2020), equation 5.
 template <TensorLike A, TensorLike B, TensorLike Out>
@@ -254,7 +254,7 @@ void glu(Activation activation, const A& a, const B& b, Out&& out,
   }
 }
 
-/// The same into a new tensor.
+/// Returns the result as a new tensor.
 template <TensorLike A, TensorLike B>
 auto glu(Activation activation, const A& a, const B& b, const Execution& execution = {}) {
   auto out = Tensor<scalar_t<A>, rank_v<A>>::uninitialized(const_view(a).shape());
@@ -277,7 +277,7 @@ void swish(const X& x, Out&& out, double alpha = 1, const Execution& execution =
   detail::swiglu<T, kRank>(static_cast<Accumulator<T>>(alpha), from, {}, to, execution);
 }
 
-/// The same into a new tensor.
+/// Returns the result as a new tensor.
 template <TensorLike X>
 auto swish(const X& x, double alpha = 1, const Execution& execution = {}) {
   auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
@@ -285,9 +285,9 @@ auto swish(const X& x, double alpha = 1, const Execution& execution = {}) {
   return out;
 }
 
-/// out = a / (1 + e^(-alpha a)) b, element by element: a and b are what the two linear maps of a
-/// gated feed-forward layer gave. out may be a or b. Throws ShapeError unless shapes agree. Source:
-/// Shazeer, "GLU Variants Improve Transformer" (2020), equation 5.
+/// out = a / (1 + e^(-alpha a)) b, element by element: a and b are the results of the two linear
+/// layers of a gated feed-forward layer. out may be a or b. Throws ShapeError unless shapes agree.
+/// Source: Shazeer, "GLU Variants Improve Transformer" (2020), equation 5.
 template <TensorLike A, TensorLike B, TensorLike Out>
 void swiglu(const A& a, const B& b, Out&& out, double alpha = 1, const Execution& execution = {}) {
   using T = detail::floating_t<A>;
@@ -302,7 +302,7 @@ void swiglu(const A& a, const B& b, Out&& out, double alpha = 1, const Execution
   detail::swiglu<T, kRank>(static_cast<Accumulator<T>>(alpha), gate, by, to, execution);
 }
 
-/// The same into a new tensor.
+/// Returns the result as a new tensor.
 template <TensorLike A, TensorLike B>
 auto swiglu(const A& a, const B& b, double alpha = 1, const Execution& execution = {}) {
   auto out = Tensor<scalar_t<A>, rank_v<A>>::uninitialized(const_view(a).shape());

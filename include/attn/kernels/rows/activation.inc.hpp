@@ -9,7 +9,7 @@ inline void with_activation(Activation activation, Use use) {
     case Activation::none:
       return;
     case Activation::relu:
-      // max returns its second operand where one is NaN: a NaN stays one, as in PyTorch.
+      // max returns its second operand if one is NaN: a NaN stays NaN, as in PyTorch.
       return use([&](Vec<T> v) { return max(all(0), v); });
     case Activation::silu:
       return use([](Vec<T> v) { return times_sigmoid(v, v); });
@@ -33,8 +33,8 @@ ATTN_INLINE void prefetch_ahead(const T* p) {
   __builtin_prefetch(reinterpret_cast<const void*>(at), kWrite);
 }
 
-/// One row; out may be x. past_caches: non-temporal stores, which neither read out first nor evict
-/// anything; the caller calls streamed() afterwards.
+/// One row; out may be x. past_caches: use non-temporal stores, which neither read out first nor
+/// evict other data; the caller calls streamed() afterwards.
 template <class T>
 inline void activate_row(Activation activation, index_t n, const T* x, T* out, bool past_caches) {
   constexpr index_t kLanes = Vec<T>::kLanes;
@@ -82,7 +82,7 @@ template <class T>
 inline void activate_elements(const detail::ActivationProblem<T>& problem, const Executor& executor,
                               Workspace&) {
   constexpr index_t kRow = 4096;
-  // In place, out is in the caches already.
+  // In place, out is already in the caches.
   const bool past_caches =
       problem.x != problem.out && 2 * problem.n * index_t{sizeof(T)} >= last_level_cache();
   const index_t rows = (problem.n + kRow - 1) / kRow;

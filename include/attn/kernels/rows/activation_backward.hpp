@@ -8,8 +8,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Rows with a unit stride inside; d_x may be d_out or x. With b (gated): d_x and d_b of
-/// activation(x) b.
+/// Rows with unit inner stride; d_x may be d_out or x. With b (gated): d_x and d_b of activation(x)
+/// b.
 template <class T>
 struct ActivationBackwardProblem {
   Activation activation;
@@ -60,7 +60,7 @@ void activation_backward(std::string_view function, Activation activation,
   if constexpr (Float16Element<T>) {
     using Wide = WidenedTensor<Rank>;
     const Wide dy(d_out, execution), from(x, execution), other(b, execution);
-    // The gradients take the place of what they are of.
+    // The gradients overwrite their inputs.
     activation_backward<float, Rank>(function, activation, dy.view(), from.view(), other.view(),
                                      dy.view(), other.view(), execution);
     convert(dy.view(), d_x, execution);
@@ -85,9 +85,9 @@ void activation_backward(std::string_view function, Activation activation,
 
 }  // namespace detail
 
-/// Of activate(activation, x): d_x = d_out f'(x), element by element, where relu'(0) = 0. Innermost
-/// strides are 1; d_x may be d_out or x. 16-bit elements are widened, and rounded once. Throws
-/// ShapeError.
+/// The gradient of activate(activation, x): d_x = d_out f'(x), element by element, with relu'(0) =
+/// 0. Innermost strides are 1; d_x may be d_out or x. 16-bit elements are widened, and the result
+/// is rounded once. Throws ShapeError.
 template <TensorLike D, TensorLike X, TensorLike DX>
 void activate_backward(Activation activation, const D& d_out, const X& x, DX&& d_x,
                        const Execution& execution = {}) {
@@ -101,9 +101,9 @@ void activate_backward(Activation activation, const D& d_out, const X& x, DX&& d
       detail::view_as<const T, kRank>(x), {}, detail::view_as<T, kRank>(d_x), {}, execution);
 }
 
-/// Of glu(activation, a, b), that is f(a) b: d_a = d_out b f'(a), d_b = d_out f(a). d_a and d_b may
-/// be a and b, or one of them d_out. Throws ShapeError. Source: Shazeer, "GLU Variants Improve
-/// Transformer" (2020), equation 5, differentiated.
+/// The gradients of glu(activation, a, b) = f(a) b: d_a = d_out b f'(a), d_b = d_out f(a). d_a and
+/// d_b may be a and b, or one of them d_out. Throws ShapeError. Source: Shazeer, "GLU Variants
+/// Improve Transformer" (2020), equation 5, differentiated.
 template <TensorLike D, TensorLike A, TensorLike B, TensorLike DA, TensorLike DB>
 void glu_backward(Activation activation, const D& d_out, const A& a, const B& b, DA&& d_a, DB&& d_b,
                   const Execution& execution = {}) {

@@ -10,7 +10,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Rows with a unit stride inside; out (columns), contiguous.
+/// Rows with unit inner stride; out (columns), contiguous.
 template <class T>
 struct ColumnSumsProblem {
   TensorView2<const T> x;
@@ -19,11 +19,11 @@ struct ColumnSumsProblem {
 
 /// Columns of one task, which sums all rows in order: the same bits on any number of threads.
 inline constexpr index_t kColumnsOfTask = 64;
-/// Rows are summed in groups of so many, and the groups' sums then added up: errors grow with the
-/// group's size plus the number of groups, not with the number of rows.
+/// Rows are summed in groups of this size, and then the sums of the groups: errors grow with the
+/// size of a group plus the number of groups, not with the number of rows.
 inline constexpr index_t kRowsOfPartSum = 64;
 
-/// f(begin, end) for ranges of columns that make up all of them.
+/// Calls f(begin, end) for ranges that cover all columns.
 template <class F>
 void for_column_ranges(const Executor& executor, index_t rows, index_t columns, F f) {
   const Executor& threads = threads_for(executor, rows * columns);
@@ -51,8 +51,7 @@ ATTN_NAMESPACE_END
 ATTN_NAMESPACE_BEGIN
 
 /// out(j) += sum over all rows of x(.., j). Shapes: x (.., n) with a unit innermost stride, out
-/// (n), contiguous, of float where x is of 16 bits. Rows are summed in a fixed order. Throws
-/// ShapeError.
+/// (n), contiguous, float if x has 16 bits. Rows are summed in a fixed order. Throws ShapeError.
 template <TensorLike X>
 void add_column_sums(const X& x, TensorView1<Accumulator<detail::floating_t<X>>> out,
                      const Execution& execution = {}) {

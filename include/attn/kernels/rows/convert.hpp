@@ -8,7 +8,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Elements that convert() knows.
+/// Element types that convert() accepts.
 template <class T>
 concept FloatElement = std::same_as<T, float> || std::same_as<T, double> || Float16Element<T>;
 
@@ -21,7 +21,7 @@ struct ConversionProblem {
   TensorView2<To> to;
 };
 
-/// Of another element: In is what is read, Acc what is written.
+/// In is the type that is read, Acc the type that is written.
 template <class In, class Acc>
 struct Backend<family::Conversions, In, Acc> {
   Kernel<ConversionProblem<In, Acc>> convert;
@@ -97,7 +97,7 @@ void convert(const From& from, To&& to, const Execution& execution = {}) {
   }
 }
 
-/// The same into a new tensor: convert<bfloat16>(x).
+/// Returns the result as a new tensor: convert<bfloat16>(x).
 template <FloatElement To, TensorLike From>
 Tensor<To, rank_v<From>> convert(const From& from, const Execution& execution = {}) {
   auto to = Tensor<To, rank_v<From>>::uninitialized(const_view(from).shape());

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 /// to = from rounded to odd, so that narrow() gives the result of rounding the double once: see
-/// detail::round_to_odd(). Without branches, so that compilers vectorise it.
+/// detail::round_to_odd(). Branchless, so that compilers vectorise it.
 inline void round_to_odd(index_t n, const double* from, float* to) {
   for (index_t j = 0; j < n; ++j) {
     const float nearest = static_cast<float>(from[j]);
@@ -14,7 +14,7 @@ inline void round_to_odd(index_t n, const double* from, float* to) {
   }
 }
 
-/// n elements side by side.
+/// n contiguous elements.
 template <class From, class To>
 inline void convert_row(index_t n, const From* from, To* to) {
   constexpr bool kFromDouble = std::same_as<From, double>, kToDouble = std::same_as<To, double>;

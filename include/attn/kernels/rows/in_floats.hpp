@@ -15,14 +15,14 @@ namespace detail {
 /// Calls f(first, out, inputs.., execution) for ranges of rows from row `first` on, with each input
 /// widened to float and a float buffer for out, which f writes and which is then rounded into out's
 /// rows. Inputs have as many rows as out, of any length; out may be one of them. Ranges run on the
-/// threads of `execution`, each call of f on one. If out has no columns, nothing is stored.
+/// threads of `execution`, each call of f on one thread. If out has no columns, nothing is stored.
 template <class F, Float16Element E, class... In>
 void in_floats(const F& f, const Execution& execution, const TensorView2<E>& out,
                const TensorView2<const In>&... inputs) {
   constexpr index_t kFloats = index_t{1}
-                              << 14;  // of a range: 64 KB, in L2, and enough to hide calls
+                              << 14;  // per range: 64 KB, fits in L2, and enough work to hide calls
   const index_t rows = out.extent(0);
-  // At least 1: rows without elements still may have a result, such as an empty sum.
+  // At least 1: even rows without elements may have a result, such as an empty sum.
   const index_t length =
       (std::max)(index_t{1}, out.extent(1) + (index_t{0} + ... + inputs.extent(1)));
   if (rows == 0) return;
@@ -73,7 +73,7 @@ class WidenedVector {
 template <int Rank>
 class WidenedTensor {
  public:
-  /// Not yet written.
+  /// Not written yet.
   WidenedTensor(const Shape<Rank>& shape, const Execution& execution)
       : floats_(execution.scratch(), size_of(shape)), view_(floats_.data(), shape) {}
   template <Float16Element E>

@@ -13,7 +13,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Rows with a unit stride inside; weight and bias may be nullptr, out may be x.
+/// Rows with unit inner stride; weight and bias may be nullptr, out may be x.
 template <class T>
 struct NormProblem {
   TensorView2<const T> x;
@@ -63,7 +63,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Checks every argument of `function` and leaves rows to `normalize`.
+/// Checks every argument of `function` and calls `normalize` for the rows.
 template <class T, int Rank>
 void norm_rows(std::string_view function,
                Kernel<NormProblem<Accumulator<T>>>
@@ -109,10 +109,10 @@ void norm_rows(std::string_view function,
 
 }  // namespace detail
 
-/// out = (x - mean) / sqrt(variance + eps) * weight + bias over the last axis, the variance that of
-/// all n elements (biased). A row whose squares overflow is scaled down first. weight and bias have
-/// shape (dim); either may be empty. Leading axes may have any strides; out may be x. Throws
-/// ShapeError. Source: Ba, Kiros, Hinton, "Layer Normalization" (2016), equation 4.
+/// out = (x - mean) / sqrt(variance + eps) * weight + bias over the last axis, with the biased
+/// variance (over n). A row whose squares overflow is scaled down first. weight and bias have shape
+/// (dim); either may be empty. Leading axes may have any strides; out may be x. Throws ShapeError.
+/// Source: Ba, Kiros, Hinton, "Layer Normalization" (2016), equation 4.
 template <TensorLike X, TensorLike Out, TensorLike W = TensorView1<const detail::floating_t<X>>,
           TensorLike B = TensorView1<const detail::floating_t<X>>>
 void layer_norm(const X& x, const W& weight, const B& bias, double eps, Out&& out,
@@ -129,7 +129,7 @@ void layer_norm(const X& x, const W& weight, const B& bias, double eps, Out&& ou
       detail::view_as<const T, 1>(bias), eps, detail::view_as<T, kRank>(out), execution);
 }
 
-/// The same into a new tensor.
+/// Returns the result as a new tensor.
 template <TensorLike X, TensorLike W = TensorView1<const detail::floating_t<X>>,
           TensorLike B = TensorView1<const detail::floating_t<X>>>
 auto layer_norm(const X& x, const W& weight = {}, const B& bias = {}, double eps = 1e-5,
@@ -139,9 +139,9 @@ auto layer_norm(const X& x, const W& weight = {}, const B& bias = {}, double eps
   return out;
 }
 
-/// out = x / sqrt(mean of x^2 + eps) * weight over the last axis: layer_norm without a mean and a
-/// bias. weight has shape (dim) and may be empty; strides as in layer_norm, out may be x. Squares
-/// are summed in the type of x, of 16 bits in float. Throws ShapeError. Source: Zhang, Sennrich,
+/// out = x / sqrt(mean of x^2 + eps) * weight over the last axis: layer_norm without mean and bias.
+/// weight has shape (dim) and may be empty; strides as in layer_norm, out may be x. Squares are
+/// summed in the type of x, in float for 16-bit types. Throws ShapeError. Source: Zhang, Sennrich,
 /// "Root Mean Square Layer Normalization" (2019), equation 4; eps as in Llama and ONNX.
 template <TensorLike X, TensorLike Out, TensorLike W = TensorView1<const detail::floating_t<X>>>
 void rms_norm(const X& x, const W& weight, double eps, Out&& out, const Execution& execution = {}) {
@@ -156,7 +156,7 @@ void rms_norm(const X& x, const W& weight, double eps, Out&& out, const Executio
       detail::view_as<T, kRank>(out), execution);
 }
 
-/// The same into a new tensor.
+/// Returns the result as a new tensor.
 template <TensorLike X, TensorLike W = TensorView1<const detail::floating_t<X>>>
 auto rms_norm(const X& x, const W& weight = {}, double eps = 1e-5,
               const Execution& execution = {}) {

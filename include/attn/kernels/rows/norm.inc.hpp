@@ -1,8 +1,8 @@
 // Kernel text: normalisation of rows, in two passes, since a one-pass variance cancels digits.
 // SPDX-License-Identifier: Apache-2.0
 
-/// Calls normalize(row, past_caches) for every row. past_caches: store whole vectors, which are
-/// aligned, with non-temporal stores, since the caches do not hold even half of out.
+/// Calls normalize(row, past_caches) for every row. past_caches: write whole vectors, which are
+/// aligned, with non-temporal stores, because the caches cannot hold even half of out.
 template <class T, class F>
 inline void each_norm_row(const detail::NormProblem<T>& problem, const Executor& executor,
                           F normalize) {
@@ -28,7 +28,7 @@ ATTN_INLINE void store_or_stream(Vec<T> v, T* p, index_t n, bool) {
   v.store(p, n);
 }
 
-/// One row. Where the sum of squares is not finite the row is scaled down into `to` first.
+/// One row. If the sum of squares is not finite, the row is scaled down into `to` first.
 template <class T>
 inline void layer_norm_row(index_t n, const T* from, const T* weight, const T* bias, T eps, T* to,
                            bool past_caches) {

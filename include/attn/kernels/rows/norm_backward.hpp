@@ -9,8 +9,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Rows with a unit stride inside. weight, d_weight and d_bias may be nullptr, residual empty; d_x
-/// may be d_out, the residual or x.
+/// Rows with unit inner stride. weight, d_weight and d_bias may be nullptr, residual empty; d_x may
+/// be d_out, the residual or x.
 template <class T>
 struct NormBackwardProblem {
   TensorView2<const T> d_out, x, residual;
@@ -97,12 +97,12 @@ void norm_backward(std::string_view function, bool centers, TensorView<const T, 
 
 }  // namespace detail
 
-/// Of layer_norm(x, weight, bias, eps), given d_out. With g = d_out weight and n = (x - mean) /
-/// sqrt(variance + eps): d_x = (g - mean of g - n mean of (g n)) / sqrt(variance + eps) + residual;
-/// d_weight += sum over rows of d_out n and d_bias += sum over rows of d_out, where they are given.
-/// d_x may be d_out, x or the residual. Sums over rows are taken in a fixed order. Of 16 bits all
-/// is computed in float: d_x is rounded once, d_weight and d_bias are float. Throws ShapeError.
-/// Source: Ba, Kiros, Hinton (2016), equation 4, differentiated.
+/// The gradients of layer_norm(x, weight, bias, eps), from d_out. With g = d_out weight and n = (x
+/// - mean) / sqrt(variance + eps): d_x = (g - mean of g - n mean of (g n)) / sqrt(variance + eps) +
+/// residual; d_weight += sum over rows of d_out n and d_bias += sum over rows of d_out, if they are
+/// given. d_x may be d_out, x or the residual. Sums over rows are taken in a fixed order. 16-bit
+/// types are computed in float: d_x is rounded once, d_weight and d_bias are float. Throws
+/// ShapeError. Source: Ba, Kiros, Hinton (2016), equation 4, differentiated.
 template <TensorLike D, TensorLike X, TensorLike DX>
 void layer_norm_backward(const D& d_out, const X& x,
                          TensorView1<const detail::floating_t<X>> weight, double eps, DX&& d_x,
@@ -121,8 +121,8 @@ void layer_norm_backward(const D& d_out, const X& x,
       d_bias, residual, execution);
 }
 
-/// Of rms_norm(x, weight, eps): as layer_norm_backward() without means, n = x / sqrt(mean of x^2 +
-/// eps).
+/// The gradients of rms_norm(x, weight, eps): as layer_norm_backward() without means, n = x /
+/// sqrt(mean of x^2 + eps).
 template <TensorLike D, TensorLike X, TensorLike DX>
 void rms_norm_backward(const D& d_out, const X& x, TensorView1<const detail::floating_t<X>> weight,
                        double eps, DX&& d_x,

@@ -28,7 +28,7 @@ inline RowMoments<T> moments_of(index_t n, const T* x, T eps, bool centers) {
   return {x, mean, T{1} / std::sqrt(square / static_cast<T>(n) + eps), T{1}};
 }
 
-/// Copies rows whose squares overflowed, scaled down, to `copies`, if it is not null; returns how
+/// Copies rows whose squares overflowed, scaled down, to `copies`, unless it is null; returns how
 /// many.
 template <class T>
 ATTN_COLD index_t shrink_large_rows(const detail::NormBackwardProblem<T>& problem,

@@ -14,14 +14,14 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Rows with a unit stride inside; out may be x.
+/// Rows with unit inner stride; out may be x.
 template <class T>
 struct SoftmaxProblem {
   TensorView2<const T> x;
   TensorView2<T> out;
 };
 
-/// Rows with a unit stride inside; out (rows), of any stride.
+/// Rows with unit inner stride; out (rows), of any stride.
 template <class T>
 struct LogSumExpProblem {
   TensorView2<const T> x;
@@ -66,7 +66,7 @@ void on_rows(const Kernel<SoftmaxProblem<Accumulator<T>>>& kernel, const Softmax
   }
 }
 
-/// kernel(SoftmaxProblem) on every matrix of the last two axes.
+/// Calls kernel(SoftmaxProblem) for every matrix of the last two axes.
 template <class T, int Rank, class Kernel>
 void on_matrices(TensorView<const T, Rank> x, TensorView<T, Rank> out, const Kernel& kernel) {
   if constexpr (Rank == 1) {
@@ -116,9 +116,9 @@ void log_sum_exp(TensorView<const T, Rank> x, TensorView<Accumulator<T>, Rank - 
 
 }  // namespace detail
 
-/// out = e^(x - max) / sum over the last axis; out may be x. A row of -inf only gives zeros
-/// (nothing is visible), a row that holds NaN or +inf gives NaN. Throws ShapeError unless shapes
-/// agree and the innermost strides are 1.
+/// out = e^(x - max) / sum over the last axis; out may be x. A row of only -inf (fully masked)
+/// gives zeros, a row that holds NaN or +inf gives NaN. Throws ShapeError unless shapes agree and
+/// the innermost strides are 1.
 template <TensorLike X, TensorLike Out>
 void softmax(const X& x, Out&& out, const Execution& execution = {}) {
   using T = detail::floating_t<X>;
@@ -133,7 +133,7 @@ void softmax(const X& x, Out&& out, const Execution& execution = {}) {
                             });
 }
 
-/// The same into a new tensor.
+/// Returns the result as a new tensor.
 template <TensorLike X>
 auto softmax(const X& x, const Execution& execution = {}) {
   auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
@@ -141,8 +141,8 @@ auto softmax(const X& x, const Execution& execution = {}) {
   return out;
 }
 
-/// out = x - max - log(sum of e^(x - max)) over the last axis, the logarithm of softmax without its
-/// underflow; out may be x. A row of -inf only gives -inf (the logarithm of softmax's zeros), a row
+/// out = x - max - log(sum of e^(x - max)) over the last axis, the logarithm of softmax without
+/// underflow; out may be x. A row of only -inf gives -inf (the logarithm of softmax's zeros), a row
 /// that holds NaN or +inf gives NaN. Throws ShapeError unless shapes agree and the innermost
 /// strides are 1.
 template <TensorLike X, TensorLike Out>
@@ -159,7 +159,7 @@ void log_softmax(const X& x, Out&& out, const Execution& execution = {}) {
                             });
 }
 
-/// The same into a new tensor.
+/// Returns the result as a new tensor.
 template <TensorLike X>
 auto log_softmax(const X& x, const Execution& execution = {}) {
   auto out = Tensor<scalar_t<X>, rank_v<X>>::uninitialized(const_view(x).shape());
@@ -167,10 +167,10 @@ auto log_softmax(const X& x, const Execution& execution = {}) {
   return out;
 }
 
-/// out = natural logarithm of the sum of e^x over the last axis, computed from the row's largest
-/// element, so that nothing overflows; -inf for a row of -inf only, NaN for one that holds NaN or
-/// +inf. Shapes: x of rank 2 or more, out without the last axis, of float where x is of 16 bits.
-/// Throws ShapeError unless shapes agree and x's innermost stride is 1.
+/// out = natural logarithm of the sum of e^x over the last axis, computed relative to the row's
+/// largest element, so that it cannot overflow; -inf for a row of only -inf, NaN for a row that
+/// holds NaN or +inf. Shapes: x of rank 2 or more, out without the last axis, float if x has 16
+/// bits. Throws ShapeError unless shapes agree and x's innermost stride is 1.
 template <TensorLike X, TensorLike Out>
 void log_sum_exp(const X& x, Out&& out, const Execution& execution = {}) {
   using T = detail::floating_t<X>;
@@ -194,7 +194,7 @@ void log_sum_exp(const X& x, Out&& out, const Execution& execution = {}) {
   detail::log_sum_exp<T, kRank>(from, to, execution);
 }
 
-/// The same into a new tensor.
+/// Returns the result as a new tensor.
 template <TensorLike X>
 auto log_sum_exp(const X& x, const Execution& execution = {}) {
   constexpr int kLast = (std::max)(rank_v<X>, 2) - 1;

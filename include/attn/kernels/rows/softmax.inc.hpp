@@ -1,7 +1,7 @@
 // Kernel text: softmax of rows, its logarithm, and log-sum-exp.
 // SPDX-License-Identifier: Apache-2.0
 
-/// max(lowest, x[0], .., x[n - 1]). May ignore a NaN, which then shows in the sum.
+/// max(lowest, x[0], .., x[n - 1]). May ignore a NaN, which then appears in the sum.
 template <class T>
 inline T row_max(index_t n, const T* x, T lowest) {
   using V = Vec<T>;
@@ -16,8 +16,8 @@ inline T row_max(index_t n, const T* x, T lowest) {
   return largest;
 }
 
-/// What is subtracted from a row with this maximum. A row of -inf takes 0, since -inf - -inf is
-/// NaN; its e^-inf are 0.
+/// The shift of a row with this maximum. A row of -inf takes 0, since -inf - -inf is NaN; then all
+/// its e^-inf are 0.
 template <class T>
 inline T row_shift(T largest) {
   return largest == -std::numeric_limits<T>::infinity() ? T{0} : largest;
@@ -98,7 +98,7 @@ inline T row_factor(T total) {
 
 /// Softmax of rows [begin, end), at least one, as a pipeline of three rows: while e^x of one is
 /// computed, the row before it is scaled and the maximum of the row after it found. Rows of 1024
-/// floats in L2 take 0.7 of the time of one row after the other (bench/softmax_bench; AVX-512, Zen
+/// floats in L2 take 0.7 of the time of one row after another (bench/softmax_bench; AVX-512, Zen
 /// 4).
 template <class T>
 inline void softmax_row_range(const detail::SoftmaxProblem<T>& problem, index_t begin,
@@ -138,7 +138,7 @@ template <class T>
 inline void softmax_rows(const detail::SoftmaxProblem<T>& problem, const Executor& executor,
                          Workspace&) {
   const index_t rows = problem.x.extent(0), n = problem.x.extent(1);
-  // Rows that come from memory are better read by a pass of their own, which keeps many cache lines
+  // Rows from memory are faster with a separate pass for the maximum, which keeps many cache lines
   // in flight: the pipeline takes 1.5 times as long there.
   const bool is_near = rows * n <= 4 * second_level_cache() / index_t{sizeof(T)};
   detail::for_row_ranges(executor, rows, n, [&problem, is_near](index_t begin, index_t end) {

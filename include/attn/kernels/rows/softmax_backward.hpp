@@ -8,7 +8,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Rows with a unit stride inside; out is what forward gave, d_x may be d_out or out.
+/// Rows with unit inner stride; out is the result of forward, d_x may be d_out or out.
 template <class T>
 struct SoftmaxBackwardProblem {
   TensorView2<const T> d_out, out;
@@ -64,8 +64,8 @@ void softmax_backward(std::string_view function, bool is_log, TensorView<const T
 
 }  // namespace detail
 
-/// Of out = softmax(x): d_x = out (d_out - sum of d_out out) over the last axis. A row of zeros,
-/// which saw nothing, gives zeros. Innermost strides are 1; d_x may be d_out or out. Throws
+/// The gradient of out = softmax(x): d_x = out (d_out - sum of d_out out) over the last axis. A
+/// fully masked row gives zeros. Innermost strides are 1; d_x may be d_out or out. Throws
 /// ShapeError.
 template <TensorLike D, TensorLike Y, TensorLike DX>
 void softmax_backward(const D& d_out, const Y& out, DX&& d_x, const Execution& execution = {}) {
@@ -79,8 +79,8 @@ void softmax_backward(const D& d_out, const Y& out, DX&& d_x, const Execution& e
       detail::view_as<const T, kRank>(out), detail::view_as<T, kRank>(d_x), execution);
 }
 
-/// Of out = log_softmax(x): d_x = d_out - e^out times the sum of d_out over the last axis.
-/// Innermost strides are 1; d_x may be d_out or out. Throws ShapeError.
+/// The gradient of out = log_softmax(x): d_x = d_out - e^out times the sum of d_out over the last
+/// axis. Innermost strides are 1; d_x may be d_out or out. Throws ShapeError.
 template <TensorLike D, TensorLike Y, TensorLike DX>
 void log_softmax_backward(const D& d_out, const Y& out, DX&& d_x, const Execution& execution = {}) {
   using T = detail::real_t<Y>;

@@ -23,22 +23,22 @@ struct MultiHeadAttentionOptions {
   index_t head_dim = 0;           ///< of queries and keys (d_k); 0: embed_dim / num_heads
   index_t head_dim_v = 0;         ///< of values (d_v); 0: head_dim
   bool output_projection = true;  ///< false: return the concatenated heads
-  /// 1 / sqrt(head_dim) if not given; the scale of a call takes precedence.
+  /// Default 1 / sqrt(head_dim); the scale of a call takes precedence.
   std::optional<double> scale = {};
-  /// Norm of each head of queries and keys before rotary: q_norm and k_norm of Qwen3 and Gemma.
+  /// Normalises each head of queries and keys before rotary: q_norm and k_norm of Qwen3 and Gemma.
   std::optional<NormKind> query_key_norm = {};
   double query_key_norm_eps = 1e-6;  ///< epsilon of these norms
   double softcap = 0;                ///< of scores; the softcap of a call takes precedence
   index_t window = -1;  ///< sliding window before the query, combined with the mask; -1: none
   std::optional<RotaryOptions> rotary = {};  ///< rotary embedding of queries and keys
-  /// Name the input projections separately: q_proj_weight, q_proj_bias, ..
+  /// Names the input projections separately: q_proj_weight, q_proj_bias, ..
   bool separate_in_proj = false;
   double dropout = 0;  ///< of attention weights in training; calls have their own
 };
 
 namespace detail {
 
-/// Whether two views show the same elements.
+/// Whether two views are of the same elements, shape and strides.
 template <class T, int Rank>
 bool is_same_view(const TensorView<T, Rank>& a, const TensorView<T, Rank>& b) {
   return a.data() == b.data() && are_equal(a.shape(), b.shape()) &&
@@ -47,13 +47,14 @@ bool is_same_view(const TensorView<T, Rank>& a, const TensorView<T, Rank>& b) {
 
 }  // namespace detail
 
-/// The three projections, in one matrix where query, key and value have embed_dim features.
+/// The three input projections, stored as one matrix if query, key and value have embed_dim
+/// features.
 template <class T>
 class HeadProjections {
  public:
   HeadProjections() = default;
 
-  /// Of options with every default filled in.
+  /// `options` must have every default filled in.
   explicit HeadProjections(const MultiHeadAttentionOptions& o)
       : ends_{o.num_heads * o.head_dim, (o.num_heads + o.num_kv_heads) * o.head_dim,
               (o.num_heads + o.num_kv_heads) * o.head_dim + o.num_kv_heads * o.head_dim_v},
@@ -69,12 +70,12 @@ class HeadProjections {
     if (o.in_proj_bias.value_or(o.bias)) bias_ = Tensor1<T>({ends_[2]});
   }
 
-  /// All heads' features of q (0), k (1) or v (2).
+  /// The features of all heads of q (0), k (1) or v (2).
   index_t width(int which) const { return end(which) - begin(which); }
 
-  /// Weight (out, in) and bias (out, or empty) of q (0), k (1) or v (2), whichever way they are
-  /// stored. A writable weight makes packed copies stale; whoever keeps the view and writes after
-  /// pack() calls pack() again.
+  /// Weight (out, in) and bias (out, or empty) of q (0), k (1) or v (2), however they are stored.
+  /// Access to a writable weight makes packed copies stale; code that keeps the view and writes
+  /// after pack() must call pack() again.
   TensorView2<T> weight(int which) {
     version_.touch();
     return weight_of(*this, which);
@@ -83,7 +84,7 @@ class HeadProjections {
   TensorView1<T> bias(int which) { return bias_of(*this, which, which); }
   TensorView1<const T> bias(int which) const { return bias_of(*this, which, which); }
 
-  /// Packs the one matrix of self-attention's projections, or those of cross-attention: see
+  /// Packs the joint matrix of self-attention, or the projections of cross-attention: see
   /// Linear::pack().
   void pack(bool self_attention) {
     packed_ = {};
@@ -103,13 +104,13 @@ class HeadProjections {
     TensorView3<T> q, k, v;  ///< (batch, seq, width)
   };
 
-  /// Elements of memory that project() takes.
+  /// Number of elements of memory that project() takes.
   index_t elements(index_t batch, index_t q_len, index_t kv_len) const {
     return batch * (q_len * width(0) + kv_len * (width(1) + width(2)));
   }
 
-  /// Queries, keys and values in `memory`, with room for `appended` keys and values behind the
-  /// others. An empty key makes queries only.
+  /// Projects queries, keys and values into `memory`, with room for `appended` keys and values
+  /// after the others. An empty key computes queries only.
   Heads project(const TensorView3<const T>& query, const TensorView3<const T>& key,
                 const TensorView3<const T>& value, index_t appended, T* memory,
                 const Execution& execution) const {
@@ -117,7 +118,7 @@ class HeadProjections {
     const index_t kv_len = key ? key.extent(1) : 0, keys = kv_len + appended;
     if ((weight_ || compressed_) && appended == 0 && detail::is_same_view(key, value)) {
       if (detail::is_same_view(query, key)) {
-        // One product for all three: x is read, and packed, once.
+        // One product for all three: x is read and packed once.
         const TensorView3<T> qkv(memory, {batch, q_len, ends_[2]});
         multiply(query, 0, 2, packed_[0], qkv, execution);
         return {qkv.slice(2, 0, ends_[0]), qkv.slice(2, ends_[0], ends_[1]),
@@ -141,8 +142,8 @@ class HeadProjections {
     return heads;
   }
 
-  /// in_proj_weight where query, key and value have embed_dim features, q_proj_weight,
-  /// k_proj_weight and v_proj_weight otherwise; then in_proj_bias.
+  /// Visits in_proj_weight if query, key and value have embed_dim features, otherwise
+  /// q_proj_weight, k_proj_weight and v_proj_weight; then in_proj_bias.
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
@@ -191,7 +192,7 @@ class HeadProjections {
     for (int which = 0; which < 3; ++which) f(kBiases[which], self.bias(which));
   }
 
-  /// What is one tensor, where all of its names are to go.
+  /// Removes a joint tensor if all of its names are to be removed.
   static void take_away(HeadProjections& self, const ParameterVisitor<T>& f) {
     const auto go = [&](std::string_view joined, const auto& names) {
       if (!self.separate_names_) return f.goes(joined);
@@ -228,7 +229,7 @@ class HeadProjections {
     f(name, slot);
   }
 
-  /// to = from W^T + b for neighbouring projections of the one matrix, or of the compressed ones.
+  /// to = from W^T + b for adjacent projections of the joint matrix, or for the compressed ones.
   void multiply(const TensorView3<const T>& from, int first, int last,
                 const detail::PackedCopy<T>& copy, const TensorView3<T>& to,
                 const Execution& execution) const {

@@ -15,8 +15,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// x (batch, heads, seq, head_dim) in place, head by head: what (batch, seq) rows of one head
-/// have between them is one stride.
+/// Normalises x (batch, heads, seq, head_dim) in place, head by head: (batch, seq) rows of one head
+/// are one stride apart.
 template <class T>
 void norm_heads(const Norm<T>& norm, const TensorView4<T>& x, const Execution& execution) {
   for (index_t h = 0; h < x.extent(1); ++h) {
@@ -25,7 +25,7 @@ void norm_heads(const Norm<T>& norm, const TensorView4<T>& x, const Execution& e
   }
 }
 
-/// The learned key or value, then zeros, behind the first kv_len.
+/// Appends the learned key or value, then zeros, after the first kv_len.
 template <class T>
 void append_learned(const TensorView3<T>& to, index_t kv_len,
                     const TensorView3<const std::type_identity_t<T>>& learned) {
@@ -49,8 +49,8 @@ void add_residual(const TensorView3<const T>& x,
   }
 }
 
-/// Where the q_len tokens of queries stand and the kv_len of keys, which `before` others precede:
-/// the last query at the last key, of packed sequences that of each.
+/// Positions of q_len queries and kv_len keys after `before` other keys: the last query has the
+/// position of the last key, in packed sequences that of its own sequence.
 template <class T>
 void count_rotary_positions(const AttentionOptions<T>& options, index_t before, index_t q_len,
                             index_t kv_len, index_t* q_ids, index_t* k_ids) {
@@ -62,7 +62,7 @@ void count_rotary_positions(const AttentionOptions<T>& options, index_t before, 
   count_positions(before, kv_len, options.cu_seqlens_k, k_ids);
 }
 
-/// Turns q, and k, which may be empty, in place. `before`: keys that stand before k.
+/// Applies rotary to q, and to k, which may be empty, in place. `before`: number of keys before k.
 template <class T>
 void rotate_heads(const RotaryOptions& rotary, const RotaryTable<Accumulator<T>>& whole,
                   const TensorView4<T>& q, const TensorView4<T>& k, index_t before,
@@ -90,12 +90,12 @@ void rotate_heads(const RotaryOptions& rotary, const RotaryTable<Accumulator<T>>
   for_rotary_rows(rotary, whole, of_q, k ? of_k : of_q, turn);
 }
 
-/// f(b, options) for every batch row: each row on a thread of its own where there are enough of
-/// them and of work, else one after the other on all threads. Results do not depend on threads.
+/// Calls f(b, options) for every batch row: each row on its own thread if there are enough rows and
+/// work, otherwise one after another on all threads. Results do not depend on threads.
 template <class T, class Work, class F>
 void for_conversations(index_t batch, const Work& row_work, const AttentionOptions<T>& options,
                        const F& f) {
-  constexpr index_t kCallWork = index_t{1} << 16;  // what a call costs beside its products
+  constexpr index_t kCallWork = index_t{1} << 16;  // the cost of a call besides its products
   index_t work = 0;
   for (index_t b = 0; b < batch; ++b) work += row_work(b) + kCallWork;
   const Executor& threads = threads_for(options.execution.threads(), work);
@@ -106,7 +106,7 @@ void for_conversations(index_t batch, const Work& row_work, const AttentionOptio
   static const SerialExecutor serial;
   AttentionOptions<T> of_one = options;
   of_one.execution.executor = &serial;
-  of_one.execution.workspace = nullptr;  // that of the thread
+  of_one.execution.workspace = nullptr;  // the execution of the current thread
   threads.run(batch, [&](index_t b, int) { f(b, of_one); });
 }
 

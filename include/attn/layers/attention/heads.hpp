@@ -8,8 +8,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// (batch, seq, num_heads * head_dim) as (batch, num_heads, seq, head_dim): a view, nothing is
-/// copied. A matrix (seq, num_heads * head_dim), such as one of Eigen's, is a batch of one: (1,
+/// Returns (batch, seq, num_heads * head_dim) as (batch, num_heads, seq, head_dim): a view, nothing
+/// is copied. A matrix (seq, num_heads * head_dim), for example an Eigen matrix, has batch 1: (1,
 /// num_heads, seq, head_dim). Throws ShapeError unless num_heads divides the last extent.
 template <TensorLike X>
 auto split_heads(X&& x, index_t num_heads) {
@@ -24,13 +24,14 @@ auto split_heads(X&& x, index_t num_heads) {
                                "be divisible by num_heads", std::to_string(num_heads)));
     }
     const index_t dim = view.extent(2) / num_heads;
-    // At once, and not by split() and transpose(): attn_report's mha_tutorial splits four times.
+    // In one step instead of by split() and transpose(): attn_report mha_tutorial splits four
+    // times.
     return TensorView4<T>(view.data(), {view.extent(0), num_heads, view.extent(1), dim},
                           {view.stride(0), dim * view.stride(2), view.stride(1), view.stride(2)});
   }
 }
 template <TemporaryTensor X>
-void split_heads(X&& x, index_t num_heads) = delete;  // it would dangle
+void split_heads(X&& x, index_t num_heads) = delete;  // it would view a temporary tensor
 
 /// Query, key and value heads of one tensor.
 template <class T>
@@ -38,9 +39,10 @@ struct QkvHeads {
   TensorView4<T> q, k, v;
 };
 
-/// Packed (batch, seq, (num_heads + 2 num_kv_heads) * head_dim): all query heads, then those of the
-/// keys, then those of the values, as one product makes them; num_kv_heads = 0: as many as
-/// num_heads. Views, nothing is copied. Throws ShapeError unless the heads divide the last extent.
+/// Splits packed (batch, seq, (num_heads + 2 num_kv_heads) * head_dim): all query heads, then all
+/// key heads, then all value heads, the layout of one joint projection; num_kv_heads = 0:
+/// num_heads. Returns views, nothing is copied. Throws ShapeError unless the heads divide the last
+/// extent.
 template <TensorLike X>
 auto split_qkv(X&& x, index_t num_heads, index_t num_kv_heads = 0) {
   ATTN_ASSERT_AXES(X, 3, "split_qkv: x", "(batch, seq, (num_heads + 2 num_kv_heads) head_dim)");
@@ -63,9 +65,11 @@ auto split_qkv(X&& x, index_t num_heads, index_t num_kv_heads = 0) {
 }
 
 template <TemporaryTensor X>
-void split_qkv(X&& x, index_t num_heads, index_t num_kv_heads = 0) = delete;  // they would dangle
+// they would view a temporary tensor
+void split_qkv(X&& x, index_t num_heads, index_t num_kv_heads = 0) = delete;
 
-/// (batch, num_heads, seq, head_dim) into (batch, seq, num_heads * head_dim). Throws ShapeError.
+/// Copies (batch, num_heads, seq, head_dim) into (batch, seq, num_heads * head_dim). Throws
+/// ShapeError.
 template <TensorLike X, TensorLike Out>
 void combine_heads(const X& x, Out&& out) {
   using T = scalar_t<X>;
@@ -78,7 +82,7 @@ void combine_heads(const X& x, Out&& out) {
   copy(from, split_heads(to, from.extent(1)));
 }
 
-/// The same into a new tensor.
+/// Returns the result as a new tensor.
 template <TensorLike X>
 Tensor3<scalar_t<X>> combine_heads(const X& x) {
   ATTN_ASSERT_AXES(X, 4, "combine_heads: x", "(batch, heads, seq, dim)");

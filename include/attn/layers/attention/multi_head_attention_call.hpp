@@ -10,22 +10,22 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// What one call of the module may set beyond AttentionOptions.
+/// Options of one call of the module beyond AttentionOptions.
 template <class T>
 struct MultiHeadAttentionCall {
   TensorView3<const T> residual = {};  ///< added to the output, of the same shape
-  /// Positions of the tokens of query and of key for rotary, (batch, seq). If not given, keys have
-  /// the positions from first_key on, or those after the cache's, and the last query that of the
-  /// last key, whatever lengths and offset say; in packed sequences both count from the sequence's
-  /// start.
+  /// Positions of the tokens of query and of key for rotary, (batch, seq). By default keys have
+  /// consecutive positions from first_key on, or after the cache's last, and the last query has the
+  /// position of the last key, whatever lengths and offset are; in packed sequences both count from
+  /// the start of the sequence.
   TensorView2<const index_t> position_ids = {};
-  /// Appends the keys and values of this call, and attends to all keys of the cache.
+  /// Appends the keys and values of this call, then attends to all keys of the cache.
   KvCache<T>* cache = nullptr;
-  /// False: do not read key and value; attend only to the cache.
+  /// false: ignore key and value; attend only to the cache.
   bool append = true;
-  /// Instead of `cache`: a cache for each batch row, of batch 1 and any length. The result is that
-  /// of a call for each row (whose batch index is 0), but projections read their weights once for
-  /// all rows. Options must not hold tensors with an axis of batch rows, queries or keys.
+  /// Instead of `cache`: one cache per batch row, each of batch 1 and any length. The result equals
+  /// one call per row (with batch index 0), but projections read their weights once for all rows.
+  /// Options must not hold tensors with an axis of batch rows, queries or keys.
   std::span<KvCache<T>* const> row_caches = {};
 
   ATTN_REFUSE_OTHER_ELEMENTS(MultiHeadAttentionCall)
@@ -33,14 +33,14 @@ struct MultiHeadAttentionCall {
 
 namespace detail {
 
-/// CacheGuard of every cache of a call.
+/// CacheGuard for every cache of a call.
 template <class T>
 class CallGuard {
  public:
   explicit CallGuard(const MultiHeadAttentionCall<T>& call) : of_cache_(call.cache) {
     for (KvCache<T>* cache : call.row_caches) of_rows_.emplace_back(cache);
   }
-  /// Of conversations, each of one cache per layer.
+  /// For several conversations, each with one cache per layer.
   explicit CallGuard(std::span<const std::span<KvCache<T>>> conversations)
       : of_cache_(static_cast<KvCache<T>*>(nullptr)) {
     for (const std::span<KvCache<T>> caches : conversations) of_rows_.emplace_back(caches);

@@ -12,7 +12,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Every default filled in. Throws ValueError for options that contradict each other.
+/// Returns the options with every default filled in. Throws ValueError for options that contradict
+/// each other.
 inline MultiHeadAttentionOptions resolved_attention(MultiHeadAttentionOptions o) {
   const auto check = [](bool good, std::string_view argument, const std::string& expected,
                         index_t found) {
@@ -42,12 +43,12 @@ inline MultiHeadAttentionOptions resolved_attention(MultiHeadAttentionOptions o)
   return o;
 }
 
-/// Keys that add_bias_kv and add_zero_attn append.
+/// Number of keys that add_bias_kv and add_zero_attn append.
 inline index_t appended_keys(const MultiHeadAttentionOptions& o) {
   return index_t{o.add_bias_kv} + index_t{o.add_zero_attn};
 }
 
-/// Whether options mean a certain batch, queries or keys.
+/// Whether options fix the batch, the number of queries or the number of keys.
 template <class T>
 bool has_extents(const AttentionOptions<T>& o) {
   const Mask& m = o.mask;
@@ -60,14 +61,14 @@ bool has_extents(const AttentionOptions<T>& o) {
   return in_mask || in_inputs || in_outputs;
 }
 
-/// Keys before those of this call.
+/// Number of keys before those of this call.
 template <class T>
 index_t keys_before(const AttentionOptions<Accumulator<T>>& options,
                     const MultiHeadAttentionCall<T>& call) {
   return call.cache != nullptr ? call.cache->length() : options.first_key;
 }
 
-/// That each query has a key to stand at.
+/// Checks that there are at least as many keys as queries.
 template <class T>
 void check_key_positions(index_t q_len, index_t kv_len,
                          const AttentionOptions<Accumulator<T>>& options,
@@ -92,7 +93,7 @@ void check_key_positions(index_t q_len, index_t kv_len,
   }
 }
 
-/// Throws ShapeError or ValueError unless a call fits the module's options, `o`, and the other
+/// Throws ShapeError or ValueError unless a call fits the module's options `o` and the other
 /// arguments. `out`: the shape of the result; its last extent is `out_dim`.
 template <class T>
 void check_attention_call(const MultiHeadAttentionOptions& o, index_t out_dim,

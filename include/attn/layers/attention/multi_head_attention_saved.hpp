@@ -16,7 +16,8 @@ struct MultiHeadAttentionSaved {
   LinearSaved<T> out_proj;       ///< the heads' outputs
   Saved<Accumulator<T>, 3> lse;  ///< (batch, num_heads, q_len)
   Saved<Accumulator<T>, 4> mask;  ///< where keys are appended: the mask over all of them
-  /// What backward adds the gradient of options.relative_bias to, with its shape; set before.
+  /// The view to which backward adds the gradient of options.relative_bias, of the same shape; set
+  /// it before backward.
   TensorView2<Accumulator<T>> d_relative_bias = {};
 
   index_t bytes() const {
@@ -26,8 +27,8 @@ struct MultiHeadAttentionSaved {
 };
 
 /// Gradients of a call's inputs: (batch, q_len, embed_dim), (batch, kv_len, kdim), (batch, kv_len,
-/// vdim). That of a key that is the query is part of d_query, that of a value that is the key part
-/// of d_key, and their views are not used.
+/// vdim). If the key is the query, its gradient is part of d_query; if the value is the key, it is
+/// part of d_key; their own views are then not used.
 template <class T>
 struct MultiHeadAttentionInputs {
   TensorView3<T> d_query = {}, d_key = {}, d_value = {};
@@ -42,13 +43,13 @@ struct MultiHeadAttentionTraining {
   using Module = MultiHeadAttention<T>;
   using Gradients = MultiHeadAttention<Accumulator<T>>;
 
-  /// Projections of one call, in forward or their gradients: views of one piece of memory.
+  /// Projections of one call in forward, or their gradients: views of one piece of memory.
   struct Projected {
     TensorView3<T> q, k, v;  ///< (batch, seq, width)
     TensorView3<T> all;      ///< the three in one, where one product makes them
   };
 
-  /// Whether one product makes queries, keys and values.
+  /// Whether one product computes queries, keys and values.
   static bool joins(const Module& m, bool self_attention) {
     const HeadProjections<T>& p = m.projections_;
     return self_attention && m.appended_keys() == 0 &&
@@ -70,7 +71,7 @@ struct MultiHeadAttentionTraining {
     return {q, k, {memory + q.size() + k.size(), {batch, keys, w2}}, {}};
   }
 
-  /// Rows of the weights of all three.
+  /// Rows of the joint weight matrix.
   template <class Projections>
   static auto all_weights(Projections& p) {
     auto first = p.weight(0);
@@ -82,8 +83,8 @@ struct MultiHeadAttentionTraining {
     return first ? decltype(first)(first.data(), {p.width(0) + p.width(1) + p.width(2)}) : first;
   }
 
-  /// f(options, position_ids of queries and of keys): what attention itself is told, while its
-  /// memory lasts.
+  /// Calls f(options, position_ids of queries, position_ids of keys) with the options of the
+  /// attention call itself, which stay valid during f.
   template <class F>
   static void with_options(const Module& m, const AttentionOptions<Accumulator<T>>& given,
                            TensorView2<const index_t> position_ids, index_t batch, index_t q_len,

@@ -12,7 +12,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Checked; innermost strides are 1, out may be x.
+/// After the checks; innermost strides are 1, out may be x.
 template <class T>
 struct RotaryProblem {
   TensorView4<const T> x;
@@ -77,7 +77,7 @@ void check_rotary(const RotaryProblem<T>& problem) {
   }
 }
 
-/// A checked one.
+/// After the checks.
 template <class T>
 void rotary(const RotaryProblem<T>& problem, const Execution& execution) {
   const auto& kernel = backend<family::Rotary, Accumulator<T>>(execution).rotary;
@@ -108,8 +108,8 @@ void rotary(const RotaryProblem<T>& problem, const Execution& execution) {
 /// Shapes: x and out (batch, heads, seq, head_dim), cos and sin (max_position, rotary_dim / 2),
 /// position_ids (batch, seq) with elements of 0 .. max_position - 1: row position_ids(b, i) of cos
 /// and sin holds the angles of token i, one for each pair, as Accumulator<scalar of x>. Coordinates
-/// from rotary_dim on stay as they are. Any strides with a unit innermost one; out may be x. Throws
-/// ShapeError or ValueError, before anything is written. Source: Su et al., "RoFormer: Enhanced
+/// from rotary_dim on are copied. Any strides with a unit innermost one; out may be x. Throws
+/// ShapeError or ValueError before anything is written. Source: Su et al., "RoFormer: Enhanced
 /// Transformer with Rotary Position Embedding" (2021), equation 34.
 template <TensorLike X, TensorLike Cos, TensorLike Sin, TensorLike Ids, TensorLike Out>
 void rotary_embedding(const X& x, const Cos& cos, const Sin& sin, const Ids& position_ids,
@@ -136,7 +136,7 @@ void rotary_embedding(const X& x, const Cos& cos, const Sin& sin, const Ids& pos
   detail::rotary(problem, execution);
 }
 
-/// The same into a new tensor.
+/// Returns the result as a new tensor.
 template <TensorLike X, TensorLike Cos, TensorLike Sin, TensorLike Ids>
 auto rotary_embedding(const X& x, const Cos& cos, const Sin& sin, const Ids& position_ids,
                       RotaryPairs pairs = RotaryPairs::halves, const Execution& execution = {}) {
@@ -145,19 +145,19 @@ auto rotary_embedding(const X& x, const Cos& cos, const Sin& sin, const Ids& pos
   return out;
 }
 
-/// cos and sin (positions, rotary_dim / 2) of position times frequency, in double before they are
-/// rounded.
+/// cos and sin (positions, rotary_dim / 2) of position times frequency, computed in double and
+/// rounded once.
 template <class T>
 struct RotaryTable {
-  /// Of options whose `dim` is given, for all positions; with dynamic scaling up to the original
-  /// ones.
+  /// `options` must have `dim` set. Covers all positions; with dynamic scaling those up to
+  /// original_max_positions.
   explicit RotaryTable(const RotaryOptions& options)
       : RotaryTable(options.scaling.kind == RotaryScalingKind::dynamic
                         ? (std::min)(options.max_positions, options.scaling.original_max_positions)
                         : options.max_positions,
                     rotary_frequencies(options)) {}
 
-  /// Of positions from 0 on.
+  /// For positions from 0 on.
   RotaryTable(index_t positions, const RotaryFrequencies& frequencies)
       : cos({positions, std::ssize(frequencies.values)}), sin(cos.shape()) {
     for (index_t p = 0; p < positions; ++p) set(p, p, frequencies);
@@ -177,9 +177,9 @@ struct RotaryTable {
 
 namespace detail {
 
-/// f(b_begin, b_end, table, of_q, of_k) for all batch rows at once, with positions as they are
-/// given; with dynamic scaling, where one reaches past the original positions, row by row with a
-/// table of its tokens, the queries before the keys. Positions are checked by rotary_embedding().
+/// Calls f(b_begin, b_end, table, of_q, of_k), for all batch rows at once with the given positions.
+/// With dynamic scaling and a position beyond original_max_positions, calls it row by row with a
+/// table of the tokens of that row, queries before keys. rotary_embedding() checks the positions.
 template <class T, class F>
 void for_rotary_rows(const RotaryOptions& options, const RotaryTable<T>& table,
                      const TensorView2<const index_t>& of_q, const TensorView2<const index_t>& of_k,
@@ -203,7 +203,7 @@ void for_rotary_rows(const RotaryOptions& options, const RotaryTable<T>& table,
     own.cos = own.sin = Tensor2<T>({q_len + kv_len, own.cos.extent(1)});
     for (index_t n = 0; n < q_len + kv_len; ++n) {
       const index_t position = n < q_len ? of_q(b, n) : of_k(b, n - q_len);
-      // One past the end is refused by what reads the table.
+      // A position one past the end is refused where the table is read.
       const bool exists = position >= 0 && position < options.max_positions;
       rows(n) = exists ? n : position < 0 ? position : q_len + kv_len;
       if (exists) own.set(n, position, frequencies);

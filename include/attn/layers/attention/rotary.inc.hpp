@@ -1,7 +1,7 @@
 // Kernel text: rotary embedding of rows.
 // SPDX-License-Identifier: Apache-2.0
 
-/// (u, v) turned; u and v may be where they came from. `way` is 1, or -1 to turn back.
+/// Rotates (u, v), also in place. `way` is 1, or -1 for the inverse.
 template <class T>
 ATTN_INLINE void turn(Vec<T>& u, Vec<T>& v, Vec<T> cos, Vec<T> sin, T way) {
   sin = sin * Vec<T>::all(way);
@@ -20,8 +20,8 @@ inline void rotate_halves(index_t pairs, const T* x, const T* cos, const T* sin,
   });
 }
 
-/// The vocabulary of vectors has no shuffle: pairs are taken apart in loops of a fixed length,
-/// which compilers turn into shuffles.
+/// Vec has no shuffle: loops of a fixed length separate the pairs, and compilers turn them into
+/// shuffles.
 template <class T>
 inline void rotate_interleaved(index_t pairs, const T* x, const T* cos, const T* sin, T way,
                                T* out) {

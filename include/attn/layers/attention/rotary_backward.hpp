@@ -6,9 +6,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Of rotary_embedding(x, cos, sin, position_ids): d_x is d_out turned by the negatives of the same
-/// angles, since a rotation's transpose is its inverse. Shapes and errors as there; d_x may be
-/// d_out.
+/// The gradient of rotary_embedding(x, cos, sin, position_ids): d_x is d_out rotated by the
+/// negative angles, because the transpose of a rotation is its inverse. Shapes and errors as in
+/// rotary_embedding(); d_x may be d_out.
 template <TensorLike D, TensorLike Cos, TensorLike Sin, TensorLike Ids, TensorLike DX>
 void rotary_embedding_backward(const D& d_out, const Cos& cos, const Sin& sin,
                                const Ids& position_ids, DX&& d_x,

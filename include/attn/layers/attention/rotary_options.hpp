@@ -17,19 +17,20 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Which coordinates form a pair. Models differ, and the wrong choice gives plausible nonsense.
+/// Selects which coordinates form a pair. Models differ, and the wrong choice raises no error but
+/// gives wrong results.
 enum class RotaryPairs {
   halves,       ///< (j, j + rotary_dim / 2), as Llama and GPT-NeoX have it
   interleaved,  ///< (2 j, 2 j + 1), as the paper and GPT-J have it
 };
 
-/// How frequencies change for texts longer than those that a model was trained on. The words are
-/// those of `rope_scaling` in a config.json, the numbers those of the Python package transformers.
+/// How frequencies change for texts longer than those of training. The names are those of
+/// `rope_scaling` in a config.json, the formulas those of the Python package transformers.
 enum class RotaryScalingKind {
   none,
   linear,  ///< all slower by `factor`
-  /// A greater base for calls that reach past original_max_positions, by the last position of a
-  /// batch row and of all its tokens in this call; cached keys stay as they were turned.
+  /// Dynamic NTK: a greater base for calls that reach beyond original_max_positions, from the last
+  /// position of a batch row and for all its tokens in this call; cached keys keep their rotation.
   dynamic,
   llama3,  ///< only the slow ones slower, by wavelength
   yarn,    ///< the slow ones slower, by number of turns, and longer queries and keys
@@ -45,18 +46,18 @@ struct RotaryScaling {
   double beta_fast = 32;  ///< yarn: frequencies with more turns are not scaled
   double beta_slow = 1;   ///< yarn: frequencies with fewer turns are scaled by the factor
   bool truncate = true;   ///< yarn: round these bounds to whole pairs
-  /// Multiplies cos and sin, of any kind; not given: 0.1 ln(factor) + 1 of yarn, else 1.
+  /// Multiplies cos and sin, for every kind; default: 0.1 ln(factor) + 1 for yarn, otherwise 1.
   std::optional<double> attention_factor = {};
 };
 
-/// Up to 256 numbers, held within, so that options are destroyed by doing nothing: of nested braces
-/// of others g++ 12 warns (-Wmaybe-uninitialized) in the user's code.
+/// Up to 256 numbers, stored inside the object, so that options are trivially destructible: for
+/// nested braces of other types g++ 12 warns (-Wmaybe-uninitialized) in the user's code.
 class RotaryAngles {
  public:
   static constexpr std::size_t kMax = 256;
 
   constexpr RotaryAngles() = default;
-  /// Throws ValueError for more than kMax.
+  /// Throws ValueError for more than kMax numbers.
   RotaryAngles(std::span<const double> values) : size_(values.size()) {
     if (size_ > kMax) {
       throw ValueError(message("RotaryAngles", "the angles", "be at most " + std::to_string(kMax),
@@ -82,7 +83,7 @@ class RotaryAngles {
   std::size_t size_ = 0;
 };
 
-/// Which coordinates a rotary embedding rotates, and by which angles.
+/// Defines which coordinates a rotary embedding rotates, and by which angles.
 struct RotaryOptions {
   index_t dim = 0;  ///< rotates the first `dim` coordinates of a head; 0: head_dim
   RotaryPairs pairs = RotaryPairs::halves;  ///< which coordinates form a pair
@@ -94,16 +95,16 @@ struct RotaryOptions {
 
 static_assert(std::is_trivially_destructible_v<RotaryOptions>);
 
-/// Angles per position, one for each pair, and what cos and sin are multiplied by.
+/// The angle per position of each pair, and the factor of cos and sin.
 struct RotaryFrequencies {
   std::vector<double> values;
   double attention_factor = 1;
 };
 
-/// Those of options whose `dim` is given, theta^(-2 j / dim) before they are scaled; `length`
-/// counts for dynamic scaling alone. Sources: Su et al., "RoFormer" (2021), section 3.2.2; of
-/// linear scaling Chen et al., "Extending Context Window of Large Language Models via Positional
-/// Interpolation" (2023), of yarn Peng et al., "YaRN" (2023), section 3.
+/// Computes them from options with `dim` set: theta^(-2 j / dim) before scaling; only dynamic
+/// scaling uses `length`. Sources: Su et al., "RoFormer" (2021), section 3.2.2; linear scaling:
+/// Chen et al., "Extending Context Window of Large Language Models via Positional Interpolation"
+/// (2023); yarn: Peng et al., "YaRN" (2023), section 3.
 inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_t length = 0) {
   const RotaryScaling& scaling = options.scaling;
   if (!options.frequencies.empty()) {
@@ -132,7 +133,8 @@ inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_
       value *= kept + (1 - kept) / factor;
     }
   } else if (scaling.kind == RotaryScalingKind::yarn) {
-    // The pair, as a number with a fraction, that turns so often within the original positions.
+    // The (fractional) index of the pair that completes this many rotations within
+    // original_max_positions.
     const auto pair_of = [&](double turns) {
       return dim * std::log(original / (2 * std::numbers::pi * turns)) / (2 * std::log(theta));
     };
@@ -156,7 +158,8 @@ inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_
 
 namespace detail {
 
-/// With `dim` filled in. Throws ValueError for what contradicts itself or is out of its range.
+/// Returns the options with `dim` set. Throws ValueError for options that contradict each other or
+/// are out of range.
 inline RotaryOptions resolved_rotary(RotaryOptions o, index_t head_dim) {
   const auto check = [](bool good, std::string_view argument, std::string_view expected,
                         const std::string& found) {

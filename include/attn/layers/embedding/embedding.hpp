@@ -13,7 +13,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Runs f(index of the id) over all ids.
+/// Calls f(index of the id) for all ids.
 template <class Ids, int Rank, class F>
 void each_id(const TensorView<Ids, Rank>& ids, F f) {
   Shape<Rank> index{};
@@ -72,7 +72,7 @@ void embedding(const Table& table, const Ids& ids, Out&& out) {
   });
 }
 
-/// The same into a new tensor.
+/// Returns the result as a new tensor.
 template <TensorLike Table, TensorLike Ids>
 auto embedding(const Table& table, const Ids& ids) {
   using T = scalar_t<Table>;
@@ -118,17 +118,16 @@ class Embedding {
   index_t num_embeddings() const {
     return compressed_ ? compressed_.parts()[0]->shape()[0] : weight.extent(0);
   }
-  /// The table in another form than `weight`, or nullptr; InputEmbedding and tied projections take
-  /// either.
+  /// The compressed form of the table, or nullptr; InputEmbedding and tied projections accept both
+  /// forms.
   const CompressedWeight<Accumulator<T>>* compressed() const {
     return compressed_ ? compressed_.parts()[0].get() : nullptr;
   }
 
-  /// The same for linear_parts(); empty where there is none.
+  /// The table as an operand of linear_parts(); empty if there is none.
   auto compressed_parts() const { return compressed_.parts(); }
 
-  /// `weight` was written, or is about to be: what others packed of it is stale. See
-  /// Linear::touch().
+  /// Marks packed copies of `weight` as stale after, or before, it is written. See Linear::touch().
   void touch() { version_.touch(); }
   const detail::ParameterVersion& version() const { return version_; }
 

@@ -10,7 +10,8 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// d_table(id(row), :) += scale d_out(row, :) for rows in order. A task takes some columns of all
-/// rows, so that ids may repeat: no two tasks write to one element, and sums have one order.
+/// rows, so that ids may repeat: no two tasks write to the same element, and each sum has one
+/// order.
 template <class T, class Id>
 void add_to_rows(const TensorView3<const T>& d_out, const TensorView2<Accumulator<T>>& d_table,
                  Accumulator<T> scale, const Execution& execution, const Id& id) {
@@ -30,10 +31,10 @@ void add_to_rows(const TensorView3<const T>& d_out, const TensorView2<Accumulato
 
 }  // namespace detail
 
-/// Of embedding(table, ids): d_table(ids(b, i), :) += d_out(b, i, :), in the order of the ids,
-/// whatever the threads. Shapes: d_out (batch, seq, dim), ids (batch, seq) of any integer type,
-/// d_table (num_embeddings, dim), of float where d_out is of 16 bits. Throws ShapeError, and
-/// ValueError for an id outside the table, before anything is written.
+/// The gradient of embedding(table, ids): d_table(ids(b, i), :) += d_out(b, i, :), in the order of
+/// the ids, whatever the number of threads. Shapes: d_out (batch, seq, dim), ids (batch, seq) of
+/// any integer type, d_table (num_embeddings, dim), float if d_out has 16 bits. Throws ShapeError,
+/// and ValueError for an id outside the table, before anything is written.
 template <TensorLike D, TensorLike Ids, TensorLike DTable>
   requires std::integral<scalar_t<Ids>>
 void embedding_backward(const D& d_out, const Ids& ids, DTable&& d_table,

@@ -35,7 +35,7 @@ struct InputEmbeddingCall {
   /// (batch, seq); -n is the n-th row before position 0.
   TensorView2<const index_t> position_ids = {};
   /// Starts of packed sequences, as in AttentionOptions: positions restart at each; column 0 is
-  /// token first_position of all.
+  /// token first_position of the packed tokens.
   TensorView1<const index_t> cu_seqlens = {};
   TensorView2<const index_t> token_type_ids = {};  ///< (batch, seq); 0 if not given
   Execution execution = {};                        ///< threads, scratch and instruction set
@@ -163,7 +163,8 @@ class InputEmbedding {
     if (options_.norm) norm.forward(ov, ov, call.execution);
   }
 
-  /// Positions of one row of tokens, without position_ids: what forward() and its backward add.
+  /// Positions of one row of tokens if there are no position_ids: used by forward() and its
+  /// backward.
   template <class Id>
   void count_positions(const TensorView1<const Id>& tokens, const InputEmbeddingCall& call,
                        index_t* ids) const {

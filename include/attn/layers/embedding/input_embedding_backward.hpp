@@ -22,8 +22,8 @@ struct InputEmbeddingSaved {
   }
 };
 
-/// InputEmbedding::forward() that saves: ids (batch, seq), out (batch, seq, d_model). Throws
-/// ShapeError or ValueError.
+/// InputEmbedding::forward() that saves activations: ids (batch, seq), out (batch, seq, d_model).
+/// Throws ShapeError or ValueError.
 template <class T, TensorLike Ids>
   requires std::integral<scalar_t<Ids>>
 void forward(const InputEmbedding<T>& layer, const Ids& ids, Output3<T> out,
@@ -50,7 +50,7 @@ void forward(const InputEmbedding<T>& layer, const Ids& ids, Output3<T> out,
     }
   }
   if (!layer.options().norm) return;
-  // The sum before the norm, which forward left in no memory of its own.
+  // Recomputes the sum before the norm, which forward did not save.
   using Acc = Accumulator<T>;
   const Acc scale = layer.options().scale ? std::sqrt(static_cast<Acc>(dim)) : Acc{1};
   const TensorView3<T> sum = saved.norm.x.make({batch, seq, dim});
@@ -66,8 +66,8 @@ void forward(const InputEmbedding<T>& layer, const Ids& ids, Output3<T> out,
   }
 }
 
-/// d_out (batch, seq, d_model); the gradients of the tables and of the norm are added to
-/// `gradients`. Sinusoidal positions have none.
+/// d_out (batch, seq, d_model); adds the gradients of the tables and of the norm to `gradients`.
+/// Sinusoidal positions have none.
 template <class T>
 void backward(const InputEmbedding<T>& layer, Input3<T> d_out, const InputEmbeddingSaved<T>& saved,
               InputEmbedding<Accumulator<T>>& gradients, const Execution& execution = {}) {
@@ -96,7 +96,8 @@ void backward(const InputEmbedding<T>& layer, Input3<T> d_out, const InputEmbedd
   add(gradients.token_types, saved.token_types.view(), Acc{1});
 }
 
-/// OutputProjection::forward() that saves: x (batch, seq, d_model), out (batch, seq, vocab_size).
+/// OutputProjection::forward() that saves activations: x (batch, seq, d_model), out (batch, seq,
+/// vocab_size).
 template <class T>
 void forward(const OutputProjection<T>& layer, Input3<T> x,
              std::type_identity_t<TensorView2<const T>> table, Output3<Accumulator<T>> out,
@@ -107,8 +108,8 @@ void forward(const OutputProjection<T>& layer, Input3<T> x,
          Activation::none, {}, execution);
 }
 
-/// d_x (batch, seq, d_model). Tied, the weight's gradient is added to d_table (vocab_size,
-/// d_model), that of the embedding.
+/// Computes d_x (batch, seq, d_model). If tied, the gradient of the weight is added to d_table
+/// (vocab_size, d_model), the gradient of the embedding.
 template <class T>
 void backward(const OutputProjection<T>& layer, Input3<Accumulator<T>> d_out,
               std::type_identity_t<TensorView2<const T>> table, const LinearSaved<T>& saved,

@@ -7,9 +7,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Tied ("Using the Output Embedding to Improve Language Models", Press and Wolf 2017), logits are
-/// products with the rows of the embedding's table, which every call is given; its only parameter
-/// then is the bias, if it has one.
+/// Tied projections ("Using the Output Embedding to Improve Language Models", Press and Wolf 2017)
+/// multiply by the rows of the embedding's table, which every call receives; their only parameter
+/// is the optional bias.
 template <class T>
 class OutputProjection {
  public:
@@ -24,7 +24,7 @@ class OutputProjection {
 
   bool tied() const { return linear_.in_features() == 0; }
 
-  /// x (batch, seq, d_model), words (vocab_size, d_model), out (batch, seq, vocab_size), of
+  /// x (batch, seq, d_model), words (vocab_size, d_model), out (batch, seq, vocab_size) of type
   /// Accumulator<T>. Throws ShapeError.
   template <TensorLike X, TensorLike Out>
   void forward(const X& x, const Embedding<T>& words, Out&& out,
@@ -64,7 +64,7 @@ class OutputProjection {
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
-  /// Its own weight; without one where it is tied.
+  /// The projection's own weight; empty if it is tied.
   Linear<T>& linear() { return linear_; }
   const Linear<T>& linear() const { return linear_; }
 

@@ -8,8 +8,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// out = ids == pad_id, (batch, seq): true = padding. key_padding_mask(out) is the tutorials' pad
-/// mask, causal() their subsequent mask, and `key_padding_mask(out) & causal()` both. Throws
+/// out = ids == pad_id, (batch, seq): true is padding. key_padding_mask(out) is the pad mask of the
+/// tutorials, causal() their subsequent mask, and `key_padding_mask(out) & causal()` both. Throws
 /// ShapeError.
 template <TensorLike Ids, TensorLike Out>
 void find_padding(const Ids& ids, index_t pad_id, Out&& out) {

@@ -6,10 +6,11 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Squares of `patch` x `patch` pixels, row by row: images (batch, channels, height, width) to
-/// (batch, patches, channels * patch * patch). A convolution of that kernel and stride is then
-/// `linear` by its weight (out, channels, patch, patch) seen as (out, -1) (Dosovitskiy et al., "An
-/// image is worth 16x16 words", 2021). Throws ShapeError unless `patch` divides height and width.
+/// Extracts squares of `patch` x `patch` pixels, row by row: images (batch, channels, height,
+/// width) to (batch, patches, channels * patch * patch). A convolution with kernel and stride
+/// `patch` is then `linear` with its weight (out, channels, patch, patch) viewed as (out, -1)
+/// (Dosovitskiy et al., "An image is worth 16x16 words", 2021). Throws ShapeError unless `patch`
+/// divides height and width.
 template <TensorLike Images>
 Tensor3<scalar_t<Images>> extract_patches(const Images& images, index_t patch) {
   using T = scalar_t<Images>;

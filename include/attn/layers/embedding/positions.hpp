@@ -10,9 +10,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// table (length, dim): sin(p / base^(j / dim)) for even columns j, cos of the same angle in the
-/// column after it. Angles are computed in double. Source: "Attention Is All You Need" (2017),
-/// section 3.5.
+/// table (length, dim): sin(p / base^(j / dim)) for even columns j, the cos of the same angle in
+/// column j + 1. Angles are computed in double. Source: "Attention Is All You Need" (2017), section
+/// 3.5.
 template <TensorLike Out>
 void sinusoidal_positions(Out&& out, double base = 10000) {
   using T = scalar_t<Out>;
@@ -30,7 +30,7 @@ void sinusoidal_positions(Out&& out, double base = 10000) {
   }
 }
 
-/// The same into a new tensor.
+/// Returns the table as a new tensor.
 template <class T>
 Tensor2<T> sinusoidal_positions(index_t length, index_t dim, double base = 10000) {
   auto table = Tensor2<T>::uninitialized({length, dim});
@@ -40,8 +40,8 @@ Tensor2<T> sinusoidal_positions(index_t length, index_t dim, double base = 10000
 
 namespace detail {
 
-/// ids = first, first + 1, ..; or, where packed sequences begin at `starts`, counted from the last
-/// start before: token i is number first + i of all of them.
+/// ids = first, first + 1, ..; with packed sequences that begin at `starts`, counted from the last
+/// start at or before each token, where token i is number first + i of the packed tokens.
 inline void count_positions(index_t first, index_t n, TensorView1<const index_t> starts,
                             index_t* ids) {
   index_t sequence = 0;
@@ -53,8 +53,8 @@ inline void count_positions(index_t first, index_t n, TensorView1<const index_t>
   }
 }
 
-/// Positions of RoBERTa's family: count_positions() of the tokens that are not padding_id; padding
-/// has position -1. Source: transformers, create_position_ids_from_input_ids().
+/// Positions of RoBERTa-style models: count_positions() of the tokens that are not padding_id;
+/// padding has position -1. Source: transformers, create_position_ids_from_input_ids().
 template <class Id>
 void count_unpadded_positions(index_t first, const TensorView1<const Id>& tokens,
                               index_t padding_id, TensorView1<const index_t> starts, index_t* ids) {
@@ -71,8 +71,8 @@ void count_unpadded_positions(index_t first, const TensorView1<const Id>& tokens
   }
 }
 
-/// Positions of the queries of packed sequences, the last of each at its last key. `q_starts` and
-/// `k_starts` rise, and are as many.
+/// Positions of the queries of packed sequences; the last query of each is aligned with its last
+/// key. `q_starts` and `k_starts` increase and have the same length.
 inline void count_query_positions(TensorView1<const index_t> q_starts,
                                   TensorView1<const index_t> k_starts, index_t* ids) {
   for (index_t b = 0; b + 1 < q_starts.extent(0); ++b) {

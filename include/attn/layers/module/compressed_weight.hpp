@@ -13,8 +13,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// W (out, in), to multiply by and to take rows of. Const calls are safe from many threads; modules
-/// share it with their copies.
+/// A compressed matrix W (out, in) that can be multiplied and whose rows can be read. Const calls
+/// are thread-safe; a module shares it with its copies.
 template <class T>
 class CompressedWeight {
  public:
@@ -25,7 +25,7 @@ class CompressedWeight {
   /// c = x W^T with an epilogue, as gemm(). Shapes: x (rows, in), c (rows, out). Throws ShapeError.
   virtual void multiply(TensorView2<const T> x, TensorView2<T> c, const Epilogue<T>& epilogue,
                         const Execution& execution) const = 0;
-  /// The same by `parts`, this one first, one below the other: c (rows, out of all).
+  /// Multiplies by `parts` stacked along the rows, this one first: c (rows, sum of out).
   virtual void multiply_parts(std::span<const std::shared_ptr<const CompressedWeight>> parts,
                               TensorView2<const T> x, TensorView2<T> c, const Epilogue<T>& epilogue,
                               const Execution& execution) const {
@@ -39,14 +39,14 @@ class CompressedWeight {
       begin = end;
     }
   }
-  /// Row `index` of W, as an embedding takes it: `out` (in).
+  /// Decompresses row `index` of W for an embedding: `out` (in).
   virtual void row(index_t index, TensorView1<T> out) const = 0;
-  /// What it takes of memory.
+  /// Memory in bytes.
   virtual index_t bytes() const = 0;
 };
 
-/// A weight of a module, for the time of a visit; T is const where the module is. Compressed, a
-/// module of 16 bits multiplies in float.
+/// Access to a weight of a module during a visit; T is const if the module is. A compressed weight
+/// of a 16-bit module multiplies in float.
 template <class T>
 struct WeightSlot {
   using Form = std::shared_ptr<const CompressedWeight<Accumulator<std::remove_const_t<T>>>>;
@@ -60,14 +60,13 @@ struct WeightSlot {
 
 namespace detail {
 
-/// The forms of a matrix that is visited in parts, one below the other; used once there are all of
-/// them.
+/// The compressed forms of a matrix that is visited in row parts; used once all parts are present.
 template <class T>
 class CompressedParts {
  public:
   explicit operator bool() const { return !parts_.empty() && missing_ == 0; }
 
-  /// Part `at` of `count`, of `shape`. True if it was the last one missing.
+  /// Sets part `at` of `count`, of `shape`. Returns true if it was the last missing one.
   bool set(std::size_t at, std::size_t count, const Shape<2>& shape,
            std::shared_ptr<const CompressedWeight<T>> form) {
     check_shape("compress", "weight", "(out, in)", shape, form->shape());
@@ -92,8 +91,8 @@ class CompressedParts {
   std::size_t missing_ = 0;
 };
 
-/// linear() by parts one below the other, into T or Accumulator<T>. All that is of 16 bits is
-/// widened, and the result rounded once.
+/// linear() with stacked parts, into T or Accumulator<T>. 16-bit tensors are widened, and the
+/// result is rounded once.
 template <class T, int Rank, class To>
 void linear_parts(const TensorView<const T, Rank>& x,
                   std::span<const std::shared_ptr<const CompressedWeight<Accumulator<T>>>> parts,
@@ -142,7 +141,8 @@ void linear_parts(const TensorView<const T, Rank>& x,
 
 }  // namespace detail
 
-/// f(name, WeightSlot<T>&) for every weight matrix of a module, under the names of its parameters.
+/// Calls f(name, WeightSlot<T>&) for every weight matrix of a module, under the names of its
+/// parameters.
 template <class T, class Module, class F>
 void visit_weights(Module& module, F&& f) {
   module.visit_parameters(ParameterVisitor<T>::of_weights(f));

@@ -7,8 +7,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Selects a training step's dropout. Set it before forward in the struct that saves activations,
-/// saved.dropout = {.seed = 1, .step = n}, where backward reads it again.
+/// Enables dropout for a training step. Set it before forward in the struct that saves activations,
+/// saved.dropout = {.seed = 1, .step = n}; backward reads it there.
 struct DropoutStep {
   std::uint64_t seed = 0;
   index_t step = 0;
@@ -17,7 +17,7 @@ struct DropoutStep {
 
 namespace detail {
 
-/// One place in a layer.
+/// The index of a dropout within a layer.
 struct DropoutPlace {
   double p = 0;
   DropoutStep at = {};
@@ -26,13 +26,15 @@ struct DropoutPlace {
   explicit operator bool() const { return p > 0; }
 };
 
-/// Places of a layer, and layers beside those of stacks, which are numbered from 0.
+/// Dropouts per layer, and the layer index of modules outside stacks; stacks number their layers
+/// from 0.
 inline constexpr index_t kAfterAttention = 0, kAfterActivation = 1, kAfterFeedForward = 2,
                          kAfterMemoryAttention = 3, kAfterEmbedding = 4;
 inline constexpr index_t kSourceEmbedding = index_t{1} << 20,
                          kTargetEmbedding = kSourceEmbedding + 1;
 
-/// n elements: out = x times 1 / (1 - p) or 0, + residual, which may be nullptr; out may be either.
+/// n elements: out = x times 1 / (1 - p) or 0, + residual, which may be nullptr; out may be x or
+/// residual.
 template <class T>
 struct DropoutProblem {
   index_t n;
@@ -41,8 +43,8 @@ struct DropoutProblem {
   DropoutPlace place;
 };
 
-/// The seed of attention's own dropout in a layer: splitmix64 of seed, step, layer and place, one
-/// into the other.
+/// The seed of attention's own dropout in a layer: splitmix64 applied in turn to seed, step, layer
+/// and place.
 inline std::uint64_t attention_seed(const DropoutPlace& place) {
   const auto mix = [](std::uint64_t x) {
     x += 0x9E3779B97F4A7C15u;
@@ -79,8 +81,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// out = dropout(x) + residual (which may be empty), all contiguous; out may be either. Throws
-/// ShapeError for other strides, ValueError for a p outside [0, 1).
+/// out = dropout(x) + residual (which may be empty), all contiguous; out may be x or residual.
+/// Throws ShapeError for other strides, ValueError for a p outside [0, 1).
 template <class T>
 void apply_dropout(const DropoutPlace& place, std::type_identity_t<TensorView3<const T>> x,
                    const TensorView3<T>& out, std::type_identity_t<TensorView3<const T>> residual,

@@ -1,8 +1,8 @@
 // Kernel text: dropout of elements by index.
 // SPDX-License-Identifier: Apache-2.0
 
-/// Element e takes word e % 4 of counter (e / 4, place, step, layer); it is kept iff (word >> 8)
-/// 2^-24 >= p.
+/// Element e uses word e % 4 of counter (e / 4, place, step, layer); it is kept if and only if
+/// (word >> 8) 2^-24 >= p.
 template <class T>
 inline void drop_elements(const detail::DropoutProblem<T>& problem, const Executor& executor,
                           Workspace&) {

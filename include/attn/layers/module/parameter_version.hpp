@@ -11,7 +11,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A number that identifies a content: copies of a module keep it, every write takes a new one.
+/// A number that identifies the content of a parameter: copies of a module keep it, every write
+/// takes a new one.
 class ParameterVersion {
  public:
   void touch() { number_ = next(); }
@@ -26,17 +27,17 @@ class ParameterVersion {
   std::uint64_t number_ = next();
 };
 
-/// A weight laid out for the kernels, and the version of the weight that it is a copy of.
+/// A weight packed for the kernels, and the version of the weight that it was packed from.
 template <class T>
 class PackedCopy {
  public:
   PackedCopy() = default;
-  /// Of `weight` (out, in), whose version is `version`.
+  /// Packs `weight` (out, in), whose version is `version`.
   PackedCopy(TensorView2<const T> weight, const ParameterVersion& version)
       : weights_(weight.transpose(0, 1)), version_(version) {}
 
-  /// The copy, or nullptr where there is none, it is stale, or it is for another instruction set
-  /// than the call's.
+  /// Returns the packed copy, or nullptr if there is none, it is stale, or it is for another
+  /// instruction set than the call's.
   const PackedWeights<T>* find(const ParameterVersion& now, const Execution& execution) const {
     return version_ == now && weights_.serves(execution) ? &weights_ : nullptr;
   }

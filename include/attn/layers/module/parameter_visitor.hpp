@@ -15,9 +15,9 @@ template <class T>
 struct WeightSlot;
 
 /// A reference to a callable f(std::string_view name, TensorView<T, Rank> parameter) for ranks 1 to
-/// 3, such as a lambda with `auto`, valid while the callable lives; T is const where the module is.
-/// A type of its own and not a template parameter of every module, so that a module's names are
-/// compiled once and not once a callable.
+/// 3, such as a lambda with `auto`, valid while the callable exists; T is const if the module is. A
+/// class instead of a template parameter of every module, so that the names of a module are
+/// compiled once instead of once per callable.
 template <class T>
 class ParameterVisitor {
  public:
@@ -32,7 +32,7 @@ class ParameterVisitor {
           callee(name, *static_cast<const TensorView<T, 3>*>(view));
         }) {}
 
-  /// A visitor that is shown the places of weight matrices instead: f(name, WeightSlot<T>&). See
+  /// A visitor that receives weight matrices as slots: f(name, WeightSlot<T>&). See
   /// visit_weights().
   template <class F>
   static ParameterVisitor of_weights(F& f) {
@@ -45,8 +45,8 @@ class ParameterVisitor {
     visitor.slots_ = Slots::all;
     return visitor;
   }
-  /// A visitor that is shown both: f(name, WeightSlot<T>&) where a weight is compressed, and all
-  /// else as f(name, view). F is not a visitor of its own kind, and outlives this one.
+  /// A visitor that receives f(name, WeightSlot<T>&) for a compressed weight and f(name, view) for
+  /// all other parameters. F is not itself a visitor of this kind, and outlives this one.
   template <class F>
   static ParameterVisitor of_all(F& f) {
     ParameterVisitor visitor;
@@ -62,8 +62,7 @@ class ParameterVisitor {
     visitor.slots_ = Slots::compressed;
     return visitor;
   }
-  /// A visitor that takes parameters away instead: those that f(name) is true of. See
-  /// gradients_of().
+  /// A visitor that removes the parameters for which f(name) is true. See gradients_of().
   template <class F>
   static ParameterVisitor of_names(F& f) {
     ParameterVisitor visitor;
@@ -76,13 +75,13 @@ class ParameterVisitor {
     return visitor;
   }
   bool takes_away() const { return slots_ == Slots::names; }
-  /// Of a visitor that takes_away(): whether this parameter is to go.
+  /// For a visitor with takes_away(): whether to remove this parameter.
   bool goes(std::string_view name) const {
     bool result = false;
     show(name, &result, 0);
     return result;
   }
-  /// A parameter that is a whole tensor: shown, unless it was taken away, or taken away.
+  /// Visits a parameter that is a whole tensor, or removes it.
   template <class Owned>
   void visit(std::string_view name, Owned& tensor) const {
     if (!tensor) return;
@@ -96,7 +95,7 @@ class ParameterVisitor {
   }
 
   bool is_of_weights() const { return slots_ == Slots::all; }
-  /// Whether a weight, compressed or not, is to be shown as a slot.
+  /// Whether to visit a weight, compressed or not, as a slot.
   bool takes_slot(bool is_compressed) const {
     return slots_ == Slots::all || (slots_ == Slots::compressed && is_compressed);
   }
@@ -106,11 +105,11 @@ class ParameterVisitor {
     static_assert(Rank >= 1 && Rank <= 3);
     if (slots_ != Slots::all && slots_ != Slots::names) show(name, &parameter, Rank);
   }
-  /// Of a visitor that takes_slot().
+  /// For a visitor with takes_slot().
   void operator()(std::string_view name, WeightSlot<T>& slot) const { show(name, &slot, 0); }
 
-  /// The visitor of a part: "in_proj_weight" under "self_attn." is "self_attn.in_proj_weight".
-  /// Refers to this one and to the prefix.
+  /// A visitor of a submodule: "in_proj_weight" under "self_attn." becomes
+  /// "self_attn.in_proj_weight". Refers to this visitor and to the prefix.
   ParameterVisitor under(std::string_view prefix) const { return {*this, prefix}; }
 
  private:
@@ -121,7 +120,7 @@ class ParameterVisitor {
   void show(std::string_view name, const void* view, int rank) const {
     if (call_ != nullptr) return call_(object_, name, view, rank);
     const ParameterVisitor& whole = *static_cast<const ParameterVisitor*>(object_);
-    // On the stack, so that visits allocate nothing: models are visited in each step of training.
+    // On the stack, so that visits do not allocate: each training step visits the model.
     char joined[160];
     const std::size_t size = prefix_.size() + name.size();
     if (size > sizeof joined) return whole.show(std::string(prefix_).append(name), view, rank);
@@ -148,7 +147,7 @@ template <class Module>
   requires requires { visited_element(&Module::visit_parameters); }
 struct ParameterElement<Module> : decltype(visited_element(&Module::visit_parameters)) {};
 
-/// The element of a module's parameters; float where visit_parameters() is a template.
+/// The element type of a module's parameters; float if visit_parameters() is a template.
 template <class Module>
 using parameter_t = typename ParameterElement<std::remove_const_t<Module>>::type;
 

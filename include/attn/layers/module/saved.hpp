@@ -11,29 +11,29 @@
 
 ATTN_NAMESPACE_BEGIN
 
-// Views where T is known from another argument, so that tensors and writable views convert.
+// View types in a non-deduced context, so that tensors and writable views convert.
 template <class T>
 using Input3 = std::type_identity_t<TensorView3<const T>>;
 template <class T>
 using Output3 = std::type_identity_t<TensorView3<T>>;
 
-/// A tensor that forward saves. Its memory grows to what calls need and is reused: after the first
-/// steps nothing is allocated.
+/// A tensor that forward saves. Its memory grows to the size that calls need and is reused: after
+/// the first steps nothing is allocated.
 ///
 /// The producer of a layer's input may write it directly into the memory where the layer saves it:
 /// make() returns that memory, and keep() of the same view copies nothing. So a stack of layers
-/// holds each activation once.
+/// stores each activation once.
 template <class T, int Rank>
 class Saved {
  public:
-  /// Room for a tensor of this shape, uninitialised.
+  /// Returns memory for a tensor of this shape, uninitialised.
   TensorView<T, Rank> make(const Shape<Rank>& shape) {
     if (size_of(shape) > memory_.size()) memory_ = Tensor<T, 1>::uninitialized({size_of(shape)});
     shape_ = shape;
     return {memory_.data(), shape};
   }
 
-  /// A copy of x, or x itself where it is what make() gave.
+  /// Saves a copy of x, or x itself if make() returned it.
   TensorView<const T, Rank> keep(TensorView<const T, Rank> x) {
     if (x.data() != memory_.data() || x.size() == 0) copy(x, make(x.shape()));
     return view();
@@ -50,7 +50,7 @@ class Saved {
 
 namespace detail {
 
-/// Sets all elements, of any strides.
+/// Sets all elements; any strides.
 template <class T, int Rank>
 void fill(const TensorView<T, Rank>& x, T value) {
   for (index_t i = 0; i < x.extent(0); ++i) {
@@ -72,9 +72,9 @@ void fill_parameters(Module& module, double value) {
   });
 }
 
-/// Gradients of a module, all 0: a module of the same type, whose parameters are the gradients of
-/// the other's, under the same names. Gradients of a module of 16 bits are those of its masters, a
-/// module of float made as it was: see parameters_of().
+/// Gradients of a module, all 0: a module of the same type whose parameters are the gradients,
+/// under the same names. For a 16-bit module they are the gradients of its master weights, a float
+/// module with the same options: see parameters_of().
 template <class Module>
 Module gradients_of(const Module& module) {
   Module gradients = module;
@@ -82,10 +82,10 @@ Module gradients_of(const Module& module) {
   return gradients;
 }
 
-/// The same without those of frozen parameters, whose names trained(name) is false of: they have no
-/// memory, backward computes none of them, and parameters_of() leaves them out. Parameters that are
-/// one tensor (in_proj_weight where its thirds have names of their own; gate and up of a gated
-/// FeedForward) are frozen where all of them are.
+/// As above without frozen parameters, those for which trained(name) is false: they take no memory,
+/// backward does not compute them, and parameters_of() leaves them out. Parameters stored as one
+/// tensor (in_proj_weight if its thirds have names of their own; gate and up of a gated
+/// FeedForward) are frozen only if all of them are.
 template <class Module, class F>
   requires std::predicate<const F&, std::string_view>
 Module gradients_of(const Module& module, const F& trained) {

@@ -12,15 +12,16 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Keys that nothing reads, without their prefix, and the values (false and true are 0 and 1) with
-/// which a key is without effect: with any value where the list is empty.
+/// Keys that nothing reads, without their prefix, and the values (false and true are 0 and 1) for
+/// which a key has no effect: any value if the list is empty.
 using GgufUnreadKeys = std::map<std::string_view, std::vector<double>>;
 
-/// The keys that begin with a prefix such as "llama.", by what follows it. Errors begin with a
-/// function's name, and name file and key. Reading marks keys: not for several threads at once.
+/// The metadata keys with a prefix such as "llama.", accessed by the rest of their names. Errors
+/// begin with a function's name, and name file and key. Reading marks keys as read: not
+/// thread-safe.
 class GgufKeys {
  public:
-  /// Keys of `ignore`, with the prefix or without, count as missing.
+  /// Keys in `ignore`, with or without the prefix, count as missing.
   GgufKeys(const GgufFile& file, std::string prefix, std::string_view function,
            std::span<const std::string> ignore)
       : file_(file), prefix_(std::move(prefix)), function_(function), ignore_(ignore) {}
@@ -62,7 +63,7 @@ class GgufKeys {
     return has(name) ? count(name) : otherwise;
   }
 
-  /// Numbers; errors where there is none and no `otherwise` either.
+  /// Numbers; throws if the key is missing and there is no `otherwise`.
   double finite(std::string_view name, std::optional<double> otherwise = {}) const {
     const auto value = otherwise ? get<double>(name, *otherwise) : get<double>(name);
     if (!std::isfinite(value)) fail(name, "be finite", attn::to_string(value));
@@ -79,7 +80,7 @@ class GgufKeys {
     return value;
   }
 
-  /// Throws ValueError for keys that were not read, unless `unread` lets them pass.
+  /// Throws ValueError for keys that were not read, unless `unread` lists them.
   void check_all_read(const GgufUnreadKeys& unread) const {
     std::vector<std::string> unknown;
     for (const auto& [full, value] : file_.metadata()) {
@@ -132,7 +133,7 @@ class GgufKeys {
                             : "a text");
   }
 
-  /// A number or a bool; none of arrays and texts.
+  /// A number or a bool; none for arrays and texts.
   std::optional<double> number_of(std::string_view name, const GgufValue& value) const {
     const GgufValueType type = value.type();
     if (value.is_array() || type == GgufValueType::STRING) return std::nullopt;

@@ -12,7 +12,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Throws where a tensor is missing or of another shape: before memory is taken for it.
+/// Throws if a tensor is missing or has another shape, before its memory is allocated.
 inline void check_gguf_tensors(const GgufFile& file, const GptOptions& options) {
   const index_t dim = options.layer.d_model, heads = options.layer.nhead;
   const MultiHeadAttentionOptions& attention = options.layer.attention;
@@ -32,10 +32,10 @@ inline void check_gguf_tensors(const GgufFile& file, const GptOptions& options) 
   }
 }
 
-/// attention.sliding_window n, by which a token sees itself and n - 1 before it, as windows of the
-/// layers; attention.sliding_window_pattern says which have one: one bool each, or a number p, by
-/// which every p-th has none. Without it all have, of gemma2 every other one from the first on,
-/// with a window of 4096 unless the file has another.
+/// Window sizes per layer. With attention.sliding_window n, a token sees itself and n - 1 tokens
+/// before it. attention.sliding_window_pattern selects the layers: one bool each, or a number p:
+/// every p-th layer has no window. Default: all layers; for gemma2 every other one from the first
+/// on, with a window of 4096 unless the file sets another.
 inline std::vector<index_t> gguf_windows(const GgufKeys& keys, bool is_gemma2, index_t layers) {
   constexpr std::string_view kWindow = "attention.sliding_window",
                              kPattern = "attention.sliding_window_pattern";
@@ -47,7 +47,7 @@ inline std::vector<index_t> gguf_windows(const GgufKeys& keys, bool is_gemma2, i
     return {window};
   }
   if (!keys.has_array(kPattern)) {
-    // Where there are fewer layers than p none is the p-th.
+    // With fewer layers than p none is the p-th.
     const index_t pattern = (std::min)(keys.count(kPattern), layers + 1);
     std::vector<index_t> windows(static_cast<std::size_t>(pattern), window);
     windows.back() = -1;
@@ -63,17 +63,17 @@ inline std::vector<index_t> gguf_windows(const GgufKeys& keys, bool is_gemma2, i
   return windows;
 }
 
-/// Keys of an architecture that Gpt's options do not come from. Those with values change results
-/// where they have others, which attn has not; logit_scale multiplies logits in files of some
-/// architectures and divides them in those of others.
+/// Keys of an architecture that do not affect Gpt's options. Those with values affect results for
+/// any other value, which attn does not support; logit_scale multiplies logits in files of some
+/// architectures and divides them in others.
 inline const GgufUnreadKeys& gguf_unread_model_keys() {
   static const GgufUnreadKeys kKeys = {
-      {"vocab_size", {}},                    // token_embd.weight has as many rows
-      {"context_length", {}},                // where other keys and max_positions say more
-      {"tensor_data_layout", {}},            // a remark of old converters
+      {"vocab_size", {}},                    // the number of rows of token_embd.weight
+      {"context_length", {}},                // where other keys or max_positions set it
+      {"tensor_data_layout", {}},            // a note of old converters
       {"pooling_type", {}},                  // of embeddings, not of logits
-      {"attention.layer_norm_epsilon", {}},  // of layer norms, where these models have RMS norms
-      {"rope.scaling.finetuned", {}},        // a remark on training
+      {"attention.layer_norm_epsilon", {}},  // of layer norms; these models have RMS norms
+      {"rope.scaling.finetuned", {}},        // a note on training
       {"attention.causal", {1}},
       {"attention.clamp_kqv", {0}},
       {"attention.max_alibi_bias", {0}},
@@ -91,9 +91,9 @@ inline const GgufUnreadKeys& gguf_unread_model_keys() {
   return kKeys;
 }
 
-/// The options of a model of architecture llama (Mistral's files have the same), qwen2, qwen3,
-/// gemma or gemma2, from a file's keys and tensors. Throws ValueError, naming file and key, for
-/// keys that are not known or ask for what attn has not; those of `ignore_keys` count as missing.
+/// The options of a model of architecture llama (also in Mistral's files), qwen2, qwen3, gemma or
+/// gemma2, from a file's keys and tensors. Throws ValueError, naming file and key, for unknown keys
+/// and unsupported values; keys in `ignore_keys` count as missing.
 inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
                                    std::span<const std::string> ignore_keys) {
   const std::string architecture(file.get<std::string_view>("general.architecture"));
@@ -121,7 +121,7 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
   options.layer = {.d_model = dim,
                    .nhead = heads,
                    .dim_feedforward = keys.count("feed_forward_length"),
-                   .dropout = 0,  // as these were trained; the file says nothing
+                   .dropout = 0,  // the value in training; the file does not contain it
                    .activation = is_gemma ? Activation::gelu_tanh : Activation::silu,
                    .layer_norm_eps = keys.not_negative("attention.layer_norm_rms_epsilon"),
                    .norm_first = true,
@@ -140,8 +140,8 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
     attention.query_key_norm = NormKind::rms;
     attention.query_key_norm_eps = options.layer.layer_norm_eps;
   }
-  // Files of gemma2 do not say the scale: of the model of 46 layers alone it is not that of
-  // head_dim.
+  // Files of gemma2 do not contain the scale: only the model of 46 layers uses another one than 1 /
+  // sqrt(head_dim).
   constexpr index_t kLayersOf27B = 46;
   const double scale = keys.finite("attention.scale", 0);
   if (scale != 0) {
@@ -151,7 +151,7 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
   }
   attention.softcap = keys.not_negative("attn_logit_softcapping", is_gemma2 ? 50 : 0);
   options.logit_softcap = keys.not_negative("final_logit_softcapping", is_gemma2 ? 30 : 0);
-  // Files of llama have the rows of q and k in the order of the paper, others in that of Hugging
+  // Files of llama store the rows of q and k in the order of the paper, others in that of Hugging
   // Face's files.
   attention.rotary =
       gguf_rotary(file, keys, is_llama ? RotaryPairs::interleaved : RotaryPairs::halves,
@@ -168,7 +168,7 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
 
 }  // namespace detail
 
-/// The name that GGUF files have for a parameter of Gpt.
+/// The name of a parameter of Gpt in GGUF files.
 inline std::string gguf_name(std::string_view name) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"embedding.words.", "token_embd."},

@@ -9,11 +9,11 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The tensor that divides each frequency, where there is one: Llama 3's scaling.
+/// The optional tensor that divides each frequency: Llama 3's scaling.
 inline constexpr std::string_view kGgufFrequencyFactors = "rope_freqs.weight";
 
-/// Without a type scaling is linear, with a factor of 0 there is none, and attn_factor multiplies
-/// cos and sin whatever the type is: as llama.cpp takes these keys.
+/// As in llama.cpp: without a type the scaling is linear, a factor of 0 disables it, and
+/// attn_factor multiplies cos and sin for every type.
 inline RotaryScaling gguf_rotary_scaling(const GgufKeys& keys) {
   constexpr std::string_view kType = "rope.scaling.type", kFactor = "rope.scaling.factor",
                              kOldFactor = "rope.scale_linear",
@@ -38,7 +38,7 @@ inline RotaryScaling gguf_rotary_scaling(const GgufKeys& keys) {
   scaling.original_max_positions = original;
   scaling.beta_fast = beta_fast;
   scaling.beta_slow = beta_slow;
-  // The key's factor is one more beside that of the method.
+  // The key's factor multiplies the factor of the method.
   if (factor > 1) *scaling.attention_factor *= 0.1 * std::log(factor) + 1;
   return scaling;
 }

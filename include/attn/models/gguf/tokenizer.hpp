@@ -48,10 +48,10 @@ inline Tokenizer gguf_sentencepiece(const GgufKeys& keys) {
   return Tokenizer(vocabulary);
 }
 
-/// Keys tokenizer.ggml.* that a tokenizer is not made of.
+/// Keys tokenizer.ggml.* that do not define the tokenizer.
 inline const GgufUnreadKeys& gguf_unread_tokenizer_keys() {
   static const GgufUnreadKeys kKeys = {
-      // gguf_special_tokens() reads these.
+      // Read by gguf_special_tokens().
       {"add_bos_token", {}},
       {"add_eos_token", {}},
       {"bos_token_id", {}},
@@ -59,14 +59,14 @@ inline const GgufUnreadKeys& gguf_unread_tokenizer_keys() {
       {"eos_token_ids", {}},
       {"eot_token_id", {}},
       {"eom_token_id", {}},
-      // Byte-level BPE writes no space before a text, has no scores and needs no unknown token;
-      // SentencePiece has no merges, and cuts a text in one way.
+      // Byte-level BPE writes no space before a text and has neither scores nor an unknown token;
+      // SentencePiece has no merges, and only one pre-tokenizer.
       {"add_space_prefix", {}},
       {"merges", {}},
       {"pre", {}},
       {"scores", {}},
       {"unknown_token_id", {}},
-      // Names of tokens, and what is added to texts of encoders.
+      // Names of tokens, and additions to texts for encoders.
       {"add_mask_token", {}},
       {"add_padding_token", {}},
       {"add_unknown_token", {}},
@@ -86,7 +86,7 @@ inline const GgufUnreadKeys& gguf_unread_tokenizer_keys() {
       {"seperator_token_id", {}},  // as llama.cpp spells it
       {"suffix_token_id", {}},
       {"token_type_count", {}},
-      // These change the ids of texts.
+      // These would change the ids of texts.
       {"add_sep_token", {0}},
       {"normalizer.lowercase", {0}},
       {"normalizer.strip_accents", {0}},
@@ -95,9 +95,10 @@ inline const GgufUnreadKeys& gguf_unread_tokenizer_keys() {
   return kKeys;
 }
 
-/// Control tokens of these names end answers, whether a key names them or not: behind them models
-/// go on to another text. They are those of llama.cpp that models of the architectures above have.
-/// llama.cpp takes tokens of any kind; but </s> is a word of the text in files of Qwen and Gemma.
+/// Control tokens with these names end answers, whether or not a key names them: after them a model
+/// would continue with another text. The names are those of llama.cpp that occur in the
+/// architectures above. llama.cpp accepts tokens of any kind; but </s> is ordinary text in files of
+/// Qwen and Gemma.
 inline constexpr std::string_view kGgufEndNames[] = {"<|endoftext|>",
                                                      "<|im_end|>",
                                                      "<|eot_id|>",
@@ -115,9 +116,9 @@ inline constexpr std::string_view kGgufEndNames[] = {"<|endoftext|>",
 }  // namespace detail
 
 /// The tokenizer of a file, from its keys tokenizer.ggml.*: byte-level BPE, or SentencePiece's BPE.
-/// Throws ValueError for another, for one whose pre-tokenizer is not known, for keys that are not
-/// known or ask for what attn has not, unless `ignore_keys` names them, with "tokenizer.ggml." or
-/// without: they count as missing. Throws also as Tokenizer() and GgufFile::get().
+/// Throws ValueError for another tokenizer, an unknown pre-tokenizer, and unknown keys and
+/// unsupported values, unless `ignore_keys` contains the key, with or without "tokenizer.ggml.";
+/// ignored keys count as missing. Also throws what Tokenizer() and GgufFile::get() throw.
 inline Tokenizer gguf_tokenizer(const GgufFile& file,
                                 std::span<const std::string> ignore_keys = {}) {
   const detail::GgufKeys keys(file, std::string(detail::kGgufTokenizerPrefix), "gguf_tokenizer",
@@ -133,9 +134,9 @@ inline Tokenizer gguf_tokenizer(const GgufFile& file,
   return result;
 }
 
-/// Its special tokens, from tokenizer.ggml.*: answers end with the tokens that keys name, and with
-/// control tokens with well-known names of ends, such as <|endoftext|>. Throws ValueError for an id
-/// that is none of the tokenizer's. `ignore_keys` as for gguf_tokenizer().
+/// The special tokens, from tokenizer.ggml.*: answers end with the tokens named by keys, and with
+/// control tokens with well-known names, such as <|endoftext|>. Throws ValueError for an id outside
+/// the vocabulary. `ignore_keys` as for gguf_tokenizer().
 inline SpecialTokens gguf_special_tokens(const GgufFile& file, const Tokenizer& tokenizer,
                                          std::span<const std::string> ignore_keys = {}) {
   const detail::GgufKeys keys(file, std::string(detail::kGgufTokenizerPrefix),
@@ -163,8 +164,8 @@ inline SpecialTokens gguf_special_tokens(const GgufFile& file, const Tokenizer& 
     const auto end = tokenizer.token(name);
     if (end && tokenizer.is_control(*end)) result.add_end(*end);
   }
-  // A file without the key leaves it to the tokenizer: texts of SentencePiece and of Llama 3 begin
-  // with it.
+  // Without the key the tokenizer's kind decides: texts of SentencePiece and of Llama 3 begin with
+  // the token.
   const bool begins =
       keys.get<std::string_view>("model", "") == "llama" ||
       pre_tokenizer(keys.get<std::string_view>("pre", "")) == PreTokenizer::llama_bpe;
@@ -173,7 +174,7 @@ inline SpecialTokens gguf_special_tokens(const GgufFile& file, const Tokenizer& 
   return result;
 }
 
-/// The file's chat template, if it has one that is recognised.
+/// The file's chat template, if it has a known one.
 inline std::optional<ChatTemplate> gguf_chat_template(const GgufFile& file,
                                                       const Tokenizer& tokenizer,
                                                       const SpecialTokens& special) {

@@ -9,7 +9,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// A weight of codes as a module holds it, with what activations become before they meet it.
+/// A quantised weight in a module, with the format of its activations.
 class QuantizedWeight final : public CompressedWeight<float> {
  public:
   QuantizedWeight(QuantizedWeights weights, ActivationFormat activations)
@@ -20,7 +20,7 @@ class QuantizedWeight final : public CompressedWeight<float> {
                 const Execution& execution) const override {
     gemm(x, weights_, activations_, c, epilogue, execution);
   }
-  /// Other forms, or other activations, among the parts are multiplied by one by one.
+  /// Parts with other forms or activations are multiplied one by one.
   void multiply_parts(std::span<const std::shared_ptr<const CompressedWeight>> parts,
                       TensorView2<const float> x, TensorView2<float> c,
                       const Epilogue<float>& epilogue, const Execution& execution) const override {
@@ -47,7 +47,7 @@ class QuantizedWeight final : public CompressedWeight<float> {
 
 namespace detail {
 
-/// Whether tensors of a type are blocks of codes.
+/// Whether tensors of a type are quantised blocks.
 constexpr bool is_quantized(GgufType type) { return block_elements(type) > 1; }
 
 constexpr QuantizedFormat quantized_format(GgufType type) {
@@ -75,7 +75,7 @@ constexpr QuantizedFormat quantized_format(GgufType type) {
   return {};
 }
 
-/// One block of a file as the blocks of a row that it makes, the first of them `first`.
+/// Converts one block of a file into blocks of a row, the first of them `first`.
 template <GgufType kType>
 void put_gguf_block(const std::byte* from, const QuantizedRowWriter& to, index_t first) {
   std::uint8_t codes[32];
@@ -86,7 +86,7 @@ void put_gguf_block(const std::byte* from, const QuantizedRowWriter& to, index_t
     return value;
   };
   if constexpr (kType == GgufType::Q8_0) {
-    // Eight at once: 128 more than the signed code is its byte with the highest bit turned.
+    // Eight at once: 128 + the signed code is its byte with the highest bit flipped.
     for (std::size_t i = 0; i < 32; i += 8) {
       std::uint64_t eight;
       std::memcpy(&eight, from + 2 + i, sizeof eight);
@@ -126,7 +126,7 @@ void put_gguf_block(const std::byte* from, const QuantizedRowWriter& to, index_t
     static_assert(kType == GgufType::Q6_K);
     const std::byte *high = from + 128, *scales = from + 192;
     const float d = gguf_float<float16>(from + 208);
-    for (std::size_t j = 0; j < 16; ++j) {  // runs of 16, of which eight share 64 bytes
+    for (std::size_t j = 0; j < 16; ++j) {  // runs of 16; eight runs share 64 bytes
       const std::size_t half = j / 8, quarter = j / 2 % 4;
       for (std::size_t x = 0; x < 16; ++x) {
         const std::size_t i = j % 2 * 16 + x;
@@ -141,7 +141,7 @@ void put_gguf_block(const std::byte* from, const QuantizedRowWriter& to, index_t
   }
 }
 
-/// A matrix (n, k) of a quantised type, from its blocks in a file; the weights are those of
+/// A matrix (n, k) of a quantised type, from its blocks in a file; the weights equal
 /// dequantize_gguf().
 inline QuantizedWeights quantized_weights(GgufType type, index_t n, index_t k,
                                           std::span<const std::byte> blocks,

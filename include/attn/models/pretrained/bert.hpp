@@ -7,13 +7,13 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// How the files of BERT and RoBERTa name the parameters of Bert: load_state_dict(bert, file,
-/// bert_names()). Files of a model with a head have the prefix "bert." or "roberta.".
+/// Parameter names of BERT's and RoBERTa's files: load_state_dict(bert, file, bert_names()). Files
+/// of a model with a head have the prefix "bert." or "roberta.".
 inline LoadOptions bert_names(const std::string& prefix = "") {
   return {.prefix = prefix, .rename = bert_name, .ignore = {"embeddings.position_ids"}};
 }
 
-/// The same of DistilBERT, with the prefix "distilbert." where there is a head.
+/// Parameter names of DistilBERT, with the prefix "distilbert." in files with a head.
 inline LoadOptions distilbert_names(const std::string& prefix = "") {
   return {.prefix = prefix,
           .rename = rename_by({{"embeddings.words.", "embeddings.word_embeddings."},
@@ -34,7 +34,7 @@ inline LoadOptions distilbert_names(const std::string& prefix = "") {
 namespace detail {
 
 inline BertOptions distilbert_options(const ConfigFile& config) {
-  // Sinusoidal ones are stored like learned ones.
+  // Sinusoidal positions are stored like learned ones.
   static_cast<void>(config.get<bool>("sinusoidal_pos_embds", false));
   return {.vocab_size = config.count("vocab_size"),
           .hidden_size = config.count("dim"),
@@ -49,9 +49,8 @@ inline BertOptions distilbert_options(const ConfigFile& config) {
 
 }  // namespace detail
 
-/// The options of Bert that a config.json asks for: model_type bert, distilbert, roberta,
-/// xlm-roberta or camembert; the last two differ from roberta in nothing. Throws as
-/// gpt_options_of().
+/// The options of Bert for a config.json: model_type bert, distilbert, roberta, xlm-roberta or
+/// camembert; the last two are identical to roberta. Throws what gpt_options_of() throws.
 inline BertOptions bert_options_of(const ConfigFile& config,
                                    const PretrainedOptions& options = {}) {
   const std::string type = detail::check_model_type(
@@ -77,7 +76,7 @@ inline BertOptions bert_options_of(const ConfigFile& config,
               .hidden_dropout_prob = config.get<double>("hidden_dropout_prob", 0.1)};
   }
   if (type != "bert" && type != "distilbert") {
-    // The padding's position is the row of its id; others follow it.
+    // The padding's position is the row of its id; other positions follow it.
     result.skip_padding = true;
     result.position_offset = config.get<index_t>("pad_token_id", 1) + 1;
     if (result.position_offset < 1 || result.position_offset >= result.max_position_embeddings) {
@@ -112,7 +111,7 @@ Bert<T> bert_from_folder(const std::filesystem::path& folder, const PretrainedOp
                                                                                 : "roberta.";
   bert_options.pooler = file.contains(prefix + "pooler.dense.weight");
   LoadOptions names = type == "distilbert" ? distilbert_names(prefix) : bert_names(prefix);
-  if (file.contains(prefix + "embeddings.LayerNorm.gamma")) {  // as files of TensorFlow have it
+  if (file.contains(prefix + "embeddings.LayerNorm.gamma")) {  // in files converted from TensorFlow
     names.rename = [rename = names.rename](std::string_view name) {
       using Renamed = std::pair<std::string_view, std::string_view>;
       return renamed(rename(name), std::array{Renamed{"LayerNorm.weight", "LayerNorm.gamma"},

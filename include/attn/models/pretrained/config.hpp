@@ -31,8 +31,8 @@ struct PretrainedOptions {
 
 namespace detail {
 
-/// What `options` say of the weights of a loaded model of T. Throws ValueError for another element
-/// than T's beside T other than float.
+/// The options of weight storage for a loaded model of T. Throws ValueError for an element type
+/// other than T's unless T is float.
 template <class T, class Model>
 void finish_weights(Model& model, const PretrainedOptions& options) {
   const DType element = options.weights.value_or(dtype_of<T>());
@@ -91,7 +91,8 @@ inline Activation activation_of(const ConfigFile& config, std::string_view key,
   config.fail(key, "be relu, gelu, gelu_new, gelu_pytorch_tanh or silu", quote(name));
 }
 
-/// Throws ValueError where a key asks for what there is not: it must be missing or this.
+/// Throws ValueError if a key requests something unsupported: it must be missing or have this
+/// value.
 template <class T>
 void check_only(const ConfigFile& config, std::string_view key, const T& value,
                 std::string_view shown) {
@@ -175,8 +176,9 @@ inline void check_config_read(const ConfigFile& config, const PretrainedOptions&
   check_all_read(config, options);
 }
 
-/// names, with the table `parameter` under the first of `others` that the file contains where it
-/// lacks the usual name: a file may store a tied table under the name of any layer that shares it.
+/// Returns names; if the file lacks the usual name of the table `parameter`, maps it to the first
+/// of `others` that the file contains: a file may store a tied table under the name of any layer
+/// that shares it.
 inline LoadOptions with_tied_table(LoadOptions names, const SafetensorsFolder& file,
                                    std::string parameter,
                                    std::initializer_list<std::string_view> others) {
@@ -191,8 +193,8 @@ inline LoadOptions with_tied_table(LoadOptions names, const SafetensorsFolder& f
   return names;
 }
 
-/// Throws ValueError where a config describes more parameters than its files have elements: before
-/// memory is taken for them.
+/// Throws ValueError if a config describes more parameters than its files have elements, before
+/// memory is allocated for them.
 inline void check_elements(const ConfigFile& config, const SafetensorsFolder& file,
                            double expected) {
   double found = 0;
@@ -208,7 +210,7 @@ inline void check_elements(const ConfigFile& config, const SafetensorsFolder& fi
                            attn::to_string(expected)));
 }
 
-/// Parameters of layers of these options, less their biases and norms.
+/// Number of parameters of layers with these options, without biases and norms.
 template <class LayerOptions>
 double elements_of(const LayerOptions& o, index_t layers) {
   const auto number = [](index_t n) { return static_cast<double>(n); };
@@ -220,7 +222,7 @@ double elements_of(const LayerOptions& o, index_t layers) {
          (2 * (heads + kv_heads) * head_dim + (o.gated ? 3 : 2) * number(o.dim_feedforward));
 }
 
-/// Throws ValueError where heads do not divide the width.
+/// Throws ValueError unless the number of heads divides the width.
 inline void check_heads(const ConfigFile& config, std::string_view key, index_t width,
                         index_t heads) {
   if (width % heads == 0) return;

@@ -7,7 +7,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// How the files of Llama, Mistral, Qwen2 and Qwen3 name and store the parameters of Gpt:
+/// Parameter names and storage of Llama's, Mistral's, Qwen2's and Qwen3's files:
 /// load_state_dict(gpt, file, llama_names()).
 inline LoadOptions llama_names(const std::string& prefix = "model.") {
   return {.rename = rename_by({{"embedding.words.", prefix + "embed_tokens."},
@@ -25,7 +25,7 @@ inline LoadOptions llama_names(const std::string& prefix = "model.") {
           .ignore = {".rotary_emb.inv_freq"}};
 }
 
-/// The same of Gemma, whose norms multiply by 1 + weight.
+/// Parameter names of Gemma, whose norms scale by 1 + weight.
 inline LoadOptions gemma_names(const std::string& prefix = "model.") {
   LoadOptions names = llama_names(prefix);
   names.add_one = {".input_layernorm.weight", ".post_attention_layernorm.weight",
@@ -33,7 +33,7 @@ inline LoadOptions gemma_names(const std::string& prefix = "model.") {
   return names;
 }
 
-/// The same of Gemma 2, which has norms behind attention and feed-forward, too.
+/// Parameter names of Gemma 2, which also has norms after attention and feed-forward.
 inline LoadOptions gemma2_names(const std::string& prefix = "model.") {
   const auto of_llama = llama_names(prefix).rename;
   const auto norms = rename_by({{".norm1_behind.", ".post_attention_layernorm."},
@@ -46,8 +46,8 @@ inline LoadOptions gemma2_names(const std::string& prefix = "model.") {
                       prefix + "norm.weight"}};
 }
 
-/// The same of GPT-2, whose linear maps are stored (in, out); q, k and v are one. Files of the
-/// model without its head have no prefix.
+/// Parameter names of GPT-2, whose linear weights are stored (in, out), with q, k and v as one.
+/// Files of the model without its head have no prefix.
 inline LoadOptions gpt2_names(const std::string& prefix = "transformer.") {
   return {.rename = rename_by({{"embedding.words.", prefix + "wte."},
                                {"embedding.positions.", prefix + "wpe."},
@@ -70,7 +70,7 @@ inline GptOptions gpt2_options(const ConfigFile& config) {
   check_heads(config, "n_head", dim, heads);
   check_only(config, "add_cross_attention", false, "false");
   check_only(config, "scale_attn_by_inverse_layer_idx", false, "false");
-  if (config.has("n_ctx")) static_cast<void>(config.count("n_ctx"));  // that of old files
+  if (config.has("n_ctx")) static_cast<void>(config.count("n_ctx"));  // the name in old files
   GptOptions options{.vocab_size = config.count("vocab_size"),
                      .num_layers = config.count("n_layer"),
                      .max_positions = config.count("n_positions"),
@@ -86,7 +86,7 @@ inline GptOptions gpt2_options(const ConfigFile& config) {
   return options;
 }
 
-/// Of Llama and its like.
+/// Options of Llama-style decoders.
 inline GptOptions llama_options(const ConfigFile& config, const std::string& type,
                                 const PretrainedOptions& given) {
   const bool is_gemma2 = type == "gemma2", is_gemma = type == "gemma" || is_gemma2;
@@ -142,7 +142,7 @@ inline GptOptions llama_options(const ConfigFile& config, const std::string& typ
     options.windows =
         windows_of(config, options.num_layers, config.get<bool>("use_sliding_window", false),
                    [&](index_t n) { return n >= first; });
-    // Without a window its size says nothing.
+    // Without use_sliding_window its size has no effect.
     static_cast<void>(config.has("sliding_window"));
   }
   if (is_gemma2) {
@@ -160,7 +160,7 @@ inline GptOptions llama_options(const ConfigFile& config, const std::string& typ
     }
   }
   if (is_gemma) {
-    // What older files call gelu was always the approximation.
+    // What older files call gelu was always the tanh approximation.
     if (options.layer.activation == Activation::gelu)
       options.layer.activation = Activation::gelu_tanh;
     if (config.has("hidden_activation")) {
@@ -178,9 +178,9 @@ inline GptOptions llama_options(const ConfigFile& config, const std::string& typ
 
 }  // namespace detail
 
-/// The options of Gpt that a config.json asks for: model_type llama, mistral, qwen2, qwen3, gemma,
-/// gemma2 or gpt2. Throws ValueError, naming file and key, for what is missing, of another type or
-/// out of its range, for what attn has not, and for keys that are not known.
+/// The options of Gpt for a config.json: model_type llama, mistral, qwen2, qwen3, gemma, gemma2 or
+/// gpt2. Throws ValueError, naming file and key, for missing keys, wrong types, values out of
+/// range, unsupported values, and unknown keys.
 inline GptOptions gpt_options_of(const ConfigFile& config, const PretrainedOptions& options = {}) {
   const std::string type = detail::check_model_type(
       config, {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gpt2"});
@@ -204,8 +204,8 @@ Gpt<T> gpt_from_folder(const std::filesystem::path& folder, const PretrainedOpti
   const std::string prefix = is_gpt2 ? (file.contains("ln_f.weight") ? "" : "transformer.")
                                      : (file.contains("norm.weight") ? "" : "model.");
   const std::string table = prefix + (is_gpt2 ? "wte.weight" : "embed_tokens.weight");
-  // transformers does not tie tables that differ: a head beside the table counts, whatever the
-  // config says. A head without a table is both if the config ties them.
+  // transformers does not tie tables that differ: a head stored beside the table is used, whatever
+  // the config says. A head without a table serves as both if the config ties them.
   if (file.contains("lm_head.weight") && file.contains(table)) gpt_options.tied = false;
   const auto number = [](index_t n) { return static_cast<double>(n); };
   const double rows = (gpt_options.tied ? 1 : 2) * number(gpt_options.vocab_size) +

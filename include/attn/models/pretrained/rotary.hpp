@@ -8,7 +8,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Of rope_scaling, or of rope_parameters as newer files have it, beside rope_theta.
+/// Reads rope_scaling, or rope_parameters in newer files, beside rope_theta.
 inline RotaryOptions rotary_of(const ConfigFile& config, const PretrainedOptions& options) {
   const index_t positions = config.count("max_position_embeddings");
   RotaryOptions result{.theta = config.get<double>("rope_theta", 10000),
@@ -62,7 +62,7 @@ inline RotaryOptions rotary_of(const ConfigFile& config, const PretrainedOptions
       }
     }
     check_all_read(rope, options);
-    // Longer texts are what scaling is for.
+    // Scaling is meant for longer texts.
     const double trained =
         static_cast<double>(s.original_max_positions > 0 ? s.original_max_positions : positions);
     const double reach = (std::min)(s.factor * trained, 16777216.0);
@@ -72,9 +72,9 @@ inline RotaryOptions rotary_of(const ConfigFile& config, const PretrainedOptions
   return result;
 }
 
-/// sliding_window n of a config, by which a token sees itself and n - 1 before it, as windows of
-/// the layers: layer_types says which have one, or `slides`. null is none, and no word of it 4096,
-/// transformers' default.
+/// Window sizes per layer. With sliding_window n of a config, a token sees itself and n - 1 tokens
+/// before it; layer_types, or `slides`, selects the layers. null means none, and a missing key
+/// 4096, transformers' default.
 template <class F>
 std::vector<index_t> windows_of(const ConfigFile& config, index_t layers, bool has_window,
                                 F slides) {

@@ -7,8 +7,8 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// How the files of BART name and store the parameters of Seq2SeqTransformer:
-/// load_state_dict(model, file, bart_names()). Both embeddings are one table there.
+/// Parameter names and storage of BART's files: load_state_dict(model, file, bart_names()). Both
+/// embeddings are one table there.
 inline LoadOptions bart_names(const std::string& prefix = "model.") {
   const auto parts = rename_by({{"src_embedding.words.", prefix + "shared."},
                                 {"tgt_embedding.words.", prefix + "shared."},
@@ -30,7 +30,7 @@ inline LoadOptions bart_names(const std::string& prefix = "model.") {
   return {
       .rename =
           [parts](std::string_view name) {
-            // The second norm is the last of an encoder's layer.
+            // The second norm is the last one of an encoder layer.
             const bool encodes = name.starts_with("transformer.encoder.");
             return detail::renamed(
                 parts(name),
@@ -41,7 +41,8 @@ inline LoadOptions bart_names(const std::string& prefix = "model.") {
       .reshape = {"final_logits_bias"}};
 }
 
-/// The same of T5. Its stacks' first layers hold the bias of distances that all layers add.
+/// Parameter names of T5. The first layer of each stack holds the relative bias that all its layers
+/// add.
 inline LoadOptions t5_names() {
   const auto parts =
       rename_by({{"src_embedding.words.", "shared."},
@@ -74,7 +75,7 @@ inline LoadOptions t5_names() {
                                             {".up_proj.", in + "wi_1."},
                                             {".down_proj.", in + "wo."}}});
               },
-          // The last is in old files, and adds nothing.
+          // Old files contain the last one, which has no effect.
           .ignore = {"encoder.embed_tokens.weight", "decoder.embed_tokens.weight",
                      ".EncDecAttention.relative_attention_bias.weight"}};
 }
@@ -102,7 +103,7 @@ inline Seq2SeqOptions bart_options(const ConfigFile& config) {
   };
   const index_t dim = config.count("d_model"), heads = of_both("attention_heads");
   detail::check_heads(config, "encoder_attention_heads", dim, heads);
-  // Of old files, and what BART always has.
+  // Keys of old files, and values that BART always has.
   detail::check_only(config, "normalize_before", false, "false");
   detail::check_only(config, "normalize_embedding", true, "true");
   detail::check_only(config, "add_final_layer_norm", false, "false");
@@ -139,7 +140,8 @@ inline Seq2SeqOptions bart_options(const ConfigFile& config) {
 }
 
 inline Seq2SeqOptions t5_options(const ConfigFile& config) {
-  // mT5 has a table of its own where the file has one, whatever the config says, and never scales.
+  // mT5 has an output table of its own if the file has one, whatever the config says, and never
+  // scales.
   const bool is_mt5 = config.get<std::string>("model_type") == "mt5";
   const bool tied = config.get<bool>("tie_word_embeddings", true) || is_mt5;
   const index_t dim = config.count("d_model");
@@ -180,10 +182,10 @@ inline Seq2SeqOptions t5_options(const ConfigFile& config) {
   }
   layer.activation = std::get<1>(*kind);
   layer.gated = std::get<2>(*kind);
-  // What transformers derives of it and writes beside it.
+  // Derived by transformers from the key above and written beside it.
   check_only(config, "dense_act_fn", std::string(std::get<3>(*kind)), std::get<3>(*kind));
   check_only(config, "is_gated_act", layer.gated, layer.gated ? "true" : "false");
-  static_cast<void>(config.has("n_positions"));  // of old files: there are none
+  static_cast<void>(config.has("n_positions"));  // of old files, which never have this key
   layer.attention.head_dim = config.count("d_kv");
   layer.attention.scale = 1;
   layer.attention.separate_in_proj = true;
@@ -206,8 +208,8 @@ inline Seq2SeqOptions t5_options(const ConfigFile& config) {
 
 }  // namespace detail
 
-/// The options of Seq2SeqTransformer that a config.json asks for: model_type bart, t5 or mt5.
-/// Padding is hidden, of T5 that of the source. Throws as gpt_options_of().
+/// The options of Seq2SeqTransformer for a config.json: model_type bart, t5 or mt5. Padding is
+/// masked out; for T5 only in the source. Throws what gpt_options_of() throws.
 inline Seq2SeqOptions seq2seq_options_of(const ConfigFile& config,
                                          const PretrainedOptions& options = {}) {
   const std::string type = detail::check_model_type(config, {"bart", "t5", "mt5"});
@@ -244,8 +246,8 @@ Seq2SeqTransformer<T> seq2seq_from_folder(const std::filesystem::path& folder,
       names = with_tied_table(std::move(names), file, parameter, {"lm_head.weight"});
     }
   }
-  // A head beside the table counts, whatever the config says: newer versions of transformers write
-  // tie_word_embeddings = true for each T5, and do not tie tables that differ.
+  // A head stored beside the table is used, whatever the config says: newer versions of
+  // transformers write tie_word_embeddings = true for each T5, and do not tie tables that differ.
   if (file.contains("lm_head.weight") && names.rename(source) != "lm_head.weight") {
     model_options.tied = false;
   }

@@ -15,7 +15,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The steps of a Sequence, or the one step that there is, or none.
+/// The steps of a Sequence, or the single step, or none.
 inline std::vector<ConfigFile> tokenizer_steps(const ConfigFile& file, std::string_view key,
                                                std::string_view list) {
   if (!file.has(key)) return {};
@@ -24,7 +24,7 @@ inline std::vector<ConfigFile> tokenizer_steps(const ConfigFile& file, std::stri
   return one.objects(list);
 }
 
-/// What a tokenizer.json of SentencePiece says of spaces.
+/// How a tokenizer.json of SentencePiece treats spaces.
 struct SpaceRules {
   SpacePrefix prefix = SpacePrefix::none;
   bool cuts_words = false, drops_space = false;
@@ -32,7 +32,7 @@ struct SpaceRules {
   SentencePieceNormal normal = {};
 };
 
-/// Where a step replaces one text by another: spaces by U+2581, or the other way round.
+/// Whether a step replaces one text by another: spaces by U+2581, or the other way round.
 inline void check_replaces(const ConfigFile& step, std::string_view from, std::string_view to) {
   if (const auto text = step.object("pattern").get<std::string>("String", ""); text != from)
     step.fail("pattern", concat("be the text ", quote(from)), quote(text));
@@ -53,7 +53,7 @@ inline SpacePrefix metaspace_prefix(const ConfigFile& step) {
   return SpacePrefix::none;
 }
 
-/// The names of the steps' types, one after the other.
+/// The types of the steps, joined.
 inline std::string step_types(const std::vector<ConfigFile>& steps) {
   std::string types;
   for (const ConfigFile& step : steps)
@@ -98,8 +98,8 @@ inline SentencePieceNormal sentencepiece_normal(const std::vector<ConfigFile>& s
   return normal;
 }
 
-/// Replace, or Prepend and Replace, as Llama's files have it; or Metaspace, as T5's and
-/// XLM-RoBERTa's do.
+/// Replace, or Prepend and Replace, as in Llama's files; or Metaspace, as in T5's and
+/// XLM-RoBERTa's.
 inline SpaceRules space_rules_of(const ConfigFile& file, bool has_bytes) {
   SpaceRules rules;
   const auto normalizers = tokenizer_steps(file, "normalizer", "normalizers");
@@ -122,7 +122,7 @@ inline SpaceRules space_rules_of(const ConfigFile& file, bool has_bytes) {
     rules.prefix = metaspace_prefix(cutters.back());
     rules.cuts_words = cutters.back().get<bool>("split", true);
     rules.drops_space = cutters.size() == 2;
-    // A word that white space stood before is not the first, though that was taken away.
+    // A word after white space is not the first one, although the white space was removed.
     if ((rules.drops_space || rules.normal.strips_left) &&
         rules.prefix == SpacePrefix::first_word) {
       cutters.back().fail("prepend_scheme",
@@ -130,7 +130,7 @@ inline SpaceRules space_rules_of(const ConfigFile& file, bool has_bytes) {
                           "first");
     }
   } else if (cuts == "Split" && has_letters) {
-    // At spaces, of which the normalizer has left none.
+    // At spaces, which the normalizer has already removed.
     const auto pattern = cutters[0].object("pattern").get<std::string>("String", "");
     if (pattern != " ") cutters[0].fail("pattern", "be a space", quote(pattern));
   } else if (!cuts.empty() || !has_letters) {

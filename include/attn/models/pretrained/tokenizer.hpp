@@ -11,11 +11,11 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// What a folder says of texts.
+/// The tokenizer, special tokens and chat template of a folder.
 struct PretrainedText {
   Tokenizer tokenizer;
   SpecialTokens special = {};
-  /// If it has one that is recognised.
+  /// If it has a known one.
   std::optional<ChatTemplate> chat_template = {};
 };
 
@@ -23,13 +23,13 @@ namespace detail {
 
 inline PreTokenizer pre_tokenizer_of(const ConfigFile& file) {
   constexpr std::string_view kKey = "pre_tokenizer";
-  // Two spellings of the contractions, which take the same texts.
+  // Two spellings of the contractions that match the same texts.
   constexpr std::string_view kContractions[] = {"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
                                                 "'(?i:[sdmt]|ll|ve|re)"};
   constexpr std::string_view kLetters = R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})",
                              kRest = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
   std::string found;
-  std::optional<PreTokenizer> kind;  // of what stands before ByteLevel
+  std::optional<PreTokenizer> kind;  // of the step before ByteLevel
   for (const ConfigFile& step : tokenizer_steps(file, kKey, "pretokenizers")) {
     const auto type = step.get<std::string>("type");
     found += (found.empty() ? "" : ", ") + type;
@@ -61,7 +61,7 @@ inline PreTokenizer pre_tokenizer_of(const ConfigFile& file) {
             quote(found.empty() ? "none" : found));
 }
 
-/// Whether texts become form C.
+/// Whether texts are normalised to form C.
 inline bool has_nfc(const ConfigFile& file) {
   const auto steps = tokenizer_steps(file, "normalizer", "normalizers");
   for (const ConfigFile& step : steps) {
@@ -72,7 +72,7 @@ inline bool has_nfc(const ConfigFile& file) {
   return !steps.empty();
 }
 
-/// The tokens that a post-processor writes before and behind a text, if it does.
+/// The tokens that a post-processor writes before and after a text, if it does.
 struct TokensAround {
   std::optional<std::string> before = {}, behind = {};
 };
@@ -81,7 +81,7 @@ inline TokensAround tokens_around_texts(const ConfigFile& file) {
   TokensAround result;
   for (const ConfigFile& step : tokenizer_steps(file, "post_processor", "processors")) {
     const auto type = step.get<std::string>("type");
-    if (type == "ByteLevel") continue;  // which is about offsets
+    if (type == "ByteLevel") continue;  // which concerns offsets
     if (type == "RobertaProcessing" || type == "BertProcessing") {
       result = {step.numbered_text("cls").first, step.numbered_text("sep").first};
       continue;
@@ -111,7 +111,7 @@ struct TokenizerTexts {
   std::vector<TokenKind> kinds;
   std::map<index_t, TokenEdges> edges;
 
-  /// Throws ValueError for an id that is far from all others, or another token's.
+  /// Throws ValueError for an id that is far from all others, or belongs to another token.
   void add(const ConfigFile& file, const std::string& token, index_t id, TokenKind kind) {
     const auto at = static_cast<std::size_t>(id);
     if (id < 0 || id >= index_t{1} << 24) {
@@ -146,7 +146,7 @@ inline void add_added_tokens(const ConfigFile& file, bool is_normal, TokenizerTe
   }
 }
 
-/// Which old files do not say.
+/// Missing in old files.
 inline std::string model_type(const ConfigFile& model) {
   if (model.has("type")) return model.get<std::string>("type");
   return model.has("unk_id") ? "Unigram" : "BPE";
@@ -182,7 +182,7 @@ inline TokenizerTexts bpe_texts(const ConfigFile& model, std::optional<index_t>&
   return texts;
 }
 
-/// What is left to check and to fill once the model's own tokens are there.
+/// Checks and fills what remains once the model's own tokens are set.
 inline void finish_texts(const ConfigFile& file, const ConfigFile& model, index_t vocab_size,
                          bool is_normal, TokenizerTexts& texts) {
   add_added_tokens(file, is_normal, texts);
@@ -267,7 +267,7 @@ inline Tokenizer sentencepiece_of(const ConfigFile& file, const ConfigFile& mode
   return Tokenizer(vocabulary);
 }
 
-/// tokenizer.json; `vocab_size` rows of a model may be more than it has tokens.
+/// tokenizer.json; a model may have more rows, `vocab_size`, than it has tokens.
 inline Tokenizer tokenizer_of(const ConfigFile& file, index_t vocab_size) {
   const ConfigFile model = file.object("model");
   const std::string type = model_type(model);
@@ -277,14 +277,14 @@ inline Tokenizer tokenizer_of(const ConfigFile& file, index_t vocab_size) {
   return byte_level_bpe_of(file, model, vocab_size);
 }
 
-/// A JSON file of a folder that need not be there.
+/// An optional JSON file of a folder.
 inline std::optional<ConfigFile> optional_config(const std::filesystem::path& path) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return std::nullopt;
   return ConfigFile(path);
 }
 
-/// A token of tokenizer_config.json, which is a text or an object that holds one.
+/// A token of tokenizer_config.json: a text or an object that contains one.
 inline std::optional<std::string> named_token(const ConfigFile& config, std::string_view key) {
   if (!config.has(key)) return std::nullopt;
   if (config.holds_text(key)) return config.get<std::string>(key);
@@ -353,13 +353,13 @@ inline PretrainedText pretrained_text_of(const ConfigFile& file,
 
 }  // namespace detail
 
-/// Reads tokenizer.json, and where they are there tokenizer_config.json, chat_template.jinja, and
-/// the end tokens of generation_config.json and config.json. Ids are those of the Python package
-/// tokenizers, Unicode's form C and SentencePiece's tables of characters included where the file
-/// asks for them, its truncation and padding not; ids from the file's tokens to vocab_size - 1 are
-/// tokens without text. Throws IoError for files that cannot be read, ValueError for a tokenizer
-/// that is neither byte-level BPE nor SentencePiece's BPE or Unigram, or has parts that are not
-/// known, naming file and key.
+/// Reads tokenizer.json and, if they exist, tokenizer_config.json, chat_template.jinja, and the end
+/// tokens of generation_config.json and config.json. Ids equal those of the Python package
+/// tokenizers, including Unicode normalisation form C and SentencePiece's character tables if the
+/// file requests them, but without truncation and padding; ids from the file's tokens to vocab_size
+/// - 1 are tokens without text. Throws IoError for files that cannot be read, ValueError for a
+/// tokenizer that is neither byte-level BPE nor SentencePiece's BPE or Unigram, or has unknown
+/// parts, naming file and key.
 inline PretrainedText pretrained_text(const std::filesystem::path& folder, index_t vocab_size = 0) {
   return detail::pretrained_text_of(ConfigFile(folder / "tokenizer.json"), folder, vocab_size);
 }

@@ -7,9 +7,9 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// How the files of ViT name and store the parameters of Vit: load_state_dict(vit, file,
-/// vit_names()). Files of the model without a classifier have no prefix. The convolution's weight
-/// (hidden_size, num_channels, patch_size, patch_size) is the linear map's as it lies.
+/// Parameter names and storage of ViT's files: load_state_dict(vit, file, vit_names()). Files of
+/// the model without a classifier have no prefix. The convolution weight (hidden_size,
+/// num_channels, patch_size, patch_size) has the memory layout of the linear layer's weight.
 inline LoadOptions vit_names(const std::string& prefix = "vit.") {
   return {
       .rename = rename_by({{"patch_embedding.", prefix + "embeddings.patch_embeddings.projection."},
@@ -29,8 +29,8 @@ inline LoadOptions vit_names(const std::string& prefix = "vit.") {
       .reshape = {prefix + "embeddings.patch_embeddings.projection.weight"}};
 }
 
-/// The options of Vit that a config.json asks for: model_type vit. num_labels stays 0. Throws as
-/// gpt_options_of().
+/// The options of Vit for a config.json: model_type vit. num_labels stays 0. Throws what
+/// gpt_options_of() throws.
 inline VitOptions vit_options_of(const ConfigFile& config, const PretrainedOptions& options = {}) {
   detail::check_model_type(config, {"vit"});
   const auto sizes = config.counts("image_size"), sides = config.counts("patch_size");

@@ -26,7 +26,7 @@ struct SentenceEncoderOptions {
 
 namespace detail {
 
-/// A folder within a folder, as a file names it: "" or "1_Pooling".
+/// A subfolder named in a file: "" or "1_Pooling".
 inline std::filesystem::path module_folder(const std::filesystem::path& folder,
                                            const ConfigFile& module) {
   const auto name = module.get<std::string>("path", "");
@@ -36,7 +36,7 @@ inline std::filesystem::path module_folder(const std::filesystem::path& folder,
   return folder / name;
 }
 
-/// "sentence_transformers.models.Pooling" is a Pooling; its packages move from version to version.
+/// Accepts "sentence_transformers.models.Pooling" as Pooling; its package differs between versions.
 inline std::string module_kind(const ConfigFile& module) {
   const auto type = module.get<std::string>("type");
   return type.substr(type.rfind('.') + 1);
@@ -45,7 +45,7 @@ inline std::string module_kind(const ConfigFile& module) {
 inline Pooling pooling_of(const ConfigFile& config) {
   std::vector<std::string> modes;
   for (const std::string& key : config.keys()) {
-    constexpr std::string_view kOld = "pooling_mode_";  // of versions before 6: a key for each
+    constexpr std::string_view kOld = "pooling_mode_";  // versions before 6 have a key for each
     if (key == "pooling_mode") {
       modes.push_back(config.get<std::string>(key));
     } else if (key.starts_with(kOld) && config.get<bool>(key)) {
@@ -61,7 +61,7 @@ inline Pooling pooling_of(const ConfigFile& config) {
 inline void read_modules(const std::filesystem::path& folder, SentenceEncoderOptions& options,
                          std::filesystem::path& transformer) {
   std::error_code error;
-  // Without the list, a mean of what the transformer gives: sentence-transformers' own default.
+  // Without the list: the mean of the transformer's output, the default of sentence-transformers.
   if (!std::filesystem::exists(folder / "modules.json", error)) return;
   constexpr std::string_view kKinds[] = {"Transformer", "Pooling", "Normalize"};
   const auto modules = ConfigFile::list(folder / "modules.json");
@@ -101,7 +101,7 @@ inline void read_prompts(const std::filesystem::path& folder, SentenceEncoderOpt
   }
 }
 
-/// What a folder says of itself; `transformer` becomes the folder of the transformer's own files.
+/// The settings of a folder; `transformer` becomes the folder of the transformer's own files.
 inline SentenceEncoderOptions sentence_options_of(const std::filesystem::path& folder,
                                                   std::filesystem::path& transformer) {
   SentenceEncoderOptions options;
@@ -116,7 +116,7 @@ inline SentenceEncoderOptions sentence_options_of(const std::filesystem::path& f
   if (limits.has("max_seq_length")) {
     options.max_tokens = (std::min)(options.max_tokens, limits.count("max_seq_length"));
   } else if (tokenizer.has("model_max_length")) {
-    // Where there is no limit it is written as 1e30.
+    // "No limit" is written as 1e30.
     const auto most = tokenizer.get<double>("model_max_length");
     if (most < static_cast<double>(options.max_tokens)) {
       options.max_tokens = tokenizer.count("model_max_length");

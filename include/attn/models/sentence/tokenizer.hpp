@@ -17,7 +17,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A JSON object's settings, or none where there is no such file.
+/// The settings of a JSON file, or none if there is no such file.
 inline ConfigFile config_if_there(const std::filesystem::path& path) {
   return optional_config(path).value_or(ConfigFile("{}", path.string()));
 }
@@ -51,7 +51,7 @@ inline std::string wordpiece_vocabulary(const ConfigFile& file) {
   return text;
 }
 
-/// Of the text of a vocab.txt; the folder must ask for BERT's uncased one.
+/// From the text of a vocab.txt; the folder must request BERT's uncased tokenizer.
 inline WordPieceTokenizer wordpiece_of(const std::filesystem::path& folder,
                                        std::string_view vocabulary,
                                        const std::filesystem::path& path) {
@@ -64,14 +64,14 @@ inline WordPieceTokenizer wordpiece_of(const std::filesystem::path& folder,
 
 }  // namespace detail
 
-/// Texts to the ids that an encoder takes, with the tokens before and behind them: [CLS] and [SEP]
-/// of BERT, `<s>` and `</s>` of RoBERTa. Tokens such as [MASK] or `<mask>` that are spelled out in
-/// a text are such tokens, as in sentence-transformers. const member functions are safe to call
-/// from many threads at once.
+/// Converts texts to the ids that an encoder takes, with the special tokens before and after them:
+/// [CLS] and [SEP] of BERT, `<s>` and `</s>` of RoBERTa. Special tokens such as [MASK] or `<mask>`
+/// that are spelled out in a text are recognised, as in sentence-transformers. const member
+/// functions are thread-safe.
 class SentenceTokenizer {
  public:
-  /// Reads vocab.txt of uncased WordPiece or, where there is none, tokenizer.json of uncased
-  /// WordPiece or of what pretrained_text() reads: byte-level BPE (RoBERTa) or SentencePiece
+  /// Reads vocab.txt of uncased WordPiece or, if there is none, tokenizer.json of uncased WordPiece
+  /// or of the tokenizers of pretrained_text(): byte-level BPE (RoBERTa) or SentencePiece
   /// (XLM-RoBERTa). Throws IoError for files that cannot be read, ValueError for another tokenizer,
   /// naming file and key.
   explicit SentenceTokenizer(const std::filesystem::path& folder) : model_(model_of(folder)) {}
@@ -82,20 +82,20 @@ class SentenceTokenizer {
     return static_cast<index_t>(std::get<WordPieceTokenizer>(model_).vocab_size());
   }
 
-  /// The piece of an id below vocab_size(): "##ing" within a word of WordPiece, else its bytes.
+  /// The text of an id below vocab_size(): "##ing" within a word of WordPiece, otherwise its bytes.
   const std::string& piece(std::int32_t id) const {
     if (const auto* text = std::get_if<PretrainedText>(&model_)) return text->tokenizer.piece(id);
     return std::get<WordPieceTokenizer>(model_).piece(id);
   }
 
-  /// Tokens that stand behind each text.
+  /// Number of special tokens after each text.
   index_t num_behind() const {
     const auto* text = std::get_if<PretrainedText>(&model_);
     return text == nullptr || text->special.behind ? 1 : 0;
   }
 
-  /// At most max_tokens, those before and behind the text included: what the text has more is cut.
-  /// Throws ValueError where max_tokens leaves no room for these.
+  /// At most max_tokens, including the special tokens: the rest of the text is truncated. Throws
+  /// ValueError if max_tokens leaves no room for the special tokens.
   std::vector<std::int32_t> encode(std::string_view text, std::size_t max_tokens = 256) const {
     if (const auto* wordpiece = std::get_if<WordPieceTokenizer>(&model_))
       return wordpiece->encode(text, max_tokens);

@@ -25,7 +25,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// The bits of 2^(j / 8), less those of 1 and 2^20 j; twice, for vectors of 16.
+/// The bits of 2^(j / 8), minus those of 1 and 2^20 j; twice, for vectors of 16.
 inline constexpr std::int32_t kPow2Eighths[16] = {
     0, -289342, -509968, -655657, -719629, -694486, -572163, -343865,
     0, -289342, -509968, -655657, -719629, -694486, -572163, -343865};

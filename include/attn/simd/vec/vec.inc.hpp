@@ -34,7 +34,7 @@ inline constexpr bool kFused = ATTN_TARGET_FUSED != 0;
 #include "attn/simd/vec/transpose.inc"
 #include ATTN_TARGET_VECTORS
 
-/// The multiply-add of a product's tile; text for pairs of elements defines another.
+/// The multiply-add of a GEMM tile; kernel text for pairs of elements defines another.
 struct MultiplyAdd {
   template <class V>
   static ATTN_INLINE V add(V a, V b, V sum) {
@@ -42,7 +42,7 @@ struct MultiplyAdd {
   }
 };
 
-/// A tag in place of a number of lanes: all of them.
+/// A tag instead of a number of lanes: all of them.
 struct Whole {};
 template <class T>
 ATTN_INLINE Vec<T> load(const T* p, Whole) {
