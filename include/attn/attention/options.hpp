@@ -96,8 +96,8 @@ struct AttentionOptions {
   OptionView<T, 3> column_sums = {};
   /// Largest unmasked score (batch, num_heads); -inf if all are masked.
   OptionView<T, 2> max_logits = {};
-  /// Logarithm of the sum of exponentials, including sinks (batch, num_heads, q_len); for packed
-  /// sequences (1, num_heads, total).
+  /// Natural logarithm of the sum of exponentials, including sinks (batch, num_heads, q_len); for
+  /// packed sequences (1, num_heads, total).
   OptionView<T, 3> lse = {};
   Execution execution = {};  ///< threads, scratch and instruction set
 
