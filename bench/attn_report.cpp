@@ -57,8 +57,8 @@ bool wanted(const Arguments& arguments, const std::string& name) {
   return name.find(arguments.only) != std::string::npos;
 }
 
-/// Several passes over everything rather than one long look at each: a disturbance of seconds then
-/// spoils one sample of many rows and not all samples of one.
+/// Several passes over all rows rather than one long measurement of each: a disturbance of seconds
+/// then spoils one sample of many rows and not all samples of one.
 class Report {
  public:
   explicit Report(const Arguments& arguments)
@@ -73,7 +73,7 @@ class Report {
          {std::pair{"memory", &memory_}, {"memory_train", &memory_train_}}) {
       if (!wanted(arguments_, std::string(name) + "@all")) continue;
       progress(std::string(name) + ": attention over 65,536 tokens in two fresh processes");
-      // Side by side: neither's time matters.
+      // Run together: the time of neither is reported.
       Child one({self_, "--memory-child", name}),
           all({self_, "--memory-child", std::string(name) + "@all"});
       *bytes = {one.number().value_or(bench::kAbsent), all.number().value_or(bench::kAbsent)};
@@ -97,7 +97,7 @@ class Report {
     constexpr int kPasses = 5;
     const double left =
         std::max(arguments_.seconds - bench::seconds_since(start), 0.3 * arguments_.seconds);
-    // A tenth goes into making and checking inputs.
+    // A tenth of the time goes into making and checking inputs.
     const double each = 0.9 * left / (kPasses * 2.0 * static_cast<double>(works));
     for (int pass = 1; pass <= kPasses; ++pass) {
       const std::string step =
@@ -106,7 +106,7 @@ class Report {
         measure(group, step, each, pass == 1, [&](const auto& work, bool) { return needed(work); });
       }
     }
-    // What took the limit away may have ended; it gets as long again, but no longer.
+    // The disturbance may have ended; measures once more for as long, but no longer.
     for (int time = 2; time <= 3 && bench::seconds_since(start) < 1.5 * arguments_.seconds;
          ++time) {
       measure_disturbed(groups, time, each);
@@ -229,7 +229,7 @@ class Report {
             {"attn_version", ATTN_VERSION}};
   }
 
-  /// What rows run on that name no instruction set, such as "avx2 of F32, products of 6 x 16".
+  /// The kernels of rows that name no instruction set, such as "avx2 of F32, products of 6 x 16".
   static std::string backend() {
     const attn::Tensor4<float> x({1, 1, 64, 64});
     const attn::AttentionExplanation plan = attn::explain(x, x, x);
@@ -259,7 +259,7 @@ class Report {
     return work.starts_with("sdpa_queries") && only.find("queries") != std::string::npos;
   }
 
-  /// Forgets what was disturbed and measures it anew.
+  /// Discards disturbed measurements and repeats them.
   void measure_disturbed(const std::vector<bench::Group>& groups, int time, double seconds) {
     constexpr int kPasses = 3;
     std::set<std::pair<std::string, bool>> disturbed;
@@ -285,7 +285,7 @@ class Report {
     }
   }
 
-  /// Those works of a group that `wants(name, all)`. The first time checks their results.
+  /// The works of a group that `wants(name, all)`. The first call checks their results.
   template <class Wants>
   void measure(const bench::Group& group, const std::string& step, double seconds, bool is_first,
                const Wants& wants) {
@@ -295,13 +295,13 @@ class Report {
         if ((all && work.one_thread) || !wants(work.name, all)) continue;
         progress(step + label(work.name, all));
         const bench::Comparison* comparison = comparison_of(work.name);
-        // Where pairs follow, a handful, once, to check it.
+        // If pairs follow, a few runs once, to check the result.
         if (comparison == nullptr || is_first) {
           timings_.measure(work, all, comparison != nullptr ? 0 : seconds);
         }
         if (comparison != nullptr) {
           const auto baseline = std::ranges::find(works, comparison->baseline, &bench::Work::name);
-          // What runs on one thread alone has the time of both.
+          // A work on one thread only has one time for both columns.
           timings_.measure_beside(work, *baseline, all, work.one_thread ? 2 * seconds : seconds);
         }
       }
@@ -315,7 +315,7 @@ class Report {
     }
   }
 
-  /// Null where the work stands alone.
+  /// Null if the work has no baseline.
   const bench::Comparison* comparison_of(const std::string& work) const {
     const auto found = std::ranges::find(comparisons_, work, &bench::Comparison::name);
     return found == comparisons_.end() ? nullptr : &*found;
@@ -339,7 +339,7 @@ class Report {
   static std::string label(const std::string& name, bool all) { return name + (all ? "@all" : ""); }
   static int threads(bool all) { return all ? bench::all_threads() : 1; }
 
-  /// Why there is no number, or what is wrong with it.
+  /// Why there is no number, or why it is unreliable.
   bool fill_note(Row& row, const std::string& work, bool all) const {
     if (std::isinf(timings_.seconds(work, all))) {
       row.note = "absent: the machine lacks the instruction set, or the row was not asked for";
@@ -352,7 +352,7 @@ class Report {
     return true;
   }
 
-  /// The row's place under the roofline.
+  /// The row's position under the roofline.
   void place(Row& row, const std::string& work, bool all) const {
     const Count& count = counts_.at(work);
     row.gflops = count.flops / timings_.seconds(work, all) / kGiga;
@@ -370,7 +370,7 @@ class Report {
     return row;
   }
 
-  /// A work's time beside its baseline's.
+  /// A work's time relative to its baseline.
   Row comparison_row(const std::string& name, bool all, const std::string& limit_name) const {
     Row row{.name = label(name, all), .unit = "ms", .limit_name = limit_name};
     if (!fill_note(row, name, all)) return row;
@@ -395,7 +395,7 @@ class Report {
     return row;
   }
 
-  /// Four queries on each key: the slower of reading and computing is the limit.
+  /// Four queries per key: the slower of reading and computing is the limit.
   Row grouped_bf16_row(bool all) const {
     const std::string work = "sdpa_decode_gqa_bf16";
     Row row = reading_row(work, work, "8 key/value heads", all);
@@ -499,7 +499,7 @@ class Report {
   Timings timings_;
   std::map<std::string, Count> counts_;
   double eigen_row_ = bench::kAbsent;
-  /// On one thread and on all.
+  /// On one thread and on all threads.
   std::array<double, 2> memory_{bench::kAbsent, bench::kAbsent},
       memory_train_{bench::kAbsent, bench::kAbsent};
   bench::Accuracy accuracy_;
@@ -520,7 +520,7 @@ Json measure(const Arguments& arguments) {
   return {{"machine", measured.machine()}, {"rows", all}};
 }
 
-/// The table of shapes, by the names of rows, in the words of bench/peers/common.py.
+/// The table of shapes, under the names that bench/peers/common.py uses.
 Json shapes() {
   Json all = Json::object();
   const auto add = [&](std::string_view prefix, std::string_view name, const char* operation,
@@ -540,7 +540,7 @@ Json shapes() {
     add_attention(bench::shape_of(bench::kAttentionShapes, name), true);
   }
   for (const bench::SmallGemmShape& s : bench::kSmallGemmShapes) {
-    // The rivals have no blocks.
+    // The other libraries have no block table.
     if (s.element != "bfloat16" && s.element != "int8") continue;
     add("", s.name, "Gemm",
         {{"m", s.m}, {"n", s.n}, {"k", s.k}, {"packed", true}, {"element", s.element}});
@@ -554,7 +554,7 @@ Json shapes() {
     }
     add("", s.name, s.batch > 1 ? "BatchedGemm" : "Gemm", shape);
   }
-  // The rivals may lay the weights out as they like.
+  // The other libraries may choose the layout of the weights.
   for (const bench::LinearShape& s : bench::kLinearShapes) {
     add("", s.name, "Gemm",
         {{"m", s.rows}, {"n", s.out_features}, {"k", s.in_features}, {"packed", true}});
@@ -603,7 +603,7 @@ Json shapes() {
   return all;
 }
 
-/// What an earlier run wrote by --json.
+/// The results that an earlier run wrote by --json.
 Json saved(const std::string& path) {
   std::ifstream file(path);
   if (!file || std::filesystem::is_directory(path)) throw std::runtime_error("cannot read " + path);
@@ -615,7 +615,7 @@ Json saved(const std::string& path) {
 }
 
 void report(const Arguments& arguments) {
-  // Opened before the measurements: two minutes are long to learn that a path was wrong.
+  // Opened before the measurements, so that a wrong path fails at once and not after two minutes.
   std::optional<attn::AtomicFile> json, html;
   if (!arguments.json.empty()) json.emplace(arguments.json);
   if (!arguments.html.empty()) html.emplace(arguments.html);

@@ -1,4 +1,4 @@
-// What docs/performance.md says of single calls: first ones on OpenMP, functors of std::tanh.
+// Costs of single calls for docs/performance.md: first calls on OpenMP, functors of std::tanh.
 #include <algorithm>
 #include <chrono>
 #include <cmath>

@@ -1,7 +1,7 @@
 // Softmax in Eigen, compiled with -march=native: prints the nanoseconds of a row.
 //
-// An executable of its own: with these flags Eigen's functions are others than those of programs
-// without them.
+// A separate executable: with these flags Eigen's functions differ from those of programs without
+// them, and must not be linked together.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

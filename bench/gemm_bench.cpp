@@ -35,7 +35,7 @@ void gemm(benchmark::State& state, Weights weights, bool all_threads, attn::Isa 
   bench::time_flops(state, flops, isa, all_threads, work, sizeof(T) / 4);
 }
 
-/// As many products at once.
+/// A batch of this many products.
 void batched(benchmark::State& state, bool all_threads) {
   const index_t batch = state.range(0), m = state.range(1), n = state.range(2), k = state.range(3);
   const auto a = bench::random_tensor<float, 3>({batch, m, k}, 1),

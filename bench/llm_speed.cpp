@@ -1,4 +1,4 @@
-// llm_speed: how fast a language model reads a prompt and speaks, one number a run.
+// llm_speed: prefill and decode speed of a language model, one number per run.
 #include <algorithm>
 #include <deque>
 #include <functional>
@@ -31,8 +31,8 @@ struct Options {
   double seconds = 5;
 };
 
-// What one row gives: the shortest time, of how many tokens, and which token is the likeliest
-// behind them, by which rivals show that they do the same.
+// The result of one row: the shortest time, the number of tokens, and the most likely next token,
+// which shows that two libraries compute the same.
 struct Measured {
   double seconds;
   index_t tokens, next;
@@ -40,7 +40,7 @@ struct Measured {
 
 using Session = attn::GptSession<float>;
 
-// The same words again and again: as many tokens as one likes, and what follows them is sure.
+// The same words repeated: any number of tokens, with a predictable continuation.
 std::vector<index_t> prompt_ids(const attn::LanguageModel& model, index_t count) {
   std::string text;
   for (index_t i = 0; i < count; ++i) text += "The quick brown fox jumps over the lazy dog. ";
@@ -54,7 +54,7 @@ index_t step(Session& session, const std::vector<index_t>& ids, attn::Tensor2<fl
   return attn::likeliest_token(logits.view().select(0, 0));
 }
 
-// The shortest of calls for so many seconds, two at least.
+// The shortest of the calls within this many seconds, at least two.
 double best_seconds(double seconds, const std::function<void()>& prepare,
                     const std::function<void()>& call) {
   double best = std::numeric_limits<double>::infinity();
@@ -63,7 +63,7 @@ double best_seconds(double seconds, const std::function<void()>& prepare,
     prepare();
     const bench::Clock::time_point start = bench::Clock::now();
     call();
-    if (i > 0) best = std::min(best, bench::seconds_since(start));  // the first takes memory
+    if (i > 0) best = std::min(best, bench::seconds_since(start));  // the first allocates
   }
   return best;
 }
@@ -78,7 +78,7 @@ Measured prefill(const attn::LanguageModel& model, double seconds) {
   return {best, kPrompt, next};
 }
 
-// `decoded` tokens of the same text behind `prompt` of it.
+// `decoded` tokens of the same text after `prompt` tokens of it.
 Measured decode(const attn::LanguageModel& model, double seconds, index_t prompt, index_t decoded,
                 attn::DType element) {
   Session session(model.gpt(), 1, prompt + decoded, {}, element);
@@ -96,7 +96,7 @@ Measured decode(const attn::LanguageModel& model, double seconds, index_t prompt
   return {best, decoded, next};
 }
 
-// The same of several conversations at once, each a token longer than the one before.
+// Several conversations at once, each a token longer than the previous one.
 Measured decode_batch(const attn::LanguageModel& model, double seconds) {
   std::deque<Session> sessions;
   std::vector<Session*> together;
@@ -128,7 +128,7 @@ Measured decode_batch(const attn::LanguageModel& model, double seconds) {
   return {best, kConversations * kDecoded, next};
 }
 
-// From the file to the first token of an answer.
+// From opening the file to the first token of an answer.
 Measured first_token(const std::filesystem::path& path, const attn::LanguageModelOptions& loading,
                      double seconds) {
   index_t next = 0;
@@ -193,7 +193,7 @@ void run(const Options& options) {
                            {"next", found.next},
                            {"threads", threads}};
   if (options.row == "llm_decode") {
-    // A token reads all weights once: how near that is to what the machine can read.
+    // A token reads all weights once: compares that with the machine's bandwidth.
     const index_t bytes = of_model([](const Model& m) {
       attn::Gpt<float> gpt = m.gpt();  // which shares its weights
       return attn::weight_bytes(gpt);

@@ -39,7 +39,8 @@ void run(const Options& options) {
   examples::check_precision(options.precision);
   attn::SentenceEncoder<float> model(examples::model_dir());
   examples::set_precision(model, options.precision);
-  const attn::Tensor2<float> embeddings = model.encode(lines);  // takes the scratch of those below
+  // allocates the scratch of the calls below
+  const attn::Tensor2<float> embeddings = model.encode(lines);
   if (!options.embeddings.empty()) {
     std::ofstream file(options.embeddings, std::ios::binary);
     file.write(reinterpret_cast<const char*>(embeddings.data()),

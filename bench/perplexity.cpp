@@ -1,4 +1,4 @@
-// perplexity: how well a language model foretells a text.
+// perplexity: how well a language model predicts a text.
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
@@ -78,7 +78,7 @@ void run(const Options& options) {
   for (const double x : losses) mean += x / count;
   for (const double x : losses) squares += (x - mean) * (x - mean);
   const double perplexity = std::exp(mean);
-  // exp() of a mean that is known to within an error: its derivative is the perplexity itself.
+  // exp() of a mean with a known error: its derivative is the perplexity itself.
   const double error = count > 1 ? perplexity * std::sqrt(squares / (count - 1) / count) : 0;
   if (options.json) {
     std::cout << examples::Json{{"perplexity", static_cast<float>(perplexity)},

@@ -1,4 +1,4 @@
-// The tables of docs/precision.md: what formats lose in products, attention and embeddings.
+// The tables of docs/precision.md: errors of low precision in products, attention and embeddings.
 #include <cstdio>
 #include <iostream>
 #include <optional>

@@ -1,4 +1,4 @@
-// Prints hashes of the results of fixed calls: trees whose lines agree give the same bits.
+// Prints hashes of the results of fixed calls: trees with equal lines give the same bits.
 //
 // A line is an instruction set, an element type, a number of threads and an operation. Inputs are
 // made by integer arithmetic, so that they are the same everywhere.
@@ -19,7 +19,7 @@ namespace {
 
 using attn::index_t;
 
-/// FNV-1a of elements' bits, one hash a call; any NaN counts as the same.
+/// FNV-1a of the elements' bits, one hash per call; all NaNs count as equal.
 class Hash {
  public:
   template <class T, int Rank>
@@ -51,7 +51,7 @@ attn::Tensor<T, Rank> random(const attn::Shape<Rank>& shape, std::uint32_t seed)
   return x;
 }
 
-/// Every operation on one instruction set, in elements of T.
+/// Every operation on one instruction set, with elements of type T.
 template <class T>
 class Calls {
  public:

@@ -10,7 +10,7 @@ namespace {
 
 using attn::index_t;
 
-// Operations of one element, as the kernels compute it: a maximum, a subtraction, e^x (11, mostly
+// Operations per element, as the kernels compute it: a maximum, a subtraction, e^x (11, mostly
 // multiply-adds), a sum and a multiplication. For the order of magnitude: there is no canonical
 // count.
 constexpr double kFlopsPerElement = 15;

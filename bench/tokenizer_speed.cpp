@@ -1,4 +1,4 @@
-// tokenizer_speed: lines a second that one thread tokenizes, once their ids are right.
+// tokenizer_speed: lines per second that one thread tokenizes, after a check of their ids.
 #include <algorithm>
 #include <fstream>
 #include <iostream>

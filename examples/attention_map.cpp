@@ -41,9 +41,9 @@ struct Options {
   std::vector<std::string> ignore_keys;
 };
 
-// Weights as the page reads them: hundred-thousandths in base-64 digits of which small numbers take
-// one, two or three and the rest four. Most weights of a long text are small: at 256 tokens a map
-// takes half of what three digits for each would. pages/weights.js has the other half.
+// Weights in the encoding of the page: multiples of 1e-5 in base-64 digits, one, two or three for
+// small numbers and four for the rest. Most weights of a long text are small: at 256 tokens a map
+// takes half the size of three digits for each. pages/weights.js decodes them.
 std::string packed(const attn::Tensor4<float>& weights) {
   static constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -51,7 +51,7 @@ std::string packed(const attn::Tensor4<float>& weights) {
   digits.reserve(2 * static_cast<std::size_t>(weights.size()));
   for (const float weight : std::span(weights.data(), static_cast<std::size_t>(weights.size()))) {
     auto value = static_cast<unsigned>(std::lround(std::clamp(weight, 0.0F, 1.0F) * 1e5F));
-    // The first digit says how many follow: 0 to 31 none, to 59 one, to 62 two, 63 three.
+    // The first digit tells how many follow: 0 to 31 none, to 59 one, to 62 two, 63 three.
     unsigned first = 0, following = 0;
     if (value < 32) {
       first = value;
@@ -120,8 +120,8 @@ std::string json(const examples::AttentionMap& map) {
          '\n';
 }
 
-// To standard output for "-". What was written is said on standard error, which leaves that to the
-// bytes.
+// Writes to standard output for "-". Messages go to standard error, so that standard output holds
+// only the bytes.
 void save(const std::string& path, const std::string& bytes) {
   if (path == "-") {
     std::cout.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush();
@@ -133,7 +133,7 @@ void save(const std::string& path, const std::string& bytes) {
   std::cerr << examples::printable(path) << ": " << examples::counted(bytes.size(), "byte") << '\n';
 }
 
-// Whether two outputs are one file, however they are spelled.
+// Whether two outputs are the same file, however they are spelled.
 bool same(const std::optional<std::string>& a, const std::optional<std::string>& b) {
   if (!a || !b) return false;
   std::error_code error;
@@ -150,7 +150,7 @@ examples::AttentionMap map_of(const Options& options) {
     if (options.precision != "exact") {
       throw examples::UsageError("--precision is that of all-MiniLM-L6-v2, without --model");
     }
-    constexpr attn::index_t kMostTokens = 256;  // all-MiniLM-L6-v2's
+    constexpr attn::index_t kMostTokens = 256;  // the path of all-MiniLM-L6-v2
     const attn::LanguageModel model(*options.model,
                                     {.pack = false, .ignore_keys = options.ignore_keys});
     return examples::heads_of(model, options.text, kMostTokens);

@@ -1,5 +1,5 @@
-// chat: talk to a language model in a GGUF file or a Hugging Face folder, have it continue a text,
-// or ask how likely a text is to it.
+// chat: talks to a language model in a GGUF file or a Hugging Face folder, continues a text, or
+// computes the likelihood of a text.
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -107,12 +107,12 @@ std::filesystem::path model_path(const Options& options) {
   return examples::llm_path();
 }
 
-// JSON holds UTF-8 alone: other bytes become U+FFFD.
+// JSON holds only UTF-8: other bytes become U+FFFD.
 void print(const examples::Json& json) {
   std::cout << json.dump(-1, ' ', false, examples::Json::error_handler_t::replace) << '\n';
 }
 
-// What a model says cannot move the terminal's cursor, change its colours or turn lines around.
+// Output of the model cannot move the terminal's cursor, change its colours or reverse lines.
 std::string on_terminal(std::string_view text) {
   std::string result;
   while (!text.empty()) {
@@ -153,7 +153,7 @@ class Chat {
     return attn::score_text(model_, ids, attention().execution);
   }
 
-  // Answers a message of the user's, or continues a text, saying each piece of it to `say`.
+  // Answers a message of the user, or continues a text, and passes each piece of it to `say`.
   attn::GeneratedText answer(const std::string& text, std::function<bool(std::string_view)> say) {
     if (options_.raw) {
       ids_ = model_.encode_raw(text);
@@ -161,7 +161,7 @@ class Chat {
       if (ids_.empty()) throw UsageError("an empty text cannot be continued");
     } else {
       messages_.push_back({"user", text});
-      // Behind an answer the conversation goes on from its own tokens.
+      // After an answer the conversation continues from its own tokens.
       const auto rest = messages_.size() > 2 && !ids_.empty()
                             ? model_.chat_template().render_after(messages_, messages_.size() - 2)
                             : std::nullopt;
@@ -169,7 +169,7 @@ class Chat {
         for (const index_t id : model_.tokenizer().encode(*rest)) ids_.push_back(id);
       } else {
         std::vector<index_t> ids = model_.encode_chat(messages_);
-        // What the session has seen of it stays.
+        // The tokens that the session has processed stay.
         const auto same = std::mismatch(ids_.begin(), ids_.end(), ids.begin(), ids.end() - 1).first;
         session_.truncate_to(std::min<index_t>(session_.length(), same - ids_.begin()));
         ids_ = std::move(ids);
@@ -197,7 +197,7 @@ class Chat {
                                                   .min_p = options_.min_p,
                                                   .seed = options_.seed + answers_++};
     }
-    // The first logits are there when the prompt has been read.
+    // The first logits exist once the prompt has been prefilled.
     const Clock::time_point start = Clock::now();
     double prefill = 0;
     Clock::time_point begin_decode = start;
@@ -221,7 +221,7 @@ class Chat {
     return result;
   }
 
-  // Where --stats asks for it, on standard error.
+  // For --stats, on standard error.
   void print_stats() const {
     if (!options_.stats) return;
     std::cerr << std::fixed << std::setprecision(1) << examples::counted(tokens_read, "token")
@@ -237,10 +237,10 @@ class Chat {
     std::cerr << '\n';
   }
 
-  // Of the last answer.
+  // Statistics of the last answer.
   std::vector<index_t> prompt_ids;
   index_t tokens_read = 0, tokens_said = 0, drafted = 0, accepted = 0;
-  double prefill_rate = 0, decode_rate = 0;  // tokens a second
+  double prefill_rate = 0, decode_rate = 0;  // tokens per second
 
  private:
   static UsageError too_long(index_t length, index_t capacity) {
@@ -252,23 +252,23 @@ class Chat {
             .activations = examples::kActivations.at(options.precision),
             .ignore_keys = options.ignore_keys};
   }
-  // The first text begins as one of an earlier run did: what that has seen of it is not computed
+  // The first text starts with tokens of an earlier run: those that it saved are not computed
   // again.
   void read_prompt_cache() {
     if (!options_.prompt_cache || session_.length() > 0 ||
         !std::filesystem::exists(*options_.prompt_cache)) {
       return;
     }
-    // Without the file all tokens are read at once. 13 of them are read by tiles, as more are, after
-    // however many; fewer may take the decode path, whose sums round otherwise: the answer would be
-    // another.
+    // Without the file all tokens are prefilled at once. 13 or more tokens take the tiled path,
+    // however many precede them; fewer may take the decode path, whose sums round differently: the
+    // answer would differ.
     const index_t left = std::min<index_t>(std::ssize(ids_), 13);
     const std::vector<index_t> seen = attn::load_session(*options_.prompt_cache, session_);
     const auto same =
         std::mismatch(seen.begin(), seen.end(), ids_.begin(), ids_.end() - left).first;
     session_.truncate_to(same - seen.begin());
   }
-  // Of the first text alone: what answers add is not read at once.
+  // Only for the first text: answers are not prefilled in one step.
   void write_prompt_cache() {
     if (!options_.prompt_cache || cache_is_written_) return;
     attn::save_session(*options_.prompt_cache, session_, ids_);
@@ -281,7 +281,7 @@ class Chat {
       same = ours.piece(id) == theirs.piece(id);
     if (!same) throw UsageError("--draft must have the tokens of the model; found others");
   }
-  // What keys and values are stored as.
+  // The element type of keys and values.
   std::optional<attn::DType> cache_element() const {
     if (options_.precision == "int8") return attn::DType::I8;
     if (options_.precision == "bf16") return attn::DType::BF16;
@@ -339,7 +339,7 @@ bool say(std::string_view piece) {
   return !examples::Interrupt::came();
 }
 
-// A conversation that ends where its context does.
+// A conversation that ends when its context is full.
 constexpr const char* kFull = "the context is full (--ctx; with --keep it goes on)";
 
 void print_answer(Chat& chat, const Options& options) {
@@ -381,7 +381,7 @@ void converse(Chat& chat, const Options& options) {
   if (editor.on_terminal()) std::cout << '\n';
 }
 
-// On standard error, as all of --stats.
+// On standard error, like all of --stats.
 void print_loading(double seconds) {
   std::cerr << std::fixed << std::setprecision(2) << "ready in " << seconds << " s";
   if (const auto memory = examples::memory_use()) {
@@ -396,8 +396,7 @@ void run(const Options& options) {
   const Clock::time_point start = Clock::now();
   Chat chat(options);
   if (options.stats) print_loading(seconds_since(start));
-  if (!options.raw && !options.score)
-    chat.model().chat_template();  // unknown: known before a word is typed
+  if (!options.raw && !options.score) chat.model().chat_template();  // known before a word is typed
   if (options.score) {
     print_score(chat, options);
   } else if (options.prompt || options.file) {

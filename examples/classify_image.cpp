@@ -45,7 +45,7 @@ nlohmann::json read_json(const std::filesystem::path& path) {
   return json;
 }
 
-// A list of three numbers, or one that stands for all.
+// A list of three numbers, or one number for all three.
 void read_channels(const nlohmann::json& json, const char* key, std::array<double, 3>& channels) {
   if (!json.contains(key)) return;
   const nlohmann::json& value = json[key];
@@ -104,8 +104,8 @@ Classifier of_random_weights() {
   return result;
 }
 
-// The share of attention that each patch gets from the token that is classified, in the last layer,
-// darkest where most.
+// The share of attention that each patch gets from the class token, in the last layer; the darkest
+// has the most.
 void print_map(const attn::Tensor3<float>& weights, index_t rows, index_t columns) {
   constexpr std::string_view kShades = " .:-=+*#%@";
   float most = 0;
@@ -152,7 +152,7 @@ void run(const Options& options) {
   if (options.images.empty()) throw examples::UsageError("an image is needed; see --help");
   const bool is_random = options.model.empty();
   const Classifier classifier = is_random ? of_random_weights() : from_folder(options.model);
-  std::vector<examples::Pixels> images;  // all of them, before anything is said
+  std::vector<examples::Pixels> images;  // load all of them before printing anything
   for (const std::string& path : options.images) images.push_back(examples::read_png(path));
   if (is_random) {
     std::cout

@@ -49,7 +49,8 @@ struct Data {
   std::vector<Pair> learned, held_out;
 };
 
-// help_questions.txt holds a question, a tab and its answer; the last way to ask of each is held out.
+// help_questions.txt holds a question, a tab and its answer; the last question of each answer is
+// held out.
 Data read_data(const std::filesystem::path& dir) {
   const std::filesystem::path path = dir / "help_questions.txt";
   std::ifstream in(path, std::ios::binary);
@@ -115,8 +116,8 @@ class Tuning {
  private:
   static constexpr const char* kPrefix = "base_model.model.";
 
-  // Rows of question and answer, filled up behind; each token foretells the next, and those before
-  // the answer and behind it count for nothing.
+  // Rows of question and answer, padded at the end; each token predicts the next, and those before
+  // the answer and after it do not count.
   double forward(const std::vector<Pair>& pairs, bool wants_gradient) {
     constexpr index_t kIgnored = -100;
     std::vector<std::vector<index_t>> rows;

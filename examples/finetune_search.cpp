@@ -1,11 +1,12 @@
-// FinetuneSearch: all-MiniLM-L6-v2 learns which line of a help centre answers a question; how unseen lines are found before and after.
+// FinetuneSearch: all-MiniLM-L6-v2 learns which line of a help centre answers a question; prints
+// how unseen lines are found before and after.
 //
 //   sh examples/fetch_model.sh        (once)
 //   finetune_search
 //
 // Adapters of rank 8 (LoRA) are trained on pairs of question and line by an in-batch contrastive
-// loss: each question is to be nearer to its own line than to the lines of the others. Lines that
-// are asked about at the end are in no pair that is trained on.
+// loss: each question should be nearer to its own line than to the lines of the others. The lines
+// of the final evaluation are in no training pair.
 
 #include <algorithm>
 #include <chrono>
@@ -45,7 +46,7 @@ struct Answer {
 
 struct Data {
   std::vector<Answer> learned, held_out;
-  std::vector<std::string> lines;  // all that a question is searched in
+  std::vector<std::string> lines;  // all lines that are searched
 };
 
 std::vector<std::string> read_lines(const std::filesystem::path& path) {
@@ -74,13 +75,13 @@ Data read_data(const std::filesystem::path& dir) {
   return data;
 }
 
-// At which place of the search each question of the held-out lines finds its line, from 1 on.
+// The rank at which each question of the held-out lines finds its line, from 1 on.
 std::vector<index_t> ranks(const Encoder& model, const Data& data) {
   const attn::Tensor2<float> lines = model.encode(data.lines, {.normalize = true});
   std::vector<index_t> result;
   for (const Answer& answer : data.held_out) {
     const attn::Tensor2<float> questions = model.encode(answer.questions, {.normalize = true});
-    const attn::Tensor2<float> scores = attn::linear(questions, lines);  // cosines: lengths are 1
+    const attn::Tensor2<float> scores = attn::linear(questions, lines);  // cosines: norms are 1
     const index_t right =
         std::find(data.lines.begin(), data.lines.end(), answer.line) - data.lines.begin();
     for (index_t q = 0; q < scores.extent(0); ++q) {
@@ -116,7 +117,7 @@ class Tuning {
   Tuning(const Tuning&) = delete;
   Tuning& operator=(const Tuning&) = delete;
 
-  // One question of each of 25 lines, drawn; returns the loss.
+  // One random question for each of 25 lines; returns the loss.
   double step(const std::vector<Answer>& answers, index_t n) {
     std::vector<Answer> drawn;
     std::sample(answers.begin(), answers.end(), std::back_inserter(drawn), 25, random_);
@@ -137,8 +138,8 @@ class Tuning {
   }
 
  private:
-  // Of the first half of the lines against the second, each embedded by the mean of its tokens. The
-  // lines lie one behind the other in one row of tokens.
+  // The loss of the first half of the lines against the second, each embedded by the mean of its
+  // tokens. The lines are packed one after another in one row of tokens.
   double add_gradients(const std::vector<std::string>& lines) {
     const index_t count = std::ssize(lines), half = count / 2, dim = model_.dim();
     std::vector<std::int32_t> tokens;
@@ -155,7 +156,7 @@ class Tuning {
     attn::Tensor3<float> hidden({1, ids.size(), dim});
     attn::forward(model_.bert(), ids, hidden, saved_, options);
     attn::Tensor2<float> means({count, dim}), d_means(means.shape());
-    // f(line, token, share of the line that a token is)
+    // Calls f(line, token, share of the line that a token is).
     const auto for_each_token = [&](auto f) {
       for (index_t b = 0; b < count; ++b) {
         const float share = 1 / static_cast<float>(ends(b + 1) - ends(b));

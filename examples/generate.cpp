@@ -1,5 +1,6 @@
-// Generate: a GPT that nobody trained completes a rhyme that it has never seen, since two of its attention layers do
-// what trained ones learn to do: look up what followed the last words when they came before.
+// Generate: an untrained GPT completes a rhyme that it has never seen, because two of its attention
+// layers do what trained ones learn: look up what followed the last words when they occurred
+// before.
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -69,11 +70,11 @@ class Vocabulary {
 };
 
 // A token is a vector of context + 1 slots of one element per word: 1 for the word itself in slot
-// 0, and for the word d tokens before it in slot d, which the first layer's head d - 1 copies
-// there: its relative position bias leaves nothing else to see. One head of the second layer
+// 0, and for the word d tokens before it in slot d. The first layer's head d - 1 copies it there:
+// its relative position bias makes all other tokens invisible. One head of the second layer
 // compares: its query is "the last words are these", the key of a token "the words before me were
-// those", the value the token. What is found goes to slot 0, which tied weights read as logits.
-// Such pairs of layers form in training: Olsson et al., "In-context learning and induction heads"
+// those", the value the token. The result goes to slot 0, which tied weights read as logits. Such
+// pairs of layers form in training: Olsson et al., "In-context learning and induction heads"
 // (2022).
 struct InductionGpt {
   InductionGpt(index_t vocab_size, index_t context)
@@ -87,7 +88,7 @@ struct InductionGpt {
     }
     auto& first = model.blocks.layers[0];
     auto& second = model.blocks.layers[1];
-    // A norm divides by the root of the mean square, which is known: a slot in use holds one 1.
+    // A norm divides by the root mean square, which is known: a slot in use holds one 1.
     const auto dim = static_cast<float>((context + 1) * V);
     first.norm1.weight.fill(std::sqrt(1 / dim));
     second.norm1.weight.fill(std::sqrt(static_cast<float>(context + 1) / dim));
@@ -96,12 +97,13 @@ struct InductionGpt {
       for (index_t d = 1; d <= context; ++d) {
         const index_t slot = d * V + x, slot_before = slot - V;
         first.self_attn.out_proj().weight(slot, (d - 1) * V + x) = 1;
-        // A nearer word outweighs all that lie further back.
+        // A nearer word outweighs all that are further back.
         second.self_attn.q_weight()(context * head_dim + slot_before, slot_before) =
             5 * std::exp2(static_cast<float>(context - d));
         second.self_attn.k_weight()(slot_before, slot) = 1;
       }
-      // Logits are 60 times the share of a word among those that followed: the rest has no chance.
+      // Logits are 60 times the share of a word among those that followed: other words have no
+      // chance.
       second.self_attn.out_proj().weight(x, context * V + x) = 60;
     }
   }
@@ -121,7 +123,7 @@ struct InductionGpt {
     return options;
   }
 
-  // What every call is told.
+  // The options of every call.
   attn::AttentionOptions<float> call() const {
     attn::AttentionOptions<float> options;
     options.relative_bias = bias;
@@ -136,7 +138,7 @@ int run() {
   const Vocabulary words(rhyme(11));
   const index_t stop = words.id(".");
 
-  // Three words back: the next verse, of which the text holds every piece.
+  // Three words of context: the next verse, all pieces of which occur in the text.
   const std::string start = "This is the farmer sowing his corn that kept the cock";
   const InductionGpt three(words.size(), 3);
   attn::GptSession<float> session(three.model, 1, 1000, three.call());
@@ -147,7 +149,7 @@ int run() {
   std::printf("%s ..%s\n(%s)\n\n", start.c_str(), words.text(verse[0]).c_str(),
               is_right ? "as it is told" : "not as it is told");
 
-  // One word back, and a draw where the text went on in several ways: verses that nobody has told.
+  // One word of context, and sampling where the text continued in several ways: new verses.
   const InductionGpt one(words.size(), 1);
   constexpr index_t kRows = 4;
   attn::GptSession<float> sampled(one.model, kRows, 1000, one.call());
@@ -158,7 +160,7 @@ int run() {
                       .sampling = attn::SamplingOptions{.temperature = 3, .top_k = 8, .seed = 1}});
   for (const auto& row : verses) std::printf("This is%s\n", words.text(row).c_str());
 
-  // The likeliest of these, and how likely.
+  // The most likely of these, and their probabilities.
   attn::GptSession<float> beams(one.model, kRows, 1000, one.call());
   const auto found = attn::beam_search(
       beams, words.encode(rhyme(10) + "This is", 1),

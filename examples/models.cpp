@@ -1,6 +1,7 @@
-// Models: what a Hugging Face folder of a language model holds, how it becomes a Gpt, and what that says next.
+// Models: prints what a Hugging Face folder of a language model contains, how it becomes a Gpt, and
+// the model's next tokens.
 //
-//   models tests/data/pretrained/llama       (a Llama of two layers, as transformers wrote it)
+//   models tests/data/pretrained/llama       (a Llama of two layers, written by transformers)
 
 #include <algorithm>
 #include <cmath>
@@ -118,7 +119,7 @@ int run(Options options) {
   const attn::ConfigFile config(folder / "config.json");
   const attn::GptOptions gpt_options = attn::gpt_options_of(config);
   const attn::Gpt<float> model = attn::load_pretrained<attn::Gpt<float>>(folder);
-  // What transformers made of it, where the folder says.
+  // The results of transformers, if the folder contains them.
   std::vector<index_t> expected;
   if (options.ids.empty() && std::filesystem::exists(golden)) {
     const attn::SafetensorsFile file(golden.string());
@@ -168,7 +169,7 @@ int main(int argc, char** argv) {
   app.add_option("--ids", read_prompt, "The prompt's tokens, such as --ids 1,2,3")
       ->delimiter(',')
       ->expected(1, CLI::detail::expected_max_vector_size)
-      ->allow_extra_args(false)  // what follows is FOLDER
+      ->allow_extra_args(false)  // followed by FOLDER
       ->type_name("IDS");
   examples::add_number<index_t>(app, "--tokens", options.tokens, 1, "How many to generate");
   app.add_option("FOLDER", options.folder, "The model's folder");

@@ -1,4 +1,4 @@
-// quantize: a GGUF file with its matrices in another type.
+// quantize: converts the matrices of a GGUF file to another type.
 #include <algorithm>
 #include <cmath>
 #include <iomanip>
@@ -22,7 +22,7 @@ struct Options {
   std::string in, out, type = "Q8_0";
 };
 
-// What general.file_type says of a file most of whose matrices are of this type. Source: ggml, enum
+// The value of general.file_type for a file with most matrices of this type. Source: ggml, enum
 // ggml_ftype.
 std::uint32_t file_type(GgufType type) {
   switch (type) {
@@ -45,7 +45,7 @@ std::uint32_t file_type(GgufType type) {
   }
 }
 
-// The tensor's elements in another type; errors say whose they are.
+// The tensor's elements in another type; errors name the tensor.
 std::vector<std::byte> converted(const std::string& name, const attn::GgufTensor& tensor,
                                  GgufType type) {
   std::vector<float> values(static_cast<std::size_t>(attn::size_of(tensor.shape)));
@@ -76,7 +76,7 @@ void run(const Options& options) {
   for (const auto& [key, value] : file.metadata()) metadata.set(key, value);
   metadata.set("general.file_type", file_type(*type));
   metadata.set("general.quantization_version", std::uint32_t{2});
-  // Vectors, such as the norms' weights, stay as they are, and so do matrices whose rows are not
+  // Vectors, such as the weights of norms, stay unchanged, and so do matrices whose rows are not
   // whole blocks.
   std::vector<attn::NamedGgufTensor> tensors;
   std::vector<std::vector<std::byte>> made;

@@ -52,7 +52,7 @@ struct Hit {
 using examples::UsageError;
 using Encoder = attn::SentenceEncoder<float>;
 
-// The first of these prompts that the model has; none of them is the model's default.
+// The first of these prompts that the model has; if none, the model's default.
 std::string_view prompt_of(const Encoder& model, std::initializer_list<std::string_view> names) {
   for (const std::string_view name : names) {
     if (model.options().prompts.contains(std::string(name))) return name;
@@ -61,14 +61,14 @@ std::string_view prompt_of(const Encoder& model, std::initializer_list<std::stri
 }
 
 // The lines of a stream. Each ends at '\n', and a last one without it counts too. A '\r' before the
-// '\n' belongs to the line's end, as in files from Windows: it is no part of the text.
+// '\n' belongs to the line end, as in files from Windows, not to the text.
 std::vector<std::string> read_lines(std::istream& in, const std::string& name) {
   std::vector<std::string> lines;
   for (std::string line; std::getline(in, line);) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
     lines.push_back(std::move(line));
   }
-  // The C stream knows of a failed read, of which std::cin makes an end.
+  // The C stream reports a failed read, which std::cin treats as an end.
   if (in.bad() || (&in == &std::cin && std::ferror(stdin) != 0)) {
     throw UsageError("cannot read " + name);
   }
@@ -94,11 +94,12 @@ std::string bar(double share) {
   return result;
 }
 
-// Lines are embedded so many at a time: memory does not grow with the text, and the bar moves.
+// Number of lines embedded at a time: memory does not grow with the text, and the progress bar
+// advances.
 constexpr std::size_t kLinesAtOnce = 512;
 
-// How far the work is, on standard error: on a terminal a bar, and at the end the speed; for people
-// who read the answer, the speed elsewhere too.
+// Progress on standard error: on a terminal a bar, and at the end the speed; with text output, the
+// speed also without a terminal.
 class Progress {
  public:
   Progress(std::size_t total, bool for_people)
@@ -113,7 +114,7 @@ class Progress {
               << done << " of " << examples::counted(total_, "line") << "\033[K" << std::flush;
   }
 
-  // Makes room for what the program prints.
+  // Clears the line for the program's output.
   void hide() const {
     if (on_terminal_) std::cerr << "\r\033[K" << std::flush;
   }
@@ -134,8 +135,8 @@ class Progress {
   Clock::time_point start_;
 };
 
-// Calls f(first, embeddings) for one run of lines after another, in order. Says how many lines the
-// model did not read to their end.
+// Calls f(first, embeddings) for one batch of lines after another, in order. Reports how many lines
+// were truncated.
 template <class F>
 void for_each_run(const Encoder& model, std::span<const std::string> lines, bool for_people,
                   F&& f) {
@@ -181,7 +182,7 @@ std::vector<Hit> search(const Encoder& model, const std::vector<std::string>& li
   for_each_run(
       model, lines, for_people, [&](std::size_t first, const attn::Tensor2<float>& embeddings) {
         for (attn::index_t row = 0; row < embeddings.extent(0); ++row) {
-          // Embeddings have length 1, so that their product is their cosine.
+          // Embeddings have norm 1, so that their dot product is their cosine.
           const float* a = &embeddings(row, 0);
           const double score = std::inner_product(a, a + embeddings.extent(1), wanted.data(), 0.0);
           hits.push_back({first + static_cast<std::size_t>(row) + 1, score});
@@ -203,7 +204,7 @@ void print_json(const std::vector<Hit>& hits, const std::vector<std::string>& li
                       {"score", examples::seven_decimals(hit.score)},
                       {"text", lines[hit.line - 1]}});
   }
-  // `replace`: bytes that are no UTF-8 become U+FFFD, for JSON has no other way to hold them.
+  // `replace`: bytes that are not UTF-8 become U+FFFD, because JSON cannot hold them.
   std::cout << examples::printable(
                    result.dump(-1, ' ', false, examples::Json::error_handler_t::replace))
             << '\n';

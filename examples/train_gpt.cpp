@@ -19,11 +19,12 @@ namespace {
 
 using attn::index_t;
 
-constexpr std::size_t kWrittenBytes = 10'000'000;  // a checkpoint's, and more than a page's
+constexpr std::size_t kWrittenBytes = 10'000'000;  // of a checkpoint, and more than for a page
 
 struct Options {
   index_t steps = 2200, batch = 12, context = 64;
-  double seconds = std::numeric_limits<double>::infinity();  // the run ends after so many
+  // the run ends after this number of steps
+  double seconds = std::numeric_limits<double>::infinity();
   std::string out, checkpoint;
 };
 
@@ -52,7 +53,7 @@ class Training {
   attn::Adam<float>& optimizer() { return adam_; }
   attn::Gpt<float>& model() { return model_; }
 
-  // The loss of one step. Batches are drawn from the step's number, so that a resumed run draws the
+  // The loss of one step. Batches depend on the step's number, so that a resumed run draws the
   // same.
   double step(index_t n) {
     std::mt19937_64 random(static_cast<std::uint64_t>(n));
@@ -68,7 +69,7 @@ class Training {
     return loss;
   }
 
-  // Mean loss over `batches` pieces of the held-out text, evenly spread.
+  // Mean loss over `batches` pieces of the held-out text, evenly spaced.
   double held_out(index_t batches) {
     const index_t room = std::ssize(plays_.ids) - trained_ - options_.context - 1;
     double sum = 0;
@@ -82,7 +83,7 @@ class Training {
     return sum / static_cast<double>(batches);
   }
 
-  // What the model writes after a line break.
+  // The model's text after a line break.
   std::string sample(index_t length) const {
     attn::Sampler sampler({.temperature = 0.8, .seed = 3}, model_.vocab_size());
     const auto break_at = std::find(plays_.characters.begin(), plays_.characters.end(), '\n');
@@ -120,7 +121,7 @@ class Training {
   attn::Gpt<float> gradients_ = attn::gradients_of(model_);
   std::vector<attn::TrainedParameter<float>> parameters_ =
       attn::parameters_of<float>(model_, gradients_);
-  // Decay acts on weights, not on norms and biases.
+  // Weight decay applies to weights, not to norms and biases.
   attn::Adam<float> adam_{
       parameters_,
       {.beta2 = 0.99,

@@ -17,9 +17,9 @@ namespace {
 using attn::index_t;
 
 constexpr index_t kSymbols = 20, kLength = 10, kBatch = 64,
-                  kStart = kSymbols;  // one more id begins a target
+                  kStart = kSymbols;  // one more id marks the start of a target
 
-// Random sequences (rows, kLength), and the same backwards.
+// Random sequences (rows, kLength), and the reversed ones.
 struct Examples {
   attn::Tensor2<index_t> src, tgt, reversed;
 
@@ -35,8 +35,8 @@ struct Examples {
   }
 };
 
-// How many of `examples` the model reverses without a mistake, taking the likeliest symbol at each
-// place.
+// How many of `examples` the model reverses without an error, with the most likely symbol at each
+// position.
 index_t count_exact(const attn::Seq2SeqTransformer<float>& model, const Examples& examples) {
   const index_t rows = examples.src.extent(0);
   const index_t dim = model.options().transformer.layer.d_model;

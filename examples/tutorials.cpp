@@ -1,4 +1,5 @@
-// Tutorials: the demonstrations of the five pages that attn implements, and the slip of each that it avoids.
+// Tutorials: the demonstrations of the five pages that attn implements, and the error of each that
+// it avoids.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -28,7 +29,7 @@ void title(const char* number, const char* text) {
 
 void slip(const char* text) { std::printf("  The slip: %s\n", text); }
 
-/// Says whether a claim holds; the program fails where one does not.
+/// Prints whether a claim holds; the program fails if one does not.
 void claim(bool holds, const char* text) {
   std::printf("  %s: %s\n", text, holds ? "yes" : "NO");
   all_good = all_good && holds;
@@ -77,7 +78,7 @@ attn::Tensor<float, Rank> random_tensor(const attn::Shape<Rank>& shape) {
   return x;
 }
 
-/// Random weights, of the size that PyTorch's initialisation would give them.
+/// Random weights of the size of PyTorch's initialisation.
 void randomize(auto& module, index_t width) {
   const float scale = 1.7f / std::sqrt(static_cast<float>(width));
   module.visit_parameters([&](std::string_view name, auto view) {
@@ -210,7 +211,7 @@ void encoder_layer() {
   // The rest of the paper, from token ids to logits; 0 is padding.
   attn::TransformerLayerOptions options{
       .d_model = 32, .nhead = 4, .dim_feedforward = 64, .layer_norm_eps = 1e-6};
-  options.attention.bias = false;  // as the page's projections
+  options.attention.bias = false;  // the page's projections
   attn::Seq2SeqTransformer<float> transformer(
       {.src_vocab_size = 11,
        .tgt_vocab_size = 13,
@@ -233,7 +234,7 @@ void encoder_layer() {
 void worked_numbers() {
   title("004", "Two words, worked by hand");
   const Tensor2<float> inputs({2, 3}, {1, 0, 0, 0, 2, 2});
-  // (in, out), as the page has them: linear() takes (out, in), so they go in transposed.
+  // (in, out), as on the page: linear() takes (out, in), so they are transposed.
   const Tensor2<float> w_q({3, 2}, {1, 0, 1, 0, 0, 1}), w_k({3, 2}, {0, 1, 1, 0, 1, 0});
   const Tensor2<float> w_v({3, 2}, {2, 0, 3, 0, 0, 3});
   const auto project = [&](const Tensor2<float>& w) {
@@ -255,7 +256,7 @@ void worked_numbers() {
             largest_difference(y, page_values) < 6e-4f,
         "They agree to the digits that the page prints");
 
-  // The same scores with the second word hidden.
+  // The same scores with the second word masked out.
   Tensor2<float> filled({2, 2}, {0, -1e-9f, 2, -1e-9f});
   attn::softmax(filled, filled);
   const Tensor2<bool> visible({1, 2}, {true, false});

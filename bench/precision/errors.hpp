@@ -21,7 +21,7 @@ namespace bench {
 
 using attn::index_t;
 
-/// Sums of 12 uniform numbers: as far from normal ones as counts here, and the same everywhere.
+/// Sums of 12 uniform numbers: close enough to normal ones here, and the same everywhere.
 template <int Rank>
 attn::Tensor<float, Rank> normal_tensor(const attn::Shape<Rank>& shape, std::uint64_t seed,
                                         float scale = 1) {
@@ -46,7 +46,7 @@ void add_outliers(attn::Tensor<float, Rank>& x, index_t every, float times) {
   }
 }
 
-/// |found - expected| / |expected|, lengths of vectors.
+/// |found - expected| / |expected|, with Euclidean norms.
 template <class Found, class Expected>
 double relative_error(const Found& found, const Expected& expected) {
   double error = 0, size = 0;
@@ -58,7 +58,7 @@ double relative_error(const Found& found, const Expected& expected) {
   return std::sqrt(error / size);
 }
 
-/// Weights in one format and what they are multiplied with, and what the errors may be.
+/// A weight format, its activations, and the allowed errors.
 struct WeightCase {
   std::string_view weights, activations;
   std::optional<attn::QuantizeOptions> options;  ///< none: float
@@ -87,8 +87,8 @@ inline const std::vector<WeightCase>& weight_cases() {
   return cases;
 }
 
-/// Of x W^T: 64 rows of 768 numbers, 256 rows of weights; with outliers, 6 of the 768 channels of x
-/// are 20 times as large.
+/// Errors of x W^T: 64 rows of 768 numbers, 256 rows of weights; with outliers, 6 of the 768
+/// channels of x are 20 times as large.
 inline double gemm_error(const WeightCase& one, bool outliers) {
   auto x = normal_tensor<2>({64, 768}, 1);
   if (outliers) add_outliers(x, 128, 20);
@@ -100,7 +100,7 @@ inline double gemm_error(const WeightCase& one, bool outliers) {
   return relative_error(linear(x), expected);
 }
 
-/// What attention's tensors, or its cache, are stored as, and what the errors may be.
+/// The element type of attention's tensors, or of its cache, and the allowed errors.
 struct AttentionCase {
   std::string_view name;
   attn::DType element;
@@ -123,8 +123,8 @@ inline const std::vector<AttentionCase>& attention_cases() {
   return cases;
 }
 
-/// Of 4 heads, 128 queries on 512 keys of 64 numbers; with outliers, 2 of the 64 channels of k are
-/// 10 times as large.
+/// Errors of attention with 4 heads, 128 queries and 512 keys of 64 numbers; with outliers, 2 of
+/// the 64 channels of k are 10 times as large.
 inline double attention_error(const AttentionCase& one, bool outliers) {
   const auto q = normal_tensor<4>({1, 4, 128, 64}, 3), v = normal_tensor<4>({1, 4, 512, 64}, 5);
   auto k = normal_tensor<4>({1, 4, 512, 64}, 4);
@@ -148,7 +148,7 @@ inline double attention_error(const AttentionCase& one, bool outliers) {
   return all(float{});
 }
 
-/// 1 - cosine of a model's embeddings and those that it has in double.
+/// 1 - cosine between a model's embeddings and those computed in double.
 struct CosineError {
   double mean = 0, worst = 0;
   std::string worst_line;
@@ -174,7 +174,8 @@ inline CosineError cosine_error(const std::filesystem::path& model, const Weight
   return result;
 }
 
-/// 512 lines: those of a help center, and odd ones of all scripts, which tests of tokens use.
+/// 512 lines: those of a help centre, and unusual ones of all scripts, which the tokenizer tests
+/// use.
 inline std::vector<std::string> precision_lines(const std::filesystem::path& repository) {
   std::vector<std::string> lines;
   const attn::MappedFile help(repository / "examples/data/help_center.txt");
@@ -192,7 +193,7 @@ inline std::vector<std::string> precision_lines(const std::filesystem::path& rep
   return lines;
 }
 
-/// Lines of random words, of one script each in turn: what no model was made for.
+/// Lines of random words, each of one script in turn: unlike any training text.
 inline std::vector<std::string> random_lines(std::uint64_t seed, index_t count) {
   struct Letters {
     std::int32_t first, last;

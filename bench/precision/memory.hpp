@@ -1,4 +1,4 @@
-// The memory of a model's weights by their element: weight_bytes(), and how a process grows.
+// The memory of a model's weights by element type: weight_bytes(), and the growth of a process.
 #pragma once
 
 #include <cstdio>
@@ -12,7 +12,7 @@
 
 namespace bench {
 
-/// What is resident of this process, in bytes.
+/// Resident memory of this process, in bytes.
 inline double resident_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -27,7 +27,7 @@ struct WeightMemory {
   double resident = 0;  ///< what the process grew by: loading, and encoding a line
 };
 
-/// Of an encoder in a process of its own.
+/// For an encoder in a separate process.
 inline WeightMemory weight_memory(const std::filesystem::path& model,
                                   const attn::PretrainedOptions& options) {
   int ends[2];

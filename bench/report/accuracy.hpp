@@ -1,4 +1,4 @@
-// The row `accuracy`: distances from attention in double, ours and the naive float formula's.
+// The row `accuracy`: distances from attention in double, of attn and of the naive float formula.
 #pragma once
 
 #include <cstdlib>
@@ -68,8 +68,8 @@ inline void add_large_logits(Errors& errors, index_t q_len, index_t kv_len, inde
 
 }  // namespace detail
 
-/// The golden suite `sdpa` in `folder`, and random problems of large logits on every path: one
-/// query, a few, many. Throws where the suite cannot be read.
+/// The golden suite `sdpa` in `folder`, and random problems with large logits on every path: one
+/// query, a few, many. Throws if the suite cannot be read.
 inline Accuracy measure_accuracy(const std::filesystem::path& folder) {
   Accuracy result;
   std::ifstream stream(folder / "sdpa.json");

@@ -1,4 +1,4 @@
-// Child processes: other programs, or this one started again, whose output is read.
+// Child processes: other programs, or another instance of this one, and their output.
 #pragma once
 
 #include <optional>

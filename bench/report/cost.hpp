@@ -1,4 +1,4 @@
-// The cost of attention's options: each call and the plain call that it is compared with.
+// The cost of attention's options: each call is compared with a plain call.
 #pragma once
 
 #include <numeric>
@@ -11,7 +11,7 @@ namespace detail {
 
 using Options = attn::AttentionOptions<float>;
 
-/// One call, on one thread, that `call` makes with given options into a given output.
+/// One call on one thread, with given options, into a given output.
 template <class Call>
 Work cost_work(std::string name, const std::shared_ptr<AttentionInputs>& in, double flops,
                Call call) {
@@ -20,7 +20,7 @@ Work cost_work(std::string name, const std::shared_ptr<AttentionInputs>& in, dou
       (in->q.size() + in->k.size() + in->v.size() + in->out.size()) * index_t{sizeof(float)};
   work.one_thread = true;
   work.run = [=](const attn::Execution& execution) { call(execution, in->out.view()); };
-  // The baseline's kernels know nothing of what makes these fast.
+  // The baseline's kernels have none of the code that makes these options fast.
   work.complaint = [=]() -> std::string {
     attn::Tensor4<float> other(in->out.shape());
     call({.isa = attn::Isa::scalar}, other.view());
@@ -43,7 +43,7 @@ inline attn::Tensor1<float> alibi_slopes(index_t heads) {
   return slopes;
 }
 
-/// Documents of so many tokens each.
+/// Documents of this many tokens each.
 struct SameDocument {
   int size;
   bool operator()(int, int, int i, int j) const { return i / size == j / size; }
@@ -117,7 +117,7 @@ inline std::vector<Work> window_works() {
                                          attn::sliding_window(kWindow - 1, 0))};
 }
 
-/// Sequences of 100, 200, .. 1000 tokens, filled up to 1000 and packed.
+/// Sequences of 100, 200, .. 1000 tokens, padded to 1000 and packed.
 inline constexpr index_t kPackedSequences = 10, kPackedStep = 100;
 
 inline std::vector<Work> packed_works() {
@@ -150,7 +150,7 @@ inline std::vector<Work> packed_works() {
                     })};
 }
 
-/// The share of pairs that packed sequences have of padded ones.
+/// The number of query-key pairs of packed sequences relative to padded ones.
 inline double packed_share() {
   double pairs = 0;
   for (index_t n = 1; n <= kPackedSequences; ++n) pairs += static_cast<double>(n * n);
@@ -180,7 +180,7 @@ inline std::vector<Work> layout_works() {
   };
   pages->k = deal(in->k);
   pages->v = deal(in->v);
-  // (batch, seq, heads, dim) in memory.
+  // Memory layout (batch, seq, heads, dim).
   struct SeqMajor {
     attn::Tensor4<float> k, v;
   };

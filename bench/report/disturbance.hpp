@@ -1,4 +1,4 @@
-// disturbance(): whether a row's time and its limit were taken while something else ran.
+// disturbance(): whether another program ran while a row's time and its limit were measured.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace bench {
 
-/// Why a row's measurement is unreliable; empty if it is not. `limits`: the speed of its limit in
-/// each pass. `share`: the row's share of its limit if that cannot exceed 1, else NaN.
+/// Why a row's measurement is unreliable; empty if it is reliable. `limits`: the speed of its limit
+/// in each pass. `share`: the row's share of its limit if that cannot exceed 1, otherwise NaN.
 ///
 /// Another program slows down the limit as well as the row, but not at the same moments. A limit
 /// that fell between passes shows that one ran, and a share above 1 that the limit was measured too

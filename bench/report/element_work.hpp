@@ -1,5 +1,5 @@
-// Calls that the report times beside products and attention: few rows through a linear layer, small
-// batched products, and what goes element by element or row by row.
+// Works of the report beside products and attention: linear layers with few rows, small batched
+// products, and elementwise or row-wise functions.
 #pragma once
 
 #include "report/work.hpp"
@@ -36,7 +36,7 @@ inline Work linear_work(std::string name, attn::Isa isa, const LinearShape& shap
   return work;
 }
 
-/// A row of the report; beside one with weights that the caches hold, the same with packed ones.
+/// A row of the report; if the caches hold the weights, also the same with packed weights.
 inline Group linear_group(const LinearShape& shape, attn::Isa isa) {
   const std::string name(shape.name), packed = name + "_packed";
   if (!is_cached(shape)) {
@@ -73,7 +73,7 @@ inline Group batched_group(const GemmShape& shape, attn::Isa isa) {
           }};
 }
 
-/// run(x, out, execution) over rows; its result is compared with the scalar set's.
+/// Calls run(x, out, execution) over rows; compares its result with that of Isa::scalar.
 template <class Run>
 Work element_work(std::string name, attn::Isa isa, const RowsShape& rows, Run run) {
   const attn::Shape<2> shape{rows.rows, rows.columns};

@@ -1,4 +1,4 @@
-// Works of the report on small elements: bfloat16, int8 and quantised weights.
+// Works of the report on small element types: bfloat16, int8 and quantised weights.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ inline double flops_of(const SmallGemmShape& shape) {
 }
 
 /// Empty if every element of `c` is within `share` of the largest element of `expected`, the result
-/// in float; else what is wrong.
+/// in float; otherwise a description of the error.
 inline std::string share_complaint(const attn::Tensor2<float>& c,
                                    const attn::Tensor2<float>& expected, double share) {
   const auto wanted = attn_test::to_array(expected);
@@ -28,7 +28,7 @@ inline std::string share_complaint(const attn::Tensor2<float>& c,
              : "wrong result: off float's by " + std::to_string(off);
 }
 
-/// x and c of bfloat16, W packed. A matrix-vector product is limited by reading W.
+/// x and c in bfloat16, W packed. A matrix-vector product is limited by reading W.
 inline Group bf16_group(const SmallGemmShape& shape, attn::Isa isa) {
   const std::string name(shape.name);
   return {{name}, [=]() -> std::vector<Work> {
@@ -78,7 +78,7 @@ inline attn::QuantizedWeights random_codes(const SmallGemmShape& shape,
   return weights;
 }
 
-/// x and c of float, x rounded to 8 bits in the call.
+/// x and c in float, x rounded to 8 bits in the call.
 inline Group int8_group(const SmallGemmShape& shape, attn::Isa isa,
                         const attn::QuantizedFormat& format) {
   const std::string name(shape.name);
@@ -99,7 +99,7 @@ inline Group int8_group(const SmallGemmShape& shape, attn::Isa isa,
             };
             work.complaint = [in] {
               // Activations are off by half a step, a 254th of the largest; their errors add up as
-              // the square root.
+              // the square root of their number.
               attn::Tensor2<float> expected(in->c.shape());
               attn::gemm(in->x, in->weights, attn::ActivationFormat::exact, expected);
               return share_complaint(in->c, expected, 0.02);
@@ -108,7 +108,7 @@ inline Group int8_group(const SmallGemmShape& shape, attn::Isa isa,
           }};
 }
 
-/// Attention over all queries, with tensors of E.
+/// Attention over all queries, with tensors of type E.
 template <class E>
 Group small_attention_group(const std::string& name, const char* shape, attn::Isa isa,
                             attn::AttentionPrecision precision) {
@@ -129,7 +129,7 @@ Group small_attention_group(const std::string& name, const char* shape, attn::Is
                                              {.precision = precision, .execution = execution});
         };
         work.complaint = [=]() -> std::string {
-          // What rounding does to an average of 2048 values: docs/precision.md.
+          // The effect of rounding on an average of 2048 values: docs/precision.md.
           const auto wanted =
               attn_test::to_array(attn::scaled_dot_product_attention(exact->q, exact->k, exact->v));
           const double off =

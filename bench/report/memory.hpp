@@ -1,4 +1,5 @@
-// The rows `memory` and `memory_train`: what attention over 65,536 tokens takes in a fresh process.
+// The rows `memory` and `memory_train`: the memory of attention over 65,536 tokens in a fresh
+// process.
 #pragma once
 
 #include <fstream>
@@ -15,11 +16,11 @@ namespace bench {
 inline constexpr attn::Shape<4> kMemoryShape{1, 1, 65536, 64};
 /// q, k, v and out.
 inline constexpr double kMemoryInputs = 4.0 * 65536 * 64 * sizeof(float);
-/// And d_out, d_q, d_k, d_v and lse.
+/// Also d_out, d_q, d_k, d_v and lse.
 inline constexpr double kMemoryTrainInputs = 2 * kMemoryInputs + 65536 * sizeof(float);
 
-/// The largest resident size that this process has had, in bytes. From /proc, not from getrusage,
-/// whose maximum survives exec and so would be the parent's.
+/// The peak resident size of this process, in bytes. From /proc, not from getrusage, whose maximum
+/// survives exec and so would be the parent's.
 inline double peak_resident_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -29,8 +30,7 @@ inline double peak_resident_bytes() {
   return std::numeric_limits<double>::quiet_NaN();
 }
 
-/// The work of the child process: bytes beyond the inputs and the output, the program itself
-/// included.
+/// Runs in the child process: bytes beyond the inputs and the output, including the program itself.
 inline double measure_memory(bool all) {
   const auto q = random_tensor<float, 4>(kMemoryShape, 1);
   const auto k = random_tensor<float, 4>(kMemoryShape, 2);
@@ -40,7 +40,7 @@ inline double measure_memory(bool all) {
   return peak_resident_bytes() - kMemoryInputs;
 }
 
-/// The same of forward and backward.
+/// As above, for forward and backward.
 inline double measure_training_memory(bool all) {
   AttentionStep<float> step = random_attention_step(kMemoryShape);
   step.run({.execution = {.executor = &executor_of(all)}});

@@ -36,7 +36,7 @@ inline nlohmann::ordered_json to_json(double x) {
   return std::isfinite(x) ? nlohmann::ordered_json(x) : nlohmann::ordered_json();
 }
 
-/// null where there is none.
+/// null if there is none.
 inline nlohmann::ordered_json to_json(const Target& target) {
   if (!target) return {};
   return {{"at", target.at},

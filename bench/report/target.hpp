@@ -1,4 +1,4 @@
-// Target: the value that a row of the report must reach, or must not exceed.
+// Target: the value that a row of the report must reach or must not exceed.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ struct Target {
   explicit operator bool() const { return !std::isnan(at); }
 };
 
-/// The project's targets, for machines with AVX-512, by the names of rows.
+/// The project's targets for machines with AVX-512, by the names of rows.
 inline Target target_of(std::string_view name) {
   struct Named {
     std::string_view name;

@@ -1,4 +1,4 @@
-// Timings: the times of every work, measured in turn with the limits it is compared with.
+// Timings: the times of every work, measured in turn with the limits that it is compared with.
 #pragma once
 
 #include <algorithm>
@@ -17,22 +17,22 @@
 
 namespace bench {
 
-/// On a shared machine, each of many short measurements is either disturbed or not, so that the
-/// best of them is the machine's, for works and limits alike. A work that is compared with another
-/// one lasts too long for that: the two run in turn, and the median of their ratios counts. The
-/// same holds for work that memory limits, beside reading, since other programs take bandwidth for
+/// On a shared machine, each of many short measurements is either disturbed or not, so the best of
+/// them is the machine's, for works and limits alike. A work that is compared with another one
+/// takes too long for that: the two run in turn, and the median of their ratios counts. The same
+/// holds for works limited by memory, beside reading, since other programs take bandwidth for
 /// seconds: the best of both within each call of measure() is compared.
 class Timings {
  public:
-  /// A work's time and that of its baseline, the mean of those before and after it.
+  /// A work's time and that of its baseline, the mean of the runs before and after it.
   struct Pair {
     double seconds, baseline;
     double ratio() const { return seconds / baseline; }
   };
 
-  /// Runs `work` for about `seconds`, a round of its limit before each handful of runs (reading
-  /// takes as long as they do). The first measurement checks the result; 0 seconds do no more than
-  /// that.
+  /// Runs `work` for about `seconds`, with a round of its limit before each handful of runs
+  /// (reading takes as long as the runs). The first measurement checks the result; with 0 seconds
+  /// that is all.
   void measure(const Work& work, bool all, double seconds) {
     const Clock::time_point start = Clock::now();
     const int threads = all ? all_threads() : 1;
@@ -84,18 +84,19 @@ class Timings {
     entry.limits.push_back(1 / least);
   }
 
-  /// Discards measurements that another program disturbed; the result of the work's check stays.
+  /// Discards measurements that another program disturbed; the result of the work's check is kept.
   void forget(const std::string& name, bool all) {
     Entry& entry = entries_.at({name, all});
     entry = {.complaint = entry.complaint, .times_measured = entry.times_measured + 1};
   }
 
-  /// Why the work's time and limit are unreliable; empty if they are not, or were not measured.
+  /// Why the work's time and limit are unreliable; empty if they are reliable, or were not
+  /// measured.
   std::string disturbance(const std::string& name, bool all) const {
     const auto found = entries_.find({name, all});
     if (found == entries_.end()) return "";
     const Entry& entry = found->second;
-    double share = kNone;  // what is compared with another work may take longer than that
+    double share = kNone;  // a comparison with another work may take longer than that
     if (entry.pairs.empty() && !entry.reads.empty()) {
       share = 1 / median(entry.reads).ratio();
     } else if (entry.pairs.empty() && !entry.beyond_limit) {
@@ -105,23 +106,23 @@ class Timings {
     return bench::disturbance(entry.limits, share);
   }
 
-  /// How often a work was measured; more than once where it was disturbed.
+  /// How often a work was measured; more than once if it was disturbed.
   int times_measured(const std::string& name, bool all) const {
     const auto found = entries_.find({name, all});
     return found == entries_.end() ? 0 : found->second.times_measured;
   }
 
-  /// The pair whose ratio is the median. measure_beside() was called.
+  /// The pair whose ratio is the median. Requires measure_beside().
   Pair beside(const std::string& name, bool all) const {
     return median(entries_.at({name, all}).pairs);
   }
 
-  /// The same of a work that memory limits, beside reading as many bytes. measure() was called.
+  /// The same for a work limited by memory, beside reading as many bytes. Requires measure().
   Pair beside_reading(const std::string& name, bool all) const {
     return median(entries_.at({name, all}).reads);
   }
 
-  /// Infinite where it was not measured.
+  /// Infinite if it was not measured.
   double seconds(const std::string& name, bool all) const {
     const auto found = entries_.find({name, all});
     return found == entries_.end() ? std::numeric_limits<double>::infinity()
@@ -134,7 +135,7 @@ class Timings {
 
   const Peaks& peaks() const { return peaks_; }
 
-  /// B/s on a buffer of that size; NaN where it was not measured.
+  /// B/s on a buffer of that size; NaN if it was not measured.
   double best_bandwidth(index_t bytes, int threads) const {
     const auto found = bandwidths_.find(bytes);
     return found == bandwidths_.end() ? kNone : found->second->best(threads);
@@ -150,7 +151,7 @@ class Timings {
  private:
   static constexpr double kHandful = 0.06;
   static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-  /// Attention over fewer bytes of keys and values is no row about memory.
+  /// Attention over fewer bytes of keys and values is not limited by memory.
   static constexpr index_t kMemoryBound = 32 << 20;
 
   struct Entry {

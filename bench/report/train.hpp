@@ -133,7 +133,7 @@ inline std::vector<Work> encoder_train_works() {
     work.traffic += 4 * parameter.size * index_t{sizeof(float)};
   }
   work.run = [=](const attn::Execution& execution) { in->run(execution); };
-  // Of the first step, before AdamW has moved anything.
+  // The gradients of the first step, before AdamW has changed anything.
   work.complaint = [=]() -> std::string {
     const auto first = make(), other = make();
     first->add_gradients({});
@@ -165,7 +165,7 @@ inline std::vector<Work> optimizer_works() {
   const auto in = std::make_shared<Inputs>();
   Random random(6);
   for (float& x : in->gradients.weight.elements()) x = random.number<float>();
-  // Zeros take no memory before they are written: the first step would be one of page faults.
+  // Zero pages take no memory before they are written: the first step would measure page faults.
   in->adamw.step(1e-3);
   for (attn::Tensor1<float>& moment : in->moments) moment.fill(0);
   Work plain{"adamw_plain", attn::active_isa(), 3.0 * kSize},
@@ -175,7 +175,7 @@ inline std::vector<Work> optimizer_works() {
     execution.threads().run(kSize / kChunk, [&](index_t chunk, int) {
       float *p = in->layer.weight.data(), *m = in->moments[0].data(), *v = in->moments[1].data();
       const float* g = in->gradients.weight.data();
-      constexpr index_t kLanes = 16;  // a known count, of which g++ -O2 makes vectors
+      constexpr index_t kLanes = 16;  // a constant count, so that g++ -O2 vectorises
       for (index_t i = chunk * kChunk; i < (chunk + 1) * kChunk; i += kLanes) {
         float next[kLanes];
         for (index_t x = 0; x < kLanes; ++x) next[x] = p[i + x] + m[i + x] + v[i + x] + g[i + x];
@@ -219,7 +219,7 @@ inline std::vector<Work> gpt_works(const GptShape& shape) {
 
 }  // namespace detail
 
-/// The rows that stand beside another work, in the report's order.
+/// The rows with a baseline, in the report's order.
 inline std::vector<Comparison> training_comparisons() {
   return {{"sdpa_train_causal", "sdpa_train_d64"},
           {"cost_train_bias", "cost_train_plain"},

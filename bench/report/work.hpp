@@ -32,14 +32,14 @@ struct Work {
 };
 
 /// Inputs live as long as the works. They are allocated anew for every pass, since the physical
-/// pages that they get make a difference of some percent: the best of several draws is the
+/// pages that they get make a difference of a few percent: the best of several draws is the
 /// machine's.
 struct Group {
   std::vector<std::string> names;
   std::function<std::vector<Work>()> make;
 };
 
-/// A work whose time is compared with `share` of another's, of the same group.
+/// A work whose time is compared with `share` of another work's time, of the same group.
 struct Comparison {
   std::string name, baseline;
   double share = 1;
@@ -89,7 +89,7 @@ inline Work attention_work(std::string name, attn::Isa isa,
   return work;
 }
 
-/// The same over a cache of `element`.
+/// As above, over a cache of `element`.
 inline Work cached_work(std::string name, attn::Isa isa, const std::shared_ptr<AttentionInputs>& in,
                         index_t q_len, attn::DType element) {
   const auto cache =
@@ -108,7 +108,7 @@ inline Work cached_work(std::string name, attn::Isa isa, const std::shared_ptr<A
     attn::scaled_dot_product_attention(q, *cache, out, {.execution = execution});
   };
   work.complaint = [=]() -> std::string {
-    // What rounding keys and values does to an average of 4096 of them.
+    // The effect of rounding keys and values on an average of 4096 of them.
     const auto exact = attn::scaled_dot_product_attention(q, in->k, in->v);
     const double worst =
         attn_test::worst(attn_test::to_array(out), attn_test::to_array(exact)).distance;
@@ -175,8 +175,8 @@ inline Group multi_head_group(std::string name, attn::Isa isa) {
       }};
 }
 
-/// One of BERT's layers, packed, and the same with weights and activations of bfloat16 and of 8
-/// bits; results are compared with those of the scalar set in float.
+/// One of BERT's layers, packed, and the same with weights and activations in bfloat16 and in 8
+/// bits; results are compared with those of Isa::scalar in float.
 inline Group encoder_layer_group(std::string name, attn::Isa isa) {
   return {
       {name, name + "_bf16", name + "_int8"}, [=]() -> std::vector<Work> {
@@ -209,8 +209,8 @@ inline Group encoder_layer_group(std::string name, attn::Isa isa) {
           works.push_back(work);
         };
         add(name, 1e-4, [](auto& layer) { layer.pack(); });
-        // Elements are normal numbers, and the worst of a million is five of the errors in
-        // docs/precision.md off.
+        // Elements are normal numbers; the worst of a million is off by five times the errors in
+        // docs/precision.md.
         add(name + "_bf16", 0.05, [](auto& layer) {
           attn::quantize(layer, {.weights = attn::WeightFormat::bf16,
                                  .activations = attn::ActivationFormat::bf16});
@@ -240,13 +240,13 @@ inline std::vector<Comparison> all_comparisons() {
   return all;
 }
 
-/// Rows such that input and output fill half of the second-level cache.
+/// Number of rows for which input and output fill half of L2.
 inline index_t softmax_rows() {
   return std::max<index_t>(1,
                            second_level_bytes() / (4 * index_t{sizeof(float)} * kSoftmaxColumns));
 }
 
-/// Everything that is timed, on the active instruction set except where the name says another.
+/// All works, on the active instruction set unless the name contains another one.
 inline std::vector<Group> all_groups() {
   using attn::Isa;
   const Isa isa = attn::active_isa();

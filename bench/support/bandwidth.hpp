@@ -1,4 +1,4 @@
-// The machine's measured read bandwidth on a buffer: the limit of work bound by memory.
+// The machine's measured read bandwidth on a buffer: the limit of works bound by memory.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 namespace bench {
 namespace detail {
 
-// Reads in `Streams` places at once, a cache line from each in turn. Hardware prefetchers follow
-// several streams, and how many suit them best is a matter of the machine: Zen 3, one core, 128 MB
-// in pages of 4 KB: 20 GB/s with one stream, 25 with two, 29 with four, 31 with eight; software
-// prefetch added nothing. Joined by `or`, whose single cycle of latency cannot hold the loads up.
+// Reads `Streams` places at once, a cache line from each in turn. Hardware prefetchers follow
+// several streams; the best number depends on the machine: Zen 3, one core, 128 MB in pages of 4
+// KB: 20 GB/s with one stream, 25 with two, 29 with four, 31 with eight; software prefetch added
+// nothing. Combined by `or`, whose single cycle of latency does not delay the loads.
 #define ATTN_BENCH_DEFINE_READ(name, target)                                                   \
   template <int Streams>                                                                       \
   target __attribute__((noinline)) std::int32_t name(const std::int32_t* from, index_t size) { \
@@ -65,8 +65,8 @@ inline std::int32_t read(int streams, const std::int32_t* from, index_t size) {
 
 }  // namespace detail
 
-/// A buffer of `bytes`, allocated as attn's tensors are, and the best that reading it has reached
-/// so far. Several passes over a buffer that a cache holds measure that cache: the same advantage
+/// A buffer of `bytes`, allocated like attn's tensors, and the best bandwidth measured on it so
+/// far. Several passes over a buffer that fits in a cache measure that cache: the same advantage
 /// that a second call on the same keys and values has.
 class ReadBandwidth {
  public:
@@ -75,7 +75,7 @@ class ReadBandwidth {
     std::fill_n(buffer_.data(), buffer_.size(), 1);
   }
 
-  /// One pass each with 1, 2, 4 and 8 streams a thread; returns the best B/s of these.
+  /// One pass each with 1, 2, 4 and 8 streams per thread; returns the best B/s.
   double measure(int threads) {
     double fastest = 0;
     const attn::index_t share = buffer_.size() / threads;
@@ -92,7 +92,7 @@ class ReadBandwidth {
     return fastest;
   }
 
-  /// Of all measurements; 0 where there was none.
+  /// The best of all measurements; 0 if there was none.
   double best(int threads) const {
     const auto found = best_.find(threads);
     return found == best_.end() ? 0 : found->second;

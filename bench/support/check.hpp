@@ -1,4 +1,4 @@
-// Checks a sample of a benchmark's result by the tests' references and tolerances.
+// Checks a sample of a benchmark's result with the references and tolerances of the tests.
 #pragma once
 
 #include <array>
@@ -12,14 +12,14 @@
 
 namespace bench {
 
-/// Distances from the double reference, of attn's result and of the naive float formula's; the
-/// former may be twice the latter. Both 0 where nothing was compared.
+/// Distances from the double reference, of attn's result and of the naive float formula; attn's may
+/// be up to twice the latter. Both 0 if nothing was compared.
 struct Errors {
   double ours = 0, naive = 0;
   std::string where = {};  ///< of the worst of ours
 
   bool good() const { return ours <= 2 * naive; }
-  /// 0 where both are exact.
+  /// 0 if both are exact.
   double ratio() const { return ours > 0 ? ours / naive : 0; }
 
   void add(const attn_test::Array<float>& found, const attn_test::Array<float>& plain,
@@ -30,7 +30,7 @@ struct Errors {
     naive = std::max(naive, attn_test::worst(plain, exact).distance);
   }
 
-  /// Empty where the result is good.
+  /// Empty if the result is correct.
   std::string complaint() const {
     if (good()) return "";
     return "wrong result: off by " + std::to_string(ours) + ", the naive float formula by " +
@@ -51,7 +51,7 @@ inline Errors attention_errors(attn::TensorView4<const float> q, attn::TensorVie
     };
     const attn::index_t b = pick(0), h = pick(1), i = pick(2);
     const attn::index_t g = h / (q.extent(1) / k.extent(1));
-    // One row is a problem of its own, whose query stands where it stood.
+    // One row is a problem of its own, whose query keeps its position.
     attn_test::ReferenceOptions row = options;
     row.offset = attn_test::ReferenceOptions::Offset::fixed;
     row.fixed_offset = i + k.extent(2) - q.extent(2);
@@ -97,8 +97,8 @@ inline Errors multi_head_errors(attn::MultiHeadAttention<float>& mha,
   return errors;
 }
 
-/// Where 8 rows and 8 columns of c = a b meet, within twice the naive formula's error. Empty where
-/// all are.
+/// The elements of c = a b at 8 rows and 8 columns, within twice the naive formula's error. Empty
+/// if all are.
 template <class T>
 std::string gemm_complaint(attn::TensorView2<const T> a, attn::TensorView2<const T> b,
                            attn::TensorView2<const T> c) {
@@ -131,8 +131,8 @@ std::string gemm_complaint(attn::TensorView2<const T> a, attn::TensorView2<const
                             ", more than " + std::to_string(bound);
 }
 
-/// The last row of a softmax. e^(x - max) is good to a few ULP beyond the rounding of its argument,
-/// which makes up to |x - max| ULP of it.
+/// The last row of a softmax. e^(x - max) is accurate to a few ULP beyond the rounding of its
+/// argument, which is up to |x - max| ULP.
 inline std::string softmax_complaint(attn::TensorView2<const float> x,
                                      attn::TensorView2<const float> out) {
   const attn::index_t last = x.extent(0) - 1;

@@ -10,14 +10,14 @@
 
 namespace bench {
 
-/// One for the program: a peak seen once is the machine's peak from then on.
+/// One per program: a peak measured once is the machine's peak from then on.
 inline Peaks& peaks() {
   static Peaks all;
   return all;
 }
 
 /// Measures the peak, times `work` in the state's loop, measures the peak again and reports.
-/// `lane_ratio` is 2 for double, of which half as many fit a vector. Returns the seconds of one
+/// `lane_ratio` is 2 for double, because a vector holds half as many. Returns the seconds of one
 /// run.
 template <class Work>
 double time_flops(benchmark::State& state, double flops, attn::Isa isa, bool all, const Work& work,

@@ -1,4 +1,4 @@
-// Inputs of the benchmarks: reproducible random numbers, quickly.
+// Inputs of the benchmarks: reproducible random numbers, fast.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace bench {
 
 /// The same sequence for the same seed on every machine: a 64-bit linear congruential generator
-/// (Knuth's constants), whose high half is good enough to time with.
+/// (Knuth's constants), whose high half is good enough for timing.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 1) {}
@@ -18,7 +18,7 @@ class Random {
     return static_cast<std::uint32_t>(state_ >> 32);
   }
 
-  /// Uniform with mean 0 and variance 1, so that scores are as far apart as those of a normal
+  /// Uniform with mean 0 and variance 1, so that scores have the spread of those of a normal
   /// distribution.
   template <class T>
   T number() {

@@ -1,4 +1,4 @@
-// What the machine is: name, caches, threads and the rate of its cycle counter.
+// Properties of the machine: name, caches, threads and the rate of its cycle counter.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace bench {
 
-/// The processor's model, or what stands for it.
+/// The processor's model name, or a substitute.
 inline std::string machine_name() {
   std::ifstream info("/proc/cpuinfo");
   for (std::string line; std::getline(info, line);) {
@@ -35,7 +35,7 @@ struct Cache {
   std::int64_t bytes;
 };
 
-/// Data caches of the first core, from the first level up; empty where the system does not say.
+/// Data caches of the first core, from L1 up; empty if the system does not report them.
 inline std::vector<Cache> caches() {
   std::vector<Cache> found;
   for (int i = 0; i < 8; ++i) {
@@ -53,8 +53,8 @@ inline std::vector<Cache> caches() {
     found.push_back(cache);
   }
 #if defined(_SC_LEVEL1_DCACHE_SIZE)
-  // Second choice: in a virtual machine it may tell of the host's caches, not of the share that one
-  // gets.
+  // Second choice: in a virtual machine it may report the host's caches, not the share of the
+  // guest.
   if (found.empty()) {
     int level = 1;
     for (int name : {_SC_LEVEL1_DCACHE_SIZE, _SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE}) {
@@ -67,7 +67,7 @@ inline std::vector<Cache> caches() {
   return found;
 }
 
-/// Bytes of the second-level cache, or a usual size where the system does not say.
+/// Bytes of the second-level cache, or a typical size if the system does not report it.
 inline std::int64_t second_level_bytes() {
   for (const Cache& cache : caches()) {
     if (cache.level == 2) return cache.bytes;
@@ -94,14 +94,14 @@ inline std::string caches_text() {
 /// Threads of a call that names no executor: "all threads".
 inline int all_threads() { return attn::default_executor().concurrency(); }
 
-/// The executor of one thread, or that of a call that names none.
+/// The executor of one thread, or the default one of calls.
 inline const attn::Executor& executor_of(bool all) {
   static const attn::SerialExecutor one;
   return all ? attn::default_executor() : one;
 }
 
-/// Ticks of the processor's time stamp counter per nanosecond; 0 where there is none. It runs at
-/// the nominal clock, whatever the cores' present one.
+/// Ticks of the processor's time stamp counter per nanosecond; 0 if there is none. It runs at the
+/// nominal clock, whatever the present clock of the cores is.
 inline double counter_ghz() {
 #if ATTN_ARCH_X86
   static const double ghz = [] {

@@ -1,4 +1,4 @@
-// Modules with random weights, and what their forward pass costs.
+// Modules with random weights, and the number of operations of their forward pass.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace bench {
 
-/// Parameters of variance 1 / width, so that features keep theirs.
+/// Parameters of variance 1 / width, so that the variance of features is preserved.
 template <class Module>
 Module with_random_parameters(Module module, attn::index_t width) {
   Random random(1);
@@ -40,7 +40,7 @@ inline double multi_head_flops(attn::index_t batch, attn::index_t seq, attn::ind
   return rows * (8 * static_cast<double>(width * width) + 4 * static_cast<double>(seq * width));
 }
 
-/// Attention's, and the two products of the feed-forward.
+/// Operations of attention and of the two products of the feed-forward.
 inline double encoder_layer_flops(attn::index_t batch, attn::index_t seq, attn::index_t width,
                                   attn::index_t hidden) {
   return multi_head_flops(batch, seq, width) +

@@ -1,4 +1,4 @@
-// The machine's measured peak of float multiply-adds, which FLOP/s figures stand beside.
+// The machine's measured peak of float multiply-adds, the limit of FLOP/s figures.
 #pragma once
 
 #include <algorithm>
@@ -60,9 +60,9 @@ ATTN_BENCH_DEFINE_CHAINS(chains_avx512, __attribute__((target("avx512f"))), 16,
 #undef ATTN_BENCH_STEP_AVX2
 #undef ATTN_BENCH_STEP_AVX512
 
-/// Operations of `steps` turns of the loop: a multiply-add counts as two.
+/// Operations of `steps` iterations of the loop: a multiply-add counts as two.
 inline double run_chains(attn::Isa isa, std::int64_t steps) {
-  // Not a constant to the compiler; below 1, so that the chains converge and stay normal numbers.
+  // Hidden from the compiler; below 1, so that the chains converge and stay normal numbers.
   volatile float x = 0.75f;
   volatile float kept = 0;
   double lanes = 4;
@@ -85,10 +85,11 @@ inline double run_chains(attn::Isa isa, std::int64_t steps) {
 
 }  // namespace detail
 
-/// FLOP/s of one round of about `seconds` on `threads` threads at once. The machine must have the
-/// set.
+/// FLOP/s of one round of about `seconds` on `threads` threads at once. Requires a machine with the
+/// instruction set.
 inline double measure_peak(attn::Isa isa, int threads, double seconds = 0.02) {
-  // A step is 6 cycles where two FMAs start per cycle: 2 ns or so. The first run tells more.
+  // A step takes 6 cycles if two FMAs start per cycle: about 2 ns. The first run refines the
+  // estimate.
   std::int64_t steps = 1 << 18;
   const double first = run_together(1, [&](int) { detail::run_chains(isa, steps); });
   steps = std::max<std::int64_t>(
@@ -103,11 +104,11 @@ inline double measure_peak(attn::Isa isa, int threads, double seconds = 0.02) {
 }
 
 /// The best rounds so far, for each instruction set and number of threads. On a machine that is
-/// shared, or whose clock moves, one round proves little: measure again between the runs of what is
-/// compared.
+/// shared, or whose clock varies, one round is not reliable: measure again between the runs that
+/// are compared.
 class Peaks {
  public:
-  /// One more round; returns what it reached.
+  /// One more round; returns its result.
   double measure(attn::Isa isa, int threads) {
     const double reached = measure_peak(isa, threads);
     double& best = best_[{isa, threads}];
@@ -115,7 +116,7 @@ class Peaks {
     return reached;
   }
 
-  /// 0 where none was measured.
+  /// 0 if none was measured.
   double best(attn::Isa isa, int threads) const {
     const auto found = best_.find({isa, threads});
     return found == best_.end() ? 0 : found->second;

@@ -19,7 +19,7 @@ struct AttentionShape {
   index_t window = 0;      ///< keys that a causal query sees; 0: all
   bool seq_major = false;  ///< keys and values are (batch, seq, heads, dim) in memory
 
-  /// Of the scores, what the mask leaves; of a window less what the first queries lack.
+  /// The share of scores that the mask keeps; for a window minus those that the first queries lack.
   constexpr double visible() const {
     if (!causal) return 1;
     if (window == 0) return 0.5;
@@ -49,7 +49,7 @@ inline constexpr AttentionShape kMoreAttentionShapes[] = {
     {"queries_64", 1, 32, 32, 64, 4096, 128},
 };
 
-/// (batch, m, k) times (batch, k, n). Packed: the right operand is known beforehand.
+/// (batch, m, k) times (batch, k, n). Packed: the right operand is known in advance.
 struct GemmShape {
   std::string_view name;
   index_t batch, m, n, k;
@@ -63,7 +63,7 @@ inline constexpr GemmShape kGemmShapes[] = {
     {"batched_128", 96, 128, 64, 128},
 };
 
-/// Rows through a weight (4096, 4096), or a smaller one, as PyTorch stores it or packed before.
+/// Rows through a weight (4096, 4096), or a smaller one, stored as in PyTorch or packed in advance.
 struct LinearShape {
   std::string_view name;
   index_t rows;
@@ -72,7 +72,7 @@ struct LinearShape {
 };
 
 /// Whether a weight is small enough to stay in the caches from call to call: its row of the report
-/// is a time over packed weights.
+/// is a time relative to packed weights.
 constexpr bool is_cached(const LinearShape& shape) { return shape.in_features < 1024; }
 
 /// Whether memory limits it.
@@ -95,8 +95,8 @@ inline constexpr LinearShape kLinearShapes[] = {
     {"linear_768_16", 16, false, 768, 768},
 };
 
-/// Products x W^T of small elements, W packed: "bfloat16", or in codes, x then rounded in the call:
-/// "int8" with a scale a row, "q8_0" or "q4_1".
+/// Products x W^T with small elements, W packed: "bfloat16", or quantised, with x rounded in the
+/// call: "int8" with one scale per row, "q8_0" or "q4_1".
 struct SmallGemmShape {
   std::string_view name, element;
   index_t m, n, k;
@@ -110,7 +110,7 @@ inline constexpr SmallGemmShape kSmallGemmShapes[] = {
     {"gemv_q8", "q8_0", 1, 8192, 8192},          {"gemv_q4", "q4_1", 1, 8192, 8192},
 };
 
-/// Rows of 1024 through a function that goes element by element or row by row.
+/// Rows of 1024 through an elementwise or row-wise function.
 struct RowsShape {
   std::string_view name, function;
   index_t rows, columns = 1024;
@@ -123,8 +123,7 @@ inline constexpr RowsShape kRowsShapes[] = {
     {"layer_norm", "layer_norm", 4096},
 };
 
-/// Self-attention's module, or an encoder layer where `hidden` is the width of its feed-forward
-/// part.
+/// A self-attention module, or an encoder layer if `hidden` is the width of its feed-forward part.
 struct ModuleShape {
   std::string_view name;
   index_t batch, seq, width, heads, hidden = 0;

@@ -1,4 +1,4 @@
-// A start line for threads that are to work at the same time, and the time they took together.
+// Runs threads that start at the same time, and measures their total time.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Runs work(0) .. work(threads - 1), each on a thread of its own, and returns the seconds from the
+/// Runs work(0) .. work(threads - 1), each on its own thread, and returns the seconds from the
 /// first start to the last end. The caller is one of the threads.
 template <class Work>
 double run_together(int threads, const Work& work) {

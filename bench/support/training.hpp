@@ -25,7 +25,7 @@ inline attn::Tensor4<double> widened(const attn::Tensor4<float>& x) {
   return result;
 }
 
-/// Forward and backward on one set of tensors of T.
+/// Forward and backward on one set of tensors of type T.
 template <class T>
 struct AttentionStep {
   attn::Tensor4<T> q, k, v, d_out, out{q.shape()}, d_q{q.shape()}, d_k{q.shape()}, d_v{q.shape()};
@@ -40,12 +40,12 @@ struct AttentionStep {
                                                 options, call, functors...);
   }
 
-  /// Two products forward and five backward; all of them without masks.
+  /// Operations: two products forward and five backward, without masks.
   double flops() const {
     return 3.5 * 4 * static_cast<double>(q.size()) * static_cast<double>(k.extent(2));
   }
 
-  /// About gradients that differ from another step's.
+  /// The error if gradients differ from another step's; otherwise empty.
   template <class U>
   std::string complaint(const AttentionStep<U>& right) const {
     for (const auto& [got, want] :
@@ -58,7 +58,8 @@ struct AttentionStep {
     }
     return "";
   }
-  /// About those of float against double, which tests compare with central differences.
+  /// The error if float gradients differ from those in double, which tests compare with central
+  /// differences.
   std::string complaint(const attn::AttentionOptions<double>& options) const {
     AttentionStep<double> exact{widened(q), widened(k), widened(v), widened(d_out)};
     exact.run(options);
@@ -71,7 +72,7 @@ inline AttentionStep<float> random_attention_step(const attn::Shape<4>& shape) {
           random_tensor<float, 4>(shape, 3, 1.0f), random_tensor<float, 4>(shape, 4, 1.0f)};
 }
 
-/// A GPT that learns a made-up text. Not copied or moved: its optimizer refers to it.
+/// A GPT that trains on an artificial text. Not copyable or movable: its optimizer refers to it.
 class GptStep {
  public:
   explicit GptStep(const GptShape& shape) : shape_(shape) {
@@ -103,7 +104,7 @@ class GptStep {
     for (const auto& parameter : parameters_) count += parameter.size;
     return count;
   }
-  /// Products with weights, once forward and twice backward; attention is small beside them.
+  /// Operations of products with weights, once forward and twice backward; attention is negligible.
   double flops() const {
     return 6 * static_cast<double>(num_parameters()) * static_cast<double>(tokens());
   }

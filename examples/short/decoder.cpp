@@ -12,7 +12,7 @@
 
 int run(const std::filesystem::path& folder) {
   const auto model = attn::load_pretrained<attn::Gpt<float>>(folder);
-  const attn::SafetensorsFile golden(folder / "golden.safetensors");  // what transformers computed
+  const attn::SafetensorsFile golden(folder / "golden.safetensors");  // the results of transformers
 
   bool good = true;
   for (const std::string prompt : {"a", "b"}) {

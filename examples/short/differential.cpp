@@ -9,7 +9,7 @@
 
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
-// Head h of n / 2 sees what head h sees less lambda times what head h + n / 2 sees.
+// Head h of n / 2 is the attention of head h minus lambda times that of head h + n / 2.
 Matrix differential(const Matrix& x, const attn::SafetensorsFile& file, int n) {
   const auto project = [&](const Matrix& from, const char* weight) {
     return Matrix(from * attn::eigen_map(file.view<float, 2>(weight)).transpose());

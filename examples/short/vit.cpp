@@ -11,7 +11,7 @@
 
 int run(const std::filesystem::path& folder) {
   const auto vit = attn::load_vit<float>(folder);
-  const attn::SafetensorsFile golden(folder / "golden.safetensors");  // what transformers computed
+  const attn::SafetensorsFile golden(folder / "golden.safetensors");  // the results of transformers
 
   const auto images = golden.load<float, 4>("images");  // (batch, channels, height, width)
   const attn::Tensor2<float> logits = vit.classify(images);

@@ -1,4 +1,4 @@
-// What every head of an encoder attends to in one line of text.
+// The attention weights of every head of an encoder for one line of text.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 
 namespace examples {
 
-// The tokens as the vocabulary spells them, [CLS] and [SEP] included, and weights (layers, heads,
-// tokens as queries, tokens as keys), whose rows add up to 1. `num_tokens` is the count of the
-// whole line, more than there are tokens where the line was cut.
+// The tokens as the vocabulary spells them, including [CLS] and [SEP], and weights (layers, heads,
+// tokens as queries, tokens as keys), whose rows add up to 1. `num_tokens` is the count for the
+// whole line, larger than the number of tokens if the line was truncated.
 struct AttentionMap {
   std::size_t num_tokens = 0;
   std::vector<std::string> tokens;
@@ -38,7 +38,7 @@ inline AttentionMap attention_of(const attn::SentenceEncoder<float>& encoder,
   attn::Tensor3<float> hidden({1, seq, encoder.dim()});
   encoder.bert().embeddings.forward(ids, hidden);
   for (attn::index_t i = 0; i < num_layers; ++i) {
-    // A layer's weights are those of a batch of one.
+    // The weights of a layer have batch 1.
     layers[static_cast<std::size_t>(i)].forward(hidden, hidden,
                                                 {.weights = map.weights.view().slice(0, i, i + 1)});
   }

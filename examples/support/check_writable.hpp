@@ -1,4 +1,4 @@
-// Whether a file can be written, asked before the minutes of work whose result it takes.
+// Checks that a file can be written before minutes of work produce its contents.
 #pragma once
 
 #include <filesystem>
@@ -9,8 +9,8 @@
 
 namespace examples {
 
-// Throws attn::IoError where `bytes` more cannot be written to `path`. Nothing stays of them, but in
-// a device; a pipe is not asked, since its reader would get them.
+// Throws attn::IoError if `bytes` more cannot be written to `path`. Leaves the file unchanged,
+// except for a device; does not test a pipe, since its reader would get the bytes.
 inline void check_writable(const std::string& path, std::size_t bytes) {
   const auto status = std::filesystem::status(path);
   if (std::filesystem::is_fifo(status) || std::filesystem::is_socket(status)) return;

@@ -1,5 +1,5 @@
-// The frame of a program with options: what it was asked for wrongly ends it with 2, what fails with 1,
-// each with one line on standard error.
+// The frame of a program with options: wrong usage exits with 2, a failure with 1, each with one
+// line on standard error.
 #pragma once
 
 #include <charconv>
@@ -23,13 +23,13 @@
 
 namespace examples {
 
-// An error of whoever called the program.
+// A wrong use of the program.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The decimal number `word`, of at least `least`. Numbers past the range of `Int` are refused:
-// CLI11's own conversion takes them for the largest, and 010 for eight.
+// The decimal number `word`, at least `least`. Refuses numbers outside the range of `Int`: CLI11's
+// own conversion clamps them, and reads 010 as eight.
 template <class Int>
 Int read_number(const std::string& name, const std::string& word, Int least) {
   const auto fail = [&](const std::string& expected) {
@@ -48,11 +48,10 @@ Int read_number(const std::string& name, const std::string& word, Int least) {
   return value;
 }
 
-// Adds --ignore-key, which may be given again.
+// Adds --ignore-key, which may be repeated.
 inline void add_ignored_keys(CLI::App& app, std::vector<std::string>& keys) {
   app.add_option("--ignore-key", keys,
-                 "Accept this key of the model's config.json or GGUF file although it is unknown; "
-                 "may be given again")
+                 "Accept this unknown key of the model's config.json or GGUF file; may be repeated")
       ->type_name("NAME")
       ->take_all()
       ->allow_extra_args(false);
@@ -70,7 +69,7 @@ CLI::Option* add_number(CLI::App& app, const std::string& name, Int& value, Int 
       ->type_name("NUMBER")
       ->default_str(std::to_string(value));
 }
-// The same, which may be left out.
+// Adds an optional one.
 template <class Int>
 CLI::Option* add_number(CLI::App& app, const std::string& name, std::optional<Int>& value,
                         Int least, const std::string& description) {
@@ -81,7 +80,7 @@ CLI::Option* add_number(CLI::App& app, const std::string& name, std::optional<In
   return app.add_option(name, read, description)->type_name("NUMBER");
 }
 
-// Adds an option that takes a finite number above 0: CLI11's own check lets NaN pass.
+// Adds an option that takes a finite number above 0: CLI11's own check accepts NaN.
 inline CLI::Option* add_positive(CLI::App& app, const std::string& name, double& value,
                                  const std::string& description) {
   const auto read = [name, &value](const CLI::results_t& words) {
@@ -96,8 +95,8 @@ inline CLI::Option* add_positive(CLI::App& app, const std::string& name, double&
   return app.add_option(name, read, description)->type_name("FLOAT");
 }
 
-// Makes a failed write to std::cout throw std::ios_base::failure, while it lives: std::cout itself
-// is flushed once more after main(), where nobody could catch it.
+// Makes a failed write to std::cout throw std::ios_base::failure during its lifetime: std::cout is
+// flushed once more after main(), where nobody could catch it.
 class ThrowingOutput {
  public:
   ThrowingOutput() { std::cout.exceptions(std::ios::badbit | std::ios::failbit); }
@@ -107,18 +106,18 @@ class ThrowingOutput {
 };
 
 // Reads the options of `app` and calls `run`, which returns the exit status or nothing (0); returns
-// the program's.
+// the program's exit status.
 template <class Run>
 int run_program(CLI::App& app, const std::string& name, int argc, char** argv, Run&& run) {
-  // One line, whatever the words that it quotes hold.
+  // One line, whatever text it quotes.
   const auto line = [&](const std::string& what) { return name + ": " + printable(what) + "\n"; };
   app.failure_message([&](const CLI::App*, const CLI::Error& error) { return line(error.what()); });
 #ifdef SIGPIPE
-  std::signal(SIGPIPE, SIG_IGN);  // a reader that has gone is an error of the next write
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the next write
 #endif
   int status = 0;
   try {
-    // It ends before the handlers below write: std::cerr flushes std::cout first.
+    // Destroyed before the handlers below write: std::cerr flushes std::cout first.
     const ThrowingOutput throwing;
     try {
       app.parse(argc, argv);
@@ -131,7 +130,7 @@ int run_program(CLI::App& app, const std::string& name, int argc, char** argv, R
       status = app.exit(error) == 0 ? 0 : 2;  // --help ends here as well
     }
     std::cout.flush();
-    // A write of some time ago leaves its mark in the stream, not in what a flush returns.
+    // A failed write leaves its state in the stream, not in the result of a flush.
     const bool has_failed = std::ferror(stdout) != 0;
     if (std::fflush(stdout) != 0 || has_failed) throw std::ios_base::failure("stdout");
     return status;

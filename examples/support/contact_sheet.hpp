@@ -1,5 +1,5 @@
-// The picture of an attention map: the text, every head of every layer small, layers down and heads across, and the
-// tokens, as a PNG.
+// The picture of an attention map as a PNG: the text, a small map of every head of every layer
+// (layers down, heads across), and the tokens.
 #pragma once
 
 #include <algorithm>
@@ -28,8 +28,9 @@ namespace examples {
 
 using Rgb = std::array<std::uint8_t, 3>;
 
-// The colour of a weight in [0, 1]: lightness falls evenly with its square root, since most weights
-// of a row are small. The light scale of pages/page.css, whose colours are evenly spaced in OKLCH.
+// The colour of a weight in [0, 1]: lightness decreases linearly with its square root, since most
+// weights of a row are small. The light scale of pages/page.css, whose colours are evenly spaced in
+// OKLCH.
 inline Rgb weight_colour(float weight) {
   static constexpr std::array<std::uint32_t, 9> kScale = {
       0xf5f7f9, 0xbfdefd, 0x92c1f8, 0x6ea4ec, 0x5486d8, 0x4269bc, 0x354e9a, 0x2a3771, 0x1f2342};
@@ -47,8 +48,7 @@ inline Rgb weight_colour(float weight) {
   return colour;
 }
 
-// Text in the letters that the picture has: accents fall away, what is left of other scripts
-// becomes \uNNNN.
+// Text in the available letters: accents are removed, other scripts become \uNNNN.
 inline std::string in_ascii(std::string_view text) {
   std::string result;
   const auto* next = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
@@ -57,7 +57,7 @@ inline std::string in_ascii(std::string_view text) {
       next, static_cast<utf8proc_ssize_t>(text.size()), &mapped,
       static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | UTF8PROC_STRIPMARK | UTF8PROC_STABLE));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(mapped, &std::free);
-  if (size < 0) return printable(text);  // no UTF-8: its bytes as escapes
+  if (size < 0) return printable(text);  // not UTF-8: its bytes as escapes
   for (utf8proc_ssize_t at = 0; at < size;) {
     utf8proc_int32_t c = 0;
     at += utf8proc_iterate(mapped + at, size - at, &c);
@@ -76,13 +76,13 @@ inline std::string in_ascii(std::string_view text) {
 
 class ContactSheet {
  public:
-  // weights (layers, heads, queries, keys), the text that they are of and its tokens.
+  // weights (layers, heads, queries, keys), the text and its tokens.
   ContactSheet(const attn::Tensor4<float>& weights, std::string_view text,
                const std::vector<std::string>& tokens)
       : cell_(std::max<attn::index_t>(1, kMapPixels / weights.extent(2))),
         width_(kMargin + weights.extent(1) * (cell_ * weights.extent(3) + kGap)) {
-    // Large where it takes two lines at most; a longer one as small as the tokens, and no more of
-    // it than the model reads would take.
+    // Large if it fits in two lines; otherwise as small as the tokens, and truncated like the
+    // model's input.
     attn::index_t title_dot = 2 * kDot;
     std::vector<std::string> title = wrapped(in_ascii(text), title_dot);
     if (title.size() > 2) title = wrapped(in_ascii(text), title_dot = kDot);
@@ -118,7 +118,7 @@ class ContactSheet {
     }
   }
 
-  // The bytes of a PNG file. Throws std::runtime_error with libpng's own words.
+  // The bytes of a PNG file. Throws std::runtime_error with libpng's message.
   std::string png() const {
     png_image image{};
     image.version = PNG_IMAGE_VERSION;
@@ -137,13 +137,13 @@ class ContactSheet {
   }
 
  private:
-  static constexpr attn::index_t kMapPixels = 128;  // of one head, where the tokens are fewer
+  static constexpr attn::index_t kMapPixels = 128;  // width of one head, if the tokens are narrower
   static constexpr attn::index_t kGap = 8, kMargin = 32, kDot = 2;
   static constexpr std::size_t kMostTitleLines = 12;
 
   static attn::index_t line_height(attn::index_t dot) { return dot * (kLetterHeight + 2); }
 
-  // Lines of words that fit between the edges; a longer word is cut where it meets the edge.
+  // Lines of words that fit between the margins; a longer word is cut at the margin.
   std::vector<std::string> wrapped(std::string_view text, attn::index_t dot) const {
     const auto most = static_cast<std::size_t>((width_ - 2 * kGap) / (dot * kLetterWidth));
     std::vector<std::string> lines;
@@ -176,7 +176,7 @@ class ContactSheet {
     }
   }
 
-  // A decimal number around a point.
+  // A decimal number centred at a point.
   void number(attn::index_t value, attn::index_t x, attn::index_t y) {
     const std::string text = std::to_string(value);
     const attn::index_t width = kDot * (kLetterWidth * std::ssize(text) - 1);

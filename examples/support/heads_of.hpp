@@ -1,4 +1,4 @@
-// What the heads of a language model look at in a text.
+// The attention weights of a language model's heads for a text.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace examples {
 
-// Of a decoder, which reads the text as it is, at most `most` tokens of it; tokens are the bytes
-// that they stand for. Throws std::invalid_argument for a text without tokens.
+// For a decoder, which reads the text itself, at most `most` tokens of it; tokens are their bytes.
+// Throws std::invalid_argument for a text without tokens.
 inline AttentionMap heads_of(const attn::LanguageModel& model, const std::string& text,
                              attn::index_t most) {
   std::vector<attn::index_t> ids = model.encode_raw(text);
@@ -29,7 +29,7 @@ inline AttentionMap heads_of(const attn::LanguageModel& model, const std::string
   model.gpt().embedding.forward(attn::TensorView2<const attn::index_t>(ids.data(), {1, seq}),
                                 hidden);
   for (attn::index_t i = 0; i < options.num_layers; ++i) {
-    // A layer's weights are those of a batch of one.
+    // The weights of a layer have batch 1.
     model.gpt().blocks.layers[static_cast<std::size_t>(i)].forward(
         hidden, hidden, {.mask = attn::causal(), .weights = map.weights.view().slice(0, i, i + 1)});
   }

@@ -1,4 +1,5 @@
-// Json of the programs: keys in the order they are given, numbers in as few digits as a float needs.
+// JSON output of the programs: keys in insertion order, numbers with as few digits as a float
+// needs.
 #pragma once
 
 #include <cmath>
@@ -13,7 +14,7 @@ namespace examples {
 using Json = nlohmann::basic_json<nlohmann::ordered_map, std::vector, std::string, bool,
                                   std::int64_t, std::uint64_t, float>;
 
-// Seven decimals are what a float's share of 1 is worth. As doubles, some would print with
+// Seven decimals are the precision of a float in [0, 1]. As doubles, some would print with
 // seventeen.
 inline float seven_decimals(double x) { return static_cast<float>(std::round(x * 1e7) / 1e7); }
 

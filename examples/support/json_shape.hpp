@@ -1,5 +1,5 @@
-// A shape of JSON that a language model's answer is held to: the tokens that would leave it are taken out of the logits
-// before one is chosen.
+// A shape of JSON to which a language model's answer is restricted: tokens that would violate it
+// are masked out of the logits.
 #pragma once
 
 #include <algorithm>
@@ -18,12 +18,12 @@
 
 namespace examples {
 
-// An example of the answer, whose texts say what stands in their place: "string", "integer", or
-// "one|of|these". Objects have these keys in this order, arrays as many elements; other values
-// stand for themselves.
+// An example of the answer, whose texts name the values to fill in: "string", "integer", or
+// "one|of|these". Objects have these keys in this order, arrays this number of elements; other
+// values are literal.
 class JsonShape {
  public:
-  // Strings have most_bytes at most, so that each answer comes to an end, and integers kMostDigits.
+  // Strings have at most most_bytes, so that each answer ends, and integers kMostDigits.
   static constexpr std::size_t kMostDigits = 15;
 
   explicit JsonShape(const Json& example, std::size_t most_bytes = 120) : most_bytes_(most_bytes) {
@@ -35,18 +35,19 @@ class JsonShape {
     add_choices({text});
   }
 
-  // How far a text has come.
+  // The state of a text that matches the shape so far.
   struct State {
     std::size_t part = 0, at = 0;                 // bytes of this part
-    std::size_t choice = 0;                       // one that the text still may become
+    std::size_t choice = 0;                       // a choice that the text may still become
     std::size_t digits = 0;                       // of an integer,
-    bool zero = false;                            // whose first is 0: there is no other
+    bool zero = false;                            // whose first digit is 0: no further digit
     bool escaped = false;                         // by a backslash before
-    int continuation = 0;                         // bytes of a character that are still to come,
-    unsigned char least = 0x80, greatest = 0xBF;  // and what the next of them may be
+    int continuation = 0;                         // bytes missing from a character,
+    unsigned char least = 0x80, greatest = 0xBF;  // and the range of the next one
   };
 
-  // Whether the text may go on by this byte; the state then is that behind it, else of no use.
+  // Whether the text may continue with this byte; the state is then the one after it, otherwise
+  // unspecified.
   bool push(State& s, char byte) const {
     if (s.part == parts_.size()) return false;
     const Part& part = parts_[s.part];
@@ -71,7 +72,7 @@ class JsonShape {
     std::vector<std::string> choices = {};
   };
 
-  // What comes before the next value to be filled in gathers in `text`.
+  // Literal text before the next value is collected in `text`.
   void add(const Json& example, std::string& text) {
     if (example.is_object() || example.is_array()) {
       text += example.is_object() ? "{" : "[";
@@ -113,7 +114,7 @@ class JsonShape {
     return true;
   }
 
-  // No choice begins another: all end by a quotation mark, or there is one.
+  // No choice is a prefix of another: all end with a quotation mark, or there is only one.
   static bool push_choice(State& s, const std::vector<std::string>& choices, char byte) {
     const std::string_view before = std::string_view(choices[s.choice]).substr(0, s.at);
     for (std::size_t n = 0; n < choices.size(); ++n) {
@@ -148,7 +149,7 @@ class JsonShape {
     return c >= 0xC2 && c <= 0xF4;
   }
 
-  // It ends where the next part goes on.
+  // It ends where the next part begins.
   bool push_integer(State& s, char byte) const {
     if (byte == '-' && s.at == 0) return ++s.at > 0;
     if (byte < '0' || byte > '9') return s.digits > 0 && next_part(s) && push(s, byte);
@@ -162,8 +163,8 @@ class JsonShape {
   std::vector<Part> parts_;
 };
 
-// A logit processor (TextGenerationOptions) for answers behind `prompt` tokens. Model and shape
-// must outlive it.
+// A logit processor (TextGenerationOptions) for answers after `prompt` tokens. Model and shape must
+// outlive it.
 class JsonOnly {
  public:
   JsonOnly(const attn::LanguageModel& model, const JsonShape& shape, std::size_t prompt)

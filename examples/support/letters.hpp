@@ -7,7 +7,7 @@
 namespace examples {
 
 // Six bands of sixteen characters from ' ' on, each eight rows of 16 x 6 dots, the sixth column
-// empty. The last row is what lies below the line.
+// empty. The last row is below the baseline.
 inline constexpr std::string_view kLetters =
     "........#....#.#...#.#....#...##.....##.....#......#...#......................................"
     ".."
@@ -106,9 +106,10 @@ inline constexpr std::string_view kLetters =
     "#.........#............................................###...................................."
     "..";
 
-inline constexpr int kLetterWidth = 6, kLetterHeight = 8;  // with the space to the next
+// including the space before the next one
+inline constexpr int kLetterWidth = 6, kLetterHeight = 8;
 
-// Whether the glyph of `c`, '?' where it has none, has a dot at column x and row y.
+// Whether the glyph of `c` ('?' for other characters) has a dot at column x and row y.
 constexpr bool has_dot(char c, int x, int y) {
   const int glyph = c >= ' ' && c <= '~' ? c - ' ' : '?' - ' ';
   const int row = glyph / 16 * kLetterHeight + y;

@@ -1,4 +1,4 @@
-// Lines that somebody types: with editing and history on a terminal, plain ones elsewhere.
+// Line input: with editing and history on a terminal, plain lines otherwise.
 #pragma once
 
 #include <clocale>
@@ -17,8 +17,8 @@
 
 namespace examples {
 
-// Ctrl-C while one of these lives is remembered instead of ending the program, and a terminal shows
-// neither ^C for it nor what else is typed, which waits for the next line.
+// While an object exists, Ctrl-C is recorded instead of ending the program, and a terminal echoes
+// neither ^C nor other input, which is kept for the next line.
 class Interrupt {
  public:
   Interrupt() {
@@ -27,7 +27,7 @@ class Interrupt {
     action.sa_handler = [](int) { flag() = 1; };
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, &before_);
-    // Who runs in the background must not change it.
+    // A background process must not change it.
     has_terminal_ =
         tcgetpgrp(STDIN_FILENO) == getpgrp() && tcgetattr(STDIN_FILENO, &terminal_) == 0;
     if (!has_terminal_) return;
@@ -61,7 +61,7 @@ class LineEditor {
     if (on_terminal_) {
       std::setlocale(LC_CTYPE, "");  // for letters beyond ASCII
       rl_readline_name = "chat";
-      rl_catch_signals = 1;  // the terminal is put right before Ctrl-C ends the program
+      rl_catch_signals = 1;  // the terminal is restored before Ctrl-C ends the program
       using_history();
     }
 #endif

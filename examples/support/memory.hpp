@@ -1,4 +1,4 @@
-// How much memory this process takes.
+// The memory of this process.
 #pragma once
 
 #include <fstream>
@@ -8,10 +8,10 @@
 namespace examples {
 
 struct MemoryUse {
-  double resident = 0, most = 0;  // now and at its most, in MB of 10^6 bytes
+  double resident = 0, most = 0;  // current and peak, in MB of 10^6 bytes
 };
 
-// Nothing where the system has no /proc/self/status.
+// Nothing if the system has no /proc/self/status.
 inline std::optional<MemoryUse> memory_use() {
   std::ifstream file("/proc/self/status");
   MemoryUse use;

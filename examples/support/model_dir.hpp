@@ -1,5 +1,4 @@
-// Where the examples and tests look for the files of models; fetch_model.sh and fetch_llm.sh put
-// them there.
+// The folders of the models for examples and tests; fetch_model.sh and fetch_llm.sh fill them.
 #pragma once
 
 #include <cstdlib>
@@ -9,9 +8,9 @@
 
 namespace examples {
 
-// The folder ${VARIABLE:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/MODEL}, word for word the shell's
-// rule of the fetching scripts: a variable that is set but empty counts as not set. It depends on
-// neither the build folder nor the working directory. The folder need not exist.
+// The folder ${VARIABLE:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/MODEL}, exactly the shell's rule of
+// the fetching scripts: a variable that is set but empty counts as not set. Independent of the
+// build folder and the working directory. The folder need not exist.
 inline std::filesystem::path folder_of(const char* own_variable, const char* model) {
   const auto variable = [](const char* name) -> std::string {
     const char* value = std::getenv(name);
@@ -23,17 +22,17 @@ inline std::filesystem::path folder_of(const char* own_variable, const char* mod
   return base / "attn" / model;
 }
 
-// Of all-MiniLM-L6-v2.
+// The folder of all-MiniLM-L6-v2.
 inline std::filesystem::path model_dir() { return folder_of("ATTN_MODEL_DIR", "all-MiniLM-L6-v2"); }
 
-// True if the files of the model are there, the last two of those that are fetched.
+// True if the model's files exist, tested by the last two that are fetched.
 inline bool model_is_present() {
   std::error_code ignored;
   return std::filesystem::is_regular_file(model_dir() / "modules.json", ignored) &&
          std::filesystem::is_regular_file(model_dir() / "model.safetensors", ignored);
 }
 
-// One line for whoever misses the model.
+// One line that explains how to get the model.
 inline std::string missing_model_message() {
   return "the weights of all-MiniLM-L6-v2 are not in " + model_dir().string() +
          "; `sh examples/fetch_model.sh` downloads them (84 MB)";

@@ -1,4 +1,4 @@
-// Plays: Shakespeare's plays as one text of character ids, where fetch_plays.sh has put them.
+// Plays: Shakespeare's plays as one text of character ids, from the folder of fetch_plays.sh.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ inline bool plays_are_present() {
   return std::filesystem::is_regular_file(plays_dir() / "COMPLETE", ignored);
 }
 
-// All texts, by name, one behind the other.
+// All texts, by name, one after another.
 struct Plays {
   std::vector<int> ids;
   std::vector<char> characters;  // of each id

@@ -1,4 +1,4 @@
-// Pixels of a PNG file as a model of images reads them: one size, three channels, numbers about 0.
+// Pixels of a PNG file as the input of a vision model: resized, three channels, normalised.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace examples {
 
 using attn::index_t;
 
-// Red, green and blue of each pixel, row by row; transparent ones lie on white.
+// Red, green and blue of each pixel, row by row; transparent ones on a white background.
 struct Pixels {
   index_t width = 0, height = 0;
   std::vector<std::uint8_t> rgb;
@@ -29,7 +29,7 @@ inline Pixels read_png(const std::string& path) {
   image.version = PNG_IMAGE_VERSION;
   if (png_image_begin_read_from_file(&image, path.c_str()) == 0) fail(image.message);
   image.format = PNG_FORMAT_RGB;
-  constexpr std::size_t kMax = std::size_t{1} << 26U;  // a small file may say that it is huge
+  constexpr std::size_t kMax = std::size_t{1} << 26U;  // a small file may claim to be huge
   if (std::size_t{image.width} * image.height > kMax) {
     png_image_free(&image);
     fail("more than 2^26 pixels");
@@ -42,8 +42,8 @@ inline Pixels read_png(const std::string& path) {
   return pixels;
 }
 
-// What a pixel of a row of `to` takes of a row of `from`: a triangle about its middle, as wide as
-// the pixels that fall into it, so that nothing is left out where an image gets smaller.
+// The weights of a row of `from` for each pixel of a row of `to`: a triangle around its centre, at
+// least as wide as the pixel, so that shrinking an image uses every pixel.
 class Resampling {
  public:
   Resampling(index_t from, index_t to) {
@@ -82,7 +82,7 @@ class Resampling {
   std::vector<Part> parts_;
 };
 
-// How a model wants its pixels: (pixel * scale - mean) / deviation, channel by channel.
+// The preprocessing of a model: (pixel * scale - mean) / deviation, channel by channel.
 struct PixelOptions {
   double scale = 1.0 / 255;
   std::array<double, 3> mean{0.5, 0.5, 0.5}, deviation{0.5, 0.5, 0.5};

@@ -1,4 +1,4 @@
-// --precision: whether a program's model stays in float or becomes smaller, and less exact.
+// --precision: whether a program's model stays in float or is compressed.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace examples {
 
-/// What a language model's activations become.
+/// The format of a language model's activations.
 inline const std::map<std::string, attn::ActivationFormat> kActivations = {
     {"exact", attn::ActivationFormat::exact},
     {"bf16", attn::ActivationFormat::bf16},

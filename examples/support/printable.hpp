@@ -1,4 +1,4 @@
-// Words for people: text that cannot act on a terminal, and counts with their noun.
+// Text for people: text that cannot control a terminal, and counts with their noun.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 namespace examples {
 
 // Control characters of ASCII and of Latin-1 (C1), and those that change the direction of the text
-// around them: the first move a terminal's cursor, the others make a line read as something else.
+// around them: the first move a terminal's cursor, the others make a line read differently.
 inline bool acts_on_a_terminal(utf8proc_int32_t c) {
   return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x061C || c == 0x200E || c == 0x200F ||
          (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
 }
 
-// `text` with such characters as \uNNNN, and with \xNN for a byte that is no UTF-8. The former are
-// JSON's own escapes, so that a line of JSON stays the same JSON.
+// `text` with such characters as \uNNNN, and with \xNN for a byte that is not UTF-8. The former are
+// JSON escapes, so that a line of JSON keeps its meaning.
 inline std::string printable(std::string_view text) {
   std::string result;
   result.reserve(text.size());
