@@ -186,15 +186,15 @@ int main(int argc, char** argv) {
   CLI::App app(
       "Shows what every head of all-MiniLM-L6-v2, or of a language model, looks at in TEXT.");
   app.footer(
-      "Without --out, --png and --json it writes attention_map.html. The name - stands for "
+      "Without --out, --png and --json, it writes attention_map.html. The name - stands for "
       "standard "
       "output.\n"
-      "Of a long text the first 256 tokens count, about 200 words.\n"
+      "Long texts are truncated to 256 tokens, about 200 words.\n"
       "Without --model it needs the weights of all-MiniLM-L6-v2: sh examples/fetch_model.sh");
   app.add_option("--model", options.model, "A language model: a GGUF file or a Hugging Face folder")
       ->type_name("FILE");
   examples::add_ignored_keys(app, options.ignore_keys);
-  app.add_option("--out", options.out, "Write a page for a browser, which needs no other file")
+  app.add_option("--out", options.out, "Write a self-contained page for a browser")
       ->type_name("PAGE.html");
   app.add_option("--png", options.png, "Write a picture of all heads, layers down and heads across")
       ->type_name("FILE");
@@ -202,6 +202,6 @@ int main(int argc, char** argv) {
                  R"(Write {"tokens": [..], "weights": [layer][head][query][key]})")
       ->type_name("FILE");
   examples::add_precision(app, options.precision);
-  app.add_option("TEXT", options.text, "What to look at");
+  app.add_option("TEXT", options.text, "The text");
   return examples::run_program(app, "attention_map", argc, argv, [&] { run(options); });
 }

@@ -417,51 +417,57 @@ int main(int argc, char** argv) {
   app.footer("Without --model it is SmolLM2-135M-Instruct: sh examples/fetch_llm.sh");
   app.add_option("--model", o.model, "A GGUF file, or a Hugging Face folder");
   examples::add_ignored_keys(app, o.ignore_keys);
-  app.add_option("--system", o.system, "The system message; the model's own if not given");
-  CLI::Option* prompt = app.add_option("--prompt", o.prompt, "Answer this and end");
-  CLI::Option* file = app.add_option("--file", o.file, "Answer what this file says and end");
+  app.add_option("--system", o.system, "System message; default: the model's own");
+  CLI::Option* prompt = app.add_option("--prompt", o.prompt, "Answer this prompt and exit");
+  CLI::Option* file = app.add_option("--file", o.file, "Answer the prompt in this file and exit");
   CLI::Option* score =
       app.add_option("--score", o.score, "Print the log-probability of each token of this text");
   prompt->excludes(file)->excludes(score);
   file->excludes(score);
   examples::add_number(app, "--tokens", o.tokens, index_t{1},
-                       "The most tokens of an answer, its end counted");
-  app.add_option("--temperature", o.temperature, "Of draws; 0: always the likeliest token")
+                       "Maximum number of tokens of an answer, including its end token");
+  app.add_option("--temperature", o.temperature,
+                 "Sampling temperature; 0: always the most likely token")
       ->capture_default_str();
   examples::add_number(app, "--top-k", o.top_k, index_t{0},
-                       "Draw from the k likeliest; 0: from all");
-  app.add_option("--top-p", o.top_p, "Draw from the likeliest that have this share together")
+                       "Sample from the k most likely tokens; 0: from all");
+  app.add_option("--top-p", o.top_p,
+                 "Sample from the most likely tokens with this total probability")
       ->capture_default_str();
-  app.add_option("--min-p", o.min_p, "Draw from those this many times as likely as the likeliest")
+  app.add_option("--min-p", o.min_p,
+                 "Sample from tokens at least this many times as likely as the most likely one")
       ->capture_default_str();
-  app.add_option("--repeat-penalty", o.repeat_penalty, "Divides the logits of tokens that occurred")
+  app.add_option("--repeat-penalty", o.repeat_penalty,
+                 "Divide the logits of tokens that occurred by this")
       ->capture_default_str();
-  app.add_option("--stop", o.stop, "A text before which an answer ends; may be given again")
+  app.add_option("--stop", o.stop, "Stop text: an answer ends before it; may be repeated")
       ->take_all()
       ->allow_extra_args(false);
-  examples::add_number(app, "--seed", o.seed, std::uint64_t{0}, "Of draws");
-  examples::add_number(app, "--ctx", o.context, index_t{1}, "The most tokens of a conversation");
+  examples::add_number(app, "--seed", o.seed, std::uint64_t{0}, "Seed of the sampling");
+  examples::add_number(app, "--ctx", o.context, index_t{1},
+                       "Maximum number of tokens of a conversation");
   examples::add_number(
       app, "--keep", o.keep, index_t{0},
-      "Of a full context keep so many first tokens and the newest half; else it ends");
+      "When the context is full, keep this many first tokens and the newest half; default: end");
   CLI::Option* lookup =
       examples::add_number(app, "--lookup", o.lookup, index_t{0},
-                           "Guess repetitions of up to so many last tokens; the same answer");
-  app.add_option("--draft", o.draft, "A smaller model of the same tokens that guesses; the same")
+                           "Speculate on repetitions of up to this many last tokens; same answer");
+  app.add_option("--draft", o.draft,
+                 "A smaller model with the same vocabulary for speculation; same answer")
       ->excludes(lookup);
   app.add_option("--prompt-cache", o.prompt_cache,
-                 "Do not read again what this file has seen of the text; and write it anew")
+                 "Reuse the KV cache in this file for the start of the text, and update the file")
       ->type_name("FILE");
-  examples::add_number(app, "--threads", o.threads, 0, "0: as many as OpenMP takes");
+  examples::add_number(app, "--threads", o.threads, 0, "Number of threads; 0: OpenMP's default");
   app.add_option("--precision", o.precision,
-                 "Of activations and of what is kept of the text: int8, bf16 or exact (float)")
+                 "Format of activations and KV cache: int8, bf16 or exact (float)")
       ->capture_default_str();
   app.add_option("--weights", o.weights,
-                 "What weights of floats become: float, bf16, f16, int8, q8_0, q5_1, q5_0, q4_1 or "
+                 "Format of float weights: float, bf16, f16, int8, q8_0, q5_1, q5_0, q4_1 or "
                  "q4_0")
       ->capture_default_str();
   app.add_flag("--stats", o.stats,
-               "Print on standard error what loading took, and the speed of each answer");
+               "Print load time, and the speed of each answer, to standard error");
   app.add_flag("--json", o.json, "Print one JSON object");
   app.add_flag(
       "--raw", o.raw,

@@ -168,13 +168,14 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Says what a vision transformer takes PNG files for, and where it looked.");
+  CLI::App app("Classifies PNG files with a vision transformer and shows where it looked.");
   app.footer(
       "FOLDER is a ViT as Hugging Face's transformers saves it: config.json, model.safetensors "
       "and,\n"
       "where there is one, preprocessor_config.json. Without it the weights are random.");
   app.add_option("--model", options.model, "The model's folder")->type_name("FOLDER");
-  examples::add_number<index_t>(app, "--top", options.top, 1, "How many classes to show of each");
+  examples::add_number<index_t>(app, "--top", options.top, 1,
+                                "Number of classes to print per image");
   app.add_option("IMAGE", options.images, "PNG files")->type_name("FILE");
   return examples::run_program(app, "classify_image", argc, argv, [&] { run(options); });
 }

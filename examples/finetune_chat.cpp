@@ -231,12 +231,12 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Tunes SmolLM2-135M-Instruct by low-rank adapters to answer as a help centre does.");
   app.footer("Needs SmolLM2-135M-Instruct: sh examples/fetch_llm.sh");
-  examples::add_number(app, "--steps", options.steps, index_t{1}, "Steps of training");
-  examples::add_number(app, "--batch", options.batch, index_t{1}, "Pairs in each step");
-  examples::add_number(app, "--seed", options.seed, index_t{0}, "What is drawn");
-  examples::add_positive(app, "--rate", options.rate, "Learning rate at its highest");
+  examples::add_number(app, "--steps", options.steps, index_t{1}, "Training steps");
+  examples::add_number(app, "--batch", options.batch, index_t{1}, "Pairs per step");
+  examples::add_number(app, "--seed", options.seed, index_t{0}, "Seed of the random numbers");
+  examples::add_positive(app, "--rate", options.rate, "Peak learning rate");
   auto* save = app.add_option("--save", options.save, "Write the adapters to this file");
-  app.add_option("--load", options.load, "Train nothing; take adapters from this file")
+  app.add_option("--load", options.load, "Load adapters from this file instead of training")
       ->excludes(save);
   app.add_option("--data", options.data, "Folder of help_questions.txt");
   return examples::run_program(app, "finetune_chat", argc, argv, [&] { run(options); });

@@ -244,10 +244,10 @@ int main(int argc, char** argv) {
   Options options;
   CLI::App app("Tunes all-MiniLM-L6-v2 to find the line of a help centre that answers a question.");
   app.footer("Needs the weights of all-MiniLM-L6-v2: sh examples/fetch_model.sh");
-  examples::add_number(app, "--steps", options.steps, index_t{1},
-                       "Steps of training for each seed");
-  examples::add_number(app, "--seeds", options.seeds, index_t{1}, "How often to train anew");
-  examples::add_positive(app, "--rate", options.rate, "Learning rate at its highest");
+  examples::add_number(app, "--steps", options.steps, index_t{1}, "Training steps per seed");
+  examples::add_number(app, "--seeds", options.seeds, index_t{1},
+                       "Number of training runs, each with its own seed");
+  examples::add_positive(app, "--rate", options.rate, "Peak learning rate");
   app.add_option("--data", options.data, "Folder of help_center.txt and help_questions.txt");
   return examples::run_program(app, "finetune_search", argc, argv, [&] { run(options); });
 }

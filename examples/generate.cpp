@@ -176,6 +176,6 @@ int run() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Continues a rhyme by a GPT whose weights are made by hand.");
+  CLI::App app("Continues a rhyme with a GPT whose weights are set by hand.");
   return examples::run_program(app, "generate", argc, argv, run);
 }

@@ -50,11 +50,11 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options o;
-  CLI::App app("Has a language model fill in a shape of JSON: it can say nothing else.");
+  CLI::App app("Lets a language model fill in a given shape of JSON and nothing else.");
   app.footer("Without --model it is SmolLM2-135M-Instruct: sh examples/fetch_llm.sh");
-  app.add_option("QUESTION", o.question, "What to ask")->capture_default_str();
+  app.add_option("QUESTION", o.question, "The question")->capture_default_str();
   app.add_option("--shape", o.shape,
-                 "JSON whose texts say what stands there: string, integer, or one|of|these");
+                 "JSON whose texts name the values to fill in: string, integer, or one|of|these");
   app.add_option("--model", o.model, "A GGUF file of the llama architecture")->type_name("FILE");
   return examples::run_program(app, "json_answer", argc, argv, [&] { run(o); });
 }

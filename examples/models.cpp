@@ -158,7 +158,8 @@ int main(int argc, char** argv) {
   app.footer(
       "model_type llama, mistral, qwen2, qwen3, gemma or gpt2. In the repository: "
       "tests/data/pretrained/llama\n"
-      "A golden.safetensors in it, as those have, says what transformers generates.");
+      "A golden.safetensors in the folder, as in tests/data, contains the tokens that transformers "
+      "generates.");
   const auto read_prompt = [&](const CLI::results_t& words) {
     options.ids.clear();
     for (const std::string& word : words) {
@@ -171,7 +172,7 @@ int main(int argc, char** argv) {
       ->expected(1, CLI::detail::expected_max_vector_size)
       ->allow_extra_args(false)  // followed by FOLDER
       ->type_name("IDS");
-  examples::add_number<index_t>(app, "--tokens", options.tokens, 1, "How many to generate");
+  examples::add_number<index_t>(app, "--tokens", options.tokens, 1, "Number of tokens to generate");
   app.add_option("FOLDER", options.folder, "The model's folder");
   return examples::run_program(app, "models", argc, argv, [&] { return run(options); });
 }

@@ -111,7 +111,7 @@ int main(int argc, char** argv) {
       "Quantising what is quantised already loses a little more; from Q4_K, Q5_K and Q6_K it is "
       "the way to others.");
   app.add_option("IN", options.in, "A GGUF file");
-  app.add_option("OUT", options.out, "Its name may be IN's: the file appears whole");
+  app.add_option("OUT", options.out, "May be the same file as IN, which is replaced atomically");
   app.add_option("--type", options.type, "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0 or Q5_1")
       ->capture_default_str();
   return examples::run_program(app, "quantize", argc, argv, [&] { run(options); });

@@ -255,18 +255,18 @@ int main(int argc, char** argv) {
       "takes: 256, about 200 words. Needs the weights of all-MiniLM-L6-v2, sh "
       "examples/fetch_model.sh, "
       "or --model.");
-  app.add_option("--file", options.file, "Text to search; standard input if not given");
+  app.add_option("--file", options.file, "Text to search; default: standard input");
   app.add_option("--model", options.model,
-                 "Folder of sentence-transformers (BERT, RoBERTa); all-MiniLM-L6-v2 if not given");
+                 "Folder of sentence-transformers (BERT, RoBERTa); default: all-MiniLM-L6-v2");
   examples::add_ignored_keys(app, options.ignore_keys);
   examples::add_precision(app, options.precision);
-  examples::add_number(app, "--top", options.top, 1LL, "How many lines to answer with");
+  examples::add_number(app, "--top", options.top, 1LL, "Number of lines to print");
   CLI::Option* json = app.add_flag("--json", options.json,
                                    R"(Answer as [{"line": 1, "score": 0.9, "text": ".."}])");
   CLI::Option* embed =
       app.add_flag("--embed", options.embed,
-                   "Print the numbers of every line's embedding instead: 384, of length 1");
-  CLI::Option* query = app.add_option("QUERY", options.query, "What to look for");
+                   "Print the embedding of every line instead: 384 numbers with norm 1");
+  CLI::Option* query = app.add_option("QUERY", options.query, "The query");
   embed->excludes(json)->excludes(query);
   return examples::run_program(app, "semantic_search", argc, argv, [&] { run(options); });
 }

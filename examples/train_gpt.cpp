@@ -205,9 +205,9 @@ void run(const Options& options) {
 int main(int argc, char** argv) {
   CLI::App app("Trains a small GPT on Shakespeare's plays, character by character.");
   Options options;
-  examples::add_number(app, "--steps", options.steps, index_t{1}, "Steps of training");
-  examples::add_positive(app, "--seconds", options.seconds, "End after so many seconds");
+  examples::add_number(app, "--steps", options.steps, index_t{1}, "Training steps");
+  examples::add_positive(app, "--seconds", options.seconds, "Stop after this many seconds");
   app.add_option("--out", options.out, "Write a page with the loss and the samples");
-  app.add_option("--checkpoint", options.checkpoint, "Go on from this file, and save to it");
+  app.add_option("--checkpoint", options.checkpoint, "Resume from this file, and save to it");
   return examples::run_program(app, "train_gpt", argc, argv, [&] { run(options); });
 }

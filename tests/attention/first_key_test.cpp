@@ -247,7 +247,7 @@ TEST(FirstKeyErrors, OutsideOfItsRange) {
             name + "first_key must lie in 0 .. 2^60; found 1152921504606846977.");
   EXPECT_EQ(error(value, {.first_key = 2, .masked_row = MaskedRow::mean}),
             name +
-                "first_key must be 0 with MaskedRow::mean, which takes hidden values, too; "
+                "first_key must be 0 with MaskedRow::mean, which needs the masked values, too; "
                 "found 2.");
   EXPECT_EQ(
       error(shape, {.mask = documents(ids), .first_key = 2}),

@@ -181,7 +181,7 @@ TYPED_TEST(LayerStackTest, ErrorsWithCachesChangeNothing) {
                          " caches must hold the same positions with the same room; "
                          "found cache 2 unlike cache 0.");
   caches.pop_back();
-  EXPECT_EQ(error(), this->name + " caches must number one per layer, 3; found 2.");
+  EXPECT_EQ(error(), this->name + " caches must be one per layer, 3; found 2.");
   caches = caches_of(this->stack, 3);
   EXPECT_TRUE(attn_test::contains(error(), "[KvCache::append]"));
   for (const auto& cache : caches) EXPECT_EQ(held(cache), 0);

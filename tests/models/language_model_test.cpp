@@ -126,7 +126,7 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
       "be one for each of 2 layers; found 1");
   fails(set("llama.rope.freq_base", -1.0f), "be positive");
   fails(set("tokenizer.ggml.model", std::string("t5")),
-        "or llama (SentencePiece's BPE): no other is read; found \"t5\"");
+        "or llama (SentencePiece's BPE): no other is supported; found \"t5\"");
   fails(set("tokenizer.ggml.model", std::string("llama")),
         "key \"tokenizer.ggml.scores\" must be in the file; found none");
   fails(set("tokenizer.ggml.pre", std::string("tekken")),

@@ -377,7 +377,7 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
   EXPECT_TRUE(contains(roberta.error<Bert<float>>(), "key \"pad_token_id\" must lie in"));
   Changed vit("vit");
   vit.config["patch_size"] = {4, 2};
-  EXPECT_TRUE(contains(vit.error<Vit<float>>(), "be that of squares"));
+  EXPECT_TRUE(contains(vit.error<Vit<float>>(), "be square"));
   vit.config["patch_size"] = 5;
   EXPECT_TRUE(contains(vit.error<Vit<float>>(), "divide image_size"));
   Changed bart("bart");

@@ -231,7 +231,7 @@ TEST(SentenceEncoderErrors, NameFileAndKey) {
   fails("cls", "config_sentence_transformers.json", set("prompts", {{"query", 3}}),
         "key \"prompts.query\" must be a text");
   fails("cls", "0_Transformer/tokenizer_config.json", set("do_lower_case", false),
-        "key \"do_lower_case\" must be true: cased models are not read or missing");
+        "key \"do_lower_case\" must be true: cased models are not supported or missing");
   fails("cls", "0_Transformer/sentence_bert_config.json", set("do_lower_case", true),
         "must be false or missing");
   fails("cls", "0_Transformer/config.json", set("model_type", "mpnet"),

@@ -230,9 +230,9 @@ TEST(ChatTemplate, RolesThatATemplateHasNotAreNamed) {
     if (one.at("name") == "gemma") {
       EXPECT_TRUE(attn_test::contains(error({{"system", "x"}, {"user", "y"}}),
                                       "messages must have no system message"));
-      EXPECT_TRUE(
-          attn_test::contains(error({{"user", "x"}, {"user", "y"}}),
-                              "the role of message 1 must not be user, by turns; found user"));
+      EXPECT_TRUE(attn_test::contains(
+          error({{"user", "x"}, {"user", "y"}}),
+          "the role of message 1 must not be user, because roles alternate; found user"));
     } else if (one.at("name") == "qwen3") {
       EXPECT_TRUE(attn_test::contains(
           error({{"tool", "x"}}),

@@ -140,9 +140,9 @@ TEST(SentencePiece, WhatIsWrongWithAVocabularyIsNamed) {
     EXPECT_TRUE(contains(error_of<ValueError>([&] { Tokenizer tokenizer(vocabulary); }), part));
   };
   using V = SentencePieceVocabulary;
-  fails([](V& v) { v.scores.pop_back(); }, "scores must number as many as tokens, 5; found 4");
+  fails([](V& v) { v.scores.pop_back(); }, "scores must be as many as tokens, 5; found 4");
   fails([](V& v) { v.scores[2] = std::nan(""); }, "scores must be finite");
-  fails([](V& v) { v.kinds.pop_back(); }, "kinds must number as many as tokens, 5; found 4");
+  fails([](V& v) { v.kinds.pop_back(); }, "kinds must be as many as tokens, 5; found 4");
   fails([](V& v) { v.tokens[1] = "<0x6>"; }, "token 1 must be a byte, as <0x0A>; found \"<0x6>\"");
   fails([](V& v) { v.tokens[1] = "<0x6g>"; }, "token 1 must be a byte");
   fails([](V& v) { v.tokens[3] = "a"; }, "every token must occur once");
@@ -178,10 +178,10 @@ TEST(SentencePieceFiles, NameWhatTheyCannotFollow) {
              [](GgufMetadata& m) { m.set("tokenizer.ggml.model", std::string("t5")); });
   gguf_fails("remove_extra_whitespaces\" must be false",
              [](GgufMetadata& m) { m.set("tokenizer.ggml.remove_extra_whitespaces", true); });
-  gguf_fails("token_type\" must say which tokens are bytes", [](GgufMetadata& m) {
+  gguf_fails("token_type\" must mark the tokens that are bytes", [](GgufMetadata& m) {
     m.set("tokenizer.ggml.token_type", std::vector<std::int32_t>{});
   });
-  gguf_fails("scores must number as many as tokens",
+  gguf_fails("scores must be as many as tokens",
              [](GgufMetadata& m) { m.set("tokenizer.ggml.scores", std::vector<float>{1}); });
 
   const auto json_fails = [&](const std::string& name, std::string_view part,

@@ -150,7 +150,7 @@ TEST(Bpe, WhatIsWrongWithAVocabularyIsNamed) {
     EXPECT_TRUE(contains(error_of<ValueError>([&] { Tokenizer tokenizer(toy.vocabulary); }), part));
   };
   fails([](BpeVocabulary& v) { v.kinds.pop_back(); },
-        "kinds must number as many as tokens, 267; found 266");
+        "kinds must be as many as tokens, 267; found 266");
   fails([](BpeVocabulary& v) { v.merges.push_back("h o"); },
         "merge 7 must be two tokens that together are one; found \"h o\"");
   fails([](BpeVocabulary& v) { v.merges.push_back("ho"); }, "merge 7");

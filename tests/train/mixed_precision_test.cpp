@@ -165,7 +165,8 @@ TYPED_TEST(MixedPrecisionTest, ProductsIntoFloats) {
   Tensor2<E> w({3, 2});
   EXPECT_EQ(error_of<attn::ShapeError>(
                 [&] { attn::gemm(x, w, c, {.beta = 1, .residual = residual.view()}); }),
-            "[gemm] residual must not be given with a c of float, which beta is of; found (2, 2).");
+            "[gemm] residual must not be given with a float c, which beta then multiplies; found "
+            "(2, 2).");
   EXPECT_THROW(attn::gemm(x, w, wrong), attn::ShapeError);
 }
 

@@ -49,12 +49,12 @@ struct AttentionExplanation {
     text += fused ? ", fused" : ", weights in the workspace";
     if (two_pass) text += ", scores computed twice";
     text.append("\nbackend    ").append(name(isa)).append(" of ").append(name(element));
-    if (precision.is_int8()) text += ", q and k in codes of 8 bits";
+    if (precision.is_int8()) text += ", q and k quantised to 8 bits";
     text +=
         ", products of " + std::to_string(product_queries) + " x " + std::to_string(product_keys);
     text += "\ntasks      " + std::to_string(plan.tasks) + " on " +
             std::to_string(plan.concurrency) + " threads, " + std::to_string(plan.kv_splits) +
-            " of them parts of split keys, " + std::to_string(plan.heads_per_task) +
+            " of them over split keys, " + std::to_string(plan.heads_per_task) +
             (plan.heads_per_task == 1 ? " key/value head each" : " key/value heads each") +
             "\ntiles      " + std::to_string(tile_rows) + " queries x " + std::to_string(block_kv) +
             " keys" + "\nblocks     " + std::to_string(empty) + " empty, " +

@@ -17,8 +17,8 @@ template <class T>
 void refuse_without_gradient(std::string_view function, const AttentionOptions<T>& options) {
   const auto refuse = [&](std::string_view name, bool given) {
     if (!given) return;
-    throw ValueError(message(
-        function, name, "not be given where gradients are to come: none passes through it", "one"));
+    throw ValueError(
+        message(function, name, "not be given to backward, because it has no gradient", "one"));
   };
   refuse("weights", static_cast<bool>(options.weights));
   refuse("average_weights", static_cast<bool>(options.average_weights));
@@ -68,7 +68,8 @@ void check_backward(const BackwardProblem<T>& problem,
   }
   const auto check_with = [&](std::string_view name, const auto& of, const auto& gradient) {
     if (!gradient) return;
-    if (!of) throw ValueError(message(kFunction, name, "be given with what it is of", "alone"));
+    if (!of)
+      throw ValueError(message(kFunction, name, "be given only together with its option", "alone"));
     check_shape(kFunction, name, of.shape(), gradient.shape());
   };
   check_with("d_sinks", options.sinks, call.d_sinks);

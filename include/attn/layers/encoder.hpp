@@ -68,7 +68,7 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
     const index_t batch = const_view(x).extent(0);
     if (std::ssize(conversations) != batch) {
       throw ValueError(message("Encoder", "conversations",
-                               "number one per batch row, " + std::to_string(batch),
+                               "be one per batch row, " + std::to_string(batch),
                                std::to_string(conversations.size())));
     }
     for (const std::span<KvCache<T>> caches : conversations) this->check_caches("Encoder", caches);

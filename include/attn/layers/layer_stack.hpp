@@ -106,7 +106,7 @@ class LayerStack {
   void check_caches(std::string_view function, std::span<Cache> caches) const {
     if (caches.size() != layers.size()) {
       throw ValueError(message(function, "caches",
-                               "number one per layer, " + std::to_string(layers.size()),
+                               "be one per layer, " + std::to_string(layers.size()),
                                std::to_string(caches.size())));
     }
     for (std::size_t n = 1; n < caches.size(); ++n) {

@@ -362,7 +362,8 @@ class ChatTemplate {
       throw ValueError(message("ChatTemplate", what, expected, found));
     };
     if (has_system && system_ == System::none)
-      fail("messages", "have no system message, which this model's template has not", "one");
+      fail("messages", "have no system message, because this model's template does not support one",
+           "one");
     for (std::size_t n = has_system ? 1 : 0; n < messages.size(); ++n) {
       const std::string& role = messages[n].role;
       const std::string name = "the role of message " + std::to_string(n);
@@ -373,7 +374,10 @@ class ChatTemplate {
       }
       const bool is_question = (n % 2 == 1) == has_system;
       if (alternates_ && is_question != (role == "user"))
-        fail(name, is_question ? "be user, by turns" : "not be user, by turns", role);
+        fail(name,
+             is_question ? "be user, because roles alternate"
+                         : "not be user, because roles alternate",
+             role);
     }
   }
 

@@ -151,7 +151,7 @@ class SentencePiece {
     const auto& tokens = vocabulary.tokens;
     const bool has_scores = kind_ == SentencePieceKind::unigram || by_scores_;
     check_vocabulary(!has_scores || vocabulary.scores.size() == tokens.size(), "scores",
-                     "number as many as tokens, " + std::to_string(tokens.size()),
+                     "be as many as tokens, " + std::to_string(tokens.size()),
                      std::to_string(vocabulary.scores.size()));
     for (const double score : vocabulary.scores)
       check_vocabulary(std::isfinite(score), "scores", "be finite", std::to_string(score));

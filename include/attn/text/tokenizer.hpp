@@ -160,9 +160,9 @@ class Tokenizer {
   void start(const Vocabulary& vocabulary) {
     const auto count = vocabulary.tokens.size();
     detail::check_vocabulary(vocabulary.kinds.empty() || vocabulary.kinds.size() == count, "kinds",
-                             "number as many as tokens, " + std::to_string(count),
+                             "be as many as tokens, " + std::to_string(count),
                              std::to_string(vocabulary.kinds.size()));
-    detail::check_vocabulary(count < std::size_t{1} << 31, "tokens", "number less than 2^31",
+    detail::check_vocabulary(count < std::size_t{1} << 31, "tokens", "be fewer than 2^31",
                              std::to_string(count));
     const index_t unknown = vocabulary.unknown.value_or(-1), size = std::ssize(vocabulary.tokens);
     detail::check_vocabulary(!vocabulary.unknown || (unknown >= 0 && unknown < size), "unknown",

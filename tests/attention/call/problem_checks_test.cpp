@@ -194,7 +194,7 @@ TEST(SdpaErrors, PerHeadOptions) {
       kName + "batch_alibi_slopes must have shape (batch, num_heads) = (2, 4); found (4, 2).");
   call.options = {.alibi_slopes = four, .batch_alibi_slopes = rows};
   EXPECT_EQ(call.value_error(),
-            kName + "alibi_slopes and batch_alibi_slopes must be given apart; found both.");
+            kName + "alibi_slopes and batch_alibi_slopes must not be given together; found both.");
 }
 
 TEST(SdpaErrors, QueriesOfValues) {
@@ -242,7 +242,7 @@ TEST(SdpaErrors, Documents) {
   Call call;
   call.options.mask = documents(falling);
   EXPECT_EQ(call.value_error(),
-            kName + "documents must have ids that never fall along a row; found 1 after 2.");
+            kName + "documents must have ids that do not decrease along a row; found 1 after 2.");
   call.options.mask = documents(longer);
   EXPECT_EQ(
       call.shape_error(),
@@ -266,7 +266,8 @@ TEST(SdpaErrors, ChosenHeads) {
   call.options.weight_heads = beyond;
   EXPECT_EQ(call.value_error(), kName + "weight_heads(1) must lie in 0 .. 3; found 4.");
   call.options.weight_heads = twice;
-  EXPECT_EQ(call.value_error(), kName + "weight_heads must name each head once; found 1 twice.");
+  EXPECT_EQ(call.value_error(),
+            kName + "weight_heads must name each head at most once; found 1 twice.");
 }
 
 /// Two sequences in one row of 5 queries and 7 keys.

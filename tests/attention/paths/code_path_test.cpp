@@ -389,7 +389,8 @@ TEST(CodePath, ExplainSaysWhatRuns) {
   const AttentionOptions<float> options{.precision = AttentionPrecision::int8,
                                         .execution = {.isa = Isa::scalar}};
   EXPECT_EQ(explain(q, q, q, options).precision, AttentionPrecision::int8);
-  EXPECT_NE(explain(q, q, q, options).text().find("q and k in codes of 8 bits"), std::string::npos);
+  EXPECT_NE(explain(q, q, q, options).text().find("q and k quantised to 8 bits"),
+            std::string::npos);
   EXPECT_EQ(explain(few, q, q, options).precision, AttentionPrecision::exact);
 }
 

@@ -122,13 +122,13 @@ TEST(RowCaches, AreAsTheyWereWhereTheCallFails) {
   EXPECT_TRUE(contains(error({roomy, full}), "in a capacity of 2, must lie in 0 .. 0; found 1"));
   EXPECT_EQ(error({roomy, roomy}),
             "[MultiHeadAttention] row_caches must be a cache of its own for each batch row; found "
-            "one twice or none.");
-  EXPECT_EQ(error({roomy}), "[Encoder] conversations must number one per batch row, 2; found 1.");
-  EXPECT_EQ(error({roomy, {}}), "[Encoder] caches must number one per layer, 2; found 0.");
+            "a repeated or null one.");
+  EXPECT_EQ(error({roomy}), "[Encoder] conversations must be one per batch row, 2; found 1.");
+  EXPECT_EQ(error({roomy, {}}), "[Encoder] caches must be one per layer, 2; found 0.");
   std::vector<KvCache<float>> other = encoder.make_caches(1, 8);
   const Tensor1<index_t> lengths({2}, {1, 1});
   EXPECT_EQ(error({roomy, other}, {.mask = key_lengths(lengths)}),
-            "[MultiHeadAttention] options with row_caches must hold nothing that has an extent of "
+            "[MultiHeadAttention] options with row_caches must hold no tensor with an axis of "
             "rows, queries or keys; found some.");
   for (const KvCache<float>& cache : roomy) EXPECT_EQ(cache.length(), 0);
   for (const KvCache<float>& cache : full) EXPECT_EQ(cache.length(), 2);

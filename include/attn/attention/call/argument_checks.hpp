@@ -102,7 +102,7 @@ ATTN_ONCE_A_CALL void check_mask(const Mask& mask, const Shape<4>& scores, Lengt
     for (index_t b = 0; b < ids.extent(0); ++b) {
       for (index_t j = 1; j < numbered; ++j) {
         if (ids(b, j) < ids(b, j - 1)) {
-          throw_value("documents", "have ids that never fall along a row",
+          throw_value("documents", "have ids that do not decrease along a row",
                       join({to_string(ids(b, j)), " after ", to_string(ids(b, j - 1))}));
         }
       }
@@ -162,7 +162,8 @@ inline index_t check_chosen(const TensorView1<const index_t>& chosen, index_t he
     }
     for (index_t other = 0; other < n; ++other) {
       if (chosen(other) == chosen(n)) {
-        throw_value("weight_heads", "name each head once", join({to_string(chosen(n)), " twice"}));
+        throw_value("weight_heads", "name each head at most once",
+                    join({to_string(chosen(n)), " twice"}));
       }
     }
   }
@@ -189,7 +190,7 @@ void check_first_key(const AttentionOptions<T>& options) {
     throw_value("first_key", "lie in 0 .. 2^60", to_string(options.first_key));
   }
   if (options.first_key > 0 && options.masked_row == MaskedRow::mean) {
-    throw_value("first_key", "be 0 with MaskedRow::mean, which takes hidden values, too",
+    throw_value("first_key", "be 0 with MaskedRow::mean, which needs the masked values, too",
                 to_string(options.first_key));
   }
 }

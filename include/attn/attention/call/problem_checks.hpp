@@ -101,7 +101,7 @@ ATTN_ONCE_A_CALL AttentionProblem<T> make_problem(const StoredView<const void>& 
     const auto& slopes = options.alibi_slopes;
     check_extents("alibi_slopes", "(num_heads)", Shape<1>{heads}, slopes.shape());
     if (options.batch_alibi_slopes) {
-      throw_value("alibi_slopes and batch_alibi_slopes", "be given apart", "both");
+      throw_value("alibi_slopes and batch_alibi_slopes", "not be given together", "both");
     }
     problem.alibi_slopes = {slopes.data(), {scores[0], heads}, {0, slopes.stride(0)}};
   }

@@ -79,8 +79,8 @@ class PackedWeights {
   {
     check_shape("PackedWeights::unpack", "to", "(rows, k)", Shape<2>{to.extent(0), k_}, to.shape());
     if (first < 0 || to.extent(0) > n_ - first) {
-      throw ShapeError(message("PackedWeights::unpack", "first", "leave so many rows of n",
-                               std::to_string(first)));
+      throw ShapeError(message("PackedWeights::unpack", "first",
+                               "be at most n minus the rows of to", std::to_string(first)));
     }
     if (to.size() == 0) return;  // k = 0: there is no memory to step through
     detail::backend<family::Products, T, float>(isa_).unpack_weights(
@@ -285,7 +285,7 @@ void gemm_sums(const TensorView2<const E>& a, const TensorView2<const E>& b, con
                 bias.shape());
   }
   if (epilogue.residual) {
-    throw_shape("gemm", "residual", "not be given with a c of float, which beta is of",
+    throw_shape("gemm", "residual", "not be given with a float c, which beta then multiplies",
                 epilogue.residual.shape());
   }
   const Epilogue<float> own{

@@ -144,7 +144,8 @@ class QuantizedWeights {
           "be 8, or 4 with blocks of 32", format.bits);
     check(format.block == 0 || format.block == 16 || format.block == 32, "block",
           "be 0 (a whole row), 16 or 32", format.block);
-    check(format.zero >= 0 && format.zero < 1 << format.bits, "zero", "be a code", format.zero);
+    check(format.zero >= 0 && format.zero < 1 << format.bits, "zero",
+          "be a code of format.bits bits", format.zero);
     check(n >= 0, "n", "be at least 0", n);
     check(k >= 0, "k", "be at least 0", k);
     if (format.block != 0 && k % format.block != 0) {

@@ -131,7 +131,8 @@ void check_attention_call(const MultiHeadAttentionOptions& o, index_t out_dim,
   check_value(!o.rotary || o.rotary->scaling.kind != RotaryScalingKind::dynamic ||
                   (!options.cu_seqlens_q && !options.cu_seqlens_k),
               "cu_seqlens_q and cu_seqlens_k",
-              "be none with dynamic rotary scaling, by which a sequence's length counts", "some");
+              "be none with dynamic rotary scaling, which depends on the length of each sequence",
+              "some");
   if (call.position_ids && call.append) {
     check_shape("MultiHeadAttention", "position_ids", "(batch, q_len) = (batch, kv_len)",
                 Shape<2>{batch, kv_len}, call.position_ids.shape());
@@ -142,20 +143,20 @@ void check_attention_call(const MultiHeadAttentionOptions& o, index_t out_dim,
                 Shape<4>{rows, o.num_kv_heads, o.head_dim, o.head_dim_v},
                 Shape<4>{c.batch, c.num_kv_heads, c.head_dim, c.head_dim_v});
     check_value(c.window == 0 || options.masked_row == MaskedRow::zero, "cache",
-                "have no window with MaskedRow::mean, which takes hidden values, too", "one");
+                "have no window with MaskedRow::mean, which needs the masked values, too", "one");
   };
   if (call.cache != nullptr) check_cache(*call.cache, batch);
   if (call.row_caches.empty()) return;
   check_value(call.cache == nullptr && call.append && appended == 0, "row_caches",
               "be none with a cache, without append, with add_bias_kv or add_zero_attn", "some");
   check_value(std::ssize(call.row_caches) == batch, "row_caches",
-              "number one per batch row, " + std::to_string(batch),
+              "be one per batch row, " + std::to_string(batch),
               std::to_string(call.row_caches.size()));
   check_value(!has_extents(options), "options with row_caches",
-              "hold nothing that has an extent of rows, queries or keys", "some");
+              "hold no tensor with an axis of rows, queries or keys", "some");
   for (auto cache = call.row_caches.begin(); cache != call.row_caches.end(); ++cache) {
     check_value(*cache != nullptr && std::find(call.row_caches.begin(), cache, *cache) == cache,
-                "row_caches", "be a cache of its own for each batch row", "one twice or none");
+                "row_caches", "be a cache of its own for each batch row", "a repeated or null one");
     check_cache(**cache, 1);
     if (o.rotary && !call.position_ids)
       check_key_positions<T>(q_len, kv_len, options, {.cache = *cache});

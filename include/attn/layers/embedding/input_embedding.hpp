@@ -65,8 +65,8 @@ class InputEmbedding {
     if (options.positions == Positions::learned) {
       const index_t rows = options.max_positions, before = options.position_offset;
       if (before < 0 || before > (std::numeric_limits<index_t>::max)() - rows) {
-        throw ValueError(message("InputEmbedding", "position_offset", "not be negative or huge",
-                                 std::to_string(before)));
+        throw ValueError(message("InputEmbedding", "position_offset",
+                                 "lie in 0 .. 2^63 - 1 - max_positions", std::to_string(before)));
       }
       positions = Embedding<T>(before + rows, options.d_model);
     } else if (options.positions == Positions::sinusoidal) {

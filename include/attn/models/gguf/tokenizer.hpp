@@ -39,7 +39,7 @@ inline Tokenizer gguf_sentencepiece(const GgufKeys& keys) {
                                      .prefix = has_prefix ? SpacePrefix::every : SpacePrefix::none,
                                      .strip = has_prefix ? SpaceStrip::one : SpaceStrip::none};
   if (vocabulary.kinds.empty()) {
-    keys.fail("token_type", "say which tokens are bytes", "none");
+    keys.fail("token_type", "mark the tokens that are bytes", "none");
   }
   const auto scores = keys.array<float>("scores");
   vocabulary.scores.assign(scores.begin(), scores.end());
@@ -125,7 +125,8 @@ inline Tokenizer gguf_tokenizer(const GgufFile& file,
                               ignore_keys);
   const auto model = keys.get<std::string_view>("model");
   if (model != "gpt2" && model != "llama") {
-    keys.fail("model", "be gpt2 (byte-level BPE) or llama (SentencePiece's BPE): no other is read",
+    keys.fail("model",
+              "be gpt2 (byte-level BPE) or llama (SentencePiece's BPE): no other is supported",
               detail::quote(model));
   }
   Tokenizer result =

@@ -40,7 +40,7 @@ inline VitOptions vit_options_of(const ConfigFile& config, const PretrainedOptio
   };
   check_pair("image_size", sizes);
   check_pair("patch_size", sides);
-  if (sides.front() != sides.back()) config.fail("patch_size", "be that of squares", "two sizes");
+  if (sides.front() != sides.back()) config.fail("patch_size", "be square", "two sizes");
   const VitOptions result{.image_height = sizes.front(),
                           .image_width = sizes.back(),
                           .patch_size = sides.front(),

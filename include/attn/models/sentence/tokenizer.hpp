@@ -56,7 +56,7 @@ inline WordPieceTokenizer wordpiece_of(const std::filesystem::path& folder,
                                        std::string_view vocabulary,
                                        const std::filesystem::path& path) {
   const ConfigFile config = config_if_there(folder / "tokenizer_config.json");
-  check_only(config, "do_lower_case", true, "true: cased models are not read");
+  check_only(config, "do_lower_case", true, "true: cased models are not supported");
   check_only(config, "strip_accents", true, "true");
   check_only(config, "tokenize_chinese_chars", true, "true");
   return WordPieceTokenizer(vocabulary, path.string());
