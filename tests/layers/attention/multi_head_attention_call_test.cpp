@@ -378,7 +378,7 @@ TEST(MultiHeadAttentionCallErrors, LeaveOutputAndCacheAsTheyWere) {
   KvCache<float> windowed = module.make_cache(2, 8, 4);
   EXPECT_EQ(
       error(value, {.masked_row = MaskedRow::mean}, {.cache = &windowed}),
-      "[MultiHeadAttention] cache must have no window with MaskedRow::mean, which takes hidden "
+      "[MultiHeadAttention] cache must have no window with MaskedRow::mean, which needs the masked "
       "values, too; found one.");
   EXPECT_EQ(windowed.length(), 0);
   module.forward(x, x, x, y, {}, {.cache = &cache});
