@@ -420,6 +420,14 @@ TEST(QuantizeErrors, WeightsThatOverflow16Bits) {
   EXPECT_TRUE(contains(error_of<ValueError>([&] { load_state_dict(small, file); }),
                        "fit F16, at most 65504; found 70000 at element 9"));
   EXPECT_EQ(float{small.weight(0, 0)}, 0);
+  Tensor2<double> wide({3, 4});
+  wide(2, 1) = 1e39;  // infinity in float, too
+  const Tensor1<float> bias({3});
+  save_safetensors(folder / "wide.safetensors", {{"weight", wide}, {"bias", bias}});
+  EXPECT_TRUE(contains(error_of<ValueError>([&] {
+                         load_state_dict(small, SafetensorsFile(folder / "wide.safetensors"));
+                       }),
+                       "found 1e+39 at element 9"));
   linear.weight(2, 1) = std::numeric_limits<float>::max();
   EXPECT_TRUE(
       contains(error_of<ValueError>([&] { quantize(linear, {.weights = WeightFormat::bf16}); }),

@@ -175,12 +175,14 @@ LoadReport load_state_dict(Module& module, const File& file, const LoadOptions& 
       const detail::StoredAs stored(options, without_prefix(full));
       stored.check(file, full, out);
       if constexpr (std::is_same_v<T, float16>) {
-        Tensor<float, Rank> values(out.shape());
-        stored.load(file, full, values.view());
-        detail::check_overflow<float16>(
-            "load_state_dict",
-            detail::concat(detail::quote(file.file_name()), ": tensor ", detail::quote(full)),
-            std::span<const float>(values.elements()));
+        if (file.dtype(full) != DType::F16) {
+          Tensor<double, Rank> values(out.shape());
+          stored.load(file, full, values.view());
+          detail::check_overflow<float16>(
+              "load_state_dict",
+              detail::concat(detail::quote(file.file_name()), ": tensor ", detail::quote(full)),
+              std::span<const double>(values.elements()));
+        }
       }
       report.loaded.push_back(full);
     } else {

@@ -190,6 +190,15 @@ TEST(LayerNormLarge, KnownRows) {
     Tensor2<bfloat16> small({1, 512});
     small.fill(bfloat16(1e20F));
     EXPECT_EQ(float{rms_norm(small, {}, 1e-5, {.isa = isa})(0, 5)}, 1);
+    // A mean that is rounded would make these +-1, a sum that overflows NaN.
+    for (const float value : {1e30F, 3e38F}) {
+      for (const index_t n : {7, 500}) {
+        Tensor2<float> equal({1, n});
+        equal.fill(value);
+        const Tensor2<float> zeros = layer_norm(equal, {}, {}, 1e-5, {.isa = isa});
+        for (index_t k = 0; k < n; ++k) EXPECT_EQ(zeros(0, k), 0) << value << ", " << n;
+      }
+    }
     // NaN and infinity stay what they were.
     same(0, 3) = std::numeric_limits<float>::infinity();
     const Tensor2<float> infinite = rms_norm(same, {}, 1e-5, {.isa = isa});

@@ -88,11 +88,12 @@ class SafetensorsFolder {
                 detail::concat(detail::quote(file_name_), ": tensor ", detail::quote(name)),
                 "exist", detail::concat("none of that name among ", places_.size())));
   }
+
+  /// See SafetensorsFile.
+  DType dtype(std::string_view name) const { return file_of(name).dtype(name); }
   const std::vector<index_t>& shape(std::string_view name) const {
     return file_of(name).shape(name);
   }
-
-  /// See SafetensorsFile.
   template <TensorElement T, int Rank>
   Tensor<T, Rank> load(std::string_view name) const {
     return file_of(name).load<T, Rank>(name);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "attn/core/tensor.hpp"
 #include "attn/exec/caches.hpp"
@@ -35,10 +36,10 @@ struct Backend<family::Norms, In, Acc> {
 
 /// For a finite row whose sum of squares overflows: to = s from, with s the power of two that puts
 /// the largest magnitude into [0.5, 1). Returns s, or 0 for a row that is not finite or is 0, and
-/// then writes nothing. to may be from. A normalised row does not change with s if eps becomes
-/// s^2 eps.
+/// then writes nothing. to may be from. centers: also subtracts s from[0], so that the mean of
+/// equal numbers is exact. The normalised row stays the same if eps becomes shrunk_eps(eps, s).
 template <class T>
-ATTN_COLD T shrink_row(index_t n, const T* from, T* to) {
+ATTN_COLD T shrink_row(index_t n, const T* from, T* to, bool centers) {
   T largest = 0;
   for (index_t k = 0; k < n; ++k) {
     if (!std::isfinite(from[k])) return 0;
@@ -47,9 +48,15 @@ ATTN_COLD T shrink_row(index_t n, const T* from, T* to) {
   if (largest == 0) return 0;
   int exponent = 0;
   std::frexp(largest, &exponent);
-  const T s = std::ldexp(T{1}, -exponent);
-  for (index_t k = 0; k < n; ++k) to[k] = from[k] * s;
+  const T s = std::ldexp(T{1}, -exponent), shift = centers ? from[0] * s : T{0};
+  for (index_t k = 0; k < n; ++k) to[k] = from[k] * s - shift;
   return s;
+}
+
+/// s^2 eps; not rounded to 0, so that a row of equal numbers is not divided by 0.
+template <class T>
+T shrunk_eps(T eps, T s) {
+  return eps > T{0} ? (std::max)(eps * s * s, (std::numeric_limits<T>::min)()) : T{0};
 }
 
 }  // namespace detail

@@ -46,8 +46,11 @@ inline void layer_norm_row(index_t n, const T* from, const T* weight, const T* b
   for (; j < n; ++j) square += (from[j] - mean) * (from[j] - mean);
   const T scale = T{1} / std::sqrt(square / static_cast<T>(n) + eps);
   if (!(scale > T{0})) {
-    const T s = detail::shrink_row(n, from, to);
-    if (s > T{0}) return layer_norm_row<T>(n, to, weight, bias, eps * s * s, to, past_caches);
+    const T s = detail::shrink_row(n, from, to, true);
+    if (s > T{0}) {
+      eps = detail::shrunk_eps(eps, s);
+      return layer_norm_row<T>(n, to, weight, bias, eps, to, past_caches);
+    }
   }
   each_vector<T>(n, [&](index_t k, auto lanes) {
     V y = (load(from + k, lanes) - V::all(mean)) * V::all(scale);
@@ -68,8 +71,10 @@ inline void rms_norm_row(index_t n, const T* from, const T* weight, T eps, T* to
   });
   const T scale = T{1} / std::sqrt(sum(squares) / static_cast<T>(n) + eps);
   if (!(scale > T{0})) {
-    const T s = detail::shrink_row(n, from, to);
-    if (s > T{0}) return rms_norm_row<T>(n, to, weight, eps * s * s, to, past_caches);
+    const T s = detail::shrink_row(n, from, to, false);
+    if (s > T{0}) {
+      return rms_norm_row<T>(n, to, weight, detail::shrunk_eps(eps, s), to, past_caches);
+    }
   }
   each_vector<T>(n, [&](index_t k, auto lanes) {
     V y = load(from + k, lanes) * V::all(scale);

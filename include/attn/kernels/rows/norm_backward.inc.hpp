@@ -28,24 +28,26 @@ inline RowMoments<T> moments_of(index_t n, const T* x, T eps, bool centers) {
   return {x, mean, T{1} / std::sqrt(square / static_cast<T>(n) + eps), T{1}};
 }
 
-/// Copies rows whose squares overflowed, scaled down, to `copies`, unless it is null; returns how
-/// many.
+/// Whether squares of the row overflowed, or it is not finite.
 template <class T>
-ATTN_COLD index_t shrink_large_rows(const detail::NormBackwardProblem<T>& problem,
-                                    RowMoments<T>* moments, T* copies) {
+inline bool is_large(const RowMoments<T>& row) {
+  return !(row.scale > T{0});
+}
+
+/// Copies large rows, scaled down, to `copies`.
+template <class T>
+ATTN_COLD void shrink_large_rows(const detail::NormBackwardProblem<T>& problem,
+                                 RowMoments<T>* moments, T* copies) {
   const index_t rows = problem.x.extent(0), n = problem.x.extent(1);
-  index_t count = 0;
   for (index_t i = 0; i < rows; ++i) {
-    if (moments[i].scale > T{0}) continue;
-    T* const to = copies == nullptr ? nullptr : copies + count * n;
-    ++count;
-    if (to == nullptr) continue;
-    const T s = detail::shrink_row(n, moments[i].x, to);
+    if (!is_large(moments[i])) continue;
+    const T s = detail::shrink_row(n, moments[i].x, copies, problem.centers);
     if (!(s > T{0})) continue;
-    moments[i] = moments_of(n, static_cast<const T*>(to), problem.eps * s * s, problem.centers);
+    const T* const copy = copies;
+    moments[i] = moments_of(n, copy, detail::shrunk_eps(problem.eps, s), problem.centers);
     moments[i].shrunk = s;
+    copies += n;
   }
-  return count;
 }
 
 template <class T>
@@ -60,10 +62,9 @@ inline void norm_backward_rows(const detail::NormBackwardProblem<T>& problem,
   detail::for_rows(executor, rows, n, [&](index_t i) {
     moments[i] = moments_of(n, x + i * x_stride, problem.eps, problem.centers);
   });
-  const auto is_large = [](const RowMoments<T>& row) { return !(row.scale > T{0}); };
-  const bool any_large = std::any_of(moments, moments + rows, is_large);
-  Scratch<T> copies(workspace, any_large ? n * shrink_large_rows<T>(problem, moments, nullptr) : 0);
-  if (any_large) shrink_large_rows<T>(problem, moments, copies.data());
+  const index_t large = std::count_if(moments, moments + rows, is_large<T>);
+  Scratch<T> copies(workspace, large * n);
+  if (large > 0) shrink_large_rows(problem, moments, copies.data());
   if (problem.d_weight != nullptr || problem.d_bias != nullptr) {
     detail::for_column_ranges(executor, rows, n, [&](index_t begin, index_t end) {
       if (problem.d_weight != nullptr) {
