@@ -1,9 +1,9 @@
 // Kernel tables of every target, for files compiled with ATTN_COMPILED.
 // SPDX-License-Identifier: Apache-2.0
 //
-// attn/attn.hpp includes this where ATTN_IMPLEMENTATION is defined, in one file of a program that
-// has nothing else in it; or ATTN_IMPLEMENTATION_FLOAT, _DOUBLE and _ELEMENTS in a file each, which
-// are compiled at the same time.
+// attn/attn.hpp includes this if ATTN_IMPLEMENTATION is defined, in one otherwise empty file of a
+// program. Or define ATTN_IMPLEMENTATION_FLOAT, _DOUBLE and _ELEMENTS in one file each, which are
+// then compiled in parallel.
 #pragma once
 
 #include "attn/core/config.hpp"

@@ -12,7 +12,7 @@ ATTN_NAMESPACE_BEGIN
 /// The kernels that compute the rows of one key/value head.
 enum class AttentionPath {
   tiled,   ///< keys packed in panels, tiles of queries: limited by arithmetic
-  decode,  ///< few queries, one pass over keys and values where they lie: limited by memory
+  decode,  ///< few queries, one pass over unpacked keys and values: limited by memory
   mixed,   ///< packed sequences of both kinds
 };
 
@@ -20,7 +20,7 @@ enum class AttentionPath {
 struct AttentionExplanation {
   Isa isa;
   DType element;                 ///< with isa, the backend
-  AttentionPrecision precision;  ///< of q . k; exact where nothing takes the tiled path
+  AttentionPrecision precision;  ///< arithmetic of q . k; exact if nothing takes the tiled path
   /// The register tile of scores (rows x columns) on the tiled path.
   index_t product_queries, product_keys;
   AttentionPath path;
@@ -30,8 +30,8 @@ struct AttentionExplanation {
   /// Pairs of a query tile and a key block. empty: fully masked, never read; full: nothing masked;
   /// partial: some keys masked, or unknown without reading the mask.
   index_t empty = 0, partial = 0, full = 0;
-  double flops = 0;   ///< of both products, over the keys that blocks are trimmed to
-  double bytes = 0;   ///< of queries, keys, values and outputs, once each, hidden keys left out
+  double flops = 0;   ///< of both products, over the keys in trimmed blocks
+  double bytes = 0;   ///< queries, unmasked keys and values, and outputs, once each
   bool fused = true;  ///< false: weights for their average are written to the workspace first
   bool two_pass =
       false;  ///< scores are computed twice: for prob_mod, scores, weights or column sums

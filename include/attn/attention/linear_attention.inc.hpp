@@ -12,7 +12,7 @@ struct StateColumns {
   static constexpr int kVectors = 4, kWidth = kVectors * Vec<T>::kLanes;
   using V = Vec<T>;
 
-  index_t key_dim, width;  ///< width of kWidth columns exist; the others stay 0
+  index_t key_dim, width;  ///< the first `width` of kWidth columns exist; the others stay 0
   T* state;                ///< (key_dim, kWidth)
 
   static ATTN_INLINE V load_part(const T* p, index_t left) {

@@ -31,7 +31,7 @@ struct Dropout {
 enum class ScoreStage {
   scaled,      ///< scale q k^T
   softcapped,  ///< after score_mod and softcap
-  masked,      ///< what softmax takes: biases added, -inf where hidden
+  masked,      ///< input of softmax: with biases, -inf where masked out
 };
 
 /// scaled_dot_product_attention(q, k, v, {.mask = causal(), .scale = 0.125})

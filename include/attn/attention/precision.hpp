@@ -58,7 +58,7 @@ struct AttentionPrecisions {
 /// docs/precision.md lists the errors. Source: Zhang et al., "SageAttention" (2024).
 class AttentionPrecision : public detail::AttentionPrecisions<AttentionPrecision> {
  public:
-  using Element = float;  ///< what sums of products of codes become
+  using Element = float;  ///< type of the dequantised sums
   using CodeProducts = detail::TiledProducts<Element> (*)(Isa);
 
   /// Constructs AttentionPrecision::exact.

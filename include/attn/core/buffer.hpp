@@ -119,7 +119,7 @@ class Buffer {
   // Not std::unique_ptr: including <memory> takes a tenth of the compile time of attention.hpp.
   T* data_ = nullptr;
   index_t size_ = 0;
-  bool is_map_ = false;  ///< of zero_pages()
+  bool is_map_ = false;  ///< from zero_pages()
 };
 
 ATTN_NAMESPACE_END

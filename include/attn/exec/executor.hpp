@@ -80,8 +80,8 @@ namespace detail {
 
 /// One per thread.
 struct ForkState {
-  bool had_threads = false;   ///< at its last fork(), its process had other threads
-  bool lost_threads = false;  ///< it is a child's copy of such a thread
+  bool had_threads = false;   ///< the process had other threads at the last fork()
+  bool lost_threads = false;  ///< this thread is in a child of such a fork()
 };
 inline thread_local constinit ForkState fork_state;
 

@@ -282,7 +282,7 @@ class Seq2SeqSession {
   index_t num_beams_;
   Tensor2<index_t> src_;
   Tensor3<T> memory_;
-  Tensor2<bool> padding_, reordered_;  ///< which tokens of the target are padding (batch, capacity)
+  Tensor2<bool> padding_, reordered_;  ///< true where a target token is padding (batch, capacity)
   std::vector<DecoderLayerCache<T>> caches_;
 };
 

@@ -15,7 +15,7 @@ ATTN_NAMESPACE_BEGIN
 
 struct TextGenerationOptions {
   index_t max_new_tokens = 0;                    ///< at least 1, including the end token
-  std::optional<SamplingOptions> sampling = {};  ///< if not given, greedy
+  std::optional<SamplingOptions> sampling = {};  ///< default: greedy
   LogitOptions logits = {};  ///< penalties and biases; penalties include the prompt's tokens
   /// Called with the logits (vocab_size) and all tokens so far, before penalties; may change the
   /// logits.
@@ -37,11 +37,11 @@ enum class AnswerEnd {
   stop_text,
   length,   ///< max_new_tokens
   context,  ///< the session is full
-  caller,   ///< on_text said so
+  caller,   ///< on_text returned false
 };
 
 struct GeneratedText {
-  std::vector<index_t> ids;  ///< the end token included
+  std::vector<index_t> ids;  ///< including the end token
   std::string text;          ///< without it, and without a stop text; valid UTF-8
   AnswerEnd end = AnswerEnd::length;
   /// For each token, the natural logarithm of its probability in the model, before any change of
@@ -50,7 +50,7 @@ struct GeneratedText {
   /// All tokens up to the last of ids; fewer if the context was shortened. The session has
   /// processed all but the last.
   std::vector<index_t> context;
-  index_t drafted = 0, accepted = 0;  ///< guesses verified, and those of them that came true
+  index_t drafted = 0, accepted = 0;  ///< draft tokens verified, and draft tokens accepted
 };
 
 /// log(softmax(logits))(id), summed in double. Shape: logits (vocab_size).
@@ -244,9 +244,9 @@ inline GeneratedText generate_text(const LanguageModel& model, GptSession<float>
 
 /// One of several conversations that generate_texts() answers together.
 struct Conversation {
-  GptSession<float>* session = nullptr;  ///< as of generate_text(), and of no other conversation
-  std::vector<index_t> ids = {};         ///< of which the session has seen the first
-  TextGenerationOptions options = {};    ///< of this conversation alone
+  GptSession<float>* session = nullptr;  ///< of one row, used by no other conversation
+  std::vector<index_t> ids = {};         ///< the session has processed the first of them
+  TextGenerationOptions options = {};    ///< options of this conversation
 };
 
 /// Answers several conversations of any lengths, each bit for bit as generate_text() alone. Prompts

@@ -92,7 +92,7 @@ class Sampler {
  private:
   struct Candidate {
     double weight;  ///< probability up to a common factor
-    double logit;   ///< tells apart what rounds to the same weight
+    double logit;   ///< orders candidates whose weights are equal after rounding
     index_t token;
 
     /// The more likely first; a strict order, so that sorting has a unique result.

@@ -62,9 +62,9 @@ struct LoadOptions {
 /// Names as in the file, prefix included.
 struct LoadReport {
   std::vector<std::string> loaded;   ///< in the module's order
-  std::vector<std::string> missing;  ///< what the module has and the file has not
+  std::vector<std::string> missing;  ///< names that the file lacks
   std::vector<std::string>
-      unexpected;  ///< what the file has under the prefix, not ignored, and the module has not
+      unexpected;  ///< names under the prefix that the module lacks, without ignored ones
 };
 
 /// A SafetensorsFile or SafetensorsFolder.
@@ -228,8 +228,8 @@ void load_state_dict(Module&, const File&, const LoadOptions& = {}) {
 struct SaveOptions {
   /// The same options as LoadOptions, so that equal values load what was saved.
   std::string prefix = {};
-  std::function<std::string(std::string_view)> rename = {};  ///< as that of LoadOptions
-  SafetensorsMetadata metadata = {};  ///< texts by name, in the head of the file
+  std::function<std::string(std::string_view)> rename = {};  ///< see LoadOptions::rename
+  SafetensorsMetadata metadata = {};  ///< texts by name, in the file's header
 };
 
 /// The module's parameters in its own order, under PyTorch's names or those that `options` derive

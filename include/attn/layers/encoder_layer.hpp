@@ -12,13 +12,13 @@ struct TransformerLayerOptions {
   index_t d_model = 0;             ///< features of a token
   index_t nhead = 1;               ///< query heads
   index_t dim_feedforward = 2048;  ///< hidden features of the feed-forward
-  double dropout = 0.1;            ///< at PyTorch's places, only in calls that save for backward
+  double dropout = 0.1;  ///< where PyTorch applies it, only in calls that save for backward
   Activation activation = Activation::relu;  ///< of the feed-forward
   double layer_norm_eps = 1e-5;              ///< epsilon of the norms
   bool norm_first = false;  ///< pre-norm: x + f(norm(x)); otherwise post-norm: norm(x + f(x))
   /// With norm_first: x + norm(f(norm(x))), as in Gemma 2; has no backward.
   bool norm_behind = false;
-  bool bias = true;                 ///< of linear maps and norms
+  bool bias = true;                 ///< of linear layers and norms
   bool gated = false;               ///< gated feed-forward: see FeedForwardOptions
   NormKind norm = NormKind::layer;  ///< layer norm or RMS norm
   /// Further options of attention; the layer sets embed_dim and num_heads, and bias only if it has

@@ -67,7 +67,7 @@ struct FeedForwardOptions {
   index_t dim_feedforward = 2048;            ///< hidden features
   Activation activation = Activation::relu;  ///< silu is swish
   bool gated = false;  ///< hidden = activation(gate(x)) up(x): SwiGLU with silu, GeGLU with gelu
-  bool bias = true;    ///< of the linear maps
+  bool bias = true;    ///< of the linear layers
 };
 
 /// (.., d_model) to (.., dim_feedforward) and back. Sources: "Attention Is All You Need" (2017),

@@ -10,9 +10,10 @@ ATTN_NAMESPACE_BEGIN
 
 template <class T>
 struct FeedForwardSaved {
-  LinearSaved<T> linear1, linear2;  ///< inputs of both; the second's is what the activation gave
-  Saved<T, 3> before;               ///< what linear1 gave: gated, the gate, then up
-  detail::DropoutPlace dropout;     ///< behind the activation; set by layers
+  LinearSaved<T> linear1,
+      linear2;                   ///< inputs of both; that of the second is the activation's output
+  Saved<T, 3> before;            ///< output of linear1; gated: the gate, then up
+  detail::DropoutPlace dropout;  ///< behind the activation; set by layers
 
   index_t bytes() const { return linear1.bytes() + linear2.bytes() + before.bytes(); }
 };

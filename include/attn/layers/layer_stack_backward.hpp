@@ -14,10 +14,10 @@ struct StackSaved {
   /// the memory. Set it before forward. Source: Chen et al., "Training Deep Nets with Sublinear
   /// Memory Cost" (2016).
   bool recompute = false;
-  std::vector<LayerSaved> layers;   ///< with recompute one, which all layers use
+  std::vector<LayerSaved> layers;   ///< one for all layers with recompute
   std::vector<Saved<T, 3>> inputs;  ///< with recompute
   NormSaved<T> norm;
-  DropoutStep dropout;  ///< its layer is the number of the first
+  DropoutStep dropout;  ///< its layer is the index of the first layer
 
   index_t bytes() const {
     index_t sum = norm.bytes();
@@ -211,7 +211,7 @@ template <class T>
 struct TransformerSaved {
   EncoderSaved<T> encoder;
   DecoderSaved<T> decoder;
-  Saved<T, 3> memory;   ///< what the encoder gave
+  Saved<T, 3> memory;   ///< the encoder's result
   DropoutStep dropout;  ///< layers of the decoder are numbered behind those of the encoder
 
   index_t bytes() const { return encoder.bytes() + decoder.bytes() + memory.bytes(); }

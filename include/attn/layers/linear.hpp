@@ -208,7 +208,7 @@ class Linear {
     visit(*this, f, prefixes);
   }
 
-  Tensor2<T> weight;  ///< (out, in); empty where it is compressed
+  Tensor2<T> weight;  ///< (out, in); empty if compressed
   Tensor1<T> bias;    ///< (out), or empty
 
  private:

@@ -22,7 +22,7 @@ struct BertOptions {
   double layer_norm_eps = 1e-12;  ///< epsilon of all norms
   Activation hidden_act = Activation::gelu;  ///< activation of the feed-forward
   double hidden_dropout_prob = 0.1;          ///< only in calls that save for backward
-  bool pooler = false;                       ///< tanh of a linear map of the first token
+  bool pooler = false;                       ///< tanh of a linear layer on the first token
 
   InputEmbeddingOptions embedding_options() const {
     return {.vocab_size = vocab_size,

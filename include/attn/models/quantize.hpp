@@ -12,14 +12,14 @@ ATTN_NAMESPACE_BEGIN
 
 /// How weights are stored: bits per weight, including scales.
 enum class WeightFormat {
-  int8,  ///< 8 and a float a row
-  q8_0,  ///< 8.5: the blocks of GGUF's types, 32 neighbours with a scale
-  q5_1,  ///< 9, of which 6 count; and an offset
-  q5_0,  ///< 8.5, of which 5.5 count
-  q4_1,  ///< 5; and an offset
-  q4_0,  ///< 4.5
-  bf16,  ///< 16: no codes but bfloat16; activations are exact or bf16
-  f16,   ///< the same of float16
+  int8,  ///< 8 bits, and a float per row
+  q8_0,  ///< 8.5 bits: GGUF blocks, 32 neighbours with a scale
+  q5_1,  ///< 9 bits in memory, 6 in files; with an offset
+  q5_0,  ///< 8.5 bits in memory, 5.5 in files
+  q4_1,  ///< 5 bits, with an offset
+  q4_0,  ///< 4.5 bits
+  bf16,  ///< 16 bits: bfloat16; activations are exact or bf16
+  f16,   ///< 16 bits: float16; activations are exact or bf16
 };
 
 struct QuantizeOptions {

@@ -13,9 +13,9 @@ ATTN_NAMESPACE_BEGIN
 /// Ids of the special tokens that a tokenizer's file names.
 struct SpecialTokens {
   std::optional<index_t> bos;
-  std::vector<index_t> ends;           ///< with any of which an answer, or a text, ends
+  std::vector<index_t> ends;           ///< each of them ends an answer or a text
   bool add_bos = false;                ///< before texts; chat templates write it themselves
-  std::optional<index_t> behind = {};  ///< texts that are read whole, as encoders do
+  std::optional<index_t> behind = {};  ///< written after texts of encoders
 
   bool is_end(index_t id) const { return std::find(ends.begin(), ends.end(), id) != ends.end(); }
   /// Adds an id to `ends` unless it is already there.

@@ -18,11 +18,11 @@ struct BpeVocabulary {
   std::vector<std::string_view> tokens;      ///< by id, spelled in the letters that stand for bytes
   std::vector<TokenKind> kinds = {};         ///< by id; empty: all normal
   std::map<index_t, TokenEdges> edges = {};  ///< of special tokens, by id; none: all false
-  std::vector<std::string_view> merges = {};  ///< "left right", the most urgent first
+  std::vector<std::string_view> merges = {};  ///< "left right", highest priority first
   PreTokenizer pre_tokenizer = PreTokenizer::gpt2;
-  bool ignore_merges = false;  ///< a word that is a token is that token, as in Llama 3
-  bool nfc = false;  ///< texts become Unicode's form C first, special tokens in them apart
-  std::optional<index_t> unknown = {};  ///< of bytes that have no token; none: they are left out
+  bool ignore_merges = false;  ///< a whole word that is a token is not split, as in Llama 3
+  bool nfc = false;            ///< normalise texts to Unicode form C first, except special tokens
+  std::optional<index_t> unknown = {};  ///< token of bytes without a token; none: they are left out
 };
 
 namespace detail {

@@ -229,7 +229,7 @@ class ChatTemplate {
     message,
     none,
     in_first_question,
-    before_first_question,  ///< the same, trimmed apart from it
+    before_first_question,  ///< as above, trimmed separately
     in_last_question,
   };
 
@@ -476,7 +476,7 @@ class ChatTemplate {
   /// and gap content behind_answer close after.
   std::string open_, role_end_, gap_, close_, after_, behind_answer_;
   std::string system_begin_, system_end_ = "\n\n";  ///< of a system message within a question
-  std::string system_head_;  ///< what a system message begins with, which there always is then
+  std::string system_head_;  ///< the beginning of a system message, which is then always written
   System system_ = System::message;
   bool trims_ = false, trims_answers_ = false, alternates_ = false, only_known_roles_ = false;
   bool thinks_ = false, is_mistral_ = false, role_is_token_ = false;

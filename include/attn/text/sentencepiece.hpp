@@ -19,7 +19,7 @@ ATTN_NAMESPACE_BEGIN
 
 /// How a text, or the part between its special tokens, is split into tokens.
 enum class SentencePieceKind {
-  bpe,      ///< of two neighbours that are a token together the one with the highest score merges
+  bpe,      ///< merges the pair whose token has the highest score
   unigram,  ///< the tokens whose scores, logarithms of probabilities, have the largest sum
 };
 
@@ -27,7 +27,7 @@ enum class SentencePieceKind {
 enum class SpacePrefix {
   none,
   every,       ///< before every part between special tokens
-  every_word,  ///< the same, unless the part begins with a space
+  every_word,  ///< as above, unless the part begins with a space
   first_word,  ///< before the first part, unless it begins with one
 };
 
@@ -48,13 +48,13 @@ struct SentencePieceVocabulary {
   std::vector<std::string_view> tokens;      ///< by id, with U+2581 for spaces and <0x0A> for bytes
   std::vector<TokenKind> kinds = {};         ///< by id; empty: all normal
   std::map<index_t, TokenEdges> edges = {};  ///< of special tokens, by id; none: all false
-  std::vector<double> scores = {};           ///< by id; of BPE instead of merges
-  std::vector<std::string_view> merges = {};  ///< "left right", the most urgent first
+  std::vector<double> scores = {};           ///< by id; for BPE instead of merges
+  std::vector<std::string_view> merges = {};  ///< "left right", highest priority first
   SentencePieceKind kind = SentencePieceKind::bpe;
   SpacePrefix prefix = SpacePrefix::every;
   bool cuts_words = false;     ///< no token stretches over a space within the text
   bool drops_space = false;    ///< texts are the parts between white space, each with its prefix
-  bool ignore_merges = false;  ///< a text, or a word, that is a token is that token
+  bool ignore_merges = false;  ///< a whole text or word that is a token is not split
   /// The token of characters that have neither token nor bytes; none: they are left out.
   std::optional<index_t> unknown = {};
   bool fuse_unknown = true;  ///< several of them in a row are one

@@ -19,23 +19,23 @@ ATTN_NAMESPACE_BEGIN
 enum class TokenKind : std::int32_t {
   normal = 1,
   unknown = 2,
-  control = 3,       ///< a special token: parsed only where a text is told to hold such
-  user_defined = 4,  ///< a word of its own wherever it stands
-  unused = 5,        ///< no text becomes it
+  control = 3,       ///< a special token: parsed only in a TextPiece with parse_special
+  user_defined = 4,  ///< split off wherever it occurs in a text
+  unused = 5,        ///< never produced from a text
   byte = 6,          ///< one byte, spelled <0x0A>: for characters without a token, in SentencePiece
 };
 
 /// How a special token treats the text around it, as in the added tokens of tokenizer.json.
 struct TokenEdges {
-  bool single_word = false;  ///< found only where no letter, digit or underscore stands beside it
-  bool lstrip = false;       ///< takes white space before it along,
-  bool rstrip = false;       ///< and behind it
+  bool single_word = false;  ///< matches only without a letter, digit or underscore beside it
+  bool lstrip = false;       ///< removes white space before it,
+  bool rstrip = false;       ///< and after it
 };
 
 /// A piece of a text. Text from a user must not become control tokens, whatever it looks like.
 struct TextPiece {
   std::string text;
-  bool parse_special = false;  ///< whether control tokens written out in it are these tokens
+  bool parse_special = false;  ///< whether control tokens spelled out in it are parsed
 };
 
 namespace detail {

@@ -148,7 +148,7 @@ class Tokenizer {
   /// The text of the pieces so far that is not encoded yet.
   struct Rest {
     std::string text;
-    bool strips = false;  ///< white space that follows belongs to the last special token
+    bool strips = false;  ///< the last special token removes white space after it
   };
 
   template <class Vocabulary>

@@ -25,10 +25,10 @@ struct CodeScratch {
   T* key_scales = nullptr;         ///< of its columns
   T* means = nullptr;              ///< (score_dim, kMaxMeans)
   T* centered = nullptr;           ///< keys of one mean
-  std::int8_t* line = nullptr;     ///< a key in codes
+  std::int8_t* line = nullptr;     ///< a quantised key
   std::int8_t* queries = nullptr;  ///< rows of a task, in whole tiles
   T* query_scales = nullptr;
-  std::int32_t* starts = nullptr;  ///< of the sums of their products
+  std::int32_t* starts = nullptr;  ///< initial values of the sums of their products
 
   CodeScratch() = default;
   CodeScratch(ScratchLayout& layout, index_t score_dim, index_t block_kv, index_t height) {

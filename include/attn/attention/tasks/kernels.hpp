@@ -31,8 +31,8 @@ struct TiledProducts {
   index_t tile_rows;  ///< queries of a tile
   /// Constructs the path of `task` in `memory`; it is trivially destructible.
   ScorePath<T>& (*make_path)(PathMemory& memory, const ForwardTask<T>& task);
-  const CodeKernels<T>* codes = nullptr;  ///< of products of codes
-  const PairKernels<T>* pairs = nullptr;  ///< where the target multiplies pairs
+  const CodeKernels<T>* codes = nullptr;  ///< for int8 products
+  const PairKernels<T>* pairs = nullptr;  ///< if the target has pair products
 };
 
 template <class Path, class T>

@@ -17,7 +17,7 @@ inline constexpr index_t kPairRows = 32, kPairColumns = 32, kPairStep = 32;
 
 template <class T>
 struct PairScratch {
-  bfloat16* queries = nullptr;    ///< rows of a task, in whole tiles, filled up with zeros
+  bfloat16* queries = nullptr;    ///< rows of a task, padded with zeros to whole tiles
   T* keys = nullptr;              ///< pairs: panels of one block
   T* lines = nullptr;             ///< pairs: the keys of a panel
   ElementPair* values = nullptr;  ///< (pairs of keys, out_stride)

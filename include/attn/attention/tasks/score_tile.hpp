@@ -19,7 +19,7 @@ struct ScoreTile {
   index_t query_stride;
 
   index_t first_key;  ///< of the block: column 0 of the scores
-  KeyRange keys;      ///< that some of the rows see
+  KeyRange keys;      ///< keys visible to at least one row
   /// Score columns of `keys`, from the start of a panel on, so that each lane adds up the same keys
   /// whatever other rows a tile holds.
   KeyRange columns;
@@ -68,7 +68,7 @@ void mask_tile(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
 /// The keys of one block that a task visits, and those of its next block, which may be empty.
 struct KeyBlock {
   index_t first;  ///< of the whole block
-  KeyRange keys;  ///< that some row of the task sees
+  KeyRange keys;  ///< keys visible to at least one row of the task
   KeyRange next;
 
   bool is_last() const { return next.begin >= next.end; }

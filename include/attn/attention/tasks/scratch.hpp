@@ -26,8 +26,8 @@ struct ForwardScratch {
   T* q;                   ///< copied queries, in whole tiles
   T* sums;                ///< of weights times values, in whole tiles
   QueryRow<T>* rows;
-  CodeScratch<T> codes;  ///< in place of k, where 8-bit codes are multiplied
-  PairScratch<T> pairs;  ///< where some target would multiply pairs of bfloat16
+  CodeScratch<T> codes;  ///< instead of k, if int8 values are multiplied
+  PairScratch<T> pairs;  ///< if a target multiplies pairs of bfloat16
 
   ForwardScratch(ScratchLayout& layout, const AttentionProblem<T>& problem,
                  const AttentionPlan& plan)
@@ -59,8 +59,8 @@ struct ForwardScratch {
 /// Scratch memory of one call. Pointers to parts that the call does not need are null.
 template <class T>
 struct CallScratch {
-  T* weights;           ///< where only their average is requested
-  RowState<T>* states;  ///< of all rows, where they outlive their task
+  T* weights;           ///< if only their average is requested
+  RowState<T>* states;  ///< of all rows, if they outlive their task
   AttentionPlan::Sequence* sequences;
   ForwardScratch<T>* workers;  ///< of each thread
   T* split_sums;               ///< kMaxDecodeRows rows of each split

@@ -17,7 +17,7 @@ enum class GgufType : std::uint32_t {
   F32 = 0,
   F16 = 1,
   Q4_0 = 2,  ///< 32 codes of 4 bits, a scale
-  Q4_1 = 3,  ///< and an offset
+  Q4_1 = 3,  ///< with an offset
   Q5_0 = 6,
   Q5_1 = 7,
   Q8_0 = 8,   ///< 32 codes of 8 bits, a scale

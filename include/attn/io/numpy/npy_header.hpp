@@ -18,7 +18,7 @@ ATTN_NAMESPACE_BEGIN
 struct NpyHeader {
   DType dtype = DType::F32;
   bool is_big_endian = false;
-  bool is_fortran_order = false;  ///< the first axis lies closest
+  bool is_fortran_order = false;  ///< the first axis is contiguous
   std::vector<index_t> shape;
   std::size_t data_begin = 0;  ///< from the start of the header
   std::size_t data_size = 0;   ///< bytes

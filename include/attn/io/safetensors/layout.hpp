@@ -23,7 +23,7 @@ using SafetensorsMetadata = std::map<std::string, std::string, std::less<>>;
 /// One tensor's type, extents, and bytes [begin, end) within the data that follow the header.
 struct SafetensorsEntry {
   std::optional<DType> dtype;
-  std::string unknown_dtype;  ///< the file's word for it, where attn knows none
+  std::string unknown_dtype;  ///< the file's name for it, if attn does not support it
   std::vector<index_t> shape;
   std::uint64_t begin = 0, end = 0;
 };

@@ -44,7 +44,7 @@ template <Float16Element E>
 struct Backend<family::Products, E, float> {
   static constexpr bool kExtended = true;
   index_t panel_width;  ///< columns of a panel of packed weights
-  index_t k_step;       ///< packed weights are filled up to a multiple of so many k
+  index_t k_step;       ///< packed weights are padded to a multiple of this many k
   Kernel<ElementsProblem<E>> gemm;
   Kernel<PackProblem<E>> pack_weights;
   Kernel<UnpackProblem<E>> unpack_weights;

@@ -26,7 +26,7 @@ struct GemmProblem {
   index_t m, n, k;
   const T* a;
   index_t a_row, a_k;
-  const T* b;  ///< nullptr where packed_b or a source is given
+  const T* b;  ///< nullptr if packed_b or a source is given
   index_t b_k, b_column;
   const T* packed_b;
   T* c;

@@ -13,7 +13,7 @@ ATTN_NAMESPACE_BEGIN
 
 /// How activations are converted before they are multiplied by quantised weights.
 enum class ActivationFormat {
-  exact,  ///< floats as they are: the products of the weights that dequantize() gives, bit for bit
+  exact,  ///< unconverted floats: bit for bit the products with the weights of dequantize()
   /// Rounded to bfloat16, to nearest even; then computed as with exact, but with WeightFormat::bf16
   /// in pairs where that is faster.
   bf16,

@@ -15,10 +15,10 @@ ATTN_NAMESPACE_BEGIN
 
 /// How quantised values are decoded: weight = scale * (code - zero) + offset.
 struct QuantizedFormat {
-  int bits = 8;  ///< 4 or 8, that a code takes
+  int bits = 8;  ///< bits per code: 4 or 8
   index_t block =
-      32;          ///< neighbours along k that share scale and offset: 16, 32, or 0: all of them
-  int zero = 128;  ///< of codes 0 .. 2^bits - 1
+      32;          ///< neighbours along k that share scale and offset: 16, 32, or 0: a whole row
+  int zero = 128;  ///< the code of weight 0, in 0 .. 2^bits - 1
   bool has_offset = false;
   bool has_wide = true;  ///< codes above 127 occur
   bool float_scales =

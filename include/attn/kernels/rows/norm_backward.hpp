@@ -16,7 +16,7 @@ struct NormBackwardProblem {
   TensorView2<const T> d_out, x, residual;
   const T* weight;
   T eps;
-  bool centers;  ///< layer norm, which takes off the mean
+  bool centers;  ///< layer norm, which subtracts the mean
   TensorView2<T> d_x;
   T *d_weight, *d_bias;
 };

@@ -52,7 +52,7 @@ class CallGuard {
 
  private:
   CacheGuard<KvCache<T>> of_cache_;
-  std::list<CacheGuard<KvCache<T>>> of_rows_;  ///< which allocates nothing where there are none
+  std::list<CacheGuard<KvCache<T>>> of_rows_;  ///< does not allocate if there are none
 };
 
 }  // namespace detail

@@ -9,13 +9,14 @@ ATTN_NAMESPACE_BEGIN
 
 template <class T>
 struct MultiHeadAttentionSaved {
-  Saved<T, 3> query, key, value;  ///< inputs; key and value only where they are not the one before
+  Saved<T, 3> query, key,
+      value;  ///< inputs; key and value only if they differ from the previous one
   bool key_is_query = false, value_is_key = false;
-  Saved<T, 3> projected;         ///< what was made of them, (1, 1, elements): queries, keys, values
-  Saved<T, 3> normalized;        ///< q and k behind query_key_norm, where there is one
-  LinearSaved<T> out_proj;       ///< the heads' outputs
-  Saved<Accumulator<T>, 3> lse;  ///< (batch, num_heads, q_len)
-  Saved<Accumulator<T>, 4> mask;  ///< where keys are appended: the mask over all of them
+  Saved<T, 3> projected;          ///< their projections, (1, 1, elements): queries, keys, values
+  Saved<T, 3> normalized;         ///< q and k behind query_key_norm, where there is one
+  LinearSaved<T> out_proj;        ///< the heads' outputs
+  Saved<Accumulator<T>, 3> lse;   ///< (batch, num_heads, q_len)
+  Saved<Accumulator<T>, 4> mask;  ///< with appended keys: the mask over all keys
   /// The view to which backward adds the gradient of options.relative_bias, of the same shape; set
   /// it before backward.
   TensorView2<Accumulator<T>> d_relative_bias = {};
@@ -46,7 +47,7 @@ struct MultiHeadAttentionTraining {
   /// Projections of one call in forward, or their gradients: views of one piece of memory.
   struct Projected {
     TensorView3<T> q, k, v;  ///< (batch, seq, width)
-    TensorView3<T> all;      ///< the three in one, where one product makes them
+    TensorView3<T> all;      ///< the three in one, if one product computes them
   };
 
   /// Whether one product computes queries, keys and values.

@@ -20,20 +20,20 @@ ATTN_NAMESPACE_BEGIN
 /// Selects which coordinates form a pair. Models differ, and the wrong choice raises no error but
 /// gives wrong results.
 enum class RotaryPairs {
-  halves,       ///< (j, j + rotary_dim / 2), as Llama and GPT-NeoX have it
-  interleaved,  ///< (2 j, 2 j + 1), as the paper and GPT-J have it
+  halves,       ///< (j, j + rotary_dim / 2), as in Llama and GPT-NeoX
+  interleaved,  ///< (2 j, 2 j + 1), as in the paper and GPT-J
 };
 
 /// How frequencies change for texts longer than those of training. The names are those of
 /// `rope_scaling` in a config.json, the formulas those of the Python package transformers.
 enum class RotaryScalingKind {
   none,
-  linear,  ///< all slower by `factor`
+  linear,  ///< all frequencies are divided by `factor`
   /// Dynamic NTK: a greater base for calls that reach beyond original_max_positions, from the last
   /// position of a batch row and for all its tokens in this call; cached keys keep their rotation.
   dynamic,
-  llama3,  ///< only the slow ones slower, by wavelength
-  yarn,    ///< the slow ones slower, by number of turns, and longer queries and keys
+  llama3,  ///< only low frequencies are scaled, by wavelength
+  yarn,    ///< low frequencies are scaled, by number of turns, and so are queries and keys
 };
 
 struct RotaryScaling {

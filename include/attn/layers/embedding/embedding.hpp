@@ -137,7 +137,7 @@ class Embedding {
   }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
-  Tensor2<T> weight;  ///< (num_embeddings, embedding_dim); empty where it is compressed
+  Tensor2<T> weight;  ///< (num_embeddings, embedding_dim); empty if compressed
 
  private:
   template <class Self, class Visited>

@@ -10,8 +10,8 @@ ATTN_NAMESPACE_BEGIN
 
 /// How the hidden states of a text's tokens become one vector.
 enum class Pooling {
-  mean,  ///< that of all tokens, those before and behind a text included
-  cls,   ///< the first token's: [CLS], or `<s>`
+  mean,  ///< mean of all tokens, including special tokens
+  cls,   ///< the first token: [CLS], or `<s>`
 };
 
 struct SentenceEncoderOptions {
