@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/layers/decoder_layer_backward.hpp"
+#include "attn/layers/encoder_layer_backward.hpp"
 #include "attn/layers/transformer.hpp"
 
 ATTN_NAMESPACE_BEGIN
