@@ -26,7 +26,7 @@ struct DecoderLayerCache {
   }
 
   /// See KvCache::length() and truncate_to().
-  Length length() const { return {self.length(), memory.length()}; }
+  Length length() const { return {.self = self.length(), .memory = memory.length()}; }
   void truncate_to(const Length& length) {
     self.truncate_to(length.self);
     memory.truncate_to(length.memory);
@@ -70,8 +70,8 @@ class DecoderLayer {
   /// KvCacheOptions.
   DecoderLayerCache<T> make_cache(index_t batch, index_t capacity, index_t memory_len,
                                   std::optional<DType> element = {}) const {
-    return {self_attn.make_cache(batch, capacity, 0, element),
-            multihead_attn.make_cache(batch, memory_len, 0, element)};
+    return {.self = self_attn.make_cache(batch, capacity, 0, element),
+            .memory = multihead_attn.make_cache(batch, memory_len, 0, element)};
   }
 
   template <TensorLike X, TensorLike Memory, class... Functors>

@@ -139,7 +139,8 @@ class Linear {
     if (options.bias) bias = Tensor1<T>({options.out_features});
   }
   Linear(index_t in_features, index_t out_features, bool with_bias = true)
-      : Linear(LinearOptions{in_features, out_features, with_bias}) {}
+      : Linear(LinearOptions{
+            .in_features = in_features, .out_features = out_features, .bias = with_bias}) {}
 
   template <TensorLike X>
   Tensor<T, rank_v<X>> operator()(const X& x, Activation activation = Activation::none,

@@ -30,7 +30,7 @@ class Batches {
                                std::to_string(batch_size)));
     }
     order_.resize(static_cast<std::size_t>(count));
-    move_to({seed, 0, 0});
+    move_to({.seed = seed});
   }
 
   const Position& position() const { return position_; }

@@ -80,12 +80,13 @@ TrainingState load_checkpoint(const std::filesystem::path& path, Model& model,
   TrainingState state;
   state.more = file.metadata();
   state.step = detail::number_in<index_t>(state.more, "training.step");
-  state.batches = {detail::number_in<std::uint64_t>(state.more, "training.seed"),
-                   detail::number_in<index_t>(state.more, "training.epoch"),
-                   detail::number_in<index_t>(state.more, "training.batch")};
+  state.batches = {.seed = detail::number_in<std::uint64_t>(state.more, "training.seed"),
+                   .epoch = detail::number_in<index_t>(state.more, "training.epoch"),
+                   .batch = detail::number_in<index_t>(state.more, "training.batch")};
   if (state.more.contains("training.loss_scale")) {
-    state.loss_scale = {detail::number_in<double>(state.more, "training.loss_scale"),
-                        detail::number_in<index_t>(state.more, "training.finite_steps")};
+    state.loss_scale = {
+        .factor = detail::number_in<double>(state.more, "training.loss_scale"),
+        .finite_steps = detail::number_in<index_t>(state.more, "training.finite_steps")};
   }
   const index_t steps = detail::number_in<index_t>(state.more, "training.optimizer_steps");
   std::erase_if(state.more, [](const auto& entry) { return entry.first.starts_with("training."); });

@@ -30,8 +30,8 @@ double gradient_norm(const std::vector<TrainedParameter<T>>& parameters,
   Scratch<double> sums(execution.scratch(), detail::update_chunks(max_size));
   double sum = 0;
   for (const TrainedParameter<T>& p : parameters) {
-    detail::backend<family::Optimizers, T>(execution).square_sums({p.size, p.gradient, sums.data()},
-                                                                  execution);
+    detail::backend<family::Optimizers, T>(execution).square_sums(
+        {.n = p.size, .x = p.gradient, .sums = sums.data()}, execution);
     for (index_t chunk = 0; chunk < detail::update_chunks(p.size); ++chunk) {
       sum += sums.data()[chunk];
     }
@@ -69,7 +69,7 @@ double clip_gradient_norm(const std::vector<TrainedParameter<T>>& parameters, do
   if (!(factor < T{1})) return norm;
   const auto& kernels = detail::backend<family::Optimizers, T>(execution);
   for (const TrainedParameter<T>& p : parameters) {
-    kernels.scale({p.size, p.gradient, factor}, execution);
+    kernels.scale({.n = p.size, .x = p.gradient, .factor = factor}, execution);
   }
   return norm;
 }

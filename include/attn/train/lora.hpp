@@ -55,8 +55,9 @@ class Lora {
     const auto add = [&](std::string_view name, const TensorView2<const T>& weight) {
       if (!name.ends_with(kWeight) || !options.takes(name)) return;
       weights.emplace_back(weight);
-      adapters_.push_back({std::string(name), Tensor2<T>({options.rank, weight.extent(1)}),
-                           Tensor2<T>({weight.extent(0), options.rank})});
+      adapters_.push_back({.name = std::string(name),
+                           .a = Tensor2<T>({options.rank, weight.extent(1)}),
+                           .b = Tensor2<T>({weight.extent(0), options.rank})});
       const double bound = 1 / std::sqrt(static_cast<double>(weight.extent(1)));
       auto draw = [&] { return bound * (2 * numbers.uniform() - 1); };
       for (T& x : adapters_.back().a.elements()) x = static_cast<T>(draw());

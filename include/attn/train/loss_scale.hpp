@@ -54,7 +54,7 @@ class LossScale {
             options.backoff);
     require(options.growth_interval >= 1, "growth_interval", "be at least 1",
             static_cast<double>(options.growth_interval));
-    move_to({options.initial, 0});
+    move_to({.factor = options.initial});
   }
 
   double factor() const { return position_.factor; }
@@ -79,12 +79,12 @@ class LossScale {
   bool update(double norm) {
     if (!std::isfinite(norm)) {
       constexpr double kMinFactor = (std::numeric_limits<float>::min)();
-      position_ = {(std::max)(position_.factor * options_.backoff, kMinFactor), 0};
+      position_ = {.factor = (std::max)(position_.factor * options_.backoff, kMinFactor)};
       return false;
     }
     if (++position_.finite_steps >= options_.growth_interval) {
       const double grown = position_.factor * options_.growth;
-      position_ = {std::isfinite(static_cast<float>(grown)) ? grown : position_.factor, 0};
+      position_ = {.factor = std::isfinite(static_cast<float>(grown)) ? grown : position_.factor};
     }
     return true;
   }

@@ -59,7 +59,8 @@ class OptimizerState {
       check_not_negative(optimizer_, "a group's weight_decay", group.weight_decay);
     }
     if (groups_.empty()) {
-      groups_.push_back({[](std::string_view) { return true; }, 1, weight_decay});
+      groups_.push_back(
+          {.takes = [](std::string_view) { return true; }, .weight_decay = weight_decay});
     }
     for (const TrainedParameter<T>& parameter : parameters_) {
       const auto group = std::find_if(groups_.begin(), groups_.end(),
@@ -156,15 +157,21 @@ class Sgd : public detail::OptimizerState<T> {
   void step(double learning_rate, const Execution& execution = {}, double gradient_scale = 1) {
     this->check_step(learning_rate, gradient_scale);
     const bool first = this->steps_++ == 0, has_momentum = options_.momentum > 0;
-    this->each(execution, [&](const TrainedParameter<T>& p, const ParameterGroup& group,
-                              Tensor1<T>* states) {
-      detail::backend<family::Optimizers, T>(execution).sgd(
-          {p.size, p.value, p.gradient, has_momentum ? states[0].data() : nullptr,
-           static_cast<T>(gradient_scale), static_cast<T>(learning_rate * group.learning_rate),
-           static_cast<T>(options_.momentum), static_cast<T>(group.weight_decay), first,
-           options_.nesterov},
-          execution);
-    });
+    this->each(execution,
+               [&](const TrainedParameter<T>& p, const ParameterGroup& group, Tensor1<T>* states) {
+                 detail::backend<family::Optimizers, T>(execution).sgd(
+                     {.n = p.size,
+                      .parameter = p.value,
+                      .gradient = p.gradient,
+                      .momentum = has_momentum ? states[0].data() : nullptr,
+                      .gradient_scale = static_cast<T>(gradient_scale),
+                      .rate = static_cast<T>(learning_rate * group.learning_rate),
+                      .mu = static_cast<T>(options_.momentum),
+                      .l2 = static_cast<T>(group.weight_decay),
+                      .first = first,
+                      .nesterov = options_.nesterov},
+                     execution);
+               });
   }
 
  private:
@@ -201,13 +208,21 @@ class Adam : public detail::OptimizerState<T> {
                               Tensor1<T>* states) {
       const double rate = learning_rate * group.learning_rate, decay = group.weight_decay;
       detail::backend<family::Optimizers, T>(execution).adam(
-          {p.size, p.value, p.gradient, states[0].data(), states[1].data(),
-           static_cast<T>(gradient_scale), static_cast<T>(o.beta1), static_cast<T>(o.beta2),
-           static_cast<T>(1 - o.beta1), static_cast<T>(1 - o.beta2),
-           static_cast<T>(rate / (1 - std::pow(o.beta1, t))),
-           static_cast<T>(1 / std::sqrt(1 - std::pow(o.beta2, t))), static_cast<T>(o.eps),
-           static_cast<T>(o.decoupled ? 1 - rate * decay : 1),
-           static_cast<T>(o.decoupled ? 0 : decay)},
+          {.n = p.size,
+           .parameter = p.value,
+           .gradient = p.gradient,
+           .moment1 = states[0].data(),
+           .moment2 = states[1].data(),
+           .gradient_scale = static_cast<T>(gradient_scale),
+           .beta1 = static_cast<T>(o.beta1),
+           .beta2 = static_cast<T>(o.beta2),
+           .rest1 = static_cast<T>(1 - o.beta1),
+           .rest2 = static_cast<T>(1 - o.beta2),
+           .step_size = static_cast<T>(rate / (1 - std::pow(o.beta1, t))),
+           .root_scale = static_cast<T>(1 / std::sqrt(1 - std::pow(o.beta2, t))),
+           .eps = static_cast<T>(o.eps),
+           .kept = static_cast<T>(o.decoupled ? 1 - rate * decay : 1),
+           .l2 = static_cast<T>(o.decoupled ? 0 : decay)},
           execution);
     });
   }

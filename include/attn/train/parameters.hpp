@@ -64,7 +64,10 @@ template <class T, class Module>
 std::vector<TrainedParameter<T>> parameters_of(Module& model, Module& gradients) {
   std::vector<TrainedParameter<T>> found;
   detail::each_parameter(gradients, [&](std::string_view name, const auto& view) {
-    found.push_back({std::string(name), nullptr, view.data(), view.size()});
+    found.push_back({.name = std::string(name),
+                     .value = nullptr,
+                     .gradient = view.data(),
+                     .size = view.size()});
   });
   std::size_t at = 0;
   detail::each_parameter(model, [&](std::string_view name, const auto& view) {
@@ -95,7 +98,10 @@ std::vector<TrainedParameter<T>> parameters_of(Module& masters, Module& gradient
   };
   std::vector<TrainedParameter<T>> all;  // including frozen ones
   detail::each_parameter(masters, [&](std::string_view name, const auto& view) {
-    all.push_back({std::string(name), view.data(), nullptr, view.size()});
+    all.push_back({.name = std::string(name),
+                   .value = view.data(),
+                   .gradient = nullptr,
+                   .size = view.size()});
   });
   std::vector<std::function<void(const Execution&)>> frozen;
   std::size_t at = 0, trained = 0;

@@ -121,14 +121,16 @@ class HeadProjections {
         // One product for all three: x is read and packed once.
         const TensorView3<T> qkv(memory, {batch, q_len, ends_[2]});
         multiply(query, 0, 2, packed_[0], qkv, execution);
-        return {qkv.slice(2, 0, ends_[0]), qkv.slice(2, ends_[0], ends_[1]),
-                qkv.slice(2, ends_[1], ends_[2])};
+        return {.q = qkv.slice(2, 0, ends_[0]),
+                .k = qkv.slice(2, ends_[0], ends_[1]),
+                .v = qkv.slice(2, ends_[1], ends_[2])};
       }
       const TensorView3<T> q(memory, {batch, q_len, width(0)});
       const TensorView3<T> kv(memory + q.size(), {batch, kv_len, width(1) + width(2)});
       multiply(query, 0, 0, packed_[1], q, execution);
       if (key) multiply(key, 1, 2, packed_[2], kv, execution);
-      return {q, kv.slice(2, 0, width(1)), kv.slice(2, width(1), width(1) + width(2))};
+      return {
+          .q = q, .k = kv.slice(2, 0, width(1)), .v = kv.slice(2, width(1), width(1) + width(2))};
     }
     Heads heads;
     heads.q = {memory, {batch, q_len, width(0)}};

@@ -59,9 +59,9 @@ auto split_qkv(X&& x, index_t num_heads, index_t num_kv_heads = 0) {
   }
   const auto heads = view.split(2, all).transpose(1, 2);
   using T = std::remove_pointer_t<decltype(heads.data())>;
-  return QkvHeads<T>{heads.slice(1, 0, num_heads),
-                     heads.slice(1, num_heads, num_heads + num_kv_heads),
-                     heads.slice(1, num_heads + num_kv_heads, all)};
+  return QkvHeads<T>{.q = heads.slice(1, 0, num_heads),
+                     .k = heads.slice(1, num_heads, num_heads + num_kv_heads),
+                     .v = heads.slice(1, num_heads + num_kv_heads, all)};
 }
 
 template <TemporaryTensor X>

@@ -65,11 +65,13 @@ struct MultiHeadAttentionTraining {
     const index_t w0 = p.width(0), w1 = p.width(1), w2 = p.width(2);
     if (joined) {
       const TensorView3<T> all(memory, {batch, q_len, w0 + w1 + w2});
-      return {all.slice(2, 0, w0), all.slice(2, w0, w0 + w1), all.slice(2, w0 + w1, w0 + w1 + w2),
-              all};
+      return {.q = all.slice(2, 0, w0),
+              .k = all.slice(2, w0, w0 + w1),
+              .v = all.slice(2, w0 + w1, w0 + w1 + w2),
+              .all = all};
     }
     const TensorView3<T> q(memory, {batch, q_len, w0}), k(memory + q.size(), {batch, keys, w1});
-    return {q, k, {memory + q.size() + k.size(), {batch, keys, w2}}, {}};
+    return {.q = q, .k = k, .v = {memory + q.size() + k.size(), {batch, keys, w2}}, .all = {}};
   }
 
   /// Rows of the joint weight matrix.

@@ -88,9 +88,13 @@ void rotary(const RotaryProblem<T>& problem, const Execution& execution) {
         const TensorView2<const index_t> at = positions.slice(0, b, b + 1);
         in_floats(
             [&](index_t first, const auto& result, const auto& floats, const Execution& alone) {
-              kernel({floats.unsqueeze(0).unsqueeze(0), problem.cos, problem.sin,
-                      at.slice(1, first, first + floats.extent(0)), problem.pairs,
-                      result.unsqueeze(0).unsqueeze(0), problem.turns_back},
+              kernel({.x = floats.unsqueeze(0).unsqueeze(0),
+                      .cos = problem.cos,
+                      .sin = problem.sin,
+                      .positions = at.slice(1, first, first + floats.extent(0)),
+                      .pairs = problem.pairs,
+                      .out = result.unsqueeze(0).unsqueeze(0),
+                      .turns_back = problem.turns_back},
                      alone);
             },
             execution, out.select(0, b).select(0, h), x.select(0, b).select(0, h));
@@ -125,13 +129,13 @@ void rotary_embedding(const X& x, const Cos& cos, const Sin& sin, const Ids& pos
   ATTN_ASSERT_INPUT(Ids, index_t, 2, "rotary_embedding: position_ids", "(batch, seq)",
                     "positions, index_t");
   ATTN_ASSERT_OUTPUT_LIKE(Out, X, "rotary_embedding: out", "x");
-  const detail::RotaryProblem<T> problem{detail::view_as<const T, 4>(x),
-                                         detail::view_as<const Angle, 2>(cos),
-                                         detail::view_as<const Angle, 2>(sin),
-                                         detail::view_as<const index_t, 2>(position_ids),
-                                         pairs,
-                                         detail::view_as<T, 4>(out),
-                                         false};
+  const detail::RotaryProblem<T> problem{
+      .x = detail::view_as<const T, 4>(x),
+      .cos = detail::view_as<const Angle, 2>(cos),
+      .sin = detail::view_as<const Angle, 2>(sin),
+      .positions = detail::view_as<const index_t, 2>(position_ids),
+      .pairs = pairs,
+      .out = detail::view_as<T, 4>(out)};
   detail::check_rotary(problem);
   detail::rotary(problem, execution);
 }

@@ -24,13 +24,14 @@ void rotary_embedding_backward(const D& d_out, const Cos& cos, const Sin& sin,
   ATTN_ASSERT_INPUT(Ids, index_t, 2, "rotary_embedding_backward: position_ids", "(batch, seq)",
                     "positions, index_t");
   ATTN_ASSERT_OUTPUT_LIKE(DX, D, "rotary_embedding_backward: d_x", "d_out");
-  const detail::RotaryProblem<T> problem{detail::view_as<const T, 4>(d_out),
-                                         detail::view_as<const Angle, 2>(cos),
-                                         detail::view_as<const Angle, 2>(sin),
-                                         detail::view_as<const index_t, 2>(position_ids),
-                                         pairs,
-                                         detail::view_as<T, 4>(d_x),
-                                         true};
+  const detail::RotaryProblem<T> problem{
+      .x = detail::view_as<const T, 4>(d_out),
+      .cos = detail::view_as<const Angle, 2>(cos),
+      .sin = detail::view_as<const Angle, 2>(sin),
+      .positions = detail::view_as<const index_t, 2>(position_ids),
+      .pairs = pairs,
+      .out = detail::view_as<T, 4>(d_x),
+      .turns_back = true};
   detail::check_rotary(problem);
   detail::rotary(problem, execution);
 }

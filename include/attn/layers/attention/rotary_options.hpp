@@ -108,8 +108,8 @@ struct RotaryFrequencies {
 inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_t length = 0) {
   const RotaryScaling& scaling = options.scaling;
   if (!options.frequencies.empty()) {
-    return {{options.frequencies.begin(), options.frequencies.end()},
-            scaling.attention_factor.value_or(1)};
+    return {.values = {options.frequencies.begin(), options.frequencies.end()},
+            .attention_factor = scaling.attention_factor.value_or(1)};
   }
   const double dim = static_cast<double>(options.dim), factor = scaling.factor;
   const double original = static_cast<double>(scaling.original_max_positions);

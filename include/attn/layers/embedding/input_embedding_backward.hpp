@@ -30,7 +30,8 @@ void forward(const InputEmbedding<T>& layer, const Ids& ids, Output3<T> out,
              InputEmbeddingSaved<T>& saved, const InputEmbeddingCall& call = {}) {
   if (layer.words.compressed() != nullptr) detail::throw_compressed("InputEmbedding");
   layer.forward(ids, out, call);
-  const detail::DropoutPlace place{layer.options().dropout, saved.dropout, detail::kAfterEmbedding};
+  const detail::DropoutPlace place{
+      .p = layer.options().dropout, .at = saved.dropout, .place = detail::kAfterEmbedding};
   if (place) detail::apply_dropout<T>(place, out, out, {}, call.execution);
   const auto iv = const_view(ids);
   const index_t batch = iv.extent(0), seq = iv.extent(1), dim = out.extent(2);
@@ -72,7 +73,8 @@ template <class T>
 void backward(const InputEmbedding<T>& layer, Input3<T> d_out, const InputEmbeddingSaved<T>& saved,
               InputEmbedding<Accumulator<T>>& gradients, const Execution& execution = {}) {
   using Acc = Accumulator<T>;
-  const detail::DropoutPlace place{layer.options().dropout, saved.dropout, detail::kAfterEmbedding};
+  const detail::DropoutPlace place{
+      .p = layer.options().dropout, .at = saved.dropout, .place = detail::kAfterEmbedding};
   Scratch<T> memory(execution.scratch(), layer.options().norm || place ? d_out.size() : 0);
   const TensorView3<T> d_sum(memory.data(), d_out.shape());
   if (place) {

@@ -98,8 +98,12 @@ void apply_dropout(const DropoutPlace& place, std::type_identity_t<TensorView3<c
     apply_dropout<float>(place, floats.view(), floats.view(), added.view(), execution);
     convert(floats.view(), out, execution);
   } else {
-    backend<family::Dropout, T>(execution).drop(
-        {x.size(), x.data(), residual.data(), out.data(), place}, execution);
+    backend<family::Dropout, T>(execution).drop({.n = x.size(),
+                                                 .x = x.data(),
+                                                 .residual = residual.data(),
+                                                 .out = out.data(),
+                                                 .place = place},
+                                                execution);
   }
 }
 
