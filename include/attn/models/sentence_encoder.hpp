@@ -57,7 +57,8 @@ class SentenceEncoder {
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return tokens[a].size() < tokens[b].size();
     });
-    const Pool pool{first_of(prompt), options_.normalize || options.normalize};
+    const Pool pool{.first = first_of(prompt),
+                    .normalize = options_.normalize || options.normalize};
     Tensor2<T> out({std::ssize(lines), dim()});
     const auto batch = static_cast<std::size_t>(options.batch_size);
     for (std::size_t begin = 0; begin < order.size(); begin += batch) {

@@ -101,10 +101,8 @@ Bert<T> bert_from_folder(const std::filesystem::path& folder, const PretrainedOp
   const SafetensorsFolder file(folder);
   const TransformerStackOptions stack = bert_options.encoder_options();
   check_elements(
-      config, file,
-      elements_of(stack.layer, stack.num_layers) +
-          static_cast<double>(bert_options.hidden_size) *
-              static_cast<double>(bert_options.vocab_size + bert_options.max_position_embeddings));
+      config, file, stack.layer, stack.num_layers,
+      static_cast<double>(bert_options.vocab_size + bert_options.max_position_embeddings));
   // Files of a model with a head.
   const std::string prefix = file.contains("embeddings.word_embeddings.weight") ? ""
                              : type == "bert" || type == "distilbert"           ? type + "."
@@ -118,10 +116,7 @@ Bert<T> bert_from_folder(const std::filesystem::path& folder, const PretrainedOp
                                               Renamed{"LayerNorm.bias", "LayerNorm.beta"}});
     };
   }
-  Bert<T> model(bert_options);
-  load_state_dict(model, file, names);
-  finish_weights<T>(model, options);
-  return model;
+  return load_model<T, Bert<T>>(bert_options, file, names, options);
 }
 
 }  // namespace detail

@@ -12,7 +12,7 @@
 #include "attn/io/config_file.hpp"
 #include "attn/io/safetensors/folder.hpp"
 #include "attn/io/state_dict.hpp"
-#include "attn/layers/multi_head_attention.hpp"
+#include "attn/layers/encoder_layer.hpp"
 #include "attn/models/float16_weight.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -31,10 +31,13 @@ struct PretrainedOptions {
 
 namespace detail {
 
-/// The options of weight storage for a loaded model of T. Throws ValueError for an element type
-/// other than T's unless T is float.
-template <class T, class Model>
-void finish_weights(Model& model, const PretrainedOptions& options) {
+/// A model with the weights of a folder, stored and packed as `options` specify. Throws ValueError
+/// for options.weights other than T if T is not float.
+template <class T, class Model, class ModelOptions>
+Model load_model(const ModelOptions& model_options, const SafetensorsFolder& file,
+                 const LoadOptions& names, const PretrainedOptions& options) {
+  Model model(model_options);
+  load_state_dict(model, file, names);
   const DType element = options.weights.value_or(dtype_of<T>());
   if constexpr (std::same_as<T, float>) {
     store_weights(model, element);
@@ -44,6 +47,7 @@ void finish_weights(Model& model, const PretrainedOptions& options) {
                              name(element)));
   }
   if (options.pack) model.pack();
+  return model;
 }
 
 /// Throws ValueError for activations of float16 in models whose residual stream exceeds 65504:
@@ -194,13 +198,23 @@ inline LoadOptions with_tied_table(LoadOptions names, const SafetensorsFolder& f
 }
 
 /// Throws ValueError if a config describes more parameters than its files have elements, before
-/// memory is allocated for them.
+/// memory is allocated for them: the weight matrices of its layers, and tables of in all `rows`
+/// rows of d_model elements.
 inline void check_elements(const ConfigFile& config, const SafetensorsFolder& file,
-                           double expected) {
+                           const TransformerLayerOptions& layer, index_t num_layers, double rows) {
+  const auto number = [](index_t n) { return static_cast<double>(n); };
+  const MultiHeadAttentionOptions& attention = layer.attention;
+  const double dim = number(layer.d_model), heads = number(layer.nhead);
+  const double head_dim =
+      attention.head_dim > 0 ? number(attention.head_dim) : std::floor(dim / heads);
+  const double kv_heads = attention.num_kv_heads > 0 ? number(attention.num_kv_heads) : heads;
+  const double layer_rows =
+      2 * (heads + kv_heads) * head_dim + (layer.gated ? 3 : 2) * number(layer.dim_feedforward);
+  const double expected = dim * (number(num_layers) * layer_rows + rows);
   double found = 0;
   for (const std::string& name : file.names()) {
     double elements = 1;
-    for (const index_t extent : file.shape(name)) elements *= static_cast<double>(extent);
+    for (const index_t extent : file.shape(name)) elements *= number(extent);
     found += elements;
   }
   if (expected <= found) return;
@@ -210,19 +224,7 @@ inline void check_elements(const ConfigFile& config, const SafetensorsFolder& fi
                            attn::to_string(expected)));
 }
 
-/// Number of parameters of layers with these options, without biases and norms.
-template <class LayerOptions>
-double elements_of(const LayerOptions& o, index_t layers) {
-  const auto number = [](index_t n) { return static_cast<double>(n); };
-  const MultiHeadAttentionOptions& a = o.attention;
-  const double dim = number(o.d_model), heads = number(o.nhead);
-  const double head_dim = a.head_dim > 0 ? number(a.head_dim) : std::floor(dim / heads);
-  const double kv_heads = a.num_kv_heads > 0 ? number(a.num_kv_heads) : heads;
-  return number(layers) * dim *
-         (2 * (heads + kv_heads) * head_dim + (o.gated ? 3 : 2) * number(o.dim_feedforward));
-}
-
-/// Throws ValueError unless the number of heads divides the width.
+/// Throws ValueError where heads do not divide the width.
 inline void check_heads(const ConfigFile& config, std::string_view key, index_t width,
                         index_t heads) {
   if (width % heads == 0) return;

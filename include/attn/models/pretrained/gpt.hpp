@@ -35,15 +35,16 @@ inline LoadOptions gemma_names(const std::string& prefix = "model.") {
 
 /// Parameter names of Gemma 2, which also has norms after attention and feed-forward.
 inline LoadOptions gemma2_names(const std::string& prefix = "model.") {
-  const auto of_llama = llama_names(prefix).rename;
+  LoadOptions names = gemma_names(prefix);
   const auto norms = rename_by({{".norm1_behind.", ".post_attention_layernorm."},
                                 {".norm2_behind.", ".post_feedforward_layernorm."},
                                 {".norm2.", ".pre_feedforward_layernorm."}});
-  return {.rename = [=](std::string_view name) { return of_llama(norms(name)); },
-          .ignore = {".rotary_emb.inv_freq"},
-          .add_one = {".input_layernorm.weight", ".post_attention_layernorm.weight",
-                      ".pre_feedforward_layernorm.weight", ".post_feedforward_layernorm.weight",
-                      prefix + "norm.weight"}};
+  names.rename = [norms, others = names.rename](std::string_view name) {
+    return others(norms(name));
+  };
+  names.add_one.insert(names.add_one.end(),
+                       {".pre_feedforward_layernorm.weight", ".post_feedforward_layernorm.weight"});
+  return names;
 }
 
 /// Parameter names of GPT-2, whose linear weights are stored (in, out), with q, k and v as one.
@@ -210,9 +211,7 @@ Gpt<T> gpt_from_folder(const std::filesystem::path& folder, const PretrainedOpti
   const auto number = [](index_t n) { return static_cast<double>(n); };
   const double rows = (gpt_options.tied ? 1 : 2) * number(gpt_options.vocab_size) +
                       (is_gpt2 ? number(gpt_options.max_positions) : 0);
-  check_elements(config, file,
-                 elements_of(gpt_options.layer, gpt_options.num_layers) +
-                     number(gpt_options.layer.d_model) * rows);
+  check_elements(config, file, gpt_options.layer, gpt_options.num_layers, rows);
   LoadOptions names = is_gpt2            ? gpt2_names(prefix)
                       : type == "gemma2" ? gemma2_names(prefix)
                       : type == "gemma"  ? gemma_names(prefix)
@@ -220,10 +219,7 @@ Gpt<T> gpt_from_folder(const std::filesystem::path& folder, const PretrainedOpti
   if (gpt_options.tied) {
     names = with_tied_table(std::move(names), file, "embedding.words.weight", {"lm_head.weight"});
   }
-  Gpt<T> model(gpt_options);
-  load_state_dict(model, file, names);
-  finish_weights<T>(model, options);
-  return model;
+  return load_model<T, Gpt<T>>(gpt_options, file, names, options);
 }
 
 }  // namespace detail

@@ -232,9 +232,7 @@ Seq2SeqTransformer<T> seq2seq_from_folder(const std::filesystem::path& folder,
   const bool is_t5 = config.get<std::string>("model_type") != "bart";
   const double rows = static_cast<double>(model_options.src_vocab_size) +
                       (is_t5 ? 0.0 : 2 * static_cast<double>(model_options.max_positions));
-  check_elements(config, file,
-                 elements_of(t.layer, t.num_encoder_layers + t.num_decoder_layers) +
-                     static_cast<double>(t.layer.d_model) * rows);
+  check_elements(config, file, t.layer, t.num_encoder_layers + t.num_decoder_layers, rows);
   LoadOptions names = is_t5 ? t5_names() : bart_names();
   const std::string prefix = is_t5 ? "" : "model.",
                     encoder = prefix + "encoder.embed_tokens.weight",
@@ -251,10 +249,7 @@ Seq2SeqTransformer<T> seq2seq_from_folder(const std::filesystem::path& folder,
   if (file.contains("lm_head.weight") && names.rename(source) != "lm_head.weight") {
     model_options.tied = false;
   }
-  Seq2SeqTransformer<T> model(model_options);
-  load_state_dict(model, file, names);
-  finish_weights<T>(model, options);
-  return model;
+  return load_model<T, Seq2SeqTransformer<T>>(model_options, file, names, options);
 }
 
 }  // namespace detail

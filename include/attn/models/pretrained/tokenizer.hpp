@@ -83,7 +83,8 @@ inline TokensAround tokens_around_texts(const ConfigFile& file) {
     const auto type = step.get<std::string>("type");
     if (type == "ByteLevel") continue;  // which concerns offsets
     if (type == "RobertaProcessing" || type == "BertProcessing") {
-      result = {step.numbered_text("cls").first, step.numbered_text("sep").first};
+      result = {.before = step.numbered_text("cls").first,
+                .behind = step.numbered_text("sep").first};
       continue;
     }
     if (type != "TemplateProcessing") {

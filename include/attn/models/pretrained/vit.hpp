@@ -73,20 +73,15 @@ Vit<T> vit_from_folder(const std::filesystem::path& folder, const PretrainedOpti
   const SafetensorsFolder file(folder);
   const TransformerStackOptions stack = vit_options.encoder_options();
   const auto number = [](index_t n) { return static_cast<double>(n); };
-  check_elements(config, file,
-                 elements_of(stack.layer, stack.num_layers) +
-                     number(vit_options.hidden_size) *
-                         (number(vit_options.num_patches()) + number(vit_options.num_channels) *
-                                                                  number(vit_options.patch_size) *
-                                                                  number(vit_options.patch_size)));
+  check_elements(config, file, stack.layer, stack.num_layers,
+                 number(vit_options.num_patches()) + number(vit_options.num_channels) *
+                                                         number(vit_options.patch_size) *
+                                                         number(vit_options.patch_size));
   const std::string prefix = file.contains("embeddings.cls_token") ? "" : "vit.";
   if (file.contains("classifier.weight") && !file.shape("classifier.weight").empty()) {
     vit_options.num_labels = file.shape("classifier.weight")[0];
   }
-  Vit<T> model(vit_options);
-  load_state_dict(model, file, vit_names(prefix));
-  finish_weights<T>(model, options);
-  return model;
+  return load_model<T, Vit<T>>(vit_options, file, vit_names(prefix), options);
 }
 
 }  // namespace detail
