@@ -1,4 +1,4 @@
-// What a module of attention adds to every call: window, softcap, scale and biases.
+// Options that modules add to each call: window, softcap, scale and biases.
 #include <gtest/gtest.h>
 
 #include "attn/layers/decoder.hpp"
@@ -33,7 +33,7 @@ TEST(OwnAttentionOptions, WindowAndSoftcapAreThoseOfACall) {
   const auto x = random.tensor<float, 3>({2, 9, 12});
   const auto expected = plain(x, {.mask = causal() & sliding_window(2, -1), .softcap = 0.7});
   EXPECT_EQ(to_array(module(x, {.mask = causal()})).data, to_array(expected).data);
-  // A narrower window and a softcap of the call's come first.
+  // A narrower window and the softcap of the call take precedence.
   EXPECT_EQ(to_array(module(x, {.mask = causal() & sliding_window(1, 0), .softcap = 2})).data,
             to_array(plain(x, {.mask = causal() & sliding_window(1, 0), .softcap = 2})).data);
   // Step by step.
@@ -90,7 +90,7 @@ TEST(OwnAttentionOptions, BiasesInAndOut) {
   EXPECT_EQ(names(false, true, {}), "in_proj_bias(36) ");
   EXPECT_EQ(names(true, false, {}), "out_proj.bias(12) ");
   EXPECT_EQ(names(true, {}, false), "in_proj_bias(36) ");
-  // Where a layer has no biases, its attention may.
+  // A layer without biases may have attention with biases.
   TransformerLayerOptions layer{.d_model = 12, .nhead = 3, .dim_feedforward = 4, .bias = false};
   layer.attention.in_proj_bias = true;
   EXPECT_EQ(names_and_shapes_of(EncoderLayer<float>(layer))[1], "self_attn.in_proj_bias(36)");
@@ -113,7 +113,7 @@ TEST(StackWindows, AreThoseOfEachLayer) {
   EXPECT_EQ(to_array(stack(x, {.mask = causal()})).data, to_array(expected).data);
   options.windows = {-3};
   EXPECT_TRUE(contains(error_of<ValueError>([&] { Encoder<float>{options}; }), "at least -1"));
-  // Attention to memory has none.
+  // Cross-attention has no window.
   options.windows = {0};
   const Decoder<float> decoder(options);
   EXPECT_EQ(decoder.layers[2].self_attn.options().window, 0);

@@ -1,4 +1,4 @@
-// Backward of layers: all gradients against central differences, on random options.
+// Backward of layers: all gradients against central differences, with random options.
 #include <gtest/gtest.h>
 
 #include "attn/layers/embedding/input_embedding_backward.hpp"
@@ -20,7 +20,7 @@ double loss_of(const Tensor3<double>& weights, const Tensor3<double>& out) {
 }
 
 attn::Activation draw_activation(Random& random) {
-  // No relu, whose kink a difference may straddle.
+  // No relu: central differences may straddle its kink.
   return random.pick<attn::Activation>(
       {attn::Activation::gelu, attn::Activation::gelu_tanh, attn::Activation::silu});
 }
@@ -50,7 +50,7 @@ attn::MultiHeadAttentionOptions draw_attention(Random& random, bool self) {
   return o;
 }
 
-/// Which elements of a layer are dropped, by the reference's random numbers.
+/// Dropped elements of a layer, by the random numbers of the reference.
 TEST(LayerDropout, FollowsSeedStepLayerPlaceAndElement) {
   const ThreadExecutor three(3);
   for (std::uint64_t n = 0; n < 20; ++n) {
@@ -119,8 +119,7 @@ TEST(MultiHeadAttentionBackward, AgreesWithCentralDifferences) {
   }
 }
 
-/// Fewer queries than keys, the first key numbered: queries and keys stand where they do in
-/// inference, and gradients are of that.
+/// Fewer queries than keys with first_key: positions, and so gradients, are those of inference.
 TEST(MultiHeadAttentionBackward, PackedQueriesStandAtTheEndOfTheirKeys) {
   Random random(4);
   attn::MultiHeadAttention<double> module(
@@ -196,7 +195,7 @@ TEST(TransformerBackward, AgreesWithCentralDifferences) {
       return loss_of(d, out);
     };
     auto gradients = attn::gradients_of(module);
-    for (int twice = 0; twice < 2; ++twice) {  // what was saved is made anew, gradients add up
+    for (int twice = 0; twice < 2; ++twice) {  // saved tensors are overwritten, gradients add up
       attn::forward(module, src, tgt, out, saved, call);
       EXPECT_NEAR(loss_of(d, out), loss(), 1e-12 * (1 + std::abs(loss())));
       attn::backward(module, d, saved, d_src, d_tgt, gradients, call);
@@ -211,7 +210,7 @@ TEST(TransformerBackward, AgreesWithCentralDifferences) {
   }
 }
 
-/// A score function's parameters, which both layers share, with activations kept or made again.
+/// Parameters of a score function that both layers share, with saved and recomputed activations.
 TEST(EncoderBackward, GivesScoreParametersTheirGradients) {
   for (const bool recompute : {false, true}) {
     Random random;
@@ -279,7 +278,7 @@ TEST(EncoderBackward, SameBitsOnAnyThreads) {
   EXPECT_EQ(run(attn::SerialExecutor()), run(ThreadExecutor(3)));
 }
 
-/// Twelve layers: the same bits from their inputs alone, in less than a third of the memory.
+/// Twelve layers: recomputing gives the same bits in less than a third of the memory.
 TEST(StackSaved, RecomputesLayersInLessMemory) {
   Random random;
   attn::Transformer<float> module(

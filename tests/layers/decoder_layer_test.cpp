@@ -76,7 +76,7 @@ TYPED_TEST(DecoderLayerTest, RandomLayersWholeAndStepByStep) {
       for (index_t i = 0, n = 0; i < tgt; i += n) {
         n = std::min(tgt - i, random.integer(1, 3));
         const Tensor3<T> rows(x.template view<3>().slice(1, i, i + n));
-        // Memory is read by the first step alone.
+        // Only the first step reads memory.
         const Tensor3<T> out =
             layer(rows, i == 0 ? memory_view : TensorView3<const T>(), options, call, &cache);
         copy(out.view(), steps.template view<3>().slice(1, i, i + n));
@@ -114,7 +114,7 @@ TEST(DecoderLayerErrors, ShapesLeaveOutputAndCacheAsTheyWere) {
     EXPECT_THROW(layer.forward(x, memory, y, {.mask = keep_mask(mask)}, {}, &cache), ShapeError);
     EXPECT_THROW(layer.forward(x, memory, y, {}, {.memory = {.mask = keep_mask(mask)}}, &cache),
                  ShapeError);
-    Tensor3<float> turned({2, 4, 3});  // whose rows the last norm does not take
+    Tensor3<float> turned({2, 4, 3});  // strided rows, which the last norm refuses
     if (!norm_first) {
       EXPECT_THROW(layer.forward(x, memory, turned.view().transpose(1, 2), {}, {}, &cache),
                    ShapeError);

@@ -83,7 +83,7 @@ TEST(EncoderLayer, ParametersByPyTorchsNames) {
                 "linear2.bias", "norm1.weight", "norm1.bias", "norm2.weight", "norm2.bias"}));
 }
 
-/// PyTorch's bias = False leaves norms without a bias, too.
+/// With PyTorch's bias = False, norms have no bias, either.
 TEST(EncoderLayer, ParametersWithoutBiasAndOneByOne) {
   const EncoderLayer<float> layer(
       {.d_model = 4,
@@ -100,7 +100,7 @@ TEST(EncoderLayer, ParametersWithoutBiasAndOneByOne) {
                 "up_proj.weight", "down_proj.weight", "norm1.weight", "norm2.weight"}));
 }
 
-/// x + norm(f(norm(x))), twice, of parts that are tested alone; in place, too.
+/// x + norm(f(norm(x))) for both sublayers, against parts with their own tests; in place, too.
 TEST(EncoderLayer, NormsBehindItsParts) {
   Random random(5);
   auto layer = attn_test::random_module<EncoderLayer<float>>(
@@ -127,7 +127,7 @@ TEST(EncoderLayer, NormsBehindItsParts) {
   }
 }
 
-/// The last norm finds out that rows of the output are not dense, when keys have been added.
+/// The last norm refuses strided output rows after keys were appended.
 TEST(EncoderLayerErrors, AfterAttentionLeaveTheCache) {
   const EncoderLayer<float> layer({.d_model = 4, .nhead = 2});
   const Tensor3<float> x({2, 3, 4});

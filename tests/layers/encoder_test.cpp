@@ -63,7 +63,7 @@ TEST(Encoder, EveryLayerTakesFunctors) {
             to_array(encoder(x, {.mask = causal()})).data);
 }
 
-/// A ring of the window's keys gives what the window over all keys shows.
+/// A ring cache of the window gives the results of the window over all keys.
 TEST(Encoder, WindowedCacheIsTheWindowOverAll) {
   Random random(2);
   const auto encoder = random_module<Encoder<float>>(random, stack_options(true, kTokens));
@@ -73,7 +73,7 @@ TEST(Encoder, WindowedCacheIsTheWindowOverAll) {
   auto caches = encoder.make_caches(kSequences, 5, 2);
   const auto steps = by_steps(x, [&](const Tensor3<float>& rows, bool) {
     if (rows.extent(1) <= 3) return encoder(rows, on, {}, caches);
-    Tensor3<float> y(rows.shape());  // more than there is room for at once
+    Tensor3<float> y(rows.shape());  // more than the capacity in one call
     for (index_t i = 0; i < rows.extent(1); ++i) {
       const Tensor3<float> row = encoder(rows.view().slice(1, i, i + 1), on, {}, caches);
       copy(row.view(), y.view().slice(1, i, i + 1));

@@ -1,4 +1,4 @@
-// LayerStack: names, no layers, caches, and errors that change nothing.
+// LayerStack: names, stacks without layers, caches, and errors that change nothing.
 #include "attn/layers/layer_stack.hpp"
 
 #include <string>
@@ -23,7 +23,7 @@ using attn_test::error_of;
 using attn_test::names_of;
 using attn_test::to_array;
 
-// A stack as a function of x, its output and its caches alone, and the keys that a cache holds.
+// A stack as a function of x, its output and its caches; and the number of cached keys.
 using Caches = std::vector<KvCache<float>>;
 void run(const Encoder<float>& encoder, const Tensor3<float>&, TensorView3<const float> x,
          TensorView3<float> out, Caches* caches = nullptr) {
@@ -88,7 +88,8 @@ TYPED_TEST(LayerStackTest, ParametersByPyTorchsNames) {
   EXPECT_EQ(names_of(TypeParam({.num_layers = 2, .layer = layer, .norm = true})), expected);
 }
 
-/// Of a stack: that of every call's self-attention, by the table that all its layers share.
+/// The relative bias of a stack applies to self-attention of every call, from the table that all
+/// layers share.
 TYPED_TEST(LayerStackTest, RelativeBias) {
   TransformerStackOptions options = attn_test::stack_options(true, 9);
   Tensor3<float> y(this->x.shape()), expected(this->x.shape());
@@ -165,8 +166,7 @@ TYPED_TEST(LayerStackTest, ErrorsOfOptionsAndShapes) {
             this->name + " out must have shape (2, 4, 16); found (2, 4, 15).");
 }
 
-/// Whatever a call finds wrong with caches or output, in whichever layer, caches and output stay as
-/// they were.
+/// An error about caches or output in any layer leaves caches and output unchanged.
 TYPED_TEST(LayerStackTest, ErrorsWithCachesChangeNothing) {
   Tensor3<float> y(this->x.shape()), turned({2, 16, 4});
   y.fill(7);
@@ -188,8 +188,7 @@ TYPED_TEST(LayerStackTest, ErrorsWithCachesChangeNothing) {
   EXPECT_TRUE(all_are(y, 7));
 }
 
-/// Nor do caches keep what a call added that fails late: in any layer's last norm, or in the one
-/// behind them.
+/// Caches are unchanged after late errors, in the last norm of any layer or the final norm.
 TYPED_TEST(LayerStackTest, ErrorsOfAnyLayerLeaveTheCaches) {
   auto caches = caches_of(this->stack, 9);
   Tensor3<float> y(this->x.shape()), expected(this->x.shape());

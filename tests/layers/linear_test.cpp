@@ -1,4 +1,4 @@
-// linear: every rank, activation, residual and weight layout against nested loops, and bad input.
+// linear: every rank, activation, residual and weight layout against nested loops; bad input.
 #include "attn/layers/linear.hpp"
 
 #include <gtest/gtest.h>
@@ -121,7 +121,7 @@ TYPED_TEST(LinearTest, AResidualMayBeTheOutput) {
   }
 }
 
-/// Parts of longer sequences, whose rows do not join up, give the bits of a copy.
+/// Slices of longer sequences, whose batch rows are not adjacent, give the bits of a copy.
 TYPED_TEST(LinearTest, LeadingAxesOfAnyStrides) {
   using T = TypeParam;
   Random random(3);
@@ -158,7 +158,8 @@ TYPED_TEST(LinearTest, PackedGivesTheSameBitsAndCopiesWithTheLayer) {
   const Tensor2<T> expected = layer(x);
   layer.pack();
   const Linear<T> copied = layer;
-  for (Isa isa : available_isas()) {  // packed for one set: the others take the weight as it is
+  for (Isa isa :
+       available_isas()) {  // packed for one instruction set; others use the unpacked weight
     const Execution execution{.isa = isa};
     const Tensor2<T> packed = copied(x, Activation::none, execution);
     Linear<T> plain(37, 21);
@@ -181,7 +182,7 @@ TEST(LinearErrors, ShapesAreNamed) {
   EXPECT_TRUE(
       attn_test::contains(error_of<ShapeError>([&] { linear(x, weight, bias, y); }),
                           "[linear] bias must be contiguous with shape (out) = (5); found (4)."));
-  const Tensor3<float> residual({3, 2, 5});  // of as many rows
+  const Tensor3<float> residual({3, 2, 5});  // the same number of rows
   EXPECT_EQ(error_of<ShapeError>([&] { linear(x, weight, {}, y, Activation::none, residual); }),
             "[linear] residual must have shape (2, 3, 5); found (3, 2, 5).");
   EXPECT_TRUE(all_are(y, 7));
@@ -207,7 +208,7 @@ TEST(Linear, WhatWasLoadedAfterPackingIsUsed) {
   EXPECT_EQ(to_array(layer(x)).data, expected(layer));
 }
 
-/// Of which there is nothing to pack, whatever the number of rows (one block has at most 384).
+/// An empty weight needs no packing, for any number of rows (one block has at most 384).
 TEST(Linear, PacksWeightsWithoutElements) {
   for (const Shape<2>& shape : {Shape<2>{0, 1200}, {3, 0}, {0, 0}}) {
     Linear<float> layer(shape[1], shape[0]);

@@ -1,4 +1,4 @@
-// MultiHeadAttention: parameter names and shapes by options, and bad input.
+// MultiHeadAttention: parameter names and shapes for all options; bad input.
 #include <map>
 #include <string>
 
@@ -136,7 +136,7 @@ TEST(MultiHeadAttentionErrors, EmptySequencesAreNone) {
   EXPECT_TRUE(all_are(y, 0));
 }
 
-/// A mask that does not fit is refused with appended keys, too, and before it is read.
+/// A mask of the wrong shape is refused before it is read, with appended keys, too.
 TEST(MultiHeadAttentionErrors, MasksWithAppendedKeys) {
   const MultiHeadAttention<float> module(
       {.embed_dim = 12, .num_heads = 3, .add_bias_kv = true, .add_zero_attn = true});

@@ -40,7 +40,7 @@ class MultiHeadAttentionTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(MultiHeadAttentionTest, Types);
 
-/// Random parameters, as a fan-in initialisation scales them.
+/// Random parameters scaled by fan-in.
 template <class T>
 MultiHeadAttention<T> normal_module(Random& random, const MultiHeadAttentionOptions& options) {
   MultiHeadAttention<T> module(options);
@@ -99,7 +99,7 @@ MultiHeadAttentionOptions random_options(Random& random) {
   return o;
 }
 
-/// Masks over (batch, heads, q_len, kv_len), without those that do not go with appended keys.
+/// Masks over (batch, heads, q_len, kv_len), except those that appended keys do not support.
 ReferenceOptions random_masks(Random& random, const Shape<4>& scores, bool appended) {
   ReferenceOptions options;
   using Kind = ReferenceOptions::Mask::Kind;
@@ -159,7 +159,7 @@ TYPED_TEST(MultiHeadAttentionTest, RandomModulesAndCalls) {
       Array<T> y({batch, q_len, module.out_dim()}), weights({batch, o.num_heads, q_len, keys}),
           average({batch, q_len, keys});
       AttentionOptions<T> call = library.get();
-      call.scale = {};  // the module's own
+      call.scale = {};  // the scale of the module
       call.execution = {.isa = isa};
       MultiHeadAttentionCall<T> module_call;
       if (residual) module_call.residual = residual.template view<3>();
@@ -211,7 +211,7 @@ TYPED_TEST(MultiHeadAttentionTest, SelfAttentionFormAndResidualInPlace) {
   const auto x = random.tensor<T, 3>({2, 5, 12});
   const auto y = module(x);
   EXPECT_EQ(to_array(y).data, to_array(module(x, x, x)).data);
-  Tensor3<T> sum = x;  // the residual and the output at once; x itself is only read
+  Tensor3<T> sum = x;  // both residual and output; x is only read
   module.forward(x, x, x, sum, {}, {.residual = sum});
   EXPECT_EQ(difference(to_array(sum), reference_add(to_array(y), to_array(x)),
                        8 * attn_test::epsilon<T> * (1 + max_abs(to_array(sum))), active_isa()),

@@ -1,4 +1,4 @@
-// LayerNorm and RMSNorm: the layers hold what the functions are given.
+// LayerNorm and RMSNorm: the layers give the results of the functions.
 #include "attn/layers/norm.hpp"
 
 #include <string>

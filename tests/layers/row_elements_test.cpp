@@ -1,4 +1,4 @@
-// What goes row by row, on bfloat16 and float16: the bits of float, rounded once.
+// Row operations on bfloat16 and float16: the bits of float, rounded once.
 #include <deque>
 
 #include <gtest/gtest.h>
@@ -34,12 +34,12 @@ class RowElementsTest : public ::testing::Test {};
 using SmallTypes = ::testing::Types<bfloat16, float16>;
 TYPED_TEST_SUITE(RowElementsTest, SmallTypes);
 
-/// Shapes of few and many rows, longer than a range of them and longer than one row's share of it.
+/// Shapes of few and many rows, longer than one range of rows and than one row's share of it.
 const std::vector<Shape<3>> kShapes = {{1, 1, 1},     {2, 3, 17}, {3, 70, 130},
                                        {1, 2, 20000}, {0, 3, 5},  {2, 3, 0}};
 
-/// run(x.., out, execution) of `count` tensors gives the same on E as on floats, rounded: out
-/// apart, in place, on threads.
+/// run(x.., out, execution) with `count` tensors gives the rounded float result on E: out of place,
+/// in place, on threads.
 template <class E, int kCount, class Run>
 void expect_floats_rounded(std::uint64_t seed, Run run) {
   const ThreadExecutor threads(3);

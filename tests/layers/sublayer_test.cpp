@@ -1,4 +1,4 @@
-// Sublayers are their parts, in either order of norm and residual, also in place.
+// Sublayers equal their composed parts, for both orders of norm and residual, also in place.
 #include "attn/layers/sublayer.hpp"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST_F(Sublayer, AttentionWithResidualAndNorm) {
   }
 }
 
-/// Part of x is another key than x: it stays as it is, not normed.
+/// A slice of x is a key other than x: it is not normalised.
 TEST_F(Sublayer, AttentionToAPartOfItsInput) {
   const TensorView3<const float> part = std::as_const(x).view().slice(1, 0, 2);
   Tensor3<float> y(x.shape());
@@ -63,7 +63,7 @@ TEST_F(Sublayer, AttentionToAPartOfItsInput) {
   EXPECT_EQ(unlike(y, add(x, attention(norm(x), part, part))), "");
 }
 
-/// Key and value are x or not each for itself.
+/// Key and value may each be x or not.
 TEST_F(Sublayer, AttentionToItsInputWithOtherValues) {
   const Tensor3<float> value = random.tensor<float, 3>({2, 5, 12}), normed = norm(x);
   Tensor3<float> y(x.shape());
@@ -87,7 +87,7 @@ TEST_F(Sublayer, FeedForwardWithResidualAndNorm) {
   }
 }
 
-/// A norm that does not fit finds out when keys have been added.
+/// The norm throws after keys were appended.
 TEST_F(Sublayer, ErrorsLeaveTheCache) {
   auto cache = attention.make_cache(2, 5);
   Tensor3<float> y(x.shape());

@@ -1,4 +1,4 @@
-// Transformer: encoder and decoder against composed references, and by PyTorch's names.
+// Transformer: encoder and decoder against composed references; PyTorch's parameter names.
 #include "attn/layers/transformer.hpp"
 
 #include <string>

@@ -1,4 +1,4 @@
-// The slips of the five tutorials, by number, and that the library does what they mean instead.
+// Mistakes in five attention tutorials, and attn's result for what each tutorial means.
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ MultiHeadAttention<float> random_attention(Random& random,
   return module;
 }
 
-/// Its numbers hang on a generator's hidden state. What holds: who permutes the tokens permutes the
+/// The tutorial's numbers depend on a hidden random state. Testable: permuting tokens permutes the
 /// rows.
 TEST(TutorialSlips, T000PermutedTokensGivePermutedRows) {
   Random random(1);
@@ -39,8 +39,8 @@ TEST(TutorialSlips, T000PermutedTokensGivePermutedRows) {
   EXPECT_EQ(unlike(module(turned), expected), "");
 }
 
-/// reshape(-1, heads, dim) of (batch, n, heads * dim) mixes tokens into heads; meant is feature h *
-/// dim + j of token i as feature j of head h.
+/// reshape(-1, heads, dim) of (batch, n, heads * dim) mixes tokens into heads; intended: feature h
+/// * dim + j of token i is feature j of head h.
 TEST(TutorialSlips, T001HeadsAreCutFromFeatures) {
   Random random(2);
   constexpr index_t kHeads = 3, kTokens = 5, kDim = 4;
@@ -62,8 +62,8 @@ TEST(TutorialSlips, T001HeadsAreCutFromFeatures) {
   EXPECT_EQ(to_array(combine_heads(heads)).data, to_array(x).data);
 }
 
-/// It multiplies scores by a mask of -inf, which makes NaN of 0 and flips negative scores; meant is
-/// to add one.
+/// The tutorial multiplies scores by a mask of -inf, which gives NaN for 0 and flips negative
+/// scores; intended: adding the mask.
 TEST(TutorialSlips, T001InfinityIsAdded) {
   Random random(3);
   const auto module = random_attention(random, {.embed_dim = 12, .num_heads = 3});
@@ -76,8 +76,7 @@ TEST(TutorialSlips, T001InfinityIsAdded) {
   EXPECT_EQ(unlike(y, module(x, {.mask = causal()})), "");
 }
 
-/// Its full listing projects keys and values by q_project; meant is a projection of their own for
-/// each.
+/// The full listing projects keys and values with q_project; intended: separate projections.
 TEST(TutorialSlips, T002KeysAndValuesHaveTheirOwnProjections) {
   Random random(4);
   auto module = random_attention(random, {.embed_dim = 12, .num_heads = 3});
@@ -96,8 +95,8 @@ TEST(TutorialSlips, T002KeysAndValuesHaveTheirOwnProjections) {
   EXPECT_NE(unlike(y, attend(k, q)), "");
 }
 
-/// Its unsqueeze(1) puts a mask (seq, seq) on the axis of heads. Here it is (q_len, kv_len) for
-/// every head and batch row, also where there are as many heads as tokens.
+/// unsqueeze(1) broadcasts a mask (seq, seq) on the axis of heads. In attn it is (q_len, kv_len)
+/// for every head and batch row, even if heads and tokens have the same number.
 TEST(TutorialSlips, T002MaskOfTwoAxesIsNotOfHeads) {
   Random random(5);
   constexpr index_t kSeq = 4;
@@ -116,8 +115,8 @@ TEST(TutorialSlips, T002MaskOfTwoAxesIsNotOfHeads) {
   EXPECT_EQ(unlike(module(x, {.mask = keep_mask(per_row.view().unsqueeze(1))}), expected), "");
 }
 
-/// The page breaks off. What it means: a pad mask (batch, 1, seq) AND a subsequent mask (1, seq,
-/// seq), norms behind the residual, eps 1e-6.
+/// The page is incomplete. Intended: a pad mask (batch, 1, seq) AND a subsequent mask (1, seq,
+/// seq), norms after the residual, eps 1e-6.
 TEST(TutorialSlips, T003MasksCombineAndNormsComeLast) {
   Random random(6);
   EncoderLayer<float> layer(
@@ -140,7 +139,7 @@ TEST(TutorialSlips, T003MasksCombineAndNormsComeLast) {
   const Tensor3<float> y = layer(x, {.mask = page});
   EXPECT_EQ(unlike(y, layer(x, {.mask = key_padding_mask(padding) & causal()})), "");
 
-  // A layer without attention and feed-forward is its norms alone: of small rows eps shows.
+  // With zero weights of attention and feed-forward, only the norms remain: small rows show eps.
   EncoderLayer<float> norms(
       {.d_model = 8, .nhead = 2, .dim_feedforward = 12, .layer_norm_eps = 1e-6});
   for (float& value : x.elements()) value *= 1e-3f;
@@ -149,7 +148,7 @@ TEST(TutorialSlips, T003MasksCombineAndNormsComeLast) {
   EXPECT_NE(unlike(norms(x), other(other(x))), "");
 }
 
-/// masked_fill with -1e-9 hides nothing; a hidden key has weight 0.
+/// masked_fill with -1e-9 masks nothing out; a masked key has weight 0.
 TEST(TutorialSlips, T004HiddenKeysHaveNoWeight) {
   const Tensor4<float> q({1, 1, 2, 2}, {1, 0, 0, 2}), k({1, 1, 2, 2}, {1, 1, 0, 1});
   const Tensor2<bool> visible({1, 2}, {true, false});
@@ -165,8 +164,8 @@ TEST(TutorialSlips, T004HiddenKeysHaveNoWeight) {
   }
 }
 
-/// Its "multi-head" demonstration with one matrix is one head of width 6. Two heads of width 3 are
-/// something else.
+/// The "multi-head" demonstration with one matrix is one head of width 6, which differs from two
+/// heads of width 3.
 TEST(TutorialSlips, T004HeadsHaveScoresOfTheirOwn) {
   Random random(7);
   auto one = random_attention(random, {.embed_dim = 6, .num_heads = 1, .output_projection = false});
@@ -176,7 +175,7 @@ TEST(TutorialSlips, T004HeadsHaveScoresOfTheirOwn) {
   copy(one.v_weight(), two.v_weight());
   const auto x = random.tensor<float, 3>({1, 3, 6});
   EXPECT_NE(unlike(one(x, {.scale = 1.0}), two(x, {.scale = 1.0})), "");
-  // Head by head, a module of two is two modules of one.
+  // A module of two heads equals two modules of one head.
   const Tensor3<float> y = two(x, {.scale = 1.0});
   for (index_t h = 0; h < 2; ++h) {
     MultiHeadAttention<float> head(

@@ -1,4 +1,4 @@
-// Backward of models against central differences; tied tables get both their parts.
+// Backward of models against central differences; tied tables get the gradients of both uses.
 #include <gtest/gtest.h>
 
 #include "attn/kernels/losses/loss.hpp"

@@ -1,4 +1,4 @@
-// Bert: against composed references, its files' names, the pooler, and packed sequences.
+// Bert: against composed references, parameter names of files, the pooler, packed sequences.
 #include "attn/models/bert.hpp"
 
 #include <string>
@@ -76,7 +76,7 @@ TEST(Bert, PackedSequencesAreAsTheyAreAlone) {
   const Tensor3<float> y =
       bert(both, {.cu_seqlens_q = ends, .cu_seqlens_k = ends}, {.position_ids = positions});
   EXPECT_EQ(to_array(bert(both, {.cu_seqlens_q = ends, .cu_seqlens_k = ends})).data,
-            to_array(y).data);  // positions begin again by themselves
+            to_array(y).data);  // positions restart without position_ids
   const double bound = attn_test::near(y);
   EXPECT_EQ(
       difference(to_array(y.view().slice(1, 0, 5)), to_array(bert(first)), bound, active_isa()),
@@ -143,7 +143,7 @@ TEST(BertErrors, PositionsAndShapes) {
   EXPECT_EQ(attn_test::error_of<ShapeError>([&] {
               bert.pool(Tensor3<float>({1, 0, 24}), pooled);
             }),
-            "[Bert::pool] hidden must have shape (batch, seq from 1 on, hidden_size) = (1, 1, 24); "
+            "[Bert::pool] hidden must have shape (batch, seq >= 1, hidden_size) = (1, 1, 24); "
             "found (1, 0, 24).");
   BertOptions no_pooler = options();
   no_pooler.pooler = false;

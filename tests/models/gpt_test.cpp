@@ -1,4 +1,4 @@
-// Gpt against composed references, and step by step, in the shapes of GPT-2 and Llama.
+// Gpt: against composed references, and step by step, in the shapes of GPT-2 and Llama.
 #include "attn/models/gpt.hpp"
 
 #include <string>
@@ -83,8 +83,7 @@ TEST(Gpt, WholeAndStepByStep) {
   }
 }
 
-/// Two prompts in one row, one after the other, then more of the second: positions are those of
-/// each alone.
+/// Two packed prompts, then more of the second: positions restart in each prompt.
 TEST(Gpt, PackedSequencesGoOnBehindCaches) {
   Random random(7);
   Tensor2<int> first({1, 5}), second({1, 6});
@@ -181,7 +180,7 @@ TEST(GptErrors, UnlikeCachesStayAsTheyAre) {
   }
 }
 
-/// The projection to logits comes last; with a window, what the next step needs is still there.
+/// The projection to logits throws last; with a window, the keys of the next step are still cached.
 TEST(GptErrors, OfTheLogitsLeaveTheCaches) {
   Random random(8);
   auto gpt = random_module<Gpt<float>>(random, gpt2_options(19, 16));
@@ -201,13 +200,13 @@ TEST(GptErrors, OfTheLogitsLeaveTheCaches) {
   EXPECT_TRUE(attn_test::same_bits(to_array(logits), to_array(expected)));
 }
 
-/// Learned positions beside rotary ones are no default.
+/// Learned positions with rotary must be explicit.
 TEST(GptErrors, RotaryWithoutAWordOnPositions) {
   GptOptions options{.vocab_size = 9, .num_layers = 1, .layer = {.d_model = 8, .nhead = 2}};
   EXPECT_TRUE(Gpt<float>(options).embedding.positions.weight);
   options.layer.attention.rotary = RotaryOptions{};
   EXPECT_TRUE(attn_test::contains(error_of<ValueError>([&] { Gpt<float>{options}; }),
-                                  "[Gpt] positions must be given beside layer.attention.rotary"));
+                                  "[Gpt] positions must be given with layer.attention.rotary"));
   options.positions = Positions::learned;
   EXPECT_TRUE(Gpt<float>(options).embedding.positions.weight);
   options.positions = Positions::none;

@@ -1,4 +1,4 @@
-// LanguageModel: a small one against plain loops in double, SmolLM2 against stored
+// LanguageModel: a small model against plain loops in double, SmolLM2 against stored
 // log-probabilities and continuations.
 #include "attn/models/language_model.hpp"
 
@@ -70,13 +70,13 @@ TEST(LanguageModel, CodesBesideBiasesHaveTheBitsOfFloats) {
     ASSERT_EQ(found.data()[i], expected.data()[i]);
     ASSERT_EQ(of_trained.data()[i], expected.data()[i]);
   }
-  // Of floats on demand, whose parameters are shown, and trained without dropout.
+  // Dequantised on request: parameters are visible, and trained without dropout.
   index_t shown = 0;
   trained.gpt().visit_parameters([&](std::string_view, const auto& p) { shown += p.size(); });
   EXPECT_GT(shown, 262 * 32);
   EXPECT_EQ(trained.gpt().options().layer.dropout, 0);
   EXPECT_THROW(codes.gpt().visit_parameters([](std::string_view, const auto&) {}), ValueError);
-  // Without its biases it is another model.
+  // Without biases the result differs.
   EXPECT_EQ(codes.gpt().options().layer.attention.in_proj_bias, true);
 }
 
@@ -111,7 +111,7 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
   fails(set("llama.rope.scaling.type", std::string("longrope")),
         "must be none, linear or yarn; found \"longrope\"");
   fails(set("llama.rope.scaling.type", std::string("linear")),
-        "key \"llama.rope.scaling.factor\" must be in the file beside the type linear");
+        "key \"llama.rope.scaling.factor\" must be in the file with type linear");
   fails(set("llama.rope.scaling.factor", -4.0f),
         "key \"llama.rope.scaling.factor\" must not be negative; found -4");
   fails(set("llama.rope.scale_linear", -4.0f),
@@ -123,7 +123,7 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
         set("llama.attention.sliding_window", std::uint32_t{8})(t);
         set("llama.attention.sliding_window_pattern", std::vector<bool>{true})(t);
       },
-      "be one for each of 2 layers; found 1");
+      "be one per layer, 2; found 1");
   fails(set("llama.rope.freq_base", -1.0f), "be positive");
   fails(set("tokenizer.ggml.model", std::string("t5")),
         "or llama (SentencePiece's BPE): no other is supported; found \"t5\"");
@@ -154,8 +154,8 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
         "tensor \"output_norm.weight\" must be in the file");
 }
 
-/// The largest difference between a model's logits and plain loops, in relation to the largest
-/// logit: whole, and token by token behind a prompt of three.
+/// Largest difference between a model's logits and plain loops relative to the largest logit:
+/// whole, and token by token after a prompt of three.
 double logit_error(const TinyLlama& tiny, const TinyLlama::Arithmetic& arithmetic,
                    const LanguageModelOptions& options = {}) {
   const TempFolder folder;
@@ -191,7 +191,7 @@ TEST(GgufKeys, ThatAttnDoesChangeTheLogits) {
     EXPECT_GT(logit_error(tiny, arithmetic), 1e-3) << key << " changes nothing";
     change(arithmetic);
     EXPECT_LT(logit_error(tiny, arithmetic), kLogitTolerance) << key;
-    // It counts as missing on request.
+    // With ignore_keys it is treated as missing.
     for (const std::string& name : {"llama." + std::string(key), std::string(key)})
       EXPECT_LT(logit_error(tiny, {}, {.ignore_keys = {name}}), kLogitTolerance) << name;
   };
@@ -229,9 +229,9 @@ TEST(GgufKeys, OfRotaryScalingCombineAsInLlamaCpp) {
   };
   std::vector<double> plain, linear, divided, yarn, yarn_divided;
   const std::vector<float> factors = {1, 2, 0.5f, 8};
-  // Pairs 0 and 1 turn more than 32 and less than 1 times in 128 positions: the ramp between
-  // floor(4 log(128 / (2 pi 32)) / log(5000)) = -1, taken as 0, and
-  // ceil(4 log(128 / (2 pi)) / log(5000)) = 2.
+  // Pairs 0 and 1 make more than 32 and less than 1 turns in 128 positions: the ramp between
+  // floor(4 log(128 / (2 pi 32)) / log(5000)) = -1, clamped to 0, and ceil(4 log(128 / (2 pi)) /
+  // log(5000)) = 2.
   const double ramp[] = {0, 0.5, 1, 1};
   for (std::size_t j = 0; j < 4; ++j) {
     plain.push_back(std::pow(TinyLlama::kTheta, -0.25 * static_cast<double>(j)));
@@ -251,7 +251,7 @@ TEST(GgufKeys, OfRotaryScalingCombineAsInLlamaCpp) {
         {.frequencies = divided, .rotary_factor = 0.75});
   check({{"scaling.type", "yarn"}}, {{"scaling.factor", 4}}, {},
         {.frequencies = yarn, .rotary_factor = growth});
-  // However many positions a user asks for, the file's count.
+  // The positions of the file, however many the user requests.
   check({{"scaling.type", "yarn"}}, {{"scaling.factor", 4}, {"scaling.attn_factor", 0.75f}}, {},
         {.frequencies = yarn, .rotary_factor = 0.75 * growth}, {.max_positions = 16});
   check({{"scaling.type", "yarn"}}, {{"scaling.factor", 4}, {"scaling.attn_factor", 0.75f}},
@@ -305,7 +305,7 @@ TEST(GgufKeys, WithoutEffectPassAndOthersAreNamed) {
   fails("llama.rope.scaling.yarn_log_multiplier", 0.1f, "must be 0 or missing");
   fails("llama.attention.made_up", 1.0f, "have only known keys");
   fails("llama.made_up", std::vector<std::int32_t>{}, "have only known keys");
-  // Of another architecture, and of the file as a whole.
+  // Other architectures, and errors of the whole file.
   passes("qwen2.attention.causal", false);
   passes("general.made_up", std::string("x"));
   passes("tokenizer.ggml.add_space_prefix", true);
@@ -334,7 +334,7 @@ TEST(LanguageModel, AChatTemplateThatIsNotKnownIsAnErrorWhereItIsNeeded) {
   EXPECT_EQ(LanguageModel(path, options).encode_chat(messages), (Ids{260, 256, 257, 'o'}));
 }
 
-/// The tokens of a model in which one has another name and kind (TokenKind, as files have it).
+/// The tokens of a model in which one token has another name and kind (TokenKind, as in files).
 TinyLlama with_token(index_t id, const std::string& name, std::int32_t kind) {
   TinyLlama tiny(7);
   const TempFolder folder;
@@ -359,12 +359,12 @@ TEST(LanguageModel, ControlTokensWithTheNamesOfEndsEndAnswers) {
        {"<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|end_of_text|>", "<end_of_turn>",
         "<eos>", "</s>", "<EOT>", "[EOS]", "<\uff5cend\u2581of\u2581sentence\uff5c>"}) {
     EXPECT_EQ(ends(with_token(200, name, 3)), (Ids{261, 200})) << name;
-    // As a word of the text, which </s> is in files of Qwen, or as one that a user defined.
+    // As ordinary text, as </s> in files of Qwen, or as a user-defined token.
     for (const std::int32_t kind : {1, 4})
       EXPECT_EQ(ends(with_token(200, name, kind)), (Ids{261})) << name << " of kind " << kind;
   }
   EXPECT_EQ(ends(with_token(200, "<|fim_prefix|>", 3)), (Ids{261}));
-  // <|im_end|>, where the file has another end: of the template, and by its name without one.
+  // <|im_end|> in a file with another end token: from the template, and by its name without one.
   TinyLlama other = with_token(200, "<|endoftext|>", 3);
   other.metadata.set("tokenizer.ggml.eos_token_id", std::uint32_t{200});
   EXPECT_EQ(ends(other), (Ids{200, 261}));
@@ -406,7 +406,7 @@ TEST(LanguageModel, WritesTheBeginningOfTextOnlyWhereTheFileSaysSo) {
   EXPECT_EQ(model.encode_raw("he"), (Ids{260, 256}));
   EXPECT_EQ(model.encode_chat(std::vector<ChatMessage>{}).front(), 260);
   EXPECT_EQ(model.end_tokens(), (Ids{261}));
-  // Without the key files of Llama 3's pre-tokenizer have it, by any of its names.
+  // Without the key, bos is added for any name of Llama 3's pre-tokenizer.
   for (const char* pre : {"llama-bpe", "llama3", "llama-v3"}) {
     TinyLlama llama3(7);
     llama3.metadata.set("tokenizer.ggml.pre", std::string(pre));
@@ -414,7 +414,7 @@ TEST(LanguageModel, WritesTheBeginningOfTextOnlyWhereTheFileSaysSo) {
   }
 }
 
-/// Cases of tests/data/smollm2/smollm2.json, or of the file that ATTN_SMOLLM2_CASES names.
+/// Cases of tests/data/smollm2/smollm2.json, or of the file in ATTN_SMOLLM2_CASES.
 nlohmann::json smollm2_cases() {
   const char* named = std::getenv("ATTN_SMOLLM2_CASES");
   const std::string path =
@@ -424,7 +424,7 @@ nlohmann::json smollm2_cases() {
   return nlohmann::json::parse(file).at("cases");
 }
 
-/// What differs, or nothing.
+/// Description of the difference, or empty.
 std::string smollm2_difference(const LanguageModel& model, const nlohmann::json& one) {
   const auto ids = one.at("ids").get<Ids>();
   const auto text = one.at("text").get<std::string>();
@@ -459,7 +459,7 @@ std::string smollm2_difference(const LanguageModel& model, const nlohmann::json&
   return "";
 }
 
-/// Of each position, KL(P || Q) of what two models say comes next, summed in double.
+/// KL(P || Q) of two models' next-token distributions at each position, summed in double.
 std::vector<double> divergences(const LanguageModel& p, const LanguageModel& q, const Ids& ids) {
   const TensorView2<const index_t> tokens(ids.data(), {1, std::ssize(ids)});
   const Tensor3<float> of_p = p.gpt()(tokens), of_q = q.gpt()(tokens);
@@ -491,9 +491,9 @@ TEST(SmolLm2, HasTheStoredLogProbabilitiesAndContinuations) {
       difference.empty() ? ++passed : ++failed;
       EXPECT_EQ(difference, "") << "of " << one.at("text").dump(-1, ' ', true);
     }
-    // With other activations, on average over all cases: in 8 bits 0.0548 and 0.0024 with AVX-512,
-    // 0.0551 and 0.0025 with AVX2 (ATTN_ISA), in bfloat16 0.0113 and 0.00012. The last bits of
-    // other sets move them as another rounding of activations would.
+    // Other activation formats, on average over all cases: int8 0.0548 and 0.0024 with AVX-512,
+    // 0.0551 and 0.0025 with AVX2 (ATTN_ISA), bfloat16 0.0113 and 0.00012. Instruction sets differ
+    // in last bits, like another rounding of activations.
     struct Bounds {
       ActivationFormat format;
       const char* name;

@@ -46,7 +46,7 @@ struct Golden {
   SafetensorsFile file;
 };
 
-/// Logits of both prompts, and the tokens that greedy decoding adds, alone and packed or not.
+/// Logits of both prompts and greedily decoded tokens, alone and in a batch, packed and unpacked.
 template <class T>
 void check_decoder(const std::string& name, const Gpt<T>& model) {
   SCOPED_TRACE(name);
@@ -63,7 +63,7 @@ void check_decoder(const std::string& name, const Gpt<T>& model) {
 
 TEST(Pretrained, DecodersHaveTheLogitsAndTokensOfTransformers) {
   for (const bool pack : {true, false}) {
-    // Past the config's positions, where dynamic scaling begins.
+    // Beyond the config's positions, where dynamic scaling begins.
     const PretrainedOptions options{.max_positions = 40, .pack = pack};
     check_decoder("llama", load_llama<float>(kPretrained / "llama", options));
     check_decoder("llama_yarn", load_llama<float>(kPretrained / "llama_yarn", options));
@@ -83,7 +83,7 @@ TEST(Pretrained, ConfigsBecomeOptions) {
   EXPECT_EQ(mistral.windows, (std::vector<index_t>{4, 4}));
   EXPECT_EQ(mistral.layer.attention.rotary->theta, 5000);
   EXPECT_EQ(mistral.layer.attention.rotary->scaling.kind, RotaryScalingKind::linear);
-  EXPECT_EQ(mistral.max_positions, 128);  // twice those that it was trained on
+  EXPECT_EQ(mistral.max_positions, 128);  // twice the trained length
   const auto qwen2 = gpt_options_of(ConfigFile(kPretrained / "qwen2" / "config.json"));
   EXPECT_EQ(qwen2.windows, (std::vector<index_t>{-1, 3}));
   EXPECT_TRUE(*qwen2.layer.attention.in_proj_bias);
@@ -114,7 +114,7 @@ TEST(Pretrained, WhatAConfigLeavesOutIsAsInTransformers) {
   EXPECT_EQ(windows(), (std::vector<index_t>{4095, 4095}));
 }
 
-/// Copies a folder, whose config ties the head, with a head of zeros behind its tensors.
+/// Copies a folder whose config ties the head, and adds a head of zeros to its tensors.
 void add_head(const Path& from, const std::string& table, const Path& to) {
   std::filesystem::copy(from, to);
   std::ifstream in(from / "model.safetensors", std::ios::binary);
@@ -147,7 +147,7 @@ TEST(Pretrained, AHeadInTheFileIsNotTied) {
   add_head(kPretrained / "bart", "model.shared.weight", folder / "bart");
   const auto bart = load_bart<float>(folder / "bart");
   EXPECT_FALSE(bart.options().tied);
-  // No more than final_logits_bias, behind every token.
+  // Only final_logits_bias, for every token.
   const Golden golden("bart");
   const auto biases = bart(golden.ids("ids_a"), golden.ids("target_a"));
   EXPECT_EQ(max_abs_difference(biases.view().select(1, 0), biases.view().select(1, 1)), 0);
@@ -173,7 +173,7 @@ TEST(Pretrained, EncodersHaveTheHiddenStatesOfTransformers) {
   check_encoder("roberta", load_roberta<float>(kPretrained / "roberta"), true);
   check_encoder("distilbert", load_distilbert<float>(kPretrained / "distilbert"), false);
   check_encoder("roberta", load_pretrained<Bert<double>>(kPretrained / "roberta"), true);
-  // From a file with a head, which is passed over.
+  // From a file with a head, which is ignored.
   check_encoder("xlm_roberta", load_pretrained<Bert<float>>(kPretrained / "xlm_roberta"), false);
 }
 
@@ -184,15 +184,15 @@ TEST(Pretrained, VitHasTheHiddenStatesAndLogitsOfTransformers) {
   EXPECT_EQ(model.options().num_patches(), 6);
   EXPECT_LT(relative_difference(model(images), golden.load<float, 3>("hidden")), 1e-5);
   EXPECT_LT(relative_difference(model.classify(images), golden.load<float, 2>("logits")), 1e-5);
-  // An image's numbers do not depend on its company.
+  // Results of an image do not depend on the rest of the batch.
   const auto second = model(Tensor4<float>(const_view(images).slice(0, 1, 2)));
   const auto both = model(images);
   for (index_t i = 0; i < second.size(); ++i)
     EXPECT_EQ(second.data()[i], both.data()[second.size() + i]);
 }
 
-/// The same of an encoder-decoder, whose target begins with the token `first`; both prompts in one
-/// batch, too, the shorter one padded.
+/// The same for an encoder-decoder whose target begins with the token `first`; also both prompts in
+/// one batch, the shorter one padded.
 template <class T>
 void check_seq2seq(const std::string& name, const Seq2SeqTransformer<T>& model, index_t first) {
   SCOPED_TRACE(name);
@@ -232,8 +232,8 @@ TEST(Pretrained, EncoderDecodersHaveTheLogitsAndTokensOfTransformers) {
   check_seq2seq("t5", load_pretrained<Seq2SeqTransformer<double>>(kPretrained / "t5"), 0);
 }
 
-/// Weights of 16 bits by one option have the bits of those rounded afterwards; a model of 16 bits
-/// has every parameter rounded.
+/// PretrainedOptions::weights gives the bits of store_weights() afterwards; a 16-bit model rounds
+/// every parameter.
 TEST(Pretrained, WeightsAreOfTheElementThatIsAskedFor) {
   const Path folder = kPretrained / "bert";
   const auto floats = load_pretrained<Bert<float>>(folder, {.pack = false});
@@ -304,7 +304,7 @@ TEST(Pretrained, NameMapsAreOfUseAlone) {
             "model.layers.3.self_attn.q_proj.bias");
 }
 
-/// A folder's config changed, as an error.
+/// A folder with a changed config, and its error.
 class Changed {
  public:
   explicit Changed(const std::string& name) {
@@ -360,14 +360,14 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
         "found 1 of them (\"rope_parameters.mrope_section\")");
   fails("llama", "partial_rotary_factor", 0.5,
         "key \"partial_rotary_factor\" must be 1 or missing");
-  fails("qwen2", "layer_types", {"full_attention"}, "be one for each of 2 layers; found 1");
+  fails("qwen2", "layer_types", {"full_attention"}, "be one per layer, 2; found 1");
   fails("qwen2", "layer_types", {"full_attention", "chunked_attention"},
-        "hold full_attention and sliding_attention alone; found \"chunked_attention\"");
+        "contain only full_attention and sliding_attention; found \"chunked_attention\"");
   fails("gemma", "use_bidirectional_attention", true, "must be false or missing");
   fails("gemma2", "attn_logit_softcapping", nullptr, "must be given; found none");
   fails("gpt2", "scale_attn_by_inverse_layer_idx", true, "must be false or missing");
   fails("gpt2", "add_cross_attention", true, "must be false or missing");
-  // Of other models.
+  // Other models.
   Changed bert("bert");
   bert.config["position_embedding_type"] = "relative_key";
   EXPECT_TRUE(contains(bert.error<Bert<float>>(), "must be absolute or missing"));
@@ -400,7 +400,7 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
                        "key \"model_type\" must be mistral; found \"llama\""));
 }
 
-/// What a folder's model makes of its longer prompt or its images.
+/// Results of a folder's model for its longer prompt or its images.
 std::vector<float> result_of(const std::string& name, const Path& dir) {
   const SafetensorsFile golden(dir / "golden.safetensors");
   const auto row = [&](const std::string& key) { return row_of(golden.load<index_t, 1>(key)); };
@@ -418,7 +418,7 @@ std::vector<float> result_of(const std::string& name, const Path& dir) {
   return {result.elements().begin(), result.elements().end()};
 }
 
-/// Other values of a setting, of its type and of others.
+/// Other values of a setting, of the same type and of others.
 std::vector<nlohmann::json> others_than(const nlohmann::json& value) {
   using Json = nlohmann::json;
   std::vector<Json> result{Json::array({Json::object()})};
@@ -453,7 +453,8 @@ std::vector<nlohmann::json> others_than(const nlohmann::json& value) {
   return result;
 }
 
-/// Each setting of each model, changed alone, changes the result or is refused, naming the file.
+/// Each setting of each model, changed alone, changes the result or is an error with the file's
+/// name.
 TEST(Pretrained, EverySettingIsHonouredOrRefused) {
   const std::set<std::string> change_no_result = {
       // training
@@ -465,9 +466,9 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
       // generation, tokens and labels
       "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_eos_token_id", "id2label",
       "label2id", "use_cache",
-      // where it comes from, and how it is stored
+      // origin and storage
       "architectures", "dtype", "output_past", "torch_dtype", "transformers_version",
-      // other heads than those read
+      // other heads
       "encoder_stride", "pooler_act", "pooler_output_size", "summary_activation",
       "summary_proj_to_labels", "summary_type", "summary_use_proj",
       // the same sums in another order
@@ -476,27 +477,27 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
                              const nlohmann::json& other) {
     if (change_no_result.contains(key)) return true;
     const bool is_encoder = name.find("bert") != std::string::npos || name == "vit";
-    if (is_encoder && key == "tie_word_embeddings") return true;  // of a head that is not read
+    if (is_encoder && key == "tie_word_embeddings") return true;  // of a head that is not loaded
     const bool is_t5 = name.starts_with("t5") || name == "mt5";
     const bool is_count = other.is_number_integer() && other >= (key == "pad_token_id" ? 0 : 1);
     if (key == "pad_token_id") {
-      // What an embedding has at the padding's place is a weight like others. RoBERTa counts
-      // positions by it; bart and t5 hide it, which the prompts do not have.
+      // The embedding row of padding is an ordinary weight. RoBERTa counts positions by it; bart
+      // and t5 mask it out, but the prompts have no padding.
       return (name == "bart" || is_t5) ? is_count : !name.ends_with("roberta");
     }
-    if (key == "n_positions" && is_t5) return true;  // has none
-    // Of a file with a head, which is not tied.
+    if (key == "n_positions" && is_t5) return true;  // T5 has no position table
+    // A file with a head, which is not tied.
     const bool has_head = name == "mt5" || name == "qwen2" || name == "mistral" ||
                           name == "llama" || name == "llama_dynamic";
     if (key == "tie_word_embeddings" && has_head) return other.is_boolean();
-    // More positions than are asked for.
+    // More positions than the prompts have.
     if (key == "max_position_embeddings") return is_count;
-    // layer_types say it already.
+    // layer_types takes precedence.
     const bool is_window = key == "sliding_window" || key == "use_sliding_window";
     if (key == "max_window_layers" || (is_window && name == "qwen3")) return true;
-    // What this model was initialized with: the file holds the result.
+    // Only for initialisation: the file contains the trained weights.
     if (key == "sinusoidal_pos_embds") return other.is_boolean();
-    // Its bounds are rounded to whole dimensions.
+    // The bounds are rounded to whole pairs.
     if (key == "rope_parameters" && other.contains("original_max_position_embeddings")) {
       const nlohmann::json& trained = other["original_max_position_embeddings"];
       return name == "llama_yarn" && (trained == 15 || trained == 17);
@@ -556,7 +557,7 @@ TEST(Pretrained, KeysWithinObjectsCanBePassedOver) {
   }
 }
 
-// Keys of much used models that change no result, by the folder of their model_type.
+// Keys without effect of popular models, by the test folder of their model_type.
 TEST(Pretrained, KeysWithoutEffect) {
   using Json = nlohmann::json;
   const std::pair<const char*, Json> models[] = {
@@ -610,7 +611,7 @@ TEST(Pretrained, KeysWithoutEffect) {
   }
 }
 
-/// Renames a tensor in the one file of a folder, to a name that is no longer than its own.
+/// Renames a tensor in the single file of a folder, to a name of at most the same length.
 void rename_tensor(const Path& dir, const std::string& from, const std::string& to) {
   std::ifstream in(dir / "model.safetensors", std::ios::binary);
   std::string bytes{std::istreambuf_iterator<char>(in), {}};
@@ -639,7 +640,7 @@ TEST(Pretrained, TiedTablesUnderOtherNames) {
   Changed bart("bart");
   rename_tensor(bart.dir(), "model.shared.weight", "lm_head.weight");
   EXPECT_EQ(result_of("bart", bart.dir()), result_of("bart", kPretrained / "bart"));
-  // A model that ties nothing has one table too few.
+  // Without tying, one table is missing.
   Changed untied("gemma");
   rename_tensor(untied.dir(), "model.embed_tokens.weight", "lm_head.weight");
   untied.config["tie_word_embeddings"] = false;

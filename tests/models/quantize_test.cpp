@@ -1,4 +1,4 @@
-// quantize and GGUF's blocks: models of codes against models of what the codes mean.
+// quantize and GGUF blocks: quantised models against models of the dequantised weights.
 #include "attn/models/quantize.hpp"
 
 #include <cstring>
@@ -39,7 +39,7 @@ TEST(Quantize, BlocksOfFilesMeanWhatTheyDequantiseTo) {
     const auto size = static_cast<index_t>(block_elements(type));
     std::vector<std::byte> blocks(static_cast<std::size_t>(n * k / size) * block_bytes(type));
     for (std::byte& b : blocks) b = static_cast<std::byte>(random.integer(0, 255));
-    // Scales that are finite: a block's are float16, and the exponent's bits lie in the upper byte.
+    // Finite scales: a block's scale is float16, whose exponent lies in the upper byte.
     for (std::size_t at = 0; at < blocks.size(); at += block_bytes(type)) {
       const auto tame = [&](std::size_t byte) { blocks[at + byte] &= std::byte{0xbf}; };
       tame(type == GgufType::Q6_K ? 209 : 1);
@@ -79,7 +79,7 @@ TEST(Quantize, ExactModelsAreThoseOfTheDequantisedWeights) {
       Gpt<float> gpt = small_gpt(random, tied, tied);
       const Gpt<float> plain = gpt;
       quantize(gpt, {.weights = format});
-      // The weights that the codes mean, put into a copy of the model.
+      // A copy of the model with the dequantised weights.
       Gpt<float> expanded = plain;
       std::vector<Tensor2<float>> meant;
       visit_weights<float>(expanded, [&](std::string_view, WeightSlot<float>& slot) {
@@ -99,7 +99,7 @@ TEST(Quantize, ExactModelsAreThoseOfTheDequantisedWeights) {
       Tensor2<index_t> ids({2, 9});
       for (index_t i = 0; i < ids.size(); ++i) ids.data()[i] = random.integer(0, 49);
       EXPECT_TRUE(quantize_same_bits(gpt(ids), expanded(ids)));
-      // Behind a cache, one token at a time, as decoding goes.
+      // With a cache, one token at a time, as in decoding.
       auto caches = gpt.make_caches(2, 9), plain_caches = expanded.make_caches(2, 9);
       for (index_t i = 0; i < 9; ++i) {
         const auto token = ids.view().slice(1, i, i + 1);
@@ -150,7 +150,7 @@ TEST(Quantize, PartsOfOneFormOrOfSeveralGiveTheBitsOfEachAlone) {
 
 template <class E>
 void expect_widened_bits() {
-  // Wide enough for several runs of widened rows, and of an odd height.
+  // Wide enough for several ranges of widened rows, with an odd height.
   const index_t n = 1000, k = 1531;
   Random random(31);
   Linear<float> linear(k, n), widened(k, n);
@@ -184,7 +184,7 @@ TEST(Quantize, WeightsOf16BitsHaveTheBitsOfTheWidenedOnes) {
   EXPECT_TRUE(other.weight);
 }
 
-/// Activations rounded to bfloat16 by hand, in every format of weights but bfloat16 itself.
+/// Activations rounded to bfloat16 by the test, in every weight format except bfloat16.
 TEST(Quantize, Bfloat16ActivationsHaveTheBitsOfRoundedOnes) {
   for (const WeightFormat format :
        {WeightFormat::int8, WeightFormat::q8_0, WeightFormat::q5_1, WeightFormat::q5_0,
@@ -205,7 +205,7 @@ TEST(Quantize, Bfloat16ActivationsHaveTheBitsOfRoundedOnes) {
       linear.forward(x, found, Activation::gelu);
       exact.forward(rounded, expected, Activation::gelu);
       EXPECT_TRUE(quantize_same_bits(found, expected)) << m;
-      // Each activation loses at most 2^-8 of itself, and sums of floats are those of any other.
+      // Each activation has a relative error of at most 2^-8; float sums round as elsewhere.
       linear.forward(x, found);
       exact.forward(x, expected);
       Tensor1<float> weight({k});  // of the first column
@@ -222,7 +222,7 @@ TEST(Quantize, Bfloat16ActivationsHaveTheBitsOfRoundedOnes) {
   }
 }
 
-/// Rows of `x` by `weight`, each alone, have the bits of all together.
+/// Each row of `x` times `weight` alone has the bits of all rows together.
 void expect_rows_alone(const CompressedWeight<float>& weight, const Tensor2<float>& x,
                        const Epilogue<float>& epilogue, const Tensor2<float>& all,
                        const Execution& execution) {
@@ -264,7 +264,7 @@ TEST(Quantize, Bfloat16ByBfloat16IsTheProductOfTheRoundedOnesInFloats) {
             magnitude += std::abs(product);
           }
           const double expected = std::max(sum + bias(j), 0.0) + residual(i, j);
-          // A rounding of each sum and product, and three of the epilogue.
+          // One rounding per sum and product, and three in the epilogue.
           const double bound = 0x1p-23 * (static_cast<double>(k) * magnitude +
                                           3 * (magnitude + 2 + std::abs(expected)));
           ASSERT_NEAR(found(i, j), expected, bound) << i << ", " << j;
@@ -277,14 +277,14 @@ TEST(Quantize, Bfloat16ByBfloat16IsTheProductOfTheRoundedOnesInFloats) {
       onto.residual = in_place;
       weight.multiply(x, in_place, onto, {.isa = isa});
       EXPECT_TRUE(quantize_same_bits(found, in_place));
-      // However it lies, it is the same weight.
+      // The same weight in any layout.
       Tensor2<bfloat16> unpacked;
       const Tensor2<bfloat16> back(weight.weight(unpacked));
       EXPECT_TRUE(quantize_same_bits(back, w));
       Tensor1<float> row({k});
       weight.row(n - 1, row);
       for (index_t p = 0; p < k; ++p) ASSERT_EQ(row(p), static_cast<float>(w(n - 1, p)));
-      // Another set than it lies for: the widened product of the rounded activations.
+      // Another instruction set than the packed one: the widened product of rounded activations.
       if (isa == Isa::scalar) continue;
       const auto rounded = convert<float>(convert<bfloat16>(x));
       const auto widened = convert<float>(w);
@@ -295,7 +295,7 @@ TEST(Quantize, Bfloat16ByBfloat16IsTheProductOfTheRoundedOnesInFloats) {
   }
 }
 
-/// A module of 16 bits is that of float on the widened parameters and inputs, rounded once.
+/// A 16-bit module equals the float module on widened parameters and inputs, rounded once.
 template <class E>
 void expect_rounded_once(const QuantizeOptions& options, Random& random) {
   const index_t n = 70, k = 96;
@@ -332,13 +332,13 @@ TEST(Quantize, ModulesOf16BitsWidenForTheirProducts) {
     expect_rounded_once<bfloat16>({weights, activations}, random);
     expect_rounded_once<float16>({weights, activations}, random);
   }
-  // No rows are no error, as in float.
+  // Zero rows are valid, as in float.
   Linear<bfloat16> linear(64, 32);
   quantize(linear);
   Tensor3<bfloat16> nothing({0, 5, 32}), no_sequence({2, 0, 32});
   linear.forward(Tensor3<bfloat16>({0, 5, 64}), nothing);
   linear.forward(Tensor3<bfloat16>({2, 0, 64}), no_sequence, Activation::none, no_sequence);
-  // A whole model, tied, behind a cache as in one piece.
+  // A whole tied model, with a cache and in one call.
   Gpt<bfloat16> gpt({.vocab_size = 50,
                      .num_layers = 2,
                      .layer = {.d_model = 64, .nhead = 4, .dim_feedforward = 96, .gated = true},
@@ -395,7 +395,7 @@ TEST(Quantize, MakesModelsSmallAndKeepsThemShared) {
   EXPECT_LT(weight_bytes(gpt), before / 5);
   Gpt<float> copy = gpt;
   EXPECT_EQ(weight_bytes(copy), weight_bytes(gpt));
-  copy.pack();  // has nothing to pack, and says nothing
+  copy.pack();  // no weight to pack, no error
   const Tensor2<index_t> ids({1, 3}, {1, 2, 3});
   EXPECT_TRUE(quantize_same_bits(copy(ids), gpt(ids)));
 }
@@ -441,7 +441,7 @@ TEST(QuantizeErrors, SayWhatIsWrong) {
   Linear<float> linear(40, 8);
   EXPECT_TRUE(contains(error_of<ValueError>([&] { quantize(linear, {WeightFormat::q4_0}); }),
                        "[quantize] weight must have a multiple of 32 columns; found 40"));
-  EXPECT_EQ(linear.weight.shape(), (Shape<2>{8, 40}));  // as it was
+  EXPECT_EQ(linear.weight.shape(), (Shape<2>{8, 40}));  // unchanged
   Linear<float> large(64, 8);
   large.weight(2, 5) = 1e9f;
   for (const WeightFormat format : {WeightFormat::q8_0, WeightFormat::q5_1, WeightFormat::q5_0,

@@ -87,7 +87,8 @@ TEST(QuantizedFile, ModelsComeBackWithTheirBits) {
     check_round_trip<Gpt<bfloat16>>(kSmallGpt, how);
   }
   TransformerStackOptions stack{.num_layers = 1, .layer = {.d_model = 8, .nhead = 2}};
-  Encoder<float> encoder(stack), loaded(stack);  // whose projections are one matrix of another name
+  Encoder<float> encoder(stack),
+      loaded(stack);  // with one input projection matrix under another name
   draw_parameters(encoder, 3);
   quantize(encoder);
   const TempFolder folder;
@@ -112,7 +113,7 @@ TEST(QuantizedFile, HoldsCodesAndScales) {
   EXPECT_EQ(scales(1), 0);
   const int expected[] = {50, -127, 2, 0, 0, 0};
   for (index_t i = 0; i < 6; ++i) EXPECT_EQ(codes.data()[i], expected[i]) << i;
-  // A module of floats saves what save_state_dict() does.
+  // A float module is saved as by save_state_dict().
   Linear<float> dense(3, 2);
   draw_parameters(dense, 5);
   save_quantized(folder / "d.safetensors", dense);
@@ -144,8 +145,8 @@ TEST(QuantizedFileErrors, LeaveModuleAndFileAsTheyWere) {
   draw_parameters(blocks, 6);
   quantize(blocks, {.weights = WeightFormat::q4_0});
   EXPECT_TRUE(contains(error_of<ValueError>([&] { save_quantized(path, blocks); }),
-                       "have 8 bits and a scale per row, or be of 16 bits: safetensors files hold "
-                       "no blocks, GGUF files do; found blocks"));
+                       "be int8 with one scale per row, bfloat16 or float16 (only GGUF files store "
+                       "blocks); found blocks"));
   EXPECT_EQ(folder.number_of_files(), 0u);
 
   Gpt<float> saved(kSmallGpt), module(kSmallGpt);
@@ -211,7 +212,7 @@ TEST(QuantizedFileErrors, QuantisedModelsAreNotTrained) {
     throws([&] { forward(gpt, ids, logits, gpt_saved); });
     throws([&] { forward(bert, ids, hidden, bert_saved); });
     throws([&] { forward<float>(linear, x.view(), y.view(), linear_saved); });
-    // Nor are its attention and feed-forward where they are called alone.
+    // Its attention and feed-forward cannot be trained alone, either.
     EncoderLayer<float> layer({.d_model = 8, .nhead = 2});
     quantize(layer, {.weights = format});
     EncoderLayerSaved<float> layer_saved;

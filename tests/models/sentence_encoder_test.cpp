@@ -77,7 +77,7 @@ TEST(SentenceEncoder, ReadsWhatTheFolderAsksFor) {
   EXPECT_TRUE(cls.options().include_prompt);
   EXPECT_EQ(cls.options().max_tokens, 18);
   EXPECT_EQ(cls.options().default_prompt, "passage");
-  // [CLS] the cat [SEP], and query : before it.
+  // [CLS] the cat [SEP], with query : before it.
   EXPECT_EQ(mean.count_tokens("The cat"), 4);
   EXPECT_EQ(mean.count_tokens("The cat", "query"), 6);
   const auto words = [](std::size_t count) {
@@ -97,7 +97,7 @@ TEST(SentenceEncoder, TakesTokenizersOfOtherKinds) {
   EXPECT_EQ(unigram.options().max_tokens, 12);
   EXPECT_EQ(bytes.options().max_tokens, 20);  // of 22 positions
   for (const auto* encoder : {&unigram, &bytes}) {
-    // <s> and </s>; one token more where nothing else is spelled out.
+    // <s> and </s>; one token more if no special token is spelled out.
     EXPECT_EQ(encoder->tokenizer().encode(""), (std::vector<std::int32_t>{0, 2}));
     EXPECT_EQ(encoder->tokenizer().encode("<pad>"), (std::vector<std::int32_t>{0, 1, 2}));
     EXPECT_EQ(encoder->tokenizer().encode("hello hello hello", 3).size(), 3u);
@@ -203,7 +203,7 @@ TEST(SentenceEncoderErrors, NameFileAndKey) {
   const auto set = [](const std::string& key, const Json& value) {
     return [=](Json& file) { file[key] = value; };
   };
-  const std::string kinds = "must be a Transformer, then a Pooling, then perhaps a Normalize";
+  const std::string kinds = "must be Transformer, Pooling and optionally Normalize, in this order";
   fails(
       "mean", "modules.json", [](Json& j) { j[2]["type"] = "sentence_transformers.models.Dense"; },
       "key \"2.type\" " + kinds + "; found \"Dense\"");
@@ -217,7 +217,7 @@ TEST(SentenceEncoderErrors, NameFileAndKey) {
   for (const std::string out : {"../other", "/tmp", "a/../../b", "\\\\host\\share"}) {
     fails(
         "cls", "modules.json", [&](Json& j) { j[1]["path"] = out; },
-        "key \"1.path\" must be a folder within the model's");
+        "key \"1.path\" must be a subfolder of the model's folder");
   }
   fails("mean", "1_Pooling/config.json", set("pooling_mode", "weightedmean"),
         "must be mean or cls; found 1 modes (\"weightedmean\")");
@@ -251,7 +251,7 @@ TEST(SentenceEncoderErrors, NameFileAndKey) {
       "must be ByteLevel, TemplateProcessing, RobertaProcessing or BertProcessing");
   fails(
       "mean", "tokenizer.json", [](Json& j) { j["model"]["vocab"]["cat"] = 8; },
-      "key \"model.vocab\" must give each piece an id of its own, with no gap between them");
+      "key \"model.vocab\" must give the pieces different ids without gaps");
   fails(
       "mean", "tokenizer.json", [](Json& j) { j["model"]["vocab"]["cat"] = 1000; },
       "with no gap between them; found \"cat\": 1000");
@@ -272,7 +272,7 @@ TEST(SentenceEncoderErrors, OfFilesCallsAndSizes) {
   EXPECT_TRUE(contains(changed.error<IoError>(), "hold a list of JSON objects; found number"));
   ChangedFolder large("cls");
   std::ofstream(large.dir() / "0_Transformer/vocab.txt", std::ios::app) << "one\ntwo\n";
-  EXPECT_TRUE(contains(large.error(), "have no more than 33 pieces"));
+  EXPECT_TRUE(contains(large.error(), "have at most 33 pieces"));
 
   const SentenceEncoder<float> encoder(kSentenceEncoders / "cls");
   const std::vector<std::string> lines = {"a"};

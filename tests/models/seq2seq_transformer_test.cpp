@@ -1,4 +1,4 @@
-// Seq2SeqTransformer: its parts composed by hand, padding, and decoding step by step.
+// Seq2SeqTransformer: against composed parts, padding, and decoding step by step.
 #include "attn/models/seq2seq_transformer.hpp"
 
 #include <string>

@@ -1,4 +1,5 @@
-// Modules and models of bfloat16 and float16: what they store is rounded once, all else is float.
+// Modules and models of bfloat16 and float16: stored tensors are rounded once, everything else is
+// float.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,8 +50,8 @@ Array<float> floats(const X& x) {
   return to_array(x).template as<float>();
 }
 
-/// A nested-loop reference in W over a module's parameters; in float it rounds what the module
-/// stores as E, in double nothing.
+/// A nested-loop reference in W over a module's parameters; in float it rounds the tensors that the
+/// module stores as E, in double nothing.
 template <class W, class E, class Module>
 ReferenceTransformer<W> reference_of(const Module& module, const TransformerLayerOptions& options,
                                      Order order, Tensor2<index_t> positions) {
@@ -60,7 +61,7 @@ ReferenceTransformer<W> reference_of(const Module& module, const TransformerLaye
   return reference;
 }
 
-/// Rows of the tables of an InputEmbedding at `prefix`: words, positions and the first type.
+/// Table rows of an InputEmbedding at `prefix`: words, positions and the first type.
 template <class W>
 Array<W> embedded(const ReferenceTransformer<W>& model, const Tensor2<int>& ids,
                   const std::string& prefix = "embedding.") {
@@ -80,7 +81,7 @@ Array<W> embedded(const ReferenceTransformer<W>& model, const Tensor2<int>& ids,
 }
 
 /// reference(W{}, order) in double, and twice the error of the same in float with a rounding to E
-/// wherever the module stores a tensor: `Out` is what its result is.
+/// for each stored tensor; `Out` is the element of the result.
 template <class Out, class Reference>
 std::pair<Array<double>, double> exact_and_bound(Reference reference) {
   const Array<double> exact = reference(double{}, Order::forward);
@@ -147,7 +148,7 @@ TYPED_TEST(SmallElementModulesTest, StacksWholeAndStepByStep) {
       const auto steps =
           by_steps(x, [&](const Tensor3<E>& rows, bool) { return encoder(rows, on, {}, caches); });
       EXPECT_EQ(difference(steps, exact, bound, isa, "steps"), "");
-      // The same bits on threads, alone and elsewhere in the batch.
+      // The same bits on threads, alone and at another batch position.
       auto others = on;
       others.execution.executor = &threads;
       EXPECT_EQ(to_array(encoder(x, others)).data, to_array(whole).data);
@@ -270,8 +271,7 @@ TYPED_TEST(SmallElementModulesTest, LearnedKeysAndTransformers) {
   EXPECT_EQ(logits.extent(2), 8);
 }
 
-/// What a file of floats holds is rounded once, and what one of the element holds is taken as it
-/// is.
+/// Float tensors of a file are rounded once; tensors of the element are loaded unchanged.
 TYPED_TEST(SmallElementModulesTest, LoadFromFilesOfAnyElement) {
   using E = TypeParam;
   const TempFolder folder;

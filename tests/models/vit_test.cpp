@@ -1,4 +1,4 @@
-// Vit: packed or not on every instruction set, functors, and what is refused.
+// Vit: packed and unpacked on every instruction set, functors, and bad input.
 #include "attn/models/vit.hpp"
 
 #include <gtest/gtest.h>

@@ -204,11 +204,11 @@ TEST(CharsmapFiles, NameWhatTheyCannotFollow) {
   fails("t5", "pattern\" must be \" {2,}\"", "/normalizer/normalizers/2/pattern",
         {{"String", "  "}});
   fails("t5_first", "be always or never behind", "/normalizer/normalizers/1/strip_left", true);
-  fails("xlm_roberta", "be always or never behind WhitespaceSplit",
+  fails("xlm_roberta", "be always or never after WhitespaceSplit",
         "/pre_tokenizer/pretokenizers/1/prepend_scheme", "first");
   fails("xlm_roberta", "found \"WhitespaceSplit\"", "/pre_tokenizer",
         {{"type", "WhitespaceSplit"}});
-  fails("t5", "with one token before and behind it", "/post_processor/single/2",
+  fails("t5", "with at most one token before and one after it", "/post_processor/single/2",
         {{"SpecialToken", {{"id", "</s>"}}}});
 }
 

@@ -196,16 +196,16 @@ TEST(SentencePieceFiles, NameWhatTheyCannotFollow) {
              {{"type", "NFKC"}});
   json_fails("llama", "prepend\" must be U+2581", "/normalizer/normalizers/0/prepend", "_");
   json_fails("llama", "content\" must be", "/normalizer/normalizers/1/content", "_");
-  json_fails("llama", "or none beside a normalizer that replaces spaces", "/pre_tokenizer",
+  json_fails("llama", "or none with a normalizer that replaces spaces", "/pre_tokenizer",
              {{"type", "Digits"}});
-  json_fails("llama", "have a token for each byte, as <0x0A>; found 255", "/model/vocab", [&] {
+  json_fails("llama", "have a token for each byte, such as <0x0A>; found 255", "/model/vocab", [&] {
     json vocab = read(kData / "llama" / "tokenizer.json").at("model").at("vocab");
     vocab["<0x0a>"] = vocab.at("<0x0A>");
     vocab.erase("<0x0A>");
     return vocab;
   }());
-  json_fails("llama", "decoder\" must make spaces of U+2581", "/decoder", {{"type", "Fuse"}});
-  json_fails("llama", "start\" must be that of one space", "/decoder/decoders/3/start", 2);
+  json_fails("llama", "decoder\" must replace U+2581 by spaces", "/decoder", {{"type", "Fuse"}});
+  json_fails("llama", "start\" must strip one space", "/decoder/decoders/3/start", 2);
   json_fails("llama_first", "prepend_scheme\" must be always, first or never",
              "/pre_tokenizer/prepend_scheme", "last");
   json_fails("unigram", "vocab\" must be pairs of a text and a finite number", "/model/vocab/3",

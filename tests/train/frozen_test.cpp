@@ -1,4 +1,4 @@
-// Frozen parameters: they have no gradient, and nothing else changes.
+// Frozen parameters: no gradients, and no other changes.
 #include <concepts>
 #include <functional>
 #include <map>
@@ -19,8 +19,8 @@ namespace {
 
 using attn::index_t, attn::Tensor2, attn::Tensor3;
 
-/// Gradients of some parameters, drawn by name, beside those of all: `backward_of(gradients)` runs
-/// backward. The drawn ones have the same bits, the others are not there.
+/// Gradients of randomly selected parameters compared with those of all: `backward_of(gradients)`
+/// runs backward. The selected ones have the same bits, the others are absent.
 template <class Module, class Backward>
 void expect_only_trained(Random& random, Module& module, Backward backward_of) {
   std::map<std::string, bool> drawn;
@@ -35,7 +35,7 @@ void expect_only_trained(Random& random, Module& module, Backward backward_of) {
     EXPECT_EQ(difference(gradient, expected.at(name), 0, attn::active_isa(), name), "");
   }
   for (const auto& [name, is_trained] : drawn) {
-    // Gate and up of a gated unit are one tensor, and so are q, k and v by names of their own.
+    // Gate and up of a gated unit are one tensor, as are q, k and v with separate names.
     const bool may_be_part =
         name.find("q_proj_") != std::string::npos || name.find("k_proj_") != std::string::npos ||
         name.find("v_proj_") != std::string::npos || name.find("gate_proj") != std::string::npos ||
@@ -49,7 +49,7 @@ void expect_only_trained(Random& random, Module& module, Backward backward_of) {
   for (const auto& parameter : parameters) {
     EXPECT_EQ(static_cast<std::size_t>(parameter.size), got.at(parameter.name).data.size());
   }
-  // A step moves them and nothing else.
+  // A step changes only them.
   const auto before = parameters_of<double>(module);
   attn::Adam<double>(parameters).step(0.1);
   for (const auto& [name, value] : parameters_of<double>(module)) {
@@ -144,7 +144,7 @@ TEST(Frozen, HaveNoGradientInAttention) {
   }
 }
 
-/// The bits of adapters do not depend on which other gradients there are.
+/// The bits of adapters do not depend on which other gradients exist.
 TEST(Frozen, AdaptersNeedGradientsOfTheirWeightsAlone) {
   const attn::SerialExecutor one;
   const auto takes = [](std::string_view name) { return name.ends_with("in_proj_weight"); };
@@ -209,7 +209,7 @@ TEST(Frozen, APoolersBiasTrainsAlone) {
   for (const double x : gradients.pooler.bias.elements()) EXPECT_EQ(x, 0.0);
 }
 
-/// In 16 bits they are their masters rounded, after loading, too.
+/// 16-bit parameters are their rounded masters, after loading, too.
 TEST(Frozen, FollowTheirMasters) {
   const TempFolder folder;
   const auto takes = [](std::string_view name) { return name.ends_with("linear1.weight"); };

@@ -1,4 +1,4 @@
-// A run killed again and again ends with the bits of one that was not.
+// Training that is killed repeatedly ends with the bits of an uninterrupted run.
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kKills = 50;
 
-/// Goes on from the checkpoint, if there is one, up to `steps`, and saves one behind every step.
-/// Returns the steps done.
+/// Continues from the checkpoint, if it exists, up to `steps`, saves after every step, and returns
+/// the number of steps done.
 attn::index_t train(const std::filesystem::path& path, attn::index_t steps) {
   const attn::SerialExecutor one;
   SmallRun run(one);
@@ -79,7 +79,7 @@ TEST(Checkpoint, SurvivesKills) {
     kill(child, SIGKILL);
     ASSERT_TRUE(was_killed(child)) << random.trace();
   }
-  // What a kill in the middle of writing leaves.
+  // Left by a kill while writing.
   const auto unfinished = std::distance(std::filesystem::directory_iterator(folder.path()), {}) - 2;
   RecordProperty("kills_while_writing", static_cast<int>(unfinished));
   const attn::index_t done = train(killed, 0);

@@ -68,7 +68,7 @@ TEST(Lora, MergedIsTheModelBesideItsAdaptersAndUnmergedTheModelItself) {
       attn::Tensor2<double>& to = name.find("lora_A") != std::string_view::npos ? a : b;
       std::copy_n(p.data(), p.size(), to.data());
     });
-    layer.pack();  // whose copy merging makes stale
+    layer.pack();  // merging invalidates the packed copy
     lora.merge(layer);
     const auto merged = layer(x);
     for (index_t r = 0; r < rows; ++r) {
@@ -87,7 +87,7 @@ TEST(Lora, MergedIsTheModelBesideItsAdaptersAndUnmergedTheModelItself) {
   }
 }
 
-/// A small run that trains adapters alone.
+/// A small run that trains only adapters.
 struct AdaptedRun : SmallRun {
   Lora<float> lora{model, {.rank = 4, .alpha = 8, .seed = 2}};
   Lora<float> lora_gradients = attn::gradients_of(lora);

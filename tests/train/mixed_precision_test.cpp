@@ -1,4 +1,4 @@
-// Mixed precision: backward of modules of 16 bits, float masters and their checkpoints.
+// Mixed precision: backward of 16-bit modules, float masters and their checkpoints.
 #include <cmath>
 #include <limits>
 #include <map>
@@ -36,7 +36,7 @@ attn::Tensor<To, Rank> as(const attn::Tensor<From, Rank>& x) {
   return y;
 }
 
-/// Parameters of one module become those of another.
+/// Copies the parameters of one module to another.
 template <class From, class To>
 void copy_parameters(const From& from, To& to) {
   std::vector<double> values;
@@ -49,8 +49,8 @@ void copy_parameters(const From& from, To& to) {
   });
 }
 
-/// Functions on 16 bits are those of float on the widened tensors: bit for bit where they give
-/// floats, rounded once where they give elements.
+/// Functions on 16-bit tensors equal those on widened tensors: bit for bit with float results,
+/// rounded once with 16-bit results.
 TYPED_TEST(MixedPrecisionTest, FunctionsAreThoseOfFloatRoundedOnce) {
   using E = TypeParam;
   const ThreadExecutor threads(3);
@@ -83,7 +83,7 @@ TYPED_TEST(MixedPrecisionTest, FunctionsAreThoseOfFloatRoundedOnce) {
       attn::add_column_sums(wide_d, wide_d_bias.view(), on);
       EXPECT_TRUE(same_bits(to_array(d_bias), to_array(wide_d_bias)));
 
-      // Products of pairs sum in another order.
+      // Pair products sum in another order.
       Tensor2<float> d_weight({out, in}), wide_d_weight({out, in});
       attn::linear_backward(d, x, weight, d_x.view(), d_weight.view(), d_bias.view(), x.view(), on);
       attn::linear_backward(wide_d, wide_x, wide_weight, wide_d_x.view(), wide_d_weight.view(), {},
@@ -130,7 +130,7 @@ TYPED_TEST(MixedPrecisionTest, FunctionsAreThoseOfFloatRoundedOnce) {
   }
 }
 
-/// Sums of 16-bit products as floats: those of gemm(), not rounded, and what they begin with.
+/// Float results of 16-bit products: unrounded sums of gemm(), and their initial values.
 TYPED_TEST(MixedPrecisionTest, ProductsIntoFloats) {
   using E = TypeParam;
   for (std::uint64_t n = 0; n < 30; ++n) {
@@ -146,12 +146,12 @@ TYPED_TEST(MixedPrecisionTest, ProductsIntoFloats) {
     for (attn::Isa isa : available_isas()) {
       const attn::Execution on{.isa = isa};
       Tensor2<float> found = start, expected = start, with_packed = start;
-      // c may lie in columns.
+      // c may be column-major.
       attn::gemm(a.view().transpose(0, 1), b, found.view().transpose(0, 1),
                  {.alpha = 0.5f, .bias = bias.view(), .beta = 2}, on);
       attn::gemm(as<float>(a).view().transpose(0, 1), as<float>(b), expected.view().transpose(0, 1),
                  {.alpha = 0.5f, .bias = as<float>(bias).view(), .beta = 2}, on);
-      // Two results whose alpha is half.
+      // Two results with alpha 1/2.
       const double bound = product_bound + 2 * epsilon<float> * max_abs(to_array(expected));
       EXPECT_EQ(difference(to_array(found), to_array(expected), bound, isa), "") << random.trace();
       attn::gemm(a.view().transpose(0, 1), packed, with_packed.view().transpose(0, 1),
@@ -170,7 +170,7 @@ TYPED_TEST(MixedPrecisionTest, ProductsIntoFloats) {
   EXPECT_THROW(attn::gemm(x, w, wrong), attn::ShapeError);
 }
 
-/// The distance of two modules' parameters, over the size of the second, name by name.
+/// Distance of two modules' parameters relative to the second, by name.
 template <class A, class B>
 std::map<std::string, double> relative_errors(const A& found, const B& expected) {
   const auto a = attn_test::parameters_of<double>(found),
@@ -187,9 +187,9 @@ std::map<std::string, double> relative_errors(const A& found, const B& expected)
   return errors;
 }
 
-/// Of one round-off u = epsilon / 2 each, in both passes: of a layer queries, keys and values,
-/// the rotation, the context, two sums, two norms, and two in the feed-forward; the embedding, the
-/// last norm and the gradient of the logits. Where maps neither grow nor shrink what comes in, the
+/// One round-off u = epsilon / 2 each, in both passes: per layer queries, keys and values, the
+/// rotation, the context, two sums, two norms, and two in the feed-forward; then the embedding, the
+/// final norm and the gradient of the logits. For maps that neither amplify nor attenuate, the
 /// relative error of a gradient is at most their sum.
 template <class E>
 double gradient_bound(Index layers) {
@@ -242,7 +242,7 @@ TYPED_TEST(MixedPrecisionTest, GradientsOfGptAreThoseOfDoubleWithinRoundings) {
       for (const auto& [name, error] : relative_errors(gradients, expected)) {
         EXPECT_LE(error, bound) << name << " on " << attn::name(isa);
       }
-      // The same bits on threads, and from layers that run again.
+      // The same bits on threads, and from recomputed layers.
       auto again = attn::gradients_of(masters);
       saved.blocks.recompute = true;
       EXPECT_EQ(run(model, saved, again, {.executor = &threads, .isa = isa}), loss);
@@ -301,8 +301,8 @@ TYPED_TEST(MixedPrecisionTest, GradientsOfLayersOfEveryKind) {
   expect_close(d_src, wide_d_src);
   expect_close(d_tgt, wide_d_tgt);
   for (const auto& [name, error] : relative_errors(gradients, expected)) {
-    // The gradient of a key's bias is 0 but for roundings, and the norm of keys and queries leaves
-    // little of it either way.
+    // The gradient of a key's bias is 0 except for roundings, and norms of keys and queries leave
+    // little of it.
     if (name.ends_with("in_proj_bias")) continue;
     EXPECT_LE(error, bound) << name;
   }
@@ -333,7 +333,7 @@ TYPED_TEST(MixedPrecisionTest, GradientsOfLayersOfEveryKind) {
   run_bert(wide_bert, d_wide_bert);
   const auto sizes = attn_test::parameters_of<double>(d_wide_bert);
   for (const auto& [name, error] : relative_errors(d_bert, d_wide_bert)) {
-    if (name.ends_with("k_proj_bias")) continue;  // 0 but for roundings
+    if (name.ends_with("k_proj_bias")) continue;  // 0 except for roundings
     EXPECT_LE(error, gradient_bound<E>(2)) << name;
   }
 }
@@ -369,7 +369,7 @@ struct MixedRun {
   }
 };
 
-/// That each parameter is its master, rounded.
+/// Checks that each parameter is its rounded master.
 template <class E>
 void expect_rounded_masters(const MixedRun<E>& run) {
   const auto masters = attn_test::parameters_of<E>(run.masters);
@@ -378,8 +378,8 @@ void expect_rounded_masters(const MixedRun<E>& run) {
   }
 }
 
-/// Each loss is a function of weights that differ by a rounding each. Adam, which follows the sign
-/// of noise, parts after some 20 steps, as two runs in float do whose first weights differ so.
+/// The weights of each loss differ by one rounding. Adam, which follows the sign of noise, diverges
+/// after some 20 steps, as two float runs do whose initial weights differ by as much.
 TYPED_TEST(MixedPrecisionTest, FollowsTheLossesOfFloat) {
   using E = TypeParam;
   const attn::SerialExecutor one;
@@ -413,7 +413,7 @@ TYPED_TEST(MixedPrecisionTest, LearnsByAdam) {
   expect_rounded_masters(mixed);
 }
 
-/// The sum of many small steps: each is lost in a bfloat16 of 8 bits, and kept by its master.
+/// Sum of many small steps: bfloat16 loses each of them, the master keeps them.
 TEST(MixedPrecision, MastersKeepStepsThatRoundingWouldLose) {
   attn::Linear<float> masters(1, 1, false), gradients(1, 1, false);
   attn::Linear<bfloat16> model(1, 1, false);
@@ -444,8 +444,8 @@ TYPED_TEST(MixedPrecisionTest, CheckpointsGoOnWithTheSameBits) {
   for (int n = 6; n < 12; ++n) EXPECT_EQ(resumed.step(), losses[static_cast<std::size_t>(n)]);
 }
 
-/// MixedRun of float16 whose loss is divided by so much that the gradients of activations are below
-/// 6e-8, and scaled.
+/// MixedRun of float16 whose loss is divided so that gradients of activations are below 6e-8, and
+/// then scaled.
 struct ScaledRun : MixedRun<float16> {
   double divisor = 32 * 1e6;
   attn::LossScale scale;
@@ -454,7 +454,7 @@ struct ScaledRun : MixedRun<float16> {
   ScaledRun(const attn::Executor& executor, const attn::LossScaleOptions& options)
       : MixedRun(executor), scale(options) {}
 
-  /// Of what SmallRun learns; returns the loss, as a mean over targets.
+  /// Trains SmallRun's task; returns the mean loss per target.
   double step() {
     Tensor2<index_t> ids({4, 8});
     Tensor1<index_t> targets({32});
@@ -483,8 +483,8 @@ struct ScaledRun : MixedRun<float16> {
   }
 };
 
-/// The rules of torch.amp.GradScaler: growth_interval finite steps in a row grow the factor, one
-/// that is not finite shrinks it and begins anew.
+/// The rules of torch.amp.GradScaler: growth_interval consecutive finite steps increase the factor;
+/// a non-finite one decreases it and restarts the count.
 TEST(LossScale, FollowsGradScaler) {
   const double infinity = std::numeric_limits<double>::infinity();
   attn::LossScale scale({.initial = 8, .growth = 4, .backoff = 0.25, .growth_interval = 3});
@@ -505,7 +505,7 @@ TEST(LossScale, FollowsGradScaler) {
   attn::LossScale large({.initial = 0x1p127, .growth_interval = 1});
   large.update(1);
   EXPECT_EQ(large.factor(), 0x1p127);
-  // Nor falls out of it, to where no step could be taken any more.
+  // It does not become 0 either, which would skip every step.
   attn::LossScale small({.initial = 1});
   for (int n = 0; n < 2000; ++n) small.update(infinity);
   EXPECT_EQ(small.factor(), 0x1p-126);
@@ -520,8 +520,8 @@ TEST(LossScale, FollowsGradScaler) {
   EXPECT_THROW(scale.move_to({1, -1}), attn::ValueError);
 }
 
-/// Without it those of deep parameters are 0; with it they are those of a loss that is not divided,
-/// within the roundings of float16 (both runs round, at other places).
+/// Without the scale, gradients of early layers are 0; with it, they are those of the undivided
+/// loss within float16 roundings (the two runs round at different places).
 TEST(LossScale, BringsBackGradientsThatFloat16Loses) {
   const attn::SerialExecutor one;
   const auto gradients_with = [&](double divisor, double factor) {
@@ -542,7 +542,8 @@ TEST(LossScale, BringsBackGradientsThatFloat16Loses) {
   const auto whole = gradients_with(32, 1), lost = gradients_with(32e6, 1),
              scaled = gradients_with(32e6, 65536);
   for (const auto& [name, value] : whole) {
-    if (name.find("in_proj_bias") != std::string::npos) continue;  // a third is 0 but for roundings
+    if (name.find("in_proj_bias") != std::string::npos)
+      continue;  // a third is 0 except for roundings
     Array<double> off = value;
     for (std::size_t i = 0; i < off.data.size(); ++i) off.data[i] -= scaled.at(name).data[i];
     EXPECT_LE(size(off), 2 * gradient_bound<float16>(2) * size(value)) << name;
@@ -553,7 +554,7 @@ TEST(LossScale, BringsBackGradientsThatFloat16Loses) {
   EXPECT_LT(size(lost.at(deep)), 0.1 * size(whole.at(deep)));
 }
 
-/// From a factor that overflows: steps are left out until it fits, masters stay as they are, and
+/// With an initial factor that overflows: steps are skipped until it fits, masters stay unchanged,
 /// then the run learns.
 TEST(LossScale, LeavesOutStepsThatAreNotFinite) {
   const attn::SerialExecutor one;
@@ -573,7 +574,7 @@ TEST(LossScale, LeavesOutStepsThatAreNotFinite) {
   EXPECT_LT(last, 0.4 * first);
 }
 
-/// Also in the middle of a growth interval, and of steps that are left out.
+/// Also within a growth interval, and with skipped steps.
 TEST(LossScale, CheckpointsGoOnWithTheSameBits) {
   const TempFolder folder;
   const auto path = folder.path() / "run.safetensors";
@@ -601,7 +602,7 @@ TEST(LossScale, CheckpointsGoOnWithTheSameBits) {
     }
     EXPECT_EQ(resumed.scale.position(), whole.scale.position());
   }
-  // A run without it: none is saved, and files from before it are read.
+  // A run without a loss scale saves none, and older files load.
   MixedRun<float16> plain(one);
   attn::save_checkpoint(path, plain.masters, *plain.adam, {});
   EXPECT_EQ(attn::load_checkpoint(path, plain.masters, *plain.adam).loss_scale,

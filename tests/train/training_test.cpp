@@ -1,4 +1,5 @@
-// Optimizers by their formulas, clipping, schedules, batches, initialisation, interrupted runs.
+// Optimizers against their formulas, clipping, schedules, batches, initialisation, interrupted
+// runs.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,7 +21,7 @@ namespace {
 
 using attn::index_t, attn::Linear;
 
-/// A Linear with its gradients, both drawn.
+/// A Linear with gradients, both random.
 struct Drawn {
   Linear<double> layer{5, 7}, gradients{5, 7};
   std::vector<attn::TrainedParameter<double>> parameters;
@@ -130,7 +131,7 @@ TEST(ParameterGroups, FirstThatTakesAParameterCounts) {
   const auto weight = drawn.layer.weight;
   const auto bias = drawn.layer.bias;
   attn::Sgd<double> sgd(drawn.parameters,
-                        {.groups = {{attn::decays, 2.0, 0.5}}});  // no group takes the bias
+                        {.groups = {{attn::decays, 2.0, 0.5}}});  // no group contains the bias
   sgd.step(0.1);
   EXPECT_NEAR(drawn.layer.weight(0, 0),
               weight(0, 0) - 0.2 * (drawn.gradients.weight(0, 0) + 0.5 * weight(0, 0)), 1e-15);
@@ -177,8 +178,8 @@ TEST(Clipping, ScalesToTheNorm) {
                        "bias"));
 }
 
-/// What a step scales gradients by is what scaling them before gives, bit by bit; and clip_factor()
-/// is what clip_gradient_norm() scales by.
+/// gradient_scale of a step gives the bits of scaling before it, and clip_gradient_norm() scales by
+/// clip_factor().
 TEST(Clipping, AStepScalesGradientsAsItReadsThem) {
   Random random;
   attn::Linear<float> drawn(41, 1003), drawn_gradients = attn::gradients_of(drawn);
@@ -197,7 +198,7 @@ TEST(Clipping, AStepScalesGradientsAsItReadsThem) {
       first->step(0.01, {.isa = isa});
       EXPECT_EQ(attn::gradient_norm(in_b, {.executor = &three, .isa = isa}), norm);
       second->step(0.01, {.executor = &three, .isa = isa}, attn::clip_factor(norm, 3));
-      // Whose memory parameters_of() refers to.
+      // parameters_of() refers to its memory.
       std::ranges::copy(drawn_gradients.weight.elements(), of_a.weight.data());
       std::ranges::copy(drawn_gradients.bias.elements(), of_a.bias.data());
     }

@@ -44,8 +44,9 @@ AttentionOptions<Accumulator<T>> cross_attention_options(const DecoderLayer<T>& 
 
 }  // namespace detail
 
-/// DecoderLayer::forward() that saves: x and out (batch, tgt_len, d_model), memory (batch, src_len,
-/// d_model). Only self-attention applies the functors. Throws ShapeError or ValueError.
+/// DecoderLayer::forward() that saves for backward: x and out (batch, tgt_len, d_model), memory
+/// (batch, src_len, d_model). Only self-attention applies the functors. Throws ShapeError or
+/// ValueError.
 template <class T, class... Functors>
 void forward(const DecoderLayer<T>& layer, Input3<T> x, Input3<T> memory, Output3<T> out,
              DecoderLayerSaved<T>& saved, const AttentionOptions<Accumulator<T>>& options = {},
@@ -73,8 +74,8 @@ void forward(const DecoderLayer<T>& layer, Input3<T> x, Input3<T> memory, Output
 }
 
 /// Sets d_x (batch, tgt_len, d_model), which may be d_out; adds the gradient of memory to d_memory
-/// (batch, src_len, d_model) and the gradients of the parameters to `gradients`. Options, call and
-/// functors are those of forward.
+/// (batch, src_len, d_model) and the gradients of the parameters to `gradients`. Pass the options,
+/// call and functors of forward.
 template <class T, class... Functors>
 void backward(const DecoderLayer<T>& layer, Input3<T> d_out, DecoderLayerSaved<T>& saved,
               Output3<T> d_x, Output3<T> d_memory, DecoderLayer<Accumulator<T>>& gradients,

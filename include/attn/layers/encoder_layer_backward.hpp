@@ -26,8 +26,8 @@ struct EncoderLayerSaved {
   }
 };
 
-/// EncoderLayer::forward() that saves: x and out (batch, seq, d_model). Throws ShapeError or
-/// ValueError.
+/// EncoderLayer::forward() that saves for backward: x and out (batch, seq, d_model). Throws
+/// ShapeError or ValueError.
 template <class T, class... Functors>
 void forward(const EncoderLayer<T>& layer, Input3<T> x, Output3<T> out, EncoderLayerSaved<T>& saved,
              const AttentionOptions<Accumulator<T>>& options = {},
@@ -46,7 +46,7 @@ void forward(const EncoderLayer<T>& layer, Input3<T> x, Output3<T> out, EncoderL
 }
 
 /// Sets d_x (batch, seq, d_model), which may be d_out, and adds the gradients of the parameters to
-/// `gradients`. Options, positions and functors are those of forward.
+/// `gradients`. Pass the options, positions and functors of forward.
 template <class T, class... Functors>
 void backward(const EncoderLayer<T>& layer, Input3<T> d_out, EncoderLayerSaved<T>& saved,
               Output3<T> d_x, EncoderLayer<Accumulator<T>>& gradients,

@@ -9,7 +9,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Attention options for training: layer.options().dropout where the call sets no dropout.
+/// Attention options for training: without dropout in the call, that of the layer.
 template <class T>
 AttentionOptions<Accumulator<T>> training_options(AttentionOptions<Accumulator<T>> options,
                                                   const MultiHeadAttention<T>& layer,
@@ -39,8 +39,8 @@ SublayerSteps<T> sublayer_steps(const Layer& layer, LayerSaved& saved, const Nor
           .dropout = {.p = layer.dropout, .at = saved.dropout, .place = place}};
 }
 
-/// Forward that saves. run(from, residual, to) computes to = f(from) + residual and saves `from` in
-/// `input`.
+/// Forward that saves for backward. run(from, residual, to) computes to = f(from) + residual and
+/// saves `from` in `input`.
 template <class T, class F>
 void forward_sublayer(const SublayerSteps<T>& steps, const TensorView3<const T>& x,
                       const TensorView3<T>& out, Saved<T, 3>& input, const Execution& execution,
@@ -61,9 +61,9 @@ void forward_sublayer(const SublayerSteps<T>& steps, const TensorView3<const T>&
   }
 }
 
-/// d_x, which may be d_out, = the gradient of x; adds the gradients of the norm to `gradients`.
-/// run(d, residual, to) computes to = the gradient of f's input for the gradient d of f's output,
-/// + residual.
+/// Sets d_x, which may be d_out, to the gradient of x, and adds the gradients of the norm to
+/// `gradients`. run(d, residual, to) computes to = residual + the gradient of f's input, from the
+/// gradient d of f's output.
 template <class T, class F>
 void backward_sublayer(const SublayerSteps<T>& steps, const TensorView3<const T>& d_out,
                        const TensorView3<T>& d_x, Norm<Accumulator<T>>& gradients,
@@ -86,7 +86,7 @@ void backward_sublayer(const SublayerSteps<T>& steps, const TensorView3<const T>
   }
 }
 
-/// The first sublayer of an EncoderLayer or DecoderLayer.
+/// Self-attention, the first sublayer of EncoderLayer and DecoderLayer.
 template <class T, class Layer, class LayerSaved, class... Functors>
 void forward_self_attention(const Layer& layer, const TensorView3<const T>& x,
                             const TensorView3<T>& out, LayerSaved& saved,
@@ -118,7 +118,7 @@ void backward_self_attention(const Layer& layer, const TensorView3<const T>& d_o
                        });
 }
 
-/// The last sublayer of an EncoderLayer or DecoderLayer.
+/// Feed-forward, the last sublayer of EncoderLayer and DecoderLayer.
 template <class T, class Layer, class LayerSaved>
 void forward_feed_forward(const Layer& layer, const SublayerSteps<T>& steps,
                           const TensorView3<const T>& x, const TensorView3<T>& out,

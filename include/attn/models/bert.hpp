@@ -8,7 +8,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Named as in config.json.
+/// Options with the names of config.json.
 struct BertOptions {
   index_t vocab_size = 30522;             ///< ids are 0 .. vocab_size - 1
   index_t hidden_size = 768;              ///< features of a token
@@ -96,7 +96,7 @@ class Bert {
     encoder.forward(embedded, to, options, {}, {}, functors...);
   }
 
-  /// out (batch, hidden_size) = tanh(dense(hidden(:, 0))). Throws ShapeError, and ValueError for a
+  /// out (batch, hidden_size) = tanh(dense(hidden(:, 0))). Throws ShapeError, or ValueError for a
   /// model without a pooler.
   template <TensorLike Hidden, TensorLike Out>
   void pool(const Hidden& hidden, Out&& out, const Execution& execution = {}) const {
@@ -107,7 +107,7 @@ class Bert {
     if (pooler.in_features() == 0)
       throw ValueError(message("Bert::pool", "the model", "have a pooler", "none"));
     check_shape(
-        "Bert::pool", "hidden", "(batch, seq from 1 on, hidden_size)",
+        "Bert::pool", "hidden", "(batch, seq >= 1, hidden_size)",
         Shape<3>{from.extent(0), (std::max)(from.extent(1), index_t{1}), pooler.in_features()},
         from.shape());
     pooler.forward(from.select(1, 0), to, Activation::none, {}, execution);
@@ -129,7 +129,7 @@ class Bert {
 
   InputEmbedding<T> embeddings;
   Encoder<T> encoder;
-  Linear<T> pooler;  ///< without a weight where there is none
+  Linear<T> pooler;  ///< no weight without a pooler
 
  private:
   template <class Self, class Visitor>

@@ -19,7 +19,7 @@ ATTN_NAMESPACE_BEGIN
 template <Float16Element E>
 class Float16Weight final : public CompressedWeight<float> {
  public:
-  /// (out, in). Throws ValueError for an instruction set that the machine lacks.
+  /// `weight`: (out, in). Throws ValueError for an instruction set that the machine lacks.
   explicit Float16Weight(Tensor2<E> weight, bool rounds_activations = false,
                          std::optional<Isa> isa = {})
       : shape_(weight.shape()), rounds_activations_(rounds_activations) {
@@ -101,7 +101,7 @@ class Float16Weight final : public CompressedWeight<float> {
   }
 
   Shape<2> shape_;
-  Tensor2<E> weight_;        ///< or
+  Tensor2<E> weight_;        ///< the weight, or
   PackedWeights<E> packed_;  ///< its transpose
   bool rounds_activations_ = false;
 };

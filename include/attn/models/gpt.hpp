@@ -89,24 +89,23 @@ class Gpt {
         lm_head(options.layer.d_model, options.vocab_size, options.tied),
         options_(options) {
     if (options.layer.attention.rotary && !options.positions) {
-      throw ValueError(
-          message("Gpt", "positions",
-                  "be given beside layer.attention.rotary: Positions::none, or learned "
-                  "where a model has both",
-                  "neither"));
+      throw ValueError(message("Gpt", "positions",
+                               "be given with layer.attention.rotary: Positions::none, or learned "
+                               "if the model has both",
+                               "neither"));
     }
     if (!std::isfinite(options.logit_scale) || !(options.logit_softcap >= 0) ||
         !std::isfinite(options.logit_softcap)) {
-      throw ValueError(
-          message("Gpt", "logit_scale and logit_softcap", "be finite, the latter not negative",
-                  to_string(options.logit_scale) + " and " + to_string(options.logit_softcap)));
+      throw ValueError(message(
+          "Gpt", "logit_scale and logit_softcap", "be finite, and logit_softcap not negative",
+          to_string(options.logit_scale) + " and " + to_string(options.logit_softcap)));
     }
   }
 
   const GptOptions& options() const { return options_; }
   index_t vocab_size() const { return embedding.options().vocab_size; }
 
-  /// One cache for each layer; see MultiHeadAttention::make_cache().
+  /// One cache per layer; see MultiHeadAttention::make_cache().
   std::vector<KvCache<T>> make_caches(index_t batch, index_t capacity, index_t window = 0,
                                       std::optional<DType> element = {}) const {
     return blocks.make_caches(batch, capacity, window, element);

@@ -13,8 +13,8 @@ struct GptSaved {
   InputEmbeddingSaved<T> embedding;
   EncoderSaved<T> blocks;
   LinearSaved<T> lm_head;
-  Saved<T, 3> embedded;             ///< where there is no layer that would save it
-  Saved<Accumulator<T>, 3> logits;  ///< where they are capped
+  Saved<T, 3> embedded;             ///< used only if there are no layers
+  Saved<Accumulator<T>, 3> logits;  ///< used only with logit_softcap
   DropoutStep dropout;
 
   index_t bytes() const {

@@ -66,7 +66,7 @@ class LanguageModel {
   const Tokenizer& tokenizer() const { return tokenizer_; }
   /// The number of positions with rotary angles: the longest context.
   index_t max_positions() const { return max_positions_; }
-  /// The tokens that end an answer.
+  /// Tokens that end an answer.
   const std::vector<index_t>& end_tokens() const { return special_.ends; }
   bool is_end(index_t id) const { return special_.is_end(id); }
   /// Throws ValueError if there is none, or an unknown one.
@@ -74,9 +74,8 @@ class LanguageModel {
     if (chat_template_) return *chat_template_;
     throw ValueError(message(
         "LanguageModel", "the model's chat template",
-        "be ChatML's, or that of Qwen, Llama, Gemma, Mistral, Phi 3 or Zephyr (with --raw a "
-        "text is continued as it is; LanguageModelOptions::chat_template takes one of your "
-        "own)",
+        "be that of ChatML, Qwen, Llama, Gemma, Mistral, Phi 3 or Zephyr (--raw continues a "
+        "text without a template; LanguageModelOptions::chat_template sets another one)",
         "another or none"));
   }
   bool has_chat_template() const { return chat_template_.has_value(); }
@@ -118,7 +117,7 @@ class LanguageModel {
     if (gpt_options.vocab_size != tokenizer_.vocab_size()) {
       throw ShapeError(message(
           "LanguageModel", detail::concat(detail::quote(file.file_name()), ": token_embd.weight"),
-          detail::concat("have a row for each of ", tokenizer_.vocab_size(), " tokens"),
+          detail::concat("have one row per token, ", tokenizer_.vocab_size()),
           std::to_string(gpt_options.vocab_size)));
     }
     chat_template_ = gguf_chat_template(file, tokenizer_, special_);
@@ -136,13 +135,13 @@ class LanguageModel {
     if (text.tokenizer.vocab_size() > gpt_.vocab_size()) {
       throw ShapeError(message(
           "LanguageModel", detail::quote((folder / "tokenizer.json").string()),
-          detail::concat("have a token for each of the model's ", gpt_.vocab_size(), " rows"),
+          detail::concat("have at most one token per row of the model, ", gpt_.vocab_size()),
           std::to_string(text.tokenizer.vocab_size())));
     }
     if (text.special.behind) {
       throw ValueError(message(
           "LanguageModel", detail::quote((folder / "tokenizer.json").string()),
-          "have a post_processor that writes no token behind texts, since answers go on there",
+          "have a post_processor that adds no token after texts, because answers continue them",
           detail::quote(text.tokenizer.piece(*text.special.behind))));
     }
     tokenizer_ = std::move(text.tokenizer);
@@ -204,7 +203,7 @@ class LanguageModel {
         file.load(theirs, slot.dense);
       }
     });
-    used.emplace_back(detail::kGgufFrequencyFactors);  // which are in the rotary embeddings
+    used.emplace_back(detail::kGgufFrequencyFactors);  // used in the rotary embedding
     std::sort(used.begin(), used.end());
     std::vector<std::string> unused;
     for (const std::string& name : file.names()) {
@@ -212,7 +211,7 @@ class LanguageModel {
     }
     if (unused.empty()) return;
     throw ValueError(message("LanguageModel", detail::quote(file.file_name()),
-                             "hold the tensors of its architecture and no others",
+                             "contain only tensors of its architecture",
                              detail::list_text(unused, "others")));
   }
 

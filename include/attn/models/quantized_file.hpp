@@ -107,8 +107,8 @@ void save_quantized(const std::filesystem::path& path, const Module& module,
     if (codes == nullptr || codes->weights().format() != by_row) {
       throw ValueError(
           message("save_quantized", detail::quote(full),
-                  "have 8 bits and a scale per row, or be of 16 bits: safetensors files "
-                  "hold no blocks, GGUF files do",
+                  "be int8 with one scale per row, bfloat16 or float16 (only GGUF files store "
+                  "blocks)",
                   "blocks"));
     }
     const detail::QuantizedRows& made = rows.emplace_back(codes->weights());

@@ -90,7 +90,7 @@ class SentenceEncoder {
   void visit_parameters(const ParameterVisitor<const T>& f) const { bert_.visit_parameters(f); }
 
  private:
-  /// How hidden states become vectors: from token `first` of a line on.
+  /// Pooling of one call; `first`: first token of a line in the mean.
   struct Pool {
     index_t first;
     bool normalize;
@@ -105,10 +105,11 @@ class SentenceEncoder {
     options_.max_tokens = (std::min)(options_.max_tokens, bert_.embeddings.options().max_positions);
     const index_t known = bert_.embeddings.words.num_embeddings();
     if (tokenizer_.vocab_size() > known) {
-      throw ValueError(message("SentenceEncoder", detail::quote(folder.string()),
-                               detail::concat("have no more than ", known,
-                                              " pieces in its vocabulary, the model's words"),
-                               std::to_string(tokenizer_.vocab_size())));
+      throw ValueError(
+          message("SentenceEncoder", detail::quote(folder.string()),
+                  detail::concat("have at most ", known,
+                                 " pieces in its vocabulary, the size of the embedding table"),
+                  std::to_string(tokenizer_.vocab_size())));
     }
   }
 

@@ -94,7 +94,7 @@ class Seq2SeqTransformer {
     decode(tv, memory, sv, detail::view_as<Accumulator<T>, 3>(out), {}, execution);
   }
 
-  /// src (batch, src_len) to memory (batch, src_len, d_model).
+  /// Encodes src (batch, src_len) to memory (batch, src_len, d_model).
   template <TensorLike Src, TensorLike Memory>
   void encode(const Src& src, Memory&& memory, const Execution& execution = {}) const {
     ATTN_ASSERT_IDS(Src, "Seq2SeqTransformer: src");

@@ -24,7 +24,7 @@ struct Seq2SeqSaved {
 
 namespace detail {
 
-/// The masks of a call, whose padding `saved` holds.
+/// The masks of a call, from the padding in `saved`.
 template <class T>
 TransformerCall<T> seq2seq_call(const Seq2SeqOptions& options, const Seq2SeqSaved<T>& saved,
                                 const Execution& execution) {

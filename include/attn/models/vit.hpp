@@ -7,7 +7,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Named as in config.json.
+/// Options with the names of config.json.
 struct VitOptions {
   index_t image_height = 224;        ///< pixels
   index_t image_width = 224;         ///< pixels
@@ -99,7 +99,7 @@ class Vit {
     encoder.forward(embedded, to, options, {}, {}, functors...);
   }
 
-  /// images to logits (batch, num_labels). Throws ShapeError, and ValueError for a model without a
+  /// Images to logits (batch, num_labels). Throws ShapeError, or ValueError for a model without a
   /// classifier.
   template <TensorLike Images>
   Tensor2<Accumulator<T>> classify(const Images& images,
@@ -125,11 +125,11 @@ class Vit {
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
   Linear<T>
-      patch_embedding;   ///< of num_channels * patch_size * patch_size pixels, channel by channel
+      patch_embedding;   ///< from num_channels * patch_size * patch_size pixels, channel by channel
   Tensor3<T> cls_token;  ///< (1, 1, hidden_size)
   Tensor3<T> positions;  ///< (1, 1 + num_patches(), hidden_size)
   Encoder<T> encoder;
-  Linear<T> classifier;  ///< without a weight where there is none
+  Linear<T> classifier;  ///< no weight without classes
 
  private:
   static const VitOptions& checked(const VitOptions& o) {

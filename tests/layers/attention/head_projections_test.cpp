@@ -1,4 +1,4 @@
-// HeadProjections: joined, separate or packed, always the same three projections.
+// HeadProjections: joined, separate or packed, the same three projections.
 #include "attn/layers/attention/head_projections.hpp"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST(HeadProjections, EveryWayGivesTheThreeProjections) {
     if (random.chance(0.6)) projections.pack(random.chance(0.5));
     const index_t batch = random.integer(1, 3), q_len = random.integer(1, 7);
     const index_t kv_len = random.integer(1, 7), appended = random.pick<index_t>({0, 0, 2});
-    // Perhaps the first tokens of longer sequences, whose batch rows do not join up.
+    // Some inputs are slices of longer sequences, whose batch rows are not adjacent.
     const index_t more = random.pick<index_t>({0, 0, 2});
     const auto longer_query = random.tensor<float, 3>({batch, q_len + more, 10});
     const auto longer_key = random.tensor<float, 3>({batch, kv_len + more, options.kdim});
@@ -43,7 +43,8 @@ TEST(HeadProjections, EveryWayGivesTheThreeProjections) {
     const bool self = one_matrix && random.chance(0.4), same = one_matrix && random.chance(0.5);
     const auto k = self ? query : key, v = self ? query : same ? key : value;
     const bool queries_only = random.chance(0.2);
-    const HeadProjections<float>& made = projections;  // a writable weight would make copies stale
+    const HeadProjections<float>& made =
+        projections;  // a writable weight would invalidate the copies
     for (Isa isa : available_isas()) {
       const Execution on{.isa = isa};
       Tensor1<float> memory({projections.elements(batch, q_len, k.extent(1) + appended)});

@@ -1,4 +1,4 @@
-// MultiHeadAttention's calls: attention's options, functors, positions and a cache.
+// Calls of MultiHeadAttention: attention's options, functors, positions and a cache.
 #include <map>
 #include <string>
 #include <vector>
@@ -83,7 +83,7 @@ TEST(MultiHeadAttentionCalls, TakeEveryOptionOfAttention) {
   }
 }
 
-// What they take away from the mask, lengths among it, still says where queries stand.
+// Lengths removed from the mask still determine the positions of queries.
 TEST(MultiHeadAttentionCalls, LearnedKeysMoveNoQuery) {
   Random random(11);
   auto module = random_attention(
@@ -136,7 +136,7 @@ TEST(MultiHeadAttentionCalls, CachedStepsAreTheWhole) {
     EXPECT_EQ(difference(steps, to_array(whole), near(whole), isa), "");
     EXPECT_EQ(cache.length(), 10);
 
-    // The last queries again, over what is held.
+    // The last queries again, with only the cache.
     const Tensor3<float> last(x.view().slice(1, 7, 10));
     const auto again = module(last, TensorView3<const float>(), TensorView3<const float>(), on,
                               {.cache = &cache, .append = false});
@@ -175,8 +175,8 @@ TEST(MultiHeadAttentionCalls, PackedSequencesEachStartAtPositionZero) {
   }
 }
 
-/// Sequences one behind another in a cache that may forget the first keys: A, more of A, then B,
-/// then more of B and C.
+/// Packed sequences in a cache that may drop the first keys: A, more of A, then B, then more of B
+/// and C.
 TEST(MultiHeadAttentionCalls, PackedSequencesGoOnBehindACache) {
   Random random(8);
   MultiHeadAttentionOptions with_room = kAll;
@@ -224,8 +224,8 @@ TEST(MultiHeadAttentionCalls, PackedSequencesGoOnBehindACache) {
   }
 }
 
-/// Fewer queries than keys, without a cache: the last query of each sequence stands at its last
-/// key.
+/// Fewer queries than keys without a cache: the last query of each sequence has the position of its
+/// last key.
 TEST(MultiHeadAttentionCalls, PackedQueriesStandAtTheEndOfTheirKeys) {
   Random random(9);
   auto module = random_attention(random, kAll);
@@ -246,8 +246,7 @@ TEST(MultiHeadAttentionCalls, PackedQueriesStandAtTheEndOfTheirKeys) {
             "position_ids; found 2.");
 }
 
-/// A cache that forgets what its window hides: everything counts the same keys as with one that
-/// does not.
+/// A cache that drops keys outside its window refers to the same keys as one that keeps them.
 TEST(MultiHeadAttentionCalls, WindowedCachesCountEveryKey) {
   Random random(10);
   MultiHeadAttentionOptions with_room = kAll;
@@ -291,7 +290,7 @@ TEST(MultiHeadAttentionCalls, PositionsShiftNothingTogether) {
             "");
 }
 
-/// Norms of heads stop before the keys that are appended.
+/// Norms of heads exclude the appended keys.
 TEST(MultiHeadAttentionCalls, AppendedKeysAreNotNormed) {
   Random random(8);
   auto module = random_attention(
@@ -318,7 +317,7 @@ TEST(MultiHeadAttentionCalls, AppendedKeysAreNotNormed) {
   EXPECT_EQ(difference(to_array(module(x)), to_array(expected), near(expected), active_isa()), "");
 }
 
-/// `out` may be the residual, with an output projection and without.
+/// `out` may be the residual, with and without output projection.
 TEST(MultiHeadAttentionCalls, ResidualInPlace) {
   Random random(9);
   for (const bool projects : {false, true}) {
@@ -383,7 +382,7 @@ TEST(MultiHeadAttentionCallErrors, LeaveOutputAndCacheAsTheyWere) {
   EXPECT_EQ(windowed.length(), 0);
   module.forward(x, x, x, y, {}, {.cache = &cache});
   y.fill(7);
-  EXPECT_THROW(module.forward(x, x, x, y, {}, {.cache = &cache}), ValueError);  // room for 8
+  EXPECT_THROW(module.forward(x, x, x, y, {}, {.cache = &cache}), ValueError);  // capacity 8
   EXPECT_EQ(cache.length(), 6);
   EXPECT_TRUE(all_are(y, 7));
 

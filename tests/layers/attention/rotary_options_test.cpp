@@ -52,7 +52,7 @@ TEST(RotaryOptions, FrequenciesAreThoseOfTransformers) {
     const auto expected = one.at("frequencies").get<std::vector<double>>();
     ASSERT_EQ(found.values.size(), expected.size());
     for (std::size_t j = 0; j < expected.size(); ++j) {
-      // There they are float, by a dozen operations.
+      // transformers computes them in float with about a dozen operations.
       EXPECT_NEAR(found.values[j], expected[j], 2e-6 * expected[j]) << j;
     }
     EXPECT_NEAR(found.attention_factor, one.at("attention_factor"), 1e-12);
@@ -90,8 +90,8 @@ TEST(RotaryOptions, GivenFrequenciesAndPartsOfAHead) {
   const RotaryTable<double> table(given);
   EXPECT_EQ(table.cos(7, 1), std::cos(-14.0));
   EXPECT_EQ(table.sin(3, 0), std::sin(1.5));
-  // Of a head of 4 the first pair turns, by this frequency: the positions of the two tokens count
-  // by their distance alone.
+  // In a head of 4 the first pair rotates by this frequency: only the distance of the two tokens
+  // matters.
   given.dim = 2;
   given.frequencies = {1};
   Random random(1);
@@ -115,7 +115,7 @@ MultiHeadAttentionOptions dynamic_options(index_t original) {
                                               .original_max_positions = original}}};
 }
 
-// Each batch row is turned by its own length, whatever stands beside it.
+// Each batch row is rotated by its own length, independent of the other rows.
 TEST(RotaryOptions, DynamicScalingFollowsTheLength) {
   Random random(3);
   const auto attention = random_module<MultiHeadAttention<float>>(random, dynamic_options(8));
@@ -136,7 +136,7 @@ TEST(RotaryOptions, DynamicScalingFollowsTheLength) {
       EXPECT_EQ(both(1, i, d), second(0, i, d));
     }
   }
-  // The second row by the base that its last position, 15, asks for.
+  // The second row with the base for its last position, 15.
   MultiHeadAttentionOptions plain = dynamic_options(8);
   RotaryOptions fixed = *plain.rotary;
   fixed.dim = 8;
@@ -150,7 +150,7 @@ TEST(RotaryOptions, DynamicScalingFollowsTheLength) {
   for (index_t i = 0; i < 6; ++i) {
     for (index_t d = 0; d < 16; ++d) EXPECT_EQ(second(0, i, d), expected(0, i, d));
   }
-  // Past the last position that there are angles for.
+  // Beyond the last position of the table.
   far(1, 5) = 40;
   EXPECT_TRUE(contains(error_of<ValueError>([&] { at(x.view(), far, 0, 2); }), "position_ids"));
   const Tensor1<index_t> starts({2}, {0, 6});
@@ -207,7 +207,7 @@ TEST(RotaryAngles, HeldWithin) {
                        "[RotaryAngles] the angles must be at most 256; found 257."));
 }
 
-// In nested braces, of which g++ 12 warned at -O2.
+// Nested braces, about which g++ 12 warned at -O2.
 TEST(RotaryAngles, InNestedBraces) {
   const GptOptions options{
       .vocab_size = 9,

@@ -1,4 +1,4 @@
-// rotary_embedding: both forms against nested loops, in place, and what it refuses.
+// rotary_embedding: both pairings against nested loops, in place, and bad input.
 #include "attn/layers/attention/rotary.hpp"
 
 #include <cmath>
@@ -71,7 +71,7 @@ TYPED_TEST(RotaryTest, RandomShapesInGuardedMemory) {
   }
 }
 
-// What the turning is for.
+// The purpose of the rotation.
 TYPED_TEST(RotaryTest, ProductsDependOnDistancesOnly) {
   using T = TypeParam;
   constexpr index_t kPositions = 20, kHalf = 8;

@@ -1,4 +1,4 @@
-// Conversations of unlike lengths in one call: every row has the bits of a call of its own.
+// Conversations of different lengths in one call: every row has the bits of a separate call.
 #include <deque>
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using attn_test::error_of;
 using attn_test::Random;
 using attn_test::to_array;
 
-/// Two caches of as many conversations, which have seen the same.
+/// Two caches each of the same conversations with the same keys.
 struct Conversations {
   std::deque<std::vector<KvCache<float>>> together, alone;
   std::vector<std::span<KvCache<float>>> spans() { return {together.begin(), together.end()}; }
@@ -73,7 +73,7 @@ TEST(RowCaches, GiveEachConversationTheBitsOfACallOfItsOwn) {
       const DType element = elements[random.integer(0, 2)];
       const index_t window = random.chance(0.3) ? 9 : 0;
       if (window > 0) options.mask = options.mask & sliding_window(window, 0);
-      // Long ones are worth threads.
+      // Long conversations use several threads.
       const index_t count = random.integer(1, 9), most = random.chance(0.3) ? 1500 : 40;
       Conversations all;
       for (index_t n = 0; n < count; ++n) {
@@ -132,7 +132,7 @@ TEST(RowCaches, AreAsTheyWereWhereTheCallFails) {
             "rows, queries or keys; found some.");
   for (const KvCache<float>& cache : roomy) EXPECT_EQ(cache.length(), 0);
   for (const KvCache<float>& cache : full) EXPECT_EQ(cache.length(), 2);
-  // The second layer's attention throws in the middle: what the first appended is taken back.
+  // The second layer's attention throws: the keys that the first layer appended are removed.
   int calls = 0;
   const auto throws = score_mod([&](float score, index_t, index_t, index_t, index_t) {
     if (++calls > 8) throw std::runtime_error("enough");

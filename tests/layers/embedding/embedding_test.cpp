@@ -1,4 +1,4 @@
-// embedding: rows of a table by ids of any integer type and rank, and ids outside the table.
+// embedding: rows of a table by ids of any integer type and rank; ids outside the table.
 #include "attn/layers/embedding/embedding.hpp"
 
 #include <algorithm>

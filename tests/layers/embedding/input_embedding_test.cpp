@@ -169,8 +169,8 @@ TEST(InputEmbeddingErrors, SequencesFarAway) {
   }
 }
 
-// transformers' create_position_ids_from_input_ids(): padding has the row of its id, other tokens
-// are counted from the next row on.
+// transformers' create_position_ids_from_input_ids(): padding has the position row of its id, other
+// tokens count from the next row.
 TEST(InputEmbedding, PositionsOfRobertaFollowTheIds) {
   const InputEmbeddingOptions options{.vocab_size = 9,
                                       .d_model = 1,
@@ -190,7 +190,7 @@ TEST(InputEmbedding, PositionsOfRobertaFollowTheIds) {
   const Tensor1<index_t> starts({4}, {0, 3, 3, 6});
   EXPECT_EQ(rows({0, 1, 2, 1, 0, 5}, {.cu_seqlens = starts}),
             (std::vector<float>{2, 1, 3, 1, 2, 3}));
-  // Eleven tokens on eight positions, three of them padding.
+  // Eleven tokens with eight positions; three tokens are padding.
   EXPECT_EQ(rows({0, 1, 2, 1, 0, 5, 6, 7, 8, 8, 1}).back(), 1);
   EXPECT_THROW(rows({0, 0, 2, 0, 0, 5, 6, 7, 8, 8, 1}), ValueError);
   const Tensor2<index_t> named({1, 3}, {-1, -2, 7});

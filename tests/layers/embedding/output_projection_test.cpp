@@ -1,4 +1,4 @@
-// OutputProjection: a weight of its own, or the embedding's table.
+// OutputProjection: its own weight, or the embedding table.
 #include "attn/layers/embedding/output_projection.hpp"
 
 #include <string>

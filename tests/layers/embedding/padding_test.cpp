@@ -1,4 +1,4 @@
-// find_padding: true where a token is padding; with causal() the tutorials' masks.
+// find_padding: true for padding tokens; with causal() the masks of PyTorch tutorials.
 #include "attn/layers/embedding/padding.hpp"
 
 #include <cstdint>
@@ -28,7 +28,7 @@ TEST(FindPadding, IsTrueForThePaddingAlone) {
             "[find_padding] out must have shape (2, 3); found (3, 2).");
 }
 
-/// The tutorials' get_pad_mask & get_subsequent_mask: (batch, 1, seq) and (1, seq, seq).
+/// get_pad_mask & get_subsequent_mask of the tutorials: (batch, 1, seq) and (1, seq, seq).
 TEST(FindPadding, PadAndSubsequentMasksShowTheSameKeys) {
   attn_test::Random random(1);
   const Tensor2<int> ids({2, 4}, {3, 1, 0, 0, 2, 2, 1, 0});

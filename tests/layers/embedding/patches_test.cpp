@@ -1,4 +1,4 @@
-// Patches: every pixel where a loop over patches, channels, rows and columns puts it.
+// Patches: every pixel against a loop over patches, channels, rows and columns.
 #include "attn/layers/embedding/patches.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// ParameterVisitor: names under parts of parts, ranks, and callables that keep something.
+// ParameterVisitor: names of nested submodules, ranks, and callables with state.
 #include "attn/layers/module/parameter_visitor.hpp"
 
 #include <string>

@@ -1,5 +1,5 @@
-// LanguageModel from GGUF files of each architecture: tiny models as the files of llama.cpp hold
-// them, against what transformers computed.
+// LanguageModel from GGUF files of each architecture: tiny models as llama.cpp stores them, against
+// transformers.
 #include <cmath>
 #include <fstream>
 #include <numbers>
@@ -24,7 +24,7 @@ using attn_test::kPretrained;
 using attn_test::TempFolder;
 using Path = std::filesystem::path;
 
-/// A folder of tests/data/pretrained/make.py as a GGUF file, and that in memory of its own.
+/// A folder of tests/data/pretrained/make.py as a GGUF file, and its memory.
 class TinyGguf {
  public:
   TinyGguf(const std::string& name, std::string architecture)
@@ -55,7 +55,7 @@ class TinyGguf {
           static_cast<float>(config.get<double>("final_logit_softcapping")));
       number("attention.sliding_window", config.count("sliding_window"));
     }
-    // What the queries are multiplied by, which no file says, is that of head_dim.
+    // The scale of queries is that of head_dim; GGUF files do not contain it.
     const double scale =
         std::sqrt(static_cast<double>(head_dim) /
                   config.get<double>("query_pre_attn_scalar", static_cast<double>(head_dim)));
@@ -126,7 +126,7 @@ class TinyGguf {
   SafetensorsFile golden;
 
  private:
-  /// Of each head's rows, those of the first half and of the second by turns.
+  /// Interleaves the rows of the first and second half of each head.
   static void interleave(std::vector<float>& values, index_t heads, index_t head_dim) {
     const std::vector<float> from = values;
     const index_t width = std::ssize(values) / (heads * head_dim), half = head_dim / 2;
@@ -155,7 +155,7 @@ class TinyGguf {
   TempFolder folder_;
 };
 
-/// Logits of both prompts within 1e-4 of the largest, and the tokens of greedy decoding.
+/// Logits of both prompts within 1e-4 of the largest, and greedily decoded tokens.
 void check(const TinyGguf& tiny) {
   for (const bool pack : {true, false}) {
     const LanguageModel model(tiny.save(), {.pack = pack});
@@ -163,7 +163,7 @@ void check(const TinyGguf& tiny) {
       const auto list = tiny.golden.load<index_t, 1>("ids_" + key);
       const TensorView2<const index_t> ids(list.data(), {1, list.size()});
       const auto expected = tiny.golden.load<float, 2>("logits_" + key);
-      // A few dozen roundings of float.
+      // A few dozen float roundings.
       EXPECT_LT(attn_test::relative_difference(model.gpt()(ids), expected), 1e-5);
       const auto tokens = tiny.golden.load<index_t, 1>("greedy_" + key);
       GptSession<float> session(model.gpt(), 1, ids.size() + tokens.size());
@@ -175,7 +175,7 @@ void check(const TinyGguf& tiny) {
 
 TEST(GgufArchitectures, LlamaWithFrequencyFactors) {
   TinyGguf tiny("llama", "llama");
-  // Llama 3's scaling of 8 of a model trained on 16 positions, as converters write it.
+  // Llama 3's scaling by 8 of a model trained on 16 positions, as converters write it.
   std::vector<float> factors;
   for (const double frequency : {1.0, 0.01}) {
     const double turns = 16 * frequency / (2 * std::numbers::pi);
@@ -213,11 +213,10 @@ TEST(GgufArchitectures, Qwen3) { check(TinyGguf("qwen3", "qwen3")); }
 
 TEST(GgufArchitectures, Gemma) { check(TinyGguf("gemma", "gemma")); }
 
-// Windows in every other layer, norms behind, capped scores and logits.
+// Windows in every other layer, norms after sublayers, capped scores and logits.
 TEST(GgufArchitectures, Gemma2) { check(TinyGguf("gemma2", "gemma2")); }
 
-// As Gemma's files have them: SentencePiece, a turn's marks as control tokens, and a template of
-// them.
+// As in Gemma's files: SentencePiece, turn marks as control tokens, and a template with them.
 TEST(GgufArchitectures, Gemma2FromTextToText) {
   TinyGguf tiny("gemma2", "gemma2");
   std::vector<std::string> tokens = {"<unk>",         "<bos>",  "<eos>", "<start_of_turn>",
@@ -244,7 +243,7 @@ TEST(GgufArchitectures, Gemma2FromTextToText) {
       tiny.metadata.set("tokenizer.chat_template", one.at("template").get<std::string>());
   }
   const LanguageModel model(tiny.save());
-  // Texts begin with <bos> where the file does not say so.
+  // Texts begin with <bos> if the file has no key for it.
   EXPECT_EQ(model.encode_raw("a b"), (std::vector<index_t>{1, 8, 5, 9}));
   EXPECT_EQ(model.encode_raw("z hi<eos>"), (std::vector<index_t>{1, 33, 5, 15, 16, 2}));
   const std::vector<ChatMessage> messages = {{"user", "hi<eos>"}};

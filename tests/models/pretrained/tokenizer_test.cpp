@@ -1,5 +1,5 @@
-// Folders with tokenizer.json: ids of the package tokenizers, a LanguageModel of them, and what is
-// wrong with such files.
+// Folders with tokenizer.json: ids of the tokenizers package, a LanguageModel from them, and bad
+// files.
 #include "attn/models/pretrained/tokenizer.hpp"
 
 #include <fstream>
@@ -57,7 +57,7 @@ TEST(PretrainedTokenizer, AddedTokensTakeSpacesAlongOrAreWholeWords) {
     EXPECT_EQ(tokenizer.encode(text, true), line.at("ids").get<Ids>())
         << line.at("text").dump(-1, ' ', true);
   }
-  // Of pieces as of the whole text.
+  // Pieces give the same ids as the whole text.
   const std::vector<TextPiece> pieces = {
       {"x \t", false}, {"<b>", true}, {" \n", false}, {" y", false}};
   EXPECT_EQ(tokenizer.encode(pieces), tokenizer.encode("x \t<b> \n y", true));
@@ -79,7 +79,7 @@ TEST(LanguageModelFolder, HasTheTokensAndLogitsOfTransformers) {
               tokens.at(name).at("ids").get<Ids>());
     EXPECT_EQ(model.end_tokens(), (Ids{261}));
     EXPECT_EQ(model.max_positions(), 64);
-    // The model has a row more than there are tokens.
+    // The model has one row more than the tokenizer has tokens.
     EXPECT_EQ(model.tokenizer().vocab_size(), 264);
     EXPECT_EQ(model.tokenizer().piece(263), "");
     const SafetensorsFile golden(kPretrained / name / "golden.safetensors");
@@ -107,7 +107,7 @@ TEST(LanguageModelFolder, QuantisesWeightsWhereAskedTo) {
   const Tensor2<index_t> ids({1, 5}, {1, 5, 200, 17, 262});
   const auto found = model.gpt()(ids), expected = other(ids);
   for (index_t i = 0; i < expected.size(); ++i) ASSERT_EQ(found.data()[i], expected.data()[i]);
-  // Activations in 8 bits, as chat has them, are for codes.
+  // int8 activations, as in chat, apply only to quantised weights.
   for (const auto& [weights, activations] :
        {std::pair{WeightFormat::bf16, ActivationFormat::bf16},
         std::pair{WeightFormat::f16, ActivationFormat::exact}}) {
@@ -122,7 +122,7 @@ TEST(LanguageModelFolder, QuantisesWeightsWhereAskedTo) {
   }
 }
 
-/// A copy of a folder in which one JSON file is changed.
+/// A copy of a folder with one JSON file changed.
 class ChangedText {
  public:
   explicit ChangedText(const Path& name) { std::filesystem::copy(kPretrained / name, dir()); }
@@ -150,7 +150,7 @@ TEST(PretrainedTokenizer, ReadsWhatStandsBesideTokenizerJson) {
   EXPECT_EQ(model.end_tokens(), (Ids{261, 0, 262}));
   EXPECT_EQ(model.encode_raw("he"), (Ids{262, 256}));
   EXPECT_TRUE(model.has_chat_template());
-  // A file of its own comes first.
+  // chat_template.jinja takes precedence.
   std::ofstream(changed.dir() / "chat_template.jinja") << "{{ messages }}";
   EXPECT_FALSE(LanguageModel(changed.dir()).has_chat_template());
 }
@@ -183,7 +183,7 @@ TEST(PretrainedTokenizer, NamesWhatItCannotFollow) {
         set("/model/merges/1", {"a", "b", "c"}));
   fails("qwen2", "key \"model.vocab\" must be whole numbers from 0 on; found \"-1\"",
         set("/model/vocab/he", -1));
-  fails("qwen2", "key \"model.id\" must be that of one token", set("/model/vocab/he", 0));
+  fails("qwen2", "key \"model.id\" must belong to one token", set("/model/vocab/he", 0));
   fails("qwen2", "must lie in 0 .. 2^24 - 1; found 9999999999", set("/model/vocab/he", 9999999999));
   fails("qwen2", "must lie in 0 .. 2^24 - 1; found -1", set("/added_tokens/1/id", -1));
   fails("qwen2", "key \"normalizer\" must be NFC or none; found \"Prepend\"",
@@ -192,9 +192,9 @@ TEST(PretrainedTokenizer, NamesWhatItCannotFollow) {
         set("/pre_tokenizer", {{"type", "Metaspace"}}));
   fails("qwen2", "key \"pre_tokenizer\" must be ByteLevel, alone or behind",
         set("/pre_tokenizer", nullptr));
-  fails("qwen2", "must be Llama 3's or Qwen2's, each match a word; found \"x+\"",
+  fails("qwen2", "must be Llama 3's or Qwen2's, with each match a word; found \"x+\"",
         set("/pre_tokenizer/pretokenizers/0/pattern/Regex", "x+"));
-  fails("qwen2", "must be Llama 3's or Qwen2's, each match a word",
+  fails("qwen2", "must be Llama 3's or Qwen2's, with each match a word",
         set("/pre_tokenizer/pretokenizers/0/behavior", "Removed"));
   fails("qwen2", "found \"Split, ByteLevel with its own pattern\"",
         set("/pre_tokenizer/pretokenizers/1/use_regex", true));
@@ -206,7 +206,7 @@ TEST(PretrainedTokenizer, NamesWhatItCannotFollow) {
         set("/post_processor", {{"type", "SplitProcessing"}}));
   fails("qwen2", "key \"post_processor.cls\" must be given",
         set("/post_processor", {{"type", "BertProcessing"}}));
-  fails("qwen2", "writes no token behind texts, since answers go on there; found \"<|im_end|>\"",
+  fails("qwen2", "adds no token after texts, because answers continue them; found \"<|im_end|>\"",
         set("/post_processor",
             {{"type", "TemplateProcessing"},
              {"single",
@@ -215,7 +215,7 @@ TEST(PretrainedTokenizer, NamesWhatItCannotFollow) {
     t["normalizer"] = {{"type", "NFC"}};
     t["added_tokens"][2]["normalized"] = true;
   });
-  fails("qwen2", "have a token for each of the model's 264 rows; found 266", [](json& t) {
+  fails("qwen2", "have at most one token per row of the model, 264; found 266", [](json& t) {
     json token = t["added_tokens"][0];
     token["id"] = 265;
     token["content"] = "<more>";
@@ -229,8 +229,8 @@ TEST(PretrainedTokenizer, NamesWhatItCannotFollow) {
   const ChangedText fused("tokenizers/smollm");
   fused.change("tokenizer.json", set("/model/fuse_unk", true));
   EXPECT_TRUE(contains(error_of<ValueError>([&] { pretrained_text(fused.dir()); }),
-                       "key \"model.fuse_unk\" must be false where a byte has no token"));
-  // What is no folder of a model.
+                       "key \"model.fuse_unk\" must be false if a byte has no token"));
+  // Not a model folder.
   const TempFolder empty;
   EXPECT_TRUE(contains(error_of<IoError>([&] { LanguageModel model(empty / "none"); }), "none"));
   std::filesystem::create_directory(empty / "model");

@@ -51,7 +51,7 @@ class GgufKeys {
     return file_.array<T>(key(name));
   }
 
-  /// A size: 1 .. 2^24.
+  /// A size in 1 .. 2^24.
   index_t count(std::string_view name) const {
     const index_t value{get<std::uint32_t>(name)};
     if (value < 1 || value > index_t{1} << 24) {

@@ -55,8 +55,7 @@ inline std::vector<index_t> gguf_windows(const GgufKeys& keys, bool is_gemma2, i
   }
   const auto slides = keys.array<bool>(kPattern);
   if (std::ssize(slides) != layers) {
-    keys.fail(kPattern, concat("be one for each of ", layers, " layers"),
-              std::to_string(slides.size()));
+    keys.fail(kPattern, concat("be one per layer, ", layers), std::to_string(slides.size()));
   }
   std::vector<index_t> windows;
   for (const bool one : slides) windows.push_back(one ? window : -1);

@@ -25,7 +25,7 @@ inline RotaryScaling gguf_rotary_scaling(const GgufKeys& keys) {
   }
   const double factor = keys.not_negative(kFactor, keys.not_negative(kOldFactor, 0));
   if (!is_none && keys.has(kType) && !keys.has(kFactor) && !keys.has(kOldFactor)) {
-    keys.fail(kFactor, concat("be in the file beside the type ", type), "none");
+    keys.fail(kFactor, concat("be in the file with type ", type), "none");
   }
   const index_t original = keys.count(keys.has(kOriginal) ? kOriginal : "context_length");
   const double beta_fast = keys.positive("rope.scaling.yarn_beta_fast", 32),

@@ -83,7 +83,7 @@ inline const GgufUnreadKeys& gguf_unread_tokenizer_keys() {
       {"padding_token_id", {}},
       {"prefix_token_id", {}},
       {"separator_token_id", {}},
-      {"seperator_token_id", {}},  // as llama.cpp spells it
+      {"seperator_token_id", {}},  // llama.cpp's spelling
       {"suffix_token_id", {}},
       {"token_type_count", {}},
       // These would change the ids of texts.

@@ -95,7 +95,7 @@ void put_gguf_block(const std::byte* from, const QuantizedRowWriter& to, index_t
     }
     to.set_bytes(first, codes, scale_at(0), float16());
   } else if constexpr (kType == GgufType::Q4_0 || kType == GgufType::Q4_1) {
-    // The file's bytes hold codes i and i + 16 too.
+    // As in the file, a byte contains values i and i + 16.
     to.set_bytes(first, reinterpret_cast<const std::uint8_t*>(from) + (kOffset ? 4 : 2),
                  scale_at(0), kOffset ? scale_at(2) : float16());
   } else if constexpr (kType == GgufType::Q5_0 || kType == GgufType::Q5_1) {

@@ -62,7 +62,7 @@ inline BertOptions bert_options_of(const ConfigFile& config,
     detail::check_only(config, "is_decoder", false, "false");
     detail::check_only(config, "add_cross_attention", false, "false");
     detail::check_only<std::string>(config, "position_embedding_type", "absolute", "absolute");
-    // TinyBERT's files repeat the width.
+    // TinyBERT files repeat hidden_size.
     detail::check_only(config, "emb_size", config.count("hidden_size"), "hidden_size");
     result = {.vocab_size = config.count("vocab_size"),
               .hidden_size = config.count("hidden_size"),

@@ -50,8 +50,8 @@ Model load_model(const ModelOptions& model_options, const SafetensorsFolder& fil
   return model;
 }
 
-/// Throws ValueError for activations of float16 in models whose residual stream exceeds 65504:
-/// transformers keeps parts of T5 in float, and clamps; it recommends bfloat16 for Gemma.
+/// Throws ValueError for float16 models whose residual stream exceeds 65504: transformers keeps
+/// parts of T5 in float and clamps others; it recommends bfloat16 for Gemma.
 template <class T>
 void check_activations(const ConfigFile& config) {
   if constexpr (std::same_as<T, float16>) {
@@ -66,7 +66,7 @@ void check_activations(const ConfigFile& config) {
   }
 }
 
-/// Throws ValueError unless the config is of one of these models.
+/// Returns model_type. Throws ValueError unless it is one of `known`.
 inline std::string check_model_type(const ConfigFile& config,
                                     std::initializer_list<std::string_view> known) {
   const auto type = config.get<std::string>("model_type");
@@ -105,8 +105,8 @@ void check_only(const ConfigFile& config, std::string_view key, const T& value,
   }
 }
 
-/// Keys of training, tokenizers, generation, other heads and output formats, which change no result
-/// whatever their value.
+/// Keys of training, tokenizers, generation, other heads and output formats, which have no effect
+/// on results.
 // clang-format off
 inline constexpr std::string_view kKeysWithoutEffect[] = {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
@@ -139,7 +139,7 @@ inline constexpr std::string_view kKeysWithoutEffect[] = {
     "use_cache"};
 // clang-format on
 
-/// Keys that change no result with this value.
+/// Keys that have no effect with this value.
 inline constexpr std::pair<std::string_view, bool> kKeysOffAt[] = {
     {"attention_bias", false},
     {"do_blenderbot_90_layernorm", false},
@@ -147,8 +147,8 @@ inline constexpr std::pair<std::string_view, bool> kKeysOffAt[] = {
     {"rope_interleaved", false},
     {"use_mrope", false}};
 
-/// Whether ignore_keys contains a key, which may lie in an object: "rope_scaling.attn_factor" or
-/// "attn_factor".
+/// Whether ignore_keys contains a key; a key in an object may be given as
+/// "rope_scaling.attn_factor" or "attn_factor".
 inline bool is_ignored(const PretrainedOptions& options, std::string_view key) {
   const std::size_t dot = key.rfind('.');
   return is_listed(options.ignore_keys, key) ||
@@ -156,7 +156,7 @@ inline bool is_ignored(const PretrainedOptions& options, std::string_view key) {
 }
 
 /// Throws ValueError for keys of the config, or of an object in it, that were neither read nor
-/// ignored and may change results.
+/// ignored and may affect results.
 inline void check_all_read(const ConfigFile& config, const PretrainedOptions& options) {
   std::vector<std::string> unknown;
   for (const std::string& key : config.unread()) {
@@ -198,8 +198,8 @@ inline LoadOptions with_tied_table(LoadOptions names, const SafetensorsFolder& f
 }
 
 /// Throws ValueError if a config describes more parameters than its files have elements, before
-/// memory is allocated for them: the weight matrices of its layers, and tables of in all `rows`
-/// rows of d_model elements.
+/// memory is allocated for them. Counts the weight matrices of the layers, and `rows` rows of
+/// d_model elements in tables.
 inline void check_elements(const ConfigFile& config, const SafetensorsFolder& file,
                            const TransformerLayerOptions& layer, index_t num_layers, double rows) {
   const auto number = [](index_t n) { return static_cast<double>(n); };
@@ -224,7 +224,7 @@ inline void check_elements(const ConfigFile& config, const SafetensorsFolder& fi
                            attn::to_string(expected)));
 }
 
-/// Throws ValueError where heads do not divide the width.
+/// Throws ValueError unless the number of heads divides the width.
 inline void check_heads(const ConfigFile& config, std::string_view key, index_t width,
                         index_t heads) {
   if (width % heads == 0) return;

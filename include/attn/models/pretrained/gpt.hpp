@@ -125,7 +125,7 @@ inline GptOptions llama_options(const ConfigFile& config, const std::string& typ
                                                 : is_gemma      ? 256
                                                                 : dim / heads);
   if (attention.head_dim % 2 != 0) {
-    config.fail("head_dim", "be even: rotary embeddings turn pairs",
+    config.fail("head_dim", "be even, because rotary embeddings rotate pairs",
                 std::to_string(attention.head_dim));
   }
   attention.separate_in_proj = true;
@@ -154,7 +154,7 @@ inline GptOptions llama_options(const ConfigFile& config, const std::string& typ
     options.logit_softcap = config.get<double>("final_logit_softcapping");
     options.windows =
         windows_of(config, options.num_layers, true, [](index_t n) { return n % 2 == 0; });
-    // The first files of Gemma 2 repeat the window.
+    // Early Gemma 2 files repeat sliding_window.
     if (config.has("sliding_window_size")) {
       check_only(config, "sliding_window_size", config.count("sliding_window", 4096),
                  "sliding_window");

@@ -87,7 +87,7 @@ std::vector<index_t> windows_of(const ConfigFile& config, index_t layers, bool h
   if (config.has("layer_types")) {
     types = config.texts("layer_types");
     if (std::ssize(types) != layers) {
-      config.fail("layer_types", concat("be one for each of ", layers, " layers"),
+      config.fail("layer_types", concat("be one per layer, ", layers),
                   std::to_string(types.size()));
     }
   }
@@ -97,10 +97,11 @@ std::vector<index_t> windows_of(const ConfigFile& config, index_t layers, bool h
       const std::string& type = types[static_cast<std::size_t>(n)];
       is_sliding = type == "sliding_attention";
       if (!is_sliding && type != "full_attention") {
-        config.fail("layer_types", "hold full_attention and sliding_attention alone", quote(type));
+        config.fail("layer_types", "contain only full_attention and sliding_attention",
+                    quote(type));
       }
       if (is_sliding && window < 0) {
-        config.fail("layer_types", "hold full_attention alone where there is no sliding_window",
+        config.fail("layer_types", "contain only full_attention without sliding_window",
                     quote(type));
       }
     }

@@ -68,11 +68,11 @@ inline Charsmap charsmap_of(const ConfigFile& step) {
   try {
     return Charsmap(*bytes);
   } catch (const ValueError& error) {
-    step.fail(kKey, "be a table of characters", quote(error.what()));
+    step.fail(kKey, "be a character map", quote(error.what()));
   }
 }
 
-/// Precompiled, Strip and a Replace of several spaces: any of them, in this order.
+/// Precompiled, Strip and a Replace of repeated spaces: each optional, in this order.
 inline SentencePieceNormal sentencepiece_normal(const std::vector<ConfigFile>& steps) {
   constexpr std::string_view kOrder[] = {"Precompiled", "Strip", "Replace"};
   SentencePieceNormal normal;
@@ -126,7 +126,7 @@ inline SpaceRules space_rules_of(const ConfigFile& file, bool has_bytes) {
     if ((rules.drops_space || rules.normal.strips_left) &&
         rules.prefix == SpacePrefix::first_word) {
       cutters.back().fail("prepend_scheme",
-                          "be always or never behind WhitespaceSplit and a Strip of the left",
+                          "be always or never after WhitespaceSplit or Strip with strip_left",
                           "first");
     }
   } else if (cuts == "Split" && has_letters) {
@@ -135,7 +135,7 @@ inline SpaceRules space_rules_of(const ConfigFile& file, bool has_bytes) {
     if (pattern != " ") cutters[0].fail("pattern", "be a space", quote(pattern));
   } else if (!cuts.empty() || !has_letters) {
     file.fail("pre_tokenizer",
-              "be Metaspace, perhaps behind WhitespaceSplit, or none beside a normalizer that "
+              "be Metaspace, optionally after WhitespaceSplit, or none with a normalizer that "
               "replaces spaces, for SentencePiece",
               quote(cuts.empty() ? "none" : cuts));
   }
@@ -152,18 +152,20 @@ inline SpaceRules space_rules_of(const ConfigFile& file, bool has_bytes) {
     } else if (type == "Strip") {
       if (step.get<std::string>("content") != " " || step.get<index_t>("start") != 1 ||
           step.get<index_t>("stop") != 0) {
-        step.fail("start", "be that of one space at the beginning", "another");
+        step.fail("start", "strip one space at the beginning", "another strip");
       }
       rules.strip = SpaceStrip::one;
     } else if (type == "ByteFallback") {
       joins_bytes = true;
     } else if (type != "Fuse") {
-      file.fail("decoder", "be of Replace, ByteFallback, Fuse, Strip and Metaspace", quote(type));
+      file.fail("decoder", "consist of Replace, ByteFallback, Fuse, Strip and Metaspace",
+                quote(type));
     }
   }
   if (!has_spaces || joins_bytes != has_bytes) {
     file.fail("decoder",
-              "make spaces of U+2581, by Replace or Metaspace, and bytes where byte_fallback is",
+              "replace U+2581 by spaces (Replace or Metaspace), and have ByteFallback if "
+              "byte_fallback is true",
               quote(step_types(decoders)));
   }
   return rules;

@@ -52,12 +52,12 @@ inline PreTokenizer pre_tokenizer_of(const ConfigFile& file) {
       }
       if (!kind || step.get<std::string>("behavior") != "Isolated" ||
           step.get<bool>("invert", false)) {
-        step.fail("pattern", "be Llama 3's or Qwen2's, each match a word", quote(pattern));
+        step.fail("pattern", "be Llama 3's or Qwen2's, with each match a word", quote(pattern));
       }
     }
   }
   file.fail(kKey,
-            "be ByteLevel, alone or behind Digits or a Split by the pattern of Llama 3 or Qwen2",
+            "be ByteLevel, optionally after Digits or a Split with the pattern of Llama 3 or Qwen2",
             quote(found.empty() ? "none" : found));
 }
 
@@ -99,14 +99,15 @@ inline TokensAround tokens_around_texts(const ConfigFile& file) {
         continue;
       }
       auto& token = has_text ? result.behind : result.before;
-      if (token) step.fail("single", "be a text, with one token before and behind it", "more");
+      if (token)
+        step.fail("single", "be a text with at most one token before and one after it", "more");
       token = part.object("SpecialToken").get<std::string>("id");
     }
   }
   return result;
 }
 
-/// The parts of tokenizer.json that BpeVocabulary views.
+/// Texts of tokenizer.json that BpeVocabulary refers to.
 struct TokenizerTexts {
   std::vector<std::string> tokens, merges;
   std::vector<TokenKind> kinds;
@@ -123,7 +124,7 @@ struct TokenizerTexts {
       kinds.resize(at + 1, TokenKind::unused);
     }
     if (kinds[at] != TokenKind::unused && tokens[at] != token) {
-      file.fail("id", concat("be that of one token, ", quote(tokens[at])), quote(token));
+      file.fail("id", concat("belong to one token, ", quote(tokens[at])), quote(token));
     }
     tokens[at] = token;
     kinds[at] = kind;
@@ -138,7 +139,7 @@ inline void add_added_tokens(const ConfigFile& file, bool is_normal, TokenizerTe
                            .rstrip = token.get<bool>("rstrip", false)};
     const bool is_special = token.get<bool>("special", false);
     if (is_normal && token.get<bool>("normalized", !is_special)) {
-      token.fail("normalized", "be false beside a normalizer", "true");
+      token.fail("normalized", "be false with a normalizer", "true");
     }
     const auto id = token.get<index_t>("id");
     texts.add(token, token.get<std::string>("content"), id,
@@ -161,7 +162,7 @@ inline void check_bpe(const ConfigFile& model) {
   }
 }
 
-/// The parts of "model": its tokens, merges and the unknown token.
+/// Tokens, merges and unknown token of "model".
 inline TokenizerTexts bpe_texts(const ConfigFile& model, std::optional<index_t>& unknown) {
   TokenizerTexts texts;
   for (const auto& [token, id] : model.named_indices("vocab"))
@@ -192,8 +193,8 @@ inline void finish_texts(const ConfigFile& file, const ConfigFile& model, index_
     texts.kinds.resize(static_cast<std::size_t>(vocab_size), TokenKind::unused);
   }
   if (const auto unread = model.unread(); !unread.empty()) {
-    throw ValueError(message("pretrained_text", quote(file.file_name()),
-                             "have no keys that are not known", list_text(unread, "of them")));
+    throw ValueError(message("pretrained_text", quote(file.file_name()), "have no unknown keys",
+                             list_text(unread, "of them")));
   }
 }
 
@@ -219,7 +220,7 @@ inline Tokenizer byte_level_bpe_of(const ConfigFile& file, const ConfigFile& mod
   Tokenizer tokenizer(vocabulary);
   for (int byte = 0; byte < 256 && fuses && vocabulary.unknown; ++byte) {
     if (tokenizer.token(std::string(1, static_cast<char>(byte)))) continue;
-    model.fail("fuse_unk", "be false where a byte has no token", "true");
+    model.fail("fuse_unk", "be false if a byte has no token", "true");
   }
   return tokenizer;
 }
@@ -247,7 +248,7 @@ inline Tokenizer sentencepiece_of(const ConfigFile& file, const ConfigFile& mode
   } else {
     check_bpe(model);
     texts = bpe_texts(model, vocabulary.unknown);
-    if (texts.merges.empty()) model.fail("merges", "be given for SentencePiece", "none");
+    if (texts.merges.empty()) model.fail("merges", "not be empty for SentencePiece", "none");
     vocabulary.ignore_merges = model.get<bool>("ignore_merges", false);
     vocabulary.fuse_unknown = model.get<bool>("fuse_unk", false);
   }
@@ -258,7 +259,7 @@ inline Tokenizer sentencepiece_of(const ConfigFile& file, const ConfigFile& mode
     ++bytes;
   }
   if (has_bytes && bytes != 256)
-    model.fail("vocab", "have a token for each byte, as <0x0A>", std::to_string(bytes));
+    model.fail("vocab", "have a token for each byte, such as <0x0A>", std::to_string(bytes));
   finish_texts(file, model, vocab_size, file.has("normalizer"), texts);
   vocabulary.scores.resize(is_unigram ? texts.tokens.size() : 0);
   vocabulary.tokens.assign(texts.tokens.begin(), texts.tokens.end());
@@ -292,7 +293,7 @@ inline std::optional<std::string> named_token(const ConfigFile& config, std::str
   return config.object(key).get<std::string>("content");
 }
 
-/// chat_template.jinja, or that of tokenizer_config.json; of several the one called "default".
+/// chat_template.jinja, or the template of tokenizer_config.json; if there are several, "default".
 inline std::optional<std::string> chat_template_text(const std::filesystem::path& folder,
                                                      const std::optional<ConfigFile>& config) {
   constexpr std::string_view kKey = "chat_template";
@@ -308,7 +309,7 @@ inline std::optional<std::string> chat_template_text(const std::filesystem::path
   return std::nullopt;
 }
 
-/// `file` is the folder's tokenizer.json.
+/// pretrained_text() with `file`, the folder's tokenizer.json.
 inline PretrainedText pretrained_text_of(const ConfigFile& file,
                                          const std::filesystem::path& folder,
                                          index_t vocab_size = 0) {

@@ -58,7 +58,7 @@ inline VitOptions vit_options_of(const ConfigFile& config, const PretrainedOptio
   detail::check_heads(config, "num_attention_heads", result.hidden_size,
                       result.num_attention_heads);
   for (const std::string_view key : {"pooler_act", "pooler_output_size"}) {
-    static_cast<void>(config.has(key));  // the pooler is not read
+    static_cast<void>(config.has(key));  // the pooler is not loaded
   }
   detail::check_config_read(config, options);
   return result;

@@ -8,7 +8,7 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// How the hidden states of a text's tokens become one vector.
+/// Pooling of the hidden states of a line to one vector.
 enum class Pooling {
   mean,  ///< mean of all tokens, including special tokens
   cls,   ///< the first token: [CLS], or `<s>`
@@ -32,7 +32,7 @@ inline std::filesystem::path module_folder(const std::filesystem::path& folder,
   const auto name = module.get<std::string>("path", "");
   const bool leaves = name.find_first_of("\\:") != name.npos || name.find('\0') != name.npos ||
                       name.starts_with('/') || name.find("..") != name.npos;
-  if (leaves) module.fail("path", "be a folder within the model's", quote(name));
+  if (leaves) module.fail("path", "be a subfolder of the model's folder", quote(name));
   return folder / name;
 }
 
@@ -68,7 +68,7 @@ inline void read_modules(const std::filesystem::path& folder, SentenceEncoderOpt
   for (std::size_t i = 0; i < modules.size(); ++i) {
     const std::string kind = module_kind(modules[i]);
     if (i >= std::size(kKinds) || kind != kKinds[i]) {
-      modules[i].fail("type", "be a Transformer, then a Pooling, then perhaps a Normalize",
+      modules[i].fail("type", "be Transformer, Pooling and optionally Normalize, in this order",
                       quote(kind));
     }
     const std::filesystem::path path = module_folder(folder, modules[i]);
@@ -124,7 +124,7 @@ inline SentenceEncoderOptions sentence_options_of(const std::filesystem::path& f
   }
   if (options.max_tokens < 2) {
     throw ValueError(message("SentenceEncoder", quote(folder.string()),
-                             "take texts of at least 2 tokens, [CLS] and [SEP]",
+                             "accept at least 2 tokens, [CLS] and [SEP]",
                              std::to_string(options.max_tokens)));
   }
   return options;

@@ -22,7 +22,7 @@ inline ConfigFile config_if_there(const std::filesystem::path& path) {
   return optional_config(path).value_or(ConfigFile("{}", path.string()));
 }
 
-/// The vocabulary of a tokenizer.json as the text of a vocab.txt.
+/// The vocabulary of tokenizer.json in the format of vocab.txt.
 inline std::string wordpiece_vocabulary(const ConfigFile& file) {
   const ConfigFile model = file.object("model");
   check_only<std::string>(model, "continuing_subword_prefix", "##", "##");
@@ -41,7 +41,7 @@ inline std::string wordpiece_vocabulary(const ConfigFile& file) {
   for (const auto& [piece, id] : vocabulary) {
     const auto at = static_cast<std::size_t>(id);
     if (at >= by_id.size() || by_id[at] != nullptr || piece.find('\n') != piece.npos) {
-      model.fail("vocab", "give each piece an id of its own, with no gap between them",
+      model.fail("vocab", "give the pieces different ids without gaps",
                  concat(quote(piece), ": ", id));
     }
     by_id[at] = &piece;
