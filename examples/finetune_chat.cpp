@@ -88,7 +88,10 @@ class Tuning {
         gradients_(attn::gradients_of(model.gpt(), attn::LoraOptions().takes)),
         lora_(model.gpt(),
               {.rank = 8, .alpha = 16, .seed = static_cast<std::uint64_t>(options.seed)}),
-        rate_{attn::Schedule::Kind::cosine, options.rate, 0, 5, options.steps} {}
+        rate_{.kind = attn::Schedule::Kind::cosine,
+              .peak = options.rate,
+              .warm_up = 5,
+              .steps = options.steps} {}
 
   // The loss of one step: nats per token of the answers.
   double step(const std::vector<Pair>& pairs, index_t n) {

@@ -110,7 +110,10 @@ class Tuning {
   Tuning(Encoder& model, std::uint64_t seed, const Options& options)
       : model_(model),
         random_(seed),
-        rate_{attn::Schedule::Kind::cosine, options.rate, 0, 5, options.steps} {
+        rate_{.kind = attn::Schedule::Kind::cosine,
+              .peak = options.rate,
+              .warm_up = 5,
+              .steps = options.steps} {
     saved_.dropout.seed = seed;
   }
   ~Tuning() { lora_.unmerge(model_); }

@@ -127,7 +127,11 @@ class Training {
       {.beta2 = 0.99,
        .decoupled = true,
        .groups = {{attn::decays, 1.0, 0.1}, {[](std::string_view) { return true; }, 1.0, 0.0}}}};
-  attn::Schedule rate_{attn::Schedule::Kind::cosine, 3e-3, 3e-4, 100, options_.steps};
+  attn::Schedule rate_{.kind = attn::Schedule::Kind::cosine,
+                       .peak = 3e-3,
+                       .minimum = 3e-4,
+                       .warm_up = 100,
+                       .steps = options_.steps};
   attn::GptSaved<float> saved_;
   attn::Tensor2<int> ids_{{options_.batch, options_.context}};
   attn::Tensor1<int> targets_{{options_.batch * options_.context}};

@@ -233,13 +233,17 @@ TEST(Clipping, AStepScalesGradientsAsItReadsThem) {
 }
 
 TEST(Schedules, WarmUpAndFall) {
-  const attn::Schedule cosine{attn::Schedule::Kind::cosine, 1.0, 0.1, 10, 110};
+  const attn::Schedule cosine{.kind = attn::Schedule::Kind::cosine,
+                              .peak = 1.0,
+                              .minimum = 0.1,
+                              .warm_up = 10,
+                              .steps = 110};
   EXPECT_DOUBLE_EQ(cosine.at(5), 0.5);
   EXPECT_DOUBLE_EQ(cosine.at(10), 1.0);
   EXPECT_NEAR(cosine.at(60), 0.55, 1e-12);
   EXPECT_NEAR(cosine.at(110), 0.1, 1e-12);
   EXPECT_NEAR(cosine.at(1000), 0.1, 1e-12);
-  const attn::Schedule linear{attn::Schedule::Kind::linear, 1.0, 0.0, 0, 100};
+  const attn::Schedule linear{.kind = attn::Schedule::Kind::linear, .peak = 1.0, .steps = 100};
   EXPECT_DOUBLE_EQ(linear.at(25), 0.75);
   EXPECT_DOUBLE_EQ((attn::Schedule{.peak = 0.3}).at(7), 0.3);
   EXPECT_DOUBLE_EQ(attn::paper_rate(8, 16, 8), 0.25 / std::sqrt(8.0));

@@ -6,6 +6,7 @@
 #include "attn/attention/functors/functors_backward.hpp"
 #include "attn/attention/sdpa.hpp"
 #include "attn/kernels/rows/convert.hpp"
+#include "attn/kernels/rows/in_floats.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -89,21 +90,6 @@ void check_backward(const BackwardProblem<T>& problem,
   }
 }
 
-/// A copy in scratch memory, widened to T.
-template <class T>
-struct Widened {
-  Widened(const Shape<4>& shape, const Execution& execution)
-      : memory(execution.scratch(), size_of(shape)), view(memory.data(), shape) {}
-  template <TensorLike X>
-  Widened(const X& from, const Execution& execution)
-      : Widened(const_view(from).shape(), execution) {
-    convert(from, view, execution);
-  }
-
-  Scratch<T> memory;
-  TensorView4<T> view;
-};
-
 }  // namespace detail
 
 /// d_q, d_k and d_v of scaled_dot_product_attention(q, k, v, out, options, functors...), from
@@ -139,17 +125,18 @@ void scaled_dot_product_attention_backward(
   if constexpr (!detail::BackwardTypes<D, Q, K, V, Out, DQ, DK, DV, Functors...>::is_good) {
     // The assertion above ensures this.
   } else if constexpr (!is_of_one_element) {
-    using Wide = detail::Widened<T>;
-    const Wide wide_d_out(d_out, execution), wide_q(q, execution), wide_k(k, execution),
-        wide_v(v, execution), wide_out(out, execution);
+    using Wide = detail::WidenedTensor<4>;
+    const Wide wide_d_out(const_view(d_out), execution), wide_q(const_view(q), execution),
+        wide_k(const_view(k), execution), wide_v(const_view(v), execution),
+        wide_out(const_view(out), execution);
     const Wide wide_d_q(view_of(d_q).shape(), execution), wide_d_k(view_of(d_k).shape(), execution),
         wide_d_v(view_of(d_v).shape(), execution);
-    scaled_dot_product_attention_backward(wide_d_out.view, wide_q.view, wide_k.view, wide_v.view,
-                                          wide_out.view, lse, wide_d_q.view, wide_d_k.view,
-                                          wide_d_v.view, options, call, functors...);
-    convert(wide_d_q.view, d_q, execution);
-    convert(wide_d_k.view, d_k, execution);
-    convert(wide_d_v.view, d_v, execution);
+    scaled_dot_product_attention_backward(
+        wide_d_out.view(), wide_q.view(), wide_k.view(), wide_v.view(), wide_out.view(), lse,
+        wide_d_q.view(), wide_d_k.view(), wide_d_v.view(), options, call, functors...);
+    convert(wide_d_q.view(), d_q, execution);
+    convert(wide_d_k.view(), d_k, execution);
+    convert(wide_d_v.view(), d_v, execution);
   } else {
     const TensorView4<const T> made = const_view(out);
     // BackwardProblem holds it for reading only.

@@ -25,6 +25,14 @@ TensorView<const index_t, Rank> index_view(const X& x) {
   }
 }
 
+/// A Mask whose `field` views x and that masks out nothing else.
+template <int Rank, class X>
+Mask mask_of(TensorView<const index_t, Rank> Mask::*field, const X& x) {
+  Mask mask;
+  mask.*field = index_view<Rank>(x);
+  return mask;
+}
+
 }  // namespace detail
 
 // Below, kv_len is first_key + the number of keys given (AttentionOptions::first_key).
@@ -34,9 +42,7 @@ template <TensorLike X>
 Mask key_lengths(const X& lengths) {
   static_assert(detail::has_rank<X, 1>, "key_lengths takes lengths, (batch)");
   ATTN_ASSERT_INDICES(X, "key_lengths: lengths");
-  Mask mask;
-  mask.key_lengths = detail::index_view<1>(lengths);
-  return mask;
+  return detail::mask_of<1>(&Mask::key_lengths, lengths);
 }
 template <TemporaryTensor X>
 Mask key_lengths(X&&) = delete;  // the mask would view a temporary tensor
@@ -46,9 +52,7 @@ template <TensorLike X>
 Mask query_lengths(const X& lengths) {
   static_assert(detail::has_rank<X, 1>, "query_lengths takes lengths, (batch)");
   ATTN_ASSERT_INDICES(X, "query_lengths: lengths");
-  Mask mask;
-  mask.query_lengths = detail::index_view<1>(lengths);
-  return mask;
+  return detail::mask_of<1>(&Mask::query_lengths, lengths);
 }
 template <TemporaryTensor X>
 Mask query_lengths(X&&) = delete;  // the mask would view a temporary tensor
@@ -59,9 +63,7 @@ template <TensorLike X>
 Mask left_padding(const X& padding) {
   static_assert(detail::has_rank<X, 1>, "left_padding takes numbers of keys, (batch)");
   ATTN_ASSERT_INDICES(X, "left_padding: padding");
-  Mask mask;
-  mask.left_padding = detail::index_view<1>(padding);
-  return mask;
+  return detail::mask_of<1>(&Mask::left_padding, padding);
 }
 template <TemporaryTensor X>
 Mask left_padding(X&&) = delete;  // the mask would view a temporary tensor
@@ -72,9 +74,7 @@ template <TensorLike X>
 Mask prefix_lm(const X& lengths) {
   static_assert(detail::has_rank<X, 1>, "prefix_lm takes lengths, (batch)");
   ATTN_ASSERT_INDICES(X, "prefix_lm: lengths");
-  Mask mask;
-  mask.prefix_lengths = detail::index_view<1>(lengths);
-  return mask;
+  return detail::mask_of<1>(&Mask::prefix_lengths, lengths);
 }
 template <TemporaryTensor X>
 Mask prefix_lm(X&&) = delete;  // the mask would view a temporary tensor
@@ -96,9 +96,7 @@ template <TensorLike X>
 Mask documents(const X& ids) {
   static_assert(detail::has_rank<X, 2>, "documents takes ids, (batch, kv_len)");
   ATTN_ASSERT_INDICES(X, "documents: ids");
-  Mask mask;
-  mask.documents = detail::index_view<2>(ids);
-  return mask;
+  return detail::mask_of<2>(&Mask::documents, ids);
 }
 template <TemporaryTensor X>
 Mask documents(X&&) = delete;  // the mask would view a temporary tensor

@@ -8,6 +8,7 @@
 #include "attn/io/gguf/blocks.hpp"
 #include "attn/io/gguf/header.hpp"
 #include "attn/io/mapped_file.hpp"
+#include "attn/io/stored_tensor.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -89,14 +90,7 @@ class GgufFile {
     if (const GgufType type = type_of("view", name, entry); type != GgufType::F32) {
       throw DTypeError(error("view", name, "hold F32 (load() converts)", attn::name(type)));
     }
-    const Shape<Rank> shape = shape_as<Rank>("view", name, entry);
-    const std::byte* data = bytes_of(entry).data();
-    if (reinterpret_cast<std::uintptr_t>(data) % alignof(float) != 0) {
-      throw ValueError(error("view", name,
-                             "lie on a multiple of 4 bytes to be viewed (load() copies it)",
-                             detail::concat("an offset of ", entry.begin)));
-    }
-    return {reinterpret_cast<const float*>(data), shape};
+    return stored(name, entry.shape).template view_as<float, Rank>(bytes_of(entry), entry.begin);
   }
   template <int Rank>
   TensorView<const float, Rank> view(std::string_view name) const&& = delete;  // would dangle
@@ -106,7 +100,8 @@ class GgufFile {
   Tensor<float, Rank> load(std::string_view name) const {
     const GgufEntry& entry = find(name);
     type_of("load", name, entry);
-    auto result = Tensor<float, Rank>::uninitialized(shape_as<Rank>("load", name, entry));
+    auto result = Tensor<float, Rank>::uninitialized(
+        stored(name, entry.shape).template shape_as<Rank>("load"));
     load(name, result.view());
     return result;
   }
@@ -128,22 +123,19 @@ class GgufFile {
   void check(std::string_view name, std::span<const index_t> shape) const {
     const GgufEntry& entry = find(name);
     type_of("load", name, entry);
-    const index_t one[] = {1};
-    const std::span<const index_t> stored = entry.shape.empty() ? one : std::span(entry.shape);
-    if (std::equal(stored.begin(), stored.end(), shape.begin(), shape.end())) return;
-    throw ShapeError(error("load", name, detail::concat("have shape ", detail::shape_text(shape)),
-                           detail::shape_text(entry.shape)));
+    stored(name, entry.shape).check_shape("load", shape);
   }
 
  private:
   std::string subject(std::string_view key) const {
     return detail::concat(detail::quote(file_name_), ": key ", detail::quote(key));
   }
+  detail::StoredTensor stored(std::string_view name, std::span<const index_t> shape) const {
+    return {.reader = "GgufFile", .file = file_name_, .name = name, .shape = shape};
+  }
   std::string error(std::string_view function, std::string_view name, std::string_view expected,
                     std::string_view found) const {
-    return message(detail::concat("GgufFile::", function),
-                   detail::concat(detail::quote(file_name_), ": tensor ", detail::quote(name)),
-                   expected, found);
+    return stored(name, {}).error(function, expected, found);
   }
 
   const GgufValue& value(std::string_view key) const {
@@ -175,20 +167,6 @@ class GgufFile {
     if (entry.bytes == 0) return {};  // such an offset may lie beyond the file's end
     return bytes_.subspan(static_cast<std::size_t>(entry.begin),
                           static_cast<std::size_t>(entry.bytes));
-  }
-
-  template <int Rank>
-  Shape<Rank> shape_as(std::string_view function, std::string_view name,
-                       const GgufEntry& entry) const {
-    Shape<Rank> shape{};
-    shape.fill(1);
-    const std::vector<index_t>& stored = entry.shape;
-    if (stored.size() != Rank && !(stored.empty() && Rank == 1)) {
-      throw ShapeError(
-          error(function, name, detail::concat("have rank ", Rank), detail::shape_text(stored)));
-    }
-    std::copy(stored.begin(), stored.end(), shape.begin());
-    return shape;
   }
 
   MappedFile map_;

@@ -15,6 +15,7 @@
 #include "attn/io/named_tensor.hpp"
 #include "attn/io/safetensors/header.hpp"
 #include "attn/io/stored_elements.hpp"
+#include "attn/io/stored_tensor.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -83,15 +84,8 @@ class SafetensorsFile {
       throw DTypeError(error("view", name, detail::concat("hold ", attn::name(dtype_of<T>())),
                              stored_type(entry)));
     }
-    const Shape<Rank> shape = shape_as<Rank>("view", name, entry);
-    const std::byte* data = bytes_of(entry).data();
-    if (reinterpret_cast<std::uintptr_t>(data) % alignof(T) != 0) {
-      throw ValueError(error("view", name,
-                             detail::concat("lie on a multiple of ", alignof(T),
-                                            " bytes to be viewed (load() copies it)"),
-                             detail::concat("an offset of ", header_.data_begin + entry.begin)));
-    }
-    return {reinterpret_cast<const T*>(data), shape};
+    return stored(name, entry.shape)
+        .template view_as<T, Rank>(bytes_of(entry), header_.data_begin + entry.begin);
   }
 
   template <TensorElement T, int Rank>
@@ -102,10 +96,10 @@ class SafetensorsFile {
   /// bool from BOOL, if all bytes are 0 or 1, otherwise ValueError. A scalar has shape (1).
   template <TensorElement T, int Rank>
   Tensor<T, Rank> load(std::string_view name) const {
-    const Shape<Rank> shape = shape_as<Rank>("load", name, find("load", name));
+    const SafetensorsEntry& entry = find("load", name);
+    const Shape<Rank> shape = stored(name, entry.shape).template shape_as<Rank>("load");
     check<T>(name, shape);
     auto result = Tensor<T, Rank>::uninitialized(shape);
-    const SafetensorsEntry& entry = find("load", name);
     detail::decode_stored<T, Rank>(*entry.dtype, bytes_of(entry), false, result.view());
     return result;
   }
@@ -137,12 +131,7 @@ class SafetensorsFile {
                                             attn::name(dtype_of<T>())),
                              stored_type(entry)));
     }
-    const index_t one[] = {1};
-    const std::span<const index_t> stored = entry.shape.empty() ? one : std::span(entry.shape);
-    if (!std::equal(stored.begin(), stored.end(), shape.begin(), shape.end())) {
-      throw ShapeError(error("load", name, detail::concat("have shape ", detail::shape_text(shape)),
-                             detail::shape_text(entry.shape)));
-    }
+    stored(name, entry.shape).check_shape("load", shape);
     detail::check_stored_values<T>(*entry.dtype, bytes_of(entry), false,
                                    [&](std::string_view expected, std::string_view found) {
                                      throw ValueError(error("load", name, expected, found));
@@ -150,11 +139,12 @@ class SafetensorsFile {
   }
 
  private:
+  detail::StoredTensor stored(std::string_view name, std::span<const index_t> shape) const {
+    return {.reader = "SafetensorsFile", .file = file_name_, .name = name, .shape = shape};
+  }
   std::string error(std::string_view function, std::string_view name, std::string_view expected,
                     std::string_view found) const {
-    return message(detail::concat("SafetensorsFile::", function),
-                   detail::concat(detail::quote(file_name_), ": tensor ", detail::quote(name)),
-                   expected, found);
+    return stored(name, {}).error(function, expected, found);
   }
 
   const SafetensorsEntry& find(std::string_view function, std::string_view name) const {
@@ -183,19 +173,6 @@ class SafetensorsFile {
 
   std::span<const std::byte> bytes_of(const SafetensorsEntry& entry) const {
     return bytes_.subspan(header_.data_begin + entry.begin, entry.end - entry.begin);
-  }
-
-  template <int Rank>
-  Shape<Rank> shape_as(std::string_view function, std::string_view name,
-                       const SafetensorsEntry& entry) const {
-    if (Rank == 1 && entry.shape.empty()) return {1};
-    if (entry.shape.size() != Rank) {
-      throw ShapeError(error(function, name, detail::concat("have rank ", Rank),
-                             detail::concat("shape ", detail::shape_text(entry.shape))));
-    }
-    Shape<Rank> shape{};
-    std::copy(entry.shape.begin(), entry.shape.end(), shape.begin());
-    return shape;
   }
 
   MappedFile map_;

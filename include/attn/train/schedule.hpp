@@ -11,7 +11,7 @@
 ATTN_NAMESPACE_BEGIN
 
 /// The learning rate at each step, counted from 1: grows linearly to `peak` at step warm_up, then
-/// falls to `least` at step `steps`, and stays there.
+/// falls to `minimum` at step `steps`, and stays there.
 struct Schedule {
   enum class Kind {
     constant,  ///< stays at peak
@@ -19,7 +19,7 @@ struct Schedule {
     cosine,    ///< along half a cosine. Source: Loshchilov, Hutter, "SGDR" (2017), equation 5
   };
   Kind kind = Kind::constant;
-  double peak = 1e-3, least = 0;
+  double peak = 1e-3, minimum = 0;
   index_t warm_up = 0, steps = 0;
 
   double at(index_t step) const {
@@ -29,7 +29,7 @@ struct Schedule {
         static_cast<double>(step - warm_up) / static_cast<double>(steps - warm_up), 0.0, 1.0);
     const double left =
         kind == Kind::linear ? 1 - part : 0.5 * (1 + std::cos(std::numbers::pi * part));
-    return least + (peak - least) * left;
+    return minimum + (peak - minimum) * left;
   }
 };
 

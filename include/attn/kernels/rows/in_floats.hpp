@@ -76,7 +76,7 @@ class WidenedTensor {
   /// Not written yet.
   WidenedTensor(const Shape<Rank>& shape, const Execution& execution)
       : floats_(execution.scratch(), size_of(shape)), view_(floats_.data(), shape) {}
-  template <Float16Element E>
+  template <FloatElement E>
   WidenedTensor(const TensorView<const E, Rank>& x, const Execution& execution)
       : WidenedTensor(x.shape(), execution) {
     if (x) convert(x, view_, execution);
