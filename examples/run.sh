@@ -31,7 +31,7 @@ jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
 programs='quickstart tutorials semantic_search attention_map chat'
 if [ "${1-}" = all ]; then
-  programs="$programs generate models classify_image quantize json_answer train_reverse finetune_search finetune_chat train_gpt"
+  programs="$programs generate models logits classify_image quantize json_answer train_reverse finetune_search finetune_chat train_gpt"
 fi
 echo "$usage" | grep -A 1 "^  ${1:-(nothing)} "
 echo "             and what apt installs, if anything"
@@ -85,6 +85,9 @@ step "generate: a rhyme, continued by a GPT that nobody trained"
 
 step "models tests/data/pretrained/llama: from a Hugging Face folder to its next tokens"
 "$build/examples/models" tests/data/pretrained/llama
+
+step "logits tests/data/pretrained/qwen3 --ids 5,7,9 --tokens 5: what a Hugging Face folder computes"
+"$build/examples/logits" tests/data/pretrained/qwen3 --ids 5,7,9 --tokens 5
 
 step "classify_image $build/attention_map.png: a vision transformer of random weights"
 "$build/examples/classify_image" "$build/attention_map.png"

@@ -1,0 +1,217 @@
+// Logits: the shortest program that shows what a Hugging Face folder computes.
+//
+//   logits tests/data/pretrained/qwen3 --ids 5,7,9 --tokens 5     (a Qwen3 of two layers)
+//   logits vit-base-patch16-224 --pixels cat.npy --json           (channels, height, width)
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <initializer_list>
+#include <iostream>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "attn/attn.hpp"
+#include "attn/io.hpp"
+#include "attn/models/pretrained.hpp"
+
+#include "support/command_line.hpp"
+#include "support/json.hpp"
+#include "support/printable.hpp"
+
+namespace {
+
+using attn::index_t;
+using examples::Json;
+
+struct Options {
+  std::string folder;
+  std::vector<index_t> ids, decoder_ids;
+  std::optional<std::string> pixels;
+  std::optional<index_t> tokens;
+  bool json = false;
+};
+
+attn::TensorView2<const index_t> row_of(const std::vector<index_t>& ids) {
+  return {ids.data(), {1, std::ssize(ids)}};
+}
+
+// The numbers of one position of x (1, seq, n).
+Json numbers(const attn::Tensor3<float>& x, index_t position) {
+  Json result = Json::array();
+  for (index_t i = 0; i < x.extent(2); ++i) result.push_back(x(0, position, i));
+  return result;
+}
+Json last(const attn::Tensor3<float>& x) { return numbers(x, x.extent(1) - 1); }
+
+template <class Session>
+std::vector<index_t> generated(Session& session, const std::vector<index_t>& prompt,
+                               index_t tokens) {
+  return attn::generate(session, row_of(prompt), {.max_new_tokens = tokens})[0];
+}
+
+void add_decoder(const Options& o, Json& result) {
+  const auto model = attn::load_pretrained<attn::Gpt<float>>(o.folder);
+  result["logits"] = last(model(row_of(o.ids)));
+  if (!o.tokens) return;
+  const index_t capacity = std::ssize(o.ids) + std::min(*o.tokens, model.options().max_positions);
+  attn::GptSession<float> session(model, 1, capacity);
+  result["generated"] = generated(session, o.ids, *o.tokens);
+}
+
+void add_encoder(const Options& o, Json& result) {
+  const auto model = attn::load_pretrained<attn::Bert<float>>(o.folder);
+  const attn::Tensor3<float> hidden = model(row_of(o.ids));
+  result["hidden"] = last(hidden);
+  result["first"] = numbers(hidden, 0);
+}
+
+void add_translation(const Options& o, Json& result) {
+  const auto model = attn::load_pretrained<attn::Seq2SeqTransformer<float>>(o.folder);
+  result["logits"] = last(model(row_of(o.ids), row_of(o.decoder_ids)));
+  if (!o.tokens) return;
+  attn::Seq2SeqSession<float> session(model, row_of(o.ids), std::ssize(o.decoder_ids) + *o.tokens);
+  result["generated"] = generated(session, o.decoder_ids, *o.tokens);
+}
+
+// One picture, with or without an axis for the batch.
+attn::Tensor4<float> read_pixels(const std::string& path) {
+  const attn::NpyArray array(path);
+  if (array.shape().size() == 3) {
+    const auto pixels = array.load<float, 3>();
+    return attn::Tensor4<float>(pixels.view().unsqueeze(0));
+  }
+  if (array.shape().size() != 4 || array.shape()[0] != 1) {
+    throw std::runtime_error(path + " must hold one picture (channels, height, width); found " +
+                             attn::to_string(array.shape()));
+  }
+  return array.load<float, 4>();
+}
+
+void add_picture(const Options& o, Json& result) {
+  const attn::Tensor4<float> pixels = read_pixels(*o.pixels);
+  const auto model = attn::load_pretrained<attn::Vit<float>>(o.folder);
+  const attn::Tensor3<float> hidden = model(pixels);
+  result["hidden"] = last(hidden);
+  result["first"] = numbers(hidden, 0);
+  if (model.options().num_labels == 0) return;
+  result["logits"] = last(attn::Tensor3<float>(model.classify(pixels).view().unsqueeze(0)));
+}
+
+void print_table(const Json& result) {
+  for (const auto& [key, value] : result.items()) {
+    std::string line = key;
+    line.resize(12, ' ');
+    if (value.is_string()) {
+      line += examples::printable(value.get<std::string>());
+    } else if (value.front().is_number_integer()) {
+      for (const Json& id : value) line += (&id == &value.front() ? "" : " ") + id.dump();
+    } else {
+      const auto largest = std::max_element(value.begin(), value.end());
+      line += examples::counted(value.size(), "number") + ", the largest " + largest->dump() +
+              " at " + std::to_string(largest - value.begin()) + ":";
+      for (std::size_t i = 0; i < std::min<std::size_t>(4, value.size()); ++i) {
+        line += ' ' + value[i].dump();
+      }
+      if (value.size() > 4) line += " ..";
+    }
+    std::cout << line << '\n';
+  }
+}
+
+void run(Options o) {
+  if (o.folder.empty()) throw examples::UsageError("a folder is needed; see --help");
+  if (!o.ids.empty() && o.pixels) {
+    throw examples::UsageError("--ids and --pixels must not be given together");
+  }
+  constexpr index_t kMostTokens = index_t{1} << 20;
+  if (o.tokens > kMostTokens) {
+    throw examples::UsageError("--tokens must be at most " + std::to_string(kMostTokens) +
+                               "; found " + std::to_string(*o.tokens));
+  }
+  const attn::ConfigFile config(std::filesystem::path(o.folder) / "config.json");
+  const std::string type = config.get<std::string>("model_type");
+  const auto is_one_of = [&](std::initializer_list<std::string_view> types) {
+    return std::find(types.begin(), types.end(), type) != types.end();
+  };
+  const bool sees = type == "vit", translates = is_one_of({"bart", "t5", "mt5"}),
+             encodes = is_one_of({"bert", "distilbert", "roberta", "xlm-roberta", "camembert"});
+  const auto refuse = [&](bool is_given, const std::string& option, const std::string& kinds) {
+    if (!is_given) return;
+    throw examples::UsageError(option + " is for " + kinds + "; found model_type " + type);
+  };
+  refuse(o.pixels && !sees, "--pixels", "models of pictures");
+  refuse(!o.ids.empty() && sees, "--ids", "models of text");
+  refuse(!o.decoder_ids.empty() && !translates, "--decoder-ids", "translation models");
+  refuse(o.tokens && (sees || encodes), "--tokens", "models that generate text");
+
+  Json result;
+  result["model_type"] = type;
+  if (sees) {
+    if (!o.pixels) throw examples::UsageError("--pixels is needed for a model of pictures");
+    add_picture(o, result);
+  } else {
+    if (o.ids.empty()) o.ids = {1, 2, 3};
+    result["ids"] = o.ids;
+    if (translates) {
+      if (o.decoder_ids.empty()) o.decoder_ids = {config.get<index_t>("decoder_start_token_id")};
+      result["decoder_ids"] = o.decoder_ids;
+      add_translation(o, result);
+    } else if (encodes) {
+      add_encoder(o, result);
+    } else {
+      add_decoder(o, result);  // throws for a model_type that the library does not have
+    }
+  }
+  if (o.json) {
+    std::cout << result.dump() << '\n';
+  } else {
+    print_table(result);
+  }
+}
+
+// Adds an option that takes tokens, such as 1,2,3.
+void add_ids(CLI::App& app, const std::string& name, std::vector<index_t>& ids,
+             const std::string& description) {
+  const auto read = [name, &ids](const CLI::results_t& words) {
+    ids.clear();
+    for (const std::string& word : words) {
+      ids.push_back(examples::read_number(name, word, index_t{0}));
+    }
+    return true;
+  };
+  app.add_option(name, read, description)
+      ->delimiter(',')
+      ->expected(1, CLI::detail::expected_max_vector_size)
+      ->allow_extra_args(false)  // followed by FOLDER
+      ->type_name("IDS");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app(
+      "Prints what FOLDER, a model as Hugging Face's transformers saves it, computes: the logits\n"
+      "of the last position, or the hidden states of the last and of the first position.");
+  app.footer(
+      "Decoders print the logits, translation models those of the decoder. Encoders print hidden\n"
+      "states. Models of pictures print both, or hidden states if they have no classifier.\n"
+      "In the repository: tests/data/pretrained/qwen3");
+  add_ids(app, "--ids", options.ids, "The tokens that the model reads; 1,2,3 if not given");
+  app.add_option("--pixels", options.pixels,
+                 "A preprocessed picture (channels, height, width) of numpy")
+      ->type_name("FILE.npy");
+  add_ids(app, "--decoder-ids", options.decoder_ids,
+          "The first tokens of a translation; the config's decoder_start_token_id if not given");
+  examples::add_number<index_t>(app, "--tokens", options.tokens, 1,
+                                "Number of tokens to generate; end tokens do not stop it");
+  app.add_flag("--json", options.json, "Print one JSON object");
+  app.add_option("FOLDER", options.folder, "The model's folder");
+  return examples::run_program(app, "logits", argc, argv, [&] { run(options); });
+}
