@@ -142,7 +142,7 @@ TEST(Gguf, TensorsAreViewedAndLoaded) {
   EXPECT_TRUE(contains(error_of<DTypeError>([&] { file.view<2>("blocks"); }),
                        "must hold F32 (load() converts); found Q8_0"));
   EXPECT_TRUE(contains(error_of<ShapeError>([&] { file.load<1>("matrix"); }),
-                       "must have rank 1; found (2, 3)"));
+                       "must have rank 1; found shape (2, 3)"));
   EXPECT_TRUE(contains(error_of<ShapeError>([&] {
                          file.load("matrix", Tensor2<float>({3, 2}).view());
                        }),

@@ -35,9 +35,9 @@ TEST(ActivationBackward, AgreesWithCentralDifferences) {
   for (std::uint64_t n = 0; n < kDraws; ++n) {
     Random random(n);
     const attn::Shape<3> shape{random.integer(1, 2), random.integer(1, 3), random.pick(kSizes)};
-    const Activation f =
-        random.pick<Activation>({Activation::none, Activation::relu, Activation::gelu,
-                                 Activation::gelu_tanh, Activation::silu});
+    const Activation f = random.pick<Activation>({Activation::none, Activation::relu,
+                                                  Activation::gelu, Activation::gelu_tanh,
+                                                  Activation::relu_squared, Activation::silu});
     const attn::Execution execution{.isa = random.pick(available_isas())};
     auto a = draw(random, shape, 2), b = draw(random, shape), d = draw(random, shape);
     Tensor3<double> d_a(shape), d_b(shape);

@@ -40,6 +40,7 @@ attn::MultiHeadAttentionOptions draw_attention(Random& random, bool self) {
   if (random.chance(0.3)) {
     o.query_key_norm = random.pick<attn::NormKind>({attn::NormKind::layer, attn::NormKind::rms});
     o.query_key_norm_eps = 0.1;
+    o.query_key_norm_of_all_heads = random.chance(0.5);
   }
   if (random.chance(0.4)) {
     o.rotary = attn::RotaryOptions{.dim = 2,
@@ -210,6 +211,60 @@ TEST(TransformerBackward, AgreesWithCentralDifferences) {
   }
 }
 
+/// Draws where a layer has its norms and how it adds its residuals.
+void draw_norms(Random& random, attn::TransformerLayerOptions& o) {
+  o.norm_behind = random.chance(0.5);
+  if (o.norm_first && !o.norm_behind) {
+    o.parallel = random.chance(0.7);
+    o.shared_norm = o.parallel && random.chance(0.5);
+  }
+  if (o.norm_first || o.norm_behind) o.residual_scale = random.pick<double>({1, 0.4});
+  if (random.chance(0.3)) o.norm_bias = !o.bias;
+  o.joint_gate = o.gated;
+}
+
+TEST(EncoderBackward, AgreesWithCentralDifferencesWhereverNormsAre) {
+  for (std::uint64_t n = 0; n < 40; ++n) {
+    Random random(n);
+    attn::TransformerStackOptions options{.num_layers = random.integer(1, 3),
+                                          .layer = draw_layer(random),
+                                          .norm = random.chance(0.5)};
+    draw_norms(random, options.layer);
+    if (random.chance(0.5)) {
+      options.rotary = {attn::RotaryOptions{.max_positions = 32}, std::nullopt,
+                        attn::RotaryOptions{.theta = 50, .max_positions = 32}};
+    }
+    attn::Encoder<double> module(options);
+    draw_parameters(random, module);
+    auto x = random.tensor<double, 3>({2, random.integer(1, 5), options.layer.d_model});
+    const auto d = random.tensor<double, 3>(x.shape());
+    const attn::AttentionOptions<double> call{.mask = attn::causal(),
+                                              .execution = {.isa = random.pick(available_isas())}};
+    Tensor3<double> out(x.shape()), d_x(d.view());
+    attn::EncoderSaved<double> saved, other;
+    saved.recompute = random.chance(0.5);
+    saved.dropout = other.dropout = {.seed = 5, .step = random.integer(1, 3)};
+    const auto loss = [&] {
+      if (options.layer.dropout > 0) {
+        attn::forward(module, x, out, other, call);
+      } else {
+        module.forward(x, out, call);
+      }
+      return loss_of(d, out);
+    };
+    auto gradients = attn::gradients_of(module);
+    attn::forward(module, x, out, saved, call);
+    EXPECT_NEAR(loss_of(d, out), loss(), 1e-12 * (1 + std::abs(loss())));
+    attn::backward(module, d_x, saved, d_x, gradients, call);  // in place
+    expect_gradient("x", random, x.elements(), d_x.elements(), loss);
+    expect_module_gradients(random, module, gradients, loss);
+    if (HasFailure()) {
+      ADD_FAILURE() << random.trace();
+      break;
+    }
+  }
+}
+
 /// Parameters of a score function that both layers share, with saved and recomputed activations.
 TEST(EncoderBackward, GivesScoreParametersTheirGradients) {
   for (const bool recompute : {false, true}) {
@@ -364,6 +419,7 @@ TEST(InputEmbeddingBackward, AgreesWithCentralDifferences) {
         .max_positions = 9,
         .num_token_types = random.integer(0, 2),
         .scale = random.chance(0.5),
+        .factor = random.pick<double>({1, 0.3}),
         .norm = random.chance(0.5),
         .layer_norm_eps = 0.1};
     if (options.positions == attn::Positions::learned) options.position_offset = 2;

@@ -127,6 +127,59 @@ TEST(EncoderLayer, NormsBehindItsParts) {
   }
 }
 
+/// Sums of two tensors, the second times a factor.
+Tensor3<float> sum_of(const Tensor3<float>& x, const Tensor3<float>& y, float factor = 1) {
+  Tensor3<float> result(x.view());
+  for (index_t i = 0; i < x.size(); ++i) result.data()[i] += factor * y.data()[i];
+  return result;
+}
+
+void expect_equal(const Tensor3<float>& x, const Tensor3<float>& expected) {
+  for (index_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(x.data()[i], expected.data()[i], 1e-6) << "element " << i;
+  }
+}
+
+EncoderLayer<float> layer_with(Random& random, TransformerLayerOptions options) {
+  options.d_model = 8;
+  options.nhead = 2;
+  options.dim_feedforward = 12;
+  return attn_test::random_module<EncoderLayer<float>>(random, options);
+}
+
+/// x + norm(f(x)), with a factor.
+TEST(EncoderLayer, NormsBehindItsPartsAlone) {
+  Random random(6);
+  const auto layer =
+      layer_with(random, {.norm_behind = true, .residual_scale = 0.5, .norm = NormKind::rms});
+  EXPECT_FALSE(layer.norm1.weight);
+  const auto x = random.tensor<float, 3>({2, 5, 8});
+  const auto attended = sum_of(x, layer.norm1_behind(layer.self_attn(x)), 0.5f);
+  expect_equal(layer(x), sum_of(attended, layer.norm2_behind(layer.feed_forward(attended)), 0.5f));
+}
+
+/// x + attention(norm1(x)) + feed_forward(norm2(x)), in place, too.
+TEST(EncoderLayer, AddsItsPartsInParallel) {
+  for (const bool shared : {false, true}) {
+    Random random(7);
+    const auto layer = layer_with(random, {.norm_first = true,
+                                           .parallel = true,
+                                           .shared_norm = shared,
+                                           .bias = false,
+                                           .norm_bias = true});
+    EXPECT_EQ(static_cast<bool>(layer.norm2.weight), !shared);
+    EXPECT_TRUE(layer.norm1.bias);
+    const auto x = random.tensor<float, 3>({2, 5, 8});
+    const auto& norm2 = shared ? layer.norm1 : layer.norm2;
+    const auto expected =
+        sum_of(sum_of(x, layer.self_attn(layer.norm1(x))), layer.feed_forward(norm2(x)));
+    expect_equal(layer(x), expected);
+    Tensor3<float> in_place(x.view());
+    layer.forward(in_place, in_place);
+    expect_equal(in_place, layer(x));
+  }
+}
+
 /// The last norm refuses strided output rows after keys were appended.
 TEST(EncoderLayerErrors, AfterAttentionLeaveTheCache) {
   const EncoderLayer<float> layer({.d_model = 4, .nhead = 2});
@@ -140,9 +193,18 @@ TEST(EncoderLayerErrors, AfterAttentionLeaveTheCache) {
 TEST(EncoderLayerErrors, ShapesAndOptions) {
   EXPECT_EQ(error_of<ValueError>([] { EncoderLayer<float>({.d_model = 10, .nhead = 3}); }),
             "[MultiHeadAttention] num_heads must divide embed_dim = 10; found 3.");
-  EXPECT_EQ(error_of<ValueError>(
-                [] { EncoderLayer<float>({.d_model = 4, .nhead = 2, .norm_behind = true}); }),
-            "[EncoderLayer] norm_behind must be false without norm_first; found true.");
+  const auto error_with = [](TransformerLayerOptions options) {
+    options.d_model = 4;
+    options.nhead = 2;
+    return error_of<ValueError>([&] { EncoderLayer<float> layer(options); });
+  };
+  EXPECT_EQ(error_with({.parallel = true}),
+            "[EncoderLayer] parallel must be false without norm_first and with norm_behind; found "
+            "true.");
+  EXPECT_EQ(error_with({.norm_first = true, .shared_norm = true}),
+            "[EncoderLayer] shared_norm must be false without parallel; found true.");
+  EXPECT_EQ(error_with({.residual_scale = 2}),
+            "[EncoderLayer] residual_scale must be 1 for post-norm; found 2.");
   for (const bool norm_first : {false, true}) {
     const EncoderLayer<float> layer(
         {.d_model = 4, .nhead = 2, .dim_feedforward = 6, .norm_first = norm_first});

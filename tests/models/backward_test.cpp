@@ -37,8 +37,10 @@ TEST(GptBackward, AgreesWithCentralDifferences) {
                              .layer = layer(random),
                              .max_positions = 6,
                              .scale_embedding = random.chance(0.5),
+                             .embedding_factor = random.pick<double>({1, 0.6}),
                              .norm = random.chance(0.7),
                              .tied = random.chance(0.6),
+                             .head_bias = random.chance(0.5),
                              .logit_scale = random.chance(0.5) ? 1 : 0.7,
                              .logit_softcap = random.chance(0.5) ? 0 : 1.5,
                              .windows = {1, -1}});

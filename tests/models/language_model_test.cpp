@@ -100,7 +100,7 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
   fails(set("llama.block_count", std::uint32_t{3}),
         "tensor \"blk.2.attn_q.weight\" must be in the file");
   fails(set("llama.block_count", std::uint32_t{1}),
-        "and no others; found 9 others (\"blk.1.attn_norm.weight\"");
+        "contain only tensors of its architecture; found 9 others (\"blk.1.attn_norm.weight\"");
   fails(set("llama.block_count", ~std::uint32_t{0}), "lie in 1 .. 2^24; found 4294967295");
   fails(set("llama.context_length", std::uint32_t{0}), "lie in 1 .. 2^24; found 0");
   fails(set("llama.context_length", std::uint32_t{1} << 24), "be at most 2097152");

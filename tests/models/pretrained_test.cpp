@@ -78,6 +78,19 @@ TEST(Pretrained, DecodersHaveTheLogitsAndTokensOfTransformers) {
   check_decoder("qwen2", load_pretrained<Gpt<double>>(kPretrained / "qwen2"));
 }
 
+// A model_type without a folder here fails.
+TEST(Pretrained, EveryDecoderTypeHasTheLogitsAndTokensOfTransformers) {
+  for (const auto types : detail::kDecoderTypes) {
+    for (const detail::DecoderType& type : types) {
+      for (const bool pack : {true, false}) {
+        const std::string name(type.model_type);
+        const PretrainedOptions options{.max_positions = 40, .pack = pack};
+        check_decoder(name, load_pretrained<Gpt<float>>(kPretrained / name, options));
+      }
+    }
+  }
+}
+
 TEST(Pretrained, ConfigsBecomeOptions) {
   const auto mistral = gpt_options_of(ConfigFile(kPretrained / "mistral" / "config.json"));
   EXPECT_EQ(mistral.windows, (std::vector<index_t>{4, 4}));
@@ -286,7 +299,7 @@ TEST(Pretrained, ActivationsThatOverflowFloat16AreRefused) {
                          "be a model whose activations fit float16"));
     load_pretrained<Seq2SeqTransformer<float>>(kPretrained / name, {.weights = DType::F16});
   }
-  for (const char* name : {"gemma", "gemma2"}) {
+  for (const char* name : {"gemma", "gemma2", "gemma3_text"}) {
     EXPECT_TRUE(
         contains(error_of<ValueError>([&] { load_pretrained<Gpt<float16>>(kPretrained / name); }),
                  "be a model whose activations fit float16"));
@@ -337,7 +350,7 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
   };
   fails("llama", "model_type", "mamba", "key \"model_type\" must be one of llama, mistral,");
   fails("llama", "model_type", nullptr, "key \"model_type\" must be given; found none");
-  fails("llama", "hidden_act", "quick_gelu", "key \"hidden_act\" must be relu, gelu,");
+  fails("llama", "hidden_act", "quick_gelu", "key \"hidden_act\" must be relu, relu2, gelu,");
   fails("llama", "hidden_size", "16", "key \"hidden_size\" must be a whole number that fits");
   fails("llama", "hidden_size", 1e300, "key \"hidden_size\" must be a whole number that fits");
   fails("llama", "hidden_size", -16, "key \"hidden_size\" must lie in 1 .. 2^24; found -16");
@@ -453,6 +466,12 @@ std::vector<nlohmann::json> others_than(const nlohmann::json& value) {
   return result;
 }
 
+/// Whether a folder's file holds a head apart from the word embeddings; mT5 never ties it.
+bool has_head(const std::string& name) {
+  const SafetensorsFolder file(kPretrained / name);
+  return name == "mt5" || file.contains("lm_head.weight") || file.contains("embed_out.weight");
+}
+
 /// Each setting of each model, changed alone, changes the result or is an error with the file's
 /// name.
 TEST(Pretrained, EverySettingIsHonouredOrRefused) {
@@ -460,9 +479,9 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
       // training
       "activation_dropout", "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop",
       "classifier_dropout", "decoder_layerdrop", "dropout", "dropout_rate", "embd_pdrop",
-      "encoder_layerdrop", "hidden_dropout_prob", "init_std", "initializer_factor",
-      "initializer_range", "qa_dropout", "resid_pdrop", "seq_classif_dropout",
-      "summary_first_dropout",
+      "embedding_dropout", "encoder_layerdrop", "hidden_dropout", "hidden_dropout_prob", "init_std",
+      "initializer_factor", "initializer_range", "layerdrop", "qa_dropout", "resid_pdrop",
+      "residual_dropout", "seq_classif_dropout", "summary_first_dropout",
       // generation, tokens and labels
       "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_eos_token_id", "id2label",
       "label2id", "use_cache",
@@ -487,20 +506,24 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
     }
     if (key == "n_positions" && is_t5) return true;  // T5 has no position table
     // A file with a head, which is not tied.
-    const bool has_head = name == "mt5" || name == "qwen2" || name == "mistral" ||
-                          name == "llama" || name == "llama_dynamic";
-    if (key == "tie_word_embeddings" && has_head) return other.is_boolean();
+    if (key == "tie_word_embeddings" && has_head(name)) return other.is_boolean();
     // More positions than the prompts have.
-    if (key == "max_position_embeddings") return is_count;
-    // layer_types takes precedence.
+    if (key == "original_max_position_embeddings") return is_count;  // of scaling, which is none
+    if (key == "max_position_embeddings" || (key == "n_positions" && name == "gptj")) {
+      return is_count;
+    }
+    // layer_types takes precedence, and so does the list no_rope_layers.
     const bool is_window = key == "sliding_window" || key == "use_sliding_window";
-    if (key == "max_window_layers" || (is_window && name == "qwen3")) return true;
+    if (key == "max_window_layers" || key.ends_with("sliding_window_pattern") ||
+        key == "no_rope_layer_interval" || (is_window && (name == "qwen3" || name == "smollm3"))) {
+      return true;
+    }
     // Only for initialisation: the file contains the trained weights.
     if (key == "sinusoidal_pos_embds") return other.is_boolean();
     // The bounds are rounded to whole pairs.
-    if (key == "rope_parameters" && other.contains("original_max_position_embeddings")) {
-      const nlohmann::json& trained = other["original_max_position_embeddings"];
-      return name == "llama_yarn" && (trained == 15 || trained == 17);
+    if (key == "rope_parameters" && (name == "llama_yarn" || name == "olmo3")) {
+      const std::string text = other.dump(), trained = "\"original_max_position_embeddings\":1";
+      return contains(text, trained + "5") || contains(text, trained + "7");
     }
     return false;
   };

@@ -254,7 +254,7 @@ TEST(SentenceEncoderErrors, NameFileAndKey) {
       "key \"model.vocab\" must give the pieces different ids without gaps");
   fails(
       "mean", "tokenizer.json", [](Json& j) { j["model"]["vocab"]["cat"] = 1000; },
-      "with no gap between them; found \"cat\": 1000");
+      "without gaps; found \"cat\": 1000");
   fails(
       "mean", "tokenizer.json", [](Json& j) { j["normalizer"]["lowercase"] = false; },
       "key \"normalizer.lowercase\" must be true or missing");

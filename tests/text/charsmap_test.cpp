@@ -190,8 +190,8 @@ TEST(CharsmapFiles, NameWhatTheyCannotFollow) {
   const std::string map = "normalizer.precompiled_charsmap\" must be ";
   const std::string at = "/normalizer/precompiled_charsmap";
   fails("xlm_roberta", map + "given; found none", at, nullptr);
-  fails("xlm_roberta", map + "a table of characters; found \"[Charsmap]", at, "");
-  fails("xlm_roberta", map + "a table of characters; found \"[Charsmap]", at, "AAAAAA==");
+  fails("xlm_roberta", map + "a character map; found \"[Charsmap]", at, "");
+  fails("xlm_roberta", map + "a character map; found \"[Charsmap]", at, "AAAAAA==");
   for (const char* text :
        {"A", "AA", "AAA", "AAAA\n", "A===", "AB==", "AAB=", "AA-A", "=AAA", "A=AA"})
     fails("xlm_roberta", map + "base64; found another text", at, text);
@@ -203,7 +203,7 @@ TEST(CharsmapFiles, NameWhatTheyCannotFollow) {
   fails("t5", "pattern\" must be \" {2,}\"", "/normalizer/normalizers/2/pattern/Regex", " +");
   fails("t5", "pattern\" must be \" {2,}\"", "/normalizer/normalizers/2/pattern",
         {{"String", "  "}});
-  fails("t5_first", "be always or never behind", "/normalizer/normalizers/1/strip_left", true);
+  fails("t5_first", "be always or never after", "/normalizer/normalizers/1/strip_left", true);
   fails("xlm_roberta", "be always or never after WhitespaceSplit",
         "/pre_tokenizer/pretokenizers/1/prepend_scheme", "first");
   fails("xlm_roberta", "found \"WhitespaceSplit\"", "/pre_tokenizer",

@@ -51,18 +51,24 @@ class DecoderLayer {
  public:
   DecoderLayer() = default;
   /// options.attention.rotary and window apply to self-attention only. Throws ValueError for
-  /// norm_behind.
+  /// norm_behind, parallel and residual_scale, which only EncoderLayer implements.
   explicit DecoderLayer(const TransformerLayerOptions& options)
       : self_attn(options.attention_options()),
         multihead_attn(without_positions(options.attention_options())),
         feed_forward(options.feed_forward_options()),
-        norm1(options.norm, options.d_model, options.layer_norm_eps, options.bias),
+        norm1(options.make_norm<T>()),
         norm2(norm1),
         norm3(norm1),
         norm_first(options.norm_first),
         dropout(options.dropout) {
-    if (options.norm_behind) {
-      throw ValueError(message("DecoderLayer", "norm_behind", "be false", "true"));
+    const std::pair<std::string_view, bool> of_encoders[] = {
+        {"norm_behind", options.norm_behind},
+        {"parallel", options.parallel},
+        {"shared_norm", options.shared_norm},
+        {"residual_scale", options.residual_scale != 1}};
+    for (const auto& [name, given] : of_encoders) {
+      if (given)
+        throw ValueError(message("DecoderLayer", name, "have its default", "another value"));
     }
   }
 

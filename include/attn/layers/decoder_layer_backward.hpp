@@ -31,6 +31,15 @@ struct DecoderLayerSaved {
 
 namespace detail {
 
+/// A sublayer of a DecoderLayer, of one of its norms.
+template <class T>
+SublayerSteps<T> decoder_steps(const DecoderLayer<T>& layer, DecoderLayerSaved<T>& saved,
+                               const Norm<T>& norm, NormSaved<T>& norm_saved, index_t place) {
+  return {.norms = {.norm = &norm, .behind = nullptr, .norm_first = layer.norm_first, .scale = 1},
+          .norm_saved = &norm_saved,
+          .dropout = {.p = layer.dropout, .at = saved.dropout, .place = place}};
+}
+
 /// The options of cross-attention, with the execution of self-attention.
 template <class T>
 AttentionOptions<Accumulator<T>> cross_attention_options(const DecoderLayer<T>& layer,
@@ -56,12 +65,13 @@ void forward(const DecoderLayer<T>& layer, Input3<T> x, Input3<T> memory, Output
   x = saved.input(layer.norm_first).keep(x);
   const TensorView3<T> first = saved.cross_attention_input(layer.norm_first).make(x.shape());
   const TensorView3<T> second = saved.feed_forward_input(layer.norm_first).make(x.shape());
-  detail::forward_self_attention<T>(layer, x, first, saved, options, call.position_ids,
-                                    functors...);
-  const auto cross_attention = detail::sublayer_steps<T>(layer, saved, layer.norm2, saved.norm2,
-                                                         detail::kAfterMemoryAttention);
+  detail::forward_self_attention<T>(
+      layer, detail::decoder_steps(layer, saved, layer.norm1, saved.norm1, detail::kAfterAttention),
+      x, first, saved, options, call.position_ids, functors...);
+  const detail::SublayerSteps<T> cross_attention =
+      detail::decoder_steps(layer, saved, layer.norm2, saved.norm2, detail::kAfterMemoryAttention);
   detail::forward_sublayer<T>(
-      cross_attention, first, second, saved.multihead_attn.query, execution,
+      cross_attention, first, first, second, saved.multihead_attn.query, execution,
       [&](const auto& from, const auto& residual, const auto& to) {
         forward(layer.multihead_attn, from, memory, memory, to, saved.multihead_attn,
                 detail::cross_attention_options(layer, call, cross_attention.dropout, execution),
@@ -69,8 +79,8 @@ void forward(const DecoderLayer<T>& layer, Input3<T> x, Input3<T> memory, Output
       });
   detail::forward_feed_forward<T>(
       layer,
-      detail::sublayer_steps<T>(layer, saved, layer.norm3, saved.norm3, detail::kAfterFeedForward),
-      second, out, saved, execution);
+      detail::decoder_steps(layer, saved, layer.norm3, saved.norm3, detail::kAfterFeedForward),
+      second, second, out, saved, execution);
 }
 
 /// Sets d_x (batch, tgt_len, d_model), which may be d_out; adds the gradient of memory to d_memory
@@ -86,12 +96,12 @@ void backward(const DecoderLayer<T>& layer, Input3<T> d_out, DecoderLayerSaved<T
   const TensorView3<T> d(scratch.data(), d_out.shape());
   detail::backward_feed_forward<T>(
       layer,
-      detail::sublayer_steps<T>(layer, saved, layer.norm3, saved.norm3, detail::kAfterFeedForward),
-      d_out, d, saved, gradients, gradients.norm3, execution);
-  const auto cross_attention = detail::sublayer_steps<T>(layer, saved, layer.norm2, saved.norm2,
-                                                         detail::kAfterMemoryAttention);
+      detail::decoder_steps(layer, saved, layer.norm3, saved.norm3, detail::kAfterFeedForward),
+      d_out, d, saved, gradients, {.norm = &gradients.norm3}, execution);
+  const detail::SublayerSteps<T> cross_attention =
+      detail::decoder_steps(layer, saved, layer.norm2, saved.norm2, detail::kAfterMemoryAttention);
   detail::backward_sublayer<T>(
-      cross_attention, d, d, gradients.norm2, execution,
+      cross_attention, d, d, d, {.norm = &gradients.norm2}, execution,
       [&](const auto& d_branch, const auto& residual, const auto& to) {
         backward(layer.multihead_attn, d_branch, saved.multihead_attn,
                  {.d_query = to,
@@ -101,8 +111,10 @@ void backward(const DecoderLayer<T>& layer, Input3<T> d_out, DecoderLayerSaved<T
                  gradients.multihead_attn,
                  detail::cross_attention_options(layer, call, cross_attention.dropout, execution));
       });
-  detail::backward_self_attention<T>(layer, d, d_x, saved, gradients, options, call.position_ids,
-                                     functors...);
+  detail::backward_self_attention<T>(
+      layer, detail::decoder_steps(layer, saved, layer.norm1, saved.norm1, detail::kAfterAttention),
+      d, d, d_x, saved, gradients, {.norm = &gradients.norm1}, options, call.position_ids,
+      functors...);
 }
 
 ATTN_NAMESPACE_END

@@ -16,11 +16,18 @@ struct TransformerLayerOptions {
   Activation activation = Activation::relu;  ///< of the feed-forward
   double layer_norm_eps = 1e-5;              ///< epsilon of the norms
   bool norm_first = false;  ///< pre-norm: x + f(norm(x)); otherwise post-norm: norm(x + f(x))
-  /// With norm_first: x + norm(f(norm(x))), as in Gemma 2; has no backward.
+  /// Norms of the outputs of f: x + norm(f(x)), as in OLMo 2; with norm_first x + norm(f(norm(x))),
+  /// as in Gemma 2.
   bool norm_behind = false;
-  bool bias = true;                 ///< of linear layers and norms
-  bool gated = false;               ///< gated feed-forward: see FeedForwardOptions
-  NormKind norm = NormKind::layer;  ///< layer norm or RMS norm
+  /// x + attention(norm1(x)) + feed_forward(norm2(x)), as in GPT-NeoX; requires norm_first.
+  bool parallel = false;
+  bool shared_norm = false;            ///< with parallel: one norm for both, as in GPT-J and Cohere
+  double residual_scale = 1;           ///< factor of f, as in Granite; not for post-norm
+  bool bias = true;                    ///< of linear layers and norms
+  std::optional<bool> norm_bias = {};  ///< of norms, if it differs
+  bool gated = false;                  ///< gated feed-forward: see FeedForwardOptions
+  bool joint_gate = false;             ///< one name for gate and up: see FeedForwardOptions
+  NormKind norm = NormKind::layer;     ///< layer norm or RMS norm
   /// Further options of attention; the layer sets embed_dim and num_heads, and bias only if it has
   /// biases.
   MultiHeadAttentionOptions attention = {};
@@ -38,7 +45,13 @@ struct TransformerLayerOptions {
             .dim_feedforward = dim_feedforward,
             .activation = activation,
             .gated = gated,
-            .bias = bias};
+            .bias = bias,
+            .joint_gate = joint_gate};
+  }
+  /// A norm of a layer or stack.
+  template <class T>
+  Norm<T> make_norm() const {
+    return {norm, d_model, layer_norm_eps, norm_bias.value_or(bias)};
   }
 };
 
@@ -51,16 +64,28 @@ class EncoderLayer {
   explicit EncoderLayer(const TransformerLayerOptions& options)
       : self_attn(options.attention_options()),
         feed_forward(options.feed_forward_options()),
-        norm1(options.norm, options.d_model, options.layer_norm_eps, options.bias),
-        norm2(norm1),
         norm_first(options.norm_first),
+        parallel(options.parallel),
+        residual_scale(options.residual_scale),
         dropout(options.dropout) {
-    if (!options.norm_behind) return;
-    if (!norm_first) {
-      throw ValueError(
-          message("EncoderLayer", "norm_behind", "be false without norm_first", "true"));
+    const auto refuse = [](std::string_view argument, std::string_view expected,
+                           std::string_view found) {
+      throw ValueError(message("EncoderLayer", argument, expected, found));
+    };
+    if (parallel && (!norm_first || options.norm_behind)) {
+      refuse("parallel", "be false without norm_first and with norm_behind", "true");
     }
-    norm1_behind = norm2_behind = norm1;
+    if (options.shared_norm && !parallel) {
+      refuse("shared_norm", "be false without parallel", "true");
+    }
+    const bool post_norm = !norm_first && !options.norm_behind;
+    if (!std::isfinite(residual_scale) || (post_norm && residual_scale != 1)) {
+      refuse("residual_scale", post_norm ? "be 1 for post-norm" : "be finite",
+             to_string(residual_scale));
+    }
+    if (norm_first || post_norm) norm1 = options.make_norm<T>();
+    if (!options.shared_norm) norm2 = norm1;
+    if (options.norm_behind) norm1_behind = norm2_behind = options.make_norm<T>();
   }
 
   template <TensorLike X, class... Functors>
@@ -84,17 +109,34 @@ class EncoderLayer {
     const auto in = detail::view_as<const T, 3>(x);
     const auto to = detail::view_as<T, 3>(out);
     check_shape("EncoderLayer", "out", in.shape(), to.shape());
-    Scratch<T> memory(options.execution.scratch(), in.size());
+    const Execution& execution = options.execution;
+    Scratch<T> memory(execution.scratch(), in.size());
     const TensorView3<T> attended(memory.data(), in.shape());
     detail::CallGuard guard(call);
-    if (norm1_behind.weight) {
-      forward_between(in, attended, to, options, call, functors...);
-    } else {
-      attention_sublayer<T>(self_attn, norm1, norm_first, in, in, in, attended, options, call,
-                            functors...);
-      feed_forward_sublayer<T>(feed_forward, norm2, norm_first, attended, to, options.execution);
-    }
+    MultiHeadAttentionCall<T> self_call = call;
+    detail::forward_sublayer<T>(attention_norms(), in, in, attended, execution,
+                                [&](const auto& from, const auto& residual, const auto& result) {
+                                  self_call.residual = residual;
+                                  self_attn.forward(from, from, from, result, options, self_call,
+                                                    functors...);
+                                });
+    detail::forward_sublayer<T>(feed_forward_norms(), parallel ? in : attended, attended, to,
+                                execution,
+                                [&](const auto& from, const auto& residual, const auto& result) {
+                                  feed_forward.forward(from, result, residual, execution);
+                                });
     guard.commit();
+  }
+
+  detail::SublayerNorms<T> attention_norms() const {
+    return {
+        .norm = &norm1, .behind = &norm1_behind, .norm_first = norm_first, .scale = residual_scale};
+  }
+  detail::SublayerNorms<T> feed_forward_norms() const {
+    return {.norm = norm2.weight ? &norm2 : &norm1,
+            .behind = &norm2_behind,
+            .norm_first = norm_first,
+            .scale = residual_scale};
   }
 
   /// See Linear::pack().
@@ -108,52 +150,21 @@ class EncoderLayer {
 
   MultiHeadAttention<T> self_attn;
   FeedForward<T> feed_forward;
+  // Norms that the options exclude have no weight.
   Norm<T> norm1, norm2;
-  Norm<T> norm1_behind, norm2_behind;  ///< without a weight where there are none
+  Norm<T> norm1_behind, norm2_behind;
   bool norm_first = false;
+  bool parallel = false;
+  double residual_scale = 1;
   double dropout = 0;  ///< in training
 
  private:
-  /// The layer with a norm before and after each sublayer. `in` may be `to`; `attended` is scratch.
-  template <class... Functors>
-  void forward_between(const TensorView3<const T>& in, const TensorView3<T>& attended,
-                       const TensorView3<T>& to, const AttentionOptions<Accumulator<T>>& options,
-                       MultiHeadAttentionCall<T> call, const Functors&... functors) const {
-    const Execution& execution = options.execution;
-    Scratch<T> memory(execution.scratch(), in.size());
-    const TensorView3<T> normed(memory.data(), in.shape());
-    call.residual = {};
-    norm1.forward(in, normed, execution);
-    self_attn.forward(normed, normed, normed, attended, options, call, functors...);
-    norm1_behind.forward(attended, attended, execution);
-    add(in, attended, execution);
-    norm2.forward(attended, normed, execution);
-    feed_forward.forward(normed, to, {}, execution);
-    norm2_behind.forward(to, to, execution);
-    add(attended, to, execution);
-  }
-
-  /// out += x.
-  static void add(const TensorView3<const T>& x, const TensorView3<T>& out,
-                  const Execution& execution) {
-    const index_t seq = out.extent(1), dim = out.extent(2);
-    detail::for_rows(execution.threads(), out.extent(0) * seq, dim, [&](index_t row) {
-      const T* from = x.at_index({row / seq, row % seq, 0});
-      T* to = out.at_index({row / seq, row % seq, 0});
-      for (index_t i = 0; i < dim; ++i) {
-        T& y = to[i * out.stride(2)];
-        y = static_cast<T>(y + from[i * x.stride(2)]);
-      }
-    });
-  }
-
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
     self.self_attn.visit_parameters(f.under("self_attn."));
     self.feed_forward.visit_parameters(f);
     self.norm1.visit_parameters(f.under("norm1."));
     self.norm2.visit_parameters(f.under("norm2."));
-    if (!self.norm1_behind.weight) return;
     self.norm1_behind.visit_parameters(f.under("norm1_behind."));
     self.norm2_behind.visit_parameters(f.under("norm2_behind."));
   }

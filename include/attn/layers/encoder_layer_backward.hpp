@@ -8,12 +8,12 @@
 ATTN_NAMESPACE_BEGIN
 
 /// Activations of one forward, each stored once: a sublayer writes its output where the next one
-/// saves its input.
+/// saves its input. Norms that the layer lacks save nothing.
 template <class T>
 struct EncoderLayerSaved {
   MultiHeadAttentionSaved<T> self_attn;
   FeedForwardSaved<T> feed_forward;
-  NormSaved<T> norm1, norm2;
+  NormSaved<T> norm1, norm2, norm1_behind, norm2_behind;
   DropoutStep dropout;
 
   // The inputs of the layer and of its feed-forward sublayer.
@@ -22,9 +22,30 @@ struct EncoderLayerSaved {
     return norm_first ? norm2.x : feed_forward.linear1.x;
   }
   index_t bytes() const {
-    return self_attn.bytes() + feed_forward.bytes() + norm1.bytes() + norm2.bytes();
+    return self_attn.bytes() + feed_forward.bytes() + norm1.bytes() + norm2.bytes() +
+           norm1_behind.bytes() + norm2_behind.bytes();
   }
 };
+
+namespace detail {
+
+template <class T>
+SublayerSteps<T> attention_steps(const EncoderLayer<T>& layer, EncoderLayerSaved<T>& saved) {
+  return {.norms = layer.attention_norms(),
+          .norm_saved = &saved.norm1,
+          .behind_saved = &saved.norm1_behind,
+          .dropout = {.p = layer.dropout, .at = saved.dropout, .place = kAfterAttention}};
+}
+
+template <class T>
+SublayerSteps<T> feed_forward_steps(const EncoderLayer<T>& layer, EncoderLayerSaved<T>& saved) {
+  return {.norms = layer.feed_forward_norms(),
+          .norm_saved = &saved.norm2,
+          .behind_saved = &saved.norm2_behind,
+          .dropout = {.p = layer.dropout, .at = saved.dropout, .place = kAfterFeedForward}};
+}
+
+}  // namespace detail
 
 /// EncoderLayer::forward() that saves for backward: x and out (batch, seq, d_model). Throws
 /// ShapeError or ValueError.
@@ -33,16 +54,18 @@ void forward(const EncoderLayer<T>& layer, Input3<T> x, Output3<T> out, EncoderL
              const AttentionOptions<Accumulator<T>>& options = {},
              TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
   check_shape("EncoderLayer", "out", x.shape(), out.shape());
-  if (layer.norm1_behind.weight) {
-    throw ValueError(message("EncoderLayer", "norm_behind", "be false in training", "true"));
-  }
   x = saved.input(layer.norm_first).keep(x);
-  const TensorView3<T> attended = saved.feed_forward_input(layer.norm_first).make(x.shape());
-  detail::forward_self_attention<T>(layer, x, attended, saved, options, position_ids, functors...);
-  detail::forward_feed_forward<T>(
-      layer,
-      detail::sublayer_steps<T>(layer, saved, layer.norm2, saved.norm2, detail::kAfterFeedForward),
-      attended, out, saved, options.execution);
+  const detail::SublayerSteps<T> attention = detail::attention_steps(layer, saved);
+  const detail::SublayerSteps<T> feed_forward = detail::feed_forward_steps(layer, saved);
+  // With `parallel` the feed-forward saves x, and the sum in front of it is not needed again.
+  Scratch<T> memory(options.execution.scratch(), layer.parallel ? x.size() : 0);
+  const TensorView3<T> attended = layer.parallel
+                                      ? TensorView3<T>(memory.data(), x.shape())
+                                      : saved.feed_forward_input(layer.norm_first).make(x.shape());
+  detail::forward_self_attention<T>(layer, attention, x, attended, saved, options, position_ids,
+                                    functors...);
+  detail::forward_feed_forward<T>(layer, feed_forward, layer.parallel ? x : attended, attended, out,
+                                  saved, options.execution);
 }
 
 /// Sets d_x (batch, seq, d_model), which may be d_out, and adds the gradients of the parameters to
@@ -55,12 +78,16 @@ void backward(const EncoderLayer<T>& layer, Input3<T> d_out, EncoderLayerSaved<T
   const Execution& execution = options.execution;
   Scratch<T> memory(execution.scratch(), d_out.size());
   const TensorView3<T> d_attended(memory.data(), d_out.shape());
-  detail::backward_feed_forward<T>(
-      layer,
-      detail::sublayer_steps<T>(layer, saved, layer.norm2, saved.norm2, detail::kAfterFeedForward),
-      d_out, d_attended, saved, gradients, gradients.norm2, execution);
-  detail::backward_self_attention<T>(layer, d_attended, d_x, saved, gradients, options,
-                                     position_ids, functors...);
+  const detail::SublayerGradients<T> d_norms1{.norm = &gradients.norm1,
+                                              .behind = &gradients.norm1_behind};
+  const detail::SublayerGradients<T> d_norms2{
+      .norm = layer.norm2.weight ? &gradients.norm2 : &gradients.norm1,
+      .behind = &gradients.norm2_behind};
+  detail::backward_feed_forward<T>(layer, detail::feed_forward_steps(layer, saved), d_out,
+                                   d_attended, saved, gradients, d_norms2, execution);
+  detail::backward_self_attention<T>(layer, detail::attention_steps(layer, saved),
+                                     layer.parallel ? d_out : d_attended, d_attended, d_x, saved,
+                                     gradients, d_norms1, options, position_ids, functors...);
 }
 
 ATTN_NAMESPACE_END

@@ -68,6 +68,8 @@ struct FeedForwardOptions {
   Activation activation = Activation::relu;  ///< silu is swish
   bool gated = false;  ///< hidden = activation(gate(x)) up(x): SwiGLU with silu, GeGLU with gelu
   bool bias = true;    ///< of the linear layers
+  bool joint_gate =
+      false;  ///< gated: names gate and up as one parameter, gate_up_proj, as in Phi-3
 };
 
 /// (.., d_model) to (.., dim_feedforward) and back. Sources: "Attention Is All You Need" (2017),
@@ -80,7 +82,8 @@ class FeedForward {
       : linear1(o.d_model, o.gated ? 2 * o.dim_feedforward : o.dim_feedforward, o.bias),
         linear2(o.dim_feedforward, o.d_model, o.bias),
         activation(o.activation),
-        gated(o.gated) {}
+        gated(o.gated),
+        joint_gate(o.joint_gate) {}
 
   template <TensorLike X>
   Tensor<T, rank_v<X>> operator()(const X& x, const Execution& execution = {}) const {
@@ -124,7 +127,7 @@ class FeedForward {
   }
 
   /// Plain: linear1 and linear2 as in PyTorch. Gated: gate_proj, up_proj and down_proj as in Llama
-  /// checkpoints.
+  /// checkpoints, or gate_up_proj and down_proj.
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
@@ -132,6 +135,7 @@ class FeedForward {
   Linear<T> linear2;
   Activation activation = Activation::relu;
   bool gated = false;
+  bool joint_gate = false;
 
  private:
   template <class Self, class Visitor>
@@ -141,7 +145,11 @@ class FeedForward {
       self.linear2.visit_parameters(f.under("linear2."));
       return;
     }
-    self.linear1.visit_parts(f, {"gate_proj.", "up_proj."});
+    if (self.joint_gate) {
+      self.linear1.visit_parameters(f.under("gate_up_proj."));
+    } else {
+      self.linear1.visit_parts(f, {"gate_proj.", "up_proj."});
+    }
     self.linear2.visit_parameters(f.under("down_proj."));
   }
 };

@@ -18,6 +18,9 @@ struct TransformerStackOptions {
   /// Sliding window per layer, instead of layer.attention.window: layer n uses entry n % size; -1:
   /// all keys.
   std::vector<index_t> windows = {};
+  /// Rotary embedding per layer, instead of layer.attention.rotary: layer n uses entry n % size,
+  /// which may be none.
+  std::vector<std::optional<RotaryOptions>> rotary = {};
   /// Buckets of distances with a learned bias shared by all layers (T5): see t5_relative_bias(); 0:
   /// none.
   index_t relative_buckets = 0;
@@ -31,7 +34,8 @@ template <class T, class Layer>
 class LayerStack {
  public:
   LayerStack() = default;
-  /// The layers share one rotary table. Throws ValueError for options out of range.
+  /// Layers with the same rotary options share one table. Throws ValueError for options out of
+  /// range.
   explicit LayerStack(const TransformerStackOptions& options) {
     const index_t count = options.num_layers;
     const TransformerLayerOptions& o = options.layer;
@@ -44,14 +48,26 @@ class LayerStack {
     TransformerLayerOptions others = o;
     others.attention.rotary = {};
     layers.reserve(static_cast<std::size_t>(count));
-    for (index_t n = 0; n < count; ++n) {
-      layers.emplace_back(n == 0 ? o : others);
-      layers.back().self_attn.share_rotary(layers[0].self_attn);
+    const auto rotary_of = [&](std::size_t n) -> const std::optional<RotaryOptions>& {
+      return options.rotary.empty() ? o.attention.rotary
+                                    : options.rotary[n % options.rotary.size()];
+    };
+    for (std::size_t n = 0; n < static_cast<std::size_t>(count); ++n) {
+      std::size_t first = 0;  // the first layer with these rotary options
+      while (first < n && rotary_of(first) != rotary_of(n)) ++first;
+      if (first == n) {
+        TransformerLayerOptions own = o;
+        own.attention.rotary = rotary_of(n);
+        layers.emplace_back(own);
+      } else {
+        layers.emplace_back(others);
+        layers.back().self_attn.share_rotary(layers[first].self_attn);
+      }
     }
     for (std::size_t n = 0; n < layers.size() && !options.windows.empty(); ++n) {
       layers[n].self_attn.set_window(options.windows[n % options.windows.size()]);
     }
-    if (options.norm) norm = {o.norm, o.d_model, o.layer_norm_eps, o.bias};
+    if (options.norm) norm = o.make_norm<T>();
     if (options.relative_buckets != 0) {
       check_t5_buckets(options.relative_buckets, options.relative_bidirectional,
                        options.relative_max_distance);

@@ -38,8 +38,13 @@ class MultiHeadAttention {
       bias_v_ = Tensor3<T>({1, 1, projections_.width(2)});
     }
     if (o.query_key_norm) {
-      q_norm_ = Norm<T>(*o.query_key_norm, o.head_dim, o.query_key_norm_eps);
-      k_norm_ = q_norm_;
+      const auto norm_of = [&](index_t heads) {
+        return Norm<T>(*o.query_key_norm,
+                       o.query_key_norm_of_all_heads ? heads * o.head_dim : o.head_dim,
+                       o.query_key_norm_eps);
+      };
+      q_norm_ = norm_of(o.num_heads);
+      k_norm_ = norm_of(o.num_kv_heads);
     }
     if (o.rotary) {
       rotary_ = std::make_shared<const RotaryTable<Accumulator<T>>>(*o.rotary);
@@ -201,6 +206,10 @@ class MultiHeadAttention {
     Scratch<T> projected(workspace, projections_.elements(batch, q_len, kv_len + appended_keys()));
     const auto made =
         projections_.project(query, key, value, appended_keys(), projected.data(), execution);
+    if (o.query_key_norm) {
+      detail::norm_heads(q_norm_, made.q, execution);
+      if (call.append) detail::norm_heads(k_norm_, made.k.slice(1, 0, kv_len), execution);
+    }
     detail::append_learned(made.k, kv_len, bias_k_.view());
     detail::append_learned(made.v, kv_len, bias_v_.view());
     const TensorView4<T> q = split_heads(made.q, o.num_heads);
@@ -211,10 +220,6 @@ class MultiHeadAttention {
     }
     // Rotary does not rotate appended keys.
     const TensorView4<T> new_k = call.append ? k.slice(2, 0, kv_len) : k;
-    if (o.query_key_norm) {
-      detail::norm_heads(q_norm_, q, execution);
-      detail::norm_heads(k_norm_, new_k, execution);
-    }
 
     const Shape<4> extended_shape{batch, o.num_heads, q_len, kv_len + appended_keys()};
     Scratch<Accumulator<T>> extended_memory(workspace,

@@ -11,15 +11,17 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Backward of the norm of each head: x and d (batch, heads, seq, head_dim), d in place.
+/// Backward of norm_heads(): x and d (batch, seq, width), d in place.
 template <class T>
-void backward_of_heads(const Norm<T>& norm, const TensorView4<T>& d,
-                       std::type_identity_t<TensorView4<const T>> x,
+void backward_of_heads(const Norm<T>& norm, const TensorView3<T>& d,
+                       std::type_identity_t<TensorView3<const T>> x,
                        Norm<Accumulator<T>>& gradients, const Execution& execution) {
-  for (index_t h = 0; h < x.extent(1); ++h) {
-    backward_of_norm<T, 3>(norm, d.select(1, h), x.select(1, h), d.select(1, h), gradients, {},
-                           execution);
-  }
+  index_t begin = 0;
+  for_normed_parts(norm, d, [&](const TensorView3<T>& part) {
+    const index_t end = begin + part.extent(2);
+    backward_of_norm<T, 3>(norm, part, x.slice(2, begin, end), part, gradients, {}, execution);
+    begin = end;
+  });
 }
 
 template <class T>
@@ -69,8 +71,8 @@ void MultiHeadAttentionTraining<T>::forward(const Module& m, TensorView3<const T
     heads.k = {memory + made.q.size(), made.k.shape()};
     copy(made.q, heads.q);
     copy(made.k, heads.k);
-    norm_heads(m.q_norm_, split_heads(heads.q, o.num_heads), execution);
-    norm_heads(m.k_norm_, split_heads(heads.k, o.num_kv_heads).slice(2, 0, kv_len), execution);
+    norm_heads(m.q_norm_, heads.q, execution);
+    norm_heads(m.k_norm_, heads.k.slice(1, 0, kv_len), execution);
   }
   const TensorView4<T> q = split_heads(heads.q, o.num_heads),
                        k = split_heads(heads.k, o.num_kv_heads),
@@ -169,9 +171,8 @@ void MultiHeadAttentionTraining<T>::backward(const Module& m, TensorView3<const 
         }
       });
   if (o.query_key_norm) {
-    backward_of_heads(m.q_norm_, d_q, split_heads(made.q, o.num_heads), gradients.q_norm_,
-                      execution);
-    backward_of_heads(m.k_norm_, d_new_k, split_heads(made.k, o.num_kv_heads).slice(2, 0, kv_len),
+    backward_of_heads(m.q_norm_, d.q, made.q, gradients.q_norm_, execution);
+    backward_of_heads(m.k_norm_, d.k.slice(1, 0, kv_len), made.k.slice(1, 0, kv_len),
                       gradients.k_norm_, execution);
   }
   const auto add_appended = [&](const TensorView3<T>& from, Tensor3<Accumulator<T>>& to) {

@@ -4,6 +4,7 @@
 
 #include "attn/layers/feed_forward_backward.hpp"
 #include "attn/layers/multi_head_attention_backward.hpp"
+#include "attn/layers/sublayer.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -20,81 +21,113 @@ AttentionOptions<Accumulator<T>> training_options(AttentionOptions<Accumulator<T
   return options;
 }
 
-/// Norm and dropout around an attention or feed-forward `f`: x + dropout(f(norm(x))) with
-/// norm_first, else norm(x + dropout(f(x))). Tensors are (batch, seq, d_model).
+/// Norms and dropout around an attention or feed-forward, and their saved inputs. `behind_saved` is
+/// used only with a norm behind.
 template <class T>
 struct SublayerSteps {
-  const Norm<T>& norm;
-  NormSaved<T>& norm_saved;
-  bool norm_first;
-  DropoutPlace dropout;
+  SublayerNorms<T> norms;
+  NormSaved<T>* norm_saved;
+  NormSaved<T>* behind_saved = nullptr;
+  DropoutPlace dropout = {};
 };
 
-template <class T, class Layer, class LayerSaved>
-SublayerSteps<T> sublayer_steps(const Layer& layer, LayerSaved& saved, const Norm<T>& norm,
-                                NormSaved<T>& norm_saved, index_t place) {
-  return {.norm = norm,
-          .norm_saved = norm_saved,
-          .norm_first = layer.norm_first,
-          .dropout = {.p = layer.dropout, .at = saved.dropout, .place = place}};
-}
+/// Gradients of the norms of SublayerSteps.
+template <class T>
+struct SublayerGradients {
+  Norm<Accumulator<T>>* norm;
+  Norm<Accumulator<T>>* behind = nullptr;
+};
 
-/// Forward that saves for backward. run(from, residual, to) computes to = f(from) + residual and
-/// saves `from` in `input`.
+/// The forward of SublayerNorms, with dropout of f or of the norm behind it, that saves for
+/// backward. run(from, residual, to) computes to = f(from) + residual and saves `from` in `input`.
 template <class T, class F>
 void forward_sublayer(const SublayerSteps<T>& steps, const TensorView3<const T>& x,
-                      const TensorView3<T>& out, Saved<T, 3>& input, const Execution& execution,
-                      F run) {
+                      const TensorView3<const T>& residual, const TensorView3<T>& out,
+                      Saved<T, 3>& input, const Execution& execution, F run) {
+  const SublayerNorms<T>& norms = steps.norms;
   const auto add_branch = [&](const TensorView3<const T>& from, const TensorView3<T>& to) {
-    if (!steps.dropout) return run(from, x, to);
-    run(from, TensorView3<const T>(), to);
-    apply_dropout<T>(steps.dropout, to, to, x, execution);
+    if (!norms.adds_residual() && !steps.dropout) return run(from, residual, to);
+    if (!norms.adds_residual()) {
+      run(from, TensorView3<const T>(), to);
+      return apply_dropout<T>(steps.dropout, to, to, residual, execution);
+    }
+    Scratch<T> memory(execution.scratch(), x.size());
+    const TensorView3<T> branch(memory.data(), x.shape());
+    if (norms.has_behind()) {
+      const TensorView3<T> result = steps.behind_saved->x.make(x.shape());
+      run(from, TensorView3<const T>(), result);
+      forward(*norms.behind, result, branch, *steps.behind_saved, execution);
+    } else {
+      run(from, TensorView3<const T>(), branch);
+    }
+    if (steps.dropout) apply_dropout<T>(steps.dropout, branch, branch, {}, execution);
+    add_scaled<T>(residual, norms.scale, branch, to, execution);
   };
-  if (steps.norm_first) {
+  if (norms.is_post_norm()) {
+    const TensorView3<T> sum = steps.norm_saved->x.make(x.shape());
+    add_branch(x, sum);
+    forward(*norms.norm, sum, out, *steps.norm_saved, execution);
+  } else if (norms.norm_first) {
     const TensorView3<T> normed = input.make(x.shape());
-    forward(steps.norm, x, normed, steps.norm_saved, execution);
+    forward(*norms.norm, x, normed, *steps.norm_saved, execution);
     add_branch(normed, out);
   } else {
-    const TensorView3<T> sum = steps.norm_saved.x.make(x.shape());
-    add_branch(x, sum);
-    forward(steps.norm, sum, out, steps.norm_saved, execution);
+    add_branch(x, out);
   }
 }
 
-/// Sets d_x, which may be d_out, to the gradient of x, and adds the gradients of the norm to
-/// `gradients`. run(d, residual, to) computes to = residual + the gradient of f's input, from the
-/// gradient d of f's output.
+/// Sets d_x, which may be d_out or the residual, to the gradient of x + the residual, and adds the
+/// gradients of the norms to `gradients`. run(d, residual, to) computes to = residual + the
+/// gradient of f's input, from the gradient d of f's output. The residual is d_out, or the sum that
+/// other sublayers that read x have left; post-norm has none.
 template <class T, class F>
 void backward_sublayer(const SublayerSteps<T>& steps, const TensorView3<const T>& d_out,
-                       const TensorView3<T>& d_x, Norm<Accumulator<T>>& gradients,
-                       const Execution& execution, F run) {
-  Scratch<T> memory(execution.scratch(), (steps.dropout ? 2 : 1) * d_out.size());
+                       const TensorView3<const T>& residual, const TensorView3<T>& d_x,
+                       const SublayerGradients<T>& gradients, const Execution& execution, F run) {
+  const SublayerNorms<T>& norms = steps.norms;
+  const bool changes = steps.dropout || norms.adds_residual();
+  Scratch<T> memory(execution.scratch(), (changes ? 2 : 1) * d_out.size());
   const TensorView3<T> between(memory.data(), d_out.shape());
-  const auto run_branch = [&](const TensorView3<const T>& d, const TensorView3<const T>& residual,
+  const auto run_branch = [&](const TensorView3<const T>& d, const TensorView3<const T>& added,
                               const TensorView3<T>& to) {
-    if (!steps.dropout) return run(d, residual, to);
-    const TensorView3<T> dropped(memory.data() + d_out.size(), d_out.shape());
-    apply_dropout<T>(steps.dropout, d, dropped, {}, execution);
-    run(dropped, residual, to);
+    if (!changes) return run(d, added, to);
+    const TensorView3<T> d_branch(memory.data() + d_out.size(), d_out.shape());
+    TensorView3<const T> from = d;
+    if (norms.scale != 1) {
+      fill(d_branch, T{0});
+      add_scaled<T>(d_branch, norms.scale, d, d_branch, execution);
+      from = d_branch;
+    }
+    if (steps.dropout) {
+      apply_dropout<T>(steps.dropout, from, d_branch, {}, execution);
+      from = d_branch;
+    }
+    if (norms.has_behind()) {
+      backward(*norms.behind, from, *steps.behind_saved, d_branch, *gradients.behind, {},
+               execution);
+      from = d_branch;
+    }
+    run(from, added, to);
   };
-  if (steps.norm_first) {
-    run_branch(d_out, TensorView3<const T>(), between);
-    backward(steps.norm, between, steps.norm_saved, d_x, gradients, d_out, execution);
-  } else {
-    backward(steps.norm, d_out, steps.norm_saved, between, gradients, {}, execution);
+  if (norms.is_post_norm()) {
+    backward(*norms.norm, d_out, *steps.norm_saved, between, *gradients.norm, {}, execution);
     run_branch(between, between, d_x);
+  } else if (norms.norm_first) {
+    run_branch(d_out, TensorView3<const T>(), between);
+    backward(*norms.norm, between, *steps.norm_saved, d_x, *gradients.norm, residual, execution);
+  } else {
+    run_branch(d_out, residual, between);
+    copy(between, d_x);
   }
 }
 
 /// Self-attention, the first sublayer of EncoderLayer and DecoderLayer.
 template <class T, class Layer, class LayerSaved, class... Functors>
-void forward_self_attention(const Layer& layer, const TensorView3<const T>& x,
-                            const TensorView3<T>& out, LayerSaved& saved,
-                            const AttentionOptions<Accumulator<T>>& options,
+void forward_self_attention(const Layer& layer, const SublayerSteps<T>& steps,
+                            const TensorView3<const T>& x, const TensorView3<T>& out,
+                            LayerSaved& saved, const AttentionOptions<Accumulator<T>>& options,
                             TensorView2<const index_t> position_ids, const Functors&... functors) {
-  const SublayerSteps<T> steps =
-      sublayer_steps<T>(layer, saved, layer.norm1, saved.norm1, kAfterAttention);
-  forward_sublayer<T>(steps, x, out, saved.self_attn.query, options.execution,
+  forward_sublayer<T>(steps, x, x, out, saved.self_attn.query, options.execution,
                       [&](const auto& from, const auto& residual, const auto& to) {
                         forward(layer.self_attn, from, from, from, to, saved.self_attn,
                                 training_options(options, layer.self_attn, steps.dropout),
@@ -103,16 +136,17 @@ void forward_self_attention(const Layer& layer, const TensorView3<const T>& x,
 }
 
 template <class T, class Layer, class LayerSaved, class Gradients, class... Functors>
-void backward_self_attention(const Layer& layer, const TensorView3<const T>& d_out,
-                             const TensorView3<T>& d_x, LayerSaved& saved, Gradients& gradients,
+void backward_self_attention(const Layer& layer, const SublayerSteps<T>& steps,
+                             const TensorView3<const T>& d_out,
+                             const TensorView3<const T>& residual, const TensorView3<T>& d_x,
+                             LayerSaved& saved, Gradients& gradients,
+                             const SublayerGradients<T>& d_norms,
                              const AttentionOptions<Accumulator<T>>& options,
                              TensorView2<const index_t> position_ids, const Functors&... functors) {
-  const SublayerSteps<T> steps =
-      sublayer_steps<T>(layer, saved, layer.norm1, saved.norm1, kAfterAttention);
-  backward_sublayer<T>(steps, d_out, d_x, gradients.norm1, options.execution,
-                       [&](const auto& d, const auto& residual, const auto& to) {
+  backward_sublayer<T>(steps, d_out, residual, d_x, d_norms, options.execution,
+                       [&](const auto& d, const auto& added, const auto& to) {
                          backward(layer.self_attn, d, saved.self_attn,
-                                  {.d_query = to, .query_residual = residual}, gradients.self_attn,
+                                  {.d_query = to, .query_residual = added}, gradients.self_attn,
                                   training_options(options, layer.self_attn, steps.dropout),
                                   position_ids, functors...);
                        });
@@ -121,22 +155,22 @@ void backward_self_attention(const Layer& layer, const TensorView3<const T>& d_o
 /// Feed-forward, the last sublayer of EncoderLayer and DecoderLayer.
 template <class T, class Layer, class LayerSaved>
 void forward_feed_forward(const Layer& layer, const SublayerSteps<T>& steps,
-                          const TensorView3<const T>& x, const TensorView3<T>& out,
-                          LayerSaved& saved, const Execution& execution) {
+                          const TensorView3<const T>& x, const TensorView3<const T>& residual,
+                          const TensorView3<T>& out, LayerSaved& saved,
+                          const Execution& execution) {
   saved.feed_forward.dropout = {.p = layer.dropout, .at = saved.dropout, .place = kAfterActivation};
-  forward_sublayer<T>(steps, x, out, saved.feed_forward.linear1.x, execution,
-                      [&](const auto& from, const auto& residual, const auto& to) {
-                        forward(layer.feed_forward, from, to, saved.feed_forward, residual,
-                                execution);
+  forward_sublayer<T>(steps, x, residual, out, saved.feed_forward.linear1.x, execution,
+                      [&](const auto& from, const auto& added, const auto& to) {
+                        forward(layer.feed_forward, from, to, saved.feed_forward, added, execution);
                       });
 }
 
 template <class T, class Layer, class LayerSaved, class Gradients>
 void backward_feed_forward(const Layer& layer, const SublayerSteps<T>& steps,
                            const TensorView3<const T>& d_out, const TensorView3<T>& d_x,
-                           LayerSaved& saved, Gradients& gradients, Norm<Accumulator<T>>& d_norm,
-                           const Execution& execution) {
-  backward_sublayer<T>(steps, d_out, d_x, d_norm, execution,
+                           LayerSaved& saved, Gradients& gradients,
+                           const SublayerGradients<T>& d_norms, const Execution& execution) {
+  backward_sublayer<T>(steps, d_out, d_out, d_x, d_norms, execution,
                        [&](const auto& d, const auto& residual, const auto& to) {
                          backward(layer.feed_forward, d, saved.feed_forward, to,
                                   gradients.feed_forward, residual, execution);

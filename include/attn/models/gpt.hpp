@@ -16,23 +16,33 @@ struct GptOptions {
   /// Positions::none.
   std::optional<Positions> positions = {};
   index_t max_positions = 1024;  ///< of sinusoidal and learned positions
+  index_t position_offset = 0;   ///< rows of the learned table before position 0 (OPT: 2)
   bool scale_embedding = false;  ///< multiply embeddings by sqrt(d_model)
+  double embedding_factor = 1;   ///< and by this factor
   bool norm = true;              ///< final norm before the logits
   bool tied = true;        ///< compute logits with the word embedding instead of a separate weight
+  bool head_bias = false;  ///< bias of the logits
   double logit_scale = 1;  ///< factor of the logits
   double logit_softcap = 0;           ///< then logit = softcap tanh(logit / softcap); 0: none
-  std::vector<index_t> windows = {};  ///< see TransformerStackOptions
+  std::vector<index_t> windows = {};  ///< per layer: see TransformerStackOptions
+  std::vector<std::optional<RotaryOptions>> rotary = {};  ///< per layer: see there
 
   InputEmbeddingOptions embedding_options() const {
     return {.vocab_size = vocab_size,
             .d_model = layer.d_model,
             .positions = positions.value_or(Positions::learned),
             .max_positions = max_positions,
+            .position_offset = position_offset,
             .scale = scale_embedding,
+            .factor = embedding_factor,
             .dropout = layer.dropout};
   }
   TransformerStackOptions stack_options() const {
-    return {.num_layers = num_layers, .layer = layer, .norm = norm, .windows = windows};
+    return {.num_layers = num_layers,
+            .layer = layer,
+            .norm = norm,
+            .windows = windows,
+            .rotary = rotary};
   }
 };
 
@@ -86,7 +96,7 @@ class Gpt {
   explicit Gpt(const GptOptions& options)
       : embedding(options.embedding_options()),
         blocks(options.stack_options()),
-        lm_head(options.layer.d_model, options.vocab_size, options.tied),
+        lm_head(options.layer.d_model, options.vocab_size, options.tied, options.head_bias),
         options_(options) {
     if (options.layer.attention.rotary && !options.positions) {
       throw ValueError(message("Gpt", "positions",

@@ -28,7 +28,7 @@ QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{
 
 def draw(model):
     """Weights whose products keep their size; norms about 1 (or 0, where 1 is added to them), biases about 0."""
-    one_is_added = model.config.model_type.startswith("gemma")
+    one_is_added = model.config.model_type.startswith(("gemma", "nemotron"))
     for name, p in model.named_parameters():
         if p.dim() == 1 and "norm" in name.lower() + (".ln_" in name) * "norm" and name.endswith("weight"):
             torch.nn.init.normal_(p, 0 if one_is_added else 1, 0.2)
@@ -159,6 +159,46 @@ def decoders_of_all_kinds():
                             attn_logit_softcapping=3.0, final_logit_softcapping=5.0, attn_implementation="eager"), seed=8)
     decoder("gpt2", hf.GPT2LMHeadModel,
             hf.GPT2Config(vocab_size=96, n_positions=40, n_embd=16, n_layer=2, n_head=4), seed=9)
+
+
+def decoders_of_2024_and_later():
+    plain = {"rope_type": "default", "rope_theta": 10000.0}
+    half = SIZES | dict(hidden_size=64)
+    windows = dict(sliding_window=4, layer_types=["sliding_attention", "full_attention"])
+    decoder("gemma3_text", hf.Gemma3ForCausalLM,
+            hf.Gemma3TextConfig(**SIZES, **windows, head_dim=8, query_pre_attn_scalar=10, rope_parameters={
+                "sliding_attention": plain, "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}}),
+            seed=21)
+    decoder("phi3", hf.Phi3ForCausalLM, hf.Phi3Config(**SIZES, sliding_window=5, pad_token_id=0), seed=22)
+    decoder("smollm3", hf.SmolLM3ForCausalLM,
+            hf.SmolLM3Config(**(SIZES | dict(num_hidden_layers=3)), no_rope_layer_interval=2, pad_token_id=0), seed=23)
+    decoder("olmo2", hf.Olmo2ForCausalLM, hf.Olmo2Config(**SIZES), seed=24)
+    decoder("olmo3", hf.Olmo3ForCausalLM,
+            hf.Olmo3Config(**SIZES, **windows, rope_parameters={"sliding_attention": plain, "full_attention": YARN}), seed=25)
+    decoder("granite", hf.GraniteForCausalLM,
+            hf.GraniteConfig(**SIZES, embedding_multiplier=3.0, attention_multiplier=0.4, residual_multiplier=0.3,
+                             logits_scaling=2.0, tie_word_embeddings=True), seed=26)
+    decoder("seed_oss", hf.SeedOssForCausalLM, hf.SeedOssConfig(**SIZES, head_dim=8), seed=27)
+    decoder("arcee", hf.ArceeForCausalLM, hf.ArceeConfig(**SIZES), seed=28)
+    decoder("exaone4", hf.Exaone4ForCausalLM, hf.Exaone4Config(**SIZES, **windows), seed=29)
+    decoder("cohere2", hf.Cohere2ForCausalLM, hf.Cohere2Config(**SIZES, **windows, logit_scale=0.5, pad_token_id=0), seed=30)
+    decoder("cohere", hf.CohereForCausalLM, hf.CohereConfig(**SIZES, logit_scale=0.5, pad_token_id=0), seed=44)
+    decoder("glm4", hf.Glm4ForCausalLM, hf.Glm4Config(**SIZES, head_dim=8, pad_token_id=0), seed=31)
+    decoder("glm", hf.GlmForCausalLM, hf.GlmConfig(**SIZES, head_dim=8, pad_token_id=0), seed=43)
+    decoder("stablelm", hf.StableLmForCausalLM,
+            hf.StableLmConfig(**half, use_qkv_bias=True, use_parallel_residual=True), seed=32)
+    decoder("starcoder2", hf.Starcoder2ForCausalLM, hf.Starcoder2Config(**SIZES, sliding_window=5), seed=33)
+    decoder("nemotron", hf.NemotronForCausalLM, hf.NemotronConfig(**half), seed=34)
+    decoder("gpt_neox", hf.GPTNeoXForCausalLM,
+            hf.GPTNeoXConfig(vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                             max_position_embeddings=64, rotary_pct=0.5), seed=35)
+    decoder("gptj", hf.GPTJForCausalLM,
+            hf.GPTJConfig(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4), seed=36)
+    decoder("phi", hf.PhiForCausalLM, hf.PhiConfig(**half, partial_rotary_factor=0.5), seed=37)
+    decoder("opt", hf.OPTForCausalLM,
+            hf.OPTConfig(vocab_size=96, hidden_size=16, ffn_dim=24, num_hidden_layers=2, num_attention_heads=4,
+                         max_position_embeddings=64, word_embed_proj_dim=16), seed=38)
+    decoder("ernie4_5", hf.Ernie4_5ForCausalLM, hf.Ernie4_5Config(**SIZES, head_dim=8), seed=42)
 
 
 def encoders():
@@ -303,6 +343,7 @@ def rope():
 def main():
     hf.logging.set_verbosity_error()
     decoders_of_all_kinds()
+    decoders_of_2024_and_later()
     encoders()
     vit()
     bart()

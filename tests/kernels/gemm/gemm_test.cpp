@@ -78,6 +78,9 @@ struct Product {
           case Activation::relu:
             x = attn_test::reference_relu(x);
             break;
+          case Activation::relu_squared:
+            x = attn_test::reference_relu(x) * attn_test::reference_relu(x);
+            break;
           case Activation::gelu:
             x = attn_test::reference_gelu(x);
             break;

@@ -37,6 +37,8 @@ W exact(Activation activation, W x) {
   switch (activation) {
     case Activation::relu:
       return attn_test::reference_relu(x);
+    case Activation::relu_squared:
+      return attn_test::reference_relu(x) * attn_test::reference_relu(x);
     case Activation::gelu:
       return attn_test::reference_gelu(x);
     case Activation::gelu_tanh:
@@ -48,8 +50,8 @@ W exact(Activation activation, W x) {
   }
 }
 
-constexpr Activation kAll[] = {Activation::none, Activation::relu, Activation::gelu,
-                               Activation::gelu_tanh, Activation::silu};
+constexpr Activation kAll[] = {Activation::none,      Activation::relu,         Activation::gelu,
+                               Activation::gelu_tanh, Activation::relu_squared, Activation::silu};
 
 TYPED_TEST(ActivationTest, WithinFourEpsilonOfTheFormula) {
   using T = TypeParam;

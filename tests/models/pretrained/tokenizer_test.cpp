@@ -188,9 +188,9 @@ TEST(PretrainedTokenizer, NamesWhatItCannotFollow) {
   fails("qwen2", "must lie in 0 .. 2^24 - 1; found -1", set("/added_tokens/1/id", -1));
   fails("qwen2", "key \"normalizer\" must be NFC or none; found \"Prepend\"",
         set("/normalizer", {{"type", "Prepend"}, {"prepend", "_"}}));
-  fails("qwen2", "key \"pre_tokenizer\" must be ByteLevel, alone or behind",
+  fails("qwen2", "key \"pre_tokenizer\" must be ByteLevel, optionally after",
         set("/pre_tokenizer", {{"type", "Metaspace"}}));
-  fails("qwen2", "key \"pre_tokenizer\" must be ByteLevel, alone or behind",
+  fails("qwen2", "key \"pre_tokenizer\" must be ByteLevel, optionally after",
         set("/pre_tokenizer", nullptr));
   fails("qwen2", "must be Llama 3's or Qwen2's, with each match a word; found \"x+\"",
         set("/pre_tokenizer/pretokenizers/0/pattern/Regex", "x+"));

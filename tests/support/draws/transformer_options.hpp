@@ -15,8 +15,9 @@ inline attn::TransformerLayerOptions random_layer_options(Random& random) {
   o.nhead = kv_heads * random.integer(1, 2);
   o.d_model = o.nhead * random.integer(2, 12);
   o.dim_feedforward = random.integer(1, 70);
-  o.activation = random.pick<Activation>(
-      {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu});
+  o.activation =
+      random.pick<Activation>({Activation::relu, Activation::relu_squared, Activation::gelu,
+                               Activation::gelu_tanh, Activation::silu});
   o.layer_norm_eps = random.pick<double>({1e-5, 1e-12});
   o.norm_first = random.chance(0.5);
   o.bias = random.chance(0.7);

@@ -98,6 +98,8 @@ T reference_activation(attn::Activation activation, T x) {
   switch (activation) {
     case attn::Activation::relu:
       return reference_relu(x);
+    case attn::Activation::relu_squared:
+      return reference_relu(x) * reference_relu(x);
     case attn::Activation::gelu:
       return reference_gelu(x);
     case attn::Activation::gelu_tanh:

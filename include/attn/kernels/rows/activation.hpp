@@ -14,6 +14,7 @@ enum class Activation {
   gelu,       ///< x (1 + erf(x / sqrt 2)) / 2, PyTorch's default
   gelu_tanh,  ///< x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, PyTorch's approximate="tanh"
   silu,       ///< x / (1 + e^-x)
+  relu_squared,  ///< max(x, 0)^2, as in Nemotron; Source: So et al., "Primer" (2021)
 };
 
 namespace detail {

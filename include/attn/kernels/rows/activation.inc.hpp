@@ -11,6 +11,11 @@ inline void with_activation(Activation activation, Use use) {
     case Activation::relu:
       // max returns its second operand if one is NaN: a NaN stays NaN, as in PyTorch.
       return use([&](Vec<T> v) { return max(all(0), v); });
+    case Activation::relu_squared:
+      return use([&](Vec<T> v) {
+        const Vec<T> positive = max(all(0), v);
+        return positive * positive;
+      });
     case Activation::silu:
       return use([](Vec<T> v) { return times_sigmoid(v, v); });
     case Activation::gelu_tanh:

@@ -17,6 +17,12 @@ inline void with_derivative(Activation activation, Use use) {
         value = max(all(0), v);
         derivative = select(less(all(0), v), all(1), all(0));
       });
+    case Activation::relu_squared:
+      return use([&](V v, V& value, V& derivative) {
+        const V positive = max(all(0), v);
+        value = positive * positive;
+        derivative = positive + positive;
+      });
     case Activation::silu:
       // With s = 1 / (1 + e^-v): (v s)' = s (1 + v (1 - s))
       return use([&](V v, V& value, V& derivative) {

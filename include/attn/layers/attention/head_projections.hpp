@@ -27,6 +27,8 @@ struct MultiHeadAttentionOptions {
   std::optional<double> scale = {};
   /// Normalises each head of queries and keys before rotary: q_norm and k_norm of Qwen3 and Gemma.
   std::optional<NormKind> query_key_norm = {};
+  /// These norms are over all heads together, as in OLMo 2, not head by head.
+  bool query_key_norm_of_all_heads = false;
   double query_key_norm_eps = 1e-6;  ///< epsilon of these norms
   double softcap = 0;                ///< of scores; the softcap of a call takes precedence
   index_t window = -1;  ///< sliding window before the query, combined with the mask; -1: none

@@ -15,14 +15,21 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Normalises x (batch, heads, seq, head_dim) in place, head by head: (batch, seq) rows of one head
-/// are one stride apart.
-template <class T>
-void norm_heads(const Norm<T>& norm, const TensorView4<T>& x, const Execution& execution) {
-  for (index_t h = 0; h < x.extent(1); ++h) {
-    const TensorView3<T> head = x.select(1, h);
-    norm.forward(head, head, execution);
+/// Calls f(part) for the parts of x (batch, seq, width) that a norm of queries or keys normalises
+/// separately: the heads, each of as many features as the norm has, or all of x.
+template <class T, class F>
+void for_normed_parts(const Norm<std::remove_const_t<T>>& norm, const TensorView3<T>& x, F f) {
+  const index_t features = norm.weight.extent(0);
+  for (index_t begin = 0; begin < x.extent(2); begin += features) {
+    f(x.slice(2, begin, begin + features));
   }
+}
+
+/// Normalises queries or keys (batch, seq, width) in place.
+template <class T>
+void norm_heads(const Norm<T>& norm, const TensorView3<T>& x, const Execution& execution) {
+  for_normed_parts(norm, x,
+                   [&](const TensorView3<T>& part) { norm.forward(part, part, execution); });
 }
 
 /// Appends the learned key or value, then zeros, after the first kv_len.

@@ -48,6 +48,8 @@ struct RotaryScaling {
   bool truncate = true;   ///< yarn: round these bounds to whole pairs
   /// Multiplies cos and sin, for every kind; default: 0.1 ln(factor) + 1 for yarn, otherwise 1.
   std::optional<double> attention_factor = {};
+
+  friend bool operator==(const RotaryScaling&, const RotaryScaling&) = default;
 };
 
 /// Up to 256 numbers, stored inside the object, so that options are trivially destructible: for
@@ -78,6 +80,8 @@ class RotaryAngles {
   constexpr double& operator[](std::size_t i) { return values_[i]; }
   constexpr double operator[](std::size_t i) const { return values_[i]; }
 
+  friend bool operator==(const RotaryAngles&, const RotaryAngles&) = default;
+
  private:
   std::array<double, kMax> values_{};
   std::size_t size_ = 0;
@@ -91,6 +95,8 @@ struct RotaryOptions {
   index_t max_positions = 4096;             ///< size of the table of angles
   RotaryScaling scaling = {};               ///< of the frequencies, for longer texts
   RotaryAngles frequencies = {};  ///< angle per position of each pair; replaces theta and scaling
+
+  friend bool operator==(const RotaryOptions&, const RotaryOptions&) = default;
 };
 
 static_assert(std::is_trivially_destructible_v<RotaryOptions>);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <limits>
 
 #include "attn/layers/embedding/embedding.hpp"
@@ -24,9 +25,16 @@ struct InputEmbeddingOptions {
   bool skip_padding = false;
   index_t num_token_types = 0;   ///< segments (BERT); 0: none
   bool scale = false;            ///< multiply word embeddings by sqrt(d_model), before positions
+  double factor = 1;             ///< and by this factor
   bool norm = false;             ///< layer norm of the sum
   double layer_norm_eps = 1e-5;  ///< epsilon of the norm
   double dropout = 0;            ///< of the sum, only in calls that save for backward
+
+  /// What word embeddings are multiplied by.
+  template <class T>
+  T word_factor() const {
+    return static_cast<T>(factor) * (scale ? std::sqrt(static_cast<T>(d_model)) : T{1});
+  }
 };
 
 /// Options of one forward call.
@@ -127,7 +135,7 @@ class InputEmbedding {
       detail::check_ids("InputEmbedding", "token_type_ids", types, options_.num_token_types);
     }
     using Acc = Accumulator<T>;
-    const Acc scale = options_.scale ? std::sqrt(static_cast<Acc>(dim)) : Acc{1};
+    const Acc scale = options_.word_factor<Acc>();
     const auto* compressed = words.compressed();
     const bool is_widened = compressed != nullptr && !std::same_as<T, Acc>;
     const Scratch<Acc> widened(call.execution.scratch(), is_widened ? batch * seq * dim : 0);

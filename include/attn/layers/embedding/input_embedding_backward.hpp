@@ -53,7 +53,7 @@ void forward(const InputEmbedding<T>& layer, const Ids& ids, Output3<T> out,
   if (!layer.options().norm) return;
   // Recomputes the sum before the norm, which forward did not save.
   using Acc = Accumulator<T>;
-  const Acc scale = layer.options().scale ? std::sqrt(static_cast<Acc>(dim)) : Acc{1};
+  const Acc scale = layer.options().template word_factor<Acc>();
   const TensorView3<T> sum = saved.norm.x.make({batch, seq, dim});
   for (index_t b = 0; b < batch; ++b) {
     for (index_t i = 0; i < seq; ++i) {
@@ -90,8 +90,7 @@ void backward(const InputEmbedding<T>& layer, Input3<T> d_out, const InputEmbedd
     if (!table.weight) return;
     detail::add_to_rows<T>(d_out, table.weight.view(), scale, execution, ids);
   };
-  add(gradients.words, saved.ids.view(),
-      layer.options().scale ? std::sqrt(static_cast<Acc>(d_out.extent(2))) : Acc{1});
+  add(gradients.words, saved.ids.view(), layer.options().template word_factor<Acc>());
   if (layer.options().positions == Positions::learned) {
     add(gradients.positions, saved.positions.view(), Acc{1});
   }
@@ -111,7 +110,7 @@ void forward(const OutputProjection<T>& layer, Input3<T> x,
 }
 
 /// Computes d_x (batch, seq, d_model). If tied, the gradient of the weight is added to d_table
-/// (vocab_size, d_model), the gradient of the embedding.
+/// (vocab_size, d_model), the gradient of the embedding; that of a bias to `gradients`.
 template <class T>
 void backward(const OutputProjection<T>& layer, Input3<Accumulator<T>> d_out,
               std::type_identity_t<TensorView2<const T>> table, const LinearSaved<T>& saved,
@@ -131,7 +130,8 @@ void backward(const OutputProjection<T>& layer, Input3<Accumulator<T>> d_out,
   if (!layer.tied()) {
     return backward(layer.linear(), d, saved, d_x, gradients.linear(), {}, execution);
   }
-  linear_backward(d, saved.x.view(), table, d_x, d_table, {}, {}, execution);
+  linear_backward(d, saved.x.view(), table, d_x, d_table, gradients.linear().bias.view(), {},
+                  execution);
 }
 
 ATTN_NAMESPACE_END

@@ -31,13 +31,14 @@ struct PretrainedOptions {
 
 namespace detail {
 
-/// A model with the weights of a folder, stored and packed as `options` specify. Throws ValueError
-/// for options.weights other than T if T is not float.
-template <class T, class Model, class ModelOptions>
+/// A model with the weights of a folder, changed by finish(model), stored and packed as `options`
+/// specify. Throws ValueError for options.weights other than T if T is not float.
+template <class T, class Model, class ModelOptions, class F>
 Model load_model(const ModelOptions& model_options, const SafetensorsFolder& file,
-                 const LoadOptions& names, const PretrainedOptions& options) {
+                 const LoadOptions& names, const PretrainedOptions& options, F finish) {
   Model model(model_options);
   load_state_dict(model, file, names);
+  finish(model);
   const DType element = options.weights.value_or(dtype_of<T>());
   if constexpr (std::same_as<T, float>) {
     store_weights(model, element);
@@ -49,6 +50,11 @@ Model load_model(const ModelOptions& model_options, const SafetensorsFolder& fil
   if (options.pack) model.pack();
   return model;
 }
+template <class T, class Model, class ModelOptions>
+Model load_model(const ModelOptions& model_options, const SafetensorsFolder& file,
+                 const LoadOptions& names, const PretrainedOptions& options) {
+  return load_model<T, Model>(model_options, file, names, options, [](Model&) {});
+}
 
 /// Throws ValueError for float16 models whose residual stream exceeds 65504: transformers keeps
 /// parts of T5 in float and clamps others; it recommends bfloat16 for Gemma.
@@ -56,7 +62,7 @@ template <class T>
 void check_activations(const ConfigFile& config) {
   if constexpr (std::same_as<T, float16>) {
     const auto type = config.get<std::string>("model_type");
-    for (const std::string_view one : {"t5", "mt5", "gemma", "gemma2"}) {
+    for (const std::string_view one : {"t5", "mt5", "gemma", "gemma2", "gemma3_text"}) {
       if (type != one) continue;
       config.fail("model_type",
                   "be a model whose activations fit float16 (load this one in float or bfloat16; "
@@ -80,19 +86,16 @@ inline Activation activation_of(const ConfigFile& config, std::string_view key,
                                 const std::string& otherwise) {
   const std::string name = config.get<std::string>(key, otherwise);
   constexpr std::pair<std::string_view, Activation> kNames[] = {
-      {"relu", Activation::relu},
-      {"gelu", Activation::gelu},
-      {"gelu_python", Activation::gelu},
-      {"gelu_new", Activation::gelu_tanh},
-      {"gelu_pytorch_tanh", Activation::gelu_tanh},
-      {"gelu_fast", Activation::gelu_tanh},
-      {"silu", Activation::silu},
+      {"relu", Activation::relu},           {"relu2", Activation::relu_squared},
+      {"gelu", Activation::gelu},           {"gelu_python", Activation::gelu},
+      {"gelu_new", Activation::gelu_tanh},  {"gelu_pytorch_tanh", Activation::gelu_tanh},
+      {"gelu_fast", Activation::gelu_tanh}, {"silu", Activation::silu},
       {"swish", Activation::silu},
   };
   for (const auto& [theirs, ours] : kNames) {
     if (name == theirs) return ours;
   }
-  config.fail(key, "be relu, gelu, gelu_new, gelu_pytorch_tanh or silu", quote(name));
+  config.fail(key, "be relu, relu2, gelu, gelu_new, gelu_pytorch_tanh or silu", quote(name));
 }
 
 /// Throws ValueError if a key requests something unsupported: it must be missing or have this
@@ -110,33 +113,34 @@ void check_only(const ConfigFile& config, std::string_view key, const T& value,
 // clang-format off
 inline constexpr std::string_view kKeysWithoutEffect[] = {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
-    "_flash_attn_2_enabled", "_name_or_path", "_num_labels", "activation_dropout", "architectures",
-    "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "auto_map", "bad_words_ids",
-    "begin_suppress_tokens", "bos_token_id", "cache_implementation", "cell",
-    "chunk_size_feed_forward", "classif_dropout", "classifier_dropout",
-    "cross_attention_hidden_size", "decoder_layerdrop", "decoder_start_token_id", "directionality",
-    "diversity_penalty", "do_sample", "dropout", "dtype", "early_stopping", "embd_pdrop",
-    "encoder_layerdrop", "encoder_no_repeat_ngram_size", "encoder_stride", "eos_token_id",
-    "exponential_decay_length_penalty", "extra_pos_embeddings", "finetuning_task",
-    "force_bos_token_to_be_generated", "forced_bos_token_id", "forced_eos_token_id",
-    "gradient_checkpointing", "hidden_dropout_prob", "id2label", "init_std", "initializer_factor",
-    "initializer_range", "is_encoder_decoder", "is_llama_config", "label2id", "language",
-    "layerdrop", "length_penalty", "max_length", "max_sequence_length", "min_length", "model_type",
+    "_flash_attn_2_enabled", "_name_or_path", "_num_labels", "activation_dropout",
+    "architectures", "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop",
+    "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "cache_implementation",
+    "cell", "chunk_size_feed_forward", "classif_dropout", "classifier_dropout",
+    "cross_attention_hidden_size", "decoder_layerdrop", "decoder_start_token_id",
+    "directionality", "diversity_penalty", "do_sample", "dropout", "dtype", "early_stopping",
+    "embd_pdrop", "embedding_dropout", "encoder_layerdrop", "encoder_no_repeat_ngram_size",
+    "encoder_stride", "eod_token_id", "eos_token_id", "exponential_decay_length_penalty",
+    "extra_pos_embeddings", "finetuning_task", "force_bos_token_to_be_generated",
+    "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout",
+    "hidden_dropout_prob", "id2label", "init_std", "initializer_factor", "initializer_range",
+    "is_encoder_decoder", "is_llama_config", "label2id", "language", "layerdrop",
+    "length_penalty", "max_length", "max_sequence_length", "min_length", "model_type",
     "n_special", "name", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
     "num_return_sequences", "output_attentions", "output_hidden_states", "output_past",
     "output_scores", "pad_token_id", "pooler_fc_size", "pooler_num_attention_heads",
     "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "pre_trained",
     "predict_special_tokens", "prefix", "pretraining_tp", "problem_type", "qa_dropout",
     "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty", "replacing_rate",
-    "resid_pdrop", "return_dict", "return_dict_in_generate", "save_step",
+    "resid_pdrop", "residual_dropout", "return_dict", "return_dict_in_generate", "save_step",
     "sbert_ce_default_activation_function", "sentence_transformers", "sep_token_id",
     "seq_classif_dropout", "structure", "student_decoder_layers", "student_encoder_layers",
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
-    "summary_use_proj", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
-    "tie_encoder_decoder", "tie_weights_", "tie_word_embeddings", "tokenizer_class", "top_k",
-    "top_p", "torch_dtype", "torchscript", "training", "transformers.js_config",
-    "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version", "use_bfloat16",
-    "use_cache"};
+    "summary_use_proj", "suppress_tokens", "task_specific_params", "temperature",
+    "tf_legacy_loss", "tie_encoder_decoder", "tie_weights_", "tie_word_embeddings",
+    "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript", "training",
+    "transformers.js_config", "transformers_version", "typical_p", "unsloth_fixed",
+    "unsloth_version", "use_bfloat16", "use_cache"};
 // clang-format on
 
 /// Keys that have no effect with this value.

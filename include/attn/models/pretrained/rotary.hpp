@@ -8,66 +8,106 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Reads rope_scaling, or rope_parameters in newer files, beside rope_theta.
-inline RotaryOptions rotary_of(const ConfigFile& config, const PretrainedOptions& options) {
-  const index_t positions = config.count("max_position_embeddings");
-  RotaryOptions result{.theta = config.get<double>("rope_theta", 10000),
-                       .max_positions = positions};
-  check_only<double>(config, "partial_rotary_factor", 1, "1");
-  const char* key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  if (config.has(key)) {
-    const ConfigFile rope = config.object(key);
-    const auto old_type = rope.get<std::string>("type", "default");
-    const auto type = rope.get<std::string>("rope_type", old_type);
-    result.theta = rope.get<double>("rope_theta", result.theta);
-    check_only<double>(rope, "partial_rotary_factor", 1, "1");
-    RotaryScaling& s = result.scaling;
-    using Kind = RotaryScalingKind;
-    if (type == "linear") {
-      s.kind = Kind::linear;
-    } else if (type == "dynamic") {
-      s.kind = Kind::dynamic;
-    } else if (type == "llama3") {
-      s.kind = Kind::llama3;
-    } else if (type == "yarn") {
-      s.kind = Kind::yarn;
-    } else if (type != "default") {
-      rope.fail("rope_type", "be default, linear, dynamic, llama3 or yarn", quote(type));
-    }
-    if (s.kind == Kind::dynamic) s.original_max_positions = positions;
-    if (s.kind == Kind::llama3 || s.kind == Kind::yarn) {
-      s.original_max_positions = rope.count("original_max_position_embeddings", positions);
-    }
-    if (s.kind == Kind::yarn && !rope.has("factor")) {
-      s.factor = static_cast<double>(positions) / static_cast<double>(s.original_max_positions);
-    } else if (s.kind != Kind::none) {
-      s.factor = rope.get<double>("factor");
-    }
-    if (s.kind == Kind::llama3) {
-      s.low_freq_factor = rope.get<double>("low_freq_factor");
-      s.high_freq_factor = rope.get<double>("high_freq_factor");
-    } else if (s.kind == Kind::yarn) {
-      s.beta_fast = rope.get<double>("beta_fast", s.beta_fast);
-      s.beta_slow = rope.get<double>("beta_slow", s.beta_slow);
-      s.truncate = rope.get<bool>("truncate", true);
-      const double mscale = rope.get<double>("mscale", 0),
-                   all = rope.get<double>("mscale_all_dim", 0);
-      const auto grown = [&](double by) {
-        return s.factor > 1 ? 0.1 * by * std::log(s.factor) + 1 : 1;
-      };
-      if (rope.has("attention_factor")) {
-        s.attention_factor = rope.get<double>("attention_factor");
-      } else if (mscale != 0 && all != 0) {
-        s.attention_factor = grown(mscale) / grown(all);
-      }
-    }
-    check_all_read(rope, options);
-    // Scaling is meant for longer texts.
-    const double trained =
-        static_cast<double>(s.original_max_positions > 0 ? s.original_max_positions : positions);
-    const double reach = (std::min)(s.factor * trained, 16777216.0);
-    result.max_positions = (std::max)(positions, static_cast<index_t>((std::max)(reach, 1.0)));
+/// Defaults of a model type.
+struct RotaryDefaults {
+  double theta = 10000;
+  /// Rotated part of a head; none: all of it, and the config must not say otherwise.
+  std::optional<double> partial = {};
+  RotaryPairs pairs = RotaryPairs::halves;
+};
+
+/// Whether rope_parameters describes each kind of layer separately.
+inline bool holds_kinds(const ConfigFile& config) {
+  return config.has("rope_parameters") && config.object("rope_parameters").has("full_attention");
+}
+
+/// Sets the scaling and the number of positions by rope_scaling or rope_parameters.
+inline void read_rope_scaling(const ConfigFile& rope, index_t positions, RotaryOptions& result) {
+  const auto old_type = rope.get<std::string>("type", "default");
+  const auto type = rope.get<std::string>("rope_type", old_type);
+  RotaryScaling& s = result.scaling;
+  using Kind = RotaryScalingKind;
+  if (type == "linear") {
+    s.kind = Kind::linear;
+  } else if (type == "dynamic") {
+    s.kind = Kind::dynamic;
+  } else if (type == "llama3") {
+    s.kind = Kind::llama3;
+  } else if (type == "yarn") {
+    s.kind = Kind::yarn;
+  } else if (type != "default") {
+    rope.fail("rope_type", "be default, linear, dynamic, llama3 or yarn", quote(type));
   }
+  if (s.kind == Kind::dynamic) s.original_max_positions = positions;
+  if (s.kind == Kind::llama3 || s.kind == Kind::yarn) {
+    s.original_max_positions = rope.count("original_max_position_embeddings", positions);
+  }
+  if (s.kind == Kind::yarn && !rope.has("factor")) {
+    s.factor = static_cast<double>(positions) / static_cast<double>(s.original_max_positions);
+  } else if (s.kind != Kind::none) {
+    s.factor = rope.get<double>("factor");
+  }
+  if (s.kind == Kind::llama3) {
+    s.low_freq_factor = rope.get<double>("low_freq_factor");
+    s.high_freq_factor = rope.get<double>("high_freq_factor");
+  } else if (s.kind == Kind::yarn) {
+    s.beta_fast = rope.get<double>("beta_fast", s.beta_fast);
+    s.beta_slow = rope.get<double>("beta_slow", s.beta_slow);
+    s.truncate = rope.get<bool>("truncate", true);
+    const double mscale = rope.get<double>("mscale", 0),
+                 all = rope.get<double>("mscale_all_dim", 0);
+    const auto grown = [&](double by) {
+      return s.factor > 1 ? 0.1 * by * std::log(s.factor) + 1 : 1;
+    };
+    if (rope.has("attention_factor")) {
+      s.attention_factor = rope.get<double>("attention_factor");
+    } else if (mscale != 0 && all != 0) {
+      s.attention_factor = grown(mscale) / grown(all);
+    }
+  }
+  // Scaling is meant for longer texts.
+  const double trained =
+      static_cast<double>(s.original_max_positions > 0 ? s.original_max_positions : positions);
+  const double reach = (std::min)(s.factor * trained, 16777216.0);
+  result.max_positions = (std::max)(positions, static_cast<index_t>((std::max)(reach, 1.0)));
+}
+
+/// Reads rope_scaling, or rope_parameters in newer files, beside rope_theta. `kind` selects the
+/// object of a kind of layer if rope_parameters holds one for each.
+inline RotaryOptions rotary_of(const ConfigFile& config, const PretrainedOptions& options,
+                               index_t head_dim, const RotaryDefaults& defaults,
+                               std::string_view kind = "full_attention") {
+  const index_t positions = config.count("max_position_embeddings");
+  const auto partial_of = [&](const ConfigFile& keys, double otherwise) {
+    if (!defaults.partial) check_only<double>(keys, "partial_rotary_factor", 1, "1");
+    return keys.get<double>("partial_rotary_factor", otherwise);
+  };
+  double partial = partial_of(config, defaults.partial.value_or(1));
+  RotaryOptions result{.pairs = defaults.pairs,
+                       .theta = config.get<double>("rope_theta", defaults.theta),
+                       .max_positions = positions};
+  const auto read = [&](const ConfigFile& rope) {
+    result.theta = rope.get<double>("rope_theta", result.theta);
+    partial = partial_of(rope, partial);
+    read_rope_scaling(rope, positions, result);
+    check_all_read(rope, options);
+  };
+  if (holds_kinds(config)) {
+    const ConfigFile kinds = config.object("rope_parameters");
+    static_cast<void>(kinds.has("full_attention") && kinds.has("sliding_attention"));
+    check_all_read(kinds, options);
+    read(kinds.object(kind));
+  } else if (const char* key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+             config.has(key)) {
+    read(config.object(key));
+  }
+  const double dim = partial * static_cast<double>(head_dim);
+  if (!(dim >= 2 && partial <= 1) || static_cast<index_t>(dim) % 2 != 0) {
+    config.fail("partial_rotary_factor",
+                concat("rotate an even number of the ", head_dim, " coordinates of a head"),
+                attn::to_string(partial));
+  }
+  result.dim = static_cast<index_t>(dim);
   if (options.max_positions > 0) result.max_positions = options.max_positions;
   return result;
 }

@@ -1,0 +1,136 @@
+// DecoderType: a model_type of decoder folders, and what Llama-style types share.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/models/gpt.hpp"
+#include "attn/models/pretrained/rotary.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Parameter names and storage of Llama's, Mistral's, Qwen2's and Qwen3's files:
+/// load_state_dict(gpt, file, llama_names()).
+inline LoadOptions llama_names(const std::string& prefix = "model.") {
+  return {.rename = rename_by({{"embedding.words.", prefix + "embed_tokens."},
+                               {"blocks.norm.", prefix + "norm."},
+                               {"blocks.layers.", prefix + "layers."},
+                               {".self_attn.q_proj_", ".self_attn.q_proj."},
+                               {".self_attn.k_proj_", ".self_attn.k_proj."},
+                               {".self_attn.v_proj_", ".self_attn.v_proj."},
+                               {".self_attn.out_proj.", ".self_attn.o_proj."},
+                               {".norm1.", ".input_layernorm."},
+                               {".norm2.", ".post_attention_layernorm."},
+                               {".gate_proj.", ".mlp.gate_proj."},
+                               {".up_proj.", ".mlp.up_proj."},
+                               {".gate_up_proj.", ".mlp.gate_up_proj."},
+                               {".down_proj.", ".mlp.down_proj."}}),
+          .ignore = {".rotary_emb.inv_freq"}};
+}
+
+namespace detail {
+
+using NamePairs = std::vector<std::pair<std::string, std::string>>;
+
+/// llama_names() but for some parameters.
+inline LoadOptions llama_names_but(const std::string& prefix, const NamePairs& pairs) {
+  LoadOptions names = llama_names(prefix);
+  names.rename = [own = rename_by(pairs), others = names.rename](std::string_view name) {
+    return others(own(name));
+  };
+  return names;
+}
+
+/// One model_type: how its config.json becomes options, and what its files call the parameters.
+struct DecoderType {
+  std::string_view model_type;
+  GptOptions (*options)(const ConfigFile& config, const PretrainedOptions& given);
+  LoadOptions (*names)(const std::string& prefix) = llama_names;
+  std::string_view prefix = "model.";              ///< of files of the model with its head
+  std::string_view words = "embed_tokens.weight";  ///< the word embeddings, behind the prefix
+  std::string_view head = "lm_head.weight";
+  /// The rows of the joint weight of queries, keys and values are ordered by head, not by kind.
+  bool qkv_by_head = false;
+};
+
+/// Keys and defaults in which Llama-style types differ.
+struct DecoderKeys {
+  std::string_view norm_eps = "rms_norm_eps";
+  double default_norm_eps = 1e-6;
+  std::string_view activation = "hidden_act";
+  std::string activation_default = "silu";
+  bool tied = false;     ///< without tie_word_embeddings
+  index_t head_dim = 0;  ///< without head_dim; 0: hidden_size / num_attention_heads
+  RotaryDefaults rotary = {};
+};
+
+/// Options of a Llama-style decoder without biases: pre-norm RMS norms, a gated feed-forward,
+/// rotary embedding, grouped heads.
+inline GptOptions llama_style_options(const ConfigFile& config, const PretrainedOptions& given,
+                                      const DecoderKeys& keys = {}) {
+  const index_t dim = config.count("hidden_size"), heads = config.count("num_attention_heads");
+  GptOptions options{.vocab_size = config.count("vocab_size"),
+                     .num_layers = config.count("num_hidden_layers"),
+                     .positions = Positions::none,
+                     .tied = config.get<bool>("tie_word_embeddings", keys.tied)};
+  options.layer = {.d_model = dim,
+                   .nhead = heads,
+                   .dim_feedforward = config.count("intermediate_size"),
+                   .dropout = 0,
+                   .activation = activation_of(config, keys.activation, keys.activation_default),
+                   .layer_norm_eps = config.get<double>(keys.norm_eps, keys.default_norm_eps),
+                   .norm_first = true,
+                   .bias = false,
+                   .gated = true,
+                   .norm = NormKind::rms};
+  MultiHeadAttentionOptions& attention = options.layer.attention;
+  attention.num_kv_heads = config.count("num_key_value_heads", heads);
+  if (heads % attention.num_kv_heads != 0) {
+    config.fail("num_key_value_heads", concat("divide num_attention_heads = ", heads),
+                std::to_string(attention.num_kv_heads));
+  }
+  if (!config.has("head_dim") && keys.head_dim == 0) {
+    check_heads(config, "num_attention_heads", dim, heads);
+  }
+  attention.head_dim = config.count("head_dim", keys.head_dim > 0 ? keys.head_dim : dim / heads);
+  if (attention.head_dim % 2 != 0) {
+    config.fail("head_dim", "be even, because rotary embeddings rotate pairs",
+                std::to_string(attention.head_dim));
+  }
+  attention.separate_in_proj = true;
+  attention.rotary = rotary_of(config, given, attention.head_dim, keys.rotary);
+  options.max_positions = attention.rotary->max_positions;
+  if (given.max_positions == 0) {
+    check_positions(options, [&](const std::string& expected, const std::string& found) {
+      config.fail("max_position_embeddings", expected, found);
+    });
+  }
+  return options;
+}
+
+/// Sets the biases of the query, key, value and output projections.
+inline void set_attention_bias(GptOptions& options, bool in, bool out) {
+  options.layer.attention.in_proj_bias = in;
+  options.layer.attention.out_proj_bias = out;
+}
+
+/// Norms q_norm and k_norm of each head, with the epsilon of the other norms.
+inline void set_query_key_norm(GptOptions& options) {
+  options.layer.attention.query_key_norm = NormKind::rms;
+  options.layer.attention.query_key_norm_eps = options.layer.layer_norm_eps;
+}
+
+/// Layer norms instead of RMS norms.
+inline void set_layer_norm(GptOptions& options, bool bias) {
+  options.layer.norm = NormKind::layer;
+  options.layer.norm_bias = bias;
+}
+
+/// Rotary embedding in layers with a window only.
+inline void rotate_windowed_layers(GptOptions& options) {
+  for (const index_t window : options.windows) {
+    options.rotary.push_back(window >= 0 ? options.layer.attention.rotary : std::nullopt);
+  }
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,73 @@
+// OLMo 2, OLMo 3 and EXAONE 4, which normalise the outputs of attention and feed-forward.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/models/pretrained/decoders/decoder_type.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+inline LoadOptions olmo_names(const std::string& prefix) {
+  return llama_names_but(prefix, {{".norm1_behind.", ".post_attention_layernorm."},
+                                  {".norm2_behind.", ".post_feedforward_layernorm."}});
+}
+
+inline GptOptions olmo_style_options(const ConfigFile& config, const PretrainedOptions& given,
+                                     const DecoderKeys& keys) {
+  GptOptions options = llama_style_options(config, given, keys);
+  options.layer.norm_first = false;
+  options.layer.norm_behind = true;
+  const bool bias = config.get<bool>("attention_bias", false);
+  set_attention_bias(options, bias, bias);
+  set_query_key_norm(options);
+  return options;
+}
+
+inline GptOptions olmo2_options(const ConfigFile& config, const PretrainedOptions& given) {
+  GptOptions options = olmo_style_options(config, given, {.default_norm_eps = 1e-5});
+  options.layer.attention.query_key_norm_of_all_heads = true;
+  return options;
+}
+
+/// Every fourth layer sees all keys; rope_scaling applies to these alone.
+inline GptOptions olmo3_options(const ConfigFile& config, const PretrainedOptions& given) {
+  GptOptions options = olmo2_options(config, given);
+  options.windows =
+      windows_of(config, options.num_layers, true, [](index_t n) { return (n + 1) % 4 != 0; });
+  const index_t head_dim = options.layer.attention.head_dim;
+  const RotaryOptions whole =
+      rotary_of(config, given, head_dim, {.theta = 500000}, "full_attention");
+  RotaryOptions local{.dim = head_dim, .theta = whole.theta};
+  if (holds_kinds(config)) local = rotary_of(config, given, head_dim, {}, "sliding_attention");
+  local.max_positions = whole.max_positions;
+  options.layer.attention.rotary = whole;
+  options.max_positions = whole.max_positions;
+  for (const index_t window : options.windows) {
+    options.rotary.push_back(window >= 0 ? local : whole);
+  }
+  return options;
+}
+
+/// With windows, only layers that have one have a rotary embedding.
+inline GptOptions exaone4_options(const ConfigFile& config, const PretrainedOptions& given) {
+  GptOptions options = olmo_style_options(config, given, {.default_norm_eps = 1e-5});
+  const index_t pattern =
+      config.has("sliding_window_pattern") && !config.holds_text("sliding_window_pattern")
+          ? config.count("sliding_window_pattern")
+          : 4;  // "LLLG"
+  const bool slides = config.has("sliding_window");
+  options.windows = windows_of(config, options.num_layers, slides,
+                               [&](index_t n) { return slides && (n + 1) % pattern != 0; });
+  if (slides) rotate_windowed_layers(options);
+  return options;
+}
+
+inline constexpr DecoderType kOlmoTypes[] = {
+    {.model_type = "olmo2", .options = olmo2_options, .names = olmo_names},
+    {.model_type = "olmo3", .options = olmo3_options, .names = olmo_names},
+    {.model_type = "exaone4", .options = exaone4_options, .names = olmo_names}};
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
