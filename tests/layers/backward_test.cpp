@@ -221,6 +221,12 @@ void draw_norms(Random& random, attn::TransformerLayerOptions& o) {
   if (o.norm_first || o.norm_behind) o.residual_scale = random.pick<double>({1, 0.4});
   if (random.chance(0.3)) o.norm_bias = !o.bias;
   o.joint_gate = o.gated;
+  if (random.chance(0.3)) {
+    o.experts = {.num_experts = 3,
+                 .experts_per_token = random.integer(1, 2),
+                 .dim_feedforward = 5,
+                 .dim_shared = random.integer(0, 1) * 4};
+  }
 }
 
 TEST(EncoderBackward, AgreesWithCentralDifferencesWhereverNormsAre) {

@@ -481,15 +481,16 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
       "classifier_dropout", "decoder_layerdrop", "dropout", "dropout_rate", "embd_pdrop",
       "embedding_dropout", "encoder_layerdrop", "hidden_dropout", "hidden_dropout_prob", "init_std",
       "initializer_factor", "initializer_range", "layerdrop", "qa_dropout", "resid_pdrop",
-      "residual_dropout", "seq_classif_dropout", "summary_first_dropout",
+      "residual_dropout", "router_aux_loss_coef", "router_jitter_noise", "seq_classif_dropout",
+      "summary_first_dropout",
       // generation, tokens and labels
       "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_eos_token_id", "id2label",
       "label2id", "use_cache",
       // origin and storage
       "architectures", "dtype", "output_past", "torch_dtype", "transformers_version",
       // other heads
-      "encoder_stride", "pooler_act", "pooler_output_size", "summary_activation",
-      "summary_proj_to_labels", "summary_type", "summary_use_proj",
+      "encoder_stride", "output_router_logits", "pooler_act", "pooler_output_size",
+      "summary_activation", "summary_proj_to_labels", "summary_type", "summary_use_proj",
       // the same sums in another order
       "pretraining_tp", "reorder_and_upcast_attn", "is_encoder_decoder"};
   const auto is_exempt = [&](const std::string& name, const std::string& key,
@@ -515,8 +516,13 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
     // layer_types takes precedence, and so does the list no_rope_layers.
     const bool is_window = key == "sliding_window" || key == "use_sliding_window";
     if (key == "max_window_layers" || key.ends_with("sliding_window_pattern") ||
-        key == "no_rope_layer_interval" || (is_window && (name == "qwen3" || name == "smollm3"))) {
+        key == "no_rope_layer_interval" ||
+        (is_window && (name.starts_with("qwen3") || name == "qwen2_moe" || name == "smollm3"))) {
       return true;
+    }
+    // Of layers without experts, which these models do not have.
+    if (key == "intermediate_size" && name.starts_with("qwen") && name.ends_with("_moe")) {
+      return is_count;
     }
     // Only for initialisation: the file contains the trained weights.
     if (key == "sinusoidal_pos_embds") return other.is_boolean();

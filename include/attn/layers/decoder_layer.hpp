@@ -51,7 +51,7 @@ class DecoderLayer {
  public:
   DecoderLayer() = default;
   /// options.attention.rotary and window apply to self-attention only. Throws ValueError for
-  /// norm_behind, parallel and residual_scale, which only EncoderLayer implements.
+  /// norm_behind, parallel, residual_scale and experts, which only EncoderLayer implements.
   explicit DecoderLayer(const TransformerLayerOptions& options)
       : self_attn(options.attention_options()),
         multihead_attn(without_positions(options.attention_options())),
@@ -65,7 +65,8 @@ class DecoderLayer {
         {"norm_behind", options.norm_behind},
         {"parallel", options.parallel},
         {"shared_norm", options.shared_norm},
-        {"residual_scale", options.residual_scale != 1}};
+        {"residual_scale", options.residual_scale != 1},
+        {"experts", options.experts.num_experts != 0}};
     for (const auto& [name, given] : of_encoders) {
       if (given)
         throw ValueError(message("DecoderLayer", name, "have its default", "another value"));

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/layers/experts/mixture_of_experts.hpp"
 #include "attn/layers/sublayer.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -28,6 +29,8 @@ struct TransformerLayerOptions {
   bool gated = false;                  ///< gated feed-forward: see FeedForwardOptions
   bool joint_gate = false;             ///< one name for gate and up: see FeedForwardOptions
   NormKind norm = NormKind::layer;     ///< layer norm or RMS norm
+  /// With num_experts > 0: experts, gated and without biases, instead of the feed-forward.
+  MixtureOfExpertsOptions experts = {};
   /// Further options of attention; the layer sets embed_dim and num_heads, and bias only if it has
   /// biases.
   MultiHeadAttentionOptions attention = {};
@@ -63,7 +66,6 @@ class EncoderLayer {
   EncoderLayer() = default;
   explicit EncoderLayer(const TransformerLayerOptions& options)
       : self_attn(options.attention_options()),
-        feed_forward(options.feed_forward_options()),
         norm_first(options.norm_first),
         parallel(options.parallel),
         residual_scale(options.residual_scale),
@@ -82,6 +84,11 @@ class EncoderLayer {
     if (!std::isfinite(residual_scale) || (post_norm && residual_scale != 1)) {
       refuse("residual_scale", post_norm ? "be 1 for post-norm" : "be finite",
              to_string(residual_scale));
+    }
+    if (options.experts.num_experts != 0) {
+      experts = MixtureOfExperts<T>(options.d_model, options.activation, options.experts);
+    } else {
+      feed_forward = FeedForward<T>(options.feed_forward_options());
     }
     if (norm_first || post_norm) norm1 = options.make_norm<T>();
     if (!options.shared_norm) norm2 = norm1;
@@ -123,7 +130,11 @@ class EncoderLayer {
     detail::forward_sublayer<T>(feed_forward_norms(), parallel ? in : attended, attended, to,
                                 execution,
                                 [&](const auto& from, const auto& residual, const auto& result) {
-                                  feed_forward.forward(from, result, residual, execution);
+                                  if (experts) {
+                                    experts.forward(from, result, residual, execution);
+                                  } else {
+                                    feed_forward.forward(from, result, residual, execution);
+                                  }
                                 });
     guard.commit();
   }
@@ -142,14 +153,19 @@ class EncoderLayer {
   /// See Linear::pack().
   void pack() {
     self_attn.pack();
-    feed_forward.pack();
+    if (experts) {
+      experts.pack();
+    } else {
+      feed_forward.pack();
+    }
   }
 
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
   MultiHeadAttention<T> self_attn;
-  FeedForward<T> feed_forward;
+  FeedForward<T> feed_forward;  ///< without weights if there are experts
+  MixtureOfExperts<T> experts;
   // Norms that the options exclude have no weight.
   Norm<T> norm1, norm2;
   Norm<T> norm1_behind, norm2_behind;
@@ -162,7 +178,11 @@ class EncoderLayer {
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
     self.self_attn.visit_parameters(f.under("self_attn."));
-    self.feed_forward.visit_parameters(f);
+    if (self.experts) {
+      self.experts.visit_parameters(f.under("moe."));
+    } else {
+      self.feed_forward.visit_parameters(f);
+    }
     self.norm1.visit_parameters(f.under("norm1."));
     self.norm2.visit_parameters(f.under("norm2."));
     self.norm1_behind.visit_parameters(f.under("norm1_behind."));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/layers/encoder_layer.hpp"
+#include "attn/layers/experts/mixture_of_experts_backward.hpp"
 #include "attn/layers/sublayer_backward.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -13,6 +14,7 @@ template <class T>
 struct EncoderLayerSaved {
   MultiHeadAttentionSaved<T> self_attn;
   FeedForwardSaved<T> feed_forward;
+  MixtureOfExpertsSaved<T> experts;
   NormSaved<T> norm1, norm2, norm1_behind, norm2_behind;
   DropoutStep dropout;
 
@@ -22,8 +24,8 @@ struct EncoderLayerSaved {
     return norm_first ? norm2.x : feed_forward.linear1.x;
   }
   index_t bytes() const {
-    return self_attn.bytes() + feed_forward.bytes() + norm1.bytes() + norm2.bytes() +
-           norm1_behind.bytes() + norm2_behind.bytes();
+    return self_attn.bytes() + feed_forward.bytes() + experts.bytes() + norm1.bytes() +
+           norm2.bytes() + norm1_behind.bytes() + norm2_behind.bytes();
   }
 };
 
@@ -64,8 +66,17 @@ void forward(const EncoderLayer<T>& layer, Input3<T> x, Output3<T> out, EncoderL
                                       : saved.feed_forward_input(layer.norm_first).make(x.shape());
   detail::forward_self_attention<T>(layer, attention, x, attended, saved, options, position_ids,
                                     functors...);
-  detail::forward_feed_forward<T>(layer, feed_forward, layer.parallel ? x : attended, attended, out,
-                                  saved, options.execution);
+  const TensorView3<const T> input = layer.parallel ? x : attended;
+  if (layer.experts) {
+    detail::forward_sublayer<T>(
+        feed_forward, input, attended, out, saved.experts.x, options.execution,
+        [&](const auto& from, const auto& residual, const auto& to) {
+          forward(layer.experts, from, to, saved.experts, residual, options.execution);
+        });
+  } else {
+    detail::forward_feed_forward<T>(layer, feed_forward, input, attended, out, saved,
+                                    options.execution);
+  }
 }
 
 /// Sets d_x (batch, seq, d_model), which may be d_out, and adds the gradients of the parameters to
@@ -83,8 +94,17 @@ void backward(const EncoderLayer<T>& layer, Input3<T> d_out, EncoderLayerSaved<T
   const detail::SublayerGradients<T> d_norms2{
       .norm = layer.norm2.weight ? &gradients.norm2 : &gradients.norm1,
       .behind = &gradients.norm2_behind};
-  detail::backward_feed_forward<T>(layer, detail::feed_forward_steps(layer, saved), d_out,
-                                   d_attended, saved, gradients, d_norms2, execution);
+  const detail::SublayerSteps<T> feed_forward = detail::feed_forward_steps(layer, saved);
+  if (layer.experts) {
+    detail::backward_sublayer<T>(feed_forward, d_out, d_out, d_attended, d_norms2, execution,
+                                 [&](const auto& d, const auto& residual, const auto& to) {
+                                   backward(layer.experts, d, saved.experts, to, gradients.experts,
+                                            residual, execution);
+                                 });
+  } else {
+    detail::backward_feed_forward<T>(layer, feed_forward, d_out, d_attended, saved, gradients,
+                                     d_norms2, execution);
+  }
   detail::backward_self_attention<T>(layer, detail::attention_steps(layer, saved),
                                      layer.parallel ? d_out : d_attended, d_attended, d_x, saved,
                                      gradients, d_norms1, options, position_ids, functors...);

@@ -198,6 +198,19 @@ def decoders_of_2024_and_later():
     decoder("opt", hf.OPTForCausalLM,
             hf.OPTConfig(vocab_size=96, hidden_size=16, ffn_dim=24, num_hidden_layers=2, num_attention_heads=4,
                          max_position_embeddings=64, word_embed_proj_dim=16), seed=38)
+    experts = dict(num_experts=4, num_experts_per_tok=2)
+    for name, model, config in (
+            ("mixtral", hf.MixtralForCausalLM,
+             hf.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2, sliding_window=5)),
+            ("qwen2_moe", hf.Qwen2MoeForCausalLM,
+             hf.Qwen2MoeConfig(**SIZES, **experts, moe_intermediate_size=12, shared_expert_intermediate_size=20,
+                               mlp_only_layers=[])),
+            ("qwen3_moe", hf.Qwen3MoeForCausalLM,
+             hf.Qwen3MoeConfig(**SIZES, **experts, head_dim=8, moe_intermediate_size=12, norm_topk_prob=True,
+                               mlp_only_layers=[])),
+            ("olmoe", hf.OlmoeForCausalLM, hf.OlmoeConfig(**SIZES, **experts))):
+        config._experts_implementation = "eager"  # the others compute in float
+        decoder(name, model, config, seed=45)
     decoder("ernie4_5", hf.Ernie4_5ForCausalLM, hf.Ernie4_5Config(**SIZES, head_dim=8), seed=42)
 
 

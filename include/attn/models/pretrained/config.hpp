@@ -128,11 +128,12 @@ inline constexpr std::string_view kKeysWithoutEffect[] = {
     "length_penalty", "max_length", "max_sequence_length", "min_length", "model_type",
     "n_special", "name", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
     "num_return_sequences", "output_attentions", "output_hidden_states", "output_past",
-    "output_scores", "pad_token_id", "pooler_fc_size", "pooler_num_attention_heads",
-    "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "pre_trained",
-    "predict_special_tokens", "prefix", "pretraining_tp", "problem_type", "qa_dropout",
-    "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty", "replacing_rate",
-    "resid_pdrop", "residual_dropout", "return_dict", "return_dict_in_generate", "save_step",
+    "output_router_logits", "output_scores", "pad_token_id", "pooler_fc_size",
+    "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
+    "pre_trained", "predict_special_tokens", "prefix", "pretraining_tp", "problem_type",
+    "qa_dropout", "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty",
+    "replacing_rate", "resid_pdrop", "residual_dropout", "return_dict", "return_dict_in_generate",
+    "router_aux_loss_coef", "router_jitter_noise", "save_step",
     "sbert_ce_default_activation_function", "sentence_transformers", "sep_token_id",
     "seq_classif_dropout", "structure", "student_decoder_layers", "student_encoder_layers",
     "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
@@ -212,8 +213,12 @@ inline void check_elements(const ConfigFile& config, const SafetensorsFolder& fi
   const double head_dim =
       attention.head_dim > 0 ? number(attention.head_dim) : std::floor(dim / heads);
   const double kv_heads = attention.num_kv_heads > 0 ? number(attention.num_kv_heads) : heads;
-  const double layer_rows =
-      2 * (heads + kv_heads) * head_dim + (layer.gated ? 3 : 2) * number(layer.dim_feedforward);
+  const MixtureOfExpertsOptions& experts = layer.experts;
+  const double feed_forward_rows =
+      experts.num_experts > 0 ? 3 * (number(experts.num_experts) * number(experts.dim_feedforward) +
+                                     number(experts.dim_shared))
+                              : (layer.gated ? 3 : 2) * number(layer.dim_feedforward);
+  const double layer_rows = 2 * (heads + kv_heads) * head_dim + feed_forward_rows;
   const double expected = dim * (number(num_layers) * layer_rows + rows);
   double found = 0;
   for (const std::string& name : file.names()) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/models/pretrained/decoders/cohere.hpp"
+#include "attn/models/pretrained/decoders/experts.hpp"
 #include "attn/models/pretrained/decoders/gemma.hpp"
 #include "attn/models/pretrained/decoders/glm.hpp"
 #include "attn/models/pretrained/decoders/gpt.hpp"
@@ -18,7 +19,7 @@ namespace detail {
 
 inline constexpr std::span<const DecoderType> kDecoderTypes[] = {
     kLlamaTypes, kGemmaTypes, kOlmoTypes,      kGraniteTypes, kCohereTypes,
-    kGlmTypes,   kPhiTypes,   kLayerNormTypes, kGptTypes};
+    kGlmTypes,   kPhiTypes,   kLayerNormTypes, kExpertTypes,  kGptTypes};
 
 /// The type of a folder. Throws ValueError if it is none of the table.
 inline const DecoderType& decoder_type_of(const ConfigFile& config) {

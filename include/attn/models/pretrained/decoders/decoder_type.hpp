@@ -7,28 +7,34 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Parameter names and storage of Llama's, Mistral's, Qwen2's and Qwen3's files:
-/// load_state_dict(gpt, file, llama_names()).
-inline LoadOptions llama_names(const std::string& prefix = "model.") {
-  return {.rename = rename_by({{"embedding.words.", prefix + "embed_tokens."},
-                               {"blocks.norm.", prefix + "norm."},
-                               {"blocks.layers.", prefix + "layers."},
-                               {".self_attn.q_proj_", ".self_attn.q_proj."},
-                               {".self_attn.k_proj_", ".self_attn.k_proj."},
-                               {".self_attn.v_proj_", ".self_attn.v_proj."},
-                               {".self_attn.out_proj.", ".self_attn.o_proj."},
-                               {".norm1.", ".input_layernorm."},
-                               {".norm2.", ".post_attention_layernorm."},
-                               {".gate_proj.", ".mlp.gate_proj."},
-                               {".up_proj.", ".mlp.up_proj."},
-                               {".gate_up_proj.", ".mlp.gate_up_proj."},
-                               {".down_proj.", ".mlp.down_proj."}}),
-          .ignore = {".rotary_emb.inv_freq"}};
-}
-
 namespace detail {
 
 using NamePairs = std::vector<std::pair<std::string, std::string>>;
+
+/// Names of Llama's files but for the feed-forward, whose pairs are given.
+inline LoadOptions llama_names_with(const std::string& prefix, const NamePairs& feed_forward) {
+  NamePairs pairs{
+      {"embedding.words.", prefix + "embed_tokens."}, {"blocks.norm.", prefix + "norm."},
+      {"blocks.layers.", prefix + "layers."},         {".self_attn.q_proj_", ".self_attn.q_proj."},
+      {".self_attn.k_proj_", ".self_attn.k_proj."},   {".self_attn.v_proj_", ".self_attn.v_proj."},
+      {".self_attn.out_proj.", ".self_attn.o_proj."}, {".norm1.", ".input_layernorm."},
+      {".norm2.", ".post_attention_layernorm."}};
+  pairs.insert(pairs.end(), feed_forward.begin(), feed_forward.end());
+  return {.rename = rename_by(std::move(pairs)), .ignore = {".rotary_emb.inv_freq"}};
+}
+
+}  // namespace detail
+
+/// Parameter names and storage of Llama's, Mistral's, Qwen2's and Qwen3's files:
+/// load_state_dict(gpt, file, llama_names()).
+inline LoadOptions llama_names(const std::string& prefix = "model.") {
+  return detail::llama_names_with(prefix, {{".gate_proj.", ".mlp.gate_proj."},
+                                           {".up_proj.", ".mlp.up_proj."},
+                                           {".gate_up_proj.", ".mlp.gate_up_proj."},
+                                           {".down_proj.", ".mlp.down_proj."}});
+}
+
+namespace detail {
 
 /// llama_names() but for some parameters.
 inline LoadOptions llama_names_but(const std::string& prefix, const NamePairs& pairs) {
