@@ -93,7 +93,8 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
     return [=](TinyLlama& t) { t.metadata.set(key, value); };
   };
   fails(set("general.architecture", std::string("gpt2")),
-        "general.architecture\" must be llama, qwen2, qwen3, gemma or gemma2; found \"gpt2\"");
+        "general.architecture\" must be one of llama, qwen2, qwen3, qwen3moe, gemma, gemma2, "
+        "gemma3, olmo2, olmoe, granite, smollm3; found \"gpt2\"");
   fails(set("llama.embedding_length", std::uint32_t{33}), "divide 33");
   fails(set("llama.embedding_length", std::uint32_t{64}),
         "tensor \"token_embd.weight\" must have shape (262, 64); found (262, 32)");
@@ -130,7 +131,7 @@ TEST(LanguageModel, SaysWhatIsWrongWithAFile) {
   fails(set("tokenizer.ggml.model", std::string("llama")),
         "key \"tokenizer.ggml.scores\" must be in the file; found none");
   fails(set("tokenizer.ggml.pre", std::string("tekken")),
-        "smollm, gpt-2, llama-bpe or qwen2; found \"tekken\"");
+        "smollm, gpt-2, llama-bpe, qwen2, refact, olmo, smaug-bpe or dbrx; found \"tekken\"");
   fails(set("tokenizer.ggml.eos_token_id", std::uint32_t{262}),
         "eos_token_id\" must lie in 0 .. 261; found 262");
   fails(

@@ -89,6 +89,8 @@ TEST(Pretrained, EveryDecoderTypeHasTheLogitsAndTokensOfTransformers) {
       }
     }
   }
+  // The first prompt is short, the second beyond the trained length.
+  check_decoder("phi3_longrope", load_pretrained<Gpt<float>>(kPretrained / "phi3_longrope"));
 }
 
 TEST(Pretrained, ConfigsBecomeOptions) {
@@ -365,8 +367,12 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
   fails("llama", "quantization_config", nlohmann::json::object(),
         "found 1 of them (\"quantization_config\")");
   fails("llama", "sliding_window", 5, "found 1 of them (\"sliding_window\")");
-  fails("llama", "rope_parameters", {{"rope_type", "longrope"}},
-        "key \"rope_parameters.rope_type\" must be default, linear, dynamic, llama3 or yarn");
+  fails("llama", "rope_parameters", {{"rope_type", "proportional"}},
+        "key \"rope_parameters.rope_type\" must be default, linear, dynamic, llama3, yarn or "
+        "longrope");
+  fails("llama", "rope_parameters",
+        {{"rope_type", "longrope"}, {"short_factor", {1, 2, 3}}, {"long_factor", {1, 2}}},
+        "key \"rope_scaling\" must have one short_factor and one long_factor for each of 2 pairs");
   fails("llama", "rope_parameters", {{"rope_type", "linear"}},
         "key \"rope_parameters.factor\" must be given");
   fails("llama", "rope_parameters", {{"rope_type", "default"}, {"mrope_section", {1, 2}}},
@@ -526,6 +532,11 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
     }
     // Only for initialisation: the file contains the trained weights.
     if (key == "sinusoidal_pos_embds") return other.is_boolean();
+    // The prompt is a long one.
+    if (name == "phi3_longrope" && other.is_object() && other.contains("short_factor") &&
+        other["short_factor"] == nlohmann::json{1.5, 1.0}) {
+      return true;
+    }
     // The bounds are rounded to whole pairs.
     if (key == "rope_parameters" && (name == "llama_yarn" || name == "olmo3")) {
       const std::string text = other.dump(), trained = "\"original_max_position_embeddings\":1";

@@ -107,7 +107,7 @@ class GptSession {
     index_t max_tokens = (std::max)(room(), index_t{1});
     for (const auto& layer : model_->blocks.layers) {
       const MultiHeadAttentionOptions& o = layer.self_attn.options();
-      if (o.rotary && o.rotary->scaling.kind == RotaryScalingKind::dynamic) return 1;
+      if (o.rotary && depends_on_length(o.rotary->scaling.kind)) return 1;
       if (o.window >= 0)
         max_tokens = (std::min)(max_tokens, (std::max)(o.window + 1 - length(), index_t{1}));
       max_tokens = (std::min)(

@@ -190,6 +190,17 @@ class ConfigFile {
     for (const nlohmann::json& one : array(key)) result.push_back(index(key, one));
     return result;
   }
+  /// A list of finite numbers.
+  std::vector<double> numbers(std::string_view key) const {
+    std::vector<double> result;
+    for (const nlohmann::json& one : array(key)) {
+      if (!one.is_number() || !std::isfinite(one.get<double>())) {
+        fail(key, "be a list of finite numbers", detail::json_text(one));
+      }
+      result.push_back(one.get<double>());
+    }
+    return result;
+  }
   /// A list of lists of texts.
   std::vector<std::vector<std::string>> text_lists(std::string_view key) const {
     std::vector<std::vector<std::string>> result;

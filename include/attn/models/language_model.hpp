@@ -181,27 +181,32 @@ class LanguageModel {
       return !options.dequantize && detail::is_quantized(tensor.type);
     };
     std::vector<std::string> used;
+    const auto load = [](const GgufTensor& tensor, const auto& out) {
+      dequantize_gguf(tensor.type, tensor.bytes,
+                      {out.data(), static_cast<std::size_t>(out.size())});
+    };
     gpt_.visit_parameters([&]<int Rank>(std::string_view name, TensorView<float, Rank> out) {
-      const std::string& theirs = used.emplace_back(gguf_name(name));
-      file.check(theirs, out.shape());
-      if (keeps_codes(file.tensor(theirs))) return;
-      file.load(theirs, out);
-      file.release(theirs);
+      const GgufPart part = gguf_part(name);
+      used.push_back(part.tensor);
+      const GgufTensor tensor = gguf_tensor(file, part, out.shape());
+      if (keeps_codes(tensor)) return;
+      load(tensor, out);
+      file.release(part.tensor);
     });
     visit_weights<float>(gpt_, [&](std::string_view name, WeightSlot<float>& slot) {
-      const GgufTensor tensor = file.tensor(gguf_name(name));
+      const GgufPart part = gguf_part(name);
+      const GgufTensor tensor = gguf_tensor(file, part, slot.shape);
       if (!keeps_codes(tensor)) return;
       slot.compress(std::make_shared<const QuantizedWeight>(
           detail::quantized_weights(tensor.type, slot.shape[0], slot.shape[1], tensor.bytes),
           activations_of(name, options.activations)));
-      file.release(gguf_name(name));
+      file.release(part.tensor);
     });
     // A matrix that shares a product with a float matrix is float, too.
     visit_weights<float>(gpt_, [&](std::string_view name, WeightSlot<float>& slot) {
-      const std::string theirs = gguf_name(name);
-      if (slot.dense && keeps_codes(file.tensor(theirs))) {
-        file.load(theirs, slot.dense);
-      }
+      if (!slot.dense) return;
+      const GgufTensor tensor = gguf_tensor(file, gguf_part(name), slot.shape);
+      if (keeps_codes(tensor)) load(tensor, slot.dense);
     });
     used.emplace_back(detail::kGgufFrequencyFactors);  // used in the rotary embedding
     std::sort(used.begin(), used.end());

@@ -49,7 +49,8 @@ Model load_type(std::string_view type, const std::filesystem::path& folder,
 /// Loads the model of a folder with config.json and model.safetensors, or the parts named in
 /// model.safetensors.index.json; Model is
 ///
-///   Gpt<T>                 for model_type llama, mistral, qwen2, qwen3, gemma, gemma2 or gpt2
+///   Gpt<T>                 for the model_types of decoders in models/pretrained/decoders/: llama,
+///                          mistral, qwen2, qwen3, qwen3_moe, gemma3_text, olmo2, phi3, gpt2, ..
 ///   Bert<T>                for bert, distilbert, roberta, xlm-roberta or camembert, without heads;
 ///                          with a pooler if the file has one
 ///   Vit<T>                 for vit, with a classifier if the file has one

@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "attn/text/utf8.hpp"
 
@@ -19,11 +21,16 @@ enum class PreTokenizer {
 
 /// The pre-tokenizer of a name such as "llama-bpe", if it is known.
 inline std::optional<PreTokenizer> pre_tokenizer(std::string_view name) {
-  if (name == "gpt2" || name == "gpt-2") return PreTokenizer::gpt2;
-  if (name == "smollm") return PreTokenizer::smollm;
-  if (name == "llama-bpe" || name == "llama3" || name == "llama-v3") return PreTokenizer::llama_bpe;
-  if (name == "qwen2") return PreTokenizer::qwen2;
-  return std::nullopt;
+  constexpr std::pair<std::string_view, PreTokenizer> kNames[] = {
+      {"gpt2", PreTokenizer::gpt2},           {"gpt-2", PreTokenizer::gpt2},
+      {"olmo", PreTokenizer::gpt2},           {"smollm", PreTokenizer::smollm},
+      {"refact", PreTokenizer::smollm},       {"llama-bpe", PreTokenizer::llama_bpe},
+      {"llama3", PreTokenizer::llama_bpe},    {"llama-v3", PreTokenizer::llama_bpe},
+      {"smaug-bpe", PreTokenizer::llama_bpe}, {"dbrx", PreTokenizer::llama_bpe},
+      {"qwen2", PreTokenizer::qwen2}};
+  const auto* found =
+      std::ranges::find(kNames, name, &std::pair<std::string_view, PreTokenizer>::first);
+  return found == std::ranges::end(kNames) ? std::nullopt : std::optional(found->second);
 }
 
 namespace detail {

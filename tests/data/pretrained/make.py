@@ -170,8 +170,12 @@ def decoders_of_2024_and_later():
                 "sliding_attention": plain, "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}}),
             seed=21)
     decoder("phi3", hf.Phi3ForCausalLM, hf.Phi3Config(**SIZES, sliding_window=5, pad_token_id=0), seed=22)
+    factors = {"short_factor": [1.0, 1.5], "long_factor": [1.0, 4.0]}
+    decoder("phi3_longrope", hf.Phi3ForCausalLM,
+            hf.Phi3Config(**SIZES, pad_token_id=0, original_max_position_embeddings=28,
+                          rope_parameters={"rope_type": "longrope", "rope_theta": 10000.0, **factors}), seed=52, lengths=(7, 30))
     decoder("smollm3", hf.SmolLM3ForCausalLM,
-            hf.SmolLM3Config(**(SIZES | dict(num_hidden_layers=3)), no_rope_layer_interval=2, pad_token_id=0), seed=23)
+            hf.SmolLM3Config(**(SIZES | dict(num_hidden_layers=5)), pad_token_id=0), seed=23)
     decoder("olmo2", hf.Olmo2ForCausalLM, hf.Olmo2Config(**SIZES), seed=24)
     decoder("olmo3", hf.Olmo3ForCausalLM,
             hf.Olmo3Config(**SIZES, **windows, rope_parameters={"sliding_attention": plain, "full_attention": YARN}), seed=25)
@@ -342,6 +346,10 @@ def rope():
         ({"rope_type": "yarn", "factor": 4.0, "attention_factor": 0.7, "original_max_position_embeddings": 64}, 0),
         ({"rope_type": "yarn", "factor": 40.0, "mscale": 0.9, "mscale_all_dim": 0.7,
           "original_max_position_embeddings": 64}, 0),
+        ({"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 16,
+          "short_factor": [1.0 + 0.1 * j for j in range(8)], "long_factor": [2.0 + j for j in range(8)]}, 0),
+        ({"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 16,
+          "short_factor": [1.0 + 0.1 * j for j in range(8)], "long_factor": [2.0 + j for j in range(8)]}, 17),
     ]
     for theta in (10000.0, 500000.0):
         for scaling, length in scalings:

@@ -32,7 +32,8 @@ RotaryScaling scaling_of(const nlohmann::json& one) {
   s.kind = type == "linear"    ? RotaryScalingKind::linear
            : type == "dynamic" ? RotaryScalingKind::dynamic
            : type == "llama3"  ? RotaryScalingKind::llama3
-                               : RotaryScalingKind::yarn;
+           : type == "yarn"    ? RotaryScalingKind::yarn
+                               : RotaryScalingKind::longrope;
   return s;
 }
 
@@ -47,6 +48,10 @@ TEST(RotaryOptions, FrequenciesAreThoseOfTransformers) {
     const nlohmann::json& given = one.at("scaling");
     if (given.contains("attention_factor") || given.contains("mscale")) {
       options.scaling.attention_factor = one.at("attention_factor");
+    }
+    if (given.contains("short_factor")) {
+      options.short_factors = given.at("short_factor").get<std::vector<double>>();
+      options.long_factors = given.at("long_factor").get<std::vector<double>>();
     }
     const auto found = rotary_frequencies(options, one.at("length"));
     const auto expected = one.at("frequencies").get<std::vector<double>>();
@@ -158,7 +163,7 @@ TEST(RotaryOptions, DynamicScalingFollowsTheLength) {
                          attention(x.view().slice(0, 0, 1),
                                    {.cu_seqlens_q = starts, .cu_seqlens_k = starts});
                        }),
-                       "be none with dynamic rotary scaling"));
+                       "be none with dynamic and longrope scaling"));
 }
 
 TEST(RotaryOptions, WhatIsRefused) {

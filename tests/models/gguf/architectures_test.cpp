@@ -38,6 +38,12 @@ class TinyGguf {
     number("context_length", config.count("max_position_embeddings"));
     number("embedding_length", config.count("hidden_size"));
     number("feed_forward_length", config.count("intermediate_size"));
+    if (config.has("num_experts_per_tok")) {
+      const index_t hidden = config.count("intermediate_size");
+      number("expert_count", config.count("num_local_experts", config.count("num_experts", 4)));
+      number("expert_used_count", config.count("num_experts_per_tok"));
+      number("expert_feed_forward_length", config.count("moe_intermediate_size", hidden));
+    }
     number("attention.head_count", heads);
     number("attention.head_count_kv", kv_heads);
     number("attention.key_length", head_dim);
@@ -48,6 +54,10 @@ class TinyGguf {
     add_tokenizer(config.count("vocab_size"));
 
     const bool is_gemma2 = architecture_ == "gemma2";
+    const bool has_norms_behind =
+        is_gemma2 || architecture_ == "gemma3" || architecture_ == "olmo2";
+    const bool pairs_are_interleaved =
+        architecture_ == "llama" || architecture_ == "granite" || architecture_ == "smollm3";
     if (is_gemma2) {
       set("attn_logit_softcapping",
           static_cast<float>(config.get<double>("attn_logit_softcapping")));
@@ -55,30 +65,31 @@ class TinyGguf {
           static_cast<float>(config.get<double>("final_logit_softcapping")));
       number("attention.sliding_window", config.count("sliding_window"));
     }
-    // The scale of queries is that of head_dim; GGUF files do not contain it.
+    // The scale of queries is that of head_dim; GGUF files of Gemma do not contain it.
     const double scale =
         std::sqrt(static_cast<double>(head_dim) /
                   config.get<double>("query_pre_attn_scalar", static_cast<double>(head_dim)));
 
     const SafetensorsFolder file(kPretrained / name);
-    const auto rename =
-        rename_by({{"model.embed_tokens.", "token_embd."},
-                   {"lm_head.", "output."},
-                   {"model.norm.", "output_norm."},
-                   {"model.layers.", "blk."},
-                   {"self_attn.q_proj", "attn_q"},
-                   {"self_attn.k_proj", "attn_k"},
-                   {"self_attn.v_proj", "attn_v"},
-                   {"self_attn.o_proj", "attn_output"},
-                   {"self_attn.q_norm", "attn_q_norm"},
-                   {"self_attn.k_norm", "attn_k_norm"},
-                   {"input_layernorm", "attn_norm"},
-                   {"post_attention_layernorm", is_gemma2 ? "post_attention_norm" : "ffn_norm"},
-                   {"pre_feedforward_layernorm", "ffn_norm"},
-                   {"post_feedforward_layernorm", "post_ffw_norm"},
-                   {"mlp.gate_proj", "ffn_gate"},
-                   {"mlp.up_proj", "ffn_up"},
-                   {"mlp.down_proj", "ffn_down"}});
+    const auto rename = rename_by(
+        {{"model.embed_tokens.", "token_embd."},
+         {"lm_head.", "output."},
+         {"model.norm.", "output_norm."},
+         {"model.layers.", "blk."},
+         {"self_attn.q_proj", "attn_q"},
+         {"self_attn.k_proj", "attn_k"},
+         {"self_attn.v_proj", "attn_v"},
+         {"self_attn.o_proj", "attn_output"},
+         {"self_attn.q_norm", "attn_q_norm"},
+         {"self_attn.k_norm", "attn_k_norm"},
+         {"input_layernorm", "attn_norm"},
+         {"post_attention_layernorm", has_norms_behind ? "post_attention_norm" : "ffn_norm"},
+         {"pre_feedforward_layernorm", "ffn_norm"},
+         {"post_feedforward_layernorm", "post_ffw_norm"},
+         {"mlp.gate.", "ffn_gate_inp."},
+         {"mlp.gate_proj", "ffn_gate"},
+         {"mlp.up_proj", "ffn_up"},
+         {"mlp.down_proj", "ffn_down"}});
     for (const std::string& theirs : file.names()) {
       const std::string ours = rename(theirs);
       const std::vector<index_t> shape = file.shape(theirs);
@@ -93,11 +104,16 @@ class TinyGguf {
       }
       if (ours.find(".attn_q.") != ours.npos)
         for (float& value : values) value = static_cast<float>(value * scale);
-      if (architecture_ == "llama" && ours.find(".attn_q.") != ours.npos)
+      if (pairs_are_interleaved && ours.find(".attn_q.") != ours.npos)
         interleave(values, heads, head_dim);
-      if (architecture_ == "llama" && ours.find(".attn_k.") != ours.npos)
+      if (pairs_are_interleaved && ours.find(".attn_k.") != ours.npos)
         interleave(values, kv_heads, head_dim);
-      add(ours, shape, std::move(values));
+      const std::size_t experts = theirs.find(".mlp.experts.");
+      if (experts == theirs.npos) {
+        add(ours, shape, std::move(values));
+      } else if (theirs.find(".mlp.experts.0.") != theirs.npos) {
+        add_experts(file, theirs, ours.substr(0, ours.find(".mlp")));
+      }
     }
   }
 
@@ -126,6 +142,26 @@ class TinyGguf {
   SafetensorsFile golden;
 
  private:
+  /// Adds one tensor of all experts; `first` is that of expert 0.
+  void add_experts(const SafetensorsFolder& file, const std::string& first,
+                   const std::string& block) {
+    std::vector<index_t> shape = file.shape(first);
+    std::vector<float> all;
+    const std::size_t at = first.find(".0.", first.find(".mlp.")) + 1;
+    index_t count = 0;
+    for (std::string name = first; file.contains(name);
+         name.replace(at, 1, std::to_string(count))) {
+      const auto one = file.load<float, 2>(name);
+      all.insert(all.end(), one.elements().begin(), one.elements().end());
+      ++count;
+    }
+    shape.insert(shape.begin(), count);
+    const std::string kind = first.find("gate_proj") != first.npos ? "gate"
+                             : first.find("up_proj") != first.npos ? "up"
+                                                                   : "down";
+    add(block + ".ffn_" + kind + "_exps.weight", shape, std::move(all));
+  }
+
   /// Interleaves the rows of the first and second half of each head.
   static void interleave(std::vector<float>& values, index_t heads, index_t head_dim) {
     const std::vector<float> from = values;
@@ -215,6 +251,40 @@ TEST(GgufArchitectures, Gemma) { check(TinyGguf("gemma", "gemma")); }
 
 // Windows in every other layer, norms after sublayers, capped scores and logits.
 TEST(GgufArchitectures, Gemma2) { check(TinyGguf("gemma2", "gemma2")); }
+
+// Windows in the first layer, with a rotary base of their own; norms of queries and keys.
+TEST(GgufArchitectures, Gemma3) {
+  TinyGguf tiny("gemma3_text", "gemma3");
+  tiny.number("attention.sliding_window", 4);
+  tiny.set("attention.sliding_window_pattern", std::uint32_t{2});
+  tiny.set("rope.freq_base", 1e6f);
+  tiny.set("attention.scale", 1 / std::sqrt(10.0f));  // behind the norm of queries
+  tiny.set("rope.scaling.type", std::string("linear"));
+  tiny.set("rope.scaling.factor", 8.0f);
+  check(tiny);
+}
+
+TEST(GgufArchitectures, Olmo2) { check(TinyGguf("olmo2", "olmo2")); }
+
+TEST(GgufArchitectures, Granite) {
+  TinyGguf tiny("granite", "granite");
+  tiny.set("attention.scale", 0.4f);
+  tiny.set("embedding_scale", 3.0f);
+  tiny.set("residual_scale", 0.3f);
+  tiny.set("logit_scale", 2.0f);
+  check(tiny);
+}
+
+// The fourth of five layers has no rotary embedding.
+TEST(GgufArchitectures, SmolLm3) {
+  TinyGguf tiny("smollm3", "smollm3");
+  tiny.set("rope.freq_base", 2e6f);
+  check(tiny);
+}
+
+TEST(GgufArchitectures, Qwen3Moe) { check(TinyGguf("qwen3_moe", "qwen3moe")); }
+
+TEST(GgufArchitectures, Olmoe) { check(TinyGguf("olmoe", "olmoe")); }
 
 // As in Gemma's files: SentencePiece, turn marks as control tokens, and a template with them.
 TEST(GgufArchitectures, Gemma2FromTextToText) {

@@ -128,11 +128,12 @@ void check_attention_call(const MultiHeadAttentionOptions& o, index_t out_dim,
   if (o.rotary && !call.position_ids && call.row_caches.empty()) {
     check_key_positions(q_len, kv_len, options, call);
   }
-  check_value(!o.rotary || o.rotary->scaling.kind != RotaryScalingKind::dynamic ||
-                  (!options.cu_seqlens_q && !options.cu_seqlens_k),
-              "cu_seqlens_q and cu_seqlens_k",
-              "be none with dynamic rotary scaling, which depends on the length of each sequence",
-              "some");
+  check_value(
+      !o.rotary || !depends_on_length(o.rotary->scaling.kind) ||
+          (!options.cu_seqlens_q && !options.cu_seqlens_k),
+      "cu_seqlens_q and cu_seqlens_k",
+      "be none with dynamic and longrope scaling, which depend on the length of each sequence",
+      "some");
   if (call.position_ids && call.append) {
     check_shape("MultiHeadAttention", "position_ids", "(batch, q_len) = (batch, kv_len)",
                 Shape<2>{batch, kv_len}, call.position_ids.shape());

@@ -153,10 +153,10 @@ auto rotary_embedding(const X& x, const Cos& cos, const Sin& sin, const Ids& pos
 /// rounded once.
 template <class T>
 struct RotaryTable {
-  /// `options` must have `dim` set. Covers all positions; with dynamic scaling those up to
-  /// original_max_positions.
+  /// `options` must have `dim` set. Covers all positions; if angles depend on the length, those up
+  /// to original_max_positions.
   explicit RotaryTable(const RotaryOptions& options)
-      : RotaryTable(options.scaling.kind == RotaryScalingKind::dynamic
+      : RotaryTable(depends_on_length(options.scaling.kind)
                         ? (std::min)(options.max_positions, options.scaling.original_max_positions)
                         : options.max_positions,
                     rotary_frequencies(options)) {}
@@ -182,8 +182,9 @@ struct RotaryTable {
 namespace detail {
 
 /// Calls f(b_begin, b_end, table, of_q, of_k), for all batch rows at once with the given positions.
-/// With dynamic scaling and a position beyond original_max_positions, calls it row by row with a
-/// table of the tokens of that row, queries before keys. rotary_embedding() checks the positions.
+/// If angles depend on the length and a position lies beyond original_max_positions, calls it row
+/// by row with a table of the tokens of that row, queries before keys. rotary_embedding() checks
+/// the positions.
 template <class T, class F>
 void for_rotary_rows(const RotaryOptions& options, const RotaryTable<T>& table,
                      const TensorView2<const index_t>& of_q, const TensorView2<const index_t>& of_k,
@@ -196,7 +197,7 @@ void for_rotary_rows(const RotaryOptions& options, const RotaryTable<T>& table,
     return (std::min)(last + 1, options.max_positions);
   };
   bool is_long = false;
-  if (options.scaling.kind == RotaryScalingKind::dynamic) {
+  if (depends_on_length(options.scaling.kind)) {
     for (index_t b = 0; b < batch; ++b) is_long = is_long || length(b) > table.cos.extent(0);
   }
   if (!is_long) return f(index_t{0}, batch, table, of_q, of_k);

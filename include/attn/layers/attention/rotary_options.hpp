@@ -34,19 +34,28 @@ enum class RotaryScalingKind {
   dynamic,
   llama3,  ///< only low frequencies are scaled, by wavelength
   yarn,    ///< low frequencies are scaled, by number of turns, and so are queries and keys
+  /// Each frequency has its own divisor: of short_factors, or of long_factors in calls that reach
+  /// beyond original_max_positions, as for dynamic.
+  longrope,
 };
+
+/// Whether frequencies depend on the length of a sequence.
+constexpr bool depends_on_length(RotaryScalingKind kind) {
+  return kind == RotaryScalingKind::dynamic || kind == RotaryScalingKind::longrope;
+}
 
 struct RotaryScaling {
   RotaryScalingKind kind = RotaryScalingKind::none;  ///< scaling method
   double factor = 1;                                 ///< ratio of the new and the trained length
-  index_t original_max_positions = 0;  ///< trained length; required by dynamic, llama3 and yarn
+  index_t original_max_positions = 0;  ///< trained length; required by all kinds but linear
   double low_freq_factor = 1;  ///< llama3: wavelengths above original / low_freq_factor are scaled
   /// Llama3: wavelengths below original / high_freq_factor are not scaled.
   double high_freq_factor = 4;
   double beta_fast = 32;  ///< yarn: frequencies with more turns are not scaled
   double beta_slow = 1;   ///< yarn: frequencies with fewer turns are scaled by the factor
   bool truncate = true;   ///< yarn: round these bounds to whole pairs
-  /// Multiplies cos and sin, for every kind; default: 0.1 ln(factor) + 1 for yarn, otherwise 1.
+  /// Multiplies cos and sin, for every kind; default: 0.1 ln(factor) + 1 for yarn, sqrt(1 +
+  /// ln(factor) / ln(original_max_positions)) for longrope, each if factor > 1, otherwise 1.
   std::optional<double> attention_factor = {};
 
   friend bool operator==(const RotaryScaling&, const RotaryScaling&) = default;
@@ -95,6 +104,9 @@ struct RotaryOptions {
   index_t max_positions = 4096;             ///< size of the table of angles
   RotaryScaling scaling = {};               ///< of the frequencies, for longer texts
   RotaryAngles frequencies = {};  ///< angle per position of each pair; replaces theta and scaling
+  // Of longrope: divisors of the frequencies, one for each pair.
+  RotaryAngles short_factors = {};  ///< of sequences up to original_max_positions
+  RotaryAngles long_factors = {};   ///< of longer ones
 
   friend bool operator==(const RotaryOptions&, const RotaryOptions&) = default;
 };
@@ -107,10 +119,11 @@ struct RotaryFrequencies {
   double attention_factor = 1;
 };
 
-/// Computes them from options with `dim` set: theta^(-2 j / dim) before scaling; only dynamic
-/// scaling uses `length`. Sources: Su et al., "RoFormer" (2021), section 3.2.2; linear scaling:
-/// Chen et al., "Extending Context Window of Large Language Models via Positional Interpolation"
-/// (2023); yarn: Peng et al., "YaRN" (2023), section 3.
+/// Computes them from options with `dim` set: theta^(-2 j / dim) before scaling; only dynamic and
+/// longrope scaling use `length`. Sources: Su et al., "RoFormer" (2021), section 3.2.2; linear
+/// scaling: Chen et al., "Extending Context Window of Large Language Models via Positional
+/// Interpolation" (2023); yarn: Peng et al., "YaRN" (2023), section 3; longrope: Ding et al.,
+/// "LongRoPE" (2024).
 inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_t length = 0) {
   const RotaryScaling& scaling = options.scaling;
   if (!options.frequencies.empty()) {
@@ -137,6 +150,13 @@ inline RotaryFrequencies rotary_frequencies(const RotaryOptions& options, index_
       const double turns = original * value / (2 * std::numbers::pi);
       const double kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
       value *= kept + (1 - kept) / factor;
+    }
+  } else if (scaling.kind == RotaryScalingKind::longrope) {
+    const bool is_long = length > scaling.original_max_positions;
+    const RotaryAngles& factors = is_long ? options.long_factors : options.short_factors;
+    for (std::size_t j = 0; j < result.values.size(); ++j) result.values[j] /= factors[j];
+    if (!scaling.attention_factor && factor > 1) {
+      result.attention_factor = std::sqrt(1 + std::log(factor) / std::log(original));
     }
   } else if (scaling.kind == RotaryScalingKind::yarn) {
     // The (fractional) index of the pair that completes this many rotations within
@@ -193,6 +213,16 @@ inline RotaryOptions resolved_rotary(RotaryOptions o, index_t head_dim) {
     for (const double value : o.frequencies)
       check(std::isfinite(value), "rotary.frequencies", "be finite", attn::to_string(value));
   }
+  for (const auto& [name, factors] :
+       {std::pair<std::string_view, const RotaryAngles&>("rotary.short_factors", o.short_factors),
+        {"rotary.long_factors", o.long_factors}}) {
+    const bool needed = kind == RotaryScalingKind::longrope;
+    check(static_cast<index_t>(factors.size()) == (needed ? o.dim / 2 : 0), name,
+          needed ? "be one for each of " + std::to_string(o.dim / 2) + " pairs"
+                 : std::string("be none without longrope"),
+          std::to_string(factors.size()));
+    for (const double value : factors) check_positive(name, value);
+  }
   if (kind == RotaryScalingKind::none) {
     check(s.factor == 1, "rotary.scaling.factor", "be 1 without a kind of scaling",
           attn::to_string(s.factor));
@@ -212,6 +242,9 @@ inline RotaryOptions resolved_rotary(RotaryOptions o, index_t head_dim) {
           "rotary.scaling.high_freq_factor",
           "be more than low_freq_factor = " + attn::to_string(s.low_freq_factor),
           attn::to_string(s.high_freq_factor));
+  } else if (kind == RotaryScalingKind::longrope) {
+    check(s.original_max_positions > 1, "rotary.scaling.original_max_positions",
+          "be more than 1 with longrope", std::to_string(s.original_max_positions));
   } else {
     check_positive("rotary.scaling.beta_fast", s.beta_fast);
     check_positive("rotary.scaling.beta_slow", s.beta_slow);

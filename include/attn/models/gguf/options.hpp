@@ -28,27 +28,42 @@ inline void check_gguf_tensors(const GgufFile& file, const GptOptions& options) 
     check(weight("attn_k"), {attention.num_kv_heads * attention.head_dim, dim});
     check(weight("attn_v"), {attention.num_kv_heads * attention.head_dim_v, dim});
     check(weight("attn_output"), {dim, heads * attention.head_dim_v});
-    check(weight("ffn_gate"), {options.layer.dim_feedforward, dim});
+    const MixtureOfExpertsOptions& experts = options.layer.experts;
+    if (experts.num_experts > 0) {
+      check(weight("ffn_gate_exps"), {experts.num_experts, experts.dim_feedforward, dim});
+    } else {
+      check(weight("ffn_gate"), {options.layer.dim_feedforward, dim});
+    }
   }
 }
 
+/// One general.architecture: how its files differ from those of Llama.
+struct GgufArchitecture {
+  std::string_view name;
+  /// Files of some store the rows of q and k in the order of the paper, others in that of Hugging
+  /// Face's files.
+  RotaryPairs pairs = RotaryPairs::halves;
+  index_t window = 0;          ///< without attention.sliding_window; 0: none
+  index_t window_pattern = 1;  ///< without attention.sliding_window_pattern: see gguf_windows()
+  /// Further keys and options, after those that all have.
+  void (*complete)(const GgufKeys& keys, GptOptions& options) = [](const GgufKeys&, GptOptions&) {};
+};
+
 /// Window sizes per layer. With attention.sliding_window n, a token sees itself and n - 1 tokens
 /// before it. attention.sliding_window_pattern selects the layers: one bool each, or a number p:
-/// every p-th layer has no window. Default: all layers; for gemma2 every other one from the first
-/// on, with a window of 4096 unless the file sets another.
-inline std::vector<index_t> gguf_windows(const GgufKeys& keys, bool is_gemma2, index_t layers) {
+/// every p-th layer has no window; p = 1 stands for all layers having one.
+inline std::vector<index_t> gguf_windows(const GgufKeys& keys, const GgufArchitecture& type,
+                                         index_t layers) {
   constexpr std::string_view kWindow = "attention.sliding_window",
                              kPattern = "attention.sliding_window_pattern";
   const bool has_pattern = keys.has(kPattern);
-  if (keys.get<std::uint64_t>(kWindow, is_gemma2 ? 4096 : 0) == 0) return {};
-  const index_t window = keys.count(kWindow, 4096) - 1;
-  if (!has_pattern) {
-    if (is_gemma2) return {window, -1};
-    return {window};
-  }
-  if (!keys.has_array(kPattern)) {
+  if (keys.get<std::uint64_t>(kWindow, static_cast<std::uint64_t>(type.window)) == 0) return {};
+  const index_t window = keys.count(kWindow, type.window) - 1;
+  if (!has_pattern || !keys.has_array(kPattern)) {
+    if (!has_pattern && type.window_pattern == 1) return {window};
     // With fewer layers than p none is the p-th.
-    const index_t pattern = (std::min)(keys.count(kPattern), layers + 1);
+    const index_t pattern =
+        (std::min)(has_pattern ? keys.count(kPattern) : type.window_pattern, layers + 1);
     std::vector<index_t> windows(static_cast<std::size_t>(pattern), window);
     windows.back() = -1;
     return windows;
@@ -90,20 +105,126 @@ inline const GgufUnreadKeys& gguf_unread_model_keys() {
   return kKeys;
 }
 
-/// The options of a model of architecture llama (also in Mistral's files), qwen2, qwen3, gemma or
-/// gemma2, from a file's keys and tensors. Throws ValueError, naming file and key, for unknown keys
-/// and unsupported values; keys in `ignore_keys` count as missing.
+inline void complete_qwen3(const GgufKeys&, GptOptions& options) {
+  options.layer.attention.query_key_norm = NormKind::rms;
+  options.layer.attention.query_key_norm_eps = options.layer.layer_norm_eps;
+}
+
+inline void complete_gemma(const GgufKeys&, GptOptions& options) {
+  options.scale_embedding = true;
+  options.layer.activation = Activation::gelu_tanh;
+}
+
+/// Gemma's files do not contain the scale: only the model of `layers` layers uses another one than
+/// 1 / sqrt(head_dim).
+inline void set_gemma_scale(GptOptions& options, index_t layers) {
+  MultiHeadAttentionOptions& attention = options.layer.attention;
+  if (attention.scale || options.num_layers != layers) return;
+  attention.scale = 1 / std::sqrt(static_cast<double>(options.layer.d_model) /
+                                  static_cast<double>(options.layer.nhead));
+}
+
+inline void complete_gemma2(const GgufKeys& keys, GptOptions& options) {
+  complete_gemma(keys, options);
+  options.layer.norm_behind = true;
+  options.layer.attention.softcap = keys.not_negative("attn_logit_softcapping", 50);
+  options.logit_softcap = keys.not_negative("final_logit_softcapping", 30);
+  set_gemma_scale(options, 46);
+}
+
+/// Layers with a window have a rotary base of their own, and no scaling.
+inline void complete_gemma3(const GgufKeys& keys, GptOptions& options) {
+  complete_gemma(keys, options);
+  complete_qwen3(keys, options);
+  options.layer.norm_behind = true;
+  set_gemma_scale(options, 62);
+  const RotaryOptions whole = *options.layer.attention.rotary;
+  RotaryOptions local = whole;
+  local.theta = keys.positive("rope.freq_base_swa", 10000);
+  local.scaling = {};
+  for (const index_t window : options.windows) {
+    options.rotary.push_back(window >= 0 ? local : whole);
+  }
+}
+
+inline void complete_olmo2(const GgufKeys& keys, GptOptions& options) {
+  complete_qwen3(keys, options);
+  options.layer.attention.query_key_norm_of_all_heads = true;
+  options.layer.norm_first = false;
+  options.layer.norm_behind = true;
+}
+
+inline void complete_granite(const GgufKeys& keys, GptOptions& options) {
+  const auto factor = [&](std::string_view key) {
+    const double value = keys.finite(key, 0);
+    return value == 0 ? 1 : value;
+  };
+  options.embedding_factor = factor("embedding_scale");
+  options.layer.residual_scale = factor("residual_scale");
+  options.logit_scale = 1 / factor("logit_scale");
+}
+
+/// Every fourth layer has no rotary embedding; the files have no key for it.
+inline void complete_smollm3(const GgufKeys&, GptOptions& options) {
+  const std::optional<RotaryOptions>& rotary = options.layer.attention.rotary;
+  options.rotary = {rotary, rotary, rotary, std::nullopt};
+}
+
+inline void complete_experts(const GgufKeys& keys, GptOptions& options) {
+  MixtureOfExpertsOptions& experts = options.layer.experts;
+  experts.num_experts = keys.count("expert_count");
+  experts.experts_per_token = keys.count("expert_used_count");
+  if (experts.experts_per_token > experts.num_experts) {
+    keys.fail("expert_used_count", concat("be at most ", experts.num_experts),
+              std::to_string(experts.experts_per_token));
+  }
+  experts.dim_feedforward = keys.count("expert_feed_forward_length", options.layer.dim_feedforward);
+}
+
+inline void complete_qwen3moe(const GgufKeys& keys, GptOptions& options) {
+  complete_qwen3(keys, options);
+  complete_experts(keys, options);
+}
+
+inline void complete_olmoe(const GgufKeys& keys, GptOptions& options) {
+  complete_qwen3(keys, options);
+  options.layer.attention.query_key_norm_of_all_heads = true;
+  complete_experts(keys, options);
+  options.layer.experts.normalize = false;
+}
+
+inline constexpr GgufArchitecture kGgufArchitectures[] = {
+    {.name = "llama", .pairs = RotaryPairs::interleaved},
+    {.name = "qwen2"},
+    {.name = "qwen3", .complete = complete_qwen3},
+    {.name = "qwen3moe", .complete = complete_qwen3moe},
+    {.name = "gemma", .complete = complete_gemma},
+    {.name = "gemma2", .window = 4096, .window_pattern = 2, .complete = complete_gemma2},
+    {.name = "gemma3", .window_pattern = 6, .complete = complete_gemma3},
+    {.name = "olmo2", .complete = complete_olmo2},
+    {.name = "olmoe", .complete = complete_olmoe},
+    {.name = "granite", .pairs = RotaryPairs::interleaved, .complete = complete_granite},
+    {.name = "smollm3", .pairs = RotaryPairs::interleaved, .complete = complete_smollm3}};
+
+inline const GgufArchitecture& gguf_architecture(const GgufFile& file) {
+  const auto name = file.get<std::string_view>("general.architecture");
+  std::string known;
+  for (const GgufArchitecture& one : kGgufArchitectures) {
+    if (one.name == name) return one;
+    known.append(known.empty() ? "" : ", ").append(one.name);
+  }
+  throw ValueError(message("LanguageModel",
+                           concat(quote(file.file_name()), ": key \"general.architecture\""),
+                           "be one of " + known, quote(name)));
+}
+
+/// The options of a model of one of kGgufArchitectures (Mistral's files have llama's), from a
+/// file's keys and tensors. Throws ValueError, naming file and key, for unknown keys and
+/// unsupported values; keys in `ignore_keys` count as missing.
 inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
                                    std::span<const std::string> ignore_keys) {
-  const std::string architecture(file.get<std::string_view>("general.architecture"));
-  const bool is_gemma2 = architecture == "gemma2", is_gemma = is_gemma2 || architecture == "gemma",
-             is_qwen3 = architecture == "qwen3", is_llama = architecture == "llama";
-  if (!is_gemma && !is_qwen3 && !is_llama && architecture != "qwen2") {
-    throw ValueError(message("LanguageModel",
-                             concat(quote(file.file_name()), ": key \"general.architecture\""),
-                             "be llama, qwen2, qwen3, gemma or gemma2", quote(architecture)));
-  }
-  const GgufKeys keys(file, architecture + ".", "LanguageModel", ignore_keys);
+  const GgufArchitecture& type = gguf_architecture(file);
+  const GgufKeys keys(file, std::string(type.name) + ".", "LanguageModel", ignore_keys);
   GptOptions options;
   const index_t dim = keys.count("embedding_length"), heads = keys.count("attention.head_count");
   if (dim % heads != 0 && !keys.has("attention.key_length")) {
@@ -113,18 +234,16 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
   options.vocab_size = file.shape(embedding).empty() ? 0 : file.shape(embedding)[0];
   options.num_layers = keys.count("block_count");
   options.tied = !file.contains("output.weight");
-  options.scale_embedding = is_gemma;
   options.positions = Positions::none;
   options.max_positions = max_positions > 0 ? max_positions : keys.count("context_length");
-  options.windows = gguf_windows(keys, is_gemma2, options.num_layers);
+  options.windows = gguf_windows(keys, type, options.num_layers);
   options.layer = {.d_model = dim,
                    .nhead = heads,
                    .dim_feedforward = keys.count("feed_forward_length"),
                    .dropout = 0,  // the value in training; the file does not contain it
-                   .activation = is_gemma ? Activation::gelu_tanh : Activation::silu,
+                   .activation = Activation::silu,
                    .layer_norm_eps = keys.not_negative("attention.layer_norm_rms_epsilon"),
                    .norm_first = true,
-                   .norm_behind = is_gemma2,
                    .bias = file.contains("blk.0.ffn_up.bias"),
                    .gated = true,
                    .norm = NormKind::rms};
@@ -135,26 +254,12 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
   attention.separate_in_proj = true;
   attention.in_proj_bias = file.contains("blk.0.attn_q.bias");
   attention.out_proj_bias = file.contains("blk.0.attn_output.bias");
-  if (is_qwen3) {
-    attention.query_key_norm = NormKind::rms;
-    attention.query_key_norm_eps = options.layer.layer_norm_eps;
-  }
-  // Files of gemma2 do not contain the scale: only the model of 46 layers uses another one than 1 /
-  // sqrt(head_dim).
-  constexpr index_t kLayersOf27B = 46;
   const double scale = keys.finite("attention.scale", 0);
-  if (scale != 0) {
-    attention.scale = scale;
-  } else if (is_gemma2 && options.num_layers == kLayersOf27B) {
-    attention.scale = 1 / std::sqrt(static_cast<double>(dim) / static_cast<double>(heads));
-  }
-  attention.softcap = keys.not_negative("attn_logit_softcapping", is_gemma2 ? 50 : 0);
-  options.logit_softcap = keys.not_negative("final_logit_softcapping", is_gemma2 ? 30 : 0);
-  // Files of llama store the rows of q and k in the order of the paper, others in that of Hugging
-  // Face's files.
-  attention.rotary =
-      gguf_rotary(file, keys, is_llama ? RotaryPairs::interleaved : RotaryPairs::halves,
-                  attention.head_dim, options.max_positions);
+  if (scale != 0) attention.scale = scale;
+  attention.softcap = keys.not_negative("attn_logit_softcapping", 0);
+  options.logit_softcap = keys.not_negative("final_logit_softcapping", 0);
+  attention.rotary = gguf_rotary(file, keys, type.pairs, attention.head_dim, options.max_positions);
+  type.complete(keys, options);
   keys.check_all_read(gguf_unread_model_keys());
   check_gguf_tensors(file, options);
   if (max_positions == 0) {
@@ -167,8 +272,14 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
 
 }  // namespace detail
 
-/// The name of a parameter of Gpt in GGUF files.
-inline std::string gguf_name(std::string_view name) {
+/// A parameter of Gpt in GGUF files: a tensor, or one expert's part of a tensor of all experts.
+struct GgufPart {
+  std::string tensor;
+  std::optional<index_t> expert = {};
+};
+
+/// Where GGUF files hold a parameter of Gpt.
+inline GgufPart gguf_part(std::string_view name) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"embedding.words.", "token_embd."},
       {"lm_head.", "output."},
@@ -184,11 +295,40 @@ inline std::string gguf_name(std::string_view name) {
       {".norm1_behind.", ".post_attention_norm."},
       {".norm2_behind.", ".post_ffw_norm."},
       {".norm2.", ".ffn_norm."},
+      {".moe.router.", ".ffn_gate_inp."},
       {".gate_proj.", ".ffn_gate."},
       {".up_proj.", ".ffn_up."},
       {".down_proj.", ".ffn_down."},
   };
-  return detail::renamed(name, kNames);
+  constexpr std::string_view kExperts = ".moe.experts.";
+  std::string own(name);
+  const std::size_t at = own.find(kExperts);
+  if (at == own.npos) return {.tensor = detail::renamed(own, kNames)};
+  // blocks.layers.0.moe.experts.3.gate_proj.weight: part 3 of blk.0.ffn_gate_exps.weight.
+  const std::size_t number = at + kExperts.size(), dot = own.find('.', number);
+  const index_t expert = std::stoll(own.substr(number, dot - number));
+  own.erase(at, dot - at);
+  std::string tensor = detail::renamed(own, kNames);
+  tensor.insert(tensor.rfind('.'), "_exps");
+  return {.tensor = std::move(tensor), .expert = expert};
+}
+
+/// The tensor or the part as a tensor of its own. Throws ShapeError unless it has this shape.
+inline GgufTensor gguf_tensor(const GgufFile& file, const GgufPart& part,
+                              std::span<const index_t> shape) {
+  if (!part.expert) {
+    file.check(part.tensor, shape);
+    return file.tensor(part.tensor);
+  }
+  GgufTensor tensor = file.tensor(part.tensor);
+  const index_t experts = tensor.shape.empty() ? 0 : tensor.shape[0];
+  std::vector<index_t> whole{(std::max)(experts, *part.expert + 1)};
+  whole.insert(whole.end(), shape.begin(), shape.end());
+  file.check(part.tensor, whole);
+  const std::size_t bytes = tensor.bytes.size() / static_cast<std::size_t>(experts);
+  tensor.bytes = tensor.bytes.subspan(static_cast<std::size_t>(*part.expert) * bytes, bytes);
+  tensor.shape.assign(shape.begin(), shape.end());
+  return tensor;
 }
 
 ATTN_NAMESPACE_END

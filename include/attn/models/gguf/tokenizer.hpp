@@ -21,15 +21,24 @@ inline std::vector<TokenKind> gguf_token_kinds(const GgufKeys& keys) {
   return kinds;
 }
 
+/// Whether words that are tokens are not merged, and texts begin with a token by default. Others
+/// split text as Llama 3 does, but do not do this.
+inline bool is_llama3(std::string_view name) {
+  return pre_tokenizer(name) == PreTokenizer::llama_bpe && name != "smaug-bpe" && name != "dbrx";
+}
+
 inline Tokenizer gguf_byte_level_bpe(const GgufKeys& keys) {
   const auto name = keys.get<std::string_view>("pre", "default");
   const auto kind = pre_tokenizer(name);
-  if (!kind) keys.fail("pre", "be smollm, gpt-2, llama-bpe or qwen2", quote(name));
+  if (!kind) {
+    keys.fail("pre", "be smollm, gpt-2, llama-bpe, qwen2, refact, olmo, smaug-bpe or dbrx",
+              quote(name));
+  }
   return Tokenizer(BpeVocabulary{.tokens = keys.array<std::string_view>("tokens"),
                                  .kinds = gguf_token_kinds(keys),
                                  .merges = keys.array<std::string_view>("merges"),
                                  .pre_tokenizer = *kind,
-                                 .ignore_merges = *kind == PreTokenizer::llama_bpe});
+                                 .ignore_merges = is_llama3(name)});
 }
 
 inline Tokenizer gguf_sentencepiece(const GgufKeys& keys) {
@@ -167,9 +176,8 @@ inline SpecialTokens gguf_special_tokens(const GgufFile& file, const Tokenizer& 
   }
   // Without the key the tokenizer's kind decides: texts of SentencePiece and of Llama 3 begin with
   // the token.
-  const bool begins =
-      keys.get<std::string_view>("model", "") == "llama" ||
-      pre_tokenizer(keys.get<std::string_view>("pre", "")) == PreTokenizer::llama_bpe;
+  const bool begins = keys.get<std::string_view>("model", "") == "llama" ||
+                      detail::is_llama3(keys.get<std::string_view>("pre", ""));
   result.add_bos = result.bos && keys.get<bool>("add_bos_token", begins);
   if (keys.get<bool>("add_eos_token", false)) result.behind = eos;
   return result;

@@ -22,7 +22,8 @@ inline bool holds_kinds(const ConfigFile& config) {
 }
 
 /// Sets the scaling and the number of positions by rope_scaling or rope_parameters.
-inline void read_rope_scaling(const ConfigFile& rope, index_t positions, RotaryOptions& result) {
+inline void read_rope_scaling(const ConfigFile& config, const ConfigFile& rope, index_t positions,
+                              RotaryOptions& result) {
   const auto old_type = rope.get<std::string>("type", "default");
   const auto type = rope.get<std::string>("rope_type", old_type);
   RotaryScaling& s = result.scaling;
@@ -35,14 +36,34 @@ inline void read_rope_scaling(const ConfigFile& rope, index_t positions, RotaryO
     s.kind = Kind::llama3;
   } else if (type == "yarn") {
     s.kind = Kind::yarn;
+  } else if (type == "longrope" || type == "su") {
+    s.kind = Kind::longrope;
   } else if (type != "default") {
-    rope.fail("rope_type", "be default, linear, dynamic, llama3 or yarn", quote(type));
+    rope.fail("rope_type", "be default, linear, dynamic, llama3, yarn or longrope", quote(type));
   }
   if (s.kind == Kind::dynamic) s.original_max_positions = positions;
   if (s.kind == Kind::llama3 || s.kind == Kind::yarn) {
     s.original_max_positions = rope.count("original_max_position_embeddings", positions);
   }
-  if (s.kind == Kind::yarn && !rope.has("factor")) {
+  if (s.kind == Kind::longrope) {
+    // Phi-3 keeps the trained length beside rope_scaling.
+    constexpr std::string_view kTrained = "original_max_position_embeddings";
+    s.original_max_positions = rope.count(kTrained, config.count(kTrained, positions));
+    const auto factors = [&](std::string_view key) {
+      const std::vector<double> list = rope.numbers(key);
+      if (list.size() > RotaryAngles::kMax) {
+        rope.fail(key, concat("have at most ", RotaryAngles::kMax, " numbers"),
+                  std::to_string(list.size()));
+      }
+      return RotaryAngles(list);
+    };
+    result.short_factors = factors("short_factor");
+    result.long_factors = factors("long_factor");
+    if (rope.has("attention_factor")) {
+      s.attention_factor = rope.get<double>("attention_factor");
+    }
+  }
+  if ((s.kind == Kind::yarn || s.kind == Kind::longrope) && !rope.has("factor")) {
     s.factor = static_cast<double>(positions) / static_cast<double>(s.original_max_positions);
   } else if (s.kind != Kind::none) {
     s.factor = rope.get<double>("factor");
@@ -89,7 +110,7 @@ inline RotaryOptions rotary_of(const ConfigFile& config, const PretrainedOptions
   const auto read = [&](const ConfigFile& rope) {
     result.theta = rope.get<double>("rope_theta", result.theta);
     partial = partial_of(rope, partial);
-    read_rope_scaling(rope, positions, result);
+    read_rope_scaling(config, rope, positions, result);
     check_all_read(rope, options);
   };
   if (holds_kinds(config)) {
@@ -108,6 +129,15 @@ inline RotaryOptions rotary_of(const ConfigFile& config, const PretrainedOptions
                 attn::to_string(partial));
   }
   result.dim = static_cast<index_t>(dim);
+  if (result.scaling.kind == RotaryScalingKind::longrope) {
+    for (const RotaryAngles* factors : {&result.short_factors, &result.long_factors}) {
+      if (static_cast<index_t>(factors->size()) == result.dim / 2) continue;
+      config.fail("rope_scaling",
+                  concat("have one short_factor and one long_factor for each of ", result.dim / 2,
+                         " pairs"),
+                  std::to_string(factors->size()));
+    }
+  }
   if (options.max_positions > 0) result.max_positions = options.max_positions;
   return result;
 }
