@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/models/gguf/names.hpp"
 #include "attn/models/gguf/options.hpp"
 #include "attn/models/gguf/tokenizer.hpp"
 #include "attn/models/gguf/weights.hpp"
