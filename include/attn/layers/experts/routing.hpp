@@ -32,7 +32,7 @@ struct MixtureOfExpertsOptions {
   /// (2024), section 2.1.2.
   index_t num_groups = 1;
   index_t groups_per_token = 1;  ///< groups of which a token's experts are chosen
-  index_t dim_shared = 0;    ///< hidden features of an expert that every token uses; 0: none
+  index_t dim_shared = 0;        ///< hidden features of an expert that every token uses; 0: none
   bool shared_gate = false;  ///< the shared expert's result is multiplied by sigmoid(a linear map)
 };
 
