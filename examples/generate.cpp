@@ -143,7 +143,7 @@ int run() {
   const InductionGpt three(words.size(), 3);
   attn::GptSession<float> session(three.model, 1, 1000, three.call());
   const auto verse = attn::generate(session, words.encode(rhyme(10) + start, 1),
-                                    {.max_new_tokens = 100, .stop_token = stop});
+                                    {.max_new_tokens = 100, .stop_tokens = {stop}});
   const std::string told = start + words.text(verse[0]) + " ";
   const bool is_right = rhyme(10) + told == rhyme(11);
   std::printf("%s ..%s\n(%s)\n\n", start.c_str(), words.text(verse[0]).c_str(),
@@ -156,7 +156,7 @@ int run() {
   const auto verses =
       attn::generate(sampled, words.encode(rhyme(10) + "This is", kRows),
                      {.max_new_tokens = 100,
-                      .stop_token = stop,
+                      .stop_tokens = {stop},
                       .sampling = attn::SamplingOptions{.temperature = 3, .top_k = 8, .seed = 1}});
   for (const auto& row : verses) std::printf("This is%s\n", words.text(row).c_str());
 
@@ -164,7 +164,7 @@ int run() {
   attn::GptSession<float> beams(one.model, kRows, 1000, one.call());
   const auto found = attn::beam_search(
       beams, words.encode(rhyme(10) + "This is", 1),
-      {.num_beams = kRows, .max_new_tokens = 100, .stop_token = stop, .length_penalty = 0});
+      {.num_beams = kRows, .max_new_tokens = 100, .stop_tokens = {stop}, .length_penalty = 0});
   std::printf("\n");
   for (const auto& hypothesis : found[0]) {
     std::printf("%5.2f  This is%s\n", std::exp(hypothesis.log_probability),

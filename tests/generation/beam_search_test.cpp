@@ -41,7 +41,7 @@ struct Task {
   }
   bool is_finished(const Tokens& tokens) const {
     return std::ssize(tokens) == options.max_new_tokens ||
-           (!tokens.empty() && tokens.back() == options.stop_token);
+           (!tokens.empty() && std::ranges::count(options.stop_tokens, tokens.back()) > 0);
   }
   /// Every way to go on from there by one token.
   std::vector<Hypothesis> continued(const Hypothesis& from) const {
@@ -92,7 +92,7 @@ std::vector<Hypothesis> plain_search(const Task& task) {
     keep_best(candidates, 2 * beams, &Hypothesis::log_probability);
     live.clear();
     for (const Hypothesis& h : candidates) {
-      const bool stops = h.tokens.back() == task.options.stop_token;
+      const bool stops = std::ranges::count(task.options.stop_tokens, h.tokens.back()) > 0;
       if (stops) finished.push_back(h);
       if (!stops && std::ssize(live) < beams) live.push_back(h);
     }
@@ -140,7 +140,7 @@ TEST(BeamSearch, AWideBeamFindsTheBestOfAllSequences) {
     SCOPED_TRACE(random.trace());
     BeamSearchOptions options{.num_beams = 81, .max_new_tokens = random.integer(1, 5)};
     options.length_penalty = random.pick<double>({0, 0.6, 1, 2});
-    if (random.chance(0.8)) options.stop_token = random.integer(0, 2);
+    if (random.chance(0.8)) options.stop_tokens = {random.integer(0, 2)};
     compare(random, 3, options, all_finished);
   }
 }
@@ -152,7 +152,7 @@ TEST(BeamSearch, ANarrowBeamIsAPlainSearch) {
     BeamSearchOptions options{.num_beams = random.integer(1, 6),
                               .max_new_tokens = random.integer(1, 12)};
     options.length_penalty = random.pick<double>({0, 0.6, 1, 2});
-    if (random.chance(0.8)) options.stop_token = random.integer(0, 4);
+    if (random.chance(0.8)) options.stop_tokens = {random.integer(0, 4)};
     compare(random, random.integer(5, 12), options, plain_search);
   }
 }
@@ -190,10 +190,11 @@ struct Bigrams {
 TEST(BeamSearch, SeesBeyondTheLikeliestFirstToken) {
   const Tensor2<index_t> prompts({1, 1}, {3});
   Bigrams greedy{1}, model{2};
-  EXPECT_EQ(generate(greedy, prompts, {.max_new_tokens = 50, .stop_token = 0}).at(0),
+  EXPECT_EQ(generate(greedy, prompts, {.max_new_tokens = 50, .stop_tokens = {0}}).at(0),
             (Tokens{1, 0}));
-  const auto found = beam_search(
-      model, prompts, {.num_beams = 2, .max_new_tokens = 50, .stop_token = 0, .length_penalty = 0});
+  const auto found =
+      beam_search(model, prompts,
+                  {.num_beams = 2, .max_new_tokens = 50, .stop_tokens = {0}, .length_penalty = 0});
   EXPECT_EQ(found.at(0).at(0).tokens, (Tokens{2, 0}));
   EXPECT_NEAR(found.at(0).at(0).log_probability, std::log(0.4 * 0.9), 1e-12);
   EXPECT_EQ(found.at(0).at(1).tokens, (Tokens{1, 0}));

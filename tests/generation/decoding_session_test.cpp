@@ -103,7 +103,7 @@ TYPED_TEST(DecodingSessionTest, GptGeneratesAsWithoutCache) {
     const Tensor2<index_t> prompts = random_tokens(random, batch, prompt_len);
     Tensor1<index_t> lengths({batch});
     for (index_t& length : lengths.elements()) length = random.integer(1, prompt_len);
-    GenerationOptions options{.max_new_tokens = 20, .stop_token = 3};
+    GenerationOptions options{.max_new_tokens = 20, .stop_tokens = {3}};
     if (random.chance(0.5)) options.prompt_lengths = lengths;
     for (const bool sampled : {false, true}) {
       if (sampled)
@@ -124,7 +124,7 @@ TYPED_TEST(DecodingSessionTest, GptBeamSearchAsWithoutCache) {
     const auto model = random_gpt<T>(random, draw % 2 == 1);
     const index_t batch = random.integer(1, 2), beams = random.integer(2, 5);
     const Tensor2<index_t> prompts = random_tokens(random, batch, 5);
-    const BeamSearchOptions options{.num_beams = beams, .max_new_tokens = 12, .stop_token = 3};
+    const BeamSearchOptions options{.num_beams = beams, .max_new_tokens = 12, .stop_tokens = {3}};
     GptSession<T> session(model, batch * beams, 20);
     Uncached<T> anew(batch * beams, [&](const auto& tokens) { return model(tokens); });
     expect_same(beam_search(session, prompts, options), beam_search(anew, prompts, options));
@@ -163,14 +163,14 @@ TYPED_TEST(DecodingSessionTest, Seq2SeqAsWithoutCache) {
       }
       return result;
     };
-    GenerationOptions options{.max_new_tokens = 16, .stop_token = 2};
+    GenerationOptions options{.max_new_tokens = 16, .stop_tokens = {2}};
     for (const bool sampled : {false, true}) {
       if (sampled) options.sampling = SamplingOptions{.seed = draw};
       Seq2SeqSession<T> session(model, src, 17);
       Uncached<T> anew(batch, [&](const auto& tokens) { return model(src, tokens); });
       EXPECT_EQ(generate(session, start, options), generate(anew, start, options));
     }
-    const BeamSearchOptions search{.num_beams = beams, .max_new_tokens = 12, .stop_token = 2};
+    const BeamSearchOptions search{.num_beams = beams, .max_new_tokens = 12, .stop_tokens = {2}};
     const Tensor2<index_t> sources = repeated(beams);
     Seq2SeqSession<T> session(model, src, 17, beams);
     Uncached<T> anew(batch * beams, [&](const auto& tokens) { return model(sources, tokens); });

@@ -28,9 +28,14 @@ Tokens continuation(Tokens history, const GenerationOptions& options, std::uint3
     Tensor1<float> logits({kWords});
     for (index_t i = 0; i < kWords; ++i)
       logits(i) = static_cast<float>(values[static_cast<std::size_t>(i)]);
+    for (const index_t stop : options.stop_tokens) {
+      if (std::ssize(tokens) < options.min_new_tokens) {
+        logits(stop) = -std::numeric_limits<float>::infinity();
+      }
+    }
     tokens.push_back(sampler ? (*sampler)(logits) : likeliest_token(logits));
     history.push_back(tokens.back());
-    if (tokens.back() == options.stop_token) break;
+    if (std::ranges::count(options.stop_tokens, tokens.back()) > 0) break;
   }
   return tokens;
 }
@@ -45,7 +50,10 @@ TEST(Generate, EveryRowIsItsPromptsContinuation) {
     for (index_t& token : prompts.elements()) token = random.integer(0, kWords - 1);
     for (index_t& length : lengths.elements()) length = random.integer(1, prompt_len);
     GenerationOptions options{.max_new_tokens = random.integer(1, 12)};
-    if (random.chance(0.7)) options.stop_token = random.integer(0, kWords - 1);
+    if (random.chance(0.3)) options.min_new_tokens = random.integer(0, options.max_new_tokens);
+    for (int n = 0; n < 2; ++n) {
+      if (random.chance(0.5)) options.stop_tokens.push_back(random.integer(0, kWords - 1));
+    }
     if (random.chance(0.6))
       options.sampling = SamplingOptions{.top_k = random.integer(0, 5), .seed = draw};
     if (random.chance(0.6)) {
@@ -75,7 +83,7 @@ TEST(Generate, EndsWhenEveryRowHasStopped) {
   const index_t first = generate(probe, prompt, {.max_new_tokens = 1}).at(0).at(0);
   ToyDecoder model(2, kWords);
   const auto generated = generate(model, Tensor2<index_t>({2, 3}, {1, 2, 3, 1, 2, 3}),
-                                  {.max_new_tokens = 100, .stop_token = first});
+                                  {.max_new_tokens = 100, .stop_tokens = {first}});
   EXPECT_EQ(generated, (std::vector<Tokens>{{first}, {first}}));
   EXPECT_EQ(model.steps, 1);
 }

@@ -32,13 +32,25 @@ GeneratedText answer_to(const Ids& ids, const TextGenerationOptions& options,
   return generate_text(model, session, ids, options);
 }
 
+TEST(GenerateText, EndTokensWaitForMinNewTokens) {
+  const Ids prompt = tiny_model().encode_raw("hello");
+  const std::vector<index_t>& ends = tiny_model().end_tokens();
+  TextGenerationOptions options{.max_new_tokens = 40};
+  for (const index_t end : ends) options.logits.bias.emplace_back(end, 1000.0f);
+  EXPECT_EQ(answer_to(prompt, options).ids.size(), 1u);
+  options.min_new_tokens = 7;
+  const GeneratedText found = answer_to(prompt, options);
+  EXPECT_EQ(found.ids.size(), 8u);
+  EXPECT_EQ(found.end, AnswerEnd::end_token);
+}
+
 TEST(GenerateText, IsGreedyGenerateWithItsText) {
   const Ids prompt = tiny_model().encode_raw("hello");
   const GeneratedText found = answer_to(prompt, {.max_new_tokens = 20, .log_probabilities = true});
   GptSession<float> session(tiny_model().gpt(), 1, 128);
   const auto expected =
       generate(session, TensorView2<const index_t>(prompt.data(), {1, std::ssize(prompt)}),
-               {.max_new_tokens = 20, .stop_token = 261});
+               {.max_new_tokens = 20, .stop_tokens = {261}});
   EXPECT_EQ(found.ids, expected[0]);
   EXPECT_EQ(found.text, valid_utf8(tiny_model().tokenizer().decode(found.ids, false)));
   // What it says of its own tokens is what the whole text is scored with.

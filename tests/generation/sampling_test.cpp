@@ -2,10 +2,14 @@
 #include "attn/generation/sampling.hpp"
 
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <numeric>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "attn/generation/logits.hpp"
 
 #include "support/error_of.hpp"
 #include "support/random.hpp"
@@ -29,13 +33,29 @@ std::vector<int> counts(const SamplingOptions& options, const Tensor1<T>& logits
   return count;
 }
 
-/// Probabilities as the definitions say, one after the other: temperature, top k, top p, min p.
+/// Probabilities as the definitions say, one after the other: top n sigma, temperature, top k, top p,
+/// min p, typical p.
 template <class T>
 std::vector<double> probabilities(const SamplingOptions& options, const Tensor1<T>& logits) {
   const auto n = static_cast<std::size_t>(logits.size());
   std::vector<double> p(n);
   for (std::size_t i = 0; i < n; ++i)
     p[i] = std::exp(static_cast<double>(logits.data()[i]) / options.temperature);
+  if (options.top_n_sigma > 0) {
+    std::vector<double> finite;
+    for (const T x : logits.elements()) {
+      if (x != -std::numeric_limits<T>::infinity()) finite.push_back(static_cast<double>(x));
+    }
+    const double count = static_cast<double>(finite.size());
+    const double mean = std::accumulate(finite.begin(), finite.end(), 0.0) / count;
+    double squares = 0;
+    for (const double x : finite) squares += (x - mean) * (x - mean);
+    const double lowest = *std::max_element(finite.begin(), finite.end()) -
+                          options.top_n_sigma * std::sqrt(squares / count);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (static_cast<double>(logits.data()[i]) < lowest) p[i] = 0;
+    }
+  }
   const auto normalise = [&] {
     const double total = std::accumulate(p.begin(), p.end(), 0.0);
     for (double& x : p) x /= total;
@@ -58,6 +78,19 @@ std::vector<double> probabilities(const SamplingOptions& options, const Tensor1<
     if (x < options.min_p * p[order[0]]) x = 0;
   }
   normalise();
+  if (options.typical_p < 1) {
+    double entropy = 0;
+    for (const double x : p) entropy -= x > 0 ? x * std::log(x) : 0;
+    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return std::abs(-std::log(p[a]) - entropy) < std::abs(-std::log(p[b]) - entropy);
+    });
+    reached = 0;
+    for (std::size_t i : order) {
+      if (reached >= options.typical_p) p[i] = 0;
+      reached += p[i];
+    }
+    normalise();
+  }
   return p;
 }
 
@@ -82,6 +115,8 @@ TEST(Sampler, FrequenciesAreTheProbabilities) {
     if (random.chance(0.5)) options.top_k = random.integer(1, 14);
     if (random.chance(0.5)) options.top_p = random.pick<double>({0.05, 0.5, 0.9, 0.999});
     if (random.chance(0.3)) options.min_p = random.pick<double>({0.01, 0.1, 0.5, 1});
+    if (random.chance(0.3)) options.typical_p = random.pick<double>({0.2, 0.7, 0.95});
+    if (random.chance(0.3)) options.top_n_sigma = random.pick<double>({0.5, 1, 2});
     options.top_k = std::min(options.top_k, logits.size());
     constexpr int kDraws = 20000;
     const auto p = probabilities(options, logits);
@@ -92,6 +127,92 @@ TEST(Sampler, FrequenciesAreTheProbabilities) {
           << "token " << i << ": " << count[i] << " of probability " << p[i];
     }
   }
+}
+
+/// no_repeat_ngram, then temperature, top k, top p, min p and typical p as in transformers.
+TEST(Sampler, KeepsWhatTransformersKeeps) {
+  std::ifstream file(ATTN_TEST_DATA_DIR "/sampling/cases.json");
+  for (const nlohmann::json& one : nlohmann::json::parse(file)) {
+    const auto list = one.at("logits").get<std::vector<double>>();
+    Tensor1<double> logits({std::ssize(list)});
+    std::copy(list.begin(), list.end(), logits.data());
+    const auto ids = one.at("ids").get<std::vector<index_t>>();
+    adjust_logits(logits.view(), ids, {.no_repeat_ngram = one.at("no_repeat_ngram")});
+    constexpr int kDraws = 20000;
+    const auto count = counts({.temperature = one.at("temperature"),
+                               .top_k = one.at("top_k"),
+                               .top_p = one.at("top_p"),
+                               .min_p = one.at("min_p"),
+                               .typical_p = one.at("typical_p")},
+                              logits, kDraws);
+    const auto p = one.at("probabilities").get<std::vector<double>>();
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      EXPECT_EQ(count[i] > 0, p[i] > 0) << "token " << i;
+      EXPECT_LE(std::abs(count[i] - kDraws * p[i]), 6 * std::sqrt(kDraws * p[i] * (1 - p[i])));
+    }
+  }
+}
+
+TEST(Sampler, XtcRemovesAllButTheLastOfTheTopChoices) {
+  // Probabilities 0.5, 0.25, 0.15, 0.1 at temperature 1, whatever the temperature is.
+  Tensor1<double> logits({4}, {std::log(0.15), std::log(0.5), std::log(0.1), std::log(0.25)});
+  SamplingOptions options{.temperature = 2, .xtc_probability = 1, .xtc_threshold = 0.2};
+  std::vector<int> count = counts(options, logits, 2000);
+  EXPECT_EQ(count[1], 0);
+  EXPECT_GT(count[0] * count[2] * count[3], 0);
+  options.xtc_threshold = 0.3;  // only one token reaches it
+  EXPECT_GT(counts(options, logits, 2000)[1], 0);
+  options.xtc_threshold = 0.2;
+  options.xtc_probability = 0.25;
+  const double share =
+      std::sqrt(0.5) / (std::sqrt(0.5) + std::sqrt(0.25) + std::sqrt(0.15) + std::sqrt(0.1));
+  constexpr int kDraws = 20000;
+  const double p = 0.75 * share;
+  EXPECT_NEAR(counts(options, logits, kDraws)[1], kDraws * p, 6 * std::sqrt(kDraws * p * (1 - p)));
+}
+
+TEST(Sampler, MirostatDrawsTokensOfTheTargetSurprise) {
+  Random random(60);
+  const auto logits = random.tensor<double, 1>({500}, 2);
+  for (const double tau : {2.0, 4.0, 5.5}) {
+    Sampler sampler({.mirostat_tau = tau, .mirostat_eta = 0.1}, 500);
+    // Surprise within all tokens is at least that within the tokens that are kept.
+    double total = 0, sum = 0;
+    for (const double x : logits.elements()) total += std::exp(x);
+    constexpr int kDraws = 20000;
+    for (int i = 0; i < kDraws; ++i) sum -= std::log2(std::exp(logits(sampler(logits))) / total);
+    EXPECT_GT(sum / kDraws, tau - 0.1) << tau;
+  }
+  // Without a limit that moves, tokens above twice the target never come.
+  Sampler fixed({.mirostat_tau = 1.5, .mirostat_eta = 0}, 4);
+  const Tensor1<double> four({4}, {std::log(0.5), std::log(0.3), std::log(0.11), std::log(0.09)});
+  for (int i = 0; i < 2000; ++i) EXPECT_LT(fixed(four), 2);
+}
+
+TEST(AdjustLogits, DryGrowsWithTheRepetition) {
+  // 1 2 3 came before 4, 2 3 before 5: both continue the end 1 2 3.
+  const std::vector<index_t> ids{1, 2, 3, 4, 2, 3, 5, 1, 2, 3};
+  Tensor1<float> logits({8});
+  adjust_logits(logits.view(), ids, {.dry_multiplier = 2, .dry_base = 3, .dry_allowed_length = 2});
+  EXPECT_EQ(logits(4), -2.0f * 3);
+  EXPECT_EQ(logits(5), -2.0f);
+  for (const index_t other : {0, 1, 2, 3, 6, 7}) EXPECT_EQ(logits(other), 0);
+  Tensor1<float> broken({8});
+  adjust_logits(broken.view(), ids,
+                {.dry_multiplier = 2, .dry_allowed_length = 2, .dry_breakers = {2}});
+  for (const float logit : broken.elements()) EXPECT_EQ(logit, 0);
+}
+
+TEST(AdjustLogits, ErrorsOfTheNewOptions) {
+  const auto error = [](const LogitOptions& options) {
+    Tensor1<float> logits({4});
+    return error_of<ValueError>([&] { adjust_logits(logits.view(), {}, options); });
+  };
+  EXPECT_TRUE(
+      contains(error({.dry_multiplier = -1}), "dry_multiplier must be finite and at least 0"));
+  EXPECT_TRUE(contains(error({.dry_base = 0.5}), "dry_base must be finite and at least 1"));
+  EXPECT_TRUE(contains(error({.dry_allowed_length = 0}), "dry_allowed_length must be at least 1"));
+  EXPECT_TRUE(contains(error({.no_repeat_ngram = -1}), "no_repeat_ngram must be at least 0"));
 }
 
 TEST(Sampler, OneCandidateIsTheLikeliest) {
@@ -144,6 +265,12 @@ TEST(SamplerErrors, OptionsAndLogits) {
   EXPECT_TRUE(contains(error({.top_p = kNaN}), "top_p must lie in (0, 1]"));
   EXPECT_TRUE(contains(error({.min_p = -0.1}), "min_p must lie in [0, 1]; found -0.1"));
   EXPECT_TRUE(contains(error({.min_p = kNaN}), "min_p must lie in [0, 1]"));
+  EXPECT_TRUE(contains(error({.top_n_sigma = -1}), "top_n_sigma must be finite and at least 0"));
+  EXPECT_TRUE(contains(error({.typical_p = 0}), "typical_p must lie in (0, 1]"));
+  EXPECT_TRUE(contains(error({.xtc_probability = 2}), "xtc_probability must lie in [0, 1]"));
+  EXPECT_TRUE(contains(error({.xtc_threshold = -1}), "xtc_threshold must lie in [0, 1]"));
+  EXPECT_TRUE(contains(error({.mirostat_tau = kInf}), "mirostat_tau must be finite"));
+  EXPECT_TRUE(contains(error({.mirostat_eta = -1}), "mirostat_eta must be finite"));
   EXPECT_TRUE(contains(error({}, 0), "vocab_size must be at least 1; found 0"));
 
   // A refused row draws nothing: what follows is as if it had not been there.

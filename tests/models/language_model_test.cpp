@@ -52,6 +52,26 @@ TEST(LanguageModel, HasTheLogitsOfPlainLoops) {
   }
 }
 
+// Of any tensor the file may hold codes: norms are dequantised.
+TEST(LanguageModel, CodesOfNormsAreLoaded) {
+  TinyLlama tiny(7);
+  for (const char* name : {"output_norm.weight", "blk.1.attn_norm.weight"}) {
+    TinyLlama::Weight& weight = tiny.weights.at(name);
+    weight.type = GgufType::Q8_0;
+    weight.blocks.assign(34, std::byte{40});  // a scale of 0.0334, then 32 codes of 40
+    weight.values.resize(TinyLlama::kDim);
+    dequantize_gguf(GgufType::Q8_0, weight.blocks, weight.values);
+  }
+  const TempFolder folder;
+  const LanguageModel model(tiny.save(folder));
+  const Ids ids{5, 90, 33, 200};
+  const auto expected = tiny.logits(ids);
+  const auto found = model.gpt()(TensorView2<const index_t>(ids.data(), {1, std::ssize(ids)}));
+  for (index_t j = 0; j < found.extent(2); ++j) {
+    EXPECT_NEAR(found(0, 3, j), expected[3][static_cast<std::size_t>(j)], 1e-4);
+  }
+}
+
 TEST(LanguageModel, CodesBesideBiasesHaveTheBitsOfFloats) {
   TinyLlama tiny(11, false, "qwen2");
   const TempFolder folder;

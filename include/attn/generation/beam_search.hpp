@@ -10,7 +10,7 @@ ATTN_NAMESPACE_BEGIN
 struct BeamSearchOptions {
   index_t num_beams = 4;       ///< hypotheses per prompt; the session has as many rows per prompt
   index_t max_new_tokens = 0;  ///< per hypothesis, at least 1
-  std::optional<index_t> stop_token = {};  ///< ends a hypothesis and is its last token
+  std::vector<index_t> stop_tokens = {};  ///< each ends a hypothesis and is its last token
   /// Length penalty alpha, at least 0; 0: none; larger values favour longer hypotheses.
   double length_penalty = 0.6;
   Execution execution = {};  ///< of the search; the session has its own
@@ -57,7 +57,7 @@ class BeamSearch {
     ++length_;
     std::vector<Beam> next;
     for (const Candidate& candidate : candidates_) {
-      const bool stops = candidate.token == options_.stop_token;
+      const bool stops = std::ranges::count(options_.stop_tokens, candidate.token) > 0;
       if (!stops && std::ssize(next) == options_.num_beams) continue;
       const index_t node = std::ssize(nodes_);
       nodes_.push_back({candidate.token, live_[static_cast<std::size_t>(candidate.beam)].node});

@@ -26,7 +26,8 @@ concept CachedDecoder =
 
 struct GenerationOptions {
   index_t max_new_tokens = 0;                      ///< per row, at least 1
-  std::optional<index_t> stop_token = {};          ///< ends a row and is its last token
+  index_t min_new_tokens = 0;                      ///< per row, before a stop token may come
+  std::vector<index_t> stop_tokens = {};           ///< each ends a row and is its last token
   std::optional<SamplingOptions> sampling = {};    ///< greedy if not given
   TensorView1<const index_t> prompt_lengths = {};  ///< (batch); all prompt_len if not given
 };
@@ -123,6 +124,11 @@ std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index
       longest = (std::max)(longest, length);
     }
   }
+  detail::check_generation("generate", "min_new_tokens", options.min_new_tokens, 0,
+                           options.max_new_tokens);
+  for (const index_t stop : options.stop_tokens) {
+    detail::check_generation("generate", "stop_tokens", stop, 0, model.vocab_size() - 1);
+  }
   if (batch > 0) detail::check_room("generate", model, longest, options.max_new_tokens);
   std::vector<Sampler> samplers;
   for (index_t b = 0; options.sampling && b < batch; ++b) {
@@ -139,12 +145,17 @@ std::vector<std::vector<index_t>> generate(Model& model, TensorView2<const index
       std::vector<index_t>& row = generated[static_cast<std::size_t>(b)];
       const auto is_done = [&] {
         return std::ssize(row) == options.max_new_tokens ||
-               (!row.empty() && row.back() == options.stop_token);
+               (!row.empty() && std::ranges::count(options.stop_tokens, row.back()) > 0);
       };
       if (seen < (options.prompt_lengths ? options.prompt_lengths(b) : prompt_len)) {
         next(b, 0) = prompts(b, seen);
       } else if (!is_done()) {
         const auto scores = logits.view().select(0, b);
+        if (std::ssize(row) < options.min_new_tokens) {
+          using Logit = typename Model::value_type;
+          for (const index_t stop : options.stop_tokens)
+            scores(stop) = -std::numeric_limits<Logit>::infinity();
+        }
         next(b, 0) = options.sampling ? samplers[static_cast<std::size_t>(b)](scores)
                                       : likeliest_token(scores);
         row.push_back(next(b, 0));

@@ -15,6 +15,7 @@ ATTN_NAMESPACE_BEGIN
 
 struct TextGenerationOptions {
   index_t max_new_tokens = 0;                    ///< at least 1, including the end token
+  index_t min_new_tokens = 0;                    ///< before an end token may come
   std::optional<SamplingOptions> sampling = {};  ///< default: greedy
   LogitOptions logits = {};  ///< penalties and biases; penalties include the prompt's tokens
   /// Called with the logits (vocab_size) and all tokens so far, before penalties; may change the
@@ -180,6 +181,10 @@ class TextGeneration {
     if (options_.log_probabilities) plain = Tensor1<float>(TensorView1<const float>(row));
     if (options_.logit_processor) options_.logit_processor(row, all);
     if (options_.logits.changes()) adjust_logits(row, all, options_.logits);
+    if (std::ssize(result_.ids) < options_.min_new_tokens) {
+      for (const index_t end : model_.end_tokens())
+        row(end) = -std::numeric_limits<float>::infinity();
+    }
     const index_t id = sampler_ ? (*sampler_)(row) : likeliest_token(row);
     if (options_.log_probabilities) {
       result_.log_probabilities.push_back(log_probability(plain.view(), id));

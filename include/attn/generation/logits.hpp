@@ -1,8 +1,10 @@
-// adjust_logits: repetition, presence and frequency penalties, and biases.
+// adjust_logits: penalties of repetition, forbidden n-grams, and biases.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -18,19 +20,46 @@ struct LogitOptions {
   double repetition_penalty = 1;
   double presence_penalty = 0;   ///< subtracted from the logit of each token that occurred
   double frequency_penalty = 0;  ///< subtracted once per occurrence
+  /// DRY: a token that would continue a repetition of the last n >= dry_allowed_length tokens loses
+  /// dry_multiplier dry_base^(n - dry_allowed_length); 0: off.
+  double dry_multiplier = 0;
+  double dry_base = 1.75;          ///< growth of the loss with each token of the repetition
+  index_t dry_allowed_length = 2;  ///< the shortest repetition that costs
+  std::vector<index_t> dry_breakers = {};  ///< tokens that no repetition contains, such as newlines
+  index_t no_repeat_ngram = 0;             ///< no sequence of so many tokens occurs twice; 0: off
   std::vector<std::pair<index_t, float>> bias = {};  ///< (token, value added to its logit)
 
   bool changes() const {
     return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0 ||
-           !bias.empty();
+           dry_multiplier != 0 || no_repeat_ngram != 0 || !bias.empty();
   }
 };
 
+namespace detail {
+
+/// Calls f(token, n) for each token that followed an earlier occurrence of the last n tokens, with
+/// the largest n of that occurrence; `breakers` end an occurrence.
+template <class F>
+void for_continuations(std::span<const index_t> ids, std::span<const index_t> breakers, F f) {
+  const std::size_t count = ids.size();
+  for (std::size_t next = 1; next < count; ++next) {
+    std::size_t n = 0;
+    while (n < next && ids[next - 1 - n] == ids[count - 1 - n] &&
+           std::ranges::count(breakers, ids[count - 1 - n]) == 0) {
+      ++n;
+    }
+    if (n > 0) f(ids[next], static_cast<index_t>(n));
+  }
+}
+
+}  // namespace detail
+
 /// Changes logits (vocab_size) of the token after `ids`, in place: applies the repetition penalty
 /// (divides positive logits of tokens in `ids`, multiplies negative ones), the other penalties,
-/// then biases; -inf stays -inf. Throws ValueError for a penalty out of range and for an id outside
-/// the vocabulary, before anything is written. Sources: Keskar et al., "CTRL" (2019), section 4.1;
-/// the API of OpenAI for presence and frequency.
+/// DRY, biases, then no_repeat_ngram; -inf stays -inf. Throws ValueError for an option out of range
+/// and for an id outside the vocabulary, before anything is written. Sources: Keskar et al., "CTRL"
+/// (2019), section 4.1; the API of OpenAI for presence and frequency; DRY: the option of llama.cpp;
+/// n-grams: Paulus et al., "A deep reinforced model" (2017), section 2.5.
 template <class T>
 void adjust_logits(TensorView1<T> logits, std::span<const index_t> ids,
                    const LogitOptions& options) {
@@ -44,6 +73,14 @@ void adjust_logits(TensorView1<T> logits, std::span<const index_t> ids,
         to_string(options.presence_penalty));
   check(std::isfinite(options.frequency_penalty), "frequency_penalty", "be finite",
         to_string(options.frequency_penalty));
+  check(options.dry_multiplier >= 0 && std::isfinite(options.dry_multiplier), "dry_multiplier",
+        "be finite and at least 0", to_string(options.dry_multiplier));
+  check(options.dry_base >= 1 && std::isfinite(options.dry_base), "dry_base",
+        "be finite and at least 1", to_string(options.dry_base));
+  check(options.dry_allowed_length >= 1, "dry_allowed_length", "be at least 1",
+        std::to_string(options.dry_allowed_length));
+  check(options.no_repeat_ngram >= 0, "no_repeat_ngram", "be at least 0",
+        std::to_string(options.no_repeat_ngram));
   const auto check_id = [&](index_t id) {
     check(id >= 0 && id < logits.extent(0), "every token",
           "lie in 0 .. " + std::to_string(logits.extent(0) - 1), std::to_string(id));
@@ -63,7 +100,25 @@ void adjust_logits(TensorView1<T> logits, std::span<const index_t> ids,
     logit -= options.presence_penalty + options.frequency_penalty * static_cast<double>(count);
     logits(id) = static_cast<T>(logit);
   }
+  if (options.dry_multiplier > 0) {
+    std::unordered_map<index_t, index_t> longest;
+    detail::for_continuations(ids, options.dry_breakers, [&](index_t id, index_t n) {
+      if (n >= options.dry_allowed_length) longest[id] = (std::max)(longest[id], n);
+    });
+    for (const auto& [id, n] : longest) {
+      const auto power = static_cast<double>(n - options.dry_allowed_length);
+      const double loss = options.dry_multiplier * std::pow(options.dry_base, power);
+      logits(id) = static_cast<T>(static_cast<double>(logits(id)) - loss);
+    }
+  }
   for (const auto& [id, gain] : options.bias) logits(id) += static_cast<T>(gain);
+  if (options.no_repeat_ngram == 1) {
+    for (const auto& [id, count] : counts) logits(id) = -std::numeric_limits<T>::infinity();
+  } else if (options.no_repeat_ngram > 1) {
+    detail::for_continuations(ids, {}, [&](index_t id, index_t n) {
+      if (n >= options.no_repeat_ngram - 1) logits(id) = -std::numeric_limits<T>::infinity();
+    });
+  }
 }
 
 ATTN_NAMESPACE_END

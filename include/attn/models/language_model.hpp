@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <set>
+#include <string>
+
 #include "attn/models/gguf/names.hpp"
 #include "attn/models/gguf/options.hpp"
 #include "attn/models/gguf/tokenizer.hpp"
@@ -186,11 +189,14 @@ class LanguageModel {
       dequantize_gguf(tensor.type, tensor.bytes,
                       {out.data(), static_cast<std::size_t>(out.size())});
     };
+    std::set<std::string, std::less<>> matrices;
+    visit_weights<float>(
+        gpt_, [&](std::string_view name, WeightSlot<float>&) { matrices.emplace(name); });
     gpt_.visit_parameters([&]<int Rank>(std::string_view name, TensorView<float, Rank> out) {
       const GgufPart part = gguf_part(name);
       used.push_back(part.tensor);
       const GgufTensor tensor = gguf_tensor(file, part, out.shape());
-      if (keeps_codes(tensor)) return;
+      if (keeps_codes(tensor) && matrices.contains(name)) return;
       load(tensor, out);
       file.release(part.tensor);
     });

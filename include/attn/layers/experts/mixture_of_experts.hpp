@@ -89,7 +89,7 @@ class MixtureOfExperts {
     combine(routing, results, residual, shared, gate, to, execution);
   }
 
-  /// See Linear::pack(). The router is not packed.
+  /// See Linear::pack(). The router and the gate are not packed.
   void pack() {
     for (FeedForward<T>& expert : experts) expert.pack();
     if (options_.dim_shared > 0) shared_expert.pack();
@@ -196,7 +196,8 @@ class MixtureOfExperts {
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
     if (!self) return;
-    self.router.visit_parameters(f.under("router."));
+    // Not as weights of Linear: quantize() does not compress the router and the gate.
+    f.under("router.").visit("weight", self.router.weight);
     f.visit("correction_bias", self.correction_bias);
     for (std::size_t e = 0; e < self.experts.size(); ++e) {
       self.experts[e].visit_parameters(f.under("experts." + std::to_string(e) + "."));
@@ -205,7 +206,7 @@ class MixtureOfExperts {
       self.shared_expert.visit_parameters(f.under("shared_expert."));
     }
     if (self.options_.shared_gate) {
-      self.shared_expert_gate.visit_parameters(f.under("shared_expert_gate."));
+      f.under("shared_expert_gate.").visit("weight", self.shared_expert_gate.weight);
     }
   }
 
