@@ -23,8 +23,8 @@ struct LogitOptions {
   /// DRY: a token that would continue a repetition of the last n >= dry_allowed_length tokens loses
   /// dry_multiplier dry_base^(n - dry_allowed_length); 0: off.
   double dry_multiplier = 0;
-  double dry_base = 1.75;          ///< growth of the loss with each token of the repetition
-  index_t dry_allowed_length = 2;  ///< the shortest repetition that costs
+  double dry_base = 1.75;                  ///< growth of the loss with each token of the repetition
+  index_t dry_allowed_length = 2;          ///< the shortest repetition that costs
   std::vector<index_t> dry_breakers = {};  ///< tokens that no repetition contains, such as newlines
   index_t no_repeat_ngram = 0;             ///< no sequence of so many tokens occurs twice; 0: off
   std::vector<std::pair<index_t, float>> bias = {};  ///< (token, value added to its logit)
