@@ -377,6 +377,8 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
         "key \"rope_parameters.factor\" must be given");
   fails("llama", "rope_parameters", {{"rope_type", "default"}, {"mrope_section", {1, 2}}},
         "found 1 of them (\"rope_parameters.mrope_section\")");
+  fails("exaone4", "sliding_window_pattern", "LLX", "be a number or a text of L and G");
+  fails("phi3", "lm_head_bias", true, "must be false or missing");
   fails("llama", "partial_rotary_factor", 0.5,
         "key \"partial_rotary_factor\" must be 1 or missing");
   fails("qwen2", "layer_types", {"full_attention"}, "be one per layer, 2; found 1");
@@ -635,6 +637,23 @@ TEST(Pretrained, KeysWithoutEffect) {
         {"replacing_rate", 0},
         {"do_blenderbot_90_layernorm", false}}},
       {"t5", {{"output_past", true}, {"task_specific_params", {{"summarization", {}}}}}},
+      {"phi3",  // Phi-4-mini
+       {{"full_attn_mod", 1}, {"interpolate_factor", 1}, {"lm_head_bias", false}}},
+      {"cohere", {{"model_max_length", 131072}}},  // Command R
+      {"cohere2",                                  // Command R7B
+       {{"use_parallel_embedding", true},
+        {"use_embedding_sharing", true},
+        {"position_embedding_type", "rope_gptj"},
+        {"order_of_interleaved_layers", "local_attn_first"}}},
+      {"starcoder2",
+       {{"activation_function", "gelu_pytorch_tanh"},
+        {"layer_norm_epsilon", 1e-5},
+        {"attention_softmax_in_fp32", true},
+        {"scale_attention_softmax_in_fp32", true},
+        {"scale_attn_weights", true},
+        {"norm_type", "layer_norm"},
+        {"mlp_type", "default"}}},
+      {"nemotron", {{"kv_channels", 16}}},  // Minitron
   };
   for (const auto& [name, keys] : models) {
     SCOPED_TRACE(name);

@@ -24,7 +24,6 @@ inline GptOptions cohere_options(const ConfigFile& config, const PretrainedOptio
   check_only(config, "use_gated_activation", true, "true");
   check_only(config, "use_parallel_block", true, "true");
   check_only(config, "use_embedding_sharing", options.tied, "tie_word_embeddings");
-  check_only(config, "use_parallel_embedding", false, "false");
   check_only<std::string>(config, "position_embedding_type", "rope_gptj", "rope_gptj");
   check_only<double>(config, "rotary_pct", 1, "1");
   return options;

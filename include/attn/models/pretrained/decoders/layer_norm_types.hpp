@@ -36,6 +36,10 @@ inline GptOptions starcoder2_options(const ConfigFile& config, const PretrainedO
   options.layer.bias = config.get<bool>("use_bias", true);
   check_only<std::string>(config, "norm_type", "layer_norm", "layer_norm");
   check_only<std::string>(config, "mlp_type", "default", "default");
+  check_only(config, "scale_attn_weights", true, "true");
+  // Other names of hidden_act and norm_epsilon, which transformers does not read.
+  static_cast<void>(config.has("activation_function"));
+  static_cast<void>(config.has("layer_norm_epsilon"));
   options.windows = windows_of(config, options.num_layers, config.has("sliding_window"),
                                [](index_t) { return true; });
   return options;
@@ -54,6 +58,7 @@ inline GptOptions nemotron_options(const ConfigFile& config, const PretrainedOpt
                                             .default_norm_eps = 1e-5,
                                             .activation_default = "relu2",
                                             .rotary = {.partial = 0.5}});
+  check_only(config, "kv_channels", options.layer.attention.head_dim, "head_dim");
   set_layer_norm(options, true);
   options.layer.gated = false;
   options.layer.bias = config.get<bool>("mlp_bias", false);

@@ -49,16 +49,26 @@ inline GptOptions olmo3_options(const ConfigFile& config, const PretrainedOption
   return options;
 }
 
+/// Whether layer n has a window. sliding_window_pattern p stands for all but every p-th layer, a
+/// text such as "LLLG" for a window at each L.
+inline bool exaone4_slides(const ConfigFile& config, index_t n) {
+  constexpr std::string_view kKey = "sliding_window_pattern";
+  if (!config.holds_text(kKey)) return (n + 1) % config.count(kKey, 4) != 0;
+  const auto pattern = config.get<std::string>(kKey);
+  if (pattern.empty() || pattern.find_first_not_of("LG") != pattern.npos) {
+    config.fail(kKey, "be a number or a text of L and G", quote(pattern));
+  }
+  return pattern[static_cast<std::size_t>(n) % pattern.size()] == 'L';
+}
+
 /// With windows, only layers that have one have a rotary embedding.
 inline GptOptions exaone4_options(const ConfigFile& config, const PretrainedOptions& given) {
   GptOptions options = olmo_style_options(config, given, {.default_norm_eps = 1e-5});
-  const index_t pattern =
-      config.has("sliding_window_pattern") && !config.holds_text("sliding_window_pattern")
-          ? config.count("sliding_window_pattern")
-          : 4;  // "LLLG"
   const bool slides = config.has("sliding_window");
   options.windows = windows_of(config, options.num_layers, slides,
-                               [&](index_t n) { return slides && (n + 1) % pattern != 0; });
+                               [&](index_t n) { return slides && exaone4_slides(config, n); });
+  // Without sliding_window the pattern has no effect.
+  static_cast<void>(config.has("sliding_window_pattern"));
   if (slides) rotate_windowed_layers(options);
   return options;
 }

@@ -40,6 +40,10 @@ inline GptOptions phi3_options(const ConfigFile& config, const PretrainedOptions
   options.layer.attention.separate_in_proj = false;
   options.windows = windows_of(config, options.num_layers, config.has("sliding_window"),
                                [](index_t) { return true; });
+  // Of Phi-4-mini, with values that mean nothing else.
+  check_only<index_t>(config, "full_attn_mod", 1, "1");
+  check_only<index_t>(config, "interpolate_factor", 1, "1");
+  check_only(config, "lm_head_bias", false, "false");
   // Used by rotary scaling, which rope_scaling describes.
   if (config.has("original_max_position_embeddings")) {
     static_cast<void>(config.count("original_max_position_embeddings"));
