@@ -346,13 +346,14 @@ TYPED_TEST(SdpaTest, FewRowsOnManyKeys) {
       ReferenceOptions options;
       options.causal = random.chance(0.5);
       const Mask mask = options.causal ? causal() : Mask{};
+      attn_test::AttentionReference<T> reference(q, k, v, options);
       for (Isa isa : available_isas()) {
         SCOPED_TRACE(std::string(name(isa)) + ": " + std::to_string(rows) + " rows, " +
                      std::to_string(kv_len) + " keys, head_dim " + std::to_string(dim));
         const auto y = scaled_dot_product_attention(q.template view<4>(), k.template view<4>(),
                                                     v.template view<4>(),
                                                     {.mask = mask, .execution = {.isa = isa}});
-        EXPECT_EQ(attention_difference<T>({to_array(y), {}, {}}, q, k, v, options, isa), "");
+        EXPECT_EQ(reference.difference_of({to_array(y), {}, {}}, isa), "");
       }
     }
   }

@@ -131,9 +131,42 @@ double gemm_bound(const Array<T>& a, const Array<T>& b) {
 /// a score whose terms cancel may be exact in every order by chance, and masks may leave few
 /// results that are sums of several terms, which one call cannot tell.
 template <class T>
-std::string attention_difference(const ReferenceResult<T>& got, const Array<T>& q,
-                                 const Array<T>& k, const Array<T>& v,
-                                 const ReferenceOptions& options, attn::Isa isa) {
+class AttentionReference {
+ public:
+  AttentionReference(const Array<T>& q, const Array<T>& k, const Array<T>& v,
+                     const ReferenceOptions& options)
+      : q_(q), k_(k), v_(v), options_(options), call_(call_of(q)) {}
+
+  /// "" or what differs.
+  std::string difference_of(const ReferenceResult<T>& got, attn::Isa isa) {
+    std::string text;
+    const auto check = [&](Array<T> G::*got_part, Array<W> E::*part, std::string_view what) {
+      if (!(got.*got_part) || !text.empty()) return;
+      const auto bound_of = [&](const Call& of) {
+        return twice_naive([&](Order order) { return of.naive.at(order).*got_part; },
+                           of.exact.*part);
+      };
+      double bound = bound_of(call_);
+      text = difference(got.*got_part, call_.exact.*part, bound, isa, what);
+      if (text.empty()) return;
+      for (int s = 1; nearby_.size() < 16; ++s) {
+        Array<T> longer = q_;
+        for (T& x : longer.data) x *= T{1} + static_cast<T>(s) / 128;
+        nearby_.push_back(call_of(longer));
+      }
+      for (const Call& of : nearby_) bound = std::max(bound, bound_of(of));
+      text = difference(got.*got_part, call_.exact.*part, bound, isa, what);
+    };
+    check(&G::y, &E::y, "y");
+    check(&G::weights, &E::weights, "weights");
+    check(&G::average, &E::average, "average_weights");
+    check(&G::column_sums, &E::column_sums, "column_sums");
+    check(&G::max_logits, &E::max_logits, "max_logits");
+    check(&G::lse, &E::lse, "lse");
+    return text;
+  }
+
+ private:
   using W = Wider<T>;
   using G = ReferenceResult<T>;
   using E = ReferenceResult<W>;
@@ -141,41 +174,29 @@ std::string attention_difference(const ReferenceResult<T>& got, const Array<T>& 
     E exact;
     std::map<Order, G> naive;
   };
-  const auto call_of = [&](const Array<T>& queries) {
-    Call call{reference_attention(queries.template as<W>(), k.template as<W>(), v.template as<W>(),
-                                  options),
+
+  Call call_of(const Array<T>& queries) const {
+    Call call{reference_attention(queries.template as<W>(), k_.template as<W>(),
+                                  v_.template as<W>(), options_),
               {}};
     for (Order order : kOrders) {
-      call.naive[order] = reference_attention(queries, k, v, options, order);
+      call.naive[order] = reference_attention(queries, k_, v_, options_, order);
     }
     return call;
-  };
-  const Call call = call_of(q);
-  std::vector<Call> nearby;
-  std::string text;
-  const auto check = [&](Array<T> G::*got_part, Array<W> E::*part, std::string_view what) {
-    if (!(got.*got_part) || !text.empty()) return;
-    const auto bound_of = [&](const Call& of) {
-      return twice_naive([&](Order order) { return of.naive.at(order).*got_part; }, of.exact.*part);
-    };
-    double bound = bound_of(call);
-    text = difference(got.*got_part, call.exact.*part, bound, isa, what);
-    if (text.empty()) return;
-    for (int s = 1; nearby.size() < 16; ++s) {
-      Array<T> longer = q;
-      for (T& x : longer.data) x *= T{1} + static_cast<T>(s) / 128;
-      nearby.push_back(call_of(longer));
-    }
-    for (const Call& of : nearby) bound = std::max(bound, bound_of(of));
-    text = difference(got.*got_part, call.exact.*part, bound, isa, what);
-  };
-  check(&G::y, &E::y, "y");
-  check(&G::weights, &E::weights, "weights");
-  check(&G::average, &E::average, "average_weights");
-  check(&G::column_sums, &E::column_sums, "column_sums");
-  check(&G::max_logits, &E::max_logits, "max_logits");
-  check(&G::lse, &E::lse, "lse");
-  return text;
+  }
+
+  const Array<T>&q_, &k_, &v_;
+  const ReferenceOptions& options_;
+  Call call_;
+  std::vector<Call> nearby_;
+};
+
+/// The check of one result.
+template <class T>
+std::string attention_difference(const ReferenceResult<T>& got, const Array<T>& q,
+                                 const Array<T>& k, const Array<T>& v,
+                                 const ReferenceOptions& options, attn::Isa isa) {
+  return AttentionReference<T>(q, k, v, options).difference_of(got, isa);
 }
 
 }  // namespace attn_test
