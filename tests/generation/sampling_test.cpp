@@ -5,6 +5,7 @@
 #include <fstream>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -201,6 +202,29 @@ TEST(AdjustLogits, DryGrowsWithTheRepetition) {
   adjust_logits(broken.view(), ids,
                 {.dry_multiplier = 2, .dry_allowed_length = 2, .dry_breakers = {2}});
   for (const float logit : broken.elements()) EXPECT_EQ(logit, 0);
+}
+
+/// By comparing every end with every earlier place.
+TEST(AdjustLogits, ContinuationsAreThoseOfPlainLoops) {
+  for (std::uint64_t draw = 0; draw < 300; ++draw) {
+    Random random(draw);
+    SCOPED_TRACE(random.trace());
+    std::vector<index_t> ids(static_cast<std::size_t>(random.integer(0, 40)));
+    for (index_t& id : ids) id = random.integer(0, 2);
+    std::vector<index_t> breakers;
+    if (random.chance(0.3)) breakers.push_back(2);
+    std::multiset<std::pair<index_t, index_t>> expected, found;
+    for (std::size_t next = 1; next < ids.size(); ++next) {
+      std::size_t n = 0;
+      while (n < next && ids[next - 1 - n] == ids[ids.size() - 1 - n] &&
+             (breakers.empty() || ids[next - 1 - n] != 2)) {
+        ++n;
+      }
+      if (n > 0) expected.emplace(ids[next], static_cast<index_t>(n));
+    }
+    detail::for_continuations(ids, breakers, [&](index_t id, index_t n) { found.emplace(id, n); });
+    EXPECT_EQ(found, expected);
+  }
 }
 
 TEST(AdjustLogits, ErrorsOfTheNewOptions) {

@@ -378,6 +378,7 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
   fails("llama", "rope_parameters", {{"rope_type", "default"}, {"mrope_section", {1, 2}}},
         "found 1 of them (\"rope_parameters.mrope_section\")");
   fails("exaone4", "sliding_window_pattern", "LLX", "be a number or a text of L and G");
+  fails("gpt_neox", "num_key_value_heads", 2, "must be num_attention_heads or missing");
   fails("phi3", "lm_head_bias", true, "must be false or missing");
   fails("llama", "partial_rotary_factor", 0.5,
         "key \"partial_rotary_factor\" must be 1 or missing");

@@ -38,17 +38,23 @@ struct LogitOptions {
 namespace detail {
 
 /// Calls f(token, n) for each token that followed an earlier occurrence of the last n tokens, with
-/// the largest n of that occurrence; `breakers` end an occurrence.
+/// the largest n of that occurrence; `breakers` end an occurrence. Takes linear time by the Z
+/// function of the reversed tokens: Gusfield, "Algorithms on Strings" (1997), section 1.4.
 template <class F>
 void for_continuations(std::span<const index_t> ids, std::span<const index_t> breakers, F f) {
   const std::size_t count = ids.size();
-  for (std::size_t next = 1; next < count; ++next) {
-    std::size_t n = 0;
-    while (n < next && ids[next - 1 - n] == ids[count - 1 - n] &&
-           std::ranges::count(breakers, ids[count - 1 - n]) == 0) {
-      ++n;
+  const auto from_end = [&](std::size_t i) { return ids[count - 1 - i]; };
+  std::size_t longest = 0;  // until a breaker
+  while (longest < count && std::ranges::count(breakers, from_end(longest)) == 0) ++longest;
+  std::vector<std::size_t> common(count, 0);  // of the end, and of what ends i tokens before it
+  for (std::size_t i = 1, begin = 0, end = 0; i < count; ++i) {
+    std::size_t n = i < end ? (std::min)(end - i, common[i - begin]) : 0;
+    while (i + n < count && from_end(n) == from_end(i + n)) ++n;
+    if (i + n > end) begin = i, end = i + n;
+    common[i] = n;
+    if (const std::size_t most = (std::min)(n, longest); most > 0) {
+      f(from_end(i - 1), static_cast<index_t>(most));
     }
-    if (n > 0) f(ids[next], static_cast<index_t>(n));
   }
 }
 

@@ -126,8 +126,10 @@ class Sampler {
       drawn = &candidate;
       break;
     }
-    const double surprise = -std::log2(drawn->weight / total);
-    surprise_limit_ -= options_.mirostat_eta * (surprise - options_.mirostat_tau);
+    if (options_.mirostat_tau > 0) {
+      const double surprise = -std::log2(drawn->weight / total);
+      surprise_limit_ -= options_.mirostat_eta * (surprise - options_.mirostat_tau);
+    }
     return drawn->token;
   }
 

@@ -66,6 +66,16 @@ void check_positions(const GptOptions& options, const Fail& fail) {
        std::to_string(options.max_positions));
 }
 
+/// Gives layers with a window one rotary embedding and layers without a window another; either may
+/// be none. Call it after setting the windows.
+inline void set_rotary_by_window(GptOptions& options,
+                                 const std::optional<RotaryOptions>& with_window,
+                                 const std::optional<RotaryOptions>& without_window) {
+  for (const index_t window : options.windows) {
+    options.rotary.push_back(window >= 0 ? with_window : without_window);
+  }
+}
+
 /// Scales and caps logits (batch, seq, vocab_size) in place, as set in GptOptions.
 template <class T>
 void cap_logits(const GptOptions& options, const TensorView3<T>& logits,
@@ -98,7 +108,7 @@ class Gpt {
         blocks(options.stack_options()),
         lm_head(options.layer.d_model, options.vocab_size, options.tied, options.head_bias),
         options_(options) {
-    if (options.layer.attention.rotary && !options.positions) {
+    if ((options.layer.attention.rotary || !options.rotary.empty()) && !options.positions) {
       throw ValueError(message("Gpt", "positions",
                                "be given with layer.attention.rotary: Positions::none, or learned "
                                "if the model has both",

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attn/layers/multi_head_attention_backward.hpp"
+#include "attn/models/gpt.hpp"
 
 #include "support/error_of.hpp"
 #include "support/random.hpp"

@@ -110,8 +110,7 @@ class MixtureOfExperts {
   detail::Routing<Acc> routing_in(index_t tokens, index_t* indices, Acc* weights) const {
     const Shape<2> chosen{tokens, options_.experts_per_token};
     const index_t rows = size_of(chosen);
-    return {.experts_per_token = options_.experts_per_token,
-            .experts = {indices, chosen},
+    return {.experts = {indices, chosen},
             .weights = {weights, chosen},
             .slots = {indices + rows, chosen},
             .starts = {indices + 2 * rows, {options_.num_experts + 1}}};
@@ -147,7 +146,7 @@ class MixtureOfExperts {
     const index_t seq = x.extent(1), dim = x.extent(2);
     detail::for_rows(execution.threads(), routing.experts.extent(0), dim, [&](index_t t) {
       const T* from = x.at_index({t / seq, t % seq, 0});
-      for (index_t j = 0; j < routing.experts_per_token; ++j) {
+      for (index_t j = 0; j < routing.experts.extent(1); ++j) {
         T* to = &sorted(0, routing.slots(t, j), 0);
         for (index_t i = 0; i < dim; ++i) to[i] = from[i * x.stride(2)];
       }
@@ -176,7 +175,7 @@ class MixtureOfExperts {
       T* to = out.at_index({b, i, 0});
       for (index_t n = 0; n < dim; ++n) {
         Acc sum = 0;
-        for (index_t j = 0; j < routing.experts_per_token; ++j) {
+        for (index_t j = 0; j < routing.experts.extent(1); ++j) {
           sum += routing.weights(t, j) * results(0, routing.slots(t, j), n);
         }
         if (shared) sum += factor * shared(b, i, n);

@@ -40,9 +40,9 @@ Routing<Accumulator<T>> saved_routing(const MixtureOfExperts<T>& layer,
 
 }  // namespace detail
 
-/// num_experts sum over experts of (the share of tokens that chose it) (its mean score), of the
-/// forward call that saved: at least experts_per_token where scores are softmax, which it is if
-/// tokens are spread evenly. Source: Fedus et al., "Switch Transformers" (2021), section 2.2.
+/// num_experts times the sum over experts of (the share of tokens that chose it) (its mean score),
+/// of the forward call that saved; experts_per_token if both are equal for all experts and scores
+/// are softmax. Source: Fedus et al., "Switch Transformers" (2021), section 2.2.
 template <class T>
 double load_balancing_loss(const MixtureOfExperts<T>& layer, MixtureOfExpertsSaved<T>& saved) {
   const auto routing = detail::saved_routing(layer, saved);

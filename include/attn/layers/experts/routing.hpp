@@ -41,7 +41,6 @@ namespace detail {
 /// The experts of each token, and the tokens of each expert.
 template <class Acc>
 struct Routing {
-  index_t experts_per_token;
   TensorView2<index_t> experts;  ///< (tokens, experts_per_token), ascending
   TensorView2<Acc> weights;      ///< of these
   TensorView2<index_t> slots;    ///< the row of each (token, expert) in an order by expert

@@ -141,9 +141,7 @@ inline void complete_gemma3(const GgufKeys& keys, GptOptions& options) {
   RotaryOptions local = whole;
   local.theta = keys.positive("rope.freq_base_swa", 10000);
   local.scaling = {};
-  for (const index_t window : options.windows) {
-    options.rotary.push_back(window >= 0 ? local : whole);
-  }
+  set_rotary_by_window(options, local, whole);
 }
 
 inline void complete_olmo2(const GgufKeys& keys, GptOptions& options) {

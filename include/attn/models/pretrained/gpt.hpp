@@ -35,7 +35,7 @@ inline const DecoderType& decoder_type_of(const ConfigFile& config) {
 }
 
 /// Reorders the joint weight and bias of queries, keys and values from (head, kind, head_dim) to
-/// (kind, head, head_dim).
+/// (kind, head, head_dim). There must be as many key/value heads as query heads.
 template <class T>
 void order_qkv_by_kind(MultiHeadAttention<T>& attention) {
   const index_t heads = attention.options().num_heads, dim = attention.options().head_dim;

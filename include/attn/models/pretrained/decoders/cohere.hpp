@@ -39,7 +39,7 @@ inline GptOptions cohere2_options(const ConfigFile& config, const PretrainedOpti
                           "local_attn_first");
   options.windows = windows_of(config, options.num_layers, true,
                                [&](index_t n) { return (n + 1) % pattern != 0; });
-  rotate_windowed_layers(options);
+  set_rotary_by_window(options, options.layer.attention.rotary, std::nullopt);
   return options;
 }
 

@@ -11,7 +11,7 @@ namespace detail {
 
 using NamePairs = std::vector<std::pair<std::string, std::string>>;
 
-/// Names of Llama's files but for the feed-forward, whose pairs are given.
+/// Parameter names of Llama's files, with the given pairs for the feed-forward.
 inline LoadOptions llama_names_with(const std::string& prefix, const NamePairs& feed_forward) {
   NamePairs pairs{
       {"embedding.words.", prefix + "embed_tokens."}, {"blocks.norm.", prefix + "norm."},
@@ -25,7 +25,7 @@ inline LoadOptions llama_names_with(const std::string& prefix, const NamePairs& 
 
 }  // namespace detail
 
-/// Parameter names and storage of Llama's, Mistral's, Qwen2's and Qwen3's files:
+/// Parameter names and storage of Llama's files and those of most other decoders:
 /// load_state_dict(gpt, file, llama_names()).
 inline LoadOptions llama_names(const std::string& prefix = "model.") {
   return detail::llama_names_with(prefix, {{".gate_proj.", ".mlp.gate_proj."},
@@ -36,7 +36,7 @@ inline LoadOptions llama_names(const std::string& prefix = "model.") {
 
 namespace detail {
 
-/// llama_names() but for some parameters.
+/// llama_names() with other names for some parameters.
 inline LoadOptions llama_names_but(const std::string& prefix, const NamePairs& pairs) {
   LoadOptions names = llama_names(prefix);
   names.rename = [own = rename_by(pairs), others = names.rename](std::string_view name) {
@@ -130,11 +130,19 @@ inline void set_layer_norm(GptOptions& options, bool bias) {
   options.layer.norm_bias = bias;
 }
 
-/// Rotary embedding in layers with a window only.
-inline void rotate_windowed_layers(GptOptions& options) {
-  for (const index_t window : options.windows) {
-    options.rotary.push_back(window >= 0 ? options.layer.attention.rotary : std::nullopt);
-  }
+/// Rotary options of layers with a window, of base `local_theta` and without scaling, and of the
+/// other layers, if rope_parameters does not describe both kinds.
+inline void set_rotary_of_kinds(GptOptions& options, const ConfigFile& config,
+                                const PretrainedOptions& given, const RotaryDefaults& defaults,
+                                std::optional<double> local_theta = {}) {
+  const index_t head_dim = options.layer.attention.head_dim;
+  const RotaryOptions whole = rotary_of(config, given, head_dim, defaults);
+  RotaryOptions local{.dim = head_dim, .theta = local_theta.value_or(whole.theta)};
+  if (holds_kinds(config)) local = rotary_of(config, given, head_dim, {}, "sliding_attention");
+  local.max_positions = whole.max_positions;
+  options.layer.attention.rotary = whole;
+  options.max_positions = whole.max_positions;
+  set_rotary_by_window(options, local, whole);
 }
 
 }  // namespace detail

@@ -80,19 +80,8 @@ inline GptOptions gemma3_options(const ConfigFile& config, const PretrainedOptio
       config.count("sliding_window_pattern", config.count("_sliding_window_pattern", 6));
   options.windows = windows_of(config, options.num_layers, true,
                                [&](index_t n) { return (n + 1) % pattern != 0; });
-  const index_t head_dim = options.layer.attention.head_dim;
-  const RotaryOptions whole =
-      rotary_of(config, given, head_dim, {.theta = 1000000}, "full_attention");
-  RotaryOptions local{.dim = head_dim,
-                      .theta = config.get<double>("rope_local_base_freq", 10000),
-                      .max_positions = whole.max_positions};
-  if (holds_kinds(config)) local = rotary_of(config, given, head_dim, {}, "sliding_attention");
-  local.max_positions = whole.max_positions;
-  options.layer.attention.rotary = whole;
-  options.max_positions = whole.max_positions;
-  for (const index_t window : options.windows) {
-    options.rotary.push_back(window >= 0 ? local : whole);
-  }
+  set_rotary_of_kinds(options, config, given, {.theta = 1000000},
+                      config.get<double>("rope_local_base_freq", 10000));
   return options;
 }
 

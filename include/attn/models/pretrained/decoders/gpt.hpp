@@ -109,6 +109,7 @@ inline GptOptions gpt_neox_options(const ConfigFile& config, const PretrainedOpt
                                             .default_norm_eps = 1e-5,
                                             .activation_default = "gelu",
                                             .rotary = rotary});
+  check_only(config, "num_key_value_heads", options.layer.nhead, "num_attention_heads");
   set_layer_norm(options, true);
   options.layer.gated = false;
   options.layer.bias = true;

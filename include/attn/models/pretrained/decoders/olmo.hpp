@@ -35,17 +35,7 @@ inline GptOptions olmo3_options(const ConfigFile& config, const PretrainedOption
   GptOptions options = olmo2_options(config, given);
   options.windows =
       windows_of(config, options.num_layers, true, [](index_t n) { return (n + 1) % 4 != 0; });
-  const index_t head_dim = options.layer.attention.head_dim;
-  const RotaryOptions whole =
-      rotary_of(config, given, head_dim, {.theta = 500000}, "full_attention");
-  RotaryOptions local{.dim = head_dim, .theta = whole.theta};
-  if (holds_kinds(config)) local = rotary_of(config, given, head_dim, {}, "sliding_attention");
-  local.max_positions = whole.max_positions;
-  options.layer.attention.rotary = whole;
-  options.max_positions = whole.max_positions;
-  for (const index_t window : options.windows) {
-    options.rotary.push_back(window >= 0 ? local : whole);
-  }
+  set_rotary_of_kinds(options, config, given, {.theta = 500000});
   return options;
 }
 
@@ -69,7 +59,7 @@ inline GptOptions exaone4_options(const ConfigFile& config, const PretrainedOpti
                                [&](index_t n) { return slides && exaone4_slides(config, n); });
   // Without sliding_window the pattern has no effect.
   static_cast<void>(config.has("sliding_window_pattern"));
-  if (slides) rotate_windowed_layers(options);
+  if (slides) set_rotary_by_window(options, options.layer.attention.rotary, std::nullopt);
   return options;
 }
 

@@ -40,7 +40,7 @@ inline GptOptions phi3_options(const ConfigFile& config, const PretrainedOptions
   options.layer.attention.separate_in_proj = false;
   options.windows = windows_of(config, options.num_layers, config.has("sliding_window"),
                                [](index_t) { return true; });
-  // Of Phi-4-mini, with values that mean nothing else.
+  // Keys of Phi-4-mini: only these values are known.
   check_only<index_t>(config, "full_attn_mod", 1, "1");
   check_only<index_t>(config, "interpolate_factor", 1, "1");
   check_only(config, "lm_head_bias", false, "false");
