@@ -1,4 +1,4 @@
-// t5_relative_bias(): the buckets that transformers' T5 gives, and attention with them.
+// The buckets that transformers' T5 gives, attention with them, and ALiBi's slopes.
 #include "attn/attention/relative_bias.hpp"
 
 #include <gtest/gtest.h>
@@ -86,6 +86,23 @@ TEST(T5RelativeBias, BackwardIsItsTranspose) {
     }
     EXPECT_NEAR(forward, backward, 1e-12) << random.trace();
   }
+}
+
+// Of Press et al.'s published code.
+TEST(AlibiSlopes, OfPowersOfTwoAndOthers) {
+  const auto expect = [](index_t heads, const std::vector<double>& exponents) {
+    const Tensor1<double> slopes = alibi_slopes<double>(heads);
+    ASSERT_EQ(slopes.size(), std::ssize(exponents));
+    for (index_t h = 0; h < heads; ++h) {
+      EXPECT_DOUBLE_EQ(slopes(h), std::exp2(-exponents[static_cast<std::size_t>(h)])) << h;
+    }
+  };
+  expect(1, {8});
+  expect(8, {1, 2, 3, 4, 5, 6, 7, 8});
+  expect(6, {2, 4, 6, 8, 1, 3});
+  expect(12, {1, 2, 3, 4, 5, 6, 7, 8, 0.5, 1.5, 2.5, 3.5});
+  EXPECT_EQ(error_of<ValueError>([] { alibi_slopes<float>(0); }),
+            "[alibi_slopes] num_heads must be positive; found 0.");
 }
 
 TEST(T5RelativeBias, BadInput) {

@@ -39,8 +39,8 @@ std::size_t differences(std::span<const float> a, std::span<const float> b) {
 }
 
 TEST(Gguf, BlocksOfEveryTypeBecomeTheFloatsOfThePythonPackage) {
-  for (const char* type :
-       {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16"}) {
+  for (const char* type : {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q2_K",
+                           "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4", "F16", "BF16"}) {
     const auto found = golden().load<2>(type);
     const auto expected = golden().view<2>(detail::concat(type, ".expected"));
     EXPECT_EQ(name(golden().tensor(type).type), type);
@@ -53,7 +53,8 @@ TEST(Gguf, BlocksOfEveryTypeBecomeTheFloatsOfThePythonPackage) {
 }
 
 TEST(Gguf, ScalesThatAreNotFiniteReadAsThoseOfThePythonPackage) {
-  for (const char* type : {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"}) {
+  for (const char* type : {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q2_K",
+                           "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"}) {
     const auto found = golden().load<2>(detail::concat("hostile.", type));
     const auto expected = golden().view<2>(detail::concat("hostile.", type, ".expected"));
     ASSERT_EQ(found.shape(), expected.shape()) << type;

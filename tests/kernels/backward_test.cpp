@@ -35,22 +35,25 @@ TEST(ActivationBackward, AgreesWithCentralDifferences) {
   for (std::uint64_t n = 0; n < kDraws; ++n) {
     Random random(n);
     const attn::Shape<3> shape{random.integer(1, 2), random.integer(1, 3), random.pick(kSizes)};
-    const Activation f = random.pick<Activation>({Activation::none, Activation::relu,
-                                                  Activation::gelu, Activation::gelu_tanh,
-                                                  Activation::relu_squared, Activation::silu});
+    const Activation f = random.pick<Activation>(
+        {Activation::none, Activation::relu, Activation::gelu, Activation::gelu_tanh,
+         Activation::relu_squared, Activation::silu, Activation::quick_gelu});
+    const attn::GatedUnit unit = random.chance(0.5)
+                                     ? attn::GatedUnit(f)
+                                     : attn::GatedUnit(f, 0.8, random.pick<double>({0, 1}));
     const attn::Execution execution{.isa = random.pick(available_isas())};
     auto a = draw(random, shape, 2), b = draw(random, shape), d = draw(random, shape);
     Tensor3<double> d_a(shape), d_b(shape);
     activate_backward(f, d, a, d_a, execution);
     expect_gradient("x", random, a.elements(), d_a.elements(),
                     [&] { return loss_of(d, activate(f, a, execution)); });
-    glu_backward(f, d, a, b, d_a, d_b, execution);
-    const auto loss = [&] { return loss_of(d, glu(f, a, b, execution)); };
+    glu_backward(unit, d, a, b, d_a, d_b, execution);
+    const auto loss = [&] { return loss_of(d, glu(unit, a, b, execution)); };
     expect_gradient("a", random, a.elements(), d_a.elements(), loss);
     expect_gradient("b", random, b.elements(), d_b.elements(), loss);
     auto in_place = d;  // d_b takes the place of d_out, d_a that of a
     auto gate = a;
-    glu_backward(f, in_place, gate, b, gate, in_place, execution);
+    glu_backward(unit, in_place, gate, b, gate, in_place, execution);
     EXPECT_TRUE(std::ranges::equal(gate.elements(), d_a.elements()));
     EXPECT_TRUE(std::ranges::equal(in_place.elements(), d_b.elements()));
   }
@@ -58,7 +61,8 @@ TEST(ActivationBackward, AgreesWithCentralDifferences) {
 
 TEST(ActivationBackward, OfFarArgumentsIsFinite) {
   for (attn::Isa isa : available_isas()) {
-    for (Activation f : {Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
+    for (Activation f :
+         {Activation::gelu, Activation::gelu_tanh, Activation::silu, Activation::quick_gelu}) {
       Tensor1<float> x({4}, {-1e4f, 1e4f, -1e30f, 1e30f}), d({4}, {1, 1, 1, 1}), d_x({4});
       activate_backward(f, d, x, d_x, {.isa = isa});
       EXPECT_EQ(d_x(0), 0.0f);

@@ -48,6 +48,42 @@ TEST(OwnAttentionOptions, WindowAndSoftcapAreThoseOfACall) {
                        "window must be at least -1; found -2"));
 }
 
+TEST(OwnAttentionOptions, SinksAndAlibiAreThoseOfACall) {
+  MultiHeadAttentionOptions own = small_options();
+  own.sinks = own.alibi = true;
+  Random random(3), again(3);
+  auto module = random_module<MultiHeadAttention<float>>(random, own);
+  const auto plain = random_module<MultiHeadAttention<float>>(again, small_options());
+  EXPECT_EQ(names_and_shapes_of(module).back(), "sinks(3)");
+  Tensor1<float> sinks({3}), slopes = alibi_slopes<float>(3);
+  module.visit_parameters([&](std::string_view name, const auto& view) {
+    if (name == "sinks") std::copy_n(view.data(), 3, sinks.data());
+  });
+  const auto x = random.tensor<float, 3>({2, 9, 12});
+  const auto expected = plain(x, {.mask = causal(), .alibi_slopes = slopes, .sinks = sinks});
+  EXPECT_EQ(to_array(module(x, {.mask = causal()})).data, to_array(expected).data);
+  // Those of a call take precedence.
+  sinks(1) += 2;
+  slopes(0) = 0;
+  EXPECT_EQ(to_array(module(x, {.alibi_slopes = slopes, .sinks = sinks})).data,
+            to_array(plain(x, {.alibi_slopes = slopes, .sinks = sinks})).data);
+  // In 16 bits: sinks are widened.
+  Random third(3), fourth(3);
+  auto half = random_module<MultiHeadAttention<bfloat16>>(third, own);
+  const auto plain_half = random_module<MultiHeadAttention<bfloat16>>(fourth, small_options());
+  Tensor1<float> half_sinks({3});
+  half.visit_parameters([&](std::string_view name, const auto& view) {
+    if (name == "sinks") std::copy_n(view.data(), 3, half_sinks.data());
+  });
+  const auto y = random.tensor<bfloat16, 3>({1, 5, 12});
+  const Tensor1<float> same = alibi_slopes<float>(3);
+  const auto from_call = plain_half(y, {.alibi_slopes = same, .sinks = half_sinks});
+  const auto from_module = half(y);
+  for (index_t i = 0; i < y.size(); ++i) {
+    EXPECT_EQ(float{from_module.data()[i]}, float{from_call.data()[i]});
+  }
+}
+
 TEST(OwnAttentionOptions, BackwardKnowsThem) {
   MultiHeadAttentionOptions own = small_options();
   own.window = 1;

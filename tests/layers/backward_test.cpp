@@ -37,6 +37,8 @@ attn::MultiHeadAttentionOptions draw_attention(Random& random, bool self) {
   if (o.num_heads > 1 && random.chance(0.4)) o.num_kv_heads = o.num_heads / 2;
   if (random.chance(0.3)) o.head_dim_v = random.integer(1, 7);
   o.output_projection = random.chance(0.8);
+  o.sinks = random.chance(0.3);
+  o.alibi = random.chance(0.3);
   if (random.chance(0.3)) {
     o.query_key_norm = random.pick<attn::NormKind>({attn::NormKind::layer, attn::NormKind::rms});
     o.query_key_norm_eps = 0.1;

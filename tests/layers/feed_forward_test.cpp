@@ -32,8 +32,9 @@ TYPED_TEST_SUITE(FeedForwardTest, Types);
 TYPED_TEST(FeedForwardTest, IsLinearActivationLinear) {
   using T = TypeParam;
   Random random(1);
-  for (const Activation activation : {Activation::relu, Activation::relu_squared, Activation::gelu,
-                                      Activation::gelu_tanh, Activation::silu}) {
+  for (const Activation activation :
+       {Activation::relu, Activation::relu_squared, Activation::gelu, Activation::gelu_tanh,
+        Activation::silu, Activation::quick_gelu}) {
     for (const bool gated : {false, true}) {
       for (const bool bias : {true, false}) {
         FeedForward<T> layer({.d_model = 17,

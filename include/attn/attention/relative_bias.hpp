@@ -1,13 +1,37 @@
-// t5_relative_bias(): T5's bucketed relative position bias.
+// Biases by the distance of query and key: T5's in buckets, ALiBi's slopes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <bit>
 #include <cmath>
+#include <string>
+#include <type_traits>
 
 #include "attn/core/element.hpp"
 #include "attn/core/tensor.hpp"
 
 ATTN_NAMESPACE_BEGIN
+
+/// The slopes (num_heads) of ALiBi for AttentionOptions::alibi_slopes: 2^(-8 (h + 1) / num_heads) if
+/// num_heads is a power of two; otherwise those of the next lower power, then every second of the
+/// power above. Throws ValueError unless num_heads is positive. Source: Press, Smith, Lewis, "Train
+/// Short, Test Long" (2021), and its published code.
+template <class T>
+Tensor1<T> alibi_slopes(index_t num_heads) {
+  if (num_heads < 1) {
+    throw ValueError(
+        message("alibi_slopes", "num_heads", "be positive", std::to_string(num_heads)));
+  }
+  const auto whole =
+      static_cast<index_t>(std::bit_floor(static_cast<std::make_unsigned_t<index_t>>(num_heads)));
+  Tensor1<T> slopes({num_heads});
+  for (index_t h = 0; h < num_heads; ++h) {
+    const double step = 8 / static_cast<double>(h < whole ? whole : 2 * whole);
+    const index_t n = h < whole ? h + 1 : 2 * (h - whole) + 1;
+    slopes(h) = static_cast<T>(std::exp2(-step * static_cast<double>(n)));
+  }
+  return slopes;
+}
 
 namespace detail {
 

@@ -29,7 +29,7 @@ struct TransformerLayerOptions {
   bool gated = false;                  ///< gated feed-forward: see FeedForwardOptions
   bool joint_gate = false;             ///< one name for gate and up: see FeedForwardOptions
   NormKind norm = NormKind::layer;     ///< layer norm or RMS norm
-  /// With num_experts > 0: experts, gated and without biases, instead of the feed-forward.
+  /// With num_experts > 0: gated experts instead of the feed-forward.
   MixtureOfExpertsOptions experts = {};
   /// Further options of attention; the layer sets embed_dim and num_heads, and bias only if it has
   /// biases.

@@ -68,8 +68,10 @@ struct FeedForwardOptions {
   Activation activation = Activation::relu;  ///< silu is swish
   bool gated = false;  ///< hidden = activation(gate(x)) up(x): SwiGLU with silu, GeGLU with gelu
   bool bias = true;    ///< of the linear layers
-  bool joint_gate =
-      false;  ///< gated: names gate and up as one parameter, gate_up_proj, as in Phi-3
+  /// Gated: names gate and up as one parameter, gate_up_proj, as in Phi-3.
+  bool joint_gate = false;
+  double glu_limit = std::numeric_limits<double>::infinity();  ///< gated: see GatedUnit
+  double glu_offset = 0;                                       ///< gated: see GatedUnit
 };
 
 /// (.., d_model) to (.., dim_feedforward) and back. Sources: "Attention Is All You Need" (2017),
@@ -83,7 +85,9 @@ class FeedForward {
         linear2(o.dim_feedforward, o.d_model, o.bias),
         activation(o.activation),
         gated(o.gated),
-        joint_gate(o.joint_gate) {}
+        joint_gate(o.joint_gate),
+        glu_limit(o.glu_limit),
+        glu_offset(o.glu_offset) {}
 
   template <TensorLike X>
   Tensor<T, rank_v<X>> operator()(const X& x, const Execution& execution = {}) const {
@@ -112,7 +116,7 @@ class FeedForward {
       linear1.forward(from, hidden, Activation::none, {}, execution);
       const index_t half = shape.back() / 2;
       const auto gate = hidden.slice(kLast, 0, half), up = hidden.slice(kLast, half, 2 * half);
-      glu(activation, gate, up, gate, execution);
+      glu(gated_unit(), gate, up, gate, execution);
       hidden = gate;
     } else {
       linear1.forward(from, hidden, activation, {}, execution);
@@ -136,6 +140,9 @@ class FeedForward {
   Activation activation = Activation::relu;
   bool gated = false;
   bool joint_gate = false;
+  double glu_limit = std::numeric_limits<double>::infinity(), glu_offset = 0;
+
+  GatedUnit gated_unit() const { return {activation, glu_limit, glu_offset}; }
 
  private:
   template <class Self, class Visitor>

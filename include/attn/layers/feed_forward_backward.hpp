@@ -30,7 +30,7 @@ void forward(const FeedForward<T>& layer, Input3<T> x, Output3<T> out, FeedForwa
   shape[2] = layer.linear2.weight.extent(1);
   const TensorView3<T> hidden = saved.linear2.x.make(shape);
   if (layer.gated) {
-    glu(layer.activation, before.slice(2, 0, shape[2]), before.slice(2, shape[2], 2 * shape[2]),
+    glu(layer.gated_unit(), before.slice(2, 0, shape[2]), before.slice(2, shape[2], 2 * shape[2]),
         hidden, execution);
   } else {
     activate(layer.activation, before, hidden, execution);
@@ -56,7 +56,7 @@ void backward(const FeedForward<T>& layer, Input3<T> d_out, const FeedForwardSav
   backward(layer.linear2, d_out, saved.linear2, d_hidden, gradients.linear2, {}, execution);
   if (saved.dropout) detail::apply_dropout<T>(saved.dropout, d_hidden, d_hidden, {}, execution);
   if (layer.gated) {
-    glu_backward(layer.activation, d_hidden, before.slice(2, 0, half),
+    glu_backward(layer.gated_unit(), d_hidden, before.slice(2, 0, half),
                  before.slice(2, half, 2 * half), d_before.slice(2, 0, half),
                  d_before.slice(2, half, 2 * half), execution);
   } else {

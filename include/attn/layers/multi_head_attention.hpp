@@ -6,6 +6,7 @@
 
 #include "attn/attention/cached_attention.hpp"
 #include "attn/attention/extend_mask.hpp"
+#include "attn/attention/relative_bias.hpp"
 #include "attn/layers/attention/head_projections.hpp"
 #include "attn/layers/attention/head_steps.hpp"
 #include "attn/layers/attention/heads.hpp"
@@ -37,6 +38,8 @@ class MultiHeadAttention {
       bias_k_ = Tensor3<T>({1, 1, projections_.width(1)});
       bias_v_ = Tensor3<T>({1, 1, projections_.width(2)});
     }
+    if (o.sinks) sinks_ = Tensor1<T>({o.num_heads});
+    if (o.alibi) alibi_slopes_ = alibi_slopes<Accumulator<T>>(o.num_heads);
     if (o.query_key_norm) {
       const auto norm_of = [&](index_t heads) {
         return Norm<T>(*o.query_key_norm,
@@ -143,7 +146,7 @@ class MultiHeadAttention {
   }
 
   /// Visits the parameters under PyTorch's names: those of HeadProjections, bias_k, bias_v and
-  /// out_proj; q_norm and k_norm.
+  /// out_proj; q_norm, k_norm and sinks.
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
@@ -171,11 +174,21 @@ class MultiHeadAttention {
 
   index_t context_width() const { return options_.num_heads * options_.head_dim_v; }
 
-  /// The options of a call together with those of the module.
-  AttentionOptions<Accumulator<T>> with_own(AttentionOptions<Accumulator<T>> options) const {
+  /// The options of a call together with those of the module. `sinks`: memory for sinks_.size()
+  /// numbers, which the result refers to.
+  AttentionOptions<Accumulator<T>> with_own(AttentionOptions<Accumulator<T>> options,
+                                            Accumulator<T>* sinks) const {
     if (!options.scale) options.scale = options_.scale;
     if (options.softcap == 0) options.softcap = options_.softcap;
     if (options_.window >= 0) options.mask = options.mask & sliding_window(options_.window, -1);
+    if (alibi_slopes_ && !options.alibi_slopes && !options.batch_alibi_slopes) {
+      options.alibi_slopes = alibi_slopes_.view();
+    }
+    if (sinks_ && !options.sinks) {
+      const TensorView1<Accumulator<T>> widened(sinks, sinks_.shape());
+      convert(sinks_.view(), widened, options.execution);
+      options.sinks = TensorView1<const Accumulator<T>>(widened);
+    }
     return options;
   }
 
@@ -189,6 +202,7 @@ class MultiHeadAttention {
       self.q_norm_.visit_parameters(f.under("q_norm."));
       self.k_norm_.visit_parameters(f.under("k_norm."));
     }
+    f.visit("sinks", self.sinks_);
   }
 
   template <class... Functors>
@@ -197,12 +211,13 @@ class MultiHeadAttention {
            const AttentionOptions<Accumulator<T>>& given, const MultiHeadAttentionCall<T>& call,
            const Functors&... functors) const {
     detail::check_attention_call(options_, out_dim(), query, key, value, out.shape(), given, call);
-    AttentionOptions<Accumulator<T>> options = with_own(given);
+    Workspace& workspace = given.execution.scratch();
+    Scratch<Accumulator<T>> sinks(workspace, sinks_.size());
+    AttentionOptions<Accumulator<T>> options = with_own(given, sinks.data());
     const MultiHeadAttentionOptions& o = options_;
     const Execution& execution = options.execution;
     const index_t batch = query.extent(0), q_len = query.extent(1), kv_len = key.extent(1);
 
-    Workspace& workspace = execution.scratch();
     Scratch<T> projected(workspace, projections_.elements(batch, q_len, kv_len + appended_keys()));
     const auto made =
         projections_.project(query, key, value, appended_keys(), projected.data(), execution);
@@ -289,6 +304,8 @@ class MultiHeadAttention {
   std::shared_ptr<const RotaryTable<Accumulator<T>>>
       rotary_;  ///< shared by copies and by the layers of a stack
   Tensor3<T> bias_k_, bias_v_;
+  Tensor1<T> sinks_;
+  Tensor1<Accumulator<T>> alibi_slopes_;
   Linear<T> out_proj_;
 };
 

@@ -155,7 +155,9 @@ void MultiHeadAttentionTraining<T>::backward(const Module& m, TensorView3<const 
             split_heads(d_context, o.num_heads), split_heads(heads.q, o.num_heads),
             split_heads(heads.k, o.num_kv_heads), split_heads(heads.v, o.num_kv_heads),
             split_heads(context, o.num_heads), saved.lse.view(), d_q, d_k, d_v, options,
-            {.d_relative_bias = saved.d_relative_bias}, functors...);
+            {.d_sinks = given.sinks ? TensorView1<Accumulator<T>>() : gradients.sinks_.view(),
+             .d_relative_bias = saved.d_relative_bias},
+            functors...);
         if (m.rotary_) {
           for_rotary_rows(*o.rotary, *m.rotary_, of_q, of_k,
                           [&](index_t begin, index_t end, const RotaryTable<Accumulator<T>>& table,

@@ -19,6 +19,7 @@ struct GptOptions {
   index_t position_offset = 0;   ///< rows of the learned table before position 0 (OPT: 2)
   bool scale_embedding = false;  ///< multiply embeddings by sqrt(d_model)
   double embedding_factor = 1;   ///< and by this factor
+  bool embedding_norm = false;   ///< layer norm of the embeddings, as in BLOOM
   bool norm = true;              ///< final norm before the logits
   bool tied = true;        ///< compute logits with the word embedding instead of a separate weight
   bool head_bias = false;  ///< bias of the logits
@@ -35,6 +36,8 @@ struct GptOptions {
             .position_offset = position_offset,
             .scale = scale_embedding,
             .factor = embedding_factor,
+            .norm = embedding_norm,
+            .layer_norm_eps = layer.layer_norm_eps,
             .dropout = layer.dropout};
   }
   TransformerStackOptions stack_options() const {

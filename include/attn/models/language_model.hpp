@@ -184,6 +184,7 @@ class LanguageModel {
     const auto keeps_codes = [&](const GgufTensor& tensor) {
       return !options.dequantize && detail::is_quantized(tensor.type);
     };
+    const std::span<const GgufName> own_names = detail::gguf_architecture(file).names;
     std::vector<std::string> used;
     const auto load = [](const GgufTensor& tensor, const auto& out) {
       dequantize_gguf(tensor.type, tensor.bytes,
@@ -193,7 +194,7 @@ class LanguageModel {
     visit_weights<float>(
         gpt_, [&](std::string_view name, WeightSlot<float>&) { matrices.emplace(name); });
     gpt_.visit_parameters([&]<int Rank>(std::string_view name, TensorView<float, Rank> out) {
-      const GgufPart part = gguf_part(name);
+      const GgufPart part = gguf_part(name, own_names);
       used.push_back(part.tensor);
       const GgufTensor tensor = gguf_tensor(file, part, out.shape());
       if (keeps_codes(tensor) && matrices.contains(name)) return;
@@ -201,7 +202,7 @@ class LanguageModel {
       file.release(part.tensor);
     });
     visit_weights<float>(gpt_, [&](std::string_view name, WeightSlot<float>& slot) {
-      const GgufPart part = gguf_part(name);
+      const GgufPart part = gguf_part(name, own_names);
       const GgufTensor tensor = gguf_tensor(file, part, slot.shape);
       if (!keeps_codes(tensor)) return;
       slot.compress(std::make_shared<const QuantizedWeight>(
@@ -212,10 +213,14 @@ class LanguageModel {
     // A matrix that shares a product with a float matrix is float, too.
     visit_weights<float>(gpt_, [&](std::string_view name, WeightSlot<float>& slot) {
       if (!slot.dense) return;
-      const GgufTensor tensor = gguf_tensor(file, gguf_part(name), slot.shape);
+      const GgufTensor tensor = gguf_tensor(file, gguf_part(name, own_names), slot.shape);
       if (keeps_codes(tensor)) load(tensor, slot.dense);
     });
-    used.emplace_back(detail::kGgufFrequencyFactors);  // used in the rotary embedding
+    // Used in the rotary embedding.
+    for (const std::string_view name :
+         {detail::kGgufFrequencyFactors, detail::kGgufShortFactors, detail::kGgufLongFactors}) {
+      used.emplace_back(name);
+    }
     std::sort(used.begin(), used.end());
     std::vector<std::string> unused;
     for (const std::string& name : file.names()) {

@@ -11,11 +11,13 @@ from gguf import GGMLQuantizationType as Type
 from gguf import quants
 
 HERE = pathlib.Path(__file__).parent
-READ = [Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q4_K, Type.Q5_K, Type.Q6_K]
+READ = [Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.Q2_K, Type.Q3_K,
+        Type.IQ4_NL, Type.IQ4_XS, Type.MXFP4]
 MADE = [Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1]
 # Where the float16 numbers of a block lie: random bits there could be NaN, whose payload nobody promises.
 HALVES = {Type.Q8_0: [0], Type.Q4_0: [0], Type.Q4_1: [0, 2], Type.Q5_0: [0], Type.Q5_1: [0, 2], Type.Q4_K: [0, 2],
-          Type.Q5_K: [0, 2], Type.Q6_K: [208]}
+          Type.Q5_K: [0, 2], Type.Q6_K: [208], Type.Q2_K: [80, 82], Type.Q3_K: [108], Type.IQ4_NL: [0], Type.IQ4_XS: [0],
+          Type.MXFP4: []}
 random = np.random.default_rng(20240501)
 
 
@@ -65,7 +67,7 @@ def main():
         for at in HALVES[kind]:
             blocks[:5, at:at + 2] = np.array([0x7C00, 0xFC00, 0x7E00, 0, 1], np.uint16).view(np.uint8).reshape(5, 2)
         writer.add_tensor(f"hostile.{kind.name}", raw, raw_dtype=kind)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             writer.add_tensor(f"hostile.{kind.name}.expected", quants.dequantize(raw, kind))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -14,7 +14,7 @@ import sys
 
 import torch
 import transformers as hf
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -39,7 +39,11 @@ def draw(model):
         else:
             is_conv1d = name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
             fan_in = p.shape[0] if is_conv1d else p[0].numel()
-            torch.nn.init.normal_(p, 0, 1 / math.sqrt(fan_in))
+            if p.dim() == 3 and model.config.model_type in ("gpt_oss", "granitemoe"):
+                fan_in = p.shape[1] if model.config.model_type == "gpt_oss" else p.shape[2]
+            # Some results of gpt_oss' gates must exceed the limit.
+            scale = 8 if name.endswith("experts.gate_up_proj") and model.config.model_type == "gpt_oss" else 1
+            torch.nn.init.normal_(p, 0, scale / math.sqrt(fan_in))
 
 
 def save(name, model, golden, edit=None, **options):
@@ -89,10 +93,12 @@ def greedy(model, ids, **inputs):
 
 @with_some_seed
 @torch.no_grad()
-def decoder(name, model_class, config, *, seed, lengths=(7, 12), edit=None, **options):
+def decoder(name, model_class, config, *, seed, lengths=(7, 12), edit=None, change=None, **options):
     torch.manual_seed(seed)
     model = model_class(config).eval()
     draw(model)
+    if change:
+        change(model)
     model.double()
     golden = {}
     for key, length in zip("ab", lengths):
@@ -216,6 +222,68 @@ def decoders_of_2024_and_later():
         config._experts_implementation = "eager"  # the others compute in float
         decoder(name, model, config, seed=45)
     decoder("ernie4_5", hf.Ernie4_5ForCausalLM, hf.Ernie4_5Config(**SIZES, head_dim=8), seed=42)
+
+
+def decoders_of_2022():
+    decoder("bloom", hf.BloomForCausalLM,
+            hf.BloomConfig(vocab_size=96, hidden_size=24, n_layer=2, n_head=6, pad_token_id=0), seed=71)
+    decoder("mpt", hf.MptForCausalLM,
+            hf.MptConfig(vocab_size=96, d_model=24, n_layers=2, n_heads=6, max_seq_len=64), seed=72)
+    falcon = dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_hidden_size=48,
+                  max_position_embeddings=64)
+    decoder("falcon", hf.FalconForCausalLM,
+            hf.FalconConfig(**falcon, new_decoder_architecture=True, num_kv_heads=2, tie_word_embeddings=False), seed=73)
+    decoder("falcon_multi_query", hf.FalconForCausalLM, hf.FalconConfig(**falcon), seed=74)
+    decoder("falcon_sequential", hf.FalconForCausalLM,
+            hf.FalconConfig(**falcon, multi_query=False, parallel_attn=False, bias=True), seed=75)
+
+
+GPT_OSS = dict(vocab_size=96, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+               num_key_value_heads=2, head_dim=8, max_position_embeddings=64, sliding_window=4, num_local_experts=4,
+               num_experts_per_tok=2, swiglu_limit=7.0, pad_token_id=0,
+               rope_parameters=YARN | {"rope_theta": 100.0, "original_max_position_embeddings": 64, "truncate": False})
+
+
+def gpt_oss_config():
+    config = hf.GptOssConfig(**GPT_OSS)
+    config._experts_implementation = "eager"  # the others compute in float
+    return config
+
+
+def fused_experts():
+    granite = hf.GraniteMoeConfig(**SIZES, embedding_multiplier=3.0, attention_multiplier=0.4, residual_multiplier=0.3,
+                                  logits_scaling=2.0, num_local_experts=4, num_experts_per_tok=2, pad_token_id=0)
+    granite._experts_implementation = "eager"
+    decoder("granitemoe", hf.GraniteMoeForCausalLM, granite, seed=62)
+    decoder("gpt_oss", hf.GptOssForCausalLM, gpt_oss_config(), seed=61)
+
+
+def gpt_oss_mxfp4():
+    """The experts' weights of gpt_oss in blocks of 32 numbers of 4 bits, as in the published files."""
+    values = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
+    stored = {}
+
+    def quantize(model):
+        random = torch.Generator().manual_seed(63)
+        for n, layer in enumerate(model.model.layers):
+            for part in ("gate_up_proj", "down_proj"):
+                weight = getattr(layer.mlp.experts, part)
+                experts, columns, rows = weight.shape
+                blocks = torch.randint(0, 256, (experts, rows, columns // 32, 16), dtype=torch.uint8, generator=random)
+                scales = torch.randint(*((125, 129) if part == "gate_up_proj" else (120, 124)), (experts, rows, columns // 32), dtype=torch.uint8, generator=random)
+                numbers = torch.stack((values[(blocks & 15).long()], values[(blocks >> 4).long()]), -1).flatten(3)
+                numbers = (numbers * 2.0 ** (scales.double() - 127)[..., None]).flatten(2)
+                weight.data = numbers.transpose(1, 2).to(weight.dtype).contiguous()
+                name = f"model.layers.{n}.mlp.experts.{part}"
+                stored.update({name + "_blocks": blocks, name + "_scales": scales})
+
+    def edit(config):
+        config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+
+    decoder("gpt_oss_mxfp4", hf.GptOssForCausalLM, gpt_oss_config(), seed=64, change=quantize, edit=edit)
+    path = FOLDER / "gpt_oss_mxfp4" / "model.safetensors"
+    tensors = {k: v for k, v in load_file(path).items() if not k.endswith(("gate_up_proj", "down_proj"))}
+    save_file(tensors | stored, path, {"format": "pt"})
 
 
 def encoders():
@@ -365,6 +433,9 @@ def main():
     hf.logging.set_verbosity_error()
     decoders_of_all_kinds()
     decoders_of_2024_and_later()
+    decoders_of_2022()
+    fused_experts()
+    gpt_oss_mxfp4()
     encoders()
     vit()
     bart()

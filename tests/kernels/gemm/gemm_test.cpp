@@ -90,6 +90,9 @@ struct Product {
           case Activation::silu:
             x = attn_test::reference_silu(x);
             break;
+          case Activation::quick_gelu:
+            x = attn_test::reference_quick_gelu(x);
+            break;
         }
         const W kept = static_cast<W>(residual ? residual(i, j) : c(i, j));
         result(i, j) = beta == 0 ? x : x + static_cast<W>(beta) * kept;

@@ -45,13 +45,16 @@ W exact(Activation activation, W x) {
       return attn_test::reference_gelu_tanh(x);
     case Activation::silu:
       return attn_test::reference_silu(x);
+    case Activation::quick_gelu:
+      return attn_test::reference_quick_gelu(x);
     default:
       return x;
   }
 }
 
 constexpr Activation kAll[] = {Activation::none,      Activation::relu,         Activation::gelu,
-                               Activation::gelu_tanh, Activation::relu_squared, Activation::silu};
+                               Activation::gelu_tanh, Activation::relu_squared, Activation::silu,
+                               Activation::quick_gelu};
 
 TYPED_TEST(ActivationTest, WithinFourEpsilonOfTheFormula) {
   using T = TypeParam;
@@ -252,6 +255,30 @@ TYPED_TEST(ActivationTest, GluOfHalvesOfOneProduct) {
         ASSERT_EQ(attn_test::to_array(up).data,
                   attn_test::to_array(x.template view<3>().slice(2, half, 2 * half)).data);
       }
+    }
+  }
+}
+
+/// The limit bounds the gate from above and the other factor on both sides; NaN stays NaN.
+TYPED_TEST(ActivationTest, GluClampsAndShifts) {
+  using T = TypeParam;
+  const T nan = std::numeric_limits<T>::quiet_NaN(), inf = std::numeric_limits<T>::infinity();
+  const std::vector<T> gates{-9, -2, 0, 1, 7, 8, inf, -inf, nan, 1};
+  const std::vector<T> ups{3, -8, 8, 7, -7, inf, 0.5, -inf, 1, nan};
+  const Index n = std::ssize(gates);
+  const attn::GatedUnit unit(Activation::quick_gelu, 7, 1);
+  for (Isa isa : available_isas()) {
+    const auto y = glu(unit, attn::TensorView1<const T>(gates.data(), {n}),
+                       attn::TensorView1<const T>(ups.data(), {n}), {.isa = isa});
+    for (Index i = 0; i < n; ++i) {
+      const T a = gates[static_cast<std::size_t>(i)], b = ups[static_cast<std::size_t>(i)];
+      if (std::isnan(a) || std::isnan(b)) {
+        EXPECT_TRUE(std::isnan(y(i))) << i;
+        continue;
+      }
+      const double gate = a == -inf ? 0 : attn_test::reference_quick_gelu(std::min<double>(a, 7));
+      const double want = gate * (std::clamp<double>(b, -7, 7) + 1);
+      EXPECT_NEAR(y(i), want, 16 * attn_test::epsilon<T> * (1 + std::abs(want))) << i;
     }
   }
 }

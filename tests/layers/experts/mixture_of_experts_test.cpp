@@ -27,6 +27,8 @@ MixtureOfExpertsOptions draw_experts(Random& random) {
   o.scale = random.pick<double>({1, 2.5});
   if (random.chance(0.5)) o.dim_shared = random.integer(1, 9);
   o.shared_gate = o.dim_shared > 0 && random.chance(0.5);
+  o.bias = random.chance(0.4);
+  if (random.chance(0.4)) o.glu_limit = 0.6, o.glu_offset = 1;
   return o;
 }
 
@@ -41,16 +43,22 @@ template <class T>
 std::vector<double> expert_result(const attn::FeedForward<T>& expert,
                                   const std::vector<double>& x) {
   const Index hidden = expert.linear2.weight.extent(1), dim = expert.linear2.weight.extent(0);
+  const auto bias = [](const auto& values, Index row) {
+    return values ? static_cast<double>(values(row)) : 0.0;
+  };
   const auto product = [&](Index row) {
-    double sum = 0;
+    double sum = bias(expert.linear1.bias, row);
     for (Index i = 0; i < dim; ++i) {
       sum += static_cast<double>(expert.linear1.weight(row, i)) * x[static_cast<std::size_t>(i)];
     }
     return sum;
   };
   std::vector<double> y(x.size());
+  for (Index i = 0; i < dim; ++i) y[static_cast<std::size_t>(i)] = bias(expert.linear2.bias, i);
   for (Index h = 0; h < hidden; ++h) {
-    const double value = reference_silu(product(h)) * product(hidden + h);
+    const double limit = expert.glu_limit,
+                 up = std::clamp(product(hidden + h), -limit, limit) + expert.glu_offset;
+    const double value = reference_silu((std::min)(product(h), limit)) * up;
     for (Index i = 0; i < dim; ++i) {
       y[static_cast<std::size_t>(i)] += static_cast<double>(expert.linear2.weight(i, h)) * value;
     }
@@ -72,7 +80,8 @@ std::vector<double> token_result(const MixtureOfExperts<T>& m, const std::vector
   std::vector<double> scores, choice;
   double sum = 0;
   for (Index e = 0; e < o.num_experts; ++e) {
-    scores.push_back(std::exp(dot(m.router.weight, e)));
+    const double bias = m.router.bias ? static_cast<double>(m.router.bias(e)) : 0;
+    scores.push_back(std::exp(dot(m.router.weight, e) + bias));
     sum += scores.back();
   }
   for (Index e = 0; e < o.num_experts; ++e) {

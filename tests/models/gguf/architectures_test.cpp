@@ -1,6 +1,8 @@
 // LanguageModel from GGUF files of each architecture: tiny models as llama.cpp stores them, against
 // transformers.
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <numbers>
 
@@ -13,6 +15,7 @@
 #include "attn/io/rename.hpp"
 #include "attn/io/safetensors/folder.hpp"
 #include "attn/models/language_model.hpp"
+#include "attn/models/pretrained.hpp"
 
 #include "support/files/temp_folder.hpp"
 #include "support/references/pretrained_goldens.hpp"
@@ -55,7 +58,9 @@ class TinyGguf {
 
     const bool is_gemma2 = architecture_ == "gemma2";
     const bool has_norms_behind =
-        is_gemma2 || architecture_ == "gemma3" || architecture_ == "olmo2";
+        is_gemma2 || architecture_ == "gemma3" || architecture_ == "olmo2" ||
+        architecture_ == "gpt-oss";  // whose norm before the experts has this name
+
     const bool pairs_are_interleaved =
         architecture_ == "llama" || architecture_ == "granite" || architecture_ == "smollm3";
     if (is_gemma2) {
@@ -70,7 +75,10 @@ class TinyGguf {
         std::sqrt(static_cast<double>(head_dim) /
                   config.get<double>("query_pre_attn_scalar", static_cast<double>(head_dim)));
 
-    const SafetensorsFolder file(kPretrained / name);
+    const SafetensorsFolder folder(kPretrained / name);
+    const detail::ExpertsFile file(folder, architecture_ == "gpt-oss"
+                                               ? detail::kGptOssTypes[0].fused
+                                               : detail::FusedExperts{});
     const auto rename = rename_by(
         {{"model.embed_tokens.", "token_embd."},
          {"lm_head.", "output."},
@@ -86,7 +94,15 @@ class TinyGguf {
          {"post_attention_layernorm", has_norms_behind ? "post_attention_norm" : "ffn_norm"},
          {"pre_feedforward_layernorm", "ffn_norm"},
          {"post_feedforward_layernorm", "post_ffw_norm"},
+         {"self_attn.sinks", "attn_sinks.weight"},
+         {"self_attn.qkv_proj", "attn_qkv"},
+         {"mlp.shared_expert_gate.", "ffn_gate_inp_shexp."},
+         {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
+         {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
+         {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
          {"mlp.gate.", "ffn_gate_inp."},
+         {"mlp.router.", "ffn_gate_inp."},
+         {"mlp.gate_up_proj", "ffn_up"},
          {"mlp.gate_proj", "ffn_gate"},
          {"mlp.up_proj", "ffn_up"},
          {"mlp.down_proj", "ffn_down"}});
@@ -110,17 +126,34 @@ class TinyGguf {
         interleave(values, kv_heads, head_dim);
       const std::size_t experts = theirs.find(".mlp.experts.");
       if (experts == theirs.npos) {
-        add(ours, shape, std::move(values));
+        add(ours, shape, values);
       } else if (theirs.find(".mlp.experts.0.") != theirs.npos) {
         add_experts(file, theirs, ours.substr(0, ours.find(".mlp")));
       }
     }
   }
 
-  void add(const std::string& name, std::vector<index_t> shape, std::vector<float> values) {
-    names_.push_back(name);
-    shapes_.push_back(std::move(shape));
-    values_.push_back(std::move(values));
+  void add(const std::string& name, std::vector<index_t> shape, const std::vector<float>& values) {
+    const auto bytes = std::as_bytes(std::span(values));
+    add(name, std::move(shape), GgufType::F32, {bytes.begin(), bytes.end()});
+  }
+  void add(const std::string& name, std::vector<index_t> shape, GgufType type,
+           std::vector<std::byte> bytes) {
+    tensors_.push_back({name, std::move(shape), type, std::move(bytes)});
+  }
+  /// Replaces the experts' matrices by blocks of MXFP4, which hold the same numbers.
+  void put_experts_in_mxfp4() {
+    for (TinyTensor& tensor : tensors_) {
+      if (!tensor.name.ends_with("_exps.weight")) continue;
+      std::vector<float> values(static_cast<std::size_t>(size_of(tensor.shape)));
+      std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+      tensor.type = GgufType::MXFP4;
+      tensor.bytes.clear();
+      for (std::size_t begin = 0; begin < values.size(); begin += 32) {
+        const std::span<const float> block(values.data() + begin, 32);
+        append_mxfp4(block, tensor.bytes);
+      }
+    }
   }
   template <class T>
   void set(std::string_view key, const T& value) {
@@ -130,9 +163,8 @@ class TinyGguf {
 
   Path save() const {
     std::vector<NamedGgufTensor> list;
-    for (std::size_t n = 0; n < names_.size(); ++n) {
-      list.push_back(
-          {names_[n], {GgufType::F32, shapes_[n], std::as_bytes(std::span(values_[n]))}});
+    for (const TinyTensor& tensor : tensors_) {
+      list.push_back({tensor.name, {tensor.type, tensor.shape, tensor.bytes}});
     }
     save_gguf(folder_ / "model.gguf", metadata, list);
     return folder_ / "model.gguf";
@@ -142,24 +174,58 @@ class TinyGguf {
   SafetensorsFile golden;
 
  private:
+  struct TinyTensor {
+    std::string name;
+    std::vector<index_t> shape;
+    GgufType type;
+    std::vector<std::byte> bytes;
+  };
+
+  /// 32 numbers that are those of MXFP4 times a power of two.
+  static void append_mxfp4(std::span<const float> block, std::vector<std::byte>& to) {
+    for (int exponent = 255; exponent >= 0; --exponent) {
+      const float scale = detail::mxfp4_scale(static_cast<std::byte>(exponent));
+      std::vector<std::size_t> codes;
+      for (const float value : block) {
+        const auto at = std::ranges::find_if(
+            detail::kMxfp4Values, [&](std::int8_t code) { return scale * code == value; });
+        if (at == detail::kMxfp4Values.end()) break;
+        codes.push_back(static_cast<std::size_t>(at - detail::kMxfp4Values.begin()));
+      }
+      if (codes.size() != 32) continue;
+      to.push_back(static_cast<std::byte>(exponent));
+      for (std::size_t i = 0; i < 16; ++i) {
+        to.push_back(static_cast<std::byte>(codes[i] | codes[i + 16] << 4));
+      }
+      return;
+    }
+    ADD_FAILURE() << "no block of MXFP4";
+  }
+
   /// Adds one tensor of all experts; `first` is that of expert 0.
-  void add_experts(const SafetensorsFolder& file, const std::string& first,
-                   const std::string& block) {
-    std::vector<index_t> shape = file.shape(first);
+  template <class File>
+  void add_experts(const File& file, const std::string& first, const std::string& block) {
+    const std::vector<index_t> shape = file.shape(first);
     std::vector<float> all;
     const std::size_t at = first.find(".0.", first.find(".mlp.")) + 1;
     index_t count = 0;
     for (std::string name = first; file.contains(name);
          name.replace(at, 1, std::to_string(count))) {
-      const auto one = file.load<float, 2>(name);
-      all.insert(all.end(), one.elements().begin(), one.elements().end());
+      const std::size_t begin = all.size();
+      all.resize(begin + static_cast<std::size_t>(size_of(shape)));
+      if (shape.size() == 1) {
+        file.load(name, TensorView1<float>(all.data() + begin, {shape[0]}));
+      } else {
+        file.load(name, TensorView2<float>(all.data() + begin, {shape[0], shape[1]}));
+      }
       ++count;
     }
-    shape.insert(shape.begin(), count);
+    std::vector<index_t> whole{count};
+    whole.insert(whole.end(), shape.begin(), shape.end());
     const std::string kind = first.find("gate_proj") != first.npos ? "gate"
                              : first.find("up_proj") != first.npos ? "up"
                                                                    : "down";
-    add(block + ".ffn_" + kind + "_exps.weight", shape, std::move(all));
+    add(block + ".ffn_" + kind + "_exps" + first.substr(first.rfind('.')), whole, all);
   }
 
   /// Interleaves the rows of the first and second half of each head.
@@ -185,9 +251,7 @@ class TinyGguf {
   }
 
   std::string architecture_;
-  std::vector<std::string> names_;
-  std::vector<std::vector<index_t>> shapes_;
-  std::vector<std::vector<float>> values_;
+  std::vector<TinyTensor> tensors_;
   TempFolder folder_;
 };
 
@@ -283,6 +347,43 @@ TEST(GgufArchitectures, SmolLm3) {
 }
 
 TEST(GgufArchitectures, Qwen3Moe) { check(TinyGguf("qwen3_moe", "qwen3moe")); }
+
+/// Sinks, biases, clamped units; the matrices of experts in floats and in MXFP4.
+TEST(GgufArchitectures, GptOss) {
+  for (const bool is_mxfp4 : {false, true}) {
+    TinyGguf tiny(is_mxfp4 ? "gpt_oss_mxfp4" : "gpt_oss", "gpt-oss");
+    tiny.set("rope.freq_base", 100.0f);
+    tiny.set("rope.scaling.type", std::string("yarn"));
+    tiny.set("rope.scaling.factor", 4.0f);
+    tiny.number("rope.scaling.original_context_length", 64);
+    tiny.number("attention.sliding_window", 4);
+    if (is_mxfp4) tiny.put_experts_in_mxfp4();
+    check(tiny);
+  }
+}
+
+TEST(GgufArchitectures, Qwen2Moe) {
+  TinyGguf tiny("qwen2_moe", "qwen2moe");
+  tiny.number("expert_shared_feed_forward_length", 20);
+  check(tiny);
+}
+
+TEST(GgufArchitectures, Phi3) {
+  TinyGguf tiny("phi3", "phi3");
+  tiny.number("attention.sliding_window", 5);
+  check(tiny);
+}
+
+// The second prompt is beyond the trained length.
+TEST(GgufArchitectures, Phi3WithLongrope) {
+  TinyGguf tiny("phi3_longrope", "phi3");
+  tiny.number("rope.scaling.original_context_length", 28);
+  tiny.set("rope.scaling.attn_factor",
+           static_cast<float>(std::sqrt(1 + std::log(64 / 28.0) / std::log(28.0))));
+  tiny.add("rope_factors_short.weight", {2}, {1, 1.5});
+  tiny.add("rope_factors_long.weight", {2}, {1, 4});
+  check(tiny);
+}
 
 TEST(GgufArchitectures, Olmoe) { check(TinyGguf("olmoe", "olmoe")); }
 

@@ -17,7 +17,7 @@ inline attn::TransformerLayerOptions random_layer_options(Random& random) {
   o.dim_feedforward = random.integer(1, 70);
   o.activation =
       random.pick<Activation>({Activation::relu, Activation::relu_squared, Activation::gelu,
-                               Activation::gelu_tanh, Activation::silu});
+                               Activation::gelu_tanh, Activation::silu, Activation::quick_gelu});
   o.layer_norm_eps = random.pick<double>({1e-5, 1e-12});
   o.norm_first = random.chance(0.5);
   o.bias = random.chance(0.7);

@@ -169,6 +169,11 @@ T reference_silu(T x) {
   return x / (T{1} + std::exp(-x));
 }
 
+template <class T>
+T reference_quick_gelu(T x) {
+  return x / (T{1} + std::exp(static_cast<T>(-1.702) * x));
+}
+
 /// What one row of attention is told. Masks are of rank 4; an extent of 1 broadcasts.
 struct ReferenceOptions {
   struct Mask {

@@ -106,6 +106,8 @@ T reference_activation(attn::Activation activation, T x) {
       return reference_gelu_tanh(x);
     case attn::Activation::silu:
       return reference_silu(x);
+    case attn::Activation::quick_gelu:
+      return reference_quick_gelu(x);
     default:
       return x;
   }

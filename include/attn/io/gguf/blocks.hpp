@@ -3,6 +3,8 @@
 #pragma once
 
 #include <array>
+#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <span>
 
@@ -54,6 +56,37 @@ inline GgufScale gguf_scale(const std::byte* from, std::size_t j) {
   return {(at(j + 4) & 15) | (at(j - 4) >> 6) << 4, at(j + 4) >> 4 | (at(j) >> 6) << 4};
 }
 
+/// The numbers of 4 bits of MXFP4, doubled; with the scale 2^(byte - 128). Source: OCP Microscaling
+/// Formats (MX) Specification 1.0 (2023), section 5.3.
+inline constexpr std::array<std::int8_t, 16> kMxfp4Values{0, 1,  2,  3,  4,  6,  8,  12,
+                                                          0, -1, -2, -3, -4, -6, -8, -12};
+inline float mxfp4_scale(std::byte exponent) { return std::ldexp(1.0f, gguf_u8(exponent) - 128); }
+
+/// The numbers of IQ4_NL and IQ4_XS.
+inline constexpr std::array<std::int8_t, 16> kIq4Values{-127, -104, -83, -65, -49, -35, -22, -10,
+                                                        1,    13,   25,  38,  53,  69,  89,  113};
+
+/// The signed scale of part j of a block of IQ4_XS, and of one of Q3_K, from its 12 bytes.
+inline int iq4_xs_scale(const std::byte* block, std::size_t j) {
+  const int low = gguf_u8(block[4 + j / 2]) >> (4 * (j % 2)) & 15;
+  const int high = gguf_u8(block[2 + j / 4]) >> (2 * (j % 4)) & 3;
+  return (low | high << 4) - 32;
+}
+inline int q3_k_scale(const std::byte* from, std::size_t j) {
+  const int low = gguf_u8(from[j % 8]) >> (j < 8 ? 0 : 4) & 15;
+  const int high = gguf_u8(from[8 + j % 4]) >> (2 * (j / 4)) & 3;
+  return (low | high << 4) - 32;
+}
+
+/// Code i, of 2 bits, of a block of Q2_K or Q3_K from its 64 bytes.
+inline int two_bit_code(const std::byte* from, std::size_t i) {
+  return gguf_u8(from[32 * (i / 128) + i % 32]) >> (2 * (i / 32 % 4)) & 3;
+}
+/// Code i of a block of Q3_K, 4 + the value.
+inline int q3_k_code(const std::byte* block, std::size_t i) {
+  return two_bit_code(block + 32, i) | (gguf_u8(block[i % 32]) >> (i / 32) & 1) << 2;
+}
+
 // Products below are exact in float: a float16 has 11 bits, scales and codes at most 12 more. So
 // only the addition of the offset rounds, and neither the order of products nor a fused
 // multiply-add changes a bit.
@@ -95,6 +128,36 @@ void gguf_block(const std::byte* from, float* out) {
         out[32 * j + i] = step * static_cast<float>(code) - m;
       }
     }
+  } else if constexpr (kType == GgufType::MXFP4 || kType == GgufType::IQ4_NL) {
+    constexpr bool kFloats = kType == GgufType::MXFP4;
+    const float d = kFloats ? mxfp4_scale(*from) : gguf_float<float16>(from);
+    const auto codes = gguf_nibbles(from + (kFloats ? 1 : 2), nullptr);
+    for (std::size_t i = 0; i < 32; ++i) {
+      const auto code = static_cast<std::size_t>(codes[i]);
+      out[i] = d * static_cast<float>(kFloats ? kMxfp4Values[code] : kIq4Values[code]);
+    }
+  } else if constexpr (kType == GgufType::IQ4_XS) {
+    const float d = gguf_float<float16>(from);
+    for (std::size_t j = 0; j < 8; ++j) {
+      const float step = d * static_cast<float>(iq4_xs_scale(from, j));
+      const auto codes = gguf_nibbles(from + 8 + 16 * j, nullptr);
+      for (std::size_t i = 0; i < 32; ++i) {
+        out[32 * j + i] = step * static_cast<float>(kIq4Values[static_cast<std::size_t>(codes[i])]);
+      }
+    }
+  } else if constexpr (kType == GgufType::Q2_K) {
+    const float d = gguf_float<float16>(from + 80), d_offset = gguf_float<float16>(from + 82);
+    for (std::size_t i = 0; i < 256; ++i) {
+      const int both = gguf_u8(from[i / 16]);
+      out[i] = d * static_cast<float>(both & 15) * static_cast<float>(two_bit_code(from + 16, i)) -
+               d_offset * static_cast<float>(both >> 4);
+    }
+  } else if constexpr (kType == GgufType::Q3_K) {
+    const float d = gguf_float<float16>(from + 108);
+    for (std::size_t i = 0; i < 256; ++i) {
+      out[i] = d * static_cast<float>(q3_k_scale(from + 96, i / 16)) *
+               static_cast<float>(q3_k_code(from, i) - 4);
+    }
   } else {
     static_assert(kType == GgufType::Q6_K);
     const std::byte *high = from + 128, *scales = from + 192;
@@ -126,10 +189,15 @@ auto with_gguf_type(GgufType type, F&& f) {
     ATTN_GGUF_CASE(Q5_0)
     ATTN_GGUF_CASE(Q5_1)
     ATTN_GGUF_CASE(Q8_0)
+    ATTN_GGUF_CASE(Q2_K)
+    ATTN_GGUF_CASE(Q3_K)
     ATTN_GGUF_CASE(Q4_K)
     ATTN_GGUF_CASE(Q5_K)
     ATTN_GGUF_CASE(Q6_K)
+    ATTN_GGUF_CASE(IQ4_NL)
+    ATTN_GGUF_CASE(IQ4_XS)
     ATTN_GGUF_CASE(BF16)
+    ATTN_GGUF_CASE(MXFP4)
 #undef ATTN_GGUF_CASE
   }
   __builtin_unreachable();

@@ -98,9 +98,21 @@ bool has_finite_scale(const std::byte* block) {
 
 }  // namespace detail
 
-/// Whether quantize_gguf() supports this type: all but Q4_K, Q5_K and Q6_K.
+/// Whether quantize_gguf() supports this type.
 constexpr bool can_quantize(GgufType type) {
-  return type != GgufType::Q4_K && type != GgufType::Q5_K && type != GgufType::Q6_K;
+  switch (type) {
+    case GgufType::F32:
+    case GgufType::F16:
+    case GgufType::BF16:
+    case GgufType::Q8_0:
+    case GgufType::Q4_0:
+    case GgufType::Q4_1:
+    case GgufType::Q5_0:
+    case GgufType::Q5_1:
+      return true;
+    default:
+      return false;
+  }
 }
 
 /// Quantises `values`, which must be finite for quantised types, into blocks. Throws ValueError for

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <limits>
+
 #include "attn/core/tensor.hpp"
 #include "attn/exec/caches.hpp"
 #include "attn/kernels/rows/in_floats.hpp"
@@ -15,6 +17,19 @@ enum class Activation {
   gelu_tanh,  ///< x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, PyTorch's approximate="tanh"
   silu,       ///< x / (1 + e^-x)
   relu_squared,  ///< max(x, 0)^2, as in Nemotron; Source: So et al., "Primer" (2021)
+  quick_gelu,    ///< x / (1 + e^(-1.702 x)), as in CLIP
+};
+
+/// A gated linear unit: activation(min(a, limit)) (min(max(b, -limit), limit) + offset). Activation
+/// silu, limit infinity and offset 0 is SwiGLU; gpt-oss has quick_gelu, 7 and 1.
+struct GatedUnit {
+  GatedUnit(Activation of_gate, double bound = std::numeric_limits<double>::infinity(),
+            double added = 0)
+      : activation(of_gate), limit(bound), offset(added) {}
+
+  Activation activation;
+  double limit;   ///< of a from above and of b on both sides
+  double offset;  ///< added to b
 };
 
 namespace detail {
@@ -31,7 +46,7 @@ struct ActivationProblem {
 /// Rows with unit inner stride; out may be a or b.
 template <class T>
 struct GluProblem {
-  Activation activation;
+  GatedUnit unit;
   TensorView2<const T> a, b;
   TensorView2<T> out;
 };
@@ -64,7 +79,7 @@ struct Backend<family::Elementwise, In, Acc> {
                                                         offsetof(Act, x),
                                                         offsetof(Act, out),
                                                         sizeof(Glu),
-                                                        offsetof(Glu, activation),
+                                                        offsetof(Glu, unit),
                                                         offsetof(Glu, a),
                                                         offsetof(Glu, b),
                                                         offsetof(Glu, out),
@@ -217,11 +232,11 @@ void gelu(const X& x, Out&& out, Activation form = Activation::gelu,
 }
 
 /// out = activation(a) b, element by element: the gated linear unit with any activation (GeGLU with
-/// gelu, SwiGLU with silu). Leading axes lie one stride apart and the innermost stride is 1, as in
-/// the halves of one product. out may be a or b. Throws ShapeError. Source: Shazeer, "GLU Variants
-/// Improve Transformer" (2020), equation 5.
+/// gelu, SwiGLU with silu), with the limit and offset of a GatedUnit. Leading axes lie one stride
+/// apart and the innermost stride is 1, as in the halves of one product. out may be a or b. Throws
+/// ShapeError. Source: Shazeer, "GLU Variants Improve Transformer" (2020), equation 5.
 template <TensorLike A, TensorLike B, TensorLike Out>
-void glu(Activation activation, const A& a, const B& b, Out&& out,
+void glu(const GatedUnit& unit, const A& a, const B& b, Out&& out,
          const Execution& execution = {}) {
   using T = detail::floating_t<A>;
   constexpr int kRank = rank_v<A>;
@@ -233,7 +248,7 @@ void glu(Activation activation, const A& a, const B& b, Out&& out,
   const auto& shape = gate.shape();
   check_shape("glu", "b", shape, by.shape());
   check_shape("glu", "out", shape, to.shape());
-  const detail::GluProblem<T> problem{activation, gate.rows(), by.rows(), to.rows()};
+  const detail::GluProblem<T> problem{unit, gate.rows(), by.rows(), to.rows()};
   const auto check_stride = [&](std::string_view argument, const Shape<2>& strides) {
     if (shape.back() <= 1 || strides.back() == 1) return;
     throw ShapeError(
@@ -247,7 +262,7 @@ void glu(Activation activation, const A& a, const B& b, Out&& out,
   if constexpr (Float16Element<T>) {
     detail::in_floats(
         [&](index_t, const auto& result, const auto& x, const auto& y, const Execution& alone) {
-          kernel({activation, x, y, result}, alone);
+          kernel({unit, x, y, result}, alone);
         },
         execution, problem.out, problem.a, problem.b);
   } else {
@@ -257,9 +272,9 @@ void glu(Activation activation, const A& a, const B& b, Out&& out,
 
 /// Returns the result as a new tensor.
 template <TensorLike A, TensorLike B>
-auto glu(Activation activation, const A& a, const B& b, const Execution& execution = {}) {
+auto glu(const GatedUnit& unit, const A& a, const B& b, const Execution& execution = {}) {
   auto out = Tensor<scalar_t<A>, rank_v<A>>::uninitialized(const_view(a).shape());
-  glu(activation, a, b, out, execution);
+  glu(unit, a, b, out, execution);
   return out;
 }
 

@@ -18,6 +18,8 @@ inline void with_activation(Activation activation, Use use) {
       });
     case Activation::silu:
       return use([](Vec<T> v) { return times_sigmoid(v, v); });
+    case Activation::quick_gelu:
+      return use([&](Vec<T> v) { return times_sigmoid(v, all(1.702) * v); });
     case Activation::gelu_tanh:
       // (1 + tanh u) / 2 = 1 / (1 + e^-2u)
       return use([&](Vec<T> v) {
@@ -67,19 +69,46 @@ inline void activate_row(Activation activation, index_t n, const T* x, T* out, b
   });
 }
 
+/// The limit and offset of a GatedUnit. min and max return their second operand if one is NaN: a NaN
+/// stays NaN.
+template <class T>
+struct ClampedUnit {
+  explicit ClampedUnit(const GatedUnit& unit)
+      : limit(Vec<T>::all(static_cast<T>(unit.limit))),
+        offset(Vec<T>::all(static_cast<T>(unit.offset))) {}
+
+  ATTN_INLINE Vec<T> above(Vec<T> v) const { return min(limit, v); }
+  ATTN_INLINE Vec<T> both_sides(Vec<T> v) const {
+    return max(Vec<T>::all(0) - limit, min(limit, v));
+  }
+
+  Vec<T> limit, offset;
+};
+
 template <class T>
 inline void glu_rows(const detail::GluProblem<T>& problem, const Executor& executor, Workspace&) {
+  using V = Vec<T>;
   const index_t n = problem.out.extent(1);
+  const GatedUnit& unit = problem.unit;
+  const bool plain = unit.limit == std::numeric_limits<double>::infinity() && unit.offset == 0;
   detail::for_rows(executor, problem.out.extent(0), n, [&](index_t row) {
     const T *a = &problem.a(row, 0), *b = &problem.b(row, 0);
     T* out = &problem.out(row, 0);
     const auto gate = [&](auto f) {
+      if (plain) {
+        each_vector<T>(n, [&](index_t k, auto lanes) {
+          store(f(load(a + k, lanes)) * load(b + k, lanes), out + k, lanes);
+        });
+        return;
+      }
+      const ClampedUnit<T> clamped(unit);
       each_vector<T>(n, [&](index_t k, auto lanes) {
-        store(f(load(a + k, lanes)) * load(b + k, lanes), out + k, lanes);
+        const V up = clamped.both_sides(load(b + k, lanes)) + clamped.offset;
+        store(f(clamped.above(load(a + k, lanes))) * up, out + k, lanes);
       });
     };
-    if (problem.activation == Activation::none) return gate([](Vec<T> v) { return v; });
-    with_activation<T>(problem.activation, gate);
+    if (unit.activation == Activation::none) return gate([](V v) { return v; });
+    with_activation<T>(unit.activation, gate);
   });
 }
 

@@ -8,11 +8,11 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Rows with unit inner stride; d_x may be d_out or x. With b (gated): d_x and d_b of activation(x)
-/// b.
+/// Rows with unit inner stride; d_x may be d_out or x. With b: d_x and d_b of the gated unit;
+/// otherwise only its activation is used.
 template <class T>
 struct ActivationBackwardProblem {
-  Activation activation;
+  GatedUnit unit;
   TensorView2<const T> d_out, x, b;
   TensorView2<T> d_x, d_b;
 };
@@ -23,7 +23,7 @@ struct Backend<family::ElementwiseBackward, In, Acc> {
 
   static constexpr std::uint64_t kLayout = layout_hash(
       {sizeof(Backend), offsetof(Backend, activate), sizeof(ActivationBackwardProblem<In>),
-       offsetof(ActivationBackwardProblem<In>, activation),
+       offsetof(ActivationBackwardProblem<In>, unit),
        offsetof(ActivationBackwardProblem<In>, d_out), offsetof(ActivationBackwardProblem<In>, x),
        offsetof(ActivationBackwardProblem<In>, b), offsetof(ActivationBackwardProblem<In>, d_x),
        offsetof(ActivationBackwardProblem<In>, d_b)});
@@ -42,7 +42,7 @@ namespace detail {
 
 /// Checks shapes and strides of `function`, then runs the kernel on rows.
 template <class T, int Rank>
-void activation_backward(std::string_view function, Activation activation,
+void activation_backward(std::string_view function, const GatedUnit& unit,
                          TensorView<const T, Rank> d_out, TensorView<const T, Rank> x,
                          TensorView<const T, Rank> b, TensorView<T, Rank> d_x,
                          TensorView<T, Rank> d_b, const Execution& execution) {
@@ -61,7 +61,7 @@ void activation_backward(std::string_view function, Activation activation,
     using Wide = WidenedTensor<Rank>;
     const Wide dy(d_out, execution), from(x, execution), other(b, execution);
     // The gradients overwrite their inputs.
-    activation_backward<float, Rank>(function, activation, dy.view(), from.view(), other.view(),
+    activation_backward<float, Rank>(function, unit, dy.view(), from.view(), other.view(),
                                      dy.view(), other.view(), execution);
     convert(dy.view(), d_x, execution);
     if (b) convert(other.view(), d_b, execution);
@@ -70,7 +70,7 @@ void activation_backward(std::string_view function, Activation activation,
     const auto run = [&](const auto& dy, const auto& from, const auto& other, const auto& to,
                          const auto& to_other) {
       backend<family::ElementwiseBackward, T>(execution).activate(
-          {activation, dy.rows(), from.rows(), b ? other.rows() : TensorView2<const T>(), to.rows(),
+          {unit, dy.rows(), from.rows(), b ? other.rows() : TensorView2<const T>(), to.rows(),
            b ? to_other.rows() : TensorView2<T>()},
           execution);
     };
@@ -101,11 +101,11 @@ void activate_backward(Activation activation, const D& d_out, const X& x, DX&& d
       detail::view_as<const T, kRank>(x), {}, detail::view_as<T, kRank>(d_x), {}, execution);
 }
 
-/// The gradients of glu(activation, a, b) = f(a) b: d_a = d_out b f'(a), d_b = d_out f(a). d_a and
-/// d_b may be a and b, or one of them d_out. Throws ShapeError. Source: Shazeer, "GLU Variants
-/// Improve Transformer" (2020), equation 5, differentiated.
+/// The gradients of glu(unit, a, b) = f(a) b: d_a = d_out b f'(a), d_b = d_out f(a), and 0 where the
+/// limit replaces a or b. d_a and d_b may be a and b, or one of them d_out. Throws ShapeError.
+/// Source: Shazeer, "GLU Variants Improve Transformer" (2020), equation 5, differentiated.
 template <TensorLike D, TensorLike A, TensorLike B, TensorLike DA, TensorLike DB>
-void glu_backward(Activation activation, const D& d_out, const A& a, const B& b, DA&& d_a, DB&& d_b,
+void glu_backward(const GatedUnit& unit, const D& d_out, const A& a, const B& b, DA&& d_a, DB&& d_b,
                   const Execution& execution = {}) {
   using T = detail::floating_t<A>;
   constexpr int kRank = rank_v<A>;
@@ -115,7 +115,7 @@ void glu_backward(Activation activation, const D& d_out, const A& a, const B& b,
   ATTN_ASSERT_OUTPUT_LIKE(DA, A, "glu_backward: d_a", "a");
   ATTN_ASSERT_OUTPUT_LIKE(DB, A, "glu_backward: d_b", "a");
   detail::activation_backward<T, kRank>(
-      "glu_backward", activation, detail::view_as<const T, kRank>(d_out),
+      "glu_backward", unit, detail::view_as<const T, kRank>(d_out),
       detail::view_as<const T, kRank>(a), detail::view_as<const T, kRank>(b),
       detail::view_as<T, kRank>(d_a), detail::view_as<T, kRank>(d_b), execution);
 }

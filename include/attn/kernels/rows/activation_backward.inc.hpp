@@ -30,6 +30,13 @@ inline void with_derivative(Activation activation, Use use) {
         value = v * s;
         derivative = s * fma(v, all(1) - s, all(1));
       });
+    case Activation::quick_gelu:
+      return use([&](V v, V& value, V& derivative) {
+        const V scaled = all(1.702) * v;
+        const V s = all(1) / (all(1) + exp(all(0) - scaled));
+        value = v * s;
+        derivative = s * fma(scaled, all(1) - s, all(1));
+      });
     case Activation::gelu_tanh:
       // (1 + tanh u) / 2 = s(2u) = 1 / (1 + e^-2u): the derivative is s + v s (1 - s) (2u)'
       return use([&](V v, V& value, V& derivative) {
@@ -62,7 +69,8 @@ inline void activation_backward_rows(const detail::ActivationBackwardProblem<T>&
   const auto row_of = [](const auto& view, index_t row) {
     return view.data() + row * view.stride(0);
   };
-  with_derivative<T>(problem.activation, [&](auto f) {
+  const ClampedUnit<T> clamped(problem.unit);
+  with_derivative<T>(problem.unit.activation, [&](auto f) {
     detail::for_rows(executor, problem.x.extent(0), n, [&](index_t row) {
       const T *dy = row_of(problem.d_out, row), *x = row_of(problem.x, row);
       T* dx = row_of(problem.d_x, row);
@@ -78,10 +86,13 @@ inline void activation_backward_rows(const detail::ActivationBackwardProblem<T>&
       T* db = row_of(problem.d_b, row);
       each_vector<T>(n, [&](index_t k, auto lanes) {
         V value, derivative;
-        f(load(x + k, lanes), value, derivative);
-        const V d = load(dy + k, lanes), other = load(b + k, lanes);
-        store(d * other * derivative, dx + k, lanes);
-        store(d * value, db + k, lanes);
+        const V gate = load(x + k, lanes), up = load(b + k, lanes), d = load(dy + k, lanes);
+        f(clamped.above(gate), value, derivative);
+        const V zero = V::all(0);
+        const V other = clamped.both_sides(up) + clamped.offset;
+        store(select(less(clamped.limit, gate), zero, d * other * derivative), dx + k, lanes);
+        const auto is_bounded = [&](V v) { return less(clamped.limit, max(v, zero - v)); };
+        store(select(is_bounded(up), zero, d * value), db + k, lanes);
       });
     });
   });

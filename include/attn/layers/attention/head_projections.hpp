@@ -32,6 +32,10 @@ struct MultiHeadAttentionOptions {
   double query_key_norm_eps = 1e-6;  ///< epsilon of these norms
   double softcap = 0;                ///< of scores; the softcap of a call takes precedence
   index_t window = -1;  ///< sliding window before the query, combined with the mask; -1: none
+  /// A learned sink for each head, as in gpt-oss: see AttentionOptions::sinks, which takes
+  /// precedence in a call.
+  bool sinks = false;
+  bool alibi = false;  ///< biases scores by alibi_slopes(num_heads), unless a call gives slopes
   std::optional<RotaryOptions> rotary = {};  ///< rotary embedding of queries and keys
   /// Names the input projections separately: q_proj_weight, q_proj_bias, ..
   bool separate_in_proj = false;

@@ -92,8 +92,9 @@ struct MultiHeadAttentionTraining {
   static void with_options(const Module& m, const AttentionOptions<Accumulator<T>>& given,
                            TensorView2<const index_t> position_ids, index_t batch, index_t q_len,
                            index_t kv_len, MultiHeadAttentionSaved<T>& saved, bool first, F f) {
-    AttentionOptions<Accumulator<T>> options = m.with_own(given);
-    Workspace& workspace = options.execution.scratch();
+    Workspace& workspace = given.execution.scratch();
+    Scratch<Accumulator<T>> sinks(workspace, m.sinks_.size());
+    AttentionOptions<Accumulator<T>> options = m.with_own(given, sinks.data());
     const index_t appended = m.appended_keys();
     Scratch<index_t> offsets(workspace, appended > 0 ? batch : 0);
     Scratch<index_t> ids(workspace, m.rotary_ && !position_ids ? q_len + kv_len : 0);

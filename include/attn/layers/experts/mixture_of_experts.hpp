@@ -26,7 +26,7 @@ class MixtureOfExperts {
   MixtureOfExperts(index_t d_model, Activation activation, const MixtureOfExpertsOptions& options)
       : options_(options) {
     detail::check_experts(options);
-    router = Linear<T>(d_model, options.num_experts, false);
+    router = Linear<T>(d_model, options.num_experts, options.bias);
     if (options.score == RouterScore::sigmoid) {
       correction_bias = Tensor1<T>({options.num_experts});
     }
@@ -35,7 +35,9 @@ class MixtureOfExperts {
                              .dim_feedforward = dim,
                              .activation = activation,
                              .gated = true,
-                             .bias = false});
+                             .bias = options.bias,
+                             .glu_limit = options.glu_limit,
+                             .glu_offset = options.glu_offset});
     };
     experts.reserve(static_cast<std::size_t>(options.num_experts));
     for (index_t e = 0; e < options.num_experts; ++e) {
@@ -197,6 +199,7 @@ class MixtureOfExperts {
     if (!self) return;
     // Not as weights of Linear: quantize() does not compress the router and the gate.
     f.under("router.").visit("weight", self.router.weight);
+    f.under("router.").visit("bias", self.router.bias);
     f.visit("correction_bias", self.correction_bias);
     for (std::size_t e = 0; e < self.experts.size(); ++e) {
       self.experts[e].visit_parameters(f.under("experts." + std::to_string(e) + "."));

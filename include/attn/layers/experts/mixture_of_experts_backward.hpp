@@ -201,8 +201,8 @@ void backward(const MixtureOfExperts<T>& layer, Input3<T> d_out, MixtureOfExpert
     rest = d_x;
   }
   const auto through_router = [&](const TensorView3<const T>& d) {
-    linear_backward(d, x, layer.router.weight.view(), d_x, gradients.router.weight.view(), {}, rest,
-                    execution);
+    linear_backward(d, x, layer.router.weight.view(), d_x, gradients.router.weight.view(),
+                    gradients.router.bias.view(), rest, execution);
   };
   const Shape<3> logits_shape{x.extent(0), seq, o.num_experts};
   if constexpr (std::same_as<T, Acc>) {

@@ -34,6 +34,9 @@ struct MixtureOfExpertsOptions {
   index_t groups_per_token = 1;  ///< groups of which a token's experts are chosen
   index_t dim_shared = 0;        ///< hidden features of an expert that every token uses; 0: none
   bool shared_gate = false;  ///< the shared expert's result is multiplied by sigmoid(a linear map)
+  bool bias = false;         ///< of the router and of the experts' linear layers
+  double glu_limit = std::numeric_limits<double>::infinity();  ///< of experts: see GatedUnit
+  double glu_offset = 0;                                       ///< of experts: see GatedUnit
 };
 
 namespace detail {

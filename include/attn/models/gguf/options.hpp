@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cmath>
+#include <map>
 
+#include "attn/models/gguf/names.hpp"
 #include "attn/models/gguf/rotary.hpp"
 #include "attn/models/gpt.hpp"
 
@@ -12,7 +14,8 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// Throws if a tensor is missing or has another shape, before its memory is allocated.
-inline void check_gguf_tensors(const GgufFile& file, const GptOptions& options) {
+inline void check_gguf_tensors(const GgufFile& file, std::span<const GgufName> names,
+                               const GptOptions& options) {
   const index_t dim = options.layer.d_model, heads = options.layer.nhead;
   const MultiHeadAttentionOptions& attention = options.layer.attention;
   const auto check = [&](const std::string& name, std::initializer_list<index_t> shape) {
@@ -23,16 +26,24 @@ inline void check_gguf_tensors(const GgufFile& file, const GptOptions& options) 
     const auto weight = [&](std::string_view name) {
       return concat("blk.", n, ".", name, ".weight");
     };
-    check(weight("attn_q"), {heads * attention.head_dim, dim});
-    check(weight("attn_k"), {attention.num_kv_heads * attention.head_dim, dim});
-    check(weight("attn_v"), {attention.num_kv_heads * attention.head_dim_v, dim});
+    // Rows of all parameters in a tensor.
+    std::map<std::string, index_t> rows_of;
+    const auto add = [&](std::string_view parameter, index_t rows) {
+      const std::string name = concat("blocks.layers.", n, ".", parameter, "weight");
+      rows_of[gguf_part(name, names).tensor] += rows;
+    };
+    add("self_attn.q_proj_", heads * attention.head_dim);
+    add("self_attn.k_proj_", attention.num_kv_heads * attention.head_dim);
+    add("self_attn.v_proj_", attention.num_kv_heads * attention.head_dim_v);
     check(weight("attn_output"), {dim, heads * attention.head_dim_v});
     const MixtureOfExpertsOptions& experts = options.layer.experts;
     if (experts.num_experts > 0) {
       check(weight("ffn_gate_exps"), {experts.num_experts, experts.dim_feedforward, dim});
     } else {
-      check(weight("ffn_gate"), {options.layer.dim_feedforward, dim});
+      add("gate_proj.", options.layer.dim_feedforward);
+      add("up_proj.", options.layer.dim_feedforward);
     }
+    for (const auto& [tensor, rows] : rows_of) check(tensor, {rows, dim});
   }
 }
 
@@ -46,6 +57,7 @@ struct GgufArchitecture {
   index_t window_pattern = 1;  ///< without attention.sliding_window_pattern: see gguf_windows()
   /// Further keys and options, after those that all have.
   void (*complete)(const GgufKeys& keys, GptOptions& options) = [](const GgufKeys&, GptOptions&) {};
+  std::span<const GgufName> names = {};  ///< of tensors: see gguf_part()
 };
 
 /// Window sizes per layer. With attention.sliding_window n, a token sees itself and n - 1 tokens
@@ -190,11 +202,42 @@ inline void complete_olmoe(const GgufKeys& keys, GptOptions& options) {
   options.layer.experts.normalize = false;
 }
 
+inline void complete_qwen2moe(const GgufKeys& keys, GptOptions& options) {
+  complete_experts(keys, options);
+  options.layer.experts.normalize = false;
+  options.layer.experts.dim_shared =
+      keys.count("expert_shared_feed_forward_length", options.layer.dim_feedforward);
+  options.layer.experts.shared_gate = true;
+}
+
+/// One tensor holds queries, keys and values, another gate and up.
+inline constexpr GgufName kPhi3Names[] = {
+    {".self_attn.q_proj_", ".attn_qkv.", GgufRows::first},
+    {".self_attn.k_proj_", ".attn_qkv.", GgufRows::last_but_one},
+    {".self_attn.v_proj_", ".attn_qkv.", GgufRows::last},
+    {".gate_proj.", ".ffn_up.", GgufRows::last_but_one},
+    {".up_proj.", ".ffn_up.", GgufRows::last}};
+
+/// The files have no key for the clamped unit of the experts, nor for yarn's unrounded bounds.
+inline void complete_gpt_oss(const GgufKeys& keys, GptOptions& options) {
+  complete_experts(keys, options);
+  options.layer.activation = Activation::quick_gelu;
+  options.layer.experts.bias = true;
+  options.layer.experts.glu_limit = 7;
+  options.layer.experts.glu_offset = 1;
+  options.layer.attention.sinks = true;
+  options.layer.attention.rotary->scaling.truncate = false;
+}
+inline constexpr GgufName kGptOssNames[] = {{".norm2.", ".post_attention_norm."}};
+
 inline constexpr GgufArchitecture kGgufArchitectures[] = {
     {.name = "llama", .pairs = RotaryPairs::interleaved},
     {.name = "qwen2"},
     {.name = "qwen3", .complete = complete_qwen3},
+    {.name = "qwen2moe", .complete = complete_qwen2moe},
     {.name = "qwen3moe", .complete = complete_qwen3moe},
+    {.name = "phi3", .names = kPhi3Names},
+    {.name = "gpt-oss", .window_pattern = 2, .complete = complete_gpt_oss, .names = kGptOssNames},
     {.name = "gemma", .complete = complete_gemma},
     {.name = "gemma2", .window = 4096, .window_pattern = 2, .complete = complete_gemma2},
     {.name = "gemma3", .window_pattern = 6, .complete = complete_gemma3},
@@ -258,7 +301,7 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
   attention.rotary = gguf_rotary(file, keys, type.pairs, attention.head_dim, options.max_positions);
   type.complete(keys, options);
   keys.check_all_read(gguf_unread_model_keys());
-  check_gguf_tensors(file, options);
+  check_gguf_tensors(file, type.names, options);
   if (max_positions == 0) {
     check_positions(options, [&](const std::string& expected, const std::string& found) {
       keys.fail("context_length", expected, found);

@@ -11,6 +11,9 @@ namespace detail {
 
 /// The optional tensor that divides each frequency: Llama 3's scaling.
 inline constexpr std::string_view kGgufFrequencyFactors = "rope_freqs.weight";
+/// Optional tensors that divide each frequency, of short and of long sequences: longrope.
+inline constexpr std::string_view kGgufShortFactors = "rope_factors_short.weight",
+                                  kGgufLongFactors = "rope_factors_long.weight";
 
 /// As in llama.cpp: without a type the scaling is linear, a factor of 0 disables it, and
 /// attn_factor multiplies cos and sin for every type.
@@ -43,6 +46,24 @@ inline RotaryScaling gguf_rotary_scaling(const GgufKeys& keys) {
   return scaling;
 }
 
+/// A tensor of one positive divisor for each of `count` frequencies.
+inline std::vector<double> gguf_divisors(const GgufFile& file, std::string_view name,
+                                         index_t count) {
+  file.check(name, Shape<1>{count});
+  std::vector<double> divisors;
+  const Tensor1<float> values = file.load<1>(name);
+  for (const float value : values.elements()) {
+    const auto factor = static_cast<double>(value);
+    if (!(factor > 0)) {
+      throw ValueError(message("LanguageModel",
+                               concat(quote(file.file_name()), ": tensor ", quote(name)),
+                               "be positive", attn::to_string(factor)));
+    }
+    divisors.push_back(factor);
+  }
+  return divisors;
+}
+
 inline RotaryOptions gguf_rotary(const GgufFile& file, const GgufKeys& keys, RotaryPairs pairs,
                                  index_t head_dim, index_t max_positions) {
   RotaryOptions rotary{.dim = keys.count("rope.dimension_count", head_dim),
@@ -50,23 +71,20 @@ inline RotaryOptions gguf_rotary(const GgufFile& file, const GgufKeys& keys, Rot
                        .theta = keys.positive("rope.freq_base", 10000),
                        .max_positions = max_positions,
                        .scaling = gguf_rotary_scaling(keys)};
+  const index_t frequencies = rotary.dim / 2;
+  if (file.contains(kGgufShortFactors)) {
+    rotary.scaling.kind = RotaryScalingKind::longrope;
+    rotary.scaling.original_max_positions =
+        keys.count("rope.scaling.original_context_length", keys.count("context_length"));
+    rotary.short_factors = gguf_divisors(file, kGgufShortFactors, frequencies);
+    rotary.long_factors = gguf_divisors(file, kGgufLongFactors, frequencies);
+  }
   if (!file.contains(kGgufFrequencyFactors)) return rotary;
-  const Shape<1> pairs_of_head{rotary.dim / 2};
-  file.check(kGgufFrequencyFactors, pairs_of_head);
   const RotaryFrequencies scaled = rotary_frequencies(rotary);
   rotary.frequencies = scaled.values;
   rotary.scaling = {.attention_factor = scaled.attention_factor};
-  const Tensor1<float> factors = file.load<1>(kGgufFrequencyFactors);
-  for (index_t j = 0; j < pairs_of_head[0]; ++j) {
-    const auto factor = static_cast<double>(factors(j));
-    if (!(factor > 0)) {
-      throw ValueError(
-          message("LanguageModel",
-                  concat(quote(file.file_name()), ": tensor ", quote(kGgufFrequencyFactors)),
-                  "be positive", attn::to_string(factor)));
-    }
-    rotary.frequencies[static_cast<std::size_t>(j)] /= factor;
-  }
+  const auto factors = gguf_divisors(file, kGgufFrequencyFactors, frequencies);
+  for (std::size_t j = 0; j < factors.size(); ++j) rotary.frequencies[j] /= factors[j];
   return rotary;
 }
 

@@ -66,6 +66,15 @@ constexpr QuantizedFormat quantized_format(GgufType type) {
       return {.zero = 0, .has_offset = true, .has_wide = false, .float_scales = true};
     case GgufType::Q6_K:
       return {.block = 16, .zero = 32, .has_wide = false, .float_scales = true};
+    case GgufType::MXFP4:
+      return {.zero = 12, .has_wide = false, .float_scales = true};
+    case GgufType::IQ4_XS:
+      return {.float_scales = true};
+    case GgufType::Q2_K:
+      return {.block = 16, .zero = 0, .has_offset = true, .has_wide = false, .float_scales = true};
+    case GgufType::Q3_K:
+      return {.block = 16, .zero = 4, .has_wide = false, .float_scales = true};
+    case GgufType::IQ4_NL:
     case GgufType::Q8_0:
     case GgufType::F32:
     case GgufType::F16:
@@ -121,6 +130,45 @@ void put_gguf_block(const std::byte* from, const QuantizedRowWriter& to, index_t
       } else {
         to.set(first + static_cast<index_t>(j), codes, step, m);
       }
+    }
+  } else if constexpr (kType == GgufType::MXFP4 || kType == GgufType::IQ4_NL) {
+    constexpr bool kFloats = kType == GgufType::MXFP4;
+    constexpr int kZero = quantized_format(kType).zero;
+    const auto all = gguf_nibbles(from + (kFloats ? 1 : 2), nullptr);
+    for (std::size_t i = 0; i < 32; ++i) {
+      const auto code = static_cast<std::size_t>(all[i]);
+      codes[i] =
+          static_cast<std::uint8_t>(kZero + (kFloats ? kMxfp4Values[code] : kIq4Values[code]));
+    }
+    if constexpr (kFloats) {
+      to.set_bytes(first, codes, mxfp4_scale(*from), 0.0f);
+    } else {
+      to.set_bytes(first, codes, scale_at(0), float16());
+    }
+  } else if constexpr (kType == GgufType::IQ4_XS) {
+    const float d = gguf_float<float16>(from);
+    for (std::size_t j = 0; j < 8; ++j) {
+      const auto all = gguf_nibbles(from + 8 + 16 * j, nullptr);
+      for (std::size_t i = 0; i < 32; ++i) {
+        codes[i] = static_cast<std::uint8_t>(128 + kIq4Values[static_cast<std::size_t>(all[i])]);
+      }
+      to.set_bytes(first + static_cast<index_t>(j), codes,
+                   d * static_cast<float>(iq4_xs_scale(from, j)), 0.0f);
+    }
+  } else if constexpr (kType == GgufType::Q2_K || kType == GgufType::Q3_K) {
+    constexpr bool kTwo = kType == GgufType::Q2_K;
+    const float d = gguf_float<float16>(from + (kTwo ? 80 : 108));
+    const float d_offset = kTwo ? gguf_float<float16>(from + 82) : 0;
+    for (std::size_t j = 0; j < 16; ++j) {
+      for (std::size_t x = 0; x < 16; ++x) {
+        const std::size_t i = 16 * j + x;
+        codes[x] =
+            static_cast<std::uint8_t>(kTwo ? two_bit_code(from + 16, i) : q3_k_code(from, i));
+      }
+      const int scale = kTwo ? gguf_u8(from[j]) & 15 : q3_k_scale(from + 96, j);
+      const int offset = kTwo ? gguf_u8(from[j]) >> 4 : 0;
+      to.set_bytes(first + static_cast<index_t>(j), codes, d * static_cast<float>(scale),
+                   -(d_offset * static_cast<float>(offset)));
     }
   } else {
     static_assert(kType == GgufType::Q6_K);

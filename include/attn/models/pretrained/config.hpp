@@ -33,9 +33,9 @@ namespace detail {
 
 /// A model with the weights of a folder, changed by finish(model), stored and packed as `options`
 /// specify. Throws ValueError for options.weights other than T if T is not float.
-template <class T, class Model, class ModelOptions, class F>
-Model load_model(const ModelOptions& model_options, const SafetensorsFolder& file,
-                 const LoadOptions& names, const PretrainedOptions& options, F finish) {
+template <class T, class Model, TensorFile File, class ModelOptions, class F>
+Model load_model(const ModelOptions& model_options, const File& file, const LoadOptions& names,
+                 const PretrainedOptions& options, F finish) {
   Model model(model_options);
   load_state_dict(model, file, names);
   finish(model);
@@ -90,12 +90,13 @@ inline Activation activation_of(const ConfigFile& config, std::string_view key,
       {"gelu", Activation::gelu},           {"gelu_python", Activation::gelu},
       {"gelu_new", Activation::gelu_tanh},  {"gelu_pytorch_tanh", Activation::gelu_tanh},
       {"gelu_fast", Activation::gelu_tanh}, {"silu", Activation::silu},
-      {"swish", Activation::silu},
+      {"swish", Activation::silu},          {"quick_gelu", Activation::quick_gelu},
   };
   for (const auto& [theirs, ours] : kNames) {
     if (name == theirs) return ours;
   }
-  config.fail(key, "be relu, relu2, gelu, gelu_new, gelu_pytorch_tanh or silu", quote(name));
+  config.fail(key, "be relu, relu2, gelu, gelu_new, gelu_pytorch_tanh, quick_gelu or silu",
+              quote(name));
 }
 
 /// Throws ValueError if a key requests something unsupported: it must be missing or have this
@@ -167,9 +168,15 @@ inline bool is_ignored(const PretrainedOptions& options, std::string_view key) {
 inline void check_all_read(const ConfigFile& config, const PretrainedOptions& options) {
   std::vector<std::string> unknown;
   for (const std::string& key : config.unread()) {
-    const auto* off = std::ranges::find(kKeysOffAt, key, &std::pair<std::string_view, bool>::first);
-    const bool is_off = off != std::ranges::end(kKeysOffAt) && config.get<bool>(key) == off->second;
-    if (!is_off && std::ranges::count(kKeysWithoutEffect, key) == 0 && !is_ignored(options, key)) {
+    const std::string_view name = std::string_view(key).substr(key.rfind('.') + 1);
+    const auto* off =
+        std::ranges::find(kKeysOffAt, name, &std::pair<std::string_view, bool>::first);
+    const bool is_off =
+        off != std::ranges::end(kKeysOffAt) && config.get<bool>(name) == off->second;
+    const auto is_known = [](std::string_view one) {
+      return std::ranges::count(kKeysWithoutEffect, one) > 0;
+    };
+    if (!is_off && !is_known(key) && !is_known(name) && !is_ignored(options, key)) {
       unknown.push_back(key);
     }
   }
@@ -207,8 +214,9 @@ inline LoadOptions with_tied_table(LoadOptions names, const SafetensorsFolder& f
 /// Throws ValueError if a config describes more parameters than its files have elements, before
 /// memory is allocated for them. Counts the weight matrices of the layers, and `rows` rows of
 /// d_model elements in tables.
-inline void check_elements(const ConfigFile& config, const SafetensorsFolder& file,
-                           const TransformerLayerOptions& layer, index_t num_layers, double rows) {
+template <TensorFile File>
+void check_elements(const ConfigFile& config, const File& file,
+                    const TransformerLayerOptions& layer, index_t num_layers, double rows) {
   const auto number = [](index_t n) { return static_cast<double>(n); };
   const MultiHeadAttentionOptions& attention = layer.attention;
   const double dim = number(layer.d_model), heads = number(layer.nhead);

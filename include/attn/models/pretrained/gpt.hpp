@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/models/pretrained/decoders/alibi_types.hpp"
 #include "attn/models/pretrained/decoders/cohere.hpp"
 #include "attn/models/pretrained/decoders/experts.hpp"
 #include "attn/models/pretrained/decoders/gemma.hpp"
 #include "attn/models/pretrained/decoders/glm.hpp"
 #include "attn/models/pretrained/decoders/gpt.hpp"
+#include "attn/models/pretrained/decoders/gpt_oss.hpp"
 #include "attn/models/pretrained/decoders/granite.hpp"
 #include "attn/models/pretrained/decoders/layer_norm_types.hpp"
 #include "attn/models/pretrained/decoders/llama.hpp"
@@ -18,8 +20,8 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 inline constexpr std::span<const DecoderType> kDecoderTypes[] = {
-    kLlamaTypes, kGemmaTypes, kOlmoTypes,      kGraniteTypes, kCohereTypes,
-    kGlmTypes,   kPhiTypes,   kLayerNormTypes, kExpertTypes,  kGptTypes};
+    kLlamaTypes, kGemmaTypes,     kOlmoTypes,   kGraniteTypes, kCohereTypes, kGlmTypes,
+    kPhiTypes,   kLayerNormTypes, kExpertTypes, kGptTypes,     kGptOssTypes, kAlibiTypes};
 
 /// The type of a folder. Throws ValueError if it is none of the table.
 inline const DecoderType& decoder_type_of(const ConfigFile& config) {
@@ -34,20 +36,20 @@ inline const DecoderType& decoder_type_of(const ConfigFile& config) {
   config.fail("model_type", "be one of " + known, quote(name));
 }
 
-/// Reorders the joint weight and bias of queries, keys and values from (head, kind, head_dim) to
-/// (kind, head, head_dim). There must be as many key/value heads as query heads.
+/// Reorders the joint weight and bias of queries, keys and values: from each key/value head with its
+/// queries, (num_kv_heads, heads_per_kv_head + 2, head_dim), to all queries, keys and values.
 template <class T>
 void order_qkv_by_kind(MultiHeadAttention<T>& attention) {
-  const index_t heads = attention.options().num_heads, dim = attention.options().head_dim;
+  const index_t kv_heads = attention.options().num_kv_heads;
   const auto reorder = [&](auto q, auto k, auto v) {
     if (!q) return;
-    const index_t width = q.size() / q.extent(0);
-    const Tensor1<T> stored(TensorView1<const T>(q.data(), {3 * q.size()}));
+    const Tensor1<T> stored(TensorView1<const T>(q.data(), {q.size() + k.size() + v.size()}));
     const auto* from = stored.data();
-    for (index_t h = 0; h < heads; ++h) {
+    for (index_t h = 0; h < kv_heads; ++h) {
       for (const auto& kind : {q, k, v}) {
-        std::copy_n(from, dim * width, kind.data() + h * dim * width);
-        from += dim * width;
+        const index_t elements = kind.size() / kv_heads;
+        std::copy_n(from, elements, kind.data() + h * elements);
+        from += elements;
       }
     }
   };
@@ -71,7 +73,7 @@ inline GptOptions gpt_options_of(const ConfigFile& config, const PretrainedOptio
 /// load_pretrained(). Throws what gpt_options_of() throws for model_type.
 inline LoadOptions gpt_names_of(const ConfigFile& config) {
   const detail::DecoderType& type = detail::decoder_type_of(config);
-  return type.names(std::string(type.prefix));
+  return type.names(std::string(type.prefix), config);
 }
 
 namespace detail {
@@ -94,12 +96,13 @@ Gpt<T> gpt_from_folder(const std::filesystem::path& folder, const PretrainedOpti
   const bool learned = gpt_options.positions.value_or(Positions::learned) == Positions::learned;
   const double rows = (gpt_options.tied ? 1 : 2) * number(gpt_options.vocab_size) +
                       (learned ? number(gpt_options.max_positions) : 0);
-  check_elements(config, file, gpt_options.layer, gpt_options.num_layers, rows);
-  LoadOptions names = type.names(prefix);
+  const ExpertsFile experts(file, type.fused);
+  check_elements(config, experts, gpt_options.layer, gpt_options.num_layers, rows);
+  LoadOptions names = type.names(prefix, config);
   if (gpt_options.tied) {
     names = with_tied_table(std::move(names), file, "embedding.words.weight", {type.head});
   }
-  return load_model<T, Gpt<T>>(gpt_options, file, names, options, [&](Gpt<T>& model) {
+  return load_model<T, Gpt<T>>(gpt_options, experts, names, options, [&](Gpt<T>& model) {
     if (!type.qkv_by_head) return;
     for (EncoderLayer<T>& layer : model.blocks.layers) order_qkv_by_kind(layer.self_attn);
   });

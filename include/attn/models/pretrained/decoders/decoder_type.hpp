@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/models/gpt.hpp"
+#include "attn/models/pretrained/fused_experts.hpp"
 #include "attn/models/pretrained/rotary.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -45,16 +46,22 @@ inline LoadOptions llama_names_but(const std::string& prefix, const NamePairs& p
   return names;
 }
 
+inline LoadOptions llama_type_names(const std::string& prefix, const ConfigFile&) {
+  return llama_names(prefix);
+}
+
 /// One model_type: how its config.json becomes options, and what its files call the parameters.
 struct DecoderType {
   std::string_view model_type;
   GptOptions (*options)(const ConfigFile& config, const PretrainedOptions& given);
-  LoadOptions (*names)(const std::string& prefix) = llama_names;
+  LoadOptions (*names)(const std::string& prefix, const ConfigFile& config) = llama_type_names;
   std::string_view prefix = "model.";              ///< of files of the model with its head
   std::string_view words = "embed_tokens.weight";  ///< the word embeddings, behind the prefix
   std::string_view head = "lm_head.weight";
-  /// The rows of the joint weight of queries, keys and values are ordered by head, not by kind.
+  /// The rows of the joint weight of queries, keys and values are ordered by key/value head, each
+  /// with its queries, not by kind.
   bool qkv_by_head = false;
+  FusedExperts fused = {};  ///< tensors of all experts of a layer
 };
 
 /// Keys and defaults in which Llama-style types differ.

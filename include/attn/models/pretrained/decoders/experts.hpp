@@ -26,11 +26,11 @@ inline MixtureOfExpertsOptions experts_of(const ConfigFile& config, std::string_
 }
 
 /// Names of Qwen's and OLMoE's experts.
-inline LoadOptions moe_names(const std::string& prefix) {
+inline LoadOptions moe_names(const std::string& prefix, const ConfigFile&) {
   return llama_names_with(prefix, {{".moe.router.", ".mlp.gate."}, {".moe.", ".mlp."}});
 }
 
-inline LoadOptions mixtral_names(const std::string& prefix) {
+inline LoadOptions mixtral_names(const std::string& prefix, const ConfigFile&) {
   return llama_names_with(prefix, {{".moe.router.", ".block_sparse_moe.gate."},
                                    {".moe.", ".block_sparse_moe."},
                                    {".gate_proj.", ".w1."},

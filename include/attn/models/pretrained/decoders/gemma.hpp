@@ -86,9 +86,15 @@ inline GptOptions gemma3_options(const ConfigFile& config, const PretrainedOptio
 }
 
 inline constexpr DecoderType kGemmaTypes[] = {
-    {.model_type = "gemma", .options = gemma_options, .names = gemma_names},
-    {.model_type = "gemma2", .options = gemma2_options, .names = gemma2_names},
-    {.model_type = "gemma3_text", .options = gemma3_options, .names = gemma2_names}};
+    {.model_type = "gemma",
+     .options = gemma_options,
+     .names = [](const std::string& prefix, const ConfigFile&) { return gemma_names(prefix); }},
+    {.model_type = "gemma2",
+     .options = gemma2_options,
+     .names = [](const std::string& prefix, const ConfigFile&) { return gemma2_names(prefix); }},
+    {.model_type = "gemma3_text",
+     .options = gemma3_options,
+     .names = [](const std::string& prefix, const ConfigFile&) { return gemma2_names(prefix); }}};
 
 }  // namespace detail
 

@@ -8,7 +8,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-inline LoadOptions glm4_names(const std::string& prefix) {
+inline LoadOptions glm4_names(const std::string& prefix, const ConfigFile&) {
   return llama_names_but(prefix, {{".norm1_behind.", ".post_self_attn_layernorm."},
                                   {".norm2_behind.", ".post_mlp_layernorm."}});
 }

@@ -51,7 +51,7 @@ inline GptOptions gpt2_options(const ConfigFile& config, const PretrainedOptions
   return gpt2_style_options(config, true);
 }
 
-inline LoadOptions gptj_names(const std::string& prefix) {
+inline LoadOptions gptj_names(const std::string& prefix, const ConfigFile&) {
   return {.rename = rename_by({{"embedding.words.", prefix + "wte."},
                                {"blocks.norm.", prefix + "ln_f."},
                                {"blocks.layers.", prefix + "h."},
@@ -87,7 +87,7 @@ inline GptOptions gptj_options(const ConfigFile& config, const PretrainedOptions
   return options;
 }
 
-inline LoadOptions gpt_neox_names(const std::string& prefix) {
+inline LoadOptions gpt_neox_names(const std::string& prefix, const ConfigFile&) {
   return {.rename = rename_by({{"lm_head.", "embed_out."},
                                {"embedding.words.", prefix + "embed_in."},
                                {"blocks.norm.", prefix + "final_layer_norm."},
@@ -121,7 +121,7 @@ inline GptOptions gpt_neox_options(const ConfigFile& config, const PretrainedOpt
   return options;
 }
 
-inline LoadOptions opt_names(const std::string& prefix) {
+inline LoadOptions opt_names(const std::string& prefix, const ConfigFile&) {
   return {.rename = rename_by({{"embedding.words.", prefix + "embed_tokens."},
                                {"embedding.positions.", prefix + "embed_positions."},
                                {"blocks.norm.", prefix + "final_layer_norm."},
@@ -162,7 +162,7 @@ inline GptOptions opt_options(const ConfigFile& config, const PretrainedOptions&
 inline constexpr DecoderType kGptTypes[] = {
     {.model_type = "gpt2",
      .options = gpt2_options,
-     .names = gpt2_names,
+     .names = [](const std::string& prefix, const ConfigFile&) { return gpt2_names(prefix); },
      .prefix = "transformer.",
      .words = "wte.weight"},
     {.model_type = "gptj",

@@ -1,8 +1,8 @@
-// Granite, which scales embeddings, residuals, scores and logits.
+// Granite and Granite MoE, which scale embeddings, residuals, scores and logits.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/models/pretrained/decoders/decoder_type.hpp"
+#include "attn/models/pretrained/decoders/experts.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -20,8 +20,22 @@ inline GptOptions granite_options(const ConfigFile& config, const PretrainedOpti
   return options;
 }
 
+inline GptOptions granitemoe_options(const ConfigFile& config, const PretrainedOptions& given) {
+  GptOptions options = granite_options(config, given);
+  options.layer.experts = experts_of(config, "intermediate_size", true);
+  return options;
+}
+inline LoadOptions granitemoe_names(const std::string& prefix, const ConfigFile&) {
+  return llama_names_with(prefix, {{".moe.router.", ".block_sparse_moe.router.layer."},
+                                   {".moe.", ".block_sparse_moe."}});
+}
+
 inline constexpr DecoderType kGraniteTypes[] = {
-    {.model_type = "granite", .options = granite_options}};
+    {.model_type = "granite", .options = granite_options},
+    {.model_type = "granitemoe",
+     .options = granitemoe_options,
+     .names = granitemoe_names,
+     .fused = {.gate_up = ".input_linear.weight", .down = ".output_linear.weight"}}};
 
 }  // namespace detail
 

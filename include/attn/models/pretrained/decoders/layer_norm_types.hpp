@@ -21,7 +21,7 @@ inline GptOptions stablelm_options(const ConfigFile& config, const PretrainedOpt
   return options;
 }
 
-inline LoadOptions starcoder2_names(const std::string& prefix) {
+inline LoadOptions starcoder2_names(const std::string& prefix, const ConfigFile&) {
   return llama_names_but(prefix, {{".linear1.", ".mlp.c_fc."}, {".linear2.", ".mlp.c_proj."}});
 }
 
@@ -46,8 +46,8 @@ inline GptOptions starcoder2_options(const ConfigFile& config, const PretrainedO
 }
 
 /// Norms that scale by 1 + weight.
-inline LoadOptions nemotron_names(const std::string& prefix) {
-  LoadOptions names = up_down_names(prefix);
+inline LoadOptions nemotron_names(const std::string& prefix, const ConfigFile& config) {
+  LoadOptions names = up_down_names(prefix, config);
   names.add_one = gemma_names(prefix).add_one;
   return names;
 }

@@ -59,7 +59,7 @@ inline GptOptions arcee_options(const ConfigFile& config, const PretrainedOption
   set_attention_bias(options, bias, bias);
   return options;
 }
-inline LoadOptions up_down_names(const std::string& prefix) {
+inline LoadOptions up_down_names(const std::string& prefix, const ConfigFile&) {
   return llama_names_but(prefix, {{".linear1.", ".up_proj."}, {".linear2.", ".down_proj."}});
 }
 

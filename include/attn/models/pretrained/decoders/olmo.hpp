@@ -8,7 +8,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-inline LoadOptions olmo_names(const std::string& prefix) {
+inline LoadOptions olmo_names(const std::string& prefix, const ConfigFile&) {
   return llama_names_but(prefix, {{".norm1_behind.", ".post_attention_layernorm."},
                                   {".norm2_behind.", ".post_feedforward_layernorm."}});
 }

@@ -8,7 +8,7 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-inline LoadOptions phi_names(const std::string& prefix) {
+inline LoadOptions phi_names(const std::string& prefix, const ConfigFile&) {
   return llama_names_but(prefix, {{"blocks.norm.", prefix + "final_layernorm."},
                                   {".self_attn.out_proj.", ".self_attn.dense."},
                                   {".linear1.", ".mlp.fc1."},
@@ -29,7 +29,7 @@ inline GptOptions phi_options(const ConfigFile& config, const PretrainedOptions&
   return options;
 }
 
-inline LoadOptions phi3_names(const std::string& prefix) {
+inline LoadOptions phi3_names(const std::string& prefix, const ConfigFile&) {
   return llama_names_but(prefix, {{".self_attn.in_proj_", ".self_attn.qkv_proj."}});
 }
 
