@@ -111,6 +111,25 @@ TEST(NormBackward, AgreesWithCentralDifferences) {
   }
 }
 
+// d_x = (d_out - its mean) / sqrt(eps), whatever the number.
+TEST(NormBackward, RowsOfOneNumber) {
+  const attn::index_t n = 500;
+  Tensor2<float> x({1, n}), d_out({1, n}), d_x({1, n});
+  d_out(0, 1) = 0.002F;
+  for (const attn::Isa isa : available_isas()) {
+    for (const float value : {1.0F, 1000.1F, 1e6F, 1e18F, 1e25F, 3e38F}) {
+      SCOPED_TRACE(value);
+      x.fill(value);
+      Tensor1<float> d_weight({n});
+      layer_norm_backward(d_out, x, {}, 1e-5, d_x, d_weight, {}, {}, {.isa = isa});
+      const double each = 0.002 / std::sqrt(1e-5);
+      EXPECT_NEAR(d_x(0, 1), each * (1 - 1.0 / n), 1e-5 * each);
+      EXPECT_NEAR(d_x(0, 0), -each / n, 1e-5 * each);
+      for (const float d : d_weight.elements()) EXPECT_EQ(d, 0);
+    }
+  }
+}
+
 // d_x of rows whose sum of squares overflows, against long double; ordinary rows beside them.
 TEST(NormBackward, LargeFiniteRows) {
   for (std::uint64_t draw = 0; draw < 60; ++draw) {

@@ -538,6 +538,17 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
     }
     // Only for initialisation: the file contains the trained weights.
     if (key == "sinusoidal_pos_embds") return other.is_boolean();
+    // As in transformers: MPT has no position table, and of Falcon only the new architecture has
+    // these keys, and not those.
+    const std::set<std::string> of_mpt = {"max_seq_len", "emb_pdrop", "init_device",
+                                          "learned_pos_emb"};
+    if (of_mpt.contains(key)) return true;
+    if (name.starts_with("falcon_") && key.starts_with("num_")) {
+      if (key == "num_kv_heads" || key == "num_ln_in_parallel_attn") return is_count;
+    }
+    if (name == "falcon" && (key == "multi_query" || key == "parallel_attn")) {
+      return other.is_boolean();
+    }
     // The types of tensors tell which are in MXFP4.
     if (key == "quantization_config" && other.is_object()) {
       return other.size() == 2 && other["quant_method"] == "mxfp4";
@@ -661,7 +672,14 @@ TEST(Pretrained, KeysWithoutEffect) {
         {"scale_attn_weights", true},
         {"norm_type", "layer_norm"},
         {"mlp_type", "default"}}},
-      {"nemotron", {{"kv_channels", 16}}},  // Minitron
+      {"nemotron", {{"kv_channels", 16}}},                                // Minitron
+      {"gpt2", {{"is_decoder", false}, {"add_cross_attention", false}}},  // whole dumps of 2020
+      {"gpt2", {{"author", "A"}, {"created_date", "2021-04-28"}, {"license", "CC"}}},  // KoGPT2
+      {"roberta", {{"eos_token_ids", 0}}},
+      {"bart", {{"kobart_version", 2.0}, {"author", "A"}}},
+      {"gpt_neox", {{"custom_pipelines", Json::object()}, {"num_steps", "global_step320000"}}},
+      {"gpt_neox", {{"is_decoder", true}}},
+      {"opt", {{"learned_embeddings", true}, {"scale_embeddings", false}}},  // Galactica
   };
   for (const auto& [name, keys] : models) {
     SCOPED_TRACE(name);

@@ -449,6 +449,26 @@ TEST(QuantizeErrors, WeightsThatOverflow16Bits) {
                          load_state_dict(small, SafetensorsFile(folder / "wide.safetensors"));
                        }),
                        "found 1e+39 at element 9"));
+  const SafetensorsFile wide_file(folder / "wide.safetensors");
+  Linear<bfloat16> brain(4, 3);
+  for (const auto& load :
+       {std::function<void()>([&] { load_state_dict(loaded, wide_file); }),
+        std::function<void()>([&] { load_state_dict(loaded, wide_file, {}, DType::F16); }),
+        std::function<void()>([&] { load_state_dict(brain, wide_file); })}) {
+    EXPECT_TRUE(contains(error_of<ValueError>(load), "found 1e+39 at element 9"));
+  }
+  wide(2, 1) = static_cast<double>(std::numeric_limits<float>::max());
+  save_safetensors(folder / "float.safetensors",
+                   {{"weight", convert<float>(wide)}, {"bias", bias}});
+  EXPECT_TRUE(contains(error_of<ValueError>([&] {
+                         load_state_dict(brain, SafetensorsFile(folder / "float.safetensors"));
+                       }),
+                       "fit BF16"));
+  for (const GgufType type : {GgufType::F16, GgufType::BF16}) {
+    const float large = type == GgufType::F16 ? 65520 : std::numeric_limits<float>::max();
+    EXPECT_TRUE(contains(error_of<ValueError>([&] { quantize_gguf(type, std::span(&large, 1)); }),
+                         "[quantize_gguf] values must hold numbers that fit"));
+  }
   linear.weight(2, 1) = std::numeric_limits<float>::max();
   EXPECT_TRUE(
       contains(error_of<ValueError>([&] { quantize(linear, {.weights = WeightFormat::bf16}); }),

@@ -12,10 +12,10 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// The slopes (num_heads) of ALiBi for AttentionOptions::alibi_slopes: 2^(-8 (h + 1) / num_heads) if
-/// num_heads is a power of two; otherwise those of the next lower power, then every second of the
-/// power above. Throws ValueError unless num_heads is positive. Source: Press, Smith, Lewis, "Train
-/// Short, Test Long" (2021), and its published code.
+/// The slopes (num_heads) of ALiBi, for AttentionOptions::alibi_slopes: 2^(-8 (h + 1) / num_heads)
+/// if num_heads is a power of two; otherwise those of the next lower power, then every second of
+/// the power above. Throws ValueError unless num_heads is positive. Source: Press, Smith, Lewis,
+/// "Train Short, Test Long" (2021), and its published code.
 template <class T>
 Tensor1<T> alibi_slopes(index_t num_heads) {
   if (num_heads < 1) {

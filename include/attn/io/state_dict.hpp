@@ -158,7 +158,7 @@ struct StoredAs {
 /// Copies tensors of `file` into the module's parameters, with the conversions of
 /// SafetensorsFile::load(). Everything is checked before anything is written: a failed load leaves
 /// the module unchanged. Throws ShapeError or DTypeError for a tensor that does not fit, naming it
-/// and both shapes; ValueError for a number that float16 would round to infinity; in strict mode
+/// and both shapes; ValueError for a number that would be rounded to infinity; in strict mode
 /// ValueError that lists the missing and the unexpected names.
 template <ParameterModule Module, TensorFile File>
   requires(!std::is_const_v<Module>)
@@ -174,11 +174,11 @@ LoadReport load_state_dict(Module& module, const File& file, const LoadOptions& 
     if (file.contains(full)) {
       const detail::StoredAs stored(options, without_prefix(full));
       stored.check(file, full, out);
-      if constexpr (std::is_same_v<T, float16>) {
-        if (file.dtype(full) != DType::F16) {
+      if constexpr (detail::is_float_element<T>) {
+        if (detail::may_overflow<T>(file.dtype(full))) {
           Tensor<double, Rank> values(out.shape());
           stored.load(file, full, values.view());
-          detail::check_overflow<float16>(
+          detail::check_overflow<T>(
               "load_state_dict",
               detail::concat(detail::quote(file.file_name()), ": tensor ", detail::quote(full)),
               std::span<const double>(values.elements()));
@@ -221,8 +221,8 @@ void load_state_dict(Module&, const File&, const LoadOptions& = {}) {
                 "load_state_dict(module, file): the first must be a module that is not const, with "
                 "visit_parameters()");
   static_assert(TensorFile<File>,
-                "load_state_dict(module, file): the second must be a SafetensorsFile, a folder of "
-                "them or an NpzFile");
+                "load_state_dict(module, file): the second must be a SafetensorsFile or a folder "
+                "of them");
 }
 
 struct SaveOptions {

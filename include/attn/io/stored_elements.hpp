@@ -71,6 +71,14 @@ bool overflows(T value) {
   return std::isfinite(number) && !std::isfinite(static_cast<double>(static_cast<E>(value)));
 }
 
+/// Whether a finite number of a file's type may overflow E: bfloat16 has almost the range of float.
+template <class E>
+constexpr bool may_overflow(DType stored) {
+  if constexpr (std::is_same_v<E, float16>) return stored != DType::F16;
+  if constexpr (std::is_same_v<E, bfloat16>) return stored == DType::F32 || stored == DType::F64;
+  return std::is_same_v<E, float> && stored == DType::F64;
+}
+
 /// Throws ValueError for a number that overflows(): the check before weights are stored in fewer
 /// bits.
 template <class E, class T>

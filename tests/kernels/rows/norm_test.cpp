@@ -191,13 +191,19 @@ TEST(LayerNormLarge, KnownRows) {
     small.fill(bfloat16(1e20F));
     EXPECT_EQ(float{rms_norm(small, {}, 1e-5, {.isa = isa})(0, 5)}, 1);
     // A mean that is rounded would make these +-1, a sum that overflows NaN.
-    for (const float value : {1e30F, 3e38F}) {
-      for (const index_t n : {7, 500}) {
+    for (const float value : {1000.1F, 1e10F, 1e18F, 1e20F, 3e22F, 1e26F, 1e30F, 3e38F}) {
+      for (const index_t n : {7, 500, 512}) {
         Tensor2<float> equal({1, n});
         equal.fill(value);
         const Tensor2<float> zeros = layer_norm(equal, {}, {}, 1e-5, {.isa = isa});
         for (index_t k = 0; k < n; ++k) EXPECT_EQ(zeros(0, k), 0) << value << ", " << n;
       }
+    }
+    for (const double value : {1e150, 1e155, 1e200}) {
+      Tensor2<double> equal({1, 500});
+      equal.fill(value);
+      const Tensor2<double> zeros = layer_norm(equal, {}, {}, 1e-5, {.isa = isa});
+      for (index_t k = 0; k < 500; ++k) EXPECT_EQ(zeros(0, k), 0) << value;
     }
     // NaN and infinity stay what they were.
     same(0, 3) = std::numeric_limits<float>::infinity();

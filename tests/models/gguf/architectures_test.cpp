@@ -330,6 +330,38 @@ TEST(GgufArchitectures, Gemma3) {
 
 TEST(GgufArchitectures, Olmo2) { check(TinyGguf("olmo2", "olmo2")); }
 
+// A window in the first layer, whose rotary embedding is not scaled.
+TEST(GgufArchitectures, Olmo3) {
+  TinyGguf tiny("olmo3", "olmo2");
+  tiny.number("attention.sliding_window", 4);
+  tiny.set("attention.sliding_window_pattern", std::vector<bool>{true, false});
+  tiny.set("rope.scaling.type", std::string("yarn"));
+  tiny.set("rope.scaling.factor", 4.0f);
+  tiny.number("rope.scaling.original_context_length", 16);
+  check(tiny);
+}
+
+TEST(GgufArchitectures, KeysOfRotaryEmbeddingsByKindOfLayer) {
+  TinyGguf gemma("gemma3_text", "gemma3");
+  gemma.number("attention.sliding_window", 4);
+  gemma.set("attention.sliding_window_pattern", std::uint32_t{2});
+  gemma.set("rope.scaling.attn_factor", 1.5f);
+  for (const auto& rotary : LanguageModel(gemma.save()).gpt().options().rotary) {
+    EXPECT_EQ(rotary->scaling.attention_factor, 1.5);
+  }
+  // OLMo 3 without a pattern: every fourth layer has no window, and there are two layers.
+  TinyGguf olmo("olmo2", "olmo2");
+  olmo.number("attention.sliding_window", 4);
+  EXPECT_EQ(LanguageModel(olmo.save()).gpt().options().windows, (std::vector<index_t>{3, 3, -1}));
+  // Granite's switch.
+  TinyGguf granite("granite", "granite");
+  for (const bool rotates : {true, false}) {
+    granite.set("rope.scaling.finetuned", rotates);
+    const LanguageModel model(granite.save());
+    EXPECT_EQ(model.gpt().options().layer.attention.rotary.has_value(), rotates);
+  }
+}
+
 TEST(GgufArchitectures, Granite) {
   TinyGguf tiny("granite", "granite");
   tiny.set("attention.scale", 0.4f);

@@ -114,7 +114,7 @@ inline std::string sample_gguf() {
       gguf_key("t.strings", 9, strings) + gguf_key("t.numbers", 9, numbers);
   header += gguf_tensor("matrix", {3, 2}, 0, 0) + gguf_tensor("scalar", {}, 0, 24) +
             gguf_tensor("none", {0, 4}, 0, 32) + gguf_tensor("blocks", {32, 1}, 8, 32) +
-            gguf_tensor("other", {256}, 20, 72);
+            gguf_tensor("other", {256}, 16, 72);
   const std::string q8 = bytes_of<std::uint16_t>({0x3C00}) + std::string(32, '\2');
   return gguf_file(
       5, 9, header,

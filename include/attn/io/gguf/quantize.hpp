@@ -116,9 +116,9 @@ constexpr bool can_quantize(GgufType type) {
 }
 
 /// Quantises `values`, which must be finite for quantised types, into blocks. Throws ValueError for
-/// an unsupported type, for values that are not finite and for a block whose scale or offset
-/// overflows float16, ShapeError unless there are whole blocks. F16 and BF16 round large values to
-/// infinity.
+/// an unsupported type, for values that are not finite, for a block whose scale or offset overflows
+/// float16 and for a finite value that F16 or BF16 would round to infinity; ShapeError unless there
+/// are whole blocks.
 inline std::vector<std::byte> quantize_gguf(GgufType type, std::span<const float> values) {
   if (!can_quantize(type)) {
     throw ValueError(message("quantize_gguf", "type",
@@ -138,6 +138,8 @@ inline std::vector<std::byte> quantize_gguf(GgufType type, std::span<const float
                   detail::concat(to_string(static_cast<double>(values[i])), " at element ", i)));
     }
   }
+  if (type == GgufType::F16) detail::check_overflow<float16>("quantize_gguf", "values", values);
+  if (type == GgufType::BF16) detail::check_overflow<bfloat16>("quantize_gguf", "values", values);
   std::vector<std::byte> result(values.size() / elements * bytes);
   detail::with_gguf_type(type, [&](auto constant) {
     if constexpr (can_quantize(constant.value)) {

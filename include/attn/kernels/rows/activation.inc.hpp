@@ -69,8 +69,8 @@ inline void activate_row(Activation activation, index_t n, const T* x, T* out, b
   });
 }
 
-/// The limit and offset of a GatedUnit. min and max return their second operand if one is NaN: a NaN
-/// stays NaN.
+/// The limit and offset of a GatedUnit. min and max return their second operand if one is NaN, so
+/// that a NaN stays NaN.
 template <class T>
 struct ClampedUnit {
   explicit ClampedUnit(const GatedUnit& unit)

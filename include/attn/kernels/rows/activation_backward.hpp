@@ -101,8 +101,8 @@ void activate_backward(Activation activation, const D& d_out, const X& x, DX&& d
       detail::view_as<const T, kRank>(x), {}, detail::view_as<T, kRank>(d_x), {}, execution);
 }
 
-/// The gradients of glu(unit, a, b) = f(a) b: d_a = d_out b f'(a), d_b = d_out f(a), and 0 where the
-/// limit replaces a or b. d_a and d_b may be a and b, or one of them d_out. Throws ShapeError.
+/// The gradients of glu(unit, a, b) = f(a) b: d_a = d_out b f'(a), d_b = d_out f(a), and 0 where
+/// the limit replaces a or b. d_a and d_b may be a and b, or one of them d_out. Throws ShapeError.
 /// Source: Shazeer, "GLU Variants Improve Transformer" (2020), equation 5, differentiated.
 template <TensorLike D, TensorLike A, TensorLike B, TensorLike DA, TensorLike DB>
 void glu_backward(const GatedUnit& unit, const D& d_out, const A& a, const B& b, DA&& d_a, DB&& d_b,

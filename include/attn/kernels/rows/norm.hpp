@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "attn/core/tensor.hpp"
 #include "attn/exec/caches.hpp"
@@ -34,10 +35,18 @@ struct Backend<family::Norms, In, Acc> {
                    offsetof(Norm, eps), offsetof(Norm, out)});
 };
 
-/// For a finite row whose sum of squares overflows: to = s from, with s the power of two that puts
-/// the largest magnitude into [0.5, 1). Returns s, or 0 for a row that is not finite or is 0, and
-/// then writes nothing. to may be from. centers: also subtracts s from[0], so that the mean of
-/// equal numbers is exact. The normalised row stays the same if eps becomes shrunk_eps(eps, s).
+/// Whether a row must be shrunk before it is normalised: its sum of squares overflowed, or its
+/// standard deviation is so small beside its mean that the mean's rounding would be a good part of
+/// it. `scale` is 1 / sqrt(variance + eps).
+template <class T>
+bool needs_shrinking(T mean, T scale) {
+  constexpr T kLargest = 1 / (128 * std::numeric_limits<T>::epsilon());
+  return !(scale > T{0}) || std::abs(mean) * scale > kLargest;
+}
+
+/// For a finite row: to = s from, with s the power of two that puts the largest magnitude into
+/// [0.5, 1). Returns s, or 0 for a row that is not finite or is 0, and then writes nothing. to may
+/// be from. centers: also subtracts s from[0], so that the mean of equal numbers is exact.
 template <class T>
 ATTN_COLD T shrink_row(index_t n, const T* from, T* to, bool centers) {
   T largest = 0;
@@ -53,11 +62,20 @@ ATTN_COLD T shrink_row(index_t n, const T* from, T* to, bool centers) {
   return s;
 }
 
-/// s^2 eps; not rounded to 0, so that a row of equal numbers is not divided by 0.
+/// The scales of a row shrunk by s whose variance is then `variance`.
 template <class T>
-T shrunk_eps(T eps, T s) {
-  return eps > T{0} ? (std::max)(eps * s * s, (std::numeric_limits<T>::min)()) : T{0};
-}
+struct ShrunkScale {
+  T of_shrunk;  ///< from the shrunk row without its mean to the normalised row
+  T of_row;     ///< 1 / sqrt(variance + eps) of the row itself
+
+  ShrunkScale(T variance, T eps, T s) {
+    // Wider numbers, since s^2 eps would underflow.
+    using Wide = std::conditional_t<std::is_same_v<T, float>, double, long double>;
+    const Wide scale = 1 / std::sqrt(Wide{variance} + Wide{eps} * s * s);
+    of_shrunk = static_cast<T>((std::min)(scale, Wide{(std::numeric_limits<T>::max)()}));
+    of_row = static_cast<T>(scale * s);
+  }
+};
 
 }  // namespace detail
 

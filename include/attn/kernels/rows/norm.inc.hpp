@@ -28,28 +28,44 @@ ATTN_INLINE void store_or_stream(Vec<T> v, T* p, index_t n, bool) {
   v.store(p, n);
 }
 
-/// One row. If the sum of squares is not finite, the row is scaled down into `to` first.
 template <class T>
-inline void layer_norm_row(index_t n, const T* from, const T* weight, const T* bias, T eps, T* to,
-                           bool past_caches) {
+struct MeanAndVariance {
+  T mean, variance;
+};
+
+/// Without `centers` the mean is 0.
+template <class T>
+inline MeanAndVariance<T> mean_and_variance(index_t n, const T* x, bool centers) {
   using V = Vec<T>;
   V total = V::all(T{0});
-  each_vector<T>(n, [&](index_t k, auto lanes) { total = total + load(from + k, lanes); });
+  if (centers) {
+    each_vector<T>(n, [&](index_t k, auto lanes) { total = total + load(x + k, lanes); });
+  }
   const T mean = sum(total) / static_cast<T>(n);
   V squares = V::all(T{0});
   index_t j = 0;
   for (; j + V::kLanes <= n; j += V::kLanes) {
-    const V d = V::load(from + j) - V::all(mean);
+    const V d = V::load(x + j) - V::all(mean);
     squares = fma(d, d, squares);
   }
   T square = sum(squares);
-  for (; j < n; ++j) square += (from[j] - mean) * (from[j] - mean);
-  const T scale = T{1} / std::sqrt(square / static_cast<T>(n) + eps);
-  if (!(scale > T{0})) {
-    const T s = detail::shrink_row(n, from, to, true);
-    if (s > T{0}) {
-      eps = detail::shrunk_eps(eps, s);
-      return layer_norm_row<T>(n, to, weight, bias, eps, to, past_caches);
+  for (; j < n; ++j) square += (x[j] - mean) * (x[j] - mean);
+  return {mean, square / static_cast<T>(n)};
+}
+
+/// One row. A row that needs it is shrunk into `to` first.
+template <class T>
+inline void layer_norm_row(index_t n, const T* from, const T* weight, const T* bias, T eps, T* to,
+                           bool past_caches) {
+  using V = Vec<T>;
+  auto [mean, variance] = mean_and_variance(n, from, true);
+  T scale = T{1} / std::sqrt(variance + eps);
+  if (detail::needs_shrinking(mean, scale)) {
+    if (const T s = detail::shrink_row(n, from, to, true); s > T{0}) {
+      from = to;
+      const auto shrunk = mean_and_variance(n, from, true);
+      mean = shrunk.mean;
+      scale = detail::ShrunkScale<T>(shrunk.variance, eps, s).of_shrunk;
     }
   }
   each_vector<T>(n, [&](index_t k, auto lanes) {
@@ -69,11 +85,12 @@ inline void rms_norm_row(index_t n, const T* from, const T* weight, T eps, T* to
     const V v = load(from + k, lanes);
     squares = fma(v, v, squares);
   });
-  const T scale = T{1} / std::sqrt(sum(squares) / static_cast<T>(n) + eps);
-  if (!(scale > T{0})) {
-    const T s = detail::shrink_row(n, from, to, false);
-    if (s > T{0}) {
-      return rms_norm_row<T>(n, to, weight, detail::shrunk_eps(eps, s), to, past_caches);
+  T scale = T{1} / std::sqrt(sum(squares) / static_cast<T>(n) + eps);
+  if (detail::needs_shrinking(T{0}, scale)) {
+    if (const T s = detail::shrink_row(n, from, to, false); s > T{0}) {
+      from = to;
+      const T variance = mean_and_variance(n, from, false).variance;
+      scale = detail::ShrunkScale<T>(variance, eps, s).of_shrunk;
     }
   }
   each_vector<T>(n, [&](index_t k, auto lanes) {

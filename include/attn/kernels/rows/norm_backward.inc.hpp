@@ -1,51 +1,39 @@
 // Kernel text: gradients of normalised rows, those of the weights first.
 // SPDX-License-Identifier: Apache-2.0
 
-/// A row with its mean and 1 / sqrt(variance + eps), as forward computed them. `shrunk` is the
-/// factor of detail::shrink_row(), or 1.
+/// A row, or its shrunk copy, with its mean; (x - mean) scale is the normalised row, and slope is
+/// 1 / sqrt(variance + eps) of the row itself.
 template <class T>
 struct RowMoments {
   const T* x;
-  T mean, scale, shrunk;
+  T mean, scale, slope;
 };
 
 template <class T>
 inline RowMoments<T> moments_of(index_t n, const T* x, T eps, bool centers) {
-  using V = Vec<T>;
-  V total = V::all(T{0});
-  if (centers) {
-    each_vector<T>(n, [&](index_t k, auto lanes) { total = total + load(x + k, lanes); });
-  }
-  const T mean = sum(total) / static_cast<T>(n);
-  V squares = V::all(T{0});
-  index_t j = 0;
-  for (; j + V::kLanes <= n; j += V::kLanes) {
-    const V d = V::load(x + j) - V::all(mean);
-    squares = fma(d, d, squares);
-  }
-  T square = sum(squares);
-  for (; j < n; ++j) square += (x[j] - mean) * (x[j] - mean);
-  return {x, mean, T{1} / std::sqrt(square / static_cast<T>(n) + eps), T{1}};
+  const auto [mean, variance] = mean_and_variance(n, x, centers);
+  const T scale = T{1} / std::sqrt(variance + eps);
+  return {x, mean, scale, scale};
 }
 
-/// Whether squares of the row overflowed, or it is not finite.
 template <class T>
-inline bool is_large(const RowMoments<T>& row) {
-  return !(row.scale > T{0});
+inline bool needs_shrinking(const RowMoments<T>& row) {
+  return detail::needs_shrinking(row.mean, row.scale);
 }
 
-/// Copies large rows, scaled down, to `copies`.
+/// Puts shrunk copies of the rows that need it into `copies`.
 template <class T>
-ATTN_COLD void shrink_large_rows(const detail::NormBackwardProblem<T>& problem,
+ATTN_COLD void shrink_rows(const detail::NormBackwardProblem<T>& problem,
                                  RowMoments<T>* moments, T* copies) {
   const index_t rows = problem.x.extent(0), n = problem.x.extent(1);
   for (index_t i = 0; i < rows; ++i) {
-    if (!is_large(moments[i])) continue;
+    if (!needs_shrinking(moments[i])) continue;
     const T s = detail::shrink_row(n, moments[i].x, copies, problem.centers);
     if (!(s > T{0})) continue;
     const T* const copy = copies;
-    moments[i] = moments_of(n, copy, detail::shrunk_eps(problem.eps, s), problem.centers);
-    moments[i].shrunk = s;
+    const auto [mean, variance] = mean_and_variance(n, copy, problem.centers);
+    const detail::ShrunkScale<T> scale(variance, problem.eps, s);
+    moments[i] = {copy, mean, scale.of_shrunk, scale.of_row};
     copies += n;
   }
 }
@@ -62,9 +50,9 @@ inline void norm_backward_rows(const detail::NormBackwardProblem<T>& problem,
   detail::for_rows(executor, rows, n, [&](index_t i) {
     moments[i] = moments_of(n, x + i * x_stride, problem.eps, problem.centers);
   });
-  const index_t large = std::count_if(moments, moments + rows, is_large<T>);
-  Scratch<T> copies(workspace, large * n);
-  if (large > 0) shrink_large_rows(problem, moments, copies.data());
+  const index_t shrunk = std::count_if(moments, moments + rows, needs_shrinking<T>);
+  Scratch<T> copies(workspace, shrunk * n);
+  if (shrunk > 0) shrink_rows(problem, moments, copies.data());
   if (problem.d_weight != nullptr || problem.d_bias != nullptr) {
     detail::for_column_ranges(executor, rows, n, [&](index_t begin, index_t end) {
       if (problem.d_weight != nullptr) {
@@ -97,7 +85,7 @@ inline void norm_backward_rows(const detail::NormBackwardProblem<T>& problem,
     const T size = static_cast<T>(n);
     const V mean_g = V::all(problem.centers ? sum(sum_g) / size : T{0});
     const V along = V::all(sum(sum_gx) / size * moments[i].scale * moments[i].scale);
-    const V slope = V::all(moments[i].scale * moments[i].shrunk);
+    const V slope = V::all(moments[i].slope);
     each_vector<T>(n, [&](index_t k, auto lanes) {
       V d = (g_of(k, lanes) - mean_g - (load(from + k, lanes) - mean) * along) * slope;
       if (problem.residual) {

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cmath>
-#include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "attn/models/gguf/names.hpp"
 #include "attn/models/gguf/rotary.hpp"
@@ -27,15 +29,19 @@ inline void check_gguf_tensors(const GgufFile& file, std::span<const GgufName> n
       return concat("blk.", n, ".", name, ".weight");
     };
     // Rows of all parameters in a tensor.
-    std::map<std::string, index_t> rows_of;
+    std::vector<std::pair<std::string, index_t>> rows_of;
     const auto add = [&](std::string_view parameter, index_t rows) {
       const std::string name = concat("blocks.layers.", n, ".", parameter, "weight");
-      rows_of[gguf_part(name, names).tensor] += rows;
+      std::string tensor = gguf_part(name, names).tensor;
+      if (!rows_of.empty() && rows_of.back().first == tensor) {
+        rows_of.back().second += rows;
+      } else {
+        rows_of.emplace_back(std::move(tensor), rows);
+      }
     };
     add("self_attn.q_proj_", heads * attention.head_dim);
     add("self_attn.k_proj_", attention.num_kv_heads * attention.head_dim);
     add("self_attn.v_proj_", attention.num_kv_heads * attention.head_dim_v);
-    check(weight("attn_output"), {dim, heads * attention.head_dim_v});
     const MixtureOfExpertsOptions& experts = options.layer.experts;
     if (experts.num_experts > 0) {
       check(weight("ffn_gate_exps"), {experts.num_experts, experts.dim_feedforward, dim});
@@ -44,6 +50,7 @@ inline void check_gguf_tensors(const GgufFile& file, std::span<const GgufName> n
       add("up_proj.", options.layer.dim_feedforward);
     }
     for (const auto& [tensor, rows] : rows_of) check(tensor, {rows, dim});
+    check(weight("attn_output"), {dim, heads * attention.head_dim_v});
   }
 }
 
@@ -143,17 +150,22 @@ inline void complete_gemma2(const GgufKeys& keys, GptOptions& options) {
   set_gemma_scale(options, 46);
 }
 
-/// Layers with a window have a rotary base of their own, and no scaling.
+/// The rotary embedding of layers with a window has this base and no scaling of frequencies.
+inline void set_gguf_rotary_by_window(const GgufKeys& keys, GptOptions& options, double theta) {
+  const RotaryOptions whole = *options.layer.attention.rotary;
+  RotaryOptions local = whole;
+  local.theta = theta;
+  local.frequencies = {};
+  local.scaling = {.attention_factor = keys.positive("rope.scaling.attn_factor", 1)};
+  set_rotary_by_window(options, local, whole);
+}
+
 inline void complete_gemma3(const GgufKeys& keys, GptOptions& options) {
   complete_gemma(keys, options);
   complete_qwen3(keys, options);
   options.layer.norm_behind = true;
   set_gemma_scale(options, 62);
-  const RotaryOptions whole = *options.layer.attention.rotary;
-  RotaryOptions local = whole;
-  local.theta = keys.positive("rope.freq_base_swa", 10000);
-  local.scaling = {};
-  set_rotary_by_window(options, local, whole);
+  set_gguf_rotary_by_window(keys, options, keys.positive("rope.freq_base_swa", 10000));
 }
 
 inline void complete_olmo2(const GgufKeys& keys, GptOptions& options) {
@@ -161,6 +173,8 @@ inline void complete_olmo2(const GgufKeys& keys, GptOptions& options) {
   options.layer.attention.query_key_norm_of_all_heads = true;
   options.layer.norm_first = false;
   options.layer.norm_behind = true;
+  // Files of OLMo 3.
+  set_gguf_rotary_by_window(keys, options, options.layer.attention.rotary->theta);
 }
 
 inline void complete_granite(const GgufKeys& keys, GptOptions& options) {
@@ -171,6 +185,10 @@ inline void complete_granite(const GgufKeys& keys, GptOptions& options) {
   options.embedding_factor = factor("embedding_scale");
   options.layer.residual_scale = factor("residual_scale");
   options.logit_scale = 1 / factor("logit_scale");
+  // In these files the key switches the rotary embedding.
+  if (!keys.get<bool>("rope.scaling.finetuned", true)) {
+    options.layer.attention.rotary = std::nullopt;
+  }
 }
 
 /// Every fourth layer has no rotary embedding; the files have no key for it.
@@ -241,7 +259,7 @@ inline constexpr GgufArchitecture kGgufArchitectures[] = {
     {.name = "gemma", .complete = complete_gemma},
     {.name = "gemma2", .window = 4096, .window_pattern = 2, .complete = complete_gemma2},
     {.name = "gemma3", .window_pattern = 6, .complete = complete_gemma3},
-    {.name = "olmo2", .complete = complete_olmo2},
+    {.name = "olmo2", .window_pattern = 4, .complete = complete_olmo2},
     {.name = "olmoe", .complete = complete_olmoe},
     {.name = "granite", .pairs = RotaryPairs::interleaved, .complete = complete_granite},
     {.name = "smollm3", .pairs = RotaryPairs::interleaved, .complete = complete_smollm3}};
@@ -302,7 +320,7 @@ inline GptOptions gguf_gpt_options(const GgufFile& file, index_t max_positions,
   type.complete(keys, options);
   keys.check_all_read(gguf_unread_model_keys());
   check_gguf_tensors(file, type.names, options);
-  if (max_positions == 0) {
+  if (max_positions == 0 && attention.rotary) {
     check_positions(options, [&](const std::string& expected, const std::string& found) {
       keys.fail("context_length", expected, found);
     });

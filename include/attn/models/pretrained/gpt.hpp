@@ -36,8 +36,8 @@ inline const DecoderType& decoder_type_of(const ConfigFile& config) {
   config.fail("model_type", "be one of " + known, quote(name));
 }
 
-/// Reorders the joint weight and bias of queries, keys and values: from each key/value head with its
-/// queries, (num_kv_heads, heads_per_kv_head + 2, head_dim), to all queries, keys and values.
+/// Reorders the joint weight and bias of queries, keys and values: from key/value heads, each with
+/// its queries, (num_kv_heads, heads_per_kv_head + 2, head_dim), to all queries, keys and values.
 template <class T>
 void order_qkv_by_kind(MultiHeadAttention<T>& attention) {
   const index_t kv_heads = attention.options().num_kv_heads;

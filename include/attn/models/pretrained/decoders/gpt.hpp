@@ -70,7 +70,7 @@ inline GptOptions gptj_options(const ConfigFile& config, const PretrainedOptions
   check_only(config, "scale_attn_weights", true, "true");
   GptOptions options = gpt2_style_options(config, false);
   options.positions = Positions::none;
-  options.head_bias = !options.tied;
+  options.head_bias = true;
   options.layer.parallel = options.layer.shared_norm = true;
   if (given.max_positions > 0) options.max_positions = given.max_positions;
   MultiHeadAttentionOptions& attention = options.layer.attention;
@@ -117,7 +117,7 @@ inline GptOptions gpt_neox_options(const ConfigFile& config, const PretrainedOpt
   options.layer.attention.separate_in_proj = false;
   const bool bias = config.get<bool>("attention_bias", true);
   set_attention_bias(options, bias, bias);
-  check_only(config, "is_decoder", false, "false");  // which has no effect on this model
+  static_cast<void>(config.has("is_decoder"));  // which has no effect on this model
   return options;
 }
 
