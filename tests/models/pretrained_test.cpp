@@ -543,6 +543,7 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
     const std::set<std::string> of_mpt = {"max_seq_len", "emb_pdrop", "init_device",
                                           "learned_pos_emb"};
     if (of_mpt.contains(key)) return true;
+    if (name == "gpt_neox" && key == "is_decoder") return other.is_boolean();
     if (name.starts_with("falcon_") && key.starts_with("num_")) {
       if (key == "num_kv_heads" || key == "num_ln_in_parallel_attn") return is_count;
     }
@@ -679,6 +680,14 @@ TEST(Pretrained, KeysWithoutEffect) {
       {"bart", {{"kobart_version", 2.0}, {"author", "A"}}},
       {"gpt_neox", {{"custom_pipelines", Json::object()}, {"num_steps", "global_step320000"}}},
       {"gpt_neox", {{"is_decoder", true}}},
+      {"mpt",  // with what transformers adds
+       {{"init_config", Json::object()},
+        {"attn_config",
+         {{"alibi", true},
+          {"attn_impl", "triton"},
+          {"attn_pdrop", 0},
+          {"id2label", {{"0", "LABEL_0"}}},
+          {"model_type", ""}}}}},
       {"opt", {{"learned_embeddings", true}, {"scale_embeddings", false}}},  // Galactica
   };
   for (const auto& [name, keys] : models) {

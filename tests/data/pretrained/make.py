@@ -224,11 +224,16 @@ def decoders_of_2024_and_later():
     decoder("ernie4_5", hf.Ernie4_5ForCausalLM, hf.Ernie4_5Config(**SIZES, head_dim=8), seed=42)
 
 
+def published_mpt(config):
+    keys = ("alibi", "alibi_bias_max", "attn_type", "attn_uses_sequence_id", "prefix_lm", "qk_ln")
+    config["attn_config"] = {key: config["attn_config"][key] for key in keys}
+
+
 def decoders_of_2022():
     decoder("bloom", hf.BloomForCausalLM,
             hf.BloomConfig(vocab_size=96, hidden_size=24, n_layer=2, n_head=6, pad_token_id=0), seed=71)
     decoder("mpt", hf.MptForCausalLM,
-            hf.MptConfig(vocab_size=96, d_model=24, n_layers=2, n_heads=6, max_seq_len=64), seed=72)
+            hf.MptConfig(vocab_size=96, d_model=24, n_layers=2, n_heads=6, max_seq_len=64), seed=72, edit=published_mpt)
     falcon = dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, ffn_hidden_size=48,
                   max_position_embeddings=64)
     decoder("falcon", hf.FalconForCausalLM,

@@ -117,7 +117,7 @@ inline GptOptions gpt_neox_options(const ConfigFile& config, const PretrainedOpt
   options.layer.attention.separate_in_proj = false;
   const bool bias = config.get<bool>("attention_bias", true);
   set_attention_bias(options, bias, bias);
-  static_cast<void>(config.has("is_decoder"));  // which has no effect on this model
+  static_cast<void>(config.get<bool>("is_decoder", false));  // has no effect on this model
   return options;
 }
 
