@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/block_mask.hpp"
 #include "attn/attention/cached_attention.hpp"
 #include "attn/attention/explain.hpp"
 #include "attn/attention/functors.hpp"

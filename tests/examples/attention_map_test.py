@@ -156,6 +156,12 @@ def check_decoder():
                 for row, expected in zip(head, rows, strict=True) for a, b in zip(row, expected, strict=True))
     checks.holds("weights of the first layer", worst <= 1e-5, worst)
     run("--model", model, "--json", "map.json", "\U0001f600")
+    printed, _ = run("--mask", "--model", model, case["text"])
+    lines, tokens = printed.decode().splitlines(), len(found["tokens"])
+    checks.same("a mask writes no file of its own", (folder / "attention_map.html").exists(), False)
+    checks.same("layers of a mask", lines[1], "layers 0 to 1:")
+    checks.same("a token sees those before it", lines[2:], ["#" * (i + 1) + "." * (tokens - i - 1) for i in range(tokens)])
+    checks.rejects("a mask and a file on standard output", 2, "standard output", program, "--mask", "--json", "-", "x", cwd=folder)
     tokens = json.loads((folder / "map.json").read_text(encoding="utf-8"))["tokens"]
     checks.same("tokens that are parts of a character", set(tokens), {"\ufffd"})
     checks.rejects("a model that is not there", 1, "none.gguf", program, "--model", "none.gguf", "x", cwd=folder)

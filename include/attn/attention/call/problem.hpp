@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/call/block_table.hpp"
 #include "attn/attention/call/stored_view.hpp"
 #include "attn/attention/options.hpp"
 
@@ -27,6 +28,7 @@ struct RowFunctors {
   /// classify() of the mask functor; nullptr if it has none.
   Visibility (*classify)(const void* object, index_t b, index_t h, KeyRange queries,
                          KeyRange keys) = nullptr;
+  BlockTable blocks = {};  ///< of a BlockMask
 };
 
 /// Rows in the caller's memory, `stride` elements apart. With scales, the value of row r is

@@ -103,6 +103,12 @@ struct Backend<family::Attention, In, Acc> {
                                                         offsetof(Functors, mask),
                                                         offsetof(Functors, prob),
                                                         offsetof(Functors, classify),
+                                                        offsetof(Functors, blocks),
+                                                        sizeof(BlockTable),
+                                                        offsetof(BlockTable, blocks),
+                                                        offsetof(BlockTable, shape),
+                                                        offsetof(BlockTable, q_shift),
+                                                        offsetof(BlockTable, kv_shift),
                                                         options_layout<Acc>()});
 };
 

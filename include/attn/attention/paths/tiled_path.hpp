@@ -49,7 +49,11 @@ class TiledPath : public ScorePath<T> {
   }
 
   void add_values(const ScoreTile<T>& tile, const T* rescale) override {
-    values_.add(tile, rescale);
+    if (!tile.chunks.has_empty()) return values_.add(tile, rescale);
+    tile.chunks.for_each_seen(tile.keys, [&](KeyRange seen) {
+      values_.add(tile.part_of(seen), rescale);
+      rescale = kOnes.data();
+    });
   }
   ATTN_COLD void copy_shown_values(const ScoreTile<T>& tile, KeyRange keys,
                                    const T* shown) override {
@@ -73,6 +77,12 @@ class TiledPath : public ScorePath<T> {
   const ForwardTask<T>& task_;
 
  private:
+  static constexpr auto kOnes = [] {
+    std::array<T, kMaxTileHeight> ones{};
+    ones.fill(T{1});
+    return ones;
+  }();
+
   Values values_;
   index_t next_keys_ = 0;  ///< keys of the next task's first block, unless they are this task's
   PrefetchStream<T> stream_;
