@@ -168,8 +168,8 @@ class BlockMask {
   std::vector<Visibility> blocks_;
 };
 
-/// A line for each block of queries with a character for each block of keys: `.` empty, `+`
-/// partial, `#` full. Several heads follow one another, each below its name.
+/// A line for each block of queries with a character for each block of keys: a dot where it is
+/// empty, + partial, # full. Several heads follow one another, each below its name.
 template <class F>
 std::string to_string(const BlockMask<F>& mask) {
   return detail::picture_of(mask.table());
