@@ -15,4 +15,5 @@
 #include "attn/attention/relative_bias.hpp"
 #include "attn/attention/sdpa.hpp"
 #include "attn/attention/sequence_masks.hpp"
+#include "attn/attention/top_k_keys.hpp"
 #include "attn/kernels.hpp"

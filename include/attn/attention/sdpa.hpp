@@ -26,6 +26,7 @@ AttentionProblem<T> make_problem_with(const StoredView<const void>& q,
                 "one mask_mod or BlockMask a call: join mask_mods by & or |");
   static_assert((0 + ... + is_mod<ProbMod, Functors>) <= 1, "one prob_mod a call");
   if constexpr (sizeof...(Functors) > 0) {
+    if (problem.gathered) throw_value("functors", "not be given with gather", "both");
     check_positions(problem.scores, options.first_key);
     const Isa isa = options.execution.instruction_set();
     (bind(isa, functors, problem.functors), ...);

@@ -90,11 +90,16 @@ class BackwardLoop {
     pass_over_block(block);
     for (index_t j = block.begin; j < block.end; ++j) {
       const T* d_k = task_.scratch.d_k + (j - block.begin) * task_.scratch.d_stride;
+      const T* d_v = task_.scratch.d_v + (j - block.begin) * task_.scratch.dv_stride;
       T* to = task_.problem.key_row(task_.problem.d_k, task_.b, task_.kv_head, j);
-      std::fill_n(to, d, T{0});
+      if (!forward_.gathered) std::fill_n(to, d, T{0});  // else other lists add to it
       task_.gradients.add_scaled(d, forward_.scale, d_k, to);
       to = task_.problem.key_row(task_.problem.d_v, task_.b, task_.kv_head, j);
-      std::copy_n(task_.scratch.d_v + (j - block.begin) * task_.scratch.dv_stride, dv, to);
+      if (!forward_.gathered) {
+        std::copy_n(d_v, dv, to);
+      } else {
+        task_.gradients.add_scaled(dv, T{1}, d_v, to);
+      }
       if (forward_.options.qv) task_.gradients.add_scaled(dv, forward_.scale, d_k + d, to);
     }
   }

@@ -35,6 +35,8 @@ constexpr std::uint64_t options_layout() {
                       offsetof(Options, cu_seqlens_q),
                       offsetof(Options, cu_seqlens_k),
                       offsetof(Options, block_table),
+                      offsetof(Options, gather),
+                      offsetof(Options, gather_block),
                       offsetof(Options, scores),
                       offsetof(Options, score_stage),
                       offsetof(Options, weights),

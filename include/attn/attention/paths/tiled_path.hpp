@@ -15,10 +15,10 @@ class TiledPath : public ScorePath<T> {
  public:
   /// `task` has rows of one key/value head.
   explicit TiledPath(const ForwardTask<T>& task) : task_(task), values_(task) {
-    // With paged keys, only queries are prefetched: unused page-table entries may be invalid.
+    // With scattered keys, only queries are prefetched: unused page-table entries may be invalid.
     const RowBlock& next = task.next;
     const bool has_new_keys = next.b != task.block.b || next.kv_head != task.block.kv_head;
-    if (next.num_rows > 0 && has_new_keys && !task.problem.paged()) {
+    if (next.num_rows > 0 && has_new_keys && !task.problem.scattered()) {
       next_keys_ = (std::min)(task.problem.keys_of(next.b), task.tiling.block_kv);
     }
   }
