@@ -1,11 +1,13 @@
 // Attention map: what every head of all-MiniLM-L6-v2, or of a language model, looks at in a text, as a page to explore,
-// a picture and numbers.
+// a picture and numbers; and which tokens its mask lets each token see.
 //
 //   sh examples/fetch_model.sh        (once)
 //   attention_map --out map.html --png map.png --json map.json "The cat sat down because it was tired."
 //   attention_map --model SmolLM2-135M-Instruct.Q4_1.gguf "The cat sat down because it was tired."
+//   attention_map --mask --model SmolLM2-135M-Instruct.Q4_1.gguf "The cat sat down."
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <filesystem>
@@ -37,6 +39,7 @@ using examples::Json;
 
 struct Options {
   std::optional<std::string> out, png, json, model;
+  bool mask = false;
   std::string text, precision = "exact";
   std::vector<std::string> ignore_keys;
 };
@@ -120,6 +123,26 @@ std::string json(const examples::AttentionMap& map) {
          '\n';
 }
 
+// The mask of each layer in characters, at most 32 across; layers with the same mask share one.
+std::string mask_pictures(const examples::AttentionMap& map) {
+  const auto seq = static_cast<attn::index_t>(map.tokens.size());
+  const auto block = static_cast<attn::index_t>(std::bit_ceil((map.tokens.size() + 31) / 32));
+  std::string text = "blocks of " + std::to_string(block) + " x " + std::to_string(block) +
+                     " tokens: . hidden, + visible in part, # visible\n";
+  for (std::size_t first = 0, end = 0; first < map.windows.size(); first = end) {
+    while (end < map.windows.size() && map.windows[end] == map.windows[first]) ++end;
+    const attn::index_t window = map.windows[first];
+    const attn::BlockMask mask(
+        attn::mask_mod([window, causal = map.is_causal](int, int, int i, int j) {
+          return (!causal || j <= i) && (window < 0 || j >= i - window);
+        }),
+        {1, 1, seq, seq}, {.q_block = block, .kv_block = block});
+    text += (end - first == 1 ? "layer " : "layers " + std::to_string(first) + " to ") +
+            std::to_string(end - 1) + ":\n" + to_string(mask) + '\n';
+  }
+  return text;
+}
+
 // Writes to standard output for "-". Messages go to standard error, so that standard output holds
 // only the bytes.
 void save(const std::string& path, const std::string& bytes) {
@@ -163,10 +186,15 @@ examples::AttentionMap map_of(const Options& options) {
 
 void run(Options options) {
   if (options.text.empty()) throw examples::UsageError("a text is needed; see --help");
-  if (!options.png && !options.json && !options.out) options.out = "attention_map.html";
+  if (!options.png && !options.json && !options.out && !options.mask) {
+    options.out = "attention_map.html";
+  }
   if (same(options.out, options.png) || same(options.out, options.json) ||
       same(options.png, options.json)) {
     throw examples::UsageError("--out, --png and --json must name different files");
+  }
+  if (options.mask && (options.out == "-" || options.png == "-" || options.json == "-")) {
+    throw examples::UsageError("--mask takes standard output, and so does -");
   }
   const examples::AttentionMap map = map_of(options);
   if (map.num_tokens > map.tokens.size()) {
@@ -177,6 +205,7 @@ void run(Options options) {
   if (options.png)
     save(*options.png, examples::ContactSheet(map.weights, options.text, map.tokens).png());
   if (options.json) save(*options.json, json(map));
+  if (options.mask) std::cout << mask_pictures(map) << std::flush;
 }
 
 }  // namespace
@@ -186,9 +215,8 @@ int main(int argc, char** argv) {
   CLI::App app(
       "Shows what every head of all-MiniLM-L6-v2, or of a language model, looks at in TEXT.");
   app.footer(
-      "Without --out, --png and --json, it writes attention_map.html. The name - stands for "
-      "standard "
-      "output.\n"
+      "Without --out, --png, --json and --mask, it writes attention_map.html.\n"
+      "The name - stands for standard output.\n"
       "Long texts are truncated to 256 tokens, about 200 words.\n"
       "Without --model it needs the weights of all-MiniLM-L6-v2: sh examples/fetch_model.sh");
   app.add_option("--model", options.model, "A language model: a GGUF file or a Hugging Face folder")
@@ -201,6 +229,7 @@ int main(int argc, char** argv) {
   app.add_option("--json", options.json,
                  R"(Write {"tokens": [..], "weights": [layer][head][query][key]})")
       ->type_name("FILE");
+  app.add_flag("--mask", options.mask, "Print which blocks of tokens the mask of each layer hides");
   examples::add_precision(app, options.precision);
   app.add_option("TEXT", options.text, "The text");
   return examples::run_program(app, "attention_map", argc, argv, [&] { run(options); });

@@ -13,9 +13,12 @@ namespace examples {
 
 // The tokens as the vocabulary spells them, including [CLS] and [SEP], and weights (layers, heads,
 // tokens as queries, tokens as keys), whose rows add up to 1. `num_tokens` is the count for the
-// whole line, larger than the number of tokens if the line was truncated.
+// whole line, larger than the number of tokens if the line was truncated. `windows`: of each layer,
+// the tokens before its own that a token sees, or -1.
 struct AttentionMap {
   std::size_t num_tokens = 0;
+  bool is_causal = false;
+  std::vector<attn::index_t> windows;
   std::vector<std::string> tokens;
   attn::Tensor4<float> weights;
 };
@@ -38,9 +41,10 @@ inline AttentionMap attention_of(const attn::SentenceEncoder<float>& encoder,
   attn::Tensor3<float> hidden({1, seq, encoder.dim()});
   encoder.bert().embeddings.forward(ids, hidden);
   for (attn::index_t i = 0; i < num_layers; ++i) {
+    const auto& layer = layers[static_cast<std::size_t>(i)];
+    map.windows.push_back(layer.self_attn.options().window);
     // The weights of a layer have batch 1.
-    layers[static_cast<std::size_t>(i)].forward(hidden, hidden,
-                                                {.weights = map.weights.view().slice(0, i, i + 1)});
+    layer.forward(hidden, hidden, {.weights = map.weights.view().slice(0, i, i + 1)});
   }
   return map;
 }

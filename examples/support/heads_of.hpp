@@ -20,6 +20,7 @@ inline AttentionMap heads_of(const attn::LanguageModel& model, const std::string
   if (ids.empty()) throw std::invalid_argument("the text has no tokens");
   AttentionMap map;
   map.num_tokens = ids.size();
+  map.is_causal = true;
   const attn::index_t seq = std::min({std::ssize(ids), most, model.max_positions()});
   ids.resize(static_cast<std::size_t>(seq));
   for (const attn::index_t id : ids) map.tokens.push_back(model.tokenizer().piece(id));
@@ -29,9 +30,11 @@ inline AttentionMap heads_of(const attn::LanguageModel& model, const std::string
   model.gpt().embedding.forward(attn::TensorView2<const attn::index_t>(ids.data(), {1, seq}),
                                 hidden);
   for (attn::index_t i = 0; i < options.num_layers; ++i) {
+    const auto& layer = model.gpt().blocks.layers[static_cast<std::size_t>(i)];
+    map.windows.push_back(layer.self_attn.options().window);
     // The weights of a layer have batch 1.
-    model.gpt().blocks.layers[static_cast<std::size_t>(i)].forward(
-        hidden, hidden, {.mask = attn::causal(), .weights = map.weights.view().slice(0, i, i + 1)});
+    layer.forward(hidden, hidden,
+                  {.mask = attn::causal(), .weights = map.weights.view().slice(0, i, i + 1)});
   }
   return map;
 }

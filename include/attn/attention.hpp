@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/block_mask.hpp"
 #include "attn/attention/cached_attention.hpp"
 #include "attn/attention/explain.hpp"
 #include "attn/attention/functors.hpp"
@@ -14,4 +15,5 @@
 #include "attn/attention/relative_bias.hpp"
 #include "attn/attention/sdpa.hpp"
 #include "attn/attention/sequence_masks.hpp"
+#include "attn/attention/top_k_keys.hpp"
 #include "attn/kernels.hpp"

@@ -61,6 +61,9 @@ TEST(Encoder, EveryLayerTakesFunctors) {
   const auto mask = mask_mod([](int, int, int i, int j) { return j <= i; });
   EXPECT_EQ(to_array(encoder(x, {}, {}, {}, mask)).data,
             to_array(encoder(x, {.mask = causal()})).data);
+  const BlockMask blocks(mask, {1, 1, kTokens, kTokens}, {.q_block = 2, .kv_block = 2});
+  EXPECT_EQ(to_array(encoder(x, {}, {}, {}, blocks)).data,
+            to_array(encoder(x, {}, {}, {}, mask)).data);
 }
 
 /// A ring cache of the window gives the results of the window over all keys.

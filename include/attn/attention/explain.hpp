@@ -73,7 +73,7 @@ ATTN_COLD void count_blocks(const AttentionProblem<T>& problem, const SequenceTi
                             index_t b, index_t kv_head, std::vector<QueryRow<T>>& memory,
                             AttentionExplanation& explanation) {
   memory.resize(static_cast<std::size_t>(tiling.rows));
-  const TaskRows<T> rows(problem, {b, kv_head, 0, tiling.rows}, memory.data());
+  const TaskRows<T> rows(problem, {b, kv_head, 0, tiling.rows}, memory.data(), !tiling.decode);
   const bool has_mask = problem.options.mask.num_dense > 0 || problem.functors.mask;
   const double d = static_cast<double>(problem.head_dim() + problem.head_dim_v()),
                products = static_cast<double>(problem.score_dim() + problem.head_dim_v()),
@@ -84,7 +84,9 @@ ATTN_COLD void count_blocks(const AttentionProblem<T>& problem, const SequenceTi
     for (index_t first = 0; first < tiling.kv_len; first += step) {
       const KeyRange block{first, (std::min)(first + step, tiling.kv_len)};
       const KeyRange seen = rows.seen_by(r, height, block);
-      if (seen.begin >= seen.end) {
+      KeyChunks chunks{.first_key = first};
+      if (seen.begin < seen.end) chunks = rows.chunks(r, height, first, seen);
+      if (seen.begin >= seen.end || chunks.is_empty(seen)) {
         explanation.empty += 1;
         continue;
       }
@@ -92,9 +94,14 @@ ATTN_COLD void count_blocks(const AttentionProblem<T>& problem, const SequenceTi
       for (index_t x = r; x < r + height; ++x) {
         all = all && rows[x].keys.begin <= block.begin && rows[x].keys.end >= block.end;
       }
-      if (has_mask) all = all && rows.visibility(r, height, seen) == Visibility::full;
+      if (has_mask) {
+        chunks.for_each_run(
+            seen, [&](KeyRange, Visibility shown) { all = all && shown == Visibility::full; });
+      }
       (all ? explanation.full : explanation.partial) += 1;
-      explanation.flops += 2 * products * static_cast<double>(height * (seen.end - seen.begin));
+      chunks.for_each_seen(seen, [&](KeyRange keys) {
+        explanation.flops += 2 * products * static_cast<double>(height * (keys.end - keys.begin));
+      });
     }
   }
   const KeyRange seen = rows.seen({0, tiling.kv_len});
@@ -107,8 +114,8 @@ ATTN_COLD void count_blocks(const AttentionProblem<T>& problem, const SequenceTi
 }  // namespace detail
 
 /// Returns the plan that scaled_dot_product_attention(q, k, v, options, functors...) executes and
-/// the amount of work. Uses shapes, options and classify() of a mask functor; reads no element of
-/// q, k, v or of dense masks. Throws what the call itself throws.
+/// the amount of work. Uses shapes, options, a BlockMask and classify() of a mask functor; reads no
+/// element of q, k, v or of dense masks. Throws what the call itself throws.
 template <TensorLike Q, TensorLike K, TensorLike V, class... Functors>
 ATTN_COLD AttentionExplanation explain(
     const Q& q, const K& k, const V& v,

@@ -39,10 +39,10 @@ inline constexpr bool is_mod<Mod, Mod<F>> = true;
 template <class X>
 inline constexpr bool is_functor = is_mod<ScoreMod, X> || is_mod<ProbMod, X> || is_mod<MaskMod, X>;
 
-/// Throws ShapeError if the parameters of a score_mod do not fit the number of heads.
+/// Throws ShapeError if the parameters of a score_mod do not fit the number of heads of the scores.
 template <class Functor>
-void check_parameters(const Functor& functor, index_t num_heads) {
-  if constexpr (is_mod<ScoreMod, Functor>) parameter_extents(functor.f, num_heads);
+void check_functor(const Functor& functor, const Shape<4>& scores, index_t) {
+  if constexpr (is_mod<ScoreMod, Functor>) parameter_extents(functor.f, scores[1]);
 }
 
 template <class F>

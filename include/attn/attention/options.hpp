@@ -78,6 +78,13 @@ struct AttentionOptions {
   /// kv_len = pages * page_size, which key_lengths() shortens; entries beyond the lengths are not
   /// read.
   OptionView<const index_t, 2> block_table = {};
+  /// Gathered keys: queries [n gather_block, (n + 1) gather_block) of the heads that share a
+  /// key/value head see the keys at positions gather(b, kv_head, n, ..) alone; no other key is
+  /// read. Shape (batch, num_kv_heads or 1, q_len / gather_block rounded up, keys); positions
+  /// increase, and -1 fills up the end of a row; top_k_keys() makes them. Composes with masks by
+  /// position, lengths and documents, softcap, sinks, qv, caches and pages; others are refused.
+  OptionView<const index_t, 4> gather = {};
+  index_t gather_block = 1;  ///< queries that share a row of gather
 
   // Outputs on request. With packed sequences, q_len and kv_len are those of the longest one, and
   // elements beyond a sequence are 0 (scores: -inf).

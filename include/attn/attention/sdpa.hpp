@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/block_mask.hpp"
 #include "attn/attention/call/argument_types.hpp"
 #include "attn/attention/call/problem_checks.hpp"
 #include "attn/attention/forward/forward.hpp"
@@ -22,13 +23,14 @@ AttentionProblem<T> make_problem_with(const StoredView<const void>& q,
   AttentionProblem<T> problem = make_problem<T>(q, k, v, out, options);
   static_assert((0 + ... + is_mod<ScoreMod, Functors>) <= 1, "one score_mod a call");
   static_assert((0 + ... + is_mod<MaskMod, Functors>) <= 1,
-                "one mask_mod a call: join them by & or |");
+                "one mask_mod or BlockMask a call: join mask_mods by & or |");
   static_assert((0 + ... + is_mod<ProbMod, Functors>) <= 1, "one prob_mod a call");
   if constexpr (sizeof...(Functors) > 0) {
+    if (problem.gathered) throw_value("functors", "not be given with gather", "both");
     check_positions(problem.scores, options.first_key);
     const Isa isa = options.execution.instruction_set();
     (bind(isa, functors, problem.functors), ...);
-    (check_parameters(functors, problem.num_heads()), ...);
+    (check_functor(functors, problem.scores, options.first_key), ...);
   }
   return problem;
 }
@@ -46,8 +48,8 @@ AttentionProblem<T> make_problem_with(const StoredView<const void>& q,
 /// You Need" (2017), equation 1; computed block by block as in Dao et al., "FlashAttention" (2022),
 /// without a score matrix in memory.
 ///
-/// Functors follow the options, in any order: score_mod(f), mask_mod(f), prob_mod(f), at most one
-/// of each; see functors.hpp.
+/// Functors follow the options, in any order: score_mod(f), mask_mod(f) or a BlockMask,
+/// prob_mod(f), at most one of each; see functors.hpp.
 template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
 void scaled_dot_product_attention(const Q& q, const K& k, const V& v, Out&& out,
                                   const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {},

@@ -41,13 +41,20 @@ class Backward {
                     d_bias.extent(1) < forward_.num_heads();
       joins_splits = joins_splits || d_bias.extent(3) < forward_.scores[3];
     }
+    // So is work on lists of gathered keys, which may share keys.
+    joins_splits = joins_splits || forward_.gathered;
     const index_t kv_heads = forward_.num_kv_heads(), heads = forward_.batch() * kv_heads;
-    const index_t head_tasks = joins_heads ? 1 : heads, split_tasks = joins_splits ? 1 : kv_splits_;
+    const index_t joined = joins_heads         ? heads
+                           : forward_.gathered ? forward_.gathered.positions.extent(2)
+                                               : 1;
+    const index_t head_tasks = joins_heads ? 1 : heads / (std::max)(joined, index_t{1}),
+                  split_tasks = joins_splits ? 1 : kv_splits_;
     threads_.run(head_tasks * split_tasks, [&](index_t task, int worker) {
       const BackwardScratch<T> scratch(memory_.data() + worker * scratch_elements_, problem_,
                                        block_kv());
-      const index_t head = task / split_tasks, split = task % split_tasks;
-      for (index_t n = joins_heads ? 0 : head; n < (joins_heads ? heads : head + 1); ++n) {
+      const index_t first = task / split_tasks * joined, split = task % split_tasks;
+      if (forward_.gathered) clear_gradients(forward_.gathered.row(first));
+      for (index_t n = first; n < first + joined; ++n) {
         for (index_t p = joins_splits ? 0 : split; p < (joins_splits ? kv_splits_ : split + 1);
              ++p) {
           run_split(n / kv_heads, n % kv_heads, p, scratch);
@@ -68,6 +75,14 @@ class Backward {
   }
 
   static index_t block_kv() { return BackwardTiling(1).block_kv; }
+
+  /// d_k and d_v of all keys of a key/value head = 0, to which lists of gathered keys add.
+  void clear_gradients(const GatheredKeys::Row& of) const {
+    for (index_t j = 0; j < problem_.d_k.extent(2); ++j) {
+      std::fill_n(problem_.d_k.at_index({of.b, of.kv_head, j, 0}), forward_.head_dim(), T{0});
+      std::fill_n(problem_.d_v.at_index({of.b, of.kv_head, j, 0}), forward_.head_dim_v(), T{0});
+    }
+  }
 
   void add_to_deltas() {
     const index_t kv_heads = forward_.num_kv_heads();
@@ -148,17 +163,22 @@ class Backward {
           if (to) to(to.extent(0) == 1 ? 0 : h) += sums[problem_.parameter_sum(k)];
         }
       }
-      if (!call.d_sinks) continue;
-      T sum = 0;
-      for (index_t b = 0; b < forward_.batch(); ++b) {
-        for (index_t i = 0; i < forward_.lengths(b).q_len; ++i) {
-          const T lse = problem_.of_query(problem_.lse, b, h, i);
-          if (lse == kMinusInf<T>) continue;
-          sum -= std::exp(forward_.sink(h) - lse) * deltas_.data()[forward_.row_at(b, h, i)];
-        }
-      }
-      call.d_sinks(h) += sum;
     }
+    for (index_t head = 0; head < call.d_sinks.extent(0); ++head) add_sink_gradient(head);
+  }
+
+  void add_sink_gradient(index_t head) {
+    T sum = 0;
+    for (index_t b = 0; b < forward_.batch(); ++b) {
+      const index_t h = forward_.gathered ? head - forward_.gathered.head(b, 0) : head;
+      if (h < 0 || h >= forward_.num_heads()) continue;  // of another key/value head
+      for (index_t i = 0; i < forward_.lengths(b).q_len; ++i) {
+        const T lse = problem_.of_query(problem_.lse, b, h, i);
+        if (lse == kMinusInf<T>) continue;
+        sum -= std::exp(forward_.sink(b, h) - lse) * deltas_.data()[forward_.row_at(b, h, i)];
+      }
+    }
+    problem_.call.d_sinks(head) += sum;
   }
 
   const RowKernels<T>& kernels_;

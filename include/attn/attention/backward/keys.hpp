@@ -24,20 +24,18 @@ class BackwardKeys {
     pack_panels(forward_.k, d, seen, task_.scratch.k_panels, 0, dim);
     if (dim > d) pack_panels(forward_.v, dv, seen, task_.scratch.k_panels, d, dim);
     pack_panels(forward_.v, dv, seen, task_.scratch.v_panels, 0, dv);
-    const T *k = rows(forward_.k, seen.begin), *v = rows(forward_.v, seen.begin);
-    for (index_t j = seen.begin; j < seen.end; ++j) {
-      T* to = task_.scratch.k + (j - first) * task_.scratch.d_stride;
-      std::copy_n(k, d, to);
-      if (dim > d) std::copy_n(v, dv, to + d);
-      k += forward_.k.stride(2);
-      v += forward_.v.stride(2);
+    is_finite_ = true;
+    for (index_t j = seen.begin; j < seen.end;) {
+      const index_t end = forward_.run_end(j, seen.end), n = end - j;
+      const T *k = rows(forward_.k, j), *v = rows(forward_.v, j);
+      is_finite_ = is_finite_ && task_.gradients.all_finite(n, d, k, forward_.k.stride(2)) &&
+                   task_.gradients.all_finite(n, dv, v, forward_.v.stride(2));
+      for (; j < end; ++j, k += forward_.k.stride(2), v += forward_.v.stride(2)) {
+        T* to = task_.scratch.k + (j - first) * task_.scratch.d_stride;
+        std::copy_n(k, d, to);
+        if (dim > d) std::copy_n(v, dv, to + d);
+      }
     }
-    const index_t n = seen.end - seen.begin;
-    is_finite_ =
-        task_.gradients.all_finite(n, d,
-                                   task_.scratch.k + (seen.begin - first) * task_.scratch.d_stride,
-                                   task_.scratch.d_stride) &&
-        task_.gradients.all_finite(n, dv, rows(forward_.v, seen.begin), forward_.v.stride(2));
   }
 
   /// The first key of the block.
@@ -57,8 +55,12 @@ class BackwardKeys {
       const index_t begin = (std::max)(j, keys.begin - first_), stop = (std::min)(j + NR, end);
       T* panel = panels + j * all + from * NR;
       if (stop - begin < NR) std::fill_n(panel, NR * dim, T{0});
-      task_.kernels.pack_part(stop - begin, j + NR - begin, dim, rows(of, first_ + begin),
-                              of.stride(2), panel + (begin - j));
+      for (index_t x = begin; x < stop;) {
+        const index_t last = forward_.run_end(first_ + x, first_ + stop) - first_;
+        task_.kernels.pack_part(last - x, j + NR - x, dim, rows(of, first_ + x), of.stride(2),
+                                panel + (x - j));
+        x = last;
+      }
     }
   }
 

@@ -56,19 +56,27 @@ class BackwardLoop {
     return {keys.begin - keys_.first(), keys.end - keys_.first()};
   }
 
+  /// The keys of `block` that the block of rows from `first` on sees.
+  KeyRange seen_by_rows(index_t first, KeyRange block) const {
+    const KeyRange seen = intersection(task_.scratch.seen[first / kRows], block);
+    // A BlockTable may also show none of the keys between those seen.
+    const bool trims = forward_.functors.blocks && seen.begin < seen.end;
+    return trims ? queries_.rows_from(first).seen(seen) : seen;
+  }
+
   /// Multiplies one block of keys with all blocks of rows that see any of it.
   void pass_over_block(KeyRange block) {
     KeyRange used{block.end, block.begin};
-    for (index_t first = 0, n = 0; first < queries_.count(); first += kRows, ++n) {
-      const KeyRange seen = intersection(task_.scratch.seen[n], block);
+    for (index_t first = 0; first < queries_.count(); first += kRows) {
+      const KeyRange seen = seen_by_rows(first, block);
       if (seen.begin < seen.end) {
         used = {(std::min)(used.begin, seen.begin), (std::max)(used.end, seen.end)};
       }
     }
     if (used.begin >= used.end) return;
     keys_.pack(block.begin, used);
-    for (index_t first = 0, n = 0; first < queries_.count(); first += kRows, ++n) {
-      const KeyRange seen = intersection(task_.scratch.seen[n], used);
+    for (index_t first = 0; first < queries_.count(); first += kRows) {
+      const KeyRange seen = seen_by_rows(first, used);
       if (seen.begin < seen.end) add_rows(first, seen);
     }
   }
@@ -82,11 +90,16 @@ class BackwardLoop {
     pass_over_block(block);
     for (index_t j = block.begin; j < block.end; ++j) {
       const T* d_k = task_.scratch.d_k + (j - block.begin) * task_.scratch.d_stride;
+      const T* d_v = task_.scratch.d_v + (j - block.begin) * task_.scratch.dv_stride;
       T* to = task_.problem.key_row(task_.problem.d_k, task_.b, task_.kv_head, j);
-      std::fill_n(to, d, T{0});
+      if (!forward_.gathered) std::fill_n(to, d, T{0});  // else other lists add to it
       task_.gradients.add_scaled(d, forward_.scale, d_k, to);
       to = task_.problem.key_row(task_.problem.d_v, task_.b, task_.kv_head, j);
-      std::copy_n(task_.scratch.d_v + (j - block.begin) * task_.scratch.dv_stride, dv, to);
+      if (!forward_.gathered) {
+        std::copy_n(d_v, dv, to);
+      } else {
+        task_.gradients.add_scaled(dv, T{1}, d_v, to);
+      }
       if (forward_.options.qv) task_.gradients.add_scaled(dv, forward_.scale, d_k + d, to);
     }
   }
@@ -98,25 +111,28 @@ class BackwardLoop {
     const index_t MR = task_.kernels.tile_rows;
     const bool finite = queries_.copy(rows) && keys_.is_finite();
     const KeyRange all = columns(seen);
-    KeyRange of_tile[kRows];
+    TileKeys of_tile[kRows];
     for (index_t r = 0; r < count; r += MR) {
       const index_t height = (std::min)(MR, count - r);
-      of_tile[r / MR] = columns(rows.seen_by(r, height, seen));
-      tile_.clear_beyond(r, height, of_tile[r / MR], all);
+      const KeyRange keys = rows.seen_by(r, height, seen);
+      TileKeys& tile = of_tile[r / MR];
+      tile.columns = columns(keys);
+      if (keys.begin < keys.end) tile.chunks = rows.chunks(r, height, keys_.first(), keys);
+      tile_.clear_beyond(r, height, tile.columns, all);
     }
     tile_.multiply(count, d, task_.scratch.q, task_.scratch.k_panels, forward_.scale, of_tile, all,
                    task_.scratch.weights);
     tile_.multiply(count, dv, task_.scratch.d_out, task_.scratch.v_panels, T{1}, of_tile, all,
                    task_.scratch.d_s);
     for (index_t r = 0; r < count; r += MR) {
-      const KeyRange keys = of_tile[r / MR];
-      if (keys.begin >= keys.end) continue;
-      tile_.make(rows, r, (std::min)(MR, count - r), keys_.first(), keys, finite, only_deltas_);
+      const TileKeys& tile = of_tile[r / MR];
+      if (tile.columns.begin >= tile.columns.end) continue;
+      tile_.make(rows, r, (std::min)(MR, count - r), tile, finite, only_deltas_);
     }
     if (only_deltas_) return;
     std::fill_n(task_.scratch.d_q, round_up(count, MR) * task_.scratch.d_stride, T{0});
     if (finite) {
-      add_products(count, of_tile, all);
+      add_products(count, of_tile, all, rows.chunks(0, count, keys_.first(), seen));
     } else {
       add_visible(count, all);
     }
@@ -125,8 +141,10 @@ class BackwardLoop {
     }
   }
 
-  /// d_q += d_s k, d_v += p^T d_out, d_k += d_s^T q, for `count` rows and the keys in `columns`.
-  void add_products(index_t count, const KeyRange* of_tile, KeyRange columns) const {
+  /// d_q += d_s k, d_v += p^T d_out, d_k += d_s^T q, for `count` rows and the keys in `columns`, of
+  /// which the mask functor shows them `chunks`.
+  void add_products(index_t count, const TileKeys* of_tile, KeyRange columns,
+                    const KeyChunks& chunks) const {
     // 64 keys of 64 floats are 16 KB: they stay in L1 for all row tiles.
     constexpr index_t kKeys = 64;
     const index_t d = forward_.score_dim(), dv = forward_.head_dim_v();
@@ -134,20 +152,24 @@ class BackwardLoop {
     const auto [begin, end] = columns;
     for (index_t j = begin; j < end; j += kKeys) {
       for (index_t r = 0; r < count; r += MR) {
-        const KeyRange keys = intersection(of_tile[r / MR], {j, j + kKeys});
-        if (keys.begin >= keys.end) continue;
+        const TileKeys& tile = of_tile[r / MR];
+        if (!tile.sees({j, j + kKeys})) continue;
+        const KeyRange keys = intersection(tile.columns, {j, j + kKeys});
         task_.gradients.add_product(
             d, keys.end - keys.begin, task_.scratch.d_s + r * stride + keys.begin, stride,
             task_.scratch.k + keys.begin * task_.scratch.d_stride, task_.scratch.d_stride,
             task_.scratch.d_q + r * task_.scratch.d_stride, task_.scratch.d_stride);
       }
     }
-    task_.gradients.add_transposed(
-        end - begin, dv, count, task_.scratch.dropped + begin, stride, task_.scratch.d_out, dv,
-        task_.scratch.d_v + begin * task_.scratch.dv_stride, task_.scratch.dv_stride);
-    task_.gradients.add_transposed(
-        end - begin, d, count, task_.scratch.d_s + begin, stride, task_.scratch.q, d,
-        task_.scratch.d_k + begin * task_.scratch.d_stride, task_.scratch.d_stride);
+    chunks.for_each_seen({keys_.first() + begin, keys_.first() + end}, [&](KeyRange seen) {
+      const index_t first = seen.begin - keys_.first(), n = seen.end - seen.begin;
+      task_.gradients.add_transposed(
+          n, dv, count, task_.scratch.dropped + first, stride, task_.scratch.d_out, dv,
+          task_.scratch.d_v + first * task_.scratch.dv_stride, task_.scratch.dv_stride);
+      task_.gradients.add_transposed(
+          n, d, count, task_.scratch.d_s + first, stride, task_.scratch.q, d,
+          task_.scratch.d_k + first * task_.scratch.d_stride, task_.scratch.d_stride);
+    });
   }
 
   /// Computes the same products pair by pair, for blocks with non-finite elements: skips pairs of

@@ -45,21 +45,17 @@ struct BackwardProblem {
   /// The row of query i in q, out and their gradients.
   template <class V>
   auto* query_row(const V& of, index_t b, index_t h, index_t i) const {
-    const auto& starts = forward.options.cu_seqlens_q;
-    return starts ? of.at_index({0, h, starts(b) + i, 0}) : of.at_index({b, h, i, 0});
+    return of.at_index(forward.row(b, h, i));
   }
   template <class V>
   auto& of_query(const V& of, index_t b, index_t h, index_t i) const {
-    const auto& starts = forward.options.cu_seqlens_q;
-    return starts ? of(0, h, starts(b) + i) : of(b, h, i);
+    const Shape<4> at = forward.row(b, h, i);
+    return of(at[0], at[1], at[2]);
   }
   /// The row of key j in k, v and their gradients.
   template <class V>
   auto* key_row(const V& of, index_t b, index_t kv_head, index_t j) const {
-    const auto& starts = forward.options.cu_seqlens_k;
-    if (!starts) return of.at_index({b, kv_head, j, 0});
-    const index_t first = (std::max)(starts(b) - forward.options.first_key, index_t{0});
-    return of.at_index({0, kv_head, first + j, 0});
+    return of.at_index(forward.key_index(b, kv_head, j));
   }
   /// Whether a score functor or softcap is applied between q . k and the softmax.
   bool has_score_derivative() const {

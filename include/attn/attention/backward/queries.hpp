@@ -33,7 +33,8 @@ class BackwardQueries {
   TaskRows<T> rows_from(index_t first) const {
     return {forward_,
             {task_.b, task_.kv_head, first, (std::min)(kRows, count() - first)},
-            task_.scratch.rows};
+            task_.scratch.rows,
+            true};
   }
 
   /// scratch.seen[n] = the range of `keys` that block n of the rows sees.

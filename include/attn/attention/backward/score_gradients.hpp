@@ -31,12 +31,13 @@ class ScoreGradients {
     }
   }
 
-  /// Computes row r of the block for keys [first_key + columns.begin, first_key + columns.end):
-  /// turns scores and d_p into weights, weights after dropout and d_s, and adds d_s to the
-  /// gradients of biases. all_visible: as in mask_row(). finite: all inputs of the block are
-  /// finite. only_deltas: only adds the sum of p d_p to the row's delta.
-  void make_row(const QueryRow<T>& row, index_t r, index_t first_key, KeyRange columns,
-                bool all_visible, bool finite, bool only_deltas) const {
+  /// Computes row r for `columns` of the block of keys: turns scores and d_p into weights, weights
+  /// after dropout and d_s, and adds d_s to the gradients of biases. `chunks`: as in mask_row(), of
+  /// the block. finite: all inputs of the block are finite. only_deltas: only adds the sum of p d_p
+  /// to the row's delta.
+  void make_row(const QueryRow<T>& row, index_t r, KeyRange columns, const KeyChunks& chunks,
+                bool finite, bool only_deltas) const {
+    const index_t first_key = chunks.first_key;
     const index_t begin = columns.begin, end = columns.end, at = r * task_.scratch.score_stride;
     const index_t from = std::clamp(row.keys.begin - first_key, begin, end);
     const index_t to = std::clamp(row.keys.end - first_key, from, end), n = to - from;
@@ -54,7 +55,7 @@ class ScoreGradients {
     const index_t first = first_key + from,
                   first_position = forward_.lengths(task_.b).first_key + first;
     const ScoreRow<T> scores{task_.b, row.h, row.i, first, first_position, n, s};
-    find_weights(scores, row.state, all_visible, finite);
+    find_weights(scores, row.state, chunks, finite);
     if (dropped != s) std::copy_n(s, n, dropped);
     change_weights(scores, dropped, d_s);
     if (only_deltas) {
@@ -79,7 +80,7 @@ class ScoreGradients {
 
  private:
   /// Turns scores into weights and stores the derivatives of score functor and softcap.
-  void find_weights(const ScoreRow<T>& scores, const RowState<T>& state, bool all_visible,
+  void find_weights(const ScoreRow<T>& scores, const RowState<T>& state, const KeyChunks& chunks,
                     bool finite) const {
     const index_t n = scores.n;
     T* s = scores.s;
@@ -103,7 +104,7 @@ class ScoreGradients {
         if (derivative != nullptr) task_.gradients.softcap_derivative(n, s, cap, derivative);
       }
     }
-    mask_row(forward_, task_.kernels, scores, all_visible);
+    mask_row(forward_, task_.kernels, scores, chunks);
     if (finite) {
       task_.kernels.final_weights(n, s, state, s);
     } else {

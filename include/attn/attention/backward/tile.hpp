@@ -9,6 +9,22 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
+/// The keys that the rows of a tile see, as columns of the block, and what the mask functor shows
+/// of them.
+struct TileKeys {
+  KeyRange columns;
+  KeyChunks chunks;
+
+  /// Whether the rows see any key of `part`, which are columns.
+  bool sees(KeyRange part) const {
+    part = {(std::max)(part.begin, columns.begin), (std::min)(part.end, columns.end)};
+    return part.begin < part.end && !chunks.is_empty(keys(part));
+  }
+  KeyRange keys(KeyRange part) const {
+    return {chunks.first_key + part.begin, chunks.first_key + part.end};
+  }
+};
+
 /// Columns count the keys of the block from its first key on.
 template <class T>
 class BackwardTile {
@@ -31,16 +47,15 @@ class BackwardTile {
     }
   }
 
-  /// to[r, j] = scale a_r . b_j for n rows of `a` and the keys of `panels`; columns[t] are those
-  /// that row tile t needs. Panels are the outer loop, so that each stays in L1 for all tiles; with
+  /// to[r, j] = scale a_r . b_j for n rows of `a` and the keys of `panels` that row tile t, of
+  /// tiles[t], sees. Panels are the outer loop, so that each stays in L1 for all tiles; with
   /// tiles outermost, panels come from L2, which took 1.1 times as long.
-  void multiply(index_t n, index_t dim, const T* a, const T* panels, T scale,
-                const KeyRange* columns, KeyRange seen, T* to) const {
+  void multiply(index_t n, index_t dim, const T* a, const T* panels, T scale, const TileKeys* tiles,
+                KeyRange seen, T* to) const {
     const index_t NR = task_.kernels.panel_width, MR = task_.kernels.tile_rows;
     for (index_t j = seen.begin & -NR; j < seen.end; j += NR) {
       for (index_t r = 0, t = 0; r < n; r += MR, ++t) {
-        const auto [begin, end] = columns[t];
-        if (begin >= end || j >= end || j + NR <= begin) continue;
+        if (!tiles[t].sees({j, j + NR})) continue;
         task_.gradients.score_panel(dim, a + r * dim, dim, panels + j * dim, scale,
                                     to + r * task_.scratch.score_stride + j,
                                     task_.scratch.score_stride);
@@ -48,22 +63,21 @@ class BackwardTile {
     }
   }
 
-  /// ScoreGradients::make_row() for rows [r, r + height) over `columns` of the block that begins at
-  /// first_key.
-  void make(const TaskRows<T>& rows, index_t r, index_t height, index_t first_key, KeyRange columns,
-            bool finite, bool only_deltas) const {
+  /// ScoreGradients::make_row() for rows [r, r + height) over the keys of their tile.
+  void make(const TaskRows<T>& rows, index_t r, index_t height, const TileKeys& tile, bool finite,
+            bool only_deltas) const {
     const index_t NR = task_.kernels.panel_width;
+    const KeyRange columns = tile.columns, keys = tile.keys(columns);
     const auto [begin, end] = columns;
     // Products filled whole panels; clears the columns beyond `columns`, keys that no row of the
     // tile sees.
     const index_t first = begin & -NR, last = round_up(end, NR);
-    const KeyRange keys{first_key + begin, first_key + end};
-    const bool all_visible = rows.visibility(r, height, keys) == Visibility::full;
+    if (tile.chunks.has_empty()) clear_empty(r, height, tile);
     for (index_t x = r; x < r + height; ++x) {
       if (x + height < rows.count()) rows_.prefetch(rows[x + height], keys, only_deltas);
       clear(task_.scratch.weights, x, {first, last}, columns);
       clear(task_.scratch.d_s, x, {first, last}, columns);
-      rows_.make_row(rows[x], x, first_key, columns, all_visible, finite, only_deltas);
+      rows_.make_row(rows[x], x, columns, tile.chunks, finite, only_deltas);
       if (task_.scratch.dropped != task_.scratch.weights) {
         clear(task_.scratch.dropped, x, {first, last}, columns);
       }
@@ -71,6 +85,19 @@ class BackwardTile {
   }
 
  private:
+  /// Clears scores and d_p of empty chunks, which have no products.
+  void clear_empty(index_t r, index_t height, const TileKeys& tile) const {
+    tile.chunks.for_each_run(tile.keys(tile.columns), [&](KeyRange keys, Visibility shown) {
+      if (shown != Visibility::empty) return;
+      for (T* row : {task_.scratch.weights, task_.scratch.d_s}) {
+        row += r * task_.scratch.score_stride + keys.begin - tile.chunks.first_key;
+        for (index_t x = 0; x < height; ++x, row += task_.scratch.score_stride) {
+          std::fill_n(row, keys.end - keys.begin, T{0});
+        }
+      }
+    });
+  }
+
   /// Clears the columns of `panels` beyond `columns`.
   void clear(T* scores, index_t row, KeyRange panels, KeyRange columns) const {
     T* s = scores + row * task_.scratch.score_stride;

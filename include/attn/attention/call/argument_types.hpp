@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "attn/attention/functors.hpp"
+#include "attn/attention/block_mask.hpp"
 #include "attn/core/argument_types.hpp"
 #include "attn/core/element.hpp"
 
@@ -28,6 +28,8 @@ template <class T, class F>
 inline constexpr FunctorFault functor_fault<T, ProbMod<F>> = fault_of<F, T, int, int, int, int>;
 template <class T, class F>
 inline constexpr FunctorFault functor_fault<T, MaskMod<F>> = fault_of<F, int, int, int, int>;
+template <class T, class F>
+inline constexpr FunctorFault functor_fault<T, BlockMask<F>> = functor_fault<T, MaskMod<F>>;
 
 template <class Functor, class T>
 void assert_functor() {

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/attention/call/block_table.hpp"
+#include "attn/attention/call/gathered_keys.hpp"
 #include "attn/attention/call/stored_view.hpp"
 #include "attn/attention/options.hpp"
 
@@ -27,6 +29,7 @@ struct RowFunctors {
   /// classify() of the mask functor; nullptr if it has none.
   Visibility (*classify)(const void* object, index_t b, index_t h, KeyRange queries,
                          KeyRange keys) = nullptr;
+  BlockTable blocks = {};  ///< of a BlockMask
 };
 
 /// Rows in the caller's memory, `stride` elements apart. With scales, the value of row r is
@@ -47,12 +50,15 @@ struct AttentionProblem {
   StoredView<void> out;
   const AttentionOptions<T>& options;
   T scale;
-  Shape<4> scores;  ///< (batch, num_heads, q_len, kv_len), the longest of packed sequences
+  /// (batch, num_heads, q_len, kv_len), the longest of packed sequences. With gathered keys the
+  /// blocks of queries of each key/value head are batch rows: see GatheredKeys.
+  Shape<4> scores;
   index_t heads_per_kv_head;
   TensorView2<const T> alibi_slopes = {};  ///< (batch, num_heads)
   RowFunctors<T> functors = {};
   /// Scales of int8 keys and values (batch, num_kv_heads, kv_len), last stride 1; empty for others.
   TensorView3<const T> k_scales = {}, v_scales = {};
+  GatheredKeys gathered = {};
 
   /// Whether queries and outputs, or keys and values, have another element type than T.
   bool widens_queries() const { return q.element_size() != index_t{sizeof(T)}; }
@@ -60,15 +66,18 @@ struct AttentionProblem {
 
   index_t batch() const { return scores[0]; }
   index_t num_heads() const { return scores[1]; }
-  index_t num_kv_heads() const { return k.extent(1); }
+  index_t num_kv_heads() const { return gathered ? 1 : k.extent(1); }
   index_t head_dim() const { return q.extent(3); }
   index_t head_dim_v() const { return v.extent(3); }
   /// Length of the dot product of one score.
   index_t score_dim() const { return head_dim() + (options.qv ? head_dim_v() : 0); }
   bool packed() const { return static_cast<bool>(options.cu_seqlens_q); }
   bool paged() const { return static_cast<bool>(options.block_table); }
+  /// Whether keys lie anywhere in memory: in pages, or gathered.
+  bool scattered() const { return paged() || gathered; }
 
   SequenceLengths lengths(index_t b) const {
+    if (gathered) return {b, gathered.queries(b), gathered.count(b)};
     const auto &q_starts = options.cu_seqlens_q, &k_starts = options.cu_seqlens_k;
     const index_t q_len = q_starts ? q_starts(b + 1) - q_starts(b) : scores[2];
     if (!k_starts) return {b, q_len, scores[3], options.first_key};
@@ -76,9 +85,10 @@ struct AttentionProblem {
     const index_t first = std::clamp(options.first_key, begin, end);
     return {b, q_len, end - first, first - begin};
   }
-  /// The attention sink of head h, a logit without a value; -inf without sinks.
-  T sink(index_t h) const {
-    return options.sinks ? options.sinks(h) : -std::numeric_limits<T>::infinity();
+  /// The attention sink of head h of batch row b, a logit without a value; -inf without sinks.
+  T sink(index_t b, index_t h) const {
+    if (!options.sinks) return -std::numeric_limits<T>::infinity();
+    return options.sinks(gathered ? gathered.head(b, h) : h);
   }
   /// Number of the given keys within the key length of the batch row.
   index_t keys_of(index_t b) const {
@@ -96,7 +106,10 @@ struct AttentionProblem {
     return detail::position(options.mask, options.offset, lengths(b), i);
   }
   KeyRange keys_seen(index_t b, index_t i) const {
-    return detail::keys_seen(options.mask, options.offset, lengths(b), i);
+    if (!gathered) return detail::keys_seen(options.mask, options.offset, lengths(b), i);
+    const KeyRange seen =
+        detail::keys_seen(options.mask, options.offset, gathered.lengths(b), gathered.query(b, i));
+    return gathered.within(b, {options.first_key + seen.begin, options.first_key + seen.end});
   }
 
   /// The smallest range of the given keys that contains keys_seen() of every query of the batch
@@ -180,11 +193,28 @@ struct AttentionProblem {
 
   /// The end of the keys from j on that lie one stride apart: `end`, or the end of the page.
   index_t run_end(index_t j, index_t end) const {
+    if (gathered) return j + 1;
     return paged() ? (std::min)((j / k.extent(2) + 1) * k.extent(2), end) : end;
   }
 
- private:
+  /// Index of the j-th given key in k and v.
   Shape<4> key_index(index_t b, index_t kv_head, index_t j) const {
+    if (gathered) {
+      const GatheredKeys::Row row = gathered.row(b);
+      return stored_index(row.b, row.kv_head, gathered.position(row, j) - options.first_key);
+    }
+    return stored_index(b, kv_head, j);
+  }
+
+  /// Index of query i in q and out.
+  Shape<4> row(index_t b, index_t h, index_t i) const {
+    if (gathered) return {gathered.row(b).b, gathered.head(b, h), gathered.query(b, i), 0};
+    const auto& starts = options.cu_seqlens_q;
+    return starts ? Shape<4>{0, h, starts(b) + i, 0} : Shape<4>{b, h, i, 0};
+  }
+
+ private:
+  Shape<4> stored_index(index_t b, index_t kv_head, index_t j) const {
     if (paged()) {
       const index_t size = k.extent(2);
       return {options.block_table(b, j / size), kv_head, j % size, 0};
@@ -193,11 +223,6 @@ struct AttentionProblem {
     if (!starts) return {b, kv_head, j, 0};
     const index_t first = (std::max)(starts(b) - options.first_key, index_t{0});
     return {0, kv_head, first + j, 0};
-  }
-
-  Shape<4> row(index_t b, index_t h, index_t i) const {
-    const auto& starts = options.cu_seqlens_q;
-    return starts ? Shape<4>{0, h, starts(b) + i, 0} : Shape<4>{b, h, i, 0};
   }
 };
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "attn/attention/call/argument_checks.hpp"
+#include "attn/attention/call/gather_checks.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -150,6 +150,12 @@ ATTN_ONCE_A_CALL AttentionProblem<T> make_problem(const StoredView<const void>& 
                   options.max_logits.shape());
   }
   if (options.lse) check_extents("lse", "(batch, num_heads, q_len)", rows, options.lse.shape());
+  // Lists without keys have no data, but an extent of queries.
+  if (options.gather.extent(2) > 0) {
+    problem.gathered = checked_gather(options, scores, kv_heads);
+    problem.scores = {scores[0] * kv_heads * options.gather.extent(2), problem.heads_per_kv_head,
+                      (std::min)(options.gather_block, scores[2]), options.gather.extent(3)};
+  }
   return problem;
 }
 

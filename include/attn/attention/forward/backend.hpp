@@ -35,6 +35,8 @@ constexpr std::uint64_t options_layout() {
                       offsetof(Options, cu_seqlens_q),
                       offsetof(Options, cu_seqlens_k),
                       offsetof(Options, block_table),
+                      offsetof(Options, gather),
+                      offsetof(Options, gather_block),
                       offsetof(Options, scores),
                       offsetof(Options, score_stage),
                       offsetof(Options, weights),
@@ -103,6 +105,12 @@ struct Backend<family::Attention, In, Acc> {
                                                         offsetof(Functors, mask),
                                                         offsetof(Functors, prob),
                                                         offsetof(Functors, classify),
+                                                        offsetof(Functors, blocks),
+                                                        sizeof(BlockTable),
+                                                        offsetof(BlockTable, blocks),
+                                                        offsetof(BlockTable, shape),
+                                                        offsetof(BlockTable, q_shift),
+                                                        offsetof(BlockTable, kv_shift),
                                                         options_layout<Acc>()});
 };
 

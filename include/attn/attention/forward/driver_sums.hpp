@@ -15,7 +15,7 @@ ATTN_COLD void copy_values_shown_to(const QueryRow<T>& row, ForwardTask<T>& task
   T shown[kKeysShown];
   for (index_t j = tile.keys.begin; j < tile.keys.end; j += kKeysShown) {
     const KeyRange keys{j, (std::min)(j + kKeysShown, tile.keys.end)};
-    show_keys(task.problem, task.kernels.rows, tile.b, row, keys, tile.is_all_visible, shown);
+    show_keys(task.problem, task.kernels.rows, tile.b, row, keys, tile.chunks, shown);
     task.path().copy_shown_values(tile, keys, shown);
   }
 }
@@ -40,9 +40,6 @@ void add_weighted_values(ForwardTask<T>& task, const ScoreTile<T>& tile, const T
   copy_values_shown_to(*shown_to, task, tile);
   task.path().add_copied_values(tile, rescale);
 }
-
-/// The maximal number of rows of a tile, on any path.
-inline constexpr index_t kMaxTileHeight = (std::max)({kMaxTileRows, kMaxDecodeRows, kPairRows});
 
 /// One pass over `keys`, tile by tile: online softmax and weighted sums of values. Source: Dao et
 /// al., "FlashAttention" (2022), algorithm 1.

@@ -14,7 +14,8 @@ namespace detail {
 template <class T>
 ATTN_COLD T sum_of_masked_rows(const AttentionProblem<T>& problem, const RowState<T>* states,
                                index_t b, index_t h) {
-  if (problem.options.masked_row == MaskedRow::zero || problem.sink(h) > kMinusInf<T>) return T{0};
+  if (problem.options.masked_row == MaskedRow::zero || problem.sink(b, h) > kMinusInf<T>)
+    return T{0};
   states += problem.row_at(b, h, 0);
   const index_t rows = std::count_if(states, states + problem.lengths(b).q_len,
                                      [](const RowState<T>& row) { return row.row_sum == T{0}; });

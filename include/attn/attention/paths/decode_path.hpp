@@ -44,7 +44,9 @@ class DecodePath final : public ScorePath<T> {
 
   void add_values(const ScoreTile<T>& tile, const T* rescale) override {
     apply_scales(problem_.v_scales, tile, tile.key_scores(0), tile.stride);
-    add(of_keys_, tile, point_to(problem_.v, tile), rescale);
+    const void* const* values = point_to(problem_.v, tile);
+    if (tile.chunks.has_empty()) skip_empty(tile);
+    add(of_keys_, tile, values, rescale);
   }
 
   /// Copies values without their scales; the scales, or 0 for masked keys, go to scratch.scales.
@@ -85,6 +87,19 @@ class DecodePath final : public ScorePath<T> {
       for (; j < end; ++j, row = rows_after(row, 1, of)) *to++ = row;
     }
     return scratch_.pointers;
+  }
+
+  /// Sets the pointers of keys in empty chunks, whose weights are 0, to a value that is read
+  /// anyway. Leaving these keys out would change the order of sums.
+  void skip_empty(const ScoreTile<T>& tile) const {
+    const void** values = scratch_.pointers;
+    const void* other = nullptr;
+    tile.chunks.for_each_seen(tile.keys,
+                              [&](KeyRange seen) { other = values[seen.begin - tile.keys.begin]; });
+    tile.chunks.for_each_run(tile.keys, [&](KeyRange keys, Visibility shown) {
+      if (shown != Visibility::empty) return;
+      std::fill_n(values + (keys.begin - tile.keys.begin), keys.end - keys.begin, other);
+    });
   }
 
   /// Multiplies a tile's scores (or weights) by the scales of its int8 keys (or values), if any.

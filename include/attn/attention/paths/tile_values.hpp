@@ -13,7 +13,7 @@ class TileValues {
  public:
   explicit TileValues(const ForwardTask<T>& task)
       : task_(task),
-        has_copies_(task.problem.paged() || task.problem.widens_keys() ||
+        has_copies_(task.problem.scattered() || task.problem.widens_keys() ||
                     task.problem.v.stride(2) != task.problem.head_dim_v()) {}
 
   /// Copies the values of `keys`, if needed, of the block that begins at first_key.

@@ -15,10 +15,10 @@ class TiledPath : public ScorePath<T> {
  public:
   /// `task` has rows of one key/value head.
   explicit TiledPath(const ForwardTask<T>& task) : task_(task), values_(task) {
-    // With paged keys, only queries are prefetched: unused page-table entries may be invalid.
+    // With scattered keys, only queries are prefetched: unused page-table entries may be invalid.
     const RowBlock& next = task.next;
     const bool has_new_keys = next.b != task.block.b || next.kv_head != task.block.kv_head;
-    if (next.num_rows > 0 && has_new_keys && !task.problem.paged()) {
+    if (next.num_rows > 0 && has_new_keys && !task.problem.scattered()) {
       next_keys_ = (std::min)(task.problem.keys_of(next.b), task.tiling.block_kv);
     }
   }
@@ -49,7 +49,11 @@ class TiledPath : public ScorePath<T> {
   }
 
   void add_values(const ScoreTile<T>& tile, const T* rescale) override {
-    values_.add(tile, rescale);
+    if (!tile.chunks.has_empty()) return values_.add(tile, rescale);
+    tile.chunks.for_each_seen(tile.keys, [&](KeyRange seen) {
+      values_.add(tile.part_of(seen), rescale);
+      rescale = kOnes.data();
+    });
   }
   ATTN_COLD void copy_shown_values(const ScoreTile<T>& tile, KeyRange keys,
                                    const T* shown) override {
@@ -73,6 +77,12 @@ class TiledPath : public ScorePath<T> {
   const ForwardTask<T>& task_;
 
  private:
+  static constexpr auto kOnes = [] {
+    std::array<T, kMaxTileHeight> ones{};
+    ones.fill(T{1});
+    return ones;
+  }();
+
   Values values_;
   index_t next_keys_ = 0;  ///< keys of the next task's first block, unless they are this task's
   PrefetchStream<T> stream_;

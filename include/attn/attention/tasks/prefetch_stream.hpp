@@ -51,7 +51,7 @@ class PrefetchStream {
   PrefetchStream(const AttentionProblem<T>& problem, const RowBlock& queries, KeyRange keys,
                  index_t steps, index_t products, index_t panel_bytes)
       : problem_(&problem), queries_(queries), keys_(keys), panel_(panel_bytes) {
-    if (keys.begin < keys.end && !problem.paged() && is_contiguous(problem.k) &&
+    if (keys.begin < keys.end && !problem.scattered() && is_contiguous(problem.k) &&
         is_contiguous(problem.v)) {
       std::size_t n = 0;
       for (const auto* x : {&problem.k, &problem.v}) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/attention/rows/row_kernels.hpp"
+#include "attn/attention/tasks/key_chunks.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -55,12 +56,25 @@ void cap_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
   }
 }
 
+/// Applies the mask functor to the chunks that it shows in part.
+template <class T>
+void mask_by_functor(const RowFunctor<T>& mask, const ScoreRow<T>& row, const KeyChunks& chunks) {
+  chunks.for_each_run({row.first_key, row.first_key + row.n}, [&](KeyRange keys, Visibility shown) {
+    const index_t skipped = keys.begin - row.first_key, n = keys.end - keys.begin;
+    if (shown == Visibility::empty) std::fill_n(row.s + skipped, n, kMinusInf<T>);
+    if (shown != Visibility::partial) return;
+    ScoreRow<T> part = row;
+    part.first_key += skipped, part.first_position += skipped, part.s += skipped, part.n = n;
+    part.apply(mask);
+  });
+}
+
 /// Applies ALiBi, relative and additive biases, then boolean masks and the mask functor. Masks come
-/// last, so that they also mask out a NaN in the bias of a masked key. all_visible: classify() of
-/// the mask functor returned Visibility::full for these keys, so it is not called.
+/// last, so that they also mask out a NaN in the bias of a masked key. `chunks`: what the mask
+/// functor shows of these keys.
 template <class T>
 void mask_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
-              const ScoreRow<T>& row, bool all_visible) {
+              const ScoreRow<T>& row, const KeyChunks& chunks) {
   using Dense = Mask::Dense;
   const AttentionOptions<T>& options = problem.options;
   const auto& [b, h, i, first_key, first_position, n, s] = row;
@@ -84,7 +98,7 @@ void mask_row(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
       }
     }
   }
-  if (problem.functors.mask && !all_visible) row.apply(problem.functors.mask);
+  if (problem.functors.mask) mask_by_functor(problem.functors.mask, row, chunks);
 }
 
 /// Maximal number of keys in one call of show_keys().
@@ -92,10 +106,10 @@ inline constexpr index_t kKeysShown = 512;
 
 /// shown[j - keys.begin] = -inf where lengths, functors, masks or biases mask out key j of `keys`
 /// for a query, otherwise another number. Starts from scores of 0, because a product q . k of -inf
-/// does not mask out a key. all_visible: as in mask_row().
+/// does not mask out a key. `chunks`: as in mask_row().
 template <class T>
 ATTN_COLD void show_keys(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
-                         index_t b, const QueryRow<T>& row, KeyRange keys, bool all_visible,
+                         index_t b, const QueryRow<T>& row, KeyRange keys, const KeyChunks& chunks,
                          T* shown) {
   const index_t begin = std::clamp(row.keys.begin, keys.begin, keys.end);
   const index_t end = std::clamp(row.keys.end, begin, keys.end), n = end - begin;
@@ -106,7 +120,7 @@ ATTN_COLD void show_keys(const AttentionProblem<T>& problem, const RowKernels<T>
   const index_t first_position = problem.lengths(b).first_key + begin;
   const ScoreRow<T> scores{b, row.h, row.i, begin, first_position, n, s};
   cap_row(problem, kernels, scores);
-  mask_row(problem, kernels, scores, all_visible);
+  mask_row(problem, kernels, scores, chunks);
 }
 
 /// Whether a query sees any key.
@@ -114,9 +128,16 @@ template <class T>
 ATTN_COLD bool sees_key(const AttentionProblem<T>& problem, const RowKernels<T>& kernels, index_t b,
                         const QueryRow<T>& row) {
   T shown[kKeysShown];
+  const BlockTable& blocks = problem.functors.blocks;
+  const index_t first_position = problem.lengths(b).first_key;
   for (index_t j = row.keys.begin; j < row.keys.end; j += kKeysShown) {
     const KeyRange keys{j, (std::min)(j + kKeysShown, row.keys.end)};
-    show_keys(problem, kernels, b, row, keys, false, shown);
+    if (blocks &&
+        blocks.visibility(b, row.h, {row.i, row.i + 1},
+                          {first_position + j, first_position + keys.end}) == Visibility::empty) {
+      continue;
+    }
+    show_keys(problem, kernels, b, row, keys, KeyChunks{}, shown);
     T* end = shown + (keys.end - keys.begin);
     if (std::any_of(shown, end, [](T x) { return x != kMinusInf<T>; })) return true;
   }

@@ -26,14 +26,22 @@ struct ScoreTile {
   T* scores;  ///< (rows, keys of a block)
   index_t stride;
 
-  T* sums;              ///< of weights times values, out_stride of the scratch apart
-  bool is_all_visible;  ///< by the mask functor
+  T* sums;           ///< of weights times values, out_stride of the scratch apart
+  KeyChunks chunks;  ///< what the mask functor shows of `keys`
   bool is_last_block;
 
   index_t num_keys() const { return keys.end - keys.begin; }
   index_t num_columns() const { return columns.end - columns.begin; }
   /// Column of keys.begin.
   index_t first_column() const { return keys.begin - first_key; }
+  /// The tile cut to `part` of its keys, whose ends are those of the tile or of a chunk.
+  ScoreTile part_of(KeyRange part) const {
+    ScoreTile result = *this;
+    result.keys = part;
+    result.columns = {part.begin == keys.begin ? columns.begin : part.begin - first_key,
+                      part.end - first_key};
+    return result;
+  }
   /// Scores of row x, all columns.
   T* row_scores(index_t x) const { return scores + x * stride + columns.begin; }
   /// Scores of row x for `keys`.
@@ -61,7 +69,7 @@ void mask_tile(const AttentionProblem<T>& problem, const RowKernels<T>& kernels,
     const ScoreRow<T> scores{tile.b,      row.h,    row.i, first, first_position + first,
                              end - begin, s + begin};
     cap_row(problem, kernels, scores);
-    if (stage == ScoreStage::masked) mask_row(problem, kernels, scores, tile.is_all_visible);
+    if (stage == ScoreStage::masked) mask_row(problem, kernels, scores, tile.chunks);
   }
 }
 

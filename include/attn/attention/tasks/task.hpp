@@ -12,6 +12,9 @@ namespace detail {
 template <class T>
 class DecodePath;
 
+/// The maximal number of rows of a tile, on any path.
+inline constexpr index_t kMaxTileHeight = (std::max)({kMaxTileRows, kMaxDecodeRows, kPairRows});
+
 /// State shared by the drivers of one task: the call, the task's rows and queries, and its path.
 /// While it exists, no other task may use its worker's scratch.
 template <class T>
@@ -35,7 +38,7 @@ struct ForwardTask {
         scratch(worker_scratch),
         block(row_block),
         next(next_block),
-        rows(call, row_block, worker_scratch.rows),
+        rows(call, row_block, worker_scratch.rows, !sequence.decode),
         queries(call, call_kernels, sequence, worker_scratch, rows, row_block.b),
         changes_scores(detail::changes_scores(call)) {
     path_ = &(sequence.decode ? make_path<DecodePath<T>, T> : kernels.products.make_path)(
@@ -48,7 +51,7 @@ struct ForwardTask {
 
   /// tile.scores = scores up to `stage`; with ScoreStage::masked, -inf where a key is masked out.
   void score(const ScoreTile<T>& tile, ScoreStage stage = ScoreStage::masked) {
-    path().score(tile);
+    tile.chunks.has_empty() ? score_seen(tile) : path().score(tile);
     if (rows.uniform() && !changes_scores) return;
     mask_tile(problem, kernels.rows, tile, stage, changes_scores);
   }
@@ -61,6 +64,17 @@ struct ForwardTask {
   }
 
  private:
+  /// Products without the empty chunks, whose scores become 0 because score functors take them.
+  void score_seen(const ScoreTile<T>& tile) {
+    tile.chunks.for_each_run(tile.keys, [&](KeyRange keys, Visibility shown) {
+      const ScoreTile<T> part = tile.part_of(keys);
+      if (shown != Visibility::empty) return path().score(part);
+      for (index_t x = 0; x < tile.num_rows; ++x) {
+        std::fill_n(part.row_scores(x), part.num_columns(), T{0});
+      }
+    });
+  }
+
   ScorePath<T>* path_;
   alignas(std::max_align_t) PathMemory path_memory_;
 };
@@ -122,6 +136,8 @@ class ScoreTiles {
     const index_t r = t_ * queries.tile_rows(), num_rows = queries.rows_from(r);
     const KeyRange keys = rows.seen_by(r, num_rows, block_.keys);
     if (keys.begin >= keys.end) return false;
+    const KeyChunks chunks = rows.chunks(r, num_rows, block_.first, keys);
+    if (chunks.is_empty(keys)) return false;
     const index_t panel_width = task_.kernels.rows.panel_width;  // a power of two
     tile_ = {.b = task_.block.b,
              .kv_head = task_.block.kv_head + (task_.tiling.decode ? t_ : 0),
@@ -135,7 +151,7 @@ class ScoreTiles {
              .scores = task_.scratch.scores,
              .stride = task_.tiling.block_kv,
              .sums = task_.tile_sums(t_),
-             .is_all_visible = rows.visibility(r, num_rows, keys) == Visibility::full,
+             .chunks = chunks,
              .is_last_block = block_.is_last()};
     return true;
   }

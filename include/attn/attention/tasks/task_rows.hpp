@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/attention/rows/row_kernels.hpp"
+#include "attn/attention/tasks/key_chunks.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -17,24 +18,29 @@ struct RowBlock {
 template <class T>
 class TaskRows {
  public:
-  /// `rows` has room for block.num_rows.
-  TaskRows(const AttentionProblem<T>& problem, const RowBlock& block, QueryRow<T>* rows)
+  /// `rows` has room for block.num_rows. trims_by_table: a BlockTable may shorten ranges of keys.
+  /// False on the decode path, where the order of sums depends on the range: only the functor's own
+  /// classify() shortens it there, as in a call without the table.
+  TaskRows(const AttentionProblem<T>& problem, const RowBlock& block, QueryRow<T>* rows,
+           bool trims_by_table)
       : problem_(problem),
         b_(block.b),
         count_(block.num_rows),
+        q_len_(problem.lengths(block.b).q_len),
         first_position_(problem.lengths(block.b).first_key),
         rows_(rows),
         uniform_(block.num_rows > 0 && !problem.options.mask.has_intervals()),
-        classifies_(problem.functors.classify != nullptr) {
+        has_table_(static_cast<bool>(problem.functors.blocks)),
+        trims_by_table_(has_table_ && trims_by_table),
+        classifies_(problem.functors.classify != nullptr && !trims_by_table_) {
     if (count_ == 0) return;  // a packed sequence may have keys and no queries
-    const index_t q_len = problem.lengths(b_).q_len;
-    index_t h = block.kv_head * problem.heads_per_kv_head + block.first_row / q_len;
-    index_t i = block.first_row % q_len;
+    index_t h = block.kv_head * problem.heads_per_kv_head + block.first_row / q_len_;
+    index_t i = block.first_row % q_len_;
     KeyRange keys = problem.keys_seen(b_, i);
     for (index_t r = 0; r < count_; ++r) {
       if (!uniform_) keys = problem.keys_seen(b_, i);
       rows[r] = {h, i, keys, {kMinusInf<T>, T{0}}, T{0}};
-      if (++i == q_len) i = 0, ++h;
+      if (++i == q_len_) i = 0, ++h;
     }
   }
 
@@ -42,7 +48,7 @@ class TaskRows {
   void show_all(index_t keys) {
     for (index_t r = 0; r < count_; ++r) rows_[r].keys = {0, keys};
     uniform_ = count_ > 0;
-    classifies_ = false;
+    has_table_ = trims_by_table_ = classifies_ = false;
   }
 
   index_t count() const { return count_; }
@@ -56,29 +62,48 @@ class TaskRows {
 
   /// As above, for rows [r, r + count).
   KeyRange seen_by(index_t r, index_t count, KeyRange keys) const {
-    return uniform_ && !classifies_ ? seen_by_row(r, keys) : seen_by_any(r, count, keys);
+    return uniform_ && !trims() ? seen_by_row(r, keys) : seen_by_any(r, count, keys);
   }
 
-  /// classify() of the mask functor for rows [r, r + count), which may belong to several heads.
-  Visibility visibility(index_t r, index_t count, KeyRange keys) const {
+  /// What the mask functor shows rows [r, r + count) of `keys`, which lie in the block that begins
+  /// at first_key: by the BlockTable, else by classify().
+  KeyChunks chunks(index_t r, index_t count, index_t first_key, KeyRange keys) const {
+    KeyChunks result{.first_key = first_key};
+    if (!has_table_) {
+      const bool is_full = classifies_ && visibility(r, count, keys, false) == Visibility::full;
+      if (is_full) result.set_all_full();
+      return result;
+    }
+    for (index_t j = keys.begin; j < keys.end;) {
+      const index_t end = (std::min)(KeyChunks::chunk_end(j), keys.end);
+      result.add(j, visibility(r, count, {j, end}, true));
+      j = end;
+    }
+    return result;
+  }
+
+ private:
+  bool trims() const { return trims_by_table_ || classifies_; }
+
+  /// For rows [r, r + count), which may belong to several heads: by the BlockTable or classify().
+  Visibility visibility(index_t r, index_t count, KeyRange keys, bool by_table) const {
     const RowFunctors<T>& functors = problem_.functors;
-    if (!classifies_) return Visibility::partial;
+    const KeyRange positions{keys.begin + first_position_, keys.end + first_position_};
     bool some = false, all = true;
     for (index_t x = r; x < r + count;) {
       const QueryRow<T>& first = rows_[x];
-      index_t end = x + 1;
-      while (end < r + count && rows_[end].h == first.h) ++end;
+      const index_t n = (std::min)(r + count - x, q_len_ - first.i);  // of one head
+      const KeyRange queries{first.i, first.i + n};
       const Visibility part =
-          functors.classify(functors.mask.object, b_, first.h, {first.i, first.i + end - x},
-                            {keys.begin + first_position_, keys.end + first_position_});
+          by_table ? functors.blocks.visibility(b_, first.h, queries, positions)
+                   : functors.classify(functors.mask.object, b_, first.h, queries, positions);
       some = some || part != Visibility::empty;
       all = all && part == Visibility::full;
-      x = end;
+      x += n;
     }
     return all ? Visibility::full : some ? Visibility::partial : Visibility::empty;
   }
 
- private:
   KeyRange seen_by_row(index_t r, KeyRange keys) const {
     return {(std::max)(rows_[r].keys.begin, keys.begin), (std::min)(rows_[r].keys.end, keys.end)};
   }
@@ -90,33 +115,35 @@ class TaskRows {
       if (part.begin >= part.end) continue;
       seen = {(std::min)(seen.begin, part.begin), (std::max)(seen.end, part.end)};
     }
-    if (classifies_) trim(r, count, seen);
+    if (trims()) trim(r, count, seen);
     return seen;
   }
 
-  /// Maximal number of keys in one call of classify() in trim().
-  static constexpr index_t kChunk = 64;
-
-  /// Shortens `seen` at both ends by chunks for which classify() returns empty.
+  /// Shortens `seen` at both ends by empty chunks.
   void trim(index_t r, index_t count, KeyRange& seen) const {
+    const auto is_empty = [&](KeyRange keys) {
+      return visibility(r, count, keys, trims_by_table_) == Visibility::empty;
+    };
     while (seen.begin < seen.end) {
-      const index_t next = (std::min)((seen.begin / kChunk + 1) * kChunk, seen.end);
-      if (visibility(r, count, {seen.begin, next}) != Visibility::empty) break;
+      const index_t next = (std::min)(KeyChunks::chunk_end(seen.begin), seen.end);
+      if (!is_empty({seen.begin, next})) break;
       seen.begin = next;
     }
     while (seen.begin < seen.end) {
-      const index_t last = (std::max)((seen.end - 1) / kChunk * kChunk, seen.begin);
-      if (visibility(r, count, {last, seen.end}) != Visibility::empty) break;
+      const index_t last =
+          (std::max)(KeyChunks::chunk_end(seen.end - 1) - KeyChunks::kKeys, seen.begin);
+      if (!is_empty({last, seen.end})) break;
       seen.end = last;
     }
   }
 
   const AttentionProblem<T>& problem_;
-  index_t b_, count_;
+  index_t b_, count_, q_len_;
   index_t first_position_;  ///< of key 0
   QueryRow<T>* rows_;
   bool uniform_;
-  bool classifies_;  ///< the mask functor has classify()
+  bool has_table_, trims_by_table_;
+  bool classifies_;  ///< classify() of the mask functor shortens ranges of keys
 };
 
 }  // namespace detail

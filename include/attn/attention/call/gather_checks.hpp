@@ -1,0 +1,67 @@
+// checked_gather(): checks the gathered keys of a call, and what they do not compose with.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/attention/call/argument_checks.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Throws ValueError for options that need all keys of a query side by side.
+template <class T>
+ATTN_COLD void refuse_beside_gather(const AttentionOptions<T>& options) {
+  const auto refuse = [](std::string_view argument, bool given) {
+    if (given) throw_value(argument, "not be given with gather", "both");
+  };
+  refuse("a dense mask", options.mask.num_dense > 0);
+  refuse("alibi_slopes", static_cast<bool>(options.alibi_slopes));
+  refuse("batch_alibi_slopes", static_cast<bool>(options.batch_alibi_slopes));
+  refuse("relative_bias", static_cast<bool>(options.relative_bias));
+  refuse("MaskedRow::mean", options.masked_row == MaskedRow::mean);
+  refuse("dropout", options.dropout.p > 0);
+  refuse("AttentionPrecision::int8", options.precision.is_int8());
+  refuse("cu_seqlens_q", static_cast<bool>(options.cu_seqlens_q));
+  refuse("scores", static_cast<bool>(options.scores));
+  refuse("weights", static_cast<bool>(options.weights));
+  refuse("average_weights", static_cast<bool>(options.average_weights));
+  refuse("column_sums", static_cast<bool>(options.column_sums));
+  refuse("max_logits", static_cast<bool>(options.max_logits));
+}
+
+/// Of a call with scores of shape (batch, num_heads, q_len, kv_len).
+template <class T>
+ATTN_ONCE_A_CALL GatheredKeys checked_gather(const AttentionOptions<T>& options,
+                                             const Shape<4>& scores, index_t num_kv_heads) {
+  refuse_beside_gather(options);
+  const TensorView4<const index_t>& lists = options.gather;
+  const index_t block = options.gather_block;
+  if (block < 1) throw_value("gather_block", "be at least 1", to_string(block));
+  const index_t blocks = scores[2] / block + (scores[2] % block == 0 ? 0 : 1);
+  check_extents(
+      "gather", "(batch, num_kv_heads or 1, q_len / gather_block rounded up, keys)",
+      Shape<4>{scores[0], lists.extent(1) == 1 ? 1 : num_kv_heads, blocks, lists.extent(3)},
+      lists.shape());
+  const index_t first = options.first_key, last = first + scores[3] - 1;
+  for (index_t row = 0; row < scores[0] * lists.extent(1) * blocks; ++row) {
+    const index_t b = row / blocks / lists.extent(1), h = row / blocks % lists.extent(1);
+    index_t lowest = first;
+    for (index_t j = 0; j < lists.extent(3); ++j) {
+      const index_t found = lists(b, h, row % blocks, j);
+      const bool is_filler = found == -1;
+      if (!is_filler && (found < lowest || found > last)) {
+        throw_value("gather",
+                    join({"have positions in ", to_string(first), " .. ", to_string(last),
+                          " that increase along a row, then -1"}),
+                    join({to_string(found), " at ", to_string(Shape<4>{b, h, row % blocks, j})}));
+      }
+      lowest = is_filler ? last + 1 : found + 1;
+    }
+  }
+  return {lists,     block,     num_kv_heads, scores[1] / (std::max)(num_kv_heads, index_t{1}),
+          scores[2], scores[3], first};
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END
