@@ -175,7 +175,11 @@ class MultiHeadAttention {
   AttentionOptions<Accumulator<T>> with_own(AttentionOptions<Accumulator<T>> options) const {
     if (!options.scale) options.scale = options_.scale;
     if (options.softcap == 0) options.softcap = options_.softcap;
-    if (options_.window >= 0) options.mask = options.mask & sliding_window(options_.window, -1);
+    if (options_.window >= 0) {
+      options.mask =
+          options.mask &
+          sliding_window(options_.window, options_.symmetric_window ? options_.window : -1);
+    }
     return options;
   }
 

@@ -32,6 +32,7 @@ struct MultiHeadAttentionOptions {
   double query_key_norm_eps = 1e-6;  ///< epsilon of these norms
   double softcap = 0;                ///< of scores; the softcap of a call takes precedence
   index_t window = -1;  ///< sliding window before the query, combined with the mask; -1: none
+  bool symmetric_window = false;  ///< the window hides keys that far after the query, too
   std::optional<RotaryOptions> rotary = {};  ///< rotary embedding of queries and keys
   /// Names the input projections separately: q_proj_weight, q_proj_bias, ..
   bool separate_in_proj = false;
