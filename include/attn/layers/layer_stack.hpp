@@ -13,8 +13,8 @@ ATTN_NAMESPACE_BEGIN
 /// Options of an encoder or decoder.
 struct TransformerStackOptions {
   index_t num_layers = 6;  ///< how many layers are applied
-  /// With n > 0 only n layers have weights of their own, each applied num_layers / n times in
-  /// succession, as in ALBERT; 0: all have.
+  /// With n > 0 only n layers have weights, windows and rotary embedding of their own, each applied
+  /// num_layers / n times in succession, as in ALBERT; 0: all have.
   index_t num_groups = 0;
   TransformerLayerOptions layer = {};  ///< options of each layer
   bool norm = false;                   ///< final norm, as in pre-norm stacks

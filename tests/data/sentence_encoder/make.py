@@ -8,7 +8,7 @@ Needs sentence-transformers==6.2.0 torch==2.15.0 transformers==5.24.0 tokenizers
 pooling. `multilingual` is a BERT with the kind of tokenizer that XLM-RoBERTa has (Unigram), as paraphrase-multilingual-MiniLM
 is; `roberta` a RoBERTa with byte-level BPE; `modernbert` a ModernBERT whose byte-level BPE has [CLS] and [SEP]; `embedding_gemma`
 a Gemma 3 without a causal mask, with Gemma's BPE and dense layers behind the pooling; `nomic_bert` a NomicBERT with the keys of older
-files. golden.json has the embeddings of some lines by weights in double, by the name of the prompt ("" for none).
+files; `mpnet` an MPNet, whose WordPiece has RoBERTa's special tokens. golden.json has the embeddings of some lines by weights in double, by the name of the prompt ("" for none).
 """
 import json
 import pathlib
@@ -32,6 +32,7 @@ MULTILINGUAL = ["", "hello world", "\uff28\uff45\uff4c\uff4c\uff4f  \u4e2d\u6587
                 "hello world the offer " * 4, "\u30ac\uac00 world\n"]
 ROBERTA = ["", "hello world", "he  said: hello", "caf\u00e9 \u4e2d\u6587 \U0001f642", "the <mask> we'll", "hello 123 " * 9, " world\n"]
 MODERNBERT = ["", "hello world", "he  said: hello", "cafe\u0301 \u4e2d\u6587 \U0001f642", "the  [MASK] we'll", "hello 123 " * 9, " world\n"]
+MPNET = ["", "The cat sat on the mat.", "Dogs <mask>running", "<unk>[UNK] [MASK] </s>the", "unknownword \u732b", "the " * 20, "Who ran, what ranks?"]
 LINES = ["", "The cat sat on the mat.", "Dogs running in rain!", "é", "unknownword 猫",
          "the the the the the the the the the the the the the the the the", "Who ran, what ranks?"]
 
@@ -211,6 +212,16 @@ def make_nomic_bert():
     write(path, settings)
 
 
+def make_mpnet():
+    folder = FOLDER / "mpnet"
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *PIECES, "<mask>"]
+    mpnet = hf.MPNetTokenizer(vocab={piece: i for i, piece in enumerate(pieces)})
+    config = hf.MPNetConfig(vocab_size=len(pieces), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+                            intermediate_size=24, max_position_embeddings=24)
+    save(folder, hf.MPNetModel(config), mpnet, [Pooling(16, "mean"), Normalize()], {"query": "query: "}, 18)
+    golden(folder, ["", "query"], MPNET)
+
+
 def main():
     make_mean()
     make_cls()
@@ -219,6 +230,7 @@ def main():
     make_modernbert()
     make_embedding_gemma()
     make_nomic_bert()
+    make_mpnet()
 
 
 if __name__ == "__main__":

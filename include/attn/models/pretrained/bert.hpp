@@ -2,18 +2,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "attn/models/pretrained/encoders/albert.hpp"
 #include "attn/models/pretrained/encoders/bert.hpp"
-#include "attn/models/pretrained/encoders/decoder_style.hpp"
+#include "attn/models/pretrained/encoders/distilbert.hpp"
+#include "attn/models/pretrained/encoders/electra.hpp"
+#include "attn/models/pretrained/encoders/embedding_gemma.hpp"
+#include "attn/models/pretrained/encoders/eurobert.hpp"
 #include "attn/models/pretrained/encoders/modernbert.hpp"
+#include "attn/models/pretrained/encoders/mpnet.hpp"
 #include "attn/models/pretrained/encoders/nomic_bert.hpp"
-#include "attn/models/pretrained/encoders/relatives.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
 inline constexpr std::span<const EncoderType> kEncoderTypes[] = {
-    kBertTypes, kRelativeTypes, kModernBertTypes, kNomicBertTypes, kDecoderStyleTypes};
+    kBertTypes,       kDistilBertTypes, kMpnetTypes,    kElectraTypes,       kAlbertTypes,
+    kModernBertTypes, kNomicBertTypes,  kEuroBertTypes, kEmbeddingGemmaTypes};
 
 /// The type of a folder. Throws ValueError if it is none of the table.
 inline const EncoderType& encoder_type_of(const ConfigFile& config) {

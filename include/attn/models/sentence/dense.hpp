@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
+
 #include "attn/models/pretrained/config.hpp"
 
 ATTN_NAMESPACE_BEGIN

@@ -65,11 +65,11 @@ inline BertOptions bert_style_options(const ConfigFile& config) {
 
 /// Positions of RoBERTa: that of padding is the row of its id `pad`; other positions follow it.
 inline void skip_padding(const ConfigFile& config, BertOptions& options, index_t pad) {
-  options.skip_padding = true;
-  options.position_offset = pad + 1;
-  if (pad < 0 || options.position_offset >= options.max_position_embeddings) {
+  if (pad < 0 || pad >= options.max_position_embeddings - 1) {
     config.fail("pad_token_id", "lie in 0 .. max_position_embeddings - 2", std::to_string(pad));
   }
+  options.skip_padding = true;
+  options.position_offset = pad + 1;
   options.max_position_embeddings -= options.position_offset;
 }
 

@@ -1,4 +1,4 @@
-// Relatives of BERT: MPNet (relative positions), ELECTRA and ALBERT (narrow embeddings).
+// ALBERT: BERT with narrow embeddings and layers that share weights.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,39 +7,6 @@
 ATTN_NAMESPACE_BEGIN
 
 namespace detail {
-
-inline LoadOptions mpnet_names(const std::string& prefix) {
-  return bert_names_but(prefix,
-                        {{"encoder.relative_bias", "encoder.relative_attention_bias.weight"},
-                         {".self_attn.q_proj_", ".attention.attn.q."},
-                         {".self_attn.k_proj_", ".attention.attn.k."},
-                         {".self_attn.v_proj_", ".attention.attn.v."},
-                         {".self_attn.out_proj.", ".attention.attn.o."},
-                         {".norm1.", ".attention.LayerNorm."}});
-}
-
-/// T5's bias of distances beside RoBERTa's positions, whose padding is always id 1.
-inline BertOptions mpnet_options(const ConfigFile& config, const PretrainedOptions&) {
-  BertOptions options = bert_style_options(config);
-  check_only<index_t>(config, "type_vocab_size", 0, "0");
-  options.type_vocab_size = 0;
-  skip_padding(config, options, 1);
-  // transformers uses 32 buckets up to 128, whatever the size of the table.
-  check_only<index_t>(config, "relative_attention_num_buckets", 32, "32");
-  options.encoder.relative_buckets = 32;
-  return options;
-}
-
-inline LoadOptions electra_names(const std::string& prefix) {
-  return bert_names_but(prefix, {{"projection.", "embeddings_project."}});
-}
-
-inline BertOptions electra_options(const ConfigFile& config, const PretrainedOptions&) {
-  BertOptions options = bert_style_options(config);
-  const index_t size = config.count("embedding_size", 128);
-  if (size != options.hidden_size) options.embedding_size = size;
-  return options;
-}
 
 inline LoadOptions albert_names(const std::string& prefix) {
   LoadOptions names = bert_names_but(prefix, {});
@@ -84,17 +51,11 @@ inline BertOptions albert_options(const ConfigFile& config, const PretrainedOpti
   return options;
 }
 
-inline constexpr EncoderType kRelativeTypes[] = {
-    {.model_type = "mpnet", .options = mpnet_options, .names = mpnet_names, .prefix = "mpnet."},
-    {.model_type = "electra",
-     .options = electra_options,
-     .names = electra_names,
-     .prefix = "electra."},
-    {.model_type = "albert",
-     .options = albert_options,
-     .names = albert_names,
-     .prefix = "albert.",
-     .pooler = "pooler.weight"}};
+inline constexpr EncoderType kAlbertTypes[] = {{.model_type = "albert",
+                                                .options = albert_options,
+                                                .names = albert_names,
+                                                .prefix = "albert.",
+                                                .pooler = "pooler.weight"}};
 
 }  // namespace detail
 
