@@ -68,6 +68,18 @@ struct BertCall {
   TensorView2<const index_t> position_ids = {};
 };
 
+namespace detail {
+
+/// Token i has position i for masks, windows and biases, whatever lengths the keys have, unless the
+/// caller gives another offset.
+template <class T>
+AttentionOptions<T> with_token_positions(AttentionOptions<T> options) {
+  if (options.offset.kind == QueryOffset::Kind::bottom_right) options.offset = top_left;
+  return options;
+}
+
+}  // namespace detail
+
 /// ids (batch, seq) of any integer type to hidden states (batch, seq, hidden_size). Source: Devlin
 /// et al., "BERT: Pre-training of Deep Bidirectional Transformers" (2019), section 3.
 template <class T>
@@ -99,9 +111,10 @@ class Bert {
     return out;
   }
 
-  /// options.mask must mask out padding: key_lengths() or key_padding_mask(). Without padding, pass
-  /// sequences one after another in one row, with options.cu_seqlens_q and cu_seqlens_k. All layers
-  /// get the functors. Throws ShapeError or ValueError.
+  /// options.mask must mask out padding: key_lengths() or key_padding_mask(); token i has position
+  /// i in either case. Without padding, pass sequences one after another in one row, with
+  /// options.cu_seqlens_q and cu_seqlens_k. All layers get the functors. Throws ShapeError or
+  /// ValueError.
   template <TensorLike Ids, TensorLike Out, class... Functors>
   void forward(const Ids& ids, Out&& out, const AttentionOptions<Accumulator<T>>& options = {},
                const BertCall& call = {}, const Functors&... functors) const {
@@ -127,7 +140,8 @@ class Bert {
     } else {
       embeddings.forward(from, hidden, embedding_call);
     }
-    encoder.forward(hidden, to, options, call.position_ids, {}, functors...);
+    encoder.forward(hidden, to, detail::with_token_positions(options), call.position_ids, {},
+                    functors...);
   }
 
   /// out (batch, hidden_size) = tanh(dense(hidden(:, 0))). Throws ShapeError, or ValueError for a

@@ -44,7 +44,8 @@ void forward(const Bert<T>& model, const Ids& ids, Output3<T> out, BertSaved<T>&
   if (model.projects()) {
     forward(model.projection, embedded, hidden, saved.projection, {}, options.execution);
   }
-  forward(model.encoder, hidden, out, saved.encoder, options, call.position_ids, functors...);
+  forward(model.encoder, hidden, out, saved.encoder, detail::with_token_positions(options),
+          call.position_ids, functors...);
 }
 
 /// d_out (batch, seq, hidden_size); adds the gradients of all parameters but the pooler's to
@@ -56,8 +57,8 @@ void backward(const Bert<T>& model, Input3<T> d_out, BertSaved<T>& saved,
   const Execution& execution = options.execution;
   Scratch<T> memory(execution.scratch(), d_out.size());
   TensorView3<T> d(memory.data(), d_out.shape());
-  backward(model.encoder, d_out, saved.encoder, d, gradients.encoder, options, call.position_ids,
-           functors...);
+  backward(model.encoder, d_out, saved.encoder, d, gradients.encoder,
+           detail::with_token_positions(options), call.position_ids, functors...);
   Scratch<T> narrow(execution.scratch(), saved.projection.x.view().size());
   if (model.projects()) {
     const TensorView3<T> d_embedded(narrow.data(), saved.projection.x.view().shape());
