@@ -356,6 +356,16 @@ TEST(Pretrained, ActivationsThatOverflowFloat16AreRefused) {
                  "be a model whose activations fit float16"));
     load_pretrained<Gpt<bfloat16>>(kPretrained / name);
   }
+  EXPECT_TRUE(contains(error_of<ValueError>([&] {
+                         load_pretrained<Bert<float16>>(kPretrained / "embedding_gemma");
+                       }),
+                       "be a model whose activations fit float16"));
+  for (const char* name : {"embedding_gemma", "modernbert", "mpnet", "albert"}) {
+    const Golden golden(name);
+    const auto model = load_pretrained<Bert<bfloat16>>(kPretrained / name);
+    EXPECT_LT(relative_difference(model(golden.ids("ids_a")), golden.matrix("hidden_a")), 0.1)
+        << name;
+  }
 }
 
 TEST(Pretrained, NameMapsAreOfUseAlone) {
