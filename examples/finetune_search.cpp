@@ -144,7 +144,7 @@ class Tuning {
   // The loss of the first half of the lines against the second, each embedded by the mean of its
   // tokens. The lines are packed one after another in one row of tokens.
   double add_gradients(const std::vector<std::string>& lines) {
-    const index_t count = std::ssize(lines), half = count / 2, dim = model_.dim();
+    const index_t count = std::ssize(lines), half = count / 2, dim = model_.bert().hidden_size();
     std::vector<std::int32_t> tokens;
     attn::Tensor1<index_t> ends({count + 1});
     for (index_t b = 0; b < count; ++b) {

@@ -92,7 +92,7 @@ for name in ("llama", "qwen3", "gpt2"):
         greedy = golden["greedy_" + key]
         checks.same(f"{name}: the tokens of transformers", result["generated"], greedy)
 
-for name in ("bert", "xlm_roberta"):
+for name in ("bert", "xlm_roberta", "modernbert", "embedding_gemma"):
     golden = Golden(name)
     for key in "ab":
         result = found(data / name, "--ids", listed(golden["ids_" + key]))

@@ -84,6 +84,26 @@ TEST(OwnAttentionOptions, SinksAndAlibiAreThoseOfACall) {
   }
 }
 
+TEST(OwnAttentionOptions, ASymmetricWindowIsOnBothSides) {
+  MultiHeadAttentionOptions own = small_options();
+  own.window = 2;
+  own.symmetric_window = true;
+  Random random(1), again(1);
+  const auto module = random_module<MultiHeadAttention<float>>(random, own);
+  const auto plain = random_module<MultiHeadAttention<float>>(again, small_options());
+  const auto x = random.tensor<float, 3>({2, 9, 12});
+  const Tensor1<index_t> starts({3}, {0, 4, 9}), lengths({2}, {9, 5});
+  EXPECT_EQ(to_array(module(x)).data, to_array(plain(x, {.mask = sliding_window(2, 2)})).data);
+  EXPECT_EQ(to_array(module(x, {.mask = key_lengths(lengths)})).data,
+            to_array(plain(x, {.mask = key_lengths(lengths) & sliding_window(2, 2)})).data);
+  const Tensor3<float> row(const_view(x).slice(0, 0, 1));
+  EXPECT_EQ(to_array(module(row, {.cu_seqlens_q = starts, .cu_seqlens_k = starts})).data,
+            to_array(plain(row, {.mask = sliding_window(2, 2),
+                                 .cu_seqlens_q = starts,
+                                 .cu_seqlens_k = starts}))
+                .data);
+}
+
 TEST(OwnAttentionOptions, BackwardKnowsThem) {
   MultiHeadAttentionOptions own = small_options();
   own.window = 1;

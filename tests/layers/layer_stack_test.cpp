@@ -1,6 +1,7 @@
 // LayerStack: names, stacks without layers, caches, and errors that change nothing.
 #include "attn/layers/layer_stack.hpp"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -138,6 +139,49 @@ TYPED_TEST(LayerStackTest, RelativeBias) {
                                   "max_distance must exceed 2"));
 }
 
+TYPED_TEST(LayerStackTest, GroupsApplyTheirLayersInSuccession) {
+  const TransformerLayerOptions layer{.d_model = 16, .nhead = 2, .dim_feedforward = 8};
+  const auto shared = attn_test::random_module<TypeParam>(
+      this->random, TransformerStackOptions{.num_layers = 5, .num_groups = 2, .layer = layer});
+  TypeParam plain({.num_layers = 5, .layer = layer});
+  ASSERT_EQ(shared.layers.size(), 2u);
+  ASSERT_EQ(shared.num_layers(), 5u);
+  for (std::size_t n = 0; n < 5; ++n) plain.layers[n] = shared.layers[n < 3 ? 0 : 1];
+  Tensor3<float> expected(this->x.shape()), found(this->x.shape());
+  run(plain, this->memory, this->x, expected);
+  run(shared, this->memory, this->x, found);
+  EXPECT_EQ(to_array(found).data, to_array(expected).data);
+  auto caches = caches_of(shared, 4);
+  ASSERT_EQ(caches.size(), 5u);
+  for (const index_t i : {0, 2}) {
+    run(shared, this->memory, this->x.view().slice(1, i, i + 2), found.view().slice(1, i, i + 2),
+        &caches);
+  }
+  EXPECT_LT(max_abs_difference(found, expected), 1e-5);
+}
+
+TYPED_TEST(LayerStackTest, TheFirstLayerMayHaveNoNorm) {
+  TransformerLayerOptions layer{.d_model = 16, .nhead = 2, .dim_feedforward = 8};
+  layer.norm_first = true;
+  const auto first = attn_test::random_module<TypeParam>(
+      this->random, TransformerStackOptions{.num_layers = 2, .layer = layer, .first_norm = false});
+  EXPECT_FALSE(first.layers[0].norm1.weight);
+  EXPECT_TRUE(first.layers[1].norm1.weight);
+  const auto names = names_of(first);
+  EXPECT_EQ(std::count(names.begin(), names.end(), "layers.0.norm1.weight"), 0);
+  // With an attention of 0, nothing is left of the first sublayer but the residual.
+  TypeParam without = first;
+  without.layers[0].self_attn.out_proj().weight.fill(0);
+  TypeParam with_norm = without;
+  with_norm.layers[0].norm1 = first.layers[1].norm1;
+  Tensor3<float> expected(this->x.shape()), found(this->x.shape());
+  run(with_norm, this->memory, this->x, expected);
+  run(without, this->memory, this->x, found);
+  EXPECT_EQ(to_array(found).data, to_array(expected).data);
+  run(first, this->memory, this->x, found);
+  EXPECT_NE(to_array(found).data, to_array(expected).data);
+}
+
 TYPED_TEST(LayerStackTest, WithoutLayersIsItsNorm) {
   Tensor3<float> y(this->x.shape());
   run(TypeParam({.num_layers = 0}), this->memory, this->x, y);
@@ -161,6 +205,14 @@ TYPED_TEST(LayerStackTest, InPlaceAndInPartsOfLongerSequences) {
 TYPED_TEST(LayerStackTest, ErrorsOfOptionsAndShapes) {
   EXPECT_EQ(error_of<ValueError>([] { TypeParam({.num_layers = -1}); }),
             "[TransformerStackOptions] num_layers must be at least 0; found -1.");
+  const TransformerLayerOptions layer{.d_model = 16};
+  EXPECT_EQ(
+      error_of<ValueError>([&] { TypeParam({.num_layers = 2, .num_groups = 3, .layer = layer}); }),
+      "[TransformerStackOptions] num_groups must lie in 0 .. num_layers; found 3.");
+  EXPECT_EQ(error_of<ValueError>(
+                [&] { TypeParam({.num_layers = 2, .layer = layer, .first_norm = false}); }),
+            "[TransformerStackOptions] first_norm must be true without norm_first, and with "
+            "shared_norm or num_groups; found false.");
   Tensor3<float> wrong({2, 4, 15});
   EXPECT_EQ(error_of<ShapeError>([&] { run(this->stack, this->memory, this->x, wrong); }),
             this->name + " out must have shape (2, 4, 16); found (2, 4, 15).");

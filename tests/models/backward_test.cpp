@@ -88,6 +88,64 @@ TEST(BertBackward, AgreesWithCentralDifferences) {
   }
 }
 
+/// Each option of encoders after BERT, alone and together.
+TEST(BertBackward, OptionsOfLaterEncodersAgreeWithCentralDifferences) {
+  for (std::uint64_t n = 0; n < 12; ++n) {
+    Random random(n);
+    attn::BertOptions options{.vocab_size = 7,
+                              .hidden_size = 8,
+                              .num_hidden_layers = 3,
+                              .num_attention_heads = 2,
+                              .intermediate_size = 6,
+                              .max_position_embeddings = 7,
+                              .layer_norm_eps = 0.01,
+                              .hidden_act = attn::Activation::gelu,
+                              .hidden_dropout_prob = n % 3 == 0 ? 0.2 : 0};
+    if (random.chance(0.5)) options.embedding_size = 5;
+    options.embedding_norm = random.chance(0.7);
+    options.embedding_norm_bias = random.chance(0.5);
+    options.scale_embedding = random.chance(0.5);
+    attn::TransformerStackOptions& encoder = options.encoder;
+    encoder.layer.norm_first = random.chance(0.7);
+    encoder.layer.norm_bias = random.chance(0.5);
+    encoder.layer.norm_behind = random.chance(0.3);
+    encoder.layer.gated = encoder.layer.joint_gate = random.chance(0.5);
+    encoder.norm = random.chance(0.5);
+    if (random.chance(0.3)) encoder.num_groups = 2;
+    encoder.first_norm = !encoder.layer.norm_first || encoder.num_groups > 0 || random.chance(0.3);
+    encoder.windows = {-1, 1, 2};
+    encoder.layer.attention.symmetric_window = random.chance(0.7);
+    if (n % 2 == 0) {
+      options.positions = attn::Positions::none;
+      encoder.rotary = {attn::RotaryOptions{.theta = 100, .max_positions = 7},
+                        attn::RotaryOptions{.theta = 10, .max_positions = 7}};
+    } else {
+      encoder.relative_buckets = 4;
+      encoder.relative_max_distance = 3;
+    }
+    attn::Bert<double> model(options);
+    draw_parameters(random, model);
+    const auto ids = draw_ids(random, 2, 5, 7);
+    const Tensor2<attn::index_t> positions({2, 5}, {0, 1, 2, 3, 4, 2, 4, 3, 6, 5});
+    const attn::BertCall call{.position_ids = positions};
+    Tensor3<double> out({2, 5, 8});
+    const auto d = random.tensor<double, 3>(out.shape());
+    attn::BertSaved<double> saved, other;
+    saved.dropout = other.dropout = {.seed = 3, .step = random.integer(1, 9)};
+    saved.encoder.recompute = random.chance(0.3);
+    auto gradients = attn::gradients_of(model);
+    attn::forward(model, ids, out, saved, {}, call);
+    if (options.hidden_dropout_prob == 0) {
+      EXPECT_LT(attn::max_abs_difference(model(ids, {}, call), out), 1e-12) << n;
+    }
+    attn::backward(model, d, saved, gradients, {}, call);
+    expect_module_gradients(random, model, gradients, [&] {
+      attn::forward(model, ids, out, other, {}, call);
+      return weighted_sum(d.elements(), out.elements());
+    });
+  }
+}
+
 TEST(Seq2SeqBackward, AgreesWithCentralDifferences) {
   for (std::uint64_t n = 0; n < 10; ++n) {
     Random random(n);

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "attn/core/compare.hpp"
+
 #include "support/error_of.hpp"
 #include "support/isas.hpp"
 #include "support/references/reference_transformer.hpp"
@@ -84,6 +86,52 @@ TEST(Bert, PackedSequencesAreAsTheyAreAlone) {
   EXPECT_EQ(
       difference(to_array(y.view().slice(1, 5, 8)), to_array(bert(second)), bound, active_isa()),
       "");
+}
+
+// Rotary embedding, windows on both sides, narrow embeddings, layers that share weights.
+TEST(Bert, LaterEncodersTreatPackedSequencesAndPositionsAlike) {
+  BertOptions later = options();
+  later.positions = Positions::none;
+  later.embedding_size = 10;
+  later.num_hidden_layers = 4;
+  later.encoder.num_groups = 2;
+  later.encoder.windows = {1, -1};
+  later.encoder.rotary = {RotaryOptions{.theta = 100, .max_positions = 9},
+                          RotaryOptions{.theta = 1000, .max_positions = 9}};
+  later.encoder.layer.attention.symmetric_window = true;
+  Random random(2);
+  const auto bert = attn_test::random_module<Bert<float>>(random, later);
+  EXPECT_EQ(bert.hidden_size(), 24);
+  const Tensor2<int> first({1, 5}, {1, 5, 16, 3, 2}), second({1, 3}, {1, 7, 2});
+  const Tensor2<int> both({1, 8}, {1, 5, 16, 3, 2, 1, 7, 2});
+  const Tensor1<index_t> ends({3}, {0, 5, 8}), lengths({2}, {5, 3});
+  const Tensor3<float> y = bert(both, {.cu_seqlens_q = ends, .cu_seqlens_k = ends});
+  const double bound = attn_test::near(y);
+  EXPECT_EQ(
+      difference(to_array(y.view().slice(1, 0, 5)), to_array(bert(first)), bound, active_isa()),
+      "");
+  EXPECT_EQ(
+      difference(to_array(y.view().slice(1, 5, 8)), to_array(bert(second)), bound, active_isa()),
+      "");
+  const Tensor2<int> padded({2, 5}, {1, 5, 16, 3, 2, 1, 7, 2, 0, 0});
+  const Tensor3<float> z = bert(padded, {.mask = key_lengths(lengths)});
+  EXPECT_EQ(difference(to_array(z.view().slice(0, 1, 2).slice(1, 0, 3)), to_array(bert(second)),
+                       bound, active_isa()),
+            "");
+  // MPNet's bias is of places, too.
+  BertOptions biased = options();
+  biased.encoder.relative_buckets = 8;
+  biased.encoder.relative_max_distance = 5;
+  const auto mpnet = attn_test::random_module<Bert<float>>(random, biased);
+  const Tensor3<float> of_both = mpnet(padded, {.mask = key_lengths(lengths)});
+  EXPECT_EQ(difference(to_array(of_both.view().slice(0, 1, 2).slice(1, 0, 3)),
+                       to_array(mpnet(second)), attn_test::near(of_both), active_isa()),
+            "");
+  // Only distances count for rotary; those of windows are of places.
+  const Tensor2<index_t> later_positions({1, 5}, {4, 5, 6, 7, 8}), apart({1, 5}, {0, 2, 4, 6, 8});
+  const Tensor3<float> moved = bert(first, {}, {.position_ids = later_positions});
+  EXPECT_EQ(difference(to_array(moved), to_array(bert(first)), bound, active_isa()), "");
+  EXPECT_GT(max_abs_difference(bert(first, {}, {.position_ids = apart}), moved), 1e-3);
 }
 
 TEST(Bert, PoolsTheFirstToken) {

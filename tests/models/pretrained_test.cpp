@@ -191,8 +191,57 @@ TEST(Pretrained, EncodersHaveTheHiddenStatesOfTransformers) {
   check_encoder("roberta", load_roberta<float>(kPretrained / "roberta"), true);
   check_encoder("distilbert", load_distilbert<float>(kPretrained / "distilbert"), false);
   check_encoder("roberta", load_pretrained<Bert<double>>(kPretrained / "roberta"), true);
-  // From a file with a head, which is ignored.
-  check_encoder("xlm_roberta", load_pretrained<Bert<float>>(kPretrained / "xlm_roberta"), false);
+}
+
+/// Has a folder of the tests a model that Bert reads.
+bool is_encoder(const std::string& name) {
+  return contains(name, "bert") || name == "mpnet" || name == "electra" ||
+         name == "embedding_gemma";
+}
+
+// A model_type without a folder here fails.
+TEST(Pretrained, EveryEncoderTypeHasTheHiddenStatesOfTransformers) {
+  const auto check = [](const std::string& name) {
+    const SafetensorsFile golden(kPretrained / name / "golden.safetensors");
+    const bool pools = golden.contains("pooled_a");
+    for (const bool pack : {true, false}) {
+      check_encoder(name, load_pretrained<Bert<float>>(kPretrained / name, {.pack = pack}), pools);
+    }
+    check_encoder(name, load_pretrained<Bert<double>>(kPretrained / name), pools);
+  };
+  for (const auto types : detail::kEncoderTypes) {
+    for (const detail::EncoderType& type : types) {
+      std::string name(type.model_type);
+      std::replace(name.begin(), name.end(), '-', '_');
+      check(name == "gemma3_text" ? "embedding_gemma" : name);
+    }
+  }
+  // By the keys of older files; of ModernBERT with a head, which is ignored.
+  check("modernbert_old");
+  check("nomic_bert_old");
+}
+
+TEST(Pretrained, ConfigsOfEncodersBecomeOptions) {
+  const auto options_of = [](const std::string& name) {
+    return bert_options_of(ConfigFile(kPretrained / name / "config.json"));
+  };
+  const BertOptions modern = options_of("modernbert"), gemma = options_of("embedding_gemma");
+  EXPECT_EQ(modern.encoder.windows, (std::vector<index_t>{-1, 3, 3, -1}));
+  EXPECT_TRUE(modern.encoder.layer.attention.symmetric_window);
+  EXPECT_EQ(modern.encoder.rotary[0]->theta, 160000);
+  EXPECT_EQ(modern.encoder.rotary[1]->theta, 10000);
+  EXPECT_FALSE(modern.encoder.first_norm);
+  EXPECT_EQ(options_of("modernbert_old").encoder.windows, modern.encoder.windows);
+  EXPECT_EQ(options_of("modernbert_old").encoder.rotary[3]->theta, 5000);
+  EXPECT_EQ(gemma.encoder.windows, (std::vector<index_t>{3, -1}));
+  EXPECT_TRUE(gemma.scale_embedding);
+  EXPECT_EQ(options_of("albert").encoder.num_groups, 2);
+  EXPECT_EQ(options_of("albert").embedding_size, 8);
+  EXPECT_EQ(options_of("mpnet").encoder.relative_buckets, 32);
+  EXPECT_EQ(options_of("nomic_bert").encoder.layer.attention.rotary->theta, 1000);
+  EXPECT_EQ(bert_names_of(ConfigFile(kPretrained / "albert/config.json"), "albert.")
+                .rename("encoder.layers.1.linear1.weight"),
+            "encoder.albert_layer_groups.1.albert_layers.0.ffn.weight");
 }
 
 TEST(Pretrained, VitHasTheHiddenStatesAndLogitsOfTransformers) {
@@ -310,6 +359,16 @@ TEST(Pretrained, ActivationsThatOverflowFloat16AreRefused) {
                  "be a model whose activations fit float16"));
     load_pretrained<Gpt<bfloat16>>(kPretrained / name);
   }
+  EXPECT_TRUE(contains(error_of<ValueError>([&] {
+                         load_pretrained<Bert<float16>>(kPretrained / "embedding_gemma");
+                       }),
+                       "be a model whose activations fit float16"));
+  for (const char* name : {"embedding_gemma", "modernbert", "mpnet", "albert"}) {
+    const Golden golden(name);
+    const auto model = load_pretrained<Bert<bfloat16>>(kPretrained / name);
+    EXPECT_LT(relative_difference(model(golden.ids("ids_a")), golden.matrix("hidden_a")), 0.1)
+        << name;
+  }
 }
 
 TEST(Pretrained, NameMapsAreOfUseAlone) {
@@ -389,6 +448,7 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
   fails("qwen2", "layer_types", {"full_attention", "chunked_attention"},
         "contain only full_attention and sliding_attention; found \"chunked_attention\"");
   fails("gemma", "use_bidirectional_attention", true, "must be false or missing");
+  fails("gemma2", "use_bidirectional_attention", true, "must be false or missing");
   fails("gemma2", "attn_logit_softcapping", nullptr, "must be given; found none");
   fails("gpt2", "scale_attn_by_inverse_layer_idx", true, "must be false or missing");
   fails("gpt2", "add_cross_attention", true, "must be false or missing");
@@ -400,6 +460,25 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
   Changed roberta("roberta");
   roberta.config["pad_token_id"] = 40;
   EXPECT_TRUE(contains(roberta.error<Bert<float>>(), "key \"pad_token_id\" must lie in"));
+  const auto encoder_fails = [](const std::string& name, const std::string& key,
+                                const nlohmann::json& value, std::string_view part) {
+    Changed changed(name);
+    changed.config[key] = value;
+    EXPECT_TRUE(contains(changed.error<Bert<float>>(), part)) << key;
+  };
+  encoder_fails("modernbert", "rope_theta", 10000, "key \"rope_theta\" must be missing; found one");
+  encoder_fails("modernbert", "max_position_embeddings", 1 << 24, "for weights of this size");
+  encoder_fails("nomic_bert_old", "rotary_scaling_factor", 2.0,
+                "key \"rotary_scaling_factor\" must be null or missing; found a number");
+  encoder_fails("nomic_bert_old", "hidden_size", 32,
+                "key \"n_embd\" must be hidden_size or missing");
+  encoder_fails("mpnet", "relative_attention_num_buckets", 16, "must be 32 or missing");
+  encoder_fails("albert", "num_hidden_groups", 5, "must be at most 4; found 5");
+  encoder_fails("albert", "inner_group_num", 2, "must be 1 or missing");
+  encoder_fails("embedding_gemma", "use_bidirectional_attention", false,
+                "must be true for Bert (Gpt reads causal models); found false");
+  EXPECT_TRUE(contains(Changed("embedding_gemma").error<Gpt<float>>(),
+                       "key \"use_bidirectional_attention\" must be false or missing"));
   Changed vit("vit");
   vit.config["patch_size"] = {4, 2};
   EXPECT_TRUE(contains(vit.error<Vit<float>>(), "be square"));
@@ -433,7 +512,7 @@ std::vector<float> result_of(const std::string& name, const Path& dir) {
   if (name == "vit") {
     const Tensor2<float> logits = load_vit<float>(dir).classify(golden.load<float, 4>("images"));
     result = Tensor3<float>(logits.view().unsqueeze(0));
-  } else if (name.find("bert") != std::string::npos) {
+  } else if (is_encoder(name)) {
     result = load_pretrained<Bert<float>>(dir)(row("ids_b"));
   } else if (name == "bart" || name.find("t5") != std::string::npos) {
     result = load_pretrained<Seq2SeqTransformer<float>>(dir)(row("ids_b"), row("target_b"));
@@ -491,38 +570,54 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
       // training
       "activation_dropout", "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop",
       "classifier_dropout", "decoder_layerdrop", "dropout", "dropout_rate", "embd_pdrop",
-      "embedding_dropout", "encoder_layerdrop", "hidden_dropout", "hidden_dropout_prob", "init_std",
-      "initializer_factor", "initializer_range", "layerdrop", "qa_dropout", "resid_pdrop",
+      "classifier_dropout_prob", "embedding_dropout", "encoder_layerdrop", "hidden_dropout",
+      "hidden_dropout_prob", "init_std", "initializer_cutoff_factor", "initializer_factor",
+      "initializer_range", "layerdrop", "mlp_dropout", "qa_dropout", "resid_pdrop",
       "residual_dropout", "router_aux_loss_coef", "router_jitter_noise", "seq_classif_dropout",
-      "summary_first_dropout",
+      "summary_first_dropout", "summary_last_dropout",
       // generation, tokens and labels
-      "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_eos_token_id", "id2label",
-      "label2id", "use_cache",
+      "bos_token_id", "cls_token_id", "decoder_start_token_id", "eos_token_id",
+      "forced_eos_token_id", "id2label", "label2id", "mask_token_id", "sep_token_id", "use_cache",
+      // how another program computes
+      "deterministic_flash_attn", "fused_bias_fc", "fused_dropout_add_ln", "max_trained_positions",
+      "use_flash_attn",
       // origin and storage
       "architectures", "dtype", "output_past", "torch_dtype", "transformers_version",
       // other heads
+      "classifier_activation", "classifier_bias", "classifier_pooling", "decoder_bias",
       "encoder_stride", "output_router_logits", "pooler_act", "pooler_output_size",
-      "summary_activation", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+      "sparse_pred_ignore_index", "sparse_prediction", "summary_activation",
+      "summary_proj_to_labels", "summary_type", "summary_use_proj",
       // the same sums in another order
       "pretraining_tp", "reorder_and_upcast_attn", "is_encoder_decoder", "slow_but_exact"};
   const auto is_exempt = [&](const std::string& name, const std::string& key,
                              const nlohmann::json& other) {
     if (change_no_result.contains(key)) return true;
-    const bool is_encoder = name.find("bert") != std::string::npos || name == "vit";
-    if (is_encoder && key == "tie_word_embeddings") return true;  // of a head that is not loaded
+    // Of a head that is not loaded.
+    const bool has_no_head = is_encoder(name) || name == "vit";
+    if (has_no_head && key == "tie_word_embeddings") return true;
+    if (name == "embedding_gemma" && key == "final_logit_softcapping") return other == 3;
+    // Of BERT, in files of ModernBERT.
+    if (name == "modernbert_old" && (key == "layer_norm_eps" || key == "position_embedding_type"))
+      return true;
+    // Of which half are on each side.
+    if (key == "local_attention" || (key == "sliding_window" && name == "embedding_gemma"))
+      return other == 7;
     const bool is_t5 = name.starts_with("t5") || name == "mt5";
     const bool is_count = other.is_number_integer() && other >= (key == "pad_token_id" ? 0 : 1);
     if (key == "pad_token_id") {
       // The embedding row of padding is an ordinary weight. RoBERTa counts positions by it; bart
       // and t5 mask it out, but the prompts have no padding.
-      return (name == "bart" || is_t5) ? is_count : !name.ends_with("roberta");
+      return (name == "bart" || is_t5) ? is_count
+                                       : !name.ends_with("roberta") && name != "camembert";
     }
     if (key == "n_positions" && is_t5) return true;  // T5 has no position table
     // A file with a head, which is not tied.
     if (key == "tie_word_embeddings" && has_head(name)) return other.is_boolean();
     // More positions than the prompts have.
     if (key == "original_max_position_embeddings") return is_count;  // of scaling, which is none
-    if (key == "max_position_embeddings" || (key == "n_positions" && name == "gptj")) {
+    if (key == "max_position_embeddings" ||
+        (key == "n_positions" && (name == "gptj" || name == "nomic_bert_old"))) {
       return is_count;
     }
     // layer_types takes precedence, and so does the list no_rope_layers.

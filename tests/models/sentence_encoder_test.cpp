@@ -59,10 +59,29 @@ TEST(SentenceEncoder, PaddingWrittenInAText) {
 }
 
 TEST(SentenceEncoder, EmbeddingsAreThoseOfSentenceTransformers) {
-  for (const std::string name : {"mean", "cls", "multilingual", "roberta"}) {
+  for (const std::string name : {"mean", "cls", "multilingual", "roberta", "mpnet"}) {
     check_sentences<float>(name, 5e-6);
     check_sentences<double>(name, 1e-11);
   }
+  // transformers computes their rotary embedding, and Gemma's norms, in float.
+  for (const std::string name : {"modernbert", "nomic_bert", "embedding_gemma"}) {
+    check_sentences<float>(name, 5e-6);
+    check_sentences<double>(name, 1e-6);
+  }
+}
+
+TEST(SentenceEncoder, HasTheDenseLayersOfTheFolder) {
+  const SentenceEncoder<float> gemma(kSentenceEncoders / "embedding_gemma"),
+      modern(kSentenceEncoders / "modernbert"), nomic(kSentenceEncoders / "nomic_bert");
+  ASSERT_EQ(gemma.dense().size(), 2u);
+  EXPECT_FALSE(gemma.dense()[0].tanh);
+  EXPECT_TRUE(gemma.dense()[1].tanh);
+  EXPECT_EQ(gemma.dim(), 8);
+  EXPECT_EQ(gemma.bert().hidden_size(), 16);
+  EXPECT_TRUE(gemma.options().normalize);
+  EXPECT_EQ(gemma.options().max_tokens, 30);
+  EXPECT_TRUE(modern.dense().empty());
+  EXPECT_EQ(nomic.options().max_tokens, 18);
 }
 
 TEST(SentenceEncoder, ReadsWhatTheFolderAsksFor) {
@@ -117,7 +136,8 @@ TEST(SentenceEncoder, TakesTokenizersOfOtherKinds) {
 }
 
 TEST(SentenceEncoder, LinesHaveTheSameBitsInAnyCompany) {
-  const SentenceEncoder<float> encoder(kSentenceEncoders / "mean");
+  const SentenceEncoder<float> bert(kSentenceEncoders / "mean"),
+      modern(kSentenceEncoders / "modernbert"), gemma(kSentenceEncoders / "embedding_gemma");
   const std::vector<std::string> words = {"the", "cat", "dogs", "ran", "in", "rain", "!"};
   std::vector<std::string> lines;
   for (std::size_t i = 0; i < 40; ++i) {
@@ -125,16 +145,18 @@ TEST(SentenceEncoder, LinesHaveTheSameBitsInAnyCompany) {
     for (std::size_t n = 0; n < i * 7 % 13; ++n) line += words[(i + n * n) % words.size()] + " ";
   }
   const attn_test::ThreadExecutor threads(3);
-  const Tensor2<float> alone = encoder.encode(lines, {.batch_size = 1});
-  for (const index_t batch_size : {2, 5, 32, 100}) {
-    const Tensor2<float> together =
-        encoder.encode(lines, {.batch_size = batch_size, .execution = {.executor = &threads}});
-    EXPECT_EQ(std::memcmp(alone.data(), together.data(),
-                          static_cast<std::size_t>(alone.size()) * sizeof(float)),
-              0)
-        << batch_size;
+  for (const SentenceEncoder<float>* encoder : {&bert, &modern, &gemma}) {
+    const Tensor2<float> alone = encoder->encode(lines, {.batch_size = 1});
+    for (const index_t batch_size : {2, 5, 32, 100}) {
+      const Tensor2<float> together =
+          encoder->encode(lines, {.batch_size = batch_size, .execution = {.executor = &threads}});
+      EXPECT_EQ(std::memcmp(alone.data(), together.data(),
+                            static_cast<std::size_t>(alone.size()) * sizeof(float)),
+                0)
+          << batch_size;
+    }
+    EXPECT_EQ(encoder->encode(std::vector<std::string>{}).shape(), (Shape<2>{0, encoder->dim()}));
   }
-  EXPECT_EQ(encoder.encode(std::vector<std::string>{}).shape(), (Shape<2>{0, encoder.dim()}));
 }
 
 TEST(SentenceEncoder, IsNormalisedWhereACallAsksForIt) {
@@ -203,10 +225,11 @@ TEST(SentenceEncoderErrors, NameFileAndKey) {
   const auto set = [](const std::string& key, const Json& value) {
     return [=](Json& file) { file[key] = value; };
   };
-  const std::string kinds = "must be Transformer, Pooling and optionally Normalize, in this order";
+  const std::string kinds =
+      "must be Transformer, Pooling, any number of Dense and optionally Normalize, in this order";
   fails(
-      "mean", "modules.json", [](Json& j) { j[2]["type"] = "sentence_transformers.models.Dense"; },
-      "key \"2.type\" " + kinds + "; found \"Dense\"");
+      "mean", "modules.json", [](Json& j) { j[2]["type"] = "sentence_transformers.models.LSTM"; },
+      "key \"2.type\" " + kinds + "; found \"LSTM\"");
   fails(
       "mean", "modules.json", [](Json& j) { j.push_back(j[2]); }, "key \"3.type\" " + kinds);
   fails(
@@ -226,6 +249,18 @@ TEST(SentenceEncoderErrors, NameFileAndKey) {
   fails("cls", "1_Pooling/config.json", set("pooling_mode_cls_token", false),
         "must be mean or cls; found 0 modes");
   fails("mean", "1_Pooling/config.json", set("pooling_mode", {"mean", "cls"}), "be a text");
+  fails("embedding_gemma", "3_Dense/config.json", set("in_features", 16),
+        "key \"in_features\" must be 24, the features of what it maps; found 16");
+  fails("embedding_gemma", "2_Dense/config.json",
+        set("activation_function", "torch.nn.modules.activation.ReLU"),
+        "key \"activation_function\" must be Tanh or Identity of torch.nn; found");
+  fails("embedding_gemma", "2_Dense/config.json", set("use_residual", true),
+        "key \"use_residual\" must be false or missing");
+  fails("embedding_gemma", "2_Dense/config.json", set("made_up", 1),
+        "found 1 of them (\"made_up\")");
+  fails(
+      "embedding_gemma", "modules.json", [](Json& j) { std::swap(j[3], j[4]); },
+      "key \"4.type\" " + kinds + "; found \"Dense\"");
   fails("cls", "config_sentence_transformers.json", set("default_prompt_name", "none"),
         "key \"default_prompt_name\" must be one of the prompts; found \"none\"");
   fails("cls", "config_sentence_transformers.json", set("prompts", {{"query", 3}}),
@@ -234,8 +269,8 @@ TEST(SentenceEncoderErrors, NameFileAndKey) {
         "key \"do_lower_case\" must be true: cased models are not supported or missing");
   fails("cls", "0_Transformer/sentence_bert_config.json", set("do_lower_case", true),
         "must be false or missing");
-  fails("cls", "0_Transformer/config.json", set("model_type", "mpnet"),
-        "must be one of bert, distilbert, roberta, xlm-roberta, camembert; found \"mpnet\"");
+  fails("cls", "0_Transformer/config.json", set("model_type", "mamba"),
+        "key \"model_type\" must be one of bert, roberta,");
   fails(
       "mean", "tokenizer.json", [](Json& j) { j["model"]["type"] = "WordLevel"; },
       "key \"model.type\" must be BPE or Unigram; found \"WordLevel\"");

@@ -126,6 +126,19 @@ TEST(WordPieceVocabulary, ThatCannotBeUsedIsNamed) {
   EXPECT_THROW(WordPieceTokenizer(""), attn::ValueError);
 }
 
+TEST(WordPieceVocabulary, MayHaveOtherSpecialTokens) {
+  const WordPieceTokenizer tokenizer(
+      "<s>\n<pad>\n</s>\n[UNK]\n<mask>\na\n[\n<mask>a", "memory",
+      {.pad = "<pad>", .unknown = "[UNK]", .cls = "<s>", .sep = "</s>", .mask = "<mask>"});
+  EXPECT_EQ(tokenizer.encode("a</s>[a <pad>[UNK]<mask>"),
+            (std::vector<std::int32_t>{0, 5, 2, 6, 5, 1, 3, 4, 2}));
+  // Of tokens at one place the longest.
+  const WordPieceTokenizer longest(
+      "<s>\n<pad>\n</s>\n<mask>\n<mask>a", "memory",
+      {.pad = "<pad>", .unknown = "<mask>a", .cls = "<s>", .sep = "</s>", .mask = "<mask>"});
+  EXPECT_EQ(longest.encode("<mask><mask>a"), (std::vector<std::int32_t>{0, 3, 4, 2}));
+}
+
 TEST(WordPieceVocabulary, EndsWithOrWithoutALineEnd) {
   const std::string lines = "[PAD]\r\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n\na";
   for (const std::string& text : {lines, lines + "\n"}) {

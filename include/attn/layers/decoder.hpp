@@ -20,7 +20,8 @@ class Decoder : public detail::LayerStack<T, DecoderLayer<T>> {
   std::vector<DecoderLayerCache<T>> make_caches(index_t batch, index_t capacity, index_t memory_len,
                                                 std::optional<DType> element = {}) const {
     std::vector<DecoderLayerCache<T>> caches;
-    for (const DecoderLayer<T>& layer : this->layers) {
+    for (std::size_t n = 0; n < this->num_layers(); ++n) {
+      const DecoderLayer<T>& layer = this->layers[this->place_of(n)];
       caches.push_back(layer.make_cache(batch, capacity, memory_len, element));
     }
     return caches;

@@ -16,7 +16,9 @@ struct DecoderLayerSaved {
   DropoutStep dropout;
 
   // The inputs of the layer and of its cross-attention and feed-forward sublayers.
-  Saved<T, 3>& input(bool norm_first) { return norm_first ? norm1.x : self_attn.query; }
+  Saved<T, 3>& input(const DecoderLayer<T>& layer) {
+    return layer.norm_first && layer.norm1.weight ? norm1.x : self_attn.query;
+  }
   Saved<T, 3>& cross_attention_input(bool norm_first) {
     return norm_first ? norm2.x : multihead_attn.query;
   }
@@ -62,7 +64,7 @@ void forward(const DecoderLayer<T>& layer, Input3<T> x, Input3<T> memory, Output
              const DecoderCall<T>& call = {}, const Functors&... functors) {
   check_shape("DecoderLayer", "out", x.shape(), out.shape());
   const Execution& execution = options.execution;
-  x = saved.input(layer.norm_first).keep(x);
+  x = saved.input(layer).keep(x);
   const TensorView3<T> first = saved.cross_attention_input(layer.norm_first).make(x.shape());
   const TensorView3<T> second = saved.feed_forward_input(layer.norm_first).make(x.shape());
   detail::forward_self_attention<T>(

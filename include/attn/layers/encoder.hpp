@@ -20,7 +20,8 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
   std::vector<KvCache<T>> make_caches(index_t batch, index_t capacity, index_t window = 0,
                                       std::optional<DType> element = {}) const {
     std::vector<KvCache<T>> caches;
-    for (const EncoderLayer<T>& layer : this->layers) {
+    for (std::size_t n = 0; n < this->num_layers(); ++n) {
+      const EncoderLayer<T>& layer = this->layers[this->place_of(n)];
       caches.push_back(layer.self_attn.make_cache(batch, capacity, window, element));
     }
     return caches;

@@ -19,7 +19,9 @@ struct EncoderLayerSaved {
   DropoutStep dropout;
 
   // The inputs of the layer and of its feed-forward sublayer.
-  Saved<T, 3>& input(bool norm_first) { return norm_first ? norm1.x : self_attn.query; }
+  Saved<T, 3>& input(const EncoderLayer<T>& layer) {
+    return layer.attention_norms().is_pre_norm() ? norm1.x : self_attn.query;
+  }
   Saved<T, 3>& feed_forward_input(bool norm_first) {
     return norm_first ? norm2.x : feed_forward.linear1.x;
   }
@@ -56,7 +58,7 @@ void forward(const EncoderLayer<T>& layer, Input3<T> x, Output3<T> out, EncoderL
              const AttentionOptions<Accumulator<T>>& options = {},
              TensorView2<const index_t> position_ids = {}, const Functors&... functors) {
   check_shape("EncoderLayer", "out", x.shape(), out.shape());
-  x = saved.input(layer.norm_first).keep(x);
+  x = saved.input(layer).keep(x);
   const detail::SublayerSteps<T> attention = detail::attention_steps(layer, saved);
   const detail::SublayerSteps<T> feed_forward = detail::feed_forward_steps(layer, saved);
   // With `parallel` the feed-forward saves x, and the sum in front of it is not needed again.

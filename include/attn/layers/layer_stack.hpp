@@ -12,9 +12,13 @@ ATTN_NAMESPACE_BEGIN
 
 /// Options of an encoder or decoder.
 struct TransformerStackOptions {
-  index_t num_layers = 6;              ///< layers with separate weights
+  index_t num_layers = 6;  ///< how many layers are applied
+  /// With n > 0 only n layers have weights, windows and rotary embedding of their own, each applied
+  /// num_layers / n times in succession, as in ALBERT; 0: all have.
+  index_t num_groups = 0;
   TransformerLayerOptions layer = {};  ///< options of each layer
   bool norm = false;                   ///< final norm, as in pre-norm stacks
+  bool first_norm = true;  ///< false: no norm before the first attention, as in ModernBERT
   /// Sliding window per layer, instead of layer.attention.window: layer n uses entry n % size; -1:
   /// all keys.
   std::vector<index_t> windows = {};
@@ -37,12 +41,10 @@ class LayerStack {
   /// Layers with the same rotary options share one table. Throws ValueError for options out of
   /// range.
   explicit LayerStack(const TransformerStackOptions& options) {
-    const index_t count = options.num_layers;
     const TransformerLayerOptions& o = options.layer;
-    if (count < 0) {
-      throw ValueError(
-          message("TransformerStackOptions", "num_layers", "be at least 0", std::to_string(count)));
-    }
+    check(options);
+    const index_t count = options.num_groups > 0 ? options.num_groups : options.num_layers;
+    if (options.num_groups > 0) num_applied_ = options.num_layers;
     // Constructed one by one: copies would write the zeros of the first, which take no memory until
     // they are replaced.
     TransformerLayerOptions others = o;
@@ -67,6 +69,7 @@ class LayerStack {
     for (std::size_t n = 0; n < layers.size() && !options.windows.empty(); ++n) {
       layers[n].self_attn.set_window(options.windows[n % options.windows.size()]);
     }
+    if (!options.first_norm && !layers.empty()) layers[0].norm1 = {};
     if (options.norm) norm = o.make_norm<T>();
     if (options.relative_buckets != 0) {
       check_t5_buckets(options.relative_buckets, options.relative_bidirectional,
@@ -82,13 +85,19 @@ class LayerStack {
     for (Layer& layer : layers) layer.pack();
   }
 
+  /// How many layers are applied, and which of `layers` is the n-th of them.
+  std::size_t num_layers() const {
+    return num_applied_ > 0 ? static_cast<std::size_t>(num_applied_) : layers.size();
+  }
+  std::size_t place_of(std::size_t n) const { return n * layers.size() / num_layers(); }
+
   /// relative_bias; layers.0., layers.1., ..; norm.
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
-  std::vector<Layer> layers;
-  Norm<T> norm;              ///< without a weight where there is none
-  Tensor2<T> relative_bias;  ///< (relative_buckets, num_heads), or empty
+  std::vector<Layer> layers;  ///< those with weights of their own
+  Norm<T> norm;               ///< without a weight where there is none
+  Tensor2<T> relative_bias;   ///< (relative_buckets, num_heads), or empty
   index_t relative_max_distance = 128;
   bool relative_bidirectional = true;
 
@@ -105,8 +114,8 @@ class LayerStack {
     }
     if (!caches.empty()) check_caches(function, caches);
     CacheGuard guard(caches);
-    for (std::size_t n = 0; n < layers.size(); ++n) {
-      run_layer(layers[n], in, out, caches.empty() ? nullptr : &caches[n]);
+    for (std::size_t n = 0; n < num_layers(); ++n) {
+      run_layer(layers[place_of(n)], in, out, caches.empty() ? nullptr : &caches[n]);
       in = out;
     }
     if (norm.weight) {
@@ -120,9 +129,9 @@ class LayerStack {
   /// One cache per layer, all at the same position.
   template <class Cache>
   void check_caches(std::string_view function, std::span<Cache> caches) const {
-    if (caches.size() != layers.size()) {
+    if (caches.size() != num_layers()) {
       throw ValueError(message(function, "caches",
-                               "be one per layer, " + std::to_string(layers.size()),
+                               "be one per layer, " + std::to_string(num_layers()),
                                std::to_string(caches.size())));
     }
     for (std::size_t n = 1; n < caches.size(); ++n) {
@@ -133,6 +142,22 @@ class LayerStack {
   }
 
  private:
+  static void check(const TransformerStackOptions& o) {
+    const auto refuse = [](std::string_view argument, std::string_view expected, index_t found) {
+      throw ValueError(
+          message("TransformerStackOptions", argument, expected, std::to_string(found)));
+    };
+    if (o.num_layers < 0) refuse("num_layers", "be at least 0", o.num_layers);
+    if (o.num_groups < 0 || o.num_groups > o.num_layers) {
+      refuse("num_groups", "lie in 0 .. num_layers", o.num_groups);
+    }
+    if (!o.first_norm && (!o.layer.norm_first || o.layer.shared_norm || o.num_groups > 0)) {
+      throw ValueError(message("TransformerStackOptions", "first_norm",
+                               "be true without norm_first, and with shared_norm or num_groups",
+                               "false"));
+    }
+  }
+
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
     f.visit("relative_bias", self.relative_bias);
@@ -141,6 +166,8 @@ class LayerStack {
     }
     self.norm.visit_parameters(f.under("norm."));
   }
+
+  index_t num_applied_ = 0;  ///< 0: as many as there are `layers`
 };
 
 /// The options of one call's self-attention with the bias of the stack, valid while this object

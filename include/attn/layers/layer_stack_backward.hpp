@@ -31,7 +31,7 @@ struct StackSaved {
   LayerSaved& of_layer(std::size_t n) { return layers[recompute ? 0 : n]; }
   template <class Stack>
   Saved<T, 3>& input(const Stack& stack, std::size_t n) {
-    return recompute ? inputs[n] : layers[n].input(stack.layers[n].norm_first);
+    return recompute ? inputs[n] : layers[n].input(stack.layers[stack.place_of(n)]);
   }
   /// Call this before of_layer() and input().
   void resize(std::size_t count) {
@@ -51,7 +51,7 @@ namespace detail {
 template <class T, class Stack, class LayerSaved, class F>
 void forward_stack(const Stack& stack, TensorView3<const T> in, TensorView3<T> out,
                    StackSaved<LayerSaved, T>& saved, const Execution& execution, F run) {
-  const std::size_t count = stack.layers.size();
+  const std::size_t count = stack.num_layers();
   saved.resize(count);
   for (std::size_t n = 0; n < count; ++n) {
     in = saved.input(stack, n).keep(in);
@@ -64,7 +64,7 @@ void forward_stack(const Stack& stack, TensorView3<const T> in, TensorView3<T> o
     LayerSaved& kept = saved.of_layer(n);
     kept.dropout = saved.dropout;
     kept.dropout.layer += static_cast<index_t>(n);
-    run(stack.layers[n], kept, in, to);
+    run(stack.layers[stack.place_of(n)], kept, in, to);
     in = to;
   }
   if (stack.norm.weight) {
@@ -80,14 +80,14 @@ template <class T, class Stack, class LayerSaved, class Gradients, class Again, 
 void backward_stack(const Stack& stack, TensorView3<const T> d_out, TensorView3<T> d_x,
                     StackSaved<LayerSaved, T>& saved, Gradients& gradients,
                     const Execution& execution, Again again, F run) {
-  const std::size_t count = stack.layers.size();
+  const std::size_t count = stack.num_layers();
   const auto require_layers = [&](std::string_view name, std::size_t expected, std::size_t found) {
     if (found == expected) return;
     throw ValueError(message("backward", name,
                              "have " + std::to_string(expected) + " layers, as the stack has",
                              std::to_string(found)));
   };
-  require_layers("gradients", count, gradients.layers.size());
+  require_layers("gradients", stack.layers.size(), gradients.layers.size());
   if (saved.recompute) {
     require_layers("saved.inputs", count, saved.inputs.size());
   } else {
@@ -102,11 +102,12 @@ void backward_stack(const Stack& stack, TensorView3<const T> d_out, TensorView3<
   const TensorView3<T> unused(memory.data(), d_x.shape());
   for (std::size_t n = count; n-- > 0;) {
     LayerSaved& kept = saved.of_layer(n);
+    const std::size_t place = stack.place_of(n);
     if (saved.recompute) {
       kept.dropout.layer = saved.dropout.layer + static_cast<index_t>(n);
-      again(stack.layers[n], kept, saved.inputs[n].view(), unused);
+      again(stack.layers[place], kept, saved.inputs[n].view(), unused);
     }
-    run(stack.layers[n], kept, gradients.layers[n]);
+    run(stack.layers[place], kept, gradients.layers[place]);
   }
 }
 
@@ -226,7 +227,7 @@ void forward(const Transformer<T>& model, Input3<T> src, Input3<T> tgt, Output3<
   call.src.execution = call.tgt.execution = call.execution;
   const TensorView3<T> memory = saved.memory.make(src.shape());
   saved.encoder.dropout = saved.decoder.dropout = saved.dropout;
-  saved.decoder.dropout.layer += std::ssize(model.encoder.layers);
+  saved.decoder.dropout.layer += static_cast<index_t>(model.encoder.num_layers());
   forward(model.encoder, src, memory, saved.encoder, call.src);
   forward(model.decoder, tgt, memory, out, saved.decoder, call.tgt, {.memory = call.memory});
 }

@@ -180,7 +180,11 @@ class MultiHeadAttention {
                                             Accumulator<T>* sinks) const {
     if (!options.scale) options.scale = options_.scale;
     if (options.softcap == 0) options.softcap = options_.softcap;
-    if (options_.window >= 0) options.mask = options.mask & sliding_window(options_.window, -1);
+    if (options_.window >= 0) {
+      options.mask =
+          options.mask &
+          sliding_window(options_.window, options_.symmetric_window ? options_.window : -1);
+    }
     if (alibi_slopes_ && !options.alibi_slopes && !options.batch_alibi_slopes) {
       options.alibi_slopes = alibi_slopes_.view();
     }

@@ -15,9 +15,10 @@ namespace detail {
 ///   norm_first                   residual + scale f(norm(x)), pre-norm
 ///   norm_first and behind        residual + scale behind(f(norm(x))), Gemma 2
 ///   behind alone                 residual + scale behind(f(x)), OLMo 2
+///   norm_first without a norm    residual + scale f(x), the first attention of ModernBERT
 ///   neither                      norm(residual + f(x)), post-norm
 ///
-/// `behind` is none if it has no weight.
+/// `norm` and `behind` are none if they have no weight.
 template <class T>
 struct SublayerNorms {
   const Norm<T>* norm;
@@ -26,6 +27,7 @@ struct SublayerNorms {
   double scale;
 
   bool has_behind() const { return behind != nullptr && behind->weight; }
+  bool is_pre_norm() const { return norm_first && norm->weight; }
   bool is_post_norm() const { return !norm_first && !has_behind(); }
   /// Whether the residual is added after f instead of by f itself.
   bool adds_residual() const { return has_behind() || scale != 1; }
@@ -62,7 +64,7 @@ void forward_sublayer(const SublayerNorms<T>& norms, const TensorView3<const T>&
     return;
   }
   TensorView3<const T> from = x;
-  if (norms.norm_first) {
+  if (norms.is_pre_norm()) {
     norms.norm->forward(x, between, execution);
     from = between;
   }

@@ -67,7 +67,7 @@ void forward_sublayer(const SublayerSteps<T>& steps, const TensorView3<const T>&
     const TensorView3<T> sum = steps.norm_saved->x.make(x.shape());
     add_branch(x, sum);
     forward(*norms.norm, sum, out, *steps.norm_saved, execution);
-  } else if (norms.norm_first) {
+  } else if (norms.is_pre_norm()) {
     const TensorView3<T> normed = input.make(x.shape());
     forward(*norms.norm, x, normed, *steps.norm_saved, execution);
     add_branch(normed, out);
@@ -112,7 +112,7 @@ void backward_sublayer(const SublayerSteps<T>& steps, const TensorView3<const T>
   if (norms.is_post_norm()) {
     backward(*norms.norm, d_out, *steps.norm_saved, between, *gradients.norm, {}, execution);
     run_branch(between, between, d_x);
-  } else if (norms.norm_first) {
+  } else if (norms.is_pre_norm()) {
     run_branch(d_out, TensorView3<const T>(), between);
     backward(*norms.norm, between, *steps.norm_saved, d_x, *gradients.norm, residual, execution);
   } else {

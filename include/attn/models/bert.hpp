@@ -1,4 +1,4 @@
-// Bert: an encoder from token ids to hidden states.
+// Bert: an encoder from token ids to hidden states, BERT's or one of a later kind.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,37 +23,62 @@ struct BertOptions {
   Activation hidden_act = Activation::gelu;  ///< activation of the feed-forward
   double hidden_dropout_prob = 0.1;          ///< only in calls that save for backward
   bool pooler = false;                       ///< tanh of a linear layer on the first token
+  Positions positions = Positions::learned;  ///< none for encoders with rotary embedding
+  /// Features of embeddings, which a linear layer maps to hidden_size, as in ALBERT; 0:
+  /// hidden_size, without that layer.
+  index_t embedding_size = 0;
+  bool scale_embedding = false;  ///< multiply word embeddings by the root of their features (Gemma)
+  bool embedding_norm = true;    ///< layer norm of the embeddings
+  bool embedding_norm_bias = true;  ///< of that norm
+  /// Further options of the encoder; Bert sets num_layers and, of each layer, what has a field
+  /// above.
+  TransformerStackOptions encoder = {.layer = {.attention = {.separate_in_proj = true}}};
 
   InputEmbeddingOptions embedding_options() const {
     return {.vocab_size = vocab_size,
-            .d_model = hidden_size,
-            .positions = Positions::learned,
+            .d_model = embedding_size > 0 ? embedding_size : hidden_size,
+            .positions = positions,
             .max_positions = max_position_embeddings,
             .position_offset = position_offset,
             .skip_padding = skip_padding,
             .num_token_types = type_vocab_size,
-            .norm = true,
+            .scale = scale_embedding,
+            .norm = embedding_norm,
+            .norm_bias = embedding_norm_bias,
             .layer_norm_eps = layer_norm_eps,
             .dropout = hidden_dropout_prob};
   }
   TransformerStackOptions encoder_options() const {
-    return {.num_layers = num_hidden_layers,
-            .layer = {.d_model = hidden_size,
-                      .nhead = num_attention_heads,
-                      .dim_feedforward = intermediate_size,
-                      .dropout = hidden_dropout_prob,
-                      .activation = hidden_act,
-                      .layer_norm_eps = layer_norm_eps,
-                      .attention = {.separate_in_proj = true}}};
+    TransformerStackOptions result = encoder;
+    result.num_layers = num_hidden_layers;
+    result.layer.d_model = hidden_size;
+    result.layer.nhead = num_attention_heads;
+    result.layer.dim_feedforward = intermediate_size;
+    result.layer.dropout = hidden_dropout_prob;
+    result.layer.activation = hidden_act;
+    result.layer.layer_norm_eps = layer_norm_eps;
+    return result;
   }
 };
 
 /// Options of one call beyond AttentionOptions.
 struct BertCall {
   TensorView2<const index_t> token_type_ids = {};  ///< (batch, seq); 0 if not given
-  /// (batch, seq); default: 0, 1, .. in each sequence.
+  /// (batch, seq), of learned positions or rotary; default: 0, 1, .. in each sequence.
   TensorView2<const index_t> position_ids = {};
 };
+
+namespace detail {
+
+/// Token i has position i for masks, windows and biases, whatever lengths the keys have, unless the
+/// caller gives another offset.
+template <class T>
+AttentionOptions<T> with_token_positions(AttentionOptions<T> options) {
+  if (options.offset.kind == QueryOffset::Kind::bottom_right) options.offset = top_left;
+  return options;
+}
+
+}  // namespace detail
 
 /// ids (batch, seq) of any integer type to hidden states (batch, seq, hidden_size). Source: Devlin
 /// et al., "BERT: Pre-training of Deep Bidirectional Transformers" (2019), section 3.
@@ -63,37 +88,60 @@ class Bert {
   Bert() = default;
   explicit Bert(const BertOptions& options)
       : embeddings(options.embedding_options()), encoder(options.encoder_options()) {
+    if (options.embedding_size > 0) {
+      projection = Linear<T>(options.embedding_size, options.hidden_size);
+    }
     if (options.pooler) pooler = Linear<T>(options.hidden_size, options.hidden_size);
   }
+
+  /// Features of a hidden state.
+  index_t hidden_size() const {
+    return projects() ? projection.out_features() : embeddings.options().d_model;
+  }
+  /// Whether a linear layer maps embeddings to hidden_size().
+  bool projects() const { return projection.in_features() > 0; }
 
   template <TensorLike Ids, class... Functors>
   Tensor3<T> operator()(const Ids& ids, const AttentionOptions<Accumulator<T>>& options = {},
                         const BertCall& call = {}, const Functors&... functors) const {
     ATTN_ASSERT_IDS(Ids, "Bert: ids");
     const auto from = detail::view_as<const detail::id_t<Ids>, 2>(ids);
-    auto out =
-        Tensor3<T>::uninitialized({from.extent(0), from.extent(1), embeddings.options().d_model});
+    auto out = Tensor3<T>::uninitialized({from.extent(0), from.extent(1), hidden_size()});
     forward(from, out, options, call, functors...);
     return out;
   }
 
-  /// options.mask must mask out padding: key_lengths() or key_padding_mask(). Without padding, pass
-  /// sequences one after another in one row, with options.cu_seqlens_q and cu_seqlens_k. All layers
-  /// get the functors. Throws ShapeError or ValueError.
+  /// options.mask must mask out padding: key_lengths() or key_padding_mask(); token i has position
+  /// i in either case. Without padding, pass sequences one after another in one row, with
+  /// options.cu_seqlens_q and cu_seqlens_k. All layers get the functors. Throws ShapeError or
+  /// ValueError.
   template <TensorLike Ids, TensorLike Out, class... Functors>
   void forward(const Ids& ids, Out&& out, const AttentionOptions<Accumulator<T>>& options = {},
                const BertCall& call = {}, const Functors&... functors) const {
     ATTN_ASSERT_IDS(Ids, "Bert: ids");
     ATTN_ASSERT_OUTPUT(Out, T, 3, "Bert: out", "(batch, seq, hidden_size)", "the model");
+    const auto from = detail::view_as<const detail::id_t<Ids>, 2>(ids);
     const auto to = detail::view_as<T, 3>(out);
-    Scratch<T> memory(options.execution.scratch(), to.size());
-    const TensorView3<T> embedded(memory.data(), to.shape());
-    embeddings.forward(detail::view_as<const detail::id_t<Ids>, 2>(ids), embedded,
-                       {.position_ids = call.position_ids,
-                        .cu_seqlens = options.cu_seqlens_q,
-                        .token_type_ids = call.token_type_ids,
-                        .execution = options.execution});
-    encoder.forward(embedded, to, options, {}, {}, functors...);
+    const Shape<3> shape{from.extent(0), from.extent(1), hidden_size()};
+    check_shape("Bert", "out", shape, to.shape());
+    Workspace& workspace = options.execution.scratch();
+    Scratch<T> memory(workspace, size_of(shape));
+    const TensorView3<T> hidden(memory.data(), shape);
+    const InputEmbeddingCall embedding_call{.position_ids = call.position_ids,
+                                            .cu_seqlens = options.cu_seqlens_q,
+                                            .token_type_ids = call.token_type_ids,
+                                            .execution = options.execution};
+    if (projects()) {
+      const Shape<3> narrow{shape[0], shape[1], projection.in_features()};
+      Scratch<T> narrow_memory(workspace, size_of(narrow));
+      const TensorView3<T> embedded(narrow_memory.data(), narrow);
+      embeddings.forward(from, embedded, embedding_call);
+      projection.forward(embedded, hidden, Activation::none, {}, options.execution);
+    } else {
+      embeddings.forward(from, hidden, embedding_call);
+    }
+    encoder.forward(hidden, to, detail::with_token_positions(options), call.position_ids, {},
+                    functors...);
   }
 
   /// out (batch, hidden_size) = tanh(dense(hidden(:, 0))). Throws ShapeError, or ValueError for a
@@ -120,6 +168,7 @@ class Bert {
 
   /// See Linear::pack().
   void pack() {
+    if (projects()) projection.pack();
     encoder.pack();
     if (pooler.in_features() > 0) pooler.pack();
   }
@@ -128,6 +177,7 @@ class Bert {
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
   InputEmbedding<T> embeddings;
+  Linear<T> projection;  ///< of embeddings; no weight without embedding_size
   Encoder<T> encoder;
   Linear<T> pooler;  ///< no weight without a pooler
 
@@ -135,8 +185,11 @@ class Bert {
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
     self.embeddings.visit_parameters(f.under("embeddings."));
-    self.encoder.visit_parameters(f.under("encoder."));
     // In gradients it may have only its bias.
+    if (self.projects() || self.projection.bias) {
+      self.projection.visit_parameters(f.under("projection."));
+    }
+    self.encoder.visit_parameters(f.under("encoder."));
     if (self.pooler.in_features() > 0 || self.pooler.bias) {
       self.pooler.visit_parameters(f.under("pooler."));
     }

@@ -55,7 +55,7 @@ void forward(const Gpt<T>& model, const Ids& ids, Output3<Accumulator<T>> logits
   check_shape("Gpt", "logits", Shape<3>{shape[0], shape[1], model.vocab_size()}, logits.shape());
   saved.embedding.dropout = saved.blocks.dropout = saved.dropout;
   saved.embedding.dropout.layer = detail::kSourceEmbedding;
-  saved.blocks.resize(model.blocks.layers.size());
+  saved.blocks.resize(model.blocks.num_layers());
   const TensorView3<T> embedded =
       (model.blocks.layers.empty() ? saved.embedded : saved.blocks.input(model.blocks, 0))
           .make(shape);

@@ -53,8 +53,10 @@ Model load_type(std::string_view type, const std::filesystem::path& folder,
 ///                          gemma, gemma2, gemma3_text, olmo2, olmo3, exaone4, granite, cohere,
 ///                          cohere2, glm, glm4, phi, phi3, stablelm, starcoder2, nemotron, mixtral,
 ///                          qwen2_moe, qwen3_moe, olmoe, gpt2, gptj, gpt_neox or opt
-///   Bert<T>                for bert, distilbert, roberta, xlm-roberta or camembert, without heads;
-///                          with a pooler if the file has one
+///   Bert<T>                for bert, distilbert, roberta, xlm-roberta, camembert, mpnet, electra,
+///                          albert, modernbert, nomic_bert, eurobert or a gemma3_text with
+///                          use_bidirectional_attention, without heads; with a pooler if the file
+///                          has one
 ///   Vit<T>                 for vit, with a classifier if the file has one
 ///   Seq2SeqTransformer<T>  for bart, t5 or mt5
 ///

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "attn/models/pretrained/bert.hpp"
+#include "attn/models/sentence/dense.hpp"
 #include "attn/models/sentence/folder.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -19,9 +20,9 @@ struct EncodeOptions {
   Execution execution = {};      ///< threads, scratch and instruction set
 };
 
-/// A BERT or RoBERTa encoder with its tokenizer, whose hidden states are pooled into one vector per
-/// line. quantize() and weight_bytes() accept it like a Bert. const member functions are
-/// thread-safe.
+/// An encoder with its tokenizer, whose hidden states are pooled into one vector per line, which
+/// dense layers may map to another. quantize() and weight_bytes() accept it like a Bert. const
+/// member functions are thread-safe.
 ///
 ///   const SentenceEncoder<float> encoder("all-MiniLM-L6-v2");
 ///   const Tensor2<float> vectors = encoder.encode(lines);
@@ -31,15 +32,16 @@ struct EncodeOptions {
 template <class T>
 class SentenceEncoder {
  public:
-  /// Reads config.json and model.safetensors of model_type bert, distilbert, roberta, xlm-roberta
-  /// or camembert, the files that SentenceTokenizer reads, and, if they exist, modules.json, the
-  /// pooling's config.json, sentence_bert_config.json, config_sentence_transformers.json and
-  /// tokenizer_config.json. Without modules.json the pooling is an unnormalised mean. Throws
-  /// IoError for files that cannot be read or break their format; ValueError, ShapeError or
-  /// DTypeError for unknown keys and unsupported values, naming file and key.
+  /// Reads config.json and model.safetensors of a model that load_pretrained<Bert<T>>() reads, the
+  /// files that SentenceTokenizer reads, and, if they exist, modules.json, the pooling's
+  /// config.json, the files of dense layers, sentence_bert_config.json,
+  /// config_sentence_transformers.json and tokenizer_config.json. Without modules.json the pooling
+  /// is an unnormalised mean. Throws IoError for files that cannot be read or break their format;
+  /// ValueError, ShapeError or DTypeError for unknown keys and unsupported values, naming file and
+  /// key.
   explicit SentenceEncoder(const std::filesystem::path& folder,
                            const PretrainedOptions& options = {})
-      : SentenceEncoder(folder, options, {}) {}
+      : SentenceEncoder(folder, options, detail::sentence_folder_of(folder)) {}
 
   /// The vectors (lines, dim()): a row does not depend on the other lines, on batch_size or
   /// threads. Throws ValueError for an unknown prompt, or a batch_size below 1.
@@ -69,7 +71,9 @@ class SentenceEncoder {
   }
 
   /// Length of a vector.
-  index_t dim() const { return bert_.embeddings.options().d_model; }
+  index_t dim() const {
+    return dense_.empty() ? bert_.hidden_size() : dense_.back().linear.out_features();
+  }
   /// Number of tokens of a line, including prompt and special tokens; encode() truncates to
   /// options().max_tokens, see is_cut().
   index_t count_tokens(std::string_view line, std::string_view prompt = {}) const {
@@ -84,8 +88,10 @@ class SentenceEncoder {
   const SentenceEncoderOptions& options() const { return options_; }
   const SentenceTokenizer& tokenizer() const { return tokenizer_; }
   const Bert<T>& bert() const { return bert_; }
+  /// The layers behind the pooling; most folders have none.
+  const std::vector<SentenceDense<T>>& dense() const { return dense_; }
 
-  /// The parameters of bert().
+  /// The parameters of bert(), without those of dense layers.
   void visit_parameters(const ParameterVisitor<T>& f) { bert_.visit_parameters(f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { bert_.visit_parameters(f); }
 
@@ -97,9 +103,12 @@ class SentenceEncoder {
   };
 
   SentenceEncoder(const std::filesystem::path& folder, const PretrainedOptions& options,
-                  std::filesystem::path transformer)
-      : options_(detail::sentence_options_of(folder, transformer)), tokenizer_(transformer) {
-    bert_ = detail::bert_from_folder<T>(transformer, options);
+                  const detail::SentenceFolder& modules)
+      : options_(modules.options), tokenizer_(modules.transformer) {
+    bert_ = detail::bert_from_folder<T>(modules.transformer, options);
+    for (const std::filesystem::path& one : modules.dense) {
+      dense_.push_back(detail::dense_from_folder<T>(one, dim(), options));
+    }
     bert_.pooler = {};  // the pooler of next-sentence prediction, which is not used
     // RoBERTa reserves two positions for padding.
     options_.max_tokens = (std::min)(options_.max_tokens, bert_.embeddings.options().max_positions);
@@ -154,28 +163,45 @@ class SentenceEncoder {
     }
     const Tensor3<T> hidden =
         bert_(ids, {.cu_seqlens_q = ends, .cu_seqlens_k = ends, .execution = execution});
+    const auto states_of = [&](index_t b) {
+      return hidden.view().select(0, 0).slice(0, ends(b), ends(b + 1));
+    };
+    const auto row_of = [&](index_t b) {
+      return out.view().select(0, static_cast<index_t>(indices[static_cast<std::size_t>(b)]));
+    };
+    if (dense_.empty()) {
+      for (index_t b = 0; b < batch; ++b) pool_line(states_of(b), pool, row_of(b));
+      return;
+    }
+    Tensor2<T> vectors({batch, bert_.hidden_size()});
     for (index_t b = 0; b < batch; ++b) {
-      const auto states = hidden.view().select(0, 0).slice(0, ends(b), ends(b + 1));
-      const auto row = static_cast<index_t>(indices[static_cast<std::size_t>(b)]);
-      pool_line(states, pool, out.view().select(0, row));
+      pool_line(states_of(b), {.first = pool.first, .normalize = false},
+                vectors.view().select(0, b));
+    }
+    for (const SentenceDense<T>& dense : dense_) vectors = dense(vectors, execution);
+    for (index_t b = 0; b < batch; ++b) {
+      // The mean of one vector is itself.
+      pool_line(vectors.view().slice(0, b, b + 1), {.first = 0, .normalize = pool.normalize},
+                row_of(b));
     }
   }
 
-  /// Shapes: states (tokens, dim), out (dim).
+  /// Shapes: states (tokens, features), out (features).
   void pool_line(TensorView2<const T> states, const Pool& pool, TensorView1<T> out) const {
     const bool is_mean = options_.pooling == Pooling::mean;
     const index_t begin = is_mean ? (std::min)(pool.first, states.extent(0)) : 0;
     const index_t end = is_mean ? states.extent(0) : (std::min)(index_t{1}, states.extent(0));
     // In double, where rounding is negligible.
-    std::vector<double> sum(static_cast<std::size_t>(dim()));
+    const index_t features = out.extent(0);
+    std::vector<double> sum(static_cast<std::size_t>(features));
     for (index_t t = begin; t < end; ++t) {
-      for (index_t i = 0; i < dim(); ++i) sum[static_cast<std::size_t>(i)] += states(t, i);
+      for (index_t i = 0; i < features; ++i) sum[static_cast<std::size_t>(i)] += states(t, i);
     }
     // The sum has the direction of the mean.
     const double divisor =
         pool.normalize ? std::sqrt(std::inner_product(sum.begin(), sum.end(), sum.begin(), 0.0))
                        : static_cast<double>(end - begin);
-    for (index_t i = 0; i < dim(); ++i) {
+    for (index_t i = 0; i < features; ++i) {
       // A prompt that leaves nothing of the line, or no token at all: 0, as in
       // sentence-transformers.
       out(i) = divisor == 0 ? T{0} : static_cast<T>(sum[static_cast<std::size_t>(i)] / divisor);
@@ -185,6 +211,7 @@ class SentenceEncoder {
   SentenceEncoderOptions options_;
   SentenceTokenizer tokenizer_;
   Bert<T> bert_;
+  std::vector<SentenceDense<T>> dense_;
 };
 
 ATTN_NAMESPACE_END

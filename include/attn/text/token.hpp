@@ -30,6 +30,7 @@ struct TokenEdges {
   bool single_word = false;  ///< matches only without a letter, digit or underscore beside it
   bool lstrip = false;       ///< removes white space before it,
   bool rstrip = false;       ///< and after it
+  bool is_late = false;      ///< searched in what other special tokens leave
 };
 
 /// A piece of a text. Text from a user must not become control tokens, whatever it looks like.

@@ -111,7 +111,7 @@ class Tokenizer {
     std::vector<index_t> ids;
     Rest rest;
     encode_piece(text, parse_special, rest, ids);
-    encode_plain(rest.text, ids);
+    encode_rest(rest.text, ids);
     return ids;
   }
 
@@ -120,7 +120,7 @@ class Tokenizer {
     std::vector<index_t> ids;
     Rest rest;
     for (const TextPiece& piece : pieces) encode_piece(piece.text, piece.parse_special, rest, ids);
-    encode_plain(rest.text, ids);
+    encode_rest(rest.text, ids);
     return ids;
   }
 
@@ -183,6 +183,7 @@ class Tokenizer {
     const auto edges = vocabulary.edges.find(id);
     specials_[static_cast<unsigned char>(text.front())].push_back(
         {std::string(text), id, edges == vocabulary.edges.end() ? TokenEdges{} : edges->second});
+    has_late_ |= specials_[static_cast<unsigned char>(text.front())].back().edges.is_late;
   }
   void sort_specials() {
     for (auto& list : specials_) {
@@ -192,16 +193,16 @@ class Tokenizer {
     }
   }
 
-  /// Appends special tokens, and the text before them including `rest`, to ids; the remaining text
-  /// to `rest`.
+  /// Appends special tokens, the late ones or the others, and the text before them including
+  /// `rest`, to ids; the remaining text to `rest`.
   void encode_piece(std::string_view text, bool parse_control, Rest& rest,
-                    std::vector<index_t>& ids) const {
+                    std::vector<index_t>& ids, bool late = false) const {
     std::string with_spaces;
     if (folds_spaces_) text = with_spaces = detail::replaced(text, detail::kSpaceLetter, " ");
     std::size_t begin = rest.strips ? detail::space_begins(text) : 0;
     if (begin < text.size()) rest.strips = false;
     for (std::size_t at = begin; at < text.size();) {
-      const Special* special = special_at(text.substr(at), parse_control);
+      const Special* special = special_at(text.substr(at), parse_control, late);
       if (special == nullptr) {
         ++at;
         continue;
@@ -214,7 +215,11 @@ class Tokenizer {
       }
       rest.text.append(text.substr(begin, at - begin));
       if (special->edges.lstrip) rest.text.resize(detail::space_ends(rest.text));
-      encode_plain(rest.text, ids);
+      if (late) {
+        encode_plain(rest.text, ids);
+      } else {
+        encode_rest(rest.text, ids);
+      }
       rest.text.clear();
       ids.push_back(special->id);
       const std::size_t spaces = special->edges.rstrip ? detail::space_begins(behind) : 0;
@@ -232,12 +237,20 @@ class Tokenizer {
     return !text.empty() && detail::is_word_char(last_char(text).code);
   }
 
-  const Special* special_at(std::string_view text, bool parse_control) const {
+  const Special* special_at(std::string_view text, bool parse_control, bool late) const {
     for (const Special& special : specials_[static_cast<unsigned char>(text.front())]) {
+      if (special.edges.is_late != late) continue;
       if (!parse_control && is_control_[static_cast<std::size_t>(special.id)]) continue;
       if (text.starts_with(special.text)) return &special;
     }
     return nullptr;
+  }
+
+  /// Text between special tokens, which may hold late ones.
+  void encode_rest(std::string_view text, std::vector<index_t>& ids) const {
+    Rest rest;
+    if (has_late_) encode_piece(text, true, rest, ids, true);
+    encode_plain(has_late_ ? std::string_view(rest.text) : text, ids);
   }
 
   void encode_plain(std::string_view text, std::vector<index_t>& ids) const {
@@ -254,6 +267,7 @@ class Tokenizer {
   std::array<std::vector<Special>, 256> specials_;  ///< by first byte, the longest first
   std::variant<detail::ByteLevelBpe, detail::SentencePiece> model_;
   SpaceStrip strip_ = SpaceStrip::none;
+  bool has_late_ = false;      ///< some special tokens are searched in what others leave
   bool folds_spaces_ = false;  ///< U+2581 in texts is a space from the beginning
 };
 

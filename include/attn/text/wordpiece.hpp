@@ -21,6 +21,11 @@
 
 ATTN_NAMESPACE_BEGIN
 
+/// The special tokens of a vocabulary; BERT's by default, `<s>` and `</s>` of MPNet.
+struct WordPieceTokens {
+  std::string pad = "[PAD]", unknown = "[UNK]", cls = "[CLS]", sep = "[SEP]", mask = "[MASK]";
+};
+
 /// Converts one text to ids in four steps, in the order of `tokenizers` (the order affects the
 /// result: a compatibility ideograph must be separated before the decomposition, an accent stripped
 /// before its capital letter is lowered):
@@ -43,7 +48,9 @@ class WordPieceTokenizer {
   /// From the text of a vocabulary: one piece per line, whose id is the line number from 0 on;
   /// `name` stands for it in errors. Throws ValueError if one of the five special tokens is
   /// missing.
-  explicit WordPieceTokenizer(std::string_view vocabulary, std::string_view name = "memory") {
+  explicit WordPieceTokenizer(std::string_view vocabulary, std::string_view name = "memory",
+                              const WordPieceTokens& special = {})
+      : specials_{special.pad, special.unknown, special.cls, special.sep, special.mask} {
     for (std::int32_t id = 0; !vocabulary.empty(); ++id) {
       std::string_view line = vocabulary.substr(0, vocabulary.find('\n'));
       vocabulary.remove_prefix((std::min)(line.size() + 1, vocabulary.size()));
@@ -51,11 +58,11 @@ class WordPieceTokenizer {
       vocab_[std::string(line)] = id;
       pieces_.emplace_back(line);
     }
-    for (std::size_t i = 0; i < kSpecialTokens.size(); ++i) {
-      const auto found = vocab_.find(kSpecialTokens[i]);
-      if (found == vocab_.end()) {
-        throw ValueError(message("WordPieceTokenizer", name,
-                                 "hold the token " + std::string(kSpecialTokens[i]), "none"));
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const auto found = vocab_.find(specials_[i]);
+      if (found == vocab_.end() || specials_[i].empty()) {
+        throw ValueError(
+            message("WordPieceTokenizer", name, "hold the token " + specials_[i], "none"));
       }
       special_ids_[i] = found->second;
     }
@@ -84,16 +91,14 @@ class WordPieceTokenizer {
       append_words(normalize(text.substr(0, position)), limit, ids);
       if (special == kNone) break;
       if (ids.size() < limit) ids.push_back(special_ids_[special]);
-      text.remove_prefix(position + kSpecialTokens[special].size());
+      text.remove_prefix(position + specials_[special].size());
     }
     ids.push_back(special_ids_[kSep]);
     return ids;
   }
 
  private:
-  static constexpr std::array<std::string_view, 5> kSpecialTokens = {"[PAD]", "[UNK]", "[CLS]",
-                                                                     "[SEP]", "[MASK]"};
-  static constexpr std::size_t kUnk = 1, kCls = 2, kSep = 3, kNone = kSpecialTokens.size();
+  static constexpr std::size_t kUnk = 1, kCls = 2, kSep = 3, kCount = 5, kNone = kCount;
   static constexpr std::size_t kMaxCharsPerWord =
       100;  // a longer word is [UNK], which bounds the cost of step 4
 
@@ -104,13 +109,19 @@ class WordPieceTokenizer {
     }
   };
 
-  // The first special token in `text`: its position and its index in kSpecialTokens, or (npos,
-  // kNone). None of them is a prefix of another, so the longest match is unique.
-  static std::pair<std::size_t, std::size_t> find_special(std::string_view text) {
-    for (std::size_t at = text.find('['); at != text.npos; at = text.find('[', at + 1)) {
-      for (std::size_t i = 0; i < kSpecialTokens.size(); ++i) {
-        if (text.substr(at).starts_with(kSpecialTokens[i])) return {at, i};
+  // The first special token in `text`, of several there the longest: its position and its index in
+  // specials_, or (npos, kNone).
+  std::pair<std::size_t, std::size_t> find_special(std::string_view text) const {
+    const std::string starts{specials_[0][0], specials_[1][0], specials_[2][0], specials_[3][0],
+                             specials_[4][0]};
+    std::size_t found = kNone;
+    for (std::size_t at = text.find_first_of(starts); at != text.npos;
+         at = text.find_first_of(starts, at + 1)) {
+      for (std::size_t i = 0; i < kCount; ++i) {
+        const bool is_longer = found == kNone || specials_[i].size() > specials_[found].size();
+        if (is_longer && text.substr(at).starts_with(specials_[i])) found = i;
       }
+      if (found != kNone) return {at, found};
     }
     return {text.npos, kNone};
   }
@@ -254,7 +265,8 @@ class WordPieceTokenizer {
 
   std::unordered_map<std::string, std::int32_t, Hash, std::equal_to<>> vocab_;
   std::vector<std::string> pieces_;  // by id
-  std::array<std::int32_t, kSpecialTokens.size()> special_ids_{};
+  std::array<std::string, kCount> specials_;
+  std::array<std::int32_t, kCount> special_ids_{};
 };
 
 ATTN_NAMESPACE_END

@@ -112,7 +112,7 @@ def decoder(name, model_class, config, *, seed, lengths=(7, 12), edit=None, chan
 
 
 @torch.no_grad()
-def encoder(name, model_class, config, seed, lengths=(7, 12), body=None):
+def encoder(name, model_class, config, seed, lengths=(7, 12), body=None, edit=None):
     """`body` names what a model with a head computes hidden states by."""
     torch.manual_seed(seed)
     model = model_class(config).eval()
@@ -126,7 +126,8 @@ def encoder(name, model_class, config, seed, lengths=(7, 12), body=None):
         golden[f"hidden_{key}"] = out.last_hidden_state[0]
         if out.get("pooler_output") is not None:
             golden[f"pooled_{key}"] = out.pooler_output[0]
-    save(name, model, golden)
+    print(f"{name}: hidden states up to {golden['hidden_b'].abs().max():.3g}")
+    save(name, model, golden, edit)
 
 
 SIZES = dict(vocab_size=96, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
@@ -300,6 +301,55 @@ def encoders():
     encoder("distilbert", hf.DistilBertModel,
             hf.DistilBertConfig(vocab_size=96, dim=16, hidden_dim=24, n_layers=2, n_heads=4, max_position_embeddings=20),
             13)
+    encoder("camembert", hf.CamembertModel, hf.CamembertConfig(**sizes, type_vocab_size=1), 60)
+
+
+def old_modernbert(config):
+    for key in ("rope_parameters", "layer_types"):
+        del config[key]
+    config.update(global_attn_every_n_layers=3, global_rope_theta=5000.0, local_rope_theta=100.0, layer_norm_eps=1e-5,
+                  position_embedding_type="absolute")
+
+
+def old_nomic_bert(config):
+    """The keys that the model's own code reads."""
+    for new, old in (("hidden_size", "n_embd"), ("num_attention_heads", "n_head"), ("num_hidden_layers", "n_layer"),
+                     ("intermediate_size", "n_inner"), ("max_position_embeddings", "n_positions"),
+                     ("layer_norm_eps", "layer_norm_epsilon"), ("hidden_dropout_prob", "resid_pdrop")):
+        config[old] = config.pop(new)
+    for key in ("rope_parameters", "hidden_act", "head_dim", "attention_probs_dropout_prob"):
+        del config[key]
+    config.update(activation_function="swiglu", causal=False, rotary_emb_base=100.0, rotary_emb_fraction=1.0,
+                  rotary_emb_interleaved=False, rotary_emb_scale_base=None, rotary_scaling_factor=None, prenorm=False,
+                  parallel_block=False, qkv_proj_bias=False, mlp_fc1_bias=False, mlp_fc2_bias=False, use_rms_norm=False,
+                  use_flash_attn=True, fused_bias_fc=True, fused_dropout_add_ln=True, max_trained_positions=2048)
+
+
+def encoders_of_2020_and_later():
+    sizes = dict(vocab_size=96, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+                 max_position_embeddings=20)
+    tokens = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    encoder("mpnet", hf.MPNetModel, hf.MPNetConfig(**(sizes | dict(max_position_embeddings=40))), 61, lengths=(7, 30))
+    encoder("electra", hf.ElectraModel, hf.ElectraConfig(**sizes, embedding_size=8), 62)
+    encoder("albert", hf.AlbertModel,
+            hf.AlbertConfig(**(sizes | dict(num_hidden_layers=4)), embedding_size=8, num_hidden_groups=2), 63)
+    plain = {"rope_type": "default", "rope_theta": 10000.0}
+    modernbert = sizes | tokens | dict(num_hidden_layers=4, local_attention=6, cls_token_id=1, sep_token_id=2)
+    encoder("modernbert", hf.ModernBertModel, hf.ModernBertConfig(**modernbert), 64)
+    bases = {"full_attention": plain | {"rope_theta": 5000.0}, "sliding_attention": plain | {"rope_theta": 100.0}}
+    encoder("modernbert_old", hf.ModernBertForMaskedLM,
+            hf.ModernBertConfig(**modernbert, rope_parameters=bases, norm_bias=True, attention_bias=True, mlp_bias=True), 65,
+            body="model", edit=old_modernbert)
+    encoder("nomic_bert", hf.NomicBertModel, hf.NomicBertConfig(**sizes), 66)
+    encoder("nomic_bert_old", hf.NomicBertModel,
+            hf.NomicBertConfig(**sizes, rope_parameters=plain | {"rope_theta": 100.0}), 67, edit=old_nomic_bert)
+    encoder("eurobert", hf.EuroBertModel,
+            hf.EuroBertConfig(**sizes, **tokens, num_key_value_heads=2, mask_token_id=3), 68)
+    windows = dict(sliding_window=6, layer_types=["sliding_attention", "full_attention"])
+    encoder("embedding_gemma", hf.Gemma3TextModel,
+            hf.Gemma3TextConfig(**sizes, **windows, head_dim=8, num_key_value_heads=2, query_pre_attn_scalar=10,
+                                use_bidirectional_attention=True, rope_parameters={
+                                    "sliding_attention": plain, "full_attention": plain | {"rope_theta": 1e6}}), 69)
 
 
 @torch.no_grad()
@@ -442,6 +492,7 @@ def main():
     fused_experts()
     gpt_oss_mxfp4()
     encoders()
+    encoders_of_2020_and_later()
     vit()
     bart()
     t5()

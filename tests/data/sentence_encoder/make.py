@@ -6,7 +6,9 @@ Needs sentence-transformers==6.2.0 torch==2.15.0 transformers==5.24.0 tokenizers
 `mean` is a BERT as that version saves it: its tokenizer in tokenizer.json, a mean without the prompt's tokens, normalised.
 `cls` is a DistilBERT as versions before 3 wrote it: a transformer in a folder of its own, vocab.txt, a key for each kind of
 pooling. `multilingual` is a BERT with the kind of tokenizer that XLM-RoBERTa has (Unigram), as paraphrase-multilingual-MiniLM
-is; `roberta` a RoBERTa with byte-level BPE. golden.json has the embeddings of some lines by weights in double, by the name of the prompt ("" for none).
+is; `roberta` a RoBERTa with byte-level BPE; `modernbert` a ModernBERT whose byte-level BPE has [CLS] and [SEP]; `embedding_gemma`
+a Gemma 3 without a causal mask, with Gemma's BPE and dense layers behind the pooling; `nomic_bert` a NomicBERT with the keys of older
+files; `mpnet` an MPNet, whose WordPiece has RoBERTa's special tokens. golden.json has the embeddings of some lines by weights in double, by the name of the prompt ("" for none).
 """
 import json
 import pathlib
@@ -16,10 +18,11 @@ import sys
 import torch
 import transformers as hf
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules.dense import Dense
 from sentence_transformers.base.modules.normalize import Normalize
 from sentence_transformers.base.modules.transformer import Transformer
 from sentence_transformers.sentence_transformer.modules.pooling import Pooling
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 FOLDER = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
 PIECES = """[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog ##s sat run ##ning query passage : , . ! e ##e on mat in rain
@@ -28,6 +31,8 @@ PRECOMPILED = pathlib.Path(__file__).parents[1] / "pretrained/precompiled"
 MULTILINGUAL = ["", "hello world", "\uff28\uff45\uff4c\uff4c\uff4f  \u4e2d\u6587, \ufb03 caf\u00e9 \u65e5!", "the <mask> world", "offer\u2122 12 \u2167\u20ac",
                 "hello world the offer " * 4, "\u30ac\uac00 world\n"]
 ROBERTA = ["", "hello world", "he  said: hello", "caf\u00e9 \u4e2d\u6587 \U0001f642", "the <mask> we'll", "hello 123 " * 9, " world\n"]
+MODERNBERT = ["", "hello world", "he  said: hello", "cafe\u0301 \u4e2d\u6587 \U0001f642", "the  [MASK] we'll", "hello 123 " * 9, " world\n"]
+MPNET = ["", "The cat sat on the mat.", "Dogs <mask>running", "<unk>[UNK] [MASK] </s>the", "unknownword \u732b", "the " * 20, "Who ran, what ranks?"]
 LINES = ["", "The cat sat on the mat.", "Dogs running in rain!", "é", "unknownword 猫",
          "the the the the the the the the the the the the the the the the", "Who ran, what ranks?"]
 
@@ -36,7 +41,8 @@ def draw(model):
     torch.manual_seed(20260728)
     for name, p in model.named_parameters():
         scale = 0.6 if "embeddings" in name and p.dim() == 2 else 0.3 if p.dim() == 2 else 0.2
-        torch.nn.init.normal_(p, 1 if "LayerNorm.weight" in name or "layer_norm.weight" in name else 0, scale)
+        is_norm = name.endswith(("LayerNorm.weight", "norm.weight")) and model.config.model_type != "gemma3_text"
+        torch.nn.init.normal_(p, 1 if is_norm else 0, scale)
     return model
 
 
@@ -144,7 +150,88 @@ def make_roberta():
     golden(folder, ["", "query"], ROBERTA)
 
 
-make_mean()
-make_cls()
-make_multilingual()
-make_roberta()
+def template(before, behind, tokenizer):
+    return processors.TemplateProcessing(single=f"{before} $A {behind}", pair=f"{before} $A {behind} $B {behind}",
+                                         special_tokens=[(t, tokenizer.token_to_id(t)) for t in (before, behind)])
+
+
+def make_modernbert():
+    folder = FOLDER / "modernbert"
+    merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("\u0120", "w"), ("\u00c3", "\u00a9"), ("1", "2"), ("\u0120", "1")]
+    pieces = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *(a + b for a, b in merges)]
+    tokenizer = Tokenizer(models.BPE(vocab={piece: i for i, piece in enumerate(pieces)}, merges=merges))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["[UNK]", "[CLS]", "[SEP]", "[PAD]", AddedToken("[MASK]", lstrip=True, special=True)])
+    tokenizer.add_tokens([AddedToken("  ", normalized=True)])
+    tokenizer.post_processor = template("[CLS]", "[SEP]", tokenizer)
+    fast = hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
+                                      pad_token="[PAD]", mask_token="[MASK]", model_max_length=512)
+    cls, sep, pad = (tokenizer.token_to_id(t) for t in ("[CLS]", "[SEP]", "[PAD]"))
+    config = hf.ModernBertConfig(vocab_size=tokenizer.get_vocab_size() + 2, hidden_size=16, num_hidden_layers=3, num_attention_heads=2,
+                                 intermediate_size=24, max_position_embeddings=40, local_attention=6, pad_token_id=pad, bos_token_id=cls,
+                                 cls_token_id=cls, eos_token_id=sep, sep_token_id=sep)
+    save(folder, hf.ModernBertModel(config), fast, [Pooling(16, "mean"), Normalize()], {"query": "hello: "}, 30)
+    golden(folder, ["", "query"], MODERNBERT)
+
+
+def make_embedding_gemma():
+    folder = FOLDER / "embedding_gemma"
+    merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o"), ("\u2581", "w"), ("w", "o"), ("1", "2")]
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+    pieces = [*special, *(f"<0x{i:02X}>" for i in range(256)), "\u2581", *"abcdefghijklmnopqrstuvwxyz123:", *(a + b for a, b in merges)]
+    tokenizer = Tokenizer(models.BPE(vocab={piece: i for i, piece in enumerate(pieces)}, merges=merges, unk_token="<unk>",
+                                     fuse_unk=True, byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens(special)
+    tokenizer.post_processor = template("<bos>", "<eos>", tokenizer)
+    fast = hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<bos>", eos_token="<eos>",
+                                      pad_token="<pad>", mask_token="<mask>", model_max_length=512, padding_side="right")
+    config = hf.Gemma3TextConfig(vocab_size=len(pieces) + 2, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+                                 num_key_value_heads=2, head_dim=8, intermediate_size=24, max_position_embeddings=40, sliding_window=6,
+                                 layer_types=["sliding_attention", "full_attention"], use_bidirectional_attention=True)
+    torch.manual_seed(3)
+    dense = [Dense(16, 24, bias=False, activation_function=torch.nn.Identity()), Dense(24, 8)]
+    save(folder, hf.Gemma3TextModel(config), fast, [Pooling(16, "mean"), *dense, Normalize()], {"query": "hello: "}, 30)
+    golden(folder, ["", "query"], ROBERTA)
+
+
+def make_nomic_bert():
+    folder = FOLDER / "nomic_bert"
+    config = hf.NomicBertConfig(vocab_size=len(PIECES) + 1, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+                                intermediate_size=24, max_position_embeddings=24)
+    save(folder, hf.NomicBertModel(config), tokenizer(), [Pooling(16, "mean")], {"query": "query: "}, 18)
+    golden(folder, ["", "query"])
+    path = folder / "config.json"
+    settings = json.loads(path.read_text())
+    settings["n_positions"] = settings.pop("max_position_embeddings")
+    settings["rotary_emb_base"] = settings.pop("rope_parameters")["rope_theta"]
+    write(path, settings)
+
+
+def make_mpnet():
+    folder = FOLDER / "mpnet"
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *PIECES, "<mask>"]
+    mpnet = hf.MPNetTokenizer(vocab={piece: i for i, piece in enumerate(pieces)})
+    config = hf.MPNetConfig(vocab_size=len(pieces), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+                            intermediate_size=24, max_position_embeddings=24)
+    save(folder, hf.MPNetModel(config), mpnet, [Pooling(16, "mean"), Normalize()], {"query": "query: "}, 18)
+    golden(folder, ["", "query"], MPNET)
+
+
+def main():
+    make_mean()
+    make_cls()
+    make_multilingual()
+    make_roberta()
+    make_modernbert()
+    make_embedding_gemma()
+    make_nomic_bert()
+    make_mpnet()
+
+
+if __name__ == "__main__":
+    main()

@@ -215,6 +215,13 @@ TEST(PretrainedTokenizer, NamesWhatItCannotFollow) {
     t["normalizer"] = {{"type", "NFC"}};
     t["added_tokens"][2]["normalized"] = true;
   });
+  // Their ends may compose with a mark, or another character may become one of them.
+  for (const char* token : {"  x", "  <", " K ", "\xC3\xA9 "}) {
+    fails("qwen2", "key \"added_tokens.2.normalized\" must be false", [&](json& t) {
+      t["normalizer"] = {{"type", "NFC"}};
+      t["added_tokens"][2].update({{"content", token}, {"special", false}, {"normalized", true}});
+    });
+  }
   fails("qwen2", "have at most one token per row of the model, 264; found 266", [](json& t) {
     json token = t["added_tokens"][0];
     token["id"] = 265;

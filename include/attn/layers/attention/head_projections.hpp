@@ -32,6 +32,7 @@ struct MultiHeadAttentionOptions {
   double query_key_norm_eps = 1e-6;  ///< epsilon of these norms
   double softcap = 0;                ///< of scores; the softcap of a call takes precedence
   index_t window = -1;  ///< sliding window before the query, combined with the mask; -1: none
+  bool symmetric_window = false;  ///< the window hides keys that far after the query, too
   /// A learned sink for each head, as in gpt-oss: see AttentionOptions::sinks, which takes
   /// precedence in a call.
   bool sinks = false;

@@ -27,6 +27,7 @@ struct InputEmbeddingOptions {
   bool scale = false;            ///< multiply word embeddings by sqrt(d_model), before positions
   double factor = 1;             ///< and by this factor
   bool norm = false;             ///< layer norm of the sum
+  bool norm_bias = true;         ///< of the norm
   double layer_norm_eps = 1e-5;  ///< epsilon of the norm
   double dropout = 0;            ///< of the sum, only in calls that save for backward
 
@@ -83,7 +84,9 @@ class InputEmbedding {
     if (options.num_token_types > 0) {
       token_types = Embedding<T>(options.num_token_types, options.d_model);
     }
-    if (options.norm) norm = LayerNorm<T>(options.d_model, options.layer_norm_eps);
+    if (options.norm) {
+      norm = LayerNorm<T>(options.d_model, options.layer_norm_eps, options.norm_bias);
+    }
   }
 
   const InputEmbeddingOptions& options() const { return options_; }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -82,6 +83,20 @@ inline std::string check_model_type(const ConfigFile& config,
   config.fail("model_type", known.size() == 1 ? "be " + list : "be one of " + list, quote(type));
 }
 
+/// The entry of a table of types, in spans, for model_type. Throws ValueError if there is none.
+template <class Type, class Table>
+const Type& type_of(const ConfigFile& config, const Table& table) {
+  const auto name = config.get<std::string>("model_type");
+  std::string known;
+  for (const std::span<const Type> types : table) {
+    for (const Type& type : types) {
+      if (type.model_type == name) return type;
+      known.append(known.empty() ? "" : ", ").append(type.model_type);
+    }
+  }
+  config.fail("model_type", "be one of " + known, quote(name));
+}
+
 inline Activation activation_of(const ConfigFile& config, std::string_view key,
                                 const std::string& otherwise) {
   const std::string name = config.get<std::string>(key, otherwise);
@@ -116,31 +131,36 @@ inline constexpr std::string_view kKeysWithoutEffect[] = {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
     "_flash_attn_2_enabled", "_name_or_path", "_num_labels", "activation_dropout", "architectures",
     "attention_dropout", "attention_probs_dropout_prob", "attention_softmax_in_fp32", "attn_pdrop",
-    "author", "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token_id",
+    "author", "auto_map", "bad_words_ids", "begin_suppress_tokens", "bos_token", "bos_token_id",
     "cache_implementation", "cell", "chunk_size_feed_forward", "classif_dropout",
-    "classifier_dropout", "created_date", "cross_attention_hidden_size", "custom_pipelines",
-    "decoder_layerdrop", "decoder_start_token_id", "directionality", "diversity_penalty",
+    "classifier_activation", "classifier_bias", "classifier_dropout", "classifier_dropout_prob",
+    "classifier_pooling", "clf_pooling", "cls_token_id", "created_date",
+    "cross_attention_hidden_size", "custom_pipelines", "decoder_bias", "decoder_layerdrop",
+    "decoder_start_token_id", "deterministic_flash_attn", "directionality", "diversity_penalty",
     "do_sample", "dropout", "dtype", "early_stopping", "embd_pdrop", "embedding_dropout",
     "encoder_layerdrop", "encoder_no_repeat_ngram_size", "encoder_stride", "eod_token_id",
-    "eos_token_id", "eos_token_ids", "exponential_decay_length_penalty", "extra_pos_embeddings",
-    "finetuning_task", "force_bos_token_to_be_generated", "forced_bos_token_id",
-    "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout", "hidden_dropout_prob",
-    "id2label", "init_std", "initializer_factor", "initializer_range", "is_encoder_decoder",
-    "is_llama_config", "kobart_version", "label2id", "language", "layerdrop", "length_penalty",
-    "license", "max_length", "max_sequence_length", "min_length", "model_max_length", "model_type",
-    "n_special", "name", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
-    "num_return_sequences", "num_steps", "output_attentions", "output_hidden_states",
-    "output_past", "output_router_logits", "output_scores", "pad_token_id", "pooler_fc_size",
-    "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
-    "pre_trained", "predict_special_tokens", "prefix", "pretraining_tp", "problem_type",
-    "qa_dropout", "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty",
-    "replacing_rate", "resid_pdrop", "residual_dropout", "return_dict", "return_dict_in_generate",
-    "router_aux_loss_coef", "router_jitter_noise", "save_step",
-    "sbert_ce_default_activation_function", "scale_attention_softmax_in_fp32",
-    "sentence_transformers", "sep_token_id", "seq_classif_dropout", "structure",
+    "eos_token", "eos_token_id", "eos_token_ids", "exponential_decay_length_penalty",
+    "extra_pos_embeddings", "finetuning_task", "force_bos_token_to_be_generated",
+    "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout",
+    "hidden_dropout_prob", "id2label", "init_std", "initializer_cutoff_factor",
+    "initializer_factor", "initializer_range", "is_encoder_decoder", "is_llama_config",
+    "kobart_version", "label2id", "language", "layerdrop", "length_penalty", "license",
+    "mask_token", "mask_token_id", "max_length", "max_sequence_length", "min_length",
+    "mlp_dropout", "model_max_length", "model_type", "n_special", "name", "no_repeat_ngram_size",
+    "num_beam_groups", "num_beams", "num_labels", "num_return_sequences", "num_steps",
+    "output_attentions", "output_hidden_states", "output_past", "output_router_logits",
+    "output_scores", "pad_token", "pad_token_id", "pooler_fc_size", "pooler_num_attention_heads",
+    "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "pre_trained",
+    "predict_special_tokens", "prefix", "pretraining_tp", "problem_type", "qa_dropout",
+    "reference_compile", "remove_invalid_values", "reorder_and_upcast_attn",
+    "repad_logits_with_grad", "repetition_penalty", "replacing_rate", "resid_pdrop",
+    "residual_dropout", "return_dict", "return_dict_in_generate", "router_aux_loss_coef",
+    "router_jitter_noise", "save_step", "sbert_ce_default_activation_function",
+    "scale_attention_softmax_in_fp32", "sentence_transformers", "sep_token_id",
+    "seq_classif_dropout", "sparse_pred_ignore_index", "sparse_prediction", "structure",
     "student_decoder_layers", "student_encoder_layers", "summary_activation",
-    "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
-    "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
+    "summary_first_dropout", "summary_last_dropout", "summary_proj_to_labels", "summary_type",
+    "summary_use_proj", "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
     "tie_encoder_decoder", "tie_weights_", "tie_word_embeddings", "tokenizer_class", "top_k",
     "top_p", "torch_dtype", "torchscript", "training", "transformers.js_config",
     "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version", "use_bfloat16",

@@ -25,15 +25,7 @@ inline constexpr std::span<const DecoderType> kDecoderTypes[] = {
 
 /// The type of a folder. Throws ValueError if it is none of the table.
 inline const DecoderType& decoder_type_of(const ConfigFile& config) {
-  const auto name = config.get<std::string>("model_type");
-  std::string known;
-  for (const std::span<const DecoderType> types : kDecoderTypes) {
-    for (const DecoderType& type : types) {
-      if (type.model_type == name) return type;
-      known.append(known.empty() ? "" : ", ").append(type.model_type);
-    }
-  }
-  config.fail("model_type", "be one of " + known, quote(name));
+  return type_of<DecoderType>(config, kDecoderTypes);
 }
 
 /// Reorders the joint weight and bias of queries, keys and values: from key/value heads, each with

@@ -142,17 +142,11 @@ inline RotaryOptions rotary_of(const ConfigFile& config, const PretrainedOptions
   return result;
 }
 
-/// Window sizes per layer. With sliding_window n of a config, a token sees itself and n - 1 tokens
-/// before it; layer_types, or `slides`, selects the layers. null means none, and a missing key
-/// 4096, transformers' default.
+/// Window sizes per layer: layer_types, or `slides`, selects the layers that have this window.
 template <class F>
-std::vector<index_t> windows_of(const ConfigFile& config, index_t layers, bool has_window,
-                                F slides) {
+std::vector<index_t> windows_of_size(const ConfigFile& config, index_t layers, index_t window,
+                                     F slides) {
   std::vector<index_t> windows;
-  const index_t window = !has_window                      ? -1
-                         : config.has("sliding_window")   ? config.count("sliding_window") - 1
-                         : config.lacks("sliding_window") ? 4095
-                                                          : -1;
   std::vector<std::string> types;
   if (config.has("layer_types")) {
     types = config.texts("layer_types");
@@ -178,6 +172,18 @@ std::vector<index_t> windows_of(const ConfigFile& config, index_t layers, bool h
     windows.push_back(is_sliding ? window : -1);
   }
   return windows;
+}
+
+/// The same for sliding_window: with n, a token sees itself and n - 1 tokens before it. null means
+/// none, and a missing key 4096, transformers' default.
+template <class F>
+std::vector<index_t> windows_of(const ConfigFile& config, index_t layers, bool has_window,
+                                F slides) {
+  const index_t window = !has_window                      ? -1
+                         : config.has("sliding_window")   ? config.count("sliding_window") - 1
+                         : config.lacks("sliding_window") ? 4095
+                                                          : -1;
+  return windows_of_size(config, layers, window, slides);
 }
 
 }  // namespace detail

@@ -131,19 +131,31 @@ struct TokenizerTexts {
   }
 };
 
-inline void add_added_tokens(const ConfigFile& file, bool is_normal, TokenizerTexts& texts) {
+/// Whether a text in normalisation form C contains a token exactly where the text before does: the
+/// token is ASCII, holds nothing that other characters become, and its end composes with nothing.
+inline bool is_stable_in_nfc(std::string_view token) {
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  return !token.empty() && token.find_first_of("K`;") == token.npos &&
+         std::ranges::all_of(token, [](char c) { return static_cast<unsigned char>(c) < 0x80; }) &&
+         !is_letter(token.back()) && token.find_last_of("<=>") != token.size() - 1;
+}
+
+/// `is_nfc`: the only normalizer is form C.
+inline void add_added_tokens(const ConfigFile& file, bool is_normal, bool is_nfc,
+                             TokenizerTexts& texts) {
   if (!file.has("added_tokens")) return;
   for (const ConfigFile& token : file.objects("added_tokens")) {
-    const TokenEdges edges{.single_word = token.get<bool>("single_word", false),
-                           .lstrip = token.get<bool>("lstrip", false),
-                           .rstrip = token.get<bool>("rstrip", false)};
+    TokenEdges edges{.single_word = token.get<bool>("single_word", false),
+                     .lstrip = token.get<bool>("lstrip", false),
+                     .rstrip = token.get<bool>("rstrip", false)};
     const bool is_special = token.get<bool>("special", false);
-    if (is_normal && token.get<bool>("normalized", !is_special)) {
+    const auto content = token.get<std::string>("content");
+    edges.is_late = is_normal && token.get<bool>("normalized", !is_special);
+    if (edges.is_late && (is_special || !is_nfc || !is_stable_in_nfc(content))) {
       token.fail("normalized", "be false with a normalizer", "true");
     }
     const auto id = token.get<index_t>("id");
-    texts.add(token, token.get<std::string>("content"), id,
-              is_special ? TokenKind::control : TokenKind::user_defined);
+    texts.add(token, content, id, is_special ? TokenKind::control : TokenKind::user_defined);
     texts.edges[id] = edges;
   }
 }
@@ -186,8 +198,8 @@ inline TokenizerTexts bpe_texts(const ConfigFile& model, std::optional<index_t>&
 
 /// Checks and fills what remains once the model's own tokens are set.
 inline void finish_texts(const ConfigFile& file, const ConfigFile& model, index_t vocab_size,
-                         bool is_normal, TokenizerTexts& texts) {
-  add_added_tokens(file, is_normal, texts);
+                         bool is_normal, bool is_nfc, TokenizerTexts& texts) {
+  add_added_tokens(file, is_normal, is_nfc, texts);
   if (std::ssize(texts.tokens) < vocab_size) {
     texts.tokens.resize(static_cast<std::size_t>(vocab_size));
     texts.kinds.resize(static_cast<std::size_t>(vocab_size), TokenKind::unused);
@@ -212,7 +224,7 @@ inline Tokenizer byte_level_bpe_of(const ConfigFile& file, const ConfigFile& mod
   }
   TokenizerTexts texts = bpe_texts(model, vocabulary.unknown);
   const bool fuses = model.get<bool>("fuse_unk", false);
-  finish_texts(file, model, vocab_size, vocabulary.nfc, texts);
+  finish_texts(file, model, vocab_size, vocabulary.nfc, vocabulary.nfc, texts);
   vocabulary.tokens.assign(texts.tokens.begin(), texts.tokens.end());
   vocabulary.merges.assign(texts.merges.begin(), texts.merges.end());
   vocabulary.kinds = std::move(texts.kinds);
@@ -260,7 +272,7 @@ inline Tokenizer sentencepiece_of(const ConfigFile& file, const ConfigFile& mode
   }
   if (has_bytes && bytes != 256)
     model.fail("vocab", "have a token for each byte, such as <0x0A>", std::to_string(bytes));
-  finish_texts(file, model, vocab_size, file.has("normalizer"), texts);
+  finish_texts(file, model, vocab_size, file.has("normalizer"), false, texts);
   vocabulary.scores.resize(is_unigram ? texts.tokens.size() : 0);
   vocabulary.tokens.assign(texts.tokens.begin(), texts.tokens.end());
   vocabulary.merges.assign(texts.merges.begin(), texts.merges.end());

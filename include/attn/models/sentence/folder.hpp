@@ -58,27 +58,40 @@ inline Pooling pooling_of(const ConfigFile& config) {
   config.fail("pooling_mode", "be mean or cls", list_text(modes, "modes"));
 }
 
-inline void read_modules(const std::filesystem::path& folder, SentenceEncoderOptions& options,
-                         std::filesystem::path& transformer) {
+/// What a folder holds: settings, and the folders of the modules that have weights.
+struct SentenceFolder {
+  SentenceEncoderOptions options;
+  std::filesystem::path transformer;
+  std::vector<std::filesystem::path> dense;
+};
+
+inline void read_modules(const std::filesystem::path& folder, SentenceFolder& result) {
   std::error_code error;
   // Without the list: the mean of the transformer's output, the default of sentence-transformers.
   if (!std::filesystem::exists(folder / "modules.json", error)) return;
-  constexpr std::string_view kKinds[] = {"Transformer", "Pooling", "Normalize"};
   const auto modules = ConfigFile::list(folder / "modules.json");
   for (std::size_t i = 0; i < modules.size(); ++i) {
     const std::string kind = module_kind(modules[i]);
-    if (i >= std::size(kKinds) || kind != kKinds[i]) {
-      modules[i].fail("type", "be Transformer, Pooling and optionally Normalize, in this order",
+    const bool fits = i < 2 ? kind == (i == 0 ? "Transformer" : "Pooling")
+                            : !result.options.normalize && (kind == "Dense" || kind == "Normalize");
+    if (!fits) {
+      modules[i].fail("type",
+                      "be Transformer, Pooling, any number of Dense and optionally Normalize, in "
+                      "this order",
                       quote(kind));
     }
     const std::filesystem::path path = module_folder(folder, modules[i]);
-    if (i == 0) transformer = path;
-    if (i == 1) {
+    if (i == 0) {
+      result.transformer = path;
+    } else if (i == 1) {
       const ConfigFile config(path / "config.json");
-      options.pooling = pooling_of(config);
-      options.include_prompt = config.get<bool>("include_prompt", true);
+      result.options.pooling = pooling_of(config);
+      result.options.include_prompt = config.get<bool>("include_prompt", true);
+    } else if (kind == "Dense") {
+      result.dense.push_back(path);
+    } else {
+      result.options.normalize = true;
     }
-    if (i == 2) options.normalize = true;
   }
   if (modules.size() < 2) {
     throw ValueError(message("SentenceEncoder", quote((folder / "modules.json").string()),
@@ -101,18 +114,19 @@ inline void read_prompts(const std::filesystem::path& folder, SentenceEncoderOpt
   }
 }
 
-/// The settings of a folder; `transformer` becomes the folder of the transformer's own files.
-inline SentenceEncoderOptions sentence_options_of(const std::filesystem::path& folder,
-                                                  std::filesystem::path& transformer) {
-  SentenceEncoderOptions options;
-  transformer = folder;
-  read_modules(folder, options, transformer);
+inline SentenceFolder sentence_folder_of(const std::filesystem::path& folder) {
+  SentenceFolder result{.options = {}, .transformer = folder, .dense = {}};
+  read_modules(folder, result);
+  SentenceEncoderOptions& options = result.options;
+  const std::filesystem::path& transformer = result.transformer;
   read_prompts(folder, options);
   const ConfigFile limits = config_if_there(transformer / "sentence_bert_config.json"),
                    tokenizer = config_if_there(transformer / "tokenizer_config.json"),
                    config(transformer / "config.json");
   check_only(limits, "do_lower_case", false, "false");
-  options.max_tokens = config.count("max_position_embeddings", options.max_tokens);
+  // Older files of NomicBERT call it n_positions.
+  options.max_tokens =
+      config.count("max_position_embeddings", config.count("n_positions", options.max_tokens));
   if (limits.has("max_seq_length")) {
     options.max_tokens = (std::min)(options.max_tokens, limits.count("max_seq_length"));
   } else if (tokenizer.has("model_max_length")) {
@@ -127,7 +141,7 @@ inline SentenceEncoderOptions sentence_options_of(const std::filesystem::path& f
                              "accept at least 2 tokens, [CLS] and [SEP]",
                              std::to_string(options.max_tokens)));
   }
-  return options;
+  return result;
 }
 
 }  // namespace detail

@@ -51,7 +51,8 @@ inline std::string wordpiece_vocabulary(const ConfigFile& file) {
   return text;
 }
 
-/// From the text of a vocab.txt; the folder must request BERT's uncased tokenizer.
+/// From the text of a vocab.txt; the folder must request BERT's uncased tokenizer, with any special
+/// tokens (MPNet has RoBERTa's).
 inline WordPieceTokenizer wordpiece_of(const std::filesystem::path& folder,
                                        std::string_view vocabulary,
                                        const std::filesystem::path& path) {
@@ -59,7 +60,16 @@ inline WordPieceTokenizer wordpiece_of(const std::filesystem::path& folder,
   check_only(config, "do_lower_case", true, "true: cased models are not supported");
   check_only(config, "strip_accents", true, "true");
   check_only(config, "tokenize_chinese_chars", true, "true");
-  return WordPieceTokenizer(vocabulary, path.string());
+  WordPieceTokens tokens;
+  const auto read = [&](std::string_view key, std::string& token) {
+    token = named_token(config, key).value_or(token);
+  };
+  read("pad_token", tokens.pad);
+  read("unk_token", tokens.unknown);
+  read("cls_token", tokens.cls);
+  read("sep_token", tokens.sep);
+  read("mask_token", tokens.mask);
+  return WordPieceTokenizer(vocabulary, path.string(), tokens);
 }
 
 }  // namespace detail

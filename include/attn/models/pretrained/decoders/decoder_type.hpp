@@ -75,6 +75,13 @@ struct DecoderKeys {
   RotaryDefaults rotary = {};
 };
 
+/// Throws ValueError for more positions than check_positions() accepts.
+inline void check_config_positions(const ConfigFile& config, const GptOptions& options) {
+  check_positions(options, [&](const std::string& expected, const std::string& found) {
+    config.fail("max_position_embeddings", expected, found);
+  });
+}
+
 /// Options of a Llama-style decoder without biases: pre-norm RMS norms, a gated feed-forward,
 /// rotary embedding, grouped heads.
 inline GptOptions llama_style_options(const ConfigFile& config, const PretrainedOptions& given,
@@ -111,11 +118,7 @@ inline GptOptions llama_style_options(const ConfigFile& config, const Pretrained
   attention.separate_in_proj = true;
   attention.rotary = rotary_of(config, given, attention.head_dim, keys.rotary);
   options.max_positions = attention.rotary->max_positions;
-  if (given.max_positions == 0) {
-    check_positions(options, [&](const std::string& expected, const std::string& found) {
-      config.fail("max_position_embeddings", expected, found);
-    });
-  }
+  if (given.max_positions == 0) check_config_positions(config, options);
   return options;
 }
 

@@ -30,7 +30,13 @@ inline LoadOptions gemma2_names(const std::string& prefix = "model.") {
 
 namespace detail {
 
-inline GptOptions gemma_options(const ConfigFile& config, const PretrainedOptions& given) {
+/// Bert reads models whose tokens see those after them.
+inline void check_causal(const ConfigFile& config) {
+  check_only(config, "use_bidirectional_attention", false, "false");
+}
+
+/// What all kinds of Gemma share.
+inline GptOptions gemma_base_options(const ConfigFile& config, const PretrainedOptions& given) {
   GptOptions options = llama_style_options(
       config, given, {.activation_default = "gelu_pytorch_tanh", .tied = true, .head_dim = 256});
   options.scale_embedding = true;
@@ -42,13 +48,17 @@ inline GptOptions gemma_options(const ConfigFile& config, const PretrainedOption
   if (config.has("hidden_activation")) {
     options.layer.activation = activation_of(config, "hidden_activation", "");
   }
-  check_only(config, "use_bidirectional_attention", false, "false");
   return options;
+}
+
+inline GptOptions gemma_options(const ConfigFile& config, const PretrainedOptions& given) {
+  check_causal(config);
+  return gemma_base_options(config, given);
 }
 
 /// Options of Gemma 2 and Gemma 3 except for their windows.
 inline GptOptions gemma2_base_options(const ConfigFile& config, const PretrainedOptions& given) {
-  GptOptions options = gemma_options(config, given);
+  GptOptions options = gemma_base_options(config, given);
   options.layer.norm_behind = true;
   const double scalar = config.get<double>("query_pre_attn_scalar", 256);
   if (!(scalar > 0)) config.fail("query_pre_attn_scalar", "be positive", to_string(scalar));
@@ -57,6 +67,7 @@ inline GptOptions gemma2_base_options(const ConfigFile& config, const Pretrained
 }
 
 inline GptOptions gemma2_options(const ConfigFile& config, const PretrainedOptions& given) {
+  check_causal(config);
   GptOptions options = gemma2_base_options(config, given);
   options.layer.attention.softcap = config.get<double>("attn_logit_softcapping");
   options.logit_softcap = config.get<double>("final_logit_softcapping");
@@ -71,7 +82,7 @@ inline GptOptions gemma2_options(const ConfigFile& config, const PretrainedOptio
 }
 
 /// Every sliding_window_pattern-th layer sees all keys; the others have a rotary base of their own.
-inline GptOptions gemma3_options(const ConfigFile& config, const PretrainedOptions& given) {
+inline GptOptions gemma3_base_options(const ConfigFile& config, const PretrainedOptions& given) {
   GptOptions options = gemma2_base_options(config, given);
   set_query_key_norm(options);
   options.layer.attention.softcap = config.get<double>("attn_logit_softcapping", 0);
@@ -83,6 +94,11 @@ inline GptOptions gemma3_options(const ConfigFile& config, const PretrainedOptio
   set_rotary_of_kinds(options, config, given, {.theta = 1000000},
                       config.get<double>("rope_local_base_freq", 10000));
   return options;
+}
+
+inline GptOptions gemma3_options(const ConfigFile& config, const PretrainedOptions& given) {
+  check_causal(config);
+  return gemma3_base_options(config, given);
 }
 
 inline constexpr DecoderType kGemmaTypes[] = {
