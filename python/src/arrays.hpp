@@ -137,7 +137,8 @@ auto with_floats(const Array& x, std::string_view function, std::string_view nam
     case DType::F16:
       return f(attn::float16{});
     default:
-      throw_type(function, name, "hold float32, float64, bfloat16 or float16", python_name(x.dtype));
+      throw_type(function, name, "hold float32, float64, bfloat16 or float16",
+                 python_name(x.dtype));
   }
 }
 

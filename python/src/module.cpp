@@ -40,4 +40,8 @@ NB_MODULE(_attn, m) {
       "The instruction set in use; the environment variable ATTN_ISA selects a lower one.");
   attn_python::bind_attention(m);
   attn_python::bind_functions(m);
+  attn_python::bind_multi_head_attention(m);
+  attn_python::bind_files(m);
+  attn_python::bind_sentence_encoder(m);
+  attn_python::bind_language_model(m);
 }
