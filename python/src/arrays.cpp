@@ -104,11 +104,12 @@ class Library {
   std::array<nb::handle, 32> dtypes_{};
 };
 
+/// Not by an import, which could release the GIL while another thread waits for the static object.
+/// The package has imported numpy.
 Library& numpy() {
-  static Library library(nb::module_::import_("numpy"));
+  static Library library(nb::borrow(PyImport_AddModule("numpy")));
   return library;
 }
-/// Not an import, which could release the GIL while another thread waits for this static object.
 Library& torch() {
   static Library library(nb::borrow(PyImport_AddModule("torch")));
   return library;
@@ -353,8 +354,6 @@ Extents contiguous_strides(const Extents& shape) {
   }
   return strides;
 }
-
-void import_numpy() { numpy(); }
 
 Array read(nb::handle x, std::string_view function, std::string_view name) {
   Array array;

@@ -75,9 +75,6 @@ struct Array {
   nb::object object;                  ///< of Python, whose memory it is
 };
 
-/// Imports numpy. To be called once, before all others.
-void import_numpy();
-
 /// The argument `name` of `function`. Throws TypeError for anything but an array in this machine's
 /// memory, ValueError for a tensor of PyTorch whose gradient would be lost.
 Array read(nb::handle x, std::string_view function, std::string_view name);

@@ -5,7 +5,6 @@
 
 #include "attn/simd/isa.hpp"
 
-#include "arrays.hpp"
 #include "bindings.hpp"
 #include "threads.hpp"
 
@@ -29,7 +28,6 @@ void translate(const std::exception_ptr& error, void*) {
 
 NB_MODULE(_attn, m) {
   m.doc() = "Attention, Transformer layers and language models on CPUs.";
-  attn_python::import_numpy();
   nb::register_exception_translator(translate);
   m.def("set_num_threads", &attn_python::set_num_threads, nb::arg("threads"),
         "Sets the number of threads of calls that are given none.");
