@@ -72,10 +72,10 @@ AttentionCall::AttentionCall(nb::handle query, nb::handle key, nb::handle value,
                       x->array.shape.text()));
   }
   with_floats(q.array, function, "query", [](auto) {});
-  check_same_elements(v.array, k.array, function, "value", "key");
   const bool widens =
       q.array.dtype == DType::F32 && (k.array.dtype == DType::BF16 || k.array.dtype == DType::F16);
   if (!widens) check_same_elements(k.array, q.array, function, "key", "query");
+  check_same_elements(v.array, k.array, function, "value", "key");
 
   for (int axis = 0; axis < rank - 3; ++axis) leading.push_back(1);
   broadcast_leading(leading, q.array, function, "query");
