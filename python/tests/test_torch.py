@@ -19,8 +19,8 @@ def seed(rng):
     torch.manual_seed(int(rng.integers(2**31)))
 
 
-def tensors_of(dtype=torch.float32, kv_heads=4, requires_grad=False):
-    shapes = ((2, 4, 7, 8), (2, kv_heads, 9, 8), (2, kv_heads, 9, 6))
+def tensors_of(dtype=torch.float32, kv_heads=4, requires_grad=False, dim=8):
+    shapes = ((2, 4, 7, dim), (2, kv_heads, 9, dim), (2, kv_heads, 9, dim - 1))
     return [torch.randn(shape, dtype=dtype, requires_grad=requires_grad) for shape in shapes]
 
 
@@ -129,7 +129,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_gradcheck(case, kv_heads):
-    tensors = tensors_of(torch.float64, kv_heads, requires_grad=True)
+    tensors = tensors_of(torch.float64, kv_heads, requires_grad=True, dim=3)
 
     def function(*x):
         return attn.torch.scaled_dot_product_attention(*x, **CASES[case], enable_gqa=True)
@@ -139,7 +139,7 @@ def test_gradcheck(case, kv_heads):
 
 @pytest.mark.parametrize("shape", [(2, 4, 7, 9), (4, 1, 9), (7, 9), (2, 1, 1, 9), (1, 1, 7, 1)])
 def test_gradcheck_of_masks_sinks_and_slopes(shape):
-    tensors = tensors_of(torch.float64, requires_grad=True)
+    tensors = tensors_of(torch.float64, requires_grad=True, dim=3)
     mask = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     sinks, alibi = (torch.rand(4, dtype=torch.float64, requires_grad=True) for _ in range(2))
 
