@@ -184,19 +184,34 @@ bool records_gradient(nb::handle tensor) {
   return nb::cast<bool>(is_enabled());
 }
 
+[[noreturn]] void throw_tensor(nb::handle x, std::string_view function, std::string_view name) {
+  const auto text = [&](const char* attribute) {
+    const nb::object value = x.attr(attribute);
+    return nb::cast<std::string>(nb::str(value));
+  };
+  throw_type(function, name, "be a dense PyTorch tensor on the CPU",
+             attn::detail::join({text("layout"), ", ", text("dtype"), ", on ", text("device")}));
+}
+
 /// Reads a PyTorch tensor; returns false if it has no exchange table.
-bool read_tensor(nb::handle x, Array& array, std::string_view function, std::string_view name) {
+bool read_tensor(Array& array, std::string_view function, std::string_view name) {
   array.framework = Framework::torch;
+  nb::object& x = array.object;
   if (records_gradient(x)) {
     throw_value(function, name,
                 "not require a gradient, because it would be lost (attn.torch has the functions "
                 "with gradients; torch.no_grad() and detach() need none)",
                 "a tensor with requires_grad=True");
   }
+  // The imaginary part of a conjugate holds the opposite of its numbers.
+  if (nb::cast<bool>(x.attr("is_neg")())) x = x.attr("resolve_neg")();
   const ExchangeTable* table = exchange_table();
   if (table == nullptr) return false;
   dlpack::dltensor tensor;
-  if (table->view_of_object(x.ptr(), &tensor) != 0) nb::raise_python_error();
+  if (table->view_of_object(x.ptr(), &tensor) != 0) {
+    PyErr_Clear();
+    throw_tensor(x, function, name);
+  }
   set_view(array, tensor, function, name);
   return true;
 }
@@ -234,10 +249,11 @@ bool read_buffer(nb::handle x, Array& array, std::string_view function, std::str
   return true;
 }
 
-void read_dlpack(nb::handle x, Array& array, std::string_view function, std::string_view name) {
+void read_dlpack(Array& array, std::string_view function, std::string_view name) {
+  const nb::object& x = array.object;
   auto held = std::make_shared<nb::ndarray<nb::ro>>();
   const bool detached = array.framework == Framework::torch;
-  const nb::object source = detached ? nb::object(x.attr("detach")()) : nb::borrow(x);
+  const nb::object source = detached ? nb::object(x.attr("detach")()) : x;
   if (!nb::try_cast(source, *held, false)) throw_type(function, name, kExpected, found_text(x));
   dlpack::dltensor tensor;
   tensor.data = held->data_handle();
@@ -359,9 +375,13 @@ Array read(nb::handle x, std::string_view function, std::string_view name) {
   Array array;
   array.object = nb::borrow(x);
   const bool is_read =
-      is_tensor(x) ? read_tensor(x, array, function, name) : read_buffer(x, array, function, name);
-  if (!is_read) read_dlpack(x, array, function, name);
-  if (array.shape.product() == 0) array.data = kNothing;
+      is_tensor(x) ? read_tensor(array, function, name) : read_buffer(x, array, function, name);
+  if (!is_read) read_dlpack(array, function, name);
+  if (array.shape.product() == 0) {
+    array.data = kNothing;
+  } else if (array.data == nullptr) {
+    throw_type(function, name, "have memory", "none");
+  }
   return array;
 }
 

@@ -78,6 +78,24 @@ def test_buffers():
     numpy.testing.assert_array_equal(attn.softmax(memoryview(given)), found)
 
 
+def test_objects_with_dlpack_alone(rng):
+    class Wrapped:
+        def __init__(self, x):
+            self.x = x
+
+        def __dlpack__(self, **options):
+            return self.x.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.x.__dlpack_device__()
+
+    x = rng.standard_normal((3, 8)).astype(numpy.float32)
+    for given in (x, x[:, ::2], x.T):
+        found = attn.softmax(Wrapped(given))
+        assert isinstance(found, numpy.ndarray)
+        numpy.testing.assert_array_equal(found, attn.softmax(given))
+
+
 def test_big_memory_is_not_copied(rng):
     """A call on 512 MB, all of which but one row repeats by strides of 0."""
     row = rng.standard_normal((1, 1, 1, 64)).astype(numpy.float32)
