@@ -53,12 +53,13 @@ def attention(q, k, v, attn_mask=None, is_causal=False, scale=None, window=None,
 
 
 def assert_close(found, arrays, **options):
-    """At most twice the error of the plain formula in the element type of `found`, and the last bits
-    of its largest element."""
-    exact, _ = attention(*arrays, **options)
-    kind = numpy.float64 if found.dtype == numpy.float64 else numpy.float32
+    """At most twice the error of the plain formula in the type of its sums, and the last bits of its
+    largest element."""
+    is_double = found.dtype == numpy.float64
+    exact, _ = attention(*arrays, **options, dtype=numpy.longdouble if is_double else numpy.float64)
+    kind = numpy.float64 if is_double else numpy.float32
     plain, _ = attention(*arrays, **options, dtype=kind)
     limit = 2 * abs(plain - exact).max(initial=0)
-    limit += 4 * numpy.finfo(found.dtype).eps * abs(exact).max(initial=0) + 1e-300
-    error = abs(found.astype(numpy.float64) - exact).max(initial=0)
+    limit += 8 * numpy.finfo(found.dtype).eps * abs(exact).max(initial=0) + 1e-300
+    error = abs(found.astype(exact.dtype) - exact).max(initial=0)
     assert error <= limit, f"error {error}, limit {limit}, {[x.shape for x in arrays]}, {options}"
