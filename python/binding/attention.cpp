@@ -251,9 +251,9 @@ constexpr const char* kDocumentation =
     R"(softmax(scale query key^T + masks) value, head by head.
 
 Shapes are PyTorch's: query (.., num_heads, q_len, head_dim), key (.., num_kv_heads, kv_len,
-head_dim), value (.., num_kv_heads, kv_len, head_dim_v); 2 axes are one head. Leading axes broadcast.
-Nothing is copied where the last stride is 1. Returns (.., num_heads, q_len, head_dim_v) of the
-caller's framework; rows without a visible key are 0.
+head_dim), value (.., num_kv_heads, kv_len, head_dim_v); 2 axes are one head. Leading axes
+broadcast. Nothing is copied where the last stride is 1. Returns (.., num_heads, q_len, head_dim_v)
+of the caller's framework; rows without a visible key are 0.
 
 attn_mask     bool (True keeps) or float (added), broadcasts to (.., num_heads, q_len, kv_len)
 dropout_p     probability of dropping a weight; dropout_seed makes it reproducible

@@ -46,8 +46,8 @@ struct Operand {
 /// Splits an array of at least 3 axes, or of 2 without heads.
 Operand operand_of(Array array);
 
-/// The strides of the axes `leading` in an array of this shape, which may lack the first of them and
-/// broadcasts where its extent is 1.
+/// The strides of the axes `leading` in an array of this shape, which may lack the first of them
+/// and broadcasts where its extent is 1.
 Extents leading_strides(const Extents& leading, const Extents& shape, const Extents& strides);
 
 /// A call with its arguments read. Leading axes, those before the heads, broadcast.

@@ -1,8 +1,10 @@
 """The seed of random cases, printed on top: ATTN_TEST_SEED repeats a run."""
 
+import json
 import os
 import pathlib
 import random
+import struct
 
 import numpy
 import pytest
@@ -13,6 +15,18 @@ DATA = pathlib.Path(__file__).resolve().parents[2] / "tests" / "data"
 
 def pytest_report_header():
     return f"ATTN_TEST_SEED={SEED}"
+
+
+def write_safetensors(path, tensors):
+    """`tensors`: (dtype, shape, bytes) by name."""
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        offsets = [len(data), len(data) + len(content)]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+        data += content
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
 
 
 @pytest.fixture

@@ -41,7 +41,9 @@ def attention(q, k, v, attn_mask=None, is_causal=False, scale=None, window=None,
                 else:
                     s = s + mask.astype(dtype)
             s = numpy.where(visible, s, -numpy.inf)
-            scores = s if sinks is None else numpy.column_stack([s, numpy.full(q_len, sinks[h], dtype)])
+            scores = s
+            if sinks is not None:
+                scores = numpy.column_stack([s, numpy.full(q_len, sinks[h], dtype)])
             top = scores.max(axis=1, initial=-numpy.inf)
             shift = numpy.where(numpy.isfinite(top), top, 0)
             total = numpy.exp(scores - shift[:, None]).sum(axis=1)
@@ -53,8 +55,8 @@ def attention(q, k, v, attn_mask=None, is_causal=False, scale=None, window=None,
 
 
 def assert_close(found, arrays, **options):
-    """At most twice the error of the plain formula in the type of its sums, and the last bits of its
-    largest element."""
+    """At most twice the error of the plain formula in the type of its sums, and the last bits of
+    its largest element."""
     is_double = found.dtype == numpy.float64
     exact, _ = attention(*arrays, **options, dtype=numpy.longdouble if is_double else numpy.float64)
     kind = numpy.float64 if is_double else numpy.float32

@@ -22,7 +22,8 @@ LAYOUTS = {
     "transposed": lambda x: numpy.ascontiguousarray(x.swapaxes(2, 3)).swapaxes(2, 3),
     "Fortran": numpy.asfortranarray,
     "read-only": lambda x: numpy.frombuffer(x.tobytes(), x.dtype).reshape(x.shape),
-    "misaligned": lambda x: numpy.frombuffer(b"0" + x.tobytes(), x.dtype, offset=1).reshape(x.shape),
+    "misaligned":
+        lambda x: numpy.frombuffer(b"0" + x.tobytes(), x.dtype, offset=1).reshape(x.shape),
 }
 
 

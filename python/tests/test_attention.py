@@ -1,6 +1,7 @@
 """scaled_dot_product_attention against the definition in double precision."""
 
 import itertools
+import os
 import threading
 
 import attn
@@ -25,8 +26,9 @@ def random_arrays(rng, batch=2, heads=4, kv_heads=4, q_len=9, kv_len=17, dim=8, 
     return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
 
 
-def check(arrays, options, gqa=True):
-    out, lse = attn.scaled_dot_product_attention(*arrays, **options, enable_gqa=gqa, return_lse=True)
+def check(arrays, options):
+    out, lse = attn.scaled_dot_product_attention(
+        *arrays, **options, enable_gqa=True, return_lse=True)
     assert out.dtype == arrays[0].dtype
     assert_close(out, arrays, **options)
     numpy.testing.assert_allclose(lse, attention(*arrays, **options)[1], rtol=2e-5, atol=2e-5)
@@ -98,11 +100,12 @@ def test_fewer_and_more_axes(rng):
     same(attn.scaled_dot_product_attention(q[0], k[0], v[0], is_causal=True), whole[0])
     same(attn.scaled_dot_product_attention(q[0, 0], k[0, 0], v[0, 0], is_causal=True), whole[0, 0])
     folded = [x.reshape(2, 3, *x.shape[1:]) for x in (q, k, v)]
-    same(attn.scaled_dot_product_attention(*folded, is_causal=True), whole.reshape(2, 3, *whole.shape[1:]))
+    unfolded = whole.reshape(2, 3, *whole.shape[1:])
+    same(attn.scaled_dot_product_attention(*folded, is_causal=True), unfolded)
     # Axes that do not fold into one.
     turned = [x.swapaxes(0, 1) for x in folded]
     out, lse = attn.scaled_dot_product_attention(*turned, is_causal=True, return_lse=True)
-    same(out, whole.reshape(2, 3, *whole.shape[1:]).swapaxes(0, 1))
+    same(out, unfolded.swapaxes(0, 1))
     assert lse.shape == (3, 2, 4, 9)
     # A mask and lengths of leading axes.
     mask, lengths = rng.random((2, 3, 1, 9, 17)) < 0.7, rng.integers(1, 18, (2, 3))
@@ -234,6 +237,19 @@ def test_other_threads_run_meanwhile(rng):
         count += 1
     # While a call holds the GIL the loop is never entered again.
     assert count > 100
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork()")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_computes(rng):
+    """As workers of PyTorch's DataLoader do, after the parent has used threads."""
+    arrays = random_arrays(rng, batch=3, q_len=200, kv_len=300)
+    expected = attn.scaled_dot_product_attention(*arrays, threads=2)
+    child = os.fork()
+    if child == 0:
+        found = attn.scaled_dot_product_attention(*arrays, threads=2)
+        os._exit(0 if (found == expected).all() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_calls_from_several_threads(rng):

@@ -1,27 +1,14 @@
 """load(): safetensors and .npy."""
 
-import json
-import struct
-
 import attn
 import numpy
 import pytest
-from conftest import DATA
-
-
-def write(path, entries):
-    header, data = {}, b""
-    for name, (dtype, shape, content) in entries.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(content)]}
-        data += content
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-    return path
+from conftest import DATA, write_safetensors
 
 
 def test_types(tmp_path, rng):
-    kinds = {"F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1",
-             "U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1", "C64": "c8"}
+    kinds = {"F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2",
+             "I8": "i1", "U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1", "C64": "c8"}
     arrays = {name: rng.integers(0, 100, (2, 3)).astype(kind) for name, kind in kinds.items()}
     entries = {name: (name, x.shape, x.tobytes()) for name, x in arrays.items()}
     wide = rng.standard_normal((2, 3)).astype(numpy.float32)
@@ -31,7 +18,7 @@ def test_types(tmp_path, rng):
     entries["F8"] = ("F8_E4M3", (2,), b"\1\2")
     entries["scalar"] = ("F32", (), numpy.float32(2).tobytes())
     entries["empty"] = ("F32", (0, 3), b"")
-    found = attn.load(write(tmp_path / "a.safetensors", entries))
+    found = attn.load(write_safetensors(tmp_path / "a.safetensors", entries))
     assert list(found) == sorted(entries)
     for name, x in arrays.items():
         assert found[name].dtype == x.dtype
@@ -45,7 +32,8 @@ def test_types(tmp_path, rng):
 
 
 def test_views_outlive_the_dict_and_the_file(tmp_path):
-    path = write(tmp_path / "a.safetensors", {"x": ("F32", (2,), numpy.ones(2, "f4").tobytes())})
+    ones = numpy.ones(2, numpy.float32)
+    path = write_safetensors(tmp_path / "a.safetensors", {"x": ("F32", (2,), ones.tobytes())})
     x = attn.load(path)["x"]
     path.unlink()
     assert not x.flags.owndata and not x.flags.writeable
@@ -72,4 +60,4 @@ def test_errors(tmp_path):
     with pytest.raises(ValueError, match="path must end with"):
         attn.load(tmp_path / "model.bin")
     with pytest.raises(ValueError, match="booleans of 0 and 1"):
-        attn.load(write(tmp_path / "b.safetensors", {"x": ("BOOL", (1,), b"\2")}))
+        attn.load(write_safetensors(tmp_path / "b.safetensors", {"x": ("BOOL", (1,), b"\2")}))

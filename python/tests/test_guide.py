@@ -8,8 +8,9 @@ import re
 import pytest
 
 GUIDE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "python.md"
-PROGRAMS = re.findall(r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"),
-                      re.DOTALL | re.MULTILINE)
+PROGRAM_AND_OUTPUT = re.compile(
+    r"^```python\n(.*?)^```\n\n```\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PROGRAMS = PROGRAM_AND_OUTPUT.findall(GUIDE.read_text(encoding="utf-8"))
 
 
 def test_guide_has_programs():

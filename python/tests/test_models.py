@@ -2,22 +2,18 @@
 
 import json
 import shutil
-import struct
 import threading
 
 import attn
 import numpy
 import pytest
-from conftest import DATA
+from conftest import DATA, write_safetensors
 
 
-def write_safetensors(path, tensors):
-    header, offset = {}, 0
-    for name, x in tensors.items():
-        header[name] = {"dtype": "F32", "shape": x.shape, "data_offsets": [offset, offset + x.nbytes]}
-        offset += x.nbytes
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(x.tobytes() for x in tensors.values()))
+CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
+    "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 
 
 def tiny_llama(folder, chat=False):
@@ -30,9 +26,7 @@ def tiny_llama(folder, chat=False):
             token.update(content=name, special=True)
         (folder / "tokenizer_config.json").write_text(json.dumps({
             "bos_token": names[0], "eos_token": names[1],
-            "chat_template": "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' "
-                             "+ message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
-                             "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"}))
+            "chat_template": CHATML}))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     vocab, width, inner, kv = 267, 16, 24, 8
     config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": vocab,
@@ -47,8 +41,8 @@ def tiny_llama(folder, chat=False):
     def random(*shape):
         return rng.standard_normal(shape).astype(numpy.float32) * numpy.float32(0.5)
 
-    tensors = {"model.embed_tokens.weight": random(vocab, width), "lm_head.weight": random(vocab, width),
-               "model.norm.weight": 1 + random(width)}
+    tensors = {"model.embed_tokens.weight": random(vocab, width),
+               "lm_head.weight": random(vocab, width), "model.norm.weight": 1 + random(width)}
     for n in range(2):
         layer = f"model.layers.{n}."
         tensors |= {
@@ -61,8 +55,60 @@ def tiny_llama(folder, chat=False):
             layer + "mlp.gate_proj.weight": random(inner, width),
             layer + "mlp.up_proj.weight": random(inner, width),
             layer + "mlp.down_proj.weight": random(width, inner)}
-    write_safetensors(folder / "model.safetensors", tensors)
+    write_safetensors(folder / "model.safetensors",
+                      {name: ("F32", x.shape, x.tobytes()) for name, x in tensors.items()})
     return folder
+
+
+def as_gguf(folder, path):
+    """The model of tiny_llama() as a GGUF file, by the package gguf."""
+    gguf = pytest.importorskip("gguf")
+    config = json.loads((folder / "config.json").read_text())
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_rope_dimension_count(config["head_dim"])
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    added = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    tokens = {**tokenizer["model"]["vocab"], **added}
+    special = {token["id"] for token in tokenizer["added_tokens"] if token["special"]}
+    names = sorted(tokens, key=tokens.get)
+    writer.add_token_list(names)
+    writer.add_token_types([
+        gguf.TokenType.CONTROL if n in special
+        else gguf.TokenType.USER_DEFINED if name in added else gguf.TokenType.NORMAL
+        for n, name in enumerate(names)])
+    merges = tokenizer["model"]["merges"]
+    writer.add_token_merges([x if isinstance(x, str) else " ".join(x) for x in merges])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_add_bos_token(False)
+    renamed = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+               "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+               "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+               "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+               "model.embed_tokens": "token_embd", "lm_head": "output",
+               "model.norm": "output_norm", "model.layers.": "blk."}
+    for name, x in attn.load(folder / "model.safetensors").items():
+        heads = {"q_proj": 4, "k_proj": 2}.get(name.split(".")[-2])
+        if heads:  # GGUF rotates neighbours, Hugging Face halves
+            x = x.reshape(heads, 2, -1, x.shape[1]).swapaxes(1, 2).reshape(x.shape)
+        for old, new in renamed.items():
+            name = name.replace(old, new)
+        writer.add_tensor(name, numpy.ascontiguousarray(x))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 @pytest.fixture
@@ -87,7 +133,8 @@ def test_sentence_options():
     encoder = attn.SentenceEncoder(str(DATA / "sentence_encoder/cls"))
     vectors = encoder.encode(["one", "two"], normalize=True, batch_size=1)
     numpy.testing.assert_allclose((vectors**2).sum(1), 1, rtol=1e-5)
-    assert attn.SentenceEncoder(DATA / "sentence_encoder/cls", weights="int8").encode(["one"]).shape[0] == 1
+    coded = attn.SentenceEncoder(DATA / "sentence_encoder/cls", weights="int8")
+    numpy.testing.assert_allclose(coded.encode(["one"], normalize=True), vectors[:1], atol=0.05)
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         encoder.encode(["one"], batch_size=0)
     with pytest.raises(ValueError, match="prompt must be one of"):
@@ -111,9 +158,18 @@ def test_generation(folder):
     assert repr(answer).startswith("GeneratedText(")
 
 
+def test_gguf_has_the_answers_of_the_folder(folder, tmp_path):
+    path = as_gguf(folder, tmp_path / "tiny.gguf")
+    expected = attn.LanguageModel(folder).generate("hello", 12, log_probabilities=True)
+    found = attn.LanguageModel(str(path)).generate("hello", 12, log_probabilities=True)
+    assert found.ids == expected.ids
+    numpy.testing.assert_allclose(found.log_probabilities, expected.log_probabilities, rtol=1e-4)
+
+
 def test_a_continued_session_has_the_same_answers(folder):
-    prompts = ["The cat sat on the mat and looked at the dog", "The cat sat on the mat and ran away",
-               "Another", "Another text that is longer than all that came before it"]
+    prompts = ["The cat sat on the mat and looked at the dog",
+               "The cat sat on the mat and ran away", "Another",
+               "Another text that is longer than all that came before it"]
     kept = attn.LanguageModel(folder)
     for prompt in prompts + prompts[::-1]:
         fresh = attn.LanguageModel(folder).generate(prompt, 10)

@@ -80,9 +80,10 @@ def test_beside_pytorch(rng, batch_first, other, appends, dtype):
         query, memory = query.transpose(0, 1), memory.transpose(0, 1)
     for mask in masks:
         # PyTorch wants both masks of one type.
-        is_float = mask is not None and mask.is_floating_point()
-        hidden = torch.zeros(3, 6, dtype=kind).masked_fill(padding, -torch.inf) if is_float else padding
-        wide = [x.double() if x is not None and x.is_floating_point() else x for x in (hidden, mask)]
+        hidden, wide = padding, (padding, mask)
+        if mask is not None and mask.is_floating_point():
+            hidden = torch.zeros(3, 6, dtype=kind).masked_fill(padding, -torch.inf)
+            wide = (hidden.double(), mask.double())
         for average in (True, False):
             found, weights = ours(query, memory, memory, hidden, True, mask, average)
             expected, expected_weights = exact(

@@ -48,14 +48,14 @@ def test_values(dtype, mask, gqa):
             for name, x in options.items()}
     expected = F.scaled_dot_product_attention(*(x.double() for x in tensors), **wide)
     assert found.dtype == dtype and found.shape == expected.shape
-    torch.testing.assert_close(found.double(), expected, rtol=tolerance(dtype), atol=tolerance(dtype))
+    limit = tolerance(dtype)
+    torch.testing.assert_close(found.double(), expected, rtol=limit, atol=limit)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_functions(dtype):
-    x, weight, bias = torch.randn(2, 3, 8, dtype=dtype), torch.randn(5, 8, dtype=dtype), torch.randn(
-        5, dtype=dtype)
-    norm = torch.randn(8, dtype=dtype)
+    x, weight, bias, norm = (
+        torch.randn(shape, dtype=dtype) for shape in ((2, 3, 8), (5, 8), (5,), (8,)))
     pairs = [
         (attn.linear(x, weight, bias), F.linear(x.double(), weight.double(), bias.double())),
         (attn.softmax(x, 1), x.double().softmax(1)),

@@ -1,4 +1,4 @@
-"""MultiheadAttention with the constructor, parameters and results of torch.nn.MultiheadAttention."""
+"""MultiheadAttention: torch.nn.MultiheadAttention for inference, with its names."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ class MultiheadAttention:
     ) -> None:
         name = _dtype_name(dtype)
         if name not in _MODULES:
-            raise TypeError(f"[MultiheadAttention] dtype must be one of {', '.join(_MODULES)}; found {name}.")
+            known = ", ".join(_MODULES)
+            raise TypeError(f"[MultiheadAttention] dtype must be one of {known}; found {name}.")
         self.embed_dim, self.num_heads = embed_dim, num_heads
         self.dropout, self.batch_first = dropout, batch_first
-        self._module = _MODULES[name](
+        self._module: Any = _MODULES[name](
             embed_dim, num_heads, bias, add_bias_kv, add_zero_attn, kdim, vdim)
 
     @classmethod
@@ -64,7 +65,8 @@ class MultiheadAttention:
         return result
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Copies arrays under PyTorch's names. Raises ValueError, and changes nothing, unless all fit."""
+        """Copies arrays under PyTorch's names. Raises ValueError, and changes nothing, unless all
+        fit."""
         self._module.load_state_dict(dict(state_dict))
 
     def state_dict(self) -> dict[str, Any]:
@@ -93,7 +95,8 @@ class MultiheadAttention:
                 key_padding_mask = key_padding_mask[None]
         wanted = "none" if not need_weights else "average" if average_attn_weights else "heads"
         result, weights = self._module.forward(
-            query, key, value, key_padding_mask, attn_mask, is_causal, wanted, self.batch_first, threads)
+            query, key, value, key_padding_mask, attn_mask, is_causal, wanted, self.batch_first,
+            threads)
         if unbatched:
             result = result.squeeze(axis)
             weights = None if weights is None else weights[0]

@@ -41,16 +41,15 @@ def scaled_dot_product_attention(
     offset: int | Literal["top_left", "bottom_right"] = "top_left",
     dropout_seed: int | None = None,
 ) -> Tensor:
-    """attn.scaled_dot_product_attention with gradients of query, key, value, a float mask, sinks and
-    alibi. Runs on torch.get_num_threads() threads; torch.manual_seed() determines dropout unless
-    dropout_seed is given. An operator of PyTorch, which torch.compile() keeps whole.
+    """attn.scaled_dot_product_attention with gradients of query, key, value, a float mask, sinks
+    and alibi. Runs on torch.get_num_threads() threads; torch.manual_seed() determines dropout
+    unless dropout_seed is given. An operator of PyTorch, which torch.compile() keeps whole.
     """
     if dropout_p > 0 and dropout_seed is None:
         dropout_seed = int(torch.randint(2**62, ()))
     options: tuple[Any, ...] = (dropout_p, is_causal, scale, enable_gqa)
-    tensors = (query, key, value, attn_mask, sinks, alibi)
-    records = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    if not records and not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and not _records_gradient(
+            query, key, value, attn_mask, sinks, alibi):
         return _attn.scaled_dot_product_attention(
             query, key, value, attn_mask, *options, window=window, softcap=softcap, sinks=sinks,
             alibi=alibi, key_lengths=key_lengths, offset=offset, dropout_seed=dropout_seed,
@@ -84,6 +83,15 @@ def replace_sdpa() -> Iterator[None]:
         yield
     finally:
         functional.scaled_dot_product_attention = original
+
+
+def _records_gradient(*tensors: Tensor | None) -> bool:
+    if not torch.is_grad_enabled():
+        return False
+    for x in tensors:
+        if x is not None and x.requires_grad:
+            return True
+    return False
 
 
 def _expanded(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
