@@ -451,7 +451,13 @@ Result make(Framework framework, DType dtype, const Extents& shape) {
     PyTuple_SetItem(extents.ptr(), axis, PyLong_FromSsize_t(shape[axis]));
   }
   Result result;
-  result.object = library.empty()(extents, nb::arg("dtype") = library.dtype(dtype));
+  if (framework == Framework::torch) {
+    static nb::handle cpu = library.attribute("device")("cpu").release();  // not the default device
+    result.object =
+        library.empty()(extents, nb::arg("dtype") = library.dtype(dtype), nb::arg("device") = cpu);
+  } else {
+    result.object = library.empty()(extents, nb::arg("dtype") = library.dtype(dtype));
+  }
   Array written;
   if (framework == Framework::numpy) {
     read_buffer(result.object, written, "attn", "the result");

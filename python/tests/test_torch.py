@@ -122,6 +122,14 @@ def test_other_tensors_are_type_errors(change):
         attn.scaled_dot_product_attention(change(q), k, v)
 
 
+def test_results_lie_on_the_cpu_whatever_the_default_device_is():
+    q, k, v = tensors_of()
+    expected = attn.scaled_dot_product_attention(q, k, v)
+    with torch.device("meta"):
+        found = attn.scaled_dot_product_attention(q, k, v)
+    assert torch.equal(found, expected)
+
+
 def test_negated_views():
     x = torch.randn(3, 4, dtype=torch.complex64).conj().imag
     assert x.is_neg()
