@@ -15,6 +15,7 @@ MASKS = {
     "float": lambda rng, shape: rng.standard_normal(shape),
     "keys": lambda rng, shape: rng.random((1, 1, 1, shape[3])) < 0.7,
     "queries and keys": lambda rng, shape: rng.standard_normal(shape[2:]),
+    "keys alone": lambda rng, shape: rng.random(shape[3]) < 0.7,
     "heads": lambda rng, shape: rng.random(shape[1:]) < 0.7,
 }
 

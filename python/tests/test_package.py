@@ -2,9 +2,20 @@
 
 import ast
 import importlib.resources
+import pathlib
+import re
 
 import attn
 from attn import _attn
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def test_version_is_that_of_the_library():
+    cmake = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
+    assert re.search(r"^  VERSION (\S+)$", cmake, re.MULTILINE)[1] == attn.__version__
+    project = (ROOT / "python/pyproject.toml").read_text(encoding="utf-8")
+    assert f'version = "{attn.__version__}"' in project
 
 
 def stub():
