@@ -27,49 +27,70 @@ struct GatheredKeys {
     const index_t blocks = positions.extent(2), head = b / blocks;
     return {head / num_kv_heads, head % num_kv_heads, b % blocks};
   }
+
+  // Not inlined, so that calls without lists inline only the question whether there are any.
+
+  /// Lengths of batch row b.
+  ATTN_COLD SequenceLengths sequence(index_t b) const {
+    const Row at = row(b);
+    return {b, (std::min)(block, q_len - at.block * block), count(at)};
+  }
+  /// Index of query i in q and out.
+  ATTN_COLD Shape<4> query_index(index_t b, index_t h, index_t i) const {
+    const Row at = row(b);
+    return {at.b, at.kv_head * heads_per_kv_head + h, at.block * block + i, 0};
+  }
+  index_t head(index_t b, index_t h) const { return query_index(b, h, 0)[1]; }
+
+  /// The j-th key of the list, by its index among those given.
+  struct Key {
+    index_t b, kv_head, j;
+  };
+  __attribute__((noinline)) Key key(index_t b, index_t j) const {
+    const Row at = row(b);
+    return {at.b, at.kv_head, position(at, j) - first_key};
+  }
+
+  /// The part of the list that all parts of a mask except the dense ones keep for query i.
+  ATTN_COLD KeyRange keys_seen(const Mask& mask, const QueryOffset& offset, index_t b,
+                               index_t i) const {
+    const Row at = row(b);
+    const KeyRange seen =
+        detail::keys_seen(mask, offset, {at.b, q_len, kv_len, first_key}, at.block * block + i);
+    const index_t n = count(at), begin = find(at, 0, n, first_key + seen.begin);
+    return {begin, find(at, begin, n, first_key + seen.end)};
+  }
+
+ private:
   index_t position(const Row& at, index_t j) const {
     return positions(at.b, positions.extent(1) == 1 ? 0 : at.kv_head, at.block, j);
   }
 
-  index_t head(index_t b, index_t h) const { return row(b).kv_head * heads_per_kv_head + h; }
-  index_t query(index_t b, index_t i) const { return row(b).block * block + i; }
-  /// Number of queries.
-  index_t queries(index_t b) const { return (std::min)(block, q_len - row(b).block * block); }
-  /// Number of keys.
-  index_t count(index_t b) const {
-    const Row at = row(b);
-    index_t begin = 0, end = positions.extent(3);
-    while (begin < end) {
-      const index_t middle = begin + (end - begin) / 2;
+  /// The first of the list's keys [from, end) at or after a position; `end` if there is none.
+  index_t find(const Row& at, index_t from, index_t end, index_t wanted) const {
+    while (from < end) {
+      const index_t middle = from + (end - from) / 2;
+      if (position(at, middle) < wanted) {
+        from = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    return from;
+  }
+
+  /// Number of keys: those before the -1 that fill up the list.
+  index_t count(const Row& at) const {
+    index_t from = 0, end = positions.extent(3);
+    while (from < end) {
+      const index_t middle = from + (end - from) / 2;
       if (position(at, middle) < 0) {
         end = middle;
       } else {
-        begin = middle + 1;
+        from = middle + 1;
       }
     }
-    return begin;
-  }
-  /// Lengths of the call's own batch row.
-  SequenceLengths lengths(index_t b) const { return {row(b).b, q_len, kv_len, first_key}; }
-
-  /// The keys of the list at the given positions.
-  KeyRange within(index_t b, KeyRange given) const {
-    const Row at = row(b);
-    const index_t n = count(b);
-    const auto first = [&](index_t from, index_t position_at_least) {
-      index_t end = n;
-      while (from < end) {
-        const index_t middle = from + (end - from) / 2;
-        if (position(at, middle) < position_at_least) {
-          from = middle + 1;
-        } else {
-          end = middle;
-        }
-      }
-      return from;
-    };
-    const index_t begin = first(0, given.begin);
-    return {begin, first(begin, given.end)};
+    return from;
   }
 };
 

@@ -77,7 +77,7 @@ struct AttentionProblem {
   bool scattered() const { return paged() || gathered; }
 
   SequenceLengths lengths(index_t b) const {
-    if (gathered) return {b, gathered.queries(b), gathered.count(b)};
+    if (gathered) return gathered.sequence(b);
     const auto &q_starts = options.cu_seqlens_q, &k_starts = options.cu_seqlens_k;
     const index_t q_len = q_starts ? q_starts(b + 1) - q_starts(b) : scores[2];
     if (!k_starts) return {b, q_len, scores[3], options.first_key};
@@ -106,10 +106,8 @@ struct AttentionProblem {
     return detail::position(options.mask, options.offset, lengths(b), i);
   }
   KeyRange keys_seen(index_t b, index_t i) const {
-    if (!gathered) return detail::keys_seen(options.mask, options.offset, lengths(b), i);
-    const KeyRange seen =
-        detail::keys_seen(options.mask, options.offset, gathered.lengths(b), gathered.query(b, i));
-    return gathered.within(b, {options.first_key + seen.begin, options.first_key + seen.end});
+    if (gathered) return gathered.keys_seen(options.mask, options.offset, b, i);
+    return detail::keys_seen(options.mask, options.offset, lengths(b), i);
   }
 
   /// The smallest range of the given keys that contains keys_seen() of every query of the batch
@@ -200,15 +198,15 @@ struct AttentionProblem {
   /// Index of the j-th given key in k and v.
   Shape<4> key_index(index_t b, index_t kv_head, index_t j) const {
     if (gathered) {
-      const GatheredKeys::Row row = gathered.row(b);
-      return stored_index(row.b, row.kv_head, gathered.position(row, j) - options.first_key);
+      const GatheredKeys::Key key = gathered.key(b, j);
+      return stored_index(key.b, key.kv_head, key.j);
     }
     return stored_index(b, kv_head, j);
   }
 
   /// Index of query i in q and out.
   Shape<4> row(index_t b, index_t h, index_t i) const {
-    if (gathered) return {gathered.row(b).b, gathered.head(b, h), gathered.query(b, i), 0};
+    if (gathered) return gathered.query_index(b, h, i);
     const auto& starts = options.cu_seqlens_q;
     return starts ? Shape<4>{0, h, starts(b) + i, 0} : Shape<4>{b, h, i, 0};
   }

@@ -14,10 +14,11 @@ template <class T>
 void finalize_rows(ForwardTask<T>& task, RowState<T>* kept_states) {
   const AttentionProblem<T>& problem = task.problem;
   const index_t b = task.block.b;
-  const bool is_final = static_cast<bool>(problem.functors.prob);
+  const bool has_sinks = static_cast<bool>(problem.options.sinks),
+             is_final = static_cast<bool>(problem.functors.prob);
   for (QueryRow<T>& row : task.rows.all()) {
-    const T sink = problem.sink(b, row.h);
-    const bool has_sink = sink != kMinusInf<T>;
+    const T sink = has_sinks ? problem.sink(b, row.h) : kMinusInf<T>;
+    const bool has_sink = has_sinks && sink != kMinusInf<T>;
     // Only masks make a row empty. A row with visible keys whose scores are all -inf gives NaN.
     if (row.state.row_sum == T{0} && !has_sink && sees_key(problem, task.kernels.rows, b, row)) {
       row.state.row_sum = std::numeric_limits<T>::quiet_NaN();
