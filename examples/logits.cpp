@@ -140,10 +140,10 @@ void run(Options o) {
     return std::find(types.begin(), types.end(), type) != types.end();
   };
   const bool sees = type == "vit", translates = is_one_of({"bart", "t5", "mt5"}),
-             encodes = is_one_of({"bert", "distilbert", "roberta", "xlm-roberta", "camembert",
-                                  "mpnet", "electra", "albert", "modernbert", "nomic_bert",
-                                  "eurobert"}) ||
-                       config.get<bool>("use_bidirectional_attention", false);
+             encodes =
+                 is_one_of({"bert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet",
+                            "electra", "albert", "modernbert", "nomic_bert", "eurobert"}) ||
+                 config.get<bool>("use_bidirectional_attention", false);
   const auto refuse = [&](bool is_given, const std::string& option, const std::string& kinds) {
     if (!is_given) return;
     throw examples::UsageError(option + " is for " + kinds + "; found model_type " + type);
