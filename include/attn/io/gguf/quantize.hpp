@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attn/io/gguf/blocks.hpp"
+#include "attn/io/stored_elements.hpp"
 
 ATTN_NAMESPACE_BEGIN
 

@@ -58,8 +58,8 @@ template <class T>
 inline void layer_norm_row(index_t n, const T* from, const T* weight, const T* bias, T eps, T* to,
                            bool past_caches) {
   using V = Vec<T>;
-  auto [mean, variance] = mean_and_variance(n, from, true);
-  T scale = T{1} / std::sqrt(variance + eps);
+  const MeanAndVariance<T> given = mean_and_variance(n, from, true);
+  T mean = given.mean, scale = T{1} / std::sqrt(given.variance + eps);
   if (detail::needs_shrinking(mean, scale)) {
     if (const T s = detail::shrink_row(n, from, to, true); s > T{0}) {
       from = to;
