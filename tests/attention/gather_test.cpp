@@ -201,7 +201,9 @@ TYPED_TEST(GatherTest, AgreesWithAMaskInLongCalls) {
           {.mask = causal(), .gather = lists, .gather_block = block, .execution = {.isa = isa}});
       const auto masked = scaled_dot_product_attention(
           q, k, v, {.mask = causal() & keep_mask(listed), .execution = {.isa = isa}});
-      EXPECT_EQ(attn_test::unlike(gathered, masked), "") << name(isa);
+      // Outputs are means of thousands of values, which cancel: their roundings are those of v.
+      EXPECT_EQ(
+          attn_test::difference(to_array(gathered), to_array(masked), attn_test::near(v), isa), "");
     }
   }
 }
