@@ -23,8 +23,8 @@ inline bool needs_shrinking(const RowMoments<T>& row) {
 
 /// Puts shrunk copies of the rows that need it into `copies`.
 template <class T>
-ATTN_COLD void shrink_rows(const detail::NormBackwardProblem<T>& problem,
-                                 RowMoments<T>* moments, T* copies) {
+ATTN_COLD void shrink_rows(const detail::NormBackwardProblem<T>& problem, RowMoments<T>* moments,
+                           T* copies) {
   const index_t rows = problem.x.extent(0), n = problem.x.extent(1);
   for (index_t i = 0; i < rows; ++i) {
     if (!needs_shrinking(moments[i])) continue;
