@@ -346,7 +346,8 @@ TEST(GgufArchitectures, KeysOfRotaryEmbeddingsByKindOfLayer) {
   gemma.number("attention.sliding_window", 4);
   gemma.set("attention.sliding_window_pattern", std::uint32_t{2});
   gemma.set("rope.scaling.attn_factor", 1.5f);
-  for (const auto& rotary : LanguageModel(gemma.save()).gpt().options().rotary) {
+  const LanguageModel gemma_model(gemma.save());
+  for (const auto& rotary : gemma_model.gpt().options().rotary) {
     EXPECT_EQ(rotary->scaling.attention_factor, 1.5);
   }
   // OLMo 3 without a pattern: every fourth layer has no window, and there are two layers.
