@@ -79,6 +79,20 @@ elseif(MODE STREQUAL "find_package")
 elseif(MODE STREQUAL "pkg_config")
   build_by_pkg_config("${prefix}/${LIBDIR}/pkgconfig")
 
+elseif(MODE STREQUAL "deb")
+  # A Debian package, unpacked elsewhere.
+  configure("${ATTN_SOURCE_DIR}" "${build_dir}_attn"
+    -D ATTN_BUILD_TESTS=OFF -D ATTN_BUILD_BENCHMARKS=OFF -D ATTN_BUILD_EXAMPLES=OFF)
+  file(REMOVE_RECURSE "${build_dir}_deb")
+  run(${CMAKE_CPACK_COMMAND} --config "${build_dir}_attn/CPackConfig.cmake" -G DEB -B "${build_dir}_deb")
+  file(GLOB package "${build_dir}_deb/libattn-dev_*_all.deb")
+  execute_process(COMMAND "${DPKG_DEB}" --field "${package}" Depends OUTPUT_VARIABLE depends COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT depends MATCHES "libeigen3-dev.*nlohmann-json3-dev.*libutf8proc-dev")
+    message(FATAL_ERROR "the package depends on: ${depends}")
+  endif()
+  run("${DPKG_DEB}" --extract "${package}" "${build_dir}_deb/root")
+  build_and_run(find_package -D "CMAKE_PREFIX_PATH=${build_dir}_deb/root/usr")
+
 elseif(MODE STREQUAL "add_subdirectory")
   set(fetch OFF)
   if(LIBRARY STREQUAL "compiled")  # one library by each of the two ways
