@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <span>
 #include <vector>
 
@@ -101,19 +102,9 @@ bool has_finite_scale(const std::byte* block) {
 
 /// Whether quantize_gguf() supports this type.
 constexpr bool can_quantize(GgufType type) {
-  switch (type) {
-    case GgufType::F32:
-    case GgufType::F16:
-    case GgufType::BF16:
-    case GgufType::Q8_0:
-    case GgufType::Q4_0:
-    case GgufType::Q4_1:
-    case GgufType::Q5_0:
-    case GgufType::Q5_1:
-      return true;
-    default:
-      return false;
-  }
+  constexpr GgufType kTypes[] = {GgufType::F32,  GgufType::F16,  GgufType::BF16, GgufType::Q8_0,
+                                 GgufType::Q4_0, GgufType::Q4_1, GgufType::Q5_0, GgufType::Q5_1};
+  return std::find(std::begin(kTypes), std::end(kTypes), type) != std::end(kTypes);
 }
 
 /// Quantises `values`, which must be finite for quantised types, into blocks. Throws ValueError for
