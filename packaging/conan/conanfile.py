@@ -46,13 +46,14 @@ class AttnConan(ConanFile):
         self.info.clear()
 
     def package(self):
-        copy(self, "*.hpp", os.path.join(self.source_folder, "include"), os.path.join(self.package_folder, "include"))
-        copy(self, "*.inc", os.path.join(self.source_folder, "include"), os.path.join(self.package_folder, "include"))
+        for pattern in ("*.hpp", "*.inc"):
+            copy(self, f"include/{pattern}", self.source_folder, self.package_folder)
         copy(self, "LICENSE", self.source_folder, os.path.join(self.package_folder, "licenses"))
 
     def package_info(self):
         system = bool(self.options.system_dependencies)
-        for name, needs in (("attn", ["eigen::eigen"]), ("io", ["attn", "nlohmann_json::nlohmann_json"]),
+        for name, needs in (("attn", ["eigen::eigen"]),
+                            ("io", ["attn", "nlohmann_json::nlohmann_json"]),
                             ("text", ["io", "utf8proc::utf8proc"])):
             component = self.cpp_info.components[name]
             component.set_property("cmake_target_name", f"attn::{name}")

@@ -96,6 +96,22 @@ TEST(Pretrained, EveryDecoderTypeHasTheLogitsAndTokensOfTransformers) {
   }
 }
 
+// 2^40 experts without an element.
+TEST(Pretrained, EmptyTensorsOfAllExpertsAreRefused) {
+  const TempFolder folder;
+  std::string header = R"({"a.experts.gate_up_proj":{"dtype":"F32","shape":[1099511627776,0,2],)"
+                       R"("data_offsets":[0,0]}})";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  const std::uint64_t size = header.size();
+  std::ofstream(folder / "model.safetensors", std::ios::binary)
+      .write(reinterpret_cast<const char*>(&size), sizeof size)
+      .write(header.data(), std::ssize(header));
+  const SafetensorsFolder file(folder.path());
+  EXPECT_TRUE(contains(
+      error_of<ShapeError>([&] { detail::ExpertsFile(file, detail::kGptOssTypes[0].fused); }),
+      "must not be empty"));
+}
+
 TEST(Pretrained, ConfigsBecomeOptions) {
   const auto mistral = gpt_options_of(ConfigFile(kPretrained / "mistral" / "config.json"));
   EXPECT_EQ(mistral.windows, (std::vector<index_t>{4, 4}));

@@ -86,14 +86,11 @@ inline GgufTensor gguf_tensor(const GgufFile& file, const GgufPart& part,
   if (part.rows != GgufRows::all) {
     GgufTensor tensor = file.tensor(part.tensor);
     const index_t all = tensor.shape.empty() ? 0 : tensor.shape[0], rows = shape[0];
-    const index_t begin = part.rows == GgufRows::first  ? 0
-                          : part.rows == GgufRows::last ? all - rows
-                                                        : all - 2 * rows;
+    const index_t from_end = part.rows == GgufRows::last_but_one ? 2 * rows : rows;
     std::vector<index_t> whole(shape.begin(), shape.end());
-    whole[0] = begin < 0 || begin + rows > all
-                   ? (part.rows == GgufRows::last_but_one ? 2 : 1) * rows
-                   : all;
+    whole[0] = (std::max)(all, from_end);
     file.check(part.tensor, whole);
+    const index_t begin = part.rows == GgufRows::first ? 0 : all - from_end;
     const std::size_t bytes = tensor.bytes.size() / static_cast<std::size_t>(all);
     tensor.bytes = tensor.bytes.subspan(static_cast<std::size_t>(begin) * bytes,
                                         static_cast<std::size_t>(rows) * bytes);

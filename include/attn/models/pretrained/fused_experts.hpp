@@ -44,18 +44,19 @@ inline void decode_mxfp4(std::span<const std::byte> blocks, std::span<const std:
 /// up_proj and down_proj, and their biases. It refers to the folder.
 class ExpertsFile {
  public:
-  /// Throws ShapeError for a tensor of all experts with another rank, or an odd number of outputs
-  /// of gate and up.
+  /// Throws ShapeError for a tensor of all experts that is empty or has another rank, or an odd
+  /// number of outputs of gate and up.
   ExpertsFile(const SafetensorsFolder& folder, const FusedExperts& fused)
       : folder_(folder), fused_(fused) {
     for (const std::string& name : folder.names()) {
+      // Whether the name has this end; the scales belong to their blocks.
       const auto add = [&](std::string_view end, bool is_gate_up, bool is_bias) {
         if (end.empty()) return false;
-        if (name.ends_with(end)) return add_tensor(name, end, is_gate_up, is_bias, false);
-        if (is_bias || !name.ends_with(std::string(end) + "_blocks")) {
-          return !is_bias && name.ends_with(std::string(end) + "_scales");
-        }
-        return add_tensor(name, std::string(end) + "_blocks", is_gate_up, is_bias, true);
+        const std::string blocks = concat(end, "_blocks"), scales = concat(end, "_scales");
+        const bool is_whole = name.ends_with(end), is_blocks = name.ends_with(blocks);
+        if (is_whole) add_tensor(name, end, is_gate_up, is_bias, false);
+        if (is_blocks) add_tensor(name, blocks, is_gate_up, is_bias, true);
+        return is_whole || is_blocks || name.ends_with(scales);
       };
       if (!add(fused.gate_up, true, false) && !add(fused.down, false, false) &&
           !add(fused.gate_up_bias, true, true) && !add(fused.down_bias, false, true)) {
@@ -145,12 +146,14 @@ class ExpertsFile {
     return tensor.replace(tensor.rfind("_blocks"), std::string::npos, "_scales");
   }
 
-  bool add_tensor(const std::string& name, std::string_view end, bool is_gate_up, bool is_bias,
+  void add_tensor(const std::string& name, std::string_view end, bool is_gate_up, bool is_bias,
                   bool is_mxfp4) {
     const std::vector<index_t>& all = folder_.shape(name);
     const auto fail = [&](std::string_view expected) {
       throw ShapeError(stored(name, all).error("load", expected, shape_text(all)));
     };
+    // Else a small file could ask for a large number of experts.
+    if (size_of(all) == 0) fail("not be empty");
     if (is_mxfp4) {
       if (all.size() != 4 || all[3] != 16) fail("have shape (num_experts, out, in / 32, 16)");
     } else if (all.size() != (is_bias ? 2 : 3)) {
@@ -177,7 +180,6 @@ class ExpertsFile {
         add("down_proj", 0, 1, outputs);
       }
     }
-    return true;
   }
 
   /// The bytes of the part's expert in a tensor of all experts.

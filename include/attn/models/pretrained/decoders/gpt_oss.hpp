@@ -22,6 +22,9 @@ inline GptOptions gpt_oss_options(const ConfigFile& config, const PretrainedOpti
   options.layer.experts = experts_of(config, "intermediate_size", true);
   options.layer.experts.bias = true;
   options.layer.experts.glu_limit = config.get<double>("swiglu_limit", 7);
+  if (!(options.layer.experts.glu_limit > 0)) {
+    config.fail("swiglu_limit", "be positive", attn::to_string(options.layer.experts.glu_limit));
+  }
   options.layer.experts.glu_offset = 1;
   // Other spellings of num_experts_per_tok and of the trained length of yarn.
   check_only(config, "experts_per_token", options.layer.experts.experts_per_token,
