@@ -191,7 +191,7 @@ TYPED_TEST(BlockMaskTest, HasTheBitsOfItsFunctorInLongCalls) {
 
 TYPED_TEST(BlockMaskTest, HasTheSameBitsInAnyBatch) {
   using T = TypeParam;
-  for (std::uint64_t n = 0; n < 30; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(30); ++n) {
     Random random(n + 2000);
     AttentionDraw<T> call(random, 200000);
     call.options.dropout = 0;  // which drops other keys in another batch row
@@ -319,7 +319,7 @@ TYPED_TEST(BlockMaskTest, HasTheGradientsOfItsFunctorInLongCalls) {
 
 /// Gradients against nested loops in double.
 TEST(BlockMask, HasTheGradientsOfTheReference) {
-  for (std::uint64_t n = 0; n < 20; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(20); ++n) {
     Random random(n + 5000);
     AttentionDraw<double> call(random, 60000);
     const Squares squares(random);
@@ -433,7 +433,7 @@ TEST(BlockMask, HasTheBitsOfItsFunctorInStorageOfAnyKind) {
 
 /// The table is what the functor says of each pair.
 TEST(BlockMask, ClassifiesEveryBlock) {
-  for (std::uint64_t n = 0; n < 50; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(50); ++n) {
     Random random(n + 7000);
     const Squares squares(random);
     const Shape<4> shape{random.integer(1, 2), random.integer(1, 3), random.integer(1, 300),

@@ -31,7 +31,7 @@ class RecordingExecutor final : public Executor {
 };
 
 TEST(Explain, ThePlanIsTheOneThatRuns) {
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(draw);
     const AttentionDraw<float> call(random, 4000000);
     SCOPED_TRACE(random.trace() + ": " + call.text());
@@ -63,7 +63,7 @@ TEST(Explain, ThePlanIsTheOneThatRuns) {
 }
 
 TEST(Explain, BlocksAreThoseOfBruteForce) {
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(draw);
     const AttentionDraw<float> call(random);
     SCOPED_TRACE(random.trace() + ": " + call.text());

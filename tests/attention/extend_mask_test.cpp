@@ -35,7 +35,7 @@ TEST(ExtendMask, TheBiasOfAHiddenKeyMayBeNaN) {
 }
 
 TEST(ExtendMask, IsTheBiasOfTheWholeMask) {
-  for (std::uint64_t draw = 0; draw < 75; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(75); ++draw) {
     Random random(draw);
     AttentionDraw<float> call(random, 100000);
     call.options.alibi_slopes.clear();  // these two are no part of a mask

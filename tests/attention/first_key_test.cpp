@@ -39,7 +39,7 @@ TYPED_TEST_SUITE(FirstKeyTest, Types);
 /// The reference is told nothing of first_key: it has all keys, and a mask that hides the first.
 TYPED_TEST(FirstKeyTest, IsAMaskThatHidesTheKeysBefore) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(150); ++draw) {
     Random random(draw);
     AttentionDraw<T> whole(random, 150000);
     if (whole.options.first_key > 0) continue;

@@ -150,7 +150,7 @@ TYPED_TEST(KvCacheTest, AWindowIsTheSlidingWindowOverEverything) {
 
 TYPED_TEST(KvCacheTest, HoldsTheLastPositionsInOrder) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 50; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(50); ++draw) {
     Random random(100 + draw);
     SCOPED_TRACE(random.trace());
     const Sequence<T> sequence(random, 200);
@@ -189,7 +189,7 @@ TYPED_TEST(KvCacheTest, HoldsTheLastPositionsInOrder) {
 
 TYPED_TEST(KvCacheTest, AppendsViewsOfAnyStrides) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 20; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(20); ++draw) {
     Random random(200 + draw);
     SCOPED_TRACE(random.trace());
     const Sequence<T> sequence(random, 6);

@@ -133,7 +133,7 @@ TYPED_TEST(LinearAttentionTest, EveryRuleInGuardedMemory) {
   using T = TypeParam;
   using W = Wider<T>;
   const std::vector<Index> sizes = {1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 97};
-  for (std::uint64_t draw = 0; draw < 100; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(100); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     const Index dk = random.pick(sizes), dv = random.pick(sizes);
@@ -169,7 +169,7 @@ TYPED_TEST(LinearAttentionTest, EveryRuleInGuardedMemory) {
 
 TYPED_TEST(LinearAttentionTest, PiecesGiveTheBitsOfTheWhole) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 20; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(20); ++draw) {
     Random random(1000 + draw);
     SCOPED_TRACE(random.trace());
     auto in = draw_operands<T>(random, 24, 70);

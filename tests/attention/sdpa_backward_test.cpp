@@ -84,7 +84,7 @@ std::vector<std::pair<std::string, const Array<T>*>> all_of(const Gradients<T>& 
 }
 
 TEST(SdpaBackward, AgreesWithCentralDifferences) {
-  for (std::uint64_t n = 0; n < 60; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(60); ++n) {
     Random random(n);
     auto draw = AttentionDraw<double>(random, 60000);
     SCOPED_TRACE(random.trace() + ": " + draw.text());
@@ -146,7 +146,7 @@ std::map<std::string, const Array<T>*> by_name(const Gradients<T>& g) {
 /// all cancels, and too few rounding errors are left to take the largest of.
 TEST(SdpaBackward, HasAtMostTwiceTheErrorOfTheNaiveFormula) {
   std::size_t compared = 0;
-  for (std::uint64_t n = 100; n < 160; ++n) {
+  for (std::uint64_t n = 100; n < 100 + attn_test::draws(60); ++n) {
     Random random(n);
     const auto draw = AttentionDraw<float>(random, 60000);
     SCOPED_TRACE(random.trace() + ": " + draw.text());
@@ -182,7 +182,7 @@ TEST(SdpaBackward, HasAtMostTwiceTheErrorOfTheNaiveFormula) {
 TEST(SdpaBackward, SameBitsOnAnyThreadsAndInAnyBatch) {
   const ThreadExecutor three(3);
   const attn::SerialExecutor one;
-  for (std::uint64_t n = 200; n < 230; ++n) {
+  for (std::uint64_t n = 200; n < 200 + attn_test::draws(30); ++n) {
     Random random(n);
     const auto draw = AttentionDraw<float>(random, 4000000);
     SCOPED_TRACE(random.trace() + ": " + draw.text());
@@ -209,7 +209,7 @@ TEST(SdpaBackward, SameBitsOnAnyThreadsAndInAnyBatch) {
 }
 
 TEST(SdpaBackward, NanOfHiddenKeysReachesNoGradient) {
-  for (std::uint64_t n = 300; n < 320; ++n) {
+  for (std::uint64_t n = 300; n < 300 + attn_test::draws(20); ++n) {
     Random random(n);
     AttentionDraw<double> draw(random, 200000);
     const auto [batch, heads, q_len, kv_len] = draw.scores();
@@ -243,7 +243,7 @@ TEST(SdpaBackward, NanOfHiddenKeysReachesNoGradient) {
 /// those of the hidden keys are 0.
 TEST(SdpaBackward, NanOfKeysThatNobodySeesChangesNothing) {
   using Mask = ReferenceOptions::Mask;
-  for (std::uint64_t n = 0; n < 60; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(60); ++n) {
     Random random(n);
     AttentionDraw<float> draw(random, 200000);
     const auto [batch, heads, q_len, kv_len] = draw.scores();

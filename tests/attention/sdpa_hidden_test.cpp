@@ -62,7 +62,7 @@ int poison_random_calls(Wanted wanted) {
   constexpr T inf = std::numeric_limits<T>::infinity();
   constexpr T nan = std::numeric_limits<T>::quiet_NaN();
   int positions = 0;
-  for (std::uint64_t draw = 0; draw < 250; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(250); ++draw) {
     Random random(draw);
     AttentionDraw<T> call(random, 150000);
     call.options.mean_of_masked_row = false;  // a mean sees everything
@@ -253,7 +253,7 @@ TYPED_TEST(SdpaHiddenTest, KeysAfterTheLastCausalQueryAreNeverRead) {
 /// Values of both signs and many sizes: whatever order they are added in shows.
 TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitOfFewRows) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     const Index q_len = random.integer(2, 5), kv_len = q_len + random.integer(0, 700);

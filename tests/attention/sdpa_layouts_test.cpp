@@ -151,7 +151,7 @@ Tensor4<T> in_pages(const Tensor4<T>& x, const Tensor2<index_t>& table, index_t 
 
 TYPED_TEST(SdpaLayoutsTest, PagesHaveTheBitsOfContiguousKeys) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 25; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(25); ++draw) {
     Random random(draw);
     const index_t batch = random.integer(1, 3), kv_heads = random.integer(1, 2),
                   heads = kv_heads * random.integer(1, 4),

@@ -69,7 +69,7 @@ TYPED_TEST(SdpaSameBitsTest, OnAnyNumberOfThreads) {
 
 TYPED_TEST(SdpaSameBitsTest, InAnyBatch) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(draw);
     AttentionDraw<T> call(random, 150000);
     call.options.dropout = 0;  // which drops other keys in another batch row
@@ -98,7 +98,7 @@ TYPED_TEST(SdpaSameBitsTest, InAnyBatch) {
 
 TYPED_TEST(SdpaSameBitsTest, AtAnyStrides) {
   using T = TypeParam;
-  for (std::uint64_t draw = 500; draw < 560; ++draw) {
+  for (std::uint64_t draw = 500; draw < 500 + attn_test::draws(60); ++draw) {
     Random random(draw);
     const AttentionDraw<T> call(random, 150000);
     SCOPED_TRACE(random.trace() + ": " + call.text());
@@ -222,7 +222,7 @@ TYPED_TEST(SdpaSameBitsTest, FromManyThreadsAtOnce) {
 TYPED_TEST(SdpaSameBitsTest, WithAWorkspaceUsedForOtherCallsBefore) {
   using T = TypeParam;
   Workspace workspace;
-  for (std::uint64_t draw = 700; draw < 730; ++draw) {
+  for (std::uint64_t draw = 700; draw < 700 + attn_test::draws(30); ++draw) {
     Random random(draw);
     const AttentionDraw<T> call(random, 100000);
     SCOPED_TRACE(random.trace() + ": " + call.text());

@@ -71,7 +71,7 @@ Array<W> reference_scores(const AttentionDraw<T>& call, ScoreStage stage,
 
 TYPED_TEST(SdpaScoresTest, RandomCalls) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 100; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(100); ++draw) {
     Random random(draw);
     const AttentionDraw<T> call(random);
     const auto stage =

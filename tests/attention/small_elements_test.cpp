@@ -113,7 +113,7 @@ TYPED_TEST_SUITE(SmallElementsTest, Mixtures);
 TYPED_TEST(SmallElementsTest, TheBitsOfFloatAttentionOnWhatIsStoredRoundedOnce) {
   using EQ = typename TypeParam::OfQueries;
   using EK = typename TypeParam::OfKeys;
-  for (std::uint64_t draw = 0; draw < 120; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(120); ++draw) {
     Random random(draw);
     AttentionDraw<float> call(random, 200000);
     SCOPED_TRACE(random.trace() + ": " + call.text());
@@ -208,7 +208,7 @@ ReferenceResult<float> attend_to(const KvCache<float>& cache, const AttentionDra
 
 TEST(SmallCaches, WithinTheErrorOfFloatOnWhatIsHeld) {
   int calls = 0;
-  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(150); ++draw) {
     Random random(1000 + draw);
     AttentionDraw<float> call(random, 200000);
     if (call.options.first_key > 0) continue;
@@ -362,7 +362,7 @@ TEST(SmallCaches, SameBitsForThreadsBatchAndChunks) {
 
 TEST(SmallCaches, WindowsTruncationAndReorderingKeepRowsAndScales) {
   for (DType element : kSmall) {
-    for (std::uint64_t draw = 0; draw < 30; ++draw) {
+    for (std::uint64_t draw = 0; draw < attn_test::draws(30); ++draw) {
       Random random(200 + draw);
       SCOPED_TRACE(random.trace());
       const auto k = random.array<float>({2, 2, 90, 17}), v = random.array<float>({2, 2, 90, 9});

@@ -135,7 +135,7 @@ void compare(Random& random, index_t vocab_size, const BeamSearchOptions& option
 }
 
 TEST(BeamSearch, AWideBeamFindsTheBestOfAllSequences) {
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     BeamSearchOptions options{.num_beams = 81, .max_new_tokens = random.integer(1, 5)};
@@ -146,7 +146,7 @@ TEST(BeamSearch, AWideBeamFindsTheBestOfAllSequences) {
 }
 
 TEST(BeamSearch, ANarrowBeamIsAPlainSearch) {
-  for (std::uint64_t draw = 0; draw < 200; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(200); ++draw) {
     Random random(1000 + draw);
     SCOPED_TRACE(random.trace());
     BeamSearchOptions options{.num_beams = random.integer(1, 6),

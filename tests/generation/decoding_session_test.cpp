@@ -305,7 +305,7 @@ TEST(GptSession, AWindowOfNothingTakesNoRoom) {
 /// windows of layers, angles that follow from the length, packed weights.
 TEST(GptSession, AFewTokensHaveTheBitsOfOneAtATime) {
   index_t most = 0;
-  for (std::uint64_t draw = 0; draw < 24; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(24); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     GptOptions options{

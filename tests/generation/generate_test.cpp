@@ -41,7 +41,7 @@ Tokens continuation(Tokens history, const GenerationOptions& options, std::uint3
 }
 
 TEST(Generate, EveryRowIsItsPromptsContinuation) {
-  for (std::uint64_t draw = 0; draw < 200; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(200); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     const index_t batch = random.integer(1, 5), prompt_len = random.integer(1, 6);

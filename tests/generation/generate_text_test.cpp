@@ -178,7 +178,7 @@ TEST(GenerateText, SpeculationChangesNoBit) {
   attn_test::TinyLlama other(8);
   const attn_test::TempFolder folder;
   const LanguageModel small(other.save(folder)), int8 = tiny_model_of(ActivationFormat::int8);
-  for (std::uint64_t draw = 0; draw < 40; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(40); ++draw) {
     attn_test::Random random(draw);
     const LanguageModel& model = draw % 2 == 0 ? tiny_model() : int8;
     SCOPED_TRACE(random.trace());

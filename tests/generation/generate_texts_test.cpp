@@ -25,7 +25,7 @@ LanguageModel tiny_model_with(ActivationFormat activations, std::uint64_t seed =
 TEST(GenerateTexts, GivesEachConversationWhatItGetsAlone) {
   const LanguageModel exact = tiny_model_with(ActivationFormat::exact),
                       int8 = tiny_model_with(ActivationFormat::int8);
-  for (std::uint64_t draw = 0; draw < 40; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(40); ++draw) {
     attn_test::Random random(draw);
     SCOPED_TRACE(random.trace());
     const LanguageModel& model = draw % 2 == 0 ? exact : int8;

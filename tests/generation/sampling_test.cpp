@@ -106,7 +106,7 @@ TEST(LikeliestToken, IsArgmaxOfLogitsThatLeaveOne) {
 }
 
 TEST(Sampler, FrequenciesAreTheProbabilities) {
-  for (std::uint64_t draw = 0; draw < 30; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(30); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     auto logits = random.tensor<float, 1>({12}, 2);
@@ -206,7 +206,7 @@ TEST(AdjustLogits, DryGrowsWithTheRepetition) {
 
 /// By comparing every end with every earlier place.
 TEST(AdjustLogits, ContinuationsAreThoseOfPlainLoops) {
-  for (std::uint64_t draw = 0; draw < 300; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(300); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     std::vector<index_t> ids(static_cast<std::size_t>(random.integer(0, 40)));

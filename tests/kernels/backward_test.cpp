@@ -132,7 +132,7 @@ TEST(NormBackward, RowsOfOneNumber) {
 
 // d_x of rows whose sum of squares overflows, against long double; ordinary rows beside them.
 TEST(NormBackward, LargeFiniteRows) {
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     const attn::index_t n = random.pick<attn::index_t>({2, 7, 16, 33, 257}), rows = 4;
@@ -253,7 +253,7 @@ TEST(CrossEntropy, AgreesWithItsFormulaAndCentralDifferences) {
 /// Gradients of parts, each divided by the whole batch's weight of targets that count, are the
 /// whole batch's, and so is the sum of the losses.
 TEST(CrossEntropy, PartsOfABatchAddUpToIt) {
-  for (std::uint64_t n = 0; n < 20; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(20); ++n) {
     Random random(n);
     const Index rows = random.integer(2, 9), classes = random.integer(2, 40);
     const Index cut = random.integer(1, rows - 1);
@@ -331,7 +331,7 @@ TEST(ContrastiveLoss, AgreesWithItsFormulaAndCentralDifferences) {
 }
 
 TEST(CosineEmbeddingLoss, AgreesWithItsFormulaAndCentralDifferences) {
-  for (std::uint64_t n = 0; n < 20; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(20); ++n) {
     Random random(n);
     const attn::Shape<2> shape{random.integer(1, 6), random.pick(kSizes)};
     auto x = random.tensor<double, 2>(shape), y = random.tensor<double, 2>(shape);

@@ -21,9 +21,9 @@ int main() {
 }
 ")
 
-# Sets `result` and `output` of compiling and linking with the headers in `include_dir`.
+# Sets `result` and `output` of compiling and linking with the headers in `include_dir` and further flags.
 function(link include_dir)
-  execute_process(COMMAND "${CXX}" -std=c++20 -DATTN_COMPILED -I${include_dir} ${WORK_DIR}/main.cpp "${LIBRARY}"
+  execute_process(COMMAND "${CXX}" -std=c++20 ${ARGN} -DATTN_COMPILED -I${include_dir} ${WORK_DIR}/main.cpp "${LIBRARY}"
       -o ${WORK_DIR}/main
     RESULT_VARIABLE result ERROR_VARIABLE output)
   set(result ${result} PARENT_SCOPE)
@@ -37,4 +37,10 @@ endif()
 link(${WORK_DIR}/changed)
 if(result EQUAL 0 OR NOT output MATCHES "undefined reference to [^\n]*attn::compiled::table<attn::family::Products")
   message(FATAL_ERROR "headers with other fields must not link, for want of their table; found: ${output}")
+endif()
+
+# Nor does a program with one instruction set pinned, where the library has them all.
+link(${INCLUDE_DIR} -DATTN_PIN_ISA=scalar)
+if(result EQUAL 0 OR NOT output MATCHES "undefined reference to [^\n]*attn::compiled::library_[a-z0-9_]*_pin_scalar")
+  message(FATAL_ERROR "another pinned set must not link, for want of the library's name; found: ${output}")
 endif()

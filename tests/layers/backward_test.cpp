@@ -56,7 +56,7 @@ attn::MultiHeadAttentionOptions draw_attention(Random& random, bool self) {
 /// Dropped elements of a layer, by the random numbers of the reference.
 TEST(LayerDropout, FollowsSeedStepLayerPlaceAndElement) {
   const ThreadExecutor three(3);
-  for (std::uint64_t n = 0; n < 20; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(20); ++n) {
     Random random(n);
     const attn::detail::DropoutPlace place{
         random.pick<double>({0.1, 0.5, 0.9}),
@@ -83,7 +83,7 @@ TEST(LayerDropout, FollowsSeedStepLayerPlaceAndElement) {
 }
 
 TEST(MultiHeadAttentionBackward, AgreesWithCentralDifferences) {
-  for (std::uint64_t n = 0; n < 40; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(40); ++n) {
     Random random(n);
     const bool self = random.chance(0.4), shared = random.chance(0.5);
     auto o = draw_attention(random, self);
@@ -171,7 +171,7 @@ attn::TransformerLayerOptions draw_layer(Random& random) {
 }
 
 TEST(TransformerBackward, AgreesWithCentralDifferences) {
-  for (std::uint64_t n = 0; n < 24; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(24); ++n) {
     Random random(n);
     const auto layer = draw_layer(random);
     attn::Transformer<double> module({.layer = layer,
@@ -232,7 +232,7 @@ void draw_norms(Random& random, attn::TransformerLayerOptions& o) {
 }
 
 TEST(EncoderBackward, AgreesWithCentralDifferencesWhereverNormsAre) {
-  for (std::uint64_t n = 0; n < 40; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(40); ++n) {
     Random random(n);
     attn::TransformerStackOptions options{.num_layers = random.integer(1, 3),
                                           .layer = draw_layer(random),

@@ -35,7 +35,7 @@ TYPED_TEST_SUITE(DecoderLayerTest, Types);
 
 TYPED_TEST(DecoderLayerTest, RandomLayersWholeAndStepByStep) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 40; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(40); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     const TransformerLayerOptions o = attn_test::random_layer_options(random);

@@ -35,7 +35,7 @@ TYPED_TEST_SUITE(EncoderLayerTest, Types);
 
 TYPED_TEST(EncoderLayerTest, RandomLayers) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(draw);
     const TransformerLayerOptions o = attn_test::random_layer_options(random);
     EncoderLayer<T> layer(o);

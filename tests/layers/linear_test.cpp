@@ -39,7 +39,7 @@ TYPED_TEST_SUITE(LinearTest, Types);
 TYPED_TEST(LinearTest, RandomSizesWithBiasActivationAndResidual) {
   using T = TypeParam;
   using W = Wider<T>;
-  for (std::uint64_t draw = 0; draw < 80; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(80); ++draw) {
     Random random(draw);
     const Index in = random.integer(1, 70), out = random.integer(1, 70);
     const auto x = random.array<T>({random.integer(0, 3), random.integer(1, 9), in});

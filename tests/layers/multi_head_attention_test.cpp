@@ -123,7 +123,7 @@ ReferenceOptions random_masks(Random& random, const Shape<4>& scores, bool appen
 TYPED_TEST(MultiHeadAttentionTest, RandomModulesAndCalls) {
   using T = TypeParam;
   using W = Wider<T>;
-  for (std::uint64_t draw = 0; draw < 120; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(120); ++draw) {
     Random random(draw);
     auto module = normal_module<T>(random, random_options(random));
     const MultiHeadAttentionOptions& o = module.options();

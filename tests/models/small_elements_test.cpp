@@ -92,7 +92,7 @@ std::pair<Array<double>, double> exact_and_bound(Reference reference) {
 
 TYPED_TEST(SmallElementModulesTest, LayersRoundWhatTheyStore) {
   using E = TypeParam;
-  for (std::uint64_t n = 0; n < 60; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(60); ++n) {
     Random random(n);
     const TransformerLayerOptions o = attn_test::random_layer_options(random);
     const index_t batch = random.integer(1, 2), seq = random.integer(1, 12),

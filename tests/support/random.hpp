@@ -20,11 +20,11 @@ inline std::uint64_t test_seed() {
   return text != nullptr && *text != '\0' ? std::strtoull(text, nullptr, 10) : 20170612;
 }
 
-/// How many draws a long test makes of these: a quarter by the address sanitizer, which takes
-/// several times as long.
+/// How many draws a long test makes of these: a quarter by a sanitizer, which takes several times as
+/// long.
 constexpr std::uint64_t draws(std::uint64_t all) {
 #if defined(__clang__)
-#if __has_feature(address_sanitizer)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
   return (all + 3) / 4;
 #endif
 #endif

@@ -67,7 +67,7 @@ Tensor2<index_t> draw_ids_below(Random& random, index_t seq, index_t vocab) {
 }
 
 TEST(Frozen, HaveNoGradientInGpt) {
-  for (std::uint64_t n = 0; n < 20; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(20); ++n) {
     Random random(n);
     attn::MultiHeadAttentionOptions attention;
     attention.separate_in_proj = random.chance(0.5);
@@ -96,7 +96,7 @@ TEST(Frozen, HaveNoGradientInGpt) {
 }
 
 TEST(Frozen, HaveNoGradientInSeq2Seq) {
-  for (std::uint64_t n = 0; n < 20; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(20); ++n) {
     Random random(n);
     attn::Seq2SeqTransformer<double> model(
         {.src_vocab_size = 7,
@@ -122,7 +122,7 @@ TEST(Frozen, HaveNoGradientInSeq2Seq) {
 }
 
 TEST(Frozen, HaveNoGradientInAttention) {
-  for (std::uint64_t n = 0; n < 20; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(20); ++n) {
     Random random(n);
     attn::MultiHeadAttention<double> module({.embed_dim = 8,
                                              .num_heads = 2,

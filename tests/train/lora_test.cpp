@@ -50,7 +50,7 @@ TEST(Lora, GradientsAgreeWithCentralDifferences) {
 }
 
 TEST(Lora, MergedIsTheModelBesideItsAdaptersAndUnmergedTheModelItself) {
-  for (std::uint64_t n = 0; n < 20; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(20); ++n) {
     Random random(n);
     const index_t in = random.integer(1, 40), out = random.integer(1, 40),
                   rank = random.integer(1, 9), rows = random.integer(1, 9);

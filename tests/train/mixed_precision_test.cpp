@@ -133,7 +133,7 @@ TYPED_TEST(MixedPrecisionTest, FunctionsAreThoseOfFloatRoundedOnce) {
 /// Float results of 16-bit products: unrounded sums of gemm(), and their initial values.
 TYPED_TEST(MixedPrecisionTest, ProductsIntoFloats) {
   using E = TypeParam;
-  for (std::uint64_t n = 0; n < 30; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(30); ++n) {
     Random random(n);
     const Index m = random.integer(0, 70), k = random.integer(0, 600),
                 columns = random.integer(0, 90);

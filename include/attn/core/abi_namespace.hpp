@@ -76,11 +76,14 @@
 #else
 #define ATTN_ABI_CHECKED
 #endif
-// Where the kernels are: in the program, of one pinned instruction set, or in attn::compiled, which
-// has its own.
+// Of which instruction set the kernels are, if one is pinned.
 #if defined(ATTN_PIN_ISA)
-#define ATTN_ABI_KERNELS ATTN_ABI_PASTE(_pin_, ATTN_PIN_ISA, , , , , , , , , , , , , , )
-#elif defined(ATTN_COMPILED)
+#define ATTN_ABI_PIN ATTN_ABI_PASTE(_pin_, ATTN_PIN_ISA, , , , , , , , , , , , , , )
+#else
+#define ATTN_ABI_PIN
+#endif
+// Where the kernels are: in the program, or in attn::compiled, which has a name of its own.
+#if defined(ATTN_COMPILED)
 #define ATTN_ABI_KERNELS _lib
 #elif defined(ATTN_COMPILED_LIBRARY)
 #define ATTN_ABI_KERNELS _kernels
@@ -93,4 +96,4 @@
   ATTN_ABI_PASTE(ATTN_LAYOUT, _, ATTN_ABI_PROCESSOR, ATTN_ABI_VECTORS, ATTN_ABI_SCALAR_TOKENS, \
                  ATTN_ABI_AVX_TOKENS, ATTN_ABI_AVX512_TOKENS, ATTN_ABI_RECIP, ATTN_ABI_NSZ,    \
                  ATTN_ABI_ASSERTIONS, ATTN_ABI_SANITIZER, ATTN_ABI_OMP, ATTN_ABI_NO_MMAP,      \
-                 ATTN_ABI_KERNELS, ATTN_ABI_CHECKED, )
+                 ATTN_ABI_KERNELS, ATTN_ABI_PIN, ATTN_ABI_CHECKED)

@@ -59,10 +59,8 @@
 
 // ATTN_PIN_ISA (a name of simd/targets.inc) compiles that instruction set only. ATTN_COMPILED,
 // which linking to attn::compiled defines, compiles none: the kernels are in the library, or in the
-// program's file with ATTN_IMPLEMENTATION (ATTN_COMPILED_LIBRARY there).
-#if defined(ATTN_PIN_ISA) && (defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY))
-#error "attn::compiled has every instruction set: pin one in a header-only build"
-#endif
+// program's file with ATTN_IMPLEMENTATION (ATTN_COMPILED_LIBRARY there). With both macros, that
+// library or file must be compiled for the same set: if not, the program does not link.
 
 // For functions over vectors: passing a wide register through memory, or across the edge of a
 // target region, would cost more than the work on it. Also for prefetches (core/prefetch.hpp).
@@ -99,11 +97,13 @@
   }                        \
   }
 
-// The structs that a program and attn::compiled exchange must have the same layout: every file that
-// uses the library references a symbol named after its own layout, which a library of another
-// version or with another standard library does not define.
+// The structs that a program and attn::compiled exchange must have the same layout, and a pinned
+// instruction set must be the same: every file that uses the library references a symbol named
+// after both, which a library of another version or set, or with another standard library, does not
+// define.
 #if defined(ATTN_COMPILED) || defined(ATTN_COMPILED_LIBRARY)
-#define ATTN_LAYOUT_OF_LIBRARY ATTN_ABI_PASTE(library_, ATTN_LAYOUT, , , , , , , , , , , , , , )
+#define ATTN_LAYOUT_OF_LIBRARY \
+  ATTN_ABI_PASTE(library_, ATTN_LAYOUT, ATTN_ABI_PIN, , , , , , , , , , , , , )
 namespace attn::compiled {
 #if defined(ATTN_COMPILED_LIBRARY)
 __attribute__((used)) inline constexpr char ATTN_LAYOUT_OF_LIBRARY = 0;

@@ -69,7 +69,7 @@ bool is_coded(const AttentionDraw<float>& call) {
 
 TEST(CodePath, AnyOptionsWithinFloatsErrorOnItsCodes) {
   int calls = 0;
-  for (std::uint64_t draw = 0; draw < 300; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(300); ++draw) {
     Random random(draw);
     const AttentionDraw<float> call(random, 300000);
     if (!is_coded(call)) continue;
@@ -124,7 +124,7 @@ TEST(CodePath, KeysWithALargeMeanLoseLittle) {
 }
 
 TEST(CodePath, SameBitsForThreadsBatchAndPlace) {
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(500 + draw);
     const AttentionDraw<float> call(random, 300000);
     SCOPED_TRACE(random.trace() + ": " + call.text());

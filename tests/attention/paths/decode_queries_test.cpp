@@ -21,7 +21,7 @@ TYPED_TEST_SUITE(DecodeQueriesTest, Types);
 
 TYPED_TEST(DecodeQueriesTest, HaveTheBitsOfOneAtATime) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 400; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(400); ++draw) {
     Random random(draw);
     const index_t group = random.integer(1, 12), kv_heads = random.integer(1, 2),
                   dim = random.pick<index_t>({8, 24, 64});

@@ -51,7 +51,7 @@ AttentionDraw<float> draw_pairs(Random& random) {
 }
 
 TEST(PairPath, AnyOptionsWithinTheRoundingOfWeights) {
-  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(150); ++draw) {
     Random random(draw);
     const AttentionDraw<float> call = draw_pairs(random);
     SCOPED_TRACE(random.trace() + ": " + call.text());
@@ -68,7 +68,7 @@ TEST(PairPath, AnyOptionsWithinTheRoundingOfWeights) {
 }
 
 TEST(PairPath, SameBitsForThreadsBatchAndPlace) {
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(700 + draw);
     const AttentionDraw<float> call = draw_pairs(random);
     SCOPED_TRACE(random.trace() + ": " + call.text());

@@ -10,6 +10,7 @@
 
 #include "support/error_of.hpp"
 #include "support/files/safetensors_bytes.hpp"
+#include "support/random.hpp"
 
 namespace attn {
 namespace {
@@ -274,7 +275,7 @@ TEST(SafetensorsHeader, SurvivesMutations) {
   std::mt19937 random(20240607);
   const auto below = [&](std::size_t n) { return std::size_t{random()} % n; };
   int valid = 0;
-  constexpr int kRounds = 20'000;
+  constexpr int kRounds = static_cast<int>(attn_test::draws(20'000));
   for (int round = 0; round < kRounds; ++round) {
     std::string mutant = whole;
     for (std::size_t edits = 1 + below(4); edits > 0; --edits) {

@@ -99,7 +99,7 @@ struct SmallProduct {
 TYPED_TEST(GemmElementsTest, RandomProductsAreThoseOfDoubleRoundedOnce) {
   using E = TypeParam;
   const ThreadExecutor threads(3);
-  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(150); ++draw) {
     Random random(draw);
     const SmallProduct<E> p(random);
     SCOPED_TRACE(random.trace() + ": " + p.text());

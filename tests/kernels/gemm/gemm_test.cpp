@@ -115,7 +115,7 @@ struct Product {
 
 TYPED_TEST(GemmTest, RandomProductsInGuardedMemory) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 250; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(250); ++draw) {
     Random random(draw);
     const Product<T> p(random);
     SCOPED_TRACE(random.trace() + ": " + p.text());
@@ -144,7 +144,7 @@ TYPED_TEST(GemmTest, RandomProductsInGuardedMemory) {
 
 TYPED_TEST(GemmTest, PackedWeightsGiveTheSameBits) {
   using T = TypeParam;
-  for (std::uint64_t draw = 1000; draw < 1100; ++draw) {
+  for (std::uint64_t draw = 1000; draw < 1000 + attn_test::draws(100); ++draw) {
     Random random(draw);
     const Product<T> p(random);
     SCOPED_TRACE(random.trace() + ": " + p.text());
@@ -209,7 +209,7 @@ TYPED_TEST(GemmTest, BatchesBroadcast) {
 // Whatever threads make of a batch, each product has the bits that gemm() gives it.
 TYPED_TEST(GemmTest, RandomBatchesAreTheirProducts) {
   using T = TypeParam;
-  for (std::uint64_t draw = 2000; draw < 2120; ++draw) {
+  for (std::uint64_t draw = 2000; draw < 2000 + attn_test::draws(120); ++draw) {
     Random random(draw);
     const Product<T> p(random);
     const Index batch = random.pick<Index>({0, 1, 2, 3, 5, 8, 40});
@@ -334,7 +334,7 @@ TYPED_TEST(GemmTest, EveryNumberOfRows) {
 // the threads.
 TYPED_TEST(GemmTest, FewRowsByAWeightAsItLies) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(150); ++draw) {
     Random random(draw);
     const Index m = random.integer(1, 25), n = random.pick(kSizes), k = random.pick(kSizes);
     SCOPED_TRACE(random.trace() + ": " + std::to_string(m) + ", " + std::to_string(n) + ", " +

@@ -7,7 +7,7 @@ namespace attn {
 namespace {
 
 TEST(Formats, RandomCallsAreWhatTheyMean) {
-  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(150); ++draw) {
     attn_test::Random random(9000 + draw);
     ASSERT_EQ(attn_test::format_difference(random), "") << random.trace();
   }

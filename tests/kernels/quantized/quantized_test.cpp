@@ -65,7 +65,7 @@ struct Draw {
 };
 
 TEST(Quantized, ExactProductsAreThoseOfTheDequantisedWeights) {
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Draw drawn(draw);
     auto& [random, format, k, m, n, weights, dense] = drawn;
     const Tensor2<float> x = random_rows(random, m, k), residual = random_rows(random, m, n);
@@ -184,7 +184,7 @@ TEST(Quantized, RowsHaveTheSameBitsAloneAndOnAnyThreads) {
 TEST(Quantized, TilesGiveTheBitsOfVectors) {
   if (!is_available(Isa::amx)) GTEST_SKIP() << "needs AMX";
   const ThreadExecutor threads(3);
-  for (std::uint64_t draw = 0; draw < 100; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(100); ++draw) {
     Draw drawn(5000 + draw);
     auto& [random, format, k, m, n, weights, dense] = drawn;
     const Tensor2<float> x = random_rows(random, m, k), residual = random_rows(random, m, n);

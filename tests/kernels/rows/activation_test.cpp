@@ -75,7 +75,7 @@ TYPED_TEST(ActivationTest, WithinFourEpsilonOfTheFormula) {
 
 TYPED_TEST(ActivationTest, AnyStridesInGuardedMemory) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     const Activation activation = random.pick<Activation>({std::begin(kAll), std::end(kAll)});
@@ -171,7 +171,7 @@ TYPED_TEST(ActivationTest, MoreThanTheCachesHold) {
 TYPED_TEST(ActivationTest, SwishAndSwigluAtAnyStridesInGuardedMemory) {
   using T = TypeParam;
   using W = Wider<T>;
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     const std::vector<Index> shape = {random.integer(0, 3), random.integer(1, 4),

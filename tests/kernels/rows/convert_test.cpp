@@ -73,7 +73,7 @@ TYPED_TEST_SUITE(ConvertTest, Pairs);
 TYPED_TEST(ConvertTest, GivesTheBitsOfTheScalarConversionOverAnyStrides) {
   using From = typename TypeParam::From;
   using To = typename TypeParam::To;
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     const std::vector<Index> shape = {random.integer(0, 3), random.integer(1, 4),

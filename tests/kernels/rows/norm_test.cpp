@@ -72,7 +72,7 @@ TYPED_TEST(LayerNormKernelTest, RandomRowsInGuardedMemory) {
   using T = TypeParam;
   using W = Wider<T>;
   const std::vector<Index> sizes = {1, 7, 8, 9, 15, 16, 17, 31, 33, 97, 1025};
-  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(150); ++draw) {
     Random random(draw);
     const Index dim = random.pick(sizes);
     auto x = random.array<T>({random.integer(0, 3), random.integer(1, 5), dim});
@@ -135,7 +135,7 @@ TYPED_TEST(LayerNormKernelTest, RowsWithoutVarianceGiveTheBias) {
 TYPED_TEST(LayerNormKernelTest, LargeFiniteRows) {
   using T = TypeParam;
   const int max_exponent = std::numeric_limits<T>::max_exponent - 4;
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     const index_t n = random.pick<index_t>({2, 7, 16, 33, 512, 1025});
@@ -247,7 +247,7 @@ TYPED_TEST(RmsNormTest, RandomRowsInGuardedMemory) {
   using T = TypeParam;
   using W = Wider<T>;
   const std::vector<Index> sizes = {1, 7, 8, 9, 15, 16, 17, 31, 33, 97, 1025};
-  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(150); ++draw) {
     Random random(draw);
     const Index dim = random.pick(sizes);
     const auto x = random.array<T>({random.integer(0, 3), random.integer(1, 5), dim},

@@ -53,7 +53,7 @@ std::string softmax_difference(const Array<T>& got, const Array<T>& x, Isa isa) 
 TYPED_TEST(SoftmaxTest, RandomRowsInGuardedMemory) {
   using T = TypeParam;
   const std::vector<Index> sizes = {0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 97, 1025};
-  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(150); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     auto x = random.array<T>({random.integer(1, 3), random.integer(1, 4), random.pick(sizes)},
@@ -184,7 +184,7 @@ TYPED_TEST(SoftmaxTest, ShiftingARowChangesLittleHoweverLarge) {
 TYPED_TEST(SoftmaxTest, LogSumExpOfRandomRows) {
   using T = TypeParam;
   const std::vector<Index> sizes = {0, 1, 7, 8, 9, 16, 17, 33, 97, 1025};
-  for (std::uint64_t draw = 0; draw < 100; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(100); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     auto x = random.array<T>({random.integer(1, 3), random.integer(1, 4), random.pick(sizes)},
@@ -223,7 +223,7 @@ TYPED_TEST(SoftmaxTest, LogSumExpOfRandomRows) {
 TYPED_TEST(SoftmaxTest, LogSoftmaxOfRandomRows) {
   using T = TypeParam;
   const std::vector<Index> sizes = {0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 97, 1025};
-  for (std::uint64_t draw = 0; draw < 100; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(100); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     auto x = random.array<T>({random.integer(1, 3), random.integer(1, 4), random.pick(sizes)},

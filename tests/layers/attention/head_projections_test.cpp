@@ -15,7 +15,7 @@ using attn_test::Random;
 using attn_test::to_array;
 
 TEST(HeadProjections, EveryWayGivesTheThreeProjections) {
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     const bool one_matrix = random.chance(0.6);

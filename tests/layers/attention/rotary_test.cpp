@@ -38,7 +38,7 @@ TYPED_TEST(RotaryTest, RandomShapesInGuardedMemory) {
   using T = TypeParam;
   using W = Wider<T>;
   const std::vector<Index> halves = {0, 1, 3, 4, 7, 8, 9, 16, 17, 32, 33, 64};
-  for (std::uint64_t draw = 0; draw < 150; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(150); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     const Index half = random.pick(halves), positions = random.integer(1, 9);

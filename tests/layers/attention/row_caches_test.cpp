@@ -63,7 +63,7 @@ TEST(RowCaches, GiveEachConversationTheBitsOfACallOfItsOwn) {
   const SerialExecutor one;
   const Executor* const executors[] = {&one, &two, &three};
   for (const Isa isa : available_isas()) {
-    for (std::uint64_t draw = 0; draw < 30; ++draw) {
+    for (std::uint64_t draw = 0; draw < attn_test::draws(30); ++draw) {
       Random random(draw);
       SCOPED_TRACE(random.trace());
       const auto encoder = attn_test::random_module<Encoder<float>>(random, drawn_options(random));

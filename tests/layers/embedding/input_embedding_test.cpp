@@ -34,7 +34,7 @@ TYPED_TEST_SUITE(InputEmbeddingTest, Types);
 
 TYPED_TEST(InputEmbeddingTest, RandomModules) {
   using T = TypeParam;
-  for (std::uint64_t draw = 0; draw < 60; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     InputEmbeddingOptions o{.vocab_size = random.integer(1, 9),
@@ -203,7 +203,7 @@ TEST(InputEmbedding, PositionsOfRobertaFollowTheIds) {
 }
 
 TEST(InputEmbedding, PositionsOfRobertaInForwardAndBackward) {
-  for (std::uint64_t draw = 0; draw < 200; ++draw) {
+  for (std::uint64_t draw = 0; draw < attn_test::draws(200); ++draw) {
     Random random(draw);
     SCOPED_TRACE(random.trace());
     const index_t batch = random.integer(1, 3), seq = random.integer(0, 12),

@@ -126,7 +126,7 @@ std::vector<double> token_result(const MixtureOfExperts<T>& m, const std::vector
 
 TEST(MixtureOfExperts, IsTheWeightedSumOfTheChosenExperts) {
   const ThreadExecutor three(3);
-  for (std::uint64_t n = 0; n < 100; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(100); ++n) {
     Random random(n);
     SCOPED_TRACE(random.trace());
     const Index dim = random.integer(1, 20);
@@ -170,7 +170,7 @@ TEST(MixtureOfExperts, SameBitsForAnyBatchAndThreads) {
 }
 
 TEST(MixtureOfExpertsBackward, AgreesWithCentralDifferences) {
-  for (std::uint64_t n = 0; n < 40; ++n) {
+  for (std::uint64_t n = 0; n < attn_test::draws(40); ++n) {
     Random random(n);
     SCOPED_TRACE(random.trace());
     const Index dim = random.integer(1, 6);
