@@ -47,19 +47,19 @@ Tensor4<index_t> top_k_keys(const X& scores, index_t k, index_t first_key = 0,
                             const Execution& execution = {}) {
   static_assert(rank_v<X> == 4, "top_k_keys: scores must have 4 axes");
   const auto view = const_view(scores);
-  const auto [batch, heads, blocks, kv_len] = view.shape();
+  const index_t batch = view.extent(0), heads = view.extent(1), blocks = view.extent(2),
+                kv_len = view.extent(3);
   if (k < 0 || k > kv_len) {
     throw ValueError(message("top_k_keys", "k",
                              detail::join({"be 0 to kv_len, ", to_string(kv_len)}), to_string(k)));
   }
   Tensor4<index_t> keys({batch, heads, blocks, k});
-  detail::for_rows(execution.threads(), batch * heads * blocks, kv_len,
-                   [&, heads = heads, blocks = blocks](index_t row) {
-                     detail::choose_keys<scalar_t<X>>(view.select(0, row / blocks / heads)
-                                                          .select(0, row / blocks % heads)
-                                                          .select(0, row % blocks),
-                                                      first_key, k, keys.data() + row * k);
-                   });
+  detail::for_rows(execution.threads(), batch * heads * blocks, kv_len, [&](index_t row) {
+    detail::choose_keys<scalar_t<X>>(view.select(0, row / blocks / heads)
+                                         .select(0, row / blocks % heads)
+                                         .select(0, row % blocks),
+                                     first_key, k, keys.data() + row * k);
+  });
   return keys;
 }
 

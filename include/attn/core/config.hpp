@@ -15,6 +15,12 @@
 #include "attn needs C++20: compile with -std=c++20"
 #endif
 
+// Positions and sizes are 64-bit integers, and masks count in the bits between.
+#if __SIZEOF_POINTER__ != 8
+#error "attn needs a 64-bit processor: sizes of tensors and positions of tokens are 64-bit integers"
+#include "attn needs a 64-bit processor"
+#endif
+
 // Masks are infinities, a NaN must be detected, and exponentials round by adding and subtracting a
 // large number: with these flags results would be silently wrong. Clang defines a macro for
 // -ffinite-math-only only, which its -ffast-math and -Ofast imply.

@@ -1,0 +1,32 @@
+#!/bin/sh
+# What runs where, by hand: compilers, processors by emulation, Windows by wine, one header, packages; a table at the end.
+# `sh tests/everywhere.sh` takes about an hour; `sh tests/everywhere.sh programs` only compiles and runs one program per
+# processor and compiler, in minutes. What is not installed is said in the table; in Debian the packages are
+# g++-11 clang-{14,15,16,19} libc++-19-dev g++-{aarch64,riscv64,powerpc64le,s390x}-linux-gnu qemu-user
+# g++-mingw-w64-x86-64-posix wine64.
+set -u
+
+cd "$(dirname "$0")/.."
+. tests/everywhere/rows.sh
+
+command_row "compilers" "x86-64" sh tests/compilers.sh
+cat "$work/output"
+
+for processor in aarch64 riscv64 powerpc64le; do
+  machine=$(echo $processor | sed s/powerpc64le/ppc64le/)
+  run_program "$processor, Linux" "g++ 12, qemu" "qemu-$machine -L /usr/$processor-linux-gnu" \
+    $processor-linux-gnu-g++ -std=c++20 -O2
+done
+# wine's loader lies outside of PATH in Debian.
+wine=$(command -v wine64 || echo /usr/lib/wine/wine64)
+for openmp in "" -fopenmp; do
+  run_program "x86-64, Windows" "MinGW $openmp" "$wine" x86_64-w64-mingw32-g++-posix -std=c++20 -O2 -static $openmp
+done
+
+if [ "${1:-}" != programs ]; then
+  command_row "attention's tests" "one header" cmake --workflow --preset single-header
+  command_row "kernels' tests" "emulated AVX-512" cmake --workflow --preset emulated
+  command_row "tests" "AArch64, qemu" cmake --workflow --preset aarch64
+  command_row "Python" "its package" sh python/test.sh
+fi
+print_rows

@@ -1,0 +1,71 @@
+// What runs on every platform: attention on each instruction set against nested loops, a .npy round trip.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+#include <attn/attn.hpp>
+#include <attn/io.hpp>
+#include <attn/train.hpp>
+
+namespace {
+
+using attn::index_t;
+
+/// The numbers of a linear congruential generator, in [-1, 1).
+attn::Tensor4<float> numbers(const std::array<index_t, 4>& shape, unsigned seed) {
+  attn::Tensor4<float> x(shape);
+  for (index_t i = 0; i < x.size(); ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    x.data()[i] = static_cast<float>(seed >> 8) / 8388608.0F - 1.0F;
+  }
+  return x;
+}
+
+/// softmax(q k^T / sqrt(d)) v, causal, in double.
+double attention_at(const attn::Tensor4<float>& q, const attn::Tensor4<float>& k,
+                    const attn::Tensor4<float>& v, index_t head, index_t row, index_t column) {
+  double sum = 0, total = 0;
+  for (index_t j = 0; j <= row; ++j) {
+    double score = 0;
+    for (index_t d = 0; d < q.extent(3); ++d) {
+      score += double{q(0, head, row, d)} * double{k(0, head, j, d)};
+    }
+    const double weight = std::exp(score / std::sqrt(static_cast<double>(q.extent(3))));
+    total += weight;
+    sum += weight * double{v(0, head, j, column)};
+  }
+  return sum / total;
+}
+
+}  // namespace
+
+int main() {
+  const auto q = numbers({1, 3, 70, 40}, 1), k = numbers({1, 3, 70, 40}, 2),
+             v = numbers({1, 3, 70, 40}, 3);
+  double largest = 0;
+  for (attn::Isa isa : attn::kAllIsas) {
+    if (!attn::is_available(isa)) continue;
+    const auto out = attn::scaled_dot_product_attention(
+        q, k, v, {.mask = attn::causal(), .execution = {.isa = isa}});
+    for (index_t head = 0; head < 3; ++head) {
+      for (index_t row = 0; row < 70; ++row) {
+        for (index_t column = 0; column < 40; ++column) {
+          largest = (std::max)(largest, std::abs(double{out(0, head, row, column)} -
+                                                 attention_at(q, k, v, head, row, column)));
+        }
+      }
+    }
+    std::printf("%s ", attn::name(isa).data());
+  }
+
+  const std::filesystem::path file = std::filesystem::temp_directory_path() / "attn everywhere.npy";
+  attn::save_npy(file, q);
+  const auto read = attn::NpyArray(file).load<float, 4>();
+  std::filesystem::remove(file);
+  const bool same =
+      std::equal(q.data(), q.data() + q.size(), read.data(), read.data() + read.size());
+  std::printf("largest error %.1e, .npy %s\n", largest, same ? "read back" : "DIFFERS");
+  return largest < 1e-6 && same ? 0 : 1;
+}
