@@ -1,0 +1,13 @@
+// Many ranks: communicators, context parallel attention.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// In layer order, the table of contents. attn/distributed/mpi.hpp is apart, since it alone needs
+// MPI.
+// clang-format off
+#include "attn/distributed/communicator.hpp"        // what attn needs of a group of processes
+#include "attn/distributed/local_ranks.hpp"         // ranks that are threads of one process
+#include "attn/distributed/context_layout.hpp"      // which tokens each rank holds
+#include "attn/distributed/agreement.hpp"           // all ranks throw, or none
+#include "attn/distributed/context_attention.hpp"   // attention over tokens on several ranks
+// clang-format on

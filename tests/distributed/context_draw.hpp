@@ -1,0 +1,107 @@
+// ContextDraw: a random call of context parallel attention, and whether it has one process's bits.
+#pragma once
+
+#include <limits>
+#include <optional>
+
+#include "attn/distributed/context_attention.hpp"
+
+#include "support/draws/attention_draw.hpp"
+#include "support/isas.hpp"
+
+namespace attn_test {
+
+/// A call of self-attention, the same on every rank.
+template <class T>
+struct ContextDraw {
+  std::optional<AttentionDraw<T>> call;
+  attn::ContextLayout::Kind kind;
+  attn::Isa isa;
+  int functors;
+
+  explicit ContextDraw(Random& random) {
+    const Index seq = random.pick<Index>({1, 2, 5, 13, 64, 130, 257, 512, 600, 1025, 1100});
+    const Index kv_heads = random.integer(1, 2), dim = random.pick<Index>({1, 3, 8, 16, 17});
+    const Index heads = kv_heads * (seq > 300 ? 1 : random.pick<Index>({1, 2, 3}));
+    const Index batch = seq > 300 ? 1 : random.integer(1, 2);
+    const Index dim_v = random.chance(0.6) ? dim : random.pick<Index>({1, 5, 16, 33});
+    do {
+      call.emplace(random, attn::Shape<4>{batch, heads, seq, seq}, kv_heads, dim, dim_v);
+    } while (call->options.first_key > 0);
+    call->options.mean_of_masked_row = false;  // these two are refused
+    call->options.qv = {};
+    // NaN in a hidden key must not reach a result; the mask functor below hides it.
+    functors = static_cast<int>(random.integer(0, 5));
+    if (functors == 3) {
+      for (Index x = 0; x < dim_v; ++x)
+        call->v(0, 0, seq / 2, x) = std::numeric_limits<T>::infinity();
+    }
+    kind = random.chance(0.5) ? attn::ContextLayout::Kind::zigzag
+                              : attn::ContextLayout::Kind::contiguous;
+    isa = random.pick(available_isas());
+  }
+
+  std::string text() const {
+    return call->text() + ", " + std::string(attn::name(isa)) +
+           (kind == attn::ContextLayout::Kind::zigzag ? ", zigzag" : ", contiguous") +
+           ", functors " + std::to_string(functors);
+  }
+
+  /// Calls run(functors...).
+  template <class Run>
+  void with_functors(const Run& run) const {
+    const int hidden = static_cast<int>(call->q.extent(2) / 2);
+    const auto score = attn::score_mod(
+        [](T s, int, int h, int i, int j) { return s + static_cast<T>((i + j + h) % 3); });
+    const auto mask = attn::mask_mod([hidden](int, int, int, int j) { return j != hidden; });
+    const auto prob =
+        attn::prob_mod([](T p, int, int, int i, int j) { return p * static_cast<T>((i + j) % 2); });
+    switch (functors) {
+      case 1:
+        return run(score);
+      case 2:
+        return run(prob, mask);
+      case 3:
+        return run(mask);
+      default:
+        return run();
+    }
+  }
+
+  /// Whether this rank's outputs and lse are those of one process.
+  bool has_same_bits(attn::Communicator& communicator) const {
+    const auto q = call->q.template view<4>();
+    const auto k = call->k.template view<4>(), v = call->v.template view<4>();
+    const LibraryOptions<T> library(call->options);
+    const attn::SerialExecutor serial;
+    attn::Tensor4<T> out({q.extent(0), q.extent(1), q.extent(2), v.extent(3)});
+    attn::Tensor4<T> lse({q.extent(0), q.extent(1), q.extent(2), 1});
+    attn::AttentionOptions<T> options = library.get();
+    options.execution = {.executor = &serial, .isa = isa};
+    options.lse = lse.view().select(3, 0);
+
+    const attn::ContextLayout layout(q.extent(2), communicator.size(), kind);
+    const int rank = communicator.rank();
+    const auto local_q = attn::local_tokens(layout, rank, q);
+    const auto local_k = attn::local_tokens(layout, rank, k);
+    const auto local_v = attn::local_tokens(layout, rank, v);
+    auto local_out = attn::local_tokens(layout, rank, out);
+    auto local_lse = attn::local_tokens(layout, rank, lse);
+    attn::AttentionOptions<T> local_options = options;
+    local_options.lse = local_lse.view().select(3, 0);
+    with_functors([&](const auto&... with) {
+      attn::scaled_dot_product_attention(q, k, v, out, options, with...);
+      attn::context_parallel_attention(communicator, layout, local_q, local_k, local_v, local_out,
+                                       local_options, with...);
+    });
+    const auto same = [](const attn::Tensor4<T>& a, const attn::Tensor4<T>& b) {
+      return a.shape() == b.shape() &&
+             (a.size() == 0 ||
+              std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(T)) == 0);
+    };
+    return same(local_out, attn::local_tokens(layout, rank, out)) &&
+           same(local_lse, attn::local_tokens(layout, rank, lse));
+  }
+};
+
+}  // namespace attn_test
