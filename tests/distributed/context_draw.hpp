@@ -8,6 +8,7 @@
 
 #include "support/draws/attention_draw.hpp"
 #include "support/isas.hpp"
+#include "support/thread_executor.hpp"
 
 namespace attn_test {
 
@@ -17,7 +18,8 @@ struct ContextDraw {
   std::optional<AttentionDraw<T>> call;
   attn::ContextLayout::Kind kind;
   attn::Isa isa;
-  int functors;
+  int functors, threads;
+  bool has_int8, has_bfloat16;  ///< only in float
 
   explicit ContextDraw(Random& random) {
     const Index seq = random.pick<Index>({1, 2, 5, 13, 64, 130, 257, 512, 600, 1025, 1100});
@@ -38,13 +40,17 @@ struct ContextDraw {
     }
     kind = random.chance(0.5) ? attn::ContextLayout::Kind::zigzag
                               : attn::ContextLayout::Kind::contiguous;
-    isa = random.pick(available_isas());
+    isa = random.pick(extended_isas());
+    threads = static_cast<int>(random.integer(1, 2));
+    has_int8 = std::same_as<T, float> && random.chance(0.15);
+    has_bfloat16 = std::same_as<T, float> && random.chance(0.15);
   }
 
   std::string text() const {
     return call->text() + ", " + std::string(attn::name(isa)) +
            (kind == attn::ContextLayout::Kind::zigzag ? ", zigzag" : ", contiguous") +
-           ", functors " + std::to_string(functors);
+           ", functors " + std::to_string(functors) + ", threads " + std::to_string(threads) +
+           (has_int8 ? ", int8" : "") + (has_bfloat16 ? ", bfloat16" : "");
   }
 
   /// Calls run(functors...).
@@ -70,14 +76,29 @@ struct ContextDraw {
 
   /// Whether this rank's outputs and lse are those of one process.
   bool has_same_bits(attn::Communicator& communicator) const {
-    const auto q = call->q.template view<4>();
-    const auto k = call->k.template view<4>(), v = call->v.template view<4>();
+    if constexpr (std::same_as<T, float>) {
+      if (has_bfloat16) {
+        return has_same_bits(communicator, call->q.template as<attn::bfloat16>(),
+                             call->k.template as<attn::bfloat16>(),
+                             call->v.template as<attn::bfloat16>());
+      }
+    }
+    return has_same_bits(communicator, call->q, call->k, call->v);
+  }
+
+ private:
+  template <class E>
+  bool has_same_bits(attn::Communicator& communicator, const Array<E>& all_q, const Array<E>& all_k,
+                     const Array<E>& all_v) const {
+    const auto q = all_q.template view<4>();
+    const auto k = all_k.template view<4>(), v = all_v.template view<4>();
     const LibraryOptions<T> library(call->options);
-    const attn::SerialExecutor serial;
-    attn::Tensor4<T> out({q.extent(0), q.extent(1), q.extent(2), v.extent(3)});
+    const ThreadExecutor executor(threads);
+    attn::Tensor4<E> out({q.extent(0), q.extent(1), q.extent(2), v.extent(3)});
     attn::Tensor4<T> lse({q.extent(0), q.extent(1), q.extent(2), 1});
     attn::AttentionOptions<T> options = library.get();
-    options.execution = {.executor = &serial, .isa = isa};
+    options.execution = {.executor = &executor, .isa = isa};
+    if (has_int8) options.precision = attn::AttentionPrecision::int8;
     options.lse = lse.view().select(3, 0);
 
     const attn::ContextLayout layout(q.extent(2), communicator.size(), kind);
@@ -94,10 +115,9 @@ struct ContextDraw {
       attn::context_parallel_attention(communicator, layout, local_q, local_k, local_v, local_out,
                                        local_options, with...);
     });
-    const auto same = [](const attn::Tensor4<T>& a, const attn::Tensor4<T>& b) {
-      return a.shape() == b.shape() &&
-             (a.size() == 0 ||
-              std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(T)) == 0);
+    const auto same = []<class X>(const X& a, const X& b) {
+      const auto size = static_cast<std::size_t>(a.size()) * sizeof(*a.data());
+      return a.shape() == b.shape() && (size == 0 || std::memcmp(a.data(), b.data(), size) == 0);
     };
     return same(local_out, attn::local_tokens(layout, rank, out)) &&
            same(local_lse, attn::local_tokens(layout, rank, lse));
