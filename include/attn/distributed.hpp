@@ -10,4 +10,7 @@
 #include "attn/distributed/context_layout.hpp"      // which tokens each rank holds
 #include "attn/distributed/agreement.hpp"           // all ranks throw, or none
 #include "attn/distributed/context_attention.hpp"   // attention over tokens on several ranks
+#include "attn/distributed/head_exchange.hpp"       // tokens of all heads for all tokens of some
+#include "attn/distributed/context_attention_backward.hpp"
+#include "attn/distributed/gradient_tree.hpp"       // gradients of micro-batches, in a fixed order
 // clang-format on

@@ -146,6 +146,61 @@ TEST(DistributedContext, RefusesWhatRanksCannotShareByName) {
   refused("MaskedRow::mean", [&](auto& o) { o.masked_row = MaskedRow::mean; });
 }
 
+TEST(DistributedContext, BackwardRefusesGradientsThatAreSumsOverRanksByName) {
+  Tensor4<float> x({1, 1, 3, 4}), d({1, 1, 3, 4}), d_bias({1, 1, 3, 3});
+  const Tensor3<float> lse({1, 1, 3});
+  const Tensor1<float> slopes({1}, {1});
+  Tensor1<float> of_heads({1}), of_parameter({1});
+  Tensor2<float> table({1, 3}), of_batch({1, 1});
+  LocalCommunicator alone;
+  const auto refused = [&](std::string_view name, const auto& set, const auto&... functors) {
+    AttentionOptions<float> options;
+    AttentionBackwardCall<float> call;
+    set(options, call);
+    EXPECT_EQ(error_of<ValueError>([&] {
+                context_parallel_attention_backward(alone, ContextLayout(3, 1), x, x, x, x, x, lse,
+                                                    d, d, d, options, call, functors...);
+              }),
+              "[context_parallel_attention_backward] " + std::string(name) +
+                  " must not be requested of attention on several ranks; found one.");
+  };
+  refused("d_bias", [&](auto& o, auto& c) {
+    o.mask = additive_mask(d_bias);
+    c.d_bias[0] = d_bias;
+  });
+  refused("d_sinks", [&](auto& o, auto& c) {
+    o.sinks = slopes;
+    c.d_sinks = of_heads;
+  });
+  refused("d_alibi_slopes", [&](auto& o, auto& c) {
+    o.alibi_slopes = slopes;
+    c.d_alibi_slopes = of_heads;
+  });
+  refused("d_batch_alibi_slopes", [&](auto& o, auto& c) {
+    o.batch_alibi_slopes = of_batch;
+    c.d_batch_alibi_slopes = of_batch;
+  });
+  refused("d_relative_bias", [&](auto& o, auto& c) {
+    o.relative_bias = table;
+    c.d_relative_bias = table;
+  });
+  refused(
+      "d_score_parameters", [&](auto&, auto& c) { c.d_score_parameters[0] = of_parameter; },
+      score_mod([](auto s, int, int, int, int, auto scale) { return s * scale; }, 2.0f));
+  const auto weights = [&] {
+    Tensor4<float> square({1, 1, 3, 3});
+    context_parallel_attention_backward(alone, ContextLayout(3, 1), x, x, x, x, x, lse, d, d, d,
+                                        {.weights = square});
+  };
+  EXPECT_TRUE(
+      contains(error_of<ValueError>(weights), "[context_parallel_attention_backward] weights"));
+  const auto short_lse = [&] {
+    context_parallel_attention_backward(alone, ContextLayout(3, 1), x, x, x, x, x,
+                                        Tensor3<float>({1, 1, 2}), d, d, d);
+  };
+  EXPECT_TRUE(contains(error_of<ShapeError>(short_lse), "] lse must have shape (1, 1, 3, 1)"));
+}
+
 TEST(DistributedContext, AFunctorThatThrowsOnOneRankEndsTheCallOnAll) {
   const auto run = [] {
     run_local_ranks(

@@ -53,12 +53,20 @@ TensorView<T, Rank> view_as_whole(const TensorView<T, Rank>& x, index_t seq, ind
   return {reinterpret_cast<T*>(address), shape, x.strides()};
 }
 
+inline void check_ranks(std::string_view function, const Communicator& communicator,
+                        const ContextLayout& layout) {
+  if (layout.ranks() == communicator.size()) return;
+  throw ValueError(
+      message(function, "the layout",
+              "have as many ranks as the communicator, " + std::to_string(communicator.size()),
+              std::to_string(layout.ranks())));
+}
+
 template <class T>
-void refuse_on_ranks(const AttentionOptions<T>& options) {
-  const auto refuse = [](std::string_view name, bool given) {
+void refuse_on_ranks(std::string_view function, const AttentionOptions<T>& options) {
+  const auto refuse = [&](std::string_view name, bool given) {
     if (!given) return;
-    throw ValueError(message("context_parallel_attention", name,
-                             "not be given to attention on several ranks", "one"));
+    throw ValueError(message(function, name, "not be given to attention on several ranks", "one"));
   };
   refuse("weights", static_cast<bool>(options.weights));
   refuse("average_weights", static_cast<bool>(options.average_weights));
@@ -506,13 +514,8 @@ void context_parallel_attention(Communicator& communicator, const ContextLayout&
     detail::ContextAttention<scalar_t<Q>, scalar_t<K>, T> attention(communicator, layout, keys,
                                                                     values, options);
     const auto check = [&] {
-      detail::refuse_on_ranks(options);
-      if (layout.ranks() != communicator.size()) {
-        throw ValueError(message(
-            kFunction, "the layout",
-            "have as many ranks as the communicator, " + std::to_string(communicator.size()),
-            std::to_string(layout.ranks())));
-      }
+      detail::refuse_on_ranks(kFunction, options);
+      detail::check_ranks(kFunction, communicator, layout);
       const index_t tokens = layout.size(communicator.rank());
       const auto check_tokens = [&](std::string_view name, std::string_view axes, const auto& x) {
         auto shape = x.shape();
