@@ -2,7 +2,7 @@
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
-#include <thread>  // the ranks are threads: the thread sanitizer runs this file
+#include <thread>  // ranks are of std::thread: the thread sanitizer runs this file
 
 #include <gtest/gtest.h>
 

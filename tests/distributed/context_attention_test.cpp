@@ -1,7 +1,7 @@
 // Context parallel attention on local ranks has the bits of one process; its errors reach all.
 #include <atomic>
 #include <chrono>
-#include <thread>  // the ranks are threads: the thread sanitizer runs this file
+#include <thread>  // ranks are of std::thread: the thread sanitizer runs this file
 
 #include <gtest/gtest.h>
 
@@ -199,6 +199,56 @@ TEST(DistributedContext, BackwardRefusesGradientsThatAreSumsOverRanksByName) {
                                         Tensor3<float>({1, 1, 2}), d, d, d);
   };
   EXPECT_TRUE(contains(error_of<ShapeError>(short_lse), "] lse must have shape (1, 1, 3, 1)"));
+}
+
+/// Counts the bytes of the messages that a rank sends.
+class CountingCommunicator final : public Communicator {
+ public:
+  explicit CountingCommunicator(Communicator& comm) : comm_(comm) {}
+  int rank() const override { return comm_.rank(); }
+  int size() const override { return comm_.size(); }
+  std::unique_ptr<Request> send(int to, std::span<const std::byte> data) override {
+    sent += data.size();
+    return comm_.send(to, data);
+  }
+  std::unique_ptr<Request> receive(int from, std::span<std::byte> data) override {
+    return comm_.receive(from, data);
+  }
+  void broadcast(int root, std::span<std::byte> data) override { comm_.broadcast(root, data); }
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    comm_.all_gather(mine, all);
+  }
+  void barrier() override { comm_.barrier(); }
+  std::unique_ptr<Communicator> split(int group) override { return comm_.split(group); }
+  void fail(std::string_view text) noexcept override { comm_.fail(text); }
+
+  std::size_t sent = 0;
+
+ private:
+  Communicator& comm_;
+};
+
+TEST(DistributedContext, SendsNoBlockThatQueriesDoNotSee) {
+  const auto sent_with = [](const Mask& mask) {
+    std::vector<std::size_t> sent(4);
+    run_local_ranks(
+        4,
+        [&](Communicator& comm) {
+          CountingCommunicator counting(comm);
+          const Tensor4<float> x({1, 1, 512, 4});
+          Tensor4<float> out(x.shape());
+          context_parallel_attention(counting, ContextLayout(2048, 4), x, x, x, out,
+                                     {.mask = mask});
+          sent[static_cast<std::size_t>(comm.rank())] = counting.sent;
+        },
+        kLimit);
+    return sent;
+  };
+  using Sent = std::vector<std::size_t>;
+  constexpr std::size_t kRank = 512 * (4 + 4) * sizeof(float);  // its keys and values
+  EXPECT_EQ(sent_with({}), (Sent{3 * kRank, 3 * kRank, 3 * kRank, 3 * kRank}));
+  EXPECT_EQ(sent_with(causal()), (Sent{3 * kRank, 2 * kRank, kRank, 0}));
+  EXPECT_EQ(sent_with(causal() & sliding_window(9, 0)), (Sent{kRank, kRank, kRank, 0}));
 }
 
 TEST(DistributedContext, AFunctorThatThrowsOnOneRankEndsTheCallOnAll) {

@@ -1,7 +1,7 @@
 // Gradients of micro-batches on any number of ranks have the bits of one process.
 #include <algorithm>
 #include <cstring>
-#include <thread>  // the ranks are threads: the thread sanitizer runs this file
+#include <thread>  // ranks are of std::thread: the thread sanitizer runs this file
 
 #include <gtest/gtest.h>
 
