@@ -139,6 +139,7 @@ AgreedFields context_fields(const ContextLayout& layout, const StoredView<const 
 template <class T>
 struct ContextRows {
   IndexRange queries;
+  std::optional<std::size_t> first_chunk = {}, last_chunk = {};  ///< of those that they see
   AttentionOptions<T> options;  ///< with lse as a view of the whole call
   std::optional<AttentionProblem<T>> problem;
   std::vector<RowState<T>> states;
@@ -230,6 +231,10 @@ class ContextAttention {
     return all;
   }
 
+  static bool overlap(const KeyRange& a, const KeyRange& b) {
+    return (std::max)(a.begin, b.begin) < (std::min)(a.end, b.end);
+  }
+
   void plan_chunks() {
     // Longer chunks save copies of the rows' sums, shorter ones memory.
     constexpr index_t kMaxKeys = 2048;
@@ -250,9 +255,15 @@ class ContextAttention {
       for (const auto& ranges : seen) {
         bool needs = false;
         for (const KeyRange& range : ranges) {
-          needs = needs || (std::max)(range.begin, begin) < (std::min)(range.end, chunk.keys.end);
+          needs = needs || overlap(range, chunk.keys);
         }
         chunk.needed_by.push_back(needs);
+      }
+      for (std::size_t n = 0; n < rows_.size(); ++n) {
+        const KeyRange& range = seen[static_cast<std::size_t>(communicator_.rank())][n];
+        if (!overlap(range, chunk.keys)) continue;
+        if (!rows_[n]->first_chunk) rows_[n]->first_chunk = chunks_.size();
+        rows_[n]->last_chunk = chunks_.size();
       }
       chunks_.push_back(std::move(chunk));
     }
@@ -325,20 +336,16 @@ class ContextAttention {
 
   /// One pass over all chunks, whose results are outputs and lse, or states.
   void pass(Stage stage, bool recomputes) {
-    std::size_t first = chunks_.size(), last = 0;
-    for (std::size_t n = 0; n < chunks_.size(); ++n) {
-      if (!needs(chunks_[n])) continue;
-      first = (std::min)(first, n);
-      last = n;
+    for (const auto& rows : rows_) {
+      // Rows that see no key have outputs, too.
+      if (!rows->first_chunk) run_part(*rows, {0, 0}, stage, true, true, recomputes);
     }
-    // Rows that see no key have outputs, too.
-    if (first == chunks_.size()) compute(std::nullopt, stage, true, true, recomputes);
     post(0);
     for (std::size_t n = 0; n < chunks_.size(); ++n) {
       Requests arriving = std::exchange(receives_, {});
       post(n + 1);
       for (const auto& request : arriving) request->wait();
-      if (needs(chunks_[n])) compute(n, stage, n == first, n == last, recomputes);
+      compute(n, stage, recomputes);
     }
     for (Requests& sends : sends_) {
       for (const auto& request : sends) request->wait();
@@ -346,41 +353,41 @@ class ContextAttention {
     }
   }
 
-  /// Computes all rows of this rank with the keys of chunk n, or with none.
-  void compute(std::optional<std::size_t> n, Stage stage, bool is_first, bool is_last,
-               bool recomputes) {
+  /// Computes the rows of this rank that see keys of chunk n.
+  void compute(std::size_t n, Stage stage, bool recomputes) {
+    const KeyRange keys = chunks_[n].keys;
+    for (const auto& rows : rows_) {
+      AttentionProblem<T>& problem = *rows->problem;
+      if (!rows->first_chunk || n < *rows->first_chunk || n > *rows->last_chunk) continue;
+      const index_t batch = problem.k.extent(0), heads = problem.num_kv_heads();
+      const auto view = [&](KeyElement* data, index_t dim) {
+        const TensorView4<const KeyElement> chunk(data, {batch, heads, keys.end - keys.begin, dim},
+                                                  {heads * dim, dim, token_size(), 1});
+        return view_as_whole(chunk, layout_.seq(), keys.begin, 0);
+      };
+      problem.k = view(stored(n, keys.begin), problem.head_dim());
+      problem.v = view(stored(n, keys.begin) + batch * k_size(), problem.head_dim_v());
+      run_part(*rows, keys, stage, n == *rows->first_chunk, n == *rows->last_chunk, recomputes);
+    }
+  }
+
+  void run_part(ContextRows<T>& rows, KeyRange keys, Stage stage, bool is_first, bool is_last,
+                bool recomputes) {
     const PollingExecutor threads(options_.execution.threads(), receives_);
     Execution execution = options_.execution;
     execution.executor = &threads;
-    for (const auto& rows : rows_) {
-      AttentionProblem<T>& problem = *rows->problem;
-      KeyRange keys{0, 0};
-      if (n) {
-        keys = {chunks_[*n].keys.begin, chunks_[*n].keys.end};
-        const index_t batch = problem.k.extent(0);
-        const auto view = [&](KeyElement* data, index_t dim) {
-          const index_t heads = problem.num_kv_heads();
-          const TensorView4<const KeyElement> chunk(data,
-                                                    {batch, heads, keys.end - keys.begin, dim},
-                                                    {heads * dim, dim, token_size(), 1});
-          return view_as_whole(chunk, layout_.seq(), keys.begin, 0);
-        };
-        problem.k = view(stored(*n, keys.begin), problem.head_dim());
-        problem.v = view(stored(*n, keys.begin) + batch * k_size(), problem.head_dim_v());
-      }
-      const AttentionPart<T> part{.problem = problem,
-                                  .queries = rows->queries,
-                                  .keys = keys,
-                                  .stage = stage,
-                                  .is_first = is_first,
-                                  .is_last = is_last,
-                                  .recomputes = recomputes,
-                                  .states = rows->states.data(),
-                                  .output_scales = rows->output_scales.data(),
-                                  .sums = rows->sums.data(),
-                                  .non_finite = rows->non_finite.data()};
-      backend<family::AttentionParts, KeyElement, T>(execution).run(part, execution);
-    }
+    const AttentionPart<T> part{.problem = *rows.problem,
+                                .queries = rows.queries,
+                                .keys = keys,
+                                .stage = stage,
+                                .is_first = is_first,
+                                .is_last = is_last,
+                                .recomputes = recomputes,
+                                .states = rows.states.data(),
+                                .output_scales = rows.output_scales.data(),
+                                .sums = rows.sums.data(),
+                                .non_finite = rows.non_finite.data()};
+    backend<family::AttentionParts, KeyElement, T>(execution).run(part, execution);
   }
 
   /// Whether any rank has outputs that a NaN in a hidden value may have reached.
