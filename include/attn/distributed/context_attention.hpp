@@ -22,7 +22,9 @@ namespace detail {
 /// transfers only while it is called.
 class PollingExecutor final : public Executor {
  public:
-  PollingExecutor(const Executor& threads, std::vector<std::unique_ptr<Request>>& requests)
+  using Requests = std::vector<std::unique_ptr<Request>>;
+
+  PollingExecutor(const Executor& threads, std::initializer_list<const Requests*> requests)
       : threads_(threads), requests_(requests) {}
 
   int concurrency() const override { return threads_.concurrency(); }
@@ -31,13 +33,15 @@ class PollingExecutor final : public Executor {
     threads_.run(count, [&](index_t n, int worker) {
       task(n, worker);
       if (std::this_thread::get_id() != caller) return;
-      for (const auto& request : requests_) request->poll();
+      for (const Requests* requests : requests_) {
+        for (const auto& request : *requests) request->poll();
+      }
     });
   }
 
  private:
   const Executor& threads_;
-  std::vector<std::unique_ptr<Request>>& requests_;
+  std::vector<const Requests*> requests_;
 };
 
 /// x (batch, heads, tokens, dim), of which this rank holds some, as a view of all tokens: token i
@@ -197,7 +201,7 @@ class ContextAttention {
   }
 
  private:
-  using Requests = std::vector<std::unique_ptr<Request>>;
+  using Requests = PollingExecutor::Requests;
 
   /// Keys [begin, end), and for each rank whether it needs them.
   struct Chunk {
@@ -373,7 +377,8 @@ class ContextAttention {
 
   void run_part(ContextRows<T>& rows, KeyRange keys, Stage stage, bool is_first, bool is_last,
                 bool recomputes) {
-    const PollingExecutor threads(options_.execution.threads(), receives_);
+    const PollingExecutor threads(options_.execution.threads(),
+                                  {&receives_, &sends_[0], &sends_[1]});
     Execution execution = options_.execution;
     execution.executor = &threads;
     const AttentionPart<T> part{.problem = *rows.problem,
