@@ -1,4 +1,4 @@
-# The installed package: headers, CMake package `attn` with the components `io` and `text`,
+# The installed package: headers, CMake package `attn` with the components `io`, `text` and `mpi`,
 # pkg-config files; where asked for, the compiled kernels.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -22,6 +22,12 @@ if(ATTN_TEXT)
   install(EXPORT attnTextTargets NAMESPACE attn:: DESTINATION ${attn_package_dir})
 else()
   list(APPEND attn_left_out REGEX "/attn/(text(\\.hpp)?|models/(gguf_tokenizer|language_model)\\.hpp|generation/generate_text\\.hpp)$" EXCLUDE)
+endif()
+if(ATTN_MPI)
+  install(TARGETS attn_mpi EXPORT attnMpiTargets)
+  install(EXPORT attnMpiTargets NAMESPACE attn:: DESTINATION ${attn_package_dir})
+else()
+  list(APPEND attn_left_out REGEX "/attn/distributed/mpi\\.hpp$" EXCLUDE)
 endif()
 install(DIRECTORY include/attn DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.hpp" PATTERN "*.inc" ${attn_left_out})

@@ -22,6 +22,8 @@ need valgrind program valgrind
 need python3-venv python3 -c 'import ensurepip, venv'
 need libomp-dev clang_links -fopenmp
 need libclang-rt-dev clang_links -fsanitize=address
+need libopenmpi-dev program mpicxx
+need openmpi-bin program mpirun
 need libgtest-dev header gtest/gtest.h
 need libgmock-dev header gmock/gmock.h
 need libbenchmark-dev header benchmark/benchmark.h

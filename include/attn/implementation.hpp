@@ -10,6 +10,7 @@
 
 #if defined(ATTN_COMPILED_LIBRARY)
 
+#include "attn/attention/forward/parts.hpp"
 #include "attn/attention/sdpa_backward.hpp"
 #include "attn/generation.hpp"
 #include "attn/kernels/losses/loss.hpp"
@@ -36,6 +37,7 @@
 #define ATTN_EXPORT_TABLES(T)               \
   ATTN_EXPORT_TABLE(Products, T)            \
   ATTN_EXPORT_TABLE(Attention, T)           \
+  ATTN_EXPORT_TABLE(AttentionParts, T)      \
   ATTN_EXPORT_TABLE(LinearAttention, T)     \
   ATTN_EXPORT_TABLE(Softmax, T)             \
   ATTN_EXPORT_TABLE(Norms, T)               \
@@ -71,6 +73,8 @@ ATTN_EXPORT_CONVERSIONS(attn::bfloat16, attn::float16)
 // Float queries on keys and values of these; of 16 bits, queries too.
 ATTN_EXPORT_PAIR(Attention, attn::bfloat16, float)
 ATTN_EXPORT_PAIR(Attention, attn::float16, float)
+ATTN_EXPORT_PAIR(AttentionParts, attn::bfloat16, float)
+ATTN_EXPORT_PAIR(AttentionParts, attn::float16, float)
 ATTN_EXPORT_PAIR(Attention, std::int8_t, float)
 ATTN_EXPORT_PAIR(RowQuantization, float, std::int8_t)
 

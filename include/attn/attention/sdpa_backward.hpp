@@ -90,6 +90,41 @@ void check_backward(const BackwardProblem<T>& problem,
   }
 }
 
+/// Whether all tensors have elements of type T.
+template <class T, class... X>
+inline constexpr bool is_of_element = (std::same_as<scalar_t<X>, T> && ...);
+
+/// Checks every argument of a backward call; all tensors have elements of type T.
+template <class T, class... Functors>
+BackwardProblem<T> make_backward_problem(
+    const TensorView4<const T>& d_out, const TensorView4<const T>& q, const TensorView4<const T>& k,
+    const TensorView4<const T>& v, const TensorView4<const T>& out, const TensorView3<const T>& lse,
+    const TensorView4<T>& d_q, const TensorView4<T>& d_k, const TensorView4<T>& d_v,
+    const AttentionOptions<T>& options, const AttentionBackwardCall<T>& call,
+    const Functors&... functors) {
+  // BackwardProblem holds it for reading only.
+  const TensorView4<T> result(const_cast<T*>(out.data()), out.shape(), out.strides());
+  BackwardProblem<T> problem{
+      make_problem_with<T>(q, k, v, result, options, functors...), d_out, lse, d_q, d_k, d_v, call};
+  std::array<index_t, kMaxScoreParameters> parameters{};
+  [[maybe_unused]] const auto bind_derivatives = [&](const auto& functor) {
+    using Functor = std::remove_cvref_t<decltype(functor)>;
+    const Isa isa = options.execution.instruction_set();
+    if constexpr (is_mod<ScoreMod, Functor>) {
+      parameters = parameter_extents(functor.f, problem.forward.num_heads());
+      auto& wanted = problem.call.d_score_parameters;
+      add_gradients_held(functor.f, wanted);
+      problem.score_derivative = derivative_of<T>(isa, functor);
+      problem.parameter_derivatives = parameter_derivatives_of<T>(isa, functor, wanted);
+    } else if constexpr (is_mod<ProbMod, Functor>) {
+      problem.prob_derivative = derivative_of<T>(isa, functor);
+    }
+  };
+  (bind_derivatives(functors), ...);
+  check_backward(problem, parameters);
+  return problem;
+}
+
 }  // namespace detail
 
 /// d_q, d_k and d_v of scaled_dot_product_attention(q, k, v, out, options, functors...), from
@@ -116,15 +151,10 @@ void scaled_dot_product_attention_backward(
     const AttentionBackwardCall<Accumulator<scalar_t<Q>>>& call = {}, const Functors&... functors) {
   using T = Accumulator<scalar_t<Q>>;
   const Execution& execution = options.execution;
-  constexpr bool is_of_one_element =
-      std::same_as<scalar_t<Q>, T> && std::same_as<scalar_t<K>, T> &&
-      std::same_as<scalar_t<V>, T> && std::same_as<scalar_t<Out>, T> &&
-      std::same_as<scalar_t<D>, T> && std::same_as<scalar_t<DQ>, T> &&
-      std::same_as<scalar_t<DK>, T> && std::same_as<scalar_t<DV>, T>;
   detail::assert_backward_types<D, Q, K, V, Out, DQ, DK, DV, Functors...>();
   if constexpr (!detail::BackwardTypes<D, Q, K, V, Out, DQ, DK, DV, Functors...>::is_good) {
     // The assertion above ensures this.
-  } else if constexpr (!is_of_one_element) {
+  } else if constexpr (!detail::is_of_element<T, D, Q, K, V, Out, DQ, DK, DV>) {
     using Wide = detail::WidenedTensor<4>;
     const Wide wide_d_out(const_view(d_out), execution), wide_q(const_view(q), execution),
         wide_k(const_view(k), execution), wide_v(const_view(v), execution),
@@ -138,35 +168,11 @@ void scaled_dot_product_attention_backward(
     convert(wide_d_k.view(), d_k, execution);
     convert(wide_d_v.view(), d_v, execution);
   } else {
-    const TensorView4<const T> made = const_view(out);
-    // BackwardProblem holds it for reading only.
-    const TensorView4<T> result(const_cast<T*>(made.data()), made.shape(), made.strides());
-    detail::BackwardProblem<T> problem{
-        detail::make_problem_with<T>(const_view(q), const_view(k), const_view(v), result, options,
-                                     functors...),
-        const_view(d_out),
-        lse,
-        view_of(d_q),
-        view_of(d_k),
-        view_of(d_v),
-        call};
-    std::array<index_t, detail::kMaxScoreParameters> parameters{};
-    [[maybe_unused]] const auto bind_derivatives = [&](const auto& functor) {
-      using Functor = std::remove_cvref_t<decltype(functor)>;
-      const Isa isa = execution.instruction_set();
-      if constexpr (detail::is_mod<detail::ScoreMod, Functor>) {
-        parameters = detail::parameter_extents(functor.f, problem.forward.num_heads());
-        auto& wanted = problem.call.d_score_parameters;
-        detail::add_gradients_held(functor.f, wanted);
-        problem.score_derivative = detail::derivative_of<T>(isa, functor);
-        problem.parameter_derivatives = detail::parameter_derivatives_of<T>(isa, functor, wanted);
-      } else if constexpr (detail::is_mod<detail::ProbMod, Functor>) {
-        problem.prob_derivative = detail::derivative_of<T>(isa, functor);
-      }
-    };
-    (bind_derivatives(functors), ...);
-    detail::check_backward(problem, parameters);
-    detail::backend<family::AttentionBackward, T>(execution).backward(problem, execution);
+    detail::backend<family::AttentionBackward, T>(execution).backward(
+        detail::make_backward_problem<T>(const_view(d_out), const_view(q), const_view(k),
+                                         const_view(v), const_view(out), lse, view_of(d_q),
+                                         view_of(d_k), view_of(d_v), options, call, functors...),
+        execution);
   }
 }
 

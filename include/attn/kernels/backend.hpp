@@ -30,6 +30,7 @@ namespace attn::family {
 struct Products;
 struct QuantizedProducts;
 struct Attention;
+struct AttentionParts;
 struct LinearAttention;
 struct Softmax;
 struct Norms;

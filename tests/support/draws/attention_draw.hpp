@@ -33,10 +33,13 @@ struct AttentionDraw {
       q_len = random.pick(lengths), kv_len = random.chance(0.3) ? q_len : random.pick(lengths);
       dim = random.pick(dims), dim_v = random.chance(0.6) ? dim : random.pick(dims);
     } while (batch * heads * q_len * kv_len * (dim + dim_v) > work);
-    q = random.array<T>({batch, heads, q_len, dim}, random.pick<double>({1, 1, 1, 3}));
-    k = random.array<T>({batch, kv_heads, kv_len, dim});
-    v = random.array<T>({batch, kv_heads, kv_len, dim_v});
-    draw_options(random);
+    draw({batch, heads, q_len, kv_len}, kv_heads, dim, dim_v, random);
+  }
+
+  /// A call of these shapes.
+  AttentionDraw(Random& random, const attn::Shape<4>& scores, Index kv_heads, Index dim,
+                Index dim_v) {
+    draw(scores, kv_heads, dim, dim_v, random);
   }
 
   attn::Shape<4> scores() const { return {q.extent(0), q.extent(1), q.extent(2), k.extent(2)}; }
@@ -120,6 +123,14 @@ struct AttentionDraw {
   }
 
  private:
+  void draw(const attn::Shape<4>& scores, Index kv_heads, Index dim, Index dim_v, Random& random) {
+    const auto [batch, heads, q_len, kv_len] = scores;
+    q = random.array<T>({batch, heads, q_len, dim}, random.pick<double>({1, 1, 1, 3}));
+    k = random.array<T>({batch, kv_heads, kv_len, dim});
+    v = random.array<T>({batch, kv_heads, kv_len, dim_v});
+    draw_options(random);
+  }
+
   void draw_documents(Random& random) {
     Array<Index> ids({random.chance(0.5) ? 1 : q.extent(0), options.first_key + k.extent(2)});
     const double ends = random.pick<double>({0.01, 0.1, 0.5});

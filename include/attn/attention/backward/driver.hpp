@@ -18,7 +18,10 @@ class Backward {
         problem_(problem),
         forward_(problem.forward),
         threads_(threads_for(executor, work())),
-        rows_(forward_.batch() * forward_.num_heads() * forward_.scores[2]),
+        heads_{problem.kv_heads.begin * forward_.heads_per_kv_head,
+               problem.kv_heads.end * forward_.heads_per_kv_head},
+        first_row_(heads_.begin * forward_.scores[2]),
+        rows_((heads_.end - heads_.begin) * forward_.scores[2]),
         kv_splits_(BackwardTiling(forward_.scores[3]).kv_splits),
         head_stride_(problem.head_sums()),
         scratch_elements_(BackwardScratch<T>(nullptr, problem, block_kv()).elements),
@@ -43,7 +46,8 @@ class Backward {
     }
     // So is work on lists of gathered keys, which may share keys.
     joins_splits = joins_splits || forward_.gathered;
-    const index_t kv_heads = forward_.num_kv_heads(), heads = forward_.batch() * kv_heads;
+    const index_t kv_heads = forward_.num_kv_heads();
+    const index_t heads = problem_.kv_heads.end - problem_.kv_heads.begin;
     const index_t joined = joins_heads         ? heads
                            : forward_.gathered ? forward_.gathered.positions.extent(2)
                                                : 1;
@@ -52,7 +56,8 @@ class Backward {
     threads_.run(head_tasks * split_tasks, [&](index_t task, int worker) {
       const BackwardScratch<T> scratch(memory_.data() + worker * scratch_elements_, problem_,
                                        block_kv());
-      const index_t first = task / split_tasks * joined, split = task % split_tasks;
+      const index_t first = problem_.kv_heads.begin + task / split_tasks * joined;
+      const index_t split = task % split_tasks;
       if (forward_.gathered) clear_gradients(forward_.gathered.row(first));
       for (index_t n = first; n < first + joined; ++n) {
         for (index_t p = joins_splits ? 0 : split; p < (joins_splits ? kv_splits_ : split + 1);
@@ -86,12 +91,14 @@ class Backward {
 
   void add_to_deltas() {
     const index_t kv_heads = forward_.num_kv_heads();
-    threads_.run(forward_.batch() * kv_heads, [&](index_t n, int worker) {
+    const KeyRange heads = problem_.kv_heads;
+    threads_.run(heads.end - heads.begin, [&](index_t head, int worker) {
+      const index_t n = heads.begin + head;
       const BackwardScratch<T> scratch(memory_.data() + worker * scratch_elements_, problem_,
                                        block_kv());
       const BackwardTiling tiling(forward_.lengths(n / kv_heads).kv_len);
-      const BackwardTask<T> task{problem_, kernels_,       gradients_,   tiling,      scratch,
-                                 {},       deltas_.data(), n / kv_heads, n % kv_heads};
+      const BackwardTask<T> task{problem_, kernels_, gradients_,   tiling,      scratch,
+                                 {},       deltas(), n / kv_heads, n % kv_heads};
       BackwardLoop<T>(task).add_to_deltas();
     });
   }
@@ -100,20 +107,20 @@ class Backward {
     const BackwardTiling tiling(forward_.lengths(b).kv_len);
     if (split >= tiling.kv_splits) return;
     const PartialGradients<T> partial{
-        split == 0 ? nullptr : split_d_q_.data() + (split - 1) * rows_ * forward_.score_dim(),
+        split == 0 ? nullptr : split_d_q(split),
         head_stride_ == 0
             ? nullptr
             : head_sums_.data() + split * forward_.batch() * forward_.num_heads() * head_stride_};
-    const BackwardTask<T> task{problem_, kernels_,       gradients_, tiling, scratch,
-                               partial,  deltas_.data(), b,          kv_head};
+    const BackwardTask<T> task{problem_, kernels_, gradients_, tiling, scratch,
+                               partial,  deltas(), b,          kv_head};
     BackwardLoop<T>(task).run(split);
   }
 
   /// deltas_ = D - d_lse of each row, with D = d_out . out.
   void make_deltas() {
     const index_t heads = forward_.num_heads(), dv = forward_.head_dim_v();
-    for_rows(threads_, forward_.batch() * heads, forward_.scores[2] * dv, [&](index_t n) {
-      const index_t b = n / heads, h = n % heads;
+    for_rows(threads_, heads_.end - heads_.begin, forward_.scores[2] * dv, [&](index_t row) {
+      const index_t n = heads_.begin + row, b = n / heads, h = n % heads;
       for (index_t i = 0; i < forward_.lengths(b).q_len; ++i) {
         const T* d_out = problem_.query_row(problem_.d_out, b, h, i);
         // With a prob functor D is the sum of p d_p instead, which add_to_deltas() computes.
@@ -123,7 +130,7 @@ class Backward {
         if (problem_.call.d_lse) delta -= problem_.of_query(problem_.call.d_lse, b, h, i);
         // Fully masked rows have gradient 0, whatever their d_lse is.
         if (problem_.of_query(problem_.lse, b, h, i) == kMinusInf<T>) delta = T{0};
-        deltas_.data()[forward_.row_at(b, h, i)] = delta;
+        deltas()[forward_.row_at(b, h, i)] = delta;
       }
     });
   }
@@ -132,16 +139,15 @@ class Backward {
   void add_partial_gradients() {
     const index_t heads = forward_.num_heads(), d = forward_.head_dim(), dim = forward_.score_dim();
     if (kv_splits_ > 1) {
-      for_rows(threads_, forward_.batch() * heads, forward_.scores[2] * dim, [&](index_t n) {
-        const index_t b = n / heads, h = n % heads;
+      for_rows(threads_, heads_.end - heads_.begin, forward_.scores[2] * dim, [&](index_t row) {
+        const index_t n = heads_.begin + row, b = n / heads, h = n % heads;
         const SequenceLengths lengths = forward_.lengths(b);
         for (index_t split = 1; split < BackwardTiling(lengths.kv_len).kv_splits; ++split) {
-          const T* from = split_d_q_.data() + (split - 1) * rows_ * dim;
-          for (index_t i = 0; i < lengths.q_len; ++i) {
-            const T* row = from + forward_.row_at(b, h, i) * dim;
-            gradients_.add_scaled(d, T{1}, row, problem_.query_row(problem_.d_q, b, h, i));
+          const T* from = split_d_q(split) + forward_.row_at(b, h, 0) * dim;
+          for (index_t i = 0; i < lengths.q_len; ++i, from += dim) {
+            gradients_.add_scaled(d, T{1}, from, problem_.query_row(problem_.d_q, b, h, i));
             if (!problem_.call.d_qv) continue;
-            gradients_.add_scaled(dim - d, T{1}, row + d,
+            gradients_.add_scaled(dim - d, T{1}, from + d,
                                   problem_.query_row(problem_.call.d_qv, b, h, i));
           }
         }
@@ -175,10 +181,17 @@ class Backward {
       for (index_t i = 0; i < forward_.lengths(b).q_len; ++i) {
         const T lse = problem_.of_query(problem_.lse, b, h, i);
         if (lse == kMinusInf<T>) continue;
-        sum -= std::exp(forward_.sink(b, h) - lse) * deltas_.data()[forward_.row_at(b, h, i)];
+        sum -= std::exp(forward_.sink(b, h) - lse) * deltas()[forward_.row_at(b, h, i)];
       }
     }
     problem_.call.d_sinks(head) += sum;
+  }
+
+  /// Of all rows of the call, by AttentionProblem::row_at(); only those of heads_ are there.
+  T* deltas() { return deltas_.data() - first_row_; }
+  /// Partial d_q of a split behind the first, by row as well.
+  T* split_d_q(index_t split) {
+    return split_d_q_.data() + ((split - 1) * rows_ - first_row_) * forward_.score_dim();
   }
 
   const RowKernels<T>& kernels_;
@@ -186,7 +199,8 @@ class Backward {
   const BackwardProblem<T>& problem_;
   const AttentionProblem<T>& forward_;
   const Executor& threads_;
-  index_t rows_, kv_splits_, head_stride_, scratch_elements_;
+  KeyRange heads_;  ///< query heads of problem_.kv_heads, b * num_heads + h
+  index_t first_row_, rows_, kv_splits_, head_stride_, scratch_elements_;
   Scratch<T> memory_, deltas_, split_d_q_, head_sums_;
 };
 
@@ -211,6 +225,7 @@ struct Backend<family::AttentionBackward, In, Acc> {
                    offsetof(BackwardProblem<In>, score_derivative),
                    offsetof(BackwardProblem<In>, prob_derivative),
                    offsetof(BackwardProblem<In>, parameter_derivatives),
+                   offsetof(BackwardProblem<In>, kv_heads),
                    sizeof(AttentionBackwardCall<In>),
                    offsetof(AttentionBackwardCall<In>, d_lse),
                    offsetof(AttentionBackwardCall<In>, d_bias),

@@ -41,6 +41,9 @@ struct BackwardProblem {
   RowFunctor<T> prob_derivative = {};   ///< the prob functor's
   /// Derivatives of the score functor with respect to the parameters whose gradients are requested.
   std::array<RowFunctor<T>, kMaxScoreParameters> parameter_derivatives = {};
+  /// Only gradients of these key/value heads and of the queries that share them are computed; head
+  /// kv_head of batch row b counts as b * num_kv_heads + kv_head.
+  KeyRange kv_heads = {0, forward.batch() * forward.num_kv_heads()};
 
   /// The row of query i in q, out and their gradients.
   template <class V>

@@ -3,14 +3,17 @@
 
 /// For keys and values of type In, queries and outputs of type In or T.
 template <class In, class T>
-inline void forward(const detail::AttentionProblem<T>& problem, const Executor& executor,
-                    Workspace& workspace) {
+inline detail::ForwardKernels<T> forward_kernels(const detail::AttentionProblem<T>& problem) {
   const detail::ElementKernels<T>& own = ElementTable<T, T>::kTable;
   const detail::ElementKernels<T>& in = ElementTable<T, In>::kTable;
-  detail::forward_with<T>(
-      {TargetTable<detail::RowKernels<T>>::kTable, own, problem.widens_queries() ? in : own, in,
-       detail::tiled_products<In>(problem, TargetTable<detail::RowKernels<T>>::kTable)},
-      problem, executor, workspace);
+  return {TargetTable<detail::RowKernels<T>>::kTable, own, problem.widens_queries() ? in : own, in,
+          detail::tiled_products<In>(problem, TargetTable<detail::RowKernels<T>>::kTable)};
+}
+
+template <class In, class T>
+inline void forward(const detail::AttentionProblem<T>& problem, const Executor& executor,
+                    Workspace& workspace) {
+  detail::forward_with<T>(forward_kernels<In, T>(problem), problem, executor, workspace);
 }
 
 template <class In, class T>

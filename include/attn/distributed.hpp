@@ -1,0 +1,16 @@
+// Many ranks: communicators, context parallel attention.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+// In layer order, the table of contents. attn/distributed/mpi.hpp is apart, since it alone needs
+// MPI.
+// clang-format off
+#include "attn/distributed/communicator.hpp"        // what attn needs of a group of processes
+#include "attn/distributed/local_ranks.hpp"         // ranks that are threads of one process
+#include "attn/distributed/context_layout.hpp"      // which tokens each rank holds
+#include "attn/distributed/agreement.hpp"           // all ranks throw, or none
+#include "attn/distributed/context_attention.hpp"   // attention over tokens on several ranks
+#include "attn/distributed/head_exchange.hpp"       // tokens of all heads for all tokens of some
+#include "attn/distributed/context_attention_backward.hpp"
+#include "attn/distributed/gradient_tree.hpp"       // gradients of micro-batches, in a fixed order
+// clang-format on

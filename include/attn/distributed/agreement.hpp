@@ -1,0 +1,117 @@
+// agree(): compares the arguments of a call between ranks, so that all of them throw or none.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "attn/core/error.hpp"
+#include "attn/core/view.hpp"
+#include "attn/distributed/communicator.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// What every rank must pass alike, by name, in a fixed order.
+class AgreedFields {
+ public:
+  static constexpr std::size_t kMax = 64;
+
+  /// A number, which an error prints.
+  void add(std::string_view name, index_t value) {
+    fields_.push_back({name, static_cast<std::uint64_t>(value), true});
+  }
+  void add(std::string_view name, double value) {
+    fields_.push_back({name, std::bit_cast<std::uint64_t>(value), false});
+  }
+  /// The shape and the elements of a view, by their hash.
+  template <class T, int Rank>
+  void add(std::string_view name, const TensorView<T, Rank>& x) {
+    std::uint64_t hash = x.data() != nullptr ? 0xcbf29ce484222325u : 0;
+    const auto take = [&](std::uint64_t number) {
+      hash = (hash ^ number) * 0x100000001b3u;
+      hash ^= hash >> 29;
+    };
+    for (index_t extent : x.shape()) take(static_cast<std::uint64_t>(extent));
+    Shape<Rank> at{};
+    for (index_t n = 0; x.data() != nullptr && n < size_of(x.shape()); ++n) {
+      index_t rest = n;
+      for (std::size_t axis = at.size(); axis-- > 0;) {
+        at[axis] = rest % x.shape()[axis];
+        rest /= x.shape()[axis];
+      }
+      const std::remove_const_t<T> element = *x.at_index(at);
+      std::uint64_t bits = 0;
+      std::memcpy(&bits, &element, sizeof element);
+      take(bits);
+    }
+    fields_.push_back({name, hash, false});
+  }
+
+  struct Field {
+    std::string_view name;
+    std::uint64_t value;
+    bool is_number;
+  };
+  const std::vector<Field>& all() const { return fields_; }
+
+ private:
+  std::vector<Field> fields_;
+};
+
+/// The first exchange of a call on all ranks: returns if the fields of all ranks are the same and
+/// check() throws on none. Else every rank throws: one whose check() threw that exception, the
+/// others a ValueError that names rank and field, or has the text of the exception.
+template <class Check>
+void agree(Communicator& communicator, std::string_view function, const AgreedFields& fields,
+           Check check) {
+  struct Record {
+    std::uint64_t values[AgreedFields::kMax] = {};
+    char error[512] = {};
+  };
+  Record mine;
+  std::exception_ptr failure;
+  for (std::size_t n = 0; n < fields.all().size(); ++n) mine.values[n] = fields.all()[n].value;
+  const auto take_error = [&](std::string_view text) {
+    failure = std::current_exception();
+    std::memcpy(mine.error, text.data(), (std::min)(text.size(), sizeof mine.error - 1));
+  };
+  try {
+    check();
+  } catch (const std::exception& error) {
+    take_error(error.what());
+  } catch (...) {
+    take_error("unknown exception");
+  }
+  std::vector<Record> all(static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather(std::as_bytes(std::span(&mine, 1)),
+                          std::as_writable_bytes(std::span(all)));
+  if (failure) std::rethrow_exception(failure);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].error[0] == '\0') continue;
+    throw ValueError(join(
+        {"[", function, "] rank ", std::to_string(rank), ": ", std::string_view(all[rank].error)}));
+  }
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    for (std::size_t n = 0; n < fields.all().size(); ++n) {
+      const std::uint64_t first = all[0].values[n], other = all[rank].values[n];
+      if (first == other) continue;
+      const AgreedFields::Field& field = fields.all()[n];
+      const std::string at = std::to_string(rank);
+      const auto text = [](std::uint64_t value) { return to_string(static_cast<index_t>(value)); };
+      throw ValueError(message(
+          function, field.name, "be the same on every rank",
+          field.is_number ? join({text(first), " on rank 0, ", text(other), " on rank ", at})
+                          : join({"another on rank ", at, " than on rank 0"})));
+    }
+  }
+}
+
+}  // namespace detail
+
+ATTN_NAMESPACE_END

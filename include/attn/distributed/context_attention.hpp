@@ -1,0 +1,572 @@
+// context_parallel_attention: attention over a sequence whose tokens lie on several ranks.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+#include <typeinfo>
+#include <vector>
+
+#include "attn/attention/forward/parts.hpp"
+#include "attn/attention/sdpa.hpp"
+#include "attn/core/buffer.hpp"
+#include "attn/distributed/agreement.hpp"
+#include "attn/distributed/context_layout.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// Runs tasks on another executor, and polls requests between those of the calling thread: MPI
+/// transfers only while it is called.
+class PollingExecutor final : public Executor {
+ public:
+  using Requests = std::vector<std::unique_ptr<Request>>;
+
+  PollingExecutor(const Executor& threads, std::initializer_list<const Requests*> requests)
+      : threads_(threads), requests_(requests) {}
+
+  int concurrency() const override { return threads_.concurrency(); }
+  void run(index_t count, TaskRef task) const override {
+    const std::thread::id caller = std::this_thread::get_id();
+    threads_.run(count, [&](index_t n, int worker) {
+      task(n, worker);
+      if (std::this_thread::get_id() != caller) return;
+      for (const Requests* requests : requests_) {
+        for (const auto& request : *requests) request->poll();
+      }
+    });
+  }
+
+ private:
+  const Executor& threads_;
+  std::vector<const Requests*> requests_;
+};
+
+/// x (batch, heads, tokens, dim), of which this rank holds some, as a view of all tokens: token i
+/// lies where it would if token `first` were token `at` of x. Only the tokens of x are there.
+template <class T, int Rank>
+TensorView<T, Rank> view_as_whole(const TensorView<T, Rank>& x, index_t seq, index_t first,
+                                  index_t at) {
+  Shape<Rank> shape = x.shape();
+  shape[2] = seq;
+  // Integers, because the address of token 0 need not lie in memory of this rank.
+  const auto address = reinterpret_cast<std::uintptr_t>(x.data()) +
+                       static_cast<std::uintptr_t>((at - first) * x.stride(2)) * sizeof(T);
+  return {reinterpret_cast<T*>(address), shape, x.strides()};
+}
+
+inline void check_ranks(std::string_view function, const Communicator& communicator,
+                        const ContextLayout& layout) {
+  if (layout.ranks() == communicator.size()) return;
+  throw ValueError(
+      message(function, "the layout",
+              "have as many ranks as the communicator, " + std::to_string(communicator.size()),
+              std::to_string(layout.ranks())));
+}
+
+template <class T>
+void refuse_on_ranks(std::string_view function, const AttentionOptions<T>& options) {
+  const auto refuse = [&](std::string_view name, bool given) {
+    if (!given) return;
+    throw ValueError(message(function, name, "not be given to attention on several ranks", "one"));
+  };
+  refuse("weights", static_cast<bool>(options.weights));
+  refuse("average_weights", static_cast<bool>(options.average_weights));
+  refuse("column_sums", static_cast<bool>(options.column_sums));
+  refuse("scores", static_cast<bool>(options.scores));
+  refuse("max_logits", static_cast<bool>(options.max_logits));
+  refuse("qv", static_cast<bool>(options.qv));
+  refuse("cu_seqlens_q", static_cast<bool>(options.cu_seqlens_q));
+  refuse("cu_seqlens_k", static_cast<bool>(options.cu_seqlens_k));
+  refuse("block_table", static_cast<bool>(options.block_table));
+  refuse("gather", static_cast<bool>(options.gather));
+  refuse("first_key", options.first_key != 0);
+  refuse("MaskedRow::mean", options.masked_row == MaskedRow::mean);
+}
+
+/// What all ranks must pass alike: the shapes but for the tokens, and every option. Of dense masks
+/// only kinds and shapes are compared.
+template <class T, class... Functors>
+AgreedFields context_fields(const ContextLayout& layout, const StoredView<const void>& q,
+                            const StoredView<const void>& k, const StoredView<const void>& v,
+                            const AttentionOptions<T>& options) {
+  AgreedFields fields;
+  fields.add("the version", index_t{ATTN_VERSION});
+  fields.add("the number of tokens", layout.seq());
+  fields.add("the kind of the layout", static_cast<index_t>(layout.kind()));
+  fields.add("the element type of q", static_cast<index_t>(q.element()));
+  fields.add("the element type of k and v", static_cast<index_t>(k.element()));
+  fields.add("batch", q.extent(0));
+  fields.add("num_heads", q.extent(1));
+  fields.add("head_dim", q.extent(3));
+  fields.add("num_kv_heads", k.extent(1));
+  fields.add("head_dim_v", v.extent(3));
+  const Mask& mask = options.mask;
+  fields.add("causal", index_t{mask.causal});
+  fields.add("the left window", mask.left);
+  fields.add("the right window", mask.right);
+  fields.add("chunked", mask.chunk);
+  fields.add("key_lengths", mask.key_lengths);
+  fields.add("query_lengths", mask.query_lengths);
+  fields.add("left_padding", mask.left_padding);
+  fields.add("prefix_lm", mask.prefix_lengths);
+  fields.add("documents", mask.documents);
+  fields.add("the number of dense masks", index_t{mask.num_dense});
+  for (std::size_t n = 0; n < std::size_t{Mask::kMaxDense}; ++n) {
+    fields.add("the kind of a dense mask", static_cast<index_t>(mask.dense[n].kind));
+    fields.add("the shape of a dense mask",
+               TensorView1<const index_t>(mask.dense[n].shape.data(), {4}));
+  }
+  fields.add("scale", options.scale.value_or(0));
+  fields.add("softcap", options.softcap);
+  fields.add("the kind of offset", static_cast<index_t>(options.offset.kind));
+  fields.add("offset", options.offset.value);
+  fields.add("query_offsets", options.offset.values);
+  fields.add("alibi_slopes", options.alibi_slopes);
+  fields.add("batch_alibi_slopes", options.batch_alibi_slopes);
+  fields.add("relative_bias", options.relative_bias);
+  fields.add("sinks", options.sinks);
+  fields.add("dropout.p", options.dropout.p);
+  fields.add("dropout.seed", static_cast<index_t>(options.dropout.seed));
+  fields.add("int8 precision", index_t{options.precision.is_int8()});
+  index_t functors = 0;
+  ((functors = functors * 31 + static_cast<index_t>(typeid(Functors).hash_code() >> 8)), ...);
+  fields.add("the types of functors", static_cast<double>(functors));
+  fields.add("the instruction set", static_cast<index_t>(options.execution.instruction_set()));
+  fields.add("the size of the second-level cache", index_t{has_large_second_level_cache()});
+  return fields;
+}
+
+/// The queries of one range of this rank's tokens as a part of the whole call.
+template <class T>
+struct ContextRows {
+  IndexRange queries;
+  std::optional<std::size_t> first_chunk = {}, last_chunk = {};  ///< of those that they see
+  AttentionOptions<T> options;  ///< with lse as a view of the whole call
+  std::optional<AttentionProblem<T>> problem;
+  std::vector<RowState<T>> states;
+  std::vector<T> output_scales;
+  Buffer<T> sums;
+  std::vector<std::uint8_t> non_finite;
+};
+
+/// A call of context_parallel_attention(). Keys come in chunks, each a whole number of blocks, in
+/// the order of keys; every rank stores two: one to compute with, one on its way.
+template <class In, class KeyElement, class T>
+class ContextAttention {
+ public:
+  using Stage = typename AttentionPart<T>::Stage;
+
+  ContextAttention(Communicator& communicator, const ContextLayout& layout,
+                   const TensorView4<const KeyElement>& k, const TensorView4<const KeyElement>& v,
+                   const AttentionOptions<T>& options)
+      : communicator_(communicator), layout_(layout), k_(k), v_(v), options_(options) {}
+
+  /// Adds the queries of one range, whose first is token `at` of this rank's.
+  template <class... Functors>
+  void add_rows(const IndexRange& queries, index_t at, const TensorView4<const In>& q,
+                const TensorView4<In>& out, const Functors&... functors) {
+    ContextRows<T>& rows = *rows_.emplace_back(std::make_unique<ContextRows<T>>());
+    rows.queries = queries;
+    rows.options = options_;
+    if (options_.lse) {
+      rows.options.lse = view_as_whole<T, 3>(options_.lse, layout_.seq(), queries.begin, at);
+    }
+    const auto whole = [&](const auto& x) {
+      return view_as_whole(x, layout_.seq(), queries.begin, at);
+    };
+    rows.problem.emplace(make_problem_with<T>(whole(q), whole(k_), whole(v_), whole(out),
+                                              rows.options, functors...));
+  }
+
+  const AttentionProblem<T>& problem() const { return *rows_.front()->problem; }
+
+  void run() {
+    plan_chunks();
+    for (const auto& rows : rows_) {
+      const auto count = static_cast<std::size_t>(problem().batch() * problem().num_heads() *
+                                                  (rows->queries.end - rows->queries.begin));
+      rows->states.resize(count);
+      rows->output_scales.resize(count);
+      rows->sums = Buffer<T>(static_cast<index_t>(count) * problem().head_dim_v());
+      rows->non_finite.resize(count);
+    }
+    const bool has_prob = static_cast<bool>(problem().functors.prob);
+    if (has_prob) pass(Stage::states, false);
+    const Stage last = has_prob ? Stage::final_sums : Stage::sums;
+    pass(last, false);
+    if (problem().hides_keys() && any_non_finite()) pass(last, true);
+  }
+
+ private:
+  using Requests = PollingExecutor::Requests;
+
+  /// Keys [begin, end), and for each rank whether it needs them.
+  struct Chunk {
+    IndexRange keys;
+    std::vector<bool> needed_by;
+  };
+
+  /// Tokens of this chunk, those of one range of their owner.
+  struct Piece {
+    int owner;
+    IndexRange tokens;
+    index_t at;  ///< of the first among the owner's tokens
+  };
+
+  index_t k_size() const { return problem().num_kv_heads() * problem().head_dim(); }
+  index_t v_size() const { return problem().num_kv_heads() * problem().head_dim_v(); }
+  /// Elements of the keys and values of one token: k (batch, heads, dim), then v.
+  index_t token_size() const { return problem().k.extent(0) * (k_size() + v_size()); }
+
+  /// The smallest range that contains all keys that queries see in any batch row.
+  KeyRange seen_by(const IndexRange& queries) const {
+    KeyRange all{layout_.seq(), 0};
+    const bool varies = options_.mask.has_intervals();
+    for (index_t b = 0; b < problem().batch(); ++b) {
+      for (index_t i = queries.begin; i < (varies ? queries.end : queries.begin + 1); ++i) {
+        const KeyRange seen = problem().keys_seen(b, i);
+        if (seen.begin >= seen.end) continue;
+        all = {(std::min)(all.begin, seen.begin), (std::max)(all.end, seen.end)};
+      }
+    }
+    return all;
+  }
+
+  static bool overlap(const KeyRange& a, const KeyRange& b) {
+    return (std::max)(a.begin, b.begin) < (std::min)(a.end, b.end);
+  }
+
+  void plan_chunks() {
+    // Longer chunks save copies of the rows' sums, shorter ones memory.
+    constexpr index_t kMaxKeys = 2048;
+    const index_t block = tiling_of(problem(), 0).block_kv;
+    std::vector<std::array<KeyRange, 2>> seen;
+    index_t longest = 0;
+    for (int rank = 0; rank < layout_.ranks(); ++rank) {
+      auto& ranges = seen.emplace_back();
+      for (std::size_t n = 0; n < 2; ++n) {
+        const IndexRange queries = layout_.ranges(rank)[n];
+        longest = (std::max)(longest, queries.end - queries.begin);
+        ranges[n] = queries.begin < queries.end ? seen_by(queries) : KeyRange{0, 0};
+      }
+    }
+    const index_t step = (std::max)(round_up((std::min)(longest, kMaxKeys), block), block);
+    for (index_t begin = 0; begin < layout_.seq(); begin += step) {
+      Chunk chunk{{begin, (std::min)(begin + step, layout_.seq())}, {}};
+      for (const auto& ranges : seen) {
+        bool needs = false;
+        for (const KeyRange& range : ranges) {
+          needs = needs || overlap(range, chunk.keys);
+        }
+        chunk.needed_by.push_back(needs);
+      }
+      for (std::size_t n = 0; n < rows_.size(); ++n) {
+        const KeyRange& range = seen[static_cast<std::size_t>(communicator_.rank())][n];
+        if (!overlap(range, chunk.keys)) continue;
+        if (!rows_[n]->first_chunk) rows_[n]->first_chunk = chunks_.size();
+        rows_[n]->last_chunk = chunks_.size();
+      }
+      chunks_.push_back(std::move(chunk));
+    }
+    for (Buffer<KeyElement>& buffer : buffers_) {
+      buffer = Buffer<KeyElement>((std::min)(step, layout_.seq()) * token_size());
+    }
+  }
+
+  std::vector<Piece> pieces_of(const Chunk& chunk) const {
+    std::vector<Piece> pieces;
+    for (int rank = 0; rank < layout_.ranks(); ++rank) {
+      index_t at = 0;
+      for (const IndexRange& range : layout_.ranges(rank)) {
+        const IndexRange tokens{(std::max)(range.begin, chunk.keys.begin),
+                                (std::min)(range.end, chunk.keys.end)};
+        if (tokens.begin < tokens.end) {
+          pieces.push_back({rank, tokens, at + tokens.begin - range.begin});
+        }
+        at += range.end - range.begin;
+      }
+    }
+    return pieces;
+  }
+
+  bool needs(const Chunk& chunk) const {
+    return chunk.needed_by[static_cast<std::size_t>(communicator_.rank())];
+  }
+
+  KeyElement* stored(std::size_t n, index_t token) {
+    return buffers_[n % 2].data() + (token - chunks_[n].keys.begin) * token_size();
+  }
+
+  /// Copies this rank's tokens of a piece to chunk n.
+  void copy_own(std::size_t n, const Piece& piece) {
+    for (index_t i = piece.tokens.begin; i < piece.tokens.end; ++i) {
+      KeyElement* to = stored(n, i);
+      for (const auto* x : {&k_, &v_}) {
+        for (index_t b = 0; b < x->extent(0); ++b) {
+          for (index_t h = 0; h < x->extent(1); ++h) {
+            to = std::copy_n(x->at_index({b, h, piece.at + i - piece.tokens.begin, 0}),
+                             x->extent(3), to);
+          }
+        }
+      }
+    }
+  }
+
+  /// Starts the messages of chunk n.
+  void post(std::size_t n) {
+    if (n >= chunks_.size()) return;
+    for (const auto& request : sends_[n % 2]) request->wait();  // of chunk n - 2
+    sends_[n % 2].clear();
+    const Chunk& chunk = chunks_[n];
+    for (const Piece& piece : pieces_of(chunk)) {
+      const std::span<KeyElement> tokens(
+          stored(n, piece.tokens.begin),
+          static_cast<std::size_t>((piece.tokens.end - piece.tokens.begin) * token_size()));
+      if (piece.owner != communicator_.rank()) {
+        if (!needs(chunk)) continue;
+        receives_.push_back(communicator_.receive(piece.owner, std::as_writable_bytes(tokens)));
+        continue;
+      }
+      copy_own(n, piece);
+      for (int to = 0; to < communicator_.size(); ++to) {
+        if (to == communicator_.rank() || !chunk.needed_by[static_cast<std::size_t>(to)]) continue;
+        sends_[n % 2].push_back(communicator_.send(to, std::as_bytes(tokens)));
+      }
+    }
+  }
+
+  /// One pass over all chunks, whose results are outputs and lse, or states.
+  void pass(Stage stage, bool recomputes) {
+    for (const auto& rows : rows_) {
+      // Rows that see no key have outputs, too.
+      if (!rows->first_chunk) run_part(*rows, {0, 0}, stage, true, true, recomputes);
+    }
+    post(0);
+    for (std::size_t n = 0; n < chunks_.size(); ++n) {
+      Requests arriving = std::exchange(receives_, {});
+      post(n + 1);
+      for (const auto& request : arriving) request->wait();
+      compute(n, stage, recomputes);
+    }
+    for (Requests& sends : sends_) {
+      for (const auto& request : sends) request->wait();
+      sends.clear();
+    }
+  }
+
+  /// Computes the rows of this rank that see keys of chunk n.
+  void compute(std::size_t n, Stage stage, bool recomputes) {
+    const KeyRange keys = chunks_[n].keys;
+    for (const auto& rows : rows_) {
+      AttentionProblem<T>& problem = *rows->problem;
+      if (!rows->first_chunk || n < *rows->first_chunk || n > *rows->last_chunk) continue;
+      const index_t batch = problem.k.extent(0), heads = problem.num_kv_heads();
+      const auto view = [&](KeyElement* data, index_t dim) {
+        const TensorView4<const KeyElement> chunk(data, {batch, heads, keys.end - keys.begin, dim},
+                                                  {heads * dim, dim, token_size(), 1});
+        return view_as_whole(chunk, layout_.seq(), keys.begin, 0);
+      };
+      problem.k = view(stored(n, keys.begin), problem.head_dim());
+      problem.v = view(stored(n, keys.begin) + batch * k_size(), problem.head_dim_v());
+      run_part(*rows, keys, stage, n == *rows->first_chunk, n == *rows->last_chunk, recomputes);
+    }
+  }
+
+  void run_part(ContextRows<T>& rows, KeyRange keys, Stage stage, bool is_first, bool is_last,
+                bool recomputes) {
+    const PollingExecutor threads(options_.execution.threads(),
+                                  {&receives_, &sends_[0], &sends_[1]});
+    Execution execution = options_.execution;
+    execution.executor = &threads;
+    const AttentionPart<T> part{.problem = *rows.problem,
+                                .queries = rows.queries,
+                                .keys = keys,
+                                .stage = stage,
+                                .is_first = is_first,
+                                .is_last = is_last,
+                                .recomputes = recomputes,
+                                .states = rows.states.data(),
+                                .output_scales = rows.output_scales.data(),
+                                .sums = rows.sums.data(),
+                                .non_finite = rows.non_finite.data()};
+    backend<family::AttentionParts, KeyElement, T>(execution).run(part, execution);
+  }
+
+  /// Whether any rank has outputs that a NaN in a hidden value may have reached.
+  bool any_non_finite() {
+    const auto is_set = [](std::uint8_t x) { return x != 0; };
+    std::byte mine{0};
+    for (const auto& rows : rows_) {
+      if (std::any_of(rows->non_finite.begin(), rows->non_finite.end(), is_set))
+        mine = std::byte{1};
+    }
+    std::vector<std::byte> all(static_cast<std::size_t>(communicator_.size()));
+    communicator_.all_gather(std::span(&mine, 1), all);
+    return std::any_of(all.begin(), all.end(), [](std::byte x) { return x != std::byte{0}; });
+  }
+
+  Communicator& communicator_;
+  const ContextLayout& layout_;
+  TensorView4<const KeyElement> k_, v_;
+  const AttentionOptions<T>& options_;
+  std::vector<std::unique_ptr<ContextRows<T>>> rows_;
+  std::vector<Chunk> chunks_;
+  std::array<Buffer<KeyElement>, 2> buffers_;
+  std::array<Requests, 2> sends_;
+  Requests receives_;  ///< of the chunk after the one that is computed
+};
+
+/// Returns the tokens of all ranks of x (batch, heads, tokens, dim), of which each rank holds some.
+template <class E>
+Tensor4<E> gather_tokens(Communicator& communicator, const ContextLayout& layout,
+                         const TensorView4<const E>& x) {
+  const Shape<4> shape{x.extent(0), x.extent(1), layout.seq(), x.extent(3)};
+  const index_t size = shape[0] * shape[1] * shape[3];
+  index_t longest = 0;
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    longest = (std::max)(longest, layout.size(rank));
+  }
+  // (tokens, batch, heads, dim)
+  Buffer<E> mine = Buffer<E>::zeros(longest * size), all(layout.ranks() * longest * size);
+  E* to = mine.data();
+  for (index_t i = 0; i < x.extent(2); ++i) {
+    for (index_t b = 0; b < shape[0]; ++b) {
+      for (index_t h = 0; h < shape[1]; ++h) {
+        to = std::copy_n(x.at_index({b, h, i, 0}), shape[3], to);
+      }
+    }
+  }
+  const auto bytes_of = [](Buffer<E>& buffer) {
+    return std::as_writable_bytes(
+        std::span(buffer.data(), static_cast<std::size_t>(buffer.size())));
+  };
+  communicator.all_gather(bytes_of(mine), bytes_of(all));
+  auto whole = Tensor4<E>::uninitialized(shape);
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    const E* from = all.data() + rank * longest * size;
+    for (const IndexRange& range : layout.ranges(rank)) {
+      for (index_t i = range.begin; i < range.end; ++i) {
+        for (index_t b = 0; b < shape[0]; ++b) {
+          for (index_t h = 0; h < shape[1]; ++h, from += shape[3]) {
+            std::copy_n(from, shape[3], &whole(b, h, i, 0));
+          }
+        }
+      }
+    }
+  }
+  return whole;
+}
+
+/// Attention on the decode path, whose sums depend on all rows of a key/value head: every rank
+/// computes all of the few rows, and keeps its own.
+template <class In, class KeyElement, class T, class... Functors>
+void gathered_attention(Communicator& communicator, const ContextLayout& layout,
+                        const TensorView4<const In>& q, const TensorView4<const KeyElement>& k,
+                        const TensorView4<const KeyElement>& v, const TensorView4<In>& out,
+                        const AttentionOptions<T>& options, const Functors&... functors) {
+  const Tensor4<In> all_q = gather_tokens(communicator, layout, q);
+  const Tensor4<KeyElement> all_k = gather_tokens(communicator, layout, k),
+                            all_v = gather_tokens(communicator, layout, v);
+  Tensor3<T> lse({all_q.extent(0), all_q.extent(1), layout.seq()});
+  AttentionOptions<T> all_options = options;
+  all_options.lse = lse;
+  const Tensor4<In> all_out =
+      scaled_dot_product_attention(all_q, all_k, all_v, all_options, functors...);
+  index_t to = 0;
+  for (const IndexRange& range : layout.ranges(communicator.rank())) {
+    for (index_t i = range.begin; i < range.end; ++i, ++to) {
+      for (index_t b = 0; b < out.extent(0); ++b) {
+        for (index_t h = 0; h < out.extent(1); ++h) {
+          std::copy_n(&all_out(b, h, i, 0), out.extent(3), out.at_index({b, h, to, 0}));
+          if (options.lse) options.lse(b, h, to) = lse(b, h, i);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace detail
+
+/// out = attention of a sequence whose tokens lie on the ranks of `communicator`, with the bits of
+/// scaled_dot_product_attention() in one process, for any number of ranks and any layout. All ranks
+/// call it.
+///
+/// Shapes: q (batch, num_heads, tokens, head_dim), k (batch, num_kv_heads, tokens, head_dim), v
+/// (batch, num_kv_heads, tokens, head_dim_v) and out hold the tokens that `layout` gives to this
+/// rank, options.lse too. Everything else is that of the whole sequence and the same on every rank:
+/// masks, lengths, documents and biases have the extents of all tokens, and functors, ALiBi and
+/// dropout take positions in the sequence. A rank reads only the rows of dense masks that belong to
+/// its tokens.
+///
+/// Keys and values arrive in chunks in the order of keys, while the chunk before is computed. A
+/// rank receives the chunks that causality, windows, lengths and documents show to one of its
+/// tokens; it stores two of at most 2048 tokens or its longest range of them, and a row of sums for
+/// each query. With few queries in all (the decode path) every rank computes all of them.
+///
+/// Throws ValueError on every rank if shapes or options differ between ranks, or another rank's are
+/// wrong; weights, scores, their sums, qv, packed sequences, pages, gather, first_key and
+/// MaskedRow::mean are refused. An exception later on, of a functor say, calls
+/// communicator.fail(). Source: Liu et al., "Ring Attention with Blockwise Transformers" (2023);
+/// chunks travel in the order of keys instead of in a ring, since the order determines the bits.
+template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
+void context_parallel_attention(Communicator& communicator, const ContextLayout& layout, const Q& q,
+                                const K& k, const V& v, Out&& out,
+                                const AttentionOptions<Accumulator<scalar_t<Q>>>& options = {},
+                                const Functors&... functors) {
+  using T = Accumulator<scalar_t<Q>>;
+  detail::assert_call_types<Q, K, V, Out, Functors...>();
+  if constexpr (detail::CallTypes<Q, K, V, Out, Functors...>::is_good) {
+    constexpr std::string_view kFunction = "context_parallel_attention";
+    const auto queries = const_view(q);
+    const auto keys = const_view(k), values = const_view(v);
+    const auto to = view_of(out);
+    detail::ContextAttention<scalar_t<Q>, scalar_t<K>, T> attention(communicator, layout, keys,
+                                                                    values, options);
+    const auto check = [&] {
+      detail::refuse_on_ranks(kFunction, options);
+      detail::check_ranks(kFunction, communicator, layout);
+      const index_t tokens = layout.size(communicator.rank());
+      const auto check_tokens = [&](std::string_view name, std::string_view axes, const auto& x) {
+        auto shape = x.shape();
+        shape[2] = tokens;
+        check_shape(kFunction, name, axes, shape, x.shape());
+      };
+      check_tokens("q", "(batch, num_heads, tokens of the rank, head_dim)", queries);
+      check_tokens("k", "(batch, num_kv_heads, tokens of the rank, head_dim)", keys);
+      check_tokens("v", "(batch, num_kv_heads, tokens of the rank, head_dim_v)", values);
+      check_tokens("out", "(batch, num_heads, tokens of the rank, head_dim_v)", to);
+      if (options.lse) {
+        check_tokens("lse", "(batch, num_heads, tokens of the rank)", options.lse);
+      }
+      index_t at = 0;
+      for (const IndexRange& range : layout.ranges(communicator.rank())) {
+        attention.add_rows(range, at, queries, to, functors...);
+        at += range.end - range.begin;
+      }
+    };
+    detail::agree(communicator, kFunction,
+                  detail::context_fields<T, Functors...>(layout, queries, keys, values, options),
+                  check);
+    const detail::AttentionProblem<T>& problem = attention.problem();
+    if (!problem.has_rows()) return;
+    try {
+      if (detail::tiling_of(problem, 0).decode) {
+        detail::gathered_attention<scalar_t<Q>, scalar_t<K>, T>(communicator, layout, queries, keys,
+                                                                values, to, options, functors...);
+      } else {
+        attention.run();
+      }
+    } catch (const std::exception& error) {
+      communicator.fail(error.what());
+      throw;
+    } catch (...) {
+      communicator.fail("unknown exception");
+      throw;
+    }
+  }
+}
+
+ATTN_NAMESPACE_END

@@ -1,0 +1,194 @@
+// GradientTree: gradients of micro-batches on several ranks, added with the bits of one process.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "attn/core/buffer.hpp"
+#include "attn/distributed/agreement.hpp"
+#include "attn/distributed/context_layout.hpp"
+#include "attn/train/parameters.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+namespace detail {
+
+/// A node of the tree: the sum of micro-batches [index << level, (index + 1) << level), as far as
+/// there are so many.
+struct TreeNode {
+  index_t level, index;
+
+  bool is_left_of(const TreeNode& other) const {
+    return level == other.level && index % 2 == 0 && other.index == index + 1;
+  }
+};
+
+/// Nodes in order, of which neighbours that are siblings become their parent.
+template <class Sum>
+struct TreeStack {
+  struct Entry {
+    TreeNode node;
+    Sum sum;
+  };
+  index_t count;  ///< micro-batches of the tree
+  std::vector<Entry> entries = {};
+
+  /// add(left, right): left += right.
+  template <class Add>
+  void push(const TreeNode& node, Sum sum, Add add) {
+    entries.push_back({node, std::move(sum)});
+    for (;;) {
+      TreeNode& last = entries.back().node;
+      // Without a right sibling, the parent is the left one.
+      while (last.index > 0 && last.index % 2 == 0 && (last.index + 1) << last.level >= count) {
+        last = {last.level + 1, last.index / 2};
+      }
+      if (entries.size() < 2) return;
+      Entry& left = entries[entries.size() - 2];
+      if (!left.node.is_left_of(last)) return;
+      add(left.sum, entries.back().sum);
+      left.node = {last.level + 1, last.index / 2};
+      entries.pop_back();
+    }
+  }
+};
+
+}  // namespace detail
+
+/// Adds the gradients of micro-batches 0 .. count - 1 in a binary tree that their numbers fix: 0 +
+/// 1, 2 + 3, then the pairs. Each rank computes a range of them. So any number of ranks gives the
+/// bits of one process that computes them all, and the optimizer's step is the same on every rank.
+///
+///   GradientTree<float> tree(comm, parameters, 8);
+///   for (index_t n = tree.micro_batches().begin; n < tree.micro_batches().end; ++n) {
+///     ..forward and backward of micro-batch n..
+///     tree.add(n);
+///   }
+///   tree.finish();
+///   optimizer.step(..);
+///
+/// Scale each loss by 1 / count for the mean. Stores a copy of all gradients for each level of the
+/// tree. Communication: each rank adds its share of the elements, which every rank then gathers.
+template <class T>
+class GradientTree {
+ public:
+  /// All ranks construct it, with parameters of the same sizes. Refers to communicator and
+  /// gradients. Throws ValueError for count below 1, and on every rank if ranks differ.
+  GradientTree(Communicator& communicator, const std::vector<TrainedParameter<T>>& parameters,
+               index_t count)
+      : communicator_(communicator), stack_{count} {
+    detail::AgreedFields fields;
+    fields.add("count", count);
+    fields.add("the number of parameters", static_cast<index_t>(parameters.size()));
+    for (const TrainedParameter<T>& parameter : parameters) {
+      gradients_.push_back({parameter.gradient, {parameter.size}});
+      size_ += parameter.size;
+    }
+    fields.add("the number of elements", size_);
+    detail::agree(communicator, "GradientTree", fields, [&] {
+      if (count >= 1) return;
+      throw ValueError(message("GradientTree", "count", "be at least 1", to_string(count)));
+    });
+    share_ = (size_ + communicator.size() - 1) / communicator.size();
+    next_ = micro_batches().begin;
+  }
+
+  /// The micro-batches of this rank.
+  IndexRange micro_batches() const { return micro_batches_of(communicator_.rank()); }
+
+  /// Takes the gradients of micro-batch n and sets them to 0. Throws ValueError unless the
+  /// micro-batches of this rank come in their order.
+  void add(index_t n) {
+    if (n != next_ || n >= micro_batches().end) {
+      throw ValueError(message("GradientTree::add", "n",
+                               next_ < micro_batches().end
+                                   ? detail::join({"be ", to_string(next_), ", the next one"})
+                                   : "not be given: all micro-batches of this rank were added",
+                               to_string(n)));
+    }
+    ++next_;
+    // Filled up with zeros to a whole share of each rank.
+    auto sum = Buffer<T>::zeros(share_ * communicator_.size());
+    T* to = sum.data();
+    for (const TensorView1<T>& gradient : gradients_) {
+      to = std::copy_n(gradient.data(), gradient.size(), to);
+      std::fill_n(gradient.data(), gradient.size(), T{0});
+    }
+    stack_.push({0, n}, std::move(sum), add_to);
+  }
+
+  /// The gradients of every rank = the sum over all micro-batches. Every rank calls it, after its
+  /// last add(). Then the next step begins. Throws ValueError if a micro-batch is missing.
+  void finish() {
+    if (next_ != micro_batches().end) {
+      throw ValueError(message("GradientTree::finish", "all micro-batches of this rank",
+                               "have been added", to_string(next_) + " as the next one"));
+    }
+    const Buffer<T> own = add_share();
+    Buffer<T> all(share_ * communicator_.size());
+    communicator_.all_gather(
+        std::as_bytes(std::span(own.data(), static_cast<std::size_t>(own.size()))), bytes_of(all));
+    const T* from = all.data();
+    for (const TensorView1<T>& gradient : gradients_) {
+      std::copy_n(from, gradient.size(), gradient.data());
+      from += gradient.size();
+    }
+    stack_.entries.clear();
+    next_ = micro_batches().begin;
+  }
+
+ private:
+  static std::span<std::byte> bytes_of(Buffer<T>& x) {
+    return std::as_writable_bytes(std::span(x.data(), static_cast<std::size_t>(x.size())));
+  }
+  static void add_to(Buffer<T>& sum, const Buffer<T>& x) {
+    for (index_t n = 0; n < sum.size(); ++n) sum.data()[n] += x.data()[n];
+  }
+
+  IndexRange micro_batches_of(index_t rank) const {
+    const index_t ranks = communicator_.size();
+    return {stack_.count * rank / ranks, stack_.count * (rank + 1) / ranks};
+  }
+
+  /// How many nodes a rank has after its last micro-batch, and which.
+  std::vector<detail::TreeNode> nodes_of(int rank) const {
+    struct Nothing {};
+    detail::TreeStack<Nothing> stack{stack_.count};
+    for (index_t n = micro_batches_of(rank).begin; n < micro_batches_of(rank).end; ++n) {
+      stack.push({0, n}, {}, [](Nothing&, const Nothing&) {});
+    }
+    std::vector<detail::TreeNode> nodes;
+    for (const auto& entry : stack.entries) nodes.push_back(entry.node);
+    return nodes;
+  }
+
+  /// This rank's share of the elements, added over all ranks.
+  Buffer<T> add_share() {
+    std::vector<std::unique_ptr<Request>> requests;
+    for (auto& entry : stack_.entries) {
+      for (int to = 0; to < communicator_.size(); ++to) {
+        requests.push_back(
+            communicator_.send(to, std::as_bytes(std::span(entry.sum.data() + to * share_,
+                                                           static_cast<std::size_t>(share_)))));
+      }
+    }
+    detail::TreeStack<Buffer<T>> shares{stack_.count};
+    for (int from = 0; from < communicator_.size(); ++from) {
+      for (const detail::TreeNode& node : nodes_of(from)) {
+        Buffer<T> share(share_);
+        communicator_.receive(from, bytes_of(share))->wait();
+        shares.push(node, std::move(share), add_to);
+      }
+    }
+    for (const auto& request : requests) request->wait();
+    return std::move(shares.entries.front().sum);
+  }
+
+  Communicator& communicator_;
+  std::vector<TensorView1<T>> gradients_;
+  index_t size_ = 0, share_ = 0, next_ = 0;
+  detail::TreeStack<Buffer<T>> stack_;
+};
+
+ATTN_NAMESPACE_END

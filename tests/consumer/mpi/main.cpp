@@ -1,0 +1,7 @@
+// One rank, as without mpirun.
+#include <attn/distributed/mpi.hpp>
+
+int main() {
+  attn::MpiCommunicator world;
+  return world.size() == 1 && world.split(0)->rank() == 0 ? 0 : 1;
+}

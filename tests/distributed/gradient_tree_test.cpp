@@ -1,0 +1,113 @@
+// Gradients of micro-batches on any number of ranks have the bits of one process.
+#include <algorithm>
+#include <cstring>
+#include <thread>  // ranks are of std::thread: the thread sanitizer runs this file
+
+#include <gtest/gtest.h>
+
+#include "attn/distributed.hpp"
+
+#include "support/error_of.hpp"
+#include "support/random.hpp"
+
+namespace attn {
+namespace {
+
+using attn_test::error_of;
+using attn_test::Random;
+using namespace std::chrono_literals;
+
+constexpr std::size_t kSizes[] = {7, 1, 130};
+using Gradient = std::vector<float>;  // of all parameters
+
+/// Those of micro-batch n.
+Gradient gradient_of(index_t n) {
+  Random random(static_cast<std::uint64_t>(n));
+  Gradient gradient(7 + 1 + 130);
+  for (float& x : gradient)
+    x = static_cast<float>(random.normal() * std::exp2(random.integer(-9, 9)));
+  return gradient;
+}
+
+/// The sum of micro-batches [first, first + size), of `count` in all; size is a power of two.
+Gradient sum_of(index_t first, index_t size, index_t count) {
+  if (size == 1) return gradient_of(first);
+  Gradient left = sum_of(first, size / 2, count);
+  if (first + size / 2 >= count) return left;
+  const Gradient right = sum_of(first + size / 2, size / 2, count);
+  for (std::size_t x = 0; x < left.size(); ++x) left[x] += right[x];
+  return left;
+}
+
+/// The parameters whose gradients lie in `memory`.
+std::vector<TrainedParameter<float>> parameters_in(Gradient& memory) {
+  std::vector<TrainedParameter<float>> parameters;
+  float* at = memory.data();
+  for (const std::size_t size : kSizes) {
+    parameters.push_back(
+        {.name = "weight", .value = nullptr, .gradient = at, .size = static_cast<index_t>(size)});
+    at += size;
+  }
+  return parameters;
+}
+
+TEST(DistributedGradientTree, HasTheBitsOfOneProcess) {
+  for (index_t count : {1, 2, 3, 5, 6, 8, 13, 16, 21}) {
+    const Gradient expected = sum_of(0, 32, count);
+    for (int ranks : {1, 2, 3, 4, 7}) {
+      SCOPED_TRACE(std::to_string(count) + " micro-batches on " + std::to_string(ranks));
+      run_local_ranks(
+          ranks,
+          [&](Communicator& comm) {
+            Gradient memory(expected.size());
+            GradientTree<float> tree(comm, parameters_in(memory), count);
+            for (int step = 0; step < 2; ++step) {
+              const IndexRange own = tree.micro_batches();
+              for (index_t n = own.begin; n < own.end; ++n) {
+                if (n > own.begin) {
+                  EXPECT_EQ(memory, Gradient(memory.size()));
+                }
+                const Gradient gradient = gradient_of(n);
+                std::copy(gradient.begin(), gradient.end(), memory.begin());
+                tree.add(n);
+              }
+              tree.finish();
+              EXPECT_EQ(
+                  std::memcmp(memory.data(), expected.data(), expected.size() * sizeof(float)), 0);
+            }
+          },
+          20s);
+    }
+  }
+}
+
+TEST(DistributedGradientTree, RefusesWrongArguments) {
+  Gradient memory(7 + 1 + 130);
+  const auto parameters = parameters_in(memory);
+  LocalCommunicator alone;
+  EXPECT_EQ(error_of<ValueError>([&] { GradientTree<float>(alone, parameters, 0); }),
+            "[GradientTree] count must be at least 1; found 0.");
+  GradientTree<float> tree(alone, parameters, 2);
+  EXPECT_EQ(error_of<ValueError>([&] { tree.add(1); }),
+            "[GradientTree::add] n must be 0, the next one; found 1.");
+  tree.add(0);
+  EXPECT_EQ(error_of<ValueError>([&] { tree.finish(); }),
+            "[GradientTree::finish] all micro-batches of this rank must have been added; found 1 "
+            "as the next one.");
+  tree.add(1);
+  EXPECT_EQ(error_of<ValueError>([&] { tree.add(2); }),
+            "[GradientTree::add] n must not be given: all micro-batches of this rank were added; "
+            "found 2.");
+  run_local_ranks(
+      2,
+      [&](Communicator& comm) {
+        EXPECT_EQ(
+            error_of<ValueError>([&] { GradientTree<float>(comm, parameters, 4 + comm.rank()); }),
+            "[GradientTree] count must be the same on every rank; found 4 on rank 0, 5 on "
+            "rank 1.");
+      },
+      20s);
+}
+
+}  // namespace
+}  // namespace attn

@@ -1,0 +1,42 @@
+// Run by mpirun: MPI's communicator, and context parallel attention with the bits of one process.
+#include "attn/distributed/mpi.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <stdexcept>
+
+#include "attn/distributed.hpp"
+
+#include "distributed/communicator_check.hpp"
+#include "distributed/context_draw.hpp"
+
+int main(int argc, char**) {
+  attn::MpiCommunicator world;
+  if (argc > 1) {  // "throw": a functor of the last rank does, while the others wait
+    const attn::ContextLayout layout(900, world.size());
+    const attn::Tensor4<float> x({1, 1, layout.size(world.rank()), 4});
+    attn::Tensor4<float> out(x.shape());
+    attn::context_parallel_attention(world, layout, x, x, x, out, {},
+                                     attn::score_mod([](float s, int, int, int i, int) {
+                                       if (i == 899) throw std::domain_error("the last token");
+                                       return s;
+                                     }));
+    world.barrier();
+    return 0;
+  }
+  bool right = attn_test::exchanges_are_right(world);
+  if (!right) std::cerr << "wrong messages on rank " << world.rank() << "\n";
+  const char* text = std::getenv("ATTN_TEST_DRAWS");
+  const auto draws = text != nullptr ? std::strtoull(text, nullptr, 10) : 20;
+  for (std::uint64_t draw = 5000; draw < 5000 + draws; ++draw) {
+    attn_test::Random random(draw);
+    const attn_test::ContextDraw<float> drawn(random);
+    if (drawn.has_same_bits(world)) continue;
+    std::cerr << "other bits on rank " << world.rank() << ": " << random.trace() << ": "
+              << drawn.text() << "\n";
+    right = false;
+  }
+  if (right) std::printf("rank %d of %d: same bits\n", world.rank(), world.size());
+  return right ? 0 : 1;
+}
