@@ -264,6 +264,24 @@ def fused_experts():
     decoder("gpt_oss", hf.GptOssForCausalLM, gpt_oss_config(), seed=61)
 
 
+def deepseek():
+    """Layer 0 is dense; two groups of two experts; a rotary part that yarn scales, and with it the scores."""
+    sizes = SIZES | dict(num_key_value_heads=4, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, kv_lora_rank=12,
+                         n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=12,
+                         n_shared_experts=2, routed_scaling_factor=1.5, first_k_dense_replace=1, pad_token_id=0,
+                         rope_parameters=YARN | {"mscale": 0.7, "mscale_all_dim": 0.7})
+    v2 = hf.DeepseekV2Config(**sizes, q_lora_rank=None, topk_method="group_limited_greedy")
+    v3 = hf.DeepseekV3Config(**sizes, q_lora_rank=8, norm_topk_prob=True)
+
+    def correct(model):
+        torch.nn.init.normal_(model.model.layers[1].mlp.gate.e_score_correction_bias, 0, 0.2)
+
+    for config in (v2, v3):
+        config._experts_implementation = "eager"
+    decoder("deepseek_v2", hf.DeepseekV2ForCausalLM, v2, seed=81)
+    decoder("deepseek_v3", hf.DeepseekV3ForCausalLM, v3, seed=82, change=correct)
+
+
 def gpt_oss_mxfp4():
     """The experts' weights of gpt_oss in blocks of 32 numbers of 4 bits, as in the published files."""
     values = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
@@ -490,6 +508,7 @@ def main():
     decoders_of_2024_and_later()
     decoders_of_2022()
     fused_experts()
+    deepseek()
     gpt_oss_mxfp4()
     encoders()
     encoders_of_2020_and_later()
