@@ -49,7 +49,12 @@ attn::MultiHeadAttentionOptions draw_attention(Random& random, bool self) {
                                    .pairs = random.pick<attn::RotaryPairs>(
                                        {attn::RotaryPairs::halves, attn::RotaryPairs::interleaved}),
                                    .max_positions = 32};
+    if (random.chance(0.3)) {
+      o.rotary->scaling.query_beta = 0.7;
+      o.rotary->scaling.original_max_positions = 2;
+    }
   }
+  if (random.chance(0.3)) o.clip_qkv = 0.4;
   return o;
 }
 

@@ -90,8 +90,8 @@ TEST(Pretrained, EveryDecoderTypeHasTheLogitsAndTokensOfTransformers) {
     }
   }
   // phi3_longrope: the first prompt is short, the second beyond the trained length.
-  for (const char* name :
-       {"phi3_longrope", "gpt_oss_mxfp4", "falcon_multi_query", "falcon_sequential"}) {
+  for (const char* name : {"phi3_longrope", "gpt_oss_mxfp4", "falcon_multi_query",
+                           "falcon_sequential", "olmoe_clipped", "mpt_clipped"}) {
     check_decoder(name, load_pretrained<Gpt<float>>(kPretrained / name));
   }
 }

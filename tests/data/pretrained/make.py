@@ -227,7 +227,8 @@ def decoders_of_2024_and_later():
 
 def published_mpt(config):
     keys = ("alibi", "alibi_bias_max", "attn_type", "attn_uses_sequence_id", "prefix_lm", "qk_ln")
-    config["attn_config"] = {key: config["attn_config"][key] for key in keys}
+    clip = config["attn_config"]["clip_qkv"]
+    config["attn_config"] = {key: config["attn_config"][key] for key in keys} | ({"clip_qkv": clip} if clip else {})
 
 
 def decoders_of_2022():
@@ -262,6 +263,23 @@ def fused_experts():
     granite._experts_implementation = "eager"
     decoder("granitemoe", hf.GraniteMoeForCausalLM, granite, seed=62)
     decoder("gpt_oss", hf.GptOssForCausalLM, gpt_oss_config(), seed=61)
+
+
+def ministral3():
+    rope = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}
+    decoder("ministral3", hf.Ministral3ForCausalLM,
+            hf.Ministral3Config(**SIZES, head_dim=8, sliding_window=9, pad_token_id=0, rope_parameters=rope), seed=83,
+            lengths=(7, 19))
+
+
+def clipped():
+    """Limits that about a third of the queries, keys and values exceed."""
+    olmoe = hf.OlmoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, clip_qkv=1.0)
+    olmoe._experts_implementation = "eager"
+    decoder("olmoe_clipped", hf.OlmoeForCausalLM, olmoe, seed=84)
+    decoder("mpt_clipped", hf.MptForCausalLM,
+            hf.MptConfig(vocab_size=96, d_model=24, n_layers=2, n_heads=6, max_seq_len=64,
+                         attn_config={"clip_qkv": 1.0}), seed=85, edit=published_mpt)
 
 
 def deepseek():
@@ -509,6 +527,8 @@ def main():
     decoders_of_2022()
     fused_experts()
     deepseek()
+    ministral3()
+    clipped()
     gpt_oss_mxfp4()
     encoders()
     encoders_of_2020_and_later()

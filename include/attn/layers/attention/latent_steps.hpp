@@ -50,6 +50,7 @@ inline LatentAttentionOptions resolved_latent(LatentAttentionOptions o) {
     o.rotary = resolved_rotary(*std::move(o.rotary), o.rotary_dim);
     check(o.rotary->dim == o.rotary_dim, "rotary.dim",
           "be rotary_dim = " + std::to_string(o.rotary_dim), std::to_string(o.rotary->dim));
+    check(o.rotary->scaling.query_beta == 0, "rotary.scaling.query_beta", "be 0", "another value");
   }
   return o;
 }

@@ -38,6 +38,10 @@ inline MultiHeadAttentionOptions resolved_attention(MultiHeadAttentionOptions o)
         widest);
   if (o.kdim == 0) o.kdim = o.embed_dim;
   if (o.vdim == 0) o.vdim = o.embed_dim;
+  if (!(o.clip_qkv >= 0) || !std::isfinite(o.clip_qkv)) {
+    throw ValueError(message("MultiHeadAttention", "clip_qkv", "be finite and not negative",
+                             attn::to_string(o.clip_qkv)));
+  }
   check(o.window >= -1, "window", "be at least -1", o.window);
   if (o.rotary) o.rotary = resolved_rotary(*std::move(o.rotary), o.head_dim);
   return o;
