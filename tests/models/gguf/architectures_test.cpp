@@ -17,6 +17,7 @@
 #include "attn/models/language_model.hpp"
 #include "attn/models/pretrained.hpp"
 
+#include "support/error_of.hpp"
 #include "support/files/temp_folder.hpp"
 #include "support/references/pretrained_goldens.hpp"
 
@@ -458,6 +459,16 @@ TEST(GgufArchitectures, Deepseek2) {
       tiny.split_latent_heads(4, 6, 5, 12);
     }
     check(tiny);
+    const auto fails = [&](std::string_view part) {
+      EXPECT_TRUE(attn_test::contains(
+          attn_test::error_of<ValueError>([&] { LanguageModel model(tiny.save()); }), part));
+    };
+    tiny.number("expert_gating_func", 3);
+    fails("be 1 (softmax) or 2 (sigmoid); found 3");
+    tiny.set("rope.scaling.attn_factor", 2.0f);
+    fails("rope.scaling.attn_factor\" must be 1 or missing");
+    tiny.number("rope.dimension_count", 10);
+    fails("be less than the size of a head, 10; found 10");
   }
 }
 
