@@ -18,6 +18,7 @@
 #include "attn/layers/encoder_layer.hpp"
 #include "attn/layers/experts/mixture_of_experts.hpp"
 #include "attn/layers/feed_forward.hpp"
+#include "attn/layers/latent_attention.hpp"
 #include "attn/layers/layer_stack.hpp"
 #include "attn/layers/linear.hpp"
 #include "attn/layers/module/parameter_visitor.hpp"

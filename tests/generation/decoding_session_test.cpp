@@ -302,7 +302,7 @@ TEST(GptSession, AWindowOfNothingTakesNoRoom) {
 }
 
 /// Whatever a step takes at most has the bits of one token at a time: heads that share keys or not,
-/// windows of layers, angles that follow from the length, packed weights.
+/// windows of layers, angles that follow from the length, latent attention, packed weights.
 TEST(GptSession, AFewTokensHaveTheBitsOfOneAtATime) {
   index_t most = 0;
   for (std::uint64_t draw = 0; draw < attn_test::draws(24); ++draw) {
@@ -319,6 +319,10 @@ TEST(GptSession, AFewTokensHaveTheBitsOfOneAtATime) {
     if (draw % 4 == 2) {
       options.layer.attention.rotary->scaling = {
           .kind = RotaryScalingKind::dynamic, .factor = 2, .original_max_positions = 40};
+    }
+    if (draw % 4 == 3) {
+      options.layer.latent = {
+          .q_lora_rank = 9, .kv_lora_rank = 12, .head_dim = 6, .rotary_dim = 4, .head_dim_v = 5};
     }
     Gpt<float> model(options);
     randomize(model, random);

@@ -49,7 +49,12 @@ attn::MultiHeadAttentionOptions draw_attention(Random& random, bool self) {
                                    .pairs = random.pick<attn::RotaryPairs>(
                                        {attn::RotaryPairs::halves, attn::RotaryPairs::interleaved}),
                                    .max_positions = 32};
+    if (random.chance(0.3)) {
+      o.rotary->scaling.query_beta = 0.7;
+      o.rotary->scaling.original_max_positions = 2;
+    }
   }
+  if (random.chance(0.3)) o.clip_qkv = 0.4;
   return o;
 }
 
@@ -238,6 +243,15 @@ TEST(EncoderBackward, AgreesWithCentralDifferencesWhereverNormsAre) {
                                           .layer = draw_layer(random),
                                           .norm = random.chance(0.5)};
     draw_norms(random, options.layer);
+    if (n % 4 == 3) {
+      options.layer.latent = {.q_lora_rank = random.integer(0, 1) * 3,
+                              .kv_lora_rank = random.integer(1, 6),
+                              .head_dim = random.integer(1, 4),
+                              .rotary_dim = 2,
+                              .head_dim_v = random.integer(1, 4),
+                              .norm_eps = 0.1};
+    }
+    if (options.layer.experts.num_experts > 0) options.dense_layers = random.integer(0, 1);
     if (random.chance(0.5)) {
       options.rotary = {attn::RotaryOptions{.max_positions = 32}, std::nullopt,
                         attn::RotaryOptions{.theta = 50, .max_positions = 32}};

@@ -64,6 +64,27 @@ TEST(LayerStack, EveryLayerHasItsRotaryOptions) {
       "have heads of 8; found 4"));
 }
 
+TEST(LayerStack, LatentAttentionAndDenseLayersHaveTheirConditions) {
+  TransformerStackOptions options{.num_layers = 3, .layer = {.d_model = 8, .nhead = 2}};
+  const auto error = [&] { return error_of<ValueError>([&] { Encoder<float> stack(options); }); };
+  options.dense_layers = 1;
+  EXPECT_TRUE(attn_test::contains(error(), "dense_layers must be 0 without experts"));
+  options.layer.experts = {.num_experts = 2, .dim_feedforward = 4};
+  options.layer.latent = {.kv_lora_rank = 3, .head_dim = 2, .rotary_dim = 2};
+  options.layer.attention.rotary = RotaryOptions{.theta = 500};
+  const Encoder<float> stack(options);
+  EXPECT_FALSE(stack.layers[0].experts);
+  EXPECT_TRUE(stack.layers[1].experts);
+  EXPECT_EQ(stack.layers[2].latent_attn.rotary_table(), stack.layers[0].latent_attn.rotary_table());
+  EXPECT_EQ(stack.layers[2].rotary()->theta, 500);
+  EXPECT_EQ(stack.make_caches(1, 5)[2].options().head_dim_v, 3);
+  EXPECT_TRUE(
+      attn_test::contains(error_of<ValueError>([&] { DecoderLayer<float> layer(options.layer); }),
+                          "experts must have its default"));
+  options.windows = {2};
+  EXPECT_TRUE(attn_test::contains(error(), "be none with latent attention; found some"));
+}
+
 template <class Stack>
 class LayerStackTest : public ::testing::Test {
  protected:

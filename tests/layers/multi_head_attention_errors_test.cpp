@@ -71,6 +71,8 @@ TEST(MultiHeadAttentionErrors, Options) {
   EXPECT_EQ(error({}), "[MultiHeadAttention] embed_dim must be positive; found 0.");
   EXPECT_EQ(error({.embed_dim = 12, .num_heads = 0}),
             "[MultiHeadAttention] num_heads must be positive; found 0.");
+  EXPECT_EQ(error({.embed_dim = 12, .clip_qkv = -1}),
+            "[MultiHeadAttention] clip_qkv must be finite and not negative; found -1.");
   EXPECT_EQ(error({.embed_dim = 12, .num_heads = 5}),
             "[MultiHeadAttention] num_heads must divide embed_dim = 12; found 5.");
   EXPECT_TRUE(contains(error({.embed_dim = 12, .kdim = -3}), "not be negative; found -3."));

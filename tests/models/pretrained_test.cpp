@@ -90,8 +90,8 @@ TEST(Pretrained, EveryDecoderTypeHasTheLogitsAndTokensOfTransformers) {
     }
   }
   // phi3_longrope: the first prompt is short, the second beyond the trained length.
-  for (const char* name :
-       {"phi3_longrope", "gpt_oss_mxfp4", "falcon_multi_query", "falcon_sequential"}) {
+  for (const char* name : {"phi3_longrope", "gpt_oss_mxfp4", "falcon_multi_query",
+                           "falcon_sequential", "olmoe_clipped", "mpt_clipped"}) {
     check_decoder(name, load_pretrained<Gpt<float>>(kPretrained / name));
   }
 }
@@ -458,6 +458,18 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
   fails("exaone4", "sliding_window_pattern", "LLX", "be a number or a text of L and G");
   fails("gpt_neox", "num_key_value_heads", 2, "must be num_attention_heads or missing");
   fails("phi3", "lm_head_bias", true, "must be false or missing");
+  fails("olmoe_clipped", "clip_qkv", -1.0, "must be positive, null or missing; found -1");
+  fails("ministral3", "rope_parameters", nullptr, "key \"rope_parameters\" must be given");
+  fails("ministral3", "rope_parameters", {{"rope_type", "default"}, {"llama_4_scaling_beta", 0.1}},
+        "be yarn with llama_4_scaling_beta");
+  fails("deepseek_v2", "topk_method", "noaux_tc", "be greedy or group_limited_greedy");
+  fails("deepseek_v2", "norm_topk_prob", true, "must be false or missing");
+  fails("deepseek_v3", "scoring_func", "softmax", "must be sigmoid or missing");
+  fails("deepseek_v3", "n_group", 3, "divide n_routed_experts = 4; found 3");
+  fails("deepseek_v3", "topk_group", 3, "be at most n_group = 2; found 3");
+  fails("deepseek_v3", "num_experts_per_tok", 3, "be at most 2; found 3");
+  fails("deepseek_v3", "first_k_dense_replace", 3, "lie in 0 .. 2; found 3");
+  fails("deepseek_v3", "num_key_value_heads", 2, "must be num_attention_heads or missing");
   fails("llama", "partial_rotary_factor", 0.5,
         "key \"partial_rotary_factor\" must be 1 or missing");
   fails("qwen2", "layer_types", {"full_attention"}, "be one per layer, 2; found 1");
@@ -605,7 +617,9 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
       "sparse_pred_ignore_index", "sparse_prediction", "summary_activation",
       "summary_proj_to_labels", "summary_type", "summary_use_proj",
       // the same sums in another order
-      "pretraining_tp", "reorder_and_upcast_attn", "is_encoder_decoder", "slow_but_exact"};
+      "pretraining_tp", "reorder_and_upcast_attn", "is_encoder_decoder", "slow_but_exact",
+      // layers that predict further tokens, which are not loaded
+      "num_nextn_predict_layers"};
   const auto is_exempt = [&](const std::string& name, const std::string& key,
                              const nlohmann::json& other) {
     if (change_no_result.contains(key)) return true;
@@ -671,7 +685,8 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
       return true;
     }
     // The bounds are rounded to whole pairs.
-    if (key == "rope_parameters" && (name == "llama_yarn" || name == "olmo3")) {
+    if (key == "rope_parameters" &&
+        (name == "llama_yarn" || name == "olmo3" || name.starts_with("deepseek"))) {
       const std::string text = other.dump(), trained = "\"original_max_position_embeddings\":1";
       return contains(text, trained + "5") || contains(text, trained + "7");
     }

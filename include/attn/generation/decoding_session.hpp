@@ -106,8 +106,15 @@ class GptSession {
     if (hides || caches_[0].options().window > 0) return 1;
     index_t max_tokens = (std::max)(room(), index_t{1});
     for (const auto& layer : model_->blocks.layers) {
+      const std::optional<RotaryOptions>& rotary = layer.rotary();
+      if (rotary && depends_on_length(rotary->scaling.kind)) return 1;
+      if (layer.latent_attn) {
+        const index_t heads = layer.latent_attn.options().num_heads;
+        max_tokens = (std::min)({max_tokens, layer.latent_attn.max_absorbed_queries(),
+                                 detail::max_decode_queries(heads, length() + 1)});
+        continue;
+      }
       const MultiHeadAttentionOptions& o = layer.self_attn.options();
-      if (o.rotary && depends_on_length(o.rotary->scaling.kind)) return 1;
       if (o.window >= 0)
         max_tokens = (std::min)(max_tokens, (std::max)(o.window + 1 - length(), index_t{1}));
       max_tokens = (std::min)(
@@ -140,7 +147,7 @@ class GptSession {
       room = (std::min)(room, embedding.max_positions - length());
     }
     for (const auto& layer : model_->blocks.layers) {
-      const std::optional<RotaryOptions>& rotary = layer.self_attn.options().rotary;
+      const std::optional<RotaryOptions>& rotary = layer.rotary();
       if (rotary) room = (std::min)(room, rotary->max_positions - length());
     }
     return room;

@@ -51,7 +51,7 @@ class DecoderLayer {
  public:
   DecoderLayer() = default;
   /// options.attention.rotary and window apply to self-attention only. Throws ValueError for
-  /// norm_behind, parallel, residual_scale and experts, which only EncoderLayer implements.
+  /// norm_behind, parallel, residual_scale, experts and latent, which only EncoderLayer implements.
   explicit DecoderLayer(const TransformerLayerOptions& options)
       : self_attn(options.attention_options()),
         multihead_attn(without_positions(options.attention_options())),
@@ -66,7 +66,8 @@ class DecoderLayer {
         {"parallel", options.parallel},
         {"shared_norm", options.shared_norm},
         {"residual_scale", options.residual_scale != 1},
-        {"experts", options.experts.num_experts != 0}};
+        {"experts", options.experts.num_experts != 0},
+        {"latent", options.latent.kv_lora_rank != 0}};
     for (const auto& [name, given] : of_encoders) {
       if (given)
         throw ValueError(message("DecoderLayer", name, "have its default", "another value"));
@@ -128,6 +129,9 @@ class DecoderLayer {
     feed_forward_sublayer<T>(feed_forward, norm3, norm_first, second, to, options.execution);
     guard.commit();
   }
+
+  /// Shares the rotary table of the self-attention of `other`.
+  void share_rotary(const DecoderLayer& other) { self_attn.share_rotary(other.self_attn); }
 
   /// See Linear::pack().
   void pack() {

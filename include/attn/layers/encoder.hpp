@@ -22,7 +22,7 @@ class Encoder : public detail::LayerStack<T, EncoderLayer<T>> {
     std::vector<KvCache<T>> caches;
     for (std::size_t n = 0; n < this->num_layers(); ++n) {
       const EncoderLayer<T>& layer = this->layers[this->place_of(n)];
-      caches.push_back(layer.self_attn.make_cache(batch, capacity, window, element));
+      caches.push_back(layer.make_cache(batch, capacity, window, element));
     }
     return caches;
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/layers/experts/mixture_of_experts.hpp"
+#include "attn/layers/latent_attention.hpp"
 #include "attn/layers/sublayer.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -34,12 +35,24 @@ struct TransformerLayerOptions {
   /// Further options of attention; the layer sets embed_dim and num_heads, and bias only if it has
   /// biases.
   MultiHeadAttentionOptions attention = {};
+  /// With kv_lora_rank > 0: latent attention instead of multi-head attention; the layer sets
+  /// embed_dim, num_heads and dropout, and rotary and scale to those of `attention`.
+  LatentAttentionOptions latent = {};
 
   MultiHeadAttentionOptions attention_options() const {
     MultiHeadAttentionOptions result = attention;
     result.embed_dim = d_model;
     result.num_heads = nhead;
     result.bias = bias && attention.bias;
+    result.dropout = dropout;
+    return result;
+  }
+  LatentAttentionOptions latent_options() const {
+    LatentAttentionOptions result = latent;
+    result.embed_dim = d_model;
+    result.num_heads = nhead;
+    result.rotary = attention.rotary;
+    result.scale = attention.scale;
     result.dropout = dropout;
     return result;
   }
@@ -65,8 +78,7 @@ class EncoderLayer {
  public:
   EncoderLayer() = default;
   explicit EncoderLayer(const TransformerLayerOptions& options)
-      : self_attn(options.attention_options()),
-        norm_first(options.norm_first),
+      : norm_first(options.norm_first),
         parallel(options.parallel),
         residual_scale(options.residual_scale),
         dropout(options.dropout) {
@@ -84,6 +96,11 @@ class EncoderLayer {
     if (!std::isfinite(residual_scale) || (post_norm && residual_scale != 1)) {
       refuse("residual_scale", post_norm ? "be 1 for post-norm" : "be finite",
              to_string(residual_scale));
+    }
+    if (options.latent.kv_lora_rank != 0) {
+      latent_attn = LatentAttention<T>(options.latent_options());
+    } else {
+      self_attn = MultiHeadAttention<T>(options.attention_options());
     }
     if (options.experts.num_experts != 0) {
       experts = MixtureOfExperts<T>(options.d_model, options.activation, options.experts);
@@ -121,12 +138,16 @@ class EncoderLayer {
     const TensorView3<T> attended(memory.data(), in.shape());
     detail::CallGuard guard(call);
     MultiHeadAttentionCall<T> self_call = call;
-    detail::forward_sublayer<T>(attention_norms(), in, in, attended, execution,
-                                [&](const auto& from, const auto& residual, const auto& result) {
-                                  self_call.residual = residual;
-                                  self_attn.forward(from, from, from, result, options, self_call,
-                                                    functors...);
-                                });
+    detail::forward_sublayer<T>(
+        attention_norms(), in, in, attended, execution,
+        [&](const auto& from, const auto& residual, const auto& result) {
+          self_call.residual = residual;
+          if (latent_attn) {
+            latent_attn.forward(from, result, options, self_call, functors...);
+          } else {
+            self_attn.forward(from, from, from, result, options, self_call, functors...);
+          }
+        });
     detail::forward_sublayer<T>(feed_forward_norms(), parallel ? in : attended, attended, to,
                                 execution,
                                 [&](const auto& from, const auto& residual, const auto& result) {
@@ -150,9 +171,33 @@ class EncoderLayer {
             .scale = residual_scale};
   }
 
+  /// A cache for the layer's attention: see MultiHeadAttention::make_cache().
+  KvCache<T> make_cache(index_t batch, index_t capacity, index_t window = 0,
+                        std::optional<DType> element = {}) const {
+    return latent_attn ? latent_attn.make_cache(batch, capacity, window, element)
+                       : self_attn.make_cache(batch, capacity, window, element);
+  }
+
+  /// Shares the rotary table of `other`, whose attention is of the same kind.
+  void share_rotary(const EncoderLayer& other) {
+    if (latent_attn) {
+      latent_attn.share_rotary(other.latent_attn);
+    } else {
+      self_attn.share_rotary(other.self_attn);
+    }
+  }
+  /// The rotary embedding of its attention, if any.
+  const std::optional<RotaryOptions>& rotary() const {
+    return latent_attn ? latent_attn.options().rotary : self_attn.options().rotary;
+  }
+
   /// See Linear::pack().
   void pack() {
-    self_attn.pack();
+    if (latent_attn) {
+      latent_attn.pack();
+    } else {
+      self_attn.pack();
+    }
     if (experts) {
       experts.pack();
     } else {
@@ -163,7 +208,8 @@ class EncoderLayer {
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
-  MultiHeadAttention<T> self_attn;
+  MultiHeadAttention<T> self_attn;  ///< without weights if there is latent attention
+  LatentAttention<T> latent_attn;
   FeedForward<T> feed_forward;  ///< without weights if there are experts
   MixtureOfExperts<T> experts;
   // Norms that the options exclude have no weight.
@@ -177,7 +223,11 @@ class EncoderLayer {
  private:
   template <class Self, class Visitor>
   static void visit(Self& self, const Visitor& f) {
-    self.self_attn.visit_parameters(f.under("self_attn."));
+    if (self.latent_attn) {
+      self.latent_attn.visit_parameters(f.under("self_attn."));
+    } else {
+      self.self_attn.visit_parameters(f.under("self_attn."));
+    }
     if (self.experts) {
       self.experts.visit_parameters(f.under("moe."));
     } else {

@@ -4,6 +4,7 @@
 
 #include "attn/layers/encoder_layer.hpp"
 #include "attn/layers/experts/mixture_of_experts_backward.hpp"
+#include "attn/layers/latent_attention_backward.hpp"
 #include "attn/layers/sublayer_backward.hpp"
 
 ATTN_NAMESPACE_BEGIN
@@ -13,6 +14,7 @@ ATTN_NAMESPACE_BEGIN
 template <class T>
 struct EncoderLayerSaved {
   MultiHeadAttentionSaved<T> self_attn;
+  LatentAttentionSaved<T> latent_attn;
   FeedForwardSaved<T> feed_forward;
   MixtureOfExpertsSaved<T> experts;
   NormSaved<T> norm1, norm2, norm1_behind, norm2_behind;
@@ -20,14 +22,15 @@ struct EncoderLayerSaved {
 
   // The inputs of the layer and of its feed-forward sublayer.
   Saved<T, 3>& input(const EncoderLayer<T>& layer) {
-    return layer.attention_norms().is_pre_norm() ? norm1.x : self_attn.query;
+    if (layer.attention_norms().is_pre_norm()) return norm1.x;
+    return layer.latent_attn ? latent_attn.x : self_attn.query;
   }
   Saved<T, 3>& feed_forward_input(bool norm_first) {
     return norm_first ? norm2.x : feed_forward.linear1.x;
   }
   index_t bytes() const {
-    return self_attn.bytes() + feed_forward.bytes() + experts.bytes() + norm1.bytes() +
-           norm2.bytes() + norm1_behind.bytes() + norm2_behind.bytes();
+    return self_attn.bytes() + latent_attn.bytes() + feed_forward.bytes() + experts.bytes() +
+           norm1.bytes() + norm2.bytes() + norm1_behind.bytes() + norm2_behind.bytes();
   }
 };
 
@@ -66,8 +69,18 @@ void forward(const EncoderLayer<T>& layer, Input3<T> x, Output3<T> out, EncoderL
   const TensorView3<T> attended = layer.parallel
                                       ? TensorView3<T>(memory.data(), x.shape())
                                       : saved.feed_forward_input(layer.norm_first).make(x.shape());
-  detail::forward_self_attention<T>(layer, attention, x, attended, saved, options, position_ids,
-                                    functors...);
+  if (layer.latent_attn) {
+    detail::forward_sublayer<T>(
+        attention, x, x, attended, saved.latent_attn.x, options.execution,
+        [&](const auto& from, const auto& residual, const auto& to) {
+          forward(layer.latent_attn, from, to, saved.latent_attn,
+                  detail::training_options(options, layer.latent_attn, attention.dropout),
+                  {.residual = residual, .position_ids = position_ids}, functors...);
+        });
+  } else {
+    detail::forward_self_attention<T>(layer, attention, x, attended, saved, options, position_ids,
+                                      functors...);
+  }
   const TensorView3<const T> input = layer.parallel ? x : attended;
   if (layer.experts) {
     detail::forward_sublayer<T>(
@@ -107,9 +120,20 @@ void backward(const EncoderLayer<T>& layer, Input3<T> d_out, EncoderLayerSaved<T
     detail::backward_feed_forward<T>(layer, feed_forward, d_out, d_attended, saved, gradients,
                                      d_norms2, execution);
   }
-  detail::backward_self_attention<T>(layer, detail::attention_steps(layer, saved),
-                                     layer.parallel ? d_out : d_attended, d_attended, d_x, saved,
-                                     gradients, d_norms1, options, position_ids, functors...);
+  const detail::SublayerSteps<T> attention = detail::attention_steps(layer, saved);
+  const TensorView3<const T> d_sum = layer.parallel ? d_out : TensorView3<const T>(d_attended);
+  if (layer.latent_attn) {
+    detail::backward_sublayer<T>(
+        attention, d_sum, d_attended, d_x, d_norms1, execution,
+        [&](const auto& d, const auto& residual, const auto& to) {
+          backward(layer.latent_attn, d, saved.latent_attn, to, gradients.latent_attn, residual,
+                   detail::training_options(options, layer.latent_attn, attention.dropout),
+                   position_ids, functors...);
+        });
+  } else {
+    detail::backward_self_attention<T>(layer, attention, d_sum, d_attended, d_x, saved, gradients,
+                                       d_norms1, options, position_ids, functors...);
+  }
 }
 
 ATTN_NAMESPACE_END

@@ -25,6 +25,8 @@ struct TransformerStackOptions {
   /// Rotary embedding per layer, instead of layer.attention.rotary: layer n uses entry n % size,
   /// which may be none.
   std::vector<std::optional<RotaryOptions>> rotary = {};
+  /// The first so many layers have the ordinary feed-forward of `layer` instead of experts.
+  index_t dense_layers = 0;
   /// Buckets of distances with a learned bias shared by all layers (T5): see t5_relative_bias(); 0:
   /// none.
   index_t relative_buckets = 0;
@@ -47,8 +49,6 @@ class LayerStack {
     if (options.num_groups > 0) num_applied_ = options.num_layers;
     // Constructed one by one: copies would write the zeros of the first, which take no memory until
     // they are replaced.
-    TransformerLayerOptions others = o;
-    others.attention.rotary = {};
     layers.reserve(static_cast<std::size_t>(count));
     const auto rotary_of = [&](std::size_t n) -> const std::optional<RotaryOptions>& {
       return options.rotary.empty() ? o.attention.rotary
@@ -57,14 +57,11 @@ class LayerStack {
     for (std::size_t n = 0; n < static_cast<std::size_t>(count); ++n) {
       std::size_t first = 0;  // the first layer with these rotary options
       while (first < n && rotary_of(first) != rotary_of(n)) ++first;
-      if (first == n) {
-        TransformerLayerOptions own = o;
-        own.attention.rotary = rotary_of(n);
-        layers.emplace_back(own);
-      } else {
-        layers.emplace_back(others);
-        layers.back().self_attn.share_rotary(layers[first].self_attn);
-      }
+      TransformerLayerOptions own = o;
+      own.attention.rotary = first == n ? rotary_of(n) : std::nullopt;
+      if (static_cast<index_t>(n) < options.dense_layers) own.experts = {};
+      layers.emplace_back(own);
+      if (first < n) layers.back().share_rotary(layers[first]);
     }
     for (std::size_t n = 0; n < layers.size() && !options.windows.empty(); ++n) {
       layers[n].self_attn.set_window(options.windows[n % options.windows.size()]);
@@ -148,6 +145,13 @@ class LayerStack {
           message("TransformerStackOptions", argument, expected, std::to_string(found)));
     };
     if (o.num_layers < 0) refuse("num_layers", "be at least 0", o.num_layers);
+    if (o.dense_layers < 0 || (o.dense_layers > 0 && o.layer.experts.num_experts == 0)) {
+      refuse("dense_layers", "be 0 without experts, and not negative", o.dense_layers);
+    }
+    if (o.layer.latent.kv_lora_rank != 0 && (!o.windows.empty() || o.relative_buckets != 0)) {
+      throw ValueError(message("TransformerStackOptions", "windows and relative_buckets",
+                               "be none with latent attention", "some"));
+    }
     if (o.num_groups < 0 || o.num_groups > o.num_layers) {
       refuse("num_groups", "lie in 0 .. num_layers", o.num_groups);
     }

@@ -229,6 +229,13 @@ class MultiHeadAttention {
       detail::norm_heads(q_norm_, made.q, execution);
       if (call.append) detail::norm_heads(k_norm_, made.k.slice(1, 0, kv_len), execution);
     }
+    if (o.clip_qkv > 0) {
+      detail::clip_heads(o.clip_qkv, made.q, execution);
+      if (call.append) {
+        detail::clip_heads(o.clip_qkv, made.k.slice(1, 0, kv_len), execution);
+        detail::clip_heads(o.clip_qkv, made.v.slice(1, 0, kv_len), execution);
+      }
+    }
     detail::append_learned(made.k, kv_len, bias_k_.view());
     detail::append_learned(made.v, kv_len, bias_v_.view());
     const TensorView4<T> q = split_heads(made.q, o.num_heads);

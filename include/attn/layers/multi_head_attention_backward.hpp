@@ -24,6 +24,21 @@ void backward_of_heads(const Norm<T>& norm, const TensorView3<T>& d,
   });
 }
 
+/// Backward of clip_heads() for its input x: d = 0, in place, where x was clamped.
+template <class T>
+void clip_gradient(double limit, const TensorView3<const T>& x, const TensorView3<T>& d,
+                   const Execution& execution) {
+  const index_t seq = d.extent(1), width = d.extent(2);
+  const auto most = static_cast<Accumulator<T>>(limit);
+  for_rows(execution.threads(), d.extent(0) * seq, width, [&](index_t row) {
+    const T* before = x.at_index({row / seq, row % seq, 0});
+    T* to = d.at_index({row / seq, row % seq, 0});
+    for (index_t i = 0; i < width; ++i) {
+      if (std::abs(Accumulator<T>{before[i]}) > most) to[i] = T{};
+    }
+  });
+}
+
 template <class T>
 template <class... Functors>
 void MultiHeadAttentionTraining<T>::forward(const Module& m, TensorView3<const T> query,
@@ -74,6 +89,13 @@ void MultiHeadAttentionTraining<T>::forward(const Module& m, TensorView3<const T
     norm_heads(m.q_norm_, heads.q, execution);
     norm_heads(m.k_norm_, heads.k.slice(1, 0, kv_len), execution);
   }
+  if (o.clip_qkv > 0) {
+    T* unclipped = saved.unclipped.make({1, 1, p.elements(batch, q_len, kv_len)}).data();
+    for_clipped(heads, kv_len, unclipped, [&](const auto& part, const auto& before) {
+      copy(part, before);
+      clip_heads(o.clip_qkv, part, execution);
+    });
+  }
   const TensorView4<T> q = split_heads(heads.q, o.num_heads),
                        k = split_heads(heads.k, o.num_kv_heads),
                        v = split_heads(heads.v, o.num_kv_heads);
@@ -94,6 +116,7 @@ void MultiHeadAttentionTraining<T>::forward(const Module& m, TensorView3<const T
                          turn(q.slice(0, begin, end), q_ids);
                          turn(turning.slice(0, begin, end), k_ids);
                        });
+                   scale_queries(o.rotary->scaling, q, of_q, execution);
                  }
                  options.lse = saved.lse.make({batch, o.num_heads, q_len});
                  scaled_dot_product_attention(q, k, v, split_heads(context, o.num_heads), options,
@@ -159,6 +182,7 @@ void MultiHeadAttentionTraining<T>::backward(const Module& m, TensorView3<const 
              .d_relative_bias = saved.d_relative_bias},
             functors...);
         if (m.rotary_) {
+          scale_queries(o.rotary->scaling, d_q, of_q, execution);
           for_rotary_rows(*o.rotary, *m.rotary_, of_q, of_k,
                           [&](index_t begin, index_t end, const RotaryTable<Accumulator<T>>& table,
                               const auto& q_ids, const auto& k_ids) {
@@ -172,6 +196,11 @@ void MultiHeadAttentionTraining<T>::backward(const Module& m, TensorView3<const 
                           });
         }
       });
+  if (o.clip_qkv > 0) {
+    for_clipped(d, kv_len, saved.unclipped.view().data(), [&](const auto& part, const auto& x) {
+      clip_gradient<T>(o.clip_qkv, x, part, execution);
+    });
+  }
   if (o.query_key_norm) {
     backward_of_heads(m.q_norm_, d.q, made.q, gradients.q_norm_, execution);
     backward_of_heads(m.k_norm_, d.k.slice(1, 0, kv_len), made.k.slice(1, 0, kv_len),

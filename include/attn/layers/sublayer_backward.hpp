@@ -11,10 +11,9 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 /// Attention options for training: without dropout in the call, that of the layer.
-template <class T>
-AttentionOptions<Accumulator<T>> training_options(AttentionOptions<Accumulator<T>> options,
-                                                  const MultiHeadAttention<T>& layer,
-                                                  const DropoutPlace& dropout) {
+template <class Acc, class Attention>
+AttentionOptions<Acc> training_options(AttentionOptions<Acc> options, const Attention& layer,
+                                       const DropoutPlace& dropout) {
   if (options.dropout.p == 0 && dropout) {
     options.dropout = {.p = layer.options().dropout, .seed = attention_seed(dropout)};
   }

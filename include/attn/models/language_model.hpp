@@ -195,6 +195,16 @@ class LanguageModel {
         gpt_, [&](std::string_view name, WeightSlot<float>&) { matrices.emplace(name); });
     gpt_.visit_parameters([&]<int Rank>(std::string_view name, TensorView<float, Rank> out) {
       const GgufPart part = gguf_part(name, own_names);
+      if constexpr (Rank == 2) {
+        constexpr std::string_view kJoint = ".attn_kv_b.weight";
+        if (part.tensor.ends_with(kJoint) && !file.contains(part.tensor)) {
+          const std::string block = part.tensor.substr(0, part.tensor.size() - kJoint.size());
+          const std::string keys = block + ".attn_k_b.weight", values = block + ".attn_v_b.weight";
+          detail::load_gguf_kv_b(file, keys, values, out);
+          used.insert(used.end(), {keys, values});
+          return;
+        }
+      }
       used.push_back(part.tensor);
       const GgufTensor tensor = gguf_tensor(file, part, out.shape());
       if (keeps_codes(tensor) && matrices.contains(name)) return;

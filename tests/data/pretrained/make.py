@@ -227,7 +227,8 @@ def decoders_of_2024_and_later():
 
 def published_mpt(config):
     keys = ("alibi", "alibi_bias_max", "attn_type", "attn_uses_sequence_id", "prefix_lm", "qk_ln")
-    config["attn_config"] = {key: config["attn_config"][key] for key in keys}
+    clip = config["attn_config"]["clip_qkv"]
+    config["attn_config"] = {key: config["attn_config"][key] for key in keys} | ({"clip_qkv": clip} if clip else {})
 
 
 def decoders_of_2022():
@@ -262,6 +263,41 @@ def fused_experts():
     granite._experts_implementation = "eager"
     decoder("granitemoe", hf.GraniteMoeForCausalLM, granite, seed=62)
     decoder("gpt_oss", hf.GptOssForCausalLM, gpt_oss_config(), seed=61)
+
+
+def ministral3():
+    rope = YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}
+    decoder("ministral3", hf.Ministral3ForCausalLM,
+            hf.Ministral3Config(**SIZES, head_dim=8, sliding_window=9, pad_token_id=0, rope_parameters=rope), seed=83,
+            lengths=(7, 19))
+
+
+def clipped():
+    """Limits that about a third of the queries, keys and values exceed."""
+    olmoe = hf.OlmoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, clip_qkv=1.0)
+    olmoe._experts_implementation = "eager"
+    decoder("olmoe_clipped", hf.OlmoeForCausalLM, olmoe, seed=84)
+    decoder("mpt_clipped", hf.MptForCausalLM,
+            hf.MptConfig(vocab_size=96, d_model=24, n_layers=2, n_heads=6, max_seq_len=64,
+                         attn_config={"clip_qkv": 1.0}), seed=85, edit=published_mpt)
+
+
+def deepseek():
+    """Layer 0 is dense; two groups of two experts; a rotary part that yarn scales, and with it the scores."""
+    sizes = SIZES | dict(num_key_value_heads=4, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, kv_lora_rank=12,
+                         n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=12,
+                         n_shared_experts=2, routed_scaling_factor=1.5, first_k_dense_replace=1, pad_token_id=0,
+                         rope_parameters=YARN | {"mscale": 0.7, "mscale_all_dim": 0.7})
+    v2 = hf.DeepseekV2Config(**sizes, q_lora_rank=None, topk_method="group_limited_greedy")
+    v3 = hf.DeepseekV3Config(**sizes, q_lora_rank=8, norm_topk_prob=True)
+
+    def correct(model):
+        torch.nn.init.normal_(model.model.layers[1].mlp.gate.e_score_correction_bias, 0, 0.2)
+
+    for config in (v2, v3):
+        config._experts_implementation = "eager"
+    decoder("deepseek_v2", hf.DeepseekV2ForCausalLM, v2, seed=81)
+    decoder("deepseek_v3", hf.DeepseekV3ForCausalLM, v3, seed=82, change=correct)
 
 
 def gpt_oss_mxfp4():
@@ -490,6 +526,9 @@ def main():
     decoders_of_2024_and_later()
     decoders_of_2022()
     fused_experts()
+    deepseek()
+    ministral3()
+    clipped()
     gpt_oss_mxfp4()
     encoders()
     encoders_of_2020_and_later()

@@ -181,6 +181,8 @@ TEST(RotaryOptions, WhatIsRefused) {
   fails({.frequencies = {1, 2, 3, NAN}}, "rotary.frequencies must be finite");
   fails({.scaling = {.kind = Kind::linear, .factor = 2}, .frequencies = {1, 2, 3, 4}},
         "be none with given frequencies");
+  fails({.scaling = {.query_beta = NAN}}, "rotary.scaling.query_beta must be finite");
+  fails({.scaling = {.query_beta = 1}}, "be positive with query_beta; found 0");
   fails({.scaling = {.factor = 2}}, "be 1 without a kind of scaling");
   fails({.scaling = {.kind = Kind::linear, .factor = -2}},
         "rotary.scaling.factor must be positive");

@@ -95,7 +95,8 @@ std::vector<double> token_result(const MixtureOfExperts<T>& m, const std::vector
     std::vector<double> sorted(choice.begin() + static_cast<Index>(g * size),
                                choice.begin() + static_cast<Index>((g + 1) * size));
     std::sort(sorted.rbegin(), sorted.rend());
-    groups.emplace_back(-(sorted[0] + (size > 1 ? sorted[1] : 0)), g);
+    const bool of_two = o.score == RouterScore::sigmoid && size > 1;
+    groups.emplace_back(-(sorted[0] + (of_two ? sorted[1] : 0)), g);
   }
   std::sort(groups.begin(), groups.end());
   std::vector<std::pair<double, std::size_t>> best;

@@ -17,6 +17,7 @@
 #include "attn/models/language_model.hpp"
 #include "attn/models/pretrained.hpp"
 
+#include "support/error_of.hpp"
 #include "support/files/temp_folder.hpp"
 #include "support/references/pretrained_goldens.hpp"
 
@@ -100,8 +101,18 @@ class TinyGguf {
          {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
          {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
          {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
+         {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
          {"mlp.gate.", "ffn_gate_inp."},
          {"mlp.router.", "ffn_gate_inp."},
+         {"self_attn.q_a_proj", "attn_q_a"},
+         {"self_attn.q_a_layernorm", "attn_q_a_norm"},
+         {"self_attn.q_b_proj", "attn_q_b"},
+         {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+         {"self_attn.kv_a_layernorm", "attn_kv_a_norm"},
+         {"self_attn.kv_b_proj", "attn_kv_b"},
+         {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
+         {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
+         {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
          {"mlp.gate_up_proj", "ffn_up"},
          {"mlp.gate_proj", "ffn_gate"},
          {"mlp.up_proj", "ffn_up"},
@@ -140,6 +151,30 @@ class TinyGguf {
   void add(const std::string& name, std::vector<index_t> shape, GgufType type,
            std::vector<std::byte> bytes) {
     tensors_.push_back({name, std::move(shape), type, std::move(bytes)});
+  }
+  /// Splits the joint matrix of keys and values of latent attention as newer files have it.
+  void split_latent_heads(index_t heads, index_t head_dim, index_t head_dim_v, index_t rank) {
+    for (TinyTensor& tensor : std::vector<TinyTensor>(tensors_)) {
+      const std::size_t at = tensor.name.find("_kv_b.");
+      if (at == tensor.name.npos) continue;
+      std::vector<float> all(tensor.bytes.size() / sizeof(float)), k, v;
+      std::memcpy(all.data(), tensor.bytes.data(), tensor.bytes.size());
+      const auto from = [&](index_t h, index_t row, index_t i) {
+        return all[static_cast<std::size_t>((h * (head_dim + head_dim_v) + row) * rank + i)];
+      };
+      for (index_t h = 0; h < heads; ++h) {
+        for (index_t i = 0; i < rank; ++i) {
+          for (index_t row = 0; row < head_dim; ++row) k.push_back(from(h, row, i));
+        }
+        for (index_t row = head_dim; row < head_dim + head_dim_v; ++row) {
+          for (index_t i = 0; i < rank; ++i) v.push_back(from(h, row, i));
+        }
+      }
+      std::erase_if(tensors_, [&](const TinyTensor& one) { return one.name == tensor.name; });
+      const std::string block = tensor.name.substr(0, at);
+      add(block + "_k_b.weight", {heads, rank, head_dim}, k);
+      add(block + "_v_b.weight", {heads, head_dim_v, rank}, v);
+    }
   }
   /// Replaces the experts' matrices by blocks of MXFP4, which hold the same numbers.
   void put_experts_in_mxfp4() {
@@ -392,6 +427,48 @@ TEST(GgufArchitectures, GptOss) {
     tiny.number("attention.sliding_window", 4);
     if (is_mxfp4) tiny.put_experts_in_mxfp4();
     check(tiny);
+  }
+}
+
+/// Softmax without and sigmoid with a correction of the choice; sizes of heads and matrices as in
+/// older and in newer files.
+TEST(GgufArchitectures, Deepseek2) {
+  for (const char* name : {"deepseek_v2", "deepseek_v3"}) {
+    const bool is_v3 = name == std::string("deepseek_v3");
+    TinyGguf tiny(name, "deepseek2");
+    tiny.number("attention.head_count_kv", is_v3 ? 1 : 4);
+    tiny.number("attention.key_length", is_v3 ? 12 + 4 : 6 + 4);
+    tiny.number("attention.value_length", is_v3 ? 12 : 5);
+    tiny.number("attention.kv_lora_rank", 12);
+    tiny.number("rope.dimension_count", 4);
+    tiny.set("rope.scaling.type", std::string("yarn"));
+    tiny.set("rope.scaling.factor", 4.0f);
+    tiny.number("rope.scaling.original_context_length", 16);
+    tiny.set("rope.scaling.yarn_log_multiplier", 0.07f);
+    tiny.number("leading_dense_block_count", 1);
+    tiny.number("expert_shared_count", 2);
+    tiny.number("expert_group_count", 2);
+    tiny.number("expert_group_used_count", 1);
+    tiny.set("expert_weights_scale", 1.5f);
+    if (is_v3) {
+      tiny.number("attention.q_lora_rank", 8);
+      tiny.number("attention.key_length_mla", 6 + 4);
+      tiny.number("attention.value_length_mla", 5);
+      tiny.set("expert_weights_norm", true);
+      tiny.number("expert_gating_func", 2);
+      tiny.split_latent_heads(4, 6, 5, 12);
+    }
+    check(tiny);
+    const auto fails = [&](std::string_view part) {
+      EXPECT_TRUE(attn_test::contains(
+          attn_test::error_of<ValueError>([&] { LanguageModel model(tiny.save()); }), part));
+    };
+    tiny.number("expert_gating_func", 3);
+    fails("be 1 (softmax) or 2 (sigmoid); found 3");
+    tiny.set("rope.scaling.attn_factor", 2.0f);
+    fails("rope.scaling.attn_factor\" must be 1 or missing");
+    tiny.number("rope.dimension_count", 10);
+    fails("be less than the size of a head, 10; found 10");
   }
 }
 

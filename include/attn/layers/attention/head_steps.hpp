@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <type_traits>
 
 #include "attn/attention/options.hpp"
@@ -30,6 +32,19 @@ template <class T>
 void norm_heads(const Norm<T>& norm, const TensorView3<T>& x, const Execution& execution) {
   for_normed_parts(norm, x,
                    [&](const TensorView3<T>& part) { norm.forward(part, part, execution); });
+}
+
+/// Clamps queries, keys or values (batch, seq, width) in place; NaN stays NaN.
+template <class T>
+void clip_heads(double limit, const TensorView3<T>& x, const Execution& execution) {
+  const index_t seq = x.extent(1), width = x.extent(2);
+  const auto most = static_cast<Accumulator<T>>(limit);
+  for_rows(execution.threads(), x.extent(0) * seq, width, [&](index_t row) {
+    T* values = x.at_index({row / seq, row % seq, 0});
+    for (index_t i = 0; i < width; ++i) {
+      values[i] = static_cast<T>(std::clamp(Accumulator<T>{values[i]}, -most, most));
+    }
+  });
 }
 
 /// Appends the learned key or value, then zeros, after the first kv_len.
@@ -69,6 +84,23 @@ void count_rotary_positions(const AttentionOptions<T>& options, index_t before, 
   count_positions(before, kv_len, options.cu_seqlens_k, k_ids);
 }
 
+/// Multiplies queries (batch, num_heads, q_len, head_dim), or their gradients, by the factors of
+/// their positions: see RotaryScaling::query_beta.
+template <class T>
+void scale_queries(const RotaryScaling& scaling, const TensorView4<T>& q,
+                   const TensorView2<const index_t>& positions, const Execution& execution) {
+  if (scaling.query_beta == 0) return;
+  const index_t heads = q.extent(1), q_len = q.extent(2);
+  for_rows(execution.threads(), q.extent(0) * heads * q_len, q.extent(3), [&](index_t row) {
+    const index_t b = row / (heads * q_len), h = row / q_len % heads, i = row % q_len;
+    const double turns =
+        static_cast<double>(positions(b, i) / scaling.original_max_positions);  // whole ones
+    const auto factor = static_cast<Accumulator<T>>(1 + scaling.query_beta * std::log1p(turns));
+    T* x = q.at_index({b, h, i, 0});
+    for (index_t n = 0; n < q.extent(3); ++n) x[n] = static_cast<T>(factor * x[n]);
+  });
+}
+
 /// Applies rotary to q, and to k, which may be empty, in place. `before`: number of keys before k.
 template <class T>
 void rotate_heads(const RotaryOptions& rotary, const RotaryTable<Accumulator<T>>& whole,
@@ -95,6 +127,7 @@ void rotate_heads(const RotaryOptions& rotary, const RotaryTable<Accumulator<T>>
     }
   };
   for_rotary_rows(rotary, whole, of_q, k ? of_k : of_q, turn);
+  scale_queries(rotary.scaling, q, of_q, options.execution);
 }
 
 /// Calls f(b, options) for every batch row: each row on its own thread if there are enough rows and

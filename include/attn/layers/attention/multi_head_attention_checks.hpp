@@ -38,6 +38,10 @@ inline MultiHeadAttentionOptions resolved_attention(MultiHeadAttentionOptions o)
         widest);
   if (o.kdim == 0) o.kdim = o.embed_dim;
   if (o.vdim == 0) o.vdim = o.embed_dim;
+  if (!(o.clip_qkv >= 0) || !std::isfinite(o.clip_qkv)) {
+    throw ValueError(message("MultiHeadAttention", "clip_qkv", "be finite and not negative",
+                             attn::to_string(o.clip_qkv)));
+  }
   check(o.window >= -1, "window", "be at least -1", o.window);
   if (o.rotary) o.rotary = resolved_rotary(*std::move(o.rotary), o.head_dim);
   return o;
@@ -72,11 +76,11 @@ index_t keys_before(const AttentionOptions<Accumulator<T>>& options,
 template <class T>
 void check_key_positions(index_t q_len, index_t kv_len,
                          const AttentionOptions<Accumulator<T>>& options,
-                         const MultiHeadAttentionCall<T>& call) {
+                         const MultiHeadAttentionCall<T>& call, std::string_view function) {
   check_first_key(options);
-  const auto check = [](index_t queries, index_t keys) {
+  const auto check = [function](index_t queries, index_t keys) {
     if (queries <= keys) return;
-    throw ValueError(message("MultiHeadAttention", "q_len",
+    throw ValueError(message(function, "q_len",
                              "be at most the number of keys, " + std::to_string(keys) +
                                  ", with rotary and no position_ids",
                              std::to_string(queries)));
@@ -86,28 +90,29 @@ void check_key_positions(index_t q_len, index_t kv_len,
   if (!q_starts || !k_starts) return check(q_len, keys);
   check_starts("cu_seqlens_q", q_starts, q_len);
   check_starts("cu_seqlens_k", k_starts, keys);
-  check_shape("MultiHeadAttention", "cu_seqlens_k", "(batch + 1)", q_starts.shape(),
-              k_starts.shape());
+  check_shape(function, "cu_seqlens_k", "(batch + 1)", q_starts.shape(), k_starts.shape());
   for (index_t b = 0; b + 1 < q_starts.extent(0); ++b) {
     check(q_starts(b + 1) - q_starts(b), k_starts(b + 1) - k_starts(b));
   }
 }
 
 /// Throws ShapeError or ValueError unless a call fits the module's options `o` and the other
-/// arguments. `out`: the shape of the result; its last extent is `out_dim`.
+/// arguments. `out`: the shape of the result; its last extent is `out_dim`. `function`: the module
+/// that messages name.
 template <class T>
 void check_attention_call(const MultiHeadAttentionOptions& o, index_t out_dim,
                           const TensorView3<const T>& query, const TensorView3<const T>& key,
                           const TensorView3<const T>& value, const Shape<3>& out,
                           const AttentionOptions<Accumulator<T>>& options,
-                          const MultiHeadAttentionCall<T>& call) {
-  const auto check_value = [](bool good, std::string_view argument, std::string_view expected,
-                              std::string_view found) {
-    if (!good) throw ValueError(message("MultiHeadAttention", argument, expected, found));
+                          const MultiHeadAttentionCall<T>& call,
+                          std::string_view function = "MultiHeadAttention") {
+  const auto check_value = [function](bool good, std::string_view argument,
+                                      std::string_view expected, std::string_view found) {
+    if (!good) throw ValueError(message(function, argument, expected, found));
   };
-  const auto check = [](std::string_view argument, const Shape<3>& expected,
-                        const Shape<3>& found) {
-    check_shape("MultiHeadAttention", argument, expected, found);
+  const auto check = [function](std::string_view argument, const Shape<3>& expected,
+                                const Shape<3>& found) {
+    check_shape(function, argument, expected, found);
   };
   const index_t appended = appended_keys(o);
   const index_t batch = query.extent(0), q_len = query.extent(1), kv_len = key.extent(1);
@@ -126,7 +131,7 @@ void check_attention_call(const MultiHeadAttentionOptions& o, index_t out_dim,
   check_value(options.first_key == 0 || appended == 0, "first_key",
               "be 0 with add_bias_kv or add_zero_attn", std::to_string(options.first_key));
   if (o.rotary && !call.position_ids && call.row_caches.empty()) {
-    check_key_positions(q_len, kv_len, options, call);
+    check_key_positions(q_len, kv_len, options, call, function);
   }
   check_value(
       !o.rotary || !depends_on_length(o.rotary->scaling.kind) ||
@@ -135,12 +140,12 @@ void check_attention_call(const MultiHeadAttentionOptions& o, index_t out_dim,
       "be none with dynamic and longrope scaling, which depend on the length of each sequence",
       "some");
   if (call.position_ids && call.append) {
-    check_shape("MultiHeadAttention", "position_ids", "(batch, q_len) = (batch, kv_len)",
+    check_shape(function, "position_ids", "(batch, q_len) = (batch, kv_len)",
                 Shape<2>{batch, kv_len}, call.position_ids.shape());
   }
   const auto check_cache = [&](const KvCache<T>& cache, index_t rows) {
     const KvCacheOptions& c = cache.options();
-    check_shape("MultiHeadAttention", "cache", "(batch, num_kv_heads, head_dim, head_dim_v)",
+    check_shape(function, "cache", "(batch, num_kv_heads, head_dim, head_dim_v)",
                 Shape<4>{rows, o.num_kv_heads, o.head_dim, o.head_dim_v},
                 Shape<4>{c.batch, c.num_kv_heads, c.head_dim, c.head_dim_v});
     check_value(c.window == 0 || options.masked_row == MaskedRow::zero, "cache",
@@ -160,7 +165,7 @@ void check_attention_call(const MultiHeadAttentionOptions& o, index_t out_dim,
                 "row_caches", "be a cache of its own for each batch row", "a repeated or null one");
     check_cache(**cache, 1);
     if (o.rotary && !call.position_ids)
-      check_key_positions<T>(q_len, kv_len, options, {.cache = *cache});
+      check_key_positions<T>(q_len, kv_len, options, {.cache = *cache}, function);
   }
 }
 

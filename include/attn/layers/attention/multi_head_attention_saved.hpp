@@ -14,6 +14,7 @@ struct MultiHeadAttentionSaved {
   bool key_is_query = false, value_is_key = false;
   Saved<T, 3> projected;          ///< their projections, (1, 1, elements): queries, keys, values
   Saved<T, 3> normalized;         ///< q and k behind query_key_norm, where there is one
+  Saved<T, 3> unclipped;          ///< with clip_qkv: q, k and v before it, (1, 1, elements)
   LinearSaved<T> out_proj;        ///< the heads' outputs
   Saved<Accumulator<T>, 3> lse;   ///< (batch, num_heads, q_len)
   Saved<Accumulator<T>, 4> mask;  ///< with appended keys: the mask over all keys
@@ -23,7 +24,7 @@ struct MultiHeadAttentionSaved {
 
   index_t bytes() const {
     return query.bytes() + key.bytes() + value.bytes() + projected.bytes() + normalized.bytes() +
-           out_proj.bytes() + lse.bytes() + mask.bytes();
+           unclipped.bytes() + out_proj.bytes() + lse.bytes() + mask.bytes();
   }
 };
 
@@ -72,6 +73,18 @@ struct MultiHeadAttentionTraining {
     }
     const TensorView3<T> q(memory, {batch, q_len, w0}), k(memory + q.size(), {batch, keys, w1});
     return {.q = q, .k = k, .v = {memory + q.size() + k.size(), {batch, keys, w2}}, .all = {}};
+  }
+
+  /// Calls f(part, before) for queries, keys and values, without appended keys, and their values
+  /// before clip_qkv.
+  template <class F>
+  static void for_clipped(const Projected& parts, index_t kv_len, T* unclipped, F f) {
+    const TensorView3<T> clipped[] = {parts.q, parts.k.slice(1, 0, kv_len),
+                                      parts.v.slice(1, 0, kv_len)};
+    for (const TensorView3<T>& part : clipped) {
+      f(part, TensorView3<T>(unclipped, part.shape()));
+      unclipped += part.size();
+    }
   }
 
   /// Rows of the joint weight matrix.

@@ -57,6 +57,9 @@ struct RotaryScaling {
   /// Multiplies cos and sin, for every kind; default: 0.1 ln(factor) + 1 for yarn, sqrt(1 +
   /// ln(factor) / ln(original_max_positions)) for longrope, each if factor > 1, otherwise 1.
   std::optional<double> attention_factor = {};
+  /// Layers multiply queries of position p by 1 + query_beta ln(1 + floor(p /
+  /// original_max_positions)), for every kind, as in Llama 4.
+  double query_beta = 0;
 
   friend bool operator==(const RotaryScaling&, const RotaryScaling&) = default;
 };
@@ -223,6 +226,10 @@ inline RotaryOptions resolved_rotary(RotaryOptions o, index_t head_dim) {
           std::to_string(factors.size()));
     for (const double value : factors) check_positive(name, value);
   }
+  check(std::isfinite(s.query_beta), "rotary.scaling.query_beta", "be finite",
+        attn::to_string(s.query_beta));
+  check(s.query_beta == 0 || s.original_max_positions > 0, "rotary.scaling.original_max_positions",
+        "be positive with query_beta", std::to_string(s.original_max_positions));
   if (kind == RotaryScalingKind::none) {
     check(s.factor == 1, "rotary.scaling.factor", "be 1 without a kind of scaling",
           attn::to_string(s.factor));

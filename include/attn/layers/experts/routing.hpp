@@ -28,8 +28,9 @@ struct MixtureOfExpertsOptions {
   bool normalize = true;  ///< divide the weights of a token's experts, their scores, by their sum
   double scale = 1;       ///< factor of the weights
   /// Experts are divided into so many groups of neighbours; only experts of the groups_per_token
-  /// groups with the highest sums of their two highest scores are chosen. Source: DeepSeek-V3
-  /// (2024), section 2.1.2.
+  /// groups with the highest scores are chosen. A group's score is that of its best expert, with
+  /// RouterScore::sigmoid the sum of those of its best two. Sources: DeepSeek-V2 (2024), section
+  /// 2.2.2; DeepSeek-V3 (2024), section 2.1.2.
   index_t num_groups = 1;
   index_t groups_per_token = 1;  ///< groups of which a token's experts are chosen
   index_t dim_shared = 0;        ///< hidden features of an expert that every token uses; 0: none
@@ -109,7 +110,7 @@ void choose_experts(const MixtureOfExpertsOptions& o, std::span<Acc> choice,
           second = (std::max)(second, x);
         }
       }
-      sums[g] = size > 1 ? first + second : first;
+      sums[g] = o.score == RouterScore::sigmoid && size > 1 ? first + second : first;
     }
     rank(std::span<const Acc>(sums), o.num_groups);
     for (index_t n = o.groups_per_token; n < o.num_groups; ++n) {

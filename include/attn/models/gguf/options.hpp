@@ -15,6 +15,31 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
+/// Throws if a matrix of latent attention in block n is missing or has another shape.
+inline void check_gguf_latent(const GgufFile& file, index_t n, const GptOptions& options) {
+  const LatentAttentionOptions& latent = options.layer.latent;
+  const index_t dim = options.layer.d_model, heads = options.layer.nhead;
+  const index_t rank = latent.kv_lora_rank, compressed = latent.q_lora_rank,
+                width = heads * (latent.head_dim + latent.rotary_dim);
+  const auto check = [&](std::string_view part, std::initializer_list<index_t> shape) {
+    file.check(concat("blk.", n, ".attn_", part, ".weight"),
+               std::span(shape.begin(), shape.size()));
+  };
+  if (compressed > 0) {
+    check("q_a", {compressed, dim});
+    check("q_b", {width, compressed});
+  } else {
+    check("q", {width, dim});
+  }
+  check("kv_a_mqa", {rank + latent.rotary_dim, dim});
+  if (file.contains(concat("blk.", n, ".attn_kv_b.weight"))) {
+    check("kv_b", {heads * (latent.head_dim + latent.head_dim_v), rank});
+  } else {
+    check("k_b", {heads, rank, latent.head_dim});
+    check("v_b", {heads, latent.head_dim_v, rank});
+  }
+}
+
 /// Throws if a tensor is missing or has another shape, before its memory is allocated.
 inline void check_gguf_tensors(const GgufFile& file, std::span<const GgufName> names,
                                const GptOptions& options) {
@@ -39,18 +64,24 @@ inline void check_gguf_tensors(const GgufFile& file, std::span<const GgufName> n
         rows_of.emplace_back(std::move(tensor), rows);
       }
     };
-    add("self_attn.q_proj_", heads * attention.head_dim);
-    add("self_attn.k_proj_", attention.num_kv_heads * attention.head_dim);
-    add("self_attn.v_proj_", attention.num_kv_heads * attention.head_dim_v);
+    if (options.layer.latent.kv_lora_rank > 0) {
+      check_gguf_latent(file, n, options);
+    } else {
+      add("self_attn.q_proj_", heads * attention.head_dim);
+      add("self_attn.k_proj_", attention.num_kv_heads * attention.head_dim);
+      add("self_attn.v_proj_", attention.num_kv_heads * attention.head_dim_v);
+    }
     const MixtureOfExpertsOptions& experts = options.layer.experts;
-    if (experts.num_experts > 0) {
+    if (experts.num_experts > 0 && n >= options.dense_layers) {
       check(weight("ffn_gate_exps"), {experts.num_experts, experts.dim_feedforward, dim});
     } else {
       add("gate_proj.", options.layer.dim_feedforward);
       add("up_proj.", options.layer.dim_feedforward);
     }
     for (const auto& [tensor, rows] : rows_of) check(tensor, {rows, dim});
-    check(weight("attn_output"), {dim, heads * attention.head_dim_v});
+    const LatentAttentionOptions& latent = options.layer.latent;
+    check(weight("attn_output"),
+          {dim, heads * (latent.kv_lora_rank > 0 ? latent.head_dim_v : attention.head_dim_v)});
   }
 }
 
@@ -113,6 +144,7 @@ inline const GgufUnreadKeys& gguf_unread_model_keys() {
       {"expert_count", {0}},
       {"expert_used_count", {0}},
       {"logit_scale", {0, 1}},
+      {"nextn_predict_layers", {0}},
       {"residual_scale", {0, 1}},
       {"rope.scaling.alpha", {0, 1}},
       {"rope.scaling.yarn_attn_factor", {1}},
@@ -228,6 +260,54 @@ inline void complete_qwen2moe(const GgufKeys& keys, GptOptions& options) {
   options.layer.experts.shared_gate = true;
 }
 
+/// Newer files count one key/value head, that of the latent, in head_count_kv, key_length and
+/// value_length; key_length_mla and value_length_mla are then those of a head.
+inline void complete_deepseek2(const GgufKeys& keys, GptOptions& options) {
+  MultiHeadAttentionOptions& attention = options.layer.attention;
+  LatentAttentionOptions& latent = options.layer.latent;
+  latent.kv_lora_rank = keys.count("attention.kv_lora_rank");
+  if (keys.has("attention.q_lora_rank")) latent.q_lora_rank = keys.count("attention.q_lora_rank");
+  latent.rotary_dim = attention.rotary->dim;
+  const index_t head_dim = keys.count("attention.key_length_mla", attention.head_dim);
+  latent.head_dim_v = keys.count("attention.value_length_mla", attention.head_dim_v);
+  if (head_dim <= latent.rotary_dim) {
+    keys.fail("rope.dimension_count", concat("be less than the size of a head, ", head_dim),
+              std::to_string(latent.rotary_dim));
+  }
+  latent.head_dim = head_dim - latent.rotary_dim;
+  latent.norm_eps = options.layer.layer_norm_eps;
+  // yarn scales scores instead of cos and sin.
+  RotaryScaling& scaling = attention.rotary->scaling;
+  if (keys.positive("rope.scaling.attn_factor", 1) != 1) {
+    keys.fail("rope.scaling.attn_factor", "be 1 or missing", "another value");
+  }
+  const double multiplier = keys.not_negative("rope.scaling.yarn_log_multiplier", 0);
+  double factor = 1;
+  if (scaling.kind == RotaryScalingKind::yarn) {
+    scaling.attention_factor = 1;
+    if (scaling.factor > 1) factor += multiplier * std::log(scaling.factor);
+  }
+  attention.scale = factor * factor / std::sqrt(static_cast<double>(head_dim));
+
+  complete_experts(keys, options);
+  MixtureOfExpertsOptions& experts = options.layer.experts;
+  options.dense_layers =
+      static_cast<index_t>(keys.get<std::uint32_t>("leading_dense_block_count", 0));
+  if (keys.has("expert_shared_count")) {
+    experts.dim_shared = keys.count("expert_shared_count") * experts.dim_feedforward;
+  }
+  experts.normalize = keys.get<bool>("expert_weights_norm", false);
+  const double scale = keys.finite("expert_weights_scale", 0);
+  if (scale != 0) experts.scale = scale;
+  const auto function = keys.get<std::uint32_t>("expert_gating_func", 1);
+  if (function > 2) {
+    keys.fail("expert_gating_func", "be 1 (softmax) or 2 (sigmoid)", std::to_string(function));
+  }
+  if (function == 2) experts.score = RouterScore::sigmoid;
+  experts.num_groups = keys.count("expert_group_count", 1);
+  experts.groups_per_token = keys.count("expert_group_used_count", experts.num_groups);
+}
+
 /// One tensor holds queries, keys and values, another gate and up.
 inline constexpr GgufName kPhi3Names[] = {
     {".self_attn.q_proj_", ".attn_qkv.", GgufRows::first},
@@ -261,6 +341,7 @@ inline constexpr GgufArchitecture kGgufArchitectures[] = {
     {.name = "gemma3", .window_pattern = 6, .complete = complete_gemma3},
     {.name = "olmo2", .window_pattern = 4, .complete = complete_olmo2},
     {.name = "olmoe", .complete = complete_olmoe},
+    {.name = "deepseek2", .pairs = RotaryPairs::interleaved, .complete = complete_deepseek2},
     {.name = "granite", .pairs = RotaryPairs::interleaved, .complete = complete_granite},
     {.name = "smollm3", .pairs = RotaryPairs::interleaved, .complete = complete_smollm3}};
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/exec/execution.hpp"
+#include "attn/io/gguf.hpp"
 #include "attn/io/gguf/blocks.hpp"
 #include "attn/kernels/quantized/quantized.hpp"
 #include "attn/layers/module/compressed_weight.hpp"
@@ -46,6 +47,24 @@ class QuantizedWeight final : public CompressedWeight<float> {
 };
 
 namespace detail {
+
+/// kv_b_proj of latent attention, `out` (heads * features of a head, rank), from the tensors of
+/// newer files: of keys (heads, rank, head_dim), transposed, and of values (heads, head_dim_v,
+/// rank).
+inline void load_gguf_kv_b(const GgufFile& file, const std::string& keys, const std::string& values,
+                           const TensorView2<float>& out) {
+  const auto load = [&](const std::string& name) {
+    const GgufTensor tensor = file.tensor(name);
+    auto all = Tensor3<float>::uninitialized({tensor.shape[0], tensor.shape[1], tensor.shape[2]});
+    dequantize_gguf(tensor.type, tensor.bytes, {all.data(), static_cast<std::size_t>(all.size())});
+    return all;
+  };
+  const Tensor3<float> k = load(keys), v = load(values);
+  const index_t heads = k.extent(0), head_dim = k.extent(2), width = head_dim + v.extent(1);
+  const TensorView3<float> by_head(out.data(), {heads, width, out.extent(1)});
+  copy(k.view().transpose(1, 2), by_head.slice(1, 0, head_dim));
+  copy(v.view(), by_head.slice(1, head_dim, width));
+}
 
 /// Whether tensors of a type are quantised blocks.
 constexpr bool is_quantized(GgufType type) { return block_elements(type) > 1; }

@@ -236,11 +236,12 @@ inline LoadOptions with_tied_table(LoadOptions names, const SafetensorsFolder& f
 }
 
 /// Throws ValueError if a config describes more parameters than its files have elements, before
-/// memory is allocated for them. Counts the weight matrices of the layers, and `rows` rows of
-/// d_model elements in tables.
+/// memory is allocated for them. Counts the weight matrices of the layers, of which the first
+/// `dense_layers` have no experts, and `rows` rows of d_model elements in tables.
 template <TensorFile File>
 void check_elements(const ConfigFile& config, const File& file,
-                    const TransformerLayerOptions& layer, index_t num_layers, double rows) {
+                    const TransformerLayerOptions& layer, index_t num_layers, double rows,
+                    index_t dense_layers = 0) {
   const auto number = [](index_t n) { return static_cast<double>(n); };
   const MultiHeadAttentionOptions& attention = layer.attention;
   const double dim = number(layer.d_model), heads = number(layer.nhead);
@@ -248,12 +249,16 @@ void check_elements(const ConfigFile& config, const File& file,
       attention.head_dim > 0 ? number(attention.head_dim) : std::floor(dim / heads);
   const double kv_heads = attention.num_kv_heads > 0 ? number(attention.num_kv_heads) : heads;
   const MixtureOfExpertsOptions& experts = layer.experts;
-  const double feed_forward_rows =
-      experts.num_experts > 0 ? 3 * (number(experts.num_experts) * number(experts.dim_feedforward) +
-                                     number(experts.dim_shared))
-                              : (layer.gated ? 3 : 2) * number(layer.dim_feedforward);
-  const double layer_rows = 2 * (heads + kv_heads) * head_dim + feed_forward_rows;
-  const double expected = dim * (number(num_layers) * layer_rows + rows);
+  const double expert_rows = 3 * (number(experts.num_experts) * number(experts.dim_feedforward) +
+                                  number(experts.dim_shared));
+  const double dense = number(experts.num_experts > 0 ? dense_layers : num_layers);
+  const double feed_forward_rows = dense * (layer.gated ? 3 : 2) * number(layer.dim_feedforward) +
+                                   (number(num_layers) - dense) * expert_rows;
+  // Of latent attention the output projection alone, which is most of it.
+  const LatentAttentionOptions& latent = layer.latent;
+  const double attention_rows = latent.kv_lora_rank > 0 ? heads * number(latent.head_dim_v)
+                                                        : 2 * (heads + kv_heads) * head_dim;
+  const double expected = dim * (number(num_layers) * attention_rows + feed_forward_rows + rows);
   double found = 0;
   for (const std::string& name : file.names()) {
     double elements = 1;

@@ -4,6 +4,7 @@
 
 #include "attn/models/pretrained/decoders/alibi_types.hpp"
 #include "attn/models/pretrained/decoders/cohere.hpp"
+#include "attn/models/pretrained/decoders/deepseek.hpp"
 #include "attn/models/pretrained/decoders/experts.hpp"
 #include "attn/models/pretrained/decoders/gemma.hpp"
 #include "attn/models/pretrained/decoders/glm.hpp"
@@ -20,8 +21,9 @@ ATTN_NAMESPACE_BEGIN
 namespace detail {
 
 inline constexpr std::span<const DecoderType> kDecoderTypes[] = {
-    kLlamaTypes, kGemmaTypes,     kOlmoTypes,   kGraniteTypes, kCohereTypes, kGlmTypes,
-    kPhiTypes,   kLayerNormTypes, kExpertTypes, kGptTypes,     kGptOssTypes, kAlibiTypes};
+    kLlamaTypes,  kGemmaTypes, kOlmoTypes,      kGraniteTypes, kCohereTypes,
+    kGlmTypes,    kPhiTypes,   kLayerNormTypes, kExpertTypes,  kGptTypes,
+    kGptOssTypes, kAlibiTypes, kDeepseekTypes};
 
 /// The type of a folder. Throws ValueError if it is none of the table.
 inline const DecoderType& decoder_type_of(const ConfigFile& config) {
@@ -89,7 +91,8 @@ Gpt<T> gpt_from_folder(const std::filesystem::path& folder, const PretrainedOpti
   const double rows = (gpt_options.tied ? 1 : 2) * number(gpt_options.vocab_size) +
                       (learned ? number(gpt_options.max_positions) : 0);
   const ExpertsFile experts(file, type.fused);
-  check_elements(config, experts, gpt_options.layer, gpt_options.num_layers, rows);
+  check_elements(config, experts, gpt_options.layer, gpt_options.num_layers, rows,
+                 gpt_options.dense_layers);
   LoadOptions names = type.names(prefix, config);
   if (gpt_options.tied) {
     names = with_tied_table(std::move(names), file, "embedding.words.weight", {type.head});

@@ -14,6 +14,7 @@ struct RotaryDefaults {
   /// Rotated part of a head; none: all of it, and the config must not say otherwise.
   std::optional<double> partial = {};
   RotaryPairs pairs = RotaryPairs::halves;
+  bool scales_queries = false;  ///< by llama_4_scaling_beta, which must be given
 };
 
 /// Whether rope_parameters describes each kind of layer separately.
@@ -111,6 +112,13 @@ inline RotaryOptions rotary_of(const ConfigFile& config, const PretrainedOptions
     result.theta = rope.get<double>("rope_theta", result.theta);
     partial = partial_of(rope, partial);
     read_rope_scaling(config, rope, positions, result);
+    if (defaults.scales_queries) {
+      result.scaling.query_beta = rope.get<double>("llama_4_scaling_beta");
+      if (result.scaling.original_max_positions == 0) {
+        rope.fail("rope_type", "be yarn with llama_4_scaling_beta", "another");
+      }
+      static_cast<void>(rope.has("max_position_embeddings"));  // a copy of the config's
+    }
     check_all_read(rope, options);
   };
   if (holds_kinds(config)) {

@@ -76,7 +76,7 @@ inline GptOptions mpt_options(const ConfigFile& config, const PretrainedOptions&
   check_only(attention, "prefix_lm", false, "false");
   check_only(attention, "qk_ln", false, "false");
   check_only(attention, "attn_uses_sequence_id", false, "false");
-  if (attention.has("clip_qkv")) attention.fail("clip_qkv", "be null or missing", "a number");
+  set_clip_qkv(options, attention);
   if (attention.has("softmax_scale")) {
     options.layer.attention.scale = attention.get<double>("softmax_scale");
   }

@@ -134,6 +134,14 @@ inline void set_query_key_norm(GptOptions& options) {
   options.layer.attention.query_key_norm_eps = options.layer.layer_norm_eps;
 }
 
+/// clip_qkv, a positive number or null.
+inline void set_clip_qkv(GptOptions& options, const ConfigFile& config) {
+  if (!config.has("clip_qkv")) return;
+  const auto limit = config.get<double>("clip_qkv");
+  if (!(limit > 0)) config.fail("clip_qkv", "be positive, null or missing", attn::to_string(limit));
+  options.layer.attention.clip_qkv = limit;
+}
+
 /// Layer norms instead of RMS norms.
 inline void set_layer_norm(GptOptions& options, bool bias) {
   options.layer.norm = NormKind::layer;

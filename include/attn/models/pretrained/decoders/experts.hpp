@@ -83,7 +83,7 @@ inline GptOptions olmoe_options(const ConfigFile& config, const PretrainedOption
   set_attention_bias(options, bias, bias);
   set_query_key_norm(options);
   options.layer.attention.query_key_norm_of_all_heads = true;
-  if (config.has("clip_qkv")) config.fail("clip_qkv", "be null or missing", "a number");
+  set_clip_qkv(options, config);
   options.layer.experts =
       experts_of(config, "intermediate_size", config.get<bool>("norm_topk_prob", false));
   return options;

@@ -22,6 +22,18 @@ inline GptOptions mistral_options(const ConfigFile& config, const PretrainedOpti
   return options;
 }
 
+/// Queries grow with their position.
+inline GptOptions ministral3_options(const ConfigFile& config, const PretrainedOptions& given) {
+  if (!config.has("rope_parameters") && !config.has("rope_scaling")) {
+    config.fail("rope_parameters", "be given", "none");
+  }
+  GptOptions options = llama_style_options(
+      config, given,
+      {.default_norm_eps = 1e-5, .head_dim = 128, .rotary = {.scales_queries = true}});
+  if (config.has("sliding_window")) options.windows = {config.count("sliding_window") - 1};
+  return options;
+}
+
 /// Windows of Qwen's types: from layer max_window_layers on, if use_sliding_window.
 inline std::vector<index_t> qwen_windows(const ConfigFile& config, index_t num_layers,
                                          bool by_default) {
@@ -109,6 +121,7 @@ inline GptOptions ernie_options(const ConfigFile& config, const PretrainedOption
 inline constexpr DecoderType kLlamaTypes[] = {
     {.model_type = "llama", .options = llama_options},
     {.model_type = "mistral", .options = mistral_options},
+    {.model_type = "ministral3", .options = ministral3_options},
     {.model_type = "qwen2", .options = qwen2_options},
     {.model_type = "qwen3", .options = qwen3_options},
     {.model_type = "arcee", .options = arcee_options, .names = up_down_names},
