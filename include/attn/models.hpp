@@ -1,4 +1,4 @@
-// Models: Gpt, Bert, Vit, Seq2SeqTransformer.
+// Models: Gpt, Bert, Vit, Seq2SeqTransformer, Whisper.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,3 +7,4 @@
 #include "attn/models/gpt.hpp"
 #include "attn/models/seq2seq_transformer.hpp"
 #include "attn/models/vit.hpp"
+#include "attn/models/whisper.hpp"

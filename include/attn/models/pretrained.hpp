@@ -6,6 +6,7 @@
 #include "attn/models/pretrained/gpt.hpp"
 #include "attn/models/pretrained/seq2seq.hpp"
 #include "attn/models/pretrained/vit.hpp"
+#include "attn/models/pretrained/whisper.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -14,8 +15,8 @@ namespace detail {
 template <class Model>
 struct Pretrained {
   static_assert(!std::is_same_v<Model, Model>,
-                "load_pretrained<Model>: Model must be Gpt<T>, Bert<T>, Vit<T> or "
-                "Seq2SeqTransformer<T>");
+                "load_pretrained<Model>: Model must be Gpt<T>, Bert<T>, Vit<T>, "
+                "Seq2SeqTransformer<T> or Whisper<T>");
   static Model load(const std::filesystem::path&, const PretrainedOptions&) { return Model(); }
 };
 
@@ -34,6 +35,10 @@ struct Pretrained<Vit<T>> {
 template <class T>
 struct Pretrained<Seq2SeqTransformer<T>> {
   static constexpr auto load = seq2seq_from_folder<T>;
+};
+template <class T>
+struct Pretrained<Whisper<T>> {
+  static constexpr auto load = whisper_from_folder<T>;
 };
 
 /// The folder's model, which must have this model_type.
@@ -58,7 +63,8 @@ Model load_type(std::string_view type, const std::filesystem::path& folder,
 ///                          use_bidirectional_attention, without heads; with a pooler if the file
 ///                          has one
 ///   Vit<T>                 for vit, with a classifier if the file has one
-///   Seq2SeqTransformer<T>  for bart, t5 or mt5
+///   Seq2SeqTransformer<T>  for bart, mbart, marian, m2m_100 (also NLLB), pegasus, t5 or mt5
+///   Whisper<T>             for whisper
 ///
 /// Results equal those of transformers in evaluation mode. Every key of the config is accounted
 /// for: unsupported values and unknown keys are errors. Throws IoError for files that cannot be

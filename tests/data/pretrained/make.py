@@ -46,14 +46,15 @@ def draw(model):
             torch.nn.init.normal_(p, 0, scale / math.sqrt(fan_in))
 
 
-def save(name, model, golden, edit=None, **options):
-    """`edit` changes the config as older files spell it."""
+def save(name, model, golden, edit=None, *, keep=(), **options):
+    """`edit` changes the config as older files spell it; `keep` names other files of transformers to keep."""
     folder = FOLDER / name
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
         old.unlink()
     model.float().save_pretrained(folder, **options)
-    (folder / "generation_config.json").unlink(missing_ok=True)
+    if "generation_config.json" not in keep:
+        (folder / "generation_config.json").unlink(missing_ok=True)
     if edit:
         path = folder / "config.json"
         config = json.loads(path.read_text())
@@ -368,10 +369,15 @@ def vit():
 
 @with_some_seed
 @torch.no_grad()
-def seq2seq(name, make, *, seed, edit=None):
+def seq2seq(name, make, *, seed, edit=None, forced=None):
+    """`forced` is the token that each target's first one precedes, which generation_config.json names."""
     torch.manual_seed(seed)
     model = make().eval()
     draw(model)
+    for module in model.modules():
+        if hasattr(module, "create_weight"):  # sinusoidal positions
+            module.weight.copy_(module.create_weight())
+    model.generation_config.forced_bos_token_id = forced
     if hasattr(model, "final_logits_bias"):
         model.final_logits_bias.normal_(0, 0.2)
     model.double()
@@ -381,7 +387,8 @@ def seq2seq(name, make, *, seed, edit=None):
         golden[f"ids_{key}"], golden[f"target_{key}"] = ids[0], target[0]
         golden[f"logits_{key}"] = model(ids, decoder_input_ids=target).logits[0]
         golden[f"greedy_{key}"] = greedy(model, ids, num_beams=1)
-    save(name, model, golden, edit)
+    print(f"{name}: logits up to {golden['logits_b'].abs().max():.3g}")
+    save(name, model, golden, edit, keep=("generation_config.json",) if forced else ())
 
 
 def bart():
@@ -410,6 +417,54 @@ def t5():
 
     seq2seq("t5_v1_1", untied, seed=17, edit=v1_1)
     seq2seq("mt5", lambda: hf.MT5ForConditionalGeneration(hf.MT5Config(**sizes)), seed=20)
+
+
+def translation():
+    """Marian's and PEGASUS' targets begin with the token of padding; those of M2M100 and mBART with two tokens."""
+    sizes = dict(vocab_size=96, d_model=16, encoder_layers=2, decoder_layers=2, encoder_ffn_dim=24, decoder_ffn_dim=24,
+                 encoder_attention_heads=4, decoder_attention_heads=4, max_position_embeddings=40, scale_embedding=True,
+                 forced_eos_token_id=None, init_std=0.02)
+    marian = sizes | dict(pad_token_id=1, decoder_start_token_id=1, eos_token_id=0)
+    seq2seq("marian", lambda: hf.MarianMTModel(hf.MarianConfig(**marian, activation_function="swish")), seed=70)
+
+    def old_marian(config):
+        config.update(add_bias_logits=False, add_final_layer_norm=False, normalize_before=False, normalize_embedding=False,
+                      static_position_embeddings=True, num_hidden_layers=2)
+
+    seq2seq("marian_two_tables", lambda: hf.MarianMTModel(
+        hf.MarianConfig(**marian, decoder_vocab_size=100, share_encoder_decoder_embeddings=False)), seed=71, edit=old_marian)
+    seq2seq("m2m_100", lambda: hf.M2M100ForConditionalGeneration(hf.M2M100Config(**sizes)), seed=72, forced=5)
+    seq2seq("mbart", lambda: hf.MBartForConditionalGeneration(hf.MBartConfig(**sizes, decoder_start_token_id=2)), seed=73,
+            forced=7)
+    seq2seq("pegasus", lambda: hf.PegasusForConditionalGeneration(hf.PegasusConfig(**sizes)), seed=74)
+
+
+@with_some_seed
+@torch.no_grad()
+def whisper(*, seed):
+    """The prompt has three tokens, as <|startoftranscript|> with a language and a task."""
+    torch.manual_seed(seed)
+    sizes = dict(vocab_size=96, num_mel_bins=8, d_model=16, encoder_layers=2, decoder_layers=2, encoder_ffn_dim=24,
+                 decoder_ffn_dim=24, encoder_attention_heads=4, decoder_attention_heads=4, max_source_positions=10,
+                 max_target_positions=40, pad_token_id=0, bos_token_id=0, eos_token_id=0, decoder_start_token_id=1)
+    model = hf.WhisperForConditionalGeneration(hf.WhisperConfig(**sizes, begin_suppress_tokens=[0])).eval()
+    draw(model)
+    model.double()
+    golden = {"prompt": torch.tensor([1, 2, 3])}
+    for key, length in zip("ab", (4, 9)):
+        features, target = torch.randn(1, 8, 20, dtype=torch.double).float(), ids_of(length, 96, seed + length)
+        golden[f"features_{key}"], golden[f"target_{key}"] = features, target[0]
+        golden[f"logits_{key}"] = model(features.double(), decoder_input_ids=target).logits[0]
+        ids = golden["prompt"][None]
+        for _ in range(NEW_TOKENS):
+            logits = model(features.double(), decoder_input_ids=ids).logits[0, -1]
+            best = logits.topk(2).values
+            if best[0] - best[1] < 3e-3:
+                raise CloseCall
+            ids = torch.cat([ids, logits.argmax()[None, None]], dim=1)
+        golden[f"greedy_{key}"] = ids[0, 3:]
+    print(f"whisper: logits up to {golden['logits_b'].abs().max():.3g}")
+    save("whisper", model, golden)
 
 
 @torch.no_grad()
@@ -496,6 +551,8 @@ def main():
     vit()
     bart()
     t5()
+    translation()
+    whisper(seed=75)
     differential(18)
     rope()
     cases = {"qwen2": tokenizer("qwen2", QWEN2), "qwen3": tokenizer("qwen3", QWEN2)}
