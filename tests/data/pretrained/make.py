@@ -442,29 +442,51 @@ def translation():
 @with_some_seed
 @torch.no_grad()
 def whisper(*, seed):
-    """The prompt has three tokens, as <|startoftranscript|> with a language and a task."""
+    """As the published models: 256 bytes, the end, what prompts consist of, and times, here of a window of 0.2 seconds.
+    greedy_ continues the prompt, timed_ by the rules of times until the end or 40 positions."""
     torch.manual_seed(seed)
-    sizes = dict(vocab_size=96, num_mel_bins=8, d_model=16, encoder_layers=2, decoder_layers=2, encoder_ffn_dim=24,
-                 decoder_ffn_dim=24, encoder_attention_heads=4, decoder_attention_heads=4, max_source_positions=10,
-                 max_target_positions=40, pad_token_id=0, bos_token_id=0, eos_token_id=0, decoder_start_token_id=1)
-    model = hf.WhisperForConditionalGeneration(hf.WhisperConfig(**sizes, begin_suppress_tokens=[0])).eval()
+    special = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|translate|>", "<|notimestamps|>"]
+    times = [f"<|{n / 50:.2f}|>" for n in range(11)]
+    end, start, no_times = 256, 257, 261
+    sizes = dict(vocab_size=262 + len(times), num_mel_bins=8, d_model=16, encoder_layers=2, decoder_layers=2,
+                 encoder_ffn_dim=24, decoder_ffn_dim=24, encoder_attention_heads=4, decoder_attention_heads=4,
+                 max_source_positions=10, max_target_positions=40, pad_token_id=end, bos_token_id=end, eos_token_id=end,
+                 decoder_start_token_id=start)
+    model = hf.WhisperForConditionalGeneration(hf.WhisperConfig(**sizes, begin_suppress_tokens=[end])).eval()
     draw(model)
+    model.model.decoder.embed_tokens.weight[no_times:] *= 1.5  # times are likelier than most text
     model.double()
-    golden = {"prompt": torch.tensor([1, 2, 3])}
+    rules = hf.GenerationConfig(eos_token_id=end)
+    rules.no_timestamps_token_id, rules.max_initial_timestamp_index = no_times, 50
+    rules = hf.WhisperTimeStampLogitsProcessor(rules, begin_index=3)
+    golden = {"prompt": torch.tensor([start, start + 1, start + 2])}
     for key, length in zip("ab", (4, 9)):
         features, target = torch.randn(1, 8, 20, dtype=torch.double).float(), ids_of(length, 96, seed + length)
+
+        def continued(count, process):
+            ids = golden["prompt"][None]
+            for _ in range(count):
+                logits = process(ids, model(features.double(), decoder_input_ids=ids).logits[:, -1])[0]
+                best = logits.topk(2).values
+                if best[0] - best[1] < 3e-3:
+                    raise CloseCall
+                ids = torch.cat([ids, logits.argmax()[None, None]], dim=1)
+                if process is rules and ids[0, -1] == end:
+                    return ids[0, 3:-1]
+            return ids[0, 3:]
+
         golden[f"features_{key}"], golden[f"target_{key}"] = features, target[0]
         golden[f"logits_{key}"] = model(features.double(), decoder_input_ids=target).logits[0]
-        ids = golden["prompt"][None]
-        for _ in range(NEW_TOKENS):
-            logits = model(features.double(), decoder_input_ids=ids).logits[0, -1]
-            best = logits.topk(2).values
-            if best[0] - best[1] < 3e-3:
-                raise CloseCall
-            ids = torch.cat([ids, logits.argmax()[None, None]], dim=1)
-        golden[f"greedy_{key}"] = ids[0, 3:]
-    print(f"whisper: logits up to {golden['logits_b'].abs().max():.3g}")
+        golden[f"greedy_{key}"] = continued(NEW_TOKENS, lambda ids, logits: logits)
+        golden[f"timed_{key}"] = continued(38, rules)
+        if (golden[f"timed_{key}"] > no_times).sum() < 3:
+            raise CloseCall  # too few times to show the rules
+    print(f"whisper: logits up to {golden['logits_b'].abs().max():.3g}, {golden['timed_a'].tolist()}")
     save("whisper", model, golden)
+    t = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[]))
+    t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    t.add_special_tokens(special + times)
+    t.save(str(FOLDER / "whisper/tokenizer.json"))
 
 
 @torch.no_grad()
