@@ -11,6 +11,7 @@
 #include "attn/layers/embedding/embedding.hpp"
 #include "attn/layers/embedding/frames.hpp"
 #include "attn/layers/embedding/input_embedding.hpp"
+#include "attn/layers/embedding/interpolate_positions.hpp"
 #include "attn/layers/embedding/log_mel_spectrogram.hpp"
 #include "attn/layers/embedding/output_projection.hpp"
 #include "attn/layers/embedding/padding.hpp"

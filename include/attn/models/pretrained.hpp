@@ -51,6 +51,34 @@ Model load_type(std::string_view type, const std::filesystem::path& folder,
 
 }  // namespace detail
 
+/// The models of load_pretrained().
+enum class PretrainedModel { gpt, bert, vit, seq2seq_transformer, whisper };
+
+/// The model that a config.json describes, by its model_type; gemma3_text is a Bert with
+/// use_bidirectional_attention. Throws ValueError for a model_type of none.
+inline PretrainedModel pretrained_model_of(const ConfigFile& config) {
+  const auto type = config.get<std::string>("model_type");
+  const auto is_in = [&](const auto& table) {
+    for (const auto types : table) {
+      for (const auto& one : types) {
+        if (one.model_type == type) return true;
+      }
+    }
+    return false;
+  };
+  const bool is_decoder = is_in(detail::kDecoderTypes), is_encoder = is_in(detail::kEncoderTypes);
+  if (is_decoder && is_encoder) {
+    return config.get<bool>("use_bidirectional_attention", false) ? PretrainedModel::bert
+                                                                  : PretrainedModel::gpt;
+  }
+  if (is_decoder) return PretrainedModel::gpt;
+  if (is_encoder) return PretrainedModel::bert;
+  if (is_in(detail::kPictureTypes)) return PretrainedModel::vit;
+  if (is_in(detail::kSeq2SeqTypes)) return PretrainedModel::seq2seq_transformer;
+  if (type == "whisper") return PretrainedModel::whisper;
+  config.fail("model_type", "be a type that load_pretrained() reads", detail::quote(type));
+}
+
 /// Loads the model of a folder with config.json and model.safetensors, or the parts named in
 /// model.safetensors.index.json; Model is
 ///
@@ -62,7 +90,8 @@ Model load_type(std::string_view type, const std::filesystem::path& folder,
 ///                          albert, modernbert, nomic_bert, eurobert or a gemma3_text with
 ///                          use_bidirectional_attention, without heads; with a pooler if the file
 ///                          has one
-///   Vit<T>                 for vit, with a classifier if the file has one
+///   Vit<T>                 for vit, with a classifier if the file has one, dinov2 or
+///                          dinov2_with_registers
 ///   Seq2SeqTransformer<T>  for bart, mbart, marian, m2m_100 (also NLLB), pegasus, t5 or mt5
 ///   Whisper<T>             for whisper
 ///

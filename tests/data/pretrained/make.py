@@ -367,6 +367,24 @@ def vit():
     save("vit", model, {"images": images.float(), "hidden": hidden, "logits": out.logits})
 
 
+@torch.no_grad()
+def dinov2():
+    """Images of the trained size, and of another, whose positions are interpolated."""
+    for name, kind, registers in (("dinov2", "Dinov2", {}), ("dinov2_with_registers", "Dinov2WithRegisters", {"num_register_tokens": 2})):
+        torch.manual_seed(21)
+        config = getattr(hf, kind + "Config")(hidden_size=16, mlp_ratio=2, num_hidden_layers=2, num_attention_heads=4,
+                                              image_size=12, patch_size=4, **registers)
+        model = getattr(hf, kind + "Model")(config).eval()
+        draw(model)
+        model.double()
+        golden = {}
+        for key, height, width in (("a", 12, 12), ("b", 8, 20), ("c", 16, 12)):
+            golden[f"images_{key}"] = torch.randn(1, 3, height, width).float()
+            golden[f"hidden_{key}"] = model(golden[f"images_{key}"].double()).last_hidden_state
+        print(f"{name}: hidden states up to {golden['hidden_b'].abs().max():.3g}")
+        save(name, model, golden)
+
+
 @with_some_seed
 @torch.no_grad()
 def seq2seq(name, make, *, seed, edit=None, forced=None):
@@ -571,6 +589,7 @@ def main():
     encoders()
     encoders_of_2020_and_later()
     vit()
+    dinov2()
     bart()
     t5()
     translation()

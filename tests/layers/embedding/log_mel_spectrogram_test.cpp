@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "attn/core/compare.hpp"
 #include "attn/io/npy.hpp"
 
 #include "support/error_of.hpp"
