@@ -103,6 +103,18 @@ void add_picture(const Options& o, Json& result) {
   result["logits"] = last(attn::Tensor3<float>(model.classify(pixels).view().unsqueeze(0)));
 }
 
+// The picture's and the text's vector, and their similarity.
+void add_comparison(const Options& o, Json& result) {
+  const auto pixels = read_one<4>(*o.pixels, "picture (channels, height, width)");
+  const auto model = attn::load_pretrained<attn::Clip<float>>(o.folder);
+  const attn::Tensor2<float> image = model.embed_images(pixels),
+                             text = model.embed_texts(row_of(o.ids)),
+                             logits = model.similarities(image, text);
+  result["image"] = last(attn::Tensor3<float>(image.view().unsqueeze(0)));
+  result["text"] = last(attn::Tensor3<float>(text.view().unsqueeze(0)));
+  result["logits"] = last(attn::Tensor3<float>(logits.view().unsqueeze(0)));
+}
+
 void add_speech(const Options& o, Json& result) {
   const auto features = read_one<3>(*o.features, "spectrogram (num_mel_bins, frames)");
   const auto model = attn::load_pretrained<attn::Whisper<float>>(o.folder);
@@ -137,9 +149,6 @@ void print_table(const Json& result) {
 
 void run(Options o) {
   if (o.folder.empty()) throw examples::UsageError("a folder is needed; see --help");
-  if (!o.ids.empty() + o.pixels.has_value() + o.features.has_value() > 1) {
-    throw examples::UsageError("--ids, --pixels and --features must not be given together");
-  }
   constexpr index_t kMostTokens = index_t{1} << 20;
   if (o.tokens > kMostTokens) {
     throw examples::UsageError("--tokens must be at most " + std::to_string(kMostTokens) +
@@ -149,6 +158,7 @@ void run(Options o) {
   const std::string type = config.get<std::string>("model_type");
   const attn::PretrainedModel model = attn::pretrained_model_of(config);
   const bool sees = model == attn::PretrainedModel::vit,
+             compares = model == attn::PretrainedModel::clip,
              hears = model == attn::PretrainedModel::whisper,
              encodes = model == attn::PretrainedModel::bert,
              translates = model == attn::PretrainedModel::seq2seq_transformer;
@@ -156,13 +166,17 @@ void run(Options o) {
     if (!is_given) return;
     throw examples::UsageError(option + " is for " + kinds + "; found model_type " + type);
   };
-  refuse(o.pixels && !sees, "--pixels", "models of pictures");
+  if (!o.ids.empty() + o.pixels.has_value() + o.features.has_value() > (compares ? 2 : 1)) {
+    throw examples::UsageError("--ids, --pixels and --features must not be given together");
+  }
+  refuse(o.pixels && !sees && !compares, "--pixels", "models of pictures");
   refuse(o.features && !hears, "--features", "models of speech");
   refuse(!o.ids.empty() && (sees || hears), "--ids", "models of text");
   refuse(!o.decoder_ids.empty() && !translates && !hears, "--decoder-ids",
          "translation models and models of speech");
-  refuse(o.tokens && (sees || encodes), "--tokens", "models that generate text");
-  if (sees && !o.pixels) throw examples::UsageError("--pixels is needed for a model of pictures");
+  refuse(o.tokens && (sees || encodes || compares), "--tokens", "models that generate text");
+  if ((sees || compares) && !o.pixels)
+    throw examples::UsageError("--pixels is needed for a model of pictures");
   if (hears && !o.features) {
     throw examples::UsageError("--features is needed for a model of speech");
   }
@@ -186,6 +200,9 @@ void run(Options o) {
       break;
     case attn::PretrainedModel::vit:
       add_picture(o, result);
+      break;
+    case attn::PretrainedModel::clip:
+      add_comparison(o, result);
       break;
     case attn::PretrainedModel::seq2seq_transformer:
       add_translation(o, result);
@@ -227,7 +244,8 @@ int main(int argc, char** argv) {
       "of the last position, or the hidden states of the last and of the first position.");
   app.footer(
       "Decoders print the logits, models of translation and speech those of the decoder. Encoders\n"
-      "print hidden states. Models of pictures print both, or hidden states without a classifier.\n"
+      "print hidden states. Models of pictures print both, or hidden states without a classifier;\n"
+      "models of pictures and texts the vectors of both and their similarity.\n"
       "In the repository: tests/data/pretrained/qwen3");
   add_ids(app, "--ids", options.ids, "The tokens that the model reads; 1,2,3 if not given");
   app.add_option("--pixels", options.pixels,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "attn/models/pretrained/bert.hpp"
+#include "attn/models/pretrained/clip.hpp"
 #include "attn/models/pretrained/gpt.hpp"
 #include "attn/models/pretrained/seq2seq.hpp"
 #include "attn/models/pretrained/vit.hpp"
@@ -15,7 +16,7 @@ namespace detail {
 template <class Model>
 struct Pretrained {
   static_assert(!std::is_same_v<Model, Model>,
-                "load_pretrained<Model>: Model must be Gpt<T>, Bert<T>, Vit<T>, "
+                "load_pretrained<Model>: Model must be Gpt<T>, Bert<T>, Vit<T>, Clip<T>, "
                 "Seq2SeqTransformer<T> or Whisper<T>");
   static Model load(const std::filesystem::path&, const PretrainedOptions&) { return Model(); }
 };
@@ -31,6 +32,10 @@ struct Pretrained<Bert<T>> {
 template <class T>
 struct Pretrained<Vit<T>> {
   static constexpr auto load = vit_from_folder<T>;
+};
+template <class T>
+struct Pretrained<Clip<T>> {
+  static constexpr auto load = clip_from_folder<T>;
 };
 template <class T>
 struct Pretrained<Seq2SeqTransformer<T>> {
@@ -52,7 +57,7 @@ Model load_type(std::string_view type, const std::filesystem::path& folder,
 }  // namespace detail
 
 /// The models of load_pretrained().
-enum class PretrainedModel { gpt, bert, vit, seq2seq_transformer, whisper };
+enum class PretrainedModel { gpt, bert, vit, clip, seq2seq_transformer, whisper };
 
 /// The model that a config.json describes, by its model_type; gemma3_text is a Bert with
 /// use_bidirectional_attention. Throws ValueError for a model_type of none.
@@ -75,6 +80,7 @@ inline PretrainedModel pretrained_model_of(const ConfigFile& config) {
   if (is_encoder) return PretrainedModel::bert;
   if (is_in(detail::kPictureTypes)) return PretrainedModel::vit;
   if (is_in(detail::kSeq2SeqTypes)) return PretrainedModel::seq2seq_transformer;
+  if (type == "clip") return PretrainedModel::clip;
   if (type == "whisper") return PretrainedModel::whisper;
   config.fail("model_type", "be a type that load_pretrained() reads", detail::quote(type));
 }
@@ -92,6 +98,7 @@ inline PretrainedModel pretrained_model_of(const ConfigFile& config) {
 ///                          has one
 ///   Vit<T>                 for vit, with a classifier if the file has one, dinov2 or
 ///                          dinov2_with_registers
+///   Clip<T>                for clip
 ///   Seq2SeqTransformer<T>  for bart, mbart, marian, m2m_100 (also NLLB), pegasus, t5 or mt5
 ///   Whisper<T>             for whisper
 ///

@@ -32,7 +32,7 @@ def draw(model):
     for name, p in model.named_parameters():
         if p.dim() == 1 and "norm" in name.lower() + (".ln_" in name) * "norm" and name.endswith("weight"):
             torch.nn.init.normal_(p, 0 if one_is_added else 1, 0.2)
-        elif p.dim() == 1:
+        elif p.dim() <= 1:
             torch.nn.init.normal_(p, 0, 0.2)
         elif "emb" in name or "shared" in name or "wte" in name or "wpe" in name or "token" in name:
             torch.nn.init.normal_(p, 0, 0.6)
@@ -385,6 +385,32 @@ def dinov2():
         save(name, model, golden)
 
 
+@torch.no_grad()
+def clip():
+    """The second folder takes the largest id of a text as its end, as the first published ones do."""
+    for name, end, seed in (("clip", 95, 22), ("clip_old", 2, 23)):
+        torch.manual_seed(seed)
+        both = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4)
+        config = hf.CLIPConfig(projection_dim=12,
+                               text_config=both | dict(vocab_size=96, max_position_embeddings=20, eos_token_id=end,
+                                                       bos_token_id=94, pad_token_id=1),
+                               vision_config=both | dict(hidden_size=20, image_size=12, patch_size=4))
+        model = hf.CLIPModel(config).eval()
+        draw(model)
+        model.logit_scale.fill_(1.5)
+        model.double()
+        images = torch.randn(2, 3, 12, 12).float()
+        ids = torch.cat([ids_of(7, 94, seed + n) for n in range(3)])
+        ids[:, 0] = 94
+        for row, at in enumerate((4, 6, 2)):  # padding behind the end, as the tokenizer has it
+            ids[row, at:] = 95
+        out = model(input_ids=ids, pixel_values=images.double())
+        golden = {"images": images, "ids": ids, "image_embeds": out.image_embeds, "text_embeds": out.text_embeds,
+                  "logits": out.logits_per_image}
+        print(f"{name}: {out.logits_per_image.tolist()}")
+        save(name, model, golden)
+
+
 @with_some_seed
 @torch.no_grad()
 def seq2seq(name, make, *, seed, edit=None, forced=None):
@@ -590,6 +616,7 @@ def main():
     encoders_of_2020_and_later()
     vit()
     dinov2()
+    clip()
     bart()
     t5()
     translation()

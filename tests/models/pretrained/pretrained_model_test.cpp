@@ -22,6 +22,7 @@ TEST(PretrainedModelOf, IsTheModelOfTheType) {
       {"xlm_roberta", PretrainedModel::bert},
       {"vit", PretrainedModel::vit},
       {"dinov2_with_registers", PretrainedModel::vit},
+      {"clip", PretrainedModel::clip},
       {"mt5", PretrainedModel::seq2seq_transformer},
       {"marian", PretrainedModel::seq2seq_transformer},
       {"whisper", PretrainedModel::whisper}};

@@ -40,7 +40,8 @@ struct PictureType {
 };
 
 /// Options by the keys of ViT, without the size of the feed-forward.
-inline VitOptions vit_style_options(const ConfigFile& config, double layer_norm_eps) {
+inline VitOptions vit_style_options(const ConfigFile& config, double layer_norm_eps,
+                                    const std::string& activation = "gelu") {
   const auto sizes = config.counts("image_size"), sides = config.counts("patch_size");
   const auto check_pair = [&](std::string_view key, const std::vector<index_t>& values) {
     if (values.size() == 1 || values.size() == 2) return;
@@ -57,7 +58,7 @@ inline VitOptions vit_style_options(const ConfigFile& config, double layer_norm_
                           .num_hidden_layers = config.count("num_hidden_layers"),
                           .num_attention_heads = config.count("num_attention_heads"),
                           .layer_norm_eps = config.get<double>("layer_norm_eps", layer_norm_eps),
-                          .hidden_act = activation_of(config, "hidden_act", "gelu"),
+                          .hidden_act = activation_of(config, "hidden_act", activation),
                           .qkv_bias = config.get<bool>("qkv_bias", true)};
   if (result.image_height % result.patch_size != 0 || result.image_width % result.patch_size != 0) {
     config.fail("patch_size", "divide image_size", std::to_string(result.patch_size));
