@@ -31,7 +31,7 @@ jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 
 programs='quickstart tutorials semantic_search attention_map chat'
 if [ "${1-}" = all ]; then
-  programs="$programs generate models logits classify_image transcribe quantize json_answer train_reverse finetune_search finetune_chat train_gpt"
+  programs="$programs generate models logits classify_image quantize json_answer train_reverse finetune_search finetune_chat train_gpt"
 fi
 echo "$usage" | grep -A 1 "^  ${1:-(nothing)} "
 echo "             and what apt installs, if anything"
