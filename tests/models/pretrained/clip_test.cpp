@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "support/error_of.hpp"
+#include "support/files/temp_folder.hpp"
 #include "support/references/pretrained_goldens.hpp"
 
 namespace attn {
@@ -42,6 +43,28 @@ TEST(PretrainedClip, ConfigsBecomeOptions) {
   EXPECT_EQ(options.vision.hidden_act, Activation::quick_gelu);
   EXPECT_TRUE(options.vision.embedding_norm);
   EXPECT_FALSE(clip_options_of(ConfigFile(kPretrained / "clip_old/config.json")).end_id);
+}
+
+// Whole dumps of 2022, and objects that take precedence.
+TEST(PretrainedClip, ConfigsOfTheFirstFiles) {
+  const attn_test::TempFolder folder;
+  auto config = nlohmann::json::parse(std::ifstream(kPretrained / "clip/config.json"));
+  for (const char* key : {"text_config", "vision_config"}) {
+    config[key]["pruned_heads"] = nlohmann::json::object();
+    config[key]["is_decoder"] = false;
+    config[key]["add_cross_attention"] = false;
+    config[std::string(key) + "_dict"] = nullptr;
+  }
+  const auto options_of = [&] {
+    std::ofstream(folder / "config.json") << config;
+    return clip_options_of(ConfigFile(folder / "config.json"));
+  };
+  EXPECT_EQ(options_of().end_id, 95);
+  config["text_config_dict"] = config["text_config"];
+  config["text_config"]["eos_token_id"] = 7;
+  EXPECT_EQ(options_of().end_id, 95);
+  config["text_config_dict"]["pruned_heads"] = {{"1", {0}}};
+  EXPECT_TRUE(contains(error_of<ValueError>(options_of), "pruned_heads"));
 }
 
 TEST(PretrainedClip, TextsWithoutAnEnd) {

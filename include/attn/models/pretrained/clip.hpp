@@ -71,7 +71,7 @@ inline ClipOptions clip_options_of(const ConfigFile& config,
   static_cast<void>(config.has("logit_scale_init_value"));
   for (const ConfigFile* one : {&text, &vision}) {
     static_cast<void>(one->has("projection_dim"));  // of a tower alone
-    detail::check_all_read(*one, options);
+    detail::check_config_read(*one, options);
   }
   detail::check_config_read(config, options);
   return result;
