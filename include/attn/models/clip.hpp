@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
+#include <optional>
+#include <utility>
+
 #include "attn/core/arithmetic.hpp"
 #include "attn/layers/embedding/input_embedding.hpp"
 #include "attn/models/vit.hpp"

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
+
 #include "attn/layers/embedding/interpolate_positions.hpp"
 #include "attn/layers/embedding/patches.hpp"
 #include "attn/layers/encoder.hpp"

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+
 #include "attn/core/tensor.hpp"
 
 ATTN_NAMESPACE_BEGIN
