@@ -2,16 +2,15 @@
 //
 //   logits tests/data/pretrained/qwen3 --ids 5,7,9 --tokens 5     (a Qwen3 of two layers)
 //   logits vit-base-patch16-224 --pixels cat.npy --json           (channels, height, width)
+//   logits whisper-tiny --features speech.npy --tokens 20         (num_mel_bins, frames)
 
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
-#include <initializer_list>
 #include <iostream>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -32,7 +31,7 @@ using examples::Json;
 struct Options {
   std::string folder;
   std::vector<index_t> ids, decoder_ids;
-  std::optional<std::string> pixels;
+  std::optional<std::string> pixels, features;
   std::optional<index_t> tokens;
   bool json = false;
 };
@@ -79,28 +78,52 @@ void add_translation(const Options& o, Json& result) {
   result["generated"] = generated(session, o.decoder_ids, *o.tokens);
 }
 
-// One picture, with or without an axis for the batch.
-attn::Tensor4<float> read_pixels(const std::string& path) {
+// An array of Rank axes from one without the first axis, the batch, or with a batch of one.
+template <int Rank>
+attn::Tensor<float, Rank> read_one(const std::string& path, const std::string& what) {
   const attn::NpyArray array(path);
-  if (array.shape().size() == 3) {
-    const auto pixels = array.load<float, 3>();
-    return attn::Tensor4<float>(pixels.view().unsqueeze(0));
+  if (array.shape().size() == Rank - 1) {
+    const auto one = array.load<float, Rank - 1>();
+    return attn::Tensor<float, Rank>(one.view().unsqueeze(0));
   }
-  if (array.shape().size() != 4 || array.shape()[0] != 1) {
-    throw std::runtime_error(path + " must hold one picture (channels, height, width); found " +
+  if (array.shape().size() != Rank || array.shape()[0] != 1) {
+    throw std::runtime_error(path + " must hold one " + what + "; found " +
                              attn::to_string(array.shape()));
   }
-  return array.load<float, 4>();
+  return array.load<float, Rank>();
 }
 
 void add_picture(const Options& o, Json& result) {
-  const attn::Tensor4<float> pixels = read_pixels(*o.pixels);
+  const auto pixels = read_one<4>(*o.pixels, "picture (channels, height, width)");
   const auto model = attn::load_pretrained<attn::Vit<float>>(o.folder);
   const attn::Tensor3<float> hidden = model(pixels);
   result["hidden"] = last(hidden);
   result["first"] = numbers(hidden, 0);
   if (model.options().num_labels == 0) return;
   result["logits"] = last(attn::Tensor3<float>(model.classify(pixels).view().unsqueeze(0)));
+}
+
+// The picture's and the text's vector, and their similarity.
+void add_comparison(const Options& o, Json& result) {
+  const auto pixels = read_one<4>(*o.pixels, "picture (channels, height, width)");
+  const auto model = attn::load_pretrained<attn::Clip<float>>(o.folder);
+  const attn::Tensor2<float> image = model.embed_images(pixels),
+                             text = model.embed_texts(row_of(o.ids)),
+                             logits = model.similarities(image, text);
+  result["image"] = last(attn::Tensor3<float>(image.view().unsqueeze(0)));
+  result["text"] = last(attn::Tensor3<float>(text.view().unsqueeze(0)));
+  result["logits"] = last(attn::Tensor3<float>(logits.view().unsqueeze(0)));
+}
+
+void add_speech(const Options& o, Json& result) {
+  const auto features = read_one<3>(*o.features, "spectrogram (num_mel_bins, frames)");
+  const auto model = attn::load_pretrained<attn::Whisper<float>>(o.folder);
+  result["logits"] = last(model(features, row_of(o.decoder_ids)));
+  if (!o.tokens) return;
+  const index_t capacity =
+      std::ssize(o.decoder_ids) + std::min(*o.tokens, model.options().max_target_positions);
+  attn::WhisperSession<float> session(model, features, capacity);
+  result["generated"] = generated(session, o.decoder_ids, *o.tokens);
 }
 
 void print_table(const Json& result) {
@@ -126,9 +149,6 @@ void print_table(const Json& result) {
 
 void run(Options o) {
   if (o.folder.empty()) throw examples::UsageError("a folder is needed; see --help");
-  if (!o.ids.empty() && o.pixels) {
-    throw examples::UsageError("--ids and --pixels must not be given together");
-  }
   constexpr index_t kMostTokens = index_t{1} << 20;
   if (o.tokens > kMostTokens) {
     throw examples::UsageError("--tokens must be at most " + std::to_string(kMostTokens) +
@@ -136,40 +156,60 @@ void run(Options o) {
   }
   const attn::ConfigFile config(std::filesystem::path(o.folder) / "config.json");
   const std::string type = config.get<std::string>("model_type");
-  const auto is_one_of = [&](std::initializer_list<std::string_view> types) {
-    return std::find(types.begin(), types.end(), type) != types.end();
-  };
-  const bool sees = type == "vit", translates = is_one_of({"bart", "t5", "mt5"}),
-             encodes =
-                 is_one_of({"bert", "distilbert", "roberta", "xlm-roberta", "camembert", "mpnet",
-                            "electra", "albert", "modernbert", "nomic_bert", "eurobert"}) ||
-                 config.get<bool>("use_bidirectional_attention", false);
+  const attn::PretrainedModel model = attn::pretrained_model_of(config);
+  const bool sees = model == attn::PretrainedModel::vit,
+             compares = model == attn::PretrainedModel::clip,
+             hears = model == attn::PretrainedModel::whisper,
+             encodes = model == attn::PretrainedModel::bert,
+             translates = model == attn::PretrainedModel::seq2seq_transformer;
   const auto refuse = [&](bool is_given, const std::string& option, const std::string& kinds) {
     if (!is_given) return;
     throw examples::UsageError(option + " is for " + kinds + "; found model_type " + type);
   };
-  refuse(o.pixels && !sees, "--pixels", "models of pictures");
-  refuse(!o.ids.empty() && sees, "--ids", "models of text");
-  refuse(!o.decoder_ids.empty() && !translates, "--decoder-ids", "translation models");
-  refuse(o.tokens && (sees || encodes), "--tokens", "models that generate text");
+  if (!o.ids.empty() + o.pixels.has_value() + o.features.has_value() > (compares ? 2 : 1)) {
+    throw examples::UsageError("--ids, --pixels and --features must not be given together");
+  }
+  refuse(o.pixels && !sees && !compares, "--pixels", "models of pictures");
+  refuse(o.features && !hears, "--features", "models of speech");
+  refuse(!o.ids.empty() && (sees || hears), "--ids", "models of text");
+  refuse(!o.decoder_ids.empty() && !translates && !hears, "--decoder-ids",
+         "translation models and models of speech");
+  refuse(o.tokens && (sees || encodes || compares), "--tokens", "models that generate text");
+  if ((sees || compares) && !o.pixels)
+    throw examples::UsageError("--pixels is needed for a model of pictures");
+  if (hears && !o.features) {
+    throw examples::UsageError("--features is needed for a model of speech");
+  }
 
   Json result;
   result["model_type"] = type;
-  if (sees) {
-    if (!o.pixels) throw examples::UsageError("--pixels is needed for a model of pictures");
-    add_picture(o, result);
-  } else {
+  if (!sees && !hears) {
     if (o.ids.empty()) o.ids = {1, 2, 3};
     result["ids"] = o.ids;
-    if (translates) {
-      if (o.decoder_ids.empty()) o.decoder_ids = {config.get<index_t>("decoder_start_token_id")};
-      result["decoder_ids"] = o.decoder_ids;
-      add_translation(o, result);
-    } else if (encodes) {
+  }
+  if (translates || hears) {
+    if (o.decoder_ids.empty()) o.decoder_ids = attn::target_start_of(o.folder);
+    result["decoder_ids"] = o.decoder_ids;
+  }
+  switch (model) {
+    case attn::PretrainedModel::gpt:
+      add_decoder(o, result);
+      break;
+    case attn::PretrainedModel::bert:
       add_encoder(o, result);
-    } else {
-      add_decoder(o, result);  // throws for a model_type that the library does not have
-    }
+      break;
+    case attn::PretrainedModel::vit:
+      add_picture(o, result);
+      break;
+    case attn::PretrainedModel::clip:
+      add_comparison(o, result);
+      break;
+    case attn::PretrainedModel::seq2seq_transformer:
+      add_translation(o, result);
+      break;
+    case attn::PretrainedModel::whisper:
+      add_speech(o, result);
+      break;
   }
   if (o.json) {
     std::cout << result.dump() << '\n';
@@ -203,15 +243,21 @@ int main(int argc, char** argv) {
       "Prints what FOLDER, a model as Hugging Face's transformers saves it, computes: the logits\n"
       "of the last position, or the hidden states of the last and of the first position.");
   app.footer(
-      "Decoders print the logits, translation models those of the decoder. Encoders print hidden\n"
-      "states. Models of pictures print both, or hidden states if they have no classifier.\n"
+      "Decoders print the logits, models of translation and speech those of the decoder. Encoders\n"
+      "print hidden states. Models of pictures print both, or hidden states without a classifier;\n"
+      "models of pictures and texts the vectors of both and their similarity.\n"
       "In the repository: tests/data/pretrained/qwen3");
   add_ids(app, "--ids", options.ids, "The tokens that the model reads; 1,2,3 if not given");
   app.add_option("--pixels", options.pixels,
                  "A preprocessed picture (channels, height, width) of numpy")
       ->type_name("FILE.npy");
-  add_ids(app, "--decoder-ids", options.decoder_ids,
-          "The first tokens of a translation; the config's decoder_start_token_id if not given");
+  app.add_option(
+         "--features", options.features,
+         "A spectrogram (num_mel_bins, frames) of numpy, of transformers' feature extractor")
+      ->type_name("FILE.npy");
+  add_ids(
+      app, "--decoder-ids", options.decoder_ids,
+      "The first tokens of a translation or of speech; those that the folder names if not given");
   examples::add_number<index_t>(app, "--tokens", options.tokens, 1,
                                 "Number of tokens to generate; end tokens do not stop it");
   app.add_flag("--json", options.json, "Print one JSON object");

@@ -1,4 +1,4 @@
-// Generation: sampling, greedy decoding, beam search, speculative decoding, sessions.
+// Generation: sampling, greedy decoding, beam search, speculative decoding, sessions, speech.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,4 +8,5 @@
 #include "attn/generation/generate.hpp"
 #include "attn/generation/logits.hpp"
 #include "attn/generation/sampling.hpp"
+#include "attn/generation/transcribe.hpp"
 #include "attn/models.hpp"

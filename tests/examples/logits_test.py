@@ -100,7 +100,7 @@ for name in ("bert", "xlm_roberta", "modernbert", "embedding_gemma"):
         near(f"{name}: hidden", result["hidden"], golden.row("hidden_" + key, -1))
         near(f"{name}: first", result["first"], golden.row("hidden_" + key, 0))
 
-for name in ("bart", "t5"):
+for name in ("bart", "t5", "marian", "m2m_100", "mbart", "pegasus"):
     golden = Golden(name)
     for key in "ab":
         ids, target = listed(golden["ids_" + key]), golden["target_" + key]
@@ -110,14 +110,16 @@ for name in ("bart", "t5"):
         near(f"{name}: logits", result["logits"], golden.row("logits_" + key, -1))
         greedy = golden["greedy_" + key]
         result = found(data / name, "--ids", ids, "--tokens", "20")
-        logits, first = result["logits"], [2 if name == "bart" else 0]
-        checks.same(f"{name}: begins with the config's token", result["decoder_ids"], first)
+        starts = {"bart": [2], "marian": [1], "m2m_100": [2, 5], "mbart": [2, 7]}
+        logits, first = result["logits"], starts.get(name, [0])
+        checks.same(f"{name}: begins with the folder's tokens", result["decoder_ids"], first)
+        rest = greedy[len(first) - 1:]
         likeliest = logits.index(max(logits))
-        checks.same(f"{name}: the first token has the largest logit", likeliest, greedy[0])
-        checks.same(f"{name}: the tokens of transformers", result["generated"], greedy)
-        begun = listed(first + greedy[:5])
-        result = found(data / name, "--ids", ids, "--decoder-ids", begun, "--tokens", "15")
-        checks.same(f"{name}: continues decoder_ids", result["generated"], greedy[5:])
+        checks.same(f"{name}: the first token has the largest logit", likeliest, rest[0])
+        checks.same(f"{name}: the tokens of transformers", result["generated"][:len(rest)], rest)
+        begun = listed(first + rest[:5])
+        result = found(data / name, "--ids", ids, "--decoder-ids", begun, "--tokens", "14")
+        checks.same(f"{name}: continues decoder_ids", result["generated"][:len(rest) - 5], rest[5:][:14])
 
 with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
@@ -143,6 +145,46 @@ with tempfile.TemporaryDirectory() as name:
     (bare / "model.safetensors").write_bytes(file[:8] + header + file[begin:])
     result = found(bare, "--pixels", path)
     checks.same("vit without a classifier: keys", list(result), ["model_type", "hidden", "first"])
+
+    golden = Golden("dinov2")
+    write_npy(folder / "wide.npy", golden.shape("images_b")[1:], golden["images_b"])
+    result = found(data / "dinov2", "--pixels", folder / "wide.npy")
+    checks.same("dinov2: keys", list(result), ["model_type", "hidden", "first"])
+    near("dinov2: hidden", result["hidden"], golden.row("hidden_b", 0, -1))
+
+    golden = Golden("clip")
+    for image in range(2):
+        count = math.prod(golden.shape("images")[1:])
+        pixels = golden["images"][image * count:(image + 1) * count]
+        write_npy(folder / "clip.npy", golden.shape("images")[1:], pixels)
+        for text in range(3):
+            result = found(data / "clip", "--pixels", folder / "clip.npy", "--ids", listed(golden.row("ids", text)))
+            checks.same("clip: keys", list(result), ["model_type", "ids", "image", "text", "logits"])
+            near("clip: image", result["image"], golden.row("image_embeds", image))
+            near("clip: text", result["text"], golden.row("text_embeds", text))
+            expected = golden.row("logits", image)[text]
+            checks.holds("clip: similarity", abs(result["logits"][0] - expected) < 1e-5, f"{result['logits']}, {expected}")
+    rejects("no picture to compare", 2, "--pixels is needed", data / "clip", "--ids", "5")
+
+    golden = Golden("whisper")
+    whisper = data / "whisper"
+    for key in "ab":
+        shape_of = golden.shape("features_" + key)
+        for form in (shape_of, shape_of[1:]):
+            write_npy(folder / "mel.npy", form, golden["features_" + key])
+            target = listed(golden["target_" + key])
+            result = found(whisper, "--features", folder / "mel.npy", "--decoder-ids", target)
+            checks.same("whisper: keys", list(result), ["model_type", "decoder_ids", "logits"])
+            near("whisper: logits", result["logits"], golden.row("logits_" + key, -1))
+        prompt = listed(golden["prompt"])
+        result = found(whisper, "--features", folder / "mel.npy", "--decoder-ids", prompt, "--tokens", "20")
+        checks.same("whisper: the tokens of transformers", result["generated"], golden["greedy_" + key])
+    checks.same("whisper: begins with the config's token", found(whisper, "--features", folder / "mel.npy")["decoder_ids"],
+                [257])
+    rejects("no spectrogram", 2, "--features is needed", whisper)
+    rejects("--features for pictures", 2, "--features is for", data / "vit", "--features", folder / "mel.npy")
+    rejects("--ids for speech", 2, "--ids is for", whisper, "--ids", "1")
+    rejects("a picture for speech", 1, "spectrogram", whisper, "--features", folder / "image.npy")
 
     vit = data / "vit"
     write_npy(folder / "two.npy", shape, images)

@@ -242,6 +242,23 @@ struct Stored {
   }
 };
 
+TEST(LoadStateDict, TensorsThatTheFileMayLack) {
+  const TempFolder folder;
+  const Tensor2<float> w({2, 3}, {1, 2, 3, 4, 5, 6});
+  const NamedTensor tensors[] = {{"w", w}};
+  save_safetensors(folder / "a.safetensors", tensors);
+  const SafetensorsFile file(folder / "a.safetensors");
+  Stored module;
+  module.b.fill(7);
+  EXPECT_TRUE(
+      contains(error_of<ValueError>([&] { load_state_dict(module, file, {.optional = {"w"}}); }),
+               "1 missing (\"b\")"));
+  const LoadReport report = load_state_dict(module, file, {.optional = {"b"}});
+  EXPECT_EQ(report.loaded, (std::vector<std::string>{"w"}));
+  EXPECT_EQ(module.w(1, 2), 6);
+  EXPECT_EQ(module.b(0), 7);
+}
+
 TEST(LoadStateDict, TensorsStoredInOtherWays) {
   const TempFolder folder;
   const Tensor2<float> w({3, 2}, {1, 2, 3, 4, 5, 6});

@@ -274,22 +274,29 @@ TEST(Pretrained, VitHasTheHiddenStatesAndLogitsOfTransformers) {
     EXPECT_EQ(second.data()[i], both.data()[second.size() + i]);
 }
 
-/// The same for an encoder-decoder whose target begins with the token `first`; also both prompts in
-/// one batch, the shorter one padded.
+/// The same for an encoder-decoder; also both prompts in one batch, the shorter one padded.
 template <class T>
-void check_seq2seq(const std::string& name, const Seq2SeqTransformer<T>& model, index_t first) {
+void check_seq2seq(const std::string& name, const Seq2SeqTransformer<T>& model) {
   SCOPED_TRACE(name);
   const Golden golden(name);
+  const std::vector<index_t> start = target_start_of(kPretrained / name);
+  const index_t first = std::ssize(start), steps = 21 - first;
+  // The golden tokens begin behind the first one.
+  const auto greedy = [&](const std::string& key) {
+    const auto tokens = golden.tokens("greedy_" + key);
+    EXPECT_TRUE(std::equal(start.begin() + 1, start.end(), tokens.begin()));
+    return std::vector<index_t>(tokens.begin() + (first - 1), tokens.end());
+  };
+  Tensor2<index_t> prompt({2, first});
+  for (index_t row = 0; row < 2; ++row) std::copy(start.begin(), start.end(), &prompt(row, 0));
   for (const std::string key : {"a", "b"}) {
     const auto ids = golden.ids("ids_" + key);
     EXPECT_LT(relative_difference(model(ids, golden.ids("target_" + key)),
                                   golden.matrix("logits_" + key)),
               1e-5);
-    const auto expected = golden.tokens("greedy_" + key);
-    Seq2SeqSession<T> session(model, ids, 1 + std::ssize(expected));
-    const Tensor2<index_t> start({1, 1}, {first});
-    const auto tokens = generate(session, start, {.max_new_tokens = std::ssize(expected)});
-    EXPECT_EQ(tokens[0], expected);
+    Seq2SeqSession<T> session(model, ids, 21);
+    const auto tokens = generate(session, prompt.slice(0, 0, 1), {.max_new_tokens = steps});
+    EXPECT_EQ(tokens[0], greedy(key));
   }
   const auto a = golden.ids("ids_a"), b = golden.ids("ids_b");
   Tensor2<index_t> both({2, b.extent(1)});
@@ -297,22 +304,69 @@ void check_seq2seq(const std::string& name, const Seq2SeqTransformer<T>& model, 
   copy(a, both.slice(0, 0, 1).slice(1, 0, a.extent(1)));
   copy(b, both.slice(0, 1, 2));
   Seq2SeqSession<T> session(model, both, 21);
-  const auto tokens =
-      generate(session, Tensor2<index_t>({2, 1}, {first, first}), {.max_new_tokens = 20});
-  EXPECT_EQ(tokens[0], golden.tokens("greedy_a"));
-  EXPECT_EQ(tokens[1], golden.tokens("greedy_b"));
+  const auto tokens = generate(session, prompt, {.max_new_tokens = steps});
+  EXPECT_EQ(tokens[0], greedy("a"));
+  EXPECT_EQ(tokens[1], greedy("b"));
 }
 
 TEST(Pretrained, EncoderDecodersHaveTheLogitsAndTokensOfTransformers) {
-  for (const bool pack : {true, false}) {
-    const PretrainedOptions options{.pack = pack};
-    check_seq2seq("bart", load_bart<float>(kPretrained / "bart", options), 2);
-    check_seq2seq("t5", load_t5<float>(kPretrained / "t5", options), 0);
-    check_seq2seq("t5_v1_1", load_t5<float>(kPretrained / "t5_v1_1", options), 0);
-    check_seq2seq("mt5", load_pretrained<Seq2SeqTransformer<float>>(kPretrained / "mt5", options),
-                  0);
+  check_seq2seq("bart", load_bart<float>(kPretrained / "bart"));
+  check_seq2seq("t5", load_t5<float>(kPretrained / "t5"));
+  check_seq2seq("t5", load_pretrained<Seq2SeqTransformer<double>>(kPretrained / "t5"));
+}
+
+// A model_type without a folder here fails.
+TEST(Pretrained, EveryEncoderDecoderTypeHasTheLogitsAndTokensOfTransformers) {
+  const auto check = [](const std::string& name) {
+    for (const bool pack : {true, false}) {
+      check_seq2seq(name,
+                    load_pretrained<Seq2SeqTransformer<float>>(kPretrained / name, {.pack = pack}));
+    }
+  };
+  for (const auto types : detail::kSeq2SeqTypes) {
+    for (const detail::Seq2SeqType& type : types) check(std::string(type.model_type));
   }
-  check_seq2seq("t5", load_pretrained<Seq2SeqTransformer<double>>(kPretrained / "t5"), 0);
+  check("t5_v1_1");
+  check("marian_two_tables");
+}
+
+template <class T>
+void check_whisper(const Whisper<T>& model) {
+  const Golden golden("whisper");
+  for (const std::string key : {"a", "b"}) {
+    const auto features = convert<T>(golden.file.load<float, 3>("features_" + key));
+    EXPECT_LT(relative_difference(model(features, golden.ids("target_" + key)),
+                                  golden.matrix("logits_" + key)),
+              1e-5);
+    const auto prompt = golden.ids("prompt");
+    WhisperSession<T> session(model, features, 24);
+    const auto tokens = generate(session, prompt, {.max_new_tokens = 20});
+    EXPECT_EQ(tokens[0], golden.tokens("greedy_" + key));
+  }
+}
+
+TEST(Pretrained, WhisperHasTheLogitsAndTokensOfTransformers) {
+  for (const bool pack : {true, false}) {
+    check_whisper(load_pretrained<Whisper<float>>(kPretrained / "whisper", {.pack = pack}));
+  }
+  check_whisper(load_pretrained<Whisper<double>>(kPretrained / "whisper"));
+}
+
+TEST(Pretrained, TargetsBeginWithTheTokensOfTheFolder) {
+  EXPECT_EQ(target_start_of(kPretrained / "marian"), (std::vector<index_t>{1}));
+  EXPECT_EQ(target_start_of(kPretrained / "mbart"), (std::vector<index_t>{2, 7}));
+  const TempFolder folder;
+  const auto write = [&](const char* name, std::string_view text) {
+    std::ofstream(folder / name) << text;
+  };
+  write("config.json", R"({"decoder_start_token_id": 3, "forced_bos_token_id": 4})");
+  EXPECT_EQ(target_start_of(folder.path()), (std::vector<index_t>{3, 4}));
+  write("generation_config.json", R"({"decoder_start_token_id": 5})");
+  EXPECT_EQ(target_start_of(folder.path()), (std::vector<index_t>{5, 4}));
+  write("config.json", "{}");
+  write("generation_config.json", "{}");
+  EXPECT_TRUE(contains(error_of<ValueError>([&] { target_start_of(folder.path()); }),
+                       "key \"decoder_start_token_id\" must be given"));
 }
 
 /// PretrainedOptions::weights gives the bits of store_weights() afterwards; a 16-bit model rounds
@@ -522,6 +576,23 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
     t5.config[key] = value;
     EXPECT_TRUE(contains(t5.error<Seq2SeqTransformer<float>>(), part)) << key;
   };
+  const auto seq2seq_fails = [](const std::string& name, const std::string& key,
+                                const nlohmann::json& value, std::string_view part) {
+    Changed changed(name);
+    changed.config[key] = value;
+    EXPECT_TRUE(contains(changed.error<Seq2SeqTransformer<float>>(), part)) << key;
+  };
+  seq2seq_fails("marian", "decoder_vocab_size", 95, "be vocab_size = 96 of shared embeddings");
+  seq2seq_fails("marian", "max_position_embeddings", 1 << 24,
+                "be at most 1048576 for weights of this size");
+  seq2seq_fails("marian", "normalize_before", true, "must be false or missing");
+  seq2seq_fails("mbart", "normalize_before", false, "must be true or missing");
+  seq2seq_fails("pegasus", "static_position_embeddings", false, "must be true or missing");
+  Changed whisper("whisper");
+  whisper.config["scale_embedding"] = true;
+  EXPECT_TRUE(contains(whisper.error<Whisper<float>>(), "must be false or missing"));
+  EXPECT_TRUE(contains(whisper.error<Seq2SeqTransformer<float>>(), "found \"whisper\""));
+  seq2seq_fails("m2m_100", "model_type", "m2m", "key \"model_type\" must be one of bart, mbart,");
   t5_fails("feed_forward_proj", "gated-relu", "be relu, gelu, silu, gated-gelu or gated-silu");
   t5_fails("dense_act_fn", "gelu", "key \"dense_act_fn\" must be relu or missing");
   t5_fails("is_decoder", true, "key \"is_decoder\" must be false or missing");
@@ -532,6 +603,12 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
                        "key \"model_type\" must be mistral; found \"llama\""));
 }
 
+/// Has a folder of the tests a model that Seq2SeqTransformer reads.
+bool is_seq2seq(const std::string& name) {
+  return exists(kPretrained / name / "config.json") &&
+         ConfigFile(kPretrained / name / "config.json").get<bool>("is_encoder_decoder", false);
+}
+
 /// Results of a folder's model for its longer prompt or its images.
 std::vector<float> result_of(const std::string& name, const Path& dir) {
   const SafetensorsFile golden(dir / "golden.safetensors");
@@ -540,9 +617,20 @@ std::vector<float> result_of(const std::string& name, const Path& dir) {
   if (name == "vit") {
     const Tensor2<float> logits = load_vit<float>(dir).classify(golden.load<float, 4>("images"));
     result = Tensor3<float>(logits.view().unsqueeze(0));
+  } else if (name.starts_with("clip")) {
+    const auto model = load_pretrained<Clip<float>>(dir);
+    const Tensor2<float> logits =
+        model.similarities(model.embed_images(golden.load<float, 4>("images")),
+                           model.embed_texts(golden.load<index_t, 2>("ids")));
+    result = Tensor3<float>(logits.view().unsqueeze(0));
+  } else if (name.starts_with("dinov2")) {
+    result = load_pretrained<Vit<float>>(dir)(golden.load<float, 4>("images_b"));
   } else if (is_encoder(name)) {
     result = load_pretrained<Bert<float>>(dir)(row("ids_b"));
-  } else if (name == "bart" || name.find("t5") != std::string::npos) {
+  } else if (name == "whisper") {
+    result =
+        load_pretrained<Whisper<float>>(dir)(golden.load<float, 3>("features_b"), row("target_b"));
+  } else if (is_seq2seq(name)) {
     result = load_pretrained<Seq2SeqTransformer<float>>(dir)(row("ids_b"), row("target_b"));
   } else {
     result = load_pretrained<Gpt<float>>(dir)(row("ids_b"));
@@ -602,20 +690,26 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
       "hidden_dropout_prob", "init_std", "initializer_cutoff_factor", "initializer_factor",
       "initializer_range", "layerdrop", "mlp_dropout", "qa_dropout", "resid_pdrop",
       "residual_dropout", "router_aux_loss_coef", "router_jitter_noise", "seq_classif_dropout",
-      "summary_first_dropout", "summary_last_dropout",
+      "summary_first_dropout", "summary_last_dropout", "apply_spec_augment", "mask_feature_length",
+      "mask_feature_min_masks", "mask_feature_prob", "mask_time_length", "mask_time_min_masks",
+      "mask_time_prob",
       // generation, tokens and labels
-      "bos_token_id", "cls_token_id", "decoder_start_token_id", "eos_token_id",
-      "forced_eos_token_id", "id2label", "label2id", "mask_token_id", "sep_token_id", "use_cache",
+      "begin_suppress_tokens", "bos_token_id", "cls_token_id", "decoder_start_token_id",
+      "eos_token_id", "forced_eos_token_id", "id2label", "label2id", "mask_token_id",
+      "median_filter_width", "sep_token_id", "suppress_tokens", "use_cache",
       // how another program computes
       "deterministic_flash_attn", "fused_bias_fc", "fused_dropout_add_ln", "max_trained_positions",
       "use_flash_attn",
       // origin and storage
       "architectures", "dtype", "output_past", "torch_dtype", "transformers_version",
-      // other heads
-      "classifier_activation", "classifier_bias", "classifier_pooling", "decoder_bias",
-      "encoder_stride", "output_router_logits", "pooler_act", "pooler_output_size",
-      "sparse_pred_ignore_index", "sparse_prediction", "summary_activation",
-      "summary_proj_to_labels", "summary_type", "summary_use_proj",
+      "drop_path_rate", "layerscale_value", "logit_scale_init_value",
+      // other heads and backbones
+      "apply_layernorm", "out_features", "out_indices", "reshape_hidden_states", "stage_names",
+      "use_mask_token", "classifier_activation", "classifier_bias", "classifier_pooling",
+      "classifier_proj_size", "decoder_bias", "encoder_stride", "output_router_logits",
+      "pooler_act", "pooler_output_size", "sparse_pred_ignore_index", "sparse_prediction",
+      "summary_activation", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+      "use_weighted_layer_sum",
       // the same sums in another order
       "pretraining_tp", "reorder_and_upcast_attn", "is_encoder_decoder", "slow_but_exact",
       // layers that predict further tokens, which are not loaded
@@ -623,8 +717,22 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
   const auto is_exempt = [&](const std::string& name, const std::string& key,
                              const nlohmann::json& other) {
     if (change_no_result.contains(key)) return true;
+    // One key of a tower: see others_than().
+    if (name.starts_with("clip") && key.ends_with("_config") && other.is_object()) {
+      const nlohmann::json config =
+          nlohmann::json::parse(std::ifstream(kPretrained / name / "config.json"));
+      for (const auto& [inner, value] : config[key].items()) {
+        const bool is_of_other_model =
+            inner == "projection_dim" || inner == "pad_token_id" || inner == "model_type";
+        // The end of texts.
+        const bool has_effect = inner == "eos_token_id" || inner == "made_up";
+        if (value != other[inner]) {
+          return !has_effect && (is_of_other_model || change_no_result.contains(inner));
+        }
+      }
+    }
     // Of a head that is not loaded.
-    const bool has_no_head = is_encoder(name) || name == "vit";
+    const bool has_no_head = is_encoder(name) || name == "vit" || name.starts_with("dinov2");
     if (has_no_head && key == "tie_word_embeddings") return true;
     if (name == "embedding_gemma" && key == "final_logit_softcapping") return other == 3;
     // Of BERT, in files of ModernBERT.
@@ -638,9 +746,14 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
     if (key == "pad_token_id") {
       // The embedding row of padding is an ordinary weight. RoBERTa counts positions by it; bart
       // and t5 mask it out, but the prompts have no padding.
-      return (name == "bart" || is_t5) ? is_count
-                                       : !name.ends_with("roberta") && name != "camembert";
+      // M2M100 counts positions from it on.
+      if (name == "m2m_100") return false;
+      return is_seq2seq(name) && name != "whisper"
+                 ? is_count
+                 : !name.ends_with("roberta") && name != "camembert";
     }
+    // The tables in the file tell.
+    if (key == "share_encoder_decoder_embeddings") return other.is_boolean();
     if (key == "n_positions" && is_t5) return true;  // T5 has no position table
     // A file with a head, which is not tied.
     if (key == "tie_word_embeddings" && has_head(name)) return other.is_boolean();
@@ -782,6 +895,29 @@ TEST(Pretrained, KeysWithoutEffect) {
         {"force_bos_token_to_be_generated", true},
         {"replacing_rate", 0},
         {"do_blenderbot_90_layernorm", false}}},
+      {"marian",  // OPUS-MT
+       {{"add_bias_logits", false},
+        {"add_final_layer_norm", false},
+        {"normalize_before", false},
+        {"normalize_embedding", false},
+        {"static_position_embeddings", true},
+        {"bad_words_ids", {{1}}},
+        {"_num_labels", 3}}},
+      {"mbart",
+       {{"add_final_layer_norm", true},
+        {"normalize_before", true},
+        {"normalize_embedding", true},
+        {"static_position_embeddings", false},
+        {"extra_pos_embeddings", 2}}},
+      {"pegasus",
+       {{"normalize_before", true},
+        {"normalize_embedding", false},
+        {"static_position_embeddings", true},
+        {"extra_pos_embeddings", 1},
+        {"gradient_checkpointing", false}}},
+      {"m2m_100", {{"max_length", 200}, {"num_beams", 5}, {"tokenizer_class", "NllbTokenizer"}}},
+      {"whisper", {{"forced_decoder_ids", {{1, 50259}}}, {"num_hidden_layers", 2}}},
+      {"dinov2", {{"out_features", {"stage2"}}, {"torch_dtype", "float32"}}},
       {"t5", {{"output_past", true}, {"task_specific_params", {{"summarization", {}}}}}},
       {"phi3",  // Phi-4-mini
        {{"full_attn_mod", 1}, {"interpolate_factor", 1}, {"lm_head_bias", false}}},

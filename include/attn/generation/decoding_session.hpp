@@ -7,6 +7,7 @@
 #include "attn/generation/generate.hpp"
 #include "attn/models/gpt.hpp"
 #include "attn/models/seq2seq_transformer.hpp"
+#include "attn/models/whisper.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -195,6 +196,24 @@ class GptSession {
   std::vector<KvCache<T>> caches_;
 };
 
+namespace detail {
+
+/// Throws unless each of `batch` rows is replaced by a row of its source, which has num_beams rows.
+inline void check_same_source(std::string_view function, TensorView1<const index_t> rows,
+                              index_t batch, index_t num_beams) {
+  check_shape(function, "rows", "(batch)", Shape<1>{batch}, rows.shape());
+  for (index_t b = 0; b < batch; ++b) {
+    const index_t first = b / num_beams * num_beams, last = first + num_beams - 1;
+    if (rows(b) >= first && rows(b) <= last) continue;
+    throw ValueError(message(
+        function, "rows(" + std::to_string(b) + ")",
+        "lie in " + std::to_string(first) + " .. " + std::to_string(last) + ", where its source is",
+        std::to_string(rows(b))));
+  }
+}
+
+}  // namespace detail
+
 /// Incremental decoding with a Seq2SeqTransformer, which must outlive the session: generates the
 /// target of given sources.
 template <class T>
@@ -266,15 +285,7 @@ class Seq2SeqSession {
   /// See KvCache::reorder(). Rows may only be replaced by rows of the same source: throws
   /// ValueError otherwise.
   void reorder(TensorView1<const index_t> rows) {
-    check_shape("Seq2SeqSession::reorder", "rows", "(batch)", Shape<1>{batch()}, rows.shape());
-    for (index_t b = 0; b < batch(); ++b) {
-      const index_t first = b / num_beams_ * num_beams_, last = first + num_beams_ - 1;
-      if (rows(b) >= first && rows(b) <= last) continue;
-      throw ValueError(message("Seq2SeqSession::reorder", "rows(" + std::to_string(b) + ")",
-                               "lie in " + std::to_string(first) + " .. " + std::to_string(last) +
-                                   ", where its source is",
-                               std::to_string(rows(b))));
-    }
+    detail::check_same_source("Seq2SeqSession::reorder", rows, batch(), num_beams_);
     for (DecoderLayerCache<T>& cache : caches_) cache.self.reorder(rows);
     if (!padding_) return;
     for (index_t b = 0; b < batch(); ++b) {
@@ -290,6 +301,71 @@ class Seq2SeqSession {
   Tensor2<index_t> src_;
   Tensor3<T> memory_;
   Tensor2<bool> padding_, reordered_;  ///< true where a target token is padding (batch, capacity)
+  std::vector<DecoderLayerCache<T>> caches_;
+};
+
+/// Incremental decoding with a Whisper, which must outlive the session: generates the text of given
+/// features.
+template <class T>
+class WhisperSession {
+ public:
+  using value_type = Accumulator<T>;  ///< of logits
+
+  /// Encodes features (batch, num_mel_bins, frames). Row b of the session decodes features
+  /// b / num_beams, so that beam_search() has num_beams rows per sound. Room for `capacity` tokens
+  /// of the text. Throws ShapeError or ValueError, also for a model without decoder layers.
+  template <TensorLike Features>
+  WhisperSession(const Whisper<T>& model, const Features& features, index_t capacity,
+                 index_t num_beams = 1, const Execution& execution = {})
+      : model_(&model), execution_(execution), num_beams_(num_beams) {
+    if (num_beams < 1) {
+      throw ValueError(
+          message("WhisperSession", "num_beams", "be at least 1", std::to_string(num_beams)));
+    }
+    const Tensor3<T> encoded = model.encode(features, execution);
+    const index_t batch = encoded.extent(0), source_len = encoded.extent(1);
+    detail::check_num_beams("WhisperSession", num_beams, batch);
+    memory_ = Tensor3<T>::uninitialized({batch * num_beams, source_len, encoded.extent(2)});
+    for (index_t row = 0; row < batch * num_beams; ++row) {
+      copy(const_view(encoded).select(0, row / num_beams), memory_.view().select(0, row));
+    }
+    caches_ = model.make_caches(batch * num_beams, capacity, source_len);
+    detail::check_has_layers("WhisperSession", caches_.size());
+  }
+
+  template <TensorLike Features>
+  WhisperSession(const Whisper<T>&& model, const Features& features, index_t capacity,
+                 index_t num_beams = 1, const Execution& execution = {}) = delete;
+
+  index_t batch() const { return memory_.extent(0); }
+  index_t vocab_size() const { return model_->options().vocab_size; }
+
+  /// tokens (batch, n), n at least 1, to logits (batch, vocab_size). Throws ShapeError, and
+  /// ValueError for ids outside the vocabulary and for full caches.
+  void step(TensorView2<const index_t> tokens, TensorView2<Accumulator<T>> logits) {
+    model_->decode(tokens, memory_, logits.unsqueeze(1), caches_, execution_);
+  }
+
+  /// Number of tokens that further steps can take: limited by the caches and by the model's
+  /// positions.
+  index_t room() const {
+    const KvCache<T>& cache = caches_[0].self;
+    return (std::min)(cache.options().capacity, model_->options().max_target_positions) -
+           cache.length();
+  }
+
+  /// See KvCache::reorder(). Rows may only be replaced by rows of the same features: throws
+  /// ValueError otherwise.
+  void reorder(TensorView1<const index_t> rows) {
+    detail::check_same_source("WhisperSession::reorder", rows, batch(), num_beams_);
+    for (DecoderLayerCache<T>& cache : caches_) cache.self.reorder(rows);
+  }
+
+ private:
+  const Whisper<T>* model_;
+  Execution execution_;
+  index_t num_beams_;
+  Tensor3<T> memory_;
   std::vector<DecoderLayerCache<T>> caches_;
 };
 

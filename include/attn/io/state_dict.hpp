@@ -57,6 +57,8 @@ struct LoadOptions {
   /// Tensors that the file stores in another shape, with the elements in the same order.
   std::vector<std::string> reshape = {};
   std::vector<std::string> add_one = {};  ///< tensors to add 1 to, such as Gemma's norms
+  /// Tensors that the file may lack: the module's own values stay.
+  std::vector<std::string> optional = {};
 };
 
 /// Names as in the file, prefix included.
@@ -185,7 +187,7 @@ LoadReport load_state_dict(Module& module, const File& file, const LoadOptions& 
         }
       }
       report.loaded.push_back(full);
-    } else {
+    } else if (!detail::is_listed(options.optional, without_prefix(full))) {
       report.missing.push_back(full);
     }
   });

@@ -3,9 +3,11 @@
 #pragma once
 
 #include "attn/models/pretrained/bert.hpp"
+#include "attn/models/pretrained/clip.hpp"
 #include "attn/models/pretrained/gpt.hpp"
 #include "attn/models/pretrained/seq2seq.hpp"
 #include "attn/models/pretrained/vit.hpp"
+#include "attn/models/pretrained/whisper.hpp"
 
 ATTN_NAMESPACE_BEGIN
 
@@ -14,8 +16,8 @@ namespace detail {
 template <class Model>
 struct Pretrained {
   static_assert(!std::is_same_v<Model, Model>,
-                "load_pretrained<Model>: Model must be Gpt<T>, Bert<T>, Vit<T> or "
-                "Seq2SeqTransformer<T>");
+                "load_pretrained<Model>: Model must be Gpt<T>, Bert<T>, Vit<T>, Clip<T>, "
+                "Seq2SeqTransformer<T> or Whisper<T>");
   static Model load(const std::filesystem::path&, const PretrainedOptions&) { return Model(); }
 };
 
@@ -32,8 +34,16 @@ struct Pretrained<Vit<T>> {
   static constexpr auto load = vit_from_folder<T>;
 };
 template <class T>
+struct Pretrained<Clip<T>> {
+  static constexpr auto load = clip_from_folder<T>;
+};
+template <class T>
 struct Pretrained<Seq2SeqTransformer<T>> {
   static constexpr auto load = seq2seq_from_folder<T>;
+};
+template <class T>
+struct Pretrained<Whisper<T>> {
+  static constexpr auto load = whisper_from_folder<T>;
 };
 
 /// The folder's model, which must have this model_type.
@@ -45,6 +55,35 @@ Model load_type(std::string_view type, const std::filesystem::path& folder,
 }
 
 }  // namespace detail
+
+/// The models of load_pretrained().
+enum class PretrainedModel { gpt, bert, vit, clip, seq2seq_transformer, whisper };
+
+/// The model that a config.json describes, by its model_type; gemma3_text is a Bert with
+/// use_bidirectional_attention. Throws ValueError for a model_type of none.
+inline PretrainedModel pretrained_model_of(const ConfigFile& config) {
+  const auto type = config.get<std::string>("model_type");
+  const auto is_in = [&](const auto& table) {
+    for (const auto types : table) {
+      for (const auto& one : types) {
+        if (one.model_type == type) return true;
+      }
+    }
+    return false;
+  };
+  const bool is_decoder = is_in(detail::kDecoderTypes), is_encoder = is_in(detail::kEncoderTypes);
+  if (is_decoder && is_encoder) {
+    return config.get<bool>("use_bidirectional_attention", false) ? PretrainedModel::bert
+                                                                  : PretrainedModel::gpt;
+  }
+  if (is_decoder) return PretrainedModel::gpt;
+  if (is_encoder) return PretrainedModel::bert;
+  if (is_in(detail::kPictureTypes)) return PretrainedModel::vit;
+  if (is_in(detail::kSeq2SeqTypes)) return PretrainedModel::seq2seq_transformer;
+  if (type == "clip") return PretrainedModel::clip;
+  if (type == "whisper") return PretrainedModel::whisper;
+  config.fail("model_type", "be a type that load_pretrained() reads", detail::quote(type));
+}
 
 /// Loads the model of a folder with config.json and model.safetensors, or the parts named in
 /// model.safetensors.index.json; Model is
@@ -58,8 +97,11 @@ Model load_type(std::string_view type, const std::filesystem::path& folder,
 ///                          albert, modernbert, nomic_bert, eurobert or a gemma3_text with
 ///                          use_bidirectional_attention, without heads; with a pooler if the file
 ///                          has one
-///   Vit<T>                 for vit, with a classifier if the file has one
-///   Seq2SeqTransformer<T>  for bart, t5 or mt5
+///   Vit<T>                 for vit, with a classifier if the file has one, dinov2 or
+///                          dinov2_with_registers
+///   Clip<T>                for clip
+///   Seq2SeqTransformer<T>  for bart, mbart, marian, m2m_100 (also NLLB), pegasus, t5 or mt5
+///   Whisper<T>             for whisper
 ///
 /// Results equal those of transformers in evaluation mode. Every key of the config is accounted
 /// for: unsupported values and unknown keys are errors. Throws IoError for files that cannot be

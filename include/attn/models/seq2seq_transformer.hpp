@@ -16,7 +16,9 @@ struct Seq2SeqOptions {
   TransformerOptions transformer = {};          ///< both stacks
   Positions positions = Positions::sinusoidal;  ///< position embedding
   index_t max_positions = 512;                  ///< of sinusoidal and learned positions
+  SinusoidalForm sinusoidal_form = SinusoidalForm::interleaved;  ///< of sinusoidal positions
   index_t position_offset = 0;  ///< rows of the position table before position 0 (BART: 2)
+  bool skip_padding = false;    ///< padding has no position: see InputEmbeddingOptions
   bool scale_embedding = true;  ///< multiply embeddings by sqrt(d_model)
   bool embedding_norm = false;  ///< norm before the first layer of each stack
   bool tied = false;  ///< compute logits with the target's embedding instead of a separate weight
@@ -33,7 +35,9 @@ struct Seq2SeqOptions {
             .d_model = layer.d_model,
             .positions = positions,
             .max_positions = max_positions,
+            .sinusoidal_form = sinusoidal_form,
             .position_offset = position_offset,
+            .skip_padding = skip_padding,
             .scale = scale_embedding,
             .norm = embedding_norm,
             .layer_norm_eps = layer.layer_norm_eps,

@@ -32,7 +32,7 @@ def draw(model):
     for name, p in model.named_parameters():
         if p.dim() == 1 and "norm" in name.lower() + (".ln_" in name) * "norm" and name.endswith("weight"):
             torch.nn.init.normal_(p, 0 if one_is_added else 1, 0.2)
-        elif p.dim() == 1:
+        elif p.dim() <= 1:
             torch.nn.init.normal_(p, 0, 0.2)
         elif "emb" in name or "shared" in name or "wte" in name or "wpe" in name or "token" in name:
             torch.nn.init.normal_(p, 0, 0.6)
@@ -46,14 +46,15 @@ def draw(model):
             torch.nn.init.normal_(p, 0, scale / math.sqrt(fan_in))
 
 
-def save(name, model, golden, edit=None, **options):
-    """`edit` changes the config as older files spell it."""
+def save(name, model, golden, edit=None, *, keep=(), **options):
+    """`edit` changes the config as older files spell it; `keep` names other files of transformers to keep."""
     folder = FOLDER / name
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
         old.unlink()
     model.float().save_pretrained(folder, **options)
-    (folder / "generation_config.json").unlink(missing_ok=True)
+    if "generation_config.json" not in keep:
+        (folder / "generation_config.json").unlink(missing_ok=True)
     if edit:
         path = folder / "config.json"
         config = json.loads(path.read_text())
@@ -402,12 +403,61 @@ def vit():
     save("vit", model, {"images": images.float(), "hidden": hidden, "logits": out.logits})
 
 
+@torch.no_grad()
+def dinov2():
+    """Images of the trained size, and of another, whose positions are interpolated."""
+    for name, kind, registers in (("dinov2", "Dinov2", {}), ("dinov2_with_registers", "Dinov2WithRegisters", {"num_register_tokens": 2})):
+        torch.manual_seed(21)
+        config = getattr(hf, kind + "Config")(hidden_size=16, mlp_ratio=2, num_hidden_layers=2, num_attention_heads=4,
+                                              image_size=12, patch_size=4, **registers)
+        model = getattr(hf, kind + "Model")(config).eval()
+        draw(model)
+        model.double()
+        golden = {}
+        for key, height, width in (("a", 12, 12), ("b", 8, 20), ("c", 16, 12)):
+            golden[f"images_{key}"] = torch.randn(1, 3, height, width).float()
+            golden[f"hidden_{key}"] = model(golden[f"images_{key}"].double()).last_hidden_state
+        print(f"{name}: hidden states up to {golden['hidden_b'].abs().max():.3g}")
+        save(name, model, golden)
+
+
+@torch.no_grad()
+def clip():
+    """The second folder takes the largest id of a text as its end, as the first published ones do."""
+    for name, end, seed in (("clip", 95, 22), ("clip_old", 2, 23)):
+        torch.manual_seed(seed)
+        both = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4)
+        config = hf.CLIPConfig(projection_dim=12,
+                               text_config=both | dict(vocab_size=96, max_position_embeddings=20, eos_token_id=end,
+                                                       bos_token_id=94, pad_token_id=1),
+                               vision_config=both | dict(hidden_size=20, image_size=12, patch_size=4))
+        model = hf.CLIPModel(config).eval()
+        draw(model)
+        model.logit_scale.fill_(1.5)
+        model.double()
+        images = torch.randn(2, 3, 12, 12).float()
+        ids = torch.cat([ids_of(7, 94, seed + n) for n in range(3)])
+        ids[:, 0] = 94
+        for row, at in enumerate((4, 6, 2)):  # padding behind the end, as the tokenizer has it
+            ids[row, at:] = 95
+        out = model(input_ids=ids, pixel_values=images.double())
+        golden = {"images": images, "ids": ids, "image_embeds": out.image_embeds, "text_embeds": out.text_embeds,
+                  "logits": out.logits_per_image}
+        print(f"{name}: {out.logits_per_image.tolist()}")
+        save(name, model, golden)
+
+
 @with_some_seed
 @torch.no_grad()
-def seq2seq(name, make, *, seed, edit=None):
+def seq2seq(name, make, *, seed, edit=None, forced=None):
+    """`forced` is the token that each target's first one precedes, which generation_config.json names."""
     torch.manual_seed(seed)
     model = make().eval()
     draw(model)
+    for module in model.modules():
+        if hasattr(module, "create_weight"):  # sinusoidal positions
+            module.weight.copy_(module.create_weight())
+    model.generation_config.forced_bos_token_id = forced
     if hasattr(model, "final_logits_bias"):
         model.final_logits_bias.normal_(0, 0.2)
     model.double()
@@ -417,7 +467,8 @@ def seq2seq(name, make, *, seed, edit=None):
         golden[f"ids_{key}"], golden[f"target_{key}"] = ids[0], target[0]
         golden[f"logits_{key}"] = model(ids, decoder_input_ids=target).logits[0]
         golden[f"greedy_{key}"] = greedy(model, ids, num_beams=1)
-    save(name, model, golden, edit)
+    print(f"{name}: logits up to {golden['logits_b'].abs().max():.3g}")
+    save(name, model, golden, edit, keep=("generation_config.json",) if forced else ())
 
 
 def bart():
@@ -446,6 +497,76 @@ def t5():
 
     seq2seq("t5_v1_1", untied, seed=17, edit=v1_1)
     seq2seq("mt5", lambda: hf.MT5ForConditionalGeneration(hf.MT5Config(**sizes)), seed=20)
+
+
+def translation():
+    """Marian's and PEGASUS' targets begin with the token of padding; those of M2M100 and mBART with two tokens."""
+    sizes = dict(vocab_size=96, d_model=16, encoder_layers=2, decoder_layers=2, encoder_ffn_dim=24, decoder_ffn_dim=24,
+                 encoder_attention_heads=4, decoder_attention_heads=4, max_position_embeddings=40, scale_embedding=True,
+                 forced_eos_token_id=None, init_std=0.02)
+    marian = sizes | dict(pad_token_id=1, decoder_start_token_id=1, eos_token_id=0)
+    seq2seq("marian", lambda: hf.MarianMTModel(hf.MarianConfig(**marian, activation_function="swish")), seed=70)
+
+    def old_marian(config):
+        config.update(add_bias_logits=False, add_final_layer_norm=False, normalize_before=False, normalize_embedding=False,
+                      static_position_embeddings=True, num_hidden_layers=2)
+
+    seq2seq("marian_two_tables", lambda: hf.MarianMTModel(
+        hf.MarianConfig(**marian, decoder_vocab_size=100, share_encoder_decoder_embeddings=False)), seed=71, edit=old_marian)
+    seq2seq("m2m_100", lambda: hf.M2M100ForConditionalGeneration(hf.M2M100Config(**sizes)), seed=72, forced=5)
+    seq2seq("mbart", lambda: hf.MBartForConditionalGeneration(hf.MBartConfig(**sizes, decoder_start_token_id=2)), seed=73,
+            forced=7)
+    seq2seq("pegasus", lambda: hf.PegasusForConditionalGeneration(hf.PegasusConfig(**sizes)), seed=74)
+
+
+@with_some_seed
+@torch.no_grad()
+def whisper(*, seed):
+    """As the published models: 256 bytes, the end, what prompts consist of, and times, here of a window of 0.2 seconds.
+    greedy_ continues the prompt, timed_ by the rules of times until the end or 40 positions."""
+    torch.manual_seed(seed)
+    special = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|translate|>", "<|notimestamps|>"]
+    times = [f"<|{n / 50:.2f}|>" for n in range(11)]
+    end, start, no_times = 256, 257, 261
+    sizes = dict(vocab_size=262 + len(times), num_mel_bins=8, d_model=16, encoder_layers=2, decoder_layers=2,
+                 encoder_ffn_dim=24, decoder_ffn_dim=24, encoder_attention_heads=4, decoder_attention_heads=4,
+                 max_source_positions=10, max_target_positions=40, pad_token_id=end, bos_token_id=end, eos_token_id=end,
+                 decoder_start_token_id=start)
+    model = hf.WhisperForConditionalGeneration(hf.WhisperConfig(**sizes, begin_suppress_tokens=[end])).eval()
+    draw(model)
+    model.model.decoder.embed_tokens.weight[no_times:] *= 1.5  # times are likelier than most text
+    model.double()
+    rules = hf.GenerationConfig(eos_token_id=end)
+    rules.no_timestamps_token_id, rules.max_initial_timestamp_index = no_times, 50
+    rules = hf.WhisperTimeStampLogitsProcessor(rules, begin_index=3)
+    golden = {"prompt": torch.tensor([start, start + 1, start + 2])}
+    for key, length in zip("ab", (4, 9)):
+        features, target = torch.randn(1, 8, 20, dtype=torch.double).float(), ids_of(length, 96, seed + length)
+
+        def continued(count, process):
+            ids = golden["prompt"][None]
+            for _ in range(count):
+                logits = process(ids, model(features.double(), decoder_input_ids=ids).logits[:, -1])[0]
+                best = logits.topk(2).values
+                if best[0] - best[1] < 3e-3:
+                    raise CloseCall
+                ids = torch.cat([ids, logits.argmax()[None, None]], dim=1)
+                if process is rules and ids[0, -1] == end:
+                    return ids[0, 3:-1]
+            return ids[0, 3:]
+
+        golden[f"features_{key}"], golden[f"target_{key}"] = features, target[0]
+        golden[f"logits_{key}"] = model(features.double(), decoder_input_ids=target).logits[0]
+        golden[f"greedy_{key}"] = continued(NEW_TOKENS, lambda ids, logits: logits)
+        golden[f"timed_{key}"] = continued(38, rules)
+        if (golden[f"timed_{key}"] > no_times).sum() < 3:
+            raise CloseCall  # too few times to show the rules
+    print(f"whisper: logits up to {golden['logits_b'].abs().max():.3g}, {golden['timed_a'].tolist()}")
+    save("whisper", model, golden)
+    t = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[]))
+    t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    t.add_special_tokens(special + times)
+    t.save(str(FOLDER / "whisper/tokenizer.json"))
 
 
 @torch.no_grad()
@@ -533,8 +654,12 @@ def main():
     encoders()
     encoders_of_2020_and_later()
     vit()
+    dinov2()
+    clip()
     bart()
     t5()
+    translation()
+    whisper(seed=75)
     differential(18)
     rope()
     cases = {"qwen2": tokenizer("qwen2", QWEN2), "qwen3": tokenizer("qwen3", QWEN2)}

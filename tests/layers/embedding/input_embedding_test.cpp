@@ -142,7 +142,7 @@ TEST(InputEmbeddingErrors, IdsAndPositions) {
   const InputEmbeddingOptions offset{
       .vocab_size = 5, .d_model = 4, .positions = Positions::none, .position_offset = 2};
   EXPECT_EQ(error_of<ValueError>([&] { InputEmbedding<float>{offset}; }),
-            "[InputEmbedding] position_offset must be 0 without learned positions; found 2.");
+            "[InputEmbedding] position_offset must be 0 without positions; found 2.");
   EXPECT_EQ(
       error_of<ValueError>([&] { InputEmbedding<float>{InputEmbeddingOptions{.d_model = 4}}; }),
       "[Embedding] num_embeddings must be at least 1; found 0.");
@@ -200,6 +200,26 @@ TEST(InputEmbedding, PositionsOfRobertaFollowTheIds) {
               rows({3, 4, 5}, {.position_ids = beyond});
             }),
             "[InputEmbedding] position_ids(0, 0) must lie in -2 .. 7; found -3.");
+}
+
+// As M2M100: token 0 has row 2 of the table, padding a row of zeros.
+TEST(InputEmbedding, SinusoidalPositionsWithAnOffset) {
+  const InputEmbedding<double> module({.vocab_size = 5,
+                                       .d_model = 6,
+                                       .positions = Positions::sinusoidal,
+                                       .max_positions = 4,
+                                       .sinusoidal_form = SinusoidalForm::halves_to_base,
+                                       .position_offset = 2,
+                                       .skip_padding = true});
+  const auto table = sinusoidal_positions<double>(6, 6, 10000, SinusoidalForm::halves_to_base);
+  const Tensor2<index_t> ids({1, 4}, {3, 1, 4, 1});
+  const Tensor3<double> out = module(ids);  // words are 0
+  for (index_t x = 0; x < 6; ++x) {
+    EXPECT_EQ(out(0, 0, x), table(2, x));
+    EXPECT_EQ(out(0, 1, x), 0);
+    EXPECT_EQ(out(0, 2, x), table(3, x));
+    EXPECT_EQ(out(0, 3, x), 0);
+  }
 }
 
 TEST(InputEmbedding, PositionsOfRobertaInForwardAndBackward) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -19,9 +20,11 @@ struct InputEmbeddingOptions {
   index_t d_model = 0;                    ///< features of a token
   Positions positions = Positions::none;  ///< position embedding
   index_t max_positions = 0;              ///< of sinusoidal and learned positions
-  index_t position_offset = 0;  ///< rows of the learned table before position 0 (RoBERTa: 2)
+  SinusoidalForm sinusoidal_form = SinusoidalForm::interleaved;  ///< of sinusoidal positions
+  index_t position_offset = 0;  ///< rows of the position table before position 0 (RoBERTa: 2)
   /// RoBERTa: tokens with id position_offset - 1 are padding: their position row has this number,
-  /// and they do not count in the positions of other tokens.
+  /// and they do not count in the positions of other tokens. With sinusoidal positions, this row
+  /// is 0.
   bool skip_padding = false;
   index_t num_token_types = 0;   ///< segments (BERT); 0: none
   bool scale = false;            ///< multiply word embeddings by sqrt(d_model), before positions
@@ -57,9 +60,8 @@ class InputEmbedding {
   InputEmbedding() = default;
   explicit InputEmbedding(const InputEmbeddingOptions& options)
       : words(options.vocab_size, options.d_model), options_(options) {
-    if (options.positions != Positions::learned && options.position_offset != 0) {
-      throw ValueError(message("InputEmbedding", "position_offset",
-                               "be 0 without learned positions",
+    if (options.positions == Positions::none && options.position_offset != 0) {
+      throw ValueError(message("InputEmbedding", "position_offset", "be 0 without positions",
                                std::to_string(options.position_offset)));
     }
     if (options.skip_padding && options.position_offset < 1) {
@@ -71,15 +73,19 @@ class InputEmbedding {
       throw ValueError(message("InputEmbedding", "max_positions", "be at least 1 with positions",
                                std::to_string(options.max_positions)));
     }
-    if (options.positions == Positions::learned) {
+    if (options.positions != Positions::none) {
       const index_t rows = options.max_positions, before = options.position_offset;
       if (before < 0 || before > (std::numeric_limits<index_t>::max)() - rows) {
         throw ValueError(message("InputEmbedding", "position_offset",
                                  "lie in 0 .. 2^63 - 1 - max_positions", std::to_string(before)));
       }
       positions = Embedding<T>(before + rows, options.d_model);
-    } else if (options.positions == Positions::sinusoidal) {
-      positions.weight = sinusoidal_positions<T>(options.max_positions, options.d_model);
+    }
+    if (options.positions == Positions::sinusoidal) {
+      sinusoidal_positions(positions.weight, 10000, options.sinusoidal_form);
+      if (options.skip_padding) {
+        std::fill_n(&positions.weight(options.position_offset - 1, 0), options.d_model, T{});
+      }
     }
     if (options.num_token_types > 0) {
       token_types = Embedding<T>(options.num_token_types, options.d_model);

@@ -10,31 +10,53 @@
 
 ATTN_NAMESPACE_BEGIN
 
+/// Order of the columns of sinusoidal positions, and their frequencies.
+enum class SinusoidalForm {
+  interleaved,  ///< sin and cos in turns
+  halves,       ///< the same columns, those of sin before those of cos (Marian)
+  /// As halves, with frequencies base^(-j / (dim / 2 - 1)): the last one is 1 / base (M2M100,
+  /// Whisper; from tensor2tensor). A last odd column is 0.
+  halves_to_base,
+};
+
 /// table (length, dim): sin(p / base^(j / dim)) for even columns j, the cos of the same angle in
-/// column j + 1. Angles are computed in double. Source: "Attention Is All You Need" (2017), section
+/// column j + 1, or as `form` says. Angles are computed in double. Throws ValueError for
+/// halves_to_base with fewer than 4 columns. Source: "Attention Is All You Need" (2017), section
 /// 3.5.
 template <TensorLike Out>
-void sinusoidal_positions(Out&& out, double base = 10000) {
+void sinusoidal_positions(Out&& out, double base = 10000,
+                          SinusoidalForm form = SinusoidalForm::interleaved) {
   using T = scalar_t<Out>;
   ATTN_ASSERT_AXES(Out, 2, "sinusoidal_positions: out", "(length, dim)");
   ATTN_ASSERT_WRITABLE(Out, "sinusoidal_positions: out");
   const auto table = detail::view_as<T, 2>(out);
   const index_t length = table.extent(0), dim = table.extent(1);
+  const bool to_base = form == SinusoidalForm::halves_to_base;
+  if (to_base && dim < 4) {
+    throw ValueError(message("sinusoidal_positions", "dim", "be at least 4 for halves_to_base",
+                             std::to_string(dim)));
+  }
+  const index_t pairs = dim / 2, sines = to_base ? pairs : dim - pairs;
+  const double steps = to_base ? static_cast<double>(pairs - 1) : static_cast<double>(dim) / 2;
   for (index_t j = 0; j < dim; ++j) {
-    const double frequency =
-        std::pow(base, -static_cast<double>(j - j % 2) / static_cast<double>(dim));
+    const bool interleaved = form == SinusoidalForm::interleaved;
+    const bool is_sine = interleaved ? j % 2 == 0 : j < sines;
+    const index_t pair = interleaved ? j / 2 : is_sine ? j : j - sines;
+    const double frequency = std::pow(base, -static_cast<double>(pair) / steps);
     for (index_t p = 0; p < length; ++p) {
       const double angle = static_cast<double>(p) * frequency;
-      table(p, j) = static_cast<T>(j % 2 == 0 ? std::sin(angle) : std::cos(angle));
+      table(p, j) = static_cast<T>(is_sine ? std::sin(angle) : std::cos(angle));
+      if (to_base && pair == pairs) table(p, j) = T{};
     }
   }
 }
 
 /// Returns the table as a new tensor.
 template <class T>
-Tensor2<T> sinusoidal_positions(index_t length, index_t dim, double base = 10000) {
+Tensor2<T> sinusoidal_positions(index_t length, index_t dim, double base = 10000,
+                                SinusoidalForm form = SinusoidalForm::interleaved) {
   auto table = Tensor2<T>::uninitialized({length, dim});
-  sinusoidal_positions(table, base);
+  sinusoidal_positions(table, base, form);
   return table;
 }
 

@@ -367,6 +367,12 @@ inline PretrainedText pretrained_text_of(const ConfigFile& file,
 
 }  // namespace detail
 
+/// The tokenizer alone of tokenizer.json, whatever tokens it adds around texts. Throws what
+/// pretrained_text() throws.
+inline Tokenizer pretrained_tokenizer(const std::filesystem::path& folder, index_t vocab_size = 0) {
+  return detail::tokenizer_of(ConfigFile(folder / "tokenizer.json"), vocab_size);
+}
+
 /// Reads tokenizer.json and, if they exist, tokenizer_config.json, chat_template.jinja, and the end
 /// tokens of generation_config.json and config.json. Ids equal those of the Python package
 /// tokenizers, including Unicode normalisation form C and SentencePiece's character tables if the

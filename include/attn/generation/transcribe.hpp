@@ -1,0 +1,166 @@
+// transcribe: the text of speech with its times, by a Whisper.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "attn/generation/decoding_session.hpp"
+#include "attn/generation/sampling.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+/// Tokens of Whisper's vocabulary. The times 0.00, 0.02, .. of a window are the tokens behind
+/// no_timestamps, which are its last ones.
+struct TranscribeOptions {
+  std::vector<index_t> prompt = {};    ///< <|startoftranscript|>, a language, a task
+  index_t end = 0;                     ///< <|endoftext|>, which ends a window; text is below it
+  index_t no_timestamps = 0;           ///< <|notimestamps|>
+  std::vector<index_t> suppress = {};  ///< tokens that never come, such as music notes
+  std::vector<index_t> begin_suppress = {};  ///< tokens that do not come first
+  index_t max_first_time =
+      50;  ///< the first text of a window begins at most so many steps behind it
+};
+
+/// A piece of speech between two times.
+struct TranscribedSegment {
+  double begin = 0, end = 0;  ///< seconds
+  std::vector<index_t> tokens = {};
+};
+
+namespace detail {
+
+inline constexpr index_t kSamplesPerTime = 320;  // 0.02 s at 16 kHz: a position of the encoder
+
+/// Sets logits (vocab_size) of what must not follow `tokens` to -inf: times come in pairs, begin
+/// and end, and never fall; a window begins with a time; if a time is likelier than each text, a
+/// time comes. Source: transformers, WhisperTimeStampLogitsProcessor.
+template <class T>
+void allow_timed_tokens(TensorView1<T> logits, std::span<const index_t> tokens,
+                        const TranscribeOptions& o) {
+  constexpr T kNever = -std::numeric_limits<T>::infinity();
+  const index_t times = o.no_timestamps + 1, vocab_size = logits.extent(0);
+  const auto forbid = [&](index_t begin, index_t end) {
+    for (index_t id = begin; id < end; ++id) logits(id) = kNever;
+  };
+  for (const index_t id : o.suppress) logits(id) = kNever;
+  logits(o.no_timestamps) = kNever;
+  if (tokens.empty()) {
+    forbid(0, times);
+    forbid((std::min)(times + o.max_first_time + 1, vocab_size), vocab_size);
+    return;
+  }
+  const bool behind_time = tokens.back() >= times;
+  const bool behind_pair = behind_time && (tokens.size() < 2 || tokens[tokens.size() - 2] >= times);
+  if (behind_pair) {
+    forbid(times, vocab_size);
+  } else if (behind_time) {
+    forbid(0, o.end);
+  }
+  const auto last =
+      std::find_if(tokens.rbegin(), tokens.rend(), [&](index_t id) { return id >= times; });
+  if (last != tokens.rend()) forbid(times, *last + (behind_time && !behind_pair ? 0 : 1));
+  const auto number = [&](index_t id) { return static_cast<double>(logits(id)); };
+  double likeliest_text = -std::numeric_limits<double>::infinity(), likeliest_time = likeliest_text;
+  for (index_t id = 0; id < times; ++id) likeliest_text = (std::max)(likeliest_text, number(id));
+  for (index_t id = times; id < vocab_size; ++id) {
+    likeliest_time = (std::max)(likeliest_time, number(id));
+  }
+  if (likeliest_time == -std::numeric_limits<double>::infinity()) return;
+  double sum = 0;
+  for (index_t id = times; id < vocab_size; ++id) sum += std::exp(number(id) - likeliest_time);
+  if (likeliest_time + std::log(sum) > likeliest_text) forbid(0, times);
+}
+
+}  // namespace detail
+
+/// The likeliest tokens of one window: features (1, num_mel_bins, frames), until options.end, which
+/// is left out, or until the model's positions end. Throws ShapeError or ValueError.
+template <class T, TensorLike Features>
+std::vector<index_t> transcribe_window(const Whisper<T>& model, const Features& features,
+                                       const TranscribeOptions& options,
+                                       const Execution& execution = {}) {
+  const index_t vocab_size = model.options().vocab_size;
+  const auto check_id = [&](std::string_view argument, index_t id) {
+    if (id >= 0 && id < vocab_size) return;
+    throw ValueError(message("transcribe", argument,
+                             "lie in 0 .. " + std::to_string(vocab_size - 1), std::to_string(id)));
+  };
+  check_id("end", options.end);
+  check_id("no_timestamps", options.no_timestamps);
+  for (const index_t id : options.suppress) check_id("suppress", id);
+  for (const index_t id : options.begin_suppress) check_id("begin_suppress", id);
+  if (options.prompt.empty() || options.max_first_time < 0) {
+    throw ValueError(
+        message("transcribe", options.prompt.empty() ? "prompt" : "max_first_time",
+                options.prompt.empty() ? "have a token" : "be at least 0",
+                options.prompt.empty() ? "none" : std::to_string(options.max_first_time)));
+  }
+  WhisperSession<T> session(model, features, model.options().max_target_positions, 1, execution);
+  auto logits = Tensor2<Accumulator<T>>::uninitialized({1, vocab_size});
+  std::vector<index_t> next = options.prompt, result;
+  while (session.room() >= std::ssize(next)) {
+    session.step({next.data(), {1, std::ssize(next)}}, logits);
+    if (result.empty()) {
+      for (const index_t id : options.begin_suppress) {
+        logits(0, id) = -std::numeric_limits<Accumulator<T>>::infinity();
+      }
+    }
+    detail::allow_timed_tokens(logits.view().select(0, 0), std::span<const index_t>(result),
+                               options);
+    next = {likeliest_token(logits.view().select(0, 0))};
+    if (next[0] == options.end) break;
+    result.push_back(next[0]);
+  }
+  return result;
+}
+
+/// Segments of samples of any length at 16 kHz, in windows of 320 max_source_positions samples (30
+/// s), each decoded on its own. A window ends where its last segment does, if it is followed by the
+/// begin of another. Throws ShapeError or ValueError.
+template <class T, TensorLike Samples>
+std::vector<TranscribedSegment> transcribe(const Whisper<T>& model, const Samples& samples,
+                                           const TranscribeOptions& options,
+                                           const Execution& execution = {}) {
+  ATTN_ASSERT_INPUT(Samples, float, 1, "transcribe: samples", "(length)", "samples");
+  const auto x = detail::view_as<const float, 1>(samples);
+  const index_t window = model.options().max_source_positions * detail::kSamplesPerTime;
+  const auto seconds = [](index_t samples_before) {
+    return static_cast<double>(samples_before) / 16000;
+  };
+  std::vector<TranscribedSegment> result;
+  for (index_t begin = 0; begin < x.extent(0);) {
+    const index_t end = (std::min)(begin + window, x.extent(0));
+    const Tensor2<float> mel = log_mel_spectrogram(
+        x.slice(0, begin, end),
+        {.num_mel_bins = model.options().num_mel_bins, .num_samples = window}, execution);
+    const std::vector<index_t> tokens =
+        transcribe_window(model, convert<T>(mel.view().unsqueeze(0)), options, execution);
+    const auto is_time = [&](index_t id) { return id > options.no_timestamps; };
+    const auto time_of = [&](index_t id) {
+      return begin + (id - options.no_timestamps - 1) * detail::kSamplesPerTime;
+    };
+    TranscribedSegment segment;
+    index_t last_time = begin;
+    for (const index_t id : tokens) {
+      if (!is_time(id)) {
+        segment.tokens.push_back(id);
+        continue;
+      }
+      last_time = time_of(id);
+      if (!segment.tokens.empty()) {
+        segment.end = seconds(last_time);
+        result.push_back(std::move(segment));
+        segment = {};
+      }
+      segment.begin = seconds(last_time);
+    }
+    if (!segment.tokens.empty()) {
+      segment.end = seconds(end);
+      result.push_back(std::move(segment));
+    }
+    const bool another =
+        tokens.size() > 2 && is_time(tokens.back()) && is_time(tokens[tokens.size() - 2]);
+    begin = another && last_time > begin ? last_time : begin + window;
+  }
+  return result;
+}
+
+ATTN_NAMESPACE_END
