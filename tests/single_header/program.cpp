@@ -1,8 +1,8 @@
 // A program on attn_single.hpp alone: values all alike leave attention as they came.
 #define ATTN_COMPILED
-#include "attn_single.hpp"
-
 #include <cstdio>
+
+#include "attn_single.hpp"
 
 #if defined(EIGEN_WORLD_VERSION)
 #error "Eigen was found: this program is to show that none is needed"
