@@ -1,0 +1,121 @@
+// GuidedSession: classifier-free guidance and contrastive decoding, by the logits of two sessions.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "attn/generation/generate.hpp"
+
+ATTN_NAMESPACE_BEGIN
+
+struct GuidanceOptions {
+  double scale = 1;  ///< of the difference of log-probabilities, at least 0; 1: the session alone
+  /// Masks out tokens whose probability in the session is below this share of the largest one, in
+  /// [0, 1]; 0: none
+  double plausibility = 0;
+  /// The prompts (batch, n) of the other session, which replace the tokens of the first step(). Must
+  /// stay valid until then. Not given: both sessions get the same prompts.
+  TensorView2<const index_t> other_prompts = {};
+};
+
+/// A CachedDecoder, for generate() and beam_search(), of two sessions that process the same tokens.
+/// With log-probabilities c of `session` and u of `other`, its logits are u + scale (c - u); tokens
+/// that `session` masks out (-inf) stay masked out, and those that only `other` masks out have c.
+///
+/// Classifier-free guidance: two sessions of one model, `other_prompts` without the condition, or
+/// with what is to be avoided. Contrastive decoding: `other` of a smaller model with the same
+/// vocabulary, scale 1 + beta, plausibility 0.1. Keeps references to both sessions, which nothing
+/// else may step meanwhile. The prompts of generate() must have one length if other_prompts are
+/// given.
+///
+/// Throws ValueError for an option out of range, ShapeError if the sessions differ in batch or
+/// vocabulary. Sources: Sanchez et al., "Stay on topic with classifier-free guidance" (2023); Li et
+/// al., "Contrastive decoding" (2023); O'Brien and Lewis, "Contrastive decoding improves reasoning"
+/// (2023).
+template <CachedDecoder Session, CachedDecoder Other = Session>
+class GuidedSession {
+ public:
+  using value_type = typename Session::value_type;
+
+  GuidedSession(Session& session, Other& other, const GuidanceOptions& options)
+      : session_(&session),
+        other_(&other),
+        options_(options),
+        others_({session.batch(), session.vocab_size()}) {
+    check_shape("GuidedSession", "other", "(batch, vocab_size) of session",
+                Shape<2>{session.batch(), session.vocab_size()},
+                Shape<2>{other.batch(), other.vocab_size()});
+    const auto check = [](bool good, std::string_view argument, std::string_view expected,
+                          double found) {
+      if (!good) throw ValueError(message("GuidedSession", argument, expected, to_string(found)));
+    };
+    check(options.scale >= 0 && std::isfinite(options.scale), "scale", "be finite and at least 0",
+          options.scale);
+    check(options.plausibility >= 0 && options.plausibility <= 1, "plausibility", "lie in [0, 1]",
+          options.plausibility);
+    if (options.other_prompts) {
+      check_shape("GuidedSession", "other_prompts", "(batch, n)",
+                  Shape<2>{batch(), options.other_prompts.extent(1)},
+                  options.other_prompts.shape());
+    }
+  }
+
+  index_t batch() const { return session_->batch(); }
+  index_t vocab_size() const { return session_->vocab_size(); }
+  /// The least of the two sessions' room().
+  index_t room() const { return (std::min)(detail::room_of(*session_), detail::room_of(*other_)); }
+
+  /// Shapes: tokens (batch, n), logits (batch, vocab_size). Throws what the sessions' step() throws.
+  void step(TensorView2<const index_t> tokens, TensorView2<value_type> logits) {
+    session_->step(tokens, logits);
+    other_->step(options_.other_prompts ? options_.other_prompts : tokens, others_.view());
+    options_.other_prompts = {};
+    for (index_t b = 0; b < batch(); ++b) {
+      guide(logits.select(0, b), others_.view().select(0, b));
+    }
+  }
+
+  void reorder(TensorView1<const index_t> rows) {
+    session_->reorder(rows);
+    other_->reorder(rows);
+  }
+
+ private:
+  using OtherLogit = typename Other::value_type;
+
+  /// log(sum(exp(logits))); NaN if a logit is NaN, which stays visible in the result.
+  template <class Logit>
+  static double log_total(TensorView1<const Logit> logits) {
+    const auto largest = static_cast<double>(logits(argmax(logits)));
+    double sum = 0;
+    for (index_t i = 0; i < logits.extent(0); ++i) {
+      sum += std::exp(static_cast<double>(logits(i)) - largest);
+    }
+    return largest + std::log(sum);
+  }
+
+  /// logits = u + scale (c - u), in place.
+  void guide(TensorView1<value_type> logits, TensorView1<const OtherLogit> others) const {
+    constexpr double kMaskedOut = -std::numeric_limits<double>::infinity();
+    const double total = log_total<value_type>(logits), other_total = log_total(others);
+    const double least = options_.plausibility > 0 ? static_cast<double>(logits(argmax(logits))) -
+                                                         total + std::log(options_.plausibility)
+                                                   : kMaskedOut;
+    for (index_t i = 0; i < logits.extent(0); ++i) {
+      const double c = static_cast<double>(logits(i)) - total;
+      const double u = static_cast<double>(others(i)) - other_total;
+      double guided = u + options_.scale * (c - u);
+      if (u == kMaskedOut) guided = c;
+      if (c == kMaskedOut || c < least) guided = kMaskedOut;
+      logits(i) = static_cast<value_type>(guided);
+    }
+  }
+
+  Session* session_;
+  Other* other_;
+  GuidanceOptions options_;
+  Tensor2<OtherLogit> others_;
+};
+
+ATTN_NAMESPACE_END
