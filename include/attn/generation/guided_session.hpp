@@ -14,8 +14,8 @@ struct GuidanceOptions {
   /// Masks out tokens whose probability in the session is below this share of the largest one, in
   /// [0, 1]; 0: none
   double plausibility = 0;
-  /// The prompts (batch, n) of the other session, which replace the tokens of the first step(). Must
-  /// stay valid until then. Not given: both sessions get the same prompts.
+  /// The prompts (batch, n) of the other session, which replace the tokens of the first step() and
+  /// must stay valid until then. Not given: both sessions get the same prompts.
   TensorView2<const index_t> other_prompts = {};
 };
 
@@ -66,7 +66,8 @@ class GuidedSession {
   /// The least of the two sessions' room().
   index_t room() const { return (std::min)(detail::room_of(*session_), detail::room_of(*other_)); }
 
-  /// Shapes: tokens (batch, n), logits (batch, vocab_size). Throws what the sessions' step() throws.
+  /// Shapes: tokens (batch, n), logits (batch, vocab_size). Throws what step() of the sessions
+  /// throws.
   void step(TensorView2<const index_t> tokens, TensorView2<value_type> logits) {
     session_->step(tokens, logits);
     other_->step(options_.other_prompts ? options_.other_prompts : tokens, others_.view());
