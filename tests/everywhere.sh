@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 command_row "compilers" "x86-64" sh tests/compilers.sh
 cat "$work/output"
 
-for processor in aarch64 riscv64 powerpc64le; do
+for processor in aarch64 riscv64 powerpc64le s390x; do
   machine=$(echo $processor | sed s/powerpc64le/ppc64le/)
   run_program "$processor, Linux" "g++ 12, qemu" "qemu-$machine -L /usr/$processor-linux-gnu" \
     $processor-linux-gnu-g++ -std=c++20 -O2
