@@ -231,7 +231,11 @@ void run_local_ranks(int ranks, const F& f,
     }
   };
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run, rank);
+  try {
+    for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run, rank);
+  } catch (const std::exception& error) {  // the system has no more: those that run must end
+    messages->fail(static_cast<int>(threads.size()), error.what());
+  }
   for (std::thread& thread : threads) thread.join();
   if (const std::exception_ptr failure = messages->failure()) std::rethrow_exception(failure);
 }
