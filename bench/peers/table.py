@@ -1,4 +1,4 @@
-"""Measures attn and its rivals in turn and prints how many times as fast attn is."""
+"""Measures attn and other libraries in turn and prints attn's speedup over each."""
 
 import argparse
 import json
@@ -34,13 +34,13 @@ def arguments():
 
 
 def progress(text):
-    """One line that is overwritten; on a terminal only."""
+    """Overwrites one line of a terminal; prints nothing elsewhere."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 class Comparison:
-    """The best time of every row so far, for attn and for each rival."""
+    """The best time of every row so far, for attn and for each library."""
 
     def __init__(self, report, rivals, threads, minilm, names):
         self.report = report
@@ -51,17 +51,17 @@ class Comparison:
         if unknown:
             raise SystemExit(f"--row must be one of {', '.join(known)}; found {unknown[0]}.")
         self.operations = {name: known[name] for name in names or known}
-        self.best = {}  # by row and by attn's or the rival's name
-        self.errors = {}  # likewise: the last thing that went wrong
+        self.best = {}  # by row and by name, attn's or the library's
+        self.errors = {}  # by row and name: the last error
 
     def measure(self, name, seconds):
-        """A row of attn, then at once the same of every rival: what disturbs one disturbs the
-        others."""
+        """Measures a row of attn, then at once the same row of every library: a disturbance then
+        affects all of them."""
         operation = self.operations[name]
         for row, answer in self.report.best(name, operation, 2 * seconds).items():
             self._keep(row, "attn", answer)
         for end, threads in self.threads.items():
-            # What attn has no row for needs no rival.
+            # Skips libraries in rows that attn does not have.
             for rival in self.rivals if (name + end, "attn") in self.best else []:
                 self._keep(name + end, rival.name, rival.best(operation, threads, seconds))
 
@@ -149,7 +149,7 @@ def print_table(result):
 
 
 def write_minilm_files(minilm):
-    """Complaints, if the rivals lack something."""
+    """Returns an error message if the other libraries lack something."""
     progress("minilm: the model in the rivals' formats")
     command = [
         sys.executable,
@@ -171,7 +171,7 @@ def main():
 
 def compare(options, minilm):
     rounds, seconds = (1, 0.1) if options.quick else (5, 0.45)
-    # Before the measurements: minutes are long to learn that the path was wrong.
+    # Opened before the measurements, so that a wrong path fails at once.
     json_file = open(options.json, "w") if options.json else None
     report = AttnReport(options.report, options.threads)
     rivals = [
