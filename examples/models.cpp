@@ -1,5 +1,5 @@
-// Models: prints what a Hugging Face folder of a language model contains, how it becomes a Gpt, and
-// the model's next tokens.
+// models: prints the contents of a language model's Hugging Face folder, its options as a Gpt, and
+// its next tokens.
 //
 //   models tests/data/pretrained/llama       (a Llama of two layers, written by transformers)
 

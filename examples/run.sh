@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing, compiles five examples and runs them, or all examples: see --help. From any directory.
+# Installs missing packages, compiles five examples, or all of them (see --help), and runs them. From any directory.
 #
 # ATTN_BUILD_DIR names the build directory (default: build; from the top of the repository).
 set -eu
@@ -46,7 +46,7 @@ else
 fi
 
 step "Compiling attn::compiled, which all examples share, and $programs"
-# A line for each file, in a terminal too: there Ninja would write over the lines of busy().
+# Prints a line for each file, on a terminal too: otherwise Ninja would overwrite the lines of busy().
 # shellcheck disable=SC2086  # a list of words
 busy compiling env TERM=dumb NINJA_STATUS='    after %e s, %f of %t done: ' \
   cmake --build "$build" --parallel "$jobs" --target $programs
