@@ -43,9 +43,9 @@ class Field:
 
 
 def fields_of(body, where):
-    """Fields with their comments; functions, nested types and what they hold are left out."""
+    """Fields with their comments; leaves out functions and nested types with their members."""
     fields, before, code, depth, is_function = [], [], "", 0, False
-    behind = None  # the field that a comment behind it goes on for
+    behind = None  # the field that a trailing comment continues on the next line
     for match in TOKEN.finditer(body):
         after_comment, front_comment, text = match.groups()
         if after_comment is not None or front_comment is not None:
