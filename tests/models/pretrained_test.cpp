@@ -758,8 +758,7 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
     // The file has a separate head.
     if (key == "tie_word_embeddings" && has_head(name)) return other.is_boolean();
     // Larger than the positions of the prompts.
-    if (key == "original_max_position_embeddings")
-      return is_count;  // of a scaling that is not used
+    if (key == "original_max_position_embeddings") return is_count;  // of an unused scaling
     if (key == "max_position_embeddings" ||
         (key == "n_positions" && (name == "gptj" || name == "nomic_bert_old"))) {
       return is_count;
