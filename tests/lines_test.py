@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def long_lines(page):
-    """(number, line) of each; `page` is a path."""
+    """Yields (number, line) of each long line; `page` is a path."""
     is_page, fence = page.suffix == ".md", None
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         if is_page and line.lstrip().startswith("```"):

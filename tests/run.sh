@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing, builds everything and runs every test: `sh tests/run.sh`, from any directory.
+# Installs missing packages, builds everything and runs every test: `sh tests/run.sh`, from any directory.
 #
 # ATTN_BUILD_DIR names the build directory (default: build; from the top of the repository).
 set -eu
@@ -21,7 +21,8 @@ sh examples/fetch_llm.sh || echo "Going on without the model: the tests that nee
 step "Looking for ONNX's operator cases, which conformance tests run"
 sh tests/conformance/make_cases.sh || echo "Going on without them: the tests of conformance are skipped and say so."
 
-# Several test files at once compile sooner. Examples alone may have been configured there, by examples/run.sh.
+# Compiles several test files at once, which is faster. The folder may have been configured by examples/run.sh, for
+# examples only.
 configure "$build" -D ATTN_UNITY_TESTS=ON -D ATTN_BUILD_TESTS=ON -D ATTN_BUILD_BENCHMARKS=ON
 
 step "Building the tests, benchmarks and examples"

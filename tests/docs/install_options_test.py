@@ -9,7 +9,7 @@ guide = (source / "docs/install.md").read_text(encoding="utf-8")
 
 
 def shown(value):
-    """A default as the guide writes it."""
+    """A default value as written in the guide."""
     return {"${PROJECT_IS_TOP_LEVEL}": "top", "": "empty"}.get(value, f"`{value}`")
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-END = "\f\n"  # printed behind each snippet
+END = "\f\n"  # printed after each snippet
 
 
 class Snippet:

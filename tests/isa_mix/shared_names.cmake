@@ -1,6 +1,5 @@
-# Fails if the objects FIRST and SECOND, compiled with different -m flags, both emit a function of
-# attn's that the linker would keep one copy of. But for the exceptions', which are outside of the
-# inline namespace: they hold no arithmetic.
+# Fails if the objects FIRST and SECOND, compiled with different -m flags, both emit a function of attn's, of which the
+# linker would keep one copy. Exceptions are outside of the inline namespace and excluded: they contain no arithmetic.
 cmake_minimum_required(VERSION 3.24)
 
 foreach(object FIRST SECOND)

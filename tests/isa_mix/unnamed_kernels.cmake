@@ -1,5 +1,5 @@
-# Fails if OBJECT, whose calls are of float and name no AttentionPrecision, holds kernels of codes
-# or of pairs of bfloat16: every header-only program would compile them, for each instruction set.
+# Fails if OBJECT, whose calls are in float without AttentionPrecision, contains int8 or bfloat16-pair kernels: every
+# header-only program would compile them, for each instruction set.
 cmake_minimum_required(VERSION 3.24)
 
 execute_process(COMMAND ${NM} -C --defined-only ${OBJECT} OUTPUT_VARIABLE names COMMAND_ERROR_IS_FATAL ANY)

@@ -1,8 +1,7 @@
-# A program links to attn::compiled with the headers that the library was compiled with, and does
-# not with headers whose structs have two fields of one type in another order: their sizes are the
-# same, and results would be wrong without a word.
+# A program links to attn::compiled with the library's own headers. It does not link with headers whose structs have two
+# fields of one type in another order: sizes would be equal, and results wrong without an error.
 #
-# CXX, INCLUDE_DIR, LIBRARY; WORK_DIR for what is written.
+# Arguments: CXX, INCLUDE_DIR, LIBRARY, and WORK_DIR for output files.
 cmake_minimum_required(VERSION 3.24)
 
 file(REMOVE_RECURSE ${WORK_DIR})
@@ -21,7 +20,7 @@ int main() {
 }
 ")
 
-# Sets `result` and `output` of compiling and linking with the headers in `include_dir` and further flags.
+# Compiles and links with the headers in `include_dir` and further flags; sets `result` and `output`.
 function(link include_dir)
   execute_process(COMMAND "${CXX}" -std=c++20 ${ARGN} -DATTN_COMPILED -I${include_dir} ${WORK_DIR}/main.cpp "${LIBRARY}"
       -o ${WORK_DIR}/main
@@ -39,7 +38,7 @@ if(result EQUAL 0 OR NOT output MATCHES "undefined reference to [^\n]*attn::comp
   message(FATAL_ERROR "headers with other fields must not link, for want of their table; found: ${output}")
 endif()
 
-# Nor does a program with one instruction set pinned, where the library has them all.
+# A program with one pinned instruction set does not link to a library with all of them.
 link(${INCLUDE_DIR} -DATTN_PIN_ISA=scalar)
 if(result EQUAL 0 OR NOT output MATCHES "undefined reference to [^\n]*attn::compiled::library_[a-z0-9_]*_pin_scalar")
   message(FATAL_ERROR "another pinned set must not link, for want of the library's name; found: ${output}")

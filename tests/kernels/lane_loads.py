@@ -10,9 +10,9 @@ import re
 import subprocess
 import sys
 
-LIMITS = {"s": 1.0, "d": 1.2}  # loads for 4 multiply-adds, of float and of double
+LIMITS = {"s": 1.0, "d": 1.2}  # loads per 4 multiply-adds, for float and double
 NAMES = {"s": "float", "d": "double"}
-# Functions of GEMM's tiles and of attention's, and the least multiply-adds of a loop that counts.
+# Functions of GEMM tiles and of attention, and the minimum number of multiply-adds of a loop to check.
 TILES = [
     (re.compile(r"neon::(multiply_block|tile_panel|tile<\w+, \d, \d, \S+ALayout\)0)"), 8),
     (re.compile(r"neon::(score_panel|tile_columns|tile<\w+, 8, 2, \S+ALayout\)1)"), 64),
@@ -35,7 +35,7 @@ def functions(text):
 
 
 def inner_loops(body):
-    """Instructions of every loop that has no other loop in it."""
+    """Instructions of every loop that contains no other loop."""
     spans = []
     for address, mnemonic, operands in body:
         if mnemonic.startswith(("b.", "cbz", "cbnz", "tbz", "tbnz")) or mnemonic == "b":

@@ -140,7 +140,7 @@ def make_roberta():
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.RobertaProcessing(sep=("</s>", 2), cls_token=("<s>", 0), add_prefix_space=False)
-    # 2 of the 22 positions are the padding's: lines are cut behind 20 tokens.
+    # 2 of the 22 positions are for padding: lines are truncated at 20 tokens
     config = hf.RobertaConfig(vocab_size=len(pieces) + 1, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
                               intermediate_size=24, max_position_embeddings=22, type_vocab_size=1)
     save(folder, hf.RobertaModel(config), fast_tokenizer(tokenizer), [Pooling(16, "cls"), Normalize()], {"query": "hello: "}, 20)
