@@ -2,12 +2,12 @@
 
 usage: single_header.py INCLUDE_DIR OUTPUT VERSION [FORWARDS]
 
-Headers follow one another in the order of their first inclusion. The table of targets and kernel text, which
-are included once per use and target, are repeated, from the second time on without comments: a file that
-included itself for each of them takes 1.5 times as long to compile.
+Headers come in the order of their first inclusion. The table of targets and kernel text, which are included once
+per use and target, are repeated, from the second time on without comments: a file that includes itself instead
+takes 1.5 times as long to compile.
 
-FORWARDS, if given, becomes a folder with a header of each name, which includes the one file: programs and
-tests that include attn's own names can be compiled with it.
+FORWARDS, if given, becomes a folder with a header for each name, which includes the one file: programs and tests
+that include attn's headers by name can be compiled with it.
 """
 import hashlib
 import pathlib

@@ -1,6 +1,6 @@
 """docs/options.md lists every struct of options, in the order of declaration: options.py [--check]
 
-The tables below the page's marker are made from the headers. --check writes nothing, and fails where the page is stale.
+Makes the tables below the page's marker from the headers. --check writes nothing, and fails if the page is stale.
 """
 import pathlib
 import re

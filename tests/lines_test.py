@@ -1,7 +1,7 @@
 """Fails on a line of more than 100 columns in include/, bench/ and the pages, and on a file of more
 than 250 lines in attention/: lines_test.py
 
-Tables, links, and what programs print, which stands in fences without a language, are as they are.
+Tables, links and outputs of programs, which are in fences without a language, may be longer.
 """
 import pathlib
 import sys

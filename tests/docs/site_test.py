@@ -1,7 +1,7 @@
-"""What a reader of the site relies on: site_test.py HTML_DIRECTORY BUILD_COMMAND...
+"""Tests the documentation site: site_test.py HTML_DIRECTORY BUILD_COMMAND...
 
-Members of option structs have descriptions, and the search knows the guides by their titles and sections,
-and the guides' links lead somewhere.
+Members of option structs have descriptions, the search finds the guides by their titles and sections, and the
+guides' links lead to existing pages.
 """
 import html
 import pathlib
@@ -35,7 +35,7 @@ for page in sorted(structs):
         if anchor not in described:
             fail(f"{page.name}: no description of {words}")
 if len(structs) < 20 or members < 100:
-    fail(f"{len(structs)} structs of {members} members: the site is laid out otherwise than this test believes")
+    fail(f"{len(structs)} structs of {members} members: this test does not know the layout of the site")
 
 # The search takes the list of a query's first letter and shows the entries that begin with the query.
 letters = re.search(r'0: "([^"]*)"', (site / "search/searchdata.js").read_text(encoding="utf-8"))[1]

@@ -68,7 +68,7 @@ foreach(flags
   if(NOT name)
     message(STATUS "${CXX} does not know ${flags}")
   elseif(name IN_LIST names)
-    message(SEND_ERROR "${flags} gives ${name}, as flags before it do")
+    message(SEND_ERROR "${flags} gives ${name}, like earlier flags")
   endif()
   list(APPEND names "${name}")
 endforeach()

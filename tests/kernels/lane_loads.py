@@ -1,9 +1,9 @@
 """Fails unless NEON's inner loops multiply by lanes and load little: lane_loads.py OBJDUMP LIBRARY.
 
-A loop is what lies between the target of a backward branch and the branch, without another such loop in it; what is left
-over of k or of columns has loops of its own, with fewer multiply-adds, which do not count. A load of a pair of registers
-is one load. Results are the same without any of it, so that no
-other test sees a compiler that broadcasts what it could take from a lane, or spills sums.
+A loop is the code from the target of a backward branch to the branch, without another such loop in it. Remainders of k
+and of columns have their own loops with fewer multiply-adds, which are not checked. A load of a pair of registers counts
+as one. A compiler that broadcasts instead of multiplying by a lane, or that spills sums, changes no result: no other test
+notices it.
 """
 
 import re

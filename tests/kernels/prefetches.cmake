@@ -19,6 +19,6 @@ foreach(place "TiledPath" "score_panel|ALayoutE1" "gemm|multiply_block" "dot_blo
   endforeach()
   message("${place}: ${count} requests")
   if(count EQUAL 0)
-    message(FATAL_ERROR "${LIBRARY}: nothing in ${place} asks for memory ahead")
+    message(FATAL_ERROR "${LIBRARY}: no prefetch in ${place}")
   endif()
 endforeach()

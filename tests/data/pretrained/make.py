@@ -1,9 +1,9 @@
-"""Tiny models with random weights as transformers' folders, and what it computes by them.
+"""Writes folders of tiny models with random weights by transformers, and its results for them.
 
   python make.py [FOLDER]     # beside this script if not given; needs torch, transformers and tokenizers
 
-Each folder has config.json, model.safetensors (one of them in parts) and golden.safetensors: for prompts a and b, of
-unlike lengths, ids, logits or hidden states by weights in double, and the 20 tokens that greedy decoding adds.
+Each folder has config.json, model.safetensors (in one folder in parts) and golden.safetensors: for prompts a and b of
+different lengths, ids, logits or hidden states computed in double, and 20 tokens of greedy decoding.
 rope.json holds the frequencies of each kind of scaling.
 """
 import copy
@@ -522,8 +522,8 @@ def translation():
 @with_some_seed
 @torch.no_grad()
 def whisper(*, seed):
-    """As the published models: 256 bytes, the end, what prompts consist of, and times, here of a window of 0.2 seconds.
-    greedy_ continues the prompt, timed_ by the rules of times until the end or 40 positions."""
+    """The vocabulary is like that of the published models: 256 bytes, the end, the tokens of prompts, and times, here of
+    a window of 0.2 seconds. greedy_ continues the prompt; timed_ follows the rules of times, up to the end or 40 positions."""
     torch.manual_seed(seed)
     special = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|translate|>", "<|notimestamps|>"]
     times = [f"<|{n / 50:.2f}|>" for n in range(11)]

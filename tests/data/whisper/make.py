@@ -1,4 +1,4 @@
-"""Whisper's features of noise and of a tone, by transformers in double precision, for log_mel_spectrogram_test.cpp.
+"""Writes Whisper's features of noise and a tone, by transformers in double precision, for log_mel_spectrogram_test.cpp.
 
   python make.py     # needs numpy and transformers
 """
