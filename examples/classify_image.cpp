@@ -156,8 +156,7 @@ void run(const Options& options) {
   std::vector<examples::Pixels> images;  // load all of them before printing anything
   for (const std::string& path : options.images) images.push_back(examples::read_png(path));
   if (is_random) {
-    std::cout
-        << "No --model is given: the weights are random, and what is said below means nothing.\n";
+    std::cout << "No --model is given: the weights are random, and the results mean nothing.\n";
   }
   for (std::size_t n = 0; n < images.size(); ++n) {
     std::cout << '\n';

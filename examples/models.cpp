@@ -78,7 +78,7 @@ void print_options(const attn::ConfigFile& config, const attn::GptOptions& o) {
 }
 
 void print_parameters(const attn::Gpt<float>& model) {
-  std::cout << "\n3. The model's parameters, of the first layer and around all\n";
+  std::cout << "\n3. The parameters of the first layer, and those outside of layers\n";
   model.visit_parameters([&](std::string_view name, const auto& x) {
     const bool is_of_others = name.find(".layers.") != std::string_view::npos &&
                               name.find(".layers.0.") == std::string_view::npos;

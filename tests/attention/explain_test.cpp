@@ -144,7 +144,7 @@ TEST(Explain, HeadsOfOneTask) {
   const Tensor4<float> wide({1, 2000, 4, 128}), queries({1, 4, 1, 128});
   const auto keys = wide.view().transpose(1, 2);
   const AttentionPlan shared = explain(queries, keys, keys, options).plan;
-  EXPECT_EQ(shared.heads_per_task, 1) << "each thread is to have a task";
+  EXPECT_EQ(shared.heads_per_task, 1) << "one task per thread";
   EXPECT_EQ(shared.tasks, 4);
 }
 

@@ -65,7 +65,7 @@ std::vector<std::string> failures_of(Case& c, const Suite& suite) {
   if (const auto unread = c.unread(); !unread.empty()) {
     std::string names;
     for (const std::string& tensor : unread) names += " '" + tensor + "'";
-    throw Unsupported("tensors that nothing uses:" + names);
+    throw Unsupported("unused tensors:" + names);
   }
   if (c.checks() == 0) return {"nothing to compare with: the case has no result"};
   return {};

@@ -35,7 +35,7 @@ struct Kind {
         stack(c.has("layers.0.linear1.weight")),
         decoder(c.has("memory")) {
     if (!transformer && !stack && !c.has("linear1.weight")) {
-      throw Unsupported("a module of other parts than layers");
+      throw Unsupported("its tensors identify no known module");
     }
   }
 };

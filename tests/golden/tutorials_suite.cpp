@@ -56,7 +56,7 @@ class Tutorials {
     if (c_.has("W_q.weight") || c_.has("linear_q") || c_.has("W_q") || c_.has("w_q"))
       return plain();
     if (c_.has("q") && c_.has("k") && c_.has("v")) return function();
-    throw Unsupported("a module that its tensors do not tell");
+    throw Unsupported("its tensors identify no known module");
   }
 
  private:
