@@ -1,6 +1,6 @@
 """Writes what the row minilm needs into a folder: `python minilm_files.py FOLDER SENTENCES`.
 
-The text, and the model of $ATTN_MODEL_DIR in the rivals' formats.
+The text, and the model of $ATTN_MODEL_DIR in the formats of the other libraries.
 """
 
 import os

@@ -89,7 +89,7 @@ TEST(T5RelativeBias, BackwardIsItsTranspose) {
   }
 }
 
-// Values of the code published by Press et al.
+// Slopes of the code published by Press et al.
 TEST(AlibiSlopes, OfPowersOfTwoAndOthers) {
   const auto expect = [](index_t heads, const std::vector<double>& exponents) {
     const Tensor1<double> slopes = alibi_slopes<double>(heads);

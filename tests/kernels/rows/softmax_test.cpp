@@ -1,4 +1,4 @@
-// softmax, log_softmax, log_sum_exp: rows with hidden entries, in place, against loops.
+// softmax, log_softmax, log_sum_exp: rows with masked entries, in place, against loops.
 #include "attn/kernels/rows/softmax.hpp"
 
 #include <cmath>

@@ -357,7 +357,7 @@ TEST(GgufArchitectures, Gemma3) {
   tiny.number("attention.sliding_window", 4);
   tiny.set("attention.sliding_window_pattern", std::uint32_t{2});
   tiny.set("rope.freq_base", 1e6f);
-  tiny.set("attention.scale", 1 / std::sqrt(10.0f));  // behind the norm of queries
+  tiny.set("attention.scale", 1 / std::sqrt(10.0f));  // after the norm of queries
   tiny.set("rope.scaling.type", std::string("linear"));
   tiny.set("rope.scaling.factor", 8.0f);
   check(tiny);
