@@ -124,8 +124,7 @@ std::string json(const examples::AttentionMap& map) {
          '\n';
 }
 
-// Prints the mask of each layer in characters, at most 32 across; layers with the same mask share
-// one picture.
+// The mask of each layer in characters, at most 32 across; layers with the same mask share one.
 std::string mask_pictures(const examples::AttentionMap& map) {
   const auto seq = static_cast<attn::index_t>(map.tokens.size());
   const auto block = static_cast<attn::index_t>(std::bit_ceil((map.tokens.size() + 31) / 32));

@@ -35,7 +35,7 @@ using attn_test::same_bits;
 using attn_test::ThreadExecutor;
 using attn_test::to_array;
 
-/// Keeps one square of `size` queries and keys in `period`.
+/// Keeps one in `period` of the squares of `size` queries and keys.
 struct Squares {
   int size, period, of_batch, of_head;
 

@@ -41,7 +41,7 @@ TEST(ExtendMask, IsTheBiasOfTheWholeMask) {
     call.options.alibi_slopes.clear();  // these two are not masks
     call.options.batch_alibi_slopes = {};
     call.options.relative_bias = {};
-    if (call.options.first_key > 0) continue;  // its mask lacks the first keys
+    if (call.options.first_key > 0) continue;  // extend_mask() takes no first_key
     SCOPED_TRACE(random.trace() + ": " + call.text());
     const attn_test::LibraryOptions<float> library(call.options);
     const auto [batch, heads, q_len, kv_len] = call.scores();

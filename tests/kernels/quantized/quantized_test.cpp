@@ -93,8 +93,8 @@ TEST(Quantized, ProductsInEightBitsAreThoseOfTheRoundedActivations) {
     Tensor2<double> magnitude({m, n});
     const Tensor2<double> expected =
         int8_reference(x, dense, shared_activations(k, format), magnitude);
-    // Integer sums are exact; each block has four roundings in its scaling and one in its addition,
-    // and each weight's offset has as many.
+    // Integer sums are exact. Scaling a block rounds four times; adding it rounds once, and so does
+    // adding a weight's offset.
     const Index blocks = format.block == 0 ? 2 + k / 1024 : k / format.block;
     const double bound = 1.2e-7 * static_cast<double>(6 + blocks);
     for (Isa isa : extended_isas()) {
