@@ -1,4 +1,4 @@
-// Benchmarks of scaled_dot_product_attention: shapes, masks and decoding, per instruction set.
+// Benchmarks of scaled_dot_product_attention by instruction set: shapes, masks and decoding.
 #include <benchmark/benchmark.h>
 
 #include "attn/attn.hpp"

@@ -57,8 +57,8 @@ bool wanted(const Arguments& arguments, const std::string& name) {
   return name.find(arguments.only) != std::string::npos;
 }
 
-/// Several passes over all rows rather than one long measurement of each: a disturbance of seconds
-/// then spoils one sample of many rows and not all samples of one.
+/// Measures in several passes over all rows, not one long measurement of each: a disturbance of
+/// seconds then spoils one sample of many rows instead of all samples of one.
 class Report {
  public:
   explicit Report(const Arguments& arguments)
@@ -73,7 +73,7 @@ class Report {
          {std::pair{"memory", &memory_}, {"memory_train", &memory_train_}}) {
       if (!wanted(arguments_, std::string(name) + "@all")) continue;
       progress(std::string(name) + ": attention over 65,536 tokens in two fresh processes");
-      // Run together: the time of neither is reported.
+      // Runs both at once, since their times are not reported.
       Child one({self_, "--memory-child", name}),
           all({self_, "--memory-child", std::string(name) + "@all"});
       *bytes = {one.number().value_or(bench::kAbsent), all.number().value_or(bench::kAbsent)};
@@ -97,7 +97,7 @@ class Report {
     constexpr int kPasses = 5;
     const double left =
         std::max(arguments_.seconds - bench::seconds_since(start), 0.3 * arguments_.seconds);
-    // A tenth of the time goes into making and checking inputs.
+    // A tenth of the time is spent on making and checking inputs.
     const double each = 0.9 * left / (kPasses * 2.0 * static_cast<double>(works));
     for (int pass = 1; pass <= kPasses; ++pass) {
       const std::string step =
@@ -245,7 +245,7 @@ class Report {
   }
 
  private:
-  /// Rows whose numbers come from works of another name.
+  /// Rows that use the numbers of a work with another name.
   bool needed(const std::string& work) const {
     const auto& only = arguments_.only;
     if (wanted(arguments_, work) || wanted(arguments_, work + "@all")) return true;
@@ -295,13 +295,13 @@ class Report {
         if ((all && work.one_thread) || !wants(work.name, all)) continue;
         progress(step + label(work.name, all));
         const bench::Comparison* comparison = comparison_of(work.name);
-        // If pairs follow, a few runs once, to check the result.
+        // If pairs follow, a few runs once to check the result.
         if (comparison == nullptr || is_first) {
           timings_.measure(work, all, comparison != nullptr ? 0 : seconds);
         }
         if (comparison != nullptr) {
           const auto baseline = std::ranges::find(works, comparison->baseline, &bench::Work::name);
-          // A work on one thread only has one time for both columns.
+          // A work on one thread only reports one time in both columns.
           timings_.measure_beside(work, *baseline, all, work.one_thread ? 2 * seconds : seconds);
         }
       }
@@ -395,7 +395,7 @@ class Report {
     return row;
   }
 
-  /// Four queries per key: the slower of reading and computing is the limit.
+  /// Four queries per key: limited by reading or by computing, whichever is slower.
   Row grouped_bf16_row(bool all) const {
     const std::string work = "sdpa_decode_gqa_bf16";
     Row row = reading_row(work, work, "8 key/value heads", all);
@@ -540,7 +540,7 @@ Json shapes() {
     add_attention(bench::shape_of(bench::kAttentionShapes, name), true);
   }
   for (const bench::SmallGemmShape& s : bench::kSmallGemmShapes) {
-    // The other libraries have no block table.
+    // The other libraries have no formats with a scale per block.
     if (s.element != "bfloat16" && s.element != "int8") continue;
     add("", s.name, "Gemm",
         {{"m", s.m}, {"n", s.n}, {"k", s.k}, {"packed", true}, {"element", s.element}});
@@ -615,7 +615,7 @@ Json saved(const std::string& path) {
 }
 
 void report(const Arguments& arguments) {
-  // Opened before the measurements, so that a wrong path fails at once and not after two minutes.
+  // Opened before the measurements, so that a wrong path fails at once.
   std::optional<attn::AtomicFile> json, html;
   if (!arguments.json.empty()) json.emplace(arguments.json);
   if (!arguments.html.empty()) html.emplace(arguments.html);

@@ -13,8 +13,8 @@ namespace {
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using Clock = std::chrono::steady_clock;
 
-// Row by row: a row of 4 KB stays in the first-level cache between the three steps. Written over
-// the whole matrix at once, the steps took twice as long.
+// Row by row: a row of 4 KB stays in the first-level cache between the three steps. Steps over the
+// whole matrix, one after another, took twice as long.
 void softmax(const Matrix& x, Matrix& out) {
   for (Eigen::Index i = 0; i < x.rows(); ++i) {
     out.row(i) = (x.row(i).array() - x.row(i).maxCoeff()).exp();

@@ -1,4 +1,4 @@
-// Benchmarks of gemm: square, a Transformer's shapes, few rows, packed weights; float and double.
+// Benchmarks of gemm: square, Transformer shapes, few rows, packed weights; float and double.
 #include <benchmark/benchmark.h>
 
 #include "attn/attn.hpp"

@@ -32,7 +32,7 @@ struct Options {
 };
 
 // The result of one row: the shortest time, the number of tokens, and the most likely next token,
-// which shows that two libraries compute the same.
+// by which two libraries are compared.
 struct Measured {
   double seconds;
   index_t tokens, next;
@@ -54,7 +54,7 @@ index_t step(Session& session, const std::vector<index_t>& ids, attn::Tensor2<fl
   return attn::likeliest_token(logits.view().select(0, 0));
 }
 
-// The shortest of the calls within this many seconds, at least two.
+// The shortest time of at least two calls, repeated for this many seconds.
 double best_seconds(double seconds, const std::function<void()>& prepare,
                     const std::function<void()>& call) {
   double best = std::numeric_limits<double>::infinity();
@@ -78,7 +78,7 @@ Measured prefill(const attn::LanguageModel& model, double seconds) {
   return {best, kPrompt, next};
 }
 
-// `decoded` tokens of the same text after `prompt` tokens of it.
+// Decodes `decoded` tokens of the same text after a prompt of `prompt` tokens.
 Measured decode(const attn::LanguageModel& model, double seconds, index_t prompt, index_t decoded,
                 attn::DType element) {
   Session session(model.gpt(), 1, prompt + decoded, {}, element);
@@ -128,7 +128,7 @@ Measured decode_batch(const attn::LanguageModel& model, double seconds) {
   return {best, kConversations * kDecoded, next};
 }
 
-// From opening the file to the first token of an answer.
+// The time from opening the file to the first token of an answer.
 Measured first_token(const std::filesystem::path& path, const attn::LanguageModelOptions& loading,
                      double seconds) {
   index_t next = 0;
@@ -193,7 +193,7 @@ void run(const Options& options) {
                            {"next", found.next},
                            {"threads", threads}};
   if (options.row == "llm_decode") {
-    // A token reads all weights once: compares that with the machine's bandwidth.
+    // Decoding a token reads all weights once: compares that with the machine's bandwidth.
     const index_t bytes = of_model([](const Model& m) {
       attn::Gpt<float> gpt = m.gpt();  // which shares its weights
       return attn::weight_bytes(gpt);

@@ -39,7 +39,7 @@ void run(const Options& options) {
   examples::check_precision(options.precision);
   attn::SentenceEncoder<float> model(examples::model_dir());
   examples::set_precision(model, options.precision);
-  // allocates the scratch of the calls below
+  // Allocates the scratch memory of the calls below.
   const attn::Tensor2<float> embeddings = model.encode(lines);
   if (!options.embeddings.empty()) {
     std::ofstream file(options.embeddings, std::ios::binary);

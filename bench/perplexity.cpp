@@ -66,7 +66,7 @@ void run(const Options& options) {
     throw UsageError("the text has " + std::to_string(ids.size()) + " tokens, a window " +
                      std::to_string(options.context) + " (--ctx)");
   }
-  std::vector<double> losses;  // -log P of each token that is scored
+  std::vector<double> losses;  // -log P of each scored token
   for (index_t n = 0; n < windows; ++n) {
     const auto begin = ids.begin() + n * options.context;
     const std::vector<index_t> window(begin, begin + options.context);
@@ -78,7 +78,7 @@ void run(const Options& options) {
   for (const double x : losses) mean += x / count;
   for (const double x : losses) squares += (x - mean) * (x - mean);
   const double perplexity = std::exp(mean);
-  // exp() of a mean with a known error: its derivative is the perplexity itself.
+  // The error of exp() of the mean is the mean's error times the derivative, the perplexity.
   const double error = count > 1 ? perplexity * std::sqrt(squares / (count - 1) / count) : 0;
   if (options.json) {
     std::cout << examples::Json{{"perplexity", static_cast<float>(perplexity)},

@@ -1,7 +1,7 @@
-// Prints hashes of the results of fixed calls: trees with equal lines give the same bits.
+// Prints hashes of the results of fixed calls: two versions with equal lines give the same bits.
 //
-// A line is an instruction set, an element type, a number of threads and an operation. Inputs are
-// made by integer arithmetic, so that they are the same everywhere.
+// A line is an instruction set, an element type, a number of threads and an operation. Inputs come
+// from integer arithmetic, so that they are the same on every machine.
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -51,7 +51,7 @@ attn::Tensor<T, Rank> random(const attn::Shape<Rank>& shape, std::uint32_t seed)
   return x;
 }
 
-/// Every operation on one instruction set, with elements of type T.
+/// Runs every operation on one instruction set, with elements of type T.
 template <class T>
 class Calls {
  public:

@@ -10,9 +10,8 @@ namespace {
 
 using attn::index_t;
 
-// Operations per element, as the kernels compute it: a maximum, a subtraction, e^x (11, mostly
-// multiply-adds), a sum and a multiplication. For the order of magnitude: there is no canonical
-// count.
+// Operations per element in the kernels: a maximum, a subtraction, e^x (11, mostly multiply-adds),
+// a sum and a multiplication. There is no canonical count: this gives the order of magnitude.
 constexpr double kFlopsPerElement = 15;
 
 void softmax(benchmark::State& state, attn::Isa isa) {

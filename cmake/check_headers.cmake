@@ -1,4 +1,4 @@
-# Fails on a header without its first two lines: what lives there, and the licence.
+# Fails unless each header begins with a line that says what it contains and a line with its licence.
 cmake_minimum_required(VERSION 3.24)
 
 cmake_path(SET include_dir NORMALIZE "${CMAKE_CURRENT_LIST_DIR}/../include")
@@ -16,6 +16,6 @@ foreach(header IN LISTS headers)
 endforeach()
 if(problems)
   list(JOIN problems "\n  " text)
-  message(FATAL_ERROR "the first line says what lives there, the second is // SPDX-License-Identifier: Apache-2.0; not in\n  "
+  message(FATAL_ERROR "each header needs a first line that says what it contains and a second line // SPDX-License-Identifier: Apache-2.0; missing in\n  "
     "${text}\nsed -i '1a // SPDX-License-Identifier: Apache-2.0' FILE adds the second.")
 endif()

@@ -1,10 +1,10 @@
-# Draws the include graph of include/attn by folder, and fails on an arrow that points up.
+# Prints the include graph of include/attn by folder, and fails on an include that points up.
 #
-# Between the folders of one folder (attention/tasks and attention/paths) arrows may have any order, but no cycle; a folder's
-# own files and those of the folders in it may include each other.
+# Folders inside one folder (attention/tasks and attention/paths) may include each other in any order, without a cycle;
+# the folder's own files and theirs may include each other.
 #
-# It reads #include lines and, for kernel text, `#define ATTN_KERNEL_TEXT "..."` and `ATTN_TARGET_VECTORS "..."`, which are included.
-# INCLUDE_DIR may name another tree.
+# Reads #include lines and, for kernel text, the files named by `#define ATTN_KERNEL_TEXT "..."` and
+# `ATTN_TARGET_VECTORS "..."`. INCLUDE_DIR may name another tree.
 cmake_minimum_required(VERSION 3.24)
 
 if(NOT INCLUDE_DIR)
@@ -77,7 +77,7 @@ foreach(header IN LISTS headers)
     endif()
   endforeach()
 
-  # Eigen's types change their layout with compiler flags: they stay behind one door.
+  # Eigen's types change their layout with compiler flags: only one header may include them.
   if(NOT header STREQUAL "attn/core/eigen.hpp")
     file(STRINGS "${INCLUDE_DIR}/${header}" eigen_lines REGEX "^[^/]*(Eigen::|[<\"](unsupported/)?Eigen/)")
     foreach(line IN LISTS eigen_lines)
@@ -87,7 +87,8 @@ foreach(header IN LISTS headers)
   endif()
 endforeach()
 
-# Takes away folders that include none of the rest, until none is left or all that are left lie on or above a cycle.
+# Removes folders that include no other remaining folder, until none remains or all remaining ones are on or above a
+# cycle.
 list(REMOVE_DUPLICATES inner_folders)
 while(inner_folders)
   set(rest "")

@@ -1,17 +1,18 @@
-# The libraries that attn builds on: installed copies, else pinned releases from GitHub.
+# The libraries that attn depends on: installed copies, otherwise pinned releases from GitHub.
 #
 # FETCHCONTENT_SOURCE_DIR_<NAME> (EIGEN3, NLOHMANN_JSON, GOOGLETEST, BENCHMARK, CLI11, UTF8PROC) names an unpacked
 # source tree to use instead of both, for instance without a network.
 #
-# Declared where used and nowhere else: of two declarations of a name FetchContent keeps the first, and who adds attn as
-# a subdirectory may have a googletest or benchmark of another version. The first declaration may be the parent's.
+# A dependency is declared only if it is used: FetchContent keeps the first declaration of a name, and a project that
+# adds attn as a subdirectory may use another version of googletest or benchmark. The parent's declaration may also come
+# first.
 include(FetchContent)
 
-# Makes `target` of the header-only `name`, declared with the remaining arguments, available; `include_dir` is where its
-# headers lie in its sources. A target of the parent's is taken as it is.
+# Makes `target` of the header-only `name`, declared with the remaining arguments, available; `include_dir` is the
+# folder of its headers in its sources. A target of the parent project is used unchanged.
 #
-# SOURCE_SUBDIR none: the sources are unpacked, but their own build is not run; a header-only library needs none of it,
-# and an imported target, unlike one of theirs, may appear in an exported package.
+# SOURCE_SUBDIR none unpacks the sources without running their build: a header-only library needs none of it, and an
+# exported package may contain an imported target, but not a target of that build.
 macro(attn_header_dependency name target include_dir)
   if(NOT TARGET ${target})
     FetchContent_Declare(${name} DOWNLOAD_EXTRACT_TIMESTAMP ON SOURCE_SUBDIR none ${ARGN})
@@ -24,9 +25,9 @@ macro(attn_header_dependency name target include_dir)
   endif()
 endmacro()
 
-# Makes a built dependency available. The compiler must not warn about its headers, which are not ours to mend.
+# Makes a dependency with a build of its own available. The compiler must not warn about its headers.
 macro(attn_built_dependency name)
-  set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)  # so that theirs heed the options set here, even an old one
+  set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)  # so that even an old one heeds the options set here
   FetchContent_MakeAvailable(${name})
   foreach(target ${ARGN})
     if(TARGET ${target})
@@ -37,7 +38,7 @@ macro(attn_built_dependency name)
 endmacro()
 
 # GLOBAL, so that a project which adds attn as a subdirectory sees what attn::attn links. Without a version, since
-# Eigen's package file lets 5 stand for no request of 3.4.
+# Eigen's package file refuses version 5 for a request of 3.4.
 attn_header_dependency(Eigen3 Eigen3::Eigen .
   # The mirror, since the checksums of GitLab's archives have changed in the past.
   URL https://github.com/eigen-mirror/eigen/archive/refs/tags/3.4.0.tar.gz
@@ -89,7 +90,7 @@ if(ATTN_BUILD_EXAMPLES OR ATTN_BUILD_BENCHMARKS)
 endif()
 
 if(ATTN_TEXT)
-  # utf8proc's package file is pkg-config's in most distributions.
+  # Most distributions have only a pkg-config file of utf8proc.
   add_library(attn_utf8proc INTERFACE)
   find_package(PkgConfig QUIET)
   if(PkgConfig_FOUND AND NOT FETCHCONTENT_SOURCE_DIR_UTF8PROC)
@@ -110,7 +111,7 @@ if(ATTN_TEXT)
 endif()
 
 if(ATTN_BUILD_EXAMPLES)
-  # The one without a release to fall back on: libpng needs zlib in turn, and a single example needs either.
+  # Never downloaded: libpng needs zlib in turn, and only two examples need libpng.
   find_package(PNG QUIET)
   # Line editing for chat; without it chat reads plain lines.
   find_package(PkgConfig QUIET)
@@ -120,6 +121,6 @@ if(ATTN_BUILD_EXAMPLES)
 endif()
 
 if(ATTN_BUILD_TESTS)
-  # Drives the tests of pages; without it they are left out.
+  # Runs the tests that are Python scripts, which are skipped without it.
   find_package(Python3 QUIET COMPONENTS Interpreter)
 endif()

@@ -1,4 +1,4 @@
-# What holds for attn's own files and not for its users': build type, warnings, sanitizers.
+# Build type, warnings and sanitizers of attn's own files, not of its users' files.
 #
 # Included after the dependencies: a fetched one is compiled with its own flags.
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -17,10 +17,10 @@ if(ATTN_SANITIZE)
   add_compile_options(-fsanitize=${ATTN_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${ATTN_SANITIZE})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # With sanitizers g++ warns of it where nothing is wrong, in the standard library's own headers too.
+    # With sanitizers, g++ gives false warnings of this kind, even in the standard library's headers.
     add_compile_options(-Wno-maybe-uninitialized)
   else()
-    # Programs and attn::compiled hand each other functions of structs of one layout, each in a namespace of its own.
+    # Programs and attn::compiled pass each other functions on structs of equal layout in different namespaces.
     add_compile_options(-fno-sanitize=function)
   endif()
 endif()

@@ -1,9 +1,8 @@
-# attn_embed_page(TARGET PAGE.html): gives TARGET a header PAGE_page.hpp with the page as
-# pages::PAGE_page, one text that needs no other file: the style sheets and scripts that it links to
-# by <link> and <script src> lines stand in their place.
+# attn_embed_page(TARGET PAGE.html): gives TARGET a header PAGE_page.hpp with the page as pages::PAGE_page, a text that
+# needs no other file: style sheets and scripts of <link> and <script src> lines are inserted in their place.
 #
-# The same file does the work, when the build is configured: as a step of the build Ninja would begin it last, and after it
-# what includes the header. `cmake -DPAGE=... -DHEADER=... -P cmake/embed_page.cmake`.
+# Runs this file as a script when the build is configured, since Ninja might run a build step after compiling the files
+# that include the header: `cmake -DPAGE=... -DHEADER=... -P cmake/embed_page.cmake`.
 if(NOT CMAKE_SCRIPT_MODE_FILE)
   set(attn_embed_page_script ${CMAKE_CURRENT_LIST_FILE})
 
@@ -12,7 +11,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
     cmake_path(GET page STEM name)
     cmake_path(GET page PARENT_PATH folder)
     set(header ${CMAKE_CURRENT_BINARY_DIR}/embedded/${name}_page.hpp)
-    # All that may be linked to: a change of any makes the header again.
+    # A change of any file that a page may link to makes the header again.
     file(GLOB parts CONFIGURE_DEPENDS
       ${folder}/*.css ${folder}/*.js ${PROJECT_SOURCE_DIR}/examples/pages/*.css
       ${PROJECT_SOURCE_DIR}/examples/pages/*.js)
@@ -30,7 +29,7 @@ cmake_path(GET PAGE STEM name)
 cmake_path(GET PAGE PARENT_PATH folder)
 file(READ "${PAGE}" text)
 
-# Puts the file that `line` names by the attribute before `path` in the line's place, between two tags.
+# Replaces each `line` by the file that it names by the attribute before `path`, between two tags.
 macro(inline_links pattern open close)
   while(text MATCHES "${pattern}")
     set(line "${CMAKE_MATCH_0}")
@@ -55,7 +54,7 @@ inline constexpr std::string_view ${name}_page = R\"page(${text})page\";
 
 }  // namespace pages
 ")
-# Written only if it changes, or each configuration would compile the program again.
+# Written only if it changes: otherwise each configuration would compile the program again.
 set(old "")
 if(EXISTS "${HEADER}")
   file(READ "${HEADER}" old)

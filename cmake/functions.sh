@@ -1,9 +1,9 @@
-# Functions of the scripts that install, build and run: progress on standard output, and packages. Sourced from the top of
-# the repository by examples/run.sh, tests/run.sh and both setup.sh.
+# Functions of the scripts that install, build and run: progress messages and packages. Sourced from the top of the
+# repository by examples/run.sh, tests/run.sh and both setup.sh.
 
 step() { echo "==> $*"; }
 
-# busy WHAT COMMAND...: runs a command that may be silent for long, and says every eight seconds that it is still at work.
+# busy WHAT COMMAND...: runs a command that may be silent for long; prints a sign of life every eight seconds.
 busy() {
   what=$1
   shift
@@ -23,8 +23,8 @@ busy() {
   return "$status"
 }
 
-# Configures the build directory $1 with the remaining options. The generator by the variable, not by -G: a directory that
-# is configured already keeps its own.
+# Configures the build directory $1 with the remaining options. Sets the generator by the variable, not by -G: a
+# configured directory then keeps its own.
 configure() {
   directory=$1
   shift
@@ -34,8 +34,8 @@ configure() {
 
 missing=''
 
-# need PACKAGE COMMAND...: the package is missing unless the command succeeds. It looks for what the package brings (a
-# program, a header), so that one installed in another way counts too.
+# need PACKAGE COMMAND...: the package is missing unless the command succeeds. The command looks for what the package
+# installs (a program, a header), which may also have been installed in another way.
 need() {
   package=$1
   shift
@@ -47,7 +47,7 @@ header() {
   printf '#if !__has_include(<%s>)\n#error missing\n#endif\n' "$1" | c++ -E -I/usr/include/eigen3 -x c++ -
 }
 
-# What the examples are compiled with, and what downloads their models.
+# Packages to compile the examples and to download their models.
 need_for_examples() {
   need g++ program g++
   need cmake program cmake
@@ -63,15 +63,15 @@ need_for_examples() {
   need python3-pip python3 -m pip --version
 }
 
-# Runs apt-get, whose words go to the file $log. Lock::Timeout: another apt may be at work, as on a machine that has just
+# Runs apt-get, whose messages go to the file $log. Lock::Timeout waits for another apt, as on a machine that has just
 # started.
 apt() {
   $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o DPkg::Lock::Timeout=300 \
     -o Acquire::Retries=3 -o Dpkg::Use-Pty=0 "$@" >"$log" 2>&1 </dev/null
 }
 
-# Installs $missing by apt and says so; says nothing if it is empty. Without apt-get, or the right to use it, prints the list
-# and returns.
+# Installs $missing by apt and prints a message; prints nothing if it is empty. Without apt-get, or the right to use it,
+# prints the list and returns.
 install_missing() {
   [ -n "$missing" ] || return 0
   if ! command -v apt-get >/dev/null 2>&1; then
@@ -90,11 +90,11 @@ install_missing() {
   echo "setup: installing$missing"
   log=$(mktemp) || return 1
   trap 'rm -f "$log"' EXIT
-  # A list that could not be refreshed may still do.
+  # An old list of packages may be enough.
   busy 'refreshing the list of packages' apt update || echo "setup: apt-get update failed: $(tail -n 1 "$log")"
   # shellcheck disable=SC2086  # a list of words
   if ! busy installing apt install --no-install-recommends $missing; then
-    # One by one, so that a name which this release does not have costs only itself.
+    # One by one, so that one unknown name does not prevent the installation of the others.
     for package in $missing; do
       busy "installing $package" apt install --no-install-recommends "$package" ||
         echo "setup: could not install $package: $(grep '^E:' "$log" | head -n 1)"

@@ -1,5 +1,5 @@
-# The installed package: headers, CMake package `attn` with the components `io`, `text` and `mpi`,
-# pkg-config files; where asked for, the compiled kernels.
+# The installed package: headers, CMake package `attn` with the components `io`, `text` and `mpi`, pkg-config files and,
+# with ATTN_INSTALL_COMPILED, the compiled kernels.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -9,7 +9,7 @@ set(attn_pkgconfig_dir ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 install(TARGETS attn EXPORT attnTargets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT attnTargets NAMESPACE attn:: DESTINATION ${attn_package_dir})
 
-# Export sets of their own: who uses attn::attn alone needs no JSON parser, and who installs it no compiler.
+# Separate export sets: a user of attn::attn needs no JSON parser, and installing it needs no compiler.
 if(ATTN_IO)
   install(TARGETS attn_io EXPORT attnIoTargets)
   install(EXPORT attnIoTargets NAMESPACE attn:: DESTINATION ${attn_package_dir})
@@ -39,7 +39,7 @@ endif()
 configure_package_config_file(cmake/attnConfig.cmake.in ${PROJECT_BINARY_DIR}/attnConfig.cmake
   INSTALL_DESTINATION ${attn_package_dir}
   NO_SET_AND_CHECK_MACRO NO_CHECK_REQUIRED_COMPONENTS_MACRO)
-# Before 1.0 a minor version may change the interface. Headers are of no architecture; a library is.
+# Before 1.0 a minor version may change the interface. Headers do not depend on the architecture; the library does.
 if(ATTN_INSTALL_COMPILED)
   set(attn_arch "")
 else()
@@ -52,8 +52,8 @@ install(FILES ${PROJECT_BINARY_DIR}/attnConfig.cmake ${PROJECT_BINARY_DIR}/attnC
 
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/licenses/attn)
 
-# pkg-config knows where attn.pc lies; the prefix is written relative to that, so that the tree may be moved. Directories
-# that are absolute do not move.
+# The prefix is relative to attn.pc, whose place pkg-config knows, so that the tree may be moved. Absolute directories
+# do not move.
 if(IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR})
   set(attn_pc_prefix ${CMAKE_INSTALL_PREFIX})
 else()
@@ -64,7 +64,7 @@ else()
 endif()
 foreach(kind INCLUDEDIR LIBDIR)
   set(attn_pc_${kind} "\${prefix}")
-  cmake_path(APPEND attn_pc_${kind} "${CMAKE_INSTALL_${kind}}")  # which replaces the prefix where it is absolute
+  cmake_path(APPEND attn_pc_${kind} "${CMAKE_INSTALL_${kind}}")  # replaces the prefix if it is absolute
 endforeach()
 set(attn_pc_pin "")
 if(ATTN_PIN_ISA)
@@ -79,7 +79,7 @@ foreach(name IN LISTS attn_pc_files)
   install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${attn_pkgconfig_dir})
 endforeach()
 
-# `cpack --config CPackConfig.cmake -G DEB` in the build directory makes a Debian package of the same files.
+# `cpack --config CPackConfig.cmake -G DEB` in the build directory makes a Debian package with the same files.
 if(PROJECT_IS_TOP_LEVEL)
   set(CPACK_GENERATOR DEB)
   set(CPACK_PACKAGE_NAME libattn-dev)

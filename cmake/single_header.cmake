@@ -1,5 +1,5 @@
-# The target single_header, which writes attn_single.hpp into the build folder; with ATTN_SINGLE_HEADER, tests that include
-# attn's headers by their names get that file.
+# The target single_header writes attn_single.hpp into the build folder. With ATTN_SINGLE_HEADER, tests that include
+# attn's headers by name get that file.
 set(attn_single_header ${PROJECT_BINARY_DIR}/attn_single.hpp)
 set(attn_single_header_forwards ${PROJECT_BINARY_DIR}/single_header)
 set(attn_single_header_command

@@ -2,12 +2,12 @@
 
 usage: single_header.py INCLUDE_DIR OUTPUT VERSION [FORWARDS]
 
-Headers follow one another in the order of their first inclusion. The table of targets and kernel text, which
-are included once per use and target, are repeated, from the second time on without comments: a file that
-included itself for each of them takes 1.5 times as long to compile.
+Headers come in the order of their first inclusion. The table of targets and kernel text, which are included once
+per use and target, are repeated, from the second time on without comments: a file that includes itself instead
+takes 1.5 times as long to compile.
 
-FORWARDS, if given, becomes a folder with a header of each name, which includes the one file: programs and
-tests that include attn's own names can be compiled with it.
+FORWARDS, if given, becomes a folder with a header for each name, which includes the one file: programs and tests
+that include attn's headers by name can be compiled with it.
 """
 import hashlib
 import pathlib
@@ -38,7 +38,7 @@ class SingleHeader:
         self.macros = {}  # those that name files or say which targets have a text, as the preprocessor has them
 
     def lines(self, name):
-        """The lines of a file, what it includes of attn's in the place of the lines that include it."""
+        """The lines of a file, with attn's includes replaced by the lines of the included files."""
         path = self.include_dir / name
         if not path.is_file():
             sys.exit(f"single_header.py: {path}: there is no such header")
@@ -56,7 +56,7 @@ class SingleHeader:
                 if text := self.text_of(named[1]):
                     yield from self.lines(text)
                 continue
-            if (defined := DEFINE.match(line)) and not name.endswith("/target_row.inc"):  # which fills in what rows left out
+            if (defined := DEFINE.match(line)) and not name.endswith("/target_row.inc"):  # fills in defaults of rows
                 self.macros[defined[1]] = defined[2]
                 if defined[2]:  # the name of a file that the program does not have
                     line = line.replace(f'"{defined[2]}"', "1").rstrip()
@@ -65,7 +65,7 @@ class SingleHeader:
             yield line
 
     def text_of(self, macro):
-        """The file that `#include macro` means here; None where the row of targets.inc has no such text."""
+        """The file that `#include macro` includes here; None if the row of targets.inc has no such text."""
         extends = "ATTN_TARGET_BASE" in self.macros
         if macro == "ATTN_KERNEL_TEXT" and extends and "ATTN_KERNEL_TEXT_EXTENDED" not in self.macros:
             return None

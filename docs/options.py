@@ -1,6 +1,6 @@
 """docs/options.md lists every struct of options, in the order of declaration: options.py [--check]
 
-The tables below the page's marker are made from the headers. --check writes nothing, and fails where the page is stale.
+Makes the tables below the page's marker from the headers. --check writes nothing, and fails if the page is stale.
 """
 import pathlib
 import re
@@ -43,9 +43,9 @@ class Field:
 
 
 def fields_of(body, where):
-    """Fields with their comments; functions, nested types and what they hold are left out."""
+    """Fields with their comments; leaves out functions and nested types with their members."""
     fields, before, code, depth, is_function = [], [], "", 0, False
-    behind = None  # the field that a comment behind it goes on for
+    behind = None  # the field that a trailing comment continues on the next line
     for match in TOKEN.finditer(body):
         after_comment, front_comment, text = match.groups()
         if after_comment is not None or front_comment is not None:

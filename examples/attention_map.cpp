@@ -1,5 +1,6 @@
-// Attention map: what every head of all-MiniLM-L6-v2, or of a language model, looks at in a text, as a page to explore,
-// a picture and numbers; and which tokens its mask lets each token see.
+// attention_map: shows what each head of all-MiniLM-L6-v2 or of a language model attends to in a
+// text, as an interactive page, a picture and numbers; or which tokens a language model's masks
+// keep.
 //
 //   sh examples/fetch_model.sh        (once)
 //   attention_map --out map.html --png map.png --json map.json "The cat sat down because it was tired."
@@ -44,9 +45,9 @@ struct Options {
   std::vector<std::string> ignore_keys;
 };
 
-// Weights in the encoding of the page: multiples of 1e-5 in base-64 digits, one, two or three for
-// small numbers and four for the rest. Most weights of a long text are small: at 256 tokens a map
-// takes half the size of three digits for each. pages/weights.js decodes them.
+// The page's encoding of weights: multiples of 1e-5 in base-64 digits, one to three for small
+// numbers and four for the rest. Most weights of a long text are small: a map of 256 tokens takes
+// half the size of three digits for each weight. pages/weights.js decodes them.
 std::string packed(const attn::Tensor4<float>& weights) {
   static constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -54,7 +55,7 @@ std::string packed(const attn::Tensor4<float>& weights) {
   digits.reserve(2 * static_cast<std::size_t>(weights.size()));
   for (const float weight : std::span(weights.data(), static_cast<std::size_t>(weights.size()))) {
     auto value = static_cast<unsigned>(std::lround(std::clamp(weight, 0.0F, 1.0F) * 1e5F));
-    // The first digit tells how many follow: 0 to 31 none, to 59 one, to 62 two, 63 three.
+    // The first digit tells how many digits follow: 0 to 31 none, to 59 one, to 62 two, 63 three.
     unsigned first = 0, following = 0;
     if (value < 32) {
       first = value;
@@ -117,7 +118,7 @@ std::string json(const examples::AttentionMap& map) {
     }
     layers.push_back(std::move(heads));
   }
-  // A token may be a part of a character only.
+  // A token may be an incomplete character.
   return examples::printable(Json{{"tokens", map.tokens}, {"weights", std::move(layers)}}.dump(
              -1, ' ', false, Json::error_handler_t::replace)) +
          '\n';
@@ -143,8 +144,8 @@ std::string mask_pictures(const examples::AttentionMap& map) {
   return text;
 }
 
-// Writes to standard output for "-". Messages go to standard error, so that standard output holds
-// only the bytes.
+// Writes to a file, or to standard output for "-", which then holds nothing else: messages go to
+// standard error.
 void save(const std::string& path, const std::string& bytes) {
   if (path == "-") {
     std::cout.write(bytes.data(), static_cast<std::streamsize>(bytes.size())).flush();
@@ -156,7 +157,7 @@ void save(const std::string& path, const std::string& bytes) {
   std::cerr << examples::printable(path) << ": " << examples::counted(bytes.size(), "byte") << '\n';
 }
 
-// Whether two outputs are the same file, however they are spelled.
+// Whether two outputs are the same file, under any spelling.
 bool same(const std::optional<std::string>& a, const std::optional<std::string>& b) {
   if (!a || !b) return false;
   std::error_code error;

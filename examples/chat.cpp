@@ -112,7 +112,7 @@ void print(const examples::Json& json) {
   std::cout << json.dump(-1, ' ', false, examples::Json::error_handler_t::replace) << '\n';
 }
 
-// Output of the model cannot move the terminal's cursor, change its colours or reverse lines.
+// Escapes what would move the terminal's cursor, change its colours or reverse lines.
 std::string on_terminal(std::string_view text) {
   std::string result;
   while (!text.empty()) {
@@ -153,7 +153,7 @@ class Chat {
     return attn::score_text(model_, ids, attention().execution);
   }
 
-  // Answers a message of the user, or continues a text, and passes each piece of it to `say`.
+  // Answers a message of the user or continues a text; passes each piece of the result to `say`.
   attn::GeneratedText answer(const std::string& text, std::function<bool(std::string_view)> say) {
     if (options_.raw) {
       ids_ = model_.encode_raw(text);
@@ -161,7 +161,7 @@ class Chat {
       if (ids_.empty()) throw UsageError("an empty text cannot be continued");
     } else {
       messages_.push_back({"user", text});
-      // After an answer the conversation continues from its own tokens.
+      // After an answer, the conversation continues from its own tokens.
       const auto rest = messages_.size() > 2 && !ids_.empty()
                             ? model_.chat_template().render_after(messages_, messages_.size() - 2)
                             : std::nullopt;
@@ -169,7 +169,7 @@ class Chat {
         for (const index_t id : model_.tokenizer().encode(*rest)) ids_.push_back(id);
       } else {
         std::vector<index_t> ids = model_.encode_chat(messages_);
-        // The tokens that the session has processed stay.
+        // Keeps the tokens that the session has processed.
         const auto same = std::mismatch(ids_.begin(), ids_.end(), ids.begin(), ids.end() - 1).first;
         session_.truncate_to(std::min<index_t>(session_.length(), same - ids_.begin()));
         ids_ = std::move(ids);
@@ -216,7 +216,7 @@ class Chat {
     drafted = result.drafted;
     accepted = result.accepted;
     ids_ = result.context;
-    if (model_.is_end(ids_.back())) ids_.pop_back();  // the template writes it
+    if (model_.is_end(ids_.back())) ids_.pop_back();  // the template adds it
     if (!options_.raw) messages_.push_back({"assistant", result.text});
     return result;
   }
@@ -252,23 +252,22 @@ class Chat {
             .activations = examples::kActivations.at(options.precision),
             .ignore_keys = options.ignore_keys};
   }
-  // The first text starts with tokens of an earlier run: those that it saved are not computed
-  // again.
+  // The first text may begin with tokens that an earlier run saved: these are not prefilled again.
   void read_prompt_cache() {
     if (!options_.prompt_cache || session_.length() > 0 ||
         !std::filesystem::exists(*options_.prompt_cache)) {
       return;
     }
-    // Without the file all tokens are prefilled at once. 13 or more tokens take the tiled path,
-    // however many precede them; fewer may take the decode path, whose sums round differently: the
-    // answer would differ.
+    // Without the file, all tokens are prefilled at once. 13 or more tokens take the tiled path,
+    // however many precede them; fewer may take the decode path, whose sums round differently and
+    // could change the answer.
     const index_t left = std::min<index_t>(std::ssize(ids_), 13);
     const std::vector<index_t> seen = attn::load_session(*options_.prompt_cache, session_);
     const auto same =
         std::mismatch(seen.begin(), seen.end(), ids_.begin(), ids_.end() - left).first;
     session_.truncate_to(same - seen.begin());
   }
-  // Only for the first text: answers are not prefilled in one step.
+  // Saves the first text only: answers are not prefilled in one step.
   void write_prompt_cache() {
     if (!options_.prompt_cache || cache_is_written_) return;
     attn::save_session(*options_.prompt_cache, session_, ids_);
@@ -339,7 +338,7 @@ bool say(std::string_view piece) {
   return !examples::Interrupt::came();
 }
 
-// A conversation that ends when its context is full.
+// Error text of a conversation that ends because its context is full.
 constexpr const char* kFull = "the context is full (--ctx; with --keep it goes on)";
 
 void print_answer(Chat& chat, const Options& options) {
@@ -381,7 +380,7 @@ void converse(Chat& chat, const Options& options) {
   if (editor.on_terminal()) std::cout << '\n';
 }
 
-// On standard error, like all of --stats.
+// Prints to standard error, like all of --stats.
 void print_loading(double seconds) {
   std::cerr << std::fixed << std::setprecision(2) << "ready in " << seconds << " s";
   if (const auto memory = examples::memory_use()) {
@@ -396,7 +395,7 @@ void run(const Options& options) {
   const Clock::time_point start = Clock::now();
   Chat chat(options);
   if (options.stats) print_loading(seconds_since(start));
-  if (!options.raw && !options.score) chat.model().chat_template();  // known before a word is typed
+  if (!options.raw && !options.score) chat.model().chat_template();  // throws if it has none
   if (options.score) {
     print_score(chat, options);
   } else if (options.prompt || options.file) {

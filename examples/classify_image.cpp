@@ -1,4 +1,5 @@
-// Classify image: what a vision transformer from a Hugging Face folder takes PNG files for, and where it looked.
+// classify_image: classifies PNG files with a vision transformer from a Hugging Face folder, and
+// shows where it looks.
 //
 //   classify_image --model vit-base-patch16-224 cat.png      (config.json, model.safetensors)
 //   classify_image cat.png                                   (random weights, to see the program at work)
@@ -45,7 +46,7 @@ nlohmann::json read_json(const std::filesystem::path& path) {
   return json;
 }
 
-// A list of three numbers, or one number for all three.
+// Reads a list of three numbers, or one number for all three.
 void read_channels(const nlohmann::json& json, const char* key, std::array<double, 3>& channels) {
   if (!json.contains(key)) return;
   const nlohmann::json& value = json[key];
@@ -104,8 +105,8 @@ Classifier of_random_weights() {
   return result;
 }
 
-// The share of attention that each patch gets from the class token, in the last layer; the darkest
-// has the most.
+// Prints the share of attention that each patch gets from the class token in the last layer; the
+// darkest patch has the most.
 void print_map(const attn::Tensor3<float>& weights, index_t rows, index_t columns) {
   constexpr std::string_view kShades = " .:-=+*#%@";
   float most = 0;
@@ -155,8 +156,7 @@ void run(const Options& options) {
   std::vector<examples::Pixels> images;  // load all of them before printing anything
   for (const std::string& path : options.images) images.push_back(examples::read_png(path));
   if (is_random) {
-    std::cout
-        << "No --model is given: the weights are random, and what is said below means nothing.\n";
+    std::cout << "No --model is given: the weights are random, and the results mean nothing.\n";
   }
   for (std::size_t n = 0; n < images.size(); ++n) {
     std::cout << '\n';

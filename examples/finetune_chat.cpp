@@ -1,11 +1,12 @@
-// FinetuneChat: SmolLM2 learns to answer as a help centre does; what it says before and after.
+// finetune_chat: trains SmolLM2 to answer like a help centre, and prints its answers before and
+// after.
 //
 //   sh examples/fetch_llm.sh          (once)
 //   finetune_chat
 //
-// Adapters of rank 8 (LoRA) are trained on pairs of question and answer, on the tokens of the
-// answers alone; the model itself stays as it is. Of each answer one way to ask is held out. The
-// adapters go into a file of 10 MB by PEFT's names, from which --load takes them.
+// Trains adapters of rank 8 (LoRA) on pairs of question and answer; the loss counts the tokens of
+// the answers only, and the weights of the model do not change. One question of each answer is held
+// out. --save writes the adapters under PEFT's names to a file of 10 MB, which --load reads.
 
 #include <algorithm>
 #include <chrono>
@@ -119,8 +120,8 @@ class Tuning {
  private:
   static constexpr const char* kPrefix = "base_model.model.";
 
-  // Rows of question and answer, padded at the end; each token predicts the next, and those before
-  // the answer and after it do not count.
+  // Rows of question and answer, padded at the end. Each token predicts the next one; tokens before
+  // and after the answer do not count.
   double forward(const std::vector<Pair>& pairs, bool wants_gradient) {
     constexpr index_t kIgnored = -100;
     std::vector<std::vector<index_t>> rows;

@@ -1,12 +1,12 @@
-// FinetuneSearch: all-MiniLM-L6-v2 learns which line of a help centre answers a question; prints
-// how unseen lines are found before and after.
+// finetune_search: trains all-MiniLM-L6-v2 to find the line of a help centre that answers a
+// question; prints the ranks of held-out lines before and after.
 //
 //   sh examples/fetch_model.sh        (once)
 //   finetune_search
 //
-// Adapters of rank 8 (LoRA) are trained on pairs of question and line by an in-batch contrastive
-// loss: each question should be nearer to its own line than to the lines of the others. The lines
-// of the final evaluation are in no training pair.
+// Trains adapters of rank 8 (LoRA) on pairs of question and line with an in-batch contrastive loss:
+// each question should be nearer to its own line than to the lines of the others. The held-out
+// lines are in no training pair.
 
 #include <algorithm>
 #include <chrono>
@@ -141,8 +141,8 @@ class Tuning {
   }
 
  private:
-  // The loss of the first half of the lines against the second, each embedded by the mean of its
-  // tokens. The lines are packed one after another in one row of tokens.
+  // The loss of the first half of the lines (questions) against the second half, each embedded by
+  // the mean of its tokens. All lines are packed in one row of tokens.
   double add_gradients(const std::vector<std::string>& lines) {
     const index_t count = std::ssize(lines), half = count / 2, dim = model_.bert().hidden_size();
     std::vector<std::int32_t> tokens;
@@ -159,7 +159,7 @@ class Tuning {
     attn::Tensor3<float> hidden({1, ids.size(), dim});
     attn::forward(model_.bert(), ids, hidden, saved_, options);
     attn::Tensor2<float> means({count, dim}), d_means(means.shape());
-    // Calls f(line, token, share of the line that a token is).
+    // Calls f(line, token, weight of the token in the mean of its line).
     const auto for_each_token = [&](auto f) {
       for (index_t b = 0; b < count; ++b) {
         const float share = 1 / static_cast<float>(ends(b + 1) - ends(b));

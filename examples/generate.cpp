@@ -1,6 +1,5 @@
-// Generate: an untrained GPT completes a rhyme that it has never seen, because two of its attention
-// layers do what trained ones learn: look up what followed the last words when they occurred
-// before.
+// generate: an untrained GPT completes a rhyme that it has never seen. Two of its attention layers
+// look up what followed the last words earlier in the text, as trained ones do.
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -69,13 +68,12 @@ class Vocabulary {
   std::vector<std::string> words_;
 };
 
-// A token is a vector of context + 1 slots of one element per word: 1 for the word itself in slot
-// 0, and for the word d tokens before it in slot d. The first layer's head d - 1 copies it there:
-// its relative position bias makes all other tokens invisible. One head of the second layer
-// compares: its query is "the last words are these", the key of a token "the words before me were
-// those", the value the token. The result goes to slot 0, which tied weights read as logits. Such
-// pairs of layers form in training: Olsson et al., "In-context learning and induction heads"
-// (2022).
+// A token is a vector of context + 1 slots of one element per word: slot 0 holds the word itself,
+// slot d the word d tokens before it. Head d - 1 of the first layer copies that word: its relative
+// position bias masks out all other tokens. One head of the second layer compares the last words
+// (the query) with the words before each token (the keys) and returns that token (the value). The
+// result goes to slot 0, which tied weights read as logits. Such pairs of layers form in training:
+// Olsson et al., "In-context learning and induction heads" (2022).
 struct InductionGpt {
   InductionGpt(index_t vocab_size, index_t context)
       : bias({context + 1, 2 * context + 3}), model(options(vocab_size, context)) {
@@ -88,7 +86,7 @@ struct InductionGpt {
     }
     auto& first = model.blocks.layers[0];
     auto& second = model.blocks.layers[1];
-    // A norm divides by the root mean square, which is known: a slot in use holds one 1.
+    // A norm divides by the root mean square, which is known: a used slot holds one 1.
     const auto dim = static_cast<float>((context + 1) * V);
     first.norm1.weight.fill(std::sqrt(1 / dim));
     second.norm1.weight.fill(std::sqrt(static_cast<float>(context + 1) / dim));
@@ -102,8 +100,8 @@ struct InductionGpt {
             5 * std::exp2(static_cast<float>(context - d));
         second.self_attn.k_weight()(slot_before, slot) = 1;
       }
-      // Logits are 60 times the share of a word among those that followed: other words have no
-      // chance.
+      // Logits are 60 times the share of a word among the words that followed: other words have
+      // probability 0.
       second.self_attn.out_proj().weight(x, context * V + x) = 60;
     }
   }
@@ -138,7 +136,7 @@ int run() {
   const Vocabulary words(rhyme(11));
   const index_t stop = words.id(".");
 
-  // Three words of context: the next verse, all pieces of which occur in the text.
+  // Three words of context give the next verse, since all of its pieces occur in the text.
   const std::string start = "This is the farmer sowing his corn that kept the cock";
   const InductionGpt three(words.size(), 3);
   attn::GptSession<float> session(three.model, 1, 1000, three.call());
@@ -149,7 +147,7 @@ int run() {
   std::printf("%s ..%s\n(%s)\n\n", start.c_str(), words.text(verse[0]).c_str(),
               is_right ? "as it is told" : "not as it is told");
 
-  // One word of context, and sampling where the text continued in several ways: new verses.
+  // One word of context, and sampling where the text continues in several ways, give new verses.
   const InductionGpt one(words.size(), 1);
   constexpr index_t kRows = 4;
   attn::GptSession<float> sampled(one.model, kRows, 1000, one.call());
@@ -160,7 +158,7 @@ int run() {
                       .sampling = attn::SamplingOptions{.temperature = 3, .top_k = 8, .seed = 1}});
   for (const auto& row : verses) std::printf("This is%s\n", words.text(row).c_str());
 
-  // The most likely of these, and their probabilities.
+  // The most likely continuations and their probabilities.
   attn::GptSession<float> beams(one.model, kRows, 1000, one.call());
   const auto found = attn::beam_search(
       beams, words.encode(rhyme(10) + "This is", 1),

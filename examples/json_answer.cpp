@@ -1,4 +1,4 @@
-// json_answer: a language model fills in a given shape of JSON and cannot write anything else.
+// json_answer: a language model fills in a given JSON shape and cannot write anything else.
 #include <iostream>
 #include <string>
 #include <vector>

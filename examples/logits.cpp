@@ -1,4 +1,4 @@
-// Logits: the shortest program that shows what a Hugging Face folder computes.
+// logits: prints what the model in a Hugging Face folder computes.
 //
 //   logits tests/data/pretrained/qwen3 --ids 5,7,9 --tokens 5     (a Qwen3 of two layers)
 //   logits vit-base-patch16-224 --pixels cat.npy --json           (channels, height, width)
@@ -40,7 +40,7 @@ attn::TensorView2<const index_t> row_of(const std::vector<index_t>& ids) {
   return {ids.data(), {1, std::ssize(ids)}};
 }
 
-// The numbers of one position of x (1, seq, n).
+// The numbers at one position of x (1, seq, n).
 Json numbers(const attn::Tensor3<float>& x, index_t position) {
   Json result = Json::array();
   for (index_t i = 0; i < x.extent(2); ++i) result.push_back(x(0, position, i));
@@ -78,7 +78,7 @@ void add_translation(const Options& o, Json& result) {
   result["generated"] = generated(session, o.decoder_ids, *o.tokens);
 }
 
-// An array of Rank axes from one without the first axis, the batch, or with a batch of one.
+// An array with Rank axes, from one that may lack the batch axis, or has a batch of one.
 template <int Rank>
 attn::Tensor<float, Rank> read_one(const std::string& path, const std::string& what) {
   const attn::NpyArray array(path);
@@ -103,7 +103,7 @@ void add_picture(const Options& o, Json& result) {
   result["logits"] = last(attn::Tensor3<float>(model.classify(pixels).view().unsqueeze(0)));
 }
 
-// The picture's and the text's vector, and their similarity.
+// Adds the vectors of picture and text, and their similarity.
 void add_comparison(const Options& o, Json& result) {
   const auto pixels = read_one<4>(*o.pixels, "picture (channels, height, width)");
   const auto model = attn::load_pretrained<attn::Clip<float>>(o.folder);

@@ -1,5 +1,5 @@
-// Models: prints what a Hugging Face folder of a language model contains, how it becomes a Gpt, and
-// the model's next tokens.
+// models: prints the contents of a language model's Hugging Face folder, its options as a Gpt, and
+// its next tokens.
 //
 //   models tests/data/pretrained/llama       (a Llama of two layers, written by transformers)
 
@@ -78,7 +78,7 @@ void print_options(const attn::ConfigFile& config, const attn::GptOptions& o) {
 }
 
 void print_parameters(const attn::Gpt<float>& model) {
-  std::cout << "\n3. The model's parameters, of the first layer and around all\n";
+  std::cout << "\n3. The parameters of the first layer, and those outside of layers\n";
   model.visit_parameters([&](std::string_view name, const auto& x) {
     const bool is_of_others = name.find(".layers.") != std::string_view::npos &&
                               name.find(".layers.0.") == std::string_view::npos;

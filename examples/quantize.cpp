@@ -69,8 +69,8 @@ void run(const Options& options) {
   for (const auto& [key, value] : file.metadata()) metadata.set(key, value);
   metadata.set("general.file_type", file_type(*type));
   metadata.set("general.quantization_version", std::uint32_t{2});
-  // Vectors, such as the weights of norms, stay unchanged, and so do matrices whose rows are not
-  // whole blocks.
+  // Vectors, such as the weights of norms, and matrices whose rows are not whole blocks stay
+  // unchanged.
   std::vector<attn::NamedGgufTensor> tensors;
   std::vector<std::vector<std::byte>> made;
   made.reserve(file.names().size());

@@ -1,4 +1,4 @@
-// Quickstart: causal attention over six words; prints the attention weights.
+// quickstart: causal attention over six words; prints the attention weights.
 #include <cstdio>
 
 #include <attn/attn.hpp>

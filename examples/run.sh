@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing, compiles five examples and runs them, or all examples: see --help. From any directory.
+# Installs missing packages, compiles five examples, or all of them (see --help), and runs them. From any directory.
 #
 # ATTN_BUILD_DIR names the build directory (default: build; from the top of the repository).
 set -eu
@@ -46,7 +46,7 @@ else
 fi
 
 step "Compiling attn::compiled, which all examples share, and $programs"
-# A line for each file, in a terminal too: there Ninja would write over the lines of busy().
+# Prints a line for each file, on a terminal too: otherwise Ninja would overwrite the lines of busy().
 # shellcheck disable=SC2086  # a list of words
 busy compiling env TERM=dumb NINJA_STATUS='    after %e s, %f of %t done: ' \
   cmake --build "$build" --parallel "$jobs" --target $programs
@@ -69,11 +69,11 @@ step 'semantic_search --file examples/data/help_center.txt "How do I get my mone
 sentence='The cat did not cross the street because it was too tired.'
 step "attention_map --out $build/attention_map.html --png $build/attention_map.png \"$sentence\""
 "$build/examples/attention_map" --out "$build/attention_map.html" --png "$build/attention_map.png" "$sentence"
-echo "Open $build/attention_map.html in a browser: every head, and where each token looks."
+echo "Open $build/attention_map.html in a browser: the attention weights of every head."
 
 step "chat: two questions to a language model of 135 million weights, in 8 bits"
 printf '%s\n' 'What is gravity?' 'Why is the sky blue?' | "$build/examples/chat" --stats --tokens 80
-echo "Without input, \`$build/examples/chat\` is a conversation."
+echo "Run \`$build/examples/chat\` for a conversation."
 
 if [ "${1-}" != all ]; then
   step "Done. \`sh examples/run.sh all\` runs the other examples too."
@@ -113,4 +113,4 @@ busy downloading sh examples/fetch_plays.sh
 
 step "train_gpt --seconds 20 --out $build/train_gpt.html"
 busy training "$build/examples/train_gpt" --seconds 20 --out "$build/train_gpt.html"
-echo "Open $build/train_gpt.html in a browser: the loss, and what the model wrote on the way."
+echo "Open $build/train_gpt.html in a browser: the losses, and samples of the training run."

@@ -1,5 +1,5 @@
-// Semantic search: finds the lines of a text that are nearest in meaning to a query, by their
-// embeddings: those of all-MiniLM-L6-v2, or of another model in a sentence-transformers folder.
+// semantic_search: finds the lines of a text that are nearest in meaning to a query, by the
+// embeddings of all-MiniLM-L6-v2 or of another sentence-transformers folder.
 //
 //   sh examples/fetch_model.sh        (once)
 //   semantic_search --file examples/data/help_center.txt "How do I get my money back?"
@@ -52,7 +52,7 @@ struct Hit {
 using examples::UsageError;
 using Encoder = attn::SentenceEncoder<float>;
 
-// The first of these prompts that the model has; if none, the model's default.
+// The first of these prompts that the model has, or the model's default.
 std::string_view prompt_of(const Encoder& model, std::initializer_list<std::string_view> names) {
   for (const std::string_view name : names) {
     if (model.options().prompts.contains(std::string(name))) return name;
@@ -60,15 +60,15 @@ std::string_view prompt_of(const Encoder& model, std::initializer_list<std::stri
   return {};
 }
 
-// The lines of a stream. Each ends at '\n', and a last one without it counts too. A '\r' before the
-// '\n' belongs to the line end, as in files from Windows, not to the text.
+// The lines of a stream. A line ends at '\n' or at the end of the stream. A '\r' before '\n', as in
+// files from Windows, is part of the line end.
 std::vector<std::string> read_lines(std::istream& in, const std::string& name) {
   std::vector<std::string> lines;
   for (std::string line; std::getline(in, line);) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
     lines.push_back(std::move(line));
   }
-  // The C stream reports a failed read, which std::cin treats as an end.
+  // The C stream reports a failed read, which std::cin treats as the end of input.
   if (in.bad() || (&in == &std::cin && std::ferror(stdin) != 0)) {
     throw UsageError("cannot read " + name);
   }
@@ -94,12 +94,11 @@ std::string bar(double share) {
   return result;
 }
 
-// Number of lines embedded at a time: memory does not grow with the text, and the progress bar
-// advances.
+// Number of lines per batch: limits memory for long texts, and lets the progress bar advance.
 constexpr std::size_t kLinesAtOnce = 512;
 
-// Progress on standard error: on a terminal a bar, and at the end the speed; with text output, the
-// speed also without a terminal.
+// Progress on standard error: a bar on a terminal, and the speed at the end; with text output, also
+// without a terminal.
 class Progress {
  public:
   Progress(std::size_t total, bool for_people)
@@ -135,8 +134,8 @@ class Progress {
   Clock::time_point start_;
 };
 
-// Calls f(first, embeddings) for one batch of lines after another, in order. Reports how many lines
-// were truncated.
+// Calls f(first, embeddings) for one batch of lines after another. Reports how many lines were
+// truncated.
 template <class F>
 void for_each_run(const Encoder& model, std::span<const std::string> lines, bool for_people,
                   F&& f) {
@@ -173,7 +172,7 @@ void print_embeddings(const Encoder& model, const std::vector<std::string>& line
   });
 }
 
-// The `top` best lines, best first; of equal ones the earlier.
+// The `top` best lines, best first; the earlier line comes first if scores are equal.
 std::vector<Hit> search(const Encoder& model, const std::vector<std::string>& lines,
                         const std::string& query, std::size_t top, bool for_people) {
   const attn::Tensor2<float> wanted = model.encode(

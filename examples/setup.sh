@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs what the examples need and this machine lacks, by apt; says what, and nothing if all is there.
+# Installs the packages that the examples need and this machine lacks, by apt, and lists them; prints nothing if all are
+# there.
 set -u
 
 cd "$(dirname "$0")/.." || exit 1

@@ -1,4 +1,5 @@
-// TrainGpt: a small GPT learns to write like Shakespeare, character by character; a checkpoint, samples and a page of losses.
+// train_gpt: trains a small GPT on the characters of Shakespeare's plays; writes a checkpoint,
+// samples and a page of losses.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -19,7 +20,7 @@ namespace {
 
 using attn::index_t;
 
-constexpr std::size_t kWrittenBytes = 10'000'000;  // of a checkpoint, and more than for a page
+constexpr std::size_t kWrittenBytes = 10'000'000;  // at least the size of a checkpoint or a page
 
 struct Options {
   index_t steps = 2200, batch = 12, context = 64;
@@ -53,8 +54,8 @@ class Training {
   attn::Adam<float>& optimizer() { return adam_; }
   attn::Gpt<float>& model() { return model_; }
 
-  // The loss of one step. Batches depend on the step's number, so that a resumed run draws the
-  // same.
+  // Trains one step and returns its loss. The batch depends on the step's number only, so that a
+  // resumed run draws the same batches.
   double step(index_t n) {
     std::mt19937_64 random(static_cast<std::uint64_t>(n));
     const index_t room = trained_ - options_.context - 1;

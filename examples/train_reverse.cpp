@@ -1,4 +1,5 @@
-// TrainReverse: the Transformer of "Attention Is All You Need" learns to reverse sequences that it has not seen.
+// train_reverse: trains the Transformer of "Attention Is All You Need" to reverse sequences that it
+// has not seen.
 #include <chrono>
 #include <iomanip>
 #include <iostream>
@@ -35,8 +36,8 @@ struct Examples {
   }
 };
 
-// How many of `examples` the model reverses without an error, with the most likely symbol at each
-// position.
+// Counts the `examples` that the model reverses without an error, taking the most likely symbol at
+// each position.
 index_t count_exact(const attn::Seq2SeqTransformer<float>& model, const Examples& examples) {
   const index_t rows = examples.src.extent(0);
   const index_t dim = model.options().transformer.layer.d_model;

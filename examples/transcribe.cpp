@@ -1,4 +1,4 @@
-// Transcribe: the text of speech, with its times, by Whisper.
+// transcribe: prints the text of speech and its times, by a Whisper model.
 //
 //   ffmpeg -i speech.mp3 -ar 16000 -c:a pcm_s16le speech.wav
 //   transcribe whisper-base speech.wav                     (a folder of huggingface.co/openai/whisper-base)
@@ -39,7 +39,7 @@ index_t id_of(const attn::Tokenizer& tokenizer, const std::string& text) {
   return *id;
 }
 
-// Ids of a key of generation_config.json, or of config.json.
+// Ids stored under a key of generation_config.json, or of config.json.
 std::vector<index_t> ids_of(const std::filesystem::path& folder, std::string_view key) {
   for (const char* name : {"generation_config.json", "config.json"}) {
     if (!exists(folder / name)) continue;

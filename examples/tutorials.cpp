@@ -1,5 +1,5 @@
-// Tutorials: the demonstrations of the five pages that attn implements, and the error of each that
-// it avoids.
+// tutorials: the demonstrations of five attention tutorials, and the mistake in each that attn
+// avoids.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -208,7 +208,7 @@ void encoder_layer() {
   std::printf("  A token comes out with mean %.4f and deviation %.4f\n", std::abs(mean),
               std::sqrt(square));
 
-  // The rest of the paper, from token ids to logits; 0 is padding.
+  // The rest of the paper, from token ids to logits; id 0 is padding.
   attn::TransformerLayerOptions options{
       .d_model = 32, .nhead = 4, .dim_feedforward = 64, .layer_norm_eps = 1e-6};
   options.attention.bias = false;  // the page's projections
@@ -234,7 +234,7 @@ void encoder_layer() {
 void worked_numbers() {
   title("004", "Two words, worked by hand");
   const Tensor2<float> inputs({2, 3}, {1, 0, 0, 0, 2, 2});
-  // (in, out), as on the page: linear() takes (out, in), so they are transposed.
+  // Weights (in, out), as on the page: transposed for linear(), which takes (out, in).
   const Tensor2<float> w_q({3, 2}, {1, 0, 1, 0, 0, 1}), w_k({3, 2}, {0, 1, 1, 0, 1, 0});
   const Tensor2<float> w_v({3, 2}, {2, 0, 3, 0, 0, 3});
   const auto project = [&](const Tensor2<float>& w) {

@@ -3,10 +3,10 @@
 #
 #   sh python/test.sh [DIRECTORY]
 #
-# The environment is made in DIRECTORY, build/python-venv by default, and kept. Needs Python 3.10 or
-# newer with venv, a C++20 compiler, and a network for Python packages, and for Eigen, nlohmann/json
-# and utf8proc where they are not installed. PYTHON selects the interpreter. TORCH=1 also installs
-# PyTorch, several GB, and transformers; without them the tests that need them are skipped.
+# Makes the environment in DIRECTORY, by default build/python-venv, and keeps it. Needs Python 3.10 or newer with venv,
+# a C++20 compiler, and a network for Python packages and for Eigen, nlohmann/json and utf8proc if they are not
+# installed. PYTHON selects the interpreter. TORCH=1 also installs transformers and PyTorch, several GB; without them
+# the tests that need them are skipped.
 set -eu
 
 cd "$(dirname "$0")/.."

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Compiles and runs one program with every compiler and standard that this machine has, and prints a table:
-# `sh tests/compilers.sh`. Warnings are errors, as in the file of somebody who asks for many. A compiler that is missing
-# is a line of the table; one that fails ends the script with its messages and an error.
+# Compiles and runs one program with every compiler and standard on this machine, and prints a table: `sh
+# tests/compilers.sh`. Warnings are errors, with many of them enabled. A missing compiler is a line of the table; a
+# failure ends the script with the compiler's messages.
 set -u
 
 cd "$(dirname "$0")/.."
 . tests/everywhere/rows.sh
 
-# c++2b: C++23, as the older ones call it.
+# c++2b is C++23 for older compilers.
 flags="-O2 -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Werror"
 for standard in 20 2b; do
   for compiler in g++-11 g++-12 clang++-14 clang++-15 clang++-16 clang++-19; do

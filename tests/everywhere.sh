@@ -1,8 +1,8 @@
 #!/bin/sh
-# What runs where, by hand: compilers, processors by emulation, Windows by wine, one header, packages; a table at the end.
-# `sh tests/everywhere.sh` takes about an hour; `sh tests/everywhere.sh programs` only compiles and runs one program per
-# processor and compiler, in minutes. What is not installed is said in the table; in Debian the packages are
-# g++-11 clang-{14,15,16,19} libc++-19-dev g++-{aarch64,riscv64,powerpc64le,s390x}-linux-gnu qemu-user
+# Runs attn on many platforms: compilers, processors by emulation, Windows by wine, one header, packages; prints a
+# table. `sh tests/everywhere.sh` takes about an hour; `sh tests/everywhere.sh programs` only compiles and runs one
+# program per processor and compiler, in minutes. The table names what is not installed. Debian's packages are g++-11
+# clang-{14,15,16,19} libc++-19-dev g++-{aarch64,riscv64,powerpc64le,s390x}-linux-gnu qemu-user
 # g++-mingw-w64-x86-64-posix wine64.
 set -u
 
@@ -17,7 +17,7 @@ for processor in aarch64 riscv64 powerpc64le s390x; do
   run_program "$processor, Linux" "g++ 12, qemu" "qemu-$machine -L /usr/$processor-linux-gnu" \
     $processor-linux-gnu-g++ -std=c++20 -O2
 done
-# wine's loader lies outside of PATH in Debian.
+# In Debian, wine's loader is not in PATH.
 wine=$(command -v wine64 || echo /usr/lib/wine/wine64)
 for openmp in "" -fopenmp; do
   run_program "x86-64, Windows" "MinGW $openmp" "$wine" x86_64-w64-mingw32-g++-posix -std=c++20 -O2 -static $openmp

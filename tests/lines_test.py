@@ -1,7 +1,7 @@
 """Fails on a line of more than 100 columns in include/, bench/ and the pages, and on a file of more
 than 250 lines in attention/: lines_test.py
 
-Tables, links, and what programs print, which stands in fences without a language, are as they are.
+Tables, links and outputs of programs, which are in fences without a language, may be longer.
 """
 import pathlib
 import sys
@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 
 
 def long_lines(page):
-    """(number, line) of each; `page` is a path."""
+    """Yields (number, line) of each long line; `page` is a path."""
     is_page, fence = page.suffix == ".md", None
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         if is_page and line.lstrip().startswith("```"):

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing, builds everything and runs every test: `sh tests/run.sh`, from any directory.
+# Installs missing packages, builds everything and runs every test: `sh tests/run.sh`, from any directory.
 #
 # ATTN_BUILD_DIR names the build directory (default: build; from the top of the repository).
 set -eu
@@ -13,15 +13,16 @@ step "Looking for what the build needs"
 sh tests/setup.sh
 
 step "Looking for the weights of all-MiniLM-L6-v2, which a test compares with PyTorch"
-sh examples/fetch_model.sh || echo "Going on without the weights: the tests that need them will say so."
+sh examples/fetch_model.sh || echo "Continuing without the weights: tests that need them are skipped."
 
 step "Looking for SmolLM2-135M-Instruct, whose log-probabilities a test compares with double precision"
-sh examples/fetch_llm.sh || echo "Going on without the model: the tests that need it will say so."
+sh examples/fetch_llm.sh || echo "Continuing without the model: tests that need it are skipped."
 
 step "Looking for ONNX's operator cases, which conformance tests run"
-sh tests/conformance/make_cases.sh || echo "Going on without them: the tests of conformance are skipped and say so."
+sh tests/conformance/make_cases.sh || echo "Continuing without the cases: the conformance tests are skipped."
 
-# Several test files at once compile sooner. Examples alone may have been configured there, by examples/run.sh.
+# Compiles several test files at once, which is faster. The folder may have been configured by examples/run.sh, for
+# examples only.
 configure "$build" -D ATTN_UNITY_TESTS=ON -D ATTN_BUILD_TESTS=ON -D ATTN_BUILD_BENCHMARKS=ON
 
 step "Building the tests, benchmarks and examples"

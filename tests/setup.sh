@@ -1,17 +1,18 @@
 #!/bin/sh
-# Installs what the tests, benchmarks and examples need and this machine lacks, by apt; says what, and nothing if all is there.
+# Installs, by apt, the packages that tests, benchmarks and examples need and this machine lacks, and lists them; prints
+# nothing if all are there.
 set -u
 
 cd "$(dirname "$0")/.." || exit 1
 . cmake/functions.sh
 
-# clang brings neither its OpenMP runtime nor its sanitizers by itself.
+# The package clang does not include its OpenMP runtime or its sanitizers.
 clang_links() { printf 'int main() {}\n' | clang++ "$1" -x c++ - -o /dev/null; }
 
 need_for_examples
 need git program git
 need clang program clang++
-# Not Debian 12's own clang-format 14, which tears `requires` clauses apart.
+# Not clang-format 14 of Debian 12, which breaks `requires` clauses.
 need clang-format-16 program clang-format-16
 need qemu-user program qemu-x86_64
 # The tests for AArch64 are cross-compiled, and GoogleTest with them.
@@ -27,9 +28,9 @@ need openmpi-bin program mpirun
 need libgtest-dev header gtest/gtest.h
 need libgmock-dev header gmock/gmock.h
 need libbenchmark-dev header benchmark/benchmark.h
-# Looks at the pages that programs write.
+# Opens the pages that programs write.
 need chromium program chromium
-# The site, a test builds it.
+# Builds the site, as a test does.
 need doxygen program doxygen
 need doxygen-awesome-css test -f /usr/share/doxygen-awesome-css/doxygen-awesome.css
 

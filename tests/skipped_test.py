@@ -1,4 +1,4 @@
-"""A test that is skipped says how to make it run: skipped_test.py JSON_ANSWER PERPLEXITY CHAT, without models and torch."""
+"""Skipped tests say how to run them: skipped_test.py JSON_ANSWER PERPLEXITY CHAT, without models and torch."""
 import os
 import pathlib
 import subprocess
@@ -15,7 +15,7 @@ with tempfile.TemporaryDirectory() as empty:
                                   ("bench/perplexity_test.py", [perplexity, chat], "`sh examples/fetch_llm.sh`"),
                                   ("pytorch/state_dicts.py", ["none"], "`sh bench/peers/run.sh`"),
                                   ("pytorch/t5_buckets.py", [], "`sh bench/peers/run.sh`")]:
-        # -S: no packages.
+        # -S disables packages.
         ended = subprocess.run([sys.executable, "-S", "-B", TESTS / script, *programs], env=environment, check=False,
                                capture_output=True, text=True, timeout=120)
         assert ended.returncode == 77 and how in ended.stderr, (script, ended)

@@ -1,5 +1,5 @@
-# Prints what one attention call costs to compile, through each door and with attn::compiled, as a
-# ratio to <Eigen/Core> alone in the same run, beside its limit; a slow machine fails nothing.
+# Prints the compile time of one attention call through each header and with attn::compiled, as a
+# ratio to <Eigen/Core> alone in the same run, beside its limit. Exceeding a limit is no error.
 cmake_minimum_required(VERSION 3.24)
 
 set(common -O2 -std=c++20 -fopenmp)
@@ -7,8 +7,8 @@ foreach(dir IN LISTS INCLUDE_DIRS)
   list(APPEND common "-I${dir}")
 endforeach()
 
-# What is compiled, in turns: a name for the reader, the macros that choose it, and its limit in
-# hundredths of <Eigen/Core>.
+# The files to compile, in turns: a name for the reader, the macros that select the file, and its
+# limit in hundredths of <Eigen/Core>.
 set(names eigen all attention compiled)
 set(eigen_what "<Eigen/Core> alone")
 set(eigen_options -DEIGEN_ALONE)
@@ -21,7 +21,7 @@ set(compiled_what "the same through <attn/attention.hpp> with attn::compiled")
 set(compiled_options -DATTENTION_ALONE -DATTN_COMPILED)
 set(compiled_limit 190)
 
-# The least of five times each, in hundredths of a second.
+# The shortest of five times, in hundredths of a second.
 foreach(run RANGE 1 5)
   foreach(name IN LISTS names)
     string(TIMESTAMP begin "%s%f")
@@ -36,7 +36,7 @@ foreach(run RANGE 1 5)
   endforeach()
 endforeach()
 
-# Sets `result` to a number of hundredths in words: 4.80.
+# Sets `result` to a number of hundredths as text, such as 4.80.
 function(decimal result hundredths)
   math(EXPR whole "${hundredths} / 100")
   math(EXPR rest "${hundredths} % 100 + 100")

@@ -1,4 +1,4 @@
-// The smallest program that uses attn; its compile time is compared with that of Eigen alone.
+// The smallest program that uses attn; compile_time compares its compile time with that of Eigen.
 #if defined(EIGEN_ALONE)
 #include <Eigen/Core>
 #else

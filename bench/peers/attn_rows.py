@@ -1,4 +1,5 @@
-"""attn's side: runs attn_report, minilm_speed and llm_speed, and turns their rows into seconds."""
+"""Rows of attn: runs attn_report, minilm_speed and llm_speed, and returns their times in
+seconds."""
 
 import json
 import os
@@ -13,7 +14,7 @@ class AttnReport:
     def __init__(self, program, threads):
         self._program = program
         self._environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        self.machine = self._run("mha_tutorial", 1)["machine"]  # the quickest row
+        self.machine = self._run("mha_tutorial", 1)["machine"]  # the fastest row
         if self.machine["threads"] != threads:
             raise SystemExit(
                 f"attn_report runs on {self.machine['threads']} threads, not on {threads}."

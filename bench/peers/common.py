@@ -1,4 +1,5 @@
-"""What is compared: attn_report's shapes, inputs, results in float64, and how a call is timed."""
+"""The compared operations: attn_report's shapes, inputs, results in float64, and how a call is
+timed."""
 
 import math
 import os
@@ -11,7 +12,8 @@ import numpy as np
 
 
 def random(seed, *shape, scale=1.0):
-    """Normally distributed float32, 64-byte aligned as every rival's own tensors are."""
+    """Normally distributed float32 numbers, aligned to 64 bytes like the tensors of every
+    library."""
     count = math.prod(shape)
     room = np.empty(count + 16, np.float32)
     begin = -room.ctypes.data // 4 % 16
@@ -27,22 +29,23 @@ def softmax(x):
 
 
 class Operation:
-    """A shape to run. inputs() are the arguments of expected(), which takes them in float64.
-    `element` is what numbers may be rounded to: "float32", "bfloat16", or "int8", which is weights
-    and, in the call, activations. """
+    """An operation of one shape. inputs() are the arguments of expected(), which takes them in
+    float64. `element` is the type that numbers may be rounded to: "float32", "bfloat16", or "int8"
+    (weights, and activations in the call)."""
 
     element = "float32"
     trains = False
 
     @property
     def tolerance(self):
-        """Of the largest value. Of float32 its rounding passes, bfloat16's does not."""
+        """The allowed error relative to the largest value: passes the rounding of float32 and, for
+        float32, fails that of bfloat16."""
         return {"float32": self.float32_tolerance, "bfloat16": 0.05, "int8": 0.2}[self.element]
 
     float32_tolerance = 1e-5
 
     def error(self, found, expected):
-        """Of the largest value."""
+        """The largest error relative to the largest value."""
         return np.abs(found - expected).max() / np.abs(expected).max()
 
     @property
@@ -50,14 +53,14 @@ class Operation:
         return {"float32": 4, "bfloat16": 2, "int8": 1}[self.element]
 
     def equivalents(self):
-        """Shapes of the same work: a rival may take whichever suits it."""
+        """Shapes with the same amount of work, of which a library may compute the one that suits
+        it."""
         return [self]
 
 
 @dataclass(frozen=True)
 class Gemm(Operation):
-    """(m, k) times (k, n); where `packed`, b is known beforehand and may be laid out as one
-    likes."""
+    """(m, k) times (k, n); if `packed`, b is known in advance and may be stored in any layout."""
 
     m: int
     n: int
@@ -71,7 +74,7 @@ class Gemm(Operation):
 
     @property
     def bytes(self):
-        """The weights."""
+        """Bytes of the weights."""
         return self.element_size * self.k * self.n
 
     def small(self):
@@ -112,7 +115,7 @@ class BatchedGemm(Operation):
 
 @dataclass(frozen=True)
 class Elements(Operation):
-    """Of (rows, columns): "gelu" by erf, "silu", or "layer_norm" without weights."""
+    """Functions of (rows, columns): "gelu" by erf, "silu", or "layer_norm" without weights."""
 
     kind: str
     rows: int
@@ -121,7 +124,7 @@ class Elements(Operation):
 
     @property
     def bytes(self):
-        """Read and written."""
+        """Bytes read and written."""
         return 2 * 4 * self.rows * self.columns
 
     def small(self):
@@ -144,7 +147,7 @@ class Elements(Operation):
 
 @dataclass(frozen=True)
 class Attention(Operation):
-    """(batch, heads, seq, dim); heads / kv_heads query heads share a key head."""
+    """Attention (batch, heads, seq, dim); heads / kv_heads query heads share a key/value head."""
 
     batch: int
     heads: int
@@ -161,7 +164,7 @@ class Attention(Operation):
 
     @property
     def bytes(self):
-        """Keys and values."""
+        """Bytes of keys and values."""
         return 2 * self.element_size * self.batch * self.kv_heads * self.kv_len * self.dim
 
     @property
@@ -169,8 +172,8 @@ class Attention(Operation):
         return self.heads // self.kv_heads
 
     def equivalents(self):
-        """One query of each head that shares keys is as many queries of one head: the same numbers
-        in memory."""
+        """One query of each head that shares keys has the same numbers in memory as that many
+        queries of one head."""
         if self.q_len > 1 or self.group == 1:
             return [self]
         return [self, replace(self, heads=self.kv_heads, q_len=self.group)]
@@ -197,7 +200,7 @@ class Attention(Operation):
 
 @dataclass(frozen=True)
 class Softmax(Operation):
-    """Of each row."""
+    """Softmax of each row."""
 
     rows: int
     columns: int
@@ -214,8 +217,8 @@ class Softmax(Operation):
 
 @dataclass(frozen=True)
 class MultiHead(Operation):
-    """Self-attention with biases, as PyTorch's nn.MultiheadAttention: weights are (out, in), q over
-    k over v."""
+    """Self-attention with biases, as PyTorch's nn.MultiheadAttention: weights are (out, in), those
+    of q, k and v one below the other."""
 
     batch: int
     seq: int
@@ -250,7 +253,8 @@ class MultiHead(Operation):
 
 @dataclass(frozen=True)
 class EncoderLayer(Operation):
-    """Post-norm with gelu, as PyTorch's nn.TransformerEncoderLayer and under its names."""
+    """A post-norm encoder layer with gelu, with the names of PyTorch's
+    nn.TransformerEncoderLayer."""
 
     batch: int
     seq: int
@@ -303,7 +307,8 @@ class EncoderLayer(Operation):
 
 @dataclass(frozen=True)
 class MiniLm(Operation):
-    """Embeddings of sentences by all-MiniLM-L6-v2, from text on; minilm_files.py fills `folder`."""
+    """Embeddings of sentences by all-MiniLM-L6-v2, tokenizer included; minilm_files.py fills
+    `folder`."""
 
     folder: str
     sentences: int
@@ -315,15 +320,17 @@ class MiniLm(Operation):
 
     @property
     def tolerance(self):
-        """A rival's. Where numbers are rounded, over `losses`: in int8, on these lines of random
-        words, PyTorch loses 20 times and ONNX Runtime 15 times as much (attn 1.04 times). At 25,
-        cosines are still 0.875 on average, which lines of other words do not have."""
+        """The allowed error of another library. With rounding it is relative to `losses`: in int8,
+        on these lines of random words, PyTorch loses 20 times and ONNX Runtime 15 times as much
+        (attn 1.04 times). At 25, cosines are still 0.875 on average, more than those of different
+        lines."""
         return {"float32": self.float32_tolerance, "bfloat16": 4, "int8": 25}[self.element]
 
     own_tolerance = 1.25  # attn's
 
     def error(self, found, expected):
-        """What rounding loses over `losses`; else of the largest value."""
+        """The rounding error relative to `losses`; without rounding, relative to the largest
+        value."""
         if self.element not in self.losses:
             return super().error(found, expected)
         sizes = np.linalg.norm(found, axis=1) * np.linalg.norm(expected, axis=1)
@@ -333,7 +340,7 @@ class MiniLm(Operation):
 
     @property
     def precision(self):
-        """As attn's programs call it."""
+        """The precision's name in attn's programs."""
         return {"float32": "exact", "bfloat16": "bf16", "int8": "int8"}[self.element]
 
     @property
@@ -342,7 +349,7 @@ class MiniLm(Operation):
 
     @property
     def embeddings_file(self):
-        """float32, written by attn's program."""
+        """The file of float32 embeddings that attn's program writes."""
         return Path(self.folder, f"embeddings_{self.precision}.f32")
 
     def embeddings(self):
@@ -361,16 +368,17 @@ class MiniLm(Operation):
         return replace(self, element="float32")
 
     def expected(self):
-        """attn's in float: all are to agree with it; its tests compare it with PyTorch in double
-        precision."""
+        """attn's embeddings in float, which all results must agree with; attn's tests compare them
+        with PyTorch in double precision."""
         return self.exact().embeddings().astype(np.float64)
 
 
 @dataclass(frozen=True)
 class Llm(Operation):
-    """A language model in a GGUF file: "prompt" tokens read whole, or `decoded` more behind them
-    one by one ("decode", "batch" of conversations, "long" with a cache in 8 bits), or from the file
-    to the "first" token. attn's program leaves the likeliest next token in a file of `folder`."""
+    """A language model in a GGUF file: prefill of "prompt" tokens; `decoded` tokens after the
+    prompt, one by one ("decode", "batch" of conversations, "long" with a cache in 8 bits); or the
+    time from the file to the "first" token. attn's program writes the most likely next token to a
+    file of `folder`."""
 
     kind: str
     folder: str
@@ -378,7 +386,7 @@ class Llm(Operation):
     decoded: int = 0
     conversations: int = 1
     element: str = "int8"
-    tolerance = 1e-9  # it is the same token or another
+    tolerance = 1e-9  # the token is the same or not
 
     @property
     def name(self):
@@ -394,7 +402,7 @@ class Llm(Operation):
 
     @property
     def model(self):
-        """As examples/fetch_llm.sh has it."""
+        """The file of examples/fetch_llm.sh."""
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = os.environ.get("ATTN_LLM_DIR") or Path(cache, "attn", "SmolLM2-135M-Instruct")
         return Path(folder, "SmolLM2-135M-Instruct.Q4_1.gguf")
@@ -405,7 +413,7 @@ class Llm(Operation):
 
     @property
     def tokens(self):
-        """What is done in the time that is measured."""
+        """Sentences or tokens processed in the measured time."""
         return self.conversations * (self.decoded or self.prompt)
 
     @property
@@ -424,13 +432,13 @@ class Llm(Operation):
 
 @dataclass(frozen=True)
 class AttentionTrain(Attention):
-    """Forward and backward: (d_q, d_k, d_v)."""
+    """Forward and backward of attention: (d_q, d_k, d_v)."""
 
     trains = True
 
     @property
     def flops(self):
-        """Two products forward and five backward, as if no mask left any out."""
+        """Operations of two products forward and five backward, without masks."""
         return 3.5 * super().flops
 
     def inputs(self):
@@ -452,7 +460,7 @@ class AttentionTrain(Attention):
 
 @dataclass(frozen=True)
 class EncoderTrain(EncoderLayer):
-    """A step of AdamW with `dropout`; the check is of the output before it, without dropout."""
+    """A step of AdamW with `dropout`; checks the output before it, computed without dropout."""
 
     trains = True
 
@@ -468,8 +476,7 @@ class EncoderTrain(EncoderLayer):
 
 @dataclass(frozen=True)
 class GptTrain(Operation):
-    """A step of a GPT with tied embeddings, clipping and AdamW; the check is that the loss
-    falls."""
+    """A step of a GPT with tied embeddings, clipping and AdamW; checks that the loss falls."""
 
     trains = True
 
@@ -486,7 +493,7 @@ class GptTrain(Operation):
 
     @property
     def flops(self):
-        """Products with weights, once forward and twice backward."""
+        """Operations of the products with weights, one forward and two backward."""
         layer = 12 * self.width**2 + 13 * self.width
         parameters = (self.vocab + self.seq + 2) * self.width + self.layers * layer
         return 6 * parameters * self.tokens
@@ -502,7 +509,8 @@ class GptTrain(Operation):
 
 
 def operations(shapes, minilm):
-    """By the name of the row: attn_report's from what `attn_report --shapes` prints, and models."""
+    """All operations by the names of their rows: those that `attn_report --shapes` prints, and
+    models."""
     made = {}
     for name, shape in shapes.items():
         fields = dict(shape)
@@ -525,8 +533,8 @@ def operations(shapes, minilm):
 
 
 def best_seconds(call, seconds):
-    """The shortest of many samples, of at least 0.1 ms each so that reading the clock costs
-    nothing."""
+    """The shortest of many samples, each of at least 0.1 ms so that reading the clock is
+    negligible."""
     call()
     timer = timeit.Timer(call)
     repeats = 1

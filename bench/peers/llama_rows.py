@@ -1,4 +1,4 @@
-"""llama.cpp's side, by llama-cpp-python built here: the same file, prompt and threads."""
+"""Rows of llama.cpp, by llama-cpp-python built here: the same file, prompt and threads."""
 
 import functools
 import os
@@ -29,7 +29,7 @@ def open_model(operation, threads, **options):
 
 def step(model, ids):
     model.eval(ids)
-    return model._ctx.get_logits()  # which waits for them
+    return model._ctx.get_logits()  # waits for the logits
 
 
 def likeliest(model):
@@ -43,10 +43,10 @@ def ids_of(operation, model):
     ]
 
 
-@functools.cache  # reading a long prompt takes longer than what is measured
+@functools.cache  # prefilling a long prompt takes longer than the measured step
 def loaded(operation, threads, flash):
-    """The prompt whole, or what is decoded behind it token by token; a long context with a cache in
-    8 bits."""
+    """The prompt prefilled, or tokens decoded after it one by one; a long context has a cache in 8
+    bits."""
     if isinstance(operation, Llm) and operation.kind not in ("prompt", "decode", "long"):
         raise Unsupported(f"one conversation at a time, and a loaded model: {operation}")
     is_long = isinstance(operation, Llm) and operation.kind == "long"
@@ -58,7 +58,7 @@ def loaded(operation, threads, flash):
         step(model, ids[:seen])
 
     def call():
-        model.n_tokens = seen  # what is behind is forgotten
+        model.n_tokens = seen  # drops the later tokens
         for tokens in [[token] for token in ids[seen:]] if seen else [ids]:
             step(model, tokens)
 

@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 as the rivals run it: the names of its files, and text in batches."""
+"""all-MiniLM-L6-v2 for the other libraries: the names of its files, and text in batches."""
 
 import os
 
@@ -9,20 +9,19 @@ SENTENCE_TRANSFORMER = "sentence_transformer"
 TOKENIZER = "tokenizer.json"
 EXPORTED = "exported.onnx"
 OPTIMIZED = "optimized.onnx"
-QUANTIZED = "quantized.onnx"  # the former's weights in int8, activations rounded in the call
+QUANTIZED = "quantized.onnx"  # OPTIMIZED with int8 weights, activations rounded in the call
 
 
 def let_tokenizers_use(threads):
-    """They read the first for every batch and the second when they start threads, which one alone
-    does not."""
+    """Sets both variables: tokenizers reads the first for every batch, its thread pool the second
+    when it starts."""
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
     os.environ["RAYON_NUM_THREADS"] = str(threads)
 
 
 def embedder(operation, threads, run):
-    """A function that embeds the operation's text; run(ids, mask) are the embeddings of a padded
-    batch."""
-    from tokenizers import Tokenizer  # of this row alone
+    """Returns a function that embeds the operation's text; run(ids, mask) embeds a padded batch."""
+    from tokenizers import Tokenizer  # only this row needs it
 
     let_tokenizers_use(threads)
     tokenizer = Tokenizer.from_file(f"{operation.folder}/{TOKENIZER}")

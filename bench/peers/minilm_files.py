@@ -1,6 +1,6 @@
 """Writes what the row minilm needs into a folder: `python minilm_files.py FOLDER SENTENCES`.
 
-The text, and the model of $ATTN_MODEL_DIR in the rivals' formats.
+The text, and the model of $ATTN_MODEL_DIR in the formats of the other libraries.
 """
 
 import os
@@ -15,7 +15,7 @@ MAX_TOKENS = 256
 
 
 def write_text(operation):
-    """Lines of 5 to 60 of the vocabulary's words, the same in every run."""
+    """Writes lines of 5 to 60 words of the vocabulary, the same in every run."""
     entries = (
         Path(os.environ["ATTN_MODEL_DIR"], "vocab.txt").read_text(encoding="utf-8").splitlines()
     )
@@ -47,7 +47,7 @@ def write_sentence_transformer(folder, model, tokenizer):
 
 
 def write_graphs(folder, model):
-    """From token ids and mask to embeddings."""
+    """Writes graphs from token ids and mask to embeddings."""
     import onnx
     import torch
     from onnxruntime.quantization import quantize_dynamic
@@ -63,7 +63,7 @@ def write_graphs(folder, model):
             weight = mask.unsqueeze(-1).to(hidden.dtype)
             return torch.nn.functional.normalize((hidden * weight).sum(1) / weight.sum(1), dim=1)
 
-    # Attention in its parts, by the exporter that traces: the optimizer recognizes no other.
+    # Attention as separate operators, exported by tracing: the optimizer recognises no other form.
     model.set_attn_implementation("eager")
     ids = torch.arange(100, 121).reshape(3, 7)
     mask = (torch.arange(7) < torch.tensor([[7], [5], [2]])).long()
@@ -80,7 +80,7 @@ def write_graphs(folder, model):
     )
     fused = optimizer.optimize_model(str(folder / EXPORTED), "bert", num_heads=12, hidden_size=384)
     fused.save_model_to_file(str(folder / OPTIMIZED))
-    # What the optimizer's operators give has no type that it could find.
+    # The outputs of the optimizer's operators have no inferred type.
     options = {"DefaultTensorType": onnx.TensorProto.FLOAT}
     quantize_dynamic(folder / OPTIMIZED, folder / QUANTIZED, extra_options=options)
 
@@ -88,7 +88,7 @@ def write_graphs(folder, model):
 def main():
     folder = Path(sys.argv[1])
     write_text(MiniLm(str(folder), int(sys.argv[2])))
-    # The tests' references come from the same model and tokenizer.
+    # The tests' references were made with the same model and tokenizer.
     sys.path.append(str(Path(__file__).parents[2] / "tests/data/minilm"))
     from make_embeddings import make_model
     from make_token_ids import make_tokenizer

@@ -1,4 +1,4 @@
-"""ONNX Runtime's side: one operator, weights as constants, inputs and output bound beforehand."""
+"""Rows of ONNX Runtime: one operator, weights as constants, inputs and output bound beforehand."""
 
 import tempfile
 from pathlib import Path
@@ -17,7 +17,7 @@ CONTRIB = "com.microsoft"
 
 
 def make_session(model, threads):
-    """Of a path or of bytes."""
+    """Returns a session of a model, a path or bytes."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
@@ -25,16 +25,16 @@ def make_session(model, threads):
 
 
 def in_int8(model):
-    """Its weights in int8; activations are rounded in the call."""
+    """The model with weights in int8; activations are rounded in the call."""
     with tempfile.TemporaryDirectory() as folder:
         quantized = Path(folder, "quantized.onnx")
-        # What its own operators give has no type that it could find.
+        # The outputs of ONNX Runtime's own operators have no inferred type.
         quantize_dynamic(model, quantized, extra_options={"DefaultTensorType": TensorProto.FLOAT})
         return onnx.load(quantized)
 
 
 def graph_way(nodes, inputs, constants, threads, layout=lambda y: y, is_int8=False):
-    """Runs the graph, in float32; layout() gives its output "y" the layout that is expected."""
+    """Runs the graph, in float32; layout() brings its output "y" into the expected layout."""
     info = lambda name, shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
     graph = helper.make_graph(
         nodes,
@@ -88,8 +88,8 @@ def encoder_layer_nodes(operation):
 
 
 def standard(operation, inputs, threads):
-    """Operators of ONNX itself; for a whole module the one that ONNX Runtime's own optimizer makes
-    of it."""
+    """ONNX's own operators; for a module, the operator that ONNX Runtime's optimizer replaces it
+    by."""
     need_element(operation, "float32", "int8")
     constants = {}
     match operation:
@@ -120,8 +120,8 @@ def standard(operation, inputs, threads):
 
 
 def contrib_attention(operation, inputs, threads, combined):
-    """Its own MultiHeadAttention, which takes the inputs named in `combined` as (batch, seq, heads
-    * dim)."""
+    """ONNX Runtime's MultiHeadAttention, which takes the inputs named in `combined` as (batch, seq,
+    heads * dim)."""
     if not isinstance(operation, Attention) or operation.group > 1:
         raise Unsupported(f"no MultiHeadAttention for {operation}")
     combine = lambda x: np.ascontiguousarray(x.swapaxes(1, 2)).reshape(x.shape[0], x.shape[2], -1)
@@ -138,12 +138,12 @@ def contrib_attention(operation, inputs, threads, combined):
 
 
 def contrib_projected(operation, inputs, threads):
-    """Keys and values as a projection leaves them."""
+    """Keys and values in the layout of a projection's output."""
     return contrib_attention(operation, inputs, threads, combined="qkv")
 
 
 def contrib_cached(operation, inputs, threads):
-    """Keys and values as a cache holds them, head by head."""
+    """Keys and values in the layout of a cache, head by head."""
     return contrib_attention(operation, inputs, threads, combined="q")
 
 
@@ -161,7 +161,7 @@ def exported_encoder(operation, inputs, threads):
 
 
 def optimized_encoder(operation, inputs, threads):
-    """By its own optimizer for BERT."""
+    """The encoder as ONNX Runtime's optimizer for BERT makes it."""
     need_element(operation, "float32", "int8")
     return encoder(
         operation,

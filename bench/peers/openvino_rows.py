@@ -1,4 +1,4 @@
-"""OpenVINO's side: a compiled graph, weights as constants, inputs shared with it."""
+"""Rows of OpenVINO: a compiled graph, weights as constants, inputs shared with it."""
 
 import numpy as np
 import openvino
@@ -12,8 +12,8 @@ core = openvino.Core()
 
 
 def weight_node(operation, weight):
-    """A weight (out, in); of int8 codes with a scale a row, which the plugin multiplies by
-    activations of 8 bits."""
+    """A weight (out, in); in int8 with a scale per row, which the plugin multiplies by activations
+    of 8 bits."""
     if operation.element != "int8":
         return weight
     scale = np.abs(weight).max(1, keepdims=True) / 127
@@ -22,7 +22,7 @@ def weight_node(operation, weight):
 
 
 def multi_head(operation, x, in_weight, in_bias, out_weight, out_bias):
-    """Self-attention from its parts: three projections, attention head by head, the last
+    """Self-attention from separate operators: three projections, attention per head, the last
     projection."""
     split = [operation.batch, operation.seq, operation.heads, operation.width // operation.heads]
 
@@ -56,7 +56,7 @@ def make_request(model, threads, element="float32"):
         "INFERENCE_PRECISION_HINT": "bf16" if element == "bfloat16" else "f32",
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32 if element == "int8" else 0,
         "PERFORMANCE_HINT": "LATENCY",
-        "ENABLE_CPU_PINNING": False,  # the others' threads are not pinned either
+        "ENABLE_CPU_PINNING": False,  # threads of the other libraries are not pinned either
     }
     return core.compile_model(model, "CPU", options).create_infer_request()
 
@@ -64,7 +64,7 @@ def make_request(model, threads, element="float32"):
 def encoder(operation, threads):
     need_element(
         operation, "float32", "bfloat16"
-    )  # codes are made of a graph by a package of its own
+    )  # a separate package quantises the graph
     request = make_request(f"{operation.folder}/{minilm.EXPORTED}", threads, operation.element)
     run = lambda ids, mask: request.infer({"input_ids": ids, "attention_mask": mask})[0]
     return Way(minilm.embedder(operation, threads, run), lambda embeddings: embeddings)

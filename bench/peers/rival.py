@@ -1,4 +1,5 @@
-"""A rival in a process of its own: Rival asks for times, serve() answers, one line of JSON each."""
+"""Another library in a process of its own: Rival asks for times, serve() answers, one JSON line
+each."""
 
 import dataclasses
 import json
@@ -16,27 +17,27 @@ import common
 
 
 class Unsupported(Exception):
-    """The rival has no such operation."""
+    """The library has no such operation."""
 
 
 class Way(NamedTuple):
-    """One of the rival's ways to run an operation."""
+    """One of the library's ways to run an operation."""
 
     call: Callable[[], Any]
     result: Callable[
         [Any], np.ndarray
-    ]  # of what call() returned, laid out as Operation.expected() is
-    keep: Any = None  # memory that the call reads and the rival does not hold
+    ]  # the result of call(), in the layout of Operation.expected()
+    keep: Any = None  # memory that the call reads and the library does not own
 
 
 def need_element(operation, *known):
-    """Raises Unsupported where the operation's is not among those known."""
+    """Raises Unsupported unless the operation's element is one of those given."""
     if operation.element not in known:
         raise Unsupported(f"no {operation.element} in {type(operation).__name__}")
 
 
 def check(way, operation, inputs):
-    """Raises ArithmeticError where the result is not the operation's."""
+    """Raises ArithmeticError if the result is wrong."""
     expected = operation.expected(**{name: x.astype(np.float64) for name, x in inputs.items()})
     error = operation.error(way.result(way.call()), expected)
     if not error < operation.tolerance:
@@ -46,7 +47,7 @@ def check(way, operation, inputs):
 
 
 def best_way(ways, operation, threads, seconds):
-    """The shortest time of all ways that pass the check."""
+    """The shortest time of all ways whose results are right."""
     best = math.inf
     errors, unsupported = [], []
     for shape in operation.equivalents():
@@ -59,16 +60,16 @@ def best_way(ways, operation, threads, seconds):
                 best = min(best, common.best_seconds(way.call, seconds))
             except Unsupported as error:
                 unsupported.append(str(error))
-            except Exception as error:  # of the rival's own kinds
+            except Exception as error:  # of the library's own types
                 errors.append(f"{type(error).__name__}: {str(error).strip()}".splitlines()[0][:160])
     return {"error": "; ".join(errors or unsupported)} if best == math.inf else {"seconds": best}
 
 
 def serve(version, *ways, trains=False):
-    """Answers until the input ends. A way is a function of (operation, inputs, threads) that makes
-    a Way."""
+    """Answers requests until the input ends. A way is a function of (operation, inputs, threads)
+    that returns a Way."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the rival prints is no answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints of the library are not answers
     print(json.dumps({"version": version}), file=answers, flush=True)
     for line in sys.stdin:
         ask = json.loads(line)
@@ -81,13 +82,13 @@ def serve(version, *ways, trains=False):
 
 
 class Rival:
-    """The asking side. A process that has died is started again for the next question."""
+    """Asks the process for times. A process that has died is started again for the next request."""
 
     def __init__(self, name, script):
         self.name = name
         self.script = Path(__file__).with_name(script)
         self.version = None
-        self.absence = ""  # why it cannot run at all
+        self.absence = ""  # why the library cannot run at all
         self._process = None
         try:
             self._start()

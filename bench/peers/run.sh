@@ -1,11 +1,10 @@
 #!/bin/sh
-# Compares attn's speed with PyTorch's, ONNX Runtime's, OpenVINO's and llama.cpp's on this machine
-# and prints a Markdown table:
-# `sh bench/peers/run.sh [--threads N] [--quick] [--row NAME]... [--json FILE]`, from any directory.
-# It takes about an hour, with --row less; --quick takes ten minutes and shows that it works, not
-# how fast anything is.
+# Compares the speed of attn, PyTorch, ONNX Runtime, OpenVINO and llama.cpp on this machine and
+# prints a Markdown table: `sh bench/peers/run.sh [--threads N] [--quick] [--row NAME]... [--json
+# FILE]`, from any directory. It takes about an hour, less with --row. --quick takes ten minutes and
+# only shows that everything runs: its times mean nothing.
 #
-# pip installs the rivals, by its own settings, into a virtual environment:
+# pip, with your settings, installs the other libraries into a virtual environment,
 # ${XDG_CACHE_HOME:-~/.cache}/attn/peers-venv. That takes 6 GB, most of them CUDA, unless
 # PIP_EXTRA_INDEX_URL names PyTorch's index of CPU builds.
 # ATTN_BUILD_DIR names the build directory (default: build; from the top of the repository).
@@ -19,10 +18,10 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/attn
 venv=$cache/peers-venv
 python=$venv/bin/python
 jobs=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-# As examples/fetch_model.sh has it; nobody is to look for the model elsewhere.
+# The folder of examples/fetch_model.sh. Offline: no library may look for the model elsewhere.
 export ATTN_MODEL_DIR="${ATTN_MODEL_DIR:-$cache/all-MiniLM-L6-v2}" HF_HUB_OFFLINE=1
 
-# Not to the standard output: that is the table's.
+# To standard error: standard output holds only the table.
 step() { echo "==> $*" >&2; }
 
 usage() {
@@ -30,7 +29,7 @@ usage() {
   exit "$1"
 }
 
-# Before gigabytes are installed; table.py reads them again.
+# Checks the arguments before gigabytes are installed; table.py reads them again.
 check_arguments() {
   while [ $# -gt 0 ]; do
     case $1 in
@@ -61,8 +60,8 @@ for packages in torch "onnxruntime onnx" openvino \
 done
 
 step "Building llama-cpp-python, which takes minutes"
-# With AMX, as g++ 12 compiles it, this llama.cpp ends with a segmentation fault: such machines take
-# their AVX-512.
+# Compiled by g++ 12, the AMX code of this llama.cpp ends with a segmentation fault: machines with
+# AMX use AVX-512.
 flags=
 if echo | "${CXX:-c++}" -march=native -dM -E -x c++ - 2>/dev/null | grep -q __AMX_TILE__; then
   flags="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
@@ -81,7 +80,7 @@ if [ ! -f "$build/CMakeCache.txt" ]; then
   sh "$root/tests/setup.sh" >&2
   CMAKE_GENERATOR=${CMAKE_GENERATOR:-Ninja} cmake -S "$root" -B "$build" --log-level=WARNING >&2
 fi
-# Where there is a build already, this does no more than what has changed since.
+# Builds only what has changed.
 cmake --build "$build" --parallel "$jobs" --target attn_report minilm_speed llm_speed >&2
 
 step "Measuring"

@@ -1,4 +1,4 @@
-"""Measures attn and its rivals in turn and prints how many times as fast attn is."""
+"""Measures attn and other libraries in turn and prints attn's speedup over each."""
 
 import argparse
 import json
@@ -34,13 +34,13 @@ def arguments():
 
 
 def progress(text):
-    """One line that is overwritten; on a terminal only."""
+    """Overwrites one line of a terminal; prints nothing elsewhere."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 class Comparison:
-    """The best time of every row so far, for attn and for each rival."""
+    """The best time of every row so far, for attn and for each library."""
 
     def __init__(self, report, rivals, threads, minilm, names):
         self.report = report
@@ -51,17 +51,17 @@ class Comparison:
         if unknown:
             raise SystemExit(f"--row must be one of {', '.join(known)}; found {unknown[0]}.")
         self.operations = {name: known[name] for name in names or known}
-        self.best = {}  # by row and by attn's or the rival's name
-        self.errors = {}  # likewise: the last thing that went wrong
+        self.best = {}  # by row and by name, attn's or the library's
+        self.errors = {}  # by row and name: the last error
 
     def measure(self, name, seconds):
-        """A row of attn, then at once the same of every rival: what disturbs one disturbs the
-        others."""
+        """Measures a row of attn, then at once the same row of every library: a disturbance then
+        affects all of them."""
         operation = self.operations[name]
         for row, answer in self.report.best(name, operation, 2 * seconds).items():
             self._keep(row, "attn", answer)
         for end, threads in self.threads.items():
-            # What attn has no row for needs no rival.
+            # Skips libraries in rows that attn does not have.
             for rival in self.rivals if (name + end, "attn") in self.best else []:
                 self._keep(name + end, rival.name, rival.best(operation, threads, seconds))
 
@@ -119,7 +119,7 @@ def print_table(result):
     )
     print(f"{machine['name']}, {machine['isa']}, threads: {machine['threads']}; {rounds}.  ")
     print("; ".join(f"{name} {version}" for name, version in versions.items()) + ".  ")
-    print("A rival's number is its time over attn's: above 1, attn is faster.\n")
+    print("Speedup over each library: its time / attn's; above 1, attn is faster.\n")
     print("| row | threads | attn | " + " | ".join(result["rivals"]) + " |")
     print("| --- | ---: | ---: |" + " ---: |" * len(result["rivals"]))
     for row in result["rows"]:
@@ -128,29 +128,30 @@ def print_table(result):
             "| " + " | ".join([row["name"], str(row["threads"]), speed_text(row), *ratios]) + " |"
         )
     print(
-        "\nThe rivals are called from Python, which costs them some microseconds a call: much of"
-        " softmax and mha_tutorial. OpenVINO's fast decoding needs a model that holds the cache as"
-        " its state; sdpa_decode is its operator by itself. minilm is all-MiniLM-L6-v2 on lines of"
-        " 5 to 60 words, tokenizer included, in batches of 32 lines of like length: PyTorch by"
-        " sentence-transformers, ONNX Runtime by the faster of the exported graph and what its"
-        " optimizer makes of it. Rows _bf16 and _int8 may round to these: weights are known"
-        " beforehand, activations are rounded in the call; PyTorch by tensors of bfloat16 and"
-        " quantize_dynamic, ONNX Runtime by quantize_dynamic, OpenVINO by its inference precision"
-        " and, in int8, by weights with a scale a row and dynamic quantization. llm is"
-        " SmolLM2-135M-Instruct in Q4_1, activations in 8 bits but for llm_prefill_exact, and"
-        " llm_prefill_bf16, whose weights become bfloat16, too: a prompt"
-        " of 512 tokens, 128 tokens behind 16, as many of each of 8 conversations at once, 16"
-        " behind 4,096 with a cache in 8 bits, and the first token behind 16, the model's loading"
-        " included; PyTorch by transformers, which turns the file's codes into floats, and these by"
-        " quantize_dynamic or into bfloat16."
+        "\nThe other libraries are called from Python, which costs some microseconds per call:"
+        " a large part of softmax and mha_tutorial. Fast decoding in OpenVINO needs a model"
+        " whose state is the cache; sdpa_decode is its operator alone. minilm is"
+        " all-MiniLM-L6-v2 on lines of 5 to 60 words, tokenizer included, in batches of 32"
+        " lines of similar length: PyTorch by sentence-transformers; ONNX Runtime by the"
+        " exported or the optimized graph, whichever is faster. Rows _bf16 and _int8 may round"
+        " to these types: weights are known in advance, activations are rounded in the call;"
+        " PyTorch by tensors of bfloat16 and quantize_dynamic, ONNX Runtime by"
+        " quantize_dynamic, OpenVINO by its inference precision and, in int8, by weights with"
+        " a scale per row and dynamic quantization. llm is SmolLM2-135M-Instruct in Q4_1 with"
+        " activations in 8 bits, except for llm_prefill_exact and llm_prefill_bf16; the latter"
+        " also converts weights to bfloat16. Its rows are a prefill of 512 tokens, 128 tokens"
+        " decoded after 16, as many of each of 8 conversations at once, 16 tokens after 4,096"
+        " with a cache in 8 bits, and the first token after 16, including loading; PyTorch by"
+        " transformers, which dequantises the file's weights, then by quantize_dynamic or in"
+        " bfloat16."
     )
     for complaint in result["complaints"]:
         print(f"\n{complaint}")
 
 
 def write_minilm_files(minilm):
-    """Complaints, if the rivals lack something."""
-    progress("minilm: the model in the rivals' formats")
+    """Returns an error message if the other libraries lack something."""
+    progress("minilm: the model in the other libraries' formats")
     command = [
         sys.executable,
         Path(__file__).with_name("minilm_files.py"),
@@ -160,7 +161,7 @@ def write_minilm_files(minilm):
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode == 0:
         return []
-    return [f"minilm, the model in the rivals' formats: {done.stderr.strip().splitlines()[-1]}"]
+    return [f"minilm in the other libraries' formats: {done.stderr.strip().splitlines()[-1]}"]
 
 
 def main():
@@ -171,7 +172,7 @@ def main():
 
 def compare(options, minilm):
     rounds, seconds = (1, 0.1) if options.quick else (5, 0.45)
-    # Before the measurements: minutes are long to learn that the path was wrong.
+    # Opened before the measurements, so that a wrong path fails at once.
     json_file = open(options.json, "w") if options.json else None
     report = AttnReport(options.report, options.threads)
     rivals = [

@@ -1,14 +1,14 @@
 """Tokenizer beside the Python package tokenizers, one thread each.
 
-Ids of odd lines and of plays by SmolLM2's vocabulary, and of plays by a small one of SentencePiece
-(tests/data/sentencepiece).
+Tokenizes unusual lines and plays with SmolLM2's vocabulary, and plays with a small SentencePiece
+vocabulary (tests/data/sentencepiece).
 
   python tokenizers_speed.py BUILD [LINES]     # the build folder; 5000 odd lines if not given
 
 Needs what tests/data/smollm2/make_token_ids.py needs, SmolLM2 (examples/fetch_llm.sh) and, for the
-other rows, the plays (examples/fetch_plays.sh). Prints lines whose ids differ, and MB of text a
-second: the best of several runs of each. Where llama-cpp-python is there, too: the odd lines that
-llama.cpp tokenizes otherwise.
+other rows, the plays (examples/fetch_plays.sh). Prints lines whose ids differ, and MB of text per
+second: the best of several runs of each. With llama-cpp-python, also prints the unusual lines that
+llama.cpp tokenizes differently.
 """
 
 import json

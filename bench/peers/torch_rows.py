@@ -1,4 +1,4 @@
-"""PyTorch's side: eager calls as a user writes them, with gradients where training is measured."""
+"""Rows of PyTorch: eager calls as a user writes them, with gradients where training is measured."""
 
 import functools
 
@@ -23,7 +23,7 @@ from rival import Way, serve
 
 
 def multi_head_state(inputs, prefix=""):
-    """nn.MultiheadAttention's names."""
+    """Weights by the names of nn.MultiheadAttention."""
     return {
         prefix + "in_proj_weight": inputs["in_weight"],
         prefix + "in_proj_bias": inputs["in_bias"],
@@ -33,7 +33,7 @@ def multi_head_state(inputs, prefix=""):
 
 
 def in_int8(module):
-    """Its linear layers with weights in int8; activations are rounded in the call."""
+    """The model with linear layers in int8; activations are rounded in the call."""
     return torch.ao.quantization.quantize_dynamic(module, {torch.nn.Linear}, torch.qint8)
 
 
@@ -47,7 +47,7 @@ def small(module, element):
 
 
 def sentence_transformer(operation, threads):
-    # Of this row alone: where it is not installed, the others have their numbers.
+    # Needed by this row only: without it, the other rows still have their numbers.
     from sentence_transformers import SentenceTransformer
 
     minilm.let_tokenizers_use(threads)
@@ -60,7 +60,7 @@ def sentence_transformer(operation, threads):
 
 
 def load_transformers(path):
-    """Codes become floats: transformers has no products of them."""
+    """Dequantises the weights: transformers has no products of quantised GGUF weights."""
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(
@@ -76,7 +76,8 @@ def llm_ids(path, text):
     return tokenizer(text, return_tensors="pt").input_ids[0]
 
 
-# Reading a file takes ten seconds, a long prompt as many; steps forget what they added.
+# Reading a file takes ten seconds, and so does a long prompt; a step removes the tokens that it
+# added.
 @functools.cache
 def llm_in(path, element):
     return small(load_transformers(path), element)
@@ -84,8 +85,8 @@ def llm_in(path, element):
 
 @functools.cache
 def llm_behind_prompts(path, element, lengths, text):
-    """Model, cache and mask behind the first tokens of the text, as many as each conversation has,
-    padded on the left."""
+    """Returns model, cache and mask after the first tokens of the text, as many as each
+    conversation has, padded on the left."""
     model, ids = llm_in(path, element), llm_ids(path, text)
     longest = max(lengths)
     rows = torch.stack([F.pad(ids[:n], (longest - n, 0)) for n in lengths])
@@ -101,7 +102,8 @@ def llm_behind_prompts(path, element, lengths, text):
 
 
 def language_model(operation, threads):
-    """By transformers: weights in the operation's element, in bfloat16 the cache too."""
+    """A language model by transformers: weights in the operation's element, in bfloat16 the cache
+    too."""
     torch.set_num_threads(threads)
     path, element = operation.model, operation.element
     ids = llm_ids(path, operation.text)
@@ -175,7 +177,7 @@ class Gpt(torch.nn.Module):
 
 
 def gpt_step(shape):
-    """The same made-up text as attn_report's."""
+    """A training step on the generated ids of attn_report."""
     count = torch.arange(shape.tokens + 1)
     text = count * count % shape.vocab
     ids, targets = text[:-1].view(shape.batch, shape.seq), text[1:]
@@ -239,7 +241,7 @@ def training(operation, inputs, threads):
 
 
 def with_gradients(call):
-    """The rows are served in inference mode."""
+    """Enables gradients: rows run in inference mode."""
     return torch.inference_mode(False)(torch.enable_grad()(call))
 
 
@@ -298,7 +300,7 @@ def eager(operation, inputs, threads):
             call = lambda: module(t["x"], t["x"], t["x"], need_weights=False)[0]
         case EncoderLayer():
             module = small(encoder(operation, t, 0.0).eval(), operation.element)
-            # Its fast path asks for weights that int8 has not.
+            # PyTorch's fast path needs float weights, which int8 modules do not have.
             torch.backends.mha.set_fastpath_enabled(operation.element != "int8")
             call = lambda: module(t["x"])
         case MiniLm():

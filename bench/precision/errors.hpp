@@ -21,7 +21,7 @@ namespace bench {
 
 using attn::index_t;
 
-/// Sums of 12 uniform numbers: close enough to normal ones here, and the same everywhere.
+/// Sums of 12 uniform numbers: nearly normal, and the same on every machine.
 template <int Rank>
 attn::Tensor<float, Rank> normal_tensor(const attn::Shape<Rank>& shape, std::uint64_t seed,
                                         float scale = 1) {
@@ -58,7 +58,7 @@ double relative_error(const Found& found, const Expected& expected) {
   return std::sqrt(error / size);
 }
 
-/// A weight format, its activations, and the allowed errors.
+/// A weight format, its activations, and the largest errors allowed.
 struct WeightCase {
   std::string_view weights, activations;
   std::optional<attn::QuantizeOptions> options;  ///< none: float
@@ -100,7 +100,7 @@ inline double gemm_error(const WeightCase& one, bool outliers) {
   return relative_error(linear(x), expected);
 }
 
-/// The element type of attention's tensors, or of its cache, and the allowed errors.
+/// The element type of attention's tensors or of its cache, and the largest errors allowed.
 struct AttentionCase {
   std::string_view name;
   attn::DType element;
@@ -148,7 +148,7 @@ inline double attention_error(const AttentionCase& one, bool outliers) {
   return all(float{});
 }
 
-/// 1 - cosine between a model's embeddings and those computed in double.
+/// 1 - cosine between a model's embeddings and the same embeddings computed in double.
 struct CosineError {
   double mean = 0, worst = 0;
   std::string worst_line;
@@ -174,7 +174,7 @@ inline CosineError cosine_error(const std::filesystem::path& model, const Weight
   return result;
 }
 
-/// 512 lines: those of a help centre, and unusual ones of all scripts, which the tokenizer tests
+/// 512 lines: those of a help centre, and the unusual ones in all scripts that the tokenizer tests
 /// use.
 inline std::vector<std::string> precision_lines(const std::filesystem::path& repository) {
   std::vector<std::string> lines;
@@ -193,7 +193,7 @@ inline std::vector<std::string> precision_lines(const std::filesystem::path& rep
   return lines;
 }
 
-/// Lines of random words, each of one script in turn: unlike any training text.
+/// Lines of random words in one script after another, unlike any training text.
 inline std::vector<std::string> random_lines(std::uint64_t seed, index_t count) {
   struct Letters {
     std::int32_t first, last;

@@ -24,10 +24,10 @@ inline double resident_bytes() {
 
 struct WeightMemory {
   double weights = 0;   ///< weight_bytes()
-  double resident = 0;  ///< what the process grew by: loading, and encoding a line
+  double resident = 0;  ///< growth of the process by loading and encoding a line
 };
 
-/// For an encoder in a separate process.
+/// Measures an encoder in a separate process.
 inline WeightMemory weight_memory(const std::filesystem::path& model,
                                   const attn::PretrainedOptions& options) {
   int ends[2];

@@ -1,4 +1,4 @@
-// The row `accuracy`: distances from attention in double, of attn and of the naive float formula.
+// The row `accuracy`: errors of attn and of the naive float formula against attention in double.
 #pragma once
 
 #include <cstdlib>
@@ -20,7 +20,7 @@ struct Accuracy {
   Errors golden, large_logits;
   int cases = 0, skipped = 0;
 
-  /// The worse of the two, by the ratio to the naive formula's distance.
+  /// The worse of the two by the ratio to the error of the naive formula.
   const Errors& worse() const {
     return golden.ratio() > large_logits.ratio() ? golden : large_logits;
   }
@@ -28,7 +28,7 @@ struct Accuracy {
 
 namespace detail {
 
-/// Adds the distances of one problem on every instruction set that the machine has.
+/// Adds the errors of one problem on every instruction set that the machine has.
 inline void add_attention(Errors& errors, const attn_test::Array<float>& q,
                           const attn_test::Array<float>& k, const attn_test::Array<float>& v,
                           const attn_test::ReferenceOptions& options, const std::string& what) {
@@ -68,8 +68,8 @@ inline void add_large_logits(Errors& errors, index_t q_len, index_t kv_len, inde
 
 }  // namespace detail
 
-/// The golden suite `sdpa` in `folder`, and random problems with large logits on every path: one
-/// query, a few, many. Throws if the suite cannot be read.
+/// Measures the golden suite `sdpa` in `folder`, and random problems with large logits on every
+/// path: one query, a few, many. Throws if the suite cannot be read.
 inline Accuracy measure_accuracy(const std::filesystem::path& folder) {
   Accuracy result;
   std::ifstream stream(folder / "sdpa.json");

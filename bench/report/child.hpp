@@ -9,7 +9,7 @@
 
 namespace bench {
 
-/// A program that runs until its output is asked for.
+/// A program that runs in the background until its output is read.
 class Child {
  public:
   /// Starts `arguments[0]`, a path, with the rest of the arguments.

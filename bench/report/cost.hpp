@@ -20,7 +20,7 @@ Work cost_work(std::string name, const std::shared_ptr<AttentionInputs>& in, dou
       (in->q.size() + in->k.size() + in->v.size() + in->out.size()) * index_t{sizeof(float)};
   work.one_thread = true;
   work.run = [=](const attn::Execution& execution) { call(execution, in->out.view()); };
-  // The baseline's kernels have none of the code that makes these options fast.
+  // The baseline has none of the kernels that make these options fast.
   work.complaint = [=]() -> std::string {
     attn::Tensor4<float> other(in->out.shape());
     call({.isa = attn::Isa::scalar}, other.view());
@@ -43,7 +43,7 @@ inline attn::Tensor1<float> alibi_slopes(index_t heads) {
   return slopes;
 }
 
-/// Documents of this many tokens each.
+/// Documents of `size` tokens each.
 struct SameDocument {
   int size;
   bool operator()(int, int, int i, int j) const { return i / size == j / size; }

@@ -13,8 +13,8 @@ namespace bench {
 /// Why a row's measurement is unreliable; empty if it is reliable. `limits`: the speed of its limit
 /// in each pass. `share`: the row's share of its limit if that cannot exceed 1, otherwise NaN.
 ///
-/// Another program slows down the limit as well as the row, but not at the same moments. A limit
-/// that fell between passes shows that one ran, and a share above 1 that the limit was measured too
+/// Another program slows down both the limit and the row, but not at the same moments. A limit that
+/// fell between passes shows that one ran; a share above 1 shows that the limit was measured too
 /// low.
 inline std::string disturbance(std::span<const double> limits, double share) {
   constexpr double kVaries = 0.1;

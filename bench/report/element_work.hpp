@@ -8,7 +8,7 @@ namespace bench {
 
 namespace detail {
 
-/// Rows through a weight (out, in), as it is or packed before.
+/// Rows through a weight (out, in), packed or not.
 inline Work linear_work(std::string name, attn::Isa isa, const LinearShape& shape, bool packed) {
   struct Inputs {
     attn::Tensor2<float> x, weight, out;
@@ -36,7 +36,7 @@ inline Work linear_work(std::string name, attn::Isa isa, const LinearShape& shap
   return work;
 }
 
-/// A row of the report; if the caches hold the weights, also the same with packed weights.
+/// A row of the report; if the caches hold the weights, also its baseline with packed weights.
 inline Group linear_group(const LinearShape& shape, attn::Isa isa) {
   const std::string name(shape.name), packed = name + "_packed";
   if (!is_cached(shape)) {

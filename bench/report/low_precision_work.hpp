@@ -28,7 +28,7 @@ inline std::string share_complaint(const attn::Tensor2<float>& c,
              : "wrong result: off float's by " + std::to_string(off);
 }
 
-/// x and c in bfloat16, W packed. A matrix-vector product is limited by reading W.
+/// x and c in bfloat16, W packed. Reading W limits a matrix-vector product.
 inline Group bf16_group(const SmallGemmShape& shape, attn::Isa isa) {
   const std::string name(shape.name);
   return {{name}, [=]() -> std::vector<Work> {
@@ -52,7 +52,7 @@ inline Group bf16_group(const SmallGemmShape& shape, attn::Isa isa) {
               attn::gemm(in->x, in->packed, in->c, {}, execution);
             };
             work.complaint = [in] {
-              // One rounding of the result.
+              // The result is rounded once.
               attn::Tensor2<float> expected(in->c.shape());
               attn::gemm(attn::convert<float>(in->x),
                          attn::convert<float>(in->w).view().transpose(0, 1), expected);
@@ -62,7 +62,7 @@ inline Group bf16_group(const SmallGemmShape& shape, attn::Isa isa) {
           }};
 }
 
-/// Random codes and scales, since the time does not depend on the weights.
+/// Random quantised values and scales, since the time does not depend on them.
 inline attn::QuantizedWeights random_codes(const SmallGemmShape& shape,
                                            const attn::QuantizedFormat& format) {
   attn::QuantizedWeights weights(shape.n, shape.k, format);
@@ -98,8 +98,8 @@ inline Group int8_group(const SmallGemmShape& shape, attn::Isa isa,
               attn::gemm(in->x, in->weights, attn::ActivationFormat::int8, in->c, {}, execution);
             };
             work.complaint = [in] {
-              // Activations are off by half a step, a 254th of the largest; their errors add up as
-              // the square root of their number.
+              // Activations are rounded by at most half a step, a 254th of the largest; these
+              // errors add up as the square root of their number.
               attn::Tensor2<float> expected(in->c.shape());
               attn::gemm(in->x, in->weights, attn::ActivationFormat::exact, expected);
               return share_complaint(in->c, expected, 0.02);
@@ -129,7 +129,7 @@ Group small_attention_group(const std::string& name, const char* shape, attn::Is
                                              {.precision = precision, .execution = execution});
         };
         work.complaint = [=]() -> std::string {
-          // The effect of rounding on an average of 2048 values: docs/precision.md.
+          // The effect of rounding on an average of 2048 values: see docs/precision.md.
           const auto wanted =
               attn_test::to_array(attn::scaled_dot_product_attention(exact->q, exact->k, exact->v));
           const double off =

@@ -14,9 +14,9 @@
 namespace bench {
 
 inline constexpr attn::Shape<4> kMemoryShape{1, 1, 65536, 64};
-/// q, k, v and out.
+/// Bytes of q, k, v and out.
 inline constexpr double kMemoryInputs = 4.0 * 65536 * 64 * sizeof(float);
-/// Also d_out, d_q, d_k, d_v and lse.
+/// Bytes of these and of d_out, d_q, d_k, d_v and lse.
 inline constexpr double kMemoryTrainInputs = 2 * kMemoryInputs + 65536 * sizeof(float);
 
 /// The peak resident size of this process, in bytes. From /proc, not from getrusage, whose maximum
@@ -30,7 +30,7 @@ inline double peak_resident_bytes() {
   return std::numeric_limits<double>::quiet_NaN();
 }
 
-/// Runs in the child process: bytes beyond the inputs and the output, including the program itself.
+/// Runs in the child process: bytes beyond inputs and output, including the program itself.
 inline double measure_memory(bool all) {
   const auto q = random_tensor<float, 4>(kMemoryShape, 1);
   const auto k = random_tensor<float, 4>(kMemoryShape, 2);
@@ -40,7 +40,7 @@ inline double measure_memory(bool all) {
   return peak_resident_bytes() - kMemoryInputs;
 }
 
-/// As above, for forward and backward.
+/// measure_memory() for forward and backward.
 inline double measure_training_memory(bool all) {
   AttentionStep<float> step = random_attention_step(kMemoryShape);
   step.run({.execution = {.executor = &executor_of(all)}});

@@ -31,7 +31,7 @@ function explain(row) {
   return parts.filter(Boolean).join("; ");
 }
 
-// The read-out follows the pointer and, for what says nothing in words, the focus.
+// The read-out follows the pointer and, for elements without a text, the keyboard focus.
 function explains(element, row) {
   const show = () => tell(element, make("strong", {class: "mono"}, row.name), " ", explain(row));
   const hide = () => tell(null);
@@ -43,7 +43,7 @@ function explains(element, row) {
 
 // Roofline.
 
-// Of several rows at one place, such as one query and its decoding, the first has the name.
+// If several rows share a place, such as one query and its decoding, the first one is named.
 function placesOf(all) {
   const seen = new Set();
   return rows.filter((row) => {
@@ -60,7 +60,7 @@ function roofline(all) {
   const peaks = Object.entries(machine.peak_gflops ?? {})
                   .map(([isa, peak]) => ({isa, at: peak[which]}))
                   .filter(({at}) => at > 0);
-  // From the largest buffer, which is the likeliest to lie in memory and in no cache.
+  // The largest buffer is the likeliest to lie in memory and not in a cache.
   const read = (machine.read_gbytes ?? [])
                  .filter((each) => each[which] > 0)
                  .sort((a, b) => b.bytes - a.bytes)[0];
@@ -126,7 +126,7 @@ function roofline(all) {
       (other) => box.x < other.x + other.w && other.x < box.x + box.w &&
         box.y < other.y + other.h && other.y < box.y + box.h);
 
-  // Only the limiting part of a line is drawn: the slope up to its ridge, a peak from there on.
+  // Draws only the limiting part of a line: the slope up to the ridge, a peak from there on.
   if (read) {
     const at = read[which];
     const from = Math.max(2 ** xs[0], 2 ** ys[0] / at);
@@ -194,7 +194,7 @@ function roofline(all) {
   return make("div", {}, make("h2", {class: "quiet"}, threads(all)), svg);
 }
 
-// Bars. A row has `shown`, what its bar measures, in the same terms as its target.
+// Bars. `shown` of a row is the length of its bar, in the unit of its target.
 
 const judged =
   rows.filter((row) => row.target && row.value !== null && row.ratio !== null).map((row) => {
@@ -262,7 +262,7 @@ const roofs = [false, true].map(roofline).filter(Boolean);
 document.getElementById("roofs").append(
   ...(roofs.length ? roofs : [make("p", {}, "The report tells neither peak nor intensity.")]));
 bars("shares", rows.filter(isShare), () => 1);
-// Up to twice the target, of the row or of its name's other one: what exceeds that fills the track.
+// The scale ends at twice the target of the row or of its counterpart; longer bars are cut there.
 bars("costs", rows.filter((row) => !isShare(row)), (row) => {
   const target =
     row.target ?? rows.find((other) => nameOf(other) === nameOf(row) && other.target)?.target;

@@ -19,14 +19,14 @@ struct Row {
   std::string name;
   double value = kAbsent;  ///< NaN: not measured, and `note` says why
   std::string unit = {};
-  double limit = kAbsent;       ///< what the machine can do, or a baseline's time, in the same unit
+  double limit = kAbsent;       ///< the machine's limit or a baseline's time, in the same unit
   std::string limit_name = {};  ///< "FMA peak"
   std::string note = {};
   std::string disturbed = {};  ///< why value and limit are unreliable; empty if they are not
-  int times_measured = 1;      ///< more than once where it was disturbed
+  int times_measured = 1;      ///< more than 1 after a disturbance
   Target target = {};
   double gflops = kAbsent;     ///< with `intensity`, the row's place under the roofline
-  double intensity = kAbsent;  ///< FLOPs per byte of inputs and output, each once
+  double intensity = kAbsent;  ///< FLOPs per byte of inputs and output
 
   double ratio() const { return value / limit; }
 };
@@ -36,7 +36,7 @@ inline nlohmann::ordered_json to_json(double x) {
   return std::isfinite(x) ? nlohmann::ordered_json(x) : nlohmann::ordered_json();
 }
 
-/// null if there is none.
+/// null if there is no target.
 inline nlohmann::ordered_json to_json(const Target& target) {
   if (!target) return {};
   return {{"at", target.at},
@@ -59,7 +59,7 @@ inline nlohmann::ordered_json to_json(const Row& row) {
           {"flops_per_byte", to_json(row.intensity)}};
 }
 
-/// Four significant digits, or nothing.
+/// The number with four significant digits; empty for NaN.
 inline std::string number_text(double x) {
   if (!std::isfinite(x)) return "-";
   char text[32];

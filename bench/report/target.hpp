@@ -11,9 +11,9 @@
 namespace bench {
 
 struct Target {
-  double at = std::numeric_limits<double>::quiet_NaN();  ///< NaN: none
-  bool at_most = false;                                  ///< else at least
-  bool of_value = false;  ///< in the row's unit; else of value / limit
+  double at = std::numeric_limits<double>::quiet_NaN();  ///< NaN: no target
+  bool at_most = false;                                  ///< otherwise at least
+  bool of_value = false;  ///< in the row's unit; otherwise of value / limit
 
   explicit operator bool() const { return !std::isnan(at); }
 };

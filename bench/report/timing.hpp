@@ -1,4 +1,4 @@
-// Timings: the times of every work, measured in turn with the limits that it is compared with.
+// Timings: measures every work in turn with the limits that it is compared with.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +17,11 @@
 
 namespace bench {
 
-/// On a shared machine, each of many short measurements is either disturbed or not, so the best of
-/// them is the machine's, for works and limits alike. A work that is compared with another one
-/// takes too long for that: the two run in turn, and the median of their ratios counts. The same
-/// holds for works limited by memory, beside reading, since other programs take bandwidth for
-/// seconds: the best of both within each call of measure() is compared.
+/// On a shared machine, many short measurements are each disturbed or not, so the best of them is
+/// the machine's, for works and limits. A work that is compared with another work takes too long
+/// for this: the two run in turn, and the median of their ratios counts. A work limited by memory
+/// is compared with reading in the same call of measure(), since other programs take bandwidth for
+/// seconds.
 class Timings {
  public:
   /// A work's time and that of its baseline, the mean of the runs before and after it.
@@ -31,8 +31,8 @@ class Timings {
   };
 
   /// Runs `work` for about `seconds`, with a round of its limit before each handful of runs
-  /// (reading takes as long as the runs). The first measurement checks the result; with 0 seconds
-  /// that is all.
+  /// (reading takes as long as the runs). The first measurement also checks the result; with 0
+  /// seconds it only checks.
   void measure(const Work& work, bool all, double seconds) {
     const Clock::time_point start = Clock::now();
     const int threads = all ? all_threads() : 1;
@@ -67,7 +67,7 @@ class Timings {
     if (seconds > 0) entry.limits.push_back(reads ? 1 / best.baseline : peak);
   }
 
-  /// Runs `work` and `baseline`, which was measured before, in turn for about `seconds`.
+  /// Runs `work` and `baseline`, which was measured before, alternately for about `seconds`.
   void measure_beside(const Work& work, const Work& baseline, bool all, double seconds) {
     const Clock::time_point start = Clock::now();
     const attn::Execution execution = execution_of(work, all);
@@ -84,14 +84,13 @@ class Timings {
     entry.limits.push_back(1 / least);
   }
 
-  /// Discards measurements that another program disturbed; the result of the work's check is kept.
+  /// Discards disturbed measurements; the result of the work's check is kept.
   void forget(const std::string& name, bool all) {
     Entry& entry = entries_.at({name, all});
     entry = {.complaint = entry.complaint, .times_measured = entry.times_measured + 1};
   }
 
-  /// Why the work's time and limit are unreliable; empty if they are reliable, or were not
-  /// measured.
+  /// Why the work's time and limit are unreliable; empty if they are reliable or not measured.
   std::string disturbance(const std::string& name, bool all) const {
     const auto found = entries_.find({name, all});
     if (found == entries_.end()) return "";
@@ -106,7 +105,7 @@ class Timings {
     return bench::disturbance(entry.limits, share);
   }
 
-  /// How often a work was measured; more than once if it was disturbed.
+  /// How often a work was measured: more than once after a disturbance.
   int times_measured(const std::string& name, bool all) const {
     const auto found = entries_.find({name, all});
     return found == entries_.end() ? 0 : found->second.times_measured;
@@ -117,12 +116,13 @@ class Timings {
     return median(entries_.at({name, all}).pairs);
   }
 
-  /// The same for a work limited by memory, beside reading as many bytes. Requires measure().
+  /// The pair of a work limited by memory and of reading as many bytes, by the median ratio.
+  /// Requires measure().
   Pair beside_reading(const std::string& name, bool all) const {
     return median(entries_.at({name, all}).reads);
   }
 
-  /// Infinite if it was not measured.
+  /// Seconds of the work; infinite if it was not measured.
   double seconds(const std::string& name, bool all) const {
     const auto found = entries_.find({name, all});
     return found == entries_.end() ? std::numeric_limits<double>::infinity()
@@ -158,8 +158,7 @@ class Timings {
     double seconds = std::numeric_limits<double>::infinity();
     std::string complaint = {};
     std::vector<Pair> pairs = {}, reads = {};
-    std::vector<double> limits =
-        {};  ///< how fast, in each pass: the peak, reading, or the baseline
+    std::vector<double> limits = {};  ///< speed in each pass: of the peak, reading, or the baseline
     double flops = 0;
     attn::Isa isa = attn::Isa::scalar;
     bool beyond_limit = false;
@@ -176,7 +175,7 @@ class Timings {
     return {.executor = &executor_of(all), .isa = work.isa};
   }
 
-  /// A clock reading takes 30 ns: a sample is at least 100 microseconds long.
+  /// Reading the clock takes 30 ns: a sample is at least 100 microseconds long.
   static int repeats_for(double seconds) {
     return static_cast<int>(std::max(1.0, std::ceil(1e-4 / std::max(seconds, 1e-9))));
   }

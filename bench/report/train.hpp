@@ -1,4 +1,4 @@
-// The report's rows about training: attention, an encoder layer, a small model, AdamW.
+// Rows of the report on training: attention, an encoder layer, a small model, AdamW.
 #pragma once
 
 #include "attn/layers/encoder_layer_backward.hpp"
@@ -10,7 +10,7 @@ namespace bench {
 
 namespace detail {
 
-/// Forward and backward of attention; `share` of all pairs is visible.
+/// Forward and backward of attention; the mask keeps `share` of all pairs.
 inline Work training_work(std::string name, const std::shared_ptr<AttentionStep<float>>& step,
                           const attn::Mask& mask = {}, double share = 1) {
   Work work{std::move(name), attn::active_isa(), share * step->flops()};
@@ -33,7 +33,7 @@ inline Group training_group(std::string name) {
           [=]() -> std::vector<Work> { return {training_work(name, attention_step(name))}; }};
 }
 
-/// The cost of the gradients of options, on one thread.
+/// The cost of gradients with options, on one thread.
 inline std::vector<Work> training_cost_works() {
   constexpr index_t kHeads = 8, kSeq = 1024;
   struct Inputs {
@@ -151,7 +151,7 @@ inline std::vector<Work> encoder_train_works() {
   return {work};
 }
 
-/// 16 million parameters: with gradient and two moments, 256 MB.
+/// 16 million parameters: 256 MB with their gradients and two moments.
 inline std::vector<Work> optimizer_works() {
   constexpr index_t kSize = index_t{1} << 24, kChunk = index_t{1} << 14;
   struct Inputs {
@@ -165,7 +165,7 @@ inline std::vector<Work> optimizer_works() {
   const auto in = std::make_shared<Inputs>();
   Random random(6);
   for (float& x : in->gradients.weight.elements()) x = random.number<float>();
-  // Zero pages take no memory before they are written: the first step would measure page faults.
+  // Zero pages are allocated when first written: without this, the first step measures page faults.
   in->adamw.step(1e-3);
   for (attn::Tensor1<float>& moment : in->moments) moment.fill(0);
   Work plain{"adamw_plain", attn::active_isa(), 3.0 * kSize},
@@ -190,7 +190,7 @@ inline std::vector<Work> optimizer_works() {
   adamw.complaint = [=]() -> std::string {
     attn::Linear<float> layer = in->layer, gradients = in->gradients;
     attn::Adam<float> first(attn::parameters_of<float>(layer, gradients), {});
-    first.step(1e-3);  // rate times the sign of the gradient
+    first.step(1e-3);  // a step is rate times the sign of the gradient
     for (index_t i = 0; i < kSize; ++i) {
       const float g = in->gradients.weight.data()[i];
       const double moved = in->layer.weight.data()[i] - layer.weight.data()[i];

@@ -21,19 +21,18 @@ struct Work {
   std::string name;
   attn::Isa isa;
   double flops = 0;
-  index_t bytes = 0;            ///< that have to be read, where memory is the limit
-  index_t traffic = 0;          ///< bytes of inputs and output, each once
-  bool beside_reading = false;  ///< also where caches could hold `bytes`
-  bool one_thread = false;      ///< not timed on all
-  bool beyond_limit = false;    ///< its instructions multiply more at once than those of the limit
+  index_t bytes = 0;            ///< bytes that must be read, if memory is the limit
+  index_t traffic = 0;          ///< bytes of inputs and output
+  bool beside_reading = false;  ///< compared with reading even if caches could hold `bytes`
+  bool one_thread = false;      ///< not timed on all threads
+  bool beyond_limit = false;    ///< its instructions multiply more at once than the limit's
   std::function<void(const attn::Execution&)> run = {};
   std::function<std::string()> complaint =
-      {};  ///< about the last run's result; empty where it is right
+      {};  ///< an error of the last run's result; empty if it is right
 };
 
-/// Inputs live as long as the works. They are allocated anew for every pass, since the physical
-/// pages that they get make a difference of a few percent: the best of several draws is the
-/// machine's.
+/// Inputs live as long as the works. Each pass allocates them anew, since physical pages make a
+/// difference of a few percent: the best of several draws is the machine's.
 struct Group {
   std::vector<std::string> names;
   std::function<std::vector<Work>()> make;
@@ -68,7 +67,7 @@ inline std::shared_ptr<AttentionInputs> attention_inputs(std::string_view shape)
   return std::make_shared<AttentionInputs>(shape_of(kAttentionShapes, shape));
 }
 
-/// Attention over the first `q_len` of the queries.
+/// Attention of the first `q_len` queries.
 inline Work attention_work(std::string name, attn::Isa isa,
                            const std::shared_ptr<AttentionInputs>& in, index_t q_len,
                            bool causal = false) {
@@ -89,7 +88,7 @@ inline Work attention_work(std::string name, attn::Isa isa,
   return work;
 }
 
-/// As above, over a cache of `element`.
+/// attention_work() over a cache of `element`.
 inline Work cached_work(std::string name, attn::Isa isa, const std::shared_ptr<AttentionInputs>& in,
                         index_t q_len, attn::DType element) {
   const auto cache =
@@ -108,7 +107,7 @@ inline Work cached_work(std::string name, attn::Isa isa, const std::shared_ptr<A
     attn::scaled_dot_product_attention(q, *cache, out, {.execution = execution});
   };
   work.complaint = [=]() -> std::string {
-    // The effect of rounding keys and values on an average of 4096 of them.
+    // The effect of rounding keys and values on an average of 4096 values.
     const auto exact = attn::scaled_dot_product_attention(q, in->k, in->v);
     const double worst =
         attn_test::worst(attn_test::to_array(out), attn_test::to_array(exact)).distance;
@@ -175,7 +174,7 @@ inline Group multi_head_group(std::string name, attn::Isa isa) {
       }};
 }
 
-/// One of BERT's layers, packed, and the same with weights and activations in bfloat16 and in 8
+/// One of BERT's layers, packed, in float and with weights and activations in bfloat16 and in 8
 /// bits; results are compared with those of Isa::scalar in float.
 inline Group encoder_layer_group(std::string name, attn::Isa isa) {
   return {
@@ -209,7 +208,7 @@ inline Group encoder_layer_group(std::string name, attn::Isa isa) {
           works.push_back(work);
         };
         add(name, 1e-4, [](auto& layer) { layer.pack(); });
-        // Elements are normal numbers; the worst of a million is off by five times the errors in
+        // The largest error of a million normal elements is five times the errors in
         // docs/precision.md.
         add(name + "_bf16", 0.05, [](auto& layer) {
           attn::quantize(layer, {.weights = attn::WeightFormat::bf16,
@@ -246,7 +245,7 @@ inline index_t softmax_rows() {
                            second_level_bytes() / (4 * index_t{sizeof(float)} * kSoftmaxColumns));
 }
 
-/// All works, on the active instruction set unless the name contains another one.
+/// All works, on the active instruction set unless their names contain another one.
 inline std::vector<Group> all_groups() {
   using attn::Isa;
   const Isa isa = attn::active_isa();

@@ -14,9 +14,9 @@ namespace bench {
 namespace detail {
 
 // Reads `Streams` places at once, a cache line from each in turn. Hardware prefetchers follow
-// several streams; the best number depends on the machine: Zen 3, one core, 128 MB in pages of 4
+// several streams; the best number depends on the machine. Zen 3, one core, 128 MB in pages of 4
 // KB: 20 GB/s with one stream, 25 with two, 29 with four, 31 with eight; software prefetch added
-// nothing. Combined by `or`, whose single cycle of latency does not delay the loads.
+// nothing. Values are combined by `or`, whose latency of one cycle does not delay the loads.
 #define ATTN_BENCH_DEFINE_READ(name, target)                                                   \
   template <int Streams>                                                                       \
   target __attribute__((noinline)) std::int32_t name(const std::int32_t* from, index_t size) { \
@@ -66,8 +66,8 @@ inline std::int32_t read(int streams, const std::int32_t* from, index_t size) {
 }  // namespace detail
 
 /// A buffer of `bytes`, allocated like attn's tensors, and the best bandwidth measured on it so
-/// far. Several passes over a buffer that fits in a cache measure that cache: the same advantage
-/// that a second call on the same keys and values has.
+/// far. Passes over a buffer that fits in a cache measure that cache, as a second call on the same
+/// keys and values would.
 class ReadBandwidth {
  public:
   explicit ReadBandwidth(attn::index_t bytes)

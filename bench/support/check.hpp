@@ -12,14 +12,14 @@
 
 namespace bench {
 
-/// Distances from the double reference, of attn's result and of the naive float formula; attn's may
-/// be up to twice the latter. Both 0 if nothing was compared.
+/// Errors against the double reference, of attn's result and of the naive float formula; attn's may
+/// be up to twice the latter. Both are 0 if nothing was compared.
 struct Errors {
   double ours = 0, naive = 0;
-  std::string where = {};  ///< of the worst of ours
+  std::string where = {};  ///< place of attn's worst error
 
   bool good() const { return ours <= 2 * naive; }
-  /// 0 if both are exact.
+  /// attn's error relative to the naive formula's; 0 if both are exact.
   double ratio() const { return ours > 0 ? ours / naive : 0; }
 
   void add(const attn_test::Array<float>& found, const attn_test::Array<float>& plain,
@@ -38,7 +38,8 @@ struct Errors {
   }
 };
 
-/// `samples` rows of an attention's output, the first and the last among them; no dense masks.
+/// Checks `samples` rows of an attention's output, including the first and the last; no dense
+/// masks.
 inline Errors attention_errors(attn::TensorView4<const float> q, attn::TensorView4<const float> k,
                                attn::TensorView4<const float> v, attn::TensorView4<const float> out,
                                const attn_test::ReferenceOptions& options = {}, int samples = 8) {
@@ -51,7 +52,7 @@ inline Errors attention_errors(attn::TensorView4<const float> q, attn::TensorVie
     };
     const attn::index_t b = pick(0), h = pick(1), i = pick(2);
     const attn::index_t g = h / (q.extent(1) / k.extent(1));
-    // One row is a problem of its own, whose query keeps its position.
+    // Checks one row as a problem with one query at its position.
     attn_test::ReferenceOptions row = options;
     row.offset = attn_test::ReferenceOptions::Offset::fixed;
     row.fixed_offset = i + k.extent(2) - q.extent(2);
@@ -97,8 +98,8 @@ inline Errors multi_head_errors(attn::MultiHeadAttention<float>& mha,
   return errors;
 }
 
-/// The elements of c = a b at 8 rows and 8 columns, within twice the naive formula's error. Empty
-/// if all are.
+/// Compares c = a b at 8 rows and 8 columns, within twice the naive formula's error. Empty if all
+/// elements are right.
 template <class T>
 std::string gemm_complaint(attn::TensorView2<const T> a, attn::TensorView2<const T> b,
                            attn::TensorView2<const T> c) {
@@ -131,8 +132,8 @@ std::string gemm_complaint(attn::TensorView2<const T> a, attn::TensorView2<const
                             ", more than " + std::to_string(bound);
 }
 
-/// The last row of a softmax. e^(x - max) is accurate to a few ULP beyond the rounding of its
-/// argument, which is up to |x - max| ULP.
+/// Checks the last row of a softmax. e^(x - max) is accurate to a few ULP beyond the rounding of
+/// its argument, which is up to |x - max| ULP.
 inline std::string softmax_complaint(attn::TensorView2<const float> x,
                                      attn::TensorView2<const float> out) {
   const attn::index_t last = x.extent(0) - 1;

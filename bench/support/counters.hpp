@@ -10,7 +10,7 @@
 
 namespace bench {
 
-/// One per program: a peak measured once is the machine's peak from then on.
+/// One per program: keeps the best peak of all measurements.
 inline Peaks& peaks() {
   static Peaks all;
   return all;

@@ -1,4 +1,4 @@
-// Inputs of the benchmarks: reproducible random numbers, fast.
+// Inputs of the benchmarks: random numbers that are reproducible and fast to make.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace bench {
 
-/// The same sequence for the same seed on every machine: a 64-bit linear congruential generator
-/// (Knuth's constants), whose high half is good enough for timing.
+/// A 64-bit linear congruential generator (Knuth's constants): the same sequence for a seed on
+/// every machine. Its high half is random enough for timing.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15u + 1) {}
@@ -18,8 +18,7 @@ class Random {
     return static_cast<std::uint32_t>(state_ >> 32);
   }
 
-  /// Uniform with mean 0 and variance 1, so that scores have the spread of those of a normal
-  /// distribution.
+  /// Uniform with mean 0 and variance 1, so that scores spread like those of normal numbers.
   template <class T>
   T number() {
     constexpr double scale = 1.7320508075688772 / 2147483648.0;  // sqrt(3) / 2^31

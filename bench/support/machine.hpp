@@ -53,8 +53,7 @@ inline std::vector<Cache> caches() {
     found.push_back(cache);
   }
 #if defined(_SC_LEVEL1_DCACHE_SIZE)
-  // Second choice: in a virtual machine it may report the host's caches, not the share of the
-  // guest.
+  // Second choice: a virtual machine may report the host's caches here, not its share of them.
   if (found.empty()) {
     int level = 1;
     for (int name : {_SC_LEVEL1_DCACHE_SIZE, _SC_LEVEL2_CACHE_SIZE, _SC_LEVEL3_CACHE_SIZE}) {
@@ -91,10 +90,10 @@ inline std::string caches_text() {
   return text.empty() ? "unknown" : text;
 }
 
-/// Threads of a call that names no executor: "all threads".
+/// The number of threads of a call without an executor.
 inline int all_threads() { return attn::default_executor().concurrency(); }
 
-/// The executor of one thread, or the default one of calls.
+/// The executor of one thread, or the default executor.
 inline const attn::Executor& executor_of(bool all) {
   static const attn::SerialExecutor one;
   return all ? attn::default_executor() : one;

@@ -9,7 +9,7 @@
 
 namespace bench {
 
-/// Parameters of variance 1 / width, so that the variance of features is preserved.
+/// Parameters of variance 1 / width, which preserves the variance of features.
 template <class Module>
 Module with_random_parameters(Module module, attn::index_t width) {
   Random random(1);

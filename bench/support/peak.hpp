@@ -17,13 +17,13 @@
 namespace bench {
 namespace detail {
 
-// Twelve chains of operations, each of which waits for its own chain only: two units with a latency
-// of 4 cycles (AVX2 and AVX-512 on every processor so far) are busy from eight on. SSE2 has no FMA:
-// there a multiplication and an addition of 3 or 4 cycles follow each other on two units each,
-// which takes twelve. Twelve chains and two constants are 14 of 16 registers. Each is a variable of
-// its own, because g++ 12 spills arrays, and starts from another value, or the compiler would
-// compute one chain for all. Assembly at -O2, g++ 12: the loop is 12 vfmadd132ps on registers, sub
-// and jne; clang 14 unrolls it twice.
+// Twelve independent chains of operations. Two units with a latency of 4 cycles (AVX2 and AVX-512
+// on every processor so far) are busy from eight chains on. SSE2 has no FMA: a multiplication and
+// an addition of 3 or 4 cycles follow each other on two units each, which takes twelve chains.
+// Twelve chains and two constants occupy 14 of 16 registers. Each chain is a variable of its own,
+// because g++ 12 spills arrays, and starts from another value, or the compiler would compute one
+// chain for all. Assembly at -O2, g++ 12: the loop is 12 vfmadd132ps on registers, sub and jne;
+// clang 14 unrolls it twice.
 #define ATTN_BENCH_CHAINS(_) _(0) _(1) _(2) _(3) _(4) _(5) _(6) _(7) _(8) _(9) _(10) _(11)
 #define ATTN_BENCH_START(i) Vec chain##i = factor + static_cast<float>(i);
 #define ATTN_BENCH_SUM(i) total += chain##i;
@@ -62,7 +62,8 @@ ATTN_BENCH_DEFINE_CHAINS(chains_avx512, __attribute__((target("avx512f"))), 16,
 
 /// Operations of `steps` iterations of the loop: a multiply-add counts as two.
 inline double run_chains(attn::Isa isa, std::int64_t steps) {
-  // Hidden from the compiler; below 1, so that the chains converge and stay normal numbers.
+  // volatile, so that the compiler does not know the value; below 1, so that the chains converge
+  // and stay normal numbers.
   volatile float x = 0.75f;
   volatile float kept = 0;
   double lanes = 4;
@@ -85,7 +86,7 @@ inline double run_chains(attn::Isa isa, std::int64_t steps) {
 
 }  // namespace detail
 
-/// FLOP/s of one round of about `seconds` on `threads` threads at once. Requires a machine with the
+/// FLOP/s of one round of about `seconds` on `threads` threads at once. The machine must have the
 /// instruction set.
 inline double measure_peak(attn::Isa isa, int threads, double seconds = 0.02) {
   // A step takes 6 cycles if two FMAs start per cycle: about 2 ns. The first run refines the
@@ -103,12 +104,12 @@ inline double measure_peak(attn::Isa isa, int threads, double seconds = 0.02) {
   return total / time;
 }
 
-/// The best rounds so far, for each instruction set and number of threads. On a machine that is
-/// shared, or whose clock varies, one round is not reliable: measure again between the runs that
-/// are compared.
+/// The best rounds so far, for each instruction set and number of threads. One round is not
+/// reliable on a shared machine or with a varying clock: measure again between the runs that are
+/// compared.
 class Peaks {
  public:
-  /// One more round; returns its result.
+  /// Measures one more round; returns its result.
   double measure(attn::Isa isa, int threads) {
     const double reached = measure_peak(isa, threads);
     double& best = best_[{isa, threads}];
@@ -116,7 +117,7 @@ class Peaks {
     return reached;
   }
 
-  /// 0 if none was measured.
+  /// The best result so far; 0 if none was measured.
   double best(attn::Isa isa, int threads) const {
     const auto found = best_.find({isa, threads});
     return found == best_.end() ? 0 : found->second;

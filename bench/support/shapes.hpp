@@ -1,4 +1,4 @@
-// The shapes that are measured, in one table for attn_report, attention_bench and bench/peers.
+// The measured shapes, in one table for attn_report, attention_bench and bench/peers.
 #pragma once
 
 #include <algorithm>
@@ -16,10 +16,10 @@ struct AttentionShape {
   std::string_view name;
   index_t batch, num_heads, num_kv_heads, q_len, kv_len, head_dim;
   bool causal = false;
-  index_t window = 0;      ///< keys that a causal query sees; 0: all
+  index_t window = 0;      ///< keys that a causal query attends to; 0: all
   bool seq_major = false;  ///< keys and values are (batch, seq, heads, dim) in memory
 
-  /// The share of scores that the mask keeps; for a window minus those that the first queries lack.
+  /// The share of scores that the mask keeps; the first queries of a window have fewer keys.
   constexpr double visible() const {
     if (!causal) return 1;
     if (window == 0) return 0.5;
@@ -28,7 +28,7 @@ struct AttentionShape {
   }
 };
 
-/// sdpa_NAME of attn_report and bench/peers, attention_NAME of attention_bench.
+/// Rows sdpa_NAME of attn_report and bench/peers, attention_NAME of attention_bench.
 inline constexpr AttentionShape kAttentionShapes[] = {
     {"d64", 1, 8, 8, 2048, 2048, 64},       {"d128", 1, 8, 8, 2048, 2048, 128},
     {"d80", 1, 8, 8, 2048, 2048, 80},       {"512", 1, 12, 12, 512, 512, 64},
@@ -37,7 +37,7 @@ inline constexpr AttentionShape kAttentionShapes[] = {
     {"decode_gqa", 1, 32, 8, 1, 4096, 128},
 };
 
-/// More of attention_bench.
+/// Further shapes of attention_bench.
 inline constexpr AttentionShape kMoreAttentionShapes[] = {
     {"window", 1, 8, 8, 4096, 4096, 64, true, 256},
     {"gqa", 1, 8, 2, 1024, 1024, 64},
@@ -75,7 +75,7 @@ struct LinearShape {
 /// is a time relative to packed weights.
 constexpr bool is_cached(const LinearShape& shape) { return shape.in_features < 1024; }
 
-/// Whether memory limits it.
+/// Whether reading the weight once limits the speed.
 constexpr bool is_read_once(const LinearShape& shape) {
   return !shape.packed && !is_cached(shape) && shape.rows <= 8;
 }
@@ -135,7 +135,7 @@ inline constexpr ModuleShape kModuleShapes[] = {
     {"encoder_bert", 8, 128, 768, 12, 3072},
 };
 
-/// Forward and backward of attention; in bench/peers, too.
+/// Forward and backward of attention; also in bench/peers.
 inline constexpr AttentionShape kAttentionTrainShapes[] = {
     {"sdpa_train_d64", 1, 8, 8, 2048, 2048, 64},
     {"sdpa_train_causal", 1, 8, 8, 2048, 2048, 64, true},
@@ -158,7 +158,7 @@ inline constexpr GptShape kGptTrainShapes[] = {
     {"gpt2_train", 4, 64, 50257, 12, 768, 12},
 };
 
-/// The shape of that name; it is in the table.
+/// The shape of that name, which must be in the table.
 template <class Table>
 constexpr const auto& shape_of(const Table& table, std::string_view name) {
   const auto* found = std::find_if(std::begin(table), std::end(table),

@@ -1,4 +1,4 @@
-// Steps of training that benchmarks time: attention forward and backward, and a GPT.
+// Training steps for benchmarks: attention forward and backward, and a GPT.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,7 @@ struct AttentionStep {
     return 3.5 * 4 * static_cast<double>(q.size()) * static_cast<double>(k.extent(2));
   }
 
-  /// The error if gradients differ from another step's; otherwise empty.
+  /// The error if gradients differ from those of another step; empty if they agree.
   template <class U>
   std::string complaint(const AttentionStep<U>& right) const {
     for (const auto& [got, want] :
@@ -58,7 +58,7 @@ struct AttentionStep {
     }
     return "";
   }
-  /// The error if float gradients differ from those in double, which tests compare with central
+  /// The error of float gradients against those in double, which the tests compare with central
   /// differences.
   std::string complaint(const attn::AttentionOptions<double>& options) const {
     AttentionStep<double> exact{widened(q), widened(k), widened(v), widened(d_out)};
@@ -72,7 +72,7 @@ inline AttentionStep<float> random_attention_step(const attn::Shape<4>& shape) {
           random_tensor<float, 4>(shape, 3, 1.0f), random_tensor<float, 4>(shape, 4, 1.0f)};
 }
 
-/// A GPT that trains on an artificial text. Not copyable or movable: its optimizer refers to it.
+/// A GPT that trains on generated ids. Not copyable or movable: its optimizer refers to it.
 class GptStep {
  public:
   explicit GptStep(const GptShape& shape) : shape_(shape) {
@@ -85,7 +85,7 @@ class GptStep {
   GptStep(const GptStep&) = delete;
   GptStep& operator=(const GptStep&) = delete;
 
-  /// Returns the loss.
+  /// Trains one step; returns the loss.
   double step(const attn::Execution& execution) {
     const attn::TensorView2<float> rows(logits_.data(), {ids_.size(), shape_.vocab});
     attn::clear_gradients(parameters_, execution);
@@ -104,7 +104,8 @@ class GptStep {
     for (const auto& parameter : parameters_) count += parameter.size;
     return count;
   }
-  /// Operations of products with weights, once forward and twice backward; attention is negligible.
+  /// Operations of the products with weights, one forward and two backward; attention is
+  /// negligible.
   double flops() const {
     return 6 * static_cast<double>(num_parameters()) * static_cast<double>(tokens());
   }

@@ -1,5 +1,5 @@
-# Lets the site's search find the guides by every word of their titles, their sections and their lines in index.md, of which
-# Doxygen knows the beginnings of titles alone: `cmake -DGUIDES=... -DHTML=... -P docs/site/search.cmake` adds to HTML/search.
+# Lets the site's search find guides by every word of their titles, sections and lines in index.md; Doxygen only finds
+# the beginnings of titles. `cmake -DGUIDES=... -DHTML=... -P docs/site/search.cmake` adds to HTML/search.
 cmake_minimum_required(VERSION 3.24)
 
 set(dull a an and are at by for from has have here in is it its like no not of on one or that the them there they to what which who with without yours)
@@ -8,7 +8,7 @@ string(REGEX MATCH "0: \"([^\"]*)\"" whole "${searchdata}")
 set(letters "${CMAKE_MATCH_1}")
 set(first_letters "${letters}")
 
-# Adds the entry NAME, which leads to a place of the site, under each word of WORDS.
+# Adds the entry NAME, a link to URL, under each word of WORDS.
 set(count 0)
 function(add_entry name words url)
   string(TOLOWER "${words}" words)
@@ -44,7 +44,7 @@ foreach(guide IN LISTS guides)
   string(REGEX REPLACE "\\.md$" "" stem "${guide}")
   string(REPLACE "/" "_" page "md_docs_${stem}.html")
   file(READ ${GUIDES}/${guide} text)
-  string(REGEX REPLACE "\n```[^`]*```" "" text "\n${text}")  # where a # may be a comment
+  string(REGEX REPLACE "\n```[^`]*```" "" text "\n${text}")  # code blocks may contain # comments
   string(REGEX MATCH "\n# ([^\n]+)" whole "${text}")
   set(title "${CMAKE_MATCH_1}")
   set(about "${title}")
@@ -57,7 +57,7 @@ foreach(guide IN LISTS guides)
   string(REGEX MATCHALL "\n## [^\n]+" sections "${text}")
   foreach(section IN LISTS sections)
     string(SUBSTRING "${section}" 4 -1 section)
-    # Sections have no anchors; browsers that know text fragments go to the words.
+    # Sections have no anchors; browsers that support text fragments scroll to the words.
     string(REPLACE "`" "" fragment "${section}")
     foreach(character "%=%25" " =%20" "-=%2D" ",=%2C" "&=%26" "'=%27")
       string(SUBSTRING "${character}" 0 1 from)
@@ -72,7 +72,7 @@ list(REMOVE_DUPLICATES indices)
 foreach(index IN LISTS indices)
   set(script "${HTML}/search/all_${index}.js")
   if(NOT EXISTS "${script}")
-    # A letter that nothing else begins with: a page as the others.
+    # A new list, for a letter that begins no other entry.
     file(WRITE "${script}" "var searchData=\n[\n];\n")
     file(READ "${HTML}/search/all_0.html" page)
     string(REPLACE "all_0.js" "all_${index}.js" page "${page}")

@@ -1,4 +1,4 @@
-// The attention map's page: the chosen head large, the text, and the grid of all heads to choose from.
+// The attention map's page: a large map of the chosen head, the text, and the grid of all heads.
 "use strict";
 
 const grid = document.getElementById("grid");
@@ -7,12 +7,12 @@ const hideEnds = document.getElementById("hide-ends"); // [CLS] and [SEP], or th
 const ownScale = document.getElementById("own-scale");
 const kShades = 1024; // steps of the square root of a weight
 let colours = []; // [r, g, b] of each
-let palette; // the same as pixels
+let palette; // the colours as pixels
 let chosen = fromAddress() ?? mostStructured();
 let cursor = null; // {query, key} in the large map, or a query alone
 const map = new LargeMap(document.getElementById("map-place"), point);
 
-// The head that the address asks for, if it does.
+// The head in the page's address, if any.
 function fromAddress() {
   const asked = new URLSearchParams(location.hash.slice(1));
   if (!asked.has("layer") && !asked.has("head")) return null;
@@ -20,7 +20,7 @@ function fromAddress() {
   return { layer: number("layer", layers), head: number("head", heads) };
 }
 
-// The tokens that are shown, [first, last).
+// The range of shown tokens, [first, last).
 const shownTokens = () => (hideEnds.checked ? inner : [0, n]);
 
 // Colours.
@@ -37,7 +37,7 @@ function readColours() {
   });
   palette = new Uint32Array(new Uint8Array(colours.flatMap((colour) => [...colour, 255])).buffer);
 }
-// The weight that has the last colour: 1, or the largest that the head shows.
+// The weight of the last colour: 1, or the head's largest shown weight.
 function fullScaleOf(head) {
   if (!ownScale.checked) return 1;
   const w = weightsOf(head);
@@ -111,12 +111,12 @@ function paintGrid() {
   }
 }
 
-// The text, each token as dark as the weight it gets: from the query under the cursor, or from all on average.
+// The text, each token as dark as the weight it gets: from the query under the cursor, or the mean over all queries.
 
 function makeWords() {
   tokens.forEach((token, i) => {
     const special = !decodes && (i === 0 || i === n - 1);
-    const goesOn = decodes ? !/^\s/.test(data.tokens[i]) : token.startsWith("##"); // the word before
+    const goesOn = decodes ? !/^\s/.test(data.tokens[i]) : token.startsWith("##"); // a token that continues a word
     if (!goesOn) words.append(" ");
     const letters = goesOn && !decodes ? token.slice(2) : token;
     words.append(make("span", { class: goesOn ? "inner" : special ? "special" : "", "data-token": i }, letters));
@@ -147,7 +147,7 @@ function paintWords() {
     ? "Where all tokens look, on average" : `Where “${tokens[query]}” looks`;
 }
 
-// Moves the cursor: to a cell, to a query, or away.
+// Moves the cursor to a cell or a query, or removes it.
 function point(to) {
   cursor = to;
   map.show(cursor);
@@ -163,7 +163,7 @@ function paintTip() {
     make("strong", {}, digits(weightsOf(chosen)[query * n + key])));
 }
 
-// The scale, with the weights where their colours are.
+// The colour scale, with weights below their colours.
 
 function paintLegend() {
   const full = fullScaleOf(chosen);
@@ -179,7 +179,7 @@ function paintLegend() {
       fill: css(colours[Math.round((i / (bars - 1)) * (kShades - 1))]),
     }));
   }
-  // The fewer, the longer their numbers are.
+  // Fewer numbers if they are longer.
   for (const part of full === 1 ? [0, 0.01, 0.05, 0.1, 0.25, 0.5, 1] : [0, 0.05, 0.25, 0.5, 1]) {
     const x = inset + width * Math.sqrt(part);
     svg.append(
@@ -190,7 +190,7 @@ function paintLegend() {
   document.getElementById("legend").replaceChildren(svg);
 }
 
-// Everything that shows which head is chosen.
+// Updates everything that shows the chosen head.
 function choose(head) {
   chosen = head;
   for (const button of grid.querySelectorAll("button")) {
@@ -207,7 +207,7 @@ function choose(head) {
   paintProfile();
 }
 
-// All of it, for other colours or other tokens.
+// Redraws everything with other colours or other tokens.
 function paint() {
   readColours();
   point(null);
@@ -216,15 +216,15 @@ function paint() {
   choose(chosen);
 }
 
-// The text with what would act on the page's own text, control and direction-changing characters, as escapes.
+// The text with control and direction-changing characters as escapes, so that they cannot change the page's own text.
 const typed = data.text.replace(
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
   (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
 document.title = `${shorten(typed.replace(/\s+/g, " ").trim(), 60)} · Attention map`;
 const typedPlace = document.getElementById("typed");
 typedPlace.textContent = typed;
-if (typedPlace.scrollHeight > typedPlace.clientHeight) typedPlace.tabIndex = 0; // scrolled by keys too
-document.querySelector(".columns").classList.toggle("long", n > 100); // the map before the coloured text
+if (typedPlace.scrollHeight > typedPlace.clientHeight) typedPlace.tabIndex = 0; // lets keys scroll it
+document.querySelector(".columns").classList.toggle("long", n > 100); // moves the map before the text
 document.getElementById("facts").textContent =
   (data.numTokens > n ? `The text is cut: of its ${data.numTokens} tokens the model reads ${n}. ` : `${n} tokens. `) +
   `${layers} layers of ${heads} heads. A weight is the share of a token's attention that another one gets.`;

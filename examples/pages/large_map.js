@@ -2,14 +2,14 @@
 "use strict";
 
 class LargeMap {
-  // `point` is called with {query, key} where the pointer or an arrow key leads, and with null when they leave.
+  // Calls `point` with {query, key} where the pointer or an arrow key leads, and with null when they leave.
   constructor(place, point) {
     this.place = place;
     this.point = point;
     this.cursor = null;
   }
 
-  // Draws the frame of the tokens [first, last) as large as there is room: type keeps its size, cells shrink.
+  // Draws the frame of the tokens [first, last) as large as there is room: the type keeps its size, cells shrink.
   layOut(first, last) {
     const hadFocus = this.element?.contains(document.activeElement);
     this.first = first;
@@ -53,7 +53,8 @@ class LargeMap {
       svg.append(make("path", { class: "gaps", d }));
     }
     svg.append(this.row, this.column, this.mark);
-    // Sharp cells where they are larger than a pixel; else a mean of cells, since leaving some out hides diagonals.
+    // Cells larger than a pixel are drawn one by one; smaller ones as means of cells, since leaving some out hides
+    // diagonals.
     this.canvas = make("canvas", {
       width: count, height: count,
       style: `left: ${this.left}px; top: ${this.top}px; width: ${size}px; height: ${size}px; image-rendering: ${cell < 1 ? "auto" : "pixelated"}`,
@@ -88,7 +89,7 @@ class LargeMap {
     });
   }
 
-  // `shadeOf` gives the index in `palette` of a weight.
+  // `shadeOf` gives a weight's index in `palette`.
   paint(w, palette, shadeOf) {
     paintCells(this.canvas, w, this.first, palette, shadeOf);
   }
@@ -100,7 +101,7 @@ class LargeMap {
     const [query, key] = [cursor?.query, cursor?.key].map((token) => (isIn(token) ? token - this.first : undefined));
     const light = (labels, on) => labels.forEach((label, i) => {
       label.classList.toggle("on", i === on);
-      // Where not every label fits, the one that matters stands alone among its neighbours.
+      // If not every label fits, the cursor's label hides its neighbours.
       if (this.every > 1) {
         const shown = i === on || (i % this.every === 0 && !(on !== undefined && Math.abs(i - on) < this.every));
         label.setAttribute("visibility", shown ? "visible" : "hidden");
@@ -119,13 +120,13 @@ class LargeMap {
   }
 }
 
-// Cuts between characters and not within one.
+// Shortens a token, without cutting a character in two.
 function shorten(token, most) {
   const letters = [...token];
   return letters.length > most ? letters.slice(0, most - 1).join("") + "…" : token;
 }
 
-// Where a key leads in a table of so many rows and columns, or nothing.
+// The cell that a key moves to in a table of this many rows and columns, or null.
 function moved(key, [row, column], [rows, columns]) {
   const to = {
     ArrowUp: [row - 1, column], ArrowDown: [row + 1, column], ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1],
@@ -134,7 +135,7 @@ function moved(key, [row, column], [rows, columns]) {
   return to && [Math.min(rows - 1, Math.max(0, to[0])), Math.min(columns - 1, Math.max(0, to[1]))];
 }
 
-// One pixel of the canvas for each pair of the tokens from `first` on, as many as it is wide.
+// Draws one pixel for each pair of tokens from `first` on, as many as the canvas is wide.
 function paintCells(canvas, w, first, palette, shadeOf) {
   const count = canvas.width;
   const image = new ImageData(count, count);

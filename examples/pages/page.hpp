@@ -1,4 +1,4 @@
-// A page of the program: an HTML template, embedded by CMake, and the data that it draws.
+// A page of a program: an HTML template, embedded by CMake, and the data that it draws.
 #pragma once
 
 #include <stdexcept>
@@ -15,8 +15,8 @@ inline std::string with_data(std::string_view page, const nlohmann::ordered_json
   const std::size_t place = page.find(kPlace);
   if (place == page.npos) throw std::logic_error("the page has no place for its data");
   std::string result(page.substr(0, place + kPlace.size()));
-  // `replace`: JSON has no other way to hold bytes that are not UTF-8. '<' is escaped, so that no
-  // text can end the element.
+  // `replace`, because JSON cannot hold bytes that are not UTF-8. '<' is escaped, so that no text
+  // can end the element.
   for (const char c : data.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) {
     if (c == '<') {
       result += "\\u003c";

@@ -1,9 +1,9 @@
-// What every page needs: its data, elements, and the read-out that follows pointer and focus.
+// Shared by all pages: the data, elements, and the read-out that follows pointer and focus.
 "use strict";
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const tip = document.getElementById("tip");
-let told = null; // the element that the read-out is about
+let told = null; // the element that the read-out describes
 
 const svgNames = new Set(["svg", "g", "rect", "circle", "text", "line", "path"]);
 
@@ -14,7 +14,7 @@ function make(name, attributes = {}, ...children) {
   return element;
 }
 
-// Shows the words below the element, within the window; without an element it hides them.
+// Shows the words below the element, within the window; hides them without an element.
 function tell(element, ...words) {
   told = element;
   tip.replaceChildren(...words);

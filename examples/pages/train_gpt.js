@@ -1,4 +1,4 @@
-// The page of train_gpt: the curve of its losses and the samples that it wrote on the way.
+// The page of train_gpt: the curve of its losses, and samples of the training run.
 "use strict";
 
 document.getElementById("facts").textContent =

@@ -1,15 +1,16 @@
-// The weights of the page's heads: unpacked from the data, and what each head does with them.
+// The weights of the page's heads: decodes them and describes each head.
 "use strict";
 
 const { layers, heads, decodes } = data;
-// A decoder's tokens are pieces of the text: white space around their letters is not shown, nor is it all that is.
+// A decoder's tokens are pieces of the text: shown without surrounding white space, unless they are only white space.
 const tokens = !decodes ? data.tokens : data.tokens.map((token) => token.trim() || (token.includes("\n") ? "\u21b5" : "\u2423"));
 const n = tokens.length;
-// Those in which heads rest are no words: [CLS] and [SEP], the first token of a decoder. The words are [first, last).
+// The range of words, [first, last), without the tokens in which heads rest: [CLS] and [SEP], or a decoder's first
+// token.
 const inner = [1, decodes ? n : n - 1];
 const weights = unpack(data.weights, layers * heads * n * n);
 
-// Hundred-thousandths, in base-64 digits of which small numbers take one; attention_map.cpp has the other half.
+// Decodes multiples of 1e-5 in base-64 digits; attention_map.cpp encodes them.
 function unpack(text, count) {
   const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   const value = new Uint8Array(128);
@@ -47,7 +48,7 @@ function kindOf(q, k) {
   return !decodes && k === q + 1 ? 4 : kinds.length - 1;
 }
 
-// The mean weight that goes to each kind of key; those where heads rest come first.
+// The mean weight of each kind of key; the keys in which heads rest come first.
 function profileOf(head) {
   const w = weightsOf(head);
   const sums = new Array(kinds.length).fill(0);
@@ -57,8 +58,8 @@ function profileOf(head) {
   return sums.map((sum) => sum / n);
 }
 
-// How much of its weight a head gives to few words other than the one that looks: the share of a query that goes to the
-// other words, less as much of it as its entropy has of the largest possible.
+// How much a head concentrates on few other words: the share of its weights that goes to other words, less the same
+// share times their entropy relative to the largest possible entropy.
 function structureOf(head) {
   const w = weightsOf(head);
   const [first, last] = inner;
@@ -78,7 +79,7 @@ function structureOf(head) {
   return structure;
 }
 
-// The head to begin with.
+// The head shown first.
 function mostStructured() {
   const all = Array.from({ length: layers * heads }, (_, i) => ({ layer: Math.floor(i / heads), head: i % heads }));
   const values = all.map(structureOf);

@@ -1,4 +1,4 @@
-// A Llama or Mistral from a folder: its logits and 20 tokens, beside transformers' own: short_decoder FOLDER
+// A Llama or Mistral from a folder, compared with transformers: short_decoder FOLDER
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Differential attention (Ye et al., 2024) on Eigen matrices, beside PyTorch's: short_differential FILE
+// Differential attention (Ye et al., 2024), compared with PyTorch: short_differential FILE
 #include <cstdio>
 #include <string>
 

@@ -1,4 +1,4 @@
-// A vision transformer from a folder, and how far its logits are from PyTorch's: short_vit FOLDER
+// A vision transformer from a folder, compared with PyTorch: short_vit FOLDER
 #include <cstdio>
 #include <filesystem>
 #include <string>

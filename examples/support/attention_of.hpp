@@ -11,10 +11,9 @@
 
 namespace examples {
 
-// The tokens as the vocabulary spells them, including [CLS] and [SEP], and weights (layers, heads,
-// tokens as queries, tokens as keys), whose rows add up to 1. `num_tokens` is the count for the
-// whole line, larger than the number of tokens if the line was truncated. `windows`: of each layer,
-// the tokens before its own that a token sees, or -1.
+// Tokens as the vocabulary spells them, including [CLS] and [SEP], and weights (layers, heads,
+// queries, keys), whose rows add up to 1. `num_tokens` counts the whole line, even if it was
+// truncated. `windows`: for each layer, how many tokens before itself a token attends to, or -1.
 struct AttentionMap {
   std::size_t num_tokens = 0;
   bool is_causal = false;

@@ -1,5 +1,5 @@
-// The frame of a program with options: wrong usage exits with 2, a failure with 1, each with one
-// line on standard error.
+// Command lines of programs: wrong usage exits with 2, a failure with 1, each with one line on
+// standard error.
 #pragma once
 
 #include <charconv>
@@ -23,13 +23,13 @@
 
 namespace examples {
 
-// A wrong use of the program.
+// A wrong command line.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The decimal number `word`, at least `least`. Refuses numbers outside the range of `Int`: CLI11's
-// own conversion clamps them, and reads 010 as eight.
+// Reads the decimal number `word`, at least `least`. Refuses numbers outside the range of `Int`:
+// CLI11's own conversion clamps them, and reads 010 as eight.
 template <class Int>
 Int read_number(const std::string& name, const std::string& word, Int least) {
   const auto fail = [&](const std::string& expected) {
@@ -57,7 +57,7 @@ inline void add_ignored_keys(CLI::App& app, std::vector<std::string>& keys) {
       ->allow_extra_args(false);
 }
 
-// Adds an option that takes such a number.
+// Adds an option that takes a decimal number of at least `least`.
 template <class Int>
 CLI::Option* add_number(CLI::App& app, const std::string& name, Int& value, Int least,
                         const std::string& description) {
@@ -69,7 +69,7 @@ CLI::Option* add_number(CLI::App& app, const std::string& name, Int& value, Int 
       ->type_name("NUMBER")
       ->default_str(std::to_string(value));
 }
-// Adds an optional one.
+// Adds an optional number.
 template <class Int>
 CLI::Option* add_number(CLI::App& app, const std::string& name, std::optional<Int>& value,
                         Int least, const std::string& description) {
@@ -95,8 +95,8 @@ inline CLI::Option* add_positive(CLI::App& app, const std::string& name, double&
   return app.add_option(name, read, description)->type_name("FLOAT");
 }
 
-// Makes a failed write to std::cout throw std::ios_base::failure during its lifetime: std::cout is
-// flushed once more after main(), where nobody could catch it.
+// During its lifetime, a failed write to std::cout throws std::ios_base::failure: std::cout is
+// flushed once more after main(), where nothing could catch the exception.
 class ThrowingOutput {
  public:
   ThrowingOutput() { std::cout.exceptions(std::ios::badbit | std::ios::failbit); }
@@ -109,11 +109,11 @@ class ThrowingOutput {
 // the program's exit status.
 template <class Run>
 int run_program(CLI::App& app, const std::string& name, int argc, char** argv, Run&& run) {
-  // One line, whatever text it quotes.
+  // One line, even if the text that it quotes has line ends.
   const auto line = [&](const std::string& what) { return name + ": " + printable(what) + "\n"; };
   app.failure_message([&](const CLI::App*, const CLI::Error& error) { return line(error.what()); });
 #ifdef SIGPIPE
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of the next write
+  std::signal(SIGPIPE, SIG_IGN);  // writing to a closed pipe is then an error
 #endif
   int status = 0;
   try {
@@ -130,7 +130,7 @@ int run_program(CLI::App& app, const std::string& name, int argc, char** argv, R
       status = app.exit(error) == 0 ? 0 : 2;  // --help ends here as well
     }
     std::cout.flush();
-    // A failed write leaves its state in the stream, not in the result of a flush.
+    // A failed write is recorded in the stream, not in the result of a flush.
     const bool has_failed = std::ferror(stdout) != 0;
     if (std::fflush(stdout) != 0 || has_failed) throw std::ios_base::failure("stdout");
     return status;

@@ -1,5 +1,5 @@
-// The picture of an attention map as a PNG: the text, a small map of every head of every layer
-// (layers down, heads across), and the tokens.
+// An attention map as a PNG: the text, a small map of every head (layers down, heads across), and
+// the tokens.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ namespace examples {
 using Rgb = std::array<std::uint8_t, 3>;
 
 // The colour of a weight in [0, 1]: lightness decreases linearly with its square root, since most
-// weights of a row are small. The light scale of pages/page.css, whose colours are evenly spaced in
-// OKLCH.
+// weights of a row are small. The same colours as the light scale of pages/page.css, which are
+// evenly spaced in OKLCH.
 inline Rgb weight_colour(float weight) {
   static constexpr std::array<std::uint32_t, 9> kScale = {
       0xf5f7f9, 0xbfdefd, 0x92c1f8, 0x6ea4ec, 0x5486d8, 0x4269bc, 0x354e9a, 0x2a3771, 0x1f2342};
@@ -48,7 +48,7 @@ inline Rgb weight_colour(float weight) {
   return colour;
 }
 
-// Text in the available letters: accents are removed, other scripts become \uNNNN.
+// Text in the available letters: removes accents, and writes other scripts as \uNNNN.
 inline std::string in_ascii(std::string_view text) {
   std::string result;
   const auto* next = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
@@ -81,8 +81,8 @@ class ContactSheet {
                const std::vector<std::string>& tokens)
       : cell_(std::max<attn::index_t>(1, kMapPixels / weights.extent(2))),
         width_(kMargin + weights.extent(1) * (cell_ * weights.extent(3) + kGap)) {
-    // Large if it fits in two lines; otherwise as small as the tokens, and truncated like the
-    // model's input.
+    // Large type if the text fits in two lines; otherwise the type of the tokens, and truncated at
+    // the model's length.
     attn::index_t title_dot = 2 * kDot;
     std::vector<std::string> title = wrapped(in_ascii(text), title_dot);
     if (title.size() > 2) title = wrapped(in_ascii(text), title_dot = kDot);

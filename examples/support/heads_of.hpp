@@ -12,8 +12,8 @@
 
 namespace examples {
 
-// For a decoder, which reads the text itself, at most `most` tokens of it; tokens are their bytes.
-// Throws std::invalid_argument for a text without tokens.
+// For a decoder, which tokenizes the text itself: at most `most` tokens, as their bytes. Throws
+// std::invalid_argument for a text without tokens.
 inline AttentionMap heads_of(const attn::LanguageModel& model, const std::string& text,
                              attn::index_t most) {
   std::vector<attn::index_t> ids = model.encode_raw(text);

@@ -1,5 +1,4 @@
-// JSON output of the programs: keys in insertion order, numbers with as few digits as a float
-// needs.
+// JSON output of the programs: keys in insertion order, numbers with the digits of a float.
 #pragma once
 
 #include <cmath>
@@ -14,7 +13,7 @@ namespace examples {
 using Json = nlohmann::basic_json<nlohmann::ordered_map, std::vector, std::string, bool,
                                   std::int64_t, std::uint64_t, float>;
 
-// Seven decimals are the precision of a float in [0, 1]. As doubles, some would print with
+// Seven decimals are the precision of a float in [0, 1]; as doubles, some numbers would print with
 // seventeen.
 inline float seven_decimals(double x) { return static_cast<float>(std::round(x * 1e7) / 1e7); }
 

@@ -18,12 +18,12 @@
 
 namespace examples {
 
-// An example of the answer, whose texts name the values to fill in: "string", "integer", or
-// "one|of|these". Objects have these keys in this order, arrays this number of elements; other
-// values are literal.
+// A JSON value as an example of the answer. Its texts name the values to fill in: "string",
+// "integer", or "one|of|these". Objects of the answer have these keys in this order, arrays this
+// number of elements; other values are literal.
 class JsonShape {
  public:
-  // Strings have at most most_bytes, so that each answer ends, and integers kMostDigits.
+  // Strings have at most most_bytes and integers kMostDigits, so that each answer ends.
   static constexpr std::size_t kMostDigits = 15;
 
   explicit JsonShape(const Json& example, std::size_t most_bytes = 120) : most_bytes_(most_bytes) {

@@ -1,4 +1,4 @@
-// The letters of the programs' pictures: printable ASCII in glyphs of 5 x 8 dots.
+// The letters of pictures: printable ASCII in glyphs of 5 x 8 dots.
 #pragma once
 
 #include <cstddef>
@@ -106,7 +106,7 @@ inline constexpr std::string_view kLetters =
     "#.........#............................................###...................................."
     "..";
 
-// including the space before the next one
+// Includes the space before the next letter.
 inline constexpr int kLetterWidth = 6, kLetterHeight = 8;
 
 // Whether the glyph of `c` ('?' for other characters) has a dot at column x and row y.

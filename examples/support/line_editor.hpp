@@ -17,8 +17,8 @@
 
 namespace examples {
 
-// While an object exists, Ctrl-C is recorded instead of ending the program, and a terminal echoes
-// neither ^C nor other input, which is kept for the next line.
+// While an object exists, Ctrl-C is recorded instead of ending the program. A terminal does not
+// echo ^C or other input, which is kept for the next line.
 class Interrupt {
  public:
   Interrupt() {
@@ -27,7 +27,7 @@ class Interrupt {
     action.sa_handler = [](int) { flag() = 1; };
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, &before_);
-    // A background process must not change it.
+    // A background process must not change the terminal.
     has_terminal_ =
         tcgetpgrp(STDIN_FILENO) == getpgrp() && tcgetattr(STDIN_FILENO, &terminal_) == 0;
     if (!has_terminal_) return;
@@ -69,7 +69,7 @@ class LineEditor {
 
   bool on_terminal() const { return on_terminal_; }
 
-  // Nothing at the end of the input.
+  // No value at the end of the input.
   std::optional<std::string> read(const char* prompt) {
 #ifdef CHAT_HAS_LIBEDIT
     if (on_terminal_) {

@@ -11,7 +11,7 @@ struct MemoryUse {
   double resident = 0, most = 0;  // current and peak, in MB of 10^6 bytes
 };
 
-// Nothing if the system has no /proc/self/status.
+// No value if the system has no /proc/self/status.
 inline std::optional<MemoryUse> memory_use() {
   std::ifstream file("/proc/self/status");
   MemoryUse use;

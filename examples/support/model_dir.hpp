@@ -8,9 +8,9 @@
 
 namespace examples {
 
-// The folder ${VARIABLE:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/MODEL}, exactly the shell's rule of
-// the fetching scripts: a variable that is set but empty counts as not set. Independent of the
-// build folder and the working directory. The folder need not exist.
+// The folder ${VARIABLE:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/MODEL}, as the shell of the fetching
+// scripts expands it: a variable that is set but empty counts as not set. Independent of the build
+// folder and the working directory. The folder need not exist.
 inline std::filesystem::path folder_of(const char* own_variable, const char* model) {
   const auto variable = [](const char* name) -> std::string {
     const char* value = std::getenv(name);
@@ -25,7 +25,7 @@ inline std::filesystem::path folder_of(const char* own_variable, const char* mod
 // The folder of all-MiniLM-L6-v2.
 inline std::filesystem::path model_dir() { return folder_of("ATTN_MODEL_DIR", "all-MiniLM-L6-v2"); }
 
-// True if the model's files exist, tested by the last two that are fetched.
+// True if the model's files exist: looks for the last two that are fetched.
 inline bool model_is_present() {
   std::error_code ignored;
   return std::filesystem::is_regular_file(model_dir() / "modules.json", ignored) &&

@@ -29,7 +29,7 @@ inline Pixels read_png(const std::string& path) {
   image.version = PNG_IMAGE_VERSION;
   if (png_image_begin_read_from_file(&image, path.c_str()) == 0) fail(image.message);
   image.format = PNG_FORMAT_RGB;
-  constexpr std::size_t kMax = std::size_t{1} << 26U;  // a small file may claim to be huge
+  constexpr std::size_t kMax = std::size_t{1} << 26U;  // a small file may claim a huge size
   if (std::size_t{image.width} * image.height > kMax) {
     png_image_free(&image);
     fail("more than 2^26 pixels");
@@ -42,8 +42,8 @@ inline Pixels read_png(const std::string& path) {
   return pixels;
 }
 
-// The weights of a row of `from` for each pixel of a row of `to`: a triangle around its centre, at
-// least as wide as the pixel, so that shrinking an image uses every pixel.
+// Weights of the pixels of a row of `from` for each pixel of a row of `to`: a triangle around its
+// centre, at least as wide as the pixel, so that shrinking an image uses every pixel.
 class Resampling {
  public:
   Resampling(index_t from, index_t to) {
@@ -64,7 +64,7 @@ class Resampling {
     }
   }
 
-  // element(j) is that of the row read.
+  // element(j) is an element of the input row.
   template <class Element>
   double operator()(index_t i, const Element& element) const {
     const Part& part = parts_[static_cast<std::size_t>(i)];

@@ -1,4 +1,4 @@
-// --precision: whether a program's model stays in float or is compressed.
+// The option --precision: full or compressed weights.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// Text for people: text that cannot control a terminal, and counts with their noun.
+// Text that cannot control a terminal, and counts with their noun.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,15 @@
 
 namespace examples {
 
-// Control characters of ASCII and of Latin-1 (C1), and those that change the direction of the text
-// around them: the first move a terminal's cursor, the others make a line read differently.
+// Control characters of ASCII and Latin-1 (C1), which move a terminal's cursor, and characters that
+// change the direction of text, which make a line read differently.
 inline bool acts_on_a_terminal(utf8proc_int32_t c) {
   return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x061C || c == 0x200E || c == 0x200F ||
          (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
 }
 
-// `text` with such characters as \uNNNN, and with \xNN for a byte that is not UTF-8. The former are
-// JSON escapes, so that a line of JSON keeps its meaning.
+// `text` with such characters as \uNNNN, and bytes that are not UTF-8 as \xNN. \uNNNN is a JSON
+// escape, so that a line of JSON keeps its meaning.
 inline std::string printable(std::string_view text) {
   std::string result;
   result.reserve(text.size());

@@ -14,7 +14,7 @@
 
 namespace examples {
 
-// The mean of the channels, in -1 .. 1. Throws std::runtime_error for another file.
+// The mean of the channels, in -1 .. 1. Throws std::runtime_error for other formats.
 inline attn::Tensor1<float> read_wav(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) throw std::runtime_error(path + ": cannot be read");
@@ -34,7 +34,7 @@ inline attn::Tensor1<float> read_wav(const std::string& path) {
   for (std::size_t at = 12; bytes.size() - at >= 8;) {
     const std::string_view kind = word(at);
     const std::size_t begin = at + 8;
-    // A file that was written as a stream has no true sizes.
+    // A file written as a stream has wrong sizes in its headers.
     const std::size_t size = std::min<std::size_t>(number(at + 4, 4), bytes.size() - begin);
     if (kind == "fmt " && size >= 16) {
       channels = number(begin + 2, 2);

@@ -1,9 +1,9 @@
-// Many ranks: communicators, context parallel attention.
+// Context parallel attention and gradient sums over several ranks: threads or MPI processes.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// In layer order, the table of contents. attn/distributed/mpi.hpp is apart, since it alone needs
-// MPI.
+// In layer order, the table of contents. Include attn/distributed/mpi.hpp separately: it alone
+// needs MPI.
 // clang-format off
 #include "attn/distributed/communicator.hpp"        // what attn needs of a group of processes
 #include "attn/distributed/local_ranks.hpp"         // ranks that are threads of one process

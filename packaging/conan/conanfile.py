@@ -1,4 +1,4 @@
-"""Conan 2 recipe of attn, from the checkout that holds it: conan create packaging/conan"""
+"""Conan 2 recipe of attn, from this checkout: conan create packaging/conan"""
 import os
 
 from conan import ConanFile
@@ -13,7 +13,7 @@ class AttnConan(ConanFile):
     topics = ("attention", "transformer", "tensor", "simd", "header-only")
     package_type = "header-library"
     settings = "os", "arch", "compiler", "build_type"
-    # system_dependencies: Eigen, nlohmann/json and utf8proc of the system instead of Conan's.
+    # system_dependencies: Eigen, nlohmann/json and utf8proc from the system instead of from Conan.
     options = {"system_dependencies": [True, False]}
     default_options = {"system_dependencies": False}
     no_copy_source = True

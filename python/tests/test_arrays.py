@@ -55,7 +55,7 @@ def test_float16(rng):
     found = attn.scaled_dot_product_attention(*half)
     assert found.dtype == numpy.float16
     assert_close(found, half)
-    # Float queries on keys and values of 16 bits.
+    # Float queries with 16-bit keys and values.
     query = half[0].astype(numpy.float32)
     found = attn.scaled_dot_product_attention(query, *half[1:])
     assert found.dtype == numpy.float32

@@ -103,12 +103,12 @@ def test_fewer_and_more_axes(rng):
     folded = [x.reshape(2, 3, *x.shape[1:]) for x in (q, k, v)]
     unfolded = whole.reshape(2, 3, *whole.shape[1:])
     same(attn.scaled_dot_product_attention(*folded, is_causal=True), unfolded)
-    # Axes that do not fold into one.
+    # Leading axes that cannot be merged into one.
     turned = [x.swapaxes(0, 1) for x in folded]
     out, lse = attn.scaled_dot_product_attention(*turned, is_causal=True, return_lse=True)
     same(out, unfolded.swapaxes(0, 1))
     assert lse.shape == (3, 2, 4, 9)
-    # A mask and lengths of leading axes.
+    # A mask and lengths with leading axes.
     mask, lengths = rng.random((2, 3, 1, 9, 17)) < 0.7, rng.integers(1, 18, (2, 3))
     out = attn.scaled_dot_product_attention(
         *turned, attn_mask=mask.swapaxes(0, 1), key_lengths=lengths.T)
@@ -161,7 +161,7 @@ def test_dropout(rng):
     numpy.testing.assert_array_equal(first, again)
     assert (first != other).any()
     assert abs(first.mean() - 1) < 0.1
-    # Rounds of a call that does not fold have masks of their own.
+    # A call whose leading axes cannot be merged runs in rounds; each round has its own dropout mask.
     turned = [numpy.repeat(x[None, :1], 6, 0).reshape(2, 3, *x.shape[1:]).swapaxes(0, 1)
               for x in (q, k, v)]
     rows = attn.scaled_dot_product_attention(*turned, dropout_p=0.5, dropout_seed=7)
@@ -236,7 +236,7 @@ def test_other_threads_run_meanwhile(rng):
     worker.start()
     while worker.is_alive():
         count += 1
-    # While a call holds the GIL the loop is never entered again.
+    # If the call held the GIL, this loop would not continue.
     assert count > 100
 
 

@@ -206,7 +206,7 @@ def test_score(folder):
     model = attn.LanguageModel(folder)
     scores = model.score("hello there")
     assert len(scores) == len(model.encode("hello there")) - 1
-    # The greedy continuation has the scores that it was chosen by.
+    # The scores of the greedy continuation are those that selected it.
     answer = model.generate("hello", 8, log_probabilities=True)
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")

@@ -79,7 +79,7 @@ def test_beside_pytorch(rng, batch_first, other, appends, dtype):
     if not batch_first:
         query, memory = query.transpose(0, 1), memory.transpose(0, 1)
     for mask in masks:
-        # PyTorch wants both masks of one type.
+        # PyTorch requires both masks to have the same type.
         hidden, wide = padding, (padding, mask)
         if mask is not None and mask.is_floating_point():
             hidden = torch.zeros(3, 6, dtype=kind).masked_fill(padding, -torch.inf)

@@ -205,7 +205,7 @@ def test_gradcheck_of_shapes(kind):
         return torch.randn(shape, dtype=torch.float64, requires_grad=True)
 
     mask = None
-    if kind == "leading axes":  # which broadcast, and do not fold
+    if kind == "leading axes":  # broadcast, and cannot be merged
         tensors = [random(2, 3, 2, 4, 5), random(1, 3, 2, 6, 5), random(2, 1, 2, 6, 3)]
     elif kind == "heads":
         tensors = [random(2, 1, 4, 5), random(2, 3, 6, 5), random(2, 3, 6, 3)]
@@ -305,7 +305,7 @@ def test_replacement_is_called_by_modules():
         attn.torch.scaled_dot_product_attention = original
     assert calls
     torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
-    # What attn does not compute goes on to PyTorch.
+    # Calls that attn does not support are passed on to PyTorch.
     with attn.torch.replace_sdpa():
         q = torch.randn(1, 1, 2, 4, device="meta")
         assert F.scaled_dot_product_attention(q, q, q).device.type == "meta"

@@ -1,8 +1,8 @@
-// Steady state: a call like one before, into memory of the caller's, allocates nothing.
+// Steady state: a repeated call into memory of the caller allocates nothing.
 //
-// Counts what every thread asks of malloc and its like, which this program puts its own in the
-// place of (glibc's interface for that), operator new among them. A sanitizer does the same itself:
-// there these tests are skipped.
+// Counts the allocations of every thread: this program replaces malloc and related functions
+// (glibc's interface for that), operator new among them. Sanitizers do the same themselves: with
+// them these tests are skipped.
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -75,7 +75,7 @@ int posix_memalign(void** p, std::size_t alignment, std::size_t size) {
 namespace attn {
 namespace {
 
-/// Runs call() until its memory has grown, then once more, counted.
+/// Runs call() until its memory has grown, then once more, and counts.
 template <class F>
 long allocations_of(F call) {
   call();
@@ -224,8 +224,8 @@ TEST_F(Allocation, NoneInModels) {
             0);
 }
 
-/// Warm steps: forward, loss, backward, clipping and optimizer. And what a saved says that it owns
-/// is what the first forward into it allocates, but for vectors of its layers.
+/// Forward, loss, backward, clipping and optimizer allocate nothing in later steps. The memory that
+/// a saved struct reports is what the first forward allocates, except for vectors of its layers.
 TEST_F(Allocation, NoneInTraining) {
   const Execution on{.executor = &serial, .workspace = &workspace};
   const TransformerLayerOptions layer{.d_model = 32, .nhead = 4, .dim_feedforward = 48};
@@ -335,7 +335,7 @@ TEST_F(Allocation, NoneInTraining) {
       [&](auto& both, auto& gradients) { backward(seq2seq, logits, both, gradients, on); },
       Seq2SeqSaved<float>());
 
-  // 16 bits beside masters.
+  // 16-bit parameters with float masters.
   Gpt<bfloat16> small({.vocab_size = 7, .num_layers = 2, .layer = layer, .max_positions = 16});
   const auto both = parameters_of<float>(gpt, gpt_gradients, small);
   Adam<float> of_masters(both);
@@ -411,7 +411,7 @@ TEST_F(Allocation, NoneWithTheDefaultWorkspace) {
 TEST_F(Allocation, NoneInAWorkspaceOfTheSizeAskedFor) {
   const attn_test::ThreadExecutor threads(2);
   for (const index_t q_len : {1, 40, 700}) {
-    // 5000 keys: a few queries are split over them.
+    // 5000 keys: a few queries split them.
     const Tensor4<float> q({2, 4, q_len, 32}), k({2, 2, 5000, 32});
     Tensor4<float> y(q.shape());
     for (const Executor* executor :

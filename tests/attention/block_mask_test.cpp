@@ -1,4 +1,4 @@
-// BlockMask: the same bits as its functor alone, fewer calls of it, and the blocks that it prints.
+// BlockMask: bit-identical to its functor, fewer calls of it, and printed blocks.
 #include "attn/attention/block_mask.hpp"
 
 #include <atomic>
@@ -35,7 +35,7 @@ using attn_test::same_bits;
 using attn_test::ThreadExecutor;
 using attn_test::to_array;
 
-/// Squares of `size` queries and keys, of which one in `period` is visible.
+/// Keeps one in `period` of the squares of `size` queries and keys.
 struct Squares {
   int size, period, of_batch, of_head;
 
@@ -53,7 +53,7 @@ struct Squares {
   }
 };
 
-/// The same, which says so of blocks within one square.
+/// Squares that also classifies blocks within one square.
 struct ClassifiedSquares : Squares {
   Visibility classify(index_t b, index_t h, IndexRange queries, IndexRange keys) const {
     if (queries.begin / size != (queries.end - 1) / size ||
@@ -66,7 +66,7 @@ struct ClassifiedSquares : Squares {
   }
 };
 
-/// A table for `functor`, which may be longer than the call and broadcast.
+/// A table for `functor`; it may be longer than the call, and broadcast.
 template <class F>
 BlockMask<F> mask_of(Random& random, const F& functor, const Squares& squares, Shape<4> shape,
                      const Execution& on) {
@@ -115,7 +115,7 @@ class BlockMaskTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(BlockMaskTest, Types);
 
-/// f(functors...) with none, one or both of those that are drawn.
+/// Calls f(functors...) with none, one or both of the drawn functors.
 template <class F>
 void with_others(Random& random, attn_test::ReferenceOptions& options, F f) {
   const auto score = score_mod(attn_test::ScaleByPlace{});
@@ -160,7 +160,7 @@ TYPED_TEST(BlockMaskTest, HasTheBitsOfItsFunctor) {
   }
 }
 
-/// Long enough for many blocks in a row that are empty between others, and for split keys.
+/// Long calls: many empty blocks in a row between others, and split keys.
 TYPED_TEST(BlockMaskTest, HasTheBitsOfItsFunctorInLongCalls) {
   using T = TypeParam;
   for (std::uint64_t n = 0; n < 10; ++n) {
@@ -340,7 +340,7 @@ TEST(BlockMask, HasTheGradientsOfTheReference) {
   }
 }
 
-/// Small elements, int8 products, caches, packed sequences and pages.
+/// 16-bit elements, int8 products, caches, packed sequences and pages.
 TEST(BlockMask, HasTheBitsOfItsFunctorInStorageOfAnyKind) {
   for (std::uint64_t n = 0; n < 15; ++n) {
     Random random(n + 6000);
@@ -431,7 +431,7 @@ TEST(BlockMask, HasTheBitsOfItsFunctorInStorageOfAnyKind) {
   }
 }
 
-/// The table is what the functor says of each pair.
+/// The table agrees with the functor for each pair.
 TEST(BlockMask, ClassifiesEveryBlock) {
   for (std::uint64_t n = 0; n < attn_test::draws(50); ++n) {
     Random random(n + 7000);
@@ -476,7 +476,7 @@ TEST(BlockMask, ClassifiesEveryBlock) {
   }
 }
 
-/// Counts the pairs that it is called for.
+/// Counts the pairs for which it is called.
 struct Counted {
   std::atomic<index_t>* calls;
   bool operator()(int, int, int i, int j) const {
@@ -485,7 +485,7 @@ struct Counted {
   }
 };
 
-/// The functor is called for keys of partial blocks alone, and of empty blocks nothing is read.
+/// The functor is called for keys of partial blocks only, and empty blocks are not read.
 TEST(BlockMask, CallsTheFunctorInPartialBlocksAlone) {
   Random random(8000);
   const index_t n = 512;
@@ -504,7 +504,7 @@ TEST(BlockMask, CallsTheFunctorInPartialBlocksAlone) {
     EXPECT_LE(calls, partial * 64 * (64 + 16)) << name(isa);
     EXPECT_GE(calls, partial * 64 * 64 / 2) << name(isa);
   }
-  // With NaN in keys that only block (7, 7) sees, other blocks of queries keep their bits.
+  // With NaN in keys that only block (7, 7) keeps, other blocks of queries keep their bits.
   const auto clean = scaled_dot_product_attention(q, k, v, {}, mask);
   for (index_t j = 500; j < n; ++j) k(0, 0, j, 0) = v(0, 0, j, 0) = std::nanf("");
   const auto dirty = scaled_dot_product_attention(q, k, v, {}, mask);

@@ -1,4 +1,4 @@
-// Empty axes: no query leaves nothing to write, no key makes every row one without keys.
+// Empty axes: without queries nothing is written, without keys every row is fully masked.
 #include <limits>
 #include <vector>
 
@@ -20,7 +20,7 @@ using attn_test::error_of;
 
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
-/// Outputs on request, which lie in memory even where they have no elements.
+/// Optional outputs, which lie in memory even if they have no elements.
 struct Outputs {
   std::vector<float> memory = std::vector<float>(4096, 7.0f);
   AttentionOptions<float> options;
@@ -43,7 +43,7 @@ struct Outputs {
     options.lse = {take(Shape<3>{batch, heads, q_len}), {batch, heads, q_len}};
     end = at;
   }
-  /// Nothing was written behind the outputs.
+  /// Whether the memory after the outputs is unchanged.
   bool rest_untouched() const {
     return std::all_of(static_cast<const float*>(end), memory.data() + memory.size(),
                        [](float x) { return x == 7; });
@@ -138,7 +138,7 @@ TEST(EmptyAxes, OfPackedSequencesAndPages) {
   EXPECT_TRUE(all_are(y, 0));
 }
 
-/// weight_heads with data that names no head is given: no head is shown.
+/// weight_heads that is given without elements selects no head.
 TEST(EmptyAxes, NoHeadChosen) {
   const Tensor4<float> q({1, 2, 3, 8});
   const index_t head = 0;

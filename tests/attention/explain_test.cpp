@@ -1,4 +1,4 @@
-// explain(): its plan is the one that runs, its blocks are those that brute force counts.
+// explain(): its plan is the one that runs, and its blocks agree with a brute-force count.
 #include "attn/attention/explain.hpp"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ using attn_test::LibraryOptions;
 using attn_test::Random;
 using ::testing::HasSubstr;
 
-/// Runs serially as if on several threads and writes down how many tasks each call of run() had.
+/// Runs serially, reports several threads, and records the number of tasks of each run().
 class RecordingExecutor final : public Executor {
  public:
   explicit RecordingExecutor(int threads) : threads_(threads) {}
@@ -125,7 +125,7 @@ TEST(Explain, SplitKeysOfOneQuery) {
   EXPECT_EQ(found.plan.kv_splits, 3);
   const auto halve = prob_mod([](float p, int, int, int, int) { return p / 2; });
   const AttentionExplanation whole = explain(q, kv, kv, {}, halve);
-  EXPECT_EQ(whole.plan.kv_splits, 0);  // it needs final weights
+  EXPECT_EQ(whole.plan.kv_splits, 0);  // a prob_mod needs final weights
   EXPECT_TRUE(whole.two_pass);
 }
 
@@ -145,7 +145,7 @@ TEST(Explain, HeadsOfOneTask) {
   const Tensor4<float> wide({1, 2000, 4, 128}), queries({1, 4, 1, 128});
   const auto keys = wide.view().transpose(1, 2);
   const AttentionPlan shared = explain(queries, keys, keys, options).plan;
-  EXPECT_EQ(shared.heads_per_task, 1) << "each thread is to have a task";
+  EXPECT_EQ(shared.heads_per_task, 1) << "one task per thread";
   EXPECT_EQ(shared.tasks, 4);
 }
 

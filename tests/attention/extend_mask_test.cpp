@@ -1,4 +1,4 @@
-// extend_mask: any mask written out as one bias, with keys behind that every query sees.
+// extend_mask: any mask as one bias, with appended keys that every query attends to.
 #include "attn/attention/extend_mask.hpp"
 
 #include <limits>
@@ -38,10 +38,10 @@ TEST(ExtendMask, IsTheBiasOfTheWholeMask) {
   for (std::uint64_t draw = 0; draw < attn_test::draws(75); ++draw) {
     Random random(draw);
     AttentionDraw<float> call(random, 100000);
-    call.options.alibi_slopes.clear();  // these two are no part of a mask
+    call.options.alibi_slopes.clear();  // these two are not masks
     call.options.batch_alibi_slopes = {};
     call.options.relative_bias = {};
-    if (call.options.first_key > 0) continue;  // whose mask has no keys to extend
+    if (call.options.first_key > 0) continue;  // extend_mask() takes no first_key
     SCOPED_TRACE(random.trace() + ": " + call.text());
     const attn_test::LibraryOptions<float> library(call.options);
     const auto [batch, heads, q_len, kv_len] = call.scores();

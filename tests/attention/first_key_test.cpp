@@ -1,4 +1,4 @@
-// first_key: keys keep their numbers in every mask, bias, functor and layout.
+// first_key: keys keep their positions in every mask, bias, functor and layout.
 #include <numeric>
 #include <string>
 #include <vector>
@@ -36,7 +36,7 @@ class FirstKeyTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(FirstKeyTest, Types);
 
-/// The reference is told nothing of first_key: it has all keys, and a mask that hides the first.
+/// The reference has all keys, no first_key, and a mask that masks out the first keys.
 TYPED_TEST(FirstKeyTest, IsAMaskThatHidesTheKeysBefore) {
   using T = TypeParam;
   for (std::uint64_t draw = 0; draw < attn_test::draws(150); ++draw) {
@@ -55,7 +55,7 @@ TYPED_TEST(FirstKeyTest, IsAMaskThatHidesTheKeysBefore) {
       AttentionOptions<T> options = library.get();
       options.first_key = first;
       options.execution.isa = isa;
-      // What has the extent of the keys has that of those given.
+      // Arrays with the extent of all keys get the extent of the keys given.
       for (int part = 0; part < options.mask.num_dense; ++part) {
         Mask::Dense& dense = options.mask.dense[static_cast<std::size_t>(part)];
         if (dense.shape[3] == 1) continue;
@@ -74,7 +74,7 @@ TYPED_TEST(FirstKeyTest, IsAMaskThatHidesTheKeysBefore) {
   }
 }
 
-/// Steps over a cache that forgets what the window does not show, and over one that does not.
+/// Decoding with a cache that drops keys outside the window, and with one that keeps them.
 template <class T, class... Functors>
 std::string steps_differ(Random& random, Isa isa, const AttentionOptions<T>& told,
                          const Tensor2<index_t>& ids, const Functors&... functors) {
@@ -134,7 +134,7 @@ TYPED_TEST(FirstKeyTest, CachesThatForgetMeanTheSameKeys) {
   }
 }
 
-/// A mask functor that speaks of blocks is asked about the numbers, too.
+/// A mask functor that classifies blocks also gets positions.
 struct EveryOtherHundred {
   bool operator()(int, int, int, int j) const { return j / 100 % 2 == 0; }
   Visibility classify(index_t, index_t, IndexRange, IndexRange keys) const {
@@ -166,7 +166,7 @@ TYPED_TEST(FirstKeyTest, BlocksAreAskedAboutByNumber) {
   }
 }
 
-/// first_key falls into one of the sequences: those before it have no keys.
+/// first_key lies within one of the sequences: earlier sequences have no keys.
 TYPED_TEST(FirstKeyTest, OfPackedSequences) {
   using T = TypeParam;
   Random random(3);
@@ -212,7 +212,7 @@ TYPED_TEST(FirstKeyTest, OfPages) {
   Random random(4);
   const auto q = random.tensor<T, 4>({2, 2, 3, 8}), k = random.tensor<T, 4>({6, 2, 4, 8});
   const Tensor2<index_t> table({2, 3}, {4, 0, 2, 1, 99, 99});
-  const Tensor1<index_t> lengths({2}, {21, 13});  // 12 and 4 of the keys given
+  const Tensor1<index_t> lengths({2}, {21, 13});  // of which 12 and 4 are given
   Tensor4<T> keys({2, 2, 12, 8});
   for (index_t b = 0; b < 2; ++b) {
     for (index_t j = 0; j < lengths(b) - 9; ++j) {

@@ -1,4 +1,4 @@
-// score_mod, mask_mod, prob_mod: the same calls told by options, in every combination.
+// score_mod, mask_mod, prob_mod: equal to the same call by options, in every combination.
 #include "attn/attention/functors.hpp"
 
 #include <cmath>
@@ -27,7 +27,7 @@ double largest_difference(const Tensor4<T>& a, const Tensor4<T>& b) {
   return worst;
 }
 
-/// Inputs of a call with grouped heads, for few and for many queries.
+/// Inputs of a call with grouped heads, with few and with many queries.
 template <class T>
 struct Inputs {
   Tensor4<T> q, k, v;
@@ -45,7 +45,7 @@ class FunctorsTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(FunctorsTest, Types);
 
-// Weights are at most 1 and values of size 1 to 6: a few roundings of those.
+// Tolerance: weights are at most 1 and values are 1 to 6 in size; a few roundings of these.
 template <class T>
 constexpr double kTolerance = 64 * std::numeric_limits<T>::epsilon();
 
@@ -73,7 +73,7 @@ TYPED_TEST(FunctorsTest, ScoreModAsAlibiAndSoftcap) {
   }
 }
 
-/// Keys of the same document, of `size` tokens each.
+/// Keeps keys of the same document of `size` tokens.
 struct SameDocument {
   int size;
 
@@ -127,7 +127,7 @@ TYPED_TEST(FunctorsTest, ClassifySkipsAndChangesNothing) {
       EXPECT_LE(largest_difference(a, b), kTolerance<T>) << name(isa) << ' ' << size;
     }
   }
-  // What is empty is not read.
+  // Empty blocks are not read.
   Inputs<T> in(128, 128);
   const auto clean = scaled_dot_product_attention(in.q, in.k, in.v, {}, mask_mod(SameDocument{64}));
   for (index_t x = 0; x < 17; ++x) in.v(0, 0, 100, x) = std::numeric_limits<T>::quiet_NaN();
@@ -137,8 +137,8 @@ TYPED_TEST(FunctorsTest, ClassifySkipsAndChangesNothing) {
   }
 }
 
-/// With a mask that does not classify, & skips what is empty for the other, | takes what is full
-/// for the other.
+/// With one mask that does not classify: & skips blocks that are empty for the other, | takes
+/// blocks that are full for the other.
 TEST(Functors, OneOfTwoClassifies) {
   Inputs<float> in(128, 128);
   const auto even = [](int, int, int, int j) { return j % 2 == 0; };
@@ -213,7 +213,7 @@ TYPED_TEST(FunctorsTest, ProbModActsOnFinalWeights) {
   }
 }
 
-/// On threads, too, and what it held before is free again.
+/// Errors of functors reach the caller, also from threads, and memory is freed.
 TEST(Functors, ErrorsArrive) {
   const Tensor4<float> q({4, 4, 128, 32});
   for (const index_t bad : {1, 77, 127}) {
@@ -228,7 +228,7 @@ TEST(Functors, ErrorsArrive) {
   EXPECT_EQ(y(3, 3, 127, 31), 0);
 }
 
-/// Only a mask is asked what it shows.
+/// Only masks are asked to classify blocks.
 TEST(Functors, ClassifyIsOfMasksAlone) {
   struct Twice {
     float by = 2;

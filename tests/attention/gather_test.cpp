@@ -1,4 +1,4 @@
-// Gathered keys: each block of queries sees the keys of its list alone, forward and backward.
+// Gathered keys: each block of queries attends only to its list of keys, forward and backward.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -35,7 +35,7 @@ using attn_test::same_bits;
 using attn_test::ThreadExecutor;
 using attn_test::to_array;
 
-/// A random call with lists of keys, of which the reference is told by a mask_mod.
+/// A random call with lists of keys; the reference gets them as a mask_mod.
 template <class T>
 struct GatherDraw : AttentionDraw<T> {
   index_t block;
@@ -141,7 +141,7 @@ std::map<std::string, Array<T>> run_backward(const GatherDraw<T>& draw, const Ar
     g["d_qv"] = Array<T>(draw.options.qv.shape);
     call.d_qv = g["d_qv"].template view<4>();
   }
-  // What was there before.
+  // Gradients overwrite what was there before.
   for (T& x : g["d_k"].data) x = T{7};
   for (T& x : g["d_v"].data) x = T{7};
   scaled_dot_product_attention_backward(
@@ -180,7 +180,7 @@ TYPED_TEST(GatherTest, HasTheGradientsOfTheReference) {
   }
 }
 
-/// Many keys, which are split, and many queries of a block, which are tiled.
+/// Many keys, which are split, and many queries per block, which are tiled.
 TYPED_TEST(GatherTest, AgreesWithAMaskInLongCalls) {
   using T = TypeParam;
   for (std::uint64_t n = 0; n < 6; ++n) {
@@ -201,14 +201,14 @@ TYPED_TEST(GatherTest, AgreesWithAMaskInLongCalls) {
           {.mask = causal(), .gather = lists, .gather_block = block, .execution = {.isa = isa}});
       const auto masked = scaled_dot_product_attention(
           q, k, v, {.mask = causal() & keep_mask(listed), .execution = {.isa = isa}});
-      // Outputs are means of thousands of values, which cancel: their roundings are those of v.
+      // Outputs are means of thousands of values that cancel: the tolerance is that of v.
       EXPECT_EQ(
           attn_test::difference(to_array(gathered), to_array(masked), attn_test::near(v), isa), "");
     }
   }
 }
 
-/// Caches of any element and pages give what tensors give; lists count positions.
+/// Caches of any element and pages give the results of tensors; lists hold positions.
 TEST(Gather, ReadsCachesAndPages) {
   for (std::uint64_t n = 0; n < 10; ++n) {
     Random random(n + 3000);
@@ -260,7 +260,7 @@ TEST(Gather, ReadsCachesAndPages) {
   }
 }
 
-/// A cache that forgot its first keys: lists hold positions, not indices.
+/// A cache that has dropped its first keys: lists hold positions, not indices.
 TEST(Gather, CountsFromTheFirstPosition) {
   Random random(4000);
   const auto q = random.tensor<float, 4>({1, 1, 1, 8}), k = random.tensor<float, 4>({1, 1, 20, 8});

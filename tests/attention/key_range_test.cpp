@@ -1,4 +1,4 @@
-// Which interval of keys a query sees: worked examples of each kind of mask.
+// The interval of keys of a query: worked examples of each kind of mask.
 #include "attn/attention/key_range.hpp"
 
 #include <limits>
@@ -8,7 +8,7 @@
 namespace attn {
 namespace {
 
-/// [begin, end) of query i of batch row 0.
+/// Interval [begin, end) of query i of batch row 0.
 std::pair<index_t, index_t> keys_seen(const Mask& mask, const QueryOffset& offset, index_t i,
                                       index_t q_len, index_t kv_len, index_t first_key = 0) {
   const auto range = detail::keys_seen(mask, offset, {0, q_len, kv_len, first_key}, i);
@@ -28,7 +28,7 @@ TEST(KeyRange, CausalKeepsKeysUpToTheQuerysPosition) {
 
 TEST(KeyRange, WithoutAMaskNoOffsetHidesKeys) {
   constexpr index_t kMax = index_t{1}
-                           << 60;  // a call takes no larger one: SdpaErrors.EntriesOfEachBatchRow
+                           << 60;  // calls accept no larger one: SdpaErrors.EntriesOfEachBatchRow
   for (const index_t offset : {kMax, -kMax}) {
     for (const index_t i : {0, 3, 9}) {
       EXPECT_EQ(keys_seen({}, query_offset(offset), i, 10, 10), (Range{0, 10})) << offset;
@@ -101,7 +101,7 @@ TEST(KeyRange, DocumentsDoNotSeeOneAnother) {
   EXPECT_EQ(keys_seen(documents(ids) & causal(), top_left, 6, 8, 8), (Range{6, 7}));
 }
 
-/// Masks speak of numbers; the range is of the keys given.
+/// Masks use positions; the result counts from the first key given.
 TEST(KeyRange, CountsFromTheFirstKeyGiven) {
   EXPECT_EQ(keys_seen({}, top_left, 0, 3, 10, 100), (Range{0, 10}));
   EXPECT_EQ(keys_seen(causal(), bottom_right, 1, 3, 10, 100), (Range{0, 9}));

@@ -1,4 +1,4 @@
-// KvCache: step by step and in chunks against attention at once, windows, reordering, errors.
+// KvCache: step by step and in chunks against one call, windows, reordering, errors.
 #include "attn/attention/kv_cache.hpp"
 
 #include <limits>
@@ -48,7 +48,7 @@ struct Sequence {
   KvCacheOptions cache(index_t capacity, index_t window = 0) const {
     return {k.extent(0), k.extent(1), capacity, k.extent(3), v.extent(3), window};
   }
-  /// Attention of all queries, `chunk` positions at a time, each over what the cache then holds.
+  /// Attention of all queries, `chunk` positions at a time, over the keys cached by then.
   Array<T> attend(KvCache<T>& cache, Index chunk, const Mask& mask, Isa isa) const {
     Array<T> y({2, q.extent(1), length(), v.extent(3)});
     for (Index begin = 0; begin < length(); begin += chunk) {
@@ -63,13 +63,13 @@ struct Sequence {
   }
 };
 
-/// What a cache holds that has been given positions [first, end) of x.
+/// Expected contents of a cache after positions [first, end) of x.
 template <class T>
 Array<T> positions(const Array<T>& x, Index first, Index end) {
   return to_array(x.template view<4>().slice(2, first, end));
 }
 
-/// Every element of the memory becomes NaN, whether a position will ever be there or not.
+/// Sets all memory to NaN, including places that no position ever takes.
 template <class T>
 void poison(KvCache<T>& cache) {
   const auto [keys, values] = cache.extend(1);
@@ -102,7 +102,7 @@ TYPED_TEST(KvCacheTest, StepsAndChunksAreWholeCausalAttention) {
 TYPED_TEST(KvCacheTest, ContinuedPrefillHasTheBitsOfAWholeOne) {
   using T = TypeParam;
   Random random(2);
-  // The tiled path is for more than 12 rows of a key/value head, the heads of a group stacked. 693
+  // The tiled path is for more than 12 rows per key/value head (queries times heads per group). 693
   // keys are two blocks.
   for (const auto& [length, group, chunks] :
        {std::tuple{693, 1, std::vector<Index>{21, 63, 333}}, {150, 4, {5, 50}}}) {
@@ -207,7 +207,7 @@ TYPED_TEST(KvCacheTest, ReorderTakesEveryRowFromItsSource) {
   Random random(4);
   constexpr index_t kBatch = 4;
   const auto k = random.array<T>({kBatch, 2, 9, 5}), v = random.array<T>({kBatch, 2, 9, 3});
-  // All 256 maps of four rows onto four.
+  // All 256 maps from four rows to four.
   for (index_t map = 0; map < 256; ++map) {
     const Tensor1<index_t> rows({kBatch}, {map % 4, map / 4 % 4, map / 16 % 4, map / 64});
     KvCache<T> cache({kBatch, 2, 10, 5, 3, 4});
@@ -264,7 +264,7 @@ TEST(KvCache, IsLikeOneThatTakesAsMuch) {
   twice.extend(1);
   twice.extend(1);
   EXPECT_TRUE(once.is_like(twice));
-  once.extend(1);  // forgets one of its two
+  once.extend(1);  // drops one of its two
   once.extend(1);
   twice.extend(2);
   EXPECT_EQ(once.length(), twice.length());
@@ -329,7 +329,7 @@ TEST(KvCacheErrors, Options) {
       ShapeError);
 }
 
-/// A cache of capacity 6 with 4 positions, and what it holds.
+/// A cache of capacity 6 with 4 positions, and its contents.
 class KvCacheOfFour : public ::testing::Test {
  protected:
   KvCacheOfFour() {
@@ -387,7 +387,7 @@ TEST_F(KvCacheOfFour, RefusesToTruncateMore) {
             "[KvCache::truncate] n must lie in 0 .. 4; found -1.");
   KvCache<float> windowed({.capacity = 6, .head_dim = 1, .window = 2});
   windowed.extend(3);
-  windowed.extend(4);  // 2 kept, 1 forgotten
+  windowed.extend(4);  // 2 kept, 1 dropped
   EXPECT_EQ(error([&] { windowed.truncate(5); }),
             "[KvCache::truncate] n must lie in 0 .. 4; found 5.");
   windowed.truncate(4);

@@ -1,4 +1,4 @@
-// linear_attention: every rule against nested loops, in pieces, on threads, and its errors.
+// linear_attention: every rule against nested loops, in pieces, on threads; errors.
 #include "attn/attention/linear_attention.hpp"
 
 #include <limits>
@@ -50,7 +50,7 @@ struct Result {
   Array<T> y, state;
 };
 
-/// The docstring's three lines, element by element.
+/// The docstring's three formulas, element by element.
 template <class T>
 Result<T> reference(const Operands<T>& in, T scale, Order order = Order::forward) {
   const Index batch = in.q.extent(0), heads = in.q.extent(1), seq = in.q.extent(2),
@@ -106,7 +106,7 @@ template <class T>
 Operands<T> draw_operands(Random& random, Index dk, Index dv) {
   const Index batch = random.integer(1, 2), kv_heads = random.integer(1, 3),
               group = random.integer(1, 3), seq = random.integer(0, 9);
-  // Keys of length about 1: with longer ones the delta rule overshoots and grows without bound.
+  // Keys have length about 1: with longer ones the delta rule grows without bound.
   const double unit = 1 / std::sqrt(static_cast<double>(dk));
   Operands<T> in;
   in.q = random.array<T>({batch, kv_heads * group, seq, dk});
@@ -214,7 +214,7 @@ TYPED_TEST(LinearAttentionTest, ThreadsDoNotChangeTheBits) {
   EXPECT_TRUE(same_bits(run(threads), run(serial)));
 }
 
-// A decay of -inf begins anew: what was before leaves no trace.
+// A decay of -inf clears the state.
 TYPED_TEST(LinearAttentionTest, InfiniteDecayForgets) {
   using T = TypeParam;
   Random random(6);

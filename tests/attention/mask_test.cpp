@@ -1,4 +1,4 @@
-// Masks: how the typed ones are made and combined, and what does not compile.
+// Masks: how typed masks are made and combined, and what does not compile.
 #include "attn/attention/mask.hpp"
 
 #include <limits>
@@ -22,10 +22,10 @@ using attn_test::Random;
 using attn_test::to_array;
 using Dense = Mask::Dense;
 
-// A mask never travels without its polarity; what each maker takes: tests/compile_errors.
+// A mask never loses its polarity; for the arguments of each maker see tests/compile_errors.
 static_assert(!std::is_convertible_v<Tensor2<bool>, Mask>);
 
-// What masks view must outlive them: a temporary view may, a temporary tensor does not.
+// Masks refer to their tensors: temporary views compile, temporary tensors do not.
 template <class X>
 concept KeepsTemporary = requires(X (*make)()) { keep_mask(make()); };
 template <class X>
@@ -98,7 +98,7 @@ TEST(Mask, PyTorchKeyPadding) {
   EXPECT_EQ(key_padding_mask(bias).dense[0].kind, Dense::Kind::add);
 }
 
-/// One axis would be taken for that of the heads wherever there are as many heads as keys.
+/// A mask of one axis would be read as (heads) if there are as many heads as keys.
 TEST(Mask, PyTorchKeyPaddingHasTwoAxes) {
   const Tensor1<bool> row({4}, {false, false, true, true});
   EXPECT_EQ(key_padding_mask(row.view().unsqueeze(0)).dense[0].shape, (Shape<4>{1, 1, 1, 4}));
@@ -136,7 +136,7 @@ TEST(Mask, WindowsBelowMinusOneThrow) {
   EXPECT_THROW(sliding_window(0, -5), ValueError);
 }
 
-/// Windows as wide as the index type goes hide nothing.
+/// Windows as wide as the index type mask out nothing.
 TEST(Mask, WidestWindowsAreOpen) {
   constexpr index_t kMax = std::numeric_limits<index_t>::max();
   Random random(1);
@@ -149,8 +149,7 @@ TEST(Mask, WidestWindowsAreOpen) {
   }
 }
 
-/// Each dense form that PyTorch's users and the tutorials write, against the same mask written out
-/// whole.
+/// Each dense form in PyTorch and the tutorials, against the same mask at full shape.
 TEST(Mask, EveryBroadcastForm) {
   Random random(2);
   const auto q = random.tensor<float, 4>({2, 3, 5, 8}), k = random.tensor<float, 4>({2, 3, 7, 8});

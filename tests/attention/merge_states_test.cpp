@@ -1,4 +1,4 @@
-// merge_states: attention over two parts of the keys, merged, against attention over all of them.
+// merge_states: attention over two parts of the keys, merged, against attention over all keys.
 #include "attn/attention/merge_states.hpp"
 
 #include <limits>
@@ -39,7 +39,7 @@ TYPED_TEST_SUITE(MergeStatesTest, Types);
 template <class T>
 constexpr T kInf = std::numeric_limits<T>::infinity();
 
-/// Attention over keys [begin, end), each query at the position that it has among all keys.
+/// Attention over keys [begin, end), with each query at its position among all keys.
 template <class T>
 MergedStates<T> attend_part(const Array<T>& q, const Array<T>& k, const Array<T>& v,
                             ReferenceOptions options, index_t begin, index_t end) {
@@ -66,7 +66,7 @@ TYPED_TEST(MergeStatesTest, TwoPartsOfTheKeysAreTheWhole) {
                 cut = random.integer(1, kv_len - 1);
     const auto q = random.array<T>({2, 4, q_len, 16}, random.pick<double>({1, 4}));
     const auto k = random.array<T>({2, 2, kv_len, 16}), v = random.array<T>({2, 2, kv_len, 9});
-    ReferenceOptions options;  // masks under which one part, the other or both show a query nothing
+    ReferenceOptions options;  // may mask out one part, or both, for a query
     options.causal = random.chance(0.5);
     if (random.chance(0.5)) options.left = random.integer(0, kv_len);
     if (random.chance(0.3)) {
@@ -86,7 +86,7 @@ TYPED_TEST(MergeStatesTest, AnyStridesThreadsAndInputsAsOutputs) {
   for (std::uint64_t draw = 0; draw < 10; ++draw) {
     Random random(100 + draw);
     SCOPED_TRACE(random.trace());
-    const Index q_len = draw == 0 ? 3000 : 7;  // the first is shared among threads
+    const Index q_len = draw == 0 ? 3000 : 7;  // 3000 queries use several threads
     const Shape<4> shape{2, 3, q_len, 11};
     const auto out_a = random.array<T>({2, 3, q_len, 11}),
                out_b = random.array<T>({2, 3, q_len, 11});

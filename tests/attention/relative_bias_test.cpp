@@ -1,4 +1,4 @@
-// The buckets that transformers' T5 gives, attention with them, and ALiBi's slopes.
+// The buckets of transformers' T5, attention with them, and ALiBi slopes.
 #include "attn/attention/relative_bias.hpp"
 
 #include <gtest/gtest.h>
@@ -15,14 +15,15 @@ namespace {
 using attn_test::error_of;
 using attn_test::Random;
 
-/// Each bucket's own number, for one head.
+/// A bias per bucket that is the bucket's number, for one head.
 Tensor2<float> numbered(index_t count) {
   Tensor2<float> table({count, 1});
   for (index_t i = 0; i < count; ++i) table(i, 0) = static_cast<float>(i);
   return table;
 }
 
-/// Bucket and how many distances in a row have it, from -128 on; by PyTorch's T5, 32 buckets.
+/// A bucket and the number of successive distances in it, from distance -128 on; from transformers'
+/// T5, 32 buckets.
 using Runs = std::vector<std::pair<int, int>>;
 
 void expect_runs(const Tensor2<float>& bias, const Runs& runs) {
@@ -88,7 +89,7 @@ TEST(T5RelativeBias, BackwardIsItsTranspose) {
   }
 }
 
-// Of Press et al.'s published code.
+// Slopes of the code published by Press et al.
 TEST(AlibiSlopes, OfPowersOfTwoAndOthers) {
   const auto expect = [](index_t heads, const std::vector<double>& exponents) {
     const Tensor1<double> slopes = alibi_slopes<double>(heads);

@@ -1,4 +1,4 @@
-// Backward of attention against central differences and double; same bits; hidden NaN.
+// Backward of attention against central differences and double; same bits; masked NaN.
 #include "attn/attention/sdpa_backward.hpp"
 
 #include <cstring>
@@ -23,7 +23,7 @@ struct Gradients {
   std::vector<Array<T>> d_bias;
 };
 
-/// Forward, then backward from d_y and d_lse (empty: none).
+/// Runs forward, then backward from d_y and d_lse (empty: none).
 template <class T>
 Gradients<T> run(const AttentionDraw<T>& draw, const Array<T>& d_y, const Array<T>& d_lse,
                  const attn::Execution& execution = {}) {
@@ -141,9 +141,9 @@ std::map<std::string, const Array<T>*> by_name(const Gradients<T>& g) {
   return result;
 }
 
-/// Float against nested loops in double: at most twice the error of the same loops in float. Of
-/// calls with 256 weights between 0 and 1: with few, and with a key that has its query for itself,
-/// all cancels, and too few rounding errors are left to take the largest of.
+/// Float against nested loops in double: at most twice the error of the same loops in float. With
+/// 256 weights between 0 and 1: with few weights, or a query with one key, terms cancel, and too
+/// few rounding errors remain to find their maximum.
 TEST(SdpaBackward, HasAtMostTwiceTheErrorOfTheNaiveFormula) {
   std::size_t compared = 0;
   for (std::uint64_t n = 100; n < 100 + attn_test::draws(60); ++n) {
@@ -194,7 +194,7 @@ TEST(SdpaBackward, SameBitsOnAnyThreadsAndInAnyBatch) {
     for (std::size_t i = 0; i < a.size(); ++i) {
       EXPECT_TRUE(same_bits(*a[i].second, *b[i].second)) << a[i].first;
     }
-    if (draw.options.dropout > 0) continue;  // whose bits follow the place in the batch
+    if (draw.options.dropout > 0) continue;  // depends on the index of the batch row
     const std::vector<Index> last{batch - 1};
     const auto part = run(draw.with_batch(last), AttentionDraw<float>::pick_rows(d_y, last), {},
                           {.executor = &three});
@@ -219,7 +219,7 @@ TEST(SdpaBackward, NanOfHiddenKeysReachesNoGradient) {
     SCOPED_TRACE(random.trace() + ": " + draw.text());
     const auto d_y = random.array<double>({batch, heads, q_len, draw.v.extent(3)});
     const auto clean = run(draw, d_y, {});
-    const Index last = std::min(q_len, kv_len) - 1;  // seen by query `last` and later ones
+    const Index last = std::min(q_len, kv_len) - 1;  // kept for query `last` and later ones
     const double nan = std::numeric_limits<double>::quiet_NaN();
     const Index kv_heads = draw.k.extent(1);
     for (Index b = 0; b < batch; ++b) {
@@ -239,8 +239,8 @@ TEST(SdpaBackward, NanOfHiddenKeysReachesNoGradient) {
   }
 }
 
-/// NaN in keys and values that no query sees, hidden in every way: gradients stay what they are, and
-/// those of the hidden keys are 0.
+/// NaN in keys and values that are masked out for every query, in every way: gradients do not
+/// change, and those of the masked keys are 0.
 TEST(SdpaBackward, NanOfKeysThatNobodySeesChangesNothing) {
   using Mask = ReferenceOptions::Mask;
   for (std::uint64_t n = 0; n < attn_test::draws(60); ++n) {
@@ -249,7 +249,7 @@ TEST(SdpaBackward, NanOfKeysThatNobodySeesChangesNothing) {
     const auto [batch, heads, q_len, kv_len] = draw.scores();
     if (kv_len < 2) continue;
     draw.options = {};
-    const Index hidden = random.integer(1, kv_len - 1);  // from here on
+    const Index hidden = random.integer(1, kv_len - 1);  // masked from here on
     const std::size_t way = static_cast<std::size_t>(n % 5);
     Array<double> values({1, 1, 1, kv_len});
     for (Index j = 0; j < kv_len; ++j) {
@@ -260,7 +260,7 @@ TEST(SdpaBackward, NanOfKeysThatNobodySeesChangesNothing) {
     if (way == 1) draw.options.masks = {{Mask::Kind::keep, values}};
     if (way == 2) draw.options.masks = {{Mask::Kind::drop, values}};
     if (way == 3) draw.options.masks = {{Mask::Kind::add, values}};
-    if (way == 4) {  // a window in front of it
+    if (way == 4) {  // a window before it
       draw.options.right = 0;
       draw.options.offset = ReferenceOptions::Offset::fixed;
       draw.options.fixed_offset = hidden - q_len;
@@ -278,8 +278,8 @@ TEST(SdpaBackward, NanOfKeysThatNobodySeesChangesNothing) {
       const auto got = run(dirty, d_y, {}, {.isa = isa});
       const auto a = all_of(clean), b = all_of(got);
       for (std::size_t i = 0; i < a.size(); ++i) {
-        // Where something is not finite products are summed pair by pair, in another order; with one
-        // key for a query all that is left of score gradients is rounding.
+        // If something is not finite, products are summed pair by pair, in another order; with one
+        // key per query, score gradients are only rounding errors.
         const double bound = near(*a[i].second) + 1e-4;
         EXPECT_EQ(difference(*b[i].second, *a[i].second, bound, isa, a[i].first), "");
       }
@@ -291,7 +291,7 @@ TEST(SdpaBackward, NanOfKeysThatNobodySeesChangesNothing) {
   }
 }
 
-/// Sequences packed one behind the other have the gradients that they have alone.
+/// Packed sequences have the gradients of separate calls.
 TEST(SdpaBackward, TakesPackedSequences) {
   Random random(400);
   const std::vector<attn::index_t> q_starts{0, 5, 5, 108, 140}, k_starts{0, 9, 12, 100, 1400};
@@ -330,11 +330,11 @@ TEST(SdpaBackward, TakesPackedSequences) {
     EXPECT_TRUE(same(keys(d_k), dk)) << s;
     EXPECT_TRUE(same(keys(d_v), dv)) << s;
   }
-  for (attn::index_t h = 0; h < 2; ++h) EXPECT_EQ(d_k(0, h, 10, 0), 0.0f);  // nobody's keys
+  for (attn::index_t h = 0; h < 2; ++h) EXPECT_EQ(d_k(0, h, 10, 0), 0.0f);  // keys without queries
 }
 
-/// A functor of any score type that bends scores, and whose derivative is NaN for hidden keys; with
-/// softcap behind it, a mask functor, and split keys.
+/// A score_mod for any score type that is not linear and whose derivative is NaN for masked keys;
+/// with softcap after it, a mask functor, and split keys.
 TEST(SdpaBackward, PassesThroughAScoreMod) {
   const auto bends = attn::score_mod([](auto score, int, int h, int i, int j) {
     using std::sqrt, std::tanh;
@@ -364,8 +364,8 @@ TEST(SdpaBackward, PassesThroughAScoreMod) {
   }
 }
 
-/// Parameters of a functor, numbers and one for each head, with softcap behind it, hidden keys
-/// whose derivatives are NaN, and split keys; the same bits on any number of threads.
+/// Parameters of a functor, per call and per head, with softcap after it, masked keys whose
+/// derivatives are NaN, and split keys; same bits on any number of threads.
 TEST(SdpaBackward, GivesScoreParametersTheirGradients) {
   const auto bends = [](auto score, int, int h, int i, int j, auto slope, auto offset, auto width) {
     using std::sqrt, std::tanh;
@@ -422,7 +422,7 @@ TEST(SdpaBackward, GivesScoreParametersTheirGradients) {
   }
 }
 
-/// Of 16-bit tensors: the bits of float's gradients on the widened tensors, rounded.
+/// 16-bit tensors: the bits of float gradients on the widened tensors, rounded.
 template <class E>
 void expect_rounded_gradients() {
   Random random(800);
@@ -456,7 +456,7 @@ TEST(SdpaBackward, RoundsGradientsOf16BitsOnce) {
   expect_rounded_gradients<attn::float16>();
 }
 
-/// Weights that a functor changes after softmax, with dropout behind it, grouped heads, sinks and
+/// A functor that changes weights after softmax, with dropout after it, grouped heads, sinks and
 /// d_lse.
 TEST(SdpaBackward, PassesThroughAProbMod) {
   const auto changes = attn::prob_mod([](auto weight, int, int h, int, int j) {

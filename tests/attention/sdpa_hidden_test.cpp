@@ -1,4 +1,4 @@
-// Hidden keys and values change no bit, and those that no query sees are never read.
+// Masked keys and values change no bit, and keys that no query attends to are never read.
 #include <tuple>
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ bool sees(const AttentionDraw<T>& call, Index b, Index h, Index i, Index j) {
   return attn_test::reference_bias<T>(call.options, b, h, i, j, i + offset).has_value();
 }
 
-/// The rows of (batch, heads, q_len, n) that agree(b, h, i) holds for must have the same bits.
+/// Rows of (batch, heads, q_len, n) for which agree(b, h, i) holds must have the same bits.
 template <class T, class F>
 std::string differing_row(const Array<T>& a, const Array<T>& b, F must_agree) {
   const Index n = a.shape.size() == 4 ? a.extent(3) : 1;
@@ -54,9 +54,9 @@ std::string differing_row(const Array<T>& a, const Array<T>& b, F must_agree) {
   return "";
 }
 
-/// Poisons keys, values or both at positions drawn at random, visible to some queries or to none;
-/// queries that do not see a poisoned position must not notice. Returns how many positions were
-/// poisoned.
+/// Poisons keys, values or both at random positions, which some queries or none may attend to;
+/// queries for which a position is masked out must keep their bits. Returns the number of poisoned
+/// positions.
 template <class T, class Wanted>
 int poison_random_calls(Wanted wanted) {
   constexpr T inf = std::numeric_limits<T>::infinity();
@@ -65,7 +65,7 @@ int poison_random_calls(Wanted wanted) {
   for (std::uint64_t draw = 0; draw < attn_test::draws(250); ++draw) {
     Random random(draw);
     AttentionDraw<T> call(random, 150000);
-    call.options.mean_of_masked_row = false;  // a mean sees everything
+    call.options.mean_of_masked_row = false;  // a mean takes all keys
     if (!wanted(call.options)) continue;
     SCOPED_TRACE(random.trace() + ": " + call.text());
     const auto [batch, heads, q_len, kv_len] = call.scores();
@@ -142,8 +142,7 @@ TYPED_TEST(SdpaHiddenTest, VisibleNaNShows) {
   }
 }
 
-/// Keys and values of one batch row and head, of which only [begin, end) lie in memory that can be
-/// read.
+/// Keys and values of one batch row and head, of which only [begin, end) is readable memory.
 template <class T>
 class PartlyMapped {
  public:
@@ -154,7 +153,7 @@ class PartlyMapped {
         kv_len_(x.extent(2)),
         dim_(x.extent(3)) {}
 
-  /// Nothing before (or after) what can be read.
+  /// Memory before (or after) the readable part is protected.
   TensorView4<const T> view(bool guard_after) const {
     const T* first = guard_after ? after_.data() : before_.data();
     return {first - begin_ * dim_, {1, 1, kv_len_, dim_}};
@@ -170,7 +169,7 @@ class PartlyMapped {
 };
 
 /// Runs the call with only keys [begin, end) readable; the bits must be those of the call with all
-/// of them.
+/// keys.
 template <class T>
 void expect_unread(const AttentionDraw<T>& call, Index begin, Index end) {
   const PartlyMapped<T> k(call.k, begin, end), v(call.v, begin, end);
@@ -186,7 +185,7 @@ void expect_unread(const AttentionDraw<T>& call, Index begin, Index end) {
       scaled_dot_product_attention(call.q.template view<4>(), k.view(guard_after),
                                    v.view(guard_after), part.y.template view<4>(), options);
       EXPECT_TRUE(same_bits(part, whole)) << name(isa);
-      // And without weights, which take another pass.
+      // Again without weights, which another pass computes.
       options.weights = {};
       scaled_dot_product_attention(call.q.template view<4>(), k.view(guard_after),
                                    v.view(guard_after), part.y.template view<4>(), options);
@@ -250,7 +249,7 @@ TYPED_TEST(SdpaHiddenTest, KeysAfterTheLastCausalQueryAreNeverRead) {
   }
 }
 
-/// Values of both signs and many sizes: whatever order they are added in shows.
+/// Values of both signs and many sizes: a different order of sums changes the bits.
 TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitOfFewRows) {
   using T = TypeParam;
   for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
@@ -265,7 +264,7 @@ TYPED_TEST(SdpaHiddenTest, PoisonChangesNoBitOfFewRows) {
         v(0, 0, j, x) *= std::exp2(static_cast<T>(random.integer(0, 30)));
     }
     const Index hidden_from =
-        kv_len - random.integer(1, q_len - 1);  // to some queries, not to the last
+        kv_len - random.integer(1, q_len - 1);  // kept for some queries, not for the last
     for (Isa isa : available_isas()) {
       const AttentionOptions<T> options{.mask = causal(), .execution = {.isa = isa}};
       const auto clean = scaled_dot_product_attention(q, k, v, options);
@@ -330,7 +329,7 @@ TYPED_TEST(SdpaHiddenTest, InfiniteBiasesAndScoresHideAsMasksDo) {
   }
 }
 
-/// A key that one bias hides is hidden, whatever another says of it, in any order.
+/// A key that one bias masks out stays masked out, whatever other biases hold, in any order.
 TYPED_TEST(SdpaHiddenTest, BiasesOfHiddenKeysMayBeNaN) {
   using T = TypeParam;
   Random random(5);
@@ -359,8 +358,7 @@ TYPED_TEST(SdpaHiddenTest, BiasesOfHiddenKeysMayBeNaN) {
   }
 }
 
-/// A score of -inf hides nothing: the value of a key that nothing hides shows through its weight of
-/// 0.
+/// A score of -inf does not mask out its key: a NaN value shows through its weight of 0.
 TYPED_TEST(SdpaHiddenTest, NaNValuesOfInfiniteProductsShow) {
   using T = TypeParam;
   constexpr T inf = std::numeric_limits<T>::infinity();
@@ -404,7 +402,7 @@ TYPED_TEST(SdpaHiddenTest, NaNValuesOfInfiniteProductsShow) {
       EXPECT_TRUE(shows({.relative_bias = bias_that_hides}));
       EXPECT_TRUE(shows({}, mask_mod([](int, int, int, int) { return true; })));
       EXPECT_TRUE(shows({}, score_mod([](T s, int, int, int, int) { return s; })));
-      // And what a mask does hide stays hidden.
+      // Keys that a mask masks out stay masked out.
       drop(at) = true;
       EXPECT_FALSE(shows({.mask = drop_mask(drop)}));
       drop(at) = false;

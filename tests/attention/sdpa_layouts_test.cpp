@@ -1,4 +1,4 @@
-// Packed sequences, pages and views of larger caches give the bits of plain calls.
+// Packed sequences, pages and views of larger caches have the bits of plain calls.
 #include <limits>
 #include <numeric>
 
@@ -29,7 +29,7 @@ TYPED_TEST_SUITE(SdpaLayoutsTest, Types);
 template <class T>
 constexpr T kNan = std::numeric_limits<T>::quiet_NaN();
 
-/// Starts of sequences with these lengths.
+/// Start offsets of sequences with these lengths.
 Tensor1<index_t> starts_of(const std::vector<Index>& lengths) {
   Tensor1<index_t> starts({static_cast<index_t>(lengths.size()) + 1});
   std::partial_sum(lengths.begin(), lengths.end(), starts.data() + 1);
@@ -133,7 +133,7 @@ TYPED_TEST(SdpaLayoutsTest, PackedSequencesHaveTheBitsOfEachAlone) {
   }
 }
 
-/// k or v in pages of `size` keys, dealt out in random order; what no key uses is NaN.
+/// k or v in pages of `size` keys in random order; unused memory holds NaN.
 template <class T>
 Tensor4<T> in_pages(const Tensor4<T>& x, const Tensor2<index_t>& table, index_t num_pages,
                     index_t size) {
@@ -171,7 +171,7 @@ TYPED_TEST(SdpaLayoutsTest, PagesHaveTheBitsOfContiguousKeys) {
                 shuffled[static_cast<std::size_t>(random.integer(0, static_cast<Index>(i)))]);
     }
     Tensor2<index_t> table({batch, pages + 1});
-    table.fill(-1);  // entries past the lengths are not read
+    table.fill(-1);  // entries after the lengths are not read
     for (index_t b = 0; b < batch; ++b) {
       for (index_t page = 0; page < pages; ++page) {
         table(b, page) = shuffled[static_cast<std::size_t>(b * pages + page)];
@@ -186,7 +186,7 @@ TYPED_TEST(SdpaLayoutsTest, PagesHaveTheBitsOfContiguousKeys) {
     Mask mask = key_lengths(lengths);
     if (random.chance(0.5)) mask = mask & causal();
     if (random.chance(0.3)) mask = mask & sliding_window(random.integer(0, 100), -1);
-    // Where splits and blocks lie follows from kv_len, which the plain call must therefore share.
+    // Splits and blocks depend on kv_len, so the plain call needs the same kv_len.
     const index_t padded = (pages + 1) * size;
     const auto pad = [&](const Tensor4<T>& x) {
       Tensor4<T> to({batch, kv_heads, padded, x.extent(3)});

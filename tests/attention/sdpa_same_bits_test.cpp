@@ -1,4 +1,4 @@
-// Same inputs, same bits, for any threads, batch, place in the batch, strides and chunking.
+// Same inputs give the same bits for any threads, batch, batch row, strides and chunks.
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ class SdpaSameBitsTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(SdpaSameBitsTest, Types);
 
-/// A call large enough to be shared among threads.
+/// A call large enough for several threads.
 template <class T>
 AttentionDraw<T> large(Random& random, Index q_len, Index kv_len) {
   AttentionDraw<T> call(random, 100);
@@ -116,15 +116,15 @@ TYPED_TEST(SdpaSameBitsTest, AtAnyStrides) {
   }
 }
 
-/// Few queries and keys of (batch, seq, heads, dim), where heads take blocks of keys in turn, of
-/// which some split theirs; more heads than one task takes, no multiple of them, and as few as
-/// threads leave to each.
+/// Few queries and keys of (batch, seq, heads, dim), where heads take blocks of keys in turn, some
+/// of them with split keys. More heads than one task takes, not a multiple of that number, and as
+/// few as threads leave to each.
 TYPED_TEST(SdpaSameBitsTest, WhereHeadsLieSideBySide) {
   using T = TypeParam;
   Random random(3);
   const Layout<4> seq_major{{0, 2, 1, 3}};
   for (const Index kv_len : {300, 2100}) {
-    const Index most = kv_len < 512 ? 2 : 3;  // 5 rows on one block of keys are tiled
+    const Index most = kv_len < 512 ? 2 : 3;  // 5 rows with one block of keys would be tiled
     for (const Index group : {Index{1}, most}) {
       AttentionDraw<T> call(random, 100);
       call.q = random.array<T>({2, 21 * group, 2, 9});
@@ -173,7 +173,7 @@ TYPED_TEST(SdpaSameBitsTest, WhereHeadsLieSideBySide) {
   }
 }
 
-/// A prompt in chunks that all run on the tiled path.
+/// A prompt prefilled in chunks that all take the tiled path.
 TYPED_TEST(SdpaSameBitsTest, HoweverAPrefillIsCut) {
   using T = TypeParam;
   Random random(2);
@@ -184,7 +184,7 @@ TYPED_TEST(SdpaSameBitsTest, HoweverAPrefillIsCut) {
     for (Index chunk : {64, 97, 150}) {
       for (Index begin = 0; begin < 300; begin += chunk) {
         const Index end = std::min<Index>(begin + chunk, 300);
-        if (end - begin < 64) continue;  // perhaps on the path for few queries
+        if (end - begin < 64) continue;  // may take the decode path
         const auto y = scaled_dot_product_attention(
             call.q.template view<4>().slice(2, begin, end), call.k.template view<4>(),
             call.v.template view<4>(),
@@ -196,7 +196,7 @@ TYPED_TEST(SdpaSameBitsTest, HoweverAPrefillIsCut) {
   }
 }
 
-/// Const inputs, one call per thread, each with its own thread's workspace. For ThreadSanitizer.
+/// Const inputs, one call per thread, each with its thread's workspace. For ThreadSanitizer.
 TYPED_TEST(SdpaSameBitsTest, FromManyThreadsAtOnce) {
   using T = TypeParam;
   Random random(3);

@@ -1,4 +1,4 @@
-// The scores that attention shows on request, at each of its stages, against nested loops.
+// The scores that attention returns at each of its stages, against nested loops.
 #include <gtest/gtest.h>
 
 #include "attn/attention/sdpa.hpp"
@@ -26,7 +26,7 @@ class SdpaScoresTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(SdpaScoresTest, Types);
 
-/// Scores at a stage by nested loops, in W.
+/// Scores at a stage by nested loops in W.
 template <class W, class T>
 Array<W> reference_scores(const AttentionDraw<T>& call, ScoreStage stage,
                           Order order = Order::forward) {
@@ -99,8 +99,8 @@ TYPED_TEST(SdpaScoresTest, RandomCalls) {
   }
 }
 
-/// lse of a single key is its score: that of softcap within 1.5 ULP (without FMA 1.7) of cap tanh(s
-/// / cap). Around a score of cap, where two formulas meet, results near a power of two are worst.
+/// lse of a single key is its score: with softcap within 1.5 ULP (1.7 without FMA) of cap tanh(s /
+/// cap). The worst results are near a power of two, around a score of cap, where two formulas meet.
 TYPED_TEST(SdpaScoresTest, SoftcapIsWithinItsBound) {
   using T = TypeParam;
   constexpr Index kRows = 4000;

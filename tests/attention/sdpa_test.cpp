@@ -32,7 +32,7 @@ class SdpaTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(SdpaTest, Types);
 
-// With those of the other type, 2,000 combinations of options, functors, outputs, shapes and
+// With those of the other type: 2,000 combinations of options, functors, outputs, shapes and
 // strides.
 TYPED_TEST(SdpaTest, RandomCallsInGuardedMemory) {
   using T = TypeParam;
@@ -129,7 +129,7 @@ TYPED_TEST(SdpaTest, StridesOfZeroRepeatHeadsAndBatches) {
     const auto copied = scaled_dot_product_attention(q, Tensor4<T>(repeat(k)),
                                                      Tensor4<T>(repeat(v)), {.execution = on});
     EXPECT_TRUE(attn_test::same_bits(to_array(repeated), to_array(copied))) << name(isa);
-    // One key/value head for all: the same without repeating.
+    // One key/value head for all heads: equal to repeated heads.
     const auto grouped = scaled_dot_product_attention(q, repeat(k).slice(1, 0, 1),
                                                       repeat(v).slice(1, 0, 1), {.execution = on});
     EXPECT_EQ(attention_difference<T>({to_array(grouped), {}, {}}, to_array(q), to_array(repeat(k)),
@@ -167,7 +167,7 @@ TYPED_TEST(SdpaTest, MasksOfAnyStridesAndRanks) {
   Random random(4);
   const auto q = random.array<T>({2, 3, 9, 8}), k = random.array<T>({2, 3, 21, 8}),
              v = random.array<T>({2, 3, 21, 8});
-  // (batch, kv_len, q_len) in memory, and twice as many keys as there are.
+  // (batch, kv_len, q_len) in memory, with twice as many keys as used.
   Tensor3<bool> turned({2, 42, 9});
   for (bool& bit : turned.elements()) bit = random.chance(0.7);
   const auto keep = turned.view().slice(1, 0, 21).transpose(1, 2);
@@ -242,8 +242,7 @@ TYPED_TEST(SdpaTest, SinkThatIsNaNShows) {
   }
 }
 
-/// Models of the field fill masks with the lowest finite number: a row that holds nothing else is a
-/// mean, not empty.
+/// Many models fill masks with the lowest finite number: a row of it is a mean, not fully masked.
 TYPED_TEST(SdpaTest, LowestFiniteBiasDoesNotHide) {
   using T = TypeParam;
   Random random(6);
@@ -283,8 +282,8 @@ TYPED_TEST(SdpaTest, LogitsOfAnySizeStayFinite) {
   }
 }
 
-// Products of -inf hide nothing: what is empty, masks and biases say, and functors by what they
-// make of a finite score.
+// Products of -inf do not mask out keys: only masks and biases do, and functors by their result for
+// a finite score.
 TYPED_TEST(SdpaTest, RowsOfInfiniteProductsAreNotEmpty) {
   using T = TypeParam;
   constexpr T inf = std::numeric_limits<T>::infinity();
@@ -314,7 +313,7 @@ TYPED_TEST(SdpaTest, RowsOfInfiniteProductsAreNotEmpty) {
         EXPECT_TRUE(std::isnan(y(0, 0, q_len - 1, 1)));
         EXPECT_TRUE(std::isnan(weights(0, 0, 0, kv_len - 1)));
         EXPECT_TRUE(std::isnan(sums(0, 0, kv_len / 2)));
-        EXPECT_EQ(y(0, 1, q_len - 1, 1), 0);  // all the weight is the sink's
+        EXPECT_EQ(y(0, 1, q_len - 1, 1), 0);  // the sink takes all weight
         EXPECT_EQ(weights(0, 1, 0, kv_len - 1), 0);
         EXPECT_EQ(sums(0, 1, kv_len / 2), 0);
         EXPECT_EQ(lse(0, 1, 0), 1);
@@ -336,8 +335,8 @@ TYPED_TEST(SdpaTest, RowsOfInfiniteProductsAreNotEmpty) {
 TYPED_TEST(SdpaTest, FewRowsOnManyKeys) {
   using T = TypeParam;
   Random random(8);
-  // Rows of a key/value head, about where the decode path ends; keys of one block, two, and more
-  // than one part.
+  // Rows of a key/value head near the limit of the decode path; keys of one block, of two, and of
+  // several splits.
   for (const Index kv_len : {512, 530, 2100}) {
     for (const Index rows : {1, 2, 3, 4, 5, 8, 9, 12, 15, 16, 17}) {
       const Index group = rows % 3 == 0 ? 3 : 1, dim = random.pick<Index>({16, 40, 72});

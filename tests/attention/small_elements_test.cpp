@@ -1,4 +1,4 @@
-// Attention on bfloat16, float16 and int8 against float on what is stored; caches of them.
+// Attention on bfloat16, float16 and int8 against float on the stored values; caches of them.
 #include <gtest/gtest.h>
 
 #include "attn/attention/cached_attention.hpp"
@@ -33,7 +33,7 @@ using attn_test::same_bits;
 using attn_test::ThreadExecutor;
 using attn_test::to_array;
 
-/// attend(options) with all outputs on request and `y` for the output; y of 16 bits is widened.
+/// attend(options) with all optional outputs and `y`; a 16-bit y is widened.
 template <class E, class Attend>
 ReferenceResult<float> run_with_outputs(const AttentionDraw<float>& call,
                                         const Execution& execution, Attend attend) {
@@ -58,7 +58,7 @@ ReferenceResult<float> run_with_outputs(const AttentionDraw<float>& call,
   return result;
 }
 
-/// Every element rounded to E, as E and in float.
+/// All elements rounded to E, as E and in float.
 template <class E>
 Array<E> rounded_to(Array<float>& x) {
   const Array<E> result = x.as<E>();
@@ -73,7 +73,7 @@ void drop_nans(Array<float>& a, Array<float>& b) {
   }
 }
 
-/// NaN, infinities and rows of zeros at places drawn at random.
+/// Sets random places to NaN, infinity or rows of zeros.
 void make_hostile(Random& random, Array<float>& x) {
   const Index n = x.extent(3);
   for (Index row = 0; row < x.size() / n; ++row) {
@@ -85,12 +85,12 @@ void make_hostile(Random& random, Array<float>& x) {
   }
 }
 
-/// All of bfloat16, which some targets multiply in pairs: weights are rounded, to 2^-8, before they
-/// meet the values.
+/// Whether all tensors are bfloat16, which some targets multiply in pairs: weights are then
+/// rounded, to 2^-8, before the product with the values.
 template <class EQ, class EK>
 constexpr bool may_take_pairs = std::is_same_v<EQ, bfloat16> && std::is_same_v<EK, bfloat16>;
 
-/// Of the numbers that are finite.
+/// The largest finite magnitude.
 double most_of(const Array<float>& x) {
   double most = 0;
   for (float value : x.data) {
@@ -139,18 +139,17 @@ TYPED_TEST(SmallElementsTest, TheBitsOfFloatAttentionOnWhatIsStoredRoundedOnce) 
                                  {&got.max_logits, &expected.max_logits}}) {
         double bound = 0;
         if (may_take_pairs<EQ, EK> && multiplies_pairs(isa)) {
-          // Hidden keys have the weight NaN in a row that is NaN, but 0 where no row of its tile
-          // sees them, and these tiles have other rows: of hostile numbers what is NaN in neither
-          // is compared.
+          // In a row of NaN, masked keys have the weight NaN, or 0 if no row of the tile attends to
+          // them; tiles of the two calls differ, so hostile numbers are compared only if neither is
+          // NaN.
           if (is_hostile && (a == &got.weights || a == &got.average || a == &got.column_sums)) {
             drop_nans(*a, *b);
           }
-          // Weights and the result are rounded, and scores summed in another order.
+          // Weights and the result are rounded, and scores are summed in another order.
           bound = 1e-4 * (1 + most_of(*b));
           if (a == &got.y) bound += 0x1p-7 * most_of(call.v) / (1 - call.options.dropout);
         }
-        // One of two NaN may have another sign: which of two operands it comes from is the
-        // compiler's choice.
+        // NaN may have different signs: the compiler chooses the operand that it comes from.
         ASSERT_EQ(attn_test::difference(*a, *b, bound, isa), "");
       }
     }
@@ -241,7 +240,7 @@ TEST(SmallCaches, Int8RowsByTheContract) {
     row(1)[n / 2] = nan;
     row(2)[n - 1] = -inf;
     for (Index x = 0; x < n; ++x) row(3)[x] *= 1e38f;
-    for (Index x = 0; x < n; ++x) row(4)[x] *= least;  // a scale that would be subnormal
+    for (Index x = 0; x < n; ++x) row(4)[x] *= least;  // its scale would be subnormal
     for (Index x = 0; x < n; ++x) row(5)[x] = 127.0f * least * (x == n - 1 ? -1.0f : 0.3f);
     for (Index x = 0; x < n; ++x) row(6)[x] = x == 0 ? 127.0f : 0.5f + static_cast<float>(x % 9);
     const Placed<float, 4> placed(k, Layout<4>::any(random, false));
@@ -269,7 +268,7 @@ TEST(SmallCaches, Int8RowsByTheContract) {
         }
       }
     }
-    // Values came with other strides.
+    // The values had other strides.
     EXPECT_TRUE(same_bits(to_array(cache.values<std::int8_t>()), to_array(codes)));
   }
 }
@@ -290,8 +289,8 @@ TEST(SmallCaches, PoisonShowsInItsTokenAloneAndNotWhereItIsHidden) {
         call.options.masks.push_back({attn_test::ReferenceOptions::Mask::Kind::keep, mask});
         AttentionDraw<float> poisoned = call;
         Array<float>& x = in_keys ? poisoned.k : poisoned.v;
-        x(0, 0, 300, 5) = std::nanf("");                           // hidden by the mask
-        x(1, 0, 699, 7) = std::numeric_limits<float>::infinity();  // seen by the last query
+        x(0, 0, 300, 5) = std::nanf("");                           // masked out
+        x(1, 0, 699, 7) = std::numeric_limits<float>::infinity();  // kept for the last query
         for (Isa isa : available_isas()) {
           const KvCache<float> clean = cache_of(call, element), cache = cache_of(poisoned, element);
           const auto expected = attend_to(clean, call, {.isa = isa});
@@ -343,7 +342,7 @@ TEST(SmallCaches, SameBitsForThreadsBatchAndChunks) {
         const auto alone = attend_to(cache_of(one, element), one, {.isa = isa});
         EXPECT_TRUE(same_bits(alone.y, AttentionDraw<float>::pick_rows(expected.y, {1})));
         if (q_len == 2) continue;
-        // The last 40 positions in two calls, on the tiled path.
+        // The last 40 positions in two calls on the tiled path.
         KvCache<float> grown = cache_of(call, element);
         grown.truncate(20);
         const auto out = Tensor4<float>({3, 4, 20, 40});

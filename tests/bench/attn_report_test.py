@@ -1,6 +1,5 @@
-# attn_report's page in a browser, drawn from a report of tests/data, so that nothing is measured:
-# attn_report_test.py PROGRAM DIRECTORY, where the directory gets the screenshots. Exits with 77
-# (skipped) without a browser.
+# attn_report's page in a browser, drawn from a saved report without measuring: attn_report_test.py PROGRAM DIRECTORY.
+# Screenshots go to DIRECTORY. Exits with 77 (skipped) without a browser.
 import json
 import pathlib
 import subprocess
@@ -63,7 +62,7 @@ with Browser() as browser:
         checks.same("nothing wider than a telephone", page.evaluate("document.documentElement.scrollWidth"), 390)
         checks.same("no complaint, no request", page.complaints, [])
 
-    # Rows that another program disturbed, and one that was right the second time.
+    # Rows disturbed by another program, and one whose second measurement was right.
     marked = json.loads(json.dumps(report))
     names = [row["name"] for row in marked["rows"] if row["value"] is not None][:3]
     for row in marked["rows"]:
@@ -80,7 +79,7 @@ with Browser() as browser:
     said = ["measured 3 times; disturbed: the limit varied by 23 %"] * 2 + ["measured 2 times"]
     checks.holds("what a disturbed row tells", all(tip.endswith(text) for tip, text in zip(tips, said)))
 
-    # What other versions wrote, and runs of few rows.
+    # Reports of other versions, and reports of few rows.
     old = [{key: row[key] for key in ("name", "value", "limit", "ratio", "unit", "limit_is", "note")} for row in report["rows"]]
     draw({"machine": {"name": "Old", "isa": "avx2", "threads": 1}, "rows": old})
     page = browser.open(folder / "page.html")

@@ -1,4 +1,4 @@
-// Rows of attn_report that another program disturbed: they are told, and measured anew.
+// Rows of attn_report that another program disturbed are reported and measured again.
 #include <chrono>
 #include <limits>
 #include <thread>
@@ -53,7 +53,7 @@ TEST(Disturbance, GoesWhereTheRowIsMeasuredAgain) {
   timings.measure_beside(work, baseline, false, 0);
   EXPECT_EQ(timings.disturbance("work", false), "");
   EXPECT_EQ(timings.times_measured("work", false), 2);
-  // The pairs beside the disturbed baseline are gone.
+  // Pairs with the disturbed baseline are discarded.
   EXPECT_LT(timings.beside("work", false).baseline, 0.02);
 }
 

@@ -1,6 +1,5 @@
-# bench/peers' table with attn's own column: peers_table_test.py TABLE ATTN_REPORT. One short round
-# of a row of each unit; rivals that this python3 has are measured too, and those that it lacks
-# named.
+# bench/peers' table with attn's own column: peers_table_test.py TABLE ATTN_REPORT. One short round with a row of each
+# unit. Other libraries are measured if this python3 has them, and otherwise named as missing.
 import importlib.util
 import json
 import os
@@ -17,7 +16,7 @@ rows = ["gemm_1024", "softmax", "mha_tutorial", "sdpa_decode_gqa"]
 checks = Checks("peers_table")
 with tempfile.TemporaryDirectory() as folder:
     environment = dict(os.environ)
-    if importlib.util.find_spec("numpy") is None:  # attn's column takes no more of it than a name
+    if importlib.util.find_spec("numpy") is None:  # attn's column only uses its types by name
         pathlib.Path(folder, "numpy.py").write_text("ndarray = object\n", encoding="utf-8")
         environment["PYTHONPATH"] = folder
     json_file = pathlib.Path(folder, "table.json")

@@ -36,7 +36,7 @@ def main():
         error = math.sqrt(sum((x - mean) ** 2 for x in losses) / (len(losses) - 1) / len(losses)) * math.exp(mean)
         found = json.loads(run(perplexity, file, "--ctx", str(context), "--json").stdout)
         assert found["windows"] == 1 and found["tokens"] == context // 2, found
-        # Log-probabilities are within 3e-4 of exact ones, both times.
+        # Both sets of log-probabilities are within 3e-4 of exact ones.
         assert abs(found["perplexity"] / math.exp(mean) - 1) < 1e-3, (found, math.exp(mean))
         assert abs(found["standard_error"] / error - 1) < 1e-2, (found, error)
         line = run(perplexity, file, "--ctx", str(context)).stdout.decode()

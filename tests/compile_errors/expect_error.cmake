@@ -1,7 +1,7 @@
-# Compiles PROGRAM, which must fail with the error that its first line says, in few lines.
+# Compiles PROGRAM, which must fail in few lines with the error in its first line.
 cmake_minimum_required(VERSION 3.25)
 
-# A template's error names the calls that led to it, each with its source line. Lines that list includes do not count.
+# A template error names the calls that led to it, each with its source line. Lines that list includes do not count.
 set(most_lines 45)
 
 file(STRINGS ${PROGRAM} head LIMIT_COUNT 2)

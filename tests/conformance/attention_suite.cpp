@@ -1,8 +1,8 @@
 // Conformance suite Attention, opsets 23 to 25.
 //
-// 3-D inputs pass through split_heads, a past is joined to the keys before the call, and lengths of
-// an external cache are key lengths. Scores, which the operator can return, are told from the
-// library's weights and lse.
+// 3-D inputs pass through split_heads, a past is prepended to the keys, and lengths of an external
+// cache are key lengths. The scores that the operator can return are computed from the library's
+// weights and lse.
 #include "attn/attention/sdpa.hpp"
 #include "attn/layers/attention/heads.hpp"
 
@@ -13,10 +13,10 @@
 namespace attn_test {
 namespace {
 
-/// What qk_matmul_output is.
+/// Content of the output qk_matmul_output.
 enum QkOutput { scaled_product, after_softcap, after_masks, softmax_weights };
 
-/// (batch, heads, seq, dim), with the memory it lies in.
+/// (batch, heads, seq, dim), with its memory.
 template <class T>
 struct Heads {
   Array<T> given;
@@ -29,7 +29,7 @@ attn::TensorView4<T> as_heads(attn::TensorView3<T> x, const Case& c, std::string
   return attn::split_heads(x, c.required<Index>(count));
 }
 
-/// An input of either rank, behind the past if the case has one of this name.
+/// An input of rank 3 or 4, after the past of this name if the case has one.
 template <class T>
 Heads<T> heads(const Case& c, std::string_view name, std::string_view count,
                std::string_view past_name = "") {
@@ -50,7 +50,7 @@ Heads<T> heads(const Case& c, std::string_view name, std::string_view count,
   return x;
 }
 
-/// What a mask that is shorter than the keys does not name is hidden.
+/// Keys after the end of a shorter mask are masked out.
 ReferenceOptions::Mask dense_mask(const Case& c, Index kv_len) {
   using Kind = ReferenceOptions::Mask::Kind;
   const bool keep = c.is_bool(in("attn_mask"));
@@ -84,7 +84,7 @@ ReferenceOptions options_of(const Case& c, Index kv_len) {
   }
   if (c.has(in("nonpad_kv_seqlen"))) {
     options.key_lengths = c.load<std::int64_t>(in("nonpad_kv_seqlen")).data;
-    options.offset = Offset::bottom_right;  // of each row's own keys
+    options.offset = Offset::bottom_right;  // relative to each row's own keys
   }
   return options;
 }
@@ -130,8 +130,8 @@ void check_attention(Case& c) {
 
 }  // namespace
 
-// softmax_precision asks for a type at least; float, or double for inputs in double, is within the
-// gate of all of them.
+// softmax_precision is a minimum: float, or double for double inputs, passes the tolerance for all
+// of them.
 const Suite attention_suite{
     {"scale", "softcap", "is_causal", "left_window_size", "right_window_size", "q_num_heads",
      "kv_num_heads", "qk_matmul_output_mode", "softmax_precision"},

@@ -1,4 +1,4 @@
-// What the conformance suites share: a case's inputs, the gate, an operator's axis.
+// Shared by the conformance suites: inputs of a case, the tolerance, an operator's axis.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ namespace attn_test {
 inline std::string in(std::string_view name) { return "in/" + std::string(name); }
 inline std::string out(std::string_view name) { return "out/" + std::string(name); }
 
-/// True if a tensor of the case is stored as one of these.
+/// True if a tensor of the case has one of these types.
 inline bool holds(const Case& c, std::initializer_list<attn::DType> types) {
   const auto names = c.file().names();
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
@@ -25,8 +25,8 @@ inline bool holds(const Case& c, std::initializer_list<attn::DType> types) {
   });
 }
 
-/// Largest absolute difference that passes. Floats of 16 bits are computed in float here, while
-/// ONNX rounds its results, of bfloat16 those in between too: one step of the element at 1.
+/// The largest absolute difference that passes. 16-bit inputs are computed in float here, while
+/// ONNX rounds its results, and for bfloat16 intermediate ones: one step of the element at 1.
 inline double gate(const Case& c) {
   if (holds(c, {attn::DType::BF16})) return epsilon<attn::bfloat16>;
   return holds(c, {attn::DType::F16}) ? epsilon<attn::float16> : 2e-6;
@@ -38,7 +38,7 @@ void expect_output(Case& c, std::string_view name, const Array<T>& got, attn::Is
   c.expect(difference(got, c.load<double>(out(name)), gate(c), isa, name));
 }
 
-/// f(T{}, isa) on every instruction set, T being the type that the case computes in.
+/// Calls f(T{}, isa) on every instruction set; T is the type in which the case is computed.
 template <class F>
 void on_each_isa(const Case& c, F f) {
   const bool wide = holds(c, {attn::DType::F64});
@@ -51,13 +51,13 @@ void on_each_isa(const Case& c, F f) {
   }
 }
 
-/// Attribute `axis` as one of 0 .. rank - 1.
+/// Attribute `axis`, as one of 0 .. rank - 1.
 inline std::size_t axis_of(const Case& c, std::size_t rank, Index otherwise = -1) {
   const Index axis = c.attribute<Index>("axis").value_or(otherwise);
   return static_cast<std::size_t>(axis < 0 ? axis + static_cast<Index>(rank) : axis);
 }
 
-/// (.., n, ..) as rows: the axes before `axis`, then those from it on.
+/// (.., n, ..) as rows: the axes before `axis`, then the axes from it on.
 template <class T>
 Array<T> rows_from(const Array<T>& x, std::size_t axis) {
   Index n = 1;
@@ -65,7 +65,7 @@ Array<T> rows_from(const Array<T>& x, std::size_t axis) {
   return x.reshaped({x.size() / n, n});
 }
 
-/// A copy with `axis` exchanged for the last one: its own inverse.
+/// A copy with `axis` and the last axis exchanged; its own inverse.
 template <class T>
 Array<T> axis_last(const Array<T>& x, std::size_t axis) {
   const std::size_t last = x.shape.size() - 1;
@@ -86,7 +86,7 @@ Array<T> axis_last(const Array<T>& x, std::size_t axis) {
   return y;
 }
 
-/// The library's view of a vector of any shape, or none of an empty one.
+/// The library's view of a vector of any shape; no view of an empty one.
 template <class T>
 attn::TensorView1<const T> flat(const Array<T>& x) {
   return x ? attn::TensorView1<const T>(x.data.data(), {x.size()}) : attn::TensorView1<const T>();

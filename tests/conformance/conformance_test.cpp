@@ -1,6 +1,6 @@
 // `conformance_test OPERATOR` runs every case of OPERATOR.json on every instruction set.
 //
-// They are looked for where make_cases.sh puts them: in
+// Looks for cases in the folder of make_cases.sh,
 // ${ATTN_CONFORMANCE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/onnx-1.23.0}. The last line is
 // "Conformance.OPERATOR: N passed, M failed, K skipped (names)"; the exit status is 1 if a case
 // failed, and 77, which ctest reports as skipped, if none could run.
@@ -19,7 +19,7 @@ constexpr int kSkipped = 77;
 
 struct Operator {
   std::string_view name;
-  int cases;  ///< as ONNX has them: what absent data are counted as
+  int cases;  ///< cases in ONNX: so many count as skipped without data
   const Suite* suite;
 };
 
@@ -48,7 +48,7 @@ struct Tally {
   int total() const { return passed + failed + skipped; }
 };
 
-/// Nothing where the case passed, else what to print. Throws Unsupported.
+/// Errors to print; empty if the case passed. Throws Unsupported.
 std::vector<std::string> failures_of(Case& c, const Suite& suite) {
   try {
     for (const auto& [key, value] : c.attributes().items()) {
@@ -65,7 +65,7 @@ std::vector<std::string> failures_of(Case& c, const Suite& suite) {
   if (const auto unread = c.unread(); !unread.empty()) {
     std::string names;
     for (const std::string& tensor : unread) names += " '" + tensor + "'";
-    throw Unsupported("tensors that nothing uses:" + names);
+    throw Unsupported("unused tensors:" + names);
   }
   if (c.checks() == 0) return {"nothing to compare with: the case has no result"};
   return {};

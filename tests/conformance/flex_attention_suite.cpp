@@ -1,5 +1,5 @@
-// Conformance suite FlexAttention: score_mod, mask_mod and prob_mod. The cases come without their
-// subgraphs; the functors here, told apart by the cases' names, reproduce the outputs.
+// Conformance suite FlexAttention: score_mod, mask_mod and prob_mod. The cases lack their
+// subgraphs; the functors here, selected by the cases' names, reproduce the outputs.
 #include "attn/attention/sdpa.hpp"
 
 #include "conformance/cases.hpp"

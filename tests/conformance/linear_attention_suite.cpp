@@ -1,4 +1,4 @@
-// Suite LinearAttention: heads are views; the rule shows in which of decay and beta are given.
+// Suite LinearAttention: heads are views; decay and beta, given or not, determine the rule.
 #include "attn/attention/linear_attention.hpp"
 #include "attn/layers/attention/heads.hpp"
 
@@ -7,7 +7,7 @@
 namespace attn_test {
 namespace {
 
-/// The rule that the library follows for these inputs must be the one that the case asks for.
+/// The library's rule for these inputs must be the one that the case names.
 void check_rule(const Case& c) {
   const auto rule = c.attribute<std::string>("update_rule").value_or("gated_delta");
   const bool decay = c.has(in("decay")), beta = c.has(in("beta"));

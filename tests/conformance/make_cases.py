@@ -1,7 +1,6 @@
-# Writes ONNX's operator cases as the conformance suites read them: make_cases.py DIRECTORY
-# OPERATOR... For each operator OPERATOR.json (a list: name, opset, attributes, names of inputs and
-# outputs) and OPERATOR.safetensors (tensors CASE/in/NAME and CASE/out/NAME), from what the package
-# onnx generates.
+# Writes ONNX's operator cases, which the package onnx generates, for the conformance suites: make_cases.py DIRECTORY
+# OPERATOR... For each operator, OPERATOR.json is a list of name, opset, attributes, names of inputs and outputs, and
+# OPERATOR.safetensors holds tensors CASE/in/NAME and CASE/out/NAME.
 import json
 import pathlib
 import struct
@@ -18,7 +17,7 @@ DTYPES = {"bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "uint16":
 
 def write_safetensors(path, tensors):
     header, data, at = {}, [], 0
-    # Wide elements first, so that none is misaligned.
+    # Wide elements first, so that every tensor is aligned.
     for name, array in sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
         data.append(numpy.ascontiguousarray(array).tobytes())
         header[name] = {"dtype": DTYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [at, at + len(data[-1])]}
@@ -46,7 +45,7 @@ def write_operator(folder, operator, cases):
         manifest.append({
             "name": case.name,
             "opset": case.model.opset_import[0].version,
-            # Subgraphs, such as FlexAttention's modifiers, are told apart by the case's name.
+            # Subgraphs, such as FlexAttention's modifiers, are left out: the case's name identifies them.
             "attrs": {a.name: attribute_value(a) for a in node.attribute if a.type != onnx.AttributeProto.GRAPH},
             "inputs": [value.name for value in case.model.graph.input],
             "outputs": [value.name for value in case.model.graph.output],
@@ -63,7 +62,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # other operators' cases overflow on purpose
     cases = collect_testcases()
 for operator in operators:
-    # Those of several nodes are the same operator written out.
+    # Cases with several nodes are the operator written as a function.
     of_operator = [case for case in cases
                    if len(case.model.graph.node) == 1 and case.model.graph.node[0].op_type == operator]
     write_operator(folder, operator, of_operator)

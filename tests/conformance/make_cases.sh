@@ -1,8 +1,8 @@
 #!/bin/sh
-# Makes ONNX's operator cases with the package onnx (18 MB, from PyPI) where the conformance tests look for them.
+# Makes ONNX's operator cases, with the package onnx (18 MB, from PyPI), in the folder where the conformance tests look.
 #
-# The folder is ${ATTN_CONFORMANCE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/onnx-1.23.0}. The package lives in a virtual
-# environment only while this runs. Run it again at will.
+# The folder is ${ATTN_CONFORMANCE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/attn/onnx-1.23.0}. The package is installed in a
+# virtual environment that exists only during this run. May be run again.
 set -eu
 
 version=1.23.0
@@ -14,7 +14,7 @@ fail() {
   exit 1
 }
 
-# The last that is written: where it is, all are.
+# The file that is written last: if it exists, all do.
 if [ -f "$folder/LinearAttention.json" ]; then
   echo "ONNX's cases are already in $folder"
   exit 0

@@ -1,4 +1,4 @@
-// Conformance suites LayerNormalization and RMSNormalization: the axes from `axis` on are one row.
+// Conformance suites LayerNormalization and RMSNormalization: axes from `axis` on form one row.
 #include <iostream>
 
 #include "attn/kernels/rows/norm.hpp"
@@ -10,8 +10,7 @@ namespace {
 
 constexpr double kDefaultEpsilon = 1e-5;
 
-/// Of the three outputs, layer_norm gives the first; the mean and the inverse deviation are kept
-/// for training only.
+/// Compares the first of three outputs; mean and inverse deviation are not outputs of layer_norm.
 void check_layer_norm(Case& c) {
   const double eps = c.attribute<double>("epsilon").value_or(kDefaultEpsilon);
   on_each_isa(c, [&]<class T>(T, attn::Isa isa) {

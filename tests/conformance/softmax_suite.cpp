@@ -6,7 +6,7 @@
 namespace attn_test {
 namespace {
 
-/// function(rows, isa) along the axis of the case.
+/// Calls function(rows, isa) along the axis of the case.
 template <class F>
 void check(Case& c, F function) {
   on_each_isa(c, [&]<class T>(T, attn::Isa isa) {

@@ -1,4 +1,4 @@
-# Does what a user would do, in the way of MODE, with LIBRARY: attn or compiled.
+# Uses attn like a user, in the way that MODE names, with LIBRARY: attn or compiled.
 cmake_minimum_required(VERSION 3.24)
 
 set(here "${CMAKE_CURRENT_LIST_DIR}")
@@ -9,8 +9,8 @@ function(run)
   execute_process(COMMAND ${ARGV} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
-# Configures `source_dir` in an empty `binary_dir`. At -O0: what is tried here is whether it builds, and what takes long is
-# compiling the kernels.
+# Configures `source_dir` in an empty `binary_dir`. At -O0: only tests whether it builds, and compiling kernels takes
+# longest.
 function(configure source_dir binary_dir)
   file(REMOVE_RECURSE "${binary_dir}")
   run(${CMAKE_COMMAND} -S "${source_dir}" -B "${binary_dir}" -G "${GENERATOR}" --log-level=WARNING
@@ -25,7 +25,7 @@ function(build_and_run project)
   run("${build_dir}/consumer")
 endfunction()
 
-# Installs attn as the README says, without a build. Of attn::compiled the library is taken that the tests have built.
+# Installs attn without a build, as in the README. For attn::compiled, takes the library that the tests have built.
 function(install_attn binary_dir to)
   set(options -D ATTN_BUILD_TESTS=OFF -D ATTN_BUILD_BENCHMARKS=OFF -D ATTN_BUILD_EXAMPLES=OFF)
   if(LIBRARY STREQUAL "compiled")
@@ -38,7 +38,7 @@ function(install_attn binary_dir to)
   run(${CMAKE_COMMAND} --install "${binary_dir}" --prefix "${to}")
 endfunction()
 
-# Compiles and runs main.cpp as by hand: g++ -std=c++20 -O2 main.cpp $(pkg-config --cflags --libs attn)
+# Compiles and runs main.cpp by the command g++ -std=c++20 -O2 main.cpp $(pkg-config --cflags --libs attn)
 function(build_by_pkg_config)
   set(package attn)
   if(LIBRARY STREQUAL "compiled")
@@ -55,7 +55,7 @@ function(build_by_pkg_config)
   run("${program}")
 endfunction()
 
-# Installs an Eigen that says it is of `version`.
+# Installs an Eigen that reports `version`.
 function(install_eigen version to)
   configure("${here}/eigen_version" "${to}_build"
     -D VERSION=${version} -D "EIGEN_INCLUDE_DIR=${EIGEN_INCLUDE_DIR}" -D "CMAKE_INSTALL_PREFIX=${to}")
@@ -63,7 +63,7 @@ function(install_eigen version to)
 endfunction()
 
 if(MODE STREQUAL "install")
-  # Installed at one place and moved to another: nothing in the package may remember the first.
+  # Installed in one place and moved to another: the package must not contain the first place.
   file(REMOVE_RECURSE "${prefix}" "${prefix}.first")
   install_attn("${build_dir}" "${prefix}.first")
   file(RENAME "${prefix}.first" "${prefix}")
@@ -72,7 +72,7 @@ if(MODE STREQUAL "install")
   endif()
   file(GLOB_RECURSE libraries "${prefix}/*.a" "${prefix}/*compiled.pc")
   if(LIBRARY STREQUAL "attn" AND libraries)
-    message(FATAL_ERROR "attn::compiled is installed though nobody asked for it: ${libraries}")
+    message(FATAL_ERROR "attn::compiled is installed without ATTN_INSTALL_COMPILED: ${libraries}")
   endif()
 elseif(MODE STREQUAL "mpi")
   install_attn("${build_dir}_package" "${prefix}_mpi" -D ATTN_MPI=ON)
@@ -83,7 +83,7 @@ elseif(MODE STREQUAL "pkg_config")
   build_by_pkg_config("${prefix}/${LIBDIR}/pkgconfig")
 
 elseif(MODE STREQUAL "deb")
-  # A Debian package, unpacked elsewhere.
+  # A Debian package, unpacked in another folder.
   configure("${ATTN_SOURCE_DIR}" "${build_dir}_attn"
     -D ATTN_BUILD_TESTS=OFF -D ATTN_BUILD_BENCHMARKS=OFF -D ATTN_BUILD_EXAMPLES=OFF)
   file(REMOVE_RECURSE "${build_dir}_deb")
@@ -98,19 +98,19 @@ elseif(MODE STREQUAL "deb")
 
 elseif(MODE STREQUAL "add_subdirectory")
   set(fetch OFF)
-  if(LIBRARY STREQUAL "compiled")  # one library by each of the two ways
+  if(LIBRARY STREQUAL "compiled")  # only the linked library is built
     set(fetch ON)
   endif()
   build_and_run(add_subdirectory -D "ATTN_SOURCE_DIR=${ATTN_SOURCE_DIR}" -D "CMAKE_INSTALL_PREFIX=${build_dir}/prefix"
     -D FETCH=${fetch})
   file(GLOB_RECURSE libraries "${build_dir}/*.a")
   if(LIBRARY STREQUAL "attn" AND libraries)
-    message(FATAL_ERROR "a library is built that nobody links to: ${libraries}")
+    message(FATAL_ERROR "a library is built although no target links to it: ${libraries}")
   endif()
 
 elseif(MODE STREQUAL "absolute_dirs")
-  # As Nix and Guix do it: headers and libraries each in a directory of their own.
-  # Outside of the sources: CMake refuses to export directories in them.
+  # Headers and libraries in separate directories, as in Nix and Guix; outside of the sources, since CMake refuses to
+  # export directories in them.
   execute_process(COMMAND mktemp -d OUTPUT_VARIABLE dirs OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   install_attn("${build_dir}_attn" "${dirs}/prefix"
     -D "CMAKE_INSTALL_PREFIX=${dirs}/prefix"
@@ -135,7 +135,7 @@ elseif(MODE STREQUAL "eigen_5")
   endforeach()
 
 elseif(MODE STREQUAL "eigen_3_3")
-  # Too old: refused, with both versions.
+  # An Eigen that is too old is refused; the message names both versions.
   set(eigen "${WORK_DIR}/eigen_3_3")
   install_eigen(3.3.9 "${eigen}")
   file(REMOVE_RECURSE "${build_dir}")
@@ -155,11 +155,11 @@ elseif(MODE STREQUAL "shared_library")
     OUTPUT_VARIABLE exported COMMAND_ERROR_IS_FATAL ANY)
   message("the plugin exports:\n${exported}")
   if(exported MATCHES "attn(::|_)")
-    message(FATAL_ERROR "the plugin exports what is attn's")
+    message(FATAL_ERROR "the plugin exports symbols of attn")
   endif()
 
 elseif(MODE STREQUAL "implementation")
-  # Kernels in a file of the program: no library. What takes long is not compiled for speed.
+  # Kernels in a file of the program, without a library. Slow parts are compiled without optimisation.
   file(REMOVE_RECURSE "${build_dir}")
   file(WRITE "${build_dir}/implementation.cpp" "#define ATTN_IMPLEMENTATION_FLOAT\n#include <attn/attn.hpp>\n")
   set(flags -std=c++20 -O0 -DATTN_COMPILED "-I${ATTN_SOURCE_DIR}/include" "-I${EIGEN_INCLUDE_DIR}")
@@ -167,12 +167,12 @@ elseif(MODE STREQUAL "implementation")
     COMMAND "${CXX}" ${flags} "${here}/main.cpp" "${build_dir}/implementation.cpp" -o "${build_dir}/program"
     COMMAND_ERROR_IS_FATAL ANY)
   execute_process(COMMAND "${build_dir}/program" COMMAND_ERROR_IS_FATAL ANY)
-  # All of it together at least reads.
+  # A file with all kernels passes at least the compiler's front end.
   file(WRITE "${build_dir}/all.cpp" "#define ATTN_IMPLEMENTATION\n#include <attn/attn.hpp>\n")
   execute_process(COMMAND "${CXX}" ${flags} -fsyntax-only "${build_dir}/all.cpp" COMMAND_ERROR_IS_FATAL ANY)
 
 elseif(MODE STREQUAL "other_layout")
-  # Headers beside the library that are laid out otherwise: the linker must say so, before the program crashes.
+  # If the headers have another layout than the library, the linker must report it, before the program crashes.
   file(REMOVE_RECURSE "${build_dir}")
   file(COPY "${prefix}/include" DESTINATION "${build_dir}")
   set(config "${build_dir}/include/attn/core/config.hpp")

@@ -1,4 +1,4 @@
-// The program of somebody who uses attn: values all alike must leave attention as they came.
+// A user's program: attention leaves values that are all equal unchanged.
 #include <cmath>
 #include <cstdio>
 

@@ -44,7 +44,7 @@ void broadcasts() {
           EXPECT_EQ(product(k, i, j), static_cast<T>(x * y));
           EXPECT_EQ(multiple(i, j, k), static_cast<T>(factor * x));
           EXPECT_EQ(less(i, j, k), static_cast<T>(x + -factor * y));
-          // Of the shape that both broadcast to, which may be less than `shape`.
+          // A tensor of the broadcast shape, which may be smaller than `shape`.
           const auto part = [&](const Tensor3<T>& z) {
             return z(at(i, z.extent(0)), at(j, z.extent(1)), at(k, z.extent(2)));
           };
@@ -98,7 +98,7 @@ TEST(ArithmeticErrors, ShapesThatDoNotBroadcast) {
                          multiply(Tensor2<float>({3, 3}), out, out);
                        }),
                        "[multiply] a must broadcast to (2, 3); found (3, 3)."));
-  // The output does not grow.
+  // The output is not broadcast.
   Tensor2<float> small({1, 3});
   EXPECT_THROW(add(out, out, small), ShapeError);
   EXPECT_EQ(to_array(out).data, std::vector<float>(6, 7));

@@ -78,7 +78,7 @@ TEST(Buffer, ZeroPagesTakeNoMemoryBeforeTheyAreTouched) {
     EXPECT_EQ(::mincore(buffer.data(), kSize, pages.data()), 0);
     return std::count_if(pages.begin(), pages.end(), [](unsigned char p) { return (p & 1) != 0; });
   };
-  for (int i = 0; i < 2; ++i) {  // a heap that has freed some hands out what it has
+  for (int i = 0; i < 2; ++i) {  // twice: a heap may reuse memory that it has freed
     std::vector<Buffer<char>> used;
     for (int n = 0; n < 64; ++n) {
       used.emplace_back(kSize / 64);

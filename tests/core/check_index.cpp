@@ -1,4 +1,4 @@
-// Prints what x(i, j) outside of x meets, with and without ATTN_CHECK_INDEX.
+// Prints the result of x(i, j) out of range, with and without ATTN_CHECK_INDEX.
 #include <cstdio>
 
 #include <attn/core.hpp>
@@ -7,7 +7,7 @@ int main() {
   attn::Tensor2<float> x({2, 3});
   const auto at = [&](attn::index_t i, attn::index_t j) {
     try {
-      // Within the memory, so that builds without the check have something to read.
+      // Within the memory, so that unchecked builds read valid memory.
       std::printf("%g\n", static_cast<double>(x(i, j)));
     } catch (const attn::ShapeError& error) {
       std::printf("%s\n", error.what());

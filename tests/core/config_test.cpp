@@ -1,6 +1,6 @@
-// Configuration: the version, the namespace of this build, exceptions outside of it.
+// Configuration: version, namespace of this build, exceptions outside of it.
 //
-// What other flags make of the namespace: tests/isa_mix/namespaces.cmake.
+// How flags change the namespace: tests/isa_mix/namespaces.cmake.
 #include "attn/core/config.hpp"
 
 #include <string_view>
@@ -34,7 +34,7 @@ TEST(Config, NamespaceNamesVersionLevelAndThreading) {
 #endif
 }
 
-// Two shared libraries compiled with unlike flags know each other's exceptions by these names.
+// Two shared libraries compiled with different flags catch each other's exceptions.
 TEST(Config, ExceptionsLieOutsideOfTheNamespace) {
   EXPECT_STREQ(typeid(attn::ShapeError).name(), "N4attn10ShapeErrorE");
   EXPECT_STREQ(typeid(attn::DTypeError).name(), "N4attn10DTypeErrorE");

@@ -70,7 +70,7 @@ TEST(Eigen, VectorsAreViewsOfOneAxis) {
   const Eigen::RowVectorXf row = column.transpose();
   const TensorView1<const float> of_row = row;
   EXPECT_EQ(of_row(2), 5.0f);
-  // A row of a matrix that is column-major.
+  // One row of a column-major matrix.
   Eigen::MatrixXf matrix(2, 3);
   matrix << 1, 2, 3, 4, 5, 6;
   const TensorView1<float> second = matrix.row(1);
@@ -117,7 +117,7 @@ TEST(Eigen, InnermostStrideMustBeOne) {
   Tensor2<float> x({3, 4});
   EXPECT_TRUE(contains(error_of<ShapeError>([&] { eigen_map(x.view().transpose(0, 1)); }),
                        "[eigen_map] the innermost stride must be 1; found 4."));
-  // One column has no innermost stride to speak of.
+  // With one column, there is no innermost stride.
   EXPECT_EQ(eigen_map(x.view().slice(1, 2, 3)).cols(), 1);
 }
 

@@ -38,7 +38,7 @@ TEST(DType, CounterpartsInCpp) {
   static_assert(!TensorElement<char> && !TensorElement<wchar_t> && !TensorElement<long double>);
 }
 
-// What the bits mean by IEEE 754, in arithmetic instead of bit tricks.
+// The value of the bits by IEEE 754, in arithmetic instead of bit operations.
 double meaning(unsigned bits, int exponent_bits, int mantissa_bits) {
   const int mantissa = static_cast<int>(bits & ((1u << mantissa_bits) - 1));
   const int exponent = static_cast<int>(bits >> mantissa_bits & ((1u << exponent_bits) - 1));
@@ -68,7 +68,7 @@ TYPED_TEST(Float16Test, EveryValueWidensExactlyAndComesBack) {
     const float value = narrow;
     const double expected = meaning(bits, 15 - kMantissa, kMantissa);
     if (std::isnan(expected)) {
-      // Sign and payload stay; the payload's highest bit stays the highest.
+      // Sign and payload are kept, aligned at the payload's highest bit.
       const auto wide = std::bit_cast<std::uint32_t>(value);
       const unsigned mantissa = bits & ((1u << kMantissa) - 1);
       ASSERT_TRUE(std::isnan(value)) << bits;
@@ -85,14 +85,13 @@ TYPED_TEST(Float16Test, EveryValueWidensExactlyAndComesBack) {
   }
 }
 
-// Between each value and the next, and a little to either side of the middle, as float and as
-// double.
+// Midway between each value and the next, and slightly to either side, as float and as double.
 TYPED_TEST(Float16Test, RoundsToNearestTiesToEven) {
   using T = TypeParam;
   const unsigned infinity = std::numeric_limits<T>::infinity().bits();
   for (unsigned bits = 0; bits < infinity; ++bits) {
     const double low = meaning(bits, 15 - kMantissaBits<T>, kMantissaBits<T>);
-    // As if there were no end to the exponents: what rounds to the value after the largest is
+    // As if exponents were unbounded: a number that rounds to the value after the largest becomes
     // infinite.
     const double step = std::ldexp(
         1.0, std::max(std::ilogb(low > 0 ? low : 1e-99), std::numeric_limits<T>::min_exponent - 1) -

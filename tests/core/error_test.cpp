@@ -1,4 +1,4 @@
-// Errors: the one form of every message, and what a caller can catch.
+// Errors: the common form of messages, and the types to catch.
 #include "attn/core/error.hpp"
 
 #include <type_traits>
@@ -15,7 +15,7 @@ static_assert(std::is_base_of_v<std::runtime_error, attn::IoError>);
 TEST(Error, MessageNamesFunctionArgumentExpectedAndFound) {
   EXPECT_EQ(attn::message("softmax", "out", "have shape (2, 3)", "(2, 4)"),
             "[softmax] out must have shape (2, 3); found (2, 4).");
-  // Parts without memory, of which UndefinedBehaviorSanitizer sees a copy.
+  // Null pointers, whose copies UndefinedBehaviorSanitizer would report.
   EXPECT_EQ(attn::message("softmax", {}, "be", {}), "[softmax]  must be; found .");
 }
 

@@ -1,4 +1,4 @@
-// Fills: the same numbers for the same seed, distributed as they say, whatever the strides.
+// Fills: same numbers for the same seed, the stated distribution, any strides.
 #include "attn/core/fill.hpp"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Printing: the text that numpy makes (make_printed.py), views, streams and errors.
+// Printing: numpy's text (make_printed.py), views, streams and errors.
 #include "attn/core/print.hpp"
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Concatenation and rows by numbers: against loops over all elements, and their errors.
+// concatenate() and gather_rows() against loops over all elements, and their errors.
 #include "attn/core/rearrange.hpp"
 
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ TEST(GatherRows, RowsByTheirNumbers) {
   EXPECT_EQ(to_array(gather_rows(line, Tensor1<index_t>({2}, {2, 0}))).data,
             (std::vector<float>{3, 1}));
   EXPECT_EQ(gather_rows(x, Tensor1<index_t>({0})).extent(0), 0);
-  // Numbers of any integer type, as ids are.
+  // Row numbers of any integer type, like ids.
   const Tensor1<std::uint8_t> bytes({4}, {4, 0, 4, 2});
   EXPECT_EQ(to_array(gather_rows(x, bytes)).data, to_array(y).data);
 }

@@ -1,4 +1,4 @@
-// Views: element access at every rank, and the operations that make one view of another.
+// Views: element access at every rank, and operations that make views from views.
 #include "attn/core/view.hpp"
 
 #include <numeric>
@@ -196,12 +196,12 @@ TEST(View, RowsThatDoNotJoinThrow) {
 
 TEST(View, RowsOfRepeatedAxes) {
   std::vector<int> memory = numbers(60);
-  // All rows are one row.
+  // All rows are the same row.
   const TensorView3<int> one(memory.data(), {2, 3, 4}, {0, 0, 1});
   EXPECT_EQ(to_array(one.rows()).data, to_array(one).data);
-  // Each of two rows three times over: no one stride does that.
+  // Each of two rows three times: no single stride can describe this.
   EXPECT_THROW((TensorView3<int>(memory.data(), {2, 3, 4}, {4, 0, 1}).rows()), ShapeError);
-  // Three rows twice over.
+  // Three rows, twice.
   EXPECT_THROW((TensorView3<int>(memory.data(), {2, 3, 4}, {0, 4, 1}).rows()), ShapeError);
 }
 
@@ -214,7 +214,7 @@ TEST(View, ViewOfWhatFunctionsAccept) {
   EXPECT_EQ(read_only.shape(), view.shape());
 }
 
-/// Every element of `to`, in order, is that of `from`, in order.
+/// Elements of `to` equal those of `from`, in order.
 template <class A, class B>
 void expect_same_order(const A& from, const B& to) {
   EXPECT_EQ(to_array(from).data, to_array(to).data);
@@ -226,7 +226,7 @@ TEST(View, ReshapeNeverCopiesAndKeepsTheOrder) {
   for (std::uint64_t draw = 0; draw < 500; ++draw) {
     attn_test::Random random(draw);
     SCOPED_TRACE(random.trace());
-    // A contiguous (2, 3, 4, 5) with axes exchanged, cut and repeated.
+    // A contiguous (2, 3, 4, 5) with axes exchanged, sliced and repeated.
     TensorView<int, 4> x(memory.data(), {2, 3, 4, 5});
     if (random.chance(0.5)) {
       const int a = static_cast<int>(random.integer(0, 3));
@@ -262,7 +262,7 @@ TEST(View, ReshapeOfWhatNeedsNoCopy) {
   EXPECT_EQ(part.reshape({2, 2, 2, 2}).strides(), (Shape<4>{12, 6, 2, 1}));
   EXPECT_THROW(part.reshape({16}), ShapeError);
   EXPECT_EQ(x.reshape({1, 24, 1}).shape(), (Shape<3>{1, 24, 1}));
-  // Repeated axes stay repeated.
+  // Repeated axes remain repeated.
   const auto repeated = x.select(0, 0).unsqueeze(0).expand({5, 3, 4});
   EXPECT_EQ(repeated.reshape({5, 12}).strides(), (Shape<2>{0, 1}));
   const TensorView2<int> none(nullptr, {0, 7});
@@ -378,7 +378,7 @@ TEST(ViewErrors, ShapesThatDoNotFit) {
   EXPECT_THROW(x.expand({-1, 4, 6}), ShapeError);
 }
 
-/// A std::vector is a tensor of one axis; what only resembles one is none.
+/// A std::vector is a tensor of one axis; similar types are not.
 TEST(TensorView, OfVectors) {
   std::vector<float> x{1, 2, 3};
   const std::vector<float>& fixed = x;
@@ -396,7 +396,7 @@ TEST(TensorView, OfVectors) {
   static_assert(!TensorLike<std::array<float, 3>> && !TensorLike<std::span<float>>);
 }
 
-/// Overloads by element or rank stay apart, whatever options make of other types.
+/// Overloads by element or rank remain distinct, whatever types options convert.
 int which(TensorView1<const float>) { return 1; }
 int which(TensorView1<const double>) { return 2; }
 int which(TensorView2<const float>) { return 3; }

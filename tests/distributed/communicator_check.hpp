@@ -1,4 +1,4 @@
-// exchanges_are_right(): every function of a Communicator, on any implementation.
+// exchanges_are_right(): tests every function of any Communicator.
 #pragma once
 
 #include <numeric>
@@ -8,13 +8,13 @@
 
 namespace attn_test {
 
-/// Called by every rank; returns whether this rank got what it should.
+/// Called by every rank; returns whether this rank got the right data.
 inline bool exchanges_are_right(attn::Communicator& comm) {
   const int rank = comm.rank(), size = comm.size();
   const auto bytes = [](std::vector<int>& x) { return std::as_writable_bytes(std::span(x)); };
   bool right = true;
 
-  // To all, in two messages, one of them empty; received in the reverse order of ranks.
+  // To all ranks, in two messages, one of them empty; received in reverse order of ranks.
   std::vector<int> mine(1000);
   std::iota(mine.begin(), mine.end(), 1000 * rank);
   std::vector<std::vector<int>> others(static_cast<std::size_t>(size), std::vector<int>(1000));
@@ -30,7 +30,7 @@ inline bool exchanges_are_right(attn::Communicator& comm) {
   for (auto request = requests.rbegin(); request != requests.rend(); ++request) {
     while (!(*request)->poll()) {
     }
-    (*request)->wait();  // a second time
+    (*request)->wait();  // again
   }
   for (int from = 0; from < size; ++from) {
     const auto& x = others[static_cast<std::size_t>(from)];

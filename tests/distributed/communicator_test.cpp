@@ -1,4 +1,4 @@
-// Local ranks: messages, collective calls, groups, failures, limits of time; layouts of tokens.
+// Local ranks: messages, collective calls, groups, failures, time limits; token layouts.
 #include <atomic>
 #include <chrono>
 #include <stdexcept>

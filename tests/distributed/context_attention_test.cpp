@@ -1,4 +1,4 @@
-// Context parallel attention on local ranks has the bits of one process; its errors reach all.
+// Context parallel attention on local ranks: the bits of one process; errors reach all ranks.
 #include <atomic>
 #include <chrono>
 #include <thread>  // ranks are of std::thread: the thread sanitizer runs this file
@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kLimit = 60s;
 
-/// Draws on several numbers of ranks; ATTN_TEST_DRAWS draws instead of 100.
+/// Random calls on several numbers of ranks; ATTN_TEST_DRAWS sets their number (100).
 template <class T>
 void compare_draws(std::uint64_t first) {
   const char* text = std::getenv("ATTN_TEST_DRAWS");
@@ -42,7 +42,7 @@ void compare_draws(std::uint64_t first) {
 TEST(DistributedContext, HasTheBitsOfOneProcessInFloat) { compare_draws<float>(0); }
 TEST(DistributedContext, HasTheBitsOfOneProcessInDouble) { compare_draws<double>(1000); }
 
-/// Calls run(comm, q, k, v, out, layout) on two ranks, each with its part of five tokens; returns
+/// Calls run(comm, q, k, v, out, layout) on two ranks, each with its share of five tokens; returns
 /// the errors of both.
 template <class Run>
 std::vector<std::string> errors_of(const Run& run) {
@@ -201,7 +201,7 @@ TEST(DistributedContext, BackwardRefusesGradientsThatAreSumsOverRanksByName) {
   EXPECT_TRUE(contains(error_of<ShapeError>(short_lse), "] lse must have shape (1, 1, 3, 1)"));
 }
 
-/// Counts the bytes of the messages that a rank sends.
+/// Counts the bytes that a rank sends.
 class CountingCommunicator final : public Communicator {
  public:
   explicit CountingCommunicator(Communicator& comm) : comm_(comm) {}
@@ -245,7 +245,7 @@ TEST(DistributedContext, SendsNoBlockThatQueriesDoNotSee) {
     return sent;
   };
   using Sent = std::vector<std::size_t>;
-  constexpr std::size_t kRank = 512 * (4 + 4) * sizeof(float);  // its keys and values
+  constexpr std::size_t kRank = 512 * (4 + 4) * sizeof(float);  // keys and values of a rank
   EXPECT_EQ(sent_with({}), (Sent{3 * kRank, 3 * kRank, 3 * kRank, 3 * kRank}));
   EXPECT_EQ(sent_with(causal()), (Sent{3 * kRank, 2 * kRank, kRank, 0}));
   EXPECT_EQ(sent_with(causal() & sliding_window(9, 0)), (Sent{kRank, kRank, kRank, 0}));

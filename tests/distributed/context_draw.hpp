@@ -1,4 +1,4 @@
-// ContextDraw: a random call of context parallel attention, and whether it has one process's bits.
+// ContextDraw: a random call of context parallel attention, compared with one process.
 #pragma once
 
 #include <limits>
@@ -12,7 +12,7 @@
 
 namespace attn_test {
 
-/// A call of self-attention, the same on every rank.
+/// A call of self-attention, equal on every rank.
 template <class T>
 struct ContextDraw {
   std::optional<AttentionDraw<T>> call;
@@ -31,9 +31,9 @@ struct ContextDraw {
     do {
       call.emplace(random, attn::Shape<4>{batch, heads, seq, seq}, kv_heads, dim, dim_v);
     } while (call->options.first_key > 0);
-    call->options.mean_of_masked_row = false;  // these two are refused
+    call->options.mean_of_masked_row = false;  // context parallel attention refuses these two
     call->options.qv = {};
-    // NaN in a hidden key must not reach a result; the mask functor below hides it.
+    // NaN in a masked key must not reach a result; the mask functor below masks it out.
     functors = static_cast<int>(random.integer(0, 5));
     if (functors == 3) {
       for (Index x = 0; x < dim_v; ++x)
@@ -77,7 +77,7 @@ struct ContextDraw {
     }
   }
 
-  /// Whether this rank's outputs, lse and gradients are those of one process.
+  /// Whether outputs, lse and gradients on this rank have the bits of one process.
   bool has_same_bits(attn::Communicator& communicator) const {
     if constexpr (std::same_as<T, float>) {
       if (has_bfloat16) {

@@ -18,9 +18,9 @@ using attn_test::Random;
 using namespace std::chrono_literals;
 
 constexpr std::size_t kSizes[] = {7, 1, 130};
-using Gradient = std::vector<float>;  // of all parameters
+using Gradient = std::vector<float>;  // of all parameters, joined
 
-/// Those of micro-batch n.
+/// The gradients of micro-batch n.
 Gradient gradient_of(index_t n) {
   Random random(static_cast<std::uint64_t>(n));
   Gradient gradient(7 + 1 + 130);
@@ -29,7 +29,7 @@ Gradient gradient_of(index_t n) {
   return gradient;
 }
 
-/// The sum of micro-batches [first, first + size), of `count` in all; size is a power of two.
+/// The sum of micro-batches [first, first + size) of `count`; size is a power of two.
 Gradient sum_of(index_t first, index_t size, index_t count) {
   if (size == 1) return gradient_of(first);
   Gradient left = sum_of(first, size / 2, count);

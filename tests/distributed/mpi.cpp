@@ -1,4 +1,4 @@
-// Run by mpirun: MPI's communicator, and context parallel attention with the bits of one process.
+// Started by mpirun: tests MpiCommunicator, and context parallel attention against one process.
 #include "attn/distributed/mpi.hpp"
 
 #include <cstdio>
@@ -13,7 +13,7 @@
 
 int main(int argc, char**) {
   attn::MpiCommunicator world;
-  if (argc > 1) {  // "throw": a functor of the last rank does, while the others wait
+  if (argc > 1) {  // "throw": a functor of the last rank throws while the others wait
     const attn::ContextLayout layout(900, world.size());
     const attn::Tensor4<float> x({1, 1, layout.size(world.rank()), 4});
     attn::Tensor4<float> out(x.shape());

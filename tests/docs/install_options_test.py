@@ -9,7 +9,7 @@ guide = (source / "docs/install.md").read_text(encoding="utf-8")
 
 
 def shown(value):
-    """A default as the guide writes it."""
+    """A default value as written in the guide."""
     return {"${PROJECT_IS_TOP_LEVEL}": "top", "": "empty"}.get(value, f"`{value}`")
 
 
@@ -25,6 +25,6 @@ for name in sorted(expected.keys() | found.keys()):
               f"the row begins with | `{name}` | {expected.get(name)} |")
 if len(expected) < 10:
     bad += 1
-    print(f"only {sorted(expected)} found in CMakeLists.txt: it is written otherwise than this test believes")
+    print(f"only {sorted(expected)} found in CMakeLists.txt: this test does not know its form")
 print(f"{len(expected)} options, {bad} differ")
 sys.exit(1 if bad else 0)

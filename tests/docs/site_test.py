@@ -1,7 +1,7 @@
-"""What a reader of the site relies on: site_test.py HTML_DIRECTORY BUILD_COMMAND...
+"""Tests the documentation site: site_test.py HTML_DIRECTORY BUILD_COMMAND...
 
-Members of option structs have descriptions, and the search knows the guides by their titles and sections,
-and the guides' links lead somewhere.
+Members of option structs have descriptions, the search finds the guides by their titles and sections, and the
+guides' links lead to existing pages.
 """
 import html
 import pathlib
@@ -26,7 +26,7 @@ members = 0
 for page in sorted(structs):
     text = page.read_text(encoding="utf-8")
     described = set(re.findall(r'class="memdesc:(\w+)"', text))
-    # Data, and not functions, whose rows have parentheses.
+    # Rows of members; rows of functions have parentheses.
     for anchor, row in re.findall(r'<tr class="memitem:(\w+)"[^>]*>(.*?)</tr>', text, re.DOTALL):
         words = " ".join(html.unescape(re.sub(r"<[^>]*>", "", row)).split())
         if re.search(r"\w \(", words.split("=")[0]):
@@ -35,9 +35,9 @@ for page in sorted(structs):
         if anchor not in described:
             fail(f"{page.name}: no description of {words}")
 if len(structs) < 20 or members < 100:
-    fail(f"{len(structs)} structs of {members} members: the site is laid out otherwise than this test believes")
+    fail(f"{len(structs)} structs of {members} members: this test does not know the layout of the site")
 
-# The search goes to the list of a query's first letter and shows what begins with the query.
+# The search takes the list of a query's first letter and shows the entries that begin with the query.
 letters = re.search(r'0: "([^"]*)"', (site / "search/searchdata.js").read_text(encoding="utf-8"))[1]
 
 
@@ -62,7 +62,7 @@ for guide in sorted(guides.rglob("*.md")):
 for query, page in (("pytorch", "from_pytorch"), ("beam", "decoding"), ("safetensors", "io"), ("cmake", "install"), ("sigbus", "io")):
     if f"md_docs_{page}.html" not in {at for _, at in found(query)}:
         fail(f"the search for {query!r} does not find {page}.md")
-# Links of guides lead to pages and sections that are there: what lies outside of docs/ is not on the site.
+# Links of guides lead to existing pages and sections; pages outside of docs/ are not on the site.
 anchors = {}
 for page in [site / "index.html", *sorted(site.glob("md_docs_*.html"))]:
     text = page.read_text(encoding="utf-8")

@@ -1,17 +1,17 @@
-"""The snippets of a Markdown page as one program, and whether it prints what the page shows.
+"""Joins the snippets of a Markdown page to one program, and checks that it prints what the page shows.
 
   snippets.py extract PAGE.md PROGRAM.cpp
   snippets.py check PAGE.md PROGRAM
 
-The ```cpp blocks of a page, in order, are the body of one main(), so that each may use what those above it declare;
-a block with #include lines stands outside, and may be the whole program. A plain block right after one is what it prints.
+The ```cpp blocks of a page, in order, form the body of one main(), so that each may use declarations of earlier ones; a
+block with #include lines stands outside, and may be the whole program. A plain block directly after one is its output.
 """
 import re
 import subprocess
 import sys
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-END = "\f\n"  # printed behind each snippet
+END = "\f\n"  # printed after each snippet
 
 
 class Snippet:

@@ -1,16 +1,16 @@
-// The AVX-512 intrinsics that attn uses, by SIMDe on AVX2, in the place of <immintrin.h>.
+// Replaces <immintrin.h>: the AVX-512 intrinsics that attn uses, by SIMDe on AVX2.
 //
-// SIMDe's functions stand for Intel's here, not our own: written by others and tested by them
-// against processors that have the instructions, they do not share what we may have misunderstood.
-// Only what its release of Debian 12 (0.7.4 rc2) lacks is added below. An intrinsic that neither
-// has does not compile: "target specific option mismatch".
+// Uses SIMDe's functions instead of our own: they are tested against processors that have the
+// instructions, and do not share our misunderstandings. Only what Debian 12's release of SIMDe
+// (0.7.4 rc2) lacks is added below. An intrinsic that neither has does not compile: "target
+// specific option mismatch".
 #pragma once
 
 #if defined(__AVX512F__)
 #error "compile with -mno-avx512f: there is nothing to emulate"
 #endif
 
-// What SIMDe includes and is not its own: nothing is included for the first time inside a region.
+// Headers of others that SIMDe includes: included here, before any region.
 #include <bit>
 #include <cfenv>
 #include <climits>
@@ -24,9 +24,9 @@
 #include <memory>
 #include <type_traits>
 
-// SIMDe is to use AVX2 and FMA; without, it would round a product before something is added to it.
-// It would take them from the compiler's macros; said here, so that this file's other code, the
-// baseline's kernels too, is compiled as ever.
+// SIMDe must use AVX2 and FMA: without FMA it would round a product before an addition. SIMDe would
+// read the compiler's macros; they are set here instead, so that other code of this file, including
+// the baseline's kernels, is compiled as usual.
 #define SIMDE_X86_AVX2_NATIVE
 #define SIMDE_X86_FMA_NATIVE
 #define SIMDE_ENABLE_NATIVE_ALIASES
@@ -38,7 +38,7 @@
 #pragma GCC target("avx2,fma")
 #endif
 
-// One by one, since simde/x86/avx512.h has thousands of functions.
+// One by one: simde/x86/avx512.h has thousands of functions.
 #include <simde/x86/avx512/abs.h>
 #include <simde/x86/avx512/add.h>
 #include <simde/x86/avx512/and.h>
@@ -78,12 +78,12 @@ namespace attn_emulated {
 
 #define ATTN_EMULATED inline __attribute__((always_inline))
 
-/// The first kLanes bits.
+/// A mask of the first kLanes bits.
 template <int kLanes>
 inline constexpr unsigned kAllLanes = (1u << kLanes) - 1;
 
-// Lane by lane: what a mask leaves out is neither read nor written, as the instructions promise,
-// and a sanitizer sees what is.
+// Lane by lane: masked lanes are neither read nor written, as the instructions promise, and a
+// sanitizer sees every access.
 template <int kLanes, class T>
 ATTN_EMULATED void masked_copy(unsigned mask, const T* from, T* to) {
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -116,9 +116,8 @@ ATTN_EMULATED void mask_storeu(double* p, __mmask8 mask, __m512d a) {
   masked_copy<8>(mask, lanes, p);
 }
 
-/// VGETEXP of one lane, from Intel's table: floor(log2 |x|), of subnormals too; 0 gives -inf, an
-/// infinity +inf, NaN itself. By bits for normal numbers: std::logb, which knows the rest, is a
-/// call.
+/// VGETEXP of one lane, from Intel's table: floor(log2 |x|), also of subnormals; -inf for 0, +inf
+/// for infinities, NaN for NaN. Normal numbers are computed by bits, since std::logb is a call.
 ATTN_EMULATED float getexp(float x) {
   const std::uint32_t biased = std::bit_cast<std::uint32_t>(x) >> 23 & 0xff;
   return biased == 0 || biased == 0xff ? std::logb(x)
@@ -142,15 +141,15 @@ ATTN_EMULATED __m512d maskz_getexp(__mmask8 mask, __m512d a) {
   return simde_mm512_maskz_mov_pd(mask, simde_mm512_loadu_pd(lanes));
 }
 
-/// Half 0 or 1 of a.
+/// Extracts half 0 or 1 of a.
 ATTN_EMULATED __m256 maskz_extractf32x8(__mmask8 mask, __m512 a, int half) {
   float lanes[16];
   simde_mm512_storeu_ps(lanes, a);
   return simde_mm256_maskz_mov_ps(mask, simde_mm256_loadu_ps(lanes + 8 * half));
 }
 
-/// to(x) of the lanes of `a`, an __m512i or __m512 of elements From, into `Vector` of elements To;
-/// the mask is all lanes.
+/// Applies `to` to the lanes of `a`, an __m512i or __m512 with elements From; returns a `Vector`
+/// with elements To. The mask must be all lanes.
 template <class From, class To, class Vector, class Wide, class F>
 ATTN_EMULATED Vector each_lane(Wide a, F to) {
   From from[16];
@@ -162,8 +161,8 @@ ATTN_EMULATED Vector each_lane(Wide a, F to) {
   return result;
 }
 
-// By Intel's pages: widening without sign and with, halves, numbers to nearest even, and what is
-// left of their low bits.
+// By Intel's pages: widening with and without sign, halves, rounding to nearest even, and
+// truncation to low bits.
 ATTN_EMULATED __m512i cvtepu16_epi32(__m256i a) {
   return each_lane<std::uint16_t, std::int32_t, __m512i>(a, [](std::uint16_t x) { return int{x}; });
 }
@@ -185,8 +184,7 @@ ATTN_EMULATED __m128i cvtepi32_epi8(__m512i a) {
   return each_lane<std::int32_t, std::int8_t, __m128i>(
       a, [](int x) { return static_cast<std::int8_t>(x); });
 }
-// By attn's own scalar conversions, which element_test.cpp compares with arithmetic: SIMDe's do not
-// round to nearest.
+// By attn's own scalar conversions, which element_test.cpp tests: SIMDe's do not round to nearest.
 ATTN_EMULATED __m512 cvtph_ps(__m256i a) {
   return each_lane<std::uint16_t, float, __m512>(
       a, [](std::uint16_t x) { return attn::detail::widen_float16(x); });
@@ -196,8 +194,8 @@ ATTN_EMULATED __m256i cvtps_ph(__m512 a) {
       a, [](float x) { return attn::detail::narrow_to_float16(x); });
 }
 
-/// VDPBF16PS by Intel's page: the odd products first, each added with one rounding; denormals are
-/// 0. SIMDe's has them.
+/// VDPBF16PS by Intel's page: the odd products first, each added with one rounding; denormals count
+/// as 0. SIMDe's version keeps denormals.
 ATTN_EMULATED __m512 dpbf16_ps(__m512 sums, __m512bh a, __m512bh b) {
   constexpr auto flush = [](float x) {
     return std::abs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x;
@@ -228,8 +226,8 @@ ATTN_EMULATED __m512 dpbf16_ps(__m512 sums, __m512bh a, __m512bh b) {
 #pragma GCC pop_options
 #endif
 
-// Macros, as SIMDe's own aliases are: a function of that name is declared by the compiler's header,
-// which SIMDe includes. Some of them are macros there where nothing is optimised.
+// Macros, like SIMDe's own aliases: the compiler's header, which SIMDe includes, declares functions
+// of these names. Without optimisation, some of them are macros there.
 #undef _mm512_maskz_extractf32x8_ps
 #undef _mm512_maskz_getexp_pd
 #undef _mm512_maskz_getexp_ps
@@ -250,7 +248,7 @@ ATTN_EMULATED __m512 dpbf16_ps(__m512 sums, __m512bh a, __m512bh b) {
   simde_mm512_maskz_mov_epi64(mask, simde_mm512_slli_epi64(a, by))
 #define _mm512_maskz_srli_epi64(mask, a, by) \
   simde_mm512_maskz_mov_epi64(mask, simde_mm512_srli_epi64(a, by))
-#undef _mm512_madd_epi16  // the release names its masked form so
+#undef _mm512_madd_epi16  // this release of SIMDe gives its masked form this name
 #undef _mm512_maskz_srli_epi16
 #undef _mm512_maskz_srli_epi32
 #undef _mm512_maskz_cvtps_ph

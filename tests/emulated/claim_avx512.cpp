@@ -1,10 +1,10 @@
 // Makes __builtin_cpu_supports claim AVX-512, for programs that emulate it.
 //
-// attn::best_isa() asks it, inside objects that were compiled for the ordinary tests: what it reads
-// is the one place where these can be told. Libraries choose their own code before or elsewhere
-// (the C library keeps flags of its own).
-/// What __builtin_cpu_supports reads, of libgcc and compiler-rt alike; its layout and its bits are
-/// part of their ABI. That function is not called in this file: clang 14 crashes where its own
+// attn::best_isa() calls it, in objects that were compiled for the ordinary tests; only the data
+// that it reads can tell these that AVX-512 exists. Libraries are not affected: they choose their
+// code earlier or by other means (the C library has flags of its own).
+/// The data that __builtin_cpu_supports reads, equal in libgcc and compiler-rt; its layout and its
+/// bits are part of their ABI. This file does not call that function: clang 14 crashes if its own
 /// declaration meets this one.
 extern "C" struct {
   unsigned vendor, type, subtype, features[1];
@@ -15,8 +15,8 @@ namespace {
 constexpr unsigned kAvx512F = 1u << 15, kAvx512VL = 1u << 20, kAvx512BW = 1u << 21,
                    kAvx512DQ = 1u << 22;
 
-/// 101, the first that is not the compiler's own: before anything else of the program can ask.
-/// Should it not be heard, the tests, which ask for AVX-512 by ATTN_ISA, say that the machine lacks
+/// Priority 101, the first that is not reserved: runs before any other code of the program. If it
+/// had no effect, the tests, which select AVX-512 by ATTN_ISA, would report that the machine lacks
 /// it.
 __attribute__((constructor(101))) void claim_avx512() {
   __builtin_cpu_init();

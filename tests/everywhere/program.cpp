@@ -1,4 +1,5 @@
-// What runs on every platform: attention on each instruction set against nested loops, a .npy round trip.
+// A program for every platform: attention on each instruction set against nested loops; an .npy
+// round trip.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,4 +1,5 @@
-# Rows of a table of what ran where; sourced, from the top of the repository, by tests/compilers.sh and tests/everywhere.sh.
+# Functions for a table of results; sourced, from the top of the repository, by tests/compilers.sh and
+# tests/everywhere.sh.
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -9,7 +10,7 @@ row() {
   printf '%-24s %-18s %s\n' "$1" "$2" "$3" | tee -a "$work/rows" >&2
 }
 
-# Compiles tests/everywhere/program.cpp and runs it: what, how, what runs it (may be empty), compiler and its flags.
+# Compiles tests/everywhere/program.cpp and runs it: what, how, the runner (may be empty), compiler and its flags.
 run_program() {
   what=$1 how=$2 runner=$3
   shift 3
@@ -21,11 +22,11 @@ run_program() {
     row "$what" "$how" "not tried: ${runner%% *} is not installed"
     return
   fi
-  # Header-only libraries of this machine, which serve every processor.
+  # Header-only libraries of this machine, which can be used for every processor.
   mkdir -p "$work/include"
   ln -sf /usr/include/eigen3/Eigen /usr/include/nlohmann "$work/include/"
   if "$@" -Iinclude -isystem "$work/include" tests/everywhere/program.cpp -o "$work/program.exe" 2>"$work/errors"; then
-    # Words of the runner, if any, are to be split.
+    # $runner may consist of several words.
     if result=$(TMPDIR=$work $runner "$work/program.exe" 2>"$work/errors"); then
       row "$what" "$how" "ran: $(printf '%s' "$result" | tr -d '\r')"
       return
@@ -38,7 +39,7 @@ run_program() {
   failures=$((failures + 1))
 }
 
-# Runs a command whose output goes to a file: what, how, the command. Its last line of a failure is shown.
+# Runs a command with its output in a file: what, how, the command. Shows the last line of a failure.
 command_row() {
   what=$1 how=$2
   shift 2
@@ -52,7 +53,7 @@ command_row() {
   fi
 }
 
-# The table again, whole; fails if a row did.
+# Prints the whole table again; fails if a row failed.
 print_rows() {
   echo
   printf '%-24s %-18s %s\n' "what" "how" "result"

@@ -1,6 +1,5 @@
-# attention_map as its user meets it, and its page in a browser: attention_map_test.py PROGRAM
-# DIRECTORY, where the directory gets the screenshots. Exits with 77 (skipped) without the model or
-# a browser.
+# attention_map as a user runs it, and its page in a browser: attention_map_test.py PROGRAM DIRECTORY. Screenshots go to
+# DIRECTORY. Exits with 77 (skipped) without the model or a browser.
 import json
 import math
 import os
@@ -31,7 +30,7 @@ folder = pathlib.Path(scratch.name)
 
 
 def run(*arguments):
-    """What it wrote to standard output, and what it said."""
+    """The program's standard output and standard error."""
     ended = subprocess.run([program, *arguments], cwd=folder, check=True, capture_output=True, timeout=300)
     return ended.stdout, ended.stderr.decode()
 
@@ -55,7 +54,8 @@ def check_arguments():
 
 
 def check_outputs():
-    """A dash is standard output, which then holds nothing else; a text past the model's length is said to be cut."""
+    """A dash means standard output, which then holds nothing else; a message reports a text that is truncated at the
+    model's length."""
     for option in ("--out", "--png", "--json"):
         printed, said = run(option, "-", "A dash.")
         checks.same(f"{option} - writes no file", os.listdir(folder), [])
@@ -82,7 +82,7 @@ def check_outputs():
 
 
 def check_numbers():
-    """The weights are PyTorch's: tests/data/minilm/make_attention.py made them."""
+    """The weights are those of PyTorch, made by tests/data/minilm/make_attention.py."""
     for case in json.loads((TESTS / "data/minilm/attention.json").read_text(encoding="utf-8")):
         run("--json", "map.json", case["text"])
         written = (folder / "map.json").read_text(encoding="utf-8")
@@ -103,7 +103,8 @@ def check_numbers():
 
 
 def first_layer(model, ids):
-    """The weights [head][query][key] of a tiny Qwen2's first layer, by its formulas: RMS norm, projections, rotary, softmax."""
+    """The weights [head][query][key] of a tiny Qwen2's first layer, by the formulas: RMS norm, projections, rotary
+    embedding, softmax."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     stored = (model / "model.safetensors").read_bytes()
     begin = 8 + struct.unpack("<Q", stored[:8])[0]
@@ -120,7 +121,7 @@ def first_layer(model, ids):
     table, scale = tensor("model.embed_tokens.weight"), tensor("model.layers.0.input_layernorm.weight")
 
     def projected(name, row, position):
-        """Of one token, by head, turned by its position."""
+        """The projection of one token, by head, rotated by its position."""
         mean = sum(x * x for x in row) / len(row) + config["rms_norm_eps"]
         normed = [x * w / math.sqrt(mean) for x, w in zip(row, scale, strict=True)]
         weight, bias = (tensor(f"model.layers.0.self_attn.{name}_proj.{part}") for part in ("weight", "bias"))
@@ -144,7 +145,8 @@ def first_layer(model, ids):
 
 
 def check_decoder():
-    """A language model's heads: tokens are the text's bytes, no token sees those behind it, the first layer is its formulas'."""
+    """Heads of a language model: tokens are the text's bytes, attention is causal, and the first layer agrees with its
+    formulas."""
     model = TESTS / "data/pretrained/qwen2"
     case = json.loads((TESTS / "data/pretrained/tokens.json").read_text(encoding="utf-8"))["qwen2"]
     run("--model", model, "--json", "map.json", "--out", "page.html", "--png", "map.png", case["text"])
@@ -195,7 +197,8 @@ CELLS = "(canvas => [canvas.width, canvas.height])(document.querySelector('#map 
 
 
 def structured(weights, n):
-    """The head whose queries give most to few other words: the share of the other words, less their entropy's part of it."""
+    """The head that concentrates most on few other words: the share of other words, minus that share times their
+    entropy relative to the largest possible."""
     def structure(head):
         total = 0
         for q in range(1, n - 1):
@@ -226,14 +229,14 @@ def colours_of(page):
 
 
 def check_labels(page, n):
-    """Those that are seen do not touch one another, stand beside their rows and columns, and are as many as there is room for."""
+    """Visible labels do not overlap, are beside their rows and columns, and are as many as fit."""
     rows, columns = ([box for box in page.evaluate(f"""map.{labels}.filter(e => e.getAttribute('visibility') !== 'hidden').map(e => {{
       const box = e.getBoundingClientRect(), canvas = map.canvas.getBoundingClientRect();
       return ['{labels}' === 'rows' ? box.top - canvas.top : box.left - canvas.left, '{labels}' === 'rows' ? box.height : box.width];
     }})""")] for labels in ("rows", "columns"))
     cell = page.evaluate("map.cell")
     for name, boxes in (("rows", rows), ("columns", columns)):
-        # The box of a line of type is taller than its letters by a fifth.
+        # A line box is a fifth taller than its letters.
         near = min((b[0] - a[0] - 0.85 * a[1] for a, b in zip(boxes, boxes[1:])), default=1)
         checks.holds(f"labels of {name} do not overlap", near > 0, near)
         checks.holds(f"labels of {name} are where their cells are",
@@ -242,7 +245,7 @@ def check_labels(page, n):
 
 
 def check_choices(page, n, weights, tokens):
-    """[CLS] and [SEP] go, and colours go up to each head's own largest weight."""
+    """Without [CLS] and [SEP], the colour scale ends at each head's own largest weight."""
     page.evaluate("document.getElementById('hide-ends').click()")
     page.settle()
     checks.same("two rows and columns less", page.evaluate(CELLS), [n - 2, n - 2])
@@ -265,7 +268,7 @@ def check_choices(page, n, weights, tokens):
 
 
 def check_picture(picture, n, fills, text):
-    """Its colours are those of the page's light theme, and it carries the text above and the tokens below. Margin 32, gaps 8."""
+    """The picture has the colours of the page's light theme, the text above and the tokens below. Margin 32, gaps 8."""
     cell = max(1, 128 // n)
     pitch = cell * n + 8
     checks.same("width of the picture", picture.width, 32 + HEADS * pitch)
@@ -275,10 +278,10 @@ def check_picture(picture, n, fills, text):
     head, foot = inked[gap], inked[gap + 1]
     checks.holds("words above", inked[0] < 24 and head > inked[0], inked[:2])
     checks.holds("maps between them", foot - head > LAYERS * pitch, (head, foot))
-    # A line of words ends with 2 dots between it and the next; 10 dots of 2 or 4 pixels each.
+    # Lines of words are 2 dots apart; a line has 10 dots of 2 or 4 pixels.
     lines = lambda rows: sum(b - a > 1 for a, b in zip(rows, rows[1:])) + 1
     checks.holds("all of the tokens", lines(inked[gap + 1:]) >= len(" ".join(text.split())) * 12 // picture.width, lines(inked[gap + 1:]))
-    # The maps begin 32 pixels below the last line's end, which has a row for descenders.
+    # The maps begin 32 pixels after the last line, which has a row for descenders.
     top = next(y for y in range(head, foot) if picture[32, y] != (255, 255, 255) and picture[32 + cell * n - 1, y] != (255, 255, 255))
     places = [(q, k) for q in range(0, n, max(1, n // 20)) for k in range(0, n, max(1, n // 30))]
     off = max(abs(a - b) for q, k in places for a, b in zip(
@@ -310,7 +313,7 @@ def check_page(browser, name, text, dark):
 
     check_labels(page, n)
 
-    # By keys: the map, then the grid.
+    # With keys: on the map, then on the grid.
     page.evaluate(f"document.querySelector('[data-layer=\"{first[0]}\"][data-head=\"{first[1]}\"]').focus()")
     page.press("Home", "PageUp", "ArrowRight", "ArrowDown", "ArrowDown")
     checks.same("arrows choose a head", page.evaluate(CHOSEN), [2, 1])
@@ -327,7 +330,7 @@ def check_page(browser, name, text, dark):
         return f"{tokens[query]} looks at {tokens[key]}: " + ("< 0.0001" if weight < 0.00005 else f"{weight:.4f}")
 
     def near(title, found, layer, head, query, key):
-        """The same, but for the page's five decimals, which may round the last digit otherwise."""
+        """Equal except for rounding of the last of the page's five decimals."""
         want = expected(layer, head, query, key)
         same = found == want or (found.rpartition(" ")[0] == want.rpartition(" ")[0]
                                  and abs(float(found.split()[-1]) - float(want.split()[-1])) < 0.00015)
@@ -340,9 +343,9 @@ def check_page(browser, name, text, dark):
     near("hovering tells the weight", told(), 2, 1, 3, 2)
     checks.same("the text shows where the query looks", page.evaluate("document.getElementById('words-title').textContent"), f"Where “{tokens[3]}” looks")
 
-    # The heavier, the darker on light paper and the lighter on dark paper.
+    # Larger weights are darker on light paper and lighter on dark paper.
     fills = colours_of(page)
-    flat = [round(weight, 5) for row in weights[2][1] for weight in row]  # as the page has them
+    flat = [round(weight, 5) for row in weights[2][1] for weight in row]  # as rounded in the page
     light = [sum(fills[i]) for i in sorted(range(n * n), key=flat.__getitem__)]
     checks.holds("colours follow the weights", all((b - a if dark else a - b) >= -4 for a, b in zip(light, light[1:])))
     if not dark:
@@ -351,7 +354,7 @@ def check_page(browser, name, text, dark):
 
     shot = page.screenshot(pictures / f"attention_map_{name}_{'dark' if dark else 'light'}.png")
     checks.same("colour of the paper", shot[2, 2], PAPER[dark])
-    # WCAG 2 asks for 4.5; of black and white the better one reaches 4.3 on the worst of blues.
+    # WCAG 2 requires 4.5; the better of black and white reaches 4.3 on the worst blue.
     contrast = page.evaluate("""Math.min(...colours.map((colour) => {
       const ink = inkOn(colour).match(/[0-9a-f]{2}/g).map((x) => parseInt(x, 16));
       const [a, b] = [luminanceOf(colour), luminanceOf(ink)];
@@ -389,7 +392,7 @@ def check_awkward_text(browser):
     page = browser.open(folder / "page.html")
     checks.same("[CLS] and [SEP] alone", page.evaluate(CELLS), [2, 2])
     checks.same("no complaint", page.complaints, [])
-    # That complaints would be heard.
+    # Complaints are noticed: a broken page must cause one.
     broken = (folder / "page.html").read_text(encoding="utf-8").replace('"use strict";', 'console.error("x"); fetch("http://x.invalid/");', 1)
     (folder / "page.html").write_text(broken, encoding="utf-8")
     heard = " ".join(browser.open(folder / "page.html").complaints)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The programs chat and quantize as their user meets them: chat_test.sh CHAT QUANTIZE. Exits with 77 (skipped) without the
+# The programs chat and quantize as a user runs them: chat_test.sh CHAT QUANTIZE. Exits with 77 (skipped) without the
 # model.
 set -u
 
@@ -25,7 +25,8 @@ check() {
 same() {
   [ "$1" = "$2" ] || { printf 'expected: %s\nfound:    %s\n' "$2" "$1"; return 1; }
 }
-# rejects PATTERN PROGRAM ARGUMENT...: must fail, with one line on standard error that matches, and print nothing.
+# rejects PATTERN PROGRAM ARGUMENT...: the program must fail, print nothing, and write one line to standard error that
+# matches.
 rejects() {
   pattern=$1
   shift
@@ -36,7 +37,7 @@ rejects() {
   fi
 }
 
-# What needs no model. An empty folder stands for a machine without one.
+# Tests without the model. An empty folder stands for a machine without it.
 mkdir "$scratch/empty"
 check 'an unknown option' rejects 'nonsense' "$program" --nonsense
 check '--precision half' rejects 'exact, bf16 or int8; found half' "$program" --precision half
@@ -53,7 +54,7 @@ check 'no model' without_model
 printf 'GGUF' >"$scratch/bad.gguf"
 check 'a broken model' rejects 'bad.gguf' "$program" --model "$scratch/bad.gguf" --prompt x
 check 'a missing model' rejects 'No such file' "$program" --model "$scratch/none.gguf" --prompt x
-# A folder of a model of a few thousand random weights.
+# A folder with a model of a few thousand random weights.
 folder=$(dirname "$0")/../data/pretrained/qwen2
 from_folder() {
   "$program" --model "$folder" --prompt he --tokens 3 --json "$@" >"$scratch/out" 2>"$scratch/err" &&
@@ -99,7 +100,7 @@ all=$(tokens_read)
 check '--prompt-cache writes' [ -s "$scratch/cache" ]
 check '--prompt-cache reads' same "$(cached)" "$(cat "$scratch/first")"
 check 'what it has seen is not read again' [ "$(tokens_read)" -lt "$all" ]
-# Here rounding decides between two words.
+# Rounding decides between two words here.
 rm "$scratch/cache"
 cached_more() { "$program" --prompt 'Name three colours.' --tokens 32 "$@"; }
 cached_more --prompt-cache "$scratch/cache" >"$scratch/first"
@@ -121,7 +122,7 @@ check 'a small context' rejects 'the context 8 (--ctx)' "$program" --precision e
 printf 'My name is Ada.\nWhat is my name?\n' | "$program" --stats --tokens 30 >"$scratch/turns" 2>"$scratch/stats"
 check 'two answers' same "$(grep -c 'tokens said' "$scratch/stats")" 2
 check 'the second knows the first' grep -q 'Ada' "$scratch/turns"
-# <|im_end|>, a line end, <|im_start|>, user, a line end, the question's 5, then 6 as before it.
+# <|im_end|>, a line end, <|im_start|>, user, a line end, 5 of the question, then 6 as before it.
 check 'and reads only what is new' grep -qE '^1[0-9] tokens read' "$scratch/stats"
 check 'the same draw for the same seed' same "$("$program" --prompt Hi --temperature 1 --top-k 40 --top-p 0.9 --min-p 0.05 --repeat-penalty 1.1 --seed 3 --tokens 12)" \
   "$("$program" --prompt Hi --temperature 1 --top-k 40 --top-p 0.9 --min-p 0.05 --repeat-penalty 1.1 --seed 3 --tokens 12 --threads 1)"

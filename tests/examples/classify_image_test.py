@@ -1,4 +1,4 @@
-# classify_image as its user meets it: classify_image_test.py PROGRAM.
+# classify_image as a user runs it: classify_image_test.py PROGRAM.
 import json
 import pathlib
 import re
@@ -19,7 +19,7 @@ checks = Checks("classify_image")
 
 
 def png(width, height, pixel, size=None):
-    """Eight bits of red, green and blue; `size` is what the head says instead of the truth."""
+    """A PNG with eight bits of red, green and blue; `size` is the size in its header, which may be wrong."""
     def chunk(kind, body):
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
     rows = b"".join(b"\0" + b"".join(bytes(pixel(x, y)) for x in range(width)) for y in range(height))
@@ -54,7 +54,7 @@ with tempfile.TemporaryDirectory() as name:
     checks.holds("shares of 100 %, the largest first", abs(sum(shares(text)) - 100) < 0.5 and shares(text) == sorted(shares(text), reverse=True), text)
     checks.holds("labels of the config", "LABEL_3" in text, text)
     checks.holds("a map of the patches", "2 x 3 patches:\n" in text and len(text.split("patches:\n")[1].split("\n")) == 3, text)
-    # One colour has one face whatever its size.
+    # An image of one colour gives the same result at any size.
     checks.same("an image is resized", shares(run("--model", vit, "wide.png")), shares(run("--model", vit, "red.png")))
 
     own = folder / "own"

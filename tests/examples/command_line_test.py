@@ -1,4 +1,4 @@
-# What every example's command line does alike: command_line_test.py PROGRAM.
+# Common behaviour of every example's command line: command_line_test.py PROGRAM.
 import os
 import pathlib
 import re
@@ -10,9 +10,9 @@ from browser import Checks
 
 program = pathlib.Path(sys.argv[1]).resolve()
 checks = Checks(f"command line of {program.name}")
-TAKES_NOTHING = {"quickstart", "tutorials", "generate"}  # runs without a word
-WRITES = {"train_gpt": "--out", "finetune_chat": "--save"}  # after minutes
-ODD = "a\x1b[2J\u202eb\u0085"  # clears the screen, turns the line around
+TAKES_NOTHING = {"quickstart", "tutorials", "generate"}  # run without arguments
+WRITES = {"train_gpt": "--out", "finetune_chat": "--save"}  # write after minutes
+ODD = "a\x1b[2J\u202eb\u0085"  # clears the screen, reverses the line
 
 
 def run(*arguments, **streams):
@@ -39,7 +39,7 @@ checks.rejects("control characters are shown, not done", 2, r"a\u001b[2J\u202eb\
 if program.name in TAKES_NOTHING:
     checks.rejects("an argument too many", 2, "surplus", program, "surplus")
 
-# Numbers past their range, or none at all: told in a line that can be read, before anything is done.
+# Numbers out of range, and words that are not numbers: reported in a readable line before the program starts its work.
 for name, kind in re.findall(r"(--[a-z-]+) (NUMBER|FLOAT|INT|UINT)", text):
     checks.holds(f"{name} takes whole numbers by add_number()", kind in ("NUMBER", "FLOAT"), kind)
     for number in ["99999999999999999999", "-1", "1.5", "x", ""] if kind == "NUMBER" else ["nan", "inf", "-1", "x"]:

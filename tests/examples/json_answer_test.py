@@ -1,4 +1,4 @@
-"""json_answer fills in its shape: json_answer_test.py PROGRAM. Skipped (77) without the model."""
+"""json_answer fills in its JSON shape: json_answer_test.py PROGRAM. Skipped (77) without the model."""
 import json
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-// Shapes of JSON: what they let through is JSON of that shape, whatever the model would rather say.
+// JSON shapes: every allowed text is JSON of that shape, whatever the model prefers.
 #include "support/json_shape.hpp"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using examples::JsonShape;
 const Json kExample = Json::parse(
     R"({"name": "string", "sizes": ["integer", "integer"], "kind": "big|bigger|small", "\"": [], "fixed": [1, true, null, "x"]})");
 
-// Whether all of the text may come, and is whole.
+// Whether the whole text is allowed and complete.
 bool takes(const JsonShape& shape, std::string_view text) {
   JsonShape::State state;
   return shape.push(state, text) && shape.is_whole(state);
@@ -50,7 +50,7 @@ TEST(JsonShape, TakesWhatHasItAlone) {
   EXPECT_THROW(JsonShape(Json("integer")), std::invalid_argument);
 }
 
-// A model of random weights babbles, and yet.
+// Holds for a model with random weights, too.
 TEST(JsonShape, HoldsAnyModelToIt) {
   const JsonShape shape(
       Json::parse(R"({"name": "string", "sizes": ["integer"], "kind": "big|bigger|small"})"), 12);

@@ -1,4 +1,4 @@
-# logits as its user meets it, and beside transformers: logits_test.py PROGRAM.
+# logits as a user runs it, compared with transformers: logits_test.py PROGRAM.
 import json
 import math
 import pathlib
@@ -36,7 +36,7 @@ class Golden:
         return list(struct.unpack(f"<{count}{kind}", part))
 
     def row(self, name, *place):
-        """The last axis at that place of the others; -1 is the last row."""
+        """The last axis at this index of the other axes; -1 is the last row."""
         at = 0
         for index, extent in zip(place, self.shape(name)):
             at = at * extent + index % extent
@@ -65,7 +65,7 @@ def found(*arguments):
 
 
 def near(title, numbers, expected):
-    """1e-5 of the largest number of that position."""
+    """Within 1e-5 of the largest number of that position."""
     largest = max(map(abs, expected))
     difference = max(abs(a - b) for a, b in zip(numbers, expected))
     checks.same(f"{title}: size", len(numbers), len(expected))
@@ -136,7 +136,7 @@ with tempfile.TemporaryDirectory() as name:
             near("vit: first", result["first"], golden.row("hidden", image, 0))
             near("vit: logits", result["logits"], golden.row("logits", image))
 
-    # A folder whose file has no classifier.
+    # A folder whose file lacks a classifier.
     bare = folder / "bare"
     shutil.copytree(data / "vit", bare)
     file = (bare / "model.safetensors").read_bytes()

@@ -22,7 +22,7 @@ namespace {
 using MiniLm = attn::SentenceEncoder<float>;
 using Row = std::vector<float>;
 
-// Skips every test where the model has not been downloaded.
+// Skips every test if the model has not been downloaded.
 class MiniLmModel : public testing::Test {
  protected:
   void SetUp() override {
@@ -47,7 +47,7 @@ Row row(const attn::Tensor2<float>& embeddings, std::size_t index) {
 
 float max_difference(const Row& a, const Row& b) {
   float worst = 0;
-  // Written so that a NaN is the worst of all and stays it.
+  // Written so that NaN counts as the largest difference.
   for (std::size_t i = 0; i < a.size(); ++i) {
     const float difference = std::abs(a[i] - b[i]);
     if (!(difference <= worst)) worst = difference;
@@ -63,7 +63,7 @@ std::vector<std::string> read_lines(const std::string& path) {
   return lines;
 }
 
-// The reference is made by tests/data/minilm/make_embeddings.py in double precision.
+// tests/data/minilm/make_embeddings.py made the references, in double precision.
 TEST_F(MiniLmModel, TenSentencesHavePyTorchsEmbeddings) {
   const nlohmann::json cases = reference();
   ASSERT_EQ(cases.size(), 10U);
@@ -97,7 +97,7 @@ TEST_F(MiniLmModel, NoLinesGiveNoEmbeddings) {
 TEST_F(MiniLmModel, BatchAndNeighboursDoNotChangeAnEmbedding) {
   std::vector<std::string> lines;
   for (const nlohmann::json& one : reference()) lines.push_back(one.at("text"));
-  lines.pop_back();  // the long one, which would fill every batch up to 256 tokens
+  lines.pop_back();  // the long line, which would fill every batch up to 256 tokens
   const attn::Tensor2<float> alone = model().encode(lines, {.batch_size = 1});
   for (const attn::index_t batch_size : {2, 5, 32}) {
     const attn::Tensor2<float> together = model().encode(lines, {.batch_size = batch_size});
@@ -113,11 +113,11 @@ TEST_F(MiniLmModel, BatchAndNeighboursDoNotChangeAnEmbedding) {
   }
 }
 
-// The line that answers shares no content word with the question, and ten lines use one of its
+// The line that answers shares no content word with the question; ten other lines use one of its
 // words in another sense.
 TEST_F(MiniLmModel, FindsTheRefundLineFirst) {
-  // All rivals, and enough others to be quick under a sanitizer; semantic_search_test.sh searches
-  // the whole text.
+  // All these lines, and few enough others to be fast under a sanitizer; semantic_search_test.sh
+  // searches the whole text.
   std::vector<std::string> lines =
       read_lines(ATTN_TEST_DATA_DIR "/../../examples/data/help_center.txt");
   ASSERT_GE(lines.size(), 200U);

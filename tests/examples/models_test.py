@@ -1,4 +1,4 @@
-# models as its user meets it: models_test.py PROGRAM.
+# models as a user runs it: models_test.py PROGRAM.
 import pathlib
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-// The errors of low precision in docs/precision.md stay below their promised bounds.
+// Errors of low precision in docs/precision.md stay within their bounds.
 #include <filesystem>
 #include <string>
 
@@ -30,13 +30,14 @@ TEST(Precision, AttentionStaysWithinItsBounds) {
   }
 }
 
-// bf16: a cosine of 0.9999 on average and of 0.9995 at worst; int8: 0.995 and 0.98; others as the
-// table has it.
+// bf16: a cosine of 0.9999 on average and at least 0.9995; int8: 0.995 and 0.98; others as in the
+// table.
 TEST(Precision, EmbeddingsOfOddLinesStayNearThoseInDouble) {
   if (!examples::model_is_present()) GTEST_SKIP() << examples::missing_model_message();
   const std::vector<std::string> all = bench::precision_lines(kRepository);
   ASSERT_EQ(all.size(), 512U);
-  // One in eight, the worst for most formats among them: the program precision reads all.
+  // One line in eight, among them the worst for most formats; the program precision reads all
+  // lines.
   std::vector<std::string> lines;
   const std::size_t step = all.size() / attn_test::draws(64);
   for (std::size_t i = step - 1; i < all.size(); i += step) lines.push_back(all[i]);
@@ -49,7 +50,7 @@ TEST(Precision, EmbeddingsOfOddLinesStayNearThoseInDouble) {
   }
 }
 
-// The same of lines for which no model was made, by what --precision offers.
+// The formats of --precision on lines of random words, for which no model was trained.
 TEST(Precision, EmbeddingsOfRandomWordsStayNearThoseInDouble) {
   if (!examples::model_is_present()) GTEST_SKIP() << examples::missing_model_message();
   const std::vector<std::string> lines =

@@ -1,4 +1,4 @@
-// What acts on a terminal is shown as an escape; counts agree with their noun.
+// printable(): characters that control a terminal are escaped. Counts agree with their noun.
 #include "support/printable.hpp"
 
 #include <string>

@@ -1,11 +1,11 @@
 #!/bin/sh
-# What examples/run.sh says before it installs or compiles anything: run_test.sh RUN.SH
+# Messages of examples/run.sh before it installs or compiles anything: run_test.sh RUN.SH
 set -u
 
 run=$1
 failed=0
 
-# expect STATUS PATTERN ARGUMENT...: the exit status, and a pattern that the output must have.
+# expect STATUS PATTERN ARGUMENT...: checks the exit status, and that the output matches the pattern.
 expect() {
   status=$1
   pattern=$2
@@ -26,7 +26,7 @@ expect 2 'takes all or no argument' --all
 expect 2 'takes all or no argument' all all
 expect 2 'takes all or no argument' nothing
 
-# What a test alone needs is not installed for the examples.
+# Packages that only tests need are not installed for the examples.
 cd "$(dirname "$run")/.." || exit 1
 . cmake/functions.sh
 need() { echo "$1"; }
@@ -38,7 +38,7 @@ for package in clang chromium doxygen valgrind libgtest-dev; do
   echo "$packages" | grep -qx -- "$package" && echo "FAILED: the examples install $package" && failed=1
 done
 
-# busy: the command's output and exit status, and a sign of life while it is silent.
+# busy: keeps the command's output and exit status, and prints a sign of life while the command is silent.
 output=$(busy waiting sh -c 'sleep 9; echo done; exit 3')
 [ $? -eq 3 ] && [ "$output" = "    still waiting, 8 s
 done" ] || { echo "FAILED: busy: $output" && failed=1; }

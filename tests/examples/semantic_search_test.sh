@@ -1,6 +1,6 @@
 #!/bin/sh
-# The program semantic_search as its user meets it: semantic_search_test.sh PROGRAM. Exits with 77 (skipped) without
-# the model.
+# The program semantic_search as a user runs it: semantic_search_test.sh PROGRAM. Exits with 77 (skipped) without the
+# model.
 set -u
 
 program=$1
@@ -26,7 +26,7 @@ check() {
 same() {
   [ "$1" = "$2" ] || { printf 'expected: %s\nfound:    %s\n' "$2" "$1"; return 1; }
 }
-# rejects PATTERN ARGUMENT...: the program must fail, with one line on standard error that matches, and print nothing.
+# rejects PATTERN ARGUMENT...: the program must fail, print nothing, and write one line to standard error that matches.
 rejects() {
   pattern=$1
   shift
@@ -37,7 +37,7 @@ rejects() {
   fi
 }
 
-# What needs no model. An empty folder stands for a machine without one.
+# Tests without the model. An empty folder stands for a machine without it.
 mkdir "$scratch/empty"
 check 'no query' rejects 'query' --file "$text"
 check 'an empty query' rejects 'query' --file "$text" ''
@@ -54,7 +54,7 @@ without_model() { ATTN_MODEL_DIR=$scratch/empty rejects 'fetch_model.sh' --file 
 check 'no model' without_model
 check 'a model that is not there' rejects 'config.json' --model "$scratch/none" --file "$text" "$query"
 check 'a folder that is no model' rejects 'config.json' --model "$scratch/empty" --file "$text" "$query"
-# A tiny model whose config has a key that nobody knows.
+# A tiny model whose config has an unknown key.
 cp -r "$(dirname "$0")/../data/sentence_encoder/mean" "$scratch/tiny"
 sed 's/{/{"made_up": 1, "made_too": 2,/;t end;b;:end;n;b end' "$scratch/tiny/config.json" >"$scratch/config.json"
 cp "$scratch/config.json" "$scratch/tiny/config.json"
@@ -78,7 +78,8 @@ check 'an empty name' rejects "cannot read ''" --file '' "$query"
 directory_as_input() { ! "$program" "$query" <"$scratch" >"$scratch/out" 2>"$scratch/err" && grep -q 'cannot read standard input' "$scratch/err"; }
 check 'a directory as standard input' directory_as_input
 
-# The text that ships: no line but the refund's answers the query, and ten lines use one of its words otherwise.
+# The text in the repository: only the line about refunds answers the query; ten lines use one of its words in another
+# sense.
 refund=$(grep -n '^Refunds are issued' "$text" | cut -d : -f 1)
 check 'one refund line' same "$(grep -ci refund "$text")" 1
 check 'ten other lines with money or back' same "$(grep -ciE 'money|back' "$text")" 10
@@ -87,7 +88,7 @@ check 'at least 200 lines' [ "$(wc -l <"$text")" -ge 200 ]
 
 one_line() { echo a | "$program" x 2>&1 >/dev/null | grep -qE '^1 line in [0-9.]+ s, [0-9]+ sentences? per second$'; }
 check 'one line is singular' one_line
-# $1 lines of $2 words, which are 2 tokens less than the line.
+# Prints $1 lines of $2 words each, 2 tokens less than the line has.
 cut() {
   awk -v lines="$1" -v words="$2" 'BEGIN { while (lines-- > 0) { for (i = 0; i < words; ++i) printf "a "; print "" } }' |
     "$program" --embed 2>&1 >/dev/null
@@ -101,7 +102,7 @@ check 'the speed, on standard error' grep -qE '^[0-9]+ lines in [0-9.]+ s, [0-9]
 check 'a heading and five rows' same "$(wc -l <"$scratch/table" | tr -d ' ')" 6
 check 'the refund line is first' same "$(awk '$1 == 1 { print $4 }' "$scratch/table")" "$refund"
 
-# The first 40 lines, the refund's among them, are enough for the rest.
+# The first 40 lines, which include the one about refunds, are enough for the other tests.
 head -n 40 "$text" >"$scratch/short.txt"
 text=$scratch/short.txt
 "$program" --file "$text" --json --top 3 "$query" >"$scratch/json"

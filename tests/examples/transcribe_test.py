@@ -1,4 +1,4 @@
-# transcribe as its user meets it: transcribe_test.py PROGRAM.
+# transcribe as a user runs it: transcribe_test.py PROGRAM.
 import pathlib
 import random
 import re

@@ -1,4 +1,4 @@
-// Execution: the defaults of its fields, and that calls run on the set that they name.
+// Execution: the defaults of its fields; calls run on the instruction set that they name.
 #include "attn/exec/execution.hpp"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ TEST(Execution, Defaults) {
   EXPECT_EQ(&given.scratch(), &workspace);
 }
 
-/// Every public function that computes refuses a set that the machine lacks, and writes nothing.
+/// Every public function refuses an instruction set that the machine lacks, and writes nothing.
 TEST(Execution, UnavailableSetThrowsEverywhere) {
   for (Isa isa : kAllIsas) {
     if (is_available(isa)) continue;

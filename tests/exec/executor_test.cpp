@@ -1,4 +1,5 @@
-// Executors: every task once, on workers in range that no two tasks share at a time, nested or not.
+// Executors: every task runs once, workers are in range and not shared by simultaneous tasks, also
+// nested.
 #include "attn/exec/executor.hpp"
 
 #include <atomic>
@@ -102,7 +103,7 @@ TEST(Executor, ReferencesAFunctorWithoutCopyingIt) {
   static_assert(std::is_trivially_copyable_v<TaskRef>);
 }
 
-/// A user's own may, ours do.
+/// attn's executors pass on the exceptions of tasks; a user's executor may.
 TEST(Executor, ErrorsOfTasksArrive) {
   for (const auto& executor : executors()) {
     EXPECT_THROW(executor->run(10,
@@ -113,7 +114,7 @@ TEST(Executor, ErrorsOfTasksArrive) {
   }
 }
 
-/// Runs serially, whatever it says of itself.
+/// Runs serially, whatever number of threads it reports.
 class Claims final : public Executor {
  public:
   explicit Claims(int threads) : threads_(threads) {}
@@ -156,13 +157,13 @@ TEST(ExecutorErrors, OpenMPThreadsAreNotNegative) {
 }
 #endif
 
-/// Multiples of the number of threads do not overflow.
+/// A multiple of the number of threads does not overflow.
 TEST(Executor, AsManyThreadsAsCanBeCounted) {
   const Claims executor(std::numeric_limits<int>::max());
   Tensor2<float> a({400, 64}), b({64, 96}), c({400, 96});
   a.fill(2);
   b.fill(3);
-  const PackedWeights<float> packed(b.view());  // of which workers need no memory of their own
+  const PackedWeights<float> packed(b.view());  // workers need no memory for these
   gemm(a, packed, c, {}, {.executor = &executor});
   for (const float x : c.elements()) ASSERT_EQ(x, 384);
   const Tensor4<float> q({1, 2, 128, 64});

@@ -1,5 +1,5 @@
-// Children of fork() compute their parent's bits: before and after threads were started, by attn or
-// by an OpenMP region of the program's own; a child's child and a child's thread do.
+// Children of fork() compute their parent's bits, before and after attn or an OpenMP region has
+// started threads; so do a child's child and a child's thread.
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -21,7 +21,7 @@ using attn::Tensor4;
 
 const attn::OpenMPExecutor four(4);
 
-/// Attention that is worth threads.
+/// An attention call large enough for threads.
 Tensor4<float> attend(const attn::Executor& executor) {
   Tensor4<float> x({1, 4, 256, 64});
   for (attn::index_t i = 0; i < x.size(); ++i) {
@@ -37,7 +37,7 @@ bool computes() {
   return std::memcmp(found.data(), expected.data(), size) == 0;
 }
 
-/// Whether a child ends by itself, within 20 seconds, after `passes` was true in it.
+/// Whether a child ends by itself, within 20 seconds, after `passes` returned true in it.
 template <class F>
 bool child(F passes) {
   const pid_t id = fork();

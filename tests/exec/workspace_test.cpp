@@ -1,4 +1,4 @@
-// Workspaces: a stack of aligned scratch memory that stops allocating once it has seen the work.
+// Workspace: aligned scratch memory as a stack; a repeated pattern of use allocates nothing.
 #include "attn/exec/workspace.hpp"
 
 #include <cstdint>
@@ -36,7 +36,7 @@ TEST(Workspace, NothingAskedForGivesNothing) {
   EXPECT_EQ(workspace.capacity(), 0u);
 }
 
-/// Two scratches, one inside the other, then a third in the place of the inner one.
+/// Two nested scratches, then a third in place of the inner one.
 void nested(Workspace& workspace, index_t size) {
   const Scratch<float> outer(workspace, size);
   float* first = nullptr;
@@ -66,7 +66,7 @@ TEST(Workspace, ReusesItsMemory) {
 TEST(Workspace, OneBlockAfterGrowingPieceByPiece) {
   Workspace workspace;
   { const Scratch<float> a(workspace, 100), b(workspace, 10000), c(workspace, 5); }
-  // What was in pieces now lies in one: the three are neighbours.
+  // Memory that was in pieces is now one block: the three are adjacent.
   const Scratch<float> a(workspace, 100), b(workspace, 10000), c(workspace, 5);
   EXPECT_EQ(b.data() - a.data(), 112);  // 400 bytes rounded up to 448
   EXPECT_GT(c.data(), b.data());

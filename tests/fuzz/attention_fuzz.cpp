@@ -1,5 +1,5 @@
-// libFuzzer: shapes, strides, options and functors out of the fuzzer's bytes; on every instruction
-// set, attention must come as near to double as the naive formula does, twice over.
+// libFuzzer: shapes, strides, options and functors from the fuzzer's bytes. On every instruction
+// set, the error of attention against double may be at most twice that of the naive formula.
 #include <cstdlib>
 #include <iostream>
 

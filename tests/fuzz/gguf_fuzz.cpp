@@ -1,4 +1,4 @@
-// A libFuzzer target: any bytes give an IoError or a GGUF file that can be read whole.
+// libFuzzer: any bytes give an IoError or a GGUF file that can be read completely.
 //
 //   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude -Itests \
 //       tests/fuzz/gguf_fuzz.cpp -o gguf_fuzz && ./gguf_fuzz
@@ -17,7 +17,7 @@ void read(std::string_view text) {
     const attn::GgufFile file(bytes.span());
     attn_test::read_everything(file);
   } catch (const attn::IoError&) {
-    // What most inputs deserve.
+    // Most inputs are invalid.
   }
 }
 
@@ -26,8 +26,8 @@ void read(std::string_view text) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   read(input);
-  // The input as changes to a file that is right, at places that it names itself: a header of
-  // 64-bit lengths is hardly ever made up whole.
+  // Applies the input as changes to a valid file, at places that the input names: random bytes
+  // hardly ever form a header of 64-bit lengths.
   std::string changed = attn_test::sample_gguf();
   for (std::size_t at = 0; at + 3 <= size; at += 3) {
     const std::size_t place = (std::size_t{data[at]} << 8 | data[at + 1]) % changed.size();

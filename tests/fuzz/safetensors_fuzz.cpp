@@ -1,4 +1,4 @@
-// A libFuzzer target: any bytes give an IoError or a safetensors file that can be read whole.
+// libFuzzer: any bytes give an IoError or a safetensors file that can be read completely.
 //
 //   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude -Itests \
 //       tests/fuzz/safetensors_fuzz.cpp -o safetensors_fuzz && ./safetensors_fuzz
@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const attn::SafetensorsFile file(std::as_bytes(std::span(data, size)));
     attn_test::read_everything(file);
   } catch (const attn::IoError&) {
-    // What most inputs deserve.
+    // Most inputs are invalid.
   }
   return 0;
 }

@@ -1,6 +1,6 @@
-// A libFuzzer target: any keys of a GGUF file, any tokenizer.json, and any table of characters give
-// a clear error or a tokenizer, by which any bytes become ids that decode; and any chat template is
-// recognised or not.
+// libFuzzer: any keys of a GGUF file, any tokenizer.json and any table of characters give a clear
+// error or a tokenizer that encodes and decodes any bytes; any chat template is recognised or
+// refused.
 //
 //   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude -Itests
 //       tests/fuzz/tokenizer_fuzz.cpp -lutf8proc -o tokenizer_fuzz && ./tokenizer_fuzz
@@ -77,7 +77,7 @@ void use(const attn::Tokenizer& tokenizer, std::string_view text) {
   }
 }
 
-/// `sample` with bytes that the input names in other places.
+/// `sample` with some bytes replaced, at places that the input names.
 std::string changed(std::string sample, const std::uint8_t* data, std::size_t size) {
   for (std::size_t at = 0; at + 3 <= size; at += 3) {
     const std::size_t place = (std::size_t{data[at]} << 8 | data[at + 1]) % sample.size();
@@ -100,7 +100,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     static_cast<void>(attn::gguf_chat_template(file, tokenizer, special));
   } catch (const attn::IoError&) {
   } catch (const std::invalid_argument&) {
-    // What most inputs deserve.
+    // Most inputs are invalid.
   }
   try {
     const attn::ConfigFile file(changed(std::string(kJson), data, size), "tokenizer.json");

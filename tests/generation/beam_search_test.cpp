@@ -1,4 +1,4 @@
-// beam_search against all sequences where the beam is wide, plain search where narrow.
+// beam_search against all sequences with a wide beam, against a plain search with a narrow one.
 #include "attn/generation/beam_search.hpp"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using attn_test::Tokens;
 using attn_test::toy_logits;
 using attn_test::ToyDecoder;
 
-/// Logarithms of the toy's probabilities after `history`.
+/// Log-probabilities of the toy model after `history`.
 std::vector<double> log_probabilities(const Tokens& history, index_t vocab_size, double scale) {
   std::vector<double> x = toy_logits(history, vocab_size, scale);
   double total = 0;
@@ -43,7 +43,7 @@ struct Task {
     return std::ssize(tokens) == options.max_new_tokens ||
            (!tokens.empty() && std::ranges::count(options.stop_tokens, tokens.back()) > 0);
   }
-  /// Every way to go on from there by one token.
+  /// All continuations by one token.
   std::vector<Hypothesis> continued(const Hypothesis& from) const {
     Tokens history = prompt;
     history.insert(history.end(), from.tokens.begin(), from.tokens.end());
@@ -66,7 +66,7 @@ void keep_best(std::vector<Hypothesis>& all, index_t n, double Hypothesis::*by) 
   if (std::ssize(all) > n) all.resize(static_cast<std::size_t>(n));
 }
 
-/// All sequences that can be finished, by score.
+/// All finished sequences, by score.
 std::vector<Hypothesis> all_finished(const Task& task) {
   std::vector<Hypothesis> open = {task.hypothesis({}, 0)}, finished;
   while (!open.empty()) {
@@ -79,7 +79,7 @@ std::vector<Hypothesis> all_finished(const Task& task) {
   return finished;
 }
 
-/// A beam search to the greatest length, which never ends early.
+/// A beam search up to the maximum length, without early end.
 std::vector<Hypothesis> plain_search(const Task& task) {
   const index_t beams = task.options.num_beams;
   std::vector<Hypothesis> live = {task.hypothesis({}, 0)}, finished;
@@ -109,13 +109,13 @@ void expect_same(const std::vector<Hypothesis>& got, const std::vector<Hypothesi
   ASSERT_EQ(got.size(), expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
     EXPECT_EQ(got[i].tokens, expected[i].tokens) << "hypothesis " << i;
-    // Logarithms in float, a handful of them added.
+    // Log-probabilities are sums of a few floats.
     EXPECT_NEAR(got[i].log_probability, expected[i].log_probability, 1e-5);
     EXPECT_NEAR(got[i].score, expected[i].score, 1e-5);
   }
 }
 
-/// Searches a batch of random prompts and compares each with reference(task).
+/// Searches batches of random prompts and compares each prompt with reference(task).
 template <class Reference>
 void compare(Random& random, index_t vocab_size, const BeamSearchOptions& options,
              Reference reference) {
@@ -165,7 +165,7 @@ TEST(BeamSearch, OneBeamWithoutStopIsGreedy) {
   for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(beam.at(i).at(0).tokens, greedy.at(i));
 }
 
-/// A bigram table: the likelier first token leads to nothing likely. Token 0 stops.
+/// A bigram table: the likelier first token has no likely continuation. Token 0 stops.
 struct Bigrams {
   using value_type = double;
   static constexpr double kTable[4][4] = {{0.97, 0.01, 0.01, 0.01},
@@ -198,7 +198,7 @@ TEST(BeamSearch, SeesBeyondTheLikeliestFirstToken) {
   EXPECT_EQ(found.at(0).at(0).tokens, (Tokens{2, 0}));
   EXPECT_NEAR(found.at(0).at(0).log_probability, std::log(0.4 * 0.9), 1e-12);
   EXPECT_EQ(found.at(0).at(1).tokens, (Tokens{1, 0}));
-  // 0.5 * 0.2, the likeliest unfinished one, can no longer win.
+  // 0.5 * 0.2, of the likeliest unfinished sequence, is too small to win.
   EXPECT_EQ(model.steps, 2);
 }
 

@@ -1,4 +1,4 @@
-// Sessions of Gpt and Seq2SeqTransformer: caches give the tokens of computing all anew.
+// GptSession and Seq2SeqSession: caches give the tokens of recomputing everything.
 #include "attn/generation/decoding_session.hpp"
 
 #include <functional>
@@ -29,8 +29,8 @@ TYPED_TEST_SUITE(DecodingSessionTest, Types);
 
 constexpr index_t kVocab = 23;
 
-/// A CachedDecoder without a cache: every step computes logits (batch, seq, vocab_size) of all
-/// tokens again.
+/// A CachedDecoder without a cache: every step recomputes logits (batch, seq, vocab_size) of all
+/// tokens.
 template <class T>
 class Uncached {
  public:
@@ -93,7 +93,7 @@ TYPED_TEST(DecodingSessionTest, GptGeneratesAsWithoutCache) {
     SCOPED_TRACE(random.trace());
     const auto model = random_gpt<T>(random, draw % 2 == 1);
     const index_t batch = random.integer(1, 3), prompt_len = random.integer(1, 12);
-    // Windows of one's own keep the caches short.
+    // Windows of the options keep the caches short.
     const index_t window = random.integer(0, 9);
     AttentionOptions<T> attention;
     if (random.chance(0.4)) attention.mask = sliding_window(window, 0);
@@ -179,7 +179,7 @@ TYPED_TEST(DecodingSessionTest, Seq2SeqAsWithoutCache) {
 }
 
 static_assert(CachedDecoder<GptSession<float>> && CachedDecoder<Seq2SeqSession<double>>);
-// A session views its model.
+// A session refers to its model, which must not be a temporary.
 static_assert(!std::constructible_from<GptSession<float>, Gpt<float>&&, index_t, index_t>);
 
 TEST(GptSession, StartsAgainWhenCleared) {
@@ -196,7 +196,7 @@ TEST(GptSession, RemembersWhatRowsThatSeeNothingTakeTheMeanOf) {
   Random random(301);
   GptOptions gpt = attn_test::gpt2_options(kVocab, 64);
   gpt.num_layers =
-      1;  // whose keys do not depend on what earlier queries took, for which the whole knows more keys
+      1;  // keys must not depend on earlier queries, for which the whole sequence has more keys
   const auto model = attn_test::random_module<Gpt<double>>(random, gpt);
   Tensor2<double> hidden({gpt.layer.nhead, 1});
   hidden.fill(-std::numeric_limits<double>::infinity());
@@ -225,7 +225,7 @@ TEST(GptSession, SmallCachesChangeLogitsByTheirRounding) {
   };
   const auto exact = logits({});
   EXPECT_EQ(attn_test::difference(logits(DType::F32), exact, 0, active_isa()), "");
-  // Rounding to n bits moves a key by 2^-n of it, int8 by 1/254 of its largest element.
+  // Rounding to n bits moves a key by 2^-n of its size, int8 by 1/254 of its largest element.
   for (const auto& [element, rounding] :
        {std::pair{DType::F16, 0x1p-11}, {DType::BF16, 0x1p-8}, {DType::I8, 1.0 / 254}}) {
     const auto got = logits(element);
@@ -280,8 +280,8 @@ TEST(Seq2SeqSessionErrors, RowsStayWithTheirSource) {
                        "num_beams must be at least 1"));
 }
 
-/// sliding_window(0, r) shows a query no key before its own: room for the tokens of one step is
-/// room enough.
+/// sliding_window(0, r) masks out all earlier keys: the cache needs room for the tokens of one step
+/// only.
 TEST(GptSession, AWindowOfNothingTakesNoRoom) {
   Random random(303);
   const auto model = random_gpt<double>(random, true);
@@ -301,8 +301,9 @@ TEST(GptSession, AWindowOfNothingTakesNoRoom) {
   }
 }
 
-/// Whatever a step takes at most has the bits of one token at a time: heads that share keys or not,
-/// windows of layers, angles that follow from the length, latent attention, packed weights.
+/// A step of up to the maximum number of tokens has the bits of one token at a time: with shared
+/// heads or not, windows per layer, angles that depend on the length, latent attention, packed
+/// weights.
 TEST(GptSession, AFewTokensHaveTheBitsOfOneAtATime) {
   index_t most = 0;
   for (std::uint64_t draw = 0; draw < attn_test::draws(24); ++draw) {
@@ -344,7 +345,7 @@ TEST(GptSession, AFewTokensHaveTheBitsOfOneAtATime) {
       begin += n;
     }
   }
-  EXPECT_EQ(most, 6);  // 12 rows of two heads that share keys
+  EXPECT_EQ(most, 6);  // 12 rows: two heads share keys
   Random random(1);
   const auto model = random_gpt<float>(random, true);
   GptSession<float> session(model, 1, 9, {.mask = sliding_window(4, 0)});
@@ -367,8 +368,8 @@ TEST(Seq2SeqSessionErrors, NumbersFarAway) {
   }
 }
 
-/// Twice on one session is once on a fresh one: the second prompt begins with the last token, which
-/// was not read yet.
+/// Two calls on one session equal one call on a fresh session: the second prompt begins with the
+/// last token, which has not been processed yet.
 TEST(GptSession, ASecondCallContinues) {
   Random random(9);
   const auto model = random_gpt<float>(random, true);
@@ -388,7 +389,7 @@ TEST(GptSession, ASecondCallContinues) {
   EXPECT_EQ(generate(session, whole, {.max_new_tokens = 6}), continued);
 }
 
-/// Before the first token, and what was held stays.
+/// Checked before the first token; the session is unchanged.
 TEST(GptSession, RoomForPromptAndNewTokens) {
   Random random(10);
   const auto model = random_gpt<float>(random, true);  // 64 positions
@@ -409,7 +410,7 @@ TEST(GptSession, RoomForPromptAndNewTokens) {
   EXPECT_EQ(session.room(), 0);
   fails(1, "5 + 0; found room for 0.");
   EXPECT_EQ(session.length(), 12);
-  // Only as long as the prompts are.
+  // Room for exactly the prompts.
   session.clear();
   const Tensor1<index_t> lengths({2}, {3, 4});
   EXPECT_EQ(generate(session, prompts, {.max_new_tokens = 9, .prompt_lengths = lengths}).size(),
@@ -420,7 +421,7 @@ TEST(GptSession, RoomForPromptAndNewTokens) {
                                      {.num_beams = 2, .max_new_tokens = 9});
                        }),
                        "[beam_search] the session must have room"));
-  // Positions end, too, and a window forgets.
+  // Positions have an end, too; a window drops keys.
   GptSession<float> long_session(model, 1, 100),
       forgetful(model, 1, 9, {.mask = sliding_window(3, 0)});
   EXPECT_EQ(long_session.room(), 64);

@@ -1,4 +1,4 @@
-// generate: greedy and sampled tokens of a toy decoder, prompts of several lengths, and the errors.
+// generate: greedy and sampled tokens of a toy decoder, prompts of several lengths, errors.
 #include "attn/generation/generate.hpp"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using attn_test::ToyDecoder;
 
 constexpr index_t kWords = 9;
 
-/// One prompt, one token after the other, everything computed anew each time.
+/// One prompt, token by token, everything recomputed each time.
 Tokens continuation(Tokens history, const GenerationOptions& options, std::uint32_t stream) {
   std::optional<Sampler> sampler;
   if (options.sampling) sampler.emplace(*options.sampling, kWords, stream);
@@ -58,7 +58,7 @@ TEST(Generate, EveryRowIsItsPromptsContinuation) {
       options.sampling = SamplingOptions{.top_k = random.integer(0, 5), .seed = draw};
     if (random.chance(0.6)) {
       options.prompt_lengths = lengths;
-      for (index_t b = 0; b < batch; ++b) {  // nobody looks behind a prompt's end
+      for (index_t b = 0; b < batch; ++b) {  // memory after a prompt's end is not read
         for (index_t i = lengths(b); i < prompt_len; ++i) prompts(b, i) = -1;
       }
     }
@@ -77,7 +77,7 @@ TEST(Generate, EveryRowIsItsPromptsContinuation) {
 }
 
 TEST(Generate, EndsWhenEveryRowHasStopped) {
-  // Whatever comes first is the stop token.
+  // Makes the first generated token the stop token.
   ToyDecoder probe(1, kWords);
   const Tensor2<index_t> prompt({1, 3}, {1, 2, 3});
   const index_t first = generate(probe, prompt, {.max_new_tokens = 1}).at(0).at(0);

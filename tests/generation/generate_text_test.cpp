@@ -1,5 +1,5 @@
-// generate_text: the same tokens whole or turn by turn, stop texts, callbacks, penalties, and how
-// each answer ends.
+// generate_text: same tokens in one call or turn by turn, stop texts, callbacks, penalties, and the
+// reason why each answer ends.
 #include "attn/generation/generate_text.hpp"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ TEST(GenerateText, IsGreedyGenerateWithItsText) {
                {.max_new_tokens = 20, .stop_tokens = {261}});
   EXPECT_EQ(found.ids, expected[0]);
   EXPECT_EQ(found.text, valid_utf8(tiny_model().tokenizer().decode(found.ids, false)));
-  // What it says of its own tokens is what the whole text is scored with.
+  // The reported log-probabilities equal those of scoring the whole text.
   Ids whole = prompt;
   whole.insert(whole.end(), found.ids.begin(), found.ids.end());
   const auto scores = score_text(tiny_model(), whole);
@@ -109,7 +109,7 @@ TEST(GenerateText, EndsWhereItIsTold) {
   EXPECT_EQ(full.end, AnswerEnd::context);
   EXPECT_EQ(full.ids, Ids(all.ids.begin(), all.ids.begin() + 4));
   EXPECT_EQ(answer_to(prompt, {.max_new_tokens = 3}).end, AnswerEnd::length);
-  // The model's 128 positions end it too, in a session that has room for more.
+  // The model's 128 positions also end an answer in a session with more room.
   const GeneratedText whole = answer_to(prompt, {.max_new_tokens = 200}, 4096);
   EXPECT_EQ(whole.end, AnswerEnd::context);
   EXPECT_EQ(std::ssize(whole.context), 129);
@@ -141,7 +141,7 @@ TEST(GenerateText, AFullContextGoesOnAsAFreshSessionWould) {
   const GeneratedText found =
       answer_to(prompt, {.max_new_tokens = 60, .log_probabilities = true, .keep = keep}, capacity);
   ASSERT_EQ(found.end, AnswerEnd::length);
-  // The same by hand: sessions that have seen nothing, each to its end.
+  // Expected tokens: a fresh session for each answer, run to its end.
   Ids all = prompt, ids;
   std::vector<double> log_probabilities;
   while (std::ssize(ids) < 60) {
@@ -163,7 +163,7 @@ TEST(GenerateText, AFullContextGoesOnAsAFreshSessionWould) {
   EXPECT_EQ(found.log_probabilities, log_probabilities);
   EXPECT_EQ(found.context, all);
   EXPECT_LE(std::ssize(found.context), capacity + 1);
-  // A prompt that is too long is shortened too; what is kept must leave room.
+  // A prompt that is too long is shortened, too; `keep` must leave room.
   const Ids text(50, 'a');
   EXPECT_EQ(answer_to(text, {.max_new_tokens = 4, .keep = 0}, capacity).ids,
             answer_to(Ids(12, 'a'), {.max_new_tokens = 4}, capacity).ids);
@@ -197,7 +197,7 @@ TEST(GenerateText, SpeculationChangesNoBit) {
     EXPECT_EQ(plain.drafted, 0);
     DraftModel<float> by_other(draft), by_itself(same);
     const auto oracle = [&](std::span<const index_t> ids, index_t most) {
-      // Right as often as wrong.
+      // A draft that is right half of the time.
       Ids guesses;
       for (index_t i = std::ssize(ids) - std::ssize(prompt); std::ssize(guesses) < most; ++i)
         guesses.push_back(i < std::ssize(plain.ids) && random.chance(0.7)

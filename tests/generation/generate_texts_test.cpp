@@ -1,4 +1,4 @@
-// generate_texts: several conversations at once, each with the bits of generate_text() alone.
+// generate_texts: several conversations at once, each bit-identical to generate_text().
 #include <deque>
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// likeliest_token and Sampler: which tokens can be drawn, how often, and their errors.
+// likeliest_token and Sampler: which tokens can be drawn, how often, and errors.
 #include "attn/generation/sampling.hpp"
 
 #include <cmath>
@@ -25,7 +25,7 @@ using attn_test::Random;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-/// How often each token comes in `draws` draws.
+/// The number of times that each token occurs in `draws` draws.
 template <class T>
 std::vector<int> counts(const SamplingOptions& options, const Tensor1<T>& logits, int draws) {
   Sampler sampler(options, logits.size());
@@ -34,8 +34,8 @@ std::vector<int> counts(const SamplingOptions& options, const Tensor1<T>& logits
   return count;
 }
 
-/// Probabilities as the definitions say, one after the other: top n sigma, temperature, top k, top p,
-/// min p, typical p.
+/// Probabilities by the definitions, in order: top n sigma, temperature, top k, top p, min p,
+/// typical p.
 template <class T>
 std::vector<double> probabilities(const SamplingOptions& options, const Tensor1<T>& logits) {
   const auto n = static_cast<std::size_t>(logits.size());
@@ -155,13 +155,13 @@ TEST(Sampler, KeepsWhatTransformersKeeps) {
 }
 
 TEST(Sampler, XtcRemovesAllButTheLastOfTheTopChoices) {
-  // Probabilities 0.5, 0.25, 0.15, 0.1 at temperature 1, whatever the temperature is.
+  // Probabilities 0.5, 0.25, 0.15, 0.1 at temperature 1; the limits ignore the temperature.
   Tensor1<double> logits({4}, {std::log(0.15), std::log(0.5), std::log(0.1), std::log(0.25)});
   SamplingOptions options{.temperature = 2, .xtc_probability = 1, .xtc_threshold = 0.2};
   std::vector<int> count = counts(options, logits, 2000);
   EXPECT_EQ(count[1], 0);
   EXPECT_GT(count[0] * count[2] * count[3], 0);
-  options.xtc_threshold = 0.3;  // only one token reaches it
+  options.xtc_threshold = 0.3;  // one token only
   EXPECT_GT(counts(options, logits, 2000)[1], 0);
   options.xtc_threshold = 0.2;
   options.xtc_probability = 0.25;
@@ -177,21 +177,21 @@ TEST(Sampler, MirostatDrawsTokensOfTheTargetSurprise) {
   const auto logits = random.tensor<double, 1>({500}, 2);
   for (const double tau : {2.0, 4.0, 5.5}) {
     Sampler sampler({.mirostat_tau = tau, .mirostat_eta = 0.1}, 500);
-    // Surprise within all tokens is at least that within the tokens that are kept.
+    // The surprise over all tokens is at least that over the kept tokens.
     double total = 0, sum = 0;
     for (const double x : logits.elements()) total += std::exp(x);
     constexpr int kDraws = 3000;
     for (int i = 0; i < kDraws; ++i) sum -= std::log2(std::exp(logits(sampler(logits))) / total);
     EXPECT_GT(sum / kDraws, tau - 0.1) << tau;
   }
-  // Without a limit that moves, tokens above twice the target never come.
+  // With a limit that does not move, tokens above twice the target are never drawn.
   Sampler fixed({.mirostat_tau = 1.5, .mirostat_eta = 0}, 4);
   const Tensor1<double> four({4}, {std::log(0.5), std::log(0.3), std::log(0.11), std::log(0.09)});
   for (int i = 0; i < 2000; ++i) EXPECT_LT(fixed(four), 2);
 }
 
 TEST(AdjustLogits, DryGrowsWithTheRepetition) {
-  // 1 2 3 came before 4, 2 3 before 5: both continue the end 1 2 3.
+  // 4 followed 1 2 3, and 5 followed 2 3: both continue the end 1 2 3.
   const std::vector<index_t> ids{1, 2, 3, 4, 2, 3, 5, 1, 2, 3};
   Tensor1<float> logits({8});
   adjust_logits(logits.view(), ids, {.dry_multiplier = 2, .dry_base = 3, .dry_allowed_length = 2});
@@ -204,7 +204,7 @@ TEST(AdjustLogits, DryGrowsWithTheRepetition) {
   for (const float logit : broken.elements()) EXPECT_EQ(logit, 0);
 }
 
-/// By comparing every end with every earlier place.
+/// Compares every end of the text with every earlier place.
 TEST(AdjustLogits, ContinuationsAreThoseOfPlainLoops) {
   for (std::uint64_t draw = 0; draw < attn_test::draws(300); ++draw) {
     Random random(draw);
@@ -250,10 +250,10 @@ TEST(Sampler, OneCandidateIsTheLikeliest) {
       EXPECT_EQ(sampler(logits), likeliest_token(logits));
     }
   }
-  // Of equals, the first.
+  // The first of equal logits.
   Sampler first({.top_k = 1}, 3);
   EXPECT_EQ(first(Tensor1<float>({3}, {0, 1, 1})), 1);
-  // Of what rounds to the same probability, the likeliest.
+  // The likeliest token among those whose probabilities round to the same value.
   EXPECT_EQ(first(Tensor1<double>({3}, {0, 1e-20, -1})), 1);
 }
 
@@ -269,8 +269,8 @@ TEST(Sampler, SeedAndStreamFixTheTokens) {
   EXPECT_NE(draws(1, 0), draws(1, 1));
   EXPECT_NE(draws(1, 0), draws(2, 0));
   EXPECT_NE(draws(1, 0), draws(1 + (std::uint64_t{1} << 32), 0));
-  // Computed from the definitions of seed_seq and mt19937_64 in the standard: the same with every
-  // library.
+  // Computed from the definitions of seed_seq and mt19937_64 in the standard: equal for every
+  // standard library.
   EXPECT_EQ(draws(20170612, 3),
             (std::vector<index_t>{7, 7, 1, 9, 1, 6, 4, 8, 8, 2, 2, 2, 5, 8, 2, 0}));
 }
@@ -297,7 +297,7 @@ TEST(SamplerErrors, OptionsAndLogits) {
   EXPECT_TRUE(contains(error({.mirostat_eta = -1}), "mirostat_eta must be finite"));
   EXPECT_TRUE(contains(error({}, 0), "vocab_size must be at least 1; found 0"));
 
-  // A refused row draws nothing: what follows is as if it had not been there.
+  // A refused row draws nothing: later draws are unaffected.
   const Tensor1<float> good({4}), bad({4}, {0, kNaN, 0, 0});
   Sampler a({}, 4), b({}, 4);
   EXPECT_THROW(a(bad), ValueError);

@@ -1,5 +1,5 @@
-// Saved sessions: what follows has the bits that it had, and nothing of another model, of another
-// element or of a broken file is taken.
+// Saved sessions: a restored session continues with the same bits; files of another model, of
+// another element, or broken ones are refused.
 #include "attn/generation/saved_session.hpp"
 
 #include <cstring>
@@ -41,7 +41,7 @@ TEST(SavedSession, GoesOnBitForBit) {
       const TextGenerationOptions options{.max_new_tokens = 9, .log_probabilities = true};
       ids = generate_text(model, session, ids, options).context;
       save_session(path, session, ids);
-      // Into one of another size, which has seen something else.
+      // Restores into a session of another size that has processed other tokens.
       GptSession<float> other(model.gpt(), 1, 50, {}, element);
       (void)generate_text(model, other, Ids{1, 2, 3}, options);
       const Ids seen = load_session(path, other);
@@ -96,7 +96,7 @@ TEST(SavedSession, TakesNothingThatDoesNotFit) {
                          save_session(path, session, Ids{1, 2});
                        }),
                        "[save_session] the number of ids must lie in"));
-  // Ids that the model has not, in a file that is right otherwise.
+  // Ids outside the vocabulary, in an otherwise valid file.
   std::string bytes;
   {
     std::ifstream in(path, std::ios::binary);

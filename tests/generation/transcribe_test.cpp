@@ -1,4 +1,4 @@
-// transcribe: transformers' rules of times on a tiny Whisper, and windows.
+// transcribe: transformers' rules for times on a tiny Whisper, and windows.
 #include "attn/generation/transcribe.hpp"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ TEST(Transcribe, TokensFollowTransformersRules) {
     const auto found =
         transcribe_window(model, golden.load<float, 3>("features_" + key), tiny_options());
     EXPECT_EQ(found, std::vector<index_t>(expected.elements().begin(), expected.elements().end()));
-    // What is suppressed does not come.
+    // A suppressed token is never generated.
     TranscribeOptions options = tiny_options();
     options.suppress = {found[1]};
     options.begin_suppress = {found[0]};
@@ -51,7 +51,7 @@ TEST(Transcribe, SegmentsHaveTimesAndNoTimeTokens) {
   for (const TranscribedSegment& segment : segments) {
     EXPECT_GE(segment.begin, before);
     EXPECT_GE(segment.end, segment.begin);
-    EXPECT_LE(segment.end, 1.2);  // of a window of 0.2 seconds
+    EXPECT_LE(segment.end, 1.2);  // with windows of 0.2 seconds
     EXPECT_FALSE(segment.tokens.empty());
     for (const index_t id : segment.tokens) EXPECT_LT(id, kNoTimes);
     before = segment.begin;

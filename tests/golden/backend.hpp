@@ -1,5 +1,5 @@
-// Backends: the parts of a Transformer in the library and in the references, by the same names, so
-// that a module is composed once and run as both.
+// Backends: the parts of a Transformer by the library and by the references, with the same names,
+// so that one definition of a module runs as both.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace attn_test {
 
-/// Weights are (out, in); an empty bias is none. `T` is what a backend computes in.
+/// Weights are (out, in); an empty bias means none. A backend computes in `Scalar`.
 template <class Scalar>
 struct FeedForwardWeights {
   Array<Scalar> w1, b1, w2, b2;
@@ -28,7 +28,7 @@ template <class Scalar>
 struct ReferenceBackend {
   using T = Scalar;
   Order order = Order::forward;
-  /// What each tensor of the call, and what a module stores, is rounded by; none: nothing.
+  /// Rounds every tensor of a call and every stored parameter; null: no rounding.
   T (*store)(T) = nullptr;
 
   ReferenceResult<T> attention(const ReferenceHeads<T>& heads, const Array<T>& q, const Array<T>& k,
@@ -76,7 +76,7 @@ struct ElementBackend {
   attn::Execution execution() const { return {.isa = isa}; }
 };
 
-/// In float. Activations are of rank 3: (batch, seq, features).
+/// The library in float. Activations have rank 3: (batch, seq, features).
 struct LibraryBackend : ElementBackend<float> {
   using T = float;
 
@@ -89,7 +89,7 @@ struct LibraryBackend : ElementBackend<float> {
                                  attn::Activation::none, execution()));
   }
 
-  /// Copies; an empty array is a parameter that the module has not.
+  /// Copies an array; an empty one is a parameter that the module does not have.
   template <int Rank>
   static void assign(attn::TensorView<T, Rank> to, const Array<T>& from) {
     if (from) attn::copy(from.view<Rank>(), to);
@@ -132,7 +132,7 @@ inline ReferenceResult<float> LibraryBackend::attention(const ReferenceHeads<T>&
   call.execution = execution();
   attn::MultiHeadAttentionCall<T> module_call;
   if (residual) module_call.residual = residual.view<3>();
-  // The library shares work where query, key and value are one tensor; here they are copies of one.
+  // The library shares work if query, key and value are the same tensor; here they are copies.
   if (q.data == k.data && q.data == v.data) {
     module.forward(q.view<3>(), q.view<3>(), q.view<3>(), result.y.view<3>(), call, module_call);
   } else {
@@ -141,11 +141,11 @@ inline ReferenceResult<float> LibraryBackend::attention(const ReferenceHeads<T>&
   return result;
 }
 
-/// What a module computes, by the names of the tensors that it is compared with.
+/// Results of a module, by the names of the golden tensors.
 template <class T>
 using Outputs = std::map<std::string, Array<T>>;
 
-/// The same elements with the shape of `like`, if that differs in axes of extent 1 only.
+/// The elements in the shape of `like`, which may differ in axes of extent 1 only.
 template <class T>
 Array<T> squeezed_like(const Array<T>& x, const std::vector<Index>& like) {
   const auto without_ones = [](std::vector<Index> shape) {
@@ -155,16 +155,16 @@ Array<T> squeezed_like(const Array<T>& x, const std::vector<Index>& like) {
   return without_ones(x.shape) == without_ones(like) ? x.reshaped(like) : x;
 }
 
-/// PyTorch's float32 results, which carry errors of their own.
+/// Tolerance for PyTorch's float32 results, which have errors of their own.
 struct StoredWithin {
-  double relative = 1e-5;  ///< of the larger of 1 and the tensor's largest magnitude
+  double relative = 1e-5;  ///< of the tensor's largest magnitude, at least 1
   bool as_exact =
-      false;  ///< stored results are exact but for rounding: the derived tolerance holds for them too
+      false;  ///< stored results are only rounded: the derived tolerance holds for them too
 };
 
 /// Runs compose(backend) in double, in float by the naive formula, and in the library on every
-/// instruction set; compares the library with the first, by twice the error of the second, and with
-/// what the case has stored.
+/// instruction set. Compares the library with the first, within twice the error of the second, and
+/// with the stored results of the case.
 template <class Compose>
 void check_outputs(Case& c, Compose compose, StoredWithin stored_within = {}) {
   const Outputs<double> exact = compose(ReferenceBackend<double>{});
@@ -194,9 +194,9 @@ float rounded_to(float x) {
   return E(x);
 }
 
-/// The same on tensors and modules of E, 16 bits: within twice the error of the naive formula in
-/// float that rounds to E what is given and stored. `pairs`: what the rounding of weights adds
-/// where the set multiplies pairs, by name.
+/// The comparison for 16-bit tensors and modules of E: within twice the error of the naive formula
+/// in float that rounds inputs and stored tensors to E. `pairs`: by name, the rounding error of
+/// weights on instruction sets that multiply pairs.
 template <class E, class Compose>
 void check_small_outputs(Case& c, Compose compose,
                          const std::map<std::string, double>& pairs = {}) {

@@ -1,4 +1,4 @@
-// Case: one entry of a golden manifest with its tensors, and what became of checking it.
+// Case: an entry of a golden manifest with its tensors, and the result of its check.
 #pragma once
 
 #include <map>
@@ -18,7 +18,7 @@
 
 namespace attn_test {
 
-/// The case asks for what the library cannot do yet: it is skipped, and this is why.
+/// Reason for skipping a case: the library does not support it.
 struct Unsupported : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -31,10 +31,10 @@ class Case {
   const std::string& name() const { return name_; }
   const nlohmann::ordered_json& attributes() const { return attributes_; }
   const attn::SafetensorsFile& file() const { return *file_; }
-  /// What stands before the tensors' names in the file.
+  /// Prefix of the tensors' names in the file.
   std::string prefix() const { return name_ + "/"; }
 
-  /// Nothing where it is absent or null. Throws where it has another type.
+  /// No value if it is absent or null. Throws for another type.
   template <class V>
   std::optional<V> attribute(std::string_view key) const {
     const auto at = attributes_.find(key);
@@ -61,7 +61,7 @@ class Case {
     if (file_->dtype(full) == attn::DType::BOOL) return load_rank<bool, T>(full);
     return load_rank<T, T>(full);
   }
-  /// Empty where the case has no such tensor.
+  /// Empty if the case has no such tensor.
   template <class T>
   Array<T> load_if(std::string_view tensor) const {
     return has(tensor) ? load<T>(tensor) : Array<T>();
@@ -69,7 +69,7 @@ class Case {
 
   void mark_read(std::string_view tensor) const { read_.insert(std::string(tensor)); }
 
-  /// Tensors that nothing has asked for: an option that the test does not know.
+  /// Tensors that were not read: an option that the test does not know.
   std::vector<std::string> unread() const {
     std::vector<std::string> names;
     for (const std::string& full : file_->names()) {
@@ -80,12 +80,12 @@ class Case {
     return names;
   }
 
-  /// Notes one comparison; `difference` is empty where it held.
+  /// Records a comparison; `difference` is empty if it passed.
   void expect(std::string difference) {
     ++checks_;
     if (!difference.empty()) failures_.push_back(std::move(difference));
   }
-  /// The same of a gradient, which is counted.
+  /// expect() for a gradient, which is counted separately.
   void expect_gradient(std::string difference) {
     ++gradients_;
     expect(std::move(difference));
@@ -120,12 +120,12 @@ class Case {
   std::vector<std::string> failures_;
 };
 
-/// What one manifest asks for.
+/// The check of one manifest.
 struct Suite {
-  /// Attributes that `check` understands; another one makes a case skipped. Text is commentary
-  /// unless it is listed.
+  /// Attributes that `check` supports; a case with others is skipped. Attributes with text are
+  /// comments unless they are listed here.
   std::set<std::string_view> attributes;
-  /// Compares all that the case holds; throws Unsupported to skip it.
+  /// Compares everything in the case; throws Unsupported to skip it.
   void (*check)(Case&);
 };
 

@@ -1,8 +1,8 @@
 // `golden_test MANIFEST` runs every case of MANIFEST.json against MANIFEST.safetensors.
 //
-// Both are looked for in the environment variable ATTN_GOLDEN_DIR, if that is set, else in
-// tests/data. The last line is "Golden.MANIFEST: N passed, M failed, K skipped (names), G
-// gradients"; the exit status is 1 if a case failed or none was listed.
+// Reads both from the folder in the environment variable ATTN_GOLDEN_DIR, or from tests/data. The
+// last line is "Golden.MANIFEST: N passed, M failed, K skipped (names), G gradients"; the exit
+// status is 1 if a case failed or none was listed.
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
@@ -25,7 +25,7 @@ const Suite* find_suite(std::string_view manifest) {
   return at == suites.end() ? nullptr : at->second;
 }
 
-/// README of the golden files: strings are commentary, unless they are known options.
+/// By the README of the golden files, text attributes are comments unless they are known options.
 void require_known_attributes(const Case& c, const Suite& suite) {
   for (const auto& [key, value] : c.attributes().items()) {
     if (suite.attributes.contains(key) || value.is_string() || value.is_null()) continue;
@@ -33,7 +33,7 @@ void require_known_attributes(const Case& c, const Suite& suite) {
   }
 }
 
-/// Nothing where the case passed, else what to print. Throws Unsupported.
+/// Errors to print; empty if the case passed. Throws Unsupported.
 std::vector<std::string> failures_of(Case& c, const Suite& suite) {
   try {
     require_known_attributes(c, suite);
@@ -46,7 +46,7 @@ std::vector<std::string> failures_of(Case& c, const Suite& suite) {
   if (const auto unread = c.unread(); !unread.empty()) {
     std::string names;
     for (const std::string& tensor : unread) names += " '" + tensor + "'";
-    throw Unsupported("tensors that nothing uses:" + names);
+    throw Unsupported("unused tensors:" + names);
   }
   if (c.checks() == 0) return {"nothing to compare with: the case has no result"};
   return c.failures();
@@ -68,7 +68,7 @@ int run(const std::string& manifest, const Suite& suite) {
 
   Tally tally;
   for (const auto& [key, attributes] : json.at("cases").items()) {
-    // Cases by name, or a list of them with their names inside.
+    // Cases by name, or a list of cases with names.
     const std::string name =
         json.at("cases").is_array() ? attributes.at("name").get<std::string>() : key;
     Case c(name, attributes, file);

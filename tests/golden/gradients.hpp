@@ -1,4 +1,4 @@
-// Gradients of golden cases, whose loss is the sum of y grad_y, against double and float.
+// Gradients of golden cases against double and float; the loss is the sum of y grad_y.
 #pragma once
 
 #include <string>
@@ -10,11 +10,12 @@
 
 namespace attn_test {
 
-/// Stored gradients are float32: of PyTorch's modules with errors of their own, as their outputs.
+/// Tolerance of stored gradients, which are float32 and have errors of their own in PyTorch's
+/// modules.
 inline constexpr double kGradientWithin = 1e-5;
 
-/// `got` against the stored tensor of this name, to `within` of the larger of 1 and its largest
-/// magnitude.
+/// Compares `got` with the stored tensor of this name: `within` times the tensor's largest
+/// magnitude, at least 1.
 template <class T>
 void expect_stored_gradient(Case& c, attn::Isa isa, const std::string& name, Array<T> got,
                             double within = kGradientWithin) {
@@ -24,7 +25,7 @@ void expect_stored_gradient(Case& c, attn::Isa isa, const std::string& name, Arr
                                name + (sizeof(T) == 8 ? " (double)" : " (float)")));
 }
 
-/// Every parameter's gradient, stored as grad.NAME.
+/// Compares every parameter's gradient, stored as grad.NAME.
 template <class T, class Module>
 void expect_parameter_gradients(Case& c, attn::Isa isa, const Module& gradients) {
   gradients.visit_parameters(
@@ -34,7 +35,7 @@ void expect_parameter_gradients(Case& c, attn::Isa isa, const Module& gradients)
       });
 }
 
-/// check<T>(isa) in double and in float on every instruction set.
+/// Calls check<T>(isa) in double and in float on every instruction set.
 template <class Check>
 void check_gradients_in_both(Check check) {
   for (attn::Isa isa : available_isas()) {

@@ -1,4 +1,4 @@
-// LibraryTutorials: tutorial 003's systems as the library's modules, by the tutorial's names.
+// LibraryTutorials: the models of tutorial 003 as the library's modules, by the tutorial's names.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace attn_test {
 
-/// A mask (q_len, kv_len), (batch, q_len, kv_len) or of rank 4, which all heads share or not.
+/// A mask (q_len, kv_len), (batch, q_len, kv_len) or of rank 4.
 inline ReferenceOptions keep(const Case& c, const std::string& name) {
   ReferenceOptions options;
   options.mean_of_masked_row = true;
@@ -87,8 +87,7 @@ class LibraryTutorials {
     const Index dim = table.extent(1);
     const auto rows = [&](const char* name) { return c_.load<float>(name).extent(0); };
     const auto layers = c_.required<Index>("n_layers");
-    // Field by field: g++ 12 believes that nested braces leave a rotary's optional without a value
-    // to destroy.
+    // Field by field: g++ 12 warns falsely about a rotary optional in nested braces.
     attn::Seq2SeqOptions options;
     options.src_vocab_size = rows("src_word_emb.weight");
     options.tgt_vocab_size = rows("trg_word_emb.weight");
@@ -114,7 +113,7 @@ class LibraryTutorials {
 
   Index heads() const { return c_.required<Index>("n_head"); }
 
-  /// Of the widths that the weights under the two prefixes have.
+  /// Options with the sizes of the weights under the two prefixes.
   attn::TransformerLayerOptions layer_options(Index d_model, const std::string& attention,
                                               const std::string& feed_forward) const {
     const auto width = [&](const std::string& name) {
@@ -140,7 +139,7 @@ class LibraryTutorials {
 
   using Names = std::vector<std::pair<std::string_view, std::string_view>>;
 
-  /// With the first of each pair that the name has replaced by the second.
+  /// The name with the first text of each pair replaced by the second.
   static std::string replaced(std::string_view name, const Names& names) {
     std::string result(name);
     for (const auto& [ours, theirs] : names) {

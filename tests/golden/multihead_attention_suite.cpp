@@ -6,7 +6,7 @@
 namespace attn_test {
 namespace {
 
-/// query, key and value as (batch, seq, features); self-attention stores q only.
+/// query, key and value as (batch, seq, features); self-attention cases store q only.
 template <class T>
 struct Inputs {
   Array<T> q, k, v;
@@ -58,7 +58,8 @@ attn::MultiHeadAttentionOptions module_options(const Case& c) {
           .add_zero_attn = c.attribute<bool>("add_zero_attn").value_or(false)};
 }
 
-/// As a user would: options by PyTorch's names, load_state_dict, weights per head or averaged.
+/// Runs the case as a user would: options by PyTorch's names, load_state_dict, weights per head or
+/// averaged.
 template <class E>
 Outputs<float> attend(const ElementBackend<E>& backend, const Case& c) {
   const Inputs<float> in(c);

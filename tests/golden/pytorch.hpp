@@ -1,4 +1,4 @@
-// PyTorch's conventions: names of nn.MultiheadAttention, masks whose true means hidden.
+// PyTorch's conventions: names of nn.MultiheadAttention, masks in which true masks out.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace attn_test {
 
-/// Loads a module of the library from the tensors under `prefix`, all of which must be there.
+/// Loads a module of the library from the tensors under `prefix`; all of them must exist.
 template <class Module>
 void load_module(Module& module, const Case& c, const std::string& prefix,
                  std::function<std::string(std::string_view)> rename = {}) {
@@ -25,7 +25,7 @@ void load_module(Module& module, const Case& c, const std::string& prefix,
 /// The parameters of nn.MultiheadAttention under `prefix`, in_proj_weight in its three parts.
 template <class T>
 ReferenceHeads<T> load_heads(const Case& c, const std::string& prefix, Index num_heads) {
-  // Part 0, 1 or 2 of three equal parts along the first axis.
+  // Part 0, 1 or 2 of three equal parts of the first axis.
   const auto part = [](const Array<T>& packed, Index which) {
     if (!packed) return Array<T>();
     const Index size = packed.size() / 3;

@@ -8,7 +8,7 @@
 
 namespace attn_test {
 
-/// A mask of any rank up to 4 with its axes at the right.
+/// A mask of rank up to 4, with axes of extent 1 added in front.
 inline Array<double> to_rank4(Array<double> mask) {
   if (mask.shape.size() > 4)
     throw Unsupported("a mask of rank " + std::to_string(mask.shape.size()));
@@ -16,7 +16,7 @@ inline Array<double> to_rank4(Array<double> mask) {
   return mask;
 }
 
-/// Throws Unsupported for what the library cannot do yet.
+/// Throws Unsupported for options that the library lacks.
 inline ReferenceOptions sdpa_options(const Case& c) {
   using Kind = ReferenceOptions::Mask::Kind;
   using Offset = ReferenceOptions::Offset;

@@ -19,7 +19,7 @@ ReferenceResult<T> attend(const ReferenceBackend<T>& backend, const Case& c,
   return result;
 }
 
-/// What call(options, y) gives, for outputs of the case's shapes; y is of E.
+/// Results of call(options, y), with outputs of the case's shapes; y has elements of E.
 template <class E, class Call>
 ReferenceResult<float> with_outputs(const Case& c, const ReferenceOptions& reference_options,
                                     attn::Isa isa, Call call) {
@@ -49,7 +49,7 @@ ReferenceResult<float> attend(const ElementBackend<E>& backend, const Case& c,
   });
 }
 
-/// The manifest says in words what the tensors' shapes say.
+/// The manifest's sizes must agree with the tensors' shapes.
 void check_extents(const Case& c) {
   const std::tuple<const char*, const char*, std::size_t> extents[] = {
       {"batch", "q", 0}, {"num_heads", "q", 1}, {"num_kv_heads", "k", 1}, {"seq_q", "q", 2},
@@ -62,7 +62,7 @@ void check_extents(const Case& c) {
   }
 }
 
-/// d_q, d_k and d_v, stored as what double gives, rounded to float.
+/// Compares d_q, d_k and d_v, which are stored as double results rounded to float.
 template <class T>
 void check_sdpa_gradients(Case& c, const ReferenceOptions& reference_options, attn::Isa isa) {
   const auto q = c.load<T>("q"), k = c.load<T>("k"), v = c.load<T>("v"), d_y = c.load<T>("grad_y");
@@ -77,7 +77,7 @@ void check_sdpa_gradients(Case& c, const ReferenceOptions& reference_options, at
   attn::scaled_dot_product_attention_backward(
       d_y.template view<4>(), qv, kv, vv, y.template view<4>(), lse.template view<3>(),
       d_q.template view<4>(), d_k.template view<4>(), d_v.template view<4>(), options);
-  // The stored numbers are rounded to float; float itself adds the rounding of its sums.
+  // Stored numbers are rounded to float; in float, rounding of sums is added.
   const double within = sizeof(T) == 8 ? 1e-7 : 1e-5;
   expect_stored_gradient<T>(c, isa, "grad_q", d_q, within);
   expect_stored_gradient<T>(c, isa, "grad_k", d_k, within);
@@ -90,8 +90,8 @@ auto outputs_of(const Result& result) {
   return Outputs<T>{{"y", result.y}, {"weights", result.weights}, {"lse", result.lse}};
 }
 
-/// The outputs of attend(isa) against the case: within twice the error of the naive formula on the
-/// q, k and v that they stand for, and `of_y_in_pairs` in y where pairs are multiplied.
+/// Compares the outputs of attend(isa) with the case: within twice the error of the naive formula
+/// on the values that q, k and v store, plus `of_y_in_pairs` for y if pairs are multiplied.
 template <class Attend>
 void check_rounded(Case& c, const ReferenceOptions& options, const Array<float>& q,
                    const Array<float>& k, const Array<float>& v,
@@ -118,7 +118,7 @@ void check_rounded(Case& c, const ReferenceOptions& options, const Array<float>&
   }
 }
 
-/// Float queries on a cache of other elements.
+/// Float queries with a cache of another element.
 void check_cache(Case& c, const ReferenceOptions& options, attn::DType element) {
   const auto q = c.load<float>("q"), k = c.load<float>("k"), v = c.load<float>("v");
   attn::KvCache<float> cache({.batch = k.extent(0),
@@ -137,11 +137,11 @@ void check_cache(Case& c, const ReferenceOptions& options, attn::DType element) 
                 });
 }
 
-/// q and k as codes of 8 bits; few queries are exact.
+/// q and k quantised to 8 bits; few queries are exact.
 void check_codes(Case& c, const ReferenceOptions& options) {
   const auto q = c.load<float>("q"), k = c.load<float>("k"), v = c.load<float>("v");
   const CodedCall coded(q, k, v, options);
-  // 2^-8 of the weights and of the values, where both are rounded to bfloat16.
+  // Weights and values are rounded to bfloat16, by 2^-8 each.
   check_rounded(
       c, options, coded.q.as<float>(), coded.k.as<float>(), v, coded.options, "codes",
       [&](attn::Isa isa) {

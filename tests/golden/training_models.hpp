@@ -1,4 +1,4 @@
-// The models of the golden suite `training`, each with its loss and gradients for one step's batch.
+// The models of the golden suite `training`: loss and gradients of a step's batch.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace attn_test {
 
-/// Cross-entropy as a case's options say it.
+/// Cross-entropy with the options of a case.
 template <class T>
 attn::CrossEntropyOptions<T> loss_options(const Case& c, const attn::Execution& execution) {
   attn::CrossEntropyOptions<T> options;
@@ -56,7 +56,7 @@ struct StepIds {
     const Index rows = all.extent(1), columns = all.shape.size() > 2 ? all.extent(2) : 1;
     return {all.data.data() + step * rows * columns, {rows, columns}};
   }
-  /// In one row.
+  /// All ids in one row.
   attn::TensorView1<const std::int64_t> flat(Index step) const {
     const auto view = at(step);
     return {view.data(), {view.size()}};
@@ -102,7 +102,7 @@ struct GptRun {
   }
 };
 
-/// embedding, encoder, the mean of the rows that are kept, head.
+/// Embedding, encoder, mean over the unpadded rows, head.
 template <class T>
 struct EncoderClassifier {
   attn::InputEmbedding<T> embedding;

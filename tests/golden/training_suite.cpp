@@ -1,4 +1,4 @@
-// Golden suite `training`: whole runs of four models against PyTorch's in double.
+// Golden suite `training`: training runs of four models against PyTorch in double.
 #include "golden/training_models.hpp"
 #include "support/isas.hpp"
 #include "support/tolerance.hpp"
@@ -47,9 +47,9 @@ double norm_of(const Array<T>& x) {
   return std::sqrt(sum);
 }
 
-/// In double first gradients to 1e-10 of a tensor's largest, the rest to 1e-8 of the larger of 1
-/// and it; in float first gradients to 1e-4 of a tensor's norm and losses to 1e-3, ends not at all:
-/// Adam follows the sign of noise.
+/// Tolerances in double: 1e-10 of a tensor's largest element for first gradients, 1e-8 of the
+/// largest element, at least 1, for the rest. In float: 1e-4 of a tensor's norm for first
+/// gradients, 1e-3 for losses, none for final parameters, since Adam follows the sign of noise.
 template <class T, class Run>
 void check_run(Case& c, attn::Isa isa) {
   constexpr bool kDouble = sizeof(T) == 8;

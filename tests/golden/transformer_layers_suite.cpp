@@ -1,6 +1,5 @@
-// Golden suite `transformer_layers`: encoder and decoder layers, stacks and the whole Transformer
-// of PyTorch, as the library's modules of the same names. Which module a case is shows in the names
-// of its tensors.
+// Golden suite `transformer_layers`: PyTorch's encoder and decoder layers, stacks and Transformer
+// as the library's modules of the same names. The names of a case's tensors determine its module.
 #include "golden/backend.hpp"
 #include "golden/gradients.hpp"
 #include "golden/pytorch.hpp"
@@ -27,7 +26,7 @@ attn::TransformerLayerOptions read_options(const Case& c) {
   return options;
 }
 
-/// What a case is made of.
+/// The modules of a case.
 struct Kind {
   bool transformer, stack, decoder;
 
@@ -36,12 +35,12 @@ struct Kind {
         stack(c.has("layers.0.linear1.weight")),
         decoder(c.has("memory")) {
     if (!transformer && !stack && !c.has("linear1.weight")) {
-      throw Unsupported("a module of other parts than layers");
+      throw Unsupported("its tensors identify no known module");
     }
   }
 };
 
-/// The masks of each attention, by the names that PyTorch's modules give them.
+/// The masks of each attention, by the argument names of PyTorch's modules.
 struct Masks {
   ReferenceOptions src, tgt, memory;
 

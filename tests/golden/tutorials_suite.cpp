@@ -1,8 +1,8 @@
-// Golden suite `tutorials`: the systems of the five tutorials as the library's modules.
+// Golden suite `tutorials`: the models of five tutorials as the library's modules.
 //
-// Which module a case is shows in the names of its tensors; 004's weights are (in, out), all others
-// (out, in). Masks keep where true. The tutorials fill hidden scores with -1e9, so that a row
-// without a visible key is the mean of the values.
+// The names of a case's tensors determine its module. 004's weights are (in, out), all others (out,
+// in). True keeps in masks. The tutorials fill masked scores with -1e9, so that a fully masked row
+// is the mean of the values.
 #include <cmath>
 
 #include "golden/library_tutorials.hpp"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kUnscaled = 1;
 
-/// (in, out) to (out, in)
+/// Transposes (in, out) to (out, in).
 template <class T>
 Array<T> transposed(const Array<T>& w) {
   Array<T> result({w.extent(1), w.extent(0)});
@@ -56,7 +56,7 @@ class Tutorials {
     if (c_.has("W_q.weight") || c_.has("linear_q") || c_.has("W_q") || c_.has("w_q"))
       return plain();
     if (c_.has("q") && c_.has("k") && c_.has("v")) return function();
-    throw Unsupported("a module that its tensors do not tell");
+    throw Unsupported("its tensors identify no known module");
   }
 
  private:
@@ -75,7 +75,7 @@ class Tutorials {
     return backend_.layer_norm(x, load(prefix + "weight"), load(prefix + "bias"), eps());
   }
 
-  /// 000, 001, 002 and 004: projections, attention and perhaps an output projection.
+  /// The modules of 000, 001, 002 and 004: projections, attention, an optional output projection.
   Outputs<T> plain() const {
     ReferenceHeads<T> p;
     p.num_heads = heads();
@@ -91,7 +91,7 @@ class Tutorials {
       const std::string w = c_.has("W_q") ? "W_" : "w_";
       p.wq = transposed(load(w + "q")), p.wk = transposed(load(w + "k"));
       p.wv = transposed(load(w + "v"));
-      // W_q is one matrix for all heads, each as wide as the input.
+      // W_q joins all heads; each head is as wide as the input.
       if (w == "W_") p.num_heads = p.wq.extent(0) / p.wq.extent(1);
       options.scale = kUnscaled;
     }
@@ -119,7 +119,7 @@ class Tutorials {
                            keys.reshaped({keys.extent(1), keys.extent(2)}));
   }
 
-  /// 004's attention_calculate: heads are given.
+  /// attention_calculate of 004, whose heads are inputs.
   Outputs<T> function() const {
     const auto q = load("q"), k = load("k"), v = load("v");
     const ReferenceOptions options = keep(c_, "mask");
@@ -139,7 +139,7 @@ class Tutorials {
     return {{"y", r.y}, {"weights", r.weights}};
   }
 
-  /// 003's MultiHeadAttention: without bias, then residual and norm.
+  /// MultiHeadAttention of 003: without bias, followed by residual and norm.
   ReferenceResult<T> norm_attention(const std::string& prefix, const Array<T>& q, const Array<T>& k,
                                     const Array<T>& v, const ReferenceOptions& options) const {
     ReferenceHeads<T> p;
@@ -172,7 +172,7 @@ class Tutorials {
             {"cross_weights", cross.weights}};
   }
 
-  /// sin and cos in turn of position / 10000^(2 (j / 2) / dim).
+  /// sin and cos, alternating, of position / 10000^(2 (j / 2) / dim).
   Array<T> position_table() const {
     Array<T> table = load("pos_table");
     for (Index p = 0; p < table.extent(0); ++p) {
@@ -186,7 +186,7 @@ class Tutorials {
     return table;
   }
 
-  /// Word and position embeddings, then the norm that comes before the first layer.
+  /// Word and position embeddings, then a norm before the first layer.
   Array<T> embed(const std::string& name, const Array<std::int64_t>& ids) const {
     Array<T> x = backend_.embedding(load(name + "_word_emb.weight"), ids);
     const Array<T> positions = load("pos_table");
@@ -198,7 +198,7 @@ class Tutorials {
     return x;
   }
 
-  /// Keys that are not padding.
+  /// A mask that keeps unpadded keys.
   ReferenceOptions not_padding(const Array<std::int64_t>& ids) const {
     const Index pad = c_.attribute<Index>("pad_idx").value_or(0);
     Array<double> mask({ids.extent(0), 1, 1, ids.extent(1)});

@@ -1,4 +1,4 @@
-// Atomic files: all or nothing under the name, and no temporary left behind.
+// AtomicFile: the whole file or no file under its name, and no temporary file left.
 #include "attn/io/atomic_file.hpp"
 
 #include <csignal>
@@ -77,7 +77,7 @@ TEST(AtomicFile, WritesToAPipe) {
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
   ASSERT_GE(reader, 0);
-  std::filesystem::create_symlink("pipe", folder / "link");  // as /dev/stdout is one
+  std::filesystem::create_symlink("pipe", folder / "link");  // /dev/stdout is such a link
   AtomicFile file(folder / "link");
   write(file, "text");
   file.commit();
@@ -107,7 +107,7 @@ TEST(AtomicFile, NamesTheFileAndTheReason) {
 TEST(AtomicFile, ReportsAFullDisk) {
   const TempFolder folder;
   folder.write("a", "old");
-  // A limit on file sizes stands for a disk that runs full half-way.
+  // A limit on file sizes acts like a disk that becomes full half-way.
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);

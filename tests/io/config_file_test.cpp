@@ -1,4 +1,4 @@
-// ConfigFile: values by key with types and ranges, nested objects, unasked keys, hostile text.
+// ConfigFile: values by key with types and ranges, nested objects, unread keys, hostile text.
 #include "attn/io/config_file.hpp"
 
 #include <fstream>
@@ -60,7 +60,7 @@ TEST(ConfigFile, ListsAndObjectsWithin) {
     EXPECT_TRUE(contains(error([](auto& c) { c.named_indices("ids"); }), "be an object"));
     EXPECT_TRUE(contains(error([](auto& c) { c.objects("texts"); }), "be a list of objects"));
   }
-  // An object within keeps the file's values alive.
+  // A nested object keeps the file's values alive.
   EXPECT_EQ(inner->count("x"), 1);
 }
 

@@ -29,7 +29,7 @@ const GgufFile& golden() {
   return file;
 }
 
-/// The number of values that differ in a bit.
+/// The number of values whose bits differ.
 std::size_t differences(std::span<const float> a, std::span<const float> b) {
   std::size_t count = a.size() == b.size() ? 0 : a.size() + b.size();
   for (std::size_t i = 0; count == 0 && i < a.size(); ++i) {
@@ -53,7 +53,7 @@ TEST(Gguf, BlocksOfEveryTypeBecomeTheFloatsOfThePythonPackage) {
 }
 
 TEST(Gguf, ScalesThatAreNotFiniteReadAsThoseOfThePythonPackage) {
-  // MXFP4 has no scale that is not finite.
+  // MXFP4 is left out: all of its scales are finite.
   for (const char* type : {"Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q2_K",
                            "Q3_K", "IQ4_NL", "IQ4_XS"}) {
     const auto found = golden().load<2>(detail::concat("hostile.", type));
@@ -66,7 +66,7 @@ TEST(Gguf, ScalesThatAreNotFiniteReadAsThoseOfThePythonPackage) {
       ASSERT_TRUE(a == b || (std::isnan(a) && std::isnan(b))) << type << ", " << i << ": " << a;
     }
     EXPECT_GT(nan, 0) << type;
-    // Of the formats with an offset, infinity less infinity is NaN.
+    // In formats with an offset, infinity minus infinity is NaN.
     if (std::string_view(type).ends_with("_0")) {
       EXPECT_GT(infinite, 0) << type;
     }
@@ -189,7 +189,7 @@ TEST(Gguf, WhatIsSavedIsRead) {
     for (index_t begin = 0; begin < 64; begin += 32) {
       float most = 0;
       for (index_t j = begin; j < begin + 32; ++j) most = std::max(most, std::abs(values(i, j)));
-      // Half a step of most / 127, and half of the scale's last bit of 11 times 127 codes at most.
+      // Half a step of most / 127, and half of the last of the scale's 11 bits times at most 127.
       const float bound = most / 127 * 0.5f + most * 0x1p-11f;
       for (index_t j = begin; j < begin + 32; ++j) EXPECT_NEAR(loaded(i, j), values(i, j), bound);
     }
@@ -205,7 +205,7 @@ TEST(Gguf, WhatCannotBeWrittenIsNamed) {
                        "finite; found inf at element 1"));
   EXPECT_TRUE(
       contains(error_of<ValueError>([&] { quantize_gguf(GgufType::Q4_K, one); }), "found Q4_K"));
-  // A scale, and an offset, past float16.
+  // Scales and offsets beyond the range of float16.
   for (const GgufType type :
        {GgufType::Q8_0, GgufType::Q4_0, GgufType::Q4_1, GgufType::Q5_0, GgufType::Q5_1}) {
     for (const float large : {1e9f, -3e38f}) {
@@ -218,7 +218,7 @@ TEST(Gguf, WhatCannotBeWrittenIsNamed) {
           << name(type);
     }
   }
-  const std::vector<float> alike(32, 70000.0f);  // the offset alone
+  const std::vector<float> alike(32, 70000.0f);  // only the offset overflows
   EXPECT_THROW(quantize_gguf(GgufType::Q4_1, alike), ValueError);
   EXPECT_NO_THROW(quantize_gguf(GgufType::Q8_0, alike));
   const auto bytes = quantize_gguf(GgufType::F32, one);
@@ -238,7 +238,7 @@ TEST(Gguf, WhatCannotBeWrittenIsNamed) {
   EXPECT_EQ(folder.number_of_files(), 0u);
 }
 
-// Scales that have no inverse: all codes are 0 and the block reads as zeros, not as NaN.
+// If a scale has no inverse, all quantised values are 0 and the block reads as zeros, not as NaN.
 TEST(Gguf, TinyValuesBecomeZeros) {
   float tiny[32];
   std::fill_n(tiny, 32, 1e-40f);

@@ -1,4 +1,4 @@
-// Mapped files: contents, moves, and what cannot be mapped.
+// MappedFile: contents, moves, and files that cannot be mapped.
 #include "attn/io/mapped_file.hpp"
 
 #include <cstring>
@@ -86,7 +86,7 @@ TEST(MappedFile, NamesTheFileAndTheReason) {
   EXPECT_TRUE(contains(error_of<IoError>([&] { MappedFile file(folder.path()); }), "regular file"));
   EXPECT_TRUE(contains(error_of<IoError>([] { MappedFile file(""); }), "\"\" must be"));
 #if ATTN_HAS_MMAP
-  // A named pipe without a writer would block for ever in a plain open.
+  // A plain open of a named pipe without a writer would block forever.
   ASSERT_EQ(mkfifo((folder / "pipe").c_str(), 0600), 0);
   EXPECT_TRUE(contains(error_of<IoError>([&] { MappedFile file(folder / "pipe"); }), "pipe"));
   EXPECT_TRUE(contains(error_of<IoError>([] { MappedFile file("/dev/null"); }), "device"));

@@ -1,4 +1,4 @@
-// Named tensors: what they remember of a view, and the order in which they give its bytes.
+// NamedTensor: what it stores of a view, and the order of its bytes.
 #include "attn/io/named_tensor.hpp"
 
 #include <cstring>

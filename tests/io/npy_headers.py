@@ -45,7 +45,7 @@ def string(text):
 
 
 def array():
-    """The bytes of one array, of a random type, shape and spelling."""
+    """The bytes of one array with a random type, shape and form of header."""
     version = rng.choice([1, 1, 2, 3])
     dtype = rng.choice(list(NAMES))
     name = rng.choice(NAMES[dtype])
@@ -69,7 +69,7 @@ def array():
     if dtype == "BOOL":
         data = bytes(rng.randrange(2) for _ in range(count))
     else:
-        # Small numbers of either byte order, so that all are finite and within index_t.
+        # Small numbers in either byte order, so that all are finite and fit index_t.
         stored = np.dtype(name)
         data = np.array([rng.randrange(100) for _ in range(count)]).astype(stored).tobytes()
     size = len(header).to_bytes(2 if version == 1 else 4, "little")
@@ -77,7 +77,7 @@ def array():
 
 
 def lines_of(path):
-    """What read_npy must print of a file, from numpy."""
+    """The lines that read_npy must print for a file, from numpy."""
     lines = []
     with open(path, "rb") as file:
         while file.tell() < os.path.getsize(path):
@@ -88,7 +88,7 @@ def lines_of(path):
             elif version == (2, 0):
                 _, order, _ = np.lib.format.read_array_header_2_0(file)
             else:
-                order = None  # numpy has no public function for it
+                order = None  # numpy has no public function for this
             file.seek(begin)
             x = np.load(file)
             kind = {"b": "BOOL", "u": "U", "i": "I", "f": "F"}[x.dtype.kind]

@@ -1,4 +1,4 @@
-// .npy files: numpy's (make_arrays.py), attn's own, and what strangers may make of them.
+// .npy files: numpy's (make_arrays.py), attn's own, and unusual or invalid ones.
 #include "attn/io/npy.hpp"
 
 #include <gtest/gtest.h>
@@ -89,7 +89,7 @@ std::string file_of(std::string header, std::size_t data, int version = 1) {
 
 NpyArray array_of(const std::string& text) { return NpyArray(std::as_bytes(std::span(text))); }
 
-/// What numpy reads, written by numpy of Python 2, by other libraries or by hand.
+/// Headers that numpy reads, written by numpy of Python 2, by other libraries or by hand.
 TEST(Npy, ReadsOtherHeadersThatNumpyReads) {
   const auto dtype_of = [](const std::string& descr) {
     const std::string header =
@@ -167,7 +167,7 @@ TEST(Npy, ReadsArraysOneAfterTheOther) {
 }
 
 void read(const std::string& text) {
-  // Of its exact size on the heap, so that a sanitizer sees what is read beyond.
+  // Exact size on the heap, so that a sanitizer reports reads past the end.
   const std::vector<char> bytes(text.begin(), text.end());
   const NpyArray array(std::as_bytes(std::span(bytes)));
   if (array.shape().size() == 1 && array.dtype() == DType::F32) array.load<float, 1>();
@@ -190,14 +190,14 @@ TEST(NpyErrors, HostileFiles) {
     EXPECT_THROW(read(bad("'<f4'", "False", shape, ", }")), IoError) << shape;
   }
   EXPECT_THROW(read(bad("'<f4'", "0", "(3,)", "}")), IoError);
-  EXPECT_THROW(read(bad("'<f4", "True", "(3,)", "}")), DTypeError);  // up to the next mark
+  EXPECT_THROW(read(bad("'<f4", "True", "(3,)", "}")), DTypeError);  // up to the next quote
   EXPECT_THROW(read(file_of("{'descr': '<f4", 12)), IoError);
   EXPECT_THROW(read(bad("'<f4'", "True", "(3,)", ", 'shape': (3,)}")), IoError);
   EXPECT_THROW(read(bad("'<f4'", "True", "(3,)", "} + x")), IoError);
   EXPECT_THROW(read(bad("'|O'", "False", "(3,)", "}")), DTypeError);
   EXPECT_THROW(read(bad("[('a', '<f4')]", "False", "(3,)", "}")), DTypeError);
   EXPECT_THROW(read(bad("''", "False", "(3,)", "}")), DTypeError);
-  // Any byte changed: an error or an array, no crash.
+  // One byte changed: an error or an array, no crash.
   const std::string text = file_of(good, 12);
   for (std::size_t at = 0; at < text.size(); ++at) {
     for (int bit = 0; bit < 8; ++bit) {

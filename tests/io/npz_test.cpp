@@ -78,7 +78,7 @@ TEST(NpzErrors, DamagedFiles) {
     const std::vector<char> whole{std::istreambuf_iterator<char>(stream), {}};
     read(whole);
     for (std::size_t n = 0; n < whole.size(); ++n) {
-      // Of its exact size on the heap, so that a sanitizer sees what is read beyond.
+      // Exact size on the heap, so that a sanitizer reports reads past the end.
       const std::vector<char> cut(whole.begin(), whole.begin() + std::ptrdiff_t(n));
       EXPECT_THROW(read(cut), IoError) << n;
     }

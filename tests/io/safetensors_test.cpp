@@ -26,7 +26,7 @@ using attn_test::ExactBytes;
 using attn_test::safetensors_file;
 using attn_test::TempFolder;
 
-/// A file of one tensor "x"; its data begin on a multiple of 64 plus `offset` where the file does.
+/// A file with one tensor "x", whose data begin at a multiple of 64 plus `offset`.
 std::string file_of(const std::string& dtype, const std::string& shape, const std::string& data,
                     std::size_t offset = 0) {
   std::string header = R"({"x":{"dtype":")" + dtype + R"(","shape":[)" + shape +
@@ -40,7 +40,7 @@ std::vector<T> values(const Tensor1<T>& tensor) {
   return {tensor.elements().begin(), tensor.elements().end()};
 }
 
-/// What load<T, 1> makes of a file's "x".
+/// load<T, 1> of a file's "x".
 template <class T>
 std::vector<T> load(const std::string& file) {
   const ExactBytes bytes(file);
@@ -215,8 +215,8 @@ TEST(SafetensorsFile, ViewsAndRoundsToFloatsOf16Bits) {
   EXPECT_EQ(view(0), 1 + 0x1p-10f);
   EXPECT_EQ(view(1), -65504.0f);
   EXPECT_THROW((file.view<bfloat16, 1>("x")), DTypeError);
-  // To nearest, ties to even; a double rounds once: 1 + 2^-8 + 2^-40 is past the tie, though not as
-  // a float.
+  // Rounds to nearest, ties to even; a double is rounded once: 1 + 2^-8 + 2^-40 is past the tie,
+  // but not as a float.
   const auto rounded = load<bfloat16>(
       file_of("F64", "3", bytes_of<double>({1 + 0x1p-8, 1 + 0x1p-8 + 0x1p-40, 1e300})));
   EXPECT_EQ(rounded[0], 1.0f);

@@ -1,4 +1,4 @@
-// State dicts of layers: PyTorch's names out of a file and back, strictness, the report.
+// State dicts of layers: PyTorch's names, saved and loaded; strictness, the report.
 #include <string>
 #include <vector>
 
@@ -79,7 +79,7 @@ TEST(StateDictOfModules, ComeBackTheSame) {
   }
 }
 
-/// A module of PyTorch with bias = False has neither the biases of linear maps nor those of norms.
+/// A PyTorch module with bias = False has no biases, neither in linear maps nor in norms.
 TEST(StateDictOfModules, StrictNamesWhatIsMissingAndWhatIsNotExpected) {
   const TempFolder folder;
   Random random(2);
@@ -107,7 +107,7 @@ TEST(StateDictOfModules, StrictNamesWhatIsMissingAndWhatIsNotExpected) {
       "0 missing and 6 unexpected (\"linear1.bias\""));
 }
 
-/// A file as BERT's are, with what they hold beside the parameters.
+/// A file like BERT's, with tensors that are not parameters.
 TEST(StateDictOfModules, BertsNamesWithWhatIsIgnored) {
   const TempFolder folder;
   Random random(3);

@@ -1,4 +1,4 @@
-// State dicts with a small module: loading by name, prefixes, renaming, and all or nothing.
+// State dicts with a small module: loading by name, prefixes, renaming; errors change nothing.
 #include "attn/io/state_dict.hpp"
 
 #include <string>
@@ -43,7 +43,7 @@ struct Projection {
   }
 };
 
-/// A module within a module; the inner one's names come after "self_attn.".
+/// A module inside a module, whose names follow "self_attn.".
 struct Layer {
   Projection<float> attention;
   Tensor1<float> scale{{2}};
@@ -116,7 +116,7 @@ TEST(StateDict, ComesBackTheSame) {
   EXPECT_TRUE(report.missing.empty() && report.unexpected.empty());
 }
 
-/// A file of F16 zeros but for `ones`, whose elements are 1.
+/// A file of F16 zeros; the elements of `ones` are 1.
 ExactBytes half_file(std::vector<std::pair<std::string, std::vector<index_t>>> tensors,
                      std::string_view ones = "") {
   std::string header = "{", data;
@@ -277,7 +277,7 @@ TEST(LoadStateDict, TensorsStoredInOtherWays) {
   EXPECT_EQ(module.w(1, 2), 6);
   EXPECT_EQ(module.b(0), 8);
   EXPECT_EQ(module.b(3), 11);
-  // Each only where it is said, and nothing is written before all fits.
+  // Options apply only to the named tensors, and nothing is written before all tensors are checked.
   Stored other;
   options.transpose = {"p.w"};
   EXPECT_TRUE(contains(error_of<ShapeError>([&] { load_state_dict(other, file, options); }),

@@ -1,3 +1,3 @@
-// The file of a pair with fewer -m flags: it must run on every processor that has those.
+// The file of a pair with fewer -m flags, which must run on every processor that has these.
 #define ATTEND attend_baseline
 #include "attend.inc"

@@ -1,4 +1,4 @@
-// Calls the plain file always, the wide one where the processor can run it, and compares them.
+// Calls the plain file, and the wide one if the processor can run it, and compares them.
 #include <cmath>
 #include <cstdio>
 
@@ -17,6 +17,6 @@ int main() {
   }
   const double wide = attend_wide();
   std::printf("wide: %.9g\n", wide);
-  // The sum has 1938 terms of at most 7, each good to a few float roundings.
+  // The sum has 1938 terms of at most 7, each with a few float roundings.
   return std::abs(wide - baseline) <= 1e-3 ? 0 : 1;
 }

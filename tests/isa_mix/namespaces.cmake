@@ -1,6 +1,5 @@
-# What the inline namespace says of flags: plain builds are short, flags that change code or layout
-# change the name, and every feature flag of CXX that does not stands in the list of those whose
-# instructions only intrinsics make.
+# How the inline namespace depends on flags: names of plain builds are short, flags that change code or layout change
+# the name, and every other feature flag of CXX is in the list of those whose instructions only intrinsics emit.
 cmake_minimum_required(VERSION 3.24)
 
 # name_of(VARIABLE FLAGS...): the namespace of a file compiled with FLAGS; empty if the compiler does not know them.
@@ -30,7 +29,7 @@ list(TRANSFORM numbers REPLACE ".* " "")
 list(JOIN numbers "_" version)
 set(version v${version})
 
-# Plain builds: at most 20 characters.
+# Names of plain builds: at most 20 characters.
 expect_name(${version}_x86v1)
 expect_name(${version}_x86v1_omp -fopenmp)
 expect_name(${version}_x86v1_chk -O0)
@@ -46,7 +45,7 @@ foreach(flags "-fopenmp" "-fopenmp;-O0" "-fopenmp;-DATTN_COMPILED" "-DATTN_COMPI
   endif()
 endforeach()
 
-# A level holds its features, whichever way it was asked for.
+# A level includes its features, in whichever way it is selected.
 foreach(level 2 3 4)
   expect_name(${version}_x86v${level} -march=x86-64-v${level})
 endforeach()
@@ -56,7 +55,7 @@ expect_name(${version}_debug_x86v1_assertions -D_GLIBCXX_DEBUG)
 expect_name(${version}_cxx98_x86v1 -D_GLIBCXX_USE_CXX11_ABI=0)
 expect_name(${version}_x86v1_pin_avx2 -DATTN_PIN_ISA=avx2)
 
-# No two of these share a name.
+# All of these have different names.
 set(names "")
 foreach(flags
     "-O2" "-fopenmp" "-DATTN_COMPILED" "-DATTN_COMPILED_LIBRARY" "-DATTN_PIN_ISA=avx2" "-DATTN_NO_MMAP"
@@ -69,12 +68,12 @@ foreach(flags
   if(NOT name)
     message(STATUS "${CXX} does not know ${flags}")
   elseif(name IN_LIST names)
-    message(SEND_ERROR "${flags} gives ${name}, as flags before it do")
+    message(SEND_ERROR "${flags} gives ${name}, like earlier flags")
   endif()
   list(APPEND names "${name}")
 endforeach()
 
-# Flags that a compiler may know, and the macros that they define. Only intrinsics make instructions of these:
+# Feature flags and the macros that they define. Only intrinsics emit the instructions of these:
 set(by_intrinsics
   ADX AES AMX_BF16 AMX_COMPLEX AMX_FP16 AMX_INT8 AMX_TILE AMXBF16 AMXCOMPLEX AMXFP16 AMXINT8 AMXTILE AVX512VP2INTERSECT
   CLDEMOTE CLFLUSHOPT CLWB CLZERO ENQCMD FSGSBASE FXSR HLE HRESET INVPCID KL LWP MMX MOVDIR64B MOVDIRI MWAITX PCONFIG PKU
@@ -100,7 +99,7 @@ foreach(feature
     vpclmulqdq waitpkg wbnoinvd widekl xop xsave xsavec xsaveopt xsaves)
   name_of(name -m${feature})
   if(NOT name)
-    continue()  # unknown to this compiler
+    continue()  # this compiler does not know it
   endif()
   math(EXPR checked "${checked} + 1")
   macros_of(macros -m${feature})

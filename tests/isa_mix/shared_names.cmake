@@ -1,6 +1,5 @@
-# Fails if the objects FIRST and SECOND, compiled with different -m flags, both emit a function of
-# attn's that the linker would keep one copy of. But for the exceptions', which are outside of the
-# inline namespace: they hold no arithmetic.
+# Fails if the objects FIRST and SECOND, compiled with different -m flags, both emit a function of attn's, of which the
+# linker would keep one copy. Exceptions are outside of the inline namespace and excluded: they contain no arithmetic.
 cmake_minimum_required(VERSION 3.24)
 
 foreach(object FIRST SECOND)
@@ -11,7 +10,7 @@ foreach(object FIRST SECOND)
   list(TRANSFORM ${object}_names REPLACE "^[0-9a-f]+ [VWu] " "")
   list(LENGTH ${object}_names count)
   if(count LESS 10)
-    message(FATAL_ERROR "${${object}}: ${count} functions of attn's are none to compare")
+    message(FATAL_ERROR "${${object}}: only ${count} functions of attn to compare")
   endif()
 endforeach()
 
@@ -23,5 +22,5 @@ foreach(name IN LISTS FIRST_names)
 endforeach()
 if(shared)
   list(JOIN shared "\n  " text)
-  message(FATAL_ERROR "of one name in both objects:\n  ${text}")
+  message(FATAL_ERROR "functions with the same name in both objects:\n  ${text}")
 endif()

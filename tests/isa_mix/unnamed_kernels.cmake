@@ -1,13 +1,13 @@
-# Fails if OBJECT, whose calls are of float and name no AttentionPrecision, holds kernels of codes
-# or of pairs of bfloat16: every header-only program would compile them, for each instruction set.
+# Fails if OBJECT, whose calls are in float without AttentionPrecision, contains int8 or bfloat16-pair kernels: every
+# header-only program would compile them, for each instruction set.
 cmake_minimum_required(VERSION 3.24)
 
 execute_process(COMMAND ${NM} -C --defined-only ${OBJECT} OUTPUT_VARIABLE names COMMAND_ERROR_IS_FATAL ANY)
 if(NOT names MATCHES "ExactPath")
-  message(FATAL_ERROR "${OBJECT}: a header-only call of attention is none to look at")
+  message(FATAL_ERROR "${OBJECT} must contain a header-only call of attention")
 endif()
 string(REGEX MATCHALL "[^\n]*(CodePath|CodeKernels|PairPath|PairKernels|score_codes)[^\n]*" unnamed "${names}")
 if(unnamed)
   list(JOIN unnamed "\n  " text)
-  message(FATAL_ERROR "compiled, and not named:\n  ${text}")
+  message(FATAL_ERROR "kernels that no call names are compiled:\n  ${text}")
 endif()

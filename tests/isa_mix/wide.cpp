@@ -1,3 +1,3 @@
-// The file compiled with wide -m flags: it may run only where the processor has what they name.
+// The file compiled with wide -m flags, which may run only on processors that have them.
 #define ATTEND attend_wide
 #include "attend.inc"

@@ -1,4 +1,4 @@
-// Backward of kernels: against central differences, float against double, same bits.
+// Backward of kernels against central differences; float against double; same bits.
 #include <gtest/gtest.h>
 
 #include "attn/kernels/losses/contrastive_loss.hpp"
@@ -51,7 +51,7 @@ TEST(ActivationBackward, AgreesWithCentralDifferences) {
     const auto loss = [&] { return loss_of(d, glu(unit, a, b, execution)); };
     expect_gradient("a", random, a.elements(), d_a.elements(), loss);
     expect_gradient("b", random, b.elements(), d_b.elements(), loss);
-    auto in_place = d;  // d_b takes the place of d_out, d_a that of a
+    auto in_place = d;  // d_b overwrites d_out, d_a overwrites a
     auto gate = a;
     glu_backward(unit, in_place, gate, b, gate, in_place, execution);
     EXPECT_TRUE(std::ranges::equal(gate.elements(), d_a.elements()));
@@ -111,7 +111,7 @@ TEST(NormBackward, AgreesWithCentralDifferences) {
   }
 }
 
-// d_x = (d_out - its mean) / sqrt(eps), whatever the number.
+// d_x = (d_out - its mean) / sqrt(eps), whatever the element.
 TEST(NormBackward, RowsOfOneNumber) {
   const attn::index_t n = 500;
   Tensor2<float> x({1, n}), d_out({1, n}), d_x({1, n});
@@ -130,7 +130,7 @@ TEST(NormBackward, RowsOfOneNumber) {
   }
 }
 
-// d_x of rows whose sum of squares overflows, against long double; ordinary rows beside them.
+// d_x of rows whose sum of squares overflows, against long double, among ordinary rows.
 TEST(NormBackward, LargeFiniteRows) {
   for (std::uint64_t draw = 0; draw < attn_test::draws(60); ++draw) {
     Random random(draw);
@@ -250,8 +250,8 @@ TEST(CrossEntropy, AgreesWithItsFormulaAndCentralDifferences) {
   }
 }
 
-/// Gradients of parts, each divided by the whole batch's weight of targets that count, are the
-/// whole batch's, and so is the sum of the losses.
+/// Gradients of parts, each divided by the target weight of the whole batch, add up to the batch's
+/// gradient; so do the losses.
 TEST(CrossEntropy, PartsOfABatchAddUpToIt) {
   for (std::uint64_t n = 0; n < attn_test::draws(20); ++n) {
     Random random(n);
@@ -365,7 +365,7 @@ TEST(CosineEmbeddingLoss, AgreesWithItsFormulaAndCentralDifferences) {
   EXPECT_EQ(d_x(0, 0), 0.0f);
   EXPECT_EQ(d_y(0, 0), 0.0f);
   EXPECT_THROW(cosine_embedding_loss(zeros, ones, wrong), attn::ValueError);
-  // A NaN passes, whatever the target; at the margin the gradient is that of a pair beyond it.
+  // NaN passes for either target; at the margin, the gradient is that of a pair beyond it.
   const Tensor2<float> spoilt({1, 3}, {NAN, 1, 1}), first({1, 3}, {1, 0, 0}),
       second({1, 3}, {0, 1, 0});
   const Tensor1<int> unlike({1}, {-1});

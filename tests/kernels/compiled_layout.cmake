@@ -1,8 +1,7 @@
-# A program links to attn::compiled with the headers that the library was compiled with, and does
-# not with headers whose structs have two fields of one type in another order: their sizes are the
-# same, and results would be wrong without a word.
+# A program links to attn::compiled with the library's own headers. It does not link with headers whose structs have two
+# fields of one type in another order: sizes would be equal, and results wrong without an error.
 #
-# CXX, INCLUDE_DIR, LIBRARY; WORK_DIR for what is written.
+# Arguments: CXX, INCLUDE_DIR, LIBRARY, and WORK_DIR for output files.
 cmake_minimum_required(VERSION 3.24)
 
 file(REMOVE_RECURSE ${WORK_DIR})
@@ -10,7 +9,7 @@ file(COPY ${INCLUDE_DIR}/attn DESTINATION ${WORK_DIR}/changed)
 set(fields "index_t a_row, a_k;")
 file(READ ${INCLUDE_DIR}/attn/kernels/gemm/gemm_problem.hpp text)
 if(NOT text MATCHES "${fields}")
-  message(FATAL_ERROR "attn/kernels/gemm/gemm_problem.hpp has no '${fields}': this test has to follow")
+  message(FATAL_ERROR "attn/kernels/gemm/gemm_problem.hpp has no '${fields}': adapt this test")
 endif()
 string(REPLACE "${fields}" "index_t a_k, a_row;" text "${text}")
 file(WRITE ${WORK_DIR}/changed/attn/kernels/gemm/gemm_problem.hpp "${text}")
@@ -21,7 +20,7 @@ int main() {
 }
 ")
 
-# Sets `result` and `output` of compiling and linking with the headers in `include_dir` and further flags.
+# Compiles and links with the headers in `include_dir` and further flags; sets `result` and `output`.
 function(link include_dir)
   execute_process(COMMAND "${CXX}" -std=c++20 ${ARGN} -DATTN_COMPILED -I${include_dir} ${WORK_DIR}/main.cpp "${LIBRARY}"
       -o ${WORK_DIR}/main
@@ -36,11 +35,11 @@ if(NOT result EQUAL 0)
 endif()
 link(${WORK_DIR}/changed)
 if(result EQUAL 0 OR NOT output MATCHES "undefined reference to [^\n]*attn::compiled::table<attn::family::Products")
-  message(FATAL_ERROR "headers with other fields must not link, for want of their table; found: ${output}")
+  message(FATAL_ERROR "headers with other fields must not link, because their table is missing; found: ${output}")
 endif()
 
-# Nor does a program with one instruction set pinned, where the library has them all.
+# A program with one pinned instruction set does not link to a library with all of them.
 link(${INCLUDE_DIR} -DATTN_PIN_ISA=scalar)
 if(result EQUAL 0 OR NOT output MATCHES "undefined reference to [^\n]*attn::compiled::library_[a-z0-9_]*_pin_scalar")
-  message(FATAL_ERROR "another pinned set must not link, for want of the library's name; found: ${output}")
+  message(FATAL_ERROR "another pinned set must not link, because the library's name is missing; found: ${output}")
 endif()

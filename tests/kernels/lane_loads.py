@@ -1,18 +1,18 @@
 """Fails unless NEON's inner loops multiply by lanes and load little: lane_loads.py OBJDUMP LIBRARY.
 
-A loop is what lies between the target of a backward branch and the branch, without another such loop in it; what is left
-over of k or of columns has loops of its own, with fewer multiply-adds, which do not count. A load of a pair of registers
-is one load. Results are the same without any of it, so that no
-other test sees a compiler that broadcasts what it could take from a lane, or spills sums.
+A loop is the code from the target of a backward branch to the branch, without another such loop in it. Remainders of k
+and of columns have their own loops with fewer multiply-adds, which are not checked. A load of a pair of registers counts
+as one. A compiler that broadcasts instead of multiplying by a lane, or that spills sums, changes no result: no other test
+notices it.
 """
 
 import re
 import subprocess
 import sys
 
-LIMITS = {"s": 1.0, "d": 1.2}  # loads for 4 multiply-adds, of float and of double
+LIMITS = {"s": 1.0, "d": 1.2}  # loads per 4 multiply-adds, for float and double
 NAMES = {"s": "float", "d": "double"}
-# Functions of GEMM's tiles and of attention's, and the least multiply-adds of a loop that counts.
+# Functions of GEMM tiles and of attention, and the minimum number of multiply-adds of a loop to check.
 TILES = [
     (re.compile(r"neon::(multiply_block|tile_panel|tile<\w+, \d, \d, \S+ALayout\)0)"), 8),
     (re.compile(r"neon::(score_panel|tile_columns|tile<\w+, 8, 2, \S+ALayout\)1)"), 64),
@@ -35,7 +35,7 @@ def functions(text):
 
 
 def inner_loops(body):
-    """Instructions of every loop that has no other loop in it."""
+    """Instructions of every loop that contains no other loop."""
     spans = []
     for address, mnemonic, operands in body:
         if mnemonic.startswith(("b.", "cbz", "cbnz", "tbz", "tbnz")) or mnemonic == "b":

@@ -77,7 +77,7 @@ void turn(const LatentAttentionOptions& o, double* x, Index position) {
   }
 }
 
-/// Causal attention by the definition: keys and values of every head, from each token's latent.
+/// Causal attention by the definition: keys and values of every head from each token's latent.
 template <class T>
 Tensor3<double> reference(const LatentAttention<T>& m, const Tensor3<T>& x) {
   const LatentAttentionOptions& o = m.options();
@@ -132,7 +132,7 @@ Tensor3<double> reference(const LatentAttention<T>& m, const Tensor3<T>& x) {
   return out;
 }
 
-/// Sums of at most 64 products, one after another five times, around the largest result.
+/// Tolerance: five successive sums of at most 64 products, relative to the largest result.
 template <class T, class Expected>
 void expect_near(const Tensor3<T>& found, const Expected& expected) {
   double largest = 1;
@@ -170,7 +170,7 @@ TEST(LatentAttention, AgreesWithLoops) {
   }
 }
 
-/// The same latents, in a cache of any element: a call of many tokens expands them, calls of one
+/// The same latents, in caches of any element: a call of many tokens expands them, calls of one
 /// token are absorbed.
 TEST(LatentAttention, ExpandedAndAbsorbedCallsAgree) {
   for (std::uint64_t n = 0; n < 60; ++n) {

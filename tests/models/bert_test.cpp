@@ -118,7 +118,7 @@ TEST(Bert, LaterEncodersTreatPackedSequencesAndPositionsAlike) {
   EXPECT_EQ(difference(to_array(z.view().slice(0, 1, 2).slice(1, 0, 3)), to_array(bert(second)),
                        bound, active_isa()),
             "");
-  // MPNet's bias is of places, too.
+  // MPNet's bias depends on places, too.
   BertOptions biased = options();
   biased.encoder.relative_buckets = 8;
   biased.encoder.relative_max_distance = 5;
@@ -127,7 +127,7 @@ TEST(Bert, LaterEncodersTreatPackedSequencesAndPositionsAlike) {
   EXPECT_EQ(difference(to_array(of_both.view().slice(0, 1, 2).slice(1, 0, 3)),
                        to_array(mpnet(second)), attn_test::near(of_both), active_isa()),
             "");
-  // Only distances count for rotary; those of windows are of places.
+  // Rotary embedding depends on distances of positions only, windows on places.
   const Tensor2<index_t> later_positions({1, 5}, {4, 5, 6, 7, 8}), apart({1, 5}, {0, 2, 4, 6, 8});
   const Tensor3<float> moved = bert(first, {}, {.position_ids = later_positions});
   EXPECT_EQ(difference(to_array(moved), to_array(bert(first)), bound, active_isa()), "");

@@ -52,13 +52,13 @@ TEST(LanguageModel, HasTheLogitsOfPlainLoops) {
   }
 }
 
-// Of any tensor the file may hold codes: norms are dequantised.
+// A file may quantise any tensor: norms are dequantised.
 TEST(LanguageModel, CodesOfNormsAreLoaded) {
   TinyLlama tiny(7);
   for (const char* name : {"output_norm.weight", "blk.1.attn_norm.weight"}) {
     TinyLlama::Weight& weight = tiny.weights.at(name);
     weight.type = GgufType::Q8_0;
-    weight.blocks.assign(34, std::byte{40});  // a scale of 0.0334, then 32 codes of 40
+    weight.blocks.assign(34, std::byte{40});  // a scale of 0.0334, then 32 values of 40
     weight.values.resize(TinyLlama::kDim);
     dequantize_gguf(GgufType::Q8_0, weight.blocks, weight.values);
   }

@@ -78,7 +78,7 @@ TEST(Pretrained, DecodersHaveTheLogitsAndTokensOfTransformers) {
   check_decoder("qwen2", load_pretrained<Gpt<double>>(kPretrained / "qwen2"));
 }
 
-// A model_type without a folder here fails.
+// Fails for a model_type without a folder here.
 TEST(Pretrained, EveryDecoderTypeHasTheLogitsAndTokensOfTransformers) {
   for (const auto types : detail::kDecoderTypes) {
     for (const detail::DecoderType& type : types) {
@@ -96,7 +96,7 @@ TEST(Pretrained, EveryDecoderTypeHasTheLogitsAndTokensOfTransformers) {
   }
 }
 
-// 2^40 experts without an element.
+// 2^40 experts, whose tensors have no elements.
 TEST(Pretrained, EmptyTensorsOfAllExpertsAreRefused) {
   const TempFolder folder;
   std::string header = R"({"a.experts.gate_up_proj":{"dtype":"F32","shape":[1099511627776,0,2],)"
@@ -209,13 +209,13 @@ TEST(Pretrained, EncodersHaveTheHiddenStatesOfTransformers) {
   check_encoder("roberta", load_pretrained<Bert<double>>(kPretrained / "roberta"), true);
 }
 
-/// Has a folder of the tests a model that Bert reads.
+/// Whether Bert reads this folder of the tests.
 bool is_encoder(const std::string& name) {
   return contains(name, "bert") || name == "mpnet" || name == "electra" ||
          name == "embedding_gemma";
 }
 
-// A model_type without a folder here fails.
+// Fails for a model_type without a folder here.
 TEST(Pretrained, EveryEncoderTypeHasTheHiddenStatesOfTransformers) {
   const auto check = [](const std::string& name) {
     const SafetensorsFile golden(kPretrained / name / "golden.safetensors");
@@ -232,7 +232,7 @@ TEST(Pretrained, EveryEncoderTypeHasTheHiddenStatesOfTransformers) {
       check(name == "gemma3_text" ? "embedding_gemma" : name);
     }
   }
-  // By the keys of older files; of ModernBERT with a head, which is ignored.
+  // Keys of older files; a ModernBERT file with a head, which is ignored.
   check("modernbert_old");
   check("nomic_bert_old");
 }
@@ -274,14 +274,14 @@ TEST(Pretrained, VitHasTheHiddenStatesAndLogitsOfTransformers) {
     EXPECT_EQ(second.data()[i], both.data()[second.size() + i]);
 }
 
-/// The same for an encoder-decoder; also both prompts in one batch, the shorter one padded.
+/// expect() for an encoder-decoder; also with both prompts in one batch, the shorter one padded.
 template <class T>
 void check_seq2seq(const std::string& name, const Seq2SeqTransformer<T>& model) {
   SCOPED_TRACE(name);
   const Golden golden(name);
   const std::vector<index_t> start = target_start_of(kPretrained / name);
   const index_t first = std::ssize(start), steps = 21 - first;
-  // The golden tokens begin behind the first one.
+  // The golden tokens begin after the first one.
   const auto greedy = [&](const std::string& key) {
     const auto tokens = golden.tokens("greedy_" + key);
     EXPECT_TRUE(std::equal(start.begin() + 1, start.end(), tokens.begin()));
@@ -315,7 +315,7 @@ TEST(Pretrained, EncoderDecodersHaveTheLogitsAndTokensOfTransformers) {
   check_seq2seq("t5", load_pretrained<Seq2SeqTransformer<double>>(kPretrained / "t5"));
 }
 
-// A model_type without a folder here fails.
+// Fails for a model_type without a folder here.
 TEST(Pretrained, EveryEncoderDecoderTypeHasTheLogitsAndTokensOfTransformers) {
   const auto check = [](const std::string& name) {
     for (const bool pack : {true, false}) {
@@ -603,7 +603,7 @@ TEST(Pretrained, WhatAConfigAsksAndThereIsNotIsNamed) {
                        "key \"model_type\" must be mistral; found \"llama\""));
 }
 
-/// Has a folder of the tests a model that Seq2SeqTransformer reads.
+/// Whether Seq2SeqTransformer reads this folder of the tests.
 bool is_seq2seq(const std::string& name) {
   return exists(kPretrained / name / "config.json") &&
          ConfigFile(kPretrained / name / "config.json").get<bool>("is_encoder_decoder", false);
@@ -717,28 +717,28 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
   const auto is_exempt = [&](const std::string& name, const std::string& key,
                              const nlohmann::json& other) {
     if (change_no_result.contains(key)) return true;
-    // One key of a tower: see others_than().
+    // One key of a tower at a time: see others_than().
     if (name.starts_with("clip") && key.ends_with("_config") && other.is_object()) {
       const nlohmann::json config =
           nlohmann::json::parse(std::ifstream(kPretrained / name / "config.json"));
       for (const auto& [inner, value] : config[key].items()) {
         const bool is_of_other_model =
             inner == "projection_dim" || inner == "pad_token_id" || inner == "model_type";
-        // The end of texts.
+        // The end token of texts.
         const bool has_effect = inner == "eos_token_id" || inner == "made_up";
         if (value != other[inner]) {
           return !has_effect && (is_of_other_model || change_no_result.contains(inner));
         }
       }
     }
-    // Of a head that is not loaded.
+    // Keys of a head that is not loaded.
     const bool has_no_head = is_encoder(name) || name == "vit" || name.starts_with("dinov2");
     if (has_no_head && key == "tie_word_embeddings") return true;
     if (name == "embedding_gemma" && key == "final_logit_softcapping") return other == 3;
-    // Of BERT, in files of ModernBERT.
+    // Keys of BERT in files of ModernBERT.
     if (name == "modernbert_old" && (key == "layer_norm_eps" || key == "position_embedding_type"))
       return true;
-    // Of which half are on each side.
+    // Half of the window is on each side.
     if (key == "local_attention" || (key == "sliding_window" && name == "embedding_gemma"))
       return other == 7;
     const bool is_t5 = name.starts_with("t5") || name == "mt5";
@@ -752,13 +752,13 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
                  ? is_count
                  : !name.ends_with("roberta") && name != "camembert";
     }
-    // The tables in the file tell.
+    // The tables in the file decide.
     if (key == "share_encoder_decoder_embeddings") return other.is_boolean();
     if (key == "n_positions" && is_t5) return true;  // T5 has no position table
-    // A file with a head, which is not tied.
+    // The file has a separate head.
     if (key == "tie_word_embeddings" && has_head(name)) return other.is_boolean();
-    // More positions than the prompts have.
-    if (key == "original_max_position_embeddings") return is_count;  // of scaling, which is none
+    // Larger than the positions of the prompts.
+    if (key == "original_max_position_embeddings") return is_count;  // of an unused scaling
     if (key == "max_position_embeddings" ||
         (key == "n_positions" && (name == "gptj" || name == "nomic_bert_old"))) {
       return is_count;
@@ -770,14 +770,14 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
         (is_window && (name.starts_with("qwen3") || name == "qwen2_moe" || name == "smollm3"))) {
       return true;
     }
-    // Of layers without experts, which these models do not have.
+    // For layers without experts, which these models do not have.
     if (key == "intermediate_size" && name.starts_with("qwen") && name.ends_with("_moe")) {
       return is_count;
     }
     // Only for initialisation: the file contains the trained weights.
     if (key == "sinusoidal_pos_embds") return other.is_boolean();
-    // As in transformers: MPT has no position table, and of Falcon only the new architecture has
-    // these keys, and not those.
+    // As in transformers: MPT has no position table; of Falcon, only the new architecture reads
+    // these keys, and it does not read those.
     const std::set<std::string> of_mpt = {"max_seq_len", "emb_pdrop", "init_device",
                                           "learned_pos_emb"};
     if (of_mpt.contains(key)) return true;
@@ -788,11 +788,11 @@ TEST(Pretrained, EverySettingIsHonouredOrRefused) {
     if (name == "falcon" && (key == "multi_query" || key == "parallel_attn")) {
       return other.is_boolean();
     }
-    // The types of tensors tell which are in MXFP4.
+    // The types of tensors decide which are in MXFP4.
     if (key == "quantization_config" && other.is_object()) {
       return other.size() == 2 && other["quant_method"] == "mxfp4";
     }
-    // The prompt is a long one.
+    // This prompt is a long one.
     if (name == "phi3_longrope" && other.is_object() && other.contains("short_factor") &&
         other["short_factor"] == nlohmann::json{1.5, 1.0}) {
       return true;

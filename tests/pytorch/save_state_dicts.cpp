@@ -1,4 +1,4 @@
-// save_state_dicts FOLDER: a file per kind of module that PyTorch has, for state_dicts.py.
+// save_state_dicts FOLDER: writes a file for each kind of PyTorch module, for state_dicts.py.
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -15,7 +15,7 @@ using namespace attn;
 
 constexpr TransformerLayerOptions kLayer{.d_model = 8, .nhead = 2, .dim_feedforward = 12};
 
-/// The metadata say which class of torch.nn it is, and its arguments by their names there, as JSON.
+/// The metadata name the class of torch.nn and hold its arguments as JSON.
 template <class Module, class Options>
 void save(const std::filesystem::path& folder, const std::string& name, const Options& options,
           const std::string& torch_class, const std::string& arguments) {

@@ -22,8 +22,8 @@ except ImportError as error:
 
 
 def make_module(name, arguments):
-    """A stack's arguments are its own and its layers' together."""
-    arguments["batch_first"] = True  # as attn is; says nothing about parameters
+    """A stack's arguments are its own and those of its layers."""
+    arguments["batch_first"] = True  # attn is batch-first; this does not affect parameters
     if name not in ("TransformerEncoder", "TransformerDecoder"):
         return getattr(torch.nn, name)(**arguments)
     num_layers, norm = arguments.pop("num_layers"), arguments.pop("norm")

@@ -23,14 +23,14 @@ TEST = Path(__file__).parents[1] / "attention/relative_bias_test.cpp"
 
 
 def expected_runs(bidirectional):
-    """[(bucket, how many distances in a row have it)], from -128 to 128."""
+    """[(bucket, number of successive distances in it)], from -128 to 128."""
     distances = torch.arange(-128, 129)
     buckets = T5Attention._relative_position_bucket(distances, bidirectional, num_buckets=32, max_distance=128)
     return [(bucket, len(list(run))) for bucket, run in itertools.groupby(buckets.tolist())]
 
 
 def runs_of(test):
-    """What the test of that name holds."""
+    """The buckets in the test of that name."""
     body = re.search(rf"TEST\(T5RelativeBias, {test}\) {{(.*?)\n}}\n", TEST.read_text(), re.DOTALL)
     if body is None:
         sys.exit(f"{TEST.name} has no test {test}")

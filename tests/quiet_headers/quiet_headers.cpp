@@ -1,5 +1,5 @@
-// Every header with min and max as macros and warnings as errors, and calls of many kinds.
-// The standard library first: it does not bear such macros itself.
+// Every header with min and max as macros and warnings as errors, and calls of many kinds. The
+// standard library comes first: it does not support such macros itself.
 #include <bits/stdc++.h>
 
 #define min(a, b) (((a) < (b)) ? (a) : (b))

@@ -1,4 +1,4 @@
-// Instruction sets: names, what is available, and how the environment chooses.
+// Instruction sets: names, available sets, and selection by the environment.
 #include "attn/simd/isa.hpp"
 
 #include <cstdio>
@@ -58,7 +58,7 @@ TEST(Isa, BestAndActiveAreAvailable) {
   EXPECT_TRUE(is_available(best_isa()));
   EXPECT_EQ(available_isas().front(), Isa::scalar);
   EXPECT_EQ(available_isas().back(), base(best_isa()));
-  // One that the machine has may be slower than those before it.
+  // An instruction set of the machine may be slower than those before it.
   EXPECT_TRUE(best_isa() == extended_isas().back() || extended_isas().back() == Isa::avx512bf16);
 #endif
 }
@@ -76,7 +76,7 @@ TEST(Isa, UnavailableSetThrows) {
 }
 
 #if !defined(ATTN_PIN_ISA)
-// active_isa() reads the environment once, so each choice needs a process of its own.
+// active_isa() reads the environment once, so each value needs its own process.
 class IsaDeathTest : public ::testing::Test {
  protected:
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }

@@ -1,5 +1,5 @@
 // exp2, exp, tanh, silu, gelu and log: errors in units in the last place over samples of their
-// whole domain, and what becomes of the extremes. tests/slow has every float.
+// whole domain, and results at extremes. tests/slow tests every float.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -30,7 +30,7 @@ std::vector<T> apply(VecOp op, const std::vector<T>& x, Isa isa) {
   return y;
 }
 
-/// Even steps over [least, most] and random numbers near 0.
+/// Evenly spaced numbers of [least, most] and random numbers near 0.
 template <class T>
 std::vector<T> sample(double least, double most) {
   constexpr int kSteps = 100000;
@@ -174,7 +174,7 @@ TYPED_TEST(MathTest, TanhOfTheExtremes) {
 TYPED_TEST(MathTest, SiluAndGeluAreWithinTheirBounds) {
   using T = TypeParam;
   const bool is_float = sizeof(T) == 4;
-  // Down to where the results become 0, through the subnormals.
+  // Down to where the results become 0, including subnormals.
   const double silu_zero = is_float ? -110 : -753, gelu_zero = is_float ? -14.6 : -39.3;
   expect_within<T>(VecOp::silu, 4, sample<T>(silu_zero, 100), attn_test::exact_silu);
   expect_within<T>(VecOp::silu, 4, sample<T>(-5, 5), attn_test::exact_silu);
@@ -208,7 +208,7 @@ TYPED_TEST(MathTest, LogIsWithinItsBound) {
   expect_within<T>(VecOp::log, 0.9, sample<T>(0.99, 1.01), exact);
   using Limits = std::numeric_limits<T>;
   expect_within<T>(VecOp::log, 0.9, sample<T>(1e30, static_cast<double>(Limits::max())), exact);
-  // Every exponent, of subnormals too.
+  // Every exponent, including subnormals.
   std::vector<T> x;
   for (T power = Limits::denorm_min(); power < kInf<T>; power *= 2) {
     for (T factor : {T(1), T(1.25), T(1.41421356), T(1.41421357), T(1.75), T(1.99999)}) {

@@ -1,4 +1,4 @@
-// AVX2 and AVX-512 give the same bits, as simd/math.inc promises of sets with FMA.
+// AVX2 and AVX-512 give the same bits, as simd/math.inc promises for sets with FMA.
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace {
 template <class T>
 using Bits = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
 
-/// Of every sign and exponent, and as many from [-16, 16]; NaN, infinities and subnormals among
-/// them.
+/// Numbers of every sign and exponent, and as many from [-16, 16]; including NaN, infinities and
+/// subnormals.
 template <class T>
 std::vector<T> arguments() {
   attn_test::Random random(11);
@@ -70,7 +70,7 @@ TYPED_TEST(SameBitsTest, OfAvx2AndAvx512) {
   expect_same_bits<T>(VecOp::log, "log", -kInf, kInf);
   expect_same_bits<T>(VecOp::exp2_flush, "exp2_flush", -kInf, kFloat ? 127 : 1023);
   expect_same_bits<T>(VecOp::exp_flush, "exp_flush", -kInf, kFloat ? 88 : 709);
-  // Two numbers of the same value: what promises nothing of a NaN is not asked.
+  // Numbers only: the bits of a NaN are not promised.
   std::vector<T> normal;
   for (T value : arguments<T>()) {
     if (std::isnormal(value) && value > 0) normal.push_back(value);

@@ -1,4 +1,4 @@
-// Products of single tiles, as pointers; null where an instruction set has no tiles.
+// Products of single tiles, as function pointers; null if the instruction set has no tiles.
 #pragma once
 
 #include "attn/simd/tiles.hpp"

@@ -1,4 +1,4 @@
-// Tiles: the order of sums that docs/precision.md states, and exact products of 8-bit integers.
+// Tiles: the order of sums in docs/precision.md, and exact products of 8-bit integers.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -18,7 +18,7 @@ const TileOps* tile_ops() {
   return &detail::table_of<TileOps>(Isa::amx);
 }
 
-/// Sums of even and of odd k, each a chain of multiply-adds from 0; then both, then C.
+/// Sums over even and odd k, each a chain of multiply-adds from 0; then their sum is added to C.
 float sum_of_pairs(const bfloat16* a, const bfloat16* b, int column, int depth, float c) {
   float sums[2] = {0, 0};
   for (int k = 0; k < depth / 2; ++k) {
@@ -66,7 +66,7 @@ TEST(Tiles, DenormalsCountAsZeroAndOthersKeepTheirPlace) {
   a[2 * at(1, 0)] = bfloat16(kInf);
   a[2 * at(2, 0)] = bfloat16(std::nanf(""));
   c[at(3, 0)] = 0x1p-140f;
-  a[2 * at(4, 0)] = bfloat16(0x1p-120f), b[at(0, 2)] = bfloat16(0x1p-20f);  // their product
+  a[2 * at(4, 0)] = bfloat16(0x1p-120f), b[at(0, 2)] = bfloat16(0x1p-20f);  // a subnormal product
   ops->add_pairs(64, a.data(), b.data(), c.data());
   EXPECT_EQ(c[at(0, 0)], 0);
   EXPECT_EQ(c[at(1, 0)], kInf);

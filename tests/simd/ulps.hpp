@@ -1,4 +1,4 @@
-// UlpRuler: errors in units in the last place; and exact activations to measure by.
+// UlpRuler: errors in units in the last place, and exact activations to compare with.
 #pragma once
 
 #include <algorithm>
@@ -12,31 +12,30 @@
 
 namespace attn_test {
 
-/// x / (1 + e^-x), of -inf its limit. W is wider than what is measured: where e^-x overflows in W,
-/// so far out are no results but 0.
+/// x / (1 + e^-x), with its limit at -inf. W is wider than the tested type: where e^-x overflows in
+/// W, results are 0.
 inline constexpr auto exact_silu = [](auto x) {
   using W = decltype(x);
   return x == -std::numeric_limits<W>::infinity() ? W{0} : x / (1 + std::exp(-x));
 };
 
-/// x (1 + erf(x / sqrt 2)) / 2 without its cancellation, of -inf its limit.
+/// x (1 + erf(x / sqrt 2)) / 2 without cancellation, with its limit at -inf.
 inline constexpr auto exact_gelu = [](auto x) {
   using W = decltype(x);
   constexpr W kRootHalf = W(0.707106781186547524400844362104849039L);
   return x == -std::numeric_limits<W>::infinity() ? W{0} : x * std::erfc(-x * kRootHalf) / 2;
 };
 
-/// |got - exact| in units of the last place of the T nearest to `exact`, an infinity being the power of two after the
-/// largest number; 0 for two NaNs and infinity for one.
+/// |got - exact| in units in the last place of the T nearest to `exact`; infinity counts as the
+/// power of two after the largest number. 0 for two NaNs, infinity for one.
 ///
-/// One entry of a table per exponent: std::nextafter, a call, would take most of the time of 2^32
-/// floats.
+/// A table with one entry per exponent: std::nextafter is a call, which would take most of the time
+/// for 2^32 floats.
 template <class T, class Exact>
 class UlpRuler {
  public:
   UlpRuler() {
-    // The spacing of subnormals is that of the smallest normal numbers; infinity has that of the
-    // largest.
+    // Subnormals have the spacing of the smallest normal numbers, infinity that of the largest.
     for (int exponent = Limits::min_exponent - 1; exponent <= Limits::max_exponent + 1;
          ++exponent) {
       const int unit = std::min(std::max(exponent, Limits::min_exponent), Limits::max_exponent);

@@ -1,6 +1,6 @@
 // Kernel text: every operation of Vec as a function over arrays, for vec_test.cpp.
 
-/// Whole vectors as long as there are any: the partial loads of the baseline are calls to memcpy.
+/// Calls with whole vectors while possible: partial loads of the baseline are calls of memcpy.
 template <class T>
 ATTN_INLINE Vec<T> load_up_to(const T* p, index_t n) {
   return n >= Vec<T>::kLanes ? Vec<T>::load(p) : Vec<T>::load(p, n);
@@ -19,7 +19,7 @@ inline void for_each_vec(index_t n, T* out, F f) {
   }
 }
 
-/// out = op(a, b, c) by element; `op` is a VecOp.
+/// out = op(a, b, c) for each element; `op` is a VecOp.
 template <class T>
 inline void vec_apply(VecOp op, index_t n, const T* a, const T* b, const T* c, T* out) {
   using V = Vec<T>;
@@ -73,7 +73,7 @@ inline void vec_apply(VecOp op, index_t n, const T* a, const T* b, const T* c, T
   });
 }
 
-/// Whole vectors, at whatever address.
+/// Whole vectors at any address.
 template <class T>
 inline void vec_copy(const T* from, T* to) {
   Vec<T>::load(from).store(to);
@@ -99,7 +99,8 @@ inline void vec_all(T value, T* to) {
   Vec<T>::all(value).store(to);
 }
 
-/// product, high halves of a, a ^ b, each number as its low and its high half; n a multiple of 8.
+/// The product, high halves of a, a ^ b, and each number as its low and high half; n is a multiple
+/// of 8.
 inline void vec_integers(index_t n, const std::uint64_t* a, const std::uint64_t* b,
                          std::uint32_t* product, std::uint32_t* high, std::uint32_t* either) {
   using V = Vec<std::uint64_t>;

@@ -1,4 +1,4 @@
-// Vec: every operation against plain arithmetic, partial loads at a page's edge.
+// Vec: every operation against plain arithmetic; partial loads at the edge of a page.
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -30,7 +30,7 @@ bool same(T a, T b) {
   return a == b || (std::isnan(a) && std::isnan(b));
 }
 
-/// Random numbers with zeros, infinities and NaN among them.
+/// Random numbers, including zeros, infinities and NaN.
 template <class T>
 std::vector<T> numbers(Random& random, std::size_t n, bool special) {
   std::vector<T> x(n);
@@ -180,7 +180,7 @@ TYPED_TEST(VecTest, PartialLoadsAndStoresTouchNothingElse) {
       ops.copy_part(to.data(), lanes, kept.data(), n);
       for (Index i = n; i < lanes; ++i) EXPECT_EQ(kept[static_cast<std::size_t>(i)], T{9});
     }
-    // More than there are lanes is all of them.
+    // A count larger than the number of lanes means all lanes.
     std::vector<T> x(static_cast<std::size_t>(lanes), T{3}), y(x.size());
     ops.copy_part(x.data(), lanes + 100, y.data(), lanes + 100);
     EXPECT_EQ(x, y);

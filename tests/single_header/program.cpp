@@ -1,4 +1,4 @@
-// A program on attn_single.hpp alone: values all alike leave attention as they came.
+// A program with only attn_single.hpp: attention leaves values that are all equal unchanged.
 #define ATTN_COMPILED
 #include <cstdio>
 

@@ -1,5 +1,5 @@
-// Every function of simd/math.inc over all 2^32 floats, and over millions of doubles, on every
-// instruction set: no error above the bound that it states. Prints the worst. Four minutes on two
+// Every function of simd/math.inc over all 2^32 floats and millions of doubles, on every
+// instruction set: no error above the stated bound. Prints the largest errors. Four minutes on two
 // cores, for two instruction sets.
 #include <algorithm>
 #include <bit>
@@ -28,35 +28,34 @@ using attn_test::UlpRuler;
 
 constexpr index_t kBlock = index_t{1} << 16;
 
-/// What is promised of one function.
+/// The stated bounds of one function.
 struct Promise {
   const char* name;
   VecOp op;
   double bound;              ///< in ULP
   double bound_without_fma;  ///< on the baseline
-  bool flushes =
-      false;  ///< what is below the smallest normal number may become anything from 0 to it
+  bool flushes = false;  ///< a result below the smallest normal number may be anything from 0 to it
   double last = std::numeric_limits<double>::infinity();  ///< the largest argument allowed
 };
 
 struct Worst {
-  double ulps = 0.5;  ///< what is rounded correctly is not measured
+  double ulps = 0.5;  ///< results that are rounded correctly are not measured
   double at = 0;
 
-  /// Of equal errors that of the lesser argument, whichever thread finds it first.
+  /// Of equal errors, keeps that of the smaller argument, whichever thread finds it first.
   void take(double error, double x) {
     if (error > ulps || (error == ulps && x < at)) ulps = error, at = x;
   }
 };
 
-/// Compares with `exact` (double for floats, long double for doubles) over the arguments that
-/// `fill` makes, a block per task.
+/// Compares with `exact` (double for floats, long double for doubles) at the arguments that `fill`
+/// writes, one block per task.
 template <class T, class Exact, class Function, class Fill>
 void expect_kept(const std::vector<Promise>& promises, index_t blocks, Function exact, Fill fill) {
   const auto sets = available_isas();
   const Executor& threads = default_executor();
   const UlpRuler<T, Exact> ulps;
-  // By worker, then by promise and set.
+  // By worker, then by function and instruction set.
   std::vector<std::vector<Worst>> worst(static_cast<std::size_t>(threads.concurrency()),
                                         std::vector<Worst>(promises.size() * sets.size()));
   threads.run(blocks, [&](index_t block, int worker) {
@@ -97,7 +96,7 @@ void expect_kept(const std::vector<Promise>& promises, index_t blocks, Function 
   }
 }
 
-/// Block b is the floats whose upper half is b.
+/// Block b consists of the floats whose upper half is b.
 template <class Function>
 void expect_kept_by_floats(const std::vector<Promise>& promises, Function exact) {
   const auto fill = [](index_t block, std::vector<float>& x) {
@@ -107,8 +106,8 @@ void expect_kept_by_floats(const std::vector<Promise>& promises, Function exact)
   expect_kept<float, double>(promises, index_t{1} << 16, exact, fill);
 }
 
-/// 2^24 doubles: every other one evenly from [least, most], the rest of any sign, exponent and
-/// mantissa.
+/// 2^24 doubles: every second one from an even grid of [least, most], the others with random sign,
+/// exponent and mantissa.
 template <class Function>
 void expect_kept_by_doubles(const std::vector<Promise>& promises, double least, double most,
                             Function exact) {

@@ -1,4 +1,4 @@
-// Array: a plain dense array of any rank, the only container that the references know.
+// Array: a plain dense array of any rank, the only container of the references.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace attn_test {
 
 using Index = std::int64_t;
 
-/// Last axis fastest. Reads and writes are checked (std::vector::at).
+/// The last axis is contiguous. Reads and writes are checked (std::vector::at).
 template <class T>
 struct Array {
   std::vector<Index> shape;
@@ -82,7 +82,7 @@ struct Array {
   }
 };
 
-/// Largest finite magnitude; 0 of nothing.
+/// The largest finite magnitude; 0 if there is none.
 template <class T>
 double max_abs(const Array<T>& x) {
   double most = 0;
@@ -110,7 +110,7 @@ auto to_array(const X& x) {
   return result;
 }
 
-/// True if every element is `value`: for outputs that nothing may have written.
+/// True if every element is `value`: for outputs that nothing may write.
 template <attn::TensorLike X>
 bool all_are(const X& x, attn::scalar_t<X> value) {
   const auto all = to_array(x);

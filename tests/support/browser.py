@@ -1,6 +1,5 @@
-# For tests of programs and of the pages that they write: a headless Chromium, driven by its
-# DevTools protocol over a pipe, which needs no library; a reader of PNG files; a count of what
-# holds.
+# Helpers for tests of programs and the pages that they write: a headless Chromium, controlled by its DevTools protocol
+# over a pipe without a library; a reader of PNG files; a counter of checks.
 import base64
 import json
 import os
@@ -20,7 +19,7 @@ class Browser:
 
     @staticmethod
     def program():
-        """Its path, or None where there is none."""
+        """The path of Chromium, or None."""
         return next(filter(None, map(shutil.which, PROGRAMS)), None)
 
     def __enter__(self):
@@ -30,10 +29,10 @@ class Browser:
                      "--no-first-run", "--disable-gpu", "--disable-dev-shm-usage", "--force-color-profile=srgb",
                      "--disable-background-networking", "--disable-component-update", "--hide-scrollbars"]
         if os.getuid() == 0:
-            arguments.append("--no-sandbox")  # which root may not have
+            arguments.append("--no-sandbox")  # Chromium's sandbox does not run as root
 
         def at_3_and_4():
-            # The fixed numbers that the browser reads from and writes to; first out of one another's way.
+            # Chromium uses fixed file descriptors; the pipes may occupy each other's, so they are moved away first.
             spare = os.dup(child_in), os.dup(child_out)
             os.dup2(spare[0], 3)
             os.dup2(spare[1], 4)
@@ -56,7 +55,7 @@ class Browser:
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def call(self, method, session=None, **params):
-        """The answer to one command."""
+        """Returns the answer to a command."""
         self._last += 1
         message = {"id": self._last, "method": method, "params": params}
         if session:
@@ -69,7 +68,7 @@ class Browser:
         return answer["result"]
 
     def listen(self):
-        """The next message. An event of a page has been told to it."""
+        """Returns the next message; passes events to their pages."""
         message = self._read()
         if message.get("sessionId") in self.pages and "method" in message:
             self.pages[message["sessionId"]].hear(message["method"], message["params"])
@@ -91,7 +90,7 @@ class Browser:
 
 
 class Page:
-    """Every console message, exception and request for anything but the page itself is kept in `complaints`."""
+    """`complaints` collects console messages, exceptions, and requests for anything except the page itself."""
 
     def __init__(self, browser, session, url, width, height, dark):
         self._browser, self._session, self._url = browser, session, url
@@ -127,7 +126,7 @@ class Page:
         self.settle()
 
     def settle(self):
-        """Waits until the page has answered what happened: events of a frame come before its callbacks."""
+        """Waits until the page has processed all events: events of a frame run before its callbacks."""
         self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def theme(self, dark):
@@ -142,7 +141,7 @@ class Page:
 
     def press(self, *keys):
         for key in keys:
-            code = {"windowsVirtualKeyCode": 9} if key == "Tab" else {}  # moves the focus by its number only
+            code = {"windowsVirtualKeyCode": 9} if key == "Tab" else {}  # moves the focus only with this code
             for kind in ("keyDown", "keyUp"):
                 self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, **code)
 
@@ -152,7 +151,7 @@ class Page:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
 
     def screenshot(self, path):
-        """The whole page, as a PNG file."""
+        """Saves the whole page as a PNG file."""
         data = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
         pathlib.Path(path).write_bytes(base64.b64decode(data))
         return Picture(path)
@@ -178,7 +177,7 @@ class Picture:
         self._data, self._rows = zlib.decompress(packed), []
 
     def _row(self, y):
-        """Decoded up to there: a row is told by its difference from the one above."""
+        """Decodes rows up to y: each row is stored as a difference from the one above."""
         step, stride = self._step, self.width * self._step
         while len(self._rows) <= y:
             begin = len(self._rows) * (stride + 1)
@@ -205,7 +204,7 @@ class Picture:
 
 
 class Checks:
-    """Counts what holds; `finish()` says how much and ends the program."""
+    """Counts passed and failed checks; `finish()` prints the numbers and ends the program."""
 
     def __init__(self, name):
         self._name, self._passed, self._failed = name, 0, 0
@@ -221,7 +220,7 @@ class Checks:
         self.holds(title, found == expected, f"expected {expected!r}, found {found!r}")
 
     def rejects(self, title, status, word, *command, **options):
-        """The program must end with that status and one line on standard error that has the word in it."""
+        """The program must end with this status and one line on standard error that contains the word."""
         run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
         good = run.returncode == status and not run.stdout and run.stderr.count("\n") == 1 and word in run.stderr
         self.holds(title, good, f"status {run.returncode}, output {run.stdout!r}, {run.stderr!r}")

@@ -1,4 +1,4 @@
-// error_of: the text of the exception a call throws, for tests that look at wording.
+// error_of: the text of the exception that a call throws.
 #pragma once
 
 #include <exception>
@@ -9,7 +9,7 @@
 
 namespace attn_test {
 
-/// what() of the Error that f throws; fails the test where f throws nothing or something else.
+/// what() of the Error that f throws; fails the test if f throws another exception or none.
 template <class Error, class F>
 std::string error_of(F&& f) {
   try {

@@ -1,4 +1,4 @@
-// expect_gradient: a gradient against central differences, along a direction or by element.
+// expect_gradient: compares a gradient with central differences, along a direction or by element.
 #pragma once
 
 #include <span>
@@ -11,8 +11,8 @@
 
 namespace attn_test {
 
-/// `loss()` reads what `x` refers to; `gradient` is d loss / d x. One random direction, and each
-/// element where there are fewer than 64. The step of 1e-5 leaves errors of 1e-10 times third
+/// `loss()` reads the memory of `x`; `gradient` is d loss / d x. Tests one random direction, and
+/// each element if there are fewer than 64. The step of 1e-5 leaves errors of 1e-10 times third
 /// derivatives and of 1e-11 times the loss.
 template <class Loss>
 void expect_gradient(const std::string& name, Random& random, std::span<double> x,

@@ -1,4 +1,4 @@
-// Guarded memory: buffers that end where nothing may be read, so that a read past the end is seen.
+// Guarded memory: buffers before an inaccessible page, so that reads past the end are noticed.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace attn_test {
 
-/// Elements that end at an inaccessible page (and, from `before_start`, begin right behind one): a
+/// Elements that end at an inaccessible page (or, with `before_start`, begin right after one): a
 /// read or write past the end ends the program, with or without a sanitizer.
 template <class T>
 class PageGuarded {
@@ -49,7 +49,7 @@ class PageGuarded {
   T* data_ = nullptr;
 };
 
-/// A heap block of exactly this size, which AddressSanitizer guards on both sides to the byte.
+/// A heap block of exactly this size: AddressSanitizer guards every byte on both sides.
 template <class T>
 class HeapGuarded {
  public:

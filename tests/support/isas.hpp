@@ -7,7 +7,7 @@
 
 namespace attn_test {
 
-/// Every set that this machine and this build have, those that add instructions to another too.
+/// Every instruction set of this machine and build, including those that extend another one.
 inline std::vector<attn::Isa> extended_isas() {
   std::vector<attn::Isa> sets;
   for (attn::Isa isa : attn::kAllIsas) {
@@ -16,7 +16,7 @@ inline std::vector<attn::Isa> extended_isas() {
   return sets;
 }
 
-/// Of these the ones whose kernels for floats are their own.
+/// Those of them with their own kernels for floats.
 inline std::vector<attn::Isa> available_isas() {
   std::vector<attn::Isa> sets = extended_isas();
   std::erase_if(sets, [](attn::Isa isa) { return attn::base(isa) != isa; });

@@ -1,4 +1,4 @@
-// Placed: a tensor with a test's strides in guarded memory, poison between its rows.
+// Placed: a tensor with given strides in guarded memory, with poison between its rows.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace attn_test {
 
-/// From the slowest axis to the fastest, and how many elements lie unused behind each run of the
+/// The axes from slowest to fastest, and the number of unused elements after each run of the
 /// fastest.
 template <int Rank>
 struct Layout {
@@ -51,8 +51,8 @@ struct Layout {
   }
 };
 
-/// The memory ends with the last element, before an inaccessible page. What no element covers holds
-/// `poison`, and so do the elements of an output before it is written.
+/// The memory ends with the last element, before an inaccessible page. Unused places hold `poison`,
+/// and so do the elements of an output before it is written.
 template <class T, int Rank>
 class Placed {
  public:
@@ -74,7 +74,7 @@ class Placed {
 
   void copy_in(const Array<T>& values) { attn::copy(values.template view<Rank>(), view()); }
 
-  /// True if every byte between the rows still is what it was.
+  /// True if the bytes between the rows are unchanged.
   bool gaps_untouched() const {
     Array<T> now({memory_.size()});
     std::copy_n(memory_.data(), memory_.size(), now.data.begin());
@@ -83,14 +83,14 @@ class Placed {
     const Array<T> before = poison({memory_.size()});
     return same_bytes(now.data.data(), before.data.data(), now.data.size());
   }
-  /// True if nothing was written at all.
+  /// True if nothing was written.
   bool untouched() const {
     const Array<T> before = poison({memory_.size()});
     return same_bytes(memory_.data(), before.data.data(), before.data.size());
   }
 
  private:
-  /// memcmp that may be given no memory where there are no elements.
+  /// memcmp that allows null pointers if there are no elements.
   static bool same_bytes(const T* a, const T* b, std::size_t n) {
     return n == 0 || std::memcmp(a, b, n * sizeof(T)) == 0;
   }
@@ -118,7 +118,7 @@ class Placed {
   PageGuarded<T> memory_;
 };
 
-/// True if both hold the same bits: NaN is equal to itself, 0 is not equal to -0.
+/// True if both hold the same bits: NaN equals itself, 0 does not equal -0.
 template <class T>
 bool same_bits(const Array<T>& a, const Array<T>& b) {
   return a.shape == b.shape && (a.data.empty() || std::memcmp(a.data.data(), b.data.data(),

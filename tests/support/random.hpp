@@ -1,4 +1,4 @@
-// Random: the same numbers on every machine for a seed, and the seed for a failing test.
+// Random: the same numbers for a seed on every machine, and the seed in messages of failed tests.
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,7 @@ inline std::uint64_t test_seed() {
   return text != nullptr && *text != '\0' ? std::strtoull(text, nullptr, 10) : 20170612;
 }
 
-/// How many draws a long test makes of these: a quarter by a sanitizer, which takes several times as
+/// The number of draws of a long test: a quarter with a sanitizer, which takes several times as
 /// long.
 constexpr std::uint64_t draws(std::uint64_t all) {
 #if defined(__clang__)
@@ -31,13 +31,13 @@ constexpr std::uint64_t draws(std::uint64_t all) {
   return all;
 }
 
-/// mt19937_64 is specified to the bit; the standard distributions are not, so these are our own.
+/// The standard specifies mt19937_64 to the bit, but not distributions, so these are our own.
 class Random {
  public:
-  /// `draw` numbers the cases of one test: each starts afresh, so that one can be run alone.
+  /// `draw` is the number of a test case: cases do not depend on each other, so one can run alone.
   explicit Random(std::uint64_t draw = 0) : draw_(draw), engine_(test_seed() * 1000003 + draw) {}
 
-  /// First what a fuzzer made up, 8 bytes a number; `fuzzed` must outlive this.
+  /// Takes numbers from a fuzzer first, 8 bytes each; `fuzzed` must outlive this.
   explicit Random(std::span<const std::uint8_t> fuzzed) : Random() { fuzzed_ = fuzzed; }
 
   /// For SCOPED_TRACE.
@@ -69,7 +69,7 @@ class Random {
     for (T& value : x.data) value = static_cast<T>(scale * normal());
     return x;
   }
-  /// Ones with the given probability, else zeros.
+  /// Zeros and ones; ones have the given probability.
   Array<double> bits(std::vector<Index> shape, double probability) {
     Array<double> x(std::move(shape));
     for (double& value : x.data) value = chance(probability) ? 1 : 0;

@@ -1,4 +1,4 @@
-// ThreadExecutor: a user's own executor on std::thread, as a program without OpenMP would write it.
+// ThreadExecutor: an executor on std::thread, as a user without OpenMP would write it.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace attn_test {
 
-/// Starts its threads anew for each call; tasks go to whichever thread is free.
+/// Starts threads for each call; a free thread takes the next task.
 class ThreadExecutor final : public attn::Executor {
  public:
   explicit ThreadExecutor(int threads) : threads_(threads) {}

@@ -1,4 +1,4 @@
-// Tolerances that are derived, not tuned, and the comparison that names the worst element.
+// Derived tolerances, and a comparison that names the worst element.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace attn_test {
 
-/// |a - b|; 0 for equal infinities and for two NaNs, infinity where only one is finite.
+/// |a - b|; 0 for equal infinities and for two NaNs, infinity if only one is finite.
 template <class A, class B>
 double distance(A a, B b) {
   const auto x = static_cast<long double>(a), y = static_cast<long double>(b);
@@ -25,7 +25,7 @@ double distance(A a, B b) {
   return std::isnan(d) ? std::numeric_limits<double>::infinity() : static_cast<double>(d);
 }
 
-/// Largest distance, and where it is.
+/// The largest difference, and its place.
 struct Worst {
   double distance = 0;
   std::size_t at = 0;
@@ -49,7 +49,8 @@ inline std::string index_text(const std::vector<Index>& shape, std::size_t at) {
   return shape_text(index);
 }
 
-/// Empty where every element of `got` lies within `bound` of `want`; else the worst one, in words.
+/// Empty if every element of `got` lies within `bound` of `want`; otherwise describes the worst
+/// one.
 template <class A, class B>
 std::string difference(const Array<A>& got, const Array<B>& want, double bound, attn::Isa isa,
                        std::string_view what = "") {
@@ -68,18 +69,18 @@ std::string difference(const Array<A>& got, const Array<B>& want, double bound, 
   return text.str();
 }
 
-/// Unit roundoff times two: the distance from 1 to the next T.
+/// Twice the unit roundoff: the distance from 1 to the next T.
 template <class T>
 constexpr double epsilon = static_cast<double>(std::numeric_limits<T>::epsilon());
 
-/// Whether so few results say little about the largest rounding error.
+/// Whether there are too few results to show the largest rounding error.
 inline bool is_few(Index results) { return results < 512; }
 
-/// "At most twice the error of the naive formula", and one step of epsilon of the result:
-/// naive(order) computes in T, `exact` is from something wider. Four times in double, where the
-/// library's e^x is less close beside the standard library's. Few results are a small sample of
-/// rounding errors, whose largest is often half of what more would show, or none at all: twice as
-/// much is allowed there.
+/// The tolerance "at most twice the error of the naive formula", plus one epsilon of the result:
+/// naive(order) computes in T, `exact` comes from a wider type. Four times the error in double,
+/// where the library's e^x is less accurate than the standard library's. A few results are a small
+/// sample of rounding errors, whose maximum is often half of that of a larger sample, or 0: for
+/// them the factor is doubled.
 template <class Naive, class Exact>
 double twice_naive(Naive naive, const Array<Exact>& exact) {
   using T = typename decltype(naive(Order::forward).data)::value_type;
@@ -89,15 +90,15 @@ double twice_naive(Naive naive, const Array<Exact>& exact) {
   return is_few(exact.size()) ? 2 * bound : bound;
 }
 
-/// Twice the error of `reference(T{}, order)` beside `exact`: the tolerance of a module that
+/// Twice the error of `reference(T{}, order)` against `exact`: the tolerance of a module that
 /// computes in T.
 template <class T, class Reference, class W>
 double module_bound(Reference reference, const Array<W>& exact) {
   return twice_naive([&](Order order) { return reference(T{}, order); }, exact);
 }
 
-/// 16 epsilon of the largest element: between results whose sums the library takes in another
-/// order.
+/// 16 epsilon of the largest element: the tolerance between results whose sums have different
+/// orders.
 template <class T>
 double near(const Array<T>& x) {
   return 16 * epsilon<T> * max_abs(x);
@@ -107,17 +108,17 @@ double near(const X& x) {
   return near(to_array(x));
 }
 
-/// difference() of tensors that the library made in two ways.
+/// difference() of two tensors of the library.
 template <class X>
 std::string unlike(const X& a, const X& b) {
   return difference(to_array(a), to_array(b), near(b), attn::active_isa());
 }
 
-/// What a result of T is checked against: float against double, double against x86's 80 bits.
+/// The wider type for checking a result of T: double for float, x86's 80 bits for double.
 template <class T>
 using Wider = std::conditional_t<std::is_same_v<T, float>, double, long double>;
 
-/// twice_naive() of a (m, k) times b (k, n).
+/// twice_naive() of a product a (m, k) times b (k, n).
 template <class T>
 double gemm_bound(const Array<T>& a, const Array<T>& b) {
   using W = Wider<T>;
@@ -125,11 +126,11 @@ double gemm_bound(const Array<T>& a, const Array<T>& b) {
                      reference_matmul(a.template as<W>(), b.template as<W>()));
 }
 
-/// Checks all outputs of one attention call (those that are given) against the reference in
-/// Wider<T>, with twice the error of the naive formula in T. Where a result misses that bound, the
-/// naive formula's error is the largest of 16 more calls, whose queries are up to an eighth longer:
-/// a score whose terms cancel may be exact in every order by chance, and masks may leave few
-/// results that are sums of several terms, which one call cannot tell.
+/// Checks all given outputs of one attention call against the reference in Wider<T>, within twice
+/// the error of the naive formula in T. If a result exceeds that bound, the naive formula's error
+/// is the maximum over 16 more calls, whose queries are up to an eighth longer: a score whose terms
+/// cancel may be exact in every order by chance, and with some masks few results are sums of
+/// several terms.
 template <class T>
 class AttentionReference {
  public:
@@ -137,7 +138,7 @@ class AttentionReference {
                      const ReferenceOptions& options)
       : q_(q), k_(k), v_(v), options_(options), call_(call_of(q)) {}
 
-  /// "" or what differs.
+  /// Empty, or a description of the difference.
   std::string difference_of(const ReferenceResult<T>& got, attn::Isa isa) {
     std::string text;
     const auto check = [&](Array<T> G::*got_part, Array<W> E::*part, std::string_view what) {

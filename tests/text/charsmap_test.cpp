@@ -1,5 +1,5 @@
-// Charsmap: texts and ids of the package tokenizers from files with SentencePiece's compiled table
-// of characters, and tables that are none.
+// Charsmap: texts and ids of the package tokenizers for files with SentencePiece's compiled table
+// of characters; invalid tables.
 #include "attn/text/charsmap.hpp"
 
 #include <cstdlib>
@@ -34,13 +34,13 @@ json table_json(const std::filesystem::path& path) {
   return json::parse(file);
 }
 
-/// The bytes of the cases' table.
+/// The table of the cases, as bytes.
 std::string table() {
   const json normalizer = table_json(kTables / "xlm_roberta" / "tokenizer.json").at("normalizer");
   return detail::bytes_of_base64(normalizer.at("precompiled_charsmap").get<std::string>()).value();
 }
 
-/// A table of one block, in which 'a' becomes "bc".
+/// A table of one block that maps 'a' to "bc".
 std::string small_table() {
   std::vector<std::uint32_t> units(256);
   units[0] = 1 << 10;                                   // to 1
@@ -86,9 +86,9 @@ TEST(Charsmap, HasTheTextsAndIdsOfTokenizers) {
 TEST(Charsmap, ReplacesAClusterByWhatItsShortestKeyBecomes) {
   const Charsmap charsmap(small_table());
   EXPECT_EQ(charsmap("xay"), "xbcy");
-  EXPECT_EQ(charsmap("a\u0301x"), "bcx");        // 3 bytes: the accent is gone
+  EXPECT_EQ(charsmap("a\u0301x"), "bcx");        // 3 bytes: the table drops the accent
   EXPECT_EQ(charsmap("a\u0301\u0302x"), "bcx");  // 5
-  EXPECT_EQ(charsmap("a\u0301\u0302\u0303"), "bc\u0301\u0302\u0303");  // 7: each character
+  EXPECT_EQ(charsmap("a\u0301\u0302\u0303"), "bc\u0301\u0302\u0303");  // 7: mapped one by one
   EXPECT_EQ(charsmap(""), "");
   EXPECT_EQ(charsmap(std::string("\0a\0", 3)), std::string("\0bc\0", 4));
 }
@@ -105,7 +105,7 @@ TEST(Charsmap, BytesThatAreNoTextStayThemselvesAndEndClusters) {
                      "a"),
             "\xED\xA0\x80"
             "bc");
-  // Any bytes, through a tokenizer too.
+  // Any bytes, also through a tokenizer.
   const Tokenizer tokenizer = pretrained_text(kTables / "t5").tokenizer;
   for (std::uint64_t draw = 0; draw < 200; ++draw) {
     attn_test::Random random(draw);

@@ -1,4 +1,4 @@
-// ChatTemplate: known texts are recognised in any spelling, others are not, and messages never
+// ChatTemplate: known templates are recognised in any spelling, others refused; messages never
 // become control tokens.
 #include "attn/text/chat_template.hpp"
 
@@ -63,8 +63,7 @@ TEST(ChatTemplate, ChatMl) {
   EXPECT_EQ(rendered(kMessages + kChatMlBody, {{"user", "Hi"}}), expected);
   EXPECT_EQ(rendered("{{bos_token}}" + kMessages + kChatMlBody, {{"user", "Hi"}}),
             "<|begin_of_text|>" + expected);
-  // Other spellings of the same: quotes, white space, dashes, \n written out, blocks on lines of
-  // their own.
+  // Other spellings: quotes, white space, dashes, \n as an escape, blocks on separate lines.
   EXPECT_EQ(rendered("{%- for message in messages -%}\n    {{- \"<|im_start|>\" + "
                      "message[\"role\"] + \"\\n\" + message[\"content\"] + "
                      "\"<|im_end|>\" + \"\\n\" -}}\n  {%- endfor -%}\n{%- if add_generation_prompt "
@@ -85,7 +84,7 @@ TEST(ChatTemplate, Llama3) {
       "brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
       "Hi there<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n";
   EXPECT_EQ(rendered(kLlama3, {{"system", "Be brief."}, {"user", " \n Hi there\t"}}), expected);
-  // Jinja's trim is Python's.
+  // Jinja's trim is Python's strip().
   EXPECT_EQ(rendered(kLlama3, {{"system", "\u3000Be brief.\u00a0\x1f"},
                                {"user", "\u2003\u0085Hi there\u2028\u3000"}}),
             expected);
@@ -100,7 +99,7 @@ TEST(ChatTemplate, OthersAreNotGuessed) {
         std::string("{% for message in messages"), std::string("{%"), std::string("{{ 'a")}) {
     EXPECT_FALSE(ChatTemplate::recognise(other)) << other;
   }
-  // A tab, a space and nothing to Jinja.
+  // In Jinja, these escapes are a tab, a space and nothing.
   for (const std::string_view escape : {"\\t", "\\u0020", "\\\n"}) {
     std::string escaped = kSmolLm2;
     escaped.replace(escaped.find("You are") + 3, 1, escape);
@@ -140,7 +139,7 @@ TEST(ChatTemplate, WhatFollowsAnAnswerIsTheRestOfTheWhole) {
   EXPECT_FALSE(own.render_after(messages, 1));
 }
 
-/// Whether a piece is a control token of one of the models, or part of what templates write.
+/// Marks the pieces that are control tokens of a model or parts of templates.
 std::string marked(const std::vector<TextPiece>& pieces) {
   std::string text;
   for (const TextPiece& piece : pieces)
@@ -181,7 +180,7 @@ TEST(ChatTemplate, WritesWhatJinjaMakesOfTheTemplates) {
         EXPECT_EQ(marked(pieces).find(message.content + " "), std::string::npos);
       for (std::size_t n = 0; n < messages.size(); ++n) {
         if (messages[n].role != "assistant") continue;
-        // A space follows answers, whose tokens a session has without it.
+        // Templates write a space after answers, whose tokens in a session lack it.
         if (name.starts_with("llama2")) {
           EXPECT_FALSE(found->render_after(messages, n));
         }
@@ -197,7 +196,7 @@ TEST(ChatTemplate, WritesWhatJinjaMakesOfTheTemplates) {
   EXPECT_EQ(unknown, 2);
 }
 
-/// In the place of Qwen 2.5's own system message.
+/// An expression in place of Qwen 2.5's own system message.
 TEST(ChatTemplate, AnExpressionIsNoSystemMessageOfTheTemplate) {
   std::ifstream file(ATTN_TEST_DATA_DIR "/chat_templates/cases.json");
   int tried = 0;

@@ -1,5 +1,5 @@
 // SentencePiece: ids and texts of the packages sentencepiece and tokenizers, from GGUF files and
-// from tokenizer.json; any bytes there and back, and what is wrong with vocabularies.
+// tokenizer.json; any bytes round trip; errors of vocabularies.
 #include "attn/text/sentencepiece.hpp"
 
 #include <cstdlib>
@@ -37,7 +37,7 @@ json read(const std::filesystem::path& path) {
   return json::parse(file);
 }
 
-/// Of a file NAME.gguf or a folder, with what it says of texts' beginnings.
+/// Tokenizer of a file NAME.gguf or a folder, with the ids that begin a text.
 std::pair<Tokenizer, Ids> tokenizer_of(const std::string& name) {
   if (name.ends_with(".gguf")) return {gguf_tokenizer(GgufFile(kData / name)), {}};
   PretrainedText text = pretrained_text(kData / name);
@@ -67,7 +67,7 @@ TEST(SentencePiece, HasTheIdsAndTextsOfThePackages) {
 }
 
 TEST(SentencePiece, AnyBytesAreHadBackAndStreamedInWholeCharacters) {
-  // tokenizers' Unigram takes <0x0A> for the byte.
+  // tokenizers' Unigram reads <0x0A> as a byte.
   for (const std::string name : {"llama.gguf", "gemma.gguf", "llama_first", "unigram_bytes"}) {
     const Tokenizer tokenizer = tokenizer_of(name).first;
     for (std::uint64_t draw = 0; draw < 200; ++draw) {
@@ -85,10 +85,10 @@ TEST(SentencePiece, AnyBytesAreHadBackAndStreamedInWholeCharacters) {
       text = detail::replaced(text, detail::kSpaceLetter, "?");
       if (name == "unigram_bytes") text = detail::replaced(text, "<0x0A>", "0A");
       const Ids ids = tokenizer.encode(text);
-      // The space that may be written before it comes and goes.
+      // Encoding may add a leading space, which decoding removes.
       const bool may_lose = name == "llama_first" && text.starts_with(' ');
       ASSERT_EQ(tokenizer.decode(ids), may_lose ? text.substr(1) : text);
-      // A stream is part of a text: no space at its beginning is left out.
+      // A stream decodes part of a text: it keeps a leading space.
       TextStream stream(tokenizer);
       std::string streamed, bytes;
       for (const index_t id : ids) {

@@ -1,5 +1,5 @@
-// StopFilter: whatever the pieces, what comes out is the text up to the first complete stop text,
-// and never a part of one.
+// StopFilter: for any pieces, the output is the text before the first complete stop text, without
+// any part of it.
 #include "attn/text/stop_filter.hpp"
 
 #include <string>

@@ -1,5 +1,5 @@
-// Tokenizer: ids of Hugging Face's `tokenizers`, any bytes there and back, special tokens only
-// where they are asked for.
+// Tokenizer: ids of Hugging Face's `tokenizers`, any bytes round trip, special tokens only on
+// request.
 #include "attn/text/tokenizer.hpp"
 
 #include <cstdint>
@@ -87,15 +87,15 @@ TEST(Bpe, SpecialTokensAreTheLongestAndOnlyWhereAskedFor) {
   EXPECT_EQ(tokenizer.encode("<s>x<s>y", true), (Ids{kSx, kS, 'y'}));
   EXPECT_EQ(tokenizer.encode("<s>"), (Ids{'<', 's', '>'}));
   EXPECT_EQ(tokenizer.encode("a<tool>"), (Ids{'a', kTool}));
-  // What stands on both sides of a border between pieces is one text, but no control token comes of
-  // it.
+  // Text on both sides of a border between pieces is joined, but never forms a control token.
   const TextPiece pieces[] = {{"<s>", true}, {"he"}, {"l"}, {"l"}, {"<"}, {"s>", true}, {"<s>"}};
   EXPECT_EQ(tokenizer.encode(pieces), (Ids{kS, kHell, '<', 's', '>', '<', 's', '>'}));
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(pieces)), "<s>hell<s><s>");
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(pieces), false), "hell<s><s>");
 }
 
-/// Regular expressions of \w take letters in circles and squares, which are no letters elsewhere.
+/// \w of regular expressions includes letters in circles and squares, which are not letters
+/// elsewhere.
 TEST(Bpe, WholeWordsEndBeforeAnyLetter) {
   for (const std::int32_t code : {0x41, 0x5F, 0x301, 0x661, 0x2167, 0x200D, 0x24B6, 0x24E9, 0x1F130,
                                   0x1F149, 0x1F150, 0x1F169, 0x1F170, 0x1F189}) {

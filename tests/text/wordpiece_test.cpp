@@ -1,4 +1,4 @@
-// The WordPiece tokenizer gives the ids of Hugging Face's `tokenizers`, and survives any bytes.
+// WordPieceTokenizer: ids of Hugging Face's `tokenizers`, and any bytes.
 #include "attn/text/wordpiece.hpp"
 
 #include <cstddef>
@@ -21,14 +21,14 @@ namespace {
 using attn::WordPieceTokenizer;
 using Ids = std::vector<std::int32_t>;
 
-// Skips every test where the vocabulary has not been downloaded.
+// Skips every test if the vocabulary has not been downloaded.
 class WordPiece : public testing::Test {
  protected:
   void SetUp() override {
     if (!examples::model_is_present()) GTEST_SKIP() << examples::missing_model_message();
   }
 
-  // Read once; const member functions are all that the tests use.
+  // Read once: the tests only use const member functions.
   static const WordPieceTokenizer& tokenizer() {
     static const WordPieceTokenizer shared = [] {
       const attn::MappedFile file(examples::model_dir() / "vocab.txt");
@@ -39,7 +39,7 @@ class WordPiece : public testing::Test {
   }
 };
 
-// The lines and ids are made by tests/data/minilm/make_token_ids.py.
+// tests/data/minilm/make_token_ids.py made the lines and ids.
 TEST_F(WordPiece, FiveHundredLinesHaveTheIdsOfTokenizers) {
   std::ifstream file(ATTN_TEST_DATA_DIR "/minilm/token_ids.json");
   ASSERT_TRUE(file) << "cannot read " ATTN_TEST_DATA_DIR "/minilm/token_ids.json";
@@ -69,13 +69,13 @@ TEST_F(WordPiece, CutsAtMaxTokensSpecialOnesIncluded) {
   EXPECT_THROW(tokenizer().encode(text, 0), attn::ValueError);
 }
 
-// What Python makes of such bytes with errors="replace", for U+FFFD is removed like a control
-// character: as if they were not there.
+// Python decodes such bytes with errors="replace" to U+FFFD, which is removed like a control
+// character: the bytes have no effect.
 TEST_F(WordPiece, SkipsBytesThatAreNotUtf8) {
   const Ids hello_world = tokenizer().encode("hello world");
   const std::vector<std::string> bad = {
       "\x80",             // a continuation with nothing to continue
-      "\xff",             // in no encoding of anything
+      "\xff",             // never valid
       "\xc3",             // cut short
       "\xe4\xb8",         // cut short
       "\xf0\x9f\x98",     // cut short
@@ -94,7 +94,8 @@ TEST_F(WordPiece, SkipsBytesThatAreNotUtf8) {
 
 TEST_F(WordPiece, RandomBytesGiveAWellFormedResult) {
   std::mt19937 random(17);
-  // Half of the bytes come from here, else hardly any sequence longer than two bytes is valid.
+  // Half of the bytes come from this list: otherwise hardly any sequence of more than two bytes is
+  // valid.
   const std::string likely =
       "[CLS][MASK] a\t\xc3\xa9\xe4\xb8\xad\xcc\x81\xf0\x9f\x98\x80\xed\x95\x9c";
   for (int round = 0; round < 3000; ++round) {
@@ -132,7 +133,7 @@ TEST(WordPieceVocabulary, MayHaveOtherSpecialTokens) {
       {.pad = "<pad>", .unknown = "[UNK]", .cls = "<s>", .sep = "</s>", .mask = "<mask>"});
   EXPECT_EQ(tokenizer.encode("a</s>[a <pad>[UNK]<mask>"),
             (std::vector<std::int32_t>{0, 5, 2, 6, 5, 1, 3, 4, 2}));
-  // Of tokens at one place the longest.
+  // The longest of several tokens at a place.
   const WordPieceTokenizer longest(
       "<s>\n<pad>\n</s>\n<mask>\n<mask>a", "memory",
       {.pad = "<pad>", .unknown = "<mask>a", .cls = "<s>", .sep = "</s>", .mask = "<mask>"});

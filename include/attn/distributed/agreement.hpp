@@ -1,4 +1,4 @@
-// agree(): compares the arguments of a call between ranks, so that all of them throw or none.
+// agree(): compares the arguments of a call on all ranks: either every rank throws or none.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,19 +17,19 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// What every rank must pass alike, by name, in a fixed order.
+/// Named arguments that must be equal on every rank, in a fixed order.
 class AgreedFields {
  public:
   static constexpr std::size_t kMax = 64;
 
-  /// A number, which an error prints.
+  /// Adds a number, which errors print.
   void add(std::string_view name, index_t value) {
     fields_.push_back({name, static_cast<std::uint64_t>(value), true});
   }
   void add(std::string_view name, double value) {
     fields_.push_back({name, std::bit_cast<std::uint64_t>(value), false});
   }
-  /// The shape and the elements of a view, by their hash.
+  /// Adds the shape of a view and a hash of its elements.
   template <class T, int Rank>
   void add(std::string_view name, const TensorView<T, Rank>& x) {
     std::uint64_t hash = x.data() != nullptr ? 0xcbf29ce484222325u : 0;
@@ -64,9 +64,10 @@ class AgreedFields {
   std::vector<Field> fields_;
 };
 
-/// The first exchange of a call on all ranks: returns if the fields of all ranks are the same and
-/// check() throws on none. Else every rank throws: one whose check() threw that exception, the
-/// others a ValueError that names rank and field, or has the text of the exception.
+/// The first exchange of a call, on all ranks. Returns if the fields of all ranks are equal and
+/// check() throws on none. Otherwise every rank throws: a rank whose check() threw rethrows that
+/// exception; the others throw a ValueError that names the rank and the field, or has the text of
+/// the exception.
 template <class Check>
 void agree(Communicator& communicator, std::string_view function, const AgreedFields& fields,
            Check check) {

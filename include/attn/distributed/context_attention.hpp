@@ -18,8 +18,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Runs tasks on another executor, and polls requests between those of the calling thread: MPI
-/// transfers only while it is called.
+/// Runs tasks on another executor, and polls requests between the tasks of the calling thread: MPI
+/// transfers data only while it is called.
 class PollingExecutor final : public Executor {
  public:
   using Requests = std::vector<std::unique_ptr<Request>>;
@@ -44,14 +44,14 @@ class PollingExecutor final : public Executor {
   std::vector<const Requests*> requests_;
 };
 
-/// x (batch, heads, tokens, dim), of which this rank holds some, as a view of all tokens: token i
-/// lies where it would if token `first` were token `at` of x. Only the tokens of x are there.
+/// Views x (batch, heads, tokens, dim), tokens of this rank, by their numbers in the whole
+/// sequence: token `first` of the result is token `at` of x. Only the tokens of x may be read.
 template <class T, int Rank>
 TensorView<T, Rank> view_as_whole(const TensorView<T, Rank>& x, index_t seq, index_t first,
                                   index_t at) {
   Shape<Rank> shape = x.shape();
   shape[2] = seq;
-  // Integers, because the address of token 0 need not lie in memory of this rank.
+  // Integers, because token 0 may have no valid address on this rank.
   const auto address = reinterpret_cast<std::uintptr_t>(x.data()) +
                        static_cast<std::uintptr_t>((at - first) * x.stride(2)) * sizeof(T);
   return {reinterpret_cast<T*>(address), shape, x.strides()};
@@ -86,8 +86,8 @@ void refuse_on_ranks(std::string_view function, const AttentionOptions<T>& optio
   refuse("MaskedRow::mean", options.masked_row == MaskedRow::mean);
 }
 
-/// What all ranks must pass alike: the shapes but for the tokens, and every option. Of dense masks
-/// only kinds and shapes are compared.
+/// Everything that must be equal on all ranks: the shapes without the number of tokens, and every
+/// option. Of dense masks only kinds and shapes are compared.
 template <class T, class... Functors>
 AgreedFields context_fields(const ContextLayout& layout, const StoredView<const void>& q,
                             const StoredView<const void>& k, const StoredView<const void>& v,
@@ -143,7 +143,7 @@ AgreedFields context_fields(const ContextLayout& layout, const StoredView<const 
 template <class T>
 struct ContextRows {
   IndexRange queries;
-  std::optional<std::size_t> first_chunk = {}, last_chunk = {};  ///< of those that they see
+  std::optional<std::size_t> first_chunk = {}, last_chunk = {};  ///< with keys that they see
   AttentionOptions<T> options;  ///< with lse as a view of the whole call
   std::optional<AttentionProblem<T>> problem;
   std::vector<RowState<T>> states;
@@ -152,8 +152,8 @@ struct ContextRows {
   std::vector<std::uint8_t> non_finite;
 };
 
-/// A call of context_parallel_attention(). Keys come in chunks, each a whole number of blocks, in
-/// the order of keys; every rank stores two: one to compute with, one on its way.
+/// A call of context_parallel_attention(). Keys arrive in chunks of whole blocks, in the order of
+/// keys. Every rank stores two chunks: the one it computes with, and the next one.
 template <class In, class KeyElement, class T>
 class ContextAttention {
  public:
@@ -164,7 +164,7 @@ class ContextAttention {
                    const AttentionOptions<T>& options)
       : communicator_(communicator), layout_(layout), k_(k), v_(v), options_(options) {}
 
-  /// Adds the queries of one range, whose first is token `at` of this rank's.
+  /// Adds the queries of one range; the first is token `at` of this rank.
   template <class... Functors>
   void add_rows(const IndexRange& queries, index_t at, const TensorView4<const In>& q,
                 const TensorView4<In>& out, const Functors&... functors) {
@@ -209,11 +209,11 @@ class ContextAttention {
     std::vector<bool> needed_by;
   };
 
-  /// Tokens of this chunk, those of one range of their owner.
+  /// The tokens of a chunk that lie in one range of the rank that holds them, the owner.
   struct Piece {
     int owner;
     IndexRange tokens;
-    index_t at;  ///< of the first among the owner's tokens
+    index_t at;  ///< of the first one among the owner's tokens
   };
 
   index_t k_size() const { return problem().num_kv_heads() * problem().head_dim(); }
@@ -341,7 +341,7 @@ class ContextAttention {
   /// One pass over all chunks, whose results are outputs and lse, or states.
   void pass(Stage stage, bool recomputes) {
     for (const auto& rows : rows_) {
-      // Rows that see no key have outputs, too.
+      // Fully masked rows have outputs, too.
       if (!rows->first_chunk) run_part(*rows, {0, 0}, stage, true, true, recomputes);
     }
     post(0);
@@ -395,7 +395,8 @@ class ContextAttention {
     backend<family::AttentionParts, KeyElement, T>(execution).run(part, execution);
   }
 
-  /// Whether any rank has outputs that a NaN in a hidden value may have reached.
+  /// Whether any rank has an output that is not finite: a NaN in a masked value may have reached
+  /// it.
   bool any_non_finite() {
     const auto is_set = [](std::uint8_t x) { return x != 0; };
     std::byte mine{0};
@@ -416,10 +417,10 @@ class ContextAttention {
   std::vector<Chunk> chunks_;
   std::array<Buffer<KeyElement>, 2> buffers_;
   std::array<Requests, 2> sends_;
-  Requests receives_;  ///< of the chunk after the one that is computed
+  Requests receives_;  ///< of the next chunk
 };
 
-/// Returns the tokens of all ranks of x (batch, heads, tokens, dim), of which each rank holds some.
+/// Gathers x (batch, heads, tokens, dim), of which each rank holds some tokens, from all ranks.
 template <class E>
 Tensor4<E> gather_tokens(Communicator& communicator, const ContextLayout& layout,
                          const TensorView4<const E>& x) {
@@ -460,8 +461,8 @@ Tensor4<E> gather_tokens(Communicator& communicator, const ContextLayout& layout
   return whole;
 }
 
-/// Attention on the decode path, whose sums depend on all rows of a key/value head: every rank
-/// computes all of the few rows, and keeps its own.
+/// Attention on the decode path, whose sums depend on all rows of a key/value head: there are few
+/// rows, so every rank computes all of them and keeps its own.
 template <class In, class KeyElement, class T, class... Functors>
 void gathered_attention(Communicator& communicator, const ContextLayout& layout,
                         const TensorView4<const In>& q, const TensorView4<const KeyElement>& k,
@@ -490,27 +491,28 @@ void gathered_attention(Communicator& communicator, const ContextLayout& layout,
 
 }  // namespace detail
 
-/// out = attention of a sequence whose tokens lie on the ranks of `communicator`, with the bits of
-/// scaled_dot_product_attention() in one process, for any number of ranks and any layout. All ranks
-/// call it.
+/// out = attention over a sequence whose tokens are spread over the ranks of `communicator`.
+/// Bit-identical to scaled_dot_product_attention() in one process, for any number of ranks and any
+/// layout. All ranks must call it.
 ///
 /// Shapes: q (batch, num_heads, tokens, head_dim), k (batch, num_kv_heads, tokens, head_dim), v
-/// (batch, num_kv_heads, tokens, head_dim_v) and out hold the tokens that `layout` gives to this
-/// rank, options.lse too. Everything else is that of the whole sequence and the same on every rank:
-/// masks, lengths, documents and biases have the extents of all tokens, and functors, ALiBi and
-/// dropout take positions in the sequence. A rank reads only the rows of dense masks that belong to
-/// its tokens.
+/// (batch, num_kv_heads, tokens, head_dim_v), out and options.lse hold the tokens that `layout`
+/// gives to this rank. All other arguments describe the whole sequence and are equal on every rank:
+/// masks, lengths, documents and biases have the extents of all tokens; functors, ALiBi and dropout
+/// take positions in the sequence. A rank reads only the rows of dense masks that belong to its
+/// tokens.
 ///
-/// Keys and values arrive in chunks in the order of keys, while the chunk before is computed. A
-/// rank receives the chunks that causality, windows, lengths and documents show to one of its
-/// tokens; it stores two of at most 2048 tokens or its longest range of them, and a row of sums for
-/// each query. With few queries in all (the decode path) every rank computes all of them.
+/// Keys and values arrive in chunks, in the order of keys; a rank receives the next chunk while it
+/// computes the current one. It receives only chunks with keys that causality, windows, lengths and
+/// documents keep for one of its tokens. It stores two chunks (each as long as the longest range of
+/// a rank, at most 2048 tokens) and the running sums of each query. With few queries in all (the
+/// decode path) every rank computes all of them.
 ///
-/// Throws ValueError on every rank if shapes or options differ between ranks, or another rank's are
-/// wrong; weights, scores, their sums, qv, packed sequences, pages, gather, first_key and
-/// MaskedRow::mean are refused. An exception later on, of a functor say, calls
-/// communicator.fail(). Source: Liu et al., "Ring Attention with Blockwise Transformers" (2023);
-/// chunks travel in the order of keys instead of in a ring, since the order determines the bits.
+/// Throws ValueError on every rank if shapes or options differ between ranks or are invalid on one
+/// of them. Refuses weights, scores, their sums, qv, packed sequences, pages, gather, first_key and
+/// MaskedRow::mean. A later exception, for example from a functor, calls communicator.fail().
+/// Source: Liu et al., "Ring Attention with Blockwise Transformers" (2023); chunks travel in the
+/// order of keys instead of in a ring, since the order determines the bits.
 template <TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, class... Functors>
 void context_parallel_attention(Communicator& communicator, const ContextLayout& layout, const Q& q,
                                 const K& k, const V& v, Out&& out,

@@ -39,8 +39,8 @@ void context_backward(Communicator& communicator, const ContextLayout& layout,
   constexpr std::string_view kFunction = "context_parallel_attention_backward";
   const index_t kv_heads = k.extent(1),
                 per_kv_head = q.extent(1) / (std::max)(kv_heads, index_t{1});
-  // Zeros where it is not given: subtracting them changes no bit, and a rank without tokens cannot
-  // tell whether it is.
+  // A d_lse that is not given becomes zeros: subtracting them changes no bit, and a rank without
+  // tokens cannot tell whether it is given.
   const Tensor3<T> zeros(call.d_lse ? Shape<3>{0, 0, 0} : lse.shape());
   const TensorView3<const T> d_lse = call.d_lse ? call.d_lse : zeros.view();
   HeadExchange exchange(communicator, layout, q.extent(0) * kv_heads);
@@ -104,16 +104,16 @@ void context_backward(Communicator& communicator, const ContextLayout& layout,
 
 }  // namespace detail
 
-/// d_q, d_k and d_v of context_parallel_attention(), with the bits that
-/// scaled_dot_product_attention_backward() has in one process, for any number of ranks and any
-/// layout. All ranks call it.
+/// Computes the gradients d_q, d_k and d_v of context_parallel_attention(). Bit-identical to
+/// scaled_dot_product_attention_backward() in one process, for any number of ranks and any layout.
+/// All ranks must call it.
 ///
-/// Shapes: all tensors and lse hold the tokens that `layout` gives to this rank; call.d_lse too.
-/// Options and functors are those of the whole sequence, as in the forward call.
+/// Shapes: all tensors, lse and call.d_lse hold the tokens that `layout` gives to this rank. Pass
+/// the options and functors of the forward call.
 ///
 /// Exchanges tokens for heads: each rank receives all tokens of its share of the batch *
-/// num_kv_heads key/value heads, computes their gradients, and sends them back. So it reads all
-/// rows of dense masks, and ranks beyond batch * num_kv_heads have nothing to compute. Throws what
+/// num_kv_heads key/value heads, computes their gradients, and sends them back. Every rank reads
+/// all rows of dense masks; ranks beyond batch * num_kv_heads have nothing to compute. Throws what
 /// the forward call throws, and ValueError for gradients of biases, slopes, sinks and score
 /// parameters, which are sums over ranks.
 template <TensorLike D, TensorLike Q, TensorLike K, TensorLike V, TensorLike Out, TensorLike DQ,

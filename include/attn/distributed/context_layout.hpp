@@ -9,13 +9,13 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// The tokens of a sequence by rank. A rank stores its tokens one behind the other, in their order.
+/// Assigns the tokens of a sequence to ranks. A rank stores its tokens contiguously, in order.
 class ContextLayout {
  public:
   enum class Kind {
-    contiguous,  ///< rank r has the r-th part of `ranks`
-    /// Rank r has parts r and 2 ranks - 1 - r of 2 ranks: an early and a late one, so that all
-    /// ranks have the same work under a causal mask.
+    contiguous,  ///< rank r has part r of `ranks` parts
+    /// Rank r has parts r and 2 ranks - 1 - r of 2 ranks parts: an early and a late one, so that
+    /// all ranks have the same work under a causal mask.
     zigzag,
   };
 
@@ -36,7 +36,7 @@ class ContextLayout {
   int ranks() const { return ranks_; }
   Kind kind() const { return kind_; }
 
-  /// The tokens of a rank: two ranges in order, of which each may be empty.
+  /// The tokens of a rank: two ranges in order, either of which may be empty.
   std::array<IndexRange, 2> ranges(int rank) const {
     if (kind_ == Kind::contiguous) {
       const IndexRange range = part(rank, ranks_);
@@ -63,8 +63,8 @@ class ContextLayout {
   Kind kind_;
 };
 
-/// Returns a copy of the tokens of `rank` of x (batch, heads, seq, dim). Throws ShapeError for
-/// another seq than that of the layout.
+/// Returns a copy of the tokens of `rank` of x (batch, heads, seq, dim). Throws ShapeError unless
+/// seq is that of the layout.
 template <TensorLike X>
 Tensor4<scalar_t<X>> local_tokens(const ContextLayout& layout, int rank, const X& x) {
   ATTN_ASSERT_AXES(X, 4, "local_tokens: x", "(batch, heads, seq, dim)");

@@ -1,4 +1,4 @@
-// GradientTree: gradients of micro-batches on several ranks, added with the bits of one process.
+// GradientTree: sums gradients of micro-batches over ranks, with the bits of one process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -14,8 +14,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A node of the tree: the sum of micro-batches [index << level, (index + 1) << level), as far as
-/// there are so many.
+/// A node of the tree: the sum of micro-batches [index << level, (index + 1) << level), without
+/// those past the last one.
 struct TreeNode {
   index_t level, index;
 
@@ -24,7 +24,7 @@ struct TreeNode {
   }
 };
 
-/// Nodes in order, of which neighbours that are siblings become their parent.
+/// Nodes in order; two neighbours that are siblings are replaced by their parent.
 template <class Sum>
 struct TreeStack {
   struct Entry {
@@ -40,7 +40,7 @@ struct TreeStack {
     entries.push_back({node, std::move(sum)});
     for (;;) {
       TreeNode& last = entries.back().node;
-      // Without a right sibling, the parent is the left one.
+      // A left node without a right sibling becomes its own parent.
       while (last.index > 0 && last.index % 2 == 0 && (last.index + 1) << last.level >= count) {
         last = {last.level + 1, last.index / 2};
       }
@@ -56,9 +56,10 @@ struct TreeStack {
 
 }  // namespace detail
 
-/// Adds the gradients of micro-batches 0 .. count - 1 in a binary tree that their numbers fix: 0 +
-/// 1, 2 + 3, then the pairs. Each rank computes a range of them. So any number of ranks gives the
-/// bits of one process that computes them all, and the optimizer's step is the same on every rank.
+/// Adds the gradients of micro-batches 0 .. count - 1 in a fixed binary tree: 0 + 1, 2 + 3, then
+/// these pairs. Each rank computes a range of the micro-batches. The sums have the bits of one
+/// process that computes all of them, for any number of ranks, and every rank takes the same
+/// optimizer step.
 ///
 ///   GradientTree<float> tree(comm, parameters, 8);
 ///   for (index_t n = tree.micro_batches().begin; n < tree.micro_batches().end; ++n) {
@@ -69,7 +70,8 @@ struct TreeStack {
 ///   optimizer.step(..);
 ///
 /// Scale each loss by 1 / count for the mean. Stores a copy of all gradients for each level of the
-/// tree. Communication: each rank adds its share of the elements, which every rank then gathers.
+/// tree. Communication: each rank adds its share of the elements over all ranks, then every rank
+/// gathers all shares.
 template <class T>
 class GradientTree {
  public:
@@ -97,8 +99,8 @@ class GradientTree {
   /// The micro-batches of this rank.
   IndexRange micro_batches() const { return micro_batches_of(communicator_.rank()); }
 
-  /// Takes the gradients of micro-batch n and sets them to 0. Throws ValueError unless the
-  /// micro-batches of this rank come in their order.
+  /// Takes over the gradients of micro-batch n and sets them to 0. Throws ValueError unless this
+  /// rank adds its micro-batches in order.
   void add(index_t n) {
     if (n != next_ || n >= micro_batches().end) {
       throw ValueError(message("GradientTree::add", "n",
@@ -108,7 +110,7 @@ class GradientTree {
                                to_string(n)));
     }
     ++next_;
-    // Filled up with zeros to a whole share of each rank.
+    // Padded with zeros, so that every rank has a share of the same size.
     auto sum = Buffer<T>::zeros(share_ * communicator_.size());
     T* to = sum.data();
     for (const TensorView1<T>& gradient : gradients_) {
@@ -118,8 +120,9 @@ class GradientTree {
     stack_.push({0, n}, std::move(sum), add_to);
   }
 
-  /// The gradients of every rank = the sum over all micro-batches. Every rank calls it, after its
-  /// last add(). Then the next step begins. Throws ValueError if a micro-batch is missing.
+  /// Sets the gradients of every rank to the sum over all micro-batches. Every rank calls it after
+  /// its last add(); the tree is then ready for the next step. Throws ValueError if a micro-batch
+  /// is missing.
   void finish() {
     if (next_ != micro_batches().end) {
       throw ValueError(message("GradientTree::finish", "all micro-batches of this rank",
@@ -151,7 +154,7 @@ class GradientTree {
     return {stack_.count * rank / ranks, stack_.count * (rank + 1) / ranks};
   }
 
-  /// How many nodes a rank has after its last micro-batch, and which.
+  /// The nodes that a rank has after its last micro-batch.
   std::vector<detail::TreeNode> nodes_of(int rank) const {
     struct Nothing {};
     detail::TreeStack<Nothing> stack{stack_.count};

@@ -1,4 +1,4 @@
-// HeadExchange: some tokens of all heads on each rank become all tokens of some heads, and back.
+// HeadExchange: exchanges some tokens of all heads for all tokens of some heads, and back.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,8 +13,8 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// A tensor (batch, heads, tokens, dim) by tokens and by heads. E: const for one that goes from
-/// tokens to heads, otherwise it goes from heads to tokens.
+/// A tensor (batch, heads, tokens, dim) by tokens and by heads. A tensor of const E is sent from
+/// tokens to heads, any other from heads to tokens.
 template <class E>
 struct HeadStream {
   using T = std::remove_const_t<E>;
@@ -23,8 +23,8 @@ struct HeadStream {
   Buffer<T> by_heads = {};  ///< (heads of this rank, seq, dim)
 };
 
-/// Each rank has the key/value heads [begin, end) of all batch rows, b * num_kv_heads + kv_head.
-/// Source: Jacobs et al., "DeepSpeed Ulysses" (2023).
+/// Gives each rank the key/value heads [begin, end) of all batch rows, numbered b * num_kv_heads +
+/// kv_head. Source: Jacobs et al., "DeepSpeed Ulysses" (2023).
 class HeadExchange {
  public:
   HeadExchange(Communicator& communicator, const ContextLayout& layout, index_t kv_heads)
@@ -36,15 +36,15 @@ class HeadExchange {
   }
   KeyRange own_heads() const { return heads_of(communicator_.rank()); }
 
-  /// Allocates by_heads; returns it as a view of all heads, of which only those of this rank are
-  /// there.
+  /// Allocates by_heads; returns it as a view of all heads, of which only those of this rank may be
+  /// read.
   template <class E>
   TensorView4<std::remove_const_t<E>> take(HeadStream<E>& stream) const {
     using T = std::remove_const_t<E>;
     const index_t dim = stream.by_tokens.extent(3), size = layout_.seq() * dim;
     const index_t heads = stream.by_tokens.extent(1), first = first_head(stream);
     stream.by_heads = Buffer<T>((own_heads().end * stream.heads_per_kv_head - first) * size);
-    // Integers, because the address of head 0 need not lie in memory of this rank.
+    // Integers, because head 0 may have no valid address on this rank.
     const auto address = reinterpret_cast<std::uintptr_t>(stream.by_heads.data()) -
                          static_cast<std::uintptr_t>(first * size) * sizeof(T);
     return {reinterpret_cast<T*>(address),
@@ -63,7 +63,7 @@ class HeadExchange {
       return std::as_writable_bytes(std::span(x.data(), static_cast<std::size_t>(x.size())));
     };
     for (int rank = 0; rank < communicator_.size(); ++rank) {
-      // What both ranks of a message have: heads of one, tokens of the other.
+      // What a message holds: heads of one rank at the tokens of the other.
       const Part out = part_of(rank, to_heads), in = part_of(rank, !to_heads);
       T* to = sent.emplace_back(size_of_part(streams, out)).data();
       for_rows(streams, out, [&](HeadStream<E>& stream, index_t head, index_t at, index_t token) {
@@ -93,9 +93,9 @@ class HeadExchange {
  private:
   struct Part {
     KeyRange kv_heads;
-    int rank;  ///< whose tokens
+    int rank;  ///< the rank whose tokens they are
   };
-  /// Heads of `rank` and the own tokens, or the own heads and tokens of `rank`.
+  /// The heads of `rank` at this rank's tokens, or this rank's heads at the tokens of `rank`.
   Part part_of(int rank, bool has_own_tokens) const {
     return has_own_tokens ? Part{heads_of(rank), communicator_.rank()} : Part{own_heads(), rank};
   }

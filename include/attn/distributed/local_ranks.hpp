@@ -21,12 +21,12 @@ ATTN_NAMESPACE_BEGIN
 
 namespace detail {
 
-/// Messages between the threads of run_local_ranks(). They are copied, so that a rank whose
-/// exception frees its buffers leaves no other thread writing to them.
+/// Messages between the threads of run_local_ranks(). They are copied: if an exception on a rank
+/// frees its buffers, no other thread may still write to them.
 class LocalMessages {
  public:
   /// The group, sender and receiver of a message, whether it is part of a collective call, and its
-  /// number among those.
+  /// number among such messages.
   using Key = std::tuple<std::string, int, int, bool, std::size_t>;
 
   explicit LocalMessages(std::optional<std::chrono::milliseconds> limit) : limit_(limit) {}
@@ -38,13 +38,13 @@ class LocalMessages {
     arrived_.notify_all();
   }
 
-  /// Whether the message has arrived; then copies it to `data`.
+  /// Copies the message to `data` if it has arrived; returns whether it has.
   bool take(const Key& key, std::span<std::byte> data) {
     const std::lock_guard lock(mutex_);
     return take_locked(key, data);
   }
 
-  /// Waits for the message, at most as long as the limit of time.
+  /// Waits for the message, up to the time limit.
   void wait(const Key& key, std::span<std::byte> data) {
     std::unique_lock lock(mutex_);
     const auto arrived = [&] { return take_locked(key, data); };
@@ -100,7 +100,7 @@ class LocalMessages {
 
 }  // namespace detail
 
-/// A rank that is a thread. The default is a group of one rank, for programs that run without MPI.
+/// A rank that is a thread. By default a group of one rank, for programs that run without MPI.
 class LocalCommunicator final : public Communicator {
  public:
   LocalCommunicator()
@@ -158,7 +158,7 @@ class LocalCommunicator final : public Communicator {
   void fail(std::string_view text) noexcept override {
     try {
       messages_->fail(rank_, text);
-    } catch (...) {  // no memory for the text: the ranks that wait end by their limit of time
+    } catch (...) {  // no memory for the text: waiting ranks end at their time limit
     }
   }
 
@@ -207,11 +207,11 @@ class LocalCommunicator final : public Communicator {
   std::vector<std::size_t> sent_, received_;  ///< messages so far, of each rank
 };
 
-/// Calls f(Communicator&) on `ranks` threads of this process, each of which is a rank: a program
-/// for many machines runs and is tested without MPI. If f throws on a rank, calls on the other
-/// ranks that wait for it throw too, and the first exception leaves run_local_ranks(). With a
-/// `limit`, a rank that waits longer for a message throws std::runtime_error, which ends a
-/// deadlock. Throws ValueError for ranks below 1.
+/// Calls f(Communicator&) on `ranks` threads of this process, each of which is a rank, so that a
+/// distributed program runs and is tested without MPI. If f throws on a rank, calls of other ranks
+/// that wait for it throw too, and run_local_ranks() throws the first exception. With a `limit`, a
+/// rank that waits longer for a message throws std::runtime_error, which ends a deadlock. Throws
+/// ValueError for ranks below 1.
 template <class F>
 void run_local_ranks(int ranks, const F& f,
                      std::optional<std::chrono::milliseconds> limit = std::nullopt) {

@@ -34,7 +34,7 @@ class MpiCommunicator final : public Communicator {
     }
     take(MPI_COMM_WORLD);
   }
-  /// The processes of `group`, which is duplicated. Called by all of them.
+  /// The processes of `group`, which it duplicates. All of them must call it.
   explicit MpiCommunicator(MPI_Comm group) { take(group); }
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
@@ -130,7 +130,7 @@ class MpiCommunicator final : public Communicator {
     MPI_Comm_size(group_, &size_);
   }
 
-  /// Calls f for the pieces of `data`; once for no bytes, since both sides exchange a message.
+  /// Calls f for each piece of `data`; once if it is empty, since both sides exchange a message.
   template <class Byte, class F>
   static void for_pieces(std::span<Byte> data, const F& f) {
     do {

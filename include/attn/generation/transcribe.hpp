@@ -1,4 +1,4 @@
-// transcribe: the text of speech with its times, by a Whisper.
+// transcribe(): speech to text with times, by a Whisper model.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,16 +7,16 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Tokens of Whisper's vocabulary. The times 0.00, 0.02, .. of a window are the tokens behind
-/// no_timestamps, which are its last ones.
+/// Tokens of Whisper's vocabulary. Its last tokens, those after no_timestamps, are the times 0.00,
+/// 0.02, .. of a window.
 struct TranscribeOptions {
   std::vector<index_t> prompt = {};    ///< <|startoftranscript|>, a language, a task
   index_t end = 0;                     ///< <|endoftext|>, which ends a window; text is below it
   index_t no_timestamps = 0;           ///< <|notimestamps|>
-  std::vector<index_t> suppress = {};  ///< tokens that never come, such as music notes
-  std::vector<index_t> begin_suppress = {};  ///< tokens that do not come first
+  std::vector<index_t> suppress = {};  ///< tokens that are never generated, such as music notes
+  std::vector<index_t> begin_suppress = {};  ///< tokens that are not generated first
   index_t max_first_time =
-      50;  ///< the first text of a window begins at most so many steps behind it
+      50;  ///< the first segment begins at most so many steps of 0.02 s after the window
 };
 
 /// A piece of speech between two times.
@@ -29,9 +29,10 @@ namespace detail {
 
 inline constexpr index_t kSamplesPerTime = 320;  // 0.02 s at 16 kHz: a position of the encoder
 
-/// Sets logits (vocab_size) of what must not follow `tokens` to -inf: times come in pairs, begin
-/// and end, and never fall; a window begins with a time; if a time is likelier than each text, a
-/// time comes. Source: transformers, WhisperTimeStampLogitsProcessor.
+/// Sets the logits (vocab_size) of tokens that must not follow `tokens` to -inf. Times come in
+/// pairs, begin and end, and never decrease. A window begins with a time. If the times together are
+/// likelier than every text token, the next token is a time. Source: transformers,
+/// WhisperTimeStampLogitsProcessor.
 template <class T>
 void allow_timed_tokens(TensorView1<T> logits, std::span<const index_t> tokens,
                         const TranscribeOptions& o) {
@@ -71,8 +72,8 @@ void allow_timed_tokens(TensorView1<T> logits, std::span<const index_t> tokens,
 
 }  // namespace detail
 
-/// The likeliest tokens of one window: features (1, num_mel_bins, frames), until options.end, which
-/// is left out, or until the model's positions end. Throws ShapeError or ValueError.
+/// Greedy decoding of one window, features (1, num_mel_bins, frames), up to options.end, which is
+/// left out, or to the last position of the model. Throws ShapeError or ValueError.
 template <class T, TensorLike Features>
 std::vector<index_t> transcribe_window(const Whisper<T>& model, const Features& features,
                                        const TranscribeOptions& options,
@@ -112,9 +113,9 @@ std::vector<index_t> transcribe_window(const Whisper<T>& model, const Features& 
   return result;
 }
 
-/// Segments of samples of any length at 16 kHz, in windows of 320 max_source_positions samples (30
-/// s), each decoded on its own. A window ends where its last segment does, if it is followed by the
-/// begin of another. Throws ShapeError or ValueError.
+/// Transcribes samples of any length at 16 kHz, in windows of 320 max_source_positions samples (30
+/// s), each decoded independently. If another segment begins after the last complete one of a
+/// window, the next window begins where that one ends. Throws ShapeError or ValueError.
 template <class T, TensorLike Samples>
 std::vector<TranscribedSegment> transcribe(const Whisper<T>& model, const Samples& samples,
                                            const TranscribeOptions& options,

@@ -10,13 +10,14 @@
 
 ATTN_NAMESPACE_BEGIN
 
-/// Causal or other self-attention, x (batch, seq, embed_dim) to the same shape. A token's keys and
-/// values are kv_b_proj of its latent c, of kv_lora_rank features, and rotary features that all
-/// heads share; caches hold only these. Calls of few queries are absorbed: head h multiplies its
-/// query by its part of kv_b_proj, q . (W c) = (W^T q) . c, and attends to the latents themselves.
-/// Calls of more queries than max_absorbed_queries() expand all keys and values, which takes memory
-/// for (head_dim + rotary_dim + head_dim_v) * num_heads numbers per token. The two agree within
-/// rounding. Source: DeepSeek-AI, "DeepSeek-V2" (2024), section 2.1.
+/// Causal or other self-attention, x (batch, seq, embed_dim) to the same shape. Caches hold only a
+/// latent c of kv_lora_rank features per token, and rotary_dim rotary features that all heads
+/// share; kv_b_proj expands c to the keys and values of every head. Calls of few queries absorb
+/// kv_b_proj: head h multiplies its query by its part W of the matrix, q . (W c) = (W^T q) . c, and
+/// attends to the latents themselves. Calls of more than max_absorbed_queries() queries expand all
+/// keys and values, which takes memory for (head_dim + rotary_dim + head_dim_v) * num_heads numbers
+/// per token. Both give the same results within rounding. Source: DeepSeek-AI, "DeepSeek-V2"
+/// (2024), section 2.1.
 template <class T>
 class LatentAttention {
  public:
@@ -55,9 +56,9 @@ class LatentAttention {
     rotary_ = other.rotary_;
   }
 
-  /// Calls of at most so many queries are absorbed: those that then take fewer products, since
-  /// absorbed scores and sums have 2 kv_lora_rank + rotary_dim instead of head_dim + rotary_dim +
-  /// head_dim_v products for each query and key, and expanding takes kv_lora_rank (head_dim +
+  /// The largest number of queries for which an absorbed call takes fewer multiplications. Scores
+  /// and sums take 2 kv_lora_rank + rotary_dim of them for each query and key if absorbed,
+  /// otherwise head_dim + rotary_dim + head_dim_v, and expanding takes kv_lora_rank (head_dim +
   /// head_dim_v) for each key.
   index_t max_absorbed_queries() const {
     const LatentAttentionOptions& o = options_;
@@ -66,8 +67,8 @@ class LatentAttention {
     return (std::max)(o.kv_lora_rank * expanded / more, index_t{1});
   }
 
-  /// A cache of the shared rotary features, its keys, and the latents, its values, of one head.
-  /// `window` and `element`: see KvCacheOptions.
+  /// A cache of one head, whose keys are the shared rotary features and whose values are the
+  /// latents. `window` and `element`: see KvCacheOptions.
   KvCache<T> make_cache(index_t batch, index_t capacity, index_t window = 0,
                         std::optional<DType> element = {}) const {
     return KvCache<T>({.batch = batch,
@@ -92,8 +93,8 @@ class LatentAttention {
 
   /// Writes to `out` (batch, seq, embed_dim), which must not overlap x but may be the residual.
   /// Options and functors are those of scaled_dot_product_attention, without qv, gather and pages.
-  /// Throws ShapeError, DTypeError or ValueError, and then leaves the caches unchanged, except for
-  /// keys that a window forgot.
+  /// If it throws ShapeError, DTypeError or ValueError, the caches are unchanged, except for keys
+  /// that a window has dropped.
   template <TensorLike X, TensorLike Out, class... Functors>
   void forward(const X& x, Out&& out, const AttentionOptions<Accumulator<T>>& options = {},
                const MultiHeadAttentionCall<T>& call = {}, const Functors&... functors) const {
@@ -114,7 +115,7 @@ class LatentAttention {
   void visit_parameters(const ParameterVisitor<T>& f) { visit(*this, f); }
   void visit_parameters(const ParameterVisitor<const T>& f) const { visit(*this, f); }
 
-  // Those of q_a are empty without q_lora_rank, where q_b_proj takes x.
+  // Without q_lora_rank, q_a_proj and its norm are empty and q_b_proj takes x.
   Linear<T> q_a_proj, q_b_proj;
   Linear<T> kv_a_proj;  ///< rows of the latent, then those of the shared rotary features
   Linear<T> kv_b_proj;  ///< for each head rows of its keys, then of its values
@@ -301,7 +302,8 @@ class LatentAttention {
     self.q_b_proj.visit_parameters(f.under(compresses ? "q_b_proj." : "q_proj."));
     self.kv_a_proj.visit_parameters(f.under("kv_a_proj."));
     self.kv_a_norm.visit_parameters(f.under("kv_a_norm."));
-    // Not as a weight of Linear, which quantize() would compress: calls multiply by its transpose.
+    // Not visited as the weight of a Linear, which quantize() would compress: calls need its
+    // transpose.
     if constexpr (!std::is_const_v<Self>) self.kv_b_proj.touch();
     f.under("kv_b_proj.").visit("weight", self.kv_b_proj.weight);
     self.out_proj.visit_parameters(f.under("out_proj."));

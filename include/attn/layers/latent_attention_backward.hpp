@@ -15,9 +15,9 @@ struct LatentAttentionSaved {
   Saved<T, 3> x;
   NormSaved<T> q_a_norm;         ///< with q_lora_rank
   LinearSaved<T> q_b_proj;       ///< with q_lora_rank; otherwise it takes x
-  Saved<T, 3> q;                 ///< behind rotary, (batch, seq, num_heads * features of a head)
+  Saved<T, 3> q;                 ///< after rotary, (batch, seq, num_heads * features of a head)
   Saved<T, 3> kv_a;              ///< latents before their norm, and the shared features
-  LinearSaved<T> kv_b_proj;      ///< latents behind their norm
+  LinearSaved<T> kv_b_proj;      ///< latents after their norm
   Saved<T, 3> kv;                ///< keys without the shared features, and values, by head
   Saved<T, 4> k;                 ///< whole keys (batch, num_heads, seq, head_dim + rotary_dim)
   LinearSaved<T> out_proj;       ///< the heads' outputs
@@ -39,8 +39,8 @@ AttentionOptions<Accumulator<T>> with_latent_scale(const LatentAttention<T>& lay
   return options;
 }
 
-/// Gradients of LatentAttention::rotate(), in place: of the features of q with rotary and of the
-/// shared keys.
+/// Backward of LatentAttention::rotate(), in place, for the rotary features of q and the shared
+/// keys.
 template <class T>
 void rotate_back(const LatentAttention<T>& layer, const TensorView4<T>& d_q,
                  const TensorView4<T>& d_k, const AttentionOptions<Accumulator<T>>& options,
@@ -90,8 +90,8 @@ void split_key_gradients(const TensorView4<const T>& d_k, const TensorView4<T>& 
 }  // namespace detail
 
 /// LatentAttention::forward() that saves activations: x and out (batch, seq, embed_dim). Keys and
-/// values are expanded for any number of queries. Refuses caches, and weights and scores on
-/// request, which have no gradient. Throws ShapeError, DTypeError or ValueError.
+/// values are expanded for any number of queries. Refuses caches, and weights and scores as
+/// outputs, which have no gradient. Throws ShapeError, DTypeError or ValueError.
 template <class T, class... Functors>
 void forward(const LatentAttention<T>& layer, Input3<T> x, Output3<T> out,
              LatentAttentionSaved<T>& saved, const AttentionOptions<Accumulator<T>>& given = {},
@@ -140,9 +140,9 @@ void forward(const LatentAttention<T>& layer, Input3<T> x, Output3<T> out,
   forward(layer.out_proj, context, out, saved.out_proj, call.residual, execution);
 }
 
-/// Computes d_x (batch, seq, embed_dim) = its gradient + residual, which it may be, and adds the
-/// gradients of the parameters to `gradients`. Pass the options, positions and functors of the
-/// forward call that saved.
+/// Computes d_x (batch, seq, embed_dim) = its gradient + residual, and adds the gradients of the
+/// parameters to `gradients`. d_x may be the residual. Pass the options, positions and functors of
+/// the forward call.
 template <class T, class... Functors>
 void backward(const LatentAttention<T>& layer, Input3<T> d_out, LatentAttentionSaved<T>& saved,
               Output3<T> d_x, LatentAttention<Accumulator<T>>& gradients, Input3<T> residual = {},

@@ -1,4 +1,4 @@
-// Clip: pictures and texts as vectors that are near each other if they say the same.
+// Clip: images and texts as vectors, which are near each other if their contents agree.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,20 +13,20 @@
 ATTN_NAMESPACE_BEGIN
 
 struct ClipOptions {
-  /// Layers of pictures, whose class token has a norm of its own behind them.
+  /// Layers of images; the class token has a norm of its own after them.
   VitOptions vision = {.patch_bias = false, .embedding_norm = true, .norm = false};
   InputEmbeddingOptions text_embedding = {};  ///< words and learned positions
   TransformerStackOptions text = {};          ///< layers of the text
   index_t projection_dim = 512;               ///< features of both vectors
-  /// The vector of a text is that of the first token with this id; without one, of the first token.
+  /// The vector of a text is that of its first token with this id, or of token 0 if it has none.
   /// Not given: that of the token with the largest id.
   std::optional<index_t> end_id = {};
 };
 
 /// Images (batch, num_channels, height, width) and ids (batch, seq) of any integer type to vectors
-/// (batch, projection_dim) of length 1, and their similarities. A token of a text sees itself and
-/// those before it. Source: Radford et al., "Learning transferable visual models from natural
-/// language supervision" (2021), section 2.
+/// (batch, projection_dim) of length 1, and their similarities. The layers of the text are causal.
+/// Source: Radford et al., "Learning transferable visual models from natural language supervision"
+/// (2021), section 2.
 template <class T>
 class Clip {
  public:
@@ -55,8 +55,8 @@ class Clip {
     return unit_vectors(pooled, visual_projection, execution);
   }
 
-  /// Vectors (batch, projection_dim) of texts; what follows the end of a text has no effect. Throws
-  /// ShapeError or ValueError.
+  /// Vectors (batch, projection_dim) of texts; tokens after the end of a text have no effect.
+  /// Throws ShapeError or ValueError.
   template <TensorLike Ids>
   Tensor2<T> embed_texts(const Ids& ids, const Execution& execution = {}) const {
     ATTN_ASSERT_IDS(Ids, "Clip: ids");
@@ -80,7 +80,7 @@ class Clip {
   }
 
   /// Logits (images, texts) of vectors (images, projection_dim) and (texts, projection_dim): their
-  /// products times exp(logit_scale). The softmax of a row is the share of each text.
+  /// dot products times exp(logit_scale). The softmax of a row gives the probability of each text.
   template <TensorLike Images, TensorLike Texts>
   Tensor2<Accumulator<T>> similarities(const Images& images, const Texts& texts,
                                        const Execution& execution = {}) const {

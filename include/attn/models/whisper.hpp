@@ -14,7 +14,7 @@ struct WhisperOptions {
   index_t vocab_size = 0;               ///< target ids are below it
   index_t num_mel_bins = 80;            ///< frequency bands of the features
   TransformerOptions transformer = {};  ///< both stacks
-  index_t max_source_positions = 1500;  ///< positions of the encoder, each of two features
+  index_t max_source_positions = 1500;  ///< positions of the encoder, each of two frames
   index_t max_target_positions = 448;   ///< positions of the decoder
 
   InputEmbeddingOptions embedding_options() const {
@@ -24,15 +24,14 @@ struct WhisperOptions {
             .max_positions = max_target_positions,
             .dropout = transformer.layer.dropout};
   }
-  /// Positions of the encoder for a number of features.
+  /// Positions of the encoder for a number of frames.
   static index_t source_len(index_t num_features) { return (num_features - 1) / 2 + 1; }
 };
 
 /// Features (batch, num_mel_bins, frames) of log_mel_spectrogram() and target ids (batch, tgt_len)
 /// of any integer type to logits (batch, tgt_len, vocab_size). Two convolutions over time, the
-/// second of stride 2, come before the encoder. A target token sees itself and those before it.
-/// Source: Radford et al., "Robust speech recognition via large-scale weak supervision" (2022),
-/// section 2.2.
+/// second of stride 2, come before the encoder; the decoder is causal. Source: Radford et al.,
+/// "Robust speech recognition via large-scale weak supervision" (2022), section 2.2.
 template <class T>
 class Whisper {
  public:
@@ -92,7 +91,7 @@ class Whisper {
     return result;
   }
 
-  /// Allocates caches for `capacity` target tokens and source_len positions of the encoder.
+  /// Allocates caches for `capacity` target tokens and `source_len` positions of the encoder.
   std::vector<DecoderLayerCache<T>> make_caches(index_t batch, index_t capacity, index_t source_len,
                                                 std::optional<DType> element = {}) const {
     return transformer.decoder.make_caches(batch, capacity, source_len, element);

@@ -1,4 +1,4 @@
-"""Builds and runs the consumer of the tests with the package."""
+"""Builds and runs the program of tests/consumer with the package."""
 import os
 
 from conan import ConanFile

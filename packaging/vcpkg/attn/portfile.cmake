@@ -1,4 +1,4 @@
-# Overlay port of attn, from the checkout that holds it: vcpkg install attn --overlay-ports=packaging/vcpkg
+# Overlay port of attn, from this checkout: vcpkg install attn --overlay-ports=packaging/vcpkg
 get_filename_component(SOURCE_PATH "${CURRENT_PORT_DIR}/../../.." ABSOLUTE)
 
 vcpkg_cmake_configure(
@@ -7,6 +7,6 @@ vcpkg_cmake_configure(
 vcpkg_cmake_install()
 vcpkg_cmake_config_fixup(CONFIG_PATH lib/cmake/attn)
 vcpkg_fixup_pkgconfig()
-# Headers only.
+# The package has only headers.
 file(REMOVE_RECURSE "${CURRENT_PACKAGES_DIR}/debug" "${CURRENT_PACKAGES_DIR}/lib")
 vcpkg_install_copyright(FILE_LIST "${SOURCE_PATH}/LICENSE")

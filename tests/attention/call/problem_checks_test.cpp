@@ -1,4 +1,5 @@
-// scaled_dot_product_attention with bad input: the message names function, argument, expected and
+// scaled_dot_product_attention with invalid input: messages name function, argument, requirement
+// and value, and nothing is written.
 // found, and nothing is written.
 #include "attn/attention/call/problem_checks.hpp"
 
@@ -17,14 +18,14 @@ namespace {
 using attn_test::all_are;
 using attn_test::error_of;
 
-/// A good call, to be spoilt in one respect.
+/// A valid call, in which each test invalidates one thing.
 struct Call {
   Shape<4> q{2, 4, 5, 8}, k{2, 2, 7, 8}, v{2, 2, 7, 6}, out{2, 4, 5, 6};
   Shape<4> weights{2, 4, 5, 7};
   Shape<3> lse{2, 4, 5};
   AttentionOptions<float> options = {};
 
-  /// The message of the Error thrown; outputs must be left as they were.
+  /// Returns the message of the Error thrown; outputs must be unchanged.
   template <class Error>
   std::string error() const {
     const Tensor4<float> qt(q), kt(k), vt(v);
@@ -145,7 +146,7 @@ TEST(SdpaErrors, MasksThatDoNotBroadcast) {
       kName + "mask must broadcast to (batch, num_heads, q_len, kv_len) = (2, 4, 5, 7); found ";
   const Tensor2<bool> rows({4, 7});
   const Tensor4<float> heads({2, 2, 5, 7});
-  const Tensor3<bool> per_batch({2, 5, 7});  // lands on the heads
+  const Tensor3<bool> per_batch({2, 5, 7});  // 2 is read as the number of heads
   Call call;
   call.options.mask = keep_mask(rows);
   EXPECT_EQ(call.shape_error(), expected + "(1, 1, 4, 7).");
@@ -161,7 +162,7 @@ TEST(SdpaErrors, MasksThatDoNotBroadcast) {
 TEST(SdpaErrors, MasksOfAnotherElementType) {
   const Tensor2<double> bias({5, 7});
   Call call;
-  call.options.mask = Mask(additive_mask(bias));  // which no longer says its element
+  call.options.mask = Mask(additive_mask(bias));  // the mask does not store its element type
   EXPECT_EQ(call.error<DTypeError>(),
             kName + "an additive mask must have the element type of q, float; found double.");
 }

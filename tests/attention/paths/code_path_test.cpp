@@ -1,4 +1,4 @@
-// AttentionPrecision::int8 against double on what its codes stand for; same bits; poison.
+// AttentionPrecision::int8 against double on the quantised values; same bits; NaN in masked keys.
 #include <cmath>
 #include <map>
 
@@ -32,7 +32,7 @@ using attn_test::same_bits;
 using attn_test::ThreadExecutor;
 using attn_test::to_array;
 
-/// Where pairs of bfloat16 are multiplied, weights and values are rounded, by 2^-8 of each at most.
+/// With products of bfloat16 pairs, weights and values are rounded by at most 2^-8 each.
 double of_pairs(Isa isa, const Array<float>& v) {
   return multiplies_pairs(isa) ? 0x1p-7 * max_abs(v) : 0;
 }
@@ -80,7 +80,7 @@ TEST(CodePath, AnyOptionsWithinFloatsErrorOnItsCodes) {
         attn_test::reference_attention(coded.q, coded.k, call.v.as<double>(), coded.options);
     const auto naive = attn_test::reference_attention(coded.q.as<float>(), coded.k.as<float>(),
                                                       call.v, coded.options);
-    // A mean is off by some roundings, and a code beside a tie goes the other way.
+    // A mean has a few roundings, so a value near a tie may be rounded to the other side.
     const double of_scores = coded.flip, of_weights = std::expm1(2 * of_scores);
     const double of_values = of_weights * max_abs(call.v) / (1 - call.options.dropout);
     const auto check = [&](const Array<float>& got, const Array<double>& want,
@@ -118,7 +118,8 @@ TEST(CodePath, KeysWithALargeMeanLoseLittle) {
     const auto got = scaled_dot_product_attention(
         q.view<4>(), k.view<4>(), v.view<4>(),
         {.precision = AttentionPrecision::int8, .execution = {.isa = isa}});
-    // Scores are off by some hundredths; codes of k itself, steps of 0.6, would be off by several.
+    // Errors of scores are some hundredths; quantising k itself, in steps of 0.6, would give
+    // several.
     EXPECT_EQ(difference(to_array(got), exact, 0.05 * max_abs(exact), isa), "");
   }
 }
@@ -136,7 +137,7 @@ TEST(CodePath, SameBitsForThreadsBatchAndPlace) {
         const ThreadExecutor executor(threads);
         ASSERT_TRUE(same_bits(run_coded(call, {.executor = &executor, .isa = isa}), expected));
       }
-      if (call.options.dropout > 0) continue;  // by the number of the batch row
+      if (call.options.dropout > 0) continue;  // depends on the index of the batch row
       const auto alone = run_coded(call.with_batch({batch - 1}), {.executor = &serial, .isa = isa});
       ASSERT_TRUE(same_bits(alone.y, AttentionDraw<float>::pick_rows(expected.y, {batch - 1})));
     }
@@ -144,7 +145,7 @@ TEST(CodePath, SameBitsForThreadsBatchAndPlace) {
 }
 
 TEST(CodePath, TasksOfFewRowsHaveTheBitsOfMany) {
-  // Long enough for threads to cut the rows, with first keys beside the blocks of means.
+  // Long enough to be split among threads; first keys lie next to the blocks of means.
   Random random(9);
   AttentionDraw<float> call(random, 100);
   call.options = {};
@@ -160,7 +161,7 @@ TEST(CodePath, TasksOfFewRowsHaveTheBitsOfMany) {
   EXPECT_TRUE(same_bits(run_coded(call, {.executor = &threads}), expected));
 }
 
-/// Means go by absolute positions: keys that are not given are as good as hidden ones.
+/// Means depend on absolute positions: keys that are not given count as masked.
 TEST(CodePath, PositionsCountFromFirstKey) {
   Random random(4);
   const auto q = random.array<float>({1, 2, 30, 32}), k = random.array<float>({1, 2, 700, 32}),
@@ -219,7 +220,7 @@ TEST(CodePath, PagesAndPackedSequencesHaveTheBitsOfThoseAlone) {
   Random random(6);
   const auto q = random.array<float>({1, 4, 60, 33}), pages = random.array<float>({7, 2, 16, 33}),
              packed = random.array<float>({1, 2, 96, 33});
-  // An entry beyond the lengths names no page.
+  // Entries after the lengths name no page.
   const Tensor2<index_t> table({2, 3}, {4, 0, 6, 1, 5, 1000000});
   const Tensor1<index_t> starts({3}, {0, 25, 60}), kv_starts({3}, {0, 46, 96}),
       lengths({2}, {46, 30});
@@ -306,9 +307,9 @@ TEST(CodePath, PoisonShowsWhereItIsSeenAndNowhereElse) {
     for (const float poison : {std::nanf(""), inf, -inf}) {
       AttentionDraw<float> poisoned = call;
       Array<float>& x = in_keys ? poisoned.k : poisoned.v;
-      x(0, 0, 300, 5) = poison;  // hidden by the mask
-      x(1, 0, 699, 7) = poison;  // seen by the last query
-      // What a hidden number stands for does not matter, but in means, which leave it out.
+      x(0, 0, 300, 5) = poison;  // masked out
+      x(1, 0, 699, 7) = poison;  // kept for the last query
+      // A masked value has no effect, also on means: 0 instead of NaN.
       const CodedCall coded(poisoned.q, poisoned.k, poisoned.v, poisoned.options);
       Array<double> k = coded.k, v = poisoned.v.as<double>();
       for (Index n = 0; n < k.extent(3); ++n) k(0, 0, 300, n) = 0;
@@ -377,7 +378,7 @@ TEST(CodePath, QueriesThatAreNotFiniteAreNaNAlone) {
         }
       }
     }
-    // Of zeros: the mean of the values.
+    // The mean of the values, since all scores are 0.
     double mean = 0;
     for (Index j = 0; j < 100; ++j) mean += static_cast<double>(call.v(0, 0, j, 0)) / 100;
     EXPECT_NEAR(got(0, 0, 5, 0), mean, 1e-5 + of_pairs(isa, call.v));

@@ -1,4 +1,4 @@
-// A few queries at once have the bits of one at a time: what speculative decoding stands on.
+// A few queries in one call have the bits of one query at a time, which speculative decoding needs.
 #include <cstring>
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TYPED_TEST(DecodeQueriesTest, HaveTheBitsOfOneAtATime) {
     Random random(draw);
     const index_t group = random.integer(1, 12), kv_heads = random.integer(1, 2),
                   dim = random.pick<index_t>({8, 24, 64});
-    // Around a block's end, around 512 and around a split's.
+    // Near the end of a block, near 512, and near a split.
     const index_t border = random.pick<index_t>({8, 64, 512, 640, 1024, 2048, 4096});
     const index_t before = std::max(border + random.integer(-16, 4), index_t{0});
     const index_t n = random.integer(1, detail::max_decode_queries(group, before + 1));

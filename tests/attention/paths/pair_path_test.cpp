@@ -1,4 +1,4 @@
-// Attention of bfloat16 in tiles, elsewhere in float: against double, same bits, poison.
+// Attention on pairs of bfloat16: against double, same bits, NaN in masked keys.
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ using attn_test::ReferenceOptions;
 using attn_test::same_bits;
 using attn_test::ThreadExecutor;
 
-/// Output, and lse beside it.
+/// Output and lse.
 struct PairResult {
   Array<bfloat16> y;
   Array<float> lse;
@@ -42,7 +42,7 @@ PairResult run_pairs(const AttentionDraw<float>& call, const Execution& executio
   return result;
 }
 
-/// A draw of numbers that bfloat16 holds, without queries of values, which are float.
+/// A draw of numbers that bfloat16 can store, without qv, which is float.
 AttentionDraw<float> draw_pairs(Random& random) {
   AttentionDraw<float> call(random, 300000);
   call.options.qv = {};
@@ -57,7 +57,8 @@ TEST(PairPath, AnyOptionsWithinTheRoundingOfWeights) {
     SCOPED_TRACE(random.trace() + ": " + call.text());
     const auto exact = attn_test::reference_attention(call.q.as<double>(), call.k.as<double>(),
                                                       call.v.as<double>(), call.options);
-    // 2^-8 of each weight, as much of the result; scores are off by some roundings of float.
+    // Each weight is rounded by 2^-8, which is as much of the result; scores have a few float
+    // roundings.
     const double bound = 0x1p-7 * max_abs(call.v) / (1 - call.options.dropout);
     for (Isa isa : extended_isas()) {
       const PairResult got = run_pairs(call, {.isa = isa});
@@ -79,7 +80,7 @@ TEST(PairPath, SameBitsForThreadsBatchAndPlace) {
       const ThreadExecutor executor(3);
       const PairResult threaded = run_pairs(call, {.executor = &executor, .isa = isa});
       ASSERT_TRUE(same_bits(threaded.y, expected.y) && same_bits(threaded.lse, expected.lse));
-      if (call.options.dropout > 0) continue;  // by the number of the batch row
+      if (call.options.dropout > 0) continue;  // depends on the index of the batch row
       const auto alone = run_pairs(call.with_batch({batch - 1}), {.executor = &serial, .isa = isa});
       ASSERT_TRUE(same_bits(alone.y, AttentionDraw<float>::pick_rows(expected.y, {batch - 1})));
     }
@@ -117,8 +118,8 @@ TEST(PairPath, HiddenPoisonChangesNoBit) {
     const PairResult expected = run_pairs(call, {.isa = isa});
     AttentionDraw<float> poisoned = call;
     poisoned.k(0, 0, 300, 5) = poisoned.v(0, 0, 300, 6) = std::nanf("");
-    poisoned.v(0, 0, 301, 3) = std::numeric_limits<float>::infinity();  // seen by nine of ten
-    poisoned.v(0, 0, 699, 7) = std::nanf("");                           // by the last query alone
+    poisoned.v(0, 0, 301, 3) = std::numeric_limits<float>::infinity();  // kept for nine of ten rows
+    poisoned.v(0, 0, 699, 7) = std::nanf("");                           // kept for the last row
     const PairResult got = run_pairs(poisoned, {.isa = isa});
     for (Index row = 0; row < 80; ++row) {
       const Index i = row % 40;

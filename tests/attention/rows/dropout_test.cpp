@@ -1,4 +1,4 @@
-// Dropout: Philox against published vectors, and what the library drops, bit by bit.
+// Dropout: Philox against published vectors, and the dropped weights, bit by bit.
 #include <gtest/gtest.h>
 
 #include "attn/attention/sdpa.hpp"
@@ -14,7 +14,7 @@ namespace {
 
 using Words = std::array<std::uint32_t, 4>;
 
-// Random123's kat_vectors, philox4x32 10.
+// From kat_vectors of Random123, philox4x32 10.
 TEST(Dropout, TheReferenceIsPhilox) {
   EXPECT_EQ(attn_test::philox({0, 0, 0, 0}, 0),
             (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
@@ -24,7 +24,7 @@ TEST(Dropout, TheReferenceIsPhilox) {
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-// Equal scores and one value of 1 a key: the output says which keys stayed.
+// Equal scores and one value of 1 per key: the output shows which keys are kept.
 TEST(Dropout, DropsWhatTheContractSaysWhateverRunsIt) {
   const attn_test::ThreadExecutor threads(2);
   const SerialExecutor serial;

@@ -1,4 +1,4 @@
-// One rank, as without mpirun.
+// One rank, as a program runs without mpirun.
 #include <attn/distributed/mpi.hpp>
 
 int main() {

@@ -1,4 +1,4 @@
-// A program that catches what the plugin throws, by the types of its own headers.
+// A program that catches the plugin's exceptions by the types of its own headers.
 #include <cmath>
 #include <cstdio>
 #include <string_view>

@@ -1,7 +1,7 @@
-// A shared library that uses attn within, and exports two functions.
+// A shared library that uses attn internally and exports two functions.
 #include <attn/attn.hpp>
 
-/// Attention over keys of as many numbers as queries: throws ShapeError where `head_dim` is not 16.
+/// Attention with as many keys as queries: throws ShapeError unless `head_dim` is 16.
 __attribute__((visibility("default"))) float plugin_attend(int head_dim) {
   attn::Tensor4<float> q({1, 2, 8, 16});
   attn::Tensor4<float> k({1, 2, 8, head_dim});

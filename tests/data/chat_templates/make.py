@@ -1,7 +1,6 @@
-# Needs trl==1.16.0 (unpacked, no more than its files) and jinja2 (in a virtual environment): writes
-# cases.json, chat templates as models' files have them, with conversations and the texts that Jinja
-# makes of them as transformers asks it to; null where the template refuses. Templates with "known"
-# false are there to be told apart.
+# Needs trl==1.16.0 (unpacked; only its files are used) and jinja2 (in a virtual environment): writes cases.json, chat
+# templates from models' files with conversations and Jinja's output with transformers' settings; null if the template
+# refuses. Templates with "known" false must not be recognised.
 #
 #   python make.py TRL/chat_templates
 import json
@@ -153,7 +152,7 @@ ZEPHYR = "".join(line + "\n" for line in [
 
 
 def first_qwen3(text):
-    """The template with which Qwen 3 came out, in April 2025, from the one that came after it."""
+    """Qwen 3's first template, of April 2025, made from its successor."""
     for later, first in [
             (' and message.content is string and not(', ' and not('),
             ("""    {%- if message.content is string %}
@@ -236,7 +235,7 @@ def case(name, template, bos, eos):
     texts = []
     for messages in CONVERSATIONS:
         if name == "llama2" and "system" in [message["role"] for message in messages[1:]]:
-            texts.append({"messages": messages, "text": None})  # the template drops it, silently
+            texts.append({"messages": messages, "text": None})  # the template silently drops it
             continue
         try:
             text = compiled.render(messages=messages, bos_token=bos, eos_token=eos, add_generation_prompt=True)

@@ -1,6 +1,5 @@
-# Needs gguf==0.19.0 numpy==2.4.6 (in a virtual environment): writes blocks.gguf, random blocks of
-# every type that attn reads beside what the package makes of them, and floats beside the blocks
-# that it makes of those.
+# Needs gguf==0.19.0 numpy==2.4.6 (in a virtual environment): writes blocks.gguf, which holds random blocks of every
+# type that attn reads with the package's dequantised values, and floats with the package's quantised blocks.
 #
 #   python make_blocks.py
 import pathlib
@@ -14,7 +13,7 @@ HERE = pathlib.Path(__file__).parent
 READ = [Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.Q2_K, Type.Q3_K,
         Type.IQ4_NL, Type.IQ4_XS, Type.MXFP4]
 MADE = [Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1]
-# Where the float16 numbers of a block lie: random bits there could be NaN, whose payload nobody promises.
+# Places of the float16 numbers in a block: random bits could be NaN, whose payload is not specified.
 HALVES = {Type.Q8_0: [0], Type.Q4_0: [0], Type.Q4_1: [0, 2], Type.Q5_0: [0], Type.Q5_1: [0, 2], Type.Q4_K: [0, 2],
           Type.Q5_K: [0, 2], Type.Q6_K: [208], Type.Q2_K: [80, 82], Type.Q3_K: [108], Type.IQ4_NL: [0], Type.IQ4_XS: [0],
           Type.MXFP4: []}
@@ -22,7 +21,7 @@ random = np.random.default_rng(20240501)
 
 
 def halves(count):
-    """Bits of any finite float16: subnormal, zero and negative ones among them."""
+    """Random bits of finite float16 numbers, including subnormal, zero and negative ones."""
     bits = random.integers(0, 1 << 16, count, dtype=np.uint16)
     return np.where(bits & 0x7C00 == 0x7C00, bits & 0xBFFF, bits).astype(np.uint16)
 
@@ -60,7 +59,7 @@ def main():
     writer.add_tensor("floats", floats)
     writer.add_tensor("made.F16", floats.astype(np.float16))
     writer.add_tensor("made.BF16", quants.quantize(floats, Type.BF16), raw_dtype=Type.BF16)
-    for kind in READ:  # scales that are no number, and blocks of zeros
+    for kind in READ:  # scales that are not numbers, and blocks of zeros
         raw = random_blocks(kind, 8)
         blocks = raw.reshape(8, -1)
         for at in HALVES[kind]:

@@ -1,12 +1,11 @@
-# Needs torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 (in a virtual
-# environment): writes attention.json, what every head of all-MiniLM-L6-v2 attends to in two
-# sentences, as transformers gives it.
+# Needs torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 (in a virtual environment): writes
+# attention.json, the attention weights of every head of all-MiniLM-L6-v2 for two sentences, by transformers.
 #
 #   HF_HUB_OFFLINE=1 python make_attention.py            with the model from examples/fetch_model.sh
 #
-# In the form of attention_map's --json, a list of {"text", "tokens", "weights": [layer][head][query][key]}. It is evaluated
-# in double precision and stored with eight decimals, so that the reference's own error is far below the tolerance of 1e-5;
-# single precision must agree.
+# The format is that of attention_map's --json, a list of {"text", "tokens", "weights": [layer][head][query][key]}.
+# Weights are computed in double precision and stored with eight decimals, so that the reference's own error is far
+# below the tolerance of 1e-5; single precision must agree.
 import json
 import pathlib
 
@@ -20,7 +19,7 @@ SENTENCES = ["The cat sat because it was tired.", "Unaffable naïveté?"]
 
 
 def attention(model, ids):
-    """(layers, heads, queries, keys), of one sentence."""
+    """The weights (layers, heads, queries, keys) for one sentence."""
     with torch.inference_mode():
         return torch.cat(model(input_ids=torch.tensor([ids]), output_attentions=True).attentions)
 
@@ -29,7 +28,7 @@ def main():
     tokenizer = make_tokenizer()
     single, double = make_model(), make_model().double()
     for model in (single, double):
-        model.set_attn_implementation("eager")  # the fused ones keep no weights
+        model.set_attn_implementation("eager")  # fused implementations do not return weights
     cases = []
     for text in SENTENCES:
         encoding = tokenizer.encode(text)

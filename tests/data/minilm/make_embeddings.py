@@ -1,13 +1,12 @@
-# Needs torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 (in a virtual
-# environment): writes embeddings.json, what PyTorch makes of the lines of sentences.txt with
-# all-MiniLM-L6-v2.
+# Needs torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 (in a virtual environment): writes
+# embeddings.json, the embeddings of the lines of sentences.txt by all-MiniLM-L6-v2 in PyTorch.
 #
 #   HF_HUB_OFFLINE=1 python make_embeddings.py            with the model from examples/fetch_model.sh
 #
-# As sentence-transformers does it: the mean of the last hidden states over all tokens, [CLS] and [SEP] included, then
-# divided by its L2 norm. It is evaluated twice: in double precision one sentence at a time, which is what is stored (9
-# significant digits, so that the reference's own error is far below the tolerance of 1e-5), and in single precision as
-# one padded batch, which must agree.
+# As in sentence-transformers: the mean of the last hidden states over all tokens, including [CLS] and [SEP], divided by
+# its L2 norm. Computed twice: in double precision, one sentence at a time, which is stored (9 significant digits, so
+# that the reference's own error is far below the tolerance of 1e-5), and in single precision as one padded batch, which
+# must agree.
 import json
 import os
 import pathlib
@@ -24,7 +23,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def make_model():
-    """The model with the settings of its config.json; every tensor must be used, none may be missing."""
+    """The model with the settings of its config.json; every tensor must be used, and none may be missing."""
     config = BertConfig(
         vocab_size=30522,
         hidden_size=384,
@@ -38,7 +37,7 @@ def make_model():
     )
     model = BertModel(config, add_pooling_layer=True).eval()
     weights = load_file(model_dir() / "model.safetensors")
-    weights.pop("embeddings.position_ids")  # 0, 1, 2, ...: not a weight
+    weights.pop("embeddings.position_ids")  # 0, 1, 2, ..: not a weight
     model.load_state_dict(weights, strict=True)
     return model
 

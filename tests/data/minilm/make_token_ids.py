@@ -1,11 +1,10 @@
-# Writes token_ids.json, the ids of 500 awkward lines of text. Needs tokenizers==0.23.3.
+# Writes token_ids.json, the ids of 500 unusual lines of text. Needs tokenizers==0.23.3.
 #
 #   python make_token_ids.py            with the model from examples/fetch_model.sh
 #
-# The tokenizer is put together here from vocab.txt as the tokenizer.json of all-MiniLM-L6-v2 describes it, but with the
-# model's own limit of 256 tokens and without padding. The random lines are seeded, and are made only of characters that
-# Unicode 3.2 knew and whose properties have not changed since: what they become does not depend on anybody's version
-# of the Unicode tables.
+# Makes the tokenizer from vocab.txt by the description in the tokenizer.json of all-MiniLM-L6-v2, but with the model's
+# own limit of 256 tokens and without padding. Random lines are seeded, and contain only characters that Unicode 3.2 had
+# and whose properties have not changed since: results do not depend on the version of the Unicode tables.
 import json
 import os
 import pathlib
@@ -43,7 +42,7 @@ def make_tokenizer():
 
 
 FIXED = [
-    # Nothing, or nothing that is left.
+    # Empty texts, and texts that become empty.
     "",
     " ",
     "   \t \u00a0 \u3000 ",
@@ -83,7 +82,7 @@ FIXED = [
     "{\"key\": [1, 2.5e-3, null, true], \"\\u00e9\": \"\\n\"}",
     "\\frac{a}{b} \\alpha_{ij}^2 $x$ <br/> &amp; &#233;",
     "^(?:[a-z0-9!#$%&'*+/=?^_`{|}~-]+)$",
-    # Accents, composed and decomposed; letters that have no decomposition stay.
+    # Accents, composed and decomposed; letters without a decomposition are kept.
     "caf\u00e9 na\u00efve r\u00e9sum\u00e9 \u00c5ngstr\u00f6m \u00c9COLE \u00fcber Stra\u00dfe",
     "cafe\u0301 nai\u0308ve re\u0301sume\u0301 A\u030angstro\u0308m",
     "\u0141\u00f3d\u017a \u0110\u00e0 N\u1eb5ng \u00d8resund \u00deingvellir \u00c6r\u00f8 \u0152uvre \u0131\u0130iI",
@@ -187,7 +186,7 @@ FIXED = [
     "hyphen-" * 90,
 ]
 
-# What a random line is made of: blocks of characters (first, last), one word of them at a time.
+# Parts of random lines: blocks of characters (first, last); each word comes from one block.
 BLOCKS = [
     (0x0021, 0x007E), (0x0021, 0x007E), (0x00A0, 0x017F), (0x0180, 0x024F), (0x0250, 0x02FF),
     (0x0370, 0x03FF), (0x0400, 0x052F), (0x0530, 0x058F), (0x0590, 0x05FF), (0x0600, 0x06FF),
@@ -204,7 +203,7 @@ GLUE = ["\u0301", "\u0308\u0304", "\u200d", "\u200b", "\u00ad", "\ufeff", "\u00a
 
 
 def known_for_long(c):
-    """True if Unicode 3.2 had the character with the category it has now."""
+    """Whether the character had its present category in Unicode 3.2."""
     old = unicodedata.ucd_3_2_0.category(c)
     return old != "Cn" and old == unicodedata.category(c)
 
@@ -231,7 +230,7 @@ def random_lines(count, known, vocab_words):
             body.insert(rng.randint(0, len(body)), rng.choice(GLUE))
         return "".join(body)
 
-    lines = {}  # a dict keeps the order and leaves out what comes twice
+    lines = {}  # a dict keeps the order and drops repetitions
     while len(lines) < count:
         words = [word() + rng.choice([" ", " ", " ", ""]) for _ in range(rng.choice([1, 2, 5, 10, 10, 20, 40]))]
         if "".join(words) not in known:

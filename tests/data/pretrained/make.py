@@ -1,9 +1,9 @@
-"""Tiny models with random weights as transformers' folders, and what it computes by them.
+"""Writes folders of tiny models with random weights by transformers, and its results for them.
 
   python make.py [FOLDER]     # beside this script if not given; needs torch, transformers and tokenizers
 
-Each folder has config.json, model.safetensors (one of them in parts) and golden.safetensors: for prompts a and b, of
-unlike lengths, ids, logits or hidden states by weights in double, and the 20 tokens that greedy decoding adds.
+Each folder has config.json, model.safetensors (in one folder in parts) and golden.safetensors: for prompts a and b of
+different lengths, ids, logits or hidden states computed in double, and 20 tokens of greedy decoding.
 rope.json holds the frequencies of each kind of scaling.
 """
 import copy
@@ -27,7 +27,7 @@ QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{
 
 
 def draw(model):
-    """Weights whose products keep their size; norms about 1 (or 0, where 1 is added to them), biases about 0."""
+    """Sets weights so that products keep their size; norms near 1 (or 0 if 1 is added to them), biases near 0."""
     one_is_added = model.config.model_type.startswith(("gemma", "nemotron"))
     for name, p in model.named_parameters():
         if p.dim() == 1 and "norm" in name.lower() + (".ln_" in name) * "norm" and name.endswith("weight"):
@@ -47,7 +47,7 @@ def draw(model):
 
 
 def save(name, model, golden, edit=None, *, keep=(), **options):
-    """`edit` changes the config as older files spell it; `keep` names other files of transformers to keep."""
+    """`edit` changes the config to the form of older files; `keep` names other files of transformers to keep."""
     folder = FOLDER / name
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
@@ -68,11 +68,11 @@ def ids_of(length, vocab, seed):
 
 
 class CloseCall(Exception):
-    """Two tokens are about as likely: other weights are needed."""
+    """Two tokens are nearly equally likely: other weights are needed."""
 
 
 def with_some_seed(f):
-    """Calls f(seed, ..) with other seeds until no call is close."""
+    """Calls f(seed, ..) with other seeds until no two tokens are close."""
     def run(*args, seed, **options):
         while True:
             try:
@@ -105,7 +105,7 @@ def decoder(name, model_class, config, *, seed, lengths=(7, 12), edit=None, chan
     for key, length in zip("ab", lengths):
         ids = ids_of(length, config.vocab_size, seed + length)
         golden[f"ids_{key}"] = ids[0]
-        # Dynamic frequencies depend on the calls before.
+        # Dynamic frequencies depend on earlier calls.
         golden[f"logits_{key}"] = copy.deepcopy(model)(ids).logits[0]
         golden[f"greedy_{key}"] = greedy(copy.deepcopy(model), ids)
     print(f"{name}: logits up to {golden['logits_b'].abs().max():.3g}")
@@ -114,7 +114,7 @@ def decoder(name, model_class, config, *, seed, lengths=(7, 12), edit=None, chan
 
 @torch.no_grad()
 def encoder(name, model_class, config, seed, lengths=(7, 12), body=None, edit=None):
-    """`body` names what a model with a head computes hidden states by."""
+    """`body` names the part of a model with a head that computes hidden states."""
     torch.manual_seed(seed)
     model = model_class(config).eval()
     draw(model)
@@ -274,7 +274,7 @@ def ministral3():
 
 
 def clipped():
-    """Limits that about a third of the queries, keys and values exceed."""
+    """Models with limits that about a third of the queries, keys and values exceed."""
     olmoe = hf.OlmoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, clip_qkv=1.0)
     olmoe._experts_implementation = "eager"
     decoder("olmoe_clipped", hf.OlmoeForCausalLM, olmoe, seed=84)
@@ -284,7 +284,7 @@ def clipped():
 
 
 def deepseek():
-    """Layer 0 is dense; two groups of two experts; a rotary part that yarn scales, and with it the scores."""
+    """Layer 0 is dense; two groups of two experts; yarn scales the rotary part, and with it the scores."""
     sizes = SIZES | dict(num_key_value_heads=4, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, kv_lora_rank=12,
                          n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=12,
                          n_shared_experts=2, routed_scaling_factor=1.5, first_k_dense_replace=1, pad_token_id=0,
@@ -302,7 +302,7 @@ def deepseek():
 
 
 def gpt_oss_mxfp4():
-    """The experts' weights of gpt_oss in blocks of 32 numbers of 4 bits, as in the published files."""
+    """gpt_oss with the experts' weights in blocks of 32 4-bit numbers, as in the published files."""
     values = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6, 0, -.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
     stored = {}
 
@@ -349,7 +349,7 @@ def old_modernbert(config):
 
 
 def old_nomic_bert(config):
-    """The keys that the model's own code reads."""
+    """A nomic_bert with the keys that the model's own code reads."""
     for new, old in (("hidden_size", "n_embd"), ("num_attention_heads", "n_head"), ("num_hidden_layers", "n_layer"),
                      ("intermediate_size", "n_inner"), ("max_position_embeddings", "n_positions"),
                      ("layer_norm_eps", "layer_norm_epsilon"), ("hidden_dropout_prob", "resid_pdrop")):
@@ -405,7 +405,7 @@ def vit():
 
 @torch.no_grad()
 def dinov2():
-    """Images of the trained size, and of another, whose positions are interpolated."""
+    """Images of the trained size, and of another size, for which positions are interpolated."""
     for name, kind, registers in (("dinov2", "Dinov2", {}), ("dinov2_with_registers", "Dinov2WithRegisters", {"num_register_tokens": 2})):
         torch.manual_seed(21)
         config = getattr(hf, kind + "Config")(hidden_size=16, mlp_ratio=2, num_hidden_layers=2, num_attention_heads=4,
@@ -423,7 +423,7 @@ def dinov2():
 
 @torch.no_grad()
 def clip():
-    """The second folder takes the largest id of a text as its end, as the first published ones do."""
+    """In the second folder a text ends at its largest id, as in the first published models."""
     for name, end, seed in (("clip", 95, 22), ("clip_old", 2, 23)):
         torch.manual_seed(seed)
         both = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4)
@@ -438,7 +438,7 @@ def clip():
         images = torch.randn(2, 3, 12, 12).float()
         ids = torch.cat([ids_of(7, 94, seed + n) for n in range(3)])
         ids[:, 0] = 94
-        for row, at in enumerate((4, 6, 2)):  # padding behind the end, as the tokenizer has it
+        for row, at in enumerate((4, 6, 2)):  # padded after the end, as the tokenizer does
             ids[row, at:] = 95
         out = model(input_ids=ids, pixel_values=images.double())
         golden = {"images": images, "ids": ids, "image_embeds": out.image_embeds, "text_embeds": out.text_embeds,
@@ -450,7 +450,7 @@ def clip():
 @with_some_seed
 @torch.no_grad()
 def seq2seq(name, make, *, seed, edit=None, forced=None):
-    """`forced` is the token that each target's first one precedes, which generation_config.json names."""
+    """`forced` is the token after the first one of each target, which generation_config.json names."""
     torch.manual_seed(seed)
     model = make().eval()
     draw(model)
@@ -479,7 +479,7 @@ def bart():
 
 
 def t5():
-    """Distances past the last bucket; the second as the files of version 1.1 are, with a head of its own."""
+    """Distances beyond the last bucket; the second folder has the form of version 1.1, with its own head."""
     sizes = dict(vocab_size=96, d_model=16, d_kv=6, d_ff=24, num_layers=2, num_heads=4, relative_attention_num_buckets=8,
                  relative_attention_max_distance=6, decoder_start_token_id=0)
     seq2seq("t5", lambda: hf.T5ForConditionalGeneration(hf.T5Config(**sizes)), seed=16)
@@ -500,7 +500,7 @@ def t5():
 
 
 def translation():
-    """Marian's and PEGASUS' targets begin with the token of padding; those of M2M100 and mBART with two tokens."""
+    """Targets of Marian and PEGASUS begin with the padding token, those of M2M100 and mBART with two tokens."""
     sizes = dict(vocab_size=96, d_model=16, encoder_layers=2, decoder_layers=2, encoder_ffn_dim=24, decoder_ffn_dim=24,
                  encoder_attention_heads=4, decoder_attention_heads=4, max_position_embeddings=40, scale_embedding=True,
                  forced_eos_token_id=None, init_std=0.02)
@@ -522,8 +522,8 @@ def translation():
 @with_some_seed
 @torch.no_grad()
 def whisper(*, seed):
-    """As the published models: 256 bytes, the end, what prompts consist of, and times, here of a window of 0.2 seconds.
-    greedy_ continues the prompt, timed_ by the rules of times until the end or 40 positions."""
+    """The vocabulary is like that of the published models: 256 bytes, the end, the tokens of prompts, and times, here of
+    a window of 0.2 seconds. greedy_ continues the prompt; timed_ follows the rules of times, up to the end or 40 positions."""
     torch.manual_seed(seed)
     special = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|translate|>", "<|notimestamps|>"]
     times = [f"<|{n / 50:.2f}|>" for n in range(11)]
@@ -534,7 +534,7 @@ def whisper(*, seed):
                  decoder_start_token_id=start)
     model = hf.WhisperForConditionalGeneration(hf.WhisperConfig(**sizes, begin_suppress_tokens=[end])).eval()
     draw(model)
-    model.model.decoder.embed_tokens.weight[no_times:] *= 1.5  # times are likelier than most text
+    model.model.decoder.embed_tokens.weight[no_times:] *= 1.5  # makes times likelier than most text
     model.double()
     rules = hf.GenerationConfig(eos_token_id=end)
     rules.no_timestamps_token_id, rules.max_initial_timestamp_index = no_times, 50
@@ -560,7 +560,7 @@ def whisper(*, seed):
         golden[f"greedy_{key}"] = continued(NEW_TOKENS, lambda ids, logits: logits)
         golden[f"timed_{key}"] = continued(38, rules)
         if (golden[f"timed_{key}"] > no_times).sum() < 3:
-            raise CloseCall  # too few times to show the rules
+            raise CloseCall  # too few times to test the rules
     print(f"whisper: logits up to {golden['logits_b'].abs().max():.3g}, {golden['timed_a'].tolist()}")
     save("whisper", model, golden)
     t = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[]))
@@ -571,7 +571,7 @@ def whisper(*, seed):
 
 @torch.no_grad()
 def differential(seed, seq=9):
-    """DiffLlama's attention of one layer, without rotary embeddings."""
+    """The attention of one layer of DiffLlama, without rotary embeddings."""
     torch.manual_seed(seed)
     config = hf.DiffLlamaConfig(**(SIZES | dict(num_key_value_heads=4)), attn_implementation="eager")
     module = hf.models.diffllama.modeling_diffllama.DiffLlamaAttention(config, layer_idx=1)
@@ -590,7 +590,7 @@ def differential(seed, seq=9):
 
 
 def tokenizer(folder, split):
-    """Byte-level BPE: all bytes, four merges, three special tokens."""
+    """A byte-level BPE tokenizer: all bytes, four merges, three special tokens."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("h", "e"), ("l", "l"), ("Ġ", "w"), ("Ã", "©")]
     vocab = {t: i for i, t in enumerate(letters + [a + b for a, b in merges])}
@@ -609,7 +609,7 @@ def tokenizer(folder, split):
 
 
 def rope():
-    """Frequencies, and what cos and sin are multiplied by, of configs with heads of 16."""
+    """Frequencies and the factor of cos and sin for configs with heads of 16."""
     cases = []
     scalings = [
         ({"rope_type": "linear", "factor": 4.0}, 0),

@@ -1,6 +1,6 @@
-# Needs tokenizers==0.23.3 (in a virtual environment): writes tokenizers/NAME/tokenizer.json with a
-# small vocabulary for each pre-tokenizer that is read, one of them as the configuration of Llama 3
-# has it, and tokenizers/cases.json, the ids of lines.
+# Needs tokenizers==0.23.3 (in a virtual environment): writes tokenizers/NAME/tokenizer.json with a small vocabulary for
+# each supported pre-tokenizer, one of them with the configuration of Llama 3, and tokenizers/cases.json, the ids of
+# lines.
 #
 #   python make_tokenizers.py
 import json

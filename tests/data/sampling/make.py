@@ -1,4 +1,4 @@
-"""What transformers' processors keep of random logits: which tokens may be drawn, with which probability.
+"""Applies transformers' processors to random logits: which tokens may be drawn, and with which probability.
 
   python make.py     # writes cases.json beside this script; needs torch and transformers
 """

@@ -1,14 +1,16 @@
-"""Tiny encoders as sentence-transformers' folders, and what it computes by them.
+"""Writes folders of tiny encoders by sentence-transformers, and its results for them.
 
   HF_HUB_OFFLINE=1 python make.py [FOLDER]     # beside this script if not given
 
 Needs sentence-transformers==6.2.0 torch==2.15.0 transformers==5.24.0 tokenizers==0.23.3 (in a virtual environment).
-`mean` is a BERT as that version saves it: its tokenizer in tokenizer.json, a mean without the prompt's tokens, normalised.
-`cls` is a DistilBERT as versions before 3 wrote it: a transformer in a folder of its own, vocab.txt, a key for each kind of
-pooling. `multilingual` is a BERT with the kind of tokenizer that XLM-RoBERTa has (Unigram), as paraphrase-multilingual-MiniLM
-is; `roberta` a RoBERTa with byte-level BPE; `modernbert` a ModernBERT whose byte-level BPE has [CLS] and [SEP]; `embedding_gemma`
-a Gemma 3 without a causal mask, with Gemma's BPE and dense layers behind the pooling; `nomic_bert` a NomicBERT with the keys of older
-files; `mpnet` an MPNet, whose WordPiece has RoBERTa's special tokens. golden.json has the embeddings of some lines by weights in double, by the name of the prompt ("" for none).
+`mean` is a BERT in the form of this version: tokenizer.json, and a normalised mean without the tokens of the prompt.
+`cls` is a DistilBERT in the form of versions before 3: the transformer in a folder of its own, vocab.txt, and a key for
+each kind of pooling. `multilingual` is a BERT with the Unigram tokenizer of XLM-RoBERTa, like
+paraphrase-multilingual-MiniLM; `roberta` a RoBERTa with byte-level BPE; `modernbert` a ModernBERT with byte-level BPE
+and the tokens [CLS] and [SEP]; `embedding_gemma` a Gemma 3 without a causal mask, with Gemma's BPE and dense layers
+after the pooling; `nomic_bert` a NomicBERT with the keys of older files; `mpnet` an MPNet, whose WordPiece has
+RoBERTa's special tokens. golden.json has the embeddings of some lines, computed in double, by the name of the prompt
+("" for none).
 """
 import json
 import pathlib
@@ -140,7 +142,7 @@ def make_roberta():
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.RobertaProcessing(sep=("</s>", 2), cls_token=("<s>", 0), add_prefix_space=False)
-    # 2 of the 22 positions are the padding's: lines are cut behind 20 tokens.
+    # 2 of the 22 positions are for padding: lines are truncated at 20 tokens
     config = hf.RobertaConfig(vocab_size=len(pieces) + 1, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
                               intermediate_size=24, max_position_embeddings=22, type_vocab_size=1)
     save(folder, hf.RobertaModel(config), fast_tokenizer(tokenizer), [Pooling(16, "cls"), Normalize()], {"query": "hello: "}, 20)

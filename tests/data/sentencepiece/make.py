@@ -1,12 +1,12 @@
-# Needs sentencepiece==0.2.3 gguf==0.19.0 tokenizers==0.23.3 (in a virtual environment): trains
-# small vocabularies on a few lines in many scripts, and writes them as GGUF files have them
-# (NAME.gguf, without tensors) and as tokenizer.json (NAME/tokenizer.json), and cases.json: lines,
-# and by the tokenizer's name rows of a line's number, the ids that the package gives it, and the
-# text that it makes of these where that is another.
+# Needs sentencepiece==0.2.3 gguf==0.19.0 tokenizers==0.23.3 (in a virtual environment): trains small vocabularies on a
+# few lines in many scripts. Writes them in the form of GGUF files (NAME.gguf, without tensors) and of tokenizer.json
+# (NAME/tokenizer.json), and cases.json: lines and, by the tokenizer's name, rows of a line's number, the package's ids,
+# and the decoded text if it differs.
 #
 #   python make.py [LINES]          100 lines if not given
 #
-# With more lines, as 5000, cases.json goes to the current folder, to be named in ATTN_TOKEN_IDS_DIR.
+# With more lines, such as 5000, writes cases.json to the current folder; ATTN_TOKEN_IDS_DIR names that folder for the
+# tests.
 import io
 import json
 import pathlib
@@ -26,7 +26,7 @@ CONTROL = ["<start_of_turn>", "<end_of_turn>"]
 
 
 def train(**options):
-    """A model of SentencePiece; characters that are rare among the lines have no token."""
+    """A SentencePiece model; characters that are rare in the lines have no token."""
     draw = random.Random(7)
     latin = [word for word in WORDS if word.isascii() and word.isprintable() and "<" not in word]
     lines = [" ".join(draw.choice(latin if draw.random() < 0.9 else WORDS) for _ in range(12)) for _ in range(2000)]
@@ -61,7 +61,7 @@ def write_gguf(name, model, user_defined, has_prefix):
 
 
 def merges_of(model):
-    """The pairs that make each token, in the order of its score."""
+    """The pairs that form each token, in the order of its score."""
     ids = {model.id_to_piece(i): i for i in range(len(model)) if kind_of(model, i) == gguf.TokenType.NORMAL}
     pairs = [(-model.get_score(i), len(a), (a, b)) for p, i in ids.items() for k in range(1, len(p))
              for a, b in [(p[:k], p[k:])] if a in ids and b in ids]
@@ -100,7 +100,7 @@ def unigram(model, byte_fallback, pre_tokenizer, name):
 
 
 def with_specials(lines):
-    """Lines with special tokens within, most of them between others without a space."""
+    """Lines that contain special tokens, mostly without a space beside them."""
     draw = random.Random(11)
     marks = ["<s>", "</s>", "<unk>", *CONTROL, "<tool>", "<start_of_turn", "<0x0A>", " <s> ", "\n\n", "  "]
     return ["".join(draw.choice(lines) + draw.choice(marks) for _ in range(draw.randint(1, 3))) for _ in range(len(lines) // 3)]
@@ -140,7 +140,7 @@ def main():
     prefixed = bpe(llama, normalizers.Sequence([normalizers.Prepend(SPACE), replace]), None,
                    decoders.Sequence(to_text + [decoders.Strip(" ", 1, 0)]), "llama")
     add_tokenizers("llama", prefixed, every)
-    # What a GGUF file says of spaces is the same.
+    # A GGUF file encodes spaces in the same way.
     add_tokenizers("llama.gguf", prefixed, marked, bos=False)
     first = bpe(llama, None, pre_tokenizers.Metaspace(prepend_scheme="first", split=False),
                 decoders.Sequence(to_text + [decoders.Strip(" ", 1, 0)]), "llama_first")

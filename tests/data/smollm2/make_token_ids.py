@@ -1,11 +1,11 @@
-# Needs gguf==0.19.0 tokenizers==0.23.3 numpy (in a virtual environment): writes token_ids.json,
-# lines in many scripts beside the ids that the package tokenizers gives them with SmolLM2's
-# vocabulary, and pre_tokens.json, where it cuts lines for the other pre-tokenizers, of which there
-# is no vocabulary.
+# Needs gguf==0.19.0 tokenizers==0.23.3 numpy (in a virtual environment): writes token_ids.json, lines in many scripts
+# with the ids of the package tokenizers for SmolLM2's vocabulary, and pre_tokens.json, the pieces of lines for the
+# other pre-tokenizers, for which there is no vocabulary.
 #
 #   python make_token_ids.py [LINES]          with the file from examples/fetch_llm.sh; 300 lines if not given
 #
-# With more lines, as 5000, the files go to the current folder, to be named in ATTN_TOKEN_IDS_DIR.
+# With more lines, such as 5000, writes the files to the current folder; ATTN_TOKEN_IDS_DIR names that folder for the
+# tests.
 import json
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Whisper's features of noise and of a tone, by transformers in double precision, for log_mel_spectrogram_test.cpp.
+"""Writes Whisper's features of noise and a tone, by transformers in double precision, for log_mel_spectrogram_test.cpp.
 
   python make.py     # needs numpy and transformers
 """
@@ -27,7 +27,7 @@ for bins in (80, 128):
     for name, samples in (("noise", noise()), ("tone", tone())):
         padded = np.zeros(16000, np.float32)
         padded[:len(samples)] = samples[:16000]
-        # Its torch version computes in float: the two differ by `difference`.
+        # The torch version computes in float: the two differ by `difference`.
         golden = extractor._np_extract_fbank_features(padded[None], "cpu")[0]
         difference = np.abs(golden - extractor(samples, sampling_rate=16000, return_tensors="np").input_features[0]).max()
         print(f"{name}_{bins}: {golden.shape}, difference {difference:.1e}")

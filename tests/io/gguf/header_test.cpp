@@ -1,5 +1,5 @@
-// Hostile GGUF files: each gives a clear IoError or a valid file; none crashes, reads out of bounds
-// or takes memory that the file does not pay for.
+// Hostile GGUF files give a clear IoError or a valid file: no crash, no out-of-bounds read, no
+// allocation larger than the file justifies.
 #include "attn/io/gguf/header.hpp"
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct GgufCase {
   std::string error;  ///< part of the message
 };
 
-/// For GoogleTest, which would print the bytes.
+/// Prints the name only: GoogleTest would print the bytes.
 void PrintTo(const GgufCase& c, std::ostream* out) { *out << c.name; }
 
 class HostileGguf : public ::testing::TestWithParam<GgufCase> {};
@@ -144,7 +144,7 @@ TEST(GgufHeader, TakesWhatIsUnusualButRight) {
   opens(gguf_file(0, 0, "", "", 2));
   opens(key(9, u32(8) + u64(0)));
   opens(key(8, u64(0)));
-  // No data behind the header at all, and an offset that is that of its end.
+  // No data after the header, and an offset at its end.
   opens(tensor(1, gguf_tensor("t", {0}, 0, 0), ""));
   opens(tensor(1, gguf_tensor("t", {99}, 99, 0), ""));
 }
@@ -156,7 +156,7 @@ TEST(GgufHeader, EveryCutAndChangedByteIsRefusedOrRead) {
     try {
       attn_test::read_everything(GgufFile(bytes.span()));
     } catch (const IoError&) {
-      // What most deserve.
+      // Most inputs are invalid.
     }
   };
   for (std::size_t size = 0; size < sample.size(); ++size) read(sample.substr(0, size));

@@ -28,7 +28,7 @@ struct Case {
   std::string error;  ///< part of the message
 };
 
-/// For GoogleTest, which would print the bytes.
+/// Prints the name only: GoogleTest would print the bytes.
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 class HostileSafetensors : public ::testing::TestWithParam<Case> {};
@@ -236,7 +236,7 @@ TEST(SafetensorsHeader, RefusesEveryTruncation) {
 }
 
 TEST(SafetensorsHeader, RefusesEveryTruncationOfTheJson) {
-  // The length agrees with what is there, so that the parser meets each cut.
+  // The length matches the bytes, so that the parser gets each truncated header.
   const std::string whole = attn_test::sample_safetensors();
   const std::string json = whole.substr(8, whole.rfind('}') - 8);  // without the last bracket
   for (std::size_t size = 0; size <= json.size(); ++size) {
@@ -245,7 +245,7 @@ TEST(SafetensorsHeader, RefusesEveryTruncationOfTheJson) {
   }
 }
 
-/// Opens the bytes; if they make a file, reads all of it. Says whether they do.
+/// Opens the bytes and, if they are a valid file, reads all of it. Returns whether they are.
 bool open_and_read(const std::string& text) {
   const ExactBytes bytes(text);
   try {
@@ -299,7 +299,7 @@ TEST(SafetensorsHeader, SurvivesMutations) {
       }
       if (mutant.empty()) break;
     }
-    // Every other one with a length that is right again, so that it gets past the first check.
+    // Every second mutant gets a correct length, so that it passes the first check.
     if (round % 2 == 0 && mutant.size() > 8 + 61) {
       mutant.replace(0, 8, length_prefix(mutant.size() - 8 - 61));
     }

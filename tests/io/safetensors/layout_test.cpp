@@ -1,4 +1,4 @@
-// Where tensors may lie: sizes, offsets, holes and overlaps, one table of well-formed JSON.
+// Places of tensors: sizes, offsets, holes and overlaps, a table of well-formed JSON.
 #include "attn/io/safetensors/layout.hpp"
 
 #include <ostream>
@@ -29,7 +29,7 @@ struct LayoutCase {
   std::string error;  ///< part of the message; empty: the file is valid
 };
 
-/// For GoogleTest, which would print the bytes.
+/// Prints the name only: GoogleTest would print the bytes.
 void PrintTo(const LayoutCase& c, std::ostream* out) { *out << c.name; }
 
 class SafetensorsLayout : public ::testing::TestWithParam<LayoutCase> {};
@@ -93,7 +93,7 @@ const LayoutCase kLayoutCases[] = {
     {"OverflowingShape", entry("a", "F32", "4294967296,4294967296", "0,0"), 0,
      "shape of tensor \"a\" must describe less than 2^63 bytes; found (4294967296, 4294967296) of "
      "F32."},
-    // 2^62 elements fit 63 bits, their bytes do not: 4 * 2^62 is 0 modulo 2^64.
+    // 2^62 elements fit in 63 bits, but their bytes do not: 4 * 2^62 is 0 modulo 2^64.
     {"OverflowingBytes", entry("a", "F32", "4611686018427387904", "0,0"), 0, "less than 2^63"},
     {"OverflowBesideZero", entry("a", "U8", "4611686018427387904,4611686018427387904,0", "0,0"), 0,
      "less than 2^63"},

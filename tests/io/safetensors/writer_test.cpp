@@ -142,7 +142,7 @@ TEST(SaveSafetensors, ComesBackTheSame) {
   EXPECT_TRUE(same(file.load<float, 2>(odd), Tensor2<float>({2, 2}, {1, 2, 3, 4})));
   EXPECT_TRUE(same(file.load<double, 2>("columns"), Tensor2<double>({2, 2}, {1, 2, 3, 4})));
   EXPECT_TRUE(same(file.load<float, 4>("t"), Tensor4<float>(const_view(w).transpose(0, 3))));
-  // Wide types come first, so that everything lies aligned.
+  // Wide types come first, so that every tensor is aligned.
   EXPECT_EQ((file.view<double, 1>("d")(2)), 5e-324);
   EXPECT_EQ((file.view<std::int32_t, 1>("j")(0)), -7);
 }

@@ -33,7 +33,7 @@ class GemmElementsTest : public ::testing::Test {};
 using SmallTypes = ::testing::Types<bfloat16, float16>;
 TYPED_TEST_SUITE(GemmElementsTest, SmallTypes);
 
-/// One product with its epilogue, and what it should give.
+/// One product with its epilogue, and its expected result.
 template <class E>
 struct SmallProduct {
   Index m, n, k;
@@ -68,7 +68,7 @@ struct SmallProduct {
 
   Array<double> exact() const { return in<double>(); }
 
-  /// Computed in T, by the naive formula.
+  /// The naive formula in T.
   template <class T>
   Array<T> in(attn_test::Order order = attn_test::Order::forward) const {
     Array<T> result = attn_test::reference_matmul(a.template as<T>(), b.template as<T>(), order);
@@ -82,8 +82,7 @@ struct SmallProduct {
     return result;
   }
 
-  /// Of float arithmetic. What pairs take for 0 is less than 2^-126 a product, which no element
-  /// here feels.
+  /// The error bound of float arithmetic. Pairs flush terms below 2^-126, which do not matter here.
   double bound(const Array<double>& exact) const {
     return attn_test::twice_naive([&](attn_test::Order order) { return in<float>(order); }, exact);
   }
@@ -230,7 +229,7 @@ TYPED_TEST(GemmElementsTest, NanAndInfinityStayInTheirRowAndColumn) {
   }
 }
 
-/// Pairs count denormals as 0; everything else widens them exactly.
+/// Products of pairs flush denormals to 0; everything else widens them exactly.
 TEST(GemmElements, DenormalsOfBfloat16) {
   Tensor2<bfloat16> a({1, 2}), b({2, 1}), c({1, 1});
   a(0, 0) = a(0, 1) = std::numeric_limits<bfloat16>::denorm_min();

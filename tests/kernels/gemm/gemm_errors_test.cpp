@@ -1,4 +1,4 @@
-// gemm with bad input: what its messages name, and that nothing is written.
+// gemm with invalid input: the names in its messages; nothing is written.
 #include <gtest/gtest.h>
 
 #include "attn/kernels/gemm/gemm.hpp"
@@ -12,7 +12,7 @@ namespace {
 using attn_test::all_are;
 using attn_test::error_of;
 
-/// The message of the ShapeError that f(c) throws; fails where f changed c.
+/// The message of the ShapeError that f(c) throws; fails if f changed c.
 template <class F>
 std::string refused(const Shape<2>& shape, F f) {
   Tensor2<float> c(shape);

@@ -1,4 +1,4 @@
-// gemm: awkward sizes, strides and epilogues in guarded memory, against nested loops.
+// gemm: odd sizes, strides and epilogues in guarded memory, against nested loops.
 #include "attn/kernels/gemm/gemm.hpp"
 
 #include <vector>
@@ -32,7 +32,7 @@ TYPED_TEST_SUITE(GemmTest, Types);
 
 const std::vector<Index> kSizes = {0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 97, 1025};
 
-/// One product with its epilogue, and what it should give.
+/// One product with its epilogue, and its expected result.
 template <class T>
 struct Product {
   Index m, n, k;
@@ -65,7 +65,7 @@ struct Product {
 
   Array<Wider<T>> exact() const { return in<Wider<T>>(); }
 
-  /// Computed in W, by the naive formula.
+  /// The naive formula in W.
   template <class W>
   Array<W> in(attn_test::Order order = attn_test::Order::forward) const {
     Array<W> result = attn_test::reference_matmul(a.template as<W>(), b.template as<W>(), order);
@@ -133,7 +133,7 @@ TYPED_TEST(GemmTest, RandomProductsInGuardedMemory) {
         residual.emplace(p.residual, Layout<2>::any(random, random.chance(0.8)));
         epilogue.residual = residual->read();
       } else if (random.chance(0.5)) {
-        epilogue.residual = c.read();  // in place, said aloud
+        epilogue.residual = c.read();  // in place, explicitly
       }
       gemm(a.read(), b.read(), c.view(), epilogue, {.isa = isa});
       ASSERT_EQ(difference(c.values(), exact, bound, isa, "c"), "");
@@ -206,7 +206,7 @@ TYPED_TEST(GemmTest, BatchesBroadcast) {
   }
 }
 
-// Whatever threads make of a batch, each product has the bits that gemm() gives it.
+// Each product of a batch has the bits of gemm(), for any division among threads.
 TYPED_TEST(GemmTest, RandomBatchesAreTheirProducts) {
   using T = TypeParam;
   for (std::uint64_t draw = 2000; draw < 2000 + attn_test::draws(120); ++draw) {
@@ -246,7 +246,7 @@ TYPED_TEST(GemmTest, RandomBatchesAreTheirProducts) {
   }
 }
 
-// Products that are worth threads: many, one thread's each; and few, which threads share.
+// Products large enough for threads: many, one thread each; and few, which threads share.
 TYPED_TEST(GemmTest, BatchesOfLargeProducts) {
   using T = TypeParam;
   const attn_test::ThreadExecutor executor(4);
@@ -306,8 +306,8 @@ TYPED_TEST(GemmTest, SameBitsOnAnyNumberOfThreadsAndForAnyPartOfTheRows) {
   }
 }
 
-// Rows are cut into tiles of 6 and 4 and blocks of 32 tiles: every remainder, alone and around the
-// end of a block.
+// Rows are cut into tiles of 6 and 4 and blocks of 32 tiles: tests every remainder, alone and at
+// the end of a block.
 TYPED_TEST(GemmTest, EveryNumberOfRows) {
   using T = TypeParam;
   constexpr Index kMax = 200, kDim = 37, kColumns = 70;
@@ -330,8 +330,7 @@ TYPED_TEST(GemmTest, EveryNumberOfRows) {
   }
 }
 
-// Few rows take a weight (out, in) as it lies: the bits of packed weights, whatever the sizes and
-// the threads.
+// Few rows by an unpacked weight (out, in): the bits of packed weights, for any sizes and threads.
 TYPED_TEST(GemmTest, FewRowsByAWeightAsItLies) {
   using T = TypeParam;
   for (std::uint64_t draw = 0; draw < attn_test::draws(150); ++draw) {

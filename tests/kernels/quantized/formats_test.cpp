@@ -1,4 +1,4 @@
-// A short run of formats_fuzz's draws: formats of weights, elements of caches, hostile numbers.
+// Some draws of formats_fuzz: weight formats, cache elements, hostile numbers.
 #include <gtest/gtest.h>
 
 #include "support/draws/format_draw.hpp"

@@ -1,4 +1,4 @@
-// Products with quantised weights: exact by the bits of gemm(), 8 bits by plain loops.
+// Products with quantised weights: the bits of gemm() if exact, 8 bits against plain loops.
 #include "attn/kernels/quantized/quantized.hpp"
 
 #include <cmath>
@@ -37,7 +37,7 @@ bool same_bits(const Tensor2<float>& a, const Tensor2<float>& b) {
          std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.size()) * sizeof(float)) == 0;
 }
 
-/// A product drawn at random: m rows of k activations by weights (n, k) of some format.
+/// A random product: m rows of k activations by weights (n, k) of some format.
 struct Draw {
   Random random;
   const QuantizedFormat& format;
@@ -93,15 +93,15 @@ TEST(Quantized, ProductsInEightBitsAreThoseOfTheRoundedActivations) {
     Tensor2<double> magnitude({m, n});
     const Tensor2<double> expected =
         int8_reference(x, dense, shared_activations(k, format), magnitude);
-    // Sums of integers are exact; a block's scaling rounds four times, its addition once, and so
-    // does each weight's offset.
+    // Integer sums are exact. Scaling a block rounds four times; adding it rounds once, and so does
+    // adding a weight's offset.
     const Index blocks = format.block == 0 ? 2 + k / 1024 : k / format.block;
     const double bound = 1.2e-7 * static_cast<double>(6 + blocks);
     for (Isa isa : extended_isas()) {
       SCOPED_TRACE(drawn.text(isa));
       Tensor2<float> found({m, n});
       gemm(x, weights, ActivationFormat::int8, found, {}, {.isa = isa});
-      // With an offset, both terms of a block are large where their sum is small.
+      // With an offset, a block's two terms may be large although their sum is small.
       const double slack = format.has_offset ? 16 : 1;
       for (Index i = 0; i < m; ++i) {
         for (Index j = 0; j < n; ++j) {
@@ -117,7 +117,7 @@ TEST(Quantized, ProductsInSixteenBitsAreOffByATwoHundredFiftyFourthOfThoseInEigh
   for (std::uint64_t draw = 0; draw < attn_test::draws(30); ++draw) {
     Draw drawn(7000 + draw);
     auto& [random, format, k, m, n, weights, dense] = drawn;
-    // Strided, and with a value that is far above its neighbours.
+    // Strided, with a value that is far larger than its neighbours.
     Tensor2<float> columns = random_rows(random, k, m);
     columns(random.integer(0, k - 1), random.integer(0, m - 1)) = 1000;
     const TensorView2<const float> x = columns.view().transpose(0, 1);
@@ -130,8 +130,8 @@ TEST(Quantized, ProductsInSixteenBitsAreOffByATwoHundredFiftyFourthOfThoseInEigh
       gemm(x, weights, ActivationFormat::int16, found, epilogue, {.isa = isa});
       for (Index i = 0; i < m; ++i) {
         for (Index j = 0; j < n; ++j) {
-          // Half a step of the second codes; and the rounding of products in 8 bits, see above,
-          // where offsets are less than 0.5.
+          // Half a step of the residual's quantised values, and the rounding of products in 8 bits
+          // (see above), where offsets are less than 0.5.
           double expected = 0, step = 0, magnitude = 0;
           for (Index begin = 0; begin < k; begin += block) {
             double largest = 0, of_weights = 0;
@@ -179,8 +179,8 @@ TEST(Quantized, RowsHaveTheSameBitsAloneAndOnAnyThreads) {
   }
 }
 
-/// Sums of integers are exact, and all sets with AVX-512 scale them alike: tiles or vectors, any
-/// number of rows.
+/// Integer sums are exact, and all instruction sets with AVX-512 scale them in the same way: with
+/// tiles or vectors, for any number of rows.
 TEST(Quantized, TilesGiveTheBitsOfVectors) {
   if (!is_available(Isa::amx)) GTEST_SKIP() << "needs AMX";
   const ThreadExecutor threads(3);
@@ -270,9 +270,10 @@ TEST(Quantized, AnActivationThatIsNotFiniteSpoilsItsRowAlone) {
   }
 }
 
-/// 70,000 products of extreme codes, where sums of pairs in 16 bits or of all in 32 would overflow:
-/// every lane of every panel meets all of one extreme, the other, both in turns, and -128 beside
-/// +-127 in another place. One row, few, and as many as tiles take.
+/// 70,000 products of extreme quantised values, whose sums of pairs would overflow 16 bits and
+/// whose total would overflow 32 bits. Every lane of every panel gets only one extreme, only the
+/// other, both alternately, and -128 beside +-127 at another place. One row, few, and as many as
+/// tiles take.
 TEST(Quantized, ExtremeCodesDoNotOverflow) {
   constexpr Index n = 35, m = 18;
   const std::vector<QuantizedFormat> formats = {
@@ -282,7 +283,7 @@ TEST(Quantized, ExtremeCodesDoNotOverflow) {
       {.zero = 16, .has_wide = false},                                   // -16 .. 111
       {.bits = 4, .zero = 8, .has_wide = false}};                        // -8 .. 7
   for (const QuantizedFormat& format : formats) {
-    const Index k = format.block == 0 ? 70016 : 4096;  // blocks are summed one by one
+    const Index k = format.block == 0 ? 70016 : 4096;  // blocks are summed separately
     QuantizedWeights weights(n, k, format);
     const int top = format.bits == 4 ? 15 : format.has_wide ? 255 : 127;
     const auto code_of = [&](Index row, Index i) {
@@ -293,7 +294,7 @@ TEST(Quantized, ExtremeCodesDoNotOverflow) {
           return top;
         case 2:
           return i % 2 == 0 ? 0 : top;
-        default:  // the least, the least but one, the greatest
+        default:  // the smallest, the second smallest, the largest
           return (i + row / 4) % 3 == 0 ? 0 : (i + row / 4) % 3 == 1 ? 1 : top;
       }
     };
@@ -312,7 +313,7 @@ TEST(Quantized, ExtremeCodesDoNotOverflow) {
     for (Index i = 0; i < m; ++i) {
       for (Index p = 0; p < k; ++p) x(i, p) = i % 2 == 1 && p % 2 == 0 ? -127.0f : 127.0f;
     }
-    double expected[2][n];  // by the parity of the row of x
+    double expected[2][n];  // by even and odd rows of x
     for (Index j = 0; j < n; ++j) {
       std::int64_t even = 0, odd = 0;
       for (Index p = 0; p < k; ++p) {
@@ -322,7 +323,7 @@ TEST(Quantized, ExtremeCodesDoNotOverflow) {
       }
       expected[0][j] = static_cast<double>(even), expected[1][j] = static_cast<double>(odd);
     }
-    // A rounding of the sum for each block.
+    // One rounding of the sum per block.
     const auto blocks = static_cast<double>(format.block == 0 ? 70 : k / 32);
     const double bound =
         6e-8 * blocks * 127 * std::max(top - format.zero, format.zero) * static_cast<double>(k);
@@ -342,9 +343,9 @@ TEST(Quantized, ExtremeCodesDoNotOverflow) {
   }
 }
 
-/// Scales of blocks as a file may hold them: infinite, NaN, 0, the least and the greatest of
-/// float16. What is not finite spoils its column alone, and blocks of zeros, of weights or of
-/// activations, give 0.
+/// Extreme block scales in files: infinite, NaN, 0, the smallest and largest of float16. A scale
+/// that is not finite affects its column only, and blocks of zeros, in weights or activations, give
+/// 0.
 TEST(Quantized, ScalesOfBlocksThatAreNotFiniteSpoilTheirColumnAlone) {
   constexpr float inf = std::numeric_limits<float>::infinity();
   const Index n = 50, k = 192;

@@ -104,7 +104,7 @@ TYPED_TEST(ActivationTest, ExtremesStayWhatTheyAre) {
   for (Isa isa : available_isas()) {
     for (Activation activation :
          {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
-      // Enough elements that each passes through a whole vector and through a partial one.
+      // Enough elements for whole and for partial vectors.
       Tensor1<T> x({19});
       const T kinds[] = {nan, inf, T(1e4), T(-1e4), -inf};
       for (Index i = 0; i < 19; ++i) x(i) = kinds[i % 5];
@@ -148,7 +148,7 @@ TYPED_TEST(ActivationTest, NamedForms) {
   }
 }
 
-// Results larger than the caches are stored past them, from wherever they begin.
+// Results larger than the caches are stored past them, from any first element.
 TYPED_TEST(ActivationTest, MoreThanTheCachesHold) {
   using T = TypeParam;
   const Index n = last_level_cache() / (2 * Index{sizeof(T)}) + 4099;
@@ -222,7 +222,7 @@ TYPED_TEST(ActivationTest, SwigluOfManyElements) {
   EXPECT_EQ(swish(Tensor1<T>({1}, {0}))(0), T{0});
 }
 
-/// As a gated feed-forward layer has them: halves of one product, the first written over.
+/// Like a gated feed-forward layer: halves of one product, the result written over the first.
 TYPED_TEST(ActivationTest, GluOfHalvesOfOneProduct) {
   using T = TypeParam;
   using W = Wider<T>;
@@ -259,7 +259,7 @@ TYPED_TEST(ActivationTest, GluOfHalvesOfOneProduct) {
   }
 }
 
-/// The limit bounds the gate from above and the other factor on both sides; NaN stays NaN.
+/// The limit bounds the gate from above and the other factor on both sides; NaN remains NaN.
 TYPED_TEST(ActivationTest, GluClampsAndShifts) {
   using T = TypeParam;
   const T nan = std::numeric_limits<T>::quiet_NaN(), inf = std::numeric_limits<T>::infinity();
@@ -316,7 +316,7 @@ TEST(ActivationErrors, ShapesMustAgree) {
   const std::string text = error_of<ShapeError>([&] { relu(x, y); });
   EXPECT_TRUE(attn_test::contains(text, "out must have shape (2, 3); found (2, 4).")) << text;
   EXPECT_TRUE(all_are(y, 7));
-  // Also where out begins at the same element with the same strides.
+  // Also if out begins at the same element with the same strides.
   Tensor1<float> z({8});
   z.fill(-1);
   EXPECT_THROW(relu(z.view().slice(0, 0, 4), z), ShapeError);

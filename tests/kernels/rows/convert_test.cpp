@@ -26,8 +26,8 @@ template <class T>
 using Bits = std::conditional_t<sizeof(T) == 2, std::uint16_t,
                                 std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>>;
 
-/// The bits of x; of a NaN, a quiet one's, since processors make signalling ones quiet where they
-/// convert them.
+/// The bits of x; of a NaN those of a quiet NaN, since processors convert signalling NaNs to quiet
+/// ones.
 template <class T>
 Bits<T> quiet_bits(T x) {
   const auto bits = std::bit_cast<Bits<T>>(x);
@@ -36,8 +36,8 @@ Bits<T> quiet_bits(T x) {
   return value != value ? static_cast<Bits<T>>(bits | Bits<T>{1} << (kMantissa - 1)) : bits;
 }
 
-/// Any bits at all: numbers of all magnitudes, subnormals, infinities, NaN; half of them close to
-/// where `To` rounds.
+/// Random bits: numbers of all magnitudes, subnormals, infinities, NaN; half of them near a
+/// rounding boundary of `To`.
 template <class From, class To>
 From hostile(Random& random) {
   using Integer = Bits<From>;
@@ -46,7 +46,7 @@ From hostile(Random& random) {
   constexpr int kDropped = std::numeric_limits<From>::digits - std::numeric_limits<To>::digits;
   if constexpr (kDropped > 1) {
     if (random.chance(0.5)) {
-      // The middle between two numbers of To, or one bit beside it.
+      // The middle between two numbers of To, or one bit to a side.
       const auto x = static_cast<To>(random.normal() * std::exp2(random.integer(-30, 20)));
       bits = std::bit_cast<Integer>(static_cast<From>(x)) | Integer{1} << (kDropped - 1);
       bits = static_cast<Integer>(bits + static_cast<Integer>(random.integer(-1, 1)));

@@ -40,7 +40,7 @@ class LayerNormKernelTest : public ::testing::Test {};
 using Types = ::testing::Types<float, double>;
 TYPED_TEST_SUITE(LayerNormKernelTest, Types);
 
-/// (batch, seq, dim), perhaps with padded rows: leading axes that join.
+/// (batch, seq, dim), with or without gaps between rows: leading axes that can be merged.
 template <class T>
 Layout<3> joined(Random& random) {
   auto layout = Layout<3>::contiguous();
@@ -48,7 +48,7 @@ Layout<3> joined(Random& random) {
   return layout;
 }
 
-// Results larger than the caches are stored past them: the bits of the same rows in parts.
+// Results larger than the caches are stored past them: same bits as in parts.
 TYPED_TEST(LayerNormKernelTest, MoreThanTheCachesHold) {
   using T = TypeParam;
   constexpr index_t kDim = 2048;
@@ -105,7 +105,7 @@ TYPED_TEST(LayerNormKernelTest, RandomRowsInGuardedMemory) {
   }
 }
 
-/// Parts of longer sequences, whose rows do not join up, give the bits of a copy.
+/// Slices of longer sequences, whose rows are not adjacent, give the bits of a copy.
 TYPED_TEST(LayerNormKernelTest, LeadingAxesOfAnyStrides) {
   using T = TypeParam;
   Random random(1);
@@ -131,7 +131,7 @@ TYPED_TEST(LayerNormKernelTest, RowsWithoutVarianceGiveTheBias) {
   }
 }
 
-// Sums of squares that overflow although every element and result is finite.
+// Sums of squares overflow, but every element and result is finite.
 TYPED_TEST(LayerNormKernelTest, LargeFiniteRows) {
   using T = TypeParam;
   const int max_exponent = std::numeric_limits<T>::max_exponent - 4;
@@ -190,7 +190,7 @@ TEST(LayerNormLarge, KnownRows) {
     Tensor2<bfloat16> small({1, 512});
     small.fill(bfloat16(1e20F));
     EXPECT_EQ(float{rms_norm(small, {}, 1e-5, {.isa = isa})(0, 5)}, 1);
-    // A mean that is rounded would make these +-1, a sum that overflows NaN.
+    // A rounded mean would turn these into +-1, a sum that overflows into NaN.
     for (const float value : {1000.1F, 1e10F, 1e18F, 1e20F, 3e22F, 1e26F, 1e30F, 3e38F}) {
       for (const index_t n : {7, 500, 512}) {
         Tensor2<float> equal({1, n});
@@ -205,7 +205,7 @@ TEST(LayerNormLarge, KnownRows) {
       const Tensor2<double> zeros = layer_norm(equal, {}, {}, 1e-5, {.isa = isa});
       for (index_t k = 0; k < 500; ++k) EXPECT_EQ(zeros(0, k), 0) << value;
     }
-    // NaN and infinity stay what they were.
+    // NaN and infinity remain.
     same(0, 3) = std::numeric_limits<float>::infinity();
     const Tensor2<float> infinite = rms_norm(same, {}, 1e-5, {.isa = isa});
     EXPECT_EQ(infinite(0, 0), 0);

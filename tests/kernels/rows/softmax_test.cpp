@@ -1,4 +1,4 @@
-// softmax, log_softmax, log_sum_exp: rows with hidden entries, in place, against loops.
+// softmax, log_softmax, log_sum_exp: rows with masked entries, in place, against loops.
 #include "attn/kernels/rows/softmax.hpp"
 
 #include <cmath>
@@ -75,7 +75,7 @@ TYPED_TEST(SoftmaxTest, RandomRowsInGuardedMemory) {
   }
 }
 
-/// The same bits, but for those of NaN, of which there are many.
+/// Whether the bits are equal; all NaN count as equal.
 template <class T>
 bool same_row(const T* a, const std::vector<T>& b) {
   for (std::size_t j = 0; j < b.size(); ++j) {
@@ -88,7 +88,7 @@ bool same_row(const T* a, const std::vector<T>& b) {
 TYPED_TEST(SoftmaxTest, RowsTogetherAreAsRowsAlone) {
   using T = TypeParam;
   std::vector<Shape<2>> shapes = {{1, 40}, {2, 1}, {2, 16}, {3, 8}, {40, 7}, {45, 1025}};
-  // More than what counts as near: one row after the other.
+  // Larger than the near caches: one row after another.
   shapes.push_back({4 * second_level_cache() / index_t{1000 * sizeof(T)} + 1, 1000});
   for (const Shape<2>& shape : shapes) {
     Random random(static_cast<std::uint64_t>(shape[0] * shape[1]));
@@ -205,7 +205,7 @@ TYPED_TEST(SoftmaxTest, LogSumExpOfRandomRows) {
             ASSERT_EQ(y(a, b), -kInf<T>);
             continue;
           }
-          // Each exponential is good to 5 ULP, each addition and the logarithm to one.
+          // Errors: 5 ULP for each exponential, one for each addition and for the logarithm.
           const double eps = std::numeric_limits<T>::epsilon();
           const double bound =
               eps * (8 + static_cast<double>(x.shape[2]) + 2 * std::abs(double(exact)));

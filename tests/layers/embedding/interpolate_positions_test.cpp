@@ -1,4 +1,4 @@
-// interpolate_positions: PyTorch's numbers for a ramp of cubes, and what any size keeps.
+// interpolate_positions: PyTorch's results for cubic numbers, and properties at any size.
 #include "attn/layers/embedding/interpolate_positions.hpp"
 
 #include <gtest/gtest.h>

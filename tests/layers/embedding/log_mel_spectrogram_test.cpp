@@ -1,4 +1,4 @@
-// log_mel_spectrogram: transformers' features of noise and of a tone, by tests/data/whisper/make.py.
+// log_mel_spectrogram: transformers' features of noise and a tone (tests/data/whisper/make.py).
 #include "attn/layers/embedding/log_mel_spectrogram.hpp"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ TEST(LogMelSpectrogram, IsThatOfTransformers) {
       SCOPED_TRACE(name);
       const auto expected =
           NpyArray(ATTN_TEST_DATA_DIR "/whisper/" + name + ".npy").load<float, 2>();
-      // The golden is of one second: the noise is padded, the tone cut.
+      // The goldens are one second long: the noise is padded, the tone truncated.
       const auto found = log_mel_spectrogram(is_noise ? noise() : tone(),
                                              {.num_mel_bins = bins, .num_samples = 16000});
       ASSERT_EQ(found.shape(), expected.shape());

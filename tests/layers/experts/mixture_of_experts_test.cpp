@@ -1,4 +1,4 @@
-// MixtureOfExperts against loops in double, its gradients against central differences, its choice.
+// MixtureOfExperts against loops in double, gradients against central differences, routing.
 #include <gtest/gtest.h>
 
 #include "attn/layers/experts/mixture_of_experts_backward.hpp"
@@ -66,7 +66,7 @@ std::vector<double> expert_result(const attn::FeedForward<T>& expert,
   return y;
 }
 
-/// One token by the definition: scores, groups, the best experts one after another.
+/// One token by the definition: scores, groups, the best experts one by one.
 template <class T>
 std::vector<double> token_result(const MixtureOfExperts<T>& m, const std::vector<double>& x) {
   const MixtureOfExpertsOptions& o = m.options();

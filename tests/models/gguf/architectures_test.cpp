@@ -28,7 +28,7 @@ using attn_test::kPretrained;
 using attn_test::TempFolder;
 using Path = std::filesystem::path;
 
-/// A folder of tests/data/pretrained/make.py as a GGUF file, and its memory.
+/// A folder of tests/data/pretrained/make.py converted to a GGUF file in memory.
 class TinyGguf {
  public:
   TinyGguf(const std::string& name, std::string architecture)
@@ -60,7 +60,7 @@ class TinyGguf {
     const bool is_gemma2 = architecture_ == "gemma2";
     const bool has_norms_behind =
         is_gemma2 || architecture_ == "gemma3" || architecture_ == "olmo2" ||
-        architecture_ == "gpt-oss";  // whose norm before the experts has this name
+        architecture_ == "gpt-oss";  // which has another name for the norm before the experts
 
     const bool pairs_are_interleaved =
         architecture_ == "llama" || architecture_ == "granite" || architecture_ == "smollm3";
@@ -152,7 +152,7 @@ class TinyGguf {
            std::vector<std::byte> bytes) {
     tensors_.push_back({name, std::move(shape), type, std::move(bytes)});
   }
-  /// Splits the joint matrix of keys and values of latent attention as newer files have it.
+  /// Splits the joint matrix of keys and values of latent attention, as newer files do.
   void split_latent_heads(index_t heads, index_t head_dim, index_t head_dim_v, index_t rank) {
     for (TinyTensor& tensor : std::vector<TinyTensor>(tensors_)) {
       const std::size_t at = tensor.name.find("_kv_b.");
@@ -176,7 +176,7 @@ class TinyGguf {
       add(block + "_v_b.weight", {heads, head_dim_v, rank}, v);
     }
   }
-  /// Replaces the experts' matrices by blocks of MXFP4, which hold the same numbers.
+  /// Stores the experts' matrices as MXFP4 blocks, which hold the same numbers.
   void put_experts_in_mxfp4() {
     for (TinyTensor& tensor : tensors_) {
       if (!tensor.name.ends_with("_exps.weight")) continue;
@@ -216,7 +216,7 @@ class TinyGguf {
     std::vector<std::byte> bytes;
   };
 
-  /// 32 numbers that are those of MXFP4 times a power of two.
+  /// Stores 32 numbers, each a number of MXFP4 times a power of two.
   static void append_mxfp4(std::span<const float> block, std::vector<std::byte>& to) {
     for (int exponent = 255; exponent >= 0; --exponent) {
       const float scale = detail::mxfp4_scale(static_cast<std::byte>(exponent));
@@ -237,7 +237,7 @@ class TinyGguf {
     ADD_FAILURE() << "no block of MXFP4";
   }
 
-  /// Adds one tensor of all experts; `first` is that of expert 0.
+  /// Joins a tensor of all experts; `first` is the name for expert 0.
   template <class File>
   void add_experts(const File& file, const std::string& first, const std::string& block) {
     const std::vector<index_t> shape = file.shape(first);
@@ -357,7 +357,7 @@ TEST(GgufArchitectures, Gemma3) {
   tiny.number("attention.sliding_window", 4);
   tiny.set("attention.sliding_window_pattern", std::uint32_t{2});
   tiny.set("rope.freq_base", 1e6f);
-  tiny.set("attention.scale", 1 / std::sqrt(10.0f));  // behind the norm of queries
+  tiny.set("attention.scale", 1 / std::sqrt(10.0f));  // after the norm of queries
   tiny.set("rope.scaling.type", std::string("linear"));
   tiny.set("rope.scaling.factor", 8.0f);
   check(tiny);
@@ -430,8 +430,8 @@ TEST(GgufArchitectures, GptOss) {
   }
 }
 
-/// Softmax without and sigmoid with a correction of the choice; sizes of heads and matrices as in
-/// older and in newer files.
+/// A softmax router without and a sigmoid router with a correction of the choice; sizes and
+/// matrices of heads as in older and in newer files.
 TEST(GgufArchitectures, Deepseek2) {
   for (const char* name : {"deepseek_v2", "deepseek_v3"}) {
     const bool is_v3 = name == std::string("deepseek_v3");

@@ -1,4 +1,4 @@
-// Clip from folders: vectors and similarities of transformers.
+// Clip from folders: vectors and similarities against transformers.
 #include "attn/models/pretrained/clip.hpp"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST(PretrainedClip, ConfigsBecomeOptions) {
   EXPECT_FALSE(clip_options_of(ConfigFile(kPretrained / "clip_old/config.json")).end_id);
 }
 
-// Whole dumps of 2022, and objects that take precedence.
+// Configs with all default values (2022), and objects that take precedence.
 TEST(PretrainedClip, ConfigsOfTheFirstFiles) {
   const attn_test::TempFolder folder;
   auto config = nlohmann::json::parse(std::ifstream(kPretrained / "clip/config.json"));
@@ -69,7 +69,7 @@ TEST(PretrainedClip, ConfigsOfTheFirstFiles) {
 
 TEST(PretrainedClip, TextsWithoutAnEnd) {
   const auto model = detail::clip_from_folder<float>(kPretrained / "clip", {});
-  // The first token, whatever follows.
+  // The first token, whatever the others are.
   const auto found = model.embed_texts(Tensor2<index_t>({2, 3}, {94, 5, 6, 94, 7, 8}));
   for (index_t d = 0; d < 12; ++d) EXPECT_EQ(found(0, d), found(1, d));
   EXPECT_TRUE(contains(error_of<ShapeError>([&] {

@@ -1,4 +1,4 @@
-// Vit from folders: hidden states of transformers for each type, also at other sizes.
+// Vit from folders: hidden states against transformers for each type, also at other sizes.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ Vit<T> load(const std::string& name, const PretrainedOptions& options = {}) {
   return detail::vit_from_folder<T>(kPretrained / name, options);
 }
 
-// A model_type without a folder here fails.
+// Fails for a model_type without a folder here.
 TEST(PretrainedPictures, EveryTypeHasTheHiddenStatesOfTransformers) {
   for (const auto types : detail::kPictureTypes) {
     for (const detail::PictureType& type : types) {

@@ -1,4 +1,4 @@
-// pretrained_model_of: the model of each folder of the tests.
+// pretrained_model_of: the kind of model in each folder of the tests.
 #include <gtest/gtest.h>
 
 #include "attn/models/pretrained.hpp"

@@ -1,4 +1,4 @@
-// AttentionDraw: a random attention call, and how to run one in the library.
+// AttentionDraw: a random attention call, and its run in the library.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ struct AttentionDraw {
   Array<T> q, k, v;
   ReferenceOptions options;
 
-  /// `work`: most multiplications, roughly.
+  /// `work`: an approximate limit of multiplications.
   explicit AttentionDraw(Random& random, Index work = 400000) {
     const std::vector<Index> lengths = {1,  2,  3,  5,  7,   8,   9,   15,  16,   17,   31,
                                         33, 64, 97, 98, 255, 256, 257, 520, 1025, 2049, 4500};
@@ -36,7 +36,7 @@ struct AttentionDraw {
     draw({batch, heads, q_len, kv_len}, kv_heads, dim, dim_v, random);
   }
 
-  /// A call of these shapes.
+  /// A call with these shapes.
   AttentionDraw(Random& random, const attn::Shape<4>& scores, Index kv_heads, Index dim,
                 Index dim_v) {
     draw(scores, kv_heads, dim, dim_v, random);
@@ -76,7 +76,7 @@ struct AttentionDraw {
     return text;
   }
 
-  /// The same call with these batch rows, in this order, perhaps more than once.
+  /// The same call with these batch rows, in this order; rows may be repeated.
   AttentionDraw with_batch(const std::vector<Index>& rows) const {
     AttentionDraw result = *this;
     result.q = pick_rows(q, rows);
@@ -113,7 +113,7 @@ struct AttentionDraw {
     return result;
   }
 
-  /// The options that have one entry for each batch row, by name.
+  /// Options with one entry per batch row, by name.
   template <class Options>
   static auto per_row_options(Options& o) {
     return std::array{std::pair{"offsets", &o.offsets}, std::pair{"key lengths", &o.key_lengths},
@@ -147,7 +147,7 @@ struct AttentionDraw {
     using Offset = ReferenceOptions::Offset;
     const auto [batch, heads, q_len, kv_given] = scores();
     if (random.chance(0.2)) options.first_key = random.pick<Index>({1, 3, 50, 64, 700});
-    const Index kv_len = options.first_key + kv_given;  // with those before
+    const Index kv_len = options.first_key + kv_given;  // includes those before first_key
     if (random.chance(0.2)) options.scale = 0.5 * random.normal();
     options.causal = random.chance(0.35);
     if (random.chance(0.25)) {
@@ -186,7 +186,7 @@ struct AttentionDraw {
       const double hidden = random.pick<double>({0.05, 0.3, 0.9});
       Array<double> values = random.bits(shape, kind == Kind::keep ? 1 - hidden : hidden);
       if (kind == Kind::add) {
-        // Rounded to T, so that all references add the same number.
+        // Rounded to T, so that all references add the same numbers.
         for (double& x : values.data) {
           x = x != 0 ? -std::numeric_limits<double>::infinity()
                      : static_cast<double>(static_cast<float>(2 * random.normal()));
@@ -217,7 +217,7 @@ struct AttentionDraw {
   }
 };
 
-/// What the library gives for contiguous inputs.
+/// The library's results for contiguous inputs.
 template <class T>
 ReferenceResult<T> run_library(const AttentionDraw<T>& draw, const attn::Execution& execution) {
   const auto [batch, heads, q_len, kv_len] = draw.scores();

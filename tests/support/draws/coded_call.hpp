@@ -1,4 +1,4 @@
-// CodedCall: what attention of AttentionPrecision::int8 computes, in double.
+// CodedCall: the exact result of attention with AttentionPrecision::int8, in double.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@ namespace attn_test {
 
 inline constexpr Index kMeanPositions = 64;  ///< positions of one mean
 
-/// Rows as their codes: the scale of each is its largest magnitude over 127; NaN where a number is
-/// not finite.
+/// Quantises and dequantises rows: the scale of each is its largest magnitude over 127; a row with
+/// a number that is not finite becomes NaN.
 inline void round_to_codes(Array<double>& x) {
   const Index n = x.extent(3);
   for (Index row = 0; row < x.size() / n; ++row) {
@@ -43,12 +43,12 @@ inline Array<double> joined(const Array<double>& x, const Array<double>& y) {
   return result;
 }
 
-/// What the call computes, in double: exact attention of [codes of q, q] and [codes of k - mean,
-/// mean].
+/// The quantised call as exact attention in double: queries [quantised q, q], keys [quantised
+/// (k - mean), mean].
 struct CodedCall {
   Array<double> q, k;
   ReferenceOptions options;
-  double flip = 0;  ///< what a code that is rounded the other way does to a score, at most
+  double flip = 0;  ///< the largest effect on a score of a value that is rounded to the other side
 
   CodedCall(const Array<float>& q_float, const Array<float>& k_float, const Array<float>& v,
             const ReferenceOptions& call)
@@ -64,7 +64,7 @@ struct CodedCall {
     const Index batch = queries.extent(0), q_len = queries.extent(2), kv_len = keys.extent(2);
     Array<double> means(keys.shape);
     for (Index b = 0; b < batch; ++b) {
-      // From the first key that some query sees by position to the last.
+      // From the first key that any query attends to by position, to the last.
       const Index offset = reference_offset(options, b, q_len, kv_len);
       Index first = kv_len, end = 0;
       for (Index i = 0; i < q_len; ++i) {

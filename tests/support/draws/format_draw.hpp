@@ -1,4 +1,4 @@
-// format_difference: a random call on quantised weights or small elements, and what it means.
+// format_difference: random calls with quantised weights or small elements, against references.
 #pragma once
 
 #include <cstring>
@@ -13,8 +13,7 @@
 
 namespace attn_test {
 
-/// Rows of numbers of which some are hostile: NaN, infinities, denormals, zeros, and sizes of every
-/// order.
+/// Rows with hostile numbers: NaN, infinities, denormals, zeros, and numbers of every magnitude.
 inline attn::Tensor2<float> hostile_rows(Random& random, Index m, Index k) {
   attn::Tensor2<float> x = random.tensor<float, 2>({m, k});
   for (Index i = 0; i < m; ++i) {
@@ -27,9 +26,9 @@ inline attn::Tensor2<float> hostile_rows(Random& random, Index m, Index k) {
   return x;
 }
 
-/// Of one product, on every instruction set: with exact activations the bits of gemm() on the
-/// weights that the codes mean; with int8 a row with a number that is not finite is NaN, and others
-/// are within the rounding of their sums. Empty where it is so.
+/// Checks a product on every instruction set. Exact activations: the bits of gemm() on the
+/// dequantised weights. int8: a row with a number that is not finite is NaN, others are within the
+/// rounding of their sums. Empty if all is right.
 inline std::string product_difference(Random& random) {
   const attn::QuantizedFormat& format = random.pick(quantized_formats());
   const Index k =
@@ -75,7 +74,7 @@ inline std::string product_difference(Random& random) {
   return "";
 }
 
-/// What a cache holds, in float.
+/// The contents of a cache in float.
 template <class E>
 Array<float> widened(const attn::TensorView4<const E>& x,
                      const attn::TensorView3<const float>& scales) {
@@ -113,11 +112,11 @@ inline attn::KvCache<float> cache_of(const AttentionDraw<float>& call, attn::DTy
   return cache;
 }
 
-/// Of attention on a cache of bfloat16, float16 or int8: as near to double on what the cache holds
+/// Attention on a cache of bfloat16, float16 or int8 is as near to double on the cache's contents
 /// as float attention is.
 inline std::string attention_difference_of_cache(Random& random) {
   AttentionDraw<float> call(random, 20000);
-  if (call.options.first_key > 0) return "";  // of caches that forgot keys alone
+  if (call.options.first_key > 0) return "";  // only of caches that have dropped keys
   const attn::DType element =
       random.pick<attn::DType>({attn::DType::BF16, attn::DType::F16, attn::DType::I8});
   const attn::KvCache<float> cache = cache_of(call, element);

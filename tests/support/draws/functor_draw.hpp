@@ -1,4 +1,4 @@
-// FunctorDraw: functors drawn for an attention call, for the reference and for the library.
+// FunctorDraw: random functors for an attention call, for the reference and the library.
 #pragma once
 
 #include "attn/attention/sdpa.hpp"
@@ -8,7 +8,7 @@
 
 namespace attn_test {
 
-/// s times 0.5, 0.75 or 1, by place.
+/// Scales a score by 0.5, 0.75 or 1, depending on its place.
 struct ScaleByPlace {
   template <class T>
   T operator()(T s, int, int h, int i, int j) const {
@@ -16,7 +16,7 @@ struct ScaleByPlace {
   }
 };
 
-/// p times 0, 0.5, 1 or 1.5, by place.
+/// Scales a weight by 0, 0.5, 1 or 1.5, depending on its place.
 struct WeighByPlace {
   template <class T>
   T operator()(T p, int, int, int i, int j) const {
@@ -24,7 +24,7 @@ struct WeighByPlace {
   }
 };
 
-/// Hides every period-th pair.
+/// Masks out every period-th pair.
 struct HideSome {
   int period;
   bool operator()(int b, int h, int i, int j) const {
@@ -32,7 +32,7 @@ struct HideSome {
   }
 };
 
-/// Squares of `size` queries and keys see one another, and those after them; says so of blocks too.
+/// Keeps for each query the keys of its square of `size`, and all later ones; classifies blocks.
 struct LaterSquares {
   int size;
   bool operator()(int, int, int i, int j) const { return i / size <= j / size; }
@@ -74,7 +74,7 @@ struct FunctorDraw {
     if (size > 0) options.mask_mod = LaterSquares{size};
   }
 
-  /// f(functors...) with those that were drawn.
+  /// Calls f(functors...) with the drawn functors.
   template <class F>
   void apply(F f) const {
     const auto with_prob = [&](const auto&... functors) {

@@ -1,4 +1,4 @@
-// LibraryOptions: attention options that say what a ReferenceOptions says, with their memory.
+// LibraryOptions: the AttentionOptions of a ReferenceOptions, and the memory that they refer to.
 #pragma once
 
 #include <deque>
@@ -9,7 +9,7 @@
 
 namespace attn_test {
 
-/// Neither copied nor moved: the options view members.
+/// Not copyable or movable: the options refer to members.
 template <class T>
 class LibraryOptions {
  public:
@@ -80,7 +80,7 @@ class LibraryOptions {
     if (mask.kind == Kind::add) return attn::additive_mask(hold(bias_, mask.values));
     const auto& bits = hold(bits_, mask.values);
     if (shape.at(1) == 1) {
-      // As a user gives one mask per batch row: (batch, q_len, kv_len), unsqueezed.
+      // A mask per batch row as users pass it: (batch, q_len, kv_len), unsqueezed.
       const attn::TensorView3<const bool> per_row(bits.data(), {shape[0], shape[2], shape[3]});
       return bits_mask(mask.kind, per_row.unsqueeze(1));
     }

@@ -7,7 +7,7 @@
 
 namespace attn_test {
 
-/// Of an encoder or decoder layer; positions of 0 .. 29.
+/// Random options of an encoder or decoder layer, with positions 0 .. 29.
 inline attn::TransformerLayerOptions random_layer_options(Random& random) {
   using attn::Activation, attn::NormKind, attn::RotaryPairs;
   attn::TransformerLayerOptions o;
@@ -42,8 +42,8 @@ inline attn::TransformerLayerOptions random_layer_options(Random& random) {
   return o;
 }
 
-/// Three layers of d_model 16 with grouped heads and a rotary embedding; pre-norm also gated, with
-/// RMS norms and one behind the last layer.
+/// Three layers of d_model 16 with grouped heads and a rotary embedding; if pre-norm, also gated,
+/// with RMS norms, and one after the last layer.
 inline attn::TransformerStackOptions stack_options(bool pre, Index max_positions) {
   return {.num_layers = 3,
           .layer = {.d_model = 16,
@@ -69,7 +69,7 @@ inline attn::GptOptions gpt2_options(Index vocab_size, Index max_positions) {
           .max_positions = max_positions};
 }
 
-/// Rotary, grouped heads, root-mean-square norms, gated.
+/// Llama-like: rotary embedding, grouped heads, RMS norms, gated.
 inline attn::GptOptions llama_options(Index vocab_size, Index max_positions) {
   return {.vocab_size = vocab_size,
           .num_layers = 2,

@@ -1,4 +1,4 @@
-// GGUF files made by hand, well-formed or not, and a reader that touches all a file offers.
+// GGUF files made by hand, valid or not, and a reader of everything in a file.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ inline std::string gguf_key(std::string_view key, std::uint32_t type, std::strin
   return gguf_text(key).append(gguf_number(type)).append(value);
 }
 
-/// What stands for a tensor in the header; extents innermost first, as in the file.
+/// The header entry of a tensor; extents innermost first, as in the file.
 inline std::string gguf_tensor(std::string_view name, const std::vector<std::uint64_t>& extents,
                                std::uint32_t type, std::uint64_t offset) {
   std::string bytes =
@@ -34,7 +34,7 @@ inline std::string gguf_tensor(std::string_view name, const std::vector<std::uin
   return bytes.append(gguf_number(type)).append(gguf_number(offset));
 }
 
-/// A whole file; `tensors` and `keys` are how many the header says there are.
+/// A whole file; `tensors` and `keys` are the counts in its header.
 inline std::string gguf_file(std::uint64_t tensors, std::uint64_t keys, std::string_view header,
                              std::string_view data = "", std::uint32_t version = 3,
                              std::size_t alignment = 32) {
@@ -44,14 +44,14 @@ inline std::string gguf_file(std::uint64_t tensors, std::uint64_t keys, std::str
   return bytes.append(data);
 }
 
-/// Reads every value and tensor in every way the file offers it; returns some number from them.
+/// Reads every value and tensor in every available way; returns a number made from them.
 inline double read_everything(const attn::GgufFile& file) {
   double sum = 0;
   const auto refused = [](auto&& f) {
     try {
       f();
     } catch (const std::invalid_argument&) {
-      // A DTypeError, ShapeError or ValueError: this one is none of these.
+      // A DTypeError, ShapeError or ValueError: it has another type.
     }
   };
   for (const auto& item : file.metadata()) {
@@ -98,7 +98,7 @@ inline double read_everything(const attn::GgufFile& file) {
   return sum;
 }
 
-/// A small file with every kind of thing in it.
+/// A small file with all types of values.
 inline std::string sample_gguf() {
   using namespace std::string_literals;
   const std::string strings = gguf_number(std::uint32_t{8}) + gguf_number(std::uint64_t{3}) +

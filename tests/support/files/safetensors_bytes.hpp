@@ -1,4 +1,4 @@
-// Safetensors files made by hand, well-formed or not, and a reader that touches all a file offers.
+// Safetensors files made by hand, valid or not, and a reader of everything in a file.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace attn_test {
 
-/// Eight bytes, little-endian.
+/// A length as eight bytes, little-endian.
 inline std::string length_prefix(std::uint64_t length) {
   std::string bytes;
   for (int i = 0; i < 8; ++i) bytes += static_cast<char>(length >> (8 * i) & 0xFF);
@@ -24,7 +24,7 @@ inline std::string safetensors_file(std::string_view header, std::string_view da
   return length_prefix(header.size()).append(header).append(data);
 }
 
-/// A heap block of exactly this size, so that AddressSanitizer sees a read past its end.
+/// A heap block of exactly this size: AddressSanitizer reports reads past its end.
 class ExactBytes {
  public:
   explicit ExactBytes(std::string_view text) : buffer_(static_cast<attn::index_t>(text.size())) {
@@ -47,8 +47,8 @@ std::string bytes_of(std::initializer_list<T> values) {
   return bytes;
 }
 
-/// Calls f, which may find that a tensor is not what it asks for: a DTypeError, ShapeError or
-/// ValueError.
+/// Calls f, which may throw a DTypeError, ShapeError or ValueError for a tensor of another type or
+/// shape.
 template <class F>
 void allow_refusal(F&& f) {
   try {
@@ -59,7 +59,7 @@ void allow_refusal(F&& f) {
 
 template <class T, int Rank>
 void read_as(const attn::SafetensorsFile& file, const std::string& name, double& sum) {
-  // As bytes: with a value that was never checked, arithmetic could be what fails.
+  // Adds up bytes: arithmetic on unchecked values could fail itself.
   const auto add = [&](const T* data, attn::index_t size) {
     const auto bytes = std::as_bytes(std::span(data, static_cast<std::size_t>(size)));
     for (std::byte b : bytes) sum += std::to_integer<int>(b);
@@ -92,7 +92,7 @@ void read_all_types(const attn::SafetensorsFile& file, const std::string& name, 
   read_as<std::int64_t, Rank>(file, name, sum);
 }
 
-/// Reads every byte that the file offers in every way it offers it; returns some number from them.
+/// Reads every byte in every available way; returns a number made from them.
 inline double read_everything(const attn::SafetensorsFile& file) {
   double sum = 0;
   for (const auto& [key, text] : file.metadata()) sum += static_cast<double>((key + text).size());
@@ -110,8 +110,8 @@ inline double read_everything(const attn::SafetensorsFile& file) {
   return sum;
 }
 
-/// A small file with every kind of thing in it: metadata, escapes, a scalar, an empty tensor,
-/// 16-bit floats, integers, bool.
+/// A small file with metadata, escapes, a scalar, an empty tensor, 16-bit floats, integers and
+/// bool.
 inline std::string sample_safetensors() {
   return safetensors_file(R"({"__metadata__":{"format":"pt","note":"caf\u00e9 \"x\""},)"
                           R"("w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"

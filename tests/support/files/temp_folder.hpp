@@ -1,4 +1,4 @@
-// TempFolder: a folder of its own for a test's files, removed with everything in it.
+// TempFolder: a temporary folder for a test's files, removed with its contents.
 #pragma once
 
 #include <cstddef>

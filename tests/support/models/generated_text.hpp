@@ -1,4 +1,4 @@
-// expect_same(): two generated texts are the same in every bit, but for what speculation cost.
+// expect_same(): two generated texts are equal in every bit, except for speculation statistics.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// expect_module_gradients: gradients of every parameter of a module against central differences.
+// expect_module_gradients: compares gradients of all parameters with central differences.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace attn_test {
 
-/// All parameters drawn anew, so that no norm is 1 and no bias 0.
+/// Randomises all parameters, so that no norm is 1 and no bias 0.
 template <class Module>
 void draw_parameters(Random& random, Module& module, double scale = 0.3) {
   module.visit_parameters([&]<class T, int Rank>(std::string_view name,
@@ -21,7 +21,7 @@ void draw_parameters(Random& random, Module& module, double scale = 0.3) {
   });
 }
 
-/// `loss()` runs the module; `gradients` are of the same loss.
+/// `loss()` runs the module; `gradients` are those of this loss.
 template <class Module, class Loss>
 void expect_module_gradients(Random& random, Module& module, const Module& gradients, Loss loss,
                              double tolerance = 2e-6) {
@@ -32,7 +32,7 @@ void expect_module_gradients(Random& random, Module& module, const Module& gradi
   std::size_t at = 0;
   module.visit_parameters([&](std::string_view, const auto& view) {
     const auto& [name, gradient] = found.at(at++);
-    // Along one direction only: element by element would run the module too often.
+    // Along one direction only: testing each element would run the module too often.
     std::vector<double> start(view.data(), view.data() + view.size()), direction(start.size());
     double expected = 0, size = 0;
     for (std::size_t i = 0; i < start.size(); ++i) {

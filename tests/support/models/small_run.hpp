@@ -1,4 +1,4 @@
-// SmallRun: a GPT of some thousand parameters that learns made-up sequences, step by step.
+// SmallRun: trains a GPT with some thousand parameters on generated sequences, step by step.
 #pragma once
 
 #include <vector>
@@ -19,7 +19,7 @@ inline attn::GptOptions small_gpt() {
           .max_positions = 8};
 }
 
-/// The loss of the next batch of made-up ids, and its gradients.
+/// Trains on the next batch of generated ids: its loss and gradients.
 template <class T>
 double small_gradients(const attn::Gpt<T>& model, attn::GptSaved<T>& saved,
                        attn::Gpt<float>& gradients,
@@ -44,7 +44,7 @@ double small_gradients(const attn::Gpt<T>& model, attn::GptSaved<T>& saved,
   return loss;
 }
 
-/// A small run on made-up ids: losses step by step.
+/// A small run on generated ids: the loss of each step.
 struct SmallRun {
   attn::Gpt<float> model{small_gpt()};
   attn::Gpt<float> gradients = attn::gradients_of(model);

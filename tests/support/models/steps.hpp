@@ -1,4 +1,4 @@
-// by_steps: a model run over a sequence piece by piece, as decoding with a cache runs it.
+// by_steps: runs a model over a sequence piece by piece, as in decoding with a cache.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace attn_test {
 
-/// The rows (axis 1) of x in pieces of 1, 2, 3, .. to run(piece, is it the first), whose results
-/// (batch, rows, features) are put together.
+/// Passes rows (axis 1) of x in pieces of 1, 2, 3, .. rows to run(piece, whether it is the first)
+/// and joins its results (batch, rows, features).
 template <class T, int Rank, class F>
 Array<float> by_steps(const attn::Tensor<T, Rank>& x, F run) {
   Array<float> y;

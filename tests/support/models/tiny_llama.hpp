@@ -1,4 +1,4 @@
-// A llama of a few thousand weights as a GGUF file, and its arithmetic in plain loops.
+// TinyLlama: a llama with a few thousand weights as a GGUF file, and its results by plain loops.
 #pragma once
 
 #include <cmath>
@@ -14,10 +14,10 @@
 
 namespace attn_test {
 
-/// Two layers of width 32: 4 query heads on 2 key/value heads of 8, feed-forward 64, 262 tokens:
-/// all bytes, four merges, <|im_start|> and <|im_end|>. Weights are of the types that the file
-/// names; the tables hold what they dequantise to. Of architecture qwen2 q, k and v have biases, of
-/// which logits() knows nothing.
+/// Two layers of width 32: 4 query heads, 2 key/value heads of 8, feed-forward 64, 262 tokens (all
+/// bytes, four merges, <|im_start|> and <|im_end|>). Weights have the types in the file; the tables
+/// hold the dequantised weights. With architecture qwen2, q, k and v have biases, which logits()
+/// ignores.
 struct TinyLlama {
   static constexpr Index kDim = 32, kHeads = 4, kKvHeads = 2, kHeadDim = 8, kHidden = 64,
                          kLayers = 2, kVocab = 262;
@@ -94,7 +94,7 @@ struct TinyLlama {
     return folder / "tiny.gguf";
   }
 
-  /// What keys of a file may change in the arithmetic.
+  /// Changes of the arithmetic by keys of a file.
   struct Arithmetic {
     /// Angles per position, one for each pair of a head; empty: those of kTheta.
     std::vector<double> frequencies = {};

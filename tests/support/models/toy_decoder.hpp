@@ -1,4 +1,4 @@
-// ToyDecoder: a CachedDecoder whose logits follow from all that a row has seen.
+// ToyDecoder: a CachedDecoder whose logits depend on all earlier tokens of a row.
 #pragma once
 
 #include <limits>
@@ -14,7 +14,7 @@ namespace attn_test {
 
 using Tokens = std::vector<attn::index_t>;
 
-/// Logits after `history`: random numbers that it alone fixes, a tenth of them -inf.
+/// Logits after `history`: random numbers determined by it, a tenth of them -inf.
 inline std::vector<double> toy_logits(const Tokens& history, attn::index_t vocab_size,
                                       double scale) {
   std::uint64_t seed = 7;

@@ -1,4 +1,4 @@
-// What tests of tests/data/pretrained share: the folder, and how far numbers lie from its goldens.
+// The folder tests/data/pretrained, and differences from its goldens.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace attn_test {
 
 inline const std::filesystem::path kPretrained = ATTN_TEST_DATA_DIR "/pretrained";
 
-/// The largest difference beside the largest expected number, at least 1.
+/// The largest difference relative to the largest expected number, at least 1.
 template <class X, class Y>
 double relative_difference(const X& x, const Y& expected) {
   EXPECT_EQ(x.size(), expected.size());

@@ -26,7 +26,7 @@ inline const std::vector<attn::QuantizedFormat>& quantized_formats() {
   return formats;
 }
 
-/// Random codes and scales; one weight in eight blocks is the extreme code everywhere.
+/// Random quantised weights; in one of eight blocks all are the extreme value.
 inline attn::QuantizedWeights random_weights(Random& random, Index n, Index k,
                                              const attn::QuantizedFormat& format) {
   attn::QuantizedWeights weights(n, k, format);
@@ -48,8 +48,9 @@ inline attn::QuantizedWeights random_weights(Random& random, Index n, Index k,
   return weights;
 }
 
-/// Neighbours of k activations that share a scale: 32, or of weights with a scale a row as many
-/// whole runs of 64 as half of them takes (k up to 2048; a third of longer ones, and so on).
+/// The number of adjacent activations that share a scale, of k: 32, or with weights of one scale
+/// per row, as many whole runs of 64 as fit in half of them (k up to 2048; in a third of longer
+/// ones, and so on).
 inline Index shared_activations(Index k, const attn::QuantizedFormat& format) {
   if (format.block != 0) return 32;
   Index parts = 2;
@@ -59,7 +60,7 @@ inline Index shared_activations(Index k, const attn::QuantizedFormat& format) {
   return runs * 64;
 }
 
-/// What ActivationFormat::int8 means, in double but for the activations' scales and codes.
+/// The product with ActivationFormat::int8, in double except for the activations' quantisation.
 inline attn::Tensor2<double> int8_reference(const attn::Tensor2<float>& x,
                                             const attn::Tensor2<float>& dense, Index shared,
                                             attn::Tensor2<double>& magnitude) {

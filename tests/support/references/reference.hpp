@@ -1,8 +1,8 @@
-// References with nested loops: in double the truth, in float the naive formula.
+// References with nested loops: exact results in double, the naive formula in float.
 //
-// Each is a template on the type it computes in and shares nothing with the library but the names.
-// The attention reference follows the contract's order of one row step by step; the numbers in its
-// comments are those steps.
+// Each is a template of the type that it computes in, and shares only names with the library. The
+// attention reference follows the contract's order of operations for one row; the numbers in its
+// comments are the contract's steps.
 #pragma once
 
 #include <algorithm>
@@ -18,9 +18,9 @@
 
 namespace attn_test {
 
-/// In which order a sum takes its terms. The naive formula does not say: its error is the worst of
-/// these, which are as many draws of its rounding errors. The last ones take the terms by the
-/// remainders of their numbers.
+/// The order of a sum. The naive formula leaves it open, so its error is the worst over these
+/// orders, which draw its rounding errors several times. The last ones order the terms by
+/// remainders of their indices.
 enum class Order { forward, backward, rotated, by_2, by_3, by_5, by_7, by_11 };
 inline constexpr Order kOrders[] = {Order::forward, Order::backward, Order::rotated, Order::by_2,
                                     Order::by_3,    Order::by_5,     Order::by_7,    Order::by_11};
@@ -43,8 +43,8 @@ inline Index in_order(Order order, Index i, Index n) {
   }
 }
 
-// Every function below computes in T. `float` squares, sums and exponentials must round as float,
-// so nothing here may pass through a wider type.
+// Functions below compute in T. `float` squares, sums and exponentials must round to float, so
+// nothing here may use a wider type.
 
 /// (m, k) (k, n)
 template <class T>
@@ -63,7 +63,7 @@ Array<T> reference_matmul(const Array<T>& a, const Array<T>& b, Order order = Or
   return c;
 }
 
-/// Over the last axis; a row of -inf only gives zeros.
+/// Softmax over the last axis; a row of -inf only gives zeros.
 template <class T>
 Array<T> reference_softmax(const Array<T>& x, Order order = Order::forward) {
   Array<T> y(x.shape);
@@ -81,7 +81,7 @@ Array<T> reference_softmax(const Array<T>& x, Order order = Order::forward) {
   return y;
 }
 
-/// Over the last axis: the logarithm of reference_softmax, written so that nothing underflows.
+/// Log-softmax over the last axis, written so that nothing underflows.
 template <class T>
 Array<T> reference_log_softmax(const Array<T>& x, Order order = Order::forward) {
   Array<T> y(x.shape);
@@ -99,7 +99,7 @@ Array<T> reference_log_softmax(const Array<T>& x, Order order = Order::forward) 
   return y;
 }
 
-/// Over the last axis, with the biased variance; weight and bias may be empty.
+/// Layer norm over the last axis, with the biased variance; weight and bias may be empty.
 template <class T>
 Array<T> reference_layer_norm(const Array<T>& x, const Array<T>& weight, const Array<T>& bias,
                               double eps, Order order = Order::forward) {
@@ -137,7 +137,7 @@ T reference_gelu_tanh(T x) {
   const T inner = std::sqrt(T{2} / pi) * (x + static_cast<T>(0.044715L) * x * x * x);
   return x * (T{1} + std::tanh(inner)) / T{2};
 }
-/// Over the last axis; weight may be empty.
+/// RMS norm over the last axis; weight may be empty.
 template <class T>
 Array<T> reference_rms_norm(const Array<T>& x, const Array<T>& weight, double eps,
                             Order order = Order::forward) {
@@ -174,7 +174,7 @@ T reference_quick_gelu(T x) {
   return x / (T{1} + std::exp(static_cast<T>(-1.702) * x));
 }
 
-/// What one row of attention is told. Masks are of rank 4; an extent of 1 broadcasts.
+/// The options of one call. Masks have rank 4; an extent of 1 broadcasts.
 struct ReferenceOptions {
   struct Mask {
     enum class Kind { keep, drop, add };
@@ -190,8 +190,8 @@ struct ReferenceOptions {
   Index left = -1, right = -1;  ///< window, -1: open
   Offset offset = Offset::bottom_right;
   Index fixed_offset = 0;
-  Index first_key = 0;  ///< the number of the first key given
-  // Per batch row; empty: not given.
+  Index first_key = 0;  ///< position of the first key given
+  // One entry per batch row; empty: not given.
   std::vector<Index> offsets = {}, key_lengths = {}, query_lengths = {}, left_padding = {},
                      prefix_lengths = {};
   Index chunk = 0;
@@ -221,18 +221,18 @@ inline double broadcast(const Array<double>& mask, Index b, Index h, Index i, In
   return mask(one(0, b), one(1, h), one(2, i), one(3, j));
 }
 
-/// Batch row b's entry, or `otherwise` where there is none.
+/// The entry of batch row b, or `otherwise` if there is none.
 inline Index entry(const std::vector<Index>& of, Index b, Index otherwise) {
   return of.empty() ? otherwise : of.at(static_cast<std::size_t>(b));
 }
 
-/// Keys of batch row b, of the kv_len given.
+/// The number of keys of batch row b, of kv_len given.
 inline Index reference_keys(const ReferenceOptions& options, Index b, Index kv_len) {
   const Index end = entry(options.key_lengths, b, options.first_key + kv_len);
   return std::max<Index>(end - options.first_key, 0);
 }
 
-/// Whether the structure of the call shows key `given` of those given to query i, at position p.
+/// Whether causality, windows, lengths and documents keep key `given` for query i at position p.
 inline bool is_in_reach(const ReferenceOptions& options, Index b, Index i, Index given, Index p) {
   const Index j = options.first_key + given;
   const auto chunk_of = [&](Index x) {
@@ -257,8 +257,8 @@ inline bool is_in_reach(const ReferenceOptions& options, Index b, Index i, Index
   return true;
 }
 
-/// What is added to the score of query i and key `given` of those given; nothing where the key is
-/// hidden. `p` is the query's position.
+/// The bias of the score of query i and key `given`; no value if the key is masked out. `p` is the
+/// query's position.
 template <class T>
 std::optional<T> reference_bias(const ReferenceOptions& options, Index b, Index h, Index i,
                                 Index given, Index p) {
@@ -302,7 +302,7 @@ inline Index reference_offset(const ReferenceOptions& options, Index b, Index q_
   }
 }
 
-/// Philox 4x32-10, word by word as the paper has it.
+/// Philox 4x32-10, word by word as in the paper.
 inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
                                            std::uint64_t seed) {
   auto key0 = static_cast<std::uint32_t>(seed), key1 = static_cast<std::uint32_t>(seed >> 32);
@@ -318,7 +318,7 @@ inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
   return counter;
 }
 
-/// Whether dropout keeps the key of number j of query i.
+/// Whether dropout keeps key j for query i.
 inline bool is_kept(const ReferenceOptions& options, Index b, Index h, Index i, Index j) {
   const auto word = [](Index x) { return static_cast<std::uint32_t>(x); };
   const auto words =
@@ -383,7 +383,7 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
 
         if (!any_visible) {
           result.lse(b, h, i) = sink;
-          // As a fill with -1e9 would: all keys equal, unless a sink takes everything.
+          // Like a fill with -1e9: all keys are equal, unless a sink takes all weight.
           if (!options.mean_of_masked_row || sink > -inf) continue;
           for (Index j = padding; j < keys; ++j) {
             result.weights(b, h, i, j) = T{1} / static_cast<T>(keys - padding);
@@ -403,7 +403,7 @@ ReferenceResult<T> reference_attention(const Array<T>& q, const Array<T>& k, con
         for (Index n = 0; n < keys; ++n) {
           const Index j = in_order(order, n, keys);
           const auto& score = s[static_cast<std::size_t>(j)];
-          if (!score) continue;                              // not even its value is looked at
+          if (!score) continue;                              // its value is not read either
           const T weight = std::exp(*score - most) / total;  // 7.
           result.weights(b, h, i, j) = weight;
           const Index number = options.first_key + j;

@@ -8,11 +8,11 @@
 
 namespace attn_test {
 
-/// Of the loss sum of d_y y + sum of d_lse lse, by name: d_q, d_k and d_v; d_sinks, d_slopes,
-/// d_relative, d_qv and d_bias0, d_bias1, .. (additive masks in their order), where there are any.
-/// d_lse may be empty. Everything is computed in T; no functors. Weights are made again from scores
-/// and lse, and d_p meets D, as contract and FlashAttention have it: forward sums in one order,
-/// backward in another, so that what should cancel has the rounding errors of both.
+/// Gradients of the loss sum of d_y y + sum of d_lse lse, by name: d_q, d_k and d_v; d_sinks,
+/// d_slopes, d_relative, d_qv and d_bias0, d_bias1, .. (additive masks in their order), if present.
+/// d_lse may be empty. Computes in T, without functors. Recomputes weights from scores and lse, and
+/// subtracts D from d_p, as in the contract and FlashAttention: forward and backward sum in
+/// different orders, so that cancelling terms have the rounding errors of both.
 template <class T>
 std::map<std::string, Array<T>> reference_backward(const Array<T>& q, const Array<T>& k,
                                                    const Array<T>& v,
@@ -60,7 +60,7 @@ std::map<std::string, Array<T>> reference_backward(const Array<T>& q, const Arra
         }
         for (Index n = 0; n < keys; ++n) {
           const Index j = in_order(order, n, keys), number = options.first_key + j;
-          // The mean of all values, of a row without a key, passes no dropout and no scores.
+          // A fully masked row with the mean of all values passes no gradient to dropout or scores.
           const bool is_mean = lse == -inf;
           T weight = forward.weights(b, h, i, j), slope = 1;
           if (weight == T{0}) continue;

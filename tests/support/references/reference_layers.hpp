@@ -11,7 +11,7 @@
 
 namespace attn_test {
 
-/// x (.., in), weight (out, in), bias (out) or empty.
+/// linear(): x (.., in), weight (out, in), bias (out) or empty.
 template <class T>
 Array<T> reference_linear(const Array<T>& x, const Array<T>& weight, const Array<T>& bias,
                           Order order = Order::forward) {
@@ -44,7 +44,7 @@ Array<T> reference_map(Array<T> x, F f) {
   return x;
 }
 
-/// (batch, seq, heads * dim) to (batch, heads, seq, dim)
+/// Splits heads: (batch, seq, heads * dim) to (batch, heads, seq, dim).
 template <class T>
 Array<T> reference_split_heads(const Array<T>& x, Index heads) {
   const Index dim = x.extent(2) / heads;
@@ -57,7 +57,7 @@ Array<T> reference_split_heads(const Array<T>& x, Index heads) {
   return y;
 }
 
-/// (batch, heads, seq, dim) to (batch, seq, heads * dim)
+/// Joins heads: (batch, heads, seq, dim) to (batch, seq, heads * dim).
 template <class T>
 Array<T> reference_combine_heads(const Array<T>& x) {
   const Index dim = x.extent(3);
@@ -70,8 +70,8 @@ Array<T> reference_combine_heads(const Array<T>& x) {
   return y;
 }
 
-/// Pairs of coordinates of x (batch, heads, seq, dim) turned by the angles of positions ids (batch,
-/// seq).
+/// Rotates pairs of coordinates of x (batch, heads, seq, dim) by the angles of positions ids
+/// (batch, seq).
 template <class T>
 Array<T> reference_rotary(const Array<T>& x, const Array<T>& cos, const Array<T>& sin,
                           const attn::Tensor2<attn::index_t>& ids, attn::RotaryPairs pairs) {
@@ -113,7 +113,7 @@ T reference_activation(attn::Activation activation, T x) {
   }
 }
 
-/// Parameters of multi-head attention; those that a module has not stay empty.
+/// Parameters of multi-head attention; those that a module lacks are empty.
 template <class T>
 struct ReferenceHeads {
   Index num_heads = 1;
@@ -122,19 +122,19 @@ struct ReferenceHeads {
   bool add_zero_attn = false;
   Array<T> wo, bo;
   Index num_kv_heads = 0;  ///< num_heads
-  /// What happens to heads of queries, and (true) to those of keys, before attention.
+  /// Applied to the heads of queries, and (with true) of keys, before attention.
   std::function<Array<T>(const Array<T>&, bool)> turn = {};
-  /// What each tensor between steps is rounded by; none: nothing.
+  /// Rounds each tensor between steps; null: no rounding.
   T (*store)(T) = nullptr;
 };
 
-/// x as memory of another element keeps it.
+/// x rounded to another element and back.
 template <class T>
 Array<T> reference_stored(const Array<T>& x, T (*store)(T)) {
   return store != nullptr ? reference_map(x, store) : x;
 }
 
-/// x (batch, seq, width) with one more row per batch entry: `row`, or zeros where it is empty.
+/// x (batch, seq, width) with another row per batch row: `row`, or zeros if it is empty.
 template <class T>
 Array<T> reference_append(const Array<T>& x, const Array<T>& row) {
   Array<T> y({x.extent(0), x.extent(1) + 1, x.extent(2)});
@@ -148,7 +148,7 @@ Array<T> reference_append(const Array<T>& x, const Array<T>& row) {
   return y;
 }
 
-/// A dense mask with one more key, which every query sees.
+/// A dense mask with another key, kept for every query.
 inline ReferenceOptions::Mask reference_append_visible(const ReferenceOptions::Mask& mask,
                                                        Index kv_len) {
   const auto& v = mask.values;
@@ -166,8 +166,8 @@ inline ReferenceOptions::Mask reference_append_visible(const ReferenceOptions::M
   return {mask.kind, longer};
 }
 
-/// query, key, value (batch, seq, features) to y (batch, q_len, out) and weights per head. Of the
-/// options, causality, windows and key lengths do not go together with appended keys.
+/// query, key, value (batch, seq, features) to y (batch, q_len, out) and weights per head. Appended
+/// keys exclude causality, windows and key lengths.
 template <class T>
 ReferenceResult<T> reference_multi_head_attention(const ReferenceHeads<T>& p, const Array<T>& query,
                                                   const Array<T>& key, const Array<T>& value,
@@ -197,7 +197,7 @@ ReferenceResult<T> reference_multi_head_attention(const ReferenceHeads<T>& p, co
   return result;
 }
 
-/// Weights (batch, heads, q_len, kv_len) to their mean over heads.
+/// The mean over heads of weights (batch, heads, q_len, kv_len).
 template <class T>
 Array<T> reference_average_heads(const Array<T>& weights) {
   Array<T> mean({weights.extent(0), weights.extent(2), weights.extent(3)});

@@ -11,7 +11,7 @@
 
 namespace attn_test {
 
-/// (rows, ..) [begin, end) of the first axis.
+/// Rows [begin, end) of the first axis.
 template <class T>
 Array<T> reference_rows(const Array<T>& x, Index begin, Index end) {
   if (!x) return {};
@@ -21,17 +21,17 @@ Array<T> reference_rows(const Array<T>& x, Index begin, Index end) {
   return {shape, {x.data.begin() + begin * width, x.data.begin() + end * width}};
 }
 
-/// Nested loops in T, with sums taken in one order. Prefixes end in a dot; parameters that are
-/// absent are none.
+/// Nested loops in T with a given order of sums. Prefixes end in a dot; a missing parameter is
+/// omitted from the computation.
 template <class T>
 struct ReferenceTransformer {
   ReferenceParameters<T> parameters;
   attn::TransformerLayerOptions options;
   Order order = Order::forward;
-  /// Of queries and keys, (batch, seq); as the rotary embedding needs them.
+  /// Positions of queries and keys, (batch, seq), for the rotary embedding.
   attn::Tensor2<attn::index_t> positions = {};
-  /// What each activation that a module stores is rounded by: of a linear map behind what it is
-  /// fused with.
+  /// Rounds each activation that a module stores; a linear map stores the result of what is fused
+  /// with it.
   T (*store)(T) = nullptr;
 
   bool has(const std::string& name) const { return parameters.contains(name); }
@@ -105,7 +105,7 @@ struct ReferenceTransformer {
     });
   }
 
-  /// The parameters of MultiHeadAttention, in_proj_weight in its three parts.
+  /// Parameters of MultiHeadAttention, with in_proj_weight split in three.
   ReferenceHeads<T> heads(const std::string& prefix) const {
     const auto& o = options.attention;
     ReferenceHeads<T> h;
@@ -167,7 +167,7 @@ struct ReferenceTransformer {
     return norm(norm_prefix, stored(reference_add(f(x), x)));
   }
 
-  /// layer(prefix, x) for layers.0, layers.1, .. and the final norm, if there is one.
+  /// Calls layer(prefix, x) for layers.0, layers.1, .., then the final norm, if there is one.
   template <class Layer>
   Array<T> stack(const std::string& prefix, Array<T> x, Layer layer) const {
     for (int n = 0;; ++n) {

@@ -1,4 +1,4 @@
-// What rounding to 16 bits may add to an error.
+// Tolerances of results that are rounded to 16 bits.
 #pragma once
 
 #include <cmath>
@@ -12,8 +12,8 @@
 
 namespace attn_test {
 
-/// Empty where every element of `got` lies within `bound` of `want` before it is rounded to E: half
-/// a step further. Else the first one that does not, in words.
+/// Empty if every element of `got` lies within `bound` plus half a step of E of `want`. Otherwise
+/// describes the first one that does not.
 template <class E>
 std::string rounding_difference(const Array<E>& got, const Array<double>& want, double bound,
                                 attn::Isa isa) {

@@ -15,12 +15,12 @@ struct LatentAttentionOptions {
   index_t embed_dim = 0;     ///< features of x and of the result
   index_t num_heads = 1;     ///< query heads
   index_t q_lora_rank = 0;   ///< features between the two projections of queries; 0: one projection
-  index_t kv_lora_rank = 0;  ///< features of the latent, of which keys and values are computed
+  index_t kv_lora_rank = 0;  ///< features of the latent that keys and values are computed from
   index_t head_dim = 0;      ///< features of queries and keys of a head without rotary
   index_t rotary_dim = 0;    ///< further features with rotary, whose keys all heads share
   index_t head_dim_v = 0;    ///< features of values of a head; 0: head_dim
   bool bias = false;         ///< of the projections from x and of the output projection
-  double norm_eps = 1e-6;    ///< epsilon of the RMS norms behind the projections from x
+  double norm_eps = 1e-6;    ///< epsilon of the RMS norms after the projections from x
   std::optional<double> scale = {};          ///< default 1 / sqrt(head_dim + rotary_dim)
   std::optional<RotaryOptions> rotary = {};  ///< of the rotary_dim features
   double dropout = 0;  ///< of attention weights in training; calls have their own
@@ -55,7 +55,7 @@ inline LatentAttentionOptions resolved_latent(LatentAttentionOptions o) {
   return o;
 }
 
-/// What the checks of MultiHeadAttention need: one key/value head, rotary keys and latent values.
+/// MultiHeadAttention options for its checks: one key/value head, rotary keys, latent values.
 inline MultiHeadAttentionOptions latent_as_heads(const LatentAttentionOptions& o) {
   return {.embed_dim = o.embed_dim,
           .num_heads = o.num_heads,

@@ -1,5 +1,5 @@
-# Needs tokenizers==0.23.3: writes tokenizer.json, whose tokens are bytes and added tokens that take white space along or are
-# found as whole words alone, and cases.json, lines with their ids.
+# Needs tokenizers==0.23.3: writes tokenizer.json, whose tokens are bytes and added tokens that include surrounding
+# white space or match whole words only, and cases.json, lines with their ids.
 #
 #   python make.py
 import json

@@ -1,10 +1,11 @@
-# Needs tokenizers==0.23.3: writes for each kind of file that has SentencePiece's compiled table of characters, or stands
-# beside such, NAME/tokenizer.json with a small Unigram vocabulary, and cases.json: lines, what the table makes of each, and
-# by name the ids. The table is a small one of the rules that SentencePiece's nmt_nfkc has.
+# Needs tokenizers==0.23.3: for each kind of tokenizer.json with SentencePiece's compiled table of characters, and one
+# without it, writes NAME/tokenizer.json with a small Unigram vocabulary, and cases.json: lines, their texts by the
+# table, and their ids by name. The table holds a few rules of SentencePiece's nmt_nfkc.
 #
 #   python make.py [LINES]          160 lines if not given
 #
-# With more lines, as 5000, cases.json goes to the current folder, to be named in ATTN_TOKEN_IDS_DIR.
+# With more lines, such as 5000, writes cases.json to the current folder; ATTN_TOKEN_IDS_DIR names that folder for the
+# tests.
 import json
 import pathlib
 import random
@@ -36,10 +37,10 @@ def replacements():
 
 
 def charsmap(rules):
-    """The table as SentencePiece has it: a double array in the layout of darts-clone, and the texts."""
+    """The table in SentencePiece's format: a double array in the layout of darts-clone, and the texts."""
     texts, places = b"", {}
     for value in sorted(set(rules.values()), key=lambda v: (-len(v), v)):
-        at = texts.find(value + b"\0")  # the end of a longer one serves too
+        at = texts.find(value + b"\0")  # the end of a longer text also serves
         places[value] = at if at >= 0 else len(texts)
         texts += b"" if at >= 0 else value + b"\0"
     trie = {}
@@ -53,8 +54,8 @@ def charsmap(rules):
     waiting = [(0, trie)]
     while waiting:
         at, node = waiting.pop(0)
-        # Two nodes never share a base, or bytes of one would lead to children of the other. Of every third node it lies whole
-        # blocks away, which is spelled another way.
+        # Two nodes never share a base: otherwise bytes of one would lead to children of the other. The base of every
+        # third node is whole blocks away, which is encoded differently.
         blocks = [at ^ 256 * k for k in range(1, 4)] if len(bases) % 3 == 2 else []
         base = next(b for b in [*blocks, *range(1, 1 << 20)] if b not in bases and
                     all((b ^ byte) >= len(units) or units[b ^ byte] is None for byte in node))
@@ -91,7 +92,7 @@ def make_lines(count):
 
 
 def build(name, normalizer, pre_tokenizer, decoder, before, unknown=3):
-    """A tokenizer of words, parts of such, and some of the characters that the table makes."""
+    """A tokenizer of words, parts of words, and some of the characters that the table produces."""
     pieces = ["<s>", "<pad>", "</s>", "<unk>", SPACE]
     for word in ["hello", "world", "the", "fine", "offer", "caf\u00e9", "TM", "\u30ac", "\uac00", "\u4e2d\u6587", "ffi", "he", "ell", "lo", "wor",
                  SPACE * 2, "12", "<0x0A>"]:
@@ -118,10 +119,10 @@ def main():
     spaces = lambda scheme="always": decoders.Metaspace(prepend_scheme=scheme)
     several = lambda to: normalizers.Replace(Regex(" {2,}"), to)
     tokenizers = {
-        # As XLM-RoBERTa's files and those of the sentence-transformers that come of it have it, two ways.
+        # In the two forms of XLM-RoBERTa's files and of the sentence-transformers based on it.
         "xlm_roberta": build("xlm_roberta", table, words(), spaces(), ["<s>"]),
         "xlm_roberta_spaces": build("xlm_roberta_spaces", normalizers.Sequence([table, several(" ")]), words(), spaces(), ["<s>"]),
-        # As T5's, and as those that transformers converts from SentencePiece's own files.
+        # In the form of T5's files, and of those that transformers converts from SentencePiece's files.
         "t5": build("t5", normalizers.Sequence([table, normalizers.Strip(left=False, right=True), several(SPACE)]),
                     metaspace(), spaces(), []),
         "t5_first": build("t5_first", normalizers.Sequence([table, normalizers.Strip(left=False, right=True), several(SPACE)]),
