@@ -127,13 +127,16 @@ TEST(GuidedSession, ReordersBothSessions) {
   EXPECT_EQ(other.histories, session.histories);
 }
 
-/// Gives the same logits at each step.
+/// Gives the same logits at each step, and has room for a few tokens.
 struct FixedDecoder {
   using value_type = double;
   std::vector<double> row;
+  index_t free = 100;
   index_t batch() const { return 1; }
+  index_t room() const { return free; }
   index_t vocab_size() const { return std::ssize(row); }
-  void step(TensorView2<const index_t>, TensorView2<double> logits) {
+  void step(TensorView2<const index_t> tokens, TensorView2<double> logits) {
+    free -= tokens.extent(1);
     for (index_t i = 0; i < vocab_size(); ++i) logits(0, i) = row[static_cast<std::size_t>(i)];
   }
   void reorder(TensorView1<const index_t>) {}
@@ -149,6 +152,23 @@ TEST(GuidedSession, HasTheNumbersOfTransformers) {
   const double expected[] = {-2.7146407679775191, -5.1646407679775193, 0.18535923202248039,
                              -1.46464076797752,   -1.5396407679775193, -4.1396407679775198};
   for (index_t i = 0; i < 6; ++i) EXPECT_NEAR(logits(0, i), expected[i], 1e-14);
+}
+
+TEST(GuidedSession, StepsBothSessionsOrNeither) {
+  FixedDecoder session{{1, 2}, 9}, other{{2, 1}, 5};
+  const Tensor2<index_t> three({1, 3}), six({1, 6}), seven({1, 7});
+  Tensor2<double> logits({1, 2});
+  GuidedSession guided(session, other, {.other_prompts = six});
+  EXPECT_EQ(guided.room(), 9);
+  EXPECT_EQ(error_of<ValueError>([&] { guided.step(three, logits); }),
+            "[GuidedSession::step] other must have room for 6 tokens; found room for 5.");
+  EXPECT_EQ(session.free, 9);
+  other.free = 8;
+  guided.step(three, logits);
+  EXPECT_EQ(guided.room(), 2);
+  EXPECT_THROW(guided.step(seven, logits), ValueError);
+  EXPECT_EQ(session.free, 6);
+  EXPECT_EQ(other.free, 2);
 }
 
 TEST(GuidedSession, ErrorsNameTheArgument) {

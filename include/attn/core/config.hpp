@@ -15,7 +15,7 @@
 #include "attn needs C++20: compile with -std=c++20"
 #endif
 
-// Positions and sizes are 64-bit integers, and masks count in the bits between.
+// index_t is a pointer difference, and windows without an end are 2^61.
 #if __SIZEOF_POINTER__ != 8
 #error "attn needs a 64-bit processor: sizes of tensors and positions of tokens are 64-bit integers"
 #include "attn needs a 64-bit processor"

@@ -63,14 +63,20 @@ class GuidedSession {
 
   index_t batch() const { return session_->batch(); }
   index_t vocab_size() const { return session_->vocab_size(); }
-  /// The least of the two sessions' room().
-  index_t room() const { return (std::min)(detail::room_of(*session_), detail::room_of(*other_)); }
+  /// The smaller room() of the two sessions; that of `session` alone until other_prompts are read.
+  index_t room() const {
+    const index_t room = detail::room_of(*session_);
+    return options_.other_prompts ? room : (std::min)(room, detail::room_of(*other_));
+  }
 
-  /// Shapes: tokens (batch, n), logits (batch, vocab_size). Throws what step() of the sessions
-  /// throws.
+  /// Shapes: tokens (batch, n), logits (batch, vocab_size). Throws ValueError, before either session
+  /// is stepped, if one has no room; then what step() of the sessions throws.
   void step(TensorView2<const index_t> tokens, TensorView2<value_type> logits) {
+    const auto other_tokens = options_.other_prompts ? options_.other_prompts : tokens;
+    check_room("session", detail::room_of(*session_), tokens.extent(1));
+    check_room("other", detail::room_of(*other_), other_tokens.extent(1));
     session_->step(tokens, logits);
-    other_->step(options_.other_prompts ? options_.other_prompts : tokens, others_.view());
+    other_->step(other_tokens, others_.view());
     options_.other_prompts = {};
     for (index_t b = 0; b < batch(); ++b) {
       guide(logits.select(0, b), others_.view().select(0, b));
@@ -84,6 +90,13 @@ class GuidedSession {
 
  private:
   using OtherLogit = typename Other::value_type;
+
+  static void check_room(std::string_view argument, index_t room, index_t tokens) {
+    if (tokens <= room) return;
+    throw ValueError(message("GuidedSession::step", argument,
+                             "have room for " + to_string(tokens) + " tokens",
+                             "room for " + to_string(room)));
+  }
 
   /// log(sum(exp(logits))); NaN if a logit is NaN, which stays visible in the result.
   template <class Logit>
