@@ -69,8 +69,8 @@ class GuidedSession {
     return options_.other_prompts ? room : (std::min)(room, detail::room_of(*other_));
   }
 
-  /// Shapes: tokens (batch, n), logits (batch, vocab_size). Throws ValueError, before either session
-  /// is stepped, if one has no room; then what step() of the sessions throws.
+  /// Shapes: tokens (batch, n), logits (batch, vocab_size). Throws ValueError, before either
+  /// session is stepped, if one has no room; then what step() of the sessions throws.
   void step(TensorView2<const index_t> tokens, TensorView2<value_type> logits) {
     const auto other_tokens = options_.other_prompts ? options_.other_prompts : tokens;
     check_room("session", detail::room_of(*session_), tokens.extent(1));
