@@ -27,7 +27,7 @@ class Request {
 /// A group of ranks 0 .. size() - 1. All ranks call broadcast, all_gather, barrier and split in the
 /// same order. Messages between two ranks arrive in the order of the sends, and match receives in
 /// the order of the receive calls. Data may be larger than 2^31 bytes. Only one thread of a rank
-/// may call at a time. Throws ValueError for ranks outside the group and an `all` of another size.
+/// may call at a time. Throws ValueError for a rank outside the group, or an `all` of another size.
 class Communicator {
  public:
   virtual ~Communicator() = default;
